@@ -1,0 +1,1 @@
+"""Make PyTorch models ready for mobile GPUs, and run them on any Vulkan device."""

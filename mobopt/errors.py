@@ -1,0 +1,35 @@
+"""Exceptions that mobopt raises on purpose.
+
+Each message is one paragraph that names the value at fault and the way out. The command line turns any
+:class:`MoboptError` into that message and exit code 2, without a traceback.
+"""
+
+from __future__ import annotations
+
+
+class MoboptError(Exception):
+    """Base of every error that mobopt raises on purpose."""
+
+
+class BundleError(MoboptError):
+    """A model file is damaged, hostile, or of a form that mobopt does not read or write."""
+
+
+class GraphError(MoboptError):
+    """A graph breaks a rule of the intermediate representation, or its text can't be parsed."""
+
+
+class PassError(MoboptError):
+    """A rewrite pass was asked for something unknown, or left the graph in a state that it must not."""
+
+
+class UnsupportedError(MoboptError):
+    """A model needs something that the chosen runtime, device or target lacks."""
+
+
+class InputError(MoboptError, ValueError):
+    """An argument has a value, shape or dtype that can't be used."""
+
+
+class DeviceError(MoboptError):
+    """No Vulkan loader, no usable device, an unknown device, or a device that failed or ran out of memory."""
