@@ -1,0 +1,91 @@
+"""A Program seen with one set of input shapes: a straight line of operator calls on tensors."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any
+
+import torch
+
+
+@dataclass(eq=False)
+class TensorRef:
+    """A tensor of a trace: its dtype and sizes are known, its elements only if it is a constant."""
+
+    dtype: torch.dtype
+    sizes: tuple[int, ...]
+    constant: torch.Tensor | None = field(default=None, repr=False)
+    name: str = ""
+
+    @property
+    def rank(self) -> int:
+        """Number of dimensions."""
+        return len(self.sizes)
+
+    @property
+    def numel(self) -> int:
+        """Number of elements."""
+        return math.prod(self.sizes)
+
+
+@dataclass(eq=False)
+class Call:
+    """One operator call.
+
+    ``args`` are in the order of the operator's schema, defaults filled in, keyword-only ones last. Tensors are
+    :class:`TensorRef` (also inside lists); everything else is a plain Python value; a packed context is the context object.
+    """
+
+    op: str
+    """Qualified name with overload: ``aten::add.Tensor``, ``aten::relu``, ``vulkan_prepack::run_conv2d_context``."""
+    args: tuple[Any, ...]
+    outputs: tuple[TensorRef, ...]
+    source: str = ""
+    """Where in the model it comes from: ``file.py:12`` or a module path."""
+
+    def __getitem__(self, name: str) -> Any:
+        """The argument called ``name`` in the operator's schema."""
+        return self.args[argument_names(self.op).index(name)]
+
+    @property
+    def output(self) -> TensorRef:
+        """The only output."""
+        (only,) = self.outputs
+        return only
+
+    def tensors(self) -> Iterator[TensorRef]:
+        """Every tensor argument, in order, also those in lists."""
+        yield from tensors_in(self.args)
+
+
+def tensors_in(value: Any) -> Iterator[TensorRef]:
+    """Every TensorRef in a nest of tuples, lists and dicts, in order."""
+    if isinstance(value, TensorRef):
+        yield value
+    elif isinstance(value, (tuple, list)):
+        for item in value:
+            yield from tensors_in(item)
+    elif isinstance(value, dict):
+        for item in value.values():
+            yield from tensors_in(item)
+
+
+@lru_cache(maxsize=None)
+def argument_names(op: str) -> tuple[str, ...]:
+    """Names of an operator's arguments, in schema order."""
+    from mobopt.ops.schemas import schema_of
+
+    return tuple(argument.name for argument in schema_of(op).arguments)
+
+
+@dataclass(eq=False)
+class Trace:
+    """Calls in order; ``inputs`` are the tensors given by the caller, ``result`` is a nest whose leaves are TensorRefs or
+    plain values, in the structure that the method returns."""
+
+    inputs: list[TensorRef]
+    calls: list[Call]
+    result: Any

@@ -1,0 +1,86 @@
+"""Which operators the Vulkan runtime computes, and by which function.
+
+A lowering is a function ``(plan, call) -> result``: it appends dispatches to ``plan.stream`` and returns the
+:class:`DeviceTensor` (or a tuple of them) for ``call.outputs``. Its ``check`` says, without a device in hand, whether a call can be
+lowered: it returns None, or the reason why not. The same registry answers the audit, the partitioner and the docs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from mobopt.errors import UnsupportedError
+from mobopt.runtimes.call import Call
+from mobopt.runtimes.vulkan.tensor import DeviceTensor
+
+if TYPE_CHECKING:
+    from mobopt.runtimes.vulkan.plan import Plan
+
+LoweringResult = DeviceTensor | tuple[DeviceTensor, ...]
+LoweringFunction = Callable[["Plan", Call], LoweringResult]
+Check = Callable[[Call], "str | None"]
+
+
+@dataclass(frozen=True)
+class Lowering:
+    """How one operator is computed, and which calls of it can be."""
+
+    function: LoweringFunction
+    check: Check
+
+
+_LOWERINGS: dict[str, Lowering] = {}
+
+
+def always(call: Call) -> str | None:
+    """The check of an operator that is computed in every combination of its arguments."""
+    return None
+
+
+def lowers(*operators: str, check: Check = always) -> Callable[[LoweringFunction], LoweringFunction]:
+    """Register the decorated function as the lowering of ``operators`` (qualified names with overload).
+
+    Raises:
+        ValueError: one of them has a lowering already.
+    """
+
+    def register(function: LoweringFunction) -> LoweringFunction:
+        for operator in operators:
+            if operator in _LOWERINGS:
+                raise ValueError(f"{operator} has two lowerings: {_LOWERINGS[operator].function} and {function}")
+            _LOWERINGS[operator] = Lowering(function, check)
+        return function
+
+    return register
+
+
+def lowering_of(operator: str) -> Lowering | None:
+    """The lowering of an operator, or None."""
+    return _LOWERINGS.get(operator)
+
+
+def supported_operators() -> list[str]:
+    """Every operator with a lowering, sorted."""
+    return sorted(_LOWERINGS)
+
+
+def why_unsupported(call: Call) -> str | None:
+    """None if the call runs on the GPU, else the reason why it doesn't."""
+    lowering = _LOWERINGS.get(call.op)
+    if lowering is None:
+        return "there is no lowering for this operator"
+    return lowering.check(call)
+
+
+def lower(plan: Plan, call: Call) -> LoweringResult:
+    """Append the dispatches of a call to the plan.
+
+    Raises:
+        UnsupportedError: the call can't be lowered.
+    """
+    reason = why_unsupported(call)
+    if reason is not None:
+        raise UnsupportedError(f"{call.op}: {reason}")
+    return _LOWERINGS[call.op].function(plan, call)
