@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cache
 from typing import Any
 
 import torch
@@ -73,7 +73,7 @@ def tensors_in(value: Any) -> Iterator[TensorRef]:
             yield from tensors_in(item)
 
 
-@lru_cache(maxsize=None)
+@cache
 def argument_names(op: str) -> tuple[str, ...]:
     """Names of an operator's arguments, in schema order."""
     from mobopt.ops.schemas import schema_of

@@ -1,0 +1,365 @@
+"""The graph: values, nodes and blocks in SSA form, shaped like TorchScript's.
+
+Use-def is right by construction: a node's inputs are an immutable tuple that only methods change, and every change keeps
+``Value.uses`` in step. What a block returns are the inputs of its ``returns`` node, so they are uses like any other. A constant is a
+Value without a producer that carries its value; it belongs to no block.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+
+from mobopt.errors import GraphError
+from mobopt.ir.types import (
+    ANY,
+    BOOL,
+    COMPLEX,
+    DEVICE,
+    FLOAT,
+    INT,
+    NONE,
+    STR,
+    TENSOR,
+    ClassType,
+    DictType,
+    ListType,
+    TupleType,
+    Type,
+)
+
+_NOT_CONSTANT = object()
+
+
+class Value:
+    """One SSA value: a parameter of a block, an output of a node, or a constant."""
+
+    __slots__ = ("_constant", "_uses", "name", "owner", "producer", "type")
+
+    def __init__(self, name: str, type: Type, constant: Any = _NOT_CONSTANT) -> None:
+        self.name = name
+        self.type = type
+        self.producer: Node | None = None
+        self.owner: Block | None = None
+        """The block whose parameter this is, if it is one."""
+        self._constant = constant
+        self._uses: list[tuple[Node, int]] = []
+
+    @property
+    def is_constant(self) -> bool:
+        """Whether the value is known."""
+        return self._constant is not _NOT_CONSTANT
+
+    @property
+    def constant(self) -> Any:
+        """The known value.
+
+        Raises:
+            GraphError: it is not a constant.
+        """
+        if self._constant is _NOT_CONSTANT:
+            raise GraphError(f"%{self.name} is not a constant")
+        return self._constant
+
+    @property
+    def uses(self) -> tuple[tuple[Node, int], ...]:
+        """Each (node, input index) that reads this value, in order of registration."""
+        return tuple(self._uses)
+
+    def replace_all_uses_with(self, other: Value) -> None:
+        """Make every reader of this value read ``other``."""
+        if other is self:
+            return
+        for node, index in self.uses:
+            node.replace_input(index, other)
+
+    def __repr__(self) -> str:
+        return f"%{self.name} : {self.type}"
+
+
+class Node:
+    """One operation: ``outputs = op(inputs)`` with attributes and nested blocks.
+
+    Attributes:
+        op: qualified name without overload, such as ``aten::conv2d``.
+        overload: overload name (``Tensor`` in ``aten::add.Tensor``), empty for the default one.
+        attributes: static attributes (``name`` of ``prim::GetAttr``).
+        source: where in the model it comes from.
+        block: the block that holds it, None before insertion and after :meth:`destroy`.
+    """
+
+    __slots__ = ("_inputs", "attributes", "block", "blocks", "op", "outputs", "overload", "source")
+
+    def __init__(
+        self,
+        op: str,
+        inputs: Sequence[Value] = (),
+        outputs: Sequence[Value] = (),
+        *,
+        overload: str = "",
+        attributes: dict[str, Any] | None = None,
+        source: str = "",
+    ) -> None:
+        self.op = op
+        self.overload = overload
+        self.attributes: dict[str, Any] = dict(attributes or {})
+        self.source = source
+        self.block: Block | None = None
+        self.blocks: list[Block] = []
+        self.outputs: list[Value] = []
+        self._inputs: tuple[Value, ...] = ()
+        for value in inputs:
+            self.add_input(value)
+        for value in outputs:
+            self.add_output(value)
+
+    @property
+    def qualified_op(self) -> str:
+        """Name with overload: ``aten::add.Tensor``."""
+        return f"{self.op}.{self.overload}" if self.overload else self.op
+
+    @property
+    def inputs(self) -> tuple[Value, ...]:
+        """What the node reads; change it through the methods."""
+        return self._inputs
+
+    @property
+    def output(self) -> Value:
+        """The only output.
+
+        Raises:
+            GraphError: it has none or several.
+        """
+        if len(self.outputs) != 1:
+            raise GraphError(f"{self.op} has {len(self.outputs)} outputs, not one")
+        return self.outputs[0]
+
+    def add_input(self, value: Value) -> None:
+        """Read one more value, last."""
+        value._uses.append((self, len(self._inputs)))
+        self._inputs = (*self._inputs, value)
+
+    def replace_input(self, index: int, value: Value) -> None:
+        """Read ``value`` at ``index`` instead of what is there."""
+        self._inputs[index]._uses.remove((self, index))
+        self._inputs = (*self._inputs[:index], value, *self._inputs[index + 1 :])
+        value._uses.append((self, index))
+
+    def set_inputs(self, values: Sequence[Value]) -> None:
+        """Read exactly these values."""
+        for index, value in enumerate(self._inputs):
+            value._uses.remove((self, index))
+        self._inputs = ()
+        for value in values:
+            self.add_input(value)
+
+    def add_output(self, value: Value) -> Value:
+        """Make one more value, last."""
+        if value.producer is not None or value.owner is not None or value.is_constant:
+            raise GraphError(f"%{value.name} can't be an output of {self.op}: it is made elsewhere")
+        value.producer = self
+        self.outputs.append(value)
+        return value
+
+    def remove_output(self, index: int) -> None:
+        """Make one value less.
+
+        Raises:
+            GraphError: it is still used.
+        """
+        if self.outputs[index].uses:
+            raise GraphError(f"%{self.outputs[index].name} of {self.op} is still used")
+        self.outputs.pop(index).producer = None
+
+    def add_block(self) -> Block:
+        """Append a nested block."""
+        block = Block(self)
+        self.blocks.append(block)
+        return block
+
+    def insert_before(self, anchor: Node) -> Node:
+        """Put this node just before ``anchor``; before the returns node means at the end."""
+        block = _block_of(anchor)
+        block.insert(len(block.nodes) if anchor is block.returns else block.nodes.index(anchor), self)
+        return self
+
+    def insert_after(self, anchor: Node) -> Node:
+        """Put this node just after ``anchor``."""
+        block = _block_of(anchor)
+        block.insert(block.nodes.index(anchor) + 1, self)
+        return self
+
+    def destroy(self) -> None:
+        """Take the node out of its block and forget its inputs.
+
+        Raises:
+            GraphError: an output is still used.
+        """
+        for value in self.outputs:
+            if value.uses:
+                raise GraphError(f"{self.op} can't be removed: its output %{value.name} is still used")
+        for block in self.blocks:
+            block.returns.set_inputs(())
+            for node in reversed(list(block.nodes)):
+                node.destroy()
+        self.set_inputs(())
+        if self.block is not None:
+            self.block.nodes.remove(self)
+            self.block = None
+
+    def __repr__(self) -> str:
+        outputs = ", ".join(f"%{value.name}" for value in self.outputs)
+        return f"{outputs} = {self.qualified_op}({', '.join(f'%{value.name}' for value in self.inputs)})"
+
+
+class Block:
+    """Nodes in order, the parameters they may read, and what the block returns."""
+
+    __slots__ = ("node", "nodes", "parameters", "returns")
+
+    def __init__(self, node: Node | None = None) -> None:
+        self.node = node
+        """The node that holds this block; None for a graph's own block."""
+        self.parameters: list[Value] = []
+        self.nodes: list[Node] = []
+        self.returns = Node("prim::Return")
+        self.returns.block = self
+
+    @property
+    def outputs(self) -> tuple[Value, ...]:
+        """What the block returns."""
+        return self.returns.inputs
+
+    def add_parameter(self, value: Value) -> Value:
+        """One more parameter, last."""
+        if value.producer is not None or value.is_constant:
+            raise GraphError(f"%{value.name} can't be a parameter: it is made elsewhere")
+        value.owner = self
+        self.parameters.append(value)
+        return value
+
+    def append(self, node: Node) -> Node:
+        """Put a node at the end."""
+        self.insert(len(self.nodes), node)
+        return node
+
+    def insert(self, index: int, node: Node) -> None:
+        """Put a node at a position.
+
+        Raises:
+            GraphError: it stands in a block already.
+        """
+        if node.block is not None:
+            raise GraphError(f"{node.op} stands in a block already")
+        node.block = self
+        self.nodes.insert(index, node)
+
+    def walk(self) -> Iterator[Node]:
+        """Every node in order, nested ones right after the node that holds them; the block may change on the way."""
+        for node in list(self.nodes):
+            yield node
+            for block in node.blocks:
+                yield from block.walk()
+
+
+class Graph:
+    """One method: its block, whose parameters are the method's inputs (``self`` first if it has one)."""
+
+    def __init__(self) -> None:
+        self.block = Block()
+        self._names: dict[str, int] = {}
+
+    @property
+    def inputs(self) -> list[Value]:
+        """Parameters of the method."""
+        return self.block.parameters
+
+    @property
+    def outputs(self) -> tuple[Value, ...]:
+        """What the method returns (TorchScript methods return exactly one value)."""
+        return self.block.outputs
+
+    def walk(self) -> Iterator[Node]:
+        """Every node, also nested ones; see :meth:`Block.walk`."""
+        return self.block.walk()
+
+    def unique_name(self, hint: str = "") -> str:
+        """A value name that this graph has not given out yet, made from ``hint``."""
+        base = hint.rsplit(".", 1)[0] if hint.rpartition(".")[2].isdigit() else hint
+        count = self._names.get(base, 0)
+        self._names[base] = count + 1
+        if not base:
+            return str(count)
+        return base if count == 0 else f"{base}.{count}"
+
+    def value(self, type: Type, name: str = "") -> Value:
+        """A new value with a unique name, made by nobody yet."""
+        return Value(self.unique_name(name), type)
+
+    def add_input(self, name: str, type: Type) -> Value:
+        """One more parameter of the method."""
+        return self.block.add_parameter(self.value(type, name))
+
+    def constant(self, value: Any, type: Type | None = None, name: str = "") -> Value:
+        """A constant; its type follows from the value unless given."""
+        return Value(self.unique_name(name), type_of_constant(value) if type is None else type, value)
+
+    def create(
+        self,
+        op: str,
+        inputs: Sequence[Value] = (),
+        types: Sequence[Type] = (TENSOR,),
+        *,
+        overload: str = "",
+        attributes: dict[str, Any] | None = None,
+        names: Sequence[str] = (),
+        source: str = "",
+    ) -> Node:
+        """A new node, with an output of each type, that stands in no block yet."""
+        hints = [*names, *([""] * (len(types) - len(names)))]
+        outputs = [self.value(kind, hint) for kind, hint in zip(types, hints, strict=True)]
+        return Node(op, inputs, outputs, overload=overload, attributes=attributes, source=source)
+
+    def return_values(self, *values: Value) -> None:
+        """Say what the method returns."""
+        self.block.returns.set_inputs(values)
+
+
+def _block_of(node: Node) -> Block:
+    if node.block is None:
+        raise GraphError(f"{node.op} stands in no block")
+    return node.block
+
+
+def type_of_constant(value: Any) -> Type:
+    """The type that TorchScript gives a Python value.
+
+    Raises:
+        GraphError: TorchScript has no such constant.
+    """
+    simple: list[tuple[type, Type]] = [
+        (torch.Tensor, TENSOR),
+        (bool, BOOL),
+        (int, INT),
+        (float, FLOAT),
+        (complex, COMPLEX),
+        (str, STR),
+        (torch.device, DEVICE),
+        (type(None), NONE),
+    ]
+    for python_type, result in simple:
+        if isinstance(value, python_type):
+            return result
+    if isinstance(value, tuple):
+        return TupleType(tuple(type_of_constant(item) for item in value))
+    if isinstance(value, list):
+        return ListType(type_of_constant(value[0]) if value else ANY)
+    if isinstance(value, dict) and value:
+        key, item = next(iter(value.items()))
+        return DictType(type_of_constant(key), type_of_constant(item))
+    qualified_name = getattr(value, "qualified_name", None)
+    if isinstance(qualified_name, str):
+        return ClassType(qualified_name)
+    raise GraphError(f"a {type(value).__name__} can't be a constant of a graph")

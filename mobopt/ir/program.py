@@ -1,0 +1,87 @@
+"""A Program: the methods of a model, inlined, and the attributes that they read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from mobopt.ir.graph import Block, Graph, Node, Value
+from mobopt.ir.types import ClassType, Type
+
+
+@dataclass
+class Attribute:
+    """An attribute of the module: a tensor, a packed context, or a plain value."""
+
+    type: Type
+    value: Any
+    is_parameter: bool = False
+    is_buffer: bool = False
+
+
+@dataclass
+class Program:
+    """A whole model.
+
+    Each method's graph has the module itself as its first parameter; ``prim::GetAttr[name="a.b"](%self)`` reads attribute ``a.b`` of
+    :attr:`attributes`. Submodules are inlined, so attributes have dotted names and belong to the root.
+    """
+
+    methods: dict[str, Graph] = field(default_factory=dict)
+    attributes: dict[str, Attribute] = field(default_factory=dict)
+    class_name: str = "__torch__.Module"
+    """Qualified name of the module's class."""
+    metadata: dict[str, Any] = field(default_factory=dict)
+    """What the file says beside the model: versions, extra files, where it was read from."""
+
+    @property
+    def self_type(self) -> ClassType:
+        """Type of the methods' first parameter."""
+        return ClassType(self.class_name)
+
+    def clone(self) -> Program:
+        """A copy whose graphs and attribute table can be changed freely; tensors and contexts are shared."""
+        return Program(
+            methods={name: clone_graph(graph) for name, graph in self.methods.items()},
+            attributes={name: Attribute(**vars(item)) for name, item in self.attributes.items()},
+            class_name=self.class_name,
+            metadata=dict(self.metadata),
+        )
+
+
+def clone_graph(graph: Graph) -> Graph:
+    """A structural copy of a graph; constants' values are shared."""
+    copy = Graph()
+    copy._names = dict(graph._names)
+    copy_block_into(graph.block, copy.block, {})
+    return copy
+
+
+def copy_block_into(source: Block, target: Block, values: dict[Value, Value]) -> None:
+    """Append copies of a block's parameters, nodes and returns to ``target``; ``values`` maps old values to new and grows."""
+    for parameter in source.parameters:
+        values[parameter] = target.add_parameter(Value(parameter.name, parameter.type))
+    for node in source.nodes:
+        target.append(_copy_node(node, values))
+    target.returns.set_inputs([_mapped(value, values) for value in source.outputs])
+
+
+def _copy_node(node: Node, values: dict[Value, Value]) -> Node:
+    copy = Node(
+        node.op,
+        [_mapped(value, values) for value in node.inputs],
+        overload=node.overload,
+        attributes=node.attributes,
+        source=node.source,
+    )
+    for block in node.blocks:
+        copy_block_into(block, copy.add_block(), values)
+    for output in node.outputs:
+        values[output] = copy.add_output(Value(output.name, output.type))
+    return copy
+
+
+def _mapped(value: Value, values: dict[Value, Value]) -> Value:
+    if value not in values and value.is_constant:
+        values[value] = Value(value.name, value.type, value.constant)
+    return values.get(value, value)

@@ -1,0 +1,250 @@
+"""Types of values, as TorchScript has them, with both of its spellings.
+
+``str(type)`` is the spelling of graph text (``Tensor?``, ``int[]``, ``Dict(str, Tensor)``); ``type.annotation`` is the spelling of
+TorchScript source and of bytecode (``Optional[Tensor]``, ``List[int]``, ``Dict[str, Tensor]``). :func:`parse_type` reads both,
+and the types of operator schemas (``int[2]``, ``Tensor(a!)``, ``SymInt``).
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from mobopt.errors import GraphError
+
+
+@dataclass(frozen=True)
+class Type:
+    """Base of all types; equal when they mean the same."""
+
+    @property
+    def annotation(self) -> str:
+        """The spelling of TorchScript source."""
+        return str(self)
+
+
+@dataclass(frozen=True)
+class SimpleType(Type):
+    """A type without parameters, by its name: ``Tensor``, ``int``, ``Device`` and so on."""
+
+    name: str
+
+    def __str__(self) -> str:
+        return self.name
+
+    @property
+    def annotation(self) -> str:
+        """The spelling of TorchScript source."""
+        return "number" if self.name == "Scalar" else self.name
+
+
+@dataclass(frozen=True)
+class ListType(Type):
+    """A list."""
+
+    element: Type
+
+    def __str__(self) -> str:
+        return f"{self.element}[]"
+
+    @property
+    def annotation(self) -> str:
+        """The spelling of TorchScript source."""
+        return f"List[{self.element.annotation}]"
+
+
+@dataclass(frozen=True)
+class OptionalType(Type):
+    """A value or None."""
+
+    element: Type
+
+    def __str__(self) -> str:
+        return f"{self.element}?"
+
+    @property
+    def annotation(self) -> str:
+        """The spelling of TorchScript source."""
+        return f"Optional[{self.element.annotation}]"
+
+
+@dataclass(frozen=True)
+class DictType(Type):
+    """A dictionary."""
+
+    key: Type
+    value: Type
+
+    def __str__(self) -> str:
+        return f"Dict({self.key}, {self.value})"
+
+    @property
+    def annotation(self) -> str:
+        """The spelling of TorchScript source."""
+        return f"Dict[{self.key.annotation}, {self.value.annotation}]"
+
+
+@dataclass(frozen=True)
+class TupleType(Type):
+    """A tuple; a named tuple has the class's qualified name and its field names too."""
+
+    elements: tuple[Type, ...]
+    name: str = ""
+    fields: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        if self.name:
+            return f"NamedTuple({', '.join(f'{t} {f}' for t, f in zip(self.elements, self.fields, strict=True))})"
+        return f"({', '.join(map(str, self.elements))})"
+
+    @property
+    def annotation(self) -> str:
+        """The spelling of TorchScript source."""
+        if self.name:
+            return self.name
+        return f"Tuple[{', '.join(t.annotation for t in self.elements)}]" if self.elements else "Tuple[()]"
+
+
+@dataclass(frozen=True)
+class ClassType(Type):
+    """A class by its qualified name (``__torch__.torch.classes.vulkan.Conv2dPackedContext``)."""
+
+    name: str
+
+    def __str__(self) -> str:
+        return self.name
+
+
+TENSOR = SimpleType("Tensor")
+INT = SimpleType("int")
+FLOAT = SimpleType("float")
+BOOL = SimpleType("bool")
+COMPLEX = SimpleType("complex")
+STR = SimpleType("str")
+SCALAR = SimpleType("Scalar")
+DEVICE = SimpleType("Device")
+NONE = SimpleType("NoneType")
+ANY = SimpleType("Any")
+GENERATOR = SimpleType("Generator")
+
+_SPELLINGS = {
+    "number": SCALAR,
+    "None": NONE,
+    "SymInt": INT,
+    "ScalarType": INT,
+    "Layout": INT,
+    "MemoryFormat": INT,
+    "DeviceObjType": DEVICE,
+    "tVal": ANY,
+    **{t.name: t for t in (TENSOR, INT, FLOAT, BOOL, COMPLEX, STR, SCALAR, DEVICE, NONE, ANY, GENERATOR)},
+}
+
+
+def parse_type(text: str) -> Type:
+    """Read a type in any of TorchScript's spellings.
+
+    Raises:
+        GraphError: the text is not a type.
+    """
+    parser = _Parser(text)
+    result = parser.type()
+    if parser.rest:
+        raise GraphError(f"can't read the type {text!r}: {parser.rest!r} is left over")
+    return result
+
+
+class _Parser:
+    """Recursive descent over the tokens of one type."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.rest = text.strip()
+
+    def type(self) -> Type:
+        """A type with its ``[]``, ``[2]``, ``?`` and alias suffixes."""
+        result = self.atom()
+        while self.rest:
+            if match := re.match(r"\[\s*\d*\s*\]", self.rest):
+                result = ListType(result)
+            elif match := re.match(r"\?", self.rest):
+                result = OptionalType(result)
+            elif match := re.match(r"\((?:[a-z]+|\*)[^(),]*\)", self.rest):
+                pass  # the alias annotation of a schema
+            elif match := re.match(r"\(\)", self.rest):
+                raise GraphError(f"can't read the type {self.text!r}")
+            else:
+                break
+            self.rest = self.rest[match.end() :].lstrip()
+        return result
+
+    def atom(self) -> Type:
+        """A name, with parameters if it takes any, or a parenthesised tuple."""
+        if self.rest.startswith("("):
+            return TupleType(self.items("(", ")"))
+        match = re.match(r"[A-Za-z_][\w.]*", self.rest)
+        if match is None:
+            raise GraphError(f"can't read the type {self.text!r} at {self.rest!r}")
+        name = match.group()
+        self.rest = self.rest[match.end() :].lstrip()
+        if name in ("List", "Optional", "Dict", "Tuple", "Union", "Future") and self.rest[:1] in ("[", "("):
+            opening = self.rest[0]
+            return self.generic(name, self.items(opening, "]" if opening == "[" else ")"))
+        if name == "NamedTuple" and self.rest.startswith("("):
+            return self.named_tuple()
+        if name in _SPELLINGS:
+            return _SPELLINGS[name]
+        if name.endswith("Tensor") and "." not in name:
+            return TENSOR
+        if name.islower() and "." not in name:
+            return ANY  # a type variable of a schema: t, key, tVal
+        return ClassType(name) if "." in name else SimpleType(name)
+
+    def generic(self, name: str, items: tuple[Type, ...]) -> Type:
+        """A parametrised type."""
+        if name == "Tuple":
+            return TupleType(items)
+        if name == "Dict" and len(items) == 2:
+            return DictType(*items)
+        if name in ("List", "Optional") and len(items) == 1:
+            return ListType(items[0]) if name == "List" else OptionalType(items[0])
+        if name == "Union" and len(items) == 2 and NONE in items:
+            return OptionalType(items[0] if items[1] == NONE else items[1])
+        raise GraphError(f"the type {self.text!r} is not supported: {name} of {len(items)}")
+
+    def items(self, opening: str, closing: str) -> tuple[Type, ...]:
+        """Types between brackets."""
+        self.expect(opening)
+        items: list[Type] = []
+        if self.rest.startswith("()"):  # Tuple[()]
+            self.rest = self.rest[2:].lstrip()
+        while not self.rest.startswith(closing):
+            items.append(self.type())
+            if self.rest.startswith(","):
+                self.expect(",")
+            elif not self.rest.startswith(closing):
+                raise GraphError(f"can't read the type {self.text!r} at {self.rest!r}")
+        self.expect(closing)
+        return tuple(items)
+
+    def named_tuple(self) -> Type:
+        """``NamedTuple(Tensor a, int b)`` of graph text."""
+        self.expect("(")
+        elements: list[Type] = []
+        fields: list[str] = []
+        while not self.rest.startswith(")"):
+            elements.append(self.type())
+            match = re.match(r"\w+", self.rest)
+            if match is None:
+                raise GraphError(f"can't read the type {self.text!r} at {self.rest!r}")
+            fields.append(match.group())
+            self.rest = self.rest[match.end() :].lstrip()
+            if self.rest.startswith(","):
+                self.expect(",")
+        self.expect(")")
+        return TupleType(tuple(elements), "NamedTuple", tuple(fields))
+
+    def expect(self, token: str) -> None:
+        """Step over a token."""
+        if not self.rest.startswith(token):
+            raise GraphError(f"can't read the type {self.text!r}: expected {token!r} at {self.rest!r}")
+        self.rest = self.rest[len(token) :].lstrip()

@@ -1,0 +1,232 @@
+"""Packed contexts: the objects that hold an operator's weights in an optimised file, and their state on the wire.
+
+The order of a dataclass's fields is the order of its state's elements. Source: ``aten/src/ATen/native/vulkan/ops/``,
+``aten/src/ATen/native/metal/`` and ``aten/src/ATen/native/xnnpack/`` of PyTorch 1.13.1 and 2.6.0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar
+
+import torch
+
+from mobopt.errors import BundleError
+
+
+@dataclass(frozen=True, eq=False)
+class PackedContext:
+    """Base of all contexts; ``state()`` and ``from_state()`` are the wire form."""
+
+    qualified_name: ClassVar[str]
+    """The class's name in files: ``__torch__.torch.classes.<namespace>.<class>``."""
+    state_is_list: ClassVar[bool] = True
+    """Whether the state is a generic list (``List[Any]``), as Vulkan's are, or a tuple."""
+
+    def state(self) -> list[Any]:
+        """The elements of the state, in wire order."""
+        return [getattr(self, item.name) for item in fields(self)]
+
+    @classmethod
+    def from_state(cls, state: Sequence[Any]) -> PackedContext:
+        """Make a context from its state.
+
+        Raises:
+            BundleError: the state has another number of elements, or an element has a wrong type.
+        """
+        names = [item.name for item in fields(cls)]
+        if len(state) != len(names):
+            raise BundleError(
+                f"the packed state of {cls.qualified_name} has {len(state)} elements where {len(names)} belong ({', '.join(names)}); "
+                "the file is damaged or from an unknown release"
+            )
+        for name, value in zip(names, state, strict=True):
+            _check_element(cls, name, value)
+        return cls(*state)
+
+
+_INT_LISTS = {"stride", "padding", "dilation", "output_padding"}
+_TENSORS = {"weight", "bias", "running_mean", "running_var"}
+
+
+def _check_element(cls: type[PackedContext], name: str, value: Any) -> None:
+    if name in _INT_LISTS:
+        good = isinstance(value, list) and all(isinstance(item, int) for item in value)
+    elif name in _TENSORS:
+        good = isinstance(value, torch.Tensor) or (value is None and name != "weight")
+    elif name in ("output_min", "output_max"):
+        good = value is None or (isinstance(value, (int, float)) and not isinstance(value, bool))
+    else:
+        good = value is not None
+    if not good:
+        raise BundleError(
+            f"the packed state of {cls.qualified_name} has {type(value).__name__} for {name!r}; the file is damaged"
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Conv2dPackedContext(PackedContext):
+    """A 2-d convolution or transposed convolution with its output clamp.
+
+    ``weight`` is as torch has it: (out, in/groups, kh, kw), or (in, out/groups, kh, kw) if ``transposed``.
+    """
+
+    qualified_name: ClassVar[str] = "__torch__.torch.classes.vulkan.Conv2dPackedContext"
+    weight: torch.Tensor
+    bias: torch.Tensor | None
+    stride: list[int]
+    padding: list[int]
+    dilation: list[int]
+    transposed: bool
+    quantized: bool
+    output_padding: list[int]
+    groups: int
+    output_min: int | float | None
+    output_max: int | float | None
+
+
+@dataclass(frozen=True, eq=False)
+class Conv1dPackedContext(PackedContext):
+    """A 1-d convolution; weight (out, in/groups, k)."""
+
+    qualified_name: ClassVar[str] = "__torch__.torch.classes.vulkan.Conv1dPackedContext"
+    weight: torch.Tensor
+    bias: torch.Tensor | None
+    stride: list[int]
+    padding: list[int]
+    dilation: list[int]
+    groups: int
+
+
+@dataclass(frozen=True, eq=False)
+class LinearPackedContext(PackedContext):
+    """A linear layer; weight is transposed: (in, out)."""
+
+    qualified_name: ClassVar[str] = "__torch__.torch.classes.vulkan.LinearPackedContext"
+    weight: torch.Tensor
+    bias: torch.Tensor | None
+
+
+@dataclass(frozen=True, eq=False)
+class LayernormPackedContext(PackedContext):
+    """A layer normalisation."""
+
+    qualified_name: ClassVar[str] = "__torch__.torch.classes.vulkan.LayernormPackedContext"
+    weight: torch.Tensor
+    bias: torch.Tensor | None
+    eps: float
+
+
+@dataclass(frozen=True, eq=False)
+class BatchNormPackedContext(PackedContext):
+    """A batch normalisation in evaluation mode."""
+
+    qualified_name: ClassVar[str] = "__torch__.torch.classes.vulkan.BatchNormPackedContext"
+    weight: torch.Tensor
+    bias: torch.Tensor | None
+    running_mean: torch.Tensor | None
+    running_var: torch.Tensor | None
+    eps: float
+
+
+@dataclass(frozen=True, eq=False)
+class GruPackedContext(PackedContext):
+    """A GRU; ``params`` are w_ih, w_hh, b_ih, b_hh of each layer, or their per-gate parts (12 a layer) as stock builds write them."""
+
+    qualified_name: ClassVar[str] = "__torch__.torch.classes.vulkan.GruPackedContext"
+    params: list[torch.Tensor]
+    has_biases: bool
+    num_layers: int
+    dropout: float
+    train: bool
+    bidirectional: bool
+    batch_first: bool
+
+
+@dataclass(frozen=True, eq=False)
+class LstmPackedContext(GruPackedContext):
+    """An LSTM; as :class:`GruPackedContext`, with 16 parts a layer in the split form."""
+
+    qualified_name: ClassVar[str] = "__torch__.torch.classes.vulkan.LstmPackedContext"
+
+
+@dataclass(frozen=True, eq=False)
+class _ClampedConvContext(PackedContext):
+    """The older tuple state of a convolution, shared by three backends."""
+
+    state_is_list: ClassVar[bool] = False
+    weight: torch.Tensor
+    bias: torch.Tensor | None
+    stride: list[int]
+    padding: list[int]
+    dilation: list[int]
+    groups: int
+    output_min: int | float | None
+    output_max: int | float | None
+
+
+@dataclass(frozen=True, eq=False)
+class VulkanConv2dOpContext(_ClampedConvContext):
+    """The convolution context of releases up to 1.12, which later runtimes still read."""
+
+    qualified_name: ClassVar[str] = "__torch__.torch.classes.vulkan.Conv2dOpContext"
+
+
+@dataclass(frozen=True, eq=False)
+class MetalConv2dOpContext(_ClampedConvContext):
+    """Metal's convolution."""
+
+    qualified_name: ClassVar[str] = "__torch__.torch.classes.metal.Conv2dOpContext"
+
+
+@dataclass(frozen=True, eq=False)
+class XnnpackConv2dOpContext(_ClampedConvContext):
+    """XNNPACK's convolution."""
+
+    qualified_name: ClassVar[str] = "__torch__.torch.classes.xnnpack.Conv2dOpContext"
+
+
+@dataclass(frozen=True, eq=False)
+class _ClampedLinearContext(PackedContext):
+    """A linear layer with its clamp; weight (out, in)."""
+
+    state_is_list: ClassVar[bool] = False
+    weight: torch.Tensor
+    bias: torch.Tensor | None
+    output_min: int | float | None
+    output_max: int | float | None
+
+
+@dataclass(frozen=True, eq=False)
+class MetalLinearOpContext(_ClampedLinearContext):
+    """Metal's linear layer."""
+
+    qualified_name: ClassVar[str] = "__torch__.torch.classes.metal.LinearOpContext"
+
+
+@dataclass(frozen=True, eq=False)
+class XnnpackLinearOpContext(_ClampedLinearContext):
+    """XNNPACK's linear layer."""
+
+    qualified_name: ClassVar[str] = "__torch__.torch.classes.xnnpack.LinearOpContext"
+
+
+CONTEXT_CLASSES: dict[str, type[PackedContext]] = {
+    cls.qualified_name: cls
+    for cls in (
+        Conv2dPackedContext,
+        Conv1dPackedContext,
+        LinearPackedContext,
+        LayernormPackedContext,
+        BatchNormPackedContext,
+        GruPackedContext,
+        LstmPackedContext,
+        VulkanConv2dOpContext,
+        MetalConv2dOpContext,
+        MetalLinearOpContext,
+        XnnpackConv2dOpContext,
+        XnnpackLinearOpContext,
+    )
+}
+"""Every context that files may hold, by qualified class name."""

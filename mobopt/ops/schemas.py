@@ -1,0 +1,44 @@
+"""Schemas of the operators that mobile builds of PyTorch have and stock torch lacks.
+
+Source: ``aten/src/ATen/native/vulkan/ops/Register.cpp`` of PyTorch 1.13.1 and 2.6.0.
+"""
+
+from __future__ import annotations
+
+from mobopt.ir.schemas import Argument, Schema, register_schema, resolve, schema_of, schemas_of
+
+__all__ = ["Argument", "Schema", "resolve", "schema_of", "schemas_of"]
+
+_VULKAN = "__torch__.torch.classes.vulkan."
+_CONV = "Tensor W, Tensor? B, int[2] stride, int[2] padding, int[2] dilation, int groups"
+_TCONV = "Tensor W, Tensor? B, int[2] stride, int[2] padding, int[2] output_padding, int[2] dilation, int groups"
+_CLAMP = "Scalar? output_min=None, Scalar? output_max=None"
+_RNN = "Tensor[] params_cpu, bool has_biases, int num_layers, float dropout, bool train, bool bidirectional, bool batch_first"
+
+_SCHEMAS = (
+    f"vulkan_prepack::create_conv2d_context({_CONV}, {_CLAMP}) -> {_VULKAN}Conv2dPackedContext",
+    f"vulkan_prepack::run_conv2d_context(Tensor X, {_VULKAN}Conv2dPackedContext W_prepack) -> Tensor Y",
+    f"vulkan_prepack::conv2d_clamp_prepack({_CONV}, {_CLAMP}) -> {_VULKAN}Conv2dOpContext",
+    f"vulkan_prepack::conv2d_clamp_run(Tensor X, {_VULKAN}Conv2dOpContext W_prepack) -> Tensor Y",
+    f"vulkan_prepack::create_tconv2d_context({_TCONV}, {_CLAMP}) -> {_VULKAN}Conv2dPackedContext",
+    f"vulkan_prepack::run_tconv2d_context(Tensor X, {_VULKAN}Conv2dPackedContext W_prepack) -> Tensor Y",
+    f"vulkan_prepack::create_conv1d_context({_CONV.replace('int[2]', 'int[1]')}) -> {_VULKAN}Conv1dPackedContext",
+    f"vulkan_prepack::run_conv1d_context(Tensor X, {_VULKAN}Conv1dPackedContext W_prepack) -> Tensor Y",
+    f"vulkan_prepack::create_linear_context(Tensor W, Tensor? B) -> {_VULKAN}LinearPackedContext",
+    f"vulkan_prepack::run_linear_context(Tensor X, {_VULKAN}LinearPackedContext BW_prepack) -> Tensor Y",
+    f"vulkan_prepack::create_layernorm_context(Tensor? W, Tensor? B, float eps) -> {_VULKAN}LayernormPackedContext",
+    "vulkan_prepack::run_layernorm_context(Tensor X, SymInt[] normalized_shape, "
+    f"{_VULKAN}LayernormPackedContext BW_prepack) -> Tensor Y",
+    f"vulkan_prepack::create_gru_context({_RNN}) -> {_VULKAN}GruPackedContext",
+    f"vulkan_prepack::run_gru_context(Tensor input_vk, Tensor hx_vk, {_VULKAN}GruPackedContext G_prepack) "
+    "-> (Tensor next_input, Tensor hidden_layer)",
+    f"vulkan_prepack::create_lstm_context({_RNN}) -> {_VULKAN}LstmPackedContext",
+    f"vulkan_prepack::run_lstm_context(Tensor input_vk, Tensor hx_vk, Tensor cx_vk, {_VULKAN}LstmPackedContext L_prepack) "
+    "-> (Tensor next_input, Tensor hidden_state, Tensor cell_state)",
+    "vulkan_prepack::create_batchnorm_context(Tensor? weight_opt, Tensor? bias_opt, Tensor? running_mean_opt, "
+    f"Tensor? running_var_opt, bool training, float momentum, float eps, bool cudnn_enable) -> {_VULKAN}BatchNormPackedContext",
+    f"vulkan_prepack::run_batchnorm_context(Tensor input_vk, {_VULKAN}BatchNormPackedContext context) -> Tensor out",
+)
+
+for _text in _SCHEMAS:
+    register_schema(_text)
