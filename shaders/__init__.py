@@ -1,1 +1,40 @@
-"""TODO."""
+"""GLSL compute shaders: the table of their variants, and the SPIR-V that was built from them.
+
+``variants.toml`` has one table per variant::
+
+    [add_vec4]
+    source = "add.comp"            # in shaders/glsl
+    defines = { VECTOR = 4 }       # optional; true stands for a name without a value
+    requires = ["float16"]         # optional; features of DeviceInfo that the device must have
+
+``python -m mobopt.shaders.build`` compiles them; wheels carry the result.
+"""
+
+from __future__ import annotations
+
+from .table import SPIRV_FOLDER, ShaderError, Variant, variants
+
+__all__ = ["ShaderError", "Variant", "fingerprint", "load", "variants"]
+
+
+def load(name: str) -> bytes:
+    """The SPIR-V of a variant.
+
+    Raises:
+        ShaderError: there is no such variant, or it hasn't been built.
+    """
+    if name not in variants():
+        raise ShaderError(f"there is no shader variant {name!r}; add a row to shaders/variants.toml")
+    path = SPIRV_FOLDER / f"{name}.spv"
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        raise ShaderError(
+            f"shader variant {name!r} has not been compiled ({path} is missing); run `python -m mobopt.shaders.build`"
+        ) from None
+
+
+def fingerprint() -> bytes:
+    """Bytes that change whenever any compiled shader does."""
+    path = SPIRV_FOLDER / "manifest.json"
+    return path.read_bytes() if path.exists() else b""
