@@ -129,7 +129,7 @@ def _from_torch(schema: Any) -> Schema:
 
 def _type_text(kind: Any) -> str:
     text: str = kind.annotation_str
-    return text if re.match(r"^[\w.\[\], ()]+$", text) else "Any"
+    return "Any" if re.search(r"Future|RRef|Await|[^\w.\[\], ()]", text) else text
 
 
 def parse_schema(text: str) -> Schema:
@@ -188,7 +188,7 @@ def accepts(expected: Type, actual: Type, convert: bool = False) -> bool:
 
     With ``convert``, the implicit conversions of TorchScript count too (int to float, Tensor to number).
     """
-    if expected == actual or expected == ANY or actual == ANY:
+    if expected in (actual, ANY) or actual == ANY:
         return True
     if isinstance(expected, OptionalType):
         inner = actual.element if isinstance(actual, OptionalType) else actual
@@ -215,20 +215,22 @@ def accepts(expected: Type, actual: Type, convert: bool = False) -> bool:
 
 
 def match_arguments(
-    schema: Schema, positional: Sequence[Type], keywords: Mapping[str, Type], convert: bool = False
+    schema: Schema, positional: Sequence[Type], keywords: Mapping[str, Type] | None, convert: bool = False
 ) -> bool:
-    """Whether a call with these argument types fits a schema."""
+    """Whether a call with these argument types fits a schema; see :func:`resolve` for ``keywords``."""
+    named: Mapping[str, Type] = keywords or {}
     if len(positional) > len(schema.arguments) and not schema.is_variadic:
         return False
     known = {argument.name for argument in schema.arguments}
-    if not set(keywords) <= known:
+    if not set(named) <= known:
         return False
     for index, argument in enumerate(schema.arguments):
         if index < len(positional):
-            if argument.keyword_only or argument.name in keywords or not _fits(argument, positional[index], convert):
+            misplaced = argument.name in named or (argument.keyword_only and keywords is not None)
+            if misplaced or not _fits(argument, positional[index], convert):
                 return False
-        elif argument.name in keywords:
-            if not _fits(argument, keywords[argument.name], convert):
+        elif argument.name in named:
+            if not _fits(argument, named[argument.name], convert):
                 return False
         elif not argument.has_default:
             return False
@@ -246,6 +248,12 @@ def _fits(argument: Argument, actual: Type, convert: bool) -> bool:
 def resolve(name: str, positional: Sequence[Type], keywords: Mapping[str, Type] | None = None) -> Schema:
     """Choose the overload that TorchScript would choose: the first that fits, without conversions before with.
 
+    Args:
+        name: the operator, without overload.
+        positional: types of the positional arguments.
+        keywords: types of the keyword arguments of a call in source; None for a node of a graph, whose inputs list
+            keyword-only arguments too, in the order of the schema.
+
     Raises:
         UnsupportedError: the operator is unknown, or no overload takes these types.
     """
@@ -254,7 +262,7 @@ def resolve(name: str, positional: Sequence[Type], keywords: Mapping[str, Type] 
         raise UnsupportedError(f"unknown operator {name}: neither the installed torch nor mobopt knows it")
     for convert in (False, True):
         for schema in candidates:
-            if match_arguments(schema, positional, keywords or {}, convert):
+            if match_arguments(schema, positional, keywords, convert):
                 return schema
     given = ", ".join([*map(str, positional), *(f"{key}={kind}" for key, kind in (keywords or {}).items())])
     raise UnsupportedError(f"no overload of {name} takes ({given})")
