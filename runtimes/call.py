@@ -36,7 +36,8 @@ class Call:
     """One operator call.
 
     ``args`` are in the order of the operator's schema, defaults filled in, keyword-only ones last. Tensors are
-    :class:`TensorRef` (also inside lists); everything else is a plain Python value; a packed context is the context object.
+    :class:`TensorRef` (also inside lists); everything else is a plain Python value; a packed context is the context
+    object.
     """
 
     op: str
@@ -83,8 +84,8 @@ def argument_names(op: str) -> tuple[str, ...]:
 
 @dataclass(eq=False)
 class Trace:
-    """Calls in order; ``inputs`` are the tensors given by the caller, ``result`` is a nest whose leaves are TensorRefs or
-    plain values, in the structure that the method returns."""
+    """Calls in order; ``inputs`` are the tensors given by the caller, ``result`` is a nest whose leaves are
+    TensorRefs or plain values, in the structure that the method returns."""
 
     inputs: list[TensorRef]
     calls: list[Call]

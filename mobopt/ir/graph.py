@@ -1,8 +1,8 @@
 """The graph: values, nodes and blocks in SSA form, shaped like TorchScript's.
 
-Use-def is right by construction: a node's inputs are an immutable tuple that only methods change, and every change keeps
-``Value.uses`` in step. What a block returns are the inputs of its ``returns`` node, so they are uses like any other. A constant is a
-Value without a producer that carries its value; it belongs to no block.
+Use-def is right by construction: a node's inputs are an immutable tuple that only methods change, and every change
+keeps ``Value.uses`` in step. What a block returns are the inputs of its ``returns`` node, so they are uses like any
+other. A constant is a Value without a producer that carries its value; it belongs to no block.
 """
 
 from __future__ import annotations

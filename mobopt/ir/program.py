@@ -23,8 +23,9 @@ class Attribute:
 class Program:
     """A whole model.
 
-    Each method's graph has the module itself as its first parameter; ``prim::GetAttr[name="a.b"](%self)`` reads attribute ``a.b`` of
-    :attr:`attributes`. Submodules are inlined, so attributes have dotted names and belong to the root.
+    Each method's graph has the module itself as its first parameter; ``prim::GetAttr[name="a.b"](%self)`` reads
+    attribute ``a.b`` of :attr:`attributes`. Submodules are inlined, so attributes have dotted names and belong to the
+    root.
     """
 
     methods: dict[str, Graph] = field(default_factory=dict)
@@ -58,7 +59,8 @@ def clone_graph(graph: Graph) -> Graph:
 
 
 def copy_block_into(source: Block, target: Block, values: dict[Value, Value]) -> None:
-    """Append copies of a block's parameters, nodes and returns to ``target``; ``values`` maps old values to new and grows."""
+    """Append copies of a block's parameters, nodes and returns to ``target``; ``values`` maps old values to new and
+    grows."""
     for parameter in source.parameters:
         values[parameter] = target.add_parameter(Value(parameter.name, parameter.type))
     for node in source.nodes:

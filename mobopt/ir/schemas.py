@@ -1,7 +1,7 @@
 """Operator schemas: names, types and defaults of arguments, and the choice of an overload from argument types.
 
-Schemas of PyTorch's own operators come from the installed torch; those that stock torch lacks (``vulkan_prepack::`` and its
-kin) are added by :mod:`mobopt.ops` with :func:`register_schema`.
+Schemas of PyTorch's own operators come from the installed torch; those that stock torch lacks (``vulkan_prepack::``
+and its kin) are added by :mod:`mobopt.ops` with :func:`register_schema`.
 """
 
 from __future__ import annotations

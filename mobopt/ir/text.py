@@ -1,8 +1,8 @@
 """Graph text: TorchScript's own notation, printed and parsed.
 
-Constants stand first, as ``prim::Constant`` lines; overloads are not written, as in TorchScript, and are chosen again from the
-argument types when a text is parsed. A constant that has no literal (a tensor, a packed context) prints as ``<...>`` and is given
-to the parser by name.
+Constants stand first, as ``prim::Constant`` lines; overloads are not written, as in TorchScript, and are chosen again
+from the argument types when a text is parsed. A constant that has no literal (a tensor, a packed context) prints as
+``<...>`` and is given to the parser by name.
 
 Source of the notation: ``torch/csrc/jit/OVERVIEW.md`` and ``torch/csrc/jit/ir/irparser.cpp``.
 """

@@ -1,8 +1,8 @@
 """Types of values, as TorchScript has them, with both of its spellings.
 
-``str(type)`` is the spelling of graph text (``Tensor?``, ``int[]``, ``Dict(str, Tensor)``); ``type.annotation`` is the spelling of
-TorchScript source and of bytecode (``Optional[Tensor]``, ``List[int]``, ``Dict[str, Tensor]``). :func:`parse_type` reads both,
-and the types of operator schemas (``int[2]``, ``Tensor(a!)``, ``SymInt``).
+``str(type)`` is the spelling of graph text (``Tensor?``, ``int[]``, ``Dict(str, Tensor)``); ``type.annotation`` is
+the spelling of TorchScript source and of bytecode (``Optional[Tensor]``, ``List[int]``, ``Dict[str, Tensor]``).
+:func:`parse_type` reads both, and the types of operator schemas (``int[2]``, ``Tensor(a!)``, ``SymInt``).
 """
 
 from __future__ import annotations

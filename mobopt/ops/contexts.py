@@ -38,8 +38,8 @@ class PackedContext:
         names = [item.name for item in fields(cls)]
         if len(state) != len(names):
             raise BundleError(
-                f"the packed state of {cls.qualified_name} has {len(state)} elements where {len(names)} belong ({', '.join(names)}); "
-                "the file is damaged or from an unknown release"
+                f"the packed state of {cls.qualified_name} has {len(state)} elements where {len(names)} belong "
+                f"({', '.join(names)}); the file is damaged or from an unknown release"
             )
         for name, value in zip(names, state, strict=True):
             _check_element(cls, name, value)
@@ -132,7 +132,8 @@ class BatchNormPackedContext(PackedContext):
 
 @dataclass(frozen=True, eq=False)
 class GruPackedContext(PackedContext):
-    """A GRU; ``params`` are w_ih, w_hh, b_ih, b_hh of each layer, or their per-gate parts (12 a layer) as stock builds write them."""
+    """A GRU; ``params`` are w_ih, w_hh, b_ih, b_hh of each layer, or their per-gate parts (12 a layer) as stock
+    builds write them."""
 
     qualified_name: ClassVar[str] = "__torch__.torch.classes.vulkan.GruPackedContext"
     params: list[torch.Tensor]

@@ -13,7 +13,10 @@ _VULKAN = "__torch__.torch.classes.vulkan."
 _CONV = "Tensor W, Tensor? B, int[2] stride, int[2] padding, int[2] dilation, int groups"
 _TCONV = "Tensor W, Tensor? B, int[2] stride, int[2] padding, int[2] output_padding, int[2] dilation, int groups"
 _CLAMP = "Scalar? output_min=None, Scalar? output_max=None"
-_RNN = "Tensor[] params_cpu, bool has_biases, int num_layers, float dropout, bool train, bool bidirectional, bool batch_first"
+_RNN = (
+    "Tensor[] params_cpu, bool has_biases, int num_layers, float dropout, bool train, "
+    "bool bidirectional, bool batch_first"
+)
 
 _SCHEMAS = (
     f"vulkan_prepack::create_conv2d_context({_CONV}, {_CLAMP}) -> {_VULKAN}Conv2dPackedContext",
@@ -33,10 +36,12 @@ _SCHEMAS = (
     f"vulkan_prepack::run_gru_context(Tensor input_vk, Tensor hx_vk, {_VULKAN}GruPackedContext G_prepack) "
     "-> (Tensor next_input, Tensor hidden_layer)",
     f"vulkan_prepack::create_lstm_context({_RNN}) -> {_VULKAN}LstmPackedContext",
-    f"vulkan_prepack::run_lstm_context(Tensor input_vk, Tensor hx_vk, Tensor cx_vk, {_VULKAN}LstmPackedContext L_prepack) "
+    "vulkan_prepack::run_lstm_context(Tensor input_vk, Tensor hx_vk, Tensor cx_vk, "
+    f"{_VULKAN}LstmPackedContext L_prepack) "
     "-> (Tensor next_input, Tensor hidden_state, Tensor cell_state)",
     "vulkan_prepack::create_batchnorm_context(Tensor? weight_opt, Tensor? bias_opt, Tensor? running_mean_opt, "
-    f"Tensor? running_var_opt, bool training, float momentum, float eps, bool cudnn_enable) -> {_VULKAN}BatchNormPackedContext",
+    "Tensor? running_var_opt, bool training, float momentum, float eps, bool cudnn_enable) "
+    f"-> {_VULKAN}BatchNormPackedContext",
     f"vulkan_prepack::run_batchnorm_context(Tensor input_vk, {_VULKAN}BatchNormPackedContext context) -> Tensor out",
 )
 

@@ -1,4 +1,5 @@
-"""A Plan collects what lowerings append: it hands out tensors, keeps constants, and makes the layouts that kernels ask for."""
+"""A Plan collects what lowerings append: it hands out tensors, keeps constants, and makes the layouts that kernels
+ask for."""
 
 from __future__ import annotations
 
@@ -56,10 +57,13 @@ def device_elements(values: torch.Tensor) -> torch.Tensor:
     if values.dtype.is_floating_point:
         return values.to(torch.float32).contiguous()
     if values.dtype.is_complex or values.is_quantized:
-        raise InputError(f"a {values.dtype} tensor has no form on the device; convert it to float32 or an integer dtype")
+        raise InputError(
+            f"a {values.dtype} tensor has no form on the device; convert it to float32 or an integer dtype"
+        )
     if values.dtype == torch.int64 and values.numel() and (values.max() >= 2**31 or values.min() < -(2**31)):
         raise InputError(
-            f"an int64 tensor holds {int(values.abs().max())}, which doesn't fit in the 32 bits that an integer has on the device"
+            f"an int64 tensor holds {int(values.abs().max())}, "
+            "which doesn't fit in the 32 bits that an integer has on the device"
         )
     return values.to(torch.int32).contiguous()
 
@@ -105,8 +109,8 @@ class Plan:
     def empty(
         self, sizes: Sequence[int], dtype: torch.dtype = torch.float32, strides: Sequence[int] | None = None
     ) -> DeviceTensor:
-        """A new temporary: channels_last with aligned channel pitch if it is 4-D and floating, else contiguous, unless ``strides``
-        are given (in elements; a channel pitch beyond the sizes gets its padding too)."""
+        """A new temporary: channels_last with aligned channel pitch if it is 4-D and floating, else contiguous,
+        unless ``strides`` are given (in elements; a channel pitch beyond the sizes gets its padding too)."""
         steps = default_strides(sizes, dtype) if strides is None else tuple(strides)
         elements = _storage_elements(sizes, steps)
         return DeviceTensor(Storage(elements * ELEMENT_BYTES, name=self.label), dtype, tuple(sizes), steps)
@@ -128,7 +132,8 @@ class Plan:
         )
 
     def channels_last(self, tensor: DeviceTensor, aligned: bool = True) -> DeviceTensor:
-        """The 4-D tensor itself if its pixels are dense runs of channels (and, if ``aligned``, vec4-aligned), else a copy that is."""
+        """The 4-D tensor itself if its pixels are dense runs of channels (and, if ``aligned``, vec4-aligned), else a
+        copy that is."""
         pitch = tensor.channel_pitch
         if pitch is not None and (not aligned or (pitch % 4 == 0 and tensor.offset % 4 == 0)):
             return tensor

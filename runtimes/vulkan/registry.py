@@ -1,8 +1,9 @@
 """Which operators the Vulkan runtime computes, and by which function.
 
 A lowering is a function ``(plan, call) -> result``: it appends dispatches to ``plan.stream`` and returns the
-:class:`DeviceTensor` (or a tuple of them) for ``call.outputs``. Its ``check`` says, without a device in hand, whether a call can be
-lowered: it returns None, or the reason why not. The same registry answers the audit, the partitioner and the docs.
+:class:`DeviceTensor` (or a tuple of them) for ``call.outputs``. Its ``check`` says, without a device in hand, whether
+a call can be lowered: it returns None, or the reason why not. The same registry answers the audit, the partitioner
+and the docs.
 """
 
 from __future__ import annotations

@@ -18,8 +18,8 @@ class Binding:
     """One buffer that a shader sees, at its place in descriptor set 0.
 
     ``texel_components`` is 0 for a storage buffer; 1 or 4 bind a uniform texel buffer of R32 or RGBA32 (float or
-    signed int by ``integer``), which reads faster than a storage buffer on CPU drivers. The byte range is what hazards and
-    descriptors are made from; it must hold every element that the shader touches.
+    signed int by ``integer``), which reads faster than a storage buffer on CPU drivers. The byte range is what
+    hazards and descriptors are made from; it must hold every element that the shader touches.
     """
 
     storage: Storage
@@ -84,7 +84,9 @@ class Stream:
         self.operations.append(operation)
 
 
-def bind(tensor: DeviceTensor, *, writes: bool = False, reads: bool | None = None, texel_components: int = 0) -> Binding:
+def bind(
+    tensor: DeviceTensor, *, writes: bool = False, reads: bool | None = None, texel_components: int = 0
+) -> Binding:
     """Bind a tensor's whole storage, so that a shader indexes it with the tensor's own offset and strides.
 
     Args:
@@ -107,7 +109,9 @@ def bind(tensor: DeviceTensor, *, writes: bool = False, reads: bool | None = Non
 def bind_span(tensor: DeviceTensor, *, writes: bool = False) -> Binding:
     """Bind only the bytes that a tensor's elements span (for copies of dense tensors)."""
     first, end = tensor.span
-    return Binding(tensor.storage, first * ELEMENT_BYTES, (end - first) * ELEMENT_BYTES, reads=not writes, writes=writes)
+    return Binding(
+        tensor.storage, first * ELEMENT_BYTES, (end - first) * ELEMENT_BYTES, reads=not writes, writes=writes
+    )
 
 
 def storages(operation: Operation) -> Sequence[tuple[Storage, bool, bool]]:

@@ -34,7 +34,11 @@ def test_uses_follow_every_change() -> None:
     graph = parse_graph(TEXT)
     x = graph.inputs[1]
     relu, branch, add = graph.walk()
-    assert [(node.op, index) for node, index in relu.output.uses] == [("aten::add", 0), ("aten::add", 1), ("prim::Return", 0)]
+    assert [(node.op, index) for node, index in relu.output.uses] == [
+        ("aten::add", 0),
+        ("aten::add", 1),
+        ("prim::Return", 0),
+    ]
     relu.output.replace_all_uses_with(x)
     assert relu.output.uses == ()
     assert len(x.uses) == 4

@@ -6,7 +6,9 @@ from mobopt.ir.types import BOOL, TENSOR
 
 
 def test_a_use_before_its_definition_is_found() -> None:
-    graph = parse_graph("graph(%x : Tensor):\n  %a : Tensor = aten::relu(%x)\n  %b : Tensor = aten::abs(%a)\n  return (%b)")
+    graph = parse_graph(
+        "graph(%x : Tensor):\n  %a : Tensor = aten::relu(%x)\n  %b : Tensor = aten::abs(%a)\n  return (%b)"
+    )
     graph.block.nodes.reverse()
     with pytest.raises(GraphError, match="not defined before it"):
         verify_graph(graph)
@@ -14,7 +16,8 @@ def test_a_use_before_its_definition_is_found() -> None:
 
 def test_a_value_of_an_inner_block_is_not_seen_outside() -> None:
     graph = parse_graph(
-        "graph(%x : Tensor, %c : bool):\n   = prim::If(%c)\n    block0():\n      %a : Tensor = aten::relu(%x)\n      -> ()\n"
+        "graph(%x : Tensor, %c : bool):\n   = prim::If(%c)\n"
+        "    block0():\n      %a : Tensor = aten::relu(%x)\n      -> ()\n"
         "    block1():\n      -> ()\n  return (%x)"
     )
     inner = graph.block.nodes[0].blocks[0].nodes[0]
@@ -58,5 +61,5 @@ def test_unknown_operator_and_attribute_are_named() -> None:
     with pytest.raises(GraphError, match="unknown operator aten::no_such_operator"):
         verify_graph(graph)
     text = 'graph(%self : __torch__.M):\n  %w : Tensor = prim::GetAttr[name="w"](%self)\n  return (%w)'
-    with pytest.raises(GraphError, match="method 'forward': .*attribute 'w'"):
+    with pytest.raises(GraphError, match=r"method 'forward': .*attribute 'w'"):
         verify(Program({"forward": parse_graph(text)}))
