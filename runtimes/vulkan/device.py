@@ -1,0 +1,219 @@
+"""Find, choose and open Vulkan devices."""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import threading
+import weakref
+from collections import Counter
+from functools import cached_property
+from typing import TYPE_CHECKING, Protocol
+
+from mobopt.errors import DeviceError
+from mobopt.runtimes.vulkan import vk
+from mobopt.runtimes.vulkan.device_info import DeviceInfo, DeviceLimits, compute_queue_family, query_device
+from mobopt.runtimes.vulkan.instance import Instance
+from mobopt.runtimes.vulkan.resources import ResourceScope
+
+if TYPE_CHECKING:
+    from mobopt.runtimes.vulkan.memory import ConstantPool
+    from mobopt.runtimes.vulkan.pipelines import PipelineStore
+
+__all__ = ["Device", "DeviceInfo", "DeviceLimits", "list_devices", "open_device"]
+
+_LOGGER = logging.getLogger("mobopt.vulkan")
+_NO_DEVICE = "there is no Vulkan 1.1 device with a compute queue; install a driver (Debian: `apt install mesa-vulkan-drivers`)"
+# DeviceInfo's names of features, and the fields that turn them on.
+_CORE_FEATURES = {"int16": "shaderInt16", "int64": "shaderInt64", "float64": "shaderFloat64"}
+
+
+class _Closable(Protocol):
+    def close(self) -> None: ...
+
+
+class Device:
+    """An open device: its queue, its pipelines, its constants. Made by :func:`open_device`, shared by the whole process."""
+
+    def __init__(self, info: DeviceInfo, physical: vk.Handle, instance: Instance) -> None:
+        self.info = info
+        self.physical = physical
+        self.live_objects: Counter[str] = Counter()
+        """How many Vulkan objects of each type exist now."""
+        self.lock = threading.RLock()
+        """Held while the queue, or a pool that the device shares between executables, is used."""
+        self._instance = instance
+        self._first_message = len(instance.messages)
+        self._users: weakref.WeakSet[_Closable] = weakref.WeakSet()
+        family = compute_queue_family(physical)
+        if family is None:
+            raise DeviceError(f"{info.name} has no compute queue; choose another device")
+        self.queue_family = family[0]
+        self.handle = self._create()
+        queue = vk.ffi.new("VkQueue*")
+        vk.lib.vkGetDeviceQueue(self.handle, self.queue_family, 0, queue)
+        self.queue = queue[0]
+        self.is_open = True
+
+    def _create(self) -> vk.Handle:
+        queues = vk.struct(
+            "VkDeviceQueueCreateInfo", queueFamilyIndex=self.queue_family, queueCount=1, pQueuePriorities=[1.0]
+        )
+        info = vk.struct(
+            "VkDeviceCreateInfo", pNext=self._features(), queueCreateInfoCount=1, pQueueCreateInfos=queues
+        )
+        handle = vk.ffi.new("VkDevice*")
+        vk.check(vk.lib.vkCreateDevice(self.physical, info, vk.ffi.NULL, handle), f"open {self.info.name}")
+        return handle[0]
+
+    def _features(self) -> vk.Handle:
+        """The chain of feature structures that turns on all that DeviceInfo lists."""
+        has = self.info.features
+        chain = vk.ffi.NULL
+        if "storage16" in has:
+            chain = vk.struct("VkPhysicalDevice16BitStorageFeatures", pNext=chain, storageBuffer16BitAccess=1)
+        if "storage8" in has:
+            chain = vk.struct("VkPhysicalDevice8BitStorageFeatures", pNext=chain, storageBuffer8BitAccess=1)
+        if has & {"float16", "int8"}:
+            chain = vk.struct(
+                "VkPhysicalDeviceShaderFloat16Int8Features",
+                pNext=chain,
+                shaderFloat16="float16" in has,
+                shaderInt8="int8" in has,
+            )
+        features = vk.struct("VkPhysicalDeviceFeatures2", pNext=chain)
+        for name, field in _CORE_FEATURES.items():
+            setattr(features.features, field, name in has)
+        return features
+
+    @property
+    def validation_messages(self) -> list[str]:
+        """What the validation layer has said since the device was opened (of any device of the process)."""
+        return self._instance.messages[self._first_message :]
+
+    @cached_property
+    def pipelines(self) -> PipelineStore:
+        """Pipelines, shared by all executables."""
+        from mobopt.runtimes.vulkan.pipelines import PipelineStore
+
+        return self._used_by(PipelineStore(self))
+
+    @cached_property
+    def constants(self) -> ConstantPool:
+        """Constants, shared by all executables."""
+        from mobopt.runtimes.vulkan.memory import ConstantPool
+
+        return ConstantPool(self)
+
+    def scope(self) -> ResourceScope:
+        """An owner for new Vulkan objects."""
+        return ResourceScope(self.handle, self.live_objects)
+
+    def register(self, user: _Closable) -> None:
+        """Have ``user.close()`` called before the device is destroyed."""
+        self._users.add(user)
+
+    def _used_by(self, store: PipelineStore) -> PipelineStore:
+        self.register(store)
+        return store
+
+    def close(self) -> None:
+        """Close everything that uses the device, then the device. A second call does nothing."""
+        with self.lock:
+            if not self.is_open:
+                return
+            vk.lib.vkDeviceWaitIdle(self.handle)
+            for user in sorted(self._users, key=lambda user: user is self.__dict__.get("pipelines")):
+                user.close()
+            vk.lib.vkDestroyDevice(self.handle, vk.ffi.NULL)
+            self.is_open = False
+
+
+_lock = threading.RLock()
+_instances: dict[bool, Instance] = {}
+_devices: dict[tuple[int, bool], Device] = {}
+
+
+def list_devices(validation: bool | None = None) -> list[DeviceInfo]:
+    """Every Vulkan 1.1 device with a compute queue, the best first.
+
+    Raises:
+        DeviceError: there is no Vulkan loader, or Vulkan can't be started.
+    """
+    return [info for info, _ in _physical_devices(_instance(_wants_validation(validation)))]
+
+
+def open_device(selector: int | str | None = None, validation: bool | None = None) -> Device:
+    """Open a device, or return it if the process has it open.
+
+    Args:
+        selector: a number from :func:`list_devices`, or a part of a name in any case; by default the environment variable
+            MOBOPT_DEVICE, else the first device listed.
+        validation: whether the Khronos validation layer watches; by default whether MOBOPT_VALIDATION is ``1``.
+
+    Raises:
+        DeviceError: there is no loader, no device, or none that the selector names.
+    """
+    with _lock:
+        watched = _wants_validation(validation)
+        instance = _instance(watched)
+        candidates = _physical_devices(instance)
+        info, physical = candidates[_choose([info for info, _ in candidates], selector)]
+        device = _devices.get((info.index, watched))
+        if device is None or not device.is_open:
+            if info.is_cpu:
+                _LOGGER.warning("%s computes on the CPU: results are right, but expect no speed of a GPU", info.name)
+            device = _devices[info.index, watched] = Device(info, physical, instance)
+        return device
+
+
+def close_devices() -> None:
+    """Close every device and end Vulkan; called at exit."""
+    with _lock:
+        for device in _devices.values():
+            device.close()
+        _devices.clear()
+        for instance in _instances.values():
+            instance.close()
+        _instances.clear()
+
+
+atexit.register(close_devices)
+
+
+def _wants_validation(validation: bool | None) -> bool:
+    return os.environ.get("MOBOPT_VALIDATION") == "1" if validation is None else validation
+
+
+def _instance(validation: bool) -> Instance:
+    with _lock:
+        if validation not in _instances:
+            _instances[validation] = Instance(validation)
+        return _instances[validation]
+
+
+def _physical_devices(instance: Instance) -> list[tuple[DeviceInfo, vk.Handle]]:
+    """Usable devices with their handles, the best first, numbered in that order."""
+    found = [(query_device(handle, 0), handle) for handle in instance.physical_devices()]
+    usable = [pair for pair in found if pair[0].api_version >= (1, 1, 0) and compute_queue_family(pair[1]) is not None]
+    usable.sort(key=lambda pair: pair[0].preference)
+    return [(query_device(handle, index), handle) for index, (_, handle) in enumerate(usable)]
+
+
+def _choose(infos: list[DeviceInfo], selector: int | str | None) -> int:
+    """Index of the device that a selector means."""
+    if not infos:
+        raise DeviceError(_NO_DEVICE)
+    if selector is None:
+        selector = os.environ.get("MOBOPT_DEVICE") or 0
+    if isinstance(selector, str) and selector.strip().isdecimal():
+        selector = int(selector)
+    if isinstance(selector, int):
+        matches = [info.index for info in infos if info.index == selector]
+    else:
+        matches = [info.index for info in infos if selector.lower() in info.name.lower()]
+    if not matches:
+        listed = "; ".join(map(str, infos))
+        raise DeviceError(f"there is no Vulkan device {selector!r}; choose a number or a part of a name of: {listed}")
+    return matches[0]

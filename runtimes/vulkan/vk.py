@@ -1,0 +1,135 @@
+"""The only module that imports the ``vulkan`` binding, and only when something is first asked of it.
+
+``vk.lib.vkCreateBuffer`` are the C functions, ``vk.ffi`` is cffi, ``vk.VK_...`` are the constants: read through this module's
+attributes. The binding's Python wrappers are left aside: they convert every argument on every call.
+"""
+
+from __future__ import annotations
+
+import weakref
+from functools import cache
+from types import ModuleType
+from typing import Any
+
+from mobopt.errors import DeviceError
+
+Handle = Any
+"""A Vulkan handle or a pointer to a structure; cffi has no static types."""
+
+_EXPORTED = ("VK_", "lib", "ffi")
+
+
+@cache
+def _binding() -> ModuleType:
+    try:
+        import vulkan
+    except OSError:
+        raise DeviceError(
+            "no Vulkan loader (libvulkan.so.1) on this machine; install it with a driver "
+            "(Debian: `apt install libvulkan1 mesa-vulkan-drivers`)"
+        ) from None
+    except ImportError as error:
+        raise DeviceError(f"the Python package `vulkan` can't be imported ({error}); `pip install vulkan`") from None
+    module: ModuleType = vulkan
+    return module
+
+
+def __getattr__(name: str) -> Any:
+    if name.startswith(_EXPORTED):
+        return getattr(_binding(), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def check(result: int, action: str) -> None:
+    """Raise if a Vulkan call failed.
+
+    Raises:
+        DeviceError: ``result`` is an error code; the message says what was tried.
+    """
+    if result < 0:
+        name = _result_name(result)
+        raise DeviceError(f"can't {action}: {name}{_ADVICE.get(name, '')}")
+
+
+_ADVICE = {
+    "VK_ERROR_OUT_OF_DEVICE_MEMORY": " (device memory is exhausted; use a smaller input or batch, or free other models)",
+    "VK_ERROR_OUT_OF_HOST_MEMORY": " (host memory is exhausted; use a smaller input or batch, or free other models)",
+    "VK_ERROR_DEVICE_LOST": " (the device stopped answering; start the process again)",
+    "VK_ERROR_INCOMPATIBLE_DRIVER": " (no driver is installed; Debian: `apt install mesa-vulkan-drivers`)",
+    "VK_ERROR_INITIALIZATION_FAILED": " (the driver could not start; is the device in use or its driver damaged?)",
+    "VK_ERROR_LAYER_NOT_PRESENT": " (Debian: `apt install vulkan-validationlayers`)",
+}
+
+
+def _result_name(result: int) -> str:
+    binding = _binding()
+    names = (name for name in vars(binding) if name.startswith("VK_ERROR_") and getattr(binding, name) == result)
+    return next(names, f"VkResult {result}")
+
+
+# What a structure points to must outlive it.
+_pointed_to: weakref.WeakKeyDictionary[Any, list[Any]] = weakref.WeakKeyDictionary()
+
+
+def struct(name: str, **fields: Any) -> Handle:
+    """A pointer to a new structure; ``sType`` is filled in, strings and lists become C strings and arrays.
+
+    A structure given for a pointer field is a pointer that this function returned; it is kept alive.
+    """
+    ffi = _binding().ffi
+    pointer = ffi.new(f"{name}*")
+    kept = [fill(pointer, field, value) for field, value in fields.items()]
+    if "sType" not in fields and hasattr(pointer, "sType"):
+        pointer.sType = _structure_types()[name.removeprefix("Vk").upper()]
+    _pointed_to[pointer] = kept
+    return pointer
+
+
+def fill(pointer: Handle, field: str, value: Any) -> Any:
+    """Set one field of a structure; returns what must be kept alive as long as the structure."""
+    ffi = _binding().ffi
+    kind = _field_type(ffi.typeof(pointer[0]), field)
+    if kind.kind == "pointer":
+        if isinstance(value, str):
+            value = ffi.new("char[]", value.encode())
+        elif isinstance(value, bytes):
+            value = ffi.new("uint8_t[]", value)
+            setattr(pointer, field, ffi.cast(kind, value))
+            return value
+        elif isinstance(value, list):
+            value = _array(ffi, kind.item, value)
+    setattr(pointer, field, value)
+    return value
+
+
+def _array(ffi: Any, item: Any, values: list[Any]) -> Any:
+    """A C array; structures are copied in by value, strings as pointers."""
+    kept: list[Any] = list(values)
+    if item.kind == "struct":
+        array = ffi.new(f"{item.cname}[]", [value[0] for value in values])
+    elif item.kind == "pointer" and values and isinstance(values[0], str):
+        kept = [ffi.new("char[]", value.encode()) for value in values]
+        array = ffi.new("char*[]", kept)
+    else:
+        array = ffi.new(f"{item.cname}[]", values)
+    _pointed_to[array] = kept
+    return array
+
+
+@cache
+def _field_type(structure: Any, field: str) -> Any:
+    return dict(structure.fields)[field].type
+
+
+@cache
+def _structure_types() -> dict[str, int]:
+    """Values of VK_STRUCTURE_TYPE_..., by the structure's name in capitals without its ``Vk``."""
+    prefix = "VK_STRUCTURE_TYPE_"
+    found = {name: value for name, value in vars(_binding()).items() if name.startswith(prefix)}
+    return {name.removeprefix(prefix).replace("_", ""): value for name, value in found.items()}
+
+
+def string(characters: Handle) -> str:
+    """A C string or character array as text."""
+    text: bytes = _binding().ffi.string(characters)
+    return text.decode("utf-8", "replace")
