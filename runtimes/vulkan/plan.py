@@ -69,8 +69,10 @@ def device_elements(values: torch.Tensor) -> torch.Tensor:
 
 
 def constant_tensor(values: torch.Tensor, name: str = "") -> DeviceTensor:
-    """A contiguous constant with a storage of its own."""
-    elements = device_elements(values)
+    """A contiguous constant with a storage of its own, padded to whole vec4s."""
+    flat = device_elements(values).reshape(-1)
+    room = _storage_elements(values.shape, contiguous_strides(values.shape))
+    elements = torch.nn.functional.pad(flat, (0, room - flat.numel()))
     storage = Storage(elements.numel() * ELEMENT_BYTES, StorageKind.CONSTANT, elements, name)
     return DeviceTensor(storage, values.dtype, tuple(values.shape), contiguous_strides(values.shape))
 
@@ -148,7 +150,7 @@ class Plan:
         from mobopt.runtimes.vulkan.lowerings.copies import strided_copy
 
         target = self.empty(tensor.sizes, tensor.dtype, strides)
-        strided_copy(self, tensor, target)
+        strided_copy(self, tensor, target, fresh=True)
         return target
 
 

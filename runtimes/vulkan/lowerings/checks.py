@@ -1,0 +1,46 @@
+"""Reasons why a call can't run on the GPU, shared by lowerings."""
+
+from __future__ import annotations
+
+import torch
+
+from mobopt.runtimes.call import Call, TensorRef
+
+MAX_RANK = 8
+
+DEVICE_DTYPES = (
+    torch.float32,
+    torch.float16,
+    torch.bfloat16,
+    torch.int64,
+    torch.int32,
+    torch.int16,
+    torch.int8,
+    torch.uint8,
+    torch.bool,
+)
+"""Dtypes with a form on the device: floats are computed as float32, integers as int32."""
+
+
+def check_dtypes(call: Call) -> str | None:
+    """None, or which tensor of the call has a dtype or a rank that kernels don't take."""
+    for tensor in (*call.tensors(), *call.outputs):
+        if tensor.dtype not in DEVICE_DTYPES and not _is_wrapped_number(tensor):
+            return f"{tensor.dtype} has no form on the device; float32, int32 and bool have"
+        if tensor.rank > MAX_RANK:
+            return f"a tensor has rank {tensor.rank}; kernels take at most {MAX_RANK}"
+    return None
+
+
+def check_floating(call: Call) -> str | None:
+    """As :func:`check_dtypes`, and the first tensor must be floating."""
+    reason = check_dtypes(call)
+    first = next(call.tensors())
+    if reason is None and not first.dtype.is_floating_point:
+        return f"{first.dtype} input; the kernel takes floating tensors only"
+    return reason
+
+
+def _is_wrapped_number(tensor: TensorRef) -> bool:
+    """A Python float that was made a tensor (tracing does that) is float64 and counts as float32."""
+    return tensor.dtype == torch.float64 and tensor.rank == 0 and tensor.constant is not None

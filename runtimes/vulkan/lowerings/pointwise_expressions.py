@@ -1,0 +1,446 @@
+"""What each pointwise operator is, as instructions: ``EXPRESSIONS`` maps operator names to functions that append them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from mobopt.runtimes.call import Call, TensorRef
+from mobopt.runtimes.vulkan.pointwise_program import Kind, Opcode, ProgramBuilder, Value, kind_of
+
+Expression = Callable[[ProgramBuilder, Call], Value]
+"""Appends a call's instructions to a builder and returns the result, in any kind."""
+
+EXPRESSIONS: dict[str, Expression] = {}
+"""By name without overload; every overload on tensors is the same expression."""
+
+
+def load(builder: ProgramBuilder, argument: Any, kind: Kind) -> Value:
+    """An argument, tensor or number, in the given kind."""
+    if isinstance(argument, TensorRef):
+        return builder.converted(builder.tensor(argument), kind)
+    return builder.scalar(argument, kind)
+
+
+def common_kind(*arguments: Any) -> Kind:
+    """The kind in which torch compares or combines arguments."""
+    stand_ins = [
+        torch.empty((1,) * argument.rank, dtype=argument.dtype, device="meta")
+        if isinstance(argument, TensorRef)
+        else argument
+        for argument in arguments
+    ]
+    dtype = torch.result_type(stand_ins[0], stand_ins[-1])
+    return kind_of(dtype)
+
+
+def result_kind(call: Call) -> Kind:
+    """The kind to compute arithmetic in; bools are computed as integers."""
+    kind = kind_of(call.output.dtype)
+    return Kind.INTEGER if kind == Kind.BOOL else kind
+
+
+def define(*names: str) -> Callable[[Expression], Expression]:
+    """Register an expression under operator names."""
+
+    def register(expression: Expression) -> Expression:
+        for name in names:
+            EXPRESSIONS[f"aten::{name}"] = expression
+        return expression
+
+    return register
+
+
+def _floating_unary(opcode: Opcode) -> Expression:
+    return lambda b, call: b.step(opcode, load(b, call.args[0], Kind.FLOAT))
+
+
+def _either_unary(floating: Opcode, integer: Opcode) -> Expression:
+    def expression(b: ProgramBuilder, call: Call) -> Value:
+        kind = result_kind(call)
+        return b.step(floating if kind == Kind.FLOAT else integer, load(b, call.args[0], kind), kind=kind)
+
+    return expression
+
+
+def _either_binary(floating: Opcode, integer: Opcode) -> Expression:
+    def expression(b: ProgramBuilder, call: Call) -> Value:
+        kind = result_kind(call)
+        sources = [load(b, argument, kind) for argument in call.args[:2]]
+        return b.step(floating if kind == Kind.FLOAT else integer, *sources, kind=kind)
+
+    return expression
+
+
+def _comparison(floating: Opcode, integer: Opcode, *, swapped: bool = False) -> Expression:
+    def expression(b: ProgramBuilder, call: Call) -> Value:
+        kind = common_kind(*call.args[:2])
+        a, c = (load(b, argument, kind) for argument in call.args[:2])
+        sources = (c, a) if swapped else (a, c)
+        return b.step(floating if kind == Kind.FLOAT else integer, *sources, kind=Kind.BOOL)
+
+    return expression
+
+
+def _logical(opcode: Opcode) -> Expression:
+    def expression(b: ProgramBuilder, call: Call) -> Value:
+        return b.step(opcode, *(load(b, argument, Kind.BOOL) for argument in call.args[:2]), kind=Kind.BOOL)
+
+    return expression
+
+
+def _bitwise(opcode: Opcode) -> Expression:
+    def expression(b: ProgramBuilder, call: Call) -> Value:
+        kind = kind_of(call.output.dtype)
+        return b.step(opcode, *(load(b, argument, kind) for argument in call.args[:2]), kind=kind)
+
+    return expression
+
+
+for _name, _opcode in {
+    "reciprocal": Opcode.RECIPROCAL,
+    "sqrt": Opcode.SQRT,
+    "rsqrt": Opcode.RSQRT,
+    "exp": Opcode.EXP,
+    "exp2": Opcode.EXP2,
+    "special_exp2": Opcode.EXP2,
+    "expm1": Opcode.EXPM1,
+    "special_expm1": Opcode.EXPM1,
+    "log": Opcode.LOG,
+    "log2": Opcode.LOG2,
+    "log10": Opcode.LOG10,
+    "log1p": Opcode.LOG1P,
+    "special_log1p": Opcode.LOG1P,
+    "sin": Opcode.SIN,
+    "cos": Opcode.COS,
+    "tan": Opcode.TAN,
+    "asin": Opcode.ASIN,
+    "arcsin": Opcode.ASIN,
+    "acos": Opcode.ACOS,
+    "arccos": Opcode.ACOS,
+    "atan": Opcode.ATAN,
+    "arctan": Opcode.ATAN,
+    "sinh": Opcode.SINH,
+    "cosh": Opcode.COSH,
+    "tanh": Opcode.TANH,
+    "asinh": Opcode.ASINH,
+    "arcsinh": Opcode.ASINH,
+    "acosh": Opcode.ACOSH,
+    "arccosh": Opcode.ACOSH,
+    "atanh": Opcode.ATANH,
+    "arctanh": Opcode.ATANH,
+    "erf": Opcode.ERF,
+    "special_erf": Opcode.ERF,
+    "sigmoid": Opcode.SIGMOID,
+    "special_expit": Opcode.SIGMOID,
+    "log_sigmoid": Opcode.LOG_SIGMOID,
+    "hardswish": Opcode.HARDSWISH,
+    "hardsigmoid": Opcode.HARDSIGMOID,
+    "silu": Opcode.SILU,
+    "mish": Opcode.MISH,
+    "frac": Opcode.FRAC,
+}.items():
+    EXPRESSIONS[f"aten::{_name}"] = _floating_unary(_opcode)
+
+for _name, (_floating, _integer) in {
+    "neg": (Opcode.NEG, Opcode.INT_NEG),
+    "negative": (Opcode.NEG, Opcode.INT_NEG),
+    "abs": (Opcode.ABS, Opcode.INT_ABS),
+    "absolute": (Opcode.ABS, Opcode.INT_ABS),
+    "sign": (Opcode.SIGN, Opcode.INT_SIGN),
+    "sgn": (Opcode.SIGN, Opcode.INT_SIGN),
+    "floor": (Opcode.FLOOR, Opcode.MOVE),
+    "ceil": (Opcode.CEIL, Opcode.MOVE),
+    "trunc": (Opcode.TRUNC, Opcode.MOVE),
+    "fix": (Opcode.TRUNC, Opcode.MOVE),
+}.items():
+    EXPRESSIONS[f"aten::{_name}"] = _either_unary(_floating, _integer)
+
+for _name, (_floating, _integer) in {
+    "mul": (Opcode.MUL, Opcode.INT_MUL),
+    "multiply": (Opcode.MUL, Opcode.INT_MUL),
+    "floor_divide": (Opcode.DIV_FLOOR, Opcode.INT_DIV_FLOOR),
+    "remainder": (Opcode.REMAINDER, Opcode.INT_REMAINDER),
+    "fmod": (Opcode.FMOD, Opcode.INT_FMOD),
+    "maximum": (Opcode.MAX, Opcode.INT_MAX),
+    "minimum": (Opcode.MIN, Opcode.INT_MIN),
+    "clamp_min": (Opcode.MAX, Opcode.INT_MAX),
+    "clamp_max": (Opcode.MIN, Opcode.INT_MIN),
+    "atan2": (Opcode.ATAN2, Opcode.ATAN2),
+    "arctan2": (Opcode.ATAN2, Opcode.ATAN2),
+}.items():
+    EXPRESSIONS[f"aten::{_name}"] = _either_binary(_floating, _integer)
+EXPRESSIONS["aten::max"] = EXPRESSIONS["aten::maximum"]
+EXPRESSIONS["aten::min"] = EXPRESSIONS["aten::minimum"]
+
+for _names, (_floating, _integer, _swapped) in {
+    ("eq",): (Opcode.EQ, Opcode.INT_EQ, False),
+    ("ne", "not_equal"): (Opcode.NE, Opcode.INT_NE, False),
+    ("lt", "less"): (Opcode.LT, Opcode.INT_LT, False),
+    ("le", "less_equal"): (Opcode.LE, Opcode.INT_LE, False),
+    ("gt", "greater"): (Opcode.LT, Opcode.INT_LT, True),
+    ("ge", "greater_equal"): (Opcode.LE, Opcode.INT_LE, True),
+}.items():
+    for _name in _names:
+        EXPRESSIONS[f"aten::{_name}"] = _comparison(_floating, _integer, swapped=_swapped)
+
+for _name, _opcode in {
+    "logical_and": Opcode.INT_AND,
+    "logical_or": Opcode.INT_OR,
+    "logical_xor": Opcode.INT_XOR,
+}.items():
+    EXPRESSIONS[f"aten::{_name}"] = _logical(_opcode)
+
+for _name, _opcode in {
+    "bitwise_and": Opcode.INT_AND,
+    "bitwise_or": Opcode.INT_OR,
+    "bitwise_xor": Opcode.INT_XOR,
+    "__and__": Opcode.INT_AND,
+    "__or__": Opcode.INT_OR,
+    "__xor__": Opcode.INT_XOR,
+    "bitwise_left_shift": Opcode.INT_SHIFT_LEFT,
+    "bitwise_right_shift": Opcode.INT_SHIFT_RIGHT,
+    "__lshift__": Opcode.INT_SHIFT_LEFT,
+    "__rshift__": Opcode.INT_SHIFT_RIGHT,
+}.items():
+    EXPRESSIONS[f"aten::{_name}"] = _bitwise(_opcode)
+
+
+@define("alias", "detach", "clone", "contiguous", "to", "_to_copy", "type_as", "cpu", "vulkan")
+def _same(b: ProgramBuilder, call: Call) -> Value:
+    return b.tensor(call.args[0])
+
+
+@define("add", "sub", "subtract", "rsub")
+def _sum(b: ProgramBuilder, call: Call) -> Value:
+    kind = result_kind(call)
+    a, other = (load(b, argument, kind) for argument in call.args[:2])
+    alpha = call["alpha"]
+    if call.op.startswith("aten::rsub"):
+        a, other = other, a
+    negated = not call.op.startswith("aten::add")
+    if alpha == 1:
+        floating, integer = (Opcode.SUB, Opcode.INT_SUB) if negated else (Opcode.ADD, Opcode.INT_ADD)
+        return b.step(floating if kind == Kind.FLOAT else integer, a, other, kind=kind)
+    factor = b.scalar(-alpha if negated else alpha, kind)
+    if kind == Kind.FLOAT:
+        return b.step(Opcode.MULADD, other, factor, a)
+    return b.step(Opcode.INT_ADD, a, b.step(Opcode.INT_MUL, other, factor, kind=kind), kind=kind)
+
+
+@define("div", "divide", "true_divide")
+def _quotient(b: ProgramBuilder, call: Call) -> Value:
+    rounding = call.args[2] if len(call.args) > 2 else None
+    kind = result_kind(call)
+    a, other = (load(b, argument, kind) for argument in call.args[:2])
+    if rounding == "floor":
+        return b.step(Opcode.DIV_FLOOR if kind == Kind.FLOAT else Opcode.INT_DIV_FLOOR, a, other, kind=kind)
+    if kind == Kind.INTEGER:
+        return b.step(Opcode.INT_DIV_TRUNC, a, other, kind=kind)
+    quotient = b.step(Opcode.DIV, a, other)
+    return b.step(Opcode.TRUNC, quotient) if rounding == "trunc" else quotient
+
+
+@define("pow", "float_power")
+def _power(b: ProgramBuilder, call: Call) -> Value:
+    kind = result_kind(call)
+    base, exponent = call.args[:2]
+    if kind == Kind.INTEGER:
+        return b.step(Opcode.INT_POW, load(b, base, kind), load(b, exponent, kind), kind=kind)
+    a = load(b, base, kind)
+    simple = {-1: Opcode.RECIPROCAL, 0.5: Opcode.SQRT, -0.5: Opcode.RSQRT, 1: Opcode.MOVE}
+    if not isinstance(exponent, TensorRef):
+        if exponent in simple:
+            return b.step(simple[exponent], a)
+        if exponent in (2, 3):
+            square = b.step(Opcode.MUL, a, a)
+            return square if exponent == 2 else b.step(Opcode.MUL, square, a)
+    return b.step(Opcode.POW, a, load(b, exponent, kind))
+
+
+@define("square")
+def _square(b: ProgramBuilder, call: Call) -> Value:
+    kind = result_kind(call)
+    a = load(b, call.args[0], kind)
+    return b.step(Opcode.MUL if kind == Kind.FLOAT else Opcode.INT_MUL, a, a, kind=kind)
+
+
+@define("round")
+def _round(b: ProgramBuilder, call: Call) -> Value:
+    a = b.tensor(call.args[0])
+    if a.kind != Kind.FLOAT:
+        return a
+    decimals = call.args[1] if len(call.args) > 1 else 0
+    if decimals == 0:
+        return b.step(Opcode.ROUND, a)
+    scale = b.scalar(10.0 ** abs(decimals), Kind.FLOAT)
+    grow, shrink = (Opcode.MUL, Opcode.DIV) if decimals > 0 else (Opcode.DIV, Opcode.MUL)
+    return b.step(shrink, b.step(Opcode.ROUND, b.step(grow, a, scale)), scale)
+
+
+@define("relu", "relu6")
+def _relu(b: ProgramBuilder, call: Call) -> Value:
+    kind = result_kind(call)
+    a = load(b, call.args[0], kind)
+    if call.op.startswith("aten::relu6"):
+        return _clamped(b, a, 0, 6)
+    if kind == Kind.FLOAT:
+        return b.step(Opcode.RELU, a)
+    return b.step(Opcode.INT_MAX, a, b.scalar(0, kind), kind=kind)
+
+
+@define("clamp", "clip", "hardtanh")
+def _clamp(b: ProgramBuilder, call: Call) -> Value:
+    a, low, high = call.args[:3]
+    return _clamped(b, load(b, a, result_kind(call)), low, high)
+
+
+def _clamped(b: ProgramBuilder, a: Value, low: Any, high: Any) -> Value:
+    if a.kind == Kind.FLOAT and low is not None and high is not None:
+        return b.step(Opcode.CLAMP, a, load(b, low, a.kind), load(b, high, a.kind))
+    largest, smallest = (Opcode.MAX, Opcode.MIN) if a.kind == Kind.FLOAT else (Opcode.INT_MAX, Opcode.INT_MIN)
+    if low is not None:
+        a = b.step(largest, a, load(b, low, a.kind), kind=a.kind)
+    if high is not None:
+        a = b.step(smallest, a, load(b, high, a.kind), kind=a.kind)
+    return a
+
+
+@define("gelu")
+def _gelu(b: ProgramBuilder, call: Call) -> Value:
+    opcode = Opcode.GELU_TANH if call["approximate"] == "tanh" else Opcode.GELU
+    return b.step(opcode, b.tensor(call.args[0]))
+
+
+@define("leaky_relu", "hardshrink", "softshrink")
+def _one_parameter(b: ProgramBuilder, call: Call) -> Value:
+    opcodes = {"leaky_relu": Opcode.PRELU, "hardshrink": Opcode.HARDSHRINK, "softshrink": Opcode.SOFTSHRINK}
+    opcode = opcodes[_base_name(call.op)]
+    return b.step(opcode, b.tensor(call.args[0]), b.scalar(call.args[1], Kind.FLOAT))
+
+
+@define("threshold")
+def _threshold(b: ProgramBuilder, call: Call) -> Value:
+    kind = result_kind(call)
+    a, limit, value = (load(b, argument, kind) for argument in call.args[:3])
+    if kind == Kind.FLOAT:
+        return b.step(Opcode.THRESHOLD, a, limit, value)
+    return b.step(Opcode.SELECT, b.step(Opcode.INT_LE, a, limit, kind=Kind.BOOL), value, a, kind=kind)
+
+
+@define("elu", "celu", "selu")
+def _elu(b: ProgramBuilder, call: Call) -> Value:
+    a = b.tensor(call.args[0])
+    name = _base_name(call.op)
+    if name == "elu":
+        alpha, scale, input_scale = call.args[1:4]
+    elif name == "celu":
+        alpha, scale, input_scale = call.args[1], 1, 1 / call.args[1]
+    else:
+        alpha, scale, input_scale = 1.6732632423543772848170429916717, 1.0507009873554804934193349852946, 1
+    bent = b.step(Opcode.ELU, a, b.scalar(alpha, Kind.FLOAT), b.scalar(input_scale, Kind.FLOAT))
+    return bent if scale == 1 else b.step(Opcode.MUL, bent, b.scalar(scale, Kind.FLOAT))
+
+
+@define("softplus")
+def _softplus(b: ProgramBuilder, call: Call) -> Value:
+    beta, threshold = (b.scalar(argument, Kind.FLOAT) for argument in call.args[1:3])
+    return b.step(Opcode.SOFTPLUS, b.tensor(call.args[0]), beta, threshold)
+
+
+@define("where")
+def _where(b: ProgramBuilder, call: Call) -> Value:
+    kind = kind_of(call.output.dtype)
+    condition = load(b, call.args[0], Kind.BOOL)
+    return b.step(Opcode.SELECT, condition, *(load(b, argument, kind) for argument in call.args[1:3]), kind=kind)
+
+
+@define("masked_fill")
+def _masked_fill(b: ProgramBuilder, call: Call) -> Value:
+    kind = kind_of(call.output.dtype)
+    data, mask, value = call.args[:3]
+    return b.step(Opcode.SELECT, load(b, mask, Kind.BOOL), load(b, value, kind), load(b, data, kind), kind=kind)
+
+
+@define("lerp")
+def _lerp(b: ProgramBuilder, call: Call) -> Value:
+    return b.step(Opcode.LERP, *(load(b, argument, Kind.FLOAT) for argument in call.args[:3]))
+
+
+@define("addcmul", "addcdiv")
+def _add_combination(b: ProgramBuilder, call: Call) -> Value:
+    kind = result_kind(call)
+    a, first, second = (load(b, argument, kind) for argument in call.args[:3])
+    value = call["value"]
+    if kind == Kind.INTEGER:
+        product = b.step(Opcode.INT_MUL, b.step(Opcode.INT_MUL, first, b.scalar(value, kind)), second, kind=kind)
+        return b.step(Opcode.INT_ADD, a, product, kind=kind)
+    if value != 1:
+        first = b.step(Opcode.MUL, first, b.scalar(value, kind))
+    if call.op.startswith("aten::addcmul"):
+        return b.step(Opcode.MULADD, first, second, a)
+    return b.step(Opcode.ADD, a, b.step(Opcode.DIV, first, second))
+
+
+@define("logical_not")
+def _logical_not(b: ProgramBuilder, call: Call) -> Value:
+    a = load(b, call.args[0], Kind.BOOL)
+    return b.step(Opcode.INT_EQ, a, b.scalar(0, Kind.INTEGER), kind=Kind.BOOL)
+
+
+@define("bitwise_not", "__invert__")
+def _bitwise_not(b: ProgramBuilder, call: Call) -> Value:
+    if call.output.dtype == torch.bool:
+        return _logical_not(b, call)
+    return b.step(Opcode.INT_NOT, b.tensor(call.args[0]), kind=Kind.INTEGER)
+
+
+@define("isnan", "isinf", "isfinite")
+def _classify(b: ProgramBuilder, call: Call) -> Value:
+    a = load(b, call.args[0], Kind.FLOAT)
+    name = _base_name(call.op)
+    if name != "isfinite":
+        return b.step(Opcode.IS_NAN if name == "isnan" else Opcode.IS_INF, a, kind=Kind.BOOL)
+    not_finite = b.step(
+        Opcode.INT_OR, b.step(Opcode.IS_NAN, a, kind=Kind.BOOL), b.step(Opcode.IS_INF, a, kind=Kind.BOOL), kind=Kind.BOOL
+    )
+    return b.step(Opcode.INT_EQ, not_finite, b.scalar(0, Kind.BOOL), kind=Kind.BOOL)
+
+
+@define("nan_to_num")
+def _nan_to_num(b: ProgramBuilder, call: Call) -> Value:
+    a = b.tensor(call.args[0])
+    if a.kind != Kind.FLOAT:
+        return a
+    largest = torch.finfo(torch.float32).max
+    nan, above, below = (
+        default if given is None else given for given, default in zip(call.args[1:4], (0.0, largest, -largest), strict=True)
+    )
+    result = b.step(Opcode.SELECT, b.step(Opcode.IS_NAN, a, kind=Kind.BOOL), b.scalar(nan, Kind.FLOAT), a)
+    for value, infinite in ((above, math.inf), (below, -math.inf)):
+        same = b.step(Opcode.EQ, a, b.scalar(infinite, Kind.FLOAT), kind=Kind.BOOL)
+        result = b.step(Opcode.SELECT, same, b.scalar(value, Kind.FLOAT), result)
+    return result
+
+
+@define("fill")
+def _fill(b: ProgramBuilder, call: Call) -> Value:
+    return load(b, call.args[1], kind_of(call.output.dtype))
+
+
+@define("zero")
+def _zero(b: ProgramBuilder, call: Call) -> Value:
+    return b.scalar(0, kind_of(call.output.dtype))
+
+
+@define("copy")
+def _copy(b: ProgramBuilder, call: Call) -> Value:
+    return b.tensor(call.args[1])
+
+
+def _base_name(operator: str) -> str:
+    """``leaky_relu`` of ``aten::leaky_relu_`` or ``aten::leaky_relu.out``."""
+    return operator.removeprefix("aten::").split(".")[0].removesuffix("_")

@@ -1,0 +1,141 @@
+"""Dispatching ``shaders/glsl/pointwise.comp``: strides of operands become a short loop nest over vec4s."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+
+from mobopt.runtimes.vulkan.geometry import Iteration, expanded, merged
+from mobopt.runtimes.vulkan.kernel_access import (
+    PUSH_CONSTANT_WORDS,
+    VECTOR,
+    LoadMode,
+    is_vector_run,
+    load_mode,
+    local_size,
+    reading,
+    spread,
+    uses_texels,
+    words,
+    writing,
+)
+from mobopt.runtimes.vulkan.plan import Plan
+from mobopt.runtimes.vulkan.pointwise_program import IDENTITY, MAX_OPERANDS, Program, ProgramBuilder, Value
+from mobopt.runtimes.vulkan.stream import Binding
+from mobopt.runtimes.vulkan.tensor import ELEMENT_BYTES, DeviceTensor
+
+_SHORT_STEPS = 2
+_LONG_STEPS = 10
+
+
+def compute(plan: Plan, builder: ProgramBuilder, result: Value, sizes: Sequence[int], dtype: torch.dtype) -> DeviceTensor:
+    """A new tensor of the given sizes that holds a builder's result; operands are broadcast to the sizes."""
+    target = plan.empty(sizes, dtype)
+    compute_into(plan, builder, result, target, fresh=True)
+    return target
+
+
+def compute_into(plan: Plan, builder: ProgramBuilder, result: Value, target: DeviceTensor, *, fresh: bool = False) -> None:
+    """Write a builder's result into ``target``; see :func:`run_program`."""
+    program = builder.program(builder.stored_as(result, target.dtype))
+    operands = [
+        operand if isinstance(operand, DeviceTensor) else plan.tensor(operand) for operand in builder.operands
+    ]
+    run_program(plan, program, operands, target, fresh=fresh)
+
+
+def run_program(
+    plan: Plan, program: Program, operands: Sequence[DeviceTensor], target: DeviceTensor, *, fresh: bool = False
+) -> None:
+    """Dispatch a program.
+
+    Args:
+        plan: where the dispatch goes.
+        program: the instructions.
+        operands: tensors that broadcast to the target's sizes.
+        target: what is written; it may be one of the operands (the same view).
+        fresh: whether nothing but the target lives in its storage, so that what pads its runs to vec4s may be overwritten.
+    """
+    if target.numel == 0:
+        return
+    views = [expanded(operand, target.sizes) for operand in operands]
+    nest = _loop_nest(target, views, fresh)
+    needed = nest.rank + (1 + len(views)) * (nest.rank + 1) + len(program.immediates)
+    if needed > PUSH_CONSTANT_WORDS:
+        _run_in_one_layout(plan, program, views, target, fresh)
+        return
+    _dispatch(plan, program, views, target, nest)
+
+
+def _run_in_one_layout(
+    plan: Plan, program: Program, operands: Sequence[DeviceTensor], target: DeviceTensor, fresh: bool
+) -> None:
+    """Copy operands, and the result if it must be, so that all dimensions become one."""
+    result = target if fresh else plan.empty(target.sizes, target.dtype)
+    run_program(plan, program, [plan.copy(operand, result.strides) for operand in operands], result, fresh=True)
+    if not fresh:
+        run_program(plan, IDENTITY, [result], target)
+
+
+def _loop_nest(target: DeviceTensor, operands: Sequence[DeviceTensor], fresh: bool) -> Iteration:
+    """The merged dimensions of target and operands; the last one is rounded up to whole vec4s where that is harmless."""
+    nest = merged(target.sizes, [target.strides, *(operand.strides for operand in operands)])
+    inner = nest.sizes[-1]
+    rounded = -(-inner // VECTOR) * VECTOR
+    if not fresh or rounded == inner or nest.strides[0][-1] != 1:
+        return nest
+    if any(stride < rounded for stride in nest.strides[0][:-1]):
+        return nest
+    extra = rounded - inner
+    tensors = [target, *operands]
+    if any(_end(tensor) + extra * strides[-1] > _capacity(tensor) for tensor, strides in zip(tensors, nest.strides, strict=True)):
+        return nest
+    return merged((*nest.sizes[:-1], rounded), nest.strides)
+
+
+def _end(tensor: DeviceTensor) -> int:
+    return tensor.span[1]
+
+
+def _capacity(tensor: DeviceTensor) -> int:
+    return tensor.storage.nbytes // ELEMENT_BYTES
+
+
+def _dispatch(
+    plan: Plan, program: Program, operands: Sequence[DeviceTensor], target: DeviceTensor, nest: Iteration
+) -> None:
+    whole_runs = nest.sizes[-1] % VECTOR == 0
+    modes = [load_mode(operand.offset, strides) for operand, strides in zip(operands, nest.strides[1:], strict=True)]
+    modes = [_within(mode, operand) for mode, operand in zip(modes, operands, strict=True)]
+    stores_vectors = whole_runs and is_vector_run(target.offset, nest.strides[0])
+    texels = uses_texels(plan.device, list(zip(operands, modes, strict=True)))
+    bindings = [reading(operand, mode, texels) for operand, mode in zip(operands, modes, strict=True)]
+    # Slots without an operand need something bound that the shader never reads.
+    spare = bindings[0] if bindings else Binding(target.storage, 0, target.storage.nbytes, reads=False)
+    bindings += [spare] * (MAX_OPERANDS - len(bindings))
+    items = math.prod(nest.sizes[:-1]) * -(-nest.sizes[-1] // VECTOR)
+    size = local_size(plan.device, items)
+    steps = _SHORT_STEPS if len(program.instructions) <= _SHORT_STEPS else _LONG_STEPS
+    specialization = [size, nest.rank, program.operands, len(program.immediates), len(program.instructions), int(stores_vectors)]
+    specialization += [*modes, *[LoadMode.SPLAT] * (MAX_OPERANDS - len(modes))]
+    for instruction in program.instructions:
+        specialization += [instruction.opcode, *instruction.sources]
+    constants = list(nest.sizes)
+    for tensor, strides in zip([target, *operands], nest.strides, strict=True):
+        constants += [tensor.offset, *strides]
+    plan.dispatch(
+        f"pointwise_{steps}{'_texels' if texels else ''}",
+        [writing(target), *bindings],
+        spread(-(-items // size)),
+        [int(value) for value in specialization],
+        words([*constants, *program.immediates]),
+    )
+
+
+def _within(mode: LoadMode, operand: DeviceTensor) -> LoadMode:
+    """Vector loads only where the last one lies within the storage."""
+    if mode == LoadMode.VECTOR and -(-_end(operand) // VECTOR) * VECTOR > _capacity(operand):
+        return LoadMode.LANES
+    return mode

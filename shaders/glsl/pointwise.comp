@@ -1,0 +1,109 @@
+#version 450
+// result = f(operands...) at every place of up to six strided operands, where f is a list of instructions given as specialization
+// constants, so that the driver compiles it to straight code. An invocation computes four neighbours along the innermost dimension.
+#extension GL_GOOGLE_include_directive : require
+#include "access.glsl"
+#include "pointwise_apply.glsl"
+
+layout(local_size_x_id = 0) in;
+layout(constant_id = 1) const int RANK = 1;
+layout(constant_id = 2) const int OPERANDS = 1;
+layout(constant_id = 3) const int IMMEDIATES = 0;
+layout(constant_id = 4) const int STEPS = 0;
+layout(constant_id = 5) const int STORE_VECTOR = 1;
+layout(constant_id = 6) const int MODE_0 = 0;
+layout(constant_id = 7) const int MODE_1 = 0;
+layout(constant_id = 8) const int MODE_2 = 0;
+layout(constant_id = 9) const int MODE_3 = 0;
+layout(constant_id = 10) const int MODE_4 = 0;
+layout(constant_id = 11) const int MODE_5 = 0;
+
+// Each instruction: an opcode and the registers it reads.
+#define INSTRUCTION(step)                                                                                              \
+    layout(constant_id = 12 + 4 * step) const int OPCODE_##step = 0;                                                   \
+    layout(constant_id = 13 + 4 * step) const int A_##step = 0;                                                        \
+    layout(constant_id = 14 + 4 * step) const int B_##step = 0;                                                        \
+    layout(constant_id = 15 + 4 * step) const int C_##step = 0;
+INSTRUCTION(0)
+INSTRUCTION(1)
+#if MAX_STEPS > 2
+INSTRUCTION(2)
+INSTRUCTION(3)
+INSTRUCTION(4)
+INSTRUCTION(5)
+INSTRUCTION(6)
+INSTRUCTION(7)
+INSTRUCTION(8)
+INSTRUCTION(9)
+#endif
+
+WRITES(0, result)
+READS(1, operand_0)
+READS(2, operand_1)
+READS(3, operand_2)
+READS(4, operand_3)
+READS(5, operand_4)
+READS(6, operand_5)
+
+// sizes[RANK], then offset and strides[RANK] of the result and of each operand, then the immediates.
+layout(push_constant) uniform Geometry { int words[32]; };
+
+// Registers: operands from 0, immediates from 6, results of instructions from 16.
+const int FIRST_IMMEDIATE = 6;
+const int FIRST_STEP = 16;
+
+int tensor_word(int tensor) { return RANK + tensor * (RANK + 1); }
+int inner_stride(int tensor) { return words[tensor_word(tensor) + RANK]; }
+
+void main() {
+    int inner = words[RANK - 1];
+    int runs = (inner + 3) >> 2;
+    int items = runs;
+    for (int d = 0; d < RANK - 1; ++d) items *= words[d];
+    int item = invocation_index();
+    if (item >= items) return;
+
+    int offsets[7];
+    for (int t = 0; t <= OPERANDS; ++t) offsets[t] = words[tensor_word(t)];
+    int lane = item;
+    if (RANK > 1) {
+        int rest = divide(item, runs);
+        lane = item - rest * runs;
+        for (int d = RANK - 2; d >= 0; --d) {
+            int quotient = d > 0 ? divide(rest, words[d]) : 0;
+            int place = rest - quotient * words[d];
+            for (int t = 0; t <= OPERANDS; ++t) offsets[t] += place * words[tensor_word(t) + 1 + d];
+            rest = quotient;
+        }
+    }
+    lane *= 4;
+    int last = min(inner - lane - 1, 3);
+    for (int t = 0; t <= OPERANDS; ++t) offsets[t] += lane * inner_stride(t);
+
+    ivec4 registers[FIRST_STEP + MAX_STEPS];
+    if (OPERANDS > 0) registers[0] = LOAD_LANES4(operand_0, MODE_0, offsets[1], inner_stride(1), last);
+    if (OPERANDS > 1) registers[1] = LOAD_LANES4(operand_1, MODE_1, offsets[2], inner_stride(2), last);
+    if (OPERANDS > 2) registers[2] = LOAD_LANES4(operand_2, MODE_2, offsets[3], inner_stride(3), last);
+    if (OPERANDS > 3) registers[3] = LOAD_LANES4(operand_3, MODE_3, offsets[4], inner_stride(4), last);
+    if (OPERANDS > 4) registers[4] = LOAD_LANES4(operand_4, MODE_4, offsets[5], inner_stride(5), last);
+    if (OPERANDS > 5) registers[5] = LOAD_LANES4(operand_5, MODE_5, offsets[6], inner_stride(6), last);
+    for (int n = 0; n < IMMEDIATES; ++n) registers[FIRST_IMMEDIATE + n] = ivec4(words[tensor_word(1 + OPERANDS) + n]);
+
+#define STEP(n)                                                                                                        \
+    if (STEPS > n)                                                                                                     \
+        registers[FIRST_STEP + n] = apply(OPCODE_##n, registers[A_##n], registers[B_##n], registers[C_##n]);
+    STEP(0)
+    STEP(1)
+#if MAX_STEPS > 2
+    STEP(2)
+    STEP(3)
+    STEP(4)
+    STEP(5)
+    STEP(6)
+    STEP(7)
+    STEP(8)
+    STEP(9)
+#endif
+    ivec4 value = registers[STEPS > 0 ? FIRST_STEP + STEPS - 1 : OPERANDS > 0 ? 0 : FIRST_IMMEDIATE];
+    STORE_LANES4(result, STORE_VECTOR != 0, offsets[0], inner_stride(0), last, value)
+}
