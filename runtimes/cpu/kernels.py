@@ -1,0 +1,141 @@
+"""Operators by name as Python callables that take the schema's arguments in order: torch's CPU kernels and our own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import torch
+
+from mobopt.errors import InputError, UnsupportedError
+from mobopt.ir.schemas import schema_of
+from mobopt.runtimes.cpu.builtins import nest_tensors
+from mobopt.runtimes.cpu.packed import PACKED_KERNELS
+
+Kernel = Callable[..., Any]
+_CPU = torch.device("cpu")
+
+# Numbers of dtypes in TorchScript; source: c10/core/ScalarType.h.
+_SCALAR_TYPES = {
+    0: torch.uint8,
+    1: torch.int8,
+    2: torch.int16,
+    3: torch.int32,
+    4: torch.int64,
+    5: torch.float16,
+    6: torch.float32,
+    7: torch.float64,
+    9: torch.complex64,
+    10: torch.complex128,
+    11: torch.bool,
+    15: torch.bfloat16,
+}
+
+
+def scalar_type(value: int | torch.dtype | None) -> torch.dtype | None:
+    """The dtype that a TorchScript value stands for, which is a number there.
+
+    Raises:
+        UnsupportedError: no tensor of ours has that dtype.
+    """
+    if value is None or isinstance(value, torch.dtype):
+        return value
+    if value not in _SCALAR_TYPES:
+        raise UnsupportedError(
+            f"the model asks for dtype number {value} (c10::ScalarType), which mobopt does not compute with"
+        )
+    return _SCALAR_TYPES[value]
+
+
+def _tensor_of(data: Any, dtype: Any, device: Any, requires_grad: bool) -> torch.Tensor:
+    return torch.tensor(nest_tensors(data, torch.Tensor.item), dtype=scalar_type(dtype))
+
+
+def _as_tensor(data: Any, dtype: Any, device: Any) -> torch.Tensor:
+    return data if isinstance(data, torch.Tensor) and dtype is None else _tensor_of(data, dtype, device, False)
+
+
+def _convert(x: torch.Tensor, dtype: Any, copy: bool) -> torch.Tensor:
+    return x.to(scalar_type(dtype) or x.dtype, copy=copy)
+
+
+def _to_list(x: torch.Tensor, *_: Any) -> Any:
+    return x.tolist()
+
+
+# What torch.ops can't call, or what a device makes no difference to.
+_OWN: dict[str, Kernel] = {
+    **PACKED_KERNELS,
+    **{f"aten::tensor{kind}": _tensor_of for kind in ("", ".bool", ".int", ".float", ".complex")},
+    "aten::as_tensor": _as_tensor,
+    "aten::as_tensor.list": _as_tensor,
+    "aten::to.prim_Device": lambda x, device, dtype, non_blocking, copy: _convert(x, dtype, copy),
+    "aten::to.prim_dtype": lambda x, dtype, non_blocking, copy: _convert(x, dtype, copy),
+    "aten::to.prim_other": lambda x, non_blocking, copy: _convert(x, None, copy),
+    "aten::cpu": lambda x: x,
+    "aten::cuda": lambda x: x,
+    "prim::tolist": _to_list,
+    "prim::is_vulkan": lambda x: False,
+}
+
+
+@cache
+def kernel(op: str) -> Kernel:
+    """The function that computes a qualified operator from all its schema's arguments, in order.
+
+    Devices other than the CPU are taken for the CPU: where a tensor lies is not the model's business here.
+
+    Raises:
+        UnsupportedError: there is no such operator.
+    """
+    if op in _OWN:
+        return _OWN[op]
+    name, _, overload = op.partition(".")
+    namespace, _, short = name.partition("::")
+    try:
+        packet = getattr(getattr(torch.ops, namespace), short)
+        # Nodes of the language may come without overload; torch then chooses by the arguments.
+        function = packet if namespace == "prim" and not overload else getattr(packet, overload or "default")
+    except (AttributeError, RuntimeError):
+        raise UnsupportedError(
+            f"the CPU has no kernel for {op}; convert the model without that operator, or install the torch build or library "
+            "that registers it"
+        ) from None
+    keywords = () if namespace == "prim" else _keyword_only(op)
+
+    def call(*args: Any) -> Any:
+        values = [_CPU if isinstance(value, torch.device) and value.type != "meta" else value for value in args]
+        if not keywords:
+            return function(*values)
+        positional = len(values) - len(keywords)
+        return function(*values[:positional], **dict(zip(keywords, values[positional:], strict=True)))
+
+    return call
+
+
+def _keyword_only(op: str) -> tuple[str, ...]:
+    return tuple(argument.name for argument in schema_of(op).arguments if argument.keyword_only)
+
+
+@cache
+def is_mutating(op: str) -> bool:
+    """Whether a qualified operator changes an argument in place."""
+    return not op.startswith("prim::") and schema_of(op).is_mutating
+
+
+def operator_error(op: str, source: str, args: Any, error: Exception) -> InputError:
+    """One clear message for an operator that refuses its arguments."""
+    place = f" at {source}" if source else ""
+    reason = str(error).split("\n", 1)[0].rstrip(".") or type(error).__name__
+    return InputError(f"{op}{place} can't take these arguments: {reason} (arguments: {describe(args)})")
+
+
+def describe(value: Any) -> str:
+    """Arguments in short: tensors as ``float32[1, 3, 224, 224]``."""
+    if isinstance(value, torch.Tensor):
+        return f"{str(value.dtype).removeprefix('torch.')}{list(value.shape)}"
+    if isinstance(value, (list, tuple)):
+        items = [describe(item) for item in value[:12]] + (["..."] if len(value) > 12 else [])
+        return f"[{', '.join(items)}]" if isinstance(value, list) else ", ".join(items)
+    return repr(value) if isinstance(value, (int, float, str, bool, type(None))) else type(value).__name__
