@@ -24,7 +24,9 @@ if TYPE_CHECKING:
 __all__ = ["Device", "DeviceInfo", "DeviceLimits", "list_devices", "open_device"]
 
 _LOGGER = logging.getLogger("mobopt.vulkan")
-_NO_DEVICE = "there is no Vulkan 1.1 device with a compute queue; install a driver (Debian: `apt install mesa-vulkan-drivers`)"
+_NO_DEVICE = (
+    "there is no Vulkan 1.1 device with a compute queue; install a driver (Debian: `apt install mesa-vulkan-drivers`)"
+)
 # DeviceInfo's names of features, and the fields that turn them on.
 _CORE_FEATURES = {"int16": "shaderInt16", "int64": "shaderInt64", "float64": "shaderFloat64"}
 
@@ -60,9 +62,7 @@ class Device:
         queues = vk.struct(
             "VkDeviceQueueCreateInfo", queueFamilyIndex=self.queue_family, queueCount=1, pQueuePriorities=[1.0]
         )
-        info = vk.struct(
-            "VkDeviceCreateInfo", pNext=self._features(), queueCreateInfoCount=1, pQueueCreateInfos=queues
-        )
+        info = vk.struct("VkDeviceCreateInfo", pNext=self._features(), queueCreateInfoCount=1, pQueueCreateInfos=queues)
         handle = vk.ffi.new("VkDevice*")
         vk.check(vk.lib.vkCreateDevice(self.physical, info, vk.ffi.NULL, handle), f"open {self.info.name}")
         return handle[0]

@@ -78,26 +78,27 @@ def struct(name: str, **fields: Any) -> Handle:
     """
     ffi = _binding().ffi
     pointer = ffi.new(f"{name}*")
-    kept = [fill(pointer, field, value) for field, value in fields.items()]
+    kept = [_fill(pointer, field, value) for field, value in fields.items()]
     if "sType" not in fields and hasattr(pointer, "sType"):
         pointer.sType = _structure_types()[name.removeprefix("Vk").upper()]
     _pointed_to[pointer] = kept
     return pointer
 
 
-def fill(pointer: Handle, field: str, value: Any) -> Any:
+def _fill(pointer: Handle, field: str, value: Any) -> Any:
     """Set one field of a structure; returns what must be kept alive as long as the structure."""
     ffi = _binding().ffi
     kind = _field_type(ffi.typeof(pointer[0]), field)
+    if kind.kind == "struct":
+        setattr(pointer, field, value[0])
+        return value
     if kind.kind == "pointer":
-        if isinstance(value, str):
-            value = ffi.new("char[]", value.encode())
-        elif isinstance(value, bytes):
-            value = ffi.new("uint8_t[]", value)
-            setattr(pointer, field, ffi.cast(kind, value))
-            return value
-        elif isinstance(value, list):
+        if isinstance(value, list):
             value = _array(ffi, kind.item, value)
+        elif isinstance(value, (str, bytes)):
+            value = ffi.new("char[]", value.encode() if isinstance(value, str) else value)
+        setattr(pointer, field, ffi.cast(kind, value))
+        return value
     setattr(pointer, field, value)
     return value
 

@@ -1,0 +1,67 @@
+"""Refuse a plan that exceeds what the device can do, before anything is made, in words that name the operation."""
+
+from __future__ import annotations
+
+from mobopt.errors import DeviceError
+from mobopt.runtimes.vulkan.descriptors import texels
+from mobopt.runtimes.vulkan.device_info import DeviceInfo
+from mobopt.runtimes.vulkan.stream import Binding, Dispatch, Stream
+
+_ADVICE = "use a smaller input or batch, or another device"
+
+
+def check_limits(info: DeviceInfo, stream: Stream) -> None:
+    """Check every dispatch.
+
+    Raises:
+        DeviceError: one exceeds a limit; the message names the operation, the value and the limit.
+    """
+    for operation in stream.operations:
+        if isinstance(operation, Dispatch):
+            _check_dispatch(info, operation)
+
+
+def _check_dispatch(info: DeviceInfo, dispatch: Dispatch) -> None:
+    name = dispatch.label or dispatch.shader
+    limits = info.limits
+    for axis, groups, limit in zip("xyz", dispatch.groups, limits.max_compute_work_group_count, strict=True):
+        if groups > limit:
+            raise _exceeded(info, name, f"{groups} workgroups in {axis}", "maxComputeWorkGroupCount", limit)
+    size = len(dispatch.push_constants)
+    if size > limits.max_push_constants_size:
+        raise _exceeded(
+            info, name, f"{size} bytes of push constants", "maxPushConstantsSize", limits.max_push_constants_size
+        )
+    texel = sum(binding.texel_components > 0 for binding in dispatch.bindings)
+    if texel > limits.max_texel_buffers:
+        raise _exceeded(
+            info, name, f"{texel} texel buffers", "maxPerStageDescriptorSampledImages", limits.max_texel_buffers
+        )
+    buffers = len(dispatch.bindings) - texel
+    if buffers > limits.max_storage_buffers:
+        raise _exceeded(
+            info, name, f"{buffers} storage buffers", "maxPerStageDescriptorStorageBuffers", limits.max_storage_buffers
+        )
+    for binding in dispatch.bindings:
+        _check_binding(info, name, binding)
+
+
+def _check_binding(info: DeviceInfo, name: str, binding: Binding) -> None:
+    limits = info.limits
+    tensor = f"{name}, tensor {binding.storage.name}" if binding.storage.name else name
+    if binding.offset % limits.binding_alignment:
+        raise DeviceError(
+            f"{tensor}: a binding at byte {binding.offset}, but {info.name} needs multiples of {limits.binding_alignment}"
+        )
+    if binding.texel_components:
+        count = texels(binding)
+        if count > limits.max_texel_buffer_elements:
+            raise _exceeded(info, tensor, f"{count} texels", "maxTexelBufferElements", limits.max_texel_buffer_elements)
+    elif binding.nbytes > limits.max_storage_buffer_range:
+        raise _exceeded(
+            info, tensor, f"{binding.nbytes} bytes", "maxStorageBufferRange", limits.max_storage_buffer_range
+        )
+
+
+def _exceeded(info: DeviceInfo, name: str, value: str, limit_name: str, limit: int) -> DeviceError:
+    return DeviceError(f"{name}: {value}, but the {limit_name} of {info.name} is {limit}; {_ADVICE}")

@@ -1,0 +1,224 @@
+"""Compute pipelines of a device: made in one batch, shared by executables, kept in the driver's cache on disk."""
+
+from __future__ import annotations
+
+import logging
+import struct
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from mobopt import shaders
+from mobopt.errors import DeviceError
+from mobopt.runtimes.vulkan import vk
+from mobopt.runtimes.vulkan.device import Device
+from mobopt.runtimes.vulkan.pipeline_cache import cache_path, read_cache, write_cache
+from mobopt.runtimes.vulkan.resources import ResourceScope
+from mobopt.runtimes.vulkan.stream import Dispatch
+
+_LOGGER = logging.getLogger("mobopt.vulkan")
+
+
+@dataclass(frozen=True)
+class LayoutKey:
+    """What a pipeline layout is made from: which bindings are texel buffers, and the bytes of push constants."""
+
+    texel: tuple[bool, ...]
+    push_constants_size: int
+
+
+@dataclass(frozen=True)
+class PipelineKey:
+    """What a pipeline is made from; specialization constants are kept as bytes, four each."""
+
+    shader: str
+    specialization: bytes
+    layout: LayoutKey
+
+
+@dataclass(frozen=True, eq=False)
+class PipelineLayout:
+    """A pipeline layout with its only descriptor set layout."""
+
+    handle: vk.Handle
+    set_layout: vk.Handle
+
+
+def pipeline_key(dispatch: Dispatch) -> PipelineKey:
+    """The pipeline that a dispatch runs."""
+    texel = tuple(binding.texel_components > 0 for binding in dispatch.bindings)
+    layout = LayoutKey(texel, len(dispatch.push_constants))
+    return PipelineKey(dispatch.shader, pack_specialization(dispatch.specialization), layout)
+
+
+def pack_specialization(values: Sequence[int | float]) -> bytes:
+    """Specialization constants 0, 1, 2, ... as bytes: floats as 32-bit floats, ints and bools as 32-bit integers."""
+    return b"".join(_pack(value) for value in values)
+
+
+def _pack(value: int | float) -> bytes:
+    if isinstance(value, float):
+        return struct.pack("<f", value)
+    return struct.pack("<I", int(value) & 0xFFFFFFFF)
+
+
+class PipelineStore:
+    """Pipelines by what they are made from, each kept while an executable uses it."""
+
+    def __init__(self, device: Device) -> None:
+        self._device = device
+        self._scope = device.scope()
+        self._layouts: dict[LayoutKey, PipelineLayout] = {}
+        self._pipelines: dict[PipelineKey, tuple[ResourceScope, vk.Handle]] = {}
+        self._users: dict[PipelineKey, int] = {}
+        self._path = cache_path(device.info)
+        self._cache = self._create_cache(read_cache(self._path, device.info))
+        self._changed = False
+
+    def acquire(self, keys: Iterable[PipelineKey]) -> Mapping[PipelineKey, vk.Handle]:
+        """The pipelines of ``keys``; those that don't exist are made in one batch. Give them back with :meth:`release`.
+
+        Raises:
+            DeviceError: a shader is unknown or not built, needs a feature that the device lacks, or the driver refuses it.
+        """
+        wanted = list(dict.fromkeys(keys))
+        with self._device.lock:
+            missing = [key for key in wanted if key not in self._pipelines]
+            if missing:
+                self._create(missing)
+            for key in wanted:
+                self._users[key] = self._users.get(key, 0) + 1
+            return {key: self._pipelines[key][1] for key in wanted}
+
+    def release(self, keys: Iterable[PipelineKey]) -> None:
+        """Undo one :meth:`acquire`."""
+        with self._device.lock:
+            for key in dict.fromkeys(keys):
+                self._users[key] -= 1
+                if self._users[key] == 0:
+                    del self._users[key]
+                    self._pipelines.pop(key)[0].close()
+
+    def layout(self, key: LayoutKey) -> PipelineLayout:
+        """The layout of a key; made once, kept as long as the device."""
+        with self._device.lock:
+            if key not in self._layouts:
+                self._layouts[key] = self._create_layout(key)
+            return self._layouts[key]
+
+    def close(self) -> None:
+        """Save the cache and destroy everything."""
+        if self._changed:
+            write_cache(self._path, self._cache_data())
+            self._changed = False
+        for scope, _ in self._pipelines.values():
+            scope.close()
+        self._pipelines.clear()
+        self._scope.close()
+
+    def _create(self, keys: Sequence[PipelineKey]) -> None:
+        started = time.perf_counter()
+        modules_scope = self._device.scope()
+        try:
+            modules = {name: self._module(modules_scope, name) for name in {key.shader for key in keys}}
+            infos = [self._pipeline_info(key, modules[key.shader]) for key in keys]
+            array = vk.ffi.new("VkComputePipelineCreateInfo[]", [info[0] for info in infos])
+            handles = vk.ffi.new("VkPipeline[]", len(keys))
+            result = vk.lib.vkCreateComputePipelines(
+                self._device.handle, self._cache, len(keys), array, vk.ffi.NULL, handles
+            )
+            for key, handle in zip(keys, handles, strict=True):
+                if handle != vk.ffi.NULL:
+                    scope = self._device.scope()
+                    scope.adopt("Pipeline", handle)
+                    self._pipelines[key] = scope, handle
+            vk.check(result, f"compile {len(keys)} compute pipelines ({', '.join(sorted(modules))})")
+        except BaseException:
+            for key in keys:
+                if key in self._pipelines:
+                    self._pipelines.pop(key)[0].close()
+            raise
+        finally:
+            modules_scope.close()
+        self._changed = True
+        _LOGGER.debug("%d pipelines made in %.0f ms", len(keys), (time.perf_counter() - started) * 1e3)
+
+    def _module(self, scope: ResourceScope, name: str) -> vk.Handle:
+        try:
+            code = shaders.load(name)
+            lacking = set(shaders.variants()[name].requires) - self._device.info.features
+        except shaders.ShaderError as error:
+            raise DeviceError(str(error)) from None
+        if lacking:
+            raise DeviceError(f"shader {name!r} needs {sorted(lacking)}, which {self._device.info.name} lacks")
+        info = vk.struct("VkShaderModuleCreateInfo", codeSize=len(code), pCode=code)
+        return scope.create("ShaderModule", info, f"load shader {name!r}")
+
+    def _pipeline_info(self, key: PipelineKey, module: vk.Handle) -> vk.Handle:
+        count = len(key.specialization) // 4
+        entries = [
+            vk.struct("VkSpecializationMapEntry", constantID=index, offset=index * 4, size=4) for index in range(count)
+        ]
+        constants = vk.struct(
+            "VkSpecializationInfo",
+            mapEntryCount=count,
+            pMapEntries=entries,
+            dataSize=len(key.specialization),
+            pData=key.specialization,
+        )
+        stage = vk.struct(
+            "VkPipelineShaderStageCreateInfo",
+            stage=vk.VK_SHADER_STAGE_COMPUTE_BIT,
+            module=module,
+            pName="main",
+            pSpecializationInfo=constants,
+        )
+        layout = self.layout(key.layout).handle
+        return vk.struct("VkComputePipelineCreateInfo", stage=stage, layout=layout)
+
+    def _create_layout(self, key: LayoutKey) -> PipelineLayout:
+        bindings = [
+            vk.struct(
+                "VkDescriptorSetLayoutBinding",
+                binding=index,
+                descriptorType=descriptor_type(texel),
+                descriptorCount=1,
+                stageFlags=vk.VK_SHADER_STAGE_COMPUTE_BIT,
+            )
+            for index, texel in enumerate(key.texel)
+        ]
+        set_info = vk.struct("VkDescriptorSetLayoutCreateInfo", bindingCount=len(bindings), pBindings=bindings)
+        set_layout = self._scope.create("DescriptorSetLayout", set_info, "make a descriptor set layout")
+        ranges = []
+        if key.push_constants_size:
+            ranges = [
+                vk.struct(
+                    "VkPushConstantRange", stageFlags=vk.VK_SHADER_STAGE_COMPUTE_BIT, size=key.push_constants_size
+                )
+            ]
+        info = vk.struct(
+            "VkPipelineLayoutCreateInfo",
+            setLayoutCount=1,
+            pSetLayouts=[set_layout],
+            pushConstantRangeCount=len(ranges),
+            pPushConstantRanges=ranges,
+        )
+        return PipelineLayout(self._scope.create("PipelineLayout", info, "make a pipeline layout"), set_layout)
+
+    def _create_cache(self, saved: bytes) -> vk.Handle:
+        info = vk.struct("VkPipelineCacheCreateInfo", initialDataSize=len(saved), pInitialData=saved)
+        return self._scope.create("PipelineCache", info, "make a pipeline cache")
+
+    def _cache_data(self) -> bytes:
+        size = vk.ffi.new("size_t*")
+        device, action = self._device.handle, "read the pipeline cache"
+        vk.check(vk.lib.vkGetPipelineCacheData(device, self._cache, size, vk.ffi.NULL), action)
+        data = vk.ffi.new("uint8_t[]", max(size[0], 1))
+        vk.check(vk.lib.vkGetPipelineCacheData(device, self._cache, size, data), action)
+        return bytes(vk.ffi.buffer(data, size[0]))
+
+
+def descriptor_type(texel: bool) -> int:
+    """The Vulkan descriptor type of a binding."""
+    kind = vk.VK_DESCRIPTOR_TYPE_UNIFORM_TEXEL_BUFFER if texel else vk.VK_DESCRIPTOR_TYPE_STORAGE_BUFFER
+    return int(kind)
