@@ -8,6 +8,7 @@ import os
 import threading
 import weakref
 from collections import Counter
+from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Protocol
 
@@ -36,7 +37,7 @@ class _Closable(Protocol):
 
 
 class Device:
-    """An open device: its queue, its pipelines, its constants. Made by :func:`open_device`, shared by the whole process."""
+    """An open device: queue, pipelines, constants. Made by :func:`open_device`, shared by the whole process."""
 
     def __init__(self, info: DeviceInfo, physical: vk.Handle, instance: Instance) -> None:
         self.info = info
@@ -148,8 +149,8 @@ def open_device(selector: int | str | None = None, validation: bool | None = Non
     """Open a device, or return it if the process has it open.
 
     Args:
-        selector: a number from :func:`list_devices`, or a part of a name in any case; by default the environment variable
-            MOBOPT_DEVICE, else the first device listed.
+        selector: a number from :func:`list_devices`, or a part of a name in any case; by default the environment
+            variable MOBOPT_DEVICE, else the first device listed.
         validation: whether the Khronos validation layer watches; by default whether MOBOPT_VALIDATION is ``1``.
 
     Raises:
@@ -198,7 +199,7 @@ def _physical_devices(instance: Instance) -> list[tuple[DeviceInfo, vk.Handle]]:
     found = [(query_device(handle, 0), handle) for handle in instance.physical_devices()]
     usable = [pair for pair in found if pair[0].api_version >= (1, 1, 0) and compute_queue_family(pair[1]) is not None]
     usable.sort(key=lambda pair: pair[0].preference)
-    return [(query_device(handle, index), handle) for index, (_, handle) in enumerate(usable)]
+    return [(replace(info, index=index), handle) for index, (info, handle) in enumerate(usable)]
 
 
 def _choose(infos: list[DeviceInfo], selector: int | str | None) -> int:

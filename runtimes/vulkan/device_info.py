@@ -80,6 +80,11 @@ class DeviceInfo:
         return self.kind == "cpu"
 
     @property
+    def has_unified_memory(self) -> bool:
+        """Whether the host and the device share one memory, so that neither reads the other's across a bus."""
+        return self.kind in ("cpu", "integrated")
+
+    @property
     def preference(self) -> int:
         """Smaller is better: discrete, integrated, virtual, other, CPU."""
         return _PREFERENCE.index(self.kind)
@@ -139,7 +144,7 @@ def extensions(handle: vk.Handle) -> set[str]:
 
 
 def compute_queue_family(handle: vk.Handle) -> tuple[int, int] | None:
-    """Number of a queue family that computes, and its timestamps' valid bits; one without graphics if there is a choice.
+    """A queue family that computes, without graphics if there is a choice, and its timestamps' valid bits.
 
     None if no family computes.
     """

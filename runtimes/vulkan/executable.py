@@ -57,11 +57,11 @@ class Executable:
         check_limits(device.info, stream)
         self._device = device
         self._lock = threading.Lock()
-        discrete = device.info.kind == "discrete"
+        across_bus = not device.info.has_unified_memory
         self._staged = stage(
             stream,
-            stage_inputs=discrete and not has_fast_upload_memory(device),
-            stage_read_outputs=discrete,
+            stage_inputs=across_bus and not has_fast_upload_memory(device),
+            stage_read_outputs=across_bus,
         )
         self._owned = _Owned(device)
         self._finalizer = weakref.finalize(self, self._owned.close)
@@ -239,8 +239,9 @@ class _Owned:
             if not self._device.is_open:
                 return
             self.scope.close()
-            self._device.pipelines.release(self._pipelines)
-            self._pipelines = []
+            if self._pipelines:
+                self._device.pipelines.release(self._pipelines)
+                self._pipelines = []
             if self.memory is not None:
                 self.memory.release_constants()
 
@@ -317,7 +318,7 @@ def _write(view: torch.Tensor, values: torch.Tensor) -> None:
         low, high = (int(bound) for bound in torch.aminmax(values))
         if low < -(2**31) or high >= 2**31:
             raise InputError(f"an int64 tensor holds {low} to {high}; integers on the device have 32 bits")
-    view.copy_(values)
+    view.copy_(values.detach())
 
 
 def _read(view: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:

@@ -51,7 +51,8 @@ def _check_binding(info: DeviceInfo, name: str, binding: Binding) -> None:
     tensor = f"{name}, tensor {binding.storage.name}" if binding.storage.name else name
     if binding.offset % limits.binding_alignment:
         raise DeviceError(
-            f"{tensor}: a binding at byte {binding.offset}, but {info.name} needs multiples of {limits.binding_alignment}"
+            f"{tensor}: a binding at byte {binding.offset}, "
+            f"but {info.name} needs multiples of {limits.binding_alignment}"
         )
     if binding.texel_components:
         count = texels(binding)

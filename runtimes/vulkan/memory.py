@@ -16,7 +16,7 @@ from mobopt.runtimes.vulkan.device import Device
 from mobopt.runtimes.vulkan.memory_plan import Life, align, largest_live_set, plan_arena
 from mobopt.runtimes.vulkan.resources import ResourceScope
 from mobopt.runtimes.vulkan.staging import StagedStream
-from mobopt.runtimes.vulkan.stream import HostCall, storages
+from mobopt.runtimes.vulkan.stream import storages
 from mobopt.runtimes.vulkan.tensor import ELEMENT_BYTES, DeviceTensor, Storage, StorageKind
 
 _LOGGER = logging.getLogger("mobopt.vulkan")
@@ -176,16 +176,31 @@ class ConstantPool:
         scope = self._device.scope()
         try:
             offsets, nbytes = _lay_out(group, self._device.info.limits.binding_alignment)
-            buffer = allocate_buffer(self._device, scope, nbytes, MemoryUse.DEVICE)
+            unified = self._device.info.has_unified_memory
+            buffer = allocate_buffer(self._device, scope, nbytes, MemoryUse.UPLOAD if unified else MemoryUse.DEVICE)
             places = {
                 storage: Place(buffer, offset, storage_bytes(storage))
                 for storage, offset in zip(group, offsets, strict=True)
             }
-            _copy_to_device(self._device, buffer, places)
+            if unified:
+                _write_constants(buffer, places)
+            else:
+                _copy_to_device(self._device, buffer, places)
         except BaseException:
             scope.close()
             raise
         return _Block(scope, places)
+
+
+def _write_constants(buffer: Buffer, places: Mapping[Storage, Place]) -> None:
+    """Write constants to their offsets in a mapped buffer."""
+    for storage, place in places.items():
+        data = storage.data
+        if data is None:
+            raise ValueError(f"constant {storage.name!r} has no data")
+        if data.numel():
+            flat = torch.frombuffer(buffer.mapped, dtype=data.dtype, count=data.numel(), offset=place.offset)
+            flat.copy_(data.detach().reshape(-1))
 
 
 def _copy_to_device(device: Device, target: Buffer, places: Mapping[Storage, Place]) -> None:
@@ -195,12 +210,7 @@ def _copy_to_device(device: Device, target: Buffer, places: Mapping[Storage, Pla
     scope = device.scope()
     try:
         staging = allocate_buffer(device, scope, target.nbytes, MemoryUse.UPLOAD)
-        for storage, place in places.items():
-            if storage.data is not None and storage.data.numel():
-                flat = torch.frombuffer(
-                    staging.mapped, dtype=storage.data.dtype, count=storage.data.numel(), offset=place.offset
-                )
-                flat.copy_(storage.data.reshape(-1))
+        _write_constants(staging, places)
         commands = CommandPool(device, scope).upload_commands(staging, target)
         submit_and_wait(device, scope, commands)
     finally:
@@ -261,8 +271,8 @@ class MemoryLayout:
         for storage in lives:
             if storage_bytes(storage) > limits.max_memory_allocation_size:
                 raise DeviceError(
-                    f"{storage.name or 'a tensor'} takes {storage.nbytes} bytes, and {device.info.name} allocates at most "
-                    f"{limits.max_memory_allocation_size} at once; use a smaller input or batch"
+                    f"{storage.name or 'a tensor'} takes {storage.nbytes} bytes, and {device.info.name} allocates "
+                    f"at most {limits.max_memory_allocation_size} at once; use a smaller input or batch"
                 )
         by_use: dict[MemoryUse, list[Storage]] = {use: [] for use in MemoryUse}
         constants = [storage for storage in lives if storage.kind is StorageKind.CONSTANT]
@@ -330,8 +340,3 @@ def _lives(staged: StagedStream) -> dict[Storage, Life]:
         first, _ = spans.get(tensor.storage, (end, end))
         spans[tensor.storage] = (first, end)
     return {storage: Life(storage_bytes(storage), first, last) for storage, (first, last) in spans.items()}
-
-
-def host_calls(staged: StagedStream) -> int:
-    """How many operations run on the CPU."""
-    return sum(isinstance(operation, HostCall) for operation in staged.operations)

@@ -1,8 +1,8 @@
 """The driver's pipeline cache, kept on disk between processes.
 
-A file is a magic word, the SHA-256 of the rest, then what ``vkGetPipelineCacheData`` gave. Its name is a hash of the device, the
-driver and the shaders, so what another driver or release wrote is never read. A file that fails a check is as good as
-none: it is written anew.
+A file is a magic word, the SHA-256 of the rest, then what ``vkGetPipelineCacheData`` gave. Its name is a hash of the
+device, the driver and the shaders, so what another driver or release wrote is never read. A file that fails a check is
+as good as none: it is written anew.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def read_cache(path: Path, info: DeviceInfo) -> bytes:
 
 
 def write_cache(path: Path, payload: bytes) -> None:
-    """Save the driver's data for the next process, moved into place in one step. A folder that can't be written is only logged."""
+    """Save the driver's data, moved into place in one step. A folder that can't be written is only logged."""
     if len(payload) > _MAX_BYTES:
         _LOGGER.warning(
             "the pipeline cache takes %d bytes and is not kept; pipelines will be compiled anew", len(payload)

@@ -79,7 +79,7 @@ class PipelineStore:
         """The pipelines of ``keys``; those that don't exist are made in one batch. Give them back with :meth:`release`.
 
         Raises:
-            DeviceError: a shader is unknown or not built, needs a feature that the device lacks, or the driver refuses it.
+            DeviceError: a shader is unknown, not built or refused by the driver, or the device lacks a feature that it needs.
         """
         wanted = list(dict.fromkeys(keys))
         with self._device.lock:

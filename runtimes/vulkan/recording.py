@@ -143,8 +143,13 @@ class Submission:
     """A recorded command buffer that can be run many times."""
 
     def __init__(self, device: Device, commands: vk.Handle, fence: vk.Handle) -> None:
-        """Prepare every argument of the calls that :meth:`run` makes. ``fence`` must be unsignalled, and may be shared by
-        submissions that never run at the same time."""
+        """Prepare every argument of the calls that :meth:`run` makes.
+
+        Args:
+            device: whose queue runs it.
+            commands: a recorded command buffer.
+            fence: unsignalled; submissions that never run at the same time may share it.
+        """
         self._device = device
         self._fence = fence
         self._info = vk.struct("VkSubmitInfo", commandBufferCount=1, pCommandBuffers=[commands])
@@ -163,15 +168,16 @@ class Submission:
             DeviceError: the device is lost, or out of memory.
         """
         device = self._device
-        with device.lock:
-            result = self._submit(device.queue, 1, self._info, self._fence)
-        if result < 0:
-            vk.check(result, f"run on {device.info.name}")
         try:
+            with device.lock:
+                result = self._submit(device.queue, 1, self._info, self._fence)
+            if result < 0:
+                vk.check(result, f"run on {device.info.name}")
             self._wait()
         except BaseException:
             # An interrupt must not leave the fence, and the memory, to commands that still run.
-            vk.lib.vkDeviceWaitIdle(device.handle)
+            with device.lock:
+                vk.lib.vkQueueWaitIdle(device.queue)
             raise
         finally:
             self._reset(device.handle, 1, self._fences)

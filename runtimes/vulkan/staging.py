@@ -1,7 +1,7 @@
 """Make every byte that the host touches explicit: copies to and from host-visible storages become part of the plan.
 
-After :func:`stage`, the host reads and writes only storages of kind INPUT and OUTPUT, at the start, at the end, and around
-host calls; everything else is the device's own.
+After :func:`stage`, the host reads and writes only storages of kind INPUT and OUTPUT, at the start, at the end, and
+around host calls; everything else is the device's own.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class StagedStream:
     inputs: tuple[DeviceTensor, ...]
     outputs: tuple[DeviceTensor, ...]
     device_storages: frozenset[Storage]
-    """Storages of kind INPUT or OUTPUT that are the device's own after all, since copies stand between them and the host."""
+    """Storages of kind INPUT or OUTPUT that are the device's own after all: copies stand between them and the host."""
 
 
 def stage(stream: Stream, *, stage_inputs: bool, stage_read_outputs: bool) -> StagedStream:
@@ -28,9 +28,9 @@ def stage(stream: Stream, *, stage_inputs: bool, stage_read_outputs: bool) -> St
 
     Args:
         stream: the plan; left as it is.
-        stage_inputs: whether inputs are copied to memory of the device first (it has no fast memory that the host can write).
-        stage_read_outputs: whether an output that a later operation reads stays in memory of the device, and is copied at the
-            end (host-visible memory is slow for the device).
+        stage_inputs: whether inputs are copied to memory of the device first, since it has none that the host can write.
+        stage_read_outputs: whether an output that a later operation reads stays in memory of the device, and is copied
+            at the end, since host-visible memory is slow for the device.
     """
     operations: list[Operation] = []
     device_storages: set[Storage] = set()

@@ -1,7 +1,7 @@
 """The only module that imports the ``vulkan`` binding, and only when something is first asked of it.
 
-``vk.lib.vkCreateBuffer`` are the C functions, ``vk.ffi`` is cffi, ``vk.VK_...`` are the constants: read through this module's
-attributes. The binding's Python wrappers are left aside: they convert every argument on every call.
+``vk.lib.vkCreateBuffer`` are the C functions, ``vk.ffi`` is cffi, ``vk.VK_...`` are the constants: read through this
+module's attributes. The binding's Python wrappers are left aside: they convert every argument on every call.
 """
 
 from __future__ import annotations
@@ -51,9 +51,10 @@ def check(result: int, action: str) -> None:
         raise DeviceError(f"can't {action}: {name}{_ADVICE.get(name, '')}")
 
 
+_USE_LESS = "use a smaller input or batch, or close other models"
 _ADVICE = {
-    "VK_ERROR_OUT_OF_DEVICE_MEMORY": " (device memory is exhausted; use a smaller input or batch, or free other models)",
-    "VK_ERROR_OUT_OF_HOST_MEMORY": " (host memory is exhausted; use a smaller input or batch, or free other models)",
+    "VK_ERROR_OUT_OF_DEVICE_MEMORY": f" (device memory is exhausted; {_USE_LESS})",
+    "VK_ERROR_OUT_OF_HOST_MEMORY": f" (host memory is exhausted; {_USE_LESS})",
     "VK_ERROR_DEVICE_LOST": " (the device stopped answering; start the process again)",
     "VK_ERROR_INCOMPATIBLE_DRIVER": " (no driver is installed; Debian: `apt install mesa-vulkan-drivers`)",
     "VK_ERROR_INITIALIZATION_FAILED": " (the driver could not start; is the device in use or its driver damaged?)",

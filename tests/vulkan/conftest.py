@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 _DRIVERS = ("/usr/share/vulkan/icd.d/lvp_icd.x86_64.json", "/usr/lib/chromium/vk_swiftshader_icd.json")
-if "VK_DRIVER_FILES" not in os.environ:
+if not {"VK_DRIVER_FILES", "MOBOPT_DEVICE"} & set(os.environ):
     os.environ["VK_DRIVER_FILES"] = ":".join(path for path in _DRIVERS if Path(path).exists())
 
 from mobopt.errors import DeviceError  # noqa: E402

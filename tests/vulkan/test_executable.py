@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import pytest
 import torch
+from engine_shaders import chain, engine_shaders, engine_spirv  # noqa: F401
 
 from mobopt.runtimes.vulkan.executable import Executable
-from engine_shaders import chain, engine_shaders, engine_spirv  # noqa: F401
 
 
 @pytest.mark.parametrize("texel", [False, True])
