@@ -198,7 +198,7 @@ def _physical_devices(instance: Instance) -> list[tuple[DeviceInfo, vk.Handle]]:
     """Usable devices with their handles, the best first, numbered in that order."""
     found = [(query_device(handle, 0), handle) for handle in instance.physical_devices()]
     usable = [pair for pair in found if pair[0].api_version >= (1, 1, 0) and compute_queue_family(pair[1]) is not None]
-    usable.sort(key=lambda pair: pair[0].preference)
+    usable.sort(key=lambda pair: (pair[0].preference, -pair[0].memory_bytes, -len(pair[0].features)))
     return [(replace(info, index=index), handle) for index, (info, handle) in enumerate(usable)]
 
 

@@ -79,7 +79,7 @@ class PipelineStore:
         """The pipelines of ``keys``; those that don't exist are made in one batch. Give them back with :meth:`release`.
 
         Raises:
-            DeviceError: a shader is unknown, not built or refused by the driver, or the device lacks a feature that it needs.
+            DeviceError: a shader is unknown, not built or refused by the driver, or needs a feature that is lacking.
         """
         wanted = list(dict.fromkeys(keys))
         with self._device.lock:

@@ -28,7 +28,7 @@ def stage(stream: Stream, *, stage_inputs: bool, stage_read_outputs: bool) -> St
 
     Args:
         stream: the plan; left as it is.
-        stage_inputs: whether inputs are copied to memory of the device first, since it has none that the host can write.
+        stage_inputs: whether inputs are copied to memory of the device first (the host can write none of it).
         stage_read_outputs: whether an output that a later operation reads stays in memory of the device, and is copied
             at the end, since host-visible memory is slow for the device.
     """
