@@ -90,3 +90,7 @@ class Trace:
     inputs: list[TensorRef]
     calls: list[Call]
     result: Any
+    is_complete: bool = True
+    """False if the model must look at the elements of ``result``, a list of tensors, before more can be known."""
+    updates: dict[str, Any] = field(default_factory=dict)
+    """What the attributes that the method assigns to hold after it, as nests like ``result``."""

@@ -10,8 +10,6 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
-import torch
-
 from mobopt.errors import InputError
 
 _LOG = logging.getLogger("mobopt.model")
@@ -180,17 +178,3 @@ def model_error(message: str, kind: str | None, source: str) -> InputError:
     name = kind or "Exception"
     place = f" at {source}" if source else ""
     return InputError(f"the model raised {name}{place}: {message}")
-
-
-def nest_tensors(value: Any, function: Callable[[torch.Tensor], Any]) -> Any:
-    """The same nest of tuples, lists and dictionaries with ``function`` applied to each tensor; containers are new."""
-    if isinstance(value, torch.Tensor):
-        return function(value)
-    if isinstance(value, list):
-        return [nest_tensors(item, function) for item in value]
-    if isinstance(value, tuple):
-        items = [nest_tensors(item, function) for item in value]
-        return type(value)(*items) if hasattr(value, "_fields") else tuple(items)
-    if isinstance(value, dict):
-        return {key: nest_tensors(item, function) for key, item in value.items()}
-    return value

@@ -163,6 +163,10 @@ def _set_attribute(evaluator: Evaluator, node: Node, args: list[Any]) -> Sequenc
     return ()
 
 
+def _place(node: Node) -> str:
+    return f" at {node.source}" if node.source else ""
+
+
 def _construct_tuple(evaluator: Evaluator, node: Node, args: list[Any]) -> Sequence[Any]:
     kind = node.output.type
     if isinstance(kind, TupleType) and kind.fields:
@@ -179,9 +183,7 @@ def _slice_tuple(evaluator: Evaluator, node: Node, args: list[Any]) -> Sequence[
 def _unpack(evaluator: Evaluator, node: Node, args: list[Any]) -> Sequence[Any]:
     items: Sequence[Any] = args[0]
     if len(items) != len(node.outputs):
-        raise InputError(
-            f"the model unpacks {len(items)} values into {len(node.outputs)}{f' at {node.source}' if node.source else ''}"
-        )
+        raise InputError(f"the model unpacks {len(items)} values into {len(node.outputs)}{_place(node)}")
     return items
 
 
@@ -210,9 +212,7 @@ def _has_type(evaluator: Evaluator, value: Any, kind: Type) -> bool:
 
 
 def _unsupported(evaluator: Evaluator, node: Node, args: list[Any]) -> Sequence[Any]:
-    raise UnsupportedError(
-        f"{node.op}{f' at {node.source}' if node.source else ''} can't be run: mobopt runs inlined graphs only"
-    )
+    raise UnsupportedError(f"{node.op}{_place(node)} can't be run: mobopt runs inlined graphs only")
 
 
 _LANGUAGE: dict[str, Callable[[Evaluator, Node, list[Any]], Sequence[Any]]] = {

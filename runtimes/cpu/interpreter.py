@@ -10,9 +10,9 @@ import torch
 from mobopt.errors import MoboptError
 from mobopt.ir import Node, Program
 from mobopt.ir.schemas import Schema, schema_of
-from mobopt.runtimes.cpu.builtins import nest_tensors
 from mobopt.runtimes.cpu.evaluator import Evaluator
 from mobopt.runtimes.cpu.kernels import is_mutating, kernel, operator_error
+from mobopt.runtimes.nests import map_leaves
 
 
 class Interpreter(Evaluator):
@@ -32,7 +32,7 @@ class Interpreter(Evaluator):
 
         Args:
             method: its name, such as ``forward``.
-            args: its arguments without self: tensors, numbers, strings, and tuples, lists, dictionaries or None of them.
+            args: its arguments without self: tensors, numbers, strings, None, and tuples, lists or dictionaries of them.
 
         Raises:
             InputError: wrong arguments, or the model itself raises.
@@ -49,10 +49,11 @@ class Interpreter(Evaluator):
 
     def lift(self, value: Any) -> Any:
         """Containers are copied, for the model may change them; tensors are remembered as weights."""
-        if isinstance(value, torch.Tensor):
-            self._weights[_storage(value)] = value
-            return value
-        return nest_tensors(value, self.lift) if isinstance(value, (list, dict, tuple)) else value
+        return map_leaves(value, torch.Tensor, self._remember)
+
+    def _remember(self, weight: torch.Tensor) -> torch.Tensor:
+        self._weights[_storage(weight)] = weight
+        return weight
 
     def is_tensor(self, value: Any) -> bool:
         """Whether a value is a tensor."""
@@ -84,7 +85,7 @@ class Interpreter(Evaluator):
         """The result with memory of its own where it shares that of a changed weight."""
         if not self._saved:
             return result
-        return nest_tensors(result, lambda tensor: tensor.clone() if _storage(tensor) in self._saved else tensor)
+        return map_leaves(result, torch.Tensor, lambda item: item.clone() if _storage(item) in self._saved else item)
 
 
 def _storage(tensor: torch.Tensor) -> int:

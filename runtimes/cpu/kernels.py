@@ -10,8 +10,8 @@ import torch
 
 from mobopt.errors import InputError, UnsupportedError
 from mobopt.ir.schemas import schema_of
-from mobopt.runtimes.cpu.builtins import nest_tensors
 from mobopt.runtimes.cpu.packed import PACKED_KERNELS
+from mobopt.runtimes.nests import map_leaves
 
 Kernel = Callable[..., Any]
 _CPU = torch.device("cpu")
@@ -49,7 +49,7 @@ def scalar_type(value: int | torch.dtype | None) -> torch.dtype | None:
 
 
 def _tensor_of(data: Any, dtype: Any, device: Any, requires_grad: bool) -> torch.Tensor:
-    return torch.tensor(nest_tensors(data, torch.Tensor.item), dtype=scalar_type(dtype))
+    return torch.tensor(map_leaves(data, torch.Tensor, torch.Tensor.item), dtype=scalar_type(dtype))
 
 
 def _as_tensor(data: Any, dtype: Any, device: Any) -> torch.Tensor:
@@ -76,6 +76,9 @@ _OWN: dict[str, Kernel] = {
     "aten::cpu": lambda x: x,
     "aten::cuda": lambda x: x,
     "prim::tolist": _to_list,
+    "prim::device": lambda x: _CPU,
+    "prim::is_cpu": lambda x: True,
+    "prim::is_meta": lambda x: False,
     "prim::is_vulkan": lambda x: False,
 }
 
@@ -99,8 +102,8 @@ def kernel(op: str) -> Kernel:
         function = packet if namespace == "prim" and not overload else getattr(packet, overload or "default")
     except (AttributeError, RuntimeError):
         raise UnsupportedError(
-            f"the CPU has no kernel for {op}; convert the model without that operator, or install the torch build or library "
-            "that registers it"
+            f"the CPU has no kernel for {op}; convert the model without that operator, or import the library that "
+            "registers it"
         ) from None
     keywords = () if namespace == "prim" else _keyword_only(op)
 

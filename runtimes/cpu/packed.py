@@ -1,6 +1,6 @@
 """CPU reference of the operators on packed contexts: what ``vulkan_prepack::*`` compute.
 
-Source of the meaning: ``aten/src/ATen/native/vulkan/ops/{Convolution,Mm,Gru,Lstm,Batchnorm,Layernorm}.cpp`` of PyTorch 2.6.0.
+Source of the meaning: ``aten/src/ATen/native/vulkan/ops/`` of PyTorch 2.6.0.
 Every function also runs on meta tensors: a context's tensors follow the device of its input.
 """
 
@@ -156,8 +156,8 @@ def run_batchnorm_context(x: Tensor, context: BatchNormPackedContext) -> Tensor:
 def recurrent_parameters(context: GruPackedContext, gates: int) -> list[Tensor]:
     """The flat weights of a GRU (3 gates) or LSTM (4 gates) as ``aten::gru`` and ``aten::lstm`` take them.
 
-    Genuine builds write each layer split into gates: (w_ih, b_ih, w_hh, b_hh) of the first gate, then of the next. Those
-    parts are put together here, as w_ih, w_hh, b_ih, b_hh of each layer.
+    Genuine builds write each layer split into gates: (w_ih, b_ih, w_hh, b_hh) of the first gate, then of the next.
+    Those parts are put together here, as w_ih, w_hh, b_ih, b_hh of each layer.
     """
     parts_per_layer = 4 * gates
     if len(context.params) != parts_per_layer * context.num_layers:

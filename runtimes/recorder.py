@@ -1,0 +1,318 @@
+"""Operators on traced tensors: computed at once on constants, else recorded as Calls, and never in place."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from mobopt.errors import MoboptError, UnsupportedError
+from mobopt.ir.schemas import Schema, schema_of, schemas_of
+from mobopt.runtimes.abstract import TracedTensor, ViewRecipe, constant_tensor, meta_of, positions_replaced, whole
+from mobopt.runtimes.call import Call, TensorRef
+from mobopt.runtimes.cpu.kernels import is_mutating, kernel, operator_error
+from mobopt.runtimes.nests import leaves_of, map_leaves
+
+FOLD_LIMIT_BYTES = 64 * 2**20
+"""A result of constants that is larger than this is computed by every run instead of being kept."""
+
+_META = torch.device("meta")
+
+# Operators whose result's shape or Python value depends on elements.
+_LOOKS = {
+    "aten::Bool.Tensor",
+    "aten::Int.Tensor",
+    "aten::Float.Tensor",
+    "aten::Complex.Tensor",
+    "aten::IntImplicit",
+    "aten::FloatImplicit",
+    "aten::ComplexImplicit",
+    "aten::ScalarImplicit",
+    "aten::item",
+    "aten::_local_scalar_dense",
+    "aten::is_nonzero",
+    "aten::equal",
+    "aten::allclose",
+    "aten::nonzero",
+    "aten::nonzero_numpy",
+    "aten::argwhere",
+    "aten::where",
+    "aten::masked_select",
+    "aten::unique_dim",
+    "aten::_unique",
+    "aten::_unique2",
+    "aten::unique_consecutive",
+    "aten::bincount",
+    "aten::repeat_interleave.Tensor",
+    "aten::repeat_interleave.self_Tensor",
+    "aten::tensor_split.tensor_indices_or_sections",
+    "prim::tolist",
+}
+
+# Operators (without overload) that draw random numbers.
+_RANDOM = {
+    f"aten::{name}"
+    for name in (
+        *("bernoulli", "dropout", "feature_dropout", "alpha_dropout", "feature_alpha_dropout", "rrelu"),
+        *("rand", "rand_like", "randn", "randn_like", "randint", "randint_like", "randperm"),
+        *("normal", "multinomial", "poisson", "uniform", "exponential", "geometric", "log_normal", "cauchy", "random"),
+    )
+}
+
+# Operators (without overload) whose result depends on nothing of their tensor but its sizes and dtype.
+_SIZES_ONLY = {
+    f"aten::{name}"
+    for name in ("zeros_like", "ones_like", "full_like", "empty_like", "new_zeros", "new_ones", "new_full", "new_empty")
+}
+
+# In-place operators that change how a tensor looks at its memory, and no element.
+_VIEWS_IN_PLACE = {
+    f"aten::{name}_"
+    for name in ("transpose", "t", "squeeze", "unsqueeze", "swapaxes", "swapdims", "as_strided", "detach")
+}
+
+
+class NeedsElementsError(Exception):
+    """The evaluation can't go on without the elements of these tensors; the specialiser catches it."""
+
+    def __init__(self, refs: Sequence[TensorRef]) -> None:
+        super().__init__(f"{len(refs)} tensors must be read")
+        self.refs = list(refs)
+
+
+class Recorder:
+    """Applies operators to traced tensors and keeps the Calls that are left."""
+
+    def __init__(self, looks: Sequence[torch.Tensor] = ()) -> None:
+        """``looks`` are the elements that the evaluation will ask for, as far as they have been read, in order."""
+        self.calls: list[Call] = []
+        self._looks = list(looks)
+
+    def apply(self, op: str, args: Sequence[Any], source: str) -> Any:
+        """The result of an operator; its first argument is changed if the operator works in place.
+
+        Args:
+            op: qualified name.
+            args: all arguments of its schema, in order.
+            source: where in the model it stands.
+
+        Raises:
+            InputError: the operator refuses its arguments.
+            UnsupportedError: there is no such operator, or it can't be turned into functional form.
+            NeedsElementsError: elements must be read first.
+        """
+        if is_mutating(op):
+            return self._in_place(op, args, source)
+        name = op.partition(".")[0]
+        known = all(self.read(tensor).constant is not None for tensor in leaves_of(args, TracedTensor))
+        if name in _RANDOM and not ("dropout" in name and args[2] is False):
+            return self._record(op, args, source)
+        if name in _SIZES_ONLY:
+            stand_ins = map_leaves(args, TracedTensor, lambda tensor: constant_tensor(_stand_in(tensor.meta)))
+            return self._fold(op, stand_ins, source)
+        if known:
+            return self._fold(op, args, source)
+        if op in _LOOKS or _selects_by_mask(op, args):
+            return self._fold(op, self._with_elements(args), source)
+        return self._record(op, args, source)
+
+    def read(self, tensor: TracedTensor) -> TensorRef:
+        """What a tensor holds now."""
+        memory = tensor.memory
+        if tensor.version != memory.version:
+            recipe = tensor.recipe
+            if recipe is None:
+                tensor.ref = memory.ref
+            else:
+                results = list(leaves_of(self.apply(recipe.op, recipe.args, recipe.source), TracedTensor))
+                tensor.ref = results[recipe.index].ref
+            tensor.version = memory.version
+        return tensor.ref
+
+    def _record(self, op: str, args: Sequence[Any], source: str) -> Any:
+        """A Call whose outputs have the shapes that the meta kernel gives."""
+        if op.startswith("vulkan_prepack::create_") or op == "vulkan_prepack::conv2d_clamp_prepack":
+            raise UnsupportedError(f"{op}{_at(source)} packs weights that are computed; only constants can be packed")
+        outputs: list[TensorRef] = []
+        index = -1
+
+        def trace(meta: torch.Tensor) -> TracedTensor:
+            nonlocal index
+            index += 1
+            same = _same_tensor(meta, args)
+            if same is not None:
+                return same
+            sizes = tuple(meta.shape)
+            nothing = torch.empty(sizes, dtype=meta.dtype) if meta.numel() == 0 else None
+            outputs.append(TensorRef(meta.dtype, sizes, nothing))
+            return _result(meta, outputs[-1], ViewRecipe(op, tuple(args), index, source))
+
+        result = map_leaves(self._shapes(op, args, source), torch.Tensor, trace)
+        if any(ref.constant is None for ref in outputs):
+            call_args = map_leaves(tuple(args), TracedTensor, self.read)
+            self.calls.append(Call(op, call_args, tuple(outputs), source))
+        return result
+
+    def _fold(self, op: str, args: Sequence[Any], source: str) -> Any:
+        """Run an operator on constants; record it if the result is too large to keep."""
+        values = map_leaves(list(args), TracedTensor, lambda tensor: self.read(tensor).constant)
+        try:
+            result = kernel(op)(*values)
+        except MoboptError:
+            raise
+        except Exception as error:
+            raise operator_error(op, source, values, error) from error
+        inputs = {id(value) for value in leaves_of(values, torch.Tensor)}
+        made = [value for value in leaves_of(result, torch.Tensor) if id(value) not in inputs]
+        if sum(value.untyped_storage().nbytes() for value in made) > FOLD_LIMIT_BYTES and inputs:
+            return self._record(op, args, source)
+        aliases = self._aliases(op, args, source) if made and inputs else []
+        index = -1
+
+        def trace(value: torch.Tensor) -> TracedTensor:
+            nonlocal index
+            index += 1
+            ref = TensorRef(value.dtype, tuple(value.shape), value)
+            if index < len(aliases):
+                same = _same_tensor(aliases[index], args)
+                return same or _result(aliases[index], ref, ViewRecipe(op, tuple(args), index, source))
+            return constant_tensor(value)
+
+        return map_leaves(result, torch.Tensor, trace)
+
+    def _aliases(self, op: str, args: Sequence[Any], source: str) -> list[torch.Tensor]:
+        """Geometry of the results of an operator on constants, if any shares memory with an argument."""
+        if op in _LOOKS or not any(argument.aliases for argument in schema_of(op).arguments):
+            return []
+        return list(leaves_of(self._shapes(op, args, source), torch.Tensor))
+
+    def _shapes(self, op: str, args: Sequence[Any], source: str) -> Any:
+        """An operator's result with meta tensors."""
+        metas = map_leaves(list(args), TracedTensor, lambda tensor: tensor.meta)
+        function = kernel(op)
+        try:
+            return function(*(_META if isinstance(value, torch.device) else value for value in metas))
+        except NotImplementedError:
+            pass  # there is no meta kernel, so ask the CPU's
+        except MoboptError:
+            raise
+        except Exception as error:
+            raise operator_error(op, source, metas, error) from error
+        zeros = map_leaves(metas, torch.Tensor, lambda meta: torch.zeros(tuple(meta.shape), dtype=meta.dtype))
+        try:
+            return map_leaves(function(*zeros), torch.Tensor, meta_of)
+        except Exception as error:
+            raise operator_error(op, source, metas, error) from error
+
+    def _with_elements(self, args: Sequence[Any]) -> list[Any]:
+        """Arguments with the elements that were read for them, as constants."""
+        refs = [self.read(tensor) for tensor in leaves_of(args, TracedTensor)]
+        unknown = list(dict.fromkeys(ref for ref in refs if ref.constant is None))
+        if len(self._looks) < len(unknown):
+            raise NeedsElementsError(unknown)
+        elements = {ref: self._looks.pop(0) for ref in unknown}
+
+        def known(tensor: TracedTensor) -> TracedTensor:
+            return constant_tensor(elements[tensor.ref]) if tensor.ref in elements else tensor
+
+        return map_leaves(list(args), TracedTensor, known)  # type: ignore[no-any-return]
+
+    def _in_place(self, op: str, args: Sequence[Any], source: str) -> Any:
+        """Compute the functional form of an in-place operator, and write the result where the model does."""
+        schema = schema_of(op)
+        targets = [value for value, argument in zip(args, schema.arguments, strict=True) if argument.is_written]
+        if len(targets) != 1 or not isinstance(targets[0], TracedTensor):
+            raise UnsupportedError(f"{op}{_at(source)} writes to several tensors at once, which mobopt can't run")
+        (target,) = targets
+        if schema.name in _VIEWS_IN_PLACE:
+            functional = f"{schema.name[:-1]}.{schema.overload}".rstrip(".")
+            target.become(self.apply(functional, args, source))
+        else:
+            result = self.apply(*functional_form(schema, args), source)
+            if result is not target:
+                self._write(target, result, source)
+        return target
+
+    def _write(self, target: TracedTensor, value: TracedTensor, source: str) -> None:
+        """Make ``target`` hold ``value``, for every tensor that shares its memory."""
+        if value.meta.dtype != target.meta.dtype:
+            value = self.apply("aten::to.dtype", [value, target.meta.dtype, False, False, None], source)
+        if value.meta.shape != target.meta.shape:
+            value = self.apply("aten::expand", [value, list(target.meta.shape), False], source)
+        memory, ref = target.memory, self.read(value)
+        memory.ref = ref if target.recipe is None else self._overwritten(target, value, source)
+        memory.version += 1
+        target.ref, target.version = ref, memory.version
+
+    def _overwritten(self, target: TracedTensor, value: TracedTensor, source: str) -> TensorRef:
+        """The whole memory of a view after the view was overwritten."""
+        memory = target.memory
+        base = whole(memory.ref, memory.meta)
+        positions = constant_tensor(positions_replaced(memory.meta, target.meta))
+        flat = [self.apply("aten::reshape", [tensor, [-1]], source) for tensor in (base, value)]
+        joined = self.apply("aten::cat", [flat, 0], source)
+        merged = self.apply("aten::index_select", [joined, 0, positions], source)
+        return self.read(self.apply("aten::reshape", [merged, list(memory.meta.shape)], source))
+
+
+def functional_form(schema: Schema, args: Sequence[Any]) -> tuple[str, list[Any]]:
+    """The operator that computes what an in-place or ``out=`` operator writes, and its arguments.
+
+    Raises:
+        UnsupportedError: there is none.
+    """
+    if schema.name == "aten::copy_":
+        return "aten::expand_as", [args[1], args[0]]
+    if schema.name == "aten::zero_":
+        return "aten::zeros_like", [args[0], None, None, None, None, None]
+    if schema.qualified_name == "aten::fill_.Scalar":
+        return "aten::full_like", [args[0], args[1], None, None, None, None, None]
+    if schema.qualified_name == "aten::fill_.Tensor":
+        return "aten::expand_as", [args[1], args[0]]
+    written = [argument.is_written and argument.keyword_only for argument in schema.arguments]
+    inputs = [
+        item for item, is_out in zip(zip(schema.arguments, args, strict=True), written, strict=True) if not is_out
+    ]
+    overloads = schemas_of(schema.name.removesuffix("_"))
+    for other in sorted(overloads, key=lambda other: other.overload != schema.overload):
+        if not other.is_mutating and len(other.arguments) == len(inputs):
+            types = [argument.type for argument, _ in inputs]
+            if types == [argument.type for argument in other.arguments]:
+                return other.qualified_name, [value for _, value in inputs]
+    raise UnsupportedError(f"{schema.qualified_name} works in place and has no functional form that mobopt knows")
+
+
+def _result(meta: torch.Tensor, ref: TensorRef, recipe: ViewRecipe) -> TracedTensor:
+    """A result: a view if it shares its memory with an argument, else a tensor of its own."""
+    for base in leaves_of(recipe.args, TracedTensor):
+        if _storage(base.meta) == _storage(meta):
+            frozen = map_leaves(recipe.args, TracedTensor, TracedTensor.snapshot)
+            kept = ViewRecipe(recipe.op, frozen, recipe.index, recipe.source)
+            return TracedTensor(base.memory, meta, ref, base.memory.version, kept)
+    return whole(ref, meta)
+
+
+def _same_tensor(meta: torch.Tensor, args: Sequence[Any]) -> TracedTensor | None:
+    """The argument that an operator gave back as it is."""
+    return next((tensor for tensor in leaves_of(args, TracedTensor) if tensor.meta is meta), None)
+
+
+def _selects_by_mask(op: str, args: Sequence[Any]) -> bool:
+    """Whether an index call selects by a mask, so that its size depends on elements."""
+    if op != "aten::index.Tensor":
+        return False
+    return any(isinstance(item, TracedTensor) and item.meta.dtype in (torch.bool, torch.uint8) for item in args[1])
+
+
+def _stand_in(meta: torch.Tensor) -> torch.Tensor:
+    """A real tensor of these sizes that takes no memory."""
+    return torch.zeros((), dtype=meta.dtype).expand(tuple(meta.shape))
+
+
+def _storage(meta: torch.Tensor) -> int:
+    return meta.untyped_storage()._cdata
+
+
+def _at(source: str) -> str:
+    return f" at {source}" if source else ""

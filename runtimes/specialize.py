@@ -1,0 +1,120 @@
+"""Specialise: a Program seen with one set of input shapes becomes a Trace, a straight line of Calls on tensors.
+
+The method is evaluated once with tensors that have sizes but no elements (torch's meta kernels say what comes out of an
+operator). Sizes, lists, strings, branches and loops are plain Python values, so nothing of them is left. What follows
+from constants alone is computed here, once. In-place operators become functional ones (see
+:mod:`mobopt.runtimes.abstract`), so every call of a Trace makes new tensors and changes none, and the caller's tensors and
+the model's weights stay as they are.
+
+Where the model looks at elements of a computed tensor (a branch on it, ``item()``, ``nonzero()``), the Trace ends early: its
+result is what must be read, ``is_complete`` is False, and the caller specialises again with what was read so far. Such a
+model computes again what came before each look: slow for a loop that looks often, and always right.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from mobopt.errors import InputError
+from mobopt.ir import Node, Program
+from mobopt.runtimes.abstract import TracedTensor, constant_tensor, meta_of, whole
+from mobopt.runtimes.call import Call, TensorRef, Trace, tensors_in
+from mobopt.runtimes.cpu.evaluator import Evaluator
+from mobopt.runtimes.nests import map_leaves
+from mobopt.runtimes.recorder import NeedsElementsError, Recorder
+
+
+def specialize(
+    program: Program,
+    method: str,
+    args: Sequence[Any],
+    looks: Sequence[torch.Tensor] = (),
+    state: Mapping[str, Any] | None = None,
+) -> Trace:
+    """The Trace of a method for arguments of these shapes and dtypes.
+
+    Args:
+        program: the model.
+        method: the method's name.
+        args: its arguments without self; of tensors, only sizes and dtypes matter.
+        looks: elements that earlier, incomplete Traces of the same call asked for, in order.
+        state: values of attributes that the model assigns to, where they are no longer the Program's.
+
+    Returns:
+        A Trace whose ``inputs`` are the tensors of ``args`` in order, then those of ``state``.
+
+    Raises:
+        InputError: the arguments don't fit the model, or the model raises.
+        UnsupportedError: the model needs what no runtime of ours can do.
+    """
+    with torch.no_grad():
+        return _Specializer(program, looks).trace(method, args, state or {})
+
+
+class _Specializer(Evaluator):
+    """Evaluates with a :class:`TracedTensor` where the interpreter has a tensor."""
+
+    def __init__(self, program: Program, looks: Sequence[torch.Tensor]) -> None:
+        super().__init__(program)
+        self._recorder = Recorder(looks)
+        self._inputs: list[TensorRef] = []
+        self._lifted: dict[int, TracedTensor] = {}
+
+    def trace(self, method: str, args: Sequence[Any], state: Mapping[str, Any]) -> Trace:
+        """The Trace; see :func:`specialize`."""
+        values = map_leaves(list(args), torch.Tensor, self._input)
+        self.attributes.update(map_leaves(dict(state), torch.Tensor, self._input))
+        before = dict(self.attributes)
+        try:
+            result = self._refs(self.evaluate(method, values))
+        except NeedsElementsError as look:
+            return Trace(self._inputs, _live_calls(self._recorder.calls, look.refs), look.refs, is_complete=False)
+        assigned = {name: value for name, value in self.attributes.items() if value is not before[name]}
+        updates = self._refs(assigned)
+        calls = _live_calls(self._recorder.calls, tensors_in([result, updates]))
+        return Trace(self._inputs, calls, result, updates=updates)
+
+    def operator(self, node: Node, args: list[Any]) -> Any:
+        """Apply an operator of a schema; a transfer between devices is the tensor itself."""
+        op = node.qualified_op
+        if op in ("aten::cpu", "aten::cuda") or (op == "aten::to.prim_Device" and args[2] is None):
+            return args[0]
+        return self._recorder.apply(op, args, node.source)
+
+    def lift(self, value: Any) -> Any:
+        """Constants become traced tensors, the same ones each time; containers are copied."""
+        return map_leaves(value, torch.Tensor, self._lift_tensor)
+
+    def is_tensor(self, value: Any) -> bool:
+        """Whether a value stands for a tensor."""
+        return isinstance(value, TracedTensor)
+
+    def _lift_tensor(self, value: torch.Tensor) -> TracedTensor:
+        if id(value) not in self._lifted:
+            self._lifted[id(value)] = constant_tensor(value.detach())
+        return self._lifted[id(value)]
+
+    def _input(self, value: torch.Tensor) -> TracedTensor:
+        if value.layout != torch.strided or value.is_quantized:
+            raise InputError(f"an input is a {value.layout} {value.dtype} tensor; give a dense one, of plain numbers")
+        ref = TensorRef(value.dtype, tuple(value.shape), name=f"input {len(self._inputs)}")
+        self._inputs.append(ref)
+        return whole(ref, meta_of(value))
+
+    def _refs(self, value: Any) -> Any:
+        """A nest with what its tensors hold now."""
+        return map_leaves(value, TracedTensor, self._recorder.read)
+
+
+def _live_calls(calls: Sequence[Call], results: Iterable[TensorRef]) -> list[Call]:
+    """The calls that the results depend on, in order."""
+    needed = set(results)
+    live: list[Call] = []
+    for call in reversed(calls):
+        if needed.intersection(call.outputs):
+            needed.update(call.tensors())
+            live.append(call)
+    return live[::-1]
