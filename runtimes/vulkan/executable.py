@@ -284,7 +284,7 @@ class _ProfiledSegment:
                 start_ns + begin,
                 end - begin,
             )
-            for operation, begin, end in zip(self._operations, ends, ends[1:], strict=False)
+            for operation, begin, end in zip(self._operations, ends[:-1], ends[1:], strict=True)
         ]
 
     def _read_ticks(self) -> list[int]:

@@ -82,6 +82,13 @@ def has_fast_upload_memory(device: Device) -> bool:
     return bool(properties.memoryTypes[best].propertyFlags & _DEVICE_LOCAL)
 
 
+def hosts_arena(device: Device) -> bool:
+    """Whether one kind of memory is the best for the host and the device alike, so that inputs and outputs may share
+    the arena."""
+    uploads, downloads = (memory_types(device, use)[0] for use in (MemoryUse.UPLOAD, MemoryUse.DOWNLOAD))
+    return device.info.has_unified_memory and uploads == downloads
+
+
 def allocate_buffer(device: Device, scope: ResourceScope, nbytes: int, use: MemoryUse) -> Buffer:
     """A buffer for storage, texels and copies, with memory; mapped unless it is the device's alone.
 
@@ -249,7 +256,7 @@ class MemoryReport:
     constant_bytes: int
     arena_bytes: int
     io_bytes: int
-    """Inputs, outputs and what host calls exchange."""
+    """Inputs, outputs and what host calls exchange, where they don't share the arena."""
     peak_bytes: int
     """All of the above."""
     lower_bound_bytes: int
@@ -274,14 +281,18 @@ class MemoryLayout:
                     f"{storage.name or 'a tensor'} takes {storage.nbytes} bytes, and {device.info.name} allocates "
                     f"at most {limits.max_memory_allocation_size} at once; use a smaller input or batch"
                 )
-        by_use: dict[MemoryUse, list[Storage]] = {use: [] for use in MemoryUse}
         constants = [storage for storage in lives if storage.kind is StorageKind.CONSTANT]
+        by_use: dict[MemoryUse, list[Storage]] = {use: [] for use in MemoryUse}
         for storage in lives:
             if storage.kind is not StorageKind.CONSTANT:
                 by_use[_use(storage, staged)].append(storage)
         self.places: dict[Storage, Place] = {}
-        arena_bytes = self._place_arena(scope, by_use[MemoryUse.DEVICE], lives)
-        io_bytes = sum(self._place_io(scope, by_use[use], use) for use in (MemoryUse.UPLOAD, MemoryUse.DOWNLOAD))
+        if hosts_arena(device):
+            shared = [storage for group in by_use.values() for storage in group]
+            arena_bytes, io_bytes = self._place_arena(scope, shared, lives, MemoryUse.UPLOAD), 0
+        else:
+            arena_bytes = self._place_arena(scope, by_use[MemoryUse.DEVICE], lives, MemoryUse.DEVICE)
+            io_bytes = sum(self._place_io(scope, by_use[use], use) for use in (MemoryUse.UPLOAD, MemoryUse.DOWNLOAD))
         self._constants = tuple(constants)
         self.places.update(device.constants.acquire(constants))
         constant_bytes = sum(storage_bytes(storage) for storage in constants)
@@ -295,7 +306,9 @@ class MemoryLayout:
         self._device.constants.release(self._constants)
         self._constants = ()
 
-    def _place_arena(self, scope: ResourceScope, group: Sequence[Storage], lives: Mapping[Storage, Life]) -> int:
+    def _place_arena(
+        self, scope: ResourceScope, group: Sequence[Storage], lives: Mapping[Storage, Life], use: MemoryUse
+    ) -> int:
         limits = self._device.info.limits
         alignment = limits.binding_alignment
         largest = max((storage_bytes(storage) for storage in group), default=0)
@@ -303,9 +316,7 @@ class MemoryLayout:
         chunk = allowed // alignment * alignment
         plan = plan_arena([lives[storage] for storage in group], alignment, chunk)
         starts = range(0, plan.nbytes, chunk)
-        chunks = [
-            allocate_buffer(self._device, scope, min(chunk, plan.nbytes - start), MemoryUse.DEVICE) for start in starts
-        ]
+        chunks = [allocate_buffer(self._device, scope, min(chunk, plan.nbytes - start), use) for start in starts]
         for storage, offset in zip(group, plan.offsets, strict=True):
             self.places[storage] = Place(chunks[offset // chunk], offset % chunk, storage_bytes(storage))
         return plan.nbytes

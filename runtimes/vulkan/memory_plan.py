@@ -46,8 +46,15 @@ def plan_arena(lives: Sequence[Life], alignment: int, chunk_bytes: int) -> Arena
         lambda index: (-lives[index].nbytes, lives[index].first),
         lambda index: (lives[index].first, -lives[index].nbytes),
     ]
-    plans = [_place(lives, sorted(range(len(lives)), key=order), alignment, chunk_bytes) for order in orders]
-    return min(plans, key=lambda plan: plan.nbytes)
+    best: ArenaPlan | None = None
+    for order in orders:
+        plan = _place(lives, sorted(range(len(lives)), key=order), alignment, chunk_bytes)
+        if best is None or plan.nbytes < best.nbytes:
+            best = plan
+        if best.nbytes == largest_live_set(lives):
+            break
+    assert best is not None
+    return best
 
 
 def largest_live_set(lives: Sequence[Life]) -> int:
