@@ -8,8 +8,11 @@ and the docs.
 
 from __future__ import annotations
 
+import importlib
+import pkgutil
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING
 
 from mobopt.errors import UnsupportedError
@@ -55,6 +58,14 @@ def lowers(*operators: str, check: Check = always) -> Callable[[LoweringFunction
         return function
 
     return register
+
+
+@cache
+def load_lowerings() -> None:
+    """Import every module of lowerings, so that the registry is complete."""
+    package = importlib.import_module("mobopt.runtimes.vulkan.lowerings")
+    for module in pkgutil.iter_modules(package.__path__):
+        importlib.import_module(f"{package.__name__}.{module.name}")
 
 
 def lowering_of(operator: str) -> Lowering | None:

@@ -1,0 +1,196 @@
+"""From a Trace to a Stream: every call is lowered to dispatches, or becomes a call of the host."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any
+
+import torch
+
+from mobopt.errors import UnsupportedError
+from mobopt.runtimes.call import Call, TensorRef, Trace, tensors_in
+from mobopt.runtimes.cpu.kernels import kernel
+from mobopt.runtimes.nests import leaves_of, map_leaves
+from mobopt.runtimes.vulkan.device_info import DeviceInfo
+from mobopt.runtimes.vulkan.plan import ConstantStore, Plan
+from mobopt.runtimes.vulkan.registry import load_lowerings, lower, why_unsupported
+from mobopt.runtimes.vulkan.stream import HostCall, Stream
+from mobopt.runtimes.vulkan.tensor import ELEMENT_BYTES, DeviceTensor, Storage, StorageKind, contiguous_strides
+
+# dtypes whose values all fit in the 32 bits that an element has on the device (int64 is checked when it is written).
+_BORDER_DTYPES = {
+    *(torch.float32, torch.float16, torch.bfloat16),
+    *(torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.bool),
+}
+
+
+@dataclass(frozen=True)
+class Fallback:
+    """A call that runs on the CPU, and why."""
+
+    op: str
+    dtype: str
+    rank: int
+    reason: str
+    source: str
+
+    def __str__(self) -> str:
+        place = f" at {self.source}" if self.source else ""
+        return f"{self.op} of {self.dtype}, rank {self.rank}{place}: {self.reason}"
+
+
+@dataclass(frozen=True)
+class Built:
+    """A Stream, and which of the Trace's tensors it takes and gives."""
+
+    stream: Stream
+    inputs: tuple[int, ...]
+    """Numbers of the Trace's inputs that the Stream takes, in its order."""
+    outputs: tuple[TensorRef, ...]
+    """What the Stream gives, in its order."""
+    fallbacks: tuple[Fallback, ...]
+
+
+def build_stream(trace: Trace, device: DeviceInfo, constants: ConstantStore, allow_fallback: bool = True) -> Built:
+    """Lower a Trace for a device.
+
+    Args:
+        trace: from :func:`mobopt.runtimes.specialize.specialize`.
+        device: what the kernels are chosen for.
+        constants: where packed weights are kept; shared by all plans of a model.
+        allow_fallback: whether calls without a lowering may run on the CPU.
+
+    Raises:
+        UnsupportedError: there are such calls and they may not, or one has a tensor that the device can't hold.
+    """
+    load_lowerings()
+    reasons = {call: why_unsupported(call) for call in trace.calls}
+    fallbacks = tuple(_fallback(call, reason) for call, reason in reasons.items() if reason is not None)
+    if fallbacks and not allow_fallback:
+        raise UnsupportedError(
+            f"{len(fallbacks)} operators can't run on the GPU; allow the CPU with fallback='cpu', or change the model: "
+            + "; ".join(dict.fromkeys(map(str, fallbacks)))
+        )
+    plan = Plan(device, constants)
+    used = {ref for call in trace.calls for ref in call.tensors()}
+    taken = tuple(number for number, ref in enumerate(trace.inputs) if ref in used)
+    for number in taken:
+        _place_input(plan, trace.inputs[number])
+    outputs = _computed_results(trace)
+    readers = _readers(trace.calls, outputs)
+    for on_host, group in groupby(trace.calls, key=lambda call: reasons[call] is not None):
+        if on_host:
+            _append_host_call(plan, list(group), readers)
+        else:
+            for call in group:
+                _append_lowered(plan, call)
+    for ref in outputs:
+        _append_output(plan, plan.tensor(ref))
+    return Built(plan.stream, taken, outputs, fallbacks)
+
+
+def _fallback(call: Call, reason: str) -> Fallback:
+    first = next(iter([*call.tensors(), *call.outputs]))
+    return Fallback(call.op, str(first.dtype).removeprefix("torch."), first.rank, reason, call.source)
+
+
+def _computed_results(trace: Trace) -> tuple[TensorRef, ...]:
+    """The tensors of the result that the device computes: neither constants nor inputs, each once."""
+    inputs = set(trace.inputs)
+    refs = dict.fromkeys(tensors_in([trace.result, trace.updates]))
+    return tuple(ref for ref in refs if ref.constant is None and ref not in inputs)
+
+
+def _place_input(plan: Plan, ref: TensorRef) -> None:
+    storage = Storage(max(ref.numel, 1) * ELEMENT_BYTES, StorageKind.INPUT, name=ref.name)
+    tensor = DeviceTensor(storage, ref.dtype, ref.sizes, contiguous_strides(ref.sizes))
+    plan.stream.inputs.append(tensor)
+    plan.place(ref, tensor)
+
+
+def _append_lowered(plan: Plan, call: Call) -> None:
+    sizes = "x".join(map(str, call.outputs[0].sizes))
+    plan.label, plan.source = f"{call.op} {sizes}", call.source
+    result = lower(plan, call)
+    tensors = result if isinstance(result, tuple) else (result,)
+    for ref, tensor in zip(call.outputs, tensors, strict=True):
+        plan.place(ref, tensor)
+
+
+def _append_output(plan: Plan, tensor: DeviceTensor) -> None:
+    """Make a tensor an output: in place if it fills a temporary of its own, else the engine copies it."""
+    dense = plan.contiguous(tensor)
+    if dense.storage.kind is StorageKind.TEMPORARY and dense.offset == 0:
+        dense.storage.kind = StorageKind.OUTPUT
+    plan.stream.outputs.append(dense)
+
+
+# Calls of the host.
+
+
+def _readers(calls: Sequence[Call], outputs: Iterable[TensorRef]) -> dict[TensorRef, set[Call | None]]:
+    """Who reads each tensor; None stands for the caller of the plan."""
+    readers: dict[TensorRef, set[Call | None]] = {ref: {None} for ref in outputs}
+    for call in calls:
+        for ref in call.tensors():
+            readers.setdefault(ref, set()).add(call)
+    return readers
+
+
+def _append_host_call(plan: Plan, calls: list[Call], readers: dict[TensorRef, set[Call | None]]) -> None:
+    """Run consecutive calls on the CPU in one go, so that what is between them stays there, at its full precision."""
+    made = {ref for call in calls for ref in call.outputs}
+    inputs = tuple(dict.fromkeys(ref for ref in _inputs(calls) if ref not in made))
+    outputs = tuple(ref for call in calls for ref in call.outputs if readers.get(ref, set()) - set(calls))
+    for ref in (*inputs, *outputs):
+        _check_border(ref, calls[0])
+    placed = []
+    for ref in outputs:
+        tensor = plan.empty(ref.sizes, ref.dtype, contiguous_strides(ref.sizes))
+        plan.place(ref, tensor)
+        placed.append(tensor)
+    plan.stream.append(
+        HostCall(
+            run=_HostFunction(calls, inputs, outputs),
+            inputs=tuple(plan.contiguous(plan.tensor(ref)) for ref in inputs),
+            outputs=tuple(placed),
+            label="CPU: " + ", ".join(dict.fromkeys(call.op for call in calls)),
+            reason=str(why_unsupported(calls[0])),
+        )
+    )
+
+
+def _inputs(calls: Iterable[Call]) -> Iterator[TensorRef]:
+    """Tensors that calls read and that aren't known already."""
+    return (ref for call in calls for ref in call.tensors() if ref.constant is None)
+
+
+def _check_border(ref: TensorRef, call: Call) -> None:
+    if ref.dtype not in _BORDER_DTYPES:
+        place = f" at {call.source}" if call.source else ""
+        raise UnsupportedError(
+            f"{call.op}{place} runs on the CPU and exchanges a {ref.dtype} tensor with the device, which would lose "
+            "precision there; convert it to float32 in the model"
+        )
+
+
+class _HostFunction:
+    """Computes a run of calls with the CPU's kernels."""
+
+    def __init__(self, calls: Sequence[Call], inputs: Sequence[TensorRef], outputs: Sequence[TensorRef]) -> None:
+        self._calls = [(kernel(call.op), call) for call in calls]
+        self._inputs = inputs
+        self._outputs = outputs
+
+    def __call__(self, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        values: dict[TensorRef, torch.Tensor] = dict(zip(self._inputs, tensors, strict=True))
+
+        def value_of(ref: TensorRef) -> Any:
+            return values[ref] if ref.constant is None else ref.constant
+
+        for function, call in self._calls:
+            result = function(*map_leaves(call.args, TensorRef, value_of))
+            values.update(zip(call.outputs, leaves_of(result, torch.Tensor), strict=True))
+        return tuple(values[ref] for ref in self._outputs)

@@ -1,0 +1,231 @@
+"""Runs a Program on a Vulkan device: one plan for each signature of inputs, made when it is first met."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+
+from mobopt.errors import InputError
+from mobopt.ir import Program
+from mobopt.runtimes.call import TensorRef, Trace
+from mobopt.runtimes.nests import leaves_of, map_leaves
+from mobopt.runtimes.specialize import specialize
+from mobopt.runtimes.vulkan.build import Built, Fallback, build_stream
+from mobopt.runtimes.vulkan.device import Device, open_device
+from mobopt.runtimes.vulkan.executable import Executable, OperationTime
+from mobopt.runtimes.vulkan.memory import MemoryReport
+from mobopt.runtimes.vulkan.plan import ConstantStore
+
+_LOG = logging.getLogger("mobopt.vulkan")
+
+MAX_PLANS = 16
+"""Plans that a program keeps; the one not used for longest goes first."""
+
+_PLAIN = (bool, int, float, str, complex, type(None), torch.device, torch.dtype)
+
+
+@dataclass(frozen=True)
+class PlanReport:
+    """What one plan is made of."""
+
+    method: str
+    signature: str
+    dispatches: int
+    fallbacks: tuple[Fallback, ...]
+    """Calls that run on the CPU, with the reason for each."""
+    memory: MemoryReport | None
+    """None if nothing is left to compute."""
+    build_seconds: float
+
+
+class VulkanProgram:
+    """A Program ready to run on a device; safe to call from several threads, which take turns."""
+
+    def __init__(
+        self,
+        program: Program,
+        device: Device | int | str | None = None,
+        fallback: Literal["cpu", "error"] = "cpu",
+    ) -> None:
+        """Open the device; plans are made by the first call of each signature.
+
+        Args:
+            program: the model; its graphs and tensors must not change any more.
+            device: an open device, or what :func:`open_device` takes.
+            fallback: whether operators without a GPU kernel run on the CPU, or are an error that names them all.
+
+        Raises:
+            DeviceError: there is no such device.
+            InputError: ``fallback`` is neither.
+        """
+        if fallback not in ("cpu", "error"):
+            raise InputError(f"fallback is {fallback!r}; it must be 'cpu' or 'error'")
+        self.program = program
+        self.device = device if isinstance(device, Device) else open_device(device)
+        self._allow_fallback = fallback == "cpu"
+        self._constants = ConstantStore()
+        self._plans: OrderedDict[Any, _Plan] = OrderedDict()
+        self._state: dict[str, Any] = {}
+        self._lock = threading.Lock()
+
+    def __call__(self, *args: Any) -> Any:
+        """Run ``forward``; see :meth:`run`."""
+        return self.run("forward", args)
+
+    def run(self, method: str, args: Sequence[Any]) -> Any:
+        """What a method returns for these arguments (without self), in new tensors on the CPU.
+
+        A result that is an input comes back as the tensor that was given. Inputs and weights are never changed.
+
+        Raises:
+            InputError: the arguments don't fit the model, or the model raises.
+            UnsupportedError: the model needs what neither the device nor the CPU can do, or the CPU may not be used.
+            DeviceError: the device failed or ran out of memory.
+        """
+        with self._lock, torch.no_grad():
+            plan, tensors = self._plan(method, args)
+            result, updates = plan.run(tensors)
+            if updates:
+                self._state.update(updates)
+            return result
+
+    def profile(self, args: Sequence[Any], method: str = "forward") -> list[OperationTime]:
+        """Run once and say how long each operation took on the device.
+
+        Raises:
+            DeviceError: the device has no timestamps, or failed.
+            InputError: as for :meth:`run`.
+        """
+        with self._lock, torch.no_grad():
+            plan, tensors = self._plan(method, args)
+            return plan.profile(tensors)
+
+    def plan_report(self, args: Sequence[Any], method: str = "forward") -> PlanReport:
+        """What the plan for such arguments is made of; the plan is made if need be."""
+        with self._lock, torch.no_grad():
+            plan, _ = self._plan(method, args)
+            return plan.report
+
+    def close(self) -> None:
+        """Give the device's memory back; the next call makes new plans."""
+        with self._lock:
+            while self._plans:
+                self._plans.popitem()[1].close()
+
+    def _plan(self, method: str, args: Sequence[Any]) -> tuple[_Plan, list[torch.Tensor]]:
+        """The complete plan for a call, and the call's tensors."""
+        tensors: list[torch.Tensor] = []
+        key: tuple[Any, ...] = (method, _signature(args, tensors))
+        if self._state:
+            key = (*key, _signature(self._state, tensors))
+        looks: list[torch.Tensor] = []
+        while True:
+            plan = self._plans.get(key)
+            if plan is None:
+                plan = self._make(key, method, args, looks)
+            else:
+                self._plans.move_to_end(key)
+            if plan.is_complete:
+                return plan, tensors
+            seen, _ = plan.run(tensors)
+            looks += seen
+            key = (key, *(_elements(tensor) for tensor in seen))
+
+    def _make(self, key: Any, method: str, args: Sequence[Any], looks: Sequence[torch.Tensor]) -> _Plan:
+        started = time.perf_counter()
+        trace = specialize(self.program, method, args, looks, self._state)
+        built = build_stream(trace, self.device.info, self._constants, self._allow_fallback)
+        plan = _Plan(self.device, trace, built)
+        plan.report = PlanReport(
+            method,
+            ", ".join(_describe(value) for value in args),
+            plan.executable.dispatches if plan.executable else 0,
+            built.fallbacks,
+            plan.executable.memory if plan.executable else None,
+            time.perf_counter() - started,
+        )
+        _LOG.debug("planned %s(%s): %d dispatches", method, plan.report.signature, plan.report.dispatches)
+        for fallback in dict.fromkeys(built.fallbacks):
+            _LOG.warning("runs on the CPU: %s", fallback)
+        self._plans[key] = plan
+        if len(self._plans) > MAX_PLANS:
+            self._plans.popitem(last=False)[1].close()
+        return plan
+
+
+class _Plan:
+    """An executable with the way from a call's tensors to its inputs and from its outputs to the call's result."""
+
+    report: PlanReport
+
+    def __init__(self, device: Device, trace: Trace, built: Built) -> None:
+        self.is_complete = trace.is_complete
+        self.executable = Executable(device, built.stream) if built.outputs else None
+        self._taken = built.inputs
+        self._outputs = built.outputs
+        self._inputs = {ref: number for number, ref in enumerate(trace.inputs)}
+        self._result = trace.result
+        self._updates = trace.updates
+
+    def run(self, tensors: Sequence[torch.Tensor]) -> tuple[Any, dict[str, Any]]:
+        """The call's result, and the new values of attributes."""
+        computed = self.executable.run([tensors[number] for number in self._taken]) if self.executable else []
+        if len(computed) == 1 and self._result is self._outputs[0] and not self._updates:
+            return computed[0], {}
+        values = dict(zip(self._outputs, computed, strict=True))
+
+        def value_of(ref: TensorRef) -> torch.Tensor:
+            if ref in values:
+                return values[ref]
+            # The same constant in two places of a result is one tensor, as in the model.
+            values[ref] = tensors[self._inputs[ref]] if ref.constant is None else ref.constant.clone()
+            return values[ref]
+
+        return map_leaves(self._result, TensorRef, value_of), map_leaves(self._updates, TensorRef, value_of)
+
+    def profile(self, tensors: Sequence[torch.Tensor]) -> list[OperationTime]:
+        """Times of one run."""
+        if self.executable is None:
+            return []
+        return self.executable.profile([tensors[number] for number in self._taken])[1]
+
+    def close(self) -> None:
+        """Give the device's memory back."""
+        if self.executable is not None:
+            self.executable.close()
+
+
+def _signature(value: Any, tensors: list[torch.Tensor]) -> Any:
+    """What a plan depends on: structure, shapes, dtypes and plain values. Tensors are collected on the way."""
+    if isinstance(value, torch.Tensor):
+        tensors.append(value)
+        return value.dtype, value.shape
+    if isinstance(value, (list, tuple)):
+        return type(value), *[_signature(item, tensors) for item in value]
+    if isinstance(value, dict):
+        return dict, *[(key, _signature(item, tensors)) for key, item in value.items()]
+    if isinstance(value, _PLAIN):
+        return type(value), value
+    raise InputError(
+        f"an argument is a {type(value).__name__}; give tensors, numbers, strings, or lists, tuples and "
+        "dictionaries of them"
+    )
+
+
+def _elements(tensor: torch.Tensor) -> Any:
+    """A tensor's elements as part of a key."""
+    return tensor.dtype, tensor.shape, tensor.numpy().tobytes()
+
+
+def _describe(value: Any) -> str:
+    if isinstance(value, torch.Tensor):
+        return f"{str(value.dtype).removeprefix('torch.')}{list(value.shape)}"
+    tensors = list(leaves_of(value, torch.Tensor))
+    return f"{type(value).__name__} of {len(tensors)} tensors" if tensors else repr(value)
