@@ -270,6 +270,7 @@ class Graph:
     def __init__(self) -> None:
         self.block = Block()
         self._names: dict[str, int] = {}
+        self._taken: set[str] = set()
 
     @property
     def inputs(self) -> list[Value]:
@@ -288,11 +289,18 @@ class Graph:
     def unique_name(self, hint: str = "") -> str:
         """A value name that this graph has not given out yet, made from ``hint``."""
         base = hint.rsplit(".", 1)[0] if hint.rpartition(".")[2].isdigit() else hint
-        count = self._names.get(base, 0)
-        self._names[base] = count + 1
-        if not base:
-            return str(count)
-        return base if count == 0 else f"{base}.{count}"
+        base = "" if base.isdigit() else base
+        while True:
+            count = self._names.get(base, 0)
+            self._names[base] = count + 1
+            name = base if base and count == 0 else f"{base}.{count}" if base else str(count)
+            if name not in self._taken:
+                self._taken.add(name)
+                return name
+
+    def reserve_name(self, name: str) -> None:
+        """Say that a value made elsewhere has this name."""
+        self._taken.add(name)
 
     def value(self, type: Type, name: str = "") -> Value:
         """A new value with a unique name, made by nobody yet."""

@@ -54,6 +54,7 @@ def clone_graph(graph: Graph) -> Graph:
     """A structural copy of a graph; constants' values are shared."""
     copy = Graph()
     copy._names = dict(graph._names)
+    copy._taken = set(graph._taken)
     copy_block_into(graph.block, copy.block, {})
     return copy
 

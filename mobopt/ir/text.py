@@ -200,14 +200,14 @@ class _GraphParser:
             value = None
         else:
             value = _typed(_parse_literal(attributes[1:-1].removeprefix("value=")), kind)
-        self.graph.unique_name(name)
+        self.graph.reserve_name(name)
         self.values[name] = Value(name, kind, value)
 
     def value(self, name: str, kind: Type) -> Value:
         """A new value of exactly this name."""
         if name in self.values:
             raise GraphError(f"%{name} is defined twice")
-        self.graph.unique_name(name)
+        self.graph.reserve_name(name)
         return Value(name, kind)
 
     def references(self, text: str) -> list[Value]:
