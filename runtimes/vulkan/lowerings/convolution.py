@@ -1,0 +1,101 @@
+"""Convolutions in one to three dimensions, transposed or not."""
+
+from __future__ import annotations
+
+import torch
+
+from mobopt.runtimes.call import Call, TensorRef
+from mobopt.runtimes.vulkan.convolution_kernels import (
+    AppendConvolution,
+    append_depthwise,
+    append_general,
+    append_product_convolution,
+    append_transposed_phases,
+    depthwise_fits,
+)
+from mobopt.runtimes.vulkan.convolution_parameters import Convolution, convolution_of, with_leading_dimension
+from mobopt.runtimes.vulkan.epilogue import epilogue_of
+from mobopt.runtimes.vulkan.plan import Plan
+from mobopt.runtimes.vulkan.registry import lowers
+from mobopt.runtimes.vulkan.tensor import DeviceTensor
+
+
+def check_convolution(call: Call) -> str | None:
+    """Only floating operands; at most three spatial dimensions."""
+    convolution = convolution_of(call)
+    for tensor in (convolution.input, convolution.weight):
+        if not tensor.dtype.is_floating_point or tensor.dtype == torch.float64:
+            return f"convolution of {tensor.dtype} operands; only float32 is computed"
+    if convolution.weight.rank - 2 > 3:
+        return f"convolution in {convolution.weight.rank - 2} dimensions; at most 3 are computed"
+    return None
+
+
+@lowers(
+    "aten::conv1d",
+    "aten::conv1d.padding",
+    "aten::conv2d",
+    "aten::conv2d.padding",
+    "aten::conv3d",
+    "aten::conv3d.padding",
+    "aten::conv_transpose1d",
+    "aten::conv_transpose2d.input",
+    "aten::conv_transpose3d.input",
+    "aten::convolution",
+    "aten::_convolution",
+    "aten::_convolution.deprecated",
+    "vulkan_prepack::run_conv1d_context",
+    "vulkan_prepack::run_conv2d_context",
+    "vulkan_prepack::run_tconv2d_context",
+    "vulkan_prepack::conv2d_clamp_run",
+    check=check_convolution,
+)
+def convolution(plan: Plan, call: Call) -> DeviceTensor:
+    """One dispatch (one per phase if transposed), with the call's epilogue in it."""
+    wanted = convolution_of(call)
+    epilogue = epilogue_of(call)
+    spatial = wanted.weight.rank - 2
+    source = _batched(plan.tensor(wanted.input), spatial)
+    sizes = call.output.sizes if call.output.rank == spatial + 2 else (1, *call.output.sizes)
+    residual = None if epilogue.residual is None else _batched(plan.tensor(epilogue.residual), spatial)
+    as_images = spatial == 1 and wanted.weight.constant is not None
+    if as_images:
+        wanted = with_leading_dimension(wanted)
+        source, residual = _as_image(source), None if residual is None else _as_image(residual)
+        sizes = (*sizes[:2], 1, sizes[2])
+    result = plan.empty(sizes)
+    if result.numel:
+        append = _kernel(wanted, source)
+        append(plan, wanted, source, result, epilogue, residual)
+    if as_images:
+        result = result.view((*sizes[:2], sizes[3]), (*result.strides[:2], result.strides[3]))
+    return result if call.output.rank == spatial + 2 else result.view(result.sizes[1:], result.strides[1:])
+
+
+def _batched(tensor: DeviceTensor, spatial: int) -> DeviceTensor:
+    """The tensor with a batch dimension."""
+    if tensor.rank == spatial + 2:
+        return tensor
+    return tensor.view((1, *tensor.sizes), (tensor.numel, *tensor.strides))
+
+
+def _as_image(tensor: DeviceTensor) -> DeviceTensor:
+    """A (batch, channel, length) tensor as images of height 1."""
+    (n, c, length), (batch, channel, step) = tensor.sizes, tensor.strides
+    return tensor.view((n, c, 1, length), (batch, channel, length * step, step))
+
+
+def _kernel(convolution: Convolution, source: DeviceTensor) -> AppendConvolution:
+    constant = convolution.weight.constant is not None and _is_constant(convolution.bias)
+    if not constant or source.rank != 4 or source.numel == 0:
+        return append_general
+    if depthwise_fits(convolution):
+        return append_depthwise
+    whole_groups = convolution.group_inputs % 4 == 0 and convolution.group_outputs % 4 == 0
+    if convolution.groups != 1 and not whole_groups:
+        return append_general
+    return append_transposed_phases if convolution.transposed else append_product_convolution
+
+
+def _is_constant(tensor: TensorRef | None) -> bool:
+    return tensor is None or tensor.constant is not None

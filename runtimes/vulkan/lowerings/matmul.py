@@ -1,0 +1,260 @@
+"""Products of matrices: linear layers, mm, bmm, addmm, baddbmm, matmul."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+
+from mobopt.ops.contexts import LinearPackedContext
+from mobopt.runtimes.call import Call, TensorRef
+from mobopt.runtimes.vulkan.convolution_parameters import constant_ref
+from mobopt.runtimes.vulkan.epilogue import Activation, Epilogue, epilogue_of
+from mobopt.runtimes.vulkan.geometry import expanded, merged
+from mobopt.runtimes.vulkan.plan import Plan
+from mobopt.runtimes.vulkan.pointwise_program import Opcode
+from mobopt.runtimes.vulkan.product import Product, ProductOperands, append_product
+from mobopt.runtimes.vulkan.registry import lower, lowers
+from mobopt.runtimes.vulkan.tensor import ELEMENT_BYTES, DeviceTensor, aligned_channels
+from mobopt.runtimes.vulkan.weight_packing import bias_vector, matrix_weights
+
+
+def check_product(call: Call) -> str | None:
+    """Only floating operands."""
+    for tensor in call.tensors():
+        if not tensor.dtype.is_floating_point or tensor.dtype == torch.float64:
+            return f"matrix product of {tensor.dtype} operands; only float32 is computed"
+    return None
+
+
+@lowers("aten::linear", check=check_product)
+def linear(plan: Plan, call: Call) -> DeviceTensor:
+    """``input @ weight.T + bias``."""
+    weight: TensorRef = call["weight"]
+    if weight.constant is not None:
+        return _layer(plan, call, call["input"], constant_ref(weight.constant.t()), call["bias"])
+    tensor = plan.tensor(weight)
+    turned = tensor.view(tensor.sizes[::-1], tensor.strides[::-1])
+    return _layer(plan, call, call["input"], _placed(plan, turned), call["bias"])
+
+
+@lowers("vulkan_prepack::run_linear_context", check=check_product)
+def linear_context(plan: Plan, call: Call) -> DeviceTensor:
+    """A linear layer whose weight is (in, out)."""
+    context = call.args[1]
+    assert isinstance(context, LinearPackedContext)
+    bias = None if context.bias is None else constant_ref(context.bias)
+    return _layer(plan, call, call.args[0], constant_ref(context.weight), bias)
+
+
+@lowers("aten::mm", "aten::bmm", "aten::mv", "aten::dot", "aten::matmul", check=check_product)
+def product(plan: Plan, call: Call) -> DeviceTensor:
+    """The product of two tensors by ``torch.matmul``'s rules."""
+    left, right = call.args[:2]
+    epilogue = epilogue_of(call)
+    residual = None if epilogue.residual is None else plan.tensor(epilogue.residual)
+    return _matmul(plan, left, right, call.output.sizes, epilogue, None, residual)
+
+
+@lowers("aten::addmm", "aten::baddbmm", "aten::addmv", "aten::addbmm", check=lambda call: check_addition(call))
+def added_product(plan: Plan, call: Call) -> DeviceTensor:
+    """``beta * input + alpha * (left @ right)``."""
+    addend, left, right = call.args[:3]
+    beta, alpha = float(call["beta"]), float(call["alpha"])
+    epilogue = epilogue_of(call)
+    if alpha == 1 and addend.constant is not None and _is_row(addend, call.output.sizes):
+        residual = None if epilogue.residual is None else plan.tensor(epilogue.residual)
+        bias = bias_vector(plan, addend.constant.expand(call.output.sizes[-1]), beta) if beta else None
+        return _matmul(plan, left, right, call.output.sizes, epilogue, bias, residual)
+    assert epilogue.residual is None
+    before = Activation() if alpha == 1 else Activation(Opcode.MUL, alpha)
+    if beta == 0:
+        return _matmul(plan, left, right, call.output.sizes, Epilogue(before, None, epilogue.before), None, None)
+    scaled = addend if beta == 1 else _scaled(plan, addend, beta)
+    residual = expanded(plan.tensor(scaled), call.output.sizes)
+    steps = Epilogue(before, scaled, epilogue.before)
+    return _matmul(plan, left, right, call.output.sizes, steps, None, residual)
+
+
+def check_addition(call: Call) -> str | None:
+    """As a product; batches are not summed."""
+    if call.op == "aten::addbmm":
+        return "the sum over a batch of products is not computed"
+    return check_product(call)
+
+
+def takes_residual(call: Call) -> bool:
+    """Whether the epilogue of a product may have a residual: one that adds a matrix of its own may not."""
+    if call.op not in ("aten::addmm", "aten::baddbmm", "aten::addmv"):
+        return True
+    addend = call.args[0]
+    return float(call["alpha"]) == 1 and addend.constant is not None and _is_row(addend, call.output.sizes)
+
+
+def _is_row(addend: TensorRef, sizes: Sequence[int]) -> bool:
+    """Whether a tensor that is added is the same for every row of the result."""
+    return all(size == 1 for size in addend.sizes[:-1]) and len(sizes) > 1
+
+
+def _scaled(plan: Plan, ref: TensorRef, factor: float) -> TensorRef:
+    output = TensorRef(ref.dtype, ref.sizes)
+    lowered = lower(plan, Call("aten::mul.Scalar", (ref, factor), (output,)))
+    assert isinstance(lowered, DeviceTensor)
+    plan.place(output, lowered)
+    return output
+
+
+def _placed(plan: Plan, tensor: DeviceTensor) -> TensorRef:
+    """A device tensor as a tensor of the trace."""
+    ref = TensorRef(tensor.dtype, tensor.sizes)
+    plan.place(ref, tensor)
+    return ref
+
+
+def _matmul(
+    plan: Plan,
+    left: TensorRef,
+    right: TensorRef,
+    sizes: Sequence[int],
+    epilogue: Epilogue,
+    bias: DeviceTensor | None,
+    residual: DeviceTensor | None,
+) -> DeviceTensor:
+    """``torch.matmul`` with an epilogue; ``residual`` has the result's sizes."""
+    result = _empty(plan, sizes)
+    a = plan.tensor(left)
+    a = a.view((1, *a.sizes), (0, *a.strides)) if a.rank == 1 else a
+    rows, columns = a.sizes[-2], right.sizes[-1] if right.rank > 1 else 1
+    batch: Sequence[int] = ()
+    if math.prod(right.sizes[:-2]) == 1:
+        rows = math.prod(a.sizes[:-1])
+        a, b = _batches(plan, a, 0), _right(plan, right)
+    else:
+        batch = sizes[: len(sizes) - (left.rank > 1) - 1]
+        tensor = plan.tensor(right)
+        a = _batches(plan, expanded(a, (*batch, rows, a.sizes[-1])), len(batch))
+        b = _batches(plan, expanded(tensor, (*batch, *tensor.sizes[-2:])), len(batch))
+    shape = (math.prod(batch), rows, columns)
+    _append(plan, a, b, _view(result, shape), epilogue, bias, _residual(plan, residual, batch, rows, columns))
+    return result
+
+
+def _layer(plan: Plan, call: Call, source: TensorRef, matrix: TensorRef, bias: TensorRef | None) -> DeviceTensor:
+    """A linear layer: ``source @ matrix + bias``, with the call's epilogue."""
+    epilogue = epilogue_of(call)
+    residual = None if epilogue.residual is None else plan.tensor(epilogue.residual)
+    vector = None
+    if bias is not None and bias.constant is not None:
+        vector = bias_vector(plan, bias.constant)
+    elif bias is not None:
+        vector = plan.copy(plan.tensor(bias))
+    return _matmul(plan, source, matrix, call.output.sizes, epilogue, vector, residual)
+
+
+def _right(plan: Plan, matrix: TensorRef) -> DeviceTensor:
+    """The right operand (inner, columns), (1, ..., inner, columns), or a vector, as one batch of rows of whole vec4s."""
+    inner, columns = (*matrix.sizes, 1)[:2] if matrix.rank == 1 else matrix.sizes[-2:]
+    if matrix.constant is not None:
+        constant = matrix.constant
+        packed = matrix_weights(plan, constant, (inner, columns))
+        return packed.view((1, inner, columns), (0, *packed.strides))
+    tensor = plan.tensor(matrix)
+    steps = (*tensor.strides, 1) if matrix.rank == 1 else tensor.strides[-2:]
+    return _batches(plan, tensor.view((inner, columns), steps), 0)
+
+
+def _residual(
+    plan: Plan, tensor: DeviceTensor | None, batch: Sequence[int], rows: int, columns: int
+) -> DeviceTensor | None:
+    """A tensor of the result's sizes as batches of rows."""
+    if tensor is None:
+        return None
+    if tensor.rank == len(batch) + 2 or (not batch and tensor.rank > 1 and tensor.sizes[-1] == columns):
+        return _batches(plan, tensor, len(batch))
+    steps = (tensor.strides[-1], 1) if columns == 1 else (0, tensor.strides[-1])
+    return _batches(plan, tensor.view((*batch, rows, columns), (*tensor.strides[: len(batch)], *steps)), len(batch))
+
+
+def _batches(plan: Plan, tensor: DeviceTensor, batch_rank: int) -> DeviceTensor:
+    """A tensor, or a copy of it, as (batch, rows, columns) with dense rows that start on vec4s.
+
+    The first ``batch_rank`` dimensions become the batch, the last the columns, those between the rows.
+    """
+    view = _batched_view(tensor, batch_rank)
+    if view is None:
+        view = _batched_view(plan.copy(tensor, _row_strides(tensor.sizes)), batch_rank)
+    assert view is not None
+    return view
+
+
+def _batched_view(tensor: DeviceTensor, batch_rank: int) -> DeviceTensor | None:
+    batch = merged(tensor.sizes[:batch_rank], [tensor.strides[:batch_rank]], order_by=None)
+    rows = merged(tensor.sizes[batch_rank:-1], [tensor.strides[batch_rank:-1]], order_by=None)
+    if batch.rank > 1 or rows.rank > 1:
+        return None
+    columns = tensor.sizes[-1]
+    steps = tuple(0 if nest.sizes[0] == 1 else nest.strides[0][0] for nest in (batch, rows))
+    dense = columns == 1 or tensor.strides[-1] == 1
+    aligned = all(count % 4 == 0 for count in (*steps, tensor.offset, tensor.storage.nbytes // ELEMENT_BYTES))
+    if not dense or not aligned:
+        return None
+    return tensor.view((batch.sizes[0], rows.sizes[0], columns), (*steps, 1))
+
+
+def _view(result: DeviceTensor, shape: tuple[int, int, int]) -> DeviceTensor:
+    """A new result as (batch, rows, columns)."""
+    pitch = aligned_channels(shape[2]) if len(result.sizes) else 4
+    return result.view(shape, (shape[1] * pitch, pitch, 1))
+
+
+def _append(
+    plan: Plan,
+    left: DeviceTensor,
+    right: DeviceTensor,
+    result: DeviceTensor,
+    epilogue: Epilogue,
+    bias: DeviceTensor | None,
+    residual: DeviceTensor | None,
+) -> None:
+    """Append the product of (batch, rows, inner) and (batch, inner, columns)."""
+    if result.numel == 0:
+        return
+    batches, rows, columns = result.sizes
+    inner = left.sizes[2]
+    other = residual if residual is not None else result
+    numbers = Product(
+        rows=rows,
+        inner=aligned_channels(inner) // 4,
+        columns=aligned_channels(columns) // 4,
+        input_offset=left.offset // 4,
+        input_pitch=left.strides[1] // 4,
+        input_batch=left.strides[0] // 4,
+        weight_offset=right.offset // 4,
+        weight_pitch=right.strides[1] // 4,
+        weight_batch=right.strides[0] // 4,
+        out_pitch=result.strides[1] // 4,
+        out_batch=result.strides[0] // 4,
+        residual_offset=other.offset // 4,
+        residual_pitch=other.strides[1] // 4,
+        residual_batch=other.strides[0] // 4,
+    )
+    operands = ProductOperands(left, right, result, bias, residual)
+    append_product(plan, numbers, operands, epilogue, batches=batches, inner_tail=inner % 4)
+
+
+def _empty(plan: Plan, sizes: Sequence[int]) -> DeviceTensor:
+    """A result whose rows are dense and start on a vec4."""
+    return plan.empty(sizes, strides=_row_strides(sizes))
+
+
+def _row_strides(sizes: Sequence[int]) -> tuple[int, ...]:
+    """Row-major strides with rows of whole vec4s."""
+    strides = [1]
+    step = aligned_channels(sizes[-1]) if sizes else 1
+    for size in reversed(sizes[1:-1] if len(sizes) > 1 else ()):
+        strides.append(step)
+        step *= size
+    if len(sizes) > 1:
+        strides.append(step)
+    return tuple(reversed(strides)) if sizes else ()

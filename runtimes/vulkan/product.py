@@ -1,0 +1,148 @@
+"""Products of matrices on the device: what the kernels for implicit GEMM are told, and the dispatch of one.
+
+Rows are output pixels or rows of a matrix, columns are output channels; a vec4 holds four columns of a result or four
+neighbours of the inner dimension of an input. The shaders' half is ``shaders/glsl/product.glsl``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import astuple, dataclass
+from typing import TYPE_CHECKING
+
+from mobopt.runtimes.vulkan.device_info import DeviceInfo
+from mobopt.runtimes.vulkan.epilogue import Epilogue
+from mobopt.runtimes.vulkan.kernel_access import words
+from mobopt.runtimes.vulkan.product_kernels import ProductShape, choose_product_kernel
+from mobopt.runtimes.vulkan.stream import Binding, bind
+from mobopt.runtimes.vulkan.tensor import DeviceTensor
+
+if TYPE_CHECKING:
+    from mobopt.runtimes.vulkan.plan import Plan
+
+
+@dataclass(frozen=True)
+class Product:
+    """Push constants of ``product.glsl``, in its order; offsets, pitches and strides count vec4s."""
+
+    rows: int
+    inner: int
+    columns: int
+    input_offset: int
+    input_pitch: int
+    input_batch: int = 0
+    height: int = 1
+    width: int = 1
+    out_height: int = 1
+    out_width: int = 1
+    taps_high: int = 1
+    taps_wide: int = 1
+    stride_high: int = 1
+    stride_wide: int = 1
+    first_high: int = 0
+    first_wide: int = 0
+    dilation_high: int = 1
+    dilation_wide: int = 1
+    weight_offset: int = 0
+    weight_pitch: int = 0
+    weight_batch: int = 0
+    out_offset: int = 0
+    out_pitch: int = 0
+    out_row: int = 0
+    out_batch: int = 0
+    residual_offset: int = 0
+    residual_pitch: int = 0
+    residual_row: int = 0
+    residual_batch: int = 0
+    group_columns: int = 0
+
+    def pack(self) -> bytes:
+        """The numbers as the shader reads them."""
+        return words(astuple(self))
+
+
+@dataclass(frozen=True, eq=False)
+class ProductOperands:
+    """The tensors of a product; ``bias`` is a dense vector at offset 0, padded to whole vec4s."""
+
+    activations: DeviceTensor
+    weights: DeviceTensor
+    result: DeviceTensor
+    bias: DeviceTensor | None = None
+    residual: DeviceTensor | None = None
+
+    def bindings(self, texels: bool) -> tuple[Binding, ...]:
+        """Bindings 0 to 4 of the kernels; a missing operand is bound to the weights, and not read."""
+        inputs = (self.activations, self.weights, self.bias or self.weights, self.residual or self.weights)
+        components = 4 if texels else 0
+        return (*(bind(tensor, texel_components=components) for tensor in inputs), bind(self.result, writes=True))
+
+
+def texels_fit(device: DeviceInfo, operands: ProductOperands) -> bool:
+    """Whether operands are read through texel buffers: CPU drivers do that faster; each must be within their size."""
+    limit = device.limits.max_texel_buffer_elements
+    inputs = (operands.activations, operands.weights, operands.residual or operands.weights)
+    return device.is_cpu and all(tensor.storage.nbytes // 16 <= limit for tensor in inputs)
+
+
+def epilogue_constants(epilogue: Epilogue, has_bias: bool) -> tuple[int | float, ...]:
+    """Specialization constants 0 to 7, those of ``epilogue.glsl``."""
+    before, after = epilogue.before, epilogue.after
+    return (
+        int(has_bias),
+        int(before.opcode),
+        float(before.first),
+        float(before.second),
+        int(epilogue.residual is not None),
+        int(after.opcode),
+        float(after.first),
+        float(after.second),
+    )
+
+
+def append_product(
+    plan: Plan,
+    product: Product,
+    operands: ProductOperands,
+    epilogue: Epilogue,
+    *,
+    batches: int = 1,
+    spatial: bool = False,
+    padded: bool = False,
+    inner_tail: int = 0,
+) -> None:
+    """Append the dispatch of a product.
+
+    Args:
+        plan: where it goes.
+        product: sizes and places.
+        operands: the tensors.
+        epilogue: what becomes of the sums.
+        batches: independent products, a stride apart (not if ``spatial``).
+        spatial: whether rows are pixels of a grid.
+        padded: whether taps may fall outside of the input.
+        inner_tail: elements of the last vec4 of the inner dimension, 0 if it is full.
+    """
+    grouped = product.group_columns not in (0, product.columns)
+    taps = product.taps_high * product.taps_wide
+    shape = ProductShape(
+        rows=product.rows,
+        inner=product.inner * taps,
+        columns=product.columns,
+        group_columns=product.group_columns or product.columns,
+        batches=batches,
+    )
+    kernel = choose_product_kernel(plan.device, shape, texels=texels_fit(plan.device, operands))
+    plan.dispatch(
+        kernel.shader,
+        operands.bindings(kernel.texels),
+        kernel.groups(shape),
+        (
+            *epilogue_constants(epilogue, operands.bias is not None),
+            int(spatial),
+            int(padded),
+            inner_tail,
+            int(grouped),
+            *kernel.constants,
+        ),
+        product.pack(),
+    )

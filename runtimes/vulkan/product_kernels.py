@@ -1,0 +1,141 @@
+"""Which kernel computes a product of matrices, per device and shape. Everything that can be tuned is here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from mobopt.runtimes.vulkan.device_info import DeviceInfo
+
+
+@dataclass(frozen=True)
+class ProductShape:
+    """Sizes of a product; inner and columns count vec4s."""
+
+    rows: int
+    inner: int
+    columns: int
+    group_columns: int
+    """Columns of one group; the same as ``columns`` if there are no groups."""
+    batches: int = 1
+
+    @property
+    def group_count(self) -> int:
+        """How many groups the columns form."""
+        return self.columns // self.group_columns if self.group_columns else 1
+
+
+@dataclass(frozen=True)
+class TileKernel:
+    """``product_tiles.comp``: eight invocations, each with a tile of ``rows`` x ``columns`` vec4s of its own."""
+
+    rows: int
+    columns: int
+    column_lanes: int
+    texels: bool = False
+
+    @property
+    def shader(self) -> str:
+        """The variant's name."""
+        return "product_tiles_texels" if self.texels else "product_tiles"
+
+    @property
+    def constants(self) -> tuple[int, ...]:
+        """Specialization constants from 12 on."""
+        return (self.rows, self.columns, self.column_lanes)
+
+    def groups(self, shape: ProductShape) -> tuple[int, int, int]:
+        """Workgroups of a dispatch."""
+        return (
+            -(-shape.columns // (self.columns * self.column_lanes)),
+            -(-shape.rows // (self.rows * (LANES // self.column_lanes))),
+            shape.batches,
+        )
+
+
+@dataclass(frozen=True)
+class SharedKernel:
+    """``product_shared.comp``: blocks of ``block_rows`` x ``block_columns`` vec4s in shared memory."""
+
+    block_rows: int
+    block_columns: int
+    rows: int
+    columns: int
+    texels: bool = False
+
+    @property
+    def shader(self) -> str:
+        """The variant's name."""
+        return "product_shared_texels" if self.texels else "product_shared"
+
+    @property
+    def constants(self) -> tuple[int, ...]:
+        """Specialization constants from 12 on."""
+        invocations = (self.block_rows // self.rows) * (self.block_columns // self.columns)
+        return (self.block_rows, self.block_columns, self.rows, self.columns, invocations)
+
+    def groups(self, shape: ProductShape) -> tuple[int, int, int]:
+        """Workgroups of a dispatch."""
+        return (
+            -(-shape.group_columns // self.block_columns),
+            -(-shape.rows // self.block_rows),
+            shape.batches * shape.group_count,
+        )
+
+
+ProductKernel = TileKernel | SharedKernel
+
+LANES = 8
+"""Invocations of a workgroup of ``product_tiles.comp``: the vector of a CPU driver with 256-bit registers."""
+
+_TILES = ((16, 4), (12, 4), (8, 4), (16, 3), (8, 3), (16, 2), (8, 2), (4, 2), (16, 1), (4, 1))
+
+# Instructions of gallivm's code for a vector of invocations: a fetch of a vec4; arithmetic and merging of a loop's
+# results per vec4 of sums; and storing one.
+_FETCH = 50
+_MULTIPLY = 32
+_MERGE = 12
+_STORE = 150
+_CPU_THREADS = 2
+
+
+def choose_product_kernel(device: DeviceInfo, shape: ProductShape, texels: bool) -> ProductKernel:
+    """The kernel for a shape on a device; ``texels`` says whether it reads through texel buffers."""
+    kernel = _choose_shared(shape) if use_shared_memory(device) else _choose_tile(shape)
+    return replace(kernel, texels=texels)
+
+
+def use_shared_memory(device: DeviceInfo) -> bool:
+    """Whether the kernels with shared memory are used: on everything but CPU drivers."""
+    return not device.is_cpu
+
+
+def _choose_tile(shape: ProductShape) -> TileKernel:
+    kernels = [
+        TileKernel(rows, columns, lanes)
+        for rows, columns in _TILES
+        for lanes in (1, 2, 4, 8)
+        if shape.group_columns % columns == 0 or shape.group_columns == shape.columns
+    ]
+    return min(kernels, key=lambda kernel: _tile_cost(kernel, shape))
+
+
+def _tile_cost(kernel: TileKernel, shape: ProductShape) -> int:
+    """Instructions of the busiest thread."""
+    across, down, batches = kernel.groups(shape)
+    sums = kernel.rows * kernel.columns
+    step = (kernel.rows + 4 * kernel.columns) * _FETCH + sums * (_MULTIPLY + _MERGE)
+    group = shape.inner * step + sums * _STORE
+    return -(-across * down * batches // _CPU_THREADS) * group
+
+
+_BLOCKS = (SharedKernel(128, 16, 8, 2), SharedKernel(64, 16, 4, 1), SharedKernel(32, 8, 2, 1))
+_BUSY_WORKGROUPS = 256
+
+
+def _choose_shared(shape: ProductShape) -> SharedKernel:
+    """The largest block that still fills the device."""
+    for kernel in _BLOCKS:
+        across, down, batches = kernel.groups(shape)
+        if across * down * batches >= _BUSY_WORKGROUPS and shape.group_columns * 2 > kernel.block_columns:
+            return kernel
+    return _BLOCKS[-1]

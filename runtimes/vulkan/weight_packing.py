@@ -1,0 +1,79 @@
+"""Weights as the kernels read them, made once from constants on the host."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import torch
+
+from mobopt.runtimes.vulkan.tensor import DeviceTensor, aligned_channels
+
+if TYPE_CHECKING:
+    from mobopt.runtimes.vulkan.plan import Plan
+
+
+def product_weights(
+    plan: Plan,
+    weight: torch.Tensor,
+    taps: Sequence[tuple[int, int]] | None = None,
+    transposed_groups: int = 0,
+) -> DeviceTensor:
+    """A filter (out, in/groups, high, wide) as the matrix of an implicit GEMM.
+
+    The result is (taps, in/groups rounded up to 4, out rounded up to 4), padded with zeros. ``taps`` picks some of the
+    filter's taps; ``transposed_groups`` says that the filter is (in, out/groups, high, wide), and how many groups it
+    has.
+    """
+
+    def pack() -> torch.Tensor:
+        source = weight.detach().to(torch.float32)
+        if transposed_groups:
+            inputs, outer, *size = source.shape
+            split = source.reshape(transposed_groups, inputs // transposed_groups, outer, *size)
+            source = split.transpose(1, 2).reshape(transposed_groups * outer, -1, *size)
+        out, inner, high, wide = source.shape
+        places = [(y, x) for y in range(high) for x in range(wide)] if taps is None else list(taps)
+        packed = torch.zeros(max(len(places), 1), aligned_channels(inner), aligned_channels(out))
+        for index, (y, x) in enumerate(places):
+            packed[index, :inner, :out] = source[:, :, y, x].t()
+        return packed
+
+    return plan.packed([weight], ("product", transposed_groups, None if taps is None else tuple(taps)), pack)
+
+
+def matrix_weights(plan: Plan, matrix: torch.Tensor, sizes: tuple[int, int]) -> DeviceTensor:
+    """A constant as a matrix (inner, columns) of ``sizes``, both rounded up to 4 with zeros."""
+
+    def pack() -> torch.Tensor:
+        inner, columns = sizes
+        packed = torch.zeros(max(aligned_channels(inner), 4), aligned_channels(columns))
+        packed[:inner, :columns] = matrix.detach().to(torch.float32).reshape(sizes)
+        return packed
+
+    return plan.packed([matrix], ("matrix", *sizes), pack)
+
+
+def depthwise_weights(plan: Plan, weight: torch.Tensor) -> DeviceTensor:
+    """A filter (channels, 1, high, wide) as (high, wide, channels rounded up to 4)."""
+
+    def pack() -> torch.Tensor:
+        source = weight.detach().to(torch.float32)
+        channels, _, high, wide = source.shape
+        packed = torch.zeros(high, wide, aligned_channels(channels))
+        packed[..., :channels] = source[:, 0].permute(1, 2, 0)
+        return packed
+
+    return plan.packed([weight], ("depthwise",), pack)
+
+
+def bias_vector(plan: Plan, bias: torch.Tensor, scale: float = 1.0) -> DeviceTensor:
+    """A constant vector times ``scale``, rounded up to whole vec4s."""
+
+    def pack() -> torch.Tensor:
+        source = bias.detach().to(torch.float32).reshape(-1)
+        packed = torch.zeros(aligned_channels(source.numel()))
+        packed[: source.numel()] = source * scale
+        return packed
+
+    return plan.packed([bias], ("bias", scale), pack)

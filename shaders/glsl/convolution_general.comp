@@ -1,0 +1,69 @@
+#version 450
+#extension GL_GOOGLE_include_directive : require
+// Convolution in one to three dimensions, transposed or not, of any groups, strides and dilations, on tensors of any layout: an
+// invocation computes one element. For what the fast kernels don't take. The numbers are those of general_convolution.py, in a buffer
+// as there are more than push constants hold.
+#include "epilogue.glsl"
+
+layout(constant_id = 8) const int TRANSPOSED = 0;
+layout(local_size_x = 64, local_size_y = 1, local_size_z = 1) in;
+
+layout(set = 0, binding = 0, std430) readonly buffer Activations { float activations[]; };
+layout(set = 0, binding = 1, std430) readonly buffer Weights { float weights[]; };
+layout(set = 0, binding = 2, std430) readonly buffer Biases { float biases[]; };
+layout(set = 0, binding = 3, std430) readonly buffer Residuals { float residuals[]; };
+layout(set = 0, binding = 4, std430) writeonly buffer Results { float results[]; };
+layout(set = 0, binding = 5, std430) readonly buffer Numbers {
+    int elements, channels, group_in, group_out; // channels: of the result; group_*: of one group
+    int size[3], out_size[3], taps[3], stride[3], first[3], dilation[3];
+    // Strides of batch, channel, and the three spatial dimensions (of the weights: outer, inner, taps), then the offset.
+    int input_steps[6], weight_steps[6], bias_steps[2], residual_steps[6], out_steps[6];
+};
+
+int place(int steps[6], int batch, int channel, ivec3 at) {
+    return steps[5] + batch * steps[0] + channel * steps[1] + at.x * steps[2] + at.y * steps[3] + at.z * steps[4];
+}
+
+// Where tap `tap` reads for output `at` along dimension d, or -1.
+int source(int d, int at, int tap) {
+    int from = at * stride[d] + first[d] + tap * dilation[d];
+    if (TRANSPOSED != 0) {
+        from = at - first[d] - tap * dilation[d];
+        if (from < 0 || from % stride[d] != 0) return -1;
+        from /= stride[d];
+    }
+    return from < size[d] ? from : -1;
+}
+
+void main() {
+    int index = int((gl_WorkGroupID.y * gl_NumWorkGroups.x + gl_WorkGroupID.x) * gl_WorkGroupSize.x + gl_LocalInvocationID.x);
+    if (index >= elements) return;
+    int channel = index % channels;
+    int rest = index / channels;
+    ivec3 at;
+    at.z = rest % out_size[2];
+    rest /= out_size[2];
+    at.y = rest % out_size[1];
+    rest /= out_size[1];
+    at.x = rest % out_size[0];
+    int batch = rest / out_size[0];
+    int group = channel / group_out;
+
+    float sum = HAS_BIAS != 0 ? biases[bias_steps[1] + channel * bias_steps[0]] : 0.0;
+    for (int a = 0; a < taps[0]; ++a)
+        for (int b = 0; b < taps[1]; ++b)
+            for (int c = 0; c < taps[2]; ++c) {
+                ivec3 from = ivec3(source(0, at.x, a), source(1, at.y, b), source(2, at.z, c));
+                if (any(lessThan(from, ivec3(0)))) continue;
+                for (int k = 0; k < group_in; ++k) {
+                    int outer = TRANSPOSED != 0 ? group * group_in + k : channel;
+                    int inner = TRANSPOSED != 0 ? channel - group * group_out : k;
+                    sum += activations[place(input_steps, batch, group * group_in + k, from)] *
+                           weights[place(weight_steps, outer, inner, ivec3(a, b, c))];
+                }
+            }
+
+    vec4 value = before_residual(vec4(sum));
+    if (HAS_RESIDUAL != 0) value += residuals[place(residual_steps, batch, channel, at)];
+    results[place(out_steps, batch, channel, at)] = after_residual(value).x;
+}

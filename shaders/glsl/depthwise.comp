@@ -1,0 +1,86 @@
+#version 450
+#extension GL_EXT_control_flow_attributes : require
+#extension GL_GOOGLE_include_directive : require
+// Depthwise convolution (one filter per channel) of channels_last tensors: an invocation computes OUT_HIGH x OUT_WIDE
+// neighbouring pixels of four channels, so that pixels and weights are read once for all of them. Neighbouring invocations hold
+// neighbouring channels. Offsets and strides count vec4s; the fields are those of depthwise.py.
+#include "epilogue.glsl"
+#include "vectors.glsl"
+
+layout(constant_id = 8) const int TAPS_HIGH = 3;
+layout(constant_id = 9) const int TAPS_WIDE = 3;
+layout(constant_id = 10) const int STRIDE_HIGH = 1;
+layout(constant_id = 11) const int STRIDE_WIDE = 1;
+layout(constant_id = 12) const int DILATION_HIGH = 1;
+layout(constant_id = 13) const int DILATION_WIDE = 1;
+layout(constant_id = 14) const int OUT_HIGH = 2;
+layout(constant_id = 15) const int OUT_WIDE = 4;
+layout(constant_id = 16) const int LOCAL_SIZE = 64;
+layout(local_size_x_id = 16, local_size_y = 1, local_size_z = 1) in;
+
+READS_VECTORS(0, activations)
+READS_VECTORS(1, weights)
+READS_VECTORS(2, biases)
+READS_VECTORS(3, residuals)
+layout(set = 0, binding = 4, std430) writeonly buffer Results { vec4 results[]; };
+
+layout(push_constant) uniform Depthwise {
+    int invocations, channels, blocks_wide, blocks_high; // channels: vec4s
+    int height, width, out_height, out_width;
+    int input_offset, input_pitch, first_high, first_wide;
+    int out_offset, out_pitch, residual_offset, residual_pitch;
+};
+
+const int IN_HIGH = (OUT_HIGH - 1) * STRIDE_HIGH + (TAPS_HIGH - 1) * DILATION_HIGH + 1;
+const int IN_WIDE = (OUT_WIDE - 1) * STRIDE_WIDE + (TAPS_WIDE - 1) * DILATION_WIDE + 1;
+
+// Output o reads input i with tap (i - o * stride) / dilation, if that is a whole number in range; else -1.
+int tap_of(int i, int o, int stride, int dilation, int taps) {
+    int distance = i - o * stride;
+    return distance >= 0 && distance % dilation == 0 && distance / dilation < taps ? distance / dilation : -1;
+}
+
+void main() {
+    int index = int((gl_WorkGroupID.y * gl_NumWorkGroups.x + gl_WorkGroupID.x) * gl_WorkGroupSize.x + gl_LocalInvocationID.x);
+    if (index >= invocations) return;
+    int block = index / channels;
+    int channel = index - block * channels;
+    int line = block / blocks_wide;
+    int x = (block - line * blocks_wide) * OUT_WIDE;
+    int batch = line / blocks_high;
+    int y = (line - batch * blocks_high) * OUT_HIGH;
+
+    vec4 factors[TAPS_HIGH * TAPS_WIDE];
+    [[unroll]] for (int t = 0; t < TAPS_HIGH * TAPS_WIDE; ++t) factors[t] = VECTOR(weights, t * channels + channel);
+    vec4 sums[OUT_HIGH * OUT_WIDE];
+    vec4 start = vec4(0.0);
+    if (HAS_BIAS != 0) start = VECTOR(biases, channel);
+    [[unroll]] for (int o = 0; o < OUT_HIGH * OUT_WIDE; ++o) sums[o] = start;
+
+    int top = y * STRIDE_HIGH + first_high;
+    int left = x * STRIDE_WIDE + first_wide;
+    int origin = input_offset + channel + batch * height * width * input_pitch;
+    [[unroll]] for (int i = 0; i < IN_HIGH; ++i) {
+        bool line_inside = uint(top + i) < uint(height);
+        [[unroll]] for (int j = 0; j < IN_WIDE; ++j) {
+            bool inside = line_inside && uint(left + j) < uint(width);
+            vec4 value = VECTOR(activations, inside ? origin + ((top + i) * width + left + j) * input_pitch : 0);
+            value = inside ? value : vec4(0.0);
+            [[unroll]] for (int o = 0; o < OUT_HIGH; ++o)
+                [[unroll]] for (int p = 0; p < OUT_WIDE; ++p) {
+                    int tap_y = tap_of(i, o, STRIDE_HIGH, DILATION_HIGH, TAPS_HIGH);
+                    int tap_x = tap_of(j, p, STRIDE_WIDE, DILATION_WIDE, TAPS_WIDE);
+                    if (tap_y >= 0 && tap_x >= 0) sums[o * OUT_WIDE + p] += value * factors[tap_y * TAPS_WIDE + tap_x];
+                }
+        }
+    }
+
+    [[unroll]] for (int o = 0; o < OUT_HIGH; ++o)
+        [[unroll]] for (int p = 0; p < OUT_WIDE; ++p)
+            if (y + o < out_height && x + p < out_width) {
+                int pixel = (batch * out_height + y + o) * out_width + x + p;
+                vec4 value = before_residual(sums[o * OUT_WIDE + p]);
+                if (HAS_RESIDUAL != 0) value += VECTOR(residuals, residual_offset + pixel * residual_pitch + channel);
+                results[out_offset + pixel * out_pitch + channel] = after_residual(value);
+            }
+}

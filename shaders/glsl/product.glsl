@@ -1,0 +1,65 @@
+// What the kernels for implicit GEMM share: rows are output pixels (or rows of a matrix), columns are output channels in
+// vec4s, and the inner dimension runs over the filter's taps and the input's channels. All offsets and strides count vec4s.
+// The fields are those of Product in runtimes/vulkan/product.py.
+#include "epilogue.glsl"
+#include "vectors.glsl"
+
+layout(constant_id = 8) const int SPATIAL = 0;    // rows are pixels of a (batch, height, width) grid, else they are one run
+layout(constant_id = 9) const int PADDED = 0;     // taps may fall outside of the input
+layout(constant_id = 10) const int INNER_TAIL = 0; // channels of the last vec4 of the inner dimension, 0 if it is full
+layout(constant_id = 11) const int GROUPED = 0;   // a column reads only the channels of its group
+
+READS_VECTORS(0, activations)
+READS_VECTORS(1, weights)
+READS_VECTORS(2, biases)
+READS_VECTORS(3, residuals)
+layout(set = 0, binding = 4, std430) writeonly buffer Results { vec4 results[]; };
+
+layout(push_constant) uniform Product {
+    int rows, inner, columns; // inner: vec4s of one tap's channels, of one group
+    int input_offset, input_pitch, input_batch;
+    int height, width, out_height, out_width;
+    int taps_high, taps_wide, stride_high, stride_wide, first_high, first_wide, dilation_high, dilation_wide;
+    int weight_offset, weight_pitch, weight_batch;
+    int out_offset, out_pitch, out_row, out_batch;
+    int residual_offset, residual_pitch, residual_row, residual_batch;
+    int group_columns;
+};
+
+struct Pixel {
+    int batch, y, x;
+};
+
+Pixel pixel_of(int row) {
+    int line = row / out_width;
+    int batch = line / out_height;
+    return Pixel(batch, line - batch * out_height, row - line * out_width);
+}
+
+Pixel next_pixel(Pixel pixel) {
+    bool wraps = pixel.x + 1 == out_width;
+    bool turns = wraps && pixel.y + 1 == out_height;
+    return Pixel(pixel.batch + int(turns), turns ? 0 : pixel.y + int(wraps), wraps ? 0 : pixel.x + 1);
+}
+
+// The first `count` components; the others, which may hold anything, become 0.
+vec4 head(vec4 value, int count) { return mix(vec4(0.0), value, lessThan(ivec4(0, 1, 2, 3), ivec4(count))); }
+
+// Where row `row` (at `pixel`, if SPATIAL) of batch `batch` is in the result and in the residual, without the column.
+int result_index(int batch, int row, Pixel pixel) {
+    return SPATIAL != 0 ? out_offset + pixel.batch * out_batch + pixel.y * out_row + pixel.x * out_pitch
+                        : out_offset + batch * out_batch + row * out_pitch;
+}
+
+int residual_index(int batch, int row, Pixel pixel) {
+    return SPATIAL != 0 ? residual_offset + pixel.batch * residual_batch + pixel.y * residual_row + pixel.x * residual_pitch
+                        : residual_offset + batch * residual_batch + row * residual_pitch;
+}
+
+void store_result(int result, int residual, int column, vec4 sum) {
+    vec4 value = sum;
+    if (HAS_BIAS != 0) value += VECTOR(biases, column);
+    value = before_residual(value);
+    if (HAS_RESIDUAL != 0) value += VECTOR(residuals, residual + column);
+    results[result + column] = after_residual(value);
+}
