@@ -21,6 +21,7 @@ from mobopt.runtimes.vulkan.tensor import ELEMENT_BYTES, DeviceTensor, Storage, 
 
 _LOGGER = logging.getLogger("mobopt.vulkan")
 _CHUNK_BYTES = 1 << 30
+_CACHE_LINE = 128
 _DEVICE_LOCAL, _HOST_VISIBLE, _HOST_COHERENT, _HOST_CACHED = 1, 2, 4, 8
 
 
@@ -57,6 +58,11 @@ class Place:
     offset: int
     nbytes: int
     """At least one vec4, whole vec4s."""
+
+
+def placement_alignment(device: Device) -> int:
+    """Bytes that the place of every storage is a multiple of: what bindings need, and whole cache lines."""
+    return max(device.info.limits.binding_alignment, _CACHE_LINE)
 
 
 def storage_bytes(storage: Storage) -> int:
@@ -158,23 +164,39 @@ class ConstantPool:
     def acquire(self, storages_wanted: Iterable[Storage]) -> Mapping[Storage, Place]:
         """Where constants lie; those that aren't there yet are uploaded. Give them back with :meth:`release`."""
         wanted = list(dict.fromkeys(storages_wanted))
+        held: set[_Block] = set()
         with self._device.lock:
-            for group in _groups([storage for storage in wanted if storage not in self._blocks], self._chunk_bytes()):
-                block = self._upload(group)
-                self._blocks.update(dict.fromkeys(group, block))
-            for block in {self._blocks[storage] for storage in wanted}:
-                block.users += 1
+            try:
+                for storage in wanted:
+                    self._hold(self._blocks.get(storage), held)
+                for group in _groups([one for one in wanted if one not in self._blocks], self._chunk_bytes()):
+                    block = self._upload(group)
+                    self._blocks.update(dict.fromkeys(group, block))
+                    self._hold(block, held)
+            except BaseException:
+                self._drop(held)
+                raise
             return {storage: self._blocks[storage].places[storage] for storage in wanted}
 
     def release(self, storages_held: Iterable[Storage]) -> None:
         """Undo one :meth:`acquire`."""
         with self._device.lock:
-            for block in {self._blocks[storage] for storage in storages_held}:
-                block.users -= 1
-                if block.users == 0:
-                    block.scope.close()
-                    for storage in block.places:
-                        del self._blocks[storage]
+            self._drop({self._blocks[storage] for storage in storages_held})
+
+    def _hold(self, block: _Block | None, held: set[_Block]) -> None:
+        """Count one more user of a block, unless ``held`` has it."""
+        if block is not None and block not in held:
+            block.users += 1
+            held.add(block)
+
+    def _drop(self, blocks: Iterable[_Block]) -> None:
+        """Count one user fewer of each block, and free those that nobody uses."""
+        for block in blocks:
+            block.users -= 1
+            if block.users == 0:
+                block.scope.close()
+                for storage in block.places:
+                    del self._blocks[storage]
 
     def _chunk_bytes(self) -> int:
         return min(_CHUNK_BYTES, self._device.info.limits.max_memory_allocation_size)
@@ -182,7 +204,7 @@ class ConstantPool:
     def _upload(self, group: Sequence[Storage]) -> _Block:
         scope = self._device.scope()
         try:
-            offsets, nbytes = _lay_out(group, self._device.info.limits.binding_alignment)
+            offsets, nbytes = _lay_out(group, placement_alignment(self._device))
             unified = self._device.info.has_unified_memory
             buffer = allocate_buffer(self._device, scope, nbytes, MemoryUse.UPLOAD if unified else MemoryUse.DEVICE)
             places = {
@@ -310,7 +332,7 @@ class MemoryLayout:
         self, scope: ResourceScope, group: Sequence[Storage], lives: Mapping[Storage, Life], use: MemoryUse
     ) -> int:
         limits = self._device.info.limits
-        alignment = limits.binding_alignment
+        alignment = placement_alignment(self._device)
         largest = max((storage_bytes(storage) for storage in group), default=0)
         allowed = min(max(_CHUNK_BYTES, largest + alignment), limits.max_memory_allocation_size)
         chunk = allowed // alignment * alignment
@@ -324,7 +346,7 @@ class MemoryLayout:
     def _place_io(self, scope: ResourceScope, group: Sequence[Storage], use: MemoryUse) -> int:
         if not group:
             return 0
-        offsets, nbytes = _lay_out(group, self._device.info.limits.binding_alignment)
+        offsets, nbytes = _lay_out(group, placement_alignment(self._device))
         buffer = allocate_buffer(self._device, scope, nbytes, use)
         for storage, offset in zip(group, offsets, strict=True):
             self.places[storage] = Place(buffer, offset, storage_bytes(storage))

@@ -83,11 +83,16 @@ class PipelineStore:
         """
         wanted = list(dict.fromkeys(keys))
         with self._device.lock:
-            missing = [key for key in wanted if key not in self._pipelines]
-            if missing:
-                self._create(missing)
+            # Held first: the garbage collector may close another executable at any point from here on.
             for key in wanted:
                 self._users[key] = self._users.get(key, 0) + 1
+            try:
+                missing = [key for key in wanted if key not in self._pipelines]
+                if missing:
+                    self._create(missing)
+            except BaseException:
+                self.release(wanted)
+                raise
             return {key: self._pipelines[key][1] for key in wanted}
 
     def release(self, keys: Iterable[PipelineKey]) -> None:
@@ -97,7 +102,8 @@ class PipelineStore:
                 self._users[key] -= 1
                 if self._users[key] == 0:
                     del self._users[key]
-                    self._pipelines.pop(key)[0].close()
+                    if key in self._pipelines:
+                        self._pipelines.pop(key)[0].close()
 
     def layout(self, key: LayoutKey) -> PipelineLayout:
         """The layout of a key; made once, kept as long as the device."""
@@ -133,11 +139,6 @@ class PipelineStore:
                     scope.adopt("Pipeline", handle)
                     self._pipelines[key] = scope, handle
             vk.check(result, f"compile {len(keys)} compute pipelines ({', '.join(sorted(modules))})")
-        except BaseException:
-            for key in keys:
-                if key in self._pipelines:
-                    self._pipelines.pop(key)[0].close()
-            raise
         finally:
             modules_scope.close()
         self._changed = True

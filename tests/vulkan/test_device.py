@@ -7,10 +7,14 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 from mobopt.errors import DeviceError
 from mobopt.runtimes.vulkan import device as device_module
 from mobopt.runtimes.vulkan.device import list_devices, open_device
+from mobopt.runtimes.vulkan.executable import Executable
+from mobopt.runtimes.vulkan.stream import Binding, Copy, Stream, bind
+from mobopt.runtimes.vulkan.tensor import DeviceTensor, Storage, StorageKind
 
 pytestmark = pytest.mark.usefixtures("device")
 
@@ -25,6 +29,9 @@ def _run(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
 _LIST = """
 from mobopt.errors import DeviceError
 from mobopt.runtimes.vulkan.device import list_devices, open_device
+from mobopt.runtimes.vulkan.executable import Executable
+from mobopt.runtimes.vulkan.stream import Binding, Copy, Stream, bind
+from mobopt.runtimes.vulkan.tensor import DeviceTensor, Storage, StorageKind
 try:
     {call}
 except DeviceError as error:
@@ -75,6 +82,23 @@ def test_a_cpu_device_is_a_warning(caplog, monkeypatch):
     assert "computes on the CPU" in caplog.text
     opened.close()
     opened.close()
+
+
+def test_closing_a_device_leaves_no_object(device, monkeypatch):
+    monkeypatch.setattr(device_module, "_devices", {})
+    own = open_device("llvmpipe", validation=True)
+    x, y = (
+        DeviceTensor(Storage(16, kind), torch.float32, (4,), (1,)) for kind in (StorageKind.INPUT, StorageKind.OUTPUT)
+    )
+    constant = Storage(16, StorageKind.CONSTANT, torch.arange(4.0))
+    stream = Stream([Copy(Binding(constant, 0, 16), bind(y, writes=True))], [x], [y])
+    executable = Executable(own, stream)
+    assert executable.run([torch.zeros(4)])[0].tolist() == [0, 1, 2, 3]
+    assert own.live_objects.total() > 0
+    own.close()
+    assert own.live_objects.total() == 0
+    with pytest.raises(DeviceError, match="closed"):
+        executable.run([torch.zeros(4)])
 
 
 def test_no_loader_is_one_clear_error(tmp_path: Path):
