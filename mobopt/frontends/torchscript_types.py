@@ -71,7 +71,7 @@ def convert_type(kind: Any) -> Type:
 
 def _convert_tuple(kind: Any) -> TupleType:
     elements = tuple(convert_type(item) for item in kind.elements())
-    match = re.fullmatch(r"NamedTuple\((.*)\)", str(kind))
+    match = re.fullmatch(r"NamedTuple\((.*)\)", kind.str())
     if match is None:
         return TupleType(elements)
     fields = tuple(part.partition(" : ")[0].strip() for part in _top_level_items(match.group(1)))
