@@ -47,8 +47,9 @@ def check_product(
     **kwargs: Any,
 ) -> None:
     """Compare with torch; ``expected`` is what torch makes of the operator and the epilogue, by default the operator alone."""
+    given = len(args)
     args = with_defaults(op, args, kwargs)  # torch's own entry point takes no number for a list of numbers
-    plain = torch_operator(op)(*args)
+    plain = torch_operator(op)(*args[:given], **kwargs)
     call = constant_call(op, args, constants, plain)
     inputs = [
         (ref, value)

@@ -16,7 +16,7 @@ from mobopt.runtimes.vulkan.plan import Plan
 from mobopt.runtimes.vulkan.pointwise_program import Opcode
 from mobopt.runtimes.vulkan.product import Product, ProductOperands, append_product
 from mobopt.runtimes.vulkan.registry import lower, lowers
-from mobopt.runtimes.vulkan.tensor import ELEMENT_BYTES, DeviceTensor, aligned_channels
+from mobopt.runtimes.vulkan.tensor import ELEMENT_BYTES, DeviceTensor, aligned_channels, contiguous_strides
 from mobopt.runtimes.vulkan.weight_packing import bias_vector, matrix_weights
 
 
@@ -65,7 +65,7 @@ def added_product(plan: Plan, call: Call) -> DeviceTensor:
     epilogue = epilogue_of(call)
     if alpha == 1 and addend.constant is not None and _is_row(addend, call.output.sizes):
         residual = None if epilogue.residual is None else plan.tensor(epilogue.residual)
-        bias = bias_vector(plan, addend.constant.expand(call.output.sizes[-1]), beta) if beta else None
+        bias = bias_vector(plan, addend.constant.reshape(-1).expand(call.output.sizes[-1]), beta) if beta else None
         return _matmul(plan, left, right, call.output.sizes, epilogue, bias, residual)
     assert epilogue.residual is None
     before = Activation() if alpha == 1 else Activation(Opcode.MUL, alpha)
@@ -122,7 +122,6 @@ def _matmul(
     residual: DeviceTensor | None,
 ) -> DeviceTensor:
     """``torch.matmul`` with an epilogue; ``residual`` has the result's sizes."""
-    result = _empty(plan, sizes)
     a = plan.tensor(left)
     a = a.view((1, *a.sizes), (0, *a.strides)) if a.rank == 1 else a
     rows, columns = a.sizes[-2], right.sizes[-1] if right.rank > 1 else 1
@@ -135,9 +134,24 @@ def _matmul(
         tensor = plan.tensor(right)
         a = _batches(plan, expanded(a, (*batch, rows, a.sizes[-1])), len(batch))
         b = _batches(plan, expanded(tensor, (*batch, *tensor.sizes[-2:])), len(batch))
-    shape = (math.prod(batch), rows, columns)
-    _append(plan, a, b, _view(result, shape), epilogue, bias, _residual(plan, residual, batch, rows, columns))
-    return result
+    whole = (*sizes, 1) if right.rank == 1 else tuple(sizes)
+    result = plan.empty(whole, strides=_row_strides(whole))
+    pitch = aligned_channels(columns)
+    target = result.view((math.prod(batch), rows, columns), (rows * pitch, pitch, 1))
+    if residual is not None:
+        residual = _batches(plan, _with_dropped(residual, left.rank, right.rank), len(batch))
+    _append(plan, a, b, target, epilogue, bias, residual)
+    return result if right.rank > 1 else result.view(sizes, result.strides[:-1])
+
+
+def _with_dropped(tensor: DeviceTensor, left_rank: int, right_rank: int) -> DeviceTensor:
+    """A tensor of a product's sizes with the dimensions that vectors as operands drop, of size 1."""
+    sizes, steps = tensor.sizes, tensor.strides
+    if right_rank == 1:
+        sizes, steps = (*sizes, 1), (*steps, 1)
+    if left_rank == 1:
+        sizes, steps = (*sizes[:-1], 1, sizes[-1]), (*steps[:-1], 0, steps[-1])
+    return tensor.view(sizes, steps)
 
 
 def _layer(plan: Plan, call: Call, source: TensorRef, matrix: TensorRef, bias: TensorRef | None) -> DeviceTensor:
@@ -164,18 +178,6 @@ def _right(plan: Plan, matrix: TensorRef) -> DeviceTensor:
     return _batches(plan, tensor.view((inner, columns), steps), 0)
 
 
-def _residual(
-    plan: Plan, tensor: DeviceTensor | None, batch: Sequence[int], rows: int, columns: int
-) -> DeviceTensor | None:
-    """A tensor of the result's sizes as batches of rows."""
-    if tensor is None:
-        return None
-    if tensor.rank == len(batch) + 2 or (not batch and tensor.rank > 1 and tensor.sizes[-1] == columns):
-        return _batches(plan, tensor, len(batch))
-    steps = (tensor.strides[-1], 1) if columns == 1 else (0, tensor.strides[-1])
-    return _batches(plan, tensor.view((*batch, rows, columns), (*tensor.strides[: len(batch)], *steps)), len(batch))
-
-
 def _batches(plan: Plan, tensor: DeviceTensor, batch_rank: int) -> DeviceTensor:
     """A tensor, or a copy of it, as (batch, rows, columns) with dense rows that start on vec4s.
 
@@ -189,6 +191,9 @@ def _batches(plan: Plan, tensor: DeviceTensor, batch_rank: int) -> DeviceTensor:
 
 
 def _batched_view(tensor: DeviceTensor, batch_rank: int) -> DeviceTensor | None:
+    if tensor.numel == 0:
+        sizes = (math.prod(tensor.sizes[:batch_rank]), math.prod(tensor.sizes[batch_rank:-1]), tensor.sizes[-1])
+        return tensor.view(sizes, (0, 0, 1), 0)
     batch = merged(tensor.sizes[:batch_rank], [tensor.strides[:batch_rank]], order_by=None)
     rows = merged(tensor.sizes[batch_rank:-1], [tensor.strides[batch_rank:-1]], order_by=None)
     if batch.rank > 1 or rows.rank > 1:
@@ -200,12 +205,6 @@ def _batched_view(tensor: DeviceTensor, batch_rank: int) -> DeviceTensor | None:
     if not dense or not aligned:
         return None
     return tensor.view((batch.sizes[0], rows.sizes[0], columns), (*steps, 1))
-
-
-def _view(result: DeviceTensor, shape: tuple[int, int, int]) -> DeviceTensor:
-    """A new result as (batch, rows, columns)."""
-    pitch = aligned_channels(shape[2]) if len(result.sizes) else 4
-    return result.view(shape, (shape[1] * pitch, pitch, 1))
 
 
 def _append(
@@ -243,18 +242,6 @@ def _append(
     append_product(plan, numbers, operands, epilogue, batches=batches, inner_tail=inner % 4)
 
 
-def _empty(plan: Plan, sizes: Sequence[int]) -> DeviceTensor:
-    """A result whose rows are dense and start on a vec4."""
-    return plan.empty(sizes, strides=_row_strides(sizes))
-
-
 def _row_strides(sizes: Sequence[int]) -> tuple[int, ...]:
     """Row-major strides with rows of whole vec4s."""
-    strides = [1]
-    step = aligned_channels(sizes[-1]) if sizes else 1
-    for size in reversed(sizes[1:-1] if len(sizes) > 1 else ()):
-        strides.append(step)
-        step *= size
-    if len(sizes) > 1:
-        strides.append(step)
-    return tuple(reversed(strides)) if sizes else ()
+    return contiguous_strides((*sizes[:-1], aligned_channels(sizes[-1])))
