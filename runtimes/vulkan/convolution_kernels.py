@@ -77,7 +77,7 @@ def append_transposed_phases(
     epilogue: Epilogue,
     residual: DeviceTensor | None,
 ) -> None:
-    """A transposed convolution as an ordinary one of stride 1 for each residue of a result's place modulo the stride."""
+    """A transposed convolution: an ordinary one of stride 1 for each residue of a result's place modulo the stride."""
     weight = convolution.weight.constant
     assert weight is not None
     source = _vectors(plan, source)

@@ -106,7 +106,7 @@ _ACTIVATIONS: dict[str, Callable[[Call], Activation]] = {
 
 
 def activation_of(call: Call) -> Activation | None:
-    """The activation that a pointwise call (in place or not) applies to its first argument, None if it is no such call."""
+    """The activation that a pointwise call (in place or not) applies to its first argument; None if it is another."""
     namespace, _, rest = call.op.partition("::")
     name, _, overload = rest.partition(".")
     make = _ACTIVATIONS.get(name.removesuffix("_"))

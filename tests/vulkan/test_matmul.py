@@ -27,9 +27,7 @@ def test_linear(any_device, family, sizes, has_bias, constant):  # noqa: F811
 def test_linear_of_strided_input(device):
     weight, bias = torch.randn(12, 8), torch.randn(12)
     for source in (torch.randn(8, 5).t(), torch.randn(5, 2, 8)[:, 1], torch.randn(5, 13)[:, 4:12]):
-        check_product(
-            device, "aten::linear", source, weight, bias, constants=(1, 2), device_layout=False
-        )
+        check_product(device, "aten::linear", source, weight, bias, constants=(1, 2), device_layout=False)
 
 
 @pytest.mark.parametrize("rows, inner, columns", [(1, 1, 1), (5, 7, 3), (33, 130, 65), (128, 64, 96), (2, 1000, 4)])
