@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 import torch
+from harness import assert_close, make_call, run_calls, torch_operator, with_defaults
 
 from mobopt.runtimes.call import Call, TensorRef
 from mobopt.runtimes.vulkan import product_kernels
 from mobopt.runtimes.vulkan.device import Device
 from mobopt.runtimes.vulkan.epilogue import CallWithEpilogue, Epilogue
 from mobopt.runtimes.vulkan.lowerings import convolution, matmul, pointwise  # noqa: F401
-from harness import assert_close, make_call, run_calls, torch_operator, with_defaults
 
 FAMILIES = ["tiles", "shared"]
 
@@ -46,7 +46,7 @@ def check_product(
     residual: torch.Tensor | None = None,
     **kwargs: Any,
 ) -> None:
-    """Compare with torch; ``expected`` is what torch makes of the operator and the epilogue, by default the operator alone."""
+    """Compare with torch; ``expected`` is what torch makes of operator and epilogue, by default of the operator."""
     given = len(args)
     args = with_defaults(op, args, kwargs)  # torch's own entry point takes no number for a list of numbers
     plain = torch_operator(op)(*args[:given], **kwargs)

@@ -167,7 +167,7 @@ def _layer(plan: Plan, call: Call, source: TensorRef, matrix: TensorRef, bias: T
 
 
 def _right(plan: Plan, matrix: TensorRef) -> DeviceTensor:
-    """The right operand (inner, columns), (1, ..., inner, columns), or a vector, as one batch of rows of whole vec4s."""
+    """The right operand, (inner, columns), (1, ..., inner, columns) or a vector, as one batch of whole vec4s."""
     inner, columns = (*matrix.sizes, 1)[:2] if matrix.rank == 1 else matrix.sizes[-2:]
     if matrix.constant is not None:
         constant = matrix.constant
