@@ -1,1 +1,84 @@
-"""Make PyTorch models ready for mobile GPUs, and run them on any Vulkan device."""
+"""Make PyTorch models ready for mobile GPUs, and run them on any Vulkan device.
+
+Public names are imported when they are first used, so that ``import mobopt`` costs nothing.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "optimize_for_mobile": "mobopt.optimizer",
+    "generate_mobile_module_lints": "mobopt.lints",
+    "LintCode": "mobopt.lints",
+    "MobileOptimizerType": "mobopt.options",
+    "MobileModule": "mobopt.module",
+    "load": "mobopt.module",
+    "export_opnames": "mobopt.tools.operator_names",
+    **dict.fromkeys(
+        (
+            "ArgumentTypeError",
+            "BundleError",
+            "DeviceError",
+            "GraphError",
+            "InputError",
+            "MissingMethodError",
+            "MoboptError",
+            "PassError",
+            "UnsupportedError",
+        ),
+        "mobopt.errors",
+    ),
+}
+
+__all__ = [
+    "ArgumentTypeError",
+    "BundleError",
+    "DeviceError",
+    "GraphError",
+    "InputError",
+    "LintCode",
+    "MissingMethodError",
+    "MobileModule",
+    "MobileOptimizerType",
+    "MoboptError",
+    "PassError",
+    "UnsupportedError",
+    "export_opnames",
+    "generate_mobile_module_lints",
+    "load",
+    "optimize_for_mobile",
+]
+
+if TYPE_CHECKING:
+    from mobopt.errors import (
+        ArgumentTypeError,
+        BundleError,
+        DeviceError,
+        GraphError,
+        InputError,
+        MissingMethodError,
+        MoboptError,
+        PassError,
+        UnsupportedError,
+    )
+    from mobopt.lints import LintCode, generate_mobile_module_lints
+    from mobopt.module import MobileModule, load
+    from mobopt.optimizer import optimize_for_mobile
+    from mobopt.options import MobileOptimizerType
+    from mobopt.tools.operator_names import export_opnames
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'mobopt' has no attribute {name!r}")
+    value = getattr(importlib.import_module(_HOMES[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

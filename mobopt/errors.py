@@ -33,3 +33,11 @@ class InputError(MoboptError, ValueError):
 
 class DeviceError(MoboptError):
     """No Vulkan loader, no usable device, an unknown device, or a device that failed or ran out of memory."""
+
+
+class ArgumentTypeError(MoboptError, TypeError):
+    """An argument has a type that can't be used; where torch raises TypeError, so does mobopt."""
+
+
+class MissingMethodError(MoboptError, AttributeError):
+    """A method to preserve doesn't exist; where torch raises AttributeError, so does mobopt."""

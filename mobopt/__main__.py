@@ -1,0 +1,5 @@
+"""``python -m mobopt``."""
+
+from mobopt.commands import main
+
+main()

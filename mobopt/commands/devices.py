@@ -1,0 +1,34 @@
+"""``mobopt devices``: the Vulkan devices of this machine."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import click
+
+from mobopt.commands.terminal import print_json, print_table, size_text
+
+
+@click.command()
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, with limits and features.")
+def devices(as_json: bool) -> None:
+    """List Vulkan devices, the best first."""
+    from mobopt.runtimes.vulkan.device import list_devices
+
+    found = list_devices()
+    if as_json:
+        print_json([dataclasses.asdict(info) | {"features": sorted(info.features)} for info in found])
+        return
+    rows = [
+        (
+            info.index,
+            info.name,
+            info.kind,
+            info.driver,
+            ".".join(map(str, info.api_version)),
+            size_text(info.memory_bytes),
+            " ".join(feature for feature in ("float16", "int8", "timestamps") if feature in info.features),
+        )
+        for info in found
+    ]
+    print_table("", ("#", "name", "kind", "driver", "Vulkan", "memory>", "has"), rows)

@@ -1,0 +1,29 @@
+"""``mobopt opnames``: the operators that a bundle asks of a runtime."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from mobopt.commands.terminal import print_json, progress
+
+
+@click.command()
+@click.argument("bundle", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.option("--yaml", "as_yaml", is_flag=True, help="Print the YAML that PyTorch's selective build takes.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def opnames(bundle: Path, as_yaml: bool, as_json: bool) -> None:
+    """List the operators of BUNDLE, sorted, each once."""
+    if as_yaml and as_json:
+        raise click.UsageError("give --yaml or --json, not both")
+    with progress(f"reading {bundle.name}"):
+        from mobopt.tools.operator_names import export_opnames, selective_build_yaml
+
+        names = export_opnames(bundle)
+    if as_json:
+        print_json(names)
+    elif as_yaml:
+        click.echo(selective_build_yaml(names), nl=False)
+    else:
+        click.echo("\n".join(names))

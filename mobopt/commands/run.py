@@ -1,0 +1,147 @@
+"""``mobopt run``: run a bundle on a Vulkan device."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from mobopt.commands.terminal import print_json, print_table, progress, size_text
+from mobopt.errors import InputError
+
+if TYPE_CHECKING:
+    import torch
+
+    from mobopt.tools.execution import Execution, Fallback
+
+
+@click.command()
+@click.argument("bundle", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.option("--input", "inputs", multiple=True, type=click.Path(path_type=Path), help="A .npy file; once per input.")
+@click.option("--random", "shapes", multiple=True, metavar="SHAPE", help="1,3,224,224 or 1,16:int64; once per input.")
+@click.option("--method", default="forward", show_default=True, help="Method to run.")
+@click.option("--device", help="Number or part of the name of a device (see `mobopt devices`), or cpu.")
+@click.option("--repeat", default=1, show_default=True, type=click.IntRange(min=1), help="Number of timed calls.")
+@click.option(
+    "--fallback",
+    default="cpu",
+    show_default=True,
+    type=click.Choice(["cpu", "error"]),
+    help="What happens to operators without a GPU kernel.",
+)
+@click.option("--output", type=click.Path(path_type=Path), help="Write the result as .npy (several: NAME_0.npy, ...).")
+@click.option("--profile", type=click.Path(path_type=Path), help="Write each dispatch's time as a Chrome trace.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def run(
+    bundle: Path,
+    inputs: tuple[Path, ...],
+    shapes: tuple[str, ...],
+    method: str,
+    device: str | None,
+    repeat: int,
+    fallback: Fallback,
+    output: Path | None,
+    profile: Path | None,
+    as_json: bool,
+) -> None:
+    """Run BUNDLE (.ptl or .pt), by default on the best Vulkan device."""
+    if inputs and shapes:
+        raise InputError("give --input or --random, not both")
+    for path in (output, profile):
+        if path is not None:
+            from mobopt.tools.files import check_writable
+
+            check_writable(path)
+    with progress(f"reading {bundle.name}") as show:
+        from mobopt.tools.execution import run_bundle
+        from mobopt.tools.inputs import random_inputs, read_inputs
+
+        tensors = read_inputs(inputs) if inputs else random_inputs(shapes)
+        show(f"running {bundle.name}")
+        execution = run_bundle(
+            bundle,
+            tensors,
+            device=device,
+            method=method,
+            repeat=repeat,
+            fallback=fallback,
+            profile=profile is not None,
+        )
+    written = _write_outputs(execution.outputs, output) if output else []
+    if profile:
+        _write_profile(execution, profile, bundle)
+        written.append(profile)
+    if as_json:
+        print_json(_data(execution, written))
+    else:
+        _print(execution, written)
+
+
+def _write_outputs(outputs: list[torch.Tensor], path: Path) -> list[Path]:
+    import numpy
+
+    from mobopt.tools.files import whole_file
+
+    if not outputs:
+        raise InputError(f"the result has no tensor, so there is nothing to write to {path}; leave out --output")
+    several = len(outputs) > 1
+    paths = [path.with_name(f"{path.stem}_{number}{path.suffix}") if several else path for number in range(len(outputs))]
+    for target, tensor in zip(paths, outputs, strict=True):
+        with whole_file(target) as file:
+            numpy.save(file, tensor.detach().numpy())
+    return paths
+
+
+def _write_profile(execution: Execution, path: Path, bundle: Path) -> None:
+    import json
+
+    from mobopt.tools.chrome_trace import chrome_trace
+    from mobopt.tools.files import whole_file
+
+    with whole_file(path) as file:
+        file.write(json.dumps(chrome_trace(execution.times, execution.device, bundle.name)).encode())
+
+
+def _data(execution: Execution, written: list[Path]) -> dict[str, Any]:
+    report = execution.report
+    data: dict[str, Any] = {
+        "device": execution.device,
+        "preparation_ms": execution.preparation_seconds * 1000,
+        "call_ms": [seconds * 1000 for seconds in execution.seconds],
+        "outputs": [{"dtype": _dtype(tensor), "shape": list(tensor.shape)} for tensor in execution.outputs],
+        "written": [str(path) for path in written],
+    }
+    if report is not None:
+        data["dispatches"] = report.dispatches
+        data["fallbacks"] = [str(fallback) for fallback in report.fallbacks]
+        if report.memory is not None:
+            data["peak_bytes"] = report.memory.peak_bytes
+            data["lower_bound_bytes"] = report.memory.lower_bound_bytes
+    return data
+
+
+def _print(execution: Execution, written: list[Path]) -> None:
+    report, calls = execution.report, execution.seconds
+    rows: list[tuple[str, str]] = [("device", execution.device)]
+    if report is not None:
+        rows.append(("prepared in", f"{execution.preparation_seconds * 1000:.0f} ms"))
+        rows.append(("plan", f"{report.dispatches} dispatches, {len(report.fallbacks)} operators on the CPU"))
+        if report.memory is not None:
+            memory = report.memory
+            bound = f"lower bound {size_text(memory.lower_bound_bytes)}"
+            rows.append(("peak memory", f"{size_text(memory.peak_bytes)} ({bound})"))
+    spread = f" (best {min(calls) * 1000:.2f}, of {len(calls)})" if len(calls) > 1 else ""
+    rows.append(("call", f"{execution.median_seconds * 1000:.2f} ms{spread}"))
+    for number, tensor in enumerate(execution.outputs):
+        rows.append((f"output {number}", f"{_dtype(tensor)} {list(tensor.shape)}{_range(tensor)}"))
+    rows += [("written", str(path)) for path in written]
+    print_table("", ("", ""), rows)
+
+
+def _dtype(tensor: torch.Tensor) -> str:
+    return str(tensor.dtype).removeprefix("torch.")
+
+
+def _range(tensor: torch.Tensor) -> str:
+    return f" in {tensor.min().item():.5g} .. {tensor.max().item():.5g}" if tensor.numel() else ""

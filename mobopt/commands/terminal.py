@@ -1,0 +1,58 @@
+"""How commands show things: tables, sizes, progress, JSON."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import click
+
+ShowStep = Callable[[str], None]
+
+
+@contextmanager
+def progress(first: str) -> Iterator[ShowStep]:
+    """Show what is being done, on stderr if that is a terminal.
+
+    Yields:
+        A function that names the next step.
+    """
+    from rich.console import Console
+
+    with Console(stderr=True).status(first) as status:
+        yield status.update
+
+
+def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    """Print a table; columns whose name ends in ``>`` are set to the right."""
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.table import Table
+
+    table = Table(title=title or None, title_justify="left", title_style="bold", box=None, pad_edge=False)
+    for column in columns:
+        table.add_column(column.rstrip(">"), justify="right" if column.endswith(">") else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*(escape(str(cell)) for cell in row))
+    console = Console()
+    # A pipe has no width; lines are not to be broken there.
+    (console if console.is_terminal else Console(width=200)).print(table)
+
+
+def print_json(data: Any) -> None:
+    """Print data as JSON."""
+    click.echo(json.dumps(data, indent=2, default=str))
+
+
+def size_text(count: int) -> str:
+    """A number of bytes for a reader: ``13.9 MB``."""
+    if count < 1000:
+        return f"{count} bytes"
+    value = float(count)
+    for unit in ("kB", "MB"):
+        value /= 1000
+        if value < 1000:
+            return f"{value:.1f} {unit}"
+    return f"{value / 1000:.1f} GB"

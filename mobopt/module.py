@@ -1,0 +1,246 @@
+"""What ``optimize_for_mobile`` and ``load`` return: a ScriptModule that runs where it was made for."""
+
+from __future__ import annotations
+
+import copy
+import io
+from collections.abc import Callable, Mapping, Sequence
+from os import PathLike
+from typing import IO, TYPE_CHECKING, Any, Protocol
+
+import torch
+
+from mobopt.bundle import read_bundle, write_lite, write_torchscript
+from mobopt.errors import InputError, UnsupportedError
+from mobopt.ir import Attribute, Program
+from mobopt.stand_in import is_stock, stand_in
+
+if TYPE_CHECKING:
+    from mobopt.passes.manager import Note
+
+ExtraFiles = Mapping[str, str | bytes]
+
+
+class _Runtime(Protocol):
+    def run(self, method: str, args: Sequence[Any]) -> Any: ...
+
+
+class MobileModule(torch.jit.RecursiveScriptModule):
+    """An optimised module: callable, and saved in PyTorch Mobile's formats.
+
+    For torch it is a ScriptModule (``graph``, ``code``, ``torch.jit.save``, ``torch.jit.export_opnames`` work);
+    calls run on a Vulkan device or on the CPU. Pickle and deepcopy keep it what it is.
+    """
+
+    def __init__(self, program: Program, device: int | str | None = None, notes: Sequence[Note] = ()) -> None:
+        """Make a module of a Program.
+
+        Args:
+            program: the optimised model; must not change any more.
+            device: ``"cpu"``, or the Vulkan device to run on: a number, a part of a name, or None for the best.
+                It is opened by the first call.
+            notes: what the passes said.
+        """
+        base = stand_in(program)
+        super().__init__(base._c)
+        self.__dict__.update({name: value for name, value in base.__dict__.items() if name not in ("_c", "training")})
+        self.__dict__.update(_program=program, _device=device, _runtime=None, notes=tuple(notes))
+
+    @property
+    def program(self) -> Program:
+        """The graphs and attributes that are run and saved."""
+        program: Program = self.__dict__["_program"]
+        return program
+
+    @property
+    def device(self) -> int | str | None:
+        """Where calls run: ``"cpu"``, or a Vulkan device (None: the best)."""
+        device: int | str | None = self.__dict__["_device"]
+        return device
+
+    @property
+    def runtime(self) -> Any:
+        """What runs the calls; :class:`mobopt.runtimes.vulkan.program.VulkanProgram` unless the device is the CPU.
+
+        Raises:
+            DeviceError: there is no such device.
+        """
+        if self.__dict__["_runtime"] is None:
+            self.__dict__["_runtime"] = self._open_runtime()
+        return self.__dict__["_runtime"]
+
+    def _open_runtime(self) -> _Runtime:
+        if self.device != "cpu":
+            from mobopt.runtimes.vulkan.program import VulkanProgram
+
+            return VulkanProgram(self.program, self.device)
+        if is_stock(self.program):
+            return _TorchRuntime(self._c)
+        from mobopt.runtimes.cpu import Interpreter
+
+        return Interpreter(self.program)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run ``forward``."""
+        return self._run("forward", args, kwargs)
+
+    def _run(self, method: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        return self.runtime.run(method, bind_arguments(self.program, method, args, kwargs))
+
+    @property
+    def forward(self) -> MobileMethod:  # type: ignore[override]
+        """The method ``forward``."""
+        return self._method("forward")
+
+    def __getattr__(self, name: str) -> Any:
+        if name in self.__dict__.get("_program", Program()).methods:
+            return self._method(name)
+        return super().__getattr__(name)
+
+    def _method(self, name: str) -> MobileMethod:
+        if name not in self.program.methods:
+            raise AttributeError(f"the module has no method {name!r}; it has {', '.join(self.program.methods)}")
+        return MobileMethod(self._c._get_method(name), lambda *args, **kwargs: self._run(name, args, kwargs))
+
+    def eval(self) -> MobileModule:
+        """Nothing to do: an optimised module is in evaluation mode."""
+        return self
+
+    def train(self, mode: bool = True) -> MobileModule:
+        """Refuse training mode.
+
+        Raises:
+            UnsupportedError: ``mode`` is true.
+        """
+        if mode:
+            raise UnsupportedError("an optimised module can't be trained; train the original and optimise it again")
+        return self
+
+    def save(self, f: str | PathLike[str], _extra_files: ExtraFiles | None = None) -> None:
+        """Write a TorchScript archive (.pt) to a path; the path is untouched if that fails."""
+        write_torchscript(self.program, f, extra_files=_extra_files)
+
+    def save_to_buffer(self, _extra_files: ExtraFiles | None = None) -> bytes:
+        """The bytes of a TorchScript archive."""
+        return _to_bytes(lambda buffer: write_torchscript(self.program, buffer, extra_files=_extra_files))
+
+    def _save_for_lite_interpreter(
+        self,
+        f: str | PathLike[str],
+        _extra_files: ExtraFiles | None = None,
+        _save_mobile_debug_info: bool = False,
+        _use_flatbuffer: bool = False,
+    ) -> None:
+        """Write a lite interpreter bundle (.ptl) to a path; the path is untouched if that fails."""
+        _refuse_lite_options(_save_mobile_debug_info, _use_flatbuffer)
+        write_lite(self.program, f, extra_files=_extra_files)
+
+    def _save_to_buffer_for_lite_interpreter(
+        self,
+        _extra_files: ExtraFiles | None = None,
+        _save_mobile_debug_info: bool = False,
+        _use_flatbuffer: bool = False,
+    ) -> bytes:
+        """The bytes of a lite interpreter bundle."""
+        _refuse_lite_options(_save_mobile_debug_info, _use_flatbuffer)
+        return _to_bytes(lambda buffer: write_lite(self.program, buffer, extra_files=_extra_files))
+
+    def __copy__(self) -> MobileModule:
+        return MobileModule(self.program, self.device, self.notes)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> MobileModule:
+        program = self.program.clone()
+        program.attributes = {
+            name: Attribute(item.type, copy.deepcopy(item.value, memo), item.is_parameter, item.is_buffer)
+            for name, item in program.attributes.items()
+        }
+        return MobileModule(program, self.device, self.notes)
+
+    def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
+        return _restore, (self.save_to_buffer(), self.device)
+
+
+class MobileMethod:
+    """One method of a :class:`MobileModule`: callable, with what torch's ScriptMethod has beside (``graph``, ``code``,
+    ``schema``, ``name``)."""
+
+    def __init__(self, script_method: Any, run: Callable[..., Any]) -> None:
+        self._script_method = script_method
+        self._run = run
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the method."""
+        return self._run(*args, **kwargs)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._script_method, name)
+
+
+class _TorchRuntime:
+    """Runs a module whose every operator is torch's own."""
+
+    def __init__(self, module: Any) -> None:
+        self._module = module
+
+    def run(self, method: str, args: Sequence[Any]) -> Any:
+        """What the method returns."""
+        with torch.no_grad():
+            return self._module._get_method(method)(*args)
+
+
+def load(
+    path: str | PathLike[str] | IO[bytes],
+    device: int | str | None = None,
+) -> MobileModule:
+    """Read a bundle (.pt or .ptl), made by mobopt or by PyTorch, as a callable module.
+
+    Nothing in the file is executed by reading it.
+
+    Args:
+        path: the file, or a file object.
+        device: ``"cpu"`` for the reference interpreter, or the Vulkan device to run on: a number of
+            ``mobopt devices``, a part of a name, or None for the best one.
+
+    Raises:
+        BundleError: the file is damaged, hostile, or of a form that mobopt does not read.
+    """
+    return MobileModule(read_bundle(path), device)
+
+
+def bind_arguments(program: Program, method: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
+    """Arguments of a method in order, defaults filled in.
+
+    Raises:
+        InputError: an argument is missing, unknown or given twice.
+    """
+    names = [value.name for value in program.methods[method].inputs[1:]]
+    defaults = program.metadata.get("defaults", {}).get(method, {})
+    if len(args) > len(names):
+        raise InputError(f"{method} takes {len(names)} inputs ({', '.join(names)}), got {len(args)}")
+    given = dict(zip(names, args, strict=False))
+    for name, value in kwargs.items():
+        if name not in names or name in given:
+            what = "is given twice" if name in given else f"is unknown; its inputs are {', '.join(names)}"
+            raise InputError(f"{method}: the input {name!r} {what}")
+        given[name] = value
+    missing = [name for name in names if name not in given and name not in defaults]
+    if missing:
+        raise InputError(f"{method} takes {len(names)} inputs ({', '.join(names)}); {', '.join(missing)} missing")
+    return [given[name] if name in given else defaults[name] for name in names]
+
+
+def _restore(content: bytes, device: int | str | None) -> MobileModule:
+    return load(io.BytesIO(content), device)
+
+
+def _to_bytes(write: Callable[[IO[bytes]], None]) -> bytes:
+    buffer = io.BytesIO()
+    write(buffer)
+    return buffer.getvalue()
+
+
+def _refuse_lite_options(debug_info: bool, flatbuffer: bool) -> None:
+    if flatbuffer:
+        raise UnsupportedError("mobopt writes lite bundles as zip archives only; leave _use_flatbuffer=False")
+    if debug_info:
+        raise UnsupportedError("mobopt writes no debug records into bundles; leave _save_mobile_debug_info=False")

@@ -1,0 +1,174 @@
+"""The drop-in face: ``optimize_for_mobile`` as torch has it, on a stock torch.
+
+Argument names, defaults, the order of checks and the texts of errors are those of
+``torch.utils.mobile_optimizer`` (PyTorch 2.13).
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from mobopt.errors import ArgumentTypeError, MissingMethodError, PassError, UnsupportedError
+from mobopt.frontends.torchscript import program_from_script_module
+from mobopt.ir import Program
+from mobopt.module import MobileModule
+from mobopt.options import DEFAULT_RUNTIME, MobileOptimizerType, parse_backend, parse_blocklist, parse_runtime
+from mobopt.passes.manager import Note, PassRun, run_passes
+from mobopt.passes.pipelines import pipeline
+from mobopt.runtimes.cpu import Interpreter
+from mobopt.tools.agreement import compare
+
+__all__ = ["MobileOptimizerType", "optimize_for_mobile"]
+
+
+def optimize_for_mobile(
+    script_module: torch.jit.ScriptModule,
+    optimization_blocklist: set[Any] | None = None,
+    preserved_methods: Sequence[str | bytes] | None = None,
+    backend: str = "CPU",
+    *,
+    example_inputs: Sequence[Any] | None = None,
+    runtime: str = DEFAULT_RUNTIME,
+    explain: bool = False,
+) -> MobileModule:
+    """Optimise a scripted or traced module for PyTorch Mobile; the module itself is not changed.
+
+    Args:
+        script_module: the module; optimised as in evaluation mode.
+        optimization_blocklist: optimisations to leave out: members of :class:`MobileOptimizerType`, ours or torch's,
+            or their names. Every member is honoured on every backend.
+        preserved_methods: names of methods and attributes to keep beside ``forward``.
+        backend: ``'CPU'``, ``'Vulkan'`` or ``'Metal'``, in any case.
+        example_inputs: arguments of ``forward``; if given, the result is compared with the module on them.
+        runtime: the oldest PyTorch Mobile release that must read the result.
+        explain: print what each pass did, and what it left alone and why.
+
+    Returns:
+        The optimised module: callable (on the best Vulkan device, or on the CPU if that is the backend), and saved with
+        ``torch.jit.save`` or ``_save_for_lite_interpreter``.
+
+    Raises:
+        ArgumentTypeError: a TypeError: not a ScriptModule, an unknown backend, or a blocklist that is not a set.
+        MissingMethodError: an AttributeError: a method to preserve doesn't exist.
+        InputError: the blocklist names an unknown optimisation.
+        UnsupportedError: the module, the backend or the runtime needs what mobopt lacks.
+        PassError: the optimised module differs from the original on the example inputs.
+    """
+    check_script_module(script_module)
+    names = _names_to_preserve(script_module, preserved_methods or ())
+    optimized = optimize(
+        script_module, parse_backend(backend), parse_blocklist(optimization_blocklist), names, parse_runtime(runtime)
+    )
+    if explain:
+        sys.stdout.writelines(f"{note}\n" for note in optimized.notes)
+    if example_inputs is not None:
+        check_agreement(script_module, optimized.program, example_inputs)
+    return MobileModule(optimized.program, "cpu" if backend.lower() == "cpu" else None, optimized.notes)
+
+
+@dataclass(frozen=True)
+class Optimized:
+    """A Program before and after the passes, and what they said."""
+
+    original: Program
+    program: Program
+    runs: tuple[PassRun, ...]
+
+    @property
+    def notes(self) -> tuple[Note, ...]:
+        """What all passes said, in order."""
+        return tuple(note for run in self.runs for note in run.result.notes)
+
+
+def optimize(
+    module: torch.jit.ScriptModule,
+    backend: str,
+    blocked: Collection[MobileOptimizerType],
+    preserved: Sequence[str],
+    runtime: str = DEFAULT_RUNTIME,
+) -> Optimized:
+    """Translate a module and run a backend's passes; arguments are checked already.
+
+    Raises:
+        UnsupportedError: the module or the backend needs what mobopt lacks.
+    """
+    if backend == "metal":
+        raise UnsupportedError("backend 'metal' is not written yet; choose 'vulkan' or 'cpu'")
+    if isinstance(module, MobileModule):
+        raise UnsupportedError("the module is optimised already; optimise the module that it was made from")
+    original = program_from_script_module(module, preserved)
+    original.metadata["defaults"] = {name: _defaults(module, name) for name in original.methods}
+    program = original.clone()
+    runs = run_passes(program, pipeline(backend, blocked))
+    return Optimized(original, program, tuple(runs))
+
+
+def check_agreement(module: torch.jit.ScriptModule, program: Program, inputs: Sequence[Any]) -> float:
+    """Compare a module with its optimised Program, on the CPU.
+
+    Returns:
+        The largest difference, relative to the largest magnitude of the output.
+
+    Raises:
+        PassError: they differ by more than 1e-4 of the output's scale.
+    """
+    was_training = module.training
+    module.eval()
+    try:
+        with torch.no_grad():
+            expected = module(*inputs)
+    finally:
+        module.train(was_training)
+    agreement = compare(Interpreter(program).run("forward", list(inputs)), expected)
+    if not agreement.agrees:
+        raise PassError(
+            f"the optimised module differs from the original by {agreement.relative:.1e} of the output's scale; block "
+            f"optimisations ({', '.join(MobileOptimizerType.__members__)}) one by one to find the guilty one"
+        )
+    return agreement.relative
+
+
+def check_script_module(script_module: object) -> None:
+    """Refuse what is not a ScriptModule, in torch's words.
+
+    Raises:
+        ArgumentTypeError: it is not one.
+    """
+    if not isinstance(script_module, torch.jit.ScriptModule):
+        raise ArgumentTypeError(f"Got {type(script_module)}, but ScriptModule is expected.")
+
+
+def _names_to_preserve(module: torch.jit.ScriptModule, preserved: Iterable[str | bytes]) -> list[str]:
+    names = [str(name) for name in preserved]
+    bundled = _bundled_input_names(module, names)
+    if all(hasattr(module, name) for name in bundled):
+        names = list(dict.fromkeys([*names, *bundled]))
+    missing = [name for name in names if not hasattr(module, name)]
+    if missing:
+        raise MissingMethodError(
+            f"The following methods to preserve do not exist in script_module: {', '.join(missing)}"
+        )
+    return names
+
+
+def _bundled_input_names(module: torch.jit.ScriptModule, preserved: Collection[str]) -> list[str]:
+    """What ``torch.utils.bundled_inputs`` has added to a module."""
+    names: list[str] = []
+    if hasattr(module, "get_all_bundled_inputs"):
+        names += ["get_all_bundled_inputs", "get_num_bundled_inputs"]
+    if hasattr(module, "get_bundled_inputs_functions_and_info"):
+        names.append("get_bundled_inputs_functions_and_info")
+        for function in module.get_bundled_inputs_functions_and_info():
+            names += [] if function in preserved else [function]
+            names += [f"get_all_bundled_inputs_for_{function}", f"_bundled_inputs_deflated_{function}"]
+    return names
+
+
+def _defaults(module: torch.jit.ScriptModule, method: str) -> dict[str, Any]:
+    schema = module._c._get_method(method).schema
+    return {item.name: item.default_value for item in schema.arguments if item.has_default_value()}

@@ -1,0 +1,90 @@
+"""The choices that a conversion has: backends, optimisations that can be blocked, runtimes. Imports no torch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+from enum import IntEnum
+
+from mobopt.errors import ArgumentTypeError, InputError, UnsupportedError
+
+
+class MobileOptimizerType(IntEnum):
+    """Optimisations that can be blocked, with the values of torch's C++ enum of this name."""
+
+    CONV_BN_FUSION = 0
+    INSERT_FOLD_PREPACK_OPS = 1
+    REMOVE_DROPOUT = 2
+    FUSE_ADD_RELU = 3
+    HOIST_CONV_PACKED_PARAMS = 4
+    CONV_1D_TO_2D = 5
+    VULKAN_AUTOMATIC_GPU_TRANSFER = 6
+
+
+BACKENDS = ("cpu", "vulkan", "metal")
+RUNTIMES = ("1.13", "2.0", "2.1", "2.2", "2.3", "2.4", "2.5", "2.6")
+"""PyTorch Mobile releases that a bundle can be made for. All read the operator set that mobopt writes."""
+DEFAULT_RUNTIME = "2.1"
+
+
+def parse_backend(backend: str) -> str:
+    """The backend's name in lower case.
+
+    Raises:
+        ArgumentTypeError: it is not one of :data:`BACKENDS`, in any case of letters.
+    """
+    name = backend.lower()
+    if name not in BACKENDS:
+        raise ArgumentTypeError("Unknown backend, must be one of 'CPU', 'Vulkan' or 'Metal'")
+    return name
+
+
+def parse_runtime(runtime: str) -> str:
+    """Check the name of a PyTorch Mobile release.
+
+    Raises:
+        UnsupportedError: mobopt writes no bundles for it.
+    """
+    if runtime not in RUNTIMES:
+        raise UnsupportedError(f"runtime is {runtime!r}; bundles can be made for {', '.join(RUNTIMES)}")
+    return runtime
+
+
+def parse_blocklist(blocklist: object) -> frozenset[MobileOptimizerType]:
+    """Members of :class:`MobileOptimizerType` that a caller wants blocked.
+
+    Args:
+        blocklist: None or a set; its items are our members, torch's own, or names.
+
+    Raises:
+        ArgumentTypeError: it is not a set, or an item is none of these.
+        InputError: a name is unknown.
+    """
+    if blocklist is None:
+        return frozenset()
+    if not isinstance(blocklist, (set, frozenset)):
+        raise ArgumentTypeError(
+            f"optimization_blocklist is a {type(blocklist).__name__}; give a set of MobileOptimizerType"
+        )
+    return parse_optimizations(blocklist)
+
+
+def parse_optimizations(items: Iterable[object]) -> frozenset[MobileOptimizerType]:
+    """Members that the items mean; see :func:`parse_blocklist`."""
+    return frozenset(_parse_optimization(item) for item in items)
+
+
+def _parse_optimization(item: object) -> MobileOptimizerType:
+    if isinstance(item, MobileOptimizerType):
+        return item
+    # torch's own enum is known by its name, so that torch need not be imported.
+    name = getattr(item, "name", None) if type(item).__name__.endswith("MobileOptimizerType") else item
+    if not isinstance(name, str):
+        raise ArgumentTypeError(f"optimization_blocklist has {item!r}; give members of MobileOptimizerType")
+    members = MobileOptimizerType.__members__
+    key = name.upper().replace("-", "_")
+    if key not in members:
+        close = get_close_matches(key, members, n=1)
+        hint = f"did you mean {close[0]}?" if close else f"choose from {', '.join(members)}"
+        raise InputError(f"there is no optimisation {name!r}; {hint}")
+    return members[key]

@@ -1,0 +1,106 @@
+"""A torch module that stands in for a Program wherever torch wants to look at one.
+
+Stock torch has neither the operators nor the context classes of an optimised module. The stand-in is the same
+TorchScript with the operators declared, without kernels, and each context an empty tuple of type ``Any``; so
+``graph``, ``code`` and ``torch.jit.export_opnames`` are torch's own work. It never runs, and is never what is saved.
+A Program with nothing but stock operators needs no such trick: its stand-in is the real thing.
+"""
+
+from __future__ import annotations
+
+import io
+import threading
+from functools import cache
+
+import torch
+
+from mobopt.bundle import write_torchscript
+from mobopt.ir import Attribute, Graph, Program, Value
+from mobopt.ir.types import ANY, ClassType, Type
+from mobopt.ops.contexts import PackedContext
+from mobopt.ops.schemas import Schema, schema_of
+
+_lock = threading.Lock()
+_libraries: list[torch.library.Library] = []
+"""Kept, for an operator is gone with the library that declared it."""
+
+
+def stand_in(program: Program) -> torch.jit.RecursiveScriptModule:
+    """Make the stand-in of a Program; the Program is not changed."""
+    with _lock:
+        for op in sorted({node.qualified_op for graph in program.methods.values() for node in graph.walk()}):
+            _declare(op)
+    buffer = io.BytesIO()
+    write_torchscript(_without_contexts(program), buffer)
+    buffer.seek(0)
+    module: torch.jit.RecursiveScriptModule = torch.jit.load(buffer, map_location="cpu")
+    return module
+
+
+def is_stock(program: Program) -> bool:
+    """Whether the installed torch has every operator and class that a Program needs."""
+    ops = {node.op for graph in program.methods.values() for node in graph.walk()}
+    return not _context_values(program) and all(op.startswith("prim::") or _is_in_torch(op) for op in ops)
+
+
+def _context_values(program: Program) -> bool:
+    return any(isinstance(attribute.value, PackedContext) for attribute in program.attributes.values())
+
+
+@cache
+def _declare(op: str) -> None:
+    """Declare an operator that torch lacks; one that it has, or that a genuine build brings, is left alone."""
+    name = op.partition(".")[0]
+    if name.startswith("prim::") or _is_in_torch(name):
+        return
+    namespace = name.partition("::")[0]
+    library = torch.library.Library(namespace, "FRAGMENT")
+    library.define(_text(schema_of(op)))
+    _libraries.append(library)
+
+
+def _is_in_torch(name: str) -> bool:
+    return bool(torch._C._jit_get_schemas_for_operator(name))
+
+
+def _text(schema: Schema) -> str:
+    """A schema in torch's notation, without namespace, defaults and classes."""
+    arguments = ", ".join(f"{_open(item.type)} {item.name}" for item in schema.arguments)
+    returns = ", ".join(str(_open(item)) for item in schema.returns)
+    return f"{schema.qualified_name.partition('::')[2]}({arguments}) -> ({returns})"
+
+
+def _open(kind: Type) -> Type:
+    return ANY if isinstance(kind, ClassType) else kind
+
+
+def _without_contexts(program: Program) -> Program:
+    """A copy in which every context is an empty tuple of type Any, held by an attribute."""
+    copy = program.clone()
+    for name, attribute in copy.attributes.items():
+        if isinstance(attribute.value, PackedContext):
+            copy.attributes[name] = Attribute(ANY, ())
+    for graph in copy.methods.values():
+        _lift_constants(copy, graph)
+        for node in graph.walk():
+            for output in node.outputs:
+                if output.type != copy.self_type:
+                    output.type = _open(output.type)
+    return copy
+
+
+def _lift_constants(program: Program, graph: Graph) -> None:
+    """Turn contexts that are constants of a graph into attributes."""
+    constants: dict[Value, None] = {}
+    for node in [*graph.walk(), graph.block.returns]:
+        constants.update((value, None) for value in node.inputs if _is_context(value))
+    for value in constants:
+        name = f"_packed_constant_{len(program.attributes)}"
+        program.attributes[name] = Attribute(ANY, ())
+        node = graph.create("prim::GetAttr", [graph.inputs[0]], [ANY], attributes={"name": name})
+        graph.block.insert(0, node)
+        value.replace_all_uses_with(node.output)
+
+
+def _is_context(value: Value) -> bool:
+    return value.is_constant and isinstance(value.constant, PackedContext)

@@ -1,0 +1,41 @@
+"""Dispatch times in Chrome's trace event format, which Perfetto and chrome://tracing open.
+
+Source: "Trace Event Format" of the Chromium project; complete events (``ph: X``), times in microseconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from mobopt.runtimes.vulkan.executable import OperationTime
+
+_PROCESS = 1
+_THREAD = 1
+
+
+def chrome_trace(times: Sequence[OperationTime], device: str, model: str) -> dict[str, Any]:
+    """The trace of one run, ready for ``json.dump``."""
+    events: list[dict[str, Any]] = [
+        _name("process_name", device),
+        _name("thread_name", model),
+    ]
+    events += [
+        {
+            "name": time.label,
+            "cat": "dispatch",
+            "ph": "X",
+            "ts": time.start_ns / 1000,
+            "dur": time.duration_ns / 1000,
+            "pid": _PROCESS,
+            "tid": _THREAD,
+            "args": {"source": time.source},
+        }
+        for time in times
+    ]
+    return {"traceEvents": events, "displayTimeUnit": "ms", "otherData": {"device": device, "model": model}}
+
+
+def _name(kind: str, name: str) -> dict[str, Any]:
+    return {"name": kind, "ph": "M", "pid": _PROCESS, "tid": _THREAD, "args": {"name": name}}

@@ -1,0 +1,118 @@
+"""Run a bundle and measure it."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import torch
+
+from mobopt.bundle import read_bundle
+from mobopt.errors import InputError
+from mobopt.ir import Program
+from mobopt.module import bind_arguments
+from mobopt.runtimes.cpu import Interpreter
+from mobopt.runtimes.nests import leaves_of
+
+if TYPE_CHECKING:
+    from mobopt.runtimes.vulkan.executable import OperationTime
+    from mobopt.runtimes.vulkan.program import PlanReport
+
+Fallback = Literal["cpu", "error"]
+
+
+@dataclass(frozen=True)
+class Execution:
+    """What running a bundle gave, and how long it took."""
+
+    device: str
+    result: Any
+    seconds: tuple[float, ...]
+    """Of each call, after everything was prepared."""
+    preparation_seconds: float
+    report: PlanReport | None
+    """None on the CPU reference."""
+    times: tuple[OperationTime, ...] = field(default=(), repr=False)
+    """Of each dispatch, if asked for."""
+
+    @property
+    def outputs(self) -> list[torch.Tensor]:
+        """The tensors of the result, in order."""
+        return list(leaves_of(self.result, torch.Tensor))
+
+    @property
+    def median_seconds(self) -> float:
+        """Median time of a call."""
+        return statistics.median(self.seconds)
+
+
+def run_bundle(
+    path: Path,
+    inputs: Sequence[Any],
+    *,
+    device: str | None = None,
+    method: str = "forward",
+    repeat: int = 1,
+    fallback: Fallback = "cpu",
+    profile: bool = False,
+) -> Execution:
+    """Read a bundle and run a method of it.
+
+    Args:
+        path: the bundle.
+        inputs: the method's arguments.
+        device: ``"cpu"``, or a Vulkan device's number or a part of its name; None for the best.
+        method: which method.
+        repeat: how many timed calls.
+        fallback: whether operators without a GPU kernel run on the CPU or are an error.
+        profile: whether to time each dispatch too.
+
+    Raises:
+        MoboptError: the bundle, an input or the device can't be used.
+    """
+    program = read_bundle(path)
+    if method not in program.methods:
+        raise InputError(f"{path} has no method {method!r}; it has {', '.join(program.methods)}")
+    args = bind_arguments(program, method, inputs, {})
+    if device == "cpu":
+        if profile:
+            raise InputError("a profile has the times of a Vulkan device's dispatches; leave out --device cpu")
+        return _run_on_cpu(program, args, method, repeat)
+    return _run_on_vulkan(program, args, device, method, repeat, fallback, profile)
+
+
+def _run_on_cpu(program: Program, args: list[Any], method: str, repeat: int) -> Execution:
+    interpreter = Interpreter(program)
+    result, seconds = timed_calls(lambda: interpreter.run(method, args), repeat)
+    return Execution("CPU (reference interpreter)", result, seconds, 0.0, None)
+
+
+def _run_on_vulkan(
+    program: Program, args: list[Any], device: str | None, method: str, repeat: int, fallback: Fallback, profile: bool
+) -> Execution:
+    from mobopt.runtimes.vulkan.program import VulkanProgram
+
+    started = time.perf_counter()
+    runtime = VulkanProgram(program, device, fallback)
+    try:
+        report = runtime.plan_report(args, method)
+        preparation = time.perf_counter() - started
+        result, seconds = timed_calls(lambda: runtime.run(method, args), repeat)
+        times = tuple(runtime.profile(args, method)) if profile else ()
+        return Execution(str(runtime.device.info), result, seconds, preparation, report, times)
+    finally:
+        runtime.close()
+
+
+def timed_calls(call: Callable[[], Any], repeat: int) -> tuple[Any, tuple[float, ...]]:
+    """The last result of ``repeat`` calls, and the seconds that each took."""
+    result, seconds = None, []
+    for _ in range(repeat):
+        started = time.perf_counter()
+        result = call()
+        seconds.append(time.perf_counter() - started)
+    return result, tuple(seconds)
