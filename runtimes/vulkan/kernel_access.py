@@ -77,7 +77,8 @@ def spread(groups: int, limit: int = 65535) -> tuple[int, int, int]:
 
 
 def words(values: Sequence[int]) -> bytes:
-    """Push constants of 32-bit integers."""
+    """Push constants of 32-bit integers, as many as the shaders declare."""
     if len(values) > PUSH_CONSTANT_WORDS:
         raise UnsupportedError(f"a kernel needs {len(values)} words of push constants; there are {PUSH_CONSTANT_WORDS}")
-    return struct.pack(f"<{len(values)}i", *values)
+    padding = [0] * (PUSH_CONSTANT_WORDS - len(values))
+    return struct.pack(f"<{PUSH_CONSTANT_WORDS}i", *values, *padding)

@@ -51,7 +51,11 @@ int divide(int dividend, int divisor) {
     return remainder < 0 ? quotient - 1 : remainder >= divisor ? quotient + 1 : quotient;
 }
 
+// Invocations of a workgroup. (gl_WorkGroupSize is not specialized on every driver.)
+layout(local_size_x_id = 0) in;
+layout(constant_id = 0) const int LOCAL_SIZE = 1;
+
 // This invocation's place in a grid whose groups are spread over x and y.
 int invocation_index() {
-    return int((gl_WorkGroupID.y * gl_NumWorkGroups.x + gl_WorkGroupID.x) * gl_WorkGroupSize.x + gl_LocalInvocationID.x);
+    return int(gl_WorkGroupID.y * gl_NumWorkGroups.x + gl_WorkGroupID.x) * LOCAL_SIZE + int(gl_LocalInvocationID.x);
 }

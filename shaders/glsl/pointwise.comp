@@ -5,7 +5,6 @@
 #include "access.glsl"
 #include "pointwise_apply.glsl"
 
-layout(local_size_x_id = 0) in;
 layout(constant_id = 1) const int RANK = 1;
 layout(constant_id = 2) const int OPERANDS = 1;
 layout(constant_id = 3) const int IMMEDIATES = 0;

@@ -7,40 +7,48 @@ bvec4 is_inf(vec4 x) { return equal(floatBitsToInt(x) & 0x7fffffff, ivec4(0x7f80
 
 vec4 or_nan(vec4 result, vec4 x) { return mix(result, x, is_nan(x)); }
 
+// The functions of GLSL outside of their domain, where drivers differ.
+vec4 only_where(bvec4 defined, vec4 x) { return mix(vec4(intBitsToFloat(0x7fc00000)), x, defined); }
+vec4 exponential(vec4 x) { return or_nan(exp(x), x); }
+vec4 logarithm(vec4 x) {
+    vec4 result = mix(log(x), vec4(intBitsToFloat(0xff800000)), equal(x, vec4(0.0)));
+    return only_where(greaterThanEqual(x, vec4(0.0)), result);
+}
+
 vec4 bounded(vec4 x, vec4 low, vec4 high) { return or_nan(min(max(x, low), high), x); }
 
-vec4 sigmoid(vec4 x) { return 1.0 / (1.0 + exp(-x)); }
+vec4 sigmoid(vec4 x) { return 1.0 / (1.0 + exponential(-x)); }
 
-// log(1 + x) and exp(x) - 1 without the cancellation near zero (W. Kahan's forms).
+// logarithm(1 + x) and exponential(x) - 1 without the cancellation near zero (W. Kahan's forms).
 vec4 log1p(vec4 x) {
     vec4 sum = 1.0 + x;
-    vec4 result = log(sum) * (x / (sum - 1.0));
-    return mix(mix(result, log(sum), is_inf(sum)), x, equal(sum, vec4(1.0)));
+    vec4 result = logarithm(sum) * (x / (sum - 1.0));
+    return mix(mix(result, logarithm(sum), is_inf(sum)), x, equal(sum, vec4(1.0)));
 }
 
 vec4 expm1(vec4 x) {
     vec4 series = x * (1.0 + x * (0.5 + x * (1.0 / 6.0 + x * (1.0 / 24.0 + x * (1.0 / 120.0)))));
-    return mix(exp(x) - 1.0, series, lessThan(abs(x), vec4(0.1)));
+    return mix(exponential(x) - 1.0, series, lessThan(abs(x), vec4(0.1)));
 }
 
-vec4 log_sigmoid(vec4 x) { return min(x, 0.0) - log1p(exp(-abs(x))); }
+vec4 log_sigmoid(vec4 x) { return min(x, 0.0) - log1p(exponential(-abs(x))); }
 
-// tanh(x) = (1 - e) / (1 + e) with e = exp(-2|x|); an odd polynomial near zero, where that form cancels.
+// tanh(x) = (1 - e) / (1 + e) with e = exponential(-2|x|); an odd polynomial near zero, where that form cancels.
 vec4 hyperbolic_tangent(vec4 x) {
-    vec4 e = exp(-2.0 * abs(x));
+    vec4 e = exponential(-2.0 * abs(x));
     vec4 s = x * x;
     vec4 series = x * (1.0 + s * (-1.0 / 3.0 + s * (2.0 / 15.0 + s * (-17.0 / 315.0))));
     vec4 result = sign(x) * (1.0 - e) / (1.0 + e);
     return or_nan(mix(result, series, lessThan(abs(x), vec4(0.15))), x);
 }
 
-// A Taylor series near zero, elsewhere 1 - t exp(-x^2 + p(t)) (Numerical Recipes, 2nd edition, erfcc; error below 1.2e-7).
+// A Taylor series near zero, elsewhere 1 - t exponential(-x^2 + p(t)) (Numerical Recipes, 2nd edition, erfcc; error below 1.2e-7).
 vec4 error_function(vec4 x) {
     vec4 a = abs(x);
     vec4 t = 1.0 / (1.0 + 0.5 * a);
     vec4 p = t * (1.00002368 + t * (0.37409196 + t * (0.09678418 + t * (-0.18628806 + t * (0.27886807
            + t * (-1.13520398 + t * (1.48851587 + t * (-0.82215223 + t * 0.17087277))))))));
-    vec4 tail = 1.0 - t * exp(-a * a - 1.26551223 + p);
+    vec4 tail = 1.0 - t * exponential(-a * a - 1.26551223 + p);
     vec4 s = x * x;
     vec4 series = 1.1283791670955126 * x * (1.0 + s * (-1.0 / 3.0 + s * (0.1 + s * (-1.0 / 42.0 + s * (1.0 / 216.0)))));
     return or_nan(mix(sign(x) * tail, series, lessThan(a, vec4(0.5))), x);
@@ -50,7 +58,7 @@ vec4 power(vec4 base, vec4 exponent) {
     vec4 magnitude = pow(abs(base), exponent);
     bvec4 whole = equal(floor(exponent), exponent);
     bvec4 odd = equal(abs(exponent - 2.0 * trunc(exponent * 0.5)), vec4(1.0));
-    vec4 negative = mix(vec4(intBitsToFloat(0x7fc00000)), mix(magnitude, -magnitude, odd), whole);
+    vec4 negative = only_where(whole, mix(magnitude, -magnitude, odd));
     vec4 result = mix(magnitude, negative, lessThan(base, vec4(0.0)));
     result = mix(result, base * base, equal(exponent, vec4(2.0)));
     result = mix(result, base, equal(exponent, vec4(1.0)));
@@ -118,24 +126,24 @@ ivec4 apply(int opcode, ivec4 i, ivec4 j, ivec4 k) {
     case RECIPROCAL: FLOAT(1.0 / a);
     case SQRT: FLOAT(or_nan(sqrt(a), a));
     case RSQRT: FLOAT(1.0 / sqrt(a));
-    case EXP: FLOAT(exp(a));
-    case EXP2: FLOAT(exp2(a));
+    case EXP: FLOAT(exponential(a));
+    case EXP2: FLOAT(or_nan(exp2(a), a));
     case EXPM1: FLOAT(expm1(a));
-    case LOG: FLOAT(log(a));
-    case LOG2: FLOAT(log2(a));
-    case LOG10: FLOAT(log(a) * 0.4342944819032518);
+    case LOG: FLOAT(logarithm(a));
+    case LOG2: FLOAT(logarithm(a) * 1.4426950408889634);
+    case LOG10: FLOAT(logarithm(a) * 0.4342944819032518);
     case LOG1P: FLOAT(log1p(a));
     case SIN: FLOAT(sin(a));
     case COS: FLOAT(cos(a));
     case TAN: FLOAT(tan(a));
-    case ASIN: FLOAT(asin(a));
-    case ACOS: FLOAT(acos(a));
-    case ATAN: FLOAT(atan(a));
+    case ASIN: FLOAT(only_where(lessThanEqual(abs(a), vec4(1.0)), atan(a, sqrt(max(1.0 - a * a, 0.0)))));
+    case ACOS: FLOAT(only_where(lessThanEqual(abs(a), vec4(1.0)), atan(sqrt(max(1.0 - a * a, 0.0)), a)));
+    case ATAN: FLOAT(or_nan(atan(a), a));
     case SINH: FLOAT(0.5 * (expm1(a) - expm1(-a)));
-    case COSH: FLOAT(0.5 * (exp(a) + exp(-a)));
+    case COSH: FLOAT(0.5 * (exponential(a) + exponential(-a)));
     case TANH: FLOAT(hyperbolic_tangent(a));
-    case ASINH: FLOAT(sign(a) * log1p(abs(a) + a * a / (1.0 + sqrt(1.0 + a * a))));
-    case ACOSH: FLOAT(log(a + sqrt(a * a - 1.0)));
+    case ASINH: FLOAT(mix(sign(a) * log1p(abs(a) + a * a / (1.0 + sqrt(1.0 + a * a))), a, is_inf(a)));
+    case ACOSH: FLOAT(logarithm(a + sqrt(a * a - 1.0)));
     case ATANH: FLOAT(0.5 * (log1p(a) - log1p(-a)));
     case ERF: FLOAT(error_function(a));
     case SIGMOID: FLOAT(sigmoid(a));
@@ -144,7 +152,7 @@ ivec4 apply(int opcode, ivec4 i, ivec4 j, ivec4 k) {
     case HARDSWISH: FLOAT(a * bounded(a + 3.0, vec4(0.0), vec4(6.0)) * (1.0 / 6.0));
     case HARDSIGMOID: FLOAT(bounded(a + 3.0, vec4(0.0), vec4(6.0)) * (1.0 / 6.0));
     case SILU: FLOAT(a / (1.0 + exp(-a)));
-    case MISH: FLOAT(a * hyperbolic_tangent(max(a, 0.0) + log1p(exp(-abs(a)))));
+    case MISH: FLOAT(a * hyperbolic_tangent(max(a, 0.0) + log1p(exponential(-abs(a)))));
     case GELU: FLOAT(0.5 * a * (1.0 + error_function(a * 0.7071067811865476)));
     case GELU_TANH: FLOAT(0.5 * a * (1.0 + hyperbolic_tangent(0.7978845608028654 * (a + 0.044715 * a * a * a))));
     case IS_NAN: BOOL(is_nan(a));
@@ -174,7 +182,7 @@ ivec4 apply(int opcode, ivec4 i, ivec4 j, ivec4 k) {
     case CLAMP: FLOAT(or_nan(or_nan(bounded(a, b, c), c), b));
     case THRESHOLD: FLOAT(mix(a, c, lessThanEqual(a, b)));
     case ELU: FLOAT(mix(b * expm1(a * c), a, greaterThan(a, vec4(0.0))));
-    case SOFTPLUS: FLOAT(mix(or_nan((max(a * b, 0.0) + log1p(exp(-abs(a * b)))) / b, a), a, greaterThan(a * b, c)));
+    case SOFTPLUS: FLOAT(mix(or_nan((max(a * b, 0.0) + log1p(exponential(-abs(a * b)))) / b, a), a, greaterThan(a * b, c)));
 
     case INT_TO_FLOAT: FLOAT(vec4(i));
     case FLOAT_TO_INT: return ivec4(a);

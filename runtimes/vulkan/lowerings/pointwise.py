@@ -19,7 +19,7 @@ from mobopt.runtimes.vulkan.tensor import DeviceTensor, StorageKind
 _OTHER_MEANINGS = {"aten::max", "aten::min", "aten::max.dim", "aten::min.dim", "aten::where"}
 """Operators that share a name with a pointwise one."""
 
-_VIEWS = {"alias", "detach", "clone", "contiguous", "to", "_to_copy", "type_as", "cpu", "vulkan"}
+_VIEWS = {"alias", "detach", "clone", "contiguous", "to", "_to_copy", "type_as", "cpu"}
 """Expressions for fusion only: on their own they are views or copies (see ``views.py``)."""
 
 

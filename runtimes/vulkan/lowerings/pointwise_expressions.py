@@ -209,7 +209,7 @@ for _name, _opcode in {
     EXPRESSIONS[f"aten::{_name}"] = _bitwise(_opcode)
 
 
-@define("alias", "detach", "clone", "contiguous", "to", "_to_copy", "type_as", "cpu", "vulkan")
+@define("alias", "detach", "clone", "contiguous", "to", "_to_copy", "type_as", "cpu")
 def _same(b: ProgramBuilder, call: Call) -> Value:
     return b.tensor(call.args[0])
 

@@ -1,0 +1,214 @@
+"""Batch, layer, group and instance normalisation: statistics by a reduction, the rest by one pointwise dispatch."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+
+from mobopt.runtimes.call import Call, TensorRef
+from mobopt.runtimes.vulkan.geometry import view_strides
+from mobopt.runtimes.vulkan.lowerings.checks import check_floating
+from mobopt.runtimes.vulkan.lowerings.reductions import After, Before, Combination, Spread, moments, reduce
+from mobopt.runtimes.vulkan.lowerings.views import reshaped
+from mobopt.runtimes.vulkan.plan import Plan
+from mobopt.runtimes.vulkan.pointwise_kernel import compute, compute_into
+from mobopt.runtimes.vulkan.pointwise_program import Kind, Opcode, ProgramBuilder, Value
+from mobopt.runtimes.vulkan.registry import lowers
+from mobopt.runtimes.vulkan.tensor import DeviceTensor
+
+
+def along(tensor: DeviceTensor, rank: int, dim: int) -> DeviceTensor:
+    """A vector as a view that varies along one dimension of ``rank``."""
+    sizes = [tensor.numel if d == dim else 1 for d in range(rank)]
+    strides = [tensor.strides[0] if d == dim else 0 for d in range(rank)]
+    return tensor.view(sizes, strides)
+
+
+def scaled(builder: ProgramBuilder, value: Value, weight: DeviceTensor | None, bias: DeviceTensor | None) -> Value:
+    """``value * weight + bias``, either of which may be missing."""
+    if weight is not None and bias is not None:
+        return builder.step(Opcode.MULADD, value, builder.tensor(weight), builder.tensor(bias))
+    if weight is not None:
+        return builder.step(Opcode.MUL, value, builder.tensor(weight))
+    return value if bias is None else builder.step(Opcode.ADD, value, builder.tensor(bias))
+
+
+def _optional(plan: Plan, ref: TensorRef | None) -> DeviceTensor | None:
+    return None if ref is None else plan.tensor(ref)
+
+
+def normalized(
+    plan: Plan,
+    tensor: DeviceTensor,
+    dims: Sequence[int],
+    weight: DeviceTensor | None,
+    bias: DeviceTensor | None,
+    eps: float,
+    target: DeviceTensor,
+) -> tuple[DeviceTensor, DeviceTensor]:
+    """Normalise over ``dims``; writes ``target`` (of the tensor's sizes, with a storage of its own) and returns mean and
+    reciprocal deviation."""
+    mean, reciprocal = moments(plan, tensor, dims, 0, Spread.RECIPROCAL_DEVIATION, eps)
+    builder = ProgramBuilder()
+    centered = builder.step(Opcode.SUB, builder.tensor(tensor), builder.tensor(mean))
+    value = builder.step(Opcode.MUL, centered, builder.tensor(reciprocal))
+    compute_into(plan, builder, scaled(builder, value, weight, bias), target, fresh=True)
+    return mean, reciprocal
+
+
+@lowers("aten::layer_norm", "aten::native_layer_norm", check=check_floating)
+def layer_norm(plan: Plan, call: Call) -> DeviceTensor | tuple[DeviceTensor, ...]:
+    """Layer normalisation over the last dimensions."""
+    tensor = plan.tensor(call.args[0])
+    weight, bias = _optional(plan, call["weight"]), _optional(plan, call["bias"])
+    first = tensor.rank - len(call["normalized_shape"])
+    target = plan.empty(tensor.sizes, tensor.dtype)
+    statistics = normalized(plan, tensor, range(first, tensor.rank), weight, bias, call["eps"], target)
+    return target if call.op == "aten::layer_norm" else (target, *statistics)
+
+
+@lowers("aten::group_norm", "aten::native_group_norm", check=check_floating)
+def group_norm(plan: Plan, call: Call) -> DeviceTensor | tuple[DeviceTensor, ...]:
+    """Group normalisation."""
+    tensor = plan.tensor(call.args[0])
+    groups = call["num_groups"] if call.op == "aten::group_norm" else call["group"]
+    weight, bias = _optional(plan, call["weight"]), _optional(plan, call["bias"])
+    target = plan.empty(tensor.sizes, tensor.dtype)
+    statistics = _normalize_groups(plan, tensor, groups, weight, bias, call["eps"], target)
+    if call.op == "aten::group_norm":
+        return target
+    return (target, *(reshaped(plan, statistic, (tensor.sizes[0], groups)) for statistic in statistics))
+
+
+def _normalize_groups(
+    plan: Plan,
+    tensor: DeviceTensor,
+    groups: int,
+    weight: DeviceTensor | None,
+    bias: DeviceTensor | None,
+    eps: float,
+    target: DeviceTensor,
+) -> tuple[DeviceTensor, DeviceTensor]:
+    batch, channels, *space = tensor.sizes
+    split = (batch, groups, channels // max(groups, 1), *space)
+    source, result = (_with_sizes(each, split) for each in (tensor, target))
+    rank = len(split)
+    vectors = [None if v is None else _grouped(v, groups, rank) for v in (weight, bias)]
+    return normalized(plan, source, range(2, rank), vectors[0], vectors[1], eps, result)
+
+
+def _with_sizes(tensor: DeviceTensor, sizes: Sequence[int]) -> DeviceTensor:
+    """A view that splits one dimension, which strides can always say."""
+    strides = view_strides(tensor.sizes, tensor.strides, sizes)
+    assert strides is not None
+    return tensor.view(sizes, strides)
+
+
+def _grouped(vector: DeviceTensor, groups: int, rank: int) -> DeviceTensor:
+    """A vector over channels as a view over (1, groups, channels of a group, 1...)."""
+    inner = vector.numel // groups
+    step = vector.strides[0]
+    return vector.view((1, groups, inner, *[1] * (rank - 3)), (0, inner * step, step, *[0] * (rank - 3)))
+
+
+@lowers("aten::instance_norm", check=check_floating)
+def instance_norm(plan: Plan, call: Call) -> DeviceTensor:
+    """Instance normalisation, with statistics of the input or, if the call says so, running ones."""
+    tensor = plan.tensor(call.args[0])
+    weight, bias = _optional(plan, call["weight"]), _optional(plan, call["bias"])
+    if not call["use_input_stats"]:
+        return batch_normalized(plan, tensor, call)
+    target = plan.empty(tensor.sizes, tensor.dtype)
+    _normalize_groups(plan, tensor, tensor.sizes[1], weight, bias, call["eps"], target)
+    return target
+
+
+def _check_evaluation(call: Call) -> str | None:
+    """Batch statistics update the running ones, which the device doesn't keep."""
+    training = call.op != "aten::_native_batch_norm_legit_no_training" and call["training"]
+    if training:
+        return "batch normalisation in training mode changes its statistics; call eval() first"
+    if call["running_mean"] is None or call["running_var"] is None:
+        return "batch normalisation without running statistics"
+    return check_floating(call)
+
+
+@lowers("aten::batch_norm", check=_check_evaluation)
+def batch_norm(plan: Plan, call: Call) -> DeviceTensor:
+    """Batch normalisation with running statistics."""
+    return batch_normalized(plan, plan.tensor(call.args[0]), call)
+
+
+@lowers(
+    "aten::native_batch_norm",
+    "aten::_native_batch_norm_legit",
+    "aten::_native_batch_norm_legit_no_training",
+    "aten::_batch_norm_impl_index",
+    check=_check_evaluation,
+)
+def native_batch_norm(plan: Plan, call: Call) -> tuple[DeviceTensor, ...]:
+    """Batch normalisation with running statistics; the statistics that a backward pass would want are empty."""
+    result = batch_normalized(plan, plan.tensor(call.args[0]), call)
+    return (result, *(plan.empty(output.sizes, output.dtype) for output in call.outputs[1:]))
+
+
+def batch_normalized(plan: Plan, tensor: DeviceTensor, call: Call) -> DeviceTensor:
+    """``(x - mean) / sqrt(var + eps) * weight + bias``; a multiplication and an addition if all of them are constants."""
+    mean, variance = call["running_mean"], call["running_var"]
+    vectors = [call["weight"], call["bias"], mean, variance]
+    if all(ref is None or ref.constant is not None for ref in vectors):
+        return _with_constant_statistics(plan, tensor, call)
+    weight, bias, center, width = (
+        None if ref is None else along(plan.tensor(ref), tensor.rank, 1) for ref in vectors
+    )
+    assert center is not None and width is not None
+    builder = ProgramBuilder()
+    shifted = builder.step(Opcode.ADD, builder.tensor(width), builder.scalar(call["eps"], Kind.FLOAT))
+    centered = builder.step(Opcode.SUB, builder.tensor(tensor), builder.tensor(center))
+    value = builder.step(Opcode.MUL, centered, builder.step(Opcode.RSQRT, shifted))
+    return compute(plan, builder, scaled(builder, value, weight, bias), tensor.sizes, tensor.dtype)
+
+
+def _with_constant_statistics(plan: Plan, tensor: DeviceTensor, call: Call) -> DeviceTensor:
+    weight, bias, mean, variance = (
+        None if call[name] is None else call[name].constant for name in ("weight", "bias", "running_mean", "running_var")
+    )
+    sources = [each for each in (weight, bias, mean, variance) if each is not None]
+    eps = call["eps"]
+    present = (weight is not None, bias is not None)
+
+    def factor() -> torch.Tensor:
+        scale = (variance.double() + eps).rsqrt()
+        return (scale if weight is None else scale * weight.double()).float()
+
+    def shift() -> torch.Tensor:
+        moved = -mean.double() * factor().double()
+        return (moved if bias is None else moved + bias.double()).float()
+
+    vectors = [
+        along(plan.packed(sources, ("batch_norm", name, eps, present), pack), tensor.rank, 1)
+        for name, pack in (("factor", factor), ("shift", shift))
+    ]
+    builder = ProgramBuilder()
+    value = scaled(builder, builder.tensor(tensor), vectors[0], vectors[1])
+    return compute(plan, builder, value, tensor.sizes, tensor.dtype)
+
+
+@lowers("aten::rms_norm", check=check_floating)
+def rms_norm(plan: Plan, call: Call) -> DeviceTensor:
+    """Division by the root of the mean square over the last dimensions."""
+    tensor = plan.tensor(call.args[0])
+    dims = range(tensor.rank - len(call["normalized_shape"]), tensor.rank)
+    count = math.prod(tensor.sizes[d] for d in dims)
+    square = reduce(
+        plan, tensor, dims, tensor.dtype, Combination.ADD, Before.SQUARED, After.SCALED, scale=1 / count if count else math.nan
+    )
+    eps = torch.finfo(tensor.dtype).eps if call["eps"] is None else call["eps"]
+    builder = ProgramBuilder()
+    root = builder.step(
+        Opcode.RSQRT, builder.step(Opcode.ADD, builder.tensor(square), builder.scalar(eps, Kind.FLOAT))
+    )
+    value = builder.step(Opcode.MUL, builder.tensor(tensor), root)
+    return compute(plan, builder, scaled(builder, value, _optional(plan, call["weight"]), None), tensor.sizes, tensor.dtype)

@@ -1,0 +1,331 @@
+"""Sums, products, extremes, norms and moments over dimensions."""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Sequence
+from dataclasses import replace
+from enum import IntEnum
+
+import torch
+
+from mobopt.runtimes.call import Call, argument_names
+from mobopt.runtimes.vulkan.geometry import normalized_dims
+from mobopt.runtimes.vulkan.lowerings.checks import check_dtypes, check_floating
+from mobopt.runtimes.vulkan.lowerings.copies import strided_copy
+from mobopt.runtimes.vulkan.lowerings.views import without_dims
+from mobopt.runtimes.vulkan.plan import Plan
+from mobopt.runtimes.vulkan.pointwise_kernel import compute
+from mobopt.runtimes.vulkan.pointwise_program import Kind, Opcode, ProgramBuilder, Value, kind_of
+from mobopt.runtimes.vulkan.reduction_kernel import Reduction, plan_reduction, regrouped, run_reduction
+from mobopt.runtimes.vulkan.registry import lowers
+from mobopt.runtimes.vulkan.tensor import DeviceTensor
+
+
+class Combination(IntEnum):
+    """How elements are combined; the numbers of ``reduce.comp``."""
+
+    ADD = 0
+    MULTIPLY = 1
+    LARGEST = 2
+    SMALLEST = 3
+
+
+class Before(IntEnum):
+    """What is done to an element first."""
+
+    NOTHING = 0
+    ABSOLUTE = 1
+    SQUARED = 2
+    RAISED = 3
+
+
+class After(IntEnum):
+    """What is done to the result."""
+
+    NOTHING = 0
+    SCALED = 1
+    ROOT = 2
+    POWER = 3
+
+
+class Spread(IntEnum):
+    """What ``moments.comp`` makes of the variance."""
+
+    VARIANCE = 0
+    DEVIATION = 1
+    RECIPROCAL_DEVIATION = 2
+
+
+def float_bits(number: float) -> int:
+    """A float32 as a word of push constants."""
+    return int(struct.unpack("<i", struct.pack("<f", number))[0])
+
+
+def converted(plan: Plan, tensor: DeviceTensor, dtype: torch.dtype) -> DeviceTensor:
+    """The tensor with elements of another form, or itself if they have it."""
+    if kind_of(tensor.dtype) == kind_of(dtype) or not (tensor.is_floating or dtype.is_floating_point):
+        return tensor
+    target = plan.empty(tensor.sizes, dtype)
+    strided_copy(plan, tensor, target, fresh=True)
+    return target
+
+
+def kept_sizes(sizes: Sequence[int], dims: Sequence[int]) -> list[int]:
+    """Sizes with the reduced dimensions left as 1."""
+    return [1 if d in dims else size for d, size in enumerate(sizes)]
+
+
+def prepare(
+    plan: Plan, source: DeviceTensor, target: DeviceTensor, dims: Sequence[int], *, writes_all: bool = False, shares: bool = True
+) -> tuple[DeviceTensor, Reduction]:
+    """The input, copied if it must be, and how to walk it."""
+    found = plan_reduction(plan.device, source, target, dims, writes_all=writes_all, shares=shares)
+    if found is None:
+        source = regrouped(plan, source, dims)
+        found = plan_reduction(plan.device, source, target, dims, writes_all=writes_all, shares=shares)
+        assert found is not None
+    return source, found
+
+
+def reduce(
+    plan: Plan,
+    source: DeviceTensor,
+    dims: Sequence[int],
+    dtype: torch.dtype,
+    combination: Combination,
+    before: Before = Before.NOTHING,
+    after: After = After.NOTHING,
+    exponent: float = 1.0,
+    scale: float = 1.0,
+) -> DeviceTensor:
+    """Reduce ``dims``, which stay as dimensions of size 1.
+
+    Args:
+        plan: where the dispatch goes.
+        source: what is reduced.
+        dims: not negative, ascending.
+        dtype: of the result, of the same kind as the source's.
+        combination: how two elements make one.
+        before: done to each element first.
+        after: done to the result.
+        exponent: of ``Before.RAISED``.
+        scale: the factor of ``After.SCALED``, or the exponent of ``After.POWER``.
+    """
+    if _wants_two_stages(plan, source, dims):
+        source = reduce(plan, source, dims[1:], source.dtype, combination, before, exponent=exponent)
+        dims, before = dims[:1], Before.NOTHING
+    target = plan.empty(kept_sizes(source.sizes, dims), dtype)
+    source, reduction = prepare(plan, source, target, dims)
+    constants = [int(not source.is_floating), combination, before, after]
+    run_reduction(plan, "reduce", reduction, source, [target], constants, [float_bits(exponent), float_bits(scale)])
+    return target
+
+
+def _wants_two_stages(plan: Plan, source: DeviceTensor, dims: Sequence[int]) -> bool:
+    """Whether so few results take so many elements each that most of the device would idle."""
+    results = math.prod(kept_sizes(source.sizes, dims))
+    elements = math.prod(source.sizes[d] for d in dims)
+    most = 256 if plan.device.is_cpu else 4096
+    long = 1024 if plan.device.is_cpu else 16384
+    return len(dims) > 1 and source.sizes[dims[0]] > 1 and results <= most and elements >= long
+
+
+def moments(
+    plan: Plan, source: DeviceTensor, dims: Sequence[int], correction: float, spread: Spread, eps: float = 0.0
+) -> tuple[DeviceTensor, DeviceTensor]:
+    """Mean and variance (or what ``spread`` names) over ``dims``, which stay as dimensions of size 1."""
+    mean = plan.empty(kept_sizes(source.sizes, dims))
+    wide = plan.empty(mean.sizes, strides=mean.strides)
+    source, reduction = prepare(plan, source, mean, dims)
+    count = math.prod(source.sizes[d] for d in dims)
+    parameters = [float_bits(_inverse(count)), float_bits(_inverse(max(count - correction, 0))), float_bits(eps)]
+    run_reduction(plan, "moments", reduction, source, [mean, wide], [spread], parameters)
+    return mean, wide
+
+
+def extreme_indices(
+    plan: Plan, source: DeviceTensor, dims: Sequence[int], *, smallest: bool
+) -> tuple[DeviceTensor, DeviceTensor]:
+    """Values and indices of the largest or smallest elements over ``dims``, which stay as dimensions of size 1."""
+    values = plan.empty(kept_sizes(source.sizes, dims), source.dtype)
+    indices = plan.empty(values.sizes, torch.int64, values.strides)
+    source, reduction = prepare(plan, source, values, dims)
+    constants = [int(not source.is_floating), int(smallest)]
+    run_reduction(plan, "reduce_index", reduction, source, [indices, values], constants)
+    return values, indices
+
+
+def _inverse(number: float) -> float:
+    return 1 / number if number else math.inf
+
+
+def _dims(call: Call, tensor: DeviceTensor) -> tuple[int, ...]:
+    return normalized_dims(call["dim"] if "dim" in argument_names(call.op) else None, tensor.rank)
+
+
+def _finished(tensor: DeviceTensor, dims: Sequence[int], rank: int) -> DeviceTensor:
+    """Without the reduced dimensions, unless the result keeps them."""
+    return tensor if tensor.rank == rank else without_dims(tensor, dims)
+
+
+def _simple(plan: Plan, call: Call, combination: Combination, *, mean: bool = False) -> DeviceTensor:
+    dtype = call.output.dtype
+    tensor = converted(plan, plan.tensor(call.args[0]), dtype)
+    dims = _dims(call, tensor)
+    count = math.prod(tensor.sizes[d] for d in dims)
+    after, scale = (After.SCALED, 1 / count if count else math.nan) if mean else (After.NOTHING, 1.0)
+    return _finished(reduce(plan, tensor, dims, dtype, combination, after=after, scale=scale), dims, call.output.rank)
+
+
+@lowers("aten::sum", "aten::sum.dim_IntList", check=check_dtypes)
+def sum_(plan: Plan, call: Call) -> DeviceTensor:
+    """Sum; bools and integers are counted in int32."""
+    return _simple(plan, call, Combination.ADD)
+
+
+@lowers("aten::mean", "aten::mean.dim", check=check_dtypes)
+def mean_(plan: Plan, call: Call) -> DeviceTensor:
+    """Mean."""
+    return _simple(plan, call, Combination.ADD, mean=True)
+
+
+@lowers("aten::prod", "aten::prod.dim_int", check=check_dtypes)
+def prod(plan: Plan, call: Call) -> DeviceTensor:
+    """Product."""
+    return _simple(plan, call, Combination.MULTIPLY)
+
+
+@lowers("aten::amax", "aten::max", check=check_dtypes)
+def largest(plan: Plan, call: Call) -> DeviceTensor:
+    """Largest element; NaN if there is one."""
+    return _simple(plan, call, Combination.LARGEST)
+
+
+@lowers("aten::amin", "aten::min", check=check_dtypes)
+def smallest(plan: Plan, call: Call) -> DeviceTensor:
+    """Smallest element; NaN if there is one."""
+    return _simple(plan, call, Combination.SMALLEST)
+
+
+@lowers("aten::any", "aten::any.dim", "aten::any.dims", "aten::all", "aten::all.dim", "aten::all.dims", check=check_dtypes)
+def truth(plan: Plan, call: Call) -> DeviceTensor:
+    """Whether any, or all, of the elements are not zero."""
+    tensor = _not_zero(plan, plan.tensor(call.args[0]))
+    dims = _dims(call, tensor)
+    combination = Combination.LARGEST if call.op.startswith("aten::any") else Combination.SMALLEST
+    if math.prod(tensor.sizes[d] for d in dims) == 0:
+        # The neutral element of the kernel isn't a bool.
+        combination = Combination.ADD if combination == Combination.LARGEST else Combination.MULTIPLY
+    result = reduce(plan, tensor, dims, torch.bool, combination)
+    result = result if call.output.dtype == torch.bool else plan.copy(result)
+    return _retyped(_finished(result, dims, call.output.rank), call.output.dtype)
+
+
+def _retyped(tensor: DeviceTensor, dtype: torch.dtype) -> DeviceTensor:
+    return replace(tensor, dtype=dtype)
+
+
+def _not_zero(plan: Plan, tensor: DeviceTensor) -> DeviceTensor:
+    builder = ProgramBuilder()
+    truth_value = builder.converted(builder.tensor(tensor), Kind.BOOL)
+    return compute(plan, builder, truth_value, tensor.sizes, torch.bool)
+
+
+@lowers("aten::argmax", "aten::argmin", check=check_dtypes)
+def index_of_extreme(plan: Plan, call: Call) -> DeviceTensor:
+    """Index of the first largest or smallest element."""
+    tensor = plan.tensor(call.args[0])
+    dims = _dims(call, tensor)
+    _, indices = extreme_indices(plan, tensor, dims, smallest=call.op == "aten::argmin")
+    return _finished(indices, dims, call.output.rank)
+
+
+@lowers("aten::max.dim", "aten::min.dim", check=check_dtypes)
+def extreme_along(plan: Plan, call: Call) -> tuple[DeviceTensor, ...]:
+    """Values and indices of the first largest or smallest elements of a dimension."""
+    tensor = plan.tensor(call.args[0])
+    dims = _dims(call, tensor)
+    found = extreme_indices(plan, tensor, dims, smallest=call.op == "aten::min.dim")
+    return tuple(_finished(result, dims, call.outputs[0].rank) for result in found)
+
+
+_MOMENTS = tuple(f"aten::{name}{overload}" for name in ("var", "std") for overload in ("", ".dim", ".correction"))
+_MOMENT_PAIRS = tuple(f"aten::{name}{overload}" for name in ("var_mean", "std_mean") for overload in ("", ".dim", ".correction"))
+
+
+@lowers(*_MOMENTS, *_MOMENT_PAIRS, check=check_floating)
+def variance(plan: Plan, call: Call) -> DeviceTensor | tuple[DeviceTensor, ...]:
+    """Variance or standard deviation, alone or with the mean."""
+    tensor = plan.tensor(call.args[0])
+    dims = _dims(call, tensor)
+    names = argument_names(call.op)
+    correction = call["correction"] if "correction" in names else float(call["unbiased"])
+    kind = Spread.DEVIATION if call.op.startswith("aten::std") else Spread.VARIANCE
+    mean, spread = moments(plan, tensor, dims, 1 if correction is None else correction, kind)
+    rank = call.outputs[0].rank
+    if len(call.outputs) == 1:
+        return _finished(spread, dims, rank)
+    return _finished(spread, dims, rank), _finished(mean, dims, rank)
+
+
+@lowers(
+    "aten::norm.Scalar",
+    "aten::norm.ScalarOpt_dim",
+    "aten::norm.ScalarOpt_dim_dtype",
+    "aten::norm.ScalarOpt_dtype",
+    "aten::linalg_vector_norm",
+    check=check_floating,
+)
+def norm(plan: Plan, call: Call) -> DeviceTensor:
+    """The p-norm over dimensions."""
+    tensor = plan.tensor(call.args[0])
+    dims = _dims(call, tensor)
+    given = call.args[1]
+    order = 2.0 if given is None else float(given)
+    if order == 0:
+        counted = converted(plan, _not_zero(plan, tensor), call.output.dtype)
+        return _finished(reduce(plan, counted, dims, call.output.dtype, Combination.ADD), dims, call.output.rank)
+    recipes = {
+        1.0: (Combination.ADD, Before.ABSOLUTE, After.NOTHING),
+        2.0: (Combination.ADD, Before.SQUARED, After.ROOT),
+        math.inf: (Combination.LARGEST, Before.ABSOLUTE, After.NOTHING),
+        -math.inf: (Combination.SMALLEST, Before.ABSOLUTE, After.NOTHING),
+    }
+    combination, before, after = recipes.get(order, (Combination.ADD, Before.RAISED, After.POWER))
+    result = reduce(plan, tensor, dims, call.output.dtype, combination, before, after, order, 1 / order)
+    return _finished(result, dims, call.output.rank)
+
+
+@lowers("aten::logsumexp", check=check_floating)
+def logsumexp(plan: Plan, call: Call) -> DeviceTensor:
+    """log(sum(exp(x))), shifted by the largest element so that nothing overflows."""
+    tensor = plan.tensor(call.args[0])
+    dims = _dims(call, tensor)
+    top = reduce(plan, tensor, dims, tensor.dtype, Combination.LARGEST)
+    shifted = ProgramBuilder()
+    powers = shifted.step(Opcode.EXP, shifted.step(Opcode.SUB, shifted.tensor(tensor), _finite(shifted, top)))
+    total = reduce(plan, compute(plan, shifted, powers, tensor.sizes, tensor.dtype), dims, tensor.dtype, Combination.ADD)
+    final = ProgramBuilder()
+    result = final.step(Opcode.ADD, final.step(Opcode.LOG, final.tensor(total)), _finite(final, top))
+    return _finished(compute(plan, final, result, total.sizes, tensor.dtype), dims, call.output.rank)
+
+
+def _finite(builder: ProgramBuilder, tensor: DeviceTensor) -> Value:
+    """The element, or 0 where it is infinite: subtracting an infinity would give NaN."""
+    value = builder.tensor(tensor)
+    infinite = builder.step(Opcode.IS_INF, value, kind=Kind.BOOL)
+    return builder.step(Opcode.SELECT, infinite, builder.scalar(0, Kind.FLOAT), value)
+
+
+@lowers("aten::cumsum", "aten::cumprod", check=check_dtypes)
+def cumulative(plan: Plan, call: Call) -> DeviceTensor:
+    """Running sums or products."""
+    tensor = converted(plan, plan.tensor(call.args[0]), call.output.dtype)
+    target = plan.empty(tensor.sizes, call.output.dtype)
+    dims = normalized_dims(call["dim"], tensor.rank)
+    source, reduction = prepare(plan, tensor, target, dims, writes_all=True, shares=False)
+    constants = [int(not source.is_floating), int(call.op == "aten::cumprod")]
+    run_reduction(plan, "cumulative", reduction, source, [target], constants)
+    return target

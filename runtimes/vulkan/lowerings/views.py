@@ -1,0 +1,249 @@
+"""Operators that show the same elements in another way: new strides, no dispatch, where strides can say it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from mobopt.runtimes.call import Call
+from mobopt.runtimes.vulkan.geometry import expanded, normalized_dim, view_strides
+from mobopt.runtimes.vulkan.lowerings.checks import check_dtypes
+from mobopt.runtimes.vulkan.lowerings.copies import strided_copy
+from mobopt.runtimes.vulkan.plan import Plan
+from mobopt.runtimes.vulkan.registry import LoweringFunction, lowers
+from mobopt.runtimes.vulkan.tensor import DeviceTensor
+
+
+def reshaped(plan: Plan, tensor: DeviceTensor, sizes: Sequence[int]) -> DeviceTensor:
+    """The tensor with other sizes: a view if strides allow it, else one copy into the layout that the new sizes get."""
+    strides = view_strides(tensor.sizes, tensor.strides, sizes)
+    if strides is not None:
+        return tensor.view(sizes, strides)
+    target = plan.empty(sizes, tensor.dtype)
+    as_source = view_strides(target.sizes, target.strides, tensor.sizes)
+    if as_source is None:
+        dense = plan.contiguous(tensor)
+        dense_strides = view_strides(dense.sizes, dense.strides, sizes)
+        assert dense_strides is not None
+        return dense.view(sizes, dense_strides)
+    strided_copy(plan, tensor, target.view(tensor.sizes, as_source), fresh=True)
+    return target
+
+
+def sliced(tensor: DeviceTensor, dim: int, start: int, length: int, step: int = 1) -> DeviceTensor:
+    """Every ``step``-th of the elements of a dimension, ``length`` of them from ``start``."""
+    sizes, strides = list(tensor.sizes), list(tensor.strides)
+    sizes[dim], strides[dim] = length, tensor.strides[dim] * step
+    return tensor.view(sizes, strides, tensor.offset + start * tensor.strides[dim])
+
+
+def selected(tensor: DeviceTensor, dim: int, index: int) -> DeviceTensor:
+    """One element of a dimension, which goes away; ``index`` is not negative."""
+    return without_dims(sliced(tensor, dim, index, 1), (dim,))
+
+
+def without_dims(tensor: DeviceTensor, dims: Sequence[int]) -> DeviceTensor:
+    """The tensor without some dimensions of size 1."""
+    kept = [d for d in range(tensor.rank) if d not in dims]
+    return tensor.view([tensor.sizes[d] for d in kept], [tensor.strides[d] for d in kept])
+
+
+def permuted(tensor: DeviceTensor, dims: Sequence[int]) -> DeviceTensor:
+    """The dimensions in another order."""
+    order = [normalized_dim(d, tensor.rank) for d in dims]
+    return tensor.view([tensor.sizes[d] for d in order], [tensor.strides[d] for d in order])
+
+
+def swapped(tensor: DeviceTensor, first: int, second: int) -> DeviceTensor:
+    """Two dimensions exchanged."""
+    order = list(range(tensor.rank))
+    if order:
+        a, b = normalized_dim(first, tensor.rank), normalized_dim(second, tensor.rank)
+        order[a], order[b] = order[b], order[a]
+    return permuted(tensor, order)
+
+
+def unsqueezed(tensor: DeviceTensor, dim: int) -> DeviceTensor:
+    """A new dimension of size 1 before ``dim``, which is not negative."""
+    stride = tensor.sizes[dim] * tensor.strides[dim] if dim < tensor.rank else 1
+    sizes, strides = list(tensor.sizes), list(tensor.strides)
+    sizes.insert(dim, 1)
+    strides.insert(dim, stride)
+    return tensor.view(sizes, strides)
+
+
+_View = Callable[[DeviceTensor, Call], DeviceTensor]
+
+
+def _view(*operators: str) -> Callable[[_View], _View]:
+    """Register a function of the first tensor and the call."""
+
+    def register(function: _View) -> _View:
+        def lowering(plan: Plan, call: Call) -> DeviceTensor:
+            return function(plan.tensor(call.args[0]), call)
+
+        lowers(*(f"aten::{operator}" for operator in operators), check=check_dtypes)(lowering)
+        return function
+
+    return register
+
+
+def _pieces(tensor: DeviceTensor, dim: int, call: Call) -> tuple[DeviceTensor, ...]:
+    """Consecutive slices, as long as the outputs are."""
+    axis = normalized_dim(dim, tensor.rank)
+    pieces, start = [], 0
+    for output in call.outputs:
+        pieces.append(sliced(tensor, axis, start, output.sizes[axis]))
+        start += output.sizes[axis]
+    return tuple(pieces)
+
+
+def _reshape(plan: Plan, call: Call) -> DeviceTensor:
+    return reshaped(plan, plan.tensor(call.args[0]), call.output.sizes)
+
+
+_reshape_lowering: LoweringFunction = lowers(
+    "aten::view",
+    "aten::_unsafe_view",
+    "aten::reshape",
+    "aten::_reshape_alias",
+    "aten::view_as",
+    "aten::reshape_as",
+    "aten::flatten.using_ints",
+    "aten::unflatten.int",
+    "aten::ravel",
+    "aten::atleast_1d",
+    "aten::atleast_2d",
+    "aten::view_copy",
+    check=check_dtypes,
+)(_reshape)
+
+
+@_view("permute", "permute_copy")
+def _permute(tensor: DeviceTensor, call: Call) -> DeviceTensor:
+    return permuted(tensor, call["dims"])
+
+
+@_view("transpose.int", "transpose_", "swapaxes", "swapdims", "swapaxes_", "swapdims_", "transpose_copy.int")
+def _transpose(tensor: DeviceTensor, call: Call) -> DeviceTensor:
+    return swapped(tensor, call.args[1], call.args[2])
+
+
+@_view("t", "t_", "numpy_T", "numpy_T.a", "mT", "mT.a", "adjoint")
+def _t(tensor: DeviceTensor, call: Call) -> DeviceTensor:
+    if call.op.startswith("aten::numpy_T"):
+        return permuted(tensor, range(tensor.rank - 1, -1, -1))
+    return swapped(tensor, -2, -1) if tensor.rank > 1 else tensor
+
+
+@_view("movedim.int", "movedim.intlist", "moveaxis.int", "moveaxis.intlist")
+def _move(tensor: DeviceTensor, call: Call) -> DeviceTensor:
+    source, destination = (
+        [normalized_dim(d, tensor.rank) for d in ([argument] if isinstance(argument, int) else argument)]
+        for argument in call.args[1:3]
+    )
+    rest = iter(d for d in range(tensor.rank) if d not in source)
+    placed = dict(zip(destination, source, strict=True))
+    return permuted(tensor, [placed[d] if d in placed else next(rest) for d in range(tensor.rank)])
+
+
+@_view("unsqueeze", "unsqueeze_", "unsqueeze_copy")
+def _unsqueeze(tensor: DeviceTensor, call: Call) -> DeviceTensor:
+    return unsqueezed(tensor, call["dim"] % (tensor.rank + 1))
+
+
+@_view(
+    "squeeze", "squeeze.dim", "squeeze.dims", "squeeze_", "squeeze_.dim", "squeeze_.dims", "squeeze_copy", "squeeze_copy.dim"
+)
+def _squeeze(tensor: DeviceTensor, call: Call) -> DeviceTensor:
+    asked = call.args[1] if len(call.args) > 1 else range(tensor.rank)
+    dims = {normalized_dim(d, tensor.rank) for d in ([asked] if isinstance(asked, int) else asked)}
+    return without_dims(tensor, [d for d in range(tensor.rank) if d in dims and tensor.sizes[d] == 1])
+
+
+@_view("expand", "expand_as", "broadcast_to", "expand_copy")
+def _expand(tensor: DeviceTensor, call: Call) -> DeviceTensor:
+    return expanded(tensor, call.output.sizes)
+
+
+@_view("select.int", "select_copy.int")
+def _select(tensor: DeviceTensor, call: Call) -> DeviceTensor:
+    dim = normalized_dim(call["dim"], tensor.rank)
+    return selected(tensor, dim, call["index"] % tensor.sizes[dim])
+
+
+@_view("slice.Tensor", "slice_copy.Tensor")
+def _slice(tensor: DeviceTensor, call: Call) -> DeviceTensor:
+    dim = normalized_dim(call["dim"], tensor.rank)
+    start, _, step = slice(call["start"], call["end"], call["step"]).indices(tensor.sizes[dim])
+    return sliced(tensor, dim, start, call.output.sizes[dim], step)
+
+
+@_view("narrow", "narrow_copy")
+def _narrow(tensor: DeviceTensor, call: Call) -> DeviceTensor:
+    dim = normalized_dim(call["dim"], tensor.rank)
+    start = call["start"] + (tensor.sizes[dim] if call["start"] < 0 else 0)
+    return sliced(tensor, dim, start, call["length"])
+
+
+@_view("diagonal", "diagonal_copy")
+def _diagonal(tensor: DeviceTensor, call: Call) -> DeviceTensor:
+    a, b = (normalized_dim(call[name], tensor.rank) for name in ("dim1", "dim2"))
+    shift = call["offset"]
+    start = tensor.offset + (shift * tensor.strides[b] if shift >= 0 else -shift * tensor.strides[a])
+    kept = [d for d in range(tensor.rank) if d not in (a, b)]
+    strides = [*(tensor.strides[d] for d in kept), tensor.strides[a] + tensor.strides[b]]
+    return tensor.view(call.output.sizes, strides, start)
+
+
+@_view("unfold")
+def _unfold(tensor: DeviceTensor, call: Call) -> DeviceTensor:
+    if tensor.rank == 0:
+        return tensor.view(call.output.sizes, (1,))
+    dim = normalized_dim(call["dimension"], tensor.rank)
+    strides = list(tensor.strides)
+    strides[dim] *= call["step"]
+    return tensor.view(call.output.sizes, [*strides, tensor.strides[dim]])
+
+
+@lowers(
+    "aten::split.Tensor",
+    "aten::split.sizes",
+    "aten::split",
+    "aten::split_with_sizes",
+    "aten::chunk",
+    "aten::tensor_split.sections",
+    "aten::tensor_split.indices",
+    "aten::unsafe_split.Tensor",
+    "aten::unsafe_split_with_sizes",
+    "aten::unsafe_chunk",
+    check=check_dtypes,
+)
+def split(plan: Plan, call: Call) -> tuple[DeviceTensor, ...]:
+    """Slices along one dimension, all of them views."""
+    return _pieces(plan.tensor(call.args[0]), call["dim"], call)
+
+
+@lowers("aten::unbind.int", check=check_dtypes)
+def unbind(plan: Plan, call: Call) -> tuple[DeviceTensor, ...]:
+    """Every element of one dimension, as views."""
+    tensor = plan.tensor(call.args[0])
+    dim = normalized_dim(call["dim"], tensor.rank)
+    return tuple(selected(tensor, dim, index) for index in range(len(call.outputs)))
+
+
+@_view("alias", "detach", "detach_", "lift_fresh", "alias_copy")
+def _alias(tensor: DeviceTensor, call: Call) -> DeviceTensor:
+    return tensor
+
+
+def _evaluating(call: Call) -> str | None:
+    return "dropout in training mode draws random numbers; call eval() first" if call.args[2] else check_dtypes(call)
+
+
+@lowers(
+    *(f"aten::{name}{mark}" for name in ("dropout", "feature_dropout", "alpha_dropout") for mark in ("", "_")),
+    check=_evaluating,
+)
+def dropout(plan: Plan, call: Call) -> DeviceTensor:
+    """The input itself."""
+    return plan.tensor(call.args[0])

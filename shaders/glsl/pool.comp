@@ -1,0 +1,104 @@
+#version 450
+// Largest or mean of a window, for up to three dimensions of space. An invocation computes four neighbouring channels.
+#extension GL_GOOGLE_include_directive : require
+#include "access.glsl"
+
+layout(constant_id = 1) const int AVERAGE = 0;
+layout(constant_id = 2) const int MODE = 0;
+layout(constant_id = 3) const int STORE_VECTOR = 0;
+layout(constant_id = 4) const int WRITES_INDICES = 0;
+layout(constant_id = 5) const int ADAPTIVE = 0; // the window is this place's share of the input
+layout(constant_id = 6) const int COUNTS_PADDING = 0;
+layout(constant_id = 7) const int KERNEL_D = 1;
+layout(constant_id = 8) const int KERNEL_H = 1;
+layout(constant_id = 9) const int KERNEL_W = 1;
+
+WRITES(0, result)
+WRITES(1, indices)
+READS(2, data)
+
+layout(push_constant) uniform Geometry {
+    int batch, channels;
+    int out_d, out_h, out_w;
+    int in_d, in_h, in_w;
+    int in_offset, in_n, in_c, in_z, in_y, in_x;       // offset and strides
+    int out_offset, out_n, out_c, out_z, out_y, out_x; // offset and strides
+    int step_d, step_h, step_w;
+    int pad_d, pad_h, pad_w;
+    int gap_d, gap_h, gap_w; // dilation
+    int divisor;             // 0: the size of the window
+    int unused[2];
+};
+
+// First place and end of a window in one dimension, and its length with padding.
+ivec3 window(int place, int size, int outputs, int kernel, int step, int pad, int gap) {
+    if (ADAPTIVE != 0) {
+        int start = divide(place * size, outputs);
+        int end = divide((place + 1) * size + outputs - 1, outputs);
+        return ivec3(start, end, end - start);
+    }
+    int start = place * step - pad;
+    int end = start + (kernel - 1) * gap + 1;
+    return ivec3(start, end, min(end, size + pad) - start);
+}
+
+bvec4 is_nan(vec4 x) { return greaterThan(floatBitsToInt(x) & 0x7fffffff, ivec4(0x7f800000)); }
+
+void main() {
+    int runs = (channels + 3) >> 2;
+    int index = invocation_index();
+    if (index >= batch * out_d * out_h * out_w * runs) return;
+    int rest = divide(index, runs);
+    int channel = (index - rest * runs) * 4;
+    int quotient = divide(rest, out_w);
+    int x = rest - quotient * out_w;
+    rest = quotient;
+    quotient = divide(rest, out_h);
+    int y = rest - quotient * out_h;
+    rest = quotient;
+    quotient = divide(rest, out_d);
+    int z = rest - quotient * out_d;
+    int n = quotient;
+    int last = min(channels - channel - 1, 3);
+
+    ivec3 span_z = window(z, in_d, out_d, KERNEL_D, step_d, pad_d, gap_d);
+    ivec3 span_y = window(y, in_h, out_h, KERNEL_H, step_h, pad_h, gap_h);
+    ivec3 span_x = window(x, in_w, out_w, KERNEL_W, step_w, pad_w, gap_w);
+    int planes = ADAPTIVE != 0 ? span_z.z : KERNEL_D;
+    int rows = ADAPTIVE != 0 ? span_y.z : KERNEL_H;
+    int columns = ADAPTIVE != 0 ? span_x.z : KERNEL_W;
+    int base = in_offset + n * in_n + channel * in_c;
+
+    vec4 total = vec4(AVERAGE != 0 ? 0.0 : intBitsToFloat(0xff800000));
+    ivec4 where = ivec4((max(span_z.x, 0) * in_h + max(span_y.x, 0)) * in_w + max(span_x.x, 0));
+    for (int k = 0; k < planes; ++k) {
+        int from_z = span_z.x + k * gap_d;
+        for (int j = 0; j < rows; ++j) {
+            int from_y = span_y.x + j * gap_h;
+            for (int i = 0; i < columns; ++i) {
+                int from_x = span_x.x + i * gap_w;
+                bool inside = from_z >= 0 && from_z < in_d && from_y >= 0 && from_y < in_h && from_x >= 0 && from_x < in_w;
+                int place = base + clamp(from_z, 0, in_d - 1) * in_z + clamp(from_y, 0, in_h - 1) * in_y
+                          + clamp(from_x, 0, in_w - 1) * in_x;
+                vec4 value = intBitsToFloat(LOAD_LANES4(data, MODE, place, in_c, last));
+                if (AVERAGE != 0) {
+                    total += inside ? value : vec4(0.0);
+                } else {
+                    bvec4 better = inside ? bvec4(ivec4(greaterThan(value, total)) | ivec4(is_nan(value))) : bvec4(false);
+                    total = mix(total, value, better);
+                    if (WRITES_INDICES != 0)
+                        where = mix(where, ivec4((from_z * in_h + from_y) * in_w + from_x), better);
+                }
+            }
+        }
+    }
+    if (AVERAGE != 0) {
+        int inside = (min(span_z.y, in_d) - max(span_z.x, 0)) * (min(span_y.y, in_h) - max(span_y.x, 0))
+                   * (min(span_x.y, in_w) - max(span_x.x, 0));
+        int count = divisor != 0 ? divisor : COUNTS_PADDING != 0 ? span_z.z * span_y.z * span_x.z : inside;
+        total /= float(count);
+    }
+    int target = out_offset + n * out_n + channel * out_c + z * out_z + y * out_y + x * out_x;
+    STORE_LANES4(result, STORE_VECTOR != 0, target, out_c, last, floatBitsToInt(total))
+    if (WRITES_INDICES != 0) { STORE_LANES4(indices, STORE_VECTOR != 0, target, out_c, last, where) }
+}

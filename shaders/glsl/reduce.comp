@@ -1,0 +1,74 @@
+#version 450
+// Sum, product, largest or smallest of the reduced elements, each element changed before and the result after.
+#extension GL_GOOGLE_include_directive : require
+#include "reduction.glsl"
+
+layout(constant_id = 7) const int INTEGER = 0;
+layout(constant_id = 8) const int COMBINATION = 0;
+layout(constant_id = 9) const int BEFORE = 0;
+layout(constant_id = 10) const int AFTER = 0;
+
+const int ADD = 0, MULTIPLY = 1, LARGEST = 2, SMALLEST = 3;
+const int ABSOLUTE = 1, SQUARED = 2, RAISED = 3;
+const int SCALED = 1, ROOT = 2, POWER = 3;
+
+WRITES(0, result)
+READS(1, data)
+shared ivec4 partial[LOCAL_SIZE];
+
+// After the output's offset and strides: the exponent of RAISED, and the factor or exponent of what follows.
+float parameter(int n) { return intBitsToFloat(words[OUTPUT_WORD + 1 + KEPT_RANK + n]); }
+
+vec4 or_nan(vec4 result, vec4 x) { return mix(result, x, greaterThan(floatBitsToInt(x) & 0x7fffffff, ivec4(0x7f800000))); }
+
+ivec4 combined(ivec4 i, ivec4 j) {
+    vec4 a = intBitsToFloat(i), b = intBitsToFloat(j);
+    if (INTEGER != 0)
+        return COMBINATION == ADD ? i + j : COMBINATION == MULTIPLY ? i * j : COMBINATION == LARGEST ? max(i, j) : min(i, j);
+    return floatBitsToInt(COMBINATION == ADD        ? a + b
+                          : COMBINATION == MULTIPLY ? a * b
+                          : COMBINATION == LARGEST  ? or_nan(or_nan(max(a, b), b), a)
+                                                    : or_nan(or_nan(min(a, b), b), a));
+}
+
+ivec4 neutral() {
+    if (INTEGER != 0) return ivec4(COMBINATION == ADD ? 0 : COMBINATION == MULTIPLY ? 1 : COMBINATION == LARGEST ? 0x80000000 : 0x7fffffff);
+    return ivec4(COMBINATION == ADD ? 0 : COMBINATION == MULTIPLY ? floatBitsToInt(1.0) : COMBINATION == LARGEST ? 0xff800000 : 0x7f800000);
+}
+
+ivec4 before(ivec4 bits) {
+    vec4 x = intBitsToFloat(bits);
+    if (BEFORE == ABSOLUTE) return floatBitsToInt(abs(x));
+    if (BEFORE == SQUARED) return floatBitsToInt(x * x);
+    if (BEFORE == RAISED) return floatBitsToInt(mix(pow(abs(x), vec4(parameter(0))), vec4(0.0), equal(x, vec4(0.0))));
+    return bits;
+}
+
+ivec4 after(ivec4 bits) {
+    vec4 x = intBitsToFloat(bits);
+    if (AFTER == SCALED) return floatBitsToInt(x * parameter(1));
+    if (AFTER == ROOT) return floatBitsToInt(sqrt(x));
+    if (AFTER == POWER) return floatBitsToInt(pow(x, vec4(parameter(1))));
+    return bits;
+}
+
+void main() {
+    Item item = this_item();
+    int start = kept_offset(item, INPUT_WORD);
+    ivec4 total = neutral();
+    for (int s = item.thread; s < reduced_steps(); s += THREADS) {
+        Step step = reduced_step(s, INPUT_WORD + 1 + KEPT_RANK);
+        ivec4 value = before(LOAD_STEP(data, start, step, item));
+        if (LANES_REDUCED != 0) value = mix(neutral(), value, lanes_of(step));
+        total = combined(total, value);
+    }
+    SHARE(partial, total, combined)
+    if (LANES_REDUCED != 0) {
+        total = combined(total, total.zwxy);
+        total = combined(total, total.yxwz);
+    }
+    total = after(total);
+    if (!item.exists || item.thread != 0) return;
+    int target = kept_offset(item, OUTPUT_WORD);
+    STORE_LANES4(result, STORE_VECTOR != 0, target, words[OUTPUT_WORD + KEPT_RANK], item.last, total)
+}

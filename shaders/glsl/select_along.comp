@@ -1,0 +1,55 @@
+#version 450
+// result[i, j, ...] = data[..., indices[i, j, ...], ...]: an index, itself a tensor, chooses the place along one dimension of the data.
+#extension GL_GOOGLE_include_directive : require
+#include "access.glsl"
+
+layout(constant_id = 1) const int RANK = 1;
+layout(constant_id = 2) const int MODE = 0;
+layout(constant_id = 3) const int INDEX_MODE = 0;
+layout(constant_id = 4) const int STORE_VECTOR = 0;
+
+WRITES(0, result)
+READS(1, data)
+READS(2, indices)
+
+// sizes[RANK]; offset and strides[RANK] of the result, the data and the indices; size and stride of the chosen dimension.
+layout(push_constant) uniform Geometry { int words[32]; };
+
+int tensor_word(int tensor) { return RANK + tensor * (RANK + 1); }
+
+void main() {
+    int inner = words[RANK - 1];
+    int runs = (inner + 3) >> 2;
+    int items = runs;
+    for (int d = 0; d < RANK - 1; ++d) items *= words[d];
+    int rest = invocation_index();
+    if (rest >= items) return;
+    int offsets[3];
+    for (int t = 0; t < 3; ++t) offsets[t] = words[tensor_word(t)];
+    int last = 3;
+    for (int d = RANK - 1; d >= 0; --d) {
+        int size = d == RANK - 1 ? runs : words[d];
+        int quotient = d > 0 ? divide(rest, size) : 0;
+        int place = rest - quotient * size;
+        if (d == RANK - 1) {
+            place *= 4;
+            last = min(inner - place - 1, 3);
+        }
+        for (int t = 0; t < 3; ++t) offsets[t] += place * words[tensor_word(t) + 1 + d];
+        rest = quotient;
+    }
+    int length = words[tensor_word(3)];
+    int stride = words[tensor_word(3) + 1];
+    int step = words[tensor_word(1) + RANK];
+    ivec4 chosen = LOAD_LANES4(indices, INDEX_MODE, offsets[2], words[tensor_word(2) + RANK], last);
+    chosen += length * ivec4(lessThan(chosen, ivec4(0)));
+    chosen = clamp(chosen, 0, length - 1);
+    ivec4 value;
+    if (INDEX_MODE == LOAD_SPLAT) {
+        value = LOAD_LANES4(data, MODE, offsets[1] + chosen.x * stride, step, last);
+    } else {
+        ivec4 place = offsets[1] + chosen * stride + min(ivec4(0, 1, 2, 3), last) * step;
+        value = ivec4(LOAD1(data, place.x), LOAD1(data, place.y), LOAD1(data, place.z), LOAD1(data, place.w));
+    }
+    STORE_LANES4(result, STORE_VECTOR != 0, offsets[0], words[tensor_word(0) + RANK], last, value)
+}

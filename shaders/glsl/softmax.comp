@@ -1,0 +1,64 @@
+#version 450
+// Softmax, or its logarithm, over the reduced dimensions.
+#extension GL_GOOGLE_include_directive : require
+#include "reduction.glsl"
+
+layout(constant_id = 7) const int LOGARITHM = 0;
+
+WRITES(0, result)
+READS(1, data)
+shared ivec4 partial[LOCAL_SIZE];
+
+// The output has strides of kept and reduced dimensions.
+const int OUTPUT_REDUCED_WORD = OUTPUT_WORD + 1 + KEPT_RANK;
+
+vec4 or_nan(vec4 result, vec4 x) { return mix(result, x, greaterThan(floatBitsToInt(x) & 0x7fffffff, ivec4(0x7f800000))); }
+ivec4 largest(ivec4 i, ivec4 j) {
+    vec4 a = intBitsToFloat(i), b = intBitsToFloat(j);
+    return floatBitsToInt(or_nan(or_nan(max(a, b), b), a));
+}
+ivec4 sum(ivec4 a, ivec4 b) { return floatBitsToInt(intBitsToFloat(a) + intBitsToFloat(b)); }
+
+void main() {
+    Item item = this_item();
+    int start = kept_offset(item, INPUT_WORD);
+    int strides = INPUT_WORD + 1 + KEPT_RANK;
+    int steps = reduced_steps();
+
+    ivec4 top = ivec4(0xff800000);
+    for (int s = item.thread; s < steps; s += THREADS) {
+        Step step = reduced_step(s, strides);
+        ivec4 value = LOAD_STEP(data, start, step, item);
+        top = largest(top, LANES_REDUCED != 0 ? mix(ivec4(0xff800000), value, lanes_of(step)) : value);
+    }
+    SHARE(partial, top, largest)
+    if (LANES_REDUCED != 0) {
+        top = largest(top, top.zwxy);
+        top = largest(top, top.yxwz);
+    }
+    vec4 shift = intBitsToFloat(top);
+
+    ivec4 total = ivec4(0);
+    for (int s = item.thread; s < steps; s += THREADS) {
+        Step step = reduced_step(s, strides);
+        vec4 value = exp(intBitsToFloat(LOAD_STEP(data, start, step, item)) - shift);
+        total = sum(total, floatBitsToInt(LANES_REDUCED != 0 ? mix(vec4(0.0), value, lanes_of(step)) : value));
+    }
+    SHARE(partial, total, sum)
+    if (LANES_REDUCED != 0) {
+        total = sum(total, total.zwxy);
+        total = sum(total, total.yxwz);
+    }
+    vec4 scale = LOGARITHM != 0 ? log(intBitsToFloat(total)) : 1.0 / intBitsToFloat(total);
+
+    if (!item.exists) return;
+    int target = kept_offset(item, OUTPUT_WORD);
+    for (int s = item.thread; s < steps; s += THREADS) {
+        Step step = reduced_step(s, strides);
+        Step place = reduced_step(s, OUTPUT_REDUCED_WORD);
+        vec4 value = intBitsToFloat(LOAD_STEP(data, start, step, item)) - shift;
+        value = LOGARITHM != 0 ? value - scale : exp(value) * scale;
+        int last = LANES_REDUCED != 0 ? place.last : item.last;
+        STORE_LANES4(result, STORE_VECTOR != 0, target + place.offset, lane_stride(OUTPUT_WORD), last, floatBitsToInt(value))
+    }
+}
