@@ -3,9 +3,9 @@
 #extension GL_GOOGLE_include_directive : require
 #include "access.glsl"
 
-layout(constant_id = 1) const int AVERAGE = 0;
-layout(constant_id = 2) const int MODE = 0;
-layout(constant_id = 3) const int STORE_VECTOR = 0;
+layout(constant_id = 1) const int MODE = 0;
+layout(constant_id = 2) const int STORE_VECTOR = 0;
+layout(constant_id = 3) const int AVERAGE = 0;
 layout(constant_id = 4) const int WRITES_INDICES = 0;
 layout(constant_id = 5) const int ADAPTIVE = 0; // the window is this place's share of the input
 layout(constant_id = 6) const int COUNTS_PADDING = 0;

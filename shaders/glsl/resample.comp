@@ -4,12 +4,12 @@
 #extension GL_GOOGLE_include_directive : require
 #include "access.glsl"
 
-// Input places of each dimension: 0, the same place as the output's; 1, one place; more, that many pairs of place and weight.
-layout(constant_id = 1) const int TAPS_D = 0;
-layout(constant_id = 2) const int TAPS_H = 0;
-layout(constant_id = 3) const int TAPS_W = 0;
-layout(constant_id = 4) const int MODE = 0;
-layout(constant_id = 5) const int STORE_VECTOR = 0;
+// TAPS are the input places of each dimension: 0, the same place as the output's; 1, one place; more, that many pairs of place and weight.
+layout(constant_id = 1) const int MODE = 0;
+layout(constant_id = 2) const int STORE_VECTOR = 0;
+layout(constant_id = 3) const int TAPS_D = 0;
+layout(constant_id = 4) const int TAPS_H = 0;
+layout(constant_id = 5) const int TAPS_W = 0;
 
 WRITES(0, result)
 READS(1, data)

@@ -1,0 +1,152 @@
+"""Pooling over windows, fixed and adaptive, in one, two and three dimensions of space."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from mobopt.runtimes.call import Call, argument_names
+from mobopt.runtimes.vulkan.lowerings.checks import check_floating
+from mobopt.runtimes.vulkan.lowerings.reductions import After, Combination, reduce
+from mobopt.runtimes.vulkan.plan import Plan
+from mobopt.runtimes.vulkan.registry import lowers
+from mobopt.runtimes.vulkan.space_kernel import SPACE, as_volume, offset_and_strides, run_space_kernel
+from mobopt.runtimes.vulkan.tensor import DeviceTensor
+
+
+@dataclass(frozen=True)
+class Window:
+    """A pooling window; each tuple has an entry per dimension of space, outermost first."""
+
+    kernel: tuple[int, ...]
+    stride: tuple[int, ...]
+    padding: tuple[int, ...]
+    dilation: tuple[int, ...]
+    average: bool = False
+    adaptive: bool = False
+    counts_padding: bool = False
+    divisor: int = 0
+
+    def constants(self, writes_indices: bool) -> list[int]:
+        """Specialization constants of ``pool.comp``."""
+        kernel = (1,) * SPACE if self.adaptive else self.kernel
+        return [int(self.average), int(writes_indices), int(self.adaptive), int(self.counts_padding), *kernel]
+
+
+def pool(
+    plan: Plan, source: DeviceTensor, sizes: Sequence[int], spatial: int, window: Window, *, indices: bool = False
+) -> tuple[DeviceTensor, DeviceTensor]:
+    """Pool; returns the result, of the given sizes, and the indices of the largest elements (undefined unless asked for)."""
+    if source.rank == 4 and spatial == 2:
+        source = plan.channels_last(source)
+    target = plan.empty(sizes, source.dtype)
+    places = plan.empty(sizes, torch.int64, target.strides) if indices else target
+    volume, result, chosen = (as_volume(tensor, spatial) for tensor in (source, target, places))
+    geometry = [
+        *result.sizes[2:],
+        *volume.sizes[2:],
+        *offset_and_strides(volume),
+        *offset_and_strides(result),
+        *window.stride,
+        *window.padding,
+        *window.dilation,
+        window.divisor,
+    ]
+    run_space_kernel(plan, "pool", volume, [result, chosen], window.constants(indices), geometry)
+    return target, places
+
+
+def _per_dimension(value: int | Sequence[int], spatial: int, missing: int) -> tuple[int, ...]:
+    """One entry per dimension of space; dimensions that the tensor lacks get ``missing``."""
+    given = (value,) if isinstance(value, int) else tuple(value)
+    own = given * spatial if len(given) == 1 else given
+    return (missing,) * (SPACE - spatial) + own
+
+
+def _window(call: Call, spatial: int, *, average: bool) -> Window:
+    names = argument_names(call.op)
+    kernel = _per_dimension(call["kernel_size"], spatial, 1)
+    stride = _per_dimension(call["stride"], spatial, 1) if call["stride"] else kernel
+    return Window(
+        kernel,
+        stride,
+        _per_dimension(call["padding"], spatial, 0),
+        _per_dimension(call["dilation"], spatial, 1) if "dilation" in names else (1,) * SPACE,
+        average,
+        counts_padding="count_include_pad" in names and call["count_include_pad"],
+        divisor=(call["divisor_override"] or 0) if "divisor_override" in names else 0,
+    )
+
+
+def _spatial(call: Call) -> int:
+    """1, 2 or 3, from the operator's name."""
+    return next(n for n in (1, 2, 3) if f"pool{n}d" in call.op)
+
+
+@lowers("aten::avg_pool1d", "aten::avg_pool2d", "aten::avg_pool3d", check=check_floating)
+def average_pool(plan: Plan, call: Call) -> DeviceTensor:
+    """Mean of each window."""
+    spatial = _spatial(call)
+    window = _window(call, spatial, average=True)
+    return pool(plan, plan.tensor(call.args[0]), call.output.sizes, spatial, window)[0]
+
+
+@lowers(
+    "aten::max_pool1d",
+    "aten::max_pool2d",
+    "aten::max_pool3d",
+    "aten::max_pool1d_with_indices",
+    "aten::max_pool2d_with_indices",
+    "aten::max_pool3d_with_indices",
+    check=check_floating,
+)
+def max_pool(plan: Plan, call: Call) -> DeviceTensor | tuple[DeviceTensor, ...]:
+    """Largest element of each window; with its index in the plane if the operator gives it."""
+    spatial = _spatial(call)
+    window = _window(call, spatial, average=False)
+    indices = len(call.outputs) == 2
+    found = pool(plan, plan.tensor(call.args[0]), call.outputs[0].sizes, spatial, window, indices=indices)
+    return found if indices else found[0]
+
+
+@lowers(
+    "aten::adaptive_avg_pool1d",
+    "aten::adaptive_avg_pool2d",
+    "aten::_adaptive_avg_pool2d",
+    "aten::adaptive_avg_pool3d",
+    "aten::_adaptive_avg_pool3d",
+    check=check_floating,
+)
+def adaptive_average_pool(plan: Plan, call: Call) -> DeviceTensor:
+    """Mean of each place's share of the input; a mean over all of space if there is one place."""
+    tensor = plan.tensor(call.args[0])
+    spatial = _spatial(call)
+    dims = range(tensor.rank - spatial, tensor.rank)
+    space = [tensor.sizes[d] for d in dims]
+    if all(size == 1 for size in call.output.sizes[-spatial:]) and 0 not in space:
+        scale = 1.0
+        for size in space:
+            scale /= size
+        return reduce(plan, tensor, list(dims), tensor.dtype, Combination.ADD, after=After.SCALED, scale=scale)
+    return pool(plan, tensor, call.output.sizes, spatial, _adaptive(space, call, spatial, average=True))[0]
+
+
+@lowers("aten::adaptive_max_pool1d", "aten::adaptive_max_pool2d", "aten::adaptive_max_pool3d", check=check_floating)
+def adaptive_max_pool(plan: Plan, call: Call) -> tuple[DeviceTensor, ...]:
+    """Largest element of each place's share of the input, and its index in the plane."""
+    tensor = plan.tensor(call.args[0])
+    spatial = _spatial(call)
+    window = _adaptive(tensor.sizes[tensor.rank - spatial :], call, spatial, average=False)
+    return pool(plan, tensor, call.outputs[0].sizes, spatial, window, indices=True)
+
+
+def _adaptive(space: Sequence[int], call: Call, spatial: int, *, average: bool) -> Window:
+    """Shares of equal size and distance are a fixed window, whose loops the driver can unroll."""
+    places = call.outputs[0].sizes[-spatial:]
+    ones = (1,) * SPACE
+    if all(place and size % place == 0 for size, place in zip(space, places, strict=True)):
+        shares = _per_dimension([size // place for size, place in zip(space, places, strict=True)], spatial, 1)
+        return Window(shares, shares, (0,) * SPACE, ones, average)
+    return Window(ones, ones, (0,) * SPACE, ones, average, adaptive=True)

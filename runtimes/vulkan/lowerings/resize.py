@@ -1,0 +1,112 @@
+"""Upsampling (nearest, linear, cubic) to sizes or by factors, and padding that repeats or mirrors."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+from mobopt.runtimes.call import Call, argument_names
+from mobopt.runtimes.vulkan.lowerings.checks import check_dtypes, check_floating
+from mobopt.runtimes.vulkan.plan import Plan
+from mobopt.runtimes.vulkan.registry import lowers
+from mobopt.runtimes.vulkan.resampling import (
+    AxisTable,
+    antialias_table,
+    cubic_table,
+    linear_table,
+    nearest_table,
+    padding_table,
+    repeated,
+    resample,
+)
+from mobopt.runtimes.vulkan.tensor import DeviceTensor
+
+_NEAREST = tuple(f"aten::upsample_nearest{n}d" for n in (1, 2, 3))
+_NEAREST_EXACT = tuple(f"aten::_upsample_nearest_exact{n}d" for n in (1, 2, 3))
+_SMOOTH = ("upsample_linear1d", "upsample_bilinear2d", "upsample_trilinear3d", "upsample_bicubic2d")
+_ANTIALIASED = ("_upsample_bilinear2d_aa", "_upsample_bicubic2d_aa")
+
+
+def _both_forms(*names: str) -> list[str]:
+    return [form for name in names for form in (name, f"{name}.vec")]
+
+
+def _spatial(call: Call) -> int:
+    found = re.search(r"(\d)d", call.op)
+    assert found is not None
+    return int(found.group(1))
+
+
+def _factors(call: Call, spatial: int) -> list[float | None]:
+    """The scale factors that the call names, which decide the positions where they are given."""
+    names = argument_names(call.op)
+    if "scale_factors" in names:
+        return list(call["scale_factors"] or [None] * spatial)
+    return list(call.args[-spatial:])
+
+
+_Maker = Callable[[int, int, "float | None"], AxisTable]
+
+
+def _interpolate(plan: Plan, call: Call, kind: str, make: _Maker) -> DeviceTensor:
+    tensor = plan.tensor(call.args[0])
+    spatial = _spatial(call)
+    if tensor.rank == 4:
+        tensor = plan.channels_last(tensor)
+    axes = zip(tensor.sizes[-spatial:], call.output.sizes[-spatial:], _factors(call, spatial), strict=True)
+    tables = [
+        ((kind, size, outputs, factor), lambda s=size, o=outputs, f=factor: make(s, o, f)) for size, outputs, factor in axes
+    ]
+    return resample(plan, tensor, call.output.sizes, tables)
+
+
+@lowers(*_both_forms(*_NEAREST, *_NEAREST_EXACT), check=check_dtypes)
+def upsample_nearest(plan: Plan, call: Call) -> DeviceTensor:
+    """Nearest neighbour; by whole factors, each place is copied several times."""
+    exact = "exact" in call.op
+    tensor = plan.tensor(call.args[0])
+    spatial = _spatial(call)
+    sizes, outputs = tensor.sizes[-spatial:], call.output.sizes[-spatial:]
+    factors = _factors(call, spatial)
+    whole = [o // s if s and o % s == 0 and f in (None, o / s) else 0 for s, o, f in zip(sizes, outputs, factors, strict=True)]
+    if all(whole):
+        return repeated(plan, tensor, whole)
+    return _interpolate(plan, call, f"nearest {exact}", lambda s, o, f: nearest_table(s, o, f, exact=exact))
+
+
+@lowers(*_both_forms(*(f"aten::{name}" for name in _SMOOTH)), check=check_floating)
+def upsample_smooth(plan: Plan, call: Call) -> DeviceTensor:
+    """Linear or cubic interpolation."""
+    aligned = call["align_corners"]
+    make = cubic_table if "cubic" in call.op else linear_table
+    return _interpolate(plan, call, f"{make.__name__} {aligned}", lambda s, o, f: make(s, o, f, aligned))
+
+
+@lowers(*_both_forms(*(f"aten::{name}" for name in _ANTIALIASED)), check=check_floating)
+def upsample_antialiased(plan: Plan, call: Call) -> DeviceTensor:
+    """Linear or cubic interpolation that averages where it reduces."""
+    aligned, cubic = call["align_corners"], "cubic" in call.op
+    return _interpolate(
+        plan, call, f"antialiased {aligned} {cubic}", lambda s, o, f: antialias_table(s, o, f, aligned, cubic=cubic)
+    )
+
+
+def pad_by_places(plan: Plan, tensor: DeviceTensor, call: Call, padding: list[int], mode: str) -> DeviceTensor:
+    """Padding whose values are elements of the tensor; ``padding`` counts from the last dimension, as torch's."""
+    spatial = len(padding) // 2
+    pairs = [(padding[2 * d], padding[2 * d + 1]) for d in reversed(range(spatial))]
+    tables = [
+        ((mode, size, *pair), lambda s=size, p=pair: padding_table(s, *p, mode))
+        for size, pair in zip(tensor.sizes[-spatial:], pairs, strict=True)
+    ]
+    return resample(plan, tensor, call.output.sizes, tables)
+
+
+@lowers(
+    *(f"aten::{kind}_pad{n}d" for kind in ("reflection", "replication") for n in (1, 2, 3)),
+    check=check_dtypes,
+)
+def pad(plan: Plan, call: Call) -> DeviceTensor:
+    """Mirrored or repeated edges."""
+    mode = "reflect" if "reflection" in call.op else "replicate"
+    return pad_by_places(plan, plan.tensor(call.args[0]), call, list(call["padding"]), mode)

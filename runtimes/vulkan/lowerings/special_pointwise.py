@@ -1,0 +1,54 @@
+"""Pointwise operators whose operands are views of their arguments: prelu, glu and masks of triangles."""
+
+from __future__ import annotations
+
+import torch
+
+from mobopt.runtimes.call import Call
+from mobopt.runtimes.vulkan.geometry import normalized_dim
+from mobopt.runtimes.vulkan.lowerings.checks import check_dtypes, check_floating
+from mobopt.runtimes.vulkan.lowerings.normalization import along
+from mobopt.runtimes.vulkan.lowerings.views import sliced
+from mobopt.runtimes.vulkan.plan import Plan
+from mobopt.runtimes.vulkan.pointwise_kernel import compute
+from mobopt.runtimes.vulkan.pointwise_program import Opcode, ProgramBuilder, kind_of
+from mobopt.runtimes.vulkan.registry import lowers
+from mobopt.runtimes.vulkan.tensor import DeviceTensor
+
+
+@lowers("aten::prelu", "aten::_prelu_kernel", check=check_floating)
+def prelu(plan: Plan, call: Call) -> DeviceTensor:
+    """A slope for what is negative, one per channel or one for all."""
+    tensor, slope = plan.tensor(call.args[0]), plan.tensor(call.args[1])
+    if slope.rank < 2 and slope.numel > 1:
+        slope = along(slope, tensor.rank, 1)
+    builder = ProgramBuilder()
+    value = builder.step(Opcode.PRELU, builder.tensor(tensor), builder.tensor(slope))
+    return compute(plan, builder, value, tensor.sizes, tensor.dtype)
+
+
+@lowers("aten::glu", check=check_floating)
+def glu(plan: Plan, call: Call) -> DeviceTensor:
+    """One half of a dimension, gated by the sigmoid of the other."""
+    tensor = plan.tensor(call.args[0])
+    dim = normalized_dim(call["dim"], tensor.rank)
+    half = tensor.sizes[dim] // 2
+    builder = ProgramBuilder()
+    gate = builder.step(Opcode.SIGMOID, builder.tensor(sliced(tensor, dim, half, half)))
+    value = builder.step(Opcode.MUL, builder.tensor(sliced(tensor, dim, 0, half)), gate)
+    return compute(plan, builder, value, call.output.sizes, tensor.dtype)
+
+
+@lowers("aten::tril", "aten::triu", check=check_dtypes)
+def triangle(plan: Plan, call: Call) -> DeviceTensor:
+    """The elements below or above a diagonal, zeros elsewhere."""
+    tensor, shift = plan.tensor(call.args[0]), call["diagonal"]
+    make = torch.tril if call.op == "aten::tril" else torch.triu
+    sizes = tensor.sizes[-2:]
+    mask = plan.packed([], (call.op, sizes, shift), lambda: make(torch.ones(sizes, dtype=torch.bool), shift))
+    builder = ProgramBuilder()
+    kind = kind_of(tensor.dtype)
+    kept = builder.step(
+        Opcode.SELECT, builder.tensor(mask), builder.tensor(tensor), builder.scalar(0, kind), kind=kind
+    )
+    return compute(plan, builder, kept, tensor.sizes, tensor.dtype)
