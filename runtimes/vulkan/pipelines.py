@@ -1,11 +1,13 @@
-"""Compute pipelines of a device: made in one batch, shared by executables, kept in the driver's cache on disk."""
+"""Compute pipelines of a device: compiled on every core, shared by executables, kept in the driver's cache on disk."""
 
 from __future__ import annotations
 
 import logging
+import os
 import struct
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from mobopt import shaders
@@ -17,6 +19,8 @@ from mobopt.runtimes.vulkan.resources import ResourceScope
 from mobopt.runtimes.vulkan.stream import Dispatch
 
 _LOGGER = logging.getLogger("mobopt.vulkan")
+_MAX_BATCHES = 16
+_MIN_BATCH = 2
 
 
 @dataclass(frozen=True)
@@ -76,7 +80,7 @@ class PipelineStore:
         self._changed = False
 
     def acquire(self, keys: Iterable[PipelineKey]) -> Mapping[PipelineKey, vk.Handle]:
-        """The pipelines of ``keys``; those that don't exist are made in one batch. Give them back with :meth:`release`.
+        """The pipelines of ``keys``; those that don't exist are made together. Give them back with :meth:`release`.
 
         Raises:
             DeviceError: a shader is unknown, not built or refused by the driver, or needs a feature that is lacking.
@@ -123,26 +127,36 @@ class PipelineStore:
         self._scope.close()
 
     def _create(self, keys: Sequence[PipelineKey]) -> None:
+        """Compile pipelines, a batch on each core: drivers compile a batch one by one."""
         started = time.perf_counter()
+        batches = max(1, min(os.cpu_count() or 1, _MAX_BATCHES, len(keys) // _MIN_BATCH))
         modules_scope = self._device.scope()
         try:
             modules = {name: self._module(modules_scope, name) for name in {key.shader for key in keys}}
             infos = [self._pipeline_info(key, modules[key.shader]) for key in keys]
-            array = vk.ffi.new("VkComputePipelineCreateInfo[]", [info[0] for info in infos])
-            handles = vk.ffi.new("VkPipeline[]", len(keys))
-            result = vk.lib.vkCreateComputePipelines(
-                self._device.handle, self._cache, len(keys), array, vk.ffi.NULL, handles
-            )
-            for key, handle in zip(keys, handles, strict=True):
+            with ThreadPoolExecutor(batches) as pool:
+                results = list(pool.map(self._compile, (infos[start::batches] for start in range(batches))))
+        finally:
+            modules_scope.close()
+        for start, (_, handles) in enumerate(results):
+            for key, handle in zip(keys[start::batches], handles, strict=True):
                 if handle != vk.ffi.NULL:
                     scope = self._device.scope()
                     scope.adopt("Pipeline", handle)
                     self._pipelines[key] = scope, handle
+        for result, _ in results:
             vk.check(result, f"compile {len(keys)} compute pipelines ({', '.join(sorted(modules))})")
-        finally:
-            modules_scope.close()
         self._changed = True
         _LOGGER.debug("%d pipelines made in %.0f ms", len(keys), (time.perf_counter() - started) * 1e3)
+
+    def _compile(self, infos: Sequence[vk.Handle]) -> tuple[int, list[vk.Handle]]:
+        """The result of ``vkCreateComputePipelines``, and its handles, null where it failed."""
+        array = vk.ffi.new("VkComputePipelineCreateInfo[]", [info[0] for info in infos])
+        handles = vk.ffi.new("VkPipeline[]", len(infos))
+        result = vk.lib.vkCreateComputePipelines(
+            self._device.handle, self._cache, len(infos), array, vk.ffi.NULL, handles
+        )
+        return result, list(handles)
 
     def _module(self, scope: ResourceScope, name: str) -> vk.Handle:
         try:

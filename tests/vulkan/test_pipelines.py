@@ -41,6 +41,20 @@ def test_other_constants_are_another_pipeline(device):
     executable.close()
 
 
+def test_many_pipelines_are_compiled_at_once_and_each_does_its_own(device):
+    steps = 9
+    chained = [tensor(StorageKind.INPUT, 8), *(tensor(StorageKind.TEMPORARY, 8) for _ in range(steps))]
+    stream = Stream([], [chained[0]], [chained[-1]])
+    for step in range(steps):
+        stream.append(scale(chained[step], chained[step + 1], 2.0, float(step)))
+    executable = Executable(device, stream)
+    expected = torch.arange(8.0)
+    for step in range(steps):
+        expected = expected * 2 + step
+    torch.testing.assert_close(executable.run([torch.arange(8.0)])[0], expected)
+    executable.close()
+
+
 def _payload(device) -> bytes:
     """The smallest data that the device's driver accepts."""
     info = device.info
