@@ -25,7 +25,7 @@ def fold_epilogues(trace: Trace) -> Trace:
     place of the addition, as the residual may be made after the product.
     """
     uses = Counter(tensor for call in trace.calls for tensor in call.tensors())
-    uses.update(tensors_in(trace.result))
+    uses.update(tensors_in([trace.result, trace.updates]))
     calls: list[Call | None] = []
     makers: dict[TensorRef, int] = {}
     for call in trace.calls:
