@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING, Protocol
 import torch
 
 from mobopt.runtimes.vulkan.convolution_parameters import Convolution, Phase, phases
+from mobopt.runtimes.vulkan.device_info import DeviceInfo
 from mobopt.runtimes.vulkan.epilogue import Epilogue
+from mobopt.runtimes.vulkan.gpu_kernels import DEPTHWISE_INVOCATIONS, depthwise_block
 from mobopt.runtimes.vulkan.kernel_access import spread, words
 from mobopt.runtimes.vulkan.product import Product, ProductOperands, append_product, epilogue_constants, texels_fit
 from mobopt.runtimes.vulkan.stream import bind
@@ -263,7 +265,7 @@ def append_depthwise(
     operands = _operands(plan, convolution, source, depthwise_weights(plan, weight), result, residual)
     batch, channels, out_height, out_width = result.sizes
     vectors = aligned_channels(channels) // 4
-    high, wide = _depthwise_block(convolution, out_height, out_width)
+    high, wide = _depthwise_block(plan.device, convolution, result)
     blocks_high, blocks_wide = -(-out_height // high), -(-out_width // wide)
     other = residual if residual is not None else result
     invocations = batch * blocks_high * blocks_wide * vectors
@@ -286,7 +288,7 @@ def append_depthwise(
         residual_pitch=_pitch(other),
     )
     texels = texels_fit(plan.device, operands)
-    local_size = 64
+    local_size = _DEPTHWISE_LOCAL_SIZE if plan.device.is_cpu else DEPTHWISE_INVOCATIONS
     plan.dispatch(
         "depthwise_texels" if texels else "depthwise",
         operands.bindings(texels),
@@ -304,11 +306,17 @@ def append_depthwise(
     )
 
 
-def _depthwise_block(convolution: Convolution, height: int, width: int) -> tuple[int, int]:
+_DEPTHWISE_LOCAL_SIZE = 64
+
+
+def _depthwise_block(device: DeviceInfo, convolution: Convolution, result: DeviceTensor) -> tuple[int, int]:
     """Rows and columns of the block of pixels that an invocation computes."""
+    batch, channels, height, width = result.sizes
     small = convolution.taps[0] * convolution.taps[1] <= 25 and max(convolution.dilation) == 1
     if not small:
         return 1, 1
+    if not device.is_cpu:
+        return depthwise_block(device, batch * height, width, aligned_channels(channels) // 4)
     return (2 if height > 1 else 1), min((4, 2, 1), key=lambda wide: (-(-width // wide) * (wide + 2), -wide))
 
 

@@ -6,13 +6,15 @@ neighbours of the inner dimension of an input. The shaders' half is ``shaders/gl
 
 from __future__ import annotations
 
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, replace
 from typing import TYPE_CHECKING
 
 from mobopt.runtimes.vulkan.device_info import DeviceInfo
 from mobopt.runtimes.vulkan.epilogue import Epilogue
+from mobopt.runtimes.vulkan.gpu_kernels import SUM_INVOCATIONS, SharedKernel
 from mobopt.runtimes.vulkan.kernel_access import words
-from mobopt.runtimes.vulkan.product_kernels import ProductShape, choose_product_kernel
+from mobopt.runtimes.vulkan.product_kernels import choose_product_kernel
+from mobopt.runtimes.vulkan.product_shape import ProductShape
 from mobopt.runtimes.vulkan.stream import Binding, bind
 from mobopt.runtimes.vulkan.tensor import DeviceTensor
 
@@ -110,7 +112,7 @@ def append_product(
     padded: bool = False,
     inner_tail: int = 0,
 ) -> None:
-    """Append the dispatch of a product.
+    """Append the dispatches of a product.
 
     Args:
         plan: where it goes.
@@ -132,17 +134,39 @@ def append_product(
         batches=batches,
     )
     kernel = choose_product_kernel(plan.device, shape, texels=texels_fit(plan.device, operands))
+    ends = epilogue_constants(epilogue, operands.bias is not None)
+    form = (int(spatial), int(padded), inner_tail, int(grouped))
+    if isinstance(kernel, SharedKernel) and kernel.parts > 1:
+        _append_parts(plan, product, operands, kernel, shape, ends, form)
+        return
     plan.dispatch(
         kernel.shader,
         operands.bindings(kernel.texels),
         kernel.groups(shape),
-        (
-            *epilogue_constants(epilogue, operands.bias is not None),
-            int(spatial),
-            int(padded),
-            inner_tail,
-            int(grouped),
-            *kernel.constants,
-        ),
+        (*ends, *form, *kernel.constants),
+        product.pack(),
+    )
+
+
+def _append_parts(
+    plan: Plan,
+    product: Product,
+    operands: ProductOperands,
+    kernel: SharedKernel,
+    shape: ProductShape,
+    ends: tuple[int | float, ...],
+    form: tuple[int, ...],
+) -> None:
+    """Partial sums, then their sum with the epilogue."""
+    partial = plan.empty((shape.batches * kernel.parts, product.rows, 4 * product.columns))
+    parts = ProductOperands(operands.activations, operands.weights, partial)
+    plain = epilogue_constants(Epilogue(), has_bias=False)
+    constants = (*plain, *form, *kernel.constants)
+    plan.dispatch(kernel.shader, parts.bindings(texels=False), kernel.groups(shape), constants, product.pack())
+    plan.dispatch(
+        "product_sum",
+        replace(operands, activations=partial).bindings(texels=False),
+        (-(-product.rows * product.columns // SUM_INVOCATIONS), 1, shape.batches),
+        (*ends, *form, kernel.parts, SUM_INVOCATIONS),
         product.pack(),
     )

@@ -1,27 +1,12 @@
-"""Which kernel computes a product of matrices, per device and shape. Everything that can be tuned is here."""
+"""Which kernel computes a product of matrices, per device and shape, and the kernels for CPU drivers."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
 from mobopt.runtimes.vulkan.device_info import DeviceInfo
-
-
-@dataclass(frozen=True)
-class ProductShape:
-    """Sizes of a product; inner and columns count vec4s."""
-
-    rows: int
-    inner: int
-    columns: int
-    group_columns: int
-    """Columns of one group; the same as ``columns`` if there are no groups."""
-    batches: int = 1
-
-    @property
-    def group_count(self) -> int:
-        """How many groups the columns form."""
-        return self.columns // self.group_columns if self.group_columns else 1
+from mobopt.runtimes.vulkan.gpu_kernels import SharedKernel, choose_shared
+from mobopt.runtimes.vulkan.product_shape import ProductShape
 
 
 @dataclass(frozen=True)
@@ -52,36 +37,6 @@ class TileKernel:
         )
 
 
-@dataclass(frozen=True)
-class SharedKernel:
-    """``product_shared.comp``: blocks of ``block_rows`` x ``block_columns`` vec4s in shared memory."""
-
-    block_rows: int
-    block_columns: int
-    rows: int
-    columns: int
-    texels: bool = False
-
-    @property
-    def shader(self) -> str:
-        """The variant's name."""
-        return "product_shared_texels" if self.texels else "product_shared"
-
-    @property
-    def constants(self) -> tuple[int, ...]:
-        """Specialization constants from 12 on."""
-        invocations = (self.block_rows // self.rows) * (self.block_columns // self.columns)
-        return (self.block_rows, self.block_columns, self.rows, self.columns, invocations)
-
-    def groups(self, shape: ProductShape) -> tuple[int, int, int]:
-        """Workgroups of a dispatch."""
-        return (
-            -(-shape.group_columns // self.block_columns),
-            -(-shape.rows // self.block_rows),
-            shape.batches * shape.group_count,
-        )
-
-
 ProductKernel = TileKernel | SharedKernel
 
 LANES = 8
@@ -100,8 +55,9 @@ _CPU_THREADS = 2
 
 def choose_product_kernel(device: DeviceInfo, shape: ProductShape, texels: bool) -> ProductKernel:
     """The kernel for a shape on a device; ``texels`` says whether it reads through texel buffers."""
-    kernel = _choose_shared(shape) if use_shared_memory(device) else _choose_tile(shape)
-    return replace(kernel, texels=texels)
+    if use_shared_memory(device):
+        return choose_shared(device, shape)
+    return replace(_choose_tile(shape), texels=texels)
 
 
 def use_shared_memory(device: DeviceInfo) -> bool:
@@ -126,16 +82,3 @@ def _tile_cost(kernel: TileKernel, shape: ProductShape) -> int:
     step = (kernel.rows + 4 * kernel.columns) * _FETCH + sums * (_MULTIPLY + _MERGE)
     group = shape.inner * step + sums * _STORE
     return -(-across * down * batches // _CPU_THREADS) * group
-
-
-_BLOCKS = (SharedKernel(128, 16, 8, 2), SharedKernel(64, 16, 4, 1), SharedKernel(32, 8, 2, 1))
-_BUSY_WORKGROUPS = 256
-
-
-def _choose_shared(shape: ProductShape) -> SharedKernel:
-    """The largest block that still fills the device."""
-    for kernel in _BLOCKS:
-        across, down, batches = kernel.groups(shape)
-        if across * down * batches >= _BUSY_WORKGROUPS and shape.group_columns * 2 > kernel.block_columns:
-            return kernel
-    return _BLOCKS[-1]

@@ -1,102 +1,194 @@
 #version 450
 #extension GL_EXT_control_flow_attributes : require
 #extension GL_GOOGLE_include_directive : require
-// Implicit GEMM for GPUs: a workgroup computes BLOCK_ROWS x BLOCK_COLUMNS vec4s from tiles in shared memory, INNER_BLOCK vec4s of
-// the inner dimension at a time;
-// each invocation sums ROWS x COLUMNS vec4s, strided through the block so that neighbours read neighbours (the scheme of V. Volkov and
-// J. Demmel, "Benchmarking GPUs to tune dense linear algebra", 2008).
+// Implicit GEMM for GPUs. A workgroup computes BLOCK_ROWS x BLOCK_COLUMNS vec4s of the result from tiles in shared memory,
+// INNER_BLOCK vec4s of the inner dimension at a time; while it multiplies one pair of tiles it fetches the next into registers.
+// Each invocation sums ROWS x COLUMNS vec4s, strided through the block so that neighbours read neighbours (V. Volkov and
+// J. Demmel, "Benchmarking GPUs to tune dense linear algebra", 2008). Where a result has too few blocks to fill a device, the inner
+// dimension is divided too: TEAMS of invocations share a tile and add their sums up in shared memory, and PARTS workgroups
+// write partial sums that product_sum.comp adds up.
 #include "product.glsl"
 
 layout(constant_id = 12) const int BLOCK_ROWS = 64;
 layout(constant_id = 13) const int BLOCK_COLUMNS = 16; // vec4s
 layout(constant_id = 14) const int ROWS = 4;           // rows of one invocation
 layout(constant_id = 15) const int COLUMNS = 1;        // vec4s of one invocation
-layout(constant_id = 16) const int INVOCATIONS = 256;  // (BLOCK_ROWS / ROWS) * (BLOCK_COLUMNS / COLUMNS)
-layout(local_size_x_id = 16, local_size_y = 1, local_size_z = 1) in;
+layout(constant_id = 16) const int INNER_BLOCK = 4;    // vec4s; divides INVOCATIONS, as BLOCK_COLUMNS does
+layout(constant_id = 17) const int TEAMS = 1;          // divides INNER_BLOCK
+layout(constant_id = 18) const int PARTS = 1;
+layout(constant_id = 19) const int INVOCATIONS = 256;  // (BLOCK_ROWS / ROWS) * (BLOCK_COLUMNS / COLUMNS) * TEAMS
+layout(local_size_x_id = 19, local_size_y = 1, local_size_z = 1) in;
 
-const int INNER_BLOCK = 4; // vec4s
+const int COLUMN_STEP = BLOCK_COLUMNS / COLUMNS;
+const int ROW_STEP = BLOCK_ROWS / ROWS;
+const int TEAM_SIZE = COLUMN_STEP * ROW_STEP;
+const int VALUE_PITCH = INNER_BLOCK + 1; // keeps rows in different banks
+const int VALUES = BLOCK_ROWS * VALUE_PITCH;
+const int FACTORS = 4 * INNER_BLOCK * BLOCK_COLUMNS;
+const int TILES = 2 * (VALUES + FACTORS);
+const int BLOCK = BLOCK_ROWS * BLOCK_COLUMNS;
+const int SUMS = TEAMS > 1 ? TEAMS * BLOCK : 0;
+const int VALUE_FETCHES = (BLOCK_ROWS * INNER_BLOCK + INVOCATIONS - 1) / INVOCATIONS;
+const int FACTOR_FETCHES = (FACTORS + INVOCATIONS - 1) / INVOCATIONS;
 
-shared float values[4 * INNER_BLOCK][BLOCK_ROWS + 4];
-shared vec4 factors[4 * INNER_BLOCK][BLOCK_COLUMNS];
+// Two pairs of tiles, values (row, inner) then factors (inner, column); at the end the teams' sums.
+shared vec4 pool[TILES > SUMS ? TILES : SUMS];
+
+const int OUTSIDE = -1 << 28; // the place of a row that doesn't exist
+
+int me = int(gl_LocalInvocationID.x);
+
+// What this invocation fetches of the activations: one vec4 of the inner dimension, in VALUE_FETCHES rows.
+int row_addresses[VALUE_FETCHES];
+ivec2 row_places[VALUE_FETCHES];
+int channel;
+ivec2 tap;
+int weight_address;
+int line;      // of the inner dimension, in elements: the first that this invocation fetches of the weights
+int line_end;
+
+vec4 fetched_values[VALUE_FETCHES];
+vec4 fetched_factors[FACTOR_FETCHES];
+
+void find_rows(int origin, int block_row) {
+    [[unroll]] for (int i = 0; i < VALUE_FETCHES; ++i) {
+        int row = block_row + (me + i * INVOCATIONS) / INNER_BLOCK;
+        bool exists = row < rows && me + i * INVOCATIONS < BLOCK_ROWS * INNER_BLOCK;
+        row_places[i] = ivec2(exists ? 0 : OUTSIDE);
+        row_addresses[i] = origin + row * input_pitch;
+        if (SPATIAL != 0) {
+            Pixel pixel = pixel_of(row);
+            ivec2 place = ivec2(pixel.x * stride_wide + first_wide, pixel.y * stride_high + first_high);
+            if (exists) row_places[i] = place;
+            row_addresses[i] = origin + pixel.batch * input_batch + (place.y * width + place.x) * input_pitch;
+        }
+    }
+}
+
+void fetch(int start, int end, bool has_column) {
+    ivec2 shift = tap * ivec2(dilation_wide, dilation_high);
+    int offset = SPATIAL != 0 ? channel + (shift.y * width + shift.x) * input_pitch : channel;
+    bool exists = start + me % INNER_BLOCK < end;
+    bool partial = INNER_TAIL != 0 && channel == inner - 1;
+    [[unroll]] for (int i = 0; i < VALUE_FETCHES; ++i) {
+        bool inside = exists && row_places[i].x > OUTSIDE;
+        if (PADDED != 0) {
+            ivec2 place = row_places[i] + shift;
+            inside = exists && uint(place.x) < uint(width) && uint(place.y) < uint(height);
+        }
+        fetched_values[i] = inside ? VECTOR(activations, row_addresses[i] + offset) : vec4(0.0);
+        if (partial) fetched_values[i] = head(fetched_values[i], INNER_TAIL);
+    }
+    channel += INNER_BLOCK;
+    while (SPATIAL != 0 && channel >= inner) {
+        channel -= inner;
+        ++tap.x;
+        if (tap.x == taps_wide) tap = ivec2(0, tap.y + 1);
+    }
+    [[unroll]] for (int i = 0; i < FACTOR_FETCHES; ++i) {
+        int step = i * (INVOCATIONS / BLOCK_COLUMNS);
+        bool inside = has_column && line + step < line_end && me + i * INVOCATIONS < FACTORS;
+        fetched_factors[i] = inside ? VECTOR(weights, weight_address + step * weight_pitch) : vec4(0.0);
+    }
+    line += 4 * INNER_BLOCK;
+    weight_address += 4 * INNER_BLOCK * weight_pitch;
+}
+
+void keep(int tiles) {
+    [[unroll]] for (int i = 0; i < VALUE_FETCHES; ++i) {
+        int slot = me + i * INVOCATIONS;
+        if (slot < BLOCK_ROWS * INNER_BLOCK)
+            pool[tiles + slot / INNER_BLOCK * VALUE_PITCH + slot % INNER_BLOCK] = fetched_values[i];
+    }
+    [[unroll]] for (int i = 0; i < FACTOR_FETCHES; ++i) {
+        int slot = me + i * INVOCATIONS;
+        if (slot < FACTORS) pool[tiles + VALUES + slot] = fetched_factors[i];
+    }
+}
 
 void main() {
-    int me = int(gl_LocalInvocationID.x);
     int groups = GROUPED != 0 ? columns / group_columns : 1;
-    int group = GROUPED != 0 ? int(gl_WorkGroupID.z) % groups : 0;
-    int batch = GROUPED != 0 ? 0 : int(gl_WorkGroupID.z);
+    int part = int(gl_WorkGroupID.z) % PARTS;
+    int product = int(gl_WorkGroupID.z) / PARTS;
+    int group = GROUPED != 0 ? product : 0;
+    int batch = GROUPED != 0 ? 0 : product;
     int own_columns = GROUPED != 0 ? group_columns : columns;
     int base_column = group * own_columns;
     int block_column = int(gl_WorkGroupID.x) * BLOCK_COLUMNS;
     int block_row = int(gl_WorkGroupID.y) * BLOCK_ROWS;
-    int origin = input_offset + batch * input_batch + group * inner;
-    int weight = weight_offset + batch * weight_batch;
-    int total = SPATIAL != 0 ? taps_high * taps_wide * inner : inner; // the whole inner dimension, in vec4s
 
+    int total = SPATIAL != 0 ? taps_high * taps_wide * inner : inner; // the whole inner dimension, in vec4s
+    int share = ((total + PARTS * INNER_BLOCK - 1) / (PARTS * INNER_BLOCK)) * INNER_BLOCK;
+    int start = part * share;
+    int end = min(start + share, total);
+
+    find_rows(input_offset + batch * input_batch + group * inner, block_row);
+    channel = start + me % INNER_BLOCK;
+    tap = ivec2(0);
+    if (SPATIAL != 0) {
+        int index = channel / inner;
+        channel -= index * inner;
+        tap = ivec2(index % taps_wide, index / taps_wide);
+    }
+    int column = block_column + me % BLOCK_COLUMNS;
+    bool has_column = column < own_columns;
+    line = 4 * start + me / BLOCK_COLUMNS;
+    line_end = SPATIAL == 0 && INNER_TAIL != 0 ? min(4 * end, 4 * inner - 4 + INNER_TAIL) : 4 * end;
+    weight_address = weight_offset + batch * weight_batch + line * weight_pitch + base_column + column;
+
+    int lane = me % TEAM_SIZE;
+    int team = me / TEAM_SIZE;
+    int my_column = lane % COLUMN_STEP;
+    int my_row = lane / COLUMN_STEP;
     vec4 sums[ROWS * COLUMNS];
     [[unroll]] for (int i = 0; i < ROWS * COLUMNS; ++i) sums[i] = vec4(0.0);
 
-    int column_step = BLOCK_COLUMNS / COLUMNS;
-    int my_column = me % column_step;
-    int my_row = me / column_step;
-    int row_step = BLOCK_ROWS / ROWS;
-
-    for (int start = 0; start < total; start += INNER_BLOCK) {
-        for (int i = me; i < BLOCK_ROWS * INNER_BLOCK; i += INVOCATIONS) {
-            int k = start + i % INNER_BLOCK;
-            int row = i / INNER_BLOCK;
-            vec4 value = vec4(0.0);
-            if (k < total && block_row + row < rows) {
-                int tap = SPATIAL != 0 ? k / inner : 0;
-                int channel = k - tap * inner;
-                bool inside = true;
-                int address = origin + channel;
-                if (SPATIAL != 0) {
-                    Pixel pixel = pixel_of(block_row + row);
-                    int tap_y = tap / taps_wide;
-                    int y = pixel.y * stride_high + first_high + tap_y * dilation_high;
-                    int x = pixel.x * stride_wide + first_wide + (tap - tap_y * taps_wide) * dilation_wide;
-                    inside = PADDED == 0 || (uint(y) < uint(height) && uint(x) < uint(width));
-                    address += pixel.batch * input_batch + (y * width + x) * input_pitch;
-                } else {
-                    address += (block_row + row) * input_pitch;
+    fetch(start, end, has_column);
+    int tiles = 0;
+    keep(tiles);
+    barrier();
+    for (; start < end; start += INNER_BLOCK) {
+        bool more = start + INNER_BLOCK < end;
+        if (more) fetch(start + INNER_BLOCK, end, has_column);
+        [[unroll]] for (int step = 0; step < INNER_BLOCK / TEAMS; ++step) {
+            int k = step * TEAMS + team;
+            vec4 value[ROWS];
+            [[unroll]] for (int i = 0; i < ROWS; ++i) value[i] = pool[tiles + (my_row + i * ROW_STEP) * VALUE_PITCH + k];
+            [[unroll]] for (int c = 0; c < 4; ++c)
+                [[unroll]] for (int j = 0; j < COLUMNS; ++j) {
+                    vec4 factor = pool[tiles + VALUES + (4 * k + c) * BLOCK_COLUMNS + my_column + j * COLUMN_STEP];
+                    [[unroll]] for (int i = 0; i < ROWS; ++i) sums[i * COLUMNS + j] += value[i][c] * factor;
                 }
-                if (inside) value = VECTOR(activations, address);
-                if (INNER_TAIL != 0 && channel == inner - 1) value = head(value, INNER_TAIL);
-            }
-            int line = 4 * (i % INNER_BLOCK);
-            [[unroll]] for (int c = 0; c < 4; ++c) values[line + c][row] = value[c];
         }
-        for (int i = me; i < 4 * INNER_BLOCK * BLOCK_COLUMNS; i += INVOCATIONS) {
-            int line = i / BLOCK_COLUMNS;
-            int column = i % BLOCK_COLUMNS;
-            int k = start + line / 4;
-            bool exists = k < total && block_column + column < own_columns;
-            if (INNER_TAIL != 0 && k % inner == inner - 1) exists = exists && line % 4 < INNER_TAIL;
-            int address = weight + (4 * start + line) * weight_pitch + base_column + block_column + column;
-            factors[line][column] = exists ? VECTOR(weights, address) : vec4(0.0);
-        }
-        barrier();
-        for (int line = 0; line < 4 * INNER_BLOCK; ++line) {
-            vec4 factor[COLUMNS];
-            [[unroll]] for (int j = 0; j < COLUMNS; ++j) factor[j] = factors[line][my_column + j * column_step];
-            [[unroll]] for (int i = 0; i < ROWS; ++i) {
-                float value = values[line][my_row + i * row_step];
-                [[unroll]] for (int j = 0; j < COLUMNS; ++j) sums[i * COLUMNS + j] += value * factor[j];
-            }
-        }
+        tiles = VALUES + FACTORS - tiles;
+        if (more) keep(tiles);
         barrier();
     }
 
-    [[unroll]] for (int i = 0; i < ROWS; ++i) {
-        int row = block_row + my_row + i * row_step;
-        if (row < rows) {
-            Pixel pixel = Pixel(0, 0, 0);
-            if (SPATIAL != 0) pixel = pixel_of(row);
-            [[unroll]] for (int j = 0; j < COLUMNS; ++j) {
-                int column = block_column + my_column + j * column_step;
-                if (column < own_columns)
-                    store_result(result_index(batch, row, pixel), residual_index(batch, row, pixel), base_column + column,
-                                 sums[i * COLUMNS + j]);
+    if (TEAMS > 1) {
+        [[unroll]] for (int i = 0; i < ROWS; ++i)
+            [[unroll]] for (int j = 0; j < COLUMNS; ++j)
+                pool[team * BLOCK + (my_row + i * ROW_STEP) * BLOCK_COLUMNS + my_column + j * COLUMN_STEP] = sums[i * COLUMNS + j];
+        barrier();
+    }
+    int count = TEAMS > 1 ? (BLOCK + INVOCATIONS - 1) / INVOCATIONS : ROWS * COLUMNS;
+    [[unroll]] for (int i = 0; i < count; ++i) {
+        int slot = me + i * INVOCATIONS;
+        int row = TEAMS > 1 ? slot / BLOCK_COLUMNS : my_row + i / COLUMNS * ROW_STEP;
+        int at = TEAMS > 1 ? slot % BLOCK_COLUMNS : my_column + i % COLUMNS * COLUMN_STEP;
+        vec4 sum = vec4(0.0);
+        if (TEAMS == 1) sum = sums[i];
+        if (TEAMS > 1 && slot < BLOCK)
+            [[unroll]] for (int t = 0; t < TEAMS; ++t) sum += pool[t * BLOCK + slot];
+        row += block_row;
+        at += block_column;
+        if (row < rows && at < own_columns && (TEAMS == 1 || slot < BLOCK)) {
+            if (PARTS > 1) {
+                results[((batch * PARTS + part) * rows + row) * columns + base_column + at] = sum;
+            } else {
+                Pixel pixel = Pixel(0, 0, 0);
+                if (SPATIAL != 0) pixel = pixel_of(row);
+                store_result(result_index(batch, row, pixel), residual_index(batch, row, pixel), base_column + at, sum);
             }
         }
     }

@@ -1,0 +1,22 @@
+"""Sizes of a product of matrices: what the choice of a kernel is made from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class ProductShape:
+    """Sizes of a product; inner and columns count vec4s."""
+
+    rows: int
+    inner: int
+    columns: int
+    group_columns: int
+    """Columns of one group; the same as ``columns`` if there are no groups."""
+    batches: int = 1
+
+    @property
+    def group_count(self) -> int:
+        """How many groups the columns form."""
+        return self.columns // self.group_columns if self.group_columns else 1

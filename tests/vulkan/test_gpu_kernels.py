@@ -1,0 +1,120 @@
+"""The kernels for GPUs on software drivers: every block, with its inner dimension divided or not, and their choice."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from products import check_product
+
+from mobopt.runtimes.call import TensorRef
+from mobopt.runtimes.vulkan import product_kernels
+from mobopt.runtimes.vulkan.epilogue import Activation, Epilogue, clamp
+from mobopt.runtimes.vulkan.gpu_kernels import BLOCKS, SharedKernel, choose_shared, core_count, depthwise_block
+from mobopt.runtimes.vulkan.pointwise_program import Opcode
+from mobopt.runtimes.vulkan.product_shape import ProductShape
+
+# input, filter, stride, padding, dilation, groups
+CASES = [
+    ((1, 3, 13, 11), (16, 3, 3, 3), (2, 2), (1, 1), (1, 1), 1),
+    ((2, 37, 6, 5), (41, 37, 1, 1), (1, 1), (0, 0), (1, 1), 1),
+    ((1, 70, 9, 9), (35, 70, 3, 3), (1, 1), (1, 1), (1, 1), 1),
+    ((2, 16, 9, 7), (24, 8, 3, 3), (1, 1), (2, 1), (2, 1), 2),
+    ((1, 130, 1, 1), (20, 130, 1, 1), (1, 1), (0, 0), (1, 1), 1),
+]
+
+
+@pytest.fixture(params=BLOCKS, ids=lambda block: f"{block.block_rows}x{block.block_columns}x{block.inner_block}")
+def block(request, monkeypatch) -> SharedKernel:
+    monkeypatch.setattr(product_kernels, "use_shared_memory", lambda device: True)
+    return request.param
+
+
+def force(monkeypatch, device, kernel):
+    if not kernel.fits(device.info):
+        pytest.skip(f"{kernel} exceeds the limits of {device.info.name}")
+    monkeypatch.setattr(product_kernels, "choose_shared", lambda device, shape: kernel)
+
+
+@pytest.mark.parametrize("parts", [1, 3])
+@pytest.mark.parametrize("case", CASES)
+def test_convolution(device, monkeypatch, block, parts, case):
+    force(monkeypatch, device, replace(block, parts=parts))
+    source, weight, bias = torch.randn(case[0]), torch.randn(case[1]), torch.randn(case[1][0])
+    check_product(device, "aten::conv2d", source, weight, bias, *case[2:], constants=(1, 2))
+
+
+@pytest.mark.parametrize("parts", [1, 2])
+def test_epilogue(device, monkeypatch, block, parts):
+    force(monkeypatch, device, replace(block, parts=parts))
+    source, weight, bias = torch.randn(1, 40, 5, 7), torch.randn(22, 40, 3, 3), torch.randn(22)
+    residual = torch.randn(1, 22, 5, 7)
+    epilogue = Epilogue(clamp(0.0, 6.0), TensorRef(torch.float32, (1, 22, 5, 7)), Activation(Opcode.RELU))
+    expected = torch.relu(torch.conv2d(source, weight, bias, padding=1).clamp(0, 6) + residual)
+    check_product(
+        device, "aten::conv2d", source, weight, bias, 1, 1, constants=(1, 2), epilogue=epilogue, expected=expected,
+        residual=residual,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("parts", [1, 2])
+@pytest.mark.parametrize("sizes", [((3, 9, 70), (3, 70, 21)), ((2, 1, 301), (2, 301, 8)), ((1, 33, 6), (1, 6, 130))])
+def test_batches(device, monkeypatch, block, parts, sizes):
+    force(monkeypatch, device, replace(block, parts=parts))
+    check_product(device, "aten::bmm", torch.randn(sizes[0]), torch.randn(sizes[1]))
+
+
+def test_some_block_fits_every_device():
+    assert BLOCKS[0].invocations <= 128
+    assert BLOCKS[0].shared_bytes <= 16384
+
+
+@pytest.mark.parametrize("block", BLOCKS)
+def test_blocks_are_divided_evenly(block):
+    assert block.block_rows % block.rows == 0
+    assert block.block_columns % block.columns == 0
+    assert block.inner_block % block.teams == 0
+    assert block.invocations % block.inner_block == 0
+    assert block.invocations % block.block_columns == 0
+
+
+def a_gpu(device):
+    limits = replace(
+        device.info.limits, max_compute_shared_memory_size=49152, max_compute_work_group_invocations=1024,
+        max_compute_work_group_size=(1024, 1024, 64),
+    )  # fmt: skip
+    return replace(device.info, kind="discrete", limits=limits)
+
+
+def test_choice(device):
+    gpu = a_gpu(device)
+
+    def choose(rows, inner, columns):
+        return choose_shared(gpu, ProductShape(rows, inner, columns, columns))
+
+    large = choose(4096, 1024, 1024)
+    assert (large.block_rows, large.parts) == (128, 1)
+    assert choose(1, 320, 250).block_rows == 1
+    assert (
+        choose(49, 1152, 128).parts > 1
+    )  # 512 channels, 3x3, 7x7 pixels: too few blocks for so long an inner dimension
+    small = choose(49, 40, 240)
+    assert small.block_rows <= 32
+    assert small.parts == 1
+
+
+def test_choice_respects_limits(device):
+    gpu = a_gpu(device)
+    least = replace(
+        gpu, limits=replace(gpu.limits, max_compute_shared_memory_size=16384, max_compute_work_group_invocations=128)
+    )
+    for rows in (1, 49, 4096):
+        assert choose_shared(least, ProductShape(rows, 512, 512, 512)).fits(least)
+
+
+def test_depthwise_block(device):
+    gpu = a_gpu(device)
+    assert depthwise_block(gpu, 112, 112, 8) == (2, 2)
+    assert depthwise_block(gpu, 7, 7, 240) == (1, 1)
+    assert core_count(gpu) > core_count(replace(gpu, kind="integrated"))
