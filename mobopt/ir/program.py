@@ -65,11 +65,12 @@ def copy_block_into(source: Block, target: Block, values: dict[Value, Value]) ->
     for parameter in source.parameters:
         values[parameter] = target.add_parameter(Value(parameter.name, parameter.type))
     for node in source.nodes:
-        target.append(_copy_node(node, values))
+        target.append(copy_node(node, values))
     target.returns.set_inputs([_mapped(value, values) for value in source.outputs])
 
 
-def _copy_node(node: Node, values: dict[Value, Value]) -> Node:
+def copy_node(node: Node, values: dict[Value, Value]) -> Node:
+    """A copy of a node that stands in no block yet; ``values`` maps old values to new and grows."""
     copy = Node(
         node.op,
         [_mapped(value, values) for value in node.inputs],

@@ -1,0 +1,162 @@
+"""Branches, casts and containers whose outcome is known before the model runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from mobopt.ir import Block, Graph, Node, Value
+from mobopt.ir.schemas import accepts
+from mobopt.ir.types import ANY, NONE, OptionalType, Type
+from mobopt.ops.effects import AliasSets
+from mobopt.passes.manager import GraphPass, NoteBook
+from mobopt.passes.ranks import known_rank
+from mobopt.passes.rewriting import bypass_node, producer_of
+
+
+class ConstantPropagation(GraphPass):
+    """Resolve branches on constants, checks of types and of None, unpacking of what was just packed, and known ranks.
+
+    Given:
+        %c : bool = prim::Constant[value=1]()
+        %y : Tensor = prim::If(%c)
+          block0():
+            %a : Tensor = aten::relu(%x)
+            -> (%a)
+          block1():
+            -> (%x)
+    Result:
+        %a : Tensor = aten::relu(%x)
+    """
+
+    name = "constant_propagation"
+
+    def rewrite_graph(self, graph: Graph, notes: NoteBook) -> bool:
+        """One pass over the nodes, inner ones after their holder."""
+        aliases = AliasSets(graph)
+        changed = False
+        for node in graph.walk():
+            if node.block is None:
+                continue
+            if node.op == "prim::If":
+                changed |= _resolve_if(node)
+                continue
+            rule = _RULES.get(node.op)
+            if rule is not None and not any(aliases.writers(value) for value in (*node.inputs, *node.outputs)):
+                changed |= rule(node)
+        return changed
+
+
+def _resolve_if(node: Node) -> bool:
+    condition = node.inputs[0]
+    if condition.is_constant:
+        splice_block(node.blocks[0 if condition.constant else 1], node)
+        return True
+    changed = False
+    left, right = (block.outputs for block in node.blocks)
+    for index in reversed(range(len(node.outputs))):
+        if left[index] is right[index]:
+            node.outputs[index].replace_all_uses_with(left[index])
+            remove_if_output(node, index)
+            changed = True
+    return changed
+
+
+def splice_block(block: Block, node: Node) -> None:
+    """Put a parameterless block's nodes in the place of the node that holds it."""
+    for inner in list(block.nodes):
+        block.nodes.remove(inner)
+        inner.block = None
+        inner.insert_before(node)
+    for output, value in zip(node.outputs, block.outputs, strict=True):
+        output.replace_all_uses_with(value)
+    node.destroy()
+
+
+def remove_if_output(node: Node, index: int) -> None:
+    """Make a ``prim::If`` return one value less."""
+    node.remove_output(index)
+    for block in node.blocks:
+        block.returns.set_inputs([value for at, value in enumerate(block.outputs) if at != index])
+
+
+def _to_constant(node: Node, constant: Any) -> bool:
+    bypass_node(node, Value(node.output.name, node.output.type, constant))
+    return True
+
+
+def _is_never_none(kind: Type) -> bool:
+    return not isinstance(kind, OptionalType) and kind not in (NONE, ANY)
+
+
+def _compare_with_none(node: Node) -> bool:
+    left, right = node.inputs
+    if right.type != NONE:
+        left, right = right, left
+    if right.type != NONE or not (_is_never_none(left.type) or left.type == NONE):
+        return False
+    return _to_constant(node, (left.type == NONE) == (node.op == "aten::__is__"))
+
+
+def _isinstance(node: Node) -> bool:
+    kind = node.inputs[0].type
+    if isinstance(kind, OptionalType) or kind == ANY:
+        return False
+    return _to_constant(node, any(accepts(wanted, kind) for wanted in node.attributes["types"]))
+
+
+def _needless_cast(node: Node) -> bool:
+    value = node.inputs[0]
+    if value.type != node.output.type:
+        return False
+    bypass_node(node, value)
+    return True
+
+
+def _unpack(node: Node) -> bool:
+    packed = producer_of(node.inputs[0], node.op.replace("Unpack", "Construct"))
+    if packed is None or len(packed.inputs) != len(node.outputs):
+        return False
+    for output, value in zip(node.outputs, packed.inputs, strict=True):
+        output.replace_all_uses_with(value)
+    node.destroy()
+    return True
+
+
+def _index(node: Node) -> bool:
+    packed = producer_of(node.inputs[0], "prim::ListConstruct", "prim::TupleConstruct")
+    index = node.inputs[1]
+    if packed is None or not index.is_constant or not -len(packed.inputs) <= index.constant < len(packed.inputs):
+        return False
+    bypass_node(node, packed.inputs[index.constant])
+    return True
+
+
+def _length(node: Node) -> bool:
+    packed = producer_of(node.inputs[0], "prim::ListConstruct")
+    if packed is not None:
+        return _to_constant(node, len(packed.inputs))
+    size = producer_of(node.inputs[0], "aten::size")
+    rank = known_rank(size.inputs[0]) if size is not None and len(size.inputs) == 1 else None
+    return rank is not None and _to_constant(node, rank)
+
+
+def _dim(node: Node) -> bool:
+    rank = known_rank(node.inputs[0])
+    return rank is not None and _to_constant(node, rank)
+
+
+_RULES: dict[str, Callable[[Node], bool]] = {
+    "aten::__is__": _compare_with_none,
+    "aten::__isnot__": _compare_with_none,
+    "prim::isinstance": _isinstance,
+    "prim::unchecked_cast": _needless_cast,
+    "prim::unchecked_unwrap_optional": _needless_cast,
+    "aten::_unwrap_optional": _needless_cast,
+    "prim::TupleUnpack": _unpack,
+    "prim::ListUnpack": _unpack,
+    "prim::TupleIndex": _index,
+    "aten::__getitem__": _index,
+    "aten::len": _length,
+    "aten::dim": _dim,
+}

@@ -1,0 +1,165 @@
+"""A batch normalisation after a convolution becomes part of its weight and bias.
+
+With s = gamma / sqrt(variance + eps), batch_norm(conv(x, W, b)) is conv(x, s W, s (b - mean) + beta), with one s for
+each output channel. A missing b or beta is 0, a missing gamma is 1. Computed in float64, then rounded once to the
+weight's dtype.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from mobopt.ir import Graph, Node, Program, Value
+from mobopt.passes.manager import NoteBook, Pass, describe
+from mobopt.passes.ranks import known_rank
+from mobopt.passes.rewriting import argument, bypass_node, constants, is_constant_tensor, only_user, tensor_key
+
+_CONVOLUTIONS = frozenset(f"aten::{name}" for name in ("conv1d", "conv2d", "conv3d", "linear"))
+_TRANSPOSED = frozenset(f"aten::conv_transpose{rank}d" for rank in (1, 2, 3))
+
+Folded = tuple[torch.Tensor, torch.Tensor]
+
+
+class FoldBatchNorm(Pass):
+    """Fold batch normalisation into the convolution, transposed convolution or linear layer before it.
+
+    Given:
+        %y = aten::conv2d(%x, %w, %none, ...)
+        %z = aten::batch_norm(%y, %gamma, %beta, %mean, %variance, False, ...)
+    Result:
+        %y = aten::conv2d(%x, %w.1, %bias.1, ...)
+
+    After a linear layer the batch normalisation is taken to be over (batch, features), as ``BatchNorm1d`` needs it.
+    """
+
+    name = "fold_batch_norm"
+
+    def rewrite(self, program: Program, notes: NoteBook) -> bool:
+        """Fold in every method; methods that share a layer share the folded one too."""
+        folder = _Folder(notes)
+        changed = [folder.fold_graph(graph) for graph in program.methods.values()]
+        return any(changed)
+
+
+class _Folder:
+    """Folds, and remembers what was folded."""
+
+    def __init__(self, notes: NoteBook) -> None:
+        self.notes = notes
+        self.known: dict[Any, tuple[list[Any], Folded]] = {}
+        """Folded weight and bias by what they were made from, which is kept alive with them."""
+
+    def fold_graph(self, graph: Graph) -> bool:
+        """Fold in one graph."""
+        changed = False
+        for node in graph.walk():
+            if node.op == "aten::batch_norm":
+                changed |= self.fold(graph, node)
+        return changed
+
+    def fold(self, graph: Graph, norm: Node) -> bool:
+        """Fold one normalisation if it may be."""
+        layer = norm.inputs[0].producer
+        if layer is None or layer.op not in _CONVOLUTIONS | _TRANSPOSED:
+            self.notes.refused(norm, "stays: no convolution or linear layer is right before it")
+            return False
+        reason = _refusal(layer, norm)
+        if reason:
+            self.notes.refused(layer, f"not fused with {describe(norm)}: {reason}")
+            return False
+        weight, bias = self.folded(layer, norm)
+        layer.replace_input(1, graph.constant(weight, name=layer.inputs[1].name))
+        layer.replace_input(2, graph.constant(bias, name=f"{norm.output.name}.bias"))
+        self.notes.done(layer, f"fused with {describe(norm)}")
+        bypass_node(norm, layer.output)
+        return True
+
+    def folded(self, layer: Node, norm: Node) -> Folded:
+        """Weight and bias of the fused layer."""
+        sources = [value.constant for value in (*layer.inputs[1:3], *norm.inputs[1:5])]
+        eps, groups = argument(norm, "eps").constant, _groups(layer)
+        key = (layer.op, groups, eps, *map(tensor_key, sources))
+        if key not in self.known:
+            self.known[key] = sources, fold(*sources, eps=eps, transposed=layer.op in _TRANSPOSED, groups=groups)
+        return self.known[key][1]
+
+
+def fold(
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+    gamma: torch.Tensor | None,
+    beta: torch.Tensor | None,
+    mean: torch.Tensor,
+    variance: torch.Tensor,
+    *,
+    eps: float,
+    transposed: bool = False,
+    groups: int = 1,
+) -> Folded:
+    """Weight and bias of a layer with the batch normalisation after it.
+
+    Args:
+        weight: (out, in/groups, ...), or (in, out/groups, ...) if transposed.
+        bias: (out,), like gamma, beta, mean and variance.
+        gamma: the normalisation's weight.
+        beta: the normalisation's bias.
+        mean: running mean.
+        variance: running variance.
+        eps: added to the variance.
+        transposed: whether the layer is a transposed convolution.
+        groups: of the convolution.
+    """
+    scale = (variance.double() + eps).rsqrt()
+    if gamma is not None:
+        scale = scale * gamma.double()
+    shift = -mean.double() * scale if bias is None else (bias.double() - mean.double()) * scale
+    if beta is not None:
+        shift = shift + beta.double()
+    if transposed:
+        parts = weight.double().reshape(groups, weight.shape[0] // groups, *weight.shape[1:])
+        scaled = parts * scale.reshape(groups, 1, -1, *[1] * (weight.dim() - 2))
+    else:
+        scaled = weight.double() * scale.reshape(-1, *[1] * (weight.dim() - 1))
+    return scaled.reshape(weight.shape).to(weight.dtype).contiguous(), shift.to(weight.dtype)
+
+
+def _groups(layer: Node) -> int:
+    return 1 if layer.op == "aten::linear" else int(argument(layer, "groups").constant)
+
+
+def _refusal(layer: Node, norm: Node) -> str:
+    """Why the two can't be fused; empty if they can."""
+    if only_user(layer.output) is not norm:
+        return "its output is used elsewhere too"
+    weight = layer.inputs[1]
+    if not is_constant_tensor(weight) or not layer.inputs[2].is_constant:
+        return "its weight or bias is not constant"
+    others = [user for user, _ in weight.uses if user is not layer]
+    if others:
+        return f"its weight is shared with {describe(others[0])}"
+    if layer.op != "aten::linear" and not argument(layer, "groups").is_constant:
+        return "its groups are not constant"
+    return _refusal_of_norm(layer, norm)
+
+
+def _refusal_of_norm(layer: Node, norm: Node) -> str:
+    training = argument(norm, "training")
+    if not training.is_constant or training.constant:
+        return "the batch normalisation trains"
+    if constants(norm.inputs[1:5]) is None or not argument(norm, "eps").is_constant:
+        return "the batch normalisation's weights are not constant"
+    if not is_constant_tensor(norm.inputs[3]) or not is_constant_tensor(norm.inputs[4]):
+        return "the batch normalisation has no running statistics"
+    if norm.inputs[3].constant.numel() != _channels(layer):
+        return "the batch normalisation is over another dimension than the layer's output channels"
+    if layer.op == "aten::linear" and known_rank(layer.inputs[0]) not in (None, 2):
+        return "the linear layer's input does not have two dimensions, so channels are not the features"
+    return ""
+
+
+def _channels(layer: Node) -> int:
+    weight: Value = layer.inputs[1]
+    sizes: torch.Size = weight.constant.shape
+    return sizes[1] * _groups(layer) if layer.op in _TRANSPOSED else sizes[0]

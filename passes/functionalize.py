@@ -1,0 +1,137 @@
+"""In-place operators become functional ones where nobody can tell the difference."""
+
+from __future__ import annotations
+
+from mobopt.ir import Block, Graph, Node, Value
+from mobopt.ir.schemas import Schema, schema_of, schemas_of
+from mobopt.ops.effects import RANDOM_OPERATORS, AliasSets
+from mobopt.passes.manager import GraphPass, NoteBook
+
+_NO_FUNCTIONAL_FORM = RANDOM_OPERATORS | {
+    f"aten::{name}"
+    for name in ("copy_", "fill_", "zero_", "set_", "resize_", "resize_as_", "requires_grad_", "detach_")
+}
+"""Their functional forms came after PyTorch 1.13, or don't exist."""
+
+
+class Functionalize(GraphPass):
+    """Replace in-place operators by functional ones.
+
+    Given:
+        %y : Tensor = aten::relu_(%x)
+        return (%x)
+    Result:
+        %y : Tensor = aten::relu(%x)
+        return (%y)
+
+    Refused where the written memory may be seen under another name later, or outlives the call (inputs, weights,
+    attributes). As in PyTorch's own pass, both operands are taken to have the same dtype: the in-place operator would
+    keep that of the tensor it writes to.
+    """
+
+    name = "functionalize"
+
+    def rewrite_graph(self, graph: Graph, notes: NoteBook) -> bool:
+        """Replace what can be replaced."""
+        candidates = [node for node in graph.walk() if _is_in_place(node)]
+        if not candidates:
+            return False
+        aliases = AliasSets(graph)
+        order = {node: index for index, node in enumerate(_order(graph.block))}
+        changed = False
+        for node in candidates:
+            functional = _functional_form(node)
+            reason = (
+                "PyTorch 1.13 has no functional form of it" if functional is None else _refusal(node, aliases, order)
+            )
+            if functional is None or reason:
+                notes.refused(node, f"stays in place: {reason}")
+                continue
+            _make_functional(node, functional, order)
+            notes.done(node, "made functional")
+            changed = True
+        return changed
+
+
+def _is_in_place(node: Node) -> bool:
+    return node.op.startswith("aten::") and node.op.endswith("_") and not node.op.endswith("__") and bool(node.outputs)
+
+
+def _functional_form(node: Node) -> Schema | None:
+    """The schema of the functional operator with the same arguments."""
+    if node.op in _NO_FUNCTIONAL_FORM:
+        return None
+    names = [argument.name for argument in schema_of(node.qualified_op).arguments]
+    for schema in schemas_of(node.op.removesuffix("_")):
+        same_names = [argument.name for argument in schema.arguments] == names
+        if schema.overload == node.overload and same_names and not schema.is_mutating:
+            return schema
+    return None
+
+
+def _order(block: Block) -> list[Node]:
+    """Nodes in the order in which they finish: what is nested before its holder, a block's returns last in it."""
+    nodes: list[Node] = []
+    for node in block.nodes:
+        for nested in node.blocks:
+            nodes += _order(nested)
+        nodes.append(node)
+    return [*nodes, block.returns]
+
+
+def _refusal(node: Node, aliases: AliasSets, order: dict[Node, int]) -> str:
+    """Why the node can't be functional; empty if it can."""
+    target = node.inputs[0]
+    if aliases.is_external(target):
+        return f"what it writes to, %{target.name}, may be an input, a weight or an attribute of the model"
+    if _home(target) is not node.block:
+        return f"%{target.name} is made in an outer block"
+    for value in aliases.members(target):
+        if value in (target, node.output) or value.is_constant or not _defined_before(value, node, order):
+            continue
+        if any(_runs_after(user, node, order) for user, _ in value.uses):
+            return f"%{value.name} may be the same memory, and is read afterwards"
+    return ""
+
+
+def _home(value: Value) -> Block | None:
+    return value.owner if value.producer is None else value.producer.block
+
+
+def _defined_before(value: Value, node: Node, order: dict[Node, int]) -> bool:
+    if value.producer is None:
+        return True
+    if _holds(value.producer, node):
+        return False  # an output of a block around the node
+    return order[value.producer] < order[node]
+
+
+def _holds(outer: Node, inner: Node) -> bool:
+    block = inner.block
+    while block is not None:
+        if block.node is outer:
+            return True
+        block = block.node.block if block.node is not None else None
+    return False
+
+
+def _runs_after(user: Node, node: Node, order: dict[Node, int]) -> bool:
+    """Whether ``user`` reads after ``node`` has run; in a loop around both, what comes before reads again."""
+    if user is node or _holds(user, node):
+        return False
+    if order[user] > order[node]:
+        return True
+    block = node.block
+    while block is not None and block.node is not None:
+        if block.node.op == "prim::Loop" and _holds(block.node, user):
+            return True
+        block = block.node.block
+    return False
+
+
+def _make_functional(node: Node, functional: Schema, order: dict[Node, int]) -> None:
+    target = node.inputs[0]
+    later = [(user, index) for user, index in target.uses if user is not node and order[user] > order[node]]
+    node.op, node.overload = functional.name, functional.overload
+    for user, index in later:
+        user.replace_input(index, node.output)

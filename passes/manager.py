@@ -1,0 +1,160 @@
+"""What a pass is, and how a list of passes is run."""
+
+from __future__ import annotations
+
+import logging
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from mobopt.errors import PassError
+from mobopt.ir import Graph, Node, Program, print_graph, verify
+
+_LOG = logging.getLogger("mobopt.passes")
+
+
+@dataclass(frozen=True)
+class Note:
+    """One thing that a pass did, or did not do and why."""
+
+    pass_name: str
+    subject: str
+    """The node: ``aten::conv2d %x.5``."""
+    message: str
+    source: str = ""
+    """Where in the model the node comes from."""
+    done: bool = True
+    """False if the note says why nothing was changed."""
+
+    def __str__(self) -> str:
+        place = f" ({self.source})" if self.source else ""
+        return f"{self.pass_name}: {self.subject}{place} {self.message}"
+
+
+@dataclass(frozen=True)
+class PassResult:
+    """What a pass says about its run."""
+
+    changed: bool
+    notes: tuple[Note, ...] = ()
+
+
+@dataclass(frozen=True)
+class PassRun:
+    """One pass of a pipeline's run."""
+
+    name: str
+    result: PassResult
+    seconds: float
+
+
+class NoteBook:
+    """Collects the notes of one pass."""
+
+    def __init__(self, pass_name: str) -> None:
+        self.pass_name = pass_name
+        self.notes: list[Note] = []
+
+    def done(self, node: Node | str, message: str) -> None:
+        """Write down what was done to a node."""
+        self._add(node, message, done=True)
+
+    def refused(self, node: Node | str, message: str) -> None:
+        """Write down what was not done to a node, and why."""
+        self._add(node, message, done=False)
+
+    def _add(self, node: Node | str, message: str, done: bool) -> None:
+        subject = node if isinstance(node, str) else describe(node)
+        source = "" if isinstance(node, str) else node.source
+        note = Note(self.pass_name, subject, message, source, done)
+        if note not in self.notes:
+            self.notes.append(note)
+
+
+@dataclass(frozen=True)
+class Pass(ABC):
+    """A rewrite of a Program, in place; the dataclass's fields are its options."""
+
+    name: ClassVar[str]
+
+    @abstractmethod
+    def rewrite(self, program: Program, notes: NoteBook) -> bool:
+        """Change the program; say whether anything changed."""
+
+    def run(self, program: Program) -> PassResult:
+        """Rewrite a program.
+
+        Raises:
+            PassError: the graph has a form that the pass can't leave valid; the message names the node.
+        """
+        book = NoteBook(self.name)
+        changed = self.rewrite(program, book)
+        return PassResult(changed, tuple(book.notes))
+
+
+class GraphPass(Pass):
+    """A pass that looks at one method at a time."""
+
+    def rewrite(self, program: Program, notes: NoteBook) -> bool:
+        """Rewrite every method."""
+        changed = [self.rewrite_graph(graph, notes) for graph in program.methods.values()]
+        return any(changed)
+
+    @abstractmethod
+    def rewrite_graph(self, graph: Graph, notes: NoteBook) -> bool:
+        """Change one method's graph; say whether anything changed."""
+
+
+def run_passes(
+    program: Program,
+    passes: Sequence[Pass],
+    check: bool = False,
+    on_pass: Callable[[Pass, Program], None] | None = None,
+) -> list[PassRun]:
+    """Run passes in order, changing the program.
+
+    Args:
+        program: what to rewrite; :meth:`~mobopt.ir.Program.clone` it first to keep the original.
+        passes: the pipeline.
+        check: verify the program after each pass, and that what it says about ``changed`` is true.
+        on_pass: called after each pass with the pass and the program.
+
+    Raises:
+        PassError: with ``check``, a pass left a broken graph or told a falsehood.
+    """
+    runs: list[PassRun] = []
+    for item in passes:
+        before = _fingerprint(program) if check else ""
+        start = time.perf_counter()
+        result = item.run(program)
+        runs.append(PassRun(item.name, result, time.perf_counter() - start))
+        _LOG.debug("%s: changed=%s, %d notes", item.name, result.changed, len(result.notes))
+        if check:
+            _check(item, program, result, before)
+        if on_pass is not None:
+            on_pass(item, program)
+    return runs
+
+
+def _check(item: Pass, program: Program, result: PassResult, before: str) -> None:
+    try:
+        verify(program)
+    except Exception as error:
+        raise PassError(f"pass {item.name} left a broken graph: {error}") from error
+    if result.changed != (_fingerprint(program) != before):
+        raise PassError(f"pass {item.name} says changed={result.changed}, which is not so")
+
+
+def _fingerprint(program: Program) -> str:
+    """Everything of a program that a pass may change, but for the elements of tensors."""
+    graphs = [f"{name} {print_graph(graph)}" for name, graph in program.methods.items()]
+    overloads = [node.overload for graph in program.methods.values() for node in graph.walk()]
+    attributes = [f"{name} {item.type} {id(item.value)}" for name, item in program.attributes.items()]
+    return "\n".join([*graphs, *overloads, *attributes])
+
+
+def describe(node: Node) -> str:
+    """A node in short, as notes name it: its operator and its first output."""
+    return f"{node.op} %{node.outputs[0].name}" if node.outputs else node.op

@@ -1,0 +1,61 @@
+"""How many dimensions a tensor has, where the graph says so."""
+
+from __future__ import annotations
+
+import re
+
+from mobopt.ir import Value
+from mobopt.passes.rewriting import is_constant_tensor
+
+_SAME_AS_FIRST = frozenset(
+    re.split(
+        r"\s+",
+        """
+        aten::_softmax aten::abs aten::adaptive_avg_pool1d aten::adaptive_avg_pool2d aten::adaptive_avg_pool3d
+        aten::adaptive_max_pool2d aten::avg_pool1d aten::avg_pool2d aten::avg_pool3d aten::batch_norm
+        aten::channel_shuffle aten::clamp aten::clamp_ aten::clamp_max aten::clamp_min aten::clone
+        aten::constant_pad_nd aten::contiguous aten::conv1d aten::conv2d aten::conv3d aten::conv_transpose1d
+        aten::conv_transpose2d aten::conv_transpose3d aten::cumsum aten::detach aten::dropout aten::dropout_ aten::elu
+        aten::elu_ aten::exp aten::feature_dropout aten::flip aten::gelu aten::group_norm aten::hardsigmoid
+        aten::hardsigmoid_ aten::hardswish aten::hardswish_ aten::hardtanh aten::hardtanh_ aten::instance_norm
+        aten::layer_norm aten::leaky_relu aten::leaky_relu_ aten::linear aten::log_softmax aten::max_pool1d
+        aten::max_pool2d aten::max_pool3d aten::mish aten::neg aten::pad aten::permute aten::relu aten::relu_
+        aten::relu6 aten::roll aten::rsqrt aten::sigmoid aten::sigmoid_ aten::silu aten::silu_ aten::slice
+        aten::softmax aten::softplus aten::sqrt aten::tanh aten::to aten::transpose
+        """.strip(),
+    )
+)
+"""Operators whose first result has as many dimensions as their first argument."""
+_LIST_GIVES_SIZES = {"aten::view": 1, "aten::reshape": 1, "aten::expand": 1, "aten::repeat": 1, "aten::zeros": 0}
+_FIXED = {
+    **dict.fromkeys(("aten::upsample_nearest1d", "aten::upsample_linear1d"), 3),
+    **dict.fromkeys(("aten::upsample_nearest2d", "aten::upsample_bilinear2d", "aten::upsample_bicubic2d"), 4),
+    **dict.fromkeys(("aten::upsample_nearest3d", "aten::upsample_trilinear3d"), 5),
+    **dict.fromkeys(("aten::mm", "aten::addmm"), 2),
+    "aten::bmm": 3,
+}
+
+
+def known_rank(value: Value) -> int | None:
+    """Number of dimensions of a tensor, or None if only its input tells."""
+    while True:
+        if is_constant_tensor(value):
+            rank: int = value.constant.dim()
+            return rank
+        node = value.producer
+        if node is None or value is not node.outputs[0]:
+            return None
+        if node.op in _FIXED:
+            return _FIXED[node.op]
+        if node.op in _LIST_GIVES_SIZES:
+            return _list_length(node.inputs[_LIST_GIVES_SIZES[node.op]])
+        if node.op not in _SAME_AS_FIRST:
+            return None
+        value = node.inputs[0]
+
+
+def _list_length(value: Value) -> int | None:
+    if value.is_constant and isinstance(value.constant, list):
+        return len(value.constant)
+    producer = value.producer
+    return len(producer.inputs) if producer is not None and producer.op == "prim::ListConstruct" else None

@@ -1,0 +1,43 @@
+"""Dropout in evaluation mode does nothing."""
+
+from __future__ import annotations
+
+from mobopt.ir import Graph
+from mobopt.passes.manager import GraphPass, NoteBook
+from mobopt.passes.rewriting import argument, bypass_node
+
+_DROPOUTS = frozenset(
+    f"aten::{name}{suffix}"
+    for name in ("dropout", "feature_dropout", "alpha_dropout", "feature_alpha_dropout")
+    for suffix in ("", "_")
+)
+
+
+class RemoveDropout(GraphPass):
+    """Remove dropout that does not train.
+
+    Given:
+        %train : bool = prim::Constant[value=0]()
+        %y : Tensor = aten::dropout(%x, %p, %train)
+    Result:
+        %x
+    """
+
+    name = "remove_dropout"
+
+    def rewrite_graph(self, graph: Graph, notes: NoteBook) -> bool:
+        """Remove every dropout whose ``train`` is the constant False."""
+        changed = False
+        for node in graph.walk():
+            if node.op not in _DROPOUTS:
+                continue
+            train = argument(node, "train")
+            if not train.is_constant:
+                notes.refused(node, "stays: whether it trains is not known before the model runs")
+            elif train.constant:
+                notes.refused(node, "stays: it is asked to train even in evaluation mode")
+            else:
+                notes.done(node, "removed: it does nothing in evaluation mode")
+                bypass_node(node, node.inputs[0])
+                changed = True
+        return changed

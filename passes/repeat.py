@@ -1,0 +1,30 @@
+"""Passes that make work for each other are run in turn until none finds any."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from mobopt.ir import Program
+from mobopt.passes.manager import NoteBook, Pass
+
+
+@dataclass(frozen=True)
+class Repeat(Pass):
+    """Run a list of passes again and again until none changes anything."""
+
+    name = "simplify"
+    passes: tuple[Pass, ...] = ()
+    limit: int = 12
+    """Rounds at most; nested branches need one round each."""
+
+    def rewrite(self, program: Program, notes: NoteBook) -> bool:
+        """Run the passes in rounds; their notes are kept under their own names."""
+        changed = False
+        for _ in range(self.limit):
+            results = [item.run(program) for item in self.passes]
+            for result in results:
+                notes.notes += [note for note in result.notes if note not in notes.notes]
+            if not any(result.changed for result in results):
+                break
+            changed = True
+        return changed

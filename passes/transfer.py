@@ -1,0 +1,183 @@
+"""Every tensor that enters a method goes to the GPU, and every one that leaves comes back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from mobopt.ir import Attribute, Block, Graph, Node, Program, Value
+from mobopt.ir.types import BOOL, INT, NONE, TENSOR, DictType, ListType, OptionalType, TupleType, Type
+from mobopt.ops.effects import holds_tensors
+from mobopt.passes.manager import NoteBook, Pass
+
+FLAG = "requires_backend_transfers"
+"""Attribute that tells PyTorch's runtime that the graph moves its tensors itself."""
+
+
+@dataclass(frozen=True)
+class Transfer(Pass):
+    """Insert transfers to and from the GPU, also inside tuples, lists, dictionaries and optional values.
+
+    Given:
+        graph(%self, %x : Tensor):
+          %y : Tensor = aten::relu(%x)
+          return (%y)
+    Result:
+        graph(%self, %x : Tensor):
+          %x.vulkan : Tensor = aten::to(%x, "vulkan", None, False, False)
+          %y : Tensor = aten::relu(%x.vulkan)
+          %y.cpu : Tensor = aten::to(%y, "cpu", None, False, False)
+          return (%y.cpu)
+    """
+
+    name = "transfer"
+    device: str = "vulkan"
+
+    def rewrite(self, program: Program, notes: NoteBook) -> bool:
+        """Insert transfers in every method, once."""
+        if FLAG in program.attributes:
+            notes.refused(FLAG, "is set: the methods move their tensors already")
+            return False
+        for graph in program.methods.values():
+            self._enter(graph, notes)
+            self._leave(graph, notes)
+        program.attributes[FLAG] = Attribute(BOOL, False)
+        return True
+
+    def _enter(self, graph: Graph, notes: NoteBook) -> None:
+        anchor = graph.block.nodes[0] if graph.block.nodes else graph.block.returns
+        mover = _Mover(graph, torch.device(self.device), "vulkan", notes)
+        for value in graph.inputs[1:]:
+            readers = [(node, index) for node, index in value.uses if node is not graph.block.returns]
+            if not readers or not holds_tensors(value.type):
+                continue
+            moved = mover.moved(value, anchor)
+            for node, index in readers:
+                node.replace_input(index, moved)
+
+    def _leave(self, graph: Graph, notes: NoteBook) -> None:
+        mover = _Mover(graph, torch.device("cpu"), "cpu", notes)
+        returns = graph.block.returns
+        for index, value in enumerate(returns.inputs):
+            if value not in graph.inputs:
+                returns.replace_input(index, mover.returned(value, returns))
+
+
+class _Mover:
+    """Writes the nodes that move a value of any type to a device."""
+
+    def __init__(self, graph: Graph, device: torch.device, suffix: str, notes: NoteBook) -> None:
+        self.graph = graph
+        self.suffix = suffix
+        self.notes = notes
+        self.device = graph.constant(device, name="device")
+        self.none = graph.constant(None)
+        self.false = graph.constant(False)
+        self.true = graph.constant(True)
+        self.known: dict[Value, Value] = {}
+        """Tensors moved already, by the original."""
+
+    def returned(self, value: Value, anchor: Node) -> Value:
+        """A returned value on the device; containers that are made only to be returned are made of moved values."""
+        node = value.producer
+        made_here = node is not None and node.block is anchor.block and len(value.uses) == 1
+        if node is None or not made_here or node.op not in _CONSTRUCTORS:
+            return self.moved(value, anchor)
+        moved = [self.returned(item, anchor) for item in node.inputs]
+        return self.node(node.op, moved, value.type, anchor, value)
+
+    def moved(self, value: Value, anchor: Node) -> Value:
+        """The value on the device, by nodes before ``anchor``; the value itself if no tensor can be in it."""
+        kind = value.type
+        if not holds_tensors(kind) or kind == NONE:
+            return value
+        if kind == TENSOR:
+            return self.moved_tensor(value, anchor)
+        if isinstance(kind, OptionalType):
+            return self.moved_optional(value, kind, anchor)
+        if isinstance(kind, TupleType):
+            return self.moved_tuple(value, kind, anchor)
+        if isinstance(kind, ListType):
+            return self.moved_list(value, kind, anchor)
+        if isinstance(kind, DictType):
+            return self.moved_dict(value, kind, anchor)
+        self.notes.refused(f"%{value.name}", f"is not moved to {self.device.constant}: its type {kind} is not known")
+        return value
+
+    def moved_tensor(self, value: Value, anchor: Node) -> Value:
+        """A tensor, moved once."""
+        if value not in self.known or anchor.block is not self.graph.block:
+            inputs = [value, self.device, self.none, self.false, self.false]
+            moved = self.node("aten::to", inputs, TENSOR, anchor, value, overload="prim_Device")
+            if anchor.block is not self.graph.block:
+                return moved
+            self.notes.done(f"%{value.name}", f"is moved to {self.device.constant}")
+            self.known[value] = moved
+        return self.known[value]
+
+    def moved_optional(self, value: Value, kind: OptionalType, anchor: Node) -> Value:
+        """``if value is not None: moved(value) else: value``."""
+        present = self.node("aten::__isnot__", [value, self.none], BOOL, anchor)
+        branch = self.graph.create("prim::If", [present], [kind], names=[self.name(value)], source=anchor.source)
+        some, other = branch.add_block(), branch.add_block()
+        inner = self.node("prim::unchecked_cast", [value], kind.element, some.returns, value)
+        some.returns.set_inputs([self.moved(inner, some.returns)])
+        other.returns.set_inputs([value])
+        return branch.insert_before(anchor).output
+
+    def moved_tuple(self, value: Value, kind: TupleType, anchor: Node) -> Value:
+        """Each element of a tuple."""
+        unpack = self.graph.create("prim::TupleUnpack", [value], kind.elements, source=anchor.source)
+        unpack.insert_before(anchor)
+        return self.node(
+            "prim::TupleConstruct", [self.moved(item, anchor) for item in unpack.outputs], kind, anchor, value
+        )
+
+    def moved_list(self, value: Value, kind: ListType, anchor: Node) -> Value:
+        """A new list, filled in a loop."""
+        result = self.node("prim::ListConstruct", [], kind, anchor, value)
+        length = self.node("aten::len", [value], INT, anchor, overload="t")
+        body = self.loop(length, anchor)
+        item = self.node("aten::__getitem__", [value, body.parameters[0]], kind.element, body.returns, overload="t")
+        moved = self.moved(item, body.returns)
+        self.node("aten::append", [result, moved], kind, body.returns, overload="t")
+        return result
+
+    def moved_dict(self, value: Value, kind: DictType, anchor: Node) -> Value:
+        """A new dictionary with the same keys."""
+        overload = str(kind.key)
+        result = self.node("prim::DictConstruct", [], kind, anchor, value)
+        keys = self.node("aten::keys", [value], ListType(kind.key), anchor, overload=overload)
+        length = self.node("aten::len", [keys], INT, anchor, overload="t")
+        body = self.loop(length, anchor)
+        end = body.returns
+        key = self.node("aten::__getitem__", [keys, body.parameters[0]], kind.key, end, overload="t")
+        item = self.node("aten::__getitem__", [value, key], kind.value, end, overload=f"Dict_{overload}")
+        moved = self.moved(item, end)
+        put = self.graph.create("aten::_set_item", [result, key, moved], [], overload=overload, source=anchor.source)
+        put.insert_before(end)
+        return result
+
+    def loop(self, length: Value, anchor: Node) -> Block:
+        """The body of a loop over ``range(length)``."""
+        node = self.graph.create("prim::Loop", [length, self.true], [], source=anchor.source).insert_before(anchor)
+        body = node.add_block()
+        body.add_parameter(self.graph.value(INT, "i"))
+        body.returns.set_inputs([self.true])
+        return body
+
+    def node(
+        self, op: str, inputs: list[Value], kind: Type, anchor: Node, origin: Value | None = None, overload: str = ""
+    ) -> Value:
+        """A new node with one output before ``anchor``."""
+        name = "" if origin is None else self.name(origin)
+        node = self.graph.create(op, inputs, [kind], overload=overload, names=[name], source=anchor.source)
+        return node.insert_before(anchor).output
+
+    def name(self, origin: Value) -> str:
+        """A name for what becomes of ``origin``."""
+        return f"{origin.name}.{self.suffix}"
+
+
+_CONSTRUCTORS = frozenset({"prim::TupleConstruct", "prim::ListConstruct", "prim::DictConstruct"})
