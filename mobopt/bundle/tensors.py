@@ -1,0 +1,159 @@
+"""Tensor storages in archives: found once each when writing, mapped without a copy when reading."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from mobopt.bundle.container import ArchiveReader, ArchiveWriter
+from mobopt.errors import BundleError
+
+STORAGE_DTYPES: dict[str, torch.dtype] = {
+    "FloatStorage": torch.float32,
+    "DoubleStorage": torch.float64,
+    "HalfStorage": torch.float16,
+    "BFloat16Storage": torch.bfloat16,
+    "LongStorage": torch.int64,
+    "IntStorage": torch.int32,
+    "ShortStorage": torch.int16,
+    "CharStorage": torch.int8,
+    "ByteStorage": torch.uint8,
+    "BoolStorage": torch.bool,
+    "ComplexFloatStorage": torch.complex64,
+    "ComplexDoubleStorage": torch.complex128,
+}
+"""Dtypes of the storage classes that pickles name."""
+
+_STORAGE_NAMES = {dtype: name for name, dtype in STORAGE_DTYPES.items()}
+_COPY_UP_TO = 1 << 12
+_ALIGNMENT = 16
+_MAX_EXPANDED = 1 << 30
+
+
+class StorageLoader:
+    """Reads the storages that one pickle of an archive refers to.
+
+    Args:
+        archive: the archive.
+        folder: folder of the storages' records, such as ``data``.
+    """
+
+    def __init__(self, archive: ArchiveReader, folder: str) -> None:
+        self._archive = archive
+        self._folder = folder
+        self._loaded: dict[tuple[str, torch.dtype], torch.Tensor] = {}
+        self._bytes: dict[str, torch.Tensor] = {}
+
+    def load(self, dtype: torch.dtype, key: str, count: int) -> torch.Tensor:
+        """The storage of this key as a tensor of ``count`` elements.
+
+        Raises:
+            BundleError: the record is missing or holds another number of bytes.
+        """
+        if (key, dtype) not in self._loaded:
+            self._loaded[key, dtype] = self._load(dtype, key, count)
+        loaded = self._loaded[key, dtype]
+        if loaded.numel() != count:
+            raise self._archive.error(f"refers to storage {key!r} with both {loaded.numel()} and {count} elements")
+        return loaded
+
+    def _load(self, dtype: torch.dtype, key: str, count: int) -> torch.Tensor:
+        if count == 0:
+            return torch.empty(0, dtype=dtype)
+        record = f"{self._folder}/{key}"
+        stored, needed = self._archive.find(record).size, count * dtype.itemsize
+        if stored != needed:
+            raise self._archive.error(f"has {stored} bytes in {record!r} where {count} elements of {dtype} need {needed}")
+        if record not in self._bytes:
+            self._bytes[record] = _as_bytes(self._archive.view(record))
+        return self._bytes[record].view(dtype)
+
+
+def _as_bytes(data: memoryview) -> torch.Tensor:
+    """The bytes as a tensor, copied only if they are few or not aligned."""
+    tensor = torch.frombuffer(data, dtype=torch.uint8)
+    small_or_unaligned = len(data) <= _COPY_UP_TO or tensor.data_ptr() % _ALIGNMENT
+    return tensor.clone() if small_or_unaligned else tensor
+
+
+def rebuild_tensor(storage: torch.Tensor, offset: Any, sizes: Any, strides: Any, requires_grad: Any) -> torch.Tensor:
+    """A tensor on a storage, after checking that it stays inside.
+
+    Raises:
+        BundleError: sizes, strides or offset are not numbers, are negative, or reach beyond the storage.
+    """
+    fields = (offset, *sizes, *strides) if isinstance(sizes, tuple) and isinstance(strides, tuple) else (None,)
+    if not all(type(item) is int and item >= 0 for item in fields) or len(sizes) != len(strides):
+        raise BundleError(f"a tensor has sizes {sizes!r}, strides {strides!r} and offset {offset!r}; the file is damaged")
+    count, last = 1, offset
+    for size, stride in zip(sizes, strides, strict=True):
+        count *= size
+        last += (size - 1) * stride
+    if count and last >= storage.numel():
+        raise BundleError(
+            f"a tensor of sizes {sizes} and strides {strides} at {offset} reaches beyond its storage of "
+            f"{storage.numel()} elements; the file is damaged"
+        )
+    if count > storage.numel() and count * storage.itemsize > _MAX_EXPANDED:
+        raise BundleError(f"a tensor repeats its storage to sizes {sizes}, over 1 GiB; the file is damaged")
+    if count == 0:
+        return torch.empty_strided(sizes, strides, dtype=storage.dtype)
+    result = storage.as_strided(sizes, strides, offset)
+    return result.requires_grad_() if requires_grad is True and storage.is_floating_point() else result
+
+
+class StorageTable:
+    """The storages that the pickles of one folder refer to, each once.
+
+    Args:
+        folder: folder of their records.
+        suffix: what follows the number in their keys (``.storage`` where pickles share a folder).
+    """
+
+    def __init__(self, folder: str, suffix: str = "") -> None:
+        self._folder = folder
+        self._suffix = suffix
+        self._keys: dict[tuple[int, int], str] = {}
+        self._storages: list[torch.UntypedStorage] = []
+        self._written = 0
+
+    def reference(self, tensor: torch.Tensor) -> tuple[str, str, int]:
+        """Storage class name, key and number of elements of a tensor's storage.
+
+        Raises:
+            BundleError: the tensor has no storage that files hold.
+        """
+        if tensor.dtype not in _STORAGE_NAMES:
+            raise BundleError(f"a tensor of {tensor.dtype} can't be written; convert it to another dtype first")
+        storage = tensor.untyped_storage()
+        identity = (storage.data_ptr(), storage.nbytes())
+        if storage.nbytes() == 0:
+            identity = (-1 - len(self._storages), 0)
+        if identity not in self._keys:
+            self._keys[identity] = f"{len(self._storages)}{self._suffix}"
+            self._storages.append(storage)
+        return _STORAGE_NAMES[tensor.dtype], self._keys[identity], storage.nbytes() // tensor.itemsize
+
+    def write(self, archive: ArchiveWriter) -> None:
+        """Write the records of the storages that were added since the last call."""
+        for index in range(self._written, len(self._storages)):
+            storage = self._storages[index]
+            values = torch.empty(0, dtype=torch.uint8).set_(storage)  # type: ignore[call-overload]
+            archive.write(f"{self._folder}/{index}{self._suffix}", memoryview(values.numpy()))
+        self._written = len(self._storages)
+
+
+def writable_tensor(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor as files hold it: dense, on the CPU.
+
+    Raises:
+        BundleError: it is sparse, quantised or without data.
+    """
+    if tensor.is_quantized or tensor.layout != torch.strided or tensor.is_meta:
+        what = "quantised" if tensor.is_quantized else "meta" if tensor.is_meta else "sparse"
+        raise BundleError(f"a {what} tensor of sizes {list(tensor.shape)} can't be written; make it a dense float tensor")
+    plain = tensor.detach()
+    if plain.is_conj() or plain.is_neg():
+        plain = plain.resolve_conj().resolve_neg()
+    return plain.cpu()

@@ -1,0 +1,391 @@
+"""The restricted unpickler: reads TorchScript's pickle dialect and nothing else.
+
+It imports nothing and calls nothing that a file names. Only the opcodes and globals below are known; every container is
+complete before anything refers to it, so values have no cycles, and their size with all repetitions is bounded.
+
+Source of the dialect: ``torch/csrc/jit/serialization/unpickler.cpp``.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from mobopt.bundle.tensors import STORAGE_DTYPES, StorageLoader, rebuild_tensor
+from mobopt.errors import BundleError, GraphError
+from mobopt.ir.types import BOOL, FLOAT, INT, TENSOR, DictType, ListType, Type, parse_type
+from mobopt.ops.contexts import CONTEXT_CLASSES
+
+_MAX_DEPTH = 64
+_MAX_EXPANSION = 1 << 24
+
+
+@dataclass(eq=False)
+class PickledObject:
+    """An object of a class that the file defines: a module, whose state is a dictionary of attributes."""
+
+    class_name: str
+    state: Any = None
+
+
+@dataclass
+class Unpickled:
+    """What a pickle holds, and the types that its lists and dictionaries are tagged with."""
+
+    value: Any
+    types: dict[int, Type] = field(default_factory=dict)
+    """Types by ``id`` of the list or dictionary, all of which ``value`` keeps alive."""
+
+
+@dataclass(frozen=True)
+class _Global:
+    """A name that a pickle mentions."""
+
+    module: str
+    name: str
+
+
+class _Mark:
+    """The marker on the stack."""
+
+
+@dataclass(frozen=True)
+class _Storage:
+    """A storage that a persistent id has named."""
+
+    values: torch.Tensor
+
+
+_MARK = _Mark()
+_LISTS = {"build_intlist": INT, "build_tensorlist": TENSOR, "build_doublelist": FLOAT, "build_boollist": BOOL}
+_LIST_ELEMENTS: dict[str, type | tuple[type, ...]] = {
+    "build_intlist": int,
+    "build_tensorlist": (torch.Tensor, type(None)),
+    "build_doublelist": float,
+    "build_boollist": bool,
+}
+_FUNCTIONS = {
+    *(("torch.jit._pickle", name) for name in (*_LISTS, "restore_type_tag")),
+    ("torch._utils", "_rebuild_tensor_v2"),
+    ("collections", "OrderedDict"),
+    ("builtins", "complex"),
+    ("torch", "device"),
+}
+_STORAGES = {("torch", name) for name in STORAGE_DTYPES}
+
+
+def unpickle(data: bytes, storages: StorageLoader | None, record: str) -> Unpickled:
+    """Read a pickle.
+
+    Args:
+        data: the pickle.
+        storages: where its tensors' storages are; None if it may hold none.
+        record: its name for messages.
+
+    Raises:
+        BundleError: an unknown opcode or global, a damaged stream, a tensor outside its storage, or a context whose state
+            is wrong.
+    """
+    machine = _Machine(data, storages)
+    try:
+        value = machine.run()
+    except BundleError as error:
+        raise BundleError(f"{record}: {error}") from None
+    except (struct.error, IndexError, UnicodeDecodeError, ValueError, TypeError, KeyError) as error:
+        raise BundleError(f"{record}: the pickle is damaged near byte {machine.position} ({error})") from None
+    return Unpickled(value, machine.types)
+
+
+class _Machine:
+    """The pickle machine: a stack, a memo, and a measure of every container."""
+
+    def __init__(self, data: bytes, storages: StorageLoader | None) -> None:
+        self.data = data
+        self.storages = storages
+        self.position = 0
+        self.stack: list[Any] = []
+        self.memo: dict[int, Any] = {}
+        self.types: dict[int, Type] = {}
+        self.open: dict[int, Any] = {}
+        """Lists and dictionaries that may still be appended to, because nothing refers to them."""
+        self.measures: dict[int, tuple[int, int]] = {}
+        """Expanded size and depth of each container by ``id``."""
+        self.kept: list[Any] = []
+
+    def run(self) -> Any:
+        """The pickled value."""
+        if self.data[:2] != b"\x80\x02":
+            raise BundleError("it is not a pickle of protocol 2; the record is damaged")
+        self.position = 2
+        while True:
+            opcode = self.data[self.position]
+            self.position += 1
+            if opcode == 0x2E:  # STOP
+                return self.pop()
+            handler = _HANDLERS.get(opcode)
+            if handler is None:
+                raise BundleError(
+                    f"pickle opcode 0x{opcode:02x} at byte {self.position - 1} is not one that models use; "
+                    "the file is damaged or hostile"
+                )
+            handler(self)
+
+    def take(self, layout: str) -> Any:
+        """The next number of the stream."""
+        (value,) = struct.unpack_from(layout, self.data, self.position)
+        self.position += struct.calcsize(layout)
+        return value
+
+    def take_bytes(self, count: int) -> bytes:
+        """The next bytes of the stream."""
+        if count < 0 or self.position + count > len(self.data):
+            raise BundleError(f"a string of {count} bytes runs over the end; the record is truncated")
+        chunk = self.data[self.position : self.position + count]
+        self.position += count
+        return chunk
+
+    def take_line(self) -> str:
+        """The stream up to a newline."""
+        end = self.data.index(b"\n", self.position)
+        return self.take_bytes(end + 1 - self.position)[:-1].decode()
+
+    def push(self, value: Any) -> None:
+        """Put a value on the stack."""
+        self.stack.append(value)
+
+    def pop(self) -> Any:
+        """Take a value off the stack, which something else now refers to."""
+        value = self.stack.pop()
+        if isinstance(value, _Mark):
+            raise BundleError("the pickle is damaged: a marker stands where a value belongs")
+        self.open.pop(id(value), None)
+        return value
+
+    def pop_to_mark(self) -> list[Any]:
+        """Values above the last marker."""
+        index = len(self.stack) - 1
+        while index >= 0 and self.stack[index] is not _MARK:
+            index -= 1
+        if index < 0:
+            raise BundleError("the pickle is damaged: a marker is missing")
+        values = self.stack[index + 1 :]
+        del self.stack[index:]
+        for value in values:
+            self.open.pop(id(value), None)
+        return values
+
+    def measured(self, container: Any, parts: list[Any]) -> Any:
+        """Note a container's expanded size and depth; refuse monstrous ones."""
+        size, depth = self.measures.get(id(container), (1, 0))
+        for part in parts:
+            part_size, part_depth = self.measures.get(id(part), (1, 0))
+            size += part_size
+            depth = max(depth, part_depth + 1)
+        if depth > _MAX_DEPTH or size > _MAX_EXPANSION:
+            raise BundleError(f"values are nested {depth} deep and {size} in number, more than any model's")
+        self.measures[id(container)] = (size, depth)
+        self.kept.append(container)
+        return container
+
+    def mutable(self, container: Any) -> None:
+        """Push a list or dictionary that may be appended to."""
+        self.open[id(container)] = container
+        self.push(self.measured(container, []))
+
+    def top_open(self, kind: type) -> Any:
+        """The container on top of the stack, which must still be open."""
+        container = self.stack[-1]
+        if not isinstance(container, kind) or id(container) not in self.open:
+            raise BundleError("the pickle is damaged: it appends to what is not a new container")
+        return container
+
+    def extend(self, items: list[Any]) -> None:
+        """Append to the list on top."""
+        target = self.top_open(list)
+        target.extend(items)
+        self.measured(target, items)
+
+    def update(self, items: list[Any]) -> None:
+        """Set items of the dictionary on top."""
+        target = self.top_open(dict)
+        if len(items) % 2:
+            raise BundleError("the pickle is damaged: a dictionary's key has no value")
+        if not all(isinstance(key, (str, int, float, bool, complex)) for key in items[::2]):
+            raise BundleError("the pickle is damaged: a dictionary's key is neither string nor number")
+        target.update(zip(items[::2], items[1::2], strict=True))
+        self.measured(target, items)
+
+    def tuple(self, items: list[Any]) -> None:
+        """Push a tuple."""
+        self.push(self.measured(tuple(items), items))
+
+    def get(self, index: int) -> None:
+        """Push what was memoised."""
+        if index not in self.memo:
+            raise BundleError(f"the pickle is damaged: it refers to entry {index} of its memo, which is not set")
+        value = self.memo[index]
+        if id(value) in self.open or (isinstance(value, PickledObject) and value.state is None):
+            raise BundleError("the pickle is damaged: a value is referred to before it is complete")
+        self.push(value)
+
+    def put(self, index: int) -> None:
+        """Memoise the top of the stack."""
+        if self.stack[-1] is _MARK:
+            raise BundleError("the pickle is damaged: it memoises a marker")
+        self.memo[index] = self.stack[-1]
+
+    def global_name(self) -> None:
+        """Push a global, if it is one that models use."""
+        module, name = self.take_line(), self.take_line()
+        known = (module, name) in _FUNCTIONS or (module, name) in _STORAGES
+        if not known and module != "__torch__" and not module.startswith("__torch__."):
+            raise BundleError(
+                f"it names the global {module}.{name}, which is not among those that mobopt reads; "
+                "the file is hostile, not a TorchScript model, or holds a quantised or sparse tensor"
+            )
+        self.push(_Global(module, name))
+
+    def new_object(self) -> None:
+        """Push an object of a class of the file."""
+        arguments, cls = self.pop(), self.pop()
+        if arguments != () or not isinstance(cls, _Global) or not cls.module.startswith("__torch__"):
+            raise BundleError("the pickle is damaged: it makes an object of what is not a class of the model")
+        self.push(PickledObject(f"{cls.module}.{cls.name}"))
+
+    def build(self) -> None:
+        """Give the object on top of the stack its state; packed contexts come into being here."""
+        state, made = self.pop(), self.pop()
+        if not isinstance(made, PickledObject) or made.state is not None:
+            raise BundleError("the pickle is damaged: it gives a state to what is not a new object")
+        context = CONTEXT_CLASSES.get(made.class_name)
+        if context is not None:
+            if not isinstance(state, list if context.state_is_list else tuple):
+                raise BundleError(f"the state of {made.class_name} is a {type(state).__name__}; the file is damaged")
+            self.push(self.measured(context.from_state(state), [state]))
+            return
+        if made.class_name.startswith("__torch__.torch.classes."):
+            known = ", ".join(name.removeprefix("__torch__.torch.classes.") for name in CONTEXT_CLASSES)
+            raise BundleError(f"an object of class {made.class_name} is not one that mobopt reads; it reads {known}")
+        made.state = state
+        self.push(self.measured(made, [state]))
+
+    def reduce(self) -> None:
+        """Apply one of the known functions to its arguments."""
+        arguments, function = self.pop(), self.pop()
+        if not isinstance(function, _Global) or not isinstance(arguments, tuple):
+            raise BundleError("the pickle is damaged: it calls what is not a function")
+        if (function.module, function.name) not in _FUNCTIONS:
+            raise BundleError(f"it calls {function.module}.{function.name}, which no model does; the file is hostile")
+        self.push(self.call(function.name, arguments))
+
+    def call(self, name: str, arguments: tuple[Any, ...]) -> Any:
+        """The result of a known function."""
+        if name in _LISTS:
+            (items,) = arguments
+            if not isinstance(items, list) or not all(self.is_element(name, item) for item in items):
+                raise BundleError(f"the pickle is damaged: {name} is given something else")
+            return self.tagged(items, ListType(_LISTS[name]))
+        if name == "restore_type_tag":
+            value, text = arguments
+            return self.tagged(value, _type(text))
+        if name == "_rebuild_tensor_v2":
+            storage, offset, sizes, strides, requires_grad = arguments[:5]
+            if not isinstance(storage, _Storage):
+                raise BundleError("the pickle is damaged: a tensor has no storage")
+            return rebuild_tensor(storage.values, offset, sizes, strides, requires_grad)
+        if name == "OrderedDict" and arguments == ():
+            return {}
+        if name == "complex" and len(arguments) == 2:
+            return complex(*arguments)
+        if name == "device" and len(arguments) == 1 and isinstance(arguments[0], str):
+            return _device(arguments[0])
+        raise BundleError(f"the pickle is damaged: {name} has {len(arguments)} arguments")
+
+    def is_element(self, name: str, item: Any) -> bool:
+        """Whether a value may be an element of a list of numbers or tensors."""
+        return isinstance(item, _LIST_ELEMENTS[name]) and (name != "build_intlist" or not isinstance(item, bool))
+
+    def tagged(self, value: Any, kind: Type) -> Any:
+        """A list or dictionary whose type is known from here on."""
+        if not isinstance(value, list if isinstance(kind, ListType) else dict):
+            raise BundleError(f"the pickle is damaged: a {type(value).__name__} is tagged as {kind}")
+        if id(value) in self.types and self.types[id(value)] != kind:
+            raise BundleError(f"the pickle is damaged: one value is tagged as {self.types[id(value)]} and as {kind}")
+        self.types[id(value)] = kind
+        return value
+
+    def persistent_id(self) -> None:
+        """Push the storage that a persistent id names."""
+        reference = self.pop()
+        if not isinstance(reference, tuple) or len(reference) != 5 or reference[0] != "storage":
+            raise BundleError("the pickle is damaged: a persistent id does not name a storage")
+        _, cls, key, _, count = reference
+        dtype = STORAGE_DTYPES.get(cls.name) if isinstance(cls, _Global) and cls.module == "torch" else None
+        if dtype is None or not isinstance(key, str) or type(count) is not int or count < 0:
+            raise BundleError(f"the pickle is damaged: the storage {key!r} has no readable type or size")
+        if self.storages is None:
+            raise BundleError("it holds a tensor where none belongs; the file is damaged")
+        self.push(_Storage(self.storages.load(dtype, key, count)))
+
+
+def _type(text: Any) -> Type:
+    try:
+        kind = parse_type(text)
+    except GraphError as error:
+        raise BundleError(f"a value has the type tag {text!r}: {error}") from None
+    if not isinstance(kind, (ListType, DictType)):
+        raise BundleError(f"a value has the type tag {text!r}, which is neither a list nor a dictionary")
+    return kind
+
+
+def _device(text: str) -> torch.device:
+    try:
+        return torch.device(text)
+    except RuntimeError:
+        raise BundleError(f"{text!r} is not a device; the file is damaged") from None
+
+
+def _long(machine: _Machine) -> None:
+    if machine.take("<B") != 8:
+        raise BundleError("the pickle is damaged: an integer has another size than 8 bytes")
+    machine.push(machine.take("<q"))
+
+
+_HANDLERS: dict[int, Callable[[_Machine], None]] = {
+    ord("]"): lambda m: m.mutable([]),
+    ord("}"): lambda m: m.mutable({}),
+    ord(")"): lambda m: m.push(()),
+    ord("("): lambda m: m.push(_MARK),
+    0x88: lambda m: m.push(True),
+    0x89: lambda m: m.push(False),
+    ord("N"): lambda m: m.push(None),
+    ord("J"): lambda m: m.push(m.take("<i")),
+    ord("K"): lambda m: m.push(m.take("<B")),
+    ord("M"): lambda m: m.push(m.take("<H")),
+    0x8A: _long,
+    ord("G"): lambda m: m.push(m.take(">d")),
+    ord("X"): lambda m: m.push(m.take_bytes(m.take("<I")).decode()),
+    0x8D: lambda m: m.push(m.take_bytes(m.take("<Q")).decode()),
+    ord("t"): lambda m: m.tuple(m.pop_to_mark()),
+    0x85: lambda m: m.tuple([m.pop()]),
+    0x86: lambda m: m.tuple([m.pop(), m.pop()][::-1]),
+    0x87: lambda m: m.tuple([m.pop(), m.pop(), m.pop()][::-1]),
+    ord("l"): lambda m: m.mutable(m.measured(m.pop_to_mark(), [])),
+    ord("a"): lambda m: m.extend([m.pop()]),
+    ord("e"): lambda m: m.extend(m.pop_to_mark()),
+    ord("s"): lambda m: m.update([m.pop(), m.pop()][::-1]),
+    ord("u"): lambda m: m.update(m.pop_to_mark()),
+    ord("q"): lambda m: m.put(m.take("<B")),
+    ord("r"): lambda m: m.put(m.take("<I")),
+    ord("h"): lambda m: m.get(m.take("<B")),
+    ord("j"): lambda m: m.get(m.take("<I")),
+    ord("c"): lambda m: m.global_name(),
+    0x81: lambda m: m.new_object(),
+    ord("b"): lambda m: m.build(),
+    ord("R"): lambda m: m.reduce(),
+    ord("Q"): lambda m: m.persistent_id(),
+}
