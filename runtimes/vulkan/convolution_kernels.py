@@ -289,6 +289,7 @@ def append_depthwise(
     )
     texels = texels_fit(plan.device, operands)
     local_size = _DEPTHWISE_LOCAL_SIZE if plan.device.is_cpu else DEPTHWISE_INVOCATIONS
+    exact = out_height % high == 0 and out_width % wide == 0 and invocations % local_size == 0
     plan.dispatch(
         "depthwise_texels" if texels else "depthwise",
         operands.bindings(texels),
@@ -301,12 +302,13 @@ def append_depthwise(
             high,
             wide,
             local_size,
+            int(exact),
         ),
         words(astuple(push)),
     )
 
 
-_DEPTHWISE_LOCAL_SIZE = 64
+_DEPTHWISE_LOCAL_SIZE = 16
 
 
 def _depthwise_block(device: DeviceInfo, convolution: Convolution, result: DeviceTensor) -> tuple[int, int]:

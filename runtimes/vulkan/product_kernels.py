@@ -16,6 +16,8 @@ class TileKernel:
     rows: int
     columns: int
     column_lanes: int
+    exact: bool = False
+    """Whether tiles cover the result without a remainder, so that stores need no conditions."""
     texels: bool = False
 
     @property
@@ -26,7 +28,12 @@ class TileKernel:
     @property
     def constants(self) -> tuple[int, ...]:
         """Specialization constants from 12 on."""
-        return (self.rows, self.columns, self.column_lanes)
+        return (self.rows, self.columns, self.column_lanes, int(self.exact))
+
+    def covers(self, shape: ProductShape) -> bool:
+        """Whether tiles cover the result without a remainder."""
+        across, down = self.columns * self.column_lanes, self.rows * (LANES // self.column_lanes)
+        return shape.columns % across == 0 and shape.rows % down == 0
 
     def groups(self, shape: ProductShape) -> tuple[int, int, int]:
         """Workgroups of a dispatch."""
@@ -49,7 +56,8 @@ _TILES = ((16, 4), (12, 4), (8, 4), (16, 3), (8, 3), (16, 2), (8, 2), (4, 2), (1
 _FETCH = 50
 _MULTIPLY = 32
 _MERGE = 12
-_STORE = 150
+_STORE = 250
+_MASKED_STORE = 400
 _CPU_THREADS = 2
 
 
@@ -57,7 +65,8 @@ def choose_product_kernel(device: DeviceInfo, shape: ProductShape, texels: bool)
     """The kernel for a shape on a device; ``texels`` says whether it reads through texel buffers."""
     if use_shared_memory(device):
         return choose_shared(device, shape)
-    return replace(_choose_tile(shape), texels=texels)
+    kernel = _choose_tile(shape)
+    return replace(kernel, exact=kernel.covers(shape), texels=texels)
 
 
 def use_shared_memory(device: DeviceInfo) -> bool:
@@ -80,5 +89,5 @@ def _tile_cost(kernel: TileKernel, shape: ProductShape) -> int:
     across, down, batches = kernel.groups(shape)
     sums = kernel.rows * kernel.columns
     step = (kernel.rows + 4 * kernel.columns) * _FETCH + sums * (_MULTIPLY + _MERGE)
-    group = shape.inner * step + sums * _STORE
+    group = shape.inner * step + sums * (_STORE if kernel.covers(shape) else _MASKED_STORE)
     return -(-across * down * batches // _CPU_THREADS) * group

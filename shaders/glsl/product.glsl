@@ -56,10 +56,14 @@ int residual_index(int batch, int row, Pixel pixel) {
                         : residual_offset + batch * residual_batch + row * residual_pitch;
 }
 
-void store_result(int result, int residual, int column, vec4 sum) {
-    vec4 value = sum;
-    if (HAS_BIAS != 0) value += VECTOR(biases, column);
-    value = before_residual(value);
+// Store what becomes of a sum that the bias is part of.
+void store_biased(int result, int residual, int column, vec4 sum) {
+    vec4 value = before_residual(sum);
     if (HAS_RESIDUAL != 0) value += VECTOR(residuals, residual + column);
     results[result + column] = after_residual(value);
+}
+
+void store_result(int result, int residual, int column, vec4 sum) {
+    if (HAS_BIAS != 0) sum += VECTOR(biases, column);
+    store_biased(result, residual, column, sum);
 }
