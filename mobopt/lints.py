@@ -47,7 +47,7 @@ def generate_mobile_module_lints(script_module: torch.jit.ScriptModule) -> list[
     for name, parameter in script_module.named_parameters():
         if parameter.requires_grad:
             lints.append(_lint(LintCode.REQUIRES_GRAD, _REQUIRES_GRAD.format(name=name)))
-    for name in torch.jit.export_opnames(script_module):
+    for name in torch.jit.export_opnames(script_module):  # type: ignore[no-untyped-call]
         if "dropout" in name:
             # The full stop is torch's, up to 2.13.
             lints.append(_lint(LintCode.DROPOUT, _OPERATOR.format(name=name, joint=".and", kind="dropout")))

@@ -25,7 +25,7 @@ class _Runtime(Protocol):
     def run(self, method: str, args: Sequence[Any]) -> Any: ...
 
 
-class MobileModule(torch.jit.RecursiveScriptModule):
+class MobileModule(torch.jit.RecursiveScriptModule):  # type: ignore[misc, name-defined]
     """An optimised module: callable, and saved in PyTorch Mobile's formats.
 
     For torch it is a ScriptModule (``graph``, ``code``, ``torch.jit.save``, ``torch.jit.export_opnames`` work);

@@ -19,11 +19,13 @@ from mobopt.ir import Program
 from mobopt.module import MobileModule
 from mobopt.options import DEFAULT_RUNTIME, MobileOptimizerType, parse_backend, parse_blocklist, parse_runtime
 from mobopt.passes.manager import Note, PassRun, run_passes
-from mobopt.passes.pipelines import pipeline
+from mobopt.passes.pipelines import CPU, VULKAN, without
 from mobopt.runtimes.cpu import Interpreter
 from mobopt.tools.agreement import compare
 
 __all__ = ["MobileOptimizerType", "optimize_for_mobile"]
+
+_PIPELINES = {"cpu": CPU, "vulkan": VULKAN}
 
 
 def optimize_for_mobile(
@@ -97,14 +99,14 @@ def optimize(
     Raises:
         UnsupportedError: the module or the backend needs what mobopt lacks.
     """
-    if backend == "metal":
-        raise UnsupportedError("backend 'metal' is not written yet; choose 'vulkan' or 'cpu'")
+    if backend not in _PIPELINES:
+        raise UnsupportedError(f"backend {backend!r} is not written yet; choose one of {', '.join(_PIPELINES)}")
     if isinstance(module, MobileModule):
         raise UnsupportedError("the module is optimised already; optimise the module that it was made from")
     original = program_from_script_module(module, preserved)
     original.metadata["defaults"] = {name: _defaults(module, name) for name in original.methods}
     program = original.clone()
-    runs = run_passes(program, pipeline(backend, blocked))
+    runs = run_passes(program, without(_PIPELINES[backend], blocked))
     return Optimized(original, program, tuple(runs))
 
 

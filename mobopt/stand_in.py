@@ -25,7 +25,7 @@ _libraries: list[torch.library.Library] = []
 """Kept, for an operator is gone with the library that declared it."""
 
 
-def stand_in(program: Program) -> torch.jit.RecursiveScriptModule:
+def stand_in(program: Program) -> torch.jit.ScriptModule:
     """Make the stand-in of a Program; the Program is not changed."""
     with _lock:
         for op in sorted({node.qualified_op for graph in program.methods.values() for node in graph.walk()}):
@@ -33,7 +33,7 @@ def stand_in(program: Program) -> torch.jit.RecursiveScriptModule:
     buffer = io.BytesIO()
     write_torchscript(_without_contexts(program), buffer)
     buffer.seek(0)
-    module: torch.jit.RecursiveScriptModule = torch.jit.load(buffer, map_location="cpu")
+    module: torch.jit.ScriptModule = torch.jit.load(buffer, map_location="cpu")  # type: ignore[no-untyped-call]
     return module
 
 
@@ -54,8 +54,8 @@ def _declare(op: str) -> None:
     if name.startswith("prim::") or _is_in_torch(name):
         return
     namespace = name.partition("::")[0]
-    library = torch.library.Library(namespace, "FRAGMENT")
-    library.define(_text(schema_of(op)))
+    library = torch.library.Library(namespace, "FRAGMENT")  # type: ignore[no-untyped-call]
+    library.define(_text(schema_of(op)))  # type: ignore[no-untyped-call]
     _libraries.append(library)
 
 

@@ -50,22 +50,23 @@ def _print(result: Demonstration) -> None:
     for run in conversion.runs:
         done = [note for note in run.result.notes if note.done]
         example = done[0].message if done else ""
-        rows.append((run.name, "yes" if run.result.changed else "no", len(done), f"{run.seconds * 1000:.0f} ms", example))
+        changed = "yes" if run.result.changed else "no"
+        rows.append((run.name, changed, len(done), f"{run.seconds * 1000:.0f} ms", example))
     print_table("What each pass did", ("pass", "changed", "notes>", "time>", "first note"), rows)
     click.echo()
     facts = [
         ("device", execution.device),
         ("agreement", f"largest difference {result.agreement.relative:.1e} of the output's scale"),
-        ("one call", f"{execution.median_seconds * 1000:.2f} ms; PyTorch on the CPU {result.eager_seconds * 1000:.2f} ms"),
+        ("one call", f"{execution.median_seconds * 1000:.2f} ms"),
+        ("PyTorch on the CPU", f"{result.eager_seconds * 1000:.2f} ms"),
         ("operators", f"{conversion.operators_before.total()} became {conversion.operators_after.total()}"),
     ]
-    if execution.report is not None:
-        facts.append(
-            ("plan", f"{execution.report.dispatches} dispatches, {len(execution.report.fallbacks)} operators on the CPU")
-        )
-        if execution.report.memory is not None:
-            facts.append(("peak memory", size_text(execution.report.memory.peak_bytes)))
+    if report := execution.report:
+        facts.append(("plan", f"{report.dispatches} dispatches, {len(report.fallbacks)} operators on the CPU"))
+        if report.memory is not None:
+            facts.append(("peak memory", size_text(report.memory.peak_bytes)))
     for path in (result.model, result.bundle, result.input):
         facts.append(("file", f"{path} ({size_text(path.stat().st_size)})"))
     print_table("", ("", ""), facts)
-    click.echo(f"\nTry: mobopt inspect {result.bundle}   mobopt run {result.bundle} --random 1,3,224,224 --profile trace.json")
+    click.echo(f"\nNext: mobopt inspect {result.bundle}")
+    click.echo(f"      mobopt run {result.bundle} --input {result.input} --profile trace.json")

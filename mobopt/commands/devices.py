@@ -7,6 +7,7 @@ import dataclasses
 import click
 
 from mobopt.commands.terminal import print_json, print_table, size_text
+from mobopt.errors import DeviceError
 
 
 @click.command()
@@ -16,6 +17,8 @@ def devices(as_json: bool) -> None:
     from mobopt.runtimes.vulkan.device import list_devices
 
     found = list_devices()
+    if not found:
+        raise DeviceError("no Vulkan device; install a driver (Debian: `apt install mesa-vulkan-drivers`)")
     if as_json:
         print_json([dataclasses.asdict(info) | {"features": sorted(info.features)} for info in found])
         return

@@ -86,7 +86,7 @@ def _write_outputs(outputs: list[torch.Tensor], path: Path) -> list[Path]:
     if not outputs:
         raise InputError(f"the result has no tensor, so there is nothing to write to {path}; leave out --output")
     several = len(outputs) > 1
-    paths = [path.with_name(f"{path.stem}_{number}{path.suffix}") if several else path for number in range(len(outputs))]
+    paths = [path.with_stem(f"{path.stem}_{number}") if several else path for number in range(len(outputs))]
     for target, tensor in zip(paths, outputs, strict=True):
         with whole_file(target) as file:
             numpy.save(file, tensor.detach().numpy())

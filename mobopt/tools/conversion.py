@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 import zipfile
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -109,10 +109,10 @@ def read_script_module(path: Path) -> torch.jit.ScriptModule:
     """
     _check_archive(path)
     try:
-        module: torch.jit.ScriptModule = torch.jit.load(str(path), map_location="cpu")
+        module: torch.jit.ScriptModule = torch.jit.load(str(path), map_location="cpu")  # type: ignore[no-untyped-call]
     except RuntimeError as error:
         reason = next((line for line in str(error).splitlines() if line.strip()), "unknown reason").rstrip(": ")
-        raise BundleError(f"{path} can't be loaded as TorchScript: {reason}; save the model with torch.jit.save") from None
+        raise BundleError(f"{path} can't be loaded as TorchScript ({reason}); save it with torch.jit.save") from None
     return module
 
 
@@ -136,10 +136,16 @@ def _check_archive(path: Path) -> None:
             f"{path} is not a readable zip archive ({error}); convert takes a model saved with torch.jit.save"
         ) from None
     if not any(name.startswith("code/") for name in names):
-        what = "a lite bundle" if "bytecode.pkl" in names else "a pickled checkpoint" if "data.pkl" in names else "no model"
         raise BundleError(
-            f"{path} is {what}, without TorchScript code; script or trace the model and save it with torch.jit.save"
+            f"{path} is {_kind(names)}, without TorchScript code; script or trace the model and save it with "
+            "torch.jit.save"
         )
+
+
+def _kind(names: Collection[str]) -> str:
+    if "bytecode.pkl" in names:
+        return "a lite bundle"
+    return "a pickled checkpoint" if "data.pkl" in names else "no model"
 
 
 def _check_ending(output: Path) -> None:

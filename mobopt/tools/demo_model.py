@@ -35,7 +35,8 @@ class InvertedResidual(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """(N, inputs, H, W) to (N, outputs, H / stride, W / stride)."""
-        return x + self.layers(x) if self.is_residual else self.layers(x)
+        y: torch.Tensor = self.layers(x)
+        return x + y if self.is_residual else y
 
 
 class MobileNetV2(nn.Module):
@@ -55,20 +56,20 @@ class MobileNetV2(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Class scores of a batch of images."""
-        return self.classifier(self.features(x).mean((2, 3)))
+        scores: torch.Tensor = self.classifier(self.features(x).mean((2, 3)))
+        return scores
 
 
 def demo_model(seed: int = 0) -> MobileNetV2:
-    """A MobileNetV2 in evaluation mode with seeded weights and statistics as a trained model has them."""
+    """A MobileNetV2 in evaluation mode with seeded weights; its statistics are those of a batch of random images."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        model = MobileNetV2().eval()
+        model = MobileNetV2()
         for module in model.modules():
             if isinstance(module, nn.BatchNorm2d):
                 nn.init.uniform_(module.weight, 0.5, 1.5)
                 nn.init.uniform_(module.bias, -0.5, 0.5)
-                nn.init.uniform_(module.running_mean, -0.2, 0.2)  # type: ignore[arg-type]
-                nn.init.uniform_(module.running_var, 0.2, 1.0)  # type: ignore[arg-type]
-            elif isinstance(module, nn.Conv2d):
-                nn.init.kaiming_normal_(module.weight, mode="fan_in")
-    return model
+                module.momentum = 1.0  # one batch decides
+        with torch.no_grad():
+            model.train()(torch.randn(4, 3, 96, 96))
+    return model.eval()

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy
 import torch
 
+from mobopt.errors import InputError
 from mobopt.tools.agreement import Agreement, compare
 from mobopt.tools.conversion import Conversion, convert_file
 from mobopt.tools.demo_model import demo_model
@@ -34,6 +35,13 @@ class Demonstration:
     """Median time of a call of the model on the CPU, by PyTorch."""
 
 
+def _make_folder(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"can't make the folder {folder}: {error.strerror}; choose another with --folder") from None
+
+
 def demonstrate(
     folder: Path, device: str | None, repeat: int, show: Callable[[str], None] = lambda step: None
 ) -> Demonstration:
@@ -48,7 +56,7 @@ def demonstrate(
     Raises:
         MoboptError: the folder or the device can't be used.
     """
-    folder.mkdir(parents=True, exist_ok=True)
+    _make_folder(folder)
     source, bundle, input_path = folder / "mobilenetv2.pt", folder / "mobilenetv2-vulkan.ptl", folder / "input.npy"
     show("scripting MobileNetV2")
     model = demo_model()

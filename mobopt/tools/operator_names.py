@@ -21,7 +21,7 @@ def export_opnames(model: torch.jit.ScriptModule | str | PathLike[str] | IO[byte
         BundleError: the bundle can't be read.
     """
     if isinstance(model, torch.jit.ScriptModule):
-        names: list[str] = torch.jit.export_opnames(model)
+        names: list[str] = torch.jit.export_opnames(model)  # type: ignore[no-untyped-call]
         return names
     return operator_names(read_bundle(model))
 

@@ -1,0 +1,216 @@
+"""Bad input: one clear message, exit code 2, no traceback, no partial file."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy
+import pytest
+import torch
+from command_harness import Invoke, assert_empty, assert_refused, rewrite, run_mobopt
+
+READERS = (("inspect",), ("opnames",), ("run", "--random", "1,3,5,5", "--device", "cpu"))
+DRIVER = "llvmpipe"
+
+
+@pytest.fixture(params=READERS, ids=lambda command: command[0])
+def reader(request: pytest.FixtureRequest) -> tuple[str, ...]:
+    """A command that reads a bundle, and its options."""
+    command: tuple[str, ...] = request.param
+    return command
+
+
+def assert_unreadable(invoke: Invoke, reader: tuple[str, ...], path: Path, *texts: str) -> None:
+    assert_refused(invoke(reader[0], path, *reader[1:]), *texts)
+
+
+def test_not_a_zip(invoke: Invoke, reader: tuple[str, ...], tmp_path: Path) -> None:
+    (tmp_path / "m.ptl").write_bytes(b"not a zip" * 100)
+    assert_unreadable(invoke, reader, tmp_path / "m.ptl", "m.ptl", "zip")
+
+
+def test_empty_file(invoke: Invoke, reader: tuple[str, ...], tmp_path: Path) -> None:
+    (tmp_path / "m.ptl").touch()
+    assert_unreadable(invoke, reader, tmp_path / "m.ptl", "m.ptl")
+
+
+def test_truncated_zip(invoke: Invoke, reader: tuple[str, ...], files: Path, tmp_path: Path) -> None:
+    whole = (files / "bundle.ptl").read_bytes()
+    (tmp_path / "m.ptl").write_bytes(whole[: len(whole) // 2])
+    assert_unreadable(invoke, reader, tmp_path / "m.ptl", "m.ptl")
+
+
+class _Evil:
+    def __reduce__(self) -> tuple[Any, ...]:
+        return os.mkdir, ("owned",)
+
+
+def test_foreign_global(invoke: Invoke, reader: tuple[str, ...], files: Path, tmp_path: Path) -> None:
+    path = rewrite(files / "bundle.ptl", tmp_path / "m.ptl", {"data.pkl": pickle.dumps(_Evil(), protocol=2)})
+    assert_unreadable(invoke, reader, path, "mkdir")
+    assert not (tmp_path / "owned").exists()
+
+
+def test_missing_record(invoke: Invoke, reader: tuple[str, ...], files: Path, tmp_path: Path) -> None:
+    path = rewrite(files / "bundle.ptl", tmp_path / "m.ptl", {"data.pkl": None})
+    assert_unreadable(invoke, reader, path, "data.pkl")
+
+
+def bytecode(operator: str, index: int) -> bytes:
+    """A lite function that applies operator number ``index`` of a table that has one."""
+    tensor = (("name", "x"), ("type", "Tensor"), ("default_value", None))
+    module = (("name", "self"), ("type", "__torch__.M"), ("default_value", None))
+    code = (
+        ("instructions", (("STOREN", 1, 2), ("MOVE", 2, 0), ("OP", index, 0), ("RET", 0, 0))),
+        ("operators", ((operator, "", 1),)),
+        ("constants", ()),
+        ("types", ()),
+        ("register_size", 2),
+    )
+    schema = (("arguments", (module, tensor)), ("returns", (tensor,)))
+    return pickle.dumps((8, ("__torch__.M.forward", code, schema)), protocol=2)
+
+
+def test_index_out_of_range(invoke: Invoke, reader: tuple[str, ...], files: Path, tmp_path: Path) -> None:
+    path = rewrite(files / "bundle.ptl", tmp_path / "m.ptl", {"bytecode.pkl": bytecode("aten::relu", 7)})
+    assert_unreadable(invoke, reader, path, "7")
+
+
+def test_unknown_operator(invoke: Invoke, files: Path, tmp_path: Path) -> None:
+    path = rewrite(files / "bundle.ptl", tmp_path / "m.ptl", {"bytecode.pkl": bytecode("nowhere::nothing", 0)})
+    assert_refused(invoke("run", path, "--random", "1,3,5,5", "--device", DRIVER), "nowhere::nothing")
+
+
+def test_missing_file(invoke: Invoke, reader: tuple[str, ...]) -> None:
+    assert_unreadable(invoke, reader, Path("absent.ptl"), "absent.ptl", "does not exist")
+
+
+def test_convert_of_other_files(invoke: Invoke, files: Path, tmp_path: Path) -> None:
+    torch.save({"weight": torch.zeros(3)}, tmp_path / "checkpoint.pt")
+    (tmp_path / "text.pt").write_text("hello")
+    whole = (files / "scripted.pt").read_bytes()
+    (tmp_path / "half.pt").write_bytes(whole[: len(whole) // 2])
+    damaged = rewrite(files / "scripted.pt", tmp_path / "damaged.pt", {"constants.pkl": b"\x80\x02garbage"})
+    for path, text in (
+        (tmp_path / "checkpoint.pt", "is a pickled checkpoint"),
+        (tmp_path / "text.pt", "not a readable zip archive"),
+        (tmp_path / "half.pt", "not a readable zip archive"),
+        (damaged, "can't be loaded as TorchScript"),
+        (files / "bundle.ptl", "optimised already"),
+    ):
+        assert_refused(invoke("convert", path, "-o", "out.ptl"), path.name, text)
+        assert not Path("out.ptl").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "texts"),
+    [
+        (("--blocklist", "CONV_BN_FUSON"), ("'CONV_BN_FUSON'", "did you mean CONV_BN_FUSION?")),
+        (("--preserve", "backward"), ("backward", "--preserve")),
+        (("--backend", "opencl"), ("Unknown backend", "'Vulkan'")),
+        (("--backend", "metal"), ("'metal'", "vulkan")),
+        (("--runtime", "0.9"), ("'0.9'", "2.1")),
+        (("--bytecode-version", "9"), ("9", "4<=x<=8")),
+        (("--random", "1,x"), ("'1,x'", "1,3,224,224")),
+        (("--random", "1,3:float8"), ("'1,3:float8'", "float32")),
+        (("--random", "1,7,5,5"), ("conv2d",)),
+        (("--input", "absent.npy"), ("absent.npy", "No such file")),
+        (("--random", "1", "--input", "absent.npy"), ("--input or --random",)),
+    ],
+)
+def test_convert_options(
+    invoke: Invoke, files: Path, tmp_path: Path, options: tuple[str, ...], texts: tuple[str, ...]
+) -> None:
+    assert_refused(invoke("convert", files / "scripted.pt", "-o", "out.ptl", *options), *texts)
+    assert_empty(tmp_path)
+
+
+@pytest.mark.parametrize("output", ["missing/out.ptl", ".", "out.onnx", "out"])
+def test_convert_to_a_bad_path(invoke: Invoke, files: Path, tmp_path: Path, output: str) -> None:
+    assert_refused(invoke("convert", files / "scripted.pt", "-o", output), output)
+    assert_empty(tmp_path)
+
+
+@pytest.mark.parametrize("option", ["--output", "--profile"])
+def test_run_to_a_bad_path(invoke: Invoke, files: Path, tmp_path: Path, option: str) -> None:
+    result = invoke("run", files / "bundle.ptl", "--random", "1,3,5,5", option, "missing/file")
+    assert_refused(result, "missing/file", "choose another output path")
+    assert_empty(tmp_path)
+
+
+@pytest.mark.parametrize("device", ["cpu", DRIVER])
+@pytest.mark.parametrize(
+    ("shapes", "text"),
+    [
+        (("1,4,5,5",), "[1, 4, 5, 5]"),
+        (("1,3,5,5:int64",), "int64"),
+        (("1,3,6,6",), "linear"),
+        (("1,3,5,5", "1"), "takes 1 input"),
+        ((), "takes 1 input"),
+    ],
+)
+def test_wrong_inputs(invoke: Invoke, files: Path, device: str, shapes: tuple[str, ...], text: str) -> None:
+    options = [option for shape in shapes for option in ("--random", shape)]
+    assert_refused(invoke("run", files / "bundle.ptl", *options, "--device", device), text)
+
+
+def test_input_files_that_are_no_arrays(invoke: Invoke, files: Path, tmp_path: Path) -> None:
+    (tmp_path / "text.npy").write_text("hello")
+    numpy.save(tmp_path / "objects.npy", numpy.array([_Evil()], dtype=object), allow_pickle=True)
+    for name in ("text.npy", "objects.npy"):
+        assert_refused(invoke("run", files / "bundle.ptl", "--input", name), name, "numpy.save")
+    assert not (tmp_path / "owned").exists()
+
+
+def test_unknown_method(invoke: Invoke, files: Path) -> None:
+    result = invoke("run", files / "bundle.ptl", "--random", "1,3,5,5", "--method", "backward")
+    assert_refused(result, "'backward'", "it has forward")
+
+
+@pytest.mark.parametrize("device", ["99", "GeForce 256"])
+def test_unknown_device(invoke: Invoke, files: Path, device: str) -> None:
+    result = invoke("run", files / "bundle.ptl", "--random", "1,3,5,5", "--device", device)
+    assert_refused(result, device, DRIVER)
+
+
+def test_profile_of_the_cpu(invoke: Invoke, files: Path) -> None:
+    options = ("--random", "1,3,5,5", "--device", "cpu", "--profile", "t.json")
+    assert_refused(invoke("run", files / "bundle.ptl", *options), "--device cpu")
+
+
+def test_over_the_limits(invoke: Invoke, files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from mobopt.runtimes.vulkan.device import open_device
+
+    device = open_device(DRIVER)
+    limits = dataclasses.replace(device.info.limits, max_storage_buffer_range=256)
+    monkeypatch.setattr(device, "info", dataclasses.replace(device.info, limits=limits))
+    result = invoke("run", files / "bundle.ptl", "--random", "1,3,5,5", "--device", DRIVER)
+    assert_refused(result, "256")
+
+
+def test_no_vulkan_loader(files: Path, tmp_path: Path) -> None:
+    (tmp_path / "stub").mkdir()
+    (tmp_path / "stub" / "vulkan.py").write_text("raise OSError('cannot find the Vulkan SDK')")
+    for arguments in (("devices",), ("run", files / "bundle.ptl", "--random", "1,3,5,5")):
+        done = run_mobopt(*arguments, cwd=tmp_path, PYTHONPATH=str(tmp_path / "stub"))
+        assert (done.returncode, done.stdout) == (2, "")
+        assert done.stderr.startswith("Error: no Vulkan loader") and "apt install" in done.stderr
+        assert len(done.stderr.splitlines()) == 1
+    done = run_mobopt("convert", files / "scripted.pt", "-o", "m.ptl", cwd=tmp_path, PYTHONPATH=str(tmp_path / "stub"))
+    assert done.returncode == 0, done.stderr
+
+
+def test_no_vulkan_device(files: Path, tmp_path: Path) -> None:
+    environment = {"VK_DRIVER_FILES": "/nowhere.json", "MOBOPT_VALIDATION": "0"}
+    for arguments in (("devices",), ("run", files / "bundle.ptl", "--random", "1,3,5,5")):
+        done = run_mobopt(*arguments, cwd=tmp_path, **environment)
+        assert (done.returncode, done.stdout) == (2, "")
+        assert "mesa-vulkan-drivers" in done.stderr and "Traceback" not in done.stderr
+
+
+def test_unknown_command(invoke: Invoke) -> None:
+    assert_refused(invoke("transmogrify"), "No such command 'transmogrify'")

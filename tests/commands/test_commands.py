@@ -1,0 +1,200 @@
+"""What each command prints and writes."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+import zipfile
+from pathlib import Path
+
+import numpy
+import pytest
+import torch
+from command_harness import Invoke, assert_empty, assert_refused, run_mobopt
+from torch import nn
+
+from mobopt.commands.group import COMMANDS
+from mobopt.tools.demo_model import demo_model
+
+DRIVER = "llvmpipe"
+
+
+def test_help_names_every_command_and_imports_no_torch(invoke: Invoke, tmp_path: Path) -> None:
+    script = "import sys; from click.testing import CliRunner; from mobopt.commands import main; "
+    script += "r = CliRunner().invoke(main, ['--help']); print(r.output); assert not r.exit_code; "
+    script += "assert not {'torch', 'numpy', 'rich', 'vulkan'} & set(sys.modules)"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert all(f"\n  {name} " in done.stdout for name in COMMANDS)
+    times = []
+    for _ in range(3):
+        started = time.perf_counter()
+        assert run_mobopt("--help", cwd=tmp_path).returncode == 0
+        times.append(time.perf_counter() - started)
+    assert min(times) < 0.3
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_each_command_has_help(invoke: Invoke, command: str) -> None:
+    result = invoke(command, "--help")
+    assert result.exit_code == 0
+    assert result.output.startswith(f"Usage: main {command} ")
+
+
+def test_version(invoke: Invoke) -> None:
+    assert invoke("--version").output == "mobopt, version 0.1.0\n"
+
+
+@pytest.mark.parametrize("name", ["out.ptl", "out.pt"])
+def test_convert_writes_what_run_gives_back(invoke: Invoke, files: Path, tmp_path: Path, name: str) -> None:
+    result = invoke("convert", files / "scripted.pt", "-o", name, "--input", files / "input.npy", "--explain")
+    assert result.exit_code == 0, result.output
+    assert "fold_batch_norm" in result.stdout
+    assert "largest difference from the original" in result.stdout
+    result = invoke("run", name, "--input", files / "input.npy", "--output", "y.npy", "--device", DRIVER)
+    assert result.exit_code == 0, result.output
+    numpy.testing.assert_allclose(numpy.load("y.npy"), numpy.load(files / "expected.npy"), rtol=1e-4, atol=1e-5)
+    assert {path.name for path in tmp_path.iterdir()} == {name, "y.npy"}
+
+
+def test_convert_as_json(invoke: Invoke, files: Path) -> None:
+    result = invoke("convert", files / "scripted.pt", "-o", "out.ptl", "--random", "1,3,5,5", "--json")
+    data = json.loads(result.stdout)
+    assert data["operators_before"]["aten::batch_norm"] == 1
+    assert data["operators_after"]["vulkan_prepack::run_conv2d_context"] == 1
+    assert data["relative_difference"] < 1e-4
+    assert data["bytes"] == Path("out.ptl").stat().st_size
+    assert any(note["pass_name"] == "fold_batch_norm" and note["done"] for note in data["notes"])
+
+
+def test_convert_leaves_out_and_preserves(invoke: Invoke, tmp_path: Path) -> None:
+    class Two(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv = nn.Conv2d(1, 1, 1)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.dropout(self.conv(x), 0.5, False)
+
+        @torch.jit.export
+        def twice(self, x: torch.Tensor) -> torch.Tensor:
+            return self.forward(x) * 2
+
+    torch.jit.save(torch.jit.script(Two().eval()), "two.pt")
+    options = ("--blocklist", "REMOVE_DROPOUT", "--blocklist", "insert_fold_prepack_ops", "--preserve", "twice")
+    result = invoke("convert", "two.pt", "-o", "two.ptl", *options, "--json")
+    after = json.loads(result.stdout)["operators_after"]
+    assert after["aten::dropout"] == after["aten::conv2d"] == 2
+    run = invoke("run", "two.ptl", "--random", "1,1,2,2", "--method", "twice", "--device", "cpu")
+    assert run.exit_code == 0, run.output
+
+
+def test_convert_bytecode_version(invoke: Invoke, files: Path) -> None:
+    from torch.jit.mobile import _get_model_bytecode_version
+
+    for version in range(4, 9):
+        result = invoke("convert", files / "scripted.pt", "-o", "out.ptl", "--bytecode-version", version)
+        assert result.exit_code == 0, result.output
+        assert _get_model_bytecode_version("out.ptl") == version
+
+
+def test_a_result_that_differs_is_exit_code_1(
+    invoke: Invoke, files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mobopt.tools.agreement.RELATIVE_TOLERANCE", -1.0)
+    result = invoke("convert", files / "scripted.pt", "-o", "out.ptl", "--random", "1,3,5,5")
+    assert_refused(result, "differs from the original", "nothing was written", code=1)
+    assert_empty(tmp_path)
+
+
+def test_run_as_json(invoke: Invoke, files: Path) -> None:
+    options = ("--random", "1,3,5,5", "--repeat", 3, "--fallback", "error", "--device", DRIVER)
+    data = json.loads(invoke("run", files / "bundle.ptl", *options, "--json").stdout)
+    assert DRIVER in data["device"]
+    assert len(data["call_ms"]) == 3 and data["dispatches"] > 0 and data["fallbacks"] == []
+    assert data["outputs"] == [{"dtype": "float32", "shape": [1, 2]}]
+    assert data["peak_bytes"] >= data["lower_bound_bytes"] > 0
+
+
+def test_run_on_the_cpu_agrees(invoke: Invoke, files: Path) -> None:
+    result = invoke("run", files / "bundle.ptl", "--input", files / "input.npy", "--output", "y.npy", "--device", "cpu")
+    assert result.exit_code == 0, result.output
+    numpy.testing.assert_allclose(numpy.load("y.npy"), numpy.load(files / "expected.npy"), rtol=1e-4, atol=1e-5)
+
+
+def test_profile_is_a_chrome_trace(invoke: Invoke, files: Path) -> None:
+    result = invoke("run", files / "bundle.ptl", "--random", "1,3,5,5", "--profile", "t.json", "--device", DRIVER)
+    assert result.exit_code == 0, result.output
+    trace = json.loads(Path("t.json").read_text())
+    events = [event for event in trace["traceEvents"] if event["ph"] == "X"]
+    assert events and all({"name", "ts", "dur", "pid", "tid"} <= event.keys() for event in events)
+    assert all(event["dur"] >= 0 for event in events)
+    starts = [event["ts"] for event in events]
+    assert starts == sorted(starts)
+
+
+def test_several_inputs_and_outputs(invoke: Invoke, tmp_path: Path) -> None:
+    class Several(nn.Module):
+        def forward(self, x: torch.Tensor, index: torch.Tensor) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+            return x + 1, {"index": index * 2}
+
+    torch.jit.save(torch.jit.script(Several()), "s.pt")
+    assert invoke("convert", "s.pt", "-o", "s.ptl").exit_code == 0
+    result = invoke("run", "s.ptl", "--random", "2,3", "--random", "4:int64", "--output", "y.npy", "--json")
+    assert [item["dtype"] for item in json.loads(result.stdout)["outputs"]] == ["float32", "int64"]
+    assert numpy.load("y_0.npy").shape == (2, 3) and numpy.load("y_1.npy").dtype == numpy.int64
+
+
+def test_opnames(invoke: Invoke, files: Path) -> None:
+    plain = invoke("opnames", files / "bundle.ptl").stdout.splitlines()
+    assert plain == sorted(set(plain)) and "vulkan_prepack::run_linear_context" in plain
+    assert json.loads(invoke("opnames", files / "bundle.ptl", "--json").stdout) == plain
+    assert invoke("opnames", files / "bundle.ptl", "--yaml").stdout == "".join(f"- {name}\n" for name in plain)
+
+
+def test_opnames_of_a_stock_model_are_torchs(invoke: Invoke, files: Path) -> None:
+    expected = torch.jit.export_opnames(torch.jit.load(str(files / "scripted.pt")))
+    assert set(expected) <= set(invoke("opnames", files / "scripted.pt").stdout.splitlines())
+
+
+def test_inspect(invoke: Invoke, files: Path) -> None:
+    result = invoke("inspect", files / "bundle.ptl")
+    assert result.exit_code == 0, result.output
+    for text in ("forward", "vulkan_prepack::run_conv2d_context", "Conv2dPackedContext", "_load_for_lite_interpreter"):
+        assert text in result.stdout
+    data = json.loads(invoke("inspect", files / "bundle.ptl", "--json").stdout)
+    assert data["bytecode_version"] == 8
+
+
+def test_devices(invoke: Invoke) -> None:
+    assert DRIVER in invoke("devices").stdout
+    data = json.loads(invoke("devices", "--json").stdout)
+    assert [info["index"] for info in data] == list(range(len(data)))
+    assert all(info["limits"]["max_storage_buffer_range"] > 0 for info in data)
+
+
+def test_demo(invoke: Invoke, tmp_path: Path) -> None:
+    result = invoke("demo", "--device", DRIVER, "--repeat", 1)
+    assert result.exit_code == 0, result.output
+    for text in (
+        "fold_batch_norm",
+        "largest difference",
+        "PyTorch on the CPU",
+        "peak memory",
+        "mobilenetv2-vulkan.ptl",
+    ):
+        assert text in result.stdout
+    files = {path.name for path in (tmp_path / "demo-output").iterdir()}
+    assert files == {"mobilenetv2.pt", "mobilenetv2-vulkan.ptl", "input.npy"}
+
+
+def test_demo_model_is_mobilenetv2() -> None:
+    model = demo_model()
+    assert sum(parameter.numel() for parameter in model.parameters()) == 3_504_872  # the paper's 3.4 M, as torchvision
+    assert torch.equal(model.classifier[1].weight, demo_model().classifier[1].weight)
+
+
+def test_archives_keep_no_local_names(files: Path) -> None:
+    with zipfile.ZipFile(files / "bundle.ptl") as archive:
+        assert {name.partition("/")[0] for name in archive.namelist()} == {"bundle"}
