@@ -10,7 +10,7 @@ from mobopt.ir.schemas import accepts
 from mobopt.ir.types import ANY, NONE, OptionalType, Type
 from mobopt.ops.effects import AliasSets
 from mobopt.passes.manager import GraphPass, NoteBook
-from mobopt.passes.ranks import known_rank
+from mobopt.passes.ranks import known_rank, rank_root
 from mobopt.passes.rewriting import bypass_node, producer_of
 
 
@@ -137,13 +137,23 @@ def _length(node: Node) -> bool:
     if packed is not None:
         return _to_constant(node, len(packed.inputs))
     size = producer_of(node.inputs[0], "aten::size")
-    rank = known_rank(size.inputs[0]) if size is not None and len(size.inputs) == 1 else None
-    return rank is not None and _to_constant(node, rank)
+    if size is None or len(size.inputs) != 1:
+        return False
+    node.op, node.overload = "aten::dim", ""
+    node.set_inputs(size.inputs)
+    return True
 
 
 def _dim(node: Node) -> bool:
+    """A known number, or the rank of the first tensor that surely has the same."""
     rank = known_rank(node.inputs[0])
-    return rank is not None and _to_constant(node, rank)
+    if rank is not None:
+        return _to_constant(node, rank)
+    root = rank_root(node.inputs[0])
+    if root is node.inputs[0]:
+        return False
+    node.replace_input(0, root)
+    return True
 
 
 _RULES: dict[str, Callable[[Node], bool]] = {

@@ -20,6 +20,7 @@ from mobopt.passes.fuse_add_relu import FuseAddRelu
 from mobopt.passes.fuse_clamp import FuseClamp
 from mobopt.passes.hoist_conv_packed_params import HoistConvPackedParams
 from mobopt.passes.insert_prepack import InsertPrepack
+from mobopt.passes.known_conditions import KnownConditions
 from mobopt.passes.loop_unrolling import LoopUnrolling
 from mobopt.passes.manager import Pass
 from mobopt.passes.remove_dropout import RemoveDropout
@@ -27,7 +28,17 @@ from mobopt.passes.repeat import Repeat
 from mobopt.passes.set_flag import SetFlag
 from mobopt.passes.transfer import Transfer
 
-SIMPLIFY = Repeat((ConstantFolding(), ConstantPropagation(), LoopUnrolling(), DeadCodeElimination()))
+SIMPLIFY = Repeat(
+    (
+        ConstantFolding(),  # before branches are resolved: it makes their conditions constant
+        ConstantPropagation(),  # before unrolling: it resolves what loops count to
+        LoopUnrolling(),  # before the next round folds what the copies compute
+        CommonSubexpressionElimination(),  # before conditions are compared: equal ones become one
+        KnownConditions(),  # after that; its constants are folded in the next round
+        DeadCodeElimination(),  # last in a round
+    )
+)
+"""Everything that makes work for constant folding, in rounds."""
 
 VULKAN: tuple[Pass, ...] = (
     SIMPLIFY,  # first: later passes match constants and see no branches that are never taken
@@ -37,7 +48,6 @@ VULKAN: tuple[Pass, ...] = (
     FoldBatchNorm(),  # before packing, while weights are plain tensors
     InsertPrepack(),  # after canonicalize, which makes the three forms that it knows
     FuseClamp(),  # between inserting and folding: the range is an argument of the packing operator
-    CommonSubexpressionElimination(),  # after functionalize; before folding, so that equal packing is done once
     FoldPrepack(),  # after clamp fusion
     HoistConvPackedParams(),  # independent of the others
     Transfer(),  # after all fusion, which it would stand between
@@ -54,7 +64,6 @@ CPU: tuple[Pass, ...] = (
     Conv1dTo2d(),  # after folding
     HoistConvPackedParams(),  # independent of the others
     FuseAddRelu(),  # after dropout has gone
-    CommonSubexpressionElimination(),  # late: the rewrites make equal nodes
     SIMPLIFY,  # what the rewrites above have left behind
     SetFlag("mobile_optimized"),  # last: the file is what it says
 )

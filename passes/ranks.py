@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 
-from mobopt.ir import Value
+from mobopt.ir import Node, Value
+from mobopt.ir.types import TENSOR
 from mobopt.passes.rewriting import is_constant_tensor
 
 _SAME_AS_FIRST = frozenset(
@@ -22,10 +23,12 @@ _SAME_AS_FIRST = frozenset(
         aten::max_pool2d aten::max_pool3d aten::mish aten::neg aten::pad aten::permute aten::relu aten::relu_
         aten::relu6 aten::roll aten::rsqrt aten::sigmoid aten::sigmoid_ aten::silu aten::silu_ aten::slice
         aten::softmax aten::softplus aten::sqrt aten::tanh aten::to aten::transpose
+        vulkan_prepack::run_conv2d_context vulkan_prepack::run_tconv2d_context vulkan_prepack::run_linear_context
         """.strip(),
     )
 )
 """Operators whose first result has as many dimensions as their first argument."""
+_BINARY = frozenset({"aten::add", "aten::add_", "aten::sub", "aten::mul", "aten::mul_", "aten::div"})
 _LIST_GIVES_SIZES = {"aten::view": 1, "aten::reshape": 1, "aten::expand": 1, "aten::repeat": 1, "aten::zeros": 0}
 _FIXED = {
     **dict.fromkeys(("aten::upsample_nearest1d", "aten::upsample_linear1d"), 3),
@@ -38,20 +41,50 @@ _FIXED = {
 
 def known_rank(value: Value) -> int | None:
     """Number of dimensions of a tensor, or None if only its input tells."""
-    while True:
-        if is_constant_tensor(value):
-            rank: int = value.constant.dim()
-            return rank
+    root = rank_root(value)
+    if is_constant_tensor(root):
+        rank: int = root.constant.dim()
+        return rank
+    node = root.producer
+    if node is None or root is not node.outputs[0]:
+        return None
+    if node.op in _LIST_GIVES_SIZES:
+        return _list_length(node.inputs[_LIST_GIVES_SIZES[node.op]])
+    return _FIXED.get(node.op)
+
+
+def rank_root(value: Value, seen: dict[Value, Value] | None = None) -> Value:
+    """The first value on the way back that surely has as many dimensions; the value itself if there is none.
+
+    ``seen`` holds what is found on the way, since ways join again (branches that are concatenated).
+    """
+    seen = {} if seen is None else seen
+    start = value
+    while value not in seen:
         node = value.producer
         if node is None or value is not node.outputs[0]:
-            return None
-        if node.op in _FIXED:
-            return _FIXED[node.op]
-        if node.op in _LIST_GIVES_SIZES:
-            return _list_length(node.inputs[_LIST_GIVES_SIZES[node.op]])
-        if node.op not in _SAME_AS_FIRST:
-            return None
-        value = node.inputs[0]
+            break
+        if node.op in _SAME_AS_FIRST:
+            value = node.inputs[0]
+            continue
+        roots = {rank_root(operand, seen) for operand in _operands(node)}
+        if len(roots) != 1:
+            break
+        value = roots.pop()
+    seen[start] = seen.get(value, value)
+    return seen[start]
+
+
+def _operands(node: Node) -> tuple[Value, ...]:
+    """What a node combines, where equal ranks give the same rank."""
+    if node.op in _BINARY and node.inputs[1].type == TENSOR:
+        return node.inputs[:2]
+    if node.op in _BINARY:
+        return node.inputs[:1]
+    if node.op == "aten::cat":
+        packed = node.inputs[0].producer
+        return packed.inputs if packed is not None and packed.op == "prim::ListConstruct" else ()
+    return ()
 
 
 def _list_length(value: Value) -> int | None:

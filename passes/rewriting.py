@@ -28,12 +28,16 @@ def is_constant_tensor(value: Value) -> bool:
     return value.is_constant and isinstance(value.constant, torch.Tensor)
 
 
+_METADATA = frozenset(
+    {"aten::dim", "aten::size", "aten::numel", "aten::is_floating_point", "prim::dtype", "prim::device", "prim::layout"}
+)
+"""Operators that read what a tensor is like, not its elements."""
+
+
 def only_user(value: Value) -> Node | None:
-    """The one node that reads a value, once; None if it is read more often, or returned."""
-    uses = value.uses
-    if len(uses) != 1 or uses[0][0].op == "prim::Return":
-        return None
-    return uses[0][0]
+    """The one node that reads a value's elements, once; None if they are read more often, or returned."""
+    readers = [node for node, _ in value.uses if node.op not in _METADATA]
+    return readers[0] if len(readers) == 1 and readers[0].op != "prim::Return" else None
 
 
 def producer_of(value: Value, *ops: str) -> Node | None:
