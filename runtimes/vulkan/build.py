@@ -15,8 +15,10 @@ from mobopt.runtimes.cpu.kernels import kernel
 from mobopt.runtimes.nests import leaves_of, map_leaves
 from mobopt.runtimes.vulkan.device_info import DeviceInfo
 from mobopt.runtimes.vulkan.fusion import fold_epilogues
+from mobopt.runtimes.vulkan.fusion_pointwise import fuse_pointwise
 from mobopt.runtimes.vulkan.plan import ConstantStore, Plan
 from mobopt.runtimes.vulkan.registry import load_lowerings, lower, why_unsupported
+from mobopt.runtimes.vulkan.simplify import simplify
 from mobopt.runtimes.vulkan.stream import HostCall, Stream
 from mobopt.runtimes.vulkan.tensor import ELEMENT_BYTES, DeviceTensor, Storage, StorageKind, contiguous_strides
 
@@ -67,7 +69,7 @@ def build_stream(trace: Trace, device: DeviceInfo, constants: ConstantStore, all
         UnsupportedError: there are such calls and they may not, or one has a tensor that the device can't hold.
     """
     load_lowerings()
-    trace = fold_epilogues(trace)
+    trace = fuse_pointwise(fold_epilogues(simplify(trace)))
     reasons = {call: why_unsupported(call) for call in trace.calls}
     fallbacks = tuple(_fallback(call, reason) for call, reason in reasons.items() if reason is not None)
     if fallbacks and not allow_fallback:

@@ -39,8 +39,10 @@ def is_vector_run(offset: int, strides: Sequence[int]) -> bool:
 
 def reading(tensor: DeviceTensor, mode: LoadMode, texels: bool) -> Binding:
     """Bind an operand for the macros of ``access.glsl``, which read floats as integers too."""
-    components = (VECTOR if mode == LoadMode.VECTOR else 1) if texels else 0
-    return Binding(tensor.storage, 0, tensor.storage.nbytes, texel_components=components, integer=texels)
+    vectors = mode == LoadMode.VECTOR
+    components = (VECTOR if vectors else 1) if texels else 0
+    step = ELEMENT_BYTES * (VECTOR if vectors else 1)
+    return Binding(tensor.storage, 0, tensor.storage.nbytes // step * step, texel_components=components, integer=texels)
 
 
 def writing(tensor: DeviceTensor) -> Binding:
