@@ -79,6 +79,9 @@ class _Translator:
         method = self.frozen._get_method(name)
         torch._C._jit_pass_inline(method.graph)
         self.program.methods[name] = _GraphTranslator(self, method.graph).translate()
+        defaults = {a.name: a.default_value for a in method.schema.arguments if a.has_default_value()}
+        if defaults:
+            self.program.metadata.setdefault("defaults", {})[name] = defaults
 
     def add_attribute(self, path: str, kind: Type | None = None) -> None:
         """Take over an attribute, by its dotted name from the root."""
@@ -88,7 +91,9 @@ class _Translator:
         for part in path.split("."):
             owner = owner.getattr(part)
         if isinstance(owner, torch._C.ScriptModule):
-            raise UnsupportedError(f"{path!r} is a submodule: preserve its methods' results through a method of the root")
+            raise UnsupportedError(
+                f"{path!r} is a submodule: preserve its methods' results through a method of the root"
+            )
         try:
             value = plain_value(owner)
             kind = type_of_constant(value) if kind is None else kind
@@ -143,7 +148,9 @@ class _GraphTranslator:
             return
         if kind in _UNSUPPORTED:
             raise _unsupported(node, _UNSUPPORTED[kind])
-        result = Node(kind, [self.use(value) for value in node.inputs()], overload=_overload(node), source=_source(node))
+        result = Node(
+            kind, [self.use(value) for value in node.inputs()], overload=_overload(node), source=_source(node)
+        )
         result.attributes = _attributes(node)
         target.append(result)
         for block in node.blocks():
@@ -161,7 +168,9 @@ class _GraphTranslator:
         """``GetAttr`` and ``SetAttr`` name their attribute from the root; submodules themselves leave no node."""
         inputs = list(node.inputs())
         if inputs[0].debugName() not in self.modules:
-            raise _unsupported(node, "it reads or changes an object that is not a module; return a tuple or dict instead")
+            raise _unsupported(
+                node, "it reads or changes an object that is not a module; return a tuple or dict instead"
+            )
         prefix = self.modules[inputs[0].debugName()]
         path = f"{prefix}.{node.s('name')}" if prefix else node.s("name")
         if node.kind() == "prim::GetAttr":
@@ -270,7 +279,9 @@ _UNSUPPORTED = {
 def _unsupported(node: Any, reason: str) -> UnsupportedError:
     source = _source(node)
     names = ", ".join(f"%{value.debugName()}" for value in node.outputs())
-    return UnsupportedError(f"can't convert {names or 'the node'} = {node.kind()}{f' ({source})' if source else ''}: {reason}")
+    return UnsupportedError(
+        f"can't convert {names or 'the node'} = {node.kind()}{f' ({source})' if source else ''}: {reason}"
+    )
 
 
 def _demangled(name: str) -> str:

@@ -33,7 +33,8 @@ class Program:
     class_name: str = "__torch__.Module"
     """Qualified name of the module's class."""
     metadata: dict[str, Any] = field(default_factory=dict)
-    """What the file says beside the model: versions, extra files, where it was read from."""
+    """What is known beside the model: ``defaults`` ({method: {argument: value}}), and what a file said: versions, extra
+    files."""
 
     @property
     def self_type(self) -> ClassType:
