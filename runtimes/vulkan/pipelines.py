@@ -21,6 +21,7 @@ from mobopt.runtimes.vulkan.stream import Dispatch
 _LOGGER = logging.getLogger("mobopt.vulkan")
 _MAX_BATCHES = 16
 _MIN_BATCH = 2
+_MAX_IDLE = 256
 
 
 @dataclass(frozen=True)
@@ -67,7 +68,8 @@ def _pack(value: int | float) -> bytes:
 
 
 class PipelineStore:
-    """Pipelines by what they are made from, each kept while an executable uses it."""
+    """Pipelines by what they are made from, each kept while an executable uses it, and the last idle ones after that,
+    since the next plan of a model often wants the same."""
 
     def __init__(self, device: Device) -> None:
         self._device = device
@@ -75,6 +77,8 @@ class PipelineStore:
         self._layouts: dict[LayoutKey, PipelineLayout] = {}
         self._pipelines: dict[PipelineKey, tuple[ResourceScope, vk.Handle]] = {}
         self._users: dict[PipelineKey, int] = {}
+        self._idle: dict[PipelineKey, None] = {}
+        """Pipelines that nobody uses, the longest idle first."""
         self._path = cache_path(device.info)
         self._cache = self._create_cache(read_cache(self._path, device.info))
         self._changed = False
@@ -90,6 +94,7 @@ class PipelineStore:
             # Held first: the garbage collector may close another executable at any point from here on.
             for key in wanted:
                 self._users[key] = self._users.get(key, 0) + 1
+                self._idle.pop(key, None)
             try:
                 missing = [key for key in wanted if key not in self._pipelines]
                 if missing:
@@ -107,7 +112,11 @@ class PipelineStore:
                 if self._users[key] == 0:
                     del self._users[key]
                     if key in self._pipelines:
-                        self._pipelines.pop(key)[0].close()
+                        self._idle[key] = None
+            while len(self._idle) > _MAX_IDLE:
+                oldest = next(iter(self._idle))
+                del self._idle[oldest]
+                self._pipelines.pop(oldest)[0].close()
 
     def layout(self, key: LayoutKey) -> PipelineLayout:
         """The layout of a key; made once, kept as long as the device."""
@@ -124,6 +133,7 @@ class PipelineStore:
         for scope, _ in self._pipelines.values():
             scope.close()
         self._pipelines.clear()
+        self._idle.clear()
         self._scope.close()
 
     def _create(self, keys: Sequence[PipelineKey]) -> None:

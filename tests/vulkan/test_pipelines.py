@@ -29,7 +29,15 @@ def test_pipelines_are_shared_between_executables(device):
     first.close()
     assert device.live_objects["Pipeline"] == pipelines
     second.close()
-    assert device.live_objects["Pipeline"] == pipelines - 1
+    assert device.live_objects["Pipeline"] == pipelines
+
+
+def test_only_the_last_idle_pipelines_are_kept(device, monkeypatch):
+    monkeypatch.setattr("mobopt.runtimes.vulkan.pipelines._MAX_IDLE", 0)
+    executable = Executable(device, chain(4, 8))
+    pipelines = device.live_objects["Pipeline"]
+    executable.close()
+    assert device.live_objects["Pipeline"] < pipelines
 
 
 def test_other_constants_are_another_pipeline(device):
