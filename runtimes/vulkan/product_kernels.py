@@ -49,15 +49,16 @@ ProductKernel = TileKernel | SharedKernel
 LANES = 8
 """Invocations of a workgroup of ``product_tiles.comp``: the vector of a CPU driver with 256-bit registers."""
 
-_TILES = ((16, 4), (12, 4), (8, 4), (16, 3), (8, 3), (16, 2), (8, 2), (4, 2), (16, 1), (4, 1))
+_TILES = ((16, 4), (14, 4), (8, 4), (7, 4), (16, 3), (8, 3), (8, 6), (16, 2), (8, 2), (4, 4), (4, 2), (16, 1), (4, 1))
 
-# Instructions of gallivm's code for a vector of invocations: a fetch of a vec4; arithmetic and merging of a loop's
-# results per vec4 of sums; and storing one.
+# Time of gallivm's code for a vector of invocations, in instructions, measured on lavapipe with 256-bit vectors: a fetch
+# of a vec4; arithmetic and merging of a loop's results per vec4 of sums; storing one; and starting a workgroup.
 _FETCH = 50
 _MULTIPLY = 32
 _MERGE = 12
-_STORE = 250
-_MASKED_STORE = 400
+_STORE = 450
+_MASKED_STORE = 520
+_START = 1000
 _CPU_THREADS = 2
 
 
@@ -78,7 +79,7 @@ def _choose_tile(shape: ProductShape) -> TileKernel:
     kernels = [
         TileKernel(rows, columns, lanes)
         for rows, columns in _TILES
-        for lanes in (1, 2, 4, 8)
+        for lanes in (8, 4, 2, 1)
         if shape.group_columns % columns == 0 or shape.group_columns == shape.columns
     ]
     return min(kernels, key=lambda kernel: _tile_cost(kernel, shape))
@@ -89,5 +90,5 @@ def _tile_cost(kernel: TileKernel, shape: ProductShape) -> int:
     across, down, batches = kernel.groups(shape)
     sums = kernel.rows * kernel.columns
     step = (kernel.rows + 4 * kernel.columns) * _FETCH + sums * (_MULTIPLY + _MERGE)
-    group = shape.inner * step + sums * (_STORE if kernel.covers(shape) else _MASKED_STORE)
+    group = _START + shape.inner * step + sums * (_STORE if kernel.covers(shape) else _MASKED_STORE)
     return -(-across * down * batches // _CPU_THREADS) * group
