@@ -226,8 +226,7 @@ class Recorder:
             raise UnsupportedError(f"{op}{_at(source)} writes to several tensors at once, which mobopt can't run")
         (target,) = targets
         if schema.name in _VIEWS_IN_PLACE:
-            functional = f"{schema.name[:-1]}.{schema.overload}".rstrip(".")
-            target.become(self.apply(functional, args, source))
+            target.become(self.apply(*functional_form(schema, args), source))
         else:
             result = self.apply(*functional_form(schema, args), source)
             if result is not target:

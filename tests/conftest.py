@@ -9,6 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from mobopt.errors import DeviceError
+from mobopt.runtimes.vulkan.device import Device, open_device
+
 _LAYER_PLACES = ("/usr/share", "/usr/local/share", "/etc")
 if any(Path(place, "vulkan/explicit_layer.d/VkLayer_khronos_validation.json").exists() for place in _LAYER_PLACES):
     os.environ.setdefault("MOBOPT_VALIDATION", "1")
@@ -43,3 +46,12 @@ def no_validation_messages(request: pytest.FixtureRequest) -> Iterator[None]:
     yield
     logger.removeHandler(handler)
     assert not handler.messages, "\n".join(handler.messages)
+
+
+@pytest.fixture
+def device() -> Device:
+    """The device that MOBOPT_DEVICE names, by default lavapipe."""
+    try:
+        return open_device(os.environ.get("MOBOPT_DEVICE", "llvmpipe"))
+    except DeviceError as error:
+        pytest.skip(str(error))

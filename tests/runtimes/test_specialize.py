@@ -1,0 +1,200 @@
+"""A Trace computes what the model computes, and holds nothing but functional calls on tensors."""
+
+from typing import Optional
+
+import pytest
+import torch
+from torch import nn
+
+from mobopt.errors import InputError
+from mobopt.frontends.torchscript import program_from_script_module
+from mobopt.ir import Program
+from mobopt.runtimes.call import TensorRef, Trace
+from mobopt.runtimes.cpu.kernels import is_mutating, kernel
+from mobopt.runtimes.nests import leaves_of, map_leaves
+from mobopt.runtimes.specialize import specialize
+
+
+def program_of(module: nn.Module) -> Program:
+    return program_from_script_module(torch.jit.script(module))
+
+
+def evaluate(trace: Trace, inputs: list[torch.Tensor]) -> object:
+    """Run a Trace with torch's kernels, checking the sizes and dtypes that it promises."""
+    values = dict(zip(trace.inputs, inputs, strict=True))
+
+    def value_of(ref: TensorRef) -> torch.Tensor:
+        return values[ref] if ref.constant is None else ref.constant
+
+    for call in trace.calls:
+        assert not is_mutating(call.op)
+        results = list(leaves_of(kernel(call.op)(*map_leaves(call.args, TensorRef, value_of)), torch.Tensor))
+        for ref, result in zip(call.outputs, results, strict=True):
+            assert (ref.sizes, ref.dtype) == (tuple(result.shape), result.dtype)
+            values[ref] = result
+    return map_leaves(trace.result, TensorRef, value_of)
+
+
+def run(module: nn.Module, *args: object) -> tuple[object, list[Trace]]:
+    """The result by way of Traces, one more for each look at elements, and the Traces."""
+    program, looks, traces = program_of(module), [], []
+    inputs = list(leaves_of(list(args), torch.Tensor))
+    while True:
+        traces.append(specialize(program, "forward", args, looks))
+        result = evaluate(traces[-1], inputs)
+        if traces[-1].is_complete:
+            return result, traces
+        looks += result
+
+
+def operators(trace: Trace) -> list[str]:
+    return [call.op for call in trace.calls]
+
+
+class InPlace(nn.Module):
+    """Writes through views, and reads before and after."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("table", torch.arange(6.0).view(2, 3))
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        y = x.clone()
+        before = y.sum()
+        row = y[1]
+        flat = y.view(-1)
+        row.add_(1.0)
+        flat[0] = 7.0
+        y[:, 1:].mul_(self.table[:, 1:])
+        y.transpose_(0, 1)
+        y[2, 0] = 9.0
+        part = y[1:]
+        part.relu_()
+        z = torch.zeros_like(y)
+        z.copy_(flat.view(2, 3).t())
+        z[0].fill_(3.0)
+        return y, row * before, z
+
+
+def test_in_place_operators_become_functional():
+    x = torch.randn(2, 3)
+    kept = x.clone()
+    found, (trace,) = run(InPlace(), x)
+    for ours, theirs in zip(found, InPlace()(x), strict=True):
+        torch.testing.assert_close(ours, theirs)
+    assert torch.equal(x, kept)
+
+
+class ChangesInputAndWeight(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("total", torch.zeros(3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x.mul_(2.0)
+        self.total += 1.0
+        return x + self.total
+
+
+def test_inputs_and_weights_are_never_changed():
+    program = program_of(ChangesInputAndWeight())
+    x = torch.ones(3)
+    for _ in range(2):
+        assert torch.equal(evaluate(specialize(program, "forward", [x]), [x]), torch.full((3,), 3.0))
+    assert torch.equal(x, torch.ones(3))
+
+
+class Unrolled(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(4, 4) for _ in range(3))
+
+    def forward(self, x: torch.Tensor, times: int, extra: Optional[torch.Tensor]) -> torch.Tensor:  # noqa: UP045
+        for _ in range(times):
+            for layer in self.layers:
+                x = layer(x)
+        if extra is not None:
+            x = x + extra
+        unused = torch.relu(x)  # noqa: F841
+        if x.size(0) > 2:
+            return x.sum()
+        return x
+
+
+def test_loops_branches_and_optionals_are_gone():
+    module, x = Unrolled(), torch.randn(2, 4)
+    found, (trace,) = run(module, x, 2, None)
+    assert operators(trace) == ["aten::linear"] * 6
+    torch.testing.assert_close(found, module(x, 2, None))
+    found, (trace,) = run(module, torch.ones(3, 4), 0, torch.ones(4))
+    assert operators(trace) == ["aten::add.Tensor", "aten::sum"]
+
+
+class Constants(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        grid = torch.arange(x.size(1)).float()[None] * 0.5
+        noise = torch.rand_like(grid) * 0.0
+        return x + torch.exp(grid) + noise + torch.zeros_like(x)
+
+
+def test_what_follows_from_constants_is_folded_but_random_numbers_are_not():
+    x = torch.randn(2, 5)
+    found, (trace,) = run(Constants(), x)
+    torch.testing.assert_close(found, x + torch.exp(torch.arange(5.0) * 0.5))
+    assert operators(trace) == ["aten::rand_like", "aten::mul.Scalar", *["aten::add.Tensor"] * 3]
+
+
+class Looks(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = x * 2.0
+        while bool(y.sum() < 50.0):
+            y = y + 10.0
+        if bool((y > 20.0).any()):
+            y = y - 1.0
+        return y[y > 15.0]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_looks_at_elements(seed):
+    x = torch.randn(4, generator=torch.Generator().manual_seed(seed))
+    found, traces = run(Looks(), x)
+    assert len(traces) > 3
+    torch.testing.assert_close(found, Looks()(x))
+
+
+class Nest(nn.Module):
+    def forward(
+        self, x: torch.Tensor, pair: tuple[torch.Tensor, list[torch.Tensor]]
+    ) -> tuple[torch.Tensor, dict[str, list[torch.Tensor]], int, torch.Tensor]:
+        return x, {"a": [pair[0], x + pair[1][0]]}, x.size(0), x[:0]
+
+
+def test_nests_in_and_out():
+    x, y, z = torch.randn(2), torch.randn(3), torch.randn(2)
+    trace = specialize(program_of(Nest()), "forward", [x, (y, [z])])
+    found = evaluate(trace, [x, y, z])
+    assert found[0] is x and found[1]["a"][0] is y and found[2] == 2 and found[3].shape == (0,)
+    assert torch.equal(found[1]["a"][1], x + z)
+
+
+def test_shape_errors_name_operator_and_shapes():
+    with pytest.raises(InputError, match=r"aten::conv2d.*float32\[1, 4, 8, 8\]"):
+        specialize(program_of(nn.Conv2d(3, 8, 3)), "forward", [torch.zeros(1, 4, 8, 8)])
+
+
+def test_an_alias_of_a_constant_keeps_its_values():
+    class Tied(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.randn(3, 4))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            weight = self.weight.t()
+            changed = weight.clone()
+            changed[0].zero_()
+            return x @ weight + x @ changed
+
+    module, x = Tied(), torch.randn(2, 4)
+    found, (trace,) = run(module, x)
+    assert operators(trace) == ["aten::matmul", "aten::matmul", "aten::add.Tensor"]
+    torch.testing.assert_close(found, module(x))
