@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Run any mobopt command from a fresh checkout: ``python3 cli.py demo``, ``python3 cli.py test``, ``python3 cli.py
-convert ...``.
+"""Run any mobopt command from a fresh checkout: ``python3 cli.py demo``, ``python3 cli.py convert ...``; or the tests:
+``python3 cli.py test``; or only set up for them: ``python3 cli.py setup``.
 
 Uses the standard library only. On first use it makes ``.venv`` beside this file, installs mobopt and what it needs
 there, and, where the machine has no Vulkan driver, the software one. A stamp in ``.venv`` remembers what was set up,
@@ -49,8 +49,10 @@ def main(arguments: list[str]) -> int:
     """Set up what the command needs, then become it."""
     if sys.version_info < OLDEST_PYTHON:
         raise SetupError(f"mobopt needs Python 3.10 or newer; this is {sys.version.split()[0]}")
-    testing = arguments[:1] == ["test"]
+    testing = arguments[:1] in (["test"], ["setup"])
     set_up(testing)
+    if arguments == ["setup"]:
+        return 0
     if testing:
         command = [str(BIN / "python"), "-m", "pytest", *arguments[1:]]
         os.chdir(ROOT)

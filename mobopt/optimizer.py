@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from mobopt.errors import ArgumentTypeError, MissingMethodError, PassError, UnsupportedError
+from mobopt.errors import ArgumentTypeError, InputError, MissingMethodError, PassError, UnsupportedError
 from mobopt.frontends.torchscript import program_from_script_module
 from mobopt.ir import Program
 from mobopt.module import MobileModule
@@ -104,7 +104,6 @@ def optimize(
     if isinstance(module, MobileModule):
         raise UnsupportedError("the module is optimised already; optimise the module that it was made from")
     original = program_from_script_module(module, preserved)
-    original.metadata["defaults"] = {name: _defaults(module, name) for name in original.methods}
     program = original.clone()
     runs = run_passes(program, without(_PIPELINES[backend], blocked))
     return Optimized(original, program, tuple(runs))
@@ -117,15 +116,10 @@ def check_agreement(module: torch.jit.ScriptModule, program: Program, inputs: Se
         The largest difference, relative to the largest magnitude of the output.
 
     Raises:
+        InputError: the module can't be run on the inputs.
         PassError: they differ by more than 1e-4 of the output's scale.
     """
-    was_training = module.training
-    module.eval()
-    try:
-        with torch.no_grad():
-            expected = module(*inputs)
-    finally:
-        module.train(was_training)
+    expected = _run_in_evaluation(module, inputs)
     agreement = compare(Interpreter(program).run("forward", list(inputs)), expected)
     if not agreement.agrees:
         raise PassError(
@@ -133,6 +127,21 @@ def check_agreement(module: torch.jit.ScriptModule, program: Program, inputs: Se
             f"optimisations ({', '.join(MobileOptimizerType.__members__)}) one by one to find the guilty one"
         )
     return agreement.relative
+
+
+def _run_in_evaluation(module: torch.jit.ScriptModule, inputs: Sequence[Any]) -> Any:
+    """What a module returns in evaluation mode; its own mode comes back."""
+    modes = [(part, part.training) for part in module.modules() if hasattr(part, "training")]
+    module.eval()
+    try:
+        with torch.no_grad():
+            return module(*inputs)
+    except (RuntimeError, TypeError, ValueError) as error:
+        reason = str(error).strip().splitlines()[-1]
+        raise InputError(f"the model can't be run on the example inputs: {reason}") from None
+    finally:
+        for part, training in modes:
+            part.training = training
 
 
 def check_script_module(script_module: object) -> None:
@@ -169,8 +178,3 @@ def _bundled_input_names(module: torch.jit.ScriptModule, preserved: Collection[s
             names += [] if function in preserved else [function]
             names += [f"get_all_bundled_inputs_for_{function}", f"_bundled_inputs_deflated_{function}"]
     return names
-
-
-def _defaults(module: torch.jit.ScriptModule, method: str) -> dict[str, Any]:
-    schema = module._c._get_method(method).schema
-    return {item.name: item.default_value for item in schema.arguments if item.has_default_value()}

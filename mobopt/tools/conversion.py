@@ -105,12 +105,14 @@ def read_script_module(path: Path) -> torch.jit.ScriptModule:
     """Load a file of ``torch.jit.save``.
 
     Raises:
-        BundleError: it is not one, or is damaged.
+        BundleError: it is not one, is damaged, or is a Vulkan bundle.
     """
     _check_archive(path)
     try:
         module: torch.jit.ScriptModule = torch.jit.load(str(path), map_location="cpu")  # type: ignore[no-untyped-call]
     except RuntimeError as error:
+        if "vulkan" in str(error):
+            raise BundleError(f"{path} is optimised already; convert the model that it was made from") from None
         reason = next((line for line in str(error).splitlines() if line.strip()), "unknown reason").rstrip(": ")
         raise BundleError(f"{path} can't be loaded as TorchScript ({reason}); save it with torch.jit.save") from None
     return module
