@@ -63,13 +63,13 @@ def _convolution(graph: Graph, node: Node, notes: NoteBook) -> bool:
 
 
 def _string_padding(graph: Graph, node: Node, notes: NoteBook) -> bool:
-    if node.overload != "padding":
+    if node.op != "aten::_convolution_mode" and node.overload != "padding":
         return False
     x, weight, _, stride, padding, dilation, _ = node.inputs
-    rank = int(node.op[-2])
     if not (is_constant_tensor(weight) and padding.is_constant and dilation.is_constant and stride.is_constant):
         notes.refused(node, "stays: its weight, stride, padding or dilation is not constant")
         return False
+    rank = weight.constant.dim() - 2
     amounts = [0] * rank
     if padding.constant == "same":
         kernel = weight.constant.shape[2:]
@@ -80,7 +80,7 @@ def _string_padding(graph: Graph, node: Node, notes: NoteBook) -> bool:
         if any(behind):
             x = _pad_behind(graph, node, x, behind)
     inputs = [x, *node.inputs[1:4], graph.constant(amounts, name="padding"), *node.inputs[5:]]
-    replace_node(graph, node, node.op, inputs)
+    replace_node(graph, node, f"aten::conv{rank}d", inputs)
     return True
 
 
@@ -153,6 +153,7 @@ _Rule = Callable[[Graph, Node, NoteBook], bool]
 _RULES: dict[str, _Rule] = {
     "aten::_convolution": _convolution,
     "aten::convolution": _convolution,
+    "aten::_convolution_mode": _string_padding,
     "aten::conv1d": _string_padding,
     "aten::conv2d": _string_padding,
     "aten::conv3d": _string_padding,
