@@ -1,0 +1,86 @@
+"""The module object of ``data.pkl`` as one flat table of attributes with dotted names."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from mobopt.bundle.builder import value_type
+from mobopt.bundle.result_types import join
+from mobopt.bundle.unpickler import PickledObject, Unpickled
+from mobopt.errors import BundleError, GraphError
+from mobopt.ir import Attribute
+from mobopt.ir.types import Type
+
+
+@dataclass(frozen=True, eq=False)
+class Submodule:
+    """A module by its dotted path from the root, which is empty for the root itself."""
+
+    path: str
+    class_name: str
+    members: Mapping[str, str | Submodule]
+    """What its attributes are: a dotted name in the table, or a module."""
+
+
+class ModuleTree:
+    """All modules of a pickled model and their attributes.
+
+    Attributes:
+        root: the model itself.
+        attributes: every attribute that is not a module, by dotted name, in the order of the pickle.
+    """
+
+    def __init__(self, unpickled: Unpickled) -> None:
+        root = unpickled.value
+        if not isinstance(root, PickledObject):
+            raise BundleError(f"data.pkl holds a {type(root).__name__} where a module belongs; the file is damaged")
+        self.attributes: dict[str, Attribute] = {}
+        self._types = unpickled.types
+        self._seen: dict[int, Submodule] = {}
+        self.root = self._module("", root)
+
+    def _module(self, path: str, module: PickledObject) -> Submodule:
+        if id(module) in self._seen:
+            return self._seen[id(module)]
+        if not isinstance(module.state, dict) or not all(isinstance(name, str) for name in module.state):
+            raise BundleError(
+                f"data.pkl: the state of {path or 'the model'} ({module.class_name}) is not a dictionary of attributes; "
+                "modules with a __getstate__ of their own are not read"
+            )
+        members: dict[str, str | Submodule] = {}
+        for name, value in module.state.items():
+            dotted = f"{path}.{name}" if path else name
+            if isinstance(value, PickledObject):
+                members[name] = self._module(dotted, value)
+            else:
+                members[name] = dotted
+                self._add(dotted, value)
+        self._seen[id(module)] = Submodule(path, module.class_name, members)
+        return self._seen[id(module)]
+
+    def _add(self, dotted: str, value: Any) -> None:
+        if dotted in self.attributes:
+            raise BundleError(f"data.pkl holds two attributes named {dotted!r}; the file is damaged")
+        try:
+            kind = value_type(value, self._types)
+        except GraphError as error:
+            raise BundleError(f"data.pkl: attribute {dotted!r}: {error}") from None
+        self.attributes[dotted] = Attribute(kind, value)
+
+    def slot(self, module: Submodule, index: int) -> str | Submodule:
+        """The attribute of a module by its number, which is its place in the pickle.
+
+        Raises:
+            BundleError: there is none.
+        """
+        members = list(module.members.values())
+        if index >= len(members):
+            raise BundleError(f"attribute {index} of {module.path or 'the model'} is read, which has {len(members)}; the file is damaged")
+        return members[index]
+
+    def widen(self, name: str, kind: Type) -> None:
+        """Note that an attribute is also given values of another type."""
+        attribute = self.attributes[name]
+        attribute.type = join(attribute.type, kind)

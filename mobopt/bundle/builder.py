@@ -1,0 +1,164 @@
+"""Builds a graph node by node, as both readers need it: defaults filled in, casts where types were refined."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from mobopt.errors import BundleError
+from mobopt.ir import Block, Graph, Node, Value
+from mobopt.ir.graph import type_of_constant
+from mobopt.ir.schemas import Argument, Schema, accepts
+from mobopt.ir.types import ANY, NONE, ListType, OptionalType, TupleType, Type
+from mobopt.bundle.result_types import join, result_types
+
+_MAX_NODES = 1 << 20
+
+
+class GraphBuilder:
+    """Appends nodes to the current block of a graph.
+
+    Attributes:
+        graph: what is built.
+        source: where in the file the next nodes come from.
+    """
+
+    def __init__(self) -> None:
+        self.graph = Graph()
+        self.source = ""
+        self._block = self.graph.block
+        self._count = 0
+
+    @contextmanager
+    def inside(self, block: Block) -> Iterator[None]:
+        """Append to a nested block for a while."""
+        outer, self._block = self._block, block
+        try:
+            yield
+        finally:
+            self._block = outer
+
+    def constant(self, value: Any, kind: Type | None = None) -> Value:
+        """A constant."""
+        return self.graph.constant(value, kind)
+
+    def node(
+        self,
+        op: str,
+        inputs: Sequence[Value],
+        types: Sequence[Type],
+        overload: str = "",
+        attributes: Mapping[str, Any] | None = None,
+        name: str = "",
+    ) -> list[Value]:
+        """Append a node with an output of each type.
+
+        Raises:
+            BundleError: the method has grown beyond every real model's size.
+        """
+        self._count += 1
+        if self._count > _MAX_NODES:
+            raise BundleError(f"a method has over {_MAX_NODES} operations once its calls are inlined; the file is hostile")
+        names = [name] if name else []
+        node = self.graph.create(
+            op, inputs, types, overload=overload, attributes=dict(attributes or {}), names=names, source=self.source
+        )
+        return self._block.append(node).outputs
+
+    def append(self, node: Node) -> None:
+        """Append a node made elsewhere."""
+        self._block.append(node)
+
+    def operator(self, schema: Schema, given: Mapping[int, Value], extra: Sequence[Value] = ()) -> list[Value]:
+        """Append a call of an operator.
+
+        Args:
+            schema: the operator.
+            given: values by position in the schema; the others take their defaults.
+            extra: values beyond the arguments of a variadic operator.
+        """
+        inputs: list[Value] = []
+        for index, argument in enumerate(schema.arguments):
+            if index in given:
+                inputs.append(self.refined(given[index], argument.type))
+            elif argument.has_default:
+                inputs.append(self.constant(argument.default, default_type(argument)))
+            else:
+                raise BundleError(f"a call of {schema.qualified_name} lacks the argument {argument.name!r}")
+        inputs += extra
+        types = result_types(schema, [value.type for value in inputs])
+        return self.node(schema.name, inputs, types, schema.overload)
+
+    def refined(self, value: Value, expected: Type) -> Value:
+        """The value, cast if it is None or optional where another type is needed.
+
+        Files leave such casts out where a condition proves them, also in branches that are never taken.
+        """
+        if accepts(expected, value.type, convert=True):
+            return value
+        if value.type == NONE:
+            return self.cast(value, expected)
+        if isinstance(value.type, OptionalType) and accepts(expected, value.type.element, convert=True):
+            return self.cast(value, value.type.element)
+        return value
+
+    def cast(self, value: Value, kind: Type) -> Value:
+        """The value as one of a narrower type."""
+        if value.type == kind:
+            return value
+        return self.node("prim::unchecked_cast", [value], [kind], name=value.name)[0]
+
+    def if_else(self, condition: Value) -> Node:
+        """A branch with two empty blocks, which is not yet appended."""
+        node = Node("prim::If", [condition], source=self.source)
+        node.add_block()
+        node.add_block()
+        return node
+
+    def finish_if(self, node: Node, then: Sequence[Value], otherwise: Sequence[Value], names: Sequence[str] = ()) -> list[Value]:
+        """Give a branch its results and append it; the values of both branches in pairs."""
+        types = [join(left.type, right.type) for left, right in zip(then, otherwise, strict=True)]
+        for values in (then, otherwise):
+            for value, kind in zip(values, types, strict=True):
+                settle(value, kind)
+        node.blocks[0].returns.set_inputs(then)
+        node.blocks[1].returns.set_inputs(otherwise)
+        hints = [*names, *[""] * (len(types) - len(names))]
+        outputs = [node.add_output(self.graph.value(kind, name)) for kind, name in zip(types, hints, strict=True)]
+        self.append(node)
+        return outputs
+
+
+def settle(value: Value, kind: Type) -> None:
+    """Give a value whose type the file leaves open the type that its use shows."""
+    if value.type == ANY and value.producer is not None and value.producer.op == "prim::Uninitialized":
+        value.type = kind
+
+
+def default_type(argument: Argument) -> Type:
+    """The type of an argument's default, as a constant."""
+    kind = argument.type
+    if argument.default is None:
+        return type_of_constant(None)
+    if isinstance(argument.default, list):
+        return kind.element if isinstance(kind, OptionalType) else kind
+    return type_of_constant(argument.default)
+
+
+def discard(block: Block) -> None:
+    """Take all nodes out of a block."""
+    block.returns.set_inputs(())
+    for node in reversed(list(block.nodes)):
+        node.destroy()
+
+
+def value_type(value: Any, types: Mapping[int, Type]) -> Type:
+    """The type of an unpickled value; its lists and dictionaries are tagged in ``types``."""
+    if id(value) in types:
+        return types[id(value)]
+    if isinstance(value, tuple):
+        return TupleType(tuple(value_type(item, types) for item in value))
+    if isinstance(value, list) and not value:
+        return ListType(ANY)
+    return type_of_constant(value)

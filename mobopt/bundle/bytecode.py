@@ -1,0 +1,282 @@
+"""The tables of ``bytecode.pkl``: their form, checked, and the instruction set.
+
+Source: ``torch/csrc/jit/mobile/parse_bytecode.cpp``, ``parse_operators.cpp`` and ``torch/csrc/jit/runtime/instruction.h``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from mobopt.bundle.builder import value_type
+from mobopt.bundle.unpickler import Unpickled
+from mobopt.errors import BundleError, GraphError
+from mobopt.ir.types import DictType, ListType, OptionalType, TupleType, Type, parse_type
+
+VERSIONS = range(4, 10)
+"""Bytecode versions that are read."""
+
+_MAX_REGISTERS = 1 << 20
+
+OPERANDS: dict[str, str] = {
+    "OP": "O",
+    "OPN": "OI",
+    "LOAD": "R",
+    "MOVE": "R",
+    "STOREN": "RI",
+    "STORE": "R",
+    "DROP": "",
+    "DROPR": "R",
+    "LOADC": "C",
+    "JF": "P",
+    "JMP": "P",
+    "LOOP": "PI",
+    "RET": "",
+    "GET_ATTR": "S",
+    "SET_ATTR": "S",
+    "LIST_UNPACK": "I",
+    "TUPLE_CONSTRUCT": "I",
+    "NAMED_TUPLE_CONSTRUCT": "TI",
+    "LIST_CONSTRUCT": "TI",
+    "DICT_CONSTRUCT": "TI",
+    "ISINSTANCE": "TI",
+    "TUPLE_SLICE": "II",
+    "WARN": "I",
+    "TUPLE_INDEX": "",
+    "RAISE_EXCEPTION": "",
+    "DICT_INDEX": "",
+    "UNCHECKED_CAST": "",
+    "__IS__": "",
+    "UN_INITIALIZED": "",
+    "__ISNOT__": "",
+    "FORMAT": "I",
+    "DEVICE": "",
+    "DTYPE": "",
+    "DIM": "",
+    "__NOT__": "",
+    "TO_LIST": "",
+    "NUM_TO_TENSOR": "",
+    "IS_CUDA": "",
+}
+"""Instructions that are read, and what their two operands are: O operator, R register, C constant, P relative jump, T type,
+S attribute slot, I number."""
+
+PROMOTED: dict[str, str] = {
+    "TUPLE_INDEX": "prim::TupleIndex",
+    "RAISE_EXCEPTION": "prim::RaiseException",
+    "DICT_INDEX": "aten::__getitem__.Dict_str",
+    "UNCHECKED_CAST": "prim::unchecked_cast",
+    "__IS__": "aten::__is__",
+    "UN_INITIALIZED": "prim::Uninitialized",
+    "__ISNOT__": "aten::__isnot__",
+    "FORMAT": "aten::format",
+    "DEVICE": "prim::device",
+    "DTYPE": "prim::dtype",
+    "DIM": "aten::dim",
+    "__NOT__": "aten::__not__",
+    "TO_LIST": "prim::tolist",
+    "NUM_TO_TENSOR": "prim::NumToTensor.Scalar",
+    "IS_CUDA": "prim::is_cuda",
+}
+"""Instructions of version 8 that stand for an operator."""
+
+
+@dataclass(frozen=True)
+class OperatorEntry:
+    """A line of the operator table."""
+
+    name: str
+    overload: str
+    argument_count: int | None
+    """How many inputs a call pushes; None for all of the schema's."""
+
+    @property
+    def qualified_name(self) -> str:
+        """Name with overload."""
+        return f"{self.name}.{self.overload}" if self.overload else self.name
+
+
+@dataclass(frozen=True)
+class ArgumentEntry:
+    """An argument or a result of a method."""
+
+    name: str
+    type: Type
+    default: Any
+
+
+@dataclass(frozen=True)
+class Function:
+    """One method: its tables and its schema."""
+
+    name: str
+    instructions: tuple[tuple[str, int, int], ...]
+    operators: tuple[OperatorEntry, ...]
+    constants: tuple[Any, ...]
+    constant_types: tuple[Type, ...]
+    types: tuple[Type, ...]
+    register_count: int
+    arguments: tuple[ArgumentEntry, ...]
+    returns: tuple[ArgumentEntry, ...]
+
+
+def parse_bytecode(unpickled: Unpickled) -> tuple[int, list[Function]]:
+    """Version and methods of ``bytecode.pkl``.
+
+    Raises:
+        BundleError: a table is missing or malformed, an index is out of range, or an instruction is unknown.
+    """
+    root = unpickled.value
+    if not isinstance(root, tuple) or not root or type(root[0]) is not int:
+        raise BundleError("bytecode.pkl does not begin with a version number; the file is damaged")
+    version = root[0]
+    if version not in VERSIONS:
+        raise BundleError(f"bytecode.pkl is of version {version}; versions {VERSIONS[0]} to {VERSIONS[-1]} are read")
+    return version, [_function(item, unpickled) for item in root[1:]]
+
+
+def _function(item: Any, unpickled: Unpickled) -> Function:
+    if not isinstance(item, tuple) or len(item) not in (2, 3) or not isinstance(item[0], str):
+        raise BundleError("bytecode.pkl holds a method that is not (name, tables, schema); the file is damaged")
+    name = item[0]
+    if len(item) == 2:
+        raise BundleError(f"bytecode.pkl has no schema for {name!r}; export the model again with PyTorch 1.9 or later")
+    try:
+        function = _tables(name, item[1], item[2], unpickled)
+    except GraphError as error:
+        raise BundleError(f"bytecode.pkl, {name!r}: {error}") from None
+    for index, instruction in enumerate(function.instructions):
+        _check_instruction(function, index, *instruction)
+    return function
+
+
+def _tables(name: str, tables: Any, schema: Any, unpickled: Unpickled) -> Function:
+    names = ("instructions", "operators", "constants", "types", "register_size")
+    instructions, operators, constants, types, registers = _fields(name, tables, names)
+    arguments, returns = _fields(name, schema, ("arguments", "returns"))
+    for field_name, table in zip(names, (instructions, operators, constants, types), strict=False):
+        if not isinstance(table, tuple):
+            raise BundleError(f"bytecode.pkl, {name!r}: the table {field_name!r} is a {type(table).__name__}")
+    if type(registers) is not int or not 0 <= registers <= _MAX_REGISTERS:
+        raise BundleError(f"bytecode.pkl, {name!r}: register_size is {registers!r}; at most {_MAX_REGISTERS} are read")
+    for instruction in instructions:
+        if not (isinstance(instruction, tuple) and [type(part) for part in instruction] == [str, int, int]):
+            raise BundleError(f"bytecode.pkl, {name!r}: {instruction!r} is not an instruction (name, number, number)")
+    return Function(
+        name,
+        instructions,
+        tuple(_operator(name, item) for item in operators),
+        constants,
+        tuple(value_type(item, unpickled.types) for item in constants),
+        tuple(parse_bytecode_type(item) for item in types),
+        registers,
+        tuple(_argument(name, item) for item in arguments),
+        tuple(_argument(name, item) for item in returns),
+    )
+
+
+def _fields(method: str, table: Any, names: tuple[str, ...]) -> list[Any]:
+    """Values of a tuple of (name, value) pairs, whose names must be these."""
+    pairs = table if isinstance(table, tuple) else ()
+    found = [pair[0] if isinstance(pair, tuple) and len(pair) == 2 else None for pair in pairs]
+    if found != list(names):
+        raise BundleError(f"bytecode.pkl, {method!r}: expected the fields {', '.join(names)}, found {found}")
+    return [pair[1] for pair in pairs]
+
+
+def _operator(method: str, item: Any) -> OperatorEntry:
+    kinds = [type(part) for part in item] if isinstance(item, tuple) else []
+    if kinds not in ([str, str], [str, str, int]):
+        raise BundleError(f"bytecode.pkl, {method!r}: {item!r} is not an operator (name, overload, number of arguments)")
+    count = item[2] if len(item) == 3 and item[2] >= 0 else None
+    return OperatorEntry(item[0], item[1], count)
+
+
+def _argument(method: str, item: Any) -> ArgumentEntry:
+    name, kind, default = _fields(method, item, ("name", "type", "default_value"))
+    if not isinstance(name, str):
+        raise BundleError(f"bytecode.pkl, {method!r}: an argument's name is {name!r}")
+    return ArgumentEntry(name, parse_bytecode_type(kind), default)
+
+
+def _check_instruction(function: Function, index: int, op: str, x: int, n: int) -> None:
+    if op not in OPERANDS:
+        raise BundleError(
+            f"bytecode.pkl, {function.name!r}: instruction {index} is {op!r}, which mobopt does not read; "
+            "the model calls interfaces, makes objects or runs tasks, or the file is damaged"
+        )
+    limits = {
+        "O": ("operator", 0, len(function.operators)),
+        "R": ("register", 1, function.register_count + 1),
+        "C": ("constant", 0, len(function.constants)),
+        "T": ("type", 0, len(function.types)),
+        "P": ("jump", -index, len(function.instructions) - index + 1),
+        "S": ("attribute", 0, _MAX_REGISTERS),
+        "I": ("number", 0, _MAX_REGISTERS),
+    }
+    for kind, value in zip(OPERANDS[op], (x, n), strict=False):
+        what, low, end = limits[kind]
+        if not low <= value < end and not (op == "TUPLE_SLICE" and abs(value) < _MAX_REGISTERS):
+            raise BundleError(
+                f"bytecode.pkl, {function.name!r}: instruction {index} ({op}) names {what} {value}, "
+                f"which is outside {low}..{end - 1}; the file is damaged"
+            )
+    ends = {"STOREN": function.register_count + 1, "ISINSTANCE": len(function.types)}
+    if op in ends and x + n > ends[op]:
+        raise BundleError(f"bytecode.pkl, {function.name!r}: instruction {index} ({op}) reaches {x + n - 1}, out of range")
+
+
+def bytecode_type(kind: Type) -> str:
+    """A type in the spelling of bytecode, which writes a named tuple's fields out."""
+    if isinstance(kind, TupleType) and kind.name:
+        fields = ",".join(f"[{f}, {bytecode_type(e)}]" for f, e in zip(kind.fields, kind.elements, strict=True))
+        return f"{kind.name}[NamedTuple, [{fields}]]"
+    if isinstance(kind, TupleType):
+        return f"Tuple[{', '.join(map(bytecode_type, kind.elements))}]"
+    if isinstance(kind, ListType):
+        return f"List[{bytecode_type(kind.element)}]"
+    if isinstance(kind, OptionalType):
+        return f"Optional[{bytecode_type(kind.element)}]"
+    if isinstance(kind, DictType):
+        return f"Dict[{bytecode_type(kind.key)}, {bytecode_type(kind.value)}]"
+    return kind.annotation
+
+
+def parse_bytecode_type(text: Any) -> Type:
+    """Read a type in the spelling of bytecode.
+
+    Raises:
+        BundleError: the text is not a type.
+    """
+    if not isinstance(text, str) or len(text) > 1 << 16:
+        raise BundleError(f"a type is {str(text)[:80]!r}, which is not a type's name; the file is damaged")
+    head, marker, rest = text.partition("[NamedTuple,")
+    if not marker or "[" in head:
+        try:
+            return parse_type(text)
+        except GraphError as error:
+            raise BundleError(f"bytecode.pkl: {error}") from None
+    fields: list[str] = []
+    elements: list[Type] = []
+    for item in _bracketed(rest.strip().removesuffix("]").strip()[1:-1], text):
+        name, _, kind = item.partition(",")
+        fields.append(name.strip())
+        elements.append(parse_bytecode_type(kind.strip()))
+    return TupleType(tuple(elements), head.strip(), tuple(fields))
+
+
+def _bracketed(text: str, whole: str) -> list[str]:
+    """Contents of ``[a],[b]``."""
+    items: list[str] = []
+    depth = start = 0
+    for index, character in enumerate(text):
+        if character == "[":
+            depth += 1
+            start = index + 1 if depth == 1 else start
+        elif character == "]":
+            depth -= 1
+            if depth == 0:
+                items.append(text[start:index])
+    if depth:
+        raise BundleError(f"bytecode.pkl: can't read the type {whole!r}")
+    return items

@@ -1,0 +1,109 @@
+"""The reader: a bundle becomes a Program."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mobopt.bundle.attributes import ModuleTree
+from mobopt.bundle.bytecode import Function, parse_bytecode
+from mobopt.bundle.container import ArchiveReader, BundleFile, iterate_records
+from mobopt.bundle.lite_reader import graph_from_function, unknown_operators
+from mobopt.bundle.tensors import StorageLoader
+from mobopt.bundle.unpickler import Unpickled, unpickle
+from mobopt.errors import BundleError, GraphError
+from mobopt.ir import Program, verify
+
+_PREFERENCES = ("bytecode", "code")
+
+
+def read_bundle(file: BundleFile, prefer: str = "bytecode") -> Program:
+    """Read a ``.pt`` or ``.ptl`` file, plain or optimised; nothing in it is executed.
+
+    Args:
+        file: a path, which stays mapped while the Program's weights live, or an open binary file.
+        prefer: which form to read where the file has both: ``bytecode`` or ``code``.
+
+    Returns:
+        A Program whose ``metadata`` says ``kind`` (``lite`` or ``torchscript``), ``archive_version``,
+        ``bytecode_version`` (None without bytecode), ``extra_files`` and ``defaults`` of the methods' arguments.
+
+    Raises:
+        BundleError: the file is damaged, hostile, or of a form that is not read; the message names record and value.
+    """
+    if prefer not in _PREFERENCES:
+        raise BundleError(f"prefer={prefer!r} is not known; it is one of {', '.join(_PREFERENCES)}")
+    archive = ArchiveReader(file)
+    try:
+        program = _read(archive, prefer)
+        verify(program)
+    except (BundleError, GraphError) as error:
+        text = str(error)
+        raise BundleError(text if text.startswith(archive.name) else f"{archive.name}: {text}") from None
+    except RecursionError:
+        raise BundleError(f"{archive.name}: the model is nested too deeply to be read; the file is hostile") from None
+    return program
+
+
+def _read(archive: ArchiveReader, prefer: str) -> Program:
+    version = archive_version(archive)
+    modules = ModuleTree(load_pickle(archive, "data.pkl", "data"))
+    program = Program(class_name=modules.root.class_name, attributes=modules.attributes)
+    has_code = any(True for _ in iterate_records(archive, "code/"))
+    if "bytecode.pkl" in archive and (prefer == "bytecode" or not has_code):
+        bytecode_version, functions = load_bytecode(archive)
+        _fill_from_bytecode(program, modules, functions)
+        program.metadata = {"kind": "lite", "bytecode_version": bytecode_version}
+    elif has_code:
+        from mobopt.bundle.source_reader import fill_from_source
+
+        fill_from_source(program, modules, archive, load_pickle(archive, "constants.pkl", "constants"))
+        program.metadata = {**program.metadata, "kind": "torchscript", "bytecode_version": None}
+    else:
+        raise archive.error("holds neither bytecode.pkl nor code/; it is not a TorchScript model")
+    program.metadata |= {"archive_version": version, "extra_files": extra_files(archive)}
+    return program
+
+
+def _fill_from_bytecode(program: Program, modules: ModuleTree, functions: list[Function]) -> None:
+    unknown = unknown_operators(functions)
+    if unknown:
+        raise BundleError(f"bytecode.pkl calls operators that neither the installed torch nor mobopt knows: {', '.join(unknown)}")
+    defaults: dict[str, dict[str, Any]] = {}
+    for function in functions:
+        owner, _, name = function.name.rpartition(".")
+        if owner != modules.root.class_name:
+            raise BundleError(f"bytecode.pkl: {function.name!r} is not a method of the model, {modules.root.class_name}")
+        if name in program.methods:
+            raise BundleError(f"bytecode.pkl holds two methods named {name!r}; the file is damaged")
+        program.methods[name] = graph_from_function(function, modules)
+        defaults[name] = {item.name: item.default for item in function.arguments if item.default is not None}
+    program.metadata["defaults"] = {name: values for name, values in defaults.items() if values}
+
+
+def archive_version(archive: ArchiveReader) -> int:
+    """The number in the version record.
+
+    Raises:
+        BundleError: it is missing, not a number, or of a release that is not read.
+    """
+    record = ".data/version" if ".data/version" in archive else "version"
+    text = archive.read(record)[:16]
+    if not text.strip().isdigit() or not 1 <= int(text) <= 10:
+        raise archive.error(f"is of archive version {text!r}; versions 1 to 10 are read")
+    return int(text)
+
+
+def load_pickle(archive: ArchiveReader, record: str, folder: str) -> Unpickled:
+    """A pickle of the archive, with its tensors from a folder."""
+    return unpickle(archive.read(record), StorageLoader(archive, folder), record)
+
+
+def load_bytecode(archive: ArchiveReader) -> tuple[int, list[Function]]:
+    """Version and methods of the lite interpreter's tables."""
+    has_own = any(True for _ in iterate_records(archive, "bytecode/"))
+    return parse_bytecode(load_pickle(archive, "bytecode.pkl", "bytecode" if has_own else "constants"))
+
+
+def extra_files(archive: ArchiveReader) -> dict[str, bytes]:
+    """Extra files by name."""
+    return {item.name.removeprefix("extra/"): archive.read(item.name) for item in iterate_records(archive, "extra/")}
