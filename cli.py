@@ -17,6 +17,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -210,25 +211,41 @@ def install_packages(testing: bool) -> None:
 
 
 def step(title: str, command: list[str], environment: dict[str, str] | None = None) -> None:
-    """Run one command quietly, with its output in the log, and say how long it took.
+    """Run one command quietly, with its output in the log, and say how long it takes.
 
     Raises:
         SetupError: it failed; the message has the end of its output.
     """
     start = time.monotonic()
-    print(f"mobopt: {title} ...", end="", flush=True, file=sys.stderr)
-    result = subprocess.run(
-        command, cwd=ROOT, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
-    )
-    output = result.stdout.decode(errors="replace")
+    announce = f"mobopt: {title} ..."
+    print(announce, end="", flush=True, file=sys.stderr)
+    with tempfile.TemporaryFile() as file:
+        with subprocess.Popen(
+            command, cwd=ROOT, env=environment, stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT
+        ) as process:
+            while is_running(process):
+                if sys.stderr.isatty():
+                    print(f"\r{announce} {time.monotonic() - start:.0f} s", end="", flush=True, file=sys.stderr)
+        file.seek(0)
+        output = file.read().decode(errors="replace")
     if VENV.exists():
         with LOG.open("a") as log:
             log.write(f"$ {' '.join(command)}\n{output}\n")
-    if result.returncode != 0:
+    if process.returncode != 0:
         print(" failed", file=sys.stderr)
         tail = "\n".join(output.strip().splitlines()[-15:])
-        raise SetupError(f"{title} failed with exit code {result.returncode}: {' '.join(command)}\n{tail}")
-    print(f" {time.monotonic() - start:.0f} s", file=sys.stderr)
+        raise SetupError(f"{title} failed with exit code {process.returncode}: {' '.join(command)}\n{tail}")
+    clear = f"\r{announce}" if sys.stderr.isatty() else ""
+    print(f"{clear} {time.monotonic() - start:.0f} s", file=sys.stderr)
+
+
+def is_running(process: subprocess.Popen[bytes]) -> bool:
+    """Whether a process still runs after another second."""
+    try:
+        process.wait(timeout=1)
+    except subprocess.TimeoutExpired:
+        return True
+    return False
 
 
 if __name__ == "__main__":
