@@ -47,8 +47,8 @@ class Functionalize(GraphPass):
             if functional is None or reason:
                 notes.refused(node, f"stays in place: {reason}")
                 continue
-            _make_functional(node, functional, order)
             notes.done(node, "made functional")
+            _make_functional(node, functional, order)
             changed = True
         return changed
 

@@ -62,6 +62,8 @@ class Transfer(Pass):
         for index, value in enumerate(returns.inputs):
             if value not in graph.inputs:
                 returns.replace_input(index, mover.returned(value, returns))
+        for node in mover.rebuilt:
+            node.destroy()
 
 
 class _Mover:
@@ -77,6 +79,8 @@ class _Mover:
         self.true = graph.constant(True)
         self.known: dict[Value, Value] = {}
         """Tensors moved already, by the original."""
+        self.rebuilt: list[Node] = []
+        """Nodes of containers that are made anew, outer ones first."""
 
     def returned(self, value: Value, anchor: Node) -> Value:
         """A returned value on the device; containers that are made only to be returned are made of moved values."""
@@ -84,6 +88,7 @@ class _Mover:
         made_here = node is not None and node.block is anchor.block and len(value.uses) == 1
         if node is None or not made_here or node.op not in _CONSTRUCTORS:
             return self.moved(value, anchor)
+        self.rebuilt.append(node)
         moved = [self.returned(item, anchor) for item in node.inputs]
         return self.node(node.op, moved, value.type, anchor, value)
 

@@ -1,0 +1,131 @@
+import pytest
+import torch
+from pass_harness import apply, optimise, program_of
+from torch import nn
+
+from mobopt.passes.functionalize import Functionalize
+
+HEAD = """
+graph(%self : __torch__.M,
+      %x : Tensor,
+      %c : bool):
+  %one : int = prim::Constant[value=1]()
+  %zero : int = prim::Constant[value=0]()
+  %three : int = prim::Constant[value=3]()
+  %true : bool = prim::Constant[value=1]()
+"""
+
+
+def functional(body: str) -> tuple[str, list[str]]:
+    after, notes = apply(Functionalize(), program_of(HEAD + body))
+    return after, [note.removeprefix("functionalize: ") for note in notes]
+
+
+def test_later_readers_read_the_new_value() -> None:
+    body = """  %a : Tensor = aten::neg(%x)
+  %b : Tensor = aten::relu_(%a)
+  %d : Tensor = aten::add_(%b, %x, %one)
+  %e : Tensor = aten::mul(%a, %d)
+  return (%e)"""
+    after, notes = functional(body)
+    assert after.splitlines()[1:] == [
+        "%b : Tensor = aten::relu(%a)",
+        "%d : Tensor = aten::add(%b, %x, %one)",
+        "%e : Tensor = aten::mul(%d, %d)",
+        "return (%e)",
+    ]
+    assert notes == ["aten::relu_ %b made functional", "aten::add_ %d made functional"]
+
+
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        (
+            "  %b : Tensor = aten::relu_(%x)\n  return (%b)",
+            "what it writes to, %x, may be an input, a weight or an attribute of the model",
+        ),
+        (
+            """  %a : Tensor = aten::neg(%x)
+  %v : Tensor = aten::select(%a, %zero, %zero)
+  %b : Tensor = aten::relu_(%v)
+  return (%a)""",
+            "%a may be the same memory, and is read afterwards",
+        ),
+        (
+            """  %a : Tensor = aten::neg(%x)
+  %v : Tensor = aten::select(%a, %zero, %zero)
+  %b : Tensor = aten::relu_(%a)
+  return (%v)""",
+            "%v may be the same memory, and is read afterwards",
+        ),
+        (
+            """  %a : Tensor = aten::neg(%x)
+  %l : Tensor[] = prim::ListConstruct(%a)
+  %b : Tensor = aten::relu_(%a)
+  %r : Tensor = aten::cat(%l, %zero)
+  return (%r)""",
+            "%l may be the same memory, and is read afterwards",
+        ),
+        (
+            """  %a : Tensor = aten::neg(%x)
+   = prim::If(%c)
+    block0():
+      %b : Tensor = aten::relu_(%a)
+      -> ()
+    block1():
+      -> ()
+  return (%a)""",
+            "%a is made in an outer block",
+        ),
+        (
+            """  %a : Tensor = aten::neg(%x)
+  %r : Tensor = prim::Loop(%three, %true, %a)
+    block0(%i : int, %p : Tensor):
+      %b : Tensor = aten::relu_(%p)
+      -> (%true, %b)
+  %s : Tensor = aten::add(%r, %a, %one)
+  return (%s)""",
+            "%a may be the same memory, and is read afterwards",
+        ),
+        ("  %a : Tensor = aten::neg(%x)\n  %b : Tensor = aten::zero_(%a)\n  return (%b)", None),
+    ],
+)
+def test_what_can_be_seen_under_another_name_stays_in_place(body: str, reason: str | None) -> None:
+    after, notes = functional(body)
+    assert "_(%" in after
+    assert notes[-1].endswith(f"stays in place: {reason or 'PyTorch 1.13 has no functional form of it'}")
+
+
+def test_views_taken_afterwards_are_no_obstacle() -> None:
+    body = """  %a : Tensor = aten::neg(%x)
+  %b : Tensor = aten::relu_(%a)
+  %v : Tensor = aten::select(%a, %zero, %zero)
+  return (%v)"""
+    after, _ = functional(body)
+    assert "aten::select(%b" in after
+
+
+class InPlace(nn.Module):
+    """In-place operators on views, in loops and on weights."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("weight", torch.arange(4.0))
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        y = x * 2
+        row = y[0]
+        row.add_(1)
+        z = y.clone()
+        for _ in range(3):
+            z.mul_(0.5)
+            z = z.relu_().sub_(self.weight)
+        y[:, 1:3] = 7.0
+        view = z.view(-1)
+        z.clamp_(min=-0.5)
+        return y, z, view
+
+
+@pytest.mark.parametrize("how", ["script", "trace"])
+def test_results_are_those_of_eager(how: str) -> None:
+    optimise(InPlace(), [torch.rand(3, 4) - 0.5], [Functionalize()], how)
