@@ -9,10 +9,14 @@ from os import PathLike
 from typing import IO, TYPE_CHECKING, Any, Protocol
 
 import torch
+from torch._jit_internal import createResolutionCallbackFromFrame
+from torch.jit._recursive import wrap_cpp_module
 
 from mobopt.bundle import read_bundle, write_lite, write_torchscript
 from mobopt.errors import InputError, UnsupportedError
-from mobopt.ir import Attribute, Program
+from mobopt.frontends.torchscript import program_from_script_module
+from mobopt.ir import Attribute, Program, Value
+from mobopt.ir.types import OptionalType
 from mobopt.stand_in import is_stock, stand_in
 
 if TYPE_CHECKING:
@@ -44,12 +48,32 @@ class MobileModule(torch.jit.RecursiveScriptModule):  # type: ignore[misc, name-
         base = stand_in(program)
         super().__init__(base._c)
         self.__dict__.update({name: value for name, value in base.__dict__.items() if name not in ("_c", "training")})
-        self.__dict__.update(_program=program, _device=device, _runtime=None, notes=tuple(notes))
+        self.__dict__.update(_program=program, _device=device, _runtime=None, _is_extended=False, notes=tuple(notes))
 
     @property
     def program(self) -> Program:
         """The graphs and attributes that are run and saved."""
+        if self.__dict__["_is_extended"]:
+            self.__dict__.update(_program=self._extended_program(), _is_extended=False, _runtime=None)
         program: Program = self.__dict__["_program"]
+        return program
+
+    def define(self, src: str) -> None:
+        """Add a method, given as TorchScript source; ``torch.utils.bundled_inputs`` does so."""
+        resolve = createResolutionCallbackFromFrame(frames_up=1)
+        self._c._define(self._concrete_type, src, resolve)
+        self.__dict__["_is_extended"] = True
+
+    def _extended_program(self) -> Program:
+        """The Program with the methods, and their attributes, that the stand-in has been given since it was made."""
+        program = self.__dict__["_program"].clone()
+        added = [name for name in self._c._method_names() if name not in program.methods]
+        translated = program_from_script_module(wrap_cpp_module(self._c), added)
+        program.methods.update((name, translated.methods[name]) for name in added)
+        program.attributes.update(
+            (name, item) for name, item in translated.attributes.items() if name not in program.attributes
+        )
+        program.metadata["defaults"] = translated.metadata.get("defaults", {}) | program.metadata.get("defaults", {})
         return program
 
     @property
@@ -93,7 +117,7 @@ class MobileModule(torch.jit.RecursiveScriptModule):  # type: ignore[misc, name-
         return self._method("forward")
 
     def __getattr__(self, name: str) -> Any:
-        if name in self.__dict__.get("_program", Program()).methods:
+        if "_program" in self.__dict__ and name in self.program.methods:
             return self._method(name)
         return super().__getattr__(name)
 
@@ -208,13 +232,16 @@ def load(
 
 
 def bind_arguments(program: Program, method: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
-    """Arguments of a method in order, defaults filled in.
+    """Arguments of a method in order, defaults filled in; an optional input that is not given is None.
 
     Raises:
         InputError: an argument is missing, unknown or given twice.
     """
-    names = [value.name for value in program.methods[method].inputs[1:]]
-    defaults = program.metadata.get("defaults", {}).get(method, {})
+    parameters = program.methods[method].inputs[1:]
+    names = [_argument_name(value) for value in parameters]
+    # A lite bundle can't tell "no default" from "None by default".
+    defaults = {_argument_name(value): None for value in parameters if isinstance(value.type, OptionalType)}
+    defaults |= program.metadata.get("defaults", {}).get(method, {})
     if len(args) > len(names):
         raise InputError(f"{method} takes {len(names)} inputs ({', '.join(names)}), got {len(args)}")
     given = dict(zip(names, args, strict=False))
@@ -227,6 +254,11 @@ def bind_arguments(program: Program, method: str, args: Sequence[Any], kwargs: M
     if missing:
         raise InputError(f"{method} takes {len(names)} inputs ({', '.join(names)}); {', '.join(missing)} missing")
     return [given[name] if name in given else defaults[name] for name in names]
+
+
+def _argument_name(value: Value) -> str:
+    """Name of a method's parameter, without the number that makes the graph's values unique."""
+    return value.name.partition(".")[0]
 
 
 def _restore(content: bytes, device: int | str | None) -> MobileModule:

@@ -45,7 +45,7 @@ class Net(nn.Module):
         return self.linear(y)
 
     @torch.jit.export
-    def half(self, x: torch.Tensor) -> torch.Tensor:
+    def halved(self, x: torch.Tensor) -> torch.Tensor:
         return self.forward(x) * 0.5
 
 
@@ -69,7 +69,7 @@ def x() -> torch.Tensor:
 
 @pytest.fixture(scope="module")
 def optimized(net: Net) -> mobopt.MobileModule:
-    return optimize_for_mobile(torch.jit.script(net), preserved_methods=["half"], backend="vulkan")
+    return optimize_for_mobile(torch.jit.script(net), preserved_methods=["halved"], backend="vulkan")
 
 
 def assert_agrees(actual: Any, expected: Any) -> None:
@@ -200,9 +200,9 @@ def test_training_mode_is_optimised_as_evaluation_and_left_alone(x: torch.Tensor
 
 
 def test_traced_and_frozen_modules(net: Net, x: torch.Tensor) -> None:
-    traced = torch.jit.trace(net, x)
-    for module in (traced, torch.jit.freeze(torch.jit.script(net))):
-        assert_agrees(optimize_for_mobile(module, backend="vulkan")(x), net(x))
+    layers = nn.Sequential(net.conv, net.bn, nn.ReLU()).eval()
+    for module in (torch.jit.trace(layers, x), torch.jit.freeze(torch.jit.script(layers))):
+        assert_agrees(optimize_for_mobile(module, backend="vulkan")(x), layers(x))
 
 
 def test_example_inputs_that_fit(net: Net, x: torch.Tensor) -> None:
@@ -222,11 +222,11 @@ def test_explain_prints_the_notes(net: Net, capsys: pytest.CaptureFixture[str]) 
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_call_forward_and_preserved_methods(net: Net, x: torch.Tensor, backend: str) -> None:
-    module = optimize_for_mobile(torch.jit.script(net), preserved_methods=["half"], backend=backend)
+    module = optimize_for_mobile(torch.jit.script(net), preserved_methods=["halved"], backend=backend)
     assert_agrees(module(x), net(x))
     assert_agrees(module(x=x), net(x))
     assert_agrees(module.forward(x), net(x))
-    assert_agrees(module.half(x), net.half(x))
+    assert_agrees(module.halved(x), net.halved(x))
     assert not hasattr(module, "quarter")
 
 
@@ -251,7 +251,7 @@ def test_is_a_script_module_for_torch(optimized: mobopt.MobileModule) -> None:
     assert names == mobopt.export_opnames(optimized)
     assert "vulkan_prepack::run_conv2d_context" in str(optimized.graph)
     assert "run_conv2d_context" in optimized.code
-    assert "run_linear_context" in optimized.half.code
+    assert "run_linear_context" in optimized.halved.code
     assert optimized.forward.schema.arguments[1].name == "x"
     assert optimized.eval() is optimized
     assert repr(optimized)
@@ -276,7 +276,7 @@ def test_saved_forms_load_again(optimized: mobopt.MobileModule, net: Net, x: tor
     for path in paths:
         loaded = mobopt.load(path)
         assert_agrees(loaded(x), net(x))
-        assert_agrees(loaded.half(x), net.half(x))
+        assert_agrees(loaded.halved(x), net.halved(x))
         assert_agrees(mobopt.load(path, device="cpu")(x), net(x))
         assert mobopt.export_opnames(path) == mobopt.export_opnames(optimized)
 
@@ -320,7 +320,7 @@ def test_copies_and_pickles(optimized: mobopt.MobileModule, net: Net, x: torch.T
         assert type(again) is mobopt.MobileModule and again is not optimized
         assert again.device == optimized.device
         assert_agrees(again(x), net(x))
-        assert_agrees(again.half(x), net.half(x))
+        assert_agrees(again.halved(x), net.halved(x))
     buffer = io.BytesIO()
     torch.save(optimized, buffer)
     buffer.seek(0)
@@ -387,7 +387,8 @@ def test_shared_weights_and_several_inputs() -> None:
     assert_agrees(optimize_for_mobile(torch.jit.script(net), backend="vulkan")(x, y), net(x, y))
 
 
-def test_bundled_inputs_are_kept(net: Net, x: torch.Tensor) -> None:
+def test_bundled_inputs_are_kept(net: Net) -> None:
+    x = torch.full((1, 3, 4, 4), 0.5)
     script = bundled_inputs.bundle_inputs(torch.jit.script(net), [(x,)])
     module = optimize_for_mobile(script, backend="vulkan")
     assert set(module.program.methods) == {
@@ -399,6 +400,17 @@ def test_bundled_inputs_are_kept(net: Net, x: torch.Tensor) -> None:
     }
     assert module.get_num_bundled_inputs() == 1
     assert torch.equal(module.get_all_bundled_inputs()[0][0], x)
+
+
+def test_inputs_bundled_after_optimisation_are_saved(net: Net, tmp_path: Path) -> None:
+    x = torch.full((1, 3, 4, 4), 0.5)
+    module = optimize_for_mobile(torch.jit.script(net), backend="vulkan")
+    bundled_inputs.augment_model_with_bundled_inputs(module, [(x,)])
+    module._save_for_lite_interpreter(tmp_path / "m.ptl")
+    for again in (module, mobopt.load(tmp_path / "m.ptl")):
+        assert again.get_num_bundled_inputs() == 1
+        assert_agrees(again(*again.get_all_bundled_inputs()[0]), net(x))
+    assert not any("bundled" in item["message"] for item in mobopt.generate_mobile_module_lints(module))
 
 
 # Lints, load, import.
