@@ -197,16 +197,17 @@ def _is_shared(kind: Type) -> bool:
 class AliasSets:
     """Which values of a graph may share memory, found once, without regard to order (it may say yes too often).
 
-    A set that a method's input, an attribute or a constant belongs to is external: what is written there can be seen
-    by the caller, or by the next call.
+    A method's inputs, attributes and constants are external: what is written there can be seen by the caller, or by the
+    next call.
     """
 
     def __init__(self, graph: Graph) -> None:
         self._parent: dict[Value, Value] = {}
         self._external: set[Value] = set()
         self._constants: dict[int, Value] = {}
+        self._attributes: dict[str, Value] = {}
         self._written: list[tuple[Node, Value]] = []
-        inputs = [value for value in graph.inputs if _is_shared(value.type)]
+        inputs = [value for value in graph.inputs[1:] if _is_shared(value.type)]
         for value in inputs:
             self._unite(inputs[0], value)
         self._external.update(inputs)
@@ -214,26 +215,30 @@ class AliasSets:
         self._members: dict[Value, list[Value]] = {}
         for value in list(self._parent):
             self._members.setdefault(self._root(value), []).append(value)
-        self._external = {self._root(value) for value in self._external}
-        self._writers: dict[Value, list[Node]] = {}
+        self._writers: dict[Value, list[tuple[Node, Value]]] = {}
         for node, value in self._written:
-            self._writers.setdefault(self._root(value), []).append(node)
+            self._writers.setdefault(self._root(value), []).append((node, value))
 
     def may_alias(self, left: Value, right: Value) -> bool:
         """Whether the two may share memory."""
         return self._root(left) is self._root(right)
 
     def members(self, value: Value) -> list[Value]:
-        """Every value that may share memory with this one, itself included."""
-        return self._members.get(self._root(value), [value])
+        """Every value in which a change of this one may be seen, itself included.
+
+        A change of a tensor is seen in the containers that hold it; one of a container is not seen in its tensors.
+        """
+        found = self._members.get(self._root(value), [value])
+        return [item for item in found if not _is_plain_tensor(item.type)] if _is_container(value.type) else found
 
     def is_external(self, value: Value) -> bool:
-        """Whether it may share memory with something that outlives the call."""
-        return self._root(value) in self._external
+        """Whether a change of it may be seen after the call."""
+        return any(item in self._external for item in self.members(value))
 
     def writers(self, value: Value) -> list[Node]:
-        """Nodes that may change it in place."""
-        return self._writers.get(self._root(value), [])
+        """Nodes whose writes may be seen in it."""
+        found = self._writers.get(self._root(value), [])
+        return [node for node, target in found if not (_is_plain_tensor(value.type) and _is_container(target.type))]
 
     def _root(self, value: Value) -> Value:
         root = value
@@ -279,7 +284,9 @@ class AliasSets:
             self._pairs(node.outputs, body.parameters[1:])
             self._pairs(node.outputs, body.outputs[1:])
         elif node.op == "prim::GetAttr":
+            name = node.attributes.get("name", "")
             self._external.add(node.output)
+            self._unite(self._attributes.setdefault(name, node.output), node.output)
         else:
             self._operator(node)
 
@@ -293,7 +300,7 @@ class AliasSets:
             for value in sources:
                 self._unite(value, output)
         for target in written_inputs(node):
-            if isinstance(target.type, (ListType, DictType)):  # what a container is given stays in it
+            if _is_container(target.type):  # what a container is given stays in it
                 for value in node.inputs:
                     self._unite(target, value)
 
@@ -310,6 +317,10 @@ def _aliased_inputs(node: Node) -> list[Value]:
         for value, argument in pairs
         if argument.aliases or (gives_containers and not _is_plain_tensor(value.type))
     ]
+
+
+def _is_container(kind: Type) -> bool:
+    return isinstance(kind, (ListType, DictType))
 
 
 def _is_plain_tensor(kind: Type) -> bool:

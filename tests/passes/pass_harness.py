@@ -14,8 +14,10 @@ from mobopt.passes.manager import Note, Pass, run_passes
 from mobopt.runtimes.cpu import Interpreter
 
 
-def program_of(text: str, constants: Mapping[str, Any] | None = None, attributes: Mapping[str, Any] | None = None) -> Program:
-    """A program whose ``forward`` is a graph's text; the line ``graph(...)`` may be left out."""
+def program_of(
+    text: str, constants: Mapping[str, Any] | None = None, attributes: Mapping[str, Any] | None = None
+) -> Program:
+    """A program whose ``forward`` is a graph's text; ``attributes`` are (type, value) by name."""
     graph = parse_graph(textwrap.dedent(text).lstrip("\n"), constants)
     table = {name: Attribute(kind, value) for name, (kind, value) in (attributes or {}).items()}
     return Program(methods={"forward": graph}, attributes=table)

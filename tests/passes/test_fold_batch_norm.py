@@ -56,9 +56,7 @@ def test_batch_norm_becomes_weight_and_bias() -> None:
             "aten::conv2d %y not fused with aten::batch_norm %z: its output is used elsewhere too",
         ),
         (
-            CONV
-            + NORM
-            + "  %u : Tensor = aten::conv2d(%z, %w, %none, %ones, %zeros, %ones, %one)\n  return (%u)",
+            CONV + NORM + "  %u : Tensor = aten::conv2d(%z, %w, %none, %ones, %zeros, %ones, %one)\n  return (%u)",
             "aten::conv2d %y not fused with aten::batch_norm %z: its weight is shared with aten::conv2d %u",
         ),
         (
@@ -97,7 +95,8 @@ def test_refusals_leave_the_graph_and_say_why(body: str, reason: str) -> None:
 
 
 def test_reading_sizes_of_the_output_is_no_obstacle() -> None:
-    body = f"{CONV}  %rank : int = aten::dim(%y)\n{NORM}  %r : (Tensor, int) = prim::TupleConstruct(%z, %rank)\n  return (%r)"
+    pair = "  %r : (Tensor, int) = prim::TupleConstruct(%z, %rank)\n  return (%r)"
+    body = f"{CONV}  %rank : int = aten::dim(%y)\n{NORM}{pair}"
     program = program_of(HEAD + body, CONSTANTS)
     apply(FoldBatchNorm(), program)
     assert "aten::batch_norm" not in operators(program)
