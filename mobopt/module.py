@@ -66,9 +66,9 @@ class MobileModule(torch.jit.RecursiveScriptModule):  # type: ignore[misc, name-
 
     def _extended_program(self) -> Program:
         """The Program with the methods, and their attributes, that the stand-in has been given since it was made."""
-        program = self.__dict__["_program"].clone()
+        program: Program = self.__dict__["_program"].clone()
         added = [name for name in self._c._method_names() if name not in program.methods]
-        translated = program_from_script_module(wrap_cpp_module(self._c), added)
+        translated = program_from_script_module(wrap_cpp_module(self._c), added)  # type: ignore[no-untyped-call]
         program.methods.update((name, translated.methods[name]) for name in added)
         program.attributes.update(
             (name, item) for name, item in translated.attributes.items() if name not in program.attributes

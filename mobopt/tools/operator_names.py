@@ -8,7 +8,11 @@ from typing import IO
 
 import torch
 
-from mobopt.bundle import operator_names, read_bundle
+from mobopt.bundle import read_bundle
+from mobopt.bundle.lite_writer import tables_from_graph
+from mobopt.ir import Program
+
+_BYTECODE_VERSION = 8
 
 
 def export_opnames(model: torch.jit.ScriptModule | str | PathLike[str] | IO[bytes]) -> list[str]:
@@ -24,6 +28,14 @@ def export_opnames(model: torch.jit.ScriptModule | str | PathLike[str] | IO[byte
         names: list[str] = torch.jit.export_opnames(model)  # type: ignore[no-untyped-call]
         return names
     return operator_names(read_bundle(model))
+
+
+def operator_names(program: Program) -> list[str]:
+    """Names of the operators in the tables of a Program's bytecode, each once, sorted."""
+    slots = {name: number for number, name in enumerate(program.attributes)}
+    tables = [tables_from_graph(graph, slots, _BYTECODE_VERSION) for graph in program.methods.values()]
+    operators = {(name, overload) for table in tables for name, overload, *_ in table.operators}
+    return sorted(f"{name}.{overload}" if overload else name for name, overload in operators)
 
 
 def selective_build_yaml(names: Iterable[str]) -> str:
