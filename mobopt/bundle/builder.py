@@ -95,6 +95,8 @@ class GraphBuilder:
 
         Files leave such casts out where a condition proves them, also in branches that are never taken.
         """
+        if _leaves_open(value.type) and not _leaves_open(expected):
+            return self.cast(value, expected)
         if accepts(expected, value.type, convert=True):
             return value
         if value.type == NONE:
@@ -128,6 +130,11 @@ class GraphBuilder:
         outputs = [node.add_output(self.graph.value(kind, name)) for kind, name in zip(types, hints, strict=True)]
         self.append(node)
         return outputs
+
+
+def _leaves_open(kind: Type) -> bool:
+    """Whether a type says Any where the value has a definite type."""
+    return kind == ANY or (isinstance(kind, ListType) and kind.element == ANY)
 
 
 def settle(value: Value, kind: Type) -> None:

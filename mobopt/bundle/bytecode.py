@@ -41,7 +41,7 @@ OPERANDS: dict[str, str] = {
     "DICT_CONSTRUCT": "TI",
     "ISINSTANCE": "TI",
     "TUPLE_SLICE": "II",
-    "WARN": "I",
+    "WARN": "",
     "TUPLE_INDEX": "",
     "RAISE_EXCEPTION": "",
     "DICT_INDEX": "",

@@ -1,0 +1,233 @@
+"""The writer: a Program becomes a TorchScript or lite interpreter archive in PyTorch's own format."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import IO, Any
+
+from mobopt.bundle.bytecode import bytecode_type
+from mobopt.bundle.container import ArchiveWriter, BundleFile
+from mobopt.bundle.lite_writer import VERSIONS, MethodTables, tables_from_graph
+from mobopt.bundle.pickle_writer import PickleWriter
+from mobopt.bundle.source_text import is_identifier
+from mobopt.bundle.source_writer import ConstantTable, source_files
+from mobopt.bundle.tensors import StorageTable
+from mobopt.errors import BundleError
+from mobopt.ir import Graph, Program, Value
+from mobopt.ir.types import Type
+
+ExtraFiles = Mapping[str, str | bytes]
+
+_BASE_VERSION = 3
+_HIDDEN_VERSION_SINCE = 6
+_VERSION_OF_OPERATOR = {
+    **{f"aten::{name}.{overload}": 4 for name in ("div", "div_") for overload in ("Tensor", "Scalar", "Tensor_mode", "Scalar_mode")},
+    "aten::div.out": 4,
+    "aten::div.out_mode": 4,
+    "aten::full": 5,
+    "aten::full.names": 5,
+    "aten::full.out": 5,
+    "aten::linspace": 8,
+    "aten::linspace.out": 8,
+    "aten::logspace": 9,
+    "aten::logspace.out": 9,
+    "aten::gelu": 10,
+    "aten::gelu.out": 10,
+}
+"""Archive version since which an operator has its present meaning; older files get its old meaning."""
+
+
+def write_torchscript(program: Program, file: BundleFile, extra_files: ExtraFiles | None = None) -> None:
+    """Write a ``.pt`` file, which ``torch.jit.load`` and the full interpreters of mobile builds open.
+
+    Args:
+        program: what to write.
+        file: a path, which is replaced when the new file is complete, or an open binary file.
+        extra_files: contents of extra files by name.
+
+    Raises:
+        BundleError: the path can't be written, or the program holds what the format has no form for.
+    """
+    _write(program, file, extra_files or {}, lambda archive, prepared: None)
+
+
+def write_lite(program: Program, file: BundleFile, bytecode_version: int = 8, extra_files: ExtraFiles | None = None) -> None:
+    """Write a ``.ptl`` file, which the lite interpreter opens, and ``torch.jit.load`` too.
+
+    Args:
+        program: what to write.
+        file: a path, which is replaced when the new file is complete, or an open binary file.
+        bytecode_version: 4 to 8; 8 is read since PyTorch 1.11, 7 since 1.10, 5 and 4 since 1.9.
+        extra_files: contents of extra files by name.
+
+    Raises:
+        BundleError: an unknown version, or as :func:`write_torchscript`.
+    """
+    if bytecode_version not in VERSIONS:
+        raise BundleError(f"bytecode version {bytecode_version!r} can't be written; versions {VERSIONS[0]} to {VERSIONS[-1]} can")
+    _write(program, file, extra_files or {}, lambda archive, prepared: _write_bytecode(archive, prepared, bytecode_version))
+
+
+class _Prepared:
+    """A program in a form that files can hold, and the storages that its pickles share."""
+
+    def __init__(self, program: Program, suffix: str) -> None:
+        self.program = _assignable(program)
+        self.constants = ConstantTable()
+        self.source = source_files(self.program, self.constants)
+        self.shared_storages = StorageTable("constants", suffix)
+
+
+def _write(
+    program: Program, file: BundleFile, extra_files: ExtraFiles, write_code: Callable[[ArchiveWriter, _Prepared], None]
+) -> None:
+    prepared = _Prepared(program, ".storage")
+    with _opened(file) as (handle, root):
+        archive = ArchiveWriter(handle, root)
+        for name, content in extra_files.items():
+            archive.write(f"extra/{name}", content.encode() if isinstance(content, str) else content)
+        _write_module(archive, prepared.program)
+        for record, text in prepared.source.items():
+            archive.write(record, text.encode(), compress=True)
+        _write_constants(archive, prepared)
+        write_code(archive, prepared)
+        version = _archive_version(prepared.program)
+        archive.write(".data/version" if version >= _HIDDEN_VERSION_SINCE else "version", f"{version}\n".encode())
+        archive.write("byteorder", b"little")
+        archive.close()
+
+
+def _write_module(archive: ArchiveWriter, program: Program) -> None:
+    storages = StorageTable("data")
+    pickle = PickleWriter(storages)
+    pickle.module(program.class_name, {name: (item.value, item.type) for name, item in program.attributes.items()})
+    storages.write(archive)
+    archive.write("data.pkl", pickle.finish())
+
+
+def _write_constants(archive: ArchiveWriter, prepared: _Prepared) -> None:
+    pickle = PickleWriter(prepared.shared_storages)
+    pickle.tuple_of([lambda v=value, k=kind: pickle.value(v, k) for value, kind in prepared.constants.values])
+    prepared.shared_storages.write(archive)
+    archive.write("constants.pkl", pickle.finish())
+
+
+def _write_bytecode(archive: ArchiveWriter, prepared: _Prepared, version: int) -> None:
+    program = prepared.program
+    slots = {name: index for index, name in enumerate(program.attributes)}
+    pickle = PickleWriter(prepared.shared_storages)
+    methods = [
+        lambda name=name, graph=graph: _pickle_method(pickle, program, name, graph, tables_from_graph(graph, slots, version))
+        for name, graph in program.methods.items()
+    ]
+    pickle.tuple_of([lambda: pickle.plain(version), *methods])
+    prepared.shared_storages.write(archive)
+    archive.write("bytecode.pkl", pickle.finish())
+
+
+def _pickle_method(pickle: PickleWriter, program: Program, name: str, graph: Graph, tables: MethodTables) -> None:
+    constants = [lambda v=value, k=kind: pickle.value(v, k) for value, kind in tables.constants]
+    code = [
+        lambda: pickle.plain(("instructions", tuple(tables.instructions))),
+        lambda: pickle.plain(("operators", tuple(tables.operators))),
+        lambda: pickle.tuple_of([lambda: pickle.string("constants"), lambda: pickle.tuple_of(constants)]),
+        lambda: pickle.plain(("types", tuple(tables.types))),
+        lambda: pickle.plain(("register_size", tables.register_count)),
+    ]
+    defaults = program.metadata.get("defaults", {}).get(name, {})
+    arguments = [("self", program.self_type, None)]
+    arguments += [(_argument_name(value), value.type, defaults.get(_argument_name(value))) for value in graph.inputs[1:]]
+    results = [("", value.type, None) for value in graph.outputs]
+    schema = [
+        lambda: _pickle_schema(pickle, "arguments", arguments),
+        lambda: _pickle_schema(pickle, "returns", results),
+    ]
+    pickle.tuple_of(
+        [
+            lambda: pickle.string(f"{program.class_name}.{name}"),
+            lambda: pickle.tuple_of(code),
+            lambda: pickle.tuple_of(schema),
+        ]
+    )
+
+
+def _argument_name(value: Value) -> str:
+    base, _, number = value.name.rpartition(".")
+    return base if base and number.isdigit() else value.name
+
+
+def _pickle_schema(pickle: PickleWriter, field: str, items: list[tuple[str, Type, Any]]) -> None:
+    def item(name: str, kind: Type, default: Any) -> None:
+        pickle.tuple_of(
+            [
+                lambda: pickle.plain(("name", name)),
+                lambda: pickle.plain(("type", bytecode_type(kind))),
+                lambda: pickle.tuple_of([lambda: pickle.string("default_value"), lambda: pickle.value(default, kind)]),
+            ]
+        )
+
+    writers = [lambda entry=entry: item(*entry) for entry in items]
+    pickle.tuple_of([lambda: pickle.string(field), lambda: pickle.tuple_of(writers)])
+
+
+def _archive_version(program: Program) -> int:
+    used = {node.qualified_op for graph in program.methods.values() for node in graph.walk()}
+    return max([_BASE_VERSION, *(_VERSION_OF_OPERATOR.get(name, 0) for name in used)])
+
+
+def _assignable(program: Program) -> Program:
+    """The program with identifiers for the names of the attributes that methods assign to."""
+    assigned = {
+        node.attributes["name"]
+        for graph in program.methods.values()
+        for node in graph.walk()
+        if node.op == "prim::SetAttr" and not is_identifier(node.attributes["name"])
+    }
+    if not assigned:
+        return program
+    copy = program.clone()
+    renamed: dict[str, str] = {}
+    for name in program.attributes:
+        new = name.replace(".", "_") if name in assigned else name
+        while name in assigned and (new in program.attributes or new in renamed.values()):
+            new += "_"
+        renamed[name] = new
+    copy.attributes = {renamed[name]: item for name, item in copy.attributes.items()}
+    for graph in copy.methods.values():
+        for node in graph.walk():
+            if node.op in ("prim::SetAttr", "prim::GetAttr"):
+                node.attributes["name"] = renamed.get(node.attributes["name"], node.attributes["name"])
+    return copy
+
+
+@contextmanager
+def _opened(file: BundleFile) -> Iterator[tuple[IO[bytes], str]]:
+    """An open file to write to, and the archive's root name; a path is replaced only when all went well."""
+    if not isinstance(file, (str, os.PathLike)):
+        yield file, "archive"
+        return
+    path = Path(file)
+    try:
+        descriptor, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    except OSError as error:
+        raise BundleError(f"can't write {path}: {error.strerror}; choose a folder that exists and can be written to") from None
+    try:
+        with open(descriptor, "wb") as handle:
+            yield handle, path.stem or "archive"
+        os.chmod(temporary, 0o666 & ~_umask())
+        os.replace(temporary, path)
+    except OSError as error:
+        raise BundleError(f"can't write {path}: {error.strerror}") from None
+    finally:
+        with suppress(FileNotFoundError):
+            os.unlink(temporary)
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
