@@ -21,7 +21,7 @@ from mobopt.runtimes.vulkan.kernel_access import spread, words
 from mobopt.runtimes.vulkan.product import Product, ProductOperands, append_product, epilogue_constants, texels_fit
 from mobopt.runtimes.vulkan.stream import bind
 from mobopt.runtimes.vulkan.tensor import DeviceTensor, aligned_channels
-from mobopt.runtimes.vulkan.weight_packing import bias_vector, depthwise_weights, product_weights
+from mobopt.runtimes.vulkan.weight_packing import Factors, bias_vector, depthwise_weights, product_weights
 
 if TYPE_CHECKING:
     from mobopt.runtimes.vulkan.plan import Plan
@@ -55,8 +55,9 @@ def append_product_convolution(
     assert weight is not None
     source = _vectors(plan, source)
     residual = None if residual is None else _vectors(plan, residual)
-    operands = _operands(plan, convolution, source, product_weights(plan, weight), result, residual)
-    product = _grid_product(convolution, source, result, operands.residual, operands.weights)
+    filters = product_weights(plan, weight)
+    operands = _operands(plan, convolution, source, filters.tensor, result, residual)
+    product = _grid_product(convolution, source, result, residual, filters)
     product = replace(
         product,
         taps_high=convolution.taps[0],
@@ -100,8 +101,8 @@ def append_transposed_phases(
         filters = product_weights(plan, weight, taps, transposed_groups=convolution.groups)
         part = _phase_view(result, high, wide, convolution.stride)
         other = None if residual is None else _phase_view(residual, high, wide, convolution.stride)
-        operands = _operands(plan, convolution, source, filters, part, other)
-        product = _grid_product(convolution, source, part, other, operands.weights)
+        operands = _operands(plan, convolution, source, filters.tensor, part, other)
+        product = _grid_product(convolution, source, part, other, filters)
         product = replace(
             product,
             taps_high=len(high.taps),
@@ -149,7 +150,7 @@ def _grid_product(
     source: DeviceTensor,
     result: DeviceTensor,
     residual: DeviceTensor | None,
-    weights: DeviceTensor,
+    weights: Factors,
 ) -> Product:
     """A product whose rows are the pixels of a result, everything but its taps."""
     batch, channels, out_height, out_width = result.sizes
@@ -168,7 +169,7 @@ def _grid_product(
         width=source.sizes[3],
         out_height=out_height,
         out_width=out_width,
-        weight_pitch=weights.sizes[2] // 4,
+        weight_pitch=weights.pitch,
         out_offset=result.offset // 4,
         out_pitch=out_pitch,
         out_row=out_row,
@@ -178,6 +179,8 @@ def _grid_product(
         residual_row=residual_row,
         residual_batch=residual_batch,
         group_columns=columns // convolution.groups,
+        panel_columns=weights.panel_columns,
+        panel_stride=weights.panel_stride,
     )
 
 

@@ -56,6 +56,8 @@ class Product:
     residual_row: int = 0
     residual_batch: int = 0
     group_columns: int = 0
+    panel_columns: int = 1
+    panel_stride: int = 0
 
     def pack(self) -> bytes:
         """The numbers as the shader reads them."""

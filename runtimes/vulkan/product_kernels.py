@@ -51,8 +51,8 @@ LANES = 8
 
 _TILES = ((16, 4), (14, 4), (8, 4), (7, 4), (16, 3), (8, 3), (8, 6), (16, 2), (8, 2), (4, 4), (4, 2), (16, 1), (4, 1))
 
-# Time of gallivm's code for a vector of invocations, in instructions, measured on lavapipe with 256-bit vectors: a fetch
-# of a vec4; arithmetic and merging of a loop's results per vec4 of sums; storing one; and starting a workgroup.
+# Time of gallivm's code for a vector of invocations, in instructions, measured on lavapipe with 256-bit vectors: a
+# fetch of a vec4; arithmetic and merging of a loop's results per vec4 of sums; storing one; and starting a workgroup.
 _FETCH = 50
 _MULTIPLY = 32
 _MERGE = 12
@@ -73,6 +73,16 @@ def choose_product_kernel(device: DeviceInfo, shape: ProductShape, texels: bool)
 def use_shared_memory(device: DeviceInfo) -> bool:
     """Whether the kernels with shared memory are used: on everything but CPU drivers."""
     return not device.is_cpu
+
+
+_MOST_PANEL_COLUMNS = 16
+
+
+def panel_columns(device: DeviceInfo, columns: int) -> int:
+    """Columns of a panel: a CPU reads a narrow panel as one run of memory, which its prefetcher follows."""
+    if use_shared_memory(device):
+        return columns
+    return max(width for width in range(1, _MOST_PANEL_COLUMNS + 1) if columns % width == 0)
 
 
 def _choose_tile(shape: ProductShape) -> TileKernel:

@@ -2,15 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import torch
 
+from mobopt.runtimes.vulkan.product_kernels import panel_columns
 from mobopt.runtimes.vulkan.tensor import DeviceTensor, aligned_channels
 
 if TYPE_CHECKING:
     from mobopt.runtimes.vulkan.plan import Plan
+
+PackMatrix = Callable[[], torch.Tensor]
+
+
+@dataclass(frozen=True, eq=False)
+class Factors:
+    """The right operand of a product; offsets, pitches and strides count vec4s."""
+
+    tensor: DeviceTensor
+    pitch: int
+    """From row to row, rows running along the inner dimension."""
+    panel_columns: int
+    """Columns that lie side by side; a row of them is followed by their next row."""
+    panel_stride: int
+    """From panel to panel; 0 if there is only one."""
+    batch_stride: int = 0
+
+
+def _in_panels(plan: Plan, sources: Sequence[torch.Tensor], packing: tuple[Any, ...], pack: PackMatrix) -> Factors:
+    """The constant matrix that ``pack`` makes, of whole vec4s both ways, in panels."""
+    rows, columns = packing[:2]
+    width = panel_columns(plan.device, columns // 4)
+
+    def arranged() -> torch.Tensor:
+        return pack().reshape(rows, columns // (4 * width), 4 * width).transpose(0, 1).contiguous()
+
+    tensor = plan.packed(sources, (*packing, width), arranged)
+    return Factors(tensor, width, width, rows * width)
 
 
 def product_weights(
@@ -18,13 +48,17 @@ def product_weights(
     weight: torch.Tensor,
     taps: Sequence[tuple[int, int]] | None = None,
     transposed_groups: int = 0,
-) -> DeviceTensor:
+) -> Factors:
     """A filter (out, in/groups, high, wide) as the matrix of an implicit GEMM.
 
-    The result is (taps, in/groups rounded up to 4, out rounded up to 4), padded with zeros. ``taps`` picks some of the
-    filter's taps; ``transposed_groups`` says that the filter is (in, out/groups, high, wide), and how many groups it
-    has.
+    Its rows are (taps, in/groups rounded up to 4), its columns out rounded up to 4, padded with zeros. ``taps`` picks
+    some of the filter's taps; ``transposed_groups`` says that the filter is (in, out/groups, high, wide), and how many
+    groups it has.
     """
+    inner = weight.shape[0] // transposed_groups if transposed_groups else weight.shape[1]
+    columns = weight.shape[1] * transposed_groups if transposed_groups else weight.shape[0]
+    count = weight[0, 0].numel() if taps is None else len(taps)
+    sizes = (max(count, 1) * aligned_channels(inner), aligned_channels(columns))
 
     def pack() -> torch.Tensor:
         source = weight.detach().to(torch.float32)
@@ -32,17 +66,18 @@ def product_weights(
             inputs, outer, *size = source.shape
             split = source.reshape(transposed_groups, inputs // transposed_groups, outer, *size)
             source = split.transpose(1, 2).reshape(transposed_groups * outer, -1, *size)
-        out, inner, high, wide = source.shape
+        out, _, high, wide = source.shape
         places = [(y, x) for y in range(high) for x in range(wide)] if taps is None else list(taps)
         packed = torch.zeros(max(len(places), 1), aligned_channels(inner), aligned_channels(out))
         for index, (y, x) in enumerate(places):
             packed[index, :inner, :out] = source[:, :, y, x].t()
         return packed
 
-    return plan.packed([weight], ("product", transposed_groups, None if taps is None else tuple(taps)), pack)
+    name = (*sizes, "product", transposed_groups, None if taps is None else tuple(taps))
+    return _in_panels(plan, [weight], name, pack)
 
 
-def matrix_weights(plan: Plan, matrix: torch.Tensor, sizes: tuple[int, int]) -> DeviceTensor:
+def matrix_weights(plan: Plan, matrix: torch.Tensor, sizes: tuple[int, int]) -> Factors:
     """A constant as a matrix (inner, columns) of ``sizes``, both rounded up to 4 with zeros."""
 
     def pack() -> torch.Tensor:
@@ -51,7 +86,8 @@ def matrix_weights(plan: Plan, matrix: torch.Tensor, sizes: tuple[int, int]) -> 
         packed[:inner, :columns] = matrix.detach().to(torch.float32).reshape(sizes)
         return packed
 
-    return plan.packed([matrix], ("matrix", *sizes), pack)
+    rows, columns = max(aligned_channels(sizes[0]), 4), aligned_channels(sizes[1])
+    return _in_panels(plan, [matrix], (rows, columns, "matrix", *sizes), pack)
 
 
 def depthwise_weights(plan: Plan, weight: torch.Tensor) -> DeviceTensor:

@@ -20,10 +20,12 @@ void main() {
     int first_row = (int(gl_WorkGroupID.y) * (8 / COLUMN_LANES) + lane / COLUMN_LANES) * ROWS;
     int batch = int(gl_WorkGroupID.z);
 
-    int column[COLUMNS];
+    int column[COLUMNS], factor_column[COLUMNS];
     vec4 sums[ROWS * COLUMNS];
     [[unroll]] for (int j = 0; j < COLUMNS; ++j) {
         column[j] = EXACT != 0 ? first_column + j : min(first_column + j, columns - 1);
+        int panel = column[j] / panel_columns;
+        factor_column[j] = panel * panel_stride + column[j] - panel * panel_columns;
         vec4 start = HAS_BIAS != 0 ? VECTOR(biases, column[j]) : vec4(0.0);
         [[unroll]] for (int i = 0; i < ROWS; ++i) sums[i * COLUMNS + j] = start;
     }
@@ -56,7 +58,7 @@ void main() {
         [[unroll]] for (int c = 0; c < 4; ++c)
             [[unroll]] for (int j = 0; j < COLUMNS; ++j) {
                 int line = INNER_TAIL != 0 ? min(c, present - 1) : c;
-                vec4 factor = VECTOR(weights, weight + line * weight_pitch + column[j]);
+                vec4 factor = VECTOR(weights, weight + line * weight_pitch + factor_column[j]);
                 factors[c * COLUMNS + j] = INNER_TAIL != 0 && c >= present ? vec4(0.0) : factor;
             }
         weight += 4 * weight_pitch;

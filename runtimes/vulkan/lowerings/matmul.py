@@ -17,7 +17,7 @@ from mobopt.runtimes.vulkan.pointwise_program import Opcode
 from mobopt.runtimes.vulkan.product import Product, ProductOperands, append_product
 from mobopt.runtimes.vulkan.registry import lower, lowers
 from mobopt.runtimes.vulkan.tensor import ELEMENT_BYTES, DeviceTensor, aligned_channels, contiguous_strides
-from mobopt.runtimes.vulkan.weight_packing import bias_vector, matrix_weights
+from mobopt.runtimes.vulkan.weight_packing import Factors, bias_vector, matrix_weights
 
 
 def check_product(call: Call) -> str | None:
@@ -133,7 +133,7 @@ def _matmul(
         batch = sizes[: len(sizes) - (left.rank > 1) - 1]
         tensor = plan.tensor(right)
         a = _batches(plan, expanded(a, (*batch, rows, a.sizes[-1])), len(batch))
-        b = _batches(plan, expanded(tensor, (*batch, *tensor.sizes[-2:])), len(batch))
+        b = _factors(_batches(plan, expanded(tensor, (*batch, *tensor.sizes[-2:])), len(batch)))
     whole = (*sizes, 1) if right.rank == 1 else tuple(sizes)
     result = plan.empty(whole, strides=_row_strides(whole))
     pitch = aligned_channels(columns)
@@ -166,16 +166,21 @@ def _layer(plan: Plan, call: Call, source: TensorRef, matrix: TensorRef, bias: T
     return _matmul(plan, source, matrix, call.output.sizes, epilogue, vector, residual)
 
 
-def _right(plan: Plan, matrix: TensorRef) -> DeviceTensor:
+def _right(plan: Plan, matrix: TensorRef) -> Factors:
     """The right operand, (inner, columns), (1, ..., inner, columns) or a vector, as one batch of whole vec4s."""
     inner, columns = (*matrix.sizes, 1)[:2] if matrix.rank == 1 else matrix.sizes[-2:]
     if matrix.constant is not None:
         constant = matrix.constant
-        packed = matrix_weights(plan, constant, (inner, columns))
-        return packed.view((1, inner, columns), (0, *packed.strides))
+        return matrix_weights(plan, constant, (inner, columns))
     tensor = plan.tensor(matrix)
     steps = (*tensor.strides, 1) if matrix.rank == 1 else tensor.strides[-2:]
-    return _batches(plan, tensor.view((inner, columns), steps), 0)
+    return _factors(_batches(plan, tensor.view((inner, columns), steps), 0))
+
+
+def _factors(tensor: DeviceTensor) -> Factors:
+    """A (batch, inner, columns) tensor with dense rows as the right operand."""
+    columns = aligned_channels(tensor.sizes[2]) // 4
+    return Factors(tensor, tensor.strides[1] // 4, max(columns, 1), 0, tensor.strides[0] // 4)
 
 
 def _batches(plan: Plan, tensor: DeviceTensor, batch_rank: int) -> DeviceTensor:
@@ -210,7 +215,7 @@ def _batched_view(tensor: DeviceTensor, batch_rank: int) -> DeviceTensor | None:
 def _append(
     plan: Plan,
     left: DeviceTensor,
-    right: DeviceTensor,
+    right: Factors,
     result: DeviceTensor,
     epilogue: Epilogue,
     bias: DeviceTensor | None,
@@ -229,16 +234,18 @@ def _append(
         input_offset=left.offset // 4,
         input_pitch=left.strides[1] // 4,
         input_batch=left.strides[0] // 4,
-        weight_offset=right.offset // 4,
-        weight_pitch=right.strides[1] // 4,
-        weight_batch=right.strides[0] // 4,
+        weight_offset=right.tensor.offset // 4,
+        weight_pitch=right.pitch,
+        weight_batch=right.batch_stride,
         out_pitch=result.strides[1] // 4,
         out_batch=result.strides[0] // 4,
         residual_offset=other.offset // 4,
         residual_pitch=other.strides[1] // 4,
         residual_batch=other.strides[0] // 4,
+        panel_columns=right.panel_columns,
+        panel_stride=right.panel_stride,
     )
-    operands = ProductOperands(left, right, result, bias, residual)
+    operands = ProductOperands(left, right.tensor, result, bias, residual)
     append_product(plan, numbers, operands, epilogue, batches=batches, inner_tail=inner % 4)
 
 
