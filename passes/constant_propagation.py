@@ -7,7 +7,7 @@ from typing import Any
 
 from mobopt.ir import Block, Graph, Node, Value
 from mobopt.ir.schemas import accepts
-from mobopt.ir.types import ANY, NONE, OptionalType, Type
+from mobopt.ir.types import ANY, BOOL, NONE, OptionalType, Type
 from mobopt.ops.effects import AliasSets
 from mobopt.passes.manager import GraphPass, NoteBook
 from mobopt.passes.ranks import known_rank, rank_root
@@ -55,11 +55,20 @@ def _resolve_if(node: Node) -> bool:
     changed = False
     left, right = (block.outputs for block in node.blocks)
     for index in reversed(range(len(node.outputs))):
-        if left[index] is right[index]:
-            node.outputs[index].replace_all_uses_with(left[index])
+        known = _merged(condition, left[index], right[index])
+        if known is not None:
+            node.outputs[index].replace_all_uses_with(known)
             remove_if_output(node, index)
             changed = True
     return changed
+
+
+def _merged(condition: Value, left: Value, right: Value) -> Value | None:
+    """What a branch gives, if that is the same on both sides or is the condition itself."""
+    if left is right:
+        return left
+    both = (left.constant, right.constant) if left.is_constant and right.is_constant else ()
+    return condition if both == (True, False) and left.type == right.type == BOOL else None
 
 
 def splice_block(block: Block, node: Node) -> None:

@@ -124,7 +124,7 @@ class _Mover:
     def moved_optional(self, value: Value, kind: OptionalType, anchor: Node) -> Value:
         """``if value is not None: moved(value) else: value``."""
         present = self.node("aten::__isnot__", [value, self.none], BOOL, anchor)
-        branch = self.graph.create("prim::If", [present], [kind], names=[self.name(value)], source=anchor.source)
+        branch = self.graph.create("prim::If", [present], [kind], names=[self.name(value)])
         some, other = branch.add_block(), branch.add_block()
         inner = self.node("prim::unchecked_cast", [value], kind.element, some.returns, value)
         some.returns.set_inputs([self.moved(inner, some.returns)])
@@ -133,7 +133,7 @@ class _Mover:
 
     def moved_tuple(self, value: Value, kind: TupleType, anchor: Node) -> Value:
         """Each element of a tuple."""
-        unpack = self.graph.create("prim::TupleUnpack", [value], kind.elements, source=anchor.source)
+        unpack = self.graph.create("prim::TupleUnpack", [value], kind.elements)
         unpack.insert_before(anchor)
         return self.node(
             "prim::TupleConstruct", [self.moved(item, anchor) for item in unpack.outputs], kind, anchor, value
@@ -160,13 +160,13 @@ class _Mover:
         key = self.node("aten::__getitem__", [keys, body.parameters[0]], kind.key, end, overload="t")
         item = self.node("aten::__getitem__", [value, key], kind.value, end, overload=f"Dict_{overload}")
         moved = self.moved(item, end)
-        put = self.graph.create("aten::_set_item", [result, key, moved], [], overload=overload, source=anchor.source)
+        put = self.graph.create("aten::_set_item", [result, key, moved], [], overload=overload)
         put.insert_before(end)
         return result
 
     def loop(self, length: Value, anchor: Node) -> Block:
         """The body of a loop over ``range(length)``."""
-        node = self.graph.create("prim::Loop", [length, self.true], [], source=anchor.source).insert_before(anchor)
+        node = self.graph.create("prim::Loop", [length, self.true], []).insert_before(anchor)
         body = node.add_block()
         body.add_parameter(self.graph.value(INT, "i"))
         body.returns.set_inputs([self.true])
@@ -177,7 +177,7 @@ class _Mover:
     ) -> Value:
         """A new node with one output before ``anchor``."""
         name = "" if origin is None else self.name(origin)
-        node = self.graph.create(op, inputs, [kind], overload=overload, names=[name], source=anchor.source)
+        node = self.graph.create(op, inputs, [kind], overload=overload, names=[name])
         return node.insert_before(anchor).output
 
     def name(self, origin: Value) -> str:

@@ -320,5 +320,5 @@ def _source(node: Any) -> str:
 
 def _module_path(node: Any) -> str:
     """``features.0.0`` from ``features(Sequential).0(ConvBNReLU).0(Conv2d).SELF(Conv2d)``."""
-    names = [part.rpartition("(")[0].strip() for part in node.getModuleHierarchy().split(").")]
+    names = [part.rpartition("(")[0].strip(" .") for part in node.getModuleHierarchy().split(").")]
     return ".".join(name for name in names if name and not name.startswith(("SELF", "UNKNOWN")))

@@ -111,6 +111,17 @@ def test_branches_that_give_the_same() -> None:
     assert "aten::add(%x, %z, %one)" in text
 
 
+def test_branch_that_gives_its_own_condition() -> None:
+    body = """  %c : bool = aten::gt(%n, %one)
+  %y : bool = prim::If(%c)
+    block0():
+      -> (%true)
+    block1():
+      -> (%false)
+  return (%y)"""
+    assert after(SIMPLIFY, body) == "%c : bool = aten::gt(%n, %one)\nreturn (%c)\n"
+
+
 @pytest.mark.parametrize(
     ("line", "constant"),
     [

@@ -1,0 +1,144 @@
+import re
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from pass_harness import operators, optimise, program_of, randomize_norms
+from torch import nn
+
+from mobopt.errors import PassError
+from mobopt.frontends.torchscript import program_from_script_module
+from mobopt.ir import Program, print_graph
+from mobopt.passes.manager import NoteBook, Pass, run_passes
+from mobopt.passes.pipelines import CPU, OPTIMIZER_TYPES, VULKAN, without
+
+GOLDEN = Path(__file__).parents[1] / "golden" / "pt1.13.1"
+
+
+def names(pipeline: tuple[Pass, ...]) -> list[str]:
+    return [item.name for item in pipeline]
+
+
+def test_blocklist_takes_names_members_and_passes() -> None:
+    torchs = torch._C._MobileOptimizerType.VULKAN_AUTOMATIC_GPU_TRANSFER
+    left = names(without(VULKAN, {torchs, "CONV_BN_FUSION", "remove_dropout"}))
+    assert set(names(VULKAN)) - set(left) == {"transfer", "fold_batch_norm", "remove_dropout"}
+
+
+@pytest.mark.parametrize("name", list(OPTIMIZER_TYPES))
+def test_every_member_of_the_enumeration_names_a_pass(name: str) -> None:
+    assert any(type(item) in OPTIMIZER_TYPES[name] for item in (*VULKAN, *CPU))
+
+
+@pytest.mark.parametrize(
+    ("entry", "hint"),
+    [("CONV_BN_FUSE", "did you mean CONV_BN_FUSION?"), ("fuse_clmp", "did you mean fuse_clamp?")],
+)
+def test_unknown_names_get_a_suggestion(entry: str, hint: str) -> None:
+    with pytest.raises(PassError) as raised:
+        without(VULKAN, {entry})
+    assert hint in str(raised.value)
+
+
+@dataclass(frozen=True)
+class Liar(Pass):
+    """Says that it changed something."""
+
+    name = "liar"
+
+    def rewrite(self, program: Program, notes: NoteBook) -> bool:
+        return True
+
+
+@dataclass(frozen=True)
+class Breaker(Pass):
+    """Leaves a node behind that reads what is not there."""
+
+    name = "breaker"
+
+    def rewrite(self, program: Program, notes: NoteBook) -> bool:
+        block = program.methods["forward"].block
+        block.nodes.reverse()
+        return True
+
+
+@pytest.mark.parametrize(("item", "message"), [(Liar(), "says changed=True"), (Breaker(), "left a broken graph")])
+def test_checks_catch_bad_passes(item: Pass, message: str) -> None:
+    program = program_of(
+        "graph(%self : __torch__.M,\n      %x : Tensor):\n  %y : Tensor = aten::relu(%x)\n"
+        "  %z : Tensor = aten::neg(%y)\n  return (%z)"
+    )
+    with pytest.raises(PassError, match=message):
+        run_passes(program, [item], check=True)
+
+
+def layers(channels: int, draw: st.DrawFn) -> Iterator[nn.Module]:
+    """A convolution, maybe a normalisation, maybe an activation."""
+    groups = draw(st.sampled_from([g for g in (1, 2, 3) if channels % g == 0]))
+    out = groups * draw(st.integers(1, 3))
+    kernel = (draw(st.integers(1, 3)), draw(st.integers(1, 3)))
+    kind = draw(st.sampled_from([nn.Conv2d, nn.ConvTranspose2d]))
+    bias = draw(st.booleans())
+    stride = draw(st.integers(1, 2)) if kind is nn.ConvTranspose2d else 1
+    yield kind(channels, out, kernel, stride=stride, padding=(kernel[0] // 2, 0), groups=groups, bias=bias)
+    if draw(st.booleans()):
+        yield nn.BatchNorm2d(out, affine=draw(st.booleans()))
+    activations = [nn.ReLU(), nn.ReLU(inplace=True), nn.ReLU6(), nn.Hardtanh(-0.3, 0.2), nn.Dropout(), nn.SiLU()]
+    yield from draw(st.lists(st.sampled_from(activations), max_size=2))
+
+
+class Branches(nn.Module):
+    """Two chains on one input, whose results are added up if they can be."""
+
+    def __init__(self, left: nn.Module, right: nn.Module) -> None:
+        super().__init__()
+        self.left, self.right = left, right
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        y = self.left(x)
+        return y, self.right(x).sum() + y.mean()
+
+
+@st.composite
+def networks(draw: st.DrawFn) -> nn.Module:
+    chains = []
+    for _ in range(2):
+        items: list[nn.Module] = []
+        channels = 6
+        for _ in range(draw(st.integers(1, 3))):
+            for item in layers(channels, draw):
+                items.append(item)
+                channels = getattr(item, "out_channels", channels)
+        chains.append(nn.Sequential(*items))
+    return randomize_norms(Branches(*chains), draw(st.integers(0, 99)))
+
+
+@settings(max_examples=25, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+@given(networks(), st.sampled_from(["script", "trace"]), st.sampled_from([VULKAN, CPU]))
+def test_random_networks_give_the_numbers_of_eager(network: nn.Module, how: str, pipeline: tuple[Pass, ...]) -> None:
+    program, _ = optimise(network, [torch.rand(2, 6, 9, 8) - 0.5], pipeline, how)
+    found = operators(program)
+    assert not {"aten::dropout", "aten::_convolution"} & set(found)
+    if pipeline is VULKAN:
+        assert not {"aten::conv2d", "aten::conv_transpose2d"} & set(found)
+
+
+@pytest.mark.parametrize("net", ["convbnrelu6", "mlp", "mixed"])
+def test_at_least_as_fused_as_pytorchs_own_pass(net: str) -> None:
+    """Operators that work on tensors, against the graph that PyTorch 1.13.1's Vulkan pass makes of the same net."""
+    program = program_from_script_module(torch.jit.load(str(GOLDEN / net / "model.pt")))
+    run_passes(program, VULKAN, check=True)
+    ours = tensor_operators(print_graph(program.methods["forward"]))
+    theirs = tensor_operators((GOLDEN / net / "vulkan.graph.txt").read_text())
+    del ours["aten::to"]  # that release has no transfers
+    assert ours == theirs
+
+
+def tensor_operators(text: str) -> Counter[str]:
+    """How often a graph's text has each operator that gives a tensor."""
+    return Counter(re.findall(r" : Tensor = ((?!prim)\w+::\w+)", text))
