@@ -52,7 +52,7 @@ def _read(archive: ArchiveReader, prefer: str) -> Program:
     if "bytecode.pkl" in archive and (prefer == "bytecode" or not has_code):
         bytecode_version, functions = load_bytecode(archive)
         _fill_from_bytecode(program, modules, functions)
-        program.metadata = {"kind": "lite", "bytecode_version": bytecode_version}
+        program.metadata |= {"kind": "lite", "bytecode_version": bytecode_version}
     elif has_code:
         from mobopt.bundle.source_reader import fill_from_source
 
