@@ -49,10 +49,10 @@ def _print(result: Demonstration) -> None:
     rows = []
     for run in conversion.runs:
         done = [note for note in run.result.notes if note.done]
-        example = done[0].message if done else ""
+        example = f"{done[0].subject}: {done[0].message}" if done else ""
         changed = "yes" if run.result.changed else "no"
         rows.append((run.name, changed, len(done), f"{run.seconds * 1000:.0f} ms", example))
-    print_table("What each pass did", ("pass", "changed", "notes>", "time>", "first note"), rows)
+    print_table("What each pass did", ("pass", "changed", "rewrites>", "time>", "the first"), rows)
     click.echo()
     facts = [
         ("device", execution.device),
@@ -68,5 +68,6 @@ def _print(result: Demonstration) -> None:
     for path in (result.model, result.bundle, result.input):
         facts.append(("file", f"{path} ({size_text(path.stat().st_size)})"))
     print_table("", ("", ""), facts)
-    click.echo(f"\nNext: mobopt inspect {result.bundle}")
-    click.echo(f"      mobopt run {result.bundle} --input {result.input} --profile trace.json")
+    click.echo("\nNext, with `mobopt` or `python3 cli.py`:")
+    click.echo(f"  inspect {result.bundle}")
+    click.echo(f"  run {result.bundle} --input {result.input} --profile trace.json")

@@ -26,12 +26,13 @@ def progress(first: str) -> Iterator[ShowStep]:
 
 
 def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """Print a table; columns whose name ends in ``>`` are set to the right."""
+    """Print a table; columns whose name ends in ``>`` are set to the right. Without names there is no header."""
     from rich.console import Console
     from rich.markup import escape
     from rich.table import Table
 
     table = Table(title=title or None, title_justify="left", title_style="bold", box=None, pad_edge=False)
+    table.show_header = any(columns)
     for column in columns:
         table.add_column(column.rstrip(">"), justify="right" if column.endswith(">") else "left", overflow="fold")
     for row in rows:

@@ -117,7 +117,7 @@ def test_convert_of_other_files(invoke: Invoke, files: Path, tmp_path: Path) -> 
         (("--bytecode-version", "9"), ("9", "4<=x<=8")),
         (("--random", "1,x"), ("'1,x'", "1,3,224,224")),
         (("--random", "1,3:float8"), ("'1,3:float8'", "float32")),
-        (("--random", "1,7,5,5"), ("conv2d",)),
+        (("--random", "1,7,5,5"), ("example inputs", "7 channels")),
         (("--input", "absent.npy"), ("absent.npy", "No such file")),
         (("--random", "1", "--input", "absent.npy"), ("--input or --random",)),
     ],
