@@ -7,11 +7,11 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
-from mobopt.bundle.source_files import CPP_CLASSES, SourceFile, SourceLibrary, dotted_name, shown
+from mobopt.bundle.source_files import SourceFile, SourceLibrary, dotted_name, shown
 from mobopt.bundle.source_graph import GraphWriter, common_type, constant_type
 from mobopt.bundle.source_scope import (
     Binding,
@@ -22,8 +22,9 @@ from mobopt.bundle.source_scope import (
     Scope,
     TupleReference,
 )
-from mobopt.errors import BundleError, GraphError, InputError, UnsupportedError
+from mobopt.errors import GraphError, InputError, UnsupportedError
 from mobopt.ir import Attribute, Program, Value
+from mobopt.ir.schemas import accepts
 from mobopt.ir.types import (
     ANY,
     BOOL,
@@ -40,10 +41,12 @@ from mobopt.ir.types import (
     Type,
 )
 
-_GRADIENT_MODES = tuple(
-    f"__torch__.torch.autograd.grad_mode.{name}" for name in ("no_grad", "enable_grad", "set_grad_enabled")
-) + ("__torch__.torch.autograd.grad_mode.inference_mode",)
+Result = TypeVar("Result")
 
+_GRADIENT_MODES = frozenset(
+    f"__torch__.torch.autograd.grad_mode.{name}"
+    for name in ("no_grad", "enable_grad", "set_grad_enabled", "inference_mode")
+)
 _BINARY: dict[type[ast.operator], str] = {
     ast.Add: "add",
     ast.Sub: "sub",
@@ -209,7 +212,7 @@ class ExpressionTranslator(ABC):
         attribute = declare_attribute(self.model, owner, name)
         receiver = self.writer.graph.inputs[0]
         path = joined(owner.path, name)
-        return self.writer.node("prim::GetAttr", [receiver], [attribute.type], name=path).output
+        return self.writer.node("prim::GetAttr", [receiver], [attribute.type], attributes={"name": path}).output
 
     def literal_constant(self, node: ast.expr, file: SourceFile) -> Value:
         """The value of a ``Final`` attribute."""
@@ -269,9 +272,7 @@ class ExpressionTranslator(ABC):
             return self.device([value.constant for value in positional], node)
         return self.operator(f"{parts[1]}::{parts[2]}", positional, named, node)
 
-    def operator(
-        self, name: str, positional: Sequence[Value], named: Mapping[str, Value], node: ast.AST
-    ) -> Binding:
+    def operator(self, name: str, positional: Sequence[Value], named: Mapping[str, Value], node: ast.AST) -> Binding:
         """Results of an operator."""
         results = self.guarded(node, lambda: self.writer.operator(name, positional, named))
         return results[0] if len(results) == 1 else Results(results)
@@ -346,10 +347,10 @@ class ExpressionTranslator(ABC):
             else:
                 matching.append(self.type(kind))
         if ANY not in possible:
-            hits = [any(item in (kind, getattr(kind, "element", None)) for kind in matching) for item in possible]
+            hits = [any(accepts(kind, item) for kind in matching) for item in possible]
             if len(set(hits)) == 1:
                 return self.writer.constant(hits[0])
-        return self.writer.node("prim::isinstance", [value], [BOOL], types=tuple(matching)).output
+        return self.writer.node("prim::isinstance", [value], [BOOL], attributes={"types": tuple(matching)}).output
 
     # Containers.
 
@@ -426,7 +427,7 @@ class ExpressionTranslator(ABC):
             raise self.file.error(node, f"{shown(node)}: the slice of a tuple must have constant ends and no step")
         begin, end, _ = slice(ends[0].constant, ends[1].constant).indices(len(owner.type.elements))
         kind = TupleType(owner.type.elements[begin:end])
-        return self.writer.node("prim::TupleSlice", [owner], [kind], beg=begin, end=end).output
+        return self.writer.node("prim::TupleSlice", [owner], [kind], attributes={"beg": begin, "end": end}).output
 
     # Operations.
 
@@ -503,7 +504,7 @@ class ExpressionTranslator(ABC):
             raise self.file.error(node, f"{shown(node)} is {value.type} where {expected} belongs")
         return result
 
-    def guarded(self, node: ast.AST, compute: Callable[[], Any]) -> Any:
+    def guarded(self, node: ast.AST, compute: Callable[[], Result]) -> Result:
         """Run something; what it refuses is refused at a node."""
         try:
             return compute()
@@ -572,5 +573,3 @@ def _literal_number(node: ast.expr) -> int | float | complex | None:
             if isinstance(real, (int, float)) and isinstance(imaginary, complex):
                 return real + imaginary if isinstance(node.op, ast.Add) else real - imaginary
     return None
-
-

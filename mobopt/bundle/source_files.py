@@ -264,6 +264,6 @@ def _read_member(definition: ClassDefinition, node: ast.stmt) -> None:
         ):
             definition.annotations[name] = node.value
         case ast.Assign(targets=[ast.Name(id=name)], value=ast.List(elts=items)):
-            definition.lists[name] = frozenset(item.value for item in items if isinstance(item, ast.Constant))
+            definition.lists[name] = frozenset(str(item.value) for item in items if isinstance(item, ast.Constant))
         case _:
             raise definition.file.error(node, f"{shown(node)} has no place in a class")

@@ -1,22 +1,19 @@
-"""Makes the nodes of a graph from source: operators with their overloads, conversions, constants and result types.
+"""Makes the nodes of a graph from source: operators with their overloads, conversions and constants.
 
 Source of the rules: ``torch/csrc/jit/frontend/schema_matching.cpp`` of PyTorch.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import cache
 from typing import Any
 
-import torch
-
+from mobopt.bundle.result_types import result_types
 from mobopt.errors import BundleError
 from mobopt.ir import Block, Graph, Node, Value
 from mobopt.ir.graph import type_of_constant
-from mobopt.ir.schemas import Argument, Schema, accepts, resolve, schemas_of
+from mobopt.ir.schemas import Argument, accepts, resolve
 from mobopt.ir.types import (
     ANY,
     BOOL,
@@ -26,20 +23,18 @@ from mobopt.ir.types import (
     NONE,
     SCALAR,
     TENSOR,
-    ClassType,
     DictType,
     ListType,
     OptionalType,
     TupleType,
     Type,
-    parse_type,
 )
 from mobopt.ops import schemas as _operators_of_mobile_builds  # noqa: F401 (registers them)
 
 MAX_NODES = 1_000_000
 """Nodes that one model may have, its functions inlined."""
 
-_IMPLICIT = {
+_IMPLICIT: dict[tuple[Type, Type], str] = {
     (TENSOR, INT): "aten::IntImplicit",
     (TENSOR, FLOAT): "aten::FloatImplicit",
     (TENSOR, COMPLEX): "aten::ComplexImplicit",
@@ -93,13 +88,17 @@ class GraphWriter:
         self.block = outer
 
     def node(
-        self, op: str, inputs: Sequence[Value], types: Sequence[Type], *, overload: str = "", **attributes: Any
+        self,
+        op: str,
+        inputs: Sequence[Value],
+        types: Sequence[Type],
+        *,
+        overload: str = "",
+        attributes: dict[str, Any] | None = None,
     ) -> Node:
         """Append a node with an output of each type."""
         self._budget.spend()
-        node = self.graph.create(
-            op, inputs, types, overload=overload, attributes=attributes, source=self.source
-        )
+        node = self.graph.create(op, inputs, types, overload=overload, attributes=attributes, source=self.source)
         return self.block.append(node)
 
     def constant(self, value: Any, type: Type | None = None) -> Value:
@@ -127,7 +126,7 @@ class GraphWriter:
             for index, argument in enumerate(schema.arguments)
         ]
         inputs += positional[len(schema.arguments) :]
-        node = self.node(name, inputs, result_types(schema, inputs), overload=schema.overload)
+        node = self.node(name, inputs, result_types(schema, [value.type for value in inputs]), overload=schema.overload)
         return tuple(node.outputs)
 
     def convert(self, value: Value, expected: Type) -> Value | None:
@@ -183,9 +182,7 @@ class GraphWriter:
         return self.list_of([value] * argument.fixed_length, expected.element) or value
 
 
-def _given(
-    index: int, argument: Argument, positional: Sequence[Value], named: Mapping[str, Value]
-) -> Value | None:
+def _given(index: int, argument: Argument, positional: Sequence[Value], named: Mapping[str, Value]) -> Value | None:
     return positional[index] if index < len(positional) else named.get(argument.name)
 
 
@@ -212,80 +209,3 @@ def constant_type(value: Any, declared: Type) -> Type | None:
     if isinstance(value, dict) and not value:
         return declared if isinstance(declared, DictType) else None
     return declared if accepts(declared, type_of_constant(value)) else None
-
-
-# Results of generic operators: ``aten::__getitem__.t(t[] list, int idx) -> t``.
-
-_VARIABLE = "variable."
-_VARIABLE_NAME = re.compile(r"\b(?!(?:int|float|bool|complex|str|number)\b)[a-z]\w*")
-
-
-def result_types(schema: Schema, inputs: Sequence[Value]) -> list[Type]:
-    """Types of an operator's results, type variables replaced by what they stand for."""
-    generic = _generic_types(schema.name, schema.overload)
-    if generic is None:
-        return list(schema.returns)
-    arguments, returns = generic
-    variables: dict[str, Type] = {}
-    for argument, value in zip(arguments, inputs, strict=False):
-        _bind(argument, value.type, variables)
-    return [_substituted(kind, variables) for kind in returns]
-
-
-@cache
-def _generic_types(name: str, overload: str) -> tuple[list[Type], list[Type]] | None:
-    """Types of arguments and results with named type variables; None for operators whose results have none."""
-    try:
-        candidates = torch._C._jit_get_schemas_for_operator(name)
-    except RuntimeError:
-        return None  # an operator of mobile builds; none is generic
-    for schema in candidates:
-        if schema.overload_name == overload:
-            returns = [item.type.annotation_str for item in schema.returns]
-            if any(_VARIABLE_NAME.search(text) for text in returns):
-                arguments = [item.type.annotation_str for item in schema.arguments]
-                return [_with_variables(text) for text in arguments], [_with_variables(text) for text in returns]
-    return None
-
-
-def _with_variables(text: str) -> Type:
-    """A type whose variables are classes with a prefix."""
-    if re.search(r"[^\w.\[\], ]|Future|RRef|Await", text):
-        return ANY
-    return parse_type(_VARIABLE_NAME.sub(lambda match: _VARIABLE + match[0], text))
-
-
-def _bind(kind: Type, actual: Type, variables: dict[str, Type]) -> None:
-    """Find what the variables in an argument's type stand for."""
-    match kind, actual:
-        case ClassType(name=name), _ if name.startswith(_VARIABLE):
-            variables.setdefault(name, actual)
-        case OptionalType(), OptionalType():
-            _bind(kind.element, actual.element, variables)
-        case OptionalType(), _:
-            _bind(kind.element, actual, variables)
-        case ListType(), ListType():
-            _bind(kind.element, actual.element, variables)
-        case DictType(), DictType():
-            _bind(kind.key, actual.key, variables)
-            _bind(kind.value, actual.value, variables)
-        case TupleType(), TupleType():
-            for item, given in zip(kind.elements, actual.elements, strict=False):
-                _bind(item, given, variables)
-
-
-def _substituted(kind: Type, variables: Mapping[str, Type]) -> Type:
-    """A result's type with its variables replaced."""
-    match kind:
-        case ClassType(name=name) if name.startswith(_VARIABLE):
-            return variables.get(name, ANY)
-        case OptionalType():
-            element = _substituted(kind.element, variables)
-            return element if isinstance(element, OptionalType) else OptionalType(element)
-        case ListType():
-            return ListType(_substituted(kind.element, variables))
-        case DictType():
-            return DictType(_substituted(kind.key, variables), _substituted(kind.value, variables))
-        case TupleType():
-            return TupleType(tuple(_substituted(item, variables) for item in kind.elements))
-    return kind
