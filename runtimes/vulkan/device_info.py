@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from mobopt.runtimes.vulkan import vk
@@ -73,6 +74,8 @@ class DeviceInfo:
     """Size of the largest device-local heap."""
     timestamp_period_ns: float
     """Nanoseconds of one tick of a timestamp; 0 if there are none."""
+    cores: int = 0
+    """Multiprocessors or compute units that share the work; 0 if the driver doesn't say."""
 
     @property
     def is_cpu(self) -> bool:
@@ -125,6 +128,7 @@ def query_device(handle: vk.Handle, index: int) -> DeviceInfo:
         subgroup_size=found.subgroup.subgroupSize,
         memory_bytes=_device_memory(handle),
         timestamp_period_ns=core.limits.timestampPeriod if "timestamps" in features else 0.0,
+        cores=_cores(handle),
     )
 
 
@@ -167,6 +171,26 @@ def _query_properties(handle: vk.Handle) -> _Properties:
     chain = vk.struct("VkPhysicalDeviceProperties2", pNext=subgroup)
     vk.lib.vkGetPhysicalDeviceProperties2(handle, chain)
     return _Properties(_owned(chain, "properties"), subgroup, maintenance3, identity, driver)
+
+
+# By extension: its property structure, and the fields whose product is the number of cores.
+_CORE_COUNTS = {
+    "VK_NV_shader_sm_builtins": ("VkPhysicalDeviceShaderSMBuiltinsPropertiesNV", ("shaderSMCount",)),
+    "VK_ARM_shader_core_builtins": ("VkPhysicalDeviceShaderCoreBuiltinsPropertiesARM", ("shaderCoreCount",)),
+    "VK_AMD_shader_core_properties": (
+        "VkPhysicalDeviceShaderCorePropertiesAMD",
+        ("shaderEngineCount", "shaderArraysPerEngineCount", "computeUnitsPerShaderArray"),
+    ),
+}
+
+
+def _cores(handle: vk.Handle) -> int:
+    for extension in _CORE_COUNTS.keys() & extensions(handle):
+        name, fields = _CORE_COUNTS[extension]
+        properties = vk.struct(name)
+        vk.lib.vkGetPhysicalDeviceProperties2(handle, vk.struct("VkPhysicalDeviceProperties2", pNext=properties))
+        return math.prod(getattr(properties, field) for field in fields)
+    return 0
 
 
 def _owned(chain: vk.Handle, field: str) -> vk.Handle:

@@ -25,29 +25,41 @@ CASES = [
 ]
 
 
-@pytest.fixture(params=BLOCKS, ids=lambda block: f"{block.block_rows}x{block.block_columns}x{block.inner_block}")
-def block(request, monkeypatch) -> SharedKernel:
-    monkeypatch.setattr(product_kernels, "use_shared_memory", lambda device: True)
-    return request.param
+WITHOUT_TEAMS, WITH_TEAMS = BLOCKS[0], SharedKernel(32, 8, rows=8, columns=1, inner_block=8, teams=4)
 
 
 def force(monkeypatch, device, kernel):
     if not kernel.fits(device.info):
         pytest.skip(f"{kernel} exceeds the limits of {device.info.name}")
+    monkeypatch.setattr(product_kernels, "use_shared_memory", lambda device: True)
     monkeypatch.setattr(product_kernels, "choose_shared", lambda device, shape: kernel)
 
 
-@pytest.mark.parametrize("parts", [1, 3])
+def named(kernel):
+    return f"{kernel.block_rows}x{kernel.block_columns}x{kernel.inner_block}"
+
+
 @pytest.mark.parametrize("case", CASES)
-def test_convolution(device, monkeypatch, block, parts, case):
-    force(monkeypatch, device, replace(block, parts=parts))
+@pytest.mark.parametrize("kernel", BLOCKS, ids=named)
+def test_convolution(device, monkeypatch, kernel, case):
+    force(monkeypatch, device, kernel)
+    source, weight, bias = torch.randn(case[0]), torch.randn(case[1]), torch.randn(case[1][0])
+    check_product(device, "aten::conv2d", source, weight, bias, *case[2:], constants=(1, 2))
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("kernel", [WITHOUT_TEAMS, WITH_TEAMS], ids=named)
+@pytest.mark.parametrize("parts", [2, 7])
+def test_convolution_in_parts(device, monkeypatch, kernel, parts, case):
+    force(monkeypatch, device, replace(kernel, parts=parts))
     source, weight, bias = torch.randn(case[0]), torch.randn(case[1]), torch.randn(case[1][0])
     check_product(device, "aten::conv2d", source, weight, bias, *case[2:], constants=(1, 2))
 
 
 @pytest.mark.parametrize("parts", [1, 2])
-def test_epilogue(device, monkeypatch, block, parts):
-    force(monkeypatch, device, replace(block, parts=parts))
+@pytest.mark.parametrize("kernel", [WITHOUT_TEAMS, WITH_TEAMS], ids=named)
+def test_epilogue(device, monkeypatch, kernel, parts):
+    force(monkeypatch, device, replace(kernel, parts=parts))
     source, weight, bias = torch.randn(1, 40, 5, 7), torch.randn(22, 40, 3, 3), torch.randn(22)
     residual = torch.randn(1, 22, 5, 7)
     epilogue = Epilogue(clamp(0.0, 6.0), TensorRef(torch.float32, (1, 22, 5, 7)), Activation(Opcode.RELU))
@@ -59,9 +71,10 @@ def test_epilogue(device, monkeypatch, block, parts):
 
 
 @pytest.mark.parametrize("parts", [1, 2])
+@pytest.mark.parametrize("kernel", [WITHOUT_TEAMS, WITH_TEAMS, BLOCKS[-1]], ids=named)
 @pytest.mark.parametrize("sizes", [((3, 9, 70), (3, 70, 21)), ((2, 1, 301), (2, 301, 8)), ((1, 33, 6), (1, 6, 130))])
-def test_batches(device, monkeypatch, block, parts, sizes):
-    force(monkeypatch, device, replace(block, parts=parts))
+def test_batches(device, monkeypatch, kernel, parts, sizes):
+    force(monkeypatch, device, replace(kernel, parts=parts))
     check_product(device, "aten::bmm", torch.randn(sizes[0]), torch.randn(sizes[1]))
 
 
@@ -84,7 +97,7 @@ def a_gpu(device):
         device.info.limits, max_compute_shared_memory_size=49152, max_compute_work_group_invocations=1024,
         max_compute_work_group_size=(1024, 1024, 64),
     )  # fmt: skip
-    return replace(device.info, kind="discrete", limits=limits)
+    return replace(device.info, kind="discrete", cores=0, limits=limits)
 
 
 def test_choice(device):
@@ -117,4 +130,9 @@ def test_depthwise_block(device):
     gpu = a_gpu(device)
     assert depthwise_block(gpu, 112, 112, 8) == (2, 2)
     assert depthwise_block(gpu, 7, 7, 240) == (1, 1)
+
+
+def test_core_count(device):
+    gpu = a_gpu(device)
+    assert core_count(replace(gpu, cores=7)) == 7
     assert core_count(gpu) > core_count(replace(gpu, kind="integrated"))
