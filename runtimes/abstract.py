@@ -2,8 +2,8 @@
 
 Every in-place operator of a model is turned into its functional form while the model is specialised. For that, a
 :class:`Memory` stands for what torch calls a storage: it has the tensor that it holds now, and a version. A
-:class:`TracedTensor` is a tensor of the model, the whole of a memory or a view of it; a view whose memory has changed is
-computed again when it is read.
+:class:`TracedTensor` is a tensor of the model, the whole of a memory or a view of it; a view whose memory has changed
+is computed again when it is read.
 """
 
 from __future__ import annotations

@@ -275,10 +275,9 @@ def functional_form(schema: Schema, args: Sequence[Any]) -> tuple[str, list[Any]
     ]
     overloads = schemas_of(schema.name.removesuffix("_"))
     for other in sorted(overloads, key=lambda other: other.overload != schema.overload):
-        if not other.is_mutating and len(other.arguments) == len(inputs):
-            types = [argument.type for argument, _ in inputs]
-            if types == [argument.type for argument in other.arguments]:
-                return other.qualified_name, [value for _, value in inputs]
+        same = [item.type for item, _ in inputs] == [item.type for item in other.arguments]
+        if same and not other.is_mutating:
+            return other.qualified_name, [value for _, value in inputs]
     raise UnsupportedError(f"{schema.qualified_name} works in place and has no functional form that mobopt knows")
 
 
@@ -310,7 +309,7 @@ def _stand_in(meta: torch.Tensor) -> torch.Tensor:
 
 
 def _storage(meta: torch.Tensor) -> int:
-    return meta.untyped_storage()._cdata
+    return int(meta.untyped_storage()._cdata)
 
 
 def _at(source: str) -> str:

@@ -3,12 +3,12 @@
 The method is evaluated once with tensors that have sizes but no elements (torch's meta kernels say what comes out of an
 operator). Sizes, lists, strings, branches and loops are plain Python values, so nothing of them is left. What follows
 from constants alone is computed here, once. In-place operators become functional ones (see
-:mod:`mobopt.runtimes.abstract`), so every call of a Trace makes new tensors and changes none, and the caller's tensors and
-the model's weights stay as they are.
+:mod:`mobopt.runtimes.abstract`), so every call of a Trace makes new tensors and changes none, and the caller's tensors
+and the model's weights stay as they are.
 
-Where the model looks at elements of a computed tensor (a branch on it, ``item()``, ``nonzero()``), the Trace ends early: its
-result is what must be read, ``is_complete`` is False, and the caller specialises again with what was read so far. Such a
-model computes again what came before each look: slow for a loop that looks often, and always right.
+Where the model looks at elements of a computed tensor (a branch on it, ``item()``, ``nonzero()``), the Trace ends
+early: its result is what must be read, ``is_complete`` is False, and the caller specialises again with what was read so
+far. Such a model computes again what came before each look: slow for a loop that looks often, and always right.
 """
 
 from __future__ import annotations

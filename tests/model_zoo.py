@@ -10,6 +10,7 @@ import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -54,7 +55,7 @@ class UNet(nn.Module):
         widths = [width, width * 2, width * 4, width * 8]
         self.stem = _DoubleConv(3, width)
         self.pool = nn.MaxPool2d(2)
-        self.down = nn.ModuleList(_DoubleConv(a, b) for a, b in zip(widths, widths[1:], strict=False))
+        self.down = nn.ModuleList(_DoubleConv(a, b) for a, b in pairwise(widths))
         pairs = list(zip(widths[:0:-1], widths[-2::-1], strict=True))
         self.up = nn.ModuleList(self._upsampling(bilinear, deep, shallow) for deep, shallow in pairs)
         self.merge = nn.ModuleList(_DoubleConv(shallow * 2, shallow) for _, shallow in pairs)

@@ -143,31 +143,29 @@ _TYPED_LISTS: dict[str, Callable[..., Any]] = {
     for name, function in (("remove", list.remove), ("sort", _sort))
 }
 
-_DICTIONARIES: dict[str, Callable[..., Any]] = {
-    pattern.format(kind): function
-    for kind in _KEY_TYPES
-    for pattern, function in {
-        "aten::dict.{}": dict,
-        "aten::dict.Dict_{}": dict,
-        "aten::copy.Dict_{}": dict,
-        "aten::len.Dict_{}": len,
-        "aten::__getitem__.Dict_{}": lambda items, key: items[key],
-        "aten::__contains__.{}": lambda items, key: key in items,
-        "aten::_set_item.{}": _set_item,
-        "aten::Delete.Dict_{}": _delete,
-        "aten::get.{}": dict.get,
-        "aten::get.default_{}": dict.get,
-        "aten::pop.Dict_{}": dict.pop,
-        "aten::pop.Dict_default_{}": dict.pop,
-        "aten::popitem.{}": _pop_item,
-        "aten::setdefault.{}": dict.setdefault,
-        "aten::update.{}": dict.update,
-        "aten::clear.{}": dict.clear,
-        "aten::keys.{}": lambda items: list(items),
-        "aten::values.{}": lambda items: list(items.values()),
-        "aten::items.{}": lambda items: list(items.items()),
-    }.items()
+_BY_KEY_TYPE: dict[str, Callable[..., Any]] = {
+    "aten::dict.{}": dict,
+    "aten::dict.Dict_{}": dict,
+    "aten::copy.Dict_{}": dict,
+    "aten::len.Dict_{}": len,
+    "aten::__getitem__.Dict_{}": lambda items, key: items[key],
+    "aten::__contains__.{}": lambda items, key: key in items,
+    "aten::_set_item.{}": _set_item,
+    "aten::Delete.Dict_{}": _delete,
+    "aten::get.{}": dict.get,
+    "aten::get.default_{}": dict.get,
+    "aten::pop.Dict_{}": dict.pop,
+    "aten::pop.Dict_default_{}": dict.pop,
+    "aten::popitem.{}": _pop_item,
+    "aten::setdefault.{}": dict.setdefault,
+    "aten::update.{}": dict.update,
+    "aten::clear.{}": dict.clear,
+    "aten::keys.{}": lambda items: list(items),
+    "aten::values.{}": lambda items: list(items.values()),
+    "aten::items.{}": lambda items: list(items.items()),
 }
+
+_DICTIONARIES = {pattern.format(kind): function for kind in _KEY_TYPES for pattern, function in _BY_KEY_TYPE.items()}
 
 BUILTINS: dict[str, Callable[..., Any]] = {**_ANY_CONTAINER, **_TYPED_LISTS, **_DICTIONARIES}
 """Implementations by qualified operator name."""

@@ -32,7 +32,8 @@ class Interpreter(Evaluator):
 
         Args:
             method: its name, such as ``forward``.
-            args: its arguments without self: tensors, numbers, strings, None, and tuples, lists or dictionaries of them.
+            args: its arguments without self: tensors, numbers, strings, None, and tuples, lists or dictionaries of
+                them.
 
         Raises:
             InputError: wrong arguments, or the model itself raises.

@@ -15,13 +15,13 @@ from pathlib import Path
 import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-from model_zoo import ZOO, ZooModel, worst_error  # noqa: E402
+from model_zoo import ZOO, ZooModel, worst_error
 
-from mobopt.frontends.torchscript import program_from_script_module  # noqa: E402
-from mobopt.passes.manager import run_passes  # noqa: E402
-from mobopt.passes.pipelines import VULKAN  # noqa: E402
-from mobopt.runtimes.vulkan.device import Device, open_device  # noqa: E402
-from mobopt.runtimes.vulkan.program import VulkanProgram  # noqa: E402
+from mobopt.frontends.torchscript import program_from_script_module
+from mobopt.passes.manager import run_passes
+from mobopt.passes.pipelines import VULKAN
+from mobopt.runtimes.vulkan.device import Device, open_device
+from mobopt.runtimes.vulkan.program import VulkanProgram
 
 Contestant = Callable[[], object]
 
@@ -135,7 +135,9 @@ def print_row(row: Row, header: bool) -> None:
     """One line of the table, after its head if asked."""
     if header:
         names = "".join(f"{name:>11}" for name in row.times)
-        print(f"{'model':22}{names}{'/eager':>8}{'error':>9}{'disp':>6}{'cpu':>5}{'plan':>8}{'first':>9}{'peak':>9}{'/lower':>8}")
+        print(
+            f"{'model':22}{names}{'/eager':>8}{'error':>9}{'disp':>6}{'cpu':>5}{'plan':>8}{'first':>9}{'peak':>9}{'/lower':>8}"
+        )
     values = "".join(f"{value:9.2f}ms" for value in row.times.values())
     ratio = row.times["mobopt"] / row.times["eager"]
     print(

@@ -59,7 +59,7 @@ class Containers(nn.Module):
         items.reverse()
         if "x" in table:
             table["sum"] = torch.stack(items).sum(0)
-        name = "{} of {}".format(len(items), "tensors")  # noqa: UP032
+        name = "{} of {}".format(len(items), "tensors")
         return table, items[:-1], Pair(left=x, right=items[0]), name, len(table)
 
 
