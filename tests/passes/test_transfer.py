@@ -146,3 +146,26 @@ def test_first_use_inside_a_branch_moves_at_the_entry() -> None:
     after, _ = apply(Transfer(), program_of(text))
     assert after.startswith("%x.vulkan : Tensor = aten::to(%x")
     assert "-> (%x.vulkan)" in after
+
+
+def test_an_input_that_is_changed_in_place_is_told() -> None:
+    text = """
+    graph(%self : __torch__.M,
+          %x : Tensor):
+      %y : Tensor = aten::relu_(%x)
+      return (%y)
+    """
+    _, notes = apply(Transfer(), program_of(text))
+    assert notes[0] == "transfer: %x may be changed in place: its copy on the GPU is, the caller's is not"
+
+
+def test_a_value_of_unknown_type_stays_where_it_is() -> None:
+    text = """
+    graph(%self : __torch__.M,
+          %x : Any):
+      %y : bool = prim::isinstance(%x)
+      return (%y)
+    """
+    after, notes = apply(Transfer(), program_of(text))
+    assert "aten::to" not in after
+    assert notes == ["transfer: %x is not moved to vulkan: its type Any is not known"]
