@@ -11,7 +11,7 @@ from mobopt.bundle.result_types import join
 from mobopt.bundle.unpickler import PickledObject, Unpickled
 from mobopt.errors import BundleError, GraphError
 from mobopt.ir import Attribute
-from mobopt.ir.types import Type
+from mobopt.ir.types import ClassType, Type
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,6 +68,15 @@ class ModuleTree:
         except GraphError as error:
             raise BundleError(f"data.pkl: attribute {dotted!r}: {error}") from None
         self.attributes[dotted] = Attribute(kind, value)
+
+    @property
+    def root_type(self) -> ClassType:
+        """The type of the model itself."""
+        return ClassType(self.root.class_name)
+
+    def all_modules(self) -> list[Submodule]:
+        """Every module, each before what it holds is complete."""
+        return list(self._seen.values())
 
     def slot(self, module: Submodule, index: int) -> str | Submodule:
         """The attribute of a module by its number, which is its place in the pickle.

@@ -11,7 +11,7 @@ from mobopt.ir import Block, Graph, Node, Value
 from mobopt.ir.graph import type_of_constant
 from mobopt.ir.schemas import Argument, Schema, accepts
 from mobopt.ir.types import ANY, NONE, ListType, OptionalType, TupleType, Type
-from mobopt.bundle.result_types import join, result_types
+from mobopt.bundle.result_types import argument_types, join, result_types
 
 _MAX_NODES = 1 << 20
 
@@ -86,6 +86,8 @@ class GraphBuilder:
                 inputs.append(self.constant(argument.default, default_type(argument)))
             else:
                 raise BundleError(f"a call of {schema.qualified_name} lacks the argument {argument.name!r}")
+        expected = argument_types(schema, [value.type for value in inputs])
+        inputs = [self.refined(value, kind) for value, kind in zip(inputs, expected, strict=True)]
         inputs += extra
         types = result_types(schema, [value.type for value in inputs])
         return self.node(schema.name, inputs, types, schema.overload)

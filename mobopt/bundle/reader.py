@@ -8,6 +8,8 @@ from mobopt.bundle.attributes import ModuleTree
 from mobopt.bundle.bytecode import Function, parse_bytecode
 from mobopt.bundle.container import ArchiveReader, BundleFile, iterate_records
 from mobopt.bundle.lite_reader import graph_from_function, unknown_operators
+from mobopt.bundle.source_library import SourceLibrary
+from mobopt.bundle.source_reader import fill_from_source, refine_attributes
 from mobopt.bundle.tensors import StorageLoader
 from mobopt.bundle.unpickler import Unpickled, unpickle
 from mobopt.errors import BundleError, GraphError
@@ -48,15 +50,16 @@ def _read(archive: ArchiveReader, prefer: str) -> Program:
     version = archive_version(archive)
     modules = ModuleTree(load_pickle(archive, "data.pkl", "data"))
     program = Program(class_name=modules.root.class_name, attributes=modules.attributes)
+    library = SourceLibrary(archive)
     has_code = any(True for _ in iterate_records(archive, "code/"))
+    if has_code:
+        refine_attributes(modules, library)
     if "bytecode.pkl" in archive and (prefer == "bytecode" or not has_code):
         bytecode_version, functions = load_bytecode(archive)
         _fill_from_bytecode(program, modules, functions)
         program.metadata |= {"kind": "lite", "bytecode_version": bytecode_version}
     elif has_code:
-        from mobopt.bundle.source_reader import fill_from_source
-
-        fill_from_source(program, modules, archive, load_pickle(archive, "constants.pkl", "constants"))
+        fill_from_source(program, modules, library, load_pickle(archive, "constants.pkl", "constants"))
         program.metadata = {**program.metadata, "kind": "torchscript", "bytecode_version": None}
     else:
         raise archive.error("holds neither bytecode.pkl nor code/; it is not a TorchScript model")

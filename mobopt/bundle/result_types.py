@@ -45,6 +45,19 @@ def result_types(schema: Schema, inputs: Sequence[Type]) -> tuple[Type, ...]:
     return tuple(_substitute(result.type, bound) for result in generic.returns)
 
 
+def argument_types(schema: Schema, inputs: Sequence[Type]) -> Sequence[Type]:
+    """Types that an operator expects of its inputs, with type variables bound by the inputs before."""
+    generic = _generic_schema(schema.name, schema.overload)
+    if generic is None:
+        return [argument.type for argument in schema.arguments]
+    bound: dict[str, Type] = {}
+    expected: list[Type] = []
+    for argument, actual in zip(generic.arguments, inputs, strict=False):
+        _bind(argument.type, actual, bound)
+        expected.append(_substitute(argument.type, bound))
+    return expected
+
+
 @cache
 def _generic_schema(name: str, overload: str) -> Any:
     """torch's own schema, if type variables occur in it."""

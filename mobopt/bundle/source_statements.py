@@ -260,8 +260,12 @@ class FunctionTranslator(ExpressionTranslator):
         return scope
 
     def branch(self, node: ast.If) -> None:
-        """``if``; variables that both sides know afterwards become its outputs."""
-        chosen = self.writer.node("prim::If", [self.condition(node.test)], [])
+        """``if``; variables that both sides know afterwards become its outputs. A side never taken is left out."""
+        condition = self.condition(node.test)
+        if condition.is_constant:
+            self.statements(node.body if condition.constant else node.orelse)
+            return
+        chosen = self.writer.node("prim::If", [condition], [])
         scopes = [self.nested(chosen.add_block(), Scope(self.scope), nodes) for nodes in (node.body, node.orelse)]
         for name in dict.fromkeys([*scopes[0].names, *scopes[1].names]):
             self.merge(name, chosen, scopes)

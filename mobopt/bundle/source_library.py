@@ -1,0 +1,158 @@
+"""The source records of an archive: classes, functions and types by qualified name, parsed when they are asked for."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from mobopt.bundle.container import ArchiveReader
+from mobopt.errors import BundleError, GraphError
+from mobopt.ir.types import ClassType, DictType, ListType, OptionalType, TupleType, Type, parse_type
+
+_MAX_SOURCE = 1 << 26
+
+
+@dataclass(frozen=True)
+class SourceFunction:
+    """A function or method, and the record that it stands in."""
+
+    definition: ast.FunctionDef
+    record: str
+
+
+@dataclass
+class SourceClass:
+    """A class: what it is, its attributes' types and its methods."""
+
+    name: str
+    base: str
+    record: str
+    attributes: dict[str, ast.expr] = field(default_factory=dict)
+    constants: dict[str, ast.expr] = field(default_factory=dict)
+    parameters: list[str] = field(default_factory=list)
+    buffers: list[str] = field(default_factory=list)
+    methods: dict[str, SourceFunction] = field(default_factory=dict)
+
+
+class SourceLibrary:
+    """Looks names up in the ``code/`` records of an archive."""
+
+    def __init__(self, archive: ArchiveReader) -> None:
+        self._archive = archive
+        self._modules: dict[str, dict[str, ast.stmt]] = {}
+        self._classes: dict[str, SourceClass] = {}
+        self._resolving: set[str] = set()
+
+    def find(self, qualified_name: str, record: str = "", line: int = 0) -> SourceClass | SourceFunction:
+        """The class or function of this name.
+
+        Raises:
+            BundleError: the archive doesn't define it; the message names where it is used, if given.
+        """
+        if qualified_name in self._classes:
+            return self._classes[qualified_name]
+        prefix, _, name = qualified_name.rpartition(".")
+        path = f"code/{prefix.replace('.', '/')}.py"
+        found = self._module(path).get(name) if path in self._archive else None
+        if isinstance(found, ast.FunctionDef):
+            return SourceFunction(found, path)
+        if not isinstance(found, ast.ClassDef):
+            where = f"{record}:{line} names" if record else "the model needs"
+            raise BundleError(f"{where} {qualified_name}, which the file doesn't define; it is incomplete")
+        self._classes[qualified_name] = _read_class(qualified_name, found, path)
+        return self._classes[qualified_name]
+
+    def find_class(self, qualified_name: str) -> SourceClass:
+        """The class of this name.
+
+        Raises:
+            BundleError: there is none.
+        """
+        found = self.find(qualified_name)
+        if not isinstance(found, SourceClass):
+            raise BundleError(f"{found.record}: {qualified_name} is a function where a class belongs; the file is damaged")
+        return found
+
+    def type(self, annotation: ast.expr, record: str) -> Type:
+        """The type that an annotation means; named tuples get their fields.
+
+        Raises:
+            BundleError: it is not a type.
+        """
+        try:
+            return self._with_fields(parse_type(ast.unparse(annotation)))
+        except GraphError as error:
+            raise BundleError(f"{record}:{annotation.lineno}: {error}") from None
+
+    def _with_fields(self, kind: Type) -> Type:
+        if isinstance(kind, ListType):
+            return ListType(self._with_fields(kind.element))
+        if isinstance(kind, OptionalType):
+            return OptionalType(self._with_fields(kind.element))
+        if isinstance(kind, DictType):
+            return DictType(self._with_fields(kind.key), self._with_fields(kind.value))
+        if isinstance(kind, TupleType):
+            return TupleType(tuple(self._with_fields(element) for element in kind.elements), kind.name, kind.fields)
+        is_own_class = isinstance(kind, ClassType) and kind.name.startswith("__torch__.")
+        if is_own_class and isinstance(kind, ClassType) and not kind.name.startswith("__torch__.torch.classes."):
+            found = self.find(kind.name)
+            if isinstance(found, SourceClass) and found.base == "NamedTuple":
+                return self.named_tuple(found)
+        return kind
+
+    def named_tuple(self, found: SourceClass) -> TupleType:
+        """The type of a named tuple's class."""
+        if found.name in self._resolving:
+            raise BundleError(f"{found.record}: the named tuple {found.name} holds itself; the file is damaged")
+        self._resolving.add(found.name)
+        elements = tuple(self.type(annotation, found.record) for annotation in found.attributes.values())
+        self._resolving.discard(found.name)
+        return TupleType(elements, found.name, tuple(found.attributes))
+
+    def _module(self, path: str) -> Mapping[str, ast.stmt]:
+        if path not in self._modules:
+            if self._archive.find(path).size > _MAX_SOURCE:
+                raise BundleError(f"{path} has over {_MAX_SOURCE} bytes, more than any model's source")
+            try:
+                tree = ast.parse(self._archive.read(path).decode())
+            except SyntaxError as error:
+                raise BundleError(f"{path}:{error.lineno}: the source can't be parsed: {error.msg}") from None
+            except (ValueError, MemoryError) as error:
+                raise BundleError(f"{path}: the source can't be parsed: {error or 'it is nested too deeply'}") from None
+            definitions = [item for item in tree.body if isinstance(item, (ast.ClassDef, ast.FunctionDef))]
+            self._modules[path] = {item.name: item for item in definitions}
+        return self._modules[path]
+
+
+def _read_class(name: str, definition: ast.ClassDef, record: str) -> SourceClass:
+    base = definition.bases[0] if definition.bases else None
+    found = SourceClass(name, base.id if isinstance(base, ast.Name) else "object", record)
+    for item in definition.body:
+        match item:
+            case ast.FunctionDef():
+                found.methods[item.name] = SourceFunction(item, record)
+            case ast.AnnAssign(target=ast.Name(id=attribute)):
+                if item.value is not None:
+                    found.constants[attribute] = item.value
+                else:
+                    found.attributes[attribute] = item.annotation
+            case ast.Assign(targets=[ast.Name(id="__parameters__")]):
+                found.parameters = _strings(item.value, record)
+            case ast.Assign(targets=[ast.Name(id="__buffers__")]):
+                found.buffers = _strings(item.value, record)
+            case ast.Assign(targets=[ast.Subscript(value=ast.Name(id="__annotations__"), slice=ast.Constant(value=str(key)))]):
+                found.attributes[key] = item.value
+            case ast.Assign(targets=[ast.Name()]) | ast.Pass():
+                pass
+            case _:
+                raise BundleError(f"{record}:{item.lineno}: a class holds {ast.unparse(item)[:80]!r}, which mobopt does not read")
+    return found
+
+
+def _strings(value: ast.expr, record: str) -> list[str]:
+    items = value.elts if isinstance(value, ast.List) else [value]
+    names = [item.value for item in items if isinstance(item, ast.Constant) and isinstance(item.value, str)]
+    if len(names) != len(items):
+        raise BundleError(f"{record}:{value.lineno}: {ast.unparse(value)[:80]!r} is not a list of names")
+    return names
