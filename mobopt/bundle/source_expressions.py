@@ -1,4 +1,4 @@
-"""Expressions of TorchScript source: literals, attributes, operators, calls and the implicit conversions between types."""
+"""Expressions of serialised TorchScript source: each becomes values of a graph."""
 
 from __future__ import annotations
 
@@ -7,28 +7,33 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
-from mobopt.bundle.attributes import ModuleTree, Submodule
-from mobopt.bundle.builder import GraphBuilder, value_type
-from mobopt.bundle.result_types import join
-from mobopt.bundle.source_library import SourceClass, SourceFunction, SourceLibrary
-from mobopt.bundle.unpickler import Unpickled
-from mobopt.errors import BundleError, MoboptError
-from mobopt.ir import Value
-from mobopt.ir.schemas import Argument, Schema, accepts, resolve, schemas_of
+from mobopt.bundle.source_files import SourceFile, SourceLibrary, dotted_name, shown
+from mobopt.bundle.source_graph import GraphWriter, common_type, constant_type
+from mobopt.bundle.source_scope import (
+    Binding,
+    FunctionReference,
+    GradientMode,
+    ObjectReference,
+    Results,
+    Scope,
+    TupleReference,
+)
+from mobopt.errors import GraphError, InputError, UnsupportedError
+from mobopt.ir import Attribute, Program, Value
+from mobopt.ir.schemas import accepts
 from mobopt.ir.types import (
     ANY,
     BOOL,
+    COMPLEX,
     DEVICE,
     FLOAT,
     INT,
     NONE,
-    SCALAR,
     STR,
-    TENSOR,
     DictType,
     ListType,
     OptionalType,
@@ -36,632 +41,535 @@ from mobopt.ir.types import (
     Type,
 )
 
-_GRADIENT_MODES = ("no_grad", "enable_grad", "inference_mode", "set_grad_enabled")
+Result = TypeVar("Result")
 
-
-@dataclass(frozen=True)
-class Reference:
-    """A function or class by its qualified name."""
-
-    name: str
-
-
-class Ignored:
-    """A context manager that says nothing about a model that only infers."""
-
-
-@dataclass(frozen=True)
-class Several:
-    """The results of an operator that has several."""
-
-    values: tuple[Value, ...]
-
-
-Item = Value | Submodule | Reference | Ignored | Several
-
+_GRADIENT_MODES = frozenset(
+    f"__torch__.torch.autograd.grad_mode.{name}"
+    for name in ("no_grad", "enable_grad", "set_grad_enabled", "inference_mode")
+)
 _BINARY: dict[type[ast.operator], str] = {
-    ast.Add: "aten::add",
-    ast.Sub: "aten::sub",
-    ast.Mult: "aten::mul",
-    ast.Div: "aten::div",
-    ast.FloorDiv: "aten::floordiv",
-    ast.Mod: "aten::remainder",
-    ast.Pow: "aten::pow",
-    ast.MatMult: "aten::matmul",
-    ast.BitAnd: "aten::__and__",
-    ast.BitOr: "aten::__or__",
-    ast.BitXor: "aten::__xor__",
-    ast.LShift: "aten::__lshift__",
-    ast.RShift: "aten::__rshift__",
+    ast.Add: "add",
+    ast.Sub: "sub",
+    ast.Mult: "mul",
+    ast.Div: "div",
+    ast.FloorDiv: "floordiv",
+    ast.Mod: "remainder",
+    ast.Pow: "pow",
+    ast.MatMult: "matmul",
+    ast.BitAnd: "__and__",
+    ast.BitOr: "__or__",
+    ast.BitXor: "__xor__",
+    ast.LShift: "__lshift__",
+    ast.RShift: "__rshift__",
 }
 _COMPARISONS: dict[type[ast.cmpop], str] = {
-    ast.Eq: "aten::eq",
-    ast.NotEq: "aten::ne",
-    ast.Lt: "aten::lt",
-    ast.LtE: "aten::le",
-    ast.Gt: "aten::gt",
-    ast.GtE: "aten::ge",
-    ast.Is: "aten::__is__",
-    ast.IsNot: "aten::__isnot__",
+    ast.Eq: "eq",
+    ast.NotEq: "ne",
+    ast.Lt: "lt",
+    ast.LtE: "le",
+    ast.Gt: "gt",
+    ast.GtE: "ge",
+    ast.Is: "__is__",
+    ast.IsNot: "__isnot__",
 }
-_BUILTIN_FUNCTIONS = {
-    "int": "aten::Int",
-    "float": "aten::Float",
-    "bool": "aten::Bool",
-    "complex": "aten::Complex",
-    "str": "aten::str",
-    "len": "aten::len",
-    "list": "aten::list",
-    "hash": "aten::hash",
-    "ord": "aten::ord",
-    "chr": "aten::chr",
-    "bin": "aten::bin",
-    "oct": "aten::oct",
-    "hex": "aten::hex",
-    "round": "aten::round",
-    "sorted": "aten::sorted",
-    "abs": "prim::abs",
-    "min": "prim::min",
-    "max": "prim::max",
-    "print": "prim::Print",
-    "unchecked_unwrap_optional": "prim::unchecked_unwrap_optional",
-}
-_VALUE_ATTRIBUTES = {"shape": "aten::size", "ndim": "aten::dim", "T": "aten::numpy_T"}
-_IMPLICIT = {INT: "aten::IntImplicit", FLOAT: "aten::FloatImplicit", SCALAR: "aten::ScalarImplicit"}
-_NAMED_NUMBERS = {"inf": math.inf, "nan": math.nan, "infj": complex(0, math.inf), "nanj": complex(0, math.nan)}
+_CASTS = {"int": "Int", "float": "Float", "bool": "Bool", "complex": "Complex", "str": "str"}
+_FUNCTIONS = {"len": "aten::len", "sorted": "aten::sorted", "print": "prim::Print"}
+_NUMBERS = {"inf": math.inf, "nan": math.nan, "infj": complex(0, math.inf), "nanj": complex(0, math.nan)}
+_LIST_KINDS: dict[Type, int] = {INT: 0, FLOAT: 1, BOOL: 2, COMPLEX: 3}
+"""Numbers of ``prim::tolist``'s element types."""
 
 
-class Compiler(ABC):
-    """Compiles expressions into the current block.
+@dataclass
+class Model:
+    """What all functions of a model share while they are translated."""
 
-    Attributes:
-        record: the source record that is being read.
-        environment: variables by name.
-        module_value: the graph's parameter for the root module.
-    """
+    library: SourceLibrary
+    constants: Sequence[Any]
+    program: Program
+    paths: dict[int, str]
+    """Dotted path of each object by its identity: a shared module keeps the first."""
 
-    module_value: Value
 
-    def __init__(self, modules: ModuleTree, library: SourceLibrary, constants: Unpickled) -> None:
-        self.modules = modules
-        self.library = library
-        self.constants = constants
-        self.builder = GraphBuilder()
-        self.record = ""
-        self.environment: dict[str, Item] = {}
-        self._constant_values: dict[int, Value] = {}
+class ExpressionTranslator(ABC):
+    """Translates the expressions of one function."""
+
+    def __init__(self, model: Model, writer: GraphWriter, file: SourceFile, scope: Scope) -> None:
+        self.model = model
+        self.writer = writer
+        self.file = file
+        self.scope = scope
 
     @abstractmethod
-    def inline(self, function: SourceFunction, call: ast.AST, arguments: Sequence[Item], keywords: dict[str, Item]) -> Item:
-        """Compile a called function in place; returns its result."""
+    def inline(
+        self, function: FunctionReference, positional: Sequence[Binding], named: Mapping[str, Binding], node: ast.Call
+    ) -> Binding:
+        """What a call of a function of the source returns."""
 
-    def error(self, node: ast.AST, message: str) -> BundleError:
-        """An error at a place of the source."""
-        return BundleError(f"{self.record}:{getattr(node, 'lineno', '?')}: {message}")
+    def value(self, node: ast.expr, expected: Type | None = None) -> Value:
+        """An expression's value; ``expected`` is the type of a display that does not tell its own."""
+        return self.as_value(self.binding(node, expected), node)
 
-    def none(self) -> Value:
-        """The constant None."""
-        return self.builder.constant(None)
+    def as_value(self, binding: Binding, node: ast.AST) -> Value:
+        """One value for what an expression stands for."""
+        if isinstance(binding, Value):
+            return binding
+        if isinstance(binding, Results):
+            return self.writer.tuple_of(binding.values) if binding.values else self.writer.constant(None)
+        raise self.file.error(node, f"{shown(node)} is a module, class or function, which a graph has no value for")
 
-    def value(self, item: Item, node: ast.AST | None) -> Value:
-        """An item that must be a value."""
-        if isinstance(item, Several):
-            kind = TupleType(tuple(value.type for value in item.values))
-            return self.builder.node("prim::TupleConstruct", item.values, [kind])[0] if item.values else self.none()
-        if item is self.modules.root:
-            return self.module_value
-        if not isinstance(item, Value):
-            what = item.path if isinstance(item, Submodule) else getattr(item, "name", "a context manager")
-            raise self.error(node or ast.Pass(), f"{what!r} is used as a value, which mobopt does not read")
-        return item
-
-    def expression(self, node: ast.expr, expected: Type | None = None) -> Item:
-        """Compile an expression into one item, converted to the expected type if there is one."""
-        item = self.evaluate(node, expected)
-        if isinstance(item, Several):
-            item = self.value(item, node)
-        return self.converted(item, expected) if isinstance(item, Value) and expected is not None else item
-
-    def evaluate(self, node: ast.expr, expected: Type | None = None) -> Item:
-        """Compile an expression; an operator with several results gives them apart."""
+    def binding(self, node: ast.expr, expected: Type | None = None) -> Binding:
+        """What an expression stands for."""
         match node:
-            case ast.Constant(value=value):
-                return self.literal(value, node)
+            case ast.Constant():
+                return self.literal(node)
             case ast.Name():
                 return self.name(node)
             case ast.Attribute():
                 return self.attribute(node)
             case ast.Call():
                 return self.call(node, expected)
-            case ast.List(elts=elements):
-                return self.list_display(elements, expected)
-            case ast.Tuple(elts=elements):
-                return self.tuple_display(elements, expected)
-            case ast.Dict():
-                return self.dict_display(node, expected)
             case ast.Subscript():
                 return self.subscript(node)
-            case ast.UnaryOp():
-                return self.unary(node)
-            case ast.BinOp(op=op, left=left, right=right):
-                return self.binary(op, self.expression(left), self.expression(right), node)
-            case ast.Compare(left=left, ops=[op], comparators=[right]):
-                return self.compare(op, left, right, node)
-            case ast.BoolOp(op=op, values=values):
-                return self.boolean(isinstance(op, ast.And), values)
-            case ast.IfExp(test=test, body=body, orelse=orelse):
-                return self.choice(test, lambda: self.expression(body), lambda: self.expression(orelse))
-            case _:
-                raise self.error(node, f"{type(node).__name__} expressions are not read: {ast.unparse(node)[:80]!r}")
+            case ast.Tuple():
+                return self.tuple(node, expected)
+            case ast.List():
+                return self.list(node, expected)
+            case ast.Dict():
+                return self.dictionary(node, expected)
+            case ast.BinOp() | ast.UnaryOp() | ast.BoolOp() | ast.Compare() | ast.IfExp():
+                return self.operation(node)
+        raise self.file.error(node, f"{shown(node)} is a construct that serialised TorchScript does not have")
 
-    # Literals and names.
+    # Names and attributes.
 
-    def literal(self, value: Any, node: ast.AST) -> Value:
-        """A literal."""
-        if isinstance(value, str):
-            return self.builder.constant(_decoded(value))
-        if value is None or isinstance(value, (bool, int, float, complex)):
-            if type(value) is int and not -(1 << 63) <= value < 1 << 63:
-                raise self.error(node, f"{value} is not a 64-bit integer")
-            return self.builder.constant(value)
-        raise self.error(node, f"{value!r} is not a literal of TorchScript")
+    def literal(self, node: ast.Constant) -> Value:
+        """A number, string, bool or None."""
+        if node.value is not None and not isinstance(node.value, (bool, int, float, complex, str)):
+            raise self.file.error(node, f"{shown(node)} is a literal that TorchScript does not have")
+        return self.writer.constant(node.value)
 
-    def name(self, node: ast.Name) -> Item:
-        """A variable."""
-        if node.id in self.environment:
-            return self.environment[node.id]
-        if node.id in _NAMED_NUMBERS:
-            return self.builder.constant(_NAMED_NUMBERS[node.id])
-        raise self.error(node, f"the variable {node.id!r} is not defined here")
+    def name(self, node: ast.Name) -> Binding:
+        """A variable, or one of the names that mean a number."""
+        found = self.scope.get(node.id)
+        if found is not None:
+            return found
+        if node.id in _NUMBERS:
+            return self.writer.constant(_NUMBERS[node.id])
+        raise self.file.error(node, f"the variable {node.id!r} is not defined on every path to here")
 
-    def dotted(self, node: ast.expr) -> str:
-        """``a.b.c`` if the expression is that and ``a`` is not a variable, else an empty string."""
-        parts: list[str] = []
-        while isinstance(node, ast.Attribute):
-            parts.append(node.attr)
-            node = node.value
-        if not isinstance(node, ast.Name) or node.id in self.environment:
-            return ""
-        return ".".join([node.id, *reversed(parts)])
+    def attribute(self, node: ast.Attribute) -> Binding:
+        """``CONSTANTS.c0``, a definition of the source, or an attribute of an object or named tuple."""
+        name = self.global_name(node)
+        if name is not None:
+            return self.definition(name, node)
+        return self.attribute_of(self.binding(node.value), node.attr, node)
 
-    def attribute(self, node: ast.Attribute) -> Item:
-        """``a.b``"""
-        dotted = self.dotted(node)
-        if dotted.startswith("CONSTANTS.c"):
-            return self.table_constant(dotted.removeprefix("CONSTANTS.c"), node)
-        if dotted.startswith("__torch__."):
-            return self.class_member(dotted, node)
-        return self.member(self.expression(node.value), node.attr, node)
+    def global_name(self, node: ast.expr) -> str | None:
+        """The dotted name of something that is no variable."""
+        name = dotted_name(node)
+        root = name.partition(".")[0] if name else ""
+        return name if root in ("torch", "ops", "CONSTANTS", "__torch__") and self.scope.get(root) is None else None
 
-    def table_constant(self, number: str, node: ast.AST) -> Value:
-        """``CONSTANTS.cN``"""
-        table = self.constants.value
-        index = int(number) if number.isdigit() else -1
-        if not 0 <= index < len(table):
-            raise self.error(node, f"CONSTANTS.c{number} does not exist; constants.pkl holds {len(table)} constants")
-        if index not in self._constant_values:
-            kind = value_type(table[index], self.constants.types)
-            self._constant_values[index] = self.builder.constant(table[index], kind)
-        return self._constant_values[index]
+    def definition(self, name: str, node: ast.AST) -> Binding:
+        """What a global name stands for."""
+        if name.startswith("CONSTANTS.c") and name[11:].isdecimal():
+            index = int(name[11:])
+            if index >= len(self.model.constants):
+                raise self.file.error(node, f"{name}: constants.pkl has {len(self.model.constants)} entries only")
+            return self.guarded(node, lambda: self.writer.pooled(name, self.model.constants[index]))
+        if name in _GRADIENT_MODES:
+            return GradientMode()
+        found = self.model.library.find(name) if name.startswith("__torch__.") else None
+        if found is None:
+            raise self.file.error(node, f"{name} is not defined in the file")
+        file, definition = found
+        if isinstance(definition, ast.FunctionDef):
+            return FunctionReference(file, definition)
+        kind = self.model.library.class_of(name)
+        if kind.base != "NamedTuple":
+            raise self.file.error(node, f"{name} is a class; mobopt reads no code that makes objects of classes")
+        assert isinstance(node, ast.expr)
+        return TupleReference(self.type(node))
 
-    def class_member(self, dotted: str, node: ast.AST) -> Item:
-        """A function or class by name, or a member of an enumeration."""
-        owner, _, name = dotted.rpartition(".")
-        if owner.rpartition(".")[2] in _GRADIENT_MODES or name in _GRADIENT_MODES:
-            return Reference(dotted)
+    def attribute_of(self, owner: Binding, name: str, node: ast.AST) -> Binding:
+        """An attribute of an object, or a field of a named tuple."""
+        if isinstance(owner, ObjectReference):
+            return self.object_attribute(owner, name, node)
+        if isinstance(owner, Value) and isinstance(owner.type, TupleType) and name in owner.type.fields:
+            return self.tuple_item(owner, owner.type.fields.index(name), node)
+        raise self.file.error(node, f"{shown(node)}: there is no attribute {name!r}")
+
+    def object_attribute(self, owner: ObjectReference, name: str, node: ast.AST) -> Binding:
+        """Read an attribute, or name a submodule, a method or a constant of the class."""
+        declared = owner.definition.annotations.get(name)
+        if declared is None and name in owner.definition.constants:
+            return self.literal_constant(owner.definition.constants[name], owner.definition.file)
+        if declared is None or name not in owner.state.attributes:
+            raise self.file.error(node, f"{shown(node)}: data.pkl has no attribute {joined(owner.path, name)!r}")
+        state = owner.state.attributes[name]
+        if is_object(state):
+            return reference(self.model, state, joined(owner.path, name))
+        attribute = declare_attribute(self.model, owner, name)
+        receiver = self.writer.graph.inputs[0]
+        path = joined(owner.path, name)
+        return self.writer.node("prim::GetAttr", [receiver], [attribute.type], attributes={"name": path}).output
+
+    def literal_constant(self, node: ast.expr, file: SourceFile) -> Value:
+        """The value of a ``Final`` attribute."""
         try:
-            self.library.find(dotted)
-            return Reference(dotted)
-        except BundleError:
-            found = self.library.find(owner, self.record, getattr(node, "lineno", 0))
-        raise self.error(node, f"{dotted} is a member of {getattr(found, 'name', owner)}; enumerations are not read")
+            return self.writer.constant(ast.literal_eval(node))
+        except (ValueError, TypeError, SyntaxError, GraphError):
+            raise file.error(node, f"{shown(node)} is not a constant") from None
 
-    def member(self, owner: Item, name: str, node: ast.AST) -> Item:
-        """An attribute of a module, a field of a named tuple, or a property of a tensor."""
-        if isinstance(owner, Submodule):
-            return self.module_member(owner, name, node)
-        value = self.value(owner, node)
-        if isinstance(value.type, TupleType) and name in value.type.fields:
-            return self.tuple_element(value, value.type.fields.index(name), node)
-        op = _VALUE_ATTRIBUTES.get(name, f"prim::{name}")
-        return self.call_operator(op, [value], {}, node)
-
-    def module_member(self, module: Submodule, name: str, node: ast.AST) -> Item:
-        """An attribute of a module: a module, a value, or a constant of its class."""
-        member = module.members.get(name)
-        if isinstance(member, Submodule):
-            return member
-        if member is None:
-            constant = self.library.find_class(module.class_name).constants.get(name)
-            if constant is None:
-                raise self.error(node, f"{module.path or 'the model'} has no attribute {name!r}")
-            return self.expression(constant)
-        kind = self.modules.attributes[member].type
-        return self.builder.node("prim::GetAttr", [self.module_value], [kind], attributes={"name": member}, name=name)[0]
-
-    # Containers.
-
-    def list_display(self, elements: Sequence[ast.expr], expected: Type | None) -> Value:
-        """``[a, b]``"""
-        wanted = _without_none(expected)
-        element = wanted.element if isinstance(wanted, ListType) else None
-        values = [self.value(self.expression(item, element), item) for item in elements]
-        return self.builder.node("prim::ListConstruct", values, [ListType(element or _common(values))])[0]
-
-    def tuple_display(self, elements: Sequence[ast.expr], expected: Type | None) -> Value:
-        """``(a, b)``"""
-        wanted = _without_none(expected)
-        kinds = wanted.elements if isinstance(wanted, TupleType) and len(wanted.elements) == len(elements) else ()
-        pairs = zip(elements, kinds or [None] * len(elements), strict=True)
-        values = [self.value(self.expression(item, kind), item) for item, kind in pairs]
-        return self.builder.node("prim::TupleConstruct", values, [TupleType(tuple(value.type for value in values))])[0]
-
-    def dict_display(self, node: ast.Dict, expected: Type | None) -> Value:
-        """``{a: b}``"""
-        wanted = _without_none(expected)
-        kinds = (wanted.key, wanted.value) if isinstance(wanted, DictType) else (None, None)
-        keys = [self.value(self.expression(key, kinds[0]), node) for key in node.keys if key is not None]
-        values = [self.value(self.expression(item, kinds[1]), node) for item in node.values]
-        if len(keys) != len(values):
-            raise self.error(node, "a dictionary display unpacks another, which is not read")
-        kind = wanted if isinstance(wanted, DictType) else DictType(_common(keys) if keys else STR, _common(values) if values else TENSOR)
-        pairs = [value for pair in zip(keys, values, strict=True) for value in pair]
-        return self.builder.node("prim::DictConstruct", pairs, [kind])[0]
-
-    def subscript(self, node: ast.Subscript) -> Item:
-        """``a[b]``"""
-        value = self.value(self.expression(node.value), node)
-        if isinstance(node.slice, ast.Slice):
-            return self.slice(value, node.slice, node)
-        index = self.value(self.expression(node.slice), node)
-        if isinstance(value.type, TupleType):
-            if not (index.is_constant and type(index.constant) is int):
-                raise self.error(node, "a tuple's element is chosen by a number that is not known")
-            return self.tuple_element(value, index.constant, node)
-        if value.type == TENSOR:
-            if not accepts(INT, index.type):
-                raise self.error(node, f"a tensor is indexed with a {index.type}; only whole numbers and slices are read")
-            return self.call_operator("aten::select", [value, self.builder.constant(0), index], {}, node)
-        return self.call_operator("aten::__getitem__", [value, index], {}, node)
-
-    def tuple_element(self, value: Value, index: int, node: ast.AST) -> Value:
-        """An element of a tuple."""
-        kind = value.type
-        if not isinstance(kind, TupleType) or not -len(kind.elements) <= index < len(kind.elements):
-            raise self.error(node, f"{kind} has no element {index}")
-        inputs = [value, self.builder.constant(index)]
-        return self.builder.node("prim::TupleIndex", inputs, [kind.elements[index]])[0]
-
-    def slice(self, value: Value, node: ast.Slice, where: ast.AST) -> Item:
-        """``a[b:c:d]``"""
-        parts = [None if part is None else self.value(self.expression(part), part) for part in (node.lower, node.upper, node.step)]
-        if isinstance(value.type, TupleType):
-            bounds = [part.constant if part is not None and part.is_constant else part for part in parts]
-            if bounds[2] not in (None, 1) or not all(bound is None or type(bound) is int for bound in bounds):
-                raise self.error(where, "a tuple is sliced with bounds that are not known")
-            begin, end, _ = slice(bounds[0], bounds[1]).indices(len(value.type.elements))
-            kind = TupleType(value.type.elements[begin:end])
-            return self.builder.node("prim::TupleSlice", [value], [kind], attributes={"beg": begin, "end": end})[0]
-        given = [part or self.builder.constant(default) for part, default in zip(parts, (None, None, 1), strict=True)]
-        leading = [self.builder.constant(0)] if value.type == TENSOR else []
-        return self.call_operator("aten::slice", [value, *leading, *given], {}, where)
-
-    def unpacked(self, item: Item, count: int, node: ast.AST) -> Sequence[Item]:
-        """The parts of a tuple, a list, or an operator's results."""
-        if isinstance(item, Several) and len(item.values) == count:
-            return item.values
-        value = self.value(item, node)
-        kind = value.type
-        if isinstance(kind, TupleType) and len(kind.elements) == count:
-            return self.builder.node("prim::TupleUnpack", [value], kind.elements)
-        if isinstance(kind, ListType):
-            return self.builder.node("prim::ListUnpack", [value], [kind.element] * count)
-        raise self.error(node, f"a {kind} is unpacked into {count} variables")
-
-    # Sugar.
-
-    def unary(self, node: ast.UnaryOp) -> Item:
-        """``-a``, ``not a``"""
-        value = self.value(self.expression(node.operand), node)
-        if isinstance(node.op, ast.USub) and value.is_constant and isinstance(value.constant, (int, float, complex)):
-            return self.builder.constant(-value.constant)
-        names: dict[type[ast.unaryop], str] = {ast.USub: "aten::neg", ast.Not: "aten::__not__", ast.Invert: "aten::bitwise_not"}
-        if type(node.op) not in names:
-            raise self.error(node, f"{ast.unparse(node)[:80]!r} is not read")
-        return self.call_operator(names[type(node.op)], [value], {}, node)
-
-    def binary(self, op: ast.operator, left: Item, right: Item, node: ast.AST) -> Item:
-        """``a + b``"""
-        return self.call_operator(_BINARY[type(op)], [left, right], {}, node)
-
-    def compare(self, op: ast.cmpop, left: ast.expr, right: ast.expr, node: ast.AST) -> Item:
-        """``a < b``"""
-        items = [self.expression(left), self.expression(right)]
-        if isinstance(op, (ast.In, ast.NotIn)):
-            found = self.call_operator("aten::__contains__", items[::-1], {}, node)
-            return found if isinstance(op, ast.In) else self.call_operator("aten::__not__", [found], {}, node)
-        return self.call_operator(_COMPARISONS[type(op)], items, {}, node)
-
-    def boolean(self, is_and: bool, values: Sequence[ast.expr]) -> Item:
-        """``a and b``, ``a or b``: the rest is evaluated only if it matters."""
-        if len(values) == 1:
-            return self.expression(values[0])
-
-        def rest() -> Item:
-            return self.boolean(is_and, values[1:])
-
-        def known() -> Item:
-            return self.builder.constant(not is_and)
-
-        return self.choice(values[0], rest if is_and else known, known if is_and else rest)
-
-    def choice(self, test: ast.expr, then: Callable[[], Item], otherwise: Callable[[], Item]) -> Value:
-        """An expression that a condition chooses."""
-        condition = self.converted(self.value(self.expression(test), test), BOOL)
-        node = self.builder.if_else(condition)
-        results: list[Value] = []
-        for block, build in zip(node.blocks, (then, otherwise), strict=True):
-            with self.builder.inside(block):
-                results.append(self.value(build(), test))
-        return self.builder.finish_if(node, results[:1], results[1:])[0]
+    def type(self, node: ast.expr) -> Type:
+        """An annotation's type."""
+        return self.model.library.type_of(node, self.file)
 
     # Calls.
 
-    def call(self, node: ast.Call, expected: Type | None) -> Item:
-        """A call."""
-        if isinstance(node.func, ast.Name) and node.func.id not in self.environment:
-            return self.builtin(node.func.id, node, expected)
-        dotted = self.dotted(node.func)
-        if dotted == "torch.device" and len(node.args) == 1 and isinstance(node.args[0], ast.Constant):
-            return self.device(node.args[0].value, node)
-        if dotted.startswith("torch."):
-            return self.call_with(f"aten::{dotted.removeprefix('torch.')}", node)
-        if dotted.startswith("ops."):
-            namespace, _, name = dotted.removeprefix("ops.").partition(".")
-            return self.call_with(f"{namespace}::{name}", node)
-        if dotted.startswith("__torch__."):
-            return self.call_reference(dotted, node)
-        return self.call_value(node, expected)
+    def call(self, node: ast.Call, expected: Type | None) -> Binding:
+        """A call of an operator, a function, a method, or one of the language's own forms."""
+        name = self.global_name(node.func)
+        if name is not None and name.partition(".")[0] in ("torch", "ops"):
+            return self.operator_call(name, node)
+        if isinstance(node.func, ast.Name) and self.scope.get(node.func.id) is None:
+            return self.language_call(node.func.id, node)
+        if isinstance(node.func, ast.Attribute) and name is None:
+            return self.method_call(node.func, node, expected)
+        if name is not None and name.removesuffix(".__new__") in _GRADIENT_MODES:
+            return GradientMode()
+        if name is not None and name.endswith(".__new__"):
+            raise self.file.error(node, f"{shown(node)} makes an object of a class, which mobopt does not read")
+        return self.apply(self.binding(node.func), node)
 
-    def call_value(self, node: ast.Call, expected: Type | None) -> Item:
-        """A call of a method, or of a function that a variable names."""
-        if not isinstance(node.func, ast.Attribute):
-            function = self.expression(node.func)
-            if isinstance(function, Reference):
-                return self.call_reference(function.name, node)
-            raise self.error(node, f"{ast.unparse(node.func)[:80]!r} is called, which is not a function")
-        owner = self.expression(node.func.value)
-        if isinstance(owner, Ignored):
-            return self.none()
-        if isinstance(owner, Submodule):
-            method = self.library.find_class(owner.class_name).methods.get(node.func.attr)
+    def apply(self, callee: Binding, node: ast.Call) -> Binding:
+        """Call a function or make a named tuple."""
+        positional = [self.binding(item) for item in node.args]
+        named = {keyword.arg: self.binding(keyword.value) for keyword in node.keywords if keyword.arg}
+        if isinstance(callee, FunctionReference):
+            return self.inline(callee, positional, named, node)
+        if isinstance(callee, TupleReference) and isinstance(callee.type, TupleType) and not named:
+            return self.named_tuple(callee.type, [self.as_value(item, node) for item in positional], node)
+        raise self.file.error(node, f"{shown(node)}: {shown(node.func)} can't be called")
+
+    def named_tuple(self, kind: TupleType, items: Sequence[Value], node: ast.AST) -> Value:
+        """A named tuple of these items."""
+        if len(items) != len(kind.elements):
+            raise self.file.error(node, f"{kind.name} has {len(kind.elements)} fields, not {len(items)}")
+        values = [self.converted(item, field, node) for item, field in zip(items, kind.elements, strict=True)]
+        return self.writer.node("prim::TupleConstruct", values, [kind]).output
+
+    def operator_call(self, name: str, node: ast.Call) -> Binding:
+        """``torch.name(...)`` or ``ops.namespace.name(...)``."""
+        parts = name.split(".")
+        if parts[0] == "torch":
+            parts = ["ops", "aten", *parts[1:]]
+        if len(parts) != 3:
+            raise self.file.error(node, f"{name} is not an operator")
+        positional = [self.value(item) for item in node.args]
+        named = {keyword.arg: self.value(keyword.value) for keyword in node.keywords if keyword.arg}
+        if parts[1:] == ["aten", "device"] and all(value.is_constant for value in positional) and not named:
+            return self.device([value.constant for value in positional], node)
+        return self.operator(f"{parts[1]}::{parts[2]}", positional, named, node)
+
+    def operator(self, name: str, positional: Sequence[Value], named: Mapping[str, Value], node: ast.AST) -> Binding:
+        """Results of an operator."""
+        results = self.guarded(node, lambda: self.writer.operator(name, positional, named))
+        return results[0] if len(results) == 1 else Results(results)
+
+    def device(self, arguments: Sequence[Any], node: ast.AST) -> Value:
+        """``torch.device("vulkan")``."""
+        try:
+            return self.writer.constant(torch.device(*arguments))
+        except (RuntimeError, TypeError) as error:
+            reason = str(error).split("\n", 1)[0]
+            raise self.file.error(node, f"{shown(node)} is not a device ({reason})") from None
+
+    def method_call(self, callee: ast.Attribute, node: ast.Call, expected: Type | None) -> Binding:
+        """``(module).forward(x, )``, or an operator written as a method."""
+        owner = self.binding(callee.value)
+        if isinstance(owner, ObjectReference):
+            method = owner.definition.methods.get(callee.attr)
             if method is None:
-                raise self.error(node, f"{owner.class_name} has no method {node.func.attr!r}")
-            return self.inline(method, node, [owner, *self.arguments(node)], self.keywords(node))
-        if node.func.attr == "tolist":
-            return self.to_list(self.value(owner, node), expected, node)
-        return self.call_operator(f"aten::{node.func.attr}", [owner, *self.arguments(node)], self.keywords(node), node)
+                raise self.file.error(node, f"{owner.definition.name} has no method {callee.attr!r}")
+            return self.apply(FunctionReference(owner.definition.file, method, owner), node)
+        if isinstance(owner, GradientMode):
+            return self.writer.constant(None)
+        if callee.attr == "tolist" and expected is not None:
+            return self.tolist(self.as_value(owner, node), expected)
+        positional = [self.as_value(owner, callee), *(self.value(item) for item in node.args)]
+        named = {keyword.arg: self.value(keyword.value) for keyword in node.keywords if keyword.arg}
+        return self.operator(f"aten::{callee.attr}", positional, named, node)
 
-    def call_reference(self, name: str, node: ast.Call) -> Item:
-        """A call of a function, or of a named tuple's class."""
-        owner, _, last = name.rpartition(".")
-        if last == "__new__" and owner.rpartition(".")[2] in _GRADIENT_MODES:
-            return Ignored()
-        if last == "__new__":
-            raise self.error(node, f"an object of class {owner} is made; mobopt reads modules and named tuples only")
-        found = self.library.find(name, self.record, node.lineno)
-        if isinstance(found, SourceFunction):
-            return self.inline(found, node, self.arguments(node), self.keywords(node))
-        return self.construct(found, node)
-
-    def construct(self, found: SourceClass, node: ast.Call) -> Value:
-        """A named tuple."""
-        if found.base != "NamedTuple":
-            raise self.error(node, f"an object of class {found.name} is made; mobopt reads modules and named tuples only")
-        kind = self.library.named_tuple(found)
-        if len(node.args) != len(kind.elements) or node.keywords:
-            raise self.error(node, f"{found.name} is made of {len(node.args)} values; it has {len(kind.elements)} fields")
-        values = [self.value(self.expression(item, part), item) for item, part in zip(node.args, kind.elements, strict=True)]
-        return self.builder.node("prim::TupleConstruct", values, [kind])[0]
-
-    def arguments(self, node: ast.Call) -> list[Item]:
-        """Positional arguments of a call."""
-        return [self.expression(argument) for argument in node.args]
-
-    def keywords(self, node: ast.Call) -> dict[str, Item]:
-        """Keyword arguments of a call."""
-        return {keyword.arg: self.expression(keyword.value) for keyword in node.keywords if keyword.arg is not None}
-
-    def builtin(self, name: str, node: ast.Call, expected: Type | None) -> Item:
-        """A function of the language."""
-        match name, node.args:
-            case "annotate", [kind, value]:
-                return self.annotated(self.library.type(kind, self.record), value)
-            case "uninitialized", [kind]:
-                return self.builder.node("prim::Uninitialized", [], [self.library.type(kind, self.record)])[0]
-            case "unchecked_cast", [kind, value]:
-                item = self.value(self.expression(value), node)
-                return self.builder.cast(item, self.library.type(kind, self.record))
-            case "isinstance", [value, kinds]:
-                return self.is_instance(self.expression(value), kinds, node)
-            case "getattr", [owner, ast.Constant(value=str(attribute))]:
-                return self.member(self.expression(owner), attribute, node)
-            case _ if name in _BUILTIN_FUNCTIONS:
-                return self.call_with(_BUILTIN_FUNCTIONS[name], node)
-            case _:
-                raise self.error(node, f"{name}() is not read")
-
-    def annotated(self, kind: Type, node: ast.expr) -> Item:
-        """``annotate(T, value)``"""
-        value = self.expression(node, kind)
-        if isinstance(value, Value) and value.type == TENSOR and kind in _IMPLICIT:
-            return self.call_operator(_IMPLICIT[kind], [value], {}, node)
-        return value
-
-    def is_instance(self, item: Item, kinds: ast.expr, node: ast.AST) -> Value:
-        """``isinstance(a, T)``"""
-        names = kinds.elts if isinstance(kinds, (ast.Tuple, ast.List)) else [kinds]
-        types = tuple(self.library.type(name, self.record) for name in names)
-        return self.builder.node("prim::isinstance", [self.value(item, node)], [BOOL], attributes={"types": types})[0]
-
-    def device(self, name: Any, node: ast.AST) -> Value:
-        """``torch.device("cpu")``"""
-        try:
-            return self.builder.constant(torch.device(name))
-        except (RuntimeError, TypeError):
-            raise self.error(node, f"{name!r} is not a device") from None
-
-    def to_list(self, value: Value, expected: Type | None, node: ast.AST) -> Value:
-        """``annotate(List[int], x.tolist())``"""
-        depth, element = 0, expected
+    def tolist(self, tensor: Value, expected: Type) -> Value:
+        """``annotate(List[int], x.tolist())``."""
+        element, depth = expected, 0
         while isinstance(element, ListType):
-            depth, element = depth + 1, element.element
-        codes = {INT: 0, FLOAT: 1, BOOL: 2}
-        if expected is None or element not in codes:
-            raise self.error(node, "tolist() is called without an annotation of the list's type")
-        inputs = [value, self.builder.constant(depth), self.builder.constant(codes[element])]
-        return self.builder.node("prim::tolist", inputs, [expected])[0]
+            element, depth = element.element, depth + 1
+        kind = self.writer.constant(_LIST_KINDS.get(element, 0))
+        return self.writer.node("prim::tolist", [tensor, self.writer.constant(depth), kind], [expected]).output
 
-    def raise_message(self, values: Sequence[Value]) -> None:
-        """prim::RaiseException with a message and the exception's class."""
-        self.builder.node("prim::RaiseException", values, [])
+    def language_call(self, name: str, node: ast.Call) -> Binding:
+        """A call of one of the names that TorchScript itself defines."""
+        match name, node.args:
+            case ("annotate", [kind, item]):
+                expected = self.type(kind)
+                return self.converted(self.value(item, expected), expected, node)
+            case ("unchecked_cast", [kind, item]):
+                return self.writer.node("prim::unchecked_cast", [self.value(item)], [self.type(kind)]).output
+            case ("uninitialized", [kind]):
+                return self.writer.node("prim::Uninitialized", [], [self.type(kind)]).output
+            case ("isinstance", [item, kind]):
+                return self.is_instance(self.value(item), kind)
+            case ("getattr", [owner, ast.Constant(value=str(attribute))]):
+                return self.attribute_of(self.binding(owner), attribute, node)
+            case ("fork" | "awaitable", _):
+                raise self.file.error(
+                    node, f"{shown(node)}: mobile GPU runtimes run one thing after another; call it, don't fork it"
+                )
+        operator = f"aten::{_CASTS[name]}" if name in _CASTS else _FUNCTIONS.get(name)
+        if operator is None:
+            raise self.file.error(node, f"{shown(node)}: TorchScript has no function {name!r} of this form")
+        if operator == "prim::Print":
+            self.writer.node(operator, [self.value(item) for item in node.args], [])
+            return Results(())
+        return self.operator(operator, [self.value(item) for item in node.args], {}, node)
 
-    def call_with(self, name: str, node: ast.Call) -> Item:
-        """A call of an operator; lists of constants that it only reads are constants themselves."""
-        if name == "prim::RaiseException":
-            values = [self.value(item, node) for item in self.arguments(node)]
-            self.raise_message([*values, self.none()][:2])
-            return Several(())
-        positional = [self.display_or_expression(argument) for argument in node.args]
-        keywords = {item.arg: self.display_or_expression(item.value) for item in node.keywords if item.arg is not None}
-        return self.call_operator(name, positional, keywords, node)
+    def is_instance(self, value: Value, node: ast.expr) -> Value:
+        """``isinstance(x, T)``; known beforehand unless x is optional or anything."""
+        kinds = node.elts if isinstance(node, ast.Tuple) else [node]
+        possible = [value.type.element, NONE] if isinstance(value.type, OptionalType) else [value.type]
+        matching: list[Type] = []
+        for kind in kinds:
+            if isinstance(kind, ast.Name) and kind.id in ("list", "tuple"):
+                wanted = ListType if kind.id == "list" else TupleType
+                matching += [item for item in possible if isinstance(item, wanted)]
+            else:
+                matching.append(self.type(kind))
+        if ANY not in possible:
+            hits = [any(accepts(kind, item) for kind in matching) for item in possible]
+            if len(set(hits)) == 1:
+                return self.writer.constant(hits[0])
+        return self.writer.node("prim::isinstance", [value], [BOOL], attributes={"types": tuple(matching)}).output
 
-    def display_or_expression(self, node: ast.expr) -> Item | _Display:
-        """An argument; a list display waits until it is known what the operator does with it."""
-        if not isinstance(node, ast.List):
-            return self.expression(node)
-        values = tuple(self.value(self.expression(item), item) for item in node.elts)
-        return _Display(values, ListType(_common(values)))
+    # Containers.
 
-    def call_operator(
-        self, name: str, positional: Sequence[Item | _Display], keywords: Mapping[str, Item | _Display], node: ast.AST
-    ) -> Item:
-        """A call of an operator: choose the overload, convert the arguments, append the node."""
-        given = [item if isinstance(item, _Display) else self.value(item, node) for item in positional]
-        named = {key: item if isinstance(item, _Display) else self.value(item, node) for key, item in keywords.items()}
-        schema = self.choose(name, given, named, node)
-        count = len(schema.arguments)
-        inputs: dict[int, Value] = {}
-        for index, argument in enumerate(schema.arguments):
-            item = given[index] if index < len(given) else named.get(argument.name)
-            if item is not None:
-                inputs[index] = self.as_argument(item, argument)
-        extra = [self.materialised(item, None) for item in given[count:]]
-        results = self.builder.operator(schema, inputs, extra)
-        return results[0] if len(results) == 1 else Several(tuple(results))
+    def tuple(self, node: ast.Tuple, expected: Type | None) -> Binding:
+        """A tuple display."""
+        hints: Sequence[Type | None] = [None] * len(node.elts)
+        if isinstance(expected, TupleType) and len(expected.elements) == len(node.elts):
+            hints = expected.elements
+        items = [self.value(item, hint) for item, hint in zip(node.elts, hints, strict=True)]
+        return self.writer.tuple_of(items)
 
-    def choose(self, name: str, given: Sequence[Value | _Display], named: Mapping[str, Value | _Display], node: ast.AST) -> Schema:
-        """The overload that a call means."""
-        types = [item.type for item in given]
-        keyword_types = {key: item.type for key, item in named.items()}
-        if not schemas_of(name):
-            raise self.error(node, f"unknown operator {name}: neither the installed torch nor mobopt knows it")
+    def list(self, node: ast.List, expected: Type | None) -> Value:
+        """A list display; its element type is the expected one, or common to the items."""
+        wanted = expected.element if isinstance(expected, OptionalType) else expected
+        hint = wanted.element if isinstance(wanted, ListType) else None
+        items = [self.value(item, hint) for item in node.elts]
+        element = hint or self.common([item.type for item in items], node)
+        result = self.writer.list_of(items, element)
+        if result is None:
+            raise self.file.error(node, f"{shown(node)} has items that are not {element}")
+        return result
+
+    def dictionary(self, node: ast.Dict, expected: Type | None) -> Value:
+        """A dictionary display."""
+        kind = expected.element if isinstance(expected, OptionalType) else expected
+        hint = kind if isinstance(kind, DictType) else None
+        keys = [self.value(key) for key in node.keys if key is not None]
+        values = [self.value(item, hint.value if hint else None) for item in node.values]
+        if len(keys) != len(values):
+            raise self.file.error(node, f"{shown(node)} is not a dictionary of TorchScript")
+        if hint is None:
+            hint = DictType(
+                self.common([key.type for key in keys], node), self.common([item.type for item in values], node)
+            )
+        pairs = [item for pair in zip(keys, values, strict=True) for item in pair]
+        return self.writer.node("prim::DictConstruct", pairs, [hint]).output
+
+    def common(self, kinds: Sequence[Type], node: ast.AST) -> Type:
+        """The type of a container's items."""
+        result: Type | None = kinds[0] if kinds else None
+        for kind in kinds[1:]:
+            result = None if result is None else common_type(result, kind)
+        if result is None:
+            raise self.file.error(node, f"the items of {shown(node)} have no common type; it needs annotate(...)")
+        return result
+
+    def subscript(self, node: ast.Subscript) -> Binding:
+        """An item or a slice of a tuple, list, dictionary or string."""
+        owner = self.value(node.value)
+        if isinstance(node.slice, ast.Slice):
+            return self.slice(owner, node.slice, node)
+        index = self.value(node.slice)
+        if isinstance(owner.type, TupleType):
+            if not index.is_constant or not isinstance(index.constant, int):
+                raise self.file.error(node, f"{shown(node)}: the index of a tuple must be a number")
+            return self.tuple_item(owner, index.constant, node)
+        return self.operator("aten::__getitem__", [owner, index], {}, node)
+
+    def tuple_item(self, owner: Value, index: int, node: ast.AST) -> Value:
+        """One element of a tuple."""
+        assert isinstance(owner.type, TupleType)
+        elements = owner.type.elements
+        if not -len(elements) <= index < len(elements):
+            raise self.file.error(node, f"{shown(node)}: the tuple has {len(elements)} elements")
+        return self.writer.node("prim::TupleIndex", [owner, self.writer.constant(index)], [elements[index]]).output
+
+    def slice(self, owner: Value, bounds: ast.Slice, node: ast.AST) -> Binding:
+        """``x[1:3]`` of a tuple, list or string."""
+        ends = [self.value(item) if item else self.writer.constant(None) for item in (bounds.lower, bounds.upper)]
+        step = self.value(bounds.step) if bounds.step else self.writer.constant(1)
+        if not isinstance(owner.type, TupleType):
+            return self.operator("aten::slice", [owner, *ends, step], {}, node)
+        if not all(item.is_constant for item in (*ends, step)) or step.constant != 1:
+            raise self.file.error(node, f"{shown(node)}: the slice of a tuple must have constant ends and no step")
+        begin, end, _ = slice(ends[0].constant, ends[1].constant).indices(len(owner.type.elements))
+        kind = TupleType(owner.type.elements[begin:end])
+        return self.writer.node("prim::TupleSlice", [owner], [kind], attributes={"beg": begin, "end": end}).output
+
+    # Operations.
+
+    def operation(self, node: ast.BinOp | ast.UnaryOp | ast.BoolOp | ast.Compare | ast.IfExp) -> Binding:
+        """An infix or prefix operator, or ``a if c else b``."""
+        number = _literal_number(node)
+        if number is not None:
+            return self.writer.constant(number)
+        match node:
+            case ast.BinOp() if type(node.op) in _BINARY:
+                operands = [self.value(node.left), self.value(node.right)]
+                return self.operator(f"aten::{_BINARY[type(node.op)]}", operands, {}, node)
+            case ast.UnaryOp(op=ast.Not()):
+                return self.negated(self.condition(node.operand), node)
+            case ast.UnaryOp(op=ast.USub() | ast.Invert()):
+                name = "aten::neg" if isinstance(node.op, ast.USub) else "aten::bitwise_not"
+                return self.operator(name, [self.value(node.operand)], {}, node)
+            case ast.BoolOp():
+                return self.lazy(node, node.values)
+            case ast.Compare(left=left, ops=[operator], comparators=[right]):
+                return self.comparison(left, operator, right, node)
+            case ast.IfExp():
+                condition = self.condition(node.test)
+                return self.choice(condition, lambda: self.value(node.body), lambda: self.value(node.orelse), node)
+        raise self.file.error(node, f"{shown(node)} is an operation that TorchScript does not have")
+
+    def comparison(self, left: ast.expr, operator: ast.cmpop, right: ast.expr, node: ast.AST) -> Binding:
+        """``a < b``, ``a is None``, ``a in b``."""
+        operands = [self.value(left), self.value(right)]
+        if isinstance(operator, (ast.In, ast.NotIn)):
+            found = self.operator("aten::__contains__", operands[::-1], {}, node)
+            return found if isinstance(operator, ast.In) else self.negated(self.as_value(found, node), node)
+        return self.operator(f"aten::{_COMPARISONS[type(operator)]}", operands, {}, node)
+
+    def negated(self, value: Value, node: ast.AST) -> Value:
+        """``not`` of a bool."""
+        return self.as_value(self.operator("aten::__not__", [value], {}, node), node)
+
+    def lazy(self, node: ast.BoolOp, operands: Sequence[ast.expr]) -> Value:
+        """``a and b``, ``a or b``: the right side is computed only if it matters."""
+        first = self.condition(operands[0])
+        if len(operands) == 1:
+            return first
+        if isinstance(node.op, ast.And):
+            return self.choice(first, lambda: self.lazy(node, operands[1:]), lambda: self.writer.constant(False), node)
+        return self.choice(first, lambda: self.writer.constant(True), lambda: self.lazy(node, operands[1:]), node)
+
+    def choice(
+        self, condition: Value, then: Callable[[], Value], otherwise: Callable[[], Value], node: ast.AST
+    ) -> Value:
+        """One of two values, only that one computed."""
+        chosen = self.writer.node("prim::If", [condition], [])
+        results: list[Value] = []
+        for compute in (then, otherwise):
+            block = chosen.add_block()
+            with self.writer.inside(block):
+                results.append(compute())
+            block.returns.add_input(results[-1])
+        kind = self.common([value.type for value in results], node)
+        return chosen.add_output(self.writer.graph.value(kind))
+
+    def condition(self, node: ast.expr) -> Value:
+        """An expression as a bool."""
+        return self.converted(self.value(node), BOOL, node)
+
+    # Conversions and errors.
+
+    def converted(self, value: Value, expected: Type, node: ast.AST) -> Value:
+        """A value of the expected type."""
+        if expected == DEVICE and value.type == STR and value.is_constant:
+            return self.device([value.constant], node)
+        result = self.guarded(node, lambda: self.writer.convert(value, expected))
+        if result is None:
+            raise self.file.error(node, f"{shown(node)} is {value.type} where {expected} belongs")
+        return result
+
+    def guarded(self, node: ast.AST, compute: Callable[[], Result]) -> Result:
+        """Run something; what it refuses is refused at a node."""
         try:
-            return resolve(name, types, keyword_types)
-        except MoboptError as error:
-            as_lists = [_list_of_tuple(kind) for kind in types]
-            if as_lists == types:
-                raise self.error(node, str(error)) from None
-        try:
-            return resolve(name, as_lists, keyword_types)
-        except MoboptError as error:
-            raise self.error(node, str(error)) from None
-
-    def as_argument(self, item: Value | _Display, argument: Argument) -> Value:
-        """An argument in the form that the operator takes."""
-        value = self.materialised(item, argument)
-        kind = _without_none(argument.type)
-        if kind is not None and isinstance(kind, ListType) and argument.fixed_length and accepts(kind.element, value.type):
-            return self.repeated(value, argument.fixed_length, kind)
-        if isinstance(kind, ListType) and isinstance(value.type, TupleType):
-            return self.listed(value, kind)
-        return self.converted(value, argument.type)
-
-    def materialised(self, item: Value | _Display, argument: Argument | None) -> Value:
-        """A value; a display of constants that is only read becomes a constant."""
-        if isinstance(item, Value):
-            return item
-        kind = _without_none(argument.type) if argument is not None else None
-        is_read = isinstance(kind, ListType) and kind.element in (INT, FLOAT, BOOL) and not getattr(argument, "is_written", False)
-        if is_read and all(value.is_constant for value in item.values):
-            element = item.type.element if item.values else kind.element if isinstance(kind, ListType) else ANY
-            return self.builder.constant([value.constant for value in item.values], ListType(element))
-        settled = kind if isinstance(kind, ListType) and kind.element not in (ANY, SCALAR) else item.type
-        return self.builder.node("prim::ListConstruct", item.values, [settled])[0]
-
-    def repeated(self, value: Value, count: int, kind: ListType) -> Value:
-        """A single element where a list of a fixed length belongs."""
-        if value.is_constant:
-            return self.builder.constant([value.constant] * count, kind)
-        return self.builder.node("prim::ListConstruct", [value] * count, [kind])[0]
-
-    def listed(self, value: Value, kind: ListType) -> Value:
-        """A tuple where a list belongs."""
-        assert isinstance(value.type, TupleType)
-        if value.is_constant:
-            return self.builder.constant(list(value.constant), kind)
-        parts = self.builder.node("prim::TupleUnpack", [value], value.type.elements)
-        return self.builder.node("prim::ListConstruct", parts, [kind])[0]
-
-    def converted(self, value: Value, expected: Type) -> Value:
-        """A value with TorchScript's implicit conversions to an expected type; constants take on the type itself."""
-        wanted = _without_none(expected) or expected
-        if value.type == TENSOR and wanted in _IMPLICIT:
-            return self.value(self.call_operator(_IMPLICIT[wanted], [value], {}, None or ast.Pass()), None)
-        if value.is_constant:
-            return self.constant_of(value, expected, wanted)
-        return value
-
-    def constant_of(self, value: Value, expected: Type, wanted: Type) -> Value:
-        """A constant of the type that is expected."""
-        known = value.constant
-        if known is None and isinstance(expected, OptionalType) and value.type == NONE:
-            return self.builder.constant(None, expected)
-        if type(known) is int and wanted == FLOAT:
-            return self.builder.constant(float(known))
-        if isinstance(known, str) and wanted == DEVICE:
-            return self.device(known, ast.Pass())
-        return value
+            return compute()
+        except (UnsupportedError, GraphError, InputError) as error:
+            raise self.file.error(node, str(error)) from None
 
 
-@dataclass(frozen=True)
-class _Display:
-    """A list display that is an operator's argument."""
-
-    values: tuple[Value, ...]
-    type: ListType
+def is_object(state: Any) -> bool:
+    """Whether an unpickled value is a module or another object of the source's classes."""
+    return isinstance(getattr(state, "attributes", None), dict)
 
 
-def _decoded(text: str) -> str:
-    """A string whose characters beyond ASCII were written as octal escapes of UTF-8."""
+def reference(model: Model, state: Any, path: str) -> ObjectReference:
+    """An object by its path; one that is reached on several paths keeps the first."""
+    return ObjectReference(model.paths.setdefault(id(state), path), model.library.class_of(state.qualified_name), state)
+
+
+def declare_attribute(model: Model, owner: ObjectReference, name: str) -> Attribute:
+    """Enter an attribute that is no object into the program's table.
+
+    Raises:
+        BundleError: its value has not the declared type.
+    """
+    path = joined(owner.path, name)
+    if path in model.program.attributes:
+        return model.program.attributes[path]
+    definition = owner.definition
+    declared = model.library.type_of(definition.annotations[name], definition.file)
+    value = owner.state.attributes[name]
     try:
-        return text.encode("latin-1").decode()
-    except UnicodeError:
-        return text
+        kind = constant_type(value, declared)
+    except GraphError:
+        kind = None
+    if kind is None:
+        raise definition.file.error(
+            definition.annotations[name],
+            f"attribute {path!r} is declared as {declared}, but data.pkl has a {type(value).__name__}",
+        )
+    attribute = Attribute(
+        kind,
+        value,
+        is_parameter=name in definition.lists.get("__parameters__", ()),
+        is_buffer=name in definition.lists.get("__buffers__", ()),
+    )
+    model.program.attributes[path] = attribute
+    return attribute
 
 
-def _without_none(kind: Type | None) -> Type | None:
-    return kind.element if isinstance(kind, OptionalType) else kind
+def joined(path: str, name: str) -> str:
+    """A dotted path one name longer."""
+    return f"{path}.{name}" if path else name
 
 
-def _common(values: Sequence[Value]) -> Type:
-    kind: Type = values[0].type if values else ANY
-    for value in values[1:]:
-        kind = join(kind, value.type)
-    return kind
-
-
-def _list_of_tuple(kind: Type) -> Type:
-    if isinstance(kind, TupleType) and kind.elements and len(set(kind.elements)) == 1:
-        return ListType(kind.elements[0])
-    return kind
+def _literal_number(node: ast.expr) -> int | float | complex | None:
+    """The number that a signed or complex literal means: ``-1``, ``-inf``, ``1.+2.j``; else None."""
+    match node:
+        case ast.Constant(value=value) if isinstance(value, (int, float, complex)) and not isinstance(value, bool):
+            return value
+        case ast.Name(id=name):
+            return _NUMBERS.get(name)
+        case ast.UnaryOp(op=ast.USub(), operand=operand):
+            number = _literal_number(operand)
+            return None if number is None else -number
+        case ast.BinOp(left=left, op=ast.Add() | ast.Sub(), right=right):
+            real, imaginary = _literal_number(left), _literal_number(right)
+            if isinstance(real, (int, float)) and isinstance(imaginary, complex):
+                return real + imaginary if isinstance(node.op, ast.Add) else real - imaginary
+    return None

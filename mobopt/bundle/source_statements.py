@@ -15,6 +15,9 @@ from mobopt.ir.types import INT, ListType, TupleType, Type
 MAX_CALLS = 60
 """How deeply calls may nest."""
 
+Variable = tuple[Binding, Type | None]
+"""What a variable stands for, and its type where that may be wider than the value's."""
+
 _ENDLESS = 2**63 - 1
 """The trip count of a ``while`` loop."""
 
@@ -155,7 +158,7 @@ class FunctionTranslator(ExpressionTranslator):
         """``a = x``, ``a, b = x, y``, ``a, b, = x`` or ``self.a = x``."""
         match target:
             case ast.Name(id=name):
-                self.assign_name(name, self.binding(source), source)
+                self.assign_name(name, *self.variable(source))
             case ast.Tuple(elts=targets):
                 self.unpack(targets, self.items(source, len(targets)), source)
             case ast.Attribute(value=owner, attr=name):
@@ -163,14 +166,17 @@ class FunctionTranslator(ExpressionTranslator):
             case _:
                 raise self.file.error(target, f"{shown(target)} can't be assigned to")
 
-    def assign_name(self, name: str, binding: Binding, source: ast.expr) -> None:
-        """Bind a variable; a value that has no name yet takes the variable's."""
-        if isinstance(binding, Results):
-            binding = self.as_value(binding, source)
-        kind = self.scope.type(source.id) if isinstance(source, ast.Name) else None
+    def assign_name(self, name: str, binding: Binding, kind: Type | None) -> None:
+        """Bind a variable of a type; a value that has no name yet takes the variable's."""
         if isinstance(binding, Value) and binding.producer is not None and binding.name.isdigit():
             binding.name = self.writer.graph.unique_name("" if name.lstrip("_").isdigit() else name)
         self.scope.assign(name, binding, kind)
+
+    def variable(self, source: ast.expr) -> Variable:
+        """What an assigned expression stands for; another variable hands on its type, which may be wider."""
+        binding = self.binding(source)
+        kind = self.scope.type(source.id) if isinstance(source, ast.Name) else None
+        return (self.as_value(binding, source) if isinstance(binding, Results) else binding), kind
 
     def declare(self, name: str, kind: Type, source: ast.expr) -> None:
         """``a : T = x``."""
@@ -178,17 +184,15 @@ class FunctionTranslator(ExpressionTranslator):
         if isinstance(binding, ObjectReference):
             self.scope.assign(name, binding)
             return
-        value = self.converted(self.as_value(binding, source), kind, source)
-        self.assign_name(name, value, source)
-        self.scope.assign(name, value, kind)
+        self.assign_name(name, self.converted(self.as_value(binding, source), kind, source), kind)
 
-    def items(self, source: ast.expr, count: int) -> Sequence[tuple[Binding, ast.expr]]:
-        """What an unpacked expression gives, each with the source it comes from."""
+    def items(self, source: ast.expr, count: int) -> Sequence[Variable]:
+        """What an unpacked expression gives."""
         if isinstance(source, ast.Tuple):
-            return [(self.binding(item), item) for item in source.elts]
+            return [self.variable(item) for item in source.elts]
         binding = self.binding(source)
         if isinstance(binding, Results):
-            return [(value, source) for value in binding.values]
+            return [(value, None) for value in binding.values]
         value = self.as_value(binding, source)
         if isinstance(value.type, TupleType):
             outputs = self.writer.node("prim::TupleUnpack", [value], value.type.elements).outputs
@@ -196,18 +200,16 @@ class FunctionTranslator(ExpressionTranslator):
             outputs = self.writer.node("prim::ListUnpack", [value], [value.type.element] * count).outputs
         else:
             raise self.file.error(source, f"{shown(source)} is {value.type}, which can't be unpacked")
-        return [(output, source) for output in outputs]
+        return [(output, None) for output in outputs]
 
-    def unpack(self, targets: Sequence[ast.expr], items: Sequence[tuple[Binding, ast.expr]], source: ast.expr) -> None:
+    def unpack(self, targets: Sequence[ast.expr], items: Sequence[Variable], source: ast.expr) -> None:
         """Bind several variables."""
         if len(targets) != len(items):
             raise self.file.error(source, f"{shown(source)} has {len(items)} values for {len(targets)} names")
-        kinds = [self.scope.type(item.id) if isinstance(item, ast.Name) else None for _, item in items]
-        for target, (binding, item), kind in zip(targets, items, kinds, strict=True):
+        for target, (binding, kind) in zip(targets, items, strict=True):
             if not isinstance(target, ast.Name):
                 raise self.file.error(target, f"{shown(target)} can't be unpacked into")
-            self.assign_name(target.id, binding, item)
-            self.scope.assign(target.id, self.scope.names[target.id], kind)
+            self.assign_name(target.id, binding, kind)
 
     def set_attribute(self, owner: Binding, name: str, value: Value, node: ast.AST) -> None:
         """``self.a = x``."""
