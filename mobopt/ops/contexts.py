@@ -189,6 +189,23 @@ class XnnpackConv2dOpContext(_ClampedConvContext):
 
 
 @dataclass(frozen=True, eq=False)
+class XnnpackTransposeConv2dOpContext(PackedContext):
+    """XNNPACK's transposed convolution."""
+
+    qualified_name: ClassVar[str] = "__torch__.torch.classes.xnnpack.TransposeConv2dOpContext"
+    state_is_list: ClassVar[bool] = False
+    weight: torch.Tensor
+    bias: torch.Tensor | None
+    stride: list[int]
+    padding: list[int]
+    output_padding: list[int]
+    dilation: list[int]
+    groups: int
+    output_min: int | float | None
+    output_max: int | float | None
+
+
+@dataclass(frozen=True, eq=False)
 class _ClampedLinearContext(PackedContext):
     """A linear layer with its clamp; weight (out, in)."""
 
@@ -227,6 +244,7 @@ CONTEXT_CLASSES: dict[str, type[PackedContext]] = {
         MetalConv2dOpContext,
         MetalLinearOpContext,
         XnnpackConv2dOpContext,
+        XnnpackTransposeConv2dOpContext,
         XnnpackLinearOpContext,
     )
 }

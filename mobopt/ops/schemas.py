@@ -1,6 +1,7 @@
 """Schemas of the operators that mobile builds of PyTorch have and stock torch lacks.
 
-Source: ``aten/src/ATen/native/vulkan/ops/Register.cpp`` of PyTorch 1.13.1 and 2.6.0.
+Source: ``aten/src/ATen/native/vulkan/ops/Register.cpp``, ``aten/src/ATen/native/metal/MetalPrepackOpRegister.cpp`` and
+``aten/src/ATen/native/xnnpack/RegisterOpContextClass.cpp`` of PyTorch 1.13.1 and 2.6.0.
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ from mobopt.ir.schemas import Argument, Schema, register_schema, resolve, schema
 __all__ = ["Argument", "Schema", "resolve", "schema_of", "schemas_of"]
 
 _VULKAN = "__torch__.torch.classes.vulkan."
+_METAL = "__torch__.torch.classes.metal."
+_XNNPACK = "__torch__.torch.classes.xnnpack."
 _CONV = "Tensor W, Tensor? B, int[2] stride, int[2] padding, int[2] dilation, int groups"
 _TCONV = "Tensor W, Tensor? B, int[2] stride, int[2] padding, int[2] output_padding, int[2] dilation, int groups"
 _CLAMP = "Scalar? output_min=None, Scalar? output_max=None"
@@ -43,6 +46,17 @@ _SCHEMAS = (
     "Tensor? running_var_opt, bool training, float momentum, float eps, bool cudnn_enable) "
     f"-> {_VULKAN}BatchNormPackedContext",
     f"vulkan_prepack::run_batchnorm_context(Tensor input_vk, {_VULKAN}BatchNormPackedContext context) -> Tensor out",
+    f"metal_prepack::conv2d_prepack({_CONV}, {_CLAMP}) -> {_METAL}Conv2dOpContext",
+    f"metal_prepack::conv2d_run(Tensor X, {_METAL}Conv2dOpContext W_prepack) -> Tensor Y",
+    f"metal_prepack::linear_prepack(Tensor W, Tensor? B, {_CLAMP}) -> {_METAL}LinearOpContext",
+    f"metal_prepack::linear_run(Tensor X, {_METAL}LinearOpContext W_prepack) -> Tensor Y",
+    "metal::copy_to_host(Tensor X) -> Tensor Y",
+    f"prepacked::linear_clamp_prepack(Tensor W, Tensor? B=None, {_CLAMP}) -> {_XNNPACK}LinearOpContext",
+    f"prepacked::linear_clamp_run(Tensor X, {_XNNPACK}LinearOpContext W_prepack) -> Tensor Y",
+    f"prepacked::conv2d_clamp_prepack({_CONV}, {_CLAMP}) -> {_XNNPACK}Conv2dOpContext",
+    f"prepacked::conv2d_clamp_run(Tensor X, {_XNNPACK}Conv2dOpContext W_prepack) -> Tensor Y",
+    f"prepacked::conv2d_transpose_clamp_prepack({_TCONV}, {_CLAMP}) -> {_XNNPACK}TransposeConv2dOpContext",
+    f"prepacked::conv2d_transpose_clamp_run(Tensor X, {_XNNPACK}TransposeConv2dOpContext W_prepack) -> Tensor Y",
 )
 
 for _text in _SCHEMAS:
