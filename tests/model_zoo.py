@@ -6,6 +6,7 @@ conversion that loses one of them is seen in the output.
 
 from __future__ import annotations
 
+import importlib
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -19,15 +20,15 @@ from torch import nn
 
 @cache
 def _torchvision() -> Any:
-    """torchvision's models; its compiled operators, which the models don't use, may be missing."""
-    library = torch.library.Library("torchvision", "FRAGMENT")
-    for name in ("nms", "qnms"):
-        if not torch._C._jit_get_schemas_for_operator(f"torchvision::{name}"):
+    """torchvision's models. Where its compiled operators don't load, those that it can't be imported without are declared."""
+    try:
+        return importlib.import_module("torchvision").models
+    except RuntimeError:
+        library = torch.library.Library("torchvision", "DEF")
+        for name in ("nms", "qnms"):
             library.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
-    _KEPT.append(library)
-    import torchvision
-
-    return torchvision.models
+        _KEPT.append(library)
+        return importlib.import_module("torchvision").models
 
 
 _KEPT: list[torch.library.Library] = []
