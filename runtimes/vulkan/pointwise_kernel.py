@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import torch
 
+from mobopt.runtimes.vulkan.device_info import DeviceInfo
 from mobopt.runtimes.vulkan.geometry import Iteration, expanded, merged
 from mobopt.runtimes.vulkan.kernel_access import (
     PUSH_CONSTANT_WORDS,
@@ -28,6 +29,7 @@ from mobopt.runtimes.vulkan.tensor import ELEMENT_BYTES, DeviceTensor
 
 _SHORT_STEPS = 2
 _LONG_STEPS = 10
+_MOST_ROWS = 8
 
 
 def compute(plan: Plan, builder: ProgramBuilder, result: Value, sizes: Sequence[int], dtype: torch.dtype) -> DeviceTensor:
@@ -115,11 +117,15 @@ def _dispatch(
     # Slots without an operand need something bound that the shader never reads.
     spare = bindings[0] if bindings else Binding(target.storage, 0, target.storage.nbytes, reads=False)
     bindings += [spare] * (MAX_OPERANDS - len(bindings))
-    items = math.prod(nest.sizes[:-1]) * -(-nest.sizes[-1] // VECTOR)
+    rows = _rows(plan.device, nest)
+    strips = [-(-nest.sizes[-2] // rows)] if nest.rank > 1 else []
+    items = math.prod((*nest.sizes[:-2], *strips)) * -(-nest.sizes[-1] // VECTOR)
     size = local_size(plan.device, items)
     steps = _SHORT_STEPS if len(program.instructions) <= _SHORT_STEPS else _LONG_STEPS
     specialization = [size, nest.rank, program.operands, len(program.immediates), len(program.instructions), int(stores_vectors)]
     specialization += [*modes, *[LoadMode.SPLAT] * (MAX_OPERANDS - len(modes))]
+    steady = sum(1 << n for n, strides in enumerate(nest.strides[1:]) if rows > 1 and strides[-2] == 0)
+    specialization += [rows, steady]
     for instruction in program.instructions:
         specialization += [instruction.opcode, *instruction.sources]
     constants = list(nest.sizes)
@@ -132,6 +138,18 @@ def _dispatch(
         [int(value) for value in specialization],
         words([*constants, *program.immediates]),
     )
+
+
+def _rows(device: DeviceInfo, nest: Iteration) -> int:
+    """Places of the second dimension that one invocation computes: on a CPU many, as finding the first costs as much as
+    computing it; GPUs want many invocations."""
+    if not device.is_cpu or nest.rank == 1:
+        return 1
+    items = math.prod(nest.sizes[:-1]) * -(-nest.sizes[-1] // VECTOR)
+    rows = 1
+    while 2 * rows <= min(nest.sizes[-2], _MOST_ROWS) and items >= 2 * rows * 1024:
+        rows *= 2
+    return rows
 
 
 def _within(mode: LoadMode, operand: DeviceTensor) -> LoadMode:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import torch
 
+from mobopt.runtimes.vulkan.kernel_access import VECTOR, LoadMode
 from mobopt.runtimes.vulkan.lowerings.copies import strided_copy
 from mobopt.runtimes.vulkan.lowerings.views import sliced
 from mobopt.runtimes.vulkan.plan import Plan
@@ -33,12 +34,20 @@ class AxisTable:
         return int(self.places.shape[1])
 
     def packed(self) -> torch.Tensor:
-        """One int32 per place, or pairs of place and the bits of its weight."""
+        """What the shader reads: a place per output, or (two places, bits of their two weights) for each pair of taps."""
         places = self.places.to(torch.int32)
         if self.weights is None:
             return places.flatten()
         bits = self.weights.to(torch.float32).view(torch.int32)
-        return torch.stack([places, bits], dim=2).flatten()
+        outputs, taps = places.shape
+        return torch.cat([places.view(outputs, taps // 2, 2), bits.view(outputs, taps // 2, 2)], dim=2).flatten()
+
+    def with_pairs(self) -> AxisTable:
+        """The same with weights, and an even number of taps."""
+        weights = torch.ones(self.places.shape) if self.weights is None else self.weights
+        odd = self.taps % 2
+        places = torch.cat([self.places, self.places[:, :odd]], dim=1)
+        return AxisTable(places, torch.nn.functional.pad(weights.to(torch.float32), (0, odd)).contiguous())
 
 
 def scale_of(size: int, outputs: int, factor: float | None, align_corners: bool) -> float:
@@ -146,24 +155,23 @@ def resample(
     spatial = len(tables)
     target = plan.empty(sizes, source.dtype)
     volume, result = as_volume(source, spatial), as_volume(target, spatial)
-    taps, parts, names = [0] * (SPACE - spatial), [], []
-    starts, length = [0] * (SPACE - spatial), 0
-    for entry in tables:
-        starts.append(length)
-        if entry is None:
-            taps.append(0)
-            continue
-        name, make = entry
-        table = make()
-        taps.append(table.taps)
-        parts.append(table.packed())
-        names.append(name)
-        length += parts[-1].numel()
-    if not parts:
+    made = [None if entry is None else entry[1]() for entry in tables]
+    if all(table is None for table in made):
         return plan.copy(source)
+    weighted = any(table is not None and table.weights is not None for table in made)
+    taps, starts, parts = [0] * (SPACE - spatial), [0] * (SPACE - spatial), []
+    unit = VECTOR if weighted else 1
+    for table in made:
+        starts.append(sum(part.numel() for part in parts) // unit)
+        if table is not None:
+            table = table.with_pairs() if weighted else table
+            parts.append(table.packed())
+        taps.append(0 if table is None else table.taps)
+    names = [None if entry is None else entry[0] for entry in tables]
     packed = plan.packed([], ("resample", *names), lambda: torch.cat(parts))
     geometry = [*result.sizes[2:], *offset_and_strides(volume), *offset_and_strides(result), *starts]
-    run_space_kernel(plan, "resample", volume, [result], taps, geometry, [packed])
+    mode = LoadMode.VECTOR if weighted else LoadMode.LANES
+    run_space_kernel(plan, "resample", volume, [result], taps, geometry, [(packed, mode)])
     return target
 
 

@@ -77,7 +77,7 @@ def run_space_kernel(
     targets: Sequence[DeviceTensor],
     constants: Sequence[int],
     geometry: Sequence[int],
-    tables: Sequence[DeviceTensor] = (),
+    tables: Sequence[tuple[DeviceTensor, LoadMode]] = (),
 ) -> None:
     """Dispatch ``pool.comp`` or ``resample.comp`` on 5-D tensors.
 
@@ -88,10 +88,10 @@ def run_space_kernel(
         targets: what is written, all with the strides and offset of the first.
         constants: the kernel's own specialization constants.
         geometry: the kernel's push constants after batch and channels.
-        tables: further inputs, read element by element.
+        tables: further inputs, and how they are read.
     """
     lanes = channel_lanes(source, targets[0])
-    operands = [(source, lanes.mode), *((table, LoadMode.LANES) for table in tables)]
+    operands = [(source, lanes.mode), *tables]
     texels = uses_texels(plan.device, operands)
     items = math.prod((targets[0].sizes[0], *targets[0].sizes[2:])) * -(-lanes.channels // VECTOR)
     if items == 0:

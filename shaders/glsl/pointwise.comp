@@ -1,6 +1,7 @@
 #version 450
 // result = f(operands...) at every place of up to six strided operands, where f is a list of instructions given as specialization
-// constants, so that the driver compiles it to straight code. An invocation computes four neighbours along the innermost dimension.
+// constants, so that the driver compiles it to straight code. An invocation computes four neighbours along the innermost dimension,
+// at ROWS places of the next one.
 #extension GL_GOOGLE_include_directive : require
 #include "access.glsl"
 #include "pointwise_apply.glsl"
@@ -17,12 +18,15 @@ layout(constant_id = 9) const int MODE_3 = 0;
 layout(constant_id = 10) const int MODE_4 = 0;
 layout(constant_id = 11) const int MODE_5 = 0;
 
+layout(constant_id = 12) const int ROWS = 1;
+layout(constant_id = 13) const int STEADY = 0; // a bit for each operand that is the same in all rows
+
 // Each instruction: an opcode and the registers it reads.
 #define INSTRUCTION(step)                                                                                              \
-    layout(constant_id = 12 + 4 * step) const int OPCODE_##step = 0;                                                   \
-    layout(constant_id = 13 + 4 * step) const int A_##step = 0;                                                        \
-    layout(constant_id = 14 + 4 * step) const int B_##step = 0;                                                        \
-    layout(constant_id = 15 + 4 * step) const int C_##step = 0;
+    layout(constant_id = 14 + 4 * step) const int OPCODE_##step = 0;                                                   \
+    layout(constant_id = 15 + 4 * step) const int A_##step = 0;                                                        \
+    layout(constant_id = 16 + 4 * step) const int B_##step = 0;                                                        \
+    layout(constant_id = 17 + 4 * step) const int C_##step = 0;
 INSTRUCTION(0)
 INSTRUCTION(1)
 #if MAX_STEPS > 2
@@ -54,23 +58,40 @@ const int FIRST_STEP = 16;
 int tensor_word(int tensor) { return RANK + tensor * (RANK + 1); }
 int inner_stride(int tensor) { return words[tensor_word(tensor) + RANK]; }
 
+// The register of an operand; in later rows only if it changes.
+#define LOAD_OPERAND(n, name, mode)                                                                                    \
+    if (OPERANDS > n && (row == 0 || (STEADY >> n & 1) == 0))                                                          \
+        registers[n] = LOAD_LANES4(name, mode, offsets[n + 1], inner_stride(n + 1), last);
+
+#define STEP(n)                                                                                                        \
+    if (STEPS > n)                                                                                                     \
+        registers[FIRST_STEP + n] = apply(OPCODE_##n, registers[A_##n], registers[B_##n], registers[C_##n]);
+
 void main() {
     int inner = words[RANK - 1];
     int runs = (inner + 3) >> 2;
-    int items = runs;
-    for (int d = 0; d < RANK - 1; ++d) items *= words[d];
+    int lines = RANK > 1 ? words[RANK - 2] : 1;
+    int strips = ROWS > 1 ? (lines + ROWS - 1) / ROWS : lines;
+    int items = runs * strips;
+    for (int d = 0; d < RANK - 2; ++d) items *= words[d];
     int item = invocation_index();
     if (item >= items) return;
 
     int offsets[7];
     for (int t = 0; t <= OPERANDS; ++t) offsets[t] = words[tensor_word(t)];
     int lane = item;
+    int line = 0;
     if (RANK > 1) {
         int rest = divide(item, runs);
         lane = item - rest * runs;
         for (int d = RANK - 2; d >= 0; --d) {
-            int quotient = d > 0 ? divide(rest, words[d]) : 0;
-            int place = rest - quotient * words[d];
+            int size = d == RANK - 2 ? strips : words[d];
+            int quotient = d > 0 ? divide(rest, size) : 0;
+            int place = rest - quotient * size;
+            if (d == RANK - 2) {
+                place *= ROWS;
+                line = place;
+            }
             for (int t = 0; t <= OPERANDS; ++t) offsets[t] += place * words[tensor_word(t) + 1 + d];
             rest = quotient;
         }
@@ -80,29 +101,31 @@ void main() {
     for (int t = 0; t <= OPERANDS; ++t) offsets[t] += lane * inner_stride(t);
 
     ivec4 registers[FIRST_STEP + MAX_STEPS];
-    if (OPERANDS > 0) registers[0] = LOAD_LANES4(operand_0, MODE_0, offsets[1], inner_stride(1), last);
-    if (OPERANDS > 1) registers[1] = LOAD_LANES4(operand_1, MODE_1, offsets[2], inner_stride(2), last);
-    if (OPERANDS > 2) registers[2] = LOAD_LANES4(operand_2, MODE_2, offsets[3], inner_stride(3), last);
-    if (OPERANDS > 3) registers[3] = LOAD_LANES4(operand_3, MODE_3, offsets[4], inner_stride(4), last);
-    if (OPERANDS > 4) registers[4] = LOAD_LANES4(operand_4, MODE_4, offsets[5], inner_stride(5), last);
-    if (OPERANDS > 5) registers[5] = LOAD_LANES4(operand_5, MODE_5, offsets[6], inner_stride(6), last);
     for (int n = 0; n < IMMEDIATES; ++n) registers[FIRST_IMMEDIATE + n] = ivec4(words[tensor_word(1 + OPERANDS) + n]);
-
-#define STEP(n)                                                                                                        \
-    if (STEPS > n)                                                                                                     \
-        registers[FIRST_STEP + n] = apply(OPCODE_##n, registers[A_##n], registers[B_##n], registers[C_##n]);
-    STEP(0)
-    STEP(1)
+    int end = min(lines - line, ROWS);
+    for (int row = 0; row < end; ++row) {
+        LOAD_OPERAND(0, operand_0, MODE_0)
+        LOAD_OPERAND(1, operand_1, MODE_1)
+        LOAD_OPERAND(2, operand_2, MODE_2)
+        LOAD_OPERAND(3, operand_3, MODE_3)
+        LOAD_OPERAND(4, operand_4, MODE_4)
+        LOAD_OPERAND(5, operand_5, MODE_5)
+        STEP(0)
+        STEP(1)
 #if MAX_STEPS > 2
-    STEP(2)
-    STEP(3)
-    STEP(4)
-    STEP(5)
-    STEP(6)
-    STEP(7)
-    STEP(8)
-    STEP(9)
+        STEP(2)
+        STEP(3)
+        STEP(4)
+        STEP(5)
+        STEP(6)
+        STEP(7)
+        STEP(8)
+        STEP(9)
 #endif
-    ivec4 value = registers[STEPS > 0 ? FIRST_STEP + STEPS - 1 : OPERANDS > 0 ? 0 : FIRST_IMMEDIATE];
-    STORE_LANES4(result, STORE_VECTOR != 0, offsets[0], inner_stride(0), last, value)
+        ivec4 value = registers[STEPS > 0 ? FIRST_STEP + STEPS - 1 : OPERANDS > 0 ? 0 : FIRST_IMMEDIATE];
+        STORE_LANES4(result, STORE_VECTOR != 0, offsets[0], inner_stride(0), last, value)
+        if (ROWS > 1) {
+            for (int t = 0; t <= OPERANDS; ++t) offsets[t] += words[tensor_word(t) + RANK - 1];
+        }
+    }
 }

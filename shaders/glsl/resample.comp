@@ -4,7 +4,8 @@
 #extension GL_GOOGLE_include_directive : require
 #include "access.glsl"
 
-// TAPS are the input places of each dimension: 0, the same place as the output's; 1, one place; more, that many pairs of place and weight.
+// TAPS are the input places of each dimension: 0, the same place as the output's; 1, one place; else a multiple of 2, as
+// vec4s of two places and the bits of their two weights.
 layout(constant_id = 1) const int MODE = 0;
 layout(constant_id = 2) const int STORE_VECTOR = 0;
 layout(constant_id = 3) const int TAPS_D = 0;
@@ -24,10 +25,13 @@ layout(push_constant) uniform Geometry {
     int unused[12];
 };
 
-#define TAP_PLACE(taps, first, place, tap)                                                                             \
-    ((taps) == 0 ? (place) : (taps) == 1 ? LOAD1(table, (first) + (place)) : LOAD1(table, (first) + ((place) * (taps) + (tap)) * 2))
-#define TAP_WEIGHT(taps, first, place, tap)                                                                            \
-    ((taps) < 2 ? 1.0 : intBitsToFloat(LOAD1(table, (first) + ((place) * (taps) + (tap)) * 2 + 1)))
+// The bindings of the table are read by single elements if no dimension has more than one tap, else by vec4s.
+#define PLACE(taps, first, place) ((taps) == 0 ? (place) : LOAD1(table, (first) + (place)))
+#define PAIR(taps, first, place, pair) ((taps) == 0 ? ivec4(place, 0, floatBitsToInt(1.0), 0) : LOAD4(table, (first) + (place) * ((taps) / 2) + (pair)))
+
+const int PAIRS_D = (TAPS_D + 1) / 2 + (TAPS_D == 0 ? 1 : 0), PAIRS_H = (TAPS_H + 1) / 2 + (TAPS_H == 0 ? 1 : 0),
+          PAIRS_W = (TAPS_W + 1) / 2 + (TAPS_W == 0 ? 1 : 0);
+const int SIDES_D = TAPS_D == 0 ? 1 : 2, SIDES_H = TAPS_H == 0 ? 1 : 2, SIDES_W = TAPS_W == 0 ? 1 : 2;
 
 void main() {
     int runs = (channels + 3) >> 2;
@@ -47,26 +51,28 @@ void main() {
     int last = min(channels - channel - 1, 3);
     int base = in_offset + n * in_n + channel * in_c;
 
-    ivec4 value = ivec4(0);
+    ivec4 value;
     if (max(max(TAPS_D, TAPS_H), TAPS_W) < 2) {
-        int place = base + TAP_PLACE(TAPS_D, table_d, z, 0) * in_z + TAP_PLACE(TAPS_H, table_h, y, 0) * in_y
-                  + TAP_PLACE(TAPS_W, table_w, x, 0) * in_x;
+        int place = base + PLACE(TAPS_D, table_d, z) * in_z + PLACE(TAPS_H, table_h, y) * in_y + PLACE(TAPS_W, table_w, x) * in_x;
         value = LOAD_LANES4(data, MODE, place, in_c, last);
     } else {
         vec4 total = vec4(0.0);
-        for (int k = 0; k < max(TAPS_D, 1); ++k) {
-            int plane = base + TAP_PLACE(TAPS_D, table_d, z, k) * in_z;
-            vec4 sheet = vec4(0.0);
-            for (int j = 0; j < max(TAPS_H, 1); ++j) {
-                int row = plane + TAP_PLACE(TAPS_H, table_h, y, j) * in_y;
-                vec4 line = vec4(0.0);
-                for (int i = 0; i < max(TAPS_W, 1); ++i) {
-                    int place = row + TAP_PLACE(TAPS_W, table_w, x, i) * in_x;
-                    line += TAP_WEIGHT(TAPS_W, table_w, x, i) * intBitsToFloat(LOAD_LANES4(data, MODE, place, in_c, last));
+        for (int i = 0; i < PAIRS_W; ++i) {
+            ivec4 columns = PAIR(TAPS_W, table_w, x, i);
+            for (int j = 0; j < PAIRS_H * SIDES_H; ++j) {
+                ivec4 rows = PAIR(TAPS_H, table_h, y, j / SIDES_H);
+                for (int k = 0; k < PAIRS_D * SIDES_D; ++k) {
+                    ivec4 planes = PAIR(TAPS_D, table_d, z, k / SIDES_D);
+                    int plane = k % SIDES_D == 0 ? planes.x : planes.y;
+                    int row = j % SIDES_H == 0 ? rows.x : rows.y;
+                    float weight = intBitsToFloat(k % SIDES_D == 0 ? planes.z : planes.w) * intBitsToFloat(j % SIDES_H == 0 ? rows.z : rows.w);
+                    int line = base + plane * in_z + row * in_y;
+                    vec4 sum = intBitsToFloat(columns.z) * intBitsToFloat(LOAD_LANES4(data, MODE, line + columns.x * in_x, in_c, last));
+                    if (SIDES_W == 2)
+                        sum += intBitsToFloat(columns.w) * intBitsToFloat(LOAD_LANES4(data, MODE, line + columns.y * in_x, in_c, last));
+                    total += weight * sum;
                 }
-                sheet += TAP_WEIGHT(TAPS_H, table_h, y, j) * line;
             }
-            total += TAP_WEIGHT(TAPS_D, table_d, z, k) * sheet;
         }
         value = floatBitsToInt(total);
     }

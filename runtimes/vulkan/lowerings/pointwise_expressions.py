@@ -391,7 +391,7 @@ def _logical_not(b: ProgramBuilder, call: Call) -> Value:
     return b.step(Opcode.INT_EQ, a, b.scalar(0, Kind.INTEGER), kind=Kind.BOOL)
 
 
-@define("bitwise_not", "__invert__")
+@define("bitwise_not")
 def _bitwise_not(b: ProgramBuilder, call: Call) -> Value:
     if call.output.dtype == torch.bool:
         return _logical_not(b, call)
