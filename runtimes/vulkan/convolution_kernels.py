@@ -179,8 +179,6 @@ def _grid_product(
         residual_row=residual_row,
         residual_batch=residual_batch,
         group_columns=columns // convolution.groups,
-        panel_columns=weights.panel_columns,
-        panel_stride=weights.panel_stride,
     )
 
 
@@ -292,7 +290,6 @@ def append_depthwise(
     )
     texels = texels_fit(plan.device, operands)
     local_size = _DEPTHWISE_LOCAL_SIZE if plan.device.is_cpu else DEPTHWISE_INVOCATIONS
-    exact = out_height % high == 0 and out_width % wide == 0 and invocations % local_size == 0
     plan.dispatch(
         "depthwise_texels" if texels else "depthwise",
         operands.bindings(texels),
@@ -305,7 +302,6 @@ def append_depthwise(
             high,
             wide,
             local_size,
-            int(exact),
         ),
         words(astuple(push)),
     )

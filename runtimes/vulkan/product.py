@@ -13,7 +13,7 @@ from mobopt.runtimes.vulkan.device_info import DeviceInfo
 from mobopt.runtimes.vulkan.epilogue import Epilogue
 from mobopt.runtimes.vulkan.gpu_kernels import SUM_INVOCATIONS, SharedKernel
 from mobopt.runtimes.vulkan.kernel_access import words
-from mobopt.runtimes.vulkan.product_kernels import choose_product_kernel
+from mobopt.runtimes.vulkan.product_kernels import TileKernel, choose_product_kernel
 from mobopt.runtimes.vulkan.product_shape import ProductShape
 from mobopt.runtimes.vulkan.stream import Binding, bind
 from mobopt.runtimes.vulkan.tensor import DeviceTensor
@@ -56,8 +56,7 @@ class Product:
     residual_row: int = 0
     residual_batch: int = 0
     group_columns: int = 0
-    panel_columns: int = 1
-    panel_stride: int = 0
+    column_lanes: int = 0
 
     def pack(self) -> bytes:
         """The numbers as the shader reads them."""
@@ -141,6 +140,8 @@ def append_product(
     if isinstance(kernel, SharedKernel) and kernel.parts > 1:
         _append_parts(plan, product, operands, kernel, shape, ends, form)
         return
+    if isinstance(kernel, TileKernel):
+        product = replace(product, column_lanes=kernel.column_lanes.bit_length() - 1)
     plan.dispatch(
         kernel.shader,
         operands.bindings(kernel.texels),

@@ -16,8 +16,6 @@ class TileKernel:
     rows: int
     columns: int
     column_lanes: int
-    exact: bool = False
-    """Whether tiles cover the result without a remainder, so that stores need no conditions."""
     texels: bool = False
 
     @property
@@ -28,12 +26,7 @@ class TileKernel:
     @property
     def constants(self) -> tuple[int, ...]:
         """Specialization constants from 12 on."""
-        return (self.rows, self.columns, self.column_lanes, int(self.exact))
-
-    def covers(self, shape: ProductShape) -> bool:
-        """Whether tiles cover the result without a remainder."""
-        across, down = self.columns * self.column_lanes, self.rows * (LANES // self.column_lanes)
-        return shape.columns % across == 0 and shape.rows % down == 0
+        return (self.rows, self.columns)
 
     def groups(self, shape: ProductShape) -> tuple[int, int, int]:
         """Workgroups of a dispatch."""
@@ -49,15 +42,15 @@ ProductKernel = TileKernel | SharedKernel
 LANES = 8
 """Invocations of a workgroup of ``product_tiles.comp``: the vector of a CPU driver with 256-bit registers."""
 
-_TILES = ((16, 4), (14, 4), (8, 4), (7, 4), (16, 3), (8, 3), (8, 6), (16, 2), (8, 2), (4, 4), (4, 2), (16, 1), (4, 1))
+# Few, as a driver needs about half a second to compile one. Sizes of pixels in networks are often multiples of 7.
+_TILES = ((14, 4), (7, 4), (4, 4), (14, 2), (14, 1), (4, 1))
 
 # Time of gallivm's code for a vector of invocations, in instructions, measured on lavapipe with 256-bit vectors: a
 # fetch of a vec4; arithmetic and merging of a loop's results per vec4 of sums; storing one; and starting a workgroup.
 _FETCH = 50
 _MULTIPLY = 32
 _MERGE = 12
-_STORE = 450
-_MASKED_STORE = 520
+_STORE = 500
 _START = 1000
 _CPU_THREADS = 2
 
@@ -66,8 +59,7 @@ def choose_product_kernel(device: DeviceInfo, shape: ProductShape, texels: bool)
     """The kernel for a shape on a device; ``texels`` says whether it reads through texel buffers."""
     if use_shared_memory(device):
         return choose_shared(device, shape)
-    kernel = _choose_tile(shape)
-    return replace(kernel, exact=kernel.covers(shape), texels=texels)
+    return replace(_choose_tile(shape), texels=texels)
 
 
 def use_shared_memory(device: DeviceInfo) -> bool:
@@ -100,5 +92,5 @@ def _tile_cost(kernel: TileKernel, shape: ProductShape) -> int:
     across, down, batches = kernel.groups(shape)
     sums = kernel.rows * kernel.columns
     step = (kernel.rows + 4 * kernel.columns) * _FETCH + sums * (_MULTIPLY + _MERGE)
-    group = _START + shape.inner * step + sums * (_STORE if kernel.covers(shape) else _MASKED_STORE)
+    group = _START + shape.inner * step + sums * _STORE
     return -(-across * down * batches // _CPU_THREADS) * group

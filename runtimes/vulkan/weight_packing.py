@@ -23,11 +23,8 @@ class Factors:
 
     tensor: DeviceTensor
     pitch: int
-    """From row to row, rows running along the inner dimension."""
-    panel_columns: int
-    """Columns that lie side by side; a row of them is followed by their next row."""
-    panel_stride: int
-    """From panel to panel; 0 if there is only one."""
+    """From row to row, rows running along the inner dimension. Columns beyond the first ``pitch`` lie in further panels
+    of as many, one after the other, each with all the rows."""
     batch_stride: int = 0
 
 
@@ -40,7 +37,7 @@ def _in_panels(plan: Plan, sources: Sequence[torch.Tensor], packing: tuple[Any, 
         return pack().reshape(rows, columns // (4 * width), 4 * width).transpose(0, 1).contiguous()
 
     tensor = plan.packed(sources, (*packing, width), arranged)
-    return Factors(tensor, width, width, rows * width)
+    return Factors(tensor, width)
 
 
 def product_weights(

@@ -16,7 +16,6 @@ layout(constant_id = 13) const int DILATION_WIDE = 1;
 layout(constant_id = 14) const int OUT_HIGH = 2;
 layout(constant_id = 15) const int OUT_WIDE = 4;
 layout(constant_id = 16) const int LOCAL_SIZE = 64;
-layout(constant_id = 17) const int EXACT = 0; // blocks cover the result, and workgroups the blocks: no conditions are needed
 layout(local_size_x_id = 16, local_size_y = 1, local_size_z = 1) in;
 
 READS_VECTORS(0, activations)
@@ -43,7 +42,7 @@ int tap_of(int i, int o, int stride, int dilation, int taps) {
 
 void main() {
     int index = int((gl_WorkGroupID.y * gl_NumWorkGroups.x + gl_WorkGroupID.x) * gl_WorkGroupSize.x + gl_LocalInvocationID.x);
-    if (EXACT == 0 && index >= invocations) return;
+    if (index >= invocations) return;
     int block = index / channels;
     int channel = index - block * channels;
     int line = block / blocks_wide;
@@ -78,7 +77,7 @@ void main() {
 
     [[unroll]] for (int o = 0; o < OUT_HIGH; ++o)
         [[unroll]] for (int p = 0; p < OUT_WIDE; ++p)
-            if (EXACT != 0 || (y + o < out_height && x + p < out_width)) {
+            if (y + o < out_height && x + p < out_width) {
                 int pixel = (batch * out_height + y + o) * out_width + x + p;
                 vec4 value = before_residual(sums[o * OUT_WIDE + p]);
                 if (HAS_RESIDUAL != 0) value += VECTOR(residuals, residual_offset + pixel * residual_pitch + channel);

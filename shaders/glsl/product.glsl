@@ -24,7 +24,7 @@ layout(push_constant) uniform Product {
     int out_offset, out_pitch, out_row, out_batch;
     int residual_offset, residual_pitch, residual_row, residual_batch;
     int group_columns;
-    int panel_columns, panel_stride; // columns of the weights lie in panels, which only product_tiles.comp reads
+    int column_lanes; // of product_tiles.comp, the logarithm
 };
 
 struct Pixel {

@@ -8,24 +8,25 @@
 
 layout(constant_id = 12) const int ROWS = 8;
 layout(constant_id = 13) const int COLUMNS = 4;
-layout(constant_id = 14) const int COLUMN_LANES = 1; // of the eight invocations, how many lie side by side along columns
-layout(constant_id = 15) const int EXACT = 0;        // tiles cover the result without a remainder: stores need no conditions
 layout(local_size_x = 8, local_size_y = 1, local_size_z = 1) in;
 
 const int OUTSIDE = -0x40000000;
 
 void main() {
+    // Of the eight invocations, 1 << column_lanes lie side by side along columns.
     int lane = int(gl_LocalInvocationID.x);
-    int first_column = (int(gl_WorkGroupID.x) * COLUMN_LANES + lane % COLUMN_LANES) * COLUMNS;
-    int first_row = (int(gl_WorkGroupID.y) * (8 / COLUMN_LANES) + lane / COLUMN_LANES) * ROWS;
+    int first_column = ((int(gl_WorkGroupID.x) << column_lanes) + (lane & ((1 << column_lanes) - 1))) * COLUMNS;
+    int first_row = ((int(gl_WorkGroupID.y) << (3 - column_lanes)) + (lane >> column_lanes)) * ROWS;
     int batch = int(gl_WorkGroupID.z);
 
+    // The weights' columns lie in panels of weight_pitch, each of all the rows.
+    int steps = SPATIAL != 0 ? taps_high * taps_wide * inner : inner;
     int column[COLUMNS], factor_column[COLUMNS];
     vec4 sums[ROWS * COLUMNS];
     [[unroll]] for (int j = 0; j < COLUMNS; ++j) {
-        column[j] = EXACT != 0 ? first_column + j : min(first_column + j, columns - 1);
-        int panel = column[j] / panel_columns;
-        factor_column[j] = panel * panel_stride + column[j] - panel * panel_columns;
+        column[j] = min(first_column + j, columns - 1);
+        int panel = int((float(column[j]) + 0.5) / float(weight_pitch));
+        factor_column[j] = column[j] + panel * (4 * steps - 1) * weight_pitch;
         vec4 start = HAS_BIAS != 0 ? VECTOR(biases, column[j]) : vec4(0.0);
         [[unroll]] for (int i = 0; i < ROWS; ++i) sums[i * COLUMNS + j] = start;
     }
@@ -35,7 +36,7 @@ void main() {
     int address[ROWS], top[ROWS], left[ROWS], result[ROWS], residual[ROWS];
     Pixel pixel = pixel_of(SPATIAL != 0 ? min(first_row, rows - 1) : 0);
     [[unroll]] for (int i = 0; i < ROWS; ++i) {
-        int row = EXACT != 0 ? first_row + i : min(first_row + i, rows - 1);
+        int row = min(first_row + i, rows - 1);
         result[i] = result_index(batch, row, pixel);
         residual[i] = residual_index(batch, row, pixel);
         if (SPATIAL != 0) {
@@ -50,7 +51,6 @@ void main() {
 
     // One loop over taps and channels: each further level would merge all the sums once more on drivers that mask lanes.
     int weight = weight_offset + batch * weight_batch;
-    int steps = SPATIAL != 0 ? taps_high * taps_wide * inner : inner;
     int k = 0, tap_x = 0, tap_y = 0;
     for (int s = 0; s < steps; ++s) {
         int present = INNER_TAIL != 0 && k == inner - 1 ? INNER_TAIL : 4;
@@ -93,6 +93,6 @@ void main() {
 
     [[unroll]] for (int i = 0; i < ROWS; ++i)
         [[unroll]] for (int j = 0; j < COLUMNS; ++j)
-            if (EXACT != 0 || (first_row + i < rows && first_column + j < columns))
+            if (first_row + i < rows && first_column + j < columns)
                 store_biased(result[i], residual[i], column[j], sums[i * COLUMNS + j]);
 }

@@ -133,7 +133,7 @@ def _matmul(
         batch = sizes[: len(sizes) - (left.rank > 1) - 1]
         tensor = plan.tensor(right)
         a = _batches(plan, expanded(a, (*batch, rows, a.sizes[-1])), len(batch))
-        b = _factors(_batches(plan, expanded(tensor, (*batch, *tensor.sizes[-2:])), len(batch)))
+        b = _factors(plan, _batches(plan, expanded(tensor, (*batch, *tensor.sizes[-2:])), len(batch)))
     whole = (*sizes, 1) if right.rank == 1 else tuple(sizes)
     result = plan.empty(whole, strides=_row_strides(whole))
     pitch = aligned_channels(columns)
@@ -174,13 +174,16 @@ def _right(plan: Plan, matrix: TensorRef) -> Factors:
         return matrix_weights(plan, constant, (inner, columns))
     tensor = plan.tensor(matrix)
     steps = (*tensor.strides, 1) if matrix.rank == 1 else tensor.strides[-2:]
-    return _factors(_batches(plan, tensor.view((inner, columns), steps), 0))
+    return _factors(plan, _batches(plan, tensor.view((inner, columns), steps), 0))
 
 
-def _factors(tensor: DeviceTensor) -> Factors:
-    """A (batch, inner, columns) tensor with dense rows as the right operand."""
-    columns = aligned_channels(tensor.sizes[2]) // 4
-    return Factors(tensor, tensor.strides[1] // 4, max(columns, 1), 0, tensor.strides[0] // 4)
+def _factors(plan: Plan, tensor: DeviceTensor) -> Factors:
+    """A (batch, inner, columns) tensor with dense rows as the right operand; rows must not overlap."""
+    _, inner, columns = tensor.sizes
+    pitch = aligned_channels(columns)
+    if inner > 1 and tensor.strides[1] < pitch:
+        tensor = plan.copy(tensor, _row_strides(tensor.sizes))
+    return Factors(tensor, (tensor.strides[1] if inner > 1 else pitch) // 4, tensor.strides[0] // 4)
 
 
 def _batches(plan: Plan, tensor: DeviceTensor, batch_rank: int) -> DeviceTensor:
@@ -242,8 +245,6 @@ def _append(
         residual_offset=other.offset // 4,
         residual_pitch=other.strides[1] // 4,
         residual_batch=other.strides[0] // 4,
-        panel_columns=right.panel_columns,
-        panel_stride=right.panel_stride,
     )
     operands = ProductOperands(left, right.tensor, result, bias, residual)
     append_product(plan, numbers, operands, epilogue, batches=batches, inner_tail=inner % 4)
