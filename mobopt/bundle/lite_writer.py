@@ -248,7 +248,7 @@ class _Writer:
     def pushed(self, node: Node) -> int:
         """How many of a node's inputs are pushed first; arguments that it writes to may follow."""
         schema = _schema(node)
-        if schema is None or schema.is_variadic or self.promoted(node):
+        if schema is None or schema.is_variadic or node.op == "aten::warn" or self.promoted(node):
             return len(node.inputs)
         return self.counts[node.qualified_op] - self.out_count(schema)
 

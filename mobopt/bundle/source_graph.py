@@ -53,8 +53,8 @@ _IMPLICIT: dict[tuple[Type, Type], str] = {
 class NodeBudget:
     """How many nodes a model may still get."""
 
-    def __init__(self, nodes: int = MAX_NODES) -> None:
-        self.left = nodes
+    def __init__(self) -> None:
+        self.left = MAX_NODES
 
     def spend(self) -> None:
         """Count one node.

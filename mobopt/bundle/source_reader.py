@@ -1,6 +1,6 @@
 """TorchScript source in: the methods of a ``.pt`` archive become graphs, with every call inlined.
 
-Statements are compiled here, expressions in :mod:`mobopt.bundle.source_expressions`. Variables that a branch or a loop
+Statements are compiled here, expressions in :mod:`mobopt.bundle.source_compiler`. Variables that a branch or a loop
 assigns become its results. Nothing is executed.
 
 Source of the language: ``torch/csrc/jit/serialization/python_print.cpp``, ``import_source.cpp``.
@@ -15,7 +15,7 @@ from typing import Any
 from mobopt.bundle.attributes import ModuleTree, Submodule
 from mobopt.bundle.builder import discard
 from mobopt.bundle.result_types import join
-from mobopt.bundle.source_expressions import Compiler, Ignored, Item
+from mobopt.bundle.source_compiler import Compiler, Ignored, Item
 from mobopt.bundle.source_library import SourceFunction, SourceLibrary
 from mobopt.bundle.unpickler import Unpickled
 from mobopt.errors import BundleError, MoboptError

@@ -31,19 +31,25 @@ class Names:
 
     def __init__(self) -> None:
         self._taken = set(_RESERVED)
+        self._next: dict[str, int] = {}
 
     def take(self, hint: str) -> str:
         """An identifier like ``hint`` (``x`` from ``x.1``), or ``_0``, ``_1`` and so on if that has no name in it."""
-        base = re.sub(r"(\.\d+)+$", "", hint)
-        base = re.sub(r"\W", "_", base, flags=re.ASCII)
+        base = re.sub(r"\W", "_", argument_name(hint), flags=re.ASCII)
         if not base or base[0].isdigit():
             base = "_"
-        name, count = base, 0
+        name, count = base, self._next.get(base, 0)
         while name in self._taken or name == "_" or keyword.iskeyword(name):
             name = f"{base}{count}"
             count += 1
+        self._next[base] = count
         self._taken.add(name)
         return name
+
+
+def argument_name(name: str) -> str:
+    """The name of a method's argument from its value's: ``x`` from ``x.1``."""
+    return re.sub(r"(?<=[^.])(\.\d+)+$", "", name)
 
 
 def quoted(text: str) -> str:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from mobopt.bundle.lite_writer import is_default
-from mobopt.bundle.source_text import Names, is_identifier, literal, quoted, tuple_text
+from mobopt.bundle.source_text import Names, argument_name, is_identifier, literal, quoted, tuple_text
 from mobopt.errors import BundleError, UnsupportedError
 from mobopt.ir import Block, Graph, Node, Program, Value
 from mobopt.ir.schemas import Argument, schema_of
@@ -128,21 +128,24 @@ class _MethodPrinter:
         if len(self.graph.outputs) != 1 or not self.graph.inputs:
             raise BundleError(f"method {method!r} must take the module itself first and return exactly one value")
         head = [f"{self.name(self.graph.inputs[0], 'self')}: {self.program.class_name}"]
-        head += [self.parameter(value, defaults) for value in self.graph.inputs[1:]]
+        head += [f"{self.name(value)}: {value.type.annotation}" for value in self.graph.inputs[1:]]
+        self.add_defaults(head, defaults)
         result = self.graph.outputs[0]
         self.nodes(self.graph.block)
         self.line(f"return {self.use(result)}")
         signature = ",\n    ".join(head)
         return [f"  def {method}({signature}) -> {result.type.annotation}:", *self.out]
 
-    def parameter(self, value: Value, defaults: Mapping[str, Any]) -> str:
-        """A parameter with its type and default."""
-        name = self.name(value)
-        text = f"{name}: {value.type.annotation}"
-        if name not in defaults:
-            return text
-        default = literal(defaults[name], value.type)
-        return text if default is None else f"{text}={default}"
+    def add_defaults(self, head: list[str], defaults: Mapping[str, Any]) -> None:
+        """Add defaults to the last parameters, as far as all of them have one."""
+        for index, value in reversed(list(enumerate(self.graph.inputs))):
+            name = argument_name(value.name)
+            text = None
+            if name in defaults:
+                text = "None" if defaults[name] is None else literal(defaults[name], value.type)
+            if text is None:
+                return
+            head[index] += f"={text}"
 
     def line(self, text: str) -> None:
         """Append a line."""

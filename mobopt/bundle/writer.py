@@ -13,11 +13,11 @@ from mobopt.bundle.bytecode import bytecode_type
 from mobopt.bundle.container import ArchiveWriter, BundleFile
 from mobopt.bundle.lite_writer import VERSIONS, MethodTables, tables_from_graph
 from mobopt.bundle.pickle_writer import PickleWriter
-from mobopt.bundle.source_text import is_identifier
+from mobopt.bundle.source_text import argument_name, is_identifier
 from mobopt.bundle.source_writer import ConstantTable, source_files
 from mobopt.bundle.tensors import StorageTable
 from mobopt.errors import BundleError
-from mobopt.ir import Graph, Program, Value
+from mobopt.ir import Graph, Program
 from mobopt.ir.types import Type
 
 ExtraFiles = Mapping[str, str | bytes]
@@ -140,7 +140,7 @@ def _pickle_method(pickle: PickleWriter, program: Program, name: str, graph: Gra
     ]
     defaults = program.metadata.get("defaults", {}).get(name, {})
     arguments = [("self", program.self_type, None)]
-    arguments += [(_argument_name(value), value.type, defaults.get(_argument_name(value))) for value in graph.inputs[1:]]
+    arguments += [(argument_name(value.name), value.type, defaults.get(argument_name(value.name))) for value in graph.inputs[1:]]
     results = [("", value.type, None) for value in graph.outputs]
     schema = [
         lambda: _pickle_schema(pickle, "arguments", arguments),
@@ -153,11 +153,6 @@ def _pickle_method(pickle: PickleWriter, program: Program, name: str, graph: Gra
             lambda: pickle.tuple_of(schema),
         ]
     )
-
-
-def _argument_name(value: Value) -> str:
-    base, _, number = value.name.rpartition(".")
-    return base if base and number.isdigit() else value.name
 
 
 def _pickle_schema(pickle: PickleWriter, field: str, items: list[tuple[str, Type, Any]]) -> None:

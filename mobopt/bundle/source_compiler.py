@@ -1,0 +1,667 @@
+"""Expressions of TorchScript source: literals, attributes, operators, calls and the implicit conversions between types."""
+
+from __future__ import annotations
+
+import ast
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from mobopt.bundle.attributes import ModuleTree, Submodule
+from mobopt.bundle.builder import GraphBuilder, value_type
+from mobopt.bundle.result_types import join
+from mobopt.bundle.source_library import SourceClass, SourceFunction, SourceLibrary
+from mobopt.bundle.unpickler import Unpickled
+from mobopt.errors import BundleError, MoboptError
+from mobopt.ir import Value
+from mobopt.ir.schemas import Argument, Schema, accepts, resolve, schemas_of
+from mobopt.ir.types import (
+    ANY,
+    BOOL,
+    DEVICE,
+    FLOAT,
+    INT,
+    NONE,
+    SCALAR,
+    STR,
+    TENSOR,
+    DictType,
+    ListType,
+    OptionalType,
+    TupleType,
+    Type,
+)
+
+_GRADIENT_MODES = ("no_grad", "enable_grad", "inference_mode", "set_grad_enabled")
+
+
+@dataclass(frozen=True)
+class Reference:
+    """A function or class by its qualified name."""
+
+    name: str
+
+
+class Ignored:
+    """A context manager that says nothing about a model that only infers."""
+
+
+@dataclass(frozen=True)
+class Several:
+    """The results of an operator that has several."""
+
+    values: tuple[Value, ...]
+
+
+Item = Value | Submodule | Reference | Ignored | Several
+
+_BINARY: dict[type[ast.operator], str] = {
+    ast.Add: "aten::add",
+    ast.Sub: "aten::sub",
+    ast.Mult: "aten::mul",
+    ast.Div: "aten::div",
+    ast.FloorDiv: "aten::floordiv",
+    ast.Mod: "aten::remainder",
+    ast.Pow: "aten::pow",
+    ast.MatMult: "aten::matmul",
+    ast.BitAnd: "aten::__and__",
+    ast.BitOr: "aten::__or__",
+    ast.BitXor: "aten::__xor__",
+    ast.LShift: "aten::__lshift__",
+    ast.RShift: "aten::__rshift__",
+}
+_COMPARISONS: dict[type[ast.cmpop], str] = {
+    ast.Eq: "aten::eq",
+    ast.NotEq: "aten::ne",
+    ast.Lt: "aten::lt",
+    ast.LtE: "aten::le",
+    ast.Gt: "aten::gt",
+    ast.GtE: "aten::ge",
+    ast.Is: "aten::__is__",
+    ast.IsNot: "aten::__isnot__",
+}
+_BUILTIN_FUNCTIONS = {
+    "int": "aten::Int",
+    "float": "aten::Float",
+    "bool": "aten::Bool",
+    "complex": "aten::Complex",
+    "str": "aten::str",
+    "len": "aten::len",
+    "list": "aten::list",
+    "hash": "aten::hash",
+    "ord": "aten::ord",
+    "chr": "aten::chr",
+    "bin": "aten::bin",
+    "oct": "aten::oct",
+    "hex": "aten::hex",
+    "round": "aten::round",
+    "sorted": "aten::sorted",
+    "abs": "prim::abs",
+    "min": "prim::min",
+    "max": "prim::max",
+    "print": "prim::Print",
+    "unchecked_unwrap_optional": "prim::unchecked_unwrap_optional",
+}
+_VALUE_ATTRIBUTES = {"shape": "aten::size", "ndim": "aten::dim", "T": "aten::numpy_T"}
+_IMPLICIT = {INT: "aten::IntImplicit", FLOAT: "aten::FloatImplicit", SCALAR: "aten::ScalarImplicit"}
+_NAMED_NUMBERS = {"inf": math.inf, "nan": math.nan, "infj": complex(0, math.inf), "nanj": complex(0, math.nan)}
+
+
+class Compiler(ABC):
+    """Compiles expressions into the current block.
+
+    Attributes:
+        record: the source record that is being read.
+        environment: variables by name.
+        module_value: the graph's parameter for the root module.
+    """
+
+    module_value: Value
+
+    def __init__(self, modules: ModuleTree, library: SourceLibrary, constants: Unpickled) -> None:
+        self.modules = modules
+        self.library = library
+        self.constants = constants
+        self.builder = GraphBuilder()
+        self.record = ""
+        self.environment: dict[str, Item] = {}
+        self._constant_values: dict[int, Value] = {}
+
+    @abstractmethod
+    def inline(self, function: SourceFunction, call: ast.AST, arguments: Sequence[Item], keywords: dict[str, Item]) -> Item:
+        """Compile a called function in place; returns its result."""
+
+    def error(self, node: ast.AST, message: str) -> BundleError:
+        """An error at a place of the source."""
+        return BundleError(f"{self.record}:{getattr(node, 'lineno', '?')}: {message}")
+
+    def none(self) -> Value:
+        """The constant None."""
+        return self.builder.constant(None)
+
+    def value(self, item: Item, node: ast.AST | None) -> Value:
+        """An item that must be a value."""
+        if isinstance(item, Several):
+            kind = TupleType(tuple(value.type for value in item.values))
+            return self.builder.node("prim::TupleConstruct", item.values, [kind])[0] if item.values else self.none()
+        if item is self.modules.root:
+            return self.module_value
+        if not isinstance(item, Value):
+            what = item.path if isinstance(item, Submodule) else getattr(item, "name", "a context manager")
+            raise self.error(node or ast.Pass(), f"{what!r} is used as a value, which mobopt does not read")
+        return item
+
+    def expression(self, node: ast.expr, expected: Type | None = None) -> Item:
+        """Compile an expression into one item, converted to the expected type if there is one."""
+        item = self.evaluate(node, expected)
+        if isinstance(item, Several):
+            item = self.value(item, node)
+        return self.converted(item, expected) if isinstance(item, Value) and expected is not None else item
+
+    def evaluate(self, node: ast.expr, expected: Type | None = None) -> Item:
+        """Compile an expression; an operator with several results gives them apart."""
+        match node:
+            case ast.Constant(value=value):
+                return self.literal(value, node)
+            case ast.Name():
+                return self.name(node)
+            case ast.Attribute():
+                return self.attribute(node)
+            case ast.Call():
+                return self.call(node, expected)
+            case ast.List(elts=elements):
+                return self.list_display(elements, expected)
+            case ast.Tuple(elts=elements):
+                return self.tuple_display(elements, expected)
+            case ast.Dict():
+                return self.dict_display(node, expected)
+            case ast.Subscript():
+                return self.subscript(node)
+            case ast.UnaryOp():
+                return self.unary(node)
+            case ast.BinOp(op=op, left=left, right=right):
+                return self.binary(op, self.expression(left), self.expression(right), node)
+            case ast.Compare(left=left, ops=[op], comparators=[right]):
+                return self.compare(op, left, right, node)
+            case ast.BoolOp(op=op, values=values):
+                return self.boolean(isinstance(op, ast.And), values)
+            case ast.IfExp(test=test, body=body, orelse=orelse):
+                return self.choice(test, lambda: self.expression(body), lambda: self.expression(orelse))
+            case _:
+                raise self.error(node, f"{type(node).__name__} expressions are not read: {ast.unparse(node)[:80]!r}")
+
+    # Literals and names.
+
+    def literal(self, value: Any, node: ast.AST) -> Value:
+        """A literal."""
+        if isinstance(value, str):
+            return self.builder.constant(_decoded(value))
+        if value is None or isinstance(value, (bool, int, float, complex)):
+            if type(value) is int and not -(1 << 63) <= value < 1 << 63:
+                raise self.error(node, f"{value} is not a 64-bit integer")
+            return self.builder.constant(value)
+        raise self.error(node, f"{value!r} is not a literal of TorchScript")
+
+    def name(self, node: ast.Name) -> Item:
+        """A variable."""
+        if node.id in self.environment:
+            return self.environment[node.id]
+        if node.id in _NAMED_NUMBERS:
+            return self.builder.constant(_NAMED_NUMBERS[node.id])
+        raise self.error(node, f"the variable {node.id!r} is not defined here")
+
+    def dotted(self, node: ast.expr) -> str:
+        """``a.b.c`` if the expression is that and ``a`` is not a variable, else an empty string."""
+        parts: list[str] = []
+        while isinstance(node, ast.Attribute):
+            parts.append(node.attr)
+            node = node.value
+        if not isinstance(node, ast.Name) or node.id in self.environment:
+            return ""
+        return ".".join([node.id, *reversed(parts)])
+
+    def attribute(self, node: ast.Attribute) -> Item:
+        """``a.b``"""
+        dotted = self.dotted(node)
+        if dotted.startswith("CONSTANTS.c"):
+            return self.table_constant(dotted.removeprefix("CONSTANTS.c"), node)
+        if dotted.startswith("__torch__."):
+            return self.class_member(dotted, node)
+        return self.member(self.expression(node.value), node.attr, node)
+
+    def table_constant(self, number: str, node: ast.AST) -> Value:
+        """``CONSTANTS.cN``"""
+        table = self.constants.value
+        index = int(number) if number.isdigit() else -1
+        if not 0 <= index < len(table):
+            raise self.error(node, f"CONSTANTS.c{number} does not exist; constants.pkl holds {len(table)} constants")
+        if index not in self._constant_values:
+            kind = value_type(table[index], self.constants.types)
+            self._constant_values[index] = self.builder.constant(table[index], kind)
+        return self._constant_values[index]
+
+    def class_member(self, dotted: str, node: ast.AST) -> Item:
+        """A function or class by name, or a member of an enumeration."""
+        owner, _, name = dotted.rpartition(".")
+        if owner.rpartition(".")[2] in _GRADIENT_MODES or name in _GRADIENT_MODES:
+            return Reference(dotted)
+        try:
+            self.library.find(dotted)
+            return Reference(dotted)
+        except BundleError:
+            found = self.library.find(owner, self.record, getattr(node, "lineno", 0))
+        raise self.error(node, f"{dotted} is a member of {getattr(found, 'name', owner)}; enumerations are not read")
+
+    def member(self, owner: Item, name: str, node: ast.AST) -> Item:
+        """An attribute of a module, a field of a named tuple, or a property of a tensor."""
+        if isinstance(owner, Submodule):
+            return self.module_member(owner, name, node)
+        value = self.value(owner, node)
+        if isinstance(value.type, TupleType) and name in value.type.fields:
+            return self.tuple_element(value, value.type.fields.index(name), node)
+        op = _VALUE_ATTRIBUTES.get(name, f"prim::{name}")
+        return self.call_operator(op, [value], {}, node)
+
+    def module_member(self, module: Submodule, name: str, node: ast.AST) -> Item:
+        """An attribute of a module: a module, a value, or a constant of its class."""
+        member = module.members.get(name)
+        if isinstance(member, Submodule):
+            return member
+        if member is None:
+            constant = self.library.find_class(module.class_name).constants.get(name)
+            if constant is None:
+                raise self.error(node, f"{module.path or 'the model'} has no attribute {name!r}")
+            return self.expression(constant)
+        kind = self.modules.attributes[member].type
+        return self.builder.node("prim::GetAttr", [self.module_value], [kind], attributes={"name": member}, name=name)[0]
+
+    # Containers.
+
+    def list_display(self, elements: Sequence[ast.expr], expected: Type | None) -> Value:
+        """``[a, b]``"""
+        wanted = _without_none(expected)
+        element = wanted.element if isinstance(wanted, ListType) else None
+        values = [self.value(self.expression(item, element), item) for item in elements]
+        return self.builder.node("prim::ListConstruct", values, [ListType(element or _common(values))])[0]
+
+    def tuple_display(self, elements: Sequence[ast.expr], expected: Type | None) -> Value:
+        """``(a, b)``"""
+        wanted = _without_none(expected)
+        kinds = wanted.elements if isinstance(wanted, TupleType) and len(wanted.elements) == len(elements) else ()
+        pairs = zip(elements, kinds or [None] * len(elements), strict=True)
+        values = [self.value(self.expression(item, kind), item) for item, kind in pairs]
+        return self.builder.node("prim::TupleConstruct", values, [TupleType(tuple(value.type for value in values))])[0]
+
+    def dict_display(self, node: ast.Dict, expected: Type | None) -> Value:
+        """``{a: b}``"""
+        wanted = _without_none(expected)
+        kinds = (wanted.key, wanted.value) if isinstance(wanted, DictType) else (None, None)
+        keys = [self.value(self.expression(key, kinds[0]), node) for key in node.keys if key is not None]
+        values = [self.value(self.expression(item, kinds[1]), node) for item in node.values]
+        if len(keys) != len(values):
+            raise self.error(node, "a dictionary display unpacks another, which is not read")
+        kind = wanted if isinstance(wanted, DictType) else DictType(_common(keys) if keys else STR, _common(values) if values else TENSOR)
+        pairs = [value for pair in zip(keys, values, strict=True) for value in pair]
+        return self.builder.node("prim::DictConstruct", pairs, [kind])[0]
+
+    def subscript(self, node: ast.Subscript) -> Item:
+        """``a[b]``"""
+        value = self.value(self.expression(node.value), node)
+        if isinstance(node.slice, ast.Slice):
+            return self.slice(value, node.slice, node)
+        index = self.value(self.expression(node.slice), node)
+        if isinstance(value.type, TupleType):
+            if not (index.is_constant and type(index.constant) is int):
+                raise self.error(node, "a tuple's element is chosen by a number that is not known")
+            return self.tuple_element(value, index.constant, node)
+        if value.type == TENSOR:
+            if not accepts(INT, index.type):
+                raise self.error(node, f"a tensor is indexed with a {index.type}; only whole numbers and slices are read")
+            return self.call_operator("aten::select", [value, self.builder.constant(0), index], {}, node)
+        return self.call_operator("aten::__getitem__", [value, index], {}, node)
+
+    def tuple_element(self, value: Value, index: int, node: ast.AST) -> Value:
+        """An element of a tuple."""
+        kind = value.type
+        if not isinstance(kind, TupleType) or not -len(kind.elements) <= index < len(kind.elements):
+            raise self.error(node, f"{kind} has no element {index}")
+        inputs = [value, self.builder.constant(index)]
+        return self.builder.node("prim::TupleIndex", inputs, [kind.elements[index]])[0]
+
+    def slice(self, value: Value, node: ast.Slice, where: ast.AST) -> Item:
+        """``a[b:c:d]``"""
+        parts = [None if part is None else self.value(self.expression(part), part) for part in (node.lower, node.upper, node.step)]
+        if isinstance(value.type, TupleType):
+            bounds = [part.constant if part is not None and part.is_constant else part for part in parts]
+            if bounds[2] not in (None, 1) or not all(bound is None or type(bound) is int for bound in bounds):
+                raise self.error(where, "a tuple is sliced with bounds that are not known")
+            begin, end, _ = slice(bounds[0], bounds[1]).indices(len(value.type.elements))
+            kind = TupleType(value.type.elements[begin:end])
+            return self.builder.node("prim::TupleSlice", [value], [kind], attributes={"beg": begin, "end": end})[0]
+        given = [part or self.builder.constant(default) for part, default in zip(parts, (None, None, 1), strict=True)]
+        leading = [self.builder.constant(0)] if value.type == TENSOR else []
+        return self.call_operator("aten::slice", [value, *leading, *given], {}, where)
+
+    def unpacked(self, item: Item, count: int, node: ast.AST) -> Sequence[Item]:
+        """The parts of a tuple, a list, or an operator's results."""
+        if isinstance(item, Several) and len(item.values) == count:
+            return item.values
+        value = self.value(item, node)
+        kind = value.type
+        if isinstance(kind, TupleType) and len(kind.elements) == count:
+            return self.builder.node("prim::TupleUnpack", [value], kind.elements)
+        if isinstance(kind, ListType):
+            return self.builder.node("prim::ListUnpack", [value], [kind.element] * count)
+        raise self.error(node, f"a {kind} is unpacked into {count} variables")
+
+    # Sugar.
+
+    def unary(self, node: ast.UnaryOp) -> Item:
+        """``-a``, ``not a``"""
+        value = self.value(self.expression(node.operand), node)
+        if isinstance(node.op, ast.USub) and value.is_constant and isinstance(value.constant, (int, float, complex)):
+            return self.builder.constant(-value.constant)
+        names: dict[type[ast.unaryop], str] = {ast.USub: "aten::neg", ast.Not: "aten::__not__", ast.Invert: "aten::bitwise_not"}
+        if type(node.op) not in names:
+            raise self.error(node, f"{ast.unparse(node)[:80]!r} is not read")
+        return self.call_operator(names[type(node.op)], [value], {}, node)
+
+    def binary(self, op: ast.operator, left: Item, right: Item, node: ast.AST) -> Item:
+        """``a + b``"""
+        return self.call_operator(_BINARY[type(op)], [left, right], {}, node)
+
+    def compare(self, op: ast.cmpop, left: ast.expr, right: ast.expr, node: ast.AST) -> Item:
+        """``a < b``"""
+        items = [self.expression(left), self.expression(right)]
+        if isinstance(op, (ast.In, ast.NotIn)):
+            found = self.call_operator("aten::__contains__", items[::-1], {}, node)
+            return found if isinstance(op, ast.In) else self.call_operator("aten::__not__", [found], {}, node)
+        return self.call_operator(_COMPARISONS[type(op)], items, {}, node)
+
+    def boolean(self, is_and: bool, values: Sequence[ast.expr]) -> Item:
+        """``a and b``, ``a or b``: the rest is evaluated only if it matters."""
+        if len(values) == 1:
+            return self.expression(values[0])
+
+        def rest() -> Item:
+            return self.boolean(is_and, values[1:])
+
+        def known() -> Item:
+            return self.builder.constant(not is_and)
+
+        return self.choice(values[0], rest if is_and else known, known if is_and else rest)
+
+    def choice(self, test: ast.expr, then: Callable[[], Item], otherwise: Callable[[], Item]) -> Value:
+        """An expression that a condition chooses."""
+        condition = self.converted(self.value(self.expression(test), test), BOOL)
+        node = self.builder.if_else(condition)
+        results: list[Value] = []
+        for block, build in zip(node.blocks, (then, otherwise), strict=True):
+            with self.builder.inside(block):
+                results.append(self.value(build(), test))
+        return self.builder.finish_if(node, results[:1], results[1:])[0]
+
+    # Calls.
+
+    def call(self, node: ast.Call, expected: Type | None) -> Item:
+        """A call."""
+        if isinstance(node.func, ast.Name) and node.func.id not in self.environment:
+            return self.builtin(node.func.id, node, expected)
+        dotted = self.dotted(node.func)
+        if dotted == "torch.device" and len(node.args) == 1 and isinstance(node.args[0], ast.Constant):
+            return self.device(node.args[0].value, node)
+        if dotted.startswith("torch."):
+            return self.call_with(f"aten::{dotted.removeprefix('torch.')}", node)
+        if dotted.startswith("ops."):
+            namespace, _, name = dotted.removeprefix("ops.").partition(".")
+            return self.call_with(f"{namespace}::{name}", node)
+        if dotted.startswith("__torch__."):
+            return self.call_reference(dotted, node)
+        return self.call_value(node, expected)
+
+    def call_value(self, node: ast.Call, expected: Type | None) -> Item:
+        """A call of a method, or of a function that a variable names."""
+        if not isinstance(node.func, ast.Attribute):
+            function = self.expression(node.func)
+            if isinstance(function, Reference):
+                return self.call_reference(function.name, node)
+            raise self.error(node, f"{ast.unparse(node.func)[:80]!r} is called, which is not a function")
+        owner = self.expression(node.func.value)
+        if isinstance(owner, Ignored):
+            return self.none()
+        if isinstance(owner, Submodule):
+            method = self.library.find_class(owner.class_name).methods.get(node.func.attr)
+            if method is None:
+                raise self.error(node, f"{owner.class_name} has no method {node.func.attr!r}")
+            return self.inline(method, node, [owner, *self.arguments(node)], self.keywords(node))
+        if node.func.attr == "tolist":
+            return self.to_list(self.value(owner, node), expected, node)
+        return self.call_operator(f"aten::{node.func.attr}", [owner, *self.arguments(node)], self.keywords(node), node)
+
+    def call_reference(self, name: str, node: ast.Call) -> Item:
+        """A call of a function, or of a named tuple's class."""
+        owner, _, last = name.rpartition(".")
+        if last == "__new__" and owner.rpartition(".")[2] in _GRADIENT_MODES:
+            return Ignored()
+        if last == "__new__":
+            raise self.error(node, f"an object of class {owner} is made; mobopt reads modules and named tuples only")
+        found = self.library.find(name, self.record, node.lineno)
+        if isinstance(found, SourceFunction):
+            return self.inline(found, node, self.arguments(node), self.keywords(node))
+        return self.construct(found, node)
+
+    def construct(self, found: SourceClass, node: ast.Call) -> Value:
+        """A named tuple."""
+        if found.base != "NamedTuple":
+            raise self.error(node, f"an object of class {found.name} is made; mobopt reads modules and named tuples only")
+        kind = self.library.named_tuple(found)
+        if len(node.args) != len(kind.elements) or node.keywords:
+            raise self.error(node, f"{found.name} is made of {len(node.args)} values; it has {len(kind.elements)} fields")
+        values = [self.value(self.expression(item, part), item) for item, part in zip(node.args, kind.elements, strict=True)]
+        return self.builder.node("prim::TupleConstruct", values, [kind])[0]
+
+    def arguments(self, node: ast.Call) -> list[Item]:
+        """Positional arguments of a call."""
+        return [self.expression(argument) for argument in node.args]
+
+    def keywords(self, node: ast.Call) -> dict[str, Item]:
+        """Keyword arguments of a call."""
+        return {keyword.arg: self.expression(keyword.value) for keyword in node.keywords if keyword.arg is not None}
+
+    def builtin(self, name: str, node: ast.Call, expected: Type | None) -> Item:
+        """A function of the language."""
+        match name, node.args:
+            case "annotate", [kind, value]:
+                return self.annotated(self.library.type(kind, self.record), value)
+            case "uninitialized", [kind]:
+                return self.builder.node("prim::Uninitialized", [], [self.library.type(kind, self.record)])[0]
+            case "unchecked_cast", [kind, value]:
+                item = self.value(self.expression(value), node)
+                return self.builder.cast(item, self.library.type(kind, self.record))
+            case "isinstance", [value, kinds]:
+                return self.is_instance(self.expression(value), kinds, node)
+            case "getattr", [owner, ast.Constant(value=str(attribute))]:
+                return self.member(self.expression(owner), attribute, node)
+            case _ if name in _BUILTIN_FUNCTIONS:
+                return self.call_with(_BUILTIN_FUNCTIONS[name], node)
+            case _:
+                raise self.error(node, f"{name}() is not read")
+
+    def annotated(self, kind: Type, node: ast.expr) -> Item:
+        """``annotate(T, value)``"""
+        value = self.expression(node, kind)
+        if isinstance(value, Value) and value.type == TENSOR and kind in _IMPLICIT:
+            return self.call_operator(_IMPLICIT[kind], [value], {}, node)
+        return value
+
+    def is_instance(self, item: Item, kinds: ast.expr, node: ast.AST) -> Value:
+        """``isinstance(a, T)``"""
+        names = kinds.elts if isinstance(kinds, (ast.Tuple, ast.List)) else [kinds]
+        types = tuple(self.library.type(name, self.record) for name in names)
+        return self.builder.node("prim::isinstance", [self.value(item, node)], [BOOL], attributes={"types": types})[0]
+
+    def device(self, name: Any, node: ast.AST) -> Value:
+        """``torch.device("cpu")``"""
+        try:
+            return self.builder.constant(torch.device(name))
+        except (RuntimeError, TypeError):
+            raise self.error(node, f"{name!r} is not a device") from None
+
+    def to_list(self, value: Value, expected: Type | None, node: ast.AST) -> Value:
+        """``annotate(List[int], x.tolist())``"""
+        depth, element = 0, expected
+        while isinstance(element, ListType):
+            depth, element = depth + 1, element.element
+        codes = {INT: 0, FLOAT: 1, BOOL: 2}
+        if expected is None or element not in codes:
+            raise self.error(node, "tolist() is called without an annotation of the list's type")
+        inputs = [value, self.builder.constant(depth), self.builder.constant(codes[element])]
+        return self.builder.node("prim::tolist", inputs, [expected])[0]
+
+    def raise_message(self, values: Sequence[Value]) -> None:
+        """prim::RaiseException with a message and the exception's class."""
+        self.builder.node("prim::RaiseException", values, [])
+
+    def call_with(self, name: str, node: ast.Call) -> Item:
+        """A call of an operator; lists of constants that it only reads are constants themselves."""
+        if name == "prim::RaiseException":
+            values = [self.value(item, node) for item in self.arguments(node)]
+            self.raise_message([*values, self.none()][:2])
+            return Several(())
+        positional = [self.display_or_expression(argument) for argument in node.args]
+        keywords = {item.arg: self.display_or_expression(item.value) for item in node.keywords if item.arg is not None}
+        return self.call_operator(name, positional, keywords, node)
+
+    def display_or_expression(self, node: ast.expr) -> Item | _Display:
+        """An argument; a list display waits until it is known what the operator does with it."""
+        if not isinstance(node, ast.List):
+            return self.expression(node)
+        values = tuple(self.value(self.expression(item), item) for item in node.elts)
+        return _Display(values, ListType(_common(values)))
+
+    def call_operator(
+        self, name: str, positional: Sequence[Item | _Display], keywords: Mapping[str, Item | _Display], node: ast.AST
+    ) -> Item:
+        """A call of an operator: choose the overload, convert the arguments, append the node."""
+        given = [item if isinstance(item, _Display) else self.value(item, node) for item in positional]
+        named = {key: item if isinstance(item, _Display) else self.value(item, node) for key, item in keywords.items()}
+        schema = self.choose(name, given, named, node)
+        count = len(schema.arguments)
+        inputs: dict[int, Value] = {}
+        for index, argument in enumerate(schema.arguments):
+            item = given[index] if index < len(given) else named.get(argument.name)
+            if item is not None:
+                inputs[index] = self.as_argument(item, argument)
+        extra = [self.materialised(item, None) for item in given[count:]]
+        results = self.builder.operator(schema, inputs, extra)
+        return results[0] if len(results) == 1 else Several(tuple(results))
+
+    def choose(self, name: str, given: Sequence[Value | _Display], named: Mapping[str, Value | _Display], node: ast.AST) -> Schema:
+        """The overload that a call means."""
+        types = [item.type for item in given]
+        keyword_types = {key: item.type for key, item in named.items()}
+        if not schemas_of(name):
+            raise self.error(node, f"unknown operator {name}: neither the installed torch nor mobopt knows it")
+        try:
+            return resolve(name, types, keyword_types)
+        except MoboptError as error:
+            as_lists = [_list_of_tuple(kind) for kind in types]
+            if as_lists == types:
+                raise self.error(node, str(error)) from None
+        try:
+            return resolve(name, as_lists, keyword_types)
+        except MoboptError as error:
+            raise self.error(node, str(error)) from None
+
+    def as_argument(self, item: Value | _Display, argument: Argument) -> Value:
+        """An argument in the form that the operator takes."""
+        value = self.materialised(item, argument)
+        kind = _without_none(argument.type)
+        if kind is not None and isinstance(kind, ListType) and argument.fixed_length and accepts(kind.element, value.type):
+            return self.repeated(value, argument.fixed_length, kind)
+        if isinstance(kind, ListType) and isinstance(value.type, TupleType):
+            return self.listed(value, kind)
+        return self.converted(value, argument.type)
+
+    def materialised(self, item: Value | _Display, argument: Argument | None) -> Value:
+        """A value; a display of constants that is only read becomes a constant."""
+        if isinstance(item, Value):
+            return item
+        kind = _without_none(argument.type) if argument is not None else None
+        is_read = isinstance(kind, ListType) and kind.element in (INT, FLOAT, BOOL) and not getattr(argument, "is_written", False)
+        if is_read and all(value.is_constant for value in item.values):
+            element = item.type.element if item.values else kind.element if isinstance(kind, ListType) else ANY
+            return self.builder.constant([value.constant for value in item.values], ListType(element))
+        settled = kind if isinstance(kind, ListType) and kind.element not in (ANY, SCALAR) else item.type
+        return self.builder.node("prim::ListConstruct", item.values, [settled])[0]
+
+    def repeated(self, value: Value, count: int, kind: ListType) -> Value:
+        """A single element where a list of a fixed length belongs."""
+        if value.is_constant:
+            return self.builder.constant([value.constant] * count, kind)
+        return self.builder.node("prim::ListConstruct", [value] * count, [kind])[0]
+
+    def listed(self, value: Value, kind: ListType) -> Value:
+        """A tuple where a list belongs."""
+        assert isinstance(value.type, TupleType)
+        if value.is_constant:
+            return self.builder.constant(list(value.constant), kind)
+        parts = self.builder.node("prim::TupleUnpack", [value], value.type.elements)
+        return self.builder.node("prim::ListConstruct", parts, [kind])[0]
+
+    def converted(self, value: Value, expected: Type) -> Value:
+        """A value with TorchScript's implicit conversions to an expected type; constants take on the type itself."""
+        wanted = _without_none(expected) or expected
+        if value.type == TENSOR and wanted in _IMPLICIT:
+            return self.value(self.call_operator(_IMPLICIT[wanted], [value], {}, None or ast.Pass()), None)
+        if value.is_constant:
+            return self.constant_of(value, expected, wanted)
+        return value
+
+    def constant_of(self, value: Value, expected: Type, wanted: Type) -> Value:
+        """A constant of the type that is expected."""
+        known = value.constant
+        if known is None and isinstance(expected, OptionalType) and value.type == NONE:
+            return self.builder.constant(None, expected)
+        if type(known) is int and wanted == FLOAT:
+            return self.builder.constant(float(known))
+        if isinstance(known, str) and wanted == DEVICE:
+            return self.device(known, ast.Pass())
+        return value
+
+
+@dataclass(frozen=True)
+class _Display:
+    """A list display that is an operator's argument."""
+
+    values: tuple[Value, ...]
+    type: ListType
+
+
+def _decoded(text: str) -> str:
+    """A string whose characters beyond ASCII were written as octal escapes of UTF-8."""
+    try:
+        return text.encode("latin-1").decode()
+    except UnicodeError:
+        return text
+
+
+def _without_none(kind: Type | None) -> Type | None:
+    return kind.element if isinstance(kind, OptionalType) else kind
+
+
+def _common(values: Sequence[Value]) -> Type:
+    kind: Type = values[0].type if values else ANY
+    for value in values[1:]:
+        kind = join(kind, value.type)
+    return kind
+
+
+def _list_of_tuple(kind: Type) -> Type:
+    if isinstance(kind, TupleType) and kind.elements and len(set(kind.elements)) == 1:
+        return ListType(kind.elements[0])
+    return kind
