@@ -107,7 +107,7 @@ _PARTIAL = 0.01  # a vec4 of a partial sum, written and read
 
 
 def choose_shared(device: DeviceInfo, shape: ProductShape) -> SharedKernel:
-    """The kernel that should take the least time."""
+    """The kernel that should take the least time, of those within the device's limits if there is one."""
     kernels = (
         replace(block, parts=parts)
         for block in BLOCKS
@@ -115,7 +115,13 @@ def choose_shared(device: DeviceInfo, shape: ProductShape) -> SharedKernel:
         if block.fits(device) and (parts == 1 or parts * block.inner_block <= shape.inner)
     )
     cores = core_count(device)
-    return min(kernels, key=lambda kernel: _nanoseconds(kernel, shape, cores))
+    return min(kernels, key=lambda kernel: (_excess(kernel, shape, device), _nanoseconds(kernel, shape, cores)))
+
+
+def _excess(kernel: SharedKernel, shape: ProductShape, device: DeviceInfo) -> int:
+    """Workgroups beyond the device's limits."""
+    counts = zip(kernel.groups(shape), device.limits.max_compute_work_group_count, strict=True)
+    return max(0, *(count - limit for count, limit in counts))
 
 
 _CORES = {"discrete": 128, "integrated": 8}

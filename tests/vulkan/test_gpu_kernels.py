@@ -126,6 +126,14 @@ def test_choice_respects_limits(device):
         assert choose_shared(least, ProductShape(rows, 512, 512, 512)).fits(least)
 
 
+def test_choice_respects_the_number_of_workgroups(device):
+    gpu = a_gpu(device)
+    narrow = replace(gpu, limits=replace(gpu.limits, max_compute_work_group_count=(65535, 10, 65535)))
+    shape = ProductShape(1000, 40, 64, 64)
+    assert choose_shared(gpu, shape).groups(shape)[1] > 10
+    assert choose_shared(narrow, shape).groups(shape)[1] <= 10
+
+
 def test_depthwise_block(device):
     gpu = a_gpu(device)
     assert depthwise_block(gpu, 112, 112, 8) == (2, 2)
