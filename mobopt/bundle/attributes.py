@@ -46,8 +46,8 @@ class ModuleTree:
             return self._seen[id(module)]
         if not isinstance(module.state, dict) or not all(isinstance(name, str) for name in module.state):
             raise BundleError(
-                f"data.pkl: the state of {path or 'the model'} ({module.class_name}) is not a dictionary of attributes; "
-                "modules with a __getstate__ of their own are not read"
+                f"data.pkl: the state of {path or 'the model'} ({module.class_name}) is not a dictionary of "
+                "attributes; modules with a __getstate__ of their own are not read"
             )
         members: dict[str, str | Submodule] = {}
         for name, value in module.state.items():
@@ -86,7 +86,10 @@ class ModuleTree:
         """
         members = list(module.members.values())
         if index >= len(members):
-            raise BundleError(f"attribute {index} of {module.path or 'the model'} is read, which has {len(members)}; the file is damaged")
+            raise BundleError(
+                f"attribute {index} of {module.path or 'the model'} is read, which has {len(members)}; "
+                "the file is damaged"
+            )
         return members[index]
 
     def widen(self, name: str, kind: Type) -> None:

@@ -6,12 +6,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+from mobopt.bundle.result_types import argument_types, join, result_types
 from mobopt.errors import BundleError
 from mobopt.ir import Block, Graph, Node, Value
 from mobopt.ir.graph import type_of_constant
 from mobopt.ir.schemas import Argument, Schema, accepts
-from mobopt.ir.types import ANY, NONE, ListType, OptionalType, TupleType, Type
-from mobopt.bundle.result_types import argument_types, join, result_types
+from mobopt.ir.types import ANY, BOOL, NONE, ListType, OptionalType, TupleType, Type
 
 _MAX_NODES = 1 << 20
 
@@ -59,7 +59,9 @@ class GraphBuilder:
         """
         self._count += 1
         if self._count > _MAX_NODES:
-            raise BundleError(f"a method has over {_MAX_NODES} operations once its calls are inlined; the file is hostile")
+            raise BundleError(
+                f"a method has over {_MAX_NODES} operations once its calls are inlined; the file is hostile"
+            )
         names = [name] if name else []
         node = self.graph.create(
             op, inputs, types, overload=overload, attributes=dict(attributes or {}), names=names, source=self.source
@@ -115,12 +117,14 @@ class GraphBuilder:
 
     def if_else(self, condition: Value) -> Node:
         """A branch with two empty blocks, which is not yet appended."""
-        node = Node("prim::If", [condition], source=self.source)
+        node = Node("prim::If", [self.refined(condition, BOOL)], source=self.source)
         node.add_block()
         node.add_block()
         return node
 
-    def finish_if(self, node: Node, then: Sequence[Value], otherwise: Sequence[Value], names: Sequence[str] = ()) -> list[Value]:
+    def finish_if(
+        self, node: Node, then: Sequence[Value], otherwise: Sequence[Value], names: Sequence[str] = ()
+    ) -> list[Value]:
         """Give a branch its results and append it; the values of both branches in pairs."""
         types = [join(left.type, right.type) for left, right in zip(then, otherwise, strict=True)]
         for values in (then, otherwise):

@@ -1,6 +1,6 @@
 """The tables of ``bytecode.pkl``: their form, checked, and the instruction set.
 
-Source: ``torch/csrc/jit/mobile/parse_bytecode.cpp``, ``parse_operators.cpp`` and ``torch/csrc/jit/runtime/instruction.h``.
+Source: ``torch/csrc/jit/mobile/parse_bytecode.cpp``, ``parse_operators.cpp``, ``torch/csrc/jit/runtime/instruction.h``.
 """
 
 from __future__ import annotations
@@ -58,8 +58,8 @@ OPERANDS: dict[str, str] = {
     "NUM_TO_TENSOR": "",
     "IS_CUDA": "",
 }
-"""Instructions that are read, and what their two operands are: O operator, R register, C constant, P relative jump, T type,
-S attribute slot, I number."""
+"""Instructions that are read, and what their two operands are: O operator, R register, C constant, P relative jump,
+T type, S attribute slot, I number."""
 
 PROMOTED: dict[str, str] = {
     "TUPLE_INDEX": "prim::TupleIndex",
@@ -187,7 +187,9 @@ def _fields(method: str, table: Any, names: tuple[str, ...]) -> list[Any]:
 def _operator(method: str, item: Any) -> OperatorEntry:
     kinds = [type(part) for part in item] if isinstance(item, tuple) else []
     if kinds not in ([str, str], [str, str, int]):
-        raise BundleError(f"bytecode.pkl, {method!r}: {item!r} is not an operator (name, overload, number of arguments)")
+        raise BundleError(
+            f"bytecode.pkl, {method!r}: {item!r} is not an operator (name, overload, number of arguments)"
+        )
     count = item[2] if len(item) == 3 and item[2] >= 0 else None
     return OperatorEntry(item[0], item[1], count)
 
@@ -223,7 +225,9 @@ def _check_instruction(function: Function, index: int, op: str, x: int, n: int) 
             )
     ends = {"STOREN": function.register_count + 1, "ISINSTANCE": len(function.types)}
     if op in ends and x + n > ends[op]:
-        raise BundleError(f"bytecode.pkl, {function.name!r}: instruction {index} ({op}) reaches {x + n - 1}, out of range")
+        raise BundleError(
+            f"bytecode.pkl, {function.name!r}: instruction {index} ({op}) reaches {x + n - 1}, out of range"
+        )
 
 
 def bytecode_type(kind: Type) -> str:

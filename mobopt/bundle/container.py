@@ -104,7 +104,9 @@ class ArchiveReader:
                 entries = archive.infolist()
         except (zipfile.BadZipFile, NotImplementedError, ValueError, struct.error, OverflowError) as error:
             hint = "it is truncated" if self._data[:4] == b"PK\x03\x04" else "it begins with other bytes than a zip's"
-            raise self.error(f"is not a readable zip archive ({error}; {hint}); models are saved as zip archives") from None
+            raise self.error(
+                f"is not a readable zip archive ({error}; {hint}); models are saved as zip archives"
+            ) from None
         if not entries or len(entries) > _MAX_RECORDS:
             raise self.error(f"holds {len(entries)} records; a model has at least one and at most {_MAX_RECORDS}")
         root = entries[0].orig_filename.partition("/")[0]
@@ -121,15 +123,23 @@ class ArchiveReader:
         name = entry.orig_filename
         parts = name.split("/")
         if len(parts) < 2 or parts[0] != root or ".." in parts or "\\" in name or "\0" in name:
-            raise self.error(f"holds {name!r}, which is not a record below its root folder {root!r}; it is no model file")
+            raise self.error(
+                f"holds {name!r}, which is not a record below its root folder {root!r}; it is no model file"
+            )
         if entry.flag_bits & 1:
             raise self.error(f"has an encrypted record {name!r}; models are not encrypted")
         if entry.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
-            raise self.error(f"has a record {name!r} of compression method {entry.compress_type}; only stored and deflated are read")
+            raise self.error(
+                f"has a record {name!r} of compression method {entry.compress_type}; only stored and deflated are read"
+            )
         deflated = entry.compress_type == zipfile.ZIP_DEFLATED
         if not deflated and entry.compress_size != entry.file_size:
-            raise self.error(f"declares {entry.file_size} bytes for {name!r} and stores {entry.compress_size}; it is damaged")
-        return Record("/".join(parts[1:]), entry.file_size, entry.compress_size, deflated, entry.CRC, entry.header_offset)
+            raise self.error(
+                f"declares {entry.file_size} bytes for {name!r} and stores {entry.compress_size}; it is damaged"
+            )
+        return Record(
+            "/".join(parts[1:]), entry.file_size, entry.compress_size, deflated, entry.CRC, entry.header_offset
+        )
 
     def _span(self, record: Record) -> tuple[int, int]:
         """Where a record's stored bytes begin and end."""
@@ -154,14 +164,19 @@ class ArchiveReader:
     def _inflate(self, record: Record, data: memoryview) -> memoryview:
         self._inflated += record.size
         if record.size > 1032 * record.stored_size + 64 or self._inflated > _MAX_INFLATED:
-            raise self.error(f"declares {record.size} bytes for the compressed record {record.name!r}; that is more than mobopt unpacks")
+            raise self.error(
+                f"declares {record.size} bytes for the compressed record {record.name!r}, "
+                "which is more than mobopt unpacks"
+            )
         try:
             inflater = zlib.decompressobj(-zlib.MAX_WBITS)
             inflated = inflater.decompress(data, record.size + 1)
         except zlib.error as error:
             raise self.error(f"has a damaged record {record.name!r} ({error}); get the file again") from None
         if len(inflated) != record.size:
-            raise self.error(f"declares {record.size} bytes for {record.name!r}, which holds another number; it is damaged")
+            raise self.error(
+                f"declares {record.size} bytes for {record.name!r}, which holds another number; it is damaged"
+            )
         return memoryview(bytearray(inflated))
 
 
@@ -268,7 +283,9 @@ class ArchiveWriter:
         self._put(struct.pack("<4sQ2H2I4Q", b"PK\x06\x06", 44, 0x031E, 45, 0, 0, count, count, size, start))
         self._put(struct.pack("<4sIQI", b"PK\x06\x07", 0, end, 1))
         capped = min(count, 0xFFFF)
-        self._put(struct.pack("<4s4H2IH", b"PK\x05\x06", 0, 0, capped, capped, min(size, _LIMIT_32), min(start, _LIMIT_32), 0))
+        self._put(
+            struct.pack("<4s4H2IH", b"PK\x05\x06", 0, 0, capped, capped, min(size, _LIMIT_32), min(start, _LIMIT_32), 0)
+        )
 
     def _put(self, data: bytes | bytearray | memoryview) -> None:
         self._file.write(data)

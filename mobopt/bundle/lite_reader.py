@@ -1,8 +1,8 @@
 """Bytecode in: the instructions of a lite archive become graphs.
 
 The instructions are run once on values instead of numbers. Stock code is structured: a ``JF`` jumps to just behind the
-``JMP`` that ends its first branch, and a ``LOOP`` to just behind the ``JMP`` that leads back to it, so branches and loops are
-found again without analysis; code of another form is refused.
+``JMP`` that ends its first branch, and a ``LOOP`` to just behind the ``JMP`` that leads back to it, so branches and loops
+are found again without analysis; code of another form is refused.
 
 Source of the form: ``torch/csrc/jit/runtime/interpreter/code_impl.h`` and ``torch/csrc/jit/mobile/interpreter.cpp``.
 """
@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from mobopt.bundle.attributes import ModuleTree, Submodule
 from mobopt.bundle.builder import GraphBuilder, discard
@@ -23,7 +22,13 @@ from mobopt.ir.schemas import accepts, schema_of, schemas_of
 from mobopt.ir.types import ANY, BOOL, FLOAT, INT, ListType, OptionalType, TupleType, Type
 
 _MAX_NESTING = 100
-_UNTYPED = {"prim::TupleUnpack", "prim::unchecked_cast", "prim::Uninitialized", "prim::TupleIndex", "prim::RaiseException"}
+_UNTYPED = {
+    "prim::TupleUnpack",
+    "prim::unchecked_cast",
+    "prim::Uninitialized",
+    "prim::TupleIndex",
+    "prim::RaiseException",
+}
 _UNTYPED |= {"prim::tolist"}
 
 
@@ -204,6 +209,7 @@ class _Reader:
         if back[0] != "JMP" or after - 1 + back[1] != index or count < 2:
             raise self.error("has a loop whose end does not lead back to it")
         limit, condition, *carried = self.pop_many(state, count)
+        limit, condition = self.builder.refined(limit, INT), self.builder.refined(condition, BOOL)
         counter = self.pop(state)
         if not (counter.is_constant and counter.constant == 0):
             raise self.error("has a loop that does not count from 0")
@@ -289,7 +295,9 @@ class _Reader:
             return
         kind = self.modules.attributes[found].type
         name = found.rpartition(".")[2]
-        state.stack += self.builder.node("prim::GetAttr", [self.module_value], [kind], attributes={"name": found}, name=name)
+        state.stack += self.builder.node(
+            "prim::GetAttr", [self.module_value], [kind], attributes={"name": found}, name=name
+        )
 
     def set_attribute(self, state: _State, x: int, n: int) -> None:
         """Set an attribute."""
@@ -382,7 +390,11 @@ class _Reader:
         """prim::TupleIndex."""
         value, index = self.pop_many(state, 2)
         elements = self.tuple_type(value).elements
-        if not index.is_constant or type(index.constant) is not int or not -len(elements) <= index.constant < len(elements):
+        if (
+            not index.is_constant
+            or type(index.constant) is not int
+            or not -len(elements) <= index.constant < len(elements)
+        ):
             raise self.error(f"takes an element of a tuple of {len(elements)} that it does not have")
         state.stack += self.builder.node("prim::TupleIndex", [value, index], [elements[index.constant]])
 

@@ -3,7 +3,8 @@
 Each value has one register. A value is moved out of it by its last reader and dropped where nothing reads it, so that a
 device frees memory as early as the graph allows.
 
-Source of the form: ``torch/csrc/jit/runtime/interpreter/code_impl.h``, ``torch/csrc/jit/serialization/export_bytecode.cpp``.
+Source of the form: ``torch/csrc/jit/runtime/interpreter/code_impl.h`` and
+``torch/csrc/jit/serialization/export_bytecode.cpp``.
 """
 
 from __future__ import annotations
@@ -62,12 +63,20 @@ def necessary_count(schema: Schema, inputs: Sequence[Value], version: int = 8) -
     if version < _ARGUMENT_COUNTS_SINCE:
         return total
     outs = 0
-    while outs < total and schema.arguments[total - 1 - outs].is_written and schema.arguments[total - 1 - outs].keyword_only:
+    while (
+        outs < total
+        and schema.arguments[total - 1 - outs].is_written
+        and schema.arguments[total - 1 - outs].keyword_only
+    ):
         outs += 1
     if outs and version < _DEFAULTS_BEFORE_OUT_SINCE:
         return total
     count = total - outs
-    while count and schema.arguments[count - 1].has_default and is_default(inputs[count - 1], schema.arguments[count - 1].default):
+    while (
+        count
+        and schema.arguments[count - 1].has_default
+        and is_default(inputs[count - 1], schema.arguments[count - 1].default)
+    ):
         count -= 1
     return count + outs
 
@@ -103,7 +112,9 @@ class _Writer:
     def write(self) -> MethodTables:
         """The whole method."""
         if len(self.graph.outputs) != 1:
-            raise BundleError(f"a method returns {len(self.graph.outputs)} values; bytecode has exactly one: return a tuple")
+            raise BundleError(
+                f"a method returns {len(self.graph.outputs)} values; bytecode has exactly one: return a tuple"
+            )
         self.store(self.graph.inputs)
         self.block(self.graph.block)
         self.emit("RET")
@@ -255,7 +266,11 @@ class _Writer:
     def out_count(self, schema: Schema) -> int:
         """Number of trailing keyword arguments that an operator writes to."""
         outs = 0
-        while outs < len(schema.arguments) and schema.arguments[-1 - outs].is_written and schema.arguments[-1 - outs].keyword_only:
+        while (
+            outs < len(schema.arguments)
+            and schema.arguments[-1 - outs].is_written
+            and schema.arguments[-1 - outs].keyword_only
+        ):
             outs += 1
         return outs
 
@@ -325,7 +340,9 @@ class _Writer:
             self.emit(promoted, len(node.inputs) if promoted == "FORMAT" else 0)
             return
         if schema is None and node.op not in _UNSCHEMATIC:
-            raise BundleError(f"{node!r} can't be written as bytecode: it is no operator; run the passes that remove it first")
+            raise BundleError(
+                f"{node!r} can't be written as bytecode: it is no operator; run the passes that remove it first"
+            )
         count = self.counts.get(node.qualified_op, len(node.inputs))
         key = (node.op, node.overload)
         if key not in self.operator_index:

@@ -1,13 +1,14 @@
 """Pickles in the dialect of TorchScript archives.
 
-Source of the dialect: ``torch/csrc/jit/serialization/pickler.cpp`` (protocol 2; lists and dictionaries carry their types).
+It is protocol 2; lists and dictionaries carry their types.
+Source of the dialect: ``torch/csrc/jit/serialization/pickler.cpp``.
 """
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, SupportsInt
 
 import torch
 
@@ -121,10 +122,10 @@ class PickleWriter:
         else:
             raise BundleError(f"the integer {value} has no place in a model file, whose integers have 64 bits")
 
-    def _int_tuple(self, values: Iterable[int]) -> None:
+    def _int_tuple(self, values: Iterable[SupportsInt]) -> None:
         self._out += b"("
         for value in values:
-            self._int(value)
+            self._int(int(value))
         self._out += b"t"
 
     def _tensor(self, tensor: torch.Tensor) -> None:
@@ -154,7 +155,9 @@ class PickleWriter:
         self._put(("storage", key, storage_class))
 
     def _typed_tuple(self, value: tuple[Any, ...], kind: Type | None) -> None:
-        kinds = kind.elements if isinstance(kind, TupleType) and len(kind.elements) == len(value) else (None,) * len(value)
+        kinds = (
+            kind.elements if isinstance(kind, TupleType) and len(kind.elements) == len(value) else (None,) * len(value)
+        )
         self.tuple_of([lambda v=v, k=k: self.value(v, k) for v, k in zip(value, kinds, strict=True)])
 
     def _list(self, value: list[Any], kind: Type | None) -> None:

@@ -70,12 +70,16 @@ def _read(archive: ArchiveReader, prefer: str) -> Program:
 def _fill_from_bytecode(program: Program, modules: ModuleTree, functions: list[Function]) -> None:
     unknown = unknown_operators(functions)
     if unknown:
-        raise BundleError(f"bytecode.pkl calls operators that neither the installed torch nor mobopt knows: {', '.join(unknown)}")
+        raise BundleError(
+            f"bytecode.pkl calls operators that neither the installed torch nor mobopt knows: {', '.join(unknown)}"
+        )
     defaults: dict[str, dict[str, Any]] = {}
     for function in functions:
         owner, _, name = function.name.rpartition(".")
         if owner != modules.root.class_name:
-            raise BundleError(f"bytecode.pkl: {function.name!r} is not a method of the model, {modules.root.class_name}")
+            raise BundleError(
+                f"bytecode.pkl: {function.name!r} is not a method of the model, {modules.root.class_name}"
+            )
         if name in program.methods:
             raise BundleError(f"bytecode.pkl holds two methods named {name!r}; the file is damaged")
         program.methods[name] = graph_from_function(function, modules)

@@ -1,4 +1,4 @@
-"""Expressions of TorchScript source: literals, attributes, operators, calls and the implicit conversions between types."""
+"""Expressions of TorchScript source: literals, attributes, operators, calls and implicit conversions."""
 
 from __future__ import annotations
 
@@ -132,7 +132,9 @@ class Compiler(ABC):
         self._constant_values: dict[int, Value] = {}
 
     @abstractmethod
-    def inline(self, function: SourceFunction, call: ast.AST, arguments: Sequence[Item], keywords: dict[str, Item]) -> Item:
+    def inline(
+        self, function: SourceFunction, call: ast.AST, arguments: Sequence[Item], keywords: dict[str, Item]
+    ) -> Item:
         """Compile a called function in place; returns its result."""
 
     def error(self, node: ast.AST, message: str) -> BundleError:
@@ -277,7 +279,9 @@ class Compiler(ABC):
                 raise self.error(node, f"{module.path or 'the model'} has no attribute {name!r}")
             return self.expression(constant)
         kind = self.modules.attributes[member].type
-        return self.builder.node("prim::GetAttr", [self.module_value], [kind], attributes={"name": member}, name=name)[0]
+        return self.builder.node("prim::GetAttr", [self.module_value], [kind], attributes={"name": member}, name=name)[
+            0
+        ]
 
     # Containers.
 
@@ -304,7 +308,11 @@ class Compiler(ABC):
         values = [self.value(self.expression(item, kinds[1]), node) for item in node.values]
         if len(keys) != len(values):
             raise self.error(node, "a dictionary display unpacks another, which is not read")
-        kind = wanted if isinstance(wanted, DictType) else DictType(_common(keys) if keys else STR, _common(values) if values else TENSOR)
+        kind = (
+            wanted
+            if isinstance(wanted, DictType)
+            else DictType(_common(keys) if keys else STR, _common(values) if values else TENSOR)
+        )
         pairs = [value for pair in zip(keys, values, strict=True) for value in pair]
         return self.builder.node("prim::DictConstruct", pairs, [kind])[0]
 
@@ -320,7 +328,9 @@ class Compiler(ABC):
             return self.tuple_element(value, index.constant, node)
         if value.type == TENSOR:
             if not accepts(INT, index.type):
-                raise self.error(node, f"a tensor is indexed with a {index.type}; only whole numbers and slices are read")
+                raise self.error(
+                    node, f"a tensor is indexed with a {index.type}; only whole numbers and slices are read"
+                )
             return self.call_operator("aten::select", [value, self.builder.constant(0), index], {}, node)
         return self.call_operator("aten::__getitem__", [value, index], {}, node)
 
@@ -334,7 +344,10 @@ class Compiler(ABC):
 
     def slice(self, value: Value, node: ast.Slice, where: ast.AST) -> Item:
         """``a[b:c:d]``"""
-        parts = [None if part is None else self.value(self.expression(part), part) for part in (node.lower, node.upper, node.step)]
+        parts = [
+            None if part is None else self.value(self.expression(part), part)
+            for part in (node.lower, node.upper, node.step)
+        ]
         if isinstance(value.type, TupleType):
             bounds = [part.constant if part is not None and part.is_constant else part for part in parts]
             if bounds[2] not in (None, 1) or not all(bound is None or type(bound) is int for bound in bounds):
@@ -365,7 +378,11 @@ class Compiler(ABC):
         value = self.value(self.expression(node.operand), node)
         if isinstance(node.op, ast.USub) and value.is_constant and isinstance(value.constant, (int, float, complex)):
             return self.builder.constant(-value.constant)
-        names: dict[type[ast.unaryop], str] = {ast.USub: "aten::neg", ast.Not: "aten::__not__", ast.Invert: "aten::bitwise_not"}
+        names: dict[type[ast.unaryop], str] = {
+            ast.USub: "aten::neg",
+            ast.Not: "aten::__not__",
+            ast.Invert: "aten::bitwise_not",
+        }
         if type(node.op) not in names:
             raise self.error(node, f"{ast.unparse(node)[:80]!r} is not read")
         return self.call_operator(names[type(node.op)], [value], {}, node)
@@ -457,11 +474,17 @@ class Compiler(ABC):
     def construct(self, found: SourceClass, node: ast.Call) -> Value:
         """A named tuple."""
         if found.base != "NamedTuple":
-            raise self.error(node, f"an object of class {found.name} is made; mobopt reads modules and named tuples only")
+            raise self.error(
+                node, f"an object of class {found.name} is made; mobopt reads modules and named tuples only"
+            )
         kind = self.library.named_tuple(found)
         if len(node.args) != len(kind.elements) or node.keywords:
-            raise self.error(node, f"{found.name} is made of {len(node.args)} values; it has {len(kind.elements)} fields")
-        values = [self.value(self.expression(item, part), item) for item, part in zip(node.args, kind.elements, strict=True)]
+            raise self.error(
+                node, f"{found.name} is made of {len(node.args)} values; it has {len(kind.elements)} fields"
+            )
+        values = [
+            self.value(self.expression(item, part), item) for item, part in zip(node.args, kind.elements, strict=True)
+        ]
         return self.builder.node("prim::TupleConstruct", values, [kind])[0]
 
     def arguments(self, node: ast.Call) -> list[Item]:
@@ -560,7 +583,9 @@ class Compiler(ABC):
         results = self.builder.operator(schema, inputs, extra)
         return results[0] if len(results) == 1 else Several(tuple(results))
 
-    def choose(self, name: str, given: Sequence[Value | _Display], named: Mapping[str, Value | _Display], node: ast.AST) -> Schema:
+    def choose(
+        self, name: str, given: Sequence[Value | _Display], named: Mapping[str, Value | _Display], node: ast.AST
+    ) -> Schema:
         """The overload that a call means."""
         types = [item.type for item in given]
         keyword_types = {key: item.type for key, item in named.items()}
@@ -581,7 +606,12 @@ class Compiler(ABC):
         """An argument in the form that the operator takes."""
         value = self.materialised(item, argument)
         kind = _without_none(argument.type)
-        if kind is not None and isinstance(kind, ListType) and argument.fixed_length and accepts(kind.element, value.type):
+        if (
+            kind is not None
+            and isinstance(kind, ListType)
+            and argument.fixed_length
+            and accepts(kind.element, value.type)
+        ):
             return self.repeated(value, argument.fixed_length, kind)
         if isinstance(kind, ListType) and isinstance(value.type, TupleType):
             return self.listed(value, kind)
@@ -592,7 +622,11 @@ class Compiler(ABC):
         if isinstance(item, Value):
             return item
         kind = _without_none(argument.type) if argument is not None else None
-        is_read = isinstance(kind, ListType) and kind.element in (INT, FLOAT, BOOL) and not getattr(argument, "is_written", False)
+        is_read = (
+            isinstance(kind, ListType)
+            and kind.element in (INT, FLOAT, BOOL)
+            and not getattr(argument, "is_written", False)
+        )
         if is_read and all(value.is_constant for value in item.values):
             element = item.type.element if item.values else kind.element if isinstance(kind, ListType) else ANY
             return self.builder.constant([value.constant for value in item.values], ListType(element))

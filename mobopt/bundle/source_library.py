@@ -71,7 +71,9 @@ class SourceLibrary:
         """
         found = self.find(qualified_name)
         if not isinstance(found, SourceClass):
-            raise BundleError(f"{found.record}: {qualified_name} is a function where a class belongs; the file is damaged")
+            raise BundleError(
+                f"{found.record}: {qualified_name} is a function where a class belongs; the file is damaged"
+            )
         return found
 
     def type(self, annotation: ast.expr, record: str) -> Type:
@@ -141,12 +143,16 @@ def _read_class(name: str, definition: ast.ClassDef, record: str) -> SourceClass
                 found.parameters = _strings(item.value, record)
             case ast.Assign(targets=[ast.Name(id="__buffers__")]):
                 found.buffers = _strings(item.value, record)
-            case ast.Assign(targets=[ast.Subscript(value=ast.Name(id="__annotations__"), slice=ast.Constant(value=str(key)))]):
+            case ast.Assign(
+                targets=[ast.Subscript(value=ast.Name(id="__annotations__"), slice=ast.Constant(value=str(key)))]
+            ):
                 found.attributes[key] = item.value
             case ast.Assign(targets=[ast.Name()]) | ast.Pass():
                 pass
             case _:
-                raise BundleError(f"{record}:{item.lineno}: a class holds {ast.unparse(item)[:80]!r}, which mobopt does not read")
+                raise BundleError(
+                    f"{record}:{item.lineno}: a class holds {ast.unparse(item)[:80]!r}, which mobopt does not read"
+                )
     return found
 
 

@@ -40,7 +40,9 @@ def fill_from_source(program: Program, modules: ModuleTree, library: SourceLibra
         BundleError: the source uses what is not read; the message names record, line and construct.
     """
     if not isinstance(constants.value, tuple):
-        raise BundleError(f"constants.pkl holds a {type(constants.value).__name__} where a tuple belongs; the file is damaged")
+        raise BundleError(
+            f"constants.pkl holds a {type(constants.value).__name__} where a tuple belongs; the file is damaged"
+        )
     defaults: dict[str, dict[str, Any]] = {}
     for name, function in library.find_class(modules.root.class_name).methods.items():
         compiler = SourceCompiler(modules, library, constants)
@@ -60,13 +62,17 @@ def refine_attributes(modules: ModuleTree, library: SourceLibrary) -> None:
         for name, annotation in declared.attributes.items():
             member = module.members.get(name)
             if member is None:
-                raise BundleError(f"{declared.record} declares attribute {name!r} of {module.class_name}, which data.pkl lacks")
+                raise BundleError(
+                    f"{declared.record} declares attribute {name!r} of {module.class_name}, which data.pkl lacks"
+                )
             if isinstance(member, Submodule):
                 continue
             attribute = modules.attributes[member]
             kind = library.type(annotation, declared.record)
             if not accepts(kind, attribute.type):
-                raise BundleError(f"{declared.record} declares {member!r} as {kind}, but data.pkl holds a {attribute.type}")
+                raise BundleError(
+                    f"{declared.record} declares {member!r} as {kind}, but data.pkl holds a {attribute.type}"
+                )
             attribute.type = kind
             attribute.is_parameter = name in declared.parameters
             attribute.is_buffer = name in declared.buffers
@@ -98,12 +104,18 @@ class SourceCompiler(Compiler):
         graph.return_values(self.value(result, function.definition))
         return graph
 
-    def inline(self, function: SourceFunction, call: ast.AST, arguments: Sequence[Item], keywords: dict[str, Item]) -> Item:
+    def inline(
+        self, function: SourceFunction, call: ast.AST, arguments: Sequence[Item], keywords: dict[str, Item]
+    ) -> Item:
         """Compile a called function in place; returns its result."""
         definition = function.definition
         parameters = definition.args.args
         bound: dict[str, Item] = dict(zip((item.arg for item in parameters), arguments, strict=False))
-        if len(arguments) > len(parameters) or set(keywords) & set(bound) or set(keywords) - {p.arg for p in parameters}:
+        if (
+            len(arguments) > len(parameters)
+            or set(keywords) & set(bound)
+            or set(keywords) - {p.arg for p in parameters}
+        ):
             raise self.error(call, f"{definition.name} is called with arguments that it does not take")
         bound |= keywords
         outer_record, outer = self.record, self.environment
@@ -167,7 +179,9 @@ class SourceCompiler(Compiler):
                 self.statement(statement)
             except MoboptError as error:
                 text = str(error)
-                raise BundleError(text if text.startswith("code/") else f"{self.record}:{statement.lineno}: {text}") from None
+                raise BundleError(
+                    text if text.startswith("code/") else f"{self.record}:{statement.lineno}: {text}"
+                ) from None
 
     def statement(self, statement: ast.stmt) -> None:
         """Compile one statement."""
@@ -177,7 +191,9 @@ class SourceCompiler(Compiler):
             case ast.AnnAssign(target=ast.Name(id=name), annotation=annotation, value=ast.expr() as value):
                 self.set_variable(name, self.expression(value, self.library.type(annotation, self.record)))
             case ast.AugAssign(target=ast.Name(id=name), op=op, value=value):
-                self.set_variable(name, self.binary(op, self.name(ast.Name(id=name)), self.expression(value), statement))
+                self.set_variable(
+                    name, self.binary(op, self.name(ast.Name(id=name)), self.expression(value), statement)
+                )
             case ast.Expr(value=value):
                 self.evaluate(value)
             case ast.If():

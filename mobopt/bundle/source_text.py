@@ -14,11 +14,15 @@ import torch
 
 from mobopt.ir.types import BOOL, FLOAT, INT, STR, ListType, OptionalType, TupleType, Type
 
-_RESERVED = frozenset(
-    "torch ops CONSTANTS annotate uninitialized unchecked_cast unchecked_unwrap_optional getattr isinstance range inf nan infj "
-    "nanj int float bool str complex number print fork len list dict tuple Tensor List Dict Tuple Optional Any Device self "
-    "rpc_async awaitable hasattr hash min max abs all any sorted zip enumerate reversed ord chr bin oct hex divmod round".split()
-)
+# fmt: off
+_RESERVED = frozenset({
+    "torch", "ops", "CONSTANTS", "annotate", "uninitialized", "unchecked_cast", "unchecked_unwrap_optional",
+    "getattr", "isinstance", "range", "inf", "nan", "infj", "nanj", "int", "float", "bool", "str", "complex",
+    "number", "print", "fork", "len", "list", "dict", "tuple", "Tensor", "List", "Dict", "Tuple", "Optional", "Any",
+    "Device", "self", "rpc_async", "awaitable", "hasattr", "hash", "min", "max", "abs", "all", "any", "sorted",
+    "zip", "enumerate", "reversed", "ord", "chr", "bin", "oct", "hex", "divmod", "round",
+})
+# fmt: on
 
 
 def is_identifier(name: str) -> bool:

@@ -69,7 +69,9 @@ def source_files(program: Program, constants: ConstantTable) -> dict[str, str]:
 def _record(qualified_name: str) -> str:
     prefix, _, name = qualified_name.rpartition(".")
     if not prefix.startswith("__torch__") or not is_identifier(name):
-        raise BundleError(f"{qualified_name!r} can't be the name of a class in a model file; use __torch__.<module>.<Class>")
+        raise BundleError(
+            f"{qualified_name!r} can't be the name of a class in a model file; use __torch__.<module>.<Class>"
+        )
     return f"code/{prefix.replace('.', '/')}.py"
 
 
@@ -388,7 +390,9 @@ _SPECIAL: dict[str, Callable[[_MethodPrinter, Node], str]] = {
     "prim::Uninitialized": _typed("uninitialized"),
     "prim::RaiseException": _function("ops.prim.RaiseException"),
     "prim::Print": _function("print"),
-    "prim::tolist": lambda printer, node: f"annotate({node.output.type.annotation}, {printer.use(node.inputs[0])}.tolist())",
+    "prim::tolist": lambda printer, node: (
+        f"annotate({node.output.type.annotation}, {printer.use(node.inputs[0])}.tolist())"
+    ),
     "prim::unchecked_unwrap_optional": _function("unchecked_unwrap_optional"),
     "aten::Int": _function("int"),
     "aten::Float": _function("float"),

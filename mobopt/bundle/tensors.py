@@ -64,7 +64,9 @@ class StorageLoader:
         record = f"{self._folder}/{key}"
         stored, needed = self._archive.find(record).size, count * dtype.itemsize
         if stored != needed:
-            raise self._archive.error(f"has {stored} bytes in {record!r} where {count} elements of {dtype} need {needed}")
+            raise self._archive.error(
+                f"has {stored} bytes in {record!r} where {count} elements of {dtype} need {needed}"
+            )
         if record not in self._bytes:
             self._bytes[record] = _as_bytes(self._archive.view(record))
         return self._bytes[record].view(dtype)
@@ -85,7 +87,9 @@ def rebuild_tensor(storage: torch.Tensor, offset: Any, sizes: Any, strides: Any,
     """
     fields = (offset, *sizes, *strides) if isinstance(sizes, tuple) and isinstance(strides, tuple) else (None,)
     if not all(type(item) is int and item >= 0 for item in fields) or len(sizes) != len(strides):
-        raise BundleError(f"a tensor has sizes {sizes!r}, strides {strides!r} and offset {offset!r}; the file is damaged")
+        raise BundleError(
+            f"a tensor has sizes {sizes!r}, strides {strides!r} and offset {offset!r}; the file is damaged"
+        )
     count, last = 1, offset
     for size, stride in zip(sizes, strides, strict=True):
         count *= size
@@ -139,8 +143,8 @@ class StorageTable:
         """Write the records of the storages that were added since the last call."""
         for index in range(self._written, len(self._storages)):
             storage = self._storages[index]
-            values = torch.empty(0, dtype=torch.uint8).set_(storage)  # type: ignore[call-overload]
-            archive.write(f"{self._folder}/{index}{self._suffix}", memoryview(values.numpy()))
+            values = torch.empty(0, dtype=torch.uint8).set_(storage)
+            archive.write(f"{self._folder}/{index}{self._suffix}", values.numpy().data)
         self._written = len(self._storages)
 
 
@@ -152,7 +156,9 @@ def writable_tensor(tensor: torch.Tensor) -> torch.Tensor:
     """
     if tensor.is_quantized or tensor.layout != torch.strided or tensor.is_meta:
         what = "quantised" if tensor.is_quantized else "meta" if tensor.is_meta else "sparse"
-        raise BundleError(f"a {what} tensor of sizes {list(tensor.shape)} can't be written; make it a dense float tensor")
+        raise BundleError(
+            f"a {what} tensor of sizes {list(tensor.shape)} can't be written; make it a dense float tensor"
+        )
     plain = tensor.detach()
     if plain.is_conj() or plain.is_neg():
         plain = plain.resolve_conj().resolve_neg()

@@ -87,8 +87,8 @@ def unpickle(data: bytes, storages: StorageLoader | None, record: str) -> Unpick
         record: its name for messages.
 
     Raises:
-        BundleError: an unknown opcode or global, a damaged stream, a tensor outside its storage, or a context whose state
-            is wrong.
+        BundleError: an unknown opcode or global, a damaged stream, a tensor outside its storage, or a context whose
+            state is wrong.
     """
     machine = _Machine(data, storages)
     try:
@@ -219,7 +219,7 @@ class _Machine:
         target.update(zip(items[::2], items[1::2], strict=True))
         self.measured(target, items)
 
-    def tuple(self, items: list[Any]) -> None:
+    def push_tuple(self, items: list[Any]) -> None:
         """Push a tuple."""
         self.push(self.measured(tuple(items), items))
 
@@ -370,10 +370,10 @@ _HANDLERS: dict[int, Callable[[_Machine], None]] = {
     ord("G"): lambda m: m.push(m.take(">d")),
     ord("X"): lambda m: m.push(m.take_bytes(m.take("<I")).decode()),
     0x8D: lambda m: m.push(m.take_bytes(m.take("<Q")).decode()),
-    ord("t"): lambda m: m.tuple(m.pop_to_mark()),
-    0x85: lambda m: m.tuple([m.pop()]),
-    0x86: lambda m: m.tuple([m.pop(), m.pop()][::-1]),
-    0x87: lambda m: m.tuple([m.pop(), m.pop(), m.pop()][::-1]),
+    ord("t"): lambda m: m.push_tuple(m.pop_to_mark()),
+    0x85: lambda m: m.push_tuple([m.pop()]),
+    0x86: lambda m: m.push_tuple([m.pop(), m.pop()][::-1]),
+    0x87: lambda m: m.push_tuple([m.pop(), m.pop(), m.pop()][::-1]),
     ord("l"): lambda m: m.mutable(m.measured(m.pop_to_mark(), [])),
     ord("a"): lambda m: m.extend([m.pop()]),
     ord("e"): lambda m: m.extend(m.pop_to_mark()),

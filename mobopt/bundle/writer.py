@@ -25,7 +25,11 @@ ExtraFiles = Mapping[str, str | bytes]
 _BASE_VERSION = 3
 _HIDDEN_VERSION_SINCE = 6
 _VERSION_OF_OPERATOR = {
-    **{f"aten::{name}.{overload}": 4 for name in ("div", "div_") for overload in ("Tensor", "Scalar", "Tensor_mode", "Scalar_mode")},
+    **{
+        f"aten::{name}.{overload}": 4
+        for name in ("div", "div_")
+        for overload in ("Tensor", "Scalar", "Tensor_mode", "Scalar_mode")
+    },
     "aten::div.out": 4,
     "aten::div.out_mode": 4,
     "aten::full": 5,
@@ -55,7 +59,9 @@ def write_torchscript(program: Program, file: BundleFile, extra_files: ExtraFile
     _write(program, file, extra_files or {}, lambda archive, prepared: None)
 
 
-def write_lite(program: Program, file: BundleFile, bytecode_version: int = 8, extra_files: ExtraFiles | None = None) -> None:
+def write_lite(
+    program: Program, file: BundleFile, bytecode_version: int = 8, extra_files: ExtraFiles | None = None
+) -> None:
     """Write a ``.ptl`` file, which the lite interpreter opens, and ``torch.jit.load`` too.
 
     Args:
@@ -68,8 +74,12 @@ def write_lite(program: Program, file: BundleFile, bytecode_version: int = 8, ex
         BundleError: an unknown version, or as :func:`write_torchscript`.
     """
     if bytecode_version not in VERSIONS:
-        raise BundleError(f"bytecode version {bytecode_version!r} can't be written; versions {VERSIONS[0]} to {VERSIONS[-1]} can")
-    _write(program, file, extra_files or {}, lambda archive, prepared: _write_bytecode(archive, prepared, bytecode_version))
+        raise BundleError(
+            f"bytecode version {bytecode_version!r} can't be written; versions {VERSIONS[0]} to {VERSIONS[-1]} can"
+        )
+    _write(
+        program, file, extra_files or {}, lambda archive, prepared: _write_bytecode(archive, prepared, bytecode_version)
+    )
 
 
 class _Prepared:
@@ -121,7 +131,9 @@ def _write_bytecode(archive: ArchiveWriter, prepared: _Prepared, version: int) -
     slots = {name: index for index, name in enumerate(program.attributes)}
     pickle = PickleWriter(prepared.shared_storages)
     methods = [
-        lambda name=name, graph=graph: _pickle_method(pickle, program, name, graph, tables_from_graph(graph, slots, version))
+        lambda name=name, graph=graph: _pickle_method(
+            pickle, program, name, graph, tables_from_graph(graph, slots, version)
+        )
         for name, graph in program.methods.items()
     ]
     pickle.tuple_of([lambda: pickle.plain(version), *methods])
@@ -139,8 +151,10 @@ def _pickle_method(pickle: PickleWriter, program: Program, name: str, graph: Gra
         lambda: pickle.plain(("register_size", tables.register_count)),
     ]
     defaults = program.metadata.get("defaults", {}).get(name, {})
-    arguments = [("self", program.self_type, None)]
-    arguments += [(argument_name(value.name), value.type, defaults.get(argument_name(value.name))) for value in graph.inputs[1:]]
+    arguments: list[tuple[str, Type, Any]] = [("self", program.self_type, None)]
+    arguments += [
+        (argument_name(value.name), value.type, defaults.get(argument_name(value.name))) for value in graph.inputs[1:]
+    ]
     results = [("", value.type, None) for value in graph.outputs]
     schema = [
         lambda: _pickle_schema(pickle, "arguments", arguments),
@@ -209,7 +223,9 @@ def _opened(file: BundleFile) -> Iterator[tuple[IO[bytes], str]]:
     try:
         descriptor, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     except OSError as error:
-        raise BundleError(f"can't write {path}: {error.strerror}; choose a folder that exists and can be written to") from None
+        raise BundleError(
+            f"can't write {path}: {error.strerror}; choose a folder that exists and can be written to"
+        ) from None
     try:
         with open(descriptor, "wb") as handle:
             yield handle, path.stem or "archive"
