@@ -13,6 +13,7 @@ from mobopt.errors import UnsupportedError
 from mobopt.runtimes.call import Call, TensorRef, Trace, tensors_in
 from mobopt.runtimes.cpu.kernels import kernel
 from mobopt.runtimes.nests import leaves_of, map_leaves
+from mobopt.runtimes.vulkan.concatenation import Concatenation, find_concatenations
 from mobopt.runtimes.vulkan.device_info import DeviceInfo
 from mobopt.runtimes.vulkan.fusion import fold_epilogues
 from mobopt.runtimes.vulkan.fusion_pointwise import fuse_pointwise
@@ -84,12 +85,15 @@ def build_stream(trace: Trace, device: DeviceInfo, constants: ConstantStore, all
         _place_input(plan, trace.inputs[number])
     outputs = _computed_results(trace)
     readers = _readers(trace.calls, outputs)
+    concatenations = find_concatenations(trace.calls)
+    for concatenation in dict.fromkeys(concatenations.values()):
+        concatenation.reserve(plan)
     for on_host, group in groupby(trace.calls, key=lambda call: reasons[call] is not None):
         if on_host:
             _append_host_call(plan, list(group), readers)
         else:
             for call in group:
-                _append_lowered(plan, call)
+                _append_lowered(plan, call, concatenations.get(call))
     for ref in outputs:
         _append_output(plan, plan.tensor(ref))
     return Built(plan.stream, taken, outputs, fallbacks)
@@ -114,10 +118,10 @@ def _place_input(plan: Plan, ref: TensorRef) -> None:
     plan.place(ref, tensor)
 
 
-def _append_lowered(plan: Plan, call: Call) -> None:
+def _append_lowered(plan: Plan, call: Call, concatenation: Concatenation | None) -> None:
     sizes = "x".join(map(str, call.outputs[0].sizes))
     plan.label, plan.source = f"{call.op} {sizes}", call.source
-    result = lower(plan, call)
+    result = lower(plan, call) if concatenation is None else concatenation.lower(plan, call)
     tensors = result if isinstance(result, tuple) else (result,)
     for ref, tensor in zip(call.outputs, tensors, strict=True):
         plan.place(ref, tensor)

@@ -88,6 +88,7 @@ class Plan:
     """Label and source of the call being lowered, stamped on each dispatch."""
     source: str = ""
     _tensors: dict[TensorRef, DeviceTensor] = field(default_factory=dict)
+    _reserved: dict[TensorRef, DeviceTensor] = field(default_factory=dict)
 
     def tensor(self, ref: TensorRef) -> DeviceTensor:
         """Where a tensor of the trace is on the device; a constant is put there on first use."""
@@ -116,6 +117,15 @@ class Plan:
         steps = default_strides(sizes, dtype) if strides is None else tuple(strides)
         elements = _storage_elements(sizes, steps)
         return DeviceTensor(Storage(elements * ELEMENT_BYTES, name=self.label), dtype, tuple(sizes), steps)
+
+    def reserve(self, ref: TensorRef, place: DeviceTensor) -> None:
+        """Ask the lowering that makes a tensor to write it to ``place``; it may not (see :meth:`result`)."""
+        self._reserved[ref] = place
+
+    def result(self, ref: TensorRef) -> DeviceTensor:
+        """Where a lowering puts its result: the place that is reserved for it, which may be a slice of something
+        larger, else a new temporary. A lowering that can't write slices makes its own with :meth:`empty`."""
+        return self._reserved.get(ref) or self.empty(ref.sizes, ref.dtype)
 
     def dispatch(
         self,
