@@ -1,8 +1,8 @@
 #version 450
 #extension GL_GOOGLE_include_directive : require
 // Convolution in one to three dimensions, transposed or not, of any groups, strides and dilations, on tensors of any layout: an
-// invocation computes one element. For what the fast kernels don't take. The numbers are those of general_convolution.py, in a buffer
-// as there are more than push constants hold.
+// invocation computes one element. For what the fast kernels don't take. The numbers come in a buffer, as there are
+// more than push constants hold; see _general_numbers in runtimes/vulkan/convolution_kernels.py.
 #include "epilogue.glsl"
 
 layout(constant_id = 8) const int TRANSPOSED = 0;

@@ -3,7 +3,8 @@
 #extension GL_GOOGLE_include_directive : require
 // Depthwise convolution (one filter per channel) of channels_last tensors: an invocation computes OUT_HIGH x OUT_WIDE
 // neighbouring pixels of four channels, so that pixels and weights are read once for all of them. Neighbouring invocations hold
-// neighbouring channels. Offsets and strides count vec4s; the fields are those of depthwise.py.
+// neighbouring channels. Offsets and strides count vec4s; the fields are those of DepthwisePush in
+// runtimes/vulkan/convolution_kernels.py.
 #include "epilogue.glsl"
 #include "vectors.glsl"
 
