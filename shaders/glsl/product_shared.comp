@@ -106,6 +106,8 @@ void keep(int tiles) {
     }
 }
 
+vec4 bias_of(bool exists, int column) { return HAS_BIAS != 0 && exists ? VECTOR(biases, column) : vec4(0.0); }
+
 void main() {
     int groups = GROUPED != 0 ? columns / group_columns : 1;
     int part = int(gl_WorkGroupID.z) % PARTS;
@@ -140,8 +142,15 @@ void main() {
     int team = me / TEAM_SIZE;
     int my_column = lane % COLUMN_STEP;
     int my_row = lane / COLUMN_STEP;
+
+    // Biases are fetched first, so that nothing waits for them in the end. Where teams add up their sums, those that one
+    // invocation adds up are all in one column.
+    vec4 bias = TEAMS > 1 ? bias_of(has_column, base_column + column) : vec4(0.0);
     vec4 sums[ROWS * COLUMNS];
-    [[unroll]] for (int i = 0; i < ROWS * COLUMNS; ++i) sums[i] = vec4(0.0);
+    [[unroll]] for (int i = 0; i < ROWS * COLUMNS; ++i) {
+        int at = block_column + my_column + i % COLUMNS * COLUMN_STEP;
+        sums[i] = TEAMS > 1 ? vec4(0.0) : bias_of(at < own_columns, base_column + at);
+    }
 
     fetch(start, end, has_column);
     int tiles = 0;
@@ -176,7 +185,7 @@ void main() {
         int slot = me + i * INVOCATIONS;
         int row = TEAMS > 1 ? slot / BLOCK_COLUMNS : my_row + i / COLUMNS * ROW_STEP;
         int at = TEAMS > 1 ? slot % BLOCK_COLUMNS : my_column + i % COLUMNS * COLUMN_STEP;
-        vec4 sum = vec4(0.0);
+        vec4 sum = bias;
         if (TEAMS == 1) sum = sums[i];
         if (TEAMS > 1 && slot < BLOCK)
             [[unroll]] for (int t = 0; t < TEAMS; ++t) sum += pool[t * BLOCK + slot];
@@ -188,7 +197,7 @@ void main() {
             } else {
                 Pixel pixel = Pixel(0, 0, 0);
                 if (SPATIAL != 0) pixel = pixel_of(row);
-                store_result(result_index(batch, row, pixel), residual_index(batch, row, pixel), base_column + at, sum);
+                store_biased(result_index(batch, row, pixel), residual_index(batch, row, pixel), base_column + at, sum);
             }
         }
     }
