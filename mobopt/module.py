@@ -13,9 +13,10 @@ from torch._jit_internal import createResolutionCallbackFromFrame
 from torch.jit._recursive import wrap_cpp_module
 
 from mobopt.bundle import read_bundle, write_lite, write_torchscript
+from mobopt.bundle.source_text import argument_name
 from mobopt.errors import InputError, UnsupportedError
 from mobopt.frontends.torchscript import program_from_script_module
-from mobopt.ir import Attribute, Program, Value
+from mobopt.ir import Attribute, Program
 from mobopt.ir.types import OptionalType
 from mobopt.stand_in import is_stock, stand_in
 
@@ -238,9 +239,9 @@ def bind_arguments(program: Program, method: str, args: Sequence[Any], kwargs: M
         InputError: an argument is missing, unknown or given twice.
     """
     parameters = program.methods[method].inputs[1:]
-    names = [_argument_name(value) for value in parameters]
+    names = [argument_name(value.name) for value in parameters]
     # A lite bundle can't tell "no default" from "None by default".
-    defaults = {_argument_name(value): None for value in parameters if isinstance(value.type, OptionalType)}
+    defaults = {argument_name(value.name): None for value in parameters if isinstance(value.type, OptionalType)}
     defaults |= program.metadata.get("defaults", {}).get(method, {})
     if len(args) > len(names):
         raise InputError(f"{method} takes {len(names)} inputs ({', '.join(names)}), got {len(args)}")
@@ -254,11 +255,6 @@ def bind_arguments(program: Program, method: str, args: Sequence[Any], kwargs: M
     if missing:
         raise InputError(f"{method} takes {len(names)} inputs ({', '.join(names)}); {', '.join(missing)} missing")
     return [given[name] if name in given else defaults[name] for name in names]
-
-
-def _argument_name(value: Value) -> str:
-    """Name of a method's parameter, without the number that makes the graph's values unique."""
-    return value.name.partition(".")[0]
 
 
 def _restore(content: bytes, device: int | str | None) -> MobileModule:

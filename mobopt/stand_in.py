@@ -23,6 +23,7 @@ from mobopt.ops.schemas import Schema, schema_of
 _lock = threading.Lock()
 _libraries: list[torch.library.Library] = []
 """Kept, for an operator is gone with the library that declared it."""
+_declared: set[str] = set()
 
 
 def stand_in(program: Program) -> torch.jit.ScriptModule:
@@ -38,29 +39,35 @@ def stand_in(program: Program) -> torch.jit.ScriptModule:
 
 
 def is_stock(program: Program) -> bool:
-    """Whether the installed torch has every operator and class that a Program needs."""
-    ops = {node.op for graph in program.methods.values() for node in graph.walk()}
-    return not _context_values(program) and all(op.startswith("prim::") or _is_in_torch(op) for op in ops)
+    """Whether the installed torch can run a Program: it has every operator, class and device that is named."""
+    nodes = [node for graph in program.methods.values() for node in graph.walk()]
+    values = [item.value for item in program.attributes.values()]
+    values += [value.constant for node in nodes for value in node.inputs if value.is_constant]
+    return all(is_in_torch(node.op) for node in nodes) and not any(_is_of_mobile_builds(value) for value in values)
 
 
-def _context_values(program: Program) -> bool:
-    return any(isinstance(attribute.value, PackedContext) for attribute in program.attributes.values())
+def _is_of_mobile_builds(value: object) -> bool:
+    return isinstance(value, PackedContext) or (isinstance(value, torch.device) and value.type in ("vulkan", "metal"))
 
 
 @cache
 def _declare(op: str) -> None:
     """Declare an operator that torch lacks; one that it has, or that a genuine build brings, is left alone."""
     name = op.partition(".")[0]
-    if name.startswith("prim::") or _is_in_torch(name):
+    if is_in_torch(name):
         return
     namespace = name.partition("::")[0]
     library = torch.library.Library(namespace, "FRAGMENT")  # type: ignore[no-untyped-call]
     library.define(_text(schema_of(op)))  # type: ignore[no-untyped-call]
     _libraries.append(library)
+    _declared.add(name)
 
 
-def _is_in_torch(name: str) -> bool:
-    return bool(torch._C._jit_get_schemas_for_operator(name))
+def is_in_torch(name: str) -> bool:
+    """Whether the installed torch has an operator, given without overload; those declared here don't count."""
+    if name in _declared:
+        return False
+    return name.startswith("prim::") or bool(torch._C._jit_get_schemas_for_operator(name))
 
 
 def _text(schema: Schema) -> str:

@@ -369,6 +369,17 @@ def test_nested_inputs_and_outputs(backend: str, tmp_path: Path) -> None:
         assert_agrees(again(*args, None, 3.0), net(*args, None, 3.0))
 
 
+def test_a_vulkan_bundle_without_weights_runs_on_the_cpu(tmp_path: Path) -> None:
+    class Plain(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x.sigmoid() + 1
+
+    x = torch.randn(2, 3)
+    optimize_for_mobile(torch.jit.script(Plain()), backend="vulkan").save(tmp_path / "m.pt")
+    for device in ("cpu", None):
+        assert_agrees(mobopt.load(tmp_path / "m.pt", device)(x), Plain()(x))
+
+
 class SharedWeights(nn.Module):
     def __init__(self) -> None:
         super().__init__()
