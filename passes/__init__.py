@@ -1,1 +1,1 @@
-"""TODO."""
+"""Rewrites of Programs, one to a file, and the pipelines made of them."""

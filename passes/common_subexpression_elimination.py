@@ -8,7 +8,8 @@ from typing import Any
 import torch
 
 from mobopt.ir import Block, Graph, Node, Value
-from mobopt.ops.effects import AliasSets, is_pure
+from mobopt.ops.aliases import Aliases
+from mobopt.ops.effects import is_pure
 from mobopt.passes.manager import GraphPass, NoteBook
 
 
@@ -29,11 +30,11 @@ class CommonSubexpressionElimination(GraphPass):
     def rewrite_graph(self, graph: Graph, notes: NoteBook) -> bool:
         """Remove repetitions, outer blocks first."""
         assigned = {node.attributes.get("name") for node in graph.walk() if node.op == "prim::SetAttr"}
-        return _rewrite_block(graph.block, {}, AliasSets(graph), assigned, notes)
+        return _rewrite_block(graph.block, {}, Aliases(graph), assigned, notes)
 
 
 def _rewrite_block(
-    block: Block, seen: dict[Hashable, Node], aliases: AliasSets, assigned: set[Any], notes: NoteBook
+    block: Block, seen: dict[Hashable, Node], aliases: Aliases, assigned: set[Any], notes: NoteBook
 ) -> bool:
     changed = False
     for node in list(block.nodes):
@@ -54,7 +55,7 @@ def _rewrite_block(
     return changed
 
 
-def _is_repeatable(node: Node, aliases: AliasSets, assigned: set[Any]) -> bool:
+def _is_repeatable(node: Node, aliases: Aliases, assigned: set[Any]) -> bool:
     if not node.outputs or node.op == "prim::Uninitialized":
         return False
     reads_fixed_attribute = node.op == "prim::GetAttr" and node.attributes.get("name") not in assigned

@@ -11,7 +11,8 @@ import torch
 from mobopt.errors import GraphError, MoboptError
 from mobopt.ir import Graph, Node, Value
 from mobopt.ir.graph import type_of_constant
-from mobopt.ops.effects import AliasSets, is_pure
+from mobopt.ops.aliases import Aliases
+from mobopt.ops.effects import is_pure
 from mobopt.passes.manager import GraphPass, NoteBook
 from mobopt.runtimes.cpu.builtins import BUILTINS
 from mobopt.runtimes.cpu.kernels import kernel
@@ -44,7 +45,7 @@ class ConstantFolding(GraphPass):
 
     def rewrite_graph(self, graph: Graph, notes: NoteBook) -> bool:
         """Fold until nothing follows from constants any more."""
-        aliases = AliasSets(graph)
+        aliases = Aliases(graph)
         changed = False
         for node in graph.walk():
             if node.block is None or not _is_foldable(node, aliases):
@@ -66,7 +67,7 @@ class ConstantFolding(GraphPass):
         return size > self.max_bytes and size > sum(_size_of(value.constant) for value in node.inputs)
 
 
-def _is_foldable(node: Node, aliases: AliasSets) -> bool:
+def _is_foldable(node: Node, aliases: Aliases) -> bool:
     if node.qualified_op in _NEVER or not node.op.startswith(("aten::", "prim::")) or not node.outputs:
         return False
     if not all(value.is_constant for value in node.inputs) or not is_pure(node):

@@ -8,7 +8,7 @@ from typing import Any
 from mobopt.ir import Block, Graph, Node, Value
 from mobopt.ir.schemas import accepts
 from mobopt.ir.types import ANY, BOOL, NONE, OptionalType, Type
-from mobopt.ops.effects import AliasSets
+from mobopt.ops.aliases import Aliases
 from mobopt.passes.manager import GraphPass, NoteBook
 from mobopt.passes.ranks import known_rank, rank_root
 from mobopt.passes.rewriting import bypass_node, producer_of
@@ -33,7 +33,7 @@ class ConstantPropagation(GraphPass):
 
     def rewrite_graph(self, graph: Graph, notes: NoteBook) -> bool:
         """One pass over the nodes, inner ones after their holder."""
-        aliases = AliasSets(graph)
+        aliases = Aliases(graph)
         changed = False
         for node in graph.walk():
             if node.block is None:

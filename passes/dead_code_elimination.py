@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from mobopt.ir import Block, Graph, Node, Value
-from mobopt.ops.effects import AliasSets, has_side_effects, written_inputs
+from mobopt.ops.aliases import Aliases
+from mobopt.ops.effects import has_side_effects, written_inputs
 from mobopt.passes.constant_propagation import remove_if_output
 from mobopt.passes.manager import GraphPass, NoteBook
 
@@ -35,7 +36,7 @@ class _Needed:
     def __init__(self, graph: Graph) -> None:
         self.nodes: set[Node] = set()
         self.values: set[Value] = set()
-        aliases = AliasSets(graph)
+        aliases = Aliases(graph)
         waiting: list[Node] = []
         for node in graph.walk():
             written = written_inputs(node)
@@ -48,7 +49,7 @@ class _Needed:
             self._need(list(found))
             waiting = [node for node in waiting if node not in self.nodes]
 
-    def _is_seen(self, node: Node, aliases: AliasSets) -> bool:
+    def _is_seen(self, node: Node, aliases: Aliases) -> bool:
         """Whether something needed may read what a node writes."""
         return any(member in self.values for value in written_inputs(node) for member in aliases.members(value))
 

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import torch
+
 from mobopt.ir import Block, Graph, Node, Value
 from mobopt.ir.schemas import Schema, schema_of, schemas_of
-from mobopt.ops.effects import RANDOM_OPERATORS, AliasSets
+from mobopt.ops.aliases import Aliases
+from mobopt.ops.effects import RANDOM_OPERATORS
 from mobopt.passes.manager import GraphPass, NoteBook
+from mobopt.passes.rewriting import is_constant_tensor
 
 _NO_FUNCTIONAL_FORM = RANDOM_OPERATORS | {
     f"aten::{name}"
     for name in ("copy_", "fill_", "zero_", "set_", "resize_", "resize_as_", "requires_grad_", "detach_")
 }
 """Their functional forms came after PyTorch 1.13, or don't exist."""
+_WIDE = (torch.float64, torch.complex64, torch.complex128)
 
 
 class Functionalize(GraphPass):
@@ -25,8 +30,8 @@ class Functionalize(GraphPass):
         return (%y)
 
     Refused where the written memory may be seen under another name later, or outlives the call (inputs, weights,
-    attributes). As in PyTorch's own pass, both operands are taken to have the same dtype: the in-place operator would
-    keep that of the tensor it writes to.
+    attributes), and where a known operand would make the result wider than the tensor that is written to. As in
+    PyTorch's own pass, operands that are not known are taken to have the same dtype.
     """
 
     name = "functionalize"
@@ -36,7 +41,7 @@ class Functionalize(GraphPass):
         candidates = [node for node in graph.walk() if _is_in_place(node)]
         if not candidates:
             return False
-        aliases = AliasSets(graph)
+        aliases = Aliases(graph)
         order = {node: index for index, node in enumerate(_order(graph.block))}
         changed = False
         for node in candidates:
@@ -79,19 +84,27 @@ def _order(block: Block) -> list[Node]:
     return [*nodes, block.returns]
 
 
-def _refusal(node: Node, aliases: AliasSets, order: dict[Node, int]) -> str:
+def _refusal(node: Node, aliases: Aliases, order: dict[Node, int]) -> str:
     """Why the node can't be functional; empty if it can."""
     target = node.inputs[0]
     if aliases.is_external(target):
         return f"what it writes to, %{target.name}, may be an input, a weight or an attribute of the model"
     if _home(target) is not node.block:
         return f"%{target.name} is made in an outer block"
+    wide = next((value for value in node.inputs[1:] if _is_wide(value)), None)
+    if wide is not None:
+        return f"%{wide.name} is {str(wide.constant.dtype).removeprefix('torch.')}, which would make the result so too"
     for value in aliases.members(target):
         if value in (target, node.output) or value.is_constant or not _defined_before(value, node, order):
             continue
         if any(_runs_after(user, node, order) for user, _ in value.uses):
             return f"%{value.name} may be the same memory, and is read afterwards"
     return ""
+
+
+def _is_wide(value: Value) -> bool:
+    """Whether a value is a tensor that makes what it is combined with wider than float32."""
+    return is_constant_tensor(value) and value.constant.dim() > 0 and value.constant.dtype in _WIDE
 
 
 def _home(value: Value) -> Block | None:

@@ -8,7 +8,8 @@ import torch
 
 from mobopt.ir import Attribute, Block, Graph, Node, Program, Value
 from mobopt.ir.types import BOOL, INT, NONE, TENSOR, DictType, ListType, OptionalType, TupleType, Type
-from mobopt.ops.effects import AliasSets, holds_tensors
+from mobopt.ops.aliases import Aliases
+from mobopt.ops.effects import holds_tensors
 from mobopt.passes.manager import NoteBook, Pass
 
 FLAG = "requires_backend_transfers"
@@ -48,7 +49,7 @@ class Transfer(Pass):
     def _enter(self, graph: Graph, notes: NoteBook) -> None:
         anchor = graph.block.nodes[0] if graph.block.nodes else graph.block.returns
         mover = _Mover(graph, torch.device(self.device), self.device, notes)
-        aliases = AliasSets(graph)
+        aliases = Aliases(graph)
         for value in graph.inputs[1:]:
             readers = [(node, index) for node, index in value.uses if node is not graph.block.returns]
             if not readers or not holds_tensors(value.type):

@@ -1,1 +1,1 @@
-"""TODO."""
+"""Where models come in: one module for each form that a model may have."""

@@ -96,6 +96,19 @@ def test_what_can_be_seen_under_another_name_stays_in_place(body: str, reason: s
     assert notes[-1].endswith(f"stays in place: {reason or 'PyTorch 1.13 has no functional form of it'}")
 
 
+def test_an_operand_that_would_widen_the_result_keeps_it_in_place() -> None:
+    text = """
+    graph(%self : __torch__.M,
+          %x : Tensor):
+      %d : Tensor = prim::Constant[value=<Tensor>]()
+      %a : Tensor = aten::neg(%x)
+      %b : Tensor = aten::mul_(%a, %d)
+      return (%b)
+    """
+    _, notes = apply(Functionalize(), program_of(text, {"d": torch.ones(3, dtype=torch.float64)}))
+    assert notes[0].endswith("stays in place: %d is float64, which would make the result so too")
+
+
 def test_views_taken_afterwards_are_no_obstacle() -> None:
     body = """  %a : Tensor = aten::neg(%x)
   %b : Tensor = aten::relu_(%a)
