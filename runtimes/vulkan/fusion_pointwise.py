@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from mobopt.runtimes.call import Call, TensorRef, Trace, tensors_in
 from mobopt.runtimes.vulkan.lowerings.pointwise import expression_of, is_in_place
 from mobopt.runtimes.vulkan.plan import Plan
-from mobopt.runtimes.vulkan.pointwise_kernel import compute
+from mobopt.runtimes.vulkan.pointwise_kernel import compute_result
 from mobopt.runtimes.vulkan.pointwise_program import ProgramBuilder, Value
 from mobopt.runtimes.vulkan.registry import lowers, why_unsupported
 from mobopt.runtimes.vulkan.simplify import writes_in_place
@@ -95,4 +95,4 @@ def fused_pointwise(plan: Plan, call: Call) -> DeviceTensor:
     """Several pointwise operators as one dispatch."""
     assert isinstance(call, FusedPointwise)
     builder, value = _built(call.calls)
-    return compute(plan, builder, value, call.output.sizes, call.output.dtype)
+    return compute_result(plan, builder, value, call.output)

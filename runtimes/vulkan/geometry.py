@@ -1,4 +1,5 @@
-"""Arithmetic of sizes and strides: merging dimensions, broadcasting, the strides of a reshaped view. No device, no tensors."""
+"""Arithmetic of sizes and strides: merging dimensions, broadcasting, the strides of a reshaped view. No device, no
+tensors."""
 
 from __future__ import annotations
 
@@ -60,7 +61,8 @@ def broadcast_sizes(*shapes: Sequence[int]) -> tuple[int, ...]:
 
 
 def expanded(tensor: DeviceTensor, sizes: Sequence[int]) -> DeviceTensor:
-    """The tensor as a view of larger sizes: new leading dimensions, and stride 0 where a size of 1 grows. -1 keeps a size."""
+    """The tensor as a view of larger sizes: new leading dimensions, and stride 0 where a size of 1 grows. -1 keeps
+    a size."""
     extra = len(sizes) - tensor.rank
     new_sizes: list[int] = []
     strides: list[int] = []

@@ -1,4 +1,5 @@
-"""How kernels reach tensors: vec4, splat or single loads, texel buffers or storage buffers, and how a grid is spread."""
+"""How kernels reach tensors: vec4, splat or single loads, texel buffers or storage buffers, and how a grid is
+spread."""
 
 from __future__ import annotations
 
@@ -50,6 +51,11 @@ def writing(tensor: DeviceTensor) -> Binding:
     return Binding(tensor.storage, 0, tensor.storage.nbytes, reads=False, writes=True)
 
 
+def owns_storage(tensor: DeviceTensor) -> bool:
+    """Whether nothing but the tensor and its padding is in its storage, so that the padding may be overwritten."""
+    return tensor.offset == 0 and -(-tensor.span[1] // VECTOR) * VECTOR * ELEMENT_BYTES == tensor.storage.nbytes
+
+
 def uses_texels(device: DeviceInfo, operands: Sequence[tuple[DeviceTensor, LoadMode]]) -> bool:
     """Whether to read through texel buffers: CPU drivers do that faster; the device's limit on their size must hold."""
     if not device.is_cpu or not operands:
@@ -74,7 +80,9 @@ def spread(groups: int, limit: int = 65535) -> tuple[int, int, int]:
         return (max(groups, 1), 1, 1)
     rows = -(-groups // limit)
     if rows > limit:
-        raise UnsupportedError(f"a kernel of {groups} workgroups exceeds the grid of {limit} x {limit}; use smaller tensors")
+        raise UnsupportedError(
+            f"a kernel of {groups} workgroups exceeds the grid of {limit} x {limit}; use smaller tensors"
+        )
     return (-(-groups // rows), rows, 1)
 
 

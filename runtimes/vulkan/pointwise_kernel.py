@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import torch
 
+from mobopt.runtimes.call import TensorRef
 from mobopt.runtimes.vulkan.device_info import DeviceInfo
 from mobopt.runtimes.vulkan.geometry import Iteration, expanded, merged
 from mobopt.runtimes.vulkan.kernel_access import (
@@ -16,6 +17,7 @@ from mobopt.runtimes.vulkan.kernel_access import (
     is_vector_run,
     load_mode,
     local_size,
+    owns_storage,
     reading,
     spread,
     uses_texels,
@@ -32,19 +34,28 @@ _LONG_STEPS = 10
 _MOST_ROWS = 8
 
 
-def compute(plan: Plan, builder: ProgramBuilder, result: Value, sizes: Sequence[int], dtype: torch.dtype) -> DeviceTensor:
+def compute(
+    plan: Plan, builder: ProgramBuilder, result: Value, sizes: Sequence[int], dtype: torch.dtype
+) -> DeviceTensor:
     """A new tensor of the given sizes that holds a builder's result; operands are broadcast to the sizes."""
     target = plan.empty(sizes, dtype)
     compute_into(plan, builder, result, target, fresh=True)
     return target
 
 
-def compute_into(plan: Plan, builder: ProgramBuilder, result: Value, target: DeviceTensor, *, fresh: bool = False) -> None:
+def compute_result(plan: Plan, builder: ProgramBuilder, result: Value, output: TensorRef) -> DeviceTensor:
+    """A builder's result as the output of a call, written where the plan wants it."""
+    target = plan.result(output)
+    compute_into(plan, builder, result, target, fresh=owns_storage(target))
+    return target
+
+
+def compute_into(
+    plan: Plan, builder: ProgramBuilder, result: Value, target: DeviceTensor, *, fresh: bool = False
+) -> None:
     """Write a builder's result into ``target``; see :func:`run_program`."""
     program = builder.program(builder.stored_as(result, target.dtype))
-    operands = [
-        operand if isinstance(operand, DeviceTensor) else plan.tensor(operand) for operand in builder.operands
-    ]
+    operands = [operand if isinstance(operand, DeviceTensor) else plan.tensor(operand) for operand in builder.operands]
     run_program(plan, program, operands, target, fresh=fresh)
 
 
@@ -58,7 +69,8 @@ def run_program(
         program: the instructions.
         operands: tensors that broadcast to the target's sizes.
         target: what is written; it may be one of the operands (the same view).
-        fresh: whether nothing but the target lives in its storage, so that what pads its runs to vec4s may be overwritten.
+        fresh: whether nothing but the target lives in its storage, so that what pads its runs to vec4s may be
+        overwritten.
     """
     if target.numel == 0:
         return
@@ -82,7 +94,8 @@ def _run_in_one_layout(
 
 
 def _loop_nest(target: DeviceTensor, operands: Sequence[DeviceTensor], fresh: bool) -> Iteration:
-    """The merged dimensions of target and operands; the last one is rounded up to whole vec4s where that is harmless."""
+    """The merged dimensions of target and operands; the last one is rounded up to whole vec4s where that is
+    harmless."""
     nest = merged(target.sizes, [target.strides, *(operand.strides for operand in operands)])
     inner = nest.sizes[-1]
     rounded = -(-inner // VECTOR) * VECTOR
@@ -92,7 +105,10 @@ def _loop_nest(target: DeviceTensor, operands: Sequence[DeviceTensor], fresh: bo
         return nest
     extra = rounded - inner
     tensors = [target, *operands]
-    if any(_end(tensor) + extra * strides[-1] > _capacity(tensor) for tensor, strides in zip(tensors, nest.strides, strict=True)):
+    if any(
+        _end(tensor) + extra * strides[-1] > _capacity(tensor)
+        for tensor, strides in zip(tensors, nest.strides, strict=True)
+    ):
         return nest
     return merged((*nest.sizes[:-1], rounded), nest.strides)
 
@@ -122,7 +138,14 @@ def _dispatch(
     items = math.prod((*nest.sizes[:-2], *strips)) * -(-nest.sizes[-1] // VECTOR)
     size = local_size(plan.device, items)
     steps = _SHORT_STEPS if len(program.instructions) <= _SHORT_STEPS else _LONG_STEPS
-    specialization = [size, nest.rank, program.operands, len(program.immediates), len(program.instructions), int(stores_vectors)]
+    specialization = [
+        size,
+        nest.rank,
+        program.operands,
+        len(program.immediates),
+        len(program.instructions),
+        int(stores_vectors),
+    ]
     specialization += [*modes, *[LoadMode.SPLAT] * (MAX_OPERANDS - len(modes))]
     steady = sum(1 << n for n, strides in enumerate(nest.strides[1:]) if rows > 1 and strides[-2] == 0)
     specialization += [rows, steady]

@@ -1,4 +1,5 @@
-"""Geometry of kernels that include ``shaders/glsl/reduction.glsl``: which dimensions are walked by lanes, threads and loops."""
+"""Geometry of kernels that include ``shaders/glsl/reduction.glsl``: which dimensions are walked by lanes, threads
+and loops."""
 
 from __future__ import annotations
 
@@ -32,7 +33,8 @@ _CPU_GROUP = 8
 class Reduction:
     """How one kernel walks its input.
 
-    ``kept`` holds the strides of the input and of the outputs (all outputs have the same), ``reduced`` those of the input and, for
+    ``kept`` holds the strides of the input and of the outputs (all outputs have the same), ``reduced`` those of the
+    input and, for
     kernels that write every element, of the output.
     """
 
@@ -55,9 +57,16 @@ class Reduction:
 
 
 def plan_reduction(
-    device: DeviceInfo, source: DeviceTensor, target: DeviceTensor, dims: Sequence[int], *, writes_all: bool, shares: bool = True
+    device: DeviceInfo,
+    source: DeviceTensor,
+    target: DeviceTensor,
+    dims: Sequence[int],
+    *,
+    writes_all: bool,
+    shares: bool = True,
 ) -> Reduction | None:
-    """How to reduce ``dims`` of ``source`` into ``target``, which has the same rank; None if it takes too many dimensions.
+    """How to reduce ``dims`` of ``source`` into ``target``, which has the same rank; None if it takes too many
+    dimensions.
 
     Args:
         device: decides how many threads share an item.
@@ -88,7 +97,9 @@ def _reduced_is_inner(kept: Iteration, reduced: Iteration) -> bool:
     """Whether neighbouring elements are reduced with each other."""
     if reduced.sizes[-1] == 1:
         return False
-    kept_step = min((abs(stride) for size, stride in zip(kept.sizes, kept.strides[0], strict=True) if size > 1), default=0)
+    kept_step = min(
+        (abs(stride) for size, stride in zip(kept.sizes, kept.strides[0], strict=True) if size > 1), default=0
+    )
     return kept_step == 0 or abs(reduced.strides[0][-1]) < kept_step
 
 
@@ -145,7 +156,9 @@ def run_reduction(
     kept, reduced = reduction.kept, reduction.reduced
     source_strides = (*kept.strides[0], *reduced.strides[0])
     target_strides = kept.strides[1] + (reduced.strides[1] if len(reduced.strides) > 1 else ())
-    mode = _lane_mode(source, kept.strides[0], reduced.strides[0], reduction.lanes_reduced, kept.sizes[-1], reduced.sizes[-1])
+    mode = _lane_mode(
+        source, kept.strides[0], reduced.strides[0], reduction.lanes_reduced, kept.sizes[-1], reduced.sizes[-1]
+    )
     texels = uses_texels(plan.device, [(source, mode)])
     specialization = [
         reduction.group,
@@ -168,7 +181,12 @@ def run_reduction(
 
 
 def _lane_mode(
-    source: DeviceTensor, kept: tuple[int, ...], reduced: tuple[int, ...], lanes_reduced: bool, kept_size: int, reduced_size: int
+    source: DeviceTensor,
+    kept: tuple[int, ...],
+    reduced: tuple[int, ...],
+    lanes_reduced: bool,
+    kept_size: int,
+    reduced_size: int,
 ) -> LoadMode:
     strides = (*kept, *reduced) if lanes_reduced else (*reduced, *kept)
     mode = load_mode(source.offset, strides)

@@ -1,6 +1,7 @@
 """Tables of ``shaders/glsl/resample.comp``: which input places make each output place, and with what weights.
 
-Places and weights are computed as PyTorch does (ATen/native/UpSample.h), in float32 where it does, so that rounding falls the same way.
+Places and weights are computed as PyTorch does (ATen/native/UpSample.h), in float32 where it does, so that rounding
+falls the same way.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ CUBIC_A = -0.75
 
 @dataclass(frozen=True)
 class AxisTable:
-    """For each output place of a dimension, the input places (taps) and their weights; both of shape (outputs, taps)."""
+    """For each output place of a dimension, the input places (taps) and their weights; both of shape (outputs,
+    taps)."""
 
     places: torch.Tensor
     weights: torch.Tensor | None = None
@@ -34,7 +36,8 @@ class AxisTable:
         return int(self.places.shape[1])
 
     def packed(self) -> torch.Tensor:
-        """What the shader reads: a place per output, or (two places, bits of their two weights) for each pair of taps."""
+        """What the shader reads: a place per output, or (two places, bits of their two weights) for each pair of
+        taps."""
         places = self.places.to(torch.int32)
         if self.weights is None:
             return places.flatten()
@@ -142,7 +145,10 @@ TableMaker = Callable[[], AxisTable]
 
 
 def resample(
-    plan: Plan, source: DeviceTensor, sizes: Sequence[int], tables: Sequence[tuple[tuple[object, ...], TableMaker] | None]
+    plan: Plan,
+    source: DeviceTensor,
+    sizes: Sequence[int],
+    tables: Sequence[tuple[tuple[object, ...], TableMaker] | None],
 ) -> DeviceTensor:
     """Make every output place from input places.
 
@@ -159,7 +165,8 @@ def resample(
     if all(table is None for table in made):
         return plan.copy(source)
     weighted = any(table is not None and table.weights is not None for table in made)
-    taps, starts, parts = [0] * (SPACE - spatial), [0] * (SPACE - spatial), []
+    taps, starts = [0] * (SPACE - spatial), [0] * (SPACE - spatial)
+    parts: list[torch.Tensor] = []
     unit = VECTOR if weighted else 1
     for table in made:
         starts.append(sum(part.numel() for part in parts) // unit)

@@ -12,7 +12,16 @@ from mobopt.ops.schemas import schema_of
 from mobopt.runtimes.call import Call, TensorRef, Trace, tensors_in
 from mobopt.runtimes.nests import map_leaves
 
-_COPIES = ("aten::clone", "aten::contiguous", "aten::alias", "aten::detach", "aten::lift_fresh", "aten::lift_fresh_copy")
+_COPIES = (
+    "aten::clone",
+    "aten::contiguous",
+    "aten::alias",
+    "aten::detach",
+    "aten::lift_fresh",
+    "aten::lift_fresh_copy",
+)
+_CONCATS = ("aten::cat", "aten::concat", "aten::concatenate")
+_PADS = ("aten::pad", "aten::constant_pad_nd")
 _DROPOUTS = ("aten::dropout", "aten::feature_dropout", "aten::alpha_dropout")
 
 
@@ -39,8 +48,9 @@ def _without_copies(trace: Trace) -> Trace:
     calls = []
     for call in trace.calls:
         call = replace(call, args=map_leaves(call.args, TensorRef, lambda ref: same.get(ref, ref)))
-        if _is_copy(call) and (call.args[0] in computed or call.output not in results):
-            same[call.output] = call.args[0]
+        source = _copied(call)
+        if source is not None and (source in computed or call.output not in results):
+            same[call.output] = source
         else:
             calls.append(call)
 
@@ -50,14 +60,20 @@ def _without_copies(trace: Trace) -> Trace:
     return replace(trace, calls=calls, result=mapped(trace.result), updates=mapped(trace.updates))
 
 
-def _is_copy(call: Call) -> bool:
-    """Whether the only output has the elements of the first argument."""
-    if call.op in _COPIES:
-        return True
-    if call.op in _DROPOUTS:
-        return not call["train"]
+def _copied(call: Call) -> TensorRef | None:
+    """The tensor whose elements the only output has, or None if there is no such."""
+    if call.op in _CONCATS:
+        parts = call["tensors"]
+        return parts[0] if len(parts) == 1 and parts[0].dtype == call.output.dtype else None
+    if call.op in _PADS:
+        return call.args[0] if not any(call["pad"]) else None
     converts = call.op.startswith(("aten::to.", "aten::_to_copy", "aten::type_as", "aten::cpu"))
-    return converts and call.args[0].dtype == call.output.dtype
+    same = (
+        call.op in _COPIES
+        or (call.op in _DROPOUTS and not call["train"])
+        or (converts and call.args[0].dtype == call.output.dtype)
+    )
+    return call.args[0] if same else None
 
 
 def _batch_norm_as_arithmetic(call: Call) -> Call:
@@ -66,12 +82,14 @@ def _batch_norm_as_arithmetic(call: Call) -> Call:
         return call
     names = ("weight", "bias", "running_mean", "running_var")
     refs = [call[name] for name in names]
-    if any(ref is None for ref in refs[2:]) or any(ref is not None and ref.constant is None for ref in refs):
+    if None in refs[2:] or any(ref is not None and ref.constant is None for ref in refs):
         return call
     weight, bias, mean, variance = (None if ref is None else ref.constant.detach().double() for ref in refs)
+    assert mean is not None and variance is not None
     factor = (variance + call["eps"]).rsqrt()
     factor = factor if weight is None else factor * weight
-    shift = -mean * factor if bias is None else bias - mean * factor
+    moved = -(mean * factor)
+    shift = moved if bias is None else bias + moved
     x = call.args[0]
     vectors = [_constant(vector.float().reshape(-1, *[1] * (x.rank - 2))) for vector in (shift, factor)]
     return Call("aten::addcmul", (vectors[0], x, vectors[1], 1), call.outputs, call.source)

@@ -12,6 +12,7 @@ from mobopt.runtimes.vulkan.kernel_access import (
     is_vector_run,
     load_mode,
     local_size,
+    owns_storage,
     reading,
     spread,
     uses_texels,
@@ -44,7 +45,7 @@ class ChannelLanes:
 
 
 def channel_lanes(source: DeviceTensor, target: DeviceTensor) -> ChannelLanes:
-    """The lanes of 5-D tensors; ``target`` has a storage of its own, so its padding may be written."""
+    """The lanes of 5-D tensors."""
     channels = source.sizes[1]
     steps_in, steps_out = (_channels_innermost(tensor) for tensor in (source, target))
     mode = load_mode(source.offset, steps_in)
@@ -55,7 +56,7 @@ def channel_lanes(source: DeviceTensor, target: DeviceTensor) -> ChannelLanes:
         mode = LoadMode.LANES
     writable = is_vector_run(target.offset, steps_out) and _has_room(target, extra)
     writable = writable and all(step >= rounded for step in steps_out[:-1])
-    if extra and writable and readable:
+    if extra and writable and readable and owns_storage(target):
         channels = rounded
     return ChannelLanes(channels, mode, writable and channels % VECTOR == 0)
 

@@ -64,7 +64,8 @@ def tensors_in(values: Any) -> list[torch.Tensor]:
 
 
 def upload(plan: Plan, tensor: torch.Tensor, device_layout: bool) -> tuple[DeviceTensor, torch.Tensor]:
-    """An input with the tensor's own strides and offset, or in the layout that kernels prefer; and what to feed it with."""
+    """An input with the tensor's own strides and offset, or in the layout that kernels prefer; and what to feed it
+    with."""
     whole = torch.empty(0, dtype=tensor.dtype).set_(tensor.untyped_storage())
     flat = torch.cat([whole, whole.new_zeros(-whole.numel() % 4 or (0 if whole.numel() else 4))])
     storage = Storage(flat.numel() * 4, StorageKind.INPUT)
@@ -147,7 +148,8 @@ def check_op(
 
 
 def assert_close(found: torch.Tensor, expected: torch.Tensor, relative: float = RELATIVE, what: str = "") -> None:
-    """Equal dtype and sizes; floats agree within ``relative`` of the output's scale, NaN and infinities in the same places."""
+    """Equal dtype and sizes; floats agree within ``relative`` of the output's scale, NaN and infinities in the same
+    places."""
     assert found.dtype == expected.dtype, what
     assert found.shape == expected.shape, what
     if not expected.is_floating_point():

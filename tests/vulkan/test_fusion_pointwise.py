@@ -4,9 +4,13 @@ import torch
 from harness import assert_close, run_calls
 
 from mobopt.runtimes.call import Call, TensorRef, Trace
+from mobopt.runtimes.vulkan.build import build_stream
+from mobopt.runtimes.vulkan.executable import Executable
 from mobopt.runtimes.vulkan.fusion_pointwise import FUSED, FusedPointwise, fuse_pointwise
+from mobopt.runtimes.vulkan.plan import ConstantStore
 from mobopt.runtimes.vulkan.registry import load_lowerings
 from mobopt.runtimes.vulkan.simplify import simplify
+from mobopt.runtimes.vulkan.stream import Dispatch
 
 load_lowerings()
 
@@ -118,3 +122,24 @@ def test_batch_norm_and_relu_are_one_dispatch(any_device):
     (found,) = run_calls(any_device, trace.calls, [(x, value)], [b])
     weight, bias, mean, var = parts
     assert_close(found, torch.nn.functional.batch_norm(value, mean, var, weight, bias).relu())
+
+
+def test_results_go_where_they_are_reserved(any_device):
+    """A slice of channels of something larger, whose neighbours must stay."""
+    x, pooled, bent = ref(1, 8, 4, 4), ref(1, 8, 4, 4), ref(1, 8, 4, 4)
+    whole = ref(1, 16, 4, 4)
+    calls = [
+        Call("aten::max_pool2d", (x, [3, 3], [1, 1], [1, 1], [1, 1], False), (pooled,)),
+        Call("aten::silu", (x,), (bent,)),
+        Call("aten::cat", ([pooled, bent], 1), (whole,)),
+    ]
+    value = torch.randn(1, 8, 4, 4)
+    built = build_stream(Trace([x], calls, whole), any_device.info, ConstantStore())
+    operations = [operation.label for operation in built.stream.operations if isinstance(operation, Dispatch)]
+    executable = Executable(any_device, built.stream)
+    (found,) = executable.run([value])
+    executable.close()
+    expected = torch.cat([torch.nn.functional.max_pool2d(value, 3, 1, 1), torch.nn.functional.silu(value)], 1)
+    assert_close(found, expected)
+    # Two kernels, and the two copies between the caller's layout and the device's.
+    assert len(operations) <= 4

@@ -162,7 +162,9 @@ def test_view_strides_agree_with_torch(data):
     x = torch.arange(torch.Size(sizes).numel()).reshape(sizes).permute(order)
     if data.draw(st.booleans()):
         x = x[..., ::2]
-    new = data.draw(st.sampled_from([x.flatten().shape, (*x.shape, 1), (1, *x.shape), (x.shape[0], -1), (-1, x.shape[-1])]))
+    new = data.draw(
+        st.sampled_from([x.flatten().shape, (*x.shape, 1), (1, *x.shape), (x.shape[0], -1), (-1, x.shape[-1])])
+    )
     wanted = x.reshape(new)
     strides = view_strides(x.shape, x.stride(), wanted.shape)
     try:

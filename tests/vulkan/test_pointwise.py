@@ -56,59 +56,59 @@ def test_unary_integers(any_device, op):
 
 
 X, Y = torch.randn(2, 3, 5, 7), torch.randn(2, 3, 5, 7)
-I, J = torch.randint(-9, 9, (3, 7)), torch.tensor([-3, -2, -1, 1, 2, 3, 4])
+K, J = torch.randint(-9, 9, (3, 7)), torch.tensor([-3, -2, -1, 1, 2, 3, 4])
 
 CALLS = [
     ("add.Tensor", (X, Y), {"alpha": 2.5}),
-    ("add.Tensor", (I, J), {"alpha": 3}),
-    ("add.Tensor", (I, Y[0, 0, :3]), {}),
+    ("add.Tensor", (K, J), {"alpha": 3}),
+    ("add.Tensor", (K, Y[0, 0, :3]), {}),
     ("add.Scalar", (X, 2, 3), {}),
     ("sub.Tensor", (X, Y[:, :, :1]), {}),
     ("sub.Scalar", (X, 1.5), {}),
     ("rsub.Scalar", (X, 1.5, 2), {}),
     ("rsub.Tensor", (X, Y), {}),
     ("mul.Tensor", (X, torch.tensor(3)), {}),
-    ("mul.Tensor", (I, I > 0), {}),
-    ("mul.Scalar", (I, 2.5), {}),
-    ("div.Tensor", (I, J), {}),
+    ("mul.Tensor", (K, K > 0), {}),
+    ("mul.Scalar", (K, 2.5), {}),
+    ("div.Tensor", (K, J), {}),
     ("div.Tensor_mode", (X, Y), {"rounding_mode": "floor"}),
     ("div.Tensor_mode", (X, Y), {"rounding_mode": "trunc"}),
-    ("div.Tensor_mode", (I, J), {"rounding_mode": "floor"}),
-    ("div.Tensor_mode", (I, J), {"rounding_mode": "trunc"}),
-    ("floor_divide", (I, J), {}),
-    ("remainder.Tensor", (I, J), {}),
+    ("div.Tensor_mode", (K, J), {"rounding_mode": "floor"}),
+    ("div.Tensor_mode", (K, J), {"rounding_mode": "trunc"}),
+    ("floor_divide", (K, J), {}),
+    ("remainder.Tensor", (K, J), {}),
     ("remainder.Scalar", (X, -1.5), {}),
-    ("fmod.Tensor", (I, J), {}),
+    ("fmod.Tensor", (K, J), {}),
     ("fmod.Scalar", (X, 0.7), {}),
     ("pow.Tensor_Scalar", (X, 2), {}),
     ("pow.Tensor_Scalar", (X, 3.0), {}),
     ("pow.Tensor_Scalar", (X.abs() + 0.1, -1.7), {}),
     ("pow.Tensor_Tensor", (X, torch.tensor([2.0, 3.0, 0.0, 1.0, -1.0, 0.5, -2.0])), {}),
-    ("pow.Tensor_Tensor", (I, J.abs()), {}),
+    ("pow.Tensor_Tensor", (K, J.abs()), {}),
     ("pow.Scalar", (2.0, X), {}),
     ("atan2", (X, Y), {}),
     ("maximum", (SPREAD, SPREAD.flip(0)), {}),
     ("minimum", (SPREAD, SPREAD.flip(0)), {}),
-    ("maximum", (I, J), {}),
+    ("maximum", (K, J), {}),
     ("max.other", (X, Y), {}),
-    ("eq.Scalar", (I, 2), {}),
+    ("eq.Scalar", (K, 2), {}),
     ("ne.Tensor", (X, X), {}),
     ("lt.Tensor", (SPREAD, SPREAD.flip(0)), {}),
-    ("le.Scalar", (I, 2.5), {}),
+    ("le.Scalar", (K, 2.5), {}),
     ("gt.Tensor", (X, Y), {}),
-    ("ge.Tensor", (I, J), {}),
-    ("logical_and", (X > 0, I[0] > 0), {}),
-    ("logical_xor", (I, J), {}),
-    ("bitwise_and.Tensor", (I, J), {}),
-    ("bitwise_or.Scalar", (I, 5), {}),
-    ("bitwise_not", (I,), {}),
-    ("bitwise_not", (I > 0,), {}),
-    ("__lshift__.Scalar", (I.abs(), 2), {}),
+    ("ge.Tensor", (K, J), {}),
+    ("logical_and", (X > 0, K[0] > 0), {}),
+    ("logical_xor", (K, J), {}),
+    ("bitwise_and.Tensor", (K, J), {}),
+    ("bitwise_or.Scalar", (K, 5), {}),
+    ("bitwise_not", (K,), {}),
+    ("bitwise_not", (K > 0,), {}),
+    ("__lshift__.Scalar", (K.abs(), 2), {}),
     ("clamp", (SPREAD, -1, 2), {}),
     ("clamp", (SPREAD, None, 2), {}),
     ("clamp", (SPREAD, 2, -1), {}),
-    ("clamp", (I, -2, 3), {}),
-    ("clamp", (I, None, 2.5), {}),
+    ("clamp", (K, -2, 3), {}),
+    ("clamp", (K, None, 2.5), {}),
     ("clamp.Tensor", (X, Y, None), {}),
     ("clamp.Tensor", (X, Y, Y + 1), {}),
     ("clamp_min", (SPREAD, 0.5), {}),
@@ -127,7 +127,7 @@ CALLS = [
     ("where.ScalarOther", (X > 0, X, 2.0), {}),
     ("where.Scalar", (X > 0, 1.0, 2.0), {}),
     ("masked_fill.Scalar", (X, Y[:, :1] > 0, -INF), {}),
-    ("masked_fill.Tensor", (I, I > 0, torch.tensor(7)), {}),
+    ("masked_fill.Tensor", (K, K > 0, torch.tensor(7)), {}),
     ("lerp.Scalar", (X, Y, 0.3), {}),
     ("lerp.Tensor", (X, Y, Y.abs()), {}),
     ("addcmul", (X, Y, Y), {"value": 0.5}),
@@ -162,7 +162,9 @@ def test_specials_where_layouts_have_padding(device):
     check_op(device, "aten::relu", x)
 
 
-@pytest.mark.parametrize("op", ["add_.Tensor", "relu_", "mul_.Scalar", "copy_", "masked_fill_.Scalar", "zero_", "eq_.Scalar"])
+@pytest.mark.parametrize(
+    "op", ["add_.Tensor", "relu_", "mul_.Scalar", "copy_", "masked_fill_.Scalar", "zero_", "eq_.Scalar"]
+)
 def test_in_place_writes_its_argument(any_device, op):
     x = torch.randn(2, 3, 5, 7)
     rest = {"add_.Tensor": (torch.randn(3, 1, 1),), "mul_.Scalar": (2.5,), "copy_": (torch.randn(5, 7),)}
@@ -178,7 +180,11 @@ def test_in_place_writes_its_argument(any_device, op):
 
 def test_in_place_on_a_slice_leaves_its_neighbours(any_device):
     x = torch.randn(2, 8, 4, 4)
-    whole, part, result = TensorRef(x.dtype, (2, 8, 4, 4)), TensorRef(x.dtype, (2, 3, 4, 4)), TensorRef(x.dtype, (2, 3, 4, 4))
+    whole, part, result = (
+        TensorRef(x.dtype, (2, 8, 4, 4)),
+        TensorRef(x.dtype, (2, 3, 4, 4)),
+        TensorRef(x.dtype, (2, 3, 4, 4)),
+    )
     calls = [
         Call("aten::slice.Tensor", (whole, 1, 2, 5, 1), (part,)),
         Call("aten::mul_.Scalar", (part, 3.0), (result,)),

@@ -18,7 +18,8 @@ from mobopt.runtimes.vulkan.tensor import DeviceTensor
 
 
 def slices_of(target: DeviceTensor, dim: int, lengths: Sequence[int]) -> list[DeviceTensor]:
-    """Views of consecutive parts of a dimension: where each input of a concatenation goes, or is made in the first place."""
+    """Views of consecutive parts of a dimension: where each input of a concatenation goes, or is made in the first
+    place."""
     starts = [sum(lengths[:index]) for index in range(len(lengths))]
     return [sliced(target, dim, start, length) for start, length in zip(starts, lengths, strict=True)]
 
@@ -164,7 +165,9 @@ def _rolled(plan: Plan, tensor: DeviceTensor, shift: int, dim: int) -> DeviceTen
     return target
 
 
-def _regrouped(plan: Plan, tensor: DeviceTensor, split: Sequence[int], order: Sequence[int], call: Call) -> DeviceTensor:
+def _regrouped(
+    plan: Plan, tensor: DeviceTensor, split: Sequence[int], order: Sequence[int], call: Call
+) -> DeviceTensor:
     """Split dimensions, permute them, and join them to the call's result, in one copy."""
     strides = view_strides(tensor.sizes, tensor.strides, split)
     assert strides is not None

@@ -28,7 +28,8 @@ def clone(plan: Plan, call: Call) -> DeviceTensor:
 
 @lowers("aten::contiguous", check=check_dtypes)
 def contiguous(plan: Plan, call: Call) -> DeviceTensor:
-    """The tensor itself if it is in the default layout, else a copy: which layout that is, is the device's own affair."""
+    """The tensor itself if it is in the default layout, else a copy: which layout that is, is the device's own
+    affair."""
     tensor = plan.tensor(call.args[0])
     if tensor.is_contiguous or tensor.strides == default_strides(tensor.sizes, tensor.dtype):
         return tensor

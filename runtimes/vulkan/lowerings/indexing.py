@@ -31,7 +31,8 @@ from mobopt.runtimes.vulkan.tensor import DeviceTensor, contiguous_strides
 def select_along(
     plan: Plan, target: DeviceTensor, data: DeviceTensor, indices: DeviceTensor, length: int, stride: int
 ) -> None:
-    """``target[i...] = data[i... + stride * indices[i...]]`` in elements; ``data`` and ``indices`` have the target's sizes.
+    """``target[i...] = data[i... + stride * indices[i...]]`` in elements; ``data`` and ``indices`` have the target's
+    sizes.
 
     ``length`` is the size of the dimension that the indices choose from: negative ones count from its end.
     """
@@ -127,7 +128,9 @@ def index(plan: Plan, call: Call) -> DeviceTensor:
     first = dims[0] if adjacent else 0
     sizes = [*(data.sizes[d] for d in kept[:first]), *shape, *(data.sizes[d] for d in kept[first:])]
     zeros = [0] * len(shape)
-    base = data.view(sizes, [*(data.strides[d] for d in kept[:first]), *zeros, *(data.strides[d] for d in kept[first:])])
+    base = data.view(
+        sizes, [*(data.strides[d] for d in kept[:first]), *zeros, *(data.strides[d] for d in kept[first:])]
+    )
     places = offsets.view(sizes, [*[0] * first, *offsets.strides, *[0] * (len(kept) - first)])
     target = plan.empty(sizes, data.dtype)
     select_along(plan, target, base, places, 2**30, 1)

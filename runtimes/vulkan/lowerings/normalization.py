@@ -48,7 +48,8 @@ def normalized(
     eps: float,
     target: DeviceTensor,
 ) -> tuple[DeviceTensor, DeviceTensor]:
-    """Normalise over ``dims``; writes ``target`` (of the tensor's sizes, with a storage of its own) and returns mean and
+    """Normalise over ``dims``; writes ``target`` (of the tensor's sizes, with a storage of its own) and returns mean
+    and
     reciprocal deviation."""
     mean, reciprocal = moments(plan, tensor, dims, 0, Spread.RECIPROCAL_DEVIATION, eps)
     builder = ProgramBuilder()
@@ -155,14 +156,13 @@ def native_batch_norm(plan: Plan, call: Call) -> tuple[DeviceTensor, ...]:
 
 
 def batch_normalized(plan: Plan, tensor: DeviceTensor, call: Call) -> DeviceTensor:
-    """``(x - mean) / sqrt(var + eps) * weight + bias``; a multiplication and an addition if all of them are constants."""
+    """``(x - mean) / sqrt(var + eps) * weight + bias``; a multiplication and an addition if all of them are
+    constants."""
     mean, variance = call["running_mean"], call["running_var"]
     vectors = [call["weight"], call["bias"], mean, variance]
     if all(ref is None or ref.constant is not None for ref in vectors):
         return _with_constant_statistics(plan, tensor, call)
-    weight, bias, center, width = (
-        None if ref is None else along(plan.tensor(ref), tensor.rank, 1) for ref in vectors
-    )
+    weight, bias, center, width = (None if ref is None else along(plan.tensor(ref), tensor.rank, 1) for ref in vectors)
     assert center is not None and width is not None
     builder = ProgramBuilder()
     shifted = builder.step(Opcode.ADD, builder.tensor(width), builder.scalar(call["eps"], Kind.FLOAT))
@@ -173,19 +173,22 @@ def batch_normalized(plan: Plan, tensor: DeviceTensor, call: Call) -> DeviceTens
 
 def _with_constant_statistics(plan: Plan, tensor: DeviceTensor, call: Call) -> DeviceTensor:
     weight, bias, mean, variance = (
-        None if call[name] is None else call[name].constant for name in ("weight", "bias", "running_mean", "running_var")
+        None if call[name] is None else call[name].constant
+        for name in ("weight", "bias", "running_mean", "running_var")
     )
+    assert mean is not None and variance is not None
+    statistics = mean.double(), variance.double()
     sources = [each for each in (weight, bias, mean, variance) if each is not None]
     eps = call["eps"]
     present = (weight is not None, bias is not None)
 
     def factor() -> torch.Tensor:
-        scale = (variance.double() + eps).rsqrt()
-        return (scale if weight is None else scale * weight.double()).float()
+        scale = torch.rsqrt(statistics[1] + eps)
+        return scale.float() if weight is None else torch.mul(scale, weight.double()).float()
 
     def shift() -> torch.Tensor:
-        moved = -mean.double() * factor().double()
-        return (moved if bias is None else moved + bias.double()).float()
+        moved = -statistics[0] * factor().double()
+        return moved.float() if bias is None else torch.add(moved, bias.double()).float()
 
     vectors = [
         along(plan.packed(sources, ("batch_norm", name, eps, present), pack), tensor.rank, 1)
@@ -203,12 +206,19 @@ def rms_norm(plan: Plan, call: Call) -> DeviceTensor:
     dims = range(tensor.rank - len(call["normalized_shape"]), tensor.rank)
     count = math.prod(tensor.sizes[d] for d in dims)
     square = reduce(
-        plan, tensor, dims, tensor.dtype, Combination.ADD, Before.SQUARED, After.SCALED, scale=1 / count if count else math.nan
+        plan,
+        tensor,
+        dims,
+        tensor.dtype,
+        Combination.ADD,
+        Before.SQUARED,
+        After.SCALED,
+        scale=1 / count if count else math.nan,
     )
     eps = torch.finfo(tensor.dtype).eps if call["eps"] is None else call["eps"]
     builder = ProgramBuilder()
-    root = builder.step(
-        Opcode.RSQRT, builder.step(Opcode.ADD, builder.tensor(square), builder.scalar(eps, Kind.FLOAT))
-    )
+    root = builder.step(Opcode.RSQRT, builder.step(Opcode.ADD, builder.tensor(square), builder.scalar(eps, Kind.FLOAT)))
     value = builder.step(Opcode.MUL, builder.tensor(tensor), root)
-    return compute(plan, builder, scaled(builder, value, _optional(plan, call["weight"]), None), tensor.sizes, tensor.dtype)
+    return compute(
+        plan, builder, scaled(builder, value, _optional(plan, call["weight"]), None), tensor.sizes, tensor.dtype
+    )

@@ -11,7 +11,7 @@ from mobopt.runtimes.call import Call
 from mobopt.runtimes.vulkan.lowerings.checks import check_dtypes
 from mobopt.runtimes.vulkan.lowerings.pointwise_expressions import EXPRESSIONS, Expression
 from mobopt.runtimes.vulkan.plan import Plan
-from mobopt.runtimes.vulkan.pointwise_kernel import compute, compute_into
+from mobopt.runtimes.vulkan.pointwise_kernel import compute_into, compute_result
 from mobopt.runtimes.vulkan.pointwise_program import ProgramBuilder
 from mobopt.runtimes.vulkan.registry import lowers
 from mobopt.runtimes.vulkan.tensor import DeviceTensor, StorageKind
@@ -78,7 +78,7 @@ def pointwise(plan: Plan, call: Call) -> DeviceTensor:
     builder = ProgramBuilder()
     result = expression(builder, call)
     if not is_in_place(call.op):
-        return compute(plan, builder, result, call.output.sizes, call.output.dtype)
+        return compute_result(plan, builder, result, call.output)
     target = written_tensor(plan, call)
     compute_into(plan, builder, result, target)
     return target

@@ -1,4 +1,5 @@
-"""What each pointwise operator is, as instructions: ``EXPRESSIONS`` maps operator names to functions that append them."""
+"""What each pointwise operator is, as instructions: ``EXPRESSIONS`` maps operator names to functions that append
+them."""
 
 from __future__ import annotations
 
@@ -405,7 +406,10 @@ def _classify(b: ProgramBuilder, call: Call) -> Value:
     if name != "isfinite":
         return b.step(Opcode.IS_NAN if name == "isnan" else Opcode.IS_INF, a, kind=Kind.BOOL)
     not_finite = b.step(
-        Opcode.INT_OR, b.step(Opcode.IS_NAN, a, kind=Kind.BOOL), b.step(Opcode.IS_INF, a, kind=Kind.BOOL), kind=Kind.BOOL
+        Opcode.INT_OR,
+        b.step(Opcode.IS_NAN, a, kind=Kind.BOOL),
+        b.step(Opcode.IS_INF, a, kind=Kind.BOOL),
+        kind=Kind.BOOL,
     )
     return b.step(Opcode.INT_EQ, not_finite, b.scalar(0, Kind.BOOL), kind=Kind.BOOL)
 
@@ -417,7 +421,8 @@ def _nan_to_num(b: ProgramBuilder, call: Call) -> Value:
         return a
     largest = torch.finfo(torch.float32).max
     nan, above, below = (
-        default if given is None else given for given, default in zip(call.args[1:4], (0.0, largest, -largest), strict=True)
+        default if given is None else given
+        for given, default in zip(call.args[1:4], (0.0, largest, -largest), strict=True)
     )
     result = b.step(Opcode.SELECT, b.step(Opcode.IS_NAN, a, kind=Kind.BOOL), b.scalar(nan, Kind.FLOAT), a)
     for value, infinite in ((above, math.inf), (below, -math.inf)):

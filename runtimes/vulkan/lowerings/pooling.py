@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from mobopt.runtimes.call import Call, argument_names
+from mobopt.runtimes.call import Call, TensorRef, argument_names
 from mobopt.runtimes.vulkan.lowerings.checks import check_floating
 from mobopt.runtimes.vulkan.lowerings.reductions import After, Combination, reduce
 from mobopt.runtimes.vulkan.plan import Plan
@@ -36,13 +36,14 @@ class Window:
 
 
 def pool(
-    plan: Plan, source: DeviceTensor, sizes: Sequence[int], spatial: int, window: Window, *, indices: bool = False
+    plan: Plan, source: DeviceTensor, output: TensorRef, spatial: int, window: Window, *, indices: bool = False
 ) -> tuple[DeviceTensor, DeviceTensor]:
-    """Pool; returns the result, of the given sizes, and the indices of the largest elements (undefined unless asked for)."""
+    """Pool; returns the result, which is ``output``, and the indices of the largest elements (undefined unless asked
+    for)."""
     if source.rank == 4 and spatial == 2:
         source = plan.channels_last(source)
-    target = plan.empty(sizes, source.dtype)
-    places = plan.empty(sizes, torch.int64, target.strides) if indices else target
+    target = plan.empty(output.sizes, output.dtype) if indices else plan.result(output)
+    places = plan.empty(output.sizes, torch.int64, target.strides) if indices else target
     volume, result, chosen = (as_volume(tensor, spatial) for tensor in (source, target, places))
     geometry = [
         *result.sizes[2:],
@@ -90,7 +91,7 @@ def average_pool(plan: Plan, call: Call) -> DeviceTensor:
     """Mean of each window."""
     spatial = _spatial(call)
     window = _window(call, spatial, average=True)
-    return pool(plan, plan.tensor(call.args[0]), call.output.sizes, spatial, window)[0]
+    return pool(plan, plan.tensor(call.args[0]), call.output, spatial, window)[0]
 
 
 @lowers(
@@ -107,7 +108,7 @@ def max_pool(plan: Plan, call: Call) -> DeviceTensor | tuple[DeviceTensor, ...]:
     spatial = _spatial(call)
     window = _window(call, spatial, average=False)
     indices = len(call.outputs) == 2
-    found = pool(plan, plan.tensor(call.args[0]), call.outputs[0].sizes, spatial, window, indices=indices)
+    found = pool(plan, plan.tensor(call.args[0]), call.outputs[0], spatial, window, indices=indices)
     return found if indices else found[0]
 
 
@@ -130,7 +131,7 @@ def adaptive_average_pool(plan: Plan, call: Call) -> DeviceTensor:
         for size in space:
             scale /= size
         return reduce(plan, tensor, list(dims), tensor.dtype, Combination.ADD, after=After.SCALED, scale=scale)
-    return pool(plan, tensor, call.output.sizes, spatial, _adaptive(space, call, spatial, average=True))[0]
+    return pool(plan, tensor, call.output, spatial, _adaptive(space, call, spatial, average=True))[0]
 
 
 @lowers("aten::adaptive_max_pool1d", "aten::adaptive_max_pool2d", "aten::adaptive_max_pool3d", check=check_floating)
@@ -139,7 +140,7 @@ def adaptive_max_pool(plan: Plan, call: Call) -> tuple[DeviceTensor, ...]:
     tensor = plan.tensor(call.args[0])
     spatial = _spatial(call)
     window = _adaptive(tensor.sizes[tensor.rank - spatial :], call, spatial, average=False)
-    return pool(plan, tensor, call.outputs[0].sizes, spatial, window, indices=True)
+    return pool(plan, tensor, call.outputs[0], spatial, window, indices=True)
 
 
 def _adaptive(space: Sequence[int], call: Call, spatial: int, *, average: bool) -> Window:

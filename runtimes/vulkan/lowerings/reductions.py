@@ -78,7 +78,13 @@ def kept_sizes(sizes: Sequence[int], dims: Sequence[int]) -> list[int]:
 
 
 def prepare(
-    plan: Plan, source: DeviceTensor, target: DeviceTensor, dims: Sequence[int], *, writes_all: bool = False, shares: bool = True
+    plan: Plan,
+    source: DeviceTensor,
+    target: DeviceTensor,
+    dims: Sequence[int],
+    *,
+    writes_all: bool = False,
+    shares: bool = True,
 ) -> tuple[DeviceTensor, Reduction]:
     """The input, copied if it must be, and how to walk it."""
     found = plan_reduction(plan.device, source, target, dims, writes_all=writes_all, shares=shares)
@@ -209,7 +215,9 @@ def smallest(plan: Plan, call: Call) -> DeviceTensor:
     return _simple(plan, call, Combination.SMALLEST)
 
 
-@lowers("aten::any", "aten::any.dim", "aten::any.dims", "aten::all", "aten::all.dim", "aten::all.dims", check=check_dtypes)
+@lowers(
+    "aten::any", "aten::any.dim", "aten::any.dims", "aten::all", "aten::all.dim", "aten::all.dims", check=check_dtypes
+)
 def truth(plan: Plan, call: Call) -> DeviceTensor:
     """Whether any, or all, of the elements are not zero."""
     tensor = _not_zero(plan, plan.tensor(call.args[0]))
@@ -252,7 +260,9 @@ def extreme_along(plan: Plan, call: Call) -> tuple[DeviceTensor, ...]:
 
 
 _MOMENTS = tuple(f"aten::{name}{overload}" for name in ("var", "std") for overload in ("", ".dim", ".correction"))
-_MOMENT_PAIRS = tuple(f"aten::{name}{overload}" for name in ("var_mean", "std_mean") for overload in ("", ".dim", ".correction"))
+_MOMENT_PAIRS = tuple(
+    f"aten::{name}{overload}" for name in ("var_mean", "std_mean") for overload in ("", ".dim", ".correction")
+)
 
 
 @lowers(*_MOMENTS, *_MOMENT_PAIRS, check=check_floating)
@@ -306,7 +316,9 @@ def logsumexp(plan: Plan, call: Call) -> DeviceTensor:
     top = reduce(plan, tensor, dims, tensor.dtype, Combination.LARGEST)
     shifted = ProgramBuilder()
     powers = shifted.step(Opcode.EXP, shifted.step(Opcode.SUB, shifted.tensor(tensor), _finite(shifted, top)))
-    total = reduce(plan, compute(plan, shifted, powers, tensor.sizes, tensor.dtype), dims, tensor.dtype, Combination.ADD)
+    total = reduce(
+        plan, compute(plan, shifted, powers, tensor.sizes, tensor.dtype), dims, tensor.dtype, Combination.ADD
+    )
     final = ProgramBuilder()
     result = final.step(Opcode.ADD, final.step(Opcode.LOG, final.tensor(total)), _finite(final, top))
     return _finished(compute(plan, final, result, total.sizes, tensor.dtype), dims, call.output.rank)

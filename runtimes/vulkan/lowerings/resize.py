@@ -55,7 +55,8 @@ def _interpolate(plan: Plan, call: Call, kind: str, make: _Maker) -> DeviceTenso
         tensor = plan.channels_last(tensor)
     axes = zip(tensor.sizes[-spatial:], call.output.sizes[-spatial:], _factors(call, spatial), strict=True)
     tables = [
-        ((kind, size, outputs, factor), lambda s=size, o=outputs, f=factor: make(s, o, f)) for size, outputs, factor in axes
+        ((kind, size, outputs, factor), lambda s=size, o=outputs, f=factor: make(s, o, f))
+        for size, outputs, factor in axes
     ]
     return resample(plan, tensor, call.output.sizes, tables)
 
@@ -68,7 +69,10 @@ def upsample_nearest(plan: Plan, call: Call) -> DeviceTensor:
     spatial = _spatial(call)
     sizes, outputs = tensor.sizes[-spatial:], call.output.sizes[-spatial:]
     factors = _factors(call, spatial)
-    whole = [o // s if s and o % s == 0 and f in (None, o / s) else 0 for s, o, f in zip(sizes, outputs, factors, strict=True)]
+    whole = [
+        o // s if s and o % s == 0 and f in (None, o / s) else 0
+        for s, o, f in zip(sizes, outputs, factors, strict=True)
+    ]
     if all(whole):
         return repeated(plan, tensor, whole)
     return _interpolate(plan, call, f"nearest {exact}", lambda s, o, f: nearest_table(s, o, f, exact=exact))
@@ -96,7 +100,7 @@ def pad_by_places(plan: Plan, tensor: DeviceTensor, call: Call, padding: list[in
     spatial = len(padding) // 2
     pairs = [(padding[2 * d], padding[2 * d + 1]) for d in reversed(range(spatial))]
     tables = [
-        ((mode, size, *pair), lambda s=size, p=pair: padding_table(s, *p, mode))
+        ((mode, size, *pair), lambda s=size, p=pair: padding_table(s, p[0], p[1], mode))
         for size, pair in zip(tensor.sizes[-spatial:], pairs, strict=True)
     ]
     return resample(plan, tensor, call.output.sizes, tables)

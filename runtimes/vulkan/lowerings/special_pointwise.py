@@ -48,7 +48,5 @@ def triangle(plan: Plan, call: Call) -> DeviceTensor:
     mask = plan.packed([], (call.op, sizes, shift), lambda: make(torch.ones(sizes, dtype=torch.bool), shift))
     builder = ProgramBuilder()
     kind = kind_of(tensor.dtype)
-    kept = builder.step(
-        Opcode.SELECT, builder.tensor(mask), builder.tensor(tensor), builder.scalar(0, kind), kind=kind
-    )
+    kept = builder.step(Opcode.SELECT, builder.tensor(mask), builder.tensor(tensor), builder.scalar(0, kind), kind=kind)
     return compute(plan, builder, kept, tensor.sizes, tensor.dtype)

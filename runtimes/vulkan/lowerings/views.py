@@ -152,7 +152,14 @@ def _unsqueeze(tensor: DeviceTensor, call: Call) -> DeviceTensor:
 
 
 @_view(
-    "squeeze", "squeeze.dim", "squeeze.dims", "squeeze_", "squeeze_.dim", "squeeze_.dims", "squeeze_copy", "squeeze_copy.dim"
+    "squeeze",
+    "squeeze.dim",
+    "squeeze.dims",
+    "squeeze_",
+    "squeeze_.dim",
+    "squeeze_.dims",
+    "squeeze_copy",
+    "squeeze_copy.dim",
 )
 def _squeeze(tensor: DeviceTensor, call: Call) -> DeviceTensor:
     asked = call.args[1] if len(call.args) > 1 else range(tensor.rank)
