@@ -84,6 +84,11 @@ _OWN: dict[str, Kernel] = {
 
 
 @cache
+def _is_computed(op: str) -> bool:
+    """Whether an operator has a kernel, and is not only declared."""
+    return torch._C._dispatch_has_kernel_for_any_dispatch_key(op, torch._C._dispatch_keyset_full())
+
+
 def kernel(op: str) -> Kernel:
     """The function that computes a qualified operator from all its schema's arguments, in order.
 
@@ -100,6 +105,8 @@ def kernel(op: str) -> Kernel:
         packet = getattr(getattr(torch.ops, namespace), short)
         # Nodes of the language may come without overload; torch then chooses by the arguments.
         function = packet if namespace == "prim" and not overload else getattr(packet, overload or "default")
+        if namespace not in ("aten", "prim") and not _is_computed(function.name()):
+            raise AttributeError(op)
     except (AttributeError, RuntimeError):
         raise UnsupportedError(
             f"the CPU has no kernel for {op}; convert the model without that operator, or import the library that "
