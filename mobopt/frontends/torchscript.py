@@ -221,8 +221,11 @@ class _GraphTranslator:
 
     def constant(self, value: Any) -> Value:
         """A constant; tensors of the same memory are one Value."""
+        node = value.node()
         try:
-            known = plain_value(value.toIValue())
+            # toIValue() makes a number of a tensor without dimensions.
+            is_tensor = node.hasAttribute("value") and node.kindOf("value") == "t"
+            known = plain_value(node.t("value") if is_tensor else value.toIValue())
         except RuntimeError:
             raise _unsupported(value.node(), "its constant has no Python value") from None
         if not isinstance(known, torch.Tensor):

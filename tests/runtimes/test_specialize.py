@@ -198,3 +198,14 @@ def test_an_alias_of_a_constant_keeps_its_values():
     found, (trace,) = run(module, x)
     assert operators(trace) == ["aten::matmul", "aten::matmul", "aten::add.Tensor"]
     torch.testing.assert_close(found, module(x))
+
+
+def test_traced_arithmetic_on_sizes_is_gone():
+    class Halves(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x.view(x.size(0) // 2, -1) * 2.0
+
+    program = program_from_script_module(torch.jit.trace(Halves(), torch.zeros(4, 4)))
+    trace = specialize(program, "forward", [torch.zeros(6, 2)])
+    assert operators(trace) == ["aten::view", "aten::mul.Tensor"]
+    assert trace.result.sizes == (3, 4)
