@@ -58,7 +58,7 @@ def optimise(
     module.eval()
     with torch.no_grad():
         expected = module(*inputs)
-        scripted = torch.jit.script(module) if how == "script" else torch.jit.trace(module, tuple(inputs))
+        scripted = torch.jit.script(module) if how == "script" else torch.jit.trace(module, tuple(inputs))  # type: ignore[no-untyped-call]
     program = program_from_script_module(scripted)
     runs = run_passes(program, pipeline, check=True)
     assert_close(Interpreter(program).run("forward", list(inputs)), expected)
