@@ -1,8 +1,8 @@
 """Bytecode in: the instructions of a lite archive become graphs.
 
 The instructions are run once on values instead of numbers. Stock code is structured: a ``JF`` jumps to just behind the
-``JMP`` that ends its first branch, and a ``LOOP`` to just behind the ``JMP`` that leads back to it, so branches and loops
-are found again without analysis; code of another form is refused.
+``JMP`` that ends its first branch, and a ``LOOP`` to just behind the ``JMP`` that leads back to it, so branches and
+loops are found again without analysis; code of another form is refused.
 
 Source of the form: ``torch/csrc/jit/runtime/interpreter/code_impl.h`` and ``torch/csrc/jit/mobile/interpreter.cpp``.
 """

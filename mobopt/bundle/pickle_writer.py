@@ -133,7 +133,7 @@ class PickleWriter:
         self._global("torch._utils", "_rebuild_tensor_v2")
         self._out += b"("
         self._storage(plain)
-        self._int(plain.storage_offset())
+        self._int(int(plain.storage_offset()))
         self._int_tuple(plain.shape)
         self._int_tuple(plain.stride())
         self._out += b"\x88" if tensor.requires_grad else b"\x89"

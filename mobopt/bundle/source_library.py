@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -117,7 +118,9 @@ class SourceLibrary:
             if self._archive.find(path).size > _MAX_SOURCE:
                 raise BundleError(f"{path} has over {_MAX_SOURCE} bytes, more than any model's source")
             try:
-                tree = ast.parse(self._archive.read(path).decode())
+                with warnings.catch_warnings():
+                    warnings.simplefilter("ignore", SyntaxWarning)
+                    tree = ast.parse(self._archive.read(path).decode())
             except SyntaxError as error:
                 raise BundleError(f"{path}:{error.lineno}: the source can't be parsed: {error.msg}") from None
             except (ValueError, MemoryError) as error:

@@ -13,7 +13,8 @@ from mobopt.bundle.bytecode import bytecode_type
 from mobopt.bundle.container import ArchiveWriter, BundleFile
 from mobopt.bundle.lite_writer import VERSIONS, MethodTables, tables_from_graph
 from mobopt.bundle.pickle_writer import PickleWriter
-from mobopt.bundle.source_text import argument_name, is_identifier
+from mobopt.bundle.prepare import prepared
+from mobopt.bundle.source_text import argument_name
 from mobopt.bundle.source_writer import ConstantTable, source_files
 from mobopt.bundle.tensors import StorageTable
 from mobopt.errors import BundleError
@@ -56,7 +57,7 @@ def write_torchscript(program: Program, file: BundleFile, extra_files: ExtraFile
     Raises:
         BundleError: the path can't be written, or the program holds what the format has no form for.
     """
-    _write(program, file, extra_files or {}, lambda archive, prepared: None)
+    _write(program, file, extra_files or {}, lambda archive, form: None)
 
 
 def write_lite(
@@ -78,7 +79,7 @@ def write_lite(
             f"bytecode version {bytecode_version!r} can't be written; versions {VERSIONS[0]} to {VERSIONS[-1]} can"
         )
     _write(
-        program, file, extra_files or {}, lambda archive, prepared: _write_bytecode(archive, prepared, bytecode_version)
+        program, file, extra_files or {}, lambda archive, form: _write_bytecode(archive, form, bytecode_version)
     )
 
 
@@ -86,7 +87,7 @@ class _Prepared:
     """A program in a form that files can hold, and the storages that its pickles share."""
 
     def __init__(self, program: Program, suffix: str) -> None:
-        self.program = _assignable(program)
+        self.program = prepared(program)
         self.constants = ConstantTable()
         self.source = source_files(self.program, self.constants)
         self.shared_storages = StorageTable("constants", suffix)
@@ -95,17 +96,17 @@ class _Prepared:
 def _write(
     program: Program, file: BundleFile, extra_files: ExtraFiles, write_code: Callable[[ArchiveWriter, _Prepared], None]
 ) -> None:
-    prepared = _Prepared(program, ".storage")
+    form = _Prepared(program, ".storage")
     with _opened(file) as (handle, root):
         archive = ArchiveWriter(handle, root)
         for name, content in extra_files.items():
             archive.write(f"extra/{name}", content.encode() if isinstance(content, str) else content)
-        _write_module(archive, prepared.program)
-        for record, text in prepared.source.items():
+        _write_module(archive, form.program)
+        for record, text in form.source.items():
             archive.write(record, text.encode(), compress=True)
-        _write_constants(archive, prepared)
-        write_code(archive, prepared)
-        version = _archive_version(prepared.program)
+        _write_constants(archive, form)
+        write_code(archive, form)
+        version = _archive_version(form.program)
         archive.write(".data/version" if version >= _HIDDEN_VERSION_SINCE else "version", f"{version}\n".encode())
         archive.write("byteorder", b"little")
         archive.close()
@@ -119,17 +120,17 @@ def _write_module(archive: ArchiveWriter, program: Program) -> None:
     archive.write("data.pkl", pickle.finish())
 
 
-def _write_constants(archive: ArchiveWriter, prepared: _Prepared) -> None:
-    pickle = PickleWriter(prepared.shared_storages)
-    pickle.tuple_of([lambda v=value, k=kind: pickle.value(v, k) for value, kind in prepared.constants.values])
-    prepared.shared_storages.write(archive)
+def _write_constants(archive: ArchiveWriter, form: _Prepared) -> None:
+    pickle = PickleWriter(form.shared_storages)
+    pickle.tuple_of([lambda v=value, k=kind: pickle.value(v, k) for value, kind in form.constants.values])
+    form.shared_storages.write(archive)
     archive.write("constants.pkl", pickle.finish())
 
 
-def _write_bytecode(archive: ArchiveWriter, prepared: _Prepared, version: int) -> None:
-    program = prepared.program
+def _write_bytecode(archive: ArchiveWriter, form: _Prepared, version: int) -> None:
+    program = form.program
     slots = {name: index for index, name in enumerate(program.attributes)}
-    pickle = PickleWriter(prepared.shared_storages)
+    pickle = PickleWriter(form.shared_storages)
     methods = [
         lambda name=name, graph=graph: _pickle_method(
             pickle, program, name, graph, tables_from_graph(graph, slots, version)
@@ -137,7 +138,7 @@ def _write_bytecode(archive: ArchiveWriter, prepared: _Prepared, version: int) -
         for name, graph in program.methods.items()
     ]
     pickle.tuple_of([lambda: pickle.plain(version), *methods])
-    prepared.shared_storages.write(archive)
+    form.shared_storages.write(archive)
     archive.write("bytecode.pkl", pickle.finish())
 
 
@@ -186,31 +187,6 @@ def _pickle_schema(pickle: PickleWriter, field: str, items: list[tuple[str, Type
 def _archive_version(program: Program) -> int:
     used = {node.qualified_op for graph in program.methods.values() for node in graph.walk()}
     return max([_BASE_VERSION, *(_VERSION_OF_OPERATOR.get(name, 0) for name in used)])
-
-
-def _assignable(program: Program) -> Program:
-    """The program with identifiers for the names of the attributes that methods assign to."""
-    assigned = {
-        node.attributes["name"]
-        for graph in program.methods.values()
-        for node in graph.walk()
-        if node.op == "prim::SetAttr" and not is_identifier(node.attributes["name"])
-    }
-    if not assigned:
-        return program
-    copy = program.clone()
-    renamed: dict[str, str] = {}
-    for name in program.attributes:
-        new = name.replace(".", "_") if name in assigned else name
-        while name in assigned and (new in program.attributes or new in renamed.values()):
-            new += "_"
-        renamed[name] = new
-    copy.attributes = {renamed[name]: item for name, item in copy.attributes.items()}
-    for graph in copy.methods.values():
-        for node in graph.walk():
-            if node.op in ("prim::SetAttr", "prim::GetAttr"):
-                node.attributes["name"] = renamed.get(node.attributes["name"], node.attributes["name"])
-    return copy
 
 
 @contextmanager

@@ -1,0 +1,154 @@
+"""PyTorch's own loaders open what is written here and compute the same; what it saves is read here."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from archives import BUNDLES, archive, arrays, as_tuple, bundle_id, records
+from scripted import CASES, Everything
+from torch.jit.mobile import (
+    _get_model_bytecode_version,
+    _get_model_ops_and_info,
+    _load_for_lite_interpreter,
+)
+
+from mobopt.bundle import read_bundle, write_lite, write_torchscript
+from mobopt.ir import Program
+from mobopt.runtimes.cpu import Interpreter
+
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
+
+
+def same(left: Any, right: Any) -> bool:
+    """Whether two results agree, in structure too."""
+    if isinstance(left, torch.Tensor):
+        return left.dtype == right.dtype and torch.allclose(left, right, rtol=1e-4, atol=1e-6, equal_nan=True)
+    if isinstance(left, (list, tuple)):
+        return len(left) == len(right) and all(same(a, b) for a, b in zip(left, right, strict=True))
+    if isinstance(left, dict):
+        return list(left) == list(right) and all(same(left[key], right[key]) for key in left)
+    return type(left) is type(right) and left == right
+
+
+def written(program: Program, version: int | None = None) -> io.BytesIO:
+    """A program as a file, lite if a bytecode version is given."""
+    file = io.BytesIO()
+    if version is None:
+        write_torchscript(program, file)
+    else:
+        write_lite(program, file, version)
+    file.seek(0)
+    return file
+
+
+def scripted(name: str) -> Any:
+    torch.manual_seed(0)
+    return torch.jit.script(CASES[name][0]()).eval()
+
+
+@pytest.fixture(params=CASES)
+def case(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.mark.parametrize("form", ["pt", "ptl"])
+def test_scripted_module_is_read(case: str, form: str) -> None:
+    module = scripted(case)
+    data = module.save_to_buffer() if form == "pt" else module._save_to_buffer_for_lite_interpreter()
+    for arguments in CASES[case][1]:
+        expected = torch.jit.load(io.BytesIO(data))(*arguments)
+        assert same(Interpreter(read_bundle(io.BytesIO(data))).run("forward", arguments), expected)
+
+
+@pytest.mark.parametrize("form", ["pt", "ptl"])
+@pytest.mark.parametrize("version", [None, 4, 5, 6, 7, 8])
+def test_written_module_runs_in_stock_torch(case: str, form: str, version: int | None) -> None:
+    module = scripted(case)
+    data = module.save_to_buffer() if form == "pt" else module._save_to_buffer_for_lite_interpreter()
+    program = read_bundle(io.BytesIO(data))
+    loaders = [torch.jit.load] if version is None else [torch.jit.load, _load_for_lite_interpreter]
+    for load in loaders:
+        for arguments in CASES[case][1]:
+            expected = torch.jit.load(io.BytesIO(data))(*arguments)
+            assert same(load(written(program, version)).forward(*arguments), expected)
+
+
+@pytest.mark.parametrize("version", [None, 4, 8])
+def test_other_methods_run(version: int | None) -> None:
+    program = read_bundle(io.BytesIO(scripted("everything").save_to_buffer()))
+    loaded = torch.jit.load(written(program, version))
+    assert loaded.edit({"a": 1, "b": 2, "c": 3}) == [1, 2, 1, 2, 3, 3]
+    with pytest.raises(torch.jit.Error, match="zz is not allowed"):
+        loaded.edit({"a": 1, "b": 2, "zz": 3})
+    left, right = torch.zeros(1), torch.ones(1)
+    assert same(loaded.swap(left, right, 3), (right, left))
+    if version is not None:
+        lite = _load_for_lite_interpreter(written(program, version))
+        assert lite.run_method("edit", {"a": 1, "b": 2, "c": 3}) == [1, 2, 1, 2, 3, 3]
+        assert same(lite.run_method("swap", left, right, 3), (right, left))
+
+
+def test_defaults_of_arguments_survive() -> None:
+    program = read_bundle(io.BytesIO(scripted("everything").save_to_buffer()))
+    x = torch.ones(3, 3)
+    expected = torch.jit.script(Everything()).eval()
+    assert program.metadata["defaults"]["forward"] == {"k": 3, "other": None, "names": None}
+    loaded = torch.jit.load(written(program))
+    assert same(loaded(x), torch.jit.load(written(program))(x, 3))
+    assert expected.forward.schema.arguments[2].default_value == loaded.forward.schema.arguments[2].default_value
+
+
+def test_stock_reads_operators_and_version(tmp_path: Path) -> None:
+    program = read_bundle(io.BytesIO(scripted("lists").save_to_buffer()))
+    scripted("lists")._save_for_lite_interpreter(str(tmp_path / "stock.ptl"))
+    stock = _get_model_ops_and_info(tmp_path / "stock.ptl")
+    for version in (6, 7, 8):
+        write_lite(program, tmp_path / "ours.ptl", version)
+        assert _get_model_bytecode_version(tmp_path / "ours.ptl") == version
+    ours = _get_model_ops_and_info(tmp_path / "ours.ptl")
+    assert {name: info.num_schema_args for name, info in ours.items()} == {
+        name: info.num_schema_args for name, info in stock.items()
+    }
+
+
+PLAIN = [path for path in BUNDLES if path.stem == "model"]
+VULKAN = [path for path in BUNDLES if path.stem.startswith("vulkan")]
+
+
+@pytest.mark.parametrize("path", PLAIN, ids=bundle_id)
+def test_golden_models_run_in_stock_torch(path: Path) -> None:
+    program, inputs = read_bundle(path), arrays(path, "input")
+    for load in (torch.jit.load, _load_for_lite_interpreter):
+        assert same(as_tuple(load(written(program, 8))(*inputs)), tuple(arrays(path, "expected")))
+
+
+@pytest.mark.parametrize("path", VULKAN, ids=bundle_id)
+def test_stock_torch_stops_at_the_unknown_names_only(path: Path) -> None:
+    program = read_bundle(path)
+    with pytest.raises(RuntimeError, match=r"Unknown type name '__torch__\.torch\.classes\.vulkan|Unknown builtin op: vulkan"):
+        torch.jit.load(written(program))
+    with pytest.raises(RuntimeError, match="Following ops cannot be found: .vulkan_prepack::run_"):
+        _load_for_lite_interpreter(written(program, 8))
+
+
+def test_records_are_those_of_stock_torch() -> None:
+    module = torch.jit.script(torch.nn.Linear(3, 3)).eval()
+    stock = records(module._save_to_buffer_for_lite_interpreter())
+    ours = records(written(read_bundle(io.BytesIO(module._save_to_buffer_for_lite_interpreter())), 8).getvalue())
+    for name in ("version", "byteorder", "constants.pkl", "data/0", "data/1"):
+        assert ours[name] == stock[name], name
+    assert len(ours[".data/serialization_id"]) == 40
+    assert [name for name in stock if not name.endswith(".debug_pkl")] == list(ours)
+
+
+def test_deflated_and_unaligned_archives_are_read() -> None:
+    import zipfile
+
+    data = torch.jit.script(torch.nn.Linear(3, 3)).eval().save_to_buffer()
+    program = read_bundle(io.BytesIO(archive(records(data), method=zipfile.ZIP_DEFLATED)))
+    x = torch.ones(2, 3)
+    assert same(Interpreter(program).run("forward", [x]), torch.jit.load(io.BytesIO(data))(x))
