@@ -17,6 +17,13 @@ vec4 logarithm(vec4 x) {
 
 vec4 bounded(vec4 x, vec4 low, vec4 high) { return or_nan(min(max(x, low), high), x); }
 
+// The angle of (x, y); GLSL leaves zeros to the driver.
+vec4 angle(vec4 y, vec4 x) {
+    ivec4 half_turn = (floatBitsToInt(y) & 0x80000000) | 0x40490fdb;
+    vec4 on_axis = mix(y, intBitsToFloat(half_turn), lessThan(floatBitsToInt(x), ivec4(0)));
+    return or_nan(or_nan(mix(atan(y, x), on_axis, equal(y, vec4(0.0))), x), y);
+}
+
 vec4 sigmoid(vec4 x) { return 1.0 / (1.0 + exponential(-x)); }
 
 // logarithm(1 + x) and exponential(x) - 1 without the cancellation near zero (W. Kahan's forms).
@@ -136,8 +143,8 @@ ivec4 apply(int opcode, ivec4 i, ivec4 j, ivec4 k) {
     case SIN: FLOAT(sin(a));
     case COS: FLOAT(cos(a));
     case TAN: FLOAT(tan(a));
-    case ASIN: FLOAT(only_where(lessThanEqual(abs(a), vec4(1.0)), atan(a, sqrt(max(1.0 - a * a, 0.0)))));
-    case ACOS: FLOAT(only_where(lessThanEqual(abs(a), vec4(1.0)), atan(sqrt(max(1.0 - a * a, 0.0)), a)));
+    case ASIN: FLOAT(only_where(lessThanEqual(abs(a), vec4(1.0)), angle(a, sqrt(max(1.0 - a * a, 0.0)))));
+    case ACOS: FLOAT(only_where(lessThanEqual(abs(a), vec4(1.0)), angle(sqrt(max(1.0 - a * a, 0.0)), a)));
     case ATAN: FLOAT(or_nan(atan(a), a));
     case SINH: FLOAT(0.5 * (expm1(a) - expm1(-a)));
     case COSH: FLOAT(0.5 * (exponential(a) + exponential(-a)));
@@ -168,7 +175,7 @@ ivec4 apply(int opcode, ivec4 i, ivec4 j, ivec4 k) {
     case POW: FLOAT(power(a, b));
     case MAX: FLOAT(or_nan(or_nan(max(a, b), b), a));
     case MIN: FLOAT(or_nan(or_nan(min(a, b), b), a));
-    case ATAN2: FLOAT(atan(a, b));
+    case ATAN2: FLOAT(angle(a, b));
     case EQ: BOOL(equal(a, b));
     case NE: BOOL(notEqual(a, b));
     case LT: BOOL(lessThan(a, b));

@@ -87,6 +87,7 @@ CALLS = [
     ("pow.Tensor_Tensor", (K, J.abs()), {}),
     ("pow.Scalar", (2.0, X), {}),
     ("atan2", (X, Y), {}),
+    ("atan2", (torch.tensor([0.0, -0.0, 0.0, -0.0, 1.0]), torch.tensor([1.0, 1.0, -1.0, -1.0, 0.0])), {}),
     ("maximum", (SPREAD, SPREAD.flip(0)), {}),
     ("minimum", (SPREAD, SPREAD.flip(0)), {}),
     ("maximum", (K, J), {}),
