@@ -119,6 +119,7 @@ class ExpressionTranslator(ABC):
 
     def binding(self, node: ast.expr, expected: Type | None = None) -> Binding:
         """What an expression stands for."""
+        self.writer.spend(1)
         match node:
             case ast.Constant():
                 return self.literal(node)
@@ -215,7 +216,8 @@ class ExpressionTranslator(ABC):
         return self.writer.node("prim::GetAttr", [receiver], [attribute.type], attributes={"name": path}).output
 
     def literal_constant(self, node: ast.expr, file: SourceFile) -> Value:
-        """The value of a ``Final`` attribute."""
+        """The value of a ``Final`` attribute or of a default."""
+        self.writer.spend(sum(1 for _ in ast.walk(node)))
         try:
             return self.writer.constant(ast.literal_eval(node))
         except (ValueError, TypeError, SyntaxError, GraphError):

@@ -28,12 +28,16 @@ from mobopt.ir.types import (
     DictType,
     ListType,
     OptionalType,
+    SimpleType,
     TupleType,
     Type,
 )
 
 MAX_SOURCE = 32 * 2**20
 """Characters of source that one model may have."""
+
+MAX_TYPE_SIZE = 2000
+"""Types that one type may be made of, with repetitions: an item that is a tuple of itself twice doubles it."""
 
 CPP_CLASSES = "__torch__.torch.classes."
 """Prefix of classes that are defined in C++ (packed contexts), so in no file."""
@@ -96,6 +100,7 @@ class SourceLibrary:
         self._files: dict[str, SourceFile | None] = {}
         self._classes: dict[str, ClassDefinition] = {}
         self._tuples: dict[str, TupleType | None] = {}
+        self._types: dict[ast.expr, Type] = {}
         self._characters = 0
 
     def find(self, qualified_name: str) -> tuple[SourceFile, ast.ClassDef | ast.FunctionDef] | None:
@@ -127,6 +132,11 @@ class SourceLibrary:
         Raises:
             BundleError: it is no type that a Program can hold.
         """
+        if node not in self._types:
+            self._types[node] = self._read_type(node, file)
+        return self._types[node]
+
+    def _read_type(self, node: ast.expr, file: SourceFile) -> Type:
         if isinstance(node, ast.Constant) and node.value is None:
             return NONE
         if isinstance(node, ast.Name) and node.id in _SIMPLE_TYPES:
@@ -157,11 +167,14 @@ class SourceLibrary:
         if name not in self._tuples:
             self._tuples[name] = None
             elements = tuple(self.type_of(item, definition.file) for item in definition.annotations.values())
-            self._tuples[name] = TupleType(elements, name, tuple(definition.annotations))
-        result = self._tuples[name]
-        if result is None:
+            result = TupleType(elements, name, tuple(definition.annotations))
+            if type_size(result) > MAX_TYPE_SIZE:
+                raise file.error(node, f"the named tuple {name} has more than {MAX_TYPE_SIZE} parts, mobopt's limit")
+            self._tuples[name] = result
+        known = self._tuples[name]
+        if known is None:
             raise file.error(node, f"the named tuple {name} contains itself")
-        return result
+        return known
 
     def _file(self, path: str) -> SourceFile | None:
         if path not in self._files:
@@ -184,6 +197,28 @@ class SourceLibrary:
         for node in tree.body:
             _add_definition(file, node)
         return file
+
+
+def type_size(kind: Type) -> int:
+    """How many types a type is made of, with repetitions, counted up to the limit; 0 for a simple one."""
+    if isinstance(kind, (SimpleType, ClassType)):
+        return 0
+    size, pending = 0, [kind]
+    while pending and size <= MAX_TYPE_SIZE:
+        size += 1
+        pending += _parts(pending.pop())
+    return size
+
+
+def _parts(kind: Type) -> tuple[Type, ...]:
+    match kind:
+        case ListType() | OptionalType():
+            return (kind.element,)
+        case DictType():
+            return (kind.key, kind.value)
+        case TupleType():
+            return kind.elements
+    return ()
 
 
 def dotted_name(node: ast.expr) -> str | None:

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 from mobopt.bundle.result_types import result_types
+from mobopt.bundle.source_files import MAX_TYPE_SIZE, type_size
 from mobopt.errors import BundleError
 from mobopt.ir import Block, Graph, Node, Value
 from mobopt.ir.graph import type_of_constant
@@ -31,8 +33,8 @@ from mobopt.ir.types import (
 )
 from mobopt.ops import schemas as _operators_of_mobile_builds  # noqa: F401 (registers them)
 
-MAX_NODES = 1_000_000
-"""Nodes that one model may have, its functions inlined."""
+MAX_STEPS = 1_000_000
+"""Nodes, statements and expressions that one model may have, its functions inlined."""
 
 _IMPLICIT: dict[tuple[Type, Type], str] = {
     (TENSOR, INT): "aten::IntImplicit",
@@ -50,29 +52,17 @@ _IMPLICIT: dict[tuple[Type, Type], str] = {
 """The operators that convert a value of one type to another without being asked."""
 
 
-class NodeBudget:
-    """How many nodes a model may still get."""
+@dataclass
+class Budget:
+    """How many steps a model may still take, in all of its methods."""
 
-    def __init__(self) -> None:
-        self.left = MAX_NODES
-
-    def spend(self) -> None:
-        """Count one node.
-
-        Raises:
-            BundleError: there are too many.
-        """
-        self.left -= 1
-        if self.left < 0:
-            raise BundleError(
-                f"the model has more than {MAX_NODES} nodes when its functions are inlined, mobopt's limit"
-            )
+    left: int = MAX_STEPS
 
 
 class GraphWriter:
     """Appends to one graph, at the end of the block that is current."""
 
-    def __init__(self, budget: NodeBudget) -> None:
+    def __init__(self, budget: Budget) -> None:
         self.graph = Graph()
         self.block = self.graph.block
         self.source = ""
@@ -97,9 +87,30 @@ class GraphWriter:
         attributes: dict[str, Any] | None = None,
     ) -> Node:
         """Append a node with an output of each type."""
-        self._budget.spend()
+        self.spend(1)
+        for kind in types:
+            self.spend(self._type_size(kind))
         node = self.graph.create(op, inputs, types, overload=overload, attributes=attributes, source=self.source)
         return self.block.append(node)
+
+    def spend(self, steps: int) -> None:
+        """Count steps.
+
+        Raises:
+            BundleError: the model has too many.
+        """
+        self._budget.left -= steps
+        if self._budget.left < 0:
+            raise BundleError(
+                f"{self.source}: the model's source has more than {MAX_STEPS} steps when its functions are inlined, "
+                "mobopt's limit"
+            )
+
+    def _type_size(self, kind: Type) -> int:
+        size = type_size(kind)
+        if size > MAX_TYPE_SIZE:
+            raise BundleError(f"{self.source}: a value's type has more than {MAX_TYPE_SIZE} parts, mobopt's limit")
+        return size
 
     def constant(self, value: Any, type: Type | None = None) -> Value:
         """A constant."""

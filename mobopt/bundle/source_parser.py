@@ -13,7 +13,7 @@ from typing import Any
 
 from mobopt.bundle.source_expressions import Model, declare_attribute, is_object, reference
 from mobopt.bundle.source_files import SourceLibrary
-from mobopt.bundle.source_graph import GraphWriter, NodeBudget
+from mobopt.bundle.source_graph import Budget, GraphWriter
 from mobopt.bundle.source_scope import FunctionReference, ObjectReference, Scope
 from mobopt.bundle.source_statements import FunctionTranslator
 from mobopt.errors import BundleError
@@ -44,7 +44,7 @@ def parse_source(load: Callable[[str], str | None], constants: Sequence[Any], ro
         module = reference(model, root, "")
         _check_hooks(module)
         _declare_attributes(model, module)
-        budget = NodeBudget()
+        budget = Budget()
         for name, node in module.definition.methods.items():
             program.methods[name] = _method(model, FunctionReference(module.definition.file, node, module), budget)
     except RecursionError:
@@ -69,7 +69,7 @@ def _declare_attributes(model: Model, module: ObjectReference) -> None:
             declare_attribute(model, module, name)
 
 
-def _method(model: Model, function: FunctionReference, budget: NodeBudget) -> Graph:
+def _method(model: Model, function: FunctionReference, budget: Budget) -> Graph:
     """The graph of one method of the root."""
     writer = GraphWriter(budget)
     translator = FunctionTranslator(model, writer, function, Scope())

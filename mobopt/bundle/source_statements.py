@@ -123,6 +123,7 @@ class FunctionTranslator(ExpressionTranslator):
     def statement(self, node: ast.stmt) -> None:
         """Translate one statement."""
         self.locate(node)
+        self.writer.spend(1)
         match node:
             case ast.Pass():
                 pass
@@ -275,16 +276,15 @@ class FunctionTranslator(ExpressionTranslator):
     def merge(self, name: str, chosen: Node, scopes: Sequence[Scope]) -> None:
         """Bind a variable after a branch; one that is not a value of one type on both sides is unknown there."""
         left, right = (scope.get(name) for scope in scopes)
-        if left is not None and left == right:
-            self.scope.assign(name, left, common_type(*(scope.type(name) or INT for scope in scopes)))
-        if not isinstance(left, Value) or not isinstance(right, Value) or left is right:
-            return
-        kinds = [scope.type(name) for scope in scopes]
-        kind = common_type(*(item for item in kinds if item is not None))
-        if kind is not None:
-            for block, value in zip(chosen.blocks, (left, right), strict=True):
-                block.returns.add_input(value)
-            self.scope.assign(name, chosen.add_output(self.writer.graph.value(kind, name)))
+        left_type, right_type = (scope.type(name) for scope in scopes)
+        if left is right and left is not None:
+            self.scope.assign(name, left, left_type)
+        elif isinstance(left, Value) and isinstance(right, Value) and left_type is not None and right_type is not None:
+            kind = common_type(left_type, right_type)
+            if kind is not None:
+                for block, value in zip(chosen.blocks, (left, right), strict=True):
+                    block.returns.add_input(value)
+                self.scope.assign(name, chosen.add_output(self.writer.graph.value(kind, name)))
 
     def counted(self, node: ast.For) -> None:
         """``for i in range(n)``."""

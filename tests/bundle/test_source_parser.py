@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from mobopt.bundle import source_files, source_graph
+from mobopt.bundle import source_files, source_graph, source_parser
 from mobopt.bundle.container import ArchiveReader
 from mobopt.bundle.source_parser import parse_source
 from mobopt.bundle.tensors import StorageLoader
@@ -554,12 +554,29 @@ def test_refused(name: str) -> None:
         parse_text(text)
 
 
-def test_size_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(source_graph, "MAX_NODES", 2000)
-    functions = "".join(_TWICE.format(i, i + 1) for i in range(40))
-    last = "def f40(x: Tensor) -> Tensor:\n  return torch.relu(x)\n"
-    with pytest.raises(BundleError, match="more than 2000 nodes"):
-        parse_text(forward("return __torch__.f0(x, )") + functions + last)
+_DOUBLING: dict[str, tuple[str, str]] = {
+    "calls": (
+        forward("return __torch__.f0(x, )")
+        + "".join(_TWICE.format(i, i + 1) for i in range(40))
+        + "def f40(x: Tensor) -> Tensor:\n  return x\n",
+        r"__torch__\.py:\d+: .* more than 1000000 steps",
+    ),
+    "tuples": (forward("".join("x = (x, x)\n" for _ in range(60)) + "return x"), "more than 2000 parts"),
+    "named tuples": (
+        forward("y = annotate(__torch__.T0, x)\nreturn x")
+        + "".join(f"class T{i}(NamedTuple):\n  a : __torch__.T{i + 1}\n  b : __torch__.T{i + 1}\n" for i in range(40))
+        + "class T40(NamedTuple):\n  a : Tensor\n",
+        "more than 2000 parts",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", _DOUBLING)
+def test_doubling_is_bounded(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(source_parser, "Budget", lambda: source_graph.Budget(20_000))
+    text, message = _DOUBLING[name]
+    with pytest.raises(BundleError, match=message):
+        parse_text(text)
 
 
 def test_source_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
