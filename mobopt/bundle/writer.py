@@ -57,7 +57,7 @@ def write_torchscript(program: Program, file: BundleFile, extra_files: ExtraFile
     Raises:
         BundleError: the path can't be written, or the program holds what the format has no form for.
     """
-    _write(program, file, extra_files or {}, lambda archive, form: None)
+    _write(_Prepared(program, ""), file, extra_files or {}, lambda archive, form: None)
 
 
 def write_lite(
@@ -78,9 +78,8 @@ def write_lite(
         raise BundleError(
             f"bytecode version {bytecode_version!r} can't be written; versions {VERSIONS[0]} to {VERSIONS[-1]} can"
         )
-    _write(
-        program, file, extra_files or {}, lambda archive, form: _write_bytecode(archive, form, bytecode_version)
-    )
+    form = _Prepared(program, ".storage")
+    _write(form, file, extra_files or {}, lambda archive, form: _write_bytecode(archive, form, bytecode_version))
 
 
 class _Prepared:
@@ -94,9 +93,8 @@ class _Prepared:
 
 
 def _write(
-    program: Program, file: BundleFile, extra_files: ExtraFiles, write_code: Callable[[ArchiveWriter, _Prepared], None]
+    form: _Prepared, file: BundleFile, extra_files: ExtraFiles, write_code: Callable[[ArchiveWriter, _Prepared], None]
 ) -> None:
-    form = _Prepared(program, ".storage")
     with _opened(file) as (handle, root):
         archive = ArchiveWriter(handle, root)
         for name, content in extra_files.items():

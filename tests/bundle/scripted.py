@@ -1,7 +1,7 @@
 """Modules whose TorchScript uses every form that files have: control flow, containers, state, several methods."""
 
 import warnings
-from typing import Dict, Final, List, NamedTuple, Optional, Tuple  # noqa: UP035  (TorchScript knows these names)
+from typing import Final, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -31,7 +31,7 @@ class Everything(nn.Module):
     """Nearly every construct in one method."""
 
     factor: Final[int]
-    last: Optional[Tensor]
+    last: Tensor | None
 
     def __init__(self) -> None:
         super().__init__()
@@ -45,14 +45,14 @@ class Everything(nn.Module):
         self.last = None
 
     def forward(
-        self, x: Tensor, k: int = 3, other: Optional[Tensor] = None, names: Optional[List[str]] = None
-    ) -> Tuple[Tensor, Tensor, Dict[str, Tensor], str, List[int], Tuple[int, int], Pair, List[float]]:
+        self, x: Tensor, k: int = 3, other: Tensor | None = None, names: list[str] | None = None
+    ) -> tuple[Tensor, Tensor, dict[str, Tensor], str, list[int], tuple[int, int], Pair, list[float]]:
         y = self.sequence(self.linear(x))
         if y.sum() > 0:
             for i in range(k):
                 y = y + i
         j = 0
-        z: Optional[Tensor] = None
+        z: Tensor | None = None
         while j < k and j < 10:
             j += 1
             if z is None:
@@ -92,7 +92,7 @@ class Everything(nn.Module):
         return y.to(torch.float64), pair.first, table, text, doubled[1:], triple[:2], pair, scores
 
     @torch.jit.export
-    def edit(self, x: Dict[str, int]) -> List[int]:
+    def edit(self, x: dict[str, int]) -> list[int]:
         self.numbers.append(3)
         x.pop("a")
         del x["b"]
@@ -101,7 +101,7 @@ class Everything(nn.Module):
         return [1, 2] + self.numbers + list(x.values())  # noqa: RUF005  (TorchScript has no star in displays)
 
     @torch.jit.export
-    def swap(self, a: Tensor, b: Tensor, times: int) -> Tuple[Tensor, Tensor]:
+    def swap(self, a: Tensor, b: Tensor, times: int) -> tuple[Tensor, Tensor]:
         for _ in range(times):
             a, b = b, a
         return a, b
@@ -117,10 +117,10 @@ class Warns(nn.Module):
 class Lists(nn.Module):
     """Lists of lists, optional elements, and a loop that carries a list."""
 
-    def forward(self, x: Tensor, sizes: List[int]) -> Tuple[List[List[int]], List[Tensor], Optional[Tensor], Tensor]:
-        rows: List[List[int]] = []
-        parts: List[Tensor] = []
-        best: Optional[Tensor] = None
+    def forward(self, x: Tensor, sizes: list[int]) -> tuple[list[list[int]], list[Tensor], Tensor | None, Tensor]:
+        rows: list[list[int]] = []
+        parts: list[Tensor] = []
+        best: Tensor | None = None
         for size in sizes:
             rows.append([size, size + 1])
             part = x.narrow(0, 0, size)
@@ -136,7 +136,10 @@ class Lists(nn.Module):
 
 
 CASES = {
-    "everything": (Everything, [(torch.randn(3, 3, generator=torch.Generator().manual_seed(1)), k, None, None) for k in (1, 3, 12)]),
+    "everything": (
+        Everything,
+        [(torch.randn(3, 3, generator=torch.Generator().manual_seed(1)), k, None, None) for k in (1, 3, 12)],
+    ),
     "everything with optionals": (Everything, [(torch.ones(3, 3), 2, torch.ones(3, 3), ["n"])]),
     "warns": (Warns, [(torch.ones(1),), (-torch.ones(1),)]),
     "lists": (Lists, [(torch.arange(6.0), [1, 4, 2])]),

@@ -83,7 +83,8 @@ def mutate(path: Path, count: int, seed: int) -> int:
     """Read mutations of a file; returns how many could still be read."""
     data, source = path.read_bytes(), random.Random(f"{seed} {path.name}")
     return sum(
-        read_or_refuse((mutated_bytes if source.random() < 0.2 else mutated_archive)(data, source)) for _ in range(count)
+        read_or_refuse((mutated_bytes if source.random() < 0.2 else mutated_archive)(data, source))
+        for _ in range(count)
     )
 
 
