@@ -59,6 +59,7 @@ def run_bundle(
     repeat: int = 1,
     fallback: Fallback = "cpu",
     profile: bool = False,
+    before: Callable[[], object] = lambda: None,
 ) -> Execution:
     """Read a bundle and run a method of it.
 
@@ -70,6 +71,7 @@ def run_bundle(
         repeat: how many timed calls.
         fallback: whether operators without a GPU kernel run on the CPU or are an error.
         profile: whether to time each dispatch too.
+        before: is called before each timed call, outside the measured time.
 
     Raises:
         MoboptError: the bundle, an input or the device can't be used.
@@ -81,18 +83,21 @@ def run_bundle(
     if device == "cpu":
         if profile:
             raise InputError("a profile has the times of a Vulkan device's dispatches; leave out --device cpu")
-        return _run_on_cpu(program, args, method, repeat)
-    return _run_on_vulkan(program, args, device, method, repeat, fallback, profile)
-
-
-def _run_on_cpu(program: Program, args: list[Any], method: str, repeat: int) -> Execution:
-    interpreter = Interpreter(program)
-    result, seconds = timed_calls(lambda: interpreter.run(method, args), repeat)
-    return Execution("CPU (reference interpreter)", result, seconds, 0.0, None)
+        interpreter = Interpreter(program)
+        result, seconds = timed_calls(lambda: interpreter.run(method, args), repeat, before)
+        return Execution("CPU (reference interpreter)", result, seconds, 0.0, None)
+    return _run_on_vulkan(program, args, device, method, repeat, fallback, profile, before)
 
 
 def _run_on_vulkan(
-    program: Program, args: list[Any], device: str | None, method: str, repeat: int, fallback: Fallback, profile: bool
+    program: Program,
+    args: list[Any],
+    device: str | None,
+    method: str,
+    repeat: int,
+    fallback: Fallback,
+    profile: bool,
+    before: Callable[[], object],
 ) -> Execution:
     from mobopt.runtimes.vulkan.program import VulkanProgram
 
@@ -101,17 +106,20 @@ def _run_on_vulkan(
     try:
         report = runtime.plan_report(args, method)
         preparation = time.perf_counter() - started
-        result, seconds = timed_calls(lambda: runtime.run(method, args), repeat)
+        result, seconds = timed_calls(lambda: runtime.run(method, args), repeat, before)
         times = tuple(runtime.profile(args, method)) if profile else ()
         return Execution(str(runtime.device.info), result, seconds, preparation, report, times)
     finally:
         runtime.close()
 
 
-def timed_calls(call: Callable[[], Any], repeat: int) -> tuple[Any, tuple[float, ...]]:
-    """The last result of ``repeat`` calls, and the seconds that each took."""
+def timed_calls(
+    call: Callable[[], Any], repeat: int, before: Callable[[], object] = lambda: None
+) -> tuple[Any, tuple[float, ...]]:
+    """The last result of ``repeat`` calls, and the seconds that each took, without those of ``before``."""
     result, seconds = None, []
     for _ in range(repeat):
+        before()
         started = time.perf_counter()
         result = call()
         seconds.append(time.perf_counter() - started)
