@@ -319,6 +319,8 @@ class ExpressionTranslator(ABC):
                 return self.converted(self.value(item, expected), expected, node)
             case ("unchecked_cast", [kind, item]):
                 return self.writer.node("prim::unchecked_cast", [self.value(item)], [self.type(kind)]).output
+            case ("unchecked_unwrap_optional", [item]):  # of old releases
+                return self.operator("prim::unchecked_unwrap_optional", [self.value(item)], {}, node)
             case ("uninitialized", [kind]):
                 return self.writer.node("prim::Uninitialized", [], [self.type(kind)]).output
             case ("isinstance", [item, kind]):
