@@ -12,6 +12,7 @@ from mobopt.bundle.source_library import SourceLibrary
 from mobopt.bundle.source_reader import fill_from_source, refine_attributes
 from mobopt.bundle.tensors import StorageLoader
 from mobopt.bundle.unpickler import Unpickled, unpickle
+from mobopt.bundle.versions import READABLE, check_meaning
 from mobopt.errors import BundleError, GraphError
 from mobopt.ir import Program, verify
 
@@ -60,9 +61,10 @@ def _read(archive: ArchiveReader, prefer: str) -> Program:
         program.metadata |= {"kind": "lite", "bytecode_version": bytecode_version}
     elif has_code:
         fill_from_source(program, modules, library, load_pickle(archive, "constants.pkl", "constants"))
-        program.metadata = {**program.metadata, "kind": "torchscript", "bytecode_version": None}
+        program.metadata |= {"kind": "torchscript", "bytecode_version": None}
     else:
         raise archive.error("holds neither bytecode.pkl nor code/; it is not a TorchScript model")
+    check_meaning(program, version)
     program.metadata |= {"archive_version": version, "extra_files": extra_files(archive)}
     return program
 
@@ -95,8 +97,8 @@ def archive_version(archive: ArchiveReader) -> int:
     """
     record = ".data/version" if ".data/version" in archive else "version"
     text = archive.read(record)[:16]
-    if not text.strip().isdigit() or not 1 <= int(text) <= 10:
-        raise archive.error(f"is of archive version {text!r}; versions 1 to 10 are read")
+    if not text.strip().isdigit() or int(text) not in READABLE:
+        raise archive.error(f"is of archive version {text!r}; versions {READABLE[0]} to {READABLE[-1]} are read")
     return int(text)
 
 

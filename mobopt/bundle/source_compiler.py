@@ -5,59 +5,41 @@ from __future__ import annotations
 import ast
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from typing import Any
 
-import torch
-
 from mobopt.bundle.attributes import ModuleTree, Submodule
-from mobopt.bundle.builder import GraphBuilder, value_type
-from mobopt.bundle.result_types import join
+from mobopt.bundle.builder import value_type
 from mobopt.bundle.source_library import SourceClass, SourceFunction, SourceLibrary
+from mobopt.bundle.source_operators import (
+    IMPLICIT,
+    Display,
+    Ignored,
+    Item,
+    OperatorCalls,
+    Reference,
+    Several,
+    common_type,
+    without_none,
+)
 from mobopt.bundle.unpickler import Unpickled
-from mobopt.errors import BundleError, MoboptError
+from mobopt.errors import BundleError
 from mobopt.ir import Value
-from mobopt.ir.schemas import Argument, Schema, accepts, resolve, schemas_of
+from mobopt.ir.schemas import accepts
 from mobopt.ir.types import (
-    ANY,
     BOOL,
-    DEVICE,
     FLOAT,
     INT,
-    NONE,
-    SCALAR,
     STR,
     TENSOR,
     DictType,
     ListType,
-    OptionalType,
     TupleType,
     Type,
 )
 
 _GRADIENT_MODES = ("no_grad", "enable_grad", "inference_mode", "set_grad_enabled")
 
-
-@dataclass(frozen=True)
-class Reference:
-    """A function or class by its qualified name."""
-
-    name: str
-
-
-class Ignored:
-    """A context manager that says nothing about a model that only infers."""
-
-
-@dataclass(frozen=True)
-class Several:
-    """The results of an operator that has several."""
-
-    values: tuple[Value, ...]
-
-
-Item = Value | Submodule | Reference | Ignored | Several
 
 _BINARY: dict[type[ast.operator], str] = {
     ast.Add: "aten::add",
@@ -107,27 +89,20 @@ _BUILTIN_FUNCTIONS = {
     "unchecked_unwrap_optional": "prim::unchecked_unwrap_optional",
 }
 _VALUE_ATTRIBUTES = {"shape": "aten::size", "ndim": "aten::dim", "T": "aten::numpy_T"}
-_IMPLICIT = {INT: "aten::IntImplicit", FLOAT: "aten::FloatImplicit", SCALAR: "aten::ScalarImplicit"}
 _NAMED_NUMBERS = {"inf": math.inf, "nan": math.nan, "infj": complex(0, math.inf), "nanj": complex(0, math.nan)}
 
 
-class Compiler(ABC):
+class Compiler(OperatorCalls, ABC):
     """Compiles expressions into the current block.
 
     Attributes:
-        record: the source record that is being read.
         environment: variables by name.
-        module_value: the graph's parameter for the root module.
     """
 
-    module_value: Value
-
     def __init__(self, modules: ModuleTree, library: SourceLibrary, constants: Unpickled) -> None:
-        self.modules = modules
+        super().__init__(modules)
         self.library = library
         self.constants = constants
-        self.builder = GraphBuilder()
-        self.record = ""
         self.environment: dict[str, Item] = {}
         self._constant_values: dict[int, Value] = {}
 
@@ -136,26 +111,6 @@ class Compiler(ABC):
         self, function: SourceFunction, call: ast.AST, arguments: Sequence[Item], keywords: dict[str, Item]
     ) -> Item:
         """Compile a called function in place; returns its result."""
-
-    def error(self, node: ast.AST, message: str) -> BundleError:
-        """An error at a place of the source."""
-        return BundleError(f"{self.record}:{getattr(node, 'lineno', '?')}: {message}")
-
-    def none(self) -> Value:
-        """The constant None."""
-        return self.builder.constant(None)
-
-    def value(self, item: Item, node: ast.AST | None) -> Value:
-        """An item that must be a value."""
-        if isinstance(item, Several):
-            kind = TupleType(tuple(value.type for value in item.values))
-            return self.builder.node("prim::TupleConstruct", item.values, [kind])[0] if item.values else self.none()
-        if item is self.modules.root:
-            return self.module_value
-        if not isinstance(item, Value):
-            what = item.path if isinstance(item, Submodule) else getattr(item, "name", "a context manager")
-            raise self.error(node or ast.Pass(), f"{what!r} is used as a value, which mobopt does not read")
-        return item
 
     def expression(self, node: ast.expr, expected: Type | None = None) -> Item:
         """Compile an expression into one item, converted to the expected type if there is one."""
@@ -287,14 +242,14 @@ class Compiler(ABC):
 
     def list_display(self, elements: Sequence[ast.expr], expected: Type | None) -> Value:
         """``[a, b]``"""
-        wanted = _without_none(expected)
+        wanted = without_none(expected)
         element = wanted.element if isinstance(wanted, ListType) else None
         values = [self.value(self.expression(item, element), item) for item in elements]
-        return self.builder.node("prim::ListConstruct", values, [ListType(element or _common(values))])[0]
+        return self.builder.node("prim::ListConstruct", values, [ListType(element or common_type(values))])[0]
 
     def tuple_display(self, elements: Sequence[ast.expr], expected: Type | None) -> Value:
         """``(a, b)``"""
-        wanted = _without_none(expected)
+        wanted = without_none(expected)
         kinds = wanted.elements if isinstance(wanted, TupleType) and len(wanted.elements) == len(elements) else ()
         pairs = zip(elements, kinds or [None] * len(elements), strict=True)
         values = [self.value(self.expression(item, kind), item) for item, kind in pairs]
@@ -302,7 +257,7 @@ class Compiler(ABC):
 
     def dict_display(self, node: ast.Dict, expected: Type | None) -> Value:
         """``{a: b}``"""
-        wanted = _without_none(expected)
+        wanted = without_none(expected)
         kinds = (wanted.key, wanted.value) if isinstance(wanted, DictType) else (None, None)
         keys = [self.value(self.expression(key, kinds[0]), node) for key in node.keys if key is not None]
         values = [self.value(self.expression(item, kinds[1]), node) for item in node.values]
@@ -311,7 +266,7 @@ class Compiler(ABC):
         kind = (
             wanted
             if isinstance(wanted, DictType)
-            else DictType(_common(keys) if keys else STR, _common(values) if values else TENSOR)
+            else DictType(common_type(keys) if keys else STR, common_type(values) if values else TENSOR)
         )
         pairs = [value for pair in zip(keys, values, strict=True) for value in pair]
         return self.builder.node("prim::DictConstruct", pairs, [kind])[0]
@@ -517,8 +472,8 @@ class Compiler(ABC):
     def annotated(self, kind: Type, node: ast.expr) -> Item:
         """``annotate(T, value)``"""
         value = self.expression(node, kind)
-        if isinstance(value, Value) and value.type == TENSOR and kind in _IMPLICIT:
-            return self.call_operator(_IMPLICIT[kind], [value], {}, node)
+        if isinstance(value, Value) and value.type == TENSOR and kind in IMPLICIT:
+            return self.call_operator(IMPLICIT[kind], [value], {}, node)
         return value
 
     def is_instance(self, item: Item, kinds: ast.expr, node: ast.AST) -> Value:
@@ -526,13 +481,6 @@ class Compiler(ABC):
         names = kinds.elts if isinstance(kinds, (ast.Tuple, ast.List)) else [kinds]
         types = tuple(self.library.type(name, self.record) for name in names)
         return self.builder.node("prim::isinstance", [self.value(item, node)], [BOOL], attributes={"types": types})[0]
-
-    def device(self, name: Any, node: ast.AST) -> Value:
-        """``torch.device("cpu")``"""
-        try:
-            return self.builder.constant(torch.device(name))
-        except (RuntimeError, TypeError):
-            raise self.error(node, f"{name!r} is not a device") from None
 
     def to_list(self, value: Value, expected: Type | None, node: ast.AST) -> Value:
         """``annotate(List[int], x.tolist())``"""
@@ -559,121 +507,12 @@ class Compiler(ABC):
         keywords = {item.arg: self.display_or_expression(item.value) for item in node.keywords if item.arg is not None}
         return self.call_operator(name, positional, keywords, node)
 
-    def display_or_expression(self, node: ast.expr) -> Item | _Display:
+    def display_or_expression(self, node: ast.expr) -> Item | Display:
         """An argument; a list display waits until it is known what the operator does with it."""
         if not isinstance(node, ast.List):
             return self.expression(node)
         values = tuple(self.value(self.expression(item), item) for item in node.elts)
-        return _Display(values, ListType(_common(values)))
-
-    def call_operator(
-        self, name: str, positional: Sequence[Item | _Display], keywords: Mapping[str, Item | _Display], node: ast.AST
-    ) -> Item:
-        """A call of an operator: choose the overload, convert the arguments, append the node."""
-        given = [item if isinstance(item, _Display) else self.value(item, node) for item in positional]
-        named = {key: item if isinstance(item, _Display) else self.value(item, node) for key, item in keywords.items()}
-        schema = self.choose(name, given, named, node)
-        count = len(schema.arguments)
-        inputs: dict[int, Value] = {}
-        for index, argument in enumerate(schema.arguments):
-            item = given[index] if index < len(given) else named.get(argument.name)
-            if item is not None:
-                inputs[index] = self.as_argument(item, argument)
-        extra = [self.materialised(item, None) for item in given[count:]]
-        results = self.builder.operator(schema, inputs, extra)
-        return results[0] if len(results) == 1 else Several(tuple(results))
-
-    def choose(
-        self, name: str, given: Sequence[Value | _Display], named: Mapping[str, Value | _Display], node: ast.AST
-    ) -> Schema:
-        """The overload that a call means."""
-        types = [item.type for item in given]
-        keyword_types = {key: item.type for key, item in named.items()}
-        if not schemas_of(name):
-            raise self.error(node, f"unknown operator {name}: neither the installed torch nor mobopt knows it")
-        try:
-            return resolve(name, types, keyword_types)
-        except MoboptError as error:
-            as_lists = [_list_of_tuple(kind) for kind in types]
-            if as_lists == types:
-                raise self.error(node, str(error)) from None
-        try:
-            return resolve(name, as_lists, keyword_types)
-        except MoboptError as error:
-            raise self.error(node, str(error)) from None
-
-    def as_argument(self, item: Value | _Display, argument: Argument) -> Value:
-        """An argument in the form that the operator takes."""
-        value = self.materialised(item, argument)
-        kind = _without_none(argument.type)
-        if (
-            kind is not None
-            and isinstance(kind, ListType)
-            and argument.fixed_length
-            and accepts(kind.element, value.type)
-        ):
-            return self.repeated(value, argument.fixed_length, kind)
-        if isinstance(kind, ListType) and isinstance(value.type, TupleType):
-            return self.listed(value, kind)
-        return self.converted(value, argument.type)
-
-    def materialised(self, item: Value | _Display, argument: Argument | None) -> Value:
-        """A value; a display of constants that is only read becomes a constant."""
-        if isinstance(item, Value):
-            return item
-        kind = _without_none(argument.type) if argument is not None else None
-        is_read = (
-            isinstance(kind, ListType)
-            and kind.element in (INT, FLOAT, BOOL)
-            and not getattr(argument, "is_written", False)
-        )
-        if is_read and all(value.is_constant for value in item.values):
-            element = item.type.element if item.values else kind.element if isinstance(kind, ListType) else ANY
-            return self.builder.constant([value.constant for value in item.values], ListType(element))
-        settled = kind if isinstance(kind, ListType) and kind.element not in (ANY, SCALAR) else item.type
-        return self.builder.node("prim::ListConstruct", item.values, [settled])[0]
-
-    def repeated(self, value: Value, count: int, kind: ListType) -> Value:
-        """A single element where a list of a fixed length belongs."""
-        if value.is_constant:
-            return self.builder.constant([value.constant] * count, kind)
-        return self.builder.node("prim::ListConstruct", [value] * count, [kind])[0]
-
-    def listed(self, value: Value, kind: ListType) -> Value:
-        """A tuple where a list belongs."""
-        assert isinstance(value.type, TupleType)
-        if value.is_constant:
-            return self.builder.constant(list(value.constant), kind)
-        parts = self.builder.node("prim::TupleUnpack", [value], value.type.elements)
-        return self.builder.node("prim::ListConstruct", parts, [kind])[0]
-
-    def converted(self, value: Value, expected: Type) -> Value:
-        """A value with TorchScript's implicit conversions to an expected type; constants take on the type itself."""
-        wanted = _without_none(expected) or expected
-        if value.type == TENSOR and wanted in _IMPLICIT:
-            return self.value(self.call_operator(_IMPLICIT[wanted], [value], {}, None or ast.Pass()), None)
-        if value.is_constant:
-            return self.constant_of(value, expected, wanted)
-        return value
-
-    def constant_of(self, value: Value, expected: Type, wanted: Type) -> Value:
-        """A constant of the type that is expected."""
-        known = value.constant
-        if known is None and isinstance(expected, OptionalType) and value.type == NONE:
-            return self.builder.constant(None, expected)
-        if type(known) is int and wanted == FLOAT:
-            return self.builder.constant(float(known))
-        if isinstance(known, str) and wanted == DEVICE:
-            return self.device(known, ast.Pass())
-        return value
-
-
-@dataclass(frozen=True)
-class _Display:
-    """A list display that is an operator's argument."""
-
-    values: tuple[Value, ...]
-    type: ListType
+        return Display(values, ListType(common_type(values)))
 
 
 def _decoded(text: str) -> str:
@@ -682,20 +521,3 @@ def _decoded(text: str) -> str:
         return text.encode("latin-1").decode()
     except UnicodeError:
         return text
-
-
-def _without_none(kind: Type | None) -> Type | None:
-    return kind.element if isinstance(kind, OptionalType) else kind
-
-
-def _common(values: Sequence[Value]) -> Type:
-    kind: Type = values[0].type if values else ANY
-    for value in values[1:]:
-        kind = join(kind, value.type)
-    return kind
-
-
-def _list_of_tuple(kind: Type) -> Type:
-    if isinstance(kind, TupleType) and kind.elements and len(set(kind.elements)) == 1:
-        return ListType(kind.elements[0])
-    return kind

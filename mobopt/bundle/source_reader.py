@@ -15,8 +15,9 @@ from typing import Any
 from mobopt.bundle.attributes import ModuleTree, Submodule
 from mobopt.bundle.builder import discard
 from mobopt.bundle.result_types import join
-from mobopt.bundle.source_compiler import Compiler, Ignored, Item
+from mobopt.bundle.source_compiler import Compiler
 from mobopt.bundle.source_library import SourceFunction, SourceLibrary
+from mobopt.bundle.source_operators import Ignored, Item
 from mobopt.bundle.unpickler import Unpickled
 from mobopt.errors import BundleError, MoboptError
 from mobopt.ir import Block, Graph, Node, Program, Value

@@ -17,33 +17,14 @@ from mobopt.bundle.prepare import prepared
 from mobopt.bundle.source_text import argument_name
 from mobopt.bundle.source_writer import ConstantTable, source_files
 from mobopt.bundle.tensors import StorageTable
+from mobopt.bundle.versions import needed_version
 from mobopt.errors import BundleError
 from mobopt.ir import Graph, Program
 from mobopt.ir.types import Type
 
 ExtraFiles = Mapping[str, str | bytes]
 
-_BASE_VERSION = 3
 _HIDDEN_VERSION_SINCE = 6
-_VERSION_OF_OPERATOR = {
-    **{
-        f"aten::{name}.{overload}": 4
-        for name in ("div", "div_")
-        for overload in ("Tensor", "Scalar", "Tensor_mode", "Scalar_mode")
-    },
-    "aten::div.out": 4,
-    "aten::div.out_mode": 4,
-    "aten::full": 5,
-    "aten::full.names": 5,
-    "aten::full.out": 5,
-    "aten::linspace": 8,
-    "aten::linspace.out": 8,
-    "aten::logspace": 9,
-    "aten::logspace.out": 9,
-    "aten::gelu": 10,
-    "aten::gelu.out": 10,
-}
-"""Archive version since which an operator has its present meaning; older files get its old meaning."""
 
 
 def write_torchscript(program: Program, file: BundleFile, extra_files: ExtraFiles | None = None) -> None:
@@ -104,7 +85,7 @@ def _write(
             archive.write(record, text.encode(), compress=True)
         _write_constants(archive, form)
         write_code(archive, form)
-        version = _archive_version(form.program)
+        version = needed_version(form.program)
         archive.write(".data/version" if version >= _HIDDEN_VERSION_SINCE else "version", f"{version}\n".encode())
         archive.write("byteorder", b"little")
         archive.close()
@@ -180,11 +161,6 @@ def _pickle_schema(pickle: PickleWriter, field: str, items: list[tuple[str, Type
 
     writers = [lambda entry=entry: item(*entry) for entry in items]
     pickle.tuple_of([lambda: pickle.string(field), lambda: pickle.tuple_of(writers)])
-
-
-def _archive_version(program: Program) -> int:
-    used = {node.qualified_op for graph in program.methods.values() for node in graph.walk()}
-    return max([_BASE_VERSION, *(_VERSION_OF_OPERATOR.get(name, 0) for name in used)])
 
 
 @contextmanager

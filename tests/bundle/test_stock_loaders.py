@@ -17,6 +17,8 @@ from torch.jit.mobile import (
 )
 
 from mobopt.bundle import read_bundle, write_lite, write_torchscript
+from mobopt.bundle.versions import BUMPED_AT
+from mobopt.errors import BundleError
 from mobopt.ir import Program
 from mobopt.runtimes.cpu import Interpreter
 
@@ -155,3 +157,37 @@ def test_deflated_and_unaligned_archives_are_read() -> None:
     program = read_bundle(io.BytesIO(archive(records(data), method=zipfile.ZIP_DEFLATED)))
     x = torch.ones(2, 3)
     assert same(Interpreter(program).run("forward", [x]), torch.jit.load(io.BytesIO(data))(x))
+
+
+def test_versions_of_operators_are_those_of_torch() -> None:
+    bumped = {
+        name: max(entry.bumped_at_version for entry in entries)
+        for name, entries in torch._C._get_operator_version_map().items()
+    }
+    assert bumped == BUMPED_AT
+
+
+@pytest.mark.parametrize(("version", "expected"), [(3, "aten::div.Tensor had another meaning"), (4, "")])
+def test_older_meaning_of_division(version: int, expected: str) -> None:
+    class Divide(torch.nn.Module):
+        def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+            return x / y
+
+    module = torch.jit.trace(Divide(), (torch.ones(1), torch.ones(1)))
+    contents = records(module.save_to_buffer())
+    contents["version"] = f"{version}\n".encode()
+    if expected:
+        with pytest.raises(BundleError, match=expected):
+            read_bundle(io.BytesIO(archive(contents)))
+    else:
+        read_bundle(io.BytesIO(archive(contents)))
+
+
+def test_version_record() -> None:
+    class Gelu(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.nn.functional.gelu(x)
+
+    module = torch.jit.trace(Gelu(), torch.ones(1))
+    ours = records(written(read_bundle(io.BytesIO(module.save_to_buffer()))).getvalue())
+    assert ours[".data/version"] == records(module.save_to_buffer())[".data/version"] == b"10\n"
