@@ -7,7 +7,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+import scripted_modules as modules
 import torch
+from model_zoo import ZOO, tensors_of
 from torch import Tensor, nn
 
 from mobopt.bundle import source_files, source_graph, source_parser
@@ -18,8 +20,6 @@ from mobopt.bundle.unpickler import PickledObject, unpickle
 from mobopt.errors import BundleError, InputError
 from mobopt.ir import Program, verify
 from mobopt.runtimes.cpu import Interpreter
-from tests.bundle import scripted_modules as modules
-from tests.model_zoo import ZOO, tensors_of
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 
