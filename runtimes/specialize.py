@@ -20,6 +20,7 @@ import torch
 
 from mobopt.errors import InputError
 from mobopt.ir import Node, Program
+from mobopt.ops.contexts import BatchNormPackedContext, LayernormPackedContext
 from mobopt.runtimes.abstract import TracedTensor, constant_tensor, meta_of, whole
 from mobopt.runtimes.call import Call, TensorRef, Trace, tensors_in
 from mobopt.runtimes.cpu.evaluator import Evaluator
@@ -82,7 +83,8 @@ class _Specializer(Evaluator):
         op = node.qualified_op
         if op in ("aten::cpu", "aten::cuda") or (op == "aten::to.prim_Device" and args[2] is None):
             return args[0]
-        return self._recorder.apply(op, args, node.source)
+        op, args = _without_context(op, args)
+        return self._recorder.apply(op, self.lift(args), node.source)
 
     def lift(self, value: Any) -> Any:
         """Constants become traced tensors, the same ones each time; containers are copied."""
@@ -107,6 +109,17 @@ class _Specializer(Evaluator):
     def _refs(self, value: Any) -> Any:
         """A nest with what its tensors hold now."""
         return map_leaves(value, TracedTensor, self._recorder.read)
+
+
+def _without_context(op: str, args: list[Any]) -> tuple[str, list[Any]]:
+    """The plain operator in place of one that reads the weights of a normalisation from a packed context."""
+    context = args[-1] if args else None
+    if isinstance(context, LayernormPackedContext):
+        return "aten::layer_norm", [*args[:-1], context.weight, context.bias, context.eps, False]
+    if isinstance(context, BatchNormPackedContext):
+        statistics = [context.running_mean, context.running_var]
+        return "aten::batch_norm", [args[0], context.weight, context.bias, *statistics, False, 0.0, context.eps, False]
+    return op, args
 
 
 def _live_calls(calls: Sequence[Call], results: Iterable[TensorRef]) -> list[Call]:

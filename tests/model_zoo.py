@@ -20,7 +20,7 @@ from torch import nn
 
 @cache
 def _torchvision() -> Any:
-    """torchvision's models. Where its compiled operators don't load, those that it can't be imported without are declared."""
+    """torchvision's models; where its compiled operators don't load, those that its import needs are declared."""
     try:
         return importlib.import_module("torchvision").models
     except RuntimeError:
