@@ -11,9 +11,11 @@ from mobopt.errors import BundleError
 from mobopt.ir import Block, Graph, Node, Value
 from mobopt.ir.graph import type_of_constant
 from mobopt.ir.schemas import Argument, Schema, accepts
-from mobopt.ir.types import ANY, BOOL, NONE, ListType, OptionalType, TupleType, Type
+from mobopt.ir.types import ANY, BOOL, NONE, DictType, ListType, OptionalType, TupleType, Type
 
-_MAX_NODES = 1 << 20
+_MAX_NODES = 1 << 21
+_MAX_STEPS = 500_000
+_MAX_PARTS = 2000
 
 
 class GraphBuilder:
@@ -29,6 +31,17 @@ class GraphBuilder:
         self.source = ""
         self._block = self.graph.block
         self._count = 0
+        self._steps = 0
+
+    def step(self, copied: int = 0) -> None:
+        """Count a step of reading and the variables that it copies, so that a small file can't ask for endless work.
+
+        Raises:
+            BundleError: more steps than any real model takes.
+        """
+        self._steps += 1 + copied // 64
+        if self._steps > _MAX_STEPS:
+            raise BundleError(f"a method takes over {_MAX_STEPS} steps once its calls are inlined; the file is hostile")
 
     @contextmanager
     def inside(self, block: Block) -> Iterator[None]:
@@ -57,11 +70,13 @@ class GraphBuilder:
         Raises:
             BundleError: the method has grown beyond every real model's size.
         """
-        self._count += 1
+        self._count += 1 + len(types)
         if self._count > _MAX_NODES:
             raise BundleError(
                 f"a method has over {_MAX_NODES} operations once its calls are inlined; the file is hostile"
             )
+        for kind in types:
+            check_size(kind)
         names = [name] if name else []
         node = self.graph.create(
             op, inputs, types, overload=overload, attributes=dict(attributes or {}), names=names, source=self.source
@@ -141,6 +156,27 @@ class GraphBuilder:
 def _leaves_open(kind: Type) -> bool:
     """Whether a type says Any where the value has a definite type."""
     return kind == ANY or (isinstance(kind, ListType) and kind.element == ANY)
+
+
+def check_size(kind: Type) -> None:
+    """Refuse a type that is built of very many parts.
+
+    Raises:
+        BundleError: it has more parts than any real model's.
+    """
+    left, count = [kind], 0
+    while left:
+        part = left.pop()
+        count += 1
+        if count > _MAX_PARTS:
+            raise BundleError(f"a type has over {_MAX_PARTS} parts; the file is hostile")
+        match part:
+            case ListType(element) | OptionalType(element):
+                left.append(element)
+            case DictType(key, value):
+                left += (key, value)
+            case TupleType(elements):
+                left += elements
 
 
 def settle(value: Value, kind: Type) -> None:

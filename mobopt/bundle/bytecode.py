@@ -17,6 +17,7 @@ VERSIONS = range(4, 10)
 """Bytecode versions that are read."""
 
 _MAX_REGISTERS = 1 << 20
+_MAX_TYPE = 1 << 14
 
 OPERANDS: dict[str, str] = {
     "OP": "O",
@@ -252,7 +253,7 @@ def parse_bytecode_type(text: Any) -> Type:
     Raises:
         BundleError: the text is not a type.
     """
-    if not isinstance(text, str) or len(text) > 1 << 16:
+    if not isinstance(text, str) or len(text) > _MAX_TYPE:
         raise BundleError(f"a type is {str(text)[:80]!r}, which is not a type's name; the file is damaged")
     head, marker, rest = text.partition("[NamedTuple,")
     if not marker or "[" in head:

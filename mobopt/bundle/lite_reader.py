@@ -149,6 +149,7 @@ class _Reader:
             raise self.error(f"nests over {_MAX_NESTING} branches and loops")
         self.index = begin
         while self.index < end:
+            self.builder.step()
             index = self.index
             op, x, n = self.function.instructions[index]
             if op == "JF":
@@ -173,6 +174,7 @@ class _Reader:
         after = start_else - 1 + code[start_else - 1][1]
         if not start_else <= after <= end:
             raise self.error("has a branch that ends outside of what holds it")
+        self.builder.step(copied=2 * (len(state.registers) + len(state.stack)))
         node = self.builder.if_else(self.pop(state))
         then, otherwise = state.copy(), state.copy()
         with self.builder.inside(node.blocks[0]):
@@ -231,6 +233,7 @@ class _Reader:
         """Fill a loop's block; returns what it returns."""
         graph = self.builder.graph
         parameters = [body.add_parameter(graph.value(kind)) for kind in (INT, *types)]
+        self.builder.step(copied=len(state.registers) + len(state.stack))
         inner = state.copy()
         inner.stack += [_COUNTER, _LIMIT, *parameters]
         with self.builder.inside(body):

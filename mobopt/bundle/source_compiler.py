@@ -121,6 +121,7 @@ class Compiler(OperatorCalls, ABC):
 
     def evaluate(self, node: ast.expr, expected: Type | None = None) -> Item:
         """Compile an expression; an operator with several results gives them apart."""
+        self.builder.step()
         match node:
             case ast.Constant(value=value):
                 return self.literal(value, node)

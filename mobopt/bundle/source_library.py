@@ -7,11 +7,13 @@ import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from mobopt.bundle.builder import check_size
 from mobopt.bundle.container import ArchiveReader
 from mobopt.errors import BundleError, GraphError
 from mobopt.ir.types import ClassType, DictType, ListType, OptionalType, TupleType, Type, parse_type
 
 _MAX_SOURCE = 1 << 26
+_MAX_TYPE = 1 << 14
 
 
 @dataclass(frozen=True)
@@ -44,6 +46,8 @@ class SourceLibrary:
         self._modules: dict[str, dict[str, ast.stmt]] = {}
         self._classes: dict[str, SourceClass] = {}
         self._resolving: set[str] = set()
+        self._types: dict[ast.expr, Type] = {}
+        self._named_tuples: dict[str, TupleType] = {}
 
     def find(self, qualified_name: str, record: str = "", line: int = 0) -> SourceClass | SourceFunction:
         """The class or function of this name.
@@ -83,8 +87,16 @@ class SourceLibrary:
         Raises:
             BundleError: it is not a type.
         """
+        if annotation not in self._types:
+            self._types[annotation] = self._parse_type(annotation, record)
+        return self._types[annotation]
+
+    def _parse_type(self, annotation: ast.expr, record: str) -> Type:
+        text = ast.unparse(annotation)
+        if len(text) > _MAX_TYPE:
+            raise BundleError(f"{record}:{annotation.lineno}: a type has {len(text)} characters, more than any model's")
         try:
-            return self._with_fields(parse_type(ast.unparse(annotation)))
+            return self._with_fields(parse_type(text))
         except GraphError as error:
             raise BundleError(f"{record}:{annotation.lineno}: {error}") from None
 
@@ -106,12 +118,16 @@ class SourceLibrary:
 
     def named_tuple(self, found: SourceClass) -> TupleType:
         """The type of a named tuple's class."""
+        if found.name in self._named_tuples:
+            return self._named_tuples[found.name]
         if found.name in self._resolving:
             raise BundleError(f"{found.record}: the named tuple {found.name} holds itself; the file is damaged")
         self._resolving.add(found.name)
         elements = tuple(self.type(annotation, found.record) for annotation in found.attributes.values())
         self._resolving.discard(found.name)
-        return TupleType(elements, found.name, tuple(found.attributes))
+        self._named_tuples[found.name] = TupleType(elements, found.name, tuple(found.attributes))
+        check_size(self._named_tuples[found.name])
+        return self._named_tuples[found.name]
 
     def _module(self, path: str) -> Mapping[str, ast.stmt]:
         if path not in self._modules:
@@ -125,9 +141,27 @@ class SourceLibrary:
                 raise BundleError(f"{path}:{error.lineno}: the source can't be parsed: {error.msg}") from None
             except (ValueError, MemoryError) as error:
                 raise BundleError(f"{path}: the source can't be parsed: {error or 'it is nested too deeply'}") from None
-            definitions = [item for item in tree.body if isinstance(item, (ast.ClassDef, ast.FunctionDef))]
-            self._modules[path] = {item.name: item for item in definitions}
+            self._modules[path] = _definitions(tree, path)
         return self._modules[path]
+
+
+def _definitions(tree: ast.Module, record: str) -> dict[str, ast.stmt]:
+    """Classes and functions of a record by name."""
+    found: dict[str, ast.stmt] = {}
+    for item in tree.body:
+        match item:
+            case ast.ClassDef(name=name) | ast.FunctionDef(name=name) if name not in found:
+                found[name] = item
+            case ast.ClassDef(name=name) | ast.FunctionDef(name=name):
+                raise BundleError(f"{record}:{item.lineno}: {name} is defined twice; the file is damaged")
+            case ast.Assign(targets=[ast.Name(id="op_version_set")]):
+                pass  # releases before 1.2
+            case _:
+                raise BundleError(
+                    f"{record}:{item.lineno}: {ast.unparse(item)[:80]!r} is neither a class nor a function, which is "
+                    "all that a model's source holds"
+                )
+    return found
 
 
 def _read_class(name: str, definition: ast.ClassDef, record: str) -> SourceClass:
@@ -150,6 +184,9 @@ def _read_class(name: str, definition: ast.ClassDef, record: str) -> SourceClass
                 targets=[ast.Subscript(value=ast.Name(id="__annotations__"), slice=ast.Constant(value=str(key)))]
             ):
                 found.attributes[key] = item.value
+            case ast.Assign(targets=[ast.Name(id="__forward_hooks__" | "__forward_pre_hooks__")]):
+                if _strings(item.value, record):
+                    raise BundleError(f"{record}:{item.lineno}: {name} has forward hooks, which mobopt does not read")
             case ast.Assign(targets=[ast.Name()]) | ast.Pass():
                 pass
             case _:

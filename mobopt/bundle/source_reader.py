@@ -128,15 +128,22 @@ class SourceCompiler(Compiler):
         if missing:
             self.record = outer_record
             raise self.error(call, f"{definition.name} is called without its argument {missing[0]!r}")
-        result = self.body(function, {p.arg: self.bind(bound[p.arg], p, index) for index, p in enumerate(parameters)})
+        result = self.body(function, {p.arg: self.bind(bound[p.arg], p) for p in parameters})
         self.record, self.environment = outer_record, outer
         return result
 
-    def bind(self, item: Item, parameter: ast.arg, index: int) -> Item:
+    def bind(self, item: Item, parameter: ast.arg) -> Item:
         """An argument as the parameter's type wants it."""
         if not isinstance(item, Value) or parameter.annotation is None:
             return item
-        return self.converted(item, self.parameter_type(parameter))
+        return self.checked(item, self.parameter_type(parameter), parameter)
+
+    def checked(self, item: Value, kind: Type, node: ast.AST) -> Value:
+        """A value that must be of a declared type."""
+        value = self.converted(item, kind)
+        if not accepts(kind, value.type):
+            raise self.error(node, f"a {value.type} is given where {kind} is declared")
+        return value
 
     def parameter_type(self, parameter: ast.arg) -> Type:
         """The declared type of a parameter."""
@@ -158,7 +165,10 @@ class SourceCompiler(Compiler):
         *statements, last = function.definition.body
         self.statements(statements)
         if isinstance(last, ast.Return):
-            result = self.none() if last.value is None else self.expression(last.value, self.return_type(function))
+            kind = self.return_type(function)
+            result = self.none() if last.value is None else self.expression(last.value, kind)
+            if kind is not None and isinstance(result, Value):
+                result = self.checked(result, kind, last)
         else:
             self.statements([last])
             result = self.none()
@@ -306,6 +316,7 @@ class SourceCompiler(Compiler):
 
     def nested(self, block: Block, body: Sequence[ast.stmt], environment: dict[str, Item]) -> dict[str, Item]:
         """Compile statements into a block; returns the variables at its end."""
+        self.builder.step(copied=len(environment))
         outer, self.environment = self.environment, dict(environment)
         with self.builder.inside(block):
             self.statements(body)

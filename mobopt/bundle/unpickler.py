@@ -21,6 +21,7 @@ from mobopt.ir.types import BOOL, FLOAT, INT, TENSOR, DictType, ListType, Type, 
 from mobopt.ops.contexts import CONTEXT_CLASSES
 
 _MAX_DEPTH = 64
+_MAX_TYPE = 1 << 14
 _MAX_EXPANSION = 1 << 24
 
 
@@ -333,6 +334,8 @@ class _Machine:
 
 
 def _type(text: Any) -> Type:
+    if not isinstance(text, str) or len(text) > _MAX_TYPE:
+        raise BundleError(f"a value has the type tag {str(text)[:80]!r}, which is no type; the file is damaged")
     try:
         kind = parse_type(text)
     except GraphError as error:

@@ -115,6 +115,62 @@ def test_damaged_files(data: bytes, match: str) -> None:
     refused(data, match)
 
 
+def own_source(text: str) -> bytes:
+    """An archive whose model is of class ``M`` in this text."""
+    module = b"\x80\x02c__torch__\nM\n)\x81}b."
+    return archive(
+        {"version": b"3\n", "data.pkl": module, "constants.pkl": b"\x80\x02).", "code/__torch__.py": text.encode()}
+    )
+
+
+def method(*lines: str) -> str:
+    """A class ``M`` with this body of ``forward``."""
+    body = "".join(f"    {line}\n" for line in lines)
+    return f"class M(Module):\n  def forward(self: __torch__.M,\n    x: Tensor) -> Tensor:\n{body}"
+
+
+def test_hand_made_source_is_read() -> None:
+    program = read_bundle(io.BytesIO(own_source(method("return torch.add(x, 1)"))))
+    assert [node.qualified_op for node in program.methods["forward"].walk()] == ["aten::add.Scalar"]
+
+
+_TWICE = "".join(
+    f"def f{i}(x: Tensor) -> Tensor:\n  return __torch__.f{i + 1}(__torch__.f{i + 1}(x, ), )\n" for i in range(40)
+)
+_NESTED = "".join(f"class T{i}(NamedTuple):\n  a : __torch__.T{i + 1}\n  b : __torch__.T{i + 1}\n" for i in range(40))
+
+
+@pytest.mark.parametrize(
+    ("text", "match"),
+    [
+        (method("return __torch__.f0(x, )") + _TWICE + "def f40(x: Tensor) -> Tensor:\n  return x\n", "over 500000 steps"),
+        (method(*["x = (x, x)"] * 60, "return x"), "a type has over 2000 parts"),
+        (method("y = annotate(__torch__.T0, x)", "return x") + _NESTED + "class T40(NamedTuple):\n  a : Tensor\n", "over 2000 parts"),
+        (method("return " + "-" * 3000 + "x"), "nested too deeply"),
+        (method("return " + "(" * 9000 + "x" + ")" * 9000), "nested|can't be parsed"),
+        (method("return x" + ".a" * 20000), "nested too deeply"),
+        (method("return __torch__.f(x, )") + "def f(x: Tensor) -> Tensor:\n  return __torch__.f(x, )\n", "recursion is not read"),
+        (method("return 1"), "a int is given where Tensor is declared"),
+        (method("return x") + "import os\n", r"__torch__\.py:5: 'import os' is neither a class nor a function"),
+    ],
+)  # fmt: skip
+def test_hostile_source(text: str, match: str) -> None:
+    refused(own_source(text), match)
+
+
+def test_hostile_bytecode() -> None:
+    doubling = (
+        ("DROP", 0, 0),
+        ("LOADC", 0, 0),
+        *[("STORE", 1, 0), ("LOAD", 1, 0), ("LOAD", 1, 0), ("TUPLE_CONSTRUCT", 2, 0)] * 60,
+    )
+    refused(bytecode((*doubling, ("RET", 0, 0)), constants=(1,)), "a type has over 2000 parts")
+    stores = [item for register in range(1, 20000) for item in (("LOADC", 0, 0), ("STORE", register, 0))]
+    branches = [("LOADC", 0, 0), ("JF", 2, 0), ("JMP", 1, 0)] * 20000
+    code = (("DROP", 0, 0), *stores, *branches, ("LOADC", 0, 0), ("RET", 0, 0))
+    refused(bytecode(code, constants=(True,), registers=20000), "over 500000 steps")
+
+
 def test_wrong_checksum() -> None:
     entry = zipfile.ZipFile(io.BytesIO(LITE)).getinfo("vulkan/bytecode.pkl")
     damaged = bytearray(LITE)
