@@ -29,6 +29,11 @@ def refused(data: bytes, match: str) -> None:
         read_bundle(io.BytesIO(data))
 
 
+def edited(old: bytes, new: bytes) -> Callable[[bytes], bytes]:
+    """A change of a record."""
+    return lambda content: content.replace(old, new)
+
+
 def changed(data: bytes, **replacements: bytes | Callable[[bytes], bytes] | None) -> bytes:
     """An archive with some records replaced (``data_pkl`` stands for ``data.pkl``) or, with None, left out."""
     contents = records(data)
@@ -63,6 +68,9 @@ def bytecode(
     return archive({"version": b"3\n", "data.pkl": module, "bytecode.pkl": table})
 
 
+_DOUBLED = b"\x80\x02)" + b"".join(b"q%ch%c\x86" % (i, i) for i in range(60)) + b"."
+
+
 def test_hand_made_bytecode_is_read() -> None:
     program = read_bundle(io.BytesIO(bytecode((("DROP", 0, 0), ("LOADC", 0, 0), ("RET", 0, 0)), constants=(7,))))
     assert program.methods["forward"].outputs[0].constant == 7
@@ -80,21 +88,21 @@ def test_hand_made_bytecode_is_read() -> None:
         (changed(SOURCE, constants_pkl=None), "no record 'constants.pkl'"),
         (changed(LITE, data_pkl=b""), "not a pickle of protocol 2"),
         (changed(LITE, data_pkl=lambda data: data[:60]), "damaged|truncated"),
-        (changed(LITE, data_pkl=lambda data: data.replace(b"_rebuild_tensor_v2", b"_rebuild_tensor_v9")), "global torch._utils._rebuild_tensor_v9"),
+        (changed(LITE, data_pkl=edited(b"_rebuild_tensor_v2", b"_rebuild_v9")), "global torch._utils._rebuild_v9"),
         (changed(LITE, data_pkl=b"\x80\x02cos\nsystem\nX\x02\x00\x00\x00ls\x85R."), "names the global os.system"),
         (changed(LITE, data_pkl=pickle.dumps(print, 2)), "names the global (__builtin__|builtins).print"),
         (changed(LITE, data_pkl=b"\x80\x04N."), "protocol 2"),
         (changed(LITE, data_pkl=b"\x80\x02i."), "opcode 0x69"),
         (changed(LITE, data_pkl=b"\x80\x02]q\x00(h\x00e."), "before it is complete"),
         (changed(LITE, data_pkl=b"\x80\x02" + b")" + b"\x85" * 100 + b"."), "nested"),
-        (changed(LITE, data_pkl=b"\x80\x02)" + b"".join(b"q%ch%c\x86" % (i, i) for i in range(60)) + b"."), "more than any model"),
+        (changed(LITE, data_pkl=_DOUBLED), "more than any model"),
         (changed(LITE, bytecode_pkl=b"\x80\x02K\x03\x85."), "version 3; versions 4 to 9"),
         (changed(SOURCE, code=b"class"), "can't be parsed"),
-        (changed(SOURCE, code=lambda text: text.replace(b"run_conv2d_context", b"run_conv9d_context")), "unknown operator vulkan_prepack::run_conv9d_context"),
-        (changed(SOURCE, code=lambda text: text.replace(b"return _", b"return __")), r"\.py:\d+: the variable '__\d+' is not defined"),
-        (changed(SOURCE, code=lambda text: text.replace(b"torch.dim(v)", b"CONSTANTS.c7")), "CONSTANTS.c7 does not exist"),
-        (changed(SOURCE, code=lambda text: text.replace(b"torch.dim(v)", b"fork(v)")), r"fork\(\) is not read"),
-        (changed(SOURCE, code=lambda text: text.replace(b"for _4 in range(dim)", b"for _4 in v")), "only loops over a range"),
+        (changed(SOURCE, code=edited(b"run_conv2d", b"run_conv9d")), "unknown operator vulkan_prepack::run_conv9d"),
+        (changed(SOURCE, code=edited(b"return _", b"return __")), r"\.py:\d+: the variable '__\d+' is not defined"),
+        (changed(SOURCE, code=edited(b"torch.dim(v)", b"CONSTANTS.c7")), "CONSTANTS.c7 does not exist"),
+        (changed(SOURCE, code=edited(b"torch.dim(v)", b"fork(v)")), r"fork\(\) is not read"),
+        (changed(SOURCE, code=edited(b"for _4 in range(dim)", b"for _4 in v")), "only loops over a range"),
         (bytecode((("LOADC", 3, 0), ("RET", 0, 0))), "constant 3, which is outside"),
         (bytecode((("LOAD", 9, 0), ("RET", 0, 0))), "register 9, which is outside"),
         (bytecode((("LOAD", 2, 0), ("RET", 0, 0))), "register 2, which is not set"),
@@ -105,7 +113,7 @@ def test_hand_made_bytecode_is_read() -> None:
         (bytecode((("DROP", 0, 0), ("DROP", 0, 0), ("RET", 0, 0))), "empty stack"),
         (bytecode((("LOADC", 0, 0),), constants=(1,)), "does not end with RET"),
         (bytecode((("GET_ATTR", 5, 0), ("RET", 0, 0))), "attribute 5 of the model is read, which has 0"),
-        (bytecode((("OP", 0, 0), ("RET", 0, 0)), (("aten::nothing", "", 1), ("foo::bar", "x", 1))), "aten::nothing, foo::bar.x"),
+        (bytecode(operators=(("aten::nothing", "", 1), ("foo::bar", "x", 1))), "aten::nothing, foo::bar.x"),
         (bytecode(instructions=((1, 2, 3),)), "is not an instruction"),
         (bytecode(registers=-1), "register_size is -1"),
         (bytecode(types=("List[",), instructions=(("RET", 0, 0),)), "can't read the type 'List\\['"),

@@ -1,4 +1,4 @@
-"""Files that genuine PyTorch builds wrote, for both releases: all are read, compute what they should, and lose nothing."""
+"""Files that genuine PyTorch builds wrote: all are read, compute what they should, and lose nothing."""
 
 from __future__ import annotations
 
