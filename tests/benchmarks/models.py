@@ -1,11 +1,12 @@
 """Latency and memory of whole models on a device, beside torch in the same run: ``python tests/benchmarks/models.py``.
 
-Rounds alternate between the contestants, so that a busy machine slows them alike; the least of the rounds counts.
+Rounds alternate between the contestants, so that a busy machine slows them alike; the median counts.
 """
 
 from __future__ import annotations
 
 import argparse
+import statistics
 import sys
 import time
 from collections.abc import Callable
@@ -25,10 +26,13 @@ from mobopt.runtimes.vulkan.program import VulkanProgram
 
 Contestant = Callable[[], object]
 
+UNTIMED, TIMED = 2, 3
+"""Calls of a contestant in each round."""
+
 
 @dataclass(frozen=True)
 class Row:
-    """One model's figures; times are the least of all rounds, in milliseconds."""
+    """One model's figures; times are medians, in milliseconds."""
 
     model: str
     error: float
@@ -82,7 +86,7 @@ def measure(zoo_model: ZooModel, device: Device, x: torch.Tensor, rounds: int, s
     contestants: dict[str, Contestant] = {"mobopt": lambda: runner(x), "eager": lambda: model(x)}
     if torch.cuda.is_available():
         contestants.update(cuda_contestants(zoo_model.build(), x))
-    times = least_times(contestants, rounds, seconds)
+    times = median_times(contestants, rounds, seconds)
     report = runner.plan_report([x])
     runner.close()
     assert report.memory is not None
@@ -99,19 +103,23 @@ def measure(zoo_model: ZooModel, device: Device, x: torch.Tensor, rounds: int, s
     )
 
 
-def least_times(contestants: dict[str, Contestant], rounds: int, seconds: float) -> dict[str, float]:
-    """The least time of each contestant in milliseconds, over at least ``rounds`` rounds and ``seconds`` of work."""
-    least = dict.fromkeys(contestants, float("inf"))
+def median_times(contestants: dict[str, Contestant], rounds: int, seconds: float) -> dict[str, float]:
+    """The median time of each contestant in milliseconds, over at least ``rounds`` rounds and ``seconds`` of work.
+
+    In each round everyone is called some times untimed, since a processor or a pool of threads that was idle is slow to
+    wake, and then timed.
+    """
+    times: dict[str, list[float]] = {name: [] for name in contestants}
     deadline = time.perf_counter() + seconds
-    done = 0
     with torch.no_grad():
-        while done < rounds or time.perf_counter() < deadline:
+        while len(times["mobopt"]) < rounds * TIMED or time.perf_counter() < deadline:
             for name, run in contestants.items():
-                started = time.perf_counter()
-                run()
-                least[name] = min(least[name], (time.perf_counter() - started) * 1e3)
-            done += 1
-    return least
+                for call in range(UNTIMED + TIMED):
+                    started = time.perf_counter()
+                    run()
+                    if call >= UNTIMED:
+                        times[name].append((time.perf_counter() - started) * 1e3)
+    return {name: statistics.median(each) for name, each in times.items()}
 
 
 def print_profile(zoo_model: ZooModel, device: Device, x: torch.Tensor, lines: int) -> None:
