@@ -1,4 +1,7 @@
-"""Devices for tests: lavapipe and SwiftShader in one process, watched by the Khronos validation layer."""
+"""Devices for tests: lavapipe and SwiftShader in one process, watched by the Khronos validation layer.
+
+``MOBOPT_DEVICE`` names another device for all of them; ``MOBOPT_VALIDATION=0`` is for a machine without the layer.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,10 @@ from mobopt.errors import DeviceError  # noqa: E402
 from mobopt.runtimes.vulkan.device import Device, open_device  # noqa: E402
 
 
-@pytest.fixture(params=["llvmpipe", "swiftshader"])
+_NAMED = os.environ.get("MOBOPT_DEVICE")
+
+
+@pytest.fixture(params=[_NAMED] if _NAMED else ["llvmpipe", "swiftshader"])
 def any_device(request: pytest.FixtureRequest) -> Iterator[Device]:
     """Each software driver in turn; a message of the validation layer fails the test."""
     yield from _watched(request.param)
@@ -25,12 +31,12 @@ def any_device(request: pytest.FixtureRequest) -> Iterator[Device]:
 @pytest.fixture
 def device() -> Iterator[Device]:
     """The device that MOBOPT_DEVICE names, by default lavapipe; a message of the validation layer fails the test."""
-    yield from _watched(os.environ.get("MOBOPT_DEVICE", "llvmpipe"))
+    yield from _watched(_NAMED or "llvmpipe")
 
 
 def _watched(name: str) -> Iterator[Device]:
     try:
-        device = open_device(name, validation=True)
+        device = open_device(name, validation=os.environ.get("MOBOPT_VALIDATION") != "0")
     except DeviceError as error:
         pytest.skip(str(error))
     before = len(device.validation_messages)
