@@ -150,7 +150,7 @@ ivec4 apply(int opcode, ivec4 i, ivec4 j, ivec4 k) {
     case COSH: FLOAT(0.5 * (exponential(a) + exponential(-a)));
     case TANH: FLOAT(hyperbolic_tangent(a));
     case ASINH: FLOAT(mix(sign(a) * log1p(abs(a) + a * a / (1.0 + sqrt(1.0 + a * a))), a, is_inf(a)));
-    case ACOSH: FLOAT(logarithm(a + sqrt(a * a - 1.0)));
+    case ACOSH: FLOAT(only_where(greaterThanEqual(a, vec4(1.0)), log1p(a - 1.0 + sqrt(a - 1.0) * sqrt(a + 1.0))));
     case ATANH: FLOAT(0.5 * (log1p(a) - log1p(-a)));
     case ERF: FLOAT(error_function(a));
     case SIGMOID: FLOAT(sigmoid(a));
