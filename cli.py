@@ -31,6 +31,7 @@ LOG = VENV / "setup.log"
 TORCH = "torch==2.13.0"
 TORCHVISION = "torchvision==0.28"
 OLDEST_PYTHON = (3, 10)
+MOST_TEST_PROCESSES = 8
 
 
 class SetupError(Exception):
@@ -55,13 +56,18 @@ def main(arguments: list[str]) -> int:
     if arguments == ["setup"]:
         return 0
     if testing:
-        command = [str(BIN / "python"), "-m", "pytest", *arguments[1:]]
+        command = [str(BIN / "python"), "-m", "pytest", f"--numprocesses={test_processes()}", *arguments[1:]]
         os.chdir(ROOT)
     else:
         command = [str(BIN / "mobopt"), *arguments]
     if os.name != "nt":
         os.execv(command[0], command)
     return subprocess.call(command)
+
+
+def test_processes() -> int:
+    """How many processes share the tests; a later ``-n`` of the user's wins."""
+    return min(os.cpu_count() or 1, MOST_TEST_PROCESSES)
 
 
 def set_up(testing: bool) -> None:

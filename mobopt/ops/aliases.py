@@ -212,8 +212,4 @@ def _aliased_inputs(node: Node) -> list[Value]:
         return list(node.inputs)
     gives_containers = any(_is_container(output.type) for output in node.outputs)
     pairs = zip(node.inputs, schema.arguments, strict=False)
-    return [
-        value
-        for value, argument in pairs
-        if argument.aliases or (gives_containers and _is_container(value.type))
-    ]
+    return [value for value, argument in pairs if argument.aliases or (gives_containers and _is_container(value.type))]

@@ -18,7 +18,6 @@ if not {"VK_DRIVER_FILES", "MOBOPT_DEVICE"} & set(os.environ):
 from mobopt.errors import DeviceError  # noqa: E402
 from mobopt.runtimes.vulkan.device import Device, open_device  # noqa: E402
 
-
 _NAMED = os.environ.get("MOBOPT_DEVICE")
 
 
