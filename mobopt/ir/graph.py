@@ -185,12 +185,6 @@ class Node:
         block.insert(len(block.nodes) if anchor is block.returns else block.nodes.index(anchor), self)
         return self
 
-    def insert_after(self, anchor: Node) -> Node:
-        """Put this node just after ``anchor``."""
-        block = _block_of(anchor)
-        block.insert(block.nodes.index(anchor) + 1, self)
-        return self
-
     def destroy(self) -> None:
         """Take the node out of its block and forget its inputs.
 

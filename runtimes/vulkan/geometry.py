@@ -74,14 +74,6 @@ def expanded(tensor: DeviceTensor, sizes: Sequence[int]) -> DeviceTensor:
     return tensor.view(new_sizes, strides)
 
 
-def resolved_sizes(sizes: Sequence[int], numel: int) -> tuple[int, ...]:
-    """Sizes of a view with the one -1 among them worked out."""
-    if -1 not in sizes:
-        return tuple(sizes)
-    known = math.prod(size for size in sizes if size != -1)
-    return tuple((numel // known if known else 0) if size == -1 else size for size in sizes)
-
-
 def view_strides(sizes: Sequence[int], strides: Sequence[int], new_sizes: Sequence[int]) -> tuple[int, ...] | None:
     """Strides that show the same elements with other sizes, or None if only a copy can.
 
