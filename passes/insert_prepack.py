@@ -39,6 +39,7 @@ class InsertPrepack(GraphPass):
             if reason:
                 notes.refused(node, f"not packed: {reason}")
             else:
+                notes.done(node, "its weights are packed ahead of time")
                 rule(graph, node)
                 changed = True
         return changed

@@ -28,4 +28,5 @@ class SetFlag(Pass):
         if attribute is not None and attribute.value is True:
             return False
         program.attributes[self.flag] = Attribute(BOOL, True)
+        notes.done(self.flag, "set, so that a file says what it is for")
         return True
