@@ -47,7 +47,8 @@ def optimize_for_mobile(
         preserved_methods: names of methods and attributes to keep beside ``forward``.
         backend: ``'CPU'``, ``'Vulkan'`` or ``'Metal'``, in any case.
         example_inputs: arguments of ``forward``; if given, the result is compared with the module on them.
-        runtime: the oldest PyTorch Mobile release that must read the result.
+        runtime: the oldest PyTorch Mobile release that must read the result. All of them read the operators that are
+            used now, so it changes nothing yet but to refuse a release that is unknown.
         explain: print what each pass did, and what it left alone and why.
 
     Returns:
