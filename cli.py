@@ -56,7 +56,8 @@ def main(arguments: list[str]) -> int:
     if arguments == ["setup"]:
         return 0
     if testing:
-        command = [str(BIN / "python"), "-m", "pytest", f"--numprocesses={test_processes()}", *arguments[1:]]
+        sharing = [f"--numprocesses={test_processes()}", "--dist=worksteal"]
+        command = [str(BIN / "python"), "-m", "pytest", *sharing, *arguments[1:]]
         os.chdir(ROOT)
     else:
         command = [str(BIN / "mobopt"), *arguments]

@@ -18,6 +18,9 @@ _HOMES = {
     "MobileModule": "mobopt.module",
     "load": "mobopt.module",
     "export_opnames": "mobopt.tools.operator_names",
+    "audit": "mobopt.tools.audit",
+    "Audit": "mobopt.tools.audit",
+    "AuditLine": "mobopt.tools.audit",
     **dict.fromkeys(
         (
             "ArgumentTypeError",
@@ -36,6 +39,8 @@ _HOMES = {
 
 __all__ = [
     "ArgumentTypeError",
+    "Audit",
+    "AuditLine",
     "BundleError",
     "DeviceError",
     "GraphError",
@@ -47,6 +52,7 @@ __all__ = [
     "MoboptError",
     "PassError",
     "UnsupportedError",
+    "audit",
     "export_opnames",
     "generate_mobile_module_lints",
     "load",
@@ -69,6 +75,7 @@ if TYPE_CHECKING:
     from mobopt.module import MobileModule, load
     from mobopt.optimizer import optimize_for_mobile
     from mobopt.options import MobileOptimizerType
+    from mobopt.tools.audit import Audit, AuditLine, audit
     from mobopt.tools.operator_names import export_opnames
 
 

@@ -46,10 +46,17 @@ class MobileModule(torch.jit.RecursiveScriptModule):  # type: ignore[misc, name-
                 It is opened by the first call.
             notes: what the passes said.
         """
-        base = stand_in(program)
+        self.__dict__.update(_program=program, _device=device, _runtime=None, _is_extended=False, notes=tuple(notes))
+
+    def _become_script_module(self) -> None:
+        """Make what torch looks at, which is not before it does.
+
+        That declares operators which torch lacks, for the whole process; a loader of stock torch could then no longer
+        say that it doesn't know them.
+        """
+        base = stand_in(self.program)
         super().__init__(base._c)
         self.__dict__.update({name: value for name, value in base.__dict__.items() if name not in ("_c", "training")})
-        self.__dict__.update(_program=program, _device=device, _runtime=None, _is_extended=False, notes=tuple(notes))
 
     @property
     def program(self) -> Program:
@@ -118,14 +125,23 @@ class MobileModule(torch.jit.RecursiveScriptModule):  # type: ignore[misc, name-
         return self._method("forward")
 
     def __getattr__(self, name: str) -> Any:
-        if "_program" in self.__dict__ and name in self.program.methods:
-            return self._method(name)
+        if "_program" in self.__dict__:
+            if name in self.program.methods:
+                return self._method(name)
+            if "_initializing" not in self.__dict__:
+                self._become_script_module()
+                return getattr(self, name)
         return super().__getattr__(name)
 
     def _method(self, name: str) -> MobileMethod:
         if name not in self.program.methods:
             raise AttributeError(f"the module has no method {name!r}; it has {', '.join(self.program.methods)}")
-        return MobileMethod(self._c._get_method(name), lambda *args, **kwargs: self._run(name, args, kwargs))
+        methods: dict[str, MobileMethod] = self.__dict__.setdefault("_mobile_methods", {})
+        if name not in methods:  # one object each, as in torch: bundled_inputs has dictionaries of methods
+            methods[name] = MobileMethod(
+                lambda: self._c._get_method(name), lambda *args, **kwargs: self._run(name, args, kwargs)
+            )
+        return methods[name]
 
     def eval(self) -> MobileModule:
         """Nothing to do: an optimised module is in evaluation mode."""
@@ -189,7 +205,13 @@ class MobileMethod:
     """One method of a :class:`MobileModule`: callable, with what torch's ScriptMethod has beside (``graph``, ``code``,
     ``schema``, ``name``)."""
 
-    def __init__(self, script_method: Any, run: Callable[..., Any]) -> None:
+    def __init__(self, script_method: Callable[[], Any], run: Callable[..., Any]) -> None:
+        """Make a method.
+
+        Args:
+            script_method: gives torch's own.
+            run: runs it.
+        """
         self._script_method = script_method
         self._run = run
 
@@ -198,7 +220,7 @@ class MobileMethod:
         return self._run(*args, **kwargs)
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._script_method, name)
+        return getattr(self._script_method(), name)
 
 
 class _TorchRuntime:

@@ -6,9 +6,11 @@ Argument names, defaults, the order of checks and the texts of errors are those 
 
 from __future__ import annotations
 
+import copy
 import sys
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -17,15 +19,23 @@ from mobopt.errors import ArgumentTypeError, InputError, MissingMethodError, Pas
 from mobopt.frontends.torchscript import program_from_script_module
 from mobopt.ir import Program
 from mobopt.module import MobileModule
-from mobopt.options import DEFAULT_RUNTIME, MobileOptimizerType, parse_backend, parse_blocklist, parse_runtime
+from mobopt.options import (
+    DEFAULT_LEGALIZE,
+    DEFAULT_RUNTIME,
+    MobileOptimizerType,
+    Settings,
+    parse_backend,
+    parse_blocklist,
+    parse_legalize,
+    parse_runtime,
+)
 from mobopt.passes.manager import Note, PassRun, run_passes
-from mobopt.passes.pipelines import CPU, VULKAN, without
+from mobopt.passes.pipelines import pipeline_for
 from mobopt.runtimes.cpu import Interpreter
-from mobopt.tools.agreement import compare
+from mobopt.tools.agreement import Agreement, compare
+from mobopt.tools.example_inputs import GIVEN, NONE, ChosenInputs, choose_inputs
 
 __all__ = ["MobileOptimizerType", "optimize_for_mobile"]
-
-_PIPELINES = {"cpu": CPU, "vulkan": VULKAN}
 
 
 def optimize_for_mobile(
@@ -36,6 +46,9 @@ def optimize_for_mobile(
     *,
     example_inputs: Sequence[Any] | None = None,
     runtime: str = DEFAULT_RUNTIME,
+    legalize: str = DEFAULT_LEGALIZE,
+    xnnpack: bool = False,
+    copy_to_host: bool = False,
     explain: bool = False,
 ) -> MobileModule:
     """Optimise a scripted or traced module for PyTorch Mobile; the module itself is not changed.
@@ -46,14 +59,20 @@ def optimize_for_mobile(
             or their names. Every member is honoured on every backend.
         preserved_methods: names of methods and attributes to keep beside ``forward``.
         backend: ``'CPU'``, ``'Vulkan'`` or ``'Metal'``, in any case.
-        example_inputs: arguments of ``forward``; if given, the result is compared with the module on them.
-        runtime: the oldest PyTorch Mobile release that must read the result. All of them read the operators that are
-            used now, so it changes nothing yet but to refuse a release that is unknown.
+        example_inputs: arguments of ``forward``; if given, the result is compared with the module on them. Their sizes
+            decide what the target computes right; without them, bundled inputs, the shapes that tracing remembers, or
+            a guess from the first layers serve.
+        runtime: the oldest PyTorch Mobile release that must load the result and compute it right; ``'mobopt'`` for
+            mobopt's own runtime only, which needs no rewrites for the sake of phones.
+        legalize: ``'off'``, ``'safe'`` or ``'full'``: how far to rewrite what the target computes wrongly or lacks;
+            ``'full'`` may fix the result to the example's sizes where nothing else is right.
+        xnnpack: with the backend CPU, use XNNPACK's operators, which stock PyTorch has up to 2.12.
+        copy_to_host: with the backend Metal, end in ``metal::copy_to_host``, as releases before 1.13 did.
         explain: print what each pass did, and what it left alone and why.
 
     Returns:
-        The optimised module: callable (on the best Vulkan device, or on the CPU if that is the backend), and saved with
-        ``torch.jit.save`` or ``_save_for_lite_interpreter``.
+        The optimised module: callable (on the best Vulkan device, or on the CPU for CPU and Metal), and saved
+        with ``torch.jit.save`` or ``_save_for_lite_interpreter``.
 
     Raises:
         ArgumentTypeError: a TypeError: not a ScriptModule, an unknown backend, or a blocklist that is not a set.
@@ -64,14 +83,20 @@ def optimize_for_mobile(
     """
     check_script_module(script_module)
     names = _names_to_preserve(script_module, preserved_methods or ())
-    optimized = optimize(
-        script_module, parse_backend(backend), parse_blocklist(optimization_blocklist), names, parse_runtime(runtime)
+    settings = Settings(
+        parse_backend(backend),
+        parse_runtime(runtime),
+        parse_blocklist(optimization_blocklist),
+        parse_legalize(legalize),
+        xnnpack,
+        copy_to_host,
     )
+    optimized = optimize(script_module, settings, names, example_inputs)
     if explain:
         sys.stdout.writelines(f"{note}\n" for note in optimized.notes)
     if example_inputs is not None:
         check_agreement(script_module, optimized.program, example_inputs)
-    return MobileModule(optimized.program, "cpu" if backend.lower() == "cpu" else None, optimized.notes)
+    return MobileModule(optimized.program, None if settings.backend == "vulkan" else "cpu", optimized.notes)
 
 
 @dataclass(frozen=True)
@@ -81,6 +106,8 @@ class Optimized:
     original: Program
     program: Program
     runs: tuple[PassRun, ...]
+    inputs: ChosenInputs
+    """What decided about sizes."""
 
     @property
     def notes(self) -> tuple[Note, ...]:
@@ -90,24 +117,41 @@ class Optimized:
 
 def optimize(
     module: torch.jit.ScriptModule,
-    backend: str,
-    blocked: Collection[MobileOptimizerType],
+    settings: Settings,
     preserved: Sequence[str],
-    runtime: str = DEFAULT_RUNTIME,
+    example_inputs: Sequence[Any] | None = None,
+    file: Path | None = None,
 ) -> Optimized:
     """Translate a module and run a backend's passes; arguments are checked already.
 
     Raises:
+        InputError: the module can't be run on the example inputs.
         UnsupportedError: the module or the backend needs what mobopt lacks.
     """
-    if backend not in _PIPELINES:
-        raise UnsupportedError(f"backend {backend!r} is not written yet; choose one of {', '.join(_PIPELINES)}")
     if isinstance(module, MobileModule):
         raise UnsupportedError("the module is optimised already; optimise the module that it was made from")
     original = program_from_script_module(module, preserved)
+    inputs = _inputs_of(module, original, settings, example_inputs, file)
     program = original.clone()
-    runs = run_passes(program, without(_PIPELINES[backend], blocked))
-    return Optimized(original, program, tuple(runs))
+    runs = run_passes(program, pipeline_for(settings, inputs.examples))
+    return Optimized(original, program, tuple(runs), inputs)
+
+
+def _inputs_of(
+    module: torch.jit.ScriptModule, program: Program, settings: Settings, given: Sequence[Any] | None, file: Path | None
+) -> ChosenInputs:
+    """Inputs whose sizes the passes may believe; none for stock CPUs, which compute everything right."""
+    if given is not None:
+        _check_inputs(program, given)
+        return ChosenInputs(tuple(given), GIVEN)
+    return ChosenInputs(None, NONE) if settings.backend == "cpu" else choose_inputs(module, program, file)
+
+
+def _check_inputs(program: Program, inputs: Sequence[Any]) -> None:
+    try:
+        Interpreter(program).run("forward", copy.deepcopy(list(inputs)))
+    except InputError as error:
+        raise InputError(f"the model can't be run on the example inputs: {error}") from None
 
 
 def check_agreement(module: torch.jit.ScriptModule, program: Program, inputs: Sequence[Any]) -> float:
@@ -120,14 +164,24 @@ def check_agreement(module: torch.jit.ScriptModule, program: Program, inputs: Se
         InputError: the module can't be run on the inputs.
         PassError: they differ by more than 1e-4 of the output's scale.
     """
-    expected = _run_in_evaluation(module, inputs)
-    agreement = compare(Interpreter(program).run("forward", list(inputs)), expected)
+    agreement = agreement_of(module, program, inputs)
     if not agreement.agrees:
         raise PassError(
             f"the optimised module differs from the original by {agreement.relative:.1e} of the output's scale; block "
             f"optimisations ({', '.join(MobileOptimizerType.__members__)}) one by one to find the guilty one"
         )
     return agreement.relative
+
+
+def agreement_of(module: torch.jit.ScriptModule, program: Program, inputs: Sequence[Any]) -> Agreement:
+    """How well a module and its optimised Program agree, on the CPU.
+
+    Raises:
+        InputError: the module can't be run on the inputs.
+    """
+    # Copies, for a model may change its inputs.
+    expected = _run_in_evaluation(module, copy.deepcopy(list(inputs)))
+    return compare(Interpreter(program).run("forward", copy.deepcopy(list(inputs))), expected)
 
 
 def _run_in_evaluation(module: torch.jit.ScriptModule, inputs: Sequence[Any]) -> Any:

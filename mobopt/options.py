@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from difflib import get_close_matches
 from enum import IntEnum
 
@@ -23,8 +24,35 @@ class MobileOptimizerType(IntEnum):
 
 BACKENDS = ("cpu", "vulkan", "metal")
 RUNTIMES = ("1.13", "2.0", "2.1", "2.2", "2.3", "2.4", "2.5", "2.6")
-"""PyTorch Mobile releases that a bundle can be made for. All read the operator set that mobopt writes."""
+"""PyTorch Mobile releases that a bundle can be made for."""
 DEFAULT_RUNTIME = "2.1"
+OWN_RUNTIME = "mobopt"
+"""mobopt's own Vulkan runtime, which computes everything right: nothing is rewritten for the sake of a phone."""
+LEGALIZE_LEVELS = ("off", "safe", "full")
+"""How far a conversion rewrites what the target computes wrongly or lacks; see ``passes/legalize.py``."""
+DEFAULT_LEGALIZE = "full"
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What a conversion is asked for.
+
+    Attributes:
+        backend: one of :data:`BACKENDS`.
+        runtime: the oldest release of PyTorch Mobile that must load the result and compute it right, or
+            :data:`OWN_RUNTIME`.
+        blocked: optimisations to leave out.
+        legalize: one of :data:`LEGALIZE_LEVELS`.
+        xnnpack: whether the CPU variant has XNNPACK's operators, which stock builds since 2.13 lack.
+        copy_to_host: whether the Metal variant ends in ``metal::copy_to_host``, as releases before 1.13 want it.
+    """
+
+    backend: str = "vulkan"
+    runtime: str = DEFAULT_RUNTIME
+    blocked: frozenset[MobileOptimizerType] = frozenset()
+    legalize: str = DEFAULT_LEGALIZE
+    xnnpack: bool = False
+    copy_to_host: bool = False
 
 
 def parse_backend(backend: str) -> str:
@@ -39,15 +67,26 @@ def parse_backend(backend: str) -> str:
     return name
 
 
-def parse_runtime(runtime: str) -> str:
-    """Check the name of a PyTorch Mobile release.
+def parse_runtime(runtime: str, others: tuple[str, ...] = (OWN_RUNTIME,)) -> str:
+    """Check the name of a PyTorch Mobile release, or of one of the other runtimes.
 
     Raises:
         UnsupportedError: mobopt writes no bundles for it.
     """
-    if runtime not in RUNTIMES:
-        raise UnsupportedError(f"runtime is {runtime!r}; bundles can be made for {', '.join(RUNTIMES)}")
+    if runtime not in (*RUNTIMES, *others):
+        raise UnsupportedError(f"runtime is {runtime!r}; bundles can be made for {', '.join((*RUNTIMES, *others))}")
     return runtime
+
+
+def parse_legalize(level: str) -> str:
+    """Check a level of legalisation.
+
+    Raises:
+        InputError: it is not one of :data:`LEGALIZE_LEVELS`.
+    """
+    if level not in LEGALIZE_LEVELS:
+        raise InputError(f"legalize is {level!r}; choose one of {', '.join(LEGALIZE_LEVELS)}")
+    return level
 
 
 def parse_blocklist(blocklist: object) -> frozenset[MobileOptimizerType]:

@@ -105,7 +105,8 @@ def _matmul(graph: Graph, node: Node, notes: NoteBook) -> bool:
         return False
     no_bias = graph.constant(None)
     addition = only_user(node.output)
-    bias = _added_bias(addition, node.output) if addition is not None else None
+    runs_with_it = addition is not None and addition.block is node.block
+    bias = _added_bias(addition, node.output) if addition is not None and runs_with_it else None
     linear = replace_node(graph, node, "aten::linear", [x, _transposed(graph, matrix), no_bias])
     if addition is not None and bias is not None and _is_bias_of(bias, matrix):
         linear.replace_input(2, bias)

@@ -31,7 +31,8 @@ class FoldBatchNorm(Pass):
     Result:
         %y = aten::conv2d(%x, %w.1, %bias.1, ...)
 
-    After a linear layer the batch normalisation is taken to be over (batch, features), as ``BatchNorm1d`` needs it.
+    A linear layer is folded only if its input is known to be (batch, features): the channels of a tensor of three
+    dimensions are not the features.
     """
 
     name = "fold_batch_norm"
@@ -133,6 +134,8 @@ def _refusal(layer: Node, norm: Node) -> str:
     """Why the two can't be fused; empty if they can."""
     if only_user(layer.output) is not norm:
         return "its output is used elsewhere too"
+    if layer.block is not norm.block:
+        return "they do not run equally often"
     weight = layer.inputs[1]
     if not is_constant_tensor(weight) or not layer.inputs[2].is_constant:
         return "its weight or bias is not constant"
@@ -154,9 +157,21 @@ def _refusal_of_norm(layer: Node, norm: Node) -> str:
         return "the batch normalisation has no running statistics"
     if norm.inputs[3].constant.numel() != _channels(layer):
         return "the batch normalisation is over another dimension than the layer's output channels"
-    if layer.op == "aten::linear" and known_rank(layer.inputs[0]) not in (None, 2):
-        return "the linear layer's input does not have two dimensions, so channels are not the features"
+    if layer.op == "aten::linear":
+        return _refusal_of_rank(known_rank(layer.inputs[0]))
     return ""
+
+
+def _refusal_of_rank(rank: int | None) -> str:
+    """Why a linear layer's input of this rank is no obstacle or is; channels are its second dimension."""
+    if rank is None:
+        return (
+            "the linear layer's input may have three dimensions, where channels are not the features; flatten(1) "
+            "before the layer makes it two"
+        )
+    return (
+        "" if rank == 2 else "the linear layer's input does not have two dimensions, so channels are not the features"
+    )
 
 
 def _channels(layer: Node) -> int:

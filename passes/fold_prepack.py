@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+import itertools
+from collections import defaultdict
+from collections.abc import Hashable, Iterator
 from typing import Any
 
 import torch
 
 from mobopt.ir import Attribute, Graph, Node, Program
+from mobopt.ops.schemas import PACKING_OPERATORS
 from mobopt.passes.manager import NoteBook, Pass
 from mobopt.passes.rewriting import constants, insert_node, tensor_key
 from mobopt.runtimes.cpu.kernels import kernel
-
-_PACKING = "vulkan_prepack::create_"
 
 
 class FoldPrepack(Pass):
@@ -23,7 +24,7 @@ class FoldPrepack(Pass):
     Result:
         %c : Conv2dPackedContext = prim::GetAttr[name="prepack_folding_forward._jit_pass_packed_weight_0"](%self)
 
-    The same constants give one context, also across methods.
+    So for the packing operators of every backend. The same constants give one context, also across methods.
     Names are those of ``torch/csrc/jit/passes/prepack_folding.cpp``.
     """
 
@@ -43,12 +44,13 @@ class _Folder:
         self.program = program
         self.notes = notes
         self.names: dict[Hashable, str] = {}
+        self.counts: defaultdict[str, Iterator[int]] = defaultdict(itertools.count)
 
     def fold_graph(self, method: str, graph: Graph) -> bool:
         """Fold in one method."""
         changed = False
         for node in graph.walk():
-            if not node.op.startswith(_PACKING):
+            if node.op not in PACKING_OPERATORS:
                 continue
             inputs = constants(node.inputs)
             if inputs is None:
@@ -74,11 +76,10 @@ class _Folder:
         return self.names[key]
 
     def free_name(self, stem: str) -> str:
-        """The first attribute name of this stem that is not taken."""
-        count = 0
-        while f"{stem}{count}" in self.program.attributes:
-            count += 1
-        return f"{stem}{count}"
+        """The next attribute name of this stem that is not taken."""
+        while (name := f"{stem}{next(self.counts[stem])}") in self.program.attributes:
+            pass
+        return name
 
 
 def _key(value: Any) -> Hashable:

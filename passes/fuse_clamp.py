@@ -6,13 +6,29 @@ import math
 from typing import Any
 
 from mobopt.ir import Graph, Node
+from mobopt.ops.schemas import PACKING_OPERATORS
 from mobopt.passes.manager import GraphPass, NoteBook, describe
 from mobopt.passes.rewriting import bypass_node, constants, only_user
 
 Range = tuple[float | None, float | None]
 
-_RUNS = ("vulkan_prepack::run_conv2d_context", "vulkan_prepack::run_tconv2d_context")
-_LINEAR_RUN = "vulkan_prepack::run_linear_context"
+_RUNS = frozenset(
+    {
+        "vulkan_prepack::run_conv2d_context",
+        "vulkan_prepack::run_tconv2d_context",
+        "metal_prepack::conv2d_run",
+        "metal_prepack::linear_run",
+        "prepacked::conv2d_clamp_run",
+        "prepacked::conv2d_transpose_clamp_run",
+    }
+)
+"""Operators that clamp their result to the last two arguments of what packed their context."""
+_UNCLAMPED = {
+    "vulkan_prepack::run_linear_context": "Vulkan's linear context holds no clamp",
+    "vulkan_prepack::run_conv1d_context": "Vulkan's conv1d context holds no clamp",
+    "prepacked::linear_clamp_run": "PyTorch's own files have XNNPACK's linear contexts without range",
+}
+"""Operators that could be followed by a clamp and take none, and why."""
 _CLAMPS = frozenset(
     f"aten::{name}{suffix}"
     for name in ("relu", "relu6", "hardtanh", "clamp", "clamp_min", "clamp_max", "threshold")
@@ -21,7 +37,7 @@ _CLAMPS = frozenset(
 
 
 class FuseClamp(GraphPass):
-    """Fuse relu, relu6, hardtanh and clamp into the packed convolution whose only reader they are.
+    """Fuse relu, relu6, hardtanh and clamp into the packed layer whose only reader they are.
 
     Given:
         %c = vulkan_prepack::create_conv2d_context(%w, %b, ..., %none, %none)
@@ -31,27 +47,27 @@ class FuseClamp(GraphPass):
         %c = vulkan_prepack::create_conv2d_context(%w, %b, ..., %zero, %none)
         %y = vulkan_prepack::run_conv2d_context(%x, %c)
 
-    Clamps in a row are combined.
+    Clamps in a row are combined. So for the convolutions of every backend, and for Metal's linear layers.
     """
 
     name = "fuse_clamp"
 
     def rewrite_graph(self, graph: Graph, notes: NoteBook) -> bool:
-        """Fuse what follows each packed convolution."""
+        """Fuse what follows each packed layer."""
         changed = False
         for node in graph.walk():
             if node.op in _RUNS:
                 while _fuse_next(graph, node, notes):
                     changed = True
-            elif node.op == _LINEAR_RUN:
+            elif node.op in _UNCLAMPED:
                 for user, _ in node.output.uses:
                     if user.op in _CLAMPS:
-                        notes.refused(user, f"not fused into {describe(node)}: Vulkan's linear context holds no clamp")
+                        notes.refused(user, f"not fused into {describe(node)}: {_UNCLAMPED[node.op]}")
         return changed
 
 
 def _fuse_next(graph: Graph, run: Node, notes: NoteBook) -> bool:
-    """Fuse the clamp that reads the convolution's output, if there is one and it can be."""
+    """Fuse the clamp that reads the layer's output, if there is one and it can be."""
     clamps = [user for user, _ in run.output.uses if user.op in _CLAMPS]
     if not clamps:
         return False
@@ -76,19 +92,25 @@ def _fuse_next(graph: Graph, run: Node, notes: NoteBook) -> bool:
 
 def _refusal(run: Node, clamp: Node) -> str:
     if only_user(run.output) is not clamp:
-        return f"the convolution's output is read {len(run.output.uses)} times"
+        return f"the layer's output is read {len(run.output.uses)} times"
     bounds = range_of(clamp)
     if bounds is None:
         return "its bounds are not constant numbers"
     if bounds[0] is not None and bounds[1] is not None and bounds[0] > bounds[1]:
         return "its lower bound is above its upper one"
     create = run.inputs[1].producer
-    if create is None or not create.op.startswith("vulkan_prepack::create_"):
-        return "the convolution is packed already"
+    if create is None or create.op not in PACKING_OPERATORS:
+        return "the layer is packed already"
     if len(create.output.uses) > 1:
-        return "the convolution's context is shared"
+        return "the layer's context is shared"
     if not all(value.is_constant for value in create.inputs[-2:]):
-        return "the convolution's own range is not constant"
+        return "the layer's own range is not constant"
+    low, high = combine((create.inputs[-2].constant, create.inputs[-1].constant), bounds)
+    if run.op.startswith("metal_prepack::") and (low is None) != (high is None) and (low, high) != (0.0, None):
+        # aten/src/ATen/native/metal/MetalNeuronType.h: any other range counts as none
+        return "Metal's kernels take the range of relu, or one with two ends"
+    if low is not None and low == high and run.op.startswith("prepacked::"):
+        return "the range would be a single number, which XNNPACK refuses"
     return ""
 
 

@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 
-import torch
+from mobopt.errors import InputError
+from mobopt.ir import Node, Program, Value
+from mobopt.ops.targets import Finding, Target, judge
+from mobopt.ops.targets.table import release_key
+from mobopt.options import DEFAULT_RUNTIME
+from mobopt.passes.facts import Examples, Facts, record_facts
+from mobopt.passes.manager import NoteBook, Pass
+from mobopt.passes.prepack_metal import METAL_RULES
+from mobopt.passes.prepack_rules import DerivedTensors, Packer, Rule
+from mobopt.passes.prepack_vulkan import VULKAN_RULES
+from mobopt.passes.prepack_xnnpack import XNNPACK_RULES
+from mobopt.passes.ranks import known_rank
 
-from mobopt.ir import Graph, Node, Value
-from mobopt.ir.types import ClassType
-from mobopt.ops.contexts import Conv2dPackedContext, LinearPackedContext, PackedContext
-from mobopt.passes.manager import GraphPass, NoteBook
-from mobopt.passes.rewriting import argument, insert_node, is_constant_tensor, replace_node
+RULES: dict[str, dict[str, Rule]] = {"vulkan": VULKAN_RULES, "metal": METAL_RULES, "xnnpack": XNNPACK_RULES}
+"""For each backend, how its runtime's operators stand for layers."""
 
 
-class InsertPrepack(GraphPass):
-    """Split conv2d, conv_transpose2d and linear into packing of weights and a run.
+@dataclass(frozen=True)
+class InsertPrepack(Pass):
+    """Split each layer that the runtime has packed operators for into packing of weights and a run.
 
     Given:
         %y : Tensor = aten::conv2d(%x, %w, %b, %stride, %padding, %dilation, %groups)
@@ -22,69 +31,52 @@ class InsertPrepack(GraphPass):
         %c : Conv2dPackedContext = vulkan_prepack::create_conv2d_context(%w, %b, %stride, ..., %groups, %none, %none)
         %y : Tensor = vulkan_prepack::run_conv2d_context(%x, %c)
 
-    These three are what every runtime since PyTorch 1.13 has; conv1d and others stay ``aten``. The form of the
-    arguments is that of ``torch/csrc/jit/passes/vulkan_rewrite.cpp``.
+    Metal packs conv2d and linear; XNNPACK these and conv_transpose2d; Vulkan these and gru and lstm, from 2.0 on
+    batch_norm, from 2.2 on layer_norm, from 2.6 on conv1d. Anything else stays ``aten``.
+
+    Raises:
+        InputError: the backend is not one of these, or the runtime is not a release's number.
     """
 
     name = "insert_prepack"
+    backend: str = "vulkan"
+    """``vulkan``, ``metal`` or ``xnnpack``."""
+    runtime: str = DEFAULT_RUNTIME
+    """The release of PyTorch that the file is for."""
+    target: Target | None = None
+    """With a target, a layer that it computes wrongly or lacks stays plain, for the CPU of the device."""
+    examples: Examples = field(default_factory=Examples)
 
-    def rewrite_graph(self, graph: Graph, notes: NoteBook) -> bool:
+    def __post_init__(self) -> None:
+        if self.backend not in RULES:
+            raise InputError(f"backend is {self.backend!r}; layers are packed for {', '.join(RULES)}")
+        if not all(part.isdecimal() for part in self.runtime.split(".")):
+            raise InputError(f"runtime is {self.runtime!r}; give a release of PyTorch, such as {DEFAULT_RUNTIME}")
+
+    def rewrite(self, program: Program, notes: NoteBook) -> bool:
         """Rewrite every layer whose weights are known."""
+        derived = DerivedTensors()
+        facts = record_facts(program, self.examples) if self.target is not None else {}
         changed = False
-        for node in graph.walk():
-            rule = _RULES.get(node.qualified_op)
-            if rule is None:
-                continue
-            reason = _refusal(node)
-            if reason:
-                notes.refused(node, f"not packed: {reason}")
-            else:
-                notes.done(node, "its weights are packed ahead of time")
-                rule(graph, node)
-                changed = True
+        for graph in program.methods.values():
+            packer = Packer(graph, derived)
+            roots: dict[Value, Value] = {}
+            for node in graph.walk():
+                rule = RULES[self.backend].get(node.qualified_op)
+                reason = "" if rule is None else self._refusal(rule, node, facts)
+                if rule is not None and not reason:
+                    reason = rule.refusal(node, known_rank(node.inputs[0], roots))
+                if reason:
+                    notes.refused(node, f"not packed: {reason}")
+                elif rule is not None:
+                    notes.done(node, "its weights are packed ahead of time")
+                    rule.rewrite(packer, node)
+                    changed = True
         return changed
 
-
-def _refusal(node: Node) -> str:
-    weight, bias = node.inputs[1:3]
-    if not is_constant_tensor(weight) or not bias.is_constant:
-        return "its weight or bias is not constant"
-    if weight.constant.dtype != torch.float32:
-        return f"its weight is {str(weight.constant.dtype).removeprefix('torch.')}, and contexts hold float32"
-    if node.op == "aten::linear" and weight.constant.dim() != 2:
-        return "its weight is not a matrix"
-    if not all(value.is_constant for value in node.inputs[3:]):
-        return "its stride, padding, dilation or groups are not constant"
-    return ""
-
-
-def _pack_conv2d(graph: Graph, node: Node) -> None:
-    none = graph.constant(None)
-    _pack(graph, node, "conv2d", Conv2dPackedContext, [*node.inputs[1:], none, none])
-
-
-def _pack_conv_transpose2d(graph: Graph, node: Node) -> None:
-    names = ("stride", "padding", "output_padding", "dilation", "groups")
-    none = graph.constant(None)
-    settings = [argument(node, name) for name in names]
-    _pack(graph, node, "tconv2d", Conv2dPackedContext, [*node.inputs[1:3], *settings, none, none])
-
-
-def _pack_linear(graph: Graph, node: Node) -> None:
-    weight = node.inputs[1]
-    transposed = graph.constant(weight.constant.t(), name=f"{weight.name}.t")
-    _pack(graph, node, "linear", LinearPackedContext, [transposed, node.inputs[2]])
-
-
-def _pack(graph: Graph, node: Node, kind: str, context: type[PackedContext], inputs: Sequence[Value]) -> None:
-    packed = insert_node(
-        graph, node, f"vulkan_prepack::create_{kind}_context", inputs, type=ClassType(context.qualified_name)
-    )
-    replace_node(graph, node, f"vulkan_prepack::run_{kind}_context", [node.inputs[0], packed])
-
-
-_RULES: dict[str, Callable[[Graph, Node], None]] = {
-    "aten::conv2d": _pack_conv2d,
-    "aten::conv_transpose2d.input": _pack_conv_transpose2d,
-    "aten::linear": _pack_linear,
-}
+    def _refusal(self, rule: Rule, node: Node, facts: Facts) -> str:
+        """Why a rule is not for the runtime, or the runtime's operator not for the node."""
+        if release_key(self.runtime) < release_key(rule.since):
+            return f"the runtime of {self.runtime} has no operator for it, that of {rule.since} has"
+        finding = Finding("native") if self.target is None else judge(node, self.target, facts)
+        return "" if finding.is_good else f"for {self.target} {finding.why}"

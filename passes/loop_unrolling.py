@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from mobopt.ir import Block, Graph, Node, Value
@@ -64,11 +65,20 @@ def _unroll(graph: Graph, node: Node, trips: int) -> None:
 def _copy_body(graph: Graph, body: Block, anchor: Node, arguments: list[Value]) -> list[Value]:
     """Copy a loop's body before ``anchor``; what it carries to the next trip."""
     values = dict(zip(body.parameters, arguments, strict=True))
+    values.update({value: value for value in _constants(body)})
     for inner in body.nodes:
         copy = copy_node(inner, values)
         _rename(graph, copy)
         copy.insert_before(anchor)
     return [values.get(value, value) for value in body.outputs[1:]]
+
+
+def _constants(block: Block) -> Iterator[Value]:
+    """Constants that a block's nodes read, nested ones too; all copies read the same ones."""
+    for node in [*block.nodes, block.returns]:
+        yield from (value for value in node.inputs if value.is_constant)
+        for nested in node.blocks:
+            yield from _constants(nested)
 
 
 def _rename(graph: Graph, node: Node) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -55,7 +55,12 @@ class NoteBook:
 
     def __init__(self, pass_name: str) -> None:
         self.pass_name = pass_name
-        self.notes: list[Note] = []
+        self._notes: dict[Note, None] = {}
+
+    @property
+    def notes(self) -> list[Note]:
+        """What was written down, each thing once, in order."""
+        return list(self._notes)
 
     def done(self, node: Node | str, message: str) -> None:
         """Write down what was done to a node."""
@@ -65,12 +70,14 @@ class NoteBook:
         """Write down what was not done to a node, and why."""
         self._add(node, message, done=False)
 
+    def extend(self, notes: Iterable[Note]) -> None:
+        """Take over notes of another pass."""
+        self._notes.update(dict.fromkeys(notes))
+
     def _add(self, node: Node | str, message: str, done: bool) -> None:
         subject = node if isinstance(node, str) else describe(node)
         source = "" if isinstance(node, str) else node.source
-        note = Note(self.pass_name, subject, message, source, done)
-        if note not in self.notes:
-            self.notes.append(note)
+        self._notes[Note(self.pass_name, subject, message, source, done)] = None
 
 
 @dataclass(frozen=True)

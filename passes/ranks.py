@@ -6,7 +6,7 @@ import re
 
 from mobopt.ir import Node, Value
 from mobopt.ir.types import TENSOR
-from mobopt.passes.rewriting import is_constant_tensor
+from mobopt.passes.rewriting import constants, is_constant_tensor
 
 _SAME_AS_FIRST = frozenset(
     re.split(
@@ -23,7 +23,10 @@ _SAME_AS_FIRST = frozenset(
         aten::max_pool2d aten::max_pool3d aten::mish aten::neg aten::pad aten::permute aten::relu aten::relu_
         aten::relu6 aten::roll aten::rsqrt aten::sigmoid aten::sigmoid_ aten::silu aten::silu_ aten::slice
         aten::softmax aten::softplus aten::sqrt aten::tanh aten::to aten::transpose
-        vulkan_prepack::run_conv2d_context vulkan_prepack::run_tconv2d_context vulkan_prepack::run_linear_context
+        metal::copy_to_host metal_prepack::conv2d_run metal_prepack::linear_run prepacked::conv2d_clamp_run
+        prepacked::conv2d_transpose_clamp_run prepacked::linear_clamp_run vulkan_prepack::run_batchnorm_context
+        vulkan_prepack::run_conv1d_context vulkan_prepack::run_conv2d_context vulkan_prepack::run_layernorm_context
+        vulkan_prepack::run_linear_context vulkan_prepack::run_tconv2d_context
         """.strip(),
     )
 )
@@ -39,9 +42,9 @@ _FIXED = {
 }
 
 
-def known_rank(value: Value) -> int | None:
-    """Number of dimensions of a tensor, or None if only its input tells."""
-    root = rank_root(value)
+def known_rank(value: Value, seen: dict[Value, Value] | None = None) -> int | None:
+    """Number of dimensions of a tensor, or None if only its input tells; ``seen`` as for :func:`rank_root`."""
+    root = rank_root(value, seen)
     if is_constant_tensor(root):
         rank: int = root.constant.dim()
         return rank
@@ -50,6 +53,8 @@ def known_rank(value: Value) -> int | None:
         return None
     if node.op in _LIST_GIVES_SIZES:
         return _list_length(node.inputs[_LIST_GIVES_SIZES[node.op]])
+    if node.op == "aten::flatten" and constants(node.inputs[1:]) == [1, -1]:
+        return 2  # a tensor of fewer dimensions has no dimension 1, so it is refused there
     return _FIXED.get(node.op)
 
 

@@ -23,7 +23,7 @@ class Repeat(Pass):
         for _ in range(self.limit):
             results = [item.run(program) for item in self.passes]
             for result in results:
-                notes.notes += [note for note in result.notes if note not in notes.notes]
+                notes.extend(result.notes)
             if not any(result.changed for result in results):
                 break
             changed = True

@@ -28,7 +28,7 @@ def is_constant_tensor(value: Value) -> bool:
     return value.is_constant and isinstance(value.constant, torch.Tensor)
 
 
-_METADATA = frozenset(
+METADATA = frozenset(
     {"aten::dim", "aten::size", "aten::numel", "aten::is_floating_point", "prim::dtype", "prim::device", "prim::layout"}
 )
 """Operators that read what a tensor is like, not its elements."""
@@ -36,7 +36,7 @@ _METADATA = frozenset(
 
 def only_user(value: Value) -> Node | None:
     """The one node that reads a value's elements, once; None if they are read more often, or returned."""
-    readers = [node for node, _ in value.uses if node.op not in _METADATA]
+    readers = [node for node, _ in value.uses if node.op not in METADATA]
     return readers[0] if len(readers) == 1 and readers[0].op != "prim::Return" else None
 
 

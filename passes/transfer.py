@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 import torch
 
-from mobopt.ir import Attribute, Block, Graph, Node, Program, Value
-from mobopt.ir.types import BOOL, INT, NONE, TENSOR, DictType, ListType, OptionalType, TupleType, Type
+from mobopt.ir import Attribute, Graph, Program, Value, print_graph
+from mobopt.ir.types import BOOL
 from mobopt.ops.aliases import Aliases
 from mobopt.ops.effects import holds_tensors
+from mobopt.ops.targets import Target, TensorFacts
+from mobopt.passes.facts import Examples, record_facts
 from mobopt.passes.manager import NoteBook, Pass
+from mobopt.passes.moving import Mover
+from mobopt.passes.place import Placement, cancel_transfers, lies_on_cpu, place_nodes
 
 FLAG = "requires_backend_transfers"
 """Attribute that tells PyTorch's runtime that the graph moves its tensors itself."""
@@ -30,29 +35,46 @@ class Transfer(Pass):
           %y : Tensor = aten::relu(%x.vulkan)
           %y.cpu : Tensor = aten::to(%y, "cpu", None, False, False)
           return (%y.cpu)
+
+    With a target, nodes that it lacks or computes wrongly run on the CPU (:mod:`mobopt.passes.place`); without
+    ``automatic`` only they get transfers, and the app moves inputs and results.
     """
 
     name = "transfer"
     device: str = "vulkan"
+    target: Target | None = None
+    examples: Examples = field(default_factory=Examples)
+    automatic: bool = True
 
     def rewrite(self, program: Program, notes: NoteBook) -> bool:
-        """Insert transfers in every method, once."""
+        """Insert transfers in every method that takes tensors, once."""
         if FLAG in program.attributes:
             notes.refused(FLAG, "is set: the methods move their tensors already")
             return False
-        for graph in program.methods.values():
-            self._enter(graph, notes)
-            self._leave(graph, notes)
-        program.attributes[FLAG] = Attribute(BOOL, False)
-        return True
+        facts = record_facts(program, self.examples)
+        changed = self.automatic
+        for name, graph in program.methods.items():
+            if name != "forward" and not any(holds_tensors(value.type) for value in graph.inputs[1:]):
+                continue
+            before = print_graph(graph)
+            if self.target is not None:
+                place_nodes(graph, Placement(self.target, facts, program.attributes), notes)
+            if self.automatic:
+                self._enter(graph, facts, notes)
+                self._leave(graph, facts, notes)
+            cancel_transfers(graph)
+            changed = changed or print_graph(graph) != before
+        if self.automatic:
+            program.attributes[FLAG] = Attribute(BOOL, False)
+        return changed
 
-    def _enter(self, graph: Graph, notes: NoteBook) -> None:
+    def _enter(self, graph: Graph, facts: Mapping[Value, TensorFacts], notes: NoteBook) -> None:
         anchor = graph.block.nodes[0] if graph.block.nodes else graph.block.returns
-        mover = _Mover(graph, torch.device(self.device), self.device, notes)
+        mover = Mover(graph, torch.device(self.device), self.device, notes)
         aliases = Aliases(graph)
         for value in graph.inputs[1:]:
             readers = [(node, index) for node, index in value.uses if node is not graph.block.returns]
-            if not readers or not holds_tensors(value.type):
+            if not readers or not holds_tensors(value.type) or lies_on_cpu(value, facts):
                 continue
             if any(node.op.endswith("_") for node in aliases.writers(value)):
                 notes.refused(f"%{value.name}", "may be changed in place: its copy on the GPU is, the caller's is not")
@@ -60,133 +82,11 @@ class Transfer(Pass):
             for node, index in readers:
                 node.replace_input(index, moved)
 
-    def _leave(self, graph: Graph, notes: NoteBook) -> None:
-        mover = _Mover(graph, torch.device("cpu"), "cpu", notes)
+    def _leave(self, graph: Graph, facts: Mapping[Value, TensorFacts], notes: NoteBook) -> None:
+        mover = Mover(graph, torch.device("cpu"), "cpu", notes)
         returns = graph.block.returns
         for index, value in enumerate(returns.inputs):
-            if value not in graph.inputs:
+            if value not in graph.inputs and not lies_on_cpu(value, facts):
                 returns.replace_input(index, mover.returned(value, returns))
         for node in mover.rebuilt:
             node.destroy()
-
-
-class _Mover:
-    """Writes the nodes that move a value of any type to a device."""
-
-    def __init__(self, graph: Graph, device: torch.device, suffix: str, notes: NoteBook) -> None:
-        self.graph = graph
-        self.suffix = suffix
-        self.notes = notes
-        self.device = graph.constant(device, name="device")
-        self.none = graph.constant(None)
-        self.false = graph.constant(False)
-        self.true = graph.constant(True)
-        self.known: dict[Value, Value] = {}
-        """Tensors moved already, by the original."""
-        self.rebuilt: list[Node] = []
-        """Nodes of containers that are made anew, outer ones first."""
-
-    def returned(self, value: Value, anchor: Node) -> Value:
-        """A returned value on the device; containers that are made only to be returned are made of moved values."""
-        node = value.producer
-        made_here = node is not None and node.block is anchor.block and len(value.uses) == 1
-        if node is None or not made_here or node.op not in _CONSTRUCTORS:
-            return self.moved(value, anchor)
-        self.rebuilt.append(node)
-        moved = [self.returned(item, anchor) for item in node.inputs]
-        return self.node(node.op, moved, value.type, anchor, value)
-
-    def moved(self, value: Value, anchor: Node) -> Value:
-        """The value on the device, by nodes before ``anchor``; the value itself if no tensor can be in it."""
-        kind = value.type
-        if not holds_tensors(kind) or kind == NONE:
-            return value
-        if kind == TENSOR:
-            return self.moved_tensor(value, anchor)
-        if isinstance(kind, OptionalType):
-            return self.moved_optional(value, kind, anchor)
-        if isinstance(kind, TupleType):
-            return self.moved_tuple(value, kind, anchor)
-        if isinstance(kind, ListType):
-            return self.moved_list(value, kind, anchor)
-        if isinstance(kind, DictType):
-            return self.moved_dict(value, kind, anchor)
-        self.notes.refused(f"%{value.name}", f"is not moved to {self.device.constant}: its type {kind} is not known")
-        return value
-
-    def moved_tensor(self, value: Value, anchor: Node) -> Value:
-        """A tensor, moved once."""
-        if value not in self.known or anchor.block is not self.graph.block:
-            inputs = [value, self.device, self.none, self.false, self.false]
-            moved = self.node("aten::to", inputs, TENSOR, anchor, value, overload="prim_Device")
-            if anchor.block is not self.graph.block:
-                return moved
-            self.notes.done(f"%{value.name}", f"is moved to {self.device.constant}")
-            self.known[value] = moved
-        return self.known[value]
-
-    def moved_optional(self, value: Value, kind: OptionalType, anchor: Node) -> Value:
-        """``if value is not None: moved(value) else: value``."""
-        present = self.node("aten::__isnot__", [value, self.none], BOOL, anchor)
-        branch = self.graph.create("prim::If", [present], [kind], names=[self.name(value)])
-        some, other = branch.add_block(), branch.add_block()
-        inner = self.node("prim::unchecked_cast", [value], kind.element, some.returns, value)
-        some.returns.set_inputs([self.moved(inner, some.returns)])
-        other.returns.set_inputs([value])
-        return branch.insert_before(anchor).output
-
-    def moved_tuple(self, value: Value, kind: TupleType, anchor: Node) -> Value:
-        """Each element of a tuple."""
-        unpack = self.graph.create("prim::TupleUnpack", [value], kind.elements)
-        unpack.insert_before(anchor)
-        return self.node(
-            "prim::TupleConstruct", [self.moved(item, anchor) for item in unpack.outputs], kind, anchor, value
-        )
-
-    def moved_list(self, value: Value, kind: ListType, anchor: Node) -> Value:
-        """A new list, filled in a loop."""
-        result = self.node("prim::ListConstruct", [], kind, anchor, value)
-        length = self.node("aten::len", [value], INT, anchor, overload="t")
-        body = self.loop(length, anchor)
-        item = self.node("aten::__getitem__", [value, body.parameters[0]], kind.element, body.returns, overload="t")
-        moved = self.moved(item, body.returns)
-        self.node("aten::append", [result, moved], kind, body.returns, overload="t")
-        return result
-
-    def moved_dict(self, value: Value, kind: DictType, anchor: Node) -> Value:
-        """A new dictionary with the same keys."""
-        overload = str(kind.key)
-        result = self.node("prim::DictConstruct", [], kind, anchor, value)
-        keys = self.node("aten::keys", [value], ListType(kind.key), anchor, overload=overload)
-        length = self.node("aten::len", [keys], INT, anchor, overload="t")
-        body = self.loop(length, anchor)
-        end = body.returns
-        key = self.node("aten::__getitem__", [keys, body.parameters[0]], kind.key, end, overload="t")
-        item = self.node("aten::__getitem__", [value, key], kind.value, end, overload=f"Dict_{overload}")
-        moved = self.moved(item, end)
-        put = self.graph.create("aten::_set_item", [result, key, moved], [], overload=overload)
-        put.insert_before(end)
-        return result
-
-    def loop(self, length: Value, anchor: Node) -> Block:
-        """The body of a loop over ``range(length)``."""
-        node = self.graph.create("prim::Loop", [length, self.true], []).insert_before(anchor)
-        body = node.add_block()
-        body.add_parameter(self.graph.value(INT, "i"))
-        body.returns.set_inputs([self.true])
-        return body
-
-    def node(
-        self, op: str, inputs: list[Value], kind: Type, anchor: Node, origin: Value | None = None, overload: str = ""
-    ) -> Value:
-        """A new node with one output before ``anchor``."""
-        name = "" if origin is None else self.name(origin)
-        node = self.graph.create(op, inputs, [kind], overload=overload, names=[name])
-        return node.insert_before(anchor).output
-
-    def name(self, origin: Value) -> str:
-        """A name for what becomes of ``origin``."""
-        return f"{origin.name}.{self.suffix}"
-
-
-_CONSTRUCTORS = frozenset({"prim::TupleConstruct", "prim::ListConstruct", "prim::DictConstruct"})

@@ -9,6 +9,7 @@ import torch
 
 from mobopt.errors import MoboptError, UnsupportedError
 from mobopt.ir.schemas import Schema, schema_of, schemas_of
+from mobopt.ops.schemas import PACKING_OPERATORS
 from mobopt.runtimes.abstract import TracedTensor, ViewRecipe, constant_tensor, meta_of, positions_replaced, whole
 from mobopt.runtimes.call import Call, TensorRef
 from mobopt.runtimes.cpu.kernels import is_mutating, kernel, operator_error
@@ -132,7 +133,7 @@ class Recorder:
 
     def _record(self, op: str, args: Sequence[Any], source: str) -> Any:
         """A Call whose outputs have the shapes that the meta kernel gives."""
-        if op.startswith("vulkan_prepack::create_") or op == "vulkan_prepack::conv2d_clamp_prepack":
+        if op in PACKING_OPERATORS:
             raise UnsupportedError(f"{op}{_at(source)} packs weights that are computed; only constants can be packed")
         outputs: list[TensorRef] = []
         index = -1

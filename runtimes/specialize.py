@@ -20,12 +20,25 @@ import torch
 
 from mobopt.errors import InputError
 from mobopt.ir import Node, Program
-from mobopt.ops.contexts import BatchNormPackedContext, LayernormPackedContext
+from mobopt.ops.contexts import (
+    BatchNormPackedContext,
+    ClampedConvContext,
+    ClampedLinearContext,
+    Conv2dPackedContext,
+    LayernormPackedContext,
+    VulkanConv2dOpContext,
+    XnnpackTransposeConv2dOpContext,
+)
 from mobopt.runtimes.abstract import TracedTensor, constant_tensor, meta_of, whole
 from mobopt.runtimes.call import Call, TensorRef, Trace, tensors_in
 from mobopt.runtimes.cpu.evaluator import Evaluator
 from mobopt.runtimes.nests import map_leaves
 from mobopt.runtimes.recorder import NeedsElementsError, Recorder
+
+Bounds = tuple[int | float | None, int | float | None]
+
+_TRANSFERS = ("aten::cpu", "aten::cuda", "metal::copy_to_host")
+"""Operators that only say where a tensor lies."""
 
 
 def specialize(
@@ -81,10 +94,11 @@ class _Specializer(Evaluator):
     def operator(self, node: Node, args: list[Any]) -> Any:
         """Apply an operator of a schema; a transfer between devices is the tensor itself."""
         op = node.qualified_op
-        if op in ("aten::cpu", "aten::cuda") or (op == "aten::to.prim_Device" and args[2] is None):
+        if op in _TRANSFERS or (op == "aten::to.prim_Device" and args[2] is None):
             return args[0]
-        op, args = _without_context(op, args)
-        return self._recorder.apply(op, self.lift(args), node.source)
+        op, args, bounds = _without_context(op, args)
+        result = self._recorder.apply(op, self.lift(args), node.source)
+        return result if bounds is None else self._recorder.apply("aten::clamp", [result, *bounds], node.source)
 
     def lift(self, value: Any) -> Any:
         """Constants become traced tensors, the same ones each time; containers are copied."""
@@ -111,15 +125,28 @@ class _Specializer(Evaluator):
         return map_leaves(value, TracedTensor, self._recorder.read)
 
 
-def _without_context(op: str, args: list[Any]) -> tuple[str, list[Any]]:
-    """The plain operator in place of one that reads the weights of a normalisation from a packed context."""
+def _without_context(op: str, args: list[Any]) -> tuple[str, list[Any], Bounds | None]:
+    """What the runtimes have in place of an operator that reads a packed context, and the range of its result.
+
+    Normalisations and linear layers become plain operators; convolutions of Metal and XNNPACK become Vulkan's.
+    """
     context = args[-1] if args else None
     if isinstance(context, LayernormPackedContext):
-        return "aten::layer_norm", [*args[:-1], context.weight, context.bias, context.eps, False]
+        return "aten::layer_norm", [*args[:-1], context.weight, context.bias, context.eps, False], None
     if isinstance(context, BatchNormPackedContext):
-        statistics = [context.running_mean, context.running_var]
-        return "aten::batch_norm", [args[0], context.weight, context.bias, *statistics, False, 0.0, context.eps, False]
-    return op, args
+        settings = [context.running_mean, context.running_var, False, 0.0, context.eps, False]
+        return "aten::batch_norm", [args[0], context.weight, context.bias, *settings], None
+    if isinstance(context, ClampedConvContext):
+        return "vulkan_prepack::conv2d_clamp_run", [args[0], VulkanConv2dOpContext(*context.state())], None
+    if isinstance(context, XnnpackTransposeConv2dOpContext):
+        weight, bias, stride, padding, output_padding, dilation, *rest = context.state()
+        packed = Conv2dPackedContext(weight, bias, stride, padding, dilation, True, False, output_padding, *rest)
+        return "vulkan_prepack::run_tconv2d_context", [args[0], packed], None
+    if isinstance(context, ClampedLinearContext):
+        bounds = (context.output_min, context.output_max)
+        plain = [args[0], context.weight, context.bias]
+        return "aten::linear", plain, None if bounds == (None, None) else bounds
+    return op, args, None
 
 
 def _live_calls(calls: Sequence[Call], results: Iterable[TensorRef]) -> list[Call]:

@@ -23,7 +23,7 @@ from mobopt.tools.agreement import compare
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 
-BACKENDS = ("cpu", "vulkan")
+BACKENDS = ("cpu", "vulkan", "metal")
 TorchOptimizerType: Any = torch._C._MobileOptimizerType
 
 
@@ -130,9 +130,25 @@ def test_unknown_runtime(net: Net) -> None:
         optimize_for_mobile(torch.jit.script(net), runtime="0.4")
 
 
-def test_metal_is_refused_by_name(net: Net) -> None:
-    with pytest.raises(UnsupportedError, match="'metal'"):
-        optimize_for_mobile(torch.jit.script(net), backend="Metal")
+def test_our_own_runtime_needs_no_rewrites(x: torch.Tensor) -> None:
+    model = torch.nn.Sequential(torch.nn.Conv2d(3, 6, 3, groups=3), torch.nn.MaxPool2d(3, 2, 1), torch.nn.GELU())
+    script = torch.jit.script(model.eval())
+    own = optimize_for_mobile(script, backend="vulkan", runtime="mobopt", example_inputs=[x])
+    kinds = {"aten::to", "vulkan_prepack::run_conv2d_context", "aten::max_pool2d", "aten::gelu"}
+    assert operators(own) - {"prim::GetAttr"} == kinds
+    with pytest.raises(InputError, match="runtime mobopt is for the backend vulkan; the backend is metal"):
+        optimize_for_mobile(script, backend="metal", runtime="mobopt")
+
+
+def test_unknown_level_of_legalisation(net: Net) -> None:
+    with pytest.raises(InputError, match="legalize is 'most'; choose one of off, safe, full"):
+        optimize_for_mobile(torch.jit.script(net), legalize="most")
+
+
+@pytest.mark.parametrize(("option", "backend"), [("xnnpack", "cpu"), ("copy_to_host", "metal")])
+def test_options_of_another_backend(net: Net, option: str, backend: str) -> None:
+    with pytest.raises(InputError, match=f"is for the backend {backend}; the backend is vulkan"):
+        optimize_for_mobile(torch.jit.script(net), backend="Vulkan", **{option: True})
 
 
 def test_optimised_twice(optimized: mobopt.MobileModule) -> None:
@@ -154,8 +170,8 @@ def test_members_have_torchs_names_and_values() -> None:
 @pytest.mark.parametrize("member", MobileOptimizerType)
 def test_each_member_is_honoured(net: Net, x: torch.Tensor, backend: str, member: MobileOptimizerType) -> None:
     script = torch.jit.script(net)
-    usual = optimize_for_mobile(script, backend=backend)
-    blocked = optimize_for_mobile(script, {member}, backend=backend)
+    usual = optimize_for_mobile(script, backend=backend, example_inputs=[x])
+    blocked = optimize_for_mobile(script, {member}, backend=backend, example_inputs=[x])
     assert_agrees(blocked(x), net(x))
     present, absent = _EFFECTS[backend, member]
     assert present <= operators(blocked)
@@ -167,7 +183,7 @@ def test_each_member_is_honoured(net: Net, x: torch.Tensor, backend: str, member
 _NOTHING: tuple[set[str], set[str]] = (set(), set())
 _EFFECTS: dict[tuple[str, MobileOptimizerType], tuple[set[str], set[str]]] = {
     **{(backend, member): _NOTHING for backend in BACKENDS for member in MobileOptimizerType},
-    **{(backend, MobileOptimizerType.CONV_BN_FUSION): ({"aten::batch_norm"}, set()) for backend in BACKENDS},
+    ("cpu", MobileOptimizerType.CONV_BN_FUSION): ({"aten::batch_norm"}, set()),
     **{(backend, MobileOptimizerType.REMOVE_DROPOUT): ({"aten::dropout"}, set()) for backend in BACKENDS},
     ("cpu", MobileOptimizerType.FUSE_ADD_RELU): (set(), {"aten::_add_relu"}),
     ("cpu", MobileOptimizerType.CONV_1D_TO_2D): ({"aten::conv1d"}, set()),
@@ -175,8 +191,26 @@ _EFFECTS: dict[tuple[str, MobileOptimizerType], tuple[set[str], set[str]]] = {
         {"aten::conv2d", "aten::linear"},
         {"vulkan_prepack::run_conv2d_context"},
     ),
-    ("vulkan", MobileOptimizerType.VULKAN_AUTOMATIC_GPU_TRANSFER): (set(), {"aten::to"}),
+    ("metal", MobileOptimizerType.INSERT_FOLD_PREPACK_OPS): (
+        {"aten::conv2d", "aten::linear"},
+        {"metal_prepack::conv2d_run"},
+    ),
+    ("vulkan", MobileOptimizerType.CONV_1D_TO_2D): ({"aten::conv1d"}, set()),
 }
+
+
+def test_automatic_transfers_can_be_left_out(net: Net) -> None:
+    member = MobileOptimizerType.VULKAN_AUTOMATIC_GPU_TRANSFER
+    image = torch.randn(1, 3, 7, 5)
+    blocked = optimize_for_mobile(torch.jit.script(net), {member}, backend="vulkan", example_inputs=[image])
+    assert "aten::to" not in operators(blocked)
+    assert not hasattr(blocked, "requires_backend_transfers")
+
+
+def test_batch_normalisation_by_itself_is_packed_since_2_0(net: Net, x: torch.Tensor) -> None:
+    member = MobileOptimizerType.CONV_BN_FUSION
+    blocked = optimize_for_mobile(torch.jit.script(net), {member}, backend="vulkan", example_inputs=[x], runtime="2.6")
+    assert "vulkan_prepack::run_batchnorm_context" in operators(blocked)
 
 
 def test_torchs_own_members_and_names_are_accepted(net: Net) -> None:
@@ -454,3 +488,14 @@ def test_every_public_name_exists() -> None:
         assert getattr(mobopt, name).__doc__, name
     with pytest.raises(AttributeError, match="no attribute 'optimise'"):
         mobopt.optimise  # noqa: B018
+
+
+def test_example_inputs_that_the_model_changes() -> None:
+    class Halves(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x.mul_(0.5) + 1
+
+    x = torch.ones(2, 3)
+    for backend in BACKENDS:
+        optimize_for_mobile(torch.jit.script(Halves()), backend=backend, example_inputs=[x])
+    assert torch.equal(x, torch.ones(2, 3))

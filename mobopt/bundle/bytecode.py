@@ -5,13 +5,14 @@ Source: ``torch/csrc/jit/mobile/parse_bytecode.cpp``, ``parse_operators.cpp``, `
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from mobopt.bundle.builder import value_type
+from mobopt.bundle.builder import check_size, value_type
 from mobopt.bundle.unpickler import Unpickled
 from mobopt.errors import BundleError, GraphError
-from mobopt.ir.types import DictType, ListType, OptionalType, TupleType, Type, parse_type
+from mobopt.ir.types import ClassType, DictType, ListType, OptionalType, TupleType, Type, parse_type
 
 VERSIONS = range(4, 10)
 """Bytecode versions that are read."""
@@ -127,16 +128,33 @@ def parse_bytecode(unpickled: Unpickled) -> tuple[int, list[Function]]:
     Raises:
         BundleError: a table is missing or malformed, an index is out of range, or an instruction is unknown.
     """
+    version, methods = _methods(unpickled)
+    return version, [_function(item, unpickled) for item in methods]
+
+
+def parse_operators(unpickled: Unpickled) -> set[OperatorEntry]:
+    """The operators of all methods of ``bytecode.pkl``, also of methods with instructions that are not read.
+
+    Raises:
+        BundleError: a table is missing or malformed, or an index is out of range.
+    """
+    _, methods = _methods(unpickled)
+    functions = [_function(item, unpickled, known_only=True) for item in methods]
+    return {entry for function in functions for entry in function.operators}
+
+
+def _methods(unpickled: Unpickled) -> tuple[int, tuple[Any, ...]]:
+    """Version and methods, as they are pickled."""
     root = unpickled.value
     if not isinstance(root, tuple) or not root or type(root[0]) is not int:
         raise BundleError("bytecode.pkl does not begin with a version number; the file is damaged")
     version = root[0]
     if version not in VERSIONS:
         raise BundleError(f"bytecode.pkl is of version {version}; versions {VERSIONS[0]} to {VERSIONS[-1]} are read")
-    return version, [_function(item, unpickled) for item in root[1:]]
+    return version, root[1:]
 
 
-def _function(item: Any, unpickled: Unpickled) -> Function:
+def _function(item: Any, unpickled: Unpickled, known_only: bool = False) -> Function:
     if not isinstance(item, tuple) or len(item) not in (2, 3) or not isinstance(item[0], str):
         raise BundleError("bytecode.pkl holds a method that is not (name, tables, schema); the file is damaged")
     name = item[0]
@@ -147,7 +165,8 @@ def _function(item: Any, unpickled: Unpickled) -> Function:
     except GraphError as error:
         raise BundleError(f"bytecode.pkl, {name!r}: {error}") from None
     for index, instruction in enumerate(function.instructions):
-        _check_instruction(function, index, *instruction)
+        if instruction[0] in OPERANDS or not known_only:
+            _check_instruction(function, index, *instruction)
     return function
 
 
@@ -163,17 +182,48 @@ def _tables(name: str, tables: Any, schema: Any, unpickled: Unpickled) -> Functi
     for instruction in instructions:
         if not (isinstance(instruction, tuple) and [type(part) for part in instruction] == [str, int, int]):
             raise BundleError(f"bytecode.pkl, {name!r}: {instruction!r} is not an instruction (name, number, number)")
+    known, named = _named_tuples(types)
     return Function(
         name,
         instructions,
         tuple(_operator(name, item) for item in operators),
         constants,
         tuple(value_type(item, unpickled.types) for item in constants),
-        tuple(parse_bytecode_type(item) for item in types),
+        known,
         registers,
-        tuple(_argument(name, item) for item in arguments),
-        tuple(_argument(name, item) for item in returns),
+        tuple(_argument(name, item, named) for item in arguments),
+        tuple(_argument(name, item, named) for item in returns),
     )
+
+
+def _named_tuples(types: Sequence[Any]) -> tuple[tuple[Type, ...], dict[str, Type]]:
+    """The types of a table, and its named tuples by name; a type names only tuples that stand before it."""
+    found: list[Type] = []
+    named: dict[str, Type] = {}
+    for item in types:
+        kind = _with_fields(parse_bytecode_type(item), named)
+        check_size(kind)
+        found.append(kind)
+        if isinstance(kind, TupleType) and kind.name:
+            named[kind.name] = kind
+    return tuple(found), named
+
+
+def _with_fields(kind: Type, named: Mapping[str, Type]) -> Type:
+    """The type with named tuples in place of their bare names."""
+    match kind:
+        case ClassType(name):
+            return named.get(name, kind)
+        case ListType(element):
+            return ListType(_with_fields(element, named))
+        case OptionalType(element):
+            return OptionalType(_with_fields(element, named))
+        case DictType(key, value):
+            return DictType(key, _with_fields(value, named))
+        case TupleType(elements, name, fields):
+            return TupleType(tuple(_with_fields(element, named) for element in elements), name, fields)
+        case _:
+            return kind
 
 
 def _fields(method: str, table: Any, names: tuple[str, ...]) -> list[Any]:
@@ -195,11 +245,11 @@ def _operator(method: str, item: Any) -> OperatorEntry:
     return OperatorEntry(item[0], item[1], count)
 
 
-def _argument(method: str, item: Any) -> ArgumentEntry:
+def _argument(method: str, item: Any, named: Mapping[str, Type]) -> ArgumentEntry:
     name, kind, default = _fields(method, item, ("name", "type", "default_value"))
     if not isinstance(name, str):
         raise BundleError(f"bytecode.pkl, {method!r}: an argument's name is {name!r}")
-    return ArgumentEntry(name, parse_bytecode_type(kind), default)
+    return ArgumentEntry(name, _with_fields(parse_bytecode_type(kind), named), default)
 
 
 def _check_instruction(function: Function, index: int, op: str, x: int, n: int) -> None:
@@ -255,33 +305,7 @@ def parse_bytecode_type(text: Any) -> Type:
     """
     if not isinstance(text, str) or len(text) > _MAX_TYPE:
         raise BundleError(f"a type is {str(text)[:80]!r}, which is not a type's name; the file is damaged")
-    head, marker, rest = text.partition("[NamedTuple,")
-    if not marker or "[" in head:
-        try:
-            return parse_type(text)
-        except GraphError as error:
-            raise BundleError(f"bytecode.pkl: {error}") from None
-    fields: list[str] = []
-    elements: list[Type] = []
-    for item in _bracketed(rest.strip().removesuffix("]").strip()[1:-1], text):
-        name, _, kind = item.partition(",")
-        fields.append(name.strip())
-        elements.append(parse_bytecode_type(kind.strip()))
-    return TupleType(tuple(elements), head.strip(), tuple(fields))
-
-
-def _bracketed(text: str, whole: str) -> list[str]:
-    """Contents of ``[a],[b]``."""
-    items: list[str] = []
-    depth = start = 0
-    for index, character in enumerate(text):
-        if character == "[":
-            depth += 1
-            start = index + 1 if depth == 1 else start
-        elif character == "]":
-            depth -= 1
-            if depth == 0:
-                items.append(text[start:index])
-    if depth:
-        raise BundleError(f"bytecode.pkl: can't read the type {whole!r}")
-    return items
+    try:
+        return parse_type(text)
+    except GraphError as error:
+        raise BundleError(f"bytecode.pkl: {error}") from None

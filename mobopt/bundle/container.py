@@ -24,8 +24,11 @@ BundleFile = str | os.PathLike[str] | IO[bytes]
 _ALIGNMENT = 64
 _COMPRESS_ABOVE = 200
 _CHUNK = 1 << 22
+_PIECE = 1 << 16
+"""Deflated bytes that are looked at in one go."""
 _MAX_RECORDS = 1 << 20
-_MAX_INFLATED = 1 << 30
+_INFLATED_FREELY = 24 << 20
+"""Bytes that the records of any file may inflate to; beyond them, 1.5 times the file."""
 _FLAGS = 0x0800
 _DATA_DESCRIPTOR = 0x0008
 _LIMIT_32 = 0xFFFFFFFF
@@ -58,6 +61,7 @@ class ArchiveReader:
 
     def __init__(self, file: BundleFile) -> None:
         self.name, self._data = _map(file)
+        self._path = file if isinstance(file, (str, os.PathLike)) else None
         self.root, self.records = self._directory()
         self._inflated = 0
 
@@ -86,7 +90,10 @@ class ArchiveReader:
         data = memoryview(self._data)[begin:end]
         if entry.is_deflated:
             data = self._inflate(entry, data)
-        if zlib.crc32(data) != entry.crc:
+            checksum = zlib.crc32(data)
+        else:
+            checksum = self._checksum(begin, data)
+        if checksum != entry.crc:
             raise self.error(f"has a damaged record {record!r}: its checksum doesn't match; get the file again")
         return data
 
@@ -154,6 +161,18 @@ class ArchiveReader:
             raise self.error(f"is truncated: {record.name!r} should hold {record.stored_size} bytes")
         return begin, begin + record.stored_size
 
+    def _checksum(self, begin: int, data: memoryview) -> int:
+        """Of stored bytes; a large record is read in pieces, for what is touched in the map counts as memory in use."""
+        if self._path is None or len(data) < _CHUNK:
+            return zlib.crc32(data)
+        checksum, left = 0, len(data)
+        with open(self._path, "rb", buffering=0) as file:
+            file.seek(begin)
+            while left and (piece := file.read(min(_CHUNK, left))):
+                checksum = zlib.crc32(piece, checksum)
+                left -= len(piece)
+        return checksum
+
     def _check_overlaps(self, records: Iterable[Record]) -> None:
         position, before = 0, ""
         for record in sorted(records, key=lambda item: item.header_offset):
@@ -163,21 +182,41 @@ class ArchiveReader:
 
     def _inflate(self, record: Record, data: memoryview) -> memoryview:
         self._inflated += record.size
-        if record.size > 1032 * record.stored_size + 64 or self._inflated > _MAX_INFLATED:
+        if self._inflated > _INFLATED_FREELY + 1.5 * self.size:
             raise self.error(
-                f"declares {record.size} bytes for the compressed record {record.name!r}, "
-                "which is more than mobopt unpacks"
+                f"declares {record.size} bytes for the compressed record {record.name!r}, which is more than mobopt "
+                "unpacks; save the model again without compression"
             )
         try:
-            inflater = zlib.decompressobj(-zlib.MAX_WBITS)
-            inflated = inflater.decompress(data, record.size + 1)
-        except zlib.error as error:
-            raise self.error(f"has a damaged record {record.name!r} ({error}); get the file again") from None
-        if len(inflated) != record.size:
+            return memoryview(_inflated(data, record.size))
+        except (zlib.error, OverflowError) as error:
             raise self.error(
-                f"declares {record.size} bytes for {record.name!r}, which holds another number; it is damaged"
-            )
-        return memoryview(bytearray(inflated))
+                f"has a damaged record {record.name!r} ({error}), of {record.size} bytes; get the file again"
+            ) from None
+
+
+def _inflated(data: memoryview, size: int) -> bytearray:
+    """So many bytes from deflated ones, and no more in memory than these.
+
+    Raises:
+        OverflowError: there are more or fewer.
+        zlib.error: the data is damaged.
+    """
+    result = bytearray(size)
+    filled = 0
+    inflater = zlib.decompressobj(-zlib.MAX_WBITS)
+    for start in range(0, len(data), _PIECE):
+        pending: bytes | memoryview = data[start : start + _PIECE]
+        while pending:
+            piece = inflater.decompress(pending, _CHUNK)
+            if filled + len(piece) > size:
+                raise OverflowError("it holds more than it declares")
+            result[filled : filled + len(piece)] = piece
+            filled += len(piece)
+            pending = inflater.unconsumed_tail
+    if filled != size or not inflater.eof:
+        raise OverflowError(f"it holds another number: {filled}")
+    return result
 
 
 class _Window(io.RawIOBase):

@@ -102,7 +102,16 @@ def describe_bundle(file: BundleFile) -> BundleInfo:
     archive = ArchiveReader(file)
     if not isinstance(file, (str, os.PathLike)):
         file.seek(0)
-    program = read_bundle(file)
+    return describe_program(archive, read_bundle(file))
+
+
+def describe_program(archive: ArchiveReader, program: Program) -> BundleInfo:
+    """Describe a bundle that has been read.
+
+    Args:
+        archive: the file.
+        program: what was read from it.
+    """
     kinds = _kinds(archive)
     bytecode_version = program.metadata["bytecode_version"]
     return BundleInfo(

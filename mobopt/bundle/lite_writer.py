@@ -29,7 +29,13 @@ _ARGUMENT_COUNTS_SINCE = 6
 _DEFAULTS_BEFORE_OUT_SINCE = 7
 _PROMOTED_SINCE = 8
 _INSTRUCTION_OF = {operator: instruction for instruction, operator in PROMOTED.items()}
-_UNSCHEMATIC = ("prim::TupleUnpack", "prim::Uninitialized", "prim::tolist", "prim::RaiseException", "prim::TupleIndex")
+_UNSCHEMATIC = (
+    "prim::TupleUnpack",
+    "prim::Uninitialized",
+    "prim::tolist",
+    "prim::TupleIndex",
+    "prim::unchecked_cast",
+)
 
 
 @dataclass
@@ -60,8 +66,8 @@ def tables_from_graph(graph: Graph, slots: Mapping[str, int], version: int) -> M
 def necessary_count(schema: Schema, inputs: Sequence[Value], version: int = 8) -> int:
     """How many inputs a call must give: all but the last ones that equal their defaults."""
     total = len(schema.arguments)
-    if version < _ARGUMENT_COUNTS_SINCE:
-        return total
+    if version < _ARGUMENT_COUNTS_SINCE or schema.name.startswith("prim::"):
+        return total  # mobile runtimes know their own operators without a schema, so they fill no defaults in
     outs = 0
     while (
         outs < total
@@ -282,8 +288,11 @@ class _Writer:
             self.load(node.inputs[-outs:], dying)
 
     def promoted(self, node: Node) -> str | None:
-        """The instruction that stands for an operator in this version, if any."""
-        instruction = _INSTRUCTION_OF.get(node.qualified_op)
+        """The instruction that stands for an operator in this version, if any.
+
+        There is one for casts too, but the lite interpreter refuses to run it; PyTorch writes them as an operator.
+        """
+        instruction = _INSTRUCTION_OF.get(node.qualified_op) if node.op != "prim::unchecked_cast" else None
         return instruction if self.version >= _PROMOTED_SINCE else None
 
     def instruction(self, node: Node) -> None:
@@ -305,8 +314,6 @@ class _Writer:
                 self.is_instance(node)
             case "aten::warn":
                 self.emit("WARN", -1)
-            case "prim::unchecked_cast":
-                pass
             case _:
                 self.operator(node)
 
@@ -343,13 +350,14 @@ class _Writer:
             raise BundleError(
                 f"{node!r} can't be written as bytecode: it is no operator; run the passes that remove it first"
             )
+        is_variadic = schema is not None and schema.is_variadic
         count = self.counts.get(node.qualified_op, len(node.inputs))
         key = (node.op, node.overload)
         if key not in self.operator_index:
             self.operator_index[key] = len(self.tables.operators)
-            entry: tuple[Any, ...] = key if self.version < _ARGUMENT_COUNTS_SINCE else (*key, count)
-            self.tables.operators.append(entry)
-        if schema is not None and schema.is_variadic:
+            has_count = self.version >= _ARGUMENT_COUNTS_SINCE and not is_variadic
+            self.tables.operators.append((*key, count) if has_count else key)
+        if is_variadic:
             self.emit("OPN", self.operator_index[key], len(node.inputs))
         else:
             self.emit("OP", self.operator_index[key])

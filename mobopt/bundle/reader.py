@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from mobopt.bundle.attributes import ModuleTree
-from mobopt.bundle.bytecode import Function, parse_bytecode
+from mobopt.bundle.bytecode import Function, OperatorEntry, parse_bytecode, parse_operators
 from mobopt.bundle.container import ArchiveReader, BundleFile, iterate_records
 from mobopt.bundle.lite_reader import graph_from_function, unknown_operators
 from mobopt.bundle.source_library import SourceLibrary
-from mobopt.bundle.source_reader import fill_from_source, refine_attributes
+from mobopt.bundle.source_reader import fill_from_source, parameters_with_default, refine_attributes
 from mobopt.bundle.tensors import StorageLoader
 from mobopt.bundle.unpickler import Unpickled, unpickle
 from mobopt.bundle.versions import READABLE, check_meaning
@@ -17,6 +18,7 @@ from mobopt.errors import BundleError, GraphError
 from mobopt.ir import Program, verify
 
 _PREFERENCES = ("bytecode", "code")
+_MAX_MESSAGE = 2000
 
 
 def read_bundle(file: BundleFile, prefer: str = "bytecode") -> Program:
@@ -40,11 +42,16 @@ def read_bundle(file: BundleFile, prefer: str = "bytecode") -> Program:
         program = _read(archive, prefer)
         verify(program)
     except (BundleError, GraphError) as error:
-        text = str(error)
+        text = _shortened(str(error))
         raise BundleError(text if text.startswith(archive.name) else f"{archive.name}: {text}") from None
     except RecursionError:
         raise BundleError(f"{archive.name}: the model is nested too deeply to be read; the file is hostile") from None
     return program
+
+
+def _shortened(text: str) -> str:
+    """A message without the middle, where a name of the file that it quotes is monstrous."""
+    return text if len(text) <= _MAX_MESSAGE else f"{text[: _MAX_MESSAGE // 2]} ... {text[-_MAX_MESSAGE // 2 :]}"
 
 
 def _read(archive: ArchiveReader, prefer: str) -> Program:
@@ -57,7 +64,8 @@ def _read(archive: ArchiveReader, prefer: str) -> Program:
         refine_attributes(modules, library)
     if "bytecode.pkl" in archive and (prefer == "bytecode" or not has_code):
         bytecode_version, functions = load_bytecode(archive)
-        _fill_from_bytecode(program, modules, functions)
+        with_default = parameters_with_default(library, program.class_name) if has_code else {}
+        _fill_from_bytecode(program, modules, functions, with_default)
         program.metadata |= {"kind": "lite", "bytecode_version": bytecode_version}
     elif has_code:
         fill_from_source(program, modules, library, load_pickle(archive, "constants.pkl", "constants"))
@@ -69,7 +77,14 @@ def _read(archive: ArchiveReader, prefer: str) -> Program:
     return program
 
 
-def _fill_from_bytecode(program: Program, modules: ModuleTree, functions: list[Function]) -> None:
+def _fill_from_bytecode(
+    program: Program, modules: ModuleTree, functions: list[Function], with_default: Mapping[str, Collection[int]]
+) -> None:
+    """Decompile every method into the program.
+
+    Bytecode writes None both for "no default" and for the default None; ``with_default`` tells them apart, by method
+    and place of the parameter.
+    """
     unknown = unknown_operators(functions)
     if unknown:
         raise BundleError(
@@ -85,7 +100,12 @@ def _fill_from_bytecode(program: Program, modules: ModuleTree, functions: list[F
         if name in program.methods:
             raise BundleError(f"bytecode.pkl holds two methods named {name!r}; the file is damaged")
         program.methods[name] = graph_from_function(function, modules)
-        defaults[name] = {item.name: item.default for item in function.arguments if item.default is not None}
+        known = with_default.get(name, ())
+        defaults[name] = {
+            item.name: item.default
+            for index, item in enumerate(function.arguments)
+            if item.default is not None or index in known
+        }
     program.metadata["defaults"] = {name: values for name, values in defaults.items() if values}
 
 
@@ -109,8 +129,17 @@ def load_pickle(archive: ArchiveReader, record: str, folder: str) -> Unpickled:
 
 def load_bytecode(archive: ArchiveReader) -> tuple[int, list[Function]]:
     """Version and methods of the lite interpreter's tables."""
+    return parse_bytecode(_bytecode_pickle(archive))
+
+
+def load_operators(archive: ArchiveReader) -> set[OperatorEntry]:
+    """What the lite interpreter's operator tables list."""
+    return parse_operators(_bytecode_pickle(archive))
+
+
+def _bytecode_pickle(archive: ArchiveReader) -> Unpickled:
     has_own = any(True for _ in iterate_records(archive, "bytecode/"))
-    return parse_bytecode(load_pickle(archive, "bytecode.pkl", "bytecode" if has_own else "constants"))
+    return load_pickle(archive, "bytecode.pkl", "bytecode" if has_own else "constants")
 
 
 def extra_files(archive: ArchiveReader) -> dict[str, bytes]:

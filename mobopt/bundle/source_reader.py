@@ -52,6 +52,12 @@ def fill_from_source(program: Program, modules: ModuleTree, library: SourceLibra
     program.metadata["defaults"] = {name: values for name, values in defaults.items() if values}
 
 
+def parameters_with_default(library: SourceLibrary, class_name: str) -> dict[str, range]:
+    """Places of the parameters that have a default, for each method of a class; 0 is the module itself."""
+    definitions = {name: function.definition.args for name, function in library.find_class(class_name).methods.items()}
+    return {name: range(len(it.args) - len(it.defaults), len(it.args)) for name, it in definitions.items()}
+
+
 def refine_attributes(modules: ModuleTree, library: SourceLibrary) -> None:
     """Give attributes the types that their classes declare, and say which are parameters and buffers.
 

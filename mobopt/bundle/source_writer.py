@@ -222,8 +222,7 @@ class _MethodPrinter:
             self.line(f"{''.join(f'{target}, ' for target in targets)}= {tuple_text(texts)}")
             return
         for target, text in zip(targets, texts, strict=True):
-            if target != text:
-                self.line(f"{target} = {text}")
+            self.line(f"{target} = {text}")
 
     def branch(self, node: Node) -> None:
         """prim::If."""

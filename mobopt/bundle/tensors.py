@@ -29,6 +29,7 @@ _STORAGE_NAMES = {dtype: name for name, dtype in STORAGE_DTYPES.items()}
 _COPY_UP_TO = 1 << 12
 _ALIGNMENT = 16
 _MAX_EXPANDED = 1 << 30
+_MAX_DIMENSIONS = 64
 
 
 class StorageLoader:
@@ -101,10 +102,19 @@ def rebuild_tensor(storage: torch.Tensor, offset: Any, sizes: Any, strides: Any,
         )
     if count > storage.numel() and count * storage.itemsize > _MAX_EXPANDED:
         raise BundleError(f"a tensor repeats its storage to sizes {sizes}, over 1 GiB; the file is damaged")
+    if len(sizes) > _MAX_DIMENSIONS:
+        raise BundleError(f"a tensor has {len(sizes)} dimensions, more than torch computes with; the file is damaged")
     if count == 0:
-        return torch.empty_strided(sizes, strides, dtype=storage.dtype)
+        return _empty(sizes, strides, storage.dtype)
     result = storage.as_strided(sizes, strides, offset)
     return result.requires_grad_() if requires_grad is True and storage.is_floating_point() else result
+
+
+def _empty(sizes: tuple[int, ...], strides: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+    try:
+        return torch.empty_strided(sizes, strides, dtype=dtype)
+    except RuntimeError:
+        raise BundleError(f"a tensor without elements has sizes {sizes}, too large for torch") from None
 
 
 class StorageTable:

@@ -23,6 +23,8 @@ from mobopt.ops.contexts import CONTEXT_CLASSES
 _MAX_DEPTH = 64
 _MAX_TYPE = 1 << 14
 _MAX_EXPANSION = 1 << 24
+_MAX_CONTAINERS = 250_000
+"""Each takes a hundred bytes or more of memory and may be written in one byte."""
 
 
 @dataclass(eq=False)
@@ -111,11 +113,13 @@ class _Machine:
         self.stack: list[Any] = []
         self.memo: dict[int, Any] = {}
         self.types: dict[int, Type] = {}
-        self.open: dict[int, Any] = {}
-        """Lists and dictionaries that may still be appended to, because nothing refers to them."""
+        self.open: set[int] = set()
+        """By ``id``, lists and dictionaries that may still be appended to, because only the stack refers to them."""
         self.measures: dict[int, tuple[int, int]] = {}
-        """Expanded size and depth of each container by ``id``."""
+        """Expanded size and depth of each container by ``id``; those that are not here are empty."""
         self.kept: list[Any] = []
+        """Containers whose ``id`` must stay theirs."""
+        self.containers = 0
 
     def run(self) -> Any:
         """The pickled value."""
@@ -163,7 +167,7 @@ class _Machine:
         value = self.stack.pop()
         if isinstance(value, _Mark):
             raise BundleError("the pickle is damaged: a marker stands where a value belongs")
-        self.open.pop(id(value), None)
+        self.open.discard(id(value))
         return value
 
     def pop_to_mark(self) -> list[Any]:
@@ -175,12 +179,13 @@ class _Machine:
             raise BundleError("the pickle is damaged: a marker is missing")
         values = self.stack[index + 1 :]
         del self.stack[index:]
-        for value in values:
-            self.open.pop(id(value), None)
+        self.open.difference_update(map(id, values))
         return values
 
     def measured(self, container: Any, parts: list[Any]) -> Any:
         """Note a container's expanded size and depth; refuse monstrous ones."""
+        if not parts:
+            return container
         size, depth = self.measures.get(id(container), (1, 0))
         for part in parts:
             part_size, part_depth = self.measures.get(id(part), (1, 0))
@@ -188,14 +193,26 @@ class _Machine:
             depth = max(depth, part_depth + 1)
         if depth > _MAX_DEPTH or size > _MAX_EXPANSION:
             raise BundleError(f"values are nested {depth} deep and {size} in number, more than any model's")
+        if id(container) not in self.measures:
+            self.kept.append(container)
         self.measures[id(container)] = (size, depth)
-        self.kept.append(container)
         return container
 
-    def mutable(self, container: Any) -> None:
-        """Push a list or dictionary that may be appended to."""
-        self.open[id(container)] = container
-        self.push(self.measured(container, []))
+    def counted(self, container: Any) -> Any:
+        """Count a new container; refuse more of them than models have."""
+        self.containers += 1
+        if self.containers > _MAX_CONTAINERS:
+            raise BundleError(f"it has over {_MAX_CONTAINERS} lists, tuples and dictionaries, more than any model's")
+        return container
+
+    def mutable(self, container: Any, parts: list[Any]) -> None:
+        """Push a list or dictionary of these parts that may be appended to."""
+        self.open.add(id(container))
+        self.push(self.measured(self.counted(container), parts))
+
+    def new_list(self, items: list[Any]) -> None:
+        """Push a list of these items that may be appended to."""
+        self.mutable(items, items)
 
     def top_open(self, kind: type) -> Any:
         """The container on top of the stack, which must still be open."""
@@ -222,7 +239,7 @@ class _Machine:
 
     def push_tuple(self, items: list[Any]) -> None:
         """Push a tuple."""
-        self.push(self.measured(tuple(items), items))
+        self.push(self.measured(self.counted(tuple(items)), items))
 
     def get(self, index: int) -> None:
         """Push what was memoised."""
@@ -255,7 +272,7 @@ class _Machine:
         arguments, cls = self.pop(), self.pop()
         if arguments != () or not isinstance(cls, _Global) or not cls.module.startswith("__torch__"):
             raise BundleError("the pickle is damaged: it makes an object of what is not a class of the model")
-        self.push(PickledObject(f"{cls.module}.{cls.name}"))
+        self.push(self.counted(PickledObject(f"{cls.module}.{cls.name}")))
 
     def build(self) -> None:
         """Give the object on top of the stack its state; packed contexts come into being here."""
@@ -299,7 +316,7 @@ class _Machine:
                 raise BundleError("the pickle is damaged: a tensor has no storage")
             return rebuild_tensor(storage.values, offset, sizes, strides, requires_grad)
         if name == "OrderedDict" and arguments == ():
-            return {}
+            return self.counted({})
         if name == "complex" and len(arguments) == 2:
             return complex(*arguments)
         if name == "device" and len(arguments) == 1 and isinstance(arguments[0], str):
@@ -316,6 +333,8 @@ class _Machine:
             raise BundleError(f"the pickle is damaged: a {type(value).__name__} is tagged as {kind}")
         if id(value) in self.types and self.types[id(value)] != kind:
             raise BundleError(f"the pickle is damaged: one value is tagged as {self.types[id(value)]} and as {kind}")
+        if id(value) not in self.types:
+            self.kept.append(value)
         self.types[id(value)] = kind
         return value
 
@@ -359,8 +378,8 @@ def _long(machine: _Machine) -> None:
 
 
 _HANDLERS: dict[int, Callable[[_Machine], None]] = {
-    ord("]"): lambda m: m.mutable([]),
-    ord("}"): lambda m: m.mutable({}),
+    ord("]"): lambda m: m.mutable([], []),
+    ord("}"): lambda m: m.mutable({}, []),
     ord(")"): lambda m: m.push(()),
     ord("("): lambda m: m.push(_MARK),
     0x88: lambda m: m.push(True),
@@ -377,7 +396,7 @@ _HANDLERS: dict[int, Callable[[_Machine], None]] = {
     0x85: lambda m: m.push_tuple([m.pop()]),
     0x86: lambda m: m.push_tuple([m.pop(), m.pop()][::-1]),
     0x87: lambda m: m.push_tuple([m.pop(), m.pop(), m.pop()][::-1]),
-    ord("l"): lambda m: m.mutable(m.measured(m.pop_to_mark(), [])),
+    ord("l"): lambda m: m.new_list(m.pop_to_mark()),
     ord("a"): lambda m: m.extend([m.pop()]),
     ord("e"): lambda m: m.extend(m.pop_to_mark()),
     ord("s"): lambda m: m.update([m.pop(), m.pop()][::-1]),

@@ -33,12 +33,12 @@ def write_torchscript(program: Program, file: BundleFile, extra_files: ExtraFile
     Args:
         program: what to write.
         file: a path, which is replaced when the new file is complete, or an open binary file.
-        extra_files: contents of extra files by name.
+        extra_files: contents of extra files by name; those of the file that the program was read from are kept beside.
 
     Raises:
         BundleError: the path can't be written, or the program holds what the format has no form for.
     """
-    _write(_Prepared(program, ""), file, extra_files or {}, lambda archive, form: None)
+    _write(_Prepared(program, ""), file, _all_extra_files(program, extra_files), lambda archive, form: None)
 
 
 def write_lite(
@@ -50,7 +50,7 @@ def write_lite(
         program: what to write.
         file: a path, which is replaced when the new file is complete, or an open binary file.
         bytecode_version: 4 to 8; 8 is read since PyTorch 1.11, 7 since 1.10, 5 and 4 since 1.9.
-        extra_files: contents of extra files by name.
+        extra_files: contents of extra files by name; those of the file that the program was read from are kept beside.
 
     Raises:
         BundleError: an unknown version, or as :func:`write_torchscript`.
@@ -60,7 +60,17 @@ def write_lite(
             f"bytecode version {bytecode_version!r} can't be written; versions {VERSIONS[0]} to {VERSIONS[-1]} can"
         )
     form = _Prepared(program, ".storage")
-    _write(form, file, extra_files or {}, lambda archive, form: _write_bytecode(archive, form, bytecode_version))
+    _write(
+        form,
+        file,
+        _all_extra_files(program, extra_files),
+        lambda archive, form: _write_bytecode(archive, form, bytecode_version),
+    )
+
+
+def _all_extra_files(program: Program, given: ExtraFiles | None) -> ExtraFiles:
+    kept: ExtraFiles = program.metadata.get("extra_files", {})
+    return {**kept, **(given or {})}
 
 
 class _Prepared:
@@ -131,7 +141,7 @@ def _pickle_method(pickle: PickleWriter, program: Program, name: str, graph: Gra
         lambda: pickle.plain(("register_size", tables.register_count)),
     ]
     defaults = program.metadata.get("defaults", {}).get(name, {})
-    arguments: list[tuple[str, Type, Any]] = [("self", program.self_type, None)]
+    arguments: list[tuple[str, Type, Any]] = [(argument_name(graph.inputs[0].name), program.self_type, None)]
     arguments += [
         (argument_name(value.name), value.type, defaults.get(argument_name(value.name))) for value in graph.inputs[1:]
     ]

@@ -9,10 +9,21 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from mobopt.commands.terminal import print_json, print_table, progress, size_text
-from mobopt.options import DEFAULT_RUNTIME, RUNTIMES, MobileOptimizerType
+from mobopt.options import (
+    DEFAULT_LEGALIZE,
+    DEFAULT_RUNTIME,
+    OWN_RUNTIME,
+    RUNTIMES,
+    MobileOptimizerType,
+    Settings,
+    parse_backend,
+    parse_legalize,
+    parse_optimizations,
+    parse_runtime,
+)
 
 if TYPE_CHECKING:
-    from mobopt.passes.manager import PassRun
+    from mobopt.passes.manager import Note, PassRun
     from mobopt.tools.conversion import Conversion
 
 _NAMES = ", ".join(MobileOptimizerType.__members__)
@@ -21,59 +32,85 @@ _NAMES = ", ".join(MobileOptimizerType.__members__)
 @click.command()
 @click.argument("model", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="The bundle: .ptl or .pt.")
-@click.option("--backend", default="vulkan", show_default=True, help="vulkan or cpu.")
+@click.option("--backend", default="vulkan", show_default=True, help="vulkan, metal or cpu.")
 @click.option("--blocklist", multiple=True, metavar="NAME", help=f"Leave out an optimisation; any of {_NAMES}.")
 @click.option("--preserve", multiple=True, metavar="METHOD", help="Keep a method or attribute beside forward.")
 @click.option(
-    "--runtime", default=DEFAULT_RUNTIME, show_default=True, help=f"Oldest release to serve; {', '.join(RUNTIMES)}."
+    "--runtime",
+    default=DEFAULT_RUNTIME,
+    show_default=True,
+    help=f"Oldest release to serve: {', '.join(RUNTIMES)}; or {OWN_RUNTIME}: its own runtime, on desktops.",
 )
+@click.option(
+    "--legalize",
+    default=DEFAULT_LEGALIZE,
+    show_default=True,
+    help="off, safe or full: rewrite what the runtime lacks or computes wrongly; full may fix the file to the sizes "
+    "of the inputs.",
+)
+@click.option("--xnnpack", is_flag=True, help="With cpu: use XNNPACK's operators, which PyTorch has up to 2.12.")
+@click.option("--copy-to-host", is_flag=True, help="With metal: end in metal::copy_to_host, as before PyTorch 1.13.")
 @click.option("--bytecode-version", default=8, show_default=True, type=click.IntRange(4, 8), help="Of a .ptl.")
 @click.option("--input", "inputs", multiple=True, type=click.Path(path_type=Path), help="A .npy example input.")
 @click.option("--random", "shapes", multiple=True, metavar="SHAPE", help="A random example input: 1,3,224,224.")
+@click.option("--force", is_flag=True, help="Write even if something is missing, or the result differs.")
 @click.option("--explain", is_flag=True, help="Print what each pass did, and what it left alone and why.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def convert(
     model: Path,
     output: Path,
-    backend: str,
-    blocklist: tuple[str, ...],
-    preserve: tuple[str, ...],
-    runtime: str,
-    bytecode_version: int,
     inputs: tuple[Path, ...],
     shapes: tuple[str, ...],
+    preserve: tuple[str, ...],
+    bytecode_version: int,
+    force: bool,
     explain: bool,
     as_json: bool,
+    **choices: Any,
 ) -> None:
     """Optimise MODEL, saved with torch.jit.save, and write a bundle.
 
-    With example inputs the result is compared with the model before anything is written; exit code 1 if it differs.
+    The result is compared with the model before anything is written: on the inputs given, on those bundled with it, of
+    the shapes that it was traced with, or guessed. Exit code 1, and no file, if it differs or if the runtime lacks
+    something.
     """
     if inputs and shapes:
         raise click.UsageError("give --input or --random, not both")
+    settings = _settings(**choices)
     with progress(f"reading {model.name}") as show:
-        from mobopt.errors import PassError
-        from mobopt.tools.conversion import convert_file
+        from mobopt.tools.conversion import ConversionRefusedError, convert_file
         from mobopt.tools.inputs import random_inputs, read_inputs
 
         try:
             conversion = convert_file(
                 model,
                 output,
-                backend=backend,
-                blocklist=blocklist,
+                settings,
                 preserved_methods=preserve,
-                runtime=runtime,
                 bytecode_version=bytecode_version,
                 example_inputs=(read_inputs(inputs) or random_inputs(shapes)) or None,
+                force=force,
                 show=show,
             )
-        except PassError as error:
-            raise click.ClickException(f"{error}; nothing was written") from None
+        except ConversionRefusedError as error:
+            raise click.ClickException(str(error)) from None
     if as_json:
         print_json(_data(conversion))
     else:
         _print(conversion, explain)
+
+
+def _settings(
+    backend: str, blocklist: tuple[str, ...], runtime: str, legalize: str, xnnpack: bool, copy_to_host: bool
+) -> Settings:
+    return Settings(
+        parse_backend(backend),
+        parse_runtime(runtime),
+        parse_optimizations(blocklist),
+        parse_legalize(legalize),
+        xnnpack,
+        copy_to_host,
+    )
 
 
 def _data(conversion: Conversion) -> dict[str, Any]:
@@ -83,7 +120,12 @@ def _data(conversion: Conversion) -> dict[str, Any]:
         "output": str(conversion.output),
         "bytes": conversion.size,
         "seconds": conversion.seconds,
+        "inputs": conversion.inputs,
         "relative_difference": conversion.relative_difference,
+        "fixed_to_sizes": [dataclasses.asdict(note) for note in conversion.fixed],
+        "on_cpu": [dataclasses.asdict(note) for note in conversion.on_cpu],
+        "light_on_cpu": conversion.beside,
+        "lacks": [dataclasses.asdict(lack) for lack in conversion.lacks],
         "operators_before": dict(conversion.operators_before),
         "operators_after": dict(conversion.operators_after),
         "notes": [dataclasses.asdict(note) for note in conversion.notes],
@@ -98,8 +140,25 @@ def _print(conversion: Conversion, explain: bool) -> None:
         f"{conversion.output}: {size_text(conversion.size)}, {before} operators became {after}, "
         f"{conversion.seconds:.1f} s"
     )
-    if conversion.relative_difference is not None:
-        click.echo(f"largest difference from the original: {conversion.relative_difference:.1e} of the output's scale")
+    if conversion.relative_difference is None:
+        click.echo("not compared with the model: no inputs that it takes are known")
+    else:
+        click.echo(
+            f"largest difference from the model: {conversion.relative_difference:.1e} of the output's scale, on "
+            f"{conversion.inputs}"
+        )
+    for note in conversion.fixed:
+        click.echo(f"for inputs of these sizes only: {note.subject}{_place(note)}; {note.message}")
+    for note in conversion.on_cpu:
+        click.echo(f"on the device's CPU: {note.subject}{_place(note)}; {note.message}")
+    if conversion.beside:
+        click.echo(f"with them, for the sake of fewer transfers: {conversion.beside} light operators")
+    for lack in conversion.lacks:
+        click.echo(f"written by force: {lack}")
+
+
+def _place(note: Note) -> str:
+    return f" at {note.source}" if note.source else ""
 
 
 def print_notes(runs: Sequence[PassRun]) -> None:

@@ -11,7 +11,7 @@ import click
 from mobopt import __version__
 from mobopt.errors import MoboptError
 
-COMMANDS = ("convert", "run", "inspect", "opnames", "devices", "demo")
+COMMANDS = ("convert", "audit", "run", "inspect", "opnames", "devices", "demo")
 """Each is an object of this name, in the module of this name."""
 
 

@@ -11,32 +11,35 @@ from mobopt.commands.terminal import print_json, print_table, progress, size_tex
 
 if TYPE_CHECKING:
     from mobopt.bundle import BundleInfo
+    from mobopt.tools.requirements import Needs
+
+_BACKENDS = {"vulkan": "Vulkan (USE_VULKAN=1)", "metal": "Metal (USE_PYTORCH_METAL=1)", "xnnpack": "XNNPACK"}
 
 
 @click.command()
 @click.argument("bundle", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, with every record of the archive.")
 def inspect(bundle: Path, as_json: bool) -> None:
-    """Show BUNDLE's methods, operators, packed weights, sizes and versions, and which loader opens it."""
+    """Show BUNDLE's methods, operators, packed weights, sizes and versions, which loaders open it, what it needs."""
     with progress(f"reading {bundle.name}"):
-        from mobopt.bundle import describe_bundle
+        from mobopt.tools.requirements import inspect_bundle
 
-        info = describe_bundle(bundle)
+        info, needs = inspect_bundle(bundle)
     if as_json:
         import dataclasses
 
-        print_json(dataclasses.asdict(info))
+        print_json({**dataclasses.asdict(info), "needs": dataclasses.asdict(needs)})
     else:
-        _print(info)
+        _print(info, needs)
 
 
-def _print(info: BundleInfo) -> None:
+def _print(info: BundleInfo, needs: Needs) -> None:
     facts = [
         ("size", f"{size_text(info.size)} in {len(info.records)} records, {size_text(info.tensor_bytes)} of tensors")
     ]
-    facts += [("opens with", loader) for loader in info.loaders]
-    if namespaces := _special_namespaces(info):
-        facts.append(("needs", f"a PyTorch with {', '.join(namespaces)} operators; on a desktop: mobopt run"))
+    for kind, loader in zip(info.kinds, info.loaders, strict=True):
+        facts.append(("opens with", f"{loader}{_since(needs.loaders[kind], needs)}"))
+    facts += _needs_rows(needs)
     facts.append(("versions", f"archive {info.archive_version}, bytecode {info.bytecode_version or 'none'}"))
     facts += [("method", method.schema) for method in info.methods]
     facts += [("attribute", f"{name} = {value!r}") for name, value in info.attributes.items()]
@@ -54,9 +57,21 @@ def _print(info: BundleInfo) -> None:
         print_table("Packed weights", ("attribute", "class", "weight", "size>"), rows)
 
 
-def _special_namespaces(info: BundleInfo) -> list[str]:
-    """Namespaces of the operators that only mobile builds of PyTorch have."""
-    from mobopt.stand_in import is_in_torch
+def _since(release: str | None, needs: Needs) -> str:
+    if release is None:
+        return ": of no release of PyTorch"
+    return f": PyTorch {release} {f'to {needs.newest}' if needs.newest else 'or newer'}"
 
-    names = {name.partition(".")[0] for name in info.operators}
-    return sorted({name.partition("::")[0] for name in names if not is_in_torch(name)})
+
+def _needs_rows(needs: Needs) -> list[tuple[str, str]]:
+    """What the bundle needs, and what decides that."""
+    backend = "" if needs.backend == "cpu" else f", built with {_BACKENDS[needs.backend]}"
+    rows = [("needs", f"{_since(needs.oldest, needs).removeprefix(': ')}{backend}")]
+    rows += [("because of", str(need)) for need in needs.decisive]
+    rows.append(("backend", needs.backend))
+    rows.append(
+        ("transfers", f"in the graph: {', '.join(needs.transfers)}" if needs.transfers else "none in the graph")
+    )
+    here = "opens it" if needs.opens_here else "lacks its operators; mobopt run and mobopt.load open it"
+    rows.append(("PyTorch here", here))
+    return rows + [("note", note) for note in needs.notes]

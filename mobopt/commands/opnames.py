@@ -12,10 +12,16 @@ from mobopt.commands.terminal import print_json, progress
 @click.command()
 @click.argument("bundle", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.option("--yaml", "as_yaml", is_flag=True, help="Print the YAML that PyTorch's selective build takes.")
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["list", "dict"]),
+    help="Form of the YAML: a list for SELECTED_OP_LIST (the default), or the dictionary of selected_operators.yaml.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def opnames(bundle: Path, as_yaml: bool, as_json: bool) -> None:
-    """List the operators of BUNDLE, sorted, each once."""
-    if as_yaml and as_json:
+def opnames(bundle: Path, as_yaml: bool, form: str | None, as_json: bool) -> None:
+    """List the operators of BUNDLE (.ptl or .pt), sorted, each once."""
+    if as_json and (as_yaml or form):
         raise click.UsageError("give --yaml or --json, not both")
     with progress(f"reading {bundle.name}"):
         from mobopt.tools.operator_names import export_opnames, selective_build_yaml
@@ -23,7 +29,7 @@ def opnames(bundle: Path, as_yaml: bool, as_json: bool) -> None:
         names = export_opnames(bundle)
     if as_json:
         print_json(names)
-    elif as_yaml:
-        click.echo(selective_build_yaml(names), nl=False)
+    elif as_yaml or form:
+        click.echo(selective_build_yaml(names, form or "list"), nl=False)
     else:
         click.echo("\n".join(names))

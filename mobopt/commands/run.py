@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +15,7 @@ from mobopt.errors import InputError
 if TYPE_CHECKING:
     import torch
 
-    from mobopt.tools.execution import Execution, Fallback
+    from mobopt.tools.execution import Execution, Fallback, Precision, PrecisionReport
 
 
 @click.command()
@@ -30,6 +32,13 @@ if TYPE_CHECKING:
     type=click.Choice(["cpu", "error"]),
     help="What happens to operators without a GPU kernel.",
 )
+@click.option(
+    "--precision",
+    default="fp32",
+    show_default=True,
+    type=click.Choice(["fp32", "fp16"]),
+    help="fp16: round every result as a phone's GPU may, with --device cpu, and compare with fp32.",
+)
 @click.option("--output", type=click.Path(path_type=Path), help="Write the result as .npy (several: NAME_0.npy, ...).")
 @click.option("--profile", type=click.Path(path_type=Path), help="Write each dispatch's time as a Chrome trace.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
@@ -41,6 +50,7 @@ def run(
     device: str | None,
     repeat: int,
     fallback: Fallback,
+    precision: Precision,
     output: Path | None,
     profile: Path | None,
     as_json: bool,
@@ -67,6 +77,7 @@ def run(
             repeat=repeat,
             fallback=fallback,
             profile=profile is not None,
+            precision=precision,
         )
     written = _write_outputs(execution.outputs, output) if output else []
     if profile:
@@ -112,6 +123,10 @@ def _data(execution: Execution, written: list[Path]) -> dict[str, Any]:
         "outputs": [{"dtype": _dtype(tensor), "shape": list(tensor.shape)} for tensor in execution.outputs],
         "written": [str(path) for path in written],
     }
+    if execution.precision is not None:
+        found = dataclasses.asdict(execution.precision)
+        # JSON has no infinity.
+        data["precision"] = {name: None if value == math.inf else value for name, value in found.items()}
     if report is not None:
         data["dispatches"] = report.dispatches
         data["fallbacks"] = [str(fallback) for fallback in report.fallbacks]
@@ -135,8 +150,16 @@ def _print(execution: Execution, written: list[Path]) -> None:
     rows.append(("call", f"{execution.median_seconds * 1000:.2f} ms{spread}"))
     for number, tensor in enumerate(execution.outputs):
         rows.append((f"output {number}", f"{_dtype(tensor)} {list(tensor.shape)}{_range(tensor)}"))
+    if execution.precision is not None:
+        rows += _precision_rows(execution.precision)
     rows += [("written", str(path)) for path in written]
     print_table("", ("", ""), rows)
+
+
+def _precision_rows(precision: PrecisionReport) -> list[tuple[str, str]]:
+    of_scale = f"{precision.absolute:.3g} at most, {precision.relative:.2%} of the output's scale"
+    loss = precision.first_loss
+    return [("fp16 - fp32", of_scale), ("first loss", str(loss) if loss else "no node loses over 1%")]
 
 
 def _dtype(tensor: torch.Tensor) -> str:

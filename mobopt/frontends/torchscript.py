@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from mobopt.errors import GraphError, InputError, UnsupportedError
+from mobopt.frontends.shared_storages import SharedStorages, tensors_in
 from mobopt.frontends.torchscript_types import convert_type
 from mobopt.ir import Attribute, Block, Graph, Node, Program, Value
 from mobopt.ir.graph import type_of_constant
@@ -46,7 +47,9 @@ def program_from_script_module(module: torch.jit.ScriptModule, preserved_methods
     if not methods:
         raise InputError("the module has no method 'forward'; name a method to convert in preserved_methods")
     frozen = _freeze(module, preserved_methods)
-    translator = _Translator(frozen)
+    translator = _Translator(
+        frozen, _shared_storages(module, [name for name in preserved_methods if name not in methods])
+    )
     for name in methods:
         translator.add_method(name)
     for name in preserved_methods:
@@ -67,11 +70,18 @@ def _freeze(module: torch.jit.ScriptModule, preserved: Sequence[str]) -> Any:
     return frozen
 
 
+def _shared_storages(module: torch.jit.ScriptModule, attributes: Sequence[str]) -> SharedStorages:
+    """What parameters, buffers and these attributes share."""
+    kept = (getattr(module, name) for name in attributes)
+    return SharedStorages([*module.parameters(), *module.buffers(), *tensors_in(list(kept))])
+
+
 class _Translator:
     """Fills a Program method by method; tensors that share memory become one constant per graph."""
 
-    def __init__(self, frozen: Any) -> None:
+    def __init__(self, frozen: Any, shared: SharedStorages) -> None:
         self.frozen = frozen
+        self.shared = shared
         self.program = Program(class_name=_demangled(frozen._type().qualified_name()))
 
     def add_method(self, name: str) -> None:
@@ -95,7 +105,8 @@ class _Translator:
                 f"{path!r} is a submodule: preserve its methods' results through a method of the root"
             )
         try:
-            value = plain_value(owner)
+            # Methods may write to a tensor that is an attribute, so it shares its memory with no constant.
+            value = plain_value(owner, None if isinstance(owner, torch.Tensor) else self.shared)
             kind = type_of_constant(value) if kind is None else kind
         except GraphError as error:
             raise UnsupportedError(f"attribute {path!r} can't be kept: {error}") from None
@@ -225,7 +236,7 @@ class _GraphTranslator:
         try:
             # toIValue() makes a number of a tensor without dimensions.
             is_tensor = node.hasAttribute("value") and node.kindOf("value") == "t"
-            known = plain_value(node.t("value") if is_tensor else value.toIValue())
+            known = plain_value(node.t("value") if is_tensor else value.toIValue(), self.owner.shared)
         except RuntimeError:
             raise _unsupported(value.node(), "its constant has no Python value") from None
         if not isinstance(known, torch.Tensor):
@@ -253,16 +264,17 @@ class _GraphTranslator:
         return name
 
 
-def plain_value(value: Any) -> Any:
-    """A value of torch's without gradients and on the CPU."""
+def plain_value(value: Any, shared: SharedStorages | None = None) -> Any:
+    """A value of torch's without gradients and on the CPU; its tensors in shared storages, if these are given."""
     if isinstance(value, torch.Tensor):
-        return value.detach().cpu()
+        plain = value.detach().cpu()
+        return plain if shared is None else shared.restored(plain)
     if isinstance(value, list):
-        return [plain_value(item) for item in value]
+        return [plain_value(item, shared) for item in value]
     if isinstance(value, tuple):
-        return tuple(plain_value(item) for item in value)
+        return tuple(plain_value(item, shared) for item in value)
     if isinstance(value, dict):
-        return {key: plain_value(item) for key, item in value.items()}
+        return {key: plain_value(item, shared) for key, item in value.items()}
     return value
 
 
@@ -270,6 +282,8 @@ _UNSUPPORTED = {
     "prim::CallMethod": "the call could not be inlined (a module chosen at run time, or recursion)",
     "prim::CallFunction": "the call could not be inlined (recursion)",
     "prim::CreateObject": "it makes an object of a class; return a tuple or a dict instead",
+    "prim::ConstantMKLDNNTensor": "torch.jit.optimize_for_inference made it for this computer's processor; convert the "
+    "module that it was made from",
     "prim::PythonOp": "it calls Python, which no mobile runtime can; trace or script what it does",
     "prim::Enter": "context managers other than torch.no_grad() have no place in a mobile model",
     "prim::fork": "mobile GPU runtimes run one thing after another; call the function instead of forking it",

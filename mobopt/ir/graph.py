@@ -7,6 +7,7 @@ other. A constant is a Value without a producer that carries its value; it belon
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -31,6 +32,7 @@ from mobopt.ir.types import (
 )
 
 _NOT_CONSTANT = object()
+_NO_NAME = re.compile(r"[^\w.]")
 
 
 class Value:
@@ -281,8 +283,9 @@ class Graph:
         return self.block.walk()
 
     def unique_name(self, hint: str = "") -> str:
-        """A value name that this graph has not given out yet, made from ``hint``."""
+        """A value name that this graph has not given out yet, made from ``hint``, of word characters and dots."""
         base = hint.rsplit(".", 1)[0] if hint.rpartition(".")[2].isdigit() else hint
+        base = _NO_NAME.sub("_", base)
         base = "" if base.isdigit() else base
         while True:
             count = self._names.get(base, 0)

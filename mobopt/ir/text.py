@@ -9,29 +9,15 @@ Source of the notation: ``torch/csrc/jit/OVERVIEW.md`` and ``torch/csrc/jit/ir/i
 
 from __future__ import annotations
 
-import ast
-import json
 import re
 from collections.abc import Mapping
 from typing import Any
 
-import torch
-
 from mobopt.errors import GraphError, UnsupportedError
 from mobopt.ir.graph import Block, Graph, Node, Value
-from mobopt.ir.schemas import resolve, schemas_of
-from mobopt.ir.types import (
-    BOOL,
-    DEVICE,
-    FLOAT,
-    ClassType,
-    DictType,
-    ListType,
-    OptionalType,
-    TupleType,
-    Type,
-    parse_type,
-)
+from mobopt.ir.literals import Scanner, parse_literal, print_literal
+from mobopt.ir.schemas import match_arguments, resolve, schemas_of
+from mobopt.ir.types import Type, parse_type
 
 
 def print_graph(graph: Graph, sources: bool = False) -> str:
@@ -48,9 +34,9 @@ def print_graph(graph: Graph, sources: bool = False) -> str:
 def _print_nodes(block: Block, indent: str, sources: bool, lines: list[str]) -> None:
     for node in block.nodes:
         outputs = ", ".join(_declaration(value) for value in node.outputs)
-        attributes = ", ".join(f"{key}={_literal(value)}" for key, value in node.attributes.items())
+        attributes = ", ".join(f"{key}={_attribute(value)}" for key, value in node.attributes.items())
         suffix = f"[{attributes}]" if attributes else ""
-        comment = f" # {node.source}" if sources and node.source else ""
+        comment = f" # {' '.join(node.source.split())}" if sources and node.source else ""
         lines.append(f"{indent}{outputs} = {node.op}{suffix}({_names(node.inputs)}){comment}")
         for index, nested in enumerate(node.blocks):
             parameters = ", ".join(_declaration(value) for value in nested.parameters)
@@ -79,34 +65,18 @@ def _names(values: tuple[Value, ...]) -> str:
 
 
 def _constant_attribute(value: Value) -> str:
-    return "" if value.constant is None else f"[value={_literal(value.constant, value.type)}]"
+    return "" if value.constant is None else f"[value={print_literal(value.constant, value.type)}]"
 
 
-def _literal(value: Any, kind: Type | None = None) -> str:
-    if isinstance(value, bool):
-        return str(int(value))
-    if isinstance(value, torch.Tensor):
-        return f"<Tensor {str(value.dtype).removeprefix('torch.')} {list(value.shape)}>"
-    if isinstance(value, (str, torch.device)):
-        return json.dumps(str(value))
-    if isinstance(value, float):
-        return repr(value)
-    if isinstance(value, list):
-        if not value and kind is not None:
-            return f"annotate({kind.annotation}, [])"
-        return f"[{', '.join(_literal(item) for item in value)}]"
-    if isinstance(value, tuple):
-        return f"({', '.join(_literal(item) for item in value)}{',' if len(value) == 1 else ''})"
-    if isinstance(value, dict):
-        return f"{{{', '.join(f'{_literal(key)}: {_literal(item)}' for key, item in value.items())}}}"
-    if value is None or isinstance(value, (int, complex)):
-        return repr(value)
-    return f"<{type(value).__name__}>"
+def _attribute(value: Any) -> str:
+    if isinstance(value, (list, tuple)) and value and all(isinstance(item, Type) for item in value):
+        return f"[{', '.join(map(str, value))}]"
+    return print_literal(value)
 
 
-_NODE = re.compile(
-    r"(?P<outputs>.*?)\s*=\s(?P<op>\w+::\w+)(?P<attributes>\[.*\])?\((?P<inputs>[^()]*)\)\s*(?:#\s*(?P<source>.*))?"
-)
+_CONSTANT = re.compile(r"(?P<outputs>.*?)\s*=\s*prim::Constant(?:\[value=(?P<value>.*)\])?\(\)\s*(?:#.*)?")
+_NODE = re.compile(r"(?P<outputs>.*?)\s*=\s(?P<op>\w+::\w+)")
+_INPUTS = re.compile(r"\((?P<inputs>[^()]*)\)\s*(?:#\s*(?P<source>.*))?")
 _BLOCK = re.compile(r"block\d+\((?P<parameters>.*)\):")
 _RETURN = re.compile(r"(?:return|->)\s*\((?P<values>[^()]*)\)")
 
@@ -159,19 +129,19 @@ class _GraphParser:
 
     def node(self, block: Block, line: str) -> None:
         """One node with its nested blocks."""
-        match = _NODE.fullmatch(f" {line}" if line.startswith("=") else line)
-        if match is None:
-            raise GraphError(f"can't read the line {line!r}")
-        outputs = self.declarations(match["outputs"].strip())
-        if match["op"] == "prim::Constant":
-            self.constant(outputs, match["attributes"] or "")
+        if match := _CONSTANT.fullmatch(line):
+            self.constant(self.declarations(match["outputs"]), match["value"])
             return
-        node = Node(
-            match["op"],
-            self.references(match["inputs"]),
-            attributes=_parse_attributes(match["attributes"] or ""),
-            source=match["source"] or "",
-        )
+        head = _NODE.match(f" {line}" if line.startswith("=") else line)
+        if head is None:
+            raise GraphError(f"can't read the line {line!r}")
+        scanner = Scanner(head.string[head.end() :])
+        attributes = scanner.attributes()
+        tail = _INPUTS.fullmatch(scanner.rest)
+        if tail is None:
+            raise GraphError(f"can't read the line {line!r}")
+        outputs = self.declarations(head["outputs"].strip())
+        node = Node(head["op"], self.references(tail["inputs"]), attributes=attributes, source=tail["source"] or "")
         block.append(node)
         while self.lines and (header := _BLOCK.fullmatch(self.lines[-1])):
             self.lines.pop()
@@ -185,21 +155,24 @@ class _GraphParser:
             self.choose_overload(node, line)
 
     def choose_overload(self, node: Node, line: str) -> None:
-        """Set the overload that the inputs' types ask for."""
+        """Set the overload that the inputs' types ask for; one that takes just as many inputs comes first."""
+        types = [value.type for value in node.inputs]
+        whole = [schema for schema in schemas_of(node.op) if len(schema.arguments) == len(types)]
         try:
-            node.overload = resolve(node.op, [value.type for value in node.inputs]).overload
+            found = next((schema for schema in whole if match_arguments(schema, types, None)), None)
+            node.overload = (found or resolve(node.op, types)).overload
         except UnsupportedError as error:
             raise GraphError(f"{error}, in the line {line!r}") from None
 
-    def constant(self, outputs: list[tuple[str, Type]], attributes: str) -> None:
-        """A ``prim::Constant`` line."""
+    def constant(self, outputs: list[tuple[str, Type]], text: str | None) -> None:
+        """A ``prim::Constant`` line, with the text of its value."""
+        if len(outputs) != 1:
+            raise GraphError(f"a constant must have one name and type, not {len(outputs)}")
         ((name, kind),) = outputs
         if name in self.constants:
             value = self.constants[name]
-        elif not attributes:
-            value = None
         else:
-            value = _typed(_parse_literal(attributes[1:-1].removeprefix("value=")), kind)
+            value = None if text is None else parse_literal(text, kind)
         self.graph.reserve_name(name)
         self.values[name] = Value(name, kind, value)
 
@@ -220,38 +193,5 @@ class _GraphParser:
 
     def declarations(self, text: str) -> list[tuple[str, Type]]:
         """``%a : Tensor, %b : (int, int)`` as names and types."""
-        parts = re.split(r"(?:^|,\s*)%([\w.]+)\s*:\s*", text)
+        parts = re.split(r"(?:^|,\s*)%([^\s,():]+)\s*:\s*", text)
         return [(name, parse_type(kind.strip())) for name, kind in zip(parts[1::2], parts[2::2], strict=True)]
-
-
-def _parse_attributes(text: str) -> dict[str, Any]:
-    return {key: json.loads(value) for key, value in re.findall(r'(\w+)=("(?:[^"\\]|\\.)*")', text)}
-
-
-def _parse_literal(text: str) -> Any:
-    text = re.sub(r"annotate\([^()]*,\s*(\[\])\)", r"\1", text)
-    try:
-        return ast.literal_eval(text)
-    except (ValueError, SyntaxError):
-        if text in ("inf", "-inf", "nan"):
-            return float(text)
-        raise GraphError(f"the constant {text!r} has no literal; give its value to parse_graph by name") from None
-
-
-def _typed(value: Any, kind: Type) -> Any:
-    """A literal as its declared type wants it: bools are written 0 and 1, devices as strings."""
-    if isinstance(kind, OptionalType):
-        return None if value is None else _typed(value, kind.element)
-    if isinstance(kind, ListType):
-        return [_typed(item, kind.element) for item in value]
-    if isinstance(kind, TupleType):
-        return tuple(_typed(item, element) for item, element in zip(value, kind.elements, strict=True))
-    if isinstance(kind, DictType):
-        return {_typed(key, kind.key): _typed(item, kind.value) for key, item in value.items()}
-    if isinstance(kind, ClassType):
-        raise GraphError(f"a constant of type {kind} has no literal; give its value to parse_graph by name")
-    if kind == BOOL:
-        return bool(value)
-    if kind == FLOAT:
-        return float(value)
-    return torch.device(value) if kind == DEVICE else value

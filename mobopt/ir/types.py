@@ -2,7 +2,8 @@
 
 ``str(type)`` is the spelling of graph text (``Tensor?``, ``int[]``, ``Dict(str, Tensor)``); ``type.annotation`` is
 the spelling of TorchScript source and of bytecode (``Optional[Tensor]``, ``List[int]``, ``Dict[str, Tensor]``).
-:func:`parse_type` reads both, and the types of operator schemas (``int[2]``, ``Tensor(a!)``, ``SymInt``).
+:func:`parse_type` reads both, the named tuples of bytecode, and the types of operator schemas (``int[2]``,
+``Tensor(a!)``, ``SymInt``).
 """
 
 from __future__ import annotations
@@ -191,6 +192,8 @@ class _Parser:
             return self.generic(name, self.items(opening, "]" if opening == "[" else ")"))
         if name == "NamedTuple" and self.rest.startswith("("):
             return self.named_tuple()
+        if re.match(r"\[\s*NamedTuple\s*,", self.rest):
+            return self.bytecode_named_tuple(name)
         if name in _SPELLINGS:
             return _SPELLINGS[name]
         if name.endswith("Tensor") and "." not in name:
@@ -242,6 +245,27 @@ class _Parser:
                 self.expect(",")
         self.expect(")")
         return TupleType(tuple(elements), "NamedTuple", tuple(fields))
+
+    def bytecode_named_tuple(self, name: str) -> Type:
+        """``__torch__.Pair[NamedTuple, [[a, Tensor],[b, int]]]`` of bytecode, behind its name."""
+        elements: list[Type] = []
+        fields: list[str] = []
+        for token in ("[", "NamedTuple", ",", "["):
+            self.expect(token)
+        while not self.rest.startswith("]"):
+            self.expect("[")
+            match = re.match(r"(\w+)\s*,\s*", self.rest)
+            if match is None:
+                raise GraphError(f"can't read the type {self.text!r} at {self.rest!r}")
+            fields.append(match[1])
+            self.rest = self.rest[match.end() :]
+            elements.append(self.type())
+            self.expect("]")
+            if self.rest.startswith(","):
+                self.expect(",")
+        self.expect("]")
+        self.expect("]")
+        return TupleType(tuple(elements), name, tuple(fields))
 
     def expect(self, token: str) -> None:
         """Step over a token."""

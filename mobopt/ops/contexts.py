@@ -153,8 +153,8 @@ class LstmPackedContext(GruPackedContext):
 
 
 @dataclass(frozen=True, eq=False)
-class _ClampedConvContext(PackedContext):
-    """The older tuple state of a convolution, shared by three backends."""
+class ClampedConvContext(PackedContext):
+    """A convolution with its clamp, in the tuple state of three backends; weight (out, in/groups, kh, kw)."""
 
     state_is_list: ClassVar[bool] = False
     weight: torch.Tensor
@@ -168,21 +168,21 @@ class _ClampedConvContext(PackedContext):
 
 
 @dataclass(frozen=True, eq=False)
-class VulkanConv2dOpContext(_ClampedConvContext):
+class VulkanConv2dOpContext(ClampedConvContext):
     """The convolution context of releases up to 1.12, which later runtimes still read."""
 
     qualified_name: ClassVar[str] = "__torch__.torch.classes.vulkan.Conv2dOpContext"
 
 
 @dataclass(frozen=True, eq=False)
-class MetalConv2dOpContext(_ClampedConvContext):
+class MetalConv2dOpContext(ClampedConvContext):
     """Metal's convolution."""
 
     qualified_name: ClassVar[str] = "__torch__.torch.classes.metal.Conv2dOpContext"
 
 
 @dataclass(frozen=True, eq=False)
-class XnnpackConv2dOpContext(_ClampedConvContext):
+class XnnpackConv2dOpContext(ClampedConvContext):
     """XNNPACK's convolution."""
 
     qualified_name: ClassVar[str] = "__torch__.torch.classes.xnnpack.Conv2dOpContext"
@@ -190,7 +190,7 @@ class XnnpackConv2dOpContext(_ClampedConvContext):
 
 @dataclass(frozen=True, eq=False)
 class XnnpackTransposeConv2dOpContext(PackedContext):
-    """XNNPACK's transposed convolution."""
+    """XNNPACK's transposed convolution; weight (in, out/groups, kh, kw)."""
 
     qualified_name: ClassVar[str] = "__torch__.torch.classes.xnnpack.TransposeConv2dOpContext"
     state_is_list: ClassVar[bool] = False
@@ -206,7 +206,7 @@ class XnnpackTransposeConv2dOpContext(PackedContext):
 
 
 @dataclass(frozen=True, eq=False)
-class _ClampedLinearContext(PackedContext):
+class ClampedLinearContext(PackedContext):
     """A linear layer with its clamp; weight (out, in)."""
 
     state_is_list: ClassVar[bool] = False
@@ -217,14 +217,14 @@ class _ClampedLinearContext(PackedContext):
 
 
 @dataclass(frozen=True, eq=False)
-class MetalLinearOpContext(_ClampedLinearContext):
+class MetalLinearOpContext(ClampedLinearContext):
     """Metal's linear layer."""
 
     qualified_name: ClassVar[str] = "__torch__.torch.classes.metal.LinearOpContext"
 
 
 @dataclass(frozen=True, eq=False)
-class XnnpackLinearOpContext(_ClampedLinearContext):
+class XnnpackLinearOpContext(ClampedLinearContext):
     """XNNPACK's linear layer."""
 
     qualified_name: ClassVar[str] = "__torch__.torch.classes.xnnpack.LinearOpContext"

@@ -133,6 +133,23 @@ def written_inputs(node: Node) -> tuple[Value, ...]:
     return tuple(value for value, argument in pairs if argument.is_written)
 
 
+def listed_items(value: Value) -> tuple[Value, ...] | None:
+    """What a list that is made in place holds; None if it is made in another way, or changed later."""
+    node = value.producer
+    if node is None or node.op != "prim::ListConstruct":
+        return None
+    return None if any(value in written_inputs(user) for user, _ in value.uses) else node.inputs
+
+
+def handles_tensors(node: Node) -> bool:
+    """Whether an operator's schema speaks of tensors. Others may hold some in lists and dictionaries, which they only
+    hand on."""
+    schema = schema_of_node(node)
+    return schema is not None and any(
+        "Tensor" in str(kind) for kind in (*(argument.type for argument in schema.arguments), *schema.returns)
+    )
+
+
 def has_side_effects(node: Node) -> bool:
     """Whether the node does something that can be seen outside the graph, beside writing to its inputs."""
     if node.op in _SIDE_EFFECTS:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from mobopt.ir.schemas import Argument, Schema, register_schema, resolve, schema_of, schemas_of
 
-__all__ = ["Argument", "Schema", "resolve", "schema_of", "schemas_of"]
+__all__ = ["PACKING_OPERATORS", "Argument", "Schema", "resolve", "schema_of", "schemas_of"]
 
 _VULKAN = "__torch__.torch.classes.vulkan."
 _METAL = "__torch__.torch.classes.metal."
@@ -28,7 +28,7 @@ _SCHEMAS = (
     f"vulkan_prepack::conv2d_clamp_run(Tensor X, {_VULKAN}Conv2dOpContext W_prepack) -> Tensor Y",
     f"vulkan_prepack::create_tconv2d_context({_TCONV}, {_CLAMP}) -> {_VULKAN}Conv2dPackedContext",
     f"vulkan_prepack::run_tconv2d_context(Tensor X, {_VULKAN}Conv2dPackedContext W_prepack) -> Tensor Y",
-    f"vulkan_prepack::create_conv1d_context({_CONV.replace('int[2]', 'int[1]')}) -> {_VULKAN}Conv1dPackedContext",
+    f"vulkan_prepack::create_conv1d_context({_CONV}) -> {_VULKAN}Conv1dPackedContext",
     f"vulkan_prepack::run_conv1d_context(Tensor X, {_VULKAN}Conv1dPackedContext W_prepack) -> Tensor Y",
     f"vulkan_prepack::create_linear_context(Tensor W, Tensor? B) -> {_VULKAN}LinearPackedContext",
     f"vulkan_prepack::run_linear_context(Tensor X, {_VULKAN}LinearPackedContext BW_prepack) -> Tensor Y",
@@ -61,3 +61,8 @@ _SCHEMAS = (
 
 for _text in _SCHEMAS:
     register_schema(_text)
+
+PACKING_OPERATORS = frozenset(
+    text.partition("(")[0] for text in _SCHEMAS if text.rpartition("->")[2].strip().startswith("__torch__.")
+)
+"""The operators of every backend that make a packed context of constants."""

@@ -12,15 +12,21 @@ from pathlib import Path
 import torch
 
 from mobopt.bundle import write_lite, write_torchscript
-from mobopt.errors import BundleError, InputError
+from mobopt.errors import BundleError, InputError, MoboptError
 from mobopt.ir import Program
-from mobopt.optimizer import check_agreement, optimize
-from mobopt.options import DEFAULT_RUNTIME, parse_backend, parse_optimizations, parse_runtime
+from mobopt.optimizer import agreement_of, optimize
+from mobopt.options import Settings
+from mobopt.passes.legalize import FIXES_SIZES
 from mobopt.passes.manager import Note, PassRun
+from mobopt.passes.place import RUNS_ON_CPU, WITH_ITS_OPERANDS
+from mobopt.tools.agreement import Agreement
+from mobopt.tools.example_inputs import ChosenInputs, choose_inputs
 from mobopt.tools.files import check_writable
+from mobopt.tools.lacks import Lack, find_lacks
 
 DEFAULT_BYTECODE_VERSION = 8
 _TORCHSCRIPT, _LITE = ".pt", ".ptl"
+_LACKS_SHOWN = 20
 
 
 @dataclass(frozen=True)
@@ -33,8 +39,12 @@ class Conversion:
     runs: tuple[PassRun, ...]
     operators_before: Counter[str]
     operators_after: Counter[str]
+    inputs: str
+    """The inputs that the result was compared on, in words."""
     relative_difference: float | None
-    """On the example inputs, of the output's scale; None without such inputs."""
+    """On the inputs, of the output's scale; None if it was not compared."""
+    lacks: tuple[Lack, ...]
+    """What the target lacks; empty unless the file was written by force."""
     seconds: float
 
     @property
@@ -42,49 +52,70 @@ class Conversion:
         """What all passes said, in order."""
         return tuple(note for run in self.runs for note in run.result.notes)
 
+    @property
+    def on_cpu(self) -> tuple[Note, ...]:
+        """Nodes that run on the CPU of the device, and why."""
+        return tuple(note for note in self.notes if RUNS_ON_CPU in note.message)
+
+    @property
+    def beside(self) -> int:
+        """How many light nodes stay on the CPU because their operands were made there."""
+        return sum(note.message == WITH_ITS_OPERANDS for note in self.notes)
+
+    @property
+    def fixed(self) -> tuple[Note, ...]:
+        """Rewrites that are right for inputs of the example's sizes only."""
+        return tuple(note for note in self.notes if FIXES_SIZES in note.message)
+
+
+class ConversionRefusedError(MoboptError):
+    """The conversion ran, and its result is not to be trusted, so nothing was written."""
+
 
 def convert_file(
     source: Path,
     output: Path,
+    settings: Settings,
     *,
-    backend: str = "vulkan",
-    blocklist: Sequence[str] = (),
     preserved_methods: Sequence[str] = (),
-    runtime: str = DEFAULT_RUNTIME,
     bytecode_version: int = DEFAULT_BYTECODE_VERSION,
     example_inputs: Sequence[torch.Tensor] | None = None,
+    force: bool = False,
     show: Callable[[str], None] = lambda step: None,
 ) -> Conversion:
-    """Optimise a scripted or traced model and write it.
+    """Optimise a scripted or traced model, compare it with the original, and write it.
 
     Args:
         source: a file of ``torch.jit.save``.
         output: the bundle; its ending chooses the form: ``.ptl`` (lite interpreter) or ``.pt`` (TorchScript).
-        backend: ``vulkan`` or ``cpu``.
-        blocklist: names of optimisations to leave out.
+        settings: backend, runtime and so on.
         preserved_methods: names of methods and attributes to keep beside ``forward``.
-        runtime: the oldest PyTorch Mobile release that must read the bundle.
         bytecode_version: of a lite bundle, 4 to 8.
-        example_inputs: if given, the result is compared with the source on them before anything is written.
+        example_inputs: what to compare on; without them, bundled inputs, inputs of the shapes traced, or guessed ones.
+        force: write even if the target lacks something, or the result differs, or nothing could be compared.
         show: is told each step.
 
     Raises:
         MoboptError: the source, an option or the output path can't be used.
-        PassError: the result differs from the source on the example inputs.
+        ConversionRefusedError: the target lacks something, or the result differs from the source, or there are no
+            inputs to compare on; nothing was written.
     """
     started = time.perf_counter()
-    backend, blocked, runtime = parse_backend(backend), parse_optimizations(blocklist), parse_runtime(runtime)
     _check_ending(output)
     check_writable(output)
     show(f"reading {source.name}")
     module = read_script_module(source)
     _check_preserved(module, preserved_methods)
     show("running the passes")
-    optimized = optimize(module, backend, blocked, preserved_methods, runtime)
-    difference = None
-    if example_inputs is not None:
-        show("comparing with the original")
-        difference = check_agreement(module, optimized.program, example_inputs)
+    optimized = optimize(module, settings, preserved_methods, example_inputs, source)
+    lacks = find_lacks(optimized.program, settings, optimized.inputs.examples)
+    inputs = optimized.inputs
+    if inputs.arguments is None:
+        inputs = choose_inputs(module, optimized.original, source)
+    show("comparing with the original")
+    agreement = None if inputs.arguments is None else agreement_of(module, optimized.program, inputs.arguments)
+    if not force:
+        _refuse(settings, lacks, inputs, agreement)
     show(f"writing {output.name}")
     if output.suffix == _LITE:
         write_lite(optimized.program, output, bytecode_version=bytecode_version)
@@ -96,9 +127,36 @@ def convert_file(
         optimized.runs,
         count_operators(optimized.original),
         count_operators(optimized.program),
-        difference,
+        str(inputs),
+        None if agreement is None else agreement.relative,
+        tuple(lacks),
         time.perf_counter() - started,
     )
+
+
+def _refuse(settings: Settings, lacks: Sequence[Lack], inputs: ChosenInputs, agreement: Agreement | None) -> None:
+    """Raise what speaks against writing the file."""
+    if lacks:
+        lines = "".join(f"\n  {lack}" for lack in lacks[:_LACKS_SHOWN])
+        if len(lacks) > _LACKS_SHOWN:
+            lines += f"\n  and {len(lacks) - _LACKS_SHOWN} more; mobopt audit lists them all"
+        raise ConversionRefusedError(
+            f"PyTorch {settings.runtime} lacks or computes wrongly, on {settings.backend}:{lines}\n"
+            "Nothing was written. Try another --runtime or --legalize full, change the model, or write it all the "
+            "same with --force"
+        )
+    if agreement is None:
+        raise ConversionRefusedError(
+            "the result could not be compared with the model, since no inputs that the model takes are known, so "
+            "nothing was written. Give example inputs with --input x.npy or --random 1,3,224,224, or write it "
+            "without a comparison with --force"
+        )
+    if not agreement.agrees:
+        raise ConversionRefusedError(
+            f"the result differs from the model by {agreement.relative:.1e} of the output's scale, on {inputs}, so "
+            "nothing was written. Leave optimisations out with --blocklist, one by one, to find the guilty one, or "
+            "write it all the same with --force"
+        )
 
 
 def read_script_module(path: Path) -> torch.jit.ScriptModule:

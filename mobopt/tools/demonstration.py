@@ -11,6 +11,7 @@ import numpy
 import torch
 
 from mobopt.errors import InputError
+from mobopt.options import Settings
 from mobopt.tools.agreement import Agreement, compare
 from mobopt.tools.conversion import Conversion, convert_file
 from mobopt.tools.demo_model import demo_model
@@ -83,7 +84,7 @@ def demonstrate(
         torch.jit.save(torch.jit.script(model), file)
     with whole_file(input_path) as file:
         numpy.save(file, image.numpy())
-    conversion = convert_file(source, bundle, example_inputs=[image], show=show)
+    conversion = convert_file(source, bundle, Settings("vulkan"), example_inputs=[image], show=show)
     show("running the bundle on Vulkan, and the model with PyTorch on the CPU, in turn")
     eager = _Eager(model, image)
     execution = run_bundle(bundle, [image], device=device, repeat=repeat, before=eager.run)

@@ -16,13 +16,31 @@ from mobopt.errors import InputError
 from mobopt.ir import Program
 from mobopt.module import bind_arguments
 from mobopt.runtimes.cpu import Interpreter
-from mobopt.runtimes.nests import leaves_of
+from mobopt.runtimes.cpu.precision import Float16Interpreter, PrecisionLoss
+from mobopt.runtimes.nests import leaves_of, map_leaves
+from mobopt.tools.agreement import compare
 
 if TYPE_CHECKING:
     from mobopt.runtimes.vulkan.executable import OperationTime
     from mobopt.runtimes.vulkan.program import PlanReport
 
 Fallback = Literal["cpu", "error"]
+Precision = Literal["fp32", "fp16"]
+
+
+@dataclass(frozen=True)
+class PrecisionReport:
+    """What float16 costs a model.
+
+    Attributes:
+        absolute: the largest difference of an output from float32's.
+        relative: the same over the largest magnitude of that output.
+        first_loss: the first node that loses over 1 %, or becomes infinite or not a number; None if none does.
+    """
+
+    absolute: float
+    relative: float
+    first_loss: PrecisionLoss | None
 
 
 @dataclass(frozen=True)
@@ -38,6 +56,8 @@ class Execution:
     """None on the CPU reference."""
     times: tuple[OperationTime, ...] = field(default=(), repr=False)
     """Of each dispatch, if asked for."""
+    precision: PrecisionReport | None = None
+    """With float16's precision."""
 
     @property
     def outputs(self) -> list[torch.Tensor]:
@@ -59,6 +79,7 @@ def run_bundle(
     repeat: int = 1,
     fallback: Fallback = "cpu",
     profile: bool = False,
+    precision: Precision = "fp32",
     before: Callable[[], object] = lambda: None,
 ) -> Execution:
     """Read a bundle and run a method of it.
@@ -71,22 +92,38 @@ def run_bundle(
         repeat: how many timed calls.
         fallback: whether operators without a GPU kernel run on the CPU or are an error.
         profile: whether to time each dispatch too.
+        precision: ``fp16`` rounds every result as a phone's GPU may, on the CPU reference, and compares with float32.
         before: is called before each timed call, outside the measured time.
 
     Raises:
         MoboptError: the bundle, an input or the device can't be used.
     """
-    program = read_bundle(path)
+    if precision == "fp16" and device != "cpu":
+        raise InputError("precision fp16 is what the CPU reference computes; give --device cpu with it")
+    program = read_bundle(path, prefer="code" if precision == "fp16" else "bytecode")  # source has lines to name
     if method not in program.methods:
         raise InputError(f"{path} has no method {method!r}; it has {', '.join(program.methods)}")
     args = bind_arguments(program, method, inputs, {})
     if device == "cpu":
         if profile:
             raise InputError("a profile has the times of a Vulkan device's dispatches; leave out --device cpu")
+        if precision == "fp16":
+            return _run_in_float16(program, args, method, repeat, before)
         interpreter = Interpreter(program)
         result, seconds = timed_calls(lambda: interpreter.run(method, args), repeat, before)
         return Execution("CPU (reference interpreter)", result, seconds, 0.0, None)
     return _run_on_vulkan(program, args, device, method, repeat, fallback, profile, before)
+
+
+def _run_in_float16(
+    program: Program, args: list[Any], method: str, repeat: int, before: Callable[[], object]
+) -> Execution:
+    exact = Interpreter(program).run(method, map_leaves(args, torch.Tensor, torch.Tensor.clone))
+    interpreter = Float16Interpreter(program)
+    result, seconds = timed_calls(lambda: interpreter.run(method, args), repeat, before)
+    agreement = compare(result, exact)
+    report = PrecisionReport(agreement.absolute, agreement.relative, interpreter.first_loss)
+    return Execution("CPU (reference interpreter, float16)", result, seconds, 0.0, None, precision=report)
 
 
 def _run_on_vulkan(

@@ -1,7 +1,15 @@
-"""Names of the operators that a bundle asks of a runtime, as PyTorch's selective build takes them."""
+"""Names of the operators that a bundle asks of a runtime, as PyTorch's selective build takes them.
+
+Sources: ``torch::jit::export_opnames`` (``torch/csrc/jit/serialization/export_module.cpp``) for the names,
+``torchgen/selective_build/`` for the forms of the YAML.
+"""
 
 from __future__ import annotations
 
+import io
+import os
+import pickletools
+import re
 from collections.abc import Iterable
 from os import PathLike
 from typing import IO
@@ -9,25 +17,48 @@ from typing import IO
 import torch
 
 from mobopt.bundle import read_bundle
+from mobopt.bundle.container import ArchiveReader, iterate_records
 from mobopt.bundle.lite_writer import tables_from_graph
+from mobopt.bundle.reader import load_operators
+from mobopt.errors import BundleError
 from mobopt.ir import Program
+from mobopt.module import MobileModule
+from mobopt.stand_in import is_in_torch
 
 _BYTECODE_VERSION = 8
+YAML_FORMS = ("list", "dict")
+"""Forms of YAML: a plain list (``SELECTED_OP_LIST``), and the dictionary of ``selected_operators.yaml``."""
+
+_PICKLED_MODULES = ("torch", "torch._utils", "torch._tensor", "torch.jit._pickle")
+_PICKLED_NAMES = ("collections OrderedDict", "builtins complex", "__main__ TensorID", "__main__ IntList")
+"""What PyTorch's pickles name beside classes; ``torch/csrc/jit/serialization/unpickler.cpp`` reads no other."""
+_OPERATOR = re.compile(r"(?<![\w.])ops\.(\w+)\.(\w+)")
+_CLASS = re.compile(r"\b__torch__\.torch\.classes\.(\w+)\.(\w+)")
 
 
 def export_opnames(model: torch.jit.ScriptModule | str | PathLike[str] | IO[bytes]) -> list[str]:
     """Names of a model's operators with overloads, each once, sorted: what ``torch.jit.export_opnames`` gives.
 
+    A lite file's own operator tables answer for it. A TorchScript file is loaded by torch itself if torch has all of
+    its operators and classes; otherwise the names are those of the bytecode that we would write for it.
+
     Args:
-        model: a module, or a bundle's path or file object.
+        model: a module, or a bundle's path or file object, which must be seekable.
 
     Raises:
         BundleError: the bundle can't be read.
     """
+    if isinstance(model, MobileModule):
+        return operator_names(model.program)
     if isinstance(model, torch.jit.ScriptModule):
-        names: list[str] = torch.jit.export_opnames(model)  # type: ignore[no-untyped-call]
-        return names
-    return operator_names(read_bundle(model))
+        return _names_of(model)
+    archive = ArchiveReader(model)
+    if "bytecode.pkl" in archive:
+        _check_globals(archive)
+        return sorted({entry.qualified_name for entry in load_operators(archive)})
+    if not isinstance(model, (str, os.PathLike)):
+        model.seek(0)
+    return operator_names(read_bundle(model)) if _foreign_names(archive) else _names_of(_load(model, archive.name))
 
 
 def operator_names(program: Program) -> list[str]:
@@ -38,6 +69,74 @@ def operator_names(program: Program) -> list[str]:
     return sorted(f"{name}.{overload}" if overload else name for name, overload in operators)
 
 
-def selective_build_yaml(names: Iterable[str]) -> str:
-    """The YAML list that PyTorch's build reads from ``SELECTED_OP_LIST``."""
-    return "".join(f"- {name}\n" for name in names)
+def selective_build_yaml(names: Iterable[str], form: str = "list") -> str:
+    """YAML for a selective build of PyTorch.
+
+    Args:
+        names: of the operators, with overloads.
+        form: ``list`` is what CMake's ``SELECTED_OP_LIST`` names; ``dict`` is ``selected_operators.yaml`` of
+            ``--op-selection-yaml-path``, where each operator is called by the model and not for training.
+
+    Raises:
+        ValueError: an unknown form.
+    """
+    if form not in YAML_FORMS:
+        raise ValueError(f"form is {form!r}; it is one of {', '.join(YAML_FORMS)}")
+    if form == "list":
+        return "".join(f"- {name}\n" for name in names) or "[]\n"
+    flags = ("include_all_overloads: false", "is_root_operator: true", "is_used_for_training: false")
+    lines = ["include_all_operators: false", "operators:"]
+    for name in names:
+        lines += [f"  {name}:", *(f"    {flag}" for flag in flags)]
+    return "\n".join(lines) + "\n" if len(lines) > 2 else f"{lines[0]}\noperators: {{}}\n"
+
+
+def _names_of(module: torch.jit.ScriptModule) -> list[str]:
+    names: list[str] = torch.jit.export_opnames(module)  # type: ignore[no-untyped-call]
+    return names
+
+
+def _foreign_names(archive: ArchiveReader) -> set[str]:
+    """Operators and classes that the source calls and the installed torch lacks."""
+    records = [item.name for item in iterate_records(archive, "code/") if item.name.endswith(".py")]
+    source = "\n".join(archive.read(name).decode("utf-8", "replace") for name in records)
+    operators = {f"{namespace}::{name}" for namespace, name in _OPERATOR.findall(source)}
+    classes = set(_CLASS.findall(source))
+    return {name for name in operators if not is_in_torch(name)} | {
+        f"{namespace}.{name}" for namespace, name in classes if not _is_class_in_torch(namespace, name)
+    }
+
+
+def _is_class_in_torch(namespace: str, name: str) -> bool:
+    try:
+        torch._C._get_custom_class_python_wrapper(namespace, name)
+    except RuntimeError:
+        return False
+    return True
+
+
+def _load(file: str | PathLike[str] | IO[bytes], name: str) -> torch.jit.ScriptModule:
+    source = str(file) if isinstance(file, (str, os.PathLike)) else io.BytesIO(file.read())
+    try:
+        module: torch.jit.ScriptModule = torch.jit.load(source, map_location="cpu")  # type: ignore[no-untyped-call]
+    except RuntimeError as error:
+        reason = next((line for line in str(error).splitlines() if line.strip()), "unknown reason").rstrip(": ")
+        raise BundleError(f"{name}: torch can't load it to tell its operators: {reason}") from None
+    return module
+
+
+def _check_globals(archive: ArchiveReader) -> None:
+    """Refuse a lite file whose module no loader of PyTorch opens: without one, or with foreign names in it.
+
+    Quantised weights and objects of any class of PyTorch are let pass, for nothing is made of them here.
+    """
+    try:
+        names = [
+            str(argument) for op, argument, _ in pickletools.genops(archive.read("data.pkl")) if op.name == "GLOBAL"
+        ]
+    except (ValueError, UnicodeError) as error:
+        raise BundleError(f"{archive.name}: data.pkl is no pickle: {error}") from None
+    for name in names:
+        module = name.partition(" ")[0]
+        if module not in _PICKLED_MODULES and not module.startswith("__torch__") and name not in _PICKLED_NAMES:
+            raise BundleError(f"{archive.name}: data.pkl names the global {name!r}, as no PyTorch does; it is hostile")

@@ -19,13 +19,16 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from model_zoo import ZOO, ZooModel, worst_error
 
 from mobopt.frontends.torchscript import program_from_script_module
+from mobopt.options import OWN_RUNTIME, Settings
 from mobopt.passes.manager import run_passes
-from mobopt.passes.pipelines import VULKAN
+from mobopt.passes.pipelines import pipeline_for
 from mobopt.runtimes.vulkan.device import Device, open_device
 from mobopt.runtimes.vulkan.program import VulkanProgram
 
 Contestant = Callable[[], object]
 
+PASSES = pipeline_for(Settings("vulkan", OWN_RUNTIME))
+"""For mobopt's own runtime: what is rewritten for phones is not what a desktop should run."""
 UNTIMED, TIMED = 2, 3
 """Calls of a contestant in each round."""
 
@@ -78,7 +81,7 @@ def measure(zoo_model: ZooModel, device: Device, x: torch.Tensor, rounds: int, s
     with torch.no_grad():
         expected = model(x)
     program = program_from_script_module(torch.jit.script(model))
-    run_passes(program, VULKAN)
+    run_passes(program, PASSES)
     runner = VulkanProgram(program, device)
     started = time.perf_counter()
     found = runner(x)
@@ -125,7 +128,7 @@ def median_times(contestants: dict[str, Contestant], rounds: int, seconds: float
 def print_profile(zoo_model: ZooModel, device: Device, x: torch.Tensor, lines: int) -> None:
     """The dispatches that take longest, those of the same label together."""
     program = program_from_script_module(torch.jit.script(zoo_model.build()))
-    run_passes(program, VULKAN)
+    run_passes(program, PASSES)
     runner = VulkanProgram(program, device)
     runner(x)
     profiles = [runner.profile([x]) for _ in range(5)]

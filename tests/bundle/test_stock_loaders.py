@@ -112,14 +112,12 @@ def test_stock_reads_operators_and_version(tmp_path: Path) -> None:
         write_lite(program, tmp_path / "ours.ptl", version)
         assert _get_model_bytecode_version(tmp_path / "ours.ptl") == version
     ours = _get_model_ops_and_info(tmp_path / "ours.ptl")
-    stock.pop("prim::unchecked_cast")  # it does nothing, so it is not written
     assert {name: info.num_schema_args for name, info in ours.items()} == {
         name: info.num_schema_args for name, info in stock.items()
     }
 
 
 PLAIN = [path for path in BUNDLES if path.stem == "model"]
-VULKAN = [path for path in BUNDLES if path.stem.startswith("vulkan")]
 
 
 @pytest.mark.parametrize("path", PLAIN, ids=bundle_id)
@@ -127,17 +125,6 @@ def test_golden_models_run_in_stock_torch(path: Path) -> None:
     program, inputs = read_bundle(path), arrays(path, "input")
     for load in (torch.jit.load, _load_for_lite_interpreter):
         assert same(as_tuple(load(written(program, 8))(*inputs)), tuple(arrays(path, "expected")))
-
-
-@pytest.mark.parametrize("path", VULKAN, ids=bundle_id)
-def test_stock_torch_stops_at_the_unknown_names_only(path: Path) -> None:
-    program = read_bundle(path)
-    with pytest.raises(
-        RuntimeError, match=r"Unknown type name '__torch__\.torch\.classes\.vulkan|Unknown builtin op: vulkan"
-    ):
-        torch.jit.load(written(program))
-    with pytest.raises(RuntimeError, match=r"Following ops cannot be found: .vulkan_prepack::run_"):
-        _load_for_lite_interpreter(written(program, 8))
 
 
 def test_records_are_those_of_stock_torch() -> None:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
+import resource
 import subprocess
 import sys
-import time
 import zipfile
 from pathlib import Path
 
@@ -27,12 +27,13 @@ def test_help_names_every_command_and_imports_no_torch(invoke: Invoke, tmp_path:
     script += "assert not {'torch', 'numpy', 'rich', 'vulkan'} & set(sys.modules)"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert all(f"\n  {name} " in done.stdout for name in COMMANDS)
-    times = []
+    seconds = []  # of processor time, which a busy machine stretches less than time on the clock
     for _ in range(3):
-        started = time.perf_counter()
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
         assert run_mobopt("--help", cwd=tmp_path).returncode == 0
-        times.append(time.perf_counter() - started)
-    assert min(times) < 0.3
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        seconds.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
+    assert min(seconds) < 0.3
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -51,7 +52,7 @@ def test_convert_writes_what_run_gives_back(invoke: Invoke, files: Path, tmp_pat
     result = invoke("convert", files / "scripted.pt", "-o", name, "--input", files / "input.npy", "--explain")
     assert result.exit_code == 0, result.output
     assert "fold_batch_norm" in result.stdout
-    assert "largest difference from the original" in result.stdout
+    assert "largest difference from the model" in result.stdout
     result = invoke("run", name, "--input", files / "input.npy", "--output", "y.npy", "--device", DRIVER)
     assert result.exit_code == 0, result.output
     numpy.testing.assert_allclose(numpy.load("y.npy"), numpy.load(files / "expected.npy"), rtol=1e-4, atol=1e-5)
@@ -104,7 +105,7 @@ def test_a_result_that_differs_is_exit_code_1(
 ) -> None:
     monkeypatch.setattr("mobopt.tools.agreement.RELATIVE_TOLERANCE", -1.0)
     result = invoke("convert", files / "scripted.pt", "-o", "out.ptl", "--random", "1,3,5,5")
-    assert_refused(result, "differs from the original", "nothing was written", code=1)
+    assert_refused(result, "differs from the model", "nothing was written", code=1)
     assert_empty(tmp_path)
 
 

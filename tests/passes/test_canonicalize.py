@@ -6,7 +6,7 @@ from pass_harness import apply, operators, optimise, program_of
 from torch import nn
 
 from mobopt.passes.canonicalize import Canonicalize
-from mobopt.passes.pipelines import VULKAN
+from mobopt.passes.pipelines import CPU, VULKAN
 
 HEAD = """
 graph(%self : __torch__.M,
@@ -153,3 +153,22 @@ def test_same_padding_gives_the_numbers_of_eager(kernel: tuple[int, int], dilati
     module = nn.Sequential(nn.Conv2d(3, 4, kernel, padding="same", dilation=dilation))
     program, _ = optimise(module, [torch.rand(2, 3, 11, 9)], VULKAN)
     assert "vulkan_prepack::run_conv2d_context" in operators(program)
+
+
+class BiasInLoop(nn.Module):
+    """A product is made once, and added to in each trip."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.rand(3, 4))
+        self.bias = nn.Parameter(torch.rand(4))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        product, total = torch.matmul(x, self.weight), torch.zeros(1)
+        for _ in range(x.shape[0]):
+            total = total + product.add_(self.bias)
+        return total
+
+
+def test_an_addition_that_runs_more_often_is_no_bias() -> None:
+    optimise(BiasInLoop(), [torch.rand(3, 3)], CPU)

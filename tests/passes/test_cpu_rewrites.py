@@ -84,6 +84,78 @@ def test_relu_that_stays(body: str, reason: str) -> None:
     assert notes[0].endswith(reason)
 
 
+class SumSeenBefore(nn.Module):
+    """What a sum in place holds is read before relu clamps it."""
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        a = x * 1
+        total = a.add_(y)
+        half = a * 0.5
+        return half, torch.relu_(total)
+
+
+class SumClampedInBranch(nn.Module):
+    """A sum in place is clamped only sometimes, and read always."""
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        a = x * 1
+        total = a.add_(y)
+        if x.shape[0] > 5:
+            return torch.relu_(total) * 2
+        return a
+
+
+class SumClampedInLoop(nn.Module):
+    """Each trip clamps the same sum anew and changes the result in place."""
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        total, result = x + y, x
+        for _ in range(x.shape[0]):
+            result = result + torch.relu(total).mul_(2)
+        return result
+
+
+@pytest.mark.parametrize(
+    ("module", "reason"),
+    [
+        (SumSeenBefore(), "aten::mul %half.1 may read the sum before"),
+        (SumClampedInBranch(), "they do not run equally often"),
+        (SumClampedInLoop(), "they do not run equally often"),
+    ],
+)
+def test_relu_that_must_stay_apart(module: nn.Module, reason: str) -> None:
+    program, notes = optimise(module, [torch.randn(3, 4), torch.randn(3, 4)], CPU)
+    assert any(op.startswith("aten::relu") for op in operators(program))
+    assert any(note.message.endswith(reason) for note in notes)
+
+
+class HalfWeights(nn.Module):
+    """Adds a weight in half precision."""
+
+    def __init__(self, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(4).to(dtype))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.relu(x + self.weight)
+
+
+class Halves(nn.Module):
+    """Computes in half precision without a weight that shows it."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = x.to(torch.bfloat16)
+        return torch.relu(y + y)
+
+
+def test_sums_in_half_precision_stay() -> None:
+    """PyTorch's fused operator asserts on them."""
+    for module, dtype in ((HalfWeights(torch.float16), torch.float16), (Halves(), torch.float32)):
+        program, notes = optimise(module, [torch.randn(3, 4).to(dtype)], CPU)
+        assert "aten::relu" in operators(program)
+        assert any("half precision, which the fused operator does not take" in str(note) for note in notes)
+
+
 def test_conv1d_is_a_flat_conv2d() -> None:
     body = "  %y : Tensor = aten::conv1d(%x, %w, %none, %two, %two, %two, %one)\n  return (%y)"
     program = program_of(HEAD + body, CONSTANTS)

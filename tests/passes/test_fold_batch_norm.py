@@ -6,7 +6,7 @@ from pass_harness import apply, expect, operators, optimise, program_of, randomi
 from torch import nn
 
 from mobopt.passes.fold_batch_norm import FoldBatchNorm, fold
-from mobopt.passes.pipelines import VULKAN
+from mobopt.passes.pipelines import CPU, VULKAN
 
 HEAD = """
 graph(%self : __torch__.M,
@@ -119,8 +119,8 @@ LAYERS: dict[str, tuple[nn.Module, nn.Module, tuple[int, ...]]] = {
         (2, 4, 5, 4),
     ),
     "conv_transpose3d": (nn.ConvTranspose3d(4, 2, 2, groups=2), nn.BatchNorm3d(2), (1, 4, 3, 3, 3)),
-    "linear": (nn.Linear(5, 7), nn.BatchNorm1d(7), (3, 5)),
-    "linear_without_bias": (nn.Linear(5, 7, bias=False), nn.BatchNorm1d(7), (3, 5)),
+    "linear": (nn.Sequential(nn.Flatten(), nn.Linear(5, 7)), nn.BatchNorm1d(7), (3, 5)),
+    "linear_without_bias": (nn.Sequential(nn.Flatten(), nn.Linear(5, 7, bias=False)), nn.BatchNorm1d(7), (3, 1, 5)),
 }
 
 
@@ -131,6 +131,36 @@ def test_folded_layers_give_the_numbers_of_eager(name: str, how: str) -> None:
     module = randomize_norms(nn.Sequential(layer, norm))
     program, _ = optimise(module, [torch.rand(sizes) - 0.5], VULKAN, how)
     assert "aten::batch_norm" not in operators(program)
+
+
+@pytest.mark.parametrize("sizes", [(3, 5), (3, 7, 5)])
+def test_norm_after_a_linear_layer_whose_input_may_have_three_dimensions(sizes: tuple[int, ...]) -> None:
+    """With three, the channels are not the features, even where their numbers are the same."""
+    module = randomize_norms(nn.Sequential(nn.Linear(5, 7), nn.BatchNorm1d(7)))
+    program, notes = optimise(module, [torch.rand(sizes) - 0.5], VULKAN)
+    assert "aten::batch_norm" in operators(program)
+    assert any("the layer makes it two" in str(note) for note in notes)
+
+
+class NormInLoop(nn.Module):
+    """Each trip normalises the same tensor anew and changes the result in place."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(3, 4, 3)
+        self.norm = nn.BatchNorm2d(4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.conv(x)
+        total = torch.zeros(1)
+        for _ in range(x.shape[0]):
+            total = total + self.norm(y).mul_(2)
+        return total
+
+
+@pytest.mark.parametrize("pipeline", [VULKAN, CPU], ids=["vulkan", "cpu"])
+def test_norm_in_a_loop_after_the_layer(pipeline: Any) -> None:
+    optimise(randomize_norms(NormInLoop()), [torch.rand(3, 3, 5, 6)], pipeline)
 
 
 def test_fold_computes_in_float64() -> None:

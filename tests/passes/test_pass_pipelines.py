@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
@@ -14,8 +15,11 @@ from torch import nn
 from mobopt.errors import PassError
 from mobopt.frontends.torchscript import program_from_script_module
 from mobopt.ir import Program, print_graph
+from mobopt.options import Settings
+from mobopt.passes.facts import Examples
 from mobopt.passes.manager import NoteBook, Pass, run_passes
-from mobopt.passes.pipelines import CPU, OPTIMIZER_TYPES, VULKAN, without
+from mobopt.passes.pipelines import CPU, OPTIMIZER_TYPES, VULKAN, pipeline_for, without
+from mobopt.passes.transfer import Transfer
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "pt1.13.1"
 
@@ -26,8 +30,10 @@ def names(pipeline: tuple[Pass, ...]) -> list[str]:
 
 def test_blocklist_takes_names_members_and_passes() -> None:
     torchs = torch._C._MobileOptimizerType.VULKAN_AUTOMATIC_GPU_TRANSFER
-    left = names(without(VULKAN, {torchs, "CONV_BN_FUSION", "remove_dropout"}))
-    assert set(names(VULKAN)) - set(left) == {"transfer", "fold_batch_norm", "remove_dropout"}
+    kept = without(VULKAN, {torchs, "CONV_BN_FUSION", "remove_dropout"})
+    assert set(names(VULKAN)) - set(names(kept)) == {"fold_batch_norm", "remove_dropout"}
+    (transfer,) = [item for item in kept if isinstance(item, Transfer)]
+    assert not transfer.automatic  # it still moves what runs on the CPU
 
 
 @pytest.mark.parametrize("name", list(OPTIMIZER_TYPES))
@@ -132,11 +138,13 @@ def test_random_networks_give_the_numbers_of_eager(network: nn.Module, how: str,
 def test_at_least_as_fused_as_pytorchs_own_pass(net: str) -> None:
     """Operators that work on tensors, against the graph that PyTorch 1.13.1's Vulkan pass makes of the same net."""
     program = program_from_script_module(torch.jit.load(str(GOLDEN / net / "model.pt")))
-    run_passes(program, VULKAN, check=True)
+    x = torch.from_numpy(numpy.load(GOLDEN / net / "input_0.npy"))
+    run_passes(program, pipeline_for(Settings("vulkan"), Examples({"forward": (x,)})), check=True)
     ours = tensor_operators(print_graph(program.methods["forward"]))
     theirs = tensor_operators((GOLDEN / net / "vulkan.graph.txt").read_text())
     del ours["aten::to"]  # that release has no transfers
-    assert ours == theirs
+    assert ours <= theirs  # less are the branches for other ranks, which that release keeps
+    assert ours.keys() >= {name for name in theirs if not name.endswith(("1d", "3d"))}
 
 
 def tensor_operators(text: str) -> Counter[str]:

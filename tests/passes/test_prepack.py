@@ -7,12 +7,14 @@ from torch import nn
 
 from mobopt.frontends.torchscript import program_from_script_module
 from mobopt.ops.contexts import Conv2dPackedContext, LinearPackedContext
+from mobopt.options import Settings
 from mobopt.passes.fold_prepack import FoldPrepack
 from mobopt.passes.fuse_clamp import FuseClamp, combine
 from mobopt.passes.insert_prepack import InsertPrepack
 from mobopt.passes.manager import run_passes
-from mobopt.passes.pipelines import VULKAN
+from mobopt.passes.pipelines import pipeline_for
 
+VULKAN = pipeline_for(Settings("vulkan", legalize="off"))
 CONTEXT = Conv2dPackedContext.qualified_name
 HEAD = """
 graph(%self : __torch__.M,
@@ -76,6 +78,11 @@ def test_linear_is_packed_with_its_weight_transposed() -> None:
             "  %n : int = aten::dim(%x)\n" + CONV.replace("%ones, %one)", "%ones, %n)"),
             "its stride, padding, dilation or groups are not constant",
         ),
+        (
+            "  %s : int[] = prim::Constant[value=[3, 5, -1]]()\n  %v : Tensor = aten::reshape(%x, %s)\n"
+            + CONV.replace("%x", "%v"),
+            "its input has no batch dimension",
+        ),
     ],
 )
 def test_layers_that_are_not_packed(line: str, reason: str) -> None:
@@ -127,7 +134,7 @@ def test_clamps_in_a_row_are_combined() -> None:
     [
         (
             "  %z : Tensor = aten::relu(%y)\n  %s : Tensor = aten::add(%y, %z, %one)\n  return (%s)",
-            "the convolution's output is read 2 times",
+            "the layer's output is read 2 times",
         ),
         ("  %z : Tensor = aten::clamp(%y, %high, %low)\n  return (%z)", "its lower bound is above its upper one"),
         ("  %z : Tensor = aten::clamp(%y, %x, %none)\n  return (%z)", "its bounds are not constant numbers"),

@@ -366,3 +366,23 @@ class Checks(nn.Module):
 
 def test_simplify_keeps_the_numbers() -> None:
     optimise(Checks(), [torch.rand(2, 3, 5, 4)], [SIMPLIFY])
+
+
+def test_copies_of_a_loop_read_the_same_constants() -> None:
+    """Names stay unique, so that the text can be read again."""
+    text = """
+    graph(%self : __torch__.M,
+          %x : Tensor):
+      %two : int = prim::Constant[value=2]()
+      %true : bool = prim::Constant[value=1]()
+      %half : float = prim::Constant[value=0.5]()
+      %y : Tensor = prim::Loop(%two, %true, %x)
+        block0(%i : int, %a : Tensor):
+          %b : Tensor = aten::mul(%a, %half)
+          -> (%true, %b)
+      return (%y)
+    """
+    program = program_of(text)
+    apply(LoopUnrolling(), program)
+    first, second = program.methods["forward"].block.nodes
+    assert first.inputs[1] is second.inputs[1]

@@ -21,7 +21,7 @@ from mobopt.runtimes.vulkan.device import Device, open_device  # noqa: E402
 _NAMED = os.environ.get("MOBOPT_DEVICE")
 
 
-@pytest.fixture(params=[_NAMED] if _NAMED else ["llvmpipe", "swiftshader"])
+@pytest.fixture(params=[_NAMED] if _NAMED else ["llvmpipe", pytest.param("swiftshader", marks=pytest.mark.sweep)])
 def any_device(request: pytest.FixtureRequest) -> Iterator[Device]:
     """Each software driver in turn; a message of the validation layer fails the test."""
     yield from _watched(request.param)

@@ -1,0 +1,130 @@
+"""``mobopt audit``: what a phone's runtime does with each operator of a model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from mobopt.commands.terminal import print_json, print_table, progress
+from mobopt.options import DEFAULT_RUNTIME, RUNTIMES
+
+if TYPE_CHECKING:
+    from mobopt.tools.audit import Audit, AuditLine
+
+_SOURCES_SHOWN = 3
+_MEANINGS = {
+    "wrong": "runs, and gives other numbers",
+    "missing": "the runtime can't run it",
+    "unknown": "only sizes tell: give --input or --random",
+    "cpu": "CPU on the device: right, but slow",
+    "rewritten": "the conversion writes it with other operators",
+    "native": "runs as it is",
+}
+
+
+@click.command()
+@click.argument("model", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.option("--backend", help="vulkan (the default), metal or cpu; an optimised file knows its own.")
+@click.option(
+    "--runtime", default=DEFAULT_RUNTIME, show_default=True, help=f"The phone's release; {', '.join(RUNTIMES)}."
+)
+@click.option("--device-profile", metavar="NAME", help="Check the limits of a device, such as adreno-6xx.")
+@click.option("--legalize", help="off, safe or full (the default): how far the conversion rewrites.")
+@click.option("--input", "inputs", multiple=True, type=click.Path(path_type=Path), help="A .npy example input.")
+@click.option("--random", "shapes", multiple=True, metavar="SHAPE", help="A random example input: 1,3,224,224.")
+@click.option(
+    "--allow", type=click.Path(path_type=Path), help="The operator list of the app's PyTorch build, a YAML file."
+)
+@click.option("--html", type=click.Path(path_type=Path), help="Write a page, too.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def audit(
+    model: Path,
+    inputs: tuple[Path, ...],
+    shapes: tuple[str, ...],
+    html: Path | None,
+    as_json: bool,
+    **choices: Any,
+) -> None:
+    """Tell what the phone's runtime does with every operator of MODEL.
+
+    MODEL is a file of torch.jit.save before conversion, or an optimised file of any backend. Exit code 1 if something
+    is missing or wrong, also on the device of --device-profile and in the build of --allow.
+    """
+    if inputs and shapes:
+        raise click.UsageError("give --input or --random, not both")
+    with progress(f"reading {model.name}"):
+        from mobopt.tools.audit import audit as audit_model
+        from mobopt.tools.files import check_writable
+        from mobopt.tools.inputs import random_inputs, read_inputs
+
+        if html is not None:
+            check_writable(html)
+        found = audit_model(model, example_inputs=(read_inputs(inputs) or random_inputs(shapes)) or None, **choices)
+        if html is not None:
+            from mobopt.tools.audit_page import write_page
+
+            write_page(found, html)
+    if as_json:
+        print_json(_data(found))
+    else:
+        _print(found)
+    if not found.is_good:
+        click.get_current_context().exit(1)
+
+
+def _data(found: Audit) -> dict[str, Any]:
+    import dataclasses
+
+    return {**dataclasses.asdict(found), "counts": found.counts, "is_good": found.is_good}
+
+
+def _print(found: Audit) -> None:
+    kind = "optimised for" if found.is_bundle else "before conversion to"
+    sizes = f"sizes of {found.inputs}" if found.inputs else "no sizes are known"
+    click.echo(f"{found.model}, {kind} {found.backend}, on PyTorch {found.runtime}; {sizes}")
+    print_table("", ("operator", "count>", "verdict", "why", "source", "tensors of the first"), map(_row, found.lines))
+    click.echo()
+    for verdict, count in found.counts.items():
+        click.echo(f"{count:6} {verdict:10} {_MEANINGS[verdict]}")
+    _print_limits(found)
+    _print_missing_from_build(found)
+
+
+def _row(line: AuditLine) -> tuple[str, ...]:
+    shown = list(line.sources[:_SOURCES_SHOWN])
+    if len(line.sources) > len(shown):
+        shown.append(f"and {len(line.sources) - len(shown)} more")
+    return line.operator, str(line.count), line.verdict, _why(line), "\n".join(shown), line.operands
+
+
+def _why(line: AuditLine) -> str:
+    parts = [line.reason]
+    if line.verdict == "rewritten":
+        parts.append(f"{line.rewrite}: {line.rewrite_summary}")
+        parts.append("fixes the file to the sizes of the inputs" if line.fixes_sizes else "")
+    elif line.verdict != "native":
+        parts.append(line.help)
+    return "; ".join(part for part in parts if part)
+
+
+def _print_limits(found: Audit) -> None:
+    device = f"{found.profile.name} ({found.profile.device})" if found.profile is not None else "most phones"
+    if found.limits:
+        click.echo(f"\nToo large for {device}:")
+        for item in found.limits:
+            click.echo(f"  {item}")
+    elif found.profile is not None:
+        click.echo(f"\nEverything fits {device}.")
+
+
+def _print_missing_from_build(found: Audit) -> None:
+    if found.missing_from_build is None:
+        return
+    if not found.missing_from_build:
+        click.echo(f"\nThe app's build has all {len(found.operators)} operators.")
+        return
+    click.echo("\nMissing from the build; add to its operator list:")
+    for name in found.missing_from_build:
+        click.echo(f"- {name}")

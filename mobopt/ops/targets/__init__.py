@@ -1,0 +1,10 @@
+"""What each runtime of PyTorch Mobile does with each operator: the facts, and how a call is judged by them.
+
+The rows (``*.toml``) are the one source of verdicts for legalisation, placement, audits and docs.
+"""
+
+from mobopt.ops.targets.facts import TensorFacts, facts_of_constant
+from mobopt.ops.targets.table import RELEASES, Row, Target, rows_for
+from mobopt.ops.targets.verdicts import Finding, judge
+
+__all__ = ["RELEASES", "Finding", "Row", "Target", "TensorFacts", "facts_of_constant", "judge", "rows_for"]

@@ -1,0 +1,75 @@
+"""What is known about a tensor before a model runs."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+
+
+class UnknownFactError(Exception):
+    """A condition asks for something that only a run tells; whoever evaluates conditions catches it."""
+
+
+@dataclass(frozen=True)
+class TensorFacts:
+    """Sizes and dtype of a tensor, as far as they are known.
+
+    Attributes:
+        dtype: name of the dtype, such as ``float32``.
+        sizes: of each dimension.
+        is_constant: whether the elements are known when the file is written.
+
+    Reading one that is not known raises :class:`UnknownFactError`; ``known_dtype`` and ``known_sizes`` give None then.
+    """
+
+    known_dtype: str | None = None
+    known_sizes: tuple[int, ...] | None = None
+    is_constant: bool = False
+
+    @property
+    def dtype(self) -> str:
+        """Name of the dtype."""
+        if self.known_dtype is None:
+            raise UnknownFactError("dtype")
+        return self.known_dtype
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Size of each dimension."""
+        if self.known_sizes is None:
+            raise UnknownFactError("sizes")
+        return self.known_sizes
+
+    @property
+    def rank(self) -> int:
+        """Number of dimensions."""
+        return len(self.sizes)
+
+    @property
+    def numel(self) -> int:
+        """Number of elements."""
+        return math.prod(self.sizes)
+
+    def merged(self, other: TensorFacts) -> TensorFacts:
+        """What holds for both, for a value that is computed several times (in a loop)."""
+        return TensorFacts(
+            self.known_dtype if self.known_dtype == other.known_dtype else None,
+            self.known_sizes if self.known_sizes == other.known_sizes else None,
+            self.is_constant and other.is_constant,
+        )
+
+    def __str__(self) -> str:
+        sizes = "?" if self.known_sizes is None else ", ".join(map(str, self.known_sizes))
+        return f"{self.known_dtype or '?'}[{sizes}]"
+
+
+def facts_of_tensor(tensor: torch.Tensor) -> TensorFacts:
+    """Facts of a tensor that was seen in a run."""
+    return TensorFacts(str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape))
+
+
+def facts_of_constant(tensor: torch.Tensor) -> TensorFacts:
+    """Facts of a weight or another constant."""
+    return TensorFacts(str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape), is_constant=True)

@@ -1,0 +1,238 @@
+"""Judge one call by the rows: what will the target's runtime do with it?"""
+
+from __future__ import annotations
+
+import builtins
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from mobopt.ir import Attribute, Node, Value
+from mobopt.ops.effects import listed_items
+from mobopt.ops.schemas import schema_of
+from mobopt.ops.targets.facts import TensorFacts, UnknownFactError, facts_of_constant
+from mobopt.ops.targets.packed import unpacked_call
+from mobopt.ops.targets.table import Row, Target, rows_for
+
+IMAGE_LIMIT = 2048
+"""Largest extent of a 3-D image on most phones (maxImageDimension3D); PyTorch's Vulkan tensors are such images."""
+
+_NAMES = (
+    "all",
+    "any",
+    "len",
+    "max",
+    "min",
+    "range",
+    "set",
+    "sorted",
+    "sum",
+    "abs",
+    "isinstance",
+    "int",
+    "float",
+    "bool",
+)
+_BUILTINS = {
+    name: getattr(builtins, name) for name in (*_NAMES, "tuple", "list", "zip", "enumerate", "type", "str")
+} | {"prod": math.prod}
+_PYTORCH = ("aten", "prim", "quantized", "prepacked", "vulkan_prepack", "vulkan_quantized", "metal_prepack", "metal")
+"""Namespaces of PyTorch's own operators."""
+_NOTHING: Mapping[Value, TensorFacts] = {}
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What a target does with a call."""
+
+    verdict: str
+    """native, wrong, missing, or unknown: only the sizes of the inputs tell."""
+    why: str = ""
+    row: Row | None = None
+
+    @property
+    def is_good(self) -> bool:
+        """Whether nothing is known against it."""
+        return self.verdict in ("native", "unknown")
+
+
+def judge(
+    node: Node,
+    target: Target,
+    facts: Mapping[Value, TensorFacts] = _NOTHING,
+    attributes: Mapping[str, Attribute] | None = None,
+    image_limit: int = IMAGE_LIMIT,
+) -> Finding:
+    """What a target's runtime does with a node; without a row it is missing (native on the CPU).
+
+    Args:
+        node: any node that is not of the ``prim`` namespace.
+        target: the runtime.
+        facts: what is known of tensors.
+        attributes: of the Program, for packed contexts.
+        image_limit: largest extent of a 3-D image on the device.
+    """
+    packed = _judge(node.qualified_op, _Call(node, facts, None), target, image_limit)
+    call = unpacked_call(node, attributes or {})
+    if call is None or not packed.is_good:
+        return packed
+    operator, arguments = call
+    return _judge(operator, _Call(node, facts, arguments), target, image_limit)
+
+
+def _judge(operator: str, call: _Call, target: Target, image_limit: int) -> Finding:
+    rows = [row for row in rows_for(target.backend).get(operator, ()) if row.covers(target.release)]
+    checks = {"vulkan": lambda facts: image_misfit(facts, image_limit), "metal": metal_misfit}
+    reason = call.misfit(checks[target.backend]) if target.backend in checks else ""
+    for row in rows:
+        if reason and not (row.any_dtype or row.any_rank):
+            continue
+        try:
+            holds = row.condition is None or bool(eval(row.condition, call))
+        except UnknownFactError as unknown:
+            return Finding("unknown", f"its {unknown} is not known", row)
+        if holds:
+            return Finding(row.verdict, row.why, row)
+    if target.backend == "cpu":
+        return _on_cpu(operator)
+    return Finding("missing", reason or f"{target} has no kernel that was seen to compute this")
+
+
+def _on_cpu(operator: str) -> Finding:
+    """What a CPU build does with an operator that no row names."""
+    namespace = operator.partition("::")[0]
+    if namespace in _PYTORCH:
+        return Finding("native")
+    return Finding("missing", f"{namespace} is not PyTorch's: the app must bring the library that registers it")
+
+
+class _Call(dict[str, Any]):
+    """The names that a condition sees, looked up when they are used; as its globals, so that inner scopes see them."""
+
+    def __init__(self, node: Node, facts: Mapping[Value, TensorFacts], arguments: Mapping[str, Any] | None) -> None:
+        super().__init__(__builtins__=_BUILTINS)
+        self._node = node
+        self._facts = facts
+        self._arguments = arguments
+        if arguments is None:
+            names = [argument.name for argument in schema_of(node.qualified_op).arguments]
+            self._arguments = dict(zip(names, node.inputs, strict=False))
+
+    def __missing__(self, name: str) -> Any:
+        if name in ("output", "outputs"):
+            outputs = [self._facts.get(value, TensorFacts()) for value in self._node.outputs]
+            return outputs if name == "outputs" else outputs[0]
+        assert self._arguments is not None
+        if name == "producers":
+            return {key: _producer(value) for key, value in self._arguments.items()}
+        if name not in self._arguments:
+            raise KeyError(name)
+        return self._seen(self._arguments[name], name)
+
+    def _seen(self, value: Any, name: str) -> Any:
+        if isinstance(value, torch.Tensor):
+            return facts_of_constant(value)
+        if not isinstance(value, Value):
+            return value
+        if value.is_constant:
+            return self._constant(value.constant)
+        if _is_tensor(value):
+            return self._facts.get(value, TensorFacts())
+        items = listed_items(value)
+        if items is not None:
+            return [self._seen(item, name) for item in items]
+        raise UnknownFactError(name)
+
+    def _constant(self, constant: Any) -> Any:
+        if isinstance(constant, torch.Tensor):
+            return facts_of_constant(constant)
+        if isinstance(constant, list):
+            return [self._constant(item) for item in constant]
+        return constant
+
+    def tensors(self) -> Iterator[TensorFacts]:
+        """Operands and results, as far as anything is known of them; weights in contexts and numbers apart."""
+        for value in self._node.inputs:
+            if value.is_constant and isinstance(value.constant, torch.Tensor) and not _is_number(value):
+                yield facts_of_constant(value.constant)
+            yield from (self._facts[item] for item in listed_items(value) or (value,) if item in self._facts)
+        yield from (self._facts[value] for value in self._node.outputs if value in self._facts)
+
+    def misfit(self, check: Callable[[TensorFacts], str]) -> str:
+        """Why a tensor of this call can't be an image on the GPU; empty if all can, as far as is known."""
+        return next((reason for facts in self.tensors() if (reason := check(facts))), "")
+
+
+def image_misfit(facts: TensorFacts, image_limit: int = IMAGE_LIMIT) -> str:
+    """Why PyTorch's Vulkan backend can't hold a tensor; empty if it can, as far as is known.
+
+    A tensor (N, C, H, W) is a 3-D image of W x H x N*ceil(C/4) texels (``aten/src/ATen/native/vulkan/api/Tensor.cpp``).
+    """
+    reason = _kind_misfit(facts, "Vulkan", 4)
+    if reason or not _has_image(facts):
+        return reason
+    batch, channels, height, width = (1, 1, 1, 1, *facts.sizes)[-4:]
+    extent = max(width, height, batch * -(-channels // 4))
+    if extent > image_limit:
+        return f"a tensor {facts} needs an image of extent {extent}, over the limit of {image_limit}"
+    return ""
+
+
+def _kind_misfit(facts: TensorFacts, backend: str, most_dimensions: int) -> str:
+    """Why a GPU can't hold a tensor of this dtype and number of dimensions; empty if it can, as far as is known."""
+    if facts.known_dtype not in (None, "float32"):
+        return f"a tensor is {facts.known_dtype}, and {backend} tensors are float32"
+    if facts.known_sizes is None:
+        return ""
+    if not 1 <= facts.rank <= most_dimensions:
+        return f"a tensor has {facts.rank} dimensions, and {backend} tensors have 1 to {most_dimensions}"
+    return "a tensor has no element" if _has_image(facts) and facts.numel == 0 else ""
+
+
+def _has_image(facts: TensorFacts) -> bool:
+    """Whether the size of a tensor's image is known; weights are packed in forms of their own."""
+    return facts.known_sizes is not None and not facts.is_constant
+
+
+def _producer(value: Any) -> str:
+    """The operator that makes a value, in the form for numbers if it takes one in a tensor; empty where none does."""
+    node = value.producer if isinstance(value, Value) else None
+    if node is None:
+        return ""
+    takes_number = node.overload == "Tensor" and len(node.inputs) > 1 and _is_number(node.inputs[1])
+    return f"{node.op}.Scalar" if takes_number else node.qualified_op
+
+
+def _is_number(value: Value) -> bool:
+    """Whether a value is a constant tensor without dimensions, which no runtime moves to the GPU."""
+    return value.is_constant and isinstance(value.constant, torch.Tensor) and value.constant.dim() == 0
+
+
+_METAL_SIDE, _METAL_LAYERS = 16384, 2048
+"""Largest sides and array length of a texture on Apple's GPUs since A9 (Metal Feature Set Tables)."""
+
+
+def metal_misfit(facts: TensorFacts) -> str:
+    """Why PyTorch's Metal backend can't hold a tensor; empty if it can, as far as is known.
+
+    A tensor (N, C, H, W) is N images of C channels, a texture array of N*ceil(C/4) layers of H x W; dimensions before
+    the last four are multiplied into N (``aten/src/ATen/native/metal/mpscnn/MPSImageUtils.h``, ``computeImageSize``).
+    PyTorch's own tests go up to five dimensions.
+    """
+    reason = _kind_misfit(facts, "Metal", 5)
+    if reason or not _has_image(facts):
+        return reason
+    channels, height, width = (1, 1, *facts.sizes)[-3:]
+    layers = math.prod(facts.sizes[:-3]) * -(-channels // 4)
+    if max(height, width) > _METAL_SIDE or layers > _METAL_LAYERS:
+        return (
+            f"a tensor {facts} needs a texture of {height} x {width} x {layers}, over {_METAL_SIDE} or {_METAL_LAYERS}"
+        )
+    return ""
+
+
+def _is_tensor(value: Value) -> bool:
+    return str(value.type) == "Tensor"

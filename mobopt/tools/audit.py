@@ -1,0 +1,277 @@
+"""Audits: what a phone's runtime does with each operator of a model, before conversion or in an optimised file."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from mobopt.bundle import read_bundle
+from mobopt.bundle.container import ArchiveReader, iterate_records
+from mobopt.errors import ArgumentTypeError, InputError, UnsupportedError
+from mobopt.frontends.torchscript import program_from_script_module
+from mobopt.ir import Program
+from mobopt.module import MobileModule
+from mobopt.options import DEFAULT_LEGALIZE, DEFAULT_RUNTIME, Settings, parse_backend, parse_legalize, parse_runtime
+from mobopt.passes.facts import Examples, record_facts
+from mobopt.tools.allowed_operators import read_allowed_operators
+from mobopt.tools.audit_calls import MISSING, VERDICTS, WRONG, AuditedCall, judge_bundle, judge_model
+from mobopt.tools.conversion import read_script_module
+from mobopt.tools.device_limits import LimitFinding, over_limits
+from mobopt.tools.device_profiles import ANY_PHONE, DeviceProfile, find_profile
+from mobopt.tools.example_inputs import GIVEN, NONE, ChosenInputs, choose_inputs
+from mobopt.tools.operator_names import operator_names
+
+DEFAULT_BACKEND = "vulkan"
+_FLAGS = {"optimized_for_vulkan": "vulkan", "optimized_for_metal": "metal", "mobile_optimized": "cpu"}
+_NAMESPACES = {"vulkan_prepack": "vulkan", "metal_prepack": "metal", "prepacked": "cpu"}
+
+
+@dataclass(frozen=True)
+class AuditLine:
+    """The calls of one operator that share verdict and reason."""
+
+    operator: str
+    """With overload."""
+    count: int
+    verdict: str
+    """``native``, ``rewritten`` (the conversion writes it with other operators), ``cpu`` (right, on the phone's CPU,
+    between transfers), ``unknown`` (only sizes tell), ``missing`` or ``wrong``."""
+    reason: str
+    sources: tuple[str, ...]
+    """Where in the model they come from, each once."""
+    operands: str
+    """Dtypes and sizes of the tensors of the first."""
+    rewrite: str = ""
+    rewrite_summary: str = ""
+    fixes_sizes: bool = False
+    """Whether the rewrite fixes the file to the sizes of the example inputs."""
+    help: str = ""
+    """What the author of the model can change."""
+
+
+@dataclass(frozen=True)
+class Audit:
+    """What a runtime does with a model.
+
+    Attributes:
+        model: its name.
+        is_bundle: whether it is an optimised file, and not a model before conversion.
+        backend: ``vulkan``, ``metal`` or ``cpu``.
+        runtime: release of PyTorch.
+        legalize: level of the conversion that was tried; empty for an optimised file.
+        inputs: where sizes come from, in words; empty if none are known.
+        lines: one for each operator, verdict and reason, the worst first.
+        operators: of the optimised file, as a selective build names them.
+        profile: the device whose limits are checked.
+        limits: tensors and weights that it can't hold.
+        missing_from_build: operators that the app's build lacks; None if no list was given.
+        notes: what the passes said.
+        seconds: that the audit took.
+    """
+
+    model: str
+    is_bundle: bool
+    backend: str
+    runtime: str
+    legalize: str
+    inputs: str
+    lines: tuple[AuditLine, ...]
+    operators: tuple[str, ...]
+    profile: DeviceProfile | None = None
+    limits: tuple[LimitFinding, ...] = ()
+    missing_from_build: tuple[str, ...] | None = None
+    notes: tuple[str, ...] = ()
+    seconds: float = 0.0
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """Number of calls by verdict, the worst verdict first, zeros left out."""
+        found: Counter[str] = Counter()
+        for line in self.lines:
+            found[line.verdict] += line.count
+        return {verdict: found[verdict] for verdict in VERDICTS if found[verdict]}
+
+    @property
+    def problems(self) -> list[str]:
+        """What speaks against shipping it, in words: ``2 missing``."""
+        found = [f"{self.counts[verdict]} {verdict}" for verdict in (WRONG, MISSING) if verdict in self.counts]
+        if self.profile is not None and self.limits:
+            found.append(f"{len(self.limits)} too large for {self.profile.name}")
+        if self.missing_from_build:
+            found.append(f"{len(self.missing_from_build)} operators missing from the app's build")
+        return found
+
+    @property
+    def is_good(self) -> bool:
+        """Whether nothing is missing or wrong, on the named device and in the app's build too."""
+        return not self.problems
+
+
+def audit(
+    model: torch.jit.ScriptModule | str | os.PathLike[str],
+    backend: str | None = None,
+    runtime: str = DEFAULT_RUNTIME,
+    example_inputs: Sequence[Any] | None = None,
+    *,
+    legalize: str | None = None,
+    device_profile: str | None = None,
+    allow: str | os.PathLike[str] | None = None,
+) -> Audit:
+    """Find out what a phone's runtime does with every operator of a model.
+
+    Args:
+        model: a module, a file of ``torch.jit.save``, or an optimised file of any backend.
+        backend: ``vulkan`` (the default), ``metal`` or ``cpu``; an optimised file knows its own.
+        runtime: release of PyTorch on the phone.
+        example_inputs: arguments of ``forward`` whose sizes decide; without them, those that ``optimize_for_mobile``
+            finds.
+        legalize: ``off``, ``safe`` or ``full`` (the default), as the conversion will be asked for.
+        device_profile: name of a device in ``mobopt/tools/device_profiles.toml`` whose limits are checked.
+        allow: the operator list of the app's build of PyTorch, a YAML file.
+
+    Raises:
+        ArgumentTypeError: the model is neither a ScriptModule nor a path.
+        BundleError: the file can't be read.
+        InputError: an argument can't be used, or the model can't be run on the example inputs.
+    """
+    started = time.perf_counter()
+    allowed = None if allow is None else read_allowed_operators(Path(allow))
+    subject = _open(model)
+    settings = Settings(
+        _backend_of(subject, backend),
+        parse_runtime(runtime, others=()),
+        legalize=parse_legalize(legalize or DEFAULT_LEGALIZE),
+    )
+    if subject.backend and legalize is not None:
+        raise InputError(f"{subject.name} is optimised already; --legalize is for models before conversion")
+    profile = None if device_profile is None else find_profile(device_profile, settings.backend)
+    inputs = _inputs_of(subject, settings, example_inputs)
+    examples = inputs.examples
+    judge = judge_bundle if subject.backend else judge_model
+    try:
+        judged = judge(subject.program.clone(), settings, examples)
+    except UnsupportedError:  # it has operators that can't be run here, so nothing is known of sizes
+        inputs, examples = ChosenInputs(None, NONE), Examples()
+        judged = judge(subject.program, settings, examples)
+    operators = operator_names(judged.program)
+    return Audit(
+        model=subject.name,
+        is_bundle=bool(subject.backend),
+        backend=settings.backend,
+        runtime=settings.runtime,
+        legalize="" if subject.backend else settings.legalize,
+        inputs="" if inputs.arguments is None else str(inputs),
+        lines=tuple(_lines(judged.calls)),
+        operators=tuple(operators),
+        profile=profile,
+        limits=tuple(_limits(judged.program, settings, profile, examples)),
+        missing_from_build=None if allowed is None else tuple(allowed.lacking(operators)),
+        notes=tuple(map(str, judged.notes)),
+        seconds=time.perf_counter() - started,
+    )
+
+
+@dataclass(frozen=True)
+class _Subject:
+    """What is audited."""
+
+    name: str
+    program: Program
+    backend: str = ""
+    """Of an optimised file; empty for a model before conversion."""
+    module: torch.jit.ScriptModule | None = None
+    file: Path | None = None
+
+
+def _open(model: object) -> _Subject:
+    if isinstance(model, MobileModule):
+        return _Subject("module", model.program.clone(), _backend_of_program(model.program))
+    if isinstance(model, torch.jit.ScriptModule):
+        return _Subject(model.original_name, program_from_script_module(model, ()), module=model)
+    if not isinstance(model, (str, os.PathLike)):
+        raise ArgumentTypeError(f"Got {type(model)}, but a ScriptModule or the path of a file is expected.")
+    file = Path(model)
+    if _is_optimized(file):
+        program = read_bundle(file)
+        return _Subject(file.name, program, _backend_of_program(program), file=file)
+    module = read_script_module(file)
+    return _Subject(file.name, program_from_script_module(module, ()), module=module, file=file)
+
+
+def _is_optimized(file: Path) -> bool:
+    """Whether a file's attributes or code speak of a mobile backend, seen without reading its weights."""
+    archive = ArchiveReader(file)
+    names = [name for name in ("data.pkl", "bytecode.pkl") if name in archive]
+    names += [item.name for item in iterate_records(archive, "code/") if item.name.endswith(".py")]
+    words = [word.encode() for word in (*_FLAGS, *_NAMESPACES)]
+    return any(word in archive.read(name) for name in names for word in words)
+
+
+def _backend_of_program(program: Program) -> str:
+    """The backend that an optimised Program is for."""
+    for flag, backend in _FLAGS.items():
+        if flag in program.attributes:
+            return backend
+    namespaces = {node.op.partition("::")[0] for graph in program.methods.values() for node in graph.walk()}
+    return next((backend for name, backend in _NAMESPACES.items() if name in namespaces), "cpu")
+
+
+def _backend_of(subject: _Subject, asked: str | None) -> str:
+    backend = None if asked is None else parse_backend(asked)
+    if subject.backend and backend not in (None, subject.backend):
+        raise InputError(
+            f"{subject.name} is optimised for {subject.backend}, and the backend asked for is {backend}; leave the "
+            "backend out, or audit the model that the file was made from"
+        )
+    return subject.backend or backend or DEFAULT_BACKEND
+
+
+def _inputs_of(subject: _Subject, settings: Settings, given: Sequence[Any] | None) -> ChosenInputs:
+    """Inputs whose sizes decide, as the conversion chooses them; a stock CPU computes every size right."""
+    if given is not None:
+        return ChosenInputs(tuple(given), GIVEN)
+    if settings.backend == "cpu":
+        return ChosenInputs(None, NONE)
+    return choose_inputs(subject.module, subject.program, subject.file)
+
+
+def _limits(
+    program: Program, settings: Settings, profile: DeviceProfile | None, examples: Examples
+) -> list[LimitFinding]:
+    """Against the named device; without one only weights, which target rows do not judge, against most phones'."""
+    if profile is not None:
+        return over_limits(program, profile, settings.runtime, record_facts(program, examples))
+    return over_limits(program, ANY_PHONE, settings.runtime, {}) if settings.backend == ANY_PHONE.backend else []
+
+
+def _lines(calls: Iterable[AuditedCall]) -> list[AuditLine]:
+    """Calls that share operator, verdict and reason, together; the worst and most frequent first."""
+    groups: dict[tuple[str, str, str], list[AuditedCall]] = defaultdict(list)
+    for call in calls:
+        groups[call.operator, call.verdict, call.reason].append(call)
+    lines = [_line(group) for group in groups.values()]
+    return sorted(lines, key=lambda line: (VERDICTS.index(line.verdict), -line.count, line.operator))
+
+
+def _line(calls: Sequence[AuditedCall]) -> AuditLine:
+    first = calls[0]
+    sources = tuple(dict.fromkeys(call.source for call in calls if call.source))
+    return AuditLine(
+        first.operator,
+        len(calls),
+        first.verdict,
+        first.reason,
+        sources,
+        first.operands,
+        first.rewrite,
+        first.rewrite_summary,
+        first.fixes_sizes,
+        first.help,
+    )

@@ -1,0 +1,215 @@
+"""What becomes of each operator of a model on a phone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from mobopt.ir import Graph, Node, Program
+from mobopt.ir.types import TENSOR
+from mobopt.ops.targets import Finding, Target, judge
+from mobopt.options import LEGALIZE_LEVELS, Settings
+from mobopt.passes.facts import Examples, Facts, record_facts
+from mobopt.passes.legalizations.site import FULL, rewrites
+from mobopt.passes.legalize import Legalize
+from mobopt.passes.manager import Note, PassRun, describe, run_passes
+from mobopt.passes.metal_rewrites import MetalRewrites
+from mobopt.passes.pipelines import pipeline_for
+from mobopt.passes.place import RUNS_ON_CPU, WITH_ITS_OPERANDS
+from mobopt.tools.lacks import is_judged, operands_text
+from mobopt.tools.tensor_places import gpu_values, runs_on_gpu, transfer_device
+
+NATIVE, REWRITTEN, ON_CPU, UNKNOWN, MISSING, WRONG = "native", "rewritten", "cpu", "unknown", "missing", "wrong"
+VERDICTS = (WRONG, MISSING, UNKNOWN, ON_CPU, REWRITTEN, NATIVE)
+"""The worst first."""
+
+CPU_FALLBACK = frozenset({"vulkan"})
+"""Backends whose files move tensors to the CPU and back, so that what the GPU lacks still runs."""
+
+
+@dataclass(frozen=True)
+class AuditedCall:
+    """One operator at one place of a model."""
+
+    operator: str
+    """With overload."""
+    node: str
+    verdict: str
+    """One of :data:`VERDICTS`."""
+    reason: str = ""
+    source: str = ""
+    """Where in the model it comes from."""
+    operands: str = ""
+    """Dtypes and sizes of its tensors, as far as they are known."""
+    rewrite: str = ""
+    """Name of the rewrite that the conversion does."""
+    rewrite_summary: str = ""
+    fixes_sizes: bool = False
+    """Whether that fixes the file to the sizes of the example inputs."""
+    help: str = ""
+    """What the author of the model can change."""
+
+
+@dataclass(frozen=True)
+class JudgedModel:
+    """A model's operators, and the Program that its conversion makes."""
+
+    calls: tuple[AuditedCall, ...]
+    program: Program
+    notes: tuple[Note, ...]
+    """What the passes said."""
+
+
+def judge_model(program: Program, settings: Settings, examples: Examples) -> JudgedModel:
+    """Judge the operators of a model before conversion, by converting it.
+
+    Args:
+        program: the model; it is changed.
+        settings: of the conversion.
+        examples: inputs whose sizes decide what the target computes right.
+
+    Raises:
+        InputError: the model can't be run on the examples.
+    """
+    passes = pipeline_for(settings, examples)
+    steps = [index for index, item in enumerate(passes) if isinstance(item, (MetalRewrites, Legalize))]
+    simplified = run_passes(program, passes[: steps[0]])
+    before = _Judge(program, settings, record_facts(program, examples))
+    originals = {node: (before.stated(node), before.stated(node, before.cpu)) for node in _nodes(program)}
+    legalized = run_passes(program, passes[steps[0] : steps[-1] + 1])
+    is_changed = any(run.result.changed for run in legalized)
+    after = _Judge(program, settings, record_facts(program, examples)) if is_changed else before
+    left = {node: after.placed(node) for node in _nodes(program)}
+    packed = run_passes(program, passes[steps[-1] + 1 :])
+    remarks = _Remarks(_notes([*legalized, *packed]))
+    calls = [
+        remarks.applied_to(left[node]) if node in left else remarks.rewritten(on_target, on_cpu)
+        for node, (on_target, on_cpu) in originals.items()
+    ]
+    made = [remarks.applied_to(call) for node, call in left.items() if node not in originals]
+    calls += [call for call in made if call.verdict != NATIVE]
+    return JudgedModel(tuple(calls), program, tuple(_notes([*simplified, *legalized, *packed])))
+
+
+def judge_bundle(program: Program, settings: Settings, examples: Examples) -> JudgedModel:
+    """Judge the operators of an optimised file, each where it runs.
+
+    Raises:
+        InputError: the model can't be run on the examples.
+    """
+    judge_there = _Judge(program, settings, record_facts(program, examples))
+    judge_cpu = _Judge(program, Settings("cpu", settings.runtime), judge_there.facts)
+    calls: list[AuditedCall] = []
+    for graph in program.methods.values():
+        on_gpu = gpu_values(program, graph)
+        for node in _nodes_of(graph):
+            if transfer_device(node):
+                calls.append(judge_there.made(node, NATIVE, ""))
+            elif settings.backend not in CPU_FALLBACK or runs_on_gpu(node, on_gpu) or not is_judged(node):
+                calls.append(judge_there.stated(node))
+            else:
+                call = judge_cpu.stated(node)
+                calls.append(
+                    call if call.verdict != NATIVE else judge_there.made(node, ON_CPU, "its tensors lie there")
+                )
+    return JudgedModel(tuple(calls), program, ())
+
+
+class _Judge:
+    """Judges nodes of a Program with what is known of its tensors."""
+
+    def __init__(self, program: Program, settings: Settings, facts: Facts) -> None:
+        self.program = program
+        self.facts = facts
+        self.target = Target(settings.backend, settings.runtime)
+        self.cpu = Target("cpu", settings.runtime)
+        self.has_fallback = settings.backend in CPU_FALLBACK and settings.legalize != LEGALIZE_LEVELS[0]
+
+    def placed(self, node: Node) -> AuditedCall:
+        """What a conversion does with a node that is left as it is: the CPU runs what the target lacks, if it can."""
+        finding = self.finding(node)
+        if finding.is_good or not self.has_fallback:
+            return self.of(node, finding)
+        on_cpu = self.finding(node, self.cpu)
+        return self.of(node, finding, ON_CPU) if on_cpu.is_good else self.of(node, on_cpu)
+
+    def stated(self, node: Node, target: Target | None = None) -> AuditedCall:
+        """What a target's own kernel does with a node."""
+        return self.of(node, self.finding(node, target))
+
+    def finding(self, node: Node, target: Target | None = None) -> Finding:
+        """What a target does with a node; nodes without tensors are the interpreter's, which runs on the CPU."""
+        target = target or (self.target if is_judged(node) else self.cpu)
+        finding = judge(node, target, self.facts, self.program.attributes)
+        if not finding.is_good and not self.is_reached(node):
+            return Finding(UNKNOWN, f"not reached with these inputs; if it were: {finding.why}", finding.row)
+        return finding
+
+    def is_reached(self, node: Node) -> bool:
+        """Whether the run on the examples came to a node, as far as that can be told: branches may not be taken."""
+        results = [value for value in node.outputs if value.type == TENSOR]
+        is_nested = node.block is not None and node.block.node is not None
+        return not (self.facts and is_nested and results) or any(value in self.facts for value in results)
+
+    def of(self, node: Node, finding: Finding, verdict: str = "") -> AuditedCall:
+        """A finding as a call."""
+        row = finding.row if finding.verdict != NATIVE else None
+        rewrite, advice = (row.rewrite, row.help) if row is not None else ("", "")
+        reason = finding.why if finding.verdict != NATIVE else ""
+        return self.made(node, verdict or finding.verdict, reason, rewrite, advice)
+
+    def made(self, node: Node, verdict: str, reason: str, rewrite: str = "", advice: str = "") -> AuditedCall:
+        """A call of a node."""
+        operands = operands_text(node, self.facts)
+        return AuditedCall(
+            node.qualified_op, describe(node), verdict, reason, node.source, operands, rewrite, help=advice
+        )
+
+
+class _Remarks:
+    """What the passes said of nodes, by operator, result and source."""
+
+    def __init__(self, notes: Sequence[Note]) -> None:
+        left = [note for note in notes if not note.done]
+        prefix = f"{RUNS_ON_CPU}: "
+        self.refusals = {_key(note): note.message for note in left if note.pass_name == Legalize.name}
+        self.on_cpu = {
+            _key(note): note.message.removeprefix(prefix)
+            for note in left
+            if note.message.startswith(prefix) or note.message == WITH_ITS_OPERANDS
+        }
+        self.done = {_key(note): note for note in notes if note.done}
+
+    def applied_to(self, call: AuditedCall) -> AuditedCall:
+        """A call with why it is not rewritten, or why it runs on the CPU although the GPU could run it."""
+        key = (call.node, call.source)
+        if call.verdict in (NATIVE, UNKNOWN) and key in self.on_cpu:
+            return replace(call, verdict=ON_CPU, reason=self.on_cpu[key])
+        return replace(call, reason=self.refusals.get(key, call.reason))
+
+    def rewritten(self, on_target: AuditedCall, on_cpu: AuditedCall) -> AuditedCall:
+        """A call that the conversion writes with other operators, for the target or for the CPU of its release."""
+        call = on_target if on_target.rewrite else on_cpu
+        if call.rewrite:
+            rewrite = rewrites()[call.rewrite]
+            return replace(call, verdict=REWRITTEN, rewrite_summary=rewrite.summary, fixes_sizes=rewrite.level == FULL)
+        note = self.done.get((call.node, call.source))
+        if note is not None:
+            return replace(on_target, verdict=REWRITTEN, rewrite=note.pass_name, rewrite_summary=note.message)
+        return replace(on_target, verdict=REWRITTEN, rewrite=MetalRewrites.name, rewrite_summary="taken out")
+
+
+def _key(note: Note) -> tuple[str, str]:
+    return note.subject, note.source
+
+
+def _notes(runs: Sequence[PassRun]) -> list[Note]:
+    return [note for run in runs for note in run.result.notes]
+
+
+def _nodes(program: Program) -> list[Node]:
+    return [node for graph in program.methods.values() for node in _nodes_of(graph)]
+
+
+def _nodes_of(graph: Graph) -> list[Node]:
+    return [node for node in graph.walk() if not node.op.startswith("prim::")]

@@ -1,0 +1,214 @@
+"""Example inputs of a model: given, bundled with it, remembered from tracing, or guessed from its first layers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from mobopt.bundle.container import ArchiveReader
+from mobopt.bundle.tensors import StorageLoader
+from mobopt.bundle.unpickler import unpickle
+from mobopt.errors import MoboptError
+from mobopt.ir import Node, Program, Value
+from mobopt.ir.types import TENSOR
+from mobopt.ops.schemas import schema_of
+from mobopt.ops.targets.packed import unpacked_call
+from mobopt.passes.facts import Examples
+from mobopt.runtimes.cpu import Interpreter
+from mobopt.tools.inputs import SEED
+
+GIVEN, BUNDLED, TRACED, GUESSED, NONE = "given", "bundled with the model", "of the shapes traced", "guessed", "none"
+
+_TRACED_INPUTS = "traced_inputs.pkl"
+_MOST_ELEMENTS = 1 << 26
+"""Of one remembered input; more is taken for damage."""
+_USUAL_SIZES = (224, 32, 28, 64, 96, 128, 160, 227, 256, 299, 112, 84)
+_IMAGE_SIZES = (*_USUAL_SIZES, *(size for size in range(64, 0, -1) if size not in _USUAL_SIZES))
+"""Edges of images that models are made for, the likeliest first, then every small one."""
+_SEQUENCE_SIZES = (16, 64, 128, 1)
+
+
+@dataclass(frozen=True)
+class ChosenInputs:
+    """Arguments of ``forward``, or None, and where they come from."""
+
+    arguments: tuple[Any, ...] | None
+    origin: str
+
+    @property
+    def examples(self) -> Examples:
+        """As passes take them."""
+        if self.arguments is None:
+            return Examples()
+        return Examples({"forward": self.arguments}, are_guessed=self.origin in (TRACED, GUESSED))
+
+    def __str__(self) -> str:
+        if self.arguments is None:
+            return "no inputs"
+        return f"{', '.join(map(_shape_text, self.arguments))} ({self.origin})"
+
+
+def choose_inputs(module: torch.jit.ScriptModule | None, program: Program, file: Path | None = None) -> ChosenInputs:
+    """Inputs that ``forward`` takes, the best that can be had where none are given.
+
+    Args:
+        module: the model as torch has it; None for a bundle that torch does not load.
+        program: the same model, translated.
+        file: where the model was loaded from; a traced model's file remembers the shapes.
+    """
+    finders: list[tuple[str, Callable[[], Iterator[Sequence[Any]]]]] = [
+        (BUNDLED, lambda: _bundled(module, program)),
+        (TRACED, lambda: _traced(module, file)),
+        (GUESSED, lambda: _guesses(program)),
+    ]
+    for origin, find in finders:
+        for arguments in find():
+            if _runs(program, arguments):
+                return ChosenInputs(tuple(arguments), origin)
+    return ChosenInputs(None, NONE)
+
+
+def _runs(program: Program, arguments: Sequence[Any]) -> bool:
+    graph = program.methods.get("forward")
+    if graph is None or len(graph.inputs) != len(arguments) + 1:
+        return False
+    try:
+        Interpreter(program).run("forward", list(arguments))
+    except MoboptError:
+        return False
+    return True
+
+
+def _bundled(module: torch.jit.ScriptModule | None, program: Program) -> Iterator[Sequence[Any]]:
+    if module is not None and hasattr(module, "get_all_bundled_inputs"):
+        yield from module.get_all_bundled_inputs()[:1]
+    elif "get_all_bundled_inputs" in program.methods:
+        yield from Interpreter(program).run("get_all_bundled_inputs", [])[:1]
+
+
+def _traced(module: torch.jit.ScriptModule | None, file: Path | None) -> Iterator[Sequence[Any]]:
+    remembered = None if module is None else dict(module._c._retrieve_traced_inputs().items()).get("forward")
+    if remembered is None and file is not None:
+        remembered = _remembered_in(file)
+    if remembered is not None:
+        generator = torch.Generator().manual_seed(SEED)
+        yield [_alike(value, generator) for value in remembered]
+
+
+def _remembered_in(file: Path) -> list[Any] | None:
+    try:
+        archive = ArchiveReader(file)
+        if _TRACED_INPUTS not in archive:
+            return None
+        data = unpickle(archive.read(_TRACED_INPUTS), _Shapes(archive, "traced_inputs"), _TRACED_INPUTS).value
+    except MoboptError:
+        return None
+    found = data.get("forward") if isinstance(data, dict) else None
+    return found if isinstance(found, list) else None
+
+
+class _Shapes(StorageLoader):
+    """Storages without elements: torch remembers the shapes of traced inputs, and nothing else."""
+
+    def load(self, dtype: torch.dtype, key: str, count: int) -> torch.Tensor:
+        """Zeros."""
+        if count > _MOST_ELEMENTS:
+            raise MoboptError(f"a traced input of {count} elements")
+        return torch.zeros(count, dtype=dtype)
+
+
+def _alike(value: Any, generator: torch.Generator) -> Any:
+    """Random floating-point numbers of a tensor's shape; integers stay zeros, which are indices of anything."""
+    if isinstance(value, torch.Tensor) and value.is_floating_point():
+        return torch.randn(value.shape, generator=generator).to(value.dtype)
+    if isinstance(value, torch.Tensor):
+        return torch.zeros(value.shape, dtype=value.dtype)
+    return value
+
+
+def _guesses(program: Program) -> Iterator[Sequence[Any]]:
+    """Inputs that the first layers would take."""
+    graph = program.methods.get("forward")
+    if graph is None or any(value.type != TENSOR for value in graph.inputs[1:]):
+        return
+    generator = torch.Generator().manual_seed(SEED)
+    kinds = [_kind_of(value, program) for value in graph.inputs[1:]]
+    sizes = _IMAGE_SIZES if any("*" in kind for kind in kinds) else _SEQUENCE_SIZES
+    for size in sizes:
+        yield [_made(kind, size, generator) for kind in kinds]
+
+
+def _kind_of(value: Value, program: Program) -> list[int | str]:
+    """Sizes of an input as far as its first reader tells; ``*`` is the edge of an image, ``ids`` a row of indices."""
+    seen: set[Value] = set()
+    values = [value]
+    while values:
+        current = values.pop(0)
+        if current in seen:
+            continue
+        seen.add(current)
+        for node, index in current.uses:
+            kind = _layer_input(node, index, program)
+            if kind:
+                return kind
+            values += [output for output in node.outputs if output.type == TENSOR and node.op in _KEEPING]
+    return [1, 3, "*", "*"]
+
+
+_KEEPING = frozenset(
+    f"aten::{name}" for name in ("to", "contiguous", "sub", "add", "mul", "div", "relu", "dropout", "clone", "detach")
+)
+"""Operators that an input may go through before its first layer, without a change of shape."""
+
+
+def _layer_input(node: Node, index: int, program: Program) -> list[int | str]:
+    """What a layer, packed or not, says of its input number ``index``."""
+    if node.op == "aten::embedding" and index == 1:
+        return [1, "ids"]
+    if index != 0 or node.op.startswith("prim::"):
+        return []
+    op, arguments = unpacked_call(node, program.attributes) or _plain_call(node, program)
+    weight = arguments.get("weight")
+    if not isinstance(weight, torch.Tensor):
+        return []
+    op = op.partition(".")[0]
+    if op in ("aten::_convolution", "aten::conv1d", "aten::conv2d", "aten::conv3d") and weight.dim() > 2:
+        return [1, weight.shape[1] * arguments["groups"], *["*"] * (weight.dim() - 2)]
+    if op.startswith("aten::conv_transpose"):
+        return [1, weight.shape[0], *["*"] * (weight.dim() - 2)]
+    if op == "aten::linear":
+        return [1, weight.shape[1]]
+    if op == "aten::batch_norm":
+        return [1, weight.shape[0], "*", "*"]
+    return []
+
+
+def _plain_call(node: Node, program: Program) -> tuple[str, dict[str, Any]]:
+    names = [argument.name for argument in schema_of(node.qualified_op).arguments]
+    return node.op, {name: _stored(value, program) for name, value in zip(names, node.inputs, strict=True)}
+
+
+def _stored(value: Value, program: Program) -> Any:
+    if value.is_constant:
+        return value.constant
+    producer = value.producer
+    if producer is not None and producer.op == "prim::GetAttr":
+        attribute = program.attributes.get(producer.attributes["name"])
+        return attribute.value if attribute is not None else None
+    return None
+
+
+def _made(kind: list[int | str], size: int, generator: torch.Generator) -> torch.Tensor:
+    if "ids" in kind:
+        return torch.zeros(1, min(size, _SEQUENCE_SIZES[0]), dtype=torch.int64)
+    return torch.randn([size if item == "*" else int(item) for item in kind], generator=generator)
+
+
+def _shape_text(value: Any) -> str:
+    if isinstance(value, torch.Tensor):
+        return f"{str(value.dtype).removeprefix('torch.')}[{', '.join(map(str, value.shape))}]"
+    return type(value).__name__

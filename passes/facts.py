@@ -1,0 +1,104 @@
+"""What a run of a model on example inputs tells about its tensors."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from mobopt.ir import Block, Node, Program, Value
+from mobopt.ops.targets import TensorFacts
+from mobopt.ops.targets.facts import facts_of_tensor
+from mobopt.runtimes.cpu import Interpreter
+from mobopt.runtimes.nests import map_leaves
+
+Facts = dict[Value, TensorFacts]
+
+
+@dataclass(frozen=True)
+class Examples:
+    """Example arguments of methods.
+
+    Attributes:
+        arguments: for each method, its arguments without self; none: nothing is known of sizes.
+        are_guessed: whether nobody asked for these sizes: mobopt chose them, or tracing happened to use them. They
+            decide what the target computes right, and no file is fixed to them.
+    """
+
+    arguments: Mapping[str, Sequence[Any]] = field(default_factory=dict)
+    are_guessed: bool = False
+    _last: list[tuple[list[Any], Facts]] = field(default_factory=list, repr=False, compare=False)
+    """State and facts of the Program that was run last."""
+
+
+def record_facts(program: Program, examples: Examples) -> Facts:
+    """Sizes and dtypes of every tensor that the methods with examples compute.
+
+    A value that is computed several times, in a loop, keeps only what is always the same. Of a Program that has not
+    changed since the last call, what was recorded then is given.
+
+    Raises:
+        InputError: the model can't be run on the examples.
+    """
+    if not examples.arguments:
+        return {}
+    state = _state(program)
+    for known, found in examples._last:
+        if len(known) == len(state) and all(map(operator.is_, known, state)):
+            return dict(found)
+    facts: Facts = {}
+    for method, arguments in examples.arguments.items():
+        if method in program.methods:
+            copies = map_leaves(list(arguments), torch.Tensor, torch.Tensor.clone)
+            _Observer(program, facts).run(method, copies)
+    examples._last[:] = [(state, facts)]
+    return dict(facts)
+
+
+def _state(program: Program) -> list[Any]:
+    """Every object that decides what a run computes; passes change none of them in place but a node's inputs."""
+    state: list[Any] = []
+    for name, attribute in program.attributes.items():
+        state += name, attribute.value
+    for name, graph in program.methods.items():
+        state.append(name)
+        _add_block(graph.block, state)
+    return state
+
+
+def _add_block(block: Block, state: list[Any]) -> None:
+    state += block.parameters
+    for node in block.nodes:
+        state += node, node.op, node.overload, *node.inputs, *node.outputs
+        for inner in node.blocks:
+            _add_block(inner, state)
+    state += block, *block.outputs
+
+
+class _Observer(Interpreter):
+    """Runs a program and writes down what it sees."""
+
+    def __init__(self, program: Program, facts: Facts) -> None:
+        super().__init__(program)
+        self._facts = facts
+
+    def block(self, block: Block, environment: dict[Value, Any], arguments: Sequence[Any]) -> list[Any]:
+        """Look at a block's parameters, then evaluate it."""
+        self._look(block.parameters, arguments)
+        return super().block(block, environment, arguments)
+
+    def node(self, node: Node, environment: dict[Value, Any]) -> Sequence[Any]:
+        """Evaluate a node and look at what it gives."""
+        results = super().node(node, environment)
+        self._look(node.outputs, results)
+        return results
+
+    def _look(self, values: Sequence[Value], results: Sequence[Any]) -> None:
+        for value, result in zip(values, results, strict=True):
+            if isinstance(result, torch.Tensor):
+                seen = facts_of_tensor(result)
+                known = self._facts.get(value)
+                self._facts[value] = seen if known is None else known.merged(seen)

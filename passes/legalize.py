@@ -1,0 +1,138 @@
+"""What the target computes wrongly or lacks is written with operators that it computes right."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from mobopt.ir import Graph, Node, Program, Value
+from mobopt.ops.aliases import Aliases
+from mobopt.ops.effects import written_inputs
+from mobopt.ops.targets import Finding, Target, TensorFacts, judge
+from mobopt.options import LEGALIZE_LEVELS, MobileOptimizerType
+from mobopt.passes.facts import Examples, record_facts
+from mobopt.passes.legalizations.site import FULL, Refused, Rewrite, Site, rewrites
+from mobopt.passes.manager import NoteBook, Pass
+
+FIXES_SIZES = "fixes the file to the example's sizes"
+"""What a note on a rewrite of level ``full`` says."""
+_ROUNDS = 12
+"""Rewrites of rewrites; more would mean that two undo each other."""
+
+
+@dataclass(frozen=True)
+class Legalize(Pass):
+    """Apply the rewrites that the target's rows name, until none is left to apply.
+
+    Given (a target that pads max pooling with zeros):
+        %y : Tensor = aten::max_pool2d(%x, [3, 3], [2, 2], [1, 1], [1, 1], False)
+    Result:
+        %p : Tensor = aten::replication_pad2d(%x, [1, 1, 1, 1])
+        %y : Tensor = aten::max_pool2d(%p, [3, 3], [2, 2], [0, 0], [1, 1], False)
+
+    ``level`` is ``off``, ``safe`` (only rewrites that leave the model right for inputs of every size) or ``full``.
+    Where the examples' sizes are only guessed, ``full`` does what ``safe`` does.
+    """
+
+    name = "legalize"
+    target: Target
+    level: str = FULL
+    examples: Examples = field(default_factory=Examples)
+    blocked: frozenset[MobileOptimizerType] = frozenset()
+    """Optimisations to leave out; rewrites that do the same are left out too."""
+
+    def rewrite(self, program: Program, notes: NoteBook) -> bool:
+        """Rewrite in rounds; sizes are recorded anew in each."""
+        if self.level == LEGALIZE_LEVELS[0]:
+            return False
+        refused: set[Node] = set()
+        changed = False
+        for _ in range(_ROUNDS):
+            if not self._round(program, notes, refused):
+                return changed
+            changed = True
+        raise AssertionError(f"legalisation for {self.target} does not come to an end")
+
+    def _round(self, program: Program, notes: NoteBook, refused: set[Node]) -> bool:
+        if not any(self._suspects(program, {}, ("wrong", "missing", "unknown"))):
+            return False
+        facts = record_facts(program, self.examples)
+        written = [graph for graph in program.methods.values() if any(map(written_inputs, graph.walk()))]
+        changed = False
+        for graph, node, finding in self._suspects(program, facts, ("wrong", "missing")):
+            rewrite = _rewrite_of(finding)
+            if node not in refused and rewrite is not None and rewrite.name not in self._blocked_rewrites():
+                done = self._apply(graph, node, finding, rewrite, facts, notes, graph in written)
+                changed |= done
+                if not done:
+                    refused.add(node)
+        return changed
+
+    def _blocked_rewrites(self) -> set[str]:
+        return {name for kind in self.blocked for name in _SAME_AS.get(kind, ())}
+
+    def _suspects(
+        self, program: Program, facts: dict[Value, TensorFacts], verdicts: tuple[str, ...]
+    ) -> Iterator[tuple[Graph, Node, Finding]]:
+        """Nodes with one of these verdicts."""
+        for graph in program.methods.values():
+            for node in graph.walk():
+                if node.op.startswith("prim::"):
+                    continue
+                finding = judge(node, self.target, facts, program.attributes)
+                if finding.verdict in verdicts:
+                    yield graph, node, finding
+
+    def _apply(
+        self,
+        graph: Graph,
+        node: Node,
+        finding: Finding,
+        rewrite: Rewrite,
+        facts: dict[Value, TensorFacts],
+        notes: NoteBook,
+        is_written: bool,
+    ) -> bool:
+        if rewrite.level == FULL and (self.level != FULL or self.examples.are_guessed):
+            way = "give example inputs" if self.level == FULL else "--legalize full does it"
+            notes.refused(node, f"{finding.why}; {rewrite.name} would fix the file to the example's sizes: {way}")
+            return False
+        assert node.block is not None
+        start = node.block.nodes.index(node)
+        try:
+            result = rewrite.apply(Site(graph, node, self.target.runtime, facts))
+            values = result if isinstance(result, tuple) else (result,)
+            if is_written:
+                _check_memory(graph, node, values)
+        except Refused as reason:
+            for new in reversed(node.block.nodes[start : node.block.nodes.index(node)]):
+                new.destroy()
+            notes.refused(node, f"{finding.why}; not rewritten: {reason}")
+            return False
+        fixed = f" ({FIXES_SIZES})" if rewrite.level == FULL else ""
+        notes.done(node, f"{finding.why}; rewritten by {rewrite.name}: {rewrite.summary}{fixed}")
+        for old, new_value in zip(node.outputs, values, strict=True):
+            old.replace_all_uses_with(new_value)
+            if old in facts:  # for readers that are rewritten in the same round
+                facts.setdefault(new_value, facts[old])
+        node.destroy()
+        return True
+
+
+_SAME_AS = {MobileOptimizerType.CONV_1D_TO_2D: ("convolve_1d_as_2d",)}
+"""Rewrites that do what an optimisation does."""
+
+
+def _check_memory(graph: Graph, node: Node, values: Sequence[Value]) -> None:
+    """Refuse results that share memory with an operand, or no longer do, where one of them is changed in place."""
+    aliases = Aliases(graph)
+    for old, new in zip(node.outputs, values, strict=True):
+        for operand in node.inputs:
+            is_written = bool(aliases.writers(operand) or aliases.writers(old))
+            if is_written and aliases.may_alias(operand, old) != aliases.may_alias(operand, new):
+                raise Refused(f"%{operand.name} or %{old.name} is changed in place, and would be seen in the other")
+
+
+def _rewrite_of(finding: Finding) -> Rewrite | None:
+    name = finding.row.rewrite if finding.row is not None else ""
+    return rewrites()[name] if name else None

@@ -1,0 +1,259 @@
+"""Which nodes run on the GPU: the rest is surrounded with transfers, so that the file computes right on the target.
+
+Inside a method every tensor that the GPU can hold lies there, and every other one (integers, more than four dimensions,
+constants, memory that is changed under another name) lies on the CPU. A node that the target lacks, or computes
+wrongly, reads copies on the CPU, and what it makes goes back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+
+from mobopt.ir import Attribute, Graph, Node, Value
+from mobopt.ir.schemas import schema_of
+from mobopt.ir.types import TENSOR, ListType
+from mobopt.ops.aliases import Aliases
+from mobopt.ops.effects import handles_tensors, holds_tensors, written_inputs
+from mobopt.ops.targets import Finding, Target, TensorFacts, judge
+from mobopt.ops.targets.verdicts import image_misfit
+from mobopt.passes.manager import NoteBook
+from mobopt.passes.moving import Mover
+from mobopt.passes.rewriting import METADATA
+
+RUNS_ON_CPU = "runs on the CPU"
+"""What a note on such a node says."""
+WITH_ITS_OPERANDS = "stays where its operands were made, on the CPU"
+"""What a note on a node says that the GPU could run, and that is not worth a transfer."""
+_TENSORS = ListType(TENSOR)
+_UNTOUCHED = METADATA | {
+    "aten::len",
+    "aten::append",
+    "aten::__isnot__",
+    "aten::__is__",
+    "aten::_set_item",
+    "aten::keys",
+}
+"""Operators that do not look at elements, so that it does not matter where they lie."""
+_EXTRACTIONS = ("prim::ListUnpack", "aten::__getitem__")
+_HEAVY = ("conv", "linear", "matmul", "mm", "pool", "norm", "lstm", "gru", "upsample", "softmax")
+"""Parts of names of operators that are worth a transfer to the GPU."""
+
+
+@dataclass(frozen=True)
+class Placement:
+    """What decides where a node runs."""
+
+    target: Target
+    facts: Mapping[Value, TensorFacts]
+    attributes: Mapping[str, Attribute]
+
+
+def place_nodes(graph: Graph, placement: Placement, notes: NoteBook) -> None:
+    """Surround with transfers what has to run on the CPU; :func:`cancel_transfers` then takes out the needless ones."""
+    _Placer(graph, placement, notes).run()
+
+
+def lies_on_cpu(value: Value, facts: Mapping[Value, TensorFacts]) -> bool:
+    """Whether a tensor can't be on the GPU, or is a constant or an attribute, which files hold for the CPU."""
+    if _is_stored(value) or (value.producer is not None and _is_transfer_to_cpu(value.producer)):
+        return True
+    return value in facts and image_misfit(facts[value]) != ""
+
+
+class _Placer:
+    """Places the nodes of one graph."""
+
+    def __init__(self, graph: Graph, placement: Placement, notes: NoteBook) -> None:
+        self.graph = graph
+        self.placement = placement
+        self.notes = notes
+        self.to_gpu = Mover(graph, torch.device("vulkan"), "vulkan", notes)
+        self.to_cpu = Mover(graph, torch.device("cpu"), "cpu", notes)
+        self.aliases = Aliases(graph)
+        self.shared = _shared_and_changed(graph, placement, self.aliases)
+        self.made_on_cpu: set[Value] = set()
+        """Results of nodes on the CPU."""
+
+    def run(self) -> None:
+        """Place every node."""
+        for node in list(self.graph.walk()):
+            if node.op == "prim::device":
+                node.output.replace_all_uses_with(self.graph.constant(torch.device("cpu"), name="device"))
+            elif node.op == "prim::SetAttr":
+                self._read_on_cpu(node)
+            elif node.op.startswith("prim::"):
+                self._give_constants(node)
+            elif _is_computation(node):
+                self._place(node)
+
+    def _place(self, node: Node) -> None:
+        finding = judge(node, self.placement.target, self.placement.facts, self.placement.attributes)
+        reason = self._reason_for_cpu(node, finding)
+        if not reason:
+            self._give_constants(node, finding)
+            return
+        if not self._counts(node):
+            self.notes.refused(node, reason if reason == WITH_ITS_OPERANDS else f"{RUNS_ON_CPU}: {reason}")
+        self._read_on_cpu(node)
+        for value in node.outputs:
+            self.made_on_cpu.add(value)
+            self._bring_back(value, node)
+
+    def _counts(self, node: Node) -> bool:
+        """Whether a node only computes with integers without dimensions: sizes, in traced models."""
+        facts = self.placement.facts
+        tensors = [value for value in (*node.inputs, *node.outputs) if value.type == TENSOR and not value.is_constant]
+        known = [facts[value] for value in tensors if value in facts]
+        return len(known) == len(tensors) and all(
+            item.known_sizes == () and item.known_dtype == "int64" for item in known
+        )
+
+    def _reason_for_cpu(self, node: Node, finding: Finding) -> str:
+        if not finding.is_good:
+            return finding.why
+        tensors = [value for value in (*node.inputs, *node.outputs) if value.type == TENSOR]
+        if any(value in self.shared for value in tensors):
+            return "a tensor of it is changed in place under another name"
+        operands = [value for value in node.inputs if value.type == TENSOR and not value.is_constant]
+        is_light = not any(part in node.op for part in _HEAVY)
+        if operands and is_light and all(_origin(value) in self.made_on_cpu for value in operands):
+            return WITH_ITS_OPERANDS
+        return ""
+
+    def _is_on_gpu(self, value: Value) -> bool:
+        return not lies_on_cpu(value, self.placement.facts) and value not in self.shared
+
+    def _read_on_cpu(self, node: Node) -> None:
+        """Make a node read copies on the CPU."""
+        for index, value in enumerate(node.inputs):
+            node.replace_input(index, self._on_cpu(value, node))
+
+    def _on_cpu(self, value: Value, node: Node) -> Value:
+        if value.is_constant or not holds_tensors(value.type):
+            return value
+        if value.type == TENSOR:
+            return self.to_cpu.moved_once(value) if self._is_on_gpu(value) else value
+        producer = value.producer
+        if producer is not None and producer.op == "prim::ListConstruct" and not self._is_changed(value):
+            items = [self._on_cpu(item, node) for item in producer.inputs]
+            return self.to_cpu.node("prim::ListConstruct", items, value.type, node, value)
+        if value in self.made_on_cpu:
+            return value
+        return self.to_cpu.moved(value, node)
+
+    def _is_changed(self, container: Value) -> bool:
+        """Whether something is put into a list after it is made, also into one that a transfer has made."""
+        filled = any(container in written_inputs(user) for user, _ in container.uses)
+        return filled or bool(self.aliases.writers(container))
+
+    def _bring_back(self, value: Value, node: Node) -> None:
+        """Move a result of a node on the CPU to the GPU, for whoever reads it."""
+        if value.type == _TENSORS:
+            self._bring_back_items(value)
+        elif value.type == TENSOR and self._is_on_gpu(value):
+            uses = [use for use in value.uses if transferred(use[0]) is None]
+            moved = self.to_gpu.moved_once(value) if uses else value
+            for user, index in uses:
+                user.replace_input(index, moved)
+
+    def _bring_back_items(self, value: Value) -> None:
+        """Move what is taken out of a list; a list that is used in another way is moved as a whole, as it is then."""
+        others = [use for use in value.uses if not _is_extraction(use[0]) and use[0].op not in _UNTOUCHED]
+        for user, index in others:
+            user.replace_input(index, self.to_gpu.moved(value, user))
+        for user, _ in value.uses:
+            if _is_extraction(user):
+                for item in user.outputs:
+                    self.made_on_cpu.add(item)
+                    self._bring_back(item, user)
+
+    def _give_constants(self, node: Node, finding: Finding | None = None) -> None:
+        """Move constants to the GPU for a node that runs there, or that hands them on as if they lay there."""
+        kept = finding.row.cpu_operands if finding is not None and finding.row is not None else ()
+        names = [item.name for item in schema_of(node.qualified_op).arguments] if kept else []
+        for index, value in enumerate(node.inputs):
+            if not (names and names[index] in kept):
+                node.replace_input(index, self._on_gpu(value))
+        for block in node.blocks:
+            block.returns.set_inputs([self._on_gpu(value) for value in block.outputs])
+
+    def _on_gpu(self, value: Value) -> Value:
+        if value.type != TENSOR or not _is_stored(value) or value in self.shared:
+            return value
+        facts = self.placement.facts.get(value)
+        if value.is_constant:
+            facts = TensorFacts(str(value.constant.dtype).removeprefix("torch."), tuple(value.constant.shape))
+        return value if facts is not None and image_misfit(facts) else self.to_gpu.moved_once(value)
+
+
+def cancel_transfers(graph: Graph) -> None:
+    """Take out transfers that undo each other: there and back is the tensor itself."""
+    for node in list(graph.walk()):
+        inner = transferred(node)
+        if inner is None or inner.producer is None:
+            continue
+        origin = transferred(inner.producer)
+        if origin is not None and node.inputs[1].constant != inner.producer.inputs[1].constant:
+            node.output.replace_all_uses_with(origin)
+            node.destroy()
+    for node in reversed(list(graph.walk())):
+        if transferred(node) is not None and not node.output.uses:
+            node.destroy()
+
+
+def transferred(node: Node) -> Value | None:
+    """What a transfer between devices moves, if the node is one."""
+    if node.qualified_op != "aten::to.prim_Device" or not node.inputs[1].is_constant:
+        return None
+    return node.inputs[0] if node.inputs[2].is_constant and node.inputs[2].constant is None else None
+
+
+def _is_transfer_to_cpu(node: Node) -> bool:
+    return transferred(node) is not None and node.inputs[1].constant.type == "cpu"
+
+
+def _origin(value: Value) -> Value:
+    """The tensor before a transfer."""
+    inner = transferred(value.producer) if value.producer is not None else None
+    return value if inner is None else inner
+
+
+def _is_stored(value: Value) -> bool:
+    """Whether a value comes from the file."""
+    return value.is_constant or (value.producer is not None and value.producer.op == "prim::GetAttr")
+
+
+def _is_extraction(node: Node) -> bool:
+    return node.op in _EXTRACTIONS and bool(node.inputs) and isinstance(node.inputs[0].type, ListType)
+
+
+def _is_computation(node: Node) -> bool:
+    """Whether it matters where a node runs."""
+    if node.op in _UNTOUCHED or not handles_tensors(node) or transferred(node) is not None:
+        return False
+    return any(holds_tensors(value.type) for value in (*node.inputs, *node.outputs))
+
+
+def _shared_and_changed(graph: Graph, placement: Placement, aliases: Aliases) -> set[Value]:
+    """Values whose memory is changed in place and seen under another name, or changed by a node on the CPU.
+
+    The GPU's tensors share no memory with others, so these have to stay on the CPU as a whole.
+    """
+    writers = [node for node in graph.walk() if _writes(node)]
+    shared: set[Value] = set()
+    for node in writers:
+        names = [value for value in aliases.members(node.inputs[0]) if value.type == TENSOR]
+        chain = {node.inputs[0], *(other.output for other in writers if other.inputs[0] in names and other.outputs)}
+        is_good = judge(node, placement.target, placement.facts, placement.attributes).is_good
+        if not (is_good and set(names) <= chain):
+            shared.update(names)
+    return shared
+
+
+def _writes(node: Node) -> bool:
+    if node.op.startswith("prim::") or not node.inputs or node.inputs[0].type != TENSOR:
+        return False
+    return schema_of(node.qualified_op).is_mutating

@@ -1,0 +1,150 @@
+"""The reference interpreter with the precision of a phone's GPU: every result is rounded to float16.
+
+Metal's kernels keep tensors in 16-bit textures, so each operator's result is rounded, and what exceeds 65504 becomes
+infinite. Within an operator the arithmetic stays float32, as a kernel's accumulators may be.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.utils.weak import WeakIdKeyDictionary
+
+from mobopt.ir import Node, Program, Value
+from mobopt.ops.contexts import PackedContext
+from mobopt.runtimes.cpu.interpreter import Interpreter
+from mobopt.runtimes.nests import leaves_of, map_leaves
+
+LOSS = 0.01
+"""Part of a result's scale that a loss must exceed to be told."""
+
+_ROUNDED = (torch.float32, torch.float64)
+
+
+@dataclass(frozen=True)
+class PrecisionLoss:
+    """A node whose rounded result is far from the exact one.
+
+    Attributes:
+        node: the node in graph text, without constants.
+        source: where in the model it comes from; empty if unknown.
+        kind: ``inf`` or ``nan`` if an element has become that, ``loss`` if elements differ by over 1 %.
+        relative: the largest difference of finite elements over the largest magnitude of the exact result.
+        largest: the largest magnitude of the exact result.
+    """
+
+    node: str
+    source: str
+    kind: str
+    relative: float
+    largest: float
+
+    def __str__(self) -> str:
+        place = f" at {self.source}" if self.source else ""
+        what = f"loses {self.relative:.1%}" if self.kind == "loss" else f"becomes {self.kind}"
+        return f"{self.node}{place} {what} (values reach {self.largest:.4g}; float16 ends at 65504)"
+
+
+class Float16Interpreter(Interpreter):
+    """Runs a Program with every floating tensor rounded to float16 and back after every node.
+
+    Inputs, weights and packed weights are rounded too; dtypes stay what they are. Beside each rounded tensor its exact
+    twin is computed, by the same path through branches and loops, so memory is twice that of the interpreter.
+
+    Attributes:
+        first_loss: the first node of the last run that loses more than 1 %, or becomes infinite or not a number.
+    """
+
+    def __init__(self, program: Program) -> None:
+        super().__init__(program)
+        self.first_loss: PrecisionLoss | None = None
+        self._twins = WeakIdKeyDictionary()
+        self._exact_contexts: dict[int, tuple[PackedContext, PackedContext]] = {}
+        self.lift([item.value for item in program.attributes.values()])  # exact weights too come back after a run
+        self.attributes = {name: self._rounded_copy(value) for name, value in self.attributes.items()}
+        self._constants: dict[Value, Any] = {}
+
+    def run(self, method: str, args: Sequence[Any]) -> Any:
+        """What a method returns in float16's precision; see :meth:`Interpreter.run`."""
+        self.first_loss = None
+        with torch.no_grad():
+            copies = [map_leaves(arg, torch.Tensor, torch.Tensor.clone) for arg in args]
+            rounded = [self._rounded_copy(copy) for copy in copies]
+        return super().run(method, rounded)
+
+    def value(self, value: Value, environment: dict[Value, Any]) -> Any:
+        """The value of a graph's Value; constants are rounded once."""
+        if not value.is_constant:
+            return environment[value]
+        if value not in self._constants:
+            self._constants[value] = self._rounded_copy(self.lift(value.constant))
+        return self.lift(self._constants[value])
+
+    def operator(self, node: Node, args: list[Any]) -> Any:
+        """Call the kernel on the rounded and on the exact arguments, and round the first result."""
+        exact_args = [self._exact(arg) for arg in args]
+        result = super().operator(node, args)
+        if any(True for _ in leaves_of(args, torch.Tensor)):
+            exact = super().operator(node, exact_args)
+        else:
+            exact = map_leaves(result, torch.Tensor, torch.Tensor.clone)  # made of numbers, or at random
+        if isinstance(result, PackedContext):
+            self._exact_contexts[id(result)] = result, exact
+        # How many tensors there are may hang on their elements; one without a twin stands for itself.
+        for tensor, twin in zip(leaves_of(result, torch.Tensor), leaves_of(exact, torch.Tensor), strict=False):
+            if tensor.dtype in _ROUNDED:
+                _round(tensor)
+                self._note_loss(node, tensor, twin)
+            self._twins[tensor] = twin
+        return result
+
+    def _exact(self, value: Any) -> Any:
+        """An argument with the exact twins in place of rounded tensors."""
+        if isinstance(value, PackedContext):
+            return self._exact_contexts.get(id(value), (value, value))[1]
+        return map_leaves(value, torch.Tensor, lambda tensor: self._twins.get(tensor, tensor))  # type: ignore[no-untyped-call]
+
+    def _rounded_copy(self, value: Any) -> Any:
+        """An input or a weight, rounded, whose exact twin is remembered."""
+        if isinstance(value, PackedContext):
+            state = [self._rounded_copy(item) for item in value.state()]
+            rounded = type(value)(*state)
+            self._exact_contexts[id(rounded)] = rounded, value
+            return rounded
+        return map_leaves(value, torch.Tensor, self._rounded_tensor)
+
+    def _rounded_tensor(self, exact: torch.Tensor) -> torch.Tensor:
+        rounded = exact.detach().clone()
+        if exact.dtype in _ROUNDED:
+            _round(rounded)
+        self._twins[rounded] = exact.detach()
+        return rounded
+
+    def _note_loss(self, node: Node, rounded: torch.Tensor, exact: torch.Tensor) -> None:
+        """Keep the first node whose result is far off."""
+        if self.first_loss is not None or rounded.shape != exact.shape or not rounded.numel():
+            return
+        finite = exact.isfinite()
+        largest = float(exact[finite].abs().max()) if finite.any() else 0.0
+        broken = finite & ~rounded.isfinite()
+        both = finite & rounded.isfinite()
+        difference = float((rounded - exact)[both].abs().max()) if both.any() else 0.0
+        relative = difference / largest if largest else 0.0
+        kind = "loss"
+        if broken.any():
+            kind = "nan" if rounded[broken].isnan().any() else "inf"
+        elif relative <= LOSS:
+            return
+        names = ", ".join(f"%{value.name}" for value in node.inputs if not value.is_constant)
+        text = f"{', '.join(f'%{value.name}' for value in node.outputs)} = {node.op}({names})"
+        self.first_loss = PrecisionLoss(text, node.source, kind, relative, largest)
+
+
+def _round(tensor: torch.Tensor) -> None:
+    """Round in place, for other tensors may be views of it; a view of what is rounded already is not written to."""
+    rounded = tensor.half().to(tensor.dtype)
+    if not ((rounded == tensor) | tensor.isnan()).all():
+        tensor.copy_(rounded)

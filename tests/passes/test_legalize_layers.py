@@ -1,0 +1,369 @@
+"""Rewrites of layers for PyTorch's Vulkan runtimes: numbers against eager at odd sizes, and what they become."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import Any
+
+import pytest
+import torch
+from layer_cases import legalized, operators_of, program_of_call
+from pass_harness import assert_close, body_of, randomize_norms
+from torch import nn
+from torch.nn import functional
+
+from mobopt.ops.targets import Target
+from mobopt.ops.targets.table import all_rows
+from mobopt.passes.facts import Examples
+from mobopt.passes.legalizations.site import rewrites
+from mobopt.passes.legalize import Legalize
+from mobopt.passes.manager import Note, run_passes
+from mobopt.runtimes.cpu import Interpreter
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+MODULES = ("convolutions", "normalization", "padding", "pooling", "products", "recurrent", "resampling", "shuffling")
+"""Modules of the package of legalisations whose rewrites are tried here."""
+RELEASES = ("1.13", "2.1", "2.6")
+Case = tuple[Callable[..., Any], tuple[torch.Tensor, ...]]
+
+
+def rand(*sizes: int) -> torch.Tensor:
+    """The same numbers for the same sizes."""
+    return torch.randn(sizes, generator=torch.Generator().manual_seed(sum(sizes)))
+
+
+def negative(*sizes: int) -> torch.Tensor:
+    """Elements below zero, which a padding of zeros would beat."""
+    return -rand(*sizes).abs() - 0.1
+
+
+def with_constants(call: Callable[..., Any], *constants: torch.Tensor) -> Callable[..., Any]:
+    """A call whose last arguments are constants."""
+    return lambda *inputs: call(*inputs, *constants)
+
+
+def _normed(module: nn.Module) -> nn.Module:
+    return randomize_norms(module)
+
+
+X = (1, 6, 7, 5)
+BATCH = (3, 6, 7, 5)
+LINE = (3, 6, 11)
+
+CONVOLUTIONS: dict[str, Case] = {
+    "groups": (nn.Conv2d(16, 8, 3, stride=2, padding=1, groups=8), (rand(1, 16, 7, 11),)),
+    "groups without bias": (nn.Conv2d(20, 15, (3, 5), groups=5, bias=False), (rand(1, 20, 7, 11),)),
+    "depth multiplier": (nn.Conv2d(6, 18, 3, padding=1, groups=6), (rand(*X),)),
+    "dilation and padding": (nn.Conv2d(6, 5, 3, dilation=2, padding=2), (rand(*X),)),
+    "depthwise dilation and padding": (nn.Conv2d(6, 6, 3, dilation=(1, 2), padding=(2, 1), groups=6), (rand(*X),)),
+    "padded 1x1": (nn.Conv2d(6, 5, 1, padding=1, stride=2), (rand(*X),)),
+    "batch": (nn.Conv2d(6, 5, 3, padding=1), (rand(*BATCH),)),
+    "no batch": (torch.jit.script(nn.Conv2d(6, 5, 3)), (rand(6, 7, 5),)),
+    "same, even kernel": (nn.Conv2d(6, 5, 4, padding="same"), (rand(*X),)),
+    "all at once": (nn.Conv2d(12, 9, 3, groups=3, dilation=2, padding=(1, 2)), (rand(2, 12, 7, 11),)),
+    "1-d": (nn.Conv1d(6, 5, 3, padding=1), (rand(1, 6, 11),)),
+    "1-d batch": (nn.Conv1d(6, 4, 3, padding=1, groups=2, stride=2, dilation=2), (rand(*LINE),)),
+    "1-d without bias": (nn.Conv1d(6, 5, 3, bias=False), (rand(*LINE),)),
+    "transposed groups": (nn.ConvTranspose2d(10, 15, 3, stride=2, padding=1, groups=5), (rand(1, 10, 7, 5),)),
+    "transposed dilation": (nn.ConvTranspose2d(6, 5, (3, 2), stride=2, dilation=(1, 3), bias=False), (rand(*X),)),
+    "transposed batch": (nn.ConvTranspose2d(6, 5, 3, stride=2, output_padding=1), (rand(*BATCH),)),
+    "transposed 1-d": (nn.ConvTranspose1d(6, 5, 3, stride=2, padding=1, output_padding=1), (rand(*LINE),)),
+    "transposed, all at once": (nn.ConvTranspose2d(6, 6, 3, 2, groups=6, dilation=(2, 1)), (rand(*BATCH),)),
+}
+
+PRODUCTS: dict[str, Case] = {
+    "linear of a vector": (nn.Linear(5, 3), (rand(5),)),
+    "linear of a row": (nn.Linear(5, 3), (rand(1, 5),)),
+    "linear of rows": (nn.Linear(5, 3), (rand(7, 5),)),
+    "linear of 3 dimensions": (nn.Linear(5, 3), (rand(2, 7, 5),)),
+    "linear of 4 dimensions": (nn.Linear(5, 3, bias=False), (rand(2, 3, 7, 5),)),
+    "linear of many rows": (nn.Linear(5, 3), (rand(2, 53, 23, 5),)),
+    "linear of many rows of a batch": (nn.Linear(5, 3), (rand(3, 701, 5),)),
+    "linear with a computed weight": (functional.linear, (rand(7, 5), rand(3, 5), rand(3))),
+    "addmm with factors": (
+        with_constants(lambda x, b, w: torch.addmm(b, x, w, beta=2, alpha=3), rand(3), rand(5, 3)),
+        (rand(7, 5),),
+    ),
+    "mm with a constant": (with_constants(torch.mm, rand(5, 3)), (rand(7, 5),)),
+    "mm": (torch.mm, (rand(7, 5), rand(5, 3))),
+    "bmm": (torch.bmm, (rand(2, 7, 5), rand(2, 5, 3))),
+    "baddbmm": (
+        lambda b, x, y: torch.baddbmm(b, x, y, beta=2, alpha=0.5),
+        (rand(2, 1, 3), rand(2, 7, 5), rand(2, 5, 3)),
+    ),
+    "matmul of 3 dimensions": (torch.matmul, (rand(2, 7, 5), rand(2, 5, 3))),
+    "matmul of 4 dimensions": (torch.matmul, (rand(2, 3, 7, 5), rand(2, 3, 5, 11))),
+    "matmul of 4 and 2 dimensions": (torch.matmul, (rand(2, 3, 7, 5), rand(5, 11))),
+    "matmul with a vector": (torch.matmul, (rand(7, 5), rand(5))),
+    "attention": (functional.scaled_dot_product_attention, (rand(2, 3, 7, 5), rand(2, 3, 11, 5), rand(2, 3, 11, 5))),
+    "attention with a mask": (
+        with_constants(functional.scaled_dot_product_attention, rand(7, 11) > -1),
+        (rand(1, 3, 7, 5), rand(1, 3, 11, 5), rand(1, 3, 11, 5)),
+    ),
+    "causal attention": (
+        lambda q, k, v: functional.scaled_dot_product_attention(q, k, v, is_causal=True),
+        (rand(2, 7, 5), rand(2, 7, 5), rand(2, 7, 5)),
+    ),
+}
+
+NORMS: dict[str, Case] = {
+    "batch, 6 channels": (_normed(nn.BatchNorm2d(6)), (rand(*BATCH),)),
+    "batch without weights": (_normed(nn.BatchNorm2d(8, affine=False)), (rand(2, 8, 3, 5),)),
+    "batch of 3 dimensions": (_normed(nn.BatchNorm1d(6)), (rand(*LINE),)),
+    "batch of 2 dimensions": (_normed(nn.BatchNorm1d(6)), (rand(3, 6),)),
+    "layer": (nn.LayerNorm(5), (rand(*X),)),
+    "layer without weights": (nn.LayerNorm(5, elementwise_affine=False), (rand(*X),)),
+    "layer of 2 dimensions": (nn.LayerNorm([7, 5]), (rand(*X),)),
+    "layer of an image": (nn.LayerNorm([6, 7, 5]), (rand(*X),)),
+    "layer of images": (nn.LayerNorm([6, 7, 5]), (rand(*BATCH),)),
+    "layer of an image without weights": (nn.LayerNorm([6, 7, 5], elementwise_affine=False), (rand(*X),)),
+    "layer with three results": (
+        with_constants(lambda x, w, b: torch.native_layer_norm(x, [5], w, b, 1e-5)[0], rand(5), rand(5)),
+        (rand(*X),),
+    ),
+    "root mean square": (with_constants(lambda x, w: functional.rms_norm(x, [5], w), rand(5)), (rand(*X),)),
+    "group": (nn.GroupNorm(3, 6), (rand(*BATCH),)),
+    "group of lines": (nn.GroupNorm(3, 6, affine=False), (rand(*LINE),)),
+    "instance": (nn.InstanceNorm2d(6, affine=True), (rand(*BATCH),)),
+    "instance of lines": (nn.InstanceNorm1d(6), (rand(*LINE),)),
+    "instance with statistics": (nn.InstanceNorm2d(6, track_running_stats=True), (rand(*X),)),
+}
+
+POOLS: dict[str, Case] = {
+    "max, padded": (nn.MaxPool2d(3, 2, 1), (negative(*X),)),
+    "max, padded in one direction": (nn.MaxPool2d((3, 2), (2, 1), (1, 0)), (negative(*BATCH),)),
+    "max, ceil": (nn.MaxPool2d(3, 2, ceil_mode=True), (negative(3, 6, 8, 11),)),
+    "max, ceil and padded": (nn.MaxPool2d(5, 2, 2, ceil_mode=True), (negative(1, 3, 8, 11),)),
+    "max, ceil of a large stride": (nn.MaxPool2d(2, 3, 1, ceil_mode=True), (negative(1, 3, 8, 13),)),
+    "max, dilated and padded": (nn.MaxPool2d(2, 1, 1, dilation=2), (negative(*X),)),
+    "max, dilated and ceil": (nn.MaxPool2d(3, 2, 1, dilation=2, ceil_mode=True), (negative(1, 3, 11, 8),)),
+    "max, dilated and ceil of a large stride": (nn.MaxPool2d(2, 3, 1, 2, ceil_mode=True), (negative(1, 3, 11, 13),)),
+    "max of an image": (nn.MaxPool2d(2), (rand(6, 7, 5),)),
+    "max, 1-d": (nn.MaxPool1d(3, 2, 1), (negative(*LINE),)),
+    "max, 1-d without batch": (nn.MaxPool1d(2), (negative(6, 11),)),
+    "average, ceil": (nn.AvgPool2d(3, 2, ceil_mode=True), (rand(1, 6, 8, 11),)),
+    "average, ceil and padded": (nn.AvgPool2d(3, 2, 1, ceil_mode=True), (rand(3, 6, 8, 11),)),
+    "average, ceil, without padding": (nn.AvgPool2d(3, 2, 1, True, count_include_pad=False), (rand(3, 6, 8, 11),)),
+    "average, ceil of a large stride": (nn.AvgPool2d(2, 3, 1, ceil_mode=True), (rand(2, 3, 8, 7),)),
+    "average without padding": (nn.AvgPool2d(3, 2, 1, count_include_pad=False), (rand(*X),)),
+    "average with divisor": (nn.AvgPool2d(3, 2, 1, divisor_override=5), (rand(*X),)),
+    "average with divisor, ceil": (nn.AvgPool2d(3, 2, 1, ceil_mode=True, divisor_override=5), (rand(1, 6, 8, 11),)),
+    "average, 1-d": (nn.AvgPool1d(3, 2, 1), (rand(*LINE),)),
+    "average, 1-d without padding": (nn.AvgPool1d(3, padding=1, count_include_pad=False), (rand(*LINE),)),
+    "adaptive, rounded": (nn.AdaptiveAvgPool2d((6, 4)), (rand(1, 3, 14, 7),)),
+    "adaptive of an image": (nn.AdaptiveAvgPool2d((2, 3)), (rand(3, 11, 7),)),
+    "adaptive, 1-d": (nn.AdaptiveAvgPool1d(4), (rand(*LINE),)),
+    "adaptive max": (nn.AdaptiveMaxPool2d((3, 2)), (negative(*BATCH),)),
+    "adaptive max that divides": (nn.AdaptiveMaxPool2d((7, 1)), (negative(*BATCH),)),
+    "max with places": (lambda x: torch._C._nn.max_pool2d_with_indices(x, [3, 3], [2, 2], [1, 1])[0], (negative(*X),)),
+}
+
+SIZES: dict[str, Case] = {
+    name: (lambda x, arguments=arguments: functional.interpolate(x, **arguments), (rand(*sizes),))
+    for name, sizes, arguments in [
+        ("bilinear", X, {"scale_factor": 2, "mode": "bilinear"}),
+        ("bilinear by factors", BATCH, {"scale_factor": (1.7, 0.6), "mode": "bilinear"}),
+        ("bilinear corners", BATCH, {"size": [11, 4], "mode": "bilinear", "align_corners": True}),
+        ("bilinear corners of one row", X, {"size": [1, 4], "mode": "bilinear", "align_corners": True}),
+        ("bicubic", X, {"scale_factor": (1.7, 2.3), "mode": "bicubic"}),
+        ("antialias", X, {"size": [3, 9], "mode": "bilinear", "antialias": True}),
+        ("bicubic antialias", X, {"size": [3, 4], "mode": "bicubic", "antialias": True}),
+        ("nearest exact", X, {"size": [9, 4], "mode": "nearest-exact"}),
+        ("nearest, 1-d", LINE, {"scale_factor": 1.6}),
+        ("nearest, 1-d to size", LINE, {"size": 17}),
+        ("linear", LINE, {"scale_factor": 1.6, "mode": "linear"}),
+        ("linear corners", LINE, {"size": 7, "mode": "linear", "align_corners": True}),
+    ]
+}
+SIZES |= {
+    "bilinear, other overload": (lambda x: torch._C._nn.upsample_bilinear2d(x, [9, 11], False, 1.3, 2.2), (rand(*X),)),
+    "nearest, 1-d, other overload": (lambda x: torch._C._nn.upsample_nearest1d(x, [17], 1.55), (rand(*LINE),)),
+}
+
+PADDINGS: dict[str, Case] = {
+    "zeros": (nn.ZeroPad2d((1, 2, 3, 0)), (rand(*X),)),
+    "zeros of a batch": (nn.ZeroPad2d((2, 2, 0, 1)), (rand(*BATCH),)),
+    "zeros around lines": (lambda x: functional.pad(x, (1, 2)), (rand(*LINE),)),
+    "zeros around channels": (lambda x: functional.pad(x, (1, 2, 0, 0, 2, 1)), (rand(*BATCH),)),
+    "a number": (nn.ConstantPad2d((1, 2, 3, 0), 0.5), (rand(*X),)),
+    "cut off": (nn.ConstantPad2d((1, -2, -3, 2), 0.5), (rand(*BATCH),)),
+    "reflection of an image": (nn.ReflectionPad2d((1, 2, 3, 0)), (rand(6, 7, 5),)),
+    "reflection, 1-d": (nn.ReflectionPad1d((2, 1)), (rand(*LINE),)),
+    "replication, 1-d without batch": (nn.ReplicationPad1d((2, 1)), (rand(6, 11),)),
+    "circular": (lambda x: functional.pad(x, (1, 2, 3, 0), mode="circular"), (rand(*X),)),
+    "reflect, 1-d": (lambda x: functional.pad(x, (1, 2), mode="reflect"), (rand(*LINE),)),
+}
+
+MOVES: dict[str, Case] = {
+    "pixel shuffle": (nn.PixelShuffle(3), (rand(1, 18, 5, 7),)),
+    "pixel unshuffle": (nn.PixelUnshuffle(2), (rand(1, 3, 10, 14),)),
+    "channel shuffle": (nn.ChannelShuffle(3), (rand(*X),)),
+    "channel shuffle of a batch": (nn.ChannelShuffle(3), (rand(*BATCH),)),
+    "gate of channels": (nn.GLU(1), (rand(*X),)),
+    "gate of the last dimension": (nn.GLU(), (rand(3, 7, 10),)),
+}
+
+RECURRENT: dict[str, Case] = {
+    "lstm": (nn.LSTM(5, 7, 2, batch_first=True, bidirectional=True), (rand(2, 3, 5),)),
+    "lstm without bias": (nn.LSTM(5, 7, bias=False), (rand(4, 1, 5),)),
+    "gru": (nn.GRU(5, 7, 2, bidirectional=True), (rand(3, 2, 5),)),
+    "gru with a state": (nn.GRU(5, 7, batch_first=True), (rand(2, 3, 5), rand(1, 2, 7))),
+}
+
+ALL = {
+    f"{kind}: {name}": case
+    for kind, cases in [
+        ("convolution", CONVOLUTIONS),
+        ("product", PRODUCTS),
+        ("norm", NORMS),
+        ("pool", POOLS),
+        ("size", SIZES),
+        ("padding", PADDINGS),
+        ("move", MOVES),
+        ("recurrent", RECURRENT),
+    ]
+    for name, case in cases.items()
+}
+
+
+@cache
+def notes_of(name: str, runtime: str) -> tuple[Note, ...]:
+    """What legalisation says of a case, whose numbers are checked."""
+    call, inputs = ALL[name]
+    return tuple(legalized(call, inputs, runtime)[1])
+
+
+@pytest.mark.parametrize("runtime", RELEASES)
+@pytest.mark.parametrize("name", ALL)
+def test_numbers_are_those_of_eager(name: str, runtime: str) -> None:
+    notes_of(name, runtime)
+
+
+def test_every_rewrite_is_tried_here_and_named_by_a_row() -> None:
+    named = {row.rewrite for row in all_rows("vulkan") if row.rewrite}
+    ours = {name for name, item in rewrites().items() if item.apply.__module__.rpartition(".")[2] in MODULES}
+    notes = [note.message for name in ALL for runtime in RELEASES for note in notes_of(name, runtime) if note.done]
+    tried = {message.split("rewritten by ")[1].split(":")[0] for message in notes}
+    assert ours <= named
+    assert ours - tried == set()
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "convolution: groups",
+        "convolution: depth multiplier",
+        "convolution: 1-d batch",
+        "convolution: transposed groups",
+        "product: linear of rows",
+        "product: linear of 3 dimensions",
+        "norm: instance",
+        "pool: max, padded",
+        "pool: max, ceil",
+        "pool: average, ceil and padded",
+        "padding: zeros",
+        "padding: cut off",
+        "move: pixel shuffle",
+    ],
+)
+def test_safe_rewrites_do_for_other_sizes(name: str) -> None:
+    call, (x,) = ALL[name]
+    program, _ = legalized(call, (x,), "2.6", "safe")
+    other = torch.cat([x, x], -1)[..., :-1] if name[:7] != "product" else torch.cat([x, x], -2)[..., :-1, :]
+    with torch.no_grad():
+        assert_close(Interpreter(program).run("forward", [other]), call(other))
+
+
+@pytest.mark.parametrize("name", ["convolution: batch", "pool: adaptive max", "recurrent: lstm", "size: bicubic"])
+def test_rewrites_that_fix_sizes_wait_for_the_full_level(name: str) -> None:
+    call, inputs = ALL[name]
+    _, notes = legalized(call, inputs, "2.6", "safe")
+    assert any("--legalize full does it" in note.message for note in notes if not note.done)
+
+
+@pytest.mark.parametrize(
+    ("call", "inputs", "reason"),
+    [
+        (torch.matmul, (rand(2, 7, 5), rand(3, 2, 5, 7)), "its operands have different batches"),
+        (torch.matmul, (rand(2, 3, 7, 5), rand(5)), "a vector with a batch"),
+        (nn.AdaptiveMaxPool2d(2, return_indices=True), (rand(*X),), "the places of the maxima are used"),
+        (nn.LSTM(5, 7, proj_size=3), (rand(2, 3, 5),), "it projects its hidden state"),
+        (nn.GRU(5, 7), (rand(17, 1, 5),), "at most 16 are unrolled"),
+        (nn.PixelShuffle(8), (rand(1, 1280, 2, 3),), "too large a weight"),
+        (lambda x: functional.pad(x, (1, 1) * 3, mode="replicate"), (rand(1, 2, 3, 5),), "no other form"),
+        (
+            functional.scaled_dot_product_attention,
+            (rand(1, 3, 7, 5), rand(1, 3, 11, 5), rand(1, 3, 11, 5), rand(7, 11)),
+            "may hide every key",
+        ),
+        (
+            with_constants(functional.scaled_dot_product_attention, torch.ones(7, 11).tril(-1) > 0),
+            (rand(1, 3, 7, 5), rand(1, 3, 11, 5), rand(1, 3, 11, 5)),
+            "hides every key",
+        ),
+        (
+            lambda q, k, v: functional.scaled_dot_product_attention(q, k, v, dropout_p=0.5),
+            (rand(2, 7, 5), rand(2, 7, 5), rand(2, 7, 5)),
+            "it drops weights at random",
+        ),
+    ],
+)
+def test_what_cannot_be_rewritten_stays_and_says_why(call: Any, inputs: Any, reason: str) -> None:
+    program = program_of_call(call, inputs)
+    before = body_of(program)
+    item = Legalize(Target("vulkan", "2.6"), "full", Examples({"forward": inputs}))
+    (run,) = run_passes(program, [item], check=True)
+    assert any(reason in note.message for note in run.result.notes if not note.done)
+    assert body_of(program) == before
+
+
+@pytest.mark.parametrize(
+    ("call", "inputs", "reason"),
+    [
+        (nn.GroupNorm(67, 67), (rand(1, 67, 2, 3),), "more than 64 one by one are slow"),
+        (nn.GroupNorm(1, 8), (rand(1, 8, 256, 257),), "its groups of 526336 elements are slow"),
+    ],
+)
+def test_many_or_large_groups_stay_before_2_6(call: nn.Module, inputs: Any, reason: str) -> None:
+    _, notes = legalized(call, inputs, "2.2")
+    assert any(reason in note.message for note in notes if not note.done)
+
+
+def becomes(call: Callable[..., Any], inputs: Sequence[torch.Tensor], runtime: str) -> list[str]:
+    """The operators after legalisation, without namespace."""
+    return [op.removeprefix("aten::") for op in operators_of(legalized(call, inputs, runtime)[0])]
+
+
+def test_groups_become_slices_convolutions_and_a_join() -> None:
+    small, large = nn.Conv2d(16, 8, 3, groups=8), nn.Conv2d(16, 12, 3, groups=2)
+    assert becomes(small, [rand(1, 16, 5, 7)], "2.1") == ["slice", "conv2d"] * 4 + ["cat"]
+    assert becomes(large, [rand(1, 16, 5, 7)], "2.1") == ["slice", "conv2d"] * 2 + ["cat"]
+
+
+def test_a_depth_multiplier_becomes_two_convolutions() -> None:
+    assert becomes(nn.Conv2d(5, 15, 3, groups=5), [rand(1, 5, 7, 7)], "1.13") == ["conv2d", "conv2d"]
+
+
+def test_padding_and_dilation_become_two_convolutions_of_one_sample() -> None:
+    program, _ = legalized(nn.Conv2d(6, 5, 3, dilation=2, padding=2), [rand(*X)], "1.13")
+    convolutions = [node for node in program.methods["forward"].walk() if node.op == "aten::conv2d"]
+    assert [node.inputs[4].constant for node in convolutions] == [[2, 2], [0, 0]]
+    assert [node.inputs[6].constant for node in convolutions] == [6, 1]
+
+
+def test_padded_max_pooling_becomes_replication_and_pooling() -> None:
+    assert becomes(nn.MaxPool2d(3, 2, 1), [negative(*X)], "2.6") == ["replication_pad2d", "max_pool2d"]
+
+
+def test_a_bias_is_added_after_a_linear_layer_of_several_rows() -> None:
+    assert becomes(nn.Linear(5, 3), [rand(7, 5)], "2.2") == ["linear", "add"]
+    assert becomes(nn.Linear(5, 3), [rand(7, 5)], "2.6") == ["linear"]
+    assert becomes(nn.Linear(5, 3), [rand(1, 5)], "1.13") == ["linear"]
+
+
+def test_a_batch_is_split_by_samples_or_by_channels() -> None:
+    call, inputs = CONVOLUTIONS["batch"]
+    assert becomes(call, inputs, "2.6") == ["slice"] * 3 + ["conv2d"] * 3 + ["cat"]
+    assert becomes(call, inputs, "1.13") == ["reshape"] + ["slice"] * 3 + ["conv2d"] * 3 + ["cat", "reshape"]

@@ -1,0 +1,209 @@
+"""Where nodes run: transfers around what the target lacks, with rows made for the test."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pytest
+import torch
+from device_check import run_on_devices
+from pass_harness import apply, assert_close, expect, program_of
+from torch import nn
+
+from mobopt.frontends.torchscript import program_from_script_module
+from mobopt.ops.targets import Row, Target, verdicts
+from mobopt.passes.facts import Examples
+from mobopt.passes.manager import run_passes
+from mobopt.passes.pipelines import SIMPLIFY
+from mobopt.passes.transfer import FLAG, Transfer
+
+TARGET = Target("vulkan", "2.1")
+GPU, CPU = {"vulkan"}, {"cpu"}
+NATIVE = (
+    "relu",
+    "relu_",
+    "tanh",
+    "add.Tensor",
+    "mul.Tensor",
+    "conv2d",
+    "cat",
+    "split.Tensor",
+    "add_.Tensor",
+    "mean.dim",
+)
+
+
+@pytest.fixture(autouse=True)
+def rows(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A GPU that has these operators only, and takes the weights of a convolution from the CPU."""
+    kept = {"conv2d": ("weight", "bias")}
+    table = {f"aten::{name}": (Row((f"aten::{name}",), "native", cpu_operands=kept.get(name, ())),) for name in NATIVE}
+    monkeypatch.setattr(verdicts, "rows_for", lambda backend: table if backend == "vulkan" else {})
+    yield
+
+
+def transfer(*inputs: Any) -> Transfer:
+    return Transfer(target=TARGET, examples=Examples({"forward": inputs} if inputs else {}))
+
+
+def placed(module: nn.Module, *inputs: Any) -> dict[str, set[str]]:
+    """A module through the pass: where its operators run; its numbers are those of eager."""
+    with torch.no_grad():
+        expected = module(*inputs)
+    program = program_from_script_module(torch.jit.script(module.eval()))
+    run_passes(program, [SIMPLIFY], check=True)
+    run_passes(program, [transfer(*inputs), SIMPLIFY], check=True)
+    result, places = run_on_devices(program, TARGET, inputs)
+    assert_close(result, expected)
+    return {name.removeprefix("aten::").partition(".")[0]: found for name, found in places.items()}
+
+
+def test_a_node_without_a_kernel_reads_a_copy_on_the_cpu() -> None:
+    text = """
+    graph(%self : __torch__.M,
+          %x : Tensor):
+      %a : Tensor = aten::relu(%x)
+      %b : Tensor = aten::erf(%a)
+      %c : Tensor = aten::mul(%b, %a)
+      return (%c)
+    """
+    after, notes = apply(transfer(), program_of(text))
+    assert after == expect(
+        """
+        %x.vulkan : Tensor = aten::to(%x, %device.2, %6, %7, %7)
+        %a : Tensor = aten::relu(%x.vulkan)
+        %a.cpu : Tensor = aten::to(%a, %device.1, %3, %4, %4)
+        %b : Tensor = aten::erf(%a.cpu)
+        %b.vulkan : Tensor = aten::to(%b, %device, %0, %1, %1)
+        %c : Tensor = aten::mul(%b.vulkan, %a)
+        %c.cpu : Tensor = aten::to(%c, %device.3, %9, %10, %10)
+        return (%c.cpu)
+        """
+    )
+    assert any("aten::erf %b runs on the CPU: PyTorch 2.1 vulkan has no kernel" in note for note in notes)
+
+
+def test_light_nodes_between_two_on_the_cpu_stay_there() -> None:
+    class M(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.erf(torch.tanh(torch.erf(torch.relu(x))))
+
+    assert placed(M(), torch.randn(2, 3)) == {"relu": GPU, "erf": CPU, "tanh": CPU}
+
+
+def test_integers_never_go_to_the_gpu() -> None:
+    class M(nn.Module):
+        def forward(self, x: torch.Tensor, ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            picked = x.index_select(0, ids)
+            return torch.relu(picked), ids + 1
+
+    places = placed(M(), torch.randn(5, 3), torch.tensor([3, 0]))
+    assert places == {"index_select": CPU, "relu": CPU, "add": CPU}
+
+
+def test_more_than_four_dimensions_stay_on_the_cpu() -> None:
+    class M(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.relu(torch.tanh(x).unsqueeze(0))
+
+    assert placed(M(), torch.randn(1, 2, 3, 2)) == {"tanh": GPU, "unsqueeze": CPU, "relu": CPU}
+
+
+class Lists(nn.Module):
+    """Lists from operators on either side, and constants among their items."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("row", torch.randn(1, 3))
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, list[torch.Tensor]]:
+        first, second = torch.split(torch.relu(x), 1)
+        parts = torch.unbind(x, 1)
+        whole = torch.cat([first, self.row, torch.erf(second)])
+        return torch.relu(whole) + torch.tanh(parts[0]).sum(), list(torch.split(whole, 2))
+
+
+def test_lists_of_tensors() -> None:
+    places = placed(Lists(), torch.randn(2, 3))
+    assert places["cat"] == GPU and places["erf"] == CPU and places["split"] == GPU
+
+
+class Flow(nn.Module):
+    """Tensors through branches and loops, with a node on the CPU inside."""
+
+    def forward(self, x: torch.Tensor, count: int) -> torch.Tensor:
+        total = torch.relu(x)
+        for index in range(count):
+            if index % 2 == 0:
+                total = total + torch.erf(x)
+            else:
+                total = torch.tanh(total)
+        return torch.relu(total)
+
+
+@pytest.mark.parametrize("count", [0, 1, 4])
+def test_branches_and_loops(count: int) -> None:
+    places = placed(Flow(), torch.randn(2, 3), count)
+    assert places["relu"] == GPU and places.get("erf", CPU) == CPU
+
+
+class Views(nn.Module):
+    """A part of a tensor is changed in place: the GPU's tensors share no memory, so the whole stays on the CPU."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = torch.erf(x) * 2
+        y[:, 0].add_(torch.relu(x)[:, 1])
+        return torch.tanh(y)
+
+
+def test_memory_changed_under_another_name_stays_on_the_cpu() -> None:
+    assert placed(Views(), torch.randn(2, 3))["add_"] == CPU
+
+
+def test_the_device_of_a_tensor_is_the_cpu() -> None:
+    class M(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.relu(x) + torch.ones(3, device=x.device)
+
+    assert placed(M(), torch.randn(2, 3))["add"] == GPU
+
+
+def test_without_automatic_transfers_only_the_cpu_nodes_have_some() -> None:
+    class M(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.relu(torch.erf(torch.relu(x)))
+
+    program = program_from_script_module(torch.jit.script(M()))
+    item = Transfer(target=TARGET, examples=Examples({"forward": (torch.randn(2, 3),)}), automatic=False)
+    (run,) = run_passes(program, [item], check=True)
+    assert run.result.changed and FLAG not in program.attributes
+    moves = [node for node in program.methods["forward"].walk() if node.op == "aten::to"]
+    assert [node.inputs[1].constant.type for node in moves] == ["cpu", "vulkan"]
+    (again,) = run_passes(program, [item], check=True)
+    assert not again.result.changed
+
+
+def test_a_method_without_tensors_is_left_alone() -> None:
+    class M(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.relu(x)
+
+        @torch.jit.export
+        def samples(self) -> list[torch.Tensor]:
+            return [torch.ones(2)]
+
+    program = program_from_script_module(torch.jit.script(M()), ["samples"])
+    run_passes(program, [transfer(torch.rand(2))], check=True)
+    assert "aten::to" not in [node.op for node in program.methods["samples"].walk()]
+
+
+def shapes(sizes: Sequence[int]) -> tuple[torch.Tensor]:
+    return (torch.rand(*sizes),)
+
+
+@pytest.mark.parametrize(("sizes", "is_on_gpu"), [((1, 3, 4, 2048), True), ((1, 3, 4, 2049), False), ((1, 0), False)])
+def test_the_largest_image(sizes: Sequence[int], is_on_gpu: bool) -> None:
+    class M(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.relu(x)
+
+    assert placed(M(), *shapes(sizes))["relu"] == (GPU if is_on_gpu else CPU)

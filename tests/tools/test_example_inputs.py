@@ -1,0 +1,97 @@
+"""Inputs that nobody gave: bundled, remembered from tracing, or guessed from the first layers."""
+
+import io
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.bundled_inputs import augment_model_with_bundled_inputs
+
+import mobopt
+from mobopt.bundle import read_bundle
+from mobopt.frontends.torchscript import program_from_script_module
+from mobopt.tools.example_inputs import BUNDLED, GUESSED, NONE, TRACED, ChosenInputs, choose_inputs
+
+
+class Embeds(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.head = nn.Embedding(11, 6), nn.Linear(6, 3)
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        return self.head(self.table(ids)).softmax(-1)
+
+
+class Scaled(nn.Module):
+    """A model whose input goes through arithmetic before its first layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(5, 4, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.first((x - 0.5) * 2)
+
+
+def chosen(module: nn.Module) -> ChosenInputs:
+    script = torch.jit.script(module.eval())
+    return choose_inputs(script, program_from_script_module(script))
+
+
+@pytest.mark.parametrize(
+    ("module", "sizes"),
+    [
+        (nn.Sequential(nn.Conv2d(6, 8, 3, groups=2)), (1, 6, 224, 224)),
+        (nn.Sequential(nn.Conv2d(4, 8, 3), nn.Flatten(), nn.Linear(8 * 11 * 11, 3)), (1, 4, 13, 13)),
+        (nn.Sequential(nn.Conv1d(7, 8, 3)), (1, 7, 224)),
+        (nn.Sequential(nn.ConvTranspose2d(7, 8, 3)), (1, 7, 224, 224)),
+        (nn.Sequential(nn.Linear(13, 3)), (1, 13)),
+        (nn.Sequential(nn.BatchNorm2d(5), nn.Conv2d(5, 2, 1)), (1, 5, 224, 224)),
+        (Scaled(), (1, 5, 224, 224)),
+        (Embeds(), (1, 16)),
+    ],
+)
+def test_first_layers_tell(module: nn.Module, sizes: tuple[int, ...]) -> None:
+    found = chosen(module)
+    assert found.origin == GUESSED and found.examples.are_guessed
+    assert found.arguments is not None and tuple(found.arguments[0].shape) == sizes
+    assert f"[{', '.join(map(str, sizes))}] (guessed)" in str(found)
+
+
+def test_a_bundle_tells_too() -> None:
+    m = mobopt.optimize_for_mobile(torch.jit.script(Scaled().eval()), backend="vulkan")
+    program = read_bundle(io.BytesIO(m.save_to_buffer()))
+    found = choose_inputs(None, program)
+    assert found.arguments is not None and tuple(found.arguments[0].shape) == (1, 5, 224, 224)
+
+
+def test_bundled_inputs_come_first() -> None:
+    script = torch.jit.script(Scaled().eval())
+    augment_model_with_bundled_inputs(script, [(torch.zeros(1).expand(1, 5, 9, 7),)])
+    found = choose_inputs(script, program_from_script_module(script))
+    assert found.origin == BUNDLED and not found.examples.are_guessed
+    assert found.arguments is not None and found.arguments[0].shape == (1, 5, 9, 7)
+
+
+@pytest.mark.parametrize("from_file", [True, False])
+def test_traced_shapes_are_remembered(tmp_path: Path, from_file: bool) -> None:
+    script = torch.jit.trace(Scaled().eval(), torch.rand(2, 5, 9, 7))
+    path = tmp_path / "traced.pt"
+    torch.jit.save(script, str(path))
+    if from_file:
+        script = torch.jit.load(str(path))
+    found = choose_inputs(script, program_from_script_module(script), path)
+    assert found.origin == TRACED and found.arguments is not None
+    assert found.arguments[0].shape == (2, 5, 9, 7) and found.arguments[0].abs().max() > 0
+
+
+class Pair(nn.Module):
+    def forward(self, x: tuple[torch.Tensor, int]) -> torch.Tensor:
+        return x[0] * x[1]
+
+
+def test_other_inputs_are_not_guessed() -> None:
+    found = chosen(Pair())
+    assert found.origin == NONE and found.arguments is None and not found.examples.arguments
+    assert str(found) == "no inputs"
