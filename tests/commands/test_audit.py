@@ -225,11 +225,22 @@ def test_a_page_that_cannot_be_written(invoke: Invoke, mixed: Path) -> None:
     assert_refused(result, "none")
 
 
-def test_an_operator_of_no_pytorch_is_missing(invoke: Invoke, tmp_path: Path) -> None:
+@pytest.fixture(scope="session")
+def custom_operator() -> None:
+    """`audit_test::twice`, for the rest of the process: torch keeps a table of operators by `id()`, so that one that is
+    destroyed makes `torch.jit.script` take the next object at its address for that operator.
+    """
     library = torch.library.Library("audit_test", "DEF")
     library.define("twice(Tensor x) -> Tensor")
     library.impl("twice", lambda x: x * 2, "CompositeExplicitAutograd")
+    _LIBRARIES.append(library)
 
+
+_LIBRARIES: list[torch.library.Library] = []
+
+
+@pytest.mark.usefixtures("custom_operator")
+def test_an_operator_of_no_pytorch_is_missing() -> None:
     class _Custom(nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return torch.ops.audit_test.twice(x)  # type: ignore[no-any-return]
@@ -239,7 +250,6 @@ def test_an_operator_of_no_pytorch_is_missing(invoke: Invoke, tmp_path: Path) ->
     assert only.verdict == "missing"
     assert "audit_test" in only.reason
     assert not found.is_good
-    library._destroy()
 
 
 def test_python_takes_modules_paths_and_optimised_modules(mixed: Path) -> None:
