@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 
 from mobopt.ir import Block, Graph, Node, Value
 from mobopt.ir.schemas import Schema, schema_of, schemas_of
+from mobopt.ir.types import TENSOR
 from mobopt.ops.aliases import Aliases
 from mobopt.ops.effects import RANDOM_OPERATORS
 from mobopt.passes.manager import GraphPass, NoteBook
@@ -19,6 +22,7 @@ _NO_FUNCTIONAL_FORM = RANDOM_OPERATORS | {
 _WIDE = (torch.float64, torch.complex64, torch.complex128)
 
 
+@dataclass(frozen=True)
 class Functionalize(GraphPass):
     """Replace in-place operators by functional ones.
 
@@ -32,15 +36,19 @@ class Functionalize(GraphPass):
     Refused where the written memory may be seen under another name later, or outlives the call (inputs, weights,
     attributes), and where a known operand would make the result wider than the tensor that is written to. As in
     PyTorch's own pass, operands that are not known are taken to have the same dtype.
+
+    With ``copies_inputs``, what is written to an input is not seen by the caller: a transfer to the GPU copies it.
     """
 
     name = "functionalize"
+    copies_inputs: bool = False
 
     def rewrite_graph(self, graph: Graph, notes: NoteBook) -> bool:
         """Replace what can be replaced."""
         candidates = [node for node in graph.walk() if _is_in_place(node)]
         if not candidates:
             return False
+        copies = _copy_written_inputs(graph, notes) if self.copies_inputs else []
         aliases = Aliases(graph)
         order = {node: index for index, node in enumerate(_order(graph.block))}
         changed = False
@@ -55,7 +63,38 @@ class Functionalize(GraphPass):
             notes.done(node, "made functional")
             _make_functional(node, functional, order)
             changed = True
-        return changed
+        return _remove_needless(copies, Aliases(graph)) or changed
+
+
+def _copy_written_inputs(graph: Graph, notes: NoteBook) -> list[Node]:
+    """Copies of the tensors that are given to the method, where one of them may be written to."""
+    inputs = [value for value in graph.inputs[1:] if value.type == TENSOR and value.uses]
+    aliases = Aliases(graph)
+    if not any(aliases.writers(value) for value in inputs):
+        return []
+    copies = []
+    for value in inputs:
+        uses = list(value.uses)
+        copy = graph.create("aten::clone", [value, graph.constant(None)], [TENSOR], names=[f"{value.name}.copy"])
+        copy.insert_before(graph.block.nodes[0])
+        for user, index in uses:
+            user.replace_input(index, copy.output)
+        copies.append(copy)
+    written = Aliases(graph)
+    for copy in copies:
+        if written.writers(copy.output):
+            notes.refused(f"%{copy.inputs[0].name}", "is changed in place: its copy on the GPU is, the caller's is not")
+    return copies
+
+
+def _remove_needless(copies: list[Node], aliases: Aliases) -> bool:
+    """Take out copies that nothing writes to any more; whether some are left."""
+    needed = [copy for copy in copies if aliases.writers(copy.output)]
+    for copy in copies:
+        if copy not in needed:
+            copy.output.replace_all_uses_with(copy.inputs[0])
+            copy.destroy()
+    return bool(needed)
 
 
 def _is_in_place(node: Node) -> bool:

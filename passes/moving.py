@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 
 from mobopt.ir import Block, Graph, Node, Value
@@ -10,15 +12,29 @@ from mobopt.ops.effects import holds_tensors
 from mobopt.passes.manager import NoteBook
 
 CONSTRUCTORS = frozenset({"prim::TupleConstruct", "prim::ListConstruct", "prim::DictConstruct"})
+_IN_ORDER = ".contiguous"
+"""End of the names of tensors that are made row-major to be moved."""
 
 
 class Mover:
-    """Writes the nodes that move a value of any type to a device."""
+    """Writes the nodes that move a value of any type to a device.
 
-    def __init__(self, graph: Graph, device: torch.device, suffix: str, notes: NoteBook) -> None:
+    Tensors for which ``needs_order`` is true are made row-major first: PyTorch 2.6 reads those that are channels_last
+    as if they were not (``get_gpu_memory_layout`` in ``ops/Convert.h``).
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        device: torch.device,
+        suffix: str,
+        notes: NoteBook,
+        needs_order: Callable[[Value], bool] = lambda value: False,
+    ) -> None:
         self.graph = graph
         self.suffix = suffix
         self.notes = notes
+        self.needs_order = needs_order
         self.device = graph.constant(device, name="device")
         self.none = graph.constant(None)
         self.false = graph.constant(False)
@@ -61,8 +77,7 @@ class Mover:
     def moved_tensor(self, value: Value, anchor: Node) -> Value:
         """A tensor, moved once."""
         if value not in self.known or anchor.block is not self.graph.block:
-            inputs = [value, self.device, self.none, self.false, self.false]
-            moved = self.node("aten::to", inputs, TENSOR, anchor, value, overload="prim_Device")
+            moved = self.transfer(value, anchor)
             if anchor.block is not self.graph.block:
                 return moved
             self.notes.done(f"%{value.name}", f"is moved to {self.device.constant}")
@@ -73,11 +88,19 @@ class Mover:
         """A tensor, moved right after it is made; a constant at the start of the method."""
         if value not in self.everywhere:
             self.notes.done(f"%{value.name}", f"is moved to {self.device.constant}")
-            inputs = [value, self.device, self.none, self.false, self.false]
-            self.everywhere[value] = self.node(
-                "aten::to", inputs, TENSOR, self._after(value), value, overload="prim_Device"
-            )
+            self.everywhere[value] = self.transfer(value, self._after(value))
         return self.everywhere[value]
+
+    def transfer(self, value: Value, anchor: Node) -> Value:
+        """The operator that moves a tensor, before ``anchor``."""
+        source = value
+        if self.needs_order(value):
+            node = self.graph.create(
+                "aten::contiguous", [value, self.graph.constant(0)], [TENSOR], names=[value.name + _IN_ORDER]
+            )
+            source = node.insert_before(anchor).output
+        inputs = [source, self.device, self.none, self.false, self.false]
+        return self.node("aten::to", inputs, TENSOR, anchor, value, overload="prim_Device")
 
     def _after(self, value: Value) -> Node:
         """The node before which something stands right after the definition of a value."""
@@ -149,3 +172,9 @@ class Mover:
     def name(self, origin: Value) -> str:
         """A name for what becomes of ``origin``."""
         return f"{origin.name}.{self.suffix}"
+
+
+def before_order(value: Value) -> Value:
+    """The tensor before it was made row-major to be moved."""
+    node = value.producer
+    return node.inputs[0] if node is not None and value.name.endswith(_IN_ORDER) else value

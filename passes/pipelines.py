@@ -9,9 +9,10 @@ from typing import Any
 
 from mobopt.errors import InputError, PassError
 from mobopt.ops.targets import Target
-from mobopt.options import OWN_RUNTIME, RUNTIMES, Settings
+from mobopt.options import OWN_RUNTIME, RUNTIMES, MobileOptimizerType, Settings
 from mobopt.passes.canonicalize import Canonicalize
 from mobopt.passes.channel_shuffle import RecognizeChannelShuffle
+from mobopt.passes.clear_lanes import ClearLanes
 from mobopt.passes.common_subexpression_elimination import CommonSubexpressionElimination
 from mobopt.passes.constant_folding import ConstantFolding
 from mobopt.passes.constant_propagation import ConstantPropagation
@@ -71,11 +72,12 @@ def pipeline_for(settings: Settings, examples: Examples = _NO_EXAMPLES) -> tuple
 
 def _vulkan(settings: Settings, examples: Examples) -> tuple[Pass, ...]:
     target = None if settings.legalize == "off" else Target("vulkan", settings.runtime)
+    transfers = MobileOptimizerType.VULKAN_AUTOMATIC_GPU_TRANSFER not in settings.blocked
     return (
         SIMPLIFY,  # first: later passes match constants and see no branches that are never taken
         Canonicalize(),  # before all that match convolutions and linear layers
         RemoveDropout(),  # before folding and fusing: dropout stands between a layer and what it is fused with
-        Functionalize(),  # before clamp fusion and common subexpressions, which look at pure operators
+        Functionalize(transfers),  # before clamp fusion and common subexpressions, which look at pure operators
         *_fix_ranks(settings, examples),  # after canonicalize, which tells ranks; before targets are asked
         FoldBatchNorm(),  # before packing, while weights are plain tensors
         *_legalize(settings, examples),  # before packing, which fixes the layers' form
@@ -88,6 +90,7 @@ def _vulkan(settings: Settings, examples: Examples) -> tuple[Pass, ...]:
         Transfer(  # after all fusion, which it would stand between
             target=target, examples=examples
         ),
+        *(() if target is None else (ClearLanes(target),)),  # after transfers, which are seen as what they are
         SIMPLIFY,  # what the rewrites above have left behind
         SetFlag("optimized_for_vulkan"),  # last: the file is what it says
     )

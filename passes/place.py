@@ -20,7 +20,7 @@ from mobopt.ops.effects import handles_tensors, holds_tensors, written_inputs
 from mobopt.ops.targets import Finding, Target, TensorFacts, judge
 from mobopt.ops.targets.verdicts import image_misfit
 from mobopt.passes.manager import NoteBook
-from mobopt.passes.moving import Mover
+from mobopt.passes.moving import Mover, before_order
 from mobopt.passes.rewriting import METADATA
 
 RUNS_ON_CPU = "runs on the CPU"
@@ -51,9 +51,15 @@ class Placement:
     attributes: Mapping[str, Attribute]
 
 
-def place_nodes(graph: Graph, placement: Placement, notes: NoteBook) -> None:
-    """Surround with transfers what has to run on the CPU; :func:`cancel_transfers` then takes out the needless ones."""
-    _Placer(graph, placement, notes).run()
+def place_nodes(graph: Graph, placement: Placement, notes: NoteBook) -> set[Value]:
+    """Surround with transfers what has to run on the CPU; :func:`cancel_transfers` then takes out the needless ones.
+
+    Returns:
+        Values whose memory is changed under several names, and which stay on the CPU.
+    """
+    placer = _Placer(graph, placement, notes)
+    placer.run()
+    return placer.shared
 
 
 def lies_on_cpu(value: Value, facts: Mapping[Value, TensorFacts]) -> bool:
@@ -70,7 +76,7 @@ class _Placer:
         self.graph = graph
         self.placement = placement
         self.notes = notes
-        self.to_gpu = Mover(graph, torch.device("vulkan"), "vulkan", notes)
+        self.to_gpu = Mover(graph, torch.device("vulkan"), "vulkan", notes, self._needs_order)
         self.to_cpu = Mover(graph, torch.device("cpu"), "cpu", notes)
         self.aliases = Aliases(graph)
         self.shared = _shared_and_changed(graph, placement, self.aliases)
@@ -122,6 +128,13 @@ class _Placer:
         if operands and is_light and all(_origin(value) in self.made_on_cpu for value in operands):
             return WITH_ITS_OPERANDS
         return ""
+
+    def _needs_order(self, value: Value) -> bool:
+        """Whether a tensor on the CPU may be in another order than row-major; that of 4 dimensions is read wrongly."""
+        facts = self.placement.facts.get(value, TensorFacts())
+        if value.is_constant:
+            return not value.constant.is_contiguous()
+        return facts.known_sizes is None or len(facts.known_sizes) == 4
 
     def _is_on_gpu(self, value: Value) -> bool:
         return not lies_on_cpu(value, self.placement.facts) and value not in self.shared
@@ -197,10 +210,11 @@ def cancel_transfers(graph: Graph) -> None:
             continue
         origin = transferred(inner.producer)
         if origin is not None and node.inputs[1].constant != inner.producer.inputs[1].constant:
-            node.output.replace_all_uses_with(origin)
+            node.output.replace_all_uses_with(before_order(origin))
             node.destroy()
     for node in reversed(list(graph.walk())):
-        if transferred(node) is not None and not node.output.uses:
+        is_ours = transferred(node) is not None or (len(node.outputs) == 1 and before_order(node.output) != node.output)
+        if is_ours and not node.output.uses:
             node.destroy()
 
 
@@ -218,7 +232,7 @@ def _is_transfer_to_cpu(node: Node) -> bool:
 def _origin(value: Value) -> Value:
     """The tensor before a transfer."""
     inner = transferred(value.producer) if value.producer is not None else None
-    return value if inner is None else inner
+    return value if inner is None else before_order(inner)
 
 
 def _is_stored(value: Value) -> bool:
@@ -250,6 +264,10 @@ def _shared_and_changed(graph: Graph, placement: Placement, aliases: Aliases) ->
         is_good = judge(node, placement.target, placement.facts, placement.attributes).is_good
         if not (is_good and set(names) <= chain):
             shared.update(names)
+    for value in graph.inputs[1:]:
+        held = aliases.members(value) if value.type != TENSOR and holds_tensors(value.type) else []
+        if not shared.isdisjoint(held):  # a list with one such tensor stays on the CPU with all that it holds
+            shared.update(item for item in (value, *held) if item in graph.inputs or item.type == TENSOR)
     return shared
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 import torch
@@ -19,6 +19,7 @@ from mobopt.passes.place import Placement, cancel_transfers, lies_on_cpu, place_
 
 FLAG = "requires_backend_transfers"
 """Attribute that tells PyTorch's runtime that the graph moves its tensors itself."""
+_ROW_MAJOR = TensorFacts()
 
 
 @dataclass(frozen=True)
@@ -57,10 +58,11 @@ class Transfer(Pass):
             if name != "forward" and not any(holds_tensors(value.type) for value in graph.inputs[1:]):
                 continue
             before = print_graph(graph)
+            kept: set[Value] = set()
             if self.target is not None:
-                place_nodes(graph, Placement(self.target, facts, program.attributes), notes)
+                kept = place_nodes(graph, Placement(self.target, facts, program.attributes), notes)
             if self.automatic:
-                self._enter(graph, facts, notes)
+                self._enter(graph, facts, kept, notes)
                 self._leave(graph, facts, notes)
             cancel_transfers(graph)
             changed = changed or print_graph(graph) != before
@@ -68,13 +70,21 @@ class Transfer(Pass):
             program.attributes[FLAG] = Attribute(BOOL, False)
         return changed
 
-    def _enter(self, graph: Graph, facts: Mapping[Value, TensorFacts], notes: NoteBook) -> None:
+    def _enter(
+        self, graph: Graph, facts: Mapping[Value, TensorFacts], kept: Collection[Value], notes: NoteBook
+    ) -> None:
         anchor = graph.block.nodes[0] if graph.block.nodes else graph.block.returns
-        mover = Mover(graph, torch.device(self.device), self.device, notes)
+        mover = Mover(
+            graph,
+            torch.device(self.device),
+            self.device,
+            notes,
+            lambda value: not facts.get(value, _ROW_MAJOR).is_contiguous,
+        )
         aliases = Aliases(graph)
         for value in graph.inputs[1:]:
             readers = [(node, index) for node, index in value.uses if node is not graph.block.returns]
-            if not readers or not holds_tensors(value.type) or lies_on_cpu(value, facts):
+            if not readers or not holds_tensors(value.type) or lies_on_cpu(value, facts) or value in kept:
                 continue
             if any(node.op.endswith("_") for node in aliases.writers(value)):
                 notes.refused(f"%{value.name}", "may be changed in place: its copy on the GPU is, the caller's is not")

@@ -108,11 +108,15 @@ def pad_before_convolution(site: Site) -> Value:
 def spread_transposed_kernel(site: Site) -> Value:
     """Zeros put between the kernel's elements in place of dilation."""
     weight, dilation = weight_of(site), spread(site.const("dilation"), 2)
+    stride, output_padding = (spread(site.const(name), 2) for name in ("stride", "output_padding"))
+    # Without dilation, more padding than the stride leaves is not allowed; zeros at the kernel's end are the same.
+    zeros = [more if more >= step else 0 for more, step in zip(output_padding, stride, strict=True)]
     sizes = [step * (size - 1) + 1 for step, size in zip(dilation, weight.shape[2:], strict=True)]
-    wide = weight.new_zeros(*weight.shape[:2], *sizes)
-    wide[:, :, :: dilation[0], :: dilation[1]] = weight
-    rest = [site.arg(name) for name in ("bias", "stride", "padding", "output_padding", "groups")]
-    result: Value = site.op("aten::conv_transpose2d.input", site.arg("input"), wide, *rest, [1, 1])
+    wide = weight.new_zeros(*weight.shape[:2], sizes[0] + zeros[0], sizes[1] + zeros[1])
+    wide[:, :, : sizes[0] : dilation[0], : sizes[1] : dilation[1]] = weight
+    left = [more - less for more, less in zip(output_padding, zeros, strict=True)]
+    arguments = [site.arg("bias"), stride, site.arg("padding"), left, site.arg("groups"), [1, 1]]
+    result: Value = site.op("aten::conv_transpose2d.input", site.arg("input"), wide, *arguments)
     return result
 
 

@@ -312,6 +312,27 @@ def _dimension_and_index(site: Site) -> tuple[int, torch.Tensor]:
 # Putting together
 
 
+@legalizes("cat_aligned_channels", level="safe")
+def cat_aligned_channels(site: Site) -> Value:
+    """Operands divided where a group of four channels of the result begins, then joined."""
+    parts: list[Value] = []
+    before = 0
+    for part in site.items("tensors"):
+        channels, head = site.sizes(part)[1], -before % 4
+        if head and channels > 4:
+            parts += [slice_of(site, part, 1, 0, head), slice_of(site, part, 1, head, channels)]
+        else:
+            parts.append(part)
+        before += channels
+    return joined(site, parts, 1)
+
+
+@legalizes("cat_samples", level="full")
+def cat_samples(site: Site) -> Value:
+    """Samples as channels of one image, which are joined, and made samples again."""
+    return cat_channels_or_heights(site)
+
+
 @legalizes("cat_channels_or_heights", level="safe")
 def cat_channels_or_heights(site: Site) -> Value:
     """Tensors reshaped to images, whose channels or heights are joined."""

@@ -8,14 +8,13 @@ from typing import Any
 import pytest
 import torch
 from layer_cases import Layer, findings, legalized, operators_of, program_of_call, verdict_of
-from pass_harness import body_of
 from tensor_cases import ALL, BATCH, EXTREME, LINE, NO_LOGARITHM, NO_ROOT, ROWS, TABLE, X, rand
 from torch import nn
 from torch.nn import functional
 
 from mobopt.frontends.torchscript import program_from_script_module
 from mobopt.ir import Program
-from mobopt.ops.targets import Target
+from mobopt.ops.targets import Finding, Target
 from mobopt.ops.targets.table import all_rows
 from mobopt.passes.facts import Examples
 from mobopt.passes.functionalize import Functionalize
@@ -97,7 +96,7 @@ def test_verdicts_are_those_that_were_seen(name: str, runtime: str) -> None:
     program = program_of_call(call, [rand(1, 4, 5, 6)])
     run_passes(program, [Functionalize()], check=True)
     found = findings(program, [rand(1, 4, 5, 6)], runtime)
-    verdicts = [finding.verdict for _, finding in found]
+    verdicts = [finding.verdict for _, finding in found if not _is_traced_number(finding)]
     worst = next((verdict for verdict in verdicts if verdict != "native"), "native")
     assert worst == (last if runtime == "2.6" else first)
 
@@ -106,9 +105,13 @@ def test_verdicts_are_those_that_were_seen(name: str, runtime: str) -> None:
 @pytest.mark.parametrize("name", [name for name, (_, *verdicts) in TABLE.items() if verdicts == ["native"] * 2])
 def test_what_is_right_is_left_alone(name: str, runtime: str) -> None:
     program = program_of_call(TABLE[name][0], [rand(1, 4, 5, 6)])
-    before = body_of(program)
     (run,) = run_passes(program, [Legalize(Target("vulkan", runtime), "full", _examples([rand(1, 4, 5, 6)]))])
-    assert not run.result.changed and body_of(program) == before
+    assert [note for note in run.result.notes if "operate_with_number" not in note.message] == []
+
+
+def _is_traced_number(finding: Finding) -> bool:
+    """Tracing makes tensors without dimensions of numbers, which scripted models have as numbers."""
+    return finding.row is not None and finding.row.rewrite == "operate_with_number"
 
 
 def _examples(inputs: Any) -> Examples:
@@ -134,8 +137,9 @@ CONDITIONS: dict[str, tuple[Any, Any, str, str, str]] = {
     "power of a number": (lambda x: 2.0**x, [X], "2.6", "aten::pow", "native"),
     "power of two tensors": (lambda x: x**x, [X], "2.6", "aten::pow", "wrong"),
     "infinite power": (lambda x: x ** float("inf"), [X], "2.6", "aten::pow", "native"),
-    "number": (lambda x: x * torch.tensor(2.0), [X], "1.13", "aten::mul", "native"),
-    "number, 2.1": (lambda x: x * torch.tensor(2.0), [X], "2.1", "aten::mul", "native"),
+    "number": (lambda x: x * torch.tensor(2.0), [X], "1.13", "aten::mul", "missing"),
+    "number, 2.1": (lambda x: x * torch.tensor(2.0), [X], "2.1", "aten::mul", "missing"),
+    "number, 2.6": (lambda x: x * torch.tensor(2.0), [X], "2.6", "aten::mul", "native"),
     "number in place": (lambda x: x.relu().mul_(torch.tensor(2.0)), [X], "2.6", "aten::mul_", "missing"),
     "gate, 1.13": (lambda x, y: x * y, [X, X[:, :, :1, :1]], "1.13", "aten::mul", "native"),
     "gate first, 1.13": (lambda x, y: x - y, [X[:, :, :1, :1], X], "1.13", "aten::sub", "native"),
@@ -240,7 +244,11 @@ def test_what_some_become() -> None:
     assert becomes(nn.PReLU(), [X], "2.6") == ["leaky_relu"]
     assert becomes(lambda x: x**2, [X], "2.6") == ["mul"]
     assert becomes(lambda x: x.squeeze(0), [X], "2.6") == ["reshape"]
-    assert becomes(lambda x: torch.cat([x, x], 0), [X], "1.13") == ["reshape", "reshape", "cat", "reshape"]
+    assert becomes(lambda x: torch.cat([x, x], 0), [X], "1.13") == [
+        *["reshape"] * 2,
+        *["slice"] * 2,  # 6 channels are followed by the others in the middle of a group of four
+        *["cat", "reshape"],
+    ]
     assert becomes(lambda x: x.expand(1, 7, 6, 5), [rand(1, 1, 6, 5)], "1.13") == ["conv2d"]
     assert becomes(lambda x: x.amax([2, 3]), [X], "2.6") == ["reshape", "max_pool2d", "reshape"]
 

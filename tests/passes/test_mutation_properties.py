@@ -139,4 +139,5 @@ def test_programs_keep_their_meaning(name: str, text: str, condition: bool, trip
     run_passes(after, PASSES[name], check=True)
     found = Interpreter(after).run("forward", [found_input, condition, trips])
     assert_close(found, expected)
-    assert_close(found_input, expected_input)
+    # What goes to the GPU is a copy of the caller's tensor.
+    assert_close(found_input, start if name == "vulkan" else expected_input)

@@ -20,6 +20,7 @@ class TensorFacts:
         dtype: name of the dtype, such as ``float32``.
         sizes: of each dimension.
         is_constant: whether the elements are known when the file is written.
+        is_contiguous: whether it was row-major wherever it was seen.
 
     Reading one that is not known raises :class:`UnknownFactError`; ``known_dtype`` and ``known_sizes`` give None then.
     """
@@ -27,6 +28,7 @@ class TensorFacts:
     known_dtype: str | None = None
     known_sizes: tuple[int, ...] | None = None
     is_constant: bool = False
+    is_contiguous: bool = True
 
     @property
     def dtype(self) -> str:
@@ -58,6 +60,7 @@ class TensorFacts:
             self.known_dtype if self.known_dtype == other.known_dtype else None,
             self.known_sizes if self.known_sizes == other.known_sizes else None,
             self.is_constant and other.is_constant,
+            self.is_contiguous and other.is_contiguous,
         )
 
     def __str__(self) -> str:
@@ -67,9 +70,15 @@ class TensorFacts:
 
 def facts_of_tensor(tensor: torch.Tensor) -> TensorFacts:
     """Facts of a tensor that was seen in a run."""
-    return TensorFacts(str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape))
+    dtype = str(tensor.dtype).removeprefix("torch.")
+    return TensorFacts(dtype, tuple(tensor.shape), is_contiguous=_is_contiguous(tensor))
 
 
 def facts_of_constant(tensor: torch.Tensor) -> TensorFacts:
     """Facts of a weight or another constant."""
-    return TensorFacts(str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape), is_constant=True)
+    dtype = str(tensor.dtype).removeprefix("torch.")
+    return TensorFacts(dtype, tuple(tensor.shape), is_constant=True, is_contiguous=_is_contiguous(tensor))
+
+
+def _is_contiguous(tensor: torch.Tensor) -> bool:
+    return tensor.layout != torch.strided or tensor.is_contiguous()
