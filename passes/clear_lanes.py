@@ -10,7 +10,7 @@ import torch
 from mobopt.ir import Attribute, Node, Program, Value
 from mobopt.ir.types import TENSOR
 from mobopt.ops.targets import Target
-from mobopt.ops.targets.packed import unpacked_call
+from mobopt.ops.targets.packed import Call, unpacked_call
 from mobopt.passes.manager import NoteBook, Pass
 from mobopt.passes.place import transferred
 from mobopt.passes.rewriting import argument, insert_node, is_constant_tensor
@@ -19,8 +19,14 @@ _LARGEST = torch.finfo(torch.float32).max
 _CONVOLUTIONS = frozenset({"aten::conv1d", "aten::conv2d", "aten::conv_transpose2d.input"})
 _COPIES = frozenset({"aten::reshape", "aten::view", "aten::flatten", "aten::unsqueeze"})
 """Operators that go through a buffer, and fill unused lanes with what lies behind its end."""
+_UNBOUNDED = frozenset({"aten::div.Tensor", "aten::log", "aten::pow.Tensor_Scalar", "aten::pow.Scalar"})
+"""Operators that make zeros in unused lanes infinite or NaN."""
 _BOUNDED = frozenset({"aten::clamp", "aten::hardtanh", "aten::relu6", "aten::hardsigmoid", "aten::permute"})
 """Operators that give finite numbers in every lane, or zero in those that are not used."""
+_ADVICE = (
+    "its input's channels are no multiple of 4: PyTorch's kernels multiply what lay in memory before with zero for the "
+    "others, and infinities there make NaN; it is safe to give a multiple of 4 channels, the rest zeros"
+)
 
 
 @dataclass(frozen=True)
@@ -40,8 +46,8 @@ class ClearLanes(Pass):
         %y.finite : Tensor = aten::clamp(%y, -3.4028234663852886e+38, 3.4028234663852886e+38)
         %z : Tensor = vulkan_prepack::run_conv2d_context(%y.finite, %context)
 
-    The method's own inputs are not clamped: PyTorch's own optimised models read them as they are, and the memory that
-    they are put in at the start of a call is that of the call before.
+    A convolution that reads an input of the method as it is has a note only: PyTorch's own optimised models do so too,
+    and the memory that an input is put in at the start of a call is mostly that of the call before.
     """
 
     target: Target
@@ -53,47 +59,67 @@ class ClearLanes(Pass):
         for graph in program.methods.values():
             known: dict[Value, bool] = {}
             for node in list(graph.walk()):
-                x = node.inputs[0] if node.inputs else None
-                if x is None or not _mixes_unused_lanes(node, program.attributes):
+                if not _mixes_unused_lanes(node, program.attributes):
                     continue
-                if not self._may_hold_anything(x, known):
-                    continue
-                bounds = [graph.constant(-_LARGEST), graph.constant(_LARGEST)]
-                node.replace_input(0, insert_node(graph, node, "aten::clamp", [x, *bounds], name=f"{x.name}.finite"))
-                notes.done(node, "reads finite numbers in lanes beyond the last channel")
-                changed = True
+                x = node.inputs[0]
+                if _is_input(x):
+                    notes.refused(node, _ADVICE)
+                elif self._may_hold_anything(x, program.attributes, known):
+                    bounds = [graph.constant(-_LARGEST), graph.constant(_LARGEST)]
+                    finite = insert_node(graph, node, "aten::clamp", [x, *bounds], name=f"{x.name}.finite")
+                    node.replace_input(0, finite)
+                    notes.done(node, "reads finite numbers in lanes beyond the last channel")
+                    changed = True
         return changed
 
-    def _may_hold_anything(self, value: Value, known: dict[Value, bool]) -> bool:
+    def _may_hold_anything(self, value: Value, attributes: Mapping[str, Attribute], known: dict[Value, bool]) -> bool:
         """Whether unused lanes of a tensor on the GPU may hold what lay in memory before."""
         if value not in known:
-            known[value] = self._look_at(value, known)
+            node = value.producer
+            if node is None or value.is_constant or node.op in _BOUNDED or node.blocks:
+                known[value] = False
+            elif self._leaves_lanes(node):
+                known[value] = True
+            elif "::run_" in node.op and not _is_depthwise(node, attributes):
+                known[value] = False
+            else:
+                tensors = [item for item in node.inputs if item.type == TENSOR]
+                known[value] = any(self._may_hold_anything(item, attributes, known) for item in tensors)
         return known[value]
 
-    def _look_at(self, value: Value, known: dict[Value, bool]) -> bool:
-        node = value.producer
-        if node is None or value.is_constant or node.op in _BOUNDED:
-            return False
-        inner = transferred(node)
-        if inner is not None:
-            return inner.producer is not None or inner.is_constant
-        if node.op in _COPIES or (node.op == "aten::cat" and self.target.release < Target("vulkan", "2.6").release):
+    def _leaves_lanes(self, node: Node) -> bool:
+        if transferred(node) is not None or node.op in _COPIES or node.qualified_op in _UNBOUNDED:
             return True
-        if "::run_" in node.op or node.op.endswith("_run") or node.blocks:
-            return False
-        return any(self._may_hold_anything(item, known) for item in node.inputs if item.type == TENSOR)
+        return node.op == "aten::cat" and self.target.release < Target("vulkan", "2.6").release
+
+
+def _is_input(value: Value) -> bool:
+    """Whether a tensor on the GPU is the caller's, as it is."""
+    origin = transferred(value.producer) if value.producer is not None else None
+    return origin is not None and origin.producer is None and not origin.is_constant
 
 
 def _mixes_unused_lanes(node: Node, attributes: Mapping[str, Attribute]) -> bool:
     """Whether a node is a convolution over channels that are no multiple of four."""
-    call = unpacked_call(node, attributes)
-    if call is None and node.qualified_op in _CONVOLUTIONS:
-        weight, groups = argument(node, "weight"), argument(node, "groups")
-        if not is_constant_tensor(weight) or not groups.is_constant:
-            return False
-        call = node.qualified_op, {"weight": weight.constant, "groups": groups.constant}
-    if call is None or call[0] not in _CONVOLUTIONS:
+    call = _convolution(node, attributes)
+    if call is None or _is_depthwise(node, attributes):
         return False
     operator, arguments = call
     channels: int = arguments["weight"].shape[0 if operator.startswith("aten::conv_transpose") else 1]
-    return arguments["groups"] == 1 and channels % 4 != 0
+    return channels * arguments["groups"] % 4 != 0
+
+
+def _is_depthwise(node: Node, attributes: Mapping[str, Attribute]) -> bool:
+    """Whether a node is a convolution that keeps every lane by itself."""
+    call = _convolution(node, attributes)
+    return call is not None and call[1]["groups"] > 1 and call[1]["weight"].shape[1] == 1
+
+
+def _convolution(node: Node, attributes: Mapping[str, Attribute]) -> Call | None:
+    """The plain convolution that a node is, packed or not, and its arguments."""
+    call = unpacked_call(node, attributes)
+    if call is None and node.qualified_op in _CONVOLUTIONS:
+        weight, groups = argument(node, "weight"), argument(node, "groups")
+        if is_constant_tensor(weight) and groups.is_constant:
+            call = node.qualified_op, {"weight": weight.constant, "groups": groups.constant}
+    return call if call is not None and call[0] in _CONVOLUTIONS else None

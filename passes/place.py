@@ -28,6 +28,7 @@ RUNS_ON_CPU = "runs on the CPU"
 WITH_ITS_OPERANDS = "stays where its operands were made, on the CPU"
 """What a note on a node says that the GPU could run, and that is not worth a transfer."""
 _TENSORS = ListType(TENSOR)
+_GPU_ONLY = "vulkan_prepack::run_"
 _UNTOUCHED = METADATA | {
     "aten::len",
     "aten::append",
@@ -92,8 +93,11 @@ class _Placer:
                 self._read_on_cpu(node)
             elif node.op.startswith("prim::"):
                 self._give_constants(node)
+            elif node.op.startswith(_GPU_ONLY):
+                self._keep_on_gpu(node)
             elif _is_computation(node):
                 self._place(node)
+            self._keep_flows_on_cpu(node)
 
     def _place(self, node: Node) -> None:
         finding = judge(node, self.placement.target, self.placement.facts, self.placement.attributes)
@@ -107,6 +111,32 @@ class _Placer:
         for value in node.outputs:
             self.made_on_cpu.add(value)
             self._bring_back(value, node)
+
+    def _keep_on_gpu(self, node: Node) -> None:
+        """Give an operator that only the GPU has copies of what has to stay on the CPU, as they are just then."""
+        self._give_constants(node)
+        for index, value in enumerate(node.inputs):
+            if value.type == TENSOR and value in self.shared:
+                node.replace_input(index, self.to_gpu.transfer(value, node))
+        for value in node.outputs:
+            if value in self.shared:
+                uses = list(value.uses)
+                self.shared.discard(value)
+                moved = self.to_cpu.moved_once(value)
+                self.shared.add(moved)
+                for user, index in uses:
+                    user.replace_input(index, moved)
+
+    def _keep_flows_on_cpu(self, node: Node) -> None:
+        """Bring to the CPU what blocks give to a name of memory that has to stay there."""
+        first = 1 if node.op == "prim::Loop" else 0  # a loop's blocks give a condition first
+        for index, output in enumerate(node.outputs):
+            if not node.blocks or output not in self.shared:
+                continue
+            for block in node.blocks:
+                block.returns.replace_input(index + first, self._on_cpu(block.outputs[index + first], block.returns))
+            if first:
+                node.replace_input(index + 2, self._on_cpu(node.inputs[index + 2], node))
 
     def _counts(self, node: Node) -> bool:
         """Whether a node only computes with integers without dimensions: sizes, in traced models."""

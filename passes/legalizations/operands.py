@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+import math
 
 import torch
 
 from mobopt.ir import Value
-from mobopt.passes.legalizations.building import plus, times, weight_of
+from mobopt.passes.legalizations.building import plus, reshaped, size_of, times, weight_of
 from mobopt.passes.legalizations.pointwise import divided, scaled, shifted
 from mobopt.passes.legalizations.site import Refused, Site, legalizes
 
@@ -39,6 +39,25 @@ def multiply_by_reciprocal(site: Site) -> Value:
     if bool((divisor == 0).any()):
         raise Refused("the divisor has zeros")
     return times(site, site.arg("self"), (1.0 / divisor.double()).float())
+
+
+@legalizes("divide_channels_as_samples", level="safe")
+def divide_channels_as_samples(site: Site) -> Value:
+    """A quotient of as many samples of one channel."""
+    operands = [site.arg(name) for name in ("self", "other")]
+    images = [math.prod(site.sizes(value)[:-2]) for value in operands]
+    whole = next((value for value in operands if site.sizes(value) == site.sizes(site.node.output)), None)
+    if whole is None or len({count for count in images if count != 1}) > 1:
+        raise Refused("its operands are repeated along channels or samples")
+    quotient = site.op("aten::div.Tensor", *(_as_samples(site, value) for value in operands))
+    rank = site.rank(whole)
+    return reshaped(site, quotient, [*(size_of(site, whole, dim) for dim in range(rank - 1)), -1])
+
+
+def _as_samples(site: Site, x: Value) -> Value:
+    """A view where every channel is a sample of its own."""
+    rank = site.rank(x)
+    return x if rank < 3 else reshaped(site, x, [-1, 1, size_of(site, x, rank - 2), size_of(site, x, rank - 1)])
 
 
 @legalizes("swap_operands", level="safe")
@@ -91,27 +110,6 @@ def expand_operands(site: Site) -> Value:
 
 def _with_operands(site: Site, operands: list[Value | torch.Tensor]) -> Value:
     result: Value = site.op(site.node.qualified_op, *operands, *site.node.inputs[2:])
-    return result
-
-
-@legalizes("compute_permuted", level="safe")
-def compute_permuted(site: Site) -> Value:
-    """The same with channels and height exchanged, and back: the exchange clears the unused lanes."""
-    rank = site.rank(site.node.output)
-    order = [*range(rank - 3), rank - 2, rank - 3, rank - 1]
-    names = ("self", "other") if site.node.op == "aten::div" else ("self",)
-    operands: list[Any] = []
-    for name in names:
-        x = site.arg(name)
-        if x.is_constant:
-            if bool((x.constant != x.constant.flatten()[0]).any()):
-                raise Refused("an operand is a constant of several numbers")
-            operands.append(x.constant.flatten()[:1].contiguous())
-        elif site.rank(x) == rank:
-            operands.append(site.op("aten::permute", x, order))
-        else:
-            raise Refused("its operands have different ranks")
-    result: Value = site.op("aten::permute", site.op(site.node.qualified_op, *operands), order)
     return result
 
 

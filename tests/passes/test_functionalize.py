@@ -142,3 +142,35 @@ class InPlace(nn.Module):
 @pytest.mark.parametrize("how", ["script", "trace"])
 def test_results_are_those_of_eager(how: str) -> None:
     optimise(InPlace(), [torch.rand(3, 4) - 0.5], [Functionalize()], how)
+
+
+def copied(body: str) -> tuple[list[str], list[str]]:
+    """With inputs that a transfer copies."""
+    after, notes = apply(Functionalize(copies_inputs=True), program_of(HEAD + body))
+    return after.splitlines(), [note.removeprefix("functionalize: ") for note in notes]
+
+
+def test_inputs_that_are_copied_need_no_writing() -> None:
+    after, notes = copied("""  %b : Tensor = aten::relu_(%x)
+  %d : Tensor = aten::mul(%x, %b)
+  return (%d)""")
+    assert after == ["%b : Tensor = aten::relu(%x)", "%d : Tensor = aten::mul(%b, %b)", "return (%d)"]
+    assert notes == [
+        "%x is changed in place: its copy on the GPU is, the caller's is not",
+        "aten::relu_ %b made functional",
+    ]
+
+
+def test_a_copy_that_is_still_written_to_stays() -> None:
+    after, _ = copied("""  %v : Tensor = aten::select(%x, %zero, %zero)
+  %b : Tensor = aten::relu_(%v)
+  return (%x)""")
+    assert after[0].startswith("%x.copy : Tensor = aten::clone(%x, ") and after[-1] == "return (%x.copy)"
+
+
+def test_inputs_that_nobody_writes_to_are_not_copied() -> None:
+    after, notes = copied("""  %a : Tensor = aten::neg(%x)
+  %b : Tensor = aten::relu_(%a)
+  return (%b)""")
+    assert after == ["%a : Tensor = aten::neg(%x)", "%b : Tensor = aten::relu(%a)", "return (%b)"]
+    assert notes == ["aten::relu_ %b made functional"]

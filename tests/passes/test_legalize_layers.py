@@ -69,6 +69,10 @@ CONVOLUTIONS: dict[str, Case] = {
     "transposed groups": (nn.ConvTranspose2d(10, 15, 3, stride=2, padding=1, groups=5), (rand(1, 10, 7, 5),)),
     "transposed dilation": (nn.ConvTranspose2d(6, 5, (3, 2), stride=2, dilation=(1, 3), bias=False), (rand(*X),)),
     "transposed batch": (nn.ConvTranspose2d(6, 5, 3, stride=2, output_padding=1), (rand(*BATCH),)),
+    "transposed, dilated, more output": (
+        nn.ConvTranspose2d(6, 5, 3, stride=(1, 3), dilation=(2, 1), output_padding=(1, 2), padding=1),
+        (rand(*X),),
+    ),
     "transposed 1-d": (nn.ConvTranspose1d(6, 5, 3, stride=2, padding=1, output_padding=1), (rand(*LINE),)),
     "transposed, all at once": (nn.ConvTranspose2d(6, 6, 3, 2, groups=6, dilation=(2, 1)), (rand(*BATCH),)),
 }

@@ -12,6 +12,8 @@ from torch import nn
 from mobopt.frontends.torchscript import program_from_script_module
 from mobopt.ops.targets import Row, Target, verdicts
 from mobopt.passes.facts import Examples
+from mobopt.passes.fold_prepack import FoldPrepack
+from mobopt.passes.insert_prepack import InsertPrepack
 from mobopt.passes.manager import run_passes
 from mobopt.passes.pipelines import SIMPLIFY
 from mobopt.passes.transfer import FLAG, Transfer
@@ -69,13 +71,14 @@ def test_a_node_without_a_kernel_reads_a_copy_on_the_cpu() -> None:
     after, notes = apply(transfer(), program_of(text))
     assert after == expect(
         """
-        %x.vulkan : Tensor = aten::to(%x, %device.2, %6, %7, %7)
+        %x.vulkan : Tensor = aten::to(%x, %device.2, %7, %8, %8)
         %a : Tensor = aten::relu(%x.vulkan)
         %a.cpu : Tensor = aten::to(%a, %device.1, %3, %4, %4)
         %b : Tensor = aten::erf(%a.cpu)
-        %b.vulkan : Tensor = aten::to(%b, %device, %0, %1, %1)
+        %b.contiguous : Tensor = aten::contiguous(%b, %6)
+        %b.vulkan : Tensor = aten::to(%b.contiguous, %device, %0, %1, %1)
         %c : Tensor = aten::mul(%b.vulkan, %a)
-        %c.cpu : Tensor = aten::to(%c, %device.3, %9, %10, %10)
+        %c.cpu : Tensor = aten::to(%c, %device.3, %10, %11, %11)
         return (%c.cpu)
         """
     )
@@ -157,6 +160,77 @@ class Views(nn.Module):
 
 def test_memory_changed_under_another_name_stays_on_the_cpu() -> None:
     assert placed(Views(), torch.randn(2, 3))["add_"] == CPU
+
+
+class Merged(nn.Module):
+    """One branch gives memory that is changed under another name, the other a new tensor."""
+
+    def forward(self, x: torch.Tensor, flag: bool) -> torch.Tensor:
+        y = torch.erf(x)
+        z = y.add_(1.0) if flag else torch.relu(x)
+        y[:, 0].add_(torch.relu(x)[:, 1])
+        return torch.tanh(z)
+
+
+@pytest.mark.parametrize("flag", [True, False])
+def test_branches_that_give_changed_memory_end_on_the_cpu(flag: bool) -> None:
+    assert placed(Merged(), torch.randn(2, 3), flag)["add_"] == CPU
+
+
+class Carried(nn.Module):
+    """A loop carries memory that its body changes under another name."""
+
+    def forward(self, x: torch.Tensor, count: int) -> torch.Tensor:
+        y = torch.relu(x)
+        for _ in range(count):
+            y = y * 2.0
+            y[:, 0].add_(1.0)
+        return torch.tanh(y)
+
+
+@pytest.mark.parametrize("count", [0, 2])
+def test_loops_that_carry_changed_memory_carry_it_on_the_cpu(count: int) -> None:
+    assert placed(Carried(), torch.randn(2, 3), count)["tanh"] == CPU
+
+
+class Listed(nn.Module):
+    """An element of a list that the caller gives is changed under another name."""
+
+    def forward(self, x: torch.Tensor, parts: list[torch.Tensor]) -> torch.Tensor:
+        first = parts[0]
+        first[0].zero_()
+        return torch.relu(x) + first
+
+
+def test_a_list_with_changed_memory_stays_on_the_cpu() -> None:
+    places = placed(Listed(), torch.randn(2, 3), [torch.randn(2, 3)])
+    assert places["zero_"] == CPU and places["add"] == CPU
+
+
+def test_packed_operators_read_copies_of_changed_memory() -> None:
+    """They exist on the GPU only; what they read is copied just then, and what they make goes to the CPU at once."""
+
+    class M(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.second = nn.Conv2d(4, 4, 1), nn.Conv2d(4, 4, 1)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            y = self.first(x)
+            y[:, 0].add_(1.0)
+            z = self.second(y)
+            y[:, 1].add_(1.0)
+            return z + self.second(y)
+
+    x = torch.randn(1, 4, 5, 3)
+    with torch.no_grad():
+        expected = M.forward(module := M().eval(), x)
+    program = program_from_script_module(torch.jit.script(module))
+    run_passes(program, [SIMPLIFY, InsertPrepack("vulkan", "2.1"), FoldPrepack()], check=True)
+    run_passes(program, [transfer(x), SIMPLIFY], check=True)
+    result, places = run_on_devices(program, TARGET, [x])
+    assert_close(result, expected)
+    assert places["vulkan_prepack::run_conv2d_context"] == GPU and places["aten::add_.Scalar"] == CPU
 
 
 def test_the_device_of_a_tensor_is_the_cpu() -> None:

@@ -7,6 +7,7 @@ from torch import nn
 
 from mobopt.frontends.torchscript import program_from_script_module
 from mobopt.ir import Program
+from mobopt.passes.facts import Examples
 from mobopt.passes.manager import run_passes
 from mobopt.passes.pipelines import SIMPLIFY
 from mobopt.passes.transfer import Transfer
@@ -157,6 +158,22 @@ def test_an_input_that_is_changed_in_place_is_told() -> None:
     """
     _, notes = apply(Transfer(), program_of(text))
     assert notes[0] == "transfer: %x may be changed in place: its copy on the GPU is, the caller's is not"
+
+
+def test_an_input_that_is_not_row_major_is_made_so() -> None:
+    text = """
+    graph(%self : __torch__.M,
+          %x : Tensor):
+      %y : Tensor = aten::relu(%x)
+      return (%y)
+    """
+    x = torch.rand(1, 3, 5, 7)
+    after, _ = apply(Transfer(examples=Examples({"forward": (x,)})), program_of(text))
+    assert "aten::contiguous" not in after
+    nhwc = x.to(memory_format=torch.channels_last)
+    after, _ = apply(Transfer(examples=Examples({"forward": (nhwc,)})), program_of(text))
+    assert after.splitlines()[0].startswith("%x.contiguous : Tensor = aten::contiguous(%x, ")
+    assert after.splitlines()[1].startswith("%x.vulkan : Tensor = aten::to(%x.contiguous, ")
 
 
 def test_a_value_of_unknown_type_stays_where_it_is() -> None:

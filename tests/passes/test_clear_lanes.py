@@ -1,0 +1,114 @@
+"""Convolutions whose input has lanes that nobody wrote."""
+
+import pytest
+import torch
+from pass_harness import apply, assert_close, body_of, program_of
+from torch import nn
+
+from mobopt.frontends.torchscript import program_from_script_module
+from mobopt.ir import Program
+from mobopt.ops.targets import Target
+from mobopt.options import Settings
+from mobopt.passes.clear_lanes import ClearLanes
+from mobopt.passes.facts import Examples
+from mobopt.passes.manager import run_passes
+from mobopt.passes.pipelines import pipeline_for
+from mobopt.runtimes.cpu import Interpreter
+
+OLD, NEW = ClearLanes(Target("vulkan", "1.13")), ClearLanes(Target("vulkan", "2.6"))
+CLAMP = ": Tensor = aten::clamp(%y, "
+
+
+def program(body: str, channels: int = 3, groups: int = 1, op: str = "conv2d") -> Program:
+    """A method that makes %y of %x and convolves it."""
+    sizes = (channels, 4 // groups, 1, 1) if op == "conv_transpose2d" else (8, channels // groups, 1, 1)
+    if op == "conv_transpose2d":
+        call = "%y, %w, %none, %ones, %zeros, %zeros, %groups, %ones"
+    else:
+        call = "%y, %w, %none, %ones, %zeros, %ones, %groups"
+    return program_of(
+        f"""
+graph(%self : __torch__.M,
+      %x : Tensor):
+  %w : Tensor = prim::Constant[value=<Tensor>]()
+  %none : NoneType = prim::Constant()
+  %one : int = prim::Constant[value=1]()
+  %groups : int = prim::Constant[value={groups}]()
+  %ones : int[] = prim::Constant[value=[1, 1]]()
+  %zeros : int[] = prim::Constant[value=[0, 0]]()
+  %sizes : int[] = prim::Constant[value=[1, {channels}, 1, 35]]()
+  %order : int[] = prim::Constant[value=[0, 1, 3, 2]]()
+  %false : bool = prim::Constant[value=0]()
+  %device : Device = prim::Constant[value="vulkan"]()
+  %host : Device = prim::Constant[value="cpu"]()
+{body}
+  %z : Tensor = aten::{op}({call})
+  return (%z)
+""",
+        {"w": torch.rand(sizes)},
+    )
+
+
+UPLOAD = "  %u : Tensor = aten::to(%x, %device, %none, %false, %false)\n"
+
+
+def test_a_reshaped_tensor_is_clamped() -> None:
+    after, notes = apply(NEW, program(UPLOAD + "  %y : Tensor = aten::reshape(%u, %sizes)"))
+    lines = after.splitlines()
+    assert lines[1] == "%y : Tensor = aten::reshape(%u, %sizes)"
+    assert lines[2].startswith(f"%y.finite {CLAMP}")
+    assert lines[3].startswith("%z : Tensor = aten::conv2d(%y.finite, ")
+    assert notes == ["clear_lanes: aten::conv2d %z reads finite numbers in lanes beyond the last channel"]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        UPLOAD + "  %a : Tensor = aten::reshape(%u, %sizes)\n  %y : Tensor = aten::relu(%a)",
+        UPLOAD + "  %c : Tensor = aten::to(%u, %host, %none, %false, %false)\n  %d : Tensor = aten::erf(%c)\n"
+        "  %y : Tensor = aten::to(%d, %device, %none, %false, %false)",
+        UPLOAD + "  %y : Tensor = aten::div(%u, %u)",
+        UPLOAD + "  %y : Tensor = aten::add(%u, %u, %one)",
+    ],
+)
+def test_what_else_is_clamped(body: str) -> None:
+    assert CLAMP in apply(NEW, program(body))[0]
+    assert CLAMP in apply(NEW, program(body, op="conv_transpose2d"))[0]
+    assert CLAMP not in apply(NEW, program(body, channels=8))[0], "all lanes are used"
+    assert CLAMP not in apply(NEW, program(body, channels=3, groups=3))[0], "every lane stays by itself"
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        UPLOAD + "  %a : Tensor = aten::reshape(%u, %sizes)\n  %y : Tensor = aten::relu6(%a)",
+        UPLOAD + "  %a : Tensor = aten::reshape(%u, %sizes)\n  %y : Tensor = aten::permute(%a, %order)",
+    ],
+)
+def test_what_is_finite_anyway(body: str) -> None:
+    assert CLAMP not in apply(NEW, program(body))[0]
+
+
+def test_a_join_leaves_lanes_up_to_2_2() -> None:
+    body = UPLOAD + "  %a : Tensor = aten::relu6(%u)\n  %l : Tensor[] = prim::ListConstruct(%a, %a)\n"
+    body += "  %y : Tensor = aten::cat(%l, %one)"
+    assert CLAMP in apply(OLD, program(body, channels=6))[0]
+    assert CLAMP not in apply(NEW, program(body, channels=6))[0]
+
+
+def test_an_input_has_a_note_only() -> None:
+    after, notes = apply(NEW, program(UPLOAD.replace("%u", "%y")))
+    assert CLAMP not in after
+    assert "no multiple of 4" in notes[0]
+
+
+def test_a_depthwise_convolution_hands_lanes_on() -> None:
+    """As where a dilated convolution is padded by one; numbers stay."""
+    module, x = nn.Conv2d(3, 5, 3, padding=2, dilation=2).eval(), torch.randn(1, 3, 7, 11)
+    with torch.no_grad():
+        expected = module(x)
+    after = program_from_script_module(torch.jit.trace(module, x))  # type: ignore[no-untyped-call]
+    run_passes(after, pipeline_for(Settings("vulkan", "2.6"), Examples({"forward": (x,)})), check=True)
+    text = body_of(after)
+    assert text.count("run_conv2d_context") == 2 and text.count("aten::clamp") == 1
+    assert_close(Interpreter(after).run("forward", [x]), expected)
