@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from mobopt.ir import Attribute, Node, Program, Value
-from mobopt.ir.types import TENSOR
+from mobopt.ops.effects import holds_tensors
 from mobopt.ops.targets import Target
 from mobopt.ops.targets.packed import Call, unpacked_call
 from mobopt.passes.manager import NoteBook, Pass
@@ -21,8 +21,10 @@ _COPIES = frozenset({"aten::reshape", "aten::view", "aten::flatten", "aten::unsq
 """Operators that go through a buffer, and fill unused lanes with what lies behind its end."""
 _UNBOUNDED = frozenset({"aten::div.Tensor", "aten::log", "aten::pow.Tensor_Scalar", "aten::pow.Scalar"})
 """Operators that make zeros in unused lanes infinite or NaN."""
-_BOUNDED = frozenset({"aten::clamp", "aten::hardtanh", "aten::relu6", "aten::hardsigmoid", "aten::permute"})
-"""Operators that give finite numbers in every lane, or zero in those that are not used."""
+_BOUNDED = frozenset({"aten::clamp", "aten::hardtanh", "aten::relu6", "aten::hardsigmoid"})
+"""Operators that give finite numbers in every lane."""
+_PERMUTATIONS = frozenset({"aten::permute", "aten::transpose", "aten::t"})
+"""Operators that write zeros in unused lanes up to 2.2, and later what they find behind the end of a dimension."""
 _ADVICE = (
     "its input's channels are no multiple of 4: PyTorch's kernels multiply what lay in memory before with zero for the "
     "others, and infinities there make NaN; it is safe to give a multiple of 4 channels, the rest zeros"
@@ -80,17 +82,26 @@ class ClearLanes(Pass):
                 known[value] = False
             elif self._leaves_lanes(node):
                 known[value] = True
-            elif "::run_" in node.op and not _is_depthwise(node, attributes):
+            elif self._writes_lanes(node) or ("::run_" in node.op and not _is_depthwise(node, attributes)):
                 known[value] = False
             else:
-                tensors = [item for item in node.inputs if item.type == TENSOR]
+                tensors = [item for item in node.inputs if holds_tensors(item.type)]
                 known[value] = any(self._may_hold_anything(item, attributes, known) for item in tensors)
         return known[value]
 
     def _leaves_lanes(self, node: Node) -> bool:
         if transferred(node) is not None or node.op in _COPIES or node.qualified_op in _UNBOUNDED:
             return True
-        return node.op == "aten::cat" and self.target.release < Target("vulkan", "2.6").release
+        return node.op == "aten::cat" if self._is_old else node.op in _PERMUTATIONS
+
+    def _writes_lanes(self, node: Node) -> bool:
+        if self._is_old:
+            return node.op in _PERMUTATIONS
+        return node.op == "aten::cat" and node.inputs[1].is_constant and node.inputs[1].constant in (1, -3)
+
+    @property
+    def _is_old(self) -> bool:
+        return self.target.release < Target("vulkan", "2.6").release
 
 
 def _is_input(value: Value) -> bool:

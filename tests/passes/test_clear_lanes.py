@@ -33,6 +33,7 @@ graph(%self : __torch__.M,
   %w : Tensor = prim::Constant[value=<Tensor>]()
   %none : NoneType = prim::Constant()
   %one : int = prim::Constant[value=1]()
+  %two : int = prim::Constant[value=2]()
   %groups : int = prim::Constant[value={groups}]()
   %ones : int[] = prim::Constant[value=[1, 1]]()
   %zeros : int[] = prim::Constant[value=[0, 0]]()
@@ -69,6 +70,7 @@ def test_a_reshaped_tensor_is_clamped() -> None:
         "  %y : Tensor = aten::to(%d, %device, %none, %false, %false)",
         UPLOAD + "  %y : Tensor = aten::div(%u, %u)",
         UPLOAD + "  %y : Tensor = aten::add(%u, %u, %one)",
+        UPLOAD + "  %l : Tensor[] = prim::ListConstruct(%u, %u)\n  %a : Tensor, %y : Tensor = prim::ListUnpack(%l)",
     ],
 )
 def test_what_else_is_clamped(body: str) -> None:
@@ -78,22 +80,21 @@ def test_what_else_is_clamped(body: str) -> None:
     assert CLAMP not in apply(NEW, program(body, channels=3, groups=3))[0], "every lane stays by itself"
 
 
-@pytest.mark.parametrize(
-    "body",
-    [
-        UPLOAD + "  %a : Tensor = aten::reshape(%u, %sizes)\n  %y : Tensor = aten::relu6(%a)",
-        UPLOAD + "  %a : Tensor = aten::reshape(%u, %sizes)\n  %y : Tensor = aten::permute(%a, %order)",
-    ],
-)
-def test_what_is_finite_anyway(body: str) -> None:
+def test_what_is_finite_anyway() -> None:
+    body = UPLOAD + "  %a : Tensor = aten::reshape(%u, %sizes)\n  %y : Tensor = aten::relu6(%a)"
     assert CLAMP not in apply(NEW, program(body))[0]
 
 
-def test_a_join_leaves_lanes_up_to_2_2() -> None:
-    body = UPLOAD + "  %a : Tensor = aten::relu6(%u)\n  %l : Tensor[] = prim::ListConstruct(%a, %a)\n"
-    body += "  %y : Tensor = aten::cat(%l, %one)"
-    assert CLAMP in apply(OLD, program(body, channels=6))[0]
-    assert CLAMP not in apply(NEW, program(body, channels=6))[0]
+def test_what_releases_differ_in() -> None:
+    """Joins of channels write every lane since 2.6, and permutations did so before."""
+    join = UPLOAD + "  %a : Tensor = aten::tanh(%u)\n  %l : Tensor[] = prim::ListConstruct(%a, %a)\n"
+    channels, heights = (join + f"  %y : Tensor = aten::cat(%l, {dim})" for dim in ("%one", "%two"))
+    permuted = UPLOAD + "  %a : Tensor = aten::reshape(%u, %sizes)\n  %y : Tensor = aten::permute(%a, %order)"
+    for item, body, is_clamped in (
+        (OLD, channels, True), (NEW, channels, False), (OLD, heights, True), (NEW, heights, True),
+        (OLD, permuted, False), (NEW, permuted, True),
+    ):  # fmt: skip
+        assert (CLAMP in apply(item, program(body, channels=6))[0]) == is_clamped
 
 
 def test_an_input_has_a_note_only() -> None:
