@@ -19,12 +19,12 @@ _LARGEST = torch.finfo(torch.float32).max
 _CONVOLUTIONS = frozenset({"aten::conv1d", "aten::conv2d", "aten::conv_transpose2d.input"})
 _COPIES = frozenset({"aten::reshape", "aten::view", "aten::flatten", "aten::unsqueeze"})
 """Operators that go through a buffer, and fill unused lanes with what lies behind its end."""
+_PERMUTATIONS = frozenset({"aten::permute", "aten::transpose", "aten::t"})
+"""Operators that fill unused lanes with what lies behind the end of a dimension, since 2.6; zeros before."""
 _UNBOUNDED = frozenset({"aten::div.Tensor", "aten::log", "aten::pow.Tensor_Scalar", "aten::pow.Scalar"})
 """Operators that make zeros in unused lanes infinite or NaN."""
 _BOUNDED = frozenset({"aten::clamp", "aten::hardtanh", "aten::relu6", "aten::hardsigmoid"})
 """Operators that give finite numbers in every lane."""
-_PERMUTATIONS = frozenset({"aten::permute", "aten::transpose", "aten::t"})
-"""Operators that write zeros in unused lanes up to 2.2, and later what they find behind the end of a dimension."""
 _ADVICE = (
     "its input's channels are no multiple of 4: PyTorch's kernels multiply what lay in memory before with zero for the "
     "others, and infinities there make NaN; it is safe to give a multiple of 4 channels, the rest zeros"
@@ -82,7 +82,7 @@ class ClearLanes(Pass):
                 known[value] = False
             elif self._leaves_lanes(node):
                 known[value] = True
-            elif self._writes_lanes(node) or ("::run_" in node.op and not _is_depthwise(node, attributes)):
+            elif _writes_lanes(node) or ("::run_" in node.op and not _is_depthwise(node, attributes)):
                 known[value] = False
             else:
                 tensors = [item for item in node.inputs if holds_tensors(item.type)]
@@ -90,18 +90,15 @@ class ClearLanes(Pass):
         return known[value]
 
     def _leaves_lanes(self, node: Node) -> bool:
-        if transferred(node) is not None or node.op in _COPIES or node.qualified_op in _UNBOUNDED:
+        """On the target, or on a later release, which has to compute the file right too."""
+        if transferred(node) is not None or node.op in _COPIES | _PERMUTATIONS or node.qualified_op in _UNBOUNDED:
             return True
-        return node.op == "aten::cat" if self._is_old else node.op in _PERMUTATIONS
+        return node.op == "aten::cat" and self.target.release < Target("vulkan", "2.6").release
 
-    def _writes_lanes(self, node: Node) -> bool:
-        if self._is_old:
-            return node.op in _PERMUTATIONS
-        return node.op == "aten::cat" and node.inputs[1].is_constant and node.inputs[1].constant in (1, -3)
 
-    @property
-    def _is_old(self) -> bool:
-        return self.target.release < Target("vulkan", "2.6").release
+def _writes_lanes(node: Node) -> bool:
+    """Whether a node joins channels, which writes every lane since 2.6."""
+    return node.op == "aten::cat" and node.inputs[1].is_constant and node.inputs[1].constant in (1, -3)
 
 
 def _is_input(value: Value) -> bool:
