@@ -160,7 +160,8 @@ def _kind_of(value: Value, program: Program) -> list[int | str]:
 
 
 _KEEPING = frozenset(
-    f"aten::{name}" for name in ("to", "contiguous", "sub", "add", "mul", "div", "relu", "dropout", "clone", "detach")
+    f"aten::{name}"
+    for name in ("to", "contiguous", "sub", "add", "mul", "div", "relu", "clamp", "dropout", "clone", "detach")
 )
 """Operators that an input may go through before its first layer, without a change of shape."""
 
