@@ -98,7 +98,10 @@ class ClearLanes(Pass):
 
 def _writes_lanes(node: Node) -> bool:
     """Whether a node joins channels, which writes every lane since 2.6."""
-    return node.op == "aten::cat" and node.inputs[1].is_constant and node.inputs[1].constant in (1, -3)
+    if node.op != "aten::cat" or not node.inputs[1].is_constant:
+        return False
+    dim: int = node.inputs[1].constant
+    return dim in (1, -3)
 
 
 def _is_input(value: Value) -> bool:

@@ -330,12 +330,16 @@ def cat_aligned_channels(site: Site) -> Value:
 @legalizes("cat_samples", level="full")
 def cat_samples(site: Site) -> Value:
     """Samples as channels of one image, which are joined, and made samples again."""
-    return cat_channels_or_heights(site)
+    return _joined_as_images(site)
 
 
 @legalizes("cat_channels_or_heights", level="safe")
 def cat_channels_or_heights(site: Site) -> Value:
     """Tensors reshaped to images, whose channels or heights are joined."""
+    return _joined_as_images(site)
+
+
+def _joined_as_images(site: Site) -> Value:
     parts = site.items("tensors")
     rank = site.rank(parts[0])
     dim = site.const("dim") % rank
