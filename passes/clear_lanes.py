@@ -116,14 +116,16 @@ def _mixes_unused_lanes(node: Node, attributes: Mapping[str, Attribute]) -> bool
     if call is None or _is_depthwise(node, attributes):
         return False
     operator, arguments = call
-    channels: int = arguments["weight"].shape[0 if operator.startswith("aten::conv_transpose") else 1]
-    return channels * arguments["groups"] % 4 != 0
+    is_transposed = operator.startswith("aten::conv_transpose")
+    channels: int = arguments["weight"].shape[0 if is_transposed else 1]
+    groups: int = 1 if is_transposed else arguments["groups"]
+    return channels * groups % 4 != 0
 
 
 def _is_depthwise(node: Node, attributes: Mapping[str, Attribute]) -> bool:
     """Whether a node is a convolution that keeps every lane by itself."""
     call = _convolution(node, attributes)
-    return call is not None and call[1]["groups"] > 1 and call[1]["weight"].shape[1] == 1
+    return call is not None and bool(call[1]["groups"] > 1) and call[1]["weight"].shape[1] == 1
 
 
 def _convolution(node: Node, attributes: Mapping[str, Attribute]) -> Call | None:
