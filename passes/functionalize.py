@@ -19,6 +19,8 @@ _NO_FUNCTIONAL_FORM = RANDOM_OPERATORS | {
     for name in ("copy_", "fill_", "zero_", "set_", "resize_", "resize_as_", "requires_grad_", "detach_")
 }
 """Their functional forms came after PyTorch 1.13, or don't exist."""
+_EMPTY = frozenset({"prim::ListConstruct", "prim::DictConstruct", "aten::dict", "aten::list"})
+"""What makes a container; without inputs, an empty one."""
 _WIDE = (torch.float64, torch.complex64, torch.complex128)
 
 
@@ -136,9 +138,19 @@ def _refusal(node: Node, aliases: Aliases, order: dict[Node, int]) -> str:
     for value in aliases.members(target):
         if value in (target, node.output) or value.is_constant or not _defined_before(value, node, order):
             continue
+        if _is_empty(value, node, aliases, order):
+            continue
         if any(_runs_after(user, node, order) for user, _ in value.uses):
             return f"%{value.name} may be the same memory, and is read afterwards"
     return ""
+
+
+def _is_empty(value: Value, node: Node, aliases: Aliases, order: dict[Node, int]) -> bool:
+    """Whether a value is a list or dictionary that nothing has been put into before ``node`` runs."""
+    maker = value.producer
+    if maker is None or maker.inputs or maker.op not in _EMPTY:
+        return False
+    return not any(_runs_after(node, writer, order) for writer in aliases.fillers(value))
 
 
 def _is_wide(value: Value) -> bool:

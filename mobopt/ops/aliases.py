@@ -26,9 +26,15 @@ _UNANNOTATED_ALIASES = frozenset(
         "type_as",
         "_cast_Float",
         "_cast_Double",
+        "__getitem__",
+        "get",
+        "pop",
+        "popitem",
+        "setdefault",
     )
 )
-"""Operators that may hand an argument, or a view of it, back although their schema does not say so."""
+"""Operators that may hand an argument, a view of it or an element back although their schema does not say so; those of
+dictionaries say of their result alone that it is known elsewhere."""
 
 
 _CONSTRUCTORS = frozenset({"prim::ListConstruct", "prim::TupleConstruct", "prim::DictConstruct"})
@@ -93,6 +99,11 @@ class Aliases:
         """Nodes whose writes may be seen in it."""
         places = self._places(value) | self._held_places(value)
         return [node for node in self._writing if not places.isdisjoint(self._writing[node])]
+
+    def fillers(self, container: Value) -> list[Node]:
+        """Nodes that put something into a container, or take something out, by any of its names."""
+        own = self._places(container)
+        return [node for node in self._writing if not own.isdisjoint(self._writing[node])]
 
     def _places(self, value: Value) -> set[Place]:
         return self._own.get(value, set())

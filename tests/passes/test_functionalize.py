@@ -1,9 +1,11 @@
 import pytest
 import torch
-from pass_harness import apply, optimise, program_of
+from pass_harness import apply, operators, optimise, program_of
 from torch import nn
 
 from mobopt.passes.functionalize import Functionalize
+from mobopt.passes.manager import Pass
+from mobopt.passes.pipelines import CPU, VULKAN
 
 HEAD = """
 graph(%self : __torch__.M,
@@ -174,3 +176,57 @@ def test_inputs_that_nobody_writes_to_are_not_copied() -> None:
   return (%b)""")
     assert after == ["%a : Tensor = aten::neg(%x)", "%b : Tensor = aten::relu(%a)", "return (%b)"]
     assert notes == ["aten::relu_ %b made functional"]
+
+
+class Cupboard(nn.Module):
+    """Changes what it takes out of a dictionary, in the ways that there are, and reads it there again."""
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        held: dict[str, torch.Tensor] = {"a": x * 2, "b": x * 3}
+        other = x * 5
+        held["a"].add_(1.0)
+        held.get("c", other).add_(7.0)
+        taken = held["b"]
+        first = held.pop("b").mul_(2.0)
+        return held["a"] + other, taken, first
+
+
+@pytest.mark.parametrize("pipeline", [(Functionalize(),), VULKAN, CPU])
+def test_what_a_dictionary_holds_is_changed_there(pipeline: tuple[Pass, ...]) -> None:
+    optimise(Cupboard(), [torch.randn(2, 3)], pipeline)
+
+
+class Features(nn.Module):
+    """Puts tensors into a dictionary after it has changed them, as torchvision's backbones do."""
+
+    def forward(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
+        held: dict[str, torch.Tensor] = {}
+        y = x * 2
+        y.add_(1.0)
+        held["a"] = torch.relu_(y)
+        z = held["a"] * 3
+        held["b"] = z.add_(2.0)
+        return held
+
+
+def test_what_is_put_into_a_dictionary_later_can_be_functional() -> None:
+    program, _ = optimise(Features(), [torch.randn(2, 3)], (Functionalize(),))
+    left = [op for op in operators(program) if op in ("aten::add_", "aten::relu_")]
+    assert left == ["aten::add_"], "the second time, something is in the dictionary"
+
+
+class Rounds(nn.Module):
+    """A loop puts what it changed into a list; the list is empty in the first round only."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        held: list[torch.Tensor] = []
+        y = x * 2
+        for _ in range(3):
+            y.add_(1.0)
+            held.append(y)
+        return held[0] + held[2] * 10
+
+
+def test_a_list_that_a_loop_fills_is_not_empty() -> None:
+    optimise(Rounds(), [torch.randn(2, 3)], (Functionalize(),))
+    optimise(Rounds(), [torch.randn(2, 3)], VULKAN)
