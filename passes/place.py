@@ -151,13 +151,18 @@ class _Placer:
         if not finding.is_good:
             return finding.why
         tensors = [value for value in (*node.inputs, *node.outputs) if value.type == TENSOR]
-        if any(value in self.shared for value in tensors):
+        held = [item for value in node.inputs if value.type != TENSOR for item in self._held(value)]
+        if any(value in self.shared for value in (*tensors, *held)):
             return "a tensor of it is changed in place under another name"
         operands = [value for value in node.inputs if value.type == TENSOR and not value.is_constant]
         is_light = not any(part in node.op for part in _HEAVY)
         if operands and is_light and all(_origin(value) in self.made_on_cpu for value in operands):
             return WITH_ITS_OPERANDS
         return ""
+
+    def _held(self, value: Value) -> list[Value]:
+        """What a container may hold."""
+        return self.aliases.members(value) if holds_tensors(value.type) else []
 
     def _needs_order(self, value: Value) -> bool:
         """Whether a tensor on the CPU may be in another order than row-major; that of 4 dimensions is read wrongly."""

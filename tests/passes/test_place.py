@@ -207,24 +207,42 @@ def test_a_list_with_changed_memory_stays_on_the_cpu() -> None:
     assert places["zero_"] == CPU and places["add"] == CPU
 
 
-def test_packed_operators_read_copies_of_changed_memory() -> None:
+class Twice(nn.Module):
+    """A convolution of memory that is changed in part before and after it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Conv2d(4, 4, 1), nn.Conv2d(4, 4, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.first(x)
+        y[:, 0].add_(1.0)
+        z = self.second(y)
+        y[:, 1].add_(1.0)
+        return z + self.second(y)
+
+
+class Gathered(nn.Module):
+    """A convolution of what is put together from a list of parts that are changed in place."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(4, 4, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = torch.relu(x)
+        parts = [y[:1]]
+        for part in torch.split(y, 1):
+            parts.append(part.add_(0.5))
+        return self.first(torch.cat(parts[1:]))
+
+
+@pytest.mark.parametrize("kind", [Twice, Gathered])
+def test_packed_operators_read_copies_of_changed_memory(kind: type[nn.Module]) -> None:
     """They exist on the GPU only; what they read is copied just then, and what they make goes to the CPU at once."""
-
-    class M(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.first, self.second = nn.Conv2d(4, 4, 1), nn.Conv2d(4, 4, 1)
-
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            y = self.first(x)
-            y[:, 0].add_(1.0)
-            z = self.second(y)
-            y[:, 1].add_(1.0)
-            return z + self.second(y)
-
-    x = torch.randn(1, 4, 5, 3)
+    x, module = torch.randn(2, 4, 5, 3), kind().eval()
     with torch.no_grad():
-        expected = M.forward(module := M().eval(), x)
+        expected = module(x)
     program = program_from_script_module(torch.jit.script(module))
     run_passes(program, [SIMPLIFY, InsertPrepack("vulkan", "2.1"), FoldPrepack()], check=True)
     run_passes(program, [transfer(x), SIMPLIFY], check=True)
