@@ -1,4 +1,4 @@
-"""The container: layout to the byte, and neither a copy of the weights in memory nor much time."""
+"""The container: layout to the byte, and no copy of the weights in memory."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import os
 import struct
 import subprocess
 import sys
-import time
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -92,26 +91,6 @@ def test_records_over_4_gigabytes(tmp_path: Path) -> None:
     assert reader.get_record("version") == b"3\n"
     assert ArchiveReader(tmp_path / "big.pt").find("data/0").size == size
     assert len(ArchiveReader(tmp_path / "big.pt").view("data/0")) == size
-
-
-def plain_copy(source: Path, target: Path) -> float:
-    started = time.perf_counter()
-    target.write_bytes(source.read_bytes())
-    return time.perf_counter() - started
-
-
-def test_speed_against_a_plain_copy(tmp_path: Path) -> None:
-    program = weights(100)
-    path = tmp_path / "model.ptl"
-    write_lite(program, path)
-    copying = min(plain_copy(path, tmp_path / "copy") for _ in range(3))
-    for action in (lambda: write_lite(program, path), lambda: read_bundle(path)):
-        durations = []
-        for _ in range(3):
-            started = time.perf_counter()
-            action()
-            durations.append(time.perf_counter() - started)
-        assert min(durations) < 2 * copying + 0.5
 
 
 _PEAK = """
