@@ -21,6 +21,7 @@ sys.path.extend(str(Path(__file__).resolve().parents[1] / name) for name in ("."
 from check import leaves
 from layer_cases import Layer
 from model_zoo import ZOO
+from nets import NETS
 from random_graphs import RandomModule, random_modules
 from tensor_cases import ALL
 from vulkan_cases import cases
@@ -39,7 +40,9 @@ def write(
     with torch.no_grad():
         expected = module.eval()(*[value.clone() for value in inputs])
         copies = tuple(value.clone() for value in inputs)
-        script = torch.jit.script(module) if scripts else torch.jit.trace(module, copies, check_trace=False)  # type: ignore[no-untyped-call]
+        script = (
+            torch.jit.script(module) if scripts else torch.jit.trace(module, copies, check_trace=False, strict=False)
+        )  # type: ignore[no-untyped-call]
     try:
         made = mobopt.optimize_for_mobile(script, backend=backend, runtime=runtime, example_inputs=list(inputs))
         made.save(folder / "model.pt")
@@ -53,7 +56,7 @@ def write(
 
 
 def known_models() -> Iterator[tuple[str, torch.nn.Module, Sequence[torch.Tensor], bool]]:
-    """The cases tried on PyTorch's kernels before, the calls of the tests, and the models of the benchmarks."""
+    """The cases tried on PyTorch's kernels before, the calls of the tests, the benchmarks' models, and small nets."""
     torch.manual_seed(1)
     for name, case in cases().items():
         yield f"case {name}", case.make(), (torch.randn(case.sizes),), False
@@ -61,11 +64,16 @@ def known_models() -> Iterator[tuple[str, torch.nn.Module, Sequence[torch.Tensor
         yield f"call {name}", Layer(call), [value.contiguous() for value in inputs], False
     for name, item in ZOO.items():
         yield f"model {name}", item.build(), (torch.rand(ZOO_SIZES),), True
+    for name, net in NETS.items():
+        for scripts in (False, True):
+            yield f"net {name} {'scripted' if scripts else 'traced'}", net.module(), net.inputs(), scripts
 
 
 def random_models(count: int, start: int) -> list[RandomModule]:
     """The same modules for the same seed."""
     found: list[RandomModule] = []
+    if count == 0:
+        return found
 
     @seed(start)
     @settings(
@@ -91,10 +99,13 @@ def main() -> None:
     parser.add_argument("--runtime", nargs="+", default=["1.13", "2.1", "2.6"])
     parser.add_argument("--random", type=int, default=100, help="number of random models")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--only", default="", metavar="PATTERN", help="regular expression in names of models")
     options = parser.parse_args()
     warnings.simplefilter("ignore")
     for runtime in options.runtime:
         for name, module, inputs, scripts in known_models():
+            if not re.search(options.only, name):
+                continue
             folder = options.folder / runtime / re.sub(r"\W+", "_", name)
             write(folder, module, inputs, runtime, options.backend, scripts)
         for index, item in enumerate(random_models(options.random, options.seed)):
