@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from mobopt.ir import Attribute, Node, Program, Value
+from mobopt.ir import Attribute, Graph, Node, Program, Value
 from mobopt.ops.effects import holds_tensors
 from mobopt.ops.targets import Target
 from mobopt.ops.targets.packed import Call, unpacked_call
@@ -48,8 +48,9 @@ class ClearLanes(Pass):
         %y.finite : Tensor = aten::clamp(%y, -3.4028234663852886e+38, 3.4028234663852886e+38)
         %z : Tensor = vulkan_prepack::run_conv2d_context(%y.finite, %context)
 
-    A convolution that reads an input of the method as it is has a note only: PyTorch's own optimised models do so too,
-    and the memory that an input is put in at the start of a call is mostly that of the call before.
+    Where one input is all that a call uploads, a convolution that reads it as it is has a note only: PyTorch's own
+    optimised models do so too, and the input is put where that of the call before was. With several uploads they come
+    where uniform buffers were, whose bounds of clamps are infinities.
     """
 
     target: Target
@@ -60,11 +61,12 @@ class ClearLanes(Pass):
         changed = False
         for graph in program.methods.values():
             known: dict[Value, bool] = {}
+            uploads_once = _uploads_once(graph)
             for node in list(graph.walk()):
                 if not _mixes_unused_lanes(node, program.attributes):
                     continue
                 x = node.inputs[0]
-                if _is_input(x):
+                if uploads_once and _is_input(x):
                     notes.refused(node, _ADVICE)
                 elif self._may_hold_anything(x, program.attributes, known):
                     bounds = [graph.constant(-_LARGEST), graph.constant(_LARGEST)]
@@ -94,6 +96,12 @@ class ClearLanes(Pass):
         if transferred(node) is not None or node.op in _COPIES | _PERMUTATIONS or node.qualified_op in _UNBOUNDED:
             return True
         return node.op == "aten::cat" and self.target.release < Target("vulkan", "2.6").release
+
+
+def _uploads_once(graph: Graph) -> bool:
+    """Whether a call moves one tensor to the GPU."""
+    moves = [node for node in graph.walk() if transferred(node) is not None]
+    return sum(node.inputs[1].constant.type == "vulkan" for node in moves) == 1
 
 
 def _writes_lanes(node: Node) -> bool:

@@ -97,10 +97,25 @@ def test_what_releases_differ_in() -> None:
         assert (CLAMP in apply(item, program(body, channels=6))[0]) == is_clamped
 
 
-def test_an_input_has_a_note_only() -> None:
+def test_an_input_that_is_all_that_is_uploaded_has_a_note_only() -> None:
     after, notes = apply(NEW, program(UPLOAD.replace("%u", "%y")))
     assert CLAMP not in after
     assert "no multiple of 4" in notes[0]
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        UPLOAD,
+        "  %c : Tensor = aten::to(%y, %host, %none, %false, %false)\n"
+        "  %d : Tensor = aten::to(%c, %device, %none, %false, %false)\n",
+    ],
+)
+def test_an_input_among_several_uploads_is_clamped(other: str) -> None:
+    """It comes where uniform buffers of the call before were: two inputs gave wrong numbers on PyTorch's kernels."""
+    body = UPLOAD.replace("%u", "%y") + other
+    assert CLAMP in apply(NEW, program(body))[0]
+    assert CLAMP not in apply(NEW, program(body, channels=4))[0]
 
 
 def test_a_depthwise_convolution_hands_lanes_on() -> None:
