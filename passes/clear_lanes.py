@@ -101,7 +101,7 @@ class ClearLanes(Pass):
 def _uploads_once(graph: Graph) -> bool:
     """Whether a call moves one tensor to the GPU."""
     moves = [node for node in graph.walk() if transferred(node) is not None]
-    return sum(node.inputs[1].constant.type == "vulkan" for node in moves) == 1
+    return [node.inputs[1].constant.type for node in moves].count("vulkan") == 1
 
 
 def _writes_lanes(node: Node) -> bool:

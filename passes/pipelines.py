@@ -20,6 +20,7 @@ from mobopt.passes.conv1d_to_2d import Conv1dTo2d
 from mobopt.passes.copy_to_host import CopyToHost
 from mobopt.passes.dead_code_elimination import DeadCodeElimination
 from mobopt.passes.facts import Examples
+from mobopt.passes.fix_channels import FixChannels
 from mobopt.passes.fix_ranks import FixRanks
 from mobopt.passes.fold_batch_norm import FoldBatchNorm
 from mobopt.passes.fold_prepack import FoldPrepack
@@ -33,7 +34,9 @@ from mobopt.passes.legalize import Legalize
 from mobopt.passes.loop_unrolling import LoopUnrolling
 from mobopt.passes.manager import Pass
 from mobopt.passes.metal_rewrites import MetalRewrites
+from mobopt.passes.number_operands import NumberOperands
 from mobopt.passes.remove_dropout import RemoveDropout
+from mobopt.passes.remove_list_mutation import RemoveListMutation
 from mobopt.passes.repeat import Repeat
 from mobopt.passes.set_flag import SetFlag
 from mobopt.passes.transfer import Transfer
@@ -43,6 +46,7 @@ SIMPLIFY = Repeat(
         ConstantFolding(),  # before branches are resolved: it makes their conditions constant
         ConstantPropagation(),  # before unrolling: it resolves what loops count to
         LoopUnrolling(),  # before the next round folds what the copies compute
+        RemoveListMutation(),  # after unrolling, which puts what fills a list into one block
         CommonSubexpressionElimination(),  # before conditions are compared: equal ones become one
         KnownConditions(),  # after that; its constants are folded in the next round
         DeadCodeElimination(),  # last in a round
@@ -75,6 +79,7 @@ def _vulkan(settings: Settings, examples: Examples) -> tuple[Pass, ...]:
     transfers = MobileOptimizerType.VULKAN_AUTOMATIC_GPU_TRANSFER not in settings.blocked
     return (
         SIMPLIFY,  # first: later passes match constants and see no branches that are never taken
+        NumberOperands(examples),  # after that: operands have become constants; before dtypes decide anything
         Canonicalize(),  # before all that match convolutions and linear layers
         RemoveDropout(),  # before folding and fusing: dropout stands between a layer and what it is fused with
         Functionalize(transfers),  # before clamp fusion and common subexpressions, which look at pure operators
@@ -99,6 +104,7 @@ def _vulkan(settings: Settings, examples: Examples) -> tuple[Pass, ...]:
 def _metal(settings: Settings, examples: Examples) -> tuple[Pass, ...]:
     return (
         SIMPLIFY,  # first: later passes match constants
+        NumberOperands(examples),  # after that: operands have become constants; before dtypes decide anything
         Canonicalize(),  # before all that match convolutions and linear layers
         RemoveDropout(),  # before folding and fusing
         Functionalize(),  # before clamp fusion, which looks at pure operators
@@ -120,6 +126,7 @@ def _cpu(settings: Settings, examples: Examples) -> tuple[Pass, ...]:
     packing = (InsertPrepack("xnnpack", settings.runtime), FuseClamp(), FoldPrepack())
     return (
         SIMPLIFY,  # first: later passes match constants
+        NumberOperands(examples),  # after that: operands have become constants; before dtypes decide anything
         Canonicalize(),  # before all that match convolutions and linear layers
         RemoveDropout(),  # before folding: dropout may stand between a convolution and its normalisation
         FoldBatchNorm(),  # before conv1d becomes conv2d, whose normalisation then follows a squeeze
@@ -135,8 +142,10 @@ def _cpu(settings: Settings, examples: Examples) -> tuple[Pass, ...]:
 
 def _fix_ranks(settings: Settings, examples: Examples) -> tuple[Pass, ...]:
     """GPU files are for one rank, of four dimensions at most; branches on it would be judged although never taken."""
+    if settings.legalize == "off":
+        return ()
     shuffles = RecognizeChannelShuffle(examples), DeadCodeElimination()
-    return () if settings.legalize == "off" else (FixRanks(examples), SIMPLIFY, *shuffles)
+    return FixRanks(examples), SIMPLIFY, *shuffles, FixChannels(examples)  # shuffles look at numbers of channels
 
 
 def _legalize(settings: Settings, examples: Examples) -> tuple[Pass, ...]:

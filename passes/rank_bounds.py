@@ -22,7 +22,7 @@ _SPATIAL = {
     },
 }
 """Operators whose first result has a batch dimension, or none, beside channels and a fixed number of others."""
-_ELEMENTWISE = frozenset(
+ELEMENTWISE = frozenset(
     f"aten::{name}{suffix}"
     for name in (
         *("relu", "relu6", "hardtanh", "clamp", "hardswish", "hardsigmoid", "sigmoid", "silu", "tanh", "leaky_relu"),
@@ -30,7 +30,7 @@ _ELEMENTWISE = frozenset(
     )
     for suffix in ("", "_")
 )
-_BROADCASTING = frozenset(f"aten::{name}{suffix}" for name in ("add", "sub", "mul", "div") for suffix in ("", "_"))
+BROADCASTING = frozenset(f"aten::{name}{suffix}" for name in ("add", "sub", "mul", "div") for suffix in ("", "_"))
 _COMPARISONS = {"gt": "lt", "lt": "gt", "ge": "le", "le": "ge", "eq": "eq", "ne": "ne"}
 """Each comparison, and what it is with its sides swapped."""
 
@@ -57,12 +57,12 @@ def _bounds(value: Value, known: dict[Value, Bounds]) -> Bounds:
         return 0, None
     if node.op in _SPATIAL:
         return _SPATIAL[node.op]
-    if node.op in _ELEMENTWISE:
+    if node.op in ELEMENTWISE:
         return rank_bounds(node.inputs[0], known)
     if node.op == "aten::batch_norm":
         low, high = rank_bounds(node.inputs[0], known)
         return max(low, 2), 5 if high is None else min(high, 5)
-    if node.op not in _BROADCASTING:
+    if node.op not in BROADCASTING:
         return 0, None
     operands = [rank_bounds(item, known) for item in node.inputs[:2] if item.type == TENSOR]
     highs = [high for _, high in operands]

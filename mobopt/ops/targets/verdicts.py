@@ -128,6 +128,8 @@ class _Call(dict[str, Any]):
         assert self._arguments is not None
         if name == "producers":
             return {key: _producer(value) for key, value in self._arguments.items()}
+        if name == "computed":
+            return {key for key, value in self._arguments.items() if _is_computed(value)}
         if name not in self._arguments:
             raise KeyError(name)
         return self._seen(self._arguments[name], name)
@@ -195,6 +197,12 @@ def _kind_misfit(facts: TensorFacts, backend: str, most_dimensions: int) -> str:
 def _has_image(facts: TensorFacts) -> bool:
     """Whether the size of a tensor's image is known; weights are packed in forms of their own."""
     return facts.known_sizes is not None and not facts.is_constant
+
+
+def _is_computed(value: Any) -> bool:
+    """Whether an argument is known only when the model runs."""
+    items = listed_items(value) if isinstance(value, Value) else None
+    return any(map(_is_computed, items)) if items is not None else isinstance(value, Value) and not value.is_constant
 
 
 def _producer(value: Any) -> str:

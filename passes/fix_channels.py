@@ -1,0 +1,113 @@
+"""Numbers of channels that follow from weights become constants."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from mobopt.ir import Graph, Node, Program, Value
+from mobopt.ir.types import TENSOR
+from mobopt.ops.effects import listed_items
+from mobopt.passes.facts import Examples, Facts, record_facts
+from mobopt.passes.manager import NoteBook, Pass
+from mobopt.passes.rank_bounds import BROADCASTING, ELEMENTWISE
+from mobopt.passes.rewriting import argument, is_constant_tensor, producer_of
+
+_CONVOLUTIONS = frozenset({"aten::conv1d", "aten::conv2d", "aten::conv3d"})
+_TRANSPOSED = frozenset(f"aten::conv_transpose{rank}d" for rank in (1, 2, 3))
+_KEEPING = ELEMENTWISE | {
+    "aten::batch_norm", "aten::instance_norm", "aten::group_norm", "aten::prelu",
+    "aten::reflection_pad2d", "aten::replication_pad2d", "aten::upsample_nearest2d", "aten::upsample_bilinear2d",
+    "aten::avg_pool2d", "aten::max_pool2d", "aten::adaptive_avg_pool2d", "aten::adaptive_max_pool2d",
+}  # fmt: skip
+"""Operators whose first result has the channels of their first operand."""
+
+
+@dataclass(frozen=True)
+class FixChannels(Pass):
+    """Replace what asks for a number of channels that the weights before it decide.
+
+    Given (%w a weight of 12 x 8 x 3 x 3):
+        %y : Tensor = aten::conv2d(%x, %w, %b, %stride, %padding, %dilation, %one)
+        %groups : int = aten::size(%y, %one)
+        %z : Tensor = aten::conv2d(%y, %blur, %none, %two, %padding, %dilation, %groups)
+    Result:
+        %z : Tensor = aten::conv2d(%y, %blur, %none, %two, %padding, %dilation, %twelve)
+
+    The example inputs only tell that dimension 1 is that of channels. Blurred pooling is written so.
+    """
+
+    name = "fix_channels"
+    examples: Examples = field(default_factory=Examples)
+
+    def rewrite(self, program: Program, notes: NoteBook) -> bool:
+        """Replace in every method."""
+        facts = record_facts(program, self.examples)
+        changed = False
+        for graph in program.methods.values():
+            changed |= _fix(graph, facts, notes)
+        return changed
+
+
+def _fix(graph: Graph, facts: Facts, notes: NoteBook) -> bool:
+    changed = False
+    known: dict[Value, int | None] = {}
+    for node in list(graph.walk()):
+        for tensor, number in _asked_for(node):
+            channels = _channels(tensor, facts, known)
+            if channels is not None and number.uses:
+                notes.done(node, f"is {channels}, by the weights before it")
+                number.replace_all_uses_with(graph.constant(channels, name=number.name))
+                changed = True
+    return changed
+
+
+def _asked_for(node: Node) -> Sequence[tuple[Value, Value]]:
+    """Tensors and the results of a node that are their size in dimension 1."""
+    if node.qualified_op == "aten::size.int":
+        return [(node.inputs[0], node.output)] if _is_one(node.inputs[1]) else []
+    sizes = producer_of(node.inputs[0], "aten::size") if node.inputs else None
+    if sizes is None or sizes.overload:
+        return []
+    if node.op == "aten::__getitem__" and _is_one(node.inputs[1]):
+        return [(sizes.inputs[0], node.output)]
+    if node.op == "prim::ListUnpack" and len(node.outputs) > 1:
+        return [(sizes.inputs[0], node.outputs[1])]
+    return []
+
+
+def _is_one(value: Value) -> bool:
+    return value.is_constant and value.constant == 1
+
+
+def _channels(value: Value, facts: Facts, known: dict[Value, int | None]) -> int | None:
+    """How many channels a tensor has for inputs of all sizes; None if that is not known."""
+    if value not in known:
+        known[value] = None if value.producer is None else _of_node(value.producer, value, facts, known)
+    return known[value]
+
+
+def _of_node(node: Node, value: Value, facts: Facts, known: dict[Value, int | None]) -> int | None:
+    if node.outputs[0] is not value:
+        return None
+    if node.op in _CONVOLUTIONS or node.op in _TRANSPOSED:
+        return _of_convolution(node, facts)
+    if node.op in _KEEPING:
+        return _channels(node.inputs[0], facts, known)
+    if node.op in BROADCASTING:
+        found = [_channels(item, facts, known) for item in node.inputs[:2] if item.type == TENSOR]
+        return max((number for number in found if number is not None and number > 1), default=None)
+    if node.op == "aten::cat" and _is_one(node.inputs[1]):
+        parts = [_channels(item, facts, known) for item in listed_items(node.inputs[0]) or ()]
+        return None if not parts or None in parts else sum(part for part in parts if part is not None)
+    return None
+
+
+def _of_convolution(node: Node, facts: Facts) -> int | None:
+    weight, seen = node.inputs[1], facts.get(node.inputs[0])
+    if not is_constant_tensor(weight) or seen is None or seen.known_sizes is None or seen.rank != weight.constant.dim():
+        return None
+    if node.op in _CONVOLUTIONS:
+        return int(weight.constant.shape[0])
+    groups = argument(node, "groups")
+    return int(weight.constant.shape[1]) * groups.constant if groups.is_constant else None
