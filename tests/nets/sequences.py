@@ -40,7 +40,8 @@ class GPT(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.words, self.places = nn.Embedding(40, 12), nn.Parameter(torch.randn(1, 16, 12))
-        self.norm1, self.norm2 = nn.LayerNorm(12), nn.LayerNorm(12)
+        self.norm1, self.norm2, self.norm = (nn.LayerNorm(12) for _ in range(3))
+        self.words.weight.data *= 0.1
         self.attention, self.out = nn.Linear(12, 36), nn.Linear(12, 12)
         self.mlp = nn.Sequential(nn.Linear(12, 48), nn.GELU(approximate="tanh"), nn.Linear(48, 12))
         self.register_buffer("mask", torch.tril(torch.ones(16, 16)).view(1, 1, 16, 16))
@@ -54,7 +55,7 @@ class GPT(nn.Module):
         scores = F.softmax(scores.masked_fill(self.mask[:, :, :t, :t] == 0, float("-inf")), dim=-1)
         x = x + self.out((scores @ v).transpose(1, 2).contiguous().view(n, t, 12))
         x = x + self.mlp(self.norm2(x))
-        return (x[:, -1, :] @ self.words.weight.t()).log_softmax(-1)
+        return (self.norm(x)[:, -1, :] @ self.words.weight.t()).log_softmax(-1)
 
 
 class Llama(nn.Module):
