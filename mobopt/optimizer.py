@@ -49,6 +49,7 @@ def optimize_for_mobile(
     legalize: str = DEFAULT_LEGALIZE,
     xnnpack: bool = False,
     copy_to_host: bool = False,
+    clear_inputs: bool = False,
     explain: bool = False,
 ) -> MobileModule:
     """Optimise a scripted or traced module for PyTorch Mobile; the module itself is not changed.
@@ -68,6 +69,9 @@ def optimize_for_mobile(
             ``'full'`` may fix the result to the example's sizes where nothing else is right.
         xnnpack: with the backend CPU, use XNNPACK's operators, which stock PyTorch has up to 2.12.
         copy_to_host: with the backend Metal, end in ``metal::copy_to_host``, as releases before 1.13 did.
+        clear_inputs: with the backend Vulkan, clamp an input whose channels are no multiple of four before a
+            convolution reads it: PyTorch's kernels multiply what lies in memory beyond its last channel with zero, and
+            NaN left there by another model stays NaN. Off, such an input is read as PyTorch's own files read it.
         explain: print what each pass did, and what it left alone and why.
 
     Returns:
@@ -90,6 +94,7 @@ def optimize_for_mobile(
         parse_legalize(legalize),
         xnnpack,
         copy_to_host,
+        clear_inputs,
     )
     optimized = optimize(script_module, settings, names, example_inputs)
     if explain:

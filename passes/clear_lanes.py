@@ -25,10 +25,9 @@ _UNBOUNDED = frozenset({"aten::div.Tensor", "aten::log", "aten::pow.Tensor_Scala
 """Operators that make zeros in unused lanes infinite or NaN."""
 _BOUNDED = frozenset({"aten::clamp", "aten::hardtanh", "aten::relu6", "aten::hardsigmoid"})
 """Operators that give finite numbers in every lane."""
-_ADVICE = (
-    "its input's channels are no multiple of 4: PyTorch's kernels multiply what lay in memory before with zero for the "
-    "others, and infinities there make NaN; it is safe to give a multiple of 4 channels, the rest zeros"
-)
+READS_UNWRITTEN = "its input's channels are no multiple of 4: PyTorch multiplies what lies in memory behind them with 0"
+"""Begins the note on a convolution that reads an input as it is."""
+_ADVICE = f"{READS_UNWRITTEN}, and NaN stays NaN; --clear-inputs (clear_inputs=True) clamps the input first"
 
 
 @dataclass(frozen=True)
@@ -48,12 +47,13 @@ class ClearLanes(Pass):
         %y.finite : Tensor = aten::clamp(%y, -3.4028234663852886e+38, 3.4028234663852886e+38)
         %z : Tensor = vulkan_prepack::run_conv2d_context(%y.finite, %context)
 
-    Where one input is all that a call uploads, a convolution that reads it as it is has a note only: PyTorch's own
-    optimised models do so too, and the input is put where that of the call before was. With several uploads they come
-    where uniform buffers were, whose bounds of clamps are infinities.
+    Where one input is all that a call uploads, a convolution that reads it as it is has a note only, unless ``inputs``
+    says otherwise: PyTorch's own optimised models do so too, and the input is put where that of the call before was.
+    With several uploads, or several models, it comes where uniform buffers were, whose bounds of clamps are infinities.
     """
 
     target: Target
+    inputs: bool = False
     name = "clear_lanes"
 
     def rewrite(self, program: Program, notes: NoteBook) -> bool:
@@ -61,12 +61,12 @@ class ClearLanes(Pass):
         changed = False
         for graph in program.methods.values():
             known: dict[Value, bool] = {}
-            uploads_once = _uploads_once(graph)
+            leaves_inputs = not self.inputs and _uploads_once(graph)
             for node in list(graph.walk()):
                 if not _mixes_unused_lanes(node, program.attributes):
                     continue
                 x = node.inputs[0]
-                if uploads_once and _is_input(x):
+                if leaves_inputs and _is_input(x):
                     notes.refused(node, _ADVICE)
                 elif self._may_hold_anything(x, program.attributes, known):
                     bounds = [graph.constant(-_LARGEST), graph.constant(_LARGEST)]

@@ -95,7 +95,9 @@ def _vulkan(settings: Settings, examples: Examples) -> tuple[Pass, ...]:
         Transfer(  # after all fusion, which it would stand between
             target=target, examples=examples
         ),
-        *(() if target is None else (ClearLanes(target),)),  # after transfers, which are seen as what they are
+        *(
+            () if target is None else (ClearLanes(target, settings.clear_inputs),)
+        ),  # after transfers, which are seen as what they are
         SIMPLIFY,  # what the rewrites above have left behind
         SetFlag("optimized_for_vulkan"),  # last: the file is what it says
     )
@@ -161,6 +163,10 @@ def _check(settings: Settings) -> None:
         raise InputError(f"xnnpack is for the backend cpu; the backend is {settings.backend}")
     if settings.copy_to_host and settings.backend != "metal":
         raise InputError(f"copy-to-host is for the backend metal; the backend is {settings.backend}")
+    if settings.clear_inputs and settings.backend != "vulkan":
+        raise InputError(f"clear-inputs is for the backend vulkan; the backend is {settings.backend}")
+    if settings.clear_inputs and (settings.legalize == "off" or settings.runtime == OWN_RUNTIME):
+        raise InputError("clear-inputs is a rewrite for PyTorch's runtimes; legalize is off, or the runtime is mobopt")
 
 
 _BUILDERS: dict[str, Callable[[Settings, Examples], tuple[Pass, ...]]] = {

@@ -50,6 +50,7 @@ _NAMES = ", ".join(MobileOptimizerType.__members__)
 )
 @click.option("--xnnpack", is_flag=True, help="With cpu: use XNNPACK's operators, which PyTorch has up to 2.12.")
 @click.option("--copy-to-host", is_flag=True, help="With metal: end in metal::copy_to_host, as before PyTorch 1.13.")
+@click.option("--clear-inputs", is_flag=True, help="With vulkan: clamp inputs that are read beyond their last channel.")
 @click.option("--bytecode-version", default=8, show_default=True, type=click.IntRange(4, 8), help="Of a .ptl.")
 @click.option("--input", "inputs", multiple=True, type=click.Path(path_type=Path), help="A .npy example input.")
 @click.option("--random", "shapes", multiple=True, metavar="SHAPE", help="A random example input: 1,3,224,224.")
@@ -101,7 +102,13 @@ def convert(
 
 
 def _settings(
-    backend: str, blocklist: tuple[str, ...], runtime: str, legalize: str, xnnpack: bool, copy_to_host: bool
+    backend: str,
+    blocklist: tuple[str, ...],
+    runtime: str,
+    legalize: str,
+    xnnpack: bool,
+    copy_to_host: bool,
+    clear_inputs: bool,
 ) -> Settings:
     return Settings(
         parse_backend(backend),
@@ -110,6 +117,7 @@ def _settings(
         parse_legalize(legalize),
         xnnpack,
         copy_to_host,
+        clear_inputs,
     )
 
 
@@ -125,6 +133,7 @@ def _data(conversion: Conversion) -> dict[str, Any]:
         "fixed_to_sizes": [dataclasses.asdict(note) for note in conversion.fixed],
         "on_cpu": [dataclasses.asdict(note) for note in conversion.on_cpu],
         "light_on_cpu": conversion.beside,
+        "reads_unwritten": [dataclasses.asdict(note) for note in conversion.unwritten],
         "lacks": [dataclasses.asdict(lack) for lack in conversion.lacks],
         "operators_before": dict(conversion.operators_before),
         "operators_after": dict(conversion.operators_after),
@@ -153,6 +162,8 @@ def _print(conversion: Conversion, explain: bool) -> None:
         click.echo(f"on the device's CPU: {note.subject}{_place(note)}; {note.message}")
     if conversion.beside:
         click.echo(f"with them, for the sake of fewer transfers: {conversion.beside} light operators")
+    for note in conversion.unwritten:
+        click.echo(f"may give NaN after other models ran: {note.subject}{_place(note)}; {note.message}")
     for lack in conversion.lacks:
         click.echo(f"written by force: {lack}")
 

@@ -16,6 +16,7 @@ from mobopt.errors import BundleError, InputError, MoboptError
 from mobopt.ir import Program
 from mobopt.optimizer import agreement_of, optimize
 from mobopt.options import Settings
+from mobopt.passes.clear_lanes import READS_UNWRITTEN
 from mobopt.passes.legalize import FIXES_SIZES
 from mobopt.passes.manager import Note, PassRun
 from mobopt.passes.place import RUNS_ON_CPU, WITH_ITS_OPERANDS
@@ -66,6 +67,11 @@ class Conversion:
     def fixed(self) -> tuple[Note, ...]:
         """Rewrites that are right for inputs of the example's sizes only."""
         return tuple(note for note in self.notes if FIXES_SIZES in note.message)
+
+    @property
+    def unwritten(self) -> tuple[Note, ...]:
+        """Convolutions that read what lies in memory beyond the last channel of an input."""
+        return tuple(note for note in self.notes if READS_UNWRITTEN in note.message)
 
 
 class ConversionRefusedError(MoboptError):

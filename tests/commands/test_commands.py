@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import resource
 import subprocess
 import sys
 import zipfile
@@ -21,19 +20,12 @@ from mobopt.tools.demo_model import demo_model
 DRIVER = "llvmpipe"
 
 
-def test_help_names_every_command_and_imports_no_torch(invoke: Invoke, tmp_path: Path) -> None:
+def test_help_names_every_command_and_imports_no_torch() -> None:
     script = "import sys; from click.testing import CliRunner; from mobopt.commands import main; "
     script += "r = CliRunner().invoke(main, ['--help']); print(r.output); assert not r.exit_code; "
     script += "assert not {'torch', 'numpy', 'rich', 'vulkan'} & set(sys.modules)"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert all(f"\n  {name} " in done.stdout for name in COMMANDS)
-    seconds = []  # of processor time, which a busy machine stretches less than time on the clock
-    for _ in range(3):
-        before = resource.getrusage(resource.RUSAGE_CHILDREN)
-        assert run_mobopt("--help", cwd=tmp_path).returncode == 0
-        after = resource.getrusage(resource.RUSAGE_CHILDREN)
-        seconds.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
-    assert min(seconds) < 0.3
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -67,6 +59,16 @@ def test_convert_as_json(invoke: Invoke, files: Path) -> None:
     assert data["relative_difference"] < 1e-4
     assert data["bytes"] == Path("out.ptl").stat().st_size
     assert any(note["pass_name"] == "fold_batch_norm" and note["done"] for note in data["notes"])
+
+
+def test_convert_says_what_an_image_of_three_channels_risks(invoke: Invoke, tmp_path: Path) -> None:
+    torch.jit.save(torch.jit.script(nn.Sequential(nn.Conv2d(3, 4, 3)).eval()), str(tmp_path / "image.pt"))
+    text = "may give NaN after other models ran: vulkan_prepack::run_conv2d_context"
+    result = invoke("convert", "image.pt", "-o", "image.ptl", "--random", "1,3,7,5")
+    assert result.exit_code == 0 and text in result.stdout and "--clear-inputs" in result.stdout
+    result = invoke("convert", "image.pt", "-o", "image.ptl", "--random", "1,3,7,5", "--clear-inputs")
+    assert result.exit_code == 0 and text not in result.stdout
+    assert "aten::clamp" in invoke("opnames", "image.ptl").stdout
 
 
 def test_convert_leaves_out_and_preserves(invoke: Invoke, tmp_path: Path) -> None:

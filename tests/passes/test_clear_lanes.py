@@ -101,6 +101,7 @@ def test_an_input_that_is_all_that_is_uploaded_has_a_note_only() -> None:
     after, notes = apply(NEW, program(UPLOAD.replace("%u", "%y")))
     assert CLAMP not in after
     assert "no multiple of 4" in notes[0]
+    assert CLAMP in apply(ClearLanes(Target("vulkan", "2.6"), inputs=True), program(UPLOAD.replace("%u", "%y")))[0]
 
 
 @pytest.mark.parametrize(
