@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy
 import pytest
 import torch
-from command_harness import Invoke, assert_empty, assert_refused, run_mobopt
+from command_harness import Invoke, assert_empty, assert_refused
 from torch import nn
 
 from mobopt.commands.group import COMMANDS
