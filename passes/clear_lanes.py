@@ -25,6 +25,7 @@ _UNBOUNDED = frozenset({"aten::div.Tensor", "aten::log", "aten::pow.Tensor_Scala
 """Operators that make zeros in unused lanes infinite or NaN."""
 _BOUNDED = frozenset({"aten::clamp", "aten::hardtanh", "aten::relu6", "aten::hardsigmoid"})
 """Operators that give finite numbers in every lane."""
+_RETURNING = frozenset({"prim::Return", "prim::ListConstruct", "prim::TupleConstruct", "prim::DictConstruct"})
 READS_UNWRITTEN = "its input's channels are no multiple of 4: PyTorch multiplies what lies in memory behind them with 0"
 """Begins the note on a convolution that reads an input as it is."""
 _ADVICE = f"{READS_UNWRITTEN}, and NaN stays NaN; --clear-inputs (clear_inputs=True) clamps the input first"
@@ -47,9 +48,10 @@ class ClearLanes(Pass):
         %y.finite : Tensor = aten::clamp(%y, -3.4028234663852886e+38, 3.4028234663852886e+38)
         %z : Tensor = vulkan_prepack::run_conv2d_context(%y.finite, %context)
 
-    Where one input is all that a call uploads, a convolution that reads it as it is has a note only, unless ``inputs``
-    says otherwise: PyTorch's own optimised models do so too, and the input is put where that of the call before was.
-    With several uploads, or several models, it comes where uniform buffers were, whose bounds of clamps are infinities.
+    Where one input is all that a call uploads, and only results come back, a convolution that reads it as it is has a
+    note only, unless ``inputs`` says otherwise: PyTorch's own optimised models do so too, and the input is put where
+    that of the call before was. With more transfers, or several models, it comes where uniform buffers were, whose
+    bounds of clamps are infinities.
     """
 
     target: Target
@@ -61,7 +63,7 @@ class ClearLanes(Pass):
         changed = False
         for graph in program.methods.values():
             known: dict[Value, bool] = {}
-            leaves_inputs = not self.inputs and _uploads_once(graph)
+            leaves_inputs = not self.inputs and _moves_once(graph)
             for node in list(graph.walk()):
                 if not _mixes_unused_lanes(node, program.attributes):
                     continue
@@ -98,10 +100,12 @@ class ClearLanes(Pass):
         return node.op == "aten::cat" and self.target.release < Target("vulkan", "2.6").release
 
 
-def _uploads_once(graph: Graph) -> bool:
-    """Whether a call moves one tensor to the GPU."""
+def _moves_once(graph: Graph) -> bool:
+    """Whether a call moves one tensor to the GPU, and back only what it returns."""
     moves = [node for node in graph.walk() if transferred(node) is not None]
-    return [node.inputs[1].constant.type for node in moves].count("vulkan") == 1
+    back = [node for node in moves if node.inputs[1].constant.type == "cpu"]
+    is_returned = all(user.op in _RETURNING for node in back for user, _ in node.output.uses)
+    return len(moves) - len(back) == 1 and is_returned
 
 
 def _writes_lanes(node: Node) -> bool:

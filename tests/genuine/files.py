@@ -65,8 +65,8 @@ def known_models() -> Iterator[tuple[str, torch.nn.Module, Sequence[torch.Tensor
     for name, item in ZOO.items():
         yield f"model {name}", item.build(), (torch.rand(ZOO_SIZES),), True
     for name, net in NETS.items():
-        for scripts in (False, True):
-            yield f"net {name} {'scripted' if scripts else 'traced'}", net.module(), net.inputs(), scripts
+        for way in net.ways:
+            yield f"net {name} {way}", net.module(), net.inputs(), way == "scripted"
 
 
 def random_models(count: int, start: int) -> list[RandomModule]:

@@ -13,9 +13,14 @@ import torch
 from torch import Tensor, nn
 
 from .detection import DETECTION
+from .idioms import IDIOMS
 from .images import IMAGES
 from .sequences import SEQUENCES
 from .sounds import SOUNDS
+
+WAYS = ("traced", "scripted")
+_ONLY_SCRIPTED = ("SegNet", "Outputs")
+_ONLY_TRACED = ("Norms",)
 
 
 @dataclass(frozen=True)
@@ -25,6 +30,11 @@ class Net:
     name: str
     build: Callable[[], nn.Module]
     example: Callable[[], Sequence[Tensor]]
+
+    @property
+    def ways(self) -> tuple[str, ...]:
+        """How it becomes TorchScript; PyTorch can't trace or script every net."""
+        return ("scripted",) if self.name in _ONLY_SCRIPTED else ("traced",) if self.name in _ONLY_TRACED else WAYS
 
     def module(self) -> nn.Module:
         """The net with seeded weights and batch-norm statistics, for inference."""
@@ -45,6 +55,6 @@ class Net:
 
 NETS = {
     name: Net(name, build, example)
-    for group in (IMAGES, DETECTION, SEQUENCES, SOUNDS)
+    for group in (IMAGES, DETECTION, SEQUENCES, SOUNDS, IDIOMS)
     for name, (build, example) in group.items()
 }

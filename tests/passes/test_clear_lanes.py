@@ -110,10 +110,11 @@ def test_an_input_that_is_all_that_is_uploaded_has_a_note_only() -> None:
         UPLOAD,
         "  %c : Tensor = aten::to(%y, %host, %none, %false, %false)\n"
         "  %d : Tensor = aten::to(%c, %device, %none, %false, %false)\n",
+        "  %c : Tensor = aten::to(%y, %host, %none, %false, %false)\n  %d : Tensor = aten::erf(%c)\n",
     ],
 )
-def test_an_input_among_several_uploads_is_clamped(other: str) -> None:
-    """It comes where uniform buffers of the call before were: two inputs gave wrong numbers on PyTorch's kernels."""
+def test_an_input_among_several_transfers_is_clamped(other: str) -> None:
+    """It comes where uniform buffers of the call before were, which gave wrong numbers on PyTorch's kernels."""
     body = UPLOAD.replace("%u", "%y") + other
     assert CLAMP in apply(NEW, program(body))[0]
     assert CLAMP not in apply(NEW, program(body, channels=4))[0]

@@ -16,7 +16,7 @@ from mobopt.bundle import read_bundle
 from mobopt.runtimes.cpu import Interpreter
 
 pytestmark = [pytest.mark.filterwarnings("ignore")]
-WAYS = ("traced", "scripted")
+BOTH = [(name, way) for name, net in NETS.items() for way in net.ways]
 
 
 def source(name: str, way: str) -> tuple[torch.jit.ScriptModule, list[torch.Tensor], Any]:
@@ -31,8 +31,7 @@ def source(name: str, way: str) -> tuple[torch.jit.ScriptModule, list[torch.Tens
 
 @pytest.mark.sweep
 @pytest.mark.parametrize("variant", [*VARIANTS, "vulkan 1.13", "vulkan 2.6"])
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("name", NETS)
+@pytest.mark.parametrize(("name", "way"), BOTH)
 def test_files_give_the_numbers_of_eager(name: str, way: str, variant: str) -> None:
     script, inputs, expected = source(name, way)
     backend, _, runtime = variant.partition(" ")
@@ -44,8 +43,7 @@ def test_files_give_the_numbers_of_eager(name: str, way: str, variant: str) -> N
         assert_same(_load_for_lite_interpreter(io.BytesIO(data))(*inputs), expected, "stock lite loader")  # type: ignore[no-untyped-call]
 
 
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("name", NETS)
+@pytest.mark.parametrize(("name", "way"), BOTH)
 def test_our_runtime_gives_the_numbers_of_eager(name: str, way: str) -> None:
     script, inputs, expected = source(name, way)
     module = optimize_for_mobile(script, backend="vulkan", runtime="mobopt", example_inputs=inputs)
