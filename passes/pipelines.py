@@ -92,6 +92,7 @@ def _vulkan(settings: Settings, examples: Examples) -> tuple[Pass, ...]:
         FuseClamp(),  # between inserting and folding: the range is an argument of the packing operator
         FoldPrepack(),  # after clamp fusion
         HoistConvPackedParams(),  # independent of the others
+        DeadCodeElimination(),  # before transfers, which dead readers would ask for
         Transfer(  # after all fusion, which it would stand between
             target=target, examples=examples
         ),

@@ -29,6 +29,8 @@ WITH_ITS_OPERANDS = "stays where its operands were made, on the CPU"
 """What a note on a node says that the GPU could run, and that is not worth a transfer."""
 _TENSORS = ListType(TENSOR)
 _GPU_ONLY = "vulkan_prepack::run_"
+_SIZES = METADATA - {"prim::device", "prim::layout"}
+"""Operators that read the same of a tensor wherever it lies."""
 _UNTOUCHED = METADATA | {
     "aten::len",
     "aten::append",
@@ -238,7 +240,7 @@ class _Placer:
 
 
 def cancel_transfers(graph: Graph) -> None:
-    """Take out transfers that undo each other: there and back is the tensor itself."""
+    """Take out transfers that undo each other, for there and back is the tensor itself, and those for sizes only."""
     for node in list(graph.walk()):
         inner = transferred(node)
         if inner is None or inner.producer is None:
@@ -247,6 +249,9 @@ def cancel_transfers(graph: Graph) -> None:
         if origin is not None and node.inputs[1].constant != inner.producer.inputs[1].constant:
             node.output.replace_all_uses_with(before_order(origin))
             node.destroy()
+    for node in list(graph.walk()):
+        if transferred(node) is not None and all(user.op in _SIZES for user, _ in node.output.uses):
+            node.output.replace_all_uses_with(_origin(node.output))
     for node in reversed(list(graph.walk())):
         is_ours = transferred(node) is not None or (len(node.outputs) == 1 and before_order(node.output) != node.output)
         if is_ours and not node.output.uses:

@@ -111,6 +111,24 @@ def test_more_than_four_dimensions_stay_on_the_cpu() -> None:
     assert placed(M(), torch.randn(1, 2, 3, 2)) == {"tanh": GPU, "unsqueeze": CPU, "relu": CPU}
 
 
+def test_sizes_are_read_where_the_tensor_lies() -> None:
+    """A tensor is not moved to be asked for its sizes."""
+    program = program_of(
+        """
+        graph(%self : __torch__.M,
+              %x : Tensor):
+          %one : int = prim::Constant[value=1]()
+          %c : Tensor = aten::erf(%x)
+          %n : int = aten::size(%c, %one)
+          %d : Tensor = aten::mul(%c, %n)
+          %e : Tensor = aten::erf(%d)
+          return (%e)
+        """
+    )
+    after, _ = apply(transfer(torch.randn(2, 3)), program)
+    assert "%n : int = aten::size(%c, %one)" in after and "aten::to" not in after
+
+
 class Lists(nn.Module):
     """Lists from operators on either side, and constants among their items."""
 
