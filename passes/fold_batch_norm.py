@@ -79,11 +79,11 @@ class _Folder:
 
     def folded(self, layer: Node, norm: Node) -> Folded:
         """Weight and bias of the fused layer."""
-        sources = [value.constant for value in (*layer.inputs[1:3], *norm.inputs[1:5])]
-        eps, groups = argument(norm, "eps").constant, _groups(layer)
-        key = (layer.op, groups, eps, *map(tensor_key, sources))
+        key = _made_from(layer, norm)
         if key not in self.known:
-            self.known[key] = sources, fold(*sources, eps=eps, transposed=layer.op in _TRANSPOSED, groups=groups)
+            sources = [value.constant for value in (*layer.inputs[1:3], *norm.inputs[1:5])]
+            eps, transposed = argument(norm, "eps").constant, layer.op in _TRANSPOSED
+            self.known[key] = sources, fold(*sources, eps=eps, transposed=transposed, groups=_groups(layer))
         return self.known[key][1]
 
 
@@ -132,6 +132,32 @@ def _groups(layer: Node) -> int:
 
 def _refusal(layer: Node, norm: Node) -> str:
     """Why the two can't be fused; empty if they can."""
+    reason = _refusal_of_pair(layer, norm)
+    if reason:
+        return reason
+    others = (user for user, _ in layer.inputs[1].uses if user is not layer and not _is_folded_alike(user, layer, norm))
+    other = next(others, None)
+    return "" if other is None else f"its weight is shared with {describe(other)}"
+
+
+def _is_folded_alike(other: Node, layer: Node, norm: Node) -> bool:
+    """Whether another layer with the same weight gets the same folded one, as where a module is called twice."""
+    if other.op != layer.op or other.inputs[1] is not layer.inputs[1]:
+        return False
+    other_norm = only_user(other.output)
+    if other_norm is None or other_norm.op != "aten::batch_norm" or _refusal_of_pair(other, other_norm):
+        return False
+    return _made_from(other, other_norm) == _made_from(layer, norm)
+
+
+def _made_from(layer: Node, norm: Node) -> tuple[Any, ...]:
+    """What decides about the folded weight and bias."""
+    sources = (value.constant for value in (*layer.inputs[1:3], *norm.inputs[1:5]))
+    return layer.op, _groups(layer), argument(norm, "eps").constant, *map(tensor_key, sources)
+
+
+def _refusal_of_pair(layer: Node, norm: Node) -> str:
+    """Why the two can't be fused, be the weight whose it may."""
     if only_user(layer.output) is not norm:
         return "its output is used elsewhere too"
     if layer.block is not norm.block:
@@ -139,9 +165,6 @@ def _refusal(layer: Node, norm: Node) -> str:
     weight = layer.inputs[1]
     if not is_constant_tensor(weight) or not layer.inputs[2].is_constant:
         return "its weight or bias is not constant"
-    others = [user for user, _ in weight.uses if user is not layer]
-    if others:
-        return f"its weight is shared with {describe(others[0])}"
     if layer.op != "aten::linear" and not argument(layer, "groups").is_constant:
         return "its groups are not constant"
     return _refusal_of_norm(layer, norm)

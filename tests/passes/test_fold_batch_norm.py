@@ -171,6 +171,28 @@ def test_fold_computes_in_float64() -> None:
     assert torch.equal(bias, (-mean.double() * scale).float())
 
 
+class Twins(nn.Module):
+    """One body for two images, as in a net that compares."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Sequential(nn.Conv2d(3, 5, 3), nn.BatchNorm2d(5), nn.ReLU())
+
+    def forward(self, left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+        return self.body(left) - self.body(right)
+
+
+@pytest.mark.parametrize("how", ["script", "trace"])
+@pytest.mark.parametrize("pipeline", [VULKAN, CPU], ids=["vulkan", "cpu"])
+def test_a_module_that_is_called_twice(how: str, pipeline: Any) -> None:
+    inputs = [torch.rand(1, 3, 5, 7), torch.rand(1, 3, 5, 7)]
+    program, _ = optimise(randomize_norms(Twins()), inputs, pipeline, how)
+    assert "aten::batch_norm" not in operators(program)
+    if pipeline is CPU:
+        first, second = (node.inputs[1] for node in program.methods["forward"].walk() if node.op == "aten::conv2d")
+        assert first.constant is second.constant, "the folded weight is there once"
+
+
 class SharedLayer(nn.Module):
     """Two methods run the same layer."""
 
