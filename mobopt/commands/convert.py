@@ -134,6 +134,7 @@ def _data(conversion: Conversion) -> dict[str, Any]:
         "on_cpu": [dataclasses.asdict(note) for note in conversion.on_cpu],
         "light_on_cpu": conversion.beside,
         "reads_unwritten": [dataclasses.asdict(note) for note in conversion.unwritten],
+        "extra_files": list(conversion.extra_files),
         "lacks": [dataclasses.asdict(lack) for lack in conversion.lacks],
         "operators_before": dict(conversion.operators_before),
         "operators_after": dict(conversion.operators_after),
@@ -162,6 +163,8 @@ def _print(conversion: Conversion, explain: bool) -> None:
         click.echo(f"on the device's CPU: {note.subject}{_place(note)}; {note.message}")
     if conversion.beside:
         click.echo(f"with them, for the sake of fewer transfers: {conversion.beside} light operators")
+    if conversion.extra_files:
+        click.echo(f"extra files kept: {', '.join(conversion.extra_files)}")
     for note in conversion.unwritten:
         click.echo(f"may give NaN after other models ran: {note.subject}{_place(note)}; {note.message}")
     for lack in conversion.lacks:

@@ -12,6 +12,8 @@ from pathlib import Path
 import torch
 
 from mobopt.bundle import write_lite, write_torchscript
+from mobopt.bundle.container import ArchiveReader
+from mobopt.bundle.reader import extra_files
 from mobopt.errors import BundleError, InputError, MoboptError
 from mobopt.ir import Program
 from mobopt.optimizer import agreement_of, optimize
@@ -46,6 +48,8 @@ class Conversion:
     """On the inputs, of the output's scale; None if it was not compared."""
     lacks: tuple[Lack, ...]
     """What the target lacks; empty unless the file was written by force."""
+    extra_files: tuple[str, ...]
+    """Names of extra files of the source, which the result has too."""
     seconds: float
 
     @property
@@ -123,10 +127,11 @@ def convert_file(
     if not force:
         _refuse(settings, lacks, inputs, agreement)
     show(f"writing {output.name}")
+    kept = extra_files(ArchiveReader(source))
     if output.suffix == _LITE:
-        write_lite(optimized.program, output, bytecode_version=bytecode_version)
+        write_lite(optimized.program, output, bytecode_version=bytecode_version, extra_files=kept)
     else:
-        write_torchscript(optimized.program, output)
+        write_torchscript(optimized.program, output, extra_files=kept)
     return Conversion(
         output,
         output.stat().st_size,
@@ -136,6 +141,7 @@ def convert_file(
         str(inputs),
         None if agreement is None else agreement.relative,
         tuple(lacks),
+        tuple(kept),
         time.perf_counter() - started,
     )
 

@@ -14,6 +14,7 @@ import torch
 from command_harness import Invoke, assert_empty, assert_refused
 from torch import nn
 
+from mobopt.bundle import read_bundle
 from mobopt.commands.group import COMMANDS
 from mobopt.tools.demo_model import demo_model
 
@@ -59,6 +60,20 @@ def test_convert_as_json(invoke: Invoke, files: Path) -> None:
     assert data["relative_difference"] < 1e-4
     assert data["bytes"] == Path("out.ptl").stat().st_size
     assert any(note["pass_name"] == "fold_batch_norm" and note["done"] for note in data["notes"])
+
+
+@pytest.mark.parametrize("name", ["out.ptl", "out.pt"])
+def test_convert_keeps_extra_files(invoke: Invoke, tmp_path: Path, name: str) -> None:
+    extra = {"labels.txt": "cat\ndog", "model/settings.json": b"{\xff}"}
+    torch.jit.save(torch.jit.script(nn.Linear(3, 2).eval()), "in.pt", _extra_files=dict(extra))
+    result = invoke("convert", "in.pt", "-o", name, "--random", "1,3", "--backend", "cpu")
+    assert result.exit_code == 0 and "extra files kept: " in result.stdout
+    contents = {"labels.txt": b"cat\ndog", "model/settings.json": b"{\xff}"}
+    assert read_bundle(Path(name)).metadata["extra_files"] == contents
+    if name.endswith(".pt"):
+        found: dict[str, str | bytes] = dict.fromkeys(extra, "")
+        torch.jit.load(name, _extra_files=found)  # type: ignore[no-untyped-call]
+        assert found == contents
 
 
 def test_convert_says_what_an_image_of_three_channels_risks(invoke: Invoke, tmp_path: Path) -> None:
