@@ -7,7 +7,7 @@ wrongly, reads copies on the CPU, and what it makes goes back.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -72,6 +72,24 @@ def lies_on_cpu(value: Value, facts: Mapping[Value, TensorFacts]) -> bool:
     return value in facts and image_misfit(facts[value]) != ""
 
 
+class _FactsOfCopies(Mapping[Value, TensorFacts]):
+    """What is known of tensors, and of their copies on the other device."""
+
+    def __init__(self, facts: Mapping[Value, TensorFacts]) -> None:
+        self.facts = facts
+
+    def __getitem__(self, value: Value) -> TensorFacts:
+        while value not in self.facts and (origin := _origin(value)) is not value:
+            value = origin
+        return self.facts[value]
+
+    def __iter__(self) -> Iterator[Value]:
+        return iter(self.facts)
+
+    def __len__(self) -> int:
+        return len(self.facts)
+
+
 class _Placer:
     """Places the nodes of one graph."""
 
@@ -102,7 +120,8 @@ class _Placer:
             self._keep_flows_on_cpu(node)
 
     def _place(self, node: Node) -> None:
-        finding = judge(node, self.placement.target, self.placement.facts, self.placement.attributes)
+        facts = _FactsOfCopies(self.placement.facts)
+        finding = judge(node, self.placement.target, facts, self.placement.attributes)
         reason = self._reason_for_cpu(node, finding)
         if not reason:
             self._give_constants(node, finding)
@@ -152,6 +171,8 @@ class _Placer:
     def _reason_for_cpu(self, node: Node, finding: Finding) -> str:
         if not finding.is_good:
             return finding.why
+        if finding.verdict == "unknown" and self.placement.facts:  # in a branch that the examples did not take, say
+            return "no example input came here, and the GPU does not compute it for all"
         tensors = [value for value in (*node.inputs, *node.outputs) if value.type == TENSOR]
         held = [item for value in node.inputs if value.type != TENSOR for item in self._held(value)]
         if any(value in self.shared for value in (*tensors, *held)):

@@ -129,6 +129,43 @@ def test_sizes_are_read_where_the_tensor_lies() -> None:
     assert "%n : int = aten::size(%c, %one)" in after and "aten::to" not in after
 
 
+class Branch(nn.Module):
+    """A branch on what is given, with an operator that the GPU computes for matrices."""
+
+    def forward(self, x: torch.Tensor, wanted: bool) -> torch.Tensor:
+        y = torch.relu(x)
+        if wanted:
+            y = torch.cumsum(torch.tanh(y), 0)
+        return torch.tanh(y)
+
+
+def with_row(monkeypatch: pytest.MonkeyPatch, row: Row) -> None:
+    rows = dict(verdicts.rows_for("vulkan")) | {row.operators[0]: (row,)}
+    monkeypatch.setattr(verdicts, "rows_for", lambda backend: rows if backend == "vulkan" else {})
+
+
+@pytest.mark.parametrize("wanted", [False, True])
+def test_a_branch_that_the_example_does_not_take(monkeypatch: pytest.MonkeyPatch, wanted: bool) -> None:
+    with_row(monkeypatch, Row(("aten::cumsum",), "native", when="self.rank == 2"))
+    program = program_from_script_module(torch.jit.script(Branch()))
+    _, notes = apply(transfer(torch.randn(2, 3), wanted), program)
+    found = [note for note in notes if "cumsum" in note]
+    assert bool(found) is not wanted
+    assert wanted or "runs on the CPU: no example input came here" in found[0]
+
+
+@pytest.mark.parametrize("rank", [2, 3])
+def test_copies_have_the_sizes_of_their_originals(monkeypatch: pytest.MonkeyPatch, rank: int) -> None:
+    """The second operand comes back from the CPU."""
+    with_row(monkeypatch, Row(("aten::sub.Tensor",), "native", when=f"other.rank == {rank}"))
+
+    class M(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.relu(x) - torch.erf(x)
+
+    assert placed(M(), torch.randn(2, 3))["sub"] == (GPU if rank == 2 else CPU)
+
+
 class Lists(nn.Module):
     """Lists from operators on either side, and constants among their items."""
 

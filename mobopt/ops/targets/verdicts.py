@@ -200,9 +200,11 @@ def _has_image(facts: TensorFacts) -> bool:
 
 
 def _is_computed(value: Any) -> bool:
-    """Whether an argument is known only when the model runs."""
-    items = listed_items(value) if isinstance(value, Value) else None
-    return any(map(_is_computed, items)) if items is not None else isinstance(value, Value) and not value.is_constant
+    """Whether an argument is known only when the model runs: a number, or what a list holds."""
+    if not isinstance(value, Value) or value.is_constant or _is_tensor(value):
+        return False
+    items = listed_items(value)
+    return items is None or any(map(_is_computed, items))
 
 
 def _producer(value: Any) -> str:
