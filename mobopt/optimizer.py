@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import sys
+import warnings
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,6 +36,10 @@ from mobopt.runtimes.cpu import Interpreter
 from mobopt.tools.agreement import Agreement, compare
 from mobopt.tools.example_inputs import GIVEN, NONE, ChosenInputs, choose_inputs
 
+_SIZES_UNKNOWN = (
+    "no inputs are known that the model takes, and what a phone's GPU computes right depends on their sizes: there the "
+    "result may be wrong. Give example_inputs"
+)
 __all__ = ["MobileOptimizerType", "optimize_for_mobile"]
 
 
@@ -78,6 +83,9 @@ def optimize_for_mobile(
         The optimised module: callable (on the best Vulkan device, or on the CPU for CPU and Metal), and saved
         with ``torch.jit.save`` or ``_save_for_lite_interpreter``.
 
+    Warns:
+        UserWarning: nothing is known of the sizes of inputs, on which it depends what a phone's GPU computes right.
+
     Raises:
         ArgumentTypeError: a TypeError: not a ScriptModule, an unknown backend, or a blocklist that is not a set.
         MissingMethodError: an AttributeError: a method to preserve doesn't exist.
@@ -97,6 +105,8 @@ def optimize_for_mobile(
         clear_inputs,
     )
     optimized = optimize(script_module, settings, names, example_inputs)
+    if optimized.inputs.arguments is None and settings.asks_for_sizes:
+        warnings.warn(_SIZES_UNKNOWN, stacklevel=2)
     if explain:
         sys.stdout.writelines(f"{note}\n" for note in optimized.notes)
     if example_inputs is not None:

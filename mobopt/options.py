@@ -57,6 +57,11 @@ class Settings:
     copy_to_host: bool = False
     clear_inputs: bool = False
 
+    @property
+    def asks_for_sizes(self) -> bool:
+        """Whether it depends on sizes of inputs what the target computes right."""
+        return self.backend != "cpu" and self.legalize != "off" and self.runtime != OWN_RUNTIME
+
 
 def parse_backend(backend: str) -> str:
     """The backend's name in lower case.

@@ -7,6 +7,7 @@ import io
 import pickle
 import subprocess
 import sys
+import warnings
 import zipfile
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -149,6 +150,24 @@ def test_unknown_level_of_legalisation(net: Net) -> None:
 def test_options_of_another_backend(net: Net, option: str, backend: str) -> None:
     with pytest.raises(InputError, match=f"is for the backend {backend}; the backend is vulkan"):
         optimize_for_mobile(torch.jit.script(net), backend="Vulkan", **{option: True})
+
+
+class _Sum(nn.Module):
+    def forward(self, values: list[torch.Tensor]) -> torch.Tensor:
+        return torch.softmax(torch.stack(values), 1)
+
+
+def test_unknown_sizes_are_a_warning(net: Net) -> None:
+    script = torch.jit.script(_Sum())
+    with pytest.warns(UserWarning, match="depends on their sizes.*Give example_inputs"):
+        optimize_for_mobile(script, backend="metal")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        optimize_for_mobile(script, backend="metal", example_inputs=[[torch.rand(3, 4)]])
+        optimize_for_mobile(script, backend="vulkan", legalize="off")
+        optimize_for_mobile(script, backend="vulkan", runtime="mobopt")
+        optimize_for_mobile(script)
+        optimize_for_mobile(torch.jit.script(net), backend="vulkan")
 
 
 def test_optimised_twice(optimized: mobopt.MobileModule) -> None:

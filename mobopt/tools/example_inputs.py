@@ -30,6 +30,9 @@ _USUAL_SIZES = (224, 32, 28, 64, 96, 128, 160, 227, 256, 299, 112, 84)
 _IMAGE_SIZES = (*_USUAL_SIZES, *(size for size in range(64, 0, -1) if size not in _USUAL_SIZES))
 """Edges of images that models are made for, the likeliest first, then every small one."""
 _SEQUENCE_SIZES = (16, 64, 128, 1)
+_STEPS = 7
+"""Length of a guessed sequence of features."""
+_RECURRENT = ("aten::lstm", "aten::gru", "aten::rnn_tanh", "aten::rnn_relu")
 
 
 @dataclass(frozen=True)
@@ -140,6 +143,9 @@ def _guesses(program: Program) -> Iterator[Sequence[Any]]:
     sizes = _IMAGE_SIZES if any("*" in kind for kind in kinds) else _SEQUENCE_SIZES
     for size in sizes:
         yield [_made(kind, size, generator) for kind in kinds]
+    rows = [[1, _STEPS, *kind[1:]] if len(kind) == 2 and "ids" not in kind else kind for kind in kinds]
+    if rows != kinds:  # a linear layer takes rows of any number
+        yield [_made(kind, sizes[0], generator) for kind in rows]
 
 
 def _kind_of(value: Value, program: Program) -> list[int | str]:
@@ -156,6 +162,9 @@ def _kind_of(value: Value, program: Program) -> list[int | str]:
             if kind:
                 return kind
             values += [output for output in node.outputs if output.type == TENSOR and node.op in _KEEPING]
+            branch = node.block.node if node.op == "prim::Return" and node.block is not None else None
+            if branch is not None and branch.op == "prim::If":
+                values.append(branch.outputs[index])
     return [1, 3, "*", "*"]
 
 
@@ -173,10 +182,19 @@ def _layer_input(node: Node, index: int, program: Program) -> list[int | str]:
     if index != 0 or node.op.startswith("prim::"):
         return []
     op, arguments = unpacked_call(node, program.attributes) or _plain_call(node, program)
+    op = op.partition(".")[0]
+    if op == "aten::layer_norm" and isinstance(arguments.get("normalized_shape"), list):
+        shape = arguments["normalized_shape"]
+        return [1, *([_STEPS] if len(shape) == 1 else []), *shape]
+    if op in _RECURRENT:
+        sizes = [tensor.shape for tensor in arguments["params"] or () if isinstance(tensor, torch.Tensor)]
+        return [1, _STEPS, sizes[0][1]] if sizes else []
     weight = arguments.get("weight")
+    if op.endswith("_cell"):
+        weight = arguments.get("w_ih")
+        op = "aten::linear"
     if not isinstance(weight, torch.Tensor):
         return []
-    op = op.partition(".")[0]
     if op in ("aten::_convolution", "aten::conv1d", "aten::conv2d", "aten::conv3d") and weight.dim() > 2:
         return [1, weight.shape[1] * arguments["groups"], *["*"] * (weight.dim() - 2)]
     if op.startswith("aten::conv_transpose"):
@@ -197,6 +215,8 @@ def _stored(value: Value, program: Program) -> Any:
     if value.is_constant:
         return value.constant
     producer = value.producer
+    if producer is not None and producer.op == "prim::ListConstruct":
+        return [_stored(item, program) for item in producer.inputs]
     if producer is not None and producer.op == "prim::GetAttr":
         attribute = program.attributes.get(producer.attributes["name"])
         return attribute.value if attribute is not None else None

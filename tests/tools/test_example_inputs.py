@@ -34,6 +34,28 @@ class Scaled(nn.Module):
         return self.first((x - 0.5) * 2)
 
 
+class Rows(nn.Module):
+    """A linear layer of rows, which a matrix is not."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(6, 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.layer(x).permute(0, 2, 1)
+
+
+class Recurrent(nn.Module):
+    """A recurrent layer without a state of the caller's."""
+
+    def __init__(self, layer: nn.Module) -> None:
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, x: torch.Tensor):  # type: ignore[no-untyped-def]
+        return self.layer(x)
+
+
 def chosen(module: nn.Module) -> ChosenInputs:
     script = torch.jit.script(module.eval())
     return choose_inputs(script, program_from_script_module(script))
@@ -50,6 +72,12 @@ def chosen(module: nn.Module) -> ChosenInputs:
         (nn.Sequential(nn.BatchNorm2d(5), nn.Conv2d(5, 2, 1)), (1, 5, 224, 224)),
         (Scaled(), (1, 5, 224, 224)),
         (Embeds(), (1, 16)),
+        (nn.Sequential(nn.LayerNorm(6), nn.Linear(6, 2)), (1, 7, 6)),
+        (nn.Sequential(nn.LayerNorm([3, 4, 5])), (1, 3, 4, 5)),
+        (Recurrent(nn.GRU(5, 4, batch_first=True)), (1, 7, 5)),
+        (Recurrent(nn.LSTM(5, 4, 2)), (1, 7, 5)),
+        (Recurrent(nn.GRUCell(5, 4)), (1, 5)),
+        (Rows(), (1, 7, 6)),
     ],
 )
 def test_first_layers_tell(module: nn.Module, sizes: tuple[int, ...]) -> None:
