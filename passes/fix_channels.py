@@ -95,12 +95,19 @@ def _of_node(node: Node, value: Value, facts: Facts, known: dict[Value, int | No
     if node.op in _KEEPING:
         return _channels(node.inputs[0], facts, known)
     if node.op in BROADCASTING:
-        found = [_channels(item, facts, known) for item in node.inputs[:2] if item.type == TENSOR]
+        operands = [item for item in node.inputs[:2] if item.type == TENSOR and _same_rank(item, value, facts)]
+        found = [_channels(item, facts, known) for item in operands]
         return max((number for number in found if number is not None and number > 1), default=None)
     if node.op == "aten::cat" and _is_one(node.inputs[1]):
         parts = [_channels(item, facts, known) for item in listed_items(node.inputs[0]) or ()]
         return None if not parts or None in parts else sum(part for part in parts if part is not None)
     return None
+
+
+def _same_rank(one: Value, other: Value, facts: Facts) -> bool:
+    """Whether dimension 1 of both is the same dimension."""
+    sizes = [facts[item].known_sizes if item in facts else None for item in (one, other)]
+    return sizes[0] is not None and sizes[1] is not None and len(sizes[0]) == len(sizes[1])
 
 
 def _of_convolution(node: Node, facts: Facts) -> int | None:

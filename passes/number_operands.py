@@ -14,6 +14,9 @@ from mobopt.passes.rewriting import is_constant_tensor
 
 _OPERATORS = frozenset({"aten::add.Tensor", "aten::sub.Tensor", "aten::mul.Tensor", "aten::div.Tensor"})
 
+_ATTRIBUTE = "self."
+"""Begins the names that freezing gives to attributes (``torch/csrc/jit/passes/freeze_module.cpp``)."""
+
 
 @dataclass(frozen=True)
 class NumberOperands(Pass):
@@ -29,7 +32,8 @@ class NumberOperands(Pass):
     A number leaves the result float32; a tensor of float64, which is how a trace holds it, makes it float64. PyTorch's
     full interpreter rewrites all such constants before it runs a graph (``CanonicalizeOps`` in
     ``torch/csrc/jit/passes/canonicalize_graph_fuser_ops.cpp``), its lite interpreter none: without this pass the two
-    give different dtypes. Where the example inputs show that it does not matter, the constant stays.
+    give different dtypes. Attributes are tensors, and stay; so do constants where the example inputs show that it does
+    not matter.
     """
 
     name = "number_operands"
@@ -52,6 +56,8 @@ class NumberOperands(Pass):
 
 def _has_such(node: Node) -> bool:
     if node.qualified_op not in _OPERATORS or not is_constant_tensor(node.inputs[1]):
+        return False
+    if node.inputs[1].name.startswith(_ATTRIBUTE):
         return False
     constant: torch.Tensor = node.inputs[1].constant
     return constant.dim() == 0 and constant.dtype != torch.bool and not constant.is_complex()

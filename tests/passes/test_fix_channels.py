@@ -85,6 +85,12 @@ def test_dimension_1_of_an_image_without_batch_is_its_height() -> None:
     assert asked("  %n : int = aten::size(%y, %one)", None) == []
 
 
+def test_a_product_with_more_dimensions_has_other_ones() -> None:
+    body = "  %s : Tensor = aten::unsqueeze(%x, %one)\n  %r : Tensor = aten::mul(%s, %y)\n"
+    body += "  %n : int = aten::size(%r, %one)"
+    assert asked(body, torch.rand(6, 1, 7, 5), torch.rand(6, 1, 1, 1)) == []
+
+
 def test_one_channel_may_be_stretched() -> None:
     """What one channel is multiplied with may have more."""
     body = "  %r : Tensor = aten::mul(%y, %x)\n  %n : int = aten::size(%r, %one)"

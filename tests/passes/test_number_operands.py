@@ -96,6 +96,23 @@ def test_both_loaders_give_the_dtypes_of_the_model(is_saved_first: bool, has_exa
             assert torch.equal(one, other)
 
 
+class _Buffers(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("wide", torch.tensor(0.5, dtype=torch.float64))
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        return x * self.wide, x.sum() - self.wide
+
+
+@pytest.mark.parametrize("how", [torch.jit.script, lambda module: torch.jit.trace(module, torch.arange(6))])
+def test_attributes_are_no_numbers(how: Any) -> None:
+    """In lite files; the full loader takes every such constant for a number, in files of ``torch.jit.freeze`` too."""
+    optimized = optimize_for_mobile(how(_Buffers().eval()), example_inputs=[torch.arange(6)])
+    lite = _load_for_lite_interpreter(io.BytesIO(optimized._save_to_buffer_for_lite_interpreter()))  # type: ignore[no-untyped-call]
+    assert [found.dtype for found in lite(torch.arange(6))] == [torch.float64, torch.float64]
+
+
 def test_our_runtime_takes_them() -> None:
     """Tensors of float64 would be refused at the border of the GPU."""
     x = torch.rand(1, 2, 5, 7)
