@@ -77,6 +77,7 @@ def pipeline_for(settings: Settings, examples: Examples = _NO_EXAMPLES) -> tuple
 def _vulkan(settings: Settings, examples: Examples) -> tuple[Pass, ...]:
     target = None if settings.legalize == "off" else Target("vulkan", settings.runtime)
     transfers = MobileOptimizerType.VULKAN_AUTOMATIC_GPU_TRANSFER not in settings.blocked
+    lanes = () if target is None else (ClearLanes(target, settings.clear_inputs),)
     return (
         SIMPLIFY,  # first: later passes match constants and see no branches that are never taken
         NumberOperands(examples),  # after that: operands have become constants; before dtypes decide anything
@@ -96,9 +97,7 @@ def _vulkan(settings: Settings, examples: Examples) -> tuple[Pass, ...]:
         Transfer(  # after all fusion, which it would stand between
             target=target, examples=examples
         ),
-        *(
-            () if target is None else (ClearLanes(target, settings.clear_inputs),)
-        ),  # after transfers, which are seen as what they are
+        *lanes,  # after transfers, which are seen as what they are
         SIMPLIFY,  # what the rewrites above have left behind
         SetFlag("optimized_for_vulkan"),  # last: the file is what it says
     )
