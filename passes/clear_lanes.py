@@ -12,6 +12,7 @@ from mobopt.ops.effects import holds_tensors
 from mobopt.ops.targets import Target
 from mobopt.ops.targets.packed import Call, unpacked_call
 from mobopt.passes.manager import NoteBook, Pass
+from mobopt.passes.moving import CONSTRUCTORS
 from mobopt.passes.place import transferred
 from mobopt.passes.rewriting import argument, insert_node, is_constant_tensor
 
@@ -25,7 +26,6 @@ _UNBOUNDED = frozenset({"aten::div.Tensor", "aten::log", "aten::pow.Tensor_Scala
 """Operators that make zeros in unused lanes infinite or NaN."""
 _BOUNDED = frozenset({"aten::clamp", "aten::hardtanh", "aten::relu6", "aten::hardsigmoid"})
 """Operators that give finite numbers in every lane."""
-_RETURNING = frozenset({"prim::Return", "prim::ListConstruct", "prim::TupleConstruct", "prim::DictConstruct"})
 READS_UNWRITTEN = "its input's channels are no multiple of 4: PyTorch multiplies what lies in memory behind them with 0"
 """Begins the note on a convolution that reads an input as it is."""
 _ADVICE = f"{READS_UNWRITTEN}, and NaN stays NaN; --clear-inputs (clear_inputs=True) clamps the input first"
@@ -104,8 +104,16 @@ def _moves_once(graph: Graph) -> bool:
     """Whether a call moves one tensor to the GPU, and back only what it returns."""
     moves = [node for node in graph.walk() if transferred(node) is not None]
     back = [node for node in moves if node.inputs[1].constant.type == "cpu"]
-    is_returned = all(user.op in _RETURNING for node in back for user, _ in node.output.uses)
-    return len(moves) - len(back) == 1 and is_returned
+    returns = graph.block.returns
+    return len(moves) - len(back) == 1 and all(_is_only_returned(node.output, returns) for node in back)
+
+
+def _is_only_returned(value: Value, returns: Node) -> bool:
+    """Whether nothing is computed with a value, nor with a container of it."""
+    return all(
+        user is returns or (user.op in CONSTRUCTORS and _is_only_returned(user.output, returns))
+        for user, _ in value.uses
+    )
 
 
 def _writes_lanes(node: Node) -> bool:

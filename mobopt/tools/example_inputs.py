@@ -187,7 +187,7 @@ def _layer_input(node: Node, index: int, program: Program) -> list[int | str]:
         shape = arguments["normalized_shape"]
         return [1, *([_STEPS] if len(shape) == 1 else []), *shape]
     if op in _RECURRENT:
-        sizes = [tensor.shape for tensor in arguments["params"] or () if isinstance(tensor, torch.Tensor)]
+        sizes = [tensor.shape for tensor in arguments.get("params") or () if isinstance(tensor, torch.Tensor)]
         return [1, _STEPS, sizes[0][1]] if sizes else []
     weight = arguments.get("weight")
     if op.endswith("_cell"):

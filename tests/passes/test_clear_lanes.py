@@ -111,6 +111,8 @@ def test_an_input_that_is_all_that_is_uploaded_has_a_note_only() -> None:
         "  %c : Tensor = aten::to(%y, %host, %none, %false, %false)\n"
         "  %d : Tensor = aten::to(%c, %device, %none, %false, %false)\n",
         "  %c : Tensor = aten::to(%y, %host, %none, %false, %false)\n  %d : Tensor = aten::erf(%c)\n",
+        "  %c : Tensor = aten::to(%y, %host, %none, %false, %false)\n"
+        "  %l : Tensor[] = prim::ListConstruct(%c, %c)\n  %d : Tensor = aten::block_diag(%l)\n",
     ],
 )
 def test_an_input_among_several_transfers_is_clamped(other: str) -> None:
