@@ -35,6 +35,10 @@ class DeviceError(MoboptError):
     """No Vulkan loader, no usable device, an unknown device, or a device that failed or ran out of memory."""
 
 
+class DeviceLostError(DeviceError):
+    """The driver gave the device up in the middle of a call. The next call opens it anew."""
+
+
 class ArgumentTypeError(MoboptError, TypeError):
     """An argument has a type that can't be used; where torch raises TypeError, so does mobopt."""
 

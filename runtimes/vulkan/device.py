@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING, Protocol
 
 from mobopt.errors import DeviceError
 from mobopt.runtimes.vulkan import vk
+from mobopt.runtimes.vulkan.device_gate import DeviceGate
 from mobopt.runtimes.vulkan.device_info import DeviceInfo, DeviceLimits, compute_queue_family, query_device
+from mobopt.runtimes.vulkan.forked import skip_exit_handlers
 from mobopt.runtimes.vulkan.instance import Instance
 from mobopt.runtimes.vulkan.resources import ResourceScope
 
@@ -29,6 +31,8 @@ _NO_DEVICE = (
     "there is no Vulkan 1.1 device with a compute queue; install a driver (Debian: `apt install mesa-vulkan-drivers`)"
 )
 # DeviceInfo's names of features, and the fields that turn them on.
+_EXIT_SECONDS = 10.0
+"""How long the end of the process waits for a call of a daemon thread."""
 _CORE_FEATURES = {"int16": "shaderInt16", "int64": "shaderInt64", "float64": "shaderFloat64"}
 
 
@@ -46,6 +50,8 @@ class Device:
         """How many Vulkan objects of each type exist now."""
         self.lock = threading.RLock()
         """Held while the queue, or a pool that the device shares between executables, is used."""
+        self.in_use = DeviceGate(info.name)
+        """Entered for as long as a call, or the building of a plan, needs the device to stay open."""
         self._instance = instance
         self._first_message = len(instance.messages)
         self._users: weakref.WeakSet[_Closable] = weakref.WeakSet()
@@ -119,8 +125,37 @@ class Device:
         self.register(store)
         return store
 
-    def close(self) -> None:
-        """Close everything that uses the device, then the device. A second call does nothing."""
+    @property
+    def is_lost(self) -> bool:
+        """Whether the driver has said that the device is lost; it can only be closed then."""
+        return self.in_use.is_lost
+
+    def open_again(self) -> Device:
+        """The same device, opened anew after it was closed or lost, or after the process was forked.
+
+        Raises:
+            DeviceError: it is not there any more, or can't be opened.
+        """
+        self.close()
+        return open_device(self.info.index, self._instance.validation)
+
+    def abandon(self) -> None:
+        """Forget the device without a word to the driver, whose threads a forked process doesn't have."""
+        self.lock = threading.RLock()
+        self.in_use.forget()
+        self.is_open = False
+
+    def close(self, wait_seconds: float | None = None) -> None:
+        """Close everything that uses the device, then the device, once calls that run have ended.
+
+        A second call does nothing.
+
+        Args:
+            wait_seconds: how long to wait for running calls; None for as long as they take. What is still in use
+                after that stays open.
+        """
+        if not self.in_use.close(wait_seconds):
+            return
         with self.lock:
             if not self.is_open:
                 return
@@ -162,6 +197,8 @@ def open_device(selector: int | str | None = None, validation: bool | None = Non
         candidates = _physical_devices(instance)
         info, physical = candidates[_choose([info for info, _ in candidates], selector)]
         device = _devices.get((info.index, watched))
+        if device is not None and device.is_lost:
+            device.close()
         if device is None or not device.is_open:
             if info.is_cpu:
                 _LOGGER.warning("%s computes on the CPU: results are right, but expect no speed of a GPU", info.name)
@@ -169,18 +206,44 @@ def open_device(selector: int | str | None = None, validation: bool | None = Non
         return device
 
 
-def close_devices() -> None:
-    """Close every device and end Vulkan; called at exit."""
+def close_devices(wait_seconds: float | None = None) -> None:
+    """Close every device and end Vulkan, once calls that run have ended; the next use opens them again.
+
+    Args:
+        wait_seconds: how long to wait for them; what is in use then is left open.
+    """
     with _lock:
         for device in _devices.values():
-            device.close()
+            device.close(wait_seconds)
+        in_use = [device for device in _devices.values() if device.is_open]
         _devices.clear()
         for instance in _instances.values():
-            instance.close()
+            if not in_use:
+                instance.close()
         _instances.clear()
 
 
-atexit.register(close_devices)
+def _close_at_exit() -> None:
+    """Threads that still compute (daemons) end their call and then wait for the end of the process."""
+    DeviceGate.process_is_ending = True
+    close_devices(_EXIT_SECONDS)
+
+
+def _forget_after_fork() -> None:
+    """A child process opens devices of its own when it first needs them."""
+    global _lock
+    _lock = threading.RLock()
+    if _instances:
+        skip_exit_handlers()
+    for device in _devices.values():
+        device.abandon()
+    _devices.clear()
+    _instances.clear()
+
+
+atexit.register(_close_at_exit)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_after_fork)
 
 
 def _wants_validation(validation: bool | None) -> bool:

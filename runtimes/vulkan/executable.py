@@ -66,7 +66,8 @@ class Executable:
         self._owned = _Owned(device)
         self._finalizer = weakref.finalize(self, self._owned.close)
         try:
-            self._build()
+            with device.in_use:
+                self._build()
         except BaseException:
             self.close()
             raise
@@ -133,7 +134,7 @@ class Executable:
             InputError: the number or shape of the inputs is wrong, or an integer doesn't fit in 32 bits.
             DeviceError: the device failed, or the executable is closed.
         """
-        with self._lock:
+        with self._device.in_use, self._lock:
             self._write_inputs(inputs)
             for step in self._steps:
                 step()
@@ -149,7 +150,7 @@ class Executable:
         """
         if "timestamps" not in self._device.info.features:
             raise DeviceError(f"{self._device.info.name} has no timestamps, so its dispatches can't be profiled")
-        with self._lock:
+        with self._device.in_use, self._lock:
             self._write_inputs(inputs)
             if self._profiled is None:
                 self._profiled = [self._profiled_step(number) for number in range(len(self._segments))]

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
+import os
 import threading
 import time
+import weakref
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,7 +14,7 @@ from typing import Any, Literal
 
 import torch
 
-from mobopt.errors import InputError
+from mobopt.errors import DeviceLostError, InputError
 from mobopt.ir import Program
 from mobopt.runtimes.call import TensorRef, Trace
 from mobopt.runtimes.nests import leaves_of, map_leaves
@@ -74,6 +76,8 @@ class VulkanProgram:
         self._plans: OrderedDict[Any, _Plan] = OrderedDict()
         self._state: dict[str, Any] = {}
         self._lock = threading.Lock()
+        self._was_lost = False
+        _programs.add(self)
 
     def __call__(self, *args: Any) -> Any:
         """Run ``forward``; see :meth:`run`."""
@@ -92,6 +96,7 @@ class VulkanProgram:
         with self._lock, torch.no_grad():
             plan, tensors = self._plan(method, args)
             result, updates = plan.run(tensors)
+            self._was_lost = False
             if updates:
                 self._state.update(updates)
             return result
@@ -119,8 +124,32 @@ class VulkanProgram:
             while self._plans:
                 self._plans.popitem()[1].close()
 
+    def _open_again(self) -> None:
+        """Open the device anew: it was closed, or lost, or opened before this process was forked.
+
+        Raises:
+            DeviceLostError: it is lost for the second time, with no call between that ended well.
+            DeviceError: it can't be opened.
+        """
+        if self.device.is_lost:
+            name = self.device.info.name
+            if self._was_lost:
+                raise DeviceLostError(f"{name} was lost again after it was opened anew; choose another device")
+            _LOG.warning("%s was lost; it is opened anew", name)
+            self._was_lost = True
+        while self._plans:
+            self._plans.popitem()[1].close()
+        self.device = self.device.open_again()
+
+    def _forget(self) -> None:
+        """Drop the plans of the process that this one was forked from; a thread of it may have held the lock."""
+        self._lock = threading.Lock()
+        self._plans.clear()
+
     def _plan(self, method: str, args: Sequence[Any]) -> tuple[_Plan, list[torch.Tensor]]:
         """The complete plan for a call, and the call's tensors."""
+        if not self.device.is_open or self.device.is_lost:
+            self._open_again()
         tensors: list[torch.Tensor] = []
         key: tuple[Any, ...] = (method, _signature(args, tensors))
         if self._state:
@@ -158,6 +187,18 @@ class VulkanProgram:
         if len(self._plans) > MAX_PLANS:
             self._plans.popitem(last=False)[1].close()
         return plan
+
+
+_programs: weakref.WeakSet[VulkanProgram] = weakref.WeakSet()
+
+
+def _forget_after_fork() -> None:
+    for program in _programs:
+        program._forget()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_after_fork)
 
 
 class _Plan:

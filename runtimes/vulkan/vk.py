@@ -11,7 +11,7 @@ from functools import cache
 from types import ModuleType
 from typing import Any
 
-from mobopt.errors import DeviceError
+from mobopt.errors import DeviceError, DeviceLostError
 
 Handle = Any
 """A Vulkan handle or a pointer to a structure; cffi has no static types."""
@@ -44,18 +44,22 @@ def check(result: int, action: str) -> None:
     """Raise if a Vulkan call failed.
 
     Raises:
-        DeviceError: ``result`` is an error code; the message says what was tried.
+        DeviceLostError: the device is lost.
+        DeviceError: ``result`` is another error code; the message says what was tried.
     """
     if result < 0:
         name = _result_name(result)
-        raise DeviceError(f"can't {action}: {name}{_ADVICE.get(name, '')}")
+        kind = DeviceLostError if name == _LOST else DeviceError
+        raise kind(f"can't {action}: {name}{_ADVICE.get(name, '')}")
 
 
+_LOST = "VK_ERROR_DEVICE_LOST"
 _USE_LESS = "use a smaller input or batch, or close other models"
 _ADVICE = {
     "VK_ERROR_OUT_OF_DEVICE_MEMORY": f" (device memory is exhausted; {_USE_LESS})",
     "VK_ERROR_OUT_OF_HOST_MEMORY": f" (host memory is exhausted; {_USE_LESS})",
-    "VK_ERROR_DEVICE_LOST": " (the device stopped answering; start the process again)",
+    _LOST: " (the device stopped answering: a driver ends what runs for seconds, or was reset; the next call opens the "
+    "device anew)",
     "VK_ERROR_INCOMPATIBLE_DRIVER": " (no driver is installed; Debian: `apt install mesa-vulkan-drivers`)",
     "VK_ERROR_INITIALIZATION_FAILED": " (the driver could not start; is the device in use or its driver damaged?)",
     "VK_ERROR_LAYER_NOT_PRESENT": " (Debian: `apt install vulkan-validationlayers`)",

@@ -1,0 +1,61 @@
+"""Who uses a device now: a device is closed only when nobody does, and nobody may begin after that."""
+
+from __future__ import annotations
+
+import threading
+from types import TracebackType
+
+from mobopt.errors import DeviceError, DeviceLostError
+
+
+class DeviceGate:
+    """Counts the calls that need a device open; ``with gate:`` is one of them, in any thread."""
+
+    process_is_ending = False
+    """Set at exit, for all gates: a daemon thread that comes then waits for the end of the process."""
+
+    def __init__(self, name: str) -> None:
+        """``name`` is the device's, for messages."""
+        self.is_lost = False
+        """Whether a call of the device has ended in :class:`DeviceLostError`."""
+        self._name = name
+        self._is_closed = False
+        self._count = 0
+        self._changed = threading.Condition()
+
+    def __enter__(self) -> None:
+        """Keep the device open.
+
+        Raises:
+            DeviceError: it is closed or lost.
+        """
+        with self._changed:
+            if not self._is_closed and not self.is_lost:
+                self._count += 1
+                return
+        if self.process_is_ending and threading.current_thread().daemon:
+            threading.Event().wait()  # An error would be printed over the last lines of the program.
+        how = "was lost" if self.is_lost else "is closed"
+        raise DeviceError(f"{self._name} {how}, and what was made for it can't run any more; call the module again")
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Let it be closed."""
+        with self._changed:
+            self.is_lost |= isinstance(error, DeviceLostError)
+            self._count -= 1
+            if not self._count:
+                self._changed.notify_all()
+
+    def close(self, wait_seconds: float | None = None) -> bool:
+        """Let nobody in any more, and wait until all are out; False if they are not within ``wait_seconds``."""
+        with self._changed:
+            self._is_closed = True
+            return self._changed.wait_for(lambda: not self._count, wait_seconds)
+
+    def forget(self) -> None:
+        """Be closed, and count nobody: the threads that were in stayed in the process that this one was forked from."""
+        self._changed = threading.Condition()
+        self._is_closed = True
+        self._count = 0
