@@ -80,6 +80,7 @@ def set_up(testing: bool) -> None:
     done = stamp.get(profile, {})
     if done == wanted and (BIN / "python").exists():
         return
+    check_writable()
     install_system_packages(needs)
     if not (BIN / "python").exists():
         make_environment()
@@ -91,6 +92,20 @@ def set_up(testing: bool) -> None:
     if testing:
         stamp["run"] = wanted
     write_stamp(stamp)
+
+
+def check_writable() -> None:
+    """Refuse a checkout that can't take the environment.
+
+    Raises:
+        SetupError: its folder can't be written.
+    """
+    place = VENV if VENV.exists() else ROOT
+    if not os.access(place, os.W_OK):
+        raise SetupError(
+            f"{place} can't be written, and what mobopt needs is installed there; copy the checkout to a folder that "
+            f"you can write, or install mobopt into an environment of your own: pip install {ROOT}"
+        )
 
 
 def digest(names: Iterable[str]) -> str:

@@ -31,6 +31,10 @@ class InputError(MoboptError, ValueError):
     """An argument has a value, shape or dtype that can't be used."""
 
 
+class MissingInputError(InputError):
+    """A method was called without an input that has no default."""
+
+
 class DeviceError(MoboptError):
     """No Vulkan loader, no usable device, an unknown device, or a device that failed or ran out of memory."""
 

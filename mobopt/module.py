@@ -14,10 +14,11 @@ from torch.jit._recursive import wrap_cpp_module
 
 from mobopt.bundle import read_bundle, write_lite, write_torchscript
 from mobopt.bundle.source_text import argument_name
-from mobopt.errors import InputError, UnsupportedError
+from mobopt.errors import InputError, MissingInputError, UnsupportedError
 from mobopt.frontends.torchscript import program_from_script_module
 from mobopt.ir import Attribute, Program
 from mobopt.ir.types import OptionalType
+from mobopt.options import FallbackChoice, check_fallback
 from mobopt.stand_in import is_stock, stand_in
 
 if TYPE_CHECKING:
@@ -37,7 +38,13 @@ class MobileModule(torch.jit.RecursiveScriptModule):  # type: ignore[misc, name-
     calls run on a Vulkan device or on the CPU. Pickle and deepcopy keep it what it is.
     """
 
-    def __init__(self, program: Program, device: int | str | None = None, notes: Sequence[Note] = ()) -> None:
+    def __init__(
+        self,
+        program: Program,
+        device: int | str | None = None,
+        notes: Sequence[Note] = (),
+        fallback: FallbackChoice = "cpu",
+    ) -> None:
         """Make a module of a Program.
 
         Args:
@@ -45,8 +52,14 @@ class MobileModule(torch.jit.RecursiveScriptModule):  # type: ignore[misc, name-
             device: ``"cpu"``, or the Vulkan device to run on: a number, a part of a name, or None for the best.
                 It is opened by the first call.
             notes: what the passes said.
+            fallback: whether operators without a GPU kernel run on the CPU, or end the call in an error.
+
+        Raises:
+            InputError: ``fallback`` is neither.
         """
+        check_fallback(fallback)
         self.__dict__.update(_program=program, _device=device, _runtime=None, _is_extended=False, notes=tuple(notes))
+        self.__dict__["_fallback"] = fallback
 
     def _become_script_module(self) -> None:
         """Make what torch looks at, which is not before it does.
@@ -105,7 +118,7 @@ class MobileModule(torch.jit.RecursiveScriptModule):  # type: ignore[misc, name-
         if self.device != "cpu":
             from mobopt.runtimes.vulkan.program import VulkanProgram
 
-            return VulkanProgram(self.program, self.device)
+            return VulkanProgram(self.program, self.device, self.__dict__["_fallback"])
         if is_stock(self.program):
             return _TorchRuntime(self._c)
         from mobopt.runtimes.cpu import Interpreter
@@ -187,7 +200,7 @@ class MobileModule(torch.jit.RecursiveScriptModule):  # type: ignore[misc, name-
         return _to_bytes(lambda buffer: write_lite(self.program, buffer, extra_files=_extra_files))
 
     def __copy__(self) -> MobileModule:
-        return MobileModule(self.program, self.device, self.notes)
+        return MobileModule(self.program, self.device, self.notes, self.__dict__["_fallback"])
 
     def __deepcopy__(self, memo: dict[int, Any]) -> MobileModule:
         program = self.program.clone()
@@ -195,10 +208,10 @@ class MobileModule(torch.jit.RecursiveScriptModule):  # type: ignore[misc, name-
             name: Attribute(item.type, copy.deepcopy(item.value, memo), item.is_parameter, item.is_buffer)
             for name, item in program.attributes.items()
         }
-        return MobileModule(program, self.device, self.notes)
+        return MobileModule(program, self.device, self.notes, self.__dict__["_fallback"])
 
     def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
-        return _restore, (self.save_to_buffer(), self.device)
+        return _restore, (self.save_to_buffer(), self.device, self.__dict__["_fallback"])
 
 
 class MobileMethod:
@@ -238,6 +251,7 @@ class _TorchRuntime:
 def load(
     path: str | PathLike[str] | IO[bytes],
     device: int | str | None = None,
+    fallback: FallbackChoice = "cpu",
 ) -> MobileModule:
     """Read a bundle (.pt or .ptl), made by mobopt or by PyTorch, as a callable module.
 
@@ -247,18 +261,21 @@ def load(
         path: the file, or a file object.
         device: ``"cpu"`` for the reference interpreter, or the Vulkan device to run on: a number of
             ``mobopt devices``, a part of a name, or None for the best one.
+        fallback: ``"cpu"``, or ``"error"``: a call ends in an error that names the operators without a GPU kernel.
 
     Raises:
         BundleError: the file is damaged, hostile, or of a form that mobopt does not read.
+        InputError: ``fallback`` is neither.
     """
-    return MobileModule(read_bundle(path), device)
+    return MobileModule(read_bundle(path), device, fallback=fallback)
 
 
 def bind_arguments(program: Program, method: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
     """Arguments of a method in order, defaults filled in; an optional input that is not given is None.
 
     Raises:
-        InputError: an argument is missing, unknown or given twice.
+        MissingInputError: an argument is missing.
+        InputError: an argument is unknown or given twice.
     """
     parameters = program.methods[method].inputs[1:]
     names = [argument_name(value.name) for value in parameters]
@@ -275,12 +292,13 @@ def bind_arguments(program: Program, method: str, args: Sequence[Any], kwargs: M
         given[name] = value
     missing = [name for name in names if name not in given and name not in defaults]
     if missing:
-        raise InputError(f"{method} takes {len(names)} inputs ({', '.join(names)}); {', '.join(missing)} missing")
+        takes = f"{method} takes {len(names)} inputs ({', '.join(names)})"
+        raise MissingInputError(f"{takes}; {', '.join(missing)} missing")
     return [given[name] if name in given else defaults[name] for name in names]
 
 
-def _restore(content: bytes, device: int | str | None) -> MobileModule:
-    return load(io.BytesIO(content), device)
+def _restore(content: bytes, device: int | str | None, fallback: FallbackChoice) -> MobileModule:
+    return load(io.BytesIO(content), device, fallback)
 
 
 def _to_bytes(write: Callable[[IO[bytes]], None]) -> bytes:

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from difflib import get_close_matches
 from enum import IntEnum
+from typing import Literal, get_args
 
 from mobopt.errors import ArgumentTypeError, InputError, UnsupportedError
 
@@ -31,6 +32,8 @@ OWN_RUNTIME = "mobopt"
 LEGALIZE_LEVELS = ("off", "safe", "full")
 """How far a conversion rewrites what the target computes wrongly or lacks; see ``passes/legalize.py``."""
 DEFAULT_LEGALIZE = "full"
+FallbackChoice = Literal["cpu", "error"]
+"""What mobopt's own runtime does with operators without a GPU kernel: run them on the CPU, or name them in an error."""
 
 
 @dataclass(frozen=True)
@@ -135,3 +138,13 @@ def _parse_optimization(item: object) -> MobileOptimizerType:
         hint = f"did you mean {close[0]}?" if close else f"choose from {', '.join(members)}"
         raise InputError(f"there is no optimisation {name!r}; {hint}")
     return members[key]
+
+
+def check_fallback(fallback: str) -> None:
+    """Refuse what is no :data:`FallbackChoice`.
+
+    Raises:
+        InputError: it is none.
+    """
+    if fallback not in get_args(FallbackChoice):
+        raise InputError(f"fallback is {fallback!r}; it must be 'cpu' or 'error'")

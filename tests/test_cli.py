@@ -129,3 +129,12 @@ def test_it_needs_the_standard_library_only() -> None:
     code += "print(*{name.partition('.')[0] for name in sys.modules} - set(sys.stdlib_module_names))"
     done = subprocess.run([sys.executable, "-I", "-S", "-c", code], capture_output=True, text=True, check=True)
     assert set(done.stdout.split()) <= {"cli", "__main__"}
+
+
+def test_a_checkout_that_can_not_be_written(
+    cli: ModuleType, steps: list[list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cli.os, "access", lambda path, mode: False)
+    with pytest.raises(cli.SetupError, match=r"can't be written.*copy the checkout.*pip install"):
+        cli.set_up(testing=False)
+    assert steps == []

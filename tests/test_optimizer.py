@@ -518,3 +518,21 @@ def test_example_inputs_that_the_model_changes() -> None:
     for backend in BACKENDS:
         optimize_for_mobile(torch.jit.script(Halves()), backend=backend, example_inputs=[x])
     assert torch.equal(x, torch.ones(2, 3))
+
+
+class _Decomposed(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.linalg.qr(x)[1] * 1.0
+
+
+def test_fallback_is_the_users_choice(tmp_path: Path) -> None:
+    module = optimize_for_mobile(torch.jit.script(_Decomposed()), backend="vulkan", runtime="mobopt")
+    module.save(str(tmp_path / "m.pt"))
+    x = torch.eye(3) + 1
+    torch.testing.assert_close(mobopt.load(tmp_path / "m.pt", fallback="cpu")(x), _Decomposed()(x))
+    strict = mobopt.load(tmp_path / "m.pt", fallback="error")
+    for copied in (strict, copy.copy(strict), copy.deepcopy(strict), pickle.loads(pickle.dumps(strict))):
+        with pytest.raises(UnsupportedError, match="linalg_qr"):
+            copied(x)
+    with pytest.raises(InputError, match="fallback is 'gpu'; it must be 'cpu' or 'error'"):
+        mobopt.load(tmp_path / "m.pt", fallback="gpu")  # type: ignore[arg-type]

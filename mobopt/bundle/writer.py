@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
@@ -19,6 +18,7 @@ from mobopt.bundle.source_writer import ConstantTable, source_files
 from mobopt.bundle.tensors import StorageTable
 from mobopt.bundle.versions import needed_version
 from mobopt.errors import BundleError
+from mobopt.files import whole_file
 from mobopt.ir import Graph, Program
 from mobopt.ir.types import Type
 
@@ -36,7 +36,8 @@ def write_torchscript(program: Program, file: BundleFile, extra_files: ExtraFile
         extra_files: contents of extra files by name; those of the file that the program was read from are kept beside.
 
     Raises:
-        BundleError: the path can't be written, or the program holds what the format has no form for.
+        InputError: the path can't be written.
+        BundleError: the program holds what the format has no form for.
     """
     _write(_Prepared(program, ""), file, _all_extra_files(program, extra_files), lambda archive, form: None)
 
@@ -180,25 +181,5 @@ def _opened(file: BundleFile) -> Iterator[tuple[IO[bytes], str]]:
         yield file, "archive"
         return
     path = Path(file)
-    try:
-        descriptor, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-    except OSError as error:
-        raise BundleError(
-            f"can't write {path}: {error.strerror}; choose a folder that exists and can be written to"
-        ) from None
-    try:
-        with open(descriptor, "wb") as handle:
-            yield handle, path.stem or "archive"
-        os.chmod(temporary, 0o666 & ~_umask())
-        os.replace(temporary, path)
-    except OSError as error:
-        raise BundleError(f"can't write {path}: {error.strerror}") from None
-    finally:
-        with suppress(FileNotFoundError):
-            os.unlink(temporary)
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
+    with whole_file(path) as handle:
+        yield handle, path.stem or "archive"

@@ -55,12 +55,12 @@ def audit(
     if inputs and shapes:
         raise click.UsageError("give --input or --random, not both")
     with progress(f"reading {model.name}"):
+        from mobopt.files import check_writable
         from mobopt.tools.audit import audit as audit_model
-        from mobopt.tools.files import check_writable
         from mobopt.tools.inputs import random_inputs, read_inputs
 
         if html is not None:
-            check_writable(html)
+            check_writable(html, [model, *inputs, *([] if choices["allow"] is None else [choices["allow"]])])
         found = audit_model(model, example_inputs=(read_inputs(inputs) or random_inputs(shapes)) or None, **choices)
         if html is not None:
             from mobopt.tools.audit_page import write_page

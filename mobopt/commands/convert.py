@@ -79,9 +79,11 @@ def convert(
         raise click.UsageError("give --input or --random, not both")
     settings = _settings(**choices)
     with progress(f"reading {model.name}") as show:
+        from mobopt.files import check_writable
         from mobopt.tools.conversion import ConversionRefusedError, convert_file
         from mobopt.tools.inputs import random_inputs, read_inputs
 
+        check_writable(output, [model, *inputs])
         try:
             conversion = convert_file(
                 model,

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import importlib
 import logging
+import os
+import sys
+from collections.abc import Sequence
 from typing import Any
 
 import click
@@ -15,6 +18,17 @@ COMMANDS = ("convert", "audit", "run", "inspect", "opnames", "devices", "demo")
 """Each is an object of this name, in the module of this name."""
 
 
+_INTERRUPTED = 130
+"""What shells give for a process that Ctrl-C has ended."""
+
+_ENVIRONMENT = """\b
+Environment variables:
+  MOBOPT_DEVICE      the Vulkan device to use: a number or a part of a name
+  MOBOPT_CACHE_DIR   where compiled pipelines are kept between processes
+  MOBOPT_VALIDATION  1: the Khronos validation layer watches every call
+"""
+
+
 class ErrorMessage(click.ClickException):
     """One message on stderr and exit code 2: the input can't be used."""
 
@@ -22,7 +36,7 @@ class ErrorMessage(click.ClickException):
 
 
 class LazyGroup(click.Group):
-    """A group whose commands are imported when they are needed."""
+    """A group whose commands are imported when they are needed; each has ``--verbose``."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Names, in the order in which a user meets them."""
@@ -33,7 +47,33 @@ class LazyGroup(click.Group):
         if name not in COMMANDS:
             return None
         command: click.Command = getattr(importlib.import_module(f"mobopt.commands.{name}"), name)
+        if _VERBOSE not in command.params:
+            command.params.append(_VERBOSE)
         return command
+
+    def main(
+        self,
+        args: Sequence[str] | None = None,
+        prog_name: str | None = None,
+        complete_var: str | None = None,
+        standalone_mode: bool = True,
+        **extra: Any,
+    ) -> Any:
+        """Run a command line, and end the process with its exit code unless ``standalone_mode`` is false."""
+        if not standalone_mode:
+            return super().main(args, prog_name, complete_var, False, **extra)
+        try:
+            code = super().main(args, prog_name, complete_var, False, **extra)
+            sys.stdout.flush()
+        except click.ClickException as error:
+            error.show()
+            code = error.exit_code
+        except click.Abort:
+            click.echo("interrupted", err=True)
+            code = _INTERRUPTED
+        except OSError as error:  # of standard output: everything else has an error of its own
+            code = _no_output(error)
+        sys.exit(code)
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command; an error that mobopt raises on purpose becomes its message and exit code 2."""
@@ -41,14 +81,41 @@ class LazyGroup(click.Group):
             return super().invoke(ctx)
         except MoboptError as error:
             raise ErrorMessage(str(error)) from None
+        except MemoryError:
+            raise ErrorMessage("there is not enough memory; use a smaller model or smaller inputs") from None
 
 
-@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+def _no_output(error: OSError) -> int:
+    """The exit code where standard output can't be written; what is still in its buffer is dropped."""
+    sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - Python flushes it at the end
+    click.echo(f"Error: can't write to standard output: {error.strerror or error}", err=True)
+    return ErrorMessage.exit_code
+
+
+def _show_log(ctx: click.Context, parameter: click.Parameter, value: bool) -> None:
+    if value:
+        logger = logging.getLogger("mobopt")
+        logger.setLevel(logging.DEBUG)
+        ctx.call_on_close(lambda: logger.setLevel(logging.NOTSET))
+
+
+_VERBOSE = click.Option(
+    ["-v", "--verbose"],
+    is_flag=True,
+    expose_value=False,
+    callback=_show_log,
+    help="Show the log: plans, fallbacks, caches.",
+)
+
+
+@click.group(
+    cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]}, params=[_VERBOSE], epilog=_ENVIRONMENT
+)
 @click.version_option(__version__, prog_name="mobopt")
 def main() -> None:
     """Make PyTorch models ready for mobile GPUs, and run them on any Vulkan device.
 
-    Exit code: 0 done, 1 it ran and the answer is no, 2 the input can't be used.
+    Exit code: 0 done, 1 it ran and the answer is no, 2 the input can't be used, 130 interrupted.
     """
     logger = logging.getLogger("mobopt")
     if not logger.handlers:
@@ -56,8 +123,8 @@ def main() -> None:
 
 
 class _Messages(logging.Handler):
-    """Warnings go to stderr, one line each."""
+    """Warnings go to stderr, one line each; with ``--verbose``, everything that is logged does."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        if record.levelno >= logging.WARNING:
+        if record.levelno >= logging.WARNING or logging.getLogger("mobopt").level == logging.DEBUG:
             click.echo(f"{record.levelname.lower()}: {record.getMessage()}", err=True)

@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from mobopt.commands.terminal import print_json, print_table, progress, size_text
-from mobopt.errors import InputError
+from mobopt.errors import InputError, MissingInputError
 
 if TYPE_CHECKING:
     import torch
 
-    from mobopt.tools.execution import Execution, Fallback, Precision, PrecisionReport
+    from mobopt.options import FallbackChoice
+    from mobopt.tools.execution import Execution, Precision, PrecisionReport
 
 
 @click.command()
@@ -49,7 +50,7 @@ def run(
     method: str,
     device: str | None,
     repeat: int,
-    fallback: Fallback,
+    fallback: FallbackChoice,
     precision: Precision,
     output: Path | None,
     profile: Path | None,
@@ -60,26 +61,29 @@ def run(
         raise InputError("give --input or --random, not both")
     for path in (output, profile):
         if path is not None:
-            from mobopt.tools.files import check_writable
+            from mobopt.files import check_writable
 
-            check_writable(path)
+            check_writable(path, [bundle, *inputs])
     with progress(f"reading {bundle.name}") as show:
         from mobopt.tools.execution import run_bundle
         from mobopt.tools.inputs import random_inputs, read_inputs
 
         tensors = read_inputs(inputs) if inputs else random_inputs(shapes)
         show(f"running {bundle.name}")
-        execution = run_bundle(
-            bundle,
-            tensors,
-            device=device,
-            method=method,
-            repeat=repeat,
-            fallback=fallback,
-            profile=profile is not None,
-            precision=precision,
-        )
-    written = _write_outputs(execution.outputs, output) if output else []
+        try:
+            execution = run_bundle(
+                bundle,
+                tensors,
+                device=device,
+                method=method,
+                repeat=repeat,
+                fallback=fallback,
+                profile=profile is not None,
+                precision=precision,
+            )
+        except MissingInputError as error:
+            raise InputError(f"{error}; give each with --input x.npy or --random 1,3,224,224") from None
+    written = _write_outputs(execution.outputs, output, [bundle, *inputs]) if output else []
     if profile:
         _write_profile(execution, profile, bundle)
         written.append(profile)
@@ -89,15 +93,17 @@ def run(
         _print(execution, written)
 
 
-def _write_outputs(outputs: list[torch.Tensor], path: Path) -> list[Path]:
+def _write_outputs(outputs: list[torch.Tensor], path: Path, sources: list[Path]) -> list[Path]:
     import numpy
 
-    from mobopt.tools.files import whole_file
+    from mobopt.files import check_writable, whole_file
 
     if not outputs:
         raise InputError(f"the result has no tensor, so there is nothing to write to {path}; leave out --output")
     several = len(outputs) > 1
     paths = [path.with_stem(f"{path.stem}_{number}") if several else path for number in range(len(outputs))]
+    for target in paths:
+        check_writable(target, sources)
     for target, tensor in zip(paths, outputs, strict=True):
         with whole_file(target) as file:
             numpy.save(file, tensor.detach().numpy())
@@ -107,8 +113,8 @@ def _write_outputs(outputs: list[torch.Tensor], path: Path) -> list[Path]:
 def _write_profile(execution: Execution, path: Path, bundle: Path) -> None:
     import json
 
+    from mobopt.files import whole_file
     from mobopt.tools.chrome_trace import chrome_trace
-    from mobopt.tools.files import whole_file
 
     with whole_file(path) as file:
         file.write(json.dumps(chrome_trace(execution.times, execution.device, bundle.name)).encode())

@@ -8,9 +8,9 @@ from pathlib import Path
 from jinja2 import Environment, StrictUndefined
 
 from mobopt import __version__
+from mobopt.files import whole_file
 from mobopt.tools.audit import Audit
 from mobopt.tools.audit_calls import VERDICTS
-from mobopt.tools.files import whole_file
 
 MEANINGS = {
     "wrong": "runs, and gives other numbers",

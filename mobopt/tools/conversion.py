@@ -15,6 +15,7 @@ from mobopt.bundle import write_lite, write_torchscript
 from mobopt.bundle.container import ArchiveReader
 from mobopt.bundle.reader import extra_files
 from mobopt.errors import BundleError, InputError, MoboptError
+from mobopt.files import check_writable
 from mobopt.ir import Program
 from mobopt.optimizer import agreement_of, optimize
 from mobopt.options import Settings
@@ -24,7 +25,6 @@ from mobopt.passes.manager import Note, PassRun
 from mobopt.passes.place import RUNS_ON_CPU, WITH_ITS_OPERANDS
 from mobopt.tools.agreement import Agreement
 from mobopt.tools.example_inputs import ChosenInputs, choose_inputs
-from mobopt.tools.files import check_writable
 from mobopt.tools.lacks import Lack, find_lacks
 
 DEFAULT_BYTECODE_VERSION = 8
@@ -112,7 +112,7 @@ def convert_file(
     """
     started = time.perf_counter()
     _check_ending(output)
-    check_writable(output)
+    check_writable(output, [source])
     show(f"reading {source.name}")
     module = read_script_module(source)
     _check_preserved(module, preserved_methods)

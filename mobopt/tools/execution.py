@@ -15,6 +15,7 @@ from mobopt.bundle import read_bundle
 from mobopt.errors import InputError
 from mobopt.ir import Program
 from mobopt.module import bind_arguments
+from mobopt.options import FallbackChoice
 from mobopt.runtimes.cpu import Interpreter
 from mobopt.runtimes.cpu.precision import Float16Interpreter, PrecisionLoss
 from mobopt.runtimes.nests import leaves_of, map_leaves
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     from mobopt.runtimes.vulkan.executable import OperationTime
     from mobopt.runtimes.vulkan.program import PlanReport
 
-Fallback = Literal["cpu", "error"]
 Precision = Literal["fp32", "fp16"]
 
 
@@ -77,7 +77,7 @@ def run_bundle(
     device: str | None = None,
     method: str = "forward",
     repeat: int = 1,
-    fallback: Fallback = "cpu",
+    fallback: FallbackChoice = "cpu",
     profile: bool = False,
     precision: Precision = "fp32",
     before: Callable[[], object] = lambda: None,
@@ -132,7 +132,7 @@ def _run_on_vulkan(
     device: str | None,
     method: str,
     repeat: int,
-    fallback: Fallback,
+    fallback: FallbackChoice,
     profile: bool,
     before: Callable[[], object],
 ) -> Execution:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -60,7 +61,12 @@ def _random(description: str, generator: torch.Generator) -> torch.Tensor:
     if dtype_name not in _DTYPES:
         raise InputError(f"can't make {description!r}: the dtype is one of {', '.join(_DTYPES)}")
     dtype: torch.dtype = getattr(torch, dtype_name)
-    if dtype.is_floating_point:
-        return torch.randn(sizes, generator=generator).to(dtype)
     high = 2 if dtype == torch.bool else _INTEGERS_BELOW
-    return torch.randint(high, sizes, generator=generator).to(dtype)
+    try:
+        if dtype.is_floating_point:
+            return torch.randn(sizes, generator=generator).to(dtype)
+        return torch.randint(high, sizes, generator=generator).to(dtype)
+    except (RuntimeError, MemoryError):
+        raise InputError(
+            f"can't make {description!r}: it has {math.prod(sizes):,} elements; use smaller sizes"
+        ) from None

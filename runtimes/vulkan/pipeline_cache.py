@@ -11,12 +11,13 @@ import hashlib
 import logging
 import os
 import struct
-import tempfile
 from pathlib import Path
 
 import platformdirs
 
 from mobopt import shaders
+from mobopt.errors import InputError
+from mobopt.files import whole_file
 from mobopt.runtimes.vulkan.device_info import DeviceInfo
 
 _LOGGER = logging.getLogger("mobopt.vulkan")
@@ -64,10 +65,9 @@ def write_cache(path: Path, payload: bytes) -> None:
         return
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
+        with whole_file(path) as file:
             file.write(_MAGIC + hashlib.sha256(payload).digest() + payload)
-        os.replace(file.name, path)
-    except OSError as error:
+    except (OSError, InputError) as error:
         _LOGGER.warning("the pipeline cache can't be saved: %s", error)
 
 

@@ -10,12 +10,13 @@ import weakref
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import torch
 
 from mobopt.errors import DeviceLostError, InputError
 from mobopt.ir import Program
+from mobopt.options import FallbackChoice, check_fallback
 from mobopt.runtimes.call import TensorRef, Trace
 from mobopt.runtimes.nests import leaves_of, map_leaves
 from mobopt.runtimes.specialize import specialize
@@ -54,7 +55,7 @@ class VulkanProgram:
         self,
         program: Program,
         device: Device | int | str | None = None,
-        fallback: Literal["cpu", "error"] = "cpu",
+        fallback: FallbackChoice = "cpu",
     ) -> None:
         """Open the device; plans are made by the first call of each signature.
 
@@ -67,8 +68,7 @@ class VulkanProgram:
             DeviceError: there is no such device.
             InputError: ``fallback`` is neither.
         """
-        if fallback not in ("cpu", "error"):
-            raise InputError(f"fallback is {fallback!r}; it must be 'cpu' or 'error'")
+        check_fallback(fallback)
         self.program = program
         self.device = device if isinstance(device, Device) else open_device(device)
         self._allow_fallback = fallback == "cpu"

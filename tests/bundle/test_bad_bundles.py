@@ -16,7 +16,7 @@ import torch
 from archives import GOLDEN, archive, records
 
 from mobopt.bundle import read_bundle, write_lite, write_torchscript
-from mobopt.errors import BundleError
+from mobopt.errors import BundleError, InputError
 from mobopt.ir import Program, parse_graph
 
 LITE = (GOLDEN / "pt1.13.1/mixed/vulkan.ptl").read_bytes()
@@ -240,9 +240,9 @@ def identity() -> Program:
 
 
 def test_unwritable_path(tmp_path: Path) -> None:
-    with pytest.raises(BundleError, match=r"can't write .*absent/model.ptl: No such file.*choose a folder"):
+    with pytest.raises(InputError, match=r"can't write .*absent/model.ptl: No such file.*choose another output path"):
         write_lite(identity(), tmp_path / "absent" / "model.ptl")
-    with pytest.raises(BundleError, match="can't write"):
+    with pytest.raises(InputError, match="can't write"):
         write_torchscript(identity(), tmp_path)
     assert os.listdir(tmp_path) == []
 

@@ -5,6 +5,9 @@ from __future__ import annotations
 import dataclasses
 import os
 import pickle
+import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -219,3 +222,65 @@ def test_no_vulkan_device(files: Path, tmp_path: Path) -> None:
 
 def test_unknown_command(invoke: Invoke) -> None:
     assert_refused(invoke("transmogrify"), "No such command 'transmogrify'")
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("convert", "scripted.pt", "-o", "scripted.pt", "--input", "input.npy"),
+        ("convert", "scripted.pt", "-o", "./linked.ptl", "--input", "input.npy"),
+        ("run", "bundle.ptl", "--input", "input.npy", "--output", "input.npy"),
+        ("run", "bundle.ptl", "--input", "input.npy", "--profile", "bundle.ptl"),
+        ("audit", "scripted.pt", "--input", "input.npy", "--html", "scripted.pt"),
+    ],
+    ids=lambda command: " ".join(command[0::3]),
+)
+def test_no_output_replaces_what_is_read(invoke: Invoke, files: Path, tmp_path: Path, command: tuple[str, ...]) -> None:
+    for name in ("scripted.pt", "bundle.ptl", "input.npy"):
+        (tmp_path / name).write_bytes((files / name).read_bytes())
+    (tmp_path / "linked.ptl").symlink_to("scripted.pt")
+    assert_refused(invoke(*command), "it is read as well, and would be lost; choose another output path")
+    for name in ("scripted.pt", "bundle.ptl", "input.npy"):
+        assert (tmp_path / name).read_bytes() == (files / name).read_bytes()
+
+
+def test_missing_inputs_name_the_options(invoke: Invoke, files: Path) -> None:
+    result = invoke("run", files / "bundle.ptl", "--device", "cpu")
+    assert_refused(result, "input missing; give each with --input x.npy or --random 1,3,224,224")
+
+
+@pytest.mark.parametrize("shape", ["1,3,2000000,2000000", "1,3,2000000,2000000:int64"])
+def test_random_inputs_that_no_memory_holds(invoke: Invoke, files: Path, shape: str) -> None:
+    for command in (("run", files / "bundle.ptl"), ("convert", files / "scripted.pt", "-o", "m.ptl")):
+        result = invoke(*command, "--random", shape)
+        assert_refused(result, f"can't make '{shape}': it has 12,000,000,000,000 elements; use smaller sizes")
+
+
+def test_standard_output_that_can_not_be_written(files: Path, tmp_path: Path) -> None:
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "mobopt", "inspect", str(files / "bundle.ptl")],
+            cwd=tmp_path,
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+    assert (done.returncode, done.stderr) == (
+        2,
+        "Error: can't write to standard output: No space left on device\n",
+    )
+
+
+def test_interrupt(files: Path, tmp_path: Path) -> None:
+    command = ["run", str(files / "bundle.ptl"), "--random", "1,3,5,5", "--device", DRIVER, "--repeat", "100000000"]
+    with subprocess.Popen(
+        [sys.executable, "-m", "mobopt", *command], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        assert process.stderr is not None
+        assert b"computes on the CPU" in process.stderr.readline()
+        process.send_signal(signal.SIGINT)
+        stdout, stderr = process.communicate(timeout=60)
+    assert (process.returncode, stdout) == (130, b"")
+    assert stderr.decode().strip() == "interrupted"
+    assert_empty(tmp_path)

@@ -73,7 +73,7 @@ def test_a_lost_device_is_opened_anew_by_the_next_call(
     lost = program.device
     program.close()  # the plans of the next call are made with the faulty driver
     driver.faults = 1
-    with pytest.raises(DeviceLostError, match="VK_ERROR_DEVICE_LOST .*the next call opens the device anew"):
+    with pytest.raises(DeviceLostError, match=r"VK_ERROR_DEVICE_LOST .*the next call opens the device anew"):
         program(X)
     with caplog.at_level(logging.WARNING, "mobopt.vulkan"):
         torch.testing.assert_close(program(X), expected())
@@ -186,5 +186,3 @@ def test_a_daemon_thread_does_not_disturb_the_end(daemon: str) -> None:
     done = _run(f"threading.Thread(target={daemon}, daemon=True).start(); time.sleep(0.3); print('end')")
     assert (done.returncode, done.stdout) == (0, "end\n"), done.stderr
     assert "Traceback" not in done.stderr
-
-
