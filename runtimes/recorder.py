@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from contextlib import suppress
 from typing import Any
 
 import torch
 
 from mobopt.errors import MoboptError, UnsupportedError
 from mobopt.ir.schemas import Schema, schema_of, schemas_of
+from mobopt.ops.effects import draws_numbers
 from mobopt.ops.schemas import PACKING_OPERATORS
 from mobopt.runtimes.abstract import TracedTensor, ViewRecipe, constant_tensor, meta_of, positions_replaced, whole
-from mobopt.runtimes.call import Call, TensorRef
+from mobopt.runtimes.call import Call, TensorRef, argument_names
 from mobopt.runtimes.cpu.kernels import is_mutating, kernel, operator_error
 from mobopt.runtimes.nests import leaves_of, map_leaves
+from mobopt.runtimes.numbers_in_tensors import WITH_NUMBERS
 
 FOLD_LIMIT_BYTES = 64 * 2**20
 """A result of constants that is larger than this is computed by every run instead of being kept."""
@@ -41,24 +44,16 @@ _LOOKS = {
     "aten::where",
     "aten::masked_select",
     "aten::unique_dim",
+    "aten::unique_dim_consecutive",
     "aten::_unique",
     "aten::_unique2",
     "aten::unique_consecutive",
+    "aten::linalg_lstsq",
     "aten::bincount",
     "aten::repeat_interleave.Tensor",
     "aten::repeat_interleave.self_Tensor",
     "aten::tensor_split.tensor_indices_or_sections",
     "prim::tolist",
-}
-
-# Operators (without overload) that draw random numbers.
-_RANDOM = {
-    f"aten::{name}"
-    for name in (
-        *("bernoulli", "dropout", "feature_dropout", "alpha_dropout", "feature_alpha_dropout", "rrelu"),
-        *("rand", "rand_like", "randn", "randn_like", "randint", "randint_like", "randperm"),
-        *("normal", "multinomial", "poisson", "uniform", "exponential", "geometric", "log_normal", "cauchy", "random"),
-    )
 }
 
 # Operators (without overload) whose result depends on nothing of their tensor but its sizes and dtype.
@@ -74,6 +69,13 @@ _VIEWS_IN_PLACE = {
 }
 
 
+# Operators whose meta kernels say what other devices make, not the CPU: statistics where the CPU leaves them empty.
+_OTHER_ON_META = {"aten::native_batch_norm"}
+
+# Random in-place operators whose functional form has another name.
+_FUNCTIONAL_NAMES = {"aten::normal_": "aten::normal_functional"}
+
+
 class NeedsElementsError(Exception):
     """The evaluation can't go on without the elements of these tensors; the specialiser catches it."""
 
@@ -82,13 +84,23 @@ class NeedsElementsError(Exception):
         self.refs = list(refs)
 
 
+class _OnlyElementsTellError(Exception):
+    """Neither a meta kernel nor the CPU's kernel on stand-in elements says what an operator's result looks like."""
+
+
 class Recorder:
     """Applies operators to traced tensors and keeps the Calls that are left."""
 
-    def __init__(self, looks: Sequence[torch.Tensor] = ()) -> None:
-        """``looks`` are the elements that the evaluation will ask for, as far as they have been read, in order."""
+    def __init__(self, looks: Sequence[torch.Tensor] = (), by_elements: Collection[str] = ()) -> None:
+        """Start without calls.
+
+        Args:
+            looks: the elements that the evaluation will ask for, as far as they have been read, in order.
+            by_elements: operators that are computed from elements that are read, beside those that are known for it.
+        """
         self.calls: list[Call] = []
         self._looks = list(looks)
+        self._by_elements = _LOOKS.union(by_elements)
 
     def apply(self, op: str, args: Sequence[Any], source: str) -> Any:
         """The result of an operator; its first argument is changed if the operator works in place.
@@ -105,18 +117,22 @@ class Recorder:
         """
         if is_mutating(op):
             return self._in_place(op, args, source)
-        name = op.partition(".")[0]
+        if op in WITH_NUMBERS:
+            op, args = WITH_NUMBERS[op](self.apply, op, args, source)
         known = all(self.read(tensor).constant is not None for tensor in leaves_of(args, TracedTensor))
-        if name in _RANDOM and not ("dropout" in name and args[2] is False):
+        if draws_numbers(op, dict(zip(argument_names(op), args, strict=False))):
             return self._record(op, args, source)
-        if name in _SIZES_ONLY:
+        if op.partition(".")[0] in _SIZES_ONLY:
             stand_ins = map_leaves(args, TracedTensor, lambda tensor: constant_tensor(_stand_in(tensor.meta)))
             return self._fold(op, stand_ins, source)
         if known:
             return self._fold(op, args, source)
-        if op in _LOOKS or _selects_by_mask(op, args):
+        if op in self._by_elements or _selects_by_mask(op, args):
             return self._fold(op, self._with_elements(args), source)
-        return self._record(op, args, source)
+        try:
+            return self._record(op, args, source)
+        except _OnlyElementsTellError:
+            return self._fold(op, self._with_elements(args), source)
 
     def read(self, tensor: TracedTensor) -> TensorRef:
         """What a tensor holds now."""
@@ -136,21 +152,21 @@ class Recorder:
         if op in PACKING_OPERATORS:
             raise UnsupportedError(f"{op}{_at(source)} packs weights that are computed; only constants can be packed")
         outputs: list[TensorRef] = []
-        index = -1
+        made: list[TensorRef] = []
 
         def trace(meta: torch.Tensor) -> TracedTensor:
-            nonlocal index
-            index += 1
-            same = _same_tensor(meta, args)
-            if same is not None:
-                return same
+            _check_dense(meta, op, source)
             sizes = tuple(meta.shape)
             nothing = torch.empty(sizes, dtype=meta.dtype) if meta.numel() == 0 else None
             outputs.append(TensorRef(meta.dtype, sizes, nothing))
-            return _result(meta, outputs[-1], ViewRecipe(op, tuple(args), index, source))
+            same = _same_tensor(meta, args)
+            if same is not None:
+                return same
+            made.append(outputs[-1])
+            return _result(meta, outputs[-1], ViewRecipe(op, tuple(args), len(outputs) - 1, source))
 
         result = map_leaves(self._shapes(op, args, source), torch.Tensor, trace)
-        if any(ref.constant is None for ref in outputs):
+        if any(ref.constant is None for ref in made):
             call_args = map_leaves(tuple(args), TracedTensor, self.read)
             self.calls.append(Call(op, call_args, tuple(outputs), source))
         return result
@@ -174,6 +190,7 @@ class Recorder:
         def trace(value: torch.Tensor) -> TracedTensor:
             nonlocal index
             index += 1
+            _check_dense(value, op, source)
             ref = TensorRef(value.dtype, tuple(value.shape), value)
             if index < len(aliases):
                 same = _same_tensor(aliases[index], args)
@@ -189,22 +206,36 @@ class Recorder:
         return list(leaves_of(self._shapes(op, args, source), torch.Tensor))
 
     def _shapes(self, op: str, args: Sequence[Any], source: str) -> Any:
-        """An operator's result with meta tensors."""
+        """An operator's result with meta tensors.
+
+        The meta kernel says what it looks like, else the CPU's kernel on stand-in elements. Both may be wrong, so what
+        the CPU computes in a run is compared with this (:class:`mobopt.runtimes.vulkan.build.UnforeseenResultError`).
+
+        Raises:
+            InputError: the operator refuses its arguments.
+            _OnlyElementsTellError: nothing but the elements says it.
+        """
         metas = map_leaves(list(args), TracedTensor, lambda tensor: tensor.meta)
         function = kernel(op)
+        refused: Exception = NotImplementedError(f"the meta kernel of {op} is not the CPU's")
         try:
-            return function(*(_META if isinstance(value, torch.device) else value for value in metas))
-        except NotImplementedError:
-            pass  # there is no meta kernel, so ask the CPU's
+            if op in _OTHER_ON_META:
+                raise refused
+            return map_leaves(function(*_on_meta(op, metas)), torch.Tensor, _without_elements)
         except MoboptError:
             raise
         except Exception as error:
-            raise operator_error(op, source, metas, error) from error
-        zeros = map_leaves(metas, torch.Tensor, lambda meta: torch.zeros(tuple(meta.shape), dtype=meta.dtype))
-        try:
-            return map_leaves(function(*zeros), torch.Tensor, meta_of)
-        except Exception as error:
-            raise operator_error(op, source, metas, error) from error
+            refused = error
+        only_elements_tell = isinstance(refused, NotImplementedError) or "meta tensors" in str(refused)
+        for element in (0, 1):
+            with suppress(Exception):
+                guess = map_leaves(function(*_filled(metas, element)), torch.Tensor, _without_elements)
+                if all(tensor.numel() for tensor in leaves_of(guess, torch.Tensor)):
+                    return guess
+                only_elements_tell = True  # nothing computes an empty tensor, so no run would compare it with the guess
+        if only_elements_tell:
+            raise _OnlyElementsTellError(op) from refused
+        raise operator_error(op, source, metas, refused) from refused
 
     def _with_elements(self, args: Sequence[Any]) -> list[Any]:
         """Arguments with the elements that were read for them, as constants."""
@@ -274,7 +305,7 @@ def functional_form(schema: Schema, args: Sequence[Any]) -> tuple[str, list[Any]
     inputs = [
         item for item, is_out in zip(zip(schema.arguments, args, strict=True), written, strict=True) if not is_out
     ]
-    overloads = schemas_of(schema.name.removesuffix("_"))
+    overloads = schemas_of(_FUNCTIONAL_NAMES.get(schema.name, schema.name.removesuffix("_")))
     for other in sorted(overloads, key=lambda other: other.overload != schema.overload):
         same = [item.type for item, _ in inputs] == [item.type for item in other.arguments]
         if same and not other.is_mutating:
@@ -307,6 +338,31 @@ def _selects_by_mask(op: str, args: Sequence[Any]) -> bool:
 def _stand_in(meta: torch.Tensor) -> torch.Tensor:
     """A real tensor of these sizes that takes no memory."""
     return torch.zeros((), dtype=meta.dtype).expand(tuple(meta.shape))
+
+
+def _on_meta(op: str, values: Sequence[Any]) -> list[Any]:
+    """Arguments with which an operator makes its tensors without elements: also where no device is named."""
+    names = [] if op.startswith("prim::") else argument_names(op)
+    devices = [name == "device" and value is None for name, value in zip(names, values, strict=False)]
+    devices += [False] * (len(values) - len(devices))
+    return [
+        _META if is_device or isinstance(value, torch.device) else value
+        for value, is_device in zip(values, devices, strict=True)
+    ]
+
+
+def _without_elements(result: torch.Tensor) -> torch.Tensor:
+    return result if result.is_meta or result.layout != torch.strided else meta_of(result)
+
+
+def _filled(metas: Any, element: int) -> Any:
+    """Arguments whose tensors have this element everywhere."""
+    return map_leaves(metas, torch.Tensor, lambda meta: torch.full(tuple(meta.shape), element, dtype=meta.dtype))
+
+
+def _check_dense(tensor: torch.Tensor, op: str, source: str) -> None:
+    if tensor.layout != torch.strided:
+        raise UnsupportedError(f"{op}{_at(source)} makes a {tensor.layout} tensor, and mobopt computes with dense ones")
 
 
 def _storage(meta: torch.Tensor) -> int:

@@ -13,7 +13,7 @@ far. Such a model computes again what came before each look: slow for a loop tha
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -47,6 +47,7 @@ def specialize(
     args: Sequence[Any],
     looks: Sequence[torch.Tensor] = (),
     state: Mapping[str, Any] | None = None,
+    by_elements: Collection[str] = (),
 ) -> Trace:
     """The Trace of a method for arguments of these shapes and dtypes.
 
@@ -56,6 +57,7 @@ def specialize(
         args: its arguments without self; of tensors, only sizes and dtypes matter.
         looks: elements that earlier, incomplete Traces of the same call asked for, in order.
         state: values of attributes that the model assigns to, where they are no longer the Program's.
+        by_elements: qualified operators whose results' sizes only the elements tell, beside those known for it.
 
     Returns:
         A Trace whose ``inputs`` are the tensors of ``args`` in order, then those of ``state``.
@@ -65,15 +67,15 @@ def specialize(
         UnsupportedError: the model needs what no runtime of ours can do.
     """
     with torch.no_grad():
-        return _Specializer(program, looks).trace(method, args, state or {})
+        return _Specializer(program, looks, by_elements).trace(method, args, state or {})
 
 
 class _Specializer(Evaluator):
     """Evaluates with a :class:`TracedTensor` where the interpreter has a tensor."""
 
-    def __init__(self, program: Program, looks: Sequence[torch.Tensor]) -> None:
+    def __init__(self, program: Program, looks: Sequence[torch.Tensor], by_elements: Collection[str]) -> None:
         super().__init__(program)
-        self._recorder = Recorder(looks)
+        self._recorder = Recorder(looks, by_elements)
         self._inputs: list[TensorRef] = []
         self._lifted: dict[int, TracedTensor] = {}
 

@@ -5,47 +5,31 @@ Everything follows from the alias annotations of operator schemas, and from the 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from mobopt.ir import Node, Value
 from mobopt.ir.schemas import Schema, schema_of, schemas_of
 from mobopt.ir.types import ANY, TENSOR, DictType, ListType, OptionalType, TupleType, Type
 
+_DRAWN_IN_PLACE = ("bernoulli", "cauchy", "exponential", "geometric", "log_normal", "normal", "random", "uniform")
+_DROPOUTS = ("alpha_dropout", "dropout", "feature_alpha_dropout", "feature_dropout", "rrelu", "rrelu_with_noise")
+
 RANDOM_OPERATORS = frozenset(
     f"aten::{name}"
     for name in (
-        "_fused_dropout",
-        "alpha_dropout",
-        "alpha_dropout_",
-        "bernoulli",
-        "bernoulli_",
-        "cauchy_",
-        "dropout",
-        "dropout_",
-        "exponential_",
-        "feature_alpha_dropout",
-        "feature_dropout",
-        "feature_dropout_",
-        "geometric_",
-        "log_normal_",
-        "multinomial",
-        "native_dropout",
-        "normal",
-        "normal_",
-        "poisson",
-        "rand",
-        "rand_like",
-        "randint",
-        "randint_like",
-        "randn",
-        "randn_like",
-        "random_",
-        "randperm",
-        "rrelu",
-        "rrelu_",
-        "rrelu_with_noise",
-        "uniform_",
+        *_DRAWN_IN_PLACE,
+        *(f"{name}_" for name in _DRAWN_IN_PLACE),
+        *_DROPOUTS,
+        *(f"{name}_" for name in _DROPOUTS),
+        *("_fused_dropout", "native_dropout", "normal_functional", "rrelu_with_noise_functional"),
+        *("rand", "rand_like", "randint", "randint_like", "randn", "randn_like", "randperm"),
+        *("_sample_dirichlet", "_standard_gamma", "binomial", "multinomial", "poisson"),
+        *("gru", "lstm", "rnn_relu", "rnn_tanh", "scaled_dot_product_attention"),
+        *("_scaled_dot_product_attention_math", "_scaled_dot_product_flash_attention_for_cpu"),
     )
 )
-"""Operators whose result differs from call to call; dropout only while training, see :func:`is_random`."""
+"""Operators whose result differs from call to call; some only while training, see :func:`draws_numbers`."""
 
 _UNDEFINED_CONTENTS = frozenset(
     f"aten::{name}" for name in ("empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided")
@@ -116,12 +100,20 @@ def is_random(node: Node) -> bool:
         return True
     if node.op not in RANDOM_OPERATORS:
         return False
-    if "dropout" in node.op or "rrelu" in node.op:
-        schema = schema_of(node.qualified_op)
-        names = [argument.name for argument in schema.arguments]
-        flag = node.inputs[names.index("train" if "train" in names else "training")]
-        return not (flag.is_constant and flag.constant is False)
-    return True
+    names = [argument.name for argument in schema_of(node.qualified_op).arguments]
+    given = zip(names, node.inputs, strict=False)
+    return draws_numbers(node.qualified_op, {name: value.constant for name, value in given if value.is_constant})
+
+
+def draws_numbers(op: str, known: Mapping[str, Any]) -> bool:
+    """Whether a qualified operator draws random numbers; ``known`` has its arguments by name, as far as they are known.
+
+    Dropout draws none outside training, nor do layers that drop nothing.
+    """
+    if op.partition(".")[0] not in RANDOM_OPERATORS:
+        return False
+    is_idle = known.get("train") is False or known.get("training") is False
+    return not (is_idle or 0 in (known.get("dropout"), known.get("dropout_p")))
 
 
 def written_inputs(node: Node) -> tuple[Value, ...]:

@@ -11,7 +11,7 @@ import torch
 
 from mobopt.errors import UnsupportedError
 from mobopt.runtimes.call import Call, TensorRef, Trace, tensors_in
-from mobopt.runtimes.cpu.kernels import kernel
+from mobopt.runtimes.cpu.kernels import describe, kernel, operator_error
 from mobopt.runtimes.nests import leaves_of, map_leaves
 from mobopt.runtimes.vulkan.concatenation import Concatenation, find_concatenations
 from mobopt.runtimes.vulkan.device_info import DeviceInfo
@@ -184,6 +184,17 @@ def _check_border(ref: TensorRef, call: Call) -> None:
         )
 
 
+class UnforeseenResultError(UnsupportedError):
+    """A call gave other sizes or dtypes than torch's meta kernel foretold, so the plan does not fit: they depend on
+    elements, or that kernel is wrong."""
+
+    def __init__(self, call: Call, result: Sequence[torch.Tensor]) -> None:
+        place = f" at {call.source}" if call.source else ""
+        foretold = [torch.empty(ref.sizes, dtype=ref.dtype, device="meta") for ref in call.outputs]
+        super().__init__(f"{call.op}{place} gave {describe(list(result))}, where {describe(foretold)} was foretold")
+        self.op = call.op
+
+
 class _HostFunction:
     """Computes a run of calls with the CPU's kernels."""
 
@@ -199,6 +210,12 @@ class _HostFunction:
             return values[ref] if ref.constant is None else ref.constant
 
         for function, call in self._calls:
-            result = function(*map_leaves(call.args, TensorRef, value_of))
-            values.update(zip(call.outputs, leaves_of(result, torch.Tensor), strict=True))
+            args = map_leaves(call.args, TensorRef, value_of)
+            try:
+                result = list(leaves_of(function(*args), torch.Tensor))
+            except Exception as error:
+                raise operator_error(call.op, call.source, args, error) from error
+            if [(t.dtype, tuple(t.shape)) for t in result] != [(ref.dtype, ref.sizes) for ref in call.outputs]:
+                raise UnforeseenResultError(call, result)
+            values.update(zip(call.outputs, result, strict=True))
         return tuple(values[ref] for ref in self._outputs)

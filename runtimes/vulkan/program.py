@@ -8,9 +8,9 @@ import threading
 import time
 import weakref
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
@@ -20,7 +20,7 @@ from mobopt.options import FallbackChoice, check_fallback
 from mobopt.runtimes.call import TensorRef, Trace
 from mobopt.runtimes.nests import leaves_of, map_leaves
 from mobopt.runtimes.specialize import specialize
-from mobopt.runtimes.vulkan.build import Built, Fallback, build_stream
+from mobopt.runtimes.vulkan.build import Built, Fallback, UnforeseenResultError, build_stream
 from mobopt.runtimes.vulkan.device import Device, open_device
 from mobopt.runtimes.vulkan.executable import Executable, OperationTime
 from mobopt.runtimes.vulkan.memory import MemoryReport
@@ -30,6 +30,8 @@ _LOG = logging.getLogger("mobopt.vulkan")
 
 MAX_PLANS = 16
 """Plans that a program keeps; the one not used for longest goes first."""
+
+Result = TypeVar("Result")
 
 _PLAIN = (bool, int, float, str, complex, type(None), torch.device, torch.dtype)
 
@@ -43,6 +45,8 @@ class PlanReport:
     dispatches: int
     fallbacks: tuple[Fallback, ...]
     """Calls that run on the CPU, with the reason for each."""
+    looks: int
+    """Tensors whose elements the CPU read before the plan could be made: they decide a size, a branch or a number."""
     memory: MemoryReport | None
     """None if nothing is left to compute."""
     build_seconds: float
@@ -75,6 +79,8 @@ class VulkanProgram:
         self._constants = ConstantStore()
         self._plans: OrderedDict[Any, _Plan] = OrderedDict()
         self._state: dict[str, Any] = {}
+        self._by_elements: set[str] = set()
+        """Operators that gave other sizes than the meta kernels foretold."""
         self._lock = threading.Lock()
         self._was_lost = False
         _programs.add(self)
@@ -94,8 +100,7 @@ class VulkanProgram:
             DeviceError: the device failed or ran out of memory.
         """
         with self._lock, torch.no_grad():
-            plan, tensors = self._plan(method, args)
-            result, updates = plan.run(tensors)
+            result, updates = self._with_plan(method, args, _Plan.run)
             self._was_lost = False
             if updates:
                 self._state.update(updates)
@@ -109,20 +114,35 @@ class VulkanProgram:
             InputError: as for :meth:`run`.
         """
         with self._lock, torch.no_grad():
-            plan, tensors = self._plan(method, args)
-            return plan.profile(tensors)
+            return self._with_plan(method, args, _Plan.profile)
 
     def plan_report(self, args: Sequence[Any], method: str = "forward") -> PlanReport:
         """What the plan for such arguments is made of; the plan is made if need be."""
         with self._lock, torch.no_grad():
-            plan, _ = self._plan(method, args)
-            return plan.report
+            return self._with_plan(method, args, lambda plan, tensors: plan.report)
 
     def close(self) -> None:
         """Give the device's memory back; the next call makes new plans."""
         with self._lock:
-            while self._plans:
-                self._plans.popitem()[1].close()
+            self._forget_plans()
+
+    def _forget_plans(self) -> None:
+        while self._plans:
+            self._plans.popitem()[1].close()
+
+    def _with_plan(
+        self, method: str, args: Sequence[Any], use: Callable[[_Plan, Sequence[torch.Tensor]], Result]
+    ) -> Result:
+        """What is done with a call's plan and tensors. The plan is made anew where an operator gives what was not
+        foretold, now from the elements that it takes."""
+        while True:
+            try:
+                return use(*self._plan(method, args))
+            except UnforeseenResultError as error:
+                if error.op in self._by_elements:
+                    raise
+                self._by_elements.add(error.op)
+                self._forget_plans()
 
     def _open_again(self) -> None:
         """Open the device anew: it was closed, or lost, or opened before this process was forked.
@@ -137,11 +157,10 @@ class VulkanProgram:
                 raise DeviceLostError(f"{name} was lost again after it was opened anew; choose another device")
             _LOG.warning("%s was lost; it is opened anew", name)
             self._was_lost = True
-        while self._plans:
-            self._plans.popitem()[1].close()
+        self._forget_plans()
         self.device = self.device.open_again()
 
-    def _forget(self) -> None:
+    def _begin_anew(self) -> None:
         """Drop the plans of the process that this one was forked from; a thread of it may have held the lock."""
         self._lock = threading.Lock()
         self._plans.clear()
@@ -169,7 +188,7 @@ class VulkanProgram:
 
     def _make(self, key: Any, method: str, args: Sequence[Any], looks: Sequence[torch.Tensor]) -> _Plan:
         started = time.perf_counter()
-        trace = specialize(self.program, method, args, looks, self._state)
+        trace = specialize(self.program, method, args, looks, self._state, self._by_elements)
         built = build_stream(trace, self.device.info, self._constants, self._allow_fallback)
         plan = _Plan(self.device, trace, built)
         plan.report = PlanReport(
@@ -177,6 +196,7 @@ class VulkanProgram:
             ", ".join(_describe(value) for value in args),
             plan.executable.dispatches if plan.executable else 0,
             built.fallbacks,
+            len(looks),
             plan.executable.memory if plan.executable else None,
             time.perf_counter() - started,
         )
@@ -194,7 +214,7 @@ _programs: weakref.WeakSet[VulkanProgram] = weakref.WeakSet()
 
 def _forget_after_fork() -> None:
     for program in _programs:
-        program._forget()
+        program._begin_anew()
 
 
 if hasattr(os, "register_at_fork"):

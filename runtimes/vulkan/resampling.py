@@ -128,12 +128,14 @@ def _antialias_cubic(x: torch.Tensor) -> torch.Tensor:
 
 
 def padding_table(size: int, before: int, after: int, mode: str) -> AxisTable:
-    """Places of a padded dimension: ``reflect``, ``replicate`` or ``circular``; negative padding crops."""
+    """Places of a padded dimension: ``reflect``, ``replicate`` or ``circular``; negative padding crops, and what is
+    left after that goes round (ATen/native/PadNd.cpp, ``_pad_circular_symint``)."""
     places = torch.arange(-before, size + after)
     if mode == "replicate":
         places = places.clamp(0, size - 1)
     elif mode == "circular":
-        places = places % size
+        first = max(-before, 0)
+        places = first + (places - first) % (size + min(before, 0) + min(after, 0))
     else:
         period = max(2 * (size - 1), 1)
         places = places % period

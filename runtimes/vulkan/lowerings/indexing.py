@@ -98,7 +98,7 @@ def gather(plan: Plan, call: Call) -> DeviceTensor:
     """An element of one dimension for each index."""
     data, indices = plan.tensor(call.args[0]), plan.tensor(call["index"])
     if data.rank == 0:
-        return plan.copy(data)
+        return plan.copy(data.view(indices.sizes, [0] * indices.rank))
     dim = normalized_dim(call["dim"], data.rank)
     strides = [0 if d == dim else stride for d, stride in enumerate(data.strides)]
     target = plan.empty(indices.sizes, data.dtype)
