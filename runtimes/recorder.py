@@ -209,7 +209,7 @@ class Recorder:
         """An operator's result with meta tensors.
 
         The meta kernel says what it looks like, else the CPU's kernel on stand-in elements. Both may be wrong, so what
-        the CPU computes in a run is compared with this (:class:`mobopt.runtimes.vulkan.build.UnforeseenResultError`).
+        the CPU computes in a run is compared with this (``UnforeseenResultError`` of the host's functions).
 
         Raises:
             InputError: the operator refuses its arguments.

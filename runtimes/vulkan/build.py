@@ -5,18 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Any
 
 import torch
 
 from mobopt.errors import UnsupportedError
 from mobopt.runtimes.call import Call, TensorRef, Trace, tensors_in
-from mobopt.runtimes.cpu.kernels import describe, kernel, operator_error
-from mobopt.runtimes.nests import leaves_of, map_leaves
 from mobopt.runtimes.vulkan.concatenation import Concatenation, find_concatenations
 from mobopt.runtimes.vulkan.device_info import DeviceInfo
 from mobopt.runtimes.vulkan.fusion import fold_epilogues
 from mobopt.runtimes.vulkan.fusion_pointwise import fuse_pointwise
+from mobopt.runtimes.vulkan.host_function import HostFunction
 from mobopt.runtimes.vulkan.plan import ConstantStore, Plan
 from mobopt.runtimes.vulkan.registry import load_lowerings, lower, why_unsupported
 from mobopt.runtimes.vulkan.simplify import simplify
@@ -124,6 +122,7 @@ def _append_lowered(plan: Plan, call: Call, concatenation: Concatenation | None)
     result = lower(plan, call) if concatenation is None else concatenation.lower(plan, call)
     tensors = result if isinstance(result, tuple) else (result,)
     for ref, tensor in zip(call.outputs, tensors, strict=True):
+        assert (tensor.dtype, tensor.sizes) == (ref.dtype, ref.sizes), f"{call.op} made {tensor}, not {ref}"
         plan.place(ref, tensor)
 
 
@@ -161,7 +160,7 @@ def _append_host_call(plan: Plan, calls: list[Call], readers: dict[TensorRef, se
         placed.append(tensor)
     plan.stream.append(
         HostCall(
-            run=_HostFunction(calls, inputs, outputs),
+            run=HostFunction(calls, inputs, outputs),
             inputs=tuple(plan.contiguous(plan.tensor(ref)) for ref in inputs),
             outputs=tuple(placed),
             label="CPU: " + ", ".join(dict.fromkeys(call.op for call in calls)),
@@ -182,40 +181,3 @@ def _check_border(ref: TensorRef, call: Call) -> None:
             f"{call.op}{place} runs on the CPU and exchanges a {ref.dtype} tensor with the device, which would lose "
             "precision there; convert it to float32 in the model"
         )
-
-
-class UnforeseenResultError(UnsupportedError):
-    """A call gave other sizes or dtypes than torch's meta kernel foretold, so the plan does not fit: they depend on
-    elements, or that kernel is wrong."""
-
-    def __init__(self, call: Call, result: Sequence[torch.Tensor]) -> None:
-        place = f" at {call.source}" if call.source else ""
-        foretold = [torch.empty(ref.sizes, dtype=ref.dtype, device="meta") for ref in call.outputs]
-        super().__init__(f"{call.op}{place} gave {describe(list(result))}, where {describe(foretold)} was foretold")
-        self.op = call.op
-
-
-class _HostFunction:
-    """Computes a run of calls with the CPU's kernels."""
-
-    def __init__(self, calls: Sequence[Call], inputs: Sequence[TensorRef], outputs: Sequence[TensorRef]) -> None:
-        self._calls = [(kernel(call.op), call) for call in calls]
-        self._inputs = inputs
-        self._outputs = outputs
-
-    def __call__(self, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        values: dict[TensorRef, torch.Tensor] = dict(zip(self._inputs, tensors, strict=True))
-
-        def value_of(ref: TensorRef) -> Any:
-            return values[ref] if ref.constant is None else ref.constant
-
-        for function, call in self._calls:
-            args = map_leaves(call.args, TensorRef, value_of)
-            try:
-                result = list(leaves_of(function(*args), torch.Tensor))
-            except Exception as error:
-                raise operator_error(call.op, call.source, args, error) from error
-            if [(t.dtype, tuple(t.shape)) for t in result] != [(ref.dtype, ref.sizes) for ref in call.outputs]:
-                raise UnforeseenResultError(call, result)
-            values.update(zip(call.outputs, result, strict=True))
-        return tuple(values[ref] for ref in self._outputs)

@@ -41,6 +41,10 @@ class OperationTime:
 Step = Callable[[], None]
 
 
+class RefusedError(Exception):
+    """A kernel raised the stream's flag: it met operands that it must not be given, so there are no results."""
+
+
 class Executable:
     """Runs one plan on one device, any number of times. Safe to call from several threads; calls take turns."""
 
@@ -86,6 +90,7 @@ class Executable:
         self._fence = create_fence(owned.scope)
         self._inputs = [self._view(tensor) for tensor in staged.inputs]
         self._outputs = [(self._view(tensor), tensor.dtype) for tensor in staged.outputs]
+        self._flag = None if staged.flag is None else self._view(staged.flag)
         self._segments = list(_segments(staged))
         self._steps = [self._step(number) for number in range(len(self._segments))]
         self._profiled: list[_ProfiledStep] | None = None
@@ -133,6 +138,7 @@ class Executable:
         Raises:
             InputError: the number or shape of the inputs is wrong, or an integer doesn't fit in 32 bits.
             DeviceError: the device failed, or the executable is closed.
+            RefusedError: a kernel met operands that it must not be given.
         """
         with self._device.in_use, self._lock:
             self._write_inputs(inputs)
@@ -172,6 +178,8 @@ class Executable:
             raise InputError(f"the plan takes {len(self._inputs)} inputs, and {len(inputs)} were given")
         for view, values in zip(self._inputs, inputs, strict=True):
             _write(view, values)
+        if self._flag is not None:
+            self._flag.zero_()
 
     def _read_outputs(self) -> list[torch.Tensor]:
         return [_read(view, dtype) for view, dtype in self._outputs]
@@ -183,7 +191,18 @@ class Executable:
         segment = self._segments[number]
         if isinstance(segment, HostCall):
             return self._host_step(segment)
-        return Submission(self._device, self._pool.record(self._recordable(number)), self._fence).run
+        run = Submission(self._device, self._pool.record(self._recordable(number)), self._fence).run
+        return run if self._flag is None else self._checked(run, self._flag)
+
+    def _checked(self, run: Step, flag: torch.Tensor) -> Step:
+        """A step after which the flag is looked at, before the host goes on with what was computed."""
+
+        def checked() -> None:
+            run()
+            if flag.item():
+                raise RefusedError
+
+        return checked
 
     def _host_step(self, call: HostCall) -> Step:
         sources = [(self._view(tensor), tensor.dtype) for tensor in call.inputs]

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import replace
 
+import torch
+
 from mobopt.runtimes.call import Call, TensorRef, Trace, tensors_in
 from mobopt.runtimes.vulkan.epilogue import Activation, CallWithEpilogue, Epilogue, activation_of, epilogue_of
 from mobopt.runtimes.vulkan.lowerings.convolution import convolution
@@ -53,7 +55,8 @@ def _folded(
         if place is None or producer is None or uses[source] != 1 or not _takes_epilogue(producer):
             continue
         epilogue = _extended(producer, activation, residual)
-        if epilogue is not None and source.dtype == call.output.dtype:
+        # Halves are rounded between the product and what follows.
+        if epilogue is not None and source.dtype == call.output.dtype == torch.float32:
             return place, CallWithEpilogue(producer.op, producer.args, call.outputs, producer.source, epilogue=epilogue)
     return None
 

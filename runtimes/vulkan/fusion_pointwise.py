@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import dataclass, replace
 
 from mobopt.runtimes.call import Call, TensorRef, Trace, tensors_in
-from mobopt.runtimes.vulkan.lowerings.pointwise import expression_of, is_in_place
+from mobopt.runtimes.vulkan.lowerings.pointwise import expression_of, is_in_place, value_of
 from mobopt.runtimes.vulkan.plan import Plan
 from mobopt.runtimes.vulkan.pointwise_kernel import compute_result
 from mobopt.runtimes.vulkan.pointwise_program import ProgramBuilder, Value
@@ -82,15 +82,13 @@ def _built(parts: tuple[Call, ...]) -> tuple[ProgramBuilder, Value]:
     builder = ProgramBuilder()
     value = None
     for part in parts:
-        expression = expression_of(part.op)
-        assert expression is not None
-        value = builder.stored_as(expression(builder, part), part.output.dtype)
+        value = builder.stored_as(value_of(builder, part), part.output.dtype)
         builder.define(part.output, value)
     assert value is not None
     return builder, value
 
 
-@lowers(FUSED)
+@lowers(FUSED, exact=True)
 def fused_pointwise(plan: Plan, call: Call) -> DeviceTensor:
     """Several pointwise operators as one dispatch."""
     assert isinstance(call, FusedPointwise)

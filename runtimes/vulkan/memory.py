@@ -369,6 +369,8 @@ def _lives(staged: StagedStream) -> dict[Storage, Life]:
         for storage, _, _ in storages(operation):
             first, _ = spans.get(storage, (step, step))
             spans[storage] = (first, step)
+    if staged.flag is not None:
+        spans[staged.flag.storage] = (0, end)
     for tensor in staged.outputs:
         first, _ = spans.get(tensor.storage, (end, end))
         spans[tensor.storage] = (first, end)

@@ -4,7 +4,7 @@ ask for."""
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -96,7 +96,7 @@ class Plan:
             if ref.constant is None:
                 raise KeyError(f"{ref.name or ref} is used before the call that makes it was lowered")
             constant = ref.constant
-            self._tensors[ref] = self.constants.get([constant], ("plain",), lambda: constant)
+            self._tensors[ref] = replace(self.constants.get([constant], ("plain",), lambda: constant), dtype=ref.dtype)
         return self._tensors[ref]
 
     def place(self, ref: TensorRef, tensor: DeviceTensor) -> None:

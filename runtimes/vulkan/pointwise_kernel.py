@@ -55,6 +55,7 @@ def compute_into(
 ) -> None:
     """Write a builder's result into ``target``; see :func:`run_program`."""
     program = builder.program(builder.stored_as(result, target.dtype))
+    assert builder.fits, f"{plan.label}: {len(program.instructions)} instructions are more than the shader has"
     operands = [operand if isinstance(operand, DeviceTensor) else plan.tensor(operand) for operand in builder.operands]
     run_program(plan, program, operands, target, fresh=fresh)
 
@@ -75,7 +76,8 @@ def run_program(
     if target.numel == 0:
         return
     views = [expanded(operand, target.sizes) for operand in operands]
-    nest = _loop_nest(target, views, fresh)
+    # What pads a tensor may hold anything, also what a checked instruction refuses.
+    nest = _loop_nest(target, views, fresh and not program.refuses)
     needed = nest.rank + (1 + len(views)) * (nest.rank + 1) + len(program.immediates)
     if needed > PUSH_CONSTANT_WORDS:
         _run_in_one_layout(plan, program, views, target, fresh)
@@ -133,6 +135,8 @@ def _dispatch(
     # Slots without an operand need something bound that the shader never reads.
     spare = bindings[0] if bindings else Binding(target.storage, 0, target.storage.nbytes, reads=False)
     bindings += [spare] * (MAX_OPERANDS - len(bindings))
+    if program.refuses:
+        bindings.append(plan.stream.raised_by())
     rows = _rows(plan.device, nest)
     strips = [-(-nest.sizes[-2] // rows)] if nest.rank > 1 else []
     items = math.prod((*nest.sizes[:-2], *strips)) * -(-nest.sizes[-1] // VECTOR)
@@ -155,7 +159,7 @@ def _dispatch(
     for tensor, strides in zip([target, *operands], nest.strides, strict=True):
         constants += [tensor.offset, *strides]
     plan.dispatch(
-        f"pointwise_{steps}{'_texels' if texels else ''}",
+        f"pointwise_{steps}{'_checked' if program.refuses else ''}{'_texels' if texels else ''}",
         [writing(target), *bindings],
         spread(-(-items // size)),
         [int(value) for value in specialization],

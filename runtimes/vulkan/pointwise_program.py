@@ -7,7 +7,7 @@ builder, which is how chains of them become one dispatch (see :mod:`mobopt.runti
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum, IntEnum
 
 import torch
@@ -118,6 +118,18 @@ class Opcode(IntEnum):
     INT_SHIFT_LEFT = 90
     INT_SHIFT_RIGHT = 91
     SELECT = 92
+    TO_HALF = 93
+    TO_BFLOAT = 94
+    FLOAT_TO_LONG = 95
+    INT_INDEX = 96
+
+
+_ROUNDINGS = {torch.float16: Opcode.TO_HALF, torch.bfloat16: Opcode.TO_BFLOAT}
+
+_DIVISIONS = (Opcode.INT_DIV_FLOOR, Opcode.INT_DIV_TRUNC, Opcode.INT_REMAINDER, Opcode.INT_FMOD)
+
+CHECKED = (Opcode.FLOAT_TO_LONG, Opcode.INT_INDEX, *_DIVISIONS)
+"""Instructions that refuse some operands: they raise the run's flag (see :attr:`Plan.flag`)."""
 
 
 class Kind(Enum):
@@ -141,6 +153,8 @@ class Value:
 
     register: int
     kind: Kind
+    dtype: torch.dtype | None = None
+    """The dtype of which it is an element already, rounded or wrapped, if that is known."""
 
 
 @dataclass(frozen=True)
@@ -161,6 +175,15 @@ class Program:
     """Bits of constants, as signed integers."""
     instructions: tuple[Instruction, ...] = ()
 
+    @property
+    def refuses(self) -> bool:
+        """Whether there are operands that it must not be given; a divisor that is a number has been looked at."""
+        return any(
+            instruction.opcode in CHECKED
+            and not (instruction.opcode in _DIVISIONS and FIRST_IMMEDIATE <= instruction.sources[1] < FIRST_STEP)
+            for instruction in self.instructions
+        )
+
 
 IDENTITY = Program(operands=1)
 
@@ -179,7 +202,7 @@ class ProgramBuilder:
     def tensor(self, tensor: Operand) -> Value:
         """The register that holds a tensor's element: an operand, or what an earlier operator of this program made."""
         if tensor not in self._known:
-            self._known[tensor] = Value(len(self.operands), kind_of(tensor.dtype))
+            self._known[tensor] = Value(len(self.operands), kind_of(tensor.dtype), tensor.dtype)
             self.operands.append(tensor)
         return self._known[tensor]
 
@@ -214,8 +237,16 @@ class ProgramBuilder:
         return Value(value.register, Kind.INTEGER)
 
     def stored_as(self, value: Value, dtype: torch.dtype) -> Value:
-        """The value as an element of ``dtype``: integers narrower than 32 bits wrap around."""
+        """The value as an element of ``dtype``: halves are rounded to nearest even, integers narrower than 32 bits wrap
+        around, and a float that becomes an int64 must fit in 32 bits (else the run is refused, see ``CHECKED``)."""
+        return value if value.dtype == dtype else replace(self._stored(value, dtype), dtype=dtype)
+
+    def _stored(self, value: Value, dtype: torch.dtype) -> Value:
+        if dtype == torch.int64 and value.kind == Kind.FLOAT:
+            return self.step(Opcode.FLOAT_TO_LONG, value, kind=Kind.INTEGER)
         value = self.converted(value, kind_of(dtype))
+        if dtype in _ROUNDINGS:
+            return self.step(_ROUNDINGS[dtype], value)
         if dtype == torch.uint8:
             return self.step(Opcode.INT_AND, value, self.scalar(0xFF, Kind.INTEGER), kind=Kind.INTEGER)
         if dtype in (torch.int8, torch.int16):

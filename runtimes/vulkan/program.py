@@ -20,9 +20,10 @@ from mobopt.options import FallbackChoice, check_fallback
 from mobopt.runtimes.call import TensorRef, Trace
 from mobopt.runtimes.nests import leaves_of, map_leaves
 from mobopt.runtimes.specialize import specialize
-from mobopt.runtimes.vulkan.build import Built, Fallback, UnforeseenResultError, build_stream
+from mobopt.runtimes.vulkan.build import Built, Fallback, build_stream
 from mobopt.runtimes.vulkan.device import Device, open_device
-from mobopt.runtimes.vulkan.executable import Executable, OperationTime
+from mobopt.runtimes.vulkan.executable import Executable, OperationTime, RefusedError
+from mobopt.runtimes.vulkan.host_function import HostFunction, UnforeseenResultError
 from mobopt.runtimes.vulkan.memory import MemoryReport
 from mobopt.runtimes.vulkan.plan import ConstantStore
 
@@ -232,12 +233,13 @@ class _Plan:
         self._taken = built.inputs
         self._outputs = built.outputs
         self._inputs = {ref: number for number, ref in enumerate(trace.inputs)}
+        self._calls = trace.calls
         self._result = trace.result
         self._updates = trace.updates
 
     def run(self, tensors: Sequence[torch.Tensor]) -> tuple[Any, dict[str, Any]]:
         """The call's result, and the new values of attributes."""
-        computed = self.executable.run([tensors[number] for number in self._taken]) if self.executable else []
+        computed = self._compute(self.executable, tensors) if self.executable else []
         if len(computed) == 1 and self._result is self._outputs[0] and not self._updates:
             return computed[0], {}
         values = dict(zip(self._outputs, computed, strict=True))
@@ -250,6 +252,18 @@ class _Plan:
             return values[ref]
 
         return map_leaves(self._result, TensorRef, value_of), map_leaves(self._updates, TensorRef, value_of)
+
+    def _compute(self, executable: Executable, tensors: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
+        """The outputs of the device; of the CPU where the device met operands that it must not be given.
+
+        Then torch's kernel says what is wrong with them, or it has the answer: what is refused may be too careful.
+        """
+        try:
+            return executable.run([tensors[number] for number in self._taken])
+        except RefusedError:
+            _LOG.debug("the device refused operands; the CPU computes the call again")
+        found = HostFunction(self._calls, list(self._inputs), self._outputs)(*tensors)
+        return [tensor.clone(memory_format=torch.contiguous_format) for tensor in found]
 
     def profile(self, tensors: Sequence[torch.Tensor]) -> list[OperationTime]:
         """Times of one run."""

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from mobopt.errors import UnsupportedError
 from mobopt.runtimes.call import Call
+from mobopt.runtimes.vulkan.narrow import has_narrow, lower_widened
 from mobopt.runtimes.vulkan.tensor import DeviceTensor
 
 if TYPE_CHECKING:
@@ -33,6 +34,9 @@ class Lowering:
 
     function: LoweringFunction
     check: Check
+    exact: bool = False
+    """Whether its results are elements of their dtypes by themselves: it moves elements, or rounds and wraps them.
+    Other lowerings are given wider dtypes in place of narrow ones (see :mod:`mobopt.runtimes.vulkan.narrow`)."""
 
 
 _LOWERINGS: dict[str, Lowering] = {}
@@ -43,8 +47,12 @@ def always(call: Call) -> str | None:
     return None
 
 
-def lowers(*operators: str, check: Check = always) -> Callable[[LoweringFunction], LoweringFunction]:
+def lowers(
+    *operators: str, check: Check = always, exact: bool = False
+) -> Callable[[LoweringFunction], LoweringFunction]:
     """Register the decorated function as the lowering of ``operators`` (qualified names with overload).
+
+    See :class:`Lowering` for ``check`` and ``exact``.
 
     Raises:
         ValueError: one of them has a lowering already.
@@ -54,7 +62,7 @@ def lowers(*operators: str, check: Check = always) -> Callable[[LoweringFunction
         for operator in operators:
             if operator in _LOWERINGS:
                 raise ValueError(f"{operator} has two lowerings: {_LOWERINGS[operator].function} and {function}")
-            _LOWERINGS[operator] = Lowering(function, check)
+            _LOWERINGS[operator] = Lowering(function, check, exact)
         return function
 
     return register
@@ -95,4 +103,7 @@ def lower(plan: Plan, call: Call) -> LoweringResult:
     reason = why_unsupported(call)
     if reason is not None:
         raise UnsupportedError(f"{call.op}: {reason}")
-    return _LOWERINGS[call.op].function(plan, call)
+    lowering = _LOWERINGS[call.op]
+    if lowering.exact or not has_narrow(call):
+        return lowering.function(plan, call)
+    return lower_widened(plan, call, lowering.function)

@@ -19,6 +19,7 @@ class StagedStream:
     operations: tuple[Operation, ...]
     inputs: tuple[DeviceTensor, ...]
     outputs: tuple[DeviceTensor, ...]
+    flag: DeviceTensor | None
     device_storages: frozenset[Storage]
     """Storages of kind INPUT or OUTPUT that are the device's own after all: copies stand between them and the host."""
 
@@ -55,7 +56,7 @@ def stage(stream: Stream, *, stage_inputs: bool, stage_read_outputs: bool) -> St
             outputs[index] = _download(operations, tensor)
             if tensor.storage.kind is StorageKind.OUTPUT:
                 device_storages.add(tensor.storage)
-    return StagedStream(tuple(operations), tuple(inputs), tuple(outputs), frozenset(device_storages))
+    return StagedStream(tuple(operations), tuple(inputs), tuple(outputs), stream.flag, frozenset(device_storages))
 
 
 def _upload(operations: list[Operation], tensor: DeviceTensor) -> DeviceTensor:

@@ -10,7 +10,9 @@ from dataclasses import dataclass, field
 
 import torch
 
-from mobopt.runtimes.vulkan.tensor import ELEMENT_BYTES, DeviceTensor, Storage
+from mobopt.runtimes.vulkan.tensor import ELEMENT_BYTES, DeviceTensor, Storage, StorageKind
+
+VECTOR_BYTES = 16
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,6 +80,16 @@ class Stream:
     operations: list[Operation] = field(default_factory=list)
     inputs: list[DeviceTensor] = field(default_factory=list)
     outputs: list[DeviceTensor] = field(default_factory=list)
+    flag: DeviceTensor | None = None
+    """One integer that a kernel sets to 1 where it meets operands that it must not be given: an index out of range, a
+    divisor of zero, a float that no 32-bit integer can say."""
+
+    def raised_by(self) -> Binding:
+        """Bind the flag for a kernel. All of them store the same number, so that none has to wait for another."""
+        if self.flag is None:
+            storage = Storage(VECTOR_BYTES, StorageKind.FLAG, name="flag")
+            self.flag = DeviceTensor(storage, torch.int32, (1,), (1,))
+        return Binding(self.flag.storage, 0, VECTOR_BYTES, reads=False, writes=False)
 
     def append(self, operation: Operation) -> None:
         """Add an operation at the end."""

@@ -23,6 +23,7 @@ class StorageKind(Enum):
     CONSTANT = "constant"  # uploaded once, kept by the executor
     INPUT = "input"  # written by the host before each call
     OUTPUT = "output"  # read by the host after each call
+    FLAG = "flag"  # cleared by the host before each call, raised by kernels, read by the host after each call
 
 
 @dataclass(eq=False)

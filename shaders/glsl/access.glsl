@@ -20,6 +20,10 @@
 #define STORE1(name, index, value) name##_elements[index] = (value)
 #define STORE4(name, index, value) name##_vectors[index] = (value)
 
+// The flag of a run, which a kernel raises where it meets operands that it must not be given; see Plan.flag.
+#define RAISES(slot) layout(set = 0, binding = slot, std430) writeonly buffer Flag { int flag; };
+#define RAISE_FLAG flag = 1;
+
 // How an operand is read for four neighbouring lanes; see LoadMode in runtimes/vulkan/kernel_access.py.
 const int LOAD_VECTOR = 0; // an aligned vec4
 const int LOAD_SPLAT = 1;  // one element for all lanes

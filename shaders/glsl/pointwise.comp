@@ -47,6 +47,9 @@ READS(3, operand_2)
 READS(4, operand_3)
 READS(5, operand_4)
 READS(6, operand_5)
+#ifdef CHECKED
+RAISES(7)
+#endif
 
 // sizes[RANK], then offset and strides[RANK] of the result and of each operand, then the immediates.
 layout(push_constant) uniform Geometry { int words[32]; };
@@ -63,9 +66,18 @@ int inner_stride(int tensor) { return words[tensor_word(tensor) + RANK]; }
     if (OPERANDS > n && (row == 0 || (STEADY >> n & 1) == 0))                                                          \
         registers[n] = LOAD_LANES4(name, mode, offsets[n + 1], inner_stride(n + 1), last);
 
+// With CHECKED defined, an operand that its instruction refuses raises the flag.
+#ifdef CHECKED
+#define CHECK(n) if (refuses(OPCODE_##n, registers[A_##n], registers[B_##n], last)) RAISE_FLAG
+#else
+#define CHECK(n)
+#endif
+
 #define STEP(n)                                                                                                        \
-    if (STEPS > n)                                                                                                     \
-        registers[FIRST_STEP + n] = apply(OPCODE_##n, registers[A_##n], registers[B_##n], registers[C_##n]);
+    if (STEPS > n) {                                                                                                   \
+        CHECK(n)                                                                                                       \
+        registers[FIRST_STEP + n] = apply(OPCODE_##n, registers[A_##n], registers[B_##n], registers[C_##n]);           \
+    }
 
 void main() {
     int inner = words[RANK - 1];

@@ -1,5 +1,6 @@
 // One pointwise instruction on four lanes of bits. The opcode is a specialization constant at every call, so one case is left.
 #include "pointwise_opcodes.glsl"
+#include "pointwise_dtypes.glsl"
 
 // Comparisons of bits: a driver may assume that no float is NaN.
 bvec4 is_nan(vec4 x) { return greaterThan(floatBitsToInt(x) & 0x7fffffff, ivec4(0x7f800000)); }
@@ -96,13 +97,6 @@ vec4 floor_divide(vec4 a, vec4 b) {
     return mix(whole, a / b, equal(b, vec4(0.0)));
 }
 
-ivec4 divide_floor(ivec4 a, ivec4 b) {
-    ivec4 quotient = a / b;
-    ivec4 remainder = a - quotient * b;
-    ivec4 inexact = ivec4(notEqual(remainder, ivec4(0))) & ivec4(notEqual(lessThan(remainder, ivec4(0)), lessThan(b, ivec4(0))));
-    return quotient - inexact;
-}
-
 ivec4 integer_power(ivec4 base, ivec4 exponent) {
     ivec4 result = ivec4(1);
     ivec4 square = base;
@@ -192,7 +186,8 @@ ivec4 apply(int opcode, ivec4 i, ivec4 j, ivec4 k) {
     case SOFTPLUS: FLOAT(mix(or_nan((max(a * b, 0.0) + log1p(exponential(-abs(a * b)))) / b, a), a, greaterThan(a * b, c)));
 
     case INT_TO_FLOAT: FLOAT(vec4(i));
-    case FLOAT_TO_INT: return ivec4(a);
+    case FLOAT_TO_INT:
+    case FLOAT_TO_LONG: return truncated(a);
     case INT_NEG: return -i;
     case INT_ABS: return abs(i);
     case INT_SIGN: return sign(i);
@@ -201,9 +196,9 @@ ivec4 apply(int opcode, ivec4 i, ivec4 j, ivec4 k) {
     case INT_SUB: return i - j;
     case INT_MUL: return i * j;
     case INT_DIV_FLOOR: return divide_floor(i, j);
-    case INT_DIV_TRUNC: return i / j;
+    case INT_DIV_TRUNC: return divide_truncated(i, j);
     case INT_REMAINDER: return i - divide_floor(i, j) * j;
-    case INT_FMOD: return i - (i / j) * j;
+    case INT_FMOD: return i - divide_truncated(i, j) * j;
     case INT_POW: return integer_power(i, j);
     case INT_MAX: return max(i, j);
     case INT_MIN: return min(i, j);
@@ -214,9 +209,12 @@ ivec4 apply(int opcode, ivec4 i, ivec4 j, ivec4 k) {
     case INT_AND: return i & j;
     case INT_OR: return i | j;
     case INT_XOR: return i ^ j;
-    case INT_SHIFT_LEFT: return i << j;
-    case INT_SHIFT_RIGHT: return i >> j;
+    case INT_SHIFT_LEFT: return shift_left(i, j);
+    case INT_SHIFT_RIGHT: return shift_right(i, j);
     case SELECT: return mix(k, j, notEqual(i, ivec4(0)));
+    case TO_HALF: return rounded_to_half(i);
+    case TO_BFLOAT: return rounded_to_bfloat(i);
+    case INT_INDEX: return clamp(i + j * ivec4(lessThan(i, ivec4(0))), ivec4(0), j - 1);
     }
     return i;
 }

@@ -92,3 +92,7 @@ const int INT_XOR = 89;
 const int INT_SHIFT_LEFT = 90;
 const int INT_SHIFT_RIGHT = 91;
 const int SELECT = 92;
+const int TO_HALF = 93;
+const int TO_BFLOAT = 94;
+const int FLOAT_TO_LONG = 95;
+const int INT_INDEX = 96;

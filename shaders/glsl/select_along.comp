@@ -7,10 +7,15 @@ layout(constant_id = 1) const int RANK = 1;
 layout(constant_id = 2) const int MODE = 0;
 layout(constant_id = 3) const int INDEX_MODE = 0;
 layout(constant_id = 4) const int STORE_VECTOR = 0;
+layout(constant_id = 5) const int LOWEST = 0; // -1: negative indices count from the end; 0: they are refused, as what is too large
+
 
 WRITES(0, result)
 READS(1, data)
 READS(2, indices)
+#ifdef CHECKED
+RAISES(3)
+#endif
 
 // sizes[RANK]; offset and strides[RANK] of the result, the data and the indices; size and stride of the chosen dimension.
 layout(push_constant) uniform Geometry { int words[32]; };
@@ -42,6 +47,10 @@ void main() {
     int stride = words[tensor_word(3) + 1];
     int step = words[tensor_word(1) + RANK];
     ivec4 chosen = LOAD_LANES4(indices, INDEX_MODE, offsets[2], words[tensor_word(2) + RANK], last);
+#ifdef CHECKED
+    ivec4 outside = ivec4(lessThan(chosen, ivec4(LOWEST * length))) | ivec4(greaterThanEqual(chosen, ivec4(length)));
+    if (any(notEqual(outside & ivec4(lessThanEqual(ivec4(0, 1, 2, 3), ivec4(last))), ivec4(0)))) RAISE_FLAG
+#endif
     chosen += length * ivec4(lessThan(chosen, ivec4(0)));
     chosen = clamp(chosen, 0, length - 1);
     ivec4 value;

@@ -1,4 +1,5 @@
-"""Operators whose results torch's meta kernels can't foretell or foretell wrongly, numbers in tensors, random numbers."""
+"""Operators whose results torch's meta kernels can't foretell or foretell wrongly, numbers in tensors, random
+numbers."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -100,7 +101,7 @@ def test_sizes_that_turn_out_to_be_others(device: Device, monkeypatch: pytest.Mo
     real = recorder.kernel
     monkeypatch.setattr(recorder, "kernel", lambda op: foretold_wrongly if op == "aten::lgamma" else real(op))
     monkeypatch.setattr(
-        "mobopt.runtimes.vulkan.build.kernel", lambda op: foretold_wrongly if op == "aten::lgamma" else real(op)
+        "mobopt.runtimes.vulkan.host_function.kernel", lambda op: foretold_wrongly if op == "aten::lgamma" else real(op)
     )
     program = traced(lambda x: (torch.lgamma(x * 2) + 1).sum(1), [ROWS], device)
     for rows in (ROWS, ROWS / 2, ROWS * 1.5):

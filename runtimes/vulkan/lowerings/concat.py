@@ -34,7 +34,7 @@ def concatenated(plan: Plan, tensors: Sequence[DeviceTensor], dim: int, call: Ca
     return target
 
 
-@lowers("aten::cat", "aten::concat", "aten::concatenate", check=check_dtypes)
+@lowers("aten::cat", "aten::concat", "aten::concatenate", check=check_dtypes, exact=True)
 def cat(plan: Plan, call: Call) -> DeviceTensor:
     """Concatenation; as in torch, empty vectors are skipped whatever the rank of the others."""
     rank = call.output.rank
@@ -42,14 +42,14 @@ def cat(plan: Plan, call: Call) -> DeviceTensor:
     return concatenated(plan, tensors, normalized_dim(call["dim"], rank), call)
 
 
-@lowers("aten::stack", check=check_dtypes)
+@lowers("aten::stack", check=check_dtypes, exact=True)
 def stack(plan: Plan, call: Call) -> DeviceTensor:
     """Concatenation along a new dimension."""
     dim = call["dim"] % call.output.rank
     return concatenated(plan, [unsqueezed(plan.tensor(ref), dim) for ref in call["tensors"]], dim, call)
 
 
-@lowers("aten::hstack", "aten::vstack", check=check_dtypes)
+@lowers("aten::hstack", "aten::vstack", check=check_dtypes, exact=True)
 def stack_flat(plan: Plan, call: Call) -> DeviceTensor:
     """Concatenation along columns or rows, of tensors with at least that many dimensions."""
     least = 2 if call.op == "aten::vstack" else 1
@@ -78,13 +78,13 @@ def padded(plan: Plan, tensor: DeviceTensor, call: Call, padding: Sequence[int],
     return target
 
 
-@lowers("aten::constant_pad_nd", check=check_dtypes)
+@lowers("aten::constant_pad_nd", check=check_dtypes, exact=True)
 def constant_pad(plan: Plan, call: Call) -> DeviceTensor:
     """Constant padding of any dimensions."""
     return padded(plan, plan.tensor(call.args[0]), call, call["pad"], call["value"])
 
 
-@lowers("aten::pad", check=check_dtypes)
+@lowers("aten::pad", check=check_dtypes, exact=True)
 def pad(plan: Plan, call: Call) -> DeviceTensor:
     """Padding in the mode that the call names."""
     tensor, mode = plan.tensor(call.args[0]), call["mode"]
@@ -93,7 +93,7 @@ def pad(plan: Plan, call: Call) -> DeviceTensor:
     return pad_by_places(plan, tensor, call, list(call["pad"]), mode)
 
 
-@lowers("aten::repeat", "aten::tile", check=check_dtypes)
+@lowers("aten::repeat", "aten::tile", check=check_dtypes, exact=True)
 def repeat(plan: Plan, call: Call) -> DeviceTensor:
     """Copies of the whole tensor along each dimension."""
     tensor = plan.tensor(call.args[0])
@@ -110,7 +110,7 @@ def repeat(plan: Plan, call: Call) -> DeviceTensor:
     return target
 
 
-@lowers("aten::repeat_interleave.self_int", check=check_dtypes)
+@lowers("aten::repeat_interleave.self_int", check=check_dtypes, exact=True)
 def repeat_interleave(plan: Plan, call: Call) -> DeviceTensor:
     """Each element several times in a row."""
     tensor, times = plan.tensor(call.args[0]), call["repeats"]
@@ -127,7 +127,7 @@ def repeat_interleave(plan: Plan, call: Call) -> DeviceTensor:
     return target
 
 
-@lowers("aten::flip", check=check_dtypes)
+@lowers("aten::flip", check=check_dtypes, exact=True)
 def flip(plan: Plan, call: Call) -> DeviceTensor:
     """The order of elements reversed along dimensions."""
     tensor = plan.tensor(call.args[0])
@@ -140,7 +140,7 @@ def flip(plan: Plan, call: Call) -> DeviceTensor:
     return target
 
 
-@lowers("aten::roll", check=check_dtypes)
+@lowers("aten::roll", check=check_dtypes, exact=True)
 def roll(plan: Plan, call: Call) -> DeviceTensor:
     """Elements moved along dimensions, those that leave coming back at the other end."""
     tensor = plan.tensor(call.args[0])
@@ -179,7 +179,7 @@ def _regrouped(
     return target
 
 
-@lowers("aten::pixel_shuffle", check=check_dtypes)
+@lowers("aten::pixel_shuffle", check=check_dtypes, exact=True)
 def pixel_shuffle(plan: Plan, call: Call) -> DeviceTensor:
     """Channels become space."""
     tensor, r = plan.tensor(call.args[0]), call["upscale_factor"]
@@ -189,7 +189,7 @@ def pixel_shuffle(plan: Plan, call: Call) -> DeviceTensor:
     return _regrouped(plan, tensor, (*batch, c // (r * r), r, r, h, w), order, call)
 
 
-@lowers("aten::pixel_unshuffle", check=check_dtypes)
+@lowers("aten::pixel_unshuffle", check=check_dtypes, exact=True)
 def pixel_unshuffle(plan: Plan, call: Call) -> DeviceTensor:
     """Space becomes channels."""
     tensor, r = plan.tensor(call.args[0]), call["downscale_factor"]
@@ -199,7 +199,7 @@ def pixel_unshuffle(plan: Plan, call: Call) -> DeviceTensor:
     return _regrouped(plan, tensor, (*batch, c, h // r, r, w // r, r), order, call)
 
 
-@lowers("aten::channel_shuffle", "aten::native_channel_shuffle", check=check_dtypes)
+@lowers("aten::channel_shuffle", "aten::native_channel_shuffle", check=check_dtypes, exact=True)
 def channel_shuffle(plan: Plan, call: Call) -> DeviceTensor:
     """Channels of groups interleaved."""
     tensor, groups = plan.tensor(call.args[0]), call["groups"]

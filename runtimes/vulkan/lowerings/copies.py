@@ -20,13 +20,13 @@ def strided_copy(plan: Plan, source: DeviceTensor, target: DeviceTensor, *, fres
     compute_into(plan, builder, builder.tensor(source), target, fresh=fresh)
 
 
-@lowers("aten::clone", "aten::lift_fresh_copy", check=check_dtypes)
+@lowers("aten::clone", "aten::lift_fresh_copy", check=check_dtypes, exact=True)
 def clone(plan: Plan, call: Call) -> DeviceTensor:
     """A copy, in the default layout."""
     return plan.copy(plan.tensor(call.args[0]))
 
 
-@lowers("aten::contiguous", check=check_dtypes)
+@lowers("aten::contiguous", check=check_dtypes, exact=True)
 def contiguous(plan: Plan, call: Call) -> DeviceTensor:
     """The tensor itself if it is in the default layout, else a copy: which layout that is, is the device's own
     affair."""
@@ -48,6 +48,7 @@ def contiguous(plan: Plan, call: Call) -> DeviceTensor:
     "aten::type_as",
     "aten::cpu",
     check=check_dtypes,
+    exact=True,
 )
 def convert(plan: Plan, call: Call) -> DeviceTensor:
     """Another dtype; devices and layouts named by the model mean nothing here."""

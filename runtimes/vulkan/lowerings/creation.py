@@ -38,19 +38,20 @@ def _filled(plan: Plan, call: Call, value: float) -> DeviceTensor:
     "aten::new_empty",
     "aten::new_empty_strided",
     check=check_dtypes,
+    exact=True,
 )
 def zeros(plan: Plan, call: Call) -> DeviceTensor:
     """Zeros; what torch leaves undefined is zero too, so that two runs agree."""
     return _filled(plan, call, 0)
 
 
-@lowers("aten::ones", "aten::ones_like", "aten::new_ones", check=check_dtypes)
+@lowers("aten::ones", "aten::ones_like", "aten::new_ones", check=check_dtypes, exact=True)
 def ones(plan: Plan, call: Call) -> DeviceTensor:
     """Ones."""
     return _filled(plan, call, 1)
 
 
-@lowers("aten::full", "aten::full_like", "aten::new_full", "aten::scalar_tensor", check=check_dtypes)
+@lowers("aten::full", "aten::full_like", "aten::new_full", "aten::scalar_tensor", check=check_dtypes, exact=True)
 def full(plan: Plan, call: Call) -> DeviceTensor:
     """One number everywhere."""
     return _filled(plan, call, call["fill_value" if "fill_value" in argument_names(call.op) else "s"])
@@ -65,7 +66,7 @@ def _from_table(plan: Plan, call: Call, values: torch.Tensor) -> DeviceTensor:
     return target
 
 
-@lowers("aten::arange", "aten::arange.start", "aten::arange.start_step", check=check_dtypes)
+@lowers("aten::arange", "aten::arange.start", "aten::arange.start_step", check=check_dtypes, exact=True)
 def arange(plan: Plan, call: Call) -> DeviceTensor:
     """Numbers at equal distances."""
     names = argument_names(call.op)
@@ -74,13 +75,13 @@ def arange(plan: Plan, call: Call) -> DeviceTensor:
     return _from_table(plan, call, torch.arange(start, call["end"], step, dtype=call.output.dtype))
 
 
-@lowers("aten::linspace", check=check_dtypes)
+@lowers("aten::linspace", check=check_dtypes, exact=True)
 def linspace(plan: Plan, call: Call) -> DeviceTensor:
     """A given count of numbers at equal distances."""
     return _from_table(plan, call, torch.linspace(call["start"], call["end"], call["steps"], dtype=call.output.dtype))
 
 
-@lowers("aten::eye", "aten::eye.m", check=check_dtypes)
+@lowers("aten::eye", "aten::eye.m", check=check_dtypes, exact=True)
 def eye(plan: Plan, call: Call) -> DeviceTensor:
     """Ones on the diagonal."""
     return _from_table(plan, call, torch.eye(*call.output.sizes, dtype=call.output.dtype))

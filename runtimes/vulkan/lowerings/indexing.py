@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from enum import IntEnum
 
-from mobopt.runtimes.call import Call
+import torch
+
+from mobopt.runtimes.call import Call, TensorRef
 from mobopt.runtimes.vulkan.geometry import broadcast_sizes, expanded, merged, normalized_dim
 from mobopt.runtimes.vulkan.kernel_access import (
     PUSH_CONSTANT_WORDS,
@@ -25,16 +28,35 @@ from mobopt.runtimes.vulkan.plan import Plan
 from mobopt.runtimes.vulkan.pointwise_kernel import compute
 from mobopt.runtimes.vulkan.pointwise_program import Kind, Opcode, ProgramBuilder
 from mobopt.runtimes.vulkan.registry import lowers
-from mobopt.runtimes.vulkan.tensor import DeviceTensor, contiguous_strides
+from mobopt.runtimes.vulkan.tensor import DeviceTensor, StorageKind, contiguous_strides
+
+_ANY_LENGTH = 2**30
+"""Stands for the length of a dimension where indices have been checked already."""
+
+_OUT_OF_RANGE = "an index is out of range, which torch refuses"
+
+
+class Negative(IntEnum):
+    """What an index below zero means; the numbers of ``select_along.comp``."""
+
+    REFUSED = 0
+    FROM_END = -1
 
 
 def select_along(
-    plan: Plan, target: DeviceTensor, data: DeviceTensor, indices: DeviceTensor, length: int, stride: int
+    plan: Plan,
+    target: DeviceTensor,
+    data: DeviceTensor,
+    indices: DeviceTensor,
+    length: int,
+    stride: int,
+    negative: Negative,
 ) -> None:
     """``target[i...] = data[i... + stride * indices[i...]]`` in elements; ``data`` and ``indices`` have the target's
     sizes.
 
-    ``length`` is the size of the dimension that the indices choose from: negative ones count from its end.
+    ``length`` is the size of the dimension that the indices choose from. Indices that are computed are checked by the
+    kernel; constants have been looked at by :func:`check_indices`.
     """
     if target.numel == 0:
         return
@@ -55,16 +77,18 @@ def select_along(
     for tensor, strides in zip((target, data, indices), nest.strides, strict=True):
         geometry += [tensor.offset, *strides]
     stores = int(whole and is_vector_run(target.offset, nest.strides[0]))
+    bindings = [writing(target), *(reading(tensor, each, texels) for tensor, each in operands)]
+    checked = indices.storage.kind is not StorageKind.CONSTANT and length < _ANY_LENGTH
     plan.dispatch(
-        f"select_along{'_texels' if texels else ''}",
-        [writing(target), *(reading(tensor, each, texels) for tensor, each in operands)],
+        f"select_along{'_checked' if checked else ''}{'_texels' if texels else ''}",
+        [*bindings, plan.stream.raised_by()] if checked else bindings,
         spread(-(-items // size)),
-        [size, nest.rank, int(mode), int(index_mode), stores],
+        [size, nest.rank, int(mode), int(index_mode), stores, int(negative)],
         words([*geometry, length, stride]),
     )
 
 
-def _chosen(plan: Plan, data: DeviceTensor, dim: int, indices: DeviceTensor) -> DeviceTensor:
+def _chosen(plan: Plan, data: DeviceTensor, dim: int, indices: DeviceTensor, negative: Negative) -> DeviceTensor:
     """One dimension replaced by all dimensions of the indices."""
     before, after = range(dim), range(dim + 1, data.rank)
     sizes = [*(data.sizes[d] for d in before), *indices.sizes, *(data.sizes[d] for d in after)]
@@ -72,48 +96,67 @@ def _chosen(plan: Plan, data: DeviceTensor, dim: int, indices: DeviceTensor) -> 
     base = data.view(sizes, [*(data.strides[d] for d in before), *here, *(data.strides[d] for d in after)])
     places = indices.view(sizes, [*[0] * len(before), *indices.strides, *[0] * len(after)])
     target = plan.empty(sizes, data.dtype)
-    select_along(plan, target, base, places, data.sizes[dim], data.strides[dim])
+    select_along(plan, target, base, places, data.sizes[dim], data.strides[dim], negative)
     return target
 
 
-@lowers("aten::index_select", check=check_dtypes)
+def _constants_within(indices: TensorRef, size: int, lowest: int) -> bool:
+    """Whether indices are computed (then the kernel looks at them), or constants from ``lowest`` to ``size``."""
+    if indices.constant is None or indices.numel == 0:
+        return True
+    low, high = (int(bound) for bound in torch.aminmax(indices.constant))
+    return low >= lowest and high < size
+
+
+def check_indices(call: Call) -> str | None:
+    """As :func:`check_dtypes`, and indices that are constants must be within the dimension that they choose from."""
+    data, indices = (call["weight"], call["indices"]) if "embedding" in call.op else (call.args[0], call["index"])
+    dim = 0 if "embedding" in call.op else call["dim"]
+    size = data.sizes[normalized_dim(dim, data.rank)] if data.rank else 1
+    return check_dtypes(call) if _constants_within(indices, size, 0) else _OUT_OF_RANGE
+
+
+@lowers("aten::index_select", check=check_indices, exact=True)
 def index_select(plan: Plan, call: Call) -> DeviceTensor:
     """Chosen places of one dimension."""
-    data, indices = plan.tensor(call.args[0]), plan.tensor(call["index"])
-    if data.rank == 0:
-        return plan.copy(data)
-    if indices.rank == 0:
-        indices = indices.view((1,), (1,))
-    return _chosen(plan, data, normalized_dim(call["dim"], data.rank), indices)
+    data, indices = _not_scalar(plan.tensor(call.args[0])), _not_scalar(plan.tensor(call["index"]))
+    chosen = _chosen(plan, data, normalized_dim(call["dim"], data.rank), indices, Negative.REFUSED)
+    return chosen if chosen.rank == call.output.rank else chosen.view((), ())
 
 
-@lowers("aten::embedding", check=check_dtypes)
+@lowers("aten::embedding", check=check_indices, exact=True)
 def embedding(plan: Plan, call: Call) -> DeviceTensor:
     """Chosen rows."""
-    return _chosen(plan, plan.tensor(call["weight"]), 0, plan.tensor(call["indices"]))
+    return _chosen(plan, plan.tensor(call["weight"]), 0, plan.tensor(call["indices"]), Negative.REFUSED)
 
 
-@lowers("aten::gather", check=check_dtypes)
+@lowers("aten::gather", check=check_indices, exact=True)
 def gather(plan: Plan, call: Call) -> DeviceTensor:
     """An element of one dimension for each index."""
-    data, indices = plan.tensor(call.args[0]), plan.tensor(call["index"])
-    if data.rank == 0:
-        return plan.copy(data.view(indices.sizes, [0] * indices.rank))
+    data, indices = _not_scalar(plan.tensor(call.args[0])), _not_scalar(plan.tensor(call["index"]))
     dim = normalized_dim(call["dim"], data.rank)
     strides = [0 if d == dim else stride for d, stride in enumerate(data.strides)]
     target = plan.empty(indices.sizes, data.dtype)
-    select_along(plan, target, data.view(indices.sizes, strides), indices, data.sizes[dim], data.strides[dim])
-    return target
+    base = data.view(indices.sizes, strides)
+    select_along(plan, target, base, indices, data.sizes[dim], data.strides[dim], Negative.REFUSED)
+    return target if target.rank == call.output.rank else target.view((), ())
+
+
+def _not_scalar(tensor: DeviceTensor) -> DeviceTensor:
+    """The tensor, with one dimension if it has none."""
+    return tensor if tensor.rank else tensor.view((1,), (1,))
 
 
 def _check_index(call: Call) -> str | None:
-    for ref in call["indices"]:
+    for ref, size in zip(call["indices"], call.args[0].sizes, strict=False):
         if ref is not None and not ref.dtype.is_floating_point and ref.dtype.itemsize == 1:
             return "a mask as an index makes a result whose size depends on values"
+        if ref is not None and not _constants_within(ref, size, -size):
+            return _OUT_OF_RANGE
     return check_dtypes(call)
 
 
-@lowers("aten::index.Tensor", "aten::index.Tensor_hacked_twin", check=_check_index)
+@lowers("aten::index.Tensor", "aten::index.Tensor_hacked_twin", check=_check_index, exact=True)
 def index(plan: Plan, call: Call) -> DeviceTensor:
     """Indices for several dimensions at once, which broadcast with each other."""
     data = plan.tensor(call.args[0])
@@ -121,7 +164,7 @@ def index(plan: Plan, call: Call) -> DeviceTensor:
     dims = list(given)
     shape = broadcast_sizes(*(tensor.sizes for tensor in given.values()))
     if len(dims) == 1:
-        return _chosen(plan, data, dims[0], next(iter(given.values())))
+        return _chosen(plan, data, dims[0], next(iter(given.values())), Negative.FROM_END)
     offsets = _combined_offsets(plan, data, given, shape)
     kept = [d for d in range(data.rank) if d not in given]
     adjacent = dims == list(range(dims[0], dims[-1] + 1))
@@ -133,7 +176,7 @@ def index(plan: Plan, call: Call) -> DeviceTensor:
     )
     places = offsets.view(sizes, [*[0] * first, *offsets.strides, *[0] * (len(kept) - first)])
     target = plan.empty(sizes, data.dtype)
-    select_along(plan, target, base, places, 2**30, 1)
+    select_along(plan, target, base, places, _ANY_LENGTH, 1, Negative.REFUSED)
     return target
 
 
@@ -146,7 +189,7 @@ def _combined_offsets(
     for d, tensor in given.items():
         chosen = builder.tensor(expanded(tensor, shape))
         length = builder.scalar(data.sizes[d], Kind.INTEGER)
-        wrapped = builder.step(Opcode.INT_REMAINDER, chosen, length, kind=Kind.INTEGER)
+        wrapped = builder.step(Opcode.INT_INDEX, chosen, length, kind=Kind.INTEGER)
         term = builder.step(Opcode.INT_MUL, wrapped, builder.scalar(data.strides[d], Kind.INTEGER), kind=Kind.INTEGER)
         total = term if total is None else builder.step(Opcode.INT_ADD, total, term, kind=Kind.INTEGER)
     assert total is not None

@@ -3,21 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import torch
 
 from mobopt.errors import UnsupportedError
 from mobopt.ir.types import TENSOR
 from mobopt.ops.schemas import Schema, schemas_of
-from mobopt.runtimes.call import Call
+from mobopt.runtimes.call import Call, TensorRef
 from mobopt.runtimes.vulkan.lowerings.checks import check_dtypes
-from mobopt.runtimes.vulkan.lowerings.pointwise_expressions import EXPRESSIONS, Expression
+from mobopt.runtimes.vulkan.lowerings.pointwise_expressions import EXPRESSIONS, Expression, common_dtype
 from mobopt.runtimes.vulkan.plan import Plan
 from mobopt.runtimes.vulkan.pointwise_kernel import compute_into, compute_result
-from mobopt.runtimes.vulkan.pointwise_program import ProgramBuilder
+from mobopt.runtimes.vulkan.pointwise_program import ProgramBuilder, Value
 from mobopt.runtimes.vulkan.registry import lowers
 from mobopt.runtimes.vulkan.tensor import DeviceTensor, StorageKind
 
 _OTHER_MEANINGS = {"aten::max", "aten::min", "aten::max.dim", "aten::min.dim", "aten::where"}
 """Operators that share a name with a pointwise one."""
+
+_HALVES = (torch.float16, torch.bfloat16)
+
+_KEEP_PRECISION = {
+    *("mul", "multiply", "div", "divide", "true_divide", "floor_divide", "lerp", "addcmul", "addcdiv", "threshold"),
+    *("to", "_to_copy", "elu", "celu", "selu", "softplus", "leaky_relu", "gelu"),
+}
+"""Operators on halves whose numbers torch's CPU kernels take as float32; others round them to halves first."""
+
+_DIVISIONS = ("floor_divide", "div", "divide", "remainder", "fmod")
 
 _VIEWS = {"alias", "detach", "clone", "contiguous", "to", "_to_copy", "type_as", "cpu"}
 """Expressions for fusion only: on their own they are views or copies (see ``views.py``)."""
@@ -31,6 +45,40 @@ def expression_of(operator: str) -> Expression | None:
     in_place = name.endswith("_") and not name.endswith("__")
     expression = EXPRESSIONS.get(name.removesuffix("_") if in_place else name)
     return expression if expression and any(s.overload == overload for s in _tensor_schemas(name)) else None
+
+
+def _name(operator: str) -> str:
+    """``add`` of ``aten::add_.Tensor``."""
+    return operator.removeprefix("aten::").partition(".")[0].removesuffix("_")
+
+
+def value_of(builder: ProgramBuilder, call: Call) -> Value:
+    """Append a pointwise call's instructions; the result is still to be stored as the output's dtype."""
+    expression = expression_of(call.op)
+    assert expression is not None
+    if any(ref.dtype in _HALVES for ref in call.tensors()):
+        call = _with_halves(builder, call)
+    return expression(builder, call)
+
+
+def _with_halves(builder: ProgramBuilder, call: Call) -> Call:
+    """A call whose operands are rounded to halves where torch does so before it computes: integers that meet halves,
+    and what has no dimensions, but for a few operators that keep its precision."""
+    common = call.output.dtype if call.output.dtype != torch.bool else common_dtype(*call.args[:2])
+    keeps = _name(call.op) in _KEEP_PRECISION
+
+    def operand(value: Any) -> Any:
+        if isinstance(value, float):
+            return value if keeps else float(torch.tensor(value, dtype=common))
+        if not isinstance(value, TensorRef) or value.dtype in (common, torch.bool):
+            return value
+        if value.dtype.is_floating_point and keeps:
+            return value
+        rounded = TensorRef(common, value.sizes)
+        builder.define(rounded, builder.stored_as(builder.tensor(value), common))
+        return rounded
+
+    return replace(call, args=tuple(map(operand, call.args))) if common in _HALVES else call
 
 
 def is_in_place(operator: str) -> bool:
@@ -70,13 +118,18 @@ def written_tensor(plan: Plan, call: Call) -> DeviceTensor:
     return target
 
 
-@lowers(*_operators(), check=check_dtypes)
+def check_pointwise(call: Call) -> str | None:
+    """As :func:`check_dtypes`, and an integer is not divided by zero."""
+    if _name(call.op) in _DIVISIONS and not call.output.dtype.is_floating_point and call.args[1] == 0:
+        return "an integer is divided by zero, which torch refuses"
+    return check_dtypes(call)
+
+
+@lowers(*_operators(), check=check_pointwise, exact=True)
 def pointwise(plan: Plan, call: Call) -> DeviceTensor:
     """One pointwise operator as one dispatch."""
-    expression = expression_of(call.op)
-    assert expression is not None
     builder = ProgramBuilder()
-    result = expression(builder, call)
+    result = value_of(builder, call)
     if not is_in_place(call.op):
         return compute_result(plan, builder, result, call.output)
     target = written_tensor(plan, call)

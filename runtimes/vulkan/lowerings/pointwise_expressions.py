@@ -26,16 +26,15 @@ def load(builder: ProgramBuilder, argument: Any, kind: Kind) -> Value:
     return builder.scalar(argument, kind)
 
 
-def common_kind(*arguments: Any) -> Kind:
-    """The kind in which torch compares or combines arguments."""
+def common_dtype(*arguments: Any) -> torch.dtype:
+    """The dtype in which torch compares or combines arguments, tensors and numbers."""
     stand_ins = [
         torch.empty((1,) * argument.rank, dtype=argument.dtype, device="meta")
         if isinstance(argument, TensorRef)
         else argument
         for argument in arguments
     ]
-    dtype = torch.result_type(stand_ins[0], stand_ins[-1])
-    return kind_of(dtype)
+    return torch.result_type(stand_ins[0], stand_ins[-1])
 
 
 def result_kind(call: Call) -> Kind:
@@ -78,7 +77,7 @@ def _either_binary(floating: Opcode, integer: Opcode) -> Expression:
 
 def _comparison(floating: Opcode, integer: Opcode, *, swapped: bool = False) -> Expression:
     def expression(b: ProgramBuilder, call: Call) -> Value:
-        kind = common_kind(*call.args[:2])
+        kind = kind_of(common_dtype(*call.args[:2]))
         a, c = (load(b, argument, kind) for argument in call.args[:2])
         sources = (c, a) if swapped else (a, c)
         return b.step(floating if kind == Kind.FLOAT else integer, *sources, kind=Kind.BOOL)
@@ -242,7 +241,7 @@ def _quotient(b: ProgramBuilder, call: Call) -> Value:
     if kind == Kind.INTEGER:
         return b.step(Opcode.INT_DIV_TRUNC, a, other, kind=kind)
     quotient = b.step(Opcode.DIV, a, other)
-    return b.step(Opcode.TRUNC, quotient) if rounding == "trunc" else quotient
+    return b.step(Opcode.TRUNC, b.stored_as(quotient, call.output.dtype)) if rounding == "trunc" else quotient
 
 
 @define("pow", "float_power")
@@ -419,7 +418,7 @@ def _nan_to_num(b: ProgramBuilder, call: Call) -> Value:
     a = b.tensor(call.args[0])
     if a.kind != Kind.FLOAT:
         return a
-    largest = torch.finfo(torch.float32).max
+    largest = torch.finfo(call.output.dtype).max
     nan, above, below = (
         default if given is None else given
         for given, default in zip(call.args[1:4], (0.0, largest, -largest), strict=True)

@@ -102,6 +102,7 @@ def average_pool(plan: Plan, call: Call) -> DeviceTensor:
     "aten::max_pool2d_with_indices",
     "aten::max_pool3d_with_indices",
     check=check_floating,
+    exact=True,
 )
 def max_pool(plan: Plan, call: Call) -> DeviceTensor | tuple[DeviceTensor, ...]:
     """Largest element of each window; with its index in the plane if the operator gives it."""

@@ -203,13 +203,13 @@ def prod(plan: Plan, call: Call) -> DeviceTensor:
     return _simple(plan, call, Combination.MULTIPLY)
 
 
-@lowers("aten::amax", "aten::max", check=check_dtypes)
+@lowers("aten::amax", "aten::max", check=check_dtypes, exact=True)
 def largest(plan: Plan, call: Call) -> DeviceTensor:
     """Largest element; NaN if there is one."""
     return _simple(plan, call, Combination.LARGEST)
 
 
-@lowers("aten::amin", "aten::min", check=check_dtypes)
+@lowers("aten::amin", "aten::min", check=check_dtypes, exact=True)
 def smallest(plan: Plan, call: Call) -> DeviceTensor:
     """Smallest element; NaN if there is one."""
     return _simple(plan, call, Combination.SMALLEST)
@@ -250,7 +250,7 @@ def index_of_extreme(plan: Plan, call: Call) -> DeviceTensor:
     return _finished(indices, dims, call.output.rank)
 
 
-@lowers("aten::max.dim", "aten::min.dim", check=check_dtypes)
+@lowers("aten::max.dim", "aten::min.dim", check=check_dtypes, exact=True)
 def extreme_along(plan: Plan, call: Call) -> tuple[DeviceTensor, ...]:
     """Values and indices of the first largest or smallest elements of a dimension."""
     tensor = plan.tensor(call.args[0])

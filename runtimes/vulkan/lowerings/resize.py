@@ -61,7 +61,7 @@ def _interpolate(plan: Plan, call: Call, kind: str, make: _Maker) -> DeviceTenso
     return resample(plan, tensor, call.output.sizes, tables)
 
 
-@lowers(*_both_forms(*_NEAREST, *_NEAREST_EXACT), check=check_dtypes)
+@lowers(*_both_forms(*_NEAREST, *_NEAREST_EXACT), check=check_dtypes, exact=True)
 def upsample_nearest(plan: Plan, call: Call) -> DeviceTensor:
     """Nearest neighbour; by whole factors, each place is copied several times."""
     exact = "exact" in call.op
@@ -109,6 +109,7 @@ def pad_by_places(plan: Plan, tensor: DeviceTensor, call: Call, padding: list[in
 @lowers(
     *(f"aten::{kind}_pad{n}d" for kind in ("reflection", "replication") for n in (1, 2, 3)),
     check=check_dtypes,
+    exact=True,
 )
 def pad(plan: Plan, call: Call) -> DeviceTensor:
     """Mirrored or repeated edges."""

@@ -16,7 +16,7 @@ from mobopt.runtimes.vulkan.registry import lowers
 from mobopt.runtimes.vulkan.tensor import DeviceTensor
 
 
-@lowers("aten::prelu", "aten::_prelu_kernel", check=check_floating)
+@lowers("aten::prelu", "aten::_prelu_kernel", check=check_floating, exact=True)
 def prelu(plan: Plan, call: Call) -> DeviceTensor:
     """A slope for what is negative, one per channel or one for all."""
     tensor, slope = plan.tensor(call.args[0]), plan.tensor(call.args[1])
@@ -27,7 +27,7 @@ def prelu(plan: Plan, call: Call) -> DeviceTensor:
     return compute(plan, builder, value, tensor.sizes, tensor.dtype)
 
 
-@lowers("aten::glu", check=check_floating)
+@lowers("aten::glu", check=check_floating, exact=True)
 def glu(plan: Plan, call: Call) -> DeviceTensor:
     """One half of a dimension, gated by the sigmoid of the other."""
     tensor = plan.tensor(call.args[0])
@@ -39,7 +39,7 @@ def glu(plan: Plan, call: Call) -> DeviceTensor:
     return compute(plan, builder, value, call.output.sizes, tensor.dtype)
 
 
-@lowers("aten::tril", "aten::triu", check=check_dtypes)
+@lowers("aten::tril", "aten::triu", check=check_dtypes, exact=True)
 def triangle(plan: Plan, call: Call) -> DeviceTensor:
     """The elements below or above a diagonal, zeros elsewhere."""
     tensor, shift = plan.tensor(call.args[0]), call["diagonal"]

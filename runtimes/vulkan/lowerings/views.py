@@ -81,7 +81,7 @@ def _view(*operators: str) -> Callable[[_View], _View]:
         def lowering(plan: Plan, call: Call) -> DeviceTensor:
             return function(plan.tensor(call.args[0]), call)
 
-        lowers(*(f"aten::{operator}" for operator in operators), check=check_dtypes)(lowering)
+        lowers(*(f"aten::{operator}" for operator in operators), check=check_dtypes, exact=True)(lowering)
         return function
 
     return register
@@ -115,6 +115,7 @@ _reshape_lowering: LoweringFunction = lowers(
     "aten::atleast_2d",
     "aten::view_copy",
     check=check_dtypes,
+    exact=True,
 )(_reshape)
 
 
@@ -224,13 +225,14 @@ def _unfold(tensor: DeviceTensor, call: Call) -> DeviceTensor:
     "aten::unsafe_split_with_sizes",
     "aten::unsafe_chunk",
     check=check_dtypes,
+    exact=True,
 )
 def split(plan: Plan, call: Call) -> tuple[DeviceTensor, ...]:
     """Slices along one dimension, all of them views."""
     return _pieces(plan.tensor(call.args[0]), call["dim"], call)
 
 
-@lowers("aten::unbind.int", check=check_dtypes)
+@lowers("aten::unbind.int", check=check_dtypes, exact=True)
 def unbind(plan: Plan, call: Call) -> tuple[DeviceTensor, ...]:
     """Every element of one dimension, as views."""
     tensor = plan.tensor(call.args[0])
@@ -250,6 +252,7 @@ def _evaluating(call: Call) -> str | None:
 @lowers(
     *(f"aten::{name}{mark}" for name in ("dropout", "feature_dropout", "alpha_dropout") for mark in ("", "_")),
     check=_evaluating,
+    exact=True,
 )
 def dropout(plan: Plan, call: Call) -> DeviceTensor:
     """The input itself."""
