@@ -7,6 +7,7 @@ result's sizes.
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass, replace
 from typing import TYPE_CHECKING, Protocol
@@ -18,6 +19,7 @@ from mobopt.runtimes.vulkan.device_info import DeviceInfo
 from mobopt.runtimes.vulkan.epilogue import Epilogue
 from mobopt.runtimes.vulkan.gpu_kernels import DEPTHWISE_INVOCATIONS, depthwise_block
 from mobopt.runtimes.vulkan.kernel_access import spread, words
+from mobopt.runtimes.vulkan.loops import Box, loop_boxes, loop_iterations
 from mobopt.runtimes.vulkan.product import Product, ProductOperands, append_product, epilogue_constants, texels_fit
 from mobopt.runtimes.vulkan.stream import bind
 from mobopt.runtimes.vulkan.tensor import DeviceTensor, aligned_channels
@@ -288,6 +290,12 @@ def append_depthwise(
         residual_offset=other.offset // 4,
         residual_pitch=_pitch(other),
     )
+    span = [
+        (block - 1) * stride + (taps - 1) * dilation + 1
+        for block, stride, taps, dilation in zip(
+            (high, wide), convolution.stride, convolution.taps, convolution.dilation, strict=True
+        )
+    ]
     texels = texels_fit(plan.device, operands)
     local_size = _DEPTHWISE_LOCAL_SIZE if plan.device.is_cpu else DEPTHWISE_INVOCATIONS
     plan.dispatch(
@@ -304,6 +312,7 @@ def append_depthwise(
             local_size,
         ),
         words(astuple(push)),
+        iterations=math.prod(span) * high * wide,
     )
 
 
@@ -322,6 +331,8 @@ def _depthwise_block(device: DeviceInfo, convolution: Convolution, result: Devic
 
 
 _GENERAL_LOCAL_SIZE = 64
+_GENERAL_STRETCH = 64
+"""Channels that are summed up at a time, as in the shader."""
 
 
 def append_general(
@@ -332,21 +343,37 @@ def append_general(
     epilogue: Epilogue,
     residual: DeviceTensor | None,
 ) -> None:
-    """Any convolution on tensors of any layout, one invocation per element of the result."""
+    """Any convolution on tensors of any layout, one invocation per element of the result; a long sum takes several
+    dispatches."""
     weights = plan.tensor(convolution.weight)
     bias = None if convolution.bias is None else plan.tensor(convolution.bias)
-    numbers = _general_numbers(convolution, source, weights, bias, result, residual)
-    table = plan.packed([], ("convolution_general", *numbers), lambda: torch.tensor(numbers, dtype=torch.int32))
-    plan.dispatch(
-        "convolution_general",
-        (
-            *(bind(tensor) for tensor in (source, weights, bias or weights, residual or weights)),
-            bind(result, writes=True),
-            bind(table),
-        ),
-        spread(-(-result.numel // _GENERAL_LOCAL_SIZE)),
-        (*epilogue_constants(epilogue, bias is not None), int(convolution.transposed)),
-    )
+    boxes = list(loop_boxes((*(1,) * (3 - len(convolution.taps)), *convolution.taps, convolution.group_inputs)))
+    for number, box in enumerate(boxes):
+        numbers = _general_numbers(convolution, source, weights, bias, result, residual, box)
+        continues, finishes = number > 0, number == len(boxes) - 1
+        plan.dispatch(
+            "convolution_general",
+            (
+                *(bind(tensor) for tensor in (source, weights, bias or weights, residual or weights)),
+                bind(result, writes=True, reads=continues),
+                bind(_table(plan, numbers)),
+            ),
+            spread(-(-result.numel // _GENERAL_LOCAL_SIZE)),
+            (
+                *epilogue_constants(epilogue, bias is not None),
+                *(int(flag) for flag in (convolution.transposed, continues, finishes)),
+            ),
+            iterations=_general_iterations([end - begin for begin, end in box]),
+        )
+
+
+def _general_iterations(lengths: Sequence[int]) -> int:
+    *taps, channels = lengths
+    return loop_iterations([*taps, -(-channels // _GENERAL_STRETCH), min(channels, _GENERAL_STRETCH)])
+
+
+def _table(plan: Plan, numbers: tuple[int, ...]) -> DeviceTensor:
+    return plan.packed([], ("convolution_general", *numbers), lambda: torch.tensor(numbers, dtype=torch.int32))
 
 
 def _general_numbers(
@@ -356,6 +383,7 @@ def _general_numbers(
     bias: DeviceTensor | None,
     result: DeviceTensor,
     residual: DeviceTensor | None,
+    box: Box,
 ) -> tuple[int, ...]:
     """The numbers of ``convolution_general.comp``, in its order; missing dimensions come first and have size 1."""
     missing = 3 - len(convolution.taps)
@@ -379,6 +407,8 @@ def _general_numbers(
         *three(convolution.stride, 1),
         *three([-padding for padding in convolution.padding], 0),
         *three(convolution.dilation, 1),
+        *(begin for begin, _ in box),
+        *(end for _, end in box),
         *steps(source),
         *steps(weights),
         *((0, 0) if bias is None else (bias.strides[0], bias.offset)),

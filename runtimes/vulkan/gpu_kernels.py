@@ -9,10 +9,12 @@ larger products; for the layers of each network, the kernels that they choose ta
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from mobopt.runtimes.vulkan.device_info import DeviceInfo
 from mobopt.runtimes.vulkan.product_shape import ProductShape
+from mobopt.runtimes.vulkan.stream import USUAL_ITERATIONS
 
 
 @dataclass(frozen=True)
@@ -61,6 +63,17 @@ class SharedKernel:
             self.invocations,
         )
 
+    @property
+    def group_rows(self) -> int:
+        """Rows of a workgroup."""
+        return self.block_rows
+
+    def iterations(self, shape: ProductShape) -> int:
+        """How often an invocation goes round its loops: over tiles, and over the taps that they cross."""
+        tiles = -(-shape.inner // (self.parts * self.inner_block))
+        crossed = (tiles + 1) * self.inner_block * shape.taps // max(shape.inner, 1) + 1
+        return tiles + (crossed if shape.taps > 1 and shape.inner else 0)
+
     def groups(self, shape: ProductShape) -> tuple[int, int, int]:
         """Workgroups of a dispatch."""
         return (
@@ -90,7 +103,7 @@ BLOCKS = (
     SharedKernel(1, 4, rows=1, columns=1, inner_block=64, teams=64),
     SharedKernel(1, 4, rows=1, columns=1, inner_block=32, teams=32),
 )
-_PARTS = (1, 2, 4, 8)
+_PARTS = (2, 4, 8)
 
 SUM_INVOCATIONS = 64
 """Of a workgroup of ``product_sum.comp``, each of which adds up one vec4."""
@@ -109,13 +122,19 @@ _PARTIAL = 0.01  # a vec4 of a partial sum, written and read
 def choose_shared(device: DeviceInfo, shape: ProductShape) -> SharedKernel:
     """The kernel that should take the least time, of those within the device's limits if there is one."""
     kernels = (
-        replace(block, parts=parts)
-        for block in BLOCKS
-        for parts in _PARTS
-        if block.fits(device) and (parts == 1 or parts * block.inner_block <= shape.inner)
+        replace(block, parts=parts) for block in BLOCKS for parts in _divisions(block, shape) if block.fits(device)
     )
     cores = core_count(device)
     return min(kernels, key=lambda kernel: (_excess(kernel, shape, device), _nanoseconds(kernel, shape, cores)))
+
+
+def _divisions(block: SharedKernel, shape: ProductShape) -> Iterator[int]:
+    """Into how many parts the inner dimension may be divided."""
+    parts = 1
+    while replace(block, parts=parts).iterations(shape) > USUAL_ITERATIONS:
+        parts *= 2
+    yield parts
+    yield from (more for more in _PARTS if more > parts and more * block.inner_block <= shape.inner)
 
 
 def _excess(kernel: SharedKernel, shape: ProductShape, device: DeviceInfo) -> int:

@@ -46,9 +46,9 @@ def reading(tensor: DeviceTensor, mode: LoadMode, texels: bool) -> Binding:
     return Binding(tensor.storage, 0, tensor.storage.nbytes // step * step, texel_components=components, integer=texels)
 
 
-def writing(tensor: DeviceTensor) -> Binding:
-    """Bind a result."""
-    return Binding(tensor.storage, 0, tensor.storage.nbytes, reads=False, writes=True)
+def writing(tensor: DeviceTensor, *, reads: bool = False) -> Binding:
+    """Bind a result, which the kernel may read back."""
+    return Binding(tensor.storage, 0, tensor.storage.nbytes, reads=reads, writes=True)
 
 
 def owns_storage(tensor: DeviceTensor) -> bool:

@@ -5,24 +5,38 @@ from __future__ import annotations
 from mobopt.errors import DeviceError
 from mobopt.runtimes.vulkan.descriptors import texels
 from mobopt.runtimes.vulkan.device_info import DeviceInfo
-from mobopt.runtimes.vulkan.stream import Binding, Dispatch, Stream
+from mobopt.runtimes.vulkan.stream import MAX_ITERATIONS, Binding, Dispatch, Stream
 
 _ADVICE = "use a smaller input or batch, or another device"
+
+
+class LimitError(DeviceError):
+    """A dispatch exceeds a limit of the device, or loops more often than any driver lets it."""
 
 
 def check_limits(info: DeviceInfo, stream: Stream) -> None:
     """Check every dispatch.
 
     Raises:
-        DeviceError: one exceeds a limit; the message names the operation, the value and the limit.
+        LimitError: one exceeds a limit; the message names the operation, the value and the limit.
     """
     for operation in stream.operations:
         if isinstance(operation, Dispatch):
-            _check_dispatch(info, operation)
+            check_dispatch(info, operation)
 
 
-def _check_dispatch(info: DeviceInfo, dispatch: Dispatch) -> None:
+def check_dispatch(info: DeviceInfo, dispatch: Dispatch) -> None:
+    """Check one dispatch.
+
+    Raises:
+        LimitError: it exceeds a limit; the message names the operation, the value and the limit.
+    """
     name = dispatch.label or dispatch.shader
+    if dispatch.iterations > MAX_ITERATIONS:
+        raise LimitError(
+            f"{name}: an invocation of {dispatch.shader} would loop {dispatch.iterations} times, but drivers end loops "
+            f"after {MAX_ITERATIONS}; its lowering must divide the work, please report this"
+        )
     limits = info.limits
     for axis, groups, limit in zip("xyz", dispatch.groups, limits.max_compute_work_group_count, strict=True):
         if groups > limit:
@@ -50,7 +64,7 @@ def _check_binding(info: DeviceInfo, name: str, binding: Binding) -> None:
     limits = info.limits
     tensor = f"{name}, tensor {binding.storage.name}" if binding.storage.name else name
     if binding.offset % limits.binding_alignment:
-        raise DeviceError(
+        raise LimitError(
             f"{tensor}: a binding at byte {binding.offset}, "
             f"but {info.name} needs multiples of {limits.binding_alignment}"
         )
@@ -64,5 +78,5 @@ def _check_binding(info: DeviceInfo, name: str, binding: Binding) -> None:
         )
 
 
-def _exceeded(info: DeviceInfo, name: str, value: str, limit_name: str, limit: int) -> DeviceError:
-    return DeviceError(f"{name}: {value}, but the {limit_name} of {info.name} is {limit}; {_ADVICE}")
+def _exceeded(info: DeviceInfo, name: str, value: str, limit_name: str, limit: int) -> LimitError:
+    return LimitError(f"{name}: {value}, but the {limit_name} of {info.name} is {limit}; {_ADVICE}")

@@ -12,6 +12,7 @@ import torch
 from mobopt.errors import InputError
 from mobopt.runtimes.call import TensorRef
 from mobopt.runtimes.vulkan.device import DeviceInfo
+from mobopt.runtimes.vulkan.limits import check_dispatch
 from mobopt.runtimes.vulkan.stream import Binding, Dispatch, Stream
 from mobopt.runtimes.vulkan.tensor import (
     ELEMENT_BYTES,
@@ -134,14 +135,34 @@ class Plan:
         groups: tuple[int, int, int],
         specialization: Sequence[int | float] = (),
         push_constants: bytes = b"",
-        label: str = "",
+        *,
+        iterations: int,
     ) -> None:
-        """Append one compute dispatch."""
-        self.stream.append(
-            Dispatch(
-                shader, tuple(bindings), groups, tuple(specialization), push_constants, label or self.label, self.source
-            )
+        """Append one compute dispatch.
+
+        Args:
+            shader: name of a variant.
+            bindings: its buffers.
+            groups: workgroups in x, y and z.
+            specialization: its specialization constants.
+            push_constants: its push constants.
+            iterations: an upper bound of how often one invocation goes round loops, all of its loops together.
+
+        Raises:
+            LimitError: it exceeds a limit of the device, or of loops.
+        """
+        dispatch = Dispatch(
+            shader,
+            tuple(bindings),
+            groups,
+            iterations,
+            tuple(specialization),
+            push_constants,
+            self.label,
+            self.source,
         )
+        check_dispatch(self.device, dispatch)
+        self.stream.append(dispatch)
 
     def channels_last(self, tensor: DeviceTensor, aligned: bool = True) -> DeviceTensor:
         """The 4-D tensor itself if its pixels are dense runs of channels (and, if ``aligned``, vec4-aligned), else a

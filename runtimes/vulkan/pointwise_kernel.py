@@ -164,7 +164,18 @@ def _dispatch(
         spread(-(-items // size)),
         [int(value) for value in specialization],
         words([*constants, *program.immediates]),
+        iterations=_iterations(program, nest.rank, rows),
     )
+
+
+_POWER_ITERATIONS = 31
+"""Of an integer power, the only instruction with a loop."""
+
+
+def _iterations(program: Program, rank: int, rows: int) -> int:
+    tensors = 1 + program.operands
+    place = (rank + 1) * (tensors + 1) + len(program.immediates)
+    return place + rows * (1 + tensors + _POWER_ITERATIONS * len(program.instructions))
 
 
 def _rows(device: DeviceInfo, nest: Iteration) -> int:

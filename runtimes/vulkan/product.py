@@ -6,14 +6,15 @@ neighbours of the inner dimension of an input. The shaders' half is ``shaders/gl
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import astuple, dataclass, replace
 from typing import TYPE_CHECKING
 
 from mobopt.runtimes.vulkan.device_info import DeviceInfo
 from mobopt.runtimes.vulkan.epilogue import Epilogue
-from mobopt.runtimes.vulkan.gpu_kernels import SUM_INVOCATIONS, SharedKernel
+from mobopt.runtimes.vulkan.gpu_kernels import SUM_INVOCATIONS
 from mobopt.runtimes.vulkan.kernel_access import words
-from mobopt.runtimes.vulkan.product_kernels import TileKernel, choose_product_kernel
+from mobopt.runtimes.vulkan.product_kernels import ProductKernel, TileKernel, choose_product_kernel
 from mobopt.runtimes.vulkan.product_shape import ProductShape
 from mobopt.runtimes.vulkan.stream import Binding, bind
 from mobopt.runtimes.vulkan.tensor import DeviceTensor
@@ -57,6 +58,7 @@ class Product:
     residual_batch: int = 0
     group_columns: int = 0
     column_lanes: int = 0
+    start_row: int = 0
 
     def pack(self) -> bytes:
         """The numbers as the shader reads them."""
@@ -133,21 +135,60 @@ def append_product(
         columns=product.columns,
         group_columns=product.group_columns or product.columns,
         batches=batches,
+        taps=taps,
     )
     kernel = choose_product_kernel(plan.device, shape, texels=texels_fit(plan.device, operands))
     ends = epilogue_constants(epilogue, operands.bias is not None)
     form = (int(spatial), int(padded), inner_tail, int(grouped))
-    if isinstance(kernel, SharedKernel) and kernel.parts > 1:
-        _append_parts(plan, product, operands, kernel, shape, ends, form)
-        return
     if isinstance(kernel, TileKernel):
         product = replace(product, column_lanes=kernel.column_lanes.bit_length() - 1)
+    append = _append_parts if kernel.parts > 1 else _append_whole
+    for piece, piece_shape in _pieces(plan.device, product, kernel, shape):
+        append(plan, piece, operands, kernel, piece_shape, ends, form)
+
+
+def _pieces(
+    device: DeviceInfo, product: Product, kernel: ProductKernel, shape: ProductShape
+) -> Iterator[tuple[Product, ProductShape]]:
+    """The product as few ones whose workgroups the device can count: some of the batches and rows each."""
+    across, down, deep = device.limits.max_compute_work_group_count
+    rows = down * kernel.group_rows
+    if kernel.parts > 1:
+        summed = across * SUM_INVOCATIONS // shape.columns
+        rows = min(rows, max(summed // kernel.group_rows, 1) * kernel.group_rows)
+    batches = max(deep // (kernel.groups(shape)[2] // shape.batches), 1)
+    for batch in range(0, shape.batches, batches):
+        for row in range(0, shape.rows, rows):
+            yield (
+                replace(
+                    product,
+                    start_row=row,
+                    input_offset=product.input_offset + batch * product.input_batch,
+                    weight_offset=product.weight_offset + batch * product.weight_batch,
+                    out_offset=product.out_offset + batch * product.out_batch,
+                    residual_offset=product.residual_offset + batch * product.residual_batch,
+                ),
+                replace(shape, rows=min(rows, shape.rows - row), batches=min(batches, shape.batches - batch)),
+            )
+
+
+def _append_whole(
+    plan: Plan,
+    product: Product,
+    operands: ProductOperands,
+    kernel: ProductKernel,
+    shape: ProductShape,
+    ends: tuple[int | float, ...],
+    form: tuple[int, ...],
+) -> None:
+    """One dispatch."""
     plan.dispatch(
         kernel.shader,
         operands.bindings(kernel.texels),
         kernel.groups(shape),
         (*ends, *form, *kernel.constants),
         product.pack(),
+        iterations=kernel.iterations(shape),
     )
 
 
@@ -155,21 +196,21 @@ def _append_parts(
     plan: Plan,
     product: Product,
     operands: ProductOperands,
-    kernel: SharedKernel,
+    kernel: ProductKernel,
     shape: ProductShape,
     ends: tuple[int | float, ...],
     form: tuple[int, ...],
 ) -> None:
     """Partial sums, then their sum with the epilogue."""
     partial = plan.empty((shape.batches * kernel.parts, product.rows, 4 * product.columns))
-    parts = ProductOperands(operands.activations, operands.weights, partial)
     plain = epilogue_constants(Epilogue(), has_bias=False)
-    constants = (*plain, *form, *kernel.constants)
-    plan.dispatch(kernel.shader, parts.bindings(texels=False), kernel.groups(shape), constants, product.pack())
+    parts = ProductOperands(operands.activations, operands.weights, partial)
+    _append_whole(plan, product, parts, kernel, shape, plain, form)
     plan.dispatch(
         "product_sum",
         replace(operands, activations=partial).bindings(texels=False),
-        (-(-product.rows * product.columns // SUM_INVOCATIONS), 1, shape.batches),
+        (-(-shape.rows * product.columns // SUM_INVOCATIONS), 1, shape.batches),
         (*ends, *form, kernel.parts, SUM_INVOCATIONS),
         product.pack(),
+        iterations=kernel.parts,
     )

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from mobopt.runtimes.vulkan.device_info import DeviceInfo
 from mobopt.runtimes.vulkan.gpu_kernels import SharedKernel, choose_shared
 from mobopt.runtimes.vulkan.product_shape import ProductShape
+from mobopt.runtimes.vulkan.stream import USUAL_ITERATIONS
 
 
 @dataclass(frozen=True)
@@ -17,6 +18,8 @@ class TileKernel:
     columns: int
     column_lanes: int
     texels: bool = False
+    parts: int = 1
+    """Workgroups that share an element of the result; their sums are added by ``product_sum.comp``."""
 
     @property
     def shader(self) -> str:
@@ -26,14 +29,23 @@ class TileKernel:
     @property
     def constants(self) -> tuple[int, ...]:
         """Specialization constants from 12 on."""
-        return (self.rows, self.columns)
+        return (self.rows, self.columns, self.parts)
+
+    @property
+    def group_rows(self) -> int:
+        """Rows of a workgroup."""
+        return self.rows * (LANES // self.column_lanes)
+
+    def iterations(self, shape: ProductShape) -> int:
+        """How often an invocation goes round its loop."""
+        return -(-shape.inner // self.parts)
 
     def groups(self, shape: ProductShape) -> tuple[int, int, int]:
         """Workgroups of a dispatch."""
         return (
             -(-shape.columns // (self.columns * self.column_lanes)),
-            -(-shape.rows // (self.rows * (LANES // self.column_lanes))),
-            shape.batches,
+            -(-shape.rows // self.group_rows),
+            shape.batches * self.parts,
         )
 
 
@@ -54,12 +66,17 @@ _STORE = 500
 _START = 1000
 _CPU_THREADS = 2
 
+_MOST_STEPS = 2 * USUAL_ITERATIONS
+_STEPS_OF_A_PART = USUAL_ITERATIONS // 2
+_LARGE = 2**20
+"""vec4s of a result of which there aren't more partial sums than need be."""
+
 
 def choose_product_kernel(device: DeviceInfo, shape: ProductShape, texels: bool) -> ProductKernel:
     """The kernel for a shape on a device; ``texels`` says whether it reads through texel buffers."""
     if use_shared_memory(device):
         return choose_shared(device, shape)
-    return replace(_choose_tile(shape), texels=texels)
+    return replace(_choose_tile(device, shape), texels=texels)
 
 
 def use_shared_memory(device: DeviceInfo) -> bool:
@@ -77,14 +94,23 @@ def panel_columns(device: DeviceInfo, columns: int) -> int:
     return max(width for width in range(1, _MOST_PANEL_COLUMNS + 1) if columns % width == 0)
 
 
-def _choose_tile(shape: ProductShape) -> TileKernel:
+def _choose_tile(device: DeviceInfo, shape: ProductShape) -> TileKernel:
     kernels = [
-        TileKernel(rows, columns, lanes)
+        TileKernel(rows, columns, lanes, parts=_parts(shape))
         for rows, columns in _TILES
         for lanes in (8, 4, 2, 1)
         if shape.group_columns % columns == 0 or shape.group_columns == shape.columns
     ]
-    return min(kernels, key=lambda kernel: _tile_cost(kernel, shape))
+    widest = device.limits.max_compute_work_group_count[0]
+    return min(kernels, key=lambda kernel: (kernel.groups(shape)[0] > widest, _tile_cost(kernel, shape)))
+
+
+def _parts(shape: ProductShape) -> int:
+    """Of the inner dimension: more than one if a loop over it would be too long."""
+    if shape.inner <= _MOST_STEPS:
+        return 1
+    is_large = shape.batches * shape.rows * shape.columns > _LARGE
+    return -(-shape.inner // (_MOST_STEPS if is_large else _STEPS_OF_A_PART))
 
 
 def _tile_cost(kernel: TileKernel, shape: ProductShape) -> int:
@@ -92,5 +118,5 @@ def _tile_cost(kernel: TileKernel, shape: ProductShape) -> int:
     across, down, batches = kernel.groups(shape)
     sums = kernel.rows * kernel.columns
     step = (kernel.rows + 4 * kernel.columns) * _FETCH + sums * (_MULTIPLY + _MERGE)
-    group = _START + shape.inner * step + sums * _STORE
+    group = _START + kernel.iterations(shape) * step + sums * _STORE
     return -(-across * down * batches // _CPU_THREADS) * group

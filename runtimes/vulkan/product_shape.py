@@ -15,6 +15,8 @@ class ProductShape:
     group_columns: int
     """Columns of one group; the same as ``columns`` if there are no groups."""
     batches: int = 1
+    taps: int = 1
+    """How many runs of input channels the inner dimension consists of."""
 
     @property
     def group_count(self) -> int:

@@ -25,8 +25,12 @@ from mobopt.runtimes.vulkan.tensor import ELEMENT_BYTES, DeviceTensor, contiguou
 
 MAX_KEPT = 4
 MAX_REDUCED = 3
+SUMMED_STEPS = 32
+"""Steps that a kernel adds up before it adds their sum to the total, as in ``reduction.glsl``."""
 _GROUP = 128
 _CPU_GROUP = 8
+_OTHER_ITERATIONS = 64
+"""At most: loops over dimensions, and over the threads of an item."""
 
 
 @dataclass(frozen=True)
@@ -49,6 +53,13 @@ class Reduction:
         """Results to be computed, a vec4 of them counting once."""
         inner = self.kept.sizes[-1]
         return math.prod(self.kept.sizes[:-1]) * (inner if self.lanes_reduced else -(-inner // VECTOR))
+
+    @property
+    def steps(self) -> int:
+        """How many runs of elements one invocation reads, a vec4 counting once, each time that it walks its item."""
+        inner = self.reduced.sizes[-1]
+        runs = math.prod(self.reduced.sizes[:-1]) * (-(-inner // VECTOR) if self.lanes_reduced else inner)
+        return -(-runs // self.threads)
 
     @property
     def grid(self) -> tuple[int, int, int]:
@@ -135,10 +146,12 @@ def run_reduction(
     plan: Plan,
     shader: str,
     reduction: Reduction,
-    source: DeviceTensor,
+    sources: Sequence[DeviceTensor],
     targets: Sequence[DeviceTensor],
     constants: Sequence[int] = (),
     parameters: Sequence[int] = (),
+    *,
+    passes: int = 1,
 ) -> None:
     """Dispatch a kernel of the family.
 
@@ -146,13 +159,15 @@ def run_reduction(
         plan: where the dispatch goes.
         shader: variant name without the suffix of texel buffers.
         reduction: from :func:`plan_reduction`.
-        source: what is read.
+        sources: what is read, all with the sizes, strides and offset of the first.
         targets: what is written, all with the strides and offset of the first.
         constants: the kernel's own specialization constants.
         parameters: the kernel's own push constants.
+        passes: how often the kernel walks the elements of an item.
     """
     if targets[0].numel == 0:
         return
+    source = sources[0]
     kept, reduced = reduction.kept, reduction.reduced
     source_strides = (*kept.strides[0], *reduced.strides[0])
     target_strides = kept.strides[1] + (reduced.strides[1] if len(reduced.strides) > 1 else ())
@@ -173,10 +188,11 @@ def run_reduction(
     geometry = [*kept.sizes, *reduced.sizes, source.offset, *source_strides, targets[0].offset, *target_strides]
     plan.dispatch(
         f"{shader}{'_texels' if texels else ''}",
-        [*(writing(target) for target in targets), reading(source, mode, texels)],
+        [*(writing(target) for target in targets), *(reading(each, mode, texels) for each in sources)],
         reduction.grid,
         specialization,
         words([*geometry, *parameters]),
+        iterations=passes * (reduction.steps + reduction.steps // SUMMED_STEPS + 1) + _OTHER_ITERATIONS,
     )
 
 

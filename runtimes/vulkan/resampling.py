@@ -12,10 +12,12 @@ from dataclasses import dataclass
 import torch
 
 from mobopt.runtimes.vulkan.kernel_access import VECTOR, LoadMode
+from mobopt.runtimes.vulkan.loops import loop_iterations
 from mobopt.runtimes.vulkan.lowerings.copies import strided_copy
 from mobopt.runtimes.vulkan.lowerings.views import sliced
 from mobopt.runtimes.vulkan.plan import Plan
 from mobopt.runtimes.vulkan.space_kernel import SPACE, as_volume, offset_and_strides, run_space_kernel
+from mobopt.runtimes.vulkan.stream import USUAL_ITERATIONS
 from mobopt.runtimes.vulkan.tensor import DeviceTensor
 
 CUBIC_A = -0.75
@@ -166,6 +168,9 @@ def resample(
     made = [None if entry is None else entry[1]() for entry in tables]
     if all(table is None for table in made):
         return plan.copy(source)
+    places = [1 if table is None else table.taps for table in made]
+    if loop_iterations(places) > USUAL_ITERATIONS and sum(count > 1 for count in places) > 1:
+        return _resample_in_turn(plan, source, sizes, tables)
     weighted = any(table is not None and table.weights is not None for table in made)
     taps, starts = [0] * (SPACE - spatial), [0] * (SPACE - spatial)
     parts: list[torch.Tensor] = []
@@ -180,8 +185,24 @@ def resample(
     packed = plan.packed([], ("resample", *names), lambda: torch.cat(parts))
     geometry = [*result.sizes[2:], *offset_and_strides(volume), *offset_and_strides(result), *starts]
     mode = LoadMode.VECTOR if weighted else LoadMode.LANES
-    run_space_kernel(plan, "resample", volume, [result], taps, geometry, [(packed, mode)])
+    iterations = loop_iterations([max(count, 1) for count in taps])
+    run_space_kernel(plan, "resample", volume, [result], taps, geometry, [(packed, mode)], iterations=iterations)
     return target
+
+
+def _resample_in_turn(
+    plan: Plan,
+    source: DeviceTensor,
+    sizes: Sequence[int],
+    tables: Sequence[tuple[tuple[object, ...], TableMaker] | None],
+) -> DeviceTensor:
+    """One dimension after the other, the last one first: what takes many places is a product of a table for each."""
+    leading = source.rank - len(tables)
+    for d in reversed(range(len(tables))):
+        between = [*source.sizes]
+        between[leading + d] = sizes[leading + d]
+        source = resample(plan, source, between, [table if k == d else None for k, table in enumerate(tables)])
+    return source
 
 
 def repeated(plan: Plan, source: DeviceTensor, factors: Sequence[int]) -> DeviceTensor:

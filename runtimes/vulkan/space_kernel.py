@@ -21,7 +21,7 @@ from mobopt.runtimes.vulkan.kernel_access import (
 )
 from mobopt.runtimes.vulkan.plan import Plan
 from mobopt.runtimes.vulkan.stream import Binding
-from mobopt.runtimes.vulkan.tensor import ELEMENT_BYTES, DeviceTensor
+from mobopt.runtimes.vulkan.tensor import ELEMENT_BYTES, DeviceTensor, aligned_channels, contiguous_strides
 
 SPACE = 3
 
@@ -33,6 +33,13 @@ def as_volume(tensor: DeviceTensor, spatial: int) -> DeviceTensor:
         sizes, strides = [1, *sizes], [0, *strides]
     missing = SPACE - spatial
     return tensor.view([*sizes[:2], *[1] * missing, *sizes[2:]], [*strides[:2], *[0] * missing, *strides[2:]])
+
+
+def channels_innermost(sizes: Sequence[int]) -> tuple[int, ...]:
+    """Strides of an (N, C, D, H, W) tensor whose pixels are runs of channels, each of whole vec4s."""
+    n, c, *space = sizes
+    batch, *steps = contiguous_strides((n, *space, aligned_channels(c)))
+    return (batch, 1, *steps[:-1])
 
 
 @dataclass(frozen=True)
@@ -79,6 +86,9 @@ def run_space_kernel(
     constants: Sequence[int],
     geometry: Sequence[int],
     tables: Sequence[tuple[DeviceTensor, LoadMode]] = (),
+    *,
+    iterations: int,
+    continues: bool = False,
 ) -> None:
     """Dispatch ``pool.comp`` or ``resample.comp`` on 5-D tensors.
 
@@ -90,6 +100,8 @@ def run_space_kernel(
         constants: the kernel's own specialization constants.
         geometry: the kernel's push constants after batch and channels.
         tables: further inputs, and how they are read.
+        iterations: how often an invocation goes round loops.
+        continues: whether the kernel reads back what is in the targets.
     """
     lanes = channel_lanes(source, targets[0])
     operands = [(source, lanes.mode), *tables]
@@ -98,7 +110,7 @@ def run_space_kernel(
     if items == 0:
         return
     size = local_size(plan.device, items)
-    bindings: list[Binding] = [writing(target) for target in targets]
+    bindings: list[Binding] = [writing(target, reads=continues) for target in targets]
     bindings += [reading(tensor, mode, texels) for tensor, mode in operands]
     plan.dispatch(
         f"{shader}{'_texels' if texels else ''}",
@@ -106,6 +118,7 @@ def run_space_kernel(
         spread(-(-items // size)),
         [size, int(lanes.mode), int(lanes.stores_vectors), *constants],
         words([targets[0].sizes[0], lanes.channels, *geometry]),
+        iterations=iterations,
     )
 
 

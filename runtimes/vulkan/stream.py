@@ -14,6 +14,14 @@ from mobopt.runtimes.vulkan.tensor import ELEMENT_BYTES, DeviceTensor, Storage, 
 
 VECTOR_BYTES = 16
 
+MAX_ITERATIONS = 65_535
+"""How often an invocation may go round loops, all of its loops together. Mesa's llvmpipe ends the loops of a shader
+after so many, without a word (``LP_MAX_TGSI_LOOP_ITERATIONS`` in its source), and drivers of phones reset a GPU that
+takes seconds over one dispatch."""
+
+USUAL_ITERATIONS = 4096
+"""What lowerings keep to where they can divide the work."""
+
 
 @dataclass(frozen=True, eq=False)
 class Binding:
@@ -41,6 +49,8 @@ class Dispatch:
     """Name of a variant in ``shaders/variants.toml``."""
     bindings: tuple[Binding, ...]
     groups: tuple[int, int, int]
+    iterations: int
+    """An upper bound of how often one invocation goes round loops, all of its loops together."""
     specialization: tuple[int | float, ...] = ()
     """Values of constant_id 0, 1, 2, ...: ints (and bools) as 32-bit integers, floats as 32-bit floats."""
     push_constants: bytes = b""

@@ -24,6 +24,16 @@
 #define RAISES(slot) layout(set = 0, binding = slot, std430) writeonly buffer Flag { int flag; };
 #define RAISE_FLAG flag = 1;
 
+// As WRITES, for a kernel that reads back what an earlier dispatch left there.
+#define UPDATES(slot, name)                                                                                            \
+    layout(set = 0, binding = slot, std430) buffer name##_Elements { int name##_elements[]; };                         \
+    layout(set = 0, binding = slot, std430) buffer name##_Vectors { ivec4 name##_vectors[]; };
+
+#define RELOAD_LANES4(name, whole, first, step, last)                                                                  \
+    ((whole) ? name##_vectors[(first) >> 2]                                                                            \
+             : ivec4(name##_elements[first], name##_elements[(first) + min(1, last) * (step)],                         \
+                     name##_elements[(first) + min(2, last) * (step)], name##_elements[(first) + min(3, last) * (step)]))
+
 // How an operand is read for four neighbouring lanes; see LoadMode in runtimes/vulkan/kernel_access.py.
 const int LOAD_VECTOR = 0; // an aligned vec4
 const int LOAD_SPLAT = 1;  // one element for all lanes

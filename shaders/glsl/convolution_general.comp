@@ -1,21 +1,26 @@
 #version 450
 #extension GL_GOOGLE_include_directive : require
 // Convolution in one to three dimensions, transposed or not, of any groups, strides and dilations, on tensors of any layout: an
-// invocation computes one element. For what the fast kernels don't take. The numbers come in a buffer, as there are
+// invocation computes one element. For what the fast kernels don't take. A long sum is divided among dispatches, each of which goes on
+// with what the one before left in the result. The numbers come in a buffer, as there are
 // more than push constants hold; see _general_numbers in runtimes/vulkan/convolution_kernels.py.
 #include "epilogue.glsl"
 
 layout(constant_id = 8) const int TRANSPOSED = 0;
+layout(constant_id = 9) const int CONTINUES = 0; // the sum starts with what is in the result
+layout(constant_id = 10) const int FINISHES = 1; // else the sum is stored as it is
+const int STRETCH = 64; // channels that are summed up before they are added to the total, which keeps rounding errors small
 layout(local_size_x = 64, local_size_y = 1, local_size_z = 1) in;
 
 layout(set = 0, binding = 0, std430) readonly buffer Activations { float activations[]; };
 layout(set = 0, binding = 1, std430) readonly buffer Weights { float weights[]; };
 layout(set = 0, binding = 2, std430) readonly buffer Biases { float biases[]; };
 layout(set = 0, binding = 3, std430) readonly buffer Residuals { float residuals[]; };
-layout(set = 0, binding = 4, std430) writeonly buffer Results { float results[]; };
+layout(set = 0, binding = 4, std430) buffer Results { float results[]; };
 layout(set = 0, binding = 5, std430) readonly buffer Numbers {
     int elements, channels, group_in, group_out; // channels: of the result; group_*: of one group
     int size[3], out_size[3], taps[3], stride[3], first[3], dilation[3];
+    int begin[4], end[4]; // of the taps and the input channels of a group, what this dispatch sums up
     // Strides of batch, channel, and the three spatial dimensions (of the weights: outer, inner, taps), then the offset.
     int input_steps[6], weight_steps[6], bias_steps[2], residual_steps[6], out_steps[6];
 };
@@ -49,21 +54,31 @@ void main() {
     int batch = rest / out_size[0];
     int group = channel / group_out;
 
+    int target = place(out_steps, batch, channel, at);
     float sum = HAS_BIAS != 0 ? biases[bias_steps[1] + channel * bias_steps[0]] : 0.0;
-    for (int a = 0; a < taps[0]; ++a)
-        for (int b = 0; b < taps[1]; ++b)
-            for (int c = 0; c < taps[2]; ++c) {
+    if (CONTINUES != 0) sum = results[target];
+    for (int a = begin[0]; a < end[0]; ++a)
+        for (int b = begin[1]; b < end[1]; ++b)
+            for (int c = begin[2]; c < end[2]; ++c) {
                 ivec3 from = ivec3(source(0, at.x, a), source(1, at.y, b), source(2, at.z, c));
                 if (any(lessThan(from, ivec3(0)))) continue;
-                for (int k = 0; k < group_in; ++k) {
-                    int outer = TRANSPOSED != 0 ? group * group_in + k : channel;
-                    int inner = TRANSPOSED != 0 ? channel - group * group_out : k;
-                    sum += activations[place(input_steps, batch, group * group_in + k, from)] *
-                           weights[place(weight_steps, outer, inner, ivec3(a, b, c))];
+                for (int stretch = begin[3]; stretch < end[3]; stretch += STRETCH) {
+                    float part = 0.0;
+                    for (int k = stretch; k < min(stretch + STRETCH, end[3]); ++k) {
+                        int outer = TRANSPOSED != 0 ? group * group_in + k : channel;
+                        int inner = TRANSPOSED != 0 ? channel - group * group_out : k;
+                        part += activations[place(input_steps, batch, group * group_in + k, from)] *
+                                weights[place(weight_steps, outer, inner, ivec3(a, b, c))];
+                    }
+                    sum += part;
                 }
             }
 
+    if (FINISHES == 0) {
+        results[target] = sum;
+        return;
+    }
     vec4 value = before_residual(vec4(sum));
     if (HAS_RESIDUAL != 0) value += residuals[place(residual_steps, batch, channel, at)];
-    results[place(out_steps, batch, channel, at)] = after_residual(value).x;
+    results[target] = after_residual(value).x;
 }

@@ -1,53 +1,59 @@
 #version 450
-// Mean and variance (or what is made of it) of the reduced elements, in two passes.
+// Mean and variance (or what is made of it) of the reduced elements, in two passes: a sum tells about where they lie, then distances
+// from there and their squares are summed, and the sum of distances corrects both (T. Chan, G. Golub and R. LeVeque, "Algorithms for
+// computing the sample variance", 1983). With PART the item is a part of a longer one: what moments_merge.comp needs is written.
 #extension GL_GOOGLE_include_directive : require
-#include "reduction.glsl"
-
-layout(constant_id = 7) const int SPREAD = 0;
-const int VARIANCE = 0, DEVIATION = 1, RECIPROCAL_DEVIATION = 2;
+#include "moments.glsl"
 
 WRITES(0, mean)
 WRITES(1, spread)
+#ifdef PART
+WRITES(2, shift)
+READS(3, data)
+#else
 READS(2, data)
-shared ivec4 partial[LOCAL_SIZE];
+#endif
 
 // After the output's offset and strides: 1 / count, 1 / (count - correction), and what is added to the variance.
-float parameter(int n) { return intBitsToFloat(words[OUTPUT_WORD + 1 + KEPT_RANK + n]); }
-
-ivec4 sum(ivec4 a, ivec4 b) { return floatBitsToInt(intBitsToFloat(a) + intBitsToFloat(b)); }
-
-vec4 total_of(ivec4 own) {
-    SHARE(partial, own, sum)
-    if (LANES_REDUCED != 0) {
-        own = sum(own, own.zwxy);
-        own = sum(own, own.yxwz);
-    }
-    return intBitsToFloat(own);
-}
-
 void main() {
     Item item = this_item();
     int start = kept_offset(item, INPUT_WORD);
     int strides = INPUT_WORD + 1 + KEPT_RANK;
+    int steps = reduced_steps();
     vec4 own = vec4(0.0);
-    for (int s = item.thread; s < reduced_steps(); s += THREADS) {
-        Step step = reduced_step(s, strides);
-        vec4 value = intBitsToFloat(LOAD_STEP(data, start, step, item));
-        own += LANES_REDUCED != 0 ? mix(vec4(0.0), value, lanes_of(step)) : value;
+    STRETCHES(first, steps) {
+        vec4 part = vec4(0.0);
+        STEPS_OF(s, first, steps) {
+            Step step = reduced_step(s, strides);
+            vec4 value = intBitsToFloat(LOAD_STEP(data, start, step, item));
+            part += LANES_REDUCED != 0 ? mix(vec4(0.0), value, lanes_of(step)) : value;
+        }
+        own += part;
     }
-    vec4 center = total_of(floatBitsToInt(own)) * parameter(0);
-    own = vec4(0.0);
-    for (int s = item.thread; s < reduced_steps(); s += THREADS) {
-        Step step = reduced_step(s, strides);
-        vec4 off = intBitsToFloat(LOAD_STEP(data, start, step, item)) - center;
-        own += LANES_REDUCED != 0 ? mix(vec4(0.0), off * off, lanes_of(step)) : off * off;
+    vec4 center = total_of(own) * parameter(0);
+    vec4 own_distance = vec4(0.0), own_square = vec4(0.0);
+    STRETCHES(first, steps) {
+        vec4 distance = vec4(0.0), square = vec4(0.0);
+        STEPS_OF(s, first, steps) {
+            Step step = reduced_step(s, strides);
+            vec4 off = intBitsToFloat(LOAD_STEP(data, start, step, item)) - center;
+            if (LANES_REDUCED != 0) off = mix(vec4(0.0), off, lanes_of(step));
+            distance += off;
+            square += off * off;
+        }
+        own_distance += distance;
+        own_square += square;
     }
-    vec4 width = total_of(floatBitsToInt(own)) * parameter(1);
-    if (SPREAD == DEVIATION) width = sqrt(width);
-    if (SPREAD == RECIPROCAL_DEVIATION) width = 1.0 / sqrt(width + parameter(2));
+    totals_of(own_distance, own_square);
+    vec4 moved = own_distance * parameter(0);
+    vec4 squares = not_negative(own_square - own_distance * moved);
     if (!item.exists || item.thread != 0) return;
-    int step = words[OUTPUT_WORD + KEPT_RANK];
-    int target = kept_offset(item, OUTPUT_WORD);
-    STORE_LANES4(mean, STORE_VECTOR != 0, target, step, item.last, floatBitsToInt(center))
-    STORE_LANES4(spread, STORE_VECTOR != 0, target, step, item.last, floatBitsToInt(width))
+#ifdef PART
+    STORE_RESULT(mean, item, center)
+    STORE_RESULT(spread, item, squares)
+    STORE_RESULT(shift, item, moved)
+#else
+    STORE_RESULT(mean, item, center + moved)
+    STORE_RESULT(spread, item, spread_of(squares * parameter(1), parameter(2)))
+#endif
 }

@@ -1,5 +1,6 @@
 #version 450
-// Largest or mean of a window, for up to three dimensions of space. An invocation computes four neighbouring channels.
+// Largest or mean of a window, for up to three dimensions of space. An invocation computes four neighbouring channels. A long window is
+// divided among dispatches, each of which goes on with what the one before left in the result.
 #extension GL_GOOGLE_include_directive : require
 #include "access.glsl"
 
@@ -7,14 +8,15 @@ layout(constant_id = 1) const int MODE = 0;
 layout(constant_id = 2) const int STORE_VECTOR = 0;
 layout(constant_id = 3) const int AVERAGE = 0;
 layout(constant_id = 4) const int WRITES_INDICES = 0;
-layout(constant_id = 5) const int ADAPTIVE = 0; // the window is this place's share of the input
+layout(constant_id = 5) const int ADAPTIVE = 0; // the window is this place's share of the input, KERNEL places of it from `pad` on
 layout(constant_id = 6) const int COUNTS_PADDING = 0;
 layout(constant_id = 7) const int KERNEL_D = 1;
 layout(constant_id = 8) const int KERNEL_H = 1;
 layout(constant_id = 9) const int KERNEL_W = 1;
+layout(constant_id = 10) const int CONTINUES = 0;
 
-WRITES(0, result)
-WRITES(1, indices)
+UPDATES(0, result)
+UPDATES(1, indices)
 READS(2, data)
 
 layout(push_constant) uniform Geometry {
@@ -33,8 +35,8 @@ layout(push_constant) uniform Geometry {
 // First place and end of a window in one dimension, and its length with padding.
 ivec3 window(int place, int size, int outputs, int kernel, int step, int pad, int gap) {
     if (ADAPTIVE != 0) {
-        int start = divide(place * size, outputs);
-        int end = divide((place + 1) * size + outputs - 1, outputs);
+        int start = divide(place * size, outputs) + pad;
+        int end = min(divide((place + 1) * size + outputs - 1, outputs), start + kernel);
         return ivec3(start, end, end - start);
     }
     int start = place * step - pad;
@@ -71,10 +73,16 @@ void main() {
 
     vec4 total = vec4(AVERAGE != 0 ? 0.0 : intBitsToFloat(0xff800000));
     ivec4 where = ivec4((max(span_z.x, 0) * in_h + max(span_y.x, 0)) * in_w + max(span_x.x, 0));
+    int target = out_offset + n * out_n + channel * out_c + z * out_z + y * out_y + x * out_x;
+    if (CONTINUES != 0) {
+        total = intBitsToFloat(RELOAD_LANES4(result, STORE_VECTOR != 0, target, out_c, last));
+        if (WRITES_INDICES != 0) where = RELOAD_LANES4(indices, STORE_VECTOR != 0, target, out_c, last);
+    }
     for (int k = 0; k < planes; ++k) {
         int from_z = span_z.x + k * gap_d;
         for (int j = 0; j < rows; ++j) {
             int from_y = span_y.x + j * gap_h;
+            vec4 line = vec4(0.0);
             for (int i = 0; i < columns; ++i) {
                 int from_x = span_x.x + i * gap_w;
                 bool inside = from_z >= 0 && from_z < in_d && from_y >= 0 && from_y < in_h && from_x >= 0 && from_x < in_w;
@@ -82,7 +90,7 @@ void main() {
                           + clamp(from_x, 0, in_w - 1) * in_x;
                 vec4 value = intBitsToFloat(LOAD_LANES4(data, MODE, place, in_c, last));
                 if (AVERAGE != 0) {
-                    total += inside ? value : vec4(0.0);
+                    line += inside ? value : vec4(0.0);
                 } else {
                     bvec4 better = inside ? bvec4(ivec4(greaterThan(value, total)) | ivec4(is_nan(value))) : bvec4(false);
                     total = mix(total, value, better);
@@ -90,6 +98,7 @@ void main() {
                         where = mix(where, ivec4((from_z * in_h + from_y) * in_w + from_x), better);
                 }
             }
+            if (AVERAGE != 0) total += line;
         }
     }
     if (AVERAGE != 0) {
@@ -98,7 +107,6 @@ void main() {
         int count = divisor != 0 ? divisor : COUNTS_PADDING != 0 ? span_z.z * span_y.z * span_x.z : inside;
         total /= float(count);
     }
-    int target = out_offset + n * out_n + channel * out_c + z * out_z + y * out_y + x * out_x;
     STORE_LANES4(result, STORE_VECTOR != 0, target, out_c, last, floatBitsToInt(total))
     if (WRITES_INDICES != 0) { STORE_LANES4(indices, STORE_VECTOR != 0, target, out_c, last, where) }
 }

@@ -25,6 +25,7 @@ layout(push_constant) uniform Product {
     int residual_offset, residual_pitch, residual_row, residual_batch;
     int group_columns;
     int column_lanes; // of product_tiles.comp, the logarithm
+    int start_row;    // of the first workgroup
 };
 
 struct Pixel {

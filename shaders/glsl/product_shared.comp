@@ -117,7 +117,7 @@ void main() {
     int own_columns = GROUPED != 0 ? group_columns : columns;
     int base_column = group * own_columns;
     int block_column = int(gl_WorkGroupID.x) * BLOCK_COLUMNS;
-    int block_row = int(gl_WorkGroupID.y) * BLOCK_ROWS;
+    int block_row = start_row + int(gl_WorkGroupID.y) * BLOCK_ROWS;
 
     int total = SPATIAL != 0 ? taps_high * taps_wide * inner : inner; // the whole inner dimension, in vec4s
     int share = ((total + PARTS * INNER_BLOCK - 1) / (PARTS * INNER_BLOCK)) * INNER_BLOCK;

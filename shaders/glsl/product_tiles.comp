@@ -3,11 +3,13 @@
 #extension GL_GOOGLE_include_directive : require
 // Implicit GEMM for CPU drivers: each invocation keeps a tile of ROWS x COLUMNS vec4 sums and reads its operands straight from
 // memory; there is no shared memory and no barrier. A driver that runs eight invocations as one vector loads each operand by
-// lanes, which costs more than the arithmetic on it, so tiles are large and arithmetic reuses every load.
+// lanes, which costs more than the arithmetic on it, so tiles are large and arithmetic reuses every load. A long inner dimension is
+// divided into PARTS, whose sums product_sum.comp adds up.
 #include "product.glsl"
 
 layout(constant_id = 12) const int ROWS = 8;
 layout(constant_id = 13) const int COLUMNS = 4;
+layout(constant_id = 14) const int PARTS = 1;
 layout(local_size_x = 8, local_size_y = 1, local_size_z = 1) in;
 
 const int OUTSIDE = -0x40000000;
@@ -16,19 +18,23 @@ void main() {
     // Of the eight invocations, 1 << column_lanes lie side by side along columns.
     int lane = int(gl_LocalInvocationID.x);
     int first_column = ((int(gl_WorkGroupID.x) << column_lanes) + (lane & ((1 << column_lanes) - 1))) * COLUMNS;
-    int first_row = ((int(gl_WorkGroupID.y) << (3 - column_lanes)) + (lane >> column_lanes)) * ROWS;
-    int batch = int(gl_WorkGroupID.z);
+    int first_row = start_row + ((int(gl_WorkGroupID.y) << (3 - column_lanes)) + (lane >> column_lanes)) * ROWS;
+    int batch = int(gl_WorkGroupID.z) / PARTS;
+    int part = int(gl_WorkGroupID.z) % PARTS;
 
     // The weights' columns lie in panels of weight_pitch, each of all the rows.
     int steps = SPATIAL != 0 ? taps_high * taps_wide * inner : inner;
+    int share = (steps + PARTS - 1) / PARTS;
+    int start = PARTS > 1 ? part * share : 0;
+    int end = PARTS > 1 ? min(start + share, steps) : steps;
     int column[COLUMNS], factor_column[COLUMNS];
     vec4 sums[ROWS * COLUMNS];
     [[unroll]] for (int j = 0; j < COLUMNS; ++j) {
         column[j] = min(first_column + j, columns - 1);
         int panel = int((float(column[j]) + 0.5) / float(weight_pitch));
         factor_column[j] = column[j] + panel * (4 * steps - 1) * weight_pitch;
-        vec4 start = HAS_BIAS != 0 ? VECTOR(biases, column[j]) : vec4(0.0);
-        [[unroll]] for (int i = 0; i < ROWS; ++i) sums[i * COLUMNS + j] = start;
+        vec4 bias = HAS_BIAS != 0 ? VECTOR(biases, column[j]) : vec4(0.0);
+        [[unroll]] for (int i = 0; i < ROWS; ++i) sums[i * COLUMNS + j] = bias;
     }
 
     int origin = input_offset + batch * input_batch;
@@ -52,7 +58,14 @@ void main() {
     // One loop over taps and channels: each further level would merge all the sums once more on drivers that mask lanes.
     int weight = weight_offset + batch * weight_batch;
     int k = 0, tap_x = 0, tap_y = 0;
-    for (int s = 0; s < steps; ++s) {
+    if (PARTS > 1) {
+        weight += 4 * weight_pitch * start;
+        int index = SPATIAL != 0 ? start / inner : 0;
+        k = start - index * inner;
+        tap_y = index / taps_wide;
+        tap_x = index - tap_y * taps_wide;
+    }
+    for (int s = start; s < end; ++s) {
         int present = INNER_TAIL != 0 && k == inner - 1 ? INNER_TAIL : 4;
         vec4 factors[4 * COLUMNS];
         [[unroll]] for (int c = 0; c < 4; ++c)
@@ -93,6 +106,11 @@ void main() {
 
     [[unroll]] for (int i = 0; i < ROWS; ++i)
         [[unroll]] for (int j = 0; j < COLUMNS; ++j)
-            if (first_row + i < rows && first_column + j < columns)
-                store_biased(result[i], residual[i], column[j], sums[i * COLUMNS + j]);
+            if (first_row + i < rows && first_column + j < columns) {
+                vec4 sum = sums[i * COLUMNS + j];
+                if (PARTS > 1)
+                    results[((batch * PARTS + part) * rows + first_row + i) * columns + column[j]] = sum;
+                else
+                    store_biased(result[i], residual[i], column[j], sum);
+            }
 }

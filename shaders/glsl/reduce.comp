@@ -56,11 +56,16 @@ void main() {
     Item item = this_item();
     int start = kept_offset(item, INPUT_WORD);
     ivec4 total = neutral();
-    for (int s = item.thread; s < reduced_steps(); s += THREADS) {
-        Step step = reduced_step(s, INPUT_WORD + 1 + KEPT_RANK);
-        ivec4 value = before(LOAD_STEP(data, start, step, item));
-        if (LANES_REDUCED != 0) value = mix(neutral(), value, lanes_of(step));
-        total = combined(total, value);
+    int steps = reduced_steps();
+    STRETCHES(first, steps) {
+        ivec4 part = neutral();
+        STEPS_OF(s, first, steps) {
+            Step step = reduced_step(s, INPUT_WORD + 1 + KEPT_RANK);
+            ivec4 value = before(LOAD_STEP(data, start, step, item));
+            if (LANES_REDUCED != 0) value = mix(neutral(), value, lanes_of(step));
+            part = combined(part, value);
+        }
+        total = combined(total, part);
     }
     SHARE(partial, total, combined)
     if (LANES_REDUCED != 0) {

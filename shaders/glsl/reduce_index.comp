@@ -1,5 +1,6 @@
 #version 450
 // The largest (or smallest) of the reduced elements and its index, the first one if several are equal. NaN beats all, as in torch.
+// With MERGES the elements are those that parts of a longer item found, and come with their indices within the parts.
 #extension GL_GOOGLE_include_directive : require
 #include "reduction.glsl"
 
@@ -9,6 +10,9 @@ layout(constant_id = 8) const int SMALLEST = 0;
 WRITES(0, indices)
 WRITES(1, values)
 READS(2, data)
+#ifdef MERGES
+READS(3, places)
+#endif
 shared ivec4 partial_keys[LOCAL_SIZE];
 shared ivec4 partial_indices[LOCAL_SIZE];
 
@@ -49,6 +53,9 @@ void main() {
         Step step = reduced_step(s, INPUT_WORD + 1 + KEPT_RANK);
         ivec4 candidate = key(LOAD_STEP(data, start, step, item));
         ivec4 index = ivec4(step.index) + (LANES_REDUCED != 0 ? ivec4(0, 1, 2, 3) : ivec4(0));
+#ifdef MERGES
+        index = index * words[OUTPUT_WORD + 1 + KEPT_RANK] + LOAD_STEP(places, start, step, item); // elements from part to part
+#endif
         if (LANES_REDUCED != 0) {
             bvec4 real = lanes_of(step);
             candidate = mix(ivec4(0x80000000), candidate, real);

@@ -99,6 +99,12 @@ int lane_stride(int word) { return words[word + (LANES_REDUCED != 0 ? DIMS : KEP
 #define LOAD_STEP(name, start, step, item)                                                                             \
     LOAD_LANES4(name, MODE, (start) + (step).offset, lane_stride(INPUT_WORD), LANES_REDUCED != 0 ? (step).last : (item).last)
 
+// A walk over an item's steps, in stretches: what a stretch adds up is added to the total as one, so that rounding errors grow with
+// the length and the number of stretches, not with their product.
+const int STRETCH = 32 * THREADS;
+#define STRETCHES(first, steps) for (int first = item.thread; first < (steps); first += STRETCH)
+#define STEPS_OF(s, first, steps) for (int s = first; s < min(first + STRETCH, steps); s += THREADS)
+
 // Which lanes of a step are elements.
 bvec4 lanes_of(Step step) { return lessThanEqual(ivec4(0, 1, 2, 3), ivec4(step.last)); }
 

@@ -39,10 +39,14 @@ void main() {
     vec4 shift = intBitsToFloat(top);
 
     ivec4 total = ivec4(0);
-    for (int s = item.thread; s < steps; s += THREADS) {
-        Step step = reduced_step(s, strides);
-        vec4 value = exp(intBitsToFloat(LOAD_STEP(data, start, step, item)) - shift);
-        total = sum(total, floatBitsToInt(LANES_REDUCED != 0 ? mix(vec4(0.0), value, lanes_of(step)) : value));
+    STRETCHES(first, steps) {
+        vec4 part = vec4(0.0);
+        STEPS_OF(s, first, steps) {
+            Step step = reduced_step(s, strides);
+            vec4 value = exp(intBitsToFloat(LOAD_STEP(data, start, step, item)) - shift);
+            part += LANES_REDUCED != 0 ? mix(vec4(0.0), value, lanes_of(step)) : value;
+        }
+        total = sum(total, floatBitsToInt(part));
     }
     SHARE(partial, total, sum)
     if (LANES_REDUCED != 0) {

@@ -54,6 +54,7 @@ def scale(
         "scale_texel" if texel else "scale",
         (bind(source, texel_components=4 if texel else 0), bind(target, writes=True)),
         (-(-count // GROUP_SIZE), 1, 1),
+        0,
         (GROUP_SIZE, shift),
         struct.pack("<If", count, factor),
         label=f"scale {count}",

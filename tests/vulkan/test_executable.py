@@ -232,10 +232,10 @@ def test_limits_are_named(device, changes, message):
 def test_a_tensor_over_a_limit_is_named(device):
     limit = device.info.limits.max_storage_buffer_range
     huge = DeviceTensor(Storage(limit + 16, name="features.0"), torch.float32, (limit // 4 + 4,), (1,))
-    stream = Stream([Dispatch("scale", (bind(huge, writes=True),), (1, 1, 1), label="conv")])
+    stream = Stream([Dispatch("scale", (bind(huge, writes=True),), (1, 1, 1), 0, label="conv")])
     with pytest.raises(DeviceError, match=rf"conv, tensor features.0: {limit + 16} bytes.*maxStorageBufferRange"):
         Executable(device, stream)
-    texels = Stream([Dispatch("scale", (bind(huge, texel_components=1),), (1, 1, 1), label="conv")])
+    texels = Stream([Dispatch("scale", (bind(huge, texel_components=1),), (1, 1, 1), 0, label="conv")])
     small = replace(device.info, limits=replace(device.info.limits, max_texel_buffer_elements=65536))
     with pytest.raises(DeviceError, match="maxTexelBufferElements"):
         executable_module.check_limits(small, texels)

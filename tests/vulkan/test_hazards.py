@@ -37,8 +37,8 @@ def test_write_after_write():
 
 def test_write_after_read_orders_only_execution():
     a = tensor(_TEMPORARY, 8)
-    read = Dispatch("scale", (Binding(a.storage, 0, 32),), (1, 1, 1))
-    write = Dispatch("scale", (Binding(a.storage, 0, 32, reads=False, writes=True),), (1, 1, 1))
+    read = Dispatch("scale", (Binding(a.storage, 0, 32),), (1, 1, 1), 0)
+    write = Dispatch("scale", (Binding(a.storage, 0, 32, reads=False, writes=True),), (1, 1, 1), 0)
     assert plan_barriers([read, write], _apart) == [None, _ORDER]
 
 

@@ -85,6 +85,7 @@ def select_along(
         spread(-(-items // size)),
         [size, nest.rank, int(mode), int(index_mode), stores, int(negative)],
         words([*geometry, length, stride]),
+        iterations=5 * (nest.rank + 1),
     )
 
 

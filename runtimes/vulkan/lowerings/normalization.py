@@ -8,9 +8,9 @@ from collections.abc import Sequence
 import torch
 
 from mobopt.runtimes.call import Call, TensorRef
+from mobopt.runtimes.vulkan.combine import After, Before, Combination, Spread, moments, reduce
 from mobopt.runtimes.vulkan.geometry import view_strides
 from mobopt.runtimes.vulkan.lowerings.checks import check_floating
-from mobopt.runtimes.vulkan.lowerings.reductions import After, Before, Combination, Spread, moments, reduce
 from mobopt.runtimes.vulkan.lowerings.views import reshaped
 from mobopt.runtimes.vulkan.plan import Plan
 from mobopt.runtimes.vulkan.pointwise_kernel import compute, compute_into

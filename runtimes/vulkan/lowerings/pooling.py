@@ -3,16 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
 from mobopt.runtimes.call import Call, TensorRef, argument_names
+from mobopt.runtimes.vulkan.combine import After, Combination, reduce
+from mobopt.runtimes.vulkan.loops import Box, loop_boxes, loop_iterations
 from mobopt.runtimes.vulkan.lowerings.checks import check_floating
-from mobopt.runtimes.vulkan.lowerings.reductions import After, Combination, reduce
 from mobopt.runtimes.vulkan.plan import Plan
+from mobopt.runtimes.vulkan.pointwise_kernel import compute_into
+from mobopt.runtimes.vulkan.pointwise_program import Kind, Opcode, ProgramBuilder
 from mobopt.runtimes.vulkan.registry import lowers
-from mobopt.runtimes.vulkan.space_kernel import SPACE, as_volume, offset_and_strides, run_space_kernel
+from mobopt.runtimes.vulkan.space_kernel import (
+    SPACE,
+    as_volume,
+    channels_innermost,
+    offset_and_strides,
+    run_space_kernel,
+)
+from mobopt.runtimes.vulkan.stream import USUAL_ITERATIONS
 from mobopt.runtimes.vulkan.tensor import DeviceTensor
 
 
@@ -29,10 +39,25 @@ class Window:
     counts_padding: bool = False
     divisor: int = 0
 
-    def constants(self, writes_indices: bool) -> list[int]:
+    def constants(self, writes_indices: bool, continues: bool = False) -> list[int]:
         """Specialization constants of ``pool.comp``."""
-        kernel = (1,) * SPACE if self.adaptive else self.kernel
-        return [int(self.average), int(writes_indices), int(self.adaptive), int(self.counts_padding), *kernel]
+        flags = [self.average, writes_indices, self.adaptive, self.counts_padding]
+        return [*map(int, flags), *self.kernel, int(continues)]
+
+    def along(self, d: int) -> Window:
+        """The same in dimension ``d`` only: what pooling in all dimensions at once is made of."""
+
+        def only(values: tuple[int, ...], other: int) -> tuple[int, ...]:
+            return tuple(value if k == d else other for k, value in enumerate(values))
+
+        numbers = only(self.kernel, 1), only(self.stride, 1), only(self.padding, 0), only(self.dilation, 1)
+        return replace(self, kernel=numbers[0], stride=numbers[1], padding=numbers[2], dilation=numbers[3], divisor=0)
+
+    def within(self, box: Box) -> Window:
+        """The window's places of a box."""
+        begins = [begin * step for (begin, _), step in zip(box, self.dilation, strict=True)]
+        moved = (begin if self.adaptive else pad - begin for pad, begin in zip(self.padding, begins, strict=True))
+        return replace(self, kernel=tuple(end - begin for begin, end in box), padding=tuple(moved))
 
 
 def pool(
@@ -45,6 +70,26 @@ def pool(
     target = plan.empty(output.sizes, output.dtype) if indices else plan.result(output)
     places = plan.empty(output.sizes, torch.int64, target.strides) if indices else target
     volume, result, chosen = (as_volume(tensor, spatial) for tensor in (source, target, places))
+    long = [d for d, length in enumerate(window.kernel) if length > 1]
+    if loop_iterations(window.kernel) <= USUAL_ITERATIONS:
+        _dispatch(plan, volume, result, chosen, window, indices=indices)
+    elif len(long) > 1 and not indices:
+        _pool_in_turn(plan, volume, result, window)
+    else:
+        _pool_in_boxes(plan, volume, result, chosen, window, indices=indices)
+    return target, places
+
+
+def _dispatch(
+    plan: Plan,
+    volume: DeviceTensor,
+    result: DeviceTensor,
+    chosen: DeviceTensor,
+    window: Window,
+    *,
+    indices: bool,
+    continues: bool = False,
+) -> None:
     geometry = [
         *result.sizes[2:],
         *volume.sizes[2:],
@@ -55,8 +100,72 @@ def pool(
         *window.dilation,
         window.divisor,
     ]
-    run_space_kernel(plan, "pool", volume, [result, chosen], window.constants(indices), geometry)
-    return target, places
+    run_space_kernel(
+        plan,
+        "pool",
+        volume,
+        [result, chosen],
+        window.constants(indices, continues),
+        geometry,
+        iterations=loop_iterations(window.kernel),
+        continues=continues,
+    )
+
+
+def _pool_in_turn(plan: Plan, volume: DeviceTensor, result: DeviceTensor, window: Window) -> None:
+    """One dimension after the other, the last one first: means of means over a grid, and maxima of maxima, are those of
+    the whole."""
+    by_divisor = replace(window, divisor=1) if window.divisor else window
+    changed = [d for d in range(SPACE) if window.kernel[d] > 1 or volume.sizes[2 + d] != result.sizes[2 + d]]
+    for d in reversed(changed):
+        is_last = d == changed[0]
+        sizes = [*volume.sizes[: 2 + d], *result.sizes[2 + d :]]
+        target = result if is_last else plan.empty(sizes, strides=channels_innermost(sizes))
+        each = replace(by_divisor.along(d), divisor=window.divisor if is_last else by_divisor.divisor)
+        if loop_iterations(each.kernel) <= USUAL_ITERATIONS:
+            _dispatch(plan, volume, target, target, each, indices=False)
+        else:
+            _pool_in_boxes(plan, volume, target, target, each, indices=False)
+        volume = target
+
+
+def _pool_in_boxes(
+    plan: Plan, volume: DeviceTensor, result: DeviceTensor, chosen: DeviceTensor, window: Window, *, indices: bool
+) -> None:
+    """A few places of the window after the other; a mean is a sum until all of them are in it."""
+    summed = replace(window, divisor=1) if window.average else window
+    for number, box in enumerate(loop_boxes(window.kernel)):
+        _dispatch(plan, volume, result, chosen, summed.within(box), indices=indices, continues=number > 0)
+    if not window.average:
+        return
+    builder = ProgramBuilder()
+    value = builder.tensor(result)
+    for d in range(SPACE):
+        if not window.divisor:
+            value = builder.step(Opcode.DIV, value, builder.tensor(_counts(plan, window, volume, result, d)))
+    if window.divisor:
+        value = builder.step(Opcode.DIV, value, builder.scalar(window.divisor, Kind.FLOAT))
+    compute_into(plan, builder, value, result)
+
+
+def _counts(plan: Plan, window: Window, volume: DeviceTensor, result: DeviceTensor, d: int) -> DeviceTensor:
+    """How many places of dimension ``d`` a mean counts, for each place of the result."""
+    size, outputs = volume.sizes[2 + d], result.sizes[2 + d]
+    kernel, stride, padding = window.kernel[d], window.stride[d], window.padding[d]
+
+    def counted() -> torch.Tensor:
+        place = torch.arange(outputs)
+        if window.adaptive:
+            return ((place + 1) * size + outputs - 1) // outputs - place * size // outputs
+        start = place * stride - padding
+        if window.counts_padding:
+            return (start + kernel).clamp(max=size + padding) - start
+        return (start + kernel).clamp(max=size) - start.clamp(min=0)
+
+    name = ("pool counts", size, outputs, kernel, stride, padding, window.adaptive, window.counts_padding)
+    counts = plan.packed([], name, lambda: counted().float())
+    shape = [outputs if k == 2 + d else 1 for k in range(2 + SPACE)]
+    return counts.view(shape, [int(k == 2 + d) for k in range(2 + SPACE)])
 
 
 def _per_dimension(value: int | Sequence[int], spatial: int, missing: int) -> tuple[int, ...]:
@@ -148,7 +257,8 @@ def _adaptive(space: Sequence[int], call: Call, spatial: int, *, average: bool) 
     """Shares of equal size and distance are a fixed window, whose loops the driver can unroll."""
     places = call.outputs[0].sizes[-spatial:]
     ones = (1,) * SPACE
+    largest = [size // max(place, 1) + 2 for size, place in zip(space, places, strict=True)]
     if all(place and size % place == 0 for size, place in zip(space, places, strict=True)):
         shares = _per_dimension([size // place for size, place in zip(space, places, strict=True)], spatial, 1)
         return Window(shares, shares, (0,) * SPACE, ones, average)
-    return Window(ones, ones, (0,) * SPACE, ones, average, adaptive=True)
+    return Window(_per_dimension(largest, spatial, 1), ones, (0,) * SPACE, ones, average, adaptive=True)

@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import math
-import struct
 from collections.abc import Sequence
 from dataclasses import replace
-from enum import IntEnum
 
 import torch
 
 from mobopt.runtimes.call import Call, argument_names
+from mobopt.runtimes.vulkan.combine import (
+    After,
+    Before,
+    Combination,
+    Spread,
+    extreme_indices,
+    moments,
+    reduce,
+    running,
+)
 from mobopt.runtimes.vulkan.geometry import normalized_dims
 from mobopt.runtimes.vulkan.lowerings.checks import check_dtypes, check_floating
 from mobopt.runtimes.vulkan.lowerings.copies import strided_copy
@@ -18,49 +26,8 @@ from mobopt.runtimes.vulkan.lowerings.views import without_dims
 from mobopt.runtimes.vulkan.plan import Plan
 from mobopt.runtimes.vulkan.pointwise_kernel import compute
 from mobopt.runtimes.vulkan.pointwise_program import Kind, Opcode, ProgramBuilder, Value, kind_of
-from mobopt.runtimes.vulkan.reduction_kernel import Reduction, plan_reduction, regrouped, run_reduction
 from mobopt.runtimes.vulkan.registry import lowers
 from mobopt.runtimes.vulkan.tensor import DeviceTensor
-
-
-class Combination(IntEnum):
-    """How elements are combined; the numbers of ``reduce.comp``."""
-
-    ADD = 0
-    MULTIPLY = 1
-    LARGEST = 2
-    SMALLEST = 3
-
-
-class Before(IntEnum):
-    """What is done to an element first."""
-
-    NOTHING = 0
-    ABSOLUTE = 1
-    SQUARED = 2
-    RAISED = 3
-
-
-class After(IntEnum):
-    """What is done to the result."""
-
-    NOTHING = 0
-    SCALED = 1
-    ROOT = 2
-    POWER = 3
-
-
-class Spread(IntEnum):
-    """What ``moments.comp`` makes of the variance."""
-
-    VARIANCE = 0
-    DEVIATION = 1
-    RECIPROCAL_DEVIATION = 2
-
-
-def float_bits(number: float) -> int:
-    """A float32 as a word of push constants."""
-    return int(struct.unpack("<i", struct.pack("<f", number))[0])
 
 
 def converted(plan: Plan, tensor: DeviceTensor, dtype: torch.dtype) -> DeviceTensor:
@@ -70,101 +37,6 @@ def converted(plan: Plan, tensor: DeviceTensor, dtype: torch.dtype) -> DeviceTen
     target = plan.empty(tensor.sizes, dtype)
     strided_copy(plan, tensor, target, fresh=True)
     return target
-
-
-def kept_sizes(sizes: Sequence[int], dims: Sequence[int]) -> list[int]:
-    """Sizes with the reduced dimensions left as 1."""
-    return [1 if d in dims else size for d, size in enumerate(sizes)]
-
-
-def prepare(
-    plan: Plan,
-    source: DeviceTensor,
-    target: DeviceTensor,
-    dims: Sequence[int],
-    *,
-    writes_all: bool = False,
-    shares: bool = True,
-) -> tuple[DeviceTensor, Reduction]:
-    """The input, copied if it must be, and how to walk it."""
-    found = plan_reduction(plan.device, source, target, dims, writes_all=writes_all, shares=shares)
-    if found is None:
-        source = regrouped(plan, source, dims)
-        found = plan_reduction(plan.device, source, target, dims, writes_all=writes_all, shares=shares)
-        assert found is not None
-    return source, found
-
-
-def reduce(
-    plan: Plan,
-    source: DeviceTensor,
-    dims: Sequence[int],
-    dtype: torch.dtype,
-    combination: Combination,
-    before: Before = Before.NOTHING,
-    after: After = After.NOTHING,
-    exponent: float = 1.0,
-    scale: float = 1.0,
-) -> DeviceTensor:
-    """Reduce ``dims``, which stay as dimensions of size 1.
-
-    Args:
-        plan: where the dispatch goes.
-        source: what is reduced.
-        dims: not negative, ascending.
-        dtype: of the result, of the same kind as the source's.
-        combination: how two elements make one.
-        before: done to each element first.
-        after: done to the result.
-        exponent: of ``Before.RAISED``.
-        scale: the factor of ``After.SCALED``, or the exponent of ``After.POWER``.
-    """
-    if _wants_two_stages(plan, source, dims):
-        source = reduce(plan, source, dims[1:], source.dtype, combination, before, exponent=exponent)
-        dims, before = dims[:1], Before.NOTHING
-    target = plan.empty(kept_sizes(source.sizes, dims), dtype)
-    source, reduction = prepare(plan, source, target, dims)
-    constants = [int(not source.is_floating), combination, before, after]
-    run_reduction(plan, "reduce", reduction, source, [target], constants, [float_bits(exponent), float_bits(scale)])
-    return target
-
-
-def _wants_two_stages(plan: Plan, source: DeviceTensor, dims: Sequence[int]) -> bool:
-    """Whether so few results take so many elements each that most of the device would idle."""
-    results = math.prod(kept_sizes(source.sizes, dims))
-    elements = math.prod(source.sizes[d] for d in dims)
-    most = 256 if plan.device.is_cpu else 4096
-    long = 1024 if plan.device.is_cpu else 16384
-    return len(dims) > 1 and source.sizes[dims[0]] > 1 and results <= most and elements >= long
-
-
-def moments(
-    plan: Plan, source: DeviceTensor, dims: Sequence[int], correction: float, spread: Spread, eps: float = 0.0
-) -> tuple[DeviceTensor, DeviceTensor]:
-    """Mean and variance (or what ``spread`` names) over ``dims``, which stay as dimensions of size 1."""
-    mean = plan.empty(kept_sizes(source.sizes, dims))
-    wide = plan.empty(mean.sizes, strides=mean.strides)
-    source, reduction = prepare(plan, source, mean, dims)
-    count = math.prod(source.sizes[d] for d in dims)
-    parameters = [float_bits(_inverse(count)), float_bits(_inverse(max(count - correction, 0))), float_bits(eps)]
-    run_reduction(plan, "moments", reduction, source, [mean, wide], [spread], parameters)
-    return mean, wide
-
-
-def extreme_indices(
-    plan: Plan, source: DeviceTensor, dims: Sequence[int], *, smallest: bool
-) -> tuple[DeviceTensor, DeviceTensor]:
-    """Values and indices of the largest or smallest elements over ``dims``, which stay as dimensions of size 1."""
-    values = plan.empty(kept_sizes(source.sizes, dims), source.dtype)
-    indices = plan.empty(values.sizes, torch.int64, values.strides)
-    source, reduction = prepare(plan, source, values, dims)
-    constants = [int(not source.is_floating), int(smallest)]
-    run_reduction(plan, "reduce_index", reduction, source, [indices, values], constants)
-    return values, indices
-
-
-def _inverse(number: float) -> float:
-    return 1 / number if number else math.inf
 
 
 def _dims(call: Call, tensor: DeviceTensor) -> tuple[int, ...]:
@@ -335,9 +207,5 @@ def _finite(builder: ProgramBuilder, tensor: DeviceTensor) -> Value:
 def cumulative(plan: Plan, call: Call) -> DeviceTensor:
     """Running sums or products."""
     tensor = converted(plan, plan.tensor(call.args[0]), call.output.dtype)
-    target = plan.empty(tensor.sizes, call.output.dtype)
     dims = normalized_dims(call["dim"], tensor.rank)
-    source, reduction = prepare(plan, tensor, target, dims, writes_all=True, shares=False)
-    constants = [int(not source.is_floating), int(call.op == "aten::cumprod")]
-    run_reduction(plan, "cumulative", reduction, source, [target], constants)
-    return target
+    return running(plan, tensor, dims, call.output.dtype, product=call.op == "aten::cumprod")

@@ -2,21 +2,50 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from mobopt.runtimes.call import Call
+from mobopt.runtimes.vulkan.combine import Combination, prepare, reduce
 from mobopt.runtimes.vulkan.geometry import normalized_dims
 from mobopt.runtimes.vulkan.lowerings.checks import check_dtypes
-from mobopt.runtimes.vulkan.lowerings.reductions import converted, prepare
+from mobopt.runtimes.vulkan.lowerings.reductions import converted
 from mobopt.runtimes.vulkan.plan import Plan
+from mobopt.runtimes.vulkan.pointwise_kernel import compute_into
+from mobopt.runtimes.vulkan.pointwise_program import Opcode, ProgramBuilder
 from mobopt.runtimes.vulkan.reduction_kernel import run_reduction
 from mobopt.runtimes.vulkan.registry import lowers
+from mobopt.runtimes.vulkan.stream import USUAL_ITERATIONS
 from mobopt.runtimes.vulkan.tensor import DeviceTensor
+
+_PASSES = 3
+"""Walks of ``softmax.comp``: the largest element, the sum of powers, the quotients."""
 
 
 @lowers("aten::softmax.int", "aten::_softmax", "aten::log_softmax.int", "aten::_log_softmax", check=check_dtypes)
 def softmax(plan: Plan, call: Call) -> DeviceTensor:
-    """Softmax along one dimension, in three passes: the largest element, the sum of powers, the quotients."""
+    """Softmax along one dimension: one dispatch, unless the dimension is too long for one."""
     tensor = converted(plan, plan.tensor(call.args[0]), call.output.dtype)
     target = plan.empty(tensor.sizes, call.output.dtype)
-    source, reduction = prepare(plan, tensor, target, normalized_dims(call["dim"], tensor.rank), writes_all=True)
-    run_reduction(plan, "softmax", reduction, source, [target], [int("log_softmax" in call.op)])
+    dims, logarithm = normalized_dims(call["dim"], tensor.rank), "log_softmax" in call.op
+    source, reduction = prepare(plan, tensor, target, dims, writes_all=True)
+    if _PASSES * reduction.steps > USUAL_ITERATIONS:
+        _in_steps(plan, source, target, dims, logarithm=logarithm)
+    else:
+        run_reduction(plan, "softmax", reduction, [source], [target], [int(logarithm)], passes=_PASSES)
     return target
+
+
+def _in_steps(plan: Plan, source: DeviceTensor, target: DeviceTensor, dims: Sequence[int], *, logarithm: bool) -> None:
+    """The walks as dispatches of their own, the reductions among them in parts."""
+    top = reduce(plan, source, dims, source.dtype, Combination.LARGEST)
+    builder = ProgramBuilder()
+    shifted = builder.step(Opcode.SUB, builder.tensor(source), builder.tensor(top))
+    compute_into(plan, builder, builder.step(Opcode.EXP, shifted), target, fresh=True)
+    total = reduce(plan, target, dims, target.dtype, Combination.ADD)
+    builder = ProgramBuilder()
+    if logarithm:
+        shifted = builder.step(Opcode.SUB, builder.tensor(source), builder.tensor(top))
+        value = builder.step(Opcode.SUB, shifted, builder.step(Opcode.LOG, builder.tensor(total)))
+    else:
+        value = builder.step(Opcode.DIV, builder.tensor(target), builder.tensor(total))
+    compute_into(plan, builder, value, target, fresh=True)
