@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import copy
 import io
+import threading
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from os import PathLike
 from typing import IO, TYPE_CHECKING, Any, Protocol
 
@@ -13,18 +15,21 @@ from torch._jit_internal import createResolutionCallbackFromFrame
 from torch.jit._recursive import wrap_cpp_module
 
 from mobopt.bundle import read_bundle, write_lite, write_torchscript
+from mobopt.bundle.prepare import names_in_files
 from mobopt.bundle.source_text import argument_name
 from mobopt.errors import InputError, MissingInputError, UnsupportedError
 from mobopt.frontends.torchscript import program_from_script_module
-from mobopt.ir import Attribute, Program
+from mobopt.ir import Program
 from mobopt.ir.types import OptionalType
 from mobopt.options import FallbackChoice, check_fallback
+from mobopt.runtimes.state import ModelState
 from mobopt.stand_in import is_stock, stand_in
 
 if TYPE_CHECKING:
     from mobopt.passes.manager import Note
 
 ExtraFiles = Mapping[str, str | bytes]
+_making_states = threading.Lock()
 
 
 class _Runtime(Protocol):
@@ -60,6 +65,7 @@ class MobileModule(torch.jit.RecursiveScriptModule):  # type: ignore[misc, name-
         check_fallback(fallback)
         self.__dict__.update(_program=program, _device=device, _runtime=None, _is_extended=False, notes=tuple(notes))
         self.__dict__["_fallback"] = fallback
+        self.__dict__["_state"] = None
 
     def _become_script_module(self) -> None:
         """Make what torch looks at, which is not before it does.
@@ -67,17 +73,39 @@ class MobileModule(torch.jit.RecursiveScriptModule):  # type: ignore[misc, name-
         That declares operators which torch lacks, for the whole process; a loader of stock torch could then no longer
         say that it doesn't know them.
         """
-        base = stand_in(self.program)
+        base = stand_in(self._current_program())
         super().__init__(base._c)
         self.__dict__.update({name: value for name, value in base.__dict__.items() if name not in ("_c", "training")})
+        self.__dict__["_names_in_torch"] = names_in_files(self.program)
+        self._show_state()
+
+    def _show_state(self) -> None:
+        """Let torch see the state: buffers of the stand-in are the state's own tensors."""
+        for name, value in self.model_state.values.items():
+            self._c.setattr(self.__dict__["_names_in_torch"][name], value)
 
     @property
     def program(self) -> Program:
-        """The graphs and attributes that are run and saved."""
+        """The graphs and attributes that the module was made of; of :attr:`model_state`, only how it began."""
         if self.__dict__["_is_extended"]:
-            self.__dict__.update(_program=self._extended_program(), _is_extended=False, _runtime=None)
+            extended = self._extended_program()
+            state = self.model_state.moved_to(extended)
+            self.__dict__.update(_program=extended, _state=state, _is_extended=False, _runtime=None)
         program: Program = self.__dict__["_program"]
         return program
+
+    @property
+    def model_state(self) -> ModelState:
+        """The values of the attributes that methods change."""
+        with _making_states:  # two threads that call a new module share its state
+            if self.__dict__["_state"] is None:
+                self.__dict__["_state"] = ModelState(self.__dict__["_program"])
+        state: ModelState = self.__dict__["_state"]
+        return state
+
+    def _current_program(self) -> Program:
+        """The Program with the state of now; it may share tensors with the state."""
+        return self.model_state.written_into(self.program)
 
     def define(self, src: str) -> None:
         """Add a method, given as TorchScript source; ``torch.utils.bundled_inputs`` does so."""
@@ -118,19 +146,27 @@ class MobileModule(torch.jit.RecursiveScriptModule):  # type: ignore[misc, name-
         if self.device != "cpu":
             from mobopt.runtimes.vulkan.program import VulkanProgram
 
-            return VulkanProgram(self.program, self.device, self.__dict__["_fallback"])
-        if is_stock(self.program):
+            return VulkanProgram(self.program, self.device, self.__dict__["_fallback"], self.model_state)
+        if is_stock(self.program) and not self.model_state.names:
             return _TorchRuntime(self._c)
         from mobopt.runtimes.cpu import Interpreter
 
-        return Interpreter(self.program)
+        return Interpreter(self.program, self.model_state)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run ``forward``."""
         return self._run("forward", args, kwargs)
 
     def _run(self, method: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        return self.runtime.run(method, bind_arguments(self.program, method, args, kwargs))
+        result = self.runtime.run(method, bind_arguments(self.program, method, args, kwargs))
+        if self.model_state.names and "_initializing" in self.__dict__:
+            self._show_state()
+        return result
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in self.model_state.names:
+            self.model_state.commit({name: value})
+        super().__setattr__(name, value)
 
     @property
     def forward(self) -> MobileMethod:  # type: ignore[override]
@@ -172,11 +208,12 @@ class MobileModule(torch.jit.RecursiveScriptModule):  # type: ignore[misc, name-
 
     def save(self, f: str | PathLike[str], _extra_files: ExtraFiles | None = None) -> None:
         """Write a TorchScript archive (.pt) to a path; the path is untouched if that fails."""
-        write_torchscript(self.program, f, extra_files=_extra_files)
+        with self.model_state.lock:
+            write_torchscript(self._current_program(), f, extra_files=_extra_files)
 
     def save_to_buffer(self, _extra_files: ExtraFiles | None = None) -> bytes:
         """The bytes of a TorchScript archive."""
-        return _to_bytes(lambda buffer: write_torchscript(self.program, buffer, extra_files=_extra_files))
+        return _to_bytes(lambda buffer: self.save(buffer, _extra_files))  # type: ignore[arg-type]
 
     def _save_for_lite_interpreter(
         self,
@@ -187,7 +224,8 @@ class MobileModule(torch.jit.RecursiveScriptModule):  # type: ignore[misc, name-
     ) -> None:
         """Write a lite interpreter bundle (.ptl) to a path; the path is untouched if that fails."""
         _refuse_lite_options(_save_mobile_debug_info, _use_flatbuffer)
-        write_lite(self.program, f, extra_files=_extra_files)
+        with self.model_state.lock:
+            write_lite(self._current_program(), f, extra_files=_extra_files)
 
     def _save_to_buffer_for_lite_interpreter(
         self,
@@ -197,17 +235,20 @@ class MobileModule(torch.jit.RecursiveScriptModule):  # type: ignore[misc, name-
     ) -> bytes:
         """The bytes of a lite interpreter bundle."""
         _refuse_lite_options(_save_mobile_debug_info, _use_flatbuffer)
-        return _to_bytes(lambda buffer: write_lite(self.program, buffer, extra_files=_extra_files))
+        return _to_bytes(lambda buffer: self._save_for_lite_interpreter(buffer, _extra_files))  # type: ignore[arg-type]
 
     def __copy__(self) -> MobileModule:
-        return MobileModule(self.program, self.device, self.notes, self.__dict__["_fallback"])
+        twin = MobileModule(self.program, self.device, self.notes, self.__dict__["_fallback"])
+        twin.__dict__["_state"] = self.model_state.shallow_copy()
+        return twin
 
     def __deepcopy__(self, memo: dict[int, Any]) -> MobileModule:
         program = self.program.clone()
-        program.attributes = {
-            name: Attribute(item.type, copy.deepcopy(item.value, memo), item.is_parameter, item.is_buffer)
-            for name, item in program.attributes.items()
-        }
+        with self.model_state.lock:
+            program.attributes = {
+                name: replace(item, value=copy.deepcopy(item.value, memo))
+                for name, item in self._current_program().attributes.items()
+            }
         return MobileModule(program, self.device, self.notes, self.__dict__["_fallback"])
 
     def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:

@@ -14,6 +14,7 @@ far. Such a model computes again what came before each look: slow for a loop tha
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -29,13 +30,16 @@ from mobopt.ops.contexts import (
     VulkanConv2dOpContext,
     XnnpackTransposeConv2dOpContext,
 )
-from mobopt.runtimes.abstract import TracedTensor, constant_tensor, meta_of, whole
-from mobopt.runtimes.call import Call, TensorRef, Trace, tensors_in
+from mobopt.runtimes.abstract import Memory, TracedTensor, constant_tensor, element_positions, meta_of, whole
+from mobopt.runtimes.call import Alias, Call, Leaf, TensorRef, Trace
 from mobopt.runtimes.cpu.evaluator import Evaluator
-from mobopt.runtimes.nests import map_leaves
+from mobopt.runtimes.memories import Place, StateMemories
+from mobopt.runtimes.nests import copy_nests, leaves_of, map_leaves
 from mobopt.runtimes.recorder import NeedsElementsError, Recorder
 
 Bounds = tuple[int | float | None, int | float | None]
+
+NO_STATE: Mapping[str, Any] = MappingProxyType({})
 
 _TRANSFERS = ("aten::cpu", "aten::cuda", "metal::copy_to_host")
 """Operators that only say where a tensor lies."""
@@ -46,7 +50,7 @@ def specialize(
     method: str,
     args: Sequence[Any],
     looks: Sequence[torch.Tensor] = (),
-    state: Mapping[str, Any] | None = None,
+    state: Mapping[str, Any] = NO_STATE,
     by_elements: Collection[str] = (),
 ) -> Trace:
     """The Trace of a method for arguments of these shapes and dtypes.
@@ -56,18 +60,18 @@ def specialize(
         method: the method's name.
         args: its arguments without self; of tensors, only sizes and dtypes matter.
         looks: elements that earlier, incomplete Traces of the same call asked for, in order.
-        state: values of attributes that the model assigns to, where they are no longer the Program's.
+        state: values of the attributes that the model's methods change; all others are constants.
         by_elements: qualified operators whose results' sizes only the elements tell, beside those known for it.
 
     Returns:
-        A Trace whose ``inputs`` are the tensors of ``args`` in order, then those of ``state``.
+        A Trace whose ``inputs`` are the tensors of ``args`` in order, then those of ``StateMemories(state)``.
 
     Raises:
         InputError: the arguments don't fit the model, or the model raises.
         UnsupportedError: the model needs what no runtime of ours can do.
     """
     with torch.no_grad():
-        return _Specializer(program, looks, by_elements).trace(method, args, state or {})
+        return _Specializer(program, looks, by_elements).trace(method, args, state)
 
 
 class _Specializer(Evaluator):
@@ -77,21 +81,53 @@ class _Specializer(Evaluator):
         super().__init__(program)
         self._recorder = Recorder(looks, by_elements)
         self._inputs: list[TensorRef] = []
+        self._given: dict[Memory, TensorRef] = {}
+        """The inputs by the memory that they stand for."""
+        self._of_state: set[Memory] = set()
+        self._adopted: dict[int, tuple[TracedTensor, torch.Tensor]] = {}
+        """The state's tensors, and their geometry before the call."""
         self._lifted: dict[int, TracedTensor] = {}
 
     def trace(self, method: str, args: Sequence[Any], state: Mapping[str, Any]) -> Trace:
         """The Trace; see :func:`specialize`."""
-        values = map_leaves(list(args), torch.Tensor, self._input)
-        self.attributes.update(map_leaves(dict(state), torch.Tensor, self._input))
-        before = dict(self.attributes)
+        values = self._begin(args, state)
+        before = {name: _identity(value) for name, value in self.state.items()}
         try:
-            result = self._refs(self.evaluate(method, values))
+            result = self.evaluate(method, values)
+            updates = {name: value for name, value in self.state.items() if _identity(value) != before.get(name)}
+            result, updates = self._leaves(result, updates)
+            trace = Trace(self._inputs, [], result, updates=updates, writes=self._writes())
         except NeedsElementsError as look:
             return Trace(self._inputs, _live_calls(self._recorder.calls, look.refs), look.refs, is_complete=False)
-        assigned = {name: value for name, value in self.attributes.items() if value is not before[name]}
-        updates = self._refs(assigned)
-        calls = _live_calls(self._recorder.calls, tensors_in([result, updates]))
-        return Trace(self._inputs, calls, result, updates=updates)
+        trace.calls = _live_calls(self._recorder.calls, trace.results())
+        return trace
+
+    def _begin(self, args: Sequence[Any], state: Mapping[str, Any]) -> list[Any]:
+        """Arguments and state as tensors of the evaluation; an argument may lie in the state's memory."""
+        memories = StateMemories(state)
+        given = iter([self._input(tensor) for tensor in leaves_of(list(args), torch.Tensor)])
+        wholes = [self._input(tensor) for tensor in memories.tensors]
+        self._of_state = {whole.memory for whole in wholes}
+
+        def lying(tensor: torch.Tensor) -> TracedTensor | None:
+            place = memories.place(tensor)
+            if place is None:
+                return None
+            if id(tensor) not in self._adopted:
+                traced = self._viewed(wholes[place.memory], place)
+                self._adopted[id(tensor)] = traced, traced.meta
+            return self._adopted[id(tensor)][0]
+
+        self.state = copy_nests(state, torch.Tensor, lying)
+        values: list[Any] = map_leaves(list(args), torch.Tensor, lambda tensor: _or(lying(tensor), next(given)))
+        return values
+
+    def _viewed(self, whole: TracedTensor, place: Place) -> TracedTensor:
+        if place.view is None:
+            return whole
+        sizes, strides, offset = place.view
+        view: TracedTensor = self._recorder.apply("aten::as_strided", [whole, list(sizes), list(strides), offset], "")
+        return view
 
     def operator(self, node: Node, args: list[Any]) -> Any:
         """Apply an operator of a schema; a transfer between devices is the tensor itself."""
@@ -120,11 +156,64 @@ class _Specializer(Evaluator):
             raise InputError(f"an input is a {value.layout} {value.dtype} tensor; give a dense one, of plain numbers")
         ref = TensorRef(value.dtype, tuple(value.shape), name=f"input {len(self._inputs)}")
         self._inputs.append(ref)
-        return whole(ref, meta_of(value))
+        tensor = whole(ref, meta_of(value))
+        self._given[tensor.memory] = ref
+        return tensor
 
-    def _refs(self, value: Any) -> Any:
-        """A nest with what its tensors hold now."""
-        return map_leaves(value, TracedTensor, self._recorder.read)
+    def _writes(self) -> list[tuple[TensorRef, TensorRef]]:
+        """The memories of the state that were written to, with what they hold now."""
+        written = (memory for memory in self._given if memory.version and memory in self._of_state)
+        return [(self._given[memory], memory.ref) for memory in written]
+
+    def _leaves(self, result: Any, updates: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+        """The nests with what their tensors hold now, and which of them share memory.
+
+        As in eager mode, a tensor may share the memory of an argument or of the state. An argument that was written to
+        is another tensor then, for the caller's never changes.
+        """
+        lying: dict[Memory, dict[int, TracedTensor]] = {}
+        for tensor in leaves_of([result, updates], TracedTensor):
+            lying.setdefault(tensor.memory, {})[id(tensor)] = tensor
+        known: dict[int, Leaf] = {}
+
+        def leaf(tensor: TracedTensor) -> Leaf:
+            if id(tensor) not in known:
+                known[id(tensor)] = self._leaf(tensor, _overlap(lying[tensor.memory].values()))
+            return known[id(tensor)]
+
+        return map_leaves(result, TracedTensor, leaf), copy_nests(updates, TracedTensor, leaf)
+
+    def _leaf(self, tensor: TracedTensor, is_shared: bool) -> Leaf:
+        memory = tensor.memory
+        if memory.meta.dtype == tensor.meta.dtype:
+            if memory in self._given and (memory in self._of_state or not memory.version):
+                return Alias(self._given[memory], memory.meta, tensor.meta)
+            if is_shared:
+                return Alias(memory.ref, memory.meta, tensor.meta)
+        return self._recorder.read(tensor)
+
+
+def _or(tensor: TracedTensor | None, other: TracedTensor) -> TracedTensor:
+    return other if tensor is None else tensor
+
+
+def _overlap(tensors: Collection[TracedTensor]) -> bool:
+    """Whether tensors of one memory have elements in common."""
+    if len(tensors) < 2:
+        return False
+    positions = torch.cat([element_positions(tensor.meta) for tensor in tensors])
+    return len(set(positions.tolist())) < positions.numel()
+
+
+def _identity(value: Any) -> Any:
+    """Equal for the same tensors, in the same form, in the same nest of equal plain values."""
+    if isinstance(value, TracedTensor):
+        return id(value), id(value.meta)
+    if isinstance(value, (list, tuple)):
+        return type(value), [_identity(item) for item in value]
+    if isinstance(value, dict):
+        return dict, [(key, _identity(item)) for key, item in value.items()]
+    return type(value), value
 
 
 def _without_context(op: str, args: list[Any]) -> tuple[str, list[Any], Bounds | None]:

@@ -48,8 +48,8 @@ def _read_before(node: Node, graph: Graph, value: Value, name: str) -> Value:
     return read.insert_before(node).output
 
 
-def _rename_assigned(program: Program) -> None:
-    """Give attributes that a method assigns to names that are identifiers."""
+def names_in_files(program: Program) -> dict[str, str]:
+    """What each attribute is called in a file: one that a method assigns to has a name that is an identifier."""
     assigned = {node.attributes["name"] for node in _attribute_nodes(program) if node.op == "prim::SetAttr"}
     renamed: dict[str, str] = {}
     for name in program.attributes:
@@ -59,6 +59,11 @@ def _rename_assigned(program: Program) -> None:
             while not is_identifier(new) or new in program.attributes or new in renamed.values():
                 new = f"_{new}"
         renamed[name] = new
+    return renamed
+
+
+def _rename_assigned(program: Program) -> None:
+    renamed = names_in_files(program)
     program.attributes = {renamed[name]: item for name, item in program.attributes.items()}
     for node in _attribute_nodes(program):
         node.attributes["name"] = renamed.get(node.attributes["name"], node.attributes["name"])

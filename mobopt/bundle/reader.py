@@ -16,6 +16,7 @@ from mobopt.bundle.unpickler import Unpickled, unpickle
 from mobopt.bundle.versions import READABLE, check_meaning
 from mobopt.errors import BundleError, GraphError
 from mobopt.ir import Program, verify
+from mobopt.ops.state import lift_changed_constants
 
 _PREFERENCES = ("bytecode", "code")
 _MAX_MESSAGE = 2000
@@ -41,6 +42,7 @@ def read_bundle(file: BundleFile, prefer: str = "bytecode") -> Program:
     try:
         program = _read(archive, prefer)
         verify(program)
+        lift_changed_constants(program)
     except (BundleError, GraphError) as error:
         text = _shortened(str(error))
         raise BundleError(text if text.startswith(archive.name) else f"{archive.name}: {text}") from None

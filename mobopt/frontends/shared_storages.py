@@ -47,6 +47,31 @@ class SharedStorages:
         return tensor
 
 
+def restore_views(module: torch.jit.ScriptModule, copy: torch.jit.ScriptModule) -> None:
+    """Make parameters and buffers of a deep copy views of one storage where those of the module are."""
+    groups: dict[int, dict[str, torch.Tensor]] = {}
+    for name, tensor in _named_tensors(module):
+        if tensor.layout == torch.strided and tensor.numel() and not tensor.is_quantized:
+            groups.setdefault(tensor.untyped_storage().data_ptr(), {})[name] = tensor.detach()
+    for group in groups.values():
+        if len({(tensor.shape, tensor.stride(), tensor.storage_offset()) for tensor in group.values()}) == 1:
+            continue
+        storage = next(iter(group.values())).untyped_storage().clone()  # type: ignore[no-untyped-call]
+        for name, tensor in group.items():
+            view = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
+            view.set_(storage, tensor.storage_offset(), tensor.shape, tensor.stride())  # type: ignore[call-overload]
+            *path, last = name.split(".")
+            owner: Any = copy._c
+            for part in path:
+                owner = owner.getattr(part)
+            owner.setattr(last, view)
+
+
+def _named_tensors(module: torch.jit.ScriptModule) -> Iterator[tuple[str, torch.Tensor]]:
+    yield from module.named_parameters(remove_duplicate=False)
+    yield from module.named_buffers(remove_duplicate=False)
+
+
 def tensors_in(value: Any) -> Iterator[torch.Tensor]:
     """The tensors in a nest of lists, tuples and dictionaries."""
     if isinstance(value, torch.Tensor):

@@ -14,11 +14,12 @@ from typing import Any
 import torch
 
 from mobopt.errors import GraphError, InputError, UnsupportedError
-from mobopt.frontends.shared_storages import SharedStorages, tensors_in
+from mobopt.frontends.shared_storages import SharedStorages, restore_views, tensors_in
 from mobopt.frontends.torchscript_types import convert_type
 from mobopt.ir import Attribute, Block, Graph, Node, Program, Value
 from mobopt.ir.graph import type_of_constant
 from mobopt.ir.types import Type
+from mobopt.ops.state import lift_changed_constants
 
 _GRADIENT_MODES = ("no_grad", "enable_grad", "inference_mode", "set_grad_enabled")
 """Context managers that say nothing about a model that only infers."""
@@ -55,12 +56,14 @@ def program_from_script_module(module: torch.jit.ScriptModule, preserved_methods
     for name in preserved_methods:
         if name not in methods:
             translator.add_attribute(name)
+    lift_changed_constants(translator.program)
     return translator.program
 
 
 def _freeze(module: torch.jit.ScriptModule, preserved: Sequence[str]) -> Any:
     """A frozen, inlined copy in evaluation mode, as torch's C++ object."""
     evaluating = copy.deepcopy(module).eval()
+    restore_views(module, evaluating)  # freezing must see that a constant is a view of what a method changes
     names = [name for name in preserved if name != "forward"]
     try:
         frozen = torch._C._freeze_module(evaluating._c, names, True, False)

@@ -44,6 +44,16 @@ Place = Hashable
 """Where a value lies: what made it, an attribute, a constant, or the caller."""
 
 
+def attribute_place(name: str) -> Place:
+    """Where an attribute of the model lies."""
+    return "attribute", name
+
+
+def constant_place(value: Value) -> Place:
+    """Where a constant lies."""
+    return "constant", id(value.constant)
+
+
 class Aliases:
     """The places that each value of a graph may lie in, and those of what it holds if it is a container.
 
@@ -100,6 +110,28 @@ class Aliases:
         places = self._places(value) | self._held_places(value)
         return [node for node in self._writing if not places.isdisjoint(self._writing[node])]
 
+    def assigned_names(self) -> Iterable[str]:
+        """Names of the attributes that are assigned to."""
+        return self._assigned
+
+    def external_writes(self) -> set[Place]:
+        """The attributes and constants that nodes may write to."""
+        return self._known(place for places in self._writing.values() for place in places)
+
+    def external_groups(self) -> list[set[Place]]:
+        """The attributes and constants that may become the same memory: by lying in one value, or by assignment."""
+        seen = [self._known(self._own[value] | self._held[value]) for value in self._own]
+        given = [
+            {attribute_place(name)} | self._known(self._places(value) | self._held_places(value))
+            for name, values in self._assigned.items()
+            for value in values
+        ]
+        return [group for group in (*seen, *given) if len(group) > 1]
+
+    def _known(self, places: Iterable[Place]) -> set[Place]:
+        """The attributes and constants among places."""
+        return {place for place in places if isinstance(place, tuple)}
+
     def fillers(self, container: Value) -> list[Node]:
         """Nodes that put something into a container, or take something out, by any of its names."""
         own = self._places(container)
@@ -128,7 +160,7 @@ class Aliases:
         for node in [*block.nodes, block.returns]:
             for value in node.inputs:
                 if value.is_constant and _is_shared(value.type):
-                    place = ("constant", id(value.constant))
+                    place = constant_place(value)
                     self._external.add(place)
                     self._add(value, {place}, {place})
 
@@ -159,10 +191,10 @@ class Aliases:
             self._add(target, self._places(source), self._held_places(source))
 
     def _read_attribute(self, node: Node) -> None:
-        place = ("attribute", node.attributes.get("name"))
+        place = attribute_place(node.attributes["name"])
         self._external.add(place)
         self._add(node.output, {place}, {place})
-        for value in self._assigned.get(node.attributes.get("name", ""), []):
+        for value in self._assigned.get(node.attributes["name"], []):
             self._add(node.output, self._places(value), self._held_places(value))
 
     def _assign_attribute(self, node: Node) -> None:

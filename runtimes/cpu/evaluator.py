@@ -28,7 +28,10 @@ class Evaluator(ABC):
     def __init__(self, program: Program) -> None:
         self.program = program
         self.attributes: dict[str, Any] = {name: item.value for name, item in program.attributes.items()}
-        """Values by attribute name; ``prim::SetAttr`` changes them."""
+        """Values of attributes that no method changes."""
+        self.state: dict[str, Any] = {}
+        """Values of the others, as far as the evaluation has come: in-place operators and ``prim::SetAttr`` change
+        them."""
         self._releases: dict[Block, list[list[Value]]] = {}
 
     @abstractmethod
@@ -151,6 +154,8 @@ def _get_attribute(evaluator: Evaluator, node: Node, args: list[Any]) -> Sequenc
     name = node.attributes["name"]
     if args[0] is not _SELF:
         return (getattr(args[0], name),)
+    if name in evaluator.state:
+        return (evaluator.state[name],)
     if name not in evaluator.attributes:
         raise UnsupportedError(f"the model reads attribute {name!r}, which the file doesn't hold")
     return (evaluator.lift(evaluator.attributes[name]),)
@@ -159,7 +164,7 @@ def _get_attribute(evaluator: Evaluator, node: Node, args: list[Any]) -> Sequenc
 def _set_attribute(evaluator: Evaluator, node: Node, args: list[Any]) -> Sequence[Any]:
     if args[0] is not _SELF:
         raise UnsupportedError(f"{node!r} changes an object other than the module itself, which mobopt can't run")
-    evaluator.attributes[node.attributes["name"]] = args[1]
+    evaluator.state[node.attributes["name"]] = args[1]
     return ()
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -12,19 +12,29 @@ from mobopt.ir import Node, Program
 from mobopt.ir.schemas import Schema, schema_of
 from mobopt.runtimes.cpu.evaluator import Evaluator
 from mobopt.runtimes.cpu.kernels import is_mutating, kernel, operator_error
-from mobopt.runtimes.nests import map_leaves
+from mobopt.runtimes.nests import leaves_of, map_leaves
+from mobopt.runtimes.state import ModelState
 
 
 class Interpreter(Evaluator):
     """Runs a Program on the CPU; the oracle of every test and the fallback of every operator without a GPU kernel.
 
-    The model's weights never change: what a method does to them in place lasts until it returns. What it assigns to an
-    attribute (``prim::SetAttr``) lasts.
+    What a method does to the model's state lasts, if it returns; a call that fails leaves the state as it was. Calls of
+    several threads take turns.
     """
 
-    def __init__(self, program: Program) -> None:
+    def __init__(self, program: Program, state: ModelState | None = None) -> None:
+        """Make an interpreter.
+
+        Args:
+            program: the model; never changed.
+            state: of the model; without it, one that starts with the Program's values.
+        """
         super().__init__(program)
+        self.model_state = ModelState(program) if state is None else state
         self._weights: dict[int, torch.Tensor] = {}
+        self._lasting: dict[int, torch.Tensor] = {}
+        """A tensor of each memory of the state, as it was when the call began."""
         self._saved: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
 
     def run(self, method: str, args: Sequence[Any]) -> Any:
@@ -39,14 +49,30 @@ class Interpreter(Evaluator):
             InputError: wrong arguments, or the model itself raises.
             UnsupportedError: an operator that this torch lacks.
         """
-        self._saved.clear()
-        with torch.no_grad():
+        with self.model_state.lock, torch.no_grad():
+            self._saved.clear()
+            self.state = self.model_state.working_copy(lambda tensor: tensor)
+            self._lasting = {_storage(tensor): tensor for tensor in self._tensors_of_state()}
             try:
                 result = self.evaluate(method, args)
-                return self._detached_from_saved(result)
-            finally:
-                for weight, values in self._saved.values():
-                    weight.copy_(values)
+                weights = set(self._saved) - set(self._lasting)
+                result = map_leaves(result, torch.Tensor, lambda x: x.clone() if _storage(x) in weights else x)
+            except BaseException:
+                self._restore(self._saved)
+                raise
+            self._restore(weights)
+            self.model_state.commit(self.state)
+            return result
+
+    def _tensors_of_state(self) -> list[torch.Tensor]:
+        """The tensors that may stay changed after a call."""
+        return list(leaves_of(list(self.state.values()), torch.Tensor))
+
+    def _restore(self, storages: Iterable[int]) -> None:
+        """Undo what was written in place."""
+        for storage in storages:
+            whole, values = self._saved[storage]
+            whole.copy_(values)
 
     def lift(self, value: Any) -> Any:
         """Containers are copied, for the model may change them; tensors are remembered as weights."""
@@ -74,19 +100,14 @@ class Interpreter(Evaluator):
             raise operator_error(op, node.source, args, error) from error
 
     def _save_weights(self, schema: Schema, args: list[Any]) -> None:
-        """Keep a copy of the weights that an in-place operator is about to change."""
+        """Keep a copy of the weights or the state that an in-place operator is about to change."""
         for argument, value in zip(schema.arguments, args, strict=False):
             if argument.is_written and isinstance(value, torch.Tensor):
                 key = _storage(value)
-                if key in self._weights and key not in self._saved:
-                    whole = _whole_storage(self._weights[key])
+                known = self._lasting.get(key, self._weights.get(key))
+                if known is not None and key not in self._saved:
+                    whole = _whole_storage(known)
                     self._saved[key] = (whole, whole.clone())
-
-    def _detached_from_saved(self, result: Any) -> Any:
-        """The result with memory of its own where it shares that of a changed weight."""
-        if not self._saved:
-            return result
-        return map_leaves(result, torch.Tensor, lambda item: item.clone() if _storage(item) in self._saved else item)
 
 
 def _storage(tensor: torch.Tensor) -> int:

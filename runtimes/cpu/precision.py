@@ -65,6 +65,7 @@ class Float16Interpreter(Interpreter):
         self._exact_contexts: dict[int, tuple[PackedContext, PackedContext]] = {}
         self.lift([item.value for item in program.attributes.values()])  # exact weights too come back after a run
         self.attributes = {name: self._rounded_copy(value) for name, value in self.attributes.items()}
+        self.model_state.commit(self.model_state.working_copy(self._rounded_tensor))
         self._constants: dict[Value, Any] = {}
 
     def run(self, method: str, args: Sequence[Any]) -> Any:
@@ -74,6 +75,10 @@ class Float16Interpreter(Interpreter):
             copies = [map_leaves(arg, torch.Tensor, torch.Tensor.clone) for arg in args]
             rounded = [self._rounded_copy(copy) for copy in copies]
         return super().run(method, rounded)
+
+    def _tensors_of_state(self) -> list[torch.Tensor]:
+        """The rounded tensors and their exact twins."""
+        return [item for tensor in super()._tensors_of_state() for item in (tensor, self._exact(tensor))]
 
     def value(self, value: Value, environment: dict[Value, Any]) -> Any:
         """The value of a graph's Value; constants are rounded once."""

@@ -9,7 +9,7 @@ from itertools import groupby
 import torch
 
 from mobopt.errors import UnsupportedError
-from mobopt.runtimes.call import Call, TensorRef, Trace, tensors_in
+from mobopt.runtimes.call import Call, TensorRef, Trace
 from mobopt.runtimes.vulkan.concatenation import Concatenation, find_concatenations
 from mobopt.runtimes.vulkan.device_info import DeviceInfo
 from mobopt.runtimes.vulkan.fusion import fold_epilogues
@@ -47,6 +47,8 @@ class Fallback:
 class Built:
     """A Stream, and which of the Trace's tensors it takes and gives."""
 
+    trace: Trace
+    """As it was lowered: copies that nobody can tell from their source are gone."""
     stream: Stream
     inputs: tuple[int, ...]
     """Numbers of the Trace's inputs that the Stream takes, in its order."""
@@ -94,7 +96,7 @@ def build_stream(trace: Trace, device: DeviceInfo, constants: ConstantStore, all
                 _append_lowered(plan, call, concatenations.get(call))
     for ref in outputs:
         _append_output(plan, plan.tensor(ref))
-    return Built(plan.stream, taken, outputs, fallbacks)
+    return Built(trace, plan.stream, taken, outputs, fallbacks)
 
 
 def _fallback(call: Call, reason: str) -> Fallback:
@@ -105,7 +107,7 @@ def _fallback(call: Call, reason: str) -> Fallback:
 def _computed_results(trace: Trace) -> tuple[TensorRef, ...]:
     """The tensors of the result that the device computes: neither constants nor inputs, each once."""
     inputs = set(trace.inputs)
-    refs = dict.fromkeys(tensors_in([trace.result, trace.updates]))
+    refs = dict.fromkeys(trace.results())
     return tuple(ref for ref in refs if ref.constant is None and ref not in inputs)
 
 

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import torch
 
-from mobopt.runtimes.call import Call, TensorRef, Trace, tensors_in
+from mobopt.runtimes.call import Call, TensorRef, Trace
 from mobopt.runtimes.vulkan.epilogue import Activation, CallWithEpilogue, Epilogue, activation_of, epilogue_of
 from mobopt.runtimes.vulkan.lowerings.convolution import convolution
 from mobopt.runtimes.vulkan.lowerings.matmul import added_product, linear, linear_context, product, takes_residual
@@ -27,7 +27,7 @@ def fold_epilogues(trace: Trace) -> Trace:
     place of the addition, as the residual may be made after the product.
     """
     uses = Counter(tensor for call in trace.calls for tensor in call.tensors())
-    uses.update(tensors_in([trace.result, trace.updates]))
+    uses.update(trace.results())
     calls: list[Call | None] = []
     makers: dict[TensorRef, int] = {}
     for call in trace.calls:

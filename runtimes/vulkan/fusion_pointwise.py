@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, replace
 
-from mobopt.runtimes.call import Call, TensorRef, Trace, tensors_in
+from mobopt.runtimes.call import Call, TensorRef, Trace
 from mobopt.runtimes.vulkan.lowerings.pointwise import expression_of, is_in_place, value_of
 from mobopt.runtimes.vulkan.plan import Plan
 from mobopt.runtimes.vulkan.pointwise_kernel import compute_result
@@ -35,7 +35,7 @@ def fuse_pointwise(trace: Trace) -> Trace:
     if any(writes_in_place(call) for call in trace.calls):
         return trace
     uses = Counter(tensor for call in trace.calls for tensor in call.tensors())
-    uses.update(tensors_in([trace.result, trace.updates]))
+    uses.update(trace.results())
     calls: list[Call | None] = []
     makers: dict[TensorRef, int] = {}
     for call in trace.calls:

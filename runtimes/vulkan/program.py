@@ -17,9 +17,12 @@ import torch
 from mobopt.errors import DeviceLostError, InputError
 from mobopt.ir import Program
 from mobopt.options import FallbackChoice, check_fallback
-from mobopt.runtimes.call import TensorRef, Trace
-from mobopt.runtimes.nests import leaves_of, map_leaves
+from mobopt.runtimes.call import Trace
+from mobopt.runtimes.memories import StateMemories
+from mobopt.runtimes.nests import leaves_of
+from mobopt.runtimes.results import Results
 from mobopt.runtimes.specialize import specialize
+from mobopt.runtimes.state import ModelState
 from mobopt.runtimes.vulkan.build import Built, Fallback, build_stream
 from mobopt.runtimes.vulkan.device import Device, open_device
 from mobopt.runtimes.vulkan.executable import Executable, OperationTime, RefusedError
@@ -61,6 +64,7 @@ class VulkanProgram:
         program: Program,
         device: Device | int | str | None = None,
         fallback: FallbackChoice = "cpu",
+        state: ModelState | None = None,
     ) -> None:
         """Open the device; plans are made by the first call of each signature.
 
@@ -68,6 +72,7 @@ class VulkanProgram:
             program: the model; its graphs and tensors must not change any more.
             device: an open device, or what :func:`open_device` takes.
             fallback: whether operators without a GPU kernel run on the CPU, or are an error that names them all.
+            state: of the model; without it, one that starts with the Program's values.
 
         Raises:
             DeviceError: there is no such device.
@@ -79,7 +84,7 @@ class VulkanProgram:
         self._allow_fallback = fallback == "cpu"
         self._constants = ConstantStore()
         self._plans: OrderedDict[Any, _Plan] = OrderedDict()
-        self._state: dict[str, Any] = {}
+        self.model_state = ModelState(program) if state is None else state
         self._by_elements: set[str] = set()
         """Operators that gave other sizes than the meta kernels foretold."""
         self._lock = threading.Lock()
@@ -91,20 +96,21 @@ class VulkanProgram:
         return self.run("forward", args)
 
     def run(self, method: str, args: Sequence[Any]) -> Any:
-        """What a method returns for these arguments (without self), in new tensors on the CPU.
+        """What a method returns for these arguments (without self), in tensors on the CPU.
 
-        A result that is an input comes back as the tensor that was given. Inputs and weights are never changed.
+        As in eager mode, a result that is an argument or a part of the state, or a view of one, shares its memory.
+        Arguments and weights are never changed; the state is, once everything has been computed.
 
         Raises:
             InputError: the arguments don't fit the model, or the model raises.
             UnsupportedError: the model needs what neither the device nor the CPU can do, or the CPU may not be used.
             DeviceError: the device failed or ran out of memory.
         """
-        with self._lock, torch.no_grad():
+        with self._lock, self.model_state.lock, torch.no_grad():
             result, updates = self._with_plan(method, args, _Plan.run)
             self._was_lost = False
             if updates:
-                self._state.update(updates)
+                self.model_state.commit(updates)
             return result
 
     def profile(self, args: Sequence[Any], method: str = "forward") -> list[OperationTime]:
@@ -114,12 +120,12 @@ class VulkanProgram:
             DeviceError: the device has no timestamps, or failed.
             InputError: as for :meth:`run`.
         """
-        with self._lock, torch.no_grad():
+        with self._lock, self.model_state.lock, torch.no_grad():
             return self._with_plan(method, args, _Plan.profile)
 
     def plan_report(self, args: Sequence[Any], method: str = "forward") -> PlanReport:
         """What the plan for such arguments is made of; the plan is made if need be."""
-        with self._lock, torch.no_grad():
+        with self._lock, self.model_state.lock, torch.no_grad():
             return self._with_plan(method, args, lambda plan, tensors: plan.report)
 
     def close(self) -> None:
@@ -162,8 +168,9 @@ class VulkanProgram:
         self.device = self.device.open_again()
 
     def _begin_anew(self) -> None:
-        """Drop the plans of the process that this one was forked from; a thread of it may have held the lock."""
+        """Drop the plans of the process that this one was forked from; a thread of it may have held the locks."""
         self._lock = threading.Lock()
+        self.model_state.lock = threading.Lock()
         self._plans.clear()
 
     def _plan(self, method: str, args: Sequence[Any]) -> tuple[_Plan, list[torch.Tensor]]:
@@ -172,8 +179,12 @@ class VulkanProgram:
             self._open_again()
         tensors: list[torch.Tensor] = []
         key: tuple[Any, ...] = (method, _signature(args, tensors))
-        if self._state:
-            key = (*key, _signature(self._state, tensors))
+        state = self.model_state.values
+        if state:
+            memories = StateMemories(state)
+            of_state: list[torch.Tensor] = []
+            key = (*key, _signature(state, of_state), tuple(map(memories.place, (*tensors, *of_state))))
+            tensors += memories.tensors
         looks: list[torch.Tensor] = []
         while True:
             plan = self._plans.get(key)
@@ -183,13 +194,13 @@ class VulkanProgram:
                 self._plans.move_to_end(key)
             if plan.is_complete:
                 return plan, tensors
-            seen, _ = plan.run(tensors)
+            seen = plan.look(tensors)
             looks += seen
             key = (key, *(_elements(tensor) for tensor in seen))
 
     def _make(self, key: Any, method: str, args: Sequence[Any], looks: Sequence[torch.Tensor]) -> _Plan:
         started = time.perf_counter()
-        trace = specialize(self.program, method, args, looks, self._state, self._by_elements)
+        trace = specialize(self.program, method, args, looks, self.model_state.values, self._by_elements)
         built = build_stream(trace, self.device.info, self._constants, self._allow_fallback)
         plan = _Plan(self.device, trace, built)
         plan.report = PlanReport(
@@ -232,37 +243,36 @@ class _Plan:
         self.executable = Executable(device, built.stream) if built.outputs else None
         self._taken = built.inputs
         self._outputs = built.outputs
-        self._inputs = {ref: number for number, ref in enumerate(trace.inputs)}
         self._calls = trace.calls
-        self._result = trace.result
-        self._updates = trace.updates
+        self._trace = built.trace
+        is_plain = len(built.outputs) == 1 and built.trace.result is built.outputs[0]
+        self._has_plain_result = is_plain and not (built.trace.updates or built.trace.writes)
 
     def run(self, tensors: Sequence[torch.Tensor]) -> tuple[Any, dict[str, Any]]:
-        """The call's result, and the new values of attributes."""
-        computed = self._compute(self.executable, tensors) if self.executable else []
-        if len(computed) == 1 and self._result is self._outputs[0] and not self._updates:
+        """The call's result, and the new values of attributes; the state's tensors hold what was written to them."""
+        computed = self._computed(tensors)
+        if self._has_plain_result:
             return computed[0], {}
-        values = dict(zip(self._outputs, computed, strict=True))
+        return Results(self._trace, dict(zip(self._outputs, computed, strict=True)), tensors).deliver()
 
-        def value_of(ref: TensorRef) -> torch.Tensor:
-            if ref in values:
-                return values[ref]
-            # The same constant in two places of a result is one tensor, as in the model.
-            values[ref] = tensors[self._inputs[ref]] if ref.constant is None else ref.constant.clone()
-            return values[ref]
+    def look(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """The elements that an incomplete trace asks for."""
+        values = dict(zip(self._trace.inputs, tensors, strict=True))
+        values.update(zip(self._outputs, self._computed(tensors), strict=True))
+        return [values[ref] for ref in self._trace.result]
 
-        return map_leaves(self._result, TensorRef, value_of), map_leaves(self._updates, TensorRef, value_of)
-
-    def _compute(self, executable: Executable, tensors: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
+    def _computed(self, tensors: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
         """The outputs of the device; of the CPU where the device met operands that it must not be given.
 
         Then torch's kernel says what is wrong with them, or it has the answer: what is refused may be too careful.
         """
+        if self.executable is None:
+            return []
         try:
-            return executable.run([tensors[number] for number in self._taken])
+            return self.executable.run([tensors[number] for number in self._taken])
         except RefusedError:
             _LOG.debug("the device refused operands; the CPU computes the call again")
-        found = HostFunction(self._calls, list(self._inputs), self._outputs)(*tensors)
+        found = HostFunction(self._calls, self._trace.inputs, self._outputs)(*tensors)
         return [tensor.clone(memory_format=torch.contiguous_format) for tensor in found]
 
     def profile(self, tensors: Sequence[torch.Tensor]) -> list[OperationTime]:

@@ -4,12 +4,11 @@ multiply-add. They run before any fusion."""
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import torch
 
 from mobopt.ops.schemas import schema_of
-from mobopt.runtimes.call import Call, TensorRef, Trace, tensors_in
+from mobopt.runtimes.call import Call, TensorRef, Trace
 from mobopt.runtimes.nests import map_leaves
 
 _COPIES = (
@@ -42,22 +41,21 @@ def simplify(trace: Trace) -> Trace:
 
 
 def _without_copies(trace: Trace) -> Trace:
-    results = set(tensors_in([trace.result, trace.updates]))
+    results = set(trace.results())
     computed = {output for call in trace.calls for output in call.outputs}
     same: dict[TensorRef, TensorRef] = {}
     calls = []
     for call in trace.calls:
         call = replace(call, args=map_leaves(call.args, TensorRef, lambda ref: same.get(ref, ref)))
         source = _copied(call)
-        if source is not None and (source in computed or call.output not in results):
-            same[call.output] = source
-        else:
+        if source is None or (call.output in results and (source not in computed or source in results)):
             calls.append(call)
+            continue
+        same[call.output] = source
+        if call.output in results:
+            results.add(source)  # a further copy of it is another tensor of the result
 
-    def mapped(nest: Any) -> Any:
-        return map_leaves(nest, TensorRef, lambda ref: same.get(ref, ref))
-
-    return replace(trace, calls=calls, result=mapped(trace.result), updates=mapped(trace.updates))
+    return replace(trace, calls=calls).with_results(lambda ref: same.get(ref, ref))
 
 
 def _copied(call: Call) -> TensorRef | None:

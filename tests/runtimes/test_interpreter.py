@@ -110,13 +110,15 @@ class Mutates(nn.Module):
         return self.table
 
 
-def test_weights_stay_as_they_are():
-    interpreter = Interpreter(program_from_script_module(torch.jit.script(Mutates())))
-    x = torch.arange(3.0)
-    expected = torch.stack([torch.zeros(3), 2 * x])
-    first = interpreter.run("forward", [x])
-    second = interpreter.run("forward", [x])
-    assert torch.equal(first, expected) and torch.equal(second, expected)
+def test_buffers_that_are_changed_are_state():
+    program, eager = program_from_script_module(torch.jit.script(Mutates())), Mutates()
+    interpreter = Interpreter(program)
+    for x in (torch.arange(3.0), torch.ones(3)):
+        assert torch.equal(interpreter.run("forward", [x]), eager(x))
+    assert torch.equal(program.attributes["table"].value, torch.zeros(2, 3))
+    with pytest.raises(InputError):
+        interpreter.run("forward", [torch.ones(4)])
+    assert torch.equal(interpreter.model_state.values["table"], eager.table)
 
 
 class Counts(nn.Module):

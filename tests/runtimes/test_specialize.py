@@ -12,6 +12,7 @@ from mobopt.ir import Program
 from mobopt.runtimes.call import TensorRef, Trace
 from mobopt.runtimes.cpu.kernels import is_mutating, kernel
 from mobopt.runtimes.nests import leaves_of, map_leaves
+from mobopt.runtimes.results import Results
 from mobopt.runtimes.specialize import specialize
 
 
@@ -32,7 +33,8 @@ def evaluate(trace: Trace, inputs: list[torch.Tensor]) -> object:
         for ref, result in zip(call.outputs, results, strict=True):
             assert (ref.sizes, ref.dtype) == (tuple(result.shape), result.dtype)
             values[ref] = result
-    return map_leaves(trace.result, TensorRef, value_of)
+    computed = {ref: value_of(ref) for ref in trace.results() if ref.constant is None and ref not in trace.inputs}
+    return Results(trace, computed, inputs).deliver()[0]
 
 
 def run(module: nn.Module, *args: object) -> tuple[object, list[Trace]]:

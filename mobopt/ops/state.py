@@ -1,0 +1,101 @@
+"""Which attributes of a Program its methods change, so that they are state and no constants."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import torch
+
+from mobopt.ir import Attribute, Graph, Program, Value
+from mobopt.ops.aliases import Aliases, Place, attribute_place, constant_place
+from mobopt.ops.effects import written_inputs
+
+
+def changed_attributes(program: Program) -> frozenset[str]:
+    """Names of the attributes that some method assigns to or may write to in place, by whatever name it knows them."""
+    changes = _Changes(program)
+    return frozenset(name for name in program.attributes if attribute_place(name) in changes.places)
+
+
+def lift_changed_constants(program: Program) -> None:
+    """Make attributes of the constants that methods may write to: what is written there outlives a call.
+
+    A tensor that is no buffer becomes a constant where a model is traced, and torch keeps what is written to it.
+    """
+    changes = _Changes(program)
+    names: dict[Place, str] = {}
+    for graph in program.methods.values():
+        for value in list(_constants(graph)):
+            place = constant_place(value)
+            if place in changes.places:
+                if place not in names:
+                    names[place] = _free_name(program, len(names))
+                    is_tensor = isinstance(value.constant, torch.Tensor)
+                    program.attributes[names[place]] = Attribute(value.type, value.constant, is_buffer=is_tensor)
+                _read_attribute(graph, value, names[place])
+
+
+class _Changes:
+    """The places of a Program that its methods change; ``places`` holds them."""
+
+    def __init__(self, program: Program) -> None:
+        self.places: set[Place] = set()
+        groups: list[set[Place]] = []
+        written: set[Place] = set()
+        for graph in program.methods.values():
+            if any(node.op == "prim::SetAttr" or written_inputs(node) for node in graph.walk()):
+                aliases = Aliases(graph)
+                self.places |= {attribute_place(name) for name in aliases.assigned_names()}
+                written |= aliases.external_writes()
+                groups += aliases.external_groups()
+        if written:
+            self.places |= _reached(written, [*groups, *_sharing_storage(program)])
+
+
+def _reached(start: set[Place], groups: Iterable[set[Place]]) -> set[Place]:
+    """The places that may be the same memory as one of ``start``, by any chain of groups."""
+    reached, left = set(start), list(groups)
+    while touching := [group for group in left if not group.isdisjoint(reached)]:
+        left = [group for group in left if group.isdisjoint(reached)]
+        reached = reached.union(*touching)
+    return reached
+
+
+def _sharing_storage(program: Program) -> Iterator[set[Place]]:
+    """The attributes and constants whose tensors lie in one storage."""
+    storages: dict[int, set[Place]] = {}
+    places: list[tuple[Place, Any]] = [(attribute_place(name), item.value) for name, item in program.attributes.items()]
+    for graph in program.methods.values():
+        places += [(constant_place(value), value.constant) for value in _constants(graph)]
+    for place, value in places:
+        for tensor in _tensors(value):
+            if tensor.layout == torch.strided and tensor.numel():
+                storages.setdefault(tensor.untyped_storage().data_ptr(), set()).add(place)
+    yield from (group for group in storages.values() if len(group) > 1)
+
+
+def _tensors(value: Any) -> Iterator[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, (list, tuple, dict)):
+        for item in value.values() if isinstance(value, dict) else value:
+            yield from _tensors(item)
+
+
+def _constants(graph: Graph) -> Iterator[Value]:
+    """The constants of a graph, each once."""
+    users = [*graph.walk(), graph.block.returns, *(block.returns for node in graph.walk() for block in node.blocks)]
+    return iter(dict.fromkeys(value for user in users for value in user.inputs if value.is_constant))
+
+
+def _read_attribute(graph: Graph, value: Value, name: str) -> None:
+    node = graph.create("prim::GetAttr", [graph.inputs[0]], [value.type], names=[value.name], attributes={"name": name})
+    graph.block.insert(0, node)
+    value.replace_all_uses_with(node.output)
+
+
+def _free_name(program: Program, number: int) -> str:
+    while (name := f"_changed_constant_{number}") in program.attributes:
+        number += 1
+    return name

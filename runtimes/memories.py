@@ -1,0 +1,73 @@
+"""Which memory the tensors of a model's state lie in: several may be views of one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from mobopt.errors import UnsupportedError
+from mobopt.runtimes.nests import leaves_of
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a tensor lies."""
+
+    memory: int
+    """Number of the memory."""
+    view: tuple[tuple[int, ...], tuple[int, ...], int] | None
+    """Sizes, strides and offset in it, in elements; None if the tensor is the whole of it."""
+
+
+class StateMemories:
+    """The memories of a state, each once.
+
+    Attributes:
+        tensors: one for each memory: the only tensor of the state that lies there, if it is contiguous, else all
+            elements as one row. To write to it is to write to the state.
+    """
+
+    def __init__(self, state: Mapping[str, Any]) -> None:
+        """Find them.
+
+        Raises:
+            UnsupportedError: tensors of different dtypes share memory.
+        """
+        groups: dict[int, dict[int, torch.Tensor]] = {}
+        for tensor in leaves_of(list(state.values()), torch.Tensor):
+            groups.setdefault(_storage(tensor), {})[id(tensor)] = tensor
+        self._numbers = {storage: number for number, storage in enumerate(groups)}
+        self.tensors = [_whole(list(group.values())) for group in groups.values()]
+
+    def place(self, tensor: torch.Tensor) -> Place | None:
+        """Where a tensor lies; None if that is no memory of the state."""
+        number = self._numbers.get(_storage(tensor))
+        if number is None:
+            return None
+        whole, view = self.tensors[number], _geometry(tensor)
+        return Place(number, None if view == _geometry(whole) and whole.dtype == tensor.dtype else view)
+
+
+def _whole(group: list[torch.Tensor]) -> torch.Tensor:
+    first = group[0]
+    if any(tensor.dtype != first.dtype for tensor in group):
+        raise UnsupportedError("the model's state has tensors of several dtypes in one memory, which mobopt can't run")
+    if len({_geometry(tensor) for tensor in group}) == 1 and first.is_contiguous():
+        return first
+    storage = first.detach().untyped_storage()
+    flat = torch.empty(0, dtype=first.dtype)
+    return flat.set_(storage, 0, (storage.nbytes() // first.element_size(),))  # type: ignore[call-overload, no-any-return]
+
+
+def _geometry(tensor: torch.Tensor) -> tuple[tuple[int, ...], tuple[int, ...], int]:
+    return tuple(tensor.shape), tensor.stride(), int(tensor.storage_offset())
+
+
+def _storage(tensor: torch.Tensor) -> int:
+    """What tells a memory from others; an empty tensor has one of its own."""
+    if tensor.layout != torch.strided:
+        return -id(tensor)
+    return tensor.untyped_storage().data_ptr() or -id(tensor)
