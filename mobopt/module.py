@@ -314,28 +314,38 @@ def load(
 def bind_arguments(program: Program, method: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
     """Arguments of a method in order, defaults filled in; an optional input that is not given is None.
 
+    Inputs are told apart by their positions, for those of a traced model may have one name.
+
     Raises:
         MissingInputError: an argument is missing.
-        InputError: an argument is unknown or given twice.
+        InputError: there is no such method, or an argument is unknown or given twice.
     """
+    if method not in program.methods:
+        raise InputError(f"the model has no method {method!r}; its methods are {', '.join(program.methods)}")
     parameters = program.methods[method].inputs[1:]
     names = [argument_name(value.name) for value in parameters]
-    # A lite bundle can't tell "no default" from "None by default".
-    defaults = {argument_name(value.name): None for value in parameters if isinstance(value.type, OptionalType)}
-    defaults |= program.metadata.get("defaults", {}).get(method, {})
+    takes = f"{method} takes {len(names)} inputs ({', '.join(names)})"
     if len(args) > len(names):
-        raise InputError(f"{method} takes {len(names)} inputs ({', '.join(names)}), got {len(args)}")
-    given = dict(zip(names, args, strict=False))
+        raise InputError(f"{takes}, got {len(args)}")
+    given = dict(enumerate(args))
     for name, value in kwargs.items():
-        if name not in names or name in given:
-            what = "is given twice" if name in given else f"is unknown; its inputs are {', '.join(names)}"
-            raise InputError(f"{method}: the input {name!r} {what}")
-        given[name] = value
-    missing = [name for name in names if name not in given and name not in defaults]
+        positions = [position for position, other in enumerate(names) if other == name]
+        if not positions:
+            raise InputError(f"{method}: the input {name!r} is unknown; its inputs are {', '.join(names)}")
+        if len(positions) > 1:
+            raise InputError(f"{method} has {len(positions)} inputs named {name!r}; give them by position")
+        if positions[0] in given:
+            raise InputError(f"{method}: the input {name!r} is given twice")
+        given[positions[0]] = value
+    declared = program.metadata.get("defaults", {}).get(method, {})
+    for position, (name, parameter) in enumerate(zip(names, parameters, strict=True)):
+        # A lite bundle can't tell "no default" from "None by default".
+        if position not in given and (name in declared or isinstance(parameter.type, OptionalType)):
+            given[position] = declared.get(name)
+    missing = [name for position, name in enumerate(names) if position not in given]
     if missing:
-        takes = f"{method} takes {len(names)} inputs ({', '.join(names)})"
         raise MissingInputError(f"{takes}; {', '.join(missing)} missing")
-    return [given[name] if name in given else defaults[name] for name in names]
+    return [given[position] for position in range(len(names))]
 
 
 def _restore(content: bytes, device: int | str | None, fallback: FallbackChoice) -> MobileModule:

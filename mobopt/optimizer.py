@@ -17,9 +17,9 @@ from typing import Any
 import torch
 
 from mobopt.errors import ArgumentTypeError, InputError, MissingMethodError, PassError, UnsupportedError
-from mobopt.frontends.torchscript import program_from_script_module
+from mobopt.frontends.torchscript import copy_of, program_from_script_module
 from mobopt.ir import Program
-from mobopt.module import MobileModule
+from mobopt.module import MobileModule, bind_arguments
 from mobopt.options import (
     DEFAULT_LEGALIZE,
     DEFAULT_RUNTIME,
@@ -40,6 +40,8 @@ _SIZES_UNKNOWN = (
     "no inputs are known that the model takes, and what a phone's GPU computes right depends on their sizes: there the "
     "result may be wrong. Give example_inputs"
 )
+_CALLS_WITH_STATE = 3
+"""Calls by which a model with state is compared: what the second leaves, the third reads."""
 __all__ = ["MobileOptimizerType", "optimize_for_mobile"]
 
 
@@ -157,8 +159,9 @@ def _inputs_of(
 ) -> ChosenInputs:
     """Inputs whose sizes the passes may believe; none for stock CPUs, which compute everything right."""
     if given is not None:
-        _check_inputs(program, given)
-        return ChosenInputs(tuple(given), GIVEN)
+        bound = bind_arguments(program, "forward", given, {})
+        _check_inputs(program, bound)
+        return ChosenInputs(tuple(bound), GIVEN)
     return ChosenInputs(None, NONE) if settings.backend == "cpu" else choose_inputs(module, program, file)
 
 
@@ -189,14 +192,21 @@ def check_agreement(module: torch.jit.ScriptModule, program: Program, inputs: Se
 
 
 def agreement_of(module: torch.jit.ScriptModule, program: Program, inputs: Sequence[Any]) -> Agreement:
-    """How well a module and its optimised Program agree, on the CPU.
+    """How well a module and its optimised Program agree, on the CPU; where there is state, over several calls.
 
     Raises:
         InputError: the module can't be run on the inputs.
     """
-    # Copies, for a model may change its inputs.
-    expected = _run_in_evaluation(module, copy.deepcopy(list(inputs)))
-    return compare(Interpreter(program).run("forward", copy.deepcopy(list(inputs))), expected)
+    interpreter = Interpreter(program)
+    has_state = bool(interpreter.model_state.names)
+    reference = copy_of(module) if has_state else module  # its state is not to change
+    results, expected = [], []
+    for _ in range(_CALLS_WITH_STATE if has_state else 1):
+        # Copies, for a model may change its inputs, and what it returns may change with its state.
+        expected.append(copy.deepcopy(_run_in_evaluation(reference, copy.deepcopy(list(inputs)))))
+        bound = bind_arguments(program, "forward", copy.deepcopy(list(inputs)), {})
+        results.append(copy.deepcopy(interpreter.run("forward", bound)))
+    return compare(results, expected)
 
 
 def _run_in_evaluation(module: torch.jit.ScriptModule, inputs: Sequence[Any]) -> Any:

@@ -17,6 +17,9 @@ from mobopt.runtimes.nests import map_leaves
 
 Facts = dict[Value, TensorFacts]
 
+_CALLS_WITH_STATE = 3
+"""Calls that are looked at where a call may leave tensors of other sizes to the next."""
+
 
 @dataclass(frozen=True)
 class Examples:
@@ -52,8 +55,9 @@ def record_facts(program: Program, examples: Examples) -> Facts:
     facts: Facts = {}
     for method, arguments in examples.arguments.items():
         if method in program.methods:
-            copies = map_leaves(list(arguments), torch.Tensor, torch.Tensor.clone)
-            _Observer(program, facts).run(method, copies)
+            observer = _Observer(program, facts)
+            for _ in range(_CALLS_WITH_STATE if observer.model_state.names else 1):
+                observer.run(method, map_leaves(list(arguments), torch.Tensor, torch.Tensor.clone))
     examples._last[:] = [(state, facts)]
     return dict(facts)
 

@@ -202,7 +202,7 @@ def _overlap(tensors: Collection[TracedTensor]) -> bool:
     if len(tensors) < 2:
         return False
     positions = torch.cat([element_positions(tensor.meta) for tensor in tensors])
-    return len(set(positions.tolist())) < positions.numel()
+    return int(torch.unique(positions).numel()) < positions.numel()  # type: ignore[no-untyped-call]
 
 
 def _identity(value: Any) -> Any:

@@ -60,10 +60,16 @@ def program_from_script_module(module: torch.jit.ScriptModule, preserved_methods
     return translator.program
 
 
+def copy_of(module: torch.jit.ScriptModule) -> torch.jit.ScriptModule:
+    """A deep copy of a module, whose tensors are views of each other where the module's are."""
+    twin = copy.deepcopy(module)
+    restore_views(module, twin)
+    return twin
+
+
 def _freeze(module: torch.jit.ScriptModule, preserved: Sequence[str]) -> Any:
     """A frozen, inlined copy in evaluation mode, as torch's C++ object."""
-    evaluating = copy.deepcopy(module).eval()
-    restore_views(module, evaluating)  # freezing must see that a constant is a view of what a method changes
+    evaluating = copy_of(module).eval()  # freezing must see that a constant is a view of what a method changes
     names = [name for name in preserved if name != "forward"]
     try:
         frozen = torch._C._freeze_module(evaluating._c, names, True, False)
