@@ -141,7 +141,6 @@ def _dispatch(
     strips = [-(-nest.sizes[-2] // rows)] if nest.rank > 1 else []
     items = math.prod((*nest.sizes[:-2], *strips)) * -(-nest.sizes[-1] // VECTOR)
     size = local_size(plan.device, items)
-    steps = _SHORT_STEPS if len(program.instructions) <= _SHORT_STEPS else _LONG_STEPS
     specialization = [
         size,
         nest.rank,
@@ -159,7 +158,7 @@ def _dispatch(
     for tensor, strides in zip([target, *operands], nest.strides, strict=True):
         constants += [tensor.offset, *strides]
     plan.dispatch(
-        f"pointwise_{steps}{'_checked' if program.refuses else ''}{'_texels' if texels else ''}",
+        f"pointwise_{_variant(program)}{'_texels' if texels else ''}",
         [writing(target), *bindings],
         spread(-(-items // size)),
         [int(value) for value in specialization],
@@ -168,14 +167,22 @@ def _dispatch(
     )
 
 
-_POWER_ITERATIONS = 31
-"""Of an integer power, the only instruction with a loop."""
+_MOST_ITERATIONS = 31
+"""Of one instruction: those of an integer power; a remainder of floats has 14."""
 
 
 def _iterations(program: Program, rank: int, rows: int) -> int:
     tensors = 1 + program.operands
     place = (rank + 1) * (tensors + 1) + len(program.immediates)
-    return place + rows * (1 + tensors + _POWER_ITERATIONS * len(program.instructions))
+    return place + rows * (1 + tensors + _MOST_ITERATIONS * len(program.instructions))
+
+
+def _variant(program: Program) -> str:
+    """The shader that has what a program needs and least else: steps, functions, and checks."""
+    steps = _SHORT_STEPS if len(program.instructions) <= _SHORT_STEPS else _LONG_STEPS
+    if program.refuses:
+        return f"{steps}_{min(2, 2 * program.functions)}_checked"
+    return f"{steps}_{program.functions}"
 
 
 def _rows(device: DeviceInfo, nest: Iteration) -> int:

@@ -132,6 +132,22 @@ CHECKED = (Opcode.FLOAT_TO_LONG, Opcode.INT_INDEX, *_DIVISIONS)
 """Instructions that refuse some operands: they raise the run's flag (see :attr:`Plan.flag`)."""
 
 
+_EXPONENTIAL = frozenset(
+    (
+        *(Opcode.EXP, Opcode.EXP2, Opcode.EXPM1, Opcode.LOG, Opcode.LOG2, Opcode.LOG10, Opcode.LOG1P, Opcode.ERF),
+        *(Opcode.LOG_SIGMOID, Opcode.ELU, Opcode.SOFTPLUS, Opcode.SIGMOID, Opcode.SILU, Opcode.MISH, Opcode.TANH),
+        *(Opcode.GELU, Opcode.GELU_TANH),
+    )
+)
+_OTHER_FUNCTIONS = frozenset(
+    (
+        *(Opcode.SINH, Opcode.COSH, Opcode.ASINH, Opcode.ACOSH, Opcode.ATANH, Opcode.SIN, Opcode.COS, Opcode.TAN),
+        *(Opcode.ASIN, Opcode.ACOS, Opcode.ATAN, Opcode.ATAN2, Opcode.POW),
+        *(Opcode.DIV_FLOOR, Opcode.REMAINDER, Opcode.FMOD),
+    )
+)
+
+
 class Kind(Enum):
     """What the 32 bits of an element are."""
 
@@ -183,6 +199,12 @@ class Program:
             and not (instruction.opcode in _DIVISIONS and FIRST_IMMEDIATE <= instruction.sources[1] < FIRST_STEP)
             for instruction in self.instructions
         )
+
+    @property
+    def functions(self) -> int:
+        """Which shader it needs: 0 has arithmetic, 1 exponentials, logarithms and activations too, 2 every function."""
+        opcodes = {instruction.opcode for instruction in self.instructions}
+        return 2 if opcodes & _OTHER_FUNCTIONS else 1 if opcodes & _EXPONENTIAL else 0
 
 
 IDENTITY = Program(operands=1)

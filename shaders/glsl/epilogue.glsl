@@ -1,7 +1,7 @@
 // What happens to the accumulators of a convolution or matrix product before they are stored:
 // after(before(sum + bias) + residual). The structure is in specialization constants 0 to 7, so a driver compiles the rest
 // away; see Epilogue in runtimes/vulkan/epilogue.py.
-#include "pointwise_apply.glsl"
+#include "activations.glsl"
 
 layout(constant_id = 0) const int HAS_BIAS = 0;
 layout(constant_id = 1) const int BEFORE = MOVE;
@@ -12,10 +12,5 @@ layout(constant_id = 5) const int AFTER = MOVE;
 layout(constant_id = 6) const float AFTER_FIRST = 0.0;
 layout(constant_id = 7) const float AFTER_SECOND = 0.0;
 
-vec4 activate(int opcode, vec4 value, float first, float second) {
-    if (opcode == MOVE) return value;
-    return intBitsToFloat(apply(opcode, floatBitsToInt(value), floatBitsToInt(vec4(first)), floatBitsToInt(vec4(second))));
-}
-
-vec4 before_residual(vec4 sum) { return activate(BEFORE, sum, BEFORE_FIRST, BEFORE_SECOND); }
-vec4 after_residual(vec4 sum) { return activate(AFTER, sum, AFTER_FIRST, AFTER_SECOND); }
+vec4 before_residual(vec4 sum) { return activated(BEFORE, sum, vec4(BEFORE_FIRST), vec4(BEFORE_SECOND)); }
+vec4 after_residual(vec4 sum) { return activated(AFTER, sum, vec4(AFTER_FIRST), vec4(AFTER_SECOND)); }

@@ -1,0 +1,22 @@
+// Activation functions that are straight lines in pieces.
+#ifndef PIECEWISE_GLSL
+#define PIECEWISE_GLSL
+#include "float_bits.glsl"
+#include "pointwise_opcodes.glsl"
+
+vec4 bounded(vec4 x, vec4 low, vec4 high) { return or_nan(min(max(x, low), high), x); }
+
+vec4 piecewise(int opcode, vec4 a, vec4 b, vec4 c) {
+    switch (opcode) {
+    case RELU: return mix(a, vec4(0.0), lessThan(a, vec4(0.0)));
+    case CLAMP: return or_nan(or_nan(bounded(a, b, c), c), b);
+    case PRELU: return mix(a * b, a, greaterThan(a, vec4(0.0)));
+    case HARDSWISH: return a * (bounded(a + 3.0, vec4(0.0), vec4(6.0)) * (1.0 / 6.0));
+    case HARDSIGMOID: return bounded(a + 3.0, vec4(0.0), vec4(6.0)) * (1.0 / 6.0);
+    case HARDSHRINK: return mix(a, vec4(0.0), lessThanEqual(abs(a), b));
+    case SOFTSHRINK: return or_nan(with_sign(max(abs(a) - b, 0.0), a), a);
+    case THRESHOLD: return mix(a, c, lessThanEqual(a, b));
+    }
+    return a;
+}
+#endif
