@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-
-import torch
 
 from mobopt.errors import UnsupportedError
 from mobopt.runtimes.call import Call, TensorRef, Trace
@@ -15,17 +13,13 @@ from mobopt.runtimes.vulkan.device_info import DeviceInfo
 from mobopt.runtimes.vulkan.fusion import fold_epilogues
 from mobopt.runtimes.vulkan.fusion_pointwise import fuse_pointwise
 from mobopt.runtimes.vulkan.host_function import HostFunction
+from mobopt.runtimes.vulkan.integer_ranges import Interval
+from mobopt.runtimes.vulkan.placement import Placement, place_calls
 from mobopt.runtimes.vulkan.plan import ConstantStore, Plan
-from mobopt.runtimes.vulkan.registry import load_lowerings, lower, why_unsupported
+from mobopt.runtimes.vulkan.registry import load_lowerings, lower
 from mobopt.runtimes.vulkan.simplify import simplify
-from mobopt.runtimes.vulkan.stream import HostCall, Stream
+from mobopt.runtimes.vulkan.stream import Exchanged, HostCall, Stream
 from mobopt.runtimes.vulkan.tensor import ELEMENT_BYTES, DeviceTensor, Storage, StorageKind, contiguous_strides
-
-# dtypes whose values all fit in the 32 bits that an element has on the device (int64 is checked when it is written).
-_BORDER_DTYPES = {
-    *(torch.float32, torch.float16, torch.bfloat16),
-    *(torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.bool),
-}
 
 
 @dataclass(frozen=True)
@@ -55,9 +49,17 @@ class Built:
     outputs: tuple[TensorRef, ...]
     """What the Stream gives, in its order."""
     fallbacks: tuple[Fallback, ...]
+    assumed: Mapping[TensorRef, Interval]
+    """What the integers of int64 inputs must be; for others another Stream must be built."""
 
 
-def build_stream(trace: Trace, device: DeviceInfo, constants: ConstantStore, allow_fallback: bool = True) -> Built:
+def build_stream(
+    trace: Trace,
+    device: DeviceInfo,
+    constants: ConstantStore,
+    allow_fallback: bool = True,
+    integers: Mapping[TensorRef, Interval] | None = None,
+) -> Built:
     """Lower a Trace for a device.
 
     Args:
@@ -65,14 +67,16 @@ def build_stream(trace: Trace, device: DeviceInfo, constants: ConstantStore, all
         device: what the kernels are chosen for.
         constants: where packed weights are kept; shared by all plans of a model.
         allow_fallback: whether calls without a lowering may run on the CPU.
+        integers: the classes of the int64 inputs, see :func:`mobopt.runtimes.vulkan.placement.integer_class`.
 
     Raises:
-        UnsupportedError: there are such calls and they may not, or one has a tensor that the device can't hold.
+        UnsupportedError: there are such calls and they may not.
     """
     load_lowerings()
-    trace = fuse_pointwise(fold_epilogues(simplify(trace)))
-    reasons = {call: why_unsupported(call) for call in trace.calls}
-    fallbacks = tuple(_fallback(call, reason) for call, reason in reasons.items() if reason is not None)
+    trace = simplify(trace)
+    placement = place_calls(trace.calls, integers or {})
+    trace = fuse_pointwise(fold_epilogues(trace), placement.reasons)
+    fallbacks = tuple(_fallback(call, reason) for call, reason in placement.reasons.items())
     if fallbacks and not allow_fallback:
         raise UnsupportedError(
             f"{len(fallbacks)} operators can't run on the GPU; allow the CPU with fallback='cpu', or change the model: "
@@ -82,21 +86,21 @@ def build_stream(trace: Trace, device: DeviceInfo, constants: ConstantStore, all
     used = {ref for call in trace.calls for ref in call.tensors()}
     taken = tuple(number for number, ref in enumerate(trace.inputs) if ref in used)
     for number in taken:
-        _place_input(plan, trace.inputs[number])
+        _place_input(plan, trace.inputs[number], placement)
     outputs = _computed_results(trace)
     readers = _readers(trace.calls, outputs)
     concatenations = find_concatenations(trace.calls)
     for concatenation in dict.fromkeys(concatenations.values()):
         concatenation.reserve(plan)
-    for on_host, group in groupby(trace.calls, key=lambda call: reasons[call] is not None):
+    for on_host, group in groupby(trace.calls, key=lambda call: call in placement.reasons):
         if on_host:
-            _append_host_call(plan, list(group), readers)
+            _append_host_call(plan, list(group), readers, placement)
         else:
             for call in group:
                 _append_lowered(plan, call, concatenations.get(call))
     for ref in outputs:
-        _append_output(plan, plan.tensor(ref))
-    return Built(trace, plan.stream, taken, outputs, fallbacks)
+        _append_output(plan, ref, placement)
+    return Built(trace, plan.stream, taken, outputs, fallbacks, placement.assumed)
 
 
 def _fallback(call: Call, reason: str) -> Fallback:
@@ -111,7 +115,10 @@ def _computed_results(trace: Trace) -> tuple[TensorRef, ...]:
     return tuple(ref for ref in refs if ref.constant is None and ref not in inputs)
 
 
-def _place_input(plan: Plan, ref: TensorRef) -> None:
+def _place_input(plan: Plan, ref: TensorRef, placement: Placement) -> None:
+    if placement.on_host(ref):
+        plan.stream.inputs.append(plan.host_tensor(ref))
+        return
     storage = Storage(max(ref.numel, 1) * ELEMENT_BYTES, StorageKind.INPUT, name=ref.name)
     tensor = DeviceTensor(storage, ref.dtype, ref.sizes, contiguous_strides(ref.sizes))
     plan.stream.inputs.append(tensor)
@@ -128,9 +135,12 @@ def _append_lowered(plan: Plan, call: Call, concatenation: Concatenation | None)
         plan.place(ref, tensor)
 
 
-def _append_output(plan: Plan, tensor: DeviceTensor) -> None:
+def _append_output(plan: Plan, ref: TensorRef, placement: Placement) -> None:
     """Make a tensor an output: in place if it fills a temporary of its own, else the engine copies it."""
-    dense = plan.contiguous(tensor)
+    if placement.on_host(ref):
+        plan.stream.outputs.append(plan.host_tensor(ref))
+        return
+    dense = plan.contiguous(plan.tensor(ref))
     if dense.storage.kind is StorageKind.TEMPORARY and dense.offset == 0:
         dense.storage.kind = StorageKind.OUTPUT
     plan.stream.outputs.append(dense)
@@ -148,25 +158,27 @@ def _readers(calls: Sequence[Call], outputs: Iterable[TensorRef]) -> dict[Tensor
     return readers
 
 
-def _append_host_call(plan: Plan, calls: list[Call], readers: dict[TensorRef, set[Call | None]]) -> None:
+def _append_host_call(
+    plan: Plan, calls: list[Call], readers: dict[TensorRef, set[Call | None]], placement: Placement
+) -> None:
     """Run consecutive calls on the CPU in one go, so that what is between them stays there, at its full precision."""
     made = {ref for call in calls for ref in call.outputs}
     inputs = tuple(dict.fromkeys(ref for ref in _inputs(calls) if ref not in made))
     outputs = tuple(ref for call in calls for ref in call.outputs if readers.get(ref, set()) - set(calls))
-    for ref in (*inputs, *outputs):
-        _check_border(ref, calls[0])
-    placed = []
+
+    def given(ref: TensorRef) -> Exchanged:
+        return plan.host_tensor(ref) if placement.on_host(ref) else plan.contiguous(plan.tensor(ref))
+
     for ref in outputs:
-        tensor = plan.empty(ref.sizes, ref.dtype, contiguous_strides(ref.sizes))
-        plan.place(ref, tensor)
-        placed.append(tensor)
+        if not placement.on_host(ref):
+            plan.place(ref, plan.empty(ref.sizes, ref.dtype, contiguous_strides(ref.sizes)))
     plan.stream.append(
         HostCall(
             run=HostFunction(calls, inputs, outputs),
-            inputs=tuple(plan.contiguous(plan.tensor(ref)) for ref in inputs),
-            outputs=tuple(placed),
+            inputs=tuple(map(given, inputs)),
+            outputs=tuple(map(given, outputs)),
             label="CPU: " + ", ".join(dict.fromkeys(call.op for call in calls)),
-            reason=str(why_unsupported(calls[0])),
+            reason=placement.reasons[calls[0]],
         )
     )
 
@@ -174,12 +186,3 @@ def _append_host_call(plan: Plan, calls: list[Call], readers: dict[TensorRef, se
 def _inputs(calls: Iterable[Call]) -> Iterator[TensorRef]:
     """Tensors that calls read and that aren't known already."""
     return (ref for call in calls for ref in call.tensors() if ref.constant is None)
-
-
-def _check_border(ref: TensorRef, call: Call) -> None:
-    if ref.dtype not in _BORDER_DTYPES:
-        place = f" at {call.source}" if call.source else ""
-        raise UnsupportedError(
-            f"{call.op}{place} runs on the CPU and exchanges a {ref.dtype} tensor with the device, which would lose "
-            "precision there; convert it to float32 in the model"
-        )

@@ -16,6 +16,7 @@ from mobopt.errors import DeviceError, InputError
 from mobopt.runtimes.vulkan import vk
 from mobopt.runtimes.vulkan.descriptors import DescriptorSets
 from mobopt.runtimes.vulkan.device import Device
+from mobopt.runtimes.vulkan.exchange import DeviceSlot, HostSlot, Slot
 from mobopt.runtimes.vulkan.hazards import GpuOperation, plan_barriers
 from mobopt.runtimes.vulkan.limits import check_limits
 from mobopt.runtimes.vulkan.memory import MemoryLayout, MemoryReport, has_fast_upload_memory, host_view
@@ -23,7 +24,7 @@ from mobopt.runtimes.vulkan.pipelines import PipelineKey, pipeline_key
 from mobopt.runtimes.vulkan.recording import BoundDispatch, CommandPool, Recordable, Submission, create_fence
 from mobopt.runtimes.vulkan.resources import ResourceScope
 from mobopt.runtimes.vulkan.staging import StagedStream, stage
-from mobopt.runtimes.vulkan.stream import Dispatch, HostCall, Stream
+from mobopt.runtimes.vulkan.stream import Dispatch, Exchanged, HostCall, HostTensor, Stream
 from mobopt.runtimes.vulkan.tensor import DeviceTensor, Storage
 
 
@@ -88,8 +89,9 @@ class Executable:
         }
         self._pool = CommandPool(self._device, owned.scope)
         self._fence = create_fence(owned.scope)
-        self._inputs = [self._view(tensor) for tensor in staged.inputs]
-        self._outputs = [(self._view(tensor), tensor.dtype) for tensor in staged.outputs]
+        self._host_slots: dict[HostTensor, HostSlot] = {}
+        self._inputs = [self._slot(tensor) for tensor in staged.inputs]
+        self._outputs = [self._slot(tensor) for tensor in staged.outputs]
         self._flag = None if staged.flag is None else self._view(staged.flag)
         self._segments = list(_segments(staged))
         self._steps = [self._step(number) for number in range(len(self._segments))]
@@ -142,9 +144,12 @@ class Executable:
         """
         with self._device.in_use, self._lock:
             self._write_inputs(inputs)
-            for step in self._steps:
-                step()
-            return self._read_outputs()
+            try:
+                for step in self._steps:
+                    step()
+                return self._read_outputs()
+            finally:
+                self._clear_host_slots()
 
     def profile(self, inputs: Sequence[torch.Tensor]) -> tuple[list[torch.Tensor], list[OperationTime]]:
         """Run once with a timestamp after every operation; returns the outputs, and the times in order.
@@ -164,7 +169,9 @@ class Executable:
             for step in self._profiled:
                 start = times[-1].start_ns + times[-1].duration_ns if times else 0
                 times += step.run(start)
-            return self._read_outputs(), times
+            outputs = self._read_outputs()
+            self._clear_host_slots()
+            return outputs, times
 
     def close(self) -> None:
         """Give everything back to the device. A second call does nothing."""
@@ -176,13 +183,22 @@ class Executable:
             raise DeviceError("this executable is closed; build the plan again")
         if len(inputs) != len(self._inputs):
             raise InputError(f"the plan takes {len(self._inputs)} inputs, and {len(inputs)} were given")
-        for view, values in zip(self._inputs, inputs, strict=True):
-            _write(view, values)
+        for slot, values in zip(self._inputs, inputs, strict=True):
+            slot.write(values)
         if self._flag is not None:
             self._flag.zero_()
 
     def _read_outputs(self) -> list[torch.Tensor]:
-        return [_read(view, dtype) for view, dtype in self._outputs]
+        return [slot.read() for slot in self._outputs]
+
+    def _clear_host_slots(self) -> None:
+        for slot in self._host_slots.values():
+            slot.clear()
+
+    def _slot(self, tensor: Exchanged) -> Slot:
+        if isinstance(tensor, HostTensor):
+            return self._host_slots.setdefault(tensor, HostSlot(tensor))
+        return DeviceSlot(self._view(tensor), tensor.dtype)
 
     def _view(self, tensor: DeviceTensor) -> torch.Tensor:
         return host_view(self._memory.places[tensor.storage], tensor)
@@ -205,13 +221,13 @@ class Executable:
         return checked
 
     def _host_step(self, call: HostCall) -> Step:
-        sources = [(self._view(tensor), tensor.dtype) for tensor in call.inputs]
-        targets = [self._view(tensor) for tensor in call.outputs]
+        sources = [self._slot(tensor) for tensor in call.inputs]
+        targets = [self._slot(tensor) for tensor in call.outputs]
 
         def run() -> None:
-            results = call.run(*(_read(view, dtype) for view, dtype in sources))
-            for view, values in zip(targets, results, strict=True):
-                _write(view, values)
+            results = call.run(*(slot.read() for slot in sources))
+            for slot, values in zip(targets, results, strict=True):
+                slot.write(values)
 
         return run
 
@@ -328,19 +344,3 @@ def _segments(staged: StagedStream) -> Iterator[HostCall | list[GpuOperation]]:
             yield from (operation for operation in operations if isinstance(operation, HostCall))
         else:
             yield [operation for operation in operations if not isinstance(operation, HostCall)]
-
-
-def _write(view: torch.Tensor, values: torch.Tensor) -> None:
-    """Copy a tensor into mapped memory, as float32 or int32."""
-    if values.shape != view.shape:
-        raise InputError(f"a tensor of shape {tuple(values.shape)} was given where the plan takes {tuple(view.shape)}")
-    if values.dtype == torch.int64 and values.numel():
-        low, high = (int(bound) for bound in torch.aminmax(values))
-        if low < -(2**31) or high >= 2**31:
-            raise InputError(f"an int64 tensor holds {low} to {high}; integers on the device have 32 bits")
-    view.copy_(values.detach())
-
-
-def _read(view: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """A new contiguous tensor with the elements of mapped memory."""
-    return view.to(dtype, memory_format=torch.contiguous_format, copy=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Container
 from dataclasses import dataclass, replace
 
 from mobopt.runtimes.call import Call, TensorRef, Trace
@@ -27,10 +28,11 @@ class FusedPointwise(Call):
     calls: tuple[Call, ...] = ()
 
 
-def fuse_pointwise(trace: Trace) -> Trace:
+def fuse_pointwise(trace: Trace, on_host: Container[Call] = ()) -> Trace:
     """The trace with each pointwise call joined to the makers of its operands, where nothing else reads those.
 
-    Traces that write in place are left alone: there it matters when an operand is read.
+    Calls of ``on_host`` stay as they are. Traces that write in place are left alone: there it matters when an operand
+    is read.
     """
     if any(writes_in_place(call) for call in trace.calls):
         return trace
@@ -40,7 +42,7 @@ def fuse_pointwise(trace: Trace) -> Trace:
     makers: dict[TensorRef, int] = {}
     for call in trace.calls:
         joined = call
-        if _is_fusible(call):
+        if call not in on_host and _is_fusible(call):
             for operand in dict.fromkeys(call.tensors()):
                 place = makers.get(operand)
                 if place is None or uses[operand] != _reads(call, operand) or operand.sizes != call.output.sizes:

@@ -16,7 +16,7 @@ from mobopt.runtimes.vulkan.device import Device
 from mobopt.runtimes.vulkan.memory_plan import Life, align, largest_live_set, plan_arena
 from mobopt.runtimes.vulkan.resources import ResourceScope
 from mobopt.runtimes.vulkan.staging import StagedStream
-from mobopt.runtimes.vulkan.stream import storages
+from mobopt.runtimes.vulkan.stream import HostTensor, storages
 from mobopt.runtimes.vulkan.tensor import ELEMENT_BYTES, DeviceTensor, Storage, StorageKind
 
 _LOGGER = logging.getLogger("mobopt.vulkan")
@@ -364,6 +364,8 @@ def _lives(staged: StagedStream) -> dict[Storage, Life]:
     spans: dict[Storage, tuple[int, int]] = {}
     end = len(staged.operations)
     for tensor in staged.inputs:
+        if isinstance(tensor, HostTensor):
+            continue
         spans[tensor.storage] = (0, 0)
     for step, operation in enumerate(staged.operations):
         for storage, _, _ in storages(operation):
@@ -372,6 +374,8 @@ def _lives(staged: StagedStream) -> dict[Storage, Life]:
     if staged.flag is not None:
         spans[staged.flag.storage] = (0, end)
     for tensor in staged.outputs:
+        if isinstance(tensor, HostTensor):
+            continue
         first, _ = spans.get(tensor.storage, (end, end))
         spans[tensor.storage] = (first, end)
     return {storage: Life(storage_bytes(storage), first, last) for storage, (first, last) in spans.items()}

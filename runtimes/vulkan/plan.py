@@ -13,7 +13,7 @@ from mobopt.errors import InputError
 from mobopt.runtimes.call import TensorRef
 from mobopt.runtimes.vulkan.device import DeviceInfo
 from mobopt.runtimes.vulkan.limits import check_dispatch
-from mobopt.runtimes.vulkan.stream import Binding, Dispatch, Stream
+from mobopt.runtimes.vulkan.stream import Binding, Dispatch, HostTensor, Stream
 from mobopt.runtimes.vulkan.tensor import (
     ELEMENT_BYTES,
     DeviceTensor,
@@ -90,6 +90,7 @@ class Plan:
     source: str = ""
     _tensors: dict[TensorRef, DeviceTensor] = field(default_factory=dict)
     _reserved: dict[TensorRef, DeviceTensor] = field(default_factory=dict)
+    _on_host: dict[TensorRef, HostTensor] = field(default_factory=dict)
 
     def tensor(self, ref: TensorRef) -> DeviceTensor:
         """Where a tensor of the trace is on the device; a constant is put there on first use."""
@@ -99,6 +100,10 @@ class Plan:
             constant = ref.constant
             self._tensors[ref] = replace(self.constants.get([constant], ("plain",), lambda: constant), dtype=ref.dtype)
         return self._tensors[ref]
+
+    def host_tensor(self, ref: TensorRef) -> HostTensor:
+        """What stands for a tensor of the trace that lives on the host only."""
+        return self._on_host.setdefault(ref, HostTensor(ref.dtype, ref.sizes))
 
     def place(self, ref: TensorRef, tensor: DeviceTensor) -> None:
         """Say where a tensor of the trace is."""

@@ -27,7 +27,9 @@ from mobopt.runtimes.vulkan.build import Built, Fallback, build_stream
 from mobopt.runtimes.vulkan.device import Device, open_device
 from mobopt.runtimes.vulkan.executable import Executable, OperationTime, RefusedError
 from mobopt.runtimes.vulkan.host_function import HostFunction, UnforeseenResultError
+from mobopt.runtimes.vulkan.integer_ranges import Interval, is_within
 from mobopt.runtimes.vulkan.memory import MemoryReport
+from mobopt.runtimes.vulkan.placement import integer_class
 from mobopt.runtimes.vulkan.plan import ConstantStore
 
 _LOG = logging.getLogger("mobopt.vulkan")
@@ -185,11 +187,15 @@ class VulkanProgram:
             of_state: list[torch.Tensor] = []
             key = (*key, _signature(state, of_state), tuple(map(memories.place, (*tensors, *of_state))))
             tensors += memories.tensors
+        integers = tuple(integer_class(tensor) for tensor in tensors if tensor.dtype == torch.int64)
         looks: list[torch.Tensor] = []
         while True:
             plan = self._plans.get(key)
             if plan is None:
-                plan = self._make(key, method, args, looks)
+                plan = self._make(key, method, args, looks, integers)
+            elif not plan.is_right_for(integers):
+                key = (key, integers)
+                continue
             else:
                 self._plans.move_to_end(key)
             if plan.is_complete:
@@ -198,10 +204,19 @@ class VulkanProgram:
             looks += seen
             key = (key, *(_elements(tensor) for tensor in seen))
 
-    def _make(self, key: Any, method: str, args: Sequence[Any], looks: Sequence[torch.Tensor]) -> _Plan:
+    def _make(
+        self,
+        key: Any,
+        method: str,
+        args: Sequence[Any],
+        looks: Sequence[torch.Tensor],
+        integers: Sequence[Interval],
+    ) -> _Plan:
         started = time.perf_counter()
         trace = specialize(self.program, method, args, looks, self.model_state.values, self._by_elements)
-        built = build_stream(trace, self.device.info, self._constants, self._allow_fallback)
+        wide = [ref for ref in trace.inputs if ref.dtype == torch.int64]
+        classes = dict(zip(wide, integers, strict=True))
+        built = build_stream(trace, self.device.info, self._constants, self._allow_fallback, classes)
         plan = _Plan(self.device, trace, built)
         plan.report = PlanReport(
             method,
@@ -243,10 +258,15 @@ class _Plan:
         self.executable = Executable(device, built.stream) if built.outputs else None
         self._taken = built.inputs
         self._outputs = built.outputs
+        self._assumed = [built.assumed[ref] for ref in trace.inputs if ref in built.assumed]
         self._calls = trace.calls
         self._trace = built.trace
         is_plain = len(built.outputs) == 1 and built.trace.result is built.outputs[0]
         self._has_plain_result = is_plain and not (built.trace.updates or built.trace.writes)
+
+    def is_right_for(self, integers: Sequence[Interval]) -> bool:
+        """Whether int64 tensors of these classes are what it was made for."""
+        return all(is_within(given, assumed) for given, assumed in zip(integers, self._assumed, strict=True))
 
     def run(self, tensors: Sequence[torch.Tensor]) -> tuple[Any, dict[str, Any]]:
         """The call's result, and the new values of attributes; the state's tensors hold what was written to them."""

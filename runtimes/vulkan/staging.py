@@ -8,7 +8,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from mobopt.runtimes.vulkan.stream import Copy, HostCall, Operation, Stream, bind_span, storages
+from mobopt.runtimes.vulkan.stream import (
+    Copy,
+    Exchanged,
+    HostCall,
+    HostTensor,
+    Operation,
+    Stream,
+    bind_span,
+    storages,
+)
 from mobopt.runtimes.vulkan.tensor import ELEMENT_BYTES, DeviceTensor, Storage, StorageKind
 
 
@@ -17,8 +26,8 @@ class StagedStream:
     """A stream whose host calls, inputs and outputs are on host-visible storages only."""
 
     operations: tuple[Operation, ...]
-    inputs: tuple[DeviceTensor, ...]
-    outputs: tuple[DeviceTensor, ...]
+    inputs: tuple[Exchanged, ...]
+    outputs: tuple[Exchanged, ...]
     flag: DeviceTensor | None
     device_storages: frozenset[Storage]
     """Storages of kind INPUT or OUTPUT that are the device's own after all: copies stand between them and the host."""
@@ -38,6 +47,8 @@ def stage(stream: Stream, *, stage_inputs: bool, stage_read_outputs: bool) -> St
     inputs = list(stream.inputs)
     if stage_inputs:
         for index, tensor in enumerate(inputs):
+            if isinstance(tensor, HostTensor):
+                continue
             inputs[index] = _upload(operations, tensor)
             device_storages.add(tensor.storage)
     for operation in stream.operations:
@@ -51,6 +62,8 @@ def stage(stream: Stream, *, stage_inputs: bool, stage_read_outputs: bool) -> St
     read = {storage for operation in stream.operations for storage, reads, _ in storages(operation) if reads}
     outputs = list(stream.outputs)
     for index, tensor in enumerate(outputs):
+        if isinstance(tensor, HostTensor):
+            continue
         direct = tensor.storage.kind is StorageKind.OUTPUT and not (stage_read_outputs and tensor.storage in read)
         if not direct:
             outputs[index] = _download(operations, tensor)
@@ -59,16 +72,20 @@ def stage(stream: Stream, *, stage_inputs: bool, stage_read_outputs: bool) -> St
     return StagedStream(tuple(operations), tuple(inputs), tuple(outputs), stream.flag, frozenset(device_storages))
 
 
-def _upload(operations: list[Operation], tensor: DeviceTensor) -> DeviceTensor:
-    """The host-visible twin of a tensor, copied to it."""
+def _upload(operations: list[Operation], tensor: Exchanged) -> Exchanged:
+    """The host-visible twin of a tensor, copied to it; a tensor of the host itself."""
+    if isinstance(tensor, HostTensor):
+        return tensor
     twin = _twin(tensor, StorageKind.INPUT)
     if tensor.numel:
         operations.append(Copy(bind_span(twin), bind_span(tensor, writes=True), "upload"))
     return twin
 
 
-def _download(operations: list[Operation], tensor: DeviceTensor) -> DeviceTensor:
-    """The host-visible twin of a tensor, copied from it."""
+def _download(operations: list[Operation], tensor: Exchanged) -> Exchanged:
+    """The host-visible twin of a tensor, copied from it; a tensor of the host itself."""
+    if isinstance(tensor, HostTensor):
+        return tensor
     twin = _twin(tensor, StorageKind.OUTPUT)
     if tensor.numel:
         operations.append(Copy(bind_span(tensor), bind_span(twin, writes=True), "download"))

@@ -61,6 +61,18 @@ class Dispatch:
 
 
 @dataclass(frozen=True, eq=False)
+class HostTensor:
+    """A tensor that lives on the host only: what the device has no elements for goes from one host call to the next."""
+
+    dtype: torch.dtype
+    sizes: tuple[int, ...]
+
+
+Exchanged = DeviceTensor | HostTensor
+"""What the host gives, takes, and computes with."""
+
+
+@dataclass(frozen=True, eq=False)
 class Copy:
     """A copy of bytes between storages (``vkCmdCopyBuffer``)."""
 
@@ -71,11 +83,12 @@ class Copy:
 
 @dataclass(frozen=True, eq=False)
 class HostCall:
-    """Work of the CPU in the middle of a plan: the inputs are downloaded, ``run`` is called, its results uploaded."""
+    """Work of the CPU in the middle of a plan: the inputs are downloaded, ``run`` is called, its results uploaded;
+    tensors of the host stay where they are."""
 
     run: Callable[..., tuple[torch.Tensor, ...]] = field(repr=False)
-    inputs: tuple[DeviceTensor, ...] = ()
-    outputs: tuple[DeviceTensor, ...] = ()
+    inputs: tuple[Exchanged, ...] = ()
+    outputs: tuple[Exchanged, ...] = ()
     label: str = ""
     reason: str = ""
 
@@ -88,8 +101,8 @@ class Stream:
     """Operations in order, with the tensors that the host writes before and reads after them."""
 
     operations: list[Operation] = field(default_factory=list)
-    inputs: list[DeviceTensor] = field(default_factory=list)
-    outputs: list[DeviceTensor] = field(default_factory=list)
+    inputs: list[Exchanged] = field(default_factory=list)
+    outputs: list[Exchanged] = field(default_factory=list)
     flag: DeviceTensor | None = None
     """One integer that a kernel sets to 1 where it meets operands that it must not be given: an index out of range, a
     divisor of zero, a float that no 32-bit integer can say."""
@@ -142,5 +155,5 @@ def storages(operation: Operation) -> Sequence[tuple[Storage, bool, bool]]:
         return [(b.storage, b.reads, b.writes) for b in operation.bindings]
     if isinstance(operation, Copy):
         return [(operation.source.storage, True, False), (operation.target.storage, False, True)]
-    reads = [(t.storage, True, False) for t in operation.inputs]
-    return reads + [(t.storage, False, True) for t in operation.outputs]
+    reads = [(t.storage, True, False) for t in operation.inputs if isinstance(t, DeviceTensor)]
+    return reads + [(t.storage, False, True) for t in operation.outputs if isinstance(t, DeviceTensor)]
