@@ -18,7 +18,7 @@ from mobopt.frontends.shared_storages import SharedStorages, restore_views, tens
 from mobopt.frontends.torchscript_types import convert_type
 from mobopt.ir import Attribute, Block, Graph, Node, Program, Value
 from mobopt.ir.graph import type_of_constant
-from mobopt.ir.types import Type
+from mobopt.ir.types import NONE, OptionalType, Type
 from mobopt.ops.state import lift_changed_constants
 
 _GRADIENT_MODES = ("no_grad", "enable_grad", "inference_mode", "set_grad_enabled")
@@ -105,6 +105,8 @@ class _Translator:
     def add_attribute(self, path: str, kind: Type | None = None) -> None:
         """Take over an attribute, by its dotted name from the root."""
         if path in self.program.attributes:
+            known = self.program.attributes[path]
+            known.type = known.type if kind is None else _either(known.type, kind)
             return
         owner: Any = self.frozen
         for part in path.split("."):
@@ -116,7 +118,8 @@ class _Translator:
         try:
             # Methods may write to a tensor that is an attribute, so it shares its memory with no constant.
             value = plain_value(owner, None if isinstance(owner, torch.Tensor) else self.shared)
-            kind = type_of_constant(value) if kind is None else kind
+            known_type = type_of_constant(value) if kind is None or value is None else kind
+            kind = known_type if kind is None else _either(known_type, kind)
         except GraphError as error:
             raise UnsupportedError(f"attribute {path!r} can't be kept: {error}") from None
         self.program.attributes[path] = Attribute(kind, value, is_buffer=isinstance(value, torch.Tensor))
@@ -271,6 +274,14 @@ class _GraphTranslator:
         name: str = value.debugName()
         self.graph.reserve_name(name)
         return name
+
+
+def _either(left: Type, right: Type) -> Type:
+    """The type of an attribute that two nodes name; None may be all that one of them knows of an optional one."""
+    if left == right or NONE not in (left, right):
+        return left
+    other = right if left == NONE else left
+    return other if isinstance(other, OptionalType) else OptionalType(other)
 
 
 def plain_value(value: Any, shared: SharedStorages | None = None) -> Any:

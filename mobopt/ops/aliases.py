@@ -119,8 +119,9 @@ class Aliases:
         return self._known(place for places in self._writing.values() for place in places)
 
     def external_groups(self) -> list[set[Place]]:
-        """The attributes and constants that may become the same memory: by lying in one value, or by assignment."""
-        seen = [self._known(self._own[value] | self._held[value]) for value in self._own]
+        """The attributes and constants that may become the same memory: one value may be any of them, or one is given
+        to the other."""
+        seen = [self._known(places | self._held[value]) for value, places in self._own.items() if self._known(places)]
         given = [
             {attribute_place(name)} | self._known(self._places(value) | self._held_places(value))
             for name, values in self._assigned.items()
@@ -159,7 +160,7 @@ class Aliases:
     def _constants(self, block: Block) -> None:
         for node in [*block.nodes, block.returns]:
             for value in node.inputs:
-                if value.is_constant and _is_shared(value.type):
+                if value.is_constant and value.constant is not None and _is_shared(value.type):
                     place = constant_place(value)
                     self._external.add(place)
                     self._add(value, {place}, {place})

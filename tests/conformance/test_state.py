@@ -1,0 +1,131 @@
+"""State, aliasing and mutation: sequences of calls give what eager mode gives, in results, earlier results and state."""
+
+from __future__ import annotations
+
+import copy
+import io
+import pickle
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from state_programs import Program, random_program
+from torch import nn
+
+import mobopt
+from mobopt import optimize_for_mobile
+from mobopt.errors import MoboptError
+from mobopt.module import MobileModule
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+TARGETS = (
+    {"backend": "vulkan", "runtime": "mobopt"},
+    {"backend": "cpu"},
+    {"backend": "vulkan", "runtime": "2.6"},
+    {"backend": "metal", "runtime": "2.6"},
+    {"backend": "vulkan", "runtime": "1.13"},
+)
+
+
+def in_script(program: Program) -> tuple[Program, torch.jit.ScriptModule]:
+    """A model and its script."""
+    return program, torch.jit.script(program.make())
+
+
+def traceable(seed: int, folder: Path) -> tuple[Program, torch.jit.ScriptModule]:
+    """The first model that torch can trace, of a seed and those that follow from it, and its trace."""
+    x = torch.ones(4)
+    while True:
+        program = random_program(seed, folder, True)
+        try:
+            return program, torch.jit.trace_module(program.make(), {"forward": x, "step": x}, check_trace=False)
+        except RuntimeError as error:
+            assert "INTERNAL ASSERT" in str(error)  # of torch's own tracer
+            seed += 1000
+
+
+def same(actual: Any, expected: Any) -> None:
+    """Compare nests of tensors and plain values."""
+    if isinstance(expected, torch.Tensor):
+        torch.testing.assert_close(actual, expected)
+    elif isinstance(expected, (list, tuple)):
+        assert len(actual) == len(expected)
+        for left, right in zip(actual, expected, strict=True):
+            same(left, right)
+    elif isinstance(expected, dict):
+        assert actual.keys() == expected.keys()
+        for key, right in expected.items():
+            same(actual[key], right)
+    else:
+        assert type(actual) is type(expected) and actual == expected
+
+
+def check_state(mobile: MobileModule, eager: nn.Module) -> None:
+    """The values that the module owns are eager mode's."""
+    for name, value in mobile.model_state.values.items():
+        expected: Any = eager
+        for part in name.split("."):
+            expected = getattr(expected, part)
+        same(value, expected)
+
+
+def restored(mobile: MobileModule, how: str, path: Path) -> MobileModule:
+    """The module after a way out and back."""
+    if how == "pickle":
+        return pickle.loads(pickle.dumps(mobile))
+    if how == "deepcopy":
+        return copy.deepcopy(mobile)
+    path = path.with_suffix(f".{how}")
+    if how == "pt":
+        torch.jit.save(mobile, path)
+    else:
+        mobile._save_for_lite_interpreter(path)
+    return mobopt.load(path, mobile.device)
+
+
+def refused(mobile: MobileModule, eager: nn.Module, method: str, x: torch.Tensor) -> None:
+    """A call that fails half way leaves the state as it was."""
+    twin = copy.deepcopy(mobile)  # what refuses may be dead code, and gone
+    try:
+        getattr(twin, method)(x)
+    except MoboptError:
+        check_state(twin, eager)
+
+
+def check_sequence(seed: int, folder: Path, is_traced: bool) -> None:
+    """Calls of a model written at random, with ways out and back and calls that fail between them."""
+    draw = random.Random(-seed - 1)
+    program, script = traceable(seed, folder) if is_traced else in_script(random_program(seed, folder, False))
+    eager = program.make()
+    eager.load_state_dict(script.state_dict())  # tracing has run the model
+    with torch.no_grad():
+        mobile = optimize_for_mobile(script, preserved_methods=["step"], **TARGETS[seed % len(TARGETS)])
+        given: list[tuple[Any, Any]] = []
+        for call in range(5):
+            x = torch.tensor([draw.uniform(-2.0, 2.0) for _ in range(4)])
+            method = draw.choice(["forward", "forward", "step"])
+            if draw.random() < 0.3:
+                refused(mobile, eager, method, torch.ones(3))
+            given.append((getattr(mobile, method)(x.clone()), getattr(eager, method)(x.clone())))
+            for actual, expected in given:  # earlier results too: they may share memory with the state
+                same(actual, expected)
+            check_state(mobile, eager)
+            if draw.random() < 0.3:
+                mobile = restored(mobile, draw.choice(["pt", "ptl", "pickle", "deepcopy"]), folder / f"{call}")
+                given = []
+
+
+@pytest.mark.parametrize("is_traced", [False, True])
+@pytest.mark.parametrize("seed", range(10))
+def test_sequences_of_calls(seed: int, is_traced: bool, tmp_path: Path, device: object) -> None:
+    check_sequence(seed, tmp_path, is_traced)
+
+
+@pytest.mark.sweep
+@pytest.mark.parametrize("is_traced", [False, True])
+@pytest.mark.parametrize("seed", range(10, 300))
+def test_more_sequences_of_calls(seed: int, is_traced: bool, tmp_path: Path, device: object) -> None:
+    check_sequence(seed, tmp_path, is_traced)
