@@ -107,7 +107,7 @@ def optimize_for_mobile(
         clear_inputs,
     )
     optimized = optimize(script_module, settings, names, example_inputs)
-    if optimized.inputs.arguments is None and settings.asks_for_sizes:
+    if not optimized.inputs.examples.arguments and settings.asks_for_sizes:
         warnings.warn(_SIZES_UNKNOWN, stacklevel=2)
     if explain:
         sys.stdout.writelines(f"{note}\n" for note in optimized.notes)

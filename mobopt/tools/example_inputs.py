@@ -22,6 +22,8 @@ from mobopt.runtimes.cpu import Interpreter
 from mobopt.tools.inputs import SEED
 
 GIVEN, BUNDLED, TRACED, GUESSED, NONE = "given", "bundled with the model", "of the shapes traced", "guessed", "none"
+ASSUMED = "images, for want of anything that tells"
+"""Good to compare results on, and no ground to believe that inputs have these sizes, or this many dimensions."""
 
 _TRACED_INPUTS = "traced_inputs.pkl"
 _MOST_ELEMENTS = 1 << 26
@@ -45,7 +47,7 @@ class ChosenInputs:
     @property
     def examples(self) -> Examples:
         """As passes take them."""
-        if self.arguments is None:
+        if self.arguments is None or self.origin == ASSUMED:
             return Examples()
         return Examples({"forward": self.arguments}, are_guessed=self.origin in (TRACED, GUESSED))
 
@@ -66,7 +68,7 @@ def choose_inputs(module: torch.jit.ScriptModule | None, program: Program, file:
     finders: list[tuple[str, Callable[[], Iterator[Sequence[Any]]]]] = [
         (BUNDLED, lambda: _bundled(module, program)),
         (TRACED, lambda: _traced(module, file)),
-        (GUESSED, lambda: _guesses(program)),
+        (GUESSED if _is_told(program) else ASSUMED, lambda: _guesses(program)),
     ]
     for origin, find in finders:
         for arguments in find():
@@ -139,7 +141,7 @@ def _guesses(program: Program) -> Iterator[Sequence[Any]]:
     if graph is None or any(value.type != TENSOR for value in graph.inputs[1:]):
         return
     generator = torch.Generator().manual_seed(SEED)
-    kinds = [_kind_of(value, program) for value in graph.inputs[1:]]
+    kinds = [_kind_of(value, program) or [1, 3, "*", "*"] for value in graph.inputs[1:]]
     sizes = _IMAGE_SIZES if any("*" in kind for kind in kinds) else _SEQUENCE_SIZES
     for size in sizes:
         yield [_made(kind, size, generator) for kind in kinds]
@@ -148,8 +150,15 @@ def _guesses(program: Program) -> Iterator[Sequence[Any]]:
         yield [_made(kind, sizes[0], generator) for kind in rows]
 
 
+def _is_told(program: Program) -> bool:
+    """Whether a layer tells the sizes of every input of ``forward``."""
+    graph = program.methods.get("forward")
+    return graph is not None and all(_kind_of(value, program) for value in graph.inputs[1:])
+
+
 def _kind_of(value: Value, program: Program) -> list[int | str]:
-    """Sizes of an input as far as its first reader tells; ``*`` is the edge of an image, ``ids`` a row of indices."""
+    """Sizes of an input as far as its first layer tells, nothing if there is none; ``*`` is the edge of an image,
+    ``ids`` a row of indices."""
     seen: set[Value] = set()
     values = [value]
     while values:
@@ -165,7 +174,7 @@ def _kind_of(value: Value, program: Program) -> list[int | str]:
             branch = node.block.node if node.op == "prim::Return" and node.block is not None else None
             if branch is not None and branch.op == "prim::If":
                 values.append(branch.outputs[index])
-    return [1, 3, "*", "*"]
+    return []
 
 
 _KEEPING = frozenset(
