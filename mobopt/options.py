@@ -50,6 +50,7 @@ class Settings:
         copy_to_host: whether the Metal variant ends in ``metal::copy_to_host``, as releases before 1.13 want it.
         clear_inputs: whether the Vulkan variant clamps inputs before convolutions that would read what lies in memory
             beyond their last channel.
+        image_limit: largest extent of a 3-D image on the device, for Vulkan; None: what most phones have.
     """
 
     backend: str = "vulkan"
@@ -59,6 +60,7 @@ class Settings:
     xnnpack: bool = False
     copy_to_host: bool = False
     clear_inputs: bool = False
+    image_limit: int | None = None
 
     @property
     def asks_for_sizes(self) -> bool:

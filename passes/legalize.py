@@ -60,13 +60,23 @@ class Legalize(Pass):
         written = [graph for graph in program.methods.values() if any(map(written_inputs, graph.walk()))]
         changed = False
         for graph, node, finding in self._suspects(program, facts, ("wrong", "missing")):
-            rewrite = _rewrite_of(finding)
-            if node not in refused and rewrite is not None and rewrite.name not in self._blocked_rewrites():
-                done = self._apply(graph, node, finding, rewrite, facts, notes, graph in written)
-                changed |= done
-                if not done:
-                    refused.add(node)
+            choices = [item for item in self._rewrites_of(finding) if item.name not in self._blocked_rewrites()]
+            if node in refused or not choices:
+                continue
+            if any(self._apply(graph, node, finding, item, facts, notes, graph in written) for item in choices):
+                changed = True
+            else:
+                refused.add(node)
         return changed
+
+    def _rewrites_of(self, finding: Finding) -> list[Rewrite]:
+        """What a row names, the cheaper one first; one for the example's sizes only where they may be believed."""
+        row = finding.row
+        if row is None:
+            return []
+        may_fix = self.level == FULL and not self.examples.are_guessed
+        names = (row.rewrite_for_sizes if may_fix else "", row.rewrite)
+        return [rewrites()[name] for name in names if name]
 
     def _blocked_rewrites(self) -> set[str]:
         return {name for kind in self.blocked for name in _SAME_AS.get(kind, ())}
@@ -100,7 +110,8 @@ class Legalize(Pass):
         assert node.block is not None
         start = node.block.nodes.index(node)
         try:
-            result = rewrite.apply(Site(graph, node, self.target.runtime, facts))
+            site = Site(graph, node, self.target, facts)
+            result = rewrite.apply(site)
             values = result if isinstance(result, tuple) else (result,)
             if is_written:
                 _check_memory(graph, node, values)
@@ -110,7 +121,9 @@ class Legalize(Pass):
             notes.refused(node, f"{finding.why}; not rewritten: {reason}")
             return False
         fixed = f" ({FIXES_SIZES})" if rewrite.level == FULL else ""
-        notes.done(node, f"{finding.why}; rewritten by {rewrite.name}: {rewrite.summary}{fixed}")
+        remark = f"; {site.remark}" if site.remark else ""
+        message = f"{finding.why}; rewritten by {rewrite.name}: {rewrite.summary}{fixed}{remark}"
+        notes.done(node, message, rewrite.name)
         for old, new_value in zip(node.outputs, values, strict=True):
             old.replace_all_uses_with(new_value)
             if old in facts:  # for readers that are rewritten in the same round
@@ -131,8 +144,3 @@ def _check_memory(graph: Graph, node: Node, values: Sequence[Value]) -> None:
             is_written = bool(aliases.writers(operand) or aliases.writers(old))
             if is_written and aliases.may_alias(operand, old) != aliases.may_alias(operand, new):
                 raise Refused(f"%{operand.name} or %{old.name} is changed in place, and would be seen in the other")
-
-
-def _rewrite_of(finding: Finding) -> Rewrite | None:
-    name = finding.row.rewrite if finding.row is not None else ""
-    return rewrites()[name] if name else None

@@ -27,6 +27,8 @@ class Note:
     """Where in the model the node comes from."""
     done: bool = True
     """False if the note says why nothing was changed."""
+    rewrite: str = ""
+    """Name of the rewrite that was applied, if it has one."""
 
     def __str__(self) -> str:
         place = f" ({self.source})" if self.source else ""
@@ -62,9 +64,9 @@ class NoteBook:
         """What was written down, each thing once, in order."""
         return list(self._notes)
 
-    def done(self, node: Node | str, message: str) -> None:
-        """Write down what was done to a node."""
-        self._add(node, message, done=True)
+    def done(self, node: Node | str, message: str, rewrite: str = "") -> None:
+        """Write down what was done to a node, and by which rewrite if it has a name."""
+        self._add(node, message, done=True, rewrite=rewrite)
 
     def refused(self, node: Node | str, message: str) -> None:
         """Write down what was not done to a node, and why."""
@@ -74,10 +76,10 @@ class NoteBook:
         """Take over notes of another pass."""
         self._notes.update(dict.fromkeys(notes))
 
-    def _add(self, node: Node | str, message: str, done: bool) -> None:
+    def _add(self, node: Node | str, message: str, done: bool, rewrite: str = "") -> None:
         subject = node if isinstance(node, str) else describe(node)
         source = "" if isinstance(node, str) else node.source
-        self._notes[Note(self.pass_name, subject, message, source, done)] = None
+        self._notes[Note(self.pass_name, subject, message, source, done, rewrite)] = None
 
 
 @dataclass(frozen=True)

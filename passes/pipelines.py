@@ -9,6 +9,7 @@ from typing import Any
 
 from mobopt.errors import InputError, PassError
 from mobopt.ops.targets import Target
+from mobopt.ops.targets.table import IMAGE_LIMIT
 from mobopt.options import OWN_RUNTIME, RUNTIMES, MobileOptimizerType, Settings
 from mobopt.passes.canonicalize import Canonicalize
 from mobopt.passes.channel_shuffle import RecognizeChannelShuffle
@@ -75,7 +76,7 @@ def pipeline_for(settings: Settings, examples: Examples = _NO_EXAMPLES) -> tuple
 
 
 def _vulkan(settings: Settings, examples: Examples) -> tuple[Pass, ...]:
-    target = None if settings.legalize == "off" else Target("vulkan", settings.runtime)
+    target = None if settings.legalize == "off" else target_of(settings)
     transfers = MobileOptimizerType.VULKAN_AUTOMATIC_GPU_TRANSFER not in settings.blocked
     lanes = () if target is None else (ClearLanes(target, settings.clear_inputs),)
     return (
@@ -152,8 +153,13 @@ def _fix_ranks(settings: Settings, examples: Examples) -> tuple[Pass, ...]:
 
 def _legalize(settings: Settings, examples: Examples) -> tuple[Pass, ...]:
     """For the backend, then for the CPU of that release, which runs what the backend lacks."""
-    targets = dict.fromkeys((Target(settings.backend, settings.runtime), Target("cpu", settings.runtime)))
+    targets = dict.fromkeys((target_of(settings), Target("cpu", settings.runtime)))
     return tuple(Legalize(target, settings.legalize, examples, settings.blocked) for target in targets)
+
+
+def target_of(settings: Settings) -> Target:
+    """The backend that settings ask for, with the limits of the device."""
+    return Target(settings.backend, settings.runtime, settings.image_limit or IMAGE_LIMIT)
 
 
 def _check(settings: Settings) -> None:
@@ -163,6 +169,8 @@ def _check(settings: Settings) -> None:
         raise InputError(f"xnnpack is for the backend cpu; the backend is {settings.backend}")
     if settings.copy_to_host and settings.backend != "metal":
         raise InputError(f"copy-to-host is for the backend metal; the backend is {settings.backend}")
+    if settings.image_limit is not None and settings.backend != "vulkan":
+        raise InputError(f"a device's image limit is for the backend vulkan; the backend is {settings.backend}")
     if settings.clear_inputs and settings.backend != "vulkan":
         raise InputError(f"clear-inputs is for the backend vulkan; the backend is {settings.backend}")
     if settings.clear_inputs and (settings.legalize == "off" or settings.runtime == OWN_RUNTIME):

@@ -18,6 +18,7 @@ from mobopt.ir.types import TENSOR, ListType
 from mobopt.ops.aliases import Aliases
 from mobopt.ops.effects import handles_tensors, holds_tensors, written_inputs
 from mobopt.ops.targets import Finding, Target, TensorFacts, judge
+from mobopt.ops.targets.table import IMAGE_LIMIT
 from mobopt.ops.targets.verdicts import image_misfit
 from mobopt.passes.manager import NoteBook
 from mobopt.passes.moving import Mover, before_order
@@ -65,11 +66,11 @@ def place_nodes(graph: Graph, placement: Placement, notes: NoteBook) -> set[Valu
     return placer.shared
 
 
-def lies_on_cpu(value: Value, facts: Mapping[Value, TensorFacts]) -> bool:
+def lies_on_cpu(value: Value, facts: Mapping[Value, TensorFacts], image_limit: int = IMAGE_LIMIT) -> bool:
     """Whether a tensor can't be on the GPU, or is a constant or an attribute, which files hold for the CPU."""
     if _is_stored(value) or (value.producer is not None and _is_transfer_to_cpu(value.producer)):
         return True
-    return value in facts and image_misfit(facts[value]) != ""
+    return value in facts and image_misfit(facts[value], image_limit) != ""
 
 
 class _FactsOfCopies(Mapping[Value, TensorFacts]):
@@ -195,7 +196,8 @@ class _Placer:
         return facts.known_sizes is None or len(facts.known_sizes) == 4
 
     def _is_on_gpu(self, value: Value) -> bool:
-        return not lies_on_cpu(value, self.placement.facts) and value not in self.shared
+        limit = self.placement.target.image_limit
+        return not lies_on_cpu(value, self.placement.facts, limit) and value not in self.shared
 
     def _read_on_cpu(self, node: Node) -> None:
         """Make a node read copies on the CPU."""
@@ -257,7 +259,8 @@ class _Placer:
         facts = self.placement.facts.get(value)
         if value.is_constant:
             facts = TensorFacts(str(value.constant.dtype).removeprefix("torch."), tuple(value.constant.shape))
-        return value if facts is not None and image_misfit(facts) else self.to_gpu.moved_once(value)
+        is_misfit = facts is not None and image_misfit(facts, self.placement.target.image_limit) != ""
+        return value if is_misfit else self.to_gpu.moved_once(value)
 
 
 def cancel_transfers(graph: Graph) -> None:

@@ -12,6 +12,7 @@ from mobopt.ir.types import BOOL
 from mobopt.ops.aliases import Aliases
 from mobopt.ops.effects import holds_tensors
 from mobopt.ops.targets import Target, TensorFacts
+from mobopt.ops.targets.table import IMAGE_LIMIT
 from mobopt.passes.facts import Examples, record_facts
 from mobopt.passes.manager import NoteBook, Pass
 from mobopt.passes.moving import Mover
@@ -70,6 +71,11 @@ class Transfer(Pass):
             program.attributes[FLAG] = Attribute(BOOL, False)
         return changed
 
+    @property
+    def _limit(self) -> int:
+        """Largest extent of an image."""
+        return IMAGE_LIMIT if self.target is None else self.target.image_limit
+
     def _enter(
         self, graph: Graph, facts: Mapping[Value, TensorFacts], kept: Collection[Value], notes: NoteBook
     ) -> None:
@@ -84,7 +90,7 @@ class Transfer(Pass):
         aliases = Aliases(graph)
         for value in graph.inputs[1:]:
             readers = [(node, index) for node, index in value.uses if node is not graph.block.returns]
-            if not readers or not holds_tensors(value.type) or lies_on_cpu(value, facts) or value in kept:
+            if not readers or not holds_tensors(value.type) or lies_on_cpu(value, facts, self._limit) or value in kept:
                 continue
             if any(node.op.endswith("_") for node in aliases.writers(value)):
                 notes.refused(f"%{value.name}", "may be changed in place: its copy on the GPU is, the caller's is not")
@@ -96,7 +102,7 @@ class Transfer(Pass):
         mover = Mover(graph, torch.device("cpu"), "cpu", notes)
         returns = graph.block.returns
         for index, value in enumerate(returns.inputs):
-            if value not in graph.inputs and not lies_on_cpu(value, facts):
+            if value not in graph.inputs and not lies_on_cpu(value, facts, self._limit):
                 returns.replace_input(index, mover.returned(value, returns))
         for node in mover.rebuilt:
             node.destroy()

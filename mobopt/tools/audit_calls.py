@@ -14,7 +14,7 @@ from mobopt.passes.legalizations.site import FULL, rewrites
 from mobopt.passes.legalize import Legalize
 from mobopt.passes.manager import Note, PassRun, describe, run_passes
 from mobopt.passes.metal_rewrites import MetalRewrites
-from mobopt.passes.pipelines import pipeline_for
+from mobopt.passes.pipelines import pipeline_for, target_of
 from mobopt.passes.place import RUNS_ON_CPU, WITH_ITS_OPERANDS
 from mobopt.tools.lacks import is_judged, operands_text
 from mobopt.tools.tensor_places import gpu_values, runs_on_gpu, transfer_device
@@ -121,7 +121,7 @@ class _Judge:
     def __init__(self, program: Program, settings: Settings, facts: Facts) -> None:
         self.program = program
         self.facts = facts
-        self.target = Target(settings.backend, settings.runtime)
+        self.target = target_of(settings)
         self.cpu = Target("cpu", settings.runtime)
         self.has_fallback = settings.backend in CPU_FALLBACK and settings.legalize != LEGALIZE_LEVELS[0]
 

@@ -19,8 +19,7 @@ from importlib import resources
 import torch
 
 from mobopt.errors import InputError
-from mobopt.ops.targets.table import release_key
-from mobopt.ops.targets.verdicts import IMAGE_LIMIT
+from mobopt.ops.targets.table import IMAGE_LIMIT, release_key
 
 if sys.version_info >= (3, 11):
     import tomllib

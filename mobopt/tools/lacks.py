@@ -10,6 +10,7 @@ from mobopt.ops.targets import Finding, Target, TensorFacts, facts_of_constant, 
 from mobopt.options import OWN_RUNTIME, Settings
 from mobopt.passes.facts import Examples, Facts, record_facts
 from mobopt.passes.manager import describe
+from mobopt.passes.pipelines import target_of
 from mobopt.passes.place import transferred
 from mobopt.passes.rewriting import METADATA, is_constant_tensor
 
@@ -45,8 +46,8 @@ def find_lacks(program: Program, settings: Settings, examples: Examples) -> list
     """
     if settings.runtime == OWN_RUNTIME:
         return []
-    backend = "cpu" if settings.backend == "vulkan" and settings.legalize != "off" else settings.backend
-    target = Target(backend, settings.runtime)
+    has_fallback = settings.backend == "vulkan" and settings.legalize != "off"
+    target = Target("cpu", settings.runtime) if has_fallback else target_of(settings)
     facts = record_facts(program, examples)
     lacks: list[Lack] = []
     for graph in program.methods.values():

@@ -22,64 +22,6 @@ from mobopt.passes.legalizations.building import (
 )
 from mobopt.passes.legalizations.site import Refused, Site, legalizes
 
-_TEXEL = 4
-"""Channels that a kernel computes at a time; fewer in a part would leave lanes idle."""
-
-
-@legalizes("split_groups", level="safe")
-def split_groups(site: Site) -> Value:
-    """A dense convolution for each group of channels, put together again.
-
-    Groups of fewer than four channels are computed together by a block-diagonal weight, which costs a kernel that works
-    on four channels at a time nothing.
-    """
-    weight, groups = weight_of(site), site.const("groups")
-    parts = _parts(groups, weight.shape[1])
-    inputs, rows = weight.shape[1] * groups // parts, weight.shape[0] // parts
-    blocks = [_block_diagonal(weight[index * rows : (index + 1) * rows], groups // parts) for index in range(parts)]
-    return _in_parts(site, "aten::conv2d", blocks, inputs, rows, ["stride", "padding", "dilation"], 1)
-
-
-@legalizes("split_transposed_groups", level="safe")
-def split_transposed_groups(site: Site) -> Value:
-    """A dense transposed convolution for each group of channels, put together again."""
-    weight, groups = weight_of(site), site.const("groups")
-    parts = _parts(groups, weight.shape[0] // groups)
-    inputs, rows = weight.shape[0] // parts, weight.shape[1] * groups // parts
-    blocks = [_block_diagonal(weight[index * inputs : (index + 1) * inputs], groups // parts) for index in range(parts)]
-    order = ["stride", "padding", "output_padding", 1, "dilation"]
-    return _in_parts(site, "aten::conv_transpose2d.input", blocks, inputs, rows, order)
-
-
-def _parts(groups: int, channels: int) -> int:
-    """Into how many convolutions groups of so many input channels are split."""
-    together = 1
-    while groups % together != 0 or (together * channels < _TEXEL and together < groups):
-        together += 1
-    return groups // together
-
-
-def _block_diagonal(weight: torch.Tensor, groups: int) -> torch.Tensor:
-    """A dense weight that computes what a grouped one does; both have the groups along the first dimension."""
-    first, second = weight.shape[0] // groups, weight.shape[1]
-    dense = weight.new_zeros(weight.shape[0], second * groups, *weight.shape[2:])
-    for group in range(groups):
-        rows = slice(group * first, (group + 1) * first)
-        dense[rows, group * second : (group + 1) * second] = weight[rows]
-    return dense
-
-
-def _in_parts(site: Site, op: str, weights: list[torch.Tensor], inputs: int, rows: int, *order: object) -> Value:
-    x, bias = site.arg("input"), site.const("bias")
-    flat = [item for entry in order for item in (entry if isinstance(entry, list) else [entry])]
-    parameters = [site.arg(item) if isinstance(item, str) else item for item in flat]
-    parts = []
-    for index, weight in enumerate(weights):
-        part = slice_of(site, x, 1, index * inputs, (index + 1) * inputs) if len(weights) > 1 else x
-        own_bias = None if bias is None else bias[index * rows : (index + 1) * rows].clone()
-        parts.append(site.op(op, part, weight.contiguous(), own_bias, *parameters))
-    return joined(site, parts, 1)
-
 
 @legalizes("repeat_channels", level="safe")
 def repeat_channels(site: Site) -> Value:

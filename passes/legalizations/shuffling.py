@@ -5,7 +5,6 @@ from __future__ import annotations
 import torch
 
 from mobopt.ir import Value
-from mobopt.ops.targets.verdicts import IMAGE_LIMIT
 from mobopt.passes.legalizations.building import pointwise, reshaped, size_of, slice_of, times
 from mobopt.passes.legalizations.site import Refused, Site, legalizes
 
@@ -52,7 +51,7 @@ def shuffle_channels_by_permutation(site: Site) -> Value:
     if rank != 4:
         raise Refused("its input is not a batch of images")
     channels = sizes[1] // groups
-    if sizes[2] * sizes[3] > IMAGE_LIMIT:
+    if sizes[2] * sizes[3] > site.limit:
         matrix = torch.eye(sizes[1]).reshape(groups, channels, -1).transpose(0, 1).reshape(sizes[1], sizes[1])
         return pointwise(site, x, matrix)
     rows = reshaped(site, x, [size_of(site, x, 0), groups, channels, -1])

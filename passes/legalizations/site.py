@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,9 +10,10 @@ import torch
 
 from mobopt.ir import Graph, Node, Value
 from mobopt.ir.types import ListType
+from mobopt.ops.costs import Cost, cost_of_node
 from mobopt.ops.effects import listed_items
 from mobopt.ops.schemas import Argument, schema_of
-from mobopt.ops.targets import TensorFacts, facts_of_constant
+from mobopt.ops.targets import Target, TensorFacts, facts_of_constant
 from mobopt.passes.rewriting import argument
 
 SAFE, FULL = "safe", "full"
@@ -69,10 +70,16 @@ def rewrites() -> Mapping[str, Rewrite]:
 class Site:
     """One node that is to be rewritten."""
 
-    def __init__(self, graph: Graph, node: Node, runtime: str, facts: Mapping[Value, TensorFacts]) -> None:
+    def __init__(self, graph: Graph, node: Node, target: Target, facts: MutableMapping[Value, TensorFacts]) -> None:
         self.graph = graph
         self.node = node
-        self.runtime = runtime
+        self.runtime = target.runtime
+        self.limit = target.image_limit
+        """Largest extent of an image."""
+        self.remark = ""
+        """Why this form was chosen, for the notes."""
+        self.cuts: dict[tuple[Value, int, int, int], Value] = {}
+        """What was cut out of tensors already, by dimension, start and end."""
         self._facts = facts
 
     def arg(self, name: str) -> Value:
@@ -129,6 +136,15 @@ class Site:
             name = of if isinstance(of, str) else of.name
             raise Refused(f"the sizes of its {name} are not known; give example inputs")
         return sizes
+
+    def cost(self) -> Cost:
+        """What the node costs as it is."""
+        return cost_of_node(self.node, self._facts, {})
+
+    def tell(self, value: Value, sizes: Sequence[int]) -> Value:
+        """Say what sizes a new float32 tensor has, for rewrites of its readers in the same round."""
+        self._facts[value] = TensorFacts("float32", tuple(sizes))
+        return value
 
     def rank(self, of: str | Value) -> int:
         """Number of dimensions of a tensor.

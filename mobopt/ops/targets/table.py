@@ -20,8 +20,12 @@ from mobopt.errors import UnsupportedError
 RELEASES = ("1.13", "2.0", "2.1", "2.2", "2.6")
 """Releases of PyTorch whose mobile runtimes differ in operators; 2.3 to 2.5 are taken for 2.2."""
 
+IMAGE_LIMIT = 2048
+"""Largest extent of a 3-D image on most phones (maxImageDimension3D); PyTorch's Vulkan tensors are such images."""
+
 _FILES = {
     "vulkan": (
+        "vulkan_limits.toml",
         "vulkan_packed.toml",
         "vulkan_layers.toml",
         "vulkan_images.toml",
@@ -40,6 +44,8 @@ class Target:
 
     backend: str
     runtime: str
+    image_limit: int = IMAGE_LIMIT
+    """Largest extent of a 3-D image on the device; for Vulkan."""
 
     @cached_property
     def release(self) -> int:
@@ -78,6 +84,10 @@ class Row:
     """What the author of the model can change."""
     rewrite: str = ""
     """Name of the rewrite that makes it right."""
+    rewrite_for_sizes: str = ""
+    """Name of one that is tried first where the file may be fixed to the example's sizes: it may be cheaper."""
+    over_limit: bool = False
+    """Whether the row is about calls with a tensor that is larger than an image may be, and about no others."""
     evidence: str = "tried"
     any_dtype: bool = False
     any_rank: bool = False

@@ -15,10 +15,7 @@ from mobopt.ops.effects import listed_items
 from mobopt.ops.schemas import schema_of
 from mobopt.ops.targets.facts import TensorFacts, UnknownFactError, facts_of_constant
 from mobopt.ops.targets.packed import unpacked_call
-from mobopt.ops.targets.table import Row, Target, rows_for
-
-IMAGE_LIMIT = 2048
-"""Largest extent of a 3-D image on most phones (maxImageDimension3D); PyTorch's Vulkan tensors are such images."""
+from mobopt.ops.targets.table import IMAGE_LIMIT, Row, Target, rows_for
 
 _NAMES = (
     "all",
@@ -64,7 +61,6 @@ def judge(
     target: Target,
     facts: Mapping[Value, TensorFacts] = _NOTHING,
     attributes: Mapping[str, Attribute] | None = None,
-    image_limit: int = IMAGE_LIMIT,
 ) -> Finding:
     """What a target's runtime does with a node; without a row it is missing (native on the CPU).
 
@@ -73,32 +69,36 @@ def judge(
         target: the runtime.
         facts: what is known of tensors.
         attributes: of the Program, for packed contexts.
-        image_limit: largest extent of a 3-D image on the device.
     """
-    packed = _judge(node.qualified_op, _Call(node, facts, None), target, image_limit)
+    packed = _judge(node.qualified_op, _Call(node, facts, None, target.image_limit), target)
     call = unpacked_call(node, attributes or {})
     if call is None or not packed.is_good:
         return packed
     operator, arguments = call
-    return _judge(operator, _Call(node, facts, arguments), target, image_limit)
+    return _judge(operator, _Call(node, facts, arguments, target.image_limit), target)
 
 
-def _judge(operator: str, call: _Call, target: Target, image_limit: int) -> Finding:
+def _judge(operator: str, call: _Call, target: Target) -> Finding:
     rows = [row for row in rows_for(target.backend).get(operator, ()) if row.covers(target.release)]
-    checks = {"vulkan": lambda facts: image_misfit(facts, image_limit), "metal": metal_misfit}
+    checks = {"vulkan": lambda facts: _kind_misfit(facts, "Vulkan", 4), "metal": metal_misfit}
     reason = call.misfit(checks[target.backend]) if target.backend in checks else ""
+    excess = ""
+    if target.backend == "vulkan" and not reason:
+        excess = call.misfit(lambda facts: image_excess(facts, target.image_limit))
     for row in rows:
-        if reason and not (row.any_dtype or row.any_rank):
+        if row.over_limit and not excess:
+            continue
+        if (reason or excess) and not (row.over_limit or row.any_dtype or row.any_rank):
             continue
         try:
             holds = row.condition is None or bool(eval(row.condition, call))
         except UnknownFactError as unknown:
             return Finding("unknown", f"its {unknown} is not known", row)
         if holds:
-            return Finding(row.verdict, row.why, row)
+            return Finding(row.verdict, excess if row.over_limit else row.why, row)
     if target.backend == "cpu":
         return _on_cpu(operator)
-    return Finding("missing", reason or f"{target} has no kernel that was seen to compute this")
+    return Finding("missing", reason or excess or f"{target} has no kernel that was seen to compute this")
 
 
 def _on_cpu(operator: str) -> Finding:
@@ -112,8 +112,10 @@ def _on_cpu(operator: str) -> Finding:
 class _Call(dict[str, Any]):
     """The names that a condition sees, looked up when they are used; as its globals, so that inner scopes see them."""
 
-    def __init__(self, node: Node, facts: Mapping[Value, TensorFacts], arguments: Mapping[str, Any] | None) -> None:
-        super().__init__(__builtins__=_BUILTINS)
+    def __init__(
+        self, node: Node, facts: Mapping[Value, TensorFacts], arguments: Mapping[str, Any] | None, limit: int
+    ) -> None:
+        super().__init__(__builtins__=_BUILTINS, limit=limit)
         self._node = node
         self._facts = facts
         self._arguments = arguments
@@ -173,9 +175,13 @@ def image_misfit(facts: TensorFacts, image_limit: int = IMAGE_LIMIT) -> str:
 
     A tensor (N, C, H, W) is a 3-D image of W x H x N*ceil(C/4) texels (``aten/src/ATen/native/vulkan/api/Tensor.cpp``).
     """
-    reason = _kind_misfit(facts, "Vulkan", 4)
-    if reason or not _has_image(facts):
-        return reason
+    return _kind_misfit(facts, "Vulkan", 4) or image_excess(facts, image_limit)
+
+
+def image_excess(facts: TensorFacts, image_limit: int = IMAGE_LIMIT) -> str:
+    """Why the image of a tensor that is of the right kind is too large; empty if it is not, as far as is known."""
+    if not _has_image(facts):
+        return ""
     batch, channels, height, width = (1, 1, 1, 1, *facts.sizes)[-4:]
     extent = max(width, height, batch * -(-channels // 4))
     if extent > image_limit:

@@ -1,0 +1,215 @@
+"""What operators cost on a phone, roughly: enough to choose between forms of a layer that give the same numbers.
+
+An operator costs its start, its multiply-adds, and the bytes that it reads and writes; a transfer between
+processors costs a wait and its bytes. Kernels take four channels at a time, so channels count as multiples of four.
+
+How a start weighs against arithmetic was measured with the genuine kernels on lavapipe: on 2.6 as much as 0.3 to 0.6
+million multiply-adds of a 3x3 convolution, on 1.13.1, whose convolutions are four times slower, as much as 0.1 to 0.2
+million. The scale is that of a phone's GPU of about 2020, and a guess. So only comparisons are meant.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from mobopt.ir import Attribute, Node, Program, Value
+from mobopt.ops.effects import listed_items
+from mobopt.ops.schemas import schema_of
+from mobopt.ops.targets.facts import TensorFacts, facts_of_constant
+from mobopt.ops.targets.packed import unpacked_call
+from mobopt.ops.targets.table import release_key
+
+_FLOAT_BYTES = 4
+_TEXEL = 4
+"""Channels that a kernel computes at a time."""
+
+
+@dataclass(frozen=True)
+class Processor:
+    """What it takes, in microseconds and by the microsecond."""
+
+    start: float
+    """Microseconds that every operator takes."""
+    multiply_adds: float
+    bytes: float
+
+
+CPU = Processor(start=3, multiply_adds=4_000, bytes=10_000)
+TRANSFER = Processor(start=200, multiply_adds=math.inf, bytes=2_000)
+_GPU = Processor(start=20, multiply_adds=20_000, bytes=10_000)
+_GPU_BEFORE_2_6 = Processor(start=20, multiply_adds=5_000, bytes=10_000)
+
+
+def gpu(runtime: str) -> Processor:
+    """A phone's GPU with the kernels of a release of PyTorch."""
+    return _GPU if release_key(runtime) >= (2, 6) else _GPU_BEFORE_2_6
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a number of operators cost."""
+
+    operators: int = 0
+    multiply_adds: int = 0
+    bytes: int = 0
+
+    def __add__(self, other: Cost) -> Cost:
+        return Cost(
+            self.operators + other.operators,
+            self.multiply_adds + other.multiply_adds,
+            self.bytes + other.bytes,
+        )
+
+    def __mul__(self, count: int) -> Cost:
+        return Cost(self.operators * count, self.multiply_adds * count, self.bytes * count)
+
+    def on(self, processor: Processor) -> float:
+        """Microseconds."""
+        arithmetic = self.multiply_adds / processor.multiply_adds
+        return self.operators * processor.start + arithmetic + self.bytes / processor.bytes
+
+
+def total(costs: Iterable[Cost]) -> Cost:
+    """The sum of costs."""
+    return sum(costs, Cost())
+
+
+def aligned(channels: int) -> int:
+    """Channels as kernels count them."""
+    return -(-channels // _TEXEL) * _TEXEL
+
+
+def copying(*elements: int) -> Cost:
+    """One operator that reads and writes so many elements, and computes nothing."""
+    return Cost(1, 0, 2 * _FLOAT_BYTES * sum(elements))
+
+
+def convolution(pixels: int, outputs: int, inputs: int, kernel: int) -> Cost:
+    """A dense convolution.
+
+    Args:
+        pixels: of the result, in each channel.
+        outputs: channels of the result.
+        inputs: channels of the input.
+        kernel: elements of the kernel in each pair of channels.
+    """
+    pairs = aligned(outputs) * aligned(inputs)
+    return Cost(1, pixels * pairs * kernel, _FLOAT_BYTES * (pixels * (outputs + inputs) + pairs * kernel))
+
+
+def depthwise(pixels: int, channels: int, kernel: int) -> Cost:
+    """A convolution of each channel by itself."""
+    return Cost(1, pixels * aligned(channels) * kernel, _FLOAT_BYTES * 2 * pixels * channels)
+
+
+def product(rows: int, inner: int, columns: int) -> Cost:
+    """A product of two matrices."""
+    return Cost(1, rows * inner * columns, _FLOAT_BYTES * (rows * inner + inner * columns + rows * columns))
+
+
+def cost_of_node(node: Node, facts: Mapping[Value, TensorFacts], attributes: Mapping[str, Attribute]) -> Cost:
+    """What one operator costs, as far as sizes are known; those of the interpreter cost nothing."""
+    if node.op.startswith("prim::") or not any(str(value.type) == "Tensor" for value in node.outputs):
+        return Cost()
+    call = unpacked_call(node, attributes)
+    if call is None:
+        names = [argument.name for argument in schema_of(node.qualified_op).arguments]
+        call = node.qualified_op, dict(zip(names, node.inputs, strict=False))
+    operator, arguments = call
+    tensors = [value for value in arguments.values() if isinstance(value, (Value, torch.Tensor, list))]
+    moved = sum(_elements(item, facts) for value in tensors for item in _items(value))
+    moved += sum(_elements(value, facts) for value in node.outputs)
+    return Cost(1, _multiply_adds(operator, arguments, node, facts), _FLOAT_BYTES * moved)
+
+
+def cost_of_program(program: Program, facts: Mapping[Value, TensorFacts]) -> Cost:
+    """What all methods of a Program cost together, branches and loops once."""
+    return total(
+        cost_of_node(node, facts, program.attributes) for graph in program.methods.values() for node in graph.walk()
+    )
+
+
+def _items(value: Any) -> Iterable[Any]:
+    if isinstance(value, list):
+        return value
+    return (listed_items(value) or (value,)) if isinstance(value, Value) else (value,)
+
+
+def _facts_of(value: Any, facts: Mapping[Value, TensorFacts]) -> TensorFacts:
+    if isinstance(value, Value):
+        value = value.constant if value.is_constant else facts.get(value)
+    return facts_of_constant(value) if isinstance(value, torch.Tensor) else value or TensorFacts()
+
+
+def _sizes(value: Any, facts: Mapping[Value, TensorFacts]) -> tuple[int, ...]:
+    """Sizes of a tensor; of one that is not known, as if it had no element."""
+    known = _facts_of(value, facts) if isinstance(value, (Value, torch.Tensor)) else TensorFacts()
+    return known.known_sizes if isinstance(known, TensorFacts) and known.known_sizes is not None else (0,)
+
+
+def _elements(value: Any, facts: Mapping[Value, TensorFacts]) -> int:
+    return math.prod(_sizes(value, facts))
+
+
+_PRODUCTS = {
+    "aten::mm": "self",
+    "aten::bmm": "self",
+    "aten::matmul": "self",
+    "aten::addmm": "mat1",
+    "aten::baddbmm": "batch1",
+    "aten::linear": "input",
+}
+"""The operand whose last dimension is summed over."""
+
+
+def _multiply_adds(operator: str, arguments: Mapping[str, Any], node: Node, facts: Mapping[Value, TensorFacts]) -> int:
+    made = sum(_elements(value, facts) for value in node.outputs)
+    name = operator.partition(".")[0]
+    if name in _PRODUCTS:
+        return made * _sizes(arguments[_PRODUCTS[name]], facts)[-1]
+    if name.startswith("aten::conv"):
+        weight = _sizes(arguments["weight"], facts)
+        pixels = _sizes(arguments["input"], facts) if "transpose" in name else _sizes(node.outputs[0], facts)
+        return math.prod(pixels) * math.prod(weight[1:])
+    if "pool" in name:
+        kernel = arguments.get("kernel_size")
+        known = kernel.constant if isinstance(kernel, Value) and kernel.is_constant else None
+        if known is None:
+            return _elements(node.inputs[0], facts)
+        window: int = math.prod(known) if isinstance(known, (list, tuple)) else known
+        return made * window
+    if name in ("aten::lstm", "aten::gru"):
+        steps = math.prod(_sizes(arguments["input"], facts)[:-1])
+        return steps * sum(_elements(item, facts) for item in _items(arguments["params"]))
+    return 0 if name in _MOVING else made
+
+
+_MOVING = frozenset(
+    f"aten::{name}"
+    for name in (
+        "cat",
+        "slice",
+        "reshape",
+        "view",
+        "flatten",
+        "permute",
+        "transpose",
+        "to",
+        "clone",
+        "contiguous",
+        "select",
+        "unsqueeze",
+        "squeeze",
+        "expand",
+        "stack",
+        "chunk",
+        "split",
+        "size",
+    )
+)
+"""Operators that compute nothing."""
