@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
 from mobopt.ir import Block, Node, Program, Value
+from mobopt.ir.types import TENSOR
 from mobopt.ops.targets import TensorFacts
 from mobopt.ops.targets.facts import facts_of_tensor
+from mobopt.passes.varying_sizes import varying_values
 from mobopt.runtimes.cpu import Interpreter
 from mobopt.runtimes.nests import map_leaves
 
@@ -40,8 +42,9 @@ class Examples:
 def record_facts(program: Program, examples: Examples) -> Facts:
     """Sizes and dtypes of every tensor that the methods with examples compute.
 
-    A value that is computed several times, in a loop, keeps only what is always the same. Of a Program that has not
-    changed since the last call, what was recorded then is given.
+    A value that is computed several times, in a loop, keeps only what is always the same; one whose sizes depend on
+    more than those of inputs keeps none (:mod:`mobopt.passes.varying_sizes`). Of a Program that has not changed since
+    the last call, what was recorded then is given.
 
     Raises:
         InputError: the model can't be run on the examples.
@@ -58,6 +61,12 @@ def record_facts(program: Program, examples: Examples) -> Facts:
             observer = _Observer(program, facts)
             for _ in range(_CALLS_WITH_STATE if observer.model_state.names else 1):
                 observer.run(method, map_leaves(list(arguments), torch.Tensor, torch.Tensor.clone))
+    for graph in program.methods.values():
+        found = varying_values(graph, facts)
+        for value in _tensors(graph.block):
+            seen = facts.setdefault(value, TensorFacts(is_seen=False))
+            if value in found.sizes:
+                facts[value] = seen.varying(value not in found.ranks)
     examples._last[:] = [(state, facts)]
     return dict(facts)
 
@@ -80,6 +89,15 @@ def _add_block(block: Block, state: list[Any]) -> None:
         for inner in node.blocks:
             _add_block(inner, state)
     state += block, *block.outputs
+
+
+def _tensors(block: Block) -> Iterator[Value]:
+    """Every tensor that a block and those inside of it compute or are given."""
+    yield from (value for value in block.parameters if value.type == TENSOR)
+    for node in block.nodes:
+        yield from (value for value in node.outputs if value.type == TENSOR)
+        for inner in node.blocks:
+            yield from _tensors(inner)
 
 
 class _Observer(Interpreter):

@@ -41,11 +41,11 @@ def _fix(graph: Graph, facts: Facts, notes: NoteBook) -> bool:
     changed = False
     for node in list(graph.walk()):
         tensor = _asked_for(node)
-        sizes = facts[tensor].known_sizes if tensor in facts else None
-        if sizes is None:
+        rank = facts[tensor].known_rank if tensor in facts else None
+        if rank is None:
             continue
-        notes.done(node, f"is {len(sizes)} on the example inputs: the result is for inputs of their ranks")
-        node.output.replace_all_uses_with(graph.constant(len(sizes), name=node.output.name))
+        notes.done(node, f"is {rank} on the example inputs: the result is for inputs of their ranks")
+        node.output.replace_all_uses_with(graph.constant(rank, name=node.output.name))
         node.destroy()
         changed = True
     return changed

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from mobopt.errors import InputError
-from mobopt.ir import Node, Program, Value
-from mobopt.ops.targets import Finding, Target, judge
+from mobopt.ir import Graph, Node, Program, Value
+from mobopt.ops.targets import Target, judge
 from mobopt.ops.targets.table import release_key
 from mobopt.options import DEFAULT_RUNTIME
 from mobopt.passes.facts import Examples, Facts, record_facts
@@ -60,23 +60,31 @@ class InsertPrepack(Pass):
         changed = False
         for graph in program.methods.values():
             packer = Packer(graph, derived)
-            roots: dict[Value, Value] = {}
-            for node in graph.walk():
-                rule = RULES[self.backend].get(node.qualified_op)
-                reason = "" if rule is None else self._refusal(rule, node, facts)
-                if rule is not None and not reason:
-                    reason = rule.refusal(node, known_rank(node.inputs[0], roots))
+            for node, rule, reason in self._layers(graph, facts):  # judged while facts are of the nodes that are there
                 if reason:
                     notes.refused(node, f"not packed: {reason}")
-                elif rule is not None:
+                else:
                     notes.done(node, "its weights are packed ahead of time")
                     rule.rewrite(packer, node)
                     changed = True
         return changed
 
+    def _layers(self, graph: Graph, facts: Facts) -> list[tuple[Node, Rule, str]]:
+        """Nodes that there is a rule for, and why they stay as they are, if they do."""
+        found: list[tuple[Node, Rule, str]] = []
+        roots: dict[Value, Value] = {}
+        for node in graph.walk():
+            rule = RULES[self.backend].get(node.qualified_op)
+            if rule is not None:
+                reason = self._refusal(rule, node, facts) or rule.refusal(node, known_rank(node.inputs[0], roots))
+                found.append((node, rule, reason))
+        return found
+
     def _refusal(self, rule: Rule, node: Node, facts: Facts) -> str:
         """Why a rule is not for the runtime, or the runtime's operator not for the node."""
         if release_key(self.runtime) < release_key(rule.since):
             return f"the runtime of {self.runtime} has no operator for it, that of {rule.since} has"
-        finding = Finding("native") if self.target is None else judge(node, self.target, facts)
-        return "" if finding.is_good else f"for {self.target} {finding.why}"
+        if self.target is None:
+            return ""
+        finding = judge(node, self.target, facts)
+        return "" if finding.verdict == "native" else f"for {self.target} {finding.why}"

@@ -65,7 +65,7 @@ def _has_such(node: Node) -> bool:
 
 def _keeps_its_dtype(facts: TensorFacts | None, constant: torch.Tensor) -> bool:
     """Whether the result's dtype is that of the other operand, be the constant a tensor or a number."""
-    if facts is None or facts.known_dtype is None or not facts.known_sizes:
+    if facts is None or facts.known_dtype is None or not facts.known_rank:
         return False
     is_floating = facts.known_dtype.startswith(("float", "bfloat", "complex"))
     return is_floating or (facts.known_dtype != "bool" and not constant.is_floating_point())

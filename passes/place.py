@@ -119,6 +119,7 @@ class _Placer:
             elif _is_computation(node):
                 self._place(node)
             self._keep_flows_on_cpu(node)
+            self._take_out(node)
 
     def _place(self, node: Node) -> None:
         facts = _FactsOfCopies(self.placement.facts)
@@ -153,12 +154,33 @@ class _Placer:
         """Bring to the CPU what blocks give to a name of memory that has to stay there."""
         first = 1 if node.op == "prim::Loop" else 0  # a loop's blocks give a condition first
         for index, output in enumerate(node.outputs):
-            if not node.blocks or output not in self.shared:
+            if not node.blocks or not (output in self.shared or self._is_misfit(output)):
                 continue
             for block in node.blocks:
                 block.returns.replace_input(index + first, self._on_cpu(block.outputs[index + first], block.returns))
             if first:
                 node.replace_input(index + 2, self._on_cpu(node.inputs[index + 2], node))
+
+    def _take_out(self, node: Node) -> None:
+        """Bring to the CPU what has to lie there and comes out of a container, where it may be on either side."""
+        if node.blocks or _is_computation(node):
+            return
+        if any(value.type != TENSOR and holds_tensors(value.type) for value in node.inputs):
+            for value in node.outputs:
+                if value not in self.made_on_cpu and self._is_unknown(value) and value.uses:
+                    moved = self.to_cpu.moved_once(value)
+                    for user, index in value.uses:
+                        if user is not moved.producer:
+                            user.replace_input(index, moved)
+
+    def _is_unknown(self, value: Value) -> bool:
+        """Whether the examples do not tell what a tensor is like."""
+        facts = self.placement.facts.get(value)
+        return value.type == TENSOR and facts is not None and (facts.varies or not facts.is_seen)
+
+    def _is_misfit(self, value: Value) -> bool:
+        """Whether a tensor can't be on the GPU, or is not known to be one that can."""
+        return value.type == TENSOR and lies_on_cpu(value, self.placement.facts)
 
     def _counts(self, node: Node) -> bool:
         """Whether a node only computes with integers without dimensions: sizes, in traced models."""
@@ -172,8 +194,8 @@ class _Placer:
     def _reason_for_cpu(self, node: Node, finding: Finding) -> str:
         if not finding.is_good:
             return finding.why
-        if finding.verdict == "unknown" and self.placement.facts:  # in a branch that the examples did not take, say
-            return "no example input came here, and the GPU does not compute it for all"
+        if finding.verdict == "unknown":  # in a branch that the examples did not take, say
+            return f"the GPU does not compute it for all, and {finding.why}"
         tensors = [value for value in (*node.inputs, *node.outputs) if value.type == TENSOR]
         held = [item for value in node.inputs if value.type != TENSOR for item in self._held(value)]
         if any(value in self.shared for value in (*tensors, *held)):

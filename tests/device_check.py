@@ -27,6 +27,7 @@ class DeviceInterpreter(Interpreter):
         self.target = target
         self.facts = facts
         self.places: defaultdict[str, set[str]] = defaultdict(set)
+        self.gpu_nodes: set[Node] = set()
         self._devices: dict[int, tuple[torch.Tensor, str]] = {}
 
     def device_of(self, tensor: torch.Tensor) -> str:
@@ -46,6 +47,7 @@ class DeviceInterpreter(Interpreter):
         result = super().operator(node, args)
         if node.op not in METADATA and tensors:
             self.places[node.qualified_op].add(place)
+            self.gpu_nodes.update([node] if place == "vulkan" else [])
         for tensor in leaves_of(result, torch.Tensor):
             self._keep(tensor, place)
         return result
@@ -70,9 +72,29 @@ def run_on_devices(program: Program, target: Target, inputs: Sequence[Any]) -> t
     Raises:
         AssertionError: an operator's tensors lie in several places, or a result is not on the CPU.
     """
-    facts = record_facts(program, Examples({"forward": inputs}))
+    result, interpreter = _run(program, target, inputs, "forward")
+    return result, dict(interpreter.places)
+
+
+def run_judged(
+    program: Program, target: Target, inputs: Sequence[Any], method: str = "forward"
+) -> tuple[Any, dict[str, set[str]]]:
+    """The same of any method, where the GPU runs only what the target computes right for these inputs.
+
+    Raises:
+        AssertionError: it runs something else.
+    """
+    result, interpreter = _run(program, target, inputs, method)
+    for node in interpreter.gpu_nodes:
+        finding = judge(node, target, interpreter.facts, program.attributes)
+        assert finding.verdict == "native", f"{node!r} on the GPU: {finding}"
+    return result, dict(interpreter.places)
+
+
+def _run(program: Program, target: Target, inputs: Sequence[Any], method: str) -> tuple[Any, DeviceInterpreter]:
+    facts = record_facts(program, Examples({method: inputs}))
     interpreter = DeviceInterpreter(program, target, facts)
-    result = interpreter.run("forward", inputs)
+    result = interpreter.run(method, inputs)
     for tensor in leaves_of([result], torch.Tensor):
         assert interpreter.device_of(tensor) == "cpu", "a result stays on the GPU"
-    return result, dict(interpreter.places)
+    return result, interpreter

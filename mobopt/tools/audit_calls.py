@@ -149,7 +149,7 @@ class _Judge:
         """Whether the run on the examples came to a node, as far as that can be told: branches may not be taken."""
         results = [value for value in node.outputs if value.type == TENSOR]
         is_nested = node.block is not None and node.block.node is not None
-        return not (self.facts and is_nested and results) or any(value in self.facts for value in results)
+        return not (self.facts and is_nested and results) or any(self.facts[value].is_seen for value in results)
 
     def of(self, node: Node, finding: Finding, verdict: str = "") -> AuditedCall:
         """A finding as a call."""

@@ -152,7 +152,8 @@ class Site:
         Raises:
             Refused: there is no example.
         """
-        return len(self.sizes(of))
+        rank = self.facts(of).known_rank
+        return len(self.sizes(of)) if rank is None else rank
 
     def op(self, qualified_op: str, *args: Any, outputs: int = 1) -> Any:
         """Put an operator before the node.

@@ -201,7 +201,8 @@ class Flow(nn.Module):
 @pytest.mark.parametrize("count", [0, 1, 4])
 def test_branches_and_loops(count: int) -> None:
     places = placed(Flow(), torch.randn(2, 3), count)
-    assert places["relu"] == GPU and places.get("erf", CPU) == CPU
+    assert places["relu"] == (GPU if count else {"cpu", "vulkan"})  # nothing tells what a loop would have made
+    assert places.get("erf", CPU) == CPU
 
 
 class Views(nn.Module):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -21,14 +21,26 @@ class TensorFacts:
         sizes: of each dimension.
         is_constant: whether the elements are known when the file is written.
         is_contiguous: whether it was row-major wherever it was seen.
+        is_seen: whether a run came to it; without one, nothing is known, and nothing is to be believed.
+        varies: whether its sizes depend on more than the sizes of inputs; then they are not known.
 
-    Reading one that is not known raises :class:`UnknownFactError`; ``known_dtype`` and ``known_sizes`` give None then.
+    Reading one that is not known raises :class:`UnknownFactError`; ``known_dtype``, ``known_sizes`` and ``known_rank``
+    give None then.
     """
 
     known_dtype: str | None = None
     known_sizes: tuple[int, ...] | None = None
     is_constant: bool = False
     is_contiguous: bool = True
+    is_seen: bool = True
+    varies: bool = False
+    rank_seen: int | None = None
+    """Number of dimensions where the sizes are not known."""
+
+    @property
+    def known_rank(self) -> int | None:
+        """Number of dimensions."""
+        return self.rank_seen if self.known_sizes is None else len(self.known_sizes)
 
     @property
     def dtype(self) -> str:
@@ -47,7 +59,9 @@ class TensorFacts:
     @property
     def rank(self) -> int:
         """Number of dimensions."""
-        return len(self.sizes)
+        if self.known_rank is None:
+            raise UnknownFactError("number of dimensions")
+        return self.known_rank
 
     @property
     def numel(self) -> int:
@@ -61,10 +75,18 @@ class TensorFacts:
             self.known_sizes if self.known_sizes == other.known_sizes else None,
             self.is_constant and other.is_constant,
             self.is_contiguous and other.is_contiguous,
+            self.is_seen and other.is_seen,
+            self.varies or other.varies,
+            self.known_rank if self.known_rank == other.known_rank else None,
         )
 
+    def varying(self, has_rank: bool) -> TensorFacts:
+        """The same of a tensor whose sizes the run does not tell, and whose number of dimensions it may."""
+        rank = self.known_rank if has_rank else None
+        return replace(self, known_sizes=None, varies=True, rank_seen=rank)
+
     def __str__(self) -> str:
-        sizes = "?" if self.known_sizes is None else ", ".join(map(str, self.known_sizes))
+        sizes = "varying" if self.varies else "?" if self.known_sizes is None else ", ".join(map(str, self.known_sizes))
         return f"{self.known_dtype or '?'}[{sizes}]"
 
 

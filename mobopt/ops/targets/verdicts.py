@@ -17,6 +17,11 @@ from mobopt.ops.targets.facts import TensorFacts, UnknownFactError, facts_of_con
 from mobopt.ops.targets.packed import unpacked_call
 from mobopt.ops.targets.table import IMAGE_LIMIT, Row, Target, rows_for
 
+VARIES = "the sizes of a tensor depend on more than those of the inputs"
+"""Begins the reason why such a tensor is not on the GPU."""
+UNSEEN = "no example input came here"
+"""Begins the reason why a tensor that no run has made is not on the GPU."""
+
 _NAMES = (
     "all",
     "any",
@@ -175,7 +180,12 @@ def image_misfit(facts: TensorFacts, image_limit: int = IMAGE_LIMIT) -> str:
 
     A tensor (N, C, H, W) is a 3-D image of W x H x N*ceil(C/4) texels (``aten/src/ATen/native/vulkan/api/Tensor.cpp``).
     """
-    return _kind_misfit(facts, "Vulkan", 4) or image_excess(facts, image_limit)
+    reason = _kind_misfit(facts, "Vulkan", 4)
+    if not reason and not facts.is_seen:
+        return f"{UNSEEN}, and a tensor's sizes, dtype and number of dimensions decide what the GPU computes right"
+    if not reason and facts.varies:
+        return f"{VARIES}, so it may be too large for an image, or empty"
+    return reason or image_excess(facts, image_limit)
 
 
 def image_excess(facts: TensorFacts, image_limit: int = IMAGE_LIMIT) -> str:
@@ -193,10 +203,10 @@ def _kind_misfit(facts: TensorFacts, backend: str, most_dimensions: int) -> str:
     """Why a GPU can't hold a tensor of this dtype and number of dimensions; empty if it can, as far as is known."""
     if facts.known_dtype not in (None, "float32"):
         return f"a tensor is {facts.known_dtype}, and {backend} tensors are float32"
-    if facts.known_sizes is None:
+    if facts.known_rank is None:
         return ""
-    if not 1 <= facts.rank <= most_dimensions:
-        return f"a tensor has {facts.rank} dimensions, and {backend} tensors have 1 to {most_dimensions}"
+    if not 1 <= facts.known_rank <= most_dimensions:
+        return f"a tensor has {facts.known_rank} dimensions, and {backend} tensors have 1 to {most_dimensions}"
     return "a tensor has no element" if _has_image(facts) and facts.numel == 0 else ""
 
 
