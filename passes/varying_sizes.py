@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import torch
 
 from mobopt.ir import Block, Graph, Node, Value
-from mobopt.ir.types import FLOAT, SCALAR, STR, TENSOR, ClassType, OptionalType, Type
+from mobopt.ir.types import FLOAT, NONE, SCALAR, STR, TENSOR, ClassType, OptionalType, Type
 from mobopt.ops.aliases import Aliases
 from mobopt.ops.effects import holds_tensors, schema_of_node, written_inputs
 from mobopt.ops.targets import TensorFacts
@@ -28,6 +28,9 @@ _TRUTH = (None, "bool", "uint8")
 _NO_SIZE = (FLOAT, STR)
 """Types of arguments that are no part of a size."""
 
+_IDENTITY = frozenset({"aten::__is__", "aten::__isnot__"})
+"""Whether two values are the same object, which elements do not decide."""
+
 
 @dataclass
 class Varying:
@@ -38,14 +41,16 @@ class Varying:
             that the caller gives, on attributes that change, or on the count of a loop.
         sizes: tensors whose sizes do, and containers of such tensors or of an unknown number of them.
         ranks: tensors whose number of dimensions does.
+        nones: values that may be None or not.
     """
 
     numbers: set[Value] = field(default_factory=set)
     sizes: set[Value] = field(default_factory=set)
     ranks: set[Value] = field(default_factory=set)
+    nones: set[Value] = field(default_factory=set)
 
     def __len__(self) -> int:
-        return len(self.numbers) + len(self.sizes) + len(self.ranks)
+        return len(self.numbers) + len(self.sizes) + len(self.ranks) + len(self.nones)
 
 
 def varying_values(graph: Graph, facts: Mapping[Value, TensorFacts]) -> Varying:
@@ -68,7 +73,8 @@ class _Tracer:
 
     def __init__(self, graph: Graph, facts: Mapping[Value, TensorFacts]) -> None:
         self.facts = facts
-        self.found = Varying(numbers=set(graph.inputs[1:]))
+        given = graph.inputs[1:]
+        self.found = Varying(numbers=set(given), nones={value for value in given if _may_be_none(value)})
         writes = any(map(written_inputs, graph.walk()))
         self.aliases = Aliases(graph) if writes else None
         self.assigned = {node.attributes["name"] for node in graph.walk() if node.op == "prim::SetAttr"}
@@ -86,8 +92,10 @@ class _Tracer:
         elif node.op == "prim::GetAttr":
             self._attribute(node)
         elif node.op in METADATA or node.op == "aten::len":
-            asked = node.inputs[0]
+            asked = node.inputs[0]  # of sizes, not of elements
             self._mark(node.outputs, numbers=asked in self.found.sizes or asked in self.found.ranks)
+        elif node.op in _IDENTITY:
+            self._mark(node.outputs, numbers=any(value in self.found.nones for value in node.inputs))
         else:
             self._operator(node)
             self._writes(node, is_controlled)
@@ -108,6 +116,8 @@ class _Tracer:
         ranks = self._any(node, found.ranks)
         decides = self._decides_sizes(node) if numbers else False
         self._mark(node.outputs, numbers=numbers or sizes or ranks, sizes=sizes or decides, ranks=ranks)
+        if numbers:  # out of a container, say
+            found.nones.update(value for value in node.outputs if _may_be_none(value))
 
     def _any(self, node: Node, values: set[Value]) -> bool:
         return any(value in values for value in node.inputs)
@@ -146,6 +156,7 @@ class _Tracer:
             return
         is_assigned = node.attributes["name"] in self.assigned or node.output.type != TENSOR
         self._mark(node.outputs, numbers=True, sizes=is_assigned)
+        self.found.nones.update(value for value in node.outputs if _may_be_none(value))
 
     def _if(self, node: Node, is_controlled: bool) -> None:
         is_open = node.inputs[0] in self.found.numbers
@@ -168,6 +179,8 @@ class _Tracer:
         """One of several values; which one is not known if ``is_open``."""
         found = self.found
         is_chosen = is_open and len(set(sources)) > 1
+        if any(item in found.nones or (is_chosen and _may_be_none(item)) for item in sources):
+            found.nones.add(value)
         self._mark(
             [value],
             numbers=is_chosen or any(item in found.numbers for item in sources),
@@ -237,6 +250,11 @@ def _dtype(value: Value, facts: Mapping[Value, TensorFacts]) -> str | None:
 
 def _is_none(value: Value) -> bool:
     return value.is_constant and value.constant is None
+
+
+def _may_be_none(value: Value) -> bool:
+    """Whether the type of a value allows None."""
+    return isinstance(value.type, OptionalType) or value.type == NONE
 
 
 def _is_uninitialized(value: Value) -> bool:
