@@ -10,7 +10,7 @@ import torch
 from mobopt.ir import Block, Graph, Node, Value
 from mobopt.ir.types import FLOAT, NONE, SCALAR, STR, TENSOR, ClassType, OptionalType, Type
 from mobopt.ops.aliases import Aliases
-from mobopt.ops.effects import holds_tensors, schema_of_node, written_inputs
+from mobopt.ops.effects import holds_tensors, listed_items, schema_of_node, written_inputs
 from mobopt.ops.targets import TensorFacts
 from mobopt.passes.rank_bounds import ELEMENTWISE
 from mobopt.passes.rewriting import METADATA
@@ -229,9 +229,10 @@ def _depends_on_elements(node: Node, facts: Mapping[Value, TensorFacts]) -> bool
     if node.op.startswith("prim::"):
         return False
     if node.qualified_op in _BY_INDEX:
-        items = node.inputs[1].producer
-        indices = items.inputs if items is not None and items.op == "prim::ListConstruct" else node.inputs[1:]
-        return any(_dtype(item, facts) in _TRUTH for item in indices if not _is_none(item))
+        if node.inputs[1].is_constant:
+            return False
+        indices = listed_items(node.inputs[1]) or node.inputs[1:]
+        return any(_dtype(item, facts) in _TRUTH for item in indices if not item.is_constant)
     if node.qualified_op in _COMPOSITE:
         return True
     namespace, _, name = node.op.partition("::")
@@ -243,13 +244,7 @@ def _depends_on_elements(node: Node, facts: Mapping[Value, TensorFacts]) -> bool
 
 
 def _dtype(value: Value, facts: Mapping[Value, TensorFacts]) -> str | None:
-    if value.is_constant and isinstance(value.constant, torch.Tensor):
-        return str(value.constant.dtype).removeprefix("torch.")
     return facts.get(value, TensorFacts()).known_dtype
-
-
-def _is_none(value: Value) -> bool:
-    return value.is_constant and value.constant is None
 
 
 def _may_be_none(value: Value) -> bool:
