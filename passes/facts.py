@@ -62,11 +62,11 @@ def record_facts(program: Program, examples: Examples) -> Facts:
             for _ in range(_CALLS_WITH_STATE if observer.model_state.names else 1):
                 observer.run(method, map_leaves(list(arguments), torch.Tensor, torch.Tensor.clone))
     for graph in program.methods.values():
-        found = varying_values(graph, facts)
+        varying = varying_values(graph, facts)
         for value in _tensors(graph.block):
             seen = facts.setdefault(value, TensorFacts(is_seen=False))
-            if value in found.sizes:
-                facts[value] = seen.varying(value not in found.ranks)
+            if value in varying.sizes:
+                facts[value] = seen.varying(value not in varying.ranks)
     examples._last[:] = [(state, facts)]
     return dict(facts)
 
