@@ -34,6 +34,7 @@ from mobopt.passes.manager import Note, PassRun, run_passes
 from mobopt.passes.pipelines import pipeline_for
 from mobopt.runtimes.cpu import Interpreter
 from mobopt.tools.agreement import Agreement, compare
+from mobopt.tools.device_profiles import image_limit_of
 from mobopt.tools.example_inputs import GIVEN, NONE, ChosenInputs, choose_inputs
 
 _SIZES_UNKNOWN = (
@@ -57,6 +58,7 @@ def optimize_for_mobile(
     xnnpack: bool = False,
     copy_to_host: bool = False,
     clear_inputs: bool = False,
+    device_profile: str | None = None,
     explain: bool = False,
 ) -> MobileModule:
     """Optimise a scripted or traced module for PyTorch Mobile; the module itself is not changed.
@@ -73,12 +75,14 @@ def optimize_for_mobile(
         runtime: the oldest PyTorch Mobile release that must load the result and compute it right; ``'mobopt'`` for
             mobopt's own runtime only, which needs no rewrites for the sake of phones.
         legalize: ``'off'``, ``'safe'`` or ``'full'``: how far to rewrite what the target computes wrongly or lacks;
-            ``'full'`` may fix the result to the example's sizes where nothing else is right.
+            ``'full'`` may fix the result to the example's sizes where nothing else is right, or much cheaper.
         xnnpack: with the backend CPU, use XNNPACK's operators, which stock PyTorch has up to 2.12.
         copy_to_host: with the backend Metal, end in ``metal::copy_to_host``, as releases before 1.13 did.
         clear_inputs: with the backend Vulkan, clamp an input whose channels are no multiple of four before a
             convolution reads it: PyTorch's kernels multiply what lies in memory beyond its last channel with zero, and
             NaN left there by another model stays NaN. Off, such an input is read as PyTorch's own files read it.
+        device_profile: with the backend Vulkan, name of a device in ``mobopt/tools/device_profiles.toml`` whose limit
+            of images decides what is divided, or left to the CPU; without it, that of most phones, 2048.
         explain: print what each pass did, and what it left alone and why.
 
     Returns:
@@ -105,6 +109,7 @@ def optimize_for_mobile(
         xnnpack,
         copy_to_host,
         clear_inputs,
+        image_limit_of(device_profile, parse_backend(backend)),
     )
     optimized = optimize(script_module, settings, names, example_inputs)
     if not optimized.inputs.examples.arguments and settings.asks_for_sizes:

@@ -154,7 +154,8 @@ def _fix_ranks(settings: Settings, examples: Examples) -> tuple[Pass, ...]:
 def _legalize(settings: Settings, examples: Examples) -> tuple[Pass, ...]:
     """For the backend, then for the CPU of that release, which runs what the backend lacks."""
     targets = dict.fromkeys((target_of(settings), Target("cpu", settings.runtime)))
-    return tuple(Legalize(target, settings.legalize, examples, settings.blocked) for target in targets)
+    passes = [Legalize(target, settings.legalize, examples, settings.blocked) for target in targets]
+    return tuple(item for legalize in passes for item in (legalize, DeadCodeElimination()))
 
 
 def target_of(settings: Settings) -> Target:

@@ -77,7 +77,10 @@ def audit(
 def _data(found: Audit) -> dict[str, Any]:
     import dataclasses
 
-    return {**dataclasses.asdict(found), "counts": found.counts, "is_good": found.is_good}
+    data = {**dataclasses.asdict(found), "counts": found.counts, "is_good": found.is_good}
+    if found.change is not None:
+        data["change"] |= {"operators": found.change.operators, "arithmetic": found.change.arithmetic}
+    return data
 
 
 def _print(found: Audit) -> None:
@@ -88,6 +91,8 @@ def _print(found: Audit) -> None:
     click.echo()
     for verdict, count in found.counts.items():
         click.echo(f"{count:6} {verdict:10} {_MEANINGS[verdict]}")
+    if found.change is not None:
+        click.echo(f"\nThe conversion: {found.change}.")
     _print_limits(found)
     _print_missing_from_build(found)
 

@@ -51,6 +51,7 @@ _NAMES = ", ".join(MobileOptimizerType.__members__)
 @click.option("--xnnpack", is_flag=True, help="With cpu: use XNNPACK's operators, which PyTorch has up to 2.12.")
 @click.option("--copy-to-host", is_flag=True, help="With metal: end in metal::copy_to_host, as before PyTorch 1.13.")
 @click.option("--clear-inputs", is_flag=True, help="With vulkan: clamp inputs that are read beyond their last channel.")
+@click.option("--device-profile", metavar="NAME", help="With vulkan: for the image limit of a device, as audit knows.")
 @click.option("--bytecode-version", default=8, show_default=True, type=click.IntRange(4, 8), help="Of a .ptl.")
 @click.option("--input", "inputs", multiple=True, type=click.Path(path_type=Path), help="A .npy example input.")
 @click.option("--random", "shapes", multiple=True, metavar="SHAPE", help="A random example input: 1,3,224,224.")
@@ -111,7 +112,10 @@ def _settings(
     xnnpack: bool,
     copy_to_host: bool,
     clear_inputs: bool,
+    device_profile: str | None,
 ) -> Settings:
+    from mobopt.tools.device_profiles import image_limit_of
+
     return Settings(
         parse_backend(backend),
         parse_runtime(runtime),
@@ -120,6 +124,7 @@ def _settings(
         xnnpack,
         copy_to_host,
         clear_inputs,
+        image_limit_of(device_profile, parse_backend(backend)),
     )
 
 

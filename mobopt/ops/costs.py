@@ -1,7 +1,8 @@
 """What operators cost on a phone, roughly: enough to choose between forms of a layer that give the same numbers.
 
-An operator costs its start, its multiply-adds, and the bytes that it reads and writes; a transfer between
-processors costs a wait and its bytes. Kernels take four channels at a time, so channels count as multiples of four.
+An operator costs its start, its multiply-adds, and the bytes that it reads and writes; a transfer to the GPU costs
+a start and its bytes, one to the CPU also waits for the GPU. Kernels take four channels at a time, so channels count
+as multiples of four.
 
 How a start weighs against arithmetic was measured with the genuine kernels on lavapipe: on 2.6 as much as 0.3 to 0.6
 million multiply-adds of a 3x3 convolution, on 1.13.1, whose convolutions are four times slower, as much as 0.1 to 0.2
@@ -40,7 +41,8 @@ class Processor:
 
 
 CPU = Processor(start=3, multiply_adds=4_000, bytes=10_000)
-TRANSFER = Processor(start=200, multiply_adds=math.inf, bytes=2_000)
+UPLOAD = Processor(start=40, multiply_adds=math.inf, bytes=2_000)
+DOWNLOAD = Processor(start=200, multiply_adds=math.inf, bytes=2_000)
 _GPU = Processor(start=20, multiply_adds=20_000, bytes=10_000)
 _GPU_BEFORE_2_6 = Processor(start=20, multiply_adds=5_000, bytes=10_000)
 

@@ -6,7 +6,7 @@ import os
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from mobopt.module import MobileModule
 from mobopt.options import DEFAULT_LEGALIZE, DEFAULT_RUNTIME, Settings, parse_backend, parse_legalize, parse_runtime
 from mobopt.passes.facts import Examples, record_facts
 from mobopt.tools.allowed_operators import read_allowed_operators
-from mobopt.tools.audit_calls import MISSING, VERDICTS, WRONG, AuditedCall, judge_bundle, judge_model
+from mobopt.tools.audit_calls import MISSING, VERDICTS, WRONG, AuditedCall, CostChange, judge_bundle, judge_model
 from mobopt.tools.conversion import read_script_module
 from mobopt.tools.device_limits import LimitFinding, over_limits
 from mobopt.tools.device_profiles import ANY_PHONE, DeviceProfile, find_profile
@@ -72,6 +72,7 @@ class Audit:
         profile: the device whose limits are checked.
         limits: tensors and weights that it can't hold.
         missing_from_build: operators that the app's build lacks; None if no list was given.
+        change: what the conversion does to the number of operators and to arithmetic; None for an optimised file.
         notes: what the passes said.
         seconds: that the audit took.
     """
@@ -87,6 +88,7 @@ class Audit:
     profile: DeviceProfile | None = None
     limits: tuple[LimitFinding, ...] = ()
     missing_from_build: tuple[str, ...] | None = None
+    change: CostChange | None = None
     notes: tuple[str, ...] = ()
     seconds: float = 0.0
 
@@ -133,7 +135,8 @@ def audit(
         example_inputs: arguments of ``forward`` whose sizes decide; without them, those that ``optimize_for_mobile``
             finds.
         legalize: ``off``, ``safe`` or ``full`` (the default), as the conversion will be asked for.
-        device_profile: name of a device in ``mobopt/tools/device_profiles.toml`` whose limits are checked.
+        device_profile: name of a device in ``mobopt/tools/device_profiles.toml`` whose limits are checked,
+            and whose limit of images the conversion is asked to keep.
         allow: the operator list of the app's build of PyTorch, a YAML file.
 
     Raises:
@@ -152,6 +155,8 @@ def audit(
     if subject.backend and legalize is not None:
         raise InputError(f"{subject.name} is optimised already; --legalize is for models before conversion")
     profile = None if device_profile is None else find_profile(device_profile, settings.backend)
+    if profile is not None and profile.backend == ANY_PHONE.backend:
+        settings = replace(settings, image_limit=profile.image_3d)
     inputs = _inputs_of(subject, settings, example_inputs)
     examples = inputs.examples
     judge = judge_bundle if subject.backend else judge_model
@@ -173,6 +178,7 @@ def audit(
         profile=profile,
         limits=tuple(_limits(judged.program, settings, profile, examples)),
         missing_from_build=None if allowed is None else tuple(allowed.lacking(operators)),
+        change=judged.change,
         notes=tuple(map(str, judged.notes)),
         seconds=time.perf_counter() - started,
     )

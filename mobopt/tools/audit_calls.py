@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from mobopt.ir import Graph, Node, Program
 from mobopt.ir.types import TENSOR
+from mobopt.ops.costs import cost_of_program
+from mobopt.ops.effects import holds_tensors
 from mobopt.ops.targets import Finding, Target, judge
 from mobopt.options import LEGALIZE_LEVELS, Settings
 from mobopt.passes.facts import Examples, Facts, record_facts
@@ -51,6 +53,34 @@ class AuditedCall:
 
 
 @dataclass(frozen=True)
+class CostChange:
+    """What a conversion does to a model's operators; sizes that nothing tells count as none."""
+
+    operators_before: int
+    operators_after: int
+    """With transfers."""
+    multiply_adds_before: int
+    multiply_adds_after: int
+
+    @property
+    def operators(self) -> float:
+        """Times as many operators."""
+        return self.operators_after / max(self.operators_before, 1)
+
+    @property
+    def arithmetic(self) -> float | None:
+        """Times as many multiply-adds; None where sizes are not known."""
+        return self.multiply_adds_after / self.multiply_adds_before if self.multiply_adds_before else None
+
+    def __str__(self) -> str:
+        text = f"{self.operators_before} operators become {self.operators_after} ({self.operators:.2f} times as many)"
+        if self.arithmetic is None:
+            return text
+        before, after = (f"{count / 1e6:.1f}" for count in (self.multiply_adds_before, self.multiply_adds_after))
+        return f"{text}, {before} million multiply-adds {after} million ({self.arithmetic:.2f} times)"
+
+
+@dataclass(frozen=True)
 class JudgedModel:
     """A model's operators, and the Program that its conversion makes."""
 
@@ -58,6 +88,7 @@ class JudgedModel:
     program: Program
     notes: tuple[Note, ...]
     """What the passes said."""
+    change: CostChange | None = None
 
 
 def judge_model(program: Program, settings: Settings, examples: Examples) -> JudgedModel:
@@ -75,11 +106,13 @@ def judge_model(program: Program, settings: Settings, examples: Examples) -> Jud
     steps = [index for index, item in enumerate(passes) if isinstance(item, (MetalRewrites, Legalize))]
     simplified = run_passes(program, passes[: steps[0]])
     before = _Judge(program, settings, record_facts(program, examples))
+    arithmetic = [cost_of_program(program, before.facts).multiply_adds]
     originals = {node: (before.stated(node), before.stated(node, before.cpu)) for node in _nodes(program)}
     legalized = run_passes(program, passes[steps[0] : steps[-1] + 1])
     is_changed = any(run.result.changed for run in legalized)
     after = _Judge(program, settings, record_facts(program, examples)) if is_changed else before
     left = {node: after.placed(node) for node in _nodes(program)}
+    arithmetic.append(cost_of_program(program, after.facts).multiply_adds)
     packed = run_passes(program, passes[steps[-1] + 1 :])
     remarks = _Remarks(_notes([*legalized, *packed]))
     calls = [
@@ -88,7 +121,13 @@ def judge_model(program: Program, settings: Settings, examples: Examples) -> Jud
     ]
     made = [remarks.applied_to(call) for node, call in left.items() if node not in originals]
     calls += [call for call in made if call.verdict != NATIVE]
-    return JudgedModel(tuple(calls), program, tuple(_notes([*simplified, *legalized, *packed])))
+    change = CostChange(_count(originals), _count(_nodes(program)), *arithmetic)
+    return JudgedModel(tuple(calls), program, tuple(_notes([*simplified, *legalized, *packed])), change)
+
+
+def _count(nodes: Iterable[Node]) -> int:
+    """Operators that make or move tensors."""
+    return sum(any(holds_tensors(value.type) for value in node.outputs) for node in nodes)
 
 
 def judge_bundle(program: Program, settings: Settings, examples: Examples) -> JudgedModel:
@@ -190,10 +229,11 @@ class _Remarks:
     def rewritten(self, on_target: AuditedCall, on_cpu: AuditedCall) -> AuditedCall:
         """A call that the conversion writes with other operators, for the target or for the CPU of its release."""
         call = on_target if on_target.rewrite else on_cpu
-        if call.rewrite:
-            rewrite = rewrites()[call.rewrite]
-            return replace(call, verdict=REWRITTEN, rewrite_summary=rewrite.summary, fixes_sizes=rewrite.level == FULL)
         note = self.done.get((call.node, call.source))
+        if note is not None and note.rewrite:
+            rewrite = rewrites()[note.rewrite]
+            summary, fixes = rewrite.summary, rewrite.level == FULL
+            return replace(call, verdict=REWRITTEN, rewrite=rewrite.name, rewrite_summary=summary, fixes_sizes=fixes)
         if note is not None:
             return replace(on_target, verdict=REWRITTEN, rewrite=note.pass_name, rewrite_summary=note.message)
         return replace(on_target, verdict=REWRITTEN, rewrite=MetalRewrites.name, rewrite_summary="taken out")

@@ -104,6 +104,22 @@ def find_profile(name: str, backend: str) -> DeviceProfile:
     return known[name]
 
 
+def image_limit_of(name: str | None, backend: str) -> int | None:
+    """Largest extent of a 3-D image on a named device, for a conversion; None without a name.
+
+    Raises:
+        InputError: there is no such profile, or the backend has no images of that kind.
+    """
+    if name is None:
+        return None
+    if backend != ANY_PHONE.backend:
+        raise InputError(
+            f"a conversion asks a device profile for the limit of {ANY_PHONE.backend}'s images, and the backend is "
+            f"{backend}; leave --device-profile out, and give it to mobopt audit"
+        )
+    return find_profile(name, backend).image_3d
+
+
 def tensor_extent(sizes: Sequence[int]) -> Extent | None:
     """The image of a tensor of 1 to 4 dimensions with elements; None for others, which can't be on a GPU at all."""
     if not 1 <= len(sizes) <= _MOST_RANK or math.prod(sizes) == 0:

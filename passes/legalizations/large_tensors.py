@@ -61,8 +61,10 @@ def cat_parts(site: Site) -> Value:
     if values is None:
         raise Refused(_ONE_OPERATOR)
     parts = _first_parts(site, values)
-    if site.const("dim") % len(site.sizes(site.node.output)) == parts.dim:
-        raise Refused("it joins along the dimension that is divided")
+    made = site.sizes(site.node.output)
+    dim = site.const("dim") % len(made)
+    if dim == parts.dim or (dim >= len(made) - 2 and made[dim] > site.limit):
+        raise Refused("it joins what is over the limit")
 
     def part(start: int, end: int) -> Value:
         return site.op("aten::cat", [cut(site, value, parts.dim, start, end) for value in values], site.const("dim"))  # type: ignore[no-any-return]

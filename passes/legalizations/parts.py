@@ -14,7 +14,7 @@ from itertools import pairwise
 
 from mobopt.ir import Node, Value
 from mobopt.ops import costs
-from mobopt.ops.costs import CPU, TRANSFER, Cost
+from mobopt.ops.costs import CPU, DOWNLOAD, UPLOAD, Cost, Processor
 from mobopt.ops.effects import listed_items
 from mobopt.ops.targets.table import rows_for
 from mobopt.ops.targets.verdicts import image_misfit
@@ -137,13 +137,13 @@ def check_worth(site: Site, operands: Sequence[Value], operators: int, parts: in
     on_cpu = whole.on(CPU)
     for x in operands:
         if is_on_gpu(site, x):
-            on_cpu += _moving(site, x)
+            on_cpu += _moving(site, x, DOWNLOAD)
         else:
-            in_parts += _moving(site, x, parts)
+            in_parts += _moving(site, x, UPLOAD, parts)
     if fits(site, result):
-        on_cpu += _moving(site, result)
+        on_cpu += _moving(site, result, UPLOAD)
     elif not all(_goes_on(user) for user, _ in result.uses):
-        in_parts += _moving(site, result, parts)
+        in_parts += _moving(site, result, DOWNLOAD, parts)
     if in_parts >= on_cpu:
         raise Refused(
             f"{parts} parts on the GPU would take about {in_parts:.0f} us by the cost model, the CPU {on_cpu:.0f} us"
@@ -157,11 +157,11 @@ def is_on_gpu(site: Site, x: Value) -> bool:
     return fits(site, x) if parts is None else all(is_on_gpu(site, part) for part in parts.values)
 
 
-def _moving(site: Site, x: Value, count: int = 1) -> float:
+def _moving(site: Site, x: Value, way: Processor, count: int = 1) -> float:
     """Microseconds of moving a tensor, in so many transfers."""
     parts = parts_of(site, x)
     count = len(parts.values) if parts is not None else count
-    return Cost(count, 0, 4 * math.prod(site.sizes(x))).on(TRANSFER)
+    return Cost(count, 0, 4 * math.prod(site.sizes(x))).on(way)
 
 
 def _goes_on(node: Node) -> bool:
