@@ -18,6 +18,7 @@ from mobopt.errors import ArgumentTypeError, InputError, UnsupportedError
 from mobopt.frontends.torchscript import program_from_script_module
 from mobopt.ir import Program
 from mobopt.module import MobileModule
+from mobopt.ops.targets.table import IMAGE_LIMIT
 from mobopt.options import DEFAULT_LEGALIZE, DEFAULT_RUNTIME, Settings, parse_backend, parse_legalize, parse_runtime
 from mobopt.passes.facts import Examples, record_facts
 from mobopt.tools.allowed_operators import read_allowed_operators
@@ -156,7 +157,9 @@ def audit(
         raise InputError(f"{subject.name} is optimised already; --legalize is for models before conversion")
     profile = None if device_profile is None else find_profile(device_profile, settings.backend)
     if profile is not None and profile.backend == ANY_PHONE.backend:
-        settings = replace(settings, image_limit=profile.image_3d)
+        # A file is held against the limit below, where it is too large for the device.
+        limit = max(profile.image_3d, IMAGE_LIMIT) if subject.backend else profile.image_3d
+        settings = replace(settings, image_limit=limit)
     inputs = _inputs_of(subject, settings, example_inputs)
     examples = inputs.examples
     judge = judge_bundle if subject.backend else judge_model

@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 
+from mobopt import optimize_for_mobile
 from mobopt.errors import InputError
 from mobopt.ops.targets import TensorFacts
 from mobopt.ops.targets.verdicts import image_misfit
@@ -100,7 +101,8 @@ class _Wide(nn.Module):
 
 def test_weights_and_tensors_over_a_limit_are_named() -> None:
     module, x = torch.jit.script(_Wide().eval()), torch.rand(1, 700, 5, 7)
-    found = audit(module, example_inputs=[x], device_profile="vulkan-minimum")
+    file = optimize_for_mobile(module, backend="vulkan", example_inputs=[x])
+    found = audit(file, example_inputs=[x], device_profile="vulkan-minimum")
     subjects = {item.subject: item for item in found.limits}
     assert set(subjects) == {
         "weight float32[8, 700, 3, 3]",
@@ -116,6 +118,8 @@ def test_weights_and_tensors_over_a_limit_are_named() -> None:
     assert "channels" in subjects["result float32[1, 1100, 5, 7]"].help
     assert not found.is_good
     assert found.problems == ["3 too large for vulkan-minimum"]
+    before = audit(module, example_inputs=[x], device_profile="vulkan-minimum")
+    assert {item.subject for item in before.limits} == {"weight float32[8, 700, 3, 3]"}, "the rest is on the CPU"
 
 
 def test_without_a_device_large_weights_are_told_but_not_held_against_the_model() -> None:

@@ -85,7 +85,7 @@ def judge(
 
 def _judge(operator: str, call: _Call, target: Target) -> Finding:
     rows = [row for row in rows_for(target.backend).get(operator, ()) if row.covers(target.release)]
-    checks = {"vulkan": lambda facts: _kind_misfit(facts, "Vulkan", 4), "metal": metal_misfit}
+    checks = {"vulkan": no_image, "metal": metal_misfit}
     reason = call.misfit(checks[target.backend]) if target.backend in checks else ""
     excess = ""
     if target.backend == "vulkan" and not reason:
@@ -180,12 +180,17 @@ def image_misfit(facts: TensorFacts, image_limit: int = IMAGE_LIMIT) -> str:
 
     A tensor (N, C, H, W) is a 3-D image of W x H x N*ceil(C/4) texels (``aten/src/ATen/native/vulkan/api/Tensor.cpp``).
     """
+    return no_image(facts) or image_excess(facts, image_limit)
+
+
+def no_image(facts: TensorFacts) -> str:
+    """Why a tensor is no image, of whatever size; empty if it is one, as far as is known."""
     reason = _kind_misfit(facts, "Vulkan", 4)
     if not reason and not facts.is_seen:
         return f"{UNSEEN}, and a tensor's sizes, dtype and number of dimensions decide what the GPU computes right"
     if not reason and facts.varies:
         return f"{VARIES}, so it may be too large for an image, or empty"
-    return reason or image_excess(facts, image_limit)
+    return reason
 
 
 def image_excess(facts: TensorFacts, image_limit: int = IMAGE_LIMIT) -> str:
