@@ -59,6 +59,7 @@ def build_stream(
     constants: ConstantStore,
     allow_fallback: bool = True,
     integers: Mapping[TensorRef, Interval] | None = None,
+    floats_fit: bool = True,
 ) -> Built:
     """Lower a Trace for a device.
 
@@ -68,13 +69,14 @@ def build_stream(
         constants: where packed weights are kept; shared by all plans of a model.
         allow_fallback: whether calls without a lowering may run on the CPU.
         integers: the classes of the int64 inputs, see :func:`mobopt.runtimes.vulkan.placement.integer_class`.
+        floats_fit: whether floats that become int64 are taken to be small, which the device checks.
 
     Raises:
         UnsupportedError: there are such calls and they may not.
     """
     load_lowerings()
     trace = simplify(trace)
-    placement = place_calls(trace.calls, integers or {})
+    placement = place_calls(trace.calls, integers or {}, floats_fit)
     trace = fuse_pointwise(fold_epilogues(trace), placement.reasons)
     fallbacks = tuple(_fallback(call, reason) for call, reason in placement.reasons.items())
     if fallbacks and not allow_fallback:

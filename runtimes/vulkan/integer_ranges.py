@@ -22,6 +22,10 @@ Interval = tuple[int, int]
 WORD: Interval = (-(2**31), 2**31 - 1)
 """What an integer on the device can be."""
 
+FROM_FLOATS: Interval = (-(2**24) + 1, 2**24 - 1)
+"""What a float that becomes an int64 can be on the device, which checks it. So narrow that sums with sizes fit too; beyond,
+a float32 is no exact integer anyway."""
+
 _Rule = Callable[["IntegerRanges", Call], "Interval | list[Interval]"]
 """The interval of a call's outputs, or one for each."""
 
@@ -69,17 +73,17 @@ class IntegerRanges:
             return int(argument), int(argument)
         return dtype_interval(torch.int64)
 
-    def record(self, call: Call, on_device: bool) -> None:
+    def record(self, call: Call, floats_fit: bool) -> None:
         """Learn what a call makes.
 
-        ``on_device`` says whether the device will compute it: floats that become int64 are checked there.
+        ``floats_fit`` says that floats that become int64 are in :data:`FROM_FLOATS`; the device checks them.
         """
         if not any(is_integral(output.dtype) and output.dtype != torch.bool for output in call.outputs):
             return
         rule = _RULES.get(_name(call.op))
         found = dtype_interval(torch.int64) if rule is None else rule(self, call)
-        if rule is _converted and on_device and call.args[0].dtype.is_floating_point:
-            found = WORD
+        if rule is _converted and floats_fit and call.args[0].dtype.is_floating_point:
+            found = FROM_FLOATS
         each = found if isinstance(found, list) else [found] * len(call.outputs)
         for output, interval in zip(call.outputs, each, strict=True):
             if is_integral(output.dtype):

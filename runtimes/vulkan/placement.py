@@ -47,32 +47,35 @@ def integer_class(tensor: torch.Tensor) -> Interval:
     return next(limits for limits in _CLASSES if is_within((low, high), limits))
 
 
-def place_calls(calls: Sequence[Call], inputs: Mapping[TensorRef, Interval]) -> Placement:
+def place_calls(calls: Sequence[Call], inputs: Mapping[TensorRef, Interval], floats_fit: bool = True) -> Placement:
     """Decide for each call.
 
     Args:
         calls: before any fusion.
         inputs: the classes of int64 inputs. More is allowed where it makes no difference, so that the plan lasts.
+        floats_fit: whether floats that become int64 are taken to be small, which the device checks.
     """
     unsupported = {call: reason for call in calls if (reason := why_unsupported(call)) is not None}
-    placement = _placed(calls, unsupported, inputs)
+    placement = _placed(calls, unsupported, inputs, floats_fit)
     for ref, given in inputs.items():
         for wider in (WORD, _CLASSES[1]):
             if not is_within(given, wider):
                 continue
-            other = _placed(calls, unsupported, {**placement.assumed, ref: wider})
+            other = _placed(calls, unsupported, {**placement.assumed, ref: wider}, floats_fit)
             if other.reasons.keys() == placement.reasons.keys():
                 placement = other
                 break
     return placement
 
 
-def _placed(calls: Sequence[Call], unsupported: Mapping[Call, str], inputs: Mapping[TensorRef, Interval]) -> Placement:
+def _placed(
+    calls: Sequence[Call], unsupported: Mapping[Call, str], inputs: Mapping[TensorRef, Interval], floats_fit: bool
+) -> Placement:
     ranges = IntegerRanges(inputs)
     reasons: dict[Call, str] = {}
     for call in calls:
         reason = unsupported.get(call)
-        ranges.record(call, on_device=reason is None)
+        ranges.record(call, floats_fit=floats_fit and reason is None)
         reason = reason or _why_too_wide(call, ranges)
         if reason is not None:
             reasons[call] = reason
@@ -87,9 +90,10 @@ def _held(ranges: IntegerRanges, ref: TensorRef) -> Interval:
 def _why_too_wide(call: Call, ranges: IntegerRanges) -> str | None:
     """None, or which integers of a call may not fit in the 32 bits that they have on the device."""
     for ref in (*call.tensors(), *call.outputs):
-        low, high = _held(ranges, ref)
-        if not is_within((low, high), WORD):
-            return f"int64 from {low} to {high} may come, and integers on the device have 32 bits"
+        held = _held(ranges, ref)
+        if not is_within(held, WORD):
+            values = "of any size" if held == dtype_interval(torch.int64) else f"from {held[0]} to {held[1]}"
+            return f"int64 {values} may come, and integers on the device have 32 bits"
     if any(ref.dtype.is_floating_point for ref in call.tensors()) or expression_of(call.op) is None:
         return None
     dtype = call.output.dtype if call.output.dtype != torch.bool else common_dtype(*call.args[:2])

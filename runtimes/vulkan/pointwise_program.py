@@ -260,7 +260,7 @@ class ProgramBuilder:
 
     def stored_as(self, value: Value, dtype: torch.dtype) -> Value:
         """The value as an element of ``dtype``: halves are rounded to nearest even, integers narrower than 32 bits wrap
-        around, and a float that becomes an int64 must fit in 32 bits (else the run is refused, see ``CHECKED``)."""
+        around, and a float that becomes an int64 must be below 2^24 (else the run is refused, see ``CHECKED``)."""
         return value if value.dtype == dtype else replace(self._stored(value, dtype), dtype=dtype)
 
     def _stored(self, value: Value, dtype: torch.dtype) -> Value:

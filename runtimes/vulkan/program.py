@@ -89,6 +89,8 @@ class VulkanProgram:
         self.model_state = ModelState(program) if state is None else state
         self._by_elements: set[str] = set()
         """Operators that gave other sizes than the meta kernels foretold."""
+        self._floats_fit = True
+        """Whether no large float was made an int64 so far."""
         self._lock = threading.Lock()
         self._was_lost = False
         _programs.add(self)
@@ -143,7 +145,7 @@ class VulkanProgram:
         self, method: str, args: Sequence[Any], use: Callable[[_Plan, Sequence[torch.Tensor]], Result]
     ) -> Result:
         """What is done with a call's plan and tensors. The plan is made anew where an operator gives what was not
-        foretold, now from the elements that it takes."""
+        foretold, now from the elements that it takes, and where a large float becomes an int64."""
         while True:
             try:
                 return use(*self._plan(method, args))
@@ -151,6 +153,9 @@ class VulkanProgram:
                 if error.op in self._by_elements:
                     raise
                 self._by_elements.add(error.op)
+                self._forget_plans()
+            except _WideFloatsError:
+                self._floats_fit = False
                 self._forget_plans()
 
     def _open_again(self) -> None:
@@ -216,7 +221,7 @@ class VulkanProgram:
         trace = specialize(self.program, method, args, looks, self.model_state.values, self._by_elements)
         wide = [ref for ref in trace.inputs if ref.dtype == torch.int64]
         classes = dict(zip(wide, integers, strict=True))
-        built = build_stream(trace, self.device.info, self._constants, self._allow_fallback, classes)
+        built = build_stream(trace, self.device.info, self._constants, self._allow_fallback, classes, self._floats_fit)
         plan = _Plan(self.device, trace, built)
         plan.report = PlanReport(
             method,
@@ -246,6 +251,10 @@ def _forget_after_fork() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_forget_after_fork)
+
+
+class _WideFloatsError(Exception):
+    """The device met floats that are too large to become int64 there."""
 
 
 class _Plan:
@@ -282,18 +291,19 @@ class _Plan:
         return [values[ref] for ref in self._trace.result]
 
     def _computed(self, tensors: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
-        """The outputs of the device; of the CPU where the device met operands that it must not be given.
+        """The outputs of the device.
 
-        Then torch's kernel says what is wrong with them, or it has the answer: what is refused may be too careful.
+        Raises:
+            InputError: the device met operands that it must not be given, and torch's kernel says what is wrong.
+            _WideFloatsError: nothing is wrong with them.
         """
         if self.executable is None:
             return []
         try:
             return self.executable.run([tensors[number] for number in self._taken])
         except RefusedError:
-            _LOG.debug("the device refused operands; the CPU computes the call again")
-        found = HostFunction(self._calls, self._trace.inputs, self._outputs)(*tensors)
-        return [tensor.clone(memory_format=torch.contiguous_format) for tensor in found]
+            HostFunction(self._calls, self._trace.inputs, self._outputs)(*tensors)
+            raise _WideFloatsError from None
 
     def profile(self, tensors: Sequence[torch.Tensor]) -> list[OperationTime]:
         """Times of one run."""
