@@ -4,7 +4,12 @@
 #include "float_bits.glsl"
 #include "pointwise_opcodes.glsl"
 
-vec4 bounded(vec4 x, vec4 low, vec4 high) { return or_nan(min(max(x, low), high), x); }
+// By comparisons, which leave NaN and the sign of zero alone.
+vec4 bounded(vec4 x, vec4 low, vec4 high) {
+    precise vec4 result = mix(x, low, lessThan(x, low));
+    result = mix(result, high, lessThan(high, result));
+    return result;
+}
 
 vec4 piecewise(int opcode, vec4 a, vec4 b, vec4 c) {
     switch (opcode) {

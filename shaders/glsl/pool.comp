@@ -3,6 +3,7 @@
 // divided among dispatches, each of which goes on with what the one before left in the result.
 #extension GL_GOOGLE_include_directive : require
 #include "access.glsl"
+#include "float_bits.glsl"
 
 layout(constant_id = 1) const int MODE = 0;
 layout(constant_id = 2) const int STORE_VECTOR = 0;
@@ -43,8 +44,6 @@ ivec3 window(int place, int size, int outputs, int kernel, int step, int pad, in
     int end = start + (kernel - 1) * gap + 1;
     return ivec3(start, end, min(end, size + pad) - start);
 }
-
-bvec4 is_nan(vec4 x) { return greaterThan(floatBitsToInt(x) & 0x7fffffff, ivec4(0x7f800000)); }
 
 void main() {
     int runs = (channels + 3) >> 2;

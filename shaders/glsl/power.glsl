@@ -37,7 +37,7 @@ vec4 positive_power(vec4 base, vec4 exponent) {
     precise vec4 low = (y - y_high) * log_high + y * log_low;
     precise vec4 inside = clamp(high + low, vec4(-151.0), vec4(129.0));
     precise vec4 count = roundEven(inside);
-    precise vec4 rest = mix((high - count) + low, vec4(0.0), greaterThan(abs(high), vec4(200.0)));
+    precise vec4 rest = clamp((high - count) + low, vec4(-1.0), vec4(1.0)); // more where the result is out of range
     precise vec4 result = 1.0 + reduced_expm1(rest * 0.693147181);
     return scaled(result, ivec4(count));
 }

@@ -2,6 +2,7 @@
 // Sum, product, largest or smallest of the reduced elements, each element changed before and the result after.
 #extension GL_GOOGLE_include_directive : require
 #include "reduction.glsl"
+#include "power.glsl"
 
 layout(constant_id = 7) const int INTEGER = 0;
 layout(constant_id = 8) const int COMBINATION = 0;
@@ -18,8 +19,6 @@ shared ivec4 partial[LOCAL_SIZE];
 
 // After the output's offset and strides: the exponent of RAISED, and the factor or exponent of what follows.
 float parameter(int n) { return intBitsToFloat(words[OUTPUT_WORD + 1 + KEPT_RANK + n]); }
-
-vec4 or_nan(vec4 result, vec4 x) { return mix(result, x, greaterThan(floatBitsToInt(x) & 0x7fffffff, ivec4(0x7f800000))); }
 
 ivec4 combined(ivec4 i, ivec4 j) {
     vec4 a = intBitsToFloat(i), b = intBitsToFloat(j);
@@ -40,7 +39,7 @@ ivec4 before(ivec4 bits) {
     vec4 x = intBitsToFloat(bits);
     if (BEFORE == ABSOLUTE) return floatBitsToInt(abs(x));
     if (BEFORE == SQUARED) return floatBitsToInt(x * x);
-    if (BEFORE == RAISED) return floatBitsToInt(mix(pow(abs(x), vec4(parameter(0))), vec4(0.0), equal(x, vec4(0.0))));
+    if (BEFORE == RAISED) return floatBitsToInt(power(abs(x), vec4(parameter(0))));
     return bits;
 }
 
@@ -48,7 +47,7 @@ ivec4 after(ivec4 bits) {
     vec4 x = intBitsToFloat(bits);
     if (AFTER == SCALED) return floatBitsToInt(x * parameter(1));
     if (AFTER == ROOT) return floatBitsToInt(sqrt(x));
-    if (AFTER == POWER) return floatBitsToInt(pow(x, vec4(parameter(1))));
+    if (AFTER == POWER) return floatBitsToInt(power(x, vec4(parameter(1))));
     return bits;
 }
 

@@ -18,7 +18,7 @@ vec4 composed(ivec4 mantissa, ivec4 exponent) {
     ivec4 places = exponent + 149;
     ivec4 subnormal = mix(mantissa << places, mantissa >> -places, lessThan(places, ivec4(0)));
     bvec4 is_subnormal = lessThan((floatBitsToInt(vec4(mantissa)) >> 23) + exponent, ivec4(1));
-    return intBitsToFloat(mix(bits, subnormal, is_subnormal));
+    return intBitsToFloat(mix(mix(bits, subnormal, is_subnormal), ivec4(0), equal(mantissa, ivec4(0))));
 }
 
 // The exact remainder of |a| / |b|, by long division with at most 20 bits of the quotient in each step: 14 steps at most.

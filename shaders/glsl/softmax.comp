@@ -2,6 +2,8 @@
 // Softmax, or its logarithm, over the reduced dimensions.
 #extension GL_GOOGLE_include_directive : require
 #include "reduction.glsl"
+#include "exponential.glsl"
+#include "logarithm.glsl"
 
 layout(constant_id = 7) const int LOGARITHM = 0;
 
@@ -12,7 +14,9 @@ shared ivec4 partial[LOCAL_SIZE];
 // The output has strides of kept and reduced dimensions.
 const int OUTPUT_REDUCED_WORD = OUTPUT_WORD + 1 + KEPT_RANK;
 
-vec4 or_nan(vec4 result, vec4 x) { return mix(result, x, greaterThan(floatBitsToInt(x) & 0x7fffffff, ivec4(0x7f800000))); }
+// Of an element that is `off` from the largest.
+vec4 weight(vec4 off) { return or_nan(decay(off, vec4(0.0)), off); }
+
 ivec4 largest(ivec4 i, ivec4 j) {
     vec4 a = intBitsToFloat(i), b = intBitsToFloat(j);
     return floatBitsToInt(or_nan(or_nan(max(a, b), b), a));
@@ -43,7 +47,7 @@ void main() {
         vec4 part = vec4(0.0);
         STEPS_OF(s, first, steps) {
             Step step = reduced_step(s, strides);
-            vec4 value = exp(intBitsToFloat(LOAD_STEP(data, start, step, item)) - shift);
+            vec4 value = weight(intBitsToFloat(LOAD_STEP(data, start, step, item)) - shift);
             part += LANES_REDUCED != 0 ? mix(vec4(0.0), value, lanes_of(step)) : value;
         }
         total = sum(total, floatBitsToInt(part));
@@ -53,7 +57,7 @@ void main() {
         total = sum(total, total.zwxy);
         total = sum(total, total.yxwz);
     }
-    vec4 scale = LOGARITHM != 0 ? log(intBitsToFloat(total)) : 1.0 / intBitsToFloat(total);
+    vec4 scale = LOGARITHM != 0 ? logarithm(intBitsToFloat(total)) : 1.0 / intBitsToFloat(total);
 
     if (!item.exists) return;
     int target = kept_offset(item, OUTPUT_WORD);
@@ -61,7 +65,7 @@ void main() {
         Step step = reduced_step(s, strides);
         Step place = reduced_step(s, OUTPUT_REDUCED_WORD);
         vec4 value = intBitsToFloat(LOAD_STEP(data, start, step, item)) - shift;
-        value = LOGARITHM != 0 ? value - scale : exp(value) * scale;
+        value = LOGARITHM != 0 ? value - scale : weight(value) * scale;
         int last = LANES_REDUCED != 0 ? place.last : item.last;
         STORE_LANES4(result, STORE_VECTOR != 0, target + place.offset, lane_stride(OUTPUT_WORD), last, floatBitsToInt(value))
     }

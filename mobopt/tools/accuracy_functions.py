@@ -1,0 +1,238 @@
+"""What is measured of each pointwise function: how torch calls it, what it is in float64, and how far off it may be.
+
+Parameters (slopes, limits, factors) are exact in float32, so that both sides compute the same function.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import Any
+
+import torch
+import torch.nn.functional as F  # noqa: N812
+
+Compute = Callable[..., torch.Tensor]
+
+
+class Domain(Enum):
+    """Which arguments a function is measured at."""
+
+    ONE = "one float"
+    TWO = "two floats of any sizes"
+    NEAR = "two floats within 2^12 of each other"
+    POWERS = "a base and an exponent with a finite power"
+
+
+@dataclass(frozen=True)
+class Function:
+    """One row of the table."""
+
+    name: str
+    operators: tuple[str, ...]
+    """Names in ``aten``, without overloads and trailing underscores, that compute it."""
+    bar: float
+    """Units in the last place that it may be off by; 0: exact."""
+    compute: Compute
+    """On float32 tensors."""
+    reference: Compute
+    """On the same numbers in float64, exact to float32."""
+    domain: Domain = Domain.ONE
+    scale: Compute | None = None
+    """What the units are those of, if not the result: the largest term of a sum that may cancel."""
+    zero_signs: bool = True
+    """Whether zeros have a sign that torch promises."""
+
+
+_NEAR_ONE, _OTHERS, _ROUNDED = 4.0, 16.0, 0.502
+
+
+def functions() -> list[Function]:
+    """Every pointwise function of floats."""
+    return [*_elementary(), *_activations(), *_arithmetic(), *_exact()]
+
+
+ON_INTEGERS = frozenset(
+    "logical_and logical_or logical_xor bitwise_and bitwise_or bitwise_xor bitwise_not bitwise_left_shift "
+    "bitwise_right_shift __and__ __or__ __xor__ __lshift__ __rshift__ logical_not".split()
+)
+"""Pointwise operators that compute with integers and booleans alone."""
+
+MOVES = frozenset(
+    "alias detach clone contiguous to _to_copy type_as cpu copy fill zero where masked_fill tril triu".split()
+)
+"""Pointwise operators that only choose among numbers."""
+
+
+def _plain(name: str, bar: float, *aliases: str, reference: Compute | None = None) -> Function:
+    compute = getattr(torch, name)
+    return Function(name, (name, *aliases), bar, compute, reference or compute)
+
+
+def _elementary() -> Iterator[Function]:
+    yield _plain("exp", _NEAR_ONE)
+    yield _plain("exp2", _NEAR_ONE, "special_exp2")
+    yield _plain("expm1", _NEAR_ONE, "special_expm1")
+    for name in ("log", "log2", "log10"):
+        yield _plain(name, _NEAR_ONE)
+    yield _plain("log1p", _NEAR_ONE, "special_log1p")
+    for name in ("sin", "cos", "tan", "sinh", "cosh", "tanh"):
+        yield _plain(name, _NEAR_ONE)
+    for name in ("sin", "cos", "tan", "sinh", "cosh", "tanh"):
+        yield _plain(f"a{name}", _NEAR_ONE, f"arc{name}")
+    yield Function("atan2", ("atan2", "arctan2"), _NEAR_ONE, torch.atan2, torch.atan2, Domain.TWO)
+    yield _plain("erf", _OTHERS, "special_erf")
+    yield Function("pow", ("pow", "float_power"), _OTHERS, torch.pow, torch.pow, Domain.POWERS)
+    yield _plain("sqrt", _OTHERS)
+    yield _plain("rsqrt", _OTHERS)
+    yield _plain("reciprocal", _OTHERS)
+
+
+def _activations() -> Iterator[Function]:
+    yield _plain("sigmoid", _OTHERS, "special_expit")
+    yield Function("log_sigmoid", ("log_sigmoid",), _OTHERS, F.logsigmoid, F.logsigmoid)
+    yield Function("silu", ("silu",), _OTHERS, F.silu, F.silu)
+    yield Function("mish", ("mish",), _OTHERS, F.mish, F.mish)
+    yield Function("gelu", ("gelu",), _OTHERS, F.gelu, _gelu)
+    yield Function("gelu, tanh", ("gelu",), _OTHERS, lambda x: F.gelu(x, approximate="tanh"), _gelu_tanh)
+    yield Function("glu", ("glu",), _OTHERS, _glu, _glu)
+    yield Function("softplus", ("softplus",), _OTHERS, F.softplus, F.softplus)
+    yield Function(
+        "softplus, beta 2.5",
+        ("softplus",),
+        _OTHERS,
+        lambda x: F.softplus(x, 2.5, 15.0),
+        lambda x: F.softplus(x, 2.5, 15.0),
+    )
+    yield Function("elu", ("elu",), _OTHERS, lambda x: F.elu(x, 0.75), lambda x: _elu(x, 0.75))
+    yield Function("celu", ("celu",), _OTHERS, lambda x: F.celu(x, 2.0), lambda x: _elu(x, 2.0, 1.0, 0.5))
+    yield Function("selu", ("selu",), _OTHERS, torch.selu, lambda x: _elu(x, *_SELU))
+    yield Function("hardswish", ("hardswish",), _OTHERS, F.hardswish, lambda x: x * (F.relu6(x + 3) / 6))
+    yield Function("hardsigmoid", ("hardsigmoid",), _OTHERS, F.hardsigmoid, F.hardsigmoid)
+    softshrink = _with_parameters("softshrink", F.softshrink, 0.5, bar=_ROUNDED)
+    yield replace(softshrink, zero_signs=False)  # torch's vectorised and scalar code differ
+    yield _with_parameters("leaky_relu", F.leaky_relu, 0.375, bar=_ROUNDED)
+    yield Function("prelu", ("prelu", "_prelu_kernel"), _ROUNDED, _prelu, _prelu)
+
+
+def _arithmetic() -> Iterator[Function]:
+    for name, aliases in {"add": (), "sub": ("subtract",), "mul": ("multiply",)}.items():
+        compute = getattr(torch, name)
+        yield Function(name, (name, *aliases), _ROUNDED, compute, compute, Domain.NEAR)
+    yield Function("square", ("square",), _ROUNDED, torch.square, torch.square)
+    division = ("div", "divide", "true_divide")
+    yield Function("div", division, _OTHERS, torch.div, torch.div, Domain.TWO)
+    yield Function("div, trunc", division, 0, _div_trunc, lambda a, b: _div_trunc(a.float(), b.float()), Domain.NEAR)
+    yield Function("floor_divide", ("floor_divide", *division), _OTHERS, torch.floor_divide, _floor_divide, Domain.TWO)
+    yield Function("remainder", ("remainder",), _ROUNDED, torch.remainder, torch.remainder, Domain.TWO)
+    yield Function("fmod", ("fmod",), 0, torch.fmod, torch.fmod, Domain.TWO)
+    for name, aliases in {"add": (), "sub": ("subtract",), "rsub": ()}.items():
+        compute = _keywords(getattr(torch, name), alpha=0.375)
+        yield Function(f"{name}, alpha", (name, *aliases), 2, compute, compute, Domain.NEAR, _larger)
+    yield Function("addcmul", ("addcmul",), 2, _addcmul, _addcmul, Domain.NEAR, lambda a, b: _larger(a, 0.75 * a * b))
+    yield Function("addcdiv", ("addcdiv",), _OTHERS, _addcdiv, _addcdiv, Domain.NEAR, lambda a, b: _larger(b, a / b))
+    yield Function("lerp", ("lerp",), 2, _lerp, _lerp, Domain.NEAR, _larger)
+
+
+def _exact() -> Iterator[Function]:
+    for name, aliases in {
+        "neg": ("negative",),
+        "abs": ("absolute",),
+        "sign": ("sgn",),
+        "floor": (),
+        "ceil": (),
+        "trunc": ("fix",),
+        "round": (),
+        "frac": (),
+        "relu": (),
+        "isnan": (),
+        "isinf": (),
+        "isfinite": (),
+    }.items():
+        yield _plain(name, 0, *aliases)
+    yield Function("relu6", ("relu6",), 0, F.relu6, F.relu6)
+    yield _with_parameters("hardtanh", F.hardtanh, -0.25, 0.75)
+    yield _with_parameters("hardshrink", F.hardshrink, 0.5)
+    yield _with_parameters("threshold", F.threshold, 0.5, -7.0)
+    yield _with_parameters("clamp", torch.clamp, -0.25, 0.75, aliases=("clip",))
+    yield _with_parameters("clamp_min", torch.clamp_min, 0.5)
+    yield _with_parameters("clamp_max", torch.clamp_max, 0.5)
+    yield _with_parameters("nan_to_num", torch.nan_to_num, 2.0, 4.0, -4.0)
+    for name, aliases in {
+        "maximum": ("max",),
+        "minimum": ("min",),
+        "eq": (),
+        "ne": ("not_equal",),
+        "lt": ("less",),
+        "le": ("less_equal",),
+        "gt": ("greater",),
+        "ge": ("greater_equal",),
+    }.items():
+        compute = getattr(torch, name)
+        yield Function(name, (name, *aliases), 0, compute, compute, Domain.NEAR, zero_signs="imum" not in name)
+
+
+def _with_parameters(
+    name: str, function: Compute, *parameters: float, bar: float = 0, aliases: tuple[str, ...] = ()
+) -> Function:
+    def compute(x: torch.Tensor) -> torch.Tensor:
+        return function(x, *parameters)
+
+    return Function(name, (name, *aliases), bar, compute, compute)
+
+
+def _keywords(function: Compute, **keywords: Any) -> Compute:
+    return lambda *tensors: function(*tensors, **keywords)
+
+
+def _gelu(x: torch.Tensor) -> torch.Tensor:
+    """``x`` times the normal distribution's mass below it, without the cancellation of ``1 + erf``."""
+    return x * (0.5 * torch.special.erfc(-x * math.sqrt(0.5)))
+
+
+def _gelu_tanh(x: torch.Tensor) -> torch.Tensor:
+    return x * torch.sigmoid(2 * math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))
+
+
+def _glu(x: torch.Tensor) -> torch.Tensor:
+    """With gates that are normal numbers, as torch rounds the gate."""
+    return F.glu(torch.stack((x, x.clamp(min=-87.0))), 0)[0]
+
+
+_SELU = (1.6732632423543772848170429916717, 1.0507009873554804934193349852946)
+
+
+def _elu(x: torch.Tensor, alpha: float, scale: float = 1.0, input_scale: float = 1.0) -> torch.Tensor:
+    return scale * torch.where(x > 0, x, alpha * torch.expm1(x * input_scale))
+
+
+def _prelu(x: torch.Tensor) -> torch.Tensor:
+    return F.prelu(x, x.new_full((1,), 0.375))
+
+
+def _div_trunc(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """What is rounded is the quotient in float32, so the reference is torch's own."""
+    return torch.div(a, b, rounding_mode="trunc")
+
+
+def _floor_divide(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    return torch.floor_divide(a, b)
+
+
+def _addcmul(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    return torch.addcmul(a, a, b, value=0.75)
+
+
+def _addcdiv(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    return torch.addcdiv(b, a, b)
+
+
+def _lerp(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """The difference may overflow, in torch as well."""
+    return torch.where((b - a).abs() > torch.finfo(torch.float32).max, b - a, torch.lerp(a, b, 0.375))
+
+
+def _larger(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    return torch.maximum(a.abs(), b.abs())
