@@ -171,23 +171,6 @@ def logsumexp_in_steps(site: Site) -> Value:
     return plus(site, logarithm, largest if dims.keepdim else _amax(site, x, dims.gone, False))
 
 
-@legalizes("softmax_over_channels", level="safe")
-def softmax_over_channels(site: Site) -> Value:
-    """The same over the channels of one image."""
-    x, sizes, op = site.arg("self"), site.sizes("self"), site.node.qualified_op
-    dim = site.const("dim") % len(sizes)
-    rest = [item for item in range(len(sizes)) if item != dim]
-    last = site.node.inputs[2]
-    if len(sizes) == 4 and dim == 1 and sizes[0] == 1:
-        result: Value = site.op(op, x, 1, last)
-        return result
-    order = [dim, *rest]
-    others = [size_of(site, x, item) for item in rest]
-    image = reshaped(site, permuted(site, x, order), [1, size_of(site, x, dim), -1, others[-1] if others else 1])
-    back = reshaped(site, site.op(op, image, 1, last), [-1, *others])
-    return permuted(site, back, inverse(order))
-
-
 @legalizes("cumsum_over_width", level="safe")
 def cumsum_over_width(site: Site) -> Value:
     """The same over the width of one image."""

@@ -25,7 +25,7 @@ from mobopt.runtimes.cpu import Interpreter
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
-MODULES = ("operands", "pointwise", "reductions", "shapes")
+MODULES = ("operands", "pointwise", "reductions", "shapes", "softmax")
 """Modules of the package of legalisations whose rewrites are tried here."""
 RELEASES = ("1.13", "2.1", "2.6")
 TRIED_RELEASES = ("1.13", "2.6")

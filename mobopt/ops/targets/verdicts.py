@@ -135,6 +135,8 @@ class _Call(dict[str, Any]):
         assert self._arguments is not None
         if name == "producers":
             return {key: _producer(value) for key, value in self._arguments.items()}
+        if name == "bounds":
+            return {key: _bounds(value) for key, value in self._arguments.items()}
         if name == "computed":
             return {key for key, value in self._arguments.items() if _is_computed(value)}
         if name not in self._arguments:
@@ -235,6 +237,20 @@ def _producer(value: Any) -> str:
         return ""
     takes_number = node.overload == "Tensor" and len(node.inputs) > 1 and _is_number(node.inputs[1])
     return f"{node.op}.Scalar" if takes_number else node.qualified_op
+
+
+_RANGES = {"relu6": (0, 6), "sigmoid": (0, 1), "hardsigmoid": (0, 1), "softmax": (0, 1), "tanh": (-1, 1)}
+"""Least and largest results of operators."""
+
+
+def _bounds(value: Any) -> tuple[float, float]:
+    """The least and the largest that an element can be, by the operator that makes it."""
+    node = value.producer if isinstance(value, Value) else None
+    name = "" if node is None else node.qualified_op.partition(".int")[0].removeprefix("aten::").removesuffix("_")
+    if node is not None and name in ("clamp", "hardtanh") and all(item.is_constant for item in node.inputs[1:3]):
+        low, high = (item.constant for item in node.inputs[1:3])
+        return (-math.inf if low is None else low, math.inf if high is None else high)
+    return _RANGES.get(name, (-math.inf, math.inf))
 
 
 def _is_number(value: Value) -> bool:
