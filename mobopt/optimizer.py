@@ -57,7 +57,7 @@ def optimize_for_mobile(
     legalize: str = DEFAULT_LEGALIZE,
     xnnpack: bool = False,
     copy_to_host: bool = False,
-    clear_inputs: bool = False,
+    clear_inputs: bool = True,
     device_profile: str | None = None,
     explain: bool = False,
 ) -> MobileModule:
@@ -78,9 +78,9 @@ def optimize_for_mobile(
             ``'full'`` may fix the result to the example's sizes where nothing else is right, or much cheaper.
         xnnpack: with the backend CPU, use XNNPACK's operators, which stock PyTorch has up to 2.12.
         copy_to_host: with the backend Metal, end in ``metal::copy_to_host``, as releases before 1.13 did.
-        clear_inputs: with the backend Vulkan, clamp an input whose channels are no multiple of four before a
-            convolution reads it: PyTorch's kernels multiply what lies in memory beyond its last channel with zero, and
-            NaN left there by another model stays NaN. Off, such an input is read as PyTorch's own files read it.
+        clear_inputs: with the backend Vulkan and a release of PyTorch, clamp an input whose channels are no multiple of
+            four before a convolution reads it: PyTorch's kernels multiply what lies in memory beyond its last channel
+            with zero, and NaN left there by another model stays NaN. False: it is read as PyTorch's own files read it.
         device_profile: with the backend Vulkan, name of a device in ``mobopt/tools/device_profiles.toml`` whose limit
             of images decides what is divided, or left to the CPU; without it, that of most phones, 2048.
         explain: print what each pass did, and what it left alone and why.

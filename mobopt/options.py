@@ -48,8 +48,8 @@ class Settings:
         legalize: one of :data:`LEGALIZE_LEVELS`.
         xnnpack: whether the CPU variant has XNNPACK's operators, which stock builds since 2.13 lack.
         copy_to_host: whether the Metal variant ends in ``metal::copy_to_host``, as releases before 1.13 want it.
-        clear_inputs: whether the Vulkan variant clamps inputs before convolutions that would read what lies in memory
-            beyond their last channel.
+        clear_inputs: whether the Vulkan variant for phones clamps inputs before convolutions that would read what lies
+            in memory beyond their last channel; without legalisation nothing is clamped.
         image_limit: largest extent of a 3-D image on the device, for Vulkan; None: what most phones have.
     """
 
@@ -59,7 +59,7 @@ class Settings:
     legalize: str = DEFAULT_LEGALIZE
     xnnpack: bool = False
     copy_to_host: bool = False
-    clear_inputs: bool = False
+    clear_inputs: bool = True
     image_limit: int | None = None
 
     @property

@@ -172,10 +172,6 @@ def _check(settings: Settings) -> None:
         raise InputError(f"copy-to-host is for the backend metal; the backend is {settings.backend}")
     if settings.image_limit is not None and settings.backend != "vulkan":
         raise InputError(f"a device's image limit is for the backend vulkan; the backend is {settings.backend}")
-    if settings.clear_inputs and settings.backend != "vulkan":
-        raise InputError(f"clear-inputs is for the backend vulkan; the backend is {settings.backend}")
-    if settings.clear_inputs and (settings.legalize == "off" or settings.runtime == OWN_RUNTIME):
-        raise InputError("clear-inputs is a rewrite for PyTorch's runtimes; legalize is off, or the runtime is mobopt")
 
 
 _BUILDERS: dict[str, Callable[[Settings, Examples], tuple[Pass, ...]]] = {

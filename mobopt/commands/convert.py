@@ -50,7 +50,11 @@ _NAMES = ", ".join(MobileOptimizerType.__members__)
 )
 @click.option("--xnnpack", is_flag=True, help="With cpu: use XNNPACK's operators, which PyTorch has up to 2.12.")
 @click.option("--copy-to-host", is_flag=True, help="With metal: end in metal::copy_to_host, as before PyTorch 1.13.")
-@click.option("--clear-inputs", is_flag=True, help="With vulkan: clamp inputs that are read beyond their last channel.")
+@click.option(
+    "--clear-inputs/--no-clear-inputs",
+    default=True,
+    help="With vulkan: clamp inputs that are read beyond their last channel (the default), or not.",
+)
 @click.option("--device-profile", metavar="NAME", help="With vulkan: for the image limit of a device, as audit knows.")
 @click.option("--bytecode-version", default=8, show_default=True, type=click.IntRange(4, 8), help="Of a .ptl.")
 @click.option("--input", "inputs", multiple=True, type=click.Path(path_type=Path), help="A .npy example input.")

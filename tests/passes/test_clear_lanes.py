@@ -8,14 +8,14 @@ from torch import nn
 from mobopt.frontends.torchscript import program_from_script_module
 from mobopt.ir import Program
 from mobopt.ops.targets import Target
-from mobopt.options import Settings
+from mobopt.options import MobileOptimizerType, Settings
 from mobopt.passes.clear_lanes import ClearLanes
 from mobopt.passes.facts import Examples
 from mobopt.passes.manager import run_passes
 from mobopt.passes.pipelines import pipeline_for
 from mobopt.runtimes.cpu import Interpreter
 
-OLD, NEW = ClearLanes(Target("vulkan", "1.13")), ClearLanes(Target("vulkan", "2.6"))
+OLD, NEW = ClearLanes(Target("vulkan", "1.13"), inputs=False), ClearLanes(Target("vulkan", "2.6"), inputs=False)
 CLAMP = ": Tensor = aten::clamp(%y, "
 
 
@@ -101,7 +101,57 @@ def test_an_input_that_is_all_that_is_uploaded_has_a_note_only() -> None:
     after, notes = apply(NEW, program(UPLOAD.replace("%u", "%y")))
     assert CLAMP not in after
     assert "no multiple of 4" in notes[0]
-    assert CLAMP in apply(ClearLanes(Target("vulkan", "2.6"), inputs=True), program(UPLOAD.replace("%u", "%y")))[0]
+
+
+@pytest.mark.parametrize("channels", [1, 2, 3, 5, 6, 7])
+def test_an_input_is_clamped(channels: int) -> None:
+    body = program(UPLOAD.replace("%u", "%y"), channels=channels)
+    assert CLAMP in apply(ClearLanes(Target("vulkan", "2.6")), body)[0]
+    assert pipeline_for(Settings("vulkan", "2.6"))[-3] == ClearLanes(Target("vulkan", "2.6"), inputs=True)
+
+
+BRANCH = """\
+  %y : Tensor = prim::If(%false)
+    block0():
+      -> ({})
+    block1():
+      -> ({})"""
+
+
+@pytest.mark.parametrize("sources", [("%r", "%u"), ("%u", "%r")])
+def test_an_input_that_comes_out_of_a_branch_is_clamped(sources: tuple[str, str]) -> None:
+    bounded = UPLOAD + "  %r : Tensor = aten::relu6(%u)\n"
+    assert CLAMP in apply(OLD, program(bounded + BRANCH.format(*sources)))[0]
+    assert CLAMP not in apply(OLD, program(bounded + BRANCH.format("%r", "%r")))[0]
+
+
+def test_an_input_that_a_loop_hands_on_is_clamped() -> None:
+    loop = """\
+  %y : Tensor = prim::Loop(%two, %true, {})
+    block0(%i : int, %p : Tensor):
+      %q : Tensor = aten::relu(%p)
+      -> (%true, %q)"""
+    bounded = UPLOAD + "  %true : bool = aten::__not__(%false)\n  %r : Tensor = aten::relu6(%u)\n"
+    assert CLAMP in apply(OLD, program(bounded + loop.format("%u")))[0]
+    assert CLAMP not in apply(OLD, program(bounded + loop.format("%r")))[0]
+
+
+@pytest.mark.parametrize("inputs", [True, False])
+def test_an_input_that_the_app_has_moved(inputs: bool) -> None:
+    module, x = nn.Conv2d(3, 5, 3).eval(), torch.randn(1, 3, 7, 11)
+    after = program_from_script_module(torch.jit.script(module))
+    blocked = frozenset({MobileOptimizerType.VULKAN_AUTOMATIC_GPU_TRANSFER})
+    choices = Settings("vulkan", "2.6", blocked, clear_inputs=inputs)
+    run_passes(after, pipeline_for(choices, Examples({"forward": (x,)})), check=True)
+    assert ("aten::clamp" in body_of(after)) == inputs and "aten::to" not in body_of(after)
+
+
+def test_what_runs_on_the_cpu_is_not_clamped() -> None:
+    """It reads a copy without unused lanes."""
+    module, x = nn.Conv2d(3, 5, 3).eval(), torch.randn(3, 3, 7, 11)
+    after = program_from_script_module(torch.jit.script(module))
+    run_passes(after, pipeline_for(Settings("vulkan", "2.6", legalize="safe"), Examples({"forward": (x,)})), check=True)
+    assert "aten::clamp" not in body_of(after) and "aten::conv2d" in body_of(after)
 
 
 @pytest.mark.parametrize(
