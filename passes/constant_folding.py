@@ -12,7 +12,7 @@ from mobopt.errors import GraphError, MoboptError
 from mobopt.ir import Graph, Node, Value
 from mobopt.ir.graph import type_of_constant
 from mobopt.ops.aliases import Aliases
-from mobopt.ops.effects import is_pure
+from mobopt.ops.effects import is_permitted, is_pure
 from mobopt.passes.manager import GraphPass, NoteBook
 from mobopt.runtimes.cpu.builtins import BUILTINS
 from mobopt.runtimes.cpu.kernels import kernel
@@ -70,7 +70,7 @@ class ConstantFolding(GraphPass):
 def _is_foldable(node: Node, aliases: Aliases) -> bool:
     if node.qualified_op in _NEVER or not node.op.startswith(("aten::", "prim::")) or not node.outputs:
         return False
-    if not all(value.is_constant for value in node.inputs) or not is_pure(node):
+    if not all(value.is_constant for value in node.inputs) or not is_pure(node) or not is_permitted(node):
         return False
     return not any(aliases.writers(value) for value in (*node.inputs, *node.outputs))
 

@@ -7,11 +7,14 @@ from typing import Any
 
 from mobopt.ir import Block, Graph, Node, Value
 from mobopt.ir.schemas import accepts
-from mobopt.ir.types import ANY, BOOL, NONE, OptionalType, Type
+from mobopt.ir.types import ANY, BOOL, FLOAT, INT, NONE, STR, OptionalType, Type
 from mobopt.ops.aliases import Aliases
 from mobopt.passes.manager import GraphPass, NoteBook
 from mobopt.passes.ranks import known_rank, rank_root
 from mobopt.passes.rewriting import bypass_node, producer_of
+
+_PLAIN = (NONE, BOOL, INT, FLOAT, STR)
+"""Types of constants without identity."""
 
 
 class ConstantPropagation(GraphPass):
@@ -67,8 +70,11 @@ def _merged(condition: Value, left: Value, right: Value) -> Value | None:
     """What a branch gives, if that is the same on both sides or is the condition itself."""
     if left is right:
         return left
-    both = (left.constant, right.constant) if left.is_constant and right.is_constant else ()
-    return condition if both == (True, False) and left.type == right.type == BOOL else None
+    if not (left.is_constant and right.is_constant and left.type == right.type):
+        return None
+    if left.type == BOOL and (left.constant, right.constant) == (True, False):
+        return condition
+    return left if left.type in _PLAIN and repr(left.constant) == repr(right.constant) else None
 
 
 def splice_block(block: Block, node: Node) -> None:
@@ -122,6 +128,15 @@ def _needless_cast(node: Node) -> bool:
     return True
 
 
+def _number_again(node: Node) -> bool:
+    """A number that was made a tensor, as tracing does with sizes, and is made a number again."""
+    tensor = producer_of(node.inputs[0], "prim::NumToTensor")
+    if tensor is None or not accepts(node.output.type, tensor.inputs[0].type):
+        return False
+    bypass_node(node, tensor.inputs[0])
+    return True
+
+
 def _unpack(node: Node) -> bool:
     packed = producer_of(node.inputs[0], node.op.replace("Unpack", "Construct"))
     if packed is None or len(packed.inputs) != len(node.outputs):
@@ -166,6 +181,10 @@ def _dim(node: Node) -> bool:
 
 
 _RULES: dict[str, Callable[[Node], bool]] = {
+    **dict.fromkeys(
+        ("aten::Int", "aten::Float", "aten::Bool", "aten::IntImplicit", "aten::FloatImplicit"), _number_again
+    ),
+    "aten::ScalarImplicit": _number_again,
     "aten::__is__": _compare_with_none,
     "aten::__isnot__": _compare_with_none,
     "prim::isinstance": _isinstance,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -12,10 +12,57 @@ from mobopt.ir import Block, Graph, Node, Value
 from mobopt.ir.graph import type_of_constant
 from mobopt.ir.schemas import Argument, Schema, accepts
 from mobopt.ir.types import ANY, BOOL, NONE, DictType, ListType, OptionalType, TupleType, Type
+from mobopt.ops.permitted import is_of_library, refusal
 
-_MAX_NODES = 1 << 21
-_MAX_STEPS = 500_000
+_FREE_STEPS = 50_000
+_STEPS_PER_BYTE = 0.25
 _MAX_PARTS = 2000
+
+
+class Allowance:
+    """What the reading of one file may cost, over all its methods, and which libraries' operators it may name.
+
+    Calls are inlined, so source of a few bytes can ask for endless work.
+    """
+
+    def __init__(self, unpacked_bytes: int, libraries: Collection[str] | None = ()) -> None:
+        """Make an allowance.
+
+        Args:
+            unpacked_bytes: size of the file's records, unpacked.
+            libraries: namespaces of operators beyond torch's own that it may name; None for all that are loaded.
+        """
+        self.steps = int(_FREE_STEPS + _STEPS_PER_BYTE * unpacked_bytes)
+        self._left = self.steps
+        self._libraries = libraries
+
+    def spend(self, steps: int) -> None:
+        """Count steps.
+
+        Raises:
+            BundleError: they are more than any real model of the file's size takes.
+        """
+        self._left -= steps
+        if self._left < 0:
+            raise BundleError(
+                f"the methods take over {self.steps} steps once their calls are inlined, more than a model of this "
+                "size; the file is hostile"
+            )
+
+    def check(self, schema: Schema) -> None:
+        """Refuse an operator that a file may not name.
+
+        Raises:
+            BundleError: the operator does more than compute from its arguments.
+        """
+        name = schema.qualified_name
+        reason = refusal(name)
+        if not reason:
+            return
+        namespace = name.partition("::")[0]
+        if is_of_library(name) and (self._libraries is None or namespace in self._libraries):
+            return
+        raise BundleError(f"the operator {reason}")
 
 
 class GraphBuilder:
@@ -26,12 +73,11 @@ class GraphBuilder:
         source: where in the file the next nodes come from.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, allowance: Allowance) -> None:
         self.graph = Graph()
         self.source = ""
         self._block = self.graph.block
-        self._count = 0
-        self._steps = 0
+        self._allowance = allowance
 
     def step(self, copied: int = 0) -> None:
         """Count a step of reading and the variables that it copies, so that a small file can't ask for endless work.
@@ -39,9 +85,7 @@ class GraphBuilder:
         Raises:
             BundleError: more steps than any real model takes.
         """
-        self._steps += 1 + copied // 64
-        if self._steps > _MAX_STEPS:
-            raise BundleError(f"a method takes over {_MAX_STEPS} steps once its calls are inlined; the file is hostile")
+        self._allowance.spend(1 + copied // 16)
 
     @contextmanager
     def inside(self, block: Block) -> Iterator[None]:
@@ -68,13 +112,9 @@ class GraphBuilder:
         """Append a node with an output of each type.
 
         Raises:
-            BundleError: the method has grown beyond every real model's size.
+            BundleError: the methods have grown beyond every real model's size.
         """
-        self._count += 1 + len(types)
-        if self._count > _MAX_NODES:
-            raise BundleError(
-                f"a method has over {_MAX_NODES} operations once its calls are inlined; the file is hostile"
-            )
+        self._allowance.spend(1 + (len(inputs) + len(types)) // 16)
         for kind in types:
             check_size(kind)
         names = [name] if name else []
@@ -94,7 +134,11 @@ class GraphBuilder:
             schema: the operator.
             given: values by position in the schema; the others take their defaults.
             extra: values beyond the arguments of a variadic operator.
+
+        Raises:
+            BundleError: the operator does more than compute from its arguments, or lacks one.
         """
+        self._allowance.check(schema)
         inputs: list[Value] = []
         for index, argument in enumerate(schema.arguments):
             if index in given:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from mobopt.bundle.attributes import ModuleTree, Submodule
-from mobopt.bundle.builder import GraphBuilder, discard
+from mobopt.bundle.builder import Allowance, GraphBuilder, discard
 from mobopt.bundle.bytecode import PROMOTED, Function, OperatorEntry
 from mobopt.bundle.result_types import join
 from mobopt.errors import BundleError, MoboptError
@@ -62,26 +62,27 @@ def _is_known(entry: OperatorEntry) -> bool:
     return any(schema.overload == entry.overload for schema in schemas_of(entry.name))
 
 
-def graph_from_function(function: Function, modules: ModuleTree) -> Graph:
+def graph_from_function(function: Function, modules: ModuleTree, allowance: Allowance) -> Graph:
     """The graph of a method.
 
     Args:
         function: its checked tables.
         modules: attributes of the root module and below.
+        allowance: what reading may cost.
 
     Raises:
         BundleError: the code is not structured, pops what is not there, or calls operators wrongly.
     """
-    return _Reader(function, modules).read()
+    return _Reader(function, modules, allowance).read()
 
 
 class _Reader:
     """Runs the instructions of one method on values."""
 
-    def __init__(self, function: Function, modules: ModuleTree) -> None:
+    def __init__(self, function: Function, modules: ModuleTree, allowance: Allowance) -> None:
         self.function = function
         self.modules = modules
-        self.builder = GraphBuilder()
+        self.builder = GraphBuilder(allowance)
         self.constants: dict[int, Value] = {}
         self.index = 0
         self.depth = 0

@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from mobopt.bundle.attributes import ModuleTree
+from mobopt.bundle.builder import Allowance
 from mobopt.bundle.bytecode import Function, OperatorEntry, parse_bytecode, parse_operators
 from mobopt.bundle.container import ArchiveReader, BundleFile, iterate_records
 from mobopt.bundle.lite_reader import graph_from_function, unknown_operators
@@ -22,16 +23,25 @@ _PREFERENCES = ("bytecode", "code")
 _MAX_MESSAGE = 2000
 
 
-def read_bundle(file: BundleFile, prefer: str = "bytecode") -> Program:
+def read_bundle(
+    file: BundleFile,
+    prefer: str = "bytecode",
+    methods: Collection[str] | None = None,
+    libraries: Collection[str] | None = (),
+) -> Program:
     """Read a ``.pt`` or ``.ptl`` file, plain or optimised; nothing in it is executed.
 
     Args:
         file: a path, which stays mapped while the Program's weights live, or an open binary file.
         prefer: which form to read where the file has both: ``bytecode`` or ``code``.
+        methods: names of the methods to read; None for all.
+        libraries: namespaces of operators beyond torch's own that the file may name; None for every library that this
+            process has loaded.
 
     Returns:
         A Program whose ``metadata`` says ``kind`` (``lite`` or ``torchscript``), ``archive_version``,
-        ``bytecode_version`` (None without bytecode), ``extra_files`` and ``defaults`` of the methods' arguments.
+        ``bytecode_version`` (None without bytecode), ``extra_files``, ``defaults`` of the methods' arguments, and
+        ``method_names``, of all methods of the model.
 
     Raises:
         BundleError: the file is damaged, hostile, or of a form that is not read; the message names record and value.
@@ -40,7 +50,7 @@ def read_bundle(file: BundleFile, prefer: str = "bytecode") -> Program:
         raise BundleError(f"prefer={prefer!r} is not known; it is one of {', '.join(_PREFERENCES)}")
     archive = ArchiveReader(file)
     try:
-        program = _read(archive, prefer)
+        program = _read(archive, prefer, methods, libraries)
         verify(program)
         lift_changed_constants(program)
     except (BundleError, GraphError) as error:
@@ -56,8 +66,11 @@ def _shortened(text: str) -> str:
     return text if len(text) <= _MAX_MESSAGE else f"{text[: _MAX_MESSAGE // 2]} ... {text[-_MAX_MESSAGE // 2 :]}"
 
 
-def _read(archive: ArchiveReader, prefer: str) -> Program:
+def _read(
+    archive: ArchiveReader, prefer: str, methods: Collection[str] | None, libraries: Collection[str] | None
+) -> Program:
     version = archive_version(archive)
+    allowance = Allowance(sum(record.size for record in archive.records.values()), libraries)
     modules = ModuleTree(load_pickle(archive, "data.pkl", "data"))
     program = Program(class_name=modules.root.class_name, attributes=modules.attributes)
     library = SourceLibrary(archive)
@@ -67,10 +80,11 @@ def _read(archive: ArchiveReader, prefer: str) -> Program:
     if "bytecode.pkl" in archive and (prefer == "bytecode" or not has_code):
         bytecode_version, functions = load_bytecode(archive)
         with_default = parameters_with_default(library, program.class_name) if has_code else {}
-        _fill_from_bytecode(program, modules, functions, with_default)
+        _fill_from_bytecode(program, modules, functions, with_default, allowance, methods)
         program.metadata |= {"kind": "lite", "bytecode_version": bytecode_version}
     elif has_code:
-        fill_from_source(program, modules, library, load_pickle(archive, "constants.pkl", "constants"))
+        constants = load_pickle(archive, "constants.pkl", "constants")
+        fill_from_source(program, modules, library, constants, allowance, methods)
         program.metadata |= {"kind": "torchscript", "bytecode_version": None}
     else:
         raise archive.error("holds neither bytecode.pkl nor code/; it is not a TorchScript model")
@@ -80,7 +94,12 @@ def _read(archive: ArchiveReader, prefer: str) -> Program:
 
 
 def _fill_from_bytecode(
-    program: Program, modules: ModuleTree, functions: list[Function], with_default: Mapping[str, Collection[int]]
+    program: Program,
+    modules: ModuleTree,
+    functions: list[Function],
+    with_default: Mapping[str, Collection[int]],
+    allowance: Allowance,
+    methods: Collection[str] | None,
 ) -> None:
     """Decompile every method into the program.
 
@@ -93,15 +112,19 @@ def _fill_from_bytecode(
             f"bytecode.pkl calls operators that neither the installed torch nor mobopt knows: {', '.join(unknown)}"
         )
     defaults: dict[str, dict[str, Any]] = {}
+    names: list[str] = []
     for function in functions:
         owner, _, name = function.name.rpartition(".")
         if owner != modules.root.class_name:
             raise BundleError(
                 f"bytecode.pkl: {function.name!r} is not a method of the model, {modules.root.class_name}"
             )
-        if name in program.methods:
+        if name in names:
             raise BundleError(f"bytecode.pkl holds two methods named {name!r}; the file is damaged")
-        program.methods[name] = graph_from_function(function, modules)
+        names.append(name)
+        if methods is not None and name not in methods:
+            continue
+        program.methods[name] = graph_from_function(function, modules, allowance)
         known = with_default.get(name, ())
         defaults[name] = {
             item.name: item.default
@@ -109,6 +132,7 @@ def _fill_from_bytecode(
             if item.default is not None or index in known
         }
     program.metadata["defaults"] = {name: values for name, values in defaults.items() if values}
+    program.metadata["method_names"] = names
 
 
 def archive_version(archive: ArchiveReader) -> int:

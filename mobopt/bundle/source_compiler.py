@@ -5,11 +5,11 @@ from __future__ import annotations
 import ast
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from mobopt.bundle.attributes import ModuleTree, Submodule
-from mobopt.bundle.builder import value_type
+from mobopt.bundle.builder import Allowance, value_type
 from mobopt.bundle.source_library import SourceClass, SourceFunction, SourceLibrary
 from mobopt.bundle.source_operators import (
     IMPLICIT,
@@ -99,12 +99,27 @@ class Compiler(OperatorCalls, ABC):
         environment: variables by name.
     """
 
-    def __init__(self, modules: ModuleTree, library: SourceLibrary, constants: Unpickled) -> None:
-        super().__init__(modules)
+    def __init__(self, modules: ModuleTree, library: SourceLibrary, constants: Unpickled, allowance: Allowance) -> None:
+        super().__init__(modules, allowance)
         self.library = library
         self.constants = constants
         self.environment: dict[str, Item] = {}
+        self.path = ""
+        """Of the module whose method is being read."""
         self._constant_values: dict[int, Value] = {}
+
+    def error(self, node: ast.AST, message: str) -> BundleError:
+        """An error at a place of the source, and at the author's line if that is known."""
+        line = getattr(node, "lineno", "?")
+        place = self.place(node) if hasattr(node, "lineno") else ""
+        own = f"{self.record.removeprefix('code/')}:{line}"
+        author = f" ({place})" if place and not place.startswith(own) else ""
+        return BundleError(f"{self.record}:{line}{author}: {message}")
+
+    def place(self, node: ast.AST) -> str:
+        """``conv.py:554 in features.0``: the author's line, and the module that it runs in."""
+        line = self.library.place(self.record, node)
+        return f"{line} in {self.path}" if self.path else line
 
     @abstractmethod
     def inline(
@@ -421,7 +436,7 @@ class Compiler(OperatorCalls, ABC):
         if last == "__new__" and owner.rpartition(".")[2] in _GRADIENT_MODES:
             return Ignored()
         if last == "__new__":
-            raise self.error(node, f"an object of class {owner} is made; mobopt reads modules and named tuples only")
+            raise self.error(node, _makes_object(owner))
         found = self.library.find(name, self.record, node.lineno)
         if isinstance(found, SourceFunction):
             return self.inline(found, node, self.arguments(node), self.keywords(node))
@@ -430,9 +445,7 @@ class Compiler(OperatorCalls, ABC):
     def construct(self, found: SourceClass, node: ast.Call) -> Value:
         """A named tuple."""
         if found.base != "NamedTuple":
-            raise self.error(
-                node, f"an object of class {found.name} is made; mobopt reads modules and named tuples only"
-            )
+            raise self.error(node, _makes_object(found.name))
         kind = self.library.named_tuple(found)
         if len(node.args) != len(kind.elements) or node.keywords:
             raise self.error(
@@ -498,6 +511,14 @@ class Compiler(OperatorCalls, ABC):
         """prim::RaiseException with a message and the exception's class."""
         self.builder.node("prim::RaiseException", values, [])
 
+    def call_operator(
+        self, name: str, positional: Sequence[Item | Display], keywords: Mapping[str, Item | Display], node: ast.AST
+    ) -> Item:
+        """A call of an operator, which notes where it stands."""
+        if hasattr(node, "lineno"):
+            self.builder.source = self.place(node)
+        return super().call_operator(name, positional, keywords, node)
+
     def call_with(self, name: str, node: ast.Call) -> Item:
         """A call of an operator; lists of constants that it only reads are constants themselves."""
         if name == "prim::RaiseException":
@@ -514,6 +535,10 @@ class Compiler(OperatorCalls, ABC):
             return self.expression(node)
         values = tuple(self.value(self.expression(item), item) for item in node.elts)
         return Display(values, ListType(common_type(values)))
+
+
+def _makes_object(name: str) -> str:
+    return f"it makes an object of a class, {name}; a model returns tensors, tuples or dictionaries instead"
 
 
 def _decoded(text: str) -> str:

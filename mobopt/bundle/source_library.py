@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from mobopt.bundle.builder import check_size
 from mobopt.bundle.container import ArchiveReader
+from mobopt.bundle.source_places import SourcePlaces
 from mobopt.errors import BundleError, GraphError
 from mobopt.ir.types import ClassType, DictType, ListType, OptionalType, TupleType, Type, parse_type
 
@@ -45,6 +46,7 @@ class SourceLibrary:
         self._archive = archive
         self._modules: dict[str, dict[str, ast.stmt]] = {}
         self._classes: dict[str, SourceClass] = {}
+        self._places: dict[str, SourcePlaces] = {}
         self._resolving: set[str] = set()
         self._types: dict[ast.expr, Type] = {}
         self._named_tuples: dict[str, TupleType] = {}
@@ -67,6 +69,12 @@ class SourceLibrary:
             raise BundleError(f"{where} {qualified_name}, which the file doesn't define; it is incomplete")
         self._classes[qualified_name] = _read_class(qualified_name, found, path)
         return self._classes[qualified_name]
+
+    def place(self, record: str, node: ast.AST) -> str:
+        """Where in the author's source a piece of a record comes from, as far as the archive tells."""
+        if record not in self._places:
+            self._places[record] = SourcePlaces(self._archive, record)
+        return self._places[record].place(node)
 
     def find_class(self, qualified_name: str) -> SourceClass:
         """The class of this name.

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from mobopt.bundle.attributes import ModuleTree, Submodule
-from mobopt.bundle.builder import GraphBuilder
+from mobopt.bundle.builder import Allowance, GraphBuilder
 from mobopt.bundle.result_types import join
 from mobopt.errors import BundleError, MoboptError
 from mobopt.ir import Value
@@ -64,9 +64,9 @@ class OperatorCalls:
 
     module_value: Value
 
-    def __init__(self, modules: ModuleTree) -> None:
+    def __init__(self, modules: ModuleTree, allowance: Allowance) -> None:
         self.modules = modules
-        self.builder = GraphBuilder()
+        self.builder = GraphBuilder(allowance)
         self.record = ""
 
     def error(self, node: ast.AST, message: str) -> BundleError:

@@ -9,11 +9,11 @@ Source of the language: ``torch/csrc/jit/serialization/python_print.cpp``, ``imp
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 from mobopt.bundle.attributes import ModuleTree, Submodule
-from mobopt.bundle.builder import discard
+from mobopt.bundle.builder import Allowance, discard
 from mobopt.bundle.result_types import join
 from mobopt.bundle.source_compiler import Compiler
 from mobopt.bundle.source_library import SourceFunction, SourceLibrary
@@ -28,14 +28,23 @@ _MAX_TRIPS = (1 << 63) - 1
 _MAX_CALLS = 60
 
 
-def fill_from_source(program: Program, modules: ModuleTree, library: SourceLibrary, constants: Unpickled) -> None:
-    """Compile every method of the root class into the program.
+def fill_from_source(
+    program: Program,
+    modules: ModuleTree,
+    library: SourceLibrary,
+    constants: Unpickled,
+    allowance: Allowance,
+    methods: Collection[str] | None = None,
+) -> None:
+    """Compile the methods of the root class into the program.
 
     Args:
         program: what to fill.
         modules: the module and its attributes.
         library: the archive's source.
         constants: the tuple that source calls ``CONSTANTS``.
+        allowance: what reading may cost.
+        methods: names of those to compile; None for all.
 
     Raises:
         BundleError: the source uses what is not read; the message names record, line and construct.
@@ -45,11 +54,15 @@ def fill_from_source(program: Program, modules: ModuleTree, library: SourceLibra
             f"constants.pkl holds a {type(constants.value).__name__} where a tuple belongs; the file is damaged"
         )
     defaults: dict[str, dict[str, Any]] = {}
-    for name, function in library.find_class(modules.root.class_name).methods.items():
-        compiler = SourceCompiler(modules, library, constants)
+    found = library.find_class(modules.root.class_name).methods
+    for name, function in found.items():
+        if methods is not None and name not in methods:
+            continue
+        compiler = SourceCompiler(modules, library, constants, allowance)
         program.methods[name] = compiler.method(function)
         defaults[name] = compiler.defaults
     program.metadata["defaults"] = {name: values for name, values in defaults.items() if values}
+    program.metadata["method_names"] = list(found)
 
 
 def parameters_with_default(library: SourceLibrary, class_name: str) -> dict[str, range]:
@@ -88,8 +101,8 @@ def refine_attributes(modules: ModuleTree, library: SourceLibrary) -> None:
 class SourceCompiler(Compiler):
     """Compiles one method, statement by statement."""
 
-    def __init__(self, modules: ModuleTree, library: SourceLibrary, constants: Unpickled) -> None:
-        super().__init__(modules, library, constants)
+    def __init__(self, modules: ModuleTree, library: SourceLibrary, constants: Unpickled, allowance: Allowance) -> None:
+        super().__init__(modules, library, constants, allowance)
         self.calls = 0
         self.defaults: dict[str, Any] = {}
 
@@ -125,7 +138,9 @@ class SourceCompiler(Compiler):
         ):
             raise self.error(call, f"{definition.name} is called with arguments that it does not take")
         bound |= keywords
-        outer_record, outer = self.record, self.environment
+        outer_record, outer, outer_path = self.record, self.environment, self.path
+        if arguments and isinstance(arguments[0], Submodule):
+            self.path = arguments[0].path
         self.record = function.record
         for parameter, default in self.default_expressions(definition):
             if parameter.arg not in bound:
@@ -135,7 +150,7 @@ class SourceCompiler(Compiler):
             self.record = outer_record
             raise self.error(call, f"{definition.name} is called without its argument {missing[0]!r}")
         result = self.body(function, {p.arg: self.bind(bound[p.arg], p) for p in parameters})
-        self.record, self.environment = outer_record, outer
+        self.record, self.environment, self.path = outer_record, outer, outer_path
         return result
 
     def bind(self, item: Item, parameter: ast.arg) -> Item:
@@ -191,7 +206,7 @@ class SourceCompiler(Compiler):
     def statements(self, statements: Sequence[ast.stmt]) -> None:
         """Compile statements in order."""
         for statement in statements:
-            self.builder.source = f"{self.record.removeprefix('code/')}:{statement.lineno}"
+            self.builder.source = self.place(statement)
             try:
                 self.statement(statement)
             except MoboptError as error:
@@ -227,6 +242,12 @@ class SourceCompiler(Compiler):
                 self.raise_exception(exception)
             case ast.Pass():
                 pass
+            case ast.FunctionDef():
+                raise self.error(
+                    statement,
+                    "it forks a function (prim::fork), and mobile GPU runtimes run one thing after another; call the "
+                    "function instead of forking it",
+                )
             case ast.Return():
                 raise self.error(statement, "a function returns before its end")
             case _:
@@ -279,7 +300,9 @@ class SourceCompiler(Compiler):
         """``with torch.no_grad():``, which says nothing about a model that only infers."""
         for item in statement.items:
             if not isinstance(self.expression(item.context_expr), Ignored):
-                raise self.error(statement, "context managers other than torch.no_grad() are not read")
+                raise self.error(
+                    statement, "context managers other than torch.no_grad() have no place in a mobile model"
+                )
         self.statements(statement.body)
 
     def assertion(self, statement: ast.Assert) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 from mobopt.ir import Node, Value
 from mobopt.ir.schemas import Schema, schema_of, schemas_of
 from mobopt.ir.types import ANY, TENSOR, DictType, ListType, OptionalType, TupleType, Type
+from mobopt.ops.permitted import refusal, refusal_of_language
 
 _DRAWN_IN_PLACE = ("bernoulli", "cauchy", "exponential", "geometric", "log_normal", "normal", "random", "uniform")
 _DROPOUTS = ("alpha_dropout", "dropout", "feature_alpha_dropout", "feature_dropout", "rrelu", "rrelu_with_noise")
@@ -159,6 +160,11 @@ def is_pure(node: Node) -> bool:
     if node.blocks or node.op == "prim::GetAttr":
         return False
     return not (is_random(node) or has_side_effects(node) or written_inputs(node))
+
+
+def is_permitted(node: Node) -> bool:
+    """Whether a node's operator touches nothing but its arguments; see :mod:`mobopt.ops.permitted`."""
+    return not (refusal_of_language(node.op) if schema_of_node(node) is None else refusal(node.qualified_op))
 
 
 def holds_tensors(kind: Type) -> bool:

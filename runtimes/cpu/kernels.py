@@ -9,7 +9,8 @@ from typing import Any
 import torch
 
 from mobopt.errors import InputError, UnsupportedError
-from mobopt.ir.schemas import schema_of
+from mobopt.ir.schemas import schema_of, schemas_of
+from mobopt.ops.permitted import is_of_library, refusal
 from mobopt.runtimes.cpu.packed import PACKED_KERNELS
 from mobopt.runtimes.nests import map_leaves
 
@@ -99,6 +100,9 @@ def kernel(op: str) -> Kernel:
     """
     if op in _OWN:
         return _OWN[op]
+    reason = "" if is_of_library(op) or not schemas_of(op.partition(".")[0]) else refusal(op)
+    if reason:
+        raise UnsupportedError(f"{reason}, so mobopt does not run it")
     name, _, overload = op.partition(".")
     namespace, _, short = name.partition("::")
     try:

@@ -156,7 +156,7 @@ _RECURSION = "def f(x: Tensor) -> Tensor:\n  return __torch__.f(x, )\n"
 @pytest.mark.parametrize(
     ("text", "match"),
     [
-        (method("return __torch__.f0(x, )") + _TWICE, "over 500000 steps"),
+        (method("return __torch__.f0(x, )") + _TWICE, "over \\d+ steps"),
         (method(*["x = (x, x)"] * 60, "return x"), "a type has over 2000 parts"),
         (method("y = annotate(__torch__.T0, x)", "return x") + _NESTED, "over 2000 parts"),
         (method("return " + "-" * 3000 + "x"), "nested too deeply"),
@@ -181,7 +181,7 @@ def test_hostile_bytecode() -> None:
     stores = [item for register in range(1, 20000) for item in (("LOADC", 0, 0), ("STORE", register, 0))]
     branches = [("LOADC", 0, 0), ("JF", 2, 0), ("JMP", 1, 0)] * 20000
     code = (("DROP", 0, 0), *stores, *branches, ("LOADC", 0, 0), ("RET", 0, 0))
-    refused(bytecode(code, constants=(True,), registers=20000), "over 500000 steps")
+    refused(bytecode(code, constants=(True,), registers=20000), "over \\d+ steps")
 
 
 def test_wrong_checksum() -> None:

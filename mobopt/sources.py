@@ -1,0 +1,142 @@
+"""Models before conversion, wherever they come from: a module that a user holds, or a file.
+
+What conversions and audits ask of a model is asked here: its Program, what it returns, and inputs that came with it.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from mobopt.bundle.container import ArchiveReader
+from mobopt.bundle.tensors import StorageLoader
+from mobopt.bundle.unpickler import unpickle
+from mobopt.errors import BundleError, InputError, MoboptError, UnsupportedError
+from mobopt.frontends.torchscript import frozen, program_from_script_module, read_model
+from mobopt.ir import Program
+from mobopt.runtimes.cpu import Interpreter
+
+_BUNDLED_INPUTS = "get_all_bundled_inputs"
+_TRACED_INPUTS = "traced_inputs.pkl"
+_MOST_ELEMENTS = 1 << 26
+"""Of one remembered input; more is taken for damage."""
+
+
+class Source(ABC):
+    """A model before conversion.
+
+    Attributes:
+        program: the model with constants, in evaluation mode; passes start from it.
+    """
+
+    program: Program
+
+    @abstractmethod
+    def run(self, inputs: Sequence[Any]) -> Any:
+        """What ``forward`` of the model as it is returns, on the CPU; the inputs may be changed.
+
+        Raises:
+            InputError: the model can't be run on them.
+        """
+
+    @abstractmethod
+    def bundled_inputs(self) -> list[Sequence[Any]]:
+        """Arguments of ``forward`` that ``torch.utils.bundled_inputs`` has put into the model."""
+
+    @abstractmethod
+    def traced_inputs(self) -> list[Any] | None:
+        """What the model was traced with, of which only shapes and dtypes are known; None for a scripted one."""
+
+
+class ModuleSource(Source):
+    """A ScriptModule that a user holds; its own code is run, as the user runs it."""
+
+    def __init__(self, module: torch.jit.ScriptModule, preserved: Sequence[str] = ()) -> None:
+        """Read a module; see :func:`mobopt.frontends.torchscript.program_from_script_module`."""
+        self._module = module
+        self.program = program_from_script_module(module, preserved)
+
+    def run(self, inputs: Sequence[Any]) -> Any:
+        """What the module returns in evaluation mode; its own mode comes back."""
+        modes = [(part, part.training) for part in self._module.modules() if hasattr(part, "training")]
+        self._module.eval()
+        try:
+            with torch.no_grad():
+                return self._module(*inputs)
+        except (RuntimeError, TypeError, ValueError) as error:
+            reason = str(error).strip().splitlines()[-1]
+            raise InputError(f"the model can't be run on the example inputs: {reason}") from None
+        finally:
+            for part, training in modes:
+                part.training = training
+
+    def bundled_inputs(self) -> list[Sequence[Any]]:
+        """Those of the module."""
+        return list(self._module.get_all_bundled_inputs()) if hasattr(self._module, _BUNDLED_INPUTS) else []
+
+    def traced_inputs(self) -> list[Any] | None:
+        """Those that torch remembers."""
+        return dict(self._module._c._retrieve_traced_inputs().items()).get("forward")
+
+
+class FileSource(Source):
+    """A file of a model; nothing in it is executed but by our interpreter, when the model is run."""
+
+    def __init__(self, file: Path, preserved: Sequence[str] = ()) -> None:
+        """Read a file.
+
+        Raises:
+            BundleError: the file is damaged, hostile, optimised already, or of a form that is not read.
+            InputError: a preserved name does not exist.
+        """
+        self._file = file
+        self._original = read_model(file, preserved)
+        if any(name.startswith("optimized_for_") for name in self._original.attributes):
+            raise BundleError(f"{file} is optimised already; convert the model that it was made from")
+        try:
+            self.program = frozen(self._original, preserved)
+        except InputError as error:
+            raise InputError(f"{file}: {error}") from None
+
+    def run(self, inputs: Sequence[Any]) -> Any:
+        """What the interpreter computes of the model as the file has it."""
+        try:
+            return Interpreter(self._original).run("forward", list(inputs))
+        except (InputError, UnsupportedError) as error:
+            raise InputError(f"the model can't be run on the example inputs: {error}") from None
+
+    def bundled_inputs(self) -> list[Sequence[Any]]:
+        """What the file's own method for them returns; none if it can't be read."""
+        if _BUNDLED_INPUTS not in self._original.metadata["method_names"]:
+            return []
+        try:
+            program = read_model(self._file, [_BUNDLED_INPUTS])
+            return list(Interpreter(program).run(_BUNDLED_INPUTS, []))
+        except MoboptError:
+            return []
+
+    def traced_inputs(self) -> list[Any] | None:
+        """What the file remembers."""
+        archive = ArchiveReader(self._file)
+        if _TRACED_INPUTS not in archive:
+            return None
+        try:
+            data = unpickle(archive.read(_TRACED_INPUTS), _Shapes(archive, "traced_inputs"), _TRACED_INPUTS).value
+        except MoboptError:
+            return None
+        found = data.get("forward") if isinstance(data, dict) else None
+        return found if isinstance(found, list) else None
+
+
+class _Shapes(StorageLoader):
+    """Storages without elements: torch remembers the shapes of traced inputs, and nothing else."""
+
+    def load(self, dtype: torch.dtype, key: str, count: int) -> torch.Tensor:
+        """Zeros."""
+        if count > _MOST_ELEMENTS:
+            raise MoboptError(f"a traced input of {count} elements")
+        return torch.zeros(count, dtype=dtype)

@@ -1,0 +1,119 @@
+"""Attributes that no method changes become constants, which later passes fold."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from mobopt.ir import Attribute, Graph, Program, Value
+from mobopt.ir.graph import type_of_constant
+from mobopt.ir.types import ANY, OptionalType, Type
+from mobopt.ops.aliases import Aliases
+from mobopt.passes.constant_folding import ConstantFolding
+from mobopt.passes.constant_propagation import ConstantPropagation
+from mobopt.passes.dead_code_elimination import DeadCodeElimination
+from mobopt.passes.manager import NoteBook, Pass
+from mobopt.passes.repeat import Repeat
+from mobopt.passes.rewriting import bypass_node, tensor_key
+
+_RESOLVE = Repeat((ConstantFolding(), ConstantPropagation(), DeadCodeElimination()))
+"""What takes out branches that are never taken."""
+
+
+@dataclass(frozen=True)
+class Freeze(Pass):
+    """Make constants of attributes that are neither assigned to nor changed in place, and drop those that nobody reads.
+
+    Given:
+        %t : bool = prim::GetAttr[name="training"](%self)
+        %w : Tensor = prim::GetAttr[name="weight"](%self)
+        %y : Tensor = aten::linear(%x, %w, %b)
+    Result:
+        %w : Tensor = prim::Constant[value=<Tensor float32 [4, 3]>]()
+        %y : Tensor = aten::linear(%x, %w, %b)
+
+    A write that only happens while training does not count once ``training`` is False: branches are resolved, and what
+    is then no longer written becomes constant too. An attribute stays if one that is written shares its memory.
+    """
+
+    name = "freeze"
+    preserved: tuple[str, ...] = ()
+    """Attributes that stay what they are."""
+
+    def rewrite(self, program: Program, notes: NoteBook) -> bool:
+        """Replace reads until no more attributes turn out to be constant."""
+        changed = False
+        while _make_constants(program, self.preserved):
+            _RESOLVE.run(program)
+            changed = True
+        read = {name for graph in program.methods.values() for name in _accessed(graph)}
+        unused = [name for name in program.attributes if name not in read and name not in self.preserved]
+        for name in unused:
+            del program.attributes[name]
+        return changed or bool(unused)
+
+
+def _make_constants(program: Program, preserved: Collection[str]) -> bool:
+    written = _written(program)
+    fixed = {name: item for name, item in program.attributes.items() if name not in written and name not in preserved}
+    changed = [_replace_reads(graph, fixed) for graph in program.methods.values()]
+    return any(changed)
+
+
+def _replace_reads(graph: Graph, fixed: dict[str, Attribute]) -> bool:
+    """Put constants in the place of reads of these attributes; tensors of the same memory are one Value."""
+    known: dict[Any, Value] = {}
+    changed = False
+    for node in graph.walk():
+        if node.op != "prim::GetAttr" or node.attributes["name"] not in fixed:
+            continue
+        name = node.attributes["name"]
+        item = fixed[name]
+        key = tensor_key(item.value) if isinstance(item.value, torch.Tensor) and item.value.numel() else name
+        if key not in known:
+            known[key] = graph.constant(item.value, _narrowed(item), name=f"self.{name}")
+        bypass_node(node, known[key])
+        changed = True
+    return changed
+
+
+def _narrowed(item: Attribute) -> Type:
+    """The attribute's type, or the value's own where the type leaves it open."""
+    is_open = isinstance(item.type, OptionalType) or item.type == ANY
+    inner = item.type.element if isinstance(item.type, OptionalType) else item.type
+    if not is_open or (item.value is not None and inner != ANY):
+        return inner
+    return type_of_constant(item.value)
+
+
+def _written(program: Program) -> set[str]:
+    """Attributes that a method assigns to or changes in place, and those that share memory with them."""
+    found: set[str] = set()
+    for graph in program.methods.values():
+        aliases = Aliases(graph)
+        for node in graph.walk():
+            if node.op == "prim::SetAttr" or (node.op == "prim::GetAttr" and aliases.writers(node.output)):
+                found.add(node.attributes["name"])
+    memory = {place for name in found for place in _memory(program.attributes[name].value)}
+    return found | {name for name, item in program.attributes.items() if not memory.isdisjoint(_memory(item.value))}
+
+
+def _memory(value: Any) -> Iterator[int]:
+    """What a value and its parts are to those that share them: containers themselves, and storages of tensors."""
+    if isinstance(value, torch.Tensor):
+        yield value.untyped_storage().data_ptr()
+    elif isinstance(value, (list, dict)):
+        yield id(value)
+    if isinstance(value, (list, tuple, dict)):
+        for item in value.values() if isinstance(value, dict) else value:
+            yield from _memory(item)
+
+
+def _accessed(graph: Graph) -> Iterator[str]:
+    """Attributes that a method reads or assigns to."""
+    for node in graph.walk():
+        if node.op in ("prim::GetAttr", "prim::SetAttr"):
+            yield node.attributes["name"]
