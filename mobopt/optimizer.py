@@ -11,13 +11,11 @@ import sys
 import warnings
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
 
 from mobopt.errors import ArgumentTypeError, InputError, MissingMethodError, PassError, UnsupportedError
-from mobopt.frontends.torchscript import copy_of, program_from_script_module
 from mobopt.ir import Program
 from mobopt.module import MobileModule, bind_arguments
 from mobopt.options import (
@@ -33,6 +31,7 @@ from mobopt.options import (
 from mobopt.passes.manager import Note, PassRun, run_passes
 from mobopt.passes.pipelines import pipeline_for
 from mobopt.runtimes.cpu import Interpreter
+from mobopt.sources import ModuleSource, Source
 from mobopt.tools.agreement import Agreement, compare
 from mobopt.tools.device_profiles import image_limit_of
 from mobopt.tools.example_inputs import GIVEN, NONE, ChosenInputs, choose_inputs
@@ -111,13 +110,16 @@ def optimize_for_mobile(
         clear_inputs,
         image_limit_of(device_profile, parse_backend(backend)),
     )
-    optimized = optimize(script_module, settings, names, example_inputs)
+    if isinstance(script_module, MobileModule):
+        raise UnsupportedError("the module is optimised already; optimise the module that it was made from")
+    source = ModuleSource(script_module, names)
+    optimized = optimize(source, settings, example_inputs)
     if not optimized.inputs.examples.arguments and settings.asks_for_sizes:
         warnings.warn(_SIZES_UNKNOWN, stacklevel=2)
     if explain:
         sys.stdout.writelines(f"{note}\n" for note in optimized.notes)
     if example_inputs is not None:
-        check_agreement(script_module, optimized.program, example_inputs)
+        check_agreement(source, optimized.program, example_inputs)
     return MobileModule(optimized.program, None if settings.backend == "vulkan" else "cpu", optimized.notes)
 
 
@@ -137,37 +139,26 @@ class Optimized:
         return tuple(note for run in self.runs for note in run.result.notes)
 
 
-def optimize(
-    module: torch.jit.ScriptModule,
-    settings: Settings,
-    preserved: Sequence[str],
-    example_inputs: Sequence[Any] | None = None,
-    file: Path | None = None,
-) -> Optimized:
-    """Translate a module and run a backend's passes; arguments are checked already.
+def optimize(source: Source, settings: Settings, example_inputs: Sequence[Any] | None = None) -> Optimized:
+    """Run a backend's passes on a model; arguments are checked already.
 
     Raises:
-        InputError: the module can't be run on the example inputs.
-        UnsupportedError: the module or the backend needs what mobopt lacks.
+        InputError: the model can't be run on the example inputs.
+        UnsupportedError: the model or the backend needs what mobopt lacks.
     """
-    if isinstance(module, MobileModule):
-        raise UnsupportedError("the module is optimised already; optimise the module that it was made from")
-    original = program_from_script_module(module, preserved)
-    inputs = _inputs_of(module, original, settings, example_inputs, file)
-    program = original.clone()
+    inputs = _inputs_of(source, settings, example_inputs)
+    program = source.program.clone()
     runs = run_passes(program, pipeline_for(settings, inputs.examples))
-    return Optimized(original, program, tuple(runs), inputs)
+    return Optimized(source.program, program, tuple(runs), inputs)
 
 
-def _inputs_of(
-    module: torch.jit.ScriptModule, program: Program, settings: Settings, given: Sequence[Any] | None, file: Path | None
-) -> ChosenInputs:
+def _inputs_of(source: Source, settings: Settings, given: Sequence[Any] | None) -> ChosenInputs:
     """Inputs whose sizes the passes may believe; none for stock CPUs, which compute everything right."""
     if given is not None:
-        bound = bind_arguments(program, "forward", given, {})
-        _check_inputs(program, bound)
+        bound = bind_arguments(source.program, "forward", given, {})
+        _check_inputs(source.program, bound)
         return ChosenInputs(tuple(bound), GIVEN)
-    return ChosenInputs(None, NONE) if settings.backend == "cpu" else choose_inputs(module, program, file)
+    return ChosenInputs(None, NONE) if settings.backend == "cpu" else choose_inputs(source)
 
 
 def _check_inputs(program: Program, inputs: Sequence[Any]) -> None:
@@ -177,17 +168,17 @@ def _check_inputs(program: Program, inputs: Sequence[Any]) -> None:
         raise InputError(f"the model can't be run on the example inputs: {error}") from None
 
 
-def check_agreement(module: torch.jit.ScriptModule, program: Program, inputs: Sequence[Any]) -> float:
-    """Compare a module with its optimised Program, on the CPU.
+def check_agreement(source: Source, program: Program, inputs: Sequence[Any]) -> float:
+    """Compare a model with its optimised Program, on the CPU.
 
     Returns:
         The largest difference, relative to the largest magnitude of the output.
 
     Raises:
-        InputError: the module can't be run on the inputs.
+        InputError: the model can't be run on the inputs.
         PassError: they differ by more than 1e-4 of the output's scale.
     """
-    agreement = agreement_of(module, program, inputs)
+    agreement = agreement_of(source, program, inputs)
     if not agreement.agrees:
         raise PassError(
             f"the optimised module differs from the original by {agreement.relative:.1e} of the output's scale; block "
@@ -196,37 +187,21 @@ def check_agreement(module: torch.jit.ScriptModule, program: Program, inputs: Se
     return agreement.relative
 
 
-def agreement_of(module: torch.jit.ScriptModule, program: Program, inputs: Sequence[Any]) -> Agreement:
-    """How well a module and its optimised Program agree, on the CPU; where there is state, over several calls.
+def agreement_of(source: Source, program: Program, inputs: Sequence[Any]) -> Agreement:
+    """How well a model and its optimised Program agree, on the CPU; where there is state, over several calls.
 
     Raises:
-        InputError: the module can't be run on the inputs.
+        InputError: the model can't be run on the inputs.
     """
     interpreter = Interpreter(program)
-    has_state = bool(interpreter.model_state.names)
-    reference = copy_of(module) if has_state else module  # its state is not to change
+    call = source.caller()
     results, expected = [], []
-    for _ in range(_CALLS_WITH_STATE if has_state else 1):
+    for _ in range(_CALLS_WITH_STATE if interpreter.model_state.names else 1):
         # Copies, for a model may change its inputs, and what it returns may change with its state.
-        expected.append(copy.deepcopy(_run_in_evaluation(reference, copy.deepcopy(list(inputs)))))
+        expected.append(copy.deepcopy(call(copy.deepcopy(list(inputs)))))
         bound = bind_arguments(program, "forward", copy.deepcopy(list(inputs)), {})
         results.append(copy.deepcopy(interpreter.run("forward", bound)))
     return compare(results, expected)
-
-
-def _run_in_evaluation(module: torch.jit.ScriptModule, inputs: Sequence[Any]) -> Any:
-    """What a module returns in evaluation mode; its own mode comes back."""
-    modes = [(part, part.training) for part in module.modules() if hasattr(part, "training")]
-    module.eval()
-    try:
-        with torch.no_grad():
-            return module(*inputs)
-    except (RuntimeError, TypeError, ValueError) as error:
-        reason = str(error).strip().splitlines()[-1]
-        raise InputError(f"the model can't be run on the example inputs: {reason}") from None
-    finally:
-        for part, training in modes:
-            part.training = training
 
 
 def check_script_module(script_module: object) -> None:

@@ -5,8 +5,9 @@ What conversions and audits ask of a model is asked here: its Program, what it r
 
 from __future__ import annotations
 
+import io
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +19,12 @@ from mobopt.bundle.unpickler import unpickle
 from mobopt.errors import BundleError, InputError, MoboptError, UnsupportedError
 from mobopt.frontends.torchscript import frozen, program_from_script_module, read_model
 from mobopt.ir import Program
+from mobopt.module import bind_arguments
 from mobopt.runtimes.cpu import Interpreter
 
 _BUNDLED_INPUTS = "get_all_bundled_inputs"
 _TRACED_INPUTS = "traced_inputs.pkl"
+_OPTIMIZED = ("optimized_for_vulkan", "optimized_for_metal")
 _MOST_ELEMENTS = 1 << 26
 """Of one remembered input; more is taken for damage."""
 
@@ -36,11 +39,10 @@ class Source(ABC):
     program: Program
 
     @abstractmethod
-    def run(self, inputs: Sequence[Any]) -> Any:
-        """What ``forward`` of the model as it is returns, on the CPU; the inputs may be changed.
+    def caller(self) -> Callable[[Sequence[Any]], Any]:
+        """What runs ``forward`` of the model as it is, on the CPU, with a state of its own.
 
-        Raises:
-            InputError: the model can't be run on them.
+        It raises InputError if the model can't be run on the inputs, and may change them.
         """
 
     @abstractmethod
@@ -60,19 +62,12 @@ class ModuleSource(Source):
         self._module = module
         self.program = program_from_script_module(module, preserved)
 
-    def run(self, inputs: Sequence[Any]) -> Any:
-        """What the module returns in evaluation mode; its own mode comes back."""
-        modes = [(part, part.training) for part in self._module.modules() if hasattr(part, "training")]
-        self._module.eval()
-        try:
-            with torch.no_grad():
-                return self._module(*inputs)
-        except (RuntimeError, TypeError, ValueError) as error:
-            reason = str(error).strip().splitlines()[-1]
-            raise InputError(f"the model can't be run on the example inputs: {reason}") from None
-        finally:
-            for part, training in modes:
-                part.training = training
+    def caller(self) -> Callable[[Sequence[Any]], Any]:
+        """The module itself in evaluation mode, or a copy if it has state, whose views of each other stay views."""
+        module = self._module
+        if self.program.attributes:
+            module = torch.jit.load(io.BytesIO(module.save_to_buffer()))  # type: ignore[no-untyped-call]
+        return lambda inputs: _run_in_evaluation(module, inputs)
 
     def bundled_inputs(self) -> list[Sequence[Any]]:
         """Those of the module."""
@@ -81,6 +76,21 @@ class ModuleSource(Source):
     def traced_inputs(self) -> list[Any] | None:
         """Those that torch remembers."""
         return dict(self._module._c._retrieve_traced_inputs().items()).get("forward")
+
+
+def _run_in_evaluation(module: torch.jit.ScriptModule, inputs: Sequence[Any]) -> Any:
+    """What a module returns in evaluation mode; its own mode comes back."""
+    modes = [(part, part.training) for part in module.modules() if hasattr(part, "training")]
+    module.eval()
+    try:
+        with torch.no_grad():
+            return module(*inputs)
+    except (RuntimeError, TypeError, ValueError) as error:
+        reason = str(error).strip().splitlines()[-1]
+        raise InputError(f"the model can't be run on the example inputs: {reason}") from None
+    finally:
+        for part, training in modes:
+            part.training = training
 
 
 class FileSource(Source):
@@ -95,19 +105,24 @@ class FileSource(Source):
         """
         self._file = file
         self._original = read_model(file, preserved)
-        if any(name.startswith("optimized_for_") for name in self._original.attributes):
+        if any(name in _OPTIMIZED for name in self._original.attributes):
             raise BundleError(f"{file} is optimised already; convert the model that it was made from")
         try:
             self.program = frozen(self._original, preserved)
         except InputError as error:
             raise InputError(f"{file}: {error}") from None
 
-    def run(self, inputs: Sequence[Any]) -> Any:
-        """What the interpreter computes of the model as the file has it."""
-        try:
-            return Interpreter(self._original).run("forward", list(inputs))
-        except (InputError, UnsupportedError) as error:
-            raise InputError(f"the model can't be run on the example inputs: {error}") from None
+    def caller(self) -> Callable[[Sequence[Any]], Any]:
+        """The reference interpreter on the model as the file has it, before any pass."""
+        interpreter = Interpreter(self._original)
+
+        def call(inputs: Sequence[Any]) -> Any:
+            try:
+                return interpreter.run("forward", bind_arguments(self._original, "forward", inputs, {}))
+            except (InputError, UnsupportedError) as error:
+                raise InputError(f"the model can't be run on the example inputs: {error}") from None
+
+        return call
 
     def bundled_inputs(self) -> list[Sequence[Any]]:
         """What the file's own method for them returns; none if it can't be read."""

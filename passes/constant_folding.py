@@ -11,6 +11,7 @@ import torch
 from mobopt.errors import GraphError, MoboptError
 from mobopt.ir import Graph, Node, Value
 from mobopt.ir.graph import type_of_constant
+from mobopt.ir.types import BOOL, FLOAT, INT, NONE, STR
 from mobopt.ops.aliases import Aliases
 from mobopt.ops.effects import is_permitted, is_pure
 from mobopt.passes.manager import GraphPass, NoteBook
@@ -40,6 +41,8 @@ class ConstantFolding(GraphPass):
     """
 
     name = "constant_folding"
+    only_plain: bool = False
+    """Whether only numbers and strings are computed."""
     max_bytes: int = 1 << 20
     """A result larger than this, and larger than what it is computed from, would make the file grow; it stays."""
 
@@ -48,7 +51,7 @@ class ConstantFolding(GraphPass):
         aliases = Aliases(graph)
         changed = False
         for node in graph.walk():
-            if node.block is None or not _is_foldable(node, aliases):
+            if node.block is None or not _is_foldable(node, aliases) or (self.only_plain and not _is_plain(node)):
                 continue
             results = _evaluate(node)
             if results is None:
@@ -65,6 +68,10 @@ class ConstantFolding(GraphPass):
     def _grows(self, node: Node, results: tuple[Any, ...]) -> bool:
         size = sum(map(_size_of, results))
         return size > self.max_bytes and size > sum(_size_of(value.constant) for value in node.inputs)
+
+
+def _is_plain(node: Node) -> bool:
+    return all(value.type in (NONE, BOOL, INT, FLOAT, STR) for value in (*node.inputs, *node.outputs))
 
 
 def _is_foldable(node: Node, aliases: Aliases) -> bool:

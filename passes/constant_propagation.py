@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from mobopt.ir import Block, Graph, Node, Value
@@ -10,13 +11,14 @@ from mobopt.ir.schemas import accepts
 from mobopt.ir.types import ANY, BOOL, FLOAT, INT, NONE, STR, OptionalType, Type
 from mobopt.ops.aliases import Aliases
 from mobopt.passes.manager import GraphPass, NoteBook
-from mobopt.passes.ranks import known_rank, rank_root
+from mobopt.passes.ranks import batched_rank, known_rank, rank_root
 from mobopt.passes.rewriting import bypass_node, producer_of
 
 _PLAIN = (NONE, BOOL, INT, FLOAT, STR)
 """Types of constants without identity."""
 
 
+@dataclass(frozen=True)
 class ConstantPropagation(GraphPass):
     """Resolve branches on constants, checks of types and of None, unpacking of what was just packed, and known ranks.
 
@@ -33,6 +35,8 @@ class ConstantPropagation(GraphPass):
     """
 
     name = "constant_propagation"
+    only_branches: bool = False
+    """Whether only branches and checks of None and of types are resolved."""
 
     def rewrite_graph(self, graph: Graph, notes: NoteBook) -> bool:
         """One pass over the nodes, inner ones after their holder."""
@@ -45,6 +49,8 @@ class ConstantPropagation(GraphPass):
                 changed |= _resolve_if(node)
                 continue
             rule = _RULES.get(node.op)
+            if self.only_branches and rule not in (_compare_with_none, _isinstance):
+                continue
             if rule is not None and not any(aliases.writers(value) for value in (*node.inputs, *node.outputs)):
                 changed |= rule(node)
         return changed
@@ -52,8 +58,9 @@ class ConstantPropagation(GraphPass):
 
 def _resolve_if(node: Node) -> bool:
     condition = node.inputs[0]
-    if condition.is_constant:
-        splice_block(node.blocks[0 if condition.constant else 1], node)
+    outcome = condition.constant if condition.is_constant else _passed_check(node)
+    if outcome is not None:
+        splice_block(node.blocks[0 if outcome else 1], node)
         return True
     changed = False
     left, right = (block.outputs for block in node.blocks)
@@ -64,6 +71,42 @@ def _resolve_if(node: Node) -> bool:
             remove_if_output(node, index)
             changed = True
     return changed
+
+
+def _passed_check(node: Node) -> bool | None:
+    """The outcome of a condition that only refuses what is no batch for a convolution; None for any other."""
+    outcome = _for_batches(node.inputs[0])
+    if outcome is None or node.outputs:
+        return None
+    refusing, passing = node.blocks[1 if outcome else 0], node.blocks[0 if outcome else 1]
+    only_raises = any(item.op == "prim::RaiseException" for item in refusing.nodes)
+    return outcome if only_raises and not passing.nodes else None
+
+
+def _for_batches(condition: Value) -> bool | None:
+    """Whether a condition on the rank of what a convolution gives holds for batches; None for other conditions."""
+    node = condition.producer
+    if node is None:
+        return None
+    if node.op == "aten::__not__":
+        inner = _for_batches(node.inputs[0])
+        return None if inner is None else not inner
+    if node.op in ("aten::eq", "aten::ne", "aten::lt") and node.overload == "int":
+        rank, known = _batched_rank_of(node.inputs[0]), node.inputs[1]
+        if rank is None or not known.is_constant:
+            return None
+        return {"aten::eq": rank == known.constant, "aten::ne": rank != known.constant}.get(
+            node.op, rank < known.constant
+        )
+    if node.op == "aten::__contains__" and node.inputs[0].is_constant and isinstance(node.inputs[0].constant, list):
+        rank = _batched_rank_of(node.inputs[1])
+        return None if rank is None else rank in node.inputs[0].constant
+    return None
+
+
+def _batched_rank_of(dim: Value) -> int | None:
+    node = dim.producer
+    return batched_rank(node.inputs[0]) if node is not None and node.op == "aten::dim" else None
 
 
 def _merged(condition: Value, left: Value, right: Value) -> Value | None:
@@ -174,7 +217,7 @@ def _dim(node: Node) -> bool:
     if rank is not None:
         return _to_constant(node, rank)
     root = rank_root(node.inputs[0])
-    if root is node.inputs[0]:
+    if root is node.inputs[0] or batched_rank(node.inputs[0]) is not None:
         return False
     node.replace_input(0, root)
     return True

@@ -40,6 +40,7 @@ _FIXED = {
     **dict.fromkeys(("aten::mm", "aten::addmm"), 2),
     "aten::bmm": 3,
 }
+_CONVOLUTIONS = {"aten::conv1d": 3, "aten::conv2d": 4, "aten::conv3d": 5}
 
 
 def known_rank(value: Value, seen: dict[Value, Value] | None = None) -> int | None:
@@ -78,6 +79,21 @@ def rank_root(value: Value, seen: dict[Value, Value] | None = None) -> Value:
         value = roots.pop()
     seen[start] = seen.get(value, value)
     return seen[start]
+
+
+def batched_rank(value: Value) -> int | None:
+    """Number of dimensions of what a convolution gives for a batch; None if the value is not made so.
+
+    torch takes it for certain (``torch/csrc/jit/passes/peephole.cpp``), although convolutions take a single sample too.
+    """
+    while value.producer is not None and value is value.producer.outputs[0]:
+        node = value.producer
+        if node.op in _CONVOLUTIONS:
+            return _CONVOLUTIONS[node.op]
+        if node.op not in _SAME_AS_FIRST:
+            return None
+        value = node.inputs[0]
+    return None
 
 
 def _operands(node: Node) -> tuple[Value, ...]:

@@ -16,6 +16,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import IO, Any
 
+from mobopt.bundle.other_files import kind_of_bytes, kind_of_records
 from mobopt.errors import BundleError
 
 BundleFile = str | os.PathLike[str] | IO[bytes]
@@ -24,6 +25,7 @@ BundleFile = str | os.PathLike[str] | IO[bytes]
 _ALIGNMENT = 64
 _COMPRESS_ABOVE = 200
 _CHUNK = 1 << 22
+_HEAD = 512
 _PIECE = 1 << 16
 """Deflated bytes that are looked at in one go."""
 _MAX_RECORDS = 1 << 20
@@ -110,6 +112,9 @@ class ArchiveReader:
             with zipfile.ZipFile(_Window(self._data)) as archive:
                 entries = archive.infolist()
         except (zipfile.BadZipFile, NotImplementedError, ValueError, struct.error, OverflowError) as error:
+            kind = kind_of_bytes(bytes(self._data[:_HEAD]))
+            if kind:
+                raise self.error(f"is {kind}") from None
             hint = "it is truncated" if self._data[:4] == b"PK\x03\x04" else "it begins with other bytes than a zip's"
             raise self.error(
                 f"is not a readable zip archive ({error}; {hint}); models are saved as zip archives"
@@ -117,6 +122,8 @@ class ArchiveReader:
         if not entries or len(entries) > _MAX_RECORDS:
             raise self.error(f"holds {len(entries)} records; a model has at least one and at most {_MAX_RECORDS}")
         root = entries[0].orig_filename.partition("/")[0]
+        if not any(entry.orig_filename.startswith(f"{root}/") for entry in entries):
+            raise self.error(f"is {kind_of_records([entry.orig_filename for entry in entries], None)}")
         records: dict[str, Record] = {}
         for entry in entries:
             record = self._record(entry, root)
@@ -258,6 +265,8 @@ def _map(file: BundleFile) -> tuple[str, Any]:
                 raise BundleError(f"{name} is empty; it is not a model file")
             return name, mmap.mmap(handle.fileno(), 0, access=mmap.ACCESS_COPY)
     except (OSError, ValueError) as error:
+        if isinstance(error, IsADirectoryError):
+            raise BundleError(f"{name} is a folder; give the path of a model file") from None
         reason = error.strerror if isinstance(error, OSError) and error.strerror else error
         raise BundleError(f"can't read {name}: {reason}") from None
 

@@ -10,6 +10,7 @@ from mobopt.bundle.builder import Allowance
 from mobopt.bundle.bytecode import Function, OperatorEntry, parse_bytecode, parse_operators
 from mobopt.bundle.container import ArchiveReader, BundleFile, iterate_records
 from mobopt.bundle.lite_reader import graph_from_function, unknown_operators
+from mobopt.bundle.other_files import kind_of_records
 from mobopt.bundle.source_library import SourceLibrary
 from mobopt.bundle.source_reader import fill_from_source, parameters_with_default, refine_attributes
 from mobopt.bundle.tensors import StorageLoader
@@ -69,12 +70,15 @@ def _shortened(text: str) -> str:
 def _read(
     archive: ArchiveReader, prefer: str, methods: Collection[str] | None, libraries: Collection[str] | None
 ) -> Program:
+    has_code = any(True for _ in iterate_records(archive, "code/"))
+    if not has_code and "bytecode.pkl" not in archive:
+        checkpoint = archive.read("data.pkl") if "data.pkl" in archive else None
+        raise archive.error(f"is {kind_of_records(list(archive.records), checkpoint)}")
     version = archive_version(archive)
     allowance = Allowance(sum(record.size for record in archive.records.values()), libraries)
     modules = ModuleTree(load_pickle(archive, "data.pkl", "data"))
     program = Program(class_name=modules.root.class_name, attributes=modules.attributes)
     library = SourceLibrary(archive)
-    has_code = any(True for _ in iterate_records(archive, "code/"))
     if has_code:
         refine_attributes(modules, library)
     if "bytecode.pkl" in archive and (prefer == "bytecode" or not has_code):
@@ -82,12 +86,10 @@ def _read(
         with_default = parameters_with_default(library, program.class_name) if has_code else {}
         _fill_from_bytecode(program, modules, functions, with_default, allowance, methods)
         program.metadata |= {"kind": "lite", "bytecode_version": bytecode_version}
-    elif has_code:
+    else:
         constants = load_pickle(archive, "constants.pkl", "constants")
         fill_from_source(program, modules, library, constants, allowance, methods)
         program.metadata |= {"kind": "torchscript", "bytecode_version": None}
-    else:
-        raise archive.error("holds neither bytecode.pkl nor code/; it is not a TorchScript model")
     check_meaning(program, version)
     program.metadata |= {"archive_version": version, "extra_files": extra_files(archive)}
     return program

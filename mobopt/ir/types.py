@@ -128,6 +128,17 @@ NONE = SimpleType("NoneType")
 ANY = SimpleType("Any")
 GENERATOR = SimpleType("Generator")
 
+def _union(members: tuple[Type, ...]) -> Type:
+    """``Union[T, None]`` is optional, numbers are ``Scalar``; any other may hold anything, as far as is known."""
+    others = [item for item in members if item != NONE]
+    if not others:
+        return NONE
+    kind = others[0]
+    if len(others) > 1:
+        kind = SCALAR if set(others) <= {INT, FLOAT, BOOL, COMPLEX} else ANY
+    return OptionalType(kind) if NONE in members and kind != ANY else kind
+
+
 _SPELLINGS = {
     "number": SCALAR,
     "None": NONE,
@@ -210,8 +221,8 @@ class _Parser:
             return DictType(*items)
         if name in ("List", "Optional") and len(items) == 1:
             return ListType(items[0]) if name == "List" else OptionalType(items[0])
-        if name == "Union" and len(items) == 2 and NONE in items:
-            return OptionalType(items[0] if items[1] == NONE else items[1])
+        if name == "Union" and items:
+            return _union(items)
         raise GraphError(f"the type {self.text!r} is not supported: {name} of {len(items)}")
 
     def items(self, opening: str, closing: str) -> tuple[Type, ...]:

@@ -15,18 +15,17 @@ import torch
 from mobopt.bundle import read_bundle
 from mobopt.bundle.container import ArchiveReader, iterate_records
 from mobopt.errors import ArgumentTypeError, InputError, UnsupportedError
-from mobopt.frontends.torchscript import program_from_script_module
 from mobopt.ir import Program
 from mobopt.module import MobileModule
 from mobopt.ops.targets.table import IMAGE_LIMIT
 from mobopt.options import DEFAULT_LEGALIZE, DEFAULT_RUNTIME, Settings, parse_backend, parse_legalize, parse_runtime
 from mobopt.passes.facts import Examples, record_facts
+from mobopt.sources import FileSource, ModuleSource, Source
 from mobopt.tools.allowed_operators import read_allowed_operators
 from mobopt.tools.audit_calls import MISSING, VERDICTS, WRONG, AuditedCall, CostChange, judge_bundle, judge_model
-from mobopt.tools.conversion import read_script_module
 from mobopt.tools.device_limits import LimitFinding, over_limits
 from mobopt.tools.device_profiles import ANY_PHONE, DeviceProfile, find_profile
-from mobopt.tools.example_inputs import GIVEN, NONE, ChosenInputs, choose_inputs
+from mobopt.tools.example_inputs import GIVEN, NONE, ChosenInputs, choose_inputs, choose_inputs_of_bundle
 from mobopt.tools.operator_names import operator_names
 
 DEFAULT_BACKEND = "vulkan"
@@ -195,23 +194,26 @@ class _Subject:
     program: Program
     backend: str = ""
     """Of an optimised file; empty for a model before conversion."""
-    module: torch.jit.ScriptModule | None = None
-    file: Path | None = None
+    source: Source | None = None
+    """A model before conversion."""
 
 
 def _open(model: object) -> _Subject:
     if isinstance(model, MobileModule):
         return _Subject("module", model.program.clone(), _backend_of_program(model.program))
     if isinstance(model, torch.jit.ScriptModule):
-        return _Subject(model.original_name, program_from_script_module(model, ()), module=model)
+        return _model(model.original_name, ModuleSource(model))
     if not isinstance(model, (str, os.PathLike)):
         raise ArgumentTypeError(f"Got {type(model)}, but a ScriptModule or the path of a file is expected.")
     file = Path(model)
     if _is_optimized(file):
         program = read_bundle(file)
-        return _Subject(file.name, program, _backend_of_program(program), file=file)
-    module = read_script_module(file)
-    return _Subject(file.name, program_from_script_module(module, ()), module=module, file=file)
+        return _Subject(file.name, program, _backend_of_program(program))
+    return _model(file.name, FileSource(file))
+
+
+def _model(name: str, source: Source) -> _Subject:
+    return _Subject(name, source.program, source=source)
 
 
 def _is_optimized(file: Path) -> bool:
@@ -248,7 +250,7 @@ def _inputs_of(subject: _Subject, settings: Settings, given: Sequence[Any] | Non
         return ChosenInputs(tuple(given), GIVEN)
     if settings.backend == "cpu":
         return ChosenInputs(None, NONE)
-    return choose_inputs(subject.module, subject.program, subject.file)
+    return choose_inputs_of_bundle(subject.program) if subject.source is None else choose_inputs(subject.source)
 
 
 def _limits(

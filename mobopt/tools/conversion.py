@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import time
-import zipfile
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,7 +13,7 @@ import torch
 from mobopt.bundle import write_lite, write_torchscript
 from mobopt.bundle.container import ArchiveReader
 from mobopt.bundle.reader import extra_files
-from mobopt.errors import BundleError, InputError, MoboptError
+from mobopt.errors import InputError, MoboptError
 from mobopt.files import check_writable
 from mobopt.ir import Program
 from mobopt.optimizer import agreement_of, optimize
@@ -23,6 +22,7 @@ from mobopt.passes.clear_lanes import READS_UNWRITTEN
 from mobopt.passes.legalize import FIXES_SIZES
 from mobopt.passes.manager import Note, PassRun
 from mobopt.passes.place import RUNS_ON_CPU, WITH_ITS_OPERANDS
+from mobopt.sources import FileSource
 from mobopt.tools.agreement import Agreement
 from mobopt.tools.example_inputs import ChosenInputs, choose_inputs
 from mobopt.tools.lacks import Lack, find_lacks
@@ -114,16 +114,15 @@ def convert_file(
     _check_ending(output)
     check_writable(output, [source])
     show(f"reading {source.name}")
-    module = read_script_module(source)
-    _check_preserved(module, preserved_methods)
+    model = FileSource(source, preserved_methods)
     show("running the passes")
-    optimized = optimize(module, settings, preserved_methods, example_inputs, source)
+    optimized = optimize(model, settings, example_inputs)
     lacks = find_lacks(optimized.program, settings, optimized.inputs.examples)
     inputs = optimized.inputs
     if inputs.arguments is None:
-        inputs = choose_inputs(module, optimized.original, source)
+        inputs = choose_inputs(model)
     show("comparing with the original")
-    agreement = None if inputs.arguments is None else agreement_of(module, optimized.program, inputs.arguments)
+    agreement = None if inputs.arguments is None else agreement_of(model, optimized.program, inputs.arguments)
     if not force:
         _refuse(settings, lacks, inputs, agreement)
     show(f"writing {output.name}")
@@ -171,23 +170,6 @@ def _refuse(settings: Settings, lacks: Sequence[Lack], inputs: ChosenInputs, agr
         )
 
 
-def read_script_module(path: Path) -> torch.jit.ScriptModule:
-    """Load a file of ``torch.jit.save``.
-
-    Raises:
-        BundleError: it is not one, is damaged, or is a Vulkan bundle.
-    """
-    _check_archive(path)
-    try:
-        module: torch.jit.ScriptModule = torch.jit.load(str(path), map_location="cpu")  # type: ignore[no-untyped-call]
-    except RuntimeError as error:
-        if "vulkan" in str(error):
-            raise BundleError(f"{path} is optimised already; convert the model that it was made from") from None
-        reason = next((line for line in str(error).splitlines() if line.strip()), "unknown reason").rstrip(": ")
-        raise BundleError(f"{path} can't be loaded as TorchScript ({reason}); save it with torch.jit.save") from None
-    return module
-
-
 def count_operators(program: Program) -> Counter[str]:
     """How often each operator stands in a Program, constants and prim:: apart."""
     return Counter(
@@ -198,37 +180,9 @@ def count_operators(program: Program) -> Counter[str]:
     )
 
 
-def _check_archive(path: Path) -> None:
-    """Refuse what torch would meet with an obscure message."""
-    try:
-        with zipfile.ZipFile(path) as archive:
-            names = {name.partition("/")[2] for name in archive.namelist()}
-    except (zipfile.BadZipFile, OSError) as error:
-        raise BundleError(
-            f"{path} is not a readable zip archive ({error}); convert takes a model saved with torch.jit.save"
-        ) from None
-    if not any(name.startswith("code/") for name in names):
-        raise BundleError(
-            f"{path} is {_kind(names)}, without TorchScript code; script or trace the model and save it with "
-            "torch.jit.save"
-        )
-
-
-def _kind(names: Collection[str]) -> str:
-    if "bytecode.pkl" in names:
-        return "a lite bundle"
-    return "a pickled checkpoint" if "data.pkl" in names else "no model"
-
-
 def _check_ending(output: Path) -> None:
     if output.suffix not in (_TORCHSCRIPT, _LITE):
         raise InputError(
             f"the output {output} ends in {output.suffix or 'nothing'!r}; name it .ptl for the lite interpreter "
             "or .pt for TorchScript"
         )
-
-
-def _check_preserved(module: torch.jit.ScriptModule, names: Sequence[str]) -> None:
-    missing = [name for name in names if not hasattr(module, name)]
-    if missing:
-        raise InputError(f"the model has no method or attribute {', '.join(missing)}; leave it out of --preserve")

@@ -4,14 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
 
-from mobopt.bundle.container import ArchiveReader
-from mobopt.bundle.tensors import StorageLoader
-from mobopt.bundle.unpickler import unpickle
 from mobopt.errors import MoboptError
 from mobopt.ir import Node, Program, Value
 from mobopt.ir.types import TENSOR
@@ -19,15 +15,14 @@ from mobopt.ops.schemas import schema_of
 from mobopt.ops.targets.packed import unpacked_call
 from mobopt.passes.facts import Examples
 from mobopt.runtimes.cpu import Interpreter
+from mobopt.sources import Source
 from mobopt.tools.inputs import SEED
 
 GIVEN, BUNDLED, TRACED, GUESSED, NONE = "given", "bundled with the model", "of the shapes traced", "guessed", "none"
 ASSUMED = "images, for want of anything that tells"
 """Good to compare results on, and no ground to believe that inputs have these sizes, or this many dimensions."""
 
-_TRACED_INPUTS = "traced_inputs.pkl"
-_MOST_ELEMENTS = 1 << 26
-"""Of one remembered input; more is taken for damage."""
+_Finder = tuple[str, Callable[[], Iterator[Sequence[Any]]]]
 _USUAL_SIZES = (224, 32, 28, 64, 96, 128, 160, 227, 256, 299, 112, 84)
 _IMAGE_SIZES = (*_USUAL_SIZES, *(size for size in range(64, 0, -1) if size not in _USUAL_SIZES))
 """Edges of images that models are made for, the likeliest first, then every small one."""
@@ -57,19 +52,28 @@ class ChosenInputs:
         return f"{', '.join(map(_shape_text, self.arguments))} ({self.origin})"
 
 
-def choose_inputs(module: torch.jit.ScriptModule | None, program: Program, file: Path | None = None) -> ChosenInputs:
-    """Inputs that ``forward`` takes, the best that can be had where none are given.
+def choose_inputs(source: Source) -> ChosenInputs:
+    """Inputs that ``forward`` takes, the best that can be had where none are given."""
+    return _first_that_runs(
+        source.program,
+        [
+            (BUNDLED, lambda: iter(source.bundled_inputs()[:1])),
+            (TRACED, lambda: _traced(source.traced_inputs())),
+            _guessing(source.program),
+        ],
+    )
 
-    Args:
-        module: the model as torch has it; None for a bundle that torch does not load.
-        program: the same model, translated.
-        file: where the model was loaded from; a traced model's file remembers the shapes.
-    """
-    finders: list[tuple[str, Callable[[], Iterator[Sequence[Any]]]]] = [
-        (BUNDLED, lambda: _bundled(module, program)),
-        (TRACED, lambda: _traced(module, file)),
-        (GUESSED if _is_told(program) else ASSUMED, lambda: _guesses(program)),
-    ]
+
+def choose_inputs_of_bundle(program: Program) -> ChosenInputs:
+    """The same for an optimised file."""
+    return _first_that_runs(program, [(BUNDLED, lambda: _bundled(program)), _guessing(program)])
+
+
+def _guessing(program: Program) -> _Finder:
+    return (GUESSED if _is_told(program) else ASSUMED, lambda: _guesses(program))
+
+
+def _first_that_runs(program: Program, finders: Sequence[_Finder]) -> ChosenInputs:
     for origin, find in finders:
         for arguments in find():
             if _runs(program, arguments):
@@ -88,42 +92,15 @@ def _runs(program: Program, arguments: Sequence[Any]) -> bool:
     return True
 
 
-def _bundled(module: torch.jit.ScriptModule | None, program: Program) -> Iterator[Sequence[Any]]:
-    if module is not None and hasattr(module, "get_all_bundled_inputs"):
-        yield from module.get_all_bundled_inputs()[:1]
-    elif "get_all_bundled_inputs" in program.methods:
+def _bundled(program: Program) -> Iterator[Sequence[Any]]:
+    if "get_all_bundled_inputs" in program.methods:
         yield from Interpreter(program).run("get_all_bundled_inputs", [])[:1]
 
 
-def _traced(module: torch.jit.ScriptModule | None, file: Path | None) -> Iterator[Sequence[Any]]:
-    remembered = None if module is None else dict(module._c._retrieve_traced_inputs().items()).get("forward")
-    if remembered is None and file is not None:
-        remembered = _remembered_in(file)
+def _traced(remembered: list[Any] | None) -> Iterator[Sequence[Any]]:
     if remembered is not None:
         generator = torch.Generator().manual_seed(SEED)
         yield [_alike(value, generator) for value in remembered]
-
-
-def _remembered_in(file: Path) -> list[Any] | None:
-    try:
-        archive = ArchiveReader(file)
-        if _TRACED_INPUTS not in archive:
-            return None
-        data = unpickle(archive.read(_TRACED_INPUTS), _Shapes(archive, "traced_inputs"), _TRACED_INPUTS).value
-    except MoboptError:
-        return None
-    found = data.get("forward") if isinstance(data, dict) else None
-    return found if isinstance(found, list) else None
-
-
-class _Shapes(StorageLoader):
-    """Storages without elements: torch remembers the shapes of traced inputs, and nothing else."""
-
-    def load(self, dtype: torch.dtype, key: str, count: int) -> torch.Tensor:
-        """Zeros."""
-        if count > _MOST_ELEMENTS:
-            raise MoboptError(f"a traced input of {count} elements")
-        return torch.zeros(count, dtype=dtype)
 
 
 def _alike(value: Any, generator: torch.Generator) -> Any:

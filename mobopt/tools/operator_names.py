@@ -6,10 +6,8 @@ Sources: ``torch::jit::export_opnames`` (``torch/csrc/jit/serialization/export_m
 
 from __future__ import annotations
 
-import io
 import os
 import pickletools
-import re
 from collections.abc import Iterable
 from os import PathLike
 from typing import IO
@@ -17,13 +15,16 @@ from typing import IO
 import torch
 
 from mobopt.bundle import read_bundle
-from mobopt.bundle.container import ArchiveReader, iterate_records
+from mobopt.bundle.container import ArchiveReader
 from mobopt.bundle.lite_writer import tables_from_graph
 from mobopt.bundle.reader import load_operators
 from mobopt.errors import BundleError
 from mobopt.ir import Program
 from mobopt.module import MobileModule
-from mobopt.stand_in import is_in_torch
+from mobopt.passes.constant_folding import ConstantFolding
+from mobopt.passes.constant_propagation import ConstantPropagation
+from mobopt.passes.dead_code_elimination import DeadCodeElimination
+from mobopt.passes.repeat import Repeat
 
 _BYTECODE_VERSION = 8
 YAML_FORMS = ("list", "dict")
@@ -32,15 +33,19 @@ YAML_FORMS = ("list", "dict")
 _PICKLED_MODULES = ("torch", "torch._utils", "torch._tensor", "torch.jit._pickle")
 _PICKLED_NAMES = ("collections OrderedDict", "builtins complex", "__main__ TensorID", "__main__ IntList")
 """What PyTorch's pickles name beside classes; ``torch/csrc/jit/serialization/unpickler.cpp`` reads no other."""
-_OPERATOR = re.compile(r"(?<![\w.])ops\.(\w+)\.(\w+)")
-_CLASS = re.compile(r"\b__torch__\.torch\.classes\.(\w+)\.(\w+)")
+
+
+_PREOPTIMIZED = Repeat(
+    (ConstantFolding(only_plain=True), ConstantPropagation(only_branches=True), DeadCodeElimination())
+)
+"""What torch does to a graph before it makes bytecode of it (``preoptimizeGraph``): branches on constants go."""
 
 
 def export_opnames(model: torch.jit.ScriptModule | str | PathLike[str] | IO[bytes]) -> list[str]:
     """Names of a model's operators with overloads, each once, sorted: what ``torch.jit.export_opnames`` gives.
 
-    A lite file's own operator tables answer for it. A TorchScript file is loaded by torch itself if torch has all of
-    its operators and classes; otherwise the names are those of the bytecode that we would write for it.
+    A lite file's own operator tables answer for it. The names of a TorchScript file, and of a module, are those of the
+    bytecode that is made of it.
 
     Args:
         model: a module, or a bundle's path or file object, which must be seekable.
@@ -58,7 +63,9 @@ def export_opnames(model: torch.jit.ScriptModule | str | PathLike[str] | IO[byte
         return sorted({entry.qualified_name for entry in load_operators(archive)})
     if not isinstance(model, (str, os.PathLike)):
         model.seek(0)
-    return operator_names(read_bundle(model)) if _foreign_names(archive) else _names_of(_load(model, archive.name))
+    program = read_bundle(model)
+    _PREOPTIMIZED.run(program)
+    return operator_names(program)
 
 
 def operator_names(program: Program) -> list[str]:
@@ -94,35 +101,6 @@ def selective_build_yaml(names: Iterable[str], form: str = "list") -> str:
 def _names_of(module: torch.jit.ScriptModule) -> list[str]:
     names: list[str] = torch.jit.export_opnames(module)  # type: ignore[no-untyped-call]
     return names
-
-
-def _foreign_names(archive: ArchiveReader) -> set[str]:
-    """Operators and classes that the source calls and the installed torch lacks."""
-    records = [item.name for item in iterate_records(archive, "code/") if item.name.endswith(".py")]
-    source = "\n".join(archive.read(name).decode("utf-8", "replace") for name in records)
-    operators = {f"{namespace}::{name}" for namespace, name in _OPERATOR.findall(source)}
-    classes = set(_CLASS.findall(source))
-    return {name for name in operators if not is_in_torch(name)} | {
-        f"{namespace}.{name}" for namespace, name in classes if not _is_class_in_torch(namespace, name)
-    }
-
-
-def _is_class_in_torch(namespace: str, name: str) -> bool:
-    try:
-        torch._C._get_custom_class_python_wrapper(namespace, name)
-    except RuntimeError:
-        return False
-    return True
-
-
-def _load(file: str | PathLike[str] | IO[bytes], name: str) -> torch.jit.ScriptModule:
-    source = str(file) if isinstance(file, (str, os.PathLike)) else io.BytesIO(file.read())
-    try:
-        module: torch.jit.ScriptModule = torch.jit.load(source, map_location="cpu")  # type: ignore[no-untyped-call]
-    except RuntimeError as error:
-        reason = next((line for line in str(error).splitlines() if line.strip()), "unknown reason").rstrip(": ")
-        raise BundleError(f"{name}: torch can't load it to tell its operators: {reason}") from None
-    return module
 
 
 def _check_globals(archive: ArchiveReader) -> None:

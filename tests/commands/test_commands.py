@@ -171,9 +171,12 @@ def test_opnames(invoke: Invoke, files: Path) -> None:
     assert invoke("opnames", files / "bundle.ptl", "--yaml").stdout == "".join(f"- {name}\n" for name in plain)
 
 
-def test_opnames_of_a_stock_model_are_torchs(invoke: Invoke, files: Path) -> None:
-    expected = torch.jit.export_opnames(torch.jit.load(str(files / "scripted.pt")))
-    assert set(expected) <= set(invoke("opnames", files / "scripted.pt").stdout.splitlines())
+def test_opnames_of_a_stock_model_are_those_that_it_runs(invoke: Invoke, files: Path) -> None:
+    """Torch's own list has operators of dead branches beside them."""
+    everything = set(torch.jit.export_opnames(torch.jit.load(str(files / "scripted.pt"))))
+    frozen = set(torch.jit.export_opnames(torch.jit.freeze(torch.jit.load(str(files / "scripted.pt")))))
+    found = set(invoke("opnames", files / "scripted.pt").stdout.splitlines())
+    assert frozen <= found <= everything | {"aten::batch_norm"}
 
 
 def test_inspect(invoke: Invoke, files: Path) -> None:

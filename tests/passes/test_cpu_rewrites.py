@@ -118,7 +118,7 @@ class SumClampedInLoop(nn.Module):
 @pytest.mark.parametrize(
     ("module", "reason"),
     [
-        (SumSeenBefore(), "aten::mul %half.1 may read the sum before"),
+        (SumSeenBefore(), "may read the sum before"),
         (SumClampedInBranch(), "they do not run equally often"),
         (SumClampedInLoop(), "they do not run equally often"),
     ],

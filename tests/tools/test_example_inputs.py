@@ -10,8 +10,16 @@ from torch.utils.bundled_inputs import augment_model_with_bundled_inputs
 
 import mobopt
 from mobopt.bundle import read_bundle
-from mobopt.frontends.torchscript import program_from_script_module
-from mobopt.tools.example_inputs import BUNDLED, GUESSED, NONE, TRACED, ChosenInputs, choose_inputs
+from mobopt.sources import FileSource, ModuleSource
+from mobopt.tools.example_inputs import (
+    BUNDLED,
+    GUESSED,
+    NONE,
+    TRACED,
+    ChosenInputs,
+    choose_inputs,
+    choose_inputs_of_bundle,
+)
 
 
 class Embeds(nn.Module):
@@ -58,7 +66,13 @@ class Recurrent(nn.Module):
 
 def chosen(module: nn.Module) -> ChosenInputs:
     script = torch.jit.script(module.eval())
-    return choose_inputs(script, program_from_script_module(script))
+    return choose_inputs(ModuleSource(script))
+
+
+def source_of(script: torch.jit.ScriptModule, folder: Path) -> FileSource:
+    path = folder / "model.pt"
+    torch.jit.save(script, str(path))  # type: ignore[no-untyped-call]
+    return FileSource(path)
 
 
 @pytest.mark.parametrize(
@@ -90,14 +104,16 @@ def test_first_layers_tell(module: nn.Module, sizes: tuple[int, ...]) -> None:
 def test_a_bundle_tells_too() -> None:
     m = mobopt.optimize_for_mobile(torch.jit.script(Scaled().eval()), backend="vulkan")
     program = read_bundle(io.BytesIO(m.save_to_buffer()))
-    found = choose_inputs(None, program)
+    found = choose_inputs_of_bundle(program)
     assert found.arguments is not None and tuple(found.arguments[0].shape) == (1, 5, 224, 224)
 
 
-def test_bundled_inputs_come_first() -> None:
-    script = torch.jit.script(Scaled().eval())
+@pytest.mark.parametrize("from_file", [True, False])
+def test_bundled_inputs_come_first(tmp_path: Path, from_file: bool) -> None:
+    own = type(f"Scaled{from_file}", (Scaled,), {})  # inputs are bundled with a class once
+    script = torch.jit.script(own().eval())
     augment_model_with_bundled_inputs(script, [(torch.zeros(1).expand(1, 5, 9, 7),)])
-    found = choose_inputs(script, program_from_script_module(script))
+    found = choose_inputs(source_of(script, tmp_path) if from_file else ModuleSource(script))
     assert found.origin == BUNDLED and not found.examples.are_guessed
     assert found.arguments is not None and found.arguments[0].shape == (1, 5, 9, 7)
 
@@ -105,11 +121,7 @@ def test_bundled_inputs_come_first() -> None:
 @pytest.mark.parametrize("from_file", [True, False])
 def test_traced_shapes_are_remembered(tmp_path: Path, from_file: bool) -> None:
     script = torch.jit.trace(Scaled().eval(), torch.rand(2, 5, 9, 7))
-    path = tmp_path / "traced.pt"
-    torch.jit.save(script, str(path))
-    if from_file:
-        script = torch.jit.load(str(path))
-    found = choose_inputs(script, program_from_script_module(script), path)
+    found = choose_inputs(source_of(script, tmp_path) if from_file else ModuleSource(script))
     assert found.origin == TRACED and found.arguments is not None
     assert found.arguments[0].shape == (2, 5, 9, 7) and found.arguments[0].abs().max() > 0
 
