@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 from mobopt.bundle.builder import value_type
 from mobopt.bundle.result_types import join
-from mobopt.bundle.unpickler import PickledObject, Unpickled
+from mobopt.bundle.source_library import SourceLibrary
+from mobopt.bundle.stored_state import stored_state
+from mobopt.bundle.unpickler import PickledEnum, PickledObject, Unpickled
 from mobopt.errors import BundleError, GraphError
 from mobopt.ir import Attribute
 from mobopt.ir.types import ClassType, Type
+
+Member: TypeAlias = "str | Submodule | PickledEnum"
 
 
 @dataclass(frozen=True, eq=False)
@@ -20,8 +24,8 @@ class Submodule:
 
     path: str
     class_name: str
-    members: Mapping[str, str | Submodule]
-    """What its attributes are: a dotted name in the table, or a module."""
+    members: Mapping[str, Member]
+    """What its attributes are: a dotted name in the table, a module, or a member of an enumeration."""
 
 
 class ModuleTree:
@@ -32,28 +36,29 @@ class ModuleTree:
         attributes: every attribute that is not a module, by dotted name, in the order of the pickle.
     """
 
-    def __init__(self, unpickled: Unpickled) -> None:
+    def __init__(self, unpickled: Unpickled, library: SourceLibrary) -> None:
         root = unpickled.value
         if not isinstance(root, PickledObject):
             raise BundleError(f"data.pkl holds a {type(root).__name__} where a module belongs; the file is damaged")
         self.attributes: dict[str, Attribute] = {}
         self._types = unpickled.types
+        self._library = library
         self._seen: dict[int, Submodule] = {}
         self.root = self._module("", root)
 
     def _module(self, path: str, module: PickledObject) -> Submodule:
         if id(module) in self._seen:
             return self._seen[id(module)]
-        if not isinstance(module.state, dict) or not all(isinstance(name, str) for name in module.state):
-            raise BundleError(
-                f"data.pkl: the state of {path or 'the model'} ({module.class_name}) is not a dictionary of "
-                "attributes; modules with a __getstate__ of their own are not read"
-            )
-        members: dict[str, str | Submodule] = {}
-        for name, value in module.state.items():
+        state = module.state
+        if not isinstance(state, dict) or not all(isinstance(name, str) for name in state):
+            state = stored_state(self._library.find_class(module.class_name), state)
+        members: dict[str, Member] = {}
+        for name, value in state.items():
             dotted = f"{path}.{name}" if path else name
             if isinstance(value, PickledObject):
                 members[name] = self._module(dotted, value)
+            elif isinstance(value, PickledEnum):
+                members[name] = value
             else:
                 members[name] = dotted
                 self._add(dotted, value)
@@ -78,7 +83,7 @@ class ModuleTree:
         """Every module, each before what it holds is complete."""
         return list(self._seen.values())
 
-    def slot(self, module: Submodule, index: int) -> str | Submodule:
+    def slot(self, module: Submodule, index: int) -> Member:
         """The attribute of a module by its number, which is its place in the pickle.
 
         Raises:

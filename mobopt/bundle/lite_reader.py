@@ -297,6 +297,8 @@ class _Reader:
         if isinstance(found, Submodule):
             state.stack.append(found)
             return
+        if not isinstance(found, str):
+            raise self.error(f"reads a member of the enumeration {found.class_name}, which mobopt reads in source only")
         kind = self.modules.attributes[found].type
         name = found.rpartition(".")[2]
         state.stack += self.builder.node(
@@ -309,6 +311,8 @@ class _Reader:
         found = self.modules.slot(self.pop_module(state), x)
         if isinstance(found, Submodule):
             raise self.error(f"replaces the submodule {found.path!r}, which mobopt does not read")
+        if not isinstance(found, str):
+            raise self.error(f"sets a member of the enumeration {found.class_name}, which mobopt does not read")
         self.modules.widen(found, value.type)
         self.builder.node("prim::SetAttr", [self.module_value, value], [], attributes={"name": found})
 

@@ -76,9 +76,9 @@ def _read(
         raise archive.error(f"is {kind_of_records(list(archive.records), checkpoint)}")
     version = archive_version(archive)
     allowance = Allowance(sum(record.size for record in archive.records.values()), libraries)
-    modules = ModuleTree(load_pickle(archive, "data.pkl", "data"))
-    program = Program(class_name=modules.root.class_name, attributes=modules.attributes)
     library = SourceLibrary(archive)
+    modules = ModuleTree(load_pickle(archive, "data.pkl", "data"), library)
+    program = Program(class_name=modules.root.class_name, attributes=modules.attributes)
     if has_code:
         refine_attributes(modules, library)
     if "bytecode.pkl" in archive and (prefer == "bytecode" or not has_code):

@@ -22,7 +22,7 @@ from mobopt.bundle.source_operators import (
     common_type,
     without_none,
 )
-from mobopt.bundle.unpickler import Unpickled
+from mobopt.bundle.unpickler import PickledEnum, Unpickled
 from mobopt.errors import BundleError
 from mobopt.ir import Value
 from mobopt.ir.schemas import accepts
@@ -66,6 +66,7 @@ _COMPARISONS: dict[type[ast.cmpop], str] = {
     ast.Is: "aten::__is__",
     ast.IsNot: "aten::__isnot__",
 }
+_SAMENESS = {"aten::eq": True, "aten::ne": False, "aten::__is__": True, "aten::__isnot__": False}
 _BUILTIN_FUNCTIONS = {
     "int": "aten::Int",
     "float": "aten::Float",
@@ -227,22 +228,34 @@ class Compiler(OperatorCalls, ABC):
             return Reference(dotted)
         except BundleError:
             found = self.library.find(owner, self.record, getattr(node, "lineno", 0))
-        raise self.error(node, f"{dotted} is a member of {getattr(found, 'name', owner)}; enumerations are not read")
+        if not isinstance(found, SourceClass) or found.base != "Enum" or name not in found.members:
+            raise self.error(node, f"{dotted} is neither a function nor a member of an enumeration")
+        return PickledEnum(owner, found.members[name])
 
     def member(self, owner: Item, name: str, node: ast.AST) -> Item:
         """An attribute of a module, a field of a named tuple, or a property of a tensor."""
         if isinstance(owner, Submodule):
             return self.module_member(owner, name, node)
+        if isinstance(owner, PickledEnum):
+            return self.enum_member(owner, name, node)
         value = self.value(owner, node)
         if isinstance(value.type, TupleType) and name in value.type.fields:
             return self.tuple_element(value, value.type.fields.index(name), node)
         op = _VALUE_ATTRIBUTES.get(name, f"prim::{name}")
         return self.call_operator(op, [value], {}, node)
 
+    def enum_member(self, member: PickledEnum, name: str, node: ast.AST) -> Value:
+        """The name or the value of a member of an enumeration."""
+        members = self.library.find_class(member.class_name).members
+        names = [key for key, value in members.items() if value == member.value]
+        if name not in ("name", "value") or not names:
+            raise self.error(node, f"{member.class_name} has no {name!r} of {member.value!r}")
+        return self.builder.constant(member.value if name == "value" else names[0])
+
     def module_member(self, module: Submodule, name: str, node: ast.AST) -> Item:
         """An attribute of a module: a module, a value, or a constant of its class."""
         member = module.members.get(name)
-        if isinstance(member, Submodule):
+        if isinstance(member, (Submodule, PickledEnum)):
             return member
         if member is None:
             constant = self.library.find_class(module.class_name).constants.get(name)
@@ -517,6 +530,10 @@ class Compiler(OperatorCalls, ABC):
         """A call of an operator, which notes where it stands."""
         if hasattr(node, "lineno"):
             self.builder.source = self.place(node)
+        if len(positional) == 2 and all(isinstance(item, PickledEnum) for item in positional):
+            if name not in _SAMENESS:
+                raise self.error(node, f"{name} is called on members of an enumeration, which can only be compared")
+            return self.builder.constant((positional[0] == positional[1]) is _SAMENESS[name])
         return super().call_operator(name, positional, keywords, node)
 
     def call_with(self, name: str, node: ast.Call) -> Item:

@@ -6,6 +6,7 @@ import ast
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from mobopt.bundle.builder import check_size
 from mobopt.bundle.container import ArchiveReader
@@ -37,6 +38,8 @@ class SourceClass:
     parameters: list[str] = field(default_factory=list)
     buffers: list[str] = field(default_factory=list)
     methods: dict[str, SourceFunction] = field(default_factory=dict)
+    members: dict[str, Any] = field(default_factory=dict)
+    """Of an enumeration: values by name."""
 
 
 class SourceLibrary:
@@ -195,6 +198,8 @@ def _read_class(name: str, definition: ast.ClassDef, record: str) -> SourceClass
             case ast.Assign(targets=[ast.Name(id="__forward_hooks__" | "__forward_pre_hooks__")]):
                 if _strings(item.value, record):
                     raise BundleError(f"{record}:{item.lineno}: {name} has forward hooks, which mobopt does not read")
+            case ast.Assign(targets=[ast.Name(id=member)], value=ast.Constant(value=int() | float() | str() as value)):
+                found.members[member] = value
             case ast.Assign(targets=[ast.Name()]) | ast.Pass():
                 pass
             case _:

@@ -15,6 +15,7 @@ import torch
 from mobopt.bundle.attributes import ModuleTree, Submodule
 from mobopt.bundle.builder import Allowance, GraphBuilder
 from mobopt.bundle.result_types import join
+from mobopt.bundle.unpickler import PickledEnum
 from mobopt.errors import BundleError, MoboptError
 from mobopt.ir import Value
 from mobopt.ir.schemas import Argument, Schema, accepts, resolve, schemas_of
@@ -42,7 +43,7 @@ class Several:
     values: tuple[Value, ...]
 
 
-Item = Value | Submodule | Reference | Ignored | Several
+Item = Value | Submodule | Reference | Ignored | Several | PickledEnum
 
 
 @dataclass(frozen=True)
@@ -86,6 +87,8 @@ class OperatorCalls:
             return self.module_value
         if not isinstance(item, Value):
             what = item.path if isinstance(item, Submodule) else getattr(item, "name", "a context manager")
+            if isinstance(item, PickledEnum):
+                what = f"a member of {item.class_name}"
             raise self.error(node or ast.Pass(), f"{what!r} is used as a value, which mobopt does not read")
         return item
 

@@ -18,7 +18,7 @@ from mobopt.bundle.result_types import join
 from mobopt.bundle.source_compiler import Compiler
 from mobopt.bundle.source_library import SourceFunction, SourceLibrary
 from mobopt.bundle.source_operators import Ignored, Item
-from mobopt.bundle.unpickler import Unpickled
+from mobopt.bundle.unpickler import PickledEnum, Unpickled
 from mobopt.errors import BundleError, MoboptError
 from mobopt.ir import Block, Graph, Node, Program, Value
 from mobopt.ir.schemas import accepts
@@ -85,7 +85,7 @@ def refine_attributes(modules: ModuleTree, library: SourceLibrary) -> None:
                 raise BundleError(
                     f"{declared.record} declares attribute {name!r} of {module.class_name}, which data.pkl lacks"
                 )
-            if isinstance(member, Submodule):
+            if not isinstance(member, str):
                 continue
             attribute = modules.attributes[member]
             kind = library.type(annotation, declared.record)
@@ -330,7 +330,7 @@ class SourceCompiler(Compiler):
         differing: list[str] = []
         for name, item in then.items():
             other = otherwise.get(name)
-            if other is item:
+            if other is item or (isinstance(item, PickledEnum) and other == item):
                 merged[name] = item
             elif isinstance(item, Value) and isinstance(other, Value):
                 differing.append(name)

@@ -35,6 +35,14 @@ class PickledObject:
     state: Any = None
 
 
+@dataclass(frozen=True)
+class PickledEnum:
+    """A member of an enumeration that the file defines, by its value."""
+
+    class_name: str
+    value: Any
+
+
 @dataclass
 class Unpickled:
     """What a pickle holds, and the types that its lists and dictionaries are tagged with."""
@@ -294,6 +302,10 @@ class _Machine:
     def reduce(self) -> None:
         """Apply one of the known functions to its arguments."""
         arguments, function = self.pop(), self.pop()
+        is_own = isinstance(function, _Global) and f"{function.module}.".startswith("__torch__.")
+        if is_own and isinstance(arguments, (int, float, str)):
+            self.push(self.counted(PickledEnum(f"{function.module}.{function.name}", arguments)))
+            return
         if not isinstance(function, _Global) or not isinstance(arguments, tuple):
             raise BundleError("the pickle is damaged: it calls what is not a function")
         if (function.module, function.name) not in _FUNCTIONS:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from mobopt.commands.terminal import print_json, print_table, progress
+from mobopt.commands.terminal import print_json, print_table, progress, say
 from mobopt.options import DEFAULT_RUNTIME, RUNTIMES
 
 if TYPE_CHECKING:
@@ -86,13 +86,13 @@ def _data(found: Audit) -> dict[str, Any]:
 def _print(found: Audit) -> None:
     kind = "optimised for" if found.is_bundle else "before conversion to"
     sizes = f"sizes of {found.inputs}" if found.inputs else "no sizes are known"
-    click.echo(f"{found.model}, {kind} {found.backend}, on PyTorch {found.runtime}; {sizes}")
+    say(f"{found.model}, {kind} {found.backend}, on PyTorch {found.runtime}; {sizes}")
     print_table("", ("operator", "count>", "verdict", "why", "source", "tensors of the first"), map(_row, found.lines))
-    click.echo()
+    say()
     for verdict, count in found.counts.items():
-        click.echo(f"{count:6} {verdict:10} {_MEANINGS[verdict]}")
+        say(f"{count:6} {verdict:10} {_MEANINGS[verdict]}")
     if found.change is not None:
-        click.echo(f"\nThe conversion: {found.change}.")
+        say(f"\nThe conversion: {found.change}.")
     _print_limits(found)
     _print_missing_from_build(found)
 
@@ -117,19 +117,19 @@ def _why(line: AuditLine) -> str:
 def _print_limits(found: Audit) -> None:
     device = f"{found.profile.name} ({found.profile.device})" if found.profile is not None else "most phones"
     if found.limits:
-        click.echo(f"\nToo large for {device}:")
+        say(f"\nToo large for {device}:")
         for item in found.limits:
-            click.echo(f"  {item}")
+            say(f"  {item}")
     elif found.profile is not None:
-        click.echo(f"\nEverything fits {device}.")
+        say(f"\nEverything fits {device}.")
 
 
 def _print_missing_from_build(found: Audit) -> None:
     if found.missing_from_build is None:
         return
     if not found.missing_from_build:
-        click.echo(f"\nThe app's build has all {len(found.operators)} operators.")
+        say(f"\nThe app's build has all {len(found.operators)} operators.")
         return
-    click.echo("\nMissing from the build; add to its operator list:")
+    say("\nMissing from the build; add to its operator list:")
     for name in found.missing_from_build:
-        click.echo(f"- {name}")
+        say(f"- {name}")

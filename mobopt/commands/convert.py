@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from mobopt.commands.terminal import print_json, print_table, progress, size_text
+from mobopt.commands.terminal import print_json, print_table, progress, say, size_text
+from mobopt.display import shown
 from mobopt.options import (
     DEFAULT_LEGALIZE,
     DEFAULT_RUNTIME,
@@ -101,7 +102,7 @@ def convert(
                 show=show,
             )
         except ConversionRefusedError as error:
-            raise click.ClickException(str(error)) from None
+            raise click.ClickException(shown(str(error))) from None
     if as_json:
         print_json(_data(conversion))
     else:
@@ -157,29 +158,29 @@ def _print(conversion: Conversion, explain: bool) -> None:
     if explain:
         print_notes(conversion.runs)
     before, after = conversion.operators_before.total(), conversion.operators_after.total()
-    click.echo(
+    say(
         f"{conversion.output}: {size_text(conversion.size)}, {before} operators became {after}, "
         f"{conversion.seconds:.1f} s"
     )
     if conversion.relative_difference is None:
-        click.echo("not compared with the model: no inputs that it takes are known")
+        say("not compared with the model: no inputs that it takes are known")
     else:
-        click.echo(
+        say(
             f"largest difference from the model: {conversion.relative_difference:.1e} of the output's scale, on "
             f"{conversion.inputs}"
         )
     for note in conversion.fixed:
-        click.echo(f"for inputs of these sizes only: {note.subject}{_place(note)}; {note.message}")
+        say(f"for inputs of these sizes only: {note.subject}{_place(note)}; {note.message}")
     for note in conversion.on_cpu:
-        click.echo(f"on the device's CPU: {note.subject}{_place(note)}; {note.message}")
+        say(f"on the device's CPU: {note.subject}{_place(note)}; {note.message}")
     if conversion.beside:
-        click.echo(f"with them, for the sake of fewer transfers: {conversion.beside} light operators")
+        say(f"with them, for the sake of fewer transfers: {conversion.beside} light operators")
     if conversion.extra_files:
-        click.echo(f"extra files kept: {', '.join(conversion.extra_files)}")
+        say(f"extra files kept: {', '.join(conversion.extra_files)}")
     for note in conversion.unwritten:
-        click.echo(f"may give NaN after other models ran: {note.subject}{_place(note)}; {note.message}")
+        say(f"may give NaN after other models ran: {note.subject}{_place(note)}; {note.message}")
     for lack in conversion.lacks:
-        click.echo(f"written by force: {lack}")
+        say(f"written by force: {lack}")
 
 
 def _place(note: Note) -> str:
@@ -194,4 +195,4 @@ def print_notes(runs: Sequence[PassRun]) -> None:
                 ("yes" if note.done else "no", note.subject, note.message, note.source) for note in run.result.notes
             ]
             print_table(run.name, ("done", "node", "what, and why", "source"), rows)
-            click.echo()
+            say()

@@ -12,6 +12,7 @@ from typing import Any
 import click
 
 from mobopt import __version__
+from mobopt.display import shown
 from mobopt.errors import MoboptError
 
 COMMANDS = ("convert", "audit", "run", "inspect", "opnames", "devices", "demo")
@@ -80,7 +81,7 @@ class LazyGroup(click.Group):
         try:
             return super().invoke(ctx)
         except MoboptError as error:
-            raise ErrorMessage(str(error)) from None
+            raise ErrorMessage(shown(str(error))) from None
         except MemoryError:
             raise ErrorMessage("there is not enough memory; use a smaller model or smaller inputs") from None
 
@@ -127,4 +128,4 @@ class _Messages(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         if record.levelno >= logging.WARNING or logging.getLogger("mobopt").level == logging.DEBUG:
-            click.echo(f"{record.levelname.lower()}: {record.getMessage()}", err=True)
+            click.echo(f"{record.levelname.lower()}: {shown(record.getMessage())}", err=True)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from mobopt.commands.terminal import print_json, print_table, progress, size_text
+from mobopt.commands.terminal import print_json, print_table, progress, say, size_text
 
 if TYPE_CHECKING:
     from mobopt.bundle import BundleInfo
@@ -45,11 +45,11 @@ def _print(info: BundleInfo, needs: Needs) -> None:
     facts += [("attribute", f"{name} = {value!r}") for name, value in info.attributes.items()]
     facts += [("extra file", f"{name} ({size_text(size)})") for name, size in info.extra_files.items()]
     print_table("", ("", ""), facts)
-    click.echo()
+    say()
     counts = sorted(info.operators.items(), key=lambda item: (-item[1], item[0]))
     print_table("Operators", ("name", "count>"), counts)
     if info.contexts:
-        click.echo()
+        say()
         rows = [
             (context.name, context.class_name, "x".join(map(str, context.weight_shape)), size_text(context.bytes))
             for context in info.contexts

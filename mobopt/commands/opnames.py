@@ -6,7 +6,8 @@ from pathlib import Path
 
 import click
 
-from mobopt.commands.terminal import print_json, progress
+from mobopt.commands.terminal import print_json, progress, say
+from mobopt.display import shown
 
 
 @click.command()
@@ -26,10 +27,10 @@ def opnames(bundle: Path, as_yaml: bool, form: str | None, as_json: bool) -> Non
     with progress(f"reading {bundle.name}"):
         from mobopt.tools.operator_names import export_opnames, selective_build_yaml
 
-        names = export_opnames(bundle)
+        names = [shown(name, keep="") for name in export_opnames(bundle)]
     if as_json:
         print_json(names)
     elif as_yaml or form:
-        click.echo(selective_build_yaml(names, form or "list"), nl=False)
+        say(selective_build_yaml(names, form or "list").removesuffix("\n"))
     else:
-        click.echo("\n".join(names))
+        say("\n".join(names))

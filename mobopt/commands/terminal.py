@@ -9,6 +9,8 @@ from typing import Any
 
 import click
 
+from mobopt.display import shown
+
 ShowStep = Callable[[str], None]
 
 
@@ -25,6 +27,11 @@ def progress(first: str) -> Iterator[ShowStep]:
         yield status.update
 
 
+def say(text: str = "") -> None:
+    """Print text, in which names of a file may stand."""
+    click.echo(shown(text))
+
+
 def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
     """Print a table; columns whose name ends in ``>`` are set to the right. Without names there is no header."""
     from rich.console import Console
@@ -36,7 +43,7 @@ def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[obje
     for column in columns:
         table.add_column(column.rstrip(">"), justify="right" if column.endswith(">") else "left", overflow="fold")
     for row in rows:
-        table.add_row(*(escape(str(cell)) for cell in row))
+        table.add_row(*(escape(shown(str(cell))) for cell in row))
     console = Console()
     # A pipe has no width; lines are not to be broken there.
     (console if console.is_terminal else Console(width=200)).print(table)

@@ -128,6 +128,7 @@ NONE = SimpleType("NoneType")
 ANY = SimpleType("Any")
 GENERATOR = SimpleType("Generator")
 
+
 def _union(members: tuple[Type, ...]) -> Type:
     """``Union[T, None]`` is optional, numbers are ``Scalar``; any other may hold anything, as far as is known."""
     others = [item for item in members if item != NONE]

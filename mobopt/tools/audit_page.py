@@ -8,6 +8,7 @@ from pathlib import Path
 from jinja2 import Environment, StrictUndefined
 
 from mobopt import __version__
+from mobopt.display import shown
 from mobopt.files import whole_file
 from mobopt.tools.audit import Audit
 from mobopt.tools.audit_calls import VERDICTS
@@ -39,4 +40,4 @@ def write_page(audit: Audit, path: Path) -> None:
         InputError: the path can't be written.
     """
     with whole_file(path) as file:
-        file.write(page(audit).encode("utf-8"))
+        file.write(shown(page(audit)).encode("utf-8"))
