@@ -95,9 +95,8 @@ def _for_batches(condition: Value) -> bool | None:
         rank, known = _batched_rank_of(node.inputs[0]), node.inputs[1]
         if rank is None or not known.is_constant:
             return None
-        return {"aten::eq": rank == known.constant, "aten::ne": rank != known.constant}.get(
-            node.op, rank < known.constant
-        )
+        outcomes = {"aten::eq": rank == known.constant, "aten::ne": rank != known.constant}
+        return bool(outcomes.get(node.op, rank < known.constant))
     if node.op == "aten::__contains__" and node.inputs[0].is_constant and isinstance(node.inputs[0].constant, list):
         rank = _batched_rank_of(node.inputs[1])
         return None if rank is None else rank in node.inputs[0].constant

@@ -11,7 +11,7 @@ import torch
 from mobopt.ir import Attribute, Graph, Program, Value
 from mobopt.ir.graph import type_of_constant
 from mobopt.ir.types import ANY, OptionalType, Type
-from mobopt.ops.aliases import Aliases
+from mobopt.ops.state import changed_attributes
 from mobopt.passes.constant_folding import ConstantFolding
 from mobopt.passes.constant_propagation import ConstantPropagation
 from mobopt.passes.dead_code_elimination import DeadCodeElimination
@@ -57,7 +57,7 @@ class Freeze(Pass):
 
 
 def _make_constants(program: Program, preserved: Collection[str]) -> bool:
-    written = _written(program)
+    written = changed_attributes(program)
     fixed = {name: item for name, item in program.attributes.items() if name not in written and name not in preserved}
     changed = [_replace_reads(graph, fixed) for graph in program.methods.values()]
     return any(changed)
@@ -87,29 +87,6 @@ def _narrowed(item: Attribute) -> Type:
     if not is_open or (item.value is not None and inner != ANY):
         return inner
     return type_of_constant(item.value)
-
-
-def _written(program: Program) -> set[str]:
-    """Attributes that a method assigns to or changes in place, and those that share memory with them."""
-    found: set[str] = set()
-    for graph in program.methods.values():
-        aliases = Aliases(graph)
-        for node in graph.walk():
-            if node.op == "prim::SetAttr" or (node.op == "prim::GetAttr" and aliases.writers(node.output)):
-                found.add(node.attributes["name"])
-    memory = {place for name in found for place in _memory(program.attributes[name].value)}
-    return found | {name for name, item in program.attributes.items() if not memory.isdisjoint(_memory(item.value))}
-
-
-def _memory(value: Any) -> Iterator[int]:
-    """What a value and its parts are to those that share them: containers themselves, and storages of tensors."""
-    if isinstance(value, torch.Tensor):
-        yield value.untyped_storage().data_ptr()
-    elif isinstance(value, (list, dict)):
-        yield id(value)
-    if isinstance(value, (list, tuple, dict)):
-        for item in value.values() if isinstance(value, dict) else value:
-            yield from _memory(item)
 
 
 def _accessed(graph: Graph) -> Iterator[str]:

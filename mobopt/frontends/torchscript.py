@@ -17,6 +17,7 @@ from mobopt.bundle.container import BundleFile
 from mobopt.errors import BundleError, InputError, UnsupportedError
 from mobopt.ir import Program
 from mobopt.ir.types import BOOL
+from mobopt.ops.state import lift_changed_constants
 from mobopt.passes.freeze import Freeze
 from mobopt.runtimes.nests import leaves_of
 
@@ -88,6 +89,7 @@ def read_model(
             attribute.value = False
         for tensor in leaves_of(attribute.value, torch.Tensor):
             tensor.requires_grad_(False)
+    lift_changed_constants(program)
     return program
 
 
