@@ -333,6 +333,16 @@ def cat_samples(site: Site) -> Value:
     return _joined_as_images(site)
 
 
+@legalizes("cat_without_empty", level="safe")
+def cat_without_empty(site: Site) -> Value:
+    """Only the tensors that have elements joined."""
+    parts = [part for part in site.items("tensors") if not (part.is_constant and part.constant.shape == (0,))]
+    dtype = site.facts(site.node.output).known_dtype
+    if not parts or dtype is None or any(site.facts(part).known_dtype != dtype for part in parts):
+        raise Refused("the tensor without elements decides the result's dtype")
+    return joined(site, parts, site.const("dim"))
+
+
 @legalizes("cat_channels_or_heights", level="safe")
 def cat_channels_or_heights(site: Site) -> Value:
     """Tensors reshaped to images, whose channels or heights are joined."""

@@ -152,6 +152,8 @@ REDUCTIONS: dict[str, Case] = {
 }
 
 JOINS: dict[str, Case] = {
+    "cat with an empty cache": case(lambda x: torch.cat([NOTHING, x, x], -2), BATCH),
+    "cat of an empty cache and one": case(lambda x: torch.cat([NOTHING, x.relu()], -2), BATCH),
     "cat of batches": case(lambda x, y: torch.cat([x, y], 0), X, BATCH),
     "cat of channels of batches": case(lambda x, y: torch.cat([x, y], 1), BATCH, rand(3, 5, 7, 5)),
     "cat of channels from the end": case(lambda x, y: torch.cat([x, y], -3), X, rand(1, 5, 7, 5)),
@@ -187,6 +189,8 @@ PARTS: dict[str, Case] = {
     "index": case(lambda x: x[:, :, [2, 1, 0]], X),
 }
 
+NOTHING = torch.zeros(0)
+"""How caches of sequences begin."""
 SHAPES: dict[str, Case] = {
     "transpose": case(lambda x: x.transpose(1, -1), BATCH),
     "t": case(lambda x: x.t(), ROWS),
