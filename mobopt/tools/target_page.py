@@ -26,7 +26,7 @@ rows drive `mobopt convert` and `mobopt audit`. Rows of one operator are tried f
 condition holds decides. `native`: the kernel gives the same numbers as eager PyTorch. `wrong`: it runs and gives
 others. `missing`: it raises. *tried* is what was seen on genuine kernels, *source* what their source code says. A
 rewrite marked *full* fixes the file to the sizes of the example inputs; the others leave it right for inputs of every
-size.
+size. Of two rewrites the first is taken where its cost is lower by `mobopt/ops/costs.py`, or else the second.
 """
 
 
@@ -51,7 +51,9 @@ def _section(backend: str) -> Iterator[str]:
 def _line(row: Row) -> str:
     reason = "; ".join(text for text in (row.why, row.help) if text)
     operators = " ".join(f"`{name}`" for name in row.operators)
-    condition = f"`{' '.join(row.when.split())}`" if row.when else ""
+    conditions = ["a tensor is over the limit"] if row.over_limit else []
+    conditions += [f"`{' '.join(row.when.split())}`"] if row.when else []
+    condition = ", ".join(conditions)
     cells = (operators, condition, releases_text(row), row.verdict, reason, _rewrite_text(row), row.evidence)
     return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
 
@@ -67,11 +69,8 @@ def releases_text(row: Row) -> str:
 
 
 def _rewrite_text(row: Row) -> str:
-    if not row.rewrite:
-        return ""
-    rewrite = rewrites()[row.rewrite]
-    mark = " *full*" if rewrite.level == FULL else ""
-    return f"`{rewrite.name}`{mark}: {rewrite.summary}"
+    choices = [rewrites()[name] for name in (row.rewrite_for_sizes, row.rewrite) if name]
+    return "; or ".join(f"`{item.name}`{' *full*' if item.level == FULL else ''}: {item.summary}" for item in choices)
 
 
 if __name__ == "__main__":

@@ -43,10 +43,11 @@ class _Axis:
         return start * self.stride - self.padding, (end - 1) * self.stride - self.padding + self.reach
 
     def sources(self, start: int, end: int) -> tuple[int, int]:
-        """What a transposed convolution reads for outputs ``start`` to ``end``."""
-        first = -(-(start + self.padding - self.reach + 1) // self.stride)
+        """What a transposed convolution reads for outputs ``start`` to ``end``, at least one element before them."""
+        reaching = -(-(start + self.padding - self.reach + 1) // self.stride)
+        before = (start + self.padding) // self.stride  # where the stride is wider than the kernel, none may reach
         last = (end - 1 + self.padding) // self.stride
-        return max(first, 0), min(last + 1, self.size)
+        return max(min(reaching, before, self.size - 1), 0), min(last + 1, self.size)
 
 
 @legalizes("windows_in_parts", level="full")

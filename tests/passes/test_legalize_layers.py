@@ -23,7 +23,18 @@ from mobopt.runtimes.cpu import Interpreter
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
-MODULES = ("convolutions", "normalization", "padding", "pooling", "products", "recurrent", "resampling", "shuffling")
+MODULES = (
+    "convolutions",
+    "groups",
+    "dilation",
+    "normalization",
+    "padding",
+    "pooling",
+    "products",
+    "recurrent",
+    "resampling",
+    "shuffling",
+)
 """Modules of the package of legalisations whose rewrites are tried here."""
 RELEASES = ("1.13", "2.1", "2.6")
 Case = tuple[Callable[..., Any], tuple[torch.Tensor, ...]]
@@ -58,6 +69,7 @@ CONVOLUTIONS: dict[str, Case] = {
     "depth multiplier": (nn.Conv2d(6, 18, 3, padding=1, groups=6), (rand(*X),)),
     "dilation and padding": (nn.Conv2d(6, 5, 3, dilation=2, padding=2), (rand(*X),)),
     "depthwise dilation and padding": (nn.Conv2d(6, 6, 3, dilation=(1, 2), padding=(2, 1), groups=6), (rand(*X),)),
+    "dilation beyond the image": (nn.Conv2d(64, 5, 3, dilation=12, padding=12), (rand(1, 64, 7, 11),)),
     "padded 1x1": (nn.Conv2d(6, 5, 1, padding=1, stride=2), (rand(*X),)),
     "batch": (nn.Conv2d(6, 5, 3, padding=1), (rand(*BATCH),)),
     "no batch": (torch.jit.script(nn.Conv2d(6, 5, 3)), (rand(6, 7, 5),)),
@@ -246,7 +258,7 @@ def test_numbers_are_those_of_eager(name: str, runtime: str) -> None:
 
 
 def test_every_rewrite_is_tried_here_and_named_by_a_row() -> None:
-    named = {row.rewrite for row in all_rows("vulkan") if row.rewrite}
+    named = {name for row in all_rows("vulkan") for name in (row.rewrite, row.rewrite_for_sizes)}
     ours = {name for name, item in rewrites().items() if item.apply.__module__.rpartition(".")[2] in MODULES}
     notes = [note.message for name in ALL for runtime in RELEASES for note in notes_of(name, runtime) if note.done]
     tried = {message.split("rewritten by ")[1].split(":")[0] for message in notes}
@@ -341,10 +353,60 @@ def becomes(call: Callable[..., Any], inputs: Sequence[torch.Tensor], runtime: s
 
 
 def test_groups_become_slices_convolutions_and_a_join() -> None:
-    small, large = nn.Conv2d(16, 8, 3, groups=8), nn.Conv2d(16, 12, 3, groups=2)
-    assert becomes(small, [rand(1, 16, 5, 7)], "2.1") == ["slice", "conv2d"] * 4 + ["cat"]
-    assert becomes(large, [rand(1, 16, 5, 7)], "2.1") == ["slice", "conv2d"] * 2 + ["slice"] * 2 + ["cat"]
-    assert becomes(large, [rand(1, 16, 5, 7)], "2.6") == ["slice", "conv2d"] * 2 + ["cat"]
+    wide = nn.Conv2d(128, 128, 3, groups=2)
+    assert becomes(wide, [rand(1, 128, 29, 31)], "2.6") == ["slice", "conv2d"] * 2 + ["cat"]
+    odd = nn.Conv2d(128, 130, 3, groups=2)  # the second part begins within four channels
+    assert becomes(odd, [rand(1, 128, 29, 31)], "2.1") == ["slice", "conv2d"] * 2 + ["slice"] * 2 + ["cat"]
+
+
+@pytest.mark.parametrize(
+    ("runtime", "size", "convolutions"), [("2.6", 3, 3), ("2.6", 14, 9), ("2.6", 61, 26), ("1.13", 3, 4)]
+)
+def test_narrow_groups_go_together_where_operators_cost_more_than_zeros(
+    runtime: str, size: int, convolutions: int
+) -> None:
+    layer, x = nn.Conv2d(208, 208, 3, padding=1, groups=26), rand(1, 208, size, size)
+    program, notes = legalized(layer, [x], runtime)
+    assert operators_of(program).count("aten::conv2d") == convolutions
+    (note,) = [note for note in notes if note.rewrite == "split_groups"]
+    assert f"26 groups in {convolutions} convolutions, about" in note.message
+
+
+def test_the_parts_of_groups_may_differ_in_size() -> None:
+    layer = nn.Conv2d(56, 28, 3, padding=1, groups=7)
+    program, _ = legalized(layer, [rand(1, 56, 29, 29)], "2.6")
+    weights = [node.inputs[1].constant for node in program.methods["forward"].walk() if node.op == "aten::conv2d"]
+    assert [tuple(weight.shape[:2]) for weight in weights] == [(8, 16)] * 3 + [(4, 8)]
+    assert not weights[0][:4, 8:].any(), "zeros beside the group's own weights"
+
+
+@pytest.mark.parametrize("groups", [1, 64])
+@pytest.mark.parametrize("stride", [1, 2])
+@pytest.mark.parametrize(("dilation", "size"), [(36, 29), (24, 29), (12, 13), (13, 13), (14, 13)])
+@pytest.mark.parametrize("runtime", ["1.13", "2.6"])
+def test_taps_that_read_only_padding_are_dropped(
+    runtime: str, dilation: int, size: int, stride: int, groups: int
+) -> None:
+    layer = nn.Conv2d(64, 64, 3, stride, dilation, dilation, groups)
+    program, notes = legalized(layer, [rand(1, 64, size, size + 2)], runtime)
+    nodes = [node for node in program.methods["forward"].walk() if node.op == "aten::conv2d"]
+    inside = [note for note in notes if note.rewrite == "convolve_inside"]
+    if dilation > size + 2:
+        (node,) = nodes
+        assert node.inputs[1].constant.shape[2:] == (1, 1)
+        assert "padding would take" in inside[0].message
+    assert inside or any("padding takes about" in note.message for note in notes)
+    taps = sum(node.inputs[1].constant.shape[2:].numel() for node in nodes if node.inputs[1].constant.shape[1] == 64)
+    assert taps <= 2 * 9, "the file has at most twice the weights"
+
+
+def test_a_dilated_layer_for_sizes_that_are_guessed_stays_right_for_all() -> None:
+    layer, x = nn.Conv2d(64, 64, 3, padding=36, dilation=36), rand(1, 64, 29, 29)
+    for level, guessed in (("safe", False), ("full", True)):
+        program = program_of_call(layer, [x])
+        run_passes(program, [Legalize(Target("vulkan", "2.6"), level, Examples({"forward": [x]}, guessed))])
+        larger = rand(1, 64, 41, 43)
+        assert_close(Interpreter(program).run("forward", [larger]), layer(larger))
 
 
 def test_a_depth_multiplier_becomes_two_convolutions() -> None:
