@@ -94,6 +94,7 @@ vec4 activated(int opcode, vec4 a, vec4 b, vec4 c) {
     case TANH: return hyperbolic_tangent(a);
     case GELU: return gelu(a);
     case GELU_TANH: return gelu_tanh(a);
+    case MUL: return a * b; // the alpha of addmm and its like
     }
     return piecewise(opcode, a, b, c);
 }
