@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn import functional
 
 from mobopt.frontends.torchscript import program_from_script_module
 from mobopt.runtimes.vulkan.program import VulkanProgram
@@ -75,14 +75,14 @@ def _named(library: Any, name: str) -> _Function:
 
 POINTWISE: dict[str, _Function] = {
     **{name: _named(torch, name) for name in _NAMES},
-    **{name: _named(F, name) for name in _ACTIVATIONS},
+    **{name: _named(functional, name) for name in _ACTIVATIONS},
     "atan2": lambda x, y, im: torch.atan2(x, y),
     "pow": lambda x, y, im: x.abs() ** y,
     "lerp": lambda x, y, im: torch.lerp(x, y, 0.3),
     "addcmul": lambda x, y, im: torch.addcmul(x, x, y, value=0.3),
     "addcdiv": lambda x, y, im: torch.addcdiv(x, x, y.abs() + 1, value=0.3),
-    "prelu": lambda x, y, im: F.prelu(x, y[0, :1].abs()),
-    "glu": lambda x, y, im: F.glu(x[:, :6]),
+    "prelu": lambda x, y, im: functional.prelu(x, y[0, :1].abs()),
+    "glu": lambda x, y, im: functional.glu(x[:, :6]),
     "where": lambda x, y, im: torch.where(x > y, x, y),
     "clamp": lambda x, y, im: x.clamp(-0.3, 0.7),
     "masked_fill": lambda x, y, im: x.masked_fill(x > 0, -1e4),
@@ -110,37 +110,41 @@ REDUCTIONS: dict[str, _Function] = {
 PRODUCTS: dict[str, _Function] = {
     "mm": lambda x, y, im: x @ y.t(),
     "mv": lambda x, y, im: x @ y[0],
-    "linear": lambda x, y, im: F.linear(x, y, y[:, 0]),
-    "linear and relu": lambda x, y, im: F.linear(x, y, y[:, 0]).relu(),
+    "linear": lambda x, y, im: functional.linear(x, y, y[:, 0]),
+    "linear and relu": lambda x, y, im: functional.linear(x, y, y[:, 0]).relu(),
     "addmm": lambda x, y, im: torch.addmm(y[:, :5], x, y.t(), beta=0.5, alpha=2.0),
     "bmm": lambda x, y, im: torch.bmm(im[0], im[0].transpose(1, 2)),
     "baddbmm": lambda x, y, im: torch.baddbmm(im[0, :, :, :1], im[0], im[0].transpose(1, 2)),
     "matmul": lambda x, y, im: im @ im[0, 0].t(),
-    "conv2d": lambda x, y, im: F.conv2d(im, im[:, :, :3, :3].transpose(0, 1)[:, :1].repeat(1, 6, 1, 1), padding=1),
-    "depthwise": lambda x, y, im: F.conv2d(im, im[:1, :, :3, :3].transpose(0, 1).contiguous(), groups=6),
-    "conv1d": lambda x, y, im: F.conv1d(im[0], im[0, :4, :9, :3].transpose(1, 2)[:, :3].repeat(1, 3, 1)[:, :9]),
+    "conv2d": lambda x, y, im: functional.conv2d(
+        im, im[:, :, :3, :3].transpose(0, 1)[:, :1].repeat(1, 6, 1, 1), padding=1
+    ),
+    "depthwise": lambda x, y, im: functional.conv2d(im, im[:1, :, :3, :3].transpose(0, 1).contiguous(), groups=6),
+    "conv1d": lambda x, y, im: functional.conv1d(
+        im[0], im[0, :4, :9, :3].transpose(1, 2)[:, :3].repeat(1, 3, 1)[:, :9]
+    ),
 }
 LAYERS: dict[str, _Function] = {
-    "layer_norm": lambda x, y, im: F.layer_norm(x, (7,), y[0], y[1]),
-    "group_norm": lambda x, y, im: F.group_norm(im, 3),
-    "batch_norm": lambda x, y, im: F.batch_norm(im, im[0, :, 0, 0], im[0, :, 0, 1].abs() + 1),
-    "avg_pool2d": lambda x, y, im: F.avg_pool2d(im, 3, 2, 1),
-    "max_pool2d": lambda x, y, im: F.max_pool2d(im, 3, 2, 1),
-    "adaptive_avg_pool2d": lambda x, y, im: F.adaptive_avg_pool2d(im, (3, 4)),
-    "global average": lambda x, y, im: F.adaptive_avg_pool2d(im, 1),
-    "bilinear": lambda x, y, im: F.interpolate(im, scale_factor=1.7, mode="bilinear"),
-    "nearest": lambda x, y, im: F.interpolate(im, scale_factor=2.0),
+    "layer_norm": lambda x, y, im: functional.layer_norm(x, (7,), y[0], y[1]),
+    "group_norm": lambda x, y, im: functional.group_norm(im, 3),
+    "batch_norm": lambda x, y, im: functional.batch_norm(im, im[0, :, 0, 0], im[0, :, 0, 1].abs() + 1),
+    "avg_pool2d": lambda x, y, im: functional.avg_pool2d(im, 3, 2, 1),
+    "max_pool2d": lambda x, y, im: functional.max_pool2d(im, 3, 2, 1),
+    "adaptive_avg_pool2d": lambda x, y, im: functional.adaptive_avg_pool2d(im, (3, 4)),
+    "global average": lambda x, y, im: functional.adaptive_avg_pool2d(im, 1),
+    "bilinear": lambda x, y, im: functional.interpolate(im, scale_factor=1.7, mode="bilinear"),
+    "nearest": lambda x, y, im: functional.interpolate(im, scale_factor=2.0),
 }
 MOVES: dict[str, _Function] = {
-    "embedding": lambda x, y, im: F.embedding((y[:, 0] > 0).long() + 2, x),
+    "embedding": lambda x, y, im: functional.embedding((y[:, 0] > 0).long() + 2, x),
     "index": lambda x, y, im: x[:, (y[0] > 0).long()],
     "cat": lambda x, y, im: torch.cat([x, y], 1),
     "cat of images": lambda x, y, im: torch.cat([im[:, :4], im[:, 2:] * 2], 1),
     "cat with float32": lambda x, y, im: torch.cat([x, y.float() * 1.001], 1),
     "stack": lambda x, y, im: torch.stack([x, y]),
     "flip": lambda x, y, im: im.flip(2),
-    "pad": lambda x, y, im: F.pad(im, (1, 2, 1, 0), value=0.1),
-    "reflected": lambda x, y, im: F.pad(im, (1, 2, 1, 0), mode="reflect"),
+    "pad": lambda x, y, im: functional.pad(im, (1, 2, 1, 0), value=0.1),
+    "reflected": lambda x, y, im: functional.pad(im, (1, 2, 1, 0), mode="reflect"),
     "transposed copy": lambda x, y, im: im.permute(0, 2, 3, 1).contiguous(),
     "full": lambda x, y, im: torch.full_like(x, 0.1),
     "linspace": lambda x, y, im: torch.linspace(0, 1, 7, dtype=x.dtype) + x * 0,

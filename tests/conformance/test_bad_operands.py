@@ -1,0 +1,132 @@
+"""Indices out of range and integers divided by zero end in the error that torch gives; the next call is right."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from mobopt.errors import InputError
+from mobopt.frontends.torchscript import program_from_script_module
+from mobopt.runtimes.vulkan.program import VulkanProgram
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+
+class Applied(nn.Module):
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, *args: Tensor) -> Any:
+        return self.function(*args)
+
+
+_LINE, _TABLE = torch.arange(4.0), torch.arange(35.0).reshape(5, 7)
+
+
+def _t(*values: int) -> Tensor:
+    return torch.tensor(values)
+
+
+# A function, good arguments, bad ones.
+CASES: dict[str, tuple[Callable[..., Any], tuple[Tensor, ...], tuple[Tensor, ...]]] = {
+    "index": (lambda x, i: x[i] + 1, (_LINE, _t(1, 2)), (_LINE, _t(1, 9))),
+    "index from the end": (lambda x, i: x[i], (_LINE, _t(-4, 3)), (_LINE, _t(-5, 3))),
+    "two indices": (lambda x, i, j: x[i, j], (_TABLE, _t(4, -5), _t(-7, 6)), (_TABLE, _t(1, 2), _t(7, 0))),
+    "two indices from the end": (lambda x, i, j: x[i, j], (_TABLE, _t(4, 0), _t(1, 6)), (_TABLE, _t(-6, 2), _t(1, 0))),
+    "embedding": (lambda w, i: nn.functional.embedding(i, w), (_TABLE, _t(4, 0)), (_TABLE, _t(4, 5))),
+    "embedding below": (lambda w, i: nn.functional.embedding(i, w), (_TABLE, _t(4, 0)), (_TABLE, _t(-1, 0))),
+    "embedding in a net": (
+        lambda w, i: (nn.functional.embedding(i, w) @ w.t()).softmax(-1),
+        (_TABLE, torch.full((3, 11), 4)),
+        (_TABLE, torch.full((3, 11), 2**31 - 1)),
+    ),
+    "gather": (lambda x, i: x.gather(1, i), (_TABLE, _t(0, 6).view(2, 1)), (_TABLE, _t(0, 7).view(2, 1))),
+    "gather below": (lambda x, i: x.gather(0, i), (_LINE, _t(3)), (_LINE, _t(-1))),
+    "index_select": (lambda x, i: x.index_select(1, i), (_TABLE, _t(6, 0, 3)), (_TABLE, _t(6, 0, -1))),
+    "index_select above": (lambda x, i: x.index_select(1, i), (_TABLE, _t(6, 0, 3)), (_TABLE, _t(6, 7, 1))),
+    "scatter": (lambda x, i: x.scatter(0, i, 5.0) * 2, (_LINE, _t(1)), (_LINE, _t(4))),
+    "index_put": (lambda x, i: x.index_put((i,), torch.ones(())), (_LINE, _t(1)), (_LINE, _t(4))),
+    "floor division": (lambda x, y: x // y, (_t(7, 8, 9), _t(1, -2, 3)), (_t(7, 8, 9), _t(1, -2, 0))),
+    "division of int32": (
+        lambda x, y: torch.div(x, y, rounding_mode="trunc") + 1,
+        (_t(7, 8, 9).int(), _t(1, -2, 3).int()),
+        (_t(7, 8, 9).int(), _t(0, -2, 3).int()),
+    ),
+    "remainder": (lambda x, y: x % y, (_t(7, 8, 9, 1, 2), _t(1, -2, 3, 1, 2)), (_t(7, 8, 9, 1, 2), _t(1, 1, 1, 1, 0))),
+    "fmod of a number": (lambda x, y: torch.fmod(x, y), (_t(7), torch.tensor(3)), (_t(7), torch.tensor(0))),
+    "far index in a large tensor": (
+        lambda x, i: x[i].sum(),
+        (torch.ones(70001), torch.arange(70000)),
+        (torch.ones(70001), torch.arange(70000) + 2),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_bad_operands_are_torchs_error(device: Any, name: str) -> None:
+    function, good, bad = CASES[name]
+    with pytest.raises((RuntimeError, IndexError)) as theirs:
+        function(*bad)
+    traced = torch.jit.trace(Applied(function), good, check_trace=False, strict=False)  # type: ignore[no-untyped-call]
+    program = VulkanProgram(program_from_script_module(traced), device)
+    for _ in range(2):
+        torch.testing.assert_close(program(*good), function(*good))
+        with pytest.raises(InputError) as ours:
+            program(*bad)
+        assert str(theirs.value).split("\n", 1)[0].rstrip(".") in str(ours.value)
+        assert ".py:" in str(ours.value), "it says where"
+    program.close()
+
+
+@pytest.mark.parametrize("index", [4, -5])
+def test_constant_indices_are_looked_at_when_the_plan_is_made(device: Any, index: int) -> None:
+    def function(x: Tensor) -> Tensor:
+        return x[torch.tensor([0, index])] + 1
+
+    traced = torch.jit.trace(Applied(lambda x: x[torch.tensor([0, 3])] + 1), (_LINE,), check_trace=False)  # type: ignore[no-untyped-call]
+    assert not VulkanProgram(program_from_script_module(traced), device).plan_report((_LINE,)).fallbacks
+    with pytest.raises(IndexError) as theirs:
+        function(_LINE)
+    traced = torch.jit.trace(Applied(function), (torch.arange(5.0),), check_trace=False)  # type: ignore[no-untyped-call]
+    with pytest.raises(InputError) as ours:
+        VulkanProgram(program_from_script_module(traced), device)(_LINE)
+    assert str(theirs.value) in str(ours.value)
+
+
+class Counting(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("total", torch.zeros(4))
+
+    def forward(self, x: Tensor, i: Tensor) -> Tensor:
+        self.total.add_(x)
+        return self.total[i]
+
+
+def test_state_is_as_before_a_call_that_fails(device: Any) -> None:
+    program = VulkanProgram(program_from_script_module(torch.jit.script(Counting())), device)
+    assert torch.equal(program(_LINE, _t(3)), _t(3).float())
+    with pytest.raises(InputError, match="out of bounds"):
+        program(_LINE, _t(4))
+    assert torch.equal(program(_LINE, _t(3)), _t(6).float())
+    program.close()
+
+
+def test_what_pads_a_tensor_is_not_checked(device: Any) -> None:
+    """Rows of seven in runs of four: the eighth divisor and index is no element, whatever lies there."""
+
+    def function(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        divisor = (y * 0 + 5) * (y > 0)
+        return x // divisor, _TABLE[:, :7][divisor - 1]
+
+    x, y = torch.arange(21).reshape(3, 7), torch.ones(3, 7, dtype=torch.int64)
+    traced = torch.jit.trace(Applied(function), (x, y), check_trace=False)  # type: ignore[no-untyped-call]
+    program = VulkanProgram(program_from_script_module(traced), device, fallback="error")
+    for result, expected in zip(program(x, y), function(x, y), strict=True):
+        assert torch.equal(result, expected)
+    program.close()
