@@ -45,6 +45,11 @@ def computed(device: Any, functions: dict[str, _Function], *args: Tensor) -> dic
     return dict(zip(functions, zip(found[: len(functions)], found[len(functions) :], strict=True), strict=True))
 
 
+def swept(dtype: torch.dtype) -> Any:
+    """A dtype whose tests belong to the sweep."""
+    return pytest.param(dtype, marks=pytest.mark.sweep)
+
+
 def uniform(*sizes: int, seed: int = 0, scale: float = 2.0) -> Tensor:
     generator = torch.Generator().manual_seed(seed)
     return (torch.rand(sizes, generator=generator) * 2 - 1) * scale
@@ -160,7 +165,7 @@ FAMILIES = {
 }
 
 
-@pytest.mark.parametrize("dtype", HALVES, ids=str)
+@pytest.mark.parametrize("dtype", [torch.float16, swept(torch.bfloat16)], ids=str)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_operators_on_halves(device: Any, dtype: torch.dtype, family: str) -> None:
     functions, units = FAMILIES[family]
@@ -196,7 +201,7 @@ CHAINS: dict[str, _Function] = {
 }
 
 
-@pytest.mark.parametrize("dtype", HALVES, ids=str)
+@pytest.mark.parametrize("dtype", [torch.float16, swept(torch.bfloat16)], ids=str)
 def test_chains_on_halves_are_those_of_eager_mode_bit_by_bit(device: Any, dtype: torch.dtype) -> None:
     # Whole vectors of the CPU: its kernels round products with alpha once more in what is left.
     integers = torch.randint(-3000, 3000, (7, 64), generator=torch.Generator().manual_seed(3))
@@ -257,7 +262,7 @@ INTEGERS: dict[str, _Function] = {
 }
 
 
-@pytest.mark.parametrize("dtype", NARROW, ids=str)
+@pytest.mark.parametrize("dtype", [torch.int8, torch.uint8, *map(swept, NARROW[2:])], ids=str)
 def test_narrow_integers_wrap(device: Any, dtype: torch.dtype) -> None:
     generator, limits = torch.Generator().manual_seed(5), torch.iinfo(dtype)
     x, y = (torch.randint(limits.min, limits.max + 1, (5, 7), generator=generator).to(dtype) for _ in range(2))
