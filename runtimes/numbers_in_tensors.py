@@ -27,8 +27,16 @@ def _one_hot(apply: Apply, op: str, args: Sequence[Any], source: str) -> tuple[s
     return op, [classes, max(largest + 1, 1)]
 
 
+def _tensor_split(apply: Apply, op: str, args: Sequence[Any], source: str) -> tuple[str, Sequence[Any]]:
+    x, given, dim = args
+    if given.meta.dim() == 0:
+        return "aten::tensor_split.sections", [x, apply("aten::item", [given], source), dim]
+    return "aten::tensor_split.indices", [x, apply("prim::tolist", [given], source), dim]
+
+
 WITH_NUMBERS: dict[str, Callable[[Apply, str, Sequence[Any], str], tuple[str, Sequence[Any]]]] = {
     "aten::narrow.Tensor": _narrow,
     "aten::one_hot": _one_hot,
+    "aten::tensor_split.tensor_indices_or_sections": _tensor_split,
 }
 """By qualified name, what gives the operator to apply instead, and its arguments."""

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
 from typing import Any
 
 import torch
 
-from mobopt.errors import MoboptError, UnsupportedError
+from mobopt.errors import InputError, MoboptError, UnsupportedError
 from mobopt.ir.schemas import Schema, schema_of, schemas_of
-from mobopt.ops.effects import draws_numbers
+from mobopt.ops.effects import RANDOM_OPERATORS, draws_numbers
 from mobopt.ops.schemas import PACKING_OPERATORS
 from mobopt.runtimes.abstract import TracedTensor, ViewRecipe, constant_tensor, meta_of, positions_replaced, whole
 from mobopt.runtimes.call import Call, TensorRef, argument_names
@@ -69,8 +69,11 @@ _VIEWS_IN_PLACE = {
 }
 
 
-# Operators whose meta kernels say what other devices make, not the CPU: statistics where the CPU leaves them empty.
-_OTHER_ON_META = {"aten::native_batch_norm"}
+# Operators whose meta kernels say what other devices make, not the CPU: other statistics for a backward pass.
+_OTHER_ON_META = {"aten::native_batch_norm", "aten::native_group_norm", "aten::native_layer_norm"}
+
+# In-place operators that write numbers of any dtype; others refuse those that the tensor's own dtype can't hold.
+_CONVERTING = {"aten::copy_", "aten::fill_"}
 
 # Random in-place operators whose functional form has another name.
 _FUNCTIONAL_NAMES = {"aten::normal_": "aten::normal_functional"}
@@ -120,9 +123,10 @@ class Recorder:
         if op in WITH_NUMBERS:
             op, args = WITH_NUMBERS[op](self.apply, op, args, source)
         known = all(self.read(tensor).constant is not None for tensor in leaves_of(args, TracedTensor))
-        if draws_numbers(op, dict(zip(argument_names(op), args, strict=False))):
+        name = op.partition(".")[0]
+        if name in RANDOM_OPERATORS and draws_numbers(op, dict(zip(argument_names(op), args, strict=False))):
             return self._record(op, args, source)
-        if op.partition(".")[0] in _SIZES_ONLY:
+        if name in _SIZES_ONLY:
             stand_ins = map_leaves(args, TracedTensor, lambda tensor: constant_tensor(_stand_in(tensor.meta)))
             return self._fold(op, stand_ins, source)
         if known:
@@ -180,11 +184,12 @@ class Recorder:
             raise
         except Exception as error:
             raise operator_error(op, source, values, error) from error
-        inputs = {id(value) for value in leaves_of(values, torch.Tensor)}
-        made = [value for value in leaves_of(result, torch.Tensor) if id(value) not in inputs]
+        inputs = {id(value): value for value in leaves_of(values, torch.Tensor)}
+        results = list(leaves_of(result, torch.Tensor))
+        made = [value for value in results if id(value) not in inputs]
         if sum(value.untyped_storage().nbytes() for value in made) > FOLD_LIMIT_BYTES and inputs:
             return self._record(op, args, source)
-        aliases = self._aliases(op, args, source) if made and inputs else []
+        aliases = self._aliases(op, args, source) if _share_memory(inputs.values(), results) else []
         index = -1
 
         def trace(value: torch.Tensor) -> TracedTensor:
@@ -200,8 +205,8 @@ class Recorder:
         return map_leaves(result, torch.Tensor, trace)
 
     def _aliases(self, op: str, args: Sequence[Any], source: str) -> list[torch.Tensor]:
-        """Geometry of the results of an operator on constants, if any shares memory with an argument."""
-        if op in _LOOKS or not any(argument.aliases for argument in schema_of(op).arguments):
+        """Geometry of the results of an operator on constants that share memory with its arguments."""
+        if op in _LOOKS:
             return []
         return list(leaves_of(self._shapes(op, args, source), torch.Tensor))
 
@@ -230,7 +235,7 @@ class Recorder:
         for element in (0, 1):
             with suppress(Exception):
                 guess = map_leaves(function(*_filled(metas, element)), torch.Tensor, _without_elements)
-                if all(tensor.numel() for tensor in leaves_of(guess, torch.Tensor)):
+                if op in _OTHER_ON_META or all(tensor.numel() for tensor in leaves_of(guess, torch.Tensor)):
                     return guess
                 only_elements_tell = True  # nothing computes an empty tensor, so no run would compare it with the guess
         if only_elements_tell:
@@ -261,6 +266,8 @@ class Recorder:
             target.become(self.apply(*functional_form(schema, args), source))
         else:
             result = self.apply(*functional_form(schema, args), source)
+            if schema.name not in _CONVERTING and not torch.can_cast(result.meta.dtype, target.meta.dtype):
+                raise InputError(f"{op}{_at(source)} can't write {result.meta.dtype} to a {target.meta.dtype} tensor")
             if result is not target:
                 self._write(target, result, source)
         return target
@@ -271,6 +278,8 @@ class Recorder:
             value = self.apply("aten::to.dtype", [value, target.meta.dtype, False, False, None], source)
         if value.meta.shape != target.meta.shape:
             value = self.apply("aten::expand", [value, list(target.meta.shape), False], source)
+        if target.meta.numel() == 0:
+            return
         memory, ref = target.memory, self.read(value)
         memory.ref = ref if target.recipe is None else self._overwritten(target, value, source)
         memory.version += 1
@@ -363,6 +372,11 @@ def _filled(metas: Any, element: int) -> Any:
 def _check_dense(tensor: torch.Tensor, op: str, source: str) -> None:
     if tensor.layout != torch.strided:
         raise UnsupportedError(f"{op}{_at(source)} makes a {tensor.layout} tensor, and mobopt computes with dense ones")
+
+
+def _share_memory(tensors: Iterable[torch.Tensor], others: Iterable[torch.Tensor]) -> bool:
+    kept, made = ({_storage(tensor) for tensor in each if tensor.layout == torch.strided} for each in (tensors, others))
+    return not kept.isdisjoint(made)
 
 
 def _storage(meta: torch.Tensor) -> int:

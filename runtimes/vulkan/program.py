@@ -336,7 +336,7 @@ def _signature(value: Any, tensors: list[torch.Tensor]) -> Any:
 
 def _elements(tensor: torch.Tensor) -> Any:
     """A tensor's elements as part of a key."""
-    return tensor.dtype, tensor.shape, tensor.numpy().tobytes()
+    return tensor.dtype, tensor.shape, tensor.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
 
 
 def _describe(value: Any) -> str:

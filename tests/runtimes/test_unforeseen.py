@@ -35,8 +35,38 @@ def traced(function: Callable[..., Any], tensors: Sequence[torch.Tensor], device
 ROWS = torch.tensor([[1.0, 2.0, 4.0], [3.0, 1.0, 0.0], [2.0, 4.0, 8.0]])
 NUMBER = torch.tensor(1)
 
+
+def changed_part(x: torch.Tensor, at: torch.Tensor) -> torch.Tensor:
+    """A view that a number in a tensor chooses is written to."""
+    y = x * 2
+    y.tensor_split(at[None])[1].mul_(3)
+    y.narrow(0, at, 1).add_(1)
+    return y
+
+
+def changed_constant(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Operators that give a constant back as it is."""
+    first = torch.empty(3).fill_(5)
+    second = first.view(3).contiguous().type_as(x)
+    second.sub_(3)
+    return first + x, second + x
+
+
+def changed_nothing(x: torch.Tensor) -> torch.Tensor:
+    """What is written to has no elements."""
+    y = x + 1
+    y[0:-4] = 0
+    y[:, 3:].add_(1)
+    return y
+
+
 CASES: dict[str, tuple[Callable[..., Any], list[torch.Tensor]]] = {
     "narrow by a tensor": (lambda x, start: x.narrow(0, start, 2), [ROWS, NUMBER]),
+    "split by a tensor": (lambda x, at: x.tensor_split(at), [ROWS, torch.tensor([1, -1])]),
+    "split in as many as a tensor says": (lambda x, count: x.tensor_split(count, 1), [ROWS, NUMBER + 1]),
+    "a part is changed": (changed_part, [ROWS, NUMBER]),
+    "constants by two names": (changed_constant, [ROWS]),
+    "nothing is changed": (changed_nothing, [ROWS]),
     "one_hot without a count": (lambda x: functional.one_hot(x), [torch.tensor([[0, 4], [2, 0]])]),
     "one_hot of nothing": (lambda x: functional.one_hot(x, 3), [torch.zeros(0, 2, dtype=torch.int64)]),
     "atleast_1d of several": (lambda x, y: torch.atleast_1d(x, y), [ROWS, torch.tensor(2.0)]),
@@ -94,6 +124,21 @@ def foretold_wrongly(x: torch.Tensor) -> torch.Tensor:
     if x.device.type == "meta":
         raise NotImplementedError
     return x[: int(x.flatten()[0])].clone()
+
+
+class Truncates(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        count = torch.zeros_like(x, dtype=torch.int64)
+        count.fill_(2.5).copy_(count * 1.5)
+        return count.add_(x)
+
+
+def test_integers_are_not_changed_to_fractions(device: Device) -> None:
+    scripted = torch.jit.script(Truncates())
+    program = VulkanProgram(program_from_script_module(scripted), device)
+    assert torch.equal(program(ROWS.long()), scripted(ROWS.long()))
+    with pytest.raises(InputError, match=r"aten::add_.*float32 to a torch.int64"):
+        program(ROWS)
 
 
 def test_sizes_that_turn_out_to_be_others(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
