@@ -81,9 +81,9 @@ def measure(device: Device, function: Function, mantissas: int = DENSE) -> Accur
     wide = [argument.double() for argument in arguments]
     scale = wanted.abs() if function.scale is None else function.scale(*wide)
     error = _errors(found, wanted, scale)
-    tiny = (scale.abs() < SMALLEST) & (wanted != 0)
+    tiny = (scale.abs() < SMALLEST * (2.0**24 if function.small_terms else 1.0)) & (wanted != 0)
     normal = torch.stack([argument.abs() >= SMALLEST for argument in wide]).all(0)
-    flushed = torch.where(tiny, (error - 2.0**23).clamp(min=0.0), error)
+    flushed = torch.where(tiny, (error - SMALLEST / _unit(scale)).clamp(min=0.0), error)
     worst = int(torch.where(normal, flushed, -1.0).argmax())
     return Accuracy(
         float(flushed[worst]),
@@ -182,10 +182,13 @@ def _reference(function: Function, arguments: Sequence[torch.Tensor]) -> torch.T
 
 def _errors(found: torch.Tensor, wanted: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
     """Differences in units in the last place of ``scale``. Infinity is right from where float32 rounds to it."""
-    unit = torch.exp2(torch.frexp(scale.clamp(min=SMALLEST, max=_LARGEST)).exponent.double() - 24)
-    error = (found.clamp(-(2.0**128), 2.0**128) - wanted.clamp(-(2.0**128), 2.0**128)).abs() / unit
+    error = (found.clamp(-(2.0**128), 2.0**128) - wanted.clamp(-(2.0**128), 2.0**128)).abs() / _unit(scale)
     both_nan = found.isnan() & wanted.isnan()
     return torch.where(both_nan, 0.0, error).nan_to_num(nan=math.inf)
+
+
+def _unit(scale: torch.Tensor) -> torch.Tensor:
+    return torch.exp2(torch.frexp(scale.clamp(min=SMALLEST, max=_LARGEST)).exponent.double() - 24)
 
 
 def _special_differences(

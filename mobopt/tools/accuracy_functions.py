@@ -44,6 +44,8 @@ class Function:
     """What the units are those of, if not the result: the largest term of a sum that may cancel."""
     zero_signs: bool = True
     """Whether zeros have a sign that torch promises."""
+    small_terms: bool = False
+    """Whether what it is a sum or product of may be subnormal where the result isn't: flushing devices lose that."""
 
 
 _NEAR_ONE, _OTHERS, _ROUNDED = 4.0, 16.0, 0.502
@@ -107,7 +109,7 @@ def _activations() -> Iterator[Function]:
         lambda x: F.softplus(x, 2.5, 15.0),
     )
     yield Function("elu", ("elu",), _OTHERS, lambda x: F.elu(x, 0.75), lambda x: _elu(x, 0.75))
-    yield Function("celu", ("celu",), _OTHERS, lambda x: F.celu(x, 2.0), lambda x: _elu(x, 2.0, 1.0, 0.5))
+    yield Function("celu", ("celu",), _OTHERS, lambda x: F.celu(x, 0.5), lambda x: _elu(x, 0.5, 1.0, 2.0))
     yield Function("selu", ("selu",), _OTHERS, torch.selu, lambda x: _elu(x, *_SELU))
     yield Function("hardswish", ("hardswish",), _OTHERS, F.hardswish, lambda x: x * (F.relu6(x + 3) / 6))
     yield Function("hardsigmoid", ("hardsigmoid",), _OTHERS, F.hardsigmoid, F.hardsigmoid)
@@ -130,10 +132,10 @@ def _arithmetic() -> Iterator[Function]:
     yield Function("fmod", ("fmod",), 0, torch.fmod, torch.fmod, Domain.TWO)
     for name, aliases in {"add": (), "sub": ("subtract",), "rsub": ()}.items():
         compute = _keywords(getattr(torch, name), alpha=0.375)
-        yield Function(f"{name}, alpha", (name, *aliases), 2, compute, compute, Domain.NEAR, _larger)
-    yield Function("addcmul", ("addcmul",), 2, _addcmul, _addcmul, Domain.NEAR, lambda a, b: _larger(a, 0.75 * a * b))
-    yield Function("addcdiv", ("addcdiv",), _OTHERS, _addcdiv, _addcdiv, Domain.NEAR, lambda a, b: _larger(b, a / b))
-    yield Function("lerp", ("lerp",), 2, _lerp, _lerp, Domain.NEAR, _larger)
+        yield replace(_sum_of_two(f"{name}, alpha", 2, compute, _larger), operators=(name, *aliases))
+    yield _sum_of_two("addcmul", 2, _addcmul, lambda a, b: _larger(a, 0.75 * a * b))
+    yield _sum_of_two("addcdiv", _OTHERS, _addcdiv, lambda a, b: _larger(b, a / b))
+    yield _sum_of_two("lerp", 2, _lerp, _larger)
 
 
 def _exact() -> Iterator[Function]:
@@ -181,6 +183,10 @@ def _with_parameters(
         return function(x, *parameters)
 
     return Function(name, (name, *aliases), bar, compute, compute)
+
+
+def _sum_of_two(name: str, bar: float, compute: Compute, scale: Compute) -> Function:
+    return Function(name, (name,), bar, compute, compute, Domain.NEAR, scale, small_terms=True)
 
 
 def _keywords(function: Compute, **keywords: Any) -> Compute:

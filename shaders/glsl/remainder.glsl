@@ -21,14 +21,14 @@ vec4 composed(ivec4 mantissa, ivec4 exponent) {
     return intBitsToFloat(mix(mix(bits, subnormal, is_subnormal), ivec4(0), equal(mantissa, ivec4(0))));
 }
 
-// The exact remainder of |a| / |b|, by long division with at most 20 bits of the quotient in each step: 14 steps at most.
-vec4 magnitude_modulo(vec4 a, vec4 b) {
+// The exact remainder of |a| / |b|, times 2^shift, by long division with at most 20 bits of the quotient in each step: 14 steps at most.
+vec4 magnitude_modulo(vec4 a, vec4 b, ivec4 shift) {
     ivec4 exponent, start;
-    ivec4 divisor = mantissa_of(b, exponent), rest = mantissa_of(a, start);
+    ivec4 divisor = mantissa_of(b, exponent), dividend = mantissa_of(a, start);
     ivec4 places = mix(start - exponent, ivec4(0), is_zero(a));
     bvec4 smaller = lessThan(places, ivec4(0));
     precise vec4 reciprocal = 1.0 / vec4(divisor);
-    rest -= mix(ivec4(0), divisor, greaterThanEqual(rest, divisor));
+    ivec4 rest = dividend - mix(ivec4(0), divisor, greaterThanEqual(dividend, divisor));
     while (any(greaterThan(places, ivec4(0)))) {
         ivec4 step = clamp(places, ivec4(0), ivec4(20));
         ivec4 digits = ivec4(vec4(rest) * reciprocal * power_of_two(step)); // off by one at most
@@ -37,28 +37,38 @@ vec4 magnitude_modulo(vec4 a, vec4 b) {
         rest -= mix(ivec4(0), divisor, greaterThanEqual(rest, divisor));
         places -= step;
     }
-    return mix(composed(rest, exponent), abs(a), smaller);
+    return composed(mix(rest, dividend, smaller), mix(exponent, start, smaller) + shift);
 }
 
-// The sign of the result is the dividend's (fmod, as in C) or the divisor's (remainder, as in Python).
-vec4 modulo_truncated(vec4 a, vec4 b) {
+// fmod(a, b) 2^shift; the sign is the dividend's, as in C.
+vec4 shifted_modulo(vec4 a, vec4 b, ivec4 shift) {
     bvec4 finite = lessThan(floatBitsToInt(a) & MAGNITUDE, ivec4(INFINITY));
-    vec4 result = mix(magnitude_modulo(a, b), a, both(finite, is_inf(b)));
+    vec4 result = mix(magnitude_modulo(a, b, shift), a, both(finite, is_inf(b)));
     result = mix(result, a, is_zero(a));
     return or_nan(only_where(both(finite, not(is_zero(b))), with_sign(result, a)), b);
 }
 
+vec4 modulo_truncated(vec4 a, vec4 b) { return shifted_modulo(a, b, ivec4(0)); }
+
+// Where the remainder is subnormal, a sum or difference with it might lose it: there the operands are larger by this power of two.
+ivec4 lift(vec4 b) { return mix(ivec4(0), ivec4(24), lessThan(abs(b), vec4(1e-30))); }
+
+// The sign is the divisor's, as in Python.
 vec4 modulo(vec4 a, vec4 b) {
-    vec4 result = modulo_truncated(a, b);
-    bvec4 adjusted = both(not(is_zero(result)), notEqual(is_negative(result), is_negative(b)));
-    return mix(result, result + b, adjusted);
+    ivec4 shift = lift(b);
+    vec4 rest = shifted_modulo(a, b, shift);
+    precise vec4 result = (rest + b * power_of_two(shift)) * power_of_two(-shift);
+    precise vec4 unadjusted = rest * power_of_two(-shift);
+    bvec4 adjusted = both(not(is_zero(rest)), notEqual(is_negative(rest), is_negative(b)));
+    return mix(unadjusted, result, adjusted);
 }
 
 // The largest whole number not above the quotient, by torch's way (c10/util/generic_math.h): from an exact remainder.
 vec4 floor_divide(vec4 a, vec4 b) {
-    vec4 remainder = modulo_truncated(a, b);
-    precise vec4 ratio = quotient(a - remainder, b);
-    bvec4 adjusted = both(not(is_zero(remainder)), notEqual(is_negative(remainder), is_negative(b)));
+    ivec4 shift = mix(ivec4(0), lift(b), lessThan(abs(a), vec4(1e-18)));
+    vec4 rest = shifted_modulo(a, b, shift);
+    precise vec4 ratio = quotient(a * power_of_two(shift) - rest, b * power_of_two(shift));
+    bvec4 adjusted = both(not(is_zero(rest)), notEqual(is_negative(rest), is_negative(b)));
     ratio -= vec4(adjusted);
     precise vec4 whole = floor(ratio);
     whole += vec4(greaterThan(ratio - whole, vec4(0.5)));
