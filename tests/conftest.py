@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import logging
 import os
+import random
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy
 import pytest
+import torch
 
 from mobopt.errors import DeviceError
 from mobopt.runtimes.vulkan.device import Device, open_device
@@ -18,11 +22,21 @@ if any(Path(place, "vulkan/explicit_layer.d/VkLayer_khronos_validation.json").ex
 
 
 @pytest.fixture(scope="session", autouse=True)
-def cache_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Keep the user's pipeline cache out of it."""
-    os.environ["MOBOPT_CACHE_DIR"] = str(tmp_path_factory.mktemp("cache"))
+def cache_folder(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Keep the user's pipeline cache out of it: all workers, and later runs, share one of their own."""
+    assert request.config.cache is not None
+    os.environ["MOBOPT_CACHE_DIR"] = str(request.config.cache.mkdir("pipelines"))
     yield
     del os.environ["MOBOPT_CACHE_DIR"]
+
+
+@pytest.fixture(autouse=True)
+def seeded(request: pytest.FixtureRequest) -> None:
+    """Random numbers that depend on the test alone, so that a failure can be run again by itself."""
+    seed = zlib.crc32(request.node.nodeid.encode())
+    torch.manual_seed(seed)
+    numpy.random.seed(seed)
+    random.seed(seed)
 
 
 class _Messages(logging.Handler):

@@ -290,7 +290,7 @@ def test_calls_with_wrong_arguments(optimized: mobopt.MobileModule, x: torch.Ten
         ((x,), {"x": x}, "'x' is given twice"),
         ((x,), {"y": x}, "'y' is unknown; its inputs are x"),
         ((x[:, :2],), {}, "conv"),
-        (("text",), {}, ""),
+        (("text",), {}, "text|str"),
     ):
         with pytest.raises(InputError, match=message):
             optimized(*args, **kwargs)

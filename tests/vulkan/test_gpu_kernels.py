@@ -28,54 +28,56 @@ CASES = [
 WITHOUT_TEAMS, WITH_TEAMS = BLOCKS[0], SharedKernel(32, 8, rows=8, columns=1, inner_block=8, teams=4)
 
 
-def force(monkeypatch, device, kernel):
-    if not kernel.fits(device.info):
-        pytest.skip(f"{kernel} exceeds the limits of {device.info.name}")
+def fitting(device, kernels=(WITHOUT_TEAMS, WITH_TEAMS)):
+    """The kernels that the device can run; the others run on devices with more shared memory."""
+    found = [kernel for kernel in kernels if kernel.fits(device.info)]
+    assert found
+    return found
+
+
+def force(monkeypatch, kernel):
     monkeypatch.setattr(product_kernels, "use_shared_memory", lambda device: True)
     monkeypatch.setattr(product_kernels, "choose_shared", lambda device, shape: kernel)
 
 
-def named(kernel):
-    return f"{kernel.block_rows}x{kernel.block_columns}x{kernel.inner_block}"
-
-
 @pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize("kernel", BLOCKS, ids=named)
-def test_convolution(device, monkeypatch, kernel, case):
-    force(monkeypatch, device, kernel)
+def test_convolution(device, monkeypatch, case):
     source, weight, bias = torch.randn(case[0]), torch.randn(case[1]), torch.randn(case[1][0])
-    check_product(device, "aten::conv2d", source, weight, bias, *case[2:], constants=(1, 2))
+    for kernel in fitting(device, BLOCKS):
+        force(monkeypatch, kernel)
+        check_product(device, "aten::conv2d", source, weight, bias, *case[2:], constants=(1, 2))
 
 
 @pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize("kernel", [WITHOUT_TEAMS, WITH_TEAMS], ids=named)
 @pytest.mark.parametrize("parts", [2, 7])
-def test_convolution_in_parts(device, monkeypatch, kernel, parts, case):
-    force(monkeypatch, device, replace(kernel, parts=parts))
+def test_convolution_in_parts(device, monkeypatch, parts, case):
     source, weight, bias = torch.randn(case[0]), torch.randn(case[1]), torch.randn(case[1][0])
-    check_product(device, "aten::conv2d", source, weight, bias, *case[2:], constants=(1, 2))
+    for kernel in fitting(device):
+        force(monkeypatch, replace(kernel, parts=parts))
+        check_product(device, "aten::conv2d", source, weight, bias, *case[2:], constants=(1, 2))
 
 
 @pytest.mark.parametrize("parts", [1, 2])
-@pytest.mark.parametrize("kernel", [WITHOUT_TEAMS, WITH_TEAMS], ids=named)
-def test_epilogue(device, monkeypatch, kernel, parts):
-    force(monkeypatch, device, replace(kernel, parts=parts))
+def test_epilogue(device, monkeypatch, parts):
     source, weight, bias = torch.randn(1, 40, 5, 7), torch.randn(22, 40, 3, 3), torch.randn(22)
     residual = torch.randn(1, 22, 5, 7)
     epilogue = Epilogue(clamp(0.0, 6.0), TensorRef(torch.float32, (1, 22, 5, 7)), Activation(Opcode.RELU))
     expected = torch.relu(torch.conv2d(source, weight, bias, padding=1).clamp(0, 6) + residual)
-    check_product(
-        device, "aten::conv2d", source, weight, bias, 1, 1, constants=(1, 2), epilogue=epilogue, expected=expected,
-        residual=residual,
-    )  # fmt: skip
+    for kernel in fitting(device):
+        force(monkeypatch, replace(kernel, parts=parts))
+        check_product(
+            device, "aten::conv2d", source, weight, bias, 1, 1, constants=(1, 2), epilogue=epilogue, expected=expected,
+            residual=residual,
+        )  # fmt: skip
 
 
 @pytest.mark.parametrize("parts", [1, 2])
-@pytest.mark.parametrize("kernel", [WITHOUT_TEAMS, WITH_TEAMS, BLOCKS[-1]], ids=named)
 @pytest.mark.parametrize("sizes", [((3, 9, 70), (3, 70, 21)), ((2, 1, 301), (2, 301, 8)), ((1, 33, 6), (1, 6, 130))])
-def test_batches(device, monkeypatch, kernel, parts, sizes):
-    force(monkeypatch, device, replace(kernel, parts=parts))
-    check_product(device, "aten::bmm", torch.randn(sizes[0]), torch.randn(sizes[1]))
+def test_batches(device, monkeypatch, parts, sizes):
+    first, second = torch.randn(sizes[0]), torch.randn(sizes[1])
+    for kernel in fitting(device, (WITHOUT_TEAMS, WITH_TEAMS, BLOCKS[-1])):
+        force(monkeypatch, replace(kernel, parts=parts))
+        check_product(device, "aten::bmm", first, second)
 
 
 def test_some_block_fits_every_device():
