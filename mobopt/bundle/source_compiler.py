@@ -155,6 +155,8 @@ class Compiler(OperatorCalls, ABC):
                 return self.dict_display(node, expected)
             case ast.Subscript():
                 return self.subscript(node)
+            case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=int() | float() | complex() as number)):
+                return self.literal(-number, node)  # the lowest integer has no positive literal
             case ast.UnaryOp():
                 return self.unary(node)
             case ast.BinOp(op=op, left=left, right=right):

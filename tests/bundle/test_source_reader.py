@@ -313,3 +313,17 @@ def test_attributes_have_their_declared_type() -> None:
     text = "class M(Module):\n  weight : Tensor\n" + forward("return self.weight").partition("\n")[2]
     with pytest.raises(BundleError, match="weight"):
         parse_text(text, {"weight": "no tensor"})
+
+
+class Limits(nn.Module):
+    def forward(self, x: Tensor) -> tuple[Tensor, int, float]:
+        return x.masked_fill(x < 0, -9223372036854775808), 9223372036854775807, -0.0
+
+
+def test_the_ends_of_the_integers(tmp_path: Path) -> None:
+    low, high, zero = Interpreter(parse_module(Limits(), tmp_path)).run("forward", [torch.tensor([-1, 1])])
+    assert low.tolist() == [-(2**63), 1]
+    assert high == 2**63 - 1
+    assert np.signbit(zero)
+    with pytest.raises(BundleError, match="9223372036854775808 is not a 64-bit integer"):
+        parse_text(forward("return torch.add(x, 9223372036854775808)"))
