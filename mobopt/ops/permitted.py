@@ -54,7 +54,8 @@ _ON_NUMBERS = _names(
 )
 _OF_THE_LANGUAGE = _names(
     """
-    has_torch_function is_grad_enabled is_scripting is_vulkan_available set_grad_enabled warn
+    get_autocast_dtype has_torch_function is_autocast_cpu_enabled is_autocast_enabled is_grad_enabled is_scripting
+    is_vulkan_available set_grad_enabled warn
     """
 )
 """These say nothing in mobopt: gradients are off, and a warning becomes a line of the log."""
