@@ -232,3 +232,28 @@ def test_intervals_hold_what_operators_make(number: int) -> None:
                 tensor[0, :2] = torch.tensor([a, b])
             made = RULES[number](*given)
             assert low <= int(made.min()) and int(made.max()) <= high, (intervals, low, high, made)
+
+
+_SAME_SIZES = [rule for rule in RULES if rule(torch.ones(3, 4).long(), torch.ones(3, 4).long()).shape == (3, 4)]
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_random_chains_are_exact(device: Any, seed: int) -> None:
+    """Several operators after each other, on small and large numbers: results are exact, wherever they are made."""
+    chance, generator = random.Random(seed), torch.Generator().manual_seed(seed)
+    chosen = [chance.choice(_SAME_SIZES) for _ in range(6)]
+
+    def chain(a: Tensor, b: Tensor) -> list[Tensor]:
+        made = [a, b]
+        for number, rule in enumerate(chosen):
+            made.append(rule(made[-1].long(), made[number].long()))
+        return made[2:]
+
+    def argument(bits: int) -> Tensor:
+        return torch.randint(-(2**bits), 2**bits, (3, 4), generator=generator)
+
+    program = program_of(device, chain, argument(3), argument(3))
+    for bits in (3, 12, 31, 40):
+        args = argument(bits), argument(3)
+        assert_exact(program(*args), chain(*args), f"seed {seed}, {bits} bits")
+    program.close()
