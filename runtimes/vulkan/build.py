@@ -14,6 +14,7 @@ from mobopt.runtimes.vulkan.fusion import fold_epilogues
 from mobopt.runtimes.vulkan.fusion_pointwise import fuse_pointwise
 from mobopt.runtimes.vulkan.host_function import HostFunction
 from mobopt.runtimes.vulkan.integer_ranges import Interval
+from mobopt.runtimes.vulkan.limits import LimitError, too_large
 from mobopt.runtimes.vulkan.placement import Placement, place_calls
 from mobopt.runtimes.vulkan.plan import ConstantStore, Plan
 from mobopt.runtimes.vulkan.registry import load_lowerings, lower
@@ -76,8 +77,36 @@ def build_stream(
     """
     load_lowerings()
     trace = simplify(trace)
-    placement = place_calls(trace.calls, integers or {}, floats_fit)
-    trace = fuse_pointwise(fold_epilogues(trace), placement.reasons)
+    large = too_large(device, trace.calls)
+    refused: dict[TensorRef, str] = {}
+    while True:
+        placement = place_calls(trace.calls, integers or {}, floats_fit, large, refused)
+        try:
+            return _build(trace, device, constants, allow_fallback, placement)
+        except _RefusedCallError as error:
+            refused.update((ref, error.reason) for ref in error.outputs)
+
+
+class _RefusedCallError(Exception):
+    """The lowering of a call needs what exceeds a limit of the device."""
+
+    def __init__(self, call: Call, reason: str) -> None:
+        super().__init__(reason)
+        self.outputs = call.outputs
+        self.reason = reason
+
+
+def _build(
+    trace: Trace, device: DeviceInfo, constants: ConstantStore, allow_fallback: bool, placement: Placement
+) -> Built:
+    """One attempt with a placement.
+
+    Raises:
+        UnsupportedError: see :func:`build_stream`.
+        _RefusedCallError: a call can't be where it is placed. A fused one stands for the last of its parts, which is
+            alone in the next attempt.
+    """
+    trace = fuse_pointwise(fold_epilogues(trace, placement.reasons), placement.reasons)
     fallbacks = tuple(_fallback(call, reason) for call, reason in placement.reasons.items())
     if fallbacks and not allow_fallback:
         raise UnsupportedError(
@@ -91,7 +120,7 @@ def build_stream(
         _place_input(plan, trace.inputs[number], placement)
     outputs = _computed_results(trace)
     readers = _readers(trace.calls, outputs)
-    concatenations = find_concatenations(trace.calls)
+    concatenations = find_concatenations([call for call in trace.calls if call not in placement.reasons])
     for concatenation in dict.fromkeys(concatenations.values()):
         concatenation.reserve(plan)
     for on_host, group in groupby(trace.calls, key=lambda call: call in placement.reasons):
@@ -130,7 +159,10 @@ def _place_input(plan: Plan, ref: TensorRef, placement: Placement) -> None:
 def _append_lowered(plan: Plan, call: Call, concatenation: Concatenation | None) -> None:
     sizes = "x".join(map(str, call.outputs[0].sizes))
     plan.label, plan.source = f"{call.op} {sizes}", call.source
-    result = lower(plan, call) if concatenation is None else concatenation.lower(plan, call)
+    try:
+        result = lower(plan, call) if concatenation is None else concatenation.lower(plan, call)
+    except LimitError as error:
+        raise _RefusedCallError(call, str(error)) from error
     tensors = result if isinstance(result, tuple) else (result,)
     for ref, tensor in zip(call.outputs, tensors, strict=True):
         assert (tensor.dtype, tensor.sizes) == (ref.dtype, ref.sizes), f"{call.op} made {tensor}, not {ref}"

@@ -40,7 +40,7 @@ class DeviceLimits:
     max_texel_buffers: int
     """Uniform texel buffers that one shader may bind."""
     max_memory_allocation_size: int
-    """Bytes of one allocation."""
+    """Bytes of one allocation, and of one buffer."""
 
     @property
     def binding_alignment(self) -> int:
@@ -123,7 +123,7 @@ def query_device(handle: vk.Handle, index: int) -> DeviceInfo:
         api_version=split_version(core.apiVersion),
         pipeline_cache_uuid=bytes(core.pipelineCacheUUID),
         driver_uuid=bytes(found.identity.driverUUID),
-        limits=_limits(found),
+        limits=_limits(found, _largest_buffer(handle, core)),
         features=features,
         subgroup_size=found.subgroup.subgroupSize,
         memory_bytes=_device_memory(handle),
@@ -207,7 +207,16 @@ def _driver_text(found: _Properties) -> str:
     return f"{name} {version}".strip() or f"driver {packed}"
 
 
-def _limits(found: _Properties) -> DeviceLimits:
+def _largest_buffer(handle: vk.Handle, core: vk.Handle) -> int:
+    """Bytes of a buffer, or more than any device has if the driver doesn't say."""
+    if split_version(core.apiVersion) < (1, 3, 0) and "VK_KHR_maintenance4" not in extensions(handle):
+        return 2**63
+    properties = vk.struct("VkPhysicalDeviceMaintenance4Properties")
+    vk.lib.vkGetPhysicalDeviceProperties2(handle, vk.struct("VkPhysicalDeviceProperties2", pNext=properties))
+    return int(properties.maxBufferSize)
+
+
+def _limits(found: _Properties, largest_buffer: int) -> DeviceLimits:
     limits = found.core.limits
     return DeviceLimits(
         max_storage_buffer_range=limits.maxStorageBufferRange,
@@ -221,7 +230,7 @@ def _limits(found: _Properties) -> DeviceLimits:
         min_texel_buffer_offset_alignment=limits.minTexelBufferOffsetAlignment,
         max_storage_buffers=limits.maxPerStageDescriptorStorageBuffers,
         max_texel_buffers=limits.maxPerStageDescriptorSampledImages,
-        max_memory_allocation_size=found.maintenance3.maxMemoryAllocationSize,
+        max_memory_allocation_size=min(found.maintenance3.maxMemoryAllocationSize, largest_buffer),
     )
 
 

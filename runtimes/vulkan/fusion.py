@@ -7,6 +7,7 @@ touched. Runs before other fusion, as what is folded here costs nothing.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Container
 from dataclasses import replace
 
 import torch
@@ -20,18 +21,19 @@ from mobopt.runtimes.vulkan.registry import lowering_of, why_unsupported
 _TAKE_EPILOGUES = (convolution, linear, linear_context, product, added_product)
 
 
-def fold_epilogues(trace: Trace) -> Trace:
+def fold_epilogues(trace: Trace, on_host: Container[Call] = ()) -> Trace:
     """The trace with every activation and every addition of a tensor folded that its producer's epilogue has room for.
 
-    A call is folded if nothing else uses what it is applied to. Where a residual is added, the folded call takes the
-    place of the addition, as the residual may be made after the product.
+    Calls of ``on_host`` stay as they are. A call is folded if nothing else uses what it is applied to. Where a residual
+    is added, the folded call takes the place of the addition, as the residual may be made after the product.
     """
     uses = Counter(tensor for call in trace.calls for tensor in call.tensors())
     uses.update(trace.results())
     calls: list[Call | None] = []
     makers: dict[TensorRef, int] = {}
     for call in trace.calls:
-        maker, joined = _folded(call, calls, makers, uses) or (None, call)
+        folded = None if call in on_host else _folded(call, calls, makers, uses, on_host)
+        maker, joined = folded or (None, call)
         if maker is not None and activation_of(call) is not None:
             place = maker
             calls[maker] = joined
@@ -45,14 +47,20 @@ def fold_epilogues(trace: Trace) -> Trace:
 
 
 def _folded(
-    call: Call, calls: list[Call | None], makers: dict[TensorRef, int], uses: Counter[TensorRef]
+    call: Call,
+    calls: list[Call | None],
+    makers: dict[TensorRef, int],
+    uses: Counter[TensorRef],
+    on_host: Container[Call],
 ) -> tuple[int, Call] | None:
     """The place of the producer that takes a call into its epilogue, and the two as one; None if there is no such."""
     activation = activation_of(call)
     for source, residual in _operands(call, activation):
         place = makers.get(source)
         producer = None if place is None else calls[place]
-        if place is None or producer is None or uses[source] != 1 or not _takes_epilogue(producer):
+        if place is None or producer is None or uses[source] != 1:
+            continue
+        if producer in on_host or not _takes_epilogue(producer):
             continue
         epilogue = _extended(producer, activation, residual)
         # Halves are rounded between the product and what follows.

@@ -2,16 +2,35 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from mobopt.errors import DeviceError
+from mobopt.runtimes.call import Call, TensorRef
 from mobopt.runtimes.vulkan.descriptors import texels
 from mobopt.runtimes.vulkan.device_info import DeviceInfo
 from mobopt.runtimes.vulkan.stream import MAX_ITERATIONS, Binding, Dispatch, Stream
+from mobopt.runtimes.vulkan.tensor import ELEMENT_BYTES
 
 _ADVICE = "use a smaller input or batch, or another device"
 
 
 class LimitError(DeviceError):
     """A dispatch exceeds a limit of the device, or loops more often than any driver lets it."""
+
+
+def too_large(info: DeviceInfo, calls: Iterable[Call]) -> dict[TensorRef, str]:
+    """The tensors of calls that no buffer of the device can hold, each with the limit that it exceeds."""
+    found = {}
+    for ref in {ref for call in calls for ref in (*call.tensors(), *call.outputs)}:
+        needed = -(-ref.numel // 4) * 4 * ELEMENT_BYTES
+        for name, limit in (
+            ("maxStorageBufferRange", info.limits.max_storage_buffer_range),
+            ("maxMemoryAllocationSize", info.limits.max_memory_allocation_size),
+        ):
+            if needed > limit:
+                sizes = "x".join(map(str, ref.sizes))
+                found[ref] = f"a tensor of {sizes} takes {needed} bytes, but the {name} of {info.name} is {limit}"
+    return found
 
 
 def check_limits(info: DeviceInfo, stream: Stream) -> None:
@@ -62,11 +81,19 @@ def check_dispatch(info: DeviceInfo, dispatch: Dispatch) -> None:
 
 def _check_binding(info: DeviceInfo, name: str, binding: Binding) -> None:
     limits = info.limits
-    tensor = f"{name}, tensor {binding.storage.name}" if binding.storage.name else name
+    tensor = name if binding.storage.name in ("", name) else f"{name}, tensor {binding.storage.name}"
     if binding.offset % limits.binding_alignment:
         raise LimitError(
             f"{tensor}: a binding at byte {binding.offset}, "
             f"but {info.name} needs multiples of {limits.binding_alignment}"
+        )
+    if binding.storage.nbytes > limits.max_memory_allocation_size:
+        raise _exceeded(
+            info,
+            tensor,
+            f"{binding.storage.nbytes} bytes",
+            "maxMemoryAllocationSize",
+            limits.max_memory_allocation_size,
         )
     if binding.texel_components:
         count = texels(binding)

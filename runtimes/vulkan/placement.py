@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Container, Mapping, Sequence
+from dataclasses import dataclass, replace
+from types import MappingProxyType
 
 import torch
 
@@ -33,10 +34,13 @@ class Placement:
     ranges: IntegerRanges
     assumed: Mapping[TensorRef, Interval]
     """What the integers of int64 inputs must be for it to be right."""
+    too_large: Container[TensorRef] = ()
+    """Tensors that no buffer of the device can hold."""
 
     def on_host(self, ref: TensorRef) -> bool:
-        """Whether a tensor lives on the host: the device has no elements of its dtype, or its integers may not fit."""
-        return ref.dtype not in DEVICE_DTYPES or not is_within(_held(self.ranges, ref), WORD)
+        """Whether a tensor lives on the host: the device has no elements of its dtype, its integers may not fit, or it
+        is too large."""
+        return ref.dtype not in DEVICE_DTYPES or ref in self.too_large or not is_within(_held(self.ranges, ref), WORD)
 
 
 def integer_class(tensor: torch.Tensor) -> Interval:
@@ -47,15 +51,29 @@ def integer_class(tensor: torch.Tensor) -> Interval:
     return next(limits for limits in _CLASSES if is_within((low, high), limits))
 
 
-def place_calls(calls: Sequence[Call], inputs: Mapping[TensorRef, Interval], floats_fit: bool = True) -> Placement:
+def place_calls(
+    calls: Sequence[Call],
+    inputs: Mapping[TensorRef, Interval],
+    floats_fit: bool = True,
+    too_large: Mapping[TensorRef, str] = MappingProxyType({}),
+    refused: Mapping[TensorRef, str] = MappingProxyType({}),
+) -> Placement:
     """Decide for each call.
 
     Args:
         calls: before any fusion.
         inputs: the classes of int64 inputs. More is allowed where it makes no difference, so that the plan lasts.
         floats_fit: whether floats that become int64 are taken to be small, which the device checks.
+        too_large: tensors that no buffer of the device can hold, and why.
+        refused: further tensors that the device can't compute, and why.
     """
-    unsupported = {call: reason for call in calls if (reason := why_unsupported(call)) is not None}
+
+    def why_not(call: Call) -> str | None:
+        reasons = [too_large.get(ref) for ref in (*call.tensors(), *call.outputs)]
+        reasons += [refused.get(ref) for ref in call.outputs]
+        return why_unsupported(call) or next(filter(None, reasons), None)
+
+    unsupported = {call: reason for call in calls if (reason := why_not(call)) is not None}
     placement = _placed(calls, unsupported, inputs, floats_fit)
     for ref, given in inputs.items():
         for wider in (WORD, _CLASSES[1]):
@@ -65,7 +83,7 @@ def place_calls(calls: Sequence[Call], inputs: Mapping[TensorRef, Interval], flo
             if other.reasons.keys() == placement.reasons.keys():
                 placement = other
                 break
-    return placement
+    return replace(placement, too_large=too_large)
 
 
 def _placed(

@@ -1,0 +1,45 @@
+"""Devices that tests plan for and don't have."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from mobopt.runtimes.vulkan.device_info import DeviceInfo, DeviceLimits
+
+_LIMITS = DeviceLimits(
+    max_storage_buffer_range=2**32 - 1,
+    max_texel_buffer_elements=2**27,
+    max_push_constants_size=128,
+    max_compute_work_group_count=(65535, 65535, 65535),
+    max_compute_work_group_size=(1024, 1024, 64),
+    max_compute_work_group_invocations=1024,
+    max_compute_shared_memory_size=32768,
+    min_storage_buffer_offset_alignment=16,
+    min_texel_buffer_offset_alignment=16,
+    max_storage_buffers=32,
+    max_texel_buffers=128,
+    max_memory_allocation_size=2**32,
+)
+
+
+def device_info(kind: str, **limits: Any) -> DeviceInfo:
+    """A device of a kind (``cpu``, ``discrete``, ...) with usual limits but for those given."""
+    return DeviceInfo(
+        index=0,
+        name=f"a {kind} device",
+        kind=kind,
+        vendor_id=0,
+        device_id=0,
+        driver="",
+        driver_version=0,
+        api_version=(1, 3, 0),
+        pipeline_cache_uuid=bytes(16),
+        driver_uuid=bytes(16),
+        limits=replace(_LIMITS, **limits),
+        features=frozenset(),
+        subgroup_size=8 if kind == "cpu" else 32,
+        memory_bytes=2**34,
+        timestamp_period_ns=1.0,
+        cores=0,
+    )
