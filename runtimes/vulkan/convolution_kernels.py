@@ -19,7 +19,7 @@ from mobopt.runtimes.vulkan.device_info import DeviceInfo
 from mobopt.runtimes.vulkan.epilogue import Epilogue
 from mobopt.runtimes.vulkan.gpu_kernels import DEPTHWISE_INVOCATIONS, depthwise_block
 from mobopt.runtimes.vulkan.kernel_access import spread, words
-from mobopt.runtimes.vulkan.loops import Box, loop_boxes, loop_iterations
+from mobopt.runtimes.vulkan.loops import Box, loop_boxes, summing_iterations
 from mobopt.runtimes.vulkan.product import Product, ProductOperands, append_product, epilogue_constants, texels_fit
 from mobopt.runtimes.vulkan.stream import bind
 from mobopt.runtimes.vulkan.tensor import DeviceTensor, aligned_channels
@@ -331,8 +331,6 @@ def _depthwise_block(device: DeviceInfo, convolution: Convolution, result: Devic
 
 
 _GENERAL_LOCAL_SIZE = 64
-_GENERAL_STRETCH = 64
-"""Channels that are summed up at a time, as in the shader."""
 
 
 def append_general(
@@ -363,13 +361,8 @@ def append_general(
                 *epilogue_constants(epilogue, bias is not None),
                 *(int(flag) for flag in (convolution.transposed, continues, finishes)),
             ),
-            iterations=_general_iterations([end - begin for begin, end in box]),
+            iterations=summing_iterations([end - begin for begin, end in box]),
         )
-
-
-def _general_iterations(lengths: Sequence[int]) -> int:
-    *taps, channels = lengths
-    return loop_iterations([*taps, -(-channels // _GENERAL_STRETCH), min(channels, _GENERAL_STRETCH)])
 
 
 def _table(plan: Plan, numbers: tuple[int, ...]) -> DeviceTensor:

@@ -10,6 +10,9 @@ from mobopt.runtimes.vulkan.stream import USUAL_ITERATIONS
 Box = tuple[tuple[int, int], ...]
 """Begin and end of each loop of a nest, outermost first."""
 
+STRETCH = 64
+"""Elements that the shaders for pools and general convolutions add up before they add their sum to the total."""
+
 _MOST = 2 * USUAL_ITERATIONS
 
 
@@ -19,6 +22,12 @@ def loop_iterations(lengths: Sequence[int]) -> int:
     for length in reversed(lengths):
         total = length * (1 + total)
     return total
+
+
+def summing_iterations(lengths: Sequence[int]) -> int:
+    """The same where the innermost loop adds up :data:`STRETCH` elements at a time."""
+    *outer, inner = lengths
+    return loop_iterations([*outer, -(-inner // STRETCH), min(inner, STRETCH)])
 
 
 def loop_boxes(lengths: Sequence[int], most: int = _MOST) -> Iterator[Box]:

@@ -9,7 +9,7 @@
 layout(constant_id = 8) const int TRANSPOSED = 0;
 layout(constant_id = 9) const int CONTINUES = 0; // the sum starts with what is in the result
 layout(constant_id = 10) const int FINISHES = 1; // else the sum is stored as it is
-const int STRETCH = 64; // channels that are summed up before they are added to the total, which keeps rounding errors small
+const int STRETCH = 64; // channels that are added up at a time
 layout(local_size_x = 64, local_size_y = 1, local_size_z = 1) in;
 
 layout(set = 0, binding = 0, std430) readonly buffer Activations { float activations[]; };
@@ -57,8 +57,10 @@ void main() {
     int target = place(out_steps, batch, channel, at);
     float sum = HAS_BIAS != 0 ? biases[bias_steps[1] + channel * bias_steps[0]] : 0.0;
     if (CONTINUES != 0) sum = results[target];
+    // What is near is added up first, which keeps rounding errors small.
     for (int a = begin[0]; a < end[0]; ++a)
-        for (int b = begin[1]; b < end[1]; ++b)
+        for (int b = begin[1]; b < end[1]; ++b) {
+            float line = 0.0;
             for (int c = begin[2]; c < end[2]; ++c) {
                 ivec3 from = ivec3(source(0, at.x, a), source(1, at.y, b), source(2, at.z, c));
                 if (any(lessThan(from, ivec3(0)))) continue;
@@ -70,9 +72,11 @@ void main() {
                         part += activations[place(input_steps, batch, group * group_in + k, from)] *
                                 weights[place(weight_steps, outer, inner, ivec3(a, b, c))];
                     }
-                    sum += part;
+                    line += part;
                 }
             }
+            sum += line;
+        }
 
     if (FINISHES == 0) {
         results[target] = sum;

@@ -15,6 +15,7 @@ layout(constant_id = 7) const int KERNEL_D = 1;
 layout(constant_id = 8) const int KERNEL_H = 1;
 layout(constant_id = 9) const int KERNEL_W = 1;
 layout(constant_id = 10) const int CONTINUES = 0;
+const int STRETCH = KERNEL_W < 64 ? KERNEL_W : 64; // columns that are added up before they are added to the total
 
 UPDATES(0, result)
 UPDATES(1, indices)
@@ -81,23 +82,25 @@ void main() {
         int from_z = span_z.x + k * gap_d;
         for (int j = 0; j < rows; ++j) {
             int from_y = span_y.x + j * gap_h;
-            vec4 line = vec4(0.0);
-            for (int i = 0; i < columns; ++i) {
-                int from_x = span_x.x + i * gap_w;
-                bool inside = from_z >= 0 && from_z < in_d && from_y >= 0 && from_y < in_h && from_x >= 0 && from_x < in_w;
-                int place = base + clamp(from_z, 0, in_d - 1) * in_z + clamp(from_y, 0, in_h - 1) * in_y
-                          + clamp(from_x, 0, in_w - 1) * in_x;
-                vec4 value = intBitsToFloat(LOAD_LANES4(data, MODE, place, in_c, last));
-                if (AVERAGE != 0) {
-                    line += inside ? value : vec4(0.0);
-                } else {
-                    bvec4 better = inside ? bvec4(ivec4(greaterThan(value, total)) | ivec4(is_nan(value))) : bvec4(false);
-                    total = mix(total, value, better);
-                    if (WRITES_INDICES != 0)
-                        where = mix(where, ivec4((from_z * in_h + from_y) * in_w + from_x), better);
+            for (int stretch = 0; stretch < columns; stretch += STRETCH) {
+                vec4 line = vec4(0.0);
+                for (int i = stretch; i < min(stretch + STRETCH, columns); ++i) {
+                    int from_x = span_x.x + i * gap_w;
+                    bool inside = from_z >= 0 && from_z < in_d && from_y >= 0 && from_y < in_h && from_x >= 0 && from_x < in_w;
+                    int place = base + clamp(from_z, 0, in_d - 1) * in_z + clamp(from_y, 0, in_h - 1) * in_y
+                              + clamp(from_x, 0, in_w - 1) * in_x;
+                    vec4 value = intBitsToFloat(LOAD_LANES4(data, MODE, place, in_c, last));
+                    if (AVERAGE != 0) {
+                        line += inside ? value : vec4(0.0);
+                    } else {
+                        bvec4 better = inside ? bvec4(ivec4(greaterThan(value, total)) | ivec4(is_nan(value))) : bvec4(false);
+                        total = mix(total, value, better);
+                        if (WRITES_INDICES != 0)
+                            where = mix(where, ivec4((from_z * in_h + from_y) * in_w + from_x), better);
+                    }
                 }
+                if (AVERAGE != 0) total += line;
             }
-            if (AVERAGE != 0) total += line;
         }
     }
     if (AVERAGE != 0) {

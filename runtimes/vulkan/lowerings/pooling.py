@@ -9,7 +9,7 @@ import torch
 
 from mobopt.runtimes.call import Call, TensorRef, argument_names
 from mobopt.runtimes.vulkan.combine import After, Combination, reduce
-from mobopt.runtimes.vulkan.loops import Box, loop_boxes, loop_iterations
+from mobopt.runtimes.vulkan.loops import Box, loop_boxes, loop_iterations, summing_iterations
 from mobopt.runtimes.vulkan.lowerings.checks import check_floating
 from mobopt.runtimes.vulkan.plan import Plan
 from mobopt.runtimes.vulkan.pointwise_kernel import compute_into
@@ -107,7 +107,7 @@ def _dispatch(
         [result, chosen],
         window.constants(indices, continues),
         geometry,
-        iterations=loop_iterations(window.kernel),
+        iterations=summing_iterations(window.kernel),
         continues=continues,
     )
 
