@@ -1,0 +1,188 @@
+"""Runs one call of an operator on the Vulkan runtime beside eager, and says how it went."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+
+import torch
+from opinfo_samples import Sample
+from torch.utils import _pytree
+
+from mobopt.errors import MoboptError
+from mobopt.frontends.torchscript import program_from_script_module
+from mobopt.ir import Program
+from mobopt.ops.effects import is_random
+from mobopt.runtimes.vulkan.device import Device
+from mobopt.runtimes.vulkan.program import PlanReport, VulkanProgram
+
+
+class Verdict(IntEnum):
+    """What became of a call, from best to worst."""
+
+    NATIVE = 0
+    """Every operator of it ran on the device, and the result is right."""
+    HOST = 1
+    """Right, but something of it ran on the CPU."""
+    UNTRACEABLE = 2
+    """torch.jit.trace raises, or what it made differs from the call in torch itself."""
+    REFUSED = 3
+    """One of mobopt's own errors."""
+    WRONG = 4
+    """Another dtype, shape or value than eager's."""
+    CRASHED = 5
+    """An error that is none of mobopt's own."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A verdict, and why."""
+
+    verdict: Verdict
+    reason: str = ""
+
+
+# How far an element may be from eager's, by the result's dtype: so large a part of its own size and of the largest
+# finite element (at least 1). A few roundings; integers and booleans are equal.
+TOLERANCES = {
+    torch.float64: 1e-5,
+    torch.float32: 1e-5,
+    torch.float16: 2e-3,
+    torch.bfloat16: 1.6e-2,
+    torch.complex32: 2e-3,
+    torch.complex64: 1e-5,
+    torch.complex128: 1e-5,
+}
+
+
+class _OfTensors(torch.nn.Module):
+    """A sample as a module that returns a tuple of tensors."""
+
+    def __init__(self, sample: Sample) -> None:
+        super().__init__()
+        self._function = sample.function
+
+    def forward(self, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        leaves = _pytree.tree_leaves(self._function(*tensors))
+        if not leaves or not all(isinstance(leaf, torch.Tensor) for leaf in leaves):
+            kinds = sorted({type(leaf).__name__ for leaf in leaves})
+            raise TypeError(f"a trace gives tensors alone, not {', '.join(kinds)}")
+        return tuple(leaves)
+
+
+def judge(sample: Sample, device: Device) -> Outcome:
+    """Trace a call, run it on a device, and compare dtype, shape and values with eager's."""
+    with warnings.catch_warnings(), torch.no_grad():
+        warnings.simplefilter("ignore")
+        module = _OfTensors(sample)
+        try:
+            expected = module(*_copies(sample.tensors))
+            traced = torch.jit.trace(module, _copies(sample.tensors), check_trace=False, strict=False)
+            again = traced(*_copies(sample.tensors))
+        except Exception as error:
+            return Outcome(Verdict.UNTRACEABLE, f"torch.jit.trace: {_first_line(error)}")
+        try:
+            program = program_from_script_module(traced)
+            has_values = not _draws(program)
+            if difference(again, expected, has_values) is not None:
+                return Outcome(Verdict.UNTRACEABLE, "what torch.jit.trace made computes something else in torch itself")
+            found, report = _run(program, sample.tensors, device)
+        except MoboptError as error:
+            return Outcome(Verdict.REFUSED, _first_line(error))
+        except Exception as error:
+            return Outcome(Verdict.CRASHED, f"{type(error).__name__}: {_first_line(error)}")
+        wrong = difference(found, expected, has_values)
+        if wrong is not None and not (has_values and _is_as_near(module, sample, found, expected)):
+            return Outcome(Verdict.WRONG, wrong)
+    reasons = [f"{fallback.op}: {fallback.reason}" for fallback in report.fallbacks]
+    if report.looks:
+        reasons.append("elements decide a size or a number, so the CPU reads them")
+    return Outcome(Verdict.HOST, "; ".join(dict.fromkeys(reasons))) if reasons else Outcome(Verdict.NATIVE)
+
+
+def difference(found: Sequence[torch.Tensor], expected: Sequence[torch.Tensor], has_values: bool = True) -> str | None:
+    """None if two results agree, else how they don't; of random ones (without ``has_values``) dtypes and shapes are
+    compared."""
+    if len(found) != len(expected):
+        return f"{len(found)} tensors instead of {len(expected)}"
+    for ours, theirs in zip(found, expected, strict=True):
+        if (ours.dtype, ours.shape) != (theirs.dtype, theirs.shape):
+            return f"{ours.dtype}{list(ours.shape)} instead of {theirs.dtype}{list(theirs.shape)}"
+        if has_values and (wrong := _values_differ(ours, theirs)):
+            return wrong
+    return None
+
+
+def _run(
+    program: Program, tensors: Sequence[torch.Tensor], device: Device
+) -> tuple[tuple[torch.Tensor, ...], PlanReport]:
+    runtime = VulkanProgram(program, device)
+    try:
+        return runtime.run("forward", list(tensors)), runtime.plan_report(list(tensors))
+    finally:
+        runtime.close()
+
+
+def _draws(program: Program) -> bool:
+    return any(is_random(node) for node in program.methods["forward"].walk())
+
+
+def _copies(tensors: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
+    return tuple(tensor.detach().clone() for tensor in tensors)
+
+
+def _wide(tensor: torch.Tensor) -> torch.Tensor:
+    """The elements in twice the precision, real and imaginary parts apart."""
+    return torch.view_as_real(tensor.to(torch.complex128)) if tensor.is_complex() else tensor.double()
+
+
+def _values_differ(ours: torch.Tensor, theirs: torch.Tensor) -> str | None:
+    if theirs.layout != torch.strided or theirs.numel() == 0:
+        return None
+    tolerance = TOLERANCES.get(theirs.dtype)
+    if tolerance is None:
+        far = ours != theirs
+    else:
+        ours, theirs = _wide(ours), _wide(theirs)
+        sizes = theirs[theirs.isfinite()].abs()
+        scale = max(1.0, float(sizes.max())) if sizes.numel() else 1.0
+        near = (ours - theirs).abs() <= tolerance * (scale + theirs.abs())
+        far = ~(near | (ours == theirs) | (ours.isnan() & theirs.isnan()))
+    if not far.any():
+        return None
+    where = tuple(far.nonzero()[0].tolist())
+    count = f"{int(far.sum())} of {far.numel()}"
+    return f"{ours[where].item()!r} instead of {theirs[where].item()!r} at {list(where)} ({count})"
+
+
+def _is_as_near(
+    module: _OfTensors, sample: Sample, found: Sequence[torch.Tensor], expected: Sequence[torch.Tensor]
+) -> bool:
+    """Whether the results are no further from those in float64 than twice what eager's are: some calls lose digits by
+    themselves, such as interpolation at places far from zero."""
+    if any(
+        ours.shape != theirs.shape or ours.dtype != theirs.dtype for ours, theirs in zip(found, expected, strict=True)
+    ):
+        return False
+    widened = [tensor.double() if tensor.is_floating_point() else tensor for tensor in _copies(sample.tensors)]
+    try:
+        exact = module(*widened)
+        errors = [
+            (_largest_error(ours, right), _largest_error(theirs, right))
+            for ours, theirs, right in zip(found, expected, exact, strict=True)
+        ]
+    except Exception:  # an operator that float64 has no kernel for, or constants of another dtype
+        return False
+    return all(ours <= 2 * theirs for ours, theirs in errors)
+
+
+def _largest_error(found: torch.Tensor, right: torch.Tensor) -> float:
+    error = (_wide(found) - _wide(right)).abs()
+    return float(error.max()) if error.numel() else 0.0
+
+
+def _first_line(error: Exception) -> str:
+    lines = str(error).strip().splitlines()
+    return lines[0][:300] if lines else type(error).__name__

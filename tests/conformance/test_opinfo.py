@@ -1,0 +1,83 @@
+"""PyTorch's own samples of its operators on the Vulkan runtime: none is wrong, and what is native stays native."""
+
+import zlib
+from typing import Any
+
+import opinfo_judging
+import pytest
+import torch
+from opinfo_judging import Outcome, Verdict, judge
+from opinfo_page import SAMPLES
+from opinfo_samples import dtypes_of, operators, samples_of
+from opinfo_verdicts import Judged, dtype_name, judge_all_dtypes, native_operators
+
+from mobopt.runtimes.vulkan.device import Device
+
+NATIVE = native_operators()
+NAMES = sorted(NATIVE)
+PARTS = 20
+"""Tests that the small run is divided among: reading the database takes a worker longer than a test does."""
+
+
+def check(judged: Judged) -> list[str]:
+    """What is wrong, crashed, or no longer native."""
+    slower = [
+        f"{judged.operator}({text}) of {judged.dtype} was native, now {outcome.verdict.name.lower()}: {outcome.reason}"
+        for text, outcome in judged.outcomes
+        if judged.dtype in NATIVE[judged.operator] and outcome.verdict in (Verdict.HOST, Verdict.REFUSED)
+    ]
+    return judged.failures() + slower
+
+
+def test_every_operator_has_a_verdict() -> None:
+    """Else run ``python tests/conformance/opinfo_page.py``: this PyTorch has other operators."""
+    if not torch.__version__.startswith("2.13"):
+        pytest.skip("the verdicts are of PyTorch 2.13's operators")
+    assert sorted(operators()) == NAMES
+
+
+@pytest.mark.parametrize("part", range(PARTS))
+def test_one_sample_of_each_operator(part: int, device: Device) -> None:
+    """One of those that the whole run takes, of one dtype."""
+    problems = []
+    for name in NAMES[part::PARTS]:
+        number = zlib.crc32(name.encode())
+        dtypes = dtypes_of(name) if name in operators() else []
+        if not dtypes:
+            continue
+        dtype = dtypes[number % len(dtypes)]
+        samples = samples_of(name, dtype, SAMPLES)
+        if samples:
+            sample = samples[number % len(samples)]
+            problems += check(Judged(name, dtype_name(dtype), [(sample.text, judge(sample, device))]))
+    assert not problems, "\n".join(problems)
+
+
+@pytest.mark.sweep
+@pytest.mark.parametrize("name", NAMES)
+def test_every_dtype_of_an_operator(name: str, device: Device) -> None:
+    if name not in operators():
+        pytest.skip("this PyTorch has no such operator")
+    problems = [problem for judged in judge_all_dtypes(name, SAMPLES, device) for problem in check(judged)]
+    assert not problems, "\n".join(problems)
+
+
+def test_a_wrong_result_is_seen(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The judge judges: a runtime that gives other numbers, sizes or dtypes, or raises, is found out."""
+    sample = samples_of("add", torch.float32, 4)[1]
+    assert judge(sample, device) == Outcome(Verdict.NATIVE)
+    real = opinfo_judging._run
+    for spoil, verdict in (
+        (lambda result: (result[0] * 1.001,), Verdict.WRONG),
+        (lambda result: (result[0].double(),), Verdict.WRONG),
+        (lambda result: (result[0][None],), Verdict.WRONG),
+        (lambda result: result * 2, Verdict.WRONG),
+        (lambda result: result[3], Verdict.CRASHED),
+    ):
+
+        def spoilt(*args: Any, spoil: Any = spoil) -> Any:
+            result, report = real(*args)
+            return spoil(result), report
+
+        monkeypatch.setattr(opinfo_judging, "_run", spoilt)
+        assert judge(sample, device).verdict == verdict

@@ -1,0 +1,50 @@
+"""Tensors that share memory, changed through each other, are what eager makes of them."""
+
+import pytest
+import torch
+from torch import nn
+from view_programs import ViewProgram, random_views
+
+from mobopt.frontends.torchscript import program_from_script_module
+from mobopt.runtimes.vulkan.device import Device
+from mobopt.runtimes.vulkan.program import VulkanProgram
+
+pytestmark = [pytest.mark.filterwarnings("ignore")]
+
+
+class _Module(nn.Module):
+    def __init__(self, program: ViewProgram) -> None:
+        super().__init__()
+        self.program = program
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return self.program(x)
+
+
+def check(seed: int, device: Device) -> None:
+    """Every tensor at the end is eager's, and the input is as it was."""
+    program = random_views(seed)
+    traced = torch.jit.trace(_Module(program), program.input.clone(), check_trace=False)
+    runtime = VulkanProgram(program_from_script_module(traced), device)
+    given_input = program.input.clone()
+    found, expected = runtime.run("forward", [given_input]), program(program.input)
+    runtime.close()
+    for number, (ours, theirs) in enumerate(zip(found, expected, strict=True)):
+        assert (ours.dtype, ours.shape) == (theirs.dtype, theirs.shape), f"v{number} of seed {seed}:\n{program}"
+        assert torch.equal(ours, theirs), (
+            f"v{number} of seed {seed} is {ours.tolist()}, not {theirs.tolist()}:\n{program}"
+        )
+    assert torch.equal(given_input, program.input)
+
+
+@pytest.mark.parametrize("first", range(0, 60, 20))
+def test_views_and_writes(first: int, device: Device) -> None:
+    for seed in range(first, first + 20):
+        check(seed, device)
+
+
+@pytest.mark.sweep
+@pytest.mark.parametrize("first", range(1000, 3000, 100))
+def test_many_views_and_writes(first: int, device: Device) -> None:
+    for seed in range(first, first + 100):
+        check(seed, device)
