@@ -120,7 +120,7 @@ class _Observer(Interpreter):
 
     def _look(self, values: Sequence[Value], results: Sequence[Any]) -> None:
         for value, result in zip(values, results, strict=True):
-            if isinstance(result, torch.Tensor):
+            if isinstance(result, torch.Tensor) and not result.is_nested:  # a nested one has no sizes
                 seen = facts_of_tensor(result)
                 known = self._facts.get(value)
                 self._facts[value] = seen if known is None else known.merged(seen)

@@ -67,9 +67,16 @@ def whole(ref: TensorRef, meta: torch.Tensor) -> TracedTensor:
 
 
 def constant_tensor(value: torch.Tensor) -> TracedTensor:
-    """A tensor whose elements are known."""
+    """A tensor whose elements are known; of a nested one, which has no sizes, that is all."""
+    if value.is_nested:
+        return whole(TensorRef(value.dtype, (), value), torch.empty((), dtype=value.dtype, device="meta"))
     meta = torch.empty_strided(tuple(value.shape), value.stride(), dtype=value.dtype, device="meta")
     return whole(TensorRef(value.dtype, tuple(value.shape), value), meta)
+
+
+def is_nested(tensor: TracedTensor) -> bool:
+    """Whether a tensor is a batch of tensors of several sizes, which only torch's own kernels can take apart."""
+    return tensor.ref.constant is not None and tensor.ref.constant.is_nested
 
 
 def meta_of(tensor: torch.Tensor) -> torch.Tensor:

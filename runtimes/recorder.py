@@ -12,7 +12,15 @@ from mobopt.errors import InputError, MoboptError, UnsupportedError
 from mobopt.ir.schemas import Schema, schema_of, schemas_of
 from mobopt.ops.effects import RANDOM_OPERATORS, draws_numbers
 from mobopt.ops.schemas import PACKING_OPERATORS
-from mobopt.runtimes.abstract import TracedTensor, ViewRecipe, constant_tensor, meta_of, positions_replaced, whole
+from mobopt.runtimes.abstract import (
+    TracedTensor,
+    ViewRecipe,
+    constant_tensor,
+    is_nested,
+    meta_of,
+    positions_replaced,
+    whole,
+)
 from mobopt.runtimes.call import Call, TensorRef, argument_names
 from mobopt.runtimes.cpu.kernels import is_mutating, kernel, operator_error
 from mobopt.runtimes.nests import leaves_of, map_leaves
@@ -196,17 +204,19 @@ class Recorder:
             nonlocal index
             index += 1
             _check_dense(value, op, source)
+            if index >= len(aliases):
+                return constant_tensor(value)
             ref = TensorRef(value.dtype, tuple(value.shape), value)
-            if index < len(aliases):
-                same = _same_tensor(aliases[index], args)
-                return same or _result(aliases[index], ref, ViewRecipe(op, tuple(args), index, source))
-            return constant_tensor(value)
+            same = _same_tensor(aliases[index], args)
+            return same or _result(aliases[index], ref, ViewRecipe(op, tuple(args), index, source))
 
         return map_leaves(result, torch.Tensor, trace)
 
     def _aliases(self, op: str, args: Sequence[Any], source: str) -> list[torch.Tensor]:
         """Geometry of the results of an operator on constants that share memory with its arguments."""
         if op in _LOOKS:
+            return []
+        if any(is_nested(tensor) for tensor in leaves_of(args, TracedTensor)):
             return []
         return list(leaves_of(self._shapes(op, args, source), torch.Tensor))
 
@@ -274,6 +284,8 @@ class Recorder:
 
     def _write(self, target: TracedTensor, value: TracedTensor, source: str) -> None:
         """Make ``target`` hold ``value``, for every tensor that shares its memory."""
+        if target.meta.numel() == 0:
+            return
         if value.meta.dtype != target.meta.dtype:
             value = self.apply("aten::to.dtype", [value, target.meta.dtype, False, False, None], source)
         if value.meta.shape != target.meta.shape:

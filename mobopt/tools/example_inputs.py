@@ -19,7 +19,7 @@ from mobopt.sources import Source
 from mobopt.tools.inputs import SEED
 
 GIVEN, BUNDLED, TRACED, GUESSED, NONE = "given", "bundled with the model", "of the shapes traced", "guessed", "none"
-ASSUMED = "images, for want of anything that tells"
+ASSUMED = "assumed"
 """Good to compare results on, and no ground to believe that inputs have these sizes, or this many dimensions."""
 
 _Finder = tuple[str, Callable[[], Iterator[Sequence[Any]]]]
@@ -128,9 +128,12 @@ def _guesses(program: Program) -> Iterator[Sequence[Any]]:
 
 
 def _is_told(program: Program) -> bool:
-    """Whether a layer tells the sizes of every input of ``forward``."""
+    """Whether a layer tells how many dimensions every input of ``forward`` has.
+
+    Convolutions do; linear layers, normalisations, embeddings and recurrent layers take tensors of several ranks.
+    """
     graph = program.methods.get("forward")
-    return graph is not None and all(_kind_of(value, program) for value in graph.inputs[1:])
+    return graph is not None and all("*" in _kind_of(value, program) for value in graph.inputs[1:])
 
 
 def _kind_of(value: Value, program: Program) -> list[int | str]:

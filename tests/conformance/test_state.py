@@ -1,4 +1,4 @@
-"""State, aliasing and mutation: sequences of calls give what eager mode gives, in results, earlier results and state."""
+"""Sequences of calls of models with state give what eager mode gives: in results, in earlier results, in the state."""
 
 from __future__ import annotations
 
