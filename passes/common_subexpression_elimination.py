@@ -16,6 +16,8 @@ from mobopt.passes.manager import GraphPass, NoteBook
 class CommonSubexpressionElimination(GraphPass):
     """Remove pure nodes that repeat an earlier one, of the same block or of a block around it.
 
+    Two tensors that are both returned, or kept in the model's state, stay two.
+
     Given:
         %a : Tensor = aten::relu(%x)
         %b : Tensor = aten::relu(%x)
@@ -44,7 +46,7 @@ def _rewrite_block(
             continue
         key = _key(node)
         first = seen.setdefault(key, node)
-        if first is node:
+        if first is node or _are_told_apart(first, node, aliases):
             continue
         if node.op.startswith("aten::"):
             notes.done(node, f"removed: %{first.outputs[0].name} is the same")
@@ -53,6 +55,11 @@ def _rewrite_block(
         node.destroy()
         changed = True
     return changed
+
+
+def _are_told_apart(first: Node, second: Node, aliases: Aliases) -> bool:
+    """Whether what both make outlives the call, so that a write to one must not be seen in the other."""
+    return any(map(aliases.outlives, first.outputs)) and any(map(aliases.outlives, second.outputs))
 
 
 def _is_repeatable(node: Node, aliases: Aliases, assigned: set[Any]) -> bool:

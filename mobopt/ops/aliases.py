@@ -84,6 +84,10 @@ class Aliases:
             for place in self._own[value] | self._held[value]:
                 self._seen_in.setdefault(place, []).append(value)
         self._order = {value: index for index, value in enumerate(self._own)}
+        self._outliving = self._external.union(
+            *(self._places(value) | self._held_places(value) for value in graph.outputs),
+            *(self._held[value] for value in self._containers if not self._own[value].isdisjoint(self._external)),
+        )
         self._writing: dict[Node, set[Place]] = {}
         """Places that each writing node writes to."""
         for node in nodes:
@@ -104,6 +108,11 @@ class Aliases:
     def is_external(self, value: Value) -> bool:
         """Whether a change of it may be seen after the call."""
         return not self._places(value).isdisjoint(self._external)
+
+    def outlives(self, value: Value) -> bool:
+        """Whether the caller or the next call may see memory that the value's node makes: what is returned, assigned,
+        or put into such a container."""
+        return value in self._outliving
 
     def writers(self, value: Value) -> list[Node]:
         """Nodes whose writes may be seen in it."""

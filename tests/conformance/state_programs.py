@@ -134,9 +134,8 @@ def random_program(seed: int, folder: Path, is_traced: bool) -> Program:
     draw = random.Random(seed)
     statements = TENSOR_STATEMENTS if is_traced else (*TENSOR_STATEMENTS, *SCRIPT_STATEMENTS)
     results = draw.sample(RESULTS, draw.randint(1, 3))
-    inner = ["self.deep.add_(x)", "self.deep.mul_(0.5)"] + (
-        [] if is_traced else ["self.count += 1", "x = x + self.count"]
-    )
+    inner = ["self.deep.add_(x)", "self.deep.mul_(0.5)"]
+    inner += [] if is_traced else ["self.count += 1", "x = x + self.count"]
     source = HEAD.format(
         inner=_block(draw.sample(inner, draw.randint(0, 2)) or ["pass"]),
         row="self.m[1].clone()" if is_traced else "self.m[1]",  # torch can't trace buffers that are views

@@ -1,10 +1,9 @@
 """Sequences of calls of models with state give what eager mode gives: in results, in earlier results, in the state."""
 
-from __future__ import annotations
-
 import copy
 import pickle
 import random
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -130,3 +129,113 @@ def test_sequences_of_calls(seed: int, is_traced: bool, tmp_path: Path, device: 
 @pytest.mark.parametrize("seed", range(10, 300))
 def test_more_sequences_of_calls(seed: int, is_traced: bool, tmp_path: Path, device: object) -> None:
     check_sequence(seed, tmp_path, is_traced)
+
+
+class Steps(nn.Module):
+    """Changes state of every kind before it may fail."""
+
+    items: list[torch.Tensor]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("total", torch.zeros(3))
+        self.register_buffer("weight", torch.eye(3))
+        self.items = []
+        self.count = 0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.total.add_(1.0)
+        self.count += 1
+        self.items.append(x)
+        self.total[1:].mul_(2.0)
+        self.items[0] = self.items[0] + 1.0
+        return x @ self.weight + self.total
+
+
+@pytest.mark.parametrize("target", TARGETS, ids=str)
+def test_a_call_that_fails_half_way_changes_nothing(target: dict[str, str], device: object) -> None:
+    mobile, eager = optimize_for_mobile(torch.jit.script(Steps()), **target), Steps()
+    for size in (2, 3, 5, 3):
+        if size == 3:
+            torch.testing.assert_close(mobile(torch.ones(size)), eager(torch.ones(size)))
+        else:
+            with pytest.raises(MoboptError):
+                mobile(torch.ones(size))
+        check_state(mobile, eager)
+
+
+@pytest.mark.parametrize("target", TARGETS[:2], ids=str)
+def test_no_update_of_a_thread_is_lost(target: dict[str, str], device: object) -> None:
+    mobile = optimize_for_mobile(torch.jit.script(Adds()), **target)
+    threads = [threading.Thread(target=lambda: [mobile(torch.ones(2)) for _ in range(20)]) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert mobile.total.tolist() == [80.0, 80.0]
+
+
+class Adds(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("total", torch.zeros(2))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.total.add_(x)
+        return self.total * 1.0
+
+
+@pytest.mark.parametrize("target", TARGETS[:2], ids=str)
+def test_torch_sees_and_sets_the_state(target: dict[str, str], device: object) -> None:
+    mobile = optimize_for_mobile(torch.jit.script(Steps()), **target)
+    assert [name for name, _ in mobile.named_buffers()] == ["total"]
+    for calls in (1, 2):
+        result = mobile(torch.zeros(3))
+        assert mobile.count == calls and len(mobile.items) == calls
+        torch.testing.assert_close(mobile.state_dict()["total"], result)
+    mobile.load_state_dict({"total": torch.full((3,), 10.0)})
+    mobile.count = 7
+    torch.testing.assert_close(mobile(torch.zeros(3)), torch.tensor([11.0, 22.0, 22.0]))
+    assert mobile.count == 8
+
+
+def test_copies_share_what_torchs_do(device: object) -> None:
+    script = torch.jit.script(Steps())
+    mobile = optimize_for_mobile(script, backend="vulkan", runtime="mobopt")
+    seen = []
+    for module in (mobile, script):
+        shallow, deep = copy.copy(module), copy.deepcopy(module)
+        module(torch.ones(3))
+        shallow(torch.ones(3))
+        modules = (module, shallow, deep)
+        seen.append([(part.total.tolist(), part.count) for part in modules])
+    assert seen[0] == seen[1]
+
+
+TABLE = torch.zeros(3)
+
+
+def test_a_constant_that_a_trace_writes_to_is_state(device: object, tmp_path: Path) -> None:
+    class Keeps(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            TABLE.add_(x)
+            return TABLE * 2.0
+
+    traced = torch.jit.trace(Keeps(), torch.ones(3), check_trace=False)
+    TABLE.zero_()
+    for target in TARGETS:
+        mobile = optimize_for_mobile(traced, **target)
+        assert [mobile(torch.ones(3))[0].item() for _ in range(2)] == [2.0, 4.0]
+        assert restored(mobile, "ptl", tmp_path / "keeps")(torch.ones(3))[0].item() == 6.0
+    torch.jit.save(traced, tmp_path / "traced.pt")
+    for device_name in ("cpu", None):
+        loaded = mobopt.load(tmp_path / "traced.pt", device_name)
+        assert [loaded(torch.ones(3))[0].item() for _ in range(2)] == [2.0, 4.0]
+    assert TABLE.tolist() == [0.0] * 3
+
+
+@pytest.mark.parametrize("backend", ["vulkan", "cpu", "metal"])
+def test_comparing_leaves_the_module_as_it_was(backend: str) -> None:
+    script = torch.jit.script(Steps())
+    optimize_for_mobile(script, backend=backend, example_inputs=[torch.ones(3)])
+    assert script.count == 0 and script.total.tolist() == [0.0] * 3
