@@ -132,10 +132,10 @@ def _arithmetic() -> Iterator[Function]:
     yield Function("fmod", ("fmod",), 0, torch.fmod, torch.fmod, Domain.TWO)
     for name, aliases in {"add": (), "sub": ("subtract",), "rsub": ()}.items():
         compute = _keywords(getattr(torch, name), alpha=0.375)
-        yield replace(_sum_of_two(f"{name}, alpha", 2, compute, _larger), operators=(name, *aliases))
-    yield _sum_of_two("addcmul", 2, _addcmul, lambda a, b: _larger(a, 0.75 * a * b))
+        yield replace(_sum_of_two(f"{name}, alpha", 3, compute, _larger), operators=(name, *aliases))
+    yield _sum_of_two("addcmul", 3, _addcmul, lambda a, b: _larger(a, 0.75 * a * b))
     yield _sum_of_two("addcdiv", _OTHERS, _addcdiv, lambda a, b: _larger(b, a / b))
-    yield _sum_of_two("lerp", 2, _lerp, _larger)
+    yield _sum_of_two("lerp", 3, _lerp, _larger)
 
 
 def _exact() -> Iterator[Function]:

@@ -5,15 +5,15 @@
 #include "logarithm.glsl"
 #include "piecewise.glsl"
 
-// x / (1 + exp(-z)) with z = high + low. By the square root of exp(-|z|), which doesn't vanish where the result doesn't. NaN in z gives
-// anything, but x may be NaN.
-vec4 gated(vec4 x, vec4 high, vec4 low) {
-    bvec4 negative = is_negative(high);
-    precise vec4 root = decay(-0.5 * abs(high), 0.5 * mix(-low, low, negative));
+// x / (1 + exp(-z)), given the sign of z and the square root of exp(-|z|), which doesn't vanish where the result doesn't.
+vec4 gated_by(vec4 x, bvec4 negative, vec4 root) {
     precise vec4 numerator = mix(x, (x * root) * root, negative);
     precise vec4 result = numerator / (1.0 + root * root);
     return result;
 }
+
+// NaN in z gives anything, but x may be NaN.
+vec4 gated(vec4 x, vec4 z) { return gated_by(x, is_negative(z), decay(-0.5 * abs(z))); }
 
 vec4 log_sigmoid(vec4 x) {
     vec4 e = exponential(-abs(x));
@@ -24,7 +24,7 @@ vec4 log_sigmoid(vec4 x) {
 // x tanh(log(1 + exp(x))), as a ratio of polynomials in q = exp(-|x|).
 vec4 mish(vec4 x) {
     bvec4 negative = is_negative(x);
-    precise vec4 root = decay(-0.5 * abs(x), vec4(0.0));
+    precise vec4 root = decay(-0.5 * abs(x));
     precise vec4 q = root * root;
     precise vec4 square = q * q, twice = q + q;
     precise vec4 numerator = mix(x * (1.0 + twice), ((x * root) * root) * (2.0 + q), negative);
@@ -41,7 +41,7 @@ vec4 scaled_complement(vec4 a) {
 
 vec4 error_function(vec4 x) {
     vec4 a = abs(x), s = x * x;
-    precise vec4 outer = 1.0 - scaled_complement(a) * decay(-s, vec4(0.0));
+    precise vec4 outer = 1.0 - scaled_complement(a) * decay(-s);
     precise vec4 inner = x * polynomial(s, 1.12837911, -0.376122475, 0.112795763, -0.0266950838, 0.00489964383, -0.000556185259);
     return or_nan(mix(with_sign(outer, x), inner, lessThan(a, vec4(1.0))), x);
 }
@@ -62,7 +62,7 @@ vec4 gelu(vec4 x) {
 const float GELU_LINEAR = 1.59576917, GELU_LINEAR_LOW = -4.53406803e-08;
 const float GELU_CUBIC = 0.0713548139, GELU_CUBIC_LOW = 2.3988324e-09;
 
-// gated(x, 2 sqrt(2 / pi) (x + 0.044715 x^3)), where the second factor's relative error would count up to ninety times.
+// gated(x, 2 sqrt(2 / pi) (x + 0.044715 x^3)), whose second argument is in two parts, as its relative error counts up to ninety times.
 vec4 gelu_tanh(vec4 x) {
     vec4 a = clamp(x, vec4(-20.0), vec4(20.0));
     vec4 square_low, cubic_low, low;
@@ -73,7 +73,9 @@ vec4 gelu_tanh(vec4 x) {
     precise vec4 factor_low = ((GELU_LINEAR - (factor - part)) + (cubic - part)) + (cubic_low + square_low * GELU_CUBIC);
     factor_low += GELU_LINEAR_LOW + square * GELU_CUBIC_LOW;
     precise vec4 high = two_product(a, factor, low);
-    return gated(x, high, low + a * factor_low);
+    low += a * factor_low;
+    bvec4 negative = is_negative(x);
+    return gated_by(x, negative, decay(-0.5 * abs(high), 0.5 * mix(-low, low, negative)));
 }
 
 vec4 softplus(vec4 x, vec4 beta, vec4 threshold) {
@@ -88,8 +90,8 @@ vec4 softplus(vec4 x, vec4 beta, vec4 threshold) {
 
 vec4 activated(int opcode, vec4 a, vec4 b, vec4 c) {
     switch (opcode) {
-    case SIGMOID: return or_nan(gated(vec4(1.0), a, vec4(0.0)), a);
-    case SILU: return gated(a, a, vec4(0.0));
+    case SIGMOID: return or_nan(gated(vec4(1.0), a), a);
+    case SILU: return gated(a, a);
     case MISH: return mish(a);
     case TANH: return hyperbolic_tangent(a);
     case GELU: return gelu(a);

@@ -32,13 +32,34 @@ vec4 scaled_exponential(vec4 x, vec4 low, int shift) {
     return or_nan(scaled(y, ivec4(count) + shift), x);
 }
 
-// exp(x + low) for x <= 0, zero where that is subnormal: cheaper, and as good where it is squared or added to one. NaN gives anything.
+// exp(x), or exp(x + low) with a small correction, for x <= 0 to about two ulp, zero where that is subnormal: as good where it is squared
+// or added to one, and cheaper, for networks spend their time here. NaN gives anything. The multiple of ln(2) is rounded by adding
+// 3 2^22 + 127, beside which a float has no bits below one: the last bits of the sum are the exponent of the power of two.
+const float ROUNDING = 12583039.0;
+
+vec4 decay_bound(vec4 x) { return max(x, -88.0); } // the power of two of -88 is zero
+
+vec4 rounded_multiple(vec4 x) {
+    precise vec4 result = x * 1.44269504 + ROUNDING;
+    return result;
+}
+
+vec4 decay_of_reduced(vec4 r, vec4 multiple) {
+    precise vec4 y = 1.0 + (r + r * r * polynomial(r, 0.499992311, 0.166671157, 0.0418902338, 0.00831245258));
+    return y * intBitsToFloat(floatBitsToInt(multiple) << 23);
+}
+
+vec4 decay(vec4 x) {
+    vec4 inside = decay_bound(x);
+    precise vec4 multiple = rounded_multiple(inside), count = multiple - ROUNDING;
+    return decay_of_reduced(reduced_by_ln2(inside, count), multiple);
+}
+
 vec4 decay(vec4 x, vec4 low) {
-    vec4 inside = max(x, -88.0); // whose power of two below is zero
-    vec4 count = roundEven(inside * 1.44269504);
+    vec4 inside = decay_bound(x);
+    precise vec4 multiple = rounded_multiple(inside), count = multiple - ROUNDING;
     precise vec4 r = reduced_by_ln2(inside, count) + low;
-    precise vec4 y = (1.0 + reduced_expm1(r)) * power_of_two(ivec4(count));
-    return y;
+    return decay_of_reduced(r, multiple);
 }
 
 vec4 exponential(vec4 x) { return scaled_exponential(x, vec4(0.0), 0); }
@@ -76,7 +97,7 @@ vec4 hyperbolic_cosine(vec4 x) {
 
 vec4 hyperbolic_tangent(vec4 x) {
     vec4 a = abs(x), s = x * x;
-    precise vec4 e = decay(-2.0 * a, vec4(0.0));
+    precise vec4 e = decay(-2.0 * a);
     precise vec4 large = (1.0 - e) / (1.0 + e);
     precise vec4 small = a + a * (s * polynomial(s, -0.333332807, 0.133314058, -0.0537365153, 0.0206281673, -0.00569229666));
     return or_nan(keep_tiny(with_sign(mix(large, small, lessThan(a, vec4(0.625))), x), x), x);

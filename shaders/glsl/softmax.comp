@@ -15,7 +15,7 @@ shared ivec4 partial[LOCAL_SIZE];
 const int OUTPUT_REDUCED_WORD = OUTPUT_WORD + 1 + KEPT_RANK;
 
 // Of an element that is `off` from the largest.
-vec4 weight(vec4 off) { return or_nan(decay(off, vec4(0.0)), off); }
+vec4 weight(vec4 off) { return or_nan(decay(off), off); }
 
 ivec4 largest(ivec4 i, ivec4 j) {
     vec4 a = intBitsToFloat(i), b = intBitsToFloat(j);
