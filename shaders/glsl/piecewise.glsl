@@ -4,16 +4,23 @@
 #include "float_bits.glsl"
 #include "pointwise_opcodes.glsl"
 
-// By comparisons, which leave NaN and the sign of zero alone.
+// Drivers make minima and maxima of comparisons with selections, which lose NaN and the sign of zero: those are put back.
 vec4 bounded(vec4 x, vec4 low, vec4 high) {
-    precise vec4 result = mix(x, low, lessThan(x, low));
+    vec4 result = mix(x, low, lessThan(x, low));
     result = mix(result, high, lessThan(high, result));
-    return result;
+    return mix(or_nan(result, x), x, both(is_zero(x), is_zero(result)));
+}
+
+// Zero for what is negative, by its bits: between -0.0 and -infinity.
+vec4 rectified(vec4 x) {
+    ivec4 bits = floatBitsToInt(x);
+    bvec4 negative = both(greaterThan(bits, ivec4(0x80000000)), lessThanEqual(bits, ivec4(0xff800000)));
+    return intBitsToFloat(mix(bits, ivec4(0), negative));
 }
 
 vec4 piecewise(int opcode, vec4 a, vec4 b, vec4 c) {
     switch (opcode) {
-    case RELU: return mix(a, vec4(0.0), lessThan(a, vec4(0.0)));
+    case RELU: return rectified(a);
     case CLAMP: return or_nan(or_nan(bounded(a, b, c), c), b);
     case PRELU: return mix(a * b, a, greaterThan(a, vec4(0.0)));
     case HARDSWISH: return a * (bounded(a + 3.0, vec4(0.0), vec4(6.0)) * (1.0 / 6.0));
