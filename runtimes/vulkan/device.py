@@ -169,6 +169,8 @@ class Device:
 _lock = threading.RLock()
 _instances: dict[bool, Instance] = {}
 _devices: dict[tuple[int, bool], Device] = {}
+_lost_by_fork: list[str] = []
+"""GPUs that were open in the process that this one was forked from."""
 
 
 def list_devices(validation: bool | None = None) -> list[DeviceInfo]:
@@ -230,9 +232,10 @@ def _close_at_exit() -> None:
 
 
 def _forget_after_fork() -> None:
-    """A child process opens devices of its own when it first needs them."""
+    """A child process opens devices of its own when it first needs them, where drivers allow it: those of CPUs do."""
     global _lock
     _lock = threading.RLock()
+    _lost_by_fork.extend(device.info.name for device in _devices.values() if not device.info.is_cpu)
     if _instances:
         skip_exit_handlers()
     for device in _devices.values():
@@ -251,6 +254,11 @@ def _wants_validation(validation: bool | None) -> bool:
 
 
 def _instance(validation: bool) -> Instance:
+    if _lost_by_fork:
+        raise DeviceError(
+            f"this process was forked from one that has {', '.join(_lost_by_fork)} open, and a GPU's driver does not "
+            "outlive that; start processes with multiprocessing's 'spawn', or open the device after the fork only"
+        )
     with _lock:
         if validation not in _instances:
             _instances[validation] = Instance(validation)
