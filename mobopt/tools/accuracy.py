@@ -103,7 +103,7 @@ def run(device: Device, compute: Compute, arguments: Sequence[torch.Tensor]) -> 
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # of tracing
-        traced = torch.jit.trace(_Calls(compute), tuple(arguments), check_trace=False)
+        traced = torch.jit.trace(_Calls(compute), tuple(arguments), check_trace=False)  # type: ignore[no-untyped-call]
     program = program_from_script_module(traced)
     run_passes(program, pipeline_for(Settings("vulkan", OWN_RUNTIME)))
     runner = VulkanProgram(program, device, fallback="error")
@@ -165,9 +165,10 @@ def _of_exponents(biased: torch.Tensor, generator: torch.Generator) -> torch.Ten
 
 
 def _powers(count: int, generator: torch.Generator) -> list[torch.Tensor]:
-    """Bases of every size, bases near one, and small whole exponents of both signs, with powers from zero to infinity."""
+    """Bases of every size and near one, with powers from zero to infinity; bases of both signs with whole exponents."""
     bases = _of_exponents(torch.randint(0, 255, (count,), generator=generator), generator).abs()
-    beside_one = 1 + torch.randn(count, generator=generator) * 2.0 ** -torch.randint(1, 23, (count,), generator=generator)
+    places = torch.randint(1, 23, (count,), generator=generator)
+    beside_one = 1 + torch.randn(count, generator=generator) * 2.0**-places
     positive = torch.cat((bases, beside_one.abs()))
     logarithms = torch.rand(2 * count, generator=generator) * 300 - 150
     exponents = (logarithms / positive.double().log2()).float().nan_to_num(1.0)
@@ -191,9 +192,7 @@ def _unit(scale: torch.Tensor) -> torch.Tensor:
     return torch.exp2(torch.frexp(scale.clamp(min=SMALLEST, max=_LARGEST)).exponent.double() - 24)
 
 
-def _special_differences(
-    function: Function, arguments: Sequence[torch.Tensor], found: torch.Tensor
-) -> tuple[str, ...]:
+def _special_differences(function: Function, arguments: Sequence[torch.Tensor], found: torch.Tensor) -> tuple[str, ...]:
     wanted = _reference(function, arguments)
     found = found.double()
     infinite_or_zero = (wanted == 0) | ~wanted.isfinite()

@@ -57,13 +57,44 @@ def functions() -> list[Function]:
 
 
 ON_INTEGERS = frozenset(
-    "logical_and logical_or logical_xor bitwise_and bitwise_or bitwise_xor bitwise_not bitwise_left_shift "
-    "bitwise_right_shift __and__ __or__ __xor__ __lshift__ __rshift__ logical_not".split()
+    [
+        "logical_and",
+        "logical_or",
+        "logical_xor",
+        "bitwise_and",
+        "bitwise_or",
+        "bitwise_xor",
+        "bitwise_not",
+        "bitwise_left_shift",
+        "bitwise_right_shift",
+        "__and__",
+        "__or__",
+        "__xor__",
+        "__lshift__",
+        "__rshift__",
+        "logical_not",
+    ]
 )
 """Pointwise operators that compute with integers and booleans alone."""
 
 MOVES = frozenset(
-    "alias detach clone contiguous to _to_copy type_as cpu copy fill zero where masked_fill tril triu".split()
+    [
+        "alias",
+        "detach",
+        "clone",
+        "contiguous",
+        "to",
+        "_to_copy",
+        "type_as",
+        "cpu",
+        "copy",
+        "fill",
+        "zero",
+        "where",
+        "masked_fill",
+        "tril",
+        "triu",
+    ]
 )
 """Pointwise operators that only choose among numbers."""
 
@@ -195,7 +226,8 @@ def _keywords(function: Compute, **keywords: Any) -> Compute:
 
 def _gelu(x: torch.Tensor) -> torch.Tensor:
     """``x`` times the normal distribution's mass below it, without the cancellation of ``1 + erf``."""
-    return x * (0.5 * torch.special.erfc(-x * math.sqrt(0.5)))
+    below: torch.Tensor = 0.5 * torch.special.erfc(-x * math.sqrt(0.5))
+    return x * below
 
 
 def _gelu_tanh(x: torch.Tensor) -> torch.Tensor:

@@ -1,7 +1,7 @@
-"""The page ``docs/accuracy.md``, from what was measured on each driver::
+"""The page ``docs/accuracy.md``, from what was measured on each driver.
 
-    python -m mobopt.tools.accuracy DEVICE > docs/accuracy/DRIVER.json
-    python -m mobopt.tools.accuracy_page docs/accuracy/*.json > docs/accuracy.md
+``python -m mobopt.tools.accuracy DEVICE > docs/accuracy/DRIVER.json`` measures one, and
+``python -m mobopt.tools.accuracy_page docs/accuracy/*.json > docs/accuracy.md`` makes the page.
 """
 
 from __future__ import annotations
