@@ -10,8 +10,8 @@ from enum import Enum
 import torch
 
 ELEMENT_BYTES = 4
-"""Every element takes four bytes on the device: float32, or int32 for the integer types and bool. Integers that don't
-fit in 32 bits are refused when they are uploaded."""
+"""Every element takes four bytes on the device: float32, or int32 for the integer types and bool. Integers that may not
+fit in 32 bits stay on the host (see :mod:`mobopt.runtimes.vulkan.placement`)."""
 
 CHANNEL_ALIGNMENT = 4
 
