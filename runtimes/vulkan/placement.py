@@ -114,8 +114,7 @@ def _why_too_wide(call: Call, ranges: IntegerRanges) -> str | None:
             return f"int64 {values} may come, and integers on the device have 32 bits"
     if any(ref.dtype.is_floating_point for ref in call.tensors()) or expression_of(call.op) is None:
         return None
-    operands = [operand for operand in call.args[:2] if isinstance(operand, (TensorRef, int, float))]
-    dtype = call.output.dtype if call.output.dtype != torch.bool else common_dtype(*operands)
+    dtype = call.output.dtype if call.output.dtype != torch.bool else common_dtype(*call.args[:2])
     if not is_integral(dtype) or dtype == torch.bool:
         return None
     limits = dtype_interval(dtype) if dtype != torch.int64 else WORD

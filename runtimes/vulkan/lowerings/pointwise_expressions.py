@@ -27,7 +27,8 @@ def load(builder: ProgramBuilder, argument: Any, kind: Kind) -> Value:
 
 
 def common_dtype(*arguments: Any) -> torch.dtype:
-    """The dtype in which torch compares or combines arguments, tensors and numbers."""
+    """The dtype in which torch compares or combines arguments; what is neither tensor nor number has no say."""
+    arguments = tuple(argument for argument in arguments if isinstance(argument, (TensorRef, int, float)))
     stand_ins = [
         torch.empty((1,) * argument.rank, dtype=argument.dtype, device="meta")
         if isinstance(argument, TensorRef)
