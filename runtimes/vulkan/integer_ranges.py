@@ -23,8 +23,8 @@ WORD: Interval = (-(2**31), 2**31 - 1)
 """What an integer on the device can be."""
 
 FROM_FLOATS: Interval = (-(2**24) + 1, 2**24 - 1)
-"""What a float that becomes an int64 can be on the device, which checks it. So narrow that sums with sizes fit too; beyond,
-a float32 is no exact integer anyway."""
+"""What a float that becomes an int64 can be on the device, which checks it. So narrow that sums with sizes fit too;
+beyond, float32 has gaps between integers anyway."""
 
 _Rule = Callable[["IntegerRanges", Call], "Interval | list[Interval]"]
 """The interval of a call's outputs, or one for each."""
