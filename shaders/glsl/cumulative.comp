@@ -4,8 +4,8 @@
 #extension GL_GOOGLE_include_directive : require
 #include "reduction.glsl"
 
-layout(constant_id = 7) const int INTEGER = 0;
-layout(constant_id = 8) const int PRODUCT = 0;
+layout(constant_id = 8) const int INTEGER = 0;
+layout(constant_id = 9) const int PRODUCT = 0;
 
 WRITES(0, result)
 READS(1, data)

@@ -2,7 +2,7 @@
 #extension GL_GOOGLE_include_directive : require
 #include "reduction.glsl"
 
-layout(constant_id = 7) const int SPREAD = 0;
+layout(constant_id = 8) const int SPREAD = 0;
 const int VARIANCE = 0, DEVIATION = 1, RECIPROCAL_DEVIATION = 2;
 
 shared ivec4 partial[LOCAL_SIZE];

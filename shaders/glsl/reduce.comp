@@ -4,10 +4,10 @@
 #include "reduction.glsl"
 #include "power.glsl"
 
-layout(constant_id = 7) const int INTEGER = 0;
-layout(constant_id = 8) const int COMBINATION = 0;
-layout(constant_id = 9) const int BEFORE = 0;
-layout(constant_id = 10) const int AFTER = 0;
+layout(constant_id = 8) const int INTEGER = 0;
+layout(constant_id = 9) const int COMBINATION = 0;
+layout(constant_id = 10) const int BEFORE = 0;
+layout(constant_id = 11) const int AFTER = 0;
 
 const int ADD = 0, MULTIPLY = 1, LARGEST = 2, SMALLEST = 3;
 const int ABSOLUTE = 1, SQUARED = 2, RAISED = 3;

@@ -10,6 +10,7 @@ layout(constant_id = 3) const int THREADS = 1;
 layout(constant_id = 4) const int LANES_REDUCED = 0;
 layout(constant_id = 5) const int MODE = 0;
 layout(constant_id = 6) const int STORE_VECTOR = 0;
+layout(constant_id = 7) const int LONG = 0; // an invocation walks many steps
 
 // Kept sizes, reduced sizes; the input's offset and strides (kept, then reduced); then what the kernel adds.
 layout(push_constant) uniform Geometry { int words[32]; };
@@ -99,11 +100,12 @@ int lane_stride(int word) { return words[word + (LANES_REDUCED != 0 ? DIMS : KEP
 #define LOAD_STEP(name, start, step, item)                                                                             \
     LOAD_LANES4(name, MODE, (start) + (step).offset, lane_stride(INPUT_WORD), LANES_REDUCED != 0 ? (step).last : (item).last)
 
-// A walk over an item's steps, in stretches: what a stretch adds up is added to the total as one, so that rounding errors grow with
-// the length and the number of stretches, not with their product.
+// A walk over an item's steps, in stretches if it is LONG: what a stretch adds up is added to the total as one, so that rounding errors
+// grow with the length and the number of stretches, not with their product.
 const int STRETCH = 32 * THREADS;
-#define STRETCHES(first, steps) for (int first = item.thread; first < (steps); first += STRETCH)
-#define STEPS_OF(s, first, steps) for (int s = first; s < min(first + STRETCH, steps); s += THREADS)
+#define STRETCHES(first, steps)                                                                                        \
+    for (int first = item.thread, number = 0; LONG != 0 ? first < (steps) : number == 0; first += STRETCH, ++number)
+#define STEPS_OF(s, first, steps) for (int s = first; s < (LONG != 0 ? min(first + STRETCH, steps) : (steps)); s += THREADS)
 
 // Which lanes of a step are elements.
 bvec4 lanes_of(Step step) { return lessThanEqual(ivec4(0, 1, 2, 3), ivec4(step.last)); }

@@ -5,7 +5,7 @@
 #include "exponential.glsl"
 #include "logarithm.glsl"
 
-layout(constant_id = 7) const int LOGARITHM = 0;
+layout(constant_id = 8) const int LOGARITHM = 0;
 
 WRITES(0, result)
 READS(1, data)

@@ -6,19 +6,25 @@ from collections.abc import Sequence
 
 from mobopt.runtimes.call import Call
 from mobopt.runtimes.vulkan.combine import Combination, prepare, reduce
+from mobopt.runtimes.vulkan.device_info import DeviceInfo
 from mobopt.runtimes.vulkan.geometry import normalized_dims
+from mobopt.runtimes.vulkan.gpu_kernels import core_count
 from mobopt.runtimes.vulkan.lowerings.checks import check_dtypes
 from mobopt.runtimes.vulkan.lowerings.reductions import converted
 from mobopt.runtimes.vulkan.plan import Plan
 from mobopt.runtimes.vulkan.pointwise_kernel import compute_into
 from mobopt.runtimes.vulkan.pointwise_program import Opcode, ProgramBuilder
-from mobopt.runtimes.vulkan.reduction_kernel import run_reduction
+from mobopt.runtimes.vulkan.reduction_kernel import Reduction, run_reduction
 from mobopt.runtimes.vulkan.registry import lowers
 from mobopt.runtimes.vulkan.stream import USUAL_ITERATIONS
 from mobopt.runtimes.vulkan.tensor import DeviceTensor
 
 _PASSES = 3
 """Walks of ``softmax.comp``: the largest element, the sum of powers, the quotients."""
+
+
+_LONG_STEPS = 64
+_BUSY_INVOCATIONS_PER_CORE = 64
 
 
 @lowers("aten::softmax.int", "aten::_softmax", "aten::log_softmax.int", "aten::_log_softmax", check=check_dtypes)
@@ -28,11 +34,17 @@ def softmax(plan: Plan, call: Call) -> DeviceTensor:
     target = plan.empty(tensor.sizes, call.output.dtype)
     dims, logarithm = normalized_dims(call["dim"], tensor.rank), "log_softmax" in call.op
     source, reduction = prepare(plan, tensor, target, dims, writes_all=True)
-    if _PASSES * reduction.steps > USUAL_ITERATIONS:
+    if _PASSES * reduction.steps > USUAL_ITERATIONS or _leaves_idle(plan.device, reduction):
         _in_steps(plan, source, target, dims, logarithm=logarithm)
     else:
         run_reduction(plan, "softmax", reduction, [source], [target], [int(logarithm)], passes=_PASSES)
     return target
+
+
+def _leaves_idle(device: DeviceInfo, reduction: Reduction) -> bool:
+    """Whether a GPU would be idle but for a few rows, each so long that more dispatches cost less."""
+    busy = reduction.items * reduction.threads >= core_count(device) * _BUSY_INVOCATIONS_PER_CORE
+    return not device.is_cpu and not busy and reduction.steps >= _LONG_STEPS
 
 
 def _in_steps(plan: Plan, source: DeviceTensor, target: DeviceTensor, dims: Sequence[int], *, logarithm: bool) -> None:
