@@ -26,8 +26,8 @@ from mobopt.runtimes.vulkan.tensor import ELEMENT_BYTES, DeviceTensor, contiguou
 MAX_KEPT = 4
 MAX_REDUCED = 3
 SUMMED_STEPS = 32
-"""Steps that a kernel adds up before it adds their sum to the total, as in ``reduction.glsl``; if there are not many
-more, it adds up all of them."""
+"""Steps that a kernel adds up before it adds their sum to the total, as in ``reduction.glsl``. On GPUs, where the outer
+loop costs time even if it runs once, few steps are added up at once; CPU drivers would compile another pipeline."""
 _GROUP = 128
 _CPU_GROUP = 8
 _OTHER_ITERATIONS = 64
@@ -184,7 +184,7 @@ def run_reduction(
         int(reduction.lanes_reduced),
         int(mode),
         int(_stores_vectors(reduction, targets[0])),
-        int(reduction.steps > 2 * SUMMED_STEPS),
+        int(plan.device.is_cpu or reduction.steps > 2 * SUMMED_STEPS),
         *constants,
     ]
     geometry = [*kept.sizes, *reduced.sizes, source.offset, *source_strides, targets[0].offset, *target_strides]
