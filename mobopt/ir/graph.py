@@ -47,7 +47,7 @@ class Value:
         self.owner: Block | None = None
         """The block whose parameter this is, if it is one."""
         self._constant = constant
-        self._uses: list[tuple[Node, int]] = []
+        self._uses: dict[tuple[Node, int], None] = {}
 
     @property
     def is_constant(self) -> bool:
@@ -111,9 +111,9 @@ class Node:
         self.block: Block | None = None
         self.blocks: list[Block] = []
         self.outputs: list[Value] = []
-        self._inputs: tuple[Value, ...] = ()
-        for value in inputs:
-            self.add_input(value)
+        self._inputs: tuple[Value, ...] = tuple(inputs)
+        for index, value in enumerate(self._inputs):
+            value._uses[self, index] = None
         for value in outputs:
             self.add_output(value)
 
@@ -140,22 +140,22 @@ class Node:
 
     def add_input(self, value: Value) -> None:
         """Read one more value, last."""
-        value._uses.append((self, len(self._inputs)))
+        value._uses[self, len(self._inputs)] = None
         self._inputs = (*self._inputs, value)
 
     def replace_input(self, index: int, value: Value) -> None:
         """Read ``value`` at ``index`` instead of what is there."""
-        self._inputs[index]._uses.remove((self, index))
+        del self._inputs[index]._uses[self, index]
         self._inputs = (*self._inputs[:index], value, *self._inputs[index + 1 :])
-        value._uses.append((self, index))
+        value._uses[self, index] = None
 
     def set_inputs(self, values: Sequence[Value]) -> None:
         """Read exactly these values."""
         for index, value in enumerate(self._inputs):
-            value._uses.remove((self, index))
-        self._inputs = ()
-        for value in values:
-            self.add_input(value)
+            del value._uses[self, index]
+        self._inputs = tuple(values)
+        for index, value in enumerate(self._inputs):
+            value._uses[self, index] = None
 
     def add_output(self, value: Value) -> Value:
         """Make one more value, last."""
