@@ -35,6 +35,10 @@ class MissingInputError(InputError):
     """A method was called without an input that has no default."""
 
 
+class EndlessError(InputError):
+    """A model that nobody asked to run on these inputs did not come to an end within what it was allowed."""
+
+
 class DeviceError(MoboptError):
     """No Vulkan loader, no usable device, an unknown device, or a device that failed or ran out of memory."""
 

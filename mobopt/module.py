@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import io
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from os import PathLike
 from typing import IO, TYPE_CHECKING, Any, Protocol
@@ -22,6 +22,7 @@ from mobopt.frontends.torchscript import program_from_script_module
 from mobopt.ir import Program
 from mobopt.ir.types import OptionalType
 from mobopt.options import FallbackChoice, check_fallback
+from mobopt.runtimes.cpu.kernels import describe
 from mobopt.runtimes.state import ModelState
 from mobopt.stand_in import is_stock, stand_in
 
@@ -285,14 +286,22 @@ class _TorchRuntime:
 
     def run(self, method: str, args: Sequence[Any]) -> Any:
         """What the method returns."""
-        with torch.no_grad():
-            return self._module._get_method(method)(*args)
+        try:
+            with torch.no_grad():
+                return self._module._get_method(method)(*args)
+        except (RuntimeError, TypeError, ValueError, IndexError) as error:
+            lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+            reason = lines[-1] if lines else type(error).__name__
+            raise InputError(f"{method} can't take these inputs ({describe(list(args))}): {reason}") from error
 
 
 def load(
     path: str | PathLike[str] | IO[bytes],
     device: int | str | None = None,
     fallback: FallbackChoice = "cpu",
+    *,
+    _extra_files: dict[str, Any] | None = None,
+    libraries: Collection[str] = (),
 ) -> MobileModule:
     """Read a bundle (.pt or .ptl), made by mobopt or by PyTorch, as a callable module.
 
@@ -303,12 +312,19 @@ def load(
         device: ``"cpu"`` for the reference interpreter, or the Vulkan device to run on: a number of
             ``mobopt devices``, a part of a name, or None for the best one.
         fallback: ``"cpu"``, or ``"error"``: a call ends in an error that names the operators without a GPU kernel.
+        _extra_files: as for ``torch.jit.load``: each key that the file has gets the content as its value, bytes.
+        libraries: namespaces of operators beyond torch's own that the file may name, such as ``torchvision``; import
+            the library that registers them first.
 
     Raises:
         BundleError: the file is damaged, hostile, or of a form that mobopt does not read.
         InputError: ``fallback`` is neither.
     """
-    return MobileModule(read_bundle(path), device, fallback=fallback)
+    program = read_bundle(path, libraries=libraries)
+    for name in _extra_files or {}:
+        if _extra_files is not None and name in program.metadata["extra_files"]:
+            _extra_files[name] = program.metadata["extra_files"][name]
+    return MobileModule(program, device, fallback=fallback)
 
 
 def bind_arguments(program: Program, method: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:

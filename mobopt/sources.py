@@ -130,7 +130,7 @@ class FileSource(Source):
             return []
         try:
             program = read_model(self._file, [_BUNDLED_INPUTS])
-            return list(Interpreter(program).run(_BUNDLED_INPUTS, []))
+            return list(Interpreter(program).bounded().run(_BUNDLED_INPUTS, []))
         except MoboptError:
             return []
 

@@ -14,7 +14,10 @@ from mobopt.bundle.source_places import SourcePlaces
 from mobopt.errors import BundleError, GraphError
 from mobopt.ir.types import ClassType, DictType, ListType, OptionalType, TupleType, Type, parse_type
 
-_MAX_SOURCE = 1 << 26
+_FREE_SOURCE = 1 << 20
+_MOST_COMPRESSION = 30
+"""Source is deflated, and takes about a hundred times its size in memory once it is parsed: of a file, so many times
+its stored bytes may be parsed, and the free bytes beside."""
 _MAX_TYPE = 1 << 14
 
 
@@ -51,6 +54,7 @@ class SourceLibrary:
         self._classes: dict[str, SourceClass] = {}
         self._places: dict[str, SourcePlaces] = {}
         self._resolving: set[str] = set()
+        self._parsed = 0
         self._types: dict[ast.expr, Type] = {}
         self._named_tuples: dict[str, TupleType] = {}
 
@@ -142,8 +146,11 @@ class SourceLibrary:
 
     def _module(self, path: str) -> Mapping[str, ast.stmt]:
         if path not in self._modules:
-            if self._archive.find(path).size > _MAX_SOURCE:
-                raise BundleError(f"{path} has over {_MAX_SOURCE} bytes, more than any model's source")
+            self._parsed += self._archive.find(path).size
+            if self._parsed > _FREE_SOURCE + _MOST_COMPRESSION * self._archive.size:
+                raise BundleError(
+                    f"{path}: the source unpacks to more than any model's of this size; the file is hostile"
+                )
             try:
                 with warnings.catch_warnings():
                     warnings.simplefilter("ignore", SyntaxWarning)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from mobopt.errors import MoboptError
+from mobopt.errors import EndlessError, MoboptError
 from mobopt.ir import Node, Program, Value
 from mobopt.ir.types import TENSOR
 from mobopt.ops.schemas import schema_of
@@ -18,6 +20,7 @@ from mobopt.runtimes.cpu import Interpreter
 from mobopt.sources import Source
 from mobopt.tools.inputs import SEED
 
+_LOG = logging.getLogger("mobopt.tools")
 GIVEN, BUNDLED, TRACED, GUESSED, NONE = "given", "bundled with the model", "of the shapes traced", "guessed", "none"
 ASSUMED = "assumed"
 """Good to compare results on, and no ground to believe that inputs have these sizes, or this many dimensions."""
@@ -74,10 +77,11 @@ def _guessing(program: Program) -> _Finder:
 
 
 def _first_that_runs(program: Program, finders: Sequence[_Finder]) -> ChosenInputs:
-    for origin, find in finders:
-        for arguments in find():
-            if _runs(program, arguments):
-                return ChosenInputs(tuple(arguments), origin)
+    with suppress(EndlessError):  # the next guess would not end either
+        for origin, find in finders:
+            for arguments in find():
+                if _runs(program, arguments):
+                    return ChosenInputs(tuple(arguments), origin)
     return ChosenInputs(None, NONE)
 
 
@@ -86,7 +90,10 @@ def _runs(program: Program, arguments: Sequence[Any]) -> bool:
     if graph is None or len(graph.inputs) != len(arguments) + 1:
         return False
     try:
-        Interpreter(program).run("forward", list(arguments))
+        Interpreter(program).bounded().run("forward", list(arguments))
+    except EndlessError as error:
+        _LOG.warning("inputs of %s are not used: %s", ", ".join(map(_shape_text, arguments)), error)
+        raise
     except MoboptError:
         return False
     return True
@@ -94,7 +101,7 @@ def _runs(program: Program, arguments: Sequence[Any]) -> bool:
 
 def _bundled(program: Program) -> Iterator[Sequence[Any]]:
     if "get_all_bundled_inputs" in program.methods:
-        yield from Interpreter(program).run("get_all_bundled_inputs", [])[:1]
+        yield from Interpreter(program).bounded().run("get_all_bundled_inputs", [])[:1]
 
 
 def _traced(remembered: list[Any] | None) -> Iterator[Sequence[Any]]:

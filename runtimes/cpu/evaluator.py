@@ -5,21 +5,49 @@ The interpreter and the specialiser are both Evaluators; they differ in what a t
 
 from __future__ import annotations
 
+import time
 from abc import ABC, abstractmethod
 from collections import namedtuple
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
-from mobopt.errors import InputError, UnsupportedError
+from mobopt.errors import EndlessError, InputError, MoboptError, UnsupportedError
 from mobopt.ir import Block, Node, Program, Value
 from mobopt.ir.types import BOOL, FLOAT, INT, NONE, STR, TENSOR, DictType, ListType, OptionalType, TupleType, Type
 from mobopt.ir.types import parse_type as parse
 from mobopt.runtimes.cpu.builtins import BUILTINS, model_error
+from mobopt.runtimes.cpu.kernels import operator_error
 
 _SELF = object()
 """What stands for the module itself."""
 
+_Evaluator = TypeVar("_Evaluator", bound="Evaluator")
 Environment = dict[Value, Any]
+
+
+_MOST_TRIPS = 1_000_000
+_MOST_SECONDS = 10.0
+
+
+class LoopBound:
+    """How often the loops of a run may go round in all, and how long."""
+
+    def __init__(self) -> None:
+        self._trips = 0
+        self._end = time.monotonic() + _MOST_SECONDS
+
+    def count(self, loop: Node) -> None:
+        """Count a trip.
+
+        Raises:
+            EndlessError: it is one too many, or too late.
+        """
+        self._trips += 1
+        if self._trips > _MOST_TRIPS or time.monotonic() > self._end:
+            raise EndlessError(
+                f"the model's loops{_place(loop)} went round {self._trips:,} times without an end; give inputs of "
+                "which you know that it ends"
+            )
 
 
 class Evaluator(ABC):
@@ -33,6 +61,15 @@ class Evaluator(ABC):
         """Values of the others, as far as the evaluation has come: in-place operators and ``prim::SetAttr`` change
         them."""
         self._releases: dict[Block, list[list[Value]]] = {}
+        self._bound: LoopBound | None = None
+
+    def bounded(self: _Evaluator) -> _Evaluator:
+        """The same, which gives up loops that do not end soon: for runs that nobody asked for.
+
+        Its methods raise EndlessError too.
+        """
+        self._bound = LoopBound()
+        return self
 
     @abstractmethod
     def operator(self, node: Node, args: list[Any]) -> Any:
@@ -89,8 +126,17 @@ class Evaluator(ABC):
             return language(self, node, args)
         builtin = BUILTINS.get(node.qualified_op)
         if builtin is not None and not (node.op == "aten::len" and self.is_tensor(args[0])):
-            return _as_outputs(node, builtin(*args))
+            return _as_outputs(node, self._builtin(builtin, node, args))
         return _as_outputs(node, self.operator(node, args))
+
+    def _builtin(self, function: Callable[..., Any], node: Node, args: list[Any]) -> Any:
+        """What an operator of the language gives; what it refuses is the input's or the model's fault."""
+        try:
+            return function(*args)
+        except MoboptError:
+            raise
+        except (LookupError, ValueError, TypeError, AttributeError, ArithmeticError, MemoryError) as error:
+            raise operator_error(node.qualified_op, node.source, args, error) from error
 
     def truth(self, value: Any, node: Node) -> bool:
         """A condition as a bool."""
@@ -104,6 +150,8 @@ class Evaluator(ABC):
         limit, condition, *carried = [self.value(value, environment) for value in node.inputs]
         iteration = 0
         while iteration < limit and self.truth(condition, node):
+            if self._bound is not None:
+                self._bound.count(node)
             condition, *carried = self.block(node.blocks[0], environment, [iteration, *carried])
             iteration += 1
         return carried
