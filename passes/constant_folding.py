@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -25,6 +26,7 @@ _CONTAINERS: dict[str, Callable[[list[Any]], tuple[Any, ...]]] = {
     "prim::ListUnpack": lambda items: tuple(items[0]),
     "prim::TupleUnpack": lambda items: tuple(items[0]),
 }
+_MOST_ELEMENTS = 1 << 28
 
 
 @dataclass(frozen=True)
@@ -85,6 +87,8 @@ def _is_foldable(node: Node, aliases: Aliases) -> bool:
 def _evaluate(node: Node) -> tuple[Any, ...] | None:
     """The node's results; None if it can't be run here, or gives what can't be a constant."""
     inputs = [value.constant for value in node.inputs]
+    if any(map(_asks_for_much, inputs)):
+        return None
     try:
         with torch.no_grad():
             if node.op in _CONTAINERS:
@@ -96,9 +100,15 @@ def _evaluate(node: Node) -> tuple[Any, ...] | None:
             type_of_constant(item)
     except GraphError:
         return None
-    except (MoboptError, RuntimeError, TypeError, ValueError, IndexError, KeyError, NotImplementedError):
+    except (MoboptError, RuntimeError, TypeError, ValueError, LookupError, NotImplementedError, ArithmeticError):
         return None  # the model itself fails here, if it ever comes here; leave that to run time
     return results if len(results) == len(node.outputs) else None
+
+
+def _asks_for_much(value: Any) -> bool:
+    """Whether a list of sizes stands for more elements than any weight has."""
+    is_sizes = isinstance(value, list) and all(type(item) is int and item > 0 for item in value)
+    return is_sizes and math.prod(value) > _MOST_ELEMENTS
 
 
 def _size_of(value: Any) -> int:

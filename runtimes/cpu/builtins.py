@@ -14,6 +14,8 @@ from mobopt.errors import InputError
 
 _LOG = logging.getLogger("mobopt.model")
 
+_MOST_ITEMS = 1 << 24
+"""Of a list that is made by repetition."""
 _KEY_TYPES = ("str", "int", "bool", "float", "complex", "Tensor")
 
 
@@ -44,8 +46,14 @@ def _add_in_place(target: list[Any], other: list[Any]) -> list[Any]:
 
 
 def _multiply_in_place(target: list[Any], count: int) -> list[Any]:
-    target *= count
+    target[:] = _repeated(target, count)
     return target
+
+
+def _repeated(items: list[Any], count: int) -> list[Any]:
+    if len(items) * count > _MOST_ITEMS:
+        raise InputError(f"the model repeats a list of {len(items)} items {count} times, which is more than fits")
+    return items * count
 
 
 def _slice(value: Any, start: int | None, end: int | None, step: int) -> Any:
@@ -103,8 +111,8 @@ _ANY_CONTAINER: dict[str, Callable[..., Any]] = {
     "aten::select.t": lambda items, index: items[index],
     "aten::add.t": lambda left, right: left + right,
     "aten::add_.t": _add_in_place,
-    "aten::mul.left_t": lambda items, count: items * count,
-    "aten::mul.right_": lambda count, items: items * count,
+    "aten::mul.left_t": _repeated,
+    "aten::mul.right_": lambda count, items: _repeated(items, count),
     "aten::mul_.t": _multiply_in_place,
     "aten::slice.t": _slice,
     "aten::len.t": len,

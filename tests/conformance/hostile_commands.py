@@ -1,8 +1,8 @@
 """Runs commands on mutated files, in a process of little memory and time that may start nothing; a line for each.
 
 Run as ``python hostile_commands.py FOLDER FIRST COUNT``: the cases with these numbers, in a folder of their own that is
-watched for new files. Prints ``case NUMBER`` before and ``done OUTCOME`` after each; the process that started it knows by
-that which case a death belongs to.
+watched for new files. Prints ``case NUMBER`` before and ``done OUTCOME`` after each; the process that started it knows
+by that which case a death belongs to.
 """
 
 from __future__ import annotations

@@ -1,0 +1,77 @@
+"""The allow-list of operators, and what never folds, against torch's own registry and tags."""
+
+import pytest
+import torch
+
+from mobopt.ir.schemas import schemas_of
+from mobopt.ops.effects import RANDOM_OPERATORS
+from mobopt.ops.permitted import refusal, refusal_of_language
+
+_OF_DEVICES = (
+    "cudnn",
+    "miopen",
+    "mps",
+    "triton",
+    "efficient",
+    "flash",
+    "overrideable",
+    "_fused_sdp_choice",
+    "nested",
+    "mem_eff",
+)
+
+
+def _names(namespace: str) -> list[str]:
+    return sorted(
+        {s.name for s in torch._C._jit_get_all_schemas() if s.name.startswith(f"{namespace}::")}  # type: ignore[attr-defined]
+    )
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "from_file",
+        "save",
+        "manual_seed",
+        "seed",
+        "initial_seed",
+        "wait",
+        "set_data",
+        "record_stream",
+        "owner",
+        "to_here",
+    ],
+)
+def test_what_reaches_beyond_its_arguments(name: str) -> None:
+    for schema in schemas_of(f"aten::{name}"):
+        assert refusal(schema.qualified_name), schema
+
+
+@pytest.mark.parametrize("name", ["rpc_sync", "rpc_async", "awaitable", "PythonOp", "TimePoint", "CreateObject"])
+def test_what_is_no_part_of_the_language(name: str) -> None:
+    assert refusal_of_language(f"prim::{name}")
+
+
+@pytest.mark.parametrize("namespace", ["profiler", "c10d", "inductor", "quantized", "symm_mem"])
+def test_libraries_are_not_known(namespace: str) -> None:
+    names = _names(namespace)
+    if not names:
+        pytest.skip("this torch has none")
+    assert all("belongs to the library" in refusal(schema.qualified_name) for n in names for schema in schemas_of(n))
+
+
+@pytest.mark.parametrize("name", ["conv2d", "linear", "einsum", "gelu", "pad", "stft", "lstm", "format", "append"])
+def test_what_models_are_made_of(name: str) -> None:
+    assert all(not refusal(schema.qualified_name) for schema in schemas_of(f"aten::{name}"))
+
+
+def test_everything_that_torch_calls_random_is_known() -> None:
+    missing = []
+    for name in _names("aten"):
+        packet = getattr(torch.ops.aten, name.removeprefix("aten::"), None)
+        overloads = packet.overloads() if packet is not None else []
+        is_random = any(torch.Tag.nondeterministic_seeded in getattr(packet, item).tags for item in overloads)
+        is_left_out = any(word in name for word in _OF_DEVICES)
+        if is_random and not is_left_out and name not in RANDOM_OPERATORS:
+            missing.append(name)
+    assert not missing
