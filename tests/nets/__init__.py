@@ -15,12 +15,13 @@ from torch import Tensor, nn
 from .detection import DETECTION
 from .idioms import IDIOMS
 from .images import IMAGES
+from .large import LARGE
 from .sequences import SEQUENCES
 from .sounds import SOUNDS
 
 WAYS = ("traced", "scripted")
 _ONLY_SCRIPTED = ("SegNet", "Outputs")
-_ONLY_TRACED = ("Norms",)
+_ONLY_TRACED = ("Norms", *LARGE)
 
 
 @dataclass(frozen=True)
@@ -55,6 +56,6 @@ class Net:
 
 NETS = {
     name: Net(name, build, example)
-    for group in (IMAGES, DETECTION, SEQUENCES, SOUNDS, IDIOMS)
+    for group in (IMAGES, DETECTION, SEQUENCES, SOUNDS, IDIOMS, LARGE)
     for name, (build, example) in group.items()
 }
