@@ -124,7 +124,7 @@ def mean_of_parts(site: Site) -> Value:
     parts = _first_parts(site, [x])
     rank = site.rank(x)
     if site.node.op == "aten::mean":
-        dims = [dim % rank for dim in site.const("dim")]
+        dims = [dim % rank for dim in site.const("dim") or []]
     else:
         count = 1 if "1d" in site.node.op else 2
         if math.prod(site.sizes(site.node.output)[-count:]) != 1:

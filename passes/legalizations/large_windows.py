@@ -37,6 +37,8 @@ class _Axis:
     """From the first element of a window to behind its last."""
     stride: int
     padding: int
+    rounds_up: bool
+    """Whether pooling may have a window more, which reaches out of the input."""
 
     def inputs(self, start: int, end: int) -> tuple[int, int]:
         """What a convolution or pooling reads for outputs ``start`` to ``end``, in elements of the unpadded input."""
@@ -83,7 +85,8 @@ def _axis_of(site: Site, x: Value) -> _Axis:
     dilation = spread(site.const("dilation"), count)[place] if "dilation" in names else 1
     padding = spread(site.const("padding"), count)[place]
     reach = dilation * (kernel[place] - 1) + 1
-    return _Axis(dim, place, site.sizes(x)[dim], site.sizes(made)[dim], reach, stride, padding)
+    rounds_up = "ceil_mode" in names and site.const("ceil_mode")
+    return _Axis(dim, place, site.sizes(x)[dim], site.sizes(made)[dim], reach, stride, padding, rounds_up)
 
 
 def _bounds(site: Site, x: Value, axis: _Axis, reads: Callable[[int, int], tuple[int, int]], more: int) -> list[int]:
@@ -124,7 +127,7 @@ def _window_part(site: Site, x: Value, axis: _Axis, start: int, end: int) -> Val
     if start == 0:
         last = min(last, axis.size)
         whole = _called(site, cut(site, x, axis.dim, 0, last), axis, axis.padding)
-        count = (last + 2 * axis.padding - axis.reach) // axis.stride + 1
+        count = (last + 2 * axis.padding - axis.reach) // axis.stride + 1 + axis.rounds_up
         return _dropped(site, whole, axis, count, range(end))
     if end == axis.outputs:
         extra = -(-axis.padding // axis.stride)
@@ -171,7 +174,7 @@ def _called(site: Site, x: Value, axis: _Axis, padding: int, output_padding: int
 
 
 def _dropped(site: Site, whole: Value, axis: _Axis, count: int, kept: Sequence[int]) -> Value:
-    """The outputs of a part that are kept, of ``count``."""
+    """The outputs of a part that are kept, of ``count`` at most."""
     sizes = site.sizes(site.node.output)
     site.tell(whole, with_size(sizes, axis.dim, count))
     if len(kept) == count:

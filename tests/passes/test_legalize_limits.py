@@ -117,6 +117,14 @@ CASES: dict[str, tuple[Callable[..., Any], Callable[[int], Sequence[Tensor]]]] =
         nn.Sequential(nn.Conv2d(2, 4, 3, 1, 1), nn.ReLU(), nn.MaxPool2d(2)),
         lambda n: [rand(1, 2, n, 139)],
     ),
+    "ceil mode": (
+        nn.Sequential(nn.Conv2d(3, 4, 1), nn.MaxPool2d(3, 2, 1, ceil_mode=True), nn.AvgPool2d(2, 1, 1, True, False)),
+        lambda n: [rand(1, 3, 6, n)],
+    ),
+    "ceil mode of three": (
+        nn.Sequential(nn.Conv2d(3, 4, 1), nn.AvgPool2d((2, 3), 3, (1, 1), ceil_mode=True)),
+        lambda n: [rand(1, 3, 6, n)],
+    ),
     "strides and dilation": (nn.Conv2d(3, 4, (1, 5), (1, 3), (0, 4), (1, 2)), lambda n: [rand(1, 3, 5, n)]),
     "transposed image": (nn.ConvTranspose2d(4, 5, 2, 3, output_padding=2), lambda n: [rand(1, 4, 5, n)]),
     "transposed overlap": (nn.ConvTranspose2d(4, 5, 5, 2, 3), lambda n: [rand(1, 4, n, 5)]),
@@ -130,6 +138,7 @@ CASES: dict[str, tuple[Callable[..., Any], Callable[[int], Sequence[Tensor]]]] =
 FIXED = ("inner", "inner, a vector in a batch", "columns")
 """Cases whose weights say how much is over the limit."""
 GROWING = (
+    "ceil mode",
     "transposed signal",
     "transposed image",
     "transposed overlap",
