@@ -98,11 +98,13 @@ class MobileModule(torch.jit.RecursiveScriptModule):  # type: ignore[misc, name-
     @property
     def model_state(self) -> ModelState:
         """The values of the attributes that methods change."""
+        state: ModelState | None = self.__dict__["_state"]
+        if state is not None:
+            return state
         with _making_states:  # two threads that call a new module share its state
             if self.__dict__["_state"] is None:
                 self.__dict__["_state"] = ModelState(self.__dict__["_program"])
-        state: ModelState = self.__dict__["_state"]
-        return state
+        return self.model_state
 
     def _current_program(self) -> Program:
         """The Program with the state of now; it may share tensors with the state."""
@@ -160,7 +162,7 @@ class MobileModule(torch.jit.RecursiveScriptModule):  # type: ignore[misc, name-
 
     def _run(self, method: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         result = self.runtime.run(method, bind_arguments(self.program, method, args, kwargs))
-        if self.model_state.names and "_initializing" in self.__dict__:
+        if "_initializing" in self.__dict__ and self.model_state.names:
             self._show_state()
         return result
 
