@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from mobopt.errors import ArgumentTypeError, InputError, MissingMethodError, PassError, UnsupportedError
+from mobopt.errors import ArgumentTypeError, MissingMethodError, PassError, UnsupportedError
 from mobopt.ir import Program
 from mobopt.module import MobileModule, bind_arguments
 from mobopt.options import (
@@ -34,12 +34,9 @@ from mobopt.runtimes.cpu import Interpreter
 from mobopt.sources import ModuleSource, Source
 from mobopt.tools.agreement import Agreement, compare
 from mobopt.tools.device_profiles import image_limit_of
-from mobopt.tools.example_inputs import GIVEN, NONE, ChosenInputs, choose_inputs
+from mobopt.tools.example_inputs import NONE, ChosenInputs, ExampleInputs, choose_inputs, given_inputs
+from mobopt.tools.unknown_sizes import unknown_text
 
-_SIZES_UNKNOWN = (
-    "no inputs are known that the model takes, and what a phone's GPU computes right depends on their sizes: there the "
-    "result may be wrong. Give example_inputs"
-)
 _CALLS_WITH_STATE = 3
 """Calls by which a model with state is compared: what the second leaves, the third reads."""
 __all__ = ["MobileOptimizerType", "optimize_for_mobile"]
@@ -51,7 +48,7 @@ def optimize_for_mobile(
     preserved_methods: Sequence[str | bytes] | None = None,
     backend: str = "CPU",
     *,
-    example_inputs: Sequence[Any] | None = None,
+    example_inputs: ExampleInputs | None = None,
     runtime: str = DEFAULT_RUNTIME,
     legalize: str = DEFAULT_LEGALIZE,
     xnnpack: bool = False,
@@ -68,9 +65,10 @@ def optimize_for_mobile(
             or their names. Every member is honoured on every backend.
         preserved_methods: names of methods and attributes to keep beside ``forward``.
         backend: ``'CPU'``, ``'Vulkan'`` or ``'Metal'``, in any case.
-        example_inputs: arguments of ``forward``; if given, the result is compared with the module on them. Their sizes
-            decide what the target computes right; without them, bundled inputs, the shapes that tracing remembers, or
-            a guess from the first layers serve.
+        example_inputs: arguments of ``forward``, or of several methods by their names, ``{"forward": [x], "encode":
+            [y]}``; if given, the result is compared with the module on them. Their sizes decide what the target
+            computes right. Without them, bundled inputs serve, for ``forward`` also the shapes that tracing remembers,
+            or a guess from the first layers. With the backend Vulkan, what no example tells of runs on the phone's CPU.
         runtime: the oldest PyTorch Mobile release that must load the result and compute it right; ``'mobopt'`` for
             mobopt's own runtime only, which needs no rewrites for the sake of phones.
         legalize: ``'off'``, ``'safe'`` or ``'full'``: how far to rewrite what the target computes wrongly or lacks;
@@ -89,7 +87,8 @@ def optimize_for_mobile(
         with ``torch.jit.save`` or ``_save_for_lite_interpreter``.
 
     Warns:
-        UserWarning: nothing is known of the sizes of inputs, on which it depends what a phone's GPU computes right.
+        UserWarning: nothing is known of the sizes of inputs, or of some tensors, on which it depends what a phone's
+            GPU computes right.
 
     Raises:
         ArgumentTypeError: a TypeError: not a ScriptModule, an unknown backend, or a blocklist that is not a set.
@@ -114,12 +113,12 @@ def optimize_for_mobile(
         raise UnsupportedError("the module is optimised already; optimise the module that it was made from")
     source = ModuleSource(script_module, names)
     optimized = optimize(source, settings, example_inputs)
-    if not optimized.inputs.examples.arguments and settings.asks_for_sizes:
-        warnings.warn(_SIZES_UNKNOWN, stacklevel=2)
+    if settings.asks_for_sizes and (unknown := unknown_text(optimized.original, optimized.notes, optimized.inputs)):
+        warnings.warn(f"{unknown}. Give example_inputs", stacklevel=2)
     if explain:
         sys.stdout.writelines(f"{note}\n" for note in optimized.notes)
     if example_inputs is not None:
-        check_agreement(source, optimized.program, example_inputs)
+        check_agreement(source, optimized.program, optimized.inputs)
     return MobileModule(optimized.program, None if settings.backend == "vulkan" else "cpu", optimized.notes)
 
 
@@ -139,7 +138,7 @@ class Optimized:
         return tuple(note for run in self.runs for note in run.result.notes)
 
 
-def optimize(source: Source, settings: Settings, example_inputs: Sequence[Any] | None = None) -> Optimized:
+def optimize(source: Source, settings: Settings, example_inputs: ExampleInputs | None = None) -> Optimized:
     """Run a backend's passes on a model; arguments are checked already.
 
     Raises:
@@ -152,23 +151,14 @@ def optimize(source: Source, settings: Settings, example_inputs: Sequence[Any] |
     return Optimized(source.program, program, tuple(runs), inputs)
 
 
-def _inputs_of(source: Source, settings: Settings, given: Sequence[Any] | None) -> ChosenInputs:
-    """Inputs whose sizes the passes may believe; none for stock CPUs, which compute everything right."""
-    if given is not None:
-        bound = bind_arguments(source.program, "forward", given, {})
-        _check_inputs(source.program, bound)
-        return ChosenInputs(tuple(bound), GIVEN)
-    return ChosenInputs(None, NONE) if settings.backend == "cpu" else choose_inputs(source)
+def _inputs_of(source: Source, settings: Settings, given: ExampleInputs | None) -> ChosenInputs:
+    """Inputs whose sizes the passes may believe; only those given for stock CPUs, which compute everything right."""
+    if settings.backend == "cpu":
+        return ChosenInputs(None, NONE) if given is None else given_inputs(source.program, given)
+    return choose_inputs(source, given)
 
 
-def _check_inputs(program: Program, inputs: Sequence[Any]) -> None:
-    try:
-        Interpreter(program).run("forward", copy.deepcopy(list(inputs)))
-    except InputError as error:
-        raise InputError(f"the model can't be run on the example inputs: {error}") from None
-
-
-def check_agreement(source: Source, program: Program, inputs: Sequence[Any]) -> float:
+def check_agreement(source: Source, program: Program, inputs: ChosenInputs) -> float:
     """Compare a model with its optimised Program, on the CPU.
 
     Returns:
@@ -187,20 +177,25 @@ def check_agreement(source: Source, program: Program, inputs: Sequence[Any]) -> 
     return agreement.relative
 
 
-def agreement_of(source: Source, program: Program, inputs: Sequence[Any]) -> Agreement:
-    """How well a model and its optimised Program agree, on the CPU; where there is state, over several calls.
+def agreement_of(source: Source, program: Program, inputs: ChosenInputs) -> Agreement:
+    """How well a model and its optimised Program agree, on the CPU, where least; with state, over several calls.
 
     Raises:
         InputError: the model can't be run on the inputs.
     """
+    found = [_agreement_of(source, program, *item) for item in inputs.by_method.items()]
+    return max(found, key=lambda item: item.relative)
+
+
+def _agreement_of(source: Source, program: Program, method: str, inputs: Sequence[Any]) -> Agreement:
     interpreter = Interpreter(program)
-    call = source.caller()
+    call = source.caller(method)
     results, expected = [], []
     for _ in range(_CALLS_WITH_STATE if interpreter.model_state.names else 1):
         # Copies, for a model may change its inputs, and what it returns may change with its state.
         expected.append(copy.deepcopy(call(copy.deepcopy(list(inputs)))))
-        bound = bind_arguments(program, "forward", copy.deepcopy(list(inputs)), {})
-        results.append(copy.deepcopy(interpreter.run("forward", bound)))
+        bound = bind_arguments(program, method, copy.deepcopy(list(inputs)), {})
+        results.append(copy.deepcopy(interpreter.run(method, bound)))
     return compare(results, expected)
 
 

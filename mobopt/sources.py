@@ -39,15 +39,15 @@ class Source(ABC):
     program: Program
 
     @abstractmethod
-    def caller(self) -> Callable[[Sequence[Any]], Any]:
-        """What runs ``forward`` of the model as it is, on the CPU, with a state of its own.
+    def caller(self, method: str = "forward") -> Callable[[Sequence[Any]], Any]:
+        """What runs a method of the model as it is, on the CPU, with a state of its own.
 
         It raises InputError if the model can't be run on the inputs, and may change them.
         """
 
     @abstractmethod
-    def bundled_inputs(self) -> list[Sequence[Any]]:
-        """Arguments of ``forward`` that ``torch.utils.bundled_inputs`` has put into the model."""
+    def bundled_inputs(self, method: str = "forward") -> list[Sequence[Any]]:
+        """Arguments of a method that ``torch.utils.bundled_inputs`` has put into the model."""
 
     @abstractmethod
     def traced_inputs(self) -> list[Any] | None:
@@ -62,29 +62,34 @@ class ModuleSource(Source):
         self._module = module
         self.program = program_from_script_module(module, preserved)
 
-    def caller(self) -> Callable[[Sequence[Any]], Any]:
+    def caller(self, method: str = "forward") -> Callable[[Sequence[Any]], Any]:
         """The module itself in evaluation mode, or a copy if it has state, whose views of each other stay views."""
         module = self._module
         if self.program.attributes:
             module = torch.jit.load(io.BytesIO(module.save_to_buffer()))  # type: ignore[no-untyped-call]
-        return lambda inputs: _run_in_evaluation(module, inputs)
+        return lambda inputs: _run_in_evaluation(module, method, inputs)
 
-    def bundled_inputs(self) -> list[Sequence[Any]]:
+    def bundled_inputs(self, method: str = "forward") -> list[Sequence[Any]]:
         """Those of the module."""
-        return list(self._module.get_all_bundled_inputs()) if hasattr(self._module, _BUNDLED_INPUTS) else []
+        return list(getattr(self._module, _bundled_for(method), list)())
 
     def traced_inputs(self) -> list[Any] | None:
         """Those that torch remembers."""
         return dict(self._module._c._retrieve_traced_inputs().items()).get("forward")
 
 
-def _run_in_evaluation(module: torch.jit.ScriptModule, inputs: Sequence[Any]) -> Any:
-    """What a module returns in evaluation mode; its own mode comes back."""
+def _bundled_for(method: str) -> str:
+    """The method that gives the inputs of another."""
+    return _BUNDLED_INPUTS if method == "forward" else f"{_BUNDLED_INPUTS}_for_{method}"
+
+
+def _run_in_evaluation(module: torch.jit.ScriptModule, method: str, inputs: Sequence[Any]) -> Any:
+    """What a module's method returns in evaluation mode; its own mode comes back."""
     modes = [(part, part.training) for part in module.modules() if hasattr(part, "training")]
     module.eval()
     try:
         with torch.no_grad():
-            return module(*inputs)
+            return getattr(module, method)(*inputs)
     except (RuntimeError, TypeError, ValueError) as error:
         reason = str(error).strip().splitlines()[-1]
         raise InputError(f"the model can't be run on the example inputs: {reason}") from None
@@ -112,25 +117,25 @@ class FileSource(Source):
         except InputError as error:
             raise InputError(f"{file}: {error}") from None
 
-    def caller(self) -> Callable[[Sequence[Any]], Any]:
+    def caller(self, method: str = "forward") -> Callable[[Sequence[Any]], Any]:
         """The reference interpreter on the model as the file has it, before any pass."""
         interpreter = Interpreter(self._original)
 
         def call(inputs: Sequence[Any]) -> Any:
             try:
-                return interpreter.run("forward", bind_arguments(self._original, "forward", inputs, {}))
+                return interpreter.run(method, bind_arguments(self._original, method, inputs, {}))
             except (InputError, UnsupportedError) as error:
                 raise InputError(f"the model can't be run on the example inputs: {error}") from None
 
         return call
 
-    def bundled_inputs(self) -> list[Sequence[Any]]:
+    def bundled_inputs(self, method: str = "forward") -> list[Sequence[Any]]:
         """What the file's own method for them returns; none if it can't be read."""
-        if _BUNDLED_INPUTS not in self._original.metadata["method_names"]:
+        name = _bundled_for(method)
+        if name not in self._original.metadata["method_names"]:
             return []
         try:
-            program = read_model(self._file, [_BUNDLED_INPUTS])
-            return list(Interpreter(program).bounded().run(_BUNDLED_INPUTS, []))
+            return list(Interpreter(read_model(self._file, [name])).bounded().run(name, []))
         except MoboptError:
             return []
 

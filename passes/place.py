@@ -195,7 +195,7 @@ class _Placer:
         if not finding.is_good:
             return finding.why
         if finding.verdict == "unknown":  # in a branch that the examples did not take, say
-            return f"the GPU does not compute it for all, and {finding.why}"
+            return finding.why if finding.row is None else f"the GPU does not compute it for all, and {finding.why}"
         tensors = [value for value in (*node.inputs, *node.outputs) if value.type == TENSOR]
         held = [item for value in node.inputs if value.type != TENSOR for item in self._held(value)]
         if any(value in self.shared for value in (*tensors, *held)):

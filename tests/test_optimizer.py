@@ -70,7 +70,9 @@ def x() -> torch.Tensor:
 
 @pytest.fixture(scope="module")
 def optimized(net: Net) -> mobopt.MobileModule:
-    return optimize_for_mobile(torch.jit.script(net), preserved_methods=["halved"], backend="vulkan")
+    inputs = {name: [torch.ones(1, 3, 7, 5)] for name in ("forward", "halved")}
+    script = torch.jit.script(net)
+    return optimize_for_mobile(script, preserved_methods=["halved"], backend="vulkan", example_inputs=inputs)
 
 
 def assert_agrees(actual: Any, expected: Any) -> None:

@@ -18,6 +18,7 @@ _MEANINGS = {
     "wrong": "runs, and gives other numbers",
     "missing": "the runtime can't run it",
     "unknown": "only sizes tell: give --input or --random",
+    "unreached": "would not run, and no input comes here",
     "cpu": "CPU on the device: right, but slow",
     "rewritten": "the conversion writes it with other operators",
     "native": "runs as it is",
@@ -32,8 +33,11 @@ _MEANINGS = {
 )
 @click.option("--device-profile", metavar="NAME", help="Check the limits of a device, such as adreno-6xx.")
 @click.option("--legalize", help="off, safe or full (the default): how far the conversion rewrites.")
-@click.option("--input", "inputs", multiple=True, type=click.Path(path_type=Path), help="A .npy example input.")
-@click.option("--random", "shapes", multiple=True, metavar="SHAPE", help="A random example input: 1,3,224,224.")
+@click.option("--preserve", multiple=True, metavar="METHOD", help="Another method that the conversion will keep.")
+@click.option("--input", "inputs", multiple=True, help="A .npy example input; of another method: encode:x.npy.")
+@click.option(
+    "--random", "shapes", multiple=True, metavar="SHAPE", help="A random one: 1,3,224,224; or encode:1,16:int64."
+)
 @click.option(
     "--allow", type=click.Path(path_type=Path), help="The operator list of the app's PyTorch build, a YAML file."
 )
@@ -41,8 +45,9 @@ _MEANINGS = {
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def audit(
     model: Path,
-    inputs: tuple[Path, ...],
+    inputs: tuple[str, ...],
     shapes: tuple[str, ...],
+    preserve: tuple[str, ...],
     html: Path | None,
     as_json: bool,
     **choices: Any,
@@ -50,18 +55,17 @@ def audit(
     """Tell what the phone's runtime does with every operator of MODEL.
 
     MODEL is a file of torch.jit.save before conversion, or an optimised file of any backend. Exit code 1 if something
-    is missing or wrong, also on the device of --device-profile and in the build of --allow.
+    is missing, wrong or unknown, also on the device of --device-profile and in the build of --allow.
     """
-    if inputs and shapes:
-        raise click.UsageError("give --input or --random, not both")
     with progress(f"reading {model.name}"):
         from mobopt.files import check_writable
         from mobopt.tools.audit import audit as audit_model
-        from mobopt.tools.inputs import random_inputs, read_inputs
+        from mobopt.tools.inputs import InputOptions
 
+        examples = InputOptions.parse(inputs, shapes)
         if html is not None:
-            check_writable(html, [model, *inputs, *([] if choices["allow"] is None else [choices["allow"]])])
-        found = audit_model(model, example_inputs=(read_inputs(inputs) or random_inputs(shapes)) or None, **choices)
+            check_writable(html, [model, *examples.files, *([] if choices["allow"] is None else [choices["allow"]])])
+        found = audit_model(model, example_inputs=examples.tensors(), preserved_methods=preserve, **choices)
         if html is not None:
             from mobopt.tools.audit_page import write_page
 

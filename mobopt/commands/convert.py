@@ -58,15 +58,17 @@ _NAMES = ", ".join(MobileOptimizerType.__members__)
 )
 @click.option("--device-profile", metavar="NAME", help="With vulkan: for the image limit of a device, as audit knows.")
 @click.option("--bytecode-version", default=8, show_default=True, type=click.IntRange(4, 8), help="Of a .ptl.")
-@click.option("--input", "inputs", multiple=True, type=click.Path(path_type=Path), help="A .npy example input.")
-@click.option("--random", "shapes", multiple=True, metavar="SHAPE", help="A random example input: 1,3,224,224.")
+@click.option("--input", "inputs", multiple=True, help="A .npy example input; of another method: encode:x.npy.")
+@click.option(
+    "--random", "shapes", multiple=True, metavar="SHAPE", help="A random one: 1,3,224,224; or encode:1,16:int64."
+)
 @click.option("--force", is_flag=True, help="Write even if something is missing, or the result differs.")
 @click.option("--explain", is_flag=True, help="Print what each pass did, and what it left alone and why.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def convert(
     model: Path,
     output: Path,
-    inputs: tuple[Path, ...],
+    inputs: tuple[str, ...],
     shapes: tuple[str, ...],
     preserve: tuple[str, ...],
     bytecode_version: int,
@@ -81,15 +83,14 @@ def convert(
     the shapes that it was traced with, or guessed. Exit code 1, and no file, if it differs or if the runtime lacks
     something.
     """
-    if inputs and shapes:
-        raise click.UsageError("give --input or --random, not both")
     settings = _settings(**choices)
     with progress(f"reading {model.name}") as show:
         from mobopt.files import check_writable
         from mobopt.tools.conversion import ConversionRefusedError, convert_file
-        from mobopt.tools.inputs import random_inputs, read_inputs
+        from mobopt.tools.inputs import InputOptions
 
-        check_writable(output, [model, *inputs])
+        examples = InputOptions.parse(inputs, shapes)
+        check_writable(output, [model, *examples.files])
         try:
             conversion = convert_file(
                 model,
@@ -97,7 +98,7 @@ def convert(
                 settings,
                 preserved_methods=preserve,
                 bytecode_version=bytecode_version,
-                example_inputs=(read_inputs(inputs) or random_inputs(shapes)) or None,
+                example_inputs=examples.tensors(),
                 force=force,
                 show=show,
             )
@@ -145,6 +146,7 @@ def _data(conversion: Conversion) -> dict[str, Any]:
         "fixed_to_sizes": [dataclasses.asdict(note) for note in conversion.fixed],
         "on_cpu": [dataclasses.asdict(note) for note in conversion.on_cpu],
         "light_on_cpu": conversion.beside,
+        "unknown": conversion.unknown,
         "reads_unwritten": [dataclasses.asdict(note) for note in conversion.unwritten],
         "extra_files": list(conversion.extra_files),
         "lacks": [dataclasses.asdict(lack) for lack in conversion.lacks],
@@ -181,6 +183,8 @@ def _print(conversion: Conversion, explain: bool) -> None:
         say(f"may give NaN after other models ran: {note.subject}{_place(note)}; {note.message}")
     for lack in conversion.lacks:
         say(f"written by force: {lack}")
+    if conversion.unknown:
+        say(f"unknown: {conversion.unknown}; give inputs, to other methods with --input METHOD:FILE")
 
 
 def _place(note: Note) -> str:

@@ -8,7 +8,6 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -22,10 +21,26 @@ from mobopt.options import DEFAULT_LEGALIZE, DEFAULT_RUNTIME, Settings, parse_ba
 from mobopt.passes.facts import Examples, record_facts
 from mobopt.sources import FileSource, ModuleSource, Source
 from mobopt.tools.allowed_operators import read_allowed_operators
-from mobopt.tools.audit_calls import MISSING, VERDICTS, WRONG, AuditedCall, CostChange, judge_bundle, judge_model
+from mobopt.tools.audit_calls import (
+    MISSING,
+    UNKNOWN,
+    VERDICTS,
+    WRONG,
+    AuditedCall,
+    CostChange,
+    judge_bundle,
+    judge_model,
+)
 from mobopt.tools.device_limits import LimitFinding, over_limits
 from mobopt.tools.device_profiles import ANY_PHONE, DeviceProfile, find_profile
-from mobopt.tools.example_inputs import GIVEN, NONE, ChosenInputs, choose_inputs, choose_inputs_of_bundle
+from mobopt.tools.example_inputs import (
+    NONE,
+    ChosenInputs,
+    ExampleInputs,
+    choose_inputs,
+    choose_inputs_of_bundle,
+    given_inputs,
+)
 from mobopt.tools.operator_names import operator_names
 
 DEFAULT_BACKEND = "vulkan"
@@ -42,7 +57,8 @@ class AuditLine:
     count: int
     verdict: str
     """``native``, ``rewritten`` (the conversion writes it with other operators), ``cpu`` (right, on the phone's CPU,
-    between transfers), ``unknown`` (only sizes tell), ``missing`` or ``wrong``."""
+    between transfers), ``unknown`` (only sizes tell), ``unreached`` (missing, where no input comes), ``missing`` or
+    ``wrong``."""
     reason: str
     sources: tuple[str, ...]
     """Where in the model they come from, each once."""
@@ -103,7 +119,7 @@ class Audit:
     @property
     def problems(self) -> list[str]:
         """What speaks against shipping it, in words: ``2 missing``."""
-        found = [f"{self.counts[verdict]} {verdict}" for verdict in (WRONG, MISSING) if verdict in self.counts]
+        found = [f"{self.counts[verdict]} {verdict}" for verdict in (WRONG, MISSING, UNKNOWN) if verdict in self.counts]
         if self.profile is not None and self.limits:
             found.append(f"{len(self.limits)} too large for {self.profile.name}")
         if self.missing_from_build:
@@ -112,7 +128,7 @@ class Audit:
 
     @property
     def is_good(self) -> bool:
-        """Whether nothing is missing or wrong, on the named device and in the app's build too."""
+        """Whether nothing is missing, wrong or unknown, on the named device and in the app's build too."""
         return not self.problems
 
 
@@ -120,8 +136,9 @@ def audit(
     model: torch.jit.ScriptModule | str | os.PathLike[str],
     backend: str | None = None,
     runtime: str = DEFAULT_RUNTIME,
-    example_inputs: Sequence[Any] | None = None,
+    example_inputs: ExampleInputs | None = None,
     *,
+    preserved_methods: Sequence[str] = (),
     legalize: str | None = None,
     device_profile: str | None = None,
     allow: str | os.PathLike[str] | None = None,
@@ -132,8 +149,9 @@ def audit(
         model: a module, a file of ``torch.jit.save``, or an optimised file of any backend.
         backend: ``vulkan`` (the default), ``metal`` or ``cpu``; an optimised file knows its own.
         runtime: release of PyTorch on the phone.
-        example_inputs: arguments of ``forward`` whose sizes decide; without them, those that ``optimize_for_mobile``
-            finds.
+        example_inputs: arguments of ``forward`` whose sizes decide, or of several methods by name; without them, those
+            that ``optimize_for_mobile`` finds.
+        preserved_methods: what the conversion will keep beside ``forward``; of an optimised file all are audited.
         legalize: ``off``, ``safe`` or ``full`` (the default), as the conversion will be asked for.
         device_profile: name of a device in ``mobopt/tools/device_profiles.toml`` whose limits are checked,
             and whose limit of images the conversion is asked to keep.
@@ -146,7 +164,7 @@ def audit(
     """
     started = time.perf_counter()
     allowed = None if allow is None else read_allowed_operators(Path(allow))
-    subject = _open(model)
+    subject = _open(model, preserved_methods)
     settings = Settings(
         _backend_of(subject, backend),
         parse_runtime(runtime, others=()),
@@ -159,14 +177,13 @@ def audit(
         # A file is held against the limit below, where it is too large for the device.
         limit = max(profile.image_3d, IMAGE_LIMIT) if subject.backend else profile.image_3d
         settings = replace(settings, image_limit=limit)
-    inputs = _inputs_of(subject, settings, example_inputs)
-    examples = inputs.examples
     judge = judge_bundle if subject.backend else judge_model
     try:
-        judged = judge(subject.program.clone(), settings, examples)
+        inputs = _inputs_of(subject, settings, example_inputs)
+        judged = judge(subject.program.clone(), settings, inputs.examples)
     except UnsupportedError:  # it has operators that can't be run here, so nothing is known of sizes
-        inputs, examples = ChosenInputs(None, NONE), Examples()
-        judged = judge(subject.program, settings, examples)
+        inputs = ChosenInputs(None, NONE)
+        judged = judge(subject.program, settings, inputs.examples)
     operators = operator_names(judged.program)
     return Audit(
         model=subject.name,
@@ -174,11 +191,11 @@ def audit(
         backend=settings.backend,
         runtime=settings.runtime,
         legalize="" if subject.backend else settings.legalize,
-        inputs="" if inputs.arguments is None else str(inputs),
+        inputs=str(inputs) if inputs.by_method else "",
         lines=tuple(_lines(judged.calls)),
         operators=tuple(operators),
         profile=profile,
-        limits=tuple(_limits(judged.program, settings, profile, examples)),
+        limits=tuple(_limits(judged.program, settings, profile, inputs.examples)),
         missing_from_build=None if allowed is None else tuple(allowed.lacking(operators)),
         change=judged.change,
         notes=tuple(map(str, judged.notes)),
@@ -198,18 +215,18 @@ class _Subject:
     """A model before conversion."""
 
 
-def _open(model: object) -> _Subject:
+def _open(model: object, preserved: Sequence[str]) -> _Subject:
     if isinstance(model, MobileModule):
         return _Subject("module", model.program.clone(), _backend_of_program(model.program))
     if isinstance(model, torch.jit.ScriptModule):
-        return _model(model.original_name, ModuleSource(model))
+        return _model(model.original_name, ModuleSource(model, preserved))
     if not isinstance(model, (str, os.PathLike)):
         raise ArgumentTypeError(f"Got {type(model)}, but a ScriptModule or the path of a file is expected.")
     file = Path(model)
     if _is_optimized(file):
         program = read_bundle(file)
         return _Subject(file.name, program, _backend_of_program(program))
-    return _model(file.name, FileSource(file))
+    return _model(file.name, FileSource(file, preserved))
 
 
 def _model(name: str, source: Source) -> _Subject:
@@ -244,13 +261,13 @@ def _backend_of(subject: _Subject, asked: str | None) -> str:
     return subject.backend or backend or DEFAULT_BACKEND
 
 
-def _inputs_of(subject: _Subject, settings: Settings, given: Sequence[Any] | None) -> ChosenInputs:
+def _inputs_of(subject: _Subject, settings: Settings, given: ExampleInputs | None) -> ChosenInputs:
     """Inputs whose sizes decide, as the conversion chooses them; a stock CPU computes every size right."""
-    if given is not None:
-        return ChosenInputs(tuple(given), GIVEN)
     if settings.backend == "cpu":
-        return ChosenInputs(None, NONE)
-    return choose_inputs_of_bundle(subject.program) if subject.source is None else choose_inputs(subject.source)
+        return ChosenInputs(None, NONE) if given is None else given_inputs(subject.program, given)
+    if subject.source is None:
+        return choose_inputs_of_bundle(subject.program, given)
+    return choose_inputs(subject.source, given)
 
 
 def _limits(

@@ -22,7 +22,9 @@ from mobopt.tools.lacks import is_judged, operands_text
 from mobopt.tools.tensor_places import gpu_values, runs_on_gpu, transfer_device
 
 NATIVE, REWRITTEN, ON_CPU, UNKNOWN, MISSING, WRONG = "native", "rewritten", "cpu", "unknown", "missing", "wrong"
-VERDICTS = (WRONG, MISSING, UNKNOWN, ON_CPU, REWRITTEN, NATIVE)
+UNREACHED = "unreached"
+"""It would raise if it were reached: in branches for other ranks, which PyTorch's own files keep."""
+VERDICTS = (WRONG, MISSING, UNKNOWN, UNREACHED, ON_CPU, REWRITTEN, NATIVE)
 """The worst first."""
 
 CPU_FALLBACK = frozenset({"vulkan"})
@@ -136,7 +138,9 @@ def judge_bundle(program: Program, settings: Settings, examples: Examples) -> Ju
     Raises:
         InputError: the model can't be run on the examples.
     """
-    judge_there = _Judge(program, settings, record_facts(program, examples))
+    # What no run came to is judged by the rows alone: what PyTorch's own files keep for other ranks is no fault.
+    seen = {value: facts for value, facts in record_facts(program, examples).items() if facts.is_seen}
+    judge_there = _Judge(program, settings, seen)
     judge_cpu = _Judge(program, Settings("cpu", settings.runtime), judge_there.facts)
     calls: list[AuditedCall] = []
     for graph in program.methods.values():
@@ -167,7 +171,7 @@ class _Judge:
     def placed(self, node: Node) -> AuditedCall:
         """What a conversion does with a node that is left as it is: the CPU runs what the target lacks, if it can."""
         finding = self.finding(node)
-        if finding.is_good or not self.has_fallback:
+        if finding.is_good or finding.verdict == UNREACHED or not self.has_fallback:
             return self.of(node, finding)
         on_cpu = self.finding(node, self.cpu)
         return self.of(node, finding, ON_CPU) if on_cpu.is_good else self.of(node, on_cpu)
@@ -181,14 +185,17 @@ class _Judge:
         target = target or (self.target if is_judged(node) else self.cpu)
         finding = judge(node, target, self.facts, self.program.attributes)
         if not finding.is_good and not self.is_reached(node):
-            return Finding(UNKNOWN, f"not reached with these inputs; if it were: {finding.why}", finding.row)
+            verdict = UNREACHED if finding.verdict == MISSING else UNKNOWN
+            return Finding(verdict, f"not reached with these inputs; if it were: {finding.why}", finding.row)
         return finding
 
     def is_reached(self, node: Node) -> bool:
         """Whether the run on the examples came to a node, as far as that can be told: branches may not be taken."""
         results = [value for value in node.outputs if value.type == TENSOR]
         is_nested = node.block is not None and node.block.node is not None
-        return not (self.facts and is_nested and results) or any(self.facts[value].is_seen for value in results)
+        return not (self.facts and is_nested and results) or any(
+            value in self.facts and self.facts[value].is_seen for value in results
+        )
 
     def of(self, node: Node, finding: Finding, verdict: str = "") -> AuditedCall:
         """A finding as a call."""
@@ -222,7 +229,7 @@ class _Remarks:
     def applied_to(self, call: AuditedCall) -> AuditedCall:
         """A call with why it is not rewritten, or why it runs on the CPU although the GPU could run it."""
         key = (call.node, call.source)
-        if call.verdict in (NATIVE, UNKNOWN) and key in self.on_cpu:
+        if call.verdict in (NATIVE, UNKNOWN, UNREACHED) and key in self.on_cpu:
             return replace(call, verdict=ON_CPU, reason=self.on_cpu[key])
         return replace(call, reason=self.refusals.get(key, call.reason))
 

@@ -17,6 +17,7 @@ MEANINGS = {
     "wrong": "runs, and gives other numbers",
     "missing": "the runtime can't run it",
     "unknown": "only sizes tell: give example inputs",
+    "unreached": "would not run, and no input comes here",
     "cpu": "on the device's CPU, between transfers: right, but slow",
     "rewritten": "the conversion writes it with other operators",
     "native": "runs as it is",

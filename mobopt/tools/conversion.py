@@ -8,8 +8,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import torch
-
 from mobopt.bundle import write_lite, write_torchscript
 from mobopt.bundle.container import ArchiveReader
 from mobopt.bundle.reader import extra_files
@@ -24,8 +22,9 @@ from mobopt.passes.manager import Note, PassRun
 from mobopt.passes.place import RUNS_ON_CPU, WITH_ITS_OPERANDS
 from mobopt.sources import FileSource
 from mobopt.tools.agreement import Agreement
-from mobopt.tools.example_inputs import ChosenInputs, choose_inputs
+from mobopt.tools.example_inputs import ChosenInputs, ExampleInputs, choose_inputs
 from mobopt.tools.lacks import Lack, find_lacks
+from mobopt.tools.unknown_sizes import unknown_text
 
 DEFAULT_BYTECODE_VERSION = 8
 _TORCHSCRIPT, _LITE = ".pt", ".ptl"
@@ -50,6 +49,8 @@ class Conversion:
     """What the target lacks; empty unless the file was written by force."""
     extra_files: tuple[str, ...]
     """Names of extra files of the source, which the result has too."""
+    unknown: str
+    """What no example tells of sizes, in words; empty if nothing is unknown."""
     seconds: float
 
     @property
@@ -89,7 +90,7 @@ def convert_file(
     *,
     preserved_methods: Sequence[str] = (),
     bytecode_version: int = DEFAULT_BYTECODE_VERSION,
-    example_inputs: Sequence[torch.Tensor] | None = None,
+    example_inputs: ExampleInputs | None = None,
     force: bool = False,
     show: Callable[[str], None] = lambda step: None,
 ) -> Conversion:
@@ -101,7 +102,8 @@ def convert_file(
         settings: backend, runtime and so on.
         preserved_methods: names of methods and attributes to keep beside ``forward``.
         bytecode_version: of a lite bundle, 4 to 8.
-        example_inputs: what to compare on; without them, bundled inputs, inputs of the shapes traced, or guessed ones.
+        example_inputs: what to compare on, of ``forward`` or of several methods by name; without them, bundled inputs,
+            for ``forward`` also inputs of the shapes traced, or guessed ones.
         force: write even if the target lacks something, or the result differs, or nothing could be compared.
         show: is told each step.
 
@@ -118,11 +120,9 @@ def convert_file(
     show("running the passes")
     optimized = optimize(model, settings, example_inputs)
     lacks = find_lacks(optimized.program, settings, optimized.inputs.examples)
-    inputs = optimized.inputs
-    if inputs.arguments is None:
-        inputs = choose_inputs(model)
+    inputs = optimized.inputs if optimized.inputs.by_method else choose_inputs(model)
     show("comparing with the original")
-    agreement = None if inputs.arguments is None else agreement_of(model, optimized.program, inputs.arguments)
+    agreement = agreement_of(model, optimized.program, inputs) if inputs.by_method else None
     if not force:
         _refuse(settings, lacks, inputs, agreement)
     show(f"writing {output.name}")
@@ -141,6 +141,7 @@ def convert_file(
         None if agreement is None else agreement.relative,
         tuple(lacks),
         tuple(kept),
+        unknown_text(optimized.original, optimized.notes, optimized.inputs) if settings.asks_for_sizes else "",
         time.perf_counter() - started,
     )
 

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import copy
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
-from mobopt.errors import EndlessError, MoboptError
+from mobopt.errors import EndlessError, InputError, MoboptError
 from mobopt.ir import Node, Program, Value
 from mobopt.ir.types import TENSOR
+from mobopt.module import bind_arguments
 from mobopt.ops.schemas import schema_of
 from mobopt.ops.targets.packed import unpacked_call
 from mobopt.passes.facts import Examples
@@ -25,6 +27,11 @@ GIVEN, BUNDLED, TRACED, GUESSED, NONE = "given", "bundled with the model", "of t
 ASSUMED = "assumed"
 """Good to compare results on, and no ground to believe that inputs have these sizes, or this many dimensions."""
 
+ExampleInputs = Sequence[Any] | Mapping[str, Sequence[Any]]
+"""Arguments of ``forward``, or arguments by the name of the method."""
+
+_FORWARD = "forward"
+_BUNDLED_FOR = "get_all_bundled_inputs"
 _Finder = tuple[str, Callable[[], Iterator[Sequence[Any]]]]
 _USUAL_SIZES = (224, 32, 28, 64, 96, 128, 160, 227, 256, 299, 112, 84)
 _IMAGE_SIZES = (*_USUAL_SIZES, *(size for size in range(64, 0, -1) if size not in _USUAL_SIZES))
@@ -37,39 +44,101 @@ _RECURRENT = ("aten::lstm", "aten::gru", "aten::rnn_tanh", "aten::rnn_relu")
 
 @dataclass(frozen=True)
 class ChosenInputs:
-    """Arguments of ``forward``, or None, and where they come from."""
+    """Arguments of ``forward``, or None, where they come from, and arguments of other methods."""
 
     arguments: tuple[Any, ...] | None
     origin: str
+    others: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
+    """Given, or bundled with the model."""
 
     @property
     def examples(self) -> Examples:
         """As passes take them."""
         if self.arguments is None or self.origin == ASSUMED:
-            return Examples()
-        return Examples({"forward": self.arguments}, are_guessed=self.origin in (TRACED, GUESSED))
+            return Examples(self.others)
+        return Examples({_FORWARD: self.arguments, **self.others}, are_guessed=self.origin in (TRACED, GUESSED))
+
+    @property
+    def by_method(self) -> dict[str, tuple[Any, ...]]:
+        """Arguments of every method that has some."""
+        return {**({} if self.arguments is None else {_FORWARD: self.arguments}), **self.others}
 
     def __str__(self) -> str:
-        if self.arguments is None:
-            return "no inputs"
-        return f"{', '.join(map(_shape_text, self.arguments))} ({self.origin})"
+        texts = [] if self.arguments is None else [f"{_shapes_text(self.arguments)} ({self.origin})"]
+        texts += [f"{method}: {_shapes_text(arguments)}" for method, arguments in self.others.items()]
+        return "; ".join(texts) or "no inputs"
 
 
-def choose_inputs(source: Source) -> ChosenInputs:
-    """Inputs that ``forward`` takes, the best that can be had where none are given."""
-    return _first_that_runs(
-        source.program,
-        [
-            (BUNDLED, lambda: iter(source.bundled_inputs()[:1])),
-            (TRACED, lambda: _traced(source.traced_inputs())),
-            _guessing(source.program),
-        ],
-    )
+def given_inputs(program: Program, given: ExampleInputs) -> ChosenInputs:
+    """Inputs that a caller gives, completed with defaults.
+
+    Raises:
+        InputError: there is no such method, or it can't be run on them.
+    """
+    by_method = given if isinstance(given, Mapping) else {_FORWARD: given}
+    bound = {method: _checked(program, method, arguments) for method, arguments in by_method.items()}
+    return ChosenInputs(bound.pop(_FORWARD, None), GIVEN if _FORWARD in by_method else NONE, bound)
 
 
-def choose_inputs_of_bundle(program: Program) -> ChosenInputs:
+def _checked(program: Program, method: str, arguments: Sequence[Any]) -> tuple[Any, ...]:
+    if method not in program.methods:
+        raise InputError(
+            f"example inputs are given for the method {method!r}, and the methods are {', '.join(program.methods)}; "
+            "name it among those to preserve"
+        )
+    subject = "the model" if method == _FORWARD else method
+    try:
+        bound = tuple(bind_arguments(program, method, arguments, {}))
+        Interpreter(program).run(method, copy.deepcopy(list(bound)))
+    except InputError as error:
+        raise InputError(f"{subject} can't be run on the example inputs: {error}") from None
+    return bound
+
+
+def choose_inputs(source: Source, given: ExampleInputs | None = None) -> ChosenInputs:
+    """Inputs of every method: those given, or the best that can be had.
+
+    Raises:
+        InputError: the model can't be run on inputs that are given.
+    """
+    finders = [
+        (BUNDLED, lambda: iter(source.bundled_inputs()[:1])),
+        (TRACED, lambda: _traced(source.traced_inputs())),
+        _guessing(source.program),
+    ]
+    return _completed(source.program, given, finders, source.bundled_inputs)
+
+
+def choose_inputs_of_bundle(program: Program, given: ExampleInputs | None = None) -> ChosenInputs:
     """The same for an optimised file."""
-    return _first_that_runs(program, [(BUNDLED, lambda: _bundled(program)), _guessing(program)])
+
+    def bundled(method: str = _FORWARD) -> list[Sequence[Any]]:
+        name = _BUNDLED_FOR if method == _FORWARD else f"{_BUNDLED_FOR}_for_{method}"
+        return list(Interpreter(program).bounded().run(name, [])) if name in program.methods else []
+
+    return _completed(program, given, [(BUNDLED, lambda: iter(bundled()[:1])), _guessing(program)], bundled)
+
+
+def _completed(
+    program: Program,
+    given: ExampleInputs | None,
+    finders: Sequence[_Finder],
+    bundled: Callable[[str], list[Sequence[Any]]],
+) -> ChosenInputs:
+    """What is given; for ``forward`` else what the finders find, for other methods what is bundled.
+
+    Nothing is guessed of other methods: a guess decides about sizes, and a model is compared on what ``forward`` takes.
+    """
+    known = ChosenInputs(None, NONE) if given is None else given_inputs(program, given)
+    forward = known if known.arguments is not None else _first_that_runs(program, finders)
+    others = dict(known.others)
+    for method in program.methods:
+        if method not in (_FORWARD, *others):
+            with suppress(EndlessError):
+                first = next(iter(bundled(method)), None)
+                if first is not None and _runs(program, first, method):
+                    others[method] = tuple(first)
+    return ChosenInputs(forward.arguments, forward.origin, others)
 
 
 def _guessing(program: Program) -> _Finder:
@@ -85,23 +154,18 @@ def _first_that_runs(program: Program, finders: Sequence[_Finder]) -> ChosenInpu
     return ChosenInputs(None, NONE)
 
 
-def _runs(program: Program, arguments: Sequence[Any]) -> bool:
-    graph = program.methods.get("forward")
+def _runs(program: Program, arguments: Sequence[Any], method: str = _FORWARD) -> bool:
+    graph = program.methods.get(method)
     if graph is None or len(graph.inputs) != len(arguments) + 1:
         return False
     try:
-        Interpreter(program).bounded().run("forward", list(arguments))
+        Interpreter(program).bounded().run(method, copy.deepcopy(list(arguments)))
     except EndlessError as error:
         _LOG.warning("inputs of %s are not used: %s", ", ".join(map(_shape_text, arguments)), error)
         raise
     except MoboptError:
         return False
     return True
-
-
-def _bundled(program: Program) -> Iterator[Sequence[Any]]:
-    if "get_all_bundled_inputs" in program.methods:
-        yield from Interpreter(program).bounded().run("get_all_bundled_inputs", [])[:1]
 
 
 def _traced(remembered: list[Any] | None) -> Iterator[Sequence[Any]]:
@@ -223,6 +287,10 @@ def _made(kind: list[int | str], size: int, generator: torch.Generator) -> torch
     if "ids" in kind:
         return torch.zeros(1, min(size, _SEQUENCE_SIZES[0]), dtype=torch.int64)
     return torch.randn([size if item == "*" else int(item) for item in kind], generator=generator)
+
+
+def _shapes_text(values: Sequence[Any]) -> str:
+    return ", ".join(map(_shape_text, values))
 
 
 def _shape_text(value: Any) -> str:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy
@@ -14,6 +16,55 @@ from mobopt.errors import InputError
 _DTYPES = ("float32", "float16", "float64", "int64", "int32", "int16", "int8", "uint8", "bool")
 _INTEGERS_BELOW = 10
 SEED = 0
+
+
+_METHOD = re.compile(r"([A-Za-z_]\w*):(.+)", re.DOTALL)
+"""``encode:x.npy`` and ``encode:1,3,32,32``, for inputs of another method than ``forward``."""
+
+
+@dataclass(frozen=True)
+class InputOptions:
+    """What ``--input`` and ``--random`` ask for, by method, in order; one of the two is empty."""
+
+    paths: Mapping[str, Sequence[Path]]
+    shapes: Mapping[str, Sequence[str]]
+
+    @classmethod
+    def parse(cls, inputs: Sequence[str], shapes: Sequence[str]) -> InputOptions:
+        """Tell names of methods from paths (a file of that name is a path) and from shapes.
+
+        Raises:
+            InputError: both options are given.
+        """
+        if inputs and shapes:
+            raise InputError("give --input or --random, not both")
+        paths = _by_method((text, None if Path(text).exists() else _METHOD.fullmatch(text)) for text in inputs)
+        return cls(
+            {method: [Path(text) for text in texts] for method, texts in paths.items()},
+            _by_method((text, _METHOD.fullmatch(text)) for text in shapes),
+        )
+
+    @property
+    def files(self) -> list[Path]:
+        """Every file that is read."""
+        return [path for paths in self.paths.values() for path in paths]
+
+    def tensors(self) -> dict[str, list[torch.Tensor]] | None:
+        """Arguments by method; None if none are asked for.
+
+        Raises:
+            InputError: a file or a shape can't be read.
+        """
+        read = {method: read_inputs(paths) for method, paths in self.paths.items()}
+        return read or {method: random_inputs(texts) for method, texts in self.shapes.items()} or None
+
+
+def _by_method(options: Iterable[tuple[str, re.Match[str] | None]]) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for text, named in options:
+        method, value = (named[1], named[2]) if named else ("forward", text)
+        found.setdefault(method, []).append(value)
+    return found
 
 
 def read_inputs(paths: Sequence[Path]) -> list[torch.Tensor]:

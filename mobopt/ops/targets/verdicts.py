@@ -19,6 +19,8 @@ from mobopt.ops.targets.table import IMAGE_LIMIT, Row, Target, rows_for
 
 VARIES = "the sizes of a tensor depend on more than those of the inputs"
 """Begins the reason why such a tensor is not on the GPU."""
+NOT_KNOWN = "is not known"
+"""Ends the reason why a verdict is open."""
 UNSEEN = "no example input came here"
 """Begins the reason why a tensor that no run has made is not on the GPU."""
 
@@ -98,11 +100,13 @@ def _judge(operator: str, call: _Call, target: Target) -> Finding:
         try:
             holds = row.condition is None or bool(eval(row.condition, call))
         except UnknownFactError as unknown:
-            return Finding("unknown", f"its {unknown} is not known", row)
+            return Finding("unknown", f"its {unknown} {NOT_KNOWN}", row)
         if holds:
             return Finding(row.verdict, excess if row.over_limit else row.why, row)
     if target.backend == "cpu":
         return _on_cpu(operator)
+    if reason.startswith((UNSEEN, VARIES)):
+        return Finding("unknown", reason)
     return Finding("missing", reason or excess or f"{target} has no kernel that was seen to compute this")
 
 

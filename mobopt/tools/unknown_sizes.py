@@ -1,0 +1,55 @@
+"""What a conversion says of tensors whose sizes no example tells."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from mobopt.ir import Program
+from mobopt.ops.effects import holds_tensors
+from mobopt.ops.targets.verdicts import NOT_KNOWN, UNSEEN, VARIES
+from mobopt.passes.manager import Note
+from mobopt.passes.place import RUNS_ON_CPU
+from mobopt.tools.example_inputs import ChosenInputs
+
+_REASONS = (UNSEEN, VARIES, NOT_KNOWN)
+_BUNDLED = "_bundled_inputs"
+"""Part of the names of methods that torch adds for inputs; they compute nothing on the GPU."""
+
+
+def unknown_notes(notes: Sequence[Note]) -> tuple[Note, ...]:
+    """Nodes that run on the CPU because sizes decide what the GPU computes right, and none are known."""
+    return tuple(
+        note
+        for note in notes
+        if note.message.startswith(RUNS_ON_CPU) and any(reason in note.message for reason in _REASONS)
+    )
+
+
+def methods_without_examples(program: Program, inputs: ChosenInputs) -> list[str]:
+    """Methods that take tensors and were not run."""
+    known = inputs.examples.arguments
+    return [
+        name
+        for name, graph in program.methods.items()
+        if name not in known and _BUNDLED not in name and any(holds_tensors(value.type) for value in graph.inputs[1:])
+    ]
+
+
+def unknown_text(program: Program, notes: Sequence[Note], inputs: ChosenInputs) -> str:
+    """What is not known, in a sentence without an end; empty if all is.
+
+    Args:
+        program: before the passes.
+        notes: what these said.
+        inputs: what decided about sizes.
+    """
+    if not inputs.examples.arguments:
+        return (
+            "no inputs are known that the model takes, and what a phone's GPU computes right depends on their sizes: "
+            "what it computes right for some only runs on the phone's CPU with Vulkan, and may be wrong with Metal"
+        )
+    count, methods = len(unknown_notes(notes)), methods_without_examples(program, inputs)
+    if not count:
+        return ""
+    where = f", in {', '.join(methods)}" if methods else ""
+    return f"{count} operators run on the phone's CPU, because no example input tells what they compute with{where}"
