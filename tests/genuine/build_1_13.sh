@@ -1,7 +1,7 @@
 #!/bin/sh
 # Build the Vulkan kernels of PyTorch 1.13.1 as a library that Debian 12's python3-torch 1.13.1 loads: build_1_13.sh FOLDER.
 # Run inside Debian 12, with: python3-torch libtorch-dev python3-yaml g++ make glslc libvulkan-dev xz-utils
-# FOLDER holds pytorch_1.13.1+dfsg.orig.tar.xz ("apt-get source --download-only pytorch", with deb-src lines) and
+# FOLDER holds pytorch_1.13.1+dfsg.orig.tar.xz ("apt-get source --download-only --tar-only pytorch", with deb-src lines) and
 # vk_mem_alloc.h of Vulkan Memory Allocator 3 (Debian 13's libvulkan-memory-allocator-dev).
 set -eu
 cd "$1"
