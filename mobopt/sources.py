@@ -17,7 +17,7 @@ from mobopt.bundle.container import ArchiveReader
 from mobopt.bundle.tensors import StorageLoader
 from mobopt.bundle.unpickler import unpickle
 from mobopt.errors import BundleError, InputError, MoboptError, UnsupportedError
-from mobopt.frontends.torchscript import frozen, program_from_script_module, read_model
+from mobopt.frontends.torchscript import frozen, program_from_script_module, read_model, saved_module
 from mobopt.ir import Program
 from mobopt.module import bind_arguments
 from mobopt.runtimes.cpu import Interpreter
@@ -66,7 +66,7 @@ class ModuleSource(Source):
         """The module itself in evaluation mode, or a copy if it has state, whose views of each other stay views."""
         module = self._module
         if self.program.attributes:
-            module = torch.jit.load(io.BytesIO(module.save_to_buffer()))  # type: ignore[no-untyped-call]
+            module = torch.jit.load(io.BytesIO(saved_module(module)))  # type: ignore[no-untyped-call]
         return lambda inputs: _run_in_evaluation(module, method, inputs)
 
     def bundled_inputs(self, method: str = "forward") -> list[Sequence[Any]]:

@@ -15,6 +15,7 @@ import torch
 from mobopt.bundle import read_bundle
 from mobopt.bundle.container import BundleFile
 from mobopt.errors import BundleError, InputError, UnsupportedError
+from mobopt.frontends.python_functions import without_python_functions
 from mobopt.ir import Program
 from mobopt.ir.types import BOOL
 from mobopt.ops.state import lift_changed_constants
@@ -22,8 +23,9 @@ from mobopt.passes.freeze import Freeze
 from mobopt.runtimes.nests import leaves_of
 
 _FORWARD = "forward"
+_CALLS_PYTHON = "Python function call"
 _WHY_UNSAVED = {
-    "Python function call": "it calls Python, which no mobile runtime can; trace or script what it does",
+    _CALLS_PYTHON: "it calls Python, which no mobile runtime can; trace or script what it does",
     "ConstantMKLDNNTensor": "torch.jit.optimize_for_inference made it for this computer's processor; convert the "
     "module that it was made from",
     "mkldnn": "torch.jit.optimize_for_inference made it for this computer's processor; convert the module that it was "
@@ -58,16 +60,29 @@ def read_script_module(module: torch.jit.ScriptModule, preserved_methods: Iterab
         UnsupportedError: torch can't save it, or it uses what a Program can't hold.
     """
     try:
-        saved = module.save_to_buffer()
+        return read_model(io.BytesIO(saved_module(module)), preserved_methods, libraries=None)
+    except BundleError as error:
+        text = re.sub(r"^the file:? ?", "", str(error))
+        raise UnsupportedError(f"can't convert the module: {text}") from None
+
+
+def saved_module(module: torch.jit.ScriptModule) -> bytes:
+    """What torch saves of a module.
+
+    Raises:
+        UnsupportedError: torch can't save it.
+    """
+    try:
+        try:
+            return bytes(module.save_to_buffer())
+        except RuntimeError as error:
+            if _CALLS_PYTHON not in str(error):
+                raise
+            return bytes(without_python_functions(module).save_to_buffer())
     except RuntimeError as error:
         text = str(error).strip()
         remedy = next((remedy for words, remedy in _WHY_UNSAVED.items() if words in text), "")
         raise UnsupportedError(f"can't convert the module: {remedy or text.splitlines()[0]}") from None
-    try:
-        return read_model(io.BytesIO(saved), preserved_methods, libraries=None)
-    except BundleError as error:
-        text = re.sub(r"^the file:? ?", "", str(error))
-        raise UnsupportedError(f"can't convert the module: {text}") from None
 
 
 def read_model(
