@@ -85,13 +85,16 @@ class _Rewriter:
 
     def _refused(self, node: Node, views: list[Node], reader: Node | None) -> bool:
         written = [value for value in (node.output, *(view.output for view in views)) if self.aliases.writers(value)]
+        reason = ""
         if reader is not None:
-            self.notes.refused(
-                node, f"its memory format stays: {reader.op} depends on strides; rewrite that in the model"
-            )
+            reason = f"{reader.op} depends on strides; rewrite that in the model"
         elif written:
-            self.notes.refused(node, f"its memory format stays: %{written[0].name} is written to in place")
-        return reader is not None or bool(written)
+            reason = f"%{written[0].name} is written to in place"
+        elif self.aliases.is_external(node.inputs[0]) and self.aliases.outlives(node.output):
+            reason = "the result is a copy of what may change between calls"
+        if reason:
+            self.notes.refused(node, f"its memory format stays: {reason}")
+        return bool(reason)
 
     def products(self) -> bool:
         """Products plus something, with factors, become linear layers."""

@@ -18,7 +18,7 @@ from mobopt.bundle.unpickler import Unpickled, unpickle
 from mobopt.bundle.versions import READABLE, check_meaning
 from mobopt.errors import BundleError, GraphError
 from mobopt.ir import Program, verify
-from mobopt.ops.state import lift_changed_constants
+from mobopt.ops.state import settle_state
 
 _PREFERENCES = ("bytecode", "code")
 _MAX_MESSAGE = 2000
@@ -53,7 +53,7 @@ def read_bundle(
     try:
         program = _read(archive, prefer, methods, libraries)
         verify(program)
-        lift_changed_constants(program)
+        settle_state(program)
     except (BundleError, GraphError) as error:
         text = _shortened(str(error))
         raise BundleError(text if text.startswith(archive.name) else f"{archive.name}: {text}") from None

@@ -18,7 +18,7 @@ from mobopt.errors import BundleError, InputError, UnsupportedError
 from mobopt.frontends.python_functions import without_python_functions
 from mobopt.ir import Program
 from mobopt.ir.types import BOOL
-from mobopt.ops.state import lift_changed_constants
+from mobopt.ops.state import settle_state
 from mobopt.passes.freeze import Freeze
 from mobopt.runtimes.nests import leaves_of
 
@@ -104,7 +104,7 @@ def read_model(
             attribute.value = False
         for tensor in leaves_of(attribute.value, torch.Tensor):
             tensor.requires_grad_(False)
-    lift_changed_constants(program)
+    settle_state(program)
     return program
 
 

@@ -40,6 +40,9 @@ dictionaries say of their result alone that it is known elsewhere."""
 _CONSTRUCTORS = frozenset({"prim::ListConstruct", "prim::TupleConstruct", "prim::DictConstruct"})
 _INPUTS = "inputs"
 
+SHARED_MEMORY = "memory"
+"""On a ``prim::GetAttr``: the attribute whose memory the one that is read lies in."""
+
 Place = Hashable
 """Where a value lies: what made it, an attribute, a constant, or the caller."""
 
@@ -201,7 +204,7 @@ class Aliases:
             self._add(target, self._places(source), self._held_places(source))
 
     def _read_attribute(self, node: Node) -> None:
-        place = attribute_place(node.attributes["name"])
+        place = attribute_place(node.attributes.get(SHARED_MEMORY, node.attributes["name"]))
         self._external.add(place)
         self._add(node.output, {place}, {place})
         for value in self._assigned.get(node.attributes["name"], []):

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from mobopt.ir import Attribute, Graph, Program, Value
-from mobopt.ops.aliases import Aliases, Place, attribute_place, constant_place
+from mobopt.ops.aliases import SHARED_MEMORY, Aliases, Place, attribute_place, constant_place
 from mobopt.ops.effects import written_inputs
 
 
@@ -18,12 +18,22 @@ def changed_attributes(program: Program) -> frozenset[str]:
     return frozenset(name for name in program.attributes if attribute_place(name) in changes.places)
 
 
-def lift_changed_constants(program: Program) -> None:
+def settle_state(program: Program) -> None:
+    """Make all that methods change attributes, and let nodes tell which attributes are views of one memory.
+
+    Every Program goes through this as soon as it is made, for passes see graphs, and no tensors of attributes.
+    """
+    changes = _Changes(program)
+    if changes.places:
+        _lift_changed_constants(program, changes)
+        _tell_shared_memory(program)
+
+
+def _lift_changed_constants(program: Program, changes: _Changes) -> None:
     """Make attributes of the constants that methods may write to: what is written there outlives a call.
 
     A tensor that is no buffer becomes a constant where a model is traced, and torch keeps what is written to it.
     """
-    changes = _Changes(program)
     names: dict[Place, str] = {}
     for graph in program.methods.values():
         for value in list(_constants(graph)):
@@ -34,6 +44,17 @@ def lift_changed_constants(program: Program) -> None:
                     is_tensor = isinstance(value.constant, torch.Tensor)
                     program.attributes[names[place]] = Attribute(value.type, value.constant, is_buffer=is_tensor)
                 _read_attribute(graph, value, names[place])
+
+
+def _tell_shared_memory(program: Program) -> None:
+    owners: dict[str, str] = {}
+    for group in _sharing_storage(program):
+        names = [name for name in program.attributes if attribute_place(name) in group]
+        owners.update((name, names[0]) for name in names[1:])
+    for graph in program.methods.values():
+        for node in graph.walk():
+            if node.op == "prim::GetAttr" and node.attributes["name"] in owners:
+                node.attributes[SHARED_MEMORY] = owners[node.attributes["name"]]
 
 
 class _Changes:

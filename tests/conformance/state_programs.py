@@ -38,6 +38,9 @@ class Model(nn.Module):
         self.register_buffer("k", torch.zeros(2, 6))
         self.register_buffer("fixed", torch.tensor([1.0, 0.0, -1.0, 2.0]))
         self.register_buffer("where", torch.tensor([2, 0]))
+        self.register_buffer("c", torch.tensor(0))
+        self.register_buffer("flags", torch.tensor([False, True, False, False]))
+        self.register_buffer("short", torch.ones(4).half())
         self.items = []
         self.table = {{}}
         self.cache = None
@@ -85,6 +88,14 @@ TENSOR_STATEMENTS = (
     "y += self.a",
     "old = self.a.clone()",
     "part = self.m[0]\npart.mul_(0.5)\ny = y + part",
+    "self.c.add_(1)\ny = y + self.c",
+    "self.c += 2",
+    "self.flags.logical_or_(x > 0.5)\ny = torch.where(self.flags, y, x)",
+    "y = y.masked_fill(self.flags, 0.5)",
+    "self.flags[1:].fill_(False)",
+    "self.short.add_(x.half())\ny = y + self.short.float()",
+    "self.m.scatter_(0, self.where.unsqueeze(0), y[:2].unsqueeze(0))",
+    "self.m.masked_fill_(self.flags, 1.0)",
 )
 """Statements that a trace sees as a script does."""
 
@@ -116,7 +127,7 @@ SCRIPT_STATEMENTS = (
 
 RESULTS = (
     *("y", "y.clone()", "self.a", "self.m", "self.row", "self.m[1]", "self.m.t()", "old", "x", "self.a.clone()"),
-    *("y.view(2, 2)", "self.k[:, 1:3].contiguous()", "self.a + 0.0", "x.view(2, 2)", "self.fixed + y"),
+    *("y.view(2, 2)", "self.k[:, 1:3].contiguous()", "self.a + 0.0", "x.view(2, 2)", "self.fixed + y", "self.c", "self.flags"),
 )
 
 

@@ -102,7 +102,9 @@ def check_sequence(seed: int, folder: Path, is_traced: bool) -> None:
     eager = program.make()
     eager.load_state_dict(script.state_dict())  # tracing has run the model
     with torch.no_grad():
-        mobile = optimize_for_mobile(script, preserved_methods=["step"], **TARGETS[seed % len(TARGETS)])
+        examples = [torch.linspace(-1.0, 2.0, 4)] if draw.random() < 0.6 else None
+        target = TARGETS[seed % len(TARGETS)]
+        mobile = optimize_for_mobile(script, preserved_methods=["step"], example_inputs=examples, **target)
         given: list[tuple[Any, Any]] = []
         for call in range(5):
             x = torch.tensor([draw.uniform(-2.0, 2.0) for _ in range(4)])
