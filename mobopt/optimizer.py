@@ -10,12 +10,12 @@ import copy
 import sys
 import warnings
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
-from mobopt.errors import ArgumentTypeError, MissingMethodError, PassError, UnsupportedError
+from mobopt.errors import ArgumentTypeError, MissingMethodError, MoboptError, PassError, UnsupportedError
 from mobopt.ir import Program
 from mobopt.module import MobileModule, bind_arguments
 from mobopt.options import (
@@ -31,14 +31,19 @@ from mobopt.options import (
 from mobopt.passes.manager import Note, PassRun, run_passes
 from mobopt.passes.pipelines import pipeline_for
 from mobopt.runtimes.cpu import Interpreter
+from mobopt.runtimes.cpu.double import Float64Interpreter, in_double
 from mobopt.sources import ModuleSource, Source
-from mobopt.tools.agreement import Agreement, compare
+from mobopt.tools.agreement import RELATIVE_TOLERANCE, TIMES_ROUNDING, Agreement, compare
 from mobopt.tools.device_profiles import image_limit_of
 from mobopt.tools.example_inputs import NONE, ChosenInputs, ExampleInputs, choose_inputs, given_inputs
 from mobopt.tools.unknown_sizes import unknown_text
 
 _CALLS_WITH_STATE = 3
 """Calls by which a model with state is compared: what the second leaves, the third reads."""
+ILL_CONDITIONED = (
+    "optimised, it differs by {:.1e} of the output's scale, and in single precision the model itself is as far from "
+    "the result of float64"
+)
 __all__ = ["MobileOptimizerType", "optimize_for_mobile"]
 
 
@@ -169,6 +174,8 @@ def check_agreement(source: Source, program: Program, inputs: ChosenInputs) -> f
         PassError: they differ by more than 1e-4 of the output's scale.
     """
     agreement = agreement_of(source, program, inputs)
+    if agreement.is_rounding:
+        warnings.warn(f"the model is ill-conditioned: {ILL_CONDITIONED.format(agreement.relative)}", stacklevel=3)
     if not agreement.agrees:
         raise PassError(
             f"the optimised module differs from the original by {agreement.relative:.1e} of the output's scale; block "
@@ -196,7 +203,23 @@ def _agreement_of(source: Source, program: Program, method: str, inputs: Sequenc
         expected.append(copy.deepcopy(call(copy.deepcopy(list(inputs)))))
         bound = bind_arguments(program, method, copy.deepcopy(list(inputs)), {})
         results.append(copy.deepcopy(interpreter.run(method, bound)))
-    return compare(results, expected)
+    agreement = compare(results, expected)
+    if agreement.agrees or interpreter.model_state.names:
+        return agreement
+    return replace(agreement, is_rounding=_is_rounding(source.program, method, inputs, results[0], expected[0]))
+
+
+def _is_rounding(program: Program, method: str, inputs: Sequence[Any], result: Any, expected: Any) -> bool:
+    """Whether the result is about as near to what float64 gives as the model's own is, which is not near."""
+    try:
+        bound = bind_arguments(program, method, copy.deepcopy(list(inputs)), {})
+        exact = in_double(Float64Interpreter(program).run(method, bound))
+    except MoboptError:  # the model asks for single precision
+        return False
+    own = compare(in_double(expected), exact).relative
+    return (
+        own > RELATIVE_TOLERANCE / TIMES_ROUNDING and compare(in_double(result), exact).relative <= TIMES_ROUNDING * own
+    )
 
 
 def check_script_module(script_module: object) -> None:

@@ -146,6 +146,7 @@ def _data(conversion: Conversion) -> dict[str, Any]:
         "fixed_to_sizes": [dataclasses.asdict(note) for note in conversion.fixed],
         "on_cpu": [dataclasses.asdict(note) for note in conversion.on_cpu],
         "light_on_cpu": conversion.beside,
+        "is_ill_conditioned": conversion.is_ill_conditioned,
         "unknown": conversion.unknown,
         "reads_unwritten": [dataclasses.asdict(note) for note in conversion.unwritten],
         "extra_files": list(conversion.extra_files),
@@ -171,6 +172,8 @@ def _print(conversion: Conversion, explain: bool) -> None:
             f"largest difference from the model: {conversion.relative_difference:.1e} of the output's scale, on "
             f"{conversion.inputs}"
         )
+    if conversion.is_ill_conditioned:
+        say("the model is ill-conditioned: in single precision it is as far from the result of float64 itself")
     for note in conversion.fixed:
         say(f"for inputs of these sizes only: {note.subject}{_place(note)}; {note.message}")
     for note in conversion.on_cpu:

@@ -49,6 +49,8 @@ class Conversion:
     """What the target lacks; empty unless the file was written by force."""
     extra_files: tuple[str, ...]
     """Names of extra files of the source, which the result has too."""
+    is_ill_conditioned: bool
+    """Whether the difference is large because single precision is: the model itself is as far from float64's result."""
     unknown: str
     """What no example tells of sizes, in words; empty if nothing is unknown."""
     seconds: float
@@ -141,6 +143,7 @@ def convert_file(
         None if agreement is None else agreement.relative,
         tuple(lacks),
         tuple(kept),
+        agreement is not None and agreement.is_rounding,
         unknown_text(optimized.original, optimized.notes, optimized.inputs) if settings.asks_for_sizes else "",
         time.perf_counter() - started,
     )

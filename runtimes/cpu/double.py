@@ -1,0 +1,41 @@
+"""The reference interpreter in double precision, which tells how far single precision is from the exact result."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from mobopt.ir import Node, Program, Value
+from mobopt.runtimes.cpu.interpreter import Interpreter
+from mobopt.runtimes.nests import map_leaves
+
+
+class Float64Interpreter(Interpreter):
+    """Runs a Program without state with float64 wherever it has float32: inputs, constants and every result."""
+
+    def __init__(self, program: Program) -> None:
+        super().__init__(program)
+        self._constants: dict[Value, Any] = {}
+
+    def run(self, method: str, args: Sequence[Any]) -> Any:
+        """What a method returns; see :meth:`Interpreter.run`."""
+        return super().run(method, [in_double(arg) for arg in args])
+
+    def value(self, value: Value, environment: dict[Value, Any]) -> Any:
+        """The value of a graph's Value; constants are widened once."""
+        if not value.is_constant:
+            return environment[value]
+        if value not in self._constants:
+            self._constants[value] = in_double(value.constant)
+        return self.lift(self._constants[value])
+
+    def operator(self, node: Node, args: list[Any]) -> Any:
+        """Call the kernel, and widen what it makes of the model's own wish in single precision."""
+        return in_double(super().operator(node, args))
+
+
+def in_double(value: Any) -> Any:
+    """A nest with its float32 tensors in float64."""
+    return map_leaves(value, torch.Tensor, lambda item: item.double() if item.dtype == torch.float32 else item)

@@ -1,0 +1,57 @@
+"""Differences that single precision makes, and those that passes make."""
+
+import warnings
+
+import pytest
+import torch
+from torch import nn
+
+import mobopt
+from mobopt.errors import PassError
+from mobopt.optimizer import agreement_of, check_agreement
+from mobopt.sources import ModuleSource
+from mobopt.tools.example_inputs import choose_inputs
+
+
+class Cancels(nn.Module):
+    """What is left of large sums is their rounding; with a threshold, also the number of rows."""
+
+    def __init__(self, chooses: bool = False) -> None:
+        super().__init__()
+        self.conv, self.norm = nn.Conv2d(4, 4, 3, bias=False), nn.BatchNorm2d(4)
+        self.chooses = chooses
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.norm(self.conv(x))
+        rest = (y * 3.1 + 1e5) - 1e5 - y * 3.1
+        return rest[rest > 0.0] if self.chooses else rest
+
+
+def net(chooses: bool) -> tuple[torch.jit.ScriptModule, torch.Tensor]:
+    torch.manual_seed(0)
+    module = Cancels(chooses).eval()
+    nn.init.uniform_(module.norm.running_mean, -1, 1)  # type: ignore[arg-type]
+    nn.init.uniform_(module.norm.running_var, 0.5, 2)  # type: ignore[arg-type]
+    return torch.jit.script(module), torch.randn(1, 4, 9, 7)
+
+
+@pytest.mark.parametrize("chooses", [False, True])
+def test_rounding_is_not_blamed_on_passes(chooses: bool) -> None:
+    module, x = net(chooses)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        mobopt.optimize_for_mobile(module, backend="vulkan", example_inputs=[x])
+    assert any("ill-conditioned" in str(item.message) for item in caught)
+
+
+def test_a_pass_that_is_wrong_is_blamed() -> None:
+    """Of a net that rounds well."""
+    module = torch.jit.script(nn.Sequential(nn.Conv2d(4, 4, 3), nn.ReLU()).eval())
+    source = ModuleSource(module)
+    inputs = choose_inputs(source, [torch.randn(1, 4, 9, 7)])
+    broken = source.program.clone()
+    (relu,) = (node for node in broken.methods["forward"].walk() if node.op == "aten::relu")
+    relu.output.replace_all_uses_with(relu.inputs[0])
+    assert not agreement_of(source, broken, inputs).is_rounding
+    with pytest.raises(PassError, match="one by one"):
+        check_agreement(source, broken, inputs)
