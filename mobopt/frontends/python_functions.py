@@ -15,11 +15,13 @@ def without_python_functions(module: torch.jit.ScriptModule) -> torch.jit.Script
     The swish of efficientnet_pytorch and the gelu of bloom are such functions, which torch can't save. A call that
     tracing saw nothing of, a function that ``torch.jit.ignore`` hides from a script, stays.
     """
-    cloned = torch._C._hack_do_not_use_clone_module_with_class(module._c, [], [])  # as torch's bundled inputs do
-    copied: torch.jit.ScriptModule = torch.jit._recursive.wrap_cpp_module(cloned)
+    bindings: Any = torch._C
+    cloned = bindings._hack_do_not_use_clone_module_with_class(module._c, [], [])  # as torch's bundled inputs do
+    copied: torch.jit.ScriptModule = torch.jit._recursive.wrap_cpp_module(cloned)  # type: ignore[no-untyped-call]
     for part in copied.modules():
-        for name in part._c._method_names():
-            graph = part._c._get_method(name).graph
+        compiled: Any = part._c
+        for name in compiled._method_names():
+            graph = compiled._get_method(name).graph
             _inline(graph, graph)
     return copied
 
