@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -45,8 +45,10 @@ class Freeze(Pass):
 
     def rewrite(self, program: Program, notes: NoteBook) -> bool:
         """Replace reads until no more attributes turn out to be constant."""
-        changed = False
-        while _make_constants(program, self.preserved):
+        changed = _make_constants(program, self._plain(program))  # ``training`` is one of these
+        if changed:
+            _RESOLVE.run(program)
+        while _make_constants(program, self._unchanged(program)):
             _RESOLVE.run(program)
             changed = True
         read = {name for graph in program.methods.values() for name in _accessed(graph)}
@@ -55,10 +57,23 @@ class Freeze(Pass):
             del program.attributes[name]
         return changed or bool(unused)
 
+    def _plain(self, program: Program) -> dict[str, Attribute]:
+        """Numbers and strings, which can't be changed in place, that no method assigns to."""
+        nodes = [node for graph in program.methods.values() for node in graph.walk() if node.op == "prim::SetAttr"]
+        left_out = {*self.preserved, *(node.attributes["name"] for node in nodes)}
+        return {
+            name: item
+            for name, item in program.attributes.items()
+            if name not in left_out and isinstance(item.value, (bool, int, float, str, type(None)))
+        }
 
-def _make_constants(program: Program, preserved: Collection[str]) -> bool:
-    written = changed_attributes(program)
-    fixed = {name: item for name, item in program.attributes.items() if name not in written and name not in preserved}
+    def _unchanged(self, program: Program) -> dict[str, Attribute]:
+        """What no method changes, by whatever name it knows it."""
+        left_out = {*self.preserved, *changed_attributes(program)}
+        return {name: item for name, item in program.attributes.items() if name not in left_out}
+
+
+def _make_constants(program: Program, fixed: dict[str, Attribute]) -> bool:
     changed = [_replace_reads(graph, fixed) for graph in program.methods.values()]
     return any(changed)
 

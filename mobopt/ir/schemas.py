@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from typing import Any
 
 import torch
@@ -65,7 +65,7 @@ class Schema:
         """Name with overload."""
         return f"{self.name}.{self.overload}" if self.overload else self.name
 
-    @property
+    @cached_property
     def is_mutating(self) -> bool:
         """Whether it changes an argument in place."""
         return any(argument.is_written for argument in self.arguments)

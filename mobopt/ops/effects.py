@@ -6,6 +6,7 @@ Everything follows from the alias annotations of operator schemas, and from the 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cache
 from typing import Any
 
 from mobopt.ir import Node, Value
@@ -89,10 +90,15 @@ _PURE_LANGUAGE = frozenset(
 
 def schema_of_node(node: Node) -> Schema | None:
     """The schema of a node; None for the language's own operators."""
-    known = any(schema.overload == node.overload for schema in schemas_of(node.op))
-    if node.op.startswith("prim::") and not known:
+    return _known_schema(node.op, node.overload)
+
+
+@cache
+def _known_schema(op: str, overload: str) -> Schema | None:
+    known = any(schema.overload == overload for schema in schemas_of(op))
+    if op.startswith("prim::") and not known:
         return None
-    return schema_of(node.qualified_op)
+    return schema_of(f"{op}.{overload}" if overload else op)
 
 
 def is_random(node: Node) -> bool:
@@ -120,7 +126,7 @@ def draws_numbers(op: str, known: Mapping[str, Any]) -> bool:
 def written_inputs(node: Node) -> tuple[Value, ...]:
     """The inputs that a node changes in place."""
     schema = schema_of_node(node)
-    if schema is None:
+    if schema is None or not schema.is_mutating:
         return ()
     pairs = zip(node.inputs, schema.arguments, strict=False)
     return tuple(value for value, argument in pairs if argument.is_written)
