@@ -16,7 +16,7 @@ from itertools import groupby, product
 from mobopt.ir import Value
 from mobopt.ops import costs
 from mobopt.ops.costs import Cost
-from mobopt.passes.legalizations.building import is_release, joined, slice_of, spread, weight_of
+from mobopt.passes.legalizations.building import is_release, joined, plus, slice_of, spread, weight_of
 from mobopt.passes.legalizations.site import Refused, Site, legalizes
 
 _WORTH = 0.9
@@ -93,7 +93,7 @@ class _Axis:
 
 @legalizes("convolve_inside", level="full")
 def convolve_inside(site: Site) -> Value:
-    """Convolutions of regions of the image, each with the taps that read the image there."""
+    """Convolutions of regions of the image with the taps that read the image there, or a sum of what each tap gives."""
     sizes, made = site.sizes("input"), site.sizes(site.node.output)
     if len(sizes) != 4:
         raise Refused("its input is not a batch of images")
@@ -108,8 +108,15 @@ def convolve_inside(site: Site) -> Value:
     before = _time(site, ([_region_of_all(axes[0])], [_region_of_all(axes[1])]))
     times = [_time(site, form) for form in forms]
     best = min(times)
-    if best > _WORTH * before:
-        raise Refused(f"padding takes about {before:.0f} us by the cost model, and {best:.0f} us without its zeros")
+    taps = _by_taps(axes) if site.const("groups") == 1 else []
+    of_taps = _time_of_taps(site, taps) if taps else math.inf
+    if min(best, of_taps) > _WORTH * before:
+        raise Refused(
+            f"padding takes about {before:.0f} us by the cost model, and {min(best, of_taps):.0f} us without its zeros"
+        )
+    if of_taps < best:
+        site.remark = f"{len(taps)} taps, about {of_taps:.0f} us by the cost model; padding would take {before:.0f} us"
+        return _sum_of_taps(site, taps)
     rows, columns = forms[times.index(best)]
     regions = f"{len(rows)} x {len(columns)} regions"
     site.remark = f"{regions}, about {best:.0f} us by the cost model; padding would take {before:.0f} us"
@@ -156,7 +163,7 @@ def _time(site: Site, form: Form) -> float:
     return cost.on(costs.gpu(site.runtime)) * site.sizes("input")[0]
 
 
-def _convolved(site: Site, row: _Region, column: _Region) -> Value:
+def _convolved(site: Site, row: _Region, column: _Region, has_bias: bool = True) -> Value:
     """The convolution of one region."""
     x = site.arg("input")
     for dim, region in ((2, row), (3, column)):
@@ -168,8 +175,57 @@ def _convolved(site: Site, row: _Region, column: _Region) -> Value:
     weight = weight_of(site)[:, :, row.taps.start : row.taps.stop, column.taps.start : column.taps.stop].contiguous()
     steps = [step if len(region.taps) > 1 else 1 for step, region in zip(_dilation(site), (row, column), strict=True)]
     rest = [site.arg("stride"), [0, 0], steps, site.arg("groups")]
-    result: Value = site.op("aten::conv2d", x, weight, site.arg("bias"), *rest)
+    bias = site.arg("bias") if has_bias else None
+    result: Value = site.op("aten::conv2d", x, weight, bias, *rest)
     return result
+
+
+def _by_taps(axes: Sequence[_Axis]) -> list[tuple[_Region, _Region]]:
+    """Where each tap reads the image, a tap that every output needs first; empty where there is no such tap."""
+    rows, columns = (
+        [region for tap in range(axis.kernel) if (region := _region_of(axis, tap)) is not None] for axis in axes
+    )
+    taps = list(product(rows, columns))
+    whole = [
+        tap for tap in taps if all(len(item.outputs) == axis.outputs for item, axis in zip(tap, axes, strict=True))
+    ]
+    return [whole[0], *(tap for tap in taps if tap is not whole[0])] if whole else []
+
+
+def _region_of(axis: _Axis, tap: int) -> _Region | None:
+    """The outputs for which a tap reads the image."""
+    offset = tap * axis.dilation - axis.padding
+    first = max(-(offset // axis.stride), 0)
+    end = min((axis.size - 1 - offset) // axis.stride + 1, axis.outputs)
+    if first >= end:
+        return None
+    start = first * axis.stride + offset
+    inputs = range(start, (end - 1) * axis.stride + offset + 1)
+    return _Region(range(first, end), range(tap, tap + 1), inputs, axis.size)
+
+
+def _time_of_taps(site: Site, taps: Sequence[tuple[_Region, _Region]]) -> float:
+    """Microseconds that a sum of taps takes, by the cost model."""
+    outputs, channels = weight_of(site).shape[:2]
+    everything = math.prod(site.sizes(site.node.output)[2:]) * outputs
+    cost = (costs.copying(everything) + costs.copying(everything)) * (len(taps) - 1)  # padded, and added
+    for row, column in taps:
+        cost += costs.copying(len(row.inputs) * len(column.inputs) * channels)
+        cost += costs.convolution(len(row.outputs) * len(column.outputs), outputs, channels, 1)
+    return cost.on(costs.gpu(site.runtime)) * site.sizes("input")[0]
+
+
+def _sum_of_taps(site: Site, taps: Sequence[tuple[_Region, _Region]]) -> Value:
+    """What each tap gives, with zeros where it reads padding, added; the first one reads none."""
+    height, width = site.sizes(site.node.output)[2:]
+    total = _convolved(site, *taps[0])
+    for row, column in taps[1:]:
+        part = _convolved(site, row, column, has_bias=False)
+        sides = [column.outputs.start, width - column.outputs.stop, row.outputs.start, height - row.outputs.stop]
+        if any(sides):
+            part = site.op("aten::constant_pad_nd", part, sides, 0.0)
+        total = plus(site, total, part)
+    return total
 
 
 def _dilation(site: Site) -> list[int]:

@@ -17,7 +17,7 @@ def pad_by_convolution(site: Site) -> Value:
     """A depthwise convolution whose kernel is a single one and whose padding puts the zeros around.
 
     To put ``l`` zeros before and ``r`` behind, the kernel has ``abs(l - r) + 1`` elements, all but the first or last
-    zero, and the padding is ``max(l, r)``.
+    zero, and the padding is ``max(l, r)``. Where these differ much, as many go on both sides, and are cut off.
     """
     if site.rank("self") != 4:
         raise Refused(f"its input has {site.rank('self')} dimensions, and convolutions are for batches of images")
@@ -36,10 +36,35 @@ def _convolved(site: Site, x: Value, channels: int) -> Value:
     if len(site.const("pad")) > 4:
         raise Refused("it pads other dimensions than the last two")
     left, right, top, bottom = (*site.const("pad"), 0, 0)[:4]
+    if max(abs(left - right), abs(top - bottom)) > _MOST_UNEVEN:
+        return _cut(
+            site, _convolved_evenly(site, x, channels, max(left, right), max(top, bottom)), left - right, top - bottom
+        )
     kernel = torch.outer(_tap(top, bottom), _tap(left, right)).expand(channels, 1, -1, -1).contiguous()
     padding = [max(top, bottom), max(left, right)]
     result: Value = site.op("aten::conv2d", x, kernel, None, [1, 1], padding, [1, 1], channels)
     return result
+
+
+_MOST_UNEVEN = 2
+"""A kernel that puts more zeros on one side than on the other is larger by the difference; slices cost less."""
+
+
+def _convolved_evenly(site: Site, x: Value, channels: int, wide: int, high: int) -> Value:
+    """The same number of zeros on both sides."""
+    ones = torch.ones(channels, 1, 1, 1)
+    result: Value = site.op("aten::conv2d", x, ones, None, [1, 1], [high, wide], [1, 1], channels)
+    return result
+
+
+def _cut(site: Site, x: Value, wide: int, high: int) -> Value:
+    """An image without so many columns and rows at its end, or at its beginning where the number is below zero."""
+    for dim, more in ((3, wide), (2, high)):
+        if more > 0:
+            x = slice_of(site, x, dim, 0, -more)
+        elif more < 0:
+            x = slice_of(site, x, dim, -more, 2**63 - 1)
+    return x
 
 
 def _tap(before: int, behind: int) -> torch.Tensor:

@@ -400,6 +400,23 @@ def test_taps_that_read_only_padding_are_dropped(
     assert taps <= 2 * 9, "the file has at most twice the weights"
 
 
+def test_a_dilated_layer_of_many_channels_becomes_a_sum_of_taps() -> None:
+    layer = nn.Conv2d(512, 8, 3, padding=12, dilation=12)
+    program, notes = legalized(layer, [rand(1, 512, 28, 31)], "2.6")
+    weights = [node.inputs[1].constant for node in program.methods["forward"].walk() if node.op == "aten::conv2d"]
+    assert sum(weight.shape == (8, 512, 1, 1) for weight in weights) == 9, "as many weights as the layer has"
+    assert [note.rewrite for note in notes if note.done][0] == "convolve_inside"
+    assert "9 taps, about" in notes[0].message
+
+
+@pytest.mark.parametrize("pad", [(0, 5, 0, 0), (7, 1, 2, 2), (0, 24, 24, 0), (3, 3, 9, 1)])
+def test_uneven_padding_is_even_padding_cut_off(pad: tuple[int, ...]) -> None:
+    program, _ = legalized(lambda x: functional.pad(x, pad), [rand(1, 5, 7, 9)], "1.13")
+    (convolution, *_) = [node for node in program.methods["forward"].walk() if node.op == "aten::conv2d"]
+    assert convolution.inputs[1].constant.shape == (5, 1, 1, 1)
+    assert "aten::slice" in operators_of(program)
+
+
 def test_a_dilated_layer_for_sizes_that_are_guessed_stays_right_for_all() -> None:
     layer, x = nn.Conv2d(64, 64, 3, padding=36, dilation=36), rand(1, 64, 29, 29)
     for level, guessed in (("safe", False), ("full", True)):
