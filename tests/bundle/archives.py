@@ -37,9 +37,9 @@ def records(data: bytes) -> dict[str, bytes]:
 
 
 def archive(contents: Mapping[str, bytes], root: str = "model", method: int = zipfile.ZIP_STORED) -> bytes:
-    """An archive of these records, as any zip tool makes it."""
+    """An archive of these records, as any zip tool makes it; the same bytes at any time."""
     out = io.BytesIO()
     with zipfile.ZipFile(out, "w", method) as target:
         for name, content in contents.items():
-            target.writestr(f"{root}/{name}", content)
+            target.writestr(zipfile.ZipInfo(f"{root}/{name}"), content, method)
     return out.getvalue()

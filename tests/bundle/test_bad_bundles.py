@@ -118,6 +118,7 @@ def test_hand_made_bytecode_is_read() -> None:
         (bytecode(registers=-1), "register_size is -1"),
         (bytecode(types=("List[",), instructions=(("RET", 0, 0),)), "can't read the type 'List\\['"),
     ],
+    ids=lambda item: item if isinstance(item, str) and len(item) < 80 else "",
 )  # fmt: skip
 def test_damaged_files(data: bytes, match: str) -> None:
     refused(data, match)
@@ -166,6 +167,7 @@ _RECURSION = "def f(x: Tensor) -> Tensor:\n  return __torch__.f(x, )\n"
         (method("return 1"), "a int is given where Tensor is declared"),
         (method("return x") + "import os\n", r"__torch__\.py:5: 'import os' is neither a class nor a function"),
     ],
+    ids=lambda item: item if isinstance(item, str) and len(item) < 80 else "",
 )  # fmt: skip
 def test_hostile_source(text: str, match: str) -> None:
     refused(own_source(text), match)

@@ -127,7 +127,15 @@ SCRIPT_STATEMENTS = (
 
 RESULTS = (
     *("y", "y.clone()", "self.a", "self.m", "self.row", "self.m[1]", "self.m.t()", "old", "x", "self.a.clone()"),
-    *("y.view(2, 2)", "self.k[:, 1:3].contiguous()", "self.a + 0.0", "x.view(2, 2)", "self.fixed + y", "self.c", "self.flags"),
+    *(
+        "y.view(2, 2)",
+        "self.k[:, 1:3].contiguous()",
+        "self.a + 0.0",
+        "x.view(2, 2)",
+        "self.fixed + y",
+        "self.c",
+        "self.flags",
+    ),
 )
 
 

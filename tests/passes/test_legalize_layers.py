@@ -405,7 +405,7 @@ def test_a_dilated_layer_of_many_channels_becomes_a_sum_of_taps() -> None:
     program, notes = legalized(layer, [rand(1, 512, 28, 31)], "2.6")
     weights = [node.inputs[1].constant for node in program.methods["forward"].walk() if node.op == "aten::conv2d"]
     assert sum(weight.shape == (8, 512, 1, 1) for weight in weights) == 9, "as many weights as the layer has"
-    assert [note.rewrite for note in notes if note.done][0] == "convolve_inside"
+    assert next(note.rewrite for note in notes if note.done) == "convolve_inside"
     assert "9 taps, about" in notes[0].message
 
 

@@ -159,7 +159,7 @@ class Unions(nn.Module):
     def forward(self, x: Tensor, k: Union[int, float] = 2, z: Optional[Union[int, Tensor]] = None):  # noqa: UP007, UP045
         if isinstance(k, int):
             x = x + k
-        if z is not None:
+        if z is not None:  # noqa: SIM102 - what is read is a nest
             if isinstance(z, Tensor):
                 x = x + z
         return x
