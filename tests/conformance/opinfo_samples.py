@@ -74,11 +74,33 @@ def samples_of(name: str, dtype: torch.dtype, count: int) -> list[Sample]:
     ]
 
 
-def _generated(info: Any, generate: Callable[..., Any], dtype: torch.dtype) -> Iterator[Sample]:
+def in_place_samples_of(name: str, dtype: torch.dtype, count: int) -> list[Sample]:
+    """As :func:`samples_of`, of the operator's form that writes to its first argument, if it has one: what is written
+    to is a view of a computed tensor, and both come back."""
+    info = operators()[name]
+    write = info.inplace_variant
+    if write is None:
+        return []
+
+    def written(first: torch.Tensor, *args: Any, **kwargs: Any) -> tuple[torch.Tensor, torch.Tensor]:
+        base = first.clone()
+        view = base.view(base.shape)
+        write(view, *args, **kwargs)
+        return base, view
+
+    torch.manual_seed(0)
+    return _evenly(list(_generated(info, info.sample_inputs, dtype, written)), count)
+
+
+def _generated(
+    info: Any, generate: Callable[..., Any], dtype: torch.dtype, operator: Callable[..., Any] | None = None
+) -> Iterator[Sample]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for item in itertools.islice(generate("cpu", dtype, requires_grad=False), _GENERATED):
-            sample = _as_sample(info.op, item)
+            if operator is not None and item.broadcasts_input:
+                continue
+            sample = _as_sample(operator or info.op, item)
             if sum(tensor.numel() for tensor in sample.tensors) <= _LARGEST and not (
                 info.name in _ASKS_SIGN_OF_NAN and any(tensor.isnan().any() for tensor in sample.tensors)
             ):

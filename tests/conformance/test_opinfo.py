@@ -8,7 +8,7 @@ import pytest
 import torch
 from opinfo_judging import Outcome, Verdict, judge
 from opinfo_page import SAMPLES
-from opinfo_samples import dtypes_of, operators, samples_of
+from opinfo_samples import dtypes_of, in_place_samples_of, operators, samples_of
 from opinfo_verdicts import Judged, dtype_name, judge_all_dtypes, native_operators
 
 from mobopt.runtimes.vulkan.device import Device
@@ -59,6 +59,18 @@ def test_every_dtype_of_an_operator(name: str, device: Device) -> None:
     if name not in operators():
         pytest.skip("this PyTorch has no such operator")
     problems = [problem for judged in judge_all_dtypes(name, SAMPLES, device) for problem in check(judged)]
+    assert not problems, "\n".join(problems)
+
+
+@pytest.mark.sweep
+@pytest.mark.parametrize("part", range(PARTS))
+def test_operators_in_place(part: int, device: Device) -> None:
+    problems = []
+    for name in NAMES[part::PARTS]:
+        for dtype in dtypes_of(name) if name in operators() else []:
+            for sample in in_place_samples_of(name, dtype, 2):
+                judged = Judged(f"{name}, in place", dtype_name(dtype), [(sample.text, judge(sample, device))])
+                problems += judged.failures()
     assert not problems, "\n".join(problems)
 
 
