@@ -70,6 +70,7 @@ class _Changes:
                 self.places |= {attribute_place(name) for name in aliases.assigned_names()}
                 written |= aliases.external_writes()
                 groups += aliases.external_groups()
+            groups += _told_by_nodes(graph)
         if written:
             self.places |= _reached(written, [*groups, *_sharing_storage(program)])
 
@@ -81,6 +82,13 @@ def _reached(start: set[Place], groups: Iterable[set[Place]]) -> set[Place]:
         left = [group for group in left if group.isdisjoint(reached)]
         reached = reached.union(*touching)
     return reached
+
+
+def _told_by_nodes(graph: Graph) -> Iterator[set[Place]]:
+    """Attributes and the one whose memory they lie in, which may be gone from the Program since."""
+    for node in graph.walk():
+        if SHARED_MEMORY in node.attributes:
+            yield {attribute_place(node.attributes["name"]), attribute_place(node.attributes[SHARED_MEMORY])}
 
 
 def _sharing_storage(program: Program) -> Iterator[set[Place]]:

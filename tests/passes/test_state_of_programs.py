@@ -96,6 +96,13 @@ def test_views_of_one_memory_are_told_by_their_nodes() -> None:
     assert 'name="part", memory="all"' in text and text.count("aten::neg") == 2 and "add_" in text
 
 
+def test_a_view_is_state_though_the_whole_is_gone() -> None:
+    program = of(get("part") + "  %y : Tensor = aten::add_(%part, %x, %one)\n  return (%x)\n")
+    settle_state(program)
+    del program.attributes["all"]
+    assert changed_attributes(program) == {"part"}
+
+
 def test_two_results_stay_two() -> None:
     copies = "  %a : Tensor = aten::neg(%x)\n  %b : Tensor = aten::neg(%x)\n"
     both = copies + "  %r : (Tensor, Tensor) = prim::TupleConstruct(%a, %b)\n  return (%r)\n"
