@@ -18,6 +18,7 @@ import torch
 from mobopt.errors import ArgumentTypeError, MissingMethodError, MoboptError, PassError, UnsupportedError
 from mobopt.ir import Program
 from mobopt.module import MobileModule, bind_arguments
+from mobopt.ops.state import changed_attributes
 from mobopt.options import (
     DEFAULT_LEGALIZE,
     DEFAULT_RUNTIME,
@@ -197,14 +198,15 @@ def agreement_of(source: Source, program: Program, inputs: ChosenInputs) -> Agre
 def _agreement_of(source: Source, program: Program, method: str, inputs: Sequence[Any]) -> Agreement:
     interpreter = Interpreter(program)
     call = source.caller(method)
+    has_state = bool(changed_attributes(source.program) or interpreter.model_state.names)
     results, expected = [], []
-    for _ in range(_CALLS_WITH_STATE if interpreter.model_state.names else 1):
+    for _ in range(_CALLS_WITH_STATE if has_state else 1):
         # Copies, for a model may change its inputs, and what it returns may change with its state.
         expected.append(copy.deepcopy(call(copy.deepcopy(list(inputs)))))
         bound = bind_arguments(program, method, copy.deepcopy(list(inputs)), {})
         results.append(copy.deepcopy(interpreter.run(method, bound)))
     agreement = compare(results, expected)
-    if agreement.agrees or interpreter.model_state.names:
+    if agreement.agrees or has_state:
         return agreement
     return replace(agreement, is_rounding=_is_rounding(source.program, method, inputs, results[0], expected[0]))
 
