@@ -34,7 +34,8 @@ RANDOM_OPERATORS = frozenset(
 """Operators whose result differs from call to call; some only while training, see :func:`draws_numbers`."""
 
 _UNDEFINED_CONTENTS = frozenset(
-    f"aten::{name}" for name in ("empty", "empty_like", "empty_permuted", "empty_strided", "new_empty", "new_empty_strided")
+    f"aten::{name}"
+    for name in ("empty", "empty_like", "empty_permuted", "empty_strided", "new_empty", "new_empty_strided")
 )
 _SIDE_EFFECTS = frozenset(
     {

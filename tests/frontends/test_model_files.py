@@ -19,6 +19,7 @@ from mobopt.optimizer import agreement_of, optimize
 from mobopt.options import Settings
 from mobopt.runtimes.cpu import Interpreter
 from mobopt.sources import FileSource, ModuleSource, Source
+from mobopt.tools.example_inputs import GIVEN, ChosenInputs
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 from model_zoo import ZOO
@@ -55,7 +56,7 @@ def assert_same_files(module: torch.jit.ScriptModule, inputs: list[Tensor], fold
         assert bundles(ModuleSource(module), settings, inputs) == bundles(file, settings, inputs)
     expected = module(*inputs)
     torch.testing.assert_close(file.caller()(inputs), expected, rtol=1e-4, atol=1e-4)
-    assert agreement_of(ModuleSource(module), file.program, inputs).agrees
+    assert agreement_of(ModuleSource(module), file.program, ChosenInputs(tuple(inputs), GIVEN)).agrees
 
 
 @pytest.mark.parametrize(("name", "way"), _NET_CASES)
