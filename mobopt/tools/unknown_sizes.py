@@ -52,4 +52,5 @@ def unknown_text(program: Program, notes: Sequence[Note], inputs: ChosenInputs) 
     if not count:
         return ""
     where = f", in {', '.join(methods)}" if methods else ""
-    return f"{count} operators run on the phone's CPU, because no example input tells what they compute with{where}"
+    what = "1 operator runs" if count == 1 else f"{count} operators run"
+    return f"{what} on the phone's CPU, because no example input tells the sizes of its tensors{where}"

@@ -37,7 +37,7 @@ def test_inputs_for_several_methods(invoke: Invoke, tmp_path: Path) -> None:
     result = invoke(*command)
     assert result.exit_code == 0, result.output
     last = result.stdout.splitlines()[-1]
-    assert last.startswith("unknown: 1 operators run on the phone's CPU") and "decode" in last
+    assert last.startswith("unknown: 1 operator runs on the phone's CPU") and "decode" in last
     audit = invoke("audit", "coder.ptl", "--runtime", "1.13", "--random", "1,4,7,5", "--random", "decode:3,6")
     assert audit.exit_code == 0, audit.output
     result = invoke(*command, "--random", "decode:3,6")
