@@ -36,7 +36,7 @@ def _convolved(site: Site, x: Value, channels: int) -> Value:
     if len(site.const("pad")) > 4:
         raise Refused("it pads other dimensions than the last two")
     left, right, top, bottom = (*site.const("pad"), 0, 0)[:4]
-    if max(abs(left - right), abs(top - bottom)) > _MOST_UNEVEN:
+    if site.backend == "vulkan" and max(abs(left - right), abs(top - bottom)) > _MOST_UNEVEN:  # Metal can't cut
         return _cut(
             site, _convolved_evenly(site, x, channels, max(left, right), max(top, bottom)), left - right, top - bottom
         )

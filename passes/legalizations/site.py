@@ -73,6 +73,7 @@ class Site:
     def __init__(self, graph: Graph, node: Node, target: Target, facts: MutableMapping[Value, TensorFacts]) -> None:
         self.graph = graph
         self.node = node
+        self.backend = target.backend
         self.runtime = target.runtime
         self.limit = target.image_limit
         """Largest extent of an image."""
