@@ -89,7 +89,11 @@ vec4 tangent(vec4 x) {
     vec4 r = reduced_by_half_pi(x, quadrant);
     vec4 s = r * r;
     precise vec4 t = r + r * (s * polynomial(s, 0.333331555, 0.13338834, 0.0534084402, 0.024440147, 0.00310408697, 0.00939463824));
-    vec4 result = mix(t, -1.0 / t, notEqual(quadrant & 1, ivec4(0)));
+    vec4 lost;
+    precise vec4 inverse = -1.0 / t;
+    precise vec4 product = two_product(inverse, t, lost);
+    precise vec4 corrected = inverse + inverse * ((1.0 + product) + lost); // a step of Newton's method, as drivers may divide to 2.5 ulp
+    vec4 result = mix(t, corrected, notEqual(quadrant & 1, ivec4(0)));
     return keep_tiny(only_where(lessThan(floatBitsToInt(x) & MAGNITUDE, ivec4(INFINITY)), result), x);
 }
 
