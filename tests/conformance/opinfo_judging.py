@@ -15,6 +15,8 @@ from mobopt.errors import MoboptError
 from mobopt.frontends.torchscript import program_from_script_module
 from mobopt.ir import Program
 from mobopt.ops.effects import is_random
+from mobopt.passes.manager import run_passes
+from mobopt.passes.number_operands import NumberOperands
 from mobopt.runtimes.vulkan.device import Device
 from mobopt.runtimes.vulkan.program import PlanReport, VulkanProgram
 
@@ -85,6 +87,7 @@ def judge(sample: Sample, device: Device) -> Outcome:
             return Outcome(Verdict.UNTRACEABLE, f"torch.jit.trace: {_first_line(error)}")
         try:
             program = program_from_script_module(traced)
+            run_passes(program, [NumberOperands()])  # as torch's full interpreter does; a file doesn't tell
             has_values = not _draws(program)
             if difference(again, expected, has_values) is not None:
                 return Outcome(Verdict.UNTRACEABLE, "what torch.jit.trace made computes something else in torch itself")
@@ -162,7 +165,7 @@ def _is_as_near(
 ) -> bool:
     """Whether the results are no further from those in float64 than twice what eager's are: some calls lose digits by
     themselves, such as interpolation at places far from zero."""
-    if any(
+    if len(found) != len(expected) or any(
         ours.shape != theirs.shape or ours.dtype != theirs.dtype for ours, theirs in zip(found, expected, strict=True)
     ):
         return False
