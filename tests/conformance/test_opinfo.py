@@ -16,7 +16,9 @@ from mobopt.runtimes.vulkan.device import Device
 NATIVE = native_operators()
 NAMES = sorted(NATIVE)
 PARTS = 20
-"""Tests that the small run is divided among: reading the database takes a worker longer than a test does."""
+"""Tests that operators are divided among: reading the database takes a worker longer than a test does."""
+FEW = [name for name in NAMES if zlib.crc32(name.encode()) % 3 == 0]
+"""A third of the operators, for the small run."""
 
 
 def check(judged: Judged) -> list[str]:
@@ -37,18 +39,18 @@ def test_every_operator_has_a_verdict() -> None:
 
 
 @pytest.mark.parametrize("part", range(PARTS))
-def test_one_sample_of_each_operator(part: int, device: Device) -> None:
+def test_one_sample_of_some_operators(part: int, device: Device) -> None:
     """One of those that the whole run takes, of one dtype."""
     problems = []
-    for name in NAMES[part::PARTS]:
+    for name in FEW[part::PARTS]:
         number = zlib.crc32(name.encode())
         dtypes = dtypes_of(name) if name in operators() else []
         if not dtypes:
             continue
-        dtype = dtypes[number % len(dtypes)]
+        dtype = dtypes[number // 3 % len(dtypes)]
         samples = samples_of(name, dtype, SAMPLES)
         if samples:
-            sample = samples[number % len(samples)]
+            sample = samples[number // 3 % len(samples)]
             problems += check(Judged(name, dtype_name(dtype), [(sample.text, judge(sample, device))]))
     assert not problems, "\n".join(problems)
 
