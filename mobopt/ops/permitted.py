@@ -75,8 +75,8 @@ _UNCHECKED = _names(
     """
     _backward _cslt_compress _cslt_sparse_mm _cufft_clear_plan_cache _empty_affine_quantized
     _empty_per_channel_affine_quantized _index_put_impl _index_put_impl_ _make_dep_token _propagate_xla_data
-    _reshape_alias _unsafe_index _unsafe_index_put _unsafe_masked_index _unsafe_masked_index_put_accumulate _unsafe_view
-    backward from_file record_stream retain_grad set_data
+    _reshape_alias _unsafe_masked_index _unsafe_masked_index_put_accumulate backward from_file record_stream
+    retain_grad set_data
     """
 )
 """Operators on tensors that trust their arguments, leave the graph, or reach beyond the tensors."""

@@ -122,7 +122,6 @@ class Opcode(IntEnum):
     TO_BFLOAT = 94
     FLOAT_TO_LONG = 95
     INT_INDEX = 96
-    DIV_TRUNC = 97
 
 
 _ROUNDINGS = {torch.float16: Opcode.TO_HALF, torch.bfloat16: Opcode.TO_BFLOAT}

@@ -49,7 +49,6 @@ ivec4 apply(int opcode, ivec4 i, ivec4 j, ivec4 k) {
     case SUB: FLOAT(a - b);
     case MUL: FLOAT(a * b);
     case DIV: FLOAT(quotient(a, b));
-    case DIV_TRUNC: FLOAT(trunc(rounded_quotient(a, b)));
     case MAX: FLOAT(or_nan(or_nan(max(a, b), b), a));
     case MIN: FLOAT(or_nan(or_nan(min(a, b), b), a));
     case EQ: BOOL(equal(a, b));

@@ -96,4 +96,3 @@ const int TO_HALF = 93;
 const int TO_BFLOAT = 94;
 const int FLOAT_TO_LONG = 95;
 const int INT_INDEX = 96;
-const int DIV_TRUNC = 97;

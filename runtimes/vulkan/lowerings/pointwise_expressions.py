@@ -241,8 +241,6 @@ def _quotient(b: ProgramBuilder, call: Call) -> Value:
         return b.step(Opcode.DIV_FLOOR if kind == Kind.FLOAT else Opcode.INT_DIV_FLOOR, a, other, kind=kind)
     if kind == Kind.INTEGER:
         return b.step(Opcode.INT_DIV_TRUNC, a, other, kind=kind)
-    if rounding == "trunc" and call.output.dtype == torch.float32:
-        return b.step(Opcode.DIV_TRUNC, a, other)
     quotient = b.step(Opcode.DIV, a, other)
     return b.step(Opcode.TRUNC, b.stored_as(quotient, call.output.dtype)) if rounding == "trunc" else quotient
 
