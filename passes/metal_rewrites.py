@@ -90,7 +90,7 @@ class _Rewriter:
             reason = f"{reader.op} depends on strides; rewrite that in the model"
         elif written:
             reason = f"%{written[0].name} is written to in place"
-        elif self.aliases.is_external(node.inputs[0]) and self.aliases.outlives(node.output):
+        elif self.aliases.is_of_model(node.inputs[0]) and self.aliases.outlives(node.output):
             reason = "the result is a copy of what may change between calls"
         if reason:
             self.notes.refused(node, f"its memory format stays: {reason}")

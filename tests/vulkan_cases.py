@@ -84,9 +84,9 @@ _LAYERS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], str, str]] = 
     "gelu": (nn.GELU, X, _ERROR, _ERROR),
     "gelu tanh": (lambda: nn.GELU("tanh"), X, _ERROR, _OK),
     "silu": (nn.SiLU, X, _ERROR, _ERROR),
-    "softmax4d": (lambda: nn.Softmax(1), X, _OK, _OK),
+    "softmax4d": (lambda: nn.Softmax(1), X, _WRONG, _OK),  # of elements above 88
     "softmax2d": (lambda: nn.Softmax(-1), (3, 6), _ERROR, _OK),
-    "logsoftmax2d": (lambda: nn.LogSoftmax(-1), (3, 6), _ERROR, _OK),
+    "logsoftmax2d": (lambda: nn.LogSoftmax(-1), (3, 6), _ERROR, _WRONG),  # of small probabilities
     "relu6": (nn.ReLU6, X, _OK, _OK),
     "dropout": (lambda: nn.Dropout(0.5), X, _OK, _OK),
     "pixelshuffle": (lambda: nn.PixelShuffle(2), X, _ERROR, _ERROR),

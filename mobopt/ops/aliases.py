@@ -112,6 +112,10 @@ class Aliases:
         """Whether a change of it may be seen after the call."""
         return not self._places(value).isdisjoint(self._external)
 
+    def is_of_model(self, value: Value) -> bool:
+        """Whether it may lie in an attribute or a constant, which the next call sees too."""
+        return not self._places(value).isdisjoint(self._external - {_INPUTS})
+
     def outlives(self, value: Value) -> bool:
         """Whether the caller or the next call may see memory that the value's node makes: what is returned, assigned,
         or put into such a container."""

@@ -193,8 +193,11 @@ def test_over_the_limits(invoke: Invoke, files: Path, monkeypatch: pytest.Monkey
     device = open_device(DRIVER)
     limits = dataclasses.replace(device.info.limits, max_storage_buffer_range=256)
     monkeypatch.setattr(device, "info", dataclasses.replace(device.info, limits=limits))
-    result = invoke("run", files / "bundle.ptl", "--random", "1,3,5,5", "--device", DRIVER)
-    assert_refused(result, "256")
+    command = ("run", files / "bundle.ptl", "--random", "1,3,5,5", "--device", DRIVER)
+    assert_refused(invoke(*command, "--fallback", "error"), "a tensor of 1x3x5x5", "maxStorageBufferRange", "is 256")
+    found = invoke(*command)
+    assert found.exit_code == 0
+    assert "runs on the CPU" in found.stderr and "maxStorageBufferRange" in found.stderr
 
 
 def test_no_vulkan_loader(files: Path, tmp_path: Path) -> None:

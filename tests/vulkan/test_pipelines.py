@@ -21,7 +21,8 @@ def test_specialization_constants_are_four_bytes_each():
     assert packed == struct.pack("<IiIfI", 7, -1, 1, 0.5, 2**32 - 1)
 
 
-def test_pipelines_are_shared_between_executables(device):
+def test_pipelines_are_shared_between_executables(device, monkeypatch):
+    monkeypatch.setattr("mobopt.runtimes.vulkan.pipelines._MAX_IDLE", 1 << 20)  # those of other tests stay
     first = Executable(device, chain(4, 8))
     pipelines = device.live_objects["Pipeline"]
     second = Executable(device, chain(2, 100))
