@@ -37,7 +37,7 @@ def conv(rows: int, columns: int, kernel: int = 3, **settings: Any) -> Any:
 
 @pytest.mark.parametrize("backend", ["metal", "cpu"])
 def test_rows_can_be_used(backend: str) -> None:
-    """Conditions compile, operators and rewrites exist, and every row says how it is known; no Metal device was at hand."""
+    """Conditions compile, operators and rewrites exist, and every row says how it is known."""
     for row in all_rows(backend):
         assert row.evidence == "source" or (backend == "cpu" and row.evidence == "tried")
         assert row.condition is not None or not row.when
