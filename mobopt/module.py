@@ -341,6 +341,8 @@ def bind_arguments(program: Program, method: str, args: Sequence[Any], kwargs: M
     if method not in program.methods:
         raise InputError(f"the model has no method {method!r}; its methods are {', '.join(program.methods)}")
     parameters = program.methods[method].inputs[1:]
+    if len(args) == len(parameters) and not kwargs:
+        return list(args)
     names = [argument_name(value.name) for value in parameters]
     takes = f"{method} takes {len(names)} inputs ({', '.join(names)})"
     if len(args) > len(names):
