@@ -22,8 +22,6 @@ from mobopt import MobileOptimizerType, optimize_for_mobile
 from mobopt.errors import InputError, MoboptError, UnsupportedError
 from mobopt.tools.agreement import compare
 
-pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
-
 BACKENDS = ("cpu", "vulkan", "metal")
 TorchOptimizerType: Any = torch._C._MobileOptimizerType
 
@@ -275,6 +273,7 @@ def test_explain_prints_the_notes(net: Net, capsys: pytest.CaptureFixture[str]) 
 # What the module can do.
 
 
+@pytest.mark.filterwarnings("ignore:.* operators run on the phone's CPU, because no example input")
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_call_forward_and_preserved_methods(net: Net, x: torch.Tensor, backend: str) -> None:
     module = optimize_for_mobile(torch.jit.script(net), preserved_methods=["halved"], backend=backend)
@@ -410,6 +409,7 @@ class Structures(nn.Module):
         return y, [y + pair[0], y * pair[1]], {"first": items[0] + named["a"], "y": y}, maybe, scale
 
 
+@pytest.mark.filterwarnings("ignore:no inputs are known that the model takes")
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_nested_inputs_and_outputs(backend: str, tmp_path: Path) -> None:
     torch.manual_seed(0)
@@ -424,6 +424,7 @@ def test_nested_inputs_and_outputs(backend: str, tmp_path: Path) -> None:
         assert_agrees(again(*args, None, 3.0), net(*args, None, 3.0))
 
 
+@pytest.mark.filterwarnings("ignore:no inputs are known that the model takes")
 def test_a_vulkan_bundle_without_weights_runs_on_the_cpu(tmp_path: Path) -> None:
     class Plain(nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -446,6 +447,7 @@ class SharedWeights(nn.Module):
         return self.second(self.first(x)) - self.first(y)
 
 
+@pytest.mark.filterwarnings("ignore:no inputs are known that the model takes")
 def test_shared_weights_and_several_inputs() -> None:
     torch.manual_seed(0)
     net = SharedWeights()

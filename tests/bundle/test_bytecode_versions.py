@@ -15,8 +15,6 @@ from mobopt.bundle import read_bundle, write_lite
 from mobopt.bundle.container import ArchiveReader
 from mobopt.bundle.reader import load_bytecode
 
-pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
-
 Tables = dict[str, set[tuple[str, int | None]]]
 
 

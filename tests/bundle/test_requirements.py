@@ -20,8 +20,6 @@ from mobopt.ops.contexts import CONTEXT_CLASSES
 from mobopt.ops.schemas import schemas_of
 from mobopt.tools.requirements import CLASSES, REGISTERED, Need, Needs, inspect_bundle, needs_of
 
-pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
-
 
 def needs(path: str) -> Needs:
     return inspect_bundle(GOLDEN / path)[1]

@@ -22,8 +22,6 @@ from mobopt.module import MobileModule
 from mobopt.ops.contexts import PackedContext
 from mobopt.runtimes.cpu import Interpreter
 
-pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
-
 FORMS = {"code": write_torchscript, "bytecode": write_lite}
 FILES = [
     pytest.param(path, form, id=f"{bundle_id(path)} {form}")

@@ -19,8 +19,6 @@ from mobopt.errors import BundleError, InputError
 from mobopt.ir import Program, verify
 from mobopt.runtimes.cpu import Interpreter
 
-pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
-
 
 def parse_file(path: Path) -> Program:
     return read_bundle(path, prefer="code")

@@ -22,8 +22,6 @@ from mobopt.errors import BundleError
 from mobopt.ir import Program
 from mobopt.runtimes.cpu import Interpreter
 
-pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
-
 
 def same(left: Any, right: Any) -> bool:
     """Whether two results agree, in structure too."""
@@ -66,6 +64,7 @@ def test_scripted_module_is_read(case: str, form: str) -> None:
         assert same(Interpreter(read_bundle(io.BytesIO(data))).run("forward", arguments), expected)
 
 
+@pytest.mark.filterwarnings("ignore:positive")  # what one of the models says
 @pytest.mark.parametrize("form", ["pt", "ptl"])
 @pytest.mark.parametrize("version", [None, 4, 5, 6, 7, 8])
 def test_written_module_runs_in_stock_torch(case: str, form: str, version: int | None) -> None:

@@ -105,7 +105,7 @@ def literals() -> Iterator[tuple[str, Any]]:
     yield "Dict(int, float)", {3: 0.5}
 
 
-@pytest.mark.parametrize(("kind", "value"), literals())
+@pytest.mark.parametrize(("kind", "value"), list(literals()))
 def test_literals(kind: str, value: Any) -> None:
     graph = Graph()
     graph.add_input("x", parse_type("Tensor"))

@@ -20,8 +20,6 @@ import mobopt
 from mobopt.bundle import read_bundle, write_lite, write_torchscript
 from mobopt.ir import Program
 
-pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
-
 NAMESPACES = {"vulkan": "vulkan_prepack", "metal": "metal_prepack", "xnnpack": "prepacked"}
 NOTHING_PACKED = ("lstm", "metal"), ("lstm", "cpu")
 """Nets for which a backend has no operators of its own, so that stock torch opens their files."""

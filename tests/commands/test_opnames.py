@@ -22,8 +22,6 @@ from mobopt.ops.effects import handles_tensors
 from mobopt.stand_in import is_in_torch
 from mobopt.tools.operator_names import operator_names, selective_build_yaml
 
-pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
-
 GOLDEN = Path(__file__).parent.parent / "golden"
 BUNDLES = [
     path

@@ -49,6 +49,7 @@ def check(path: Path, device: Device, model: torch.nn.Module, x: torch.Tensor) -
     assert memory is not None and memory.peak_bytes <= 1.2 * memory.lower_bound_bytes
 
 
+@pytest.mark.filterwarnings("ignore:no inputs are known that the model takes")
 @pytest.mark.parametrize("name", ZOO)
 def test_model(name: str, device: Device, tmp_path: Path):
     model = ZOO[name].build()

@@ -69,7 +69,7 @@ def assert_close(actual: Any, expected: Any) -> None:
     """Nests of tensors agree within 1e-4 of the output's scale."""
     if isinstance(expected, torch.Tensor):
         assert actual.shape == expected.shape and actual.dtype == expected.dtype
-        scale = float(expected.abs().max()) if expected.numel() else 0.0
+        scale = float(expected.detach().abs().max()) if expected.numel() else 0.0
         torch.testing.assert_close(actual, expected, rtol=0, atol=max(1e-4 * scale, 1e-12))
     elif isinstance(expected, dict):
         assert list(actual) == list(expected)

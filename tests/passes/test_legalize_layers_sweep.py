@@ -46,7 +46,8 @@ def test_average_pooling(kernel: int, stride: int, padding: int, ceil: bool, cou
 
 @pytest.mark.parametrize("runtime", ["1.13", "2.6"])
 @pytest.mark.parametrize(
-    ("kernel", "stride", "padding", "dilation", "groups"), product((1, 2, 3), (1, 2), (0, 1, 2), (1, 2), (1, 2, 3, 6))
+    ("kernel", "stride", "padding", "dilation", "groups"),
+    list(product((1, 2, 3), (1, 2), (0, 1, 2), (1, 2), (1, 2, 3, 6))),
 )
 def test_convolutions(kernel: int, stride: int, padding: int, dilation: int, groups: int, runtime: str) -> None:
     for out, batch in ((6, 1), (12, 2)):

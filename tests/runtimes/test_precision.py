@@ -147,6 +147,7 @@ class Normalised(nn.Module):
         return x
 
 
+@pytest.mark.filterwarnings("ignore:no inputs are known that the model takes")
 @pytest.mark.parametrize("backend", ["cpu", "vulkan"])
 def test_known_loss_of_a_network_is_seen(backend: str, tmp_path: Path) -> None:
     x = torch.full((2, 4), 300.0)
