@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from mobopt.errors import DeviceError
-from mobopt.runtimes.vulkan.device import Device, open_device
+from mobopt.runtimes.vulkan.engine.device import Device, open_device
 
 _LAYER_PLACES = ("/usr/share", "/usr/local/share", "/etc")
 if any(Path(place, "vulkan/explicit_layer.d/VkLayer_khronos_validation.json").exists() for place in _LAYER_PLACES):

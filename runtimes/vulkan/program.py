@@ -23,14 +23,14 @@ from mobopt.runtimes.nests import leaves_of
 from mobopt.runtimes.results import Results
 from mobopt.runtimes.specialize import specialize
 from mobopt.runtimes.state import ModelState
-from mobopt.runtimes.vulkan.build import Built, Fallback, build_stream
-from mobopt.runtimes.vulkan.device import Device, open_device
-from mobopt.runtimes.vulkan.executable import Executable, OperationTime, RefusedError
-from mobopt.runtimes.vulkan.host_function import HostFunction, UnforeseenResultError
-from mobopt.runtimes.vulkan.integer_ranges import Interval, is_within
-from mobopt.runtimes.vulkan.memory import MemoryReport
-from mobopt.runtimes.vulkan.placement import integer_class
-from mobopt.runtimes.vulkan.plan import ConstantStore
+from mobopt.runtimes.vulkan.compile.build import Built, Fallback, build_stream
+from mobopt.runtimes.vulkan.compile.host_function import HostFunction, UnforeseenResultError
+from mobopt.runtimes.vulkan.compile.integer_ranges import Interval, is_within
+from mobopt.runtimes.vulkan.compile.placement import integer_class
+from mobopt.runtimes.vulkan.engine.device import Device, open_device
+from mobopt.runtimes.vulkan.engine.executable import Executable, OperationTime, RefusedError
+from mobopt.runtimes.vulkan.engine.memory import MemoryReport
+from mobopt.runtimes.vulkan.kernels.plan import ConstantStore
 
 _LOG = logging.getLogger("mobopt.vulkan")
 

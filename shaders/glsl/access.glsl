@@ -34,7 +34,7 @@
              : ivec4(name##_elements[first], name##_elements[(first) + min(1, last) * (step)],                         \
                      name##_elements[(first) + min(2, last) * (step)], name##_elements[(first) + min(3, last) * (step)]))
 
-// How an operand is read for four neighbouring lanes; see LoadMode in runtimes/vulkan/kernel_access.py.
+// How an operand is read for four neighbouring lanes; see LoadMode in runtimes/vulkan/kernels/kernel_access.py.
 const int LOAD_VECTOR = 0; // an aligned vec4
 const int LOAD_SPLAT = 1;  // one element for all lanes
 const int LOAD_LANES = 2;  // an element per lane, `step` apart; `last` is the last lane that exists

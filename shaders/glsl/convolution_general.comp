@@ -3,7 +3,7 @@
 // Convolution in one to three dimensions, transposed or not, of any groups, strides and dilations, on tensors of any layout: an
 // invocation computes one element. For what the fast kernels don't take. A long sum is divided among dispatches, each of which goes on
 // with what the one before left in the result. The numbers come in a buffer, as there are
-// more than push constants hold; see _general_numbers in runtimes/vulkan/convolution_kernels.py.
+// more than push constants hold; see _general_numbers in runtimes/vulkan/kernels/convolution_kernels.py.
 #include "epilogue.glsl"
 
 layout(constant_id = 8) const int TRANSPOSED = 0;

@@ -4,7 +4,7 @@
 // Depthwise convolution (one filter per channel) of channels_last tensors: an invocation computes OUT_HIGH x OUT_WIDE
 // neighbouring pixels of four channels, so that pixels and weights are read once for all of them. Neighbouring invocations hold
 // neighbouring channels. Offsets and strides count vec4s; the fields are those of DepthwisePush in
-// runtimes/vulkan/convolution_kernels.py.
+// runtimes/vulkan/kernels/convolution_kernels.py.
 #include "epilogue.glsl"
 #include "vectors.glsl"
 

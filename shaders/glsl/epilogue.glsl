@@ -1,6 +1,6 @@
 // What happens to the accumulators of a convolution or matrix product before they are stored:
 // after(before(sum + bias) + residual). The structure is in specialization constants 0 to 7, so a driver compiles the rest
-// away; see Epilogue in runtimes/vulkan/epilogue.py.
+// away; see Epilogue in runtimes/vulkan/kernels/epilogue.py.
 #include "activations.glsl"
 
 layout(constant_id = 0) const int HAS_BIAS = 0;

@@ -1,6 +1,6 @@
 // One pointwise instruction on four lanes of bits. The opcode is a specialization constant at every call, so one case is left.
 // FUNCTIONS says which it is from: 0 is arithmetic, 1 has activations, exponentials and logarithms as well, 2 everything; see
-// Program.functions in runtimes/vulkan/pointwise_program.py. A driver takes long to compile what isn't used.
+// Program.functions in runtimes/vulkan/kernels/pointwise_program.py. A driver takes long to compile what isn't used.
 #include "piecewise.glsl"
 #include "pointwise_dtypes.glsl"
 #include "quotient.glsl"

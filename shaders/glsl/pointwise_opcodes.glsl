@@ -1,4 +1,4 @@
-// What a pointwise instruction does; the same numbers as Opcode in runtimes/vulkan/pointwise_program.py.
+// What a pointwise instruction does; the same numbers as Opcode in runtimes/vulkan/kernels/pointwise_program.py.
 const int MOVE = 0;
 const int NEG = 1;
 const int ABS = 2;

@@ -1,6 +1,6 @@
 // What the kernels for implicit GEMM share: rows are output pixels (or rows of a matrix), columns are output channels in
 // vec4s, and the inner dimension runs over the filter's taps and the input's channels. All offsets and strides count vec4s.
-// The fields are those of Product in runtimes/vulkan/product.py.
+// The fields are those of Product in runtimes/vulkan/kernels/product.py.
 #include "epilogue.glsl"
 #include "vectors.glsl"
 

@@ -18,12 +18,12 @@ from rich.console import Console
 from rich.table import Table
 
 from mobopt.runtimes.call import Call, TensorRef
-from mobopt.runtimes.vulkan.device import Device, open_device
-from mobopt.runtimes.vulkan.executable import Executable
+from mobopt.runtimes.vulkan.engine.device import Device, open_device
+from mobopt.runtimes.vulkan.engine.executable import Executable
+from mobopt.runtimes.vulkan.engine.tensor import DeviceTensor, Storage, StorageKind, default_strides
+from mobopt.runtimes.vulkan.kernels.plan import Plan
 from mobopt.runtimes.vulkan.lowerings import convolution, matmul, pointwise  # noqa: F401
-from mobopt.runtimes.vulkan.plan import Plan
-from mobopt.runtimes.vulkan.registry import lower
-from mobopt.runtimes.vulkan.tensor import DeviceTensor, Storage, StorageKind, default_strides
+from mobopt.runtimes.vulkan.lowerings.registry import lower
 from tests.model_zoo import ZOO
 
 

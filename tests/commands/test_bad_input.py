@@ -188,7 +188,7 @@ def test_profile_of_the_cpu(invoke: Invoke, files: Path) -> None:
 
 
 def test_over_the_limits(invoke: Invoke, files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from mobopt.runtimes.vulkan.device import open_device
+    from mobopt.runtimes.vulkan.engine.device import open_device
 
     device = open_device(DRIVER)
     limits = dataclasses.replace(device.info.limits, max_storage_buffer_range=256)

@@ -11,7 +11,7 @@ import torch
 from opinfo_judging import Outcome, Verdict, judge
 from opinfo_samples import dtypes_of, samples_of
 
-from mobopt.runtimes.vulkan.device import Device
+from mobopt.runtimes.vulkan.engine.device import Device
 
 NATIVE_FILE = Path(__file__).with_name("opinfo_native.json")
 

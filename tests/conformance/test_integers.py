@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from mobopt.frontends.torchscript import program_from_script_module
 from mobopt.runtimes.specialize import specialize
-from mobopt.runtimes.vulkan.integer_ranges import IntegerRanges, Interval
+from mobopt.runtimes.vulkan.compile.integer_ranges import IntegerRanges, Interval
 from mobopt.runtimes.vulkan.program import VulkanProgram
 
 pytestmark = pytest.mark.filterwarnings("ignore")

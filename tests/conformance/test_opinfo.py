@@ -11,7 +11,7 @@ from opinfo_page import SAMPLES
 from opinfo_samples import dtypes_of, in_place_samples_of, operators, samples_of
 from opinfo_verdicts import Judged, dtype_name, judge_all_dtypes, native_operators
 
-from mobopt.runtimes.vulkan.device import Device
+from mobopt.runtimes.vulkan.engine.device import Device
 
 NATIVE = native_operators()
 NAMES = sorted(NATIVE)

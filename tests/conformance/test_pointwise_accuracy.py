@@ -7,10 +7,10 @@ import math
 import pytest
 import torch
 
-from mobopt.runtimes.vulkan.device import Device
+from mobopt.runtimes.vulkan.engine.device import Device
 from mobopt.runtimes.vulkan.lowerings import special_pointwise
 from mobopt.runtimes.vulkan.lowerings.pointwise_expressions import EXPRESSIONS
-from mobopt.runtimes.vulkan.registry import load_lowerings, lowering_of, supported_operators
+from mobopt.runtimes.vulkan.lowerings.registry import load_lowerings, lowering_of, supported_operators
 from mobopt.tools.accuracy import DENSE, SMALLEST, Accuracy, measure, run
 from mobopt.tools.accuracy_functions import MOVES, ON_INTEGERS, Domain, Function, functions
 

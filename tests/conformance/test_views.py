@@ -6,7 +6,7 @@ from torch import nn
 from view_programs import ViewProgram, random_views
 
 from mobopt.frontends.torchscript import program_from_script_module
-from mobopt.runtimes.vulkan.device import Device
+from mobopt.runtimes.vulkan.engine.device import Device
 from mobopt.runtimes.vulkan.program import VulkanProgram
 
 pytestmark = [pytest.mark.filterwarnings("ignore")]

@@ -15,7 +15,7 @@ from model_zoo import ZOO, ZooModel, tensors_of, worst_error
 
 from mobopt.bundle import read_bundle
 from mobopt.optimizer import optimize_for_mobile
-from mobopt.runtimes.vulkan.device import Device
+from mobopt.runtimes.vulkan.engine.device import Device
 from mobopt.runtimes.vulkan.program import VulkanProgram
 
 TOLERANCE = 1e-4

@@ -14,7 +14,7 @@ from mobopt.errors import InputError, UnsupportedError
 from mobopt.frontends.torchscript import program_from_script_module
 from mobopt.ops.effects import RANDOM_OPERATORS
 from mobopt.runtimes import recorder
-from mobopt.runtimes.vulkan.device import Device
+from mobopt.runtimes.vulkan.engine.device import Device
 from mobopt.runtimes.vulkan.program import VulkanProgram
 
 
@@ -146,7 +146,8 @@ def test_sizes_that_turn_out_to_be_others(device: Device, monkeypatch: pytest.Mo
     real = recorder.kernel
     monkeypatch.setattr(recorder, "kernel", lambda op: foretold_wrongly if op == "aten::lgamma" else real(op))
     monkeypatch.setattr(
-        "mobopt.runtimes.vulkan.host_function.kernel", lambda op: foretold_wrongly if op == "aten::lgamma" else real(op)
+        "mobopt.runtimes.vulkan.compile.host_function.kernel",
+        lambda op: foretold_wrongly if op == "aten::lgamma" else real(op),
     )
     program = traced(lambda x: (torch.lgamma(x * 2) + 1).sum(1), [ROWS], device)
     for rows in (ROWS, ROWS / 2, ROWS * 1.5):

@@ -16,7 +16,7 @@ if not {"VK_DRIVER_FILES", "MOBOPT_DEVICE"} & set(os.environ):
     os.environ["VK_DRIVER_FILES"] = ":".join(path for path in _DRIVERS if Path(path).exists())
 
 from mobopt.errors import DeviceError  # noqa: E402
-from mobopt.runtimes.vulkan.device import Device, open_device  # noqa: E402
+from mobopt.runtimes.vulkan.engine.device import Device, open_device  # noqa: E402
 
 _NAMED = os.environ.get("MOBOPT_DEVICE")
 

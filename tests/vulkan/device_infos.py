@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from mobopt.runtimes.vulkan.device_info import DeviceInfo, DeviceLimits
+from mobopt.runtimes.vulkan.engine.device_info import DeviceInfo, DeviceLimits
 
 _LIMITS = DeviceLimits(
     max_storage_buffer_range=2**32 - 1,

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from mobopt import shaders
-from mobopt.runtimes.vulkan.stream import Dispatch, Stream, bind
-from mobopt.runtimes.vulkan.tensor import ELEMENT_BYTES, DeviceTensor, Storage, StorageKind, contiguous_strides
+from mobopt.runtimes.vulkan.engine.stream import Dispatch, Stream, bind
+from mobopt.runtimes.vulkan.engine.tensor import ELEMENT_BYTES, DeviceTensor, Storage, StorageKind, contiguous_strides
 from mobopt.shaders.build import build
 from mobopt.shaders.table import parse_table
 

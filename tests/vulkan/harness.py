@@ -10,12 +10,12 @@ import torch
 
 from mobopt.ir.schemas import schema_of
 from mobopt.runtimes.call import Call, TensorRef
-from mobopt.runtimes.vulkan.device import Device
-from mobopt.runtimes.vulkan.executable import Executable
-from mobopt.runtimes.vulkan.plan import Plan
-from mobopt.runtimes.vulkan.registry import lower
-from mobopt.runtimes.vulkan.stream import Binding, Copy
-from mobopt.runtimes.vulkan.tensor import DeviceTensor, Storage, StorageKind, contiguous_strides, default_strides
+from mobopt.runtimes.vulkan.engine.device import Device
+from mobopt.runtimes.vulkan.engine.executable import Executable
+from mobopt.runtimes.vulkan.engine.stream import Binding, Copy
+from mobopt.runtimes.vulkan.engine.tensor import DeviceTensor, Storage, StorageKind, contiguous_strides, default_strides
+from mobopt.runtimes.vulkan.kernels.plan import Plan
+from mobopt.runtimes.vulkan.lowerings.registry import lower
 
 RELATIVE = 1e-4
 

@@ -10,9 +10,9 @@ import torch
 from harness import assert_close, make_call, run_calls, torch_operator, with_defaults
 
 from mobopt.runtimes.call import Call, TensorRef
-from mobopt.runtimes.vulkan import product_kernels
-from mobopt.runtimes.vulkan.device import Device
-from mobopt.runtimes.vulkan.epilogue import CallWithEpilogue, Epilogue
+from mobopt.runtimes.vulkan.engine.device import Device
+from mobopt.runtimes.vulkan.kernels import product_kernels
+from mobopt.runtimes.vulkan.kernels.epilogue import CallWithEpilogue, Epilogue
 from mobopt.runtimes.vulkan.lowerings import convolution, matmul, pointwise  # noqa: F401
 
 FAMILIES = ["tiles", "shared"]

@@ -10,9 +10,9 @@ from products import check_product, family  # noqa: F401
 
 from mobopt.ops.contexts import Conv1dPackedContext, Conv2dPackedContext
 from mobopt.runtimes.call import Call, TensorRef
-from mobopt.runtimes.vulkan.convolution_parameters import phases
-from mobopt.runtimes.vulkan.epilogue import Activation, Epilogue, clamp
-from mobopt.runtimes.vulkan.pointwise_program import Opcode
+from mobopt.runtimes.vulkan.kernels.convolution_parameters import phases
+from mobopt.runtimes.vulkan.kernels.epilogue import Activation, Epilogue, clamp
+from mobopt.runtimes.vulkan.kernels.pointwise_program import Opcode
 
 # input, filter, stride, padding, dilation, groups
 PLAIN = [

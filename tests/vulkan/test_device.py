@@ -10,11 +10,11 @@ import pytest
 import torch
 
 from mobopt.errors import DeviceError
-from mobopt.runtimes.vulkan import device as device_module
-from mobopt.runtimes.vulkan.device import list_devices, open_device
-from mobopt.runtimes.vulkan.executable import Executable
-from mobopt.runtimes.vulkan.stream import Binding, Copy, Stream, bind
-from mobopt.runtimes.vulkan.tensor import DeviceTensor, Storage, StorageKind
+from mobopt.runtimes.vulkan.engine import device as device_module
+from mobopt.runtimes.vulkan.engine.device import list_devices, open_device
+from mobopt.runtimes.vulkan.engine.executable import Executable
+from mobopt.runtimes.vulkan.engine.stream import Binding, Copy, Stream, bind
+from mobopt.runtimes.vulkan.engine.tensor import DeviceTensor, Storage, StorageKind
 
 pytestmark = pytest.mark.usefixtures("device")
 
@@ -28,10 +28,10 @@ def _run(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
 
 _LIST = """
 from mobopt.errors import DeviceError
-from mobopt.runtimes.vulkan.device import list_devices, open_device
-from mobopt.runtimes.vulkan.executable import Executable
-from mobopt.runtimes.vulkan.stream import Binding, Copy, Stream, bind
-from mobopt.runtimes.vulkan.tensor import DeviceTensor, Storage, StorageKind
+from mobopt.runtimes.vulkan.engine.device import list_devices, open_device
+from mobopt.runtimes.vulkan.engine.executable import Executable
+from mobopt.runtimes.vulkan.engine.stream import Binding, Copy, Stream, bind
+from mobopt.runtimes.vulkan.engine.tensor import DeviceTensor, Storage, StorageKind
 try:
     {call}
 except DeviceError as error:
@@ -117,7 +117,7 @@ def test_no_driver_is_one_clear_error(tmp_path: Path):
 
 
 def test_importing_the_runtime_needs_no_loader():
-    code = "import sys, mobopt.runtimes.vulkan.executable; assert 'vulkan' not in sys.modules; print('fine')"
+    code = "import sys, mobopt.runtimes.vulkan.engine.executable; assert 'vulkan' not in sys.modules; print('fine')"
     assert _run(code).stdout == "fine\n"
 
 
@@ -125,10 +125,10 @@ def test_a_process_ends_cleanly_with_everything_open():
     code = """
 import logging, torch
 logging.basicConfig(level=logging.ERROR)
-from mobopt.runtimes.vulkan.device import open_device
-from mobopt.runtimes.vulkan.executable import Executable
-from mobopt.runtimes.vulkan.stream import Stream
-from mobopt.runtimes.vulkan.tensor import DeviceTensor, Storage, StorageKind
+from mobopt.runtimes.vulkan.engine.device import open_device
+from mobopt.runtimes.vulkan.engine.executable import Executable
+from mobopt.runtimes.vulkan.engine.stream import Stream
+from mobopt.runtimes.vulkan.engine.tensor import DeviceTensor, Storage, StorageKind
 x = DeviceTensor(Storage(16, StorageKind.INPUT), torch.float32, (4,), (1,))
 executable = Executable(open_device("llvmpipe"), Stream([], [x], [x]))
 print(executable.run([torch.ones(4)])[0].tolist())

@@ -13,8 +13,8 @@ import torch
 
 from mobopt.errors import DeviceError, DeviceLostError
 from mobopt.frontends.torchscript import program_from_script_module
-from mobopt.runtimes.vulkan import vk
-from mobopt.runtimes.vulkan.device import Device
+from mobopt.runtimes.vulkan.engine import vk
+from mobopt.runtimes.vulkan.engine.device import Device
 from mobopt.runtimes.vulkan.program import VulkanProgram
 
 _LOST = -4  # VK_ERROR_DEVICE_LOST

@@ -10,12 +10,12 @@ import torch
 from engine_shaders import chain, engine_shaders, engine_spirv, scale, tensor  # noqa: F401
 
 from mobopt.errors import DeviceError, InputError
-from mobopt.runtimes.vulkan import executable as executable_module
-from mobopt.runtimes.vulkan import memory
-from mobopt.runtimes.vulkan.executable import Executable
-from mobopt.runtimes.vulkan.memory import Place
-from mobopt.runtimes.vulkan.stream import Dispatch, HostCall, Stream, bind
-from mobopt.runtimes.vulkan.tensor import DeviceTensor, Storage, StorageKind
+from mobopt.runtimes.vulkan.engine import executable as executable_module
+from mobopt.runtimes.vulkan.engine import memory
+from mobopt.runtimes.vulkan.engine.executable import Executable
+from mobopt.runtimes.vulkan.engine.memory import Place
+from mobopt.runtimes.vulkan.engine.stream import Dispatch, HostCall, Stream, bind
+from mobopt.runtimes.vulkan.engine.tensor import DeviceTensor, Storage, StorageKind
 
 
 @pytest.mark.parametrize("texel", [False, True])

@@ -9,9 +9,9 @@ from harness import assert_close, run_calls
 from products import constant_call
 
 from mobopt.runtimes.call import Call, TensorRef, Trace
-from mobopt.runtimes.vulkan.epilogue import CallWithEpilogue, epilogue_of
-from mobopt.runtimes.vulkan.fusion import fold_epilogues
-from mobopt.runtimes.vulkan.pointwise_program import Opcode
+from mobopt.runtimes.vulkan.compile.fusion import fold_epilogues
+from mobopt.runtimes.vulkan.kernels.epilogue import CallWithEpilogue, epilogue_of
+from mobopt.runtimes.vulkan.kernels.pointwise_program import Opcode
 
 SIZES = (1, 4, 5, 6)
 WEIGHT = torch.randn(4, 4, 3, 3)

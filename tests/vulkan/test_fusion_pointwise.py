@@ -4,13 +4,13 @@ import torch
 from harness import assert_close, run_calls
 
 from mobopt.runtimes.call import Call, TensorRef, Trace
-from mobopt.runtimes.vulkan.build import build_stream
-from mobopt.runtimes.vulkan.executable import Executable
-from mobopt.runtimes.vulkan.fusion_pointwise import FUSED, FusedPointwise, fuse_pointwise
-from mobopt.runtimes.vulkan.plan import ConstantStore
-from mobopt.runtimes.vulkan.registry import load_lowerings
-from mobopt.runtimes.vulkan.simplify import simplify
-from mobopt.runtimes.vulkan.stream import Dispatch
+from mobopt.runtimes.vulkan.compile.build import build_stream
+from mobopt.runtimes.vulkan.compile.fusion_pointwise import FUSED, FusedPointwise, fuse_pointwise
+from mobopt.runtimes.vulkan.compile.simplify import simplify
+from mobopt.runtimes.vulkan.engine.executable import Executable
+from mobopt.runtimes.vulkan.engine.stream import Dispatch
+from mobopt.runtimes.vulkan.kernels.plan import ConstantStore
+from mobopt.runtimes.vulkan.lowerings.registry import load_lowerings
 
 load_lowerings()
 

@@ -9,11 +9,11 @@ import torch
 from products import check_product
 
 from mobopt.runtimes.call import TensorRef
-from mobopt.runtimes.vulkan import product_kernels
-from mobopt.runtimes.vulkan.epilogue import Activation, Epilogue, clamp
-from mobopt.runtimes.vulkan.gpu_kernels import BLOCKS, SharedKernel, choose_shared, core_count, depthwise_block
-from mobopt.runtimes.vulkan.pointwise_program import Opcode
-from mobopt.runtimes.vulkan.product_shape import ProductShape
+from mobopt.runtimes.vulkan.kernels import product_kernels
+from mobopt.runtimes.vulkan.kernels.epilogue import Activation, Epilogue, clamp
+from mobopt.runtimes.vulkan.kernels.gpu_kernels import BLOCKS, SharedKernel, choose_shared, core_count, depthwise_block
+from mobopt.runtimes.vulkan.kernels.pointwise_program import Opcode
+from mobopt.runtimes.vulkan.kernels.product_shape import ProductShape
 
 # input, filter, stride, padding, dilation, groups
 CASES = [

@@ -2,9 +2,9 @@ from __future__ import annotations
 
 from engine_shaders import scale, tensor
 
-from mobopt.runtimes.vulkan.hazards import Barrier, plan_barriers
-from mobopt.runtimes.vulkan.stream import Binding, Copy, Dispatch
-from mobopt.runtimes.vulkan.tensor import Storage, StorageKind
+from mobopt.runtimes.vulkan.engine.hazards import Barrier, plan_barriers
+from mobopt.runtimes.vulkan.engine.stream import Binding, Copy, Dispatch
+from mobopt.runtimes.vulkan.engine.tensor import Storage, StorageKind
 
 _TEMPORARY = StorageKind.TEMPORARY
 _FLUSH, _ORDER = Barrier(after_writes=True), Barrier(after_writes=False)

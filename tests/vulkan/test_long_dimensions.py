@@ -12,8 +12,8 @@ from harness import run_op, torch_operator
 from products import check_product
 
 from mobopt.runtimes.nests import map_leaves
-from mobopt.runtimes.vulkan.device_info import DeviceInfo
-from mobopt.runtimes.vulkan.registry import load_lowerings
+from mobopt.runtimes.vulkan.engine.device_info import DeviceInfo
+from mobopt.runtimes.vulkan.lowerings.registry import load_lowerings
 
 load_lowerings()
 

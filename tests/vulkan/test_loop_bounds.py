@@ -18,12 +18,12 @@ from harness import torch_operator, with_defaults
 from mobopt.ops.contexts import LinearPackedContext
 from mobopt.runtimes.call import Call, TensorRef
 from mobopt.runtimes.nests import leaves_of, map_leaves
-from mobopt.runtimes.vulkan import registry
-from mobopt.runtimes.vulkan.limits import LimitError
-from mobopt.runtimes.vulkan.loops import loop_boxes, loop_iterations
-from mobopt.runtimes.vulkan.plan import Plan
-from mobopt.runtimes.vulkan.stream import MAX_ITERATIONS, USUAL_ITERATIONS, Dispatch
-from mobopt.runtimes.vulkan.tensor import DeviceTensor, Storage, StorageKind, default_strides
+from mobopt.runtimes.vulkan.engine.limits import LimitError
+from mobopt.runtimes.vulkan.engine.stream import MAX_ITERATIONS, USUAL_ITERATIONS, Dispatch
+from mobopt.runtimes.vulkan.engine.tensor import DeviceTensor, Storage, StorageKind, default_strides
+from mobopt.runtimes.vulkan.kernels.loops import loop_boxes, loop_iterations
+from mobopt.runtimes.vulkan.kernels.plan import Plan
+from mobopt.runtimes.vulkan.lowerings import registry
 
 registry.load_lowerings()
 

@@ -10,8 +10,8 @@ from products import check_product, family  # noqa: F401
 
 from mobopt.ops.contexts import LinearPackedContext
 from mobopt.runtimes.call import Call, TensorRef
-from mobopt.runtimes.vulkan.epilogue import Activation, Epilogue
-from mobopt.runtimes.vulkan.pointwise_program import Opcode
+from mobopt.runtimes.vulkan.kernels.epilogue import Activation, Epilogue
+from mobopt.runtimes.vulkan.kernels.pointwise_program import Opcode
 
 
 @pytest.mark.parametrize("constant", [True, False])

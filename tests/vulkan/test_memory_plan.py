@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mobopt.runtimes.vulkan.memory_plan import Life, largest_live_set, plan_arena
+from mobopt.runtimes.vulkan.engine.memory_plan import Life, largest_live_set, plan_arena
 
 _ALIGNMENT = 256
 _CHUNK = 1 << 20

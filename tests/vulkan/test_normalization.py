@@ -5,7 +5,7 @@ import torch
 from harness import check_op
 
 from mobopt.runtimes.call import Call, TensorRef
-from mobopt.runtimes.vulkan.registry import load_lowerings, why_unsupported
+from mobopt.runtimes.vulkan.lowerings.registry import load_lowerings, why_unsupported
 
 load_lowerings()
 

@@ -8,12 +8,12 @@ import pytest
 import torch
 from engine_shaders import chain, engine_shaders, engine_spirv, scale, tensor  # noqa: F401
 
-from mobopt.runtimes.vulkan import pipeline_cache
-from mobopt.runtimes.vulkan.executable import Executable
-from mobopt.runtimes.vulkan.pipeline_cache import cache_path, read_cache, write_cache
-from mobopt.runtimes.vulkan.pipelines import PipelineStore, pack_specialization
-from mobopt.runtimes.vulkan.stream import Stream
-from mobopt.runtimes.vulkan.tensor import StorageKind
+from mobopt.runtimes.vulkan.engine import pipeline_cache
+from mobopt.runtimes.vulkan.engine.executable import Executable
+from mobopt.runtimes.vulkan.engine.pipeline_cache import cache_path, read_cache, write_cache
+from mobopt.runtimes.vulkan.engine.pipelines import PipelineStore, pack_specialization
+from mobopt.runtimes.vulkan.engine.stream import Stream
+from mobopt.runtimes.vulkan.engine.tensor import StorageKind
 
 
 def test_specialization_constants_are_four_bytes_each():
@@ -22,7 +22,7 @@ def test_specialization_constants_are_four_bytes_each():
 
 
 def test_pipelines_are_shared_between_executables(device, monkeypatch):
-    monkeypatch.setattr("mobopt.runtimes.vulkan.pipelines._MAX_IDLE", 1 << 20)  # those of other tests stay
+    monkeypatch.setattr("mobopt.runtimes.vulkan.engine.pipelines._MAX_IDLE", 1 << 20)  # those of other tests stay
     first = Executable(device, chain(4, 8))
     pipelines = device.live_objects["Pipeline"]
     second = Executable(device, chain(2, 100))
@@ -34,7 +34,7 @@ def test_pipelines_are_shared_between_executables(device, monkeypatch):
 
 
 def test_only_the_last_idle_pipelines_are_kept(device, monkeypatch):
-    monkeypatch.setattr("mobopt.runtimes.vulkan.pipelines._MAX_IDLE", 0)
+    monkeypatch.setattr("mobopt.runtimes.vulkan.engine.pipelines._MAX_IDLE", 0)
     executable = Executable(device, chain(4, 8))
     pipelines = device.live_objects["Pipeline"]
     executable.close()

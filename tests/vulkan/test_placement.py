@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mobopt.runtimes.call import TensorRef
-from mobopt.runtimes.vulkan.geometry import merged, view_strides
-from mobopt.runtimes.vulkan.plan import Plan
-from mobopt.runtimes.vulkan.registry import load_lowerings, lower
-from mobopt.runtimes.vulkan.tensor import DeviceTensor, Storage, channels_last_strides
+from mobopt.runtimes.vulkan.engine.tensor import DeviceTensor, Storage, channels_last_strides
+from mobopt.runtimes.vulkan.kernels.geometry import merged, view_strides
+from mobopt.runtimes.vulkan.kernels.plan import Plan
+from mobopt.runtimes.vulkan.lowerings.registry import load_lowerings, lower
 
 load_lowerings()
 

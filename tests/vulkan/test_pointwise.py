@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from mobopt.errors import UnsupportedError
 from mobopt.ir.schemas import schema_of, schemas_of
 from mobopt.runtimes.call import Call, TensorRef
+from mobopt.runtimes.vulkan.kernels.pointwise_program import Opcode
 from mobopt.runtimes.vulkan.lowerings.pointwise import expression_of
 from mobopt.runtimes.vulkan.lowerings.pointwise_expressions import EXPRESSIONS
-from mobopt.runtimes.vulkan.pointwise_program import Opcode
-from mobopt.runtimes.vulkan.registry import load_lowerings, lower, supported_operators, why_unsupported
+from mobopt.runtimes.vulkan.lowerings.registry import load_lowerings, lower, supported_operators, why_unsupported
 
 load_lowerings()
 
@@ -197,7 +197,7 @@ def test_in_place_on_a_slice_leaves_its_neighbours(any_device):
 
 
 def test_in_place_on_a_constant_is_refused(device):
-    from mobopt.runtimes.vulkan.plan import Plan
+    from mobopt.runtimes.vulkan.kernels.plan import Plan
 
     constant = TensorRef(torch.float32, (3,), torch.ones(3))
     with pytest.raises(UnsupportedError, match="constant"):

@@ -4,7 +4,7 @@ import pytest
 import torch
 from harness import check_op
 
-from mobopt.runtimes.vulkan.registry import load_lowerings
+from mobopt.runtimes.vulkan.lowerings.registry import load_lowerings
 
 load_lowerings()
 

@@ -7,8 +7,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from mobopt.runtimes.call import Call, TensorRef
-from mobopt.runtimes.vulkan.device_info import DeviceInfo
-from mobopt.runtimes.vulkan.registry import load_lowerings, why_unsupported
+from mobopt.runtimes.vulkan.engine.device_info import DeviceInfo
+from mobopt.runtimes.vulkan.lowerings.registry import load_lowerings, why_unsupported
 
 load_lowerings()
 

@@ -3,9 +3,9 @@ from __future__ import annotations
 import torch
 from engine_shaders import chain, scale, tensor
 
-from mobopt.runtimes.vulkan.staging import stage
-from mobopt.runtimes.vulkan.stream import Copy, Dispatch, HostCall, Stream
-from mobopt.runtimes.vulkan.tensor import StorageKind
+from mobopt.runtimes.vulkan.engine.staging import stage
+from mobopt.runtimes.vulkan.engine.stream import Copy, Dispatch, HostCall, Stream
+from mobopt.runtimes.vulkan.engine.tensor import StorageKind
 
 
 def test_nothing_is_copied_on_unified_memory():

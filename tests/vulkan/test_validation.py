@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from mobopt.runtimes.vulkan import vk
+from mobopt.runtimes.vulkan.engine import vk
 
 
 def test_misuse_of_vulkan_is_collected(device, monkeypatch):

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from mobopt.runtimes.call import Call
-from mobopt.runtimes.vulkan.geometry import normalized_dim, view_strides
+from mobopt.runtimes.vulkan.engine.tensor import DeviceTensor
+from mobopt.runtimes.vulkan.kernels.copies import strided_copy
+from mobopt.runtimes.vulkan.kernels.geometry import normalized_dim, view_strides
+from mobopt.runtimes.vulkan.kernels.plan import Plan
+from mobopt.runtimes.vulkan.kernels.resampling import cropped
+from mobopt.runtimes.vulkan.kernels.views import permuted, sliced, unsqueezed
 from mobopt.runtimes.vulkan.lowerings.checks import check_dtypes
-from mobopt.runtimes.vulkan.lowerings.copies import strided_copy
 from mobopt.runtimes.vulkan.lowerings.creation import fill
+from mobopt.runtimes.vulkan.lowerings.registry import lowers
 from mobopt.runtimes.vulkan.lowerings.resize import pad_by_places
-from mobopt.runtimes.vulkan.lowerings.views import permuted, sliced, unsqueezed
-from mobopt.runtimes.vulkan.plan import Plan
-from mobopt.runtimes.vulkan.registry import lowers
-from mobopt.runtimes.vulkan.resampling import cropped
-from mobopt.runtimes.vulkan.tensor import DeviceTensor
 
 
 def slices_of(target: DeviceTensor, dim: int, lengths: Sequence[int]) -> list[DeviceTensor]:

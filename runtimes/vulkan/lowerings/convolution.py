@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 
 from mobopt.runtimes.call import Call, TensorRef
-from mobopt.runtimes.vulkan.convolution_kernels import (
+from mobopt.runtimes.vulkan.engine.tensor import DeviceTensor
+from mobopt.runtimes.vulkan.kernels.convolution_kernels import (
     AppendConvolution,
     append_depthwise,
     append_general,
@@ -13,11 +14,10 @@ from mobopt.runtimes.vulkan.convolution_kernels import (
     append_transposed_phases,
     depthwise_fits,
 )
-from mobopt.runtimes.vulkan.convolution_parameters import Convolution, convolution_of, with_leading_dimension
-from mobopt.runtimes.vulkan.epilogue import epilogue_of
-from mobopt.runtimes.vulkan.plan import Plan
-from mobopt.runtimes.vulkan.registry import lowers
-from mobopt.runtimes.vulkan.tensor import DeviceTensor
+from mobopt.runtimes.vulkan.kernels.convolution_parameters import Convolution, convolution_of, with_leading_dimension
+from mobopt.runtimes.vulkan.kernels.epilogue import epilogue_of
+from mobopt.runtimes.vulkan.kernels.plan import Plan
+from mobopt.runtimes.vulkan.lowerings.registry import lowers
 
 
 def check_convolution(call: Call) -> str | None:

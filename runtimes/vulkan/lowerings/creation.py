@@ -5,13 +5,13 @@ from __future__ import annotations
 import torch
 
 from mobopt.runtimes.call import Call, argument_names
+from mobopt.runtimes.vulkan.engine.tensor import DeviceTensor
+from mobopt.runtimes.vulkan.kernels.copies import strided_copy
+from mobopt.runtimes.vulkan.kernels.plan import Plan
+from mobopt.runtimes.vulkan.kernels.pointwise_kernel import compute_into
+from mobopt.runtimes.vulkan.kernels.pointwise_program import Kind, ProgramBuilder, kind_of
 from mobopt.runtimes.vulkan.lowerings.checks import check_dtypes
-from mobopt.runtimes.vulkan.lowerings.copies import strided_copy
-from mobopt.runtimes.vulkan.plan import Plan
-from mobopt.runtimes.vulkan.pointwise_kernel import compute_into
-from mobopt.runtimes.vulkan.pointwise_program import Kind, ProgramBuilder, kind_of
-from mobopt.runtimes.vulkan.registry import lowers
-from mobopt.runtimes.vulkan.tensor import DeviceTensor
+from mobopt.runtimes.vulkan.lowerings.registry import lowers
 
 
 def fill(plan: Plan, target: DeviceTensor, value: float, *, fresh: bool = False) -> None:

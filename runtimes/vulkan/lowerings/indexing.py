@@ -9,8 +9,9 @@ from enum import IntEnum
 import torch
 
 from mobopt.runtimes.call import Call, TensorRef
-from mobopt.runtimes.vulkan.geometry import broadcast_sizes, expanded, merged, normalized_dim
-from mobopt.runtimes.vulkan.kernel_access import (
+from mobopt.runtimes.vulkan.engine.tensor import DeviceTensor, StorageKind, contiguous_strides
+from mobopt.runtimes.vulkan.kernels.geometry import broadcast_sizes, expanded, merged, normalized_dim
+from mobopt.runtimes.vulkan.kernels.kernel_access import (
     PUSH_CONSTANT_WORDS,
     VECTOR,
     LoadMode,
@@ -23,12 +24,11 @@ from mobopt.runtimes.vulkan.kernel_access import (
     words,
     writing,
 )
+from mobopt.runtimes.vulkan.kernels.plan import Plan
+from mobopt.runtimes.vulkan.kernels.pointwise_kernel import compute
+from mobopt.runtimes.vulkan.kernels.pointwise_program import Kind, Opcode, ProgramBuilder
 from mobopt.runtimes.vulkan.lowerings.checks import check_dtypes
-from mobopt.runtimes.vulkan.plan import Plan
-from mobopt.runtimes.vulkan.pointwise_kernel import compute
-from mobopt.runtimes.vulkan.pointwise_program import Kind, Opcode, ProgramBuilder
-from mobopt.runtimes.vulkan.registry import lowers
-from mobopt.runtimes.vulkan.tensor import DeviceTensor, StorageKind, contiguous_strides
+from mobopt.runtimes.vulkan.lowerings.registry import lowers
 
 _ANY_LENGTH = 2**30
 """Stands for the length of a dimension where indices have been checked already."""

@@ -9,15 +9,15 @@ import torch
 
 from mobopt.ops.contexts import LinearPackedContext
 from mobopt.runtimes.call import Call, TensorRef
-from mobopt.runtimes.vulkan.convolution_parameters import constant_ref
-from mobopt.runtimes.vulkan.epilogue import Activation, Epilogue, epilogue_of
-from mobopt.runtimes.vulkan.geometry import expanded, merged
-from mobopt.runtimes.vulkan.plan import Plan
-from mobopt.runtimes.vulkan.pointwise_program import Opcode
-from mobopt.runtimes.vulkan.product import Product, ProductOperands, append_product
-from mobopt.runtimes.vulkan.registry import lower, lowers
-from mobopt.runtimes.vulkan.tensor import ELEMENT_BYTES, DeviceTensor, aligned_channels, contiguous_strides
-from mobopt.runtimes.vulkan.weight_packing import Factors, bias_vector, matrix_weights
+from mobopt.runtimes.vulkan.engine.tensor import ELEMENT_BYTES, DeviceTensor, aligned_channels, contiguous_strides
+from mobopt.runtimes.vulkan.kernels.convolution_parameters import constant_ref
+from mobopt.runtimes.vulkan.kernels.epilogue import Activation, Epilogue, epilogue_of
+from mobopt.runtimes.vulkan.kernels.geometry import expanded, merged
+from mobopt.runtimes.vulkan.kernels.plan import Plan
+from mobopt.runtimes.vulkan.kernels.pointwise_program import Opcode
+from mobopt.runtimes.vulkan.kernels.product import Product, ProductOperands, append_product
+from mobopt.runtimes.vulkan.kernels.weight_packing import Factors, bias_vector, matrix_weights
+from mobopt.runtimes.vulkan.lowerings.registry import lower, lowers
 
 
 def check_product(call: Call) -> str | None:

@@ -8,15 +8,15 @@ from collections.abc import Sequence
 import torch
 
 from mobopt.runtimes.call import Call, TensorRef
-from mobopt.runtimes.vulkan.combine import After, Before, Combination, Spread, moments, reduce
-from mobopt.runtimes.vulkan.geometry import view_strides
+from mobopt.runtimes.vulkan.engine.tensor import DeviceTensor
+from mobopt.runtimes.vulkan.kernels.combine import After, Before, Combination, Spread, moments, reduce
+from mobopt.runtimes.vulkan.kernels.geometry import view_strides
+from mobopt.runtimes.vulkan.kernels.plan import Plan
+from mobopt.runtimes.vulkan.kernels.pointwise_kernel import compute, compute_into
+from mobopt.runtimes.vulkan.kernels.pointwise_program import Kind, Opcode, ProgramBuilder, Value
+from mobopt.runtimes.vulkan.kernels.views import reshaped
 from mobopt.runtimes.vulkan.lowerings.checks import check_floating
-from mobopt.runtimes.vulkan.lowerings.views import reshaped
-from mobopt.runtimes.vulkan.plan import Plan
-from mobopt.runtimes.vulkan.pointwise_kernel import compute, compute_into
-from mobopt.runtimes.vulkan.pointwise_program import Kind, Opcode, ProgramBuilder, Value
-from mobopt.runtimes.vulkan.registry import lowers
-from mobopt.runtimes.vulkan.tensor import DeviceTensor
+from mobopt.runtimes.vulkan.lowerings.registry import lowers
 
 
 def along(tensor: DeviceTensor, rank: int, dim: int) -> DeviceTensor:

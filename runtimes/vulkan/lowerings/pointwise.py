@@ -12,13 +12,13 @@ from mobopt.errors import UnsupportedError
 from mobopt.ir.types import TENSOR
 from mobopt.ops.schemas import Schema, schemas_of
 from mobopt.runtimes.call import Call, TensorRef
+from mobopt.runtimes.vulkan.engine.tensor import DeviceTensor, StorageKind
+from mobopt.runtimes.vulkan.kernels.plan import Plan
+from mobopt.runtimes.vulkan.kernels.pointwise_kernel import compute_into, compute_result
+from mobopt.runtimes.vulkan.kernels.pointwise_program import ProgramBuilder, Value
 from mobopt.runtimes.vulkan.lowerings.checks import check_dtypes
 from mobopt.runtimes.vulkan.lowerings.pointwise_expressions import EXPRESSIONS, Expression, common_dtype
-from mobopt.runtimes.vulkan.plan import Plan
-from mobopt.runtimes.vulkan.pointwise_kernel import compute_into, compute_result
-from mobopt.runtimes.vulkan.pointwise_program import ProgramBuilder, Value
-from mobopt.runtimes.vulkan.registry import lowers
-from mobopt.runtimes.vulkan.tensor import DeviceTensor, StorageKind
+from mobopt.runtimes.vulkan.lowerings.registry import lowers
 
 _OTHER_MEANINGS = {"aten::max", "aten::min", "aten::max.dim", "aten::min.dim", "aten::where"}
 """Operators that share a name with a pointwise one."""

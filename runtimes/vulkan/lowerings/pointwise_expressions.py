@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from mobopt.runtimes.call import Call, TensorRef
-from mobopt.runtimes.vulkan.pointwise_program import Kind, Opcode, ProgramBuilder, Value, kind_of
+from mobopt.runtimes.vulkan.kernels.pointwise_program import Kind, Opcode, ProgramBuilder, Value, kind_of
 
 Expression = Callable[[ProgramBuilder, Call], Value]
 """Appends a call's instructions to a builder and returns the result, in any kind."""

@@ -8,22 +8,22 @@ from dataclasses import dataclass, replace
 import torch
 
 from mobopt.runtimes.call import Call, TensorRef, argument_names
-from mobopt.runtimes.vulkan.combine import After, Combination, reduce
-from mobopt.runtimes.vulkan.loops import Box, loop_boxes, loop_iterations, summing_iterations
-from mobopt.runtimes.vulkan.lowerings.checks import check_floating
-from mobopt.runtimes.vulkan.plan import Plan
-from mobopt.runtimes.vulkan.pointwise_kernel import compute_into
-from mobopt.runtimes.vulkan.pointwise_program import Kind, Opcode, ProgramBuilder
-from mobopt.runtimes.vulkan.registry import lowers
-from mobopt.runtimes.vulkan.space_kernel import (
+from mobopt.runtimes.vulkan.engine.stream import USUAL_ITERATIONS
+from mobopt.runtimes.vulkan.engine.tensor import DeviceTensor
+from mobopt.runtimes.vulkan.kernels.combine import After, Combination, reduce
+from mobopt.runtimes.vulkan.kernels.loops import Box, loop_boxes, loop_iterations, summing_iterations
+from mobopt.runtimes.vulkan.kernels.plan import Plan
+from mobopt.runtimes.vulkan.kernels.pointwise_kernel import compute_into
+from mobopt.runtimes.vulkan.kernels.pointwise_program import Kind, Opcode, ProgramBuilder
+from mobopt.runtimes.vulkan.kernels.space_kernel import (
     SPACE,
     as_volume,
     channels_innermost,
     offset_and_strides,
     run_space_kernel,
 )
-from mobopt.runtimes.vulkan.stream import USUAL_ITERATIONS
-from mobopt.runtimes.vulkan.tensor import DeviceTensor
+from mobopt.runtimes.vulkan.lowerings.checks import check_floating
+from mobopt.runtimes.vulkan.lowerings.registry import lowers
 
 
 @dataclass(frozen=True)

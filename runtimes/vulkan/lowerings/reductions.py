@@ -9,7 +9,8 @@ from dataclasses import replace
 import torch
 
 from mobopt.runtimes.call import Call, argument_names
-from mobopt.runtimes.vulkan.combine import (
+from mobopt.runtimes.vulkan.engine.tensor import DeviceTensor
+from mobopt.runtimes.vulkan.kernels.combine import (
     After,
     Before,
     Combination,
@@ -19,15 +20,14 @@ from mobopt.runtimes.vulkan.combine import (
     reduce,
     running,
 )
-from mobopt.runtimes.vulkan.geometry import normalized_dims
+from mobopt.runtimes.vulkan.kernels.copies import strided_copy
+from mobopt.runtimes.vulkan.kernels.geometry import normalized_dims
+from mobopt.runtimes.vulkan.kernels.plan import Plan
+from mobopt.runtimes.vulkan.kernels.pointwise_kernel import compute
+from mobopt.runtimes.vulkan.kernels.pointwise_program import Kind, Opcode, ProgramBuilder, Value, kind_of
+from mobopt.runtimes.vulkan.kernels.views import without_dims
 from mobopt.runtimes.vulkan.lowerings.checks import check_dtypes, check_floating
-from mobopt.runtimes.vulkan.lowerings.copies import strided_copy
-from mobopt.runtimes.vulkan.lowerings.views import without_dims
-from mobopt.runtimes.vulkan.plan import Plan
-from mobopt.runtimes.vulkan.pointwise_kernel import compute
-from mobopt.runtimes.vulkan.pointwise_program import Kind, Opcode, ProgramBuilder, Value, kind_of
-from mobopt.runtimes.vulkan.registry import lowers
-from mobopt.runtimes.vulkan.tensor import DeviceTensor
+from mobopt.runtimes.vulkan.lowerings.registry import lowers
 
 
 def converted(plan: Plan, tensor: DeviceTensor, dtype: torch.dtype) -> DeviceTensor:

@@ -6,10 +6,9 @@ import re
 from collections.abc import Callable
 
 from mobopt.runtimes.call import Call, argument_names
-from mobopt.runtimes.vulkan.lowerings.checks import check_dtypes, check_floating
-from mobopt.runtimes.vulkan.plan import Plan
-from mobopt.runtimes.vulkan.registry import lowers
-from mobopt.runtimes.vulkan.resampling import (
+from mobopt.runtimes.vulkan.engine.tensor import DeviceTensor
+from mobopt.runtimes.vulkan.kernels.plan import Plan
+from mobopt.runtimes.vulkan.kernels.resampling import (
     AxisTable,
     antialias_table,
     cubic_table,
@@ -19,7 +18,8 @@ from mobopt.runtimes.vulkan.resampling import (
     repeated,
     resample,
 )
-from mobopt.runtimes.vulkan.tensor import DeviceTensor
+from mobopt.runtimes.vulkan.lowerings.checks import check_dtypes, check_floating
+from mobopt.runtimes.vulkan.lowerings.registry import lowers
 
 _NEAREST = tuple(f"aten::upsample_nearest{n}d" for n in (1, 2, 3))
 _NEAREST_EXACT = tuple(f"aten::_upsample_nearest_exact{n}d" for n in (1, 2, 3))

@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from mobopt.runtimes.call import Call
-from mobopt.runtimes.vulkan.combine import Combination, prepare, reduce
-from mobopt.runtimes.vulkan.device_info import DeviceInfo
-from mobopt.runtimes.vulkan.geometry import normalized_dims
-from mobopt.runtimes.vulkan.gpu_kernels import core_count
+from mobopt.runtimes.vulkan.engine.device_info import DeviceInfo
+from mobopt.runtimes.vulkan.engine.stream import USUAL_ITERATIONS
+from mobopt.runtimes.vulkan.engine.tensor import DeviceTensor
+from mobopt.runtimes.vulkan.kernels.combine import Combination, prepare, reduce
+from mobopt.runtimes.vulkan.kernels.geometry import normalized_dims
+from mobopt.runtimes.vulkan.kernels.gpu_kernels import core_count
+from mobopt.runtimes.vulkan.kernels.plan import Plan
+from mobopt.runtimes.vulkan.kernels.pointwise_kernel import compute_into
+from mobopt.runtimes.vulkan.kernels.pointwise_program import Opcode, ProgramBuilder
+from mobopt.runtimes.vulkan.kernels.reduction_kernel import Reduction, run_reduction
 from mobopt.runtimes.vulkan.lowerings.checks import check_dtypes
 from mobopt.runtimes.vulkan.lowerings.reductions import converted
-from mobopt.runtimes.vulkan.plan import Plan
-from mobopt.runtimes.vulkan.pointwise_kernel import compute_into
-from mobopt.runtimes.vulkan.pointwise_program import Opcode, ProgramBuilder
-from mobopt.runtimes.vulkan.reduction_kernel import Reduction, run_reduction
-from mobopt.runtimes.vulkan.registry import lowers
-from mobopt.runtimes.vulkan.stream import USUAL_ITERATIONS
-from mobopt.runtimes.vulkan.tensor import DeviceTensor
+from mobopt.runtimes.vulkan.lowerings.registry import lowers
 
 _PASSES = 3
 """Walks of ``softmax.comp``: the largest element, the sum of powers, the quotients."""

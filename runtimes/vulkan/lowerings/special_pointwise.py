@@ -5,15 +5,15 @@ from __future__ import annotations
 import torch
 
 from mobopt.runtimes.call import Call
-from mobopt.runtimes.vulkan.geometry import normalized_dim
+from mobopt.runtimes.vulkan.engine.tensor import DeviceTensor
+from mobopt.runtimes.vulkan.kernels.geometry import normalized_dim
+from mobopt.runtimes.vulkan.kernels.plan import Plan
+from mobopt.runtimes.vulkan.kernels.pointwise_kernel import compute
+from mobopt.runtimes.vulkan.kernels.pointwise_program import Opcode, ProgramBuilder, kind_of
+from mobopt.runtimes.vulkan.kernels.views import sliced
 from mobopt.runtimes.vulkan.lowerings.checks import check_dtypes, check_floating
 from mobopt.runtimes.vulkan.lowerings.normalization import along
-from mobopt.runtimes.vulkan.lowerings.views import sliced
-from mobopt.runtimes.vulkan.plan import Plan
-from mobopt.runtimes.vulkan.pointwise_kernel import compute
-from mobopt.runtimes.vulkan.pointwise_program import Opcode, ProgramBuilder, kind_of
-from mobopt.runtimes.vulkan.registry import lowers
-from mobopt.runtimes.vulkan.tensor import DeviceTensor
+from mobopt.runtimes.vulkan.lowerings.registry import lowers
 
 
 @lowers("aten::prelu", "aten::_prelu_kernel", check=check_floating, exact=True)

@@ -1,0 +1,131 @@
+"""Where the calls of a Trace run, and where its tensors live: on the device, or else on the host."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Mapping, Sequence
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+
+import torch
+
+from mobopt.runtimes.call import Call, TensorRef
+from mobopt.runtimes.vulkan.compile.integer_ranges import (
+    WORD,
+    IntegerRanges,
+    Interval,
+    dtype_interval,
+    is_integral,
+    is_within,
+)
+from mobopt.runtimes.vulkan.lowerings.checks import DEVICE_DTYPES
+from mobopt.runtimes.vulkan.lowerings.pointwise import expression_of
+from mobopt.runtimes.vulkan.lowerings.pointwise_expressions import common_dtype
+from mobopt.runtimes.vulkan.lowerings.registry import why_unsupported
+
+_CLASSES: tuple[Interval, ...] = (
+    (-(2**8), 2**8 - 1),
+    (-(2**20), 2**20 - 1),
+    WORD,
+    dtype_interval(torch.int64),
+)
+"""What the integers of an input are taken for: few classes, so that few plans are made. Masks and kinds of tokens;
+tokens, places and pixels; what the device can hold; anything."""
+
+
+@dataclass(frozen=True, eq=False)
+class Placement:
+    """Where calls run, if the inputs hold what is assumed of them."""
+
+    reasons: Mapping[Call, str]
+    """The calls that run on the CPU, and why."""
+    ranges: IntegerRanges
+    assumed: Mapping[TensorRef, Interval]
+    """What the integers of int64 inputs must be for it to be right."""
+    too_large: Container[TensorRef] = ()
+    """Tensors that no buffer of the device can hold."""
+
+    def on_host(self, ref: TensorRef) -> bool:
+        """Whether a tensor lives on the host: the device has no elements of its dtype, its integers may not fit, or it
+        is too large."""
+        return ref.dtype not in DEVICE_DTYPES or ref in self.too_large or not is_within(_held(self.ranges, ref), WORD)
+
+
+def integer_class(tensor: torch.Tensor) -> Interval:
+    """The class of an int64 tensor's elements."""
+    if tensor.numel() == 0:
+        return _CLASSES[0]
+    low, high = (int(bound) for bound in torch.aminmax(tensor))
+    return next(limits for limits in _CLASSES if is_within((low, high), limits))
+
+
+def place_calls(
+    calls: Sequence[Call],
+    inputs: Mapping[TensorRef, Interval],
+    floats_fit: bool = True,
+    too_large: Mapping[TensorRef, str] = MappingProxyType({}),
+    refused: Mapping[TensorRef, str] = MappingProxyType({}),
+) -> Placement:
+    """Decide for each call.
+
+    Args:
+        calls: before any fusion.
+        inputs: the classes of int64 inputs. More is allowed where it makes no difference, so that the plan lasts.
+        floats_fit: whether floats that become int64 are taken to be small, which the device checks.
+        too_large: tensors that no buffer of the device can hold, and why.
+        refused: further tensors that the device can't compute, and why.
+    """
+
+    def why_not(call: Call) -> str | None:
+        reasons = [too_large.get(ref) for ref in (*call.tensors(), *call.outputs)]
+        reasons += [refused.get(ref) for ref in call.outputs]
+        return why_unsupported(call) or next(filter(None, reasons), None)
+
+    unsupported = {call: reason for call in calls if (reason := why_not(call)) is not None}
+    placement = _placed(calls, unsupported, inputs, floats_fit)
+    for ref, given in inputs.items():
+        for wider in (WORD, _CLASSES[1]):
+            if not is_within(given, wider):
+                continue
+            other = _placed(calls, unsupported, {**placement.assumed, ref: wider}, floats_fit)
+            if other.reasons.keys() == placement.reasons.keys():
+                placement = other
+                break
+    return replace(placement, too_large=too_large)
+
+
+def _placed(
+    calls: Sequence[Call], unsupported: Mapping[Call, str], inputs: Mapping[TensorRef, Interval], floats_fit: bool
+) -> Placement:
+    ranges = IntegerRanges(inputs)
+    reasons: dict[Call, str] = {}
+    for call in calls:
+        reason = unsupported.get(call)
+        ranges.record(call, floats_fit=floats_fit and reason is None)
+        reason = reason or _why_too_wide(call, ranges)
+        if reason is not None:
+            reasons[call] = reason
+    return Placement(reasons, ranges, inputs)
+
+
+def _held(ranges: IntegerRanges, ref: TensorRef) -> Interval:
+    """The integers of an int64 tensor; nothing of others, which fit."""
+    return ranges.of(ref) if ref.dtype == torch.int64 else (0, 0)
+
+
+def _why_too_wide(call: Call, ranges: IntegerRanges) -> str | None:
+    """None, or which integers of a call may not fit in the 32 bits that they have on the device."""
+    for ref in (*call.tensors(), *call.outputs):
+        held = _held(ranges, ref)
+        if not is_within(held, WORD):
+            values = "of any size" if held == dtype_interval(torch.int64) else f"from {held[0]} to {held[1]}"
+            return f"int64 {values} may come, and integers on the device have 32 bits"
+    if any(ref.dtype.is_floating_point for ref in call.tensors()) or expression_of(call.op) is None:
+        return None
+    dtype = call.output.dtype if call.output.dtype != torch.bool else common_dtype(*call.args[:2])
+    if not is_integral(dtype) or dtype == torch.bool:
+        return None
+    limits = dtype_interval(dtype) if dtype != torch.int64 else WORD
+    for number in call.args:
+        if isinstance(number, int) and not is_within((number, number), limits):
+            return f"{number} doesn't fit in {dtype}, or in the 32 bits that an integer has on the device"
+    return None

@@ -1,0 +1,1 @@
+"""Vulkan itself: devices, memory, pipelines, recorded commands. It knows no operator."""

@@ -1,0 +1,77 @@
+"""What the host and a plan exchange: elements in mapped memory, or values that stay with the host."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import torch
+
+from mobopt.errors import InputError
+from mobopt.runtimes.vulkan.engine.stream import HostTensor
+
+
+class Slot(Protocol):
+    """A place that the host writes and reads."""
+
+    def write(self, values: torch.Tensor) -> None:
+        """Put a tensor there."""
+
+    def read(self) -> torch.Tensor:
+        """A new contiguous tensor with what is there."""
+
+
+class DeviceSlot:
+    """A tensor in memory that the device sees."""
+
+    def __init__(self, view: torch.Tensor, dtype: torch.dtype) -> None:
+        """``view`` are its elements, float32 or int32; ``dtype`` is what they stand for."""
+        self._view = view
+        self._dtype = dtype
+
+    def write(self, values: torch.Tensor) -> None:
+        """Copy a tensor there.
+
+        Raises:
+            InputError: its shape is another, or an integer doesn't fit in 32 bits.
+        """
+        _check_shape(values, tuple(self._view.shape))
+        if values.dtype == torch.int64 and values.numel():
+            low, high = (int(bound) for bound in torch.aminmax(values))
+            if low < -(2**31) or high >= 2**31:
+                raise InputError(f"an int64 tensor holds {low} to {high}; integers on the device have 32 bits")
+        self._view.copy_(values.detach())
+
+    def read(self) -> torch.Tensor:
+        """A new contiguous tensor with its elements."""
+        return self._view.to(self._dtype, memory_format=torch.contiguous_format, copy=True)
+
+
+class HostSlot:
+    """A tensor that lives on the host only, for as long as a run takes."""
+
+    def __init__(self, tensor: HostTensor) -> None:
+        self._sizes = tensor.sizes
+        self._values: torch.Tensor | None = None
+
+    def write(self, values: torch.Tensor) -> None:
+        """Keep a tensor.
+
+        Raises:
+            InputError: its shape is another.
+        """
+        _check_shape(values, self._sizes)
+        self._values = values.detach()
+
+    def read(self) -> torch.Tensor:
+        """A copy of it, so that nobody changes what was given."""
+        assert self._values is not None, "it is read before it is written"
+        return self._values.clone(memory_format=torch.contiguous_format)
+
+    def clear(self) -> None:
+        """Let it go."""
+        self._values = None
+
+
+def _check_shape(values: torch.Tensor, sizes: tuple[int, ...]) -> None:
+    if tuple(values.shape) != sizes:
+        raise InputError(f"a tensor of shape {tuple(values.shape)} was given where the plan takes {sizes}")

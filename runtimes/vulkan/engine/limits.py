@@ -1,0 +1,109 @@
+"""Refuse a plan that exceeds what the device can do, before anything is made, in words that name the operation."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from mobopt.errors import DeviceError
+from mobopt.runtimes.call import Call, TensorRef
+from mobopt.runtimes.vulkan.engine.descriptors import texels
+from mobopt.runtimes.vulkan.engine.device_info import DeviceInfo
+from mobopt.runtimes.vulkan.engine.stream import MAX_ITERATIONS, Binding, Dispatch, Stream
+from mobopt.runtimes.vulkan.engine.tensor import ELEMENT_BYTES
+
+_ADVICE = "use a smaller input or batch, or another device"
+
+
+class LimitError(DeviceError):
+    """A dispatch exceeds a limit of the device, or loops more often than any driver lets it."""
+
+
+def too_large(info: DeviceInfo, calls: Iterable[Call]) -> dict[TensorRef, str]:
+    """The tensors of calls that no buffer of the device can hold, each with the limit that it exceeds."""
+    found = {}
+    for ref in {ref for call in calls for ref in (*call.tensors(), *call.outputs)}:
+        needed = -(-ref.numel // 4) * 4 * ELEMENT_BYTES
+        for name, limit in (
+            ("maxStorageBufferRange", info.limits.max_storage_buffer_range),
+            ("maxMemoryAllocationSize", info.limits.max_memory_allocation_size),
+        ):
+            if needed > limit:
+                sizes = "x".join(map(str, ref.sizes))
+                found[ref] = f"a tensor of {sizes} takes {needed} bytes, but the {name} of {info.name} is {limit}"
+    return found
+
+
+def check_limits(info: DeviceInfo, stream: Stream) -> None:
+    """Check every dispatch.
+
+    Raises:
+        LimitError: one exceeds a limit; the message names the operation, the value and the limit.
+    """
+    for operation in stream.operations:
+        if isinstance(operation, Dispatch):
+            check_dispatch(info, operation)
+
+
+def check_dispatch(info: DeviceInfo, dispatch: Dispatch) -> None:
+    """Check one dispatch.
+
+    Raises:
+        LimitError: it exceeds a limit; the message names the operation, the value and the limit.
+    """
+    name = dispatch.label or dispatch.shader
+    if dispatch.iterations > MAX_ITERATIONS:
+        raise LimitError(
+            f"{name}: an invocation of {dispatch.shader} would loop {dispatch.iterations} times, but drivers end loops "
+            f"after {MAX_ITERATIONS}; its lowering must divide the work, please report this"
+        )
+    limits = info.limits
+    for axis, groups, limit in zip("xyz", dispatch.groups, limits.max_compute_work_group_count, strict=True):
+        if groups > limit:
+            raise _exceeded(info, name, f"{groups} workgroups in {axis}", "maxComputeWorkGroupCount", limit)
+    size = len(dispatch.push_constants)
+    if size > limits.max_push_constants_size:
+        raise _exceeded(
+            info, name, f"{size} bytes of push constants", "maxPushConstantsSize", limits.max_push_constants_size
+        )
+    texel = sum(binding.texel_components > 0 for binding in dispatch.bindings)
+    if texel > limits.max_texel_buffers:
+        raise _exceeded(
+            info, name, f"{texel} texel buffers", "maxPerStageDescriptorSampledImages", limits.max_texel_buffers
+        )
+    buffers = len(dispatch.bindings) - texel
+    if buffers > limits.max_storage_buffers:
+        raise _exceeded(
+            info, name, f"{buffers} storage buffers", "maxPerStageDescriptorStorageBuffers", limits.max_storage_buffers
+        )
+    for binding in dispatch.bindings:
+        _check_binding(info, name, binding)
+
+
+def _check_binding(info: DeviceInfo, name: str, binding: Binding) -> None:
+    limits = info.limits
+    tensor = name if binding.storage.name in ("", name) else f"{name}, tensor {binding.storage.name}"
+    if binding.offset % limits.binding_alignment:
+        raise LimitError(
+            f"{tensor}: a binding at byte {binding.offset}, "
+            f"but {info.name} needs multiples of {limits.binding_alignment}"
+        )
+    if binding.storage.nbytes > limits.max_memory_allocation_size:
+        raise _exceeded(
+            info,
+            tensor,
+            f"{binding.storage.nbytes} bytes",
+            "maxMemoryAllocationSize",
+            limits.max_memory_allocation_size,
+        )
+    if binding.texel_components:
+        count = texels(binding)
+        if count > limits.max_texel_buffer_elements:
+            raise _exceeded(info, tensor, f"{count} texels", "maxTexelBufferElements", limits.max_texel_buffer_elements)
+    elif binding.nbytes > limits.max_storage_buffer_range:
+        raise _exceeded(
+            info, tensor, f"{binding.nbytes} bytes", "maxStorageBufferRange", limits.max_storage_buffer_range
+        )
+
+
+def _exceeded(info: DeviceInfo, name: str, value: str, limit_name: str, limit: int) -> LimitError:
+    return LimitError(f"{name}: {value}, but the {limit_name} of {info.name} is {limit}; {_ADVICE}")

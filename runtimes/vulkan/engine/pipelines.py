@@ -1,0 +1,249 @@
+"""Compute pipelines of a device: compiled on every core, shared by executables, kept in the driver's cache on disk."""
+
+from __future__ import annotations
+
+import logging
+import os
+import struct
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+from mobopt import shaders
+from mobopt.errors import DeviceError
+from mobopt.runtimes.vulkan.engine import vk
+from mobopt.runtimes.vulkan.engine.device import Device
+from mobopt.runtimes.vulkan.engine.pipeline_cache import cache_path, read_cache, write_cache
+from mobopt.runtimes.vulkan.engine.resources import ResourceScope
+from mobopt.runtimes.vulkan.engine.stream import Dispatch
+
+_LOGGER = logging.getLogger("mobopt.vulkan")
+_MAX_BATCHES = 16
+_MIN_BATCH = 2
+_MAX_IDLE = 256
+
+
+@dataclass(frozen=True)
+class LayoutKey:
+    """What a pipeline layout is made from: which bindings are texel buffers, and the bytes of push constants."""
+
+    texel: tuple[bool, ...]
+    push_constants_size: int
+
+
+@dataclass(frozen=True)
+class PipelineKey:
+    """What a pipeline is made from; specialization constants are kept as bytes, four each."""
+
+    shader: str
+    specialization: bytes
+    layout: LayoutKey
+
+
+@dataclass(frozen=True, eq=False)
+class PipelineLayout:
+    """A pipeline layout with its only descriptor set layout."""
+
+    handle: vk.Handle
+    set_layout: vk.Handle
+
+
+def pipeline_key(dispatch: Dispatch) -> PipelineKey:
+    """The pipeline that a dispatch runs."""
+    texel = tuple(binding.texel_components > 0 for binding in dispatch.bindings)
+    layout = LayoutKey(texel, len(dispatch.push_constants))
+    return PipelineKey(dispatch.shader, pack_specialization(dispatch.specialization), layout)
+
+
+def pack_specialization(values: Sequence[int | float]) -> bytes:
+    """Specialization constants 0, 1, 2, ... as bytes: floats as 32-bit floats, ints and bools as 32-bit integers."""
+    return b"".join(_pack(value) for value in values)
+
+
+def _pack(value: int | float) -> bytes:
+    if isinstance(value, float):
+        return struct.pack("<f", value)
+    return struct.pack("<I", int(value) & 0xFFFFFFFF)
+
+
+class PipelineStore:
+    """Pipelines by what they are made from, each kept while an executable uses it, and the last idle ones after that,
+    since the next plan of a model often wants the same."""
+
+    def __init__(self, device: Device) -> None:
+        self._device = device
+        self._scope = device.scope()
+        self._layouts: dict[LayoutKey, PipelineLayout] = {}
+        self._pipelines: dict[PipelineKey, tuple[ResourceScope, vk.Handle]] = {}
+        self._users: dict[PipelineKey, int] = {}
+        self._idle: dict[PipelineKey, None] = {}
+        """Pipelines that nobody uses, the longest idle first."""
+        self._path = cache_path(device.info)
+        self._cache = self._create_cache(read_cache(self._path, device.info))
+        self._changed = False
+
+    def acquire(self, keys: Iterable[PipelineKey]) -> Mapping[PipelineKey, vk.Handle]:
+        """The pipelines of ``keys``; those that don't exist are made together. Give them back with :meth:`release`.
+
+        Raises:
+            DeviceError: a shader is unknown, not built or refused by the driver, or needs a feature that is lacking.
+        """
+        wanted = list(dict.fromkeys(keys))
+        with self._device.lock:
+            # Held first: the garbage collector may close another executable at any point from here on.
+            for key in wanted:
+                self._users[key] = self._users.get(key, 0) + 1
+                self._idle.pop(key, None)
+            try:
+                missing = [key for key in wanted if key not in self._pipelines]
+                if missing:
+                    self._create(missing)
+            except BaseException:
+                self.release(wanted)
+                raise
+            return {key: self._pipelines[key][1] for key in wanted}
+
+    def release(self, keys: Iterable[PipelineKey]) -> None:
+        """Undo one :meth:`acquire`."""
+        with self._device.lock:
+            for key in dict.fromkeys(keys):
+                self._users[key] -= 1
+                if self._users[key] == 0:
+                    del self._users[key]
+                    if key in self._pipelines:
+                        self._idle[key] = None
+            while len(self._idle) > _MAX_IDLE:
+                oldest = next(iter(self._idle))
+                del self._idle[oldest]
+                self._pipelines.pop(oldest)[0].close()
+
+    def layout(self, key: LayoutKey) -> PipelineLayout:
+        """The layout of a key; made once, kept as long as the device."""
+        with self._device.lock:
+            if key not in self._layouts:
+                self._layouts[key] = self._create_layout(key)
+            return self._layouts[key]
+
+    def close(self) -> None:
+        """Save the cache and destroy everything."""
+        if self._changed:
+            write_cache(self._path, self._cache_data())
+            self._changed = False
+        for scope, _ in self._pipelines.values():
+            scope.close()
+        self._pipelines.clear()
+        self._idle.clear()
+        self._scope.close()
+
+    def _create(self, keys: Sequence[PipelineKey]) -> None:
+        """Compile pipelines, a batch on each core: drivers compile a batch one by one."""
+        started = time.perf_counter()
+        batches = max(1, min(os.cpu_count() or 1, _MAX_BATCHES, len(keys) // _MIN_BATCH))
+        modules_scope = self._device.scope()
+        try:
+            modules = {name: self._module(modules_scope, name) for name in {key.shader for key in keys}}
+            infos = [self._pipeline_info(key, modules[key.shader]) for key in keys]
+            with ThreadPoolExecutor(batches) as pool:
+                results = list(pool.map(self._compile, (infos[start::batches] for start in range(batches))))
+        finally:
+            modules_scope.close()
+        for start, (_, handles) in enumerate(results):
+            for key, handle in zip(keys[start::batches], handles, strict=True):
+                if handle != vk.ffi.NULL:
+                    scope = self._device.scope()
+                    scope.adopt("Pipeline", handle)
+                    self._pipelines[key] = scope, handle
+        for result, _ in results:
+            vk.check(result, f"compile {len(keys)} compute pipelines ({', '.join(sorted(modules))})")
+        self._changed = True
+        _LOGGER.debug("%d pipelines made in %.0f ms", len(keys), (time.perf_counter() - started) * 1e3)
+
+    def _compile(self, infos: Sequence[vk.Handle]) -> tuple[int, list[vk.Handle]]:
+        """The result of ``vkCreateComputePipelines``, and its handles, null where it failed."""
+        array = vk.ffi.new("VkComputePipelineCreateInfo[]", [info[0] for info in infos])
+        handles = vk.ffi.new("VkPipeline[]", len(infos))
+        result = vk.lib.vkCreateComputePipelines(
+            self._device.handle, self._cache, len(infos), array, vk.ffi.NULL, handles
+        )
+        return result, list(handles)
+
+    def _module(self, scope: ResourceScope, name: str) -> vk.Handle:
+        try:
+            code = shaders.load(name)
+            lacking = set(shaders.variants()[name].requires) - self._device.info.features
+        except shaders.ShaderError as error:
+            raise DeviceError(str(error)) from None
+        if lacking:
+            raise DeviceError(f"shader {name!r} needs {sorted(lacking)}, which {self._device.info.name} lacks")
+        info = vk.struct("VkShaderModuleCreateInfo", codeSize=len(code), pCode=code)
+        return scope.create("ShaderModule", info, f"load shader {name!r}")
+
+    def _pipeline_info(self, key: PipelineKey, module: vk.Handle) -> vk.Handle:
+        count = len(key.specialization) // 4
+        entries = [
+            vk.struct("VkSpecializationMapEntry", constantID=index, offset=index * 4, size=4) for index in range(count)
+        ]
+        constants = vk.struct(
+            "VkSpecializationInfo",
+            mapEntryCount=count,
+            pMapEntries=entries,
+            dataSize=len(key.specialization),
+            pData=key.specialization,
+        )
+        stage = vk.struct(
+            "VkPipelineShaderStageCreateInfo",
+            stage=vk.VK_SHADER_STAGE_COMPUTE_BIT,
+            module=module,
+            pName="main",
+            pSpecializationInfo=constants,
+        )
+        layout = self.layout(key.layout).handle
+        return vk.struct("VkComputePipelineCreateInfo", stage=stage, layout=layout)
+
+    def _create_layout(self, key: LayoutKey) -> PipelineLayout:
+        bindings = [
+            vk.struct(
+                "VkDescriptorSetLayoutBinding",
+                binding=index,
+                descriptorType=descriptor_type(texel),
+                descriptorCount=1,
+                stageFlags=vk.VK_SHADER_STAGE_COMPUTE_BIT,
+            )
+            for index, texel in enumerate(key.texel)
+        ]
+        set_info = vk.struct("VkDescriptorSetLayoutCreateInfo", bindingCount=len(bindings), pBindings=bindings)
+        set_layout = self._scope.create("DescriptorSetLayout", set_info, "make a descriptor set layout")
+        ranges = []
+        if key.push_constants_size:
+            ranges = [
+                vk.struct(
+                    "VkPushConstantRange", stageFlags=vk.VK_SHADER_STAGE_COMPUTE_BIT, size=key.push_constants_size
+                )
+            ]
+        info = vk.struct(
+            "VkPipelineLayoutCreateInfo",
+            setLayoutCount=1,
+            pSetLayouts=[set_layout],
+            pushConstantRangeCount=len(ranges),
+            pPushConstantRanges=ranges,
+        )
+        return PipelineLayout(self._scope.create("PipelineLayout", info, "make a pipeline layout"), set_layout)
+
+    def _create_cache(self, saved: bytes) -> vk.Handle:
+        info = vk.struct("VkPipelineCacheCreateInfo", initialDataSize=len(saved), pInitialData=saved)
+        return self._scope.create("PipelineCache", info, "make a pipeline cache")
+
+    def _cache_data(self) -> bytes:
+        size = vk.ffi.new("size_t*")
+        device, action = self._device.handle, "read the pipeline cache"
+        vk.check(vk.lib.vkGetPipelineCacheData(device, self._cache, size, vk.ffi.NULL), action)
+        data = vk.ffi.new("uint8_t[]", max(size[0], 1))
+        vk.check(vk.lib.vkGetPipelineCacheData(device, self._cache, size, data), action)
+        return bytes(vk.ffi.buffer(data, size[0]))
+
+
+def descriptor_type(texel: bool) -> int:
+    """The Vulkan descriptor type of a binding."""
+    kind = vk.VK_DESCRIPTOR_TYPE_UNIFORM_TEXEL_BUFFER if texel else vk.VK_DESCRIPTOR_TYPE_STORAGE_BUFFER
+    return int(kind)

@@ -1,0 +1,206 @@
+"""Command buffers: recorded once, submitted with one fence that is used again and again."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from mobopt.runtimes.vulkan.engine import vk
+from mobopt.runtimes.vulkan.engine.device import Device
+from mobopt.runtimes.vulkan.engine.hazards import Barrier, GpuOperation
+from mobopt.runtimes.vulkan.engine.memory import Buffer, Place
+from mobopt.runtimes.vulkan.engine.resources import ResourceScope
+from mobopt.runtimes.vulkan.engine.stream import Binding, Copy, Dispatch
+from mobopt.runtimes.vulkan.engine.tensor import Storage
+
+_POLL_SECONDS = 0.01
+_WAIT_NANOSECONDS = 200_000_000
+
+
+@dataclass(frozen=True, eq=False)
+class BoundDispatch:
+    """The Vulkan objects of one dispatch."""
+
+    pipeline: vk.Handle
+    layout: vk.Handle
+    descriptor_set: vk.Handle
+
+
+@dataclass(frozen=True, eq=False)
+class Recordable:
+    """A run of GPU operations, and all that recording them takes."""
+
+    operations: Sequence[GpuOperation]
+    barriers: Sequence[Barrier | None]
+    bound: Mapping[Dispatch, BoundDispatch]
+    places: Mapping[Storage, Place]
+    continues: bool
+    """Whether earlier command buffers wrote what this one reads."""
+
+
+class CommandPool:
+    """Records command buffers."""
+
+    def __init__(self, device: Device, scope: ResourceScope) -> None:
+        self._device = device
+        info = vk.struct("VkCommandPoolCreateInfo", queueFamilyIndex=device.queue_family)
+        self._handle = scope.create("CommandPool", info, "make a command pool")
+
+    def record(self, run: Recordable, queries: vk.Handle = None) -> vk.Handle:
+        """A command buffer of the operations with their barriers.
+
+        Args:
+            run: what to record.
+            queries: a timestamp query pool; timestamp 0 is written first, and one after each operation.
+        """
+        commands = self._begin()
+        if queries is not None:
+            vk.lib.vkCmdResetQueryPool(commands, queries, 0, len(run.operations) + 1)
+            vk.lib.vkCmdWriteTimestamp(commands, vk.VK_PIPELINE_STAGE_BOTTOM_OF_PIPE_BIT, queries, 0)
+        if run.continues:
+            _record_barrier(commands, Barrier(after_writes=True))
+        for index, (operation, barrier) in enumerate(zip(run.operations, run.barriers, strict=True)):
+            if barrier is not None:
+                _record_barrier(commands, barrier)
+            if isinstance(operation, Dispatch):
+                _record_dispatch(commands, operation, run.bound[operation])
+            else:
+                _record_copy(commands, operation, run.places)
+            if queries is not None:
+                vk.lib.vkCmdWriteTimestamp(commands, vk.VK_PIPELINE_STAGE_BOTTOM_OF_PIPE_BIT, queries, index + 1)
+        _record_host_barrier(commands)
+        vk.check(vk.lib.vkEndCommandBuffer(commands), "record commands")
+        return commands
+
+    def upload_commands(self, source: Buffer, target: Buffer) -> vk.Handle:
+        """A command buffer that copies a whole buffer, and makes it visible to all later commands."""
+        commands = self._begin()
+        region = vk.struct("VkBufferCopy", size=target.nbytes)
+        vk.lib.vkCmdCopyBuffer(commands, source.handle, target.handle, 1, region)
+        _record_barrier(commands, Barrier(after_writes=True))
+        vk.check(vk.lib.vkEndCommandBuffer(commands), "record commands")
+        return commands
+
+    def _begin(self) -> vk.Handle:
+        info = vk.struct("VkCommandBufferAllocateInfo", commandPool=self._handle, commandBufferCount=1)
+        handle = vk.ffi.new("VkCommandBuffer*")
+        vk.check(vk.lib.vkAllocateCommandBuffers(self._device.handle, info, handle), "allocate a command buffer")
+        vk.check(vk.lib.vkBeginCommandBuffer(handle[0], vk.struct("VkCommandBufferBeginInfo")), "record commands")
+        return handle[0]
+
+
+def _record_dispatch(commands: vk.Handle, dispatch: Dispatch, bound: BoundDispatch) -> None:
+    point = vk.VK_PIPELINE_BIND_POINT_COMPUTE
+    vk.lib.vkCmdBindPipeline(commands, point, bound.pipeline)
+    sets = vk.ffi.new("VkDescriptorSet[]", [bound.descriptor_set])
+    vk.lib.vkCmdBindDescriptorSets(commands, point, bound.layout, 0, 1, sets, 0, vk.ffi.NULL)
+    constants = dispatch.push_constants
+    if constants:
+        stage = vk.VK_SHADER_STAGE_COMPUTE_BIT
+        vk.lib.vkCmdPushConstants(commands, bound.layout, stage, 0, len(constants), vk.ffi.from_buffer(constants))
+    vk.lib.vkCmdDispatch(commands, *dispatch.groups)
+
+
+def _record_copy(commands: vk.Handle, copy: Copy, places: Mapping[Storage, Place]) -> None:
+    source, target = places[copy.source.storage], places[copy.target.storage]
+    region = vk.struct(
+        "VkBufferCopy",
+        srcOffset=_start(source, copy.source),
+        dstOffset=_start(target, copy.target),
+        size=copy.source.nbytes,
+    )
+    vk.lib.vkCmdCopyBuffer(commands, source.buffer.handle, target.buffer.handle, 1, region)
+
+
+def _start(place: Place, binding: Binding) -> int:
+    return place.offset + binding.offset
+
+
+def _record_barrier(commands: vk.Handle, barrier: Barrier) -> None:
+    stages = vk.VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT | vk.VK_PIPELINE_STAGE_TRANSFER_BIT
+    writes = vk.VK_ACCESS_SHADER_WRITE_BIT | vk.VK_ACCESS_TRANSFER_WRITE_BIT
+    reads = vk.VK_ACCESS_SHADER_READ_BIT | vk.VK_ACCESS_TRANSFER_READ_BIT
+    _record_memory_barrier(commands, stages, stages, writes if barrier.after_writes else 0, reads | writes)
+
+
+def _record_host_barrier(commands: vk.Handle) -> None:
+    """Let the host read what was written, once the fence is signalled."""
+    stages = vk.VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT | vk.VK_PIPELINE_STAGE_TRANSFER_BIT
+    writes = vk.VK_ACCESS_SHADER_WRITE_BIT | vk.VK_ACCESS_TRANSFER_WRITE_BIT
+    _record_memory_barrier(commands, stages, vk.VK_PIPELINE_STAGE_HOST_BIT, writes, vk.VK_ACCESS_HOST_READ_BIT)
+
+
+def _record_memory_barrier(commands: vk.Handle, before: int, after: int, flushed: int, visible: int) -> None:
+    count, memory = 0, vk.ffi.NULL
+    if flushed:
+        count, memory = 1, vk.struct("VkMemoryBarrier", srcAccessMask=flushed, dstAccessMask=visible)
+    null = vk.ffi.NULL
+    vk.lib.vkCmdPipelineBarrier(commands, before, after, 0, count, memory, 0, null, 0, null)
+
+
+class Submission:
+    """A recorded command buffer that can be run many times."""
+
+    def __init__(self, device: Device, commands: vk.Handle, fence: vk.Handle) -> None:
+        """Prepare every argument of the calls that :meth:`run` makes.
+
+        Args:
+            device: whose queue runs it.
+            commands: a recorded command buffer.
+            fence: unsignalled; submissions that never run at the same time may share it.
+        """
+        self._device = device
+        self._fence = fence
+        self._info = vk.struct("VkSubmitInfo", commandBufferCount=1, pCommandBuffers=[commands])
+        self._fences = vk.ffi.new("VkFence[]", [fence])
+        # A driver that computes on the CPU needs the cores that polling would burn.
+        self._poll_seconds = 0.0 if device.info.is_cpu else _POLL_SECONDS
+        self._submit = vk.lib.vkQueueSubmit
+        self._status = vk.lib.vkGetFenceStatus
+        self._reset = vk.lib.vkResetFences
+        self._not_ready = vk.VK_NOT_READY
+
+    def run(self) -> None:
+        """Submit, and wait until the device is done.
+
+        Raises:
+            DeviceError: the device is lost, or out of memory.
+        """
+        device = self._device
+        try:
+            with device.lock:
+                result = self._submit(device.queue, 1, self._info, self._fence)
+            if result < 0:
+                vk.check(result, f"run on {device.info.name}")
+            self._wait()
+        except BaseException:
+            # An interrupt must not leave the fence, and the memory, to commands that still run.
+            with device.lock:
+                vk.lib.vkQueueWaitIdle(device.queue)
+            raise
+        finally:
+            self._reset(device.handle, 1, self._fences)
+
+    def _wait(self) -> None:
+        """Poll for a short while, which costs the least time, then sleep."""
+        handle, fence, not_ready = self._device.handle, self._fence, self._not_ready
+        result = not_ready
+        deadline = time.perf_counter() + self._poll_seconds
+        while result == not_ready and time.perf_counter() < deadline:
+            result = self._status(handle, fence)
+        while result in (not_ready, vk.VK_TIMEOUT):
+            # Short waits, so that Ctrl-C is heard.
+            result = vk.lib.vkWaitForFences(handle, 1, self._fences, 1, _WAIT_NANOSECONDS)
+        if result < 0:
+            vk.check(result, f"wait for {self._device.info.name}")
+
+
+def create_fence(scope: ResourceScope) -> vk.Handle:
+    """An unsignalled fence."""
+    return scope.create("Fence", vk.struct("VkFenceCreateInfo"), "make a fence")
+
+
+def submit_and_wait(device: Device, scope: ResourceScope, commands: vk.Handle) -> None:
+    """Run a command buffer once."""
+    Submission(device, commands, create_fence(scope)).run()

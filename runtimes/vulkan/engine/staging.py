@@ -1,0 +1,99 @@
+"""Make every byte that the host touches explicit: copies to and from host-visible storages become part of the plan.
+
+After :func:`stage`, the host reads and writes only storages of kind INPUT and OUTPUT, at the start, at the end, and
+around host calls; everything else is the device's own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from mobopt.runtimes.vulkan.engine.stream import (
+    Copy,
+    Exchanged,
+    HostCall,
+    HostTensor,
+    Operation,
+    Stream,
+    bind_span,
+    storages,
+)
+from mobopt.runtimes.vulkan.engine.tensor import ELEMENT_BYTES, DeviceTensor, Storage, StorageKind
+
+
+@dataclass(frozen=True)
+class StagedStream:
+    """A stream whose host calls, inputs and outputs are on host-visible storages only."""
+
+    operations: tuple[Operation, ...]
+    inputs: tuple[Exchanged, ...]
+    outputs: tuple[Exchanged, ...]
+    flag: DeviceTensor | None
+    device_storages: frozenset[Storage]
+    """Storages of kind INPUT or OUTPUT that are the device's own after all: copies stand between them and the host."""
+
+
+def stage(stream: Stream, *, stage_inputs: bool, stage_read_outputs: bool) -> StagedStream:
+    """Insert the copies.
+
+    Args:
+        stream: the plan; left as it is.
+        stage_inputs: whether inputs are copied to memory of the device first (the host can write none of it).
+        stage_read_outputs: whether an output that a later operation reads stays in memory of the device, and is copied
+            at the end, since host-visible memory is slow for the device.
+    """
+    operations: list[Operation] = []
+    device_storages: set[Storage] = set()
+    inputs = list(stream.inputs)
+    if stage_inputs:
+        for index, tensor in enumerate(inputs):
+            if isinstance(tensor, HostTensor):
+                continue
+            inputs[index] = _upload(operations, tensor)
+            device_storages.add(tensor.storage)
+    for operation in stream.operations:
+        if isinstance(operation, HostCall):
+            downloads = tuple(_download(operations, tensor) for tensor in operation.inputs)
+            uploads: list[Operation] = []
+            results = tuple(_upload(uploads, tensor) for tensor in operation.outputs)
+            operations += [replace(operation, inputs=downloads, outputs=results), *uploads]
+        else:
+            operations.append(operation)
+    read = {storage for operation in stream.operations for storage, reads, _ in storages(operation) if reads}
+    outputs = list(stream.outputs)
+    for index, tensor in enumerate(outputs):
+        if isinstance(tensor, HostTensor):
+            continue
+        direct = tensor.storage.kind is StorageKind.OUTPUT and not (stage_read_outputs and tensor.storage in read)
+        if not direct:
+            outputs[index] = _download(operations, tensor)
+            if tensor.storage.kind is StorageKind.OUTPUT:
+                device_storages.add(tensor.storage)
+    return StagedStream(tuple(operations), tuple(inputs), tuple(outputs), stream.flag, frozenset(device_storages))
+
+
+def _upload(operations: list[Operation], tensor: Exchanged) -> Exchanged:
+    """The host-visible twin of a tensor, copied to it; a tensor of the host itself."""
+    if isinstance(tensor, HostTensor):
+        return tensor
+    twin = _twin(tensor, StorageKind.INPUT)
+    if tensor.numel:
+        operations.append(Copy(bind_span(twin), bind_span(tensor, writes=True), "upload"))
+    return twin
+
+
+def _download(operations: list[Operation], tensor: Exchanged) -> Exchanged:
+    """The host-visible twin of a tensor, copied from it; a tensor of the host itself."""
+    if isinstance(tensor, HostTensor):
+        return tensor
+    twin = _twin(tensor, StorageKind.OUTPUT)
+    if tensor.numel:
+        operations.append(Copy(bind_span(tensor), bind_span(twin, writes=True), "download"))
+    return twin
+
+
+def _twin(tensor: DeviceTensor, kind: StorageKind) -> DeviceTensor:
+    """A tensor with the same strides on a new storage that holds just its span."""
+    first, end = tensor.span
+    storage = Storage((end - first) * ELEMENT_BYTES, kind, name=tensor.storage.name)
+    return replace(tensor, storage=storage, offset=0)

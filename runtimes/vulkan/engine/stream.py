@@ -1,0 +1,159 @@
+"""What a plan does, in order, on storages that have no memory yet: dispatches, copies and calls of the host.
+
+A Stream holds no Vulkan object, so it can be built, printed and tested without a device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import torch
+
+from mobopt.runtimes.vulkan.engine.tensor import ELEMENT_BYTES, DeviceTensor, Storage, StorageKind
+
+VECTOR_BYTES = 16
+
+MAX_ITERATIONS = 65_535
+"""How often an invocation may go round loops, all of its loops together. Mesa's llvmpipe ends the loops of a shader
+after so many, without a word (``LP_MAX_TGSI_LOOP_ITERATIONS`` in its source), and drivers of phones reset a GPU that
+takes seconds over one dispatch."""
+
+USUAL_ITERATIONS = 4096
+"""What lowerings keep to where they can divide the work."""
+
+
+@dataclass(frozen=True, eq=False)
+class Binding:
+    """One buffer that a shader sees, at its place in descriptor set 0.
+
+    ``texel_components`` is 0 for a storage buffer; 1 or 4 bind a uniform texel buffer of R32 or RGBA32 (float or
+    signed int by ``integer``), which reads faster than a storage buffer on CPU drivers. The byte range is what
+    hazards and descriptors are made from; it must hold every element that the shader touches.
+    """
+
+    storage: Storage
+    offset: int
+    nbytes: int
+    reads: bool = True
+    writes: bool = False
+    texel_components: int = 0
+    integer: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class Dispatch:
+    """One compute dispatch."""
+
+    shader: str
+    """Name of a variant in ``shaders/variants.toml``."""
+    bindings: tuple[Binding, ...]
+    groups: tuple[int, int, int]
+    iterations: int
+    """An upper bound of how often one invocation goes round loops, all of its loops together."""
+    specialization: tuple[int | float, ...] = ()
+    """Values of constant_id 0, 1, 2, ...: ints (and bools) as 32-bit integers, floats as 32-bit floats."""
+    push_constants: bytes = b""
+    label: str = ""
+    """What a profile shows: the operator and its sizes."""
+    source: str = ""
+    """Where in the model the operator comes from."""
+
+
+@dataclass(frozen=True, eq=False)
+class HostTensor:
+    """A tensor that lives on the host only: what the device has no elements for goes from one host call to the next."""
+
+    dtype: torch.dtype
+    sizes: tuple[int, ...]
+
+
+Exchanged = DeviceTensor | HostTensor
+"""What the host gives, takes, and computes with."""
+
+
+@dataclass(frozen=True, eq=False)
+class Copy:
+    """A copy of bytes between storages (``vkCmdCopyBuffer``)."""
+
+    source: Binding
+    target: Binding
+    label: str = "copy"
+
+
+@dataclass(frozen=True, eq=False)
+class HostCall:
+    """Work of the CPU in the middle of a plan: the inputs are downloaded, ``run`` is called, its results uploaded;
+    tensors of the host stay where they are."""
+
+    run: Callable[..., tuple[torch.Tensor, ...]] = field(repr=False)
+    inputs: tuple[Exchanged, ...] = ()
+    outputs: tuple[Exchanged, ...] = ()
+    label: str = ""
+    reason: str = ""
+
+
+Operation = Dispatch | Copy | HostCall
+
+
+@dataclass(eq=False)
+class Stream:
+    """Operations in order, with the tensors that the host writes before and reads after them."""
+
+    operations: list[Operation] = field(default_factory=list)
+    inputs: list[Exchanged] = field(default_factory=list)
+    outputs: list[Exchanged] = field(default_factory=list)
+    flag: DeviceTensor | None = None
+    """One integer that a kernel sets to 1 where it meets operands that it must not be given: an index out of range, a
+    divisor of zero, a float that no 32-bit integer can say."""
+
+    def raised_by(self) -> Binding:
+        """Bind the flag for a kernel. All of them store the same number, so that none has to wait for another."""
+        if self.flag is None:
+            storage = Storage(VECTOR_BYTES, StorageKind.FLAG, name="flag")
+            self.flag = DeviceTensor(storage, torch.int32, (1,), (1,))
+        return Binding(self.flag.storage, 0, VECTOR_BYTES, reads=False, writes=False)
+
+    def append(self, operation: Operation) -> None:
+        """Add an operation at the end."""
+        self.operations.append(operation)
+
+
+def bind(
+    tensor: DeviceTensor, *, writes: bool = False, reads: bool | None = None, texel_components: int = 0
+) -> Binding:
+    """Bind a tensor's whole storage, so that a shader indexes it with the tensor's own offset and strides.
+
+    Args:
+        tensor: the view whose storage is bound.
+        writes: whether the shader writes it.
+        reads: whether the shader reads it; by default it does unless it writes.
+        texel_components: 0 for a storage buffer, else the components of a uniform texel buffer.
+    """
+    return Binding(
+        storage=tensor.storage,
+        offset=0,
+        nbytes=tensor.storage.nbytes,
+        reads=not writes if reads is None else reads,
+        writes=writes,
+        texel_components=texel_components,
+        integer=not tensor.is_floating,
+    )
+
+
+def bind_span(tensor: DeviceTensor, *, writes: bool = False) -> Binding:
+    """Bind only the bytes that a tensor's elements span (for copies of dense tensors)."""
+    first, end = tensor.span
+    return Binding(
+        tensor.storage, first * ELEMENT_BYTES, (end - first) * ELEMENT_BYTES, reads=not writes, writes=writes
+    )
+
+
+def storages(operation: Operation) -> Sequence[tuple[Storage, bool, bool]]:
+    """Each storage of an operation with whether it is read and written."""
+    if isinstance(operation, Dispatch):
+        return [(b.storage, b.reads, b.writes) for b in operation.bindings]
+    if isinstance(operation, Copy):
+        return [(operation.source.storage, True, False), (operation.target.storage, False, True)]
+    reads = [(t.storage, True, False) for t in operation.inputs if isinstance(t, DeviceTensor)]
+    return reads + [(t.storage, False, True) for t in operation.outputs if isinstance(t, DeviceTensor)]

@@ -1,0 +1,138 @@
+"""Tensors on a device: strided views of storages, as in PyTorch, before any memory exists for them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from enum import Enum
+
+import torch
+
+ELEMENT_BYTES = 4
+"""Every element takes four bytes on the device: float32, or int32 for the integer types and bool. Integers that may not
+fit in 32 bits stay on the host (see :mod:`mobopt.runtimes.vulkan.compile.placement`)."""
+
+CHANNEL_ALIGNMENT = 4
+
+
+class StorageKind(Enum):
+    """Who owns the bytes, and how long they live."""
+
+    TEMPORARY = "temporary"  # placed in the arena by the memory plan
+    CONSTANT = "constant"  # uploaded once, kept by the executor
+    INPUT = "input"  # written by the host before each call
+    OUTPUT = "output"  # read by the host after each call
+    FLAG = "flag"  # cleared by the host before each call, raised by kernels, read by the host after each call
+
+
+@dataclass(eq=False)
+class Storage:
+    """A run of bytes that some operation writes and others read; compared by identity."""
+
+    nbytes: int
+    kind: StorageKind = StorageKind.TEMPORARY
+    data: torch.Tensor | None = field(default=None, repr=False)
+    """The elements of a CONSTANT, contiguous, float32 or int32, ``nbytes`` long."""
+    name: str = ""
+
+
+@dataclass(frozen=True, eq=False)
+class DeviceTensor:
+    """A strided view of a storage; ``strides`` and ``offset`` count elements, not bytes.
+
+    ``dtype`` is the dtype that the model means (``torch.int64`` stays ``torch.int64``); on the device it is
+    float32 or int32 (see :data:`ELEMENT_BYTES`).
+    """
+
+    storage: Storage
+    dtype: torch.dtype
+    sizes: tuple[int, ...]
+    strides: tuple[int, ...]
+    offset: int = 0
+
+    @property
+    def rank(self) -> int:
+        """Number of dimensions."""
+        return len(self.sizes)
+
+    @property
+    def numel(self) -> int:
+        """Number of elements."""
+        return math.prod(self.sizes)
+
+    @property
+    def is_floating(self) -> bool:
+        """Whether the elements are float32 on the device."""
+        return self.dtype.is_floating_point
+
+    def view(self, sizes: Sequence[int], strides: Sequence[int], offset: int | None = None) -> DeviceTensor:
+        """Another view of the same storage."""
+        where = self.offset if offset is None else offset
+        return replace(self, sizes=tuple(sizes), strides=tuple(strides), offset=where)
+
+    @property
+    def span(self) -> tuple[int, int]:
+        """First element touched and one past the last, counted from the start of the storage."""
+        if self.numel == 0:
+            return self.offset, self.offset
+        last = sum((size - 1) * stride for size, stride in zip(self.sizes, self.strides, strict=True))
+        return self.offset, self.offset + last + 1
+
+    @property
+    def is_contiguous(self) -> bool:
+        """Whether the elements lie dense in row-major order."""
+        return _matches(self.sizes, self.strides, contiguous_strides(self.sizes))
+
+    @property
+    def channel_pitch(self) -> int | None:
+        """Elements from one pixel to the next if this is a 4-D channels_last tensor, else None.
+
+        The pitch may exceed the number of channels (padding, or a slice of channels).
+        """
+        if self.rank != 4:
+            return None
+        n, c, h, w = self.sizes
+        if w > 1:
+            pitch = self.strides[3]
+        elif h > 1:
+            pitch = self.strides[2]
+        elif n > 1:
+            pitch = self.strides[0]
+        else:
+            pitch = aligned_channels(c)
+        expected = (h * w * pitch, 1, w * pitch, pitch)
+        return pitch if pitch >= c and _matches(self.sizes, self.strides, expected) else None
+
+
+def _matches(sizes: Sequence[int], strides: Sequence[int], expected: Sequence[int]) -> bool:
+    return all(size == 1 or stride == want for size, stride, want in zip(sizes, strides, expected, strict=True))
+
+
+def contiguous_strides(sizes: Sequence[int]) -> tuple[int, ...]:
+    """Row-major strides, in elements."""
+    strides: list[int] = []
+    step = 1
+    for size in reversed(sizes):
+        strides.append(step)
+        step *= max(size, 1)
+    return tuple(reversed(strides))
+
+
+def aligned_channels(channels: int) -> int:
+    """``channels`` rounded up so that a pixel starts on a vec4."""
+    return -(-channels // CHANNEL_ALIGNMENT) * CHANNEL_ALIGNMENT
+
+
+def channels_last_strides(sizes: Sequence[int], pitch: int | None = None) -> tuple[int, ...]:
+    """Strides of a 4-D (N, C, H, W) tensor that keeps a pixel's channels together, ``pitch`` elements a pixel."""
+    _, c, h, w = sizes
+    step = aligned_channels(c) if pitch is None else pitch
+    return (h * w * step, 1, w * step, step)
+
+
+def default_strides(sizes: Sequence[int], dtype: torch.dtype) -> tuple[int, ...]:
+    """The layout that a kernel's result gets: channels_last for 4-D floating tensors, else contiguous."""
+    if len(sizes) == 4 and dtype.is_floating_point:
+        return channels_last_strides(sizes)
+    return contiguous_strides(sizes)

@@ -1,0 +1,289 @@
+"""Sums, products, extremes, moments and running sums over dimensions of any length: in one dispatch where that is best,
+else in parts that a second step joins."""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from enum import IntEnum
+
+import torch
+
+from mobopt.runtimes.vulkan.engine.stream import MAX_ITERATIONS
+from mobopt.runtimes.vulkan.engine.tensor import DeviceTensor
+from mobopt.runtimes.vulkan.kernels.division import Division, collapsed, divide
+from mobopt.runtimes.vulkan.kernels.plan import Plan
+from mobopt.runtimes.vulkan.kernels.pointwise_kernel import compute_into
+from mobopt.runtimes.vulkan.kernels.pointwise_program import Opcode, ProgramBuilder, kind_of
+from mobopt.runtimes.vulkan.kernels.reduction_kernel import Reduction, plan_reduction, regrouped, run_reduction
+
+
+class Combination(IntEnum):
+    """How elements are combined; the numbers of ``reduce.comp``."""
+
+    ADD = 0
+    MULTIPLY = 1
+    LARGEST = 2
+    SMALLEST = 3
+
+
+class Before(IntEnum):
+    """What is done to an element first."""
+
+    NOTHING = 0
+    ABSOLUTE = 1
+    SQUARED = 2
+    RAISED = 3
+
+
+class After(IntEnum):
+    """What is done to the result."""
+
+    NOTHING = 0
+    SCALED = 1
+    ROOT = 2
+    POWER = 3
+
+
+class Spread(IntEnum):
+    """What ``moments.comp`` makes of the variance."""
+
+    VARIANCE = 0
+    DEVIATION = 1
+    RECIPROCAL_DEVIATION = 2
+
+
+def float_bits(number: float) -> int:
+    """A float32 as a word of push constants."""
+    return int(struct.unpack("<i", struct.pack("<f", number))[0])
+
+
+def kept_sizes(sizes: Sequence[int], dims: Sequence[int]) -> list[int]:
+    """Sizes with the reduced dimensions left as 1."""
+    return [1 if d in dims else size for d, size in enumerate(sizes)]
+
+
+def prepare(
+    plan: Plan,
+    source: DeviceTensor,
+    target: DeviceTensor,
+    dims: Sequence[int],
+    *,
+    writes_all: bool = False,
+    shares: bool = True,
+) -> tuple[DeviceTensor, Reduction]:
+    """The input, copied if it must be, and how to walk it."""
+    found = plan_reduction(plan.device, source, target, dims, writes_all=writes_all, shares=shares)
+    if found is None:
+        source = regrouped(plan, source, dims)
+        found = plan_reduction(plan.device, source, target, dims, writes_all=writes_all, shares=shares)
+        assert found is not None
+    return source, found
+
+
+def _prepared(
+    plan: Plan, source: DeviceTensor, target: DeviceTensor, dims: Sequence[int], *, ordered: bool = False
+) -> tuple[DeviceTensor, Reduction]:
+    """As :func:`prepare`, with the reduced dimensions merged where they can be."""
+    source, reduction = prepare(plan, collapsed(source, dims, ordered=ordered), target, dims)
+    return collapsed(source, dims, ordered=ordered), reduction
+
+
+@dataclass(frozen=True)
+class _Recipe:
+    """What ``reduce.comp`` does."""
+
+    combination: Combination
+    before: Before
+    after: After
+    exponent: float
+    scale: float
+
+
+def reduce(
+    plan: Plan,
+    source: DeviceTensor,
+    dims: Sequence[int],
+    dtype: torch.dtype,
+    combination: Combination,
+    before: Before = Before.NOTHING,
+    after: After = After.NOTHING,
+    exponent: float = 1.0,
+    scale: float = 1.0,
+) -> DeviceTensor:
+    """Reduce ``dims``, which stay as dimensions of size 1.
+
+    Args:
+        plan: where the dispatches go.
+        source: what is reduced.
+        dims: not negative, ascending.
+        dtype: of the result, of the same kind as the source's.
+        combination: how two elements make one.
+        before: done to each element first.
+        after: done to the result.
+        exponent: of ``Before.RAISED``.
+        scale: the factor of ``After.SCALED``, or the exponent of ``After.POWER``.
+    """
+    target = plan.empty(kept_sizes(source.sizes, dims), dtype)
+    _reduce_into(plan, source, target, dims, _Recipe(combination, before, after, exponent, scale))
+    return target
+
+
+def _reduce_into(plan: Plan, source: DeviceTensor, target: DeviceTensor, dims: Sequence[int], recipe: _Recipe) -> None:
+    source, reduction = _prepared(plan, source, target, dims)
+    division = divide(plan.device, source, dims, reduction)
+    if division is None:
+        constants = [int(not source.is_floating), recipe.combination, recipe.before, recipe.after]
+        parameters = [float_bits(recipe.exponent), float_bits(recipe.scale)]
+        run_reduction(plan, "reduce", reduction, [source], [target], constants, parameters)
+        return
+    partial = _partial(plan, division, source, dims, source.dtype)
+    for first, piece in division.pieces(source):
+        part = _from(partial, first, piece.sizes[0])
+        _reduce_into(plan, piece, part, [d + 1 for d in dims], replace(recipe, after=After.NOTHING))
+    _reduce_into(plan, partial, _as_one(target), [0], replace(recipe, before=Before.NOTHING))
+
+
+def _partial(
+    plan: Plan, division: Division, source: DeviceTensor, dims: Sequence[int], dtype: torch.dtype
+) -> DeviceTensor:
+    """Room for a result of each part: parts outermost, then the kept dimensions in the order of the source's memory, so
+    that neighbours stay neighbours, in rows of whole vec4s."""
+    sizes = kept_sizes(source.sizes, dims)
+    strides, step = [0] * source.rank, 1
+    for d in sorted(range(source.rank), key=lambda d: abs(source.strides[d])):
+        if sizes[d] > 1:
+            strides[d] = step
+            step = -(-step * sizes[d] // 4) * 4
+    return plan.empty([division.count, *sizes], dtype, [step, *strides])
+
+
+def _from(partial: DeviceTensor, first: int, count: int) -> DeviceTensor:
+    """Some of the parts."""
+    return partial.view((count, *partial.sizes[1:]), partial.strides, partial.offset + first * partial.strides[0])
+
+
+def _as_one(tensor: DeviceTensor) -> DeviceTensor:
+    """With a leading dimension of size 1."""
+    return tensor.view((1, *tensor.sizes), (0, *tensor.strides))
+
+
+def moments(
+    plan: Plan, source: DeviceTensor, dims: Sequence[int], correction: float, spread: Spread, eps: float = 0.0
+) -> tuple[DeviceTensor, DeviceTensor]:
+    """Mean and variance (or what ``spread`` names) over ``dims``, which stay as dimensions of size 1."""
+    mean = plan.empty(kept_sizes(source.sizes, dims))
+    wide = plan.empty(mean.sizes, strides=mean.strides)
+    source, reduction = _prepared(plan, source, mean, dims)
+    division = divide(plan.device, source, dims, reduction, passes=2)
+    if division is not None and 2 * reduction.steps > division.count * MAX_ITERATIONS // 2:
+        # One dimension alone can't be cut into enough parts.
+        source, reduction = _prepared(plan, regrouped(plan, source, dims), mean, dims)
+        division = divide(plan.device, source, dims, reduction, passes=2)
+    count = math.prod(source.sizes[d] for d in dims)
+    narrower, added = float_bits(_inverse(max(count - correction, 0))), float_bits(eps)
+    if division is None:
+        parameters = [float_bits(_inverse(count)), narrower, added]
+        run_reduction(plan, "moments", reduction, [source], [mean, wide], [spread], parameters, passes=2)
+        return mean, wide
+    parts = [_partial(plan, division, source, dims, torch.float32) for _ in ("center", "squares", "shift")]
+    counts = []
+    for first, piece in division.pieces(source):
+        rows = [_from(part, first, piece.sizes[0]) for part in parts]
+        inner = [d + 1 for d in dims]
+        counts.append(math.prod(piece.sizes[d] for d in inner))
+        piece, walk = _prepared(plan, piece, rows[0], inner)
+        parameters = [float_bits(_inverse(counts[-1]))]
+        run_reduction(plan, "moments_part", walk, [piece], rows, [Spread.VARIANCE], parameters, passes=2)
+    weights = [float_bits(number) for n in (counts[0], counts[-1]) for number in (n, n / count)]
+    targets = [_as_one(mean), _as_one(wide)]
+    _, walk = prepare(plan, parts[0], targets[0], [0])
+    parameters = [float_bits(count), narrower, added, *weights]
+    run_reduction(plan, "moments_merge", walk, parts, targets, [spread], parameters, passes=2)
+    return mean, wide
+
+
+def _inverse(number: float) -> float:
+    return 1 / number if number else math.inf
+
+
+def extreme_indices(
+    plan: Plan, source: DeviceTensor, dims: Sequence[int], *, smallest: bool
+) -> tuple[DeviceTensor, DeviceTensor]:
+    """Values and indices of the largest or smallest elements over ``dims``, which stay as dimensions of size 1.
+
+    An index counts in row-major order over ``dims``; of equal elements the first is taken.
+    """
+    values = plan.empty(kept_sizes(source.sizes, dims), source.dtype)
+    indices = plan.empty(values.sizes, torch.int64, values.strides)
+    _extremes_into(plan, source, [indices, values], dims, [int(not source.is_floating), int(smallest)])
+    return values, indices
+
+
+def _extremes_into(
+    plan: Plan, source: DeviceTensor, targets: Sequence[DeviceTensor], dims: Sequence[int], constants: Sequence[int]
+) -> None:
+    source, reduction = _prepared(plan, source, targets[0], dims, ordered=True)
+    division = divide(plan.device, source, dims, reduction)
+    if division is not None and sum(source.sizes[d] > 1 for d in dims) > 1:
+        # Parts of an inner dimension wouldn't follow each other in the order that indices count in.
+        source, reduction = _prepared(plan, regrouped(plan, source, dims), targets[0], dims, ordered=True)
+        division = divide(plan.device, source, dims, reduction)
+    if division is None:
+        run_reduction(plan, "reduce_index", reduction, [source], targets, constants)
+        return
+    found = [_partial(plan, division, source, dims, target.dtype) for target in targets]
+    for first, piece in division.pieces(source):
+        rows = [_from(part, first, piece.sizes[0]) for part in found]
+        _extremes_into(plan, piece, rows, [d + 1 for d in dims], constants)
+    wholes = [_as_one(target) for target in targets]
+    indices, values = found
+    _, walk = prepare(plan, values, wholes[0], [0])
+    run_reduction(plan, "reduce_index_merge", walk, [values, indices], wholes, constants, [division.length])
+
+
+def running(
+    plan: Plan, source: DeviceTensor, dims: Sequence[int], dtype: torch.dtype, *, product: bool
+) -> DeviceTensor:
+    """Running sums or products along the only one of ``dims`` (a scalar has none); the source's elements are of the
+    result's kind."""
+    target = plan.empty(source.sizes, dtype)
+    _run_along(plan, source, target, dims, product)
+    return target
+
+
+def _run_along(plan: Plan, source: DeviceTensor, target: DeviceTensor, dims: Sequence[int], product: bool) -> None:
+    """Parts run on their own; the running totals of what lies before a part are then added to it (G. Blelloch, "Prefix
+    sums and their applications", 1990)."""
+    source, reduction = prepare(plan, source, target, dims, writes_all=True, shares=False)
+    division = divide(plan.device, source, dims, reduction)
+    if division is None:
+        constants = [int(not source.is_floating), int(product)]
+        run_reduction(plan, "cumulative", reduction, [source], [target], constants)
+        return
+    pieces = list(zip(division.pieces(source), division.pieces(target), strict=True))
+    for (_, piece), (_, place) in pieces:
+        _run_along(plan, piece, place, [d + 1 for d in dims], product)
+    _, whole = pieces[0][1]
+    totals = _last_of(whole, division.dim + 1)
+    before = plan.empty(totals.sizes, target.dtype)
+    _run_along(plan, totals, before, [0], product)
+    for _, (first, place) in pieces:
+        start, count = (first, place.sizes[0]) if first else (1, place.sizes[0] - 1)
+        if count:
+            _join(plan, _from(place, start - first, count), _from(before, start - 1, count), product)
+
+
+def _last_of(tensor: DeviceTensor, dim: int) -> DeviceTensor:
+    sizes = [1 if d == dim else size for d, size in enumerate(tensor.sizes)]
+    return tensor.view(sizes, tensor.strides, tensor.offset + (tensor.sizes[dim] - 1) * tensor.strides[dim])
+
+
+def _join(plan: Plan, place: DeviceTensor, before: DeviceTensor, product: bool) -> None:
+    kind = kind_of(place.dtype)
+    opcodes = (Opcode.MUL, Opcode.ADD) if place.is_floating else (Opcode.INT_MUL, Opcode.INT_ADD)
+    builder = ProgramBuilder()
+    value = builder.step(opcodes[0 if product else 1], builder.tensor(before), builder.tensor(place), kind=kind)
+    compute_into(plan, builder, value, place)

@@ -1,0 +1,416 @@
+"""The kernels of convolution: which there are, what they need, and how a plan calls them.
+
+All append the dispatches of one convolution: ``source`` and ``result`` have a batch dimension, and the residual has the
+result's sizes.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import astuple, dataclass, replace
+from typing import TYPE_CHECKING, Protocol
+
+import torch
+
+from mobopt.runtimes.vulkan.engine.device_info import DeviceInfo
+from mobopt.runtimes.vulkan.engine.stream import bind
+from mobopt.runtimes.vulkan.engine.tensor import DeviceTensor, aligned_channels
+from mobopt.runtimes.vulkan.kernels.convolution_parameters import Convolution, Phase, phases
+from mobopt.runtimes.vulkan.kernels.epilogue import Epilogue
+from mobopt.runtimes.vulkan.kernels.gpu_kernels import DEPTHWISE_INVOCATIONS, depthwise_block
+from mobopt.runtimes.vulkan.kernels.kernel_access import spread, words
+from mobopt.runtimes.vulkan.kernels.loops import Box, loop_boxes, summing_iterations
+from mobopt.runtimes.vulkan.kernels.product import (
+    Product,
+    ProductOperands,
+    append_product,
+    epilogue_constants,
+    texels_fit,
+)
+from mobopt.runtimes.vulkan.kernels.weight_packing import Factors, bias_vector, depthwise_weights, product_weights
+
+if TYPE_CHECKING:
+    from mobopt.runtimes.vulkan.kernels.plan import Plan
+
+
+class AppendConvolution(Protocol):
+    """What every kernel's function looks like."""
+
+    def __call__(
+        self,
+        plan: Plan,
+        convolution: Convolution,
+        source: DeviceTensor,
+        result: DeviceTensor,
+        epilogue: Epilogue,
+        residual: DeviceTensor | None,
+    ) -> None:
+        """Append the dispatches."""
+
+
+def append_product_convolution(
+    plan: Plan,
+    convolution: Convolution,
+    source: DeviceTensor,
+    result: DeviceTensor,
+    epilogue: Epilogue,
+    residual: DeviceTensor | None,
+) -> None:
+    """Implicit GEMM; needs constant weights, and groups (if any) of whole vec4s."""
+    weight = convolution.weight.constant
+    assert weight is not None
+    source = _vectors(plan, source)
+    residual = None if residual is None else _vectors(plan, residual)
+    filters = product_weights(plan, weight)
+    operands = _operands(plan, convolution, source, filters.tensor, result, residual)
+    product = _grid_product(convolution, source, result, residual, filters)
+    product = replace(
+        product,
+        taps_high=convolution.taps[0],
+        taps_wide=convolution.taps[1],
+        stride_high=convolution.stride[0],
+        stride_wide=convolution.stride[1],
+        first_high=-convolution.padding[0],
+        first_wide=-convolution.padding[1],
+        dilation_high=convolution.dilation[0],
+        dilation_wide=convolution.dilation[1],
+    )
+    _append_grid(plan, product, operands, epilogue, convolution.group_inputs % 4)
+
+
+def append_transposed_phases(
+    plan: Plan,
+    convolution: Convolution,
+    source: DeviceTensor,
+    result: DeviceTensor,
+    epilogue: Epilogue,
+    residual: DeviceTensor | None,
+) -> None:
+    """A transposed convolution: an ordinary one of stride 1 for each residue of a result's place modulo the stride."""
+    weight = convolution.weight.constant
+    assert weight is not None
+    source = _vectors(plan, source)
+    residual = None if residual is None else _vectors(plan, residual)
+    along = [
+        phases(size, taps, stride, padding, dilation)
+        for size, taps, stride, padding, dilation in zip(
+            result.sizes[2:],
+            convolution.taps,
+            convolution.stride,
+            convolution.padding,
+            convolution.dilation,
+            strict=True,
+        )
+    ]
+    for high, wide in itertools.product(*along):
+        taps = tuple(itertools.product(high.taps, wide.taps))
+        filters = product_weights(plan, weight, taps, transposed_groups=convolution.groups)
+        part = _phase_view(result, high, wide, convolution.stride)
+        other = None if residual is None else _phase_view(residual, high, wide, convolution.stride)
+        operands = _operands(plan, convolution, source, filters.tensor, part, other)
+        product = _grid_product(convolution, source, part, other, filters)
+        product = replace(
+            product,
+            taps_high=len(high.taps),
+            taps_wide=len(wide.taps),
+            first_high=high.first,
+            first_wide=wide.first,
+            dilation_high=high.step,
+            dilation_wide=wide.step,
+        )
+        _append_grid(plan, product, operands, epilogue, convolution.group_inputs % 4, dense=False)
+
+
+def _phase_view(tensor: DeviceTensor, high: Phase, wide: Phase, stride: Sequence[int]) -> DeviceTensor:
+    n, c, h, w = tensor.strides
+    return tensor.view(
+        (*tensor.sizes[:2], high.count, wide.count),
+        (n, c, h * stride[0], w * stride[1]),
+        tensor.offset + high.start * h + wide.start * w,
+    )
+
+
+def _operands(
+    plan: Plan,
+    convolution: Convolution,
+    source: DeviceTensor,
+    weights: DeviceTensor,
+    result: DeviceTensor,
+    residual: DeviceTensor | None,
+) -> ProductOperands:
+    bias = None
+    if convolution.bias is not None:
+        assert convolution.bias.constant is not None
+        bias = bias_vector(plan, convolution.bias.constant)
+    return ProductOperands(source, weights, result, bias, residual)
+
+
+def _vectors(plan: Plan, tensor: DeviceTensor) -> DeviceTensor:
+    """The tensor, or a copy of it, as channels_last pixels of whole vec4s, also the last one."""
+    tensor = plan.channels_last(tensor)
+    return plan.copy(tensor) if tensor.storage.nbytes % 16 else tensor
+
+
+def _grid_product(
+    convolution: Convolution,
+    source: DeviceTensor,
+    result: DeviceTensor,
+    residual: DeviceTensor | None,
+    weights: Factors,
+) -> Product:
+    """A product whose rows are the pixels of a result, everything but its taps."""
+    batch, channels, out_height, out_width = result.sizes
+    columns = aligned_channels(channels) // 4
+    out_pitch, out_row, out_batch = _pixel_strides(result)
+    other = residual if residual is not None else result
+    residual_pitch, residual_row, residual_batch = _pixel_strides(other)
+    return Product(
+        rows=batch * out_height * out_width,
+        inner=aligned_channels(convolution.group_inputs) // 4,
+        columns=columns,
+        input_offset=source.offset // 4,
+        input_pitch=_pitch(source),
+        input_batch=source.sizes[2] * source.sizes[3] * _pitch(source),
+        height=source.sizes[2],
+        width=source.sizes[3],
+        out_height=out_height,
+        out_width=out_width,
+        weight_pitch=weights.pitch,
+        out_offset=result.offset // 4,
+        out_pitch=out_pitch,
+        out_row=out_row,
+        out_batch=out_batch,
+        residual_offset=other.offset // 4,
+        residual_pitch=residual_pitch,
+        residual_row=residual_row,
+        residual_batch=residual_batch,
+        group_columns=columns // convolution.groups,
+    )
+
+
+def _pixel_strides(tensor: DeviceTensor) -> tuple[int, int, int]:
+    """vec4s from pixel to pixel, row to row and image to image; dense pixels may be counted through as one run."""
+    if tensor.channel_pitch is not None:
+        pitch = _pitch(tensor)
+        return pitch, tensor.sizes[3] * pitch, tensor.sizes[2] * tensor.sizes[3] * pitch
+    batch, _, row, pixel = tensor.strides
+    return pixel // 4, row // 4, batch // 4
+
+
+def _pitch(tensor: DeviceTensor) -> int:
+    """vec4s from pixel to pixel of a channels_last tensor."""
+    pitch = tensor.channel_pitch
+    assert pitch is not None
+    return pitch // 4
+
+
+def _append_grid(
+    plan: Plan, product: Product, operands: ProductOperands, epilogue: Epilogue, inner_tail: int, *, dense: bool = True
+) -> None:
+    """Append a product of pixels, as a plain one if rows of the input and the result are the same run of pixels."""
+    p = product
+    taps = (p.taps_high, p.taps_wide)
+    steps = (p.stride_high, p.stride_wide, *taps)
+    spatial = not dense or steps != (1, 1, 1, 1) or (p.first_high, p.first_wide) != (0, 0)
+    last = [
+        (size - 1) * stride + first + (count - 1) * dilation
+        for size, stride, first, count, dilation in (
+            (p.out_height, p.stride_high, p.first_high, p.taps_high, p.dilation_high),
+            (p.out_width, p.stride_wide, p.first_wide, p.taps_wide, p.dilation_wide),
+        )
+    ]
+    padded = min(p.first_high, p.first_wide) < 0 or last[0] >= p.height or last[1] >= p.width
+    append_product(plan, p, operands, epilogue, spatial=spatial, padded=padded, inner_tail=inner_tail)
+
+
+_MAX_DEPTHWISE_READS = 150
+
+
+def depthwise_fits(convolution: Convolution) -> bool:
+    """Whether the depthwise kernel takes a convolution: its loops are unrolled, so filters must be small."""
+    if not convolution.is_depthwise or len(convolution.taps) != 2:
+        return False
+    span = [(taps - 1) * dilation + 1 for taps, dilation in zip(convolution.taps, convolution.dilation, strict=True)]
+    return span[0] * span[1] <= _MAX_DEPTHWISE_READS
+
+
+@dataclass(frozen=True)
+class DepthwisePush:
+    """Push constants of ``depthwise.comp``, in its order; offsets, pitches and channels count vec4s."""
+
+    invocations: int
+    channels: int
+    blocks_wide: int
+    blocks_high: int
+    height: int
+    width: int
+    out_height: int
+    out_width: int
+    input_offset: int
+    input_pitch: int
+    first_high: int
+    first_wide: int
+    out_offset: int
+    out_pitch: int
+    residual_offset: int
+    residual_pitch: int
+
+
+def append_depthwise(
+    plan: Plan,
+    convolution: Convolution,
+    source: DeviceTensor,
+    result: DeviceTensor,
+    epilogue: Epilogue,
+    residual: DeviceTensor | None,
+) -> None:
+    """One filter per channel, each invocation a block of pixels."""
+    weight = convolution.weight.constant
+    assert weight is not None
+    source = _vectors(plan, source)
+    residual = None if residual is None else _vectors(plan, residual)
+    operands = _operands(plan, convolution, source, depthwise_weights(plan, weight), result, residual)
+    batch, channels, out_height, out_width = result.sizes
+    vectors = aligned_channels(channels) // 4
+    high, wide = _depthwise_block(plan.device, convolution, result)
+    blocks_high, blocks_wide = -(-out_height // high), -(-out_width // wide)
+    other = residual if residual is not None else result
+    invocations = batch * blocks_high * blocks_wide * vectors
+    push = DepthwisePush(
+        invocations=invocations,
+        channels=vectors,
+        blocks_wide=blocks_wide,
+        blocks_high=blocks_high,
+        height=source.sizes[2],
+        width=source.sizes[3],
+        out_height=out_height,
+        out_width=out_width,
+        input_offset=source.offset // 4,
+        input_pitch=_pitch(source),
+        first_high=-convolution.padding[0],
+        first_wide=-convolution.padding[1],
+        out_offset=result.offset // 4,
+        out_pitch=_pitch(result),
+        residual_offset=other.offset // 4,
+        residual_pitch=_pitch(other),
+    )
+    span = [
+        (block - 1) * stride + (taps - 1) * dilation + 1
+        for block, stride, taps, dilation in zip(
+            (high, wide), convolution.stride, convolution.taps, convolution.dilation, strict=True
+        )
+    ]
+    texels = texels_fit(plan.device, operands)
+    local_size = _DEPTHWISE_LOCAL_SIZE if plan.device.is_cpu else DEPTHWISE_INVOCATIONS
+    plan.dispatch(
+        "depthwise_texels" if texels else "depthwise",
+        operands.bindings(texels),
+        spread(-(-invocations // local_size)),
+        (
+            *epilogue_constants(epilogue, operands.bias is not None),
+            *convolution.taps,
+            *convolution.stride,
+            *convolution.dilation,
+            high,
+            wide,
+            local_size,
+        ),
+        words(astuple(push)),
+        iterations=math.prod(span) * high * wide,
+    )
+
+
+_DEPTHWISE_LOCAL_SIZE = 16
+
+
+def _depthwise_block(device: DeviceInfo, convolution: Convolution, result: DeviceTensor) -> tuple[int, int]:
+    """Rows and columns of the block of pixels that an invocation computes."""
+    batch, channels, height, width = result.sizes
+    small = convolution.taps[0] * convolution.taps[1] <= 25 and max(convolution.dilation) == 1
+    if not small:
+        return 1, 1
+    if not device.is_cpu:
+        return depthwise_block(device, batch * height, width, aligned_channels(channels) // 4)
+    return (2 if height > 1 else 1), min((4, 2, 1), key=lambda wide: (-(-width // wide) * (wide + 2), -wide))
+
+
+_GENERAL_LOCAL_SIZE = 64
+
+
+def append_general(
+    plan: Plan,
+    convolution: Convolution,
+    source: DeviceTensor,
+    result: DeviceTensor,
+    epilogue: Epilogue,
+    residual: DeviceTensor | None,
+) -> None:
+    """Any convolution on tensors of any layout, one invocation per element of the result; a long sum takes several
+    dispatches."""
+    weights = plan.tensor(convolution.weight)
+    bias = None if convolution.bias is None else plan.tensor(convolution.bias)
+    boxes = list(loop_boxes((*(1,) * (3 - len(convolution.taps)), *convolution.taps, convolution.group_inputs)))
+    for number, box in enumerate(boxes):
+        numbers = _general_numbers(convolution, source, weights, bias, result, residual, box)
+        continues, finishes = number > 0, number == len(boxes) - 1
+        plan.dispatch(
+            "convolution_general",
+            (
+                *(bind(tensor) for tensor in (source, weights, bias or weights, residual or weights)),
+                bind(result, writes=True, reads=continues),
+                bind(_table(plan, numbers)),
+            ),
+            spread(-(-result.numel // _GENERAL_LOCAL_SIZE)),
+            (
+                *epilogue_constants(epilogue, bias is not None),
+                *(int(flag) for flag in (convolution.transposed, continues, finishes)),
+            ),
+            iterations=summing_iterations([end - begin for begin, end in box]),
+        )
+
+
+def _table(plan: Plan, numbers: tuple[int, ...]) -> DeviceTensor:
+    return plan.packed([], ("convolution_general", *numbers), lambda: torch.tensor(numbers, dtype=torch.int32))
+
+
+def _general_numbers(
+    convolution: Convolution,
+    source: DeviceTensor,
+    weights: DeviceTensor,
+    bias: DeviceTensor | None,
+    result: DeviceTensor,
+    residual: DeviceTensor | None,
+    box: Box,
+) -> tuple[int, ...]:
+    """The numbers of ``convolution_general.comp``, in its order; missing dimensions come first and have size 1."""
+    missing = 3 - len(convolution.taps)
+
+    def three(values: Sequence[int], filler: int) -> tuple[int, ...]:
+        return (*(filler,) * missing, *values)
+
+    def steps(tensor: DeviceTensor | None) -> tuple[int, ...]:
+        if tensor is None:
+            return (0,) * 6
+        return (*tensor.strides[:2], *three(tensor.strides[2:], 0), tensor.offset)
+
+    return (
+        result.numel,
+        result.sizes[1],
+        convolution.group_inputs,
+        convolution.group_outputs,
+        *three(source.sizes[2:], 1),
+        *three(result.sizes[2:], 1),
+        *three(convolution.taps, 1),
+        *three(convolution.stride, 1),
+        *three([-padding for padding in convolution.padding], 0),
+        *three(convolution.dilation, 1),
+        *(begin for begin, _ in box),
+        *(end for _, end in box),
+        *steps(source),
+        *steps(weights),
+        *((0, 0) if bias is None else (bias.strides[0], bias.offset)),
+        *steps(residual),
+        *steps(result),
+    )

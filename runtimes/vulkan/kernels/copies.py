@@ -1,0 +1,61 @@
+"""Copies between layouts and dtypes, and the operators that are nothing else."""
+
+from __future__ import annotations
+
+from mobopt.runtimes.call import Call, argument_names
+from mobopt.runtimes.vulkan.engine.tensor import DeviceTensor, default_strides
+from mobopt.runtimes.vulkan.kernels.plan import Plan
+from mobopt.runtimes.vulkan.kernels.pointwise_kernel import compute_into
+from mobopt.runtimes.vulkan.kernels.pointwise_program import ProgramBuilder
+from mobopt.runtimes.vulkan.lowerings.checks import check_dtypes
+from mobopt.runtimes.vulkan.lowerings.registry import lowers
+
+
+def strided_copy(plan: Plan, source: DeviceTensor, target: DeviceTensor, *, fresh: bool = False) -> None:
+    """Copy ``source``, broadcast to the target's sizes and converted to its dtype, into ``target``.
+
+    ``fresh`` says that nothing but the target lives in its storage, so that its padding may be overwritten.
+    """
+    builder = ProgramBuilder()
+    compute_into(plan, builder, builder.tensor(source), target, fresh=fresh)
+
+
+@lowers("aten::clone", "aten::lift_fresh_copy", check=check_dtypes, exact=True)
+def clone(plan: Plan, call: Call) -> DeviceTensor:
+    """A copy, in the default layout."""
+    return plan.copy(plan.tensor(call.args[0]))
+
+
+@lowers("aten::contiguous", check=check_dtypes, exact=True)
+def contiguous(plan: Plan, call: Call) -> DeviceTensor:
+    """The tensor itself if it is in the default layout, else a copy: which layout that is, is the device's own
+    affair."""
+    tensor = plan.tensor(call.args[0])
+    if tensor.is_contiguous or tensor.strides == default_strides(tensor.sizes, tensor.dtype):
+        return tensor
+    return plan.copy(tensor)
+
+
+@lowers(
+    "aten::to.device",
+    "aten::to.dtype",
+    "aten::to.other",
+    "aten::to.prim_Device",
+    "aten::to.prim_dtype",
+    "aten::to.prim_other",
+    "aten::to.dtype_layout",
+    "aten::_to_copy",
+    "aten::type_as",
+    "aten::cpu",
+    check=check_dtypes,
+    exact=True,
+)
+def convert(plan: Plan, call: Call) -> DeviceTensor:
+    """Another dtype; devices and layouts named by the model mean nothing here."""
+    tensor = plan.tensor(call.args[0])
+    copies = call.op == "aten::_to_copy" or ("copy" in argument_names(call.op) and call["copy"])
+    if tensor.dtype == call.output.dtype and not copies:
+        return tensor
+    target = plan.empty(tensor.sizes, call.output.dtype)
+    strided_copy(plan, tensor, target, fresh=True)
+    return target

@@ -1,0 +1,94 @@
+"""How kernels reach tensors: vec4, splat or single loads, texel buffers or storage buffers, and how a grid is
+spread."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from enum import IntEnum
+
+from mobopt.errors import UnsupportedError
+from mobopt.runtimes.vulkan.engine.device import DeviceInfo
+from mobopt.runtimes.vulkan.engine.stream import Binding
+from mobopt.runtimes.vulkan.engine.tensor import ELEMENT_BYTES, DeviceTensor
+
+PUSH_CONSTANT_WORDS = 32
+"""The least ``maxPushConstantsSize`` that Vulkan allows, in words."""
+
+VECTOR = 4
+
+
+class LoadMode(IntEnum):
+    """How four neighbouring lanes of an operand are read; the same numbers as in ``shaders/glsl/access.glsl``."""
+
+    VECTOR = 0
+    SPLAT = 1
+    LANES = 2
+
+
+def load_mode(offset: int, strides: Sequence[int]) -> LoadMode:
+    """The cheapest way to read four lanes along the last of ``strides``, each run starting at a multiple of four."""
+    if strides[-1] == 0:
+        return LoadMode.SPLAT
+    return LoadMode.VECTOR if is_vector_run(offset, strides) else LoadMode.LANES
+
+
+def is_vector_run(offset: int, strides: Sequence[int]) -> bool:
+    """Whether lanes along the last dimension are neighbours and every run of them starts on a vec4."""
+    return strides[-1] == 1 and offset % VECTOR == 0 and all(stride % VECTOR == 0 for stride in strides[:-1])
+
+
+def reading(tensor: DeviceTensor, mode: LoadMode, texels: bool) -> Binding:
+    """Bind an operand for the macros of ``access.glsl``, which read floats as integers too."""
+    vectors = mode == LoadMode.VECTOR
+    components = (VECTOR if vectors else 1) if texels else 0
+    step = ELEMENT_BYTES * (VECTOR if vectors else 1)
+    return Binding(tensor.storage, 0, tensor.storage.nbytes // step * step, texel_components=components, integer=texels)
+
+
+def writing(tensor: DeviceTensor, *, reads: bool = False) -> Binding:
+    """Bind a result, which the kernel may read back."""
+    return Binding(tensor.storage, 0, tensor.storage.nbytes, reads=reads, writes=True)
+
+
+def owns_storage(tensor: DeviceTensor) -> bool:
+    """Whether nothing but the tensor and its padding is in its storage, so that the padding may be overwritten."""
+    return tensor.offset == 0 and -(-tensor.span[1] // VECTOR) * VECTOR * ELEMENT_BYTES == tensor.storage.nbytes
+
+
+def uses_texels(device: DeviceInfo, operands: Sequence[tuple[DeviceTensor, LoadMode]]) -> bool:
+    """Whether to read through texel buffers: CPU drivers do that faster; the device's limit on their size must hold."""
+    if not device.is_cpu or not operands:
+        return False
+    limit = device.limits.max_texel_buffer_elements
+    return all(
+        tensor.storage.nbytes // (ELEMENT_BYTES * (VECTOR if mode == LoadMode.VECTOR else 1)) <= limit
+        for tensor, mode in operands
+    )
+
+
+def local_size(device: DeviceInfo, invocations: int) -> int:
+    """Invocations of a workgroup: large ones are cheaper, but every core of a CPU wants some."""
+    if not device.is_cpu:
+        return 128
+    return 128 if invocations >= 1024 else 8
+
+
+def spread(groups: int, limit: int = 65535) -> tuple[int, int, int]:
+    """A count of workgroups as a grid that Vulkan accepts everywhere; ``invocation_index()`` in GLSL reads it back."""
+    if groups <= limit:
+        return (max(groups, 1), 1, 1)
+    rows = -(-groups // limit)
+    if rows > limit:
+        raise UnsupportedError(
+            f"a kernel of {groups} workgroups exceeds the grid of {limit} x {limit}; use smaller tensors"
+        )
+    return (-(-groups // rows), rows, 1)
+
+
+def words(values: Sequence[int]) -> bytes:
+    """Push constants of 32-bit integers, as many as the shaders declare."""
+    if len(values) > PUSH_CONSTANT_WORDS:
+        raise UnsupportedError(f"a kernel needs {len(values)} words of push constants; there are {PUSH_CONSTANT_WORDS}")
+    padding = [0] * (PUSH_CONSTANT_WORDS - len(values))
+    return struct.pack(f"<{PUSH_CONSTANT_WORDS}i", *values, *padding)

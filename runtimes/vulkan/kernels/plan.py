@@ -1,0 +1,198 @@
+"""A Plan collects what lowerings append: it hands out tensors, keeps constants, and makes the layouts that kernels
+ask for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+
+from mobopt.errors import InputError
+from mobopt.runtimes.call import TensorRef
+from mobopt.runtimes.vulkan.engine.device import DeviceInfo
+from mobopt.runtimes.vulkan.engine.limits import check_dispatch
+from mobopt.runtimes.vulkan.engine.stream import Binding, Dispatch, HostTensor, Stream
+from mobopt.runtimes.vulkan.engine.tensor import (
+    ELEMENT_BYTES,
+    DeviceTensor,
+    Storage,
+    StorageKind,
+    contiguous_strides,
+    default_strides,
+)
+
+
+class ConstantStore:
+    """Constants of one model on the device side, shared by all its plans: a weight is packed once per packing."""
+
+    def __init__(self) -> None:
+        self._packed: dict[tuple[Any, ...], tuple[DeviceTensor, Sequence[torch.Tensor]]] = {}
+
+    def get(
+        self, sources: Sequence[torch.Tensor], packing: tuple[Any, ...], pack: Callable[[], torch.Tensor]
+    ) -> DeviceTensor:
+        """The constant that ``pack()`` makes of ``sources``; made once per ``(sources, packing)``.
+
+        ``packing`` names what ``pack`` does, in hashable values; equal names must mean equal results.
+        """
+        key = (*(_identity(source) for source in sources), *packing)
+        if key not in self._packed:
+            # The sources are kept so that their identity can't be taken by another tensor.
+            self._packed[key] = (constant_tensor(pack()), tuple(sources))
+        return self._packed[key][0]
+
+
+def _identity(tensor: torch.Tensor) -> tuple[Any, ...]:
+    return (tensor.data_ptr(), tuple(tensor.shape), tensor.stride(), tensor.dtype, tensor._version)
+
+
+def device_elements(values: torch.Tensor) -> torch.Tensor:
+    """Elements as the device holds them: contiguous float32 or int32.
+
+    Raises:
+        InputError: an integer doesn't fit in 32 bits, or the dtype has no form on the device.
+    """
+    values = values.detach()
+    if values.dtype.is_floating_point:
+        return values.to(torch.float32).contiguous()
+    if values.dtype.is_complex or values.is_quantized:
+        raise InputError(
+            f"a {values.dtype} tensor has no form on the device; convert it to float32 or an integer dtype"
+        )
+    if values.dtype == torch.int64 and values.numel() and (values.max() >= 2**31 or values.min() < -(2**31)):
+        raise InputError(
+            f"an int64 tensor holds {int(values.abs().max())}, "
+            "which doesn't fit in the 32 bits that an integer has on the device"
+        )
+    return values.to(torch.int32).contiguous()
+
+
+def constant_tensor(values: torch.Tensor, name: str = "") -> DeviceTensor:
+    """A contiguous constant with a storage of its own, padded to whole vec4s."""
+    flat = device_elements(values).reshape(-1)
+    room = _storage_elements(values.shape, contiguous_strides(values.shape))
+    elements = torch.nn.functional.pad(flat, (0, room - flat.numel()))
+    storage = Storage(elements.numel() * ELEMENT_BYTES, StorageKind.CONSTANT, elements, name)
+    return DeviceTensor(storage, values.dtype, tuple(values.shape), contiguous_strides(values.shape))
+
+
+@dataclass(eq=False)
+class Plan:
+    """What a lowering sees: the device's facts, the stream it appends to, and where tensors are."""
+
+    device: DeviceInfo
+    constants: ConstantStore = field(default_factory=ConstantStore)
+    stream: Stream = field(default_factory=Stream)
+    label: str = ""
+    """Label and source of the call being lowered, stamped on each dispatch."""
+    source: str = ""
+    _tensors: dict[TensorRef, DeviceTensor] = field(default_factory=dict)
+    _reserved: dict[TensorRef, DeviceTensor] = field(default_factory=dict)
+    _on_host: dict[TensorRef, HostTensor] = field(default_factory=dict)
+
+    def tensor(self, ref: TensorRef) -> DeviceTensor:
+        """Where a tensor of the trace is on the device; a constant is put there on first use."""
+        if ref not in self._tensors:
+            if ref.constant is None:
+                raise KeyError(f"{ref.name or ref} is used before the call that makes it was lowered")
+            constant = ref.constant
+            self._tensors[ref] = replace(self.constants.get([constant], ("plain",), lambda: constant), dtype=ref.dtype)
+        return self._tensors[ref]
+
+    def host_tensor(self, ref: TensorRef) -> HostTensor:
+        """What stands for a tensor of the trace that lives on the host only."""
+        return self._on_host.setdefault(ref, HostTensor(ref.dtype, ref.sizes))
+
+    def place(self, ref: TensorRef, tensor: DeviceTensor) -> None:
+        """Say where a tensor of the trace is."""
+        self._tensors[ref] = tensor
+
+    def packed(
+        self, sources: Sequence[torch.Tensor], packing: tuple[Any, ...], pack: Callable[[], torch.Tensor]
+    ) -> DeviceTensor:
+        """A constant made from other constants; see :meth:`ConstantStore.get`."""
+        return self.constants.get(sources, packing, pack)
+
+    def empty(
+        self, sizes: Sequence[int], dtype: torch.dtype = torch.float32, strides: Sequence[int] | None = None
+    ) -> DeviceTensor:
+        """A new temporary: channels_last with aligned channel pitch if it is 4-D and floating, else contiguous,
+        unless ``strides`` are given (in elements; a channel pitch beyond the sizes gets its padding too)."""
+        steps = default_strides(sizes, dtype) if strides is None else tuple(strides)
+        elements = _storage_elements(sizes, steps)
+        return DeviceTensor(Storage(elements * ELEMENT_BYTES, name=self.label), dtype, tuple(sizes), steps)
+
+    def reserve(self, ref: TensorRef, place: DeviceTensor) -> None:
+        """Ask the lowering that makes a tensor to write it to ``place``; it may not (see :meth:`result`)."""
+        self._reserved[ref] = place
+
+    def result(self, ref: TensorRef) -> DeviceTensor:
+        """Where a lowering puts its result: the place that is reserved for it, which may be a slice of something
+        larger, else a new temporary. A lowering that can't write slices makes its own with :meth:`empty`."""
+        return self._reserved.get(ref) or self.empty(ref.sizes, ref.dtype)
+
+    def dispatch(
+        self,
+        shader: str,
+        bindings: Sequence[Binding],
+        groups: tuple[int, int, int],
+        specialization: Sequence[int | float] = (),
+        push_constants: bytes = b"",
+        *,
+        iterations: int,
+    ) -> None:
+        """Append one compute dispatch.
+
+        Args:
+            shader: name of a variant.
+            bindings: its buffers.
+            groups: workgroups in x, y and z.
+            specialization: its specialization constants.
+            push_constants: its push constants.
+            iterations: an upper bound of how often one invocation goes round loops, all of its loops together.
+
+        Raises:
+            LimitError: it exceeds a limit of the device, or of loops.
+        """
+        dispatch = Dispatch(
+            shader,
+            tuple(bindings),
+            groups,
+            iterations,
+            tuple(specialization),
+            push_constants,
+            self.label,
+            self.source,
+        )
+        check_dispatch(self.device, dispatch)
+        self.stream.append(dispatch)
+
+    def channels_last(self, tensor: DeviceTensor, aligned: bool = True) -> DeviceTensor:
+        """The 4-D tensor itself if its pixels are dense runs of channels (and, if ``aligned``, vec4-aligned), else a
+        copy that is."""
+        pitch = tensor.channel_pitch
+        if pitch is not None and (not aligned or (pitch % 4 == 0 and tensor.offset % 4 == 0)):
+            return tensor
+        return self.copy(tensor, default_strides(tensor.sizes, torch.float32))
+
+    def contiguous(self, tensor: DeviceTensor) -> DeviceTensor:
+        """The tensor itself if it is dense in row-major order, else a copy that is."""
+        return tensor if tensor.is_contiguous else self.copy(tensor, contiguous_strides(tensor.sizes))
+
+    def copy(self, tensor: DeviceTensor, strides: Sequence[int] | None = None) -> DeviceTensor:
+        """A copy with other strides."""
+        from mobopt.runtimes.vulkan.kernels.copies import strided_copy
+
+        target = self.empty(tensor.sizes, tensor.dtype, strides)
+        strided_copy(self, tensor, target, fresh=True)
+        return target
+
+
+def _storage_elements(sizes: Sequence[int], strides: Sequence[int]) -> int:
+    """Elements of a storage that holds such a tensor, whole vec4s, at least one."""
+    if 0 in sizes:
+        return 4
+    last = sum((size - 1) * stride for size, stride in zip(sizes, strides, strict=True)) + 1
+    return -(-last // 4) * 4

@@ -1,0 +1,204 @@
+"""Dispatching ``shaders/glsl/pointwise.comp``: strides of operands become a short loop nest over vec4s."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+
+from mobopt.runtimes.call import TensorRef
+from mobopt.runtimes.vulkan.engine.device_info import DeviceInfo
+from mobopt.runtimes.vulkan.engine.stream import Binding
+from mobopt.runtimes.vulkan.engine.tensor import ELEMENT_BYTES, DeviceTensor
+from mobopt.runtimes.vulkan.kernels.geometry import Iteration, expanded, merged
+from mobopt.runtimes.vulkan.kernels.kernel_access import (
+    PUSH_CONSTANT_WORDS,
+    VECTOR,
+    LoadMode,
+    is_vector_run,
+    load_mode,
+    local_size,
+    owns_storage,
+    reading,
+    spread,
+    uses_texels,
+    words,
+    writing,
+)
+from mobopt.runtimes.vulkan.kernels.plan import Plan
+from mobopt.runtimes.vulkan.kernels.pointwise_program import IDENTITY, MAX_OPERANDS, Program, ProgramBuilder, Value
+
+_SHORT_STEPS = 2
+_LONG_STEPS = 10
+_MOST_ROWS = 8
+
+
+def compute(
+    plan: Plan, builder: ProgramBuilder, result: Value, sizes: Sequence[int], dtype: torch.dtype
+) -> DeviceTensor:
+    """A new tensor of the given sizes that holds a builder's result; operands are broadcast to the sizes."""
+    target = plan.empty(sizes, dtype)
+    compute_into(plan, builder, result, target, fresh=True)
+    return target
+
+
+def compute_result(plan: Plan, builder: ProgramBuilder, result: Value, output: TensorRef) -> DeviceTensor:
+    """A builder's result as the output of a call, written where the plan wants it."""
+    target = plan.result(output)
+    compute_into(plan, builder, result, target, fresh=owns_storage(target))
+    return target
+
+
+def compute_into(
+    plan: Plan, builder: ProgramBuilder, result: Value, target: DeviceTensor, *, fresh: bool = False
+) -> None:
+    """Write a builder's result into ``target``; see :func:`run_program`."""
+    program = builder.program(builder.stored_as(result, target.dtype))
+    assert builder.fits, f"{plan.label}: {len(program.instructions)} instructions are more than the shader has"
+    operands = [operand if isinstance(operand, DeviceTensor) else plan.tensor(operand) for operand in builder.operands]
+    run_program(plan, program, operands, target, fresh=fresh)
+
+
+def run_program(
+    plan: Plan, program: Program, operands: Sequence[DeviceTensor], target: DeviceTensor, *, fresh: bool = False
+) -> None:
+    """Dispatch a program.
+
+    Args:
+        plan: where the dispatch goes.
+        program: the instructions.
+        operands: tensors that broadcast to the target's sizes.
+        target: what is written; it may be one of the operands (the same view).
+        fresh: whether nothing but the target lives in its storage, so that what pads its runs to vec4s may be
+        overwritten.
+    """
+    if target.numel == 0:
+        return
+    views = [expanded(operand, target.sizes) for operand in operands]
+    # What pads a tensor may hold anything, also what a checked instruction refuses.
+    nest = _loop_nest(target, views, fresh and not program.refuses)
+    needed = nest.rank + (1 + len(views)) * (nest.rank + 1) + len(program.immediates)
+    if needed > PUSH_CONSTANT_WORDS:
+        _run_in_one_layout(plan, program, views, target, fresh)
+        return
+    _dispatch(plan, program, views, target, nest)
+
+
+def _run_in_one_layout(
+    plan: Plan, program: Program, operands: Sequence[DeviceTensor], target: DeviceTensor, fresh: bool
+) -> None:
+    """Copy operands, and the result if it must be, so that all dimensions become one."""
+    result = target if fresh else plan.empty(target.sizes, target.dtype)
+    run_program(plan, program, [plan.copy(operand, result.strides) for operand in operands], result, fresh=True)
+    if not fresh:
+        run_program(plan, IDENTITY, [result], target)
+
+
+def _loop_nest(target: DeviceTensor, operands: Sequence[DeviceTensor], fresh: bool) -> Iteration:
+    """The merged dimensions of target and operands; the last one is rounded up to whole vec4s where that is
+    harmless."""
+    nest = merged(target.sizes, [target.strides, *(operand.strides for operand in operands)])
+    inner = nest.sizes[-1]
+    rounded = -(-inner // VECTOR) * VECTOR
+    if not fresh or rounded == inner or nest.strides[0][-1] != 1:
+        return nest
+    if any(stride < rounded for stride in nest.strides[0][:-1]):
+        return nest
+    extra = rounded - inner
+    tensors = [target, *operands]
+    if any(
+        _end(tensor) + extra * strides[-1] > _capacity(tensor)
+        for tensor, strides in zip(tensors, nest.strides, strict=True)
+    ):
+        return nest
+    return merged((*nest.sizes[:-1], rounded), nest.strides)
+
+
+def _end(tensor: DeviceTensor) -> int:
+    return tensor.span[1]
+
+
+def _capacity(tensor: DeviceTensor) -> int:
+    return tensor.storage.nbytes // ELEMENT_BYTES
+
+
+def _dispatch(
+    plan: Plan, program: Program, operands: Sequence[DeviceTensor], target: DeviceTensor, nest: Iteration
+) -> None:
+    whole_runs = nest.sizes[-1] % VECTOR == 0
+    modes = [load_mode(operand.offset, strides) for operand, strides in zip(operands, nest.strides[1:], strict=True)]
+    modes = [_within(mode, operand) for mode, operand in zip(modes, operands, strict=True)]
+    stores_vectors = whole_runs and is_vector_run(target.offset, nest.strides[0])
+    texels = uses_texels(plan.device, list(zip(operands, modes, strict=True)))
+    bindings = [reading(operand, mode, texels) for operand, mode in zip(operands, modes, strict=True)]
+    # Slots without an operand need something bound that the shader never reads.
+    spare = bindings[0] if bindings else Binding(target.storage, 0, target.storage.nbytes, reads=False)
+    bindings += [spare] * (MAX_OPERANDS - len(bindings))
+    if program.refuses:
+        bindings.append(plan.stream.raised_by())
+    rows = _rows(plan.device, nest)
+    strips = [-(-nest.sizes[-2] // rows)] if nest.rank > 1 else []
+    items = math.prod((*nest.sizes[:-2], *strips)) * -(-nest.sizes[-1] // VECTOR)
+    size = local_size(plan.device, items)
+    specialization = [
+        size,
+        nest.rank,
+        program.operands,
+        len(program.immediates),
+        len(program.instructions),
+        int(stores_vectors),
+    ]
+    specialization += [*modes, *[LoadMode.SPLAT] * (MAX_OPERANDS - len(modes))]
+    steady = sum(1 << n for n, strides in enumerate(nest.strides[1:]) if rows > 1 and strides[-2] == 0)
+    specialization += [rows, steady]
+    for instruction in program.instructions:
+        specialization += [instruction.opcode, *instruction.sources]
+    constants = list(nest.sizes)
+    for tensor, strides in zip([target, *operands], nest.strides, strict=True):
+        constants += [tensor.offset, *strides]
+    plan.dispatch(
+        f"pointwise_{_variant(program)}{'_texels' if texels else ''}",
+        [writing(target), *bindings],
+        spread(-(-items // size)),
+        [int(value) for value in specialization],
+        words([*constants, *program.immediates]),
+        iterations=_iterations(program, nest.rank, rows),
+    )
+
+
+_MOST_ITERATIONS = 31
+"""Of one instruction: those of an integer power; a remainder of floats has 14."""
+
+
+def _iterations(program: Program, rank: int, rows: int) -> int:
+    tensors = 1 + program.operands
+    place = (rank + 1) * (tensors + 1) + len(program.immediates)
+    return place + rows * (1 + tensors + _MOST_ITERATIONS * len(program.instructions))
+
+
+def _variant(program: Program) -> str:
+    """The shader that has what a program needs and least else: steps, functions, and checks."""
+    steps = _SHORT_STEPS if len(program.instructions) <= _SHORT_STEPS else _LONG_STEPS
+    if program.refuses:
+        return f"{steps}_{min(2, 2 * program.functions)}_checked"
+    return f"{steps}_{program.functions}"
+
+
+def _rows(device: DeviceInfo, nest: Iteration) -> int:
+    """Places of the second dimension that one invocation computes: on a CPU many, as finding the first costs as much as
+    computing it; GPUs want many invocations."""
+    if not device.is_cpu or nest.rank == 1:
+        return 1
+    items = math.prod(nest.sizes[:-1]) * -(-nest.sizes[-1] // VECTOR)
+    rows = 1
+    while 2 * rows <= min(nest.sizes[-2], _MOST_ROWS) and items >= 2 * rows * 1024:
+        rows *= 2
+    return rows
+
+
+def _within(mode: LoadMode, operand: DeviceTensor) -> LoadMode:
+    """Vector loads only where the last one lies within the storage."""
+    if mode == LoadMode.VECTOR and -(-_end(operand) // VECTOR) * VECTOR > _capacity(operand):
+        return LoadMode.LANES
+    return mode

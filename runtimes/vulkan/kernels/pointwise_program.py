@@ -1,0 +1,310 @@
+"""Lists of pointwise instructions: what ``shaders/glsl/pointwise.comp`` computes at each place of its operands.
+
+A :class:`ProgramBuilder` turns operators into instructions on registers; operators that follow each other can share one
+builder, which is how chains of them become one dispatch (see :mod:`mobopt.runtimes.vulkan.compile.fusion_pointwise`).
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass, field, replace
+from enum import Enum, IntEnum
+
+import torch
+
+from mobopt.runtimes.call import TensorRef
+from mobopt.runtimes.vulkan.engine.tensor import DeviceTensor
+
+MAX_OPERANDS = 6
+MAX_IMMEDIATES = 10
+MAX_STEPS = 10
+FIRST_IMMEDIATE = MAX_OPERANDS
+FIRST_STEP = FIRST_IMMEDIATE + MAX_IMMEDIATES
+
+
+class Opcode(IntEnum):
+    """What an instruction does; the same numbers as ``shaders/glsl/pointwise_opcodes.glsl``."""
+
+    MOVE = 0
+    NEG = 1
+    ABS = 2
+    SIGN = 3
+    FLOOR = 4
+    CEIL = 5
+    ROUND = 6
+    TRUNC = 7
+    FRAC = 8
+    RECIPROCAL = 9
+    SQRT = 10
+    RSQRT = 11
+    EXP = 12
+    EXP2 = 13
+    EXPM1 = 14
+    LOG = 15
+    LOG2 = 16
+    LOG10 = 17
+    LOG1P = 18
+    SIN = 19
+    COS = 20
+    TAN = 21
+    ASIN = 22
+    ACOS = 23
+    ATAN = 24
+    SINH = 25
+    COSH = 26
+    TANH = 27
+    ASINH = 28
+    ACOSH = 29
+    ATANH = 30
+    ERF = 31
+    SIGMOID = 32
+    LOG_SIGMOID = 33
+    RELU = 34
+    HARDSWISH = 35
+    HARDSIGMOID = 36
+    SILU = 37
+    MISH = 38
+    GELU = 39
+    GELU_TANH = 40
+    IS_NAN = 41
+    IS_INF = 42
+    ADD = 43
+    SUB = 44
+    MUL = 45
+    DIV = 46
+    DIV_FLOOR = 47
+    REMAINDER = 48
+    FMOD = 49
+    POW = 50
+    MAX = 51
+    MIN = 52
+    ATAN2 = 53
+    EQ = 54
+    NE = 55
+    LT = 56
+    LE = 57
+    PRELU = 58
+    HARDSHRINK = 59
+    SOFTSHRINK = 60
+    MULADD = 61
+    LERP = 62
+    CLAMP = 63
+    THRESHOLD = 64
+    ELU = 65
+    SOFTPLUS = 66
+    INT_TO_FLOAT = 67
+    FLOAT_TO_INT = 68
+    INT_NEG = 69
+    INT_ABS = 70
+    INT_SIGN = 71
+    INT_NOT = 72
+    INT_ADD = 73
+    INT_SUB = 74
+    INT_MUL = 75
+    INT_DIV_FLOOR = 76
+    INT_DIV_TRUNC = 77
+    INT_REMAINDER = 78
+    INT_FMOD = 79
+    INT_POW = 80
+    INT_MAX = 81
+    INT_MIN = 82
+    INT_EQ = 83
+    INT_NE = 84
+    INT_LT = 85
+    INT_LE = 86
+    INT_AND = 87
+    INT_OR = 88
+    INT_XOR = 89
+    INT_SHIFT_LEFT = 90
+    INT_SHIFT_RIGHT = 91
+    SELECT = 92
+    TO_HALF = 93
+    TO_BFLOAT = 94
+    FLOAT_TO_LONG = 95
+    INT_INDEX = 96
+
+
+_ROUNDINGS = {torch.float16: Opcode.TO_HALF, torch.bfloat16: Opcode.TO_BFLOAT}
+
+_DIVISIONS = (Opcode.INT_DIV_FLOOR, Opcode.INT_DIV_TRUNC, Opcode.INT_REMAINDER, Opcode.INT_FMOD)
+
+CHECKED = (Opcode.FLOAT_TO_LONG, Opcode.INT_INDEX, *_DIVISIONS)
+"""Instructions that refuse some operands: they raise the run's flag (see :attr:`Plan.flag`)."""
+
+
+_EXPONENTIAL = frozenset(
+    (
+        *(Opcode.EXP, Opcode.EXP2, Opcode.EXPM1, Opcode.LOG, Opcode.LOG2, Opcode.LOG10, Opcode.LOG1P, Opcode.ERF),
+        *(Opcode.LOG_SIGMOID, Opcode.ELU, Opcode.SOFTPLUS, Opcode.SIGMOID, Opcode.SILU, Opcode.MISH, Opcode.TANH),
+        *(Opcode.GELU, Opcode.GELU_TANH),
+    )
+)
+_OTHER_FUNCTIONS = frozenset(
+    (
+        *(Opcode.SINH, Opcode.COSH, Opcode.ASINH, Opcode.ACOSH, Opcode.ATANH, Opcode.SIN, Opcode.COS, Opcode.TAN),
+        *(Opcode.ASIN, Opcode.ACOS, Opcode.ATAN, Opcode.ATAN2, Opcode.POW),
+        *(Opcode.DIV_FLOOR, Opcode.REMAINDER, Opcode.FMOD),
+    )
+)
+
+
+class Kind(Enum):
+    """What the 32 bits of an element are."""
+
+    FLOAT = "float"
+    INTEGER = "integer"
+    BOOL = "bool"
+
+
+def kind_of(dtype: torch.dtype) -> Kind:
+    """The form of a dtype's elements on the device."""
+    if dtype.is_floating_point:
+        return Kind.FLOAT
+    return Kind.BOOL if dtype == torch.bool else Kind.INTEGER
+
+
+@dataclass(frozen=True)
+class Value:
+    """A register, and what its bits are."""
+
+    register: int
+    kind: Kind
+    dtype: torch.dtype | None = None
+    """The dtype of which it is an element already, rounded or wrapped, if that is known."""
+
+
+@dataclass(frozen=True)
+class Instruction:
+    """An opcode and the registers that it reads (unused ones are 0)."""
+
+    opcode: Opcode
+    sources: tuple[int, int, int]
+
+
+@dataclass(frozen=True)
+class Program:
+    """Instructions on up to six operands; the last instruction, or the first operand, or else the first immediate, is
+    the result."""
+
+    operands: int
+    immediates: tuple[int, ...] = ()
+    """Bits of constants, as signed integers."""
+    instructions: tuple[Instruction, ...] = ()
+
+    @property
+    def refuses(self) -> bool:
+        """Whether there are operands that it must not be given; a divisor that is a number has been looked at."""
+        return any(
+            instruction.opcode in CHECKED
+            and not (instruction.opcode in _DIVISIONS and FIRST_IMMEDIATE <= instruction.sources[1] < FIRST_STEP)
+            for instruction in self.instructions
+        )
+
+    @property
+    def functions(self) -> int:
+        """Which shader it needs: 0 has arithmetic, 1 exponentials, logarithms and activations too, 2 every function."""
+        opcodes = {instruction.opcode for instruction in self.instructions}
+        return 2 if opcodes & _OTHER_FUNCTIONS else 1 if opcodes & _EXPONENTIAL else 0
+
+
+IDENTITY = Program(operands=1)
+
+Operand = TensorRef | DeviceTensor
+
+
+@dataclass
+class ProgramBuilder:
+    """Collects instructions; ``operands`` are the tensors to be read, in the order of their registers."""
+
+    operands: list[Operand] = field(default_factory=list)
+    _immediates: list[int] = field(default_factory=list)
+    _instructions: list[Instruction] = field(default_factory=list)
+    _known: dict[Operand, Value] = field(default_factory=dict)
+
+    def tensor(self, tensor: Operand) -> Value:
+        """The register that holds a tensor's element: an operand, or what an earlier operator of this program made."""
+        if tensor not in self._known:
+            self._known[tensor] = Value(len(self.operands), kind_of(tensor.dtype), tensor.dtype)
+            self.operands.append(tensor)
+        return self._known[tensor]
+
+    def define(self, tensor: Operand, value: Value) -> None:
+        """Say that ``tensor`` is ``value``, so that later operators of this program read it from there."""
+        self._known[tensor] = value
+
+    def scalar(self, number: float | int | bool, kind: Kind) -> Value:
+        """A constant of the given kind."""
+        bits = _bits(number, kind)
+        if bits not in self._immediates:
+            self._immediates.append(bits)
+        return Value(FIRST_IMMEDIATE + self._immediates.index(bits), kind)
+
+    def step(self, opcode: Opcode, *sources: Value, kind: Kind = Kind.FLOAT) -> Value:
+        """Append an instruction; its result is of ``kind``."""
+        a, b, c = (*(source.register for source in sources), 0, 0, 0)[:3]
+        self._instructions.append(Instruction(opcode, (a, b, c)))
+        return Value(FIRST_STEP + len(self._instructions) - 1, kind)
+
+    def converted(self, value: Value, kind: Kind) -> Value:
+        """The value as another kind, by torch's rules for ``Tensor.to``."""
+        if value.kind == kind:
+            return value
+        if kind == Kind.FLOAT:
+            return self.step(Opcode.INT_TO_FLOAT, value)
+        if kind == Kind.BOOL:
+            opcode = Opcode.NE if value.kind == Kind.FLOAT else Opcode.INT_NE
+            return self.step(opcode, value, self.scalar(0, value.kind), kind=Kind.BOOL)
+        if value.kind == Kind.FLOAT:
+            return self.step(Opcode.FLOAT_TO_INT, value, kind=Kind.INTEGER)
+        return Value(value.register, Kind.INTEGER)
+
+    def stored_as(self, value: Value, dtype: torch.dtype) -> Value:
+        """The value as an element of ``dtype``: halves are rounded to nearest even, integers narrower than 32 bits wrap
+        around, and a float that becomes an int64 must be below 2^24 (else the run is refused, see ``CHECKED``)."""
+        return value if value.dtype == dtype else replace(self._stored(value, dtype), dtype=dtype)
+
+    def _stored(self, value: Value, dtype: torch.dtype) -> Value:
+        if dtype == torch.int64 and value.kind == Kind.FLOAT:
+            return self.step(Opcode.FLOAT_TO_LONG, value, kind=Kind.INTEGER)
+        value = self.converted(value, kind_of(dtype))
+        if dtype in _ROUNDINGS:
+            return self.step(_ROUNDINGS[dtype], value)
+        if dtype == torch.uint8:
+            return self.step(Opcode.INT_AND, value, self.scalar(0xFF, Kind.INTEGER), kind=Kind.INTEGER)
+        if dtype in (torch.int8, torch.int16):
+            spare = self.scalar(24 if dtype == torch.int8 else 16, Kind.INTEGER)
+            shifted = self.step(Opcode.INT_SHIFT_LEFT, value, spare, kind=Kind.INTEGER)
+            return self.step(Opcode.INT_SHIFT_RIGHT, shifted, spare, kind=Kind.INTEGER)
+        return value
+
+    @property
+    def fits(self) -> bool:
+        """Whether the shader has room for the program."""
+        return (
+            len(self.operands) <= MAX_OPERANDS
+            and len(self._immediates) <= MAX_IMMEDIATES
+            and len(self._instructions) <= MAX_STEPS
+        )
+
+    def program(self, result: Value) -> Program:
+        """The finished program with the given result."""
+        if self._instructions:
+            implied = FIRST_STEP + len(self._instructions) - 1
+        else:
+            implied = 0 if self.operands else FIRST_IMMEDIATE
+        if result.register != implied:
+            self.step(Opcode.MOVE, result, kind=result.kind)
+        return Program(len(self.operands), tuple(self._immediates), tuple(self._instructions))
+
+
+def _bits(number: float | int | bool, kind: Kind) -> int:
+    if kind == Kind.FLOAT:
+        return int(struct.unpack("<i", struct.pack("<f", _as_float32(float(number))))[0])
+    if kind == Kind.BOOL:
+        return int(bool(number))
+    return (int(number) + 2**31) % 2**32 - 2**31
+
+
+def _as_float32(number: float) -> float:
+    """The nearest float32; what is too large becomes infinite, as in torch."""
+    return float(torch.tensor(number, dtype=torch.float32))

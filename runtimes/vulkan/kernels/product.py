@@ -1,0 +1,216 @@
+"""Products of matrices on the device: what the kernels for implicit GEMM are told, and the dispatch of one.
+
+Rows are output pixels or rows of a matrix, columns are output channels; a vec4 holds four columns of a result or four
+neighbours of the inner dimension of an input. The shaders' half is ``shaders/glsl/product.glsl``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import astuple, dataclass, replace
+from typing import TYPE_CHECKING
+
+from mobopt.runtimes.vulkan.engine.device_info import DeviceInfo
+from mobopt.runtimes.vulkan.engine.stream import Binding, bind
+from mobopt.runtimes.vulkan.engine.tensor import DeviceTensor
+from mobopt.runtimes.vulkan.kernels.epilogue import Epilogue
+from mobopt.runtimes.vulkan.kernels.gpu_kernels import SUM_INVOCATIONS
+from mobopt.runtimes.vulkan.kernels.kernel_access import words
+from mobopt.runtimes.vulkan.kernels.product_kernels import ProductKernel, TileKernel, choose_product_kernel
+from mobopt.runtimes.vulkan.kernels.product_shape import ProductShape
+
+if TYPE_CHECKING:
+    from mobopt.runtimes.vulkan.kernels.plan import Plan
+
+
+@dataclass(frozen=True)
+class Product:
+    """Push constants of ``product.glsl``, in its order; offsets, pitches and strides count vec4s."""
+
+    rows: int
+    inner: int
+    columns: int
+    input_offset: int
+    input_pitch: int
+    input_batch: int = 0
+    height: int = 1
+    width: int = 1
+    out_height: int = 1
+    out_width: int = 1
+    taps_high: int = 1
+    taps_wide: int = 1
+    stride_high: int = 1
+    stride_wide: int = 1
+    first_high: int = 0
+    first_wide: int = 0
+    dilation_high: int = 1
+    dilation_wide: int = 1
+    weight_offset: int = 0
+    weight_pitch: int = 0
+    weight_batch: int = 0
+    out_offset: int = 0
+    out_pitch: int = 0
+    out_row: int = 0
+    out_batch: int = 0
+    residual_offset: int = 0
+    residual_pitch: int = 0
+    residual_row: int = 0
+    residual_batch: int = 0
+    group_columns: int = 0
+    column_lanes: int = 0
+    start_row: int = 0
+
+    def pack(self) -> bytes:
+        """The numbers as the shader reads them."""
+        return words(astuple(self))
+
+
+@dataclass(frozen=True, eq=False)
+class ProductOperands:
+    """The tensors of a product; ``bias`` is a dense vector at offset 0, padded to whole vec4s."""
+
+    activations: DeviceTensor
+    weights: DeviceTensor
+    result: DeviceTensor
+    bias: DeviceTensor | None = None
+    residual: DeviceTensor | None = None
+
+    def bindings(self, texels: bool) -> tuple[Binding, ...]:
+        """Bindings 0 to 4 of the kernels; a missing operand is bound to the weights, and not read."""
+        inputs = (self.activations, self.weights, self.bias or self.weights, self.residual or self.weights)
+        components = 4 if texels else 0
+        return (*(bind(tensor, texel_components=components) for tensor in inputs), bind(self.result, writes=True))
+
+
+def texels_fit(device: DeviceInfo, operands: ProductOperands) -> bool:
+    """Whether operands are read through texel buffers: CPU drivers do that faster; each must be within their size."""
+    limit = device.limits.max_texel_buffer_elements
+    inputs = (operands.activations, operands.weights, operands.residual or operands.weights)
+    return device.is_cpu and all(tensor.storage.nbytes // 16 <= limit for tensor in inputs)
+
+
+def epilogue_constants(epilogue: Epilogue, has_bias: bool) -> tuple[int | float, ...]:
+    """Specialization constants 0 to 7, those of ``epilogue.glsl``."""
+    before, after = epilogue.before, epilogue.after
+    return (
+        int(has_bias),
+        int(before.opcode),
+        float(before.first),
+        float(before.second),
+        int(epilogue.residual is not None),
+        int(after.opcode),
+        float(after.first),
+        float(after.second),
+    )
+
+
+def append_product(
+    plan: Plan,
+    product: Product,
+    operands: ProductOperands,
+    epilogue: Epilogue,
+    *,
+    batches: int = 1,
+    spatial: bool = False,
+    padded: bool = False,
+    inner_tail: int = 0,
+) -> None:
+    """Append the dispatches of a product.
+
+    Args:
+        plan: where it goes.
+        product: sizes and places.
+        operands: the tensors.
+        epilogue: what becomes of the sums.
+        batches: independent products, a stride apart (not if ``spatial``).
+        spatial: whether rows are pixels of a grid.
+        padded: whether taps may fall outside of the input.
+        inner_tail: elements of the last vec4 of the inner dimension, 0 if it is full.
+    """
+    grouped = product.group_columns not in (0, product.columns)
+    taps = product.taps_high * product.taps_wide
+    shape = ProductShape(
+        rows=product.rows,
+        inner=product.inner * taps,
+        columns=product.columns,
+        group_columns=product.group_columns or product.columns,
+        batches=batches,
+        taps=taps,
+    )
+    kernel = choose_product_kernel(plan.device, shape, texels=texels_fit(plan.device, operands))
+    ends = epilogue_constants(epilogue, operands.bias is not None)
+    form = (int(spatial), int(padded), inner_tail, int(grouped))
+    if isinstance(kernel, TileKernel):
+        product = replace(product, column_lanes=kernel.column_lanes.bit_length() - 1)
+    append = _append_parts if kernel.parts > 1 else _append_whole
+    for piece, piece_shape in _pieces(plan.device, product, kernel, shape):
+        append(plan, piece, operands, kernel, piece_shape, ends, form)
+
+
+def _pieces(
+    device: DeviceInfo, product: Product, kernel: ProductKernel, shape: ProductShape
+) -> Iterator[tuple[Product, ProductShape]]:
+    """The product as few ones whose workgroups the device can count: some of the batches and rows each."""
+    across, down, deep = device.limits.max_compute_work_group_count
+    rows = down * kernel.group_rows
+    if kernel.parts > 1:
+        summed = across * SUM_INVOCATIONS // shape.columns
+        rows = min(rows, max(summed // kernel.group_rows, 1) * kernel.group_rows)
+    batches = max(deep // (kernel.groups(shape)[2] // shape.batches), 1)
+    for batch in range(0, shape.batches, batches):
+        for row in range(0, shape.rows, rows):
+            yield (
+                replace(
+                    product,
+                    start_row=row,
+                    input_offset=product.input_offset + batch * product.input_batch,
+                    weight_offset=product.weight_offset + batch * product.weight_batch,
+                    out_offset=product.out_offset + batch * product.out_batch,
+                    residual_offset=product.residual_offset + batch * product.residual_batch,
+                ),
+                replace(shape, rows=min(rows, shape.rows - row), batches=min(batches, shape.batches - batch)),
+            )
+
+
+def _append_whole(
+    plan: Plan,
+    product: Product,
+    operands: ProductOperands,
+    kernel: ProductKernel,
+    shape: ProductShape,
+    ends: tuple[int | float, ...],
+    form: tuple[int, ...],
+) -> None:
+    """One dispatch."""
+    plan.dispatch(
+        kernel.shader,
+        operands.bindings(kernel.texels),
+        kernel.groups(shape),
+        (*ends, *form, *kernel.constants),
+        product.pack(),
+        iterations=kernel.iterations(shape),
+    )
+
+
+def _append_parts(
+    plan: Plan,
+    product: Product,
+    operands: ProductOperands,
+    kernel: ProductKernel,
+    shape: ProductShape,
+    ends: tuple[int | float, ...],
+    form: tuple[int, ...],
+) -> None:
+    """Partial sums, then their sum with the epilogue."""
+    partial = plan.empty((shape.batches * kernel.parts, product.rows, 4 * product.columns))
+    plain = epilogue_constants(Epilogue(), has_bias=False)
+    parts = ProductOperands(operands.activations, operands.weights, partial)
+    _append_whole(plan, product, parts, kernel, shape, plain, form)
+    plan.dispatch(
+        "product_sum",
+        replace(operands, activations=partial).bindings(texels=False),
+        (-(-shape.rows * product.columns // SUM_INVOCATIONS), 1, shape.batches),
+        (*ends, *form, kernel.parts, SUM_INVOCATIONS),
+        product.pack(),
+        iterations=kernel.parts,
+    )

@@ -1,0 +1,122 @@
+"""Which kernel computes a product of matrices, per device and shape, and the kernels for CPU drivers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from mobopt.runtimes.vulkan.engine.device_info import DeviceInfo
+from mobopt.runtimes.vulkan.engine.stream import USUAL_ITERATIONS
+from mobopt.runtimes.vulkan.kernels.gpu_kernels import SharedKernel, choose_shared
+from mobopt.runtimes.vulkan.kernels.product_shape import ProductShape
+
+
+@dataclass(frozen=True)
+class TileKernel:
+    """``product_tiles.comp``: eight invocations, each with a tile of ``rows`` x ``columns`` vec4s of its own."""
+
+    rows: int
+    columns: int
+    column_lanes: int
+    texels: bool = False
+    parts: int = 1
+    """Workgroups that share an element of the result; their sums are added by ``product_sum.comp``."""
+
+    @property
+    def shader(self) -> str:
+        """The variant's name."""
+        return "product_tiles_texels" if self.texels else "product_tiles"
+
+    @property
+    def constants(self) -> tuple[int, ...]:
+        """Specialization constants from 12 on."""
+        return (self.rows, self.columns, self.parts)
+
+    @property
+    def group_rows(self) -> int:
+        """Rows of a workgroup."""
+        return self.rows * (LANES // self.column_lanes)
+
+    def iterations(self, shape: ProductShape) -> int:
+        """How often an invocation goes round its loop."""
+        return -(-shape.inner // self.parts)
+
+    def groups(self, shape: ProductShape) -> tuple[int, int, int]:
+        """Workgroups of a dispatch."""
+        return (
+            -(-shape.columns // (self.columns * self.column_lanes)),
+            -(-shape.rows // self.group_rows),
+            shape.batches * self.parts,
+        )
+
+
+ProductKernel = TileKernel | SharedKernel
+
+LANES = 8
+"""Invocations of a workgroup of ``product_tiles.comp``: the vector of a CPU driver with 256-bit registers."""
+
+# Few, as a driver needs about half a second to compile one. Sizes of pixels in networks are often multiples of 7.
+_TILES = ((14, 4), (7, 4), (4, 4), (14, 2), (14, 1), (4, 1))
+
+# Time of gallivm's code for a vector of invocations, in instructions, measured on lavapipe with 256-bit vectors: a
+# fetch of a vec4; arithmetic and merging of a loop's results per vec4 of sums; storing one; and starting a workgroup.
+_FETCH = 50
+_MULTIPLY = 32
+_MERGE = 12
+_STORE = 500
+_START = 1000
+_CPU_THREADS = 2
+
+_MOST_STEPS = 2 * USUAL_ITERATIONS
+_STEPS_OF_A_PART = USUAL_ITERATIONS // 2
+_LARGE = 2**20
+"""vec4s of a result of which there aren't more partial sums than need be."""
+
+
+def choose_product_kernel(device: DeviceInfo, shape: ProductShape, texels: bool) -> ProductKernel:
+    """The kernel for a shape on a device; ``texels`` says whether it reads through texel buffers."""
+    if use_shared_memory(device):
+        return choose_shared(device, shape)
+    return replace(_choose_tile(device, shape), texels=texels)
+
+
+def use_shared_memory(device: DeviceInfo) -> bool:
+    """Whether the kernels with shared memory are used: on everything but CPU drivers."""
+    return not device.is_cpu
+
+
+_MOST_PANEL_COLUMNS = 16
+
+
+def panel_columns(device: DeviceInfo, columns: int) -> int:
+    """Columns of a panel: a CPU reads a narrow panel as one run of memory, which its prefetcher follows."""
+    if use_shared_memory(device):
+        return columns
+    return max(width for width in range(1, _MOST_PANEL_COLUMNS + 1) if columns % width == 0)
+
+
+def _choose_tile(device: DeviceInfo, shape: ProductShape) -> TileKernel:
+    kernels = [
+        TileKernel(rows, columns, lanes, parts=_parts(shape))
+        for rows, columns in _TILES
+        for lanes in (8, 4, 2, 1)
+        if shape.group_columns % columns == 0 or shape.group_columns == shape.columns
+    ]
+    widest = device.limits.max_compute_work_group_count[0]
+    return min(kernels, key=lambda kernel: (kernel.groups(shape)[0] > widest, _tile_cost(kernel, shape)))
+
+
+def _parts(shape: ProductShape) -> int:
+    """Of the inner dimension: more than one if a loop over it would be too long."""
+    if shape.inner <= _MOST_STEPS:
+        return 1
+    is_large = shape.batches * shape.rows * shape.columns > _LARGE
+    return -(-shape.inner // (_MOST_STEPS if is_large else _STEPS_OF_A_PART))
+
+
+def _tile_cost(kernel: TileKernel, shape: ProductShape) -> int:
+    """Instructions of the busiest thread."""
+    across, down, batches = kernel.groups(shape)
+    sums = kernel.rows * kernel.columns
+    step = (kernel.rows + 4 * kernel.columns) * _FETCH + sums * (_MULTIPLY + _MERGE)
+    group = _START + kernel.iterations(shape) * step + sums * _STORE
+    return -(-across * down * batches // _CPU_THREADS) * group

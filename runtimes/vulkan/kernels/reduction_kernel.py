@@ -1,0 +1,235 @@
+"""Geometry of kernels that include ``shaders/glsl/reduction.glsl``: which dimensions are walked by lanes, threads
+and loops."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from mobopt.runtimes.vulkan.engine.device_info import DeviceInfo
+from mobopt.runtimes.vulkan.engine.tensor import ELEMENT_BYTES, DeviceTensor, contiguous_strides
+from mobopt.runtimes.vulkan.kernels.geometry import Iteration, merged
+from mobopt.runtimes.vulkan.kernels.kernel_access import (
+    VECTOR,
+    LoadMode,
+    is_vector_run,
+    load_mode,
+    reading,
+    spread,
+    uses_texels,
+    words,
+    writing,
+)
+from mobopt.runtimes.vulkan.kernels.plan import Plan
+
+MAX_KEPT = 4
+MAX_REDUCED = 3
+SUMMED_STEPS = 32
+"""Steps that a kernel adds up before it adds their sum to the total, as in ``reduction.glsl``. On GPUs, where the outer
+loop costs time even if it runs once, few steps are added up at once; CPU drivers would compile another pipeline."""
+_GROUP = 128
+_CPU_GROUP = 8
+_OTHER_ITERATIONS = 64
+"""At most: loops over dimensions, and over the threads of an item."""
+
+
+@dataclass(frozen=True)
+class Reduction:
+    """How one kernel walks its input.
+
+    ``kept`` holds the strides of the input and of the outputs (all outputs have the same), ``reduced`` those of the
+    input and, for
+    kernels that write every element, of the output.
+    """
+
+    kept: Iteration
+    reduced: Iteration
+    lanes_reduced: bool
+    threads: int
+    group: int
+
+    @property
+    def items(self) -> int:
+        """Results to be computed, a vec4 of them counting once."""
+        inner = self.kept.sizes[-1]
+        return math.prod(self.kept.sizes[:-1]) * (inner if self.lanes_reduced else -(-inner // VECTOR))
+
+    @property
+    def steps(self) -> int:
+        """How many runs of elements one invocation reads, a vec4 counting once, each time that it walks its item."""
+        inner = self.reduced.sizes[-1]
+        runs = math.prod(self.reduced.sizes[:-1]) * (-(-inner // VECTOR) if self.lanes_reduced else inner)
+        return -(-runs // self.threads)
+
+    @property
+    def grid(self) -> tuple[int, int, int]:
+        """Workgroups."""
+        return spread(-(-self.items // (self.group // self.threads)))
+
+
+def plan_reduction(
+    device: DeviceInfo,
+    source: DeviceTensor,
+    target: DeviceTensor,
+    dims: Sequence[int],
+    *,
+    writes_all: bool,
+    shares: bool = True,
+) -> Reduction | None:
+    """How to reduce ``dims`` of ``source`` into ``target``, which has the same rank; None if it takes too many
+    dimensions.
+
+    Args:
+        device: decides how many threads share an item.
+        source: what is read.
+        target: its reduced dimensions have size 1, unless ``writes_all``.
+        dims: the reduced dimensions.
+        writes_all: whether the kernel writes the reduced dimensions too.
+        shares: whether the kernel can share an item between threads.
+    """
+    kept_dims = [d for d in range(source.rank) if d not in dims]
+    kept = merged(_pick(source.sizes, kept_dims), [_pick(t.strides, kept_dims) for t in (source, target)])
+    reduced_tensors = (source, target) if writes_all else (source,)
+    reduced = merged(_pick(source.sizes, dims), [_pick(t.strides, dims) for t in reduced_tensors], order_by=None)
+    if kept.rank > MAX_KEPT or reduced.rank > MAX_REDUCED:
+        return None
+    lanes_reduced = shares and _reduced_is_inner(kept, reduced)
+    if not lanes_reduced:
+        kept = _rounded(kept, reduced, source, target)
+    threads, group = _threads(device, kept, reduced, lanes_reduced) if shares else (1, _group(device))
+    return Reduction(kept, reduced, lanes_reduced, threads, group)
+
+
+def _pick(values: Sequence[int], dims: Sequence[int]) -> list[int]:
+    return [values[d] for d in dims]
+
+
+def _reduced_is_inner(kept: Iteration, reduced: Iteration) -> bool:
+    """Whether neighbouring elements are reduced with each other."""
+    if reduced.sizes[-1] == 1:
+        return False
+    kept_step = min(
+        (abs(stride) for size, stride in zip(kept.sizes, kept.strides[0], strict=True) if size > 1), default=0
+    )
+    return kept_step == 0 or abs(reduced.strides[0][-1]) < kept_step
+
+
+def _rounded(kept: Iteration, reduced: Iteration, source: DeviceTensor, target: DeviceTensor) -> Iteration:
+    """The inner kept dimension rounded up to whole vec4s, if what pads it can be read and written."""
+    rounded = -(-kept.sizes[-1] // VECTOR) * VECTOR
+    extra = rounded - kept.sizes[-1]
+    fits = all(
+        strides[-1] == 1 and tensor.span[1] + extra <= tensor.storage.nbytes // ELEMENT_BYTES
+        for tensor, strides in zip((source, target), kept.strides, strict=True)
+    )
+    written = kept.strides[1][:-1] + (reduced.strides[1] if len(reduced.strides) > 1 else ())
+    room = all(stride >= rounded for stride in written)
+    return Iteration((*kept.sizes[:-1], rounded), kept.strides) if fits and room else kept
+
+
+def _group(device: DeviceInfo) -> int:
+    return _CPU_GROUP if device.is_cpu else _GROUP
+
+
+def _threads(device: DeviceInfo, kept: Iteration, reduced: Iteration, lanes_reduced: bool) -> tuple[int, int]:
+    """Threads of an item, and of a workgroup. CPU drivers pay for barriers, so there an item has one thread."""
+    if device.is_cpu:
+        return 1, _CPU_GROUP
+    steps = math.prod(reduced.sizes) // (VECTOR if lanes_reduced else 1)
+    threads = 1
+    while threads < _GROUP and threads * 4 <= steps:
+        threads *= 2
+    return threads, _GROUP
+
+
+def run_reduction(
+    plan: Plan,
+    shader: str,
+    reduction: Reduction,
+    sources: Sequence[DeviceTensor],
+    targets: Sequence[DeviceTensor],
+    constants: Sequence[int] = (),
+    parameters: Sequence[int] = (),
+    *,
+    passes: int = 1,
+) -> None:
+    """Dispatch a kernel of the family.
+
+    Args:
+        plan: where the dispatch goes.
+        shader: variant name without the suffix of texel buffers.
+        reduction: from :func:`plan_reduction`.
+        sources: what is read, all with the sizes, strides and offset of the first.
+        targets: what is written, all with the strides and offset of the first.
+        constants: the kernel's own specialization constants.
+        parameters: the kernel's own push constants.
+        passes: how often the kernel walks the elements of an item.
+    """
+    if targets[0].numel == 0:
+        return
+    source = sources[0]
+    kept, reduced = reduction.kept, reduction.reduced
+    source_strides = (*kept.strides[0], *reduced.strides[0])
+    target_strides = kept.strides[1] + (reduced.strides[1] if len(reduced.strides) > 1 else ())
+    mode = _lane_mode(
+        source, kept.strides[0], reduced.strides[0], reduction.lanes_reduced, kept.sizes[-1], reduced.sizes[-1]
+    )
+    texels = uses_texels(plan.device, [(source, mode)])
+    specialization = [
+        reduction.group,
+        kept.rank,
+        reduced.rank,
+        reduction.threads,
+        int(reduction.lanes_reduced),
+        int(mode),
+        int(_stores_vectors(reduction, targets[0])),
+        int(plan.device.is_cpu or reduction.steps > 2 * SUMMED_STEPS),
+        *constants,
+    ]
+    geometry = [*kept.sizes, *reduced.sizes, source.offset, *source_strides, targets[0].offset, *target_strides]
+    plan.dispatch(
+        f"{shader}{'_texels' if texels else ''}",
+        [*(writing(target) for target in targets), *(reading(each, mode, texels) for each in sources)],
+        reduction.grid,
+        specialization,
+        words([*geometry, *parameters]),
+        iterations=passes * (reduction.steps + reduction.steps // SUMMED_STEPS + 1) + _OTHER_ITERATIONS,
+    )
+
+
+def _lane_mode(
+    source: DeviceTensor,
+    kept: tuple[int, ...],
+    reduced: tuple[int, ...],
+    lanes_reduced: bool,
+    kept_size: int,
+    reduced_size: int,
+) -> LoadMode:
+    strides = (*kept, *reduced) if lanes_reduced else (*reduced, *kept)
+    mode = load_mode(source.offset, strides)
+    inner = reduced_size if lanes_reduced else kept_size
+    capacity = source.storage.nbytes // ELEMENT_BYTES
+    if mode == LoadMode.VECTOR and inner % VECTOR and source.span[1] + VECTOR - inner % VECTOR > capacity:
+        return LoadMode.LANES
+    return mode
+
+
+def _stores_vectors(reduction: Reduction, target: DeviceTensor) -> bool:
+    kept, reduced = reduction.kept, reduction.reduced
+    writes_all = len(reduced.strides) > 1
+    if reduction.lanes_reduced:
+        inner, strides = reduced.sizes[-1], (*kept.strides[1], *(reduced.strides[1] if writes_all else (0,)))
+    else:
+        inner, strides = kept.sizes[-1], (*(reduced.strides[1] if writes_all else ()), *kept.strides[1])
+    return inner % VECTOR == 0 and is_vector_run(target.offset, strides)
+
+
+def regrouped(plan: Plan, source: DeviceTensor, dims: Sequence[int]) -> DeviceTensor:
+    """A copy with the kept dimensions first, dense, so that any reduction of ``dims`` has few dimensions."""
+    order = [*(d for d in range(source.rank) if d not in dims), *dims]
+    dense = contiguous_strides(_pick(source.sizes, order))
+    strides = [0] * source.rank
+    for d, stride in zip(order, dense, strict=True):
+        strides[d] = stride
+    return plan.copy(source, strides)

@@ -1,0 +1,67 @@
+"""Dtypes narrower than the 32 bits of an element: computed as float32 or int32, then rounded or wrapped, in one place.
+
+A lowering of which :attr:`Lowering.exact` is false never meets a half, a bfloat16 or a narrow integer: it gets the call
+with float32 or int32 in their place, on the same elements, and what it gives is rounded (or wraps) as the trace says.
+So no lowering can forget to. torch's CPU kernels of halves do the same: they compute in float32 and round the result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import torch
+
+from mobopt.runtimes.call import Call, TensorRef
+from mobopt.runtimes.nests import map_leaves
+from mobopt.runtimes.vulkan.engine.tensor import DeviceTensor
+from mobopt.runtimes.vulkan.kernels.pointwise_kernel import compute_result
+from mobopt.runtimes.vulkan.kernels.pointwise_program import ProgramBuilder
+
+if TYPE_CHECKING:
+    from mobopt.runtimes.vulkan.kernels.plan import Plan
+
+WIDER = {
+    torch.float16: torch.float32,
+    torch.bfloat16: torch.float32,
+    torch.uint8: torch.int32,
+    torch.int8: torch.int32,
+    torch.int16: torch.int32,
+}
+"""The dtype in which each of the narrow ones is computed."""
+
+
+def has_narrow(call: Call) -> bool:
+    """Whether a call reads or makes a tensor of a narrow dtype."""
+    return any(ref.dtype in WIDER for ref in (*call.tensors(), *call.outputs))
+
+
+def lower_widened(
+    plan: Plan, call: Call, function: Callable[[Plan, Call], DeviceTensor | tuple[DeviceTensor, ...]]
+) -> DeviceTensor | tuple[DeviceTensor, ...]:
+    """Lower a call with float32 and int32 in place of narrow dtypes, and make its results what their dtypes say."""
+    twins: dict[TensorRef, TensorRef] = {}
+
+    def widened(ref: TensorRef) -> TensorRef:
+        if ref.dtype not in WIDER:
+            return ref
+        if ref not in twins:
+            twins[ref] = replace(ref, dtype=WIDER[ref.dtype])
+            if ref.constant is None and ref not in call.outputs:
+                plan.place(twins[ref], replace(plan.tensor(ref), dtype=WIDER[ref.dtype]))
+        return twins[ref]
+
+    outputs = tuple(widened(ref) for ref in call.outputs)
+    result = function(plan, replace(call, args=map_leaves(call.args, TensorRef, widened), outputs=outputs))
+    if isinstance(result, DeviceTensor):
+        return _stored(plan, result, call.outputs[0])
+    return tuple(_stored(plan, tensor, ref) for tensor, ref in zip(result, call.outputs, strict=True))
+
+
+def _stored(plan: Plan, tensor: DeviceTensor, output: TensorRef) -> DeviceTensor:
+    """A wide result as elements of the output's dtype."""
+    if output.dtype not in WIDER:
+        return tensor
+    builder = ProgramBuilder()
+    return compute_result(plan, builder, builder.tensor(tensor), output)

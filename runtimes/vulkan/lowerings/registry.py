@@ -1,0 +1,109 @@
+"""Which operators the Vulkan runtime computes, and by which function.
+
+A lowering is a function ``(plan, call) -> result``: it appends dispatches to ``plan.stream`` and returns the
+:class:`DeviceTensor` (or a tuple of them) for ``call.outputs``. Its ``check`` says, without a device in hand, whether
+a call can be lowered: it returns None, or the reason why not. The same registry answers the audit, the partitioner
+and the docs.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING
+
+from mobopt.errors import UnsupportedError
+from mobopt.runtimes.call import Call
+from mobopt.runtimes.vulkan.engine.tensor import DeviceTensor
+from mobopt.runtimes.vulkan.lowerings.narrow import has_narrow, lower_widened
+
+if TYPE_CHECKING:
+    from mobopt.runtimes.vulkan.kernels.plan import Plan
+
+LoweringResult = DeviceTensor | tuple[DeviceTensor, ...]
+LoweringFunction = Callable[["Plan", Call], LoweringResult]
+Check = Callable[[Call], "str | None"]
+
+
+@dataclass(frozen=True)
+class Lowering:
+    """How one operator is computed, and which calls of it can be."""
+
+    function: LoweringFunction
+    check: Check
+    exact: bool = False
+    """Whether its results are elements of their dtypes by themselves: it moves elements, or rounds and wraps them.
+    Other lowerings are given wider dtypes in place of narrow ones (see ``narrow.py``)."""
+
+
+_LOWERINGS: dict[str, Lowering] = {}
+
+
+def always(call: Call) -> str | None:
+    """The check of an operator that is computed in every combination of its arguments."""
+    return None
+
+
+def lowers(
+    *operators: str, check: Check = always, exact: bool = False
+) -> Callable[[LoweringFunction], LoweringFunction]:
+    """Register the decorated function as the lowering of ``operators`` (qualified names with overload).
+
+    See :class:`Lowering` for ``check`` and ``exact``.
+
+    Raises:
+        ValueError: one of them has a lowering already.
+    """
+
+    def register(function: LoweringFunction) -> LoweringFunction:
+        for operator in operators:
+            if operator in _LOWERINGS:
+                raise ValueError(f"{operator} has two lowerings: {_LOWERINGS[operator].function} and {function}")
+            _LOWERINGS[operator] = Lowering(function, check, exact)
+        return function
+
+    return register
+
+
+@cache
+def load_lowerings() -> None:
+    """Import every module of lowerings, so that the registry is complete."""
+    package = importlib.import_module("mobopt.runtimes.vulkan.lowerings")
+    for module in pkgutil.iter_modules(package.__path__):
+        importlib.import_module(f"{package.__name__}.{module.name}")
+
+
+def lowering_of(operator: str) -> Lowering | None:
+    """The lowering of an operator, or None."""
+    return _LOWERINGS.get(operator)
+
+
+def supported_operators() -> list[str]:
+    """Every operator with a lowering, sorted."""
+    return sorted(_LOWERINGS)
+
+
+def why_unsupported(call: Call) -> str | None:
+    """None if the call runs on the GPU, else the reason why it doesn't."""
+    lowering = _LOWERINGS.get(call.op)
+    if lowering is None:
+        return "there is no lowering for this operator"
+    return lowering.check(call)
+
+
+def lower(plan: Plan, call: Call) -> LoweringResult:
+    """Append the dispatches of a call to the plan.
+
+    Raises:
+        UnsupportedError: the call can't be lowered.
+    """
+    reason = why_unsupported(call)
+    if reason is not None:
+        raise UnsupportedError(f"{call.op}: {reason}")
+    lowering = _LOWERINGS[call.op]
+    if lowering.exact or not has_narrow(call):
+        return lowering.function(plan, call)
+    return lower_widened(plan, call, lowering.function)
