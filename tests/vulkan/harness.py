@@ -14,6 +14,7 @@ from mobopt.runtimes.vulkan.engine.device import Device
 from mobopt.runtimes.vulkan.engine.executable import Executable
 from mobopt.runtimes.vulkan.engine.stream import Binding, Copy
 from mobopt.runtimes.vulkan.engine.tensor import DeviceTensor, Storage, StorageKind, contiguous_strides, default_strides
+from mobopt.runtimes.vulkan.kernels.copies import copied
 from mobopt.runtimes.vulkan.kernels.plan import Plan
 from mobopt.runtimes.vulkan.lowerings.registry import lower
 
@@ -72,7 +73,7 @@ def upload(plan: Plan, tensor: torch.Tensor, device_layout: bool) -> tuple[Devic
     plan.stream.inputs.append(DeviceTensor(storage, tensor.dtype, (flat.numel(),), (1,)))
     view = DeviceTensor(storage, tensor.dtype, tuple(tensor.shape), tensor.stride(), tensor.storage_offset())
     if device_layout:
-        view = plan.copy(view, default_strides(view.sizes, view.dtype))
+        view = copied(plan, view, default_strides(view.sizes, view.dtype))
     return view, flat
 
 
@@ -80,7 +81,7 @@ def download(plan: Plan, tensor: DeviceTensor) -> None:
     """Make a tensor an output of the plan."""
     if tensor.numel == 0:
         return
-    dense = plan.copy(tensor, contiguous_strides(tensor.sizes))
+    dense = copied(plan, tensor, contiguous_strides(tensor.sizes))
     nbytes = dense.numel * 4
     output = replace(dense, storage=Storage(nbytes, StorageKind.OUTPUT))
     plan.stream.append(

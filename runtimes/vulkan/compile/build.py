@@ -19,6 +19,7 @@ from mobopt.runtimes.vulkan.engine.device_info import DeviceInfo
 from mobopt.runtimes.vulkan.engine.limits import LimitError, too_large
 from mobopt.runtimes.vulkan.engine.stream import Exchanged, HostCall, Stream
 from mobopt.runtimes.vulkan.engine.tensor import ELEMENT_BYTES, DeviceTensor, Storage, StorageKind, contiguous_strides
+from mobopt.runtimes.vulkan.kernels.copies import as_contiguous
 from mobopt.runtimes.vulkan.kernels.plan import ConstantStore, Plan
 from mobopt.runtimes.vulkan.lowerings.registry import load_lowerings, lower
 
@@ -174,7 +175,7 @@ def _append_output(plan: Plan, ref: TensorRef, placement: Placement) -> None:
     if placement.on_host(ref):
         plan.stream.outputs.append(plan.host_tensor(ref))
         return
-    dense = plan.contiguous(plan.tensor(ref))
+    dense = as_contiguous(plan, plan.tensor(ref))
     if dense.storage.kind is StorageKind.TEMPORARY and dense.offset == 0:
         dense.storage.kind = StorageKind.OUTPUT
     plan.stream.outputs.append(dense)
@@ -201,7 +202,7 @@ def _append_host_call(
     outputs = tuple(ref for call in calls for ref in call.outputs if readers.get(ref, set()) - set(calls))
 
     def given(ref: TensorRef) -> Exchanged:
-        return plan.host_tensor(ref) if placement.on_host(ref) else plan.contiguous(plan.tensor(ref))
+        return plan.host_tensor(ref) if placement.on_host(ref) else as_contiguous(plan, plan.tensor(ref))
 
     for ref in outputs:
         if not placement.on_host(ref):

@@ -18,6 +18,7 @@ from mobopt.runtimes.vulkan.engine.device_info import DeviceInfo
 from mobopt.runtimes.vulkan.engine.stream import bind
 from mobopt.runtimes.vulkan.engine.tensor import DeviceTensor, aligned_channels
 from mobopt.runtimes.vulkan.kernels.convolution_parameters import Convolution, Phase, phases
+from mobopt.runtimes.vulkan.kernels.copies import as_channels_last, copied
 from mobopt.runtimes.vulkan.kernels.epilogue import Epilogue
 from mobopt.runtimes.vulkan.kernels.gpu_kernels import DEPTHWISE_INVOCATIONS, depthwise_block
 from mobopt.runtimes.vulkan.kernels.kernel_access import spread, words
@@ -149,8 +150,8 @@ def _operands(
 
 def _vectors(plan: Plan, tensor: DeviceTensor) -> DeviceTensor:
     """The tensor, or a copy of it, as channels_last pixels of whole vec4s, also the last one."""
-    tensor = plan.channels_last(tensor)
-    return plan.copy(tensor) if tensor.storage.nbytes % 16 else tensor
+    tensor = as_channels_last(plan, tensor)
+    return copied(plan, tensor) if tensor.storage.nbytes % 16 else tensor
 
 
 def _grid_product(

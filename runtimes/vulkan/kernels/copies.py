@@ -1,14 +1,15 @@
-"""Copies between layouts and dtypes, and the operators that are nothing else."""
+"""Copies between layouts and dtypes."""
 
 from __future__ import annotations
 
-from mobopt.runtimes.call import Call, argument_names
-from mobopt.runtimes.vulkan.engine.tensor import DeviceTensor, default_strides
+from collections.abc import Sequence
+
+import torch
+
+from mobopt.runtimes.vulkan.engine.tensor import DeviceTensor, contiguous_strides, default_strides
 from mobopt.runtimes.vulkan.kernels.plan import Plan
 from mobopt.runtimes.vulkan.kernels.pointwise_kernel import compute_into
 from mobopt.runtimes.vulkan.kernels.pointwise_program import ProgramBuilder
-from mobopt.runtimes.vulkan.lowerings.checks import check_dtypes
-from mobopt.runtimes.vulkan.lowerings.registry import lowers
 
 
 def strided_copy(plan: Plan, source: DeviceTensor, target: DeviceTensor, *, fresh: bool = False) -> None:
@@ -20,42 +21,22 @@ def strided_copy(plan: Plan, source: DeviceTensor, target: DeviceTensor, *, fres
     compute_into(plan, builder, builder.tensor(source), target, fresh=fresh)
 
 
-@lowers("aten::clone", "aten::lift_fresh_copy", check=check_dtypes, exact=True)
-def clone(plan: Plan, call: Call) -> DeviceTensor:
-    """A copy, in the default layout."""
-    return plan.copy(plan.tensor(call.args[0]))
-
-
-@lowers("aten::contiguous", check=check_dtypes, exact=True)
-def contiguous(plan: Plan, call: Call) -> DeviceTensor:
-    """The tensor itself if it is in the default layout, else a copy: which layout that is, is the device's own
-    affair."""
-    tensor = plan.tensor(call.args[0])
-    if tensor.is_contiguous or tensor.strides == default_strides(tensor.sizes, tensor.dtype):
-        return tensor
-    return plan.copy(tensor)
-
-
-@lowers(
-    "aten::to.device",
-    "aten::to.dtype",
-    "aten::to.other",
-    "aten::to.prim_Device",
-    "aten::to.prim_dtype",
-    "aten::to.prim_other",
-    "aten::to.dtype_layout",
-    "aten::_to_copy",
-    "aten::type_as",
-    "aten::cpu",
-    check=check_dtypes,
-    exact=True,
-)
-def convert(plan: Plan, call: Call) -> DeviceTensor:
-    """Another dtype; devices and layouts named by the model mean nothing here."""
-    tensor = plan.tensor(call.args[0])
-    copies = call.op == "aten::_to_copy" or ("copy" in argument_names(call.op) and call["copy"])
-    if tensor.dtype == call.output.dtype and not copies:
-        return tensor
-    target = plan.empty(tensor.sizes, call.output.dtype)
+def copied(plan: Plan, tensor: DeviceTensor, strides: Sequence[int] | None = None) -> DeviceTensor:
+    """A copy with other strides; without them, in the default layout."""
+    target = plan.empty(tensor.sizes, tensor.dtype, strides)
     strided_copy(plan, tensor, target, fresh=True)
     return target
+
+
+def as_contiguous(plan: Plan, tensor: DeviceTensor) -> DeviceTensor:
+    """The tensor itself if it is dense in row-major order, else a copy that is."""
+    return tensor if tensor.is_contiguous else copied(plan, tensor, contiguous_strides(tensor.sizes))
+
+
+def as_channels_last(plan: Plan, tensor: DeviceTensor, aligned: bool = True) -> DeviceTensor:
+    """The 4-D tensor itself if its pixels are dense runs of channels (and, if ``aligned``, vec4-aligned), else a copy
+    that is."""
+    pitch = tensor.channel_pitch
+    if pitch is not None and (not aligned or (pitch % 4 == 0 and tensor.offset % 4 == 0)):
+        return tensor
+    return copied(plan, tensor, default_strides(tensor.sizes, torch.float32))

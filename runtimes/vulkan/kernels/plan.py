@@ -169,26 +169,6 @@ class Plan:
         check_dispatch(self.device, dispatch)
         self.stream.append(dispatch)
 
-    def channels_last(self, tensor: DeviceTensor, aligned: bool = True) -> DeviceTensor:
-        """The 4-D tensor itself if its pixels are dense runs of channels (and, if ``aligned``, vec4-aligned), else a
-        copy that is."""
-        pitch = tensor.channel_pitch
-        if pitch is not None and (not aligned or (pitch % 4 == 0 and tensor.offset % 4 == 0)):
-            return tensor
-        return self.copy(tensor, default_strides(tensor.sizes, torch.float32))
-
-    def contiguous(self, tensor: DeviceTensor) -> DeviceTensor:
-        """The tensor itself if it is dense in row-major order, else a copy that is."""
-        return tensor if tensor.is_contiguous else self.copy(tensor, contiguous_strides(tensor.sizes))
-
-    def copy(self, tensor: DeviceTensor, strides: Sequence[int] | None = None) -> DeviceTensor:
-        """A copy with other strides."""
-        from mobopt.runtimes.vulkan.kernels.copies import strided_copy
-
-        target = self.empty(tensor.sizes, tensor.dtype, strides)
-        strided_copy(self, tensor, target, fresh=True)
-        return target
-
 
 def _storage_elements(sizes: Sequence[int], strides: Sequence[int]) -> int:
     """Elements of a storage that holds such a tensor, whole vec4s, at least one."""

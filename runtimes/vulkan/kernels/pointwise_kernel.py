@@ -90,9 +90,15 @@ def _run_in_one_layout(
 ) -> None:
     """Copy operands, and the result if it must be, so that all dimensions become one."""
     result = target if fresh else plan.empty(target.sizes, target.dtype)
-    run_program(plan, program, [plan.copy(operand, result.strides) for operand in operands], result, fresh=True)
+    run_program(plan, program, [_laid_out_as(plan, operand, result) for operand in operands], result, fresh=True)
     if not fresh:
         run_program(plan, IDENTITY, [result], target)
+
+
+def _laid_out_as(plan: Plan, operand: DeviceTensor, model: DeviceTensor) -> DeviceTensor:
+    copy = plan.empty(operand.sizes, operand.dtype, model.strides)
+    run_program(plan, IDENTITY, [operand], copy, fresh=True)
+    return copy
 
 
 def _loop_nest(target: DeviceTensor, operands: Sequence[DeviceTensor], fresh: bool) -> Iteration:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from mobopt.runtimes.vulkan.engine.device_info import DeviceInfo
 from mobopt.runtimes.vulkan.engine.tensor import ELEMENT_BYTES, DeviceTensor, contiguous_strides
+from mobopt.runtimes.vulkan.kernels.copies import copied
 from mobopt.runtimes.vulkan.kernels.geometry import Iteration, merged
 from mobopt.runtimes.vulkan.kernels.kernel_access import (
     VECTOR,
@@ -232,4 +233,4 @@ def regrouped(plan: Plan, source: DeviceTensor, dims: Sequence[int]) -> DeviceTe
     strides = [0] * source.rank
     for d, stride in zip(order, dense, strict=True):
         strides[d] = stride
-    return plan.copy(source, strides)
+    return copied(plan, source, strides)

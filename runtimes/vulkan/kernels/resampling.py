@@ -13,7 +13,7 @@ import torch
 
 from mobopt.runtimes.vulkan.engine.stream import USUAL_ITERATIONS
 from mobopt.runtimes.vulkan.engine.tensor import DeviceTensor
-from mobopt.runtimes.vulkan.kernels.copies import strided_copy
+from mobopt.runtimes.vulkan.kernels.copies import copied, strided_copy
 from mobopt.runtimes.vulkan.kernels.kernel_access import VECTOR, LoadMode
 from mobopt.runtimes.vulkan.kernels.loops import loop_iterations
 from mobopt.runtimes.vulkan.kernels.plan import Plan
@@ -167,7 +167,7 @@ def resample(
     volume, result = as_volume(source, spatial), as_volume(target, spatial)
     made = [None if entry is None else entry[1]() for entry in tables]
     if all(table is None for table in made):
-        return plan.copy(source)
+        return copied(plan, source)
     places = [1 if table is None else table.taps for table in made]
     if loop_iterations(places) > USUAL_ITERATIONS and sum(count > 1 for count in places) > 1:
         return _resample_in_turn(plan, source, sizes, tables)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from mobopt.runtimes.vulkan.engine.tensor import DeviceTensor
-from mobopt.runtimes.vulkan.kernels.copies import strided_copy
+from mobopt.runtimes.vulkan.kernels.copies import as_contiguous, strided_copy
 from mobopt.runtimes.vulkan.kernels.geometry import normalized_dim, view_strides
 from mobopt.runtimes.vulkan.kernels.plan import Plan
 
@@ -18,7 +18,7 @@ def reshaped(plan: Plan, tensor: DeviceTensor, sizes: Sequence[int]) -> DeviceTe
     target = plan.empty(sizes, tensor.dtype)
     as_source = view_strides(target.sizes, target.strides, tensor.sizes)
     if as_source is None:
-        dense = plan.contiguous(tensor)
+        dense = as_contiguous(plan, tensor)
         dense_strides = view_strides(dense.sizes, dense.strides, sizes)
         assert dense_strides is not None
         return dense.view(sizes, dense_strides)

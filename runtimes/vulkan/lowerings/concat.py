@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from mobopt.runtimes.call import Call
 from mobopt.runtimes.vulkan.engine.tensor import DeviceTensor
-from mobopt.runtimes.vulkan.kernels.copies import strided_copy
+from mobopt.runtimes.vulkan.kernels.copies import as_contiguous, copied, strided_copy
 from mobopt.runtimes.vulkan.kernels.geometry import normalized_dim, view_strides
 from mobopt.runtimes.vulkan.kernels.plan import Plan
 from mobopt.runtimes.vulkan.kernels.resampling import cropped
@@ -27,7 +27,7 @@ def slices_of(target: DeviceTensor, dim: int, lengths: Sequence[int]) -> list[De
 def concatenated(plan: Plan, tensors: Sequence[DeviceTensor], dim: int, call: Call) -> DeviceTensor:
     """The tensors one after the other along a dimension."""
     if len(tensors) == 1 and tensors[0].dtype == call.output.dtype:
-        return plan.copy(tensors[0])
+        return copied(plan, tensors[0])
     target = plan.empty(call.output.sizes, call.output.dtype)
     for tensor, place in zip(tensors, slices_of(target, dim, [t.sizes[dim] for t in tensors]), strict=True):
         strided_copy(plan, tensor, place)
@@ -115,7 +115,7 @@ def repeat_interleave(plan: Plan, call: Call) -> DeviceTensor:
     """Each element several times in a row."""
     tensor, times = plan.tensor(call.args[0]), call["repeats"]
     if call["dim"] is None:
-        tensor = plan.contiguous(tensor)
+        tensor = as_contiguous(plan, tensor)
         tensor = tensor.view((tensor.numel,), (1,))
     dim = normalized_dim(call["dim"] or 0, tensor.rank)
     target = plan.empty(call.output.sizes, tensor.dtype)
@@ -146,7 +146,7 @@ def roll(plan: Plan, call: Call) -> DeviceTensor:
     tensor = plan.tensor(call.args[0])
     shifts, dims = list(call["shifts"]), list(call["dims"])
     if not dims:
-        dense = plan.contiguous(tensor)
+        dense = as_contiguous(plan, tensor)
         rolled = _rolled(plan, dense.view((dense.numel,), (1,)), shifts[0], 0)
         strides = view_strides(rolled.sizes, rolled.strides, tensor.sizes)
         assert strides is not None

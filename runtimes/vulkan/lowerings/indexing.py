@@ -10,6 +10,7 @@ import torch
 
 from mobopt.runtimes.call import Call, TensorRef
 from mobopt.runtimes.vulkan.engine.tensor import DeviceTensor, StorageKind, contiguous_strides
+from mobopt.runtimes.vulkan.kernels.copies import copied
 from mobopt.runtimes.vulkan.kernels.geometry import broadcast_sizes, expanded, merged, normalized_dim
 from mobopt.runtimes.vulkan.kernels.kernel_access import (
     PUSH_CONSTANT_WORDS,
@@ -62,7 +63,7 @@ def select_along(
         return
     nest = merged(target.sizes, [target.strides, data.strides, indices.strides])
     if nest.rank * 4 + 5 > PUSH_CONSTANT_WORDS:
-        indices = plan.copy(indices, contiguous_strides(indices.sizes))
+        indices = copied(plan, indices, contiguous_strides(indices.sizes))
         nest = merged(target.sizes, [target.strides, data.strides, indices.strides])
     index_mode = LoadMode.SPLAT if nest.strides[2][-1] == 0 else LoadMode.LANES
     mode = load_mode(data.offset, (stride, *nest.strides[1])) if index_mode == LoadMode.SPLAT else LoadMode.LANES

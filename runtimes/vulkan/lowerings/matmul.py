@@ -11,6 +11,7 @@ from mobopt.ops.contexts import LinearPackedContext
 from mobopt.runtimes.call import Call, TensorRef
 from mobopt.runtimes.vulkan.engine.tensor import ELEMENT_BYTES, DeviceTensor, aligned_channels, contiguous_strides
 from mobopt.runtimes.vulkan.kernels.convolution_parameters import constant_ref
+from mobopt.runtimes.vulkan.kernels.copies import copied
 from mobopt.runtimes.vulkan.kernels.epilogue import Activation, Epilogue, epilogue_of
 from mobopt.runtimes.vulkan.kernels.geometry import expanded, merged
 from mobopt.runtimes.vulkan.kernels.plan import Plan
@@ -162,7 +163,7 @@ def _layer(plan: Plan, call: Call, source: TensorRef, matrix: TensorRef, bias: T
     if bias is not None and bias.constant is not None:
         vector = bias_vector(plan, bias.constant)
     elif bias is not None:
-        vector = plan.copy(plan.tensor(bias))
+        vector = copied(plan, plan.tensor(bias))
     return _matmul(plan, source, matrix, call.output.sizes, epilogue, vector, residual)
 
 
@@ -182,7 +183,7 @@ def _factors(plan: Plan, tensor: DeviceTensor) -> Factors:
     _, inner, columns = tensor.sizes
     pitch = aligned_channels(columns)
     if inner > 1 and tensor.strides[1] < pitch:
-        tensor = plan.copy(tensor, _row_strides(tensor.sizes))
+        tensor = copied(plan, tensor, _row_strides(tensor.sizes))
     return Factors(tensor, (tensor.strides[1] if inner > 1 else pitch) // 4, tensor.strides[0] // 4)
 
 
@@ -193,7 +194,7 @@ def _batches(plan: Plan, tensor: DeviceTensor, batch_rank: int) -> DeviceTensor:
     """
     view = _batched_view(tensor, batch_rank)
     if view is None:
-        view = _batched_view(plan.copy(tensor, _row_strides(tensor.sizes)), batch_rank)
+        view = _batched_view(copied(plan, tensor, _row_strides(tensor.sizes)), batch_rank)
     assert view is not None
     return view
 

@@ -11,6 +11,7 @@ from mobopt.runtimes.call import Call, TensorRef, argument_names
 from mobopt.runtimes.vulkan.engine.stream import USUAL_ITERATIONS
 from mobopt.runtimes.vulkan.engine.tensor import DeviceTensor
 from mobopt.runtimes.vulkan.kernels.combine import After, Combination, reduce
+from mobopt.runtimes.vulkan.kernels.copies import as_channels_last
 from mobopt.runtimes.vulkan.kernels.loops import Box, loop_boxes, loop_iterations, summing_iterations
 from mobopt.runtimes.vulkan.kernels.plan import Plan
 from mobopt.runtimes.vulkan.kernels.pointwise_kernel import compute_into
@@ -66,7 +67,7 @@ def pool(
     """Pool; returns the result, which is ``output``, and the indices of the largest elements (undefined unless asked
     for)."""
     if source.rank == 4 and spatial == 2:
-        source = plan.channels_last(source)
+        source = as_channels_last(plan, source)
     target = plan.empty(output.sizes, output.dtype) if indices else plan.result(output)
     places = plan.empty(output.sizes, torch.int64, target.strides) if indices else target
     volume, result, chosen = (as_volume(tensor, spatial) for tensor in (source, target, places))

@@ -20,7 +20,7 @@ from mobopt.runtimes.vulkan.kernels.combine import (
     reduce,
     running,
 )
-from mobopt.runtimes.vulkan.kernels.copies import strided_copy
+from mobopt.runtimes.vulkan.kernels.copies import copied, strided_copy
 from mobopt.runtimes.vulkan.kernels.geometry import normalized_dims
 from mobopt.runtimes.vulkan.kernels.plan import Plan
 from mobopt.runtimes.vulkan.kernels.pointwise_kernel import compute
@@ -99,7 +99,7 @@ def truth(plan: Plan, call: Call) -> DeviceTensor:
         # The neutral element of the kernel isn't a bool.
         combination = Combination.ADD if combination == Combination.LARGEST else Combination.MULTIPLY
     result = reduce(plan, tensor, dims, torch.bool, combination)
-    result = result if call.output.dtype == torch.bool else plan.copy(result)
+    result = result if call.output.dtype == torch.bool else copied(plan, result)
     return _retyped(_finished(result, dims, call.output.rank), call.output.dtype)
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from mobopt.runtimes.call import Call, argument_names
 from mobopt.runtimes.vulkan.engine.tensor import DeviceTensor
+from mobopt.runtimes.vulkan.kernels.copies import as_channels_last
 from mobopt.runtimes.vulkan.kernels.plan import Plan
 from mobopt.runtimes.vulkan.kernels.resampling import (
     AxisTable,
@@ -52,7 +53,7 @@ def _interpolate(plan: Plan, call: Call, kind: str, make: _Maker) -> DeviceTenso
     tensor = plan.tensor(call.args[0])
     spatial = _spatial(call)
     if tensor.rank == 4:
-        tensor = plan.channels_last(tensor)
+        tensor = as_channels_last(plan, tensor)
     axes = zip(tensor.sizes[-spatial:], call.output.sizes[-spatial:], _factors(call, spatial), strict=True)
     tables = [
         ((kind, size, outputs, factor), lambda s=size, o=outputs, f=factor: make(s, o, f))
