@@ -10,10 +10,10 @@ import torch
 from engine_shaders import chain, engine_shaders, engine_spirv, scale, tensor  # noqa: F401
 
 from mobopt.errors import DeviceError, InputError
+from mobopt.runtimes.vulkan.engine import buffers
 from mobopt.runtimes.vulkan.engine import executable as executable_module
-from mobopt.runtimes.vulkan.engine import memory
+from mobopt.runtimes.vulkan.engine.buffers import Place
 from mobopt.runtimes.vulkan.engine.executable import Executable
-from mobopt.runtimes.vulkan.engine.memory import Place
 from mobopt.runtimes.vulkan.engine.stream import Dispatch, HostCall, Stream, bind
 from mobopt.runtimes.vulkan.engine.tensor import DeviceTensor, Storage, StorageKind
 
@@ -242,9 +242,9 @@ def test_a_tensor_over_a_limit_is_named(device):
 
 
 def test_exhausted_memory_is_an_error_that_leaves_nothing(device, monkeypatch):
-    allocate = memory._allocate
+    allocate = buffers._allocate
     full = lambda device, scope, nbytes, types, action: allocate(device, scope, nbytes, [], action)  # noqa: E731
-    monkeypatch.setattr(memory, "_allocate", full)
+    monkeypatch.setattr(buffers, "_allocate", full)
     before = +device.live_objects
     with pytest.raises(DeviceError, match=r"allocate .* MiB of upload memory.*OUT_OF_DEVICE_MEMORY.*smaller input"):
         Executable(device, chain(3, 1000))

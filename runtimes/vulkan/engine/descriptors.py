@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from mobopt.runtimes.vulkan.engine import vk
+from mobopt.runtimes.vulkan.engine.buffers import Place
 from mobopt.runtimes.vulkan.engine.device import Device
-from mobopt.runtimes.vulkan.engine.memory import Place
 from mobopt.runtimes.vulkan.engine.memory_plan import align
-from mobopt.runtimes.vulkan.engine.pipelines import descriptor_type, pipeline_key
+from mobopt.runtimes.vulkan.engine.pipelines import PipelineStore, descriptor_type, pipeline_key
 from mobopt.runtimes.vulkan.engine.resources import ResourceScope
 from mobopt.runtimes.vulkan.engine.stream import Binding, Dispatch
 from mobopt.runtimes.vulkan.engine.tensor import ELEMENT_BYTES, Storage
@@ -54,7 +54,8 @@ class DescriptorSets:
 
     def _allocate(self, dispatches: Sequence[Dispatch]) -> list[vk.Handle]:
         pool = self._create_pool(dispatches)
-        layouts = [self._device.pipelines.layout(pipeline_key(dispatch).layout).set_layout for dispatch in dispatches]
+        store = self._device.shared(PipelineStore)
+        layouts = [store.layout(pipeline_key(dispatch).layout).set_layout for dispatch in dispatches]
         info = vk.struct(
             "VkDescriptorSetAllocateInfo",
             descriptorPool=pool,

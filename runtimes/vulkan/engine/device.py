@@ -8,9 +8,9 @@ import os
 import threading
 import weakref
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import replace
-from functools import cached_property
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol, TypeVar
 
 from mobopt.errors import DeviceError
 from mobopt.runtimes.vulkan.engine import vk
@@ -19,10 +19,6 @@ from mobopt.runtimes.vulkan.engine.device_info import DeviceInfo, DeviceLimits, 
 from mobopt.runtimes.vulkan.engine.forked import skip_exit_handlers
 from mobopt.runtimes.vulkan.engine.instance import Instance
 from mobopt.runtimes.vulkan.engine.resources import ResourceScope
-
-if TYPE_CHECKING:
-    from mobopt.runtimes.vulkan.engine.memory import ConstantPool
-    from mobopt.runtimes.vulkan.engine.pipelines import PipelineStore
 
 __all__ = ["Device", "DeviceInfo", "DeviceLimits", "list_devices", "open_device"]
 
@@ -36,12 +32,18 @@ _EXIT_SECONDS = 10.0
 _CORE_FEATURES = {"int16": "shaderInt16", "int64": "shaderInt64", "float64": "shaderFloat64"}
 
 
-class _Closable(Protocol):
-    def close(self) -> None: ...
+class Closable(Protocol):
+    """What uses a device until it is closed."""
+
+    def close(self) -> None:
+        """Give everything back to the device."""
+
+
+Shared = TypeVar("Shared", bound=Closable)
 
 
 class Device:
-    """An open device: queue, pipelines, constants. Made by :func:`open_device`, shared by the whole process."""
+    """An open device, with its queue. Made by :func:`open_device`, shared by the whole process."""
 
     def __init__(self, info: DeviceInfo, physical: vk.Handle, instance: Instance) -> None:
         self.info = info
@@ -54,7 +56,8 @@ class Device:
         """Entered for as long as a call, or the building of a plan, needs the device to stay open."""
         self._instance = instance
         self._first_message = len(instance.messages)
-        self._users: weakref.WeakSet[_Closable] = weakref.WeakSet()
+        self._users: weakref.WeakSet[Closable] = weakref.WeakSet()
+        self._shared: dict[Callable[[Device], Closable], Closable] = {}
         family = compute_queue_family(physical)
         if family is None:
             raise DeviceError(f"{info.name} has no compute queue; choose another device")
@@ -99,31 +102,20 @@ class Device:
         """What the validation layer has said since the device was opened (of any device of the process)."""
         return self._instance.messages[self._first_message :]
 
-    @cached_property
-    def pipelines(self) -> PipelineStore:
-        """Pipelines, shared by all executables."""
-        from mobopt.runtimes.vulkan.engine.pipelines import PipelineStore
-
-        return self._used_by(PipelineStore(self))
-
-    @cached_property
-    def constants(self) -> ConstantPool:
-        """Constants, shared by all executables."""
-        from mobopt.runtimes.vulkan.engine.memory import ConstantPool
-
-        return ConstantPool(self)
+    def shared(self, make: Callable[[Device], Shared]) -> Shared:
+        """What all users of the device share: the first call makes it, the end of the device closes it."""
+        with self.lock:
+            if make not in self._shared:
+                self._shared[make] = make(self)
+            return self._shared[make]  # type: ignore[return-value]
 
     def scope(self) -> ResourceScope:
         """An owner for new Vulkan objects."""
         return ResourceScope(self.handle, self.live_objects)
 
-    def register(self, user: _Closable) -> None:
+    def register(self, user: Closable) -> None:
         """Have ``user.close()`` called before the device is destroyed."""
         self._users.add(user)
-
-    def _used_by(self, store: PipelineStore) -> PipelineStore:
-        self.register(store)
-        return store
 
     @property
     def is_lost(self) -> bool:
@@ -160,7 +152,7 @@ class Device:
             if not self.is_open:
                 return
             vk.lib.vkDeviceWaitIdle(self.handle)
-            for user in sorted(self._users, key=lambda user: user is self.__dict__.get("pipelines")):
+            for user in (*self._users, *reversed(self._shared.values())):
                 user.close()
             vk.lib.vkDestroyDevice(self.handle, vk.ffi.NULL)
             self.is_open = False

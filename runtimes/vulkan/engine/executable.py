@@ -14,13 +14,14 @@ import torch
 
 from mobopt.errors import DeviceError, InputError
 from mobopt.runtimes.vulkan.engine import vk
+from mobopt.runtimes.vulkan.engine.buffers import has_fast_upload_memory, host_view
 from mobopt.runtimes.vulkan.engine.descriptors import DescriptorSets
 from mobopt.runtimes.vulkan.engine.device import Device
 from mobopt.runtimes.vulkan.engine.exchange import DeviceSlot, HostSlot, Slot
 from mobopt.runtimes.vulkan.engine.hazards import GpuOperation, plan_barriers
 from mobopt.runtimes.vulkan.engine.limits import check_limits
-from mobopt.runtimes.vulkan.engine.memory import MemoryLayout, MemoryReport, has_fast_upload_memory, host_view
-from mobopt.runtimes.vulkan.engine.pipelines import PipelineKey, pipeline_key
+from mobopt.runtimes.vulkan.engine.memory import MemoryLayout, MemoryReport
+from mobopt.runtimes.vulkan.engine.pipelines import PipelineKey, PipelineStore, pipeline_key
 from mobopt.runtimes.vulkan.engine.recording import BoundDispatch, CommandPool, Recordable, Submission, create_fence
 from mobopt.runtimes.vulkan.engine.resources import ResourceScope
 from mobopt.runtimes.vulkan.engine.staging import StagedStream, stage
@@ -101,7 +102,9 @@ class Executable:
         self, dispatch: Dispatch, pipelines: Mapping[PipelineKey, vk.Handle], descriptor_set: vk.Handle
     ) -> BoundDispatch:
         key = pipeline_key(dispatch)
-        return BoundDispatch(pipelines[key], self._device.pipelines.layout(key.layout).handle, descriptor_set)
+        return BoundDispatch(
+            pipelines[key], self._device.shared(PipelineStore).layout(key.layout).handle, descriptor_set
+        )
 
     @property
     def memory(self) -> MemoryReport:
@@ -265,7 +268,7 @@ class _Owned:
 
     def acquire_pipelines(self, keys: Sequence[PipelineKey]) -> Mapping[PipelineKey, vk.Handle]:
         """The pipelines of ``keys``, held until :meth:`close`."""
-        pipelines = self._device.pipelines.acquire(keys)
+        pipelines = self._device.shared(PipelineStore).acquire(keys)
         self._pipelines = list(pipelines)
         return pipelines
 
@@ -276,7 +279,7 @@ class _Owned:
                 return
             self.scope.close()
             if self._pipelines:
-                self._device.pipelines.release(self._pipelines)
+                self._device.shared(PipelineStore).release(self._pipelines)
                 self._pipelines = []
             if self.memory is not None:
                 self.memory.release_constants()

@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from mobopt.runtimes.vulkan.engine import vk
+from mobopt.runtimes.vulkan.engine.buffers import Buffer, Place
 from mobopt.runtimes.vulkan.engine.device import Device
 from mobopt.runtimes.vulkan.engine.hazards import Barrier, GpuOperation
-from mobopt.runtimes.vulkan.engine.memory import Buffer, Place
 from mobopt.runtimes.vulkan.engine.resources import ResourceScope
 from mobopt.runtimes.vulkan.engine.stream import Binding, Copy, Dispatch
 from mobopt.runtimes.vulkan.engine.tensor import Storage
