@@ -15,7 +15,7 @@ from functools import cache
 import torch
 
 from mobopt.bundle import write_torchscript
-from mobopt.ir import Attribute, Graph, Program, Value
+from mobopt.ir import Attribute, Graph, InsertionPoint, Program, Value
 from mobopt.ir.types import ANY, ClassType, Type
 from mobopt.ops.contexts import PackedContext
 from mobopt.ops.schemas import Schema, schema_of
@@ -105,7 +105,7 @@ def _lift_constants(program: Program, graph: Graph) -> None:
         name = f"_packed_constant_{len(program.attributes)}"
         program.attributes[name] = Attribute(ANY, ())
         node = graph.create("prim::GetAttr", [graph.inputs[0]], [ANY], attributes={"name": name})
-        graph.block.insert(0, node)
+        InsertionPoint.start(graph.block).insert(node)
         value.replace_all_uses_with(node.output)
 
 

@@ -121,10 +121,8 @@ def _merged(condition: Value, left: Value, right: Value) -> Value | None:
 
 def splice_block(block: Block, node: Node) -> None:
     """Put a parameterless block's nodes in the place of the node that holds it."""
-    for inner in list(block.nodes):
-        block.nodes.remove(inner)
-        inner.block = None
-        inner.insert_before(node)
+    for inner in block.nodes:
+        inner.remove().insert_before(node)
     for output, value in zip(node.outputs, block.outputs, strict=True):
         output.replace_all_uses_with(value)
     node.destroy()

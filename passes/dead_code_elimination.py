@@ -97,7 +97,7 @@ def _needs_of_value(value: Value) -> list[Node | Value]:
 def _sweep(block: Block, needed: _Needed) -> bool:
     """Remove what is not needed, last first; readers of a dead value are dead and gone by then."""
     changed = False
-    for node in reversed(list(block.nodes)):
+    for node in reversed(block.nodes):
         if node not in needed.nodes:
             node.destroy()
             changed = True

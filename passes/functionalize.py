@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
-from mobopt.ir import Block, Graph, Node, Value
+from mobopt.ir import Block, Graph, InsertionPoint, Node, Value
 from mobopt.ir.schemas import Schema, schema_of, schemas_of
 from mobopt.ir.types import TENSOR
 from mobopt.ops.aliases import Aliases
@@ -78,7 +78,7 @@ def _copy_written_inputs(graph: Graph, notes: NoteBook) -> list[Node]:
     for value in inputs:
         uses = list(value.uses)
         copy = graph.create("aten::clone", [value, graph.constant(None)], [TENSOR], names=[f"{value.name}.copy"])
-        copy.insert_before(graph.block.nodes[0])
+        InsertionPoint.start(graph.block).insert(copy)
         for user, index in uses:
             user.replace_input(index, copy.output)
         copies.append(copy)

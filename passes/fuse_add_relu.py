@@ -73,7 +73,7 @@ def _refusal(addition: Node, relu: Node, aliases: Aliases) -> str:
     if block is None or block is not relu.block:
         return "they do not run equally often"
     if addition.op == "aten::add_":
-        between = block.nodes[block.nodes.index(addition) + 1 : block.nodes.index(relu)]
+        between = [node for node in block.nodes if addition.is_before(node) and node.is_before(relu)]
         seen = set(aliases.members(addition.output))
         reader = next((node for node in between if _reads(node, seen)), None)
         if reader is not None:

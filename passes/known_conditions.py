@@ -70,13 +70,9 @@ def _uses_after(value: Value, node: Node) -> list[tuple[Node, int]]:
     found = []
     for user, index in value.uses:
         ancestor = _ancestor_in(user, block)
-        if ancestor is block.returns or (ancestor is not None and _follows(block, ancestor, node)):
+        if ancestor is not None and node.is_before(ancestor):
             found.append((user, index))
     return found
-
-
-def _follows(block: Block, later: Node, earlier: Node) -> bool:
-    return later is not earlier and block.nodes.index(later) > block.nodes.index(earlier)
 
 
 def _ancestor_in(node: Node, block: Block) -> Node | None:

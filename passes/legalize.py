@@ -109,7 +109,7 @@ class Legalize(Pass):
             notes.refused(node, f"{finding.why}; {rewrite.name} would fix the file to the example's sizes: {way}")
             return False
         assert node.block is not None
-        start = node.block.nodes.index(node)
+        start = node.previous
         try:
             site = Site(graph, node, self.target, facts)
             result = rewrite.apply(site)
@@ -117,8 +117,8 @@ class Legalize(Pass):
             if is_written:
                 _check_memory(graph, node, values)
         except Refused as reason:
-            for new in reversed(node.block.nodes[start : node.block.nodes.index(node)]):
-                new.destroy()
+            while node.previous is not None and node.previous is not start:
+                node.previous.destroy()
             notes.refused(node, f"{finding.why}; not rewritten: {reason}")
             return False
         fixed = f" ({FIXES_SIZES})" if rewrite.level == FULL else ""

@@ -107,8 +107,7 @@ class Mover:
         node = value.producer
         block = self.graph.block if value.is_constant else value.owner if node is None else node.block
         assert block is not None
-        index = 0 if node is None else block.nodes.index(node) + 1
-        return block.nodes[index] if index < len(block.nodes) else block.returns
+        return (block.nodes.first if node is None else node.next) or block.returns
 
     def moved_optional(self, value: Value, kind: OptionalType, anchor: Node) -> Value:
         """``if value is not None: moved(value) else: value``."""

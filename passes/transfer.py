@@ -79,7 +79,7 @@ class Transfer(Pass):
     def _enter(
         self, graph: Graph, facts: Mapping[Value, TensorFacts], kept: Collection[Value], notes: NoteBook
     ) -> None:
-        anchor = graph.block.nodes[0] if graph.block.nodes else graph.block.returns
+        anchor = graph.block.nodes.first or graph.block.returns
         mover = Mover(
             graph,
             torch.device(self.device),

@@ -239,13 +239,6 @@ def default_type(argument: Argument) -> Type:
     return type_of_constant(argument.default)
 
 
-def discard(block: Block) -> None:
-    """Take all nodes out of a block."""
-    block.returns.set_inputs(())
-    for node in reversed(list(block.nodes)):
-        node.destroy()
-
-
 def value_type(value: Any, types: Mapping[int, Type]) -> Type:
     """The type of an unpickled value; its lists and dictionaries are tagged in ``types``."""
     if id(value) in types:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from mobopt.bundle.attributes import ModuleTree, Submodule
-from mobopt.bundle.builder import Allowance, GraphBuilder, discard
+from mobopt.bundle.builder import Allowance, GraphBuilder
 from mobopt.bundle.bytecode import PROMOTED, Function, OperatorEntry
 from mobopt.bundle.result_types import join
 from mobopt.errors import BundleError, MoboptError
@@ -223,7 +223,7 @@ class _Reader:
             widened = [join(kind, value.type) for kind, value in zip(types, returned[1:], strict=True)]
             if widened == types:
                 break
-            discard(node.blocks[0])
+            node.destroy()
             types = widened
         node.blocks[0].returns.set_inputs(returned)
         state.stack += [node.add_output(self.builder.graph.value(kind)) for kind in types]

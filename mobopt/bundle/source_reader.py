@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 from mobopt.bundle.attributes import ModuleTree, Submodule
-from mobopt.bundle.builder import Allowance, discard
+from mobopt.bundle.builder import Allowance
 from mobopt.bundle.result_types import join
 from mobopt.bundle.source_compiler import Compiler
 from mobopt.bundle.source_library import SourceFunction, SourceLibrary
@@ -390,7 +390,7 @@ class SourceCompiler(Compiler):
             widened = [join(kind, value.type) for kind, value in zip(types, returned[1:], strict=True)]
             if widened == types:
                 break
-            discard(node.blocks[0])
+            node.destroy()
             types = widened
         node.blocks[0].returns.set_inputs(returned)
         for name, kind in zip(names, types, strict=True):

@@ -1,6 +1,7 @@
 """The intermediate representation: a small SSA graph shaped like TorchScript's."""
 
 from mobopt.ir.graph import Block, Graph, Node, Value
+from mobopt.ir.node_list import InsertionPoint
 from mobopt.ir.program import Attribute, Program, clone_graph
 from mobopt.ir.text import parse_graph, print_graph
 from mobopt.ir.verify import verify, verify_graph
@@ -9,6 +10,7 @@ __all__ = [
     "Attribute",
     "Block",
     "Graph",
+    "InsertionPoint",
     "Node",
     "Program",
     "Value",

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from mobopt.errors import GraphError
+from mobopt.ir.node_list import InsertionPoint, NodeList
 from mobopt.ir.types import (
     ANY,
     BOOL,
@@ -89,10 +90,23 @@ class Node:
         overload: overload name (``Tensor`` in ``aten::add.Tensor``), empty for the default one.
         attributes: static attributes (``name`` of ``prim::GetAttr``).
         source: where in the model it comes from.
-        block: the block that holds it, None before insertion and after :meth:`destroy`.
+        block: the block that holds it, None before insertion and after :meth:`remove` and :meth:`destroy`.
+        previous, next: its neighbours in that block.
     """
 
-    __slots__ = ("_inputs", "attributes", "block", "blocks", "op", "outputs", "overload", "source")
+    __slots__ = (
+        "_inputs",
+        "_number",
+        "attributes",
+        "block",
+        "blocks",
+        "next",
+        "op",
+        "outputs",
+        "overload",
+        "previous",
+        "source",
+    )
 
     def __init__(
         self,
@@ -109,6 +123,9 @@ class Node:
         self.attributes: dict[str, Any] = dict(attributes or {})
         self.source = source
         self.block: Block | None = None
+        self.previous: Node | None = None
+        self.next: Node | None = None
+        self._number = 0
         self.blocks: list[Block] = []
         self.outputs: list[Value] = []
         self._inputs: tuple[Value, ...] = tuple(inputs)
@@ -171,7 +188,7 @@ class Node:
         Raises:
             GraphError: it is still used.
         """
-        if self.outputs[index].uses:
+        if self.outputs[index]._uses:
             raise GraphError(f"%{self.outputs[index].name} of {self.op} is still used")
         self.outputs.pop(index).producer = None
 
@@ -183,8 +200,26 @@ class Node:
 
     def insert_before(self, anchor: Node) -> Node:
         """Put this node just before ``anchor``; before the returns node means at the end."""
-        block = _block_of(anchor)
-        block.insert(len(block.nodes) if anchor is block.returns else block.nodes.index(anchor), self)
+        return InsertionPoint.before(anchor).insert(self)
+
+    def is_before(self, other: Node) -> bool:
+        """Whether this node stands before another one of the same block; the returns node stands after all.
+
+        Raises:
+            GraphError: they don't stand in one block.
+        """
+        if self.block is None or self.block is not other.block:
+            raise GraphError(f"{self.op} and {other.op} don't stand in one block")
+        returns = self.block.returns
+        if self is returns or other is returns:
+            return self is not returns
+        return self.block.nodes.is_before(self, other)
+
+    def remove(self) -> Node:
+        """Take the node out of its block, to put it in elsewhere; it goes on reading its inputs."""
+        if self.block is not None:
+            self.block.nodes.unlink(self)
+            self.block = None
         return self
 
     def destroy(self) -> None:
@@ -194,16 +229,14 @@ class Node:
             GraphError: an output is still used.
         """
         for value in self.outputs:
-            if value.uses:
+            if value._uses:
                 raise GraphError(f"{self.op} can't be removed: its output %{value.name} is still used")
         for block in self.blocks:
             block.returns.set_inputs(())
-            for node in reversed(list(block.nodes)):
+            for node in reversed(block.nodes):
                 node.destroy()
         self.set_inputs(())
-        if self.block is not None:
-            self.block.nodes.remove(self)
-            self.block = None
+        self.remove()
 
     def __repr__(self) -> str:
         outputs = ", ".join(f"%{value.name}" for value in self.outputs)
@@ -219,7 +252,7 @@ class Block:
         self.node = node
         """The node that holds this block; None for a graph's own block."""
         self.parameters: list[Value] = []
-        self.nodes: list[Node] = []
+        self.nodes = NodeList()
         self.returns = Node("prim::Return")
         self.returns.block = self
 
@@ -237,20 +270,12 @@ class Block:
         return value
 
     def append(self, node: Node) -> Node:
-        """Put a node at the end."""
-        self.insert(len(self.nodes), node)
-        return node
-
-    def insert(self, index: int, node: Node) -> None:
-        """Put a node at a position.
+        """Put a node at the end.
 
         Raises:
             GraphError: it stands in a block already.
         """
-        if node.block is not None:
-            raise GraphError(f"{node.op} stands in a block already")
-        node.block = self
-        self.nodes.insert(index, node)
+        return InsertionPoint.end(self).insert(node)
 
     def walk(self) -> Iterator[Node]:
         """Every node in order, nested ones right after the node that holds them; the block may change on the way."""
@@ -330,12 +355,6 @@ class Graph:
     def return_values(self, *values: Value) -> None:
         """Say what the method returns."""
         self.block.returns.set_inputs(values)
-
-
-def _block_of(node: Node) -> Block:
-    if node.block is None:
-        raise GraphError(f"{node.op} stands in no block")
-    return node.block
 
 
 def type_of_constant(value: Any) -> Type:

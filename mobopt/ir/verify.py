@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Container, Iterator
+from itertools import pairwise
+
 from mobopt.errors import GraphError, UnsupportedError
 from mobopt.ir.graph import Block, Graph, Node, Value
 from mobopt.ir.program import Program
@@ -28,6 +31,9 @@ def verify(program: Program) -> None:
 def verify_graph(graph: Graph) -> None:
     """Check one graph; see :func:`verify`."""
     _check_block(graph.block, set())
+    users = {*_users(graph.block)}
+    for value in _defined(graph.block):
+        _check_uses(value, users)
     names = [value.name for value in _defined(graph.block)]
     if len(names) != len(set(names)):
         twice = next(name for name in names if names.count(name) > 1)
@@ -49,6 +55,16 @@ def _check_block(block: Block, visible: set[Value]) -> None:
             _check_block(nested, visible)
         visible.update(node.outputs)
     _check_inputs(block.returns, visible)
+    _check_links(block)
+
+
+def _check_links(block: Block) -> None:
+    nodes = list(block.nodes)
+    if len(nodes) != len(block.nodes) or list(reversed(block.nodes)) != nodes[::-1]:
+        raise GraphError(f"the nodes of a block are not linked as they are counted: {len(nodes)}, {len(block.nodes)}")
+    for earlier, later in pairwise(nodes):
+        if not block.nodes.is_before(earlier, later):
+            raise GraphError(f"{earlier!r} and {later!r} are numbered in another order than they stand")
 
 
 def _check_node(node: Node, visible: set[Value]) -> None:
@@ -64,6 +80,12 @@ def _check_node(node: Node, visible: set[Value]) -> None:
         raise GraphError(f"{node!r} has blocks, which only prim::If and prim::Loop may have")
     elif not node.op.startswith(_UNSCHEMATIC):
         _check_schema(node)
+
+
+def _check_uses(value: Value, nodes: Container[Node]) -> None:
+    for node, index in value.uses:
+        if node not in nodes or node.inputs[index] is not value:
+            raise GraphError(f"%{value.name} is said to be used by {node!r}, which does not read it")
 
 
 def _check_inputs(node: Node, visible: set[Value]) -> None:
@@ -112,6 +134,14 @@ def _defined(block: Block) -> list[Value]:
             values += _defined(nested)
         values += node.outputs
     return values
+
+
+def _users(block: Block) -> Iterator[Node]:
+    yield block.returns
+    for node in block.nodes:
+        yield node
+        for nested in node.blocks:
+            yield from _users(nested)
 
 
 def _check_attributes(program: Program, graph: Graph) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from mobopt.ir import Attribute, Graph, Program, Value
+from mobopt.ir import Attribute, Graph, InsertionPoint, Program, Value
 from mobopt.ops.aliases import SHARED_MEMORY, Aliases, Place, attribute_place, constant_place
 from mobopt.ops.effects import written_inputs
 
@@ -120,7 +120,7 @@ def _constants(graph: Graph) -> Iterator[Value]:
 
 def _read_attribute(graph: Graph, value: Value, name: str) -> None:
     node = graph.create("prim::GetAttr", [graph.inputs[0]], [value.type], names=[value.name], attributes={"name": name})
-    graph.block.insert(0, node)
+    InsertionPoint.start(graph.block).insert(node)
     value.replace_all_uses_with(node.output)
 
 

@@ -9,7 +9,8 @@ def test_a_use_before_its_definition_is_found() -> None:
     graph = parse_graph(
         "graph(%x : Tensor):\n  %a : Tensor = aten::relu(%x)\n  %b : Tensor = aten::abs(%a)\n  return (%b)"
     )
-    graph.block.nodes.reverse()
+    first, second = graph.block.nodes
+    second.remove().insert_before(first)
     with pytest.raises(GraphError, match="not defined before it"):
         verify_graph(graph)
 

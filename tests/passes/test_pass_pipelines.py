@@ -72,7 +72,8 @@ class Breaker(Pass):
 
     def rewrite(self, program: Program, notes: NoteBook) -> bool:
         block = program.methods["forward"].block
-        block.nodes.reverse()
+        for node in block.nodes:
+            node.remove().insert_before(block.nodes.first or block.returns)
         return True
 
 
