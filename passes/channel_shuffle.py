@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from mobopt.ir import Graph, Node, Program, Value
+from mobopt.ir import Graph, Node, Origin, Program, Value
 from mobopt.passes.facts import Examples, Facts, record_facts
 from mobopt.passes.manager import NoteBook, Pass
 from mobopt.passes.rewriting import only_user, producer_of, replace_node
@@ -43,15 +43,16 @@ class RecognizeChannelShuffle(Pass):
             found = _shuffled(node, facts)
             if found is None:
                 continue
-            x, groups = found
+            x, groups, others = found
             notes.done(node, f"ends a shuffle of {groups} groups of channels, which is one operator now")
-            replace_node(graph, node, "aten::channel_shuffle", [x, graph.constant(groups, name="groups")])
+            shuffle = replace_node(graph, node, "aten::channel_shuffle", [x, graph.constant(groups, name="groups")])
+            shuffle.origin |= others
             changed = True
         return changed
 
 
-def _shuffled(last: Node, facts: Facts) -> tuple[Value, int] | None:
-    """What is shuffled, and its number of groups, if a node ends a shuffle."""
+def _shuffled(last: Node, facts: Facts) -> tuple[Value, int, Origin] | None:
+    """What is shuffled, its number of groups, and where the other nodes come from, if a node ends a shuffle."""
     if last.op not in _VIEWS or last.qualified_op == "aten::view.dtype":
         return None
     swapped = producer_of(last.inputs[0], "aten::contiguous")
@@ -67,7 +68,8 @@ def _shuffled(last: Node, facts: Facts) -> tuple[Value, int] | None:
     if sorted(dim % 5 for dim in dims if dim is not None) != [1, 2] or len(before) != 4 or before != after:
         return None
     whole = len(parts) == 5 and (parts[0], *parts[3:]) == (before[0], *before[2:])
-    return (x, parts[1]) if whole else None
+    others = [first.origin, swap.origin, *([] if swapped is None else [swapped.origin])]
+    return (x, parts[1], Origin.union(others)) if whole else None
 
 
 def _sizes(value: Value, facts: Facts) -> tuple[int, ...]:

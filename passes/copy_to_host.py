@@ -78,5 +78,5 @@ class _Copier:
         if items == list(node.inputs):
             return node.output
         self.rebuilt.append(node)
-        new = self.graph.create(node.op, items, [node.output.type], names=[node.output.name], source=node.source)
+        new = self.graph.create(node.op, items, [node.output.type], names=[node.output.name], origin=node.origin)
         return new.insert_before(self.graph.block.returns).output

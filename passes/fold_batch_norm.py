@@ -11,8 +11,8 @@ from typing import Any
 
 import torch
 
-from mobopt.ir import Graph, Node, Program, Value
-from mobopt.passes.manager import NoteBook, Pass, describe
+from mobopt.ir import Graph, Node, Program, Value, describe
+from mobopt.passes.manager import NoteBook, Pass
 from mobopt.passes.ranks import known_rank
 from mobopt.passes.rewriting import argument, bypass_node, constants, is_constant_tensor, only_user, tensor_key
 

@@ -6,13 +6,13 @@ from dataclasses import dataclass
 
 import torch
 
-from mobopt.ir import Block, Graph, InsertionPoint, Node, Value
+from mobopt.ir import Block, Graph, Node, Value
 from mobopt.ir.schemas import Schema, schema_of, schemas_of
 from mobopt.ir.types import TENSOR
 from mobopt.ops.aliases import Aliases
 from mobopt.ops.effects import RANDOM_OPERATORS
 from mobopt.passes.manager import GraphPass, NoteBook
-from mobopt.passes.rewriting import is_constant_tensor
+from mobopt.passes.rewriting import insert_node, is_constant_tensor
 
 _NO_FUNCTIONAL_FORM = RANDOM_OPERATORS | {
     f"aten::{name}"
@@ -77,8 +77,10 @@ def _copy_written_inputs(graph: Graph, notes: NoteBook) -> list[Node]:
     copies = []
     for value in inputs:
         uses = list(value.uses)
-        copy = graph.create("aten::clone", [value, graph.constant(None)], [TENSOR], names=[f"{value.name}.copy"])
-        InsertionPoint.start(graph.block).insert(copy)
+        clone = [value, graph.constant(None)]
+        made = insert_node(graph, graph.block.nodes[0], "aten::clone", clone, name=f"{value.name}.copy")
+        copy = made.producer
+        assert copy is not None
         for user, index in uses:
             user.replace_input(index, copy.output)
         copies.append(copy)

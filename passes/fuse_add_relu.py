@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import torch
 
-from mobopt.ir import Graph, Node, Value
+from mobopt.ir import Graph, Node, Value, describe
 from mobopt.ops.aliases import Aliases
 from mobopt.ops.effects import schema_of_node
-from mobopt.passes.manager import GraphPass, NoteBook, describe
+from mobopt.passes.manager import GraphPass, NoteBook
 from mobopt.passes.rewriting import is_constant_tensor, only_user
 
 _FUSED = {

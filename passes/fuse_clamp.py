@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from mobopt.ir import Graph, Node
+from mobopt.ir import Graph, Node, describe
 from mobopt.ops.schemas import PACKING_OPERATORS
-from mobopt.passes.manager import GraphPass, NoteBook, describe
+from mobopt.passes.manager import GraphPass, NoteBook
 from mobopt.passes.rewriting import bypass_node, constants, only_user
 
 Range = tuple[float | None, float | None]

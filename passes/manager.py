@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from mobopt.errors import PassError
-from mobopt.ir import Graph, Node, Program, print_graph, verify
+from mobopt.ir import Graph, Node, Program, describe, print_graph, verify
 
 _LOG = logging.getLogger("mobopt.passes")
 
@@ -162,8 +162,3 @@ def _fingerprint(program: Program) -> str:
     overloads = [node.overload for graph in program.methods.values() for node in graph.walk()]
     attributes = [f"{name} {item.type} {id(item.value)}" for name, item in program.attributes.items()]
     return "\n".join([*graphs, *overloads, *attributes])
-
-
-def describe(node: Node) -> str:
-    """A node in short, as notes name it: its operator and its first output."""
-    return f"{node.op} %{node.outputs[0].name}" if node.outputs else node.op

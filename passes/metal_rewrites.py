@@ -118,7 +118,7 @@ class _Rewriter:
             size = producer_of(node.inputs[0], "aten::size") if node.qualified_op == "aten::__getitem__.t" else None
             if size is None or size.overload or not node.inputs[1].is_constant or not self._stays(size):
                 continue
-            new = replace_node(
+            replace_node(
                 self.graph,
                 node,
                 "aten::size",
@@ -126,7 +126,6 @@ class _Rewriter:
                 overload="int",
                 types=[node.output.type],
             )
-            new.source = node.source
             changed = True
         return changed
 

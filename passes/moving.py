@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 
-from mobopt.ir import Block, Graph, Node, Value
+from mobopt.ir import Block, Graph, Node, Origin, Value
 from mobopt.ir.types import BOOL, INT, NONE, TENSOR, DictType, ListType, OptionalType, TupleType, Type
 from mobopt.ops.effects import holds_tensors
 from mobopt.passes.manager import NoteBook
@@ -95,9 +95,8 @@ class Mover:
         """The operator that moves a tensor, before ``anchor``."""
         source = value
         if self.needs_order(value):
-            node = self.graph.create(
-                "aten::contiguous", [value, self.graph.constant(0)], [TENSOR], names=[value.name + _IN_ORDER]
-            )
+            contiguous = [value, self.graph.constant(0)]
+            node = self.create("aten::contiguous", contiguous, [TENSOR], anchor, value.name + _IN_ORDER)
             source = node.insert_before(anchor).output
         inputs = [source, self.device, self.none, self.false, self.false]
         return self.node("aten::to", inputs, TENSOR, anchor, value, overload="prim_Device")
@@ -112,7 +111,7 @@ class Mover:
     def moved_optional(self, value: Value, kind: OptionalType, anchor: Node) -> Value:
         """``if value is not None: moved(value) else: value``."""
         present = self.node("aten::__isnot__", [value, self.none], BOOL, anchor)
-        branch = self.graph.create("prim::If", [present], [kind], names=[self.name(value)])
+        branch = self.create("prim::If", [present], [kind], anchor, self.name(value))
         some, other = branch.add_block(), branch.add_block()
         inner = self.node("prim::unchecked_cast", [value], kind.element, some.returns, value)
         some.returns.set_inputs([self.moved(inner, some.returns)])
@@ -121,8 +120,7 @@ class Mover:
 
     def moved_tuple(self, value: Value, kind: TupleType, anchor: Node) -> Value:
         """Each element of a tuple."""
-        unpack = self.graph.create("prim::TupleUnpack", [value], kind.elements)
-        unpack.insert_before(anchor)
+        unpack = self.create("prim::TupleUnpack", [value], kind.elements, anchor).insert_before(anchor)
         return self.node(
             "prim::TupleConstruct", [self.moved(item, anchor) for item in unpack.outputs], kind, anchor, value
         )
@@ -148,29 +146,36 @@ class Mover:
         key = self.node("aten::__getitem__", [keys, body.parameters[0]], kind.key, end, overload="t")
         item = self.node("aten::__getitem__", [value, key], kind.value, end, overload=f"Dict_{overload}")
         moved = self.moved(item, end)
-        put = self.graph.create("aten::_set_item", [result, key, moved], [], overload=overload)
+        put = self.create("aten::_set_item", [result, key, moved], [], end, overload=overload)
         put.insert_before(end)
         return result
 
     def loop(self, length: Value, anchor: Node) -> Block:
         """The body of a loop over ``range(length)``."""
-        node = self.graph.create("prim::Loop", [length, self.true], []).insert_before(anchor)
+        node = self.create("prim::Loop", [length, self.true], [], anchor).insert_before(anchor)
         body = node.add_block()
         body.add_parameter(self.graph.value(INT, "i"))
         body.returns.set_inputs([self.true])
         return body
 
     def node(
-        self, op: str, inputs: list[Value], kind: Type, anchor: Node, origin: Value | None = None, overload: str = ""
+        self, op: str, inputs: list[Value], kind: Type, anchor: Node, moved: Value | None = None, overload: str = ""
     ) -> Value:
         """A new node with one output before ``anchor``."""
-        name = "" if origin is None else self.name(origin)
-        node = self.graph.create(op, inputs, [kind], overload=overload, names=[name])
-        return node.insert_before(anchor).output
+        name = "" if moved is None else self.name(moved)
+        return self.create(op, inputs, [kind], anchor, name, overload).insert_before(anchor).output
 
-    def name(self, origin: Value) -> str:
-        """A name for what becomes of ``origin``."""
-        return f"{origin.name}.{self.suffix}"
+    def create(
+        self, op: str, inputs: list[Value], types: Sequence[Type], anchor: Node, name: str = "", overload: str = ""
+    ) -> Node:
+        """A new node, which comes from what made its inputs, or from what is to read them."""
+        makers = Origin.union(value.producer.origin for value in inputs if value.producer is not None)
+        origin = makers if makers.nodes else anchor.origin
+        return self.graph.create(op, inputs, types, overload=overload, names=[name] if name else [], origin=origin)
+
+    def name(self, value: Value) -> str:
+        """A name for what becomes of a value."""
+        return f"{value.name}.{self.suffix}"
 
 
 def before_order(value: Value) -> Value:

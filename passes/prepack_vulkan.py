@@ -160,7 +160,7 @@ def _lstm(packer: Packer, node: Node) -> None:
     if made is not None and made.op == "prim::ListConstruct":
         hidden, cell = made.inputs
     else:
-        unpack = packer.graph.create("prim::ListUnpack", [states], [TENSOR, TENSOR], source=node.source)
+        unpack = packer.graph.create("prim::ListUnpack", [states], [TENSOR, TENSOR], origin=node.origin)
         hidden, cell = unpack.insert_before(node).outputs
     packer.pack(node, _LSTM, _recurrent_constants(packer, node), [x, hidden, cell])
 

@@ -53,7 +53,7 @@ def _follow(graph: Graph, made: Node, notes: NoteBook) -> bool:
     for user in known:
         user.destroy()
     if value.uses:
-        whole = graph.create("prim::ListConstruct", items, [value.type], names=[value.name], source=made.source)
+        whole = graph.create("prim::ListConstruct", items, [value.type], names=[value.name], origin=made.origin)
         value.replace_all_uses_with(whole.insert_before(users[len(known)]).output)
     notes.done(made, f"is built at once, of {len(items)} items")
     made.destroy()

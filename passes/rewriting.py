@@ -57,7 +57,7 @@ def replace_node(
 ) -> Node:
     """Put a new node in the place of another, whose readers read the new one's outputs."""
     names = [value.name for value in node.outputs]
-    new = graph.create(op, inputs, types, overload=overload, names=names, source=node.source).insert_before(node)
+    new = graph.create(op, inputs, types, overload=overload, names=names, origin=node.origin).insert_before(node)
     for old, value in zip(node.outputs, new.outputs, strict=True):
         old.replace_all_uses_with(value)
     node.destroy()
@@ -74,8 +74,8 @@ def insert_node(
     type: Type = TENSOR,
     name: str = "",
 ) -> Value:
-    """Put a new node with one output before another, which also gives it its source."""
-    node = graph.create(op, inputs, [type], overload=overload, names=[name], source=anchor.source)
+    """Put a new node with one output before another, which also gives it its origin."""
+    node = graph.create(op, inputs, [type], overload=overload, names=[name], origin=anchor.origin)
     return node.insert_before(anchor).output
 
 

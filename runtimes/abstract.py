@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from mobopt.ir import Origin
 from mobopt.runtimes.call import TensorRef
 
 
@@ -35,7 +36,7 @@ class ViewRecipe:
     args: tuple[Any, ...]
     """Traced tensors among them are as they were when the view was made."""
     index: int
-    source: str
+    source: Origin
 
 
 @dataclass(eq=False)

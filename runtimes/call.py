@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from mobopt.ir import NOWHERE, Origin
 from mobopt.runtimes.nests import map_leaves
 
 
@@ -68,8 +69,8 @@ class Call:
     """Qualified name with overload: ``aten::add.Tensor``, ``aten::relu``, ``vulkan_prepack::run_conv2d_context``."""
     args: tuple[Any, ...]
     outputs: tuple[TensorRef, ...]
-    source: str = ""
-    """Where in the model it comes from: ``file.py:12`` or a module path."""
+    source: Origin = NOWHERE
+    """The nodes of the model that it comes from."""
 
     def __getitem__(self, name: str) -> Any:
         """The argument called ``name`` in the operator's schema."""

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from mobopt.errors import InputError, MoboptError, UnsupportedError
+from mobopt.ir import Origin
 from mobopt.ir.schemas import Schema, schema_of, schemas_of
 from mobopt.ops.effects import RANDOM_OPERATORS, draws_numbers
 from mobopt.ops.schemas import PACKING_OPERATORS
@@ -113,7 +114,7 @@ class Recorder:
         self._looks = list(looks)
         self._by_elements = _LOOKS.union(by_elements)
 
-    def apply(self, op: str, args: Sequence[Any], source: str) -> Any:
+    def apply(self, op: str, args: Sequence[Any], source: Origin) -> Any:
         """The result of an operator; its first argument is changed if the operator works in place.
 
         Args:
@@ -159,7 +160,7 @@ class Recorder:
             tensor.version = memory.version
         return tensor.ref
 
-    def _record(self, op: str, args: Sequence[Any], source: str) -> Any:
+    def _record(self, op: str, args: Sequence[Any], source: Origin) -> Any:
         """A Call whose outputs have the shapes that the meta kernel gives."""
         if op in PACKING_OPERATORS:
             raise UnsupportedError(f"{op}{_at(source)} packs weights that are computed; only constants can be packed")
@@ -183,7 +184,7 @@ class Recorder:
             self.calls.append(Call(op, call_args, tuple(outputs), source))
         return result
 
-    def _fold(self, op: str, args: Sequence[Any], source: str) -> Any:
+    def _fold(self, op: str, args: Sequence[Any], source: Origin) -> Any:
         """Run an operator on constants; record it if the result is too large to keep."""
         values = map_leaves(list(args), TracedTensor, lambda tensor: self.read(tensor).constant)
         try:
@@ -212,7 +213,7 @@ class Recorder:
 
         return map_leaves(result, torch.Tensor, trace)
 
-    def _aliases(self, op: str, args: Sequence[Any], source: str) -> list[torch.Tensor]:
+    def _aliases(self, op: str, args: Sequence[Any], source: Origin) -> list[torch.Tensor]:
         """Geometry of the results of an operator on constants that share memory with its arguments."""
         if op in _LOOKS:
             return []
@@ -220,7 +221,7 @@ class Recorder:
             return []
         return list(leaves_of(self._shapes(op, args, source), torch.Tensor))
 
-    def _shapes(self, op: str, args: Sequence[Any], source: str) -> Any:
+    def _shapes(self, op: str, args: Sequence[Any], source: Origin) -> Any:
         """An operator's result with meta tensors.
 
         The meta kernel says what it looks like, else the CPU's kernel on stand-in elements. Both may be wrong, so what
@@ -265,7 +266,7 @@ class Recorder:
 
         return map_leaves(list(args), TracedTensor, known)  # type: ignore[no-any-return]
 
-    def _in_place(self, op: str, args: Sequence[Any], source: str) -> Any:
+    def _in_place(self, op: str, args: Sequence[Any], source: Origin) -> Any:
         """Compute the functional form of an in-place operator, and write the result where the model does."""
         schema = schema_of(op)
         targets = [value for value, argument in zip(args, schema.arguments, strict=True) if argument.is_written]
@@ -282,7 +283,7 @@ class Recorder:
                 self._write(target, result, source)
         return target
 
-    def _write(self, target: TracedTensor, value: TracedTensor, source: str) -> None:
+    def _write(self, target: TracedTensor, value: TracedTensor, source: Origin) -> None:
         """Make ``target`` hold ``value``, for every tensor that shares its memory."""
         if target.meta.numel() == 0:
             return
@@ -297,7 +298,7 @@ class Recorder:
         memory.version += 1
         target.ref, target.version = ref, memory.version
 
-    def _overwritten(self, target: TracedTensor, value: TracedTensor, source: str) -> TensorRef:
+    def _overwritten(self, target: TracedTensor, value: TracedTensor, source: Origin) -> TensorRef:
         """The whole memory of a view after the view was overwritten."""
         memory = target.memory
         base = whole(memory.ref, memory.meta)
@@ -381,7 +382,7 @@ def _filled(metas: Any, element: int) -> Any:
     return map_leaves(metas, torch.Tensor, lambda meta: torch.full(tuple(meta.shape), element, dtype=meta.dtype))
 
 
-def _check_dense(tensor: torch.Tensor, op: str, source: str) -> None:
+def _check_dense(tensor: torch.Tensor, op: str, source: Origin) -> None:
     if tensor.layout != torch.strided:
         raise UnsupportedError(f"{op}{_at(source)} makes a {tensor.layout} tensor, and mobopt computes with dense ones")
 
@@ -395,5 +396,5 @@ def _storage(meta: torch.Tensor) -> int:
     return int(meta.untyped_storage()._cdata)
 
 
-def _at(source: str) -> str:
+def _at(source: Origin) -> str:
     return f" at {source}" if source else ""

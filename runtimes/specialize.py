@@ -20,7 +20,7 @@ from typing import Any
 import torch
 
 from mobopt.errors import InputError
-from mobopt.ir import Node, Program
+from mobopt.ir import NOWHERE, Node, Program
 from mobopt.ops.contexts import (
     BatchNormPackedContext,
     ClampedConvContext,
@@ -126,7 +126,8 @@ class _Specializer(Evaluator):
         if place.view is None:
             return whole
         sizes, strides, offset = place.view
-        view: TracedTensor = self._recorder.apply("aten::as_strided", [whole, list(sizes), list(strides), offset], "")
+        args = [whole, list(sizes), list(strides), offset]
+        view: TracedTensor = self._recorder.apply("aten::as_strided", args, NOWHERE)
         return view
 
     def operator(self, node: Node, args: list[Any]) -> Any:
@@ -135,8 +136,8 @@ class _Specializer(Evaluator):
         if op in _TRANSFERS or (op == "aten::to.prim_Device" and args[2] is None):
             return args[0]
         op, args, bounds = _without_context(op, args)
-        result = self._recorder.apply(op, self.lift(args), node.source)
-        return result if bounds is None else self._recorder.apply("aten::clamp", [result, *bounds], node.source)
+        result = self._recorder.apply(op, self.lift(args), node.origin)
+        return result if bounds is None else self._recorder.apply("aten::clamp", [result, *bounds], node.origin)
 
     def lift(self, value: Any) -> Any:
         """Constants become traced tensors, the same ones each time; containers are copied."""

@@ -8,7 +8,7 @@ from typing import Any
 
 from mobopt.bundle.result_types import argument_types, join, result_types
 from mobopt.errors import BundleError
-from mobopt.ir import Block, Graph, Node, Value
+from mobopt.ir import Block, Graph, Node, Origin, Value
 from mobopt.ir.graph import type_of_constant
 from mobopt.ir.schemas import Argument, Schema, accepts
 from mobopt.ir.types import ANY, BOOL, NONE, DictType, ListType, OptionalType, TupleType, Type
@@ -79,6 +79,11 @@ class GraphBuilder:
         self._block = self.graph.block
         self._allowance = allowance
 
+    @property
+    def origin(self) -> Origin:
+        """Of the next nodes."""
+        return Origin.of_line(self.source)
+
     def step(self, copied: int = 0) -> None:
         """Count a step of reading and the variables that it copies, so that a small file can't ask for endless work.
 
@@ -119,7 +124,7 @@ class GraphBuilder:
             check_size(kind)
         names = [name] if name else []
         node = self.graph.create(
-            op, inputs, types, overload=overload, attributes=dict(attributes or {}), names=names, source=self.source
+            op, inputs, types, overload=overload, attributes=dict(attributes or {}), names=names, origin=self.origin
         )
         return self._block.append(node).outputs
 
@@ -176,7 +181,7 @@ class GraphBuilder:
 
     def if_else(self, condition: Value) -> Node:
         """A branch with two empty blocks, which is not yet appended."""
-        node = Node("prim::If", [self.refined(condition, BOOL)], source=self.source)
+        node = Node("prim::If", [self.refined(condition, BOOL)], origin=self.origin)
         node.add_block()
         node.add_block()
         return node

@@ -218,7 +218,7 @@ class _Reader:
             raise self.error("has a loop that does not count from 0")
         types = [value.type for value in carried]
         while True:
-            node = Node("prim::Loop", [limit, condition, *carried], source=self.builder.source)
+            node = Node("prim::Loop", [limit, condition, *carried], origin=self.builder.origin)
             returned = self.loop_body(node.add_block(), types, index + 1, after - 1, state)
             widened = [join(kind, value.type) for kind, value in zip(types, returned[1:], strict=True)]
             if widened == types:

@@ -44,7 +44,10 @@ def _free_name(program: Program, method: str) -> str:
 
 def _read_before(node: Node, graph: Graph, value: Value, name: str) -> Value:
     """The value of an attribute, read just before a node."""
-    read = graph.create("prim::GetAttr", [graph.inputs[0]], [value.type], attributes={"name": name}, names=[name])
+    attributes = {"name": name}
+    read = graph.create(
+        "prim::GetAttr", [graph.inputs[0]], [value.type], attributes=attributes, names=[name], origin=node.origin
+    )
     return read.insert_before(node).output
 
 

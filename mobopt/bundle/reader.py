@@ -54,6 +54,7 @@ def read_bundle(
         program = _read(archive, prefer, methods, libraries)
         verify(program)
         settle_state(program)
+        program.number_nodes()
     except (BundleError, GraphError) as error:
         text = _shortened(str(error))
         raise BundleError(text if text.startswith(archive.name) else f"{archive.name}: {text}") from None

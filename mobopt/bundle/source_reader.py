@@ -385,7 +385,7 @@ class SourceCompiler(Compiler):
         carried = [self.known(self.environment[name]) for name in names]
         types = [value.type for value in carried]
         while True:
-            node = Node("prim::Loop", [limit, condition, *carried], source=self.builder.source)
+            node = Node("prim::Loop", [limit, condition, *carried], origin=self.builder.origin)
             returned = self.loop_body(node.add_block(), statement, names, types, test, bounds)
             widened = [join(kind, value.type) for kind, value in zip(types, returned[1:], strict=True)]
             if widened == types:

@@ -2,19 +2,24 @@
 
 from mobopt.ir.graph import Block, Graph, Node, Value
 from mobopt.ir.node_list import InsertionPoint
-from mobopt.ir.program import Attribute, Program, clone_graph
+from mobopt.ir.origin import NOWHERE, ModelNode, Origin
+from mobopt.ir.program import Attribute, Program, clone_graph, describe
 from mobopt.ir.text import parse_graph, print_graph
 from mobopt.ir.verify import verify, verify_graph
 
 __all__ = [
+    "NOWHERE",
     "Attribute",
     "Block",
     "Graph",
     "InsertionPoint",
+    "ModelNode",
     "Node",
+    "Origin",
     "Program",
     "Value",
     "clone_graph",
+    "describe",
     "parse_graph",
     "print_graph",
     "verify",

@@ -15,6 +15,7 @@ import torch
 
 from mobopt.errors import GraphError
 from mobopt.ir.node_list import InsertionPoint, NodeList
+from mobopt.ir.origin import NOWHERE, Origin
 from mobopt.ir.types import (
     ANY,
     BOOL,
@@ -72,9 +73,11 @@ class Value:
         return tuple(self._uses)
 
     def replace_all_uses_with(self, other: Value) -> None:
-        """Make every reader of this value read ``other``."""
+        """Make every reader of this value read ``other``, whose node then stands for this one's too."""
         if other is self:
             return
+        if self.producer is not None and other.producer is not None and self.producer.computes:
+            other.producer.origin |= self.producer.origin
         for node, index in self.uses:
             node.replace_input(index, other)
 
@@ -89,7 +92,7 @@ class Node:
         op: qualified name without overload, such as ``aten::conv2d``.
         overload: overload name (``Tensor`` in ``aten::add.Tensor``), empty for the default one.
         attributes: static attributes (``name`` of ``prim::GetAttr``).
-        source: where in the model it comes from.
+        origin: the nodes of the model that it comes from.
         block: the block that holds it, None before insertion and after :meth:`remove` and :meth:`destroy`.
         previous, next: its neighbours in that block.
     """
@@ -102,10 +105,10 @@ class Node:
         "blocks",
         "next",
         "op",
+        "origin",
         "outputs",
         "overload",
         "previous",
-        "source",
     )
 
     def __init__(
@@ -116,12 +119,12 @@ class Node:
         *,
         overload: str = "",
         attributes: dict[str, Any] | None = None,
-        source: str = "",
+        origin: Origin = NOWHERE,
     ) -> None:
         self.op = op
         self.overload = overload
         self.attributes: dict[str, Any] = dict(attributes or {})
-        self.source = source
+        self.origin = origin
         self.block: Block | None = None
         self.previous: Node | None = None
         self.next: Node | None = None
@@ -138,6 +141,16 @@ class Node:
     def qualified_op(self) -> str:
         """Name with overload: ``aten::add.Tensor``."""
         return f"{self.op}.{self.overload}" if self.overload else self.op
+
+    @property
+    def source(self) -> str:
+        """Lines of the model that the node comes from, as messages name them; empty if none is known."""
+        return str(self.origin)
+
+    @property
+    def computes(self) -> bool:
+        """Whether it is an operator on tensors; branches, loops and containers are none."""
+        return not self.blocks and any(value.type == TENSOR for value in self._inputs)
 
     @property
     def inputs(self) -> tuple[Value, ...]:
@@ -345,12 +358,12 @@ class Graph:
         overload: str = "",
         attributes: dict[str, Any] | None = None,
         names: Sequence[str] = (),
-        source: str = "",
+        origin: Origin = NOWHERE,
     ) -> Node:
         """A new node, with an output of each type, that stands in no block yet."""
         hints = [*names, *([""] * (len(types) - len(names)))]
         outputs = [self.value(kind, hint) for kind, hint in zip(types, hints, strict=True)]
-        return Node(op, inputs, outputs, overload=overload, attributes=attributes, source=source)
+        return Node(op, inputs, outputs, overload=overload, attributes=attributes, origin=origin)
 
     def return_values(self, *values: Value) -> None:
         """Say what the method returns."""

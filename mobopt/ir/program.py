@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from mobopt.ir.graph import Block, Graph, Node, Value
+from mobopt.ir.origin import ModelNode, Origin
 from mobopt.ir.types import ClassType, Type
 
 
@@ -41,6 +42,12 @@ class Program:
         """Type of the methods' first parameter."""
         return ClassType(self.class_name)
 
+    def number_nodes(self) -> None:
+        """Make every node its own origin: this is the model that later rewrites come from."""
+        for name, graph in self.methods.items():
+            for index, node in enumerate(graph.walk()):
+                node.origin = Origin((ModelNode(name, index, describe(node), node.source),))
+
     def clone(self) -> Program:
         """A copy whose graphs and attribute table can be changed freely; tensors and contexts are shared."""
         return Program(
@@ -49,6 +56,11 @@ class Program:
             class_name=self.class_name,
             metadata=dict(self.metadata),
         )
+
+
+def describe(node: Node) -> str:
+    """A node in short, as messages name it: its operator and its first output."""
+    return f"{node.op} %{node.outputs[0].name}" if node.outputs else node.op
 
 
 def clone_graph(graph: Graph) -> Graph:
@@ -77,7 +89,7 @@ def copy_node(node: Node, values: dict[Value, Value]) -> Node:
         [_mapped(value, values) for value in node.inputs],
         overload=node.overload,
         attributes=node.attributes,
-        source=node.source,
+        origin=node.origin,
     )
     for block in node.blocks:
         copy_block_into(block, copy.add_block(), values)

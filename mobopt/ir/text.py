@@ -16,6 +16,7 @@ from typing import Any
 from mobopt.errors import GraphError, UnsupportedError
 from mobopt.ir.graph import Block, Graph, Node, Value
 from mobopt.ir.literals import Scanner, parse_literal, print_literal
+from mobopt.ir.origin import Origin
 from mobopt.ir.schemas import match_arguments, resolve, schemas_of
 from mobopt.ir.types import Type, parse_type
 
@@ -141,7 +142,8 @@ class _GraphParser:
         if tail is None:
             raise GraphError(f"can't read the line {line!r}")
         outputs = self.declarations(head["outputs"].strip())
-        node = Node(head["op"], self.references(tail["inputs"]), attributes=attributes, source=tail["source"] or "")
+        origin = Origin.of_line(tail["source"] or "")
+        node = Node(head["op"], self.references(tail["inputs"]), attributes=attributes, origin=origin)
         block.append(node)
         while self.lines and (header := _BLOCK.fullmatch(self.lines[-1])):
             self.lines.pop()

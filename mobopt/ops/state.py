@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from mobopt.ir import Attribute, Graph, InsertionPoint, Program, Value
+from mobopt.ir import Attribute, Graph, InsertionPoint, Origin, Program, Value
 from mobopt.ops.aliases import SHARED_MEMORY, Aliases, Place, attribute_place, constant_place
 from mobopt.ops.effects import written_inputs
 
@@ -119,7 +119,11 @@ def _constants(graph: Graph) -> Iterator[Value]:
 
 
 def _read_attribute(graph: Graph, value: Value, name: str) -> None:
-    node = graph.create("prim::GetAttr", [graph.inputs[0]], [value.type], names=[value.name], attributes={"name": name})
+    readers = Origin.union(user.origin for user, _ in value.uses)
+    attributes = {"name": name}
+    node = graph.create(
+        "prim::GetAttr", [graph.inputs[0]], [value.type], names=[value.name], attributes=attributes, origin=readers
+    )
     InsertionPoint.start(graph.block).insert(node)
     value.replace_all_uses_with(node.output)
 

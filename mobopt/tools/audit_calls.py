@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from mobopt.ir import Graph, Node, Program
+from mobopt.ir import Graph, Node, Program, describe
 from mobopt.ir.types import TENSOR
 from mobopt.ops.costs import cost_of_program
 from mobopt.ops.effects import holds_tensors
@@ -14,7 +14,7 @@ from mobopt.options import LEGALIZE_LEVELS, Settings
 from mobopt.passes.facts import Examples, Facts, record_facts
 from mobopt.passes.legalizations.site import FULL, rewrites
 from mobopt.passes.legalize import Legalize
-from mobopt.passes.manager import Note, PassRun, describe, run_passes
+from mobopt.passes.manager import Note, PassRun, run_passes
 from mobopt.passes.metal_rewrites import MetalRewrites
 from mobopt.passes.pipelines import pipeline_for, target_of
 from mobopt.passes.place import RUNS_ON_CPU, WITH_ITS_OPERANDS

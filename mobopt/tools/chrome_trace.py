@@ -30,11 +30,16 @@ def chrome_trace(times: Sequence[OperationTime], device: str, model: str) -> dic
             "dur": time.duration_ns / 1000,
             "pid": _PROCESS,
             "tid": _THREAD,
-            "args": {"source": time.source},
+            "args": _arguments(time),
         }
         for time in times
     ]
     return {"traceEvents": events, "displayTimeUnit": "ms", "otherData": {"device": device, "model": model}}
+
+
+def _arguments(time: OperationTime) -> dict[str, Any]:
+    found: dict[str, Any] = {"source": str(time.source), "nodes": [node.text for node in time.source.nodes]}
+    return found | {"reason": time.reason} if time.reason else found
 
 
 def _name(kind: str, name: str) -> dict[str, Any]:

@@ -7,11 +7,10 @@ from dataclasses import dataclass
 
 import torch
 
-from mobopt.ir import Node, Program
+from mobopt.ir import Node, Program, describe
 from mobopt.ops.targets import TensorFacts, facts_of_constant
 from mobopt.ops.targets.packed import unpacked_call
 from mobopt.passes.facts import Facts
-from mobopt.passes.manager import describe
 from mobopt.tools.device_profiles import DeviceProfile, Extent, tensor_extent, weight_extent
 from mobopt.tools.tensor_places import gpu_values
 

@@ -346,7 +346,7 @@ def channels_by_convolutions(site: Site) -> Value:
     else:
         bounds = [(start, min(start + starts.step, count)) for start in starts]
     parts = [_chosen(site, count, range(start, end)) for start, end in bounds]
-    made = site.graph.create("prim::ListConstruct", parts, [ListType(TENSOR)], source=site.node.source)
+    made = site.graph.create("prim::ListConstruct", parts, [ListType(TENSOR)], origin=site.node.origin)
     return made.insert_before(site.node).output
 
 

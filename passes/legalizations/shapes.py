@@ -253,7 +253,7 @@ def unbind_by_selects(site: Site) -> Value:
 
 
 def _listed(site: Site, parts: Sequence[Value]) -> Value:
-    node = site.graph.create("prim::ListConstruct", list(parts), [ListType(TENSOR)], source=site.node.source)
+    node = site.graph.create("prim::ListConstruct", list(parts), [ListType(TENSOR)], origin=site.node.origin)
     return node.insert_before(site.node).output
 
 

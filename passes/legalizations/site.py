@@ -174,7 +174,7 @@ class Site:
         given = [*args, *(item.default for item in rest)]
         inputs = [self._value(value, item) for value, item in zip(given, schema.arguments, strict=True)]
         returns = schema.returns[:outputs]
-        node = self.graph.create(schema.name, inputs, returns, overload=schema.overload, source=self.node.source)
+        node = self.graph.create(schema.name, inputs, returns, overload=schema.overload, origin=self.node.origin)
         node.insert_before(self.node)
         return node.output if outputs == 1 else tuple(node.outputs)
 
@@ -184,7 +184,8 @@ class Site:
         if isinstance(value, (list, tuple)) and any(isinstance(part, Value) for part in value):
             parts = [part if isinstance(part, Value) else self.graph.constant(part) for part in value]
             kind = ListType(parts[0].type)
-            return self.graph.create("prim::ListConstruct", parts, [kind]).insert_before(self.node).output
+            made = self.graph.create("prim::ListConstruct", parts, [kind], origin=self.node.origin)
+            return made.insert_before(self.node).output
         constant = list(value) if isinstance(value, tuple) else value
         if item.fixed_length is not None and isinstance(constant, (int, float)):
             constant = [constant] * item.fixed_length

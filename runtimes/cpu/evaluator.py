@@ -136,7 +136,7 @@ class Evaluator(ABC):
         except MoboptError:
             raise
         except (LookupError, ValueError, TypeError, AttributeError, ArithmeticError, MemoryError) as error:
-            raise operator_error(node.qualified_op, node.source, args, error) from error
+            raise operator_error(node.qualified_op, node.origin, args, error) from error
 
     def truth(self, value: Any, node: Node) -> bool:
         """A condition as a bool."""

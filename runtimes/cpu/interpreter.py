@@ -97,7 +97,7 @@ class Interpreter(Evaluator):
         except MoboptError:
             raise
         except Exception as error:
-            raise operator_error(op, node.source, args, error) from error
+            raise operator_error(op, node.origin, args, error) from error
 
     def _save_weights(self, schema: Schema, args: list[Any]) -> None:
         """Keep a copy of the weights or the state that an in-place operator is about to change."""

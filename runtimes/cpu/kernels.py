@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from mobopt.errors import InputError, UnsupportedError
+from mobopt.ir import Origin
 from mobopt.ir.schemas import schema_of, schemas_of
 from mobopt.ops.permitted import is_of_library, refusal
 from mobopt.runtimes.cpu.packed import PACKED_KERNELS
@@ -138,7 +139,7 @@ def is_mutating(op: str) -> bool:
     return not op.startswith("prim::") and schema_of(op).is_mutating
 
 
-def operator_error(op: str, source: str, args: Any, error: Exception) -> InputError:
+def operator_error(op: str, source: Origin, args: Any, error: Exception) -> InputError:
     """One clear message for an operator that refuses its arguments."""
     place = f" at {source}" if source else ""
     reason = str(error).split("\n", 1)[0].rstrip(".") or type(error).__name__

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from mobopt import shaders
+from mobopt.ir import Origin
 from mobopt.runtimes.vulkan.engine.stream import Dispatch, Stream, bind
 from mobopt.runtimes.vulkan.engine.tensor import ELEMENT_BYTES, DeviceTensor, Storage, StorageKind, contiguous_strides
 from mobopt.shaders.build import build
@@ -58,7 +59,7 @@ def scale(
         (GROUP_SIZE, shift),
         struct.pack("<If", count, factor),
         label=f"scale {count}",
-        source="test.py:1",
+        source=Origin.of_line("test.py:1"),
     )
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from mobopt.errors import UnsupportedError
+from mobopt.ir import Origin
 from mobopt.runtimes.call import Call, TensorRef, Trace
 from mobopt.runtimes.vulkan.compile.concatenation import Concatenation, find_concatenations
 from mobopt.runtimes.vulkan.compile.fusion import fold_epilogues
@@ -32,7 +33,7 @@ class Fallback:
     dtype: str
     rank: int
     reason: str
-    source: str
+    source: Origin
 
     def __str__(self) -> str:
         place = f" at {self.source}" if self.source else ""
@@ -130,7 +131,9 @@ def _build(
         else:
             for call in group:
                 _append_lowered(plan, call, concatenations.get(call))
+    sources = {ref: call.source for call in trace.calls for ref in call.outputs}
     for ref in outputs:
+        plan.label, plan.source = "result", sources[ref]
         _append_output(plan, ref, placement)
     return Built(trace, plan.stream, taken, outputs, fallbacks, placement.assumed)
 
@@ -197,6 +200,8 @@ def _append_host_call(
     plan: Plan, calls: list[Call], readers: dict[TensorRef, set[Call | None]], placement: Placement
 ) -> None:
     """Run consecutive calls on the CPU in one go, so that what is between them stays there, at its full precision."""
+    plan.label = "CPU: " + ", ".join(dict.fromkeys(call.op for call in calls))
+    plan.source = Origin.union(call.source for call in calls)
     made = {ref for call in calls for ref in call.outputs}
     inputs = tuple(dict.fromkeys(ref for ref in _inputs(calls) if ref not in made))
     outputs = tuple(ref for call in calls for ref in call.outputs if readers.get(ref, set()) - set(calls))
@@ -212,8 +217,9 @@ def _append_host_call(
             run=HostFunction(calls, inputs, outputs),
             inputs=tuple(map(given, inputs)),
             outputs=tuple(map(given, outputs)),
-            label="CPU: " + ", ".join(dict.fromkeys(call.op for call in calls)),
+            label=plan.label,
             reason=placement.reasons[calls[0]],
+            source=plan.source,
         )
     )
 

@@ -55,17 +55,18 @@ def _folded(
 ) -> tuple[int, Call] | None:
     """The place of the producer that takes a call into its epilogue, and the two as one; None if there is no such."""
     activation = activation_of(call)
-    for source, residual in _operands(call, activation):
-        place = makers.get(source)
+    for operand, residual in _operands(call, activation):
+        place = makers.get(operand)
         producer = None if place is None else calls[place]
-        if place is None or producer is None or uses[source] != 1:
+        if place is None or producer is None or uses[operand] != 1:
             continue
         if producer in on_host or not _takes_epilogue(producer):
             continue
         epilogue = _extended(producer, activation, residual)
         # Halves are rounded between the product and what follows.
-        if epilogue is not None and source.dtype == call.output.dtype == torch.float32:
-            return place, CallWithEpilogue(producer.op, producer.args, call.outputs, producer.source, epilogue=epilogue)
+        if epilogue is not None and operand.dtype == call.output.dtype == torch.float32:
+            source = producer.source | call.source
+            return place, CallWithEpilogue(producer.op, producer.args, call.outputs, source, epilogue=epilogue)
     return None
 
 

@@ -72,7 +72,7 @@ def _joined(maker: Call, call: Call) -> Call | None:
     if not builder.fits or len(builder.operands) > _MAX_OPERANDS:
         return None
     operands = tuple(operand for operand in builder.operands if isinstance(operand, TensorRef))
-    return FusedPointwise(FUSED, operands, call.outputs, call.source, parts)
+    return FusedPointwise(FUSED, operands, call.outputs, maker.source | call.source, parts)
 
 
 def _parts(call: Call) -> tuple[Call, ...]:

@@ -44,17 +44,21 @@ def _without_copies(trace: Trace) -> Trace:
     results = set(trace.results())
     computed = {output for call in trace.calls for output in call.outputs}
     same: dict[TensorRef, TensorRef] = {}
-    calls = []
+    calls: list[Call] = []
+    makers: dict[TensorRef, int] = {}
     for call in trace.calls:
         call = replace(call, args=map_leaves(call.args, TensorRef, lambda ref: same.get(ref, ref)))
-        source = _copied(call)
-        if source is None or (call.output in results and (source not in computed or source in results)):
+        original = _copied(call)
+        if original is None or (call.output in results and (original not in computed or original in results)):
+            makers.update((output, len(calls)) for output in call.outputs)
             calls.append(call)
             continue
-        same[call.output] = source
+        same[call.output] = original
+        if original in makers:
+            maker = calls[makers[original]]
+            calls[makers[original]] = replace(maker, source=maker.source | call.source)
         if call.output in results:
-            results.add(source)  # a further copy of it is another tensor of the result
-
+            results.add(original)  # a further copy of it is another tensor of the result
     return replace(trace, calls=calls).with_results(lambda ref: same.get(ref, ref))
 
 

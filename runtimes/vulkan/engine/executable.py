@@ -13,6 +13,7 @@ from itertools import groupby
 import torch
 
 from mobopt.errors import DeviceError, InputError
+from mobopt.ir.origin import NOWHERE, Origin
 from mobopt.runtimes.vulkan.engine import vk
 from mobopt.runtimes.vulkan.engine.buffers import has_fast_upload_memory, host_view
 from mobopt.runtimes.vulkan.engine.descriptors import DescriptorSets
@@ -34,10 +35,13 @@ class OperationTime:
     """How long one operation took."""
 
     label: str
-    source: str
+    source: Origin
+    """The nodes of the model that it computes."""
     start_ns: int
     """Since the first operation of the run started."""
     duration_ns: int
+    reason: str = ""
+    """Why the CPU does it, if it does."""
 
 
 Step = Callable[[], None]
@@ -296,7 +300,8 @@ class _ProfiledHostCall:
         """Run it, timed by the host's clock."""
         started = time.perf_counter_ns()
         self._step()
-        return [OperationTime(self._call.label, self._call.reason, start_ns, time.perf_counter_ns() - started)]
+        duration = time.perf_counter_ns() - started
+        return [OperationTime(self._call.label, self._call.source, start_ns, duration, self._call.reason)]
 
 
 class _ProfiledSegment:
@@ -319,7 +324,7 @@ class _ProfiledSegment:
         return [
             OperationTime(
                 operation.label,
-                operation.source if isinstance(operation, Dispatch) else "",
+                operation.source if isinstance(operation, Dispatch) else NOWHERE,
                 start_ns + begin,
                 end - begin,
             )

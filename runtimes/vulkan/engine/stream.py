@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 import torch
 
+from mobopt.ir.origin import NOWHERE, Origin
 from mobopt.runtimes.vulkan.engine.tensor import ELEMENT_BYTES, DeviceTensor, Storage, StorageKind
 
 VECTOR_BYTES = 16
@@ -56,8 +57,8 @@ class Dispatch:
     push_constants: bytes = b""
     label: str = ""
     """What a profile shows: the operator and its sizes."""
-    source: str = ""
-    """Where in the model the operator comes from."""
+    source: Origin = NOWHERE
+    """The nodes of the model that it computes."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,6 +92,8 @@ class HostCall:
     outputs: tuple[Exchanged, ...] = ()
     label: str = ""
     reason: str = ""
+    source: Origin = NOWHERE
+    """The nodes of the model that it computes."""
 
 
 Operation = Dispatch | Copy | HostCall

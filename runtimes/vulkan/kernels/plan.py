@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from mobopt.errors import InputError
+from mobopt.ir import NOWHERE, Origin
 from mobopt.runtimes.call import TensorRef
 from mobopt.runtimes.vulkan.engine.device import DeviceInfo
 from mobopt.runtimes.vulkan.engine.limits import check_dispatch
@@ -87,7 +88,7 @@ class Plan:
     stream: Stream = field(default_factory=Stream)
     label: str = ""
     """Label and source of the call being lowered, stamped on each dispatch."""
-    source: str = ""
+    source: Origin = NOWHERE
     _tensors: dict[TensorRef, DeviceTensor] = field(default_factory=dict)
     _reserved: dict[TensorRef, DeviceTensor] = field(default_factory=dict)
     _on_host: dict[TensorRef, HostTensor] = field(default_factory=dict)

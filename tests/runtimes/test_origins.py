@@ -1,0 +1,96 @@
+"""Every dispatch, view and call of the host knows the nodes of the model that it computes, and together they are all of
+them, whatever was rewritten and fused on the way."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+sys.path += [str(Path(__file__).parents[1]), str(Path(__file__).parents[1] / "vulkan")]
+
+from device_infos import device_info
+from nets import NETS
+
+from mobopt.ir import ModelNode, Program, Value
+from mobopt.optimizer import optimize
+from mobopt.options import Settings
+from mobopt.passes.rewriting import METADATA
+from mobopt.runtimes.specialize import specialize
+from mobopt.runtimes.vulkan.compile.build import Built, build_stream
+from mobopt.runtimes.vulkan.engine.stream import Dispatch, HostCall
+from mobopt.runtimes.vulkan.kernels.plan import ConstantStore
+from mobopt.sources import ModuleSource
+
+_NO_WORK = METADATA | {"aten::contiguous", "aten::zeros_like"}
+"""Operators that look at no element, or give back the tensor itself."""
+
+
+def live_nodes(program: Program) -> set[ModelNode]:
+    """The nodes of a model without branches that compute with elements of its inputs, on the way to its results."""
+    graph = program.methods["forward"]
+    nodes = list(graph.walk())
+    assert not any(node.blocks for node in nodes), "a traced net without branches is asked for"
+    of_elements: set[Value] = set(graph.inputs[1:])
+    for node in nodes:
+        if of_elements.intersection(node.inputs) and node.op not in _NO_WORK:
+            of_elements.update(node.outputs)
+    needed = set(graph.outputs)
+    found: set[ModelNode] = set()
+    for node in reversed(nodes):
+        if needed.intersection(node.outputs):
+            needed.update(node.inputs)
+            if of_elements.intersection(node.outputs) and node.op not in _NO_WORK and not node.op.startswith("prim::"):
+                found.update(node.origin.nodes)
+    return found
+
+
+def built_of(name: str, settings: Settings) -> tuple[Program, Built]:
+    net = NETS[name]
+    inputs = net.inputs()
+    with torch.no_grad():
+        traced = torch.jit.trace(net.module(), tuple(inputs), check_trace=False)
+    optimized = optimize(ModuleSource(traced), settings, inputs)
+    trace = specialize(optimized.program, "forward", inputs)
+    return optimized.original, build_stream(trace, device_info("discrete"), ConstantStore())
+
+
+@pytest.mark.parametrize("settings", [Settings("vulkan"), Settings("vulkan", runtime="mobopt")], ids=["phone", "own"])
+@pytest.mark.parametrize("name", ["GhostNet", "YOLOv5", "MobileViT", "BERT", "PointNet", "StyleGAN"])
+def test_dispatches_know_all_nodes_of_the_model(name: str, settings: Settings) -> None:
+    original, built = built_of(name, settings)
+    operations = [item for item in built.stream.operations if isinstance(item, (Dispatch, HostCall))]
+    assert operations and all(item.source.nodes and item.source for item in operations)
+    of_calls = {call.source for call in built.trace.calls}
+    assert of_calls.issuperset(item.source for item in operations if isinstance(item, Dispatch))
+    covered = {node for call in built.trace.calls for node in call.source.nodes}
+    missing = live_nodes(original) - covered
+    assert not missing
+
+
+class Block(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.convolution, self.norm = torch.nn.Conv2d(3, 5, 3), torch.nn.BatchNorm2d(5)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.norm(self.convolution(x))
+        x = torch.relu(x)
+        return torch.tanh(x) * 2
+
+
+@pytest.mark.parametrize(
+    "settings", [Settings("vulkan", clear_inputs=False), Settings("vulkan", runtime="mobopt")], ids=["phone", "own"]
+)
+def test_a_fused_dispatch_names_all_lines(settings: Settings) -> None:
+    x = torch.rand(1, 3, 9, 7)
+    optimized = optimize(ModuleSource(torch.jit.script(Block().eval())), settings, [x])
+    trace = specialize(optimized.program, "forward", [x])
+    operations = build_stream(trace, device_info("discrete"), ConstantStore()).stream.operations
+    first, second = dict.fromkeys(item.source for item in operations if isinstance(item, Dispatch))
+    assert [node.text.partition(" ")[0] for node in first.nodes] == ["aten::conv2d", "aten::batch_norm", "aten::relu"]
+    assert [line.partition(":")[0] for line in first.lines] == ["conv.py", "functional.py", "test_origins.py"]
+    assert [node.text.partition(" ")[0] for node in second.nodes] == ["aten::tanh", "aten::mul"]
+    assert str(first) == ", ".join(first.lines) and len(second.lines) == 1
