@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from mobopt.runtimes.vulkan.engine.executable import OperationTime
+    from mobopt.runtimes.vulkan.engine.profiling import OperationTime
 
 _PROCESS = 1
 _THREAD = 1

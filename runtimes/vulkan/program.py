@@ -28,8 +28,10 @@ from mobopt.runtimes.vulkan.compile.host_function import HostFunction, Unforesee
 from mobopt.runtimes.vulkan.compile.integer_ranges import Interval, is_within
 from mobopt.runtimes.vulkan.compile.placement import integer_class
 from mobopt.runtimes.vulkan.engine.device import Device, open_device
-from mobopt.runtimes.vulkan.engine.executable import Executable, OperationTime, RefusedError
+from mobopt.runtimes.vulkan.engine.executable import Executable
+from mobopt.runtimes.vulkan.engine.lane import RefusedError
 from mobopt.runtimes.vulkan.engine.memory import MemoryReport
+from mobopt.runtimes.vulkan.engine.profiling import OperationTime
 from mobopt.runtimes.vulkan.kernels.plan import ConstantStore
 
 _LOG = logging.getLogger("mobopt.vulkan")
@@ -300,7 +302,8 @@ class _Plan:
         if self.executable is None:
             return []
         try:
-            return self.executable.run([tensors[number] for number in self._taken])
+            outputs: list[Any] = self.executable.run([tensors[number] for number in self._taken])
+            return outputs
         except RefusedError:
             HostFunction(self._calls, self._trace.inputs, self._outputs)(*tensors)
             raise _WideFloatsError from None

@@ -260,7 +260,7 @@ def test_the_arena_is_cut_where_one_allocation_ends(device, monkeypatch):
         [scale(x, a, 2.0), scale(a, b, 3.0), scale(a, c, 5.0), scale(b, c, 1.0), scale(c, y, 1.0)], [x], [y]
     )
     executable = Executable(device, stream)
-    places: dict[Storage, Place] = executable._memory.places
+    places: dict[Storage, Place] = executable._owned.lanes[0].memory.places
     assert len({id(places[one.storage].buffer) for one in (a, b, c)}) == 3
     values = torch.randn(20_000)
     torch.testing.assert_close(executable.run([values])[0], values * 6)

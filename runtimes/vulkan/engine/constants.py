@@ -18,7 +18,7 @@ from mobopt.runtimes.vulkan.engine.buffers import (
     storage_bytes,
 )
 from mobopt.runtimes.vulkan.engine.device import Device
-from mobopt.runtimes.vulkan.engine.recording import CommandPool, submit_and_wait
+from mobopt.runtimes.vulkan.engine.recording import CommandPool, CopyRegion, submit_and_wait
 from mobopt.runtimes.vulkan.engine.resources import ResourceScope
 from mobopt.runtimes.vulkan.engine.tensor import Storage
 
@@ -122,7 +122,7 @@ def _copy_to_device(device: Device, target: Buffer, places: Mapping[Storage, Pla
     try:
         staging = allocate_buffer(device, scope, target.nbytes, MemoryUse.UPLOAD)
         _write_constants(staging, places)
-        commands = CommandPool(device, scope).upload_commands(staging, target)
+        commands = CommandPool(device, scope).record_copy(staging, target, [CopyRegion(0, 0, target.nbytes)])
         submit_and_wait(device, scope, commands)
     finally:
         scope.close()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import TracebackType
 
 from mobopt.errors import DeviceError, DeviceLostError
@@ -47,6 +49,21 @@ class DeviceGate:
             self._count -= 1
             if not self._count:
                 self._changed.notify_all()
+
+    def stay(self) -> None:
+        """Count a call once more, which is in: it ends in :meth:`leaving`, perhaps in another thread."""
+        with self._changed:
+            self._count += 1
+
+    @contextmanager
+    def leaving(self) -> Iterator[None]:
+        """The end of a call that :meth:`stay` was called for."""
+        try:
+            yield
+        except BaseException as error:
+            self.__exit__(type(error), error, None)
+            raise
+        self.__exit__(None, None, None)
 
     def close(self, wait_seconds: float | None = None) -> bool:
         """Let nobody in any more, and wait until all are out; False if they are not within ``wait_seconds``."""

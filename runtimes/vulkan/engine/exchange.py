@@ -7,6 +7,7 @@ from typing import Protocol
 import torch
 
 from mobopt.errors import InputError
+from mobopt.runtimes.vulkan.engine.array import DeviceArray
 from mobopt.runtimes.vulkan.engine.stream import HostTensor
 
 
@@ -34,7 +35,7 @@ class DeviceSlot:
         Raises:
             InputError: its shape is another, or an integer doesn't fit in 32 bits.
         """
-        _check_shape(values, tuple(self._view.shape))
+        check_shape(values, tuple(self._view.shape))
         if values.dtype == torch.int64 and values.numel():
             low, high = (int(bound) for bound in torch.aminmax(values))
             if low < -(2**31) or high >= 2**31:
@@ -59,7 +60,7 @@ class HostSlot:
         Raises:
             InputError: its shape is another.
         """
-        _check_shape(values, self._sizes)
+        check_shape(values, self._sizes)
         self._values = values.detach()
 
     def read(self) -> torch.Tensor:
@@ -72,6 +73,11 @@ class HostSlot:
         self._values = None
 
 
-def _check_shape(values: torch.Tensor, sizes: tuple[int, ...]) -> None:
+def check_shape(values: torch.Tensor | DeviceArray, sizes: tuple[int, ...]) -> None:
+    """See that a tensor has the sizes that a plan takes.
+
+    Raises:
+        InputError: it has others.
+    """
     if tuple(values.shape) != sizes:
         raise InputError(f"a tensor of shape {tuple(values.shape)} was given where the plan takes {sizes}")

@@ -2,123 +2,80 @@
 
 from __future__ import annotations
 
-import struct
 import threading
-import time
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import groupby
 
-import torch
-
-from mobopt.errors import DeviceError, InputError
-from mobopt.ir.origin import NOWHERE, Origin
+from mobopt.errors import DeviceError
 from mobopt.runtimes.vulkan.engine import vk
-from mobopt.runtimes.vulkan.engine.buffers import has_fast_upload_memory, host_view
-from mobopt.runtimes.vulkan.engine.descriptors import DescriptorSets
+from mobopt.runtimes.vulkan.engine.buffers import has_fast_upload_memory
 from mobopt.runtimes.vulkan.engine.device import Device
-from mobopt.runtimes.vulkan.engine.exchange import DeviceSlot, HostSlot, Slot
-from mobopt.runtimes.vulkan.engine.hazards import GpuOperation, plan_barriers
+from mobopt.runtimes.vulkan.engine.lane import Lane, Segment, Value
 from mobopt.runtimes.vulkan.engine.limits import check_limits
-from mobopt.runtimes.vulkan.engine.memory import MemoryLayout, MemoryReport
+from mobopt.runtimes.vulkan.engine.memory import MemoryReport
 from mobopt.runtimes.vulkan.engine.pipelines import PipelineKey, PipelineStore, pipeline_key
-from mobopt.runtimes.vulkan.engine.recording import BoundDispatch, CommandPool, Recordable, Submission, create_fence
-from mobopt.runtimes.vulkan.engine.resources import ResourceScope
+from mobopt.runtimes.vulkan.engine.profiling import OperationTime
 from mobopt.runtimes.vulkan.engine.staging import StagedStream, stage
-from mobopt.runtimes.vulkan.engine.stream import Dispatch, Exchanged, HostCall, HostTensor, Stream
-from mobopt.runtimes.vulkan.engine.tensor import DeviceTensor, Storage
+from mobopt.runtimes.vulkan.engine.stream import Dispatch, HostCall, Stream
 
-
-@dataclass(frozen=True)
-class OperationTime:
-    """How long one operation took."""
-
-    label: str
-    source: Origin
-    """The nodes of the model that it computes."""
-    start_ns: int
-    """Since the first operation of the run started."""
-    duration_ns: int
-    reason: str = ""
-    """Why the CPU does it, if it does."""
-
-
-Step = Callable[[], None]
-
-
-class RefusedError(Exception):
-    """A kernel raised the stream's flag: it met operands that it must not be given, so there are no results."""
+MAX_LANES = 2
+"""Calls of one executable that may be in flight at once: the device computes one while the host serves another."""
 
 
 class Executable:
-    """Runs one plan on one device, any number of times. Safe to call from several threads; calls take turns."""
+    """Runs one plan on one device, any number of times, from several threads: two calls are in flight, others wait."""
 
-    def __init__(self, device: Device, stream: Stream) -> None:
+    def __init__(
+        self,
+        device: Device,
+        stream: Stream,
+        array_inputs: Collection[int] = (),
+        array_outputs: Collection[int] = (),
+    ) -> None:
         """Allocate, compile and record everything.
 
         Args:
             device: from :func:`mobopt.runtimes.vulkan.engine.device.open_device`.
             stream: what to run; its inputs and outputs are contiguous tensors.
+            array_inputs: numbers of the inputs that are bound where they lie on the device at each call.
+            array_outputs: numbers of the outputs that stay on the device, in arrays.
 
         Raises:
             DeviceError: the plan exceeds a limit of the device, or memory or the driver fails.
         """
         check_limits(device.info, stream)
         self._device = device
-        self._lock = threading.Lock()
         across_bus = not device.info.has_unified_memory
         self._staged = stage(
             stream,
             stage_inputs=across_bus and not has_fast_upload_memory(device),
             stage_read_outputs=across_bus,
+            array_inputs=array_inputs,
+            array_outputs=array_outputs,
         )
+        self._segments = list(_segments(self._staged))
+        self._changed = threading.Condition()
         self._owned = _Owned(device)
+        self._idle: list[Lane] = []
+        self._max_lanes = MAX_LANES
         self._finalizer = weakref.finalize(self, self._owned.close)
         try:
             with device.in_use:
-                self._build()
+                dispatches = [operation for operation in self._staged.operations if isinstance(operation, Dispatch)]
+                self._dispatch_count = len(dispatches)
+                self._owned.acquire_pipelines([pipeline_key(dispatch) for dispatch in dispatches])
+                self._idle.append(self._add_lane())
         except BaseException:
             self.close()
             raise
 
-    def _build(self) -> None:
-        owned, staged = self._owned, self._staged
-        dispatches = [operation for operation in staged.operations if isinstance(operation, Dispatch)]
-        owned.memory = MemoryLayout(self._device, owned.scope, staged)
-        pipelines = owned.acquire_pipelines([pipeline_key(dispatch) for dispatch in dispatches])
-        sets = DescriptorSets(self._device, owned.scope, dispatches, owned.memory.places)
-        self._bound = {
-            dispatch: self._bind(dispatch, pipelines, descriptor_set)
-            for dispatch, descriptor_set in zip(dispatches, sets.handles, strict=True)
-        }
-        self._pool = CommandPool(self._device, owned.scope)
-        self._fence = create_fence(owned.scope)
-        self._host_slots: dict[HostTensor, HostSlot] = {}
-        self._inputs = [self._slot(tensor) for tensor in staged.inputs]
-        self._outputs = [self._slot(tensor) for tensor in staged.outputs]
-        self._flag = None if staged.flag is None else self._view(staged.flag)
-        self._segments = list(_segments(staged))
-        self._steps = [self._step(number) for number in range(len(self._segments))]
-        self._profiled: list[_ProfiledStep] | None = None
-
-    def _bind(
-        self, dispatch: Dispatch, pipelines: Mapping[PipelineKey, vk.Handle], descriptor_set: vk.Handle
-    ) -> BoundDispatch:
-        key = pipeline_key(dispatch)
-        return BoundDispatch(
-            pipelines[key], self._device.shared(PipelineStore).layout(key.layout).handle, descriptor_set
-        )
-
     @property
     def memory(self) -> MemoryReport:
-        """How much device memory the plan takes."""
-        return self._memory.report
-
-    @property
-    def _memory(self) -> MemoryLayout:
-        assert self._owned.memory is not None
-        return self._owned.memory
+        """How much device memory the plan takes, for one call at a time."""
+        memory = self._owned.lanes[0].memory
+        assert memory is not None
+        return memory.report
 
     @property
     def host_calls(self) -> int:
@@ -128,37 +85,44 @@ class Executable:
     @property
     def dispatches(self) -> int:
         """How many dispatches each run makes."""
-        return len(self._bound)
+        return self._dispatch_count
 
     @property
     def is_open(self) -> bool:
         """Whether it can run; false once it or its device is closed."""
         return self._finalizer.alive and self._device.is_open
 
-    def run(self, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    def run(self, inputs: Sequence[Value]) -> list[Value]:
         """Run once.
 
         Args:
-            inputs: one tensor for each of the stream's inputs, of its shape.
+            inputs: one tensor or array for each of the stream's inputs, of its shape.
 
         Returns:
-            New tensors, one for each of the stream's outputs.
+            New tensors, one for each of the stream's outputs; arrays for those that are to be arrays.
 
         Raises:
             InputError: the number or shape of the inputs is wrong, or an integer doesn't fit in 32 bits.
             DeviceError: the device failed, or the executable is closed.
             RefusedError: a kernel met operands that it must not be given.
         """
-        with self._device.in_use, self._lock:
-            self._write_inputs(inputs)
+        with self._device.in_use:
+            lane = self._take()
             try:
-                for step in self._steps:
-                    step()
-                return self._read_outputs()
+                lane.begin(inputs)
+                return lane.finish()
             finally:
-                self._clear_host_slots()
+                self._give_back(lane)
 
-    def profile(self, inputs: Sequence[torch.Tensor]) -> tuple[list[torch.Tensor], list[OperationTime]]:
+    def begin(self, inputs: Sequence[Value]) -> CallInFlight:
+        """Start a run; a third one waits here for one of two that are in flight.
+
+        Raises:
+            As for :meth:`run`.
+        """
+        return CallInFlight(self, inputs)
+
+    def profile(self, inputs: Sequence[Value]) -> tuple[list[Value], list[OperationTime]]:
         """Run once with a timestamp after every operation; returns the outputs, and the times in order.
 
         A duration is the time from the end of the operation before, so the sum is the time of the whole.
@@ -168,96 +132,71 @@ class Executable:
         """
         if "timestamps" not in self._device.info.features:
             raise DeviceError(f"{self._device.info.name} has no timestamps, so its dispatches can't be profiled")
-        with self._device.in_use, self._lock:
-            self._write_inputs(inputs)
-            if self._profiled is None:
-                self._profiled = [self._profiled_step(number) for number in range(len(self._segments))]
-            times: list[OperationTime] = []
-            for step in self._profiled:
-                start = times[-1].start_ns + times[-1].duration_ns if times else 0
-                times += step.run(start)
-            outputs = self._read_outputs()
-            self._clear_host_slots()
-            return outputs, times
+        with self._device.in_use:
+            lane = self._take()
+            try:
+                return lane.profile(inputs)
+            finally:
+                self._give_back(lane)
 
     def close(self) -> None:
-        """Give everything back to the device. A second call does nothing."""
-        with self._lock:
+        """Give everything back to the device, once calls in flight have ended. A second call does nothing."""
+        with self._changed:
+            self._changed.wait_for(lambda: len(self._idle) == len(self._owned.lanes))
             self._finalizer()
 
-    def _write_inputs(self, inputs: Sequence[torch.Tensor]) -> None:
-        if not self.is_open:
-            raise DeviceError("this executable is closed; build the plan again")
-        if len(inputs) != len(self._inputs):
-            raise InputError(f"the plan takes {len(self._inputs)} inputs, and {len(inputs)} were given")
-        for slot, values in zip(self._inputs, inputs, strict=True):
-            slot.write(values)
-        if self._flag is not None:
-            self._flag.zero_()
+    def _take(self) -> Lane:
+        """A lane that no other call has."""
+        with self._changed:
+            while self.is_open:
+                if self._idle:
+                    return self._idle.pop()
+                if len(self._owned.lanes) < self._max_lanes:
+                    try:
+                        return self._add_lane()
+                    except DeviceError:  # memory for one call is all there is
+                        self._max_lanes = len(self._owned.lanes)
+                self._changed.wait()
+        raise DeviceError("this executable is closed; build the plan again")
 
-    def _read_outputs(self) -> list[torch.Tensor]:
-        return [slot.read() for slot in self._outputs]
+    def _give_back(self, lane: Lane) -> None:
+        try:
+            lane.settle()
+        finally:
+            with self._changed:
+                self._idle.append(lane)
+                self._changed.notify_all()
 
-    def _clear_host_slots(self) -> None:
-        for slot in self._host_slots.values():
-            slot.clear()
+    def _add_lane(self) -> Lane:
+        lane = Lane(self._device, self._staged, self._segments, self._owned.pipelines)
+        self._owned.lanes.append(lane)
+        return lane
 
-    def _slot(self, tensor: Exchanged) -> Slot:
-        if isinstance(tensor, HostTensor):
-            return self._host_slots.setdefault(tensor, HostSlot(tensor))
-        return DeviceSlot(self._view(tensor), tensor.dtype)
 
-    def _view(self, tensor: DeviceTensor) -> torch.Tensor:
-        return host_view(self._memory.places[tensor.storage], tensor)
+class CallInFlight:
+    """A run that has begun; :meth:`finish` must be called once."""
 
-    def _step(self, number: int) -> Step:
-        segment = self._segments[number]
-        if isinstance(segment, HostCall):
-            return self._host_step(segment)
-        run = Submission(self._device, self._pool.record(self._recordable(number)), self._fence).run
-        return run if self._flag is None else self._checked(run, self._flag)
+    def __init__(self, executable: Executable, inputs: Sequence[Value]) -> None:
+        """Begin; see :meth:`Executable.begin`."""
+        self._executable = executable
+        self._gate = executable._device.in_use
+        with self._gate:
+            lane = executable._take()
+            try:
+                lane.begin(inputs)
+            except BaseException:
+                executable._give_back(lane)
+                raise
+            self._lane = lane
+            self._gate.stay()
 
-    def _checked(self, run: Step, flag: torch.Tensor) -> Step:
-        """A step after which the flag is looked at, before the host goes on with what was computed."""
-
-        def checked() -> None:
-            run()
-            if flag.item():
-                raise RefusedError
-
-        return checked
-
-    def _host_step(self, call: HostCall) -> Step:
-        sources = [self._slot(tensor) for tensor in call.inputs]
-        targets = [self._slot(tensor) for tensor in call.outputs]
-
-        def run() -> None:
-            results = call.run(*(slot.read() for slot in sources))
-            for slot, values in zip(targets, results, strict=True):
-                slot.write(values)
-
-        return run
-
-    def _recordable(self, number: int) -> Recordable:
-        segment = self._segments[number]
-        assert not isinstance(segment, HostCall)
-        places = self._memory.places
-        buffers: dict[vk.Handle, int] = {}
-
-        def locate(storage: Storage) -> tuple[int, int]:
-            place = places[storage]
-            return buffers.setdefault(place.buffer.handle, len(buffers)), place.offset
-
-        return Recordable(segment, plan_barriers(segment, locate), self._bound, places, number > 0)
-
-    def _profiled_step(self, number: int) -> _ProfiledStep:
-        segment = self._segments[number]
-        if isinstance(segment, HostCall):
-            return _ProfiledHostCall(segment, self._steps[number])
-        info = vk.struct("VkQueryPoolCreateInfo", queryType=vk.VK_QUERY_TYPE_TIMESTAMP, queryCount=len(segment) + 1)
-        queries = self._owned.scope.create("QueryPool", info, "make a query pool")
-        commands = self._pool.record(self._recordable(number), queries)
-        return _ProfiledSegment(self._device, segment, Submission(self._device, commands, self._fence), queries)
+    def finish(self) -> list[Value]:
+        """Wait for the outputs; see :meth:`Executable.run`."""
+        with self._gate.leaving():
+            try:
+                return self._lane.finish()
+            finally:
+                self._executable._give_back(self._lane)
 
 
 class _Owned:
@@ -265,86 +204,27 @@ class _Owned:
 
     def __init__(self, device: Device) -> None:
         self._device = device
-        self.scope: ResourceScope = device.scope()
-        self.memory: MemoryLayout | None = None
-        self._pipelines: list[PipelineKey] = []
+        self.lanes: list[Lane] = []
+        self.pipelines: Mapping[PipelineKey, vk.Handle] = {}
         device.register(self)
 
-    def acquire_pipelines(self, keys: Sequence[PipelineKey]) -> Mapping[PipelineKey, vk.Handle]:
-        """The pipelines of ``keys``, held until :meth:`close`."""
-        pipelines = self._device.shared(PipelineStore).acquire(keys)
-        self._pipelines = list(pipelines)
-        return pipelines
+    def acquire_pipelines(self, keys: Sequence[PipelineKey]) -> None:
+        """Hold the pipelines of ``keys`` until :meth:`close`."""
+        self.pipelines = self._device.shared(PipelineStore).acquire(keys)
 
     def close(self) -> None:
         """Give it back; a second call does nothing."""
         with self._device.lock:
             if not self._device.is_open:
                 return
-            self.scope.close()
-            if self._pipelines:
-                self._device.shared(PipelineStore).release(self._pipelines)
-                self._pipelines = []
-            if self.memory is not None:
-                self.memory.release_constants()
+            for lane in self.lanes:
+                lane.close()
+            if self.pipelines:
+                self._device.shared(PipelineStore).release(self.pipelines)
+                self.pipelines = {}
 
 
-class _ProfiledHostCall:
-    """A host call with its time."""
-
-    def __init__(self, call: HostCall, step: Step) -> None:
-        self._call = call
-        self._step = step
-
-    def run(self, start_ns: int) -> list[OperationTime]:
-        """Run it, timed by the host's clock."""
-        started = time.perf_counter_ns()
-        self._step()
-        duration = time.perf_counter_ns() - started
-        return [OperationTime(self._call.label, self._call.source, start_ns, duration, self._call.reason)]
-
-
-class _ProfiledSegment:
-    """A run of GPU operations with timestamps."""
-
-    def __init__(
-        self, device: Device, operations: Sequence[GpuOperation], submission: Submission, queries: vk.Handle
-    ) -> None:
-        self._device = device
-        self._operations = operations
-        self._submission = submission
-        self._queries = queries
-
-    def run(self, start_ns: int) -> list[OperationTime]:
-        """Run it, timed by the device's clock."""
-        self._submission.run()
-        period = self._device.info.timestamp_period_ns
-        ticks = self._read_ticks()
-        ends = [int((tick - ticks[0]) * period) for tick in ticks]
-        return [
-            OperationTime(
-                operation.label,
-                operation.source if isinstance(operation, Dispatch) else NOWHERE,
-                start_ns + begin,
-                end - begin,
-            )
-            for operation, begin, end in zip(self._operations, ends[:-1], ends[1:], strict=True)
-        ]
-
-    def _read_ticks(self) -> list[int]:
-        count = len(self._operations) + 1
-        data = bytearray(count * 8)
-        flags = vk.VK_QUERY_RESULT_64_BIT | vk.VK_QUERY_RESULT_WAIT_BIT
-        target = vk.ffi.from_buffer(data)
-        result = vk.lib.vkGetQueryPoolResults(self._device.handle, self._queries, 0, count, len(data), target, 8, flags)
-        vk.check(result, "read timestamps")
-        return list(struct.unpack(f"<{count}Q", data))
-
-
-_ProfiledStep = _ProfiledHostCall | _ProfiledSegment
-
-
-def _segments(staged: StagedStream) -> Iterator[HostCall | list[GpuOperation]]:
+def _segments(staged: StagedStream) -> Iterator[Segment]:
     """Host calls, and the longest runs of GPU operations between them."""
     for on_host, group in groupby(staged.operations, key=lambda operation: isinstance(operation, HostCall)):
         operations = list(group)

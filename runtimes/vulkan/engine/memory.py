@@ -115,7 +115,7 @@ def _use(storage: Storage, staged: StagedStream) -> MemoryUse:
 
 
 def _lives(staged: StagedStream) -> dict[Storage, Life]:
-    """The life of every storage that is used: inputs from the start, outputs to the end."""
+    """The life of every storage that has memory of the plan: inputs from the start, outputs to the end."""
     spans: dict[Storage, tuple[int, int]] = {}
     end = len(staged.operations)
     for tensor in staged.inputs:
@@ -133,4 +133,8 @@ def _lives(staged: StagedStream) -> dict[Storage, Life]:
             continue
         first, _ = spans.get(tensor.storage, (end, end))
         spans[tensor.storage] = (first, end)
-    return {storage: Life(storage_bytes(storage), first, last) for storage, (first, last) in spans.items()}
+    return {
+        storage: Life(storage_bytes(storage), first, last)
+        for storage, (first, last) in spans.items()
+        if storage not in staged.array_storages
+    }

@@ -39,6 +39,15 @@ class Recordable:
     """Whether earlier command buffers wrote what this one reads."""
 
 
+@dataclass(frozen=True)
+class CopyRegion:
+    """Bytes that are copied from one buffer to another: where they start in each, and how many they are."""
+
+    source: int
+    target: int
+    nbytes: int
+
+
 class CommandPool:
     """Records command buffers."""
 
@@ -73,14 +82,22 @@ class CommandPool:
         vk.check(vk.lib.vkEndCommandBuffer(commands), "record commands")
         return commands
 
-    def upload_commands(self, source: Buffer, target: Buffer) -> vk.Handle:
-        """A command buffer that copies a whole buffer, and makes it visible to all later commands."""
+    def record_copy(self, source: Buffer, target: Buffer, regions: Sequence[CopyRegion]) -> vk.Handle:
+        """A command buffer that copies bytes, after all earlier commands, and makes them visible to all later ones and
+        to the host."""
         commands = self._begin()
-        region = vk.struct("VkBufferCopy", size=target.nbytes)
-        vk.lib.vkCmdCopyBuffer(commands, source.handle, target.handle, 1, region)
         _record_barrier(commands, Barrier(after_writes=True))
+        array = vk.ffi.new("VkBufferCopy[]", [(one.source, one.target, one.nbytes) for one in regions])
+        vk.lib.vkCmdCopyBuffer(commands, source.handle, target.handle, len(regions), array)
+        _record_barrier(commands, Barrier(after_writes=True))
+        _record_host_barrier(commands)
         vk.check(vk.lib.vkEndCommandBuffer(commands), "record commands")
         return commands
+
+    def free(self, commands: vk.Handle) -> None:
+        """Forget a command buffer that does not run."""
+        handles = vk.ffi.new("VkCommandBuffer[]", [commands])
+        vk.lib.vkFreeCommandBuffers(self._device.handle, self._handle, 1, handles)
 
     def _begin(self) -> vk.Handle:
         info = vk.struct("VkCommandBufferAllocateInfo", commandPool=self._handle, commandBufferCount=1)
@@ -160,6 +177,7 @@ class Submission:
         self._status = vk.lib.vkGetFenceStatus
         self._reset = vk.lib.vkResetFences
         self._not_ready = vk.VK_NOT_READY
+        self._is_pending = False
 
     def run(self) -> None:
         """Submit, and wait until the device is done.
@@ -167,19 +185,43 @@ class Submission:
         Raises:
             DeviceError: the device is lost, or out of memory.
         """
-        device = self._device
         try:
-            with device.lock:
-                result = self._submit(device.queue, 1, self._info, self._fence)
-            if result < 0:
-                vk.check(result, f"run on {device.info.name}")
-            self._wait()
-        except BaseException:
-            # An interrupt must not leave the fence, and the memory, to commands that still run.
+            self.begin()
+            self.finish()
+        finally:
+            self.settle()
+
+    def begin(self) -> None:
+        """Submit; :meth:`finish` or :meth:`settle` comes next.
+
+        Raises:
+            DeviceError: the device is lost, or out of memory.
+        """
+        device = self._device
+        self._is_pending = True
+        with device.lock:
+            result = self._submit(device.queue, 1, self._info, self._fence)
+        if result < 0:
+            vk.check(result, f"run on {device.info.name}")
+
+    def finish(self) -> None:
+        """Wait until the device is done.
+
+        Raises:
+            DeviceError: the device is lost, or out of memory.
+        """
+        self._wait()
+        self._is_pending = False
+        self._reset(self._device.handle, 1, self._fences)
+
+    def settle(self) -> None:
+        """See that nothing runs, also after an error or an interrupt: the fence, and the memory, must not be left to
+        commands that still do."""
+        if self._is_pending:
+            device = self._device
             with device.lock:
                 vk.lib.vkQueueWaitIdle(device.queue)
-            raise
-        finally:
+            self._is_pending = False
             self._reset(device.handle, 1, self._fences)
 
     def _wait(self) -> None:

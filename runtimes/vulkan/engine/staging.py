@@ -6,6 +6,7 @@ around host calls; everything else is the device's own.
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 
 from mobopt.runtimes.vulkan.engine.stream import (
@@ -31,9 +32,25 @@ class StagedStream:
     flag: DeviceTensor | None
     device_storages: frozenset[Storage]
     """Storages of kind INPUT or OUTPUT that are the device's own after all: copies stand between them and the host."""
+    bound_inputs: Mapping[int, Storage]
+    """Storages of inputs, by number, that each call binds to arrays."""
+    bound_outputs: Mapping[int, Storage]
+    """Storages of outputs, by number, that each call binds to new arrays."""
+
+    @property
+    def array_storages(self) -> tuple[Storage, ...]:
+        """All storages that each call binds to arrays, inputs first."""
+        return (*self.bound_inputs.values(), *self.bound_outputs.values())
 
 
-def stage(stream: Stream, *, stage_inputs: bool, stage_read_outputs: bool) -> StagedStream:
+def stage(
+    stream: Stream,
+    *,
+    stage_inputs: bool,
+    stage_read_outputs: bool,
+    array_inputs: Collection[int] = (),
+    array_outputs: Collection[int] = (),
+) -> StagedStream:
     """Insert the copies.
 
     Args:
@@ -41,14 +58,19 @@ def stage(stream: Stream, *, stage_inputs: bool, stage_read_outputs: bool) -> St
         stage_inputs: whether inputs are copied to memory of the device first (the host can write none of it).
         stage_read_outputs: whether an output that a later operation reads stays in memory of the device, and is copied
             at the end, since host-visible memory is slow for the device.
+        array_inputs: numbers of inputs that are arrays on the device already; tensors of the host can't be.
+        array_outputs: numbers of outputs that become arrays on the device; tensors of the host can't.
     """
     operations: list[Operation] = []
     device_storages: set[Storage] = set()
+    bound_inputs: dict[int, Storage] = {}
     inputs = list(stream.inputs)
-    if stage_inputs:
-        for index, tensor in enumerate(inputs):
-            if isinstance(tensor, HostTensor):
-                continue
+    for index, tensor in enumerate(inputs):
+        if isinstance(tensor, HostTensor):
+            continue
+        if index in array_inputs:
+            bound_inputs[index] = tensor.storage
+        elif stage_inputs:
             inputs[index] = _upload(operations, tensor)
             device_storages.add(tensor.storage)
     for operation in stream.operations:
@@ -61,15 +83,41 @@ def stage(stream: Stream, *, stage_inputs: bool, stage_read_outputs: bool) -> St
             operations.append(operation)
     read = {storage for operation in stream.operations for storage, reads, _ in storages(operation) if reads}
     outputs = list(stream.outputs)
+    bound_outputs = _bind_outputs(operations, outputs, array_outputs)
     for index, tensor in enumerate(outputs):
-        if isinstance(tensor, HostTensor):
+        if isinstance(tensor, HostTensor) or index in bound_outputs:
             continue
-        direct = tensor.storage.kind is StorageKind.OUTPUT and not (stage_read_outputs and tensor.storage in read)
+        direct = (
+            tensor.storage.kind is StorageKind.OUTPUT
+            and not (stage_read_outputs and tensor.storage in read)
+            and tensor.storage not in bound_outputs.values()
+        )
         if not direct:
             outputs[index] = _download(operations, tensor)
             if tensor.storage.kind is StorageKind.OUTPUT:
                 device_storages.add(tensor.storage)
-    return StagedStream(tuple(operations), tuple(inputs), tuple(outputs), stream.flag, frozenset(device_storages))
+    return StagedStream(
+        tuple(operations),
+        tuple(inputs),
+        tuple(outputs),
+        stream.flag,
+        frozenset(device_storages),
+        bound_inputs,
+        bound_outputs,
+    )
+
+
+def _bind_outputs(operations: list[Operation], outputs: list[Exchanged], arrays: Collection[int]) -> dict[int, Storage]:
+    """The storages of outputs that become arrays: their own if nothing else has it, else a copy."""
+    bound: dict[int, Storage] = {}
+    for index in sorted(arrays):
+        tensor = outputs[index]
+        if isinstance(tensor, HostTensor):
+            continue
+        if tensor.storage.kind is not StorageKind.OUTPUT or tensor.storage in bound.values():
+            tensor = outputs[index] = _copied(operations, tensor, "copy")
+        bound[index] = tensor.storage
+    return bound
 
 
 def _upload(operations: list[Operation], tensor: Exchanged) -> Exchanged:
@@ -86,9 +134,13 @@ def _download(operations: list[Operation], tensor: Exchanged) -> Exchanged:
     """The host-visible twin of a tensor, copied from it; a tensor of the host itself."""
     if isinstance(tensor, HostTensor):
         return tensor
+    return _copied(operations, tensor, "download")
+
+
+def _copied(operations: list[Operation], tensor: DeviceTensor, label: str) -> DeviceTensor:
     twin = _twin(tensor, StorageKind.OUTPUT)
     if tensor.numel:
-        operations.append(Copy(bind_span(tensor), bind_span(twin, writes=True), "download"))
+        operations.append(Copy(bind_span(tensor), bind_span(twin, writes=True), label))
     return twin
 
 

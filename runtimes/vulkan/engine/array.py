@@ -1,0 +1,231 @@
+"""Tensors on a device that callers hold: what one call gives, the next takes, with no copy through the host."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy
+import torch
+
+from mobopt.errors import InputError
+from mobopt.runtimes.vulkan.engine.array_memory import ArrayMemory, ArrayPool
+from mobopt.runtimes.vulkan.engine.device import Device
+from mobopt.runtimes.vulkan.engine.recording import CopyRegion
+from mobopt.runtimes.vulkan.engine.tensor import ELEMENT_BYTES, contiguous_strides
+from mobopt.runtimes.vulkan.engine.transfers import Transfers
+
+_MAX_REGIONS = 4096
+"""Runs of bytes that are copied one by one on the device; more go through the host."""
+_WORD = (-(2**31), 2**31 - 1)
+
+
+class DeviceArray:
+    """A strided view of memory on a device, counted by references; it is freed when nobody refers to the memory.
+
+    Attributes:
+        memory: where the elements lie.
+        dtype: as the model means it; an int64 array has elements of 32 bits.
+        shape: its sizes.
+        strides: in elements.
+        offset: of the first element, in elements.
+        bounds: between which the elements of an int64 array lie.
+    """
+
+    def __init__(
+        self,
+        memory: ArrayMemory,
+        dtype: torch.dtype,
+        shape: Sequence[int],
+        strides: Sequence[int] | None = None,
+        offset: int = 0,
+        bounds: tuple[int, int] = _WORD,
+    ) -> None:
+        """Look at memory; :meth:`from_tensor` makes an array of elements. Without ``strides`` it is contiguous."""
+        self.memory = memory
+        self.dtype = dtype
+        self.shape = torch.Size(shape)
+        self.strides = contiguous_strides(shape) if strides is None else tuple(strides)
+        self.offset = offset
+        self.bounds = bounds
+
+    @classmethod
+    def empty(cls, device: Device, shape: Sequence[int], dtype: torch.dtype = torch.float32) -> DeviceArray:
+        """A contiguous array with anything in it.
+
+        Raises:
+            DeviceError: memory is exhausted.
+        """
+        with device.in_use:
+            nbytes = max(math.prod(shape), 1) * ELEMENT_BYTES
+            return cls(device.shared(ArrayPool).allocate(nbytes), dtype, shape)
+
+    @classmethod
+    def from_tensor(cls, device: Device, values: torch.Tensor) -> DeviceArray:
+        """A contiguous array with the elements of a tensor.
+
+        Raises:
+            InputError: the device has no elements for the dtype, or an integer doesn't fit in 32 bits.
+            DeviceError: memory is exhausted, or the device failed.
+        """
+        elements, bounds = _elements(values.detach())
+        with device.in_use:
+            array = cls.empty(device, values.shape, values.dtype)
+            array.bounds = bounds
+            if elements.numel():
+                device.shared(Transfers).upload(elements, array.memory.buffer, 0)
+            return array
+
+    @property
+    def device(self) -> Device:
+        """Where it lies."""
+        return self.memory.device
+
+    @property
+    def ndim(self) -> int:
+        """Number of dimensions."""
+        return len(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of its elements on the device."""
+        return self.shape.numel() * ELEMENT_BYTES
+
+    @property
+    def is_contiguous(self) -> bool:
+        """Whether the elements lie dense in row-major order."""
+        dense = contiguous_strides(self.shape)
+        return all(size == 1 or one == two for size, one, two in zip(self.shape, self.strides, dense, strict=True))
+
+    def __repr__(self) -> str:
+        dtype = str(self.dtype).removeprefix("torch.")
+        return f"DeviceArray({dtype}{list(self.shape)} on {self.device.info.name})"
+
+    def tensor(self) -> torch.Tensor:
+        """A new contiguous tensor on the CPU with its elements.
+
+        Raises:
+            DeviceLostError: the device was lost, and the elements with it.
+            DeviceError: the device was closed, or failed.
+        """
+        self.memory.check()
+        first, end = self._span()
+        if first == end:
+            return torch.empty(self.shape, dtype=self.dtype)
+        with self.device.in_use:
+            flat = self.device.shared(Transfers).download(
+                self.memory.buffer, first * ELEMENT_BYTES, _stored(self.dtype), end - first
+            )
+        return flat.as_strided(self.shape, self.strides).to(self.dtype, memory_format=torch.contiguous_format)
+
+    def numpy(self) -> Any:
+        """A new numpy array with its elements.
+
+        Raises:
+            TypeError: numpy has no such dtype.
+            DeviceError: as for :meth:`tensor`.
+        """
+        return self.tensor().numpy()
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
+        """For ``numpy.asarray``; it always copies.
+
+        Raises:
+            ValueError: ``copy`` is false.
+        """
+        if copy is False:
+            raise ValueError("an array of a device can't become a numpy array without a copy; leave copy=None")
+        return numpy.asarray(self.numpy(), dtype)
+
+    def as_strided(self, shape: Sequence[int], strides: Sequence[int], offset: int = 0) -> DeviceArray:
+        """Another view of the same memory; strides and offset are in elements, from the start of the memory."""
+        return DeviceArray(self.memory, self.dtype, shape, strides, offset, self.bounds)
+
+    def storage_offset(self) -> int:
+        """Offset of the first element, in elements."""
+        return self.offset
+
+    def clone(self) -> DeviceArray:
+        """A contiguous copy on the device."""
+        copy = DeviceArray.empty(self.device, self.shape, self.dtype)
+        copy.copy_(self)
+        copy.bounds = self.bounds
+        return copy
+
+    def copy_(self, source: DeviceArray) -> None:
+        """Write the elements of an array of the same shape, dtype and device.
+
+        Raises:
+            InputError: it is another.
+            DeviceError: the device failed.
+        """
+        if (source.shape, source.dtype, source.device) != (self.shape, self.dtype, self.device):
+            raise InputError(f"{source} can't be copied to {self}; give the same shape, dtype and device")
+        self.memory.check()
+        source.memory.check()
+        self.bounds = source.bounds
+        if not self.shape.numel():
+            return
+        with self.device.in_use:
+            regions = _regions(self.shape, source, self)
+            if regions is not None and source.memory is not self.memory:
+                self.device.shared(Transfers).copy(source.memory.buffer, self.memory.buffer, regions)
+            else:
+                self._write_through_host(source.tensor())
+
+    def _write_through_host(self, values: torch.Tensor) -> None:
+        first, end = self._span()
+        transfers, stored = self.device.shared(Transfers), _stored(self.dtype)
+        flat = transfers.download(self.memory.buffer, first * ELEMENT_BYTES, stored, end - first)
+        flat.as_strided(self.shape, self.strides).copy_(values)
+        transfers.upload(flat, self.memory.buffer, first * ELEMENT_BYTES)
+
+    def _span(self) -> tuple[int, int]:
+        """First element and one past the last, counted from the start of the memory."""
+        if not self.shape.numel():
+            return self.offset, self.offset
+        last = sum((size - 1) * stride for size, stride in zip(self.shape, self.strides, strict=True))
+        return self.offset, self.offset + last + 1
+
+
+def _stored(dtype: torch.dtype) -> torch.dtype:
+    """What elements of a dtype are on the device."""
+    return torch.float32 if dtype.is_floating_point else torch.int32
+
+
+def _elements(values: torch.Tensor) -> tuple[torch.Tensor, tuple[int, int]]:
+    """A tensor's elements as the device holds them, contiguous, and between which int64 ones lie.
+
+    Raises:
+        InputError: it has none for them.
+    """
+    if values.dtype in (torch.float64, torch.uint64, torch.uint32, torch.uint16) or values.dtype.is_complex:
+        raise InputError(f"a device has no elements for {values.dtype}; convert the tensor, or leave it on the CPU")
+    if values.layout != torch.strided or values.is_quantized or values.device.type != "cpu":
+        raise InputError(f"an array is made of a dense tensor on the CPU, not of a {values.layout} {values.dtype} one")
+    bounds = _WORD
+    if values.dtype == torch.int64 and values.numel():
+        low, high = (int(bound) for bound in torch.aminmax(values))
+        if low < _WORD[0] or high > _WORD[1]:
+            raise InputError(f"an int64 tensor holds {low} to {high}; integers on the device have 32 bits")
+        bounds = low, high
+    return values.to(_stored(values.dtype)).contiguous(), bounds
+
+
+def _regions(shape: Sequence[int], source: DeviceArray, target: DeviceArray) -> list[CopyRegion] | None:
+    """The runs of bytes that are dense in both; None if they are too many."""
+    outer = list(zip(shape, source.strides, target.strides, strict=True))
+    run = 1
+    while outer and (outer[-1][0] == 1 or outer[-1][1:] == (run, run)):
+        run *= outer.pop()[0]
+    if math.prod(size for size, _, _ in outer) > _MAX_REGIONS:
+        return None
+    regions: list[CopyRegion] = []
+    for position in itertools.product(*(range(size) for size, _, _ in outer)):
+        places = list(zip(position, outer, strict=True))
+        begin = source.offset + sum(index * one for index, (_, one, _) in places)
+        place = target.offset + sum(index * two for index, (_, _, two) in places)
+        regions.append(CopyRegion(begin * ELEMENT_BYTES, place * ELEMENT_BYTES, run * ELEMENT_BYTES))
+    return regions

@@ -1,0 +1,133 @@
+"""Memory of arrays: one buffer each, kept by references, and used again for the next array of its size."""
+
+from __future__ import annotations
+
+import weakref
+from dataclasses import dataclass
+
+from mobopt.errors import DeviceError, DeviceLostError
+from mobopt.runtimes.vulkan.engine.buffers import Buffer, MemoryUse, Place, allocate_buffer, hosts_arena
+from mobopt.runtimes.vulkan.engine.device import Device
+from mobopt.runtimes.vulkan.engine.memory_plan import align
+from mobopt.runtimes.vulkan.engine.resources import ResourceScope
+
+_GRANULE = 256
+"""Sizes are rounded up to its multiples, so that arrays of nearly the same size use each other's memory."""
+_MAX_IDLE_BYTES = 256 << 20
+
+
+@dataclass(eq=False)
+class _Block:
+    """A buffer, and what owns it."""
+
+    scope: ResourceScope
+    buffer: Buffer
+
+
+class ArrayMemory:
+    """Bytes of a device. When nobody refers to it any more, the pool takes them back: a call that is in flight refers
+    to what it reads and writes."""
+
+    def __init__(self, device: Device, buffer: Buffer) -> None:
+        self.device = device
+        self.buffer = buffer
+
+    @property
+    def place(self) -> Place:
+        """All of it."""
+        return Place(self.buffer, 0, self.buffer.nbytes)
+
+    @property
+    def is_host_visible(self) -> bool:
+        """Whether the host can read and write it without a copy."""
+        return self.buffer.mapped is not None
+
+    def check(self) -> None:
+        """See that the bytes are still there.
+
+        Raises:
+            DeviceLostError: the device was lost, and they with it.
+            DeviceError: the device was closed.
+        """
+        name = self.device.info.name
+        if self.device.is_lost:
+            raise DeviceLostError(f"an array was on {name}, which was lost, and its elements with it; make it anew")
+        if not self.device.is_open:
+            raise DeviceError(f"an array was on {name}, which is closed; copy arrays to the CPU before that")
+
+
+class ArrayPool:
+    """The memory of all arrays of a device: ``device.shared(ArrayPool)``."""
+
+    def __init__(self, device: Device) -> None:
+        self._device = device
+        self._use = MemoryUse.UPLOAD if hosts_arena(device) else MemoryUse.DEVICE
+        self._blocks: set[_Block] = set()
+        self._idle: dict[int, list[_Block]] = {}
+        self._idle_bytes = 0
+
+    def allocate(self, nbytes: int) -> ArrayMemory:
+        """Memory for at least ``nbytes`` bytes, with anything in it.
+
+        Raises:
+            DeviceError: memory is exhausted.
+        """
+        size = max(align(nbytes, _GRANULE), _GRANULE)
+        with self._device.lock:
+            block = self._take(size)
+            memory = ArrayMemory(self._device, block.buffer)
+            weakref.finalize(memory, self._give_back, block).atexit = False
+            return memory
+
+    @property
+    def live_bytes(self) -> int:
+        """Bytes of all arrays that someone refers to."""
+        return sum(block.buffer.nbytes for block in tuple(self._blocks)) - self._idle_bytes
+
+    def close(self) -> None:
+        """Free everything, also what arrays refer to: they are of no use without the device."""
+        for block in self._blocks:
+            block.scope.close()
+        self._blocks.clear()
+        self._idle.clear()
+        self._idle_bytes = 0
+
+    def _take(self, size: int) -> _Block:
+        idle = self._idle.get(size)
+        if idle:
+            self._idle_bytes -= size
+            return idle.pop()
+        try:
+            return self._allocate(size)
+        except DeviceError:
+            if not self._idle_bytes:
+                raise
+            self._free_idle()
+            return self._allocate(size)
+
+    def _allocate(self, size: int) -> _Block:
+        scope = self._device.scope()
+        try:
+            block = _Block(scope, allocate_buffer(self._device, scope, size, self._use))
+        except BaseException:
+            scope.close()
+            raise
+        self._blocks.add(block)
+        return block
+
+    def _give_back(self, block: _Block) -> None:
+        """Called wherever the last reference goes, by the garbage collector too."""
+        with self._device.lock:
+            if block not in self._blocks or not self._device.is_open:
+                return
+            self._idle.setdefault(block.buffer.nbytes, []).append(block)
+            self._idle_bytes += block.buffer.nbytes
+            if self._idle_bytes > _MAX_IDLE_BYTES:
+                self._free_idle()
+
+    def _free_idle(self) -> None:
+        idle, self._idle, self._idle_bytes = self._idle, {}, 0
+        for blocks in idle.values():
+            for block in blocks:
+                self._blocks.discard(block)
+                block.scope.close()

@@ -1,0 +1,357 @@
+"""A lane of an executable: all that one call at a time needs. Two calls in flight take two lanes."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+
+from mobopt.errors import InputError
+from mobopt.runtimes.vulkan.engine import vk
+from mobopt.runtimes.vulkan.engine.array import DeviceArray
+from mobopt.runtimes.vulkan.engine.array_memory import ArrayMemory, ArrayPool
+from mobopt.runtimes.vulkan.engine.buffers import Buffer, Place, host_view, storage_bytes
+from mobopt.runtimes.vulkan.engine.descriptors import DescriptorSets
+from mobopt.runtimes.vulkan.engine.device import Device
+from mobopt.runtimes.vulkan.engine.exchange import DeviceSlot, HostSlot, Slot, check_shape
+from mobopt.runtimes.vulkan.engine.hazards import Barrier, GpuOperation, plan_barriers
+from mobopt.runtimes.vulkan.engine.memory import MemoryLayout
+from mobopt.runtimes.vulkan.engine.pipelines import PipelineKey, PipelineStore, pipeline_key
+from mobopt.runtimes.vulkan.engine.profiling import OperationTime, ProfiledHostCall, ProfiledSegment, ProfiledStep
+from mobopt.runtimes.vulkan.engine.recording import BoundDispatch, CommandPool, Recordable, Submission, create_fence
+from mobopt.runtimes.vulkan.engine.resources import ResourceScope
+from mobopt.runtimes.vulkan.engine.staging import StagedStream
+from mobopt.runtimes.vulkan.engine.stream import Dispatch, Exchanged, HostCall, HostTensor
+from mobopt.runtimes.vulkan.engine.tensor import DeviceTensor, Storage
+
+MAX_RECORDINGS = 16
+"""Sets of arrays for which a lane keeps recorded commands; those not used for longest go first."""
+
+Value = torch.Tensor | DeviceArray
+"""What a call takes and gives."""
+Segment = HostCall | list[GpuOperation]
+
+
+class RefusedError(Exception):
+    """A kernel raised the stream's flag: it met operands that it must not be given, so there are no results."""
+
+
+class Step(Protocol):
+    """A part of a run: a submission, or a call of the host."""
+
+    def begin(self) -> None:
+        """Start what needs no waiting."""
+
+    def finish(self) -> None:
+        """Wait for it, or do it."""
+
+    def settle(self) -> None:
+        """See that nothing of it runs, also after an error."""
+
+
+class _HostStep:
+    """A call of the host, which computes when it is waited for."""
+
+    def __init__(self, call: HostCall, slot: Callable[[Exchanged], Slot]) -> None:
+        self._call = call
+        self._sources = [slot(tensor) for tensor in call.inputs]
+        self._targets = [slot(tensor) for tensor in call.outputs]
+
+    def begin(self) -> None:
+        """Nothing."""
+
+    def finish(self) -> None:
+        """Compute."""
+        results = self._call.run(*(source.read() for source in self._sources))
+        for target, values in zip(self._targets, results, strict=True):
+            target.write(values)
+
+    def settle(self) -> None:
+        """Nothing."""
+
+
+class _CheckedStep:
+    """A submission after which the flag is looked at, before the host goes on with what was computed."""
+
+    def __init__(self, submission: Submission, flag: torch.Tensor) -> None:
+        self._submission = submission
+        self._flag = flag
+        self.begin = submission.begin
+        self.settle = submission.settle
+
+    def finish(self) -> None:
+        """Wait for it.
+
+        Raises:
+            RefusedError: the flag is raised.
+            DeviceError: the device failed.
+        """
+        self._submission.finish()
+        if self._flag.item():
+            raise RefusedError
+
+
+@dataclass(eq=False)
+class _Recording:
+    """Steps for one set of arrays."""
+
+    scope: ResourceScope
+    pool: CommandPool
+    bound: Mapping[Dispatch, BoundDispatch]
+    places: Mapping[Storage, Place]
+    steps: list[Step]
+    profiled: list[ProfiledStep] | None = None
+
+
+class Lane:
+    """Memory, commands and a fence for one call at a time, made by :class:`Executable`."""
+
+    def __init__(
+        self,
+        device: Device,
+        staged: StagedStream,
+        segments: Sequence[Segment],
+        pipelines: Mapping[PipelineKey, vk.Handle],
+    ) -> None:
+        """Allocate everything, and record the commands unless they read or write arrays.
+
+        Raises:
+            DeviceError: memory is exhausted.
+        """
+        self._device = device
+        self._staged = staged
+        self._segments = segments
+        self._pipelines = pipelines
+        self.scope = device.scope()
+        self.memory: MemoryLayout | None = None
+        self._arrays: Sequence[DeviceArray | None] = ()
+        self._made: dict[Storage, ArrayMemory] = {}
+        self._steps: Sequence[Step] = ()
+        self._begun = 0
+        self._recordings: OrderedDict[tuple[Buffer, ...], _Recording] = OrderedDict()
+        try:
+            self._build()
+        except BaseException:
+            self.close()
+            raise
+
+    def _build(self) -> None:
+        device, staged = self._device, self._staged
+        self.memory = memory = MemoryLayout(device, self.scope, staged)
+        self._places = memory.places
+        self._fence = create_fence(self.scope)
+        self._host_slots: dict[HostTensor, HostSlot] = {}
+        self._bound_inputs = [staged.bound_inputs.get(index) for index in range(len(staged.inputs))]
+        self._inputs = [self._slot(tensor) for tensor in staged.inputs]
+        self._outputs = [self._slot(tensor) for tensor in staged.outputs]
+        self._flag = None if staged.flag is None else self._view(staged.flag)
+        self._array_storages = staged.array_storages
+        self._barriers = [
+            [] if isinstance(segment, HostCall) else plan_barriers(segment, self._locate) for segment in self._segments
+        ]
+        fixed = [dispatch for dispatch in self._dispatches() if not self._touches_arrays(dispatch)]
+        self._fixed = self._bind(self.scope, fixed, self._places)
+        if not self._array_storages:
+            self._recording(())
+
+    def begin(self, values: Sequence[Value]) -> None:
+        """Give the inputs, and start as much as needs no waiting.
+
+        Raises:
+            InputError: the number or shape of the inputs is wrong, or an integer doesn't fit in 32 bits.
+            DeviceError: the device failed.
+        """
+        if len(values) != len(self._inputs):
+            raise InputError(f"the plan takes {len(self._inputs)} inputs, and {len(values)} were given")
+        self._write_inputs(values)
+        self._steps = self._recording(self._bound_buffers()).steps
+        if self._steps:
+            self._begun = 1
+            self._steps[0].begin()
+
+    def finish(self) -> list[Value]:
+        """Wait until everything is computed; the outputs, new ones.
+
+        Raises:
+            RefusedError: a kernel met operands that it must not be given.
+            DeviceError: the device failed.
+        """
+        for number, step in enumerate(self._steps):
+            if number:
+                self._begun = number + 1
+                step.begin()
+            step.finish()
+        return [self._output(index, slot) for index, slot in enumerate(self._outputs)]
+
+    def settle(self) -> None:
+        """Be ready for another call, whatever has become of this one: nothing of it may run any more."""
+        if self._begun:
+            self._steps[self._begun - 1].settle()
+            self._begun = 0
+        for slot in self._host_slots.values():
+            slot.clear()
+        self._arrays = ()
+        self._made = {}
+
+    def profile(self, values: Sequence[Value]) -> tuple[list[Value], list[OperationTime]]:
+        """Run once with a timestamp after every operation."""
+        self._write_inputs(values)
+        recording = self._recording(self._bound_buffers())
+        if recording.profiled is None:
+            recording.profiled = [self._profiled_step(recording, number) for number in range(len(self._segments))]
+        times: list[OperationTime] = []
+        for step in recording.profiled:
+            times += step.run(times[-1].start_ns + times[-1].duration_ns if times else 0)
+        return [self._output(index, slot) for index, slot in enumerate(self._outputs)], times
+
+    def close(self) -> None:
+        """Give everything back to the device, which is open."""
+        for recording in self._recordings.values():
+            recording.scope.close()
+        self.scope.close()
+        if self.memory is not None:
+            self.memory.release_constants()
+            self.memory = None
+
+    # What goes in and out.
+
+    def _write_inputs(self, values: Sequence[Value]) -> None:
+        arrays: list[DeviceArray | None] = []
+        for slot, storage, value in zip(self._inputs, self._bound_inputs, values, strict=True):
+            if storage is None:
+                assert slot is not None
+                slot.write(value.tensor() if isinstance(value, DeviceArray) else value)
+                arrays.append(None)
+            else:
+                arrays.append(self._bindable(value, len(arrays)))
+        self._arrays = arrays
+        if self._flag is not None:
+            self._flag.zero_()
+
+    def _bindable(self, value: Value, number: int) -> DeviceArray:
+        """An array of the device with the input's elements, dense from the start of its memory."""
+        tensor = self._staged.inputs[number]
+        check_shape(value, tensor.sizes)
+        if isinstance(value, DeviceArray):
+            value.memory.check()
+            if value.device is self._device and value.dtype == tensor.dtype:
+                return value if value.is_contiguous and value.offset == 0 else value.clone()
+            value = value.tensor()
+        return DeviceArray.from_tensor(self._device, value.to(tensor.dtype))
+
+    def _bound_buffers(self) -> tuple[Buffer, ...]:
+        """The memory of the arrays of this call, that of the outputs new, in the order of the staged stream."""
+        if not self._array_storages:
+            return ()
+        pool = self._device.shared(ArrayPool)
+        given = {
+            storage: array.memory
+            for storage, array in zip(self._bound_inputs, self._arrays, strict=True)
+            if storage is not None and array is not None
+        }
+        self._made = {
+            storage: pool.allocate(storage_bytes(storage)) for storage in self._array_storages if storage not in given
+        }
+        memories = given | self._made
+        return tuple(memories[storage].buffer for storage in self._array_storages)
+
+    def _output(self, index: int, slot: Slot | None) -> Value:
+        if slot is not None:
+            return slot.read()
+        tensor = self._staged.outputs[index]
+        assert isinstance(tensor, DeviceTensor)
+        memory = self._made[self._staged.bound_outputs[index]]
+        return DeviceArray(memory, tensor.dtype, tensor.sizes, tensor.strides, tensor.offset)
+
+    def _slot(self, tensor: Exchanged) -> Slot | None:
+        """Where the host writes or reads a tensor; None for an array."""
+        if isinstance(tensor, HostTensor):
+            return self._host_slots.setdefault(tensor, HostSlot(tensor))
+        if tensor.storage in self._staged.array_storages:
+            return None
+        return DeviceSlot(self._view(tensor), tensor.dtype)
+
+    def _host_step_slot(self, tensor: Exchanged) -> Slot:
+        slot = self._slot(tensor)
+        assert slot is not None, "what a host call touches has been staged"
+        return slot
+
+    def _view(self, tensor: DeviceTensor) -> torch.Tensor:
+        return host_view(self._places[tensor.storage], tensor)
+
+    # Recorded commands.
+
+    def _dispatches(self) -> list[Dispatch]:
+        return [operation for operation in self._staged.operations if isinstance(operation, Dispatch)]
+
+    def _touches_arrays(self, dispatch: Dispatch) -> bool:
+        return any(binding.storage in self._array_storages for binding in dispatch.bindings)
+
+    def _locate(self, storage: Storage) -> tuple[int, int]:
+        """For hazards: arrays of a call that it writes to are new, so each stands for a buffer of its own."""
+        place = self._places.get(storage)
+        return (id(storage), 0) if place is None else (id(place.buffer), place.offset)
+
+    def _bind(
+        self, scope: ResourceScope, dispatches: Sequence[Dispatch], places: Mapping[Storage, Place]
+    ) -> dict[Dispatch, BoundDispatch]:
+        sets = DescriptorSets(self._device, scope, dispatches, places)
+        store = self._device.shared(PipelineStore)
+        bound: dict[Dispatch, BoundDispatch] = {}
+        for dispatch, descriptor_set in zip(dispatches, sets.handles, strict=True):
+            key = pipeline_key(dispatch)
+            bound[dispatch] = BoundDispatch(self._pipelines[key], store.layout(key.layout).handle, descriptor_set)
+        return bound
+
+    def _recording(self, buffers: tuple[Buffer, ...]) -> _Recording:
+        """The commands for these arrays, recorded when they are first met."""
+        recording = self._recordings.get(buffers)
+        if recording is None:
+            while len(self._recordings) >= MAX_RECORDINGS:
+                self._recordings.popitem(last=False)[1].scope.close()
+            recording = self._recordings[buffers] = self._record(buffers)
+        elif buffers:
+            self._recordings.move_to_end(buffers)
+        return recording
+
+    def _record(self, buffers: tuple[Buffer, ...]) -> _Recording:
+        arrays = {
+            storage: Place(buffer, 0, storage_bytes(storage))
+            for storage, buffer in zip(self._array_storages, buffers, strict=True)
+        }
+        places = {**self._places, **arrays}
+        scope = self._device.scope()
+        try:
+            varying = [dispatch for dispatch in self._dispatches() if self._touches_arrays(dispatch)]
+            bound = {**self._fixed, **self._bind(scope, varying, places)}
+            recording = _Recording(scope, CommandPool(self._device, scope), bound, places, [])
+            recording.steps = [self._step(recording, number) for number in range(len(self._segments))]
+            return recording
+        except BaseException:
+            scope.close()
+            raise
+
+    def _step(self, recording: _Recording, number: int) -> Step:
+        segment = self._segments[number]
+        if isinstance(segment, HostCall):
+            return _HostStep(segment, self._host_step_slot)
+        commands = recording.pool.record(self._recordable(recording, segment, number))
+        submission = Submission(self._device, commands, self._fence)
+        return submission if self._flag is None else _CheckedStep(submission, self._flag)
+
+    def _recordable(self, recording: _Recording, segment: list[GpuOperation], number: int) -> Recordable:
+        barriers: Sequence[Barrier | None] = self._barriers[number]
+        continues = number > 0 or bool(self._array_storages)
+        return Recordable(segment, barriers, recording.bound, recording.places, continues)
+
+    def _profiled_step(self, recording: _Recording, number: int) -> ProfiledStep:
+        segment = self._segments[number]
+        if isinstance(segment, HostCall):
+            return ProfiledHostCall(segment, recording.steps[number].finish)
+        info = vk.struct("VkQueryPoolCreateInfo", queryType=vk.VK_QUERY_TYPE_TIMESTAMP, queryCount=len(segment) + 1)
+        queries = recording.scope.create("QueryPool", info, "make a query pool")
+        commands = recording.pool.record(self._recordable(recording, segment, number), queries)
+        return ProfiledSegment(self._device, segment, Submission(self._device, commands, self._fence), queries)

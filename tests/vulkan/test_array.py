@@ -1,0 +1,171 @@
+"""Arrays on a device: made, viewed, copied, read, counted."""
+
+from __future__ import annotations
+
+import gc
+from dataclasses import replace
+
+import numpy
+import pytest
+import torch
+
+from mobopt.errors import DeviceError, DeviceLostError, InputError
+from mobopt.runtimes.vulkan.engine import buffers
+from mobopt.runtimes.vulkan.engine.array import DeviceArray
+from mobopt.runtimes.vulkan.engine.array_memory import ArrayPool
+from mobopt.runtimes.vulkan.engine.device import Device, open_device
+from mobopt.runtimes.vulkan.engine.transfers import Transfers
+
+
+@pytest.fixture(params=[False, True], ids=["seen by the host", "across a bus"])
+def any_road(request: pytest.FixtureRequest, device: Device, monkeypatch: pytest.MonkeyPatch) -> Device:
+    """The device, and the device with memory that the host doesn't see."""
+    if request.param:
+        pool = ArrayPool(device)
+        pool._use = buffers.MemoryUse.DEVICE
+        monkeypatch.setitem(device._shared, ArrayPool, pool)
+        request.addfinalizer(pool.close)
+    return device
+
+
+@pytest.mark.parametrize("sizes", [(), (0,), (1,), (3, 0, 2), (5,), (3, 5, 7), (2, 3, 1, 4, 1)])
+@pytest.mark.parametrize(
+    "dtype", [torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.int8, torch.bool]
+)
+def test_elements_come_back(any_road: Device, sizes: tuple[int, ...], dtype: torch.dtype) -> None:
+    values = (torch.randn(sizes, generator=torch.Generator().manual_seed(0)) * 50).to(dtype)
+    array = DeviceArray.from_tensor(any_road, values)
+    assert (array.shape, array.dtype, array.ndim) == (values.shape, dtype, len(sizes))
+    found = array.tensor()
+    assert found.dtype == dtype
+    assert torch.equal(found, values)
+    assert array.memory.is_host_visible == (any_road.shared(ArrayPool)._use is buffers.MemoryUse.UPLOAD)
+
+
+def test_strided_tensors_and_views(any_road: Device) -> None:
+    values = torch.arange(60.0).reshape(3, 4, 5)
+    array = DeviceArray.from_tensor(any_road, values.permute(2, 0, 1)[::2])
+    assert torch.equal(array.tensor(), values.permute(2, 0, 1)[::2])
+    whole = DeviceArray.from_tensor(any_road, values)
+    for view in (values[1:, 2], values.transpose(0, 2), values[..., 1::3], values[0, 0, :1].expand(4)):
+        assert torch.equal(whole.as_strided(view.shape, view.stride(), view.storage_offset()).tensor(), view)
+    assert numpy.array_equal(numpy.asarray(whole), values.numpy())
+    with pytest.raises(ValueError, match="copy"):
+        whole.__array__(copy=False)
+
+
+@pytest.mark.parametrize("large", [False, True], ids=["on the device", "through the host"])
+def test_copies_between_views(any_road: Device, large: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if large:
+        monkeypatch.setattr("mobopt.runtimes.vulkan.engine.array._MAX_REGIONS", 1)
+    values, other = torch.arange(60.0).reshape(3, 4, 5), -torch.ones(3, 4, 5)
+    target, source = DeviceArray.from_tensor(any_road, values), DeviceArray.from_tensor(any_road, other)
+    before = any_road.shared(Transfers).downloads
+    inner, piece = values[1:, ::2], other[1:, ::2]
+    target.as_strided(inner.shape, inner.stride(), inner.storage_offset()).copy_(
+        source.as_strided(piece.shape, piece.stride(), piece.storage_offset())
+    )
+    assert (any_road.shared(Transfers).downloads > before) == large
+    inner.copy_(piece)
+    assert torch.equal(target.tensor(), values)
+    twin = target.clone()
+    target.copy_(source)
+    assert torch.equal(twin.tensor(), values)
+    assert torch.equal(target.tensor(), other)
+    with pytest.raises(InputError, match="same shape, dtype and device"):
+        target.copy_(DeviceArray.from_tensor(any_road, torch.zeros(3)))
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        (torch.zeros(2, dtype=torch.float64), "no elements for torch.float64"),
+        (torch.zeros(2, dtype=torch.complex64), "no elements for torch.complex64"),
+        (torch.tensor([0, 2**31]), "0 to 2147483648"),
+        (torch.zeros(2).to_sparse(), "dense"),
+    ],
+)
+def test_what_has_no_elements_is_refused(device: Device, values: torch.Tensor, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        DeviceArray.from_tensor(device, values)
+
+
+def test_int64_arrays_know_their_bounds(device: Device) -> None:
+    array = DeviceArray.from_tensor(device, torch.tensor([-3, 70000]))
+    assert array.bounds == (-3, 70000)
+    assert array.clone().bounds == (-3, 70000)
+    assert DeviceArray.empty(device, (2,), torch.int64).bounds == (-(2**31), 2**31 - 1)
+
+
+def test_memory_goes_with_the_last_reference(device: Device) -> None:
+    gc.collect()
+    pool = device.shared(ArrayPool)
+    before = pool.live_bytes
+    array = DeviceArray.from_tensor(device, torch.ones(1000))
+    view = array.as_strided((3,), (1,), 5)
+    assert pool.live_bytes == before + 4096
+    del array
+    assert torch.equal(view.tensor(), torch.ones(3))
+    assert pool.live_bytes == before + 4096
+    buffers_now = device.live_objects["Buffer"]
+    del view
+    assert pool.live_bytes == before
+    again = DeviceArray.empty(device, (990,))  # the same memory
+    assert device.live_objects["Buffer"] == buffers_now
+    del again
+
+
+def test_idle_memory_is_bounded(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    gc.collect()
+    monkeypatch.setattr("mobopt.runtimes.vulkan.engine.array_memory._MAX_IDLE_BYTES", 0)
+    before = device.live_objects["Memory"]
+    array = DeviceArray.empty(device, (12345,))
+    assert device.live_objects["Memory"] > before
+    del array
+    assert device.live_objects["Memory"] <= before
+
+
+def test_exhausted_memory_frees_what_is_idle_first(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    DeviceArray.empty(device, (54321,))
+    pool = device.shared(ArrayPool)
+    allocate, refused = buffers._allocate, []
+
+    def scarce(device: Device, scope: object, nbytes: int, types: object, action: str) -> object:
+        if pool._idle_bytes:
+            refused.append(nbytes)
+            return allocate(device, scope, nbytes, [], action)
+        return allocate(device, scope, nbytes, types, action)
+
+    monkeypatch.setattr(buffers, "_allocate", scarce)
+    array = DeviceArray.empty(device, (65432,))
+    assert refused
+    monkeypatch.setattr(
+        buffers, "_allocate", lambda device, scope, nbytes, types, action: allocate(device, scope, nbytes, [], action)
+    )
+    with pytest.raises(DeviceError, match=r"allocate .* MiB.*OUT_OF_DEVICE_MEMORY"):
+        DeviceArray.empty(device, (76543,))
+    del array
+
+
+def test_an_array_of_a_closed_device_says_so(device: Device) -> None:
+    device = open_device(device.info.name, validation=False)
+    array = DeviceArray.from_tensor(device, torch.ones(3))
+    device.close()
+    assert not any(device.live_objects.values())
+    with pytest.raises(DeviceError, match="is closed; copy arrays to the CPU before that"):
+        array.tensor()
+    del array
+
+
+def test_an_array_of_a_lost_device_says_so(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    array = DeviceArray.from_tensor(device, torch.ones(3))
+    monkeypatch.setattr(device.in_use, "is_lost", True)
+    with pytest.raises(DeviceLostError, match="was lost, and its elements with it"):
+        array.tensor()
+
+
+def test_a_named_device_without_unified_memory_gives_memory_of_its_own(
+    device: Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(device, "info", replace(device.info, kind="discrete"))
+    assert ArrayPool(device)._use is buffers.MemoryUse.DEVICE
