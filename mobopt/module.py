@@ -27,7 +27,7 @@ from mobopt.runtimes.state import ModelState
 from mobopt.stand_in import is_stock, stand_in
 
 if TYPE_CHECKING:
-    from mobopt.passes.manager import Note
+    from mobopt.passes.notes import Note
 
 ExtraFiles = Mapping[str, str | bytes]
 _making_states = threading.Lock()

@@ -29,7 +29,8 @@ from mobopt.options import (
     parse_legalize,
     parse_runtime,
 )
-from mobopt.passes.manager import Note, PassRun, run_passes
+from mobopt.passes.manager import PassRun, run_passes
+from mobopt.passes.notes import Note
 from mobopt.passes.pipelines import pipeline_for
 from mobopt.runtimes.cpu import Interpreter
 from mobopt.runtimes.cpu.double import Float64Interpreter, in_double

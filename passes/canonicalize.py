@@ -7,7 +7,9 @@ from collections.abc import Callable
 import torch
 
 from mobopt.ir import Graph, Node, Value
-from mobopt.passes.manager import GraphPass, NoteBook
+from mobopt.passes.manager import GraphPass
+from mobopt.passes.note_kinds import STAYS
+from mobopt.passes.notes import NoteBook
 from mobopt.passes.rewriting import argument, insert_node, is_constant_tensor, only_user, replace_node
 
 
@@ -45,11 +47,11 @@ def _convolution(graph: Graph, node: Node, notes: NoteBook) -> bool:
     arguments = {name: argument(node, name) for name in names}
     for name, value in arguments.items():
         if not value.is_constant:
-            notes.refused(node, f"stays: its {name} is not constant")
+            notes.add(STAYS, node, reason=f"its {name} is not constant")
             return False
     rank = len(arguments["stride"].constant)
     if rank not in (1, 2, 3):
-        notes.refused(node, f"stays: it has {rank} spatial dimensions")
+        notes.add(STAYS, node, reason=f"it has {rank} spatial dimensions")
         return False
     operands = list(node.inputs[:3])
     if arguments["transposed"].constant:
@@ -67,7 +69,7 @@ def _string_padding(graph: Graph, node: Node, notes: NoteBook) -> bool:
         return False
     x, weight, _, stride, padding, dilation, _ = node.inputs
     if not (is_constant_tensor(weight) and padding.is_constant and dilation.is_constant and stride.is_constant):
-        notes.refused(node, "stays: its weight, stride, padding or dilation is not constant")
+        notes.add(STAYS, node, reason="its weight, stride, padding or dilation is not constant")
         return False
     rank = weight.constant.dim() - 2
     amounts = [0] * rank
@@ -93,7 +95,8 @@ def _pad_behind(graph: Graph, node: Node, x: Value, behind: list[int]) -> Value:
 def _addmm(graph: Graph, node: Node, notes: NoteBook) -> bool:
     bias, x, matrix, beta, alpha = node.inputs
     if not (_is_one(beta) and _is_one(alpha)) or not _is_matrix(matrix) or not _is_bias_of(bias, matrix):
-        notes.refused(node, "stays: it is not a linear layer with constant weight and bias and factors of 1")
+        reason = "it is not a linear layer with constant weight and bias and factors of 1"
+        notes.add(STAYS, node, reason=reason)
         return False
     replace_node(graph, node, "aten::linear", [x, _transposed(graph, matrix), bias])
     return True

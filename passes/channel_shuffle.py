@@ -6,7 +6,9 @@ from dataclasses import dataclass, field
 
 from mobopt.ir import Graph, Node, Origin, Program, Value
 from mobopt.passes.facts import Examples, Facts, record_facts
-from mobopt.passes.manager import NoteBook, Pass
+from mobopt.passes.manager import Pass
+from mobopt.passes.note_kinds import SHUFFLE_FOUND
+from mobopt.passes.notes import NoteBook
 from mobopt.passes.rewriting import only_user, producer_of, replace_node
 
 _VIEWS = ("aten::view", "aten::reshape")
@@ -44,7 +46,7 @@ class RecognizeChannelShuffle(Pass):
             if found is None:
                 continue
             x, groups, others = found
-            notes.done(node, f"ends a shuffle of {groups} groups of channels, which is one operator now")
+            notes.add(SHUFFLE_FOUND, node, groups=groups)
             shuffle = replace_node(graph, node, "aten::channel_shuffle", [x, graph.constant(groups, name="groups")])
             shuffle.origin |= others
             changed = True

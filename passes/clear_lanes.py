@@ -11,8 +11,10 @@ from mobopt.ir import Attribute, Graph, Node, Program, Value
 from mobopt.ops.effects import holds_tensors
 from mobopt.ops.targets import Target
 from mobopt.ops.targets.packed import Call, unpacked_call
-from mobopt.passes.manager import NoteBook, Pass
+from mobopt.passes.manager import Pass
 from mobopt.passes.moving import CONSTRUCTORS
+from mobopt.passes.note_kinds import LANES_CLEARED, READS_UNWRITTEN
+from mobopt.passes.notes import NoteBook
 from mobopt.passes.place import transferred
 from mobopt.passes.rewriting import argument, insert_node, is_constant_tensor
 
@@ -26,9 +28,6 @@ _UNBOUNDED = frozenset({"aten::div.Tensor", "aten::log", "aten::pow.Tensor_Scala
 """Operators that make zeros in unused lanes infinite or NaN."""
 _BOUNDED = frozenset({"aten::clamp", "aten::hardtanh", "aten::relu6", "aten::hardsigmoid"})
 """Operators that give finite numbers in every lane."""
-READS_UNWRITTEN = "its input's channels are no multiple of 4: PyTorch multiplies what lies in memory behind them with 0"
-"""Begins the note on a convolution that reads an input as it is."""
-_ADVICE = f"{READS_UNWRITTEN}, and NaN stays NaN; without --no-clear-inputs (clear_inputs=False) it is clamped first"
 
 
 @dataclass(frozen=True)
@@ -69,12 +68,12 @@ class ClearLanes(Pass):
                     continue
                 x = node.inputs[0]
                 if leaves_inputs and _is_input(x):
-                    notes.refused(node, _ADVICE)
+                    notes.add(READS_UNWRITTEN, node)
                 elif self._may_hold_anything(x, program.attributes, known):
                     bounds = [graph.constant(-_LARGEST), graph.constant(_LARGEST)]
                     finite = insert_node(graph, node, "aten::clamp", [x, *bounds], name=f"{x.name}.finite")
                     node.replace_input(0, finite)
-                    notes.done(node, "reads finite numbers in lanes beyond the last channel")
+                    notes.add(LANES_CLEARED, node)
                     changed = True
         return changed
 

@@ -10,7 +10,9 @@ import torch
 from mobopt.ir import Block, Graph, Node, Value
 from mobopt.ops.aliases import Aliases
 from mobopt.ops.effects import is_pure
-from mobopt.passes.manager import GraphPass, NoteBook
+from mobopt.passes.manager import GraphPass
+from mobopt.passes.note_kinds import SAME_AS
+from mobopt.passes.notes import NoteBook
 
 
 class CommonSubexpressionElimination(GraphPass):
@@ -49,7 +51,7 @@ def _rewrite_block(
         if first is node or _are_told_apart(first, node, aliases):
             continue
         if node.op.startswith("aten::"):
-            notes.done(node, f"removed: %{first.outputs[0].name} is the same")
+            notes.add(SAME_AS, node, other=first.outputs[0])
         for old, new in zip(node.outputs, first.outputs, strict=True):
             old.replace_all_uses_with(new)
         node.destroy()

@@ -15,7 +15,9 @@ from mobopt.ir.graph import type_of_constant
 from mobopt.ir.types import BOOL, FLOAT, INT, NONE, STR
 from mobopt.ops.aliases import Aliases
 from mobopt.ops.effects import is_permitted, is_pure
-from mobopt.passes.manager import GraphPass, NoteBook
+from mobopt.passes.manager import GraphPass
+from mobopt.passes.note_kinds import NOT_FOLDED
+from mobopt.passes.notes import NoteBook
 from mobopt.runtimes.cpu.builtins import BUILTINS
 from mobopt.runtimes.cpu.kernels import kernel
 
@@ -59,7 +61,8 @@ class ConstantFolding(GraphPass):
             if results is None:
                 continue
             if self._grows(node, results):
-                notes.refused(node, f"not folded: its result is larger than {self.max_bytes} bytes and than its inputs")
+                reason = f"its result is larger than {self.max_bytes} bytes and than its inputs"
+                notes.add(NOT_FOLDED, node, reason=reason)
                 continue
             for output, result in zip(node.outputs, results, strict=True):
                 output.replace_all_uses_with(Value(output.name, output.type, result))

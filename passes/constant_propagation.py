@@ -10,7 +10,8 @@ from mobopt.ir import Block, Graph, Node, Value
 from mobopt.ir.schemas import accepts
 from mobopt.ir.types import ANY, BOOL, FLOAT, INT, NONE, STR, OptionalType, Type
 from mobopt.ops.aliases import Aliases
-from mobopt.passes.manager import GraphPass, NoteBook
+from mobopt.passes.manager import GraphPass
+from mobopt.passes.notes import NoteBook
 from mobopt.passes.ranks import batched_rank, known_rank, rank_root
 from mobopt.passes.rewriting import bypass_node, producer_of
 

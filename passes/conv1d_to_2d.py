@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from mobopt.ir import Graph, Node
-from mobopt.passes.manager import GraphPass, NoteBook
+from mobopt.passes.manager import GraphPass
+from mobopt.passes.note_kinds import REWRITTEN_AS, STAYS
+from mobopt.passes.notes import NoteBook
 from mobopt.passes.rewriting import constants, insert_node, is_constant_tensor, replace_node
 
 
@@ -27,9 +29,9 @@ class Conv1dTo2d(GraphPass):
             if node.qualified_op != "aten::conv1d":
                 continue
             if not is_constant_tensor(node.inputs[1]) or constants(node.inputs[3:6]) is None:
-                notes.refused(node, "stays: its weight, stride, padding or dilation is not constant")
+                notes.add(STAYS, node, reason="its weight, stride, padding or dilation is not constant")
                 continue
-            notes.done(node, "rewritten as conv2d")
+            notes.add(REWRITTEN_AS, node, operator="conv2d")
             _rewrite(graph, node)
             changed = True
         return changed

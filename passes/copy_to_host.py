@@ -5,7 +5,9 @@ from __future__ import annotations
 from mobopt.ir import Graph, Node, Value
 from mobopt.ir.types import TENSOR
 from mobopt.ops.effects import holds_tensors
-from mobopt.passes.manager import GraphPass, NoteBook
+from mobopt.passes.manager import GraphPass
+from mobopt.passes.note_kinds import COPIED_TO_HOST, RETURNED_WITHOUT_COPIES
+from mobopt.passes.notes import NoteBook
 from mobopt.passes.rewriting import insert_node
 
 _COPY = "metal::copy_to_host"
@@ -60,7 +62,7 @@ class _Copier:
             return self.copied_tensor(value)
         if node.op in _CONSTRUCTORS and node.block is self.graph.block and len(value.uses) == 1:
             return self.copied_container(node)
-        self.notes.refused(f"%{value.name}", f"is returned without copies: its tensors are put together by {node.op}")
+        self.notes.add(RETURNED_WITHOUT_COPIES, value, operator=node.op)
         return value
 
     def copied_tensor(self, value: Value) -> Value:
@@ -68,7 +70,7 @@ class _Copier:
         if value not in self.known:
             end = self.graph.block.returns
             self.known[value] = insert_node(self.graph, end, _COPY, [value], name=f"{value.name}.host")
-            self.notes.done(f"%{value.name}", "is copied to the host")
+            self.notes.add(COPIED_TO_HOST, value)
             self.changed = True
         return self.known[value]
 

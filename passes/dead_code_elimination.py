@@ -6,7 +6,8 @@ from mobopt.ir import Block, Graph, Node, Value
 from mobopt.ops.aliases import Aliases
 from mobopt.ops.effects import has_side_effects, written_inputs
 from mobopt.passes.constant_propagation import remove_if_output
-from mobopt.passes.manager import GraphPass, NoteBook
+from mobopt.passes.manager import GraphPass
+from mobopt.passes.notes import NoteBook
 
 
 class DeadCodeElimination(GraphPass):

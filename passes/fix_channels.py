@@ -9,7 +9,9 @@ from mobopt.ir import Graph, Node, Program, Value
 from mobopt.ir.types import TENSOR
 from mobopt.ops.effects import listed_items
 from mobopt.passes.facts import Examples, Facts, record_facts
-from mobopt.passes.manager import NoteBook, Pass
+from mobopt.passes.manager import Pass
+from mobopt.passes.note_kinds import CHANNELS_FIXED
+from mobopt.passes.notes import NoteBook
 from mobopt.passes.rank_bounds import BROADCASTING, ELEMENTWISE
 from mobopt.passes.rewriting import argument, is_constant_tensor, producer_of
 
@@ -56,7 +58,7 @@ def _fix(graph: Graph, facts: Facts, notes: NoteBook) -> bool:
         for tensor, number in _asked_for(node):
             channels = _channels(tensor, facts, known)
             if channels is not None and number.uses:
-                notes.done(node, f"is {channels}, by the weights before it")
+                notes.add(CHANNELS_FIXED, node, channels=channels)
                 number.replace_all_uses_with(graph.constant(channels, name=number.name))
                 changed = True
     return changed

@@ -6,7 +6,9 @@ from dataclasses import dataclass, field
 
 from mobopt.ir import Graph, Node, Program, Value
 from mobopt.passes.facts import Examples, Facts, record_facts
-from mobopt.passes.manager import NoteBook, Pass
+from mobopt.passes.manager import Pass
+from mobopt.passes.note_kinds import RANK_FIXED
+from mobopt.passes.notes import NoteBook
 from mobopt.passes.rank_bounds import fold_rank_checks
 from mobopt.passes.rewriting import producer_of
 
@@ -44,7 +46,7 @@ def _fix(graph: Graph, facts: Facts, notes: NoteBook) -> bool:
         rank = facts[tensor].known_rank if tensor in facts else None
         if rank is None:
             continue
-        notes.done(node, f"is {rank} on the example inputs: the result is for inputs of their ranks")
+        notes.add(RANK_FIXED, node, rank=rank)
         node.output.replace_all_uses_with(graph.constant(rank, name=node.output.name))
         node.destroy()
         changed = True

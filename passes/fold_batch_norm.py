@@ -12,7 +12,9 @@ from typing import Any
 import torch
 
 from mobopt.ir import Graph, Node, Program, Value, describe
-from mobopt.passes.manager import NoteBook, Pass
+from mobopt.passes.manager import Pass
+from mobopt.passes.note_kinds import FUSED_WITH, NOT_FUSED_WITH, STAYS
+from mobopt.passes.notes import NoteBook
 from mobopt.passes.ranks import known_rank
 from mobopt.passes.rewriting import argument, bypass_node, constants, is_constant_tensor, only_user, tensor_key
 
@@ -64,16 +66,16 @@ class _Folder:
         """Fold one normalisation if it may be."""
         layer = norm.inputs[0].producer
         if layer is None or layer.op not in _CONVOLUTIONS | _TRANSPOSED:
-            self.notes.refused(norm, "stays: no convolution or linear layer is right before it")
+            self.notes.add(STAYS, norm, reason="no convolution or linear layer is right before it")
             return False
         reason = _refusal(layer, norm)
         if reason:
-            self.notes.refused(layer, f"not fused with {describe(norm)}: {reason}")
+            self.notes.add(NOT_FUSED_WITH, layer, other=norm, reason=reason)
             return False
         weight, bias = self.folded(layer, norm)
         layer.replace_input(1, graph.constant(weight, name=layer.inputs[1].name))
         layer.replace_input(2, graph.constant(bias, name=f"{norm.output.name}.bias"))
-        self.notes.done(layer, f"fused with {describe(norm)}")
+        self.notes.add(FUSED_WITH, layer, other=norm)
         bypass_node(norm, layer.output)
         return True
 

@@ -11,7 +11,9 @@ import torch
 
 from mobopt.ir import Attribute, Graph, Node, Program
 from mobopt.ops.schemas import PACKING_OPERATORS
-from mobopt.passes.manager import NoteBook, Pass
+from mobopt.passes.manager import Pass
+from mobopt.passes.note_kinds import FOLDED_INTO, NOT_FOLDED
+from mobopt.passes.notes import NoteBook
 from mobopt.passes.rewriting import constants, insert_node, tensor_key
 from mobopt.runtimes.cpu.kernels import kernel
 
@@ -54,10 +56,10 @@ class _Folder:
                 continue
             inputs = constants(node.inputs)
             if inputs is None:
-                self.notes.refused(node, "not folded: its inputs are not constant")
+                self.notes.add(NOT_FOLDED, node, reason="its inputs are not constant")
                 continue
             name = self.attribute(method, node, inputs)
-            self.notes.done(node, f"folded into attribute {name}")
+            self.notes.add(FOLDED_INTO, node, attribute=name)
             value = insert_node(graph, node, "prim::GetAttr", [graph.inputs[0]], type=node.output.type, name=name)
             assert value.producer is not None
             value.producer.attributes["name"] = name

@@ -15,7 +15,8 @@ from mobopt.ops.state import changed_attributes
 from mobopt.passes.constant_folding import ConstantFolding
 from mobopt.passes.constant_propagation import ConstantPropagation
 from mobopt.passes.dead_code_elimination import DeadCodeElimination
-from mobopt.passes.manager import NoteBook, Pass
+from mobopt.passes.manager import Pass
+from mobopt.passes.notes import NoteBook
 from mobopt.passes.repeat import Repeat
 from mobopt.passes.rewriting import bypass_node, tensor_key
 
@@ -90,6 +91,7 @@ def _replace_reads(graph: Graph, fixed: dict[str, Attribute]) -> bool:
         key = tensor_key(item.value) if isinstance(item.value, torch.Tensor) and item.value.numel() else name
         if key not in known:
             known[key] = graph.constant(item.value, _narrowed(item), name=f"self.{name}")
+            known[key].attribute = name
         bypass_node(node, known[key])
         changed = True
     return changed

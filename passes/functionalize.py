@@ -11,7 +11,9 @@ from mobopt.ir.schemas import Schema, schema_of, schemas_of
 from mobopt.ir.types import TENSOR
 from mobopt.ops.aliases import Aliases
 from mobopt.ops.effects import RANDOM_OPERATORS
-from mobopt.passes.manager import GraphPass, NoteBook
+from mobopt.passes.manager import GraphPass
+from mobopt.passes.note_kinds import INPUT_IS_CHANGED, MADE_FUNCTIONAL, STAYS_IN_PLACE
+from mobopt.passes.notes import NoteBook
 from mobopt.passes.rewriting import insert_node, is_constant_tensor
 
 _NO_FUNCTIONAL_FORM = RANDOM_OPERATORS | {
@@ -60,9 +62,9 @@ class Functionalize(GraphPass):
                 "PyTorch 1.13 has no functional form of it" if functional is None else _refusal(node, aliases, order)
             )
             if functional is None or reason:
-                notes.refused(node, f"stays in place: {reason}")
+                notes.add(STAYS_IN_PLACE, node, reason=reason)
                 continue
-            notes.done(node, "made functional")
+            notes.add(MADE_FUNCTIONAL, node)
             _make_functional(node, functional, order)
             changed = True
         return _remove_needless(copies, Aliases(graph)) or changed
@@ -87,7 +89,7 @@ def _copy_written_inputs(graph: Graph, notes: NoteBook) -> list[Node]:
     written = Aliases(graph)
     for copy in copies:
         if written.writers(copy.output):
-            notes.refused(f"%{copy.inputs[0].name}", "is changed in place: its copy on the GPU is, the caller's is not")
+            notes.add(INPUT_IS_CHANGED, copy.inputs[0])
     return copies
 
 

@@ -7,7 +7,9 @@ import torch
 from mobopt.ir import Graph, Node, Value, describe
 from mobopt.ops.aliases import Aliases
 from mobopt.ops.effects import schema_of_node
-from mobopt.passes.manager import GraphPass, NoteBook
+from mobopt.passes.manager import GraphPass
+from mobopt.passes.note_kinds import FUSED_WITH, NOT_FUSED_WITH
+from mobopt.passes.notes import NoteBook
 from mobopt.passes.rewriting import is_constant_tensor, only_user
 
 _FUSED = {
@@ -46,9 +48,9 @@ class FuseAddRelu(GraphPass):
         for addition, relu in pairs:
             reason = half or _refusal(addition, relu, aliases)
             if reason:
-                notes.refused(addition, f"not fused with {describe(relu)}: {reason}")
+                notes.add(NOT_FUSED_WITH, addition, other=relu, reason=reason)
                 continue
-            notes.done(addition, f"fused with {describe(relu)}")
+            notes.add(FUSED_WITH, addition, other=relu)
             addition.op = _FUSED[addition.op, relu.op]
             relu.output.replace_all_uses_with(addition.output)
             relu.destroy()

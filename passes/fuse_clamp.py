@@ -5,9 +5,11 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from mobopt.ir import Graph, Node, describe
+from mobopt.ir import Graph, Node
 from mobopt.ops.schemas import PACKING_OPERATORS
-from mobopt.passes.manager import GraphPass, NoteBook
+from mobopt.passes.manager import GraphPass
+from mobopt.passes.note_kinds import FUSED_AS_RANGE, NOT_FUSED_INTO
+from mobopt.passes.notes import NoteBook
 from mobopt.passes.rewriting import bypass_node, constants, only_user
 
 Range = tuple[float | None, float | None]
@@ -62,7 +64,7 @@ class FuseClamp(GraphPass):
             elif node.op in _UNCLAMPED:
                 for user, _ in node.output.uses:
                     if user.op in _CLAMPS:
-                        notes.refused(user, f"not fused into {describe(node)}: {_UNCLAMPED[node.op]}")
+                        notes.add(NOT_FUSED_INTO, user, layer=node, reason=_UNCLAMPED[node.op])
         return changed
 
 
@@ -74,7 +76,7 @@ def _fuse_next(graph: Graph, run: Node, notes: NoteBook) -> bool:
     clamp = clamps[0]
     reason = _refusal(run, clamp)
     if reason:
-        notes.refused(clamp, f"not fused into {describe(run)}: {reason}")
+        notes.add(NOT_FUSED_INTO, clamp, layer=run, reason=reason)
         return False
     create = run.inputs[1].producer
     bounds = range_of(clamp)
@@ -85,7 +87,7 @@ def _fuse_next(graph: Graph, run: Node, notes: NoteBook) -> bool:
         graph.constant(bound, name=name) for bound, name in zip(combined, ("output_min", "output_max"), strict=True)
     ]
     create.set_inputs([*create.inputs[:-2], *ends])
-    notes.done(clamp, f"fused into {describe(run)} as the range {combined[0]} to {combined[1]}")
+    notes.add(FUSED_AS_RANGE, clamp, layer=run, low=combined[0], high=combined[1])
     bypass_node(clamp, run.output)
     return True
 

@@ -6,7 +6,9 @@ import re
 
 from mobopt.ir import Attribute, Graph, Node, Program
 from mobopt.ir.types import ClassType
-from mobopt.passes.manager import NoteBook, Pass
+from mobopt.passes.manager import Pass
+from mobopt.passes.note_kinds import READS_ATTRIBUTE
+from mobopt.passes.notes import NoteBook
 from mobopt.passes.rewriting import insert_node
 
 _CONVOLUTIONS = re.compile(r"quantized::conv(_transpose)?[123]d")
@@ -48,7 +50,7 @@ def _hoist(program: Program, graph: Graph, node: Node, names: dict[int, str], no
     packed = node.inputs[1]
     known = packed.constant
     if id(known) not in names:
-        path = packed.name.removeprefix("self.").removesuffix("._packed_params")
+        path = packed.attribute.removesuffix("._packed_params")
         names[id(known)] = f"_jit_pass_hoist_conv_packed_params.{path}._packed_params.{len(names) + 1}"
         kind = packed.type if isinstance(packed.type, ClassType) else ClassType(known._type().qualified_name())
         program.attributes[names[id(known)]] = Attribute(kind, known)
@@ -57,4 +59,4 @@ def _hoist(program: Program, graph: Graph, node: Node, names: dict[int, str], no
     assert value.producer is not None
     value.producer.attributes["name"] = name
     node.replace_input(1, value)
-    notes.done(node, f"reads its packed weights from attribute {name}")
+    notes.add(READS_ATTRIBUTE, node, attribute=name)

@@ -10,7 +10,9 @@ from mobopt.ops.targets import Target, judge
 from mobopt.ops.targets.table import release_key
 from mobopt.options import DEFAULT_RUNTIME
 from mobopt.passes.facts import Examples, Facts, record_facts
-from mobopt.passes.manager import NoteBook, Pass
+from mobopt.passes.manager import Pass
+from mobopt.passes.note_kinds import NOT_PACKED, PACKED
+from mobopt.passes.notes import NoteBook
 from mobopt.passes.prepack_metal import METAL_RULES
 from mobopt.passes.prepack_rules import DerivedTensors, Packer, Rule
 from mobopt.passes.prepack_vulkan import VULKAN_RULES
@@ -62,9 +64,9 @@ class InsertPrepack(Pass):
             packer = Packer(graph, derived)
             for node, rule, reason in self._layers(graph, facts):  # judged while facts are of the nodes that are there
                 if reason:
-                    notes.refused(node, f"not packed: {reason}")
+                    notes.add(NOT_PACKED, node, reason=reason)
                 else:
-                    notes.done(node, "its weights are packed ahead of time")
+                    notes.add(PACKED, node)
                     rule.rewrite(packer, node)
                     changed = True
         return changed

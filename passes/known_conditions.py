@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from mobopt.ir import Block, Graph, Node, Value
-from mobopt.passes.manager import GraphPass, NoteBook
+from mobopt.passes.manager import GraphPass
+from mobopt.passes.notes import NoteBook
 from mobopt.passes.rewriting import producer_of
 
 

@@ -12,10 +12,10 @@ from mobopt.ops.targets import Finding, Target, TensorFacts, judge
 from mobopt.options import LEGALIZE_LEVELS, MobileOptimizerType
 from mobopt.passes.facts import Examples, record_facts
 from mobopt.passes.legalizations.site import FULL, Refused, Rewrite, Site, rewrites
-from mobopt.passes.manager import NoteBook, Pass
+from mobopt.passes.manager import Pass
+from mobopt.passes.note_kinds import NOT_REWRITTEN, REWRITTEN, WOULD_FIX_SIZES
+from mobopt.passes.notes import NoteBook
 
-FIXES_SIZES = "fixes the file to the example's sizes"
-"""What a note on a rewrite of level ``full`` says."""
 _ROUNDS = 12
 """Rewrites of rewrites; more would mean that two undo each other."""
 
@@ -106,7 +106,7 @@ class Legalize(Pass):
     ) -> bool:
         if rewrite.level == FULL and (self.level != FULL or self.examples.are_guessed):
             way = "give example inputs" if self.level == FULL else "--legalize full does it"
-            notes.refused(node, f"{finding.why}; {rewrite.name} would fix the file to the example's sizes: {way}")
+            notes.add(WOULD_FIX_SIZES, node, why=finding.why, rewrite=rewrite.name, way=way)
             return False
         assert node.block is not None
         start = node.previous
@@ -119,12 +119,17 @@ class Legalize(Pass):
         except Refused as reason:
             while node.previous is not None and node.previous is not start:
                 node.previous.destroy()
-            notes.refused(node, f"{finding.why}; not rewritten: {reason}")
+            notes.add(NOT_REWRITTEN, node, why=finding.why, reason=str(reason))
             return False
-        fixed = f" ({FIXES_SIZES})" if rewrite.level == FULL else ""
-        remark = f"; {site.remark}" if site.remark else ""
-        message = f"{finding.why}; rewritten by {rewrite.name}: {rewrite.summary}{fixed}{remark}"
-        notes.done(node, message, rewrite.name)
+        notes.add(
+            REWRITTEN,
+            node,
+            why=finding.why,
+            rewrite=rewrite.name,
+            summary=rewrite.summary,
+            fixes_sizes=rewrite.level == FULL,
+            remark=site.remark,
+        )
         for old, new_value in zip(node.outputs, values, strict=True):
             old.replace_all_uses_with(new_value)
             if old in facts:  # for readers that are rewritten in the same round

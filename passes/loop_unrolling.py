@@ -7,7 +7,9 @@ from dataclasses import dataclass
 
 from mobopt.ir import Block, Graph, Node, Value
 from mobopt.ir.program import copy_node
-from mobopt.passes.manager import GraphPass, NoteBook
+from mobopt.passes.manager import GraphPass
+from mobopt.passes.note_kinds import NOT_UNROLLED, UNROLLED
+from mobopt.passes.notes import NoteBook
 
 
 @dataclass(frozen=True)
@@ -38,10 +40,10 @@ class LoopUnrolling(GraphPass):
             trips = max(0, node.inputs[0].constant) if node.inputs[1].constant else 0
             size = trips * sum(1 for _ in node.blocks[0].walk())
             if trips > self.max_trips or size > self.max_nodes:
-                notes.refused(node, f"not unrolled: {trips} trips make {size} nodes")
+                notes.add(NOT_UNROLLED, node, trips=trips, nodes=size)
                 continue
+            notes.add(UNROLLED, node, trips=trips)
             _unroll(graph, node, trips)
-            notes.done(f"prim::Loop of {trips} trips", "unrolled")
             changed = True
         return changed
 

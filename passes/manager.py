@@ -5,34 +5,15 @@ from __future__ import annotations
 import logging
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 from mobopt.errors import PassError
-from mobopt.ir import Graph, Node, Program, describe, print_graph, verify
+from mobopt.ir import Graph, Program, print_graph, verify
+from mobopt.passes.notes import Note, NoteBook
 
 _LOG = logging.getLogger("mobopt.passes")
-
-
-@dataclass(frozen=True)
-class Note:
-    """One thing that a pass did, or did not do and why."""
-
-    pass_name: str
-    subject: str
-    """The node: ``aten::conv2d %x.5``."""
-    message: str
-    source: str = ""
-    """Where in the model the node comes from."""
-    done: bool = True
-    """False if the note says why nothing was changed."""
-    rewrite: str = ""
-    """Name of the rewrite that was applied, if it has one."""
-
-    def __str__(self) -> str:
-        place = f" ({self.source})" if self.source else ""
-        return f"{self.pass_name}: {self.subject}{place} {self.message}"
 
 
 @dataclass(frozen=True)
@@ -50,36 +31,6 @@ class PassRun:
     name: str
     result: PassResult
     seconds: float
-
-
-class NoteBook:
-    """Collects the notes of one pass."""
-
-    def __init__(self, pass_name: str) -> None:
-        self.pass_name = pass_name
-        self._notes: dict[Note, None] = {}
-
-    @property
-    def notes(self) -> list[Note]:
-        """What was written down, each thing once, in order."""
-        return list(self._notes)
-
-    def done(self, node: Node | str, message: str, rewrite: str = "") -> None:
-        """Write down what was done to a node, and by which rewrite if it has a name."""
-        self._add(node, message, done=True, rewrite=rewrite)
-
-    def refused(self, node: Node | str, message: str) -> None:
-        """Write down what was not done to a node, and why."""
-        self._add(node, message, done=False)
-
-    def extend(self, notes: Iterable[Note]) -> None:
-        """Take over notes of another pass."""
-        self._notes.update(dict.fromkeys(notes))
-
-    def _add(self, node: Node | str, message: str, done: bool, rewrite: str = "") -> None:
-        subject = node if isinstance(node, str) else describe(node)
-        source = "" if isinstance(node, str) else node.source
-        self._notes[Note(self.pass_name, subject, message, source, done, rewrite)] = None
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,9 @@ import torch
 
 from mobopt.ir import Graph, Node, Value
 from mobopt.ops.aliases import Aliases
-from mobopt.passes.manager import GraphPass, NoteBook
+from mobopt.passes.manager import GraphPass
+from mobopt.passes.note_kinds import FORMAT_DROPPED, FORMAT_STAYS, REWRITTEN_AS
+from mobopt.passes.notes import NoteBook
 from mobopt.passes.rank_bounds import fold_rank_checks
 from mobopt.passes.rewriting import argument, bypass_node, constants, is_constant_tensor, producer_of, replace_node
 
@@ -76,7 +78,7 @@ class _Rewriter:
         for node in views if going else ():
             replace_node(self.graph, node, "aten::reshape", node.inputs)
         for node in going:
-            self.notes.done(node, "its memory format is dropped: Metal has one layout")
+            self.notes.add(FORMAT_DROPPED, node)
             if _only_asks_for_format(node):
                 bypass_node(node, node.inputs[0])
             else:
@@ -93,7 +95,7 @@ class _Rewriter:
         elif self.aliases.is_of_model(node.inputs[0]) and self.aliases.outlives(node.output):
             reason = "the result is a copy of what may change between calls"
         if reason:
-            self.notes.refused(node, f"its memory format stays: {reason}")
+            self.notes.add(FORMAT_STAYS, node, reason=reason)
         return bool(reason)
 
     def products(self) -> bool:
@@ -104,7 +106,7 @@ class _Rewriter:
             weight = self._scaled(matrix, matrix.constant.t(), alpha.constant)
             row = bias.constant.reshape(-1).expand(matrix.constant.shape[1])
             addend = self._scaled(bias, row, beta.constant) if beta.constant else self.graph.constant(None)
-            self.notes.done(node, "rewritten as linear")
+            self.notes.add(REWRITTEN_AS, node, operator="linear")
             replace_node(self.graph, node, "aten::linear", [x, weight, addend])
         return bool(found)
 

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 
 import torch
 
 from mobopt.ir import Block, Graph, Node, Origin, Value
 from mobopt.ir.types import BOOL, INT, NONE, TENSOR, DictType, ListType, OptionalType, TupleType, Type
 from mobopt.ops.effects import holds_tensors
-from mobopt.passes.manager import NoteBook
+from mobopt.passes.note_kinds import MOVED, NOT_MOVED
+from mobopt.passes.notes import NoteBook
 
 CONSTRUCTORS = frozenset({"prim::TupleConstruct", "prim::ListConstruct", "prim::DictConstruct"})
-_IN_ORDER = ".contiguous"
-"""End of the names of tensors that are made row-major to be moved."""
 
 
 class Mover:
@@ -29,11 +28,13 @@ class Mover:
         device: torch.device,
         suffix: str,
         notes: NoteBook,
+        ordered: set[Node],
         needs_order: Callable[[Value], bool] = lambda value: False,
     ) -> None:
         self.graph = graph
         self.suffix = suffix
         self.notes = notes
+        self.ordered = ordered
         self.needs_order = needs_order
         self.device = graph.constant(device, name="device")
         self.none = graph.constant(None)
@@ -71,7 +72,7 @@ class Mover:
             return self.moved_list(value, kind, anchor)
         if isinstance(kind, DictType):
             return self.moved_dict(value, kind, anchor)
-        self.notes.refused(f"%{value.name}", f"is not moved to {self.device.constant}: its type {kind} is not known")
+        self.notes.add(NOT_MOVED, value, device=str(self.device.constant), type=str(kind))
         return value
 
     def moved_tensor(self, value: Value, anchor: Node) -> Value:
@@ -80,14 +81,14 @@ class Mover:
             moved = self.transfer(value, anchor)
             if anchor.block is not self.graph.block:
                 return moved
-            self.notes.done(f"%{value.name}", f"is moved to {self.device.constant}")
+            self.notes.add(MOVED, value, device=str(self.device.constant))
             self.known[value] = moved
         return self.known[value]
 
     def moved_once(self, value: Value) -> Value:
         """A tensor, moved right after it is made; a constant at the start of the method."""
         if value not in self.everywhere:
-            self.notes.done(f"%{value.name}", f"is moved to {self.device.constant}")
+            self.notes.add(MOVED, value, device=str(self.device.constant))
             self.everywhere[value] = self.transfer(value, self._after(value))
         return self.everywhere[value]
 
@@ -96,8 +97,9 @@ class Mover:
         source = value
         if self.needs_order(value):
             contiguous = [value, self.graph.constant(0)]
-            node = self.create("aten::contiguous", contiguous, [TENSOR], anchor, value.name + _IN_ORDER)
-            source = node.insert_before(anchor).output
+            node = self.create("aten::contiguous", contiguous, [TENSOR], anchor, f"{value.name}.contiguous")
+            self.ordered.add(node.insert_before(anchor))
+            source = node.output
         inputs = [source, self.device, self.none, self.false, self.false]
         return self.node("aten::to", inputs, TENSOR, anchor, value, overload="prim_Device")
 
@@ -178,7 +180,7 @@ class Mover:
         return f"{value.name}.{self.suffix}"
 
 
-def before_order(value: Value) -> Value:
+def before_order(value: Value, ordered: Container[Node]) -> Value:
     """The tensor before it was made row-major to be moved."""
     node = value.producer
-    return node.inputs[0] if node is not None and value.name.endswith(_IN_ORDER) else value
+    return node.inputs[0] if node is not None and node in ordered else value

@@ -9,13 +9,12 @@ import torch
 from mobopt.ir import Graph, Node, Program
 from mobopt.ops.targets import TensorFacts
 from mobopt.passes.facts import Examples, record_facts
-from mobopt.passes.manager import NoteBook, Pass
+from mobopt.passes.manager import Pass
+from mobopt.passes.note_kinds import OPERAND_IS_NUMBER
+from mobopt.passes.notes import NoteBook
 from mobopt.passes.rewriting import is_constant_tensor
 
 _OPERATORS = frozenset({"aten::add.Tensor", "aten::sub.Tensor", "aten::mul.Tensor", "aten::div.Tensor"})
-
-_ATTRIBUTE = "self."
-"""Begins the names that freezing gives to attributes (``torch/csrc/jit/passes/freeze_module.cpp``)."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +48,7 @@ class NumberOperands(Pass):
         for graph, node in nodes:
             if not _keeps_its_dtype(facts.get(node.inputs[0]), node.inputs[1].constant):
                 _replace(graph, node)
-                notes.done(node, "its constant operand is a number, which leaves the dtype to the other operand")
+                notes.add(OPERAND_IS_NUMBER, node)
                 changed = True
         return changed
 
@@ -57,7 +56,7 @@ class NumberOperands(Pass):
 def _has_such(node: Node) -> bool:
     if node.qualified_op not in _OPERATORS or not is_constant_tensor(node.inputs[1]):
         return False
-    if node.inputs[1].name.startswith(_ATTRIBUTE):
+    if node.inputs[1].attribute:
         return False
     constant: torch.Tensor = node.inputs[1].constant
     return constant.dim() == 0 and constant.dtype != torch.bool and not constant.is_complex()

@@ -7,7 +7,7 @@ wrongly, reads copies on the CPU, and what it makes goes back.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -20,14 +20,11 @@ from mobopt.ops.effects import handles_tensors, holds_tensors, written_inputs
 from mobopt.ops.targets import Finding, Target, TensorFacts, judge
 from mobopt.ops.targets.table import IMAGE_LIMIT
 from mobopt.ops.targets.verdicts import image_misfit
-from mobopt.passes.manager import NoteBook
 from mobopt.passes.moving import Mover, before_order
+from mobopt.passes.note_kinds import RUNS_ON_CPU, WITH_ITS_OPERANDS
+from mobopt.passes.notes import NoteBook
 from mobopt.passes.rewriting import METADATA
 
-RUNS_ON_CPU = "runs on the CPU"
-"""What a note on such a node says."""
-WITH_ITS_OPERANDS = "stays where its operands were made, on the CPU"
-"""What a note on a node says that the GPU could run, and that is not worth a transfer."""
 _TENSORS = ListType(TENSOR)
 _GPU_ONLY = "vulkan_prepack::run_"
 _SIZES = METADATA - {"prim::device", "prim::layout"}
@@ -55,13 +52,19 @@ class Placement:
     attributes: Mapping[str, Attribute]
 
 
-def place_nodes(graph: Graph, placement: Placement, notes: NoteBook) -> set[Value]:
+def place_nodes(graph: Graph, placement: Placement, notes: NoteBook, ordered: set[Node]) -> set[Value]:
     """Surround with transfers what has to run on the CPU; :func:`cancel_transfers` then takes out the needless ones.
+
+    Args:
+        graph: the method.
+        placement: what decides where a node runs.
+        notes: what is said of nodes.
+        ordered: gets the copies that are made row-major to be moved.
 
     Returns:
         Values whose memory is changed under several names, and which stay on the CPU.
     """
-    placer = _Placer(graph, placement, notes)
+    placer = _Placer(graph, placement, notes, ordered)
     placer.run()
     return placer.shared
 
@@ -70,17 +73,18 @@ def lies_on_cpu(value: Value, facts: Mapping[Value, TensorFacts], image_limit: i
     """Whether a tensor can't be on the GPU, or is a constant or an attribute, which files hold for the CPU."""
     if _is_stored(value) or (value.producer is not None and _is_transfer_to_cpu(value.producer)):
         return True
-    return value in facts and image_misfit(facts[value], image_limit) != ""
+    return value in facts and image_misfit(facts[value], image_limit) is not None
 
 
 class _FactsOfCopies(Mapping[Value, TensorFacts]):
     """What is known of tensors, and of their copies on the other device."""
 
-    def __init__(self, facts: Mapping[Value, TensorFacts]) -> None:
+    def __init__(self, facts: Mapping[Value, TensorFacts], ordered: Container[Node]) -> None:
         self.facts = facts
+        self.ordered = ordered
 
     def __getitem__(self, value: Value) -> TensorFacts:
-        while value not in self.facts and (origin := _origin(value)) is not value:
+        while value not in self.facts and (origin := _origin(value, self.ordered)) is not value:
             value = origin
         return self.facts[value]
 
@@ -94,14 +98,15 @@ class _FactsOfCopies(Mapping[Value, TensorFacts]):
 class _Placer:
     """Places the nodes of one graph."""
 
-    def __init__(self, graph: Graph, placement: Placement, notes: NoteBook) -> None:
+    def __init__(self, graph: Graph, placement: Placement, notes: NoteBook, ordered: set[Node]) -> None:
         self.graph = graph
         self.placement = placement
         self.notes = notes
-        self.to_gpu = Mover(graph, torch.device("vulkan"), "vulkan", notes, self._needs_order)
-        self.to_cpu = Mover(graph, torch.device("cpu"), "cpu", notes)
+        self.to_gpu = Mover(graph, torch.device("vulkan"), "vulkan", notes, ordered, self._needs_order)
+        self.to_cpu = Mover(graph, torch.device("cpu"), "cpu", notes, ordered)
         self.aliases = Aliases(graph)
         self.shared = _shared_and_changed(graph, placement, self.aliases)
+        self.ordered = ordered
         self.made_on_cpu: set[Value] = set()
         """Results of nodes on the CPU."""
 
@@ -122,18 +127,24 @@ class _Placer:
             self._take_out(node)
 
     def _place(self, node: Node) -> None:
-        facts = _FactsOfCopies(self.placement.facts)
+        facts = _FactsOfCopies(self.placement.facts, self.ordered)
         finding = judge(node, self.placement.target, facts, self.placement.attributes)
         reason = self._reason_for_cpu(node, finding)
-        if not reason:
+        if not reason and not self._is_with_its_operands(node):
             self._give_constants(node, finding)
             return
         if not self._counts(node):
-            self.notes.refused(node, reason if reason == WITH_ITS_OPERANDS else f"{RUNS_ON_CPU}: {reason}")
+            self._note(node, finding, reason)
         self._read_on_cpu(node)
         for value in node.outputs:
             self.made_on_cpu.add(value)
             self._bring_back(value, node)
+
+    def _note(self, node: Node, finding: Finding, reason: str) -> None:
+        if reason:
+            self.notes.add(RUNS_ON_CPU, node, reason=reason, is_unknown=finding.verdict == "unknown")
+        else:
+            self.notes.add(WITH_ITS_OPERANDS, node)
 
     def _keep_on_gpu(self, node: Node) -> None:
         """Give an operator that only the GPU has copies of what has to stay on the CPU, as they are just then."""
@@ -200,11 +211,14 @@ class _Placer:
         held = [item for value in node.inputs if value.type != TENSOR for item in self._held(value)]
         if any(value in self.shared for value in (*tensors, *held)):
             return "a tensor of it is changed in place under another name"
-        operands = [value for value in node.inputs if value.type == TENSOR and not value.is_constant]
-        is_light = not any(part in node.op for part in _HEAVY)
-        if operands and is_light and all(_origin(value) in self.made_on_cpu for value in operands):
-            return WITH_ITS_OPERANDS
         return ""
+
+    def _is_with_its_operands(self, node: Node) -> bool:
+        """Whether a node that the GPU could run is not worth a transfer, for its operands were made on the CPU."""
+        operands = [value for value in node.inputs if value.type == TENSOR and not value.is_constant]
+        if not operands or any(part in node.op for part in _HEAVY):
+            return False
+        return all(_origin(value, self.ordered) in self.made_on_cpu for value in operands)
 
     def _held(self, value: Value) -> list[Value]:
         """What a container may hold."""
@@ -281,11 +295,11 @@ class _Placer:
         facts = self.placement.facts.get(value)
         if value.is_constant:
             facts = TensorFacts(str(value.constant.dtype).removeprefix("torch."), tuple(value.constant.shape))
-        is_misfit = facts is not None and image_misfit(facts, self.placement.target.image_limit) != ""
+        is_misfit = facts is not None and image_misfit(facts, self.placement.target.image_limit) is not None
         return value if is_misfit else self.to_gpu.moved_once(value)
 
 
-def cancel_transfers(graph: Graph) -> None:
+def cancel_transfers(graph: Graph, ordered: Container[Node]) -> None:
     """Take out transfers that undo each other, for there and back is the tensor itself, and those for sizes only."""
     for node in list(graph.walk()):
         inner = transferred(node)
@@ -293,14 +307,13 @@ def cancel_transfers(graph: Graph) -> None:
             continue
         origin = transferred(inner.producer)
         if origin is not None and node.inputs[1].constant != inner.producer.inputs[1].constant:
-            node.output.replace_all_uses_with(before_order(origin))
+            node.output.replace_all_uses_with(before_order(origin, ordered))
             node.destroy()
     for node in list(graph.walk()):
         if transferred(node) is not None and all(user.op in _SIZES for user, _ in node.output.uses):
-            node.output.replace_all_uses_with(_origin(node.output))
+            node.output.replace_all_uses_with(_origin(node.output, ordered))
     for node in reversed(list(graph.walk())):
-        is_ours = transferred(node) is not None or (len(node.outputs) == 1 and before_order(node.output) != node.output)
-        if is_ours and not node.output.uses:
+        if (transferred(node) is not None or node in ordered) and not node.output.uses:
             node.destroy()
 
 
@@ -315,10 +328,10 @@ def _is_transfer_to_cpu(node: Node) -> bool:
     return transferred(node) is not None and node.inputs[1].constant.type == "cpu"
 
 
-def _origin(value: Value) -> Value:
+def _origin(value: Value, ordered: Container[Node]) -> Value:
     """The tensor before a transfer."""
     inner = transferred(value.producer) if value.producer is not None else None
-    return value if inner is None else before_order(inner)
+    return value if inner is None else before_order(inner, ordered)
 
 
 def _is_stored(value: Value) -> bool:

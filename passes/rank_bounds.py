@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from mobopt.ir import Graph, Node, Value
 from mobopt.ir.types import TENSOR
-from mobopt.passes.manager import NoteBook
+from mobopt.passes.note_kinds import RANK_CHECK_KNOWN
+from mobopt.passes.notes import NoteBook
 from mobopt.passes.ranks import known_rank
 from mobopt.passes.rewriting import producer_of
 
@@ -79,7 +80,7 @@ def fold_rank_checks(graph: Graph, notes: NoteBook) -> bool:
     for node in list(graph.walk()):
         outcome = _outcome(node, known)
         if outcome is not None:
-            notes.done(node, f"is {outcome} for tensors of all ranks that can come here")
+            notes.add(RANK_CHECK_KNOWN, node, outcome=outcome)
             node.output.replace_all_uses_with(graph.constant(outcome, name=node.output.name))
             node.destroy()
             changed = True

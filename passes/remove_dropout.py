@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from mobopt.ir import Graph
-from mobopt.passes.manager import GraphPass, NoteBook
+from mobopt.passes.manager import GraphPass
+from mobopt.passes.note_kinds import REMOVED, STAYS
+from mobopt.passes.notes import NoteBook
 from mobopt.passes.rewriting import argument, bypass_node
 
 _DROPOUTS = frozenset(
@@ -33,11 +35,11 @@ class RemoveDropout(GraphPass):
                 continue
             train = argument(node, "train")
             if not train.is_constant:
-                notes.refused(node, "stays: whether it trains is not known before the model runs")
+                notes.add(STAYS, node, reason="whether it trains is not known before the model runs")
             elif train.constant:
-                notes.refused(node, "stays: it is asked to train even in evaluation mode")
+                notes.add(STAYS, node, reason="it is asked to train even in evaluation mode")
             else:
-                notes.done(node, "removed: it does nothing in evaluation mode")
+                notes.add(REMOVED, node, reason="it does nothing in evaluation mode")
                 bypass_node(node, node.inputs[0])
                 changed = True
         return changed

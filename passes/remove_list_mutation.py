@@ -6,7 +6,9 @@ from collections.abc import Callable
 from itertools import takewhile
 
 from mobopt.ir import Block, Graph, Node, Value
-from mobopt.passes.manager import GraphPass, NoteBook
+from mobopt.passes.manager import GraphPass
+from mobopt.passes.note_kinds import BUILT_AT_ONCE
+from mobopt.passes.notes import NoteBook
 from mobopt.passes.rewriting import producer_of
 
 
@@ -55,7 +57,7 @@ def _follow(graph: Graph, made: Node, notes: NoteBook) -> bool:
     if value.uses:
         whole = graph.create("prim::ListConstruct", items, [value.type], names=[value.name], origin=made.origin)
         value.replace_all_uses_with(whole.insert_before(users[len(known)]).output)
-    notes.done(made, f"is built at once, of {len(items)} items")
+    notes.add(BUILT_AT_ONCE, made, items=len(items))
     made.destroy()
     return True
 

@@ -6,7 +6,9 @@ from dataclasses import dataclass
 
 from mobopt.ir import Attribute, Program
 from mobopt.ir.types import BOOL
-from mobopt.passes.manager import NoteBook, Pass
+from mobopt.passes.manager import Pass
+from mobopt.passes.note_kinds import FLAG_SET
+from mobopt.passes.notes import NoteBook
 
 
 @dataclass(frozen=True)
@@ -28,5 +30,5 @@ class SetFlag(Pass):
         if attribute is not None and attribute.value is True:
             return False
         program.attributes[self.flag] = Attribute(BOOL, True)
-        notes.done(self.flag, "set, so that a file says what it is for")
+        notes.add(FLAG_SET, self.flag)
         return True

@@ -7,15 +7,17 @@ from dataclasses import dataclass, field
 
 import torch
 
-from mobopt.ir import Attribute, Graph, Program, Value, print_graph
+from mobopt.ir import Attribute, Graph, Node, Program, Value, print_graph
 from mobopt.ir.types import BOOL
 from mobopt.ops.aliases import Aliases
 from mobopt.ops.effects import holds_tensors
 from mobopt.ops.targets import Target, TensorFacts
 from mobopt.ops.targets.table import IMAGE_LIMIT
 from mobopt.passes.facts import Examples, record_facts
-from mobopt.passes.manager import NoteBook, Pass
+from mobopt.passes.manager import Pass
 from mobopt.passes.moving import Mover
+from mobopt.passes.note_kinds import FLAG_WAS_SET, INPUT_MAY_CHANGE
+from mobopt.passes.notes import NoteBook
 from mobopt.passes.place import Placement, cancel_transfers, lies_on_cpu, place_nodes
 
 FLAG = "requires_backend_transfers"
@@ -51,7 +53,7 @@ class Transfer(Pass):
     def rewrite(self, program: Program, notes: NoteBook) -> bool:
         """Insert transfers in every method that takes tensors, once."""
         if FLAG in program.attributes:
-            notes.refused(FLAG, "is set: the methods move their tensors already")
+            notes.add(FLAG_WAS_SET, FLAG)
             return False
         facts = record_facts(program, self.examples)
         changed = self.automatic
@@ -60,12 +62,13 @@ class Transfer(Pass):
                 continue
             before = print_graph(graph)
             kept: set[Value] = set()
+            ordered: set[Node] = set()
             if self.target is not None:
-                kept = place_nodes(graph, Placement(self.target, facts, program.attributes), notes)
+                kept = place_nodes(graph, Placement(self.target, facts, program.attributes), notes, ordered)
             if self.automatic:
-                self._enter(graph, facts, kept, notes)
-                self._leave(graph, facts, notes)
-            cancel_transfers(graph)
+                self._enter(graph, facts, kept, notes, ordered)
+                self._leave(graph, facts, notes, ordered)
+            cancel_transfers(graph, ordered)
             changed = changed or print_graph(graph) != before
         if self.automatic:
             program.attributes[FLAG] = Attribute(BOOL, False)
@@ -77,7 +80,12 @@ class Transfer(Pass):
         return IMAGE_LIMIT if self.target is None else self.target.image_limit
 
     def _enter(
-        self, graph: Graph, facts: Mapping[Value, TensorFacts], kept: Collection[Value], notes: NoteBook
+        self,
+        graph: Graph,
+        facts: Mapping[Value, TensorFacts],
+        kept: Collection[Value],
+        notes: NoteBook,
+        ordered: set[Node],
     ) -> None:
         anchor = graph.block.nodes.first or graph.block.returns
         mover = Mover(
@@ -85,6 +93,7 @@ class Transfer(Pass):
             torch.device(self.device),
             self.device,
             notes,
+            ordered,
             lambda value: not facts.get(value, _ROW_MAJOR).is_contiguous,
         )
         aliases = Aliases(graph)
@@ -93,13 +102,13 @@ class Transfer(Pass):
             if not readers or not holds_tensors(value.type) or lies_on_cpu(value, facts, self._limit) or value in kept:
                 continue
             if any(node.op.endswith("_") for node in aliases.writers(value)):
-                notes.refused(f"%{value.name}", "may be changed in place: its copy on the GPU is, the caller's is not")
+                notes.add(INPUT_MAY_CHANGE, value)
             moved = mover.moved(value, anchor)
             for node, index in readers:
                 node.replace_input(index, moved)
 
-    def _leave(self, graph: Graph, facts: Mapping[Value, TensorFacts], notes: NoteBook) -> None:
-        mover = Mover(graph, torch.device("cpu"), "cpu", notes)
+    def _leave(self, graph: Graph, facts: Mapping[Value, TensorFacts], notes: NoteBook, ordered: set[Node]) -> None:
+        mover = Mover(graph, torch.device("cpu"), "cpu", notes, ordered)
         returns = graph.block.returns
         for index, value in enumerate(returns.inputs):
             if value not in graph.inputs and not lies_on_cpu(value, facts, self._limit):

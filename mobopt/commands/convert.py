@@ -24,7 +24,8 @@ from mobopt.options import (
 )
 
 if TYPE_CHECKING:
-    from mobopt.passes.manager import Note, PassRun
+    from mobopt.passes.manager import PassRun
+    from mobopt.passes.notes import Note
     from mobopt.tools.conversion import Conversion
 
 _NAMES = ", ".join(MobileOptimizerType.__members__)
@@ -143,17 +144,17 @@ def _data(conversion: Conversion) -> dict[str, Any]:
         "seconds": conversion.seconds,
         "inputs": conversion.inputs,
         "relative_difference": conversion.relative_difference,
-        "fixed_to_sizes": [dataclasses.asdict(note) for note in conversion.fixed],
-        "on_cpu": [dataclasses.asdict(note) for note in conversion.on_cpu],
+        "fixed_to_sizes": [note.data() for note in conversion.fixed],
+        "on_cpu": [note.data() for note in conversion.on_cpu],
         "light_on_cpu": conversion.beside,
         "is_ill_conditioned": conversion.is_ill_conditioned,
         "unknown": conversion.unknown,
-        "reads_unwritten": [dataclasses.asdict(note) for note in conversion.unwritten],
+        "reads_unwritten": [note.data() for note in conversion.unwritten],
         "extra_files": list(conversion.extra_files),
         "lacks": [dataclasses.asdict(lack) for lack in conversion.lacks],
         "operators_before": dict(conversion.operators_before),
         "operators_after": dict(conversion.operators_after),
-        "notes": [dataclasses.asdict(note) for note in conversion.notes],
+        "notes": [note.data() for note in conversion.notes],
     }
 
 

@@ -40,14 +40,16 @@ _NO_NAME = re.compile(r"[^\w.]")
 class Value:
     """One SSA value: a parameter of a block, an output of a node, or a constant."""
 
-    __slots__ = ("_constant", "_uses", "name", "owner", "producer", "type")
+    __slots__ = ("_constant", "_uses", "attribute", "name", "owner", "producer", "type")
 
-    def __init__(self, name: str, type: Type, constant: Any = _NOT_CONSTANT) -> None:
+    def __init__(self, name: str, type: Type, constant: Any = _NOT_CONSTANT, attribute: str = "") -> None:
         self.name = name
         self.type = type
         self.producer: Node | None = None
         self.owner: Block | None = None
         """The block whose parameter this is, if it is one."""
+        self.attribute = attribute
+        """Name of the attribute that a constant was before it was frozen, if it was one."""
         self._constant = constant
         self._uses: dict[tuple[Node, int], None] = {}
 

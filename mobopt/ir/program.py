@@ -100,5 +100,5 @@ def copy_node(node: Node, values: dict[Value, Value]) -> Node:
 
 def _mapped(value: Value, values: dict[Value, Value]) -> Value:
     if value not in values and value.is_constant:
-        values[value] = Value(value.name, value.type, value.constant)
+        values[value] = Value(value.name, value.type, value.constant, value.attribute)
     return values.get(value, value)

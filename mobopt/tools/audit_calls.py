@@ -14,10 +14,11 @@ from mobopt.options import LEGALIZE_LEVELS, Settings
 from mobopt.passes.facts import Examples, Facts, record_facts
 from mobopt.passes.legalizations.site import FULL, rewrites
 from mobopt.passes.legalize import Legalize
-from mobopt.passes.manager import Note, PassRun, run_passes
+from mobopt.passes.manager import PassRun, run_passes
 from mobopt.passes.metal_rewrites import MetalRewrites
+from mobopt.passes.note_kinds import RUNS_ON_CPU, WITH_ITS_OPERANDS
+from mobopt.passes.notes import Note
 from mobopt.passes.pipelines import pipeline_for, target_of
-from mobopt.passes.place import RUNS_ON_CPU, WITH_ITS_OPERANDS
 from mobopt.tools.lacks import is_judged, operands_text
 from mobopt.tools.tensor_places import gpu_values, runs_on_gpu, transfer_device
 
@@ -118,10 +119,10 @@ def judge_model(program: Program, settings: Settings, examples: Examples) -> Jud
     packed = run_passes(program, passes[steps[-1] + 1 :])
     remarks = _Remarks(_notes([*legalized, *packed]))
     calls = [
-        remarks.applied_to(left[node]) if node in left else remarks.rewritten(on_target, on_cpu)
+        remarks.applied_to(node, left[node]) if node in left else remarks.rewritten(node, on_target, on_cpu)
         for node, (on_target, on_cpu) in originals.items()
     ]
-    made = [remarks.applied_to(call) for node, call in left.items() if node not in originals]
+    made = [remarks.applied_to(node, call) for node, call in left.items() if node not in originals]
     calls += [call for call in made if call.verdict != NATIVE]
     change = CostChange(_count(originals), _count(_nodes(program)), *arithmetic)
     return JudgedModel(tuple(calls), program, tuple(_notes([*simplified, *legalized, *packed])), change)
@@ -213,30 +214,24 @@ class _Judge:
 
 
 class _Remarks:
-    """What the passes said of nodes, by operator, result and source."""
+    """What the passes said of nodes."""
 
     def __init__(self, notes: Sequence[Note]) -> None:
-        left = [note for note in notes if not note.done]
-        prefix = f"{RUNS_ON_CPU}: "
-        self.refusals = {_key(note): note.message for note in left if note.pass_name == Legalize.name}
-        self.on_cpu = {
-            _key(note): note.message.removeprefix(prefix)
-            for note in left
-            if note.message.startswith(prefix) or note.message == WITH_ITS_OPERANDS
-        }
-        self.done = {_key(note): note for note in notes if note.done}
+        self.refusals = {note.node: note for note in notes if note.pass_name == Legalize.name and not note.done}
+        self.on_cpu = {note.node: note for note in notes if note.kind in (RUNS_ON_CPU, WITH_ITS_OPERANDS)}
+        self.done = {note.node: note for note in notes if note.done}
 
-    def applied_to(self, call: AuditedCall) -> AuditedCall:
+    def applied_to(self, node: Node, call: AuditedCall) -> AuditedCall:
         """A call with why it is not rewritten, or why it runs on the CPU although the GPU could run it."""
-        key = (call.node, call.source)
-        if call.verdict in (NATIVE, UNKNOWN, UNREACHED) and key in self.on_cpu:
-            return replace(call, verdict=ON_CPU, reason=self.on_cpu[key])
-        return replace(call, reason=self.refusals.get(key, call.reason))
+        if call.verdict in (NATIVE, UNKNOWN, UNREACHED) and node in self.on_cpu:
+            note = self.on_cpu[node]
+            return replace(call, verdict=ON_CPU, reason=note.parameters.get("reason", note.message))
+        return replace(call, reason=self.refusals[node].message) if node in self.refusals else call
 
-    def rewritten(self, on_target: AuditedCall, on_cpu: AuditedCall) -> AuditedCall:
+    def rewritten(self, node: Node, on_target: AuditedCall, on_cpu: AuditedCall) -> AuditedCall:
         """A call that the conversion writes with other operators, for the target or for the CPU of its release."""
         call = on_target if on_target.rewrite else on_cpu
-        note = self.done.get((call.node, call.source))
+        note = self.done.get(node)
         if note is not None and note.rewrite:
             rewrite = rewrites()[note.rewrite]
             summary, fixes = rewrite.summary, rewrite.level == FULL
@@ -244,10 +239,6 @@ class _Remarks:
         if note is not None:
             return replace(on_target, verdict=REWRITTEN, rewrite=note.pass_name, rewrite_summary=note.message)
         return replace(on_target, verdict=REWRITTEN, rewrite=MetalRewrites.name, rewrite_summary="taken out")
-
-
-def _key(note: Note) -> tuple[str, str]:
-    return note.subject, note.source
 
 
 def _notes(runs: Sequence[PassRun]) -> list[Note]:

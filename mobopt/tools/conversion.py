@@ -16,10 +16,9 @@ from mobopt.files import check_writable
 from mobopt.ir import Program
 from mobopt.optimizer import agreement_of, optimize
 from mobopt.options import Settings
-from mobopt.passes.clear_lanes import READS_UNWRITTEN
-from mobopt.passes.legalize import FIXES_SIZES
-from mobopt.passes.manager import Note, PassRun
-from mobopt.passes.place import RUNS_ON_CPU, WITH_ITS_OPERANDS
+from mobopt.passes.manager import PassRun
+from mobopt.passes.note_kinds import READS_UNWRITTEN, RUNS_ON_CPU, WITH_ITS_OPERANDS
+from mobopt.passes.notes import Note
 from mobopt.sources import FileSource
 from mobopt.tools.agreement import Agreement
 from mobopt.tools.example_inputs import ChosenInputs, ExampleInputs, choose_inputs
@@ -63,22 +62,22 @@ class Conversion:
     @property
     def on_cpu(self) -> tuple[Note, ...]:
         """Nodes that run on the CPU of the device, and why."""
-        return tuple(note for note in self.notes if RUNS_ON_CPU in note.message)
+        return tuple(note for note in self.notes if note.kind is RUNS_ON_CPU)
 
     @property
     def beside(self) -> int:
         """How many light nodes stay on the CPU because their operands were made there."""
-        return sum(note.message == WITH_ITS_OPERANDS for note in self.notes)
+        return sum(note.kind is WITH_ITS_OPERANDS for note in self.notes)
 
     @property
     def fixed(self) -> tuple[Note, ...]:
         """Rewrites that are right for inputs of the example's sizes only."""
-        return tuple(note for note in self.notes if FIXES_SIZES in note.message)
+        return tuple(note for note in self.notes if note.parameters.get("fixes_sizes"))
 
     @property
     def unwritten(self) -> tuple[Note, ...]:
         """Convolutions that read what lies in memory beyond the last channel of an input."""
-        return tuple(note for note in self.notes if READS_UNWRITTEN in note.message)
+        return tuple(note for note in self.notes if note.kind is READS_UNWRITTEN)
 
 
 class ConversionRefusedError(MoboptError):

@@ -6,23 +6,17 @@ from collections.abc import Sequence
 
 from mobopt.ir import Program
 from mobopt.ops.effects import holds_tensors
-from mobopt.ops.targets.verdicts import NOT_KNOWN, UNSEEN, VARIES
-from mobopt.passes.manager import Note
-from mobopt.passes.place import RUNS_ON_CPU
+from mobopt.passes.note_kinds import RUNS_ON_CPU
+from mobopt.passes.notes import Note
 from mobopt.tools.example_inputs import ChosenInputs
 
-_REASONS = (UNSEEN, VARIES, NOT_KNOWN)
 _BUNDLED = "_bundled_inputs"
 """Part of the names of methods that torch adds for inputs; they compute nothing on the GPU."""
 
 
 def unknown_notes(notes: Sequence[Note]) -> tuple[Note, ...]:
     """Nodes that run on the CPU because sizes decide what the GPU computes right, and none are known."""
-    return tuple(
-        note
-        for note in notes
-        if note.message.startswith(RUNS_ON_CPU) and any(reason in note.message for reason in _REASONS)
-    )
+    return tuple(note for note in notes if note.kind is RUNS_ON_CPU and note.parameters["is_unknown"])
 
 
 def methods_without_examples(program: Program, inputs: ChosenInputs) -> list[str]:

@@ -39,7 +39,7 @@ class Parts:
 
 def fits(site: Site, x: Value) -> bool:
     """Whether a tensor can be on the GPU."""
-    return image_misfit(site.facts(x), site.limit) == ""
+    return image_misfit(site.facts(x), site.limit) is None
 
 
 def parts_of(site: Site, x: Value) -> Parts | None:

@@ -11,8 +11,8 @@ from mobopt.ir import Program
 from mobopt.ops.targets import Target, judge
 from mobopt.options import Settings
 from mobopt.passes.facts import Examples, record_facts
-from mobopt.passes.legalize import FIXES_SIZES
 from mobopt.passes.manager import PassRun, run_passes
+from mobopt.passes.note_kinds import RUNS_ON_CPU
 from mobopt.passes.pipelines import pipeline_for
 from mobopt.runtimes.cpu import Interpreter
 from mobopt.tools.agreement import compare
@@ -60,7 +60,7 @@ def test_safe_rewrites_are_right_for_other_sizes(name: str, runtime: str) -> Non
     runs = _optimised(program, x, runtime)
     untouched, _, _ = _program(case)
     assert compare(Interpreter(program).run("forward", [x]), expected).relative <= _TOLERANCE
-    is_fixed = any(FIXES_SIZES in note.message for run in runs for note in run.result.notes)
+    is_fixed = any(note.parameters.get("fixes_sizes") for run in runs for note in run.result.notes)
     for sizes in [] if is_fixed else _other_sizes(case.sizes):
         other = torch.randn(sizes)
         try:
@@ -96,6 +96,6 @@ def test_what_is_right_is_left_alone(name: str, runtime: str) -> None:
     runs = _optimised(program, x, runtime)
     legalised = [note for run in runs if run.name == "legalize" for note in run.result.notes]
     # Tracing makes tensors without dimensions of numbers, which scripted models have as numbers.
-    legalised = [note for note in legalised if "operate_with_number" not in note.message]
-    on_cpu = [note for run in runs for note in run.result.notes if "runs on the CPU" in note.message]
+    legalised = [note for note in legalised if note.parameters.get("rewrite") != "operate_with_number"]
+    on_cpu = [note for run in runs for note in run.result.notes if note.kind is RUNS_ON_CPU]
     assert not legalised and not on_cpu

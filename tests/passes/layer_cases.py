@@ -14,7 +14,8 @@ from mobopt.ops.targets import Finding, Target, judge
 from mobopt.passes.canonicalize import Canonicalize
 from mobopt.passes.facts import Examples, record_facts
 from mobopt.passes.legalize import Legalize
-from mobopt.passes.manager import Note, run_passes
+from mobopt.passes.manager import run_passes
+from mobopt.passes.notes import Note
 from mobopt.passes.pipelines import SIMPLIFY
 from mobopt.runtimes.cpu import Interpreter
 

@@ -10,7 +10,8 @@ import torch
 
 from mobopt.frontends.torchscript import program_from_script_module
 from mobopt.ir import Attribute, Program, parse_graph, print_graph
-from mobopt.passes.manager import Note, Pass, run_passes
+from mobopt.passes.manager import Pass, run_passes
+from mobopt.passes.notes import Note
 from mobopt.runtimes.cpu import Interpreter
 
 

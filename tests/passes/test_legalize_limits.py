@@ -22,7 +22,8 @@ from mobopt.passes.dead_code_elimination import DeadCodeElimination
 from mobopt.passes.facts import Examples, record_facts
 from mobopt.passes.legalizations import parts
 from mobopt.passes.legalize import Legalize
-from mobopt.passes.manager import Note, run_passes
+from mobopt.passes.manager import run_passes
+from mobopt.passes.notes import Note
 from mobopt.runtimes.cpu import Interpreter
 from mobopt.tools.audit import audit
 

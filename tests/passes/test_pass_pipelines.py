@@ -17,7 +17,8 @@ from mobopt.frontends.torchscript import program_from_script_module
 from mobopt.ir import Program, print_graph
 from mobopt.options import Settings
 from mobopt.passes.facts import Examples
-from mobopt.passes.manager import NoteBook, Pass, run_passes
+from mobopt.passes.manager import Pass, run_passes
+from mobopt.passes.notes import NoteBook
 from mobopt.passes.pipelines import CPU, OPTIMIZER_TYPES, VULKAN, pipeline_for, without
 from mobopt.passes.transfer import Transfer
 

@@ -17,13 +17,6 @@ from mobopt.ops.targets.facts import TensorFacts, UnknownFactError, facts_of_con
 from mobopt.ops.targets.packed import unpacked_call
 from mobopt.ops.targets.table import IMAGE_LIMIT, Row, Target, rows_for
 
-VARIES = "the sizes of a tensor depend on more than those of the inputs"
-"""Begins the reason why such a tensor is not on the GPU."""
-NOT_KNOWN = "is not known"
-"""Ends the reason why a verdict is open."""
-UNSEEN = "no example input came here"
-"""Begins the reason why a tensor that no run has made is not on the GPU."""
-
 _NAMES = (
     "all",
     "any",
@@ -46,6 +39,15 @@ _BUILTINS = {
 _PYTORCH = ("aten", "prim", "quantized", "prepacked", "vulkan_prepack", "vulkan_quantized", "metal_prepack", "metal")
 """Namespaces of PyTorch's own operators."""
 _NOTHING: Mapping[Value, TensorFacts] = {}
+
+
+@dataclass(frozen=True)
+class Misfit:
+    """Why a tensor can't be an image on the GPU."""
+
+    why: str
+    is_open: bool = False
+    """Whether nothing is known against it, but too little is known at all."""
 
 
 @dataclass(frozen=True)
@@ -88,26 +90,27 @@ def judge(
 def _judge(operator: str, call: _Call, target: Target) -> Finding:
     rows = [row for row in rows_for(target.backend).get(operator, ()) if row.covers(target.release)]
     checks = {"vulkan": no_image, "metal": metal_misfit}
-    reason = call.misfit(checks[target.backend]) if target.backend in checks else ""
-    excess = ""
-    if target.backend == "vulkan" and not reason:
+    misfit = call.misfit(checks[target.backend]) if target.backend in checks else None
+    excess = None
+    if target.backend == "vulkan" and misfit is None:
         excess = call.misfit(lambda facts: image_excess(facts, target.image_limit))
     for row in rows:
-        if row.over_limit and not excess:
+        if row.over_limit and excess is None:
             continue
-        if (reason or excess) and not (row.over_limit or row.any_dtype or row.any_rank):
+        if (misfit or excess) and not (row.over_limit or row.any_dtype or row.any_rank):
             continue
         try:
             holds = row.condition is None or bool(eval(row.condition, call))
         except UnknownFactError as unknown:
-            return Finding("unknown", f"its {unknown} {NOT_KNOWN}", row)
+            return Finding("unknown", f"its {unknown} is not known", row)
         if holds:
-            return Finding(row.verdict, excess if row.over_limit else row.why, row)
+            return Finding(row.verdict, excess.why if row.over_limit and excess is not None else row.why, row)
     if target.backend == "cpu":
         return _on_cpu(operator)
-    if reason.startswith((UNSEEN, VARIES)):
-        return Finding("unknown", reason)
-    return Finding("missing", reason or excess or f"{target} has no kernel that was seen to compute this")
+    against = misfit or excess
+    if against is None:
+        return Finding("missing", f"{target} has no kernel that was seen to compute this")
+    return Finding("unknown" if against.is_open else "missing", against.why)
 
 
 def _on_cpu(operator: str) -> Finding:
@@ -176,49 +179,57 @@ class _Call(dict[str, Any]):
             yield from (self._facts[item] for item in listed_items(value) or (value,) if item in self._facts)
         yield from (self._facts[value] for value in self._node.outputs if value in self._facts)
 
-    def misfit(self, check: Callable[[TensorFacts], str]) -> str:
-        """Why a tensor of this call can't be an image on the GPU; empty if all can, as far as is known."""
-        return next((reason for facts in self.tensors() if (reason := check(facts))), "")
+    def misfit(self, check: Callable[[TensorFacts], Misfit | None]) -> Misfit | None:
+        """Why a tensor of this call can't be an image on the GPU; None if all can, as far as is known."""
+        return next((misfit for facts in self.tensors() if (misfit := check(facts)) is not None), None)
 
 
-def image_misfit(facts: TensorFacts, image_limit: int = IMAGE_LIMIT) -> str:
-    """Why PyTorch's Vulkan backend can't hold a tensor; empty if it can, as far as is known.
+def image_misfit(facts: TensorFacts, image_limit: int = IMAGE_LIMIT) -> Misfit | None:
+    """Why PyTorch's Vulkan backend can't hold a tensor; None if it can, as far as is known.
 
     A tensor (N, C, H, W) is a 3-D image of W x H x N*ceil(C/4) texels (``aten/src/ATen/native/vulkan/api/Tensor.cpp``).
     """
     return no_image(facts) or image_excess(facts, image_limit)
 
 
-def no_image(facts: TensorFacts) -> str:
-    """Why a tensor is no image, of whatever size; empty if it is one, as far as is known."""
-    reason = _kind_misfit(facts, "Vulkan", 4)
-    if not reason and not facts.is_seen:
-        return f"{UNSEEN}, and a tensor's sizes, dtype and number of dimensions decide what the GPU computes right"
-    if not reason and facts.varies:
-        return f"{VARIES}, so it may be too large for an image, or empty"
-    return reason
+def no_image(facts: TensorFacts) -> Misfit | None:
+    """Why a tensor is no image, of whatever size; None if it is one, as far as is known."""
+    misfit = _kind_misfit(facts, "Vulkan", 4)
+    if misfit is None and not facts.is_seen:
+        return Misfit(
+            "no example input came here, and a tensor's sizes, dtype and number of dimensions decide what the GPU "
+            "computes right",
+            is_open=True,
+        )
+    if misfit is None and facts.varies:
+        return Misfit(
+            "the sizes of a tensor depend on more than those of the inputs, so it may be too large for an image, or "
+            "empty",
+            is_open=True,
+        )
+    return misfit
 
 
-def image_excess(facts: TensorFacts, image_limit: int = IMAGE_LIMIT) -> str:
-    """Why the image of a tensor that is of the right kind is too large; empty if it is not, as far as is known."""
+def image_excess(facts: TensorFacts, image_limit: int = IMAGE_LIMIT) -> Misfit | None:
+    """Why the image of a tensor that is of the right kind is too large; None if it is not, as far as is known."""
     if not _has_image(facts):
-        return ""
+        return None
     batch, channels, height, width = (1, 1, 1, 1, *facts.sizes)[-4:]
     extent = max(width, height, batch * -(-channels // 4))
     if extent > image_limit:
-        return f"a tensor {facts} needs an image of extent {extent}, over the limit of {image_limit}"
-    return ""
+        return Misfit(f"a tensor {facts} needs an image of extent {extent}, over the limit of {image_limit}")
+    return None
 
 
-def _kind_misfit(facts: TensorFacts, backend: str, most_dimensions: int) -> str:
-    """Why a GPU can't hold a tensor of this dtype and number of dimensions; empty if it can, as far as is known."""
+def _kind_misfit(facts: TensorFacts, backend: str, most_dimensions: int) -> Misfit | None:
+    """Why a GPU can't hold a tensor of this dtype and number of dimensions; None if it can, as far as is known."""
     if facts.known_dtype not in (None, "float32"):
-        return f"a tensor is {facts.known_dtype}, and {backend} tensors are float32"
+        return Misfit(f"a tensor is {facts.known_dtype}, and {backend} tensors are float32")
     if facts.known_rank is None:
-        return ""
+        return None
     if not 1 <= facts.known_rank <= most_dimensions:
-        return f"a tensor has {facts.known_rank} dimensions, and {backend} tensors have 1 to {most_dimensions}"
-    return "a tensor has no element" if _has_image(facts) and facts.numel == 0 else ""
+        return Misfit(f"a tensor has {facts.known_rank} dimensions, and {backend} tensors have 1 to {most_dimensions}")
+    return Misfit("a tensor has no element") if _has_image(facts) and facts.numel == 0 else None
 
 
 def _has_image(facts: TensorFacts) -> bool:
@@ -266,23 +277,23 @@ _METAL_SIDE, _METAL_LAYERS = 16384, 2048
 """Largest sides and array length of a texture on Apple's GPUs since A9 (Metal Feature Set Tables)."""
 
 
-def metal_misfit(facts: TensorFacts) -> str:
-    """Why PyTorch's Metal backend can't hold a tensor; empty if it can, as far as is known.
+def metal_misfit(facts: TensorFacts) -> Misfit | None:
+    """Why PyTorch's Metal backend can't hold a tensor; None if it can, as far as is known.
 
     A tensor (N, C, H, W) is N images of C channels, a texture array of N*ceil(C/4) layers of H x W; dimensions before
     the last four are multiplied into N (``aten/src/ATen/native/metal/mpscnn/MPSImageUtils.h``, ``computeImageSize``).
     PyTorch's own tests go up to five dimensions.
     """
-    reason = _kind_misfit(facts, "Metal", 5)
-    if reason or not _has_image(facts):
-        return reason
+    misfit = _kind_misfit(facts, "Metal", 5)
+    if misfit is not None or not _has_image(facts):
+        return misfit
     channels, height, width = (1, 1, *facts.sizes)[-3:]
     layers = math.prod(facts.sizes[:-3]) * -(-channels // 4)
     if max(height, width) > _METAL_SIDE or layers > _METAL_LAYERS:
-        return (
+        return Misfit(
             f"a tensor {facts} needs a texture of {height} x {width} x {layers}, over {_METAL_SIDE} or {_METAL_LAYERS}"
         )
-    return ""
+    return None
 
 
 def _is_tensor(value: Value) -> bool:
