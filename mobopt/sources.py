@@ -21,6 +21,7 @@ from mobopt.frontends.torchscript import frozen, program_from_script_module, rea
 from mobopt.ir import Program
 from mobopt.module import bind_arguments
 from mobopt.runtimes.cpu import Interpreter
+from mobopt.runtimes.nests import map_leaves
 
 _BUNDLED_INPUTS = "get_all_bundled_inputs"
 _TRACED_INPUTS = "traced_inputs.pkl"
@@ -89,7 +90,8 @@ def _run_in_evaluation(module: torch.jit.ScriptModule, method: str, inputs: Sequ
     module.eval()
     try:
         with torch.no_grad():
-            return getattr(module, method)(*inputs)
+            # torch's interpreter may run code that an earlier call compiled, with gradients.
+            return map_leaves(getattr(module, method)(*inputs), torch.Tensor, torch.Tensor.detach)
     except (RuntimeError, TypeError, ValueError) as error:
         reason = str(error).strip().splitlines()[-1]
         raise InputError(f"the model can't be run on the example inputs: {reason}") from None

@@ -21,10 +21,6 @@ from mobopt.bundle.reader import load_operators
 from mobopt.errors import BundleError
 from mobopt.ir import Program
 from mobopt.module import MobileModule
-from mobopt.passes.constant_folding import ConstantFolding
-from mobopt.passes.constant_propagation import ConstantPropagation
-from mobopt.passes.dead_code_elimination import DeadCodeElimination
-from mobopt.passes.repeat import Repeat
 
 _BYTECODE_VERSION = 8
 YAML_FORMS = ("list", "dict")
@@ -35,17 +31,13 @@ _PICKLED_NAMES = ("collections OrderedDict", "builtins complex", "__main__ Tenso
 """What PyTorch's pickles name beside classes; ``torch/csrc/jit/serialization/unpickler.cpp`` reads no other."""
 
 
-_PREOPTIMIZED = Repeat(
-    (ConstantFolding(only_plain=True), ConstantPropagation(only_branches=True), DeadCodeElimination())
-)
-"""What torch does to a graph before it makes bytecode of it (``preoptimizeGraph``): branches on constants go."""
-
-
 def export_opnames(model: torch.jit.ScriptModule | str | PathLike[str] | IO[bytes]) -> list[str]:
-    """Names of a model's operators with overloads, each once, sorted: what ``torch.jit.export_opnames`` gives.
+    """Names of a model's operators with overloads, each once, sorted, as a selective build of PyTorch takes them.
 
-    A lite file's own operator tables answer for it. The names of a TorchScript file, and of a module, are those of the
-    bytecode that is made of it.
+    A lite file's own operator tables answer for it, and ``torch.jit.export_opnames`` for a module. Of a TorchScript file
+    these are all operators that its methods call, also in branches that are never taken, for its loader looks up each of
+    them: what ``torch.jit.export_opnames`` gives for the loaded file, and what torch drops of it before it makes
+    bytecode.
 
     Args:
         model: a module, or a bundle's path or file object, which must be seekable.
@@ -63,9 +55,7 @@ def export_opnames(model: torch.jit.ScriptModule | str | PathLike[str] | IO[byte
         return sorted({entry.qualified_name for entry in load_operators(archive)})
     if not isinstance(model, (str, os.PathLike)):
         model.seek(0)
-    program = read_bundle(model)
-    _PREOPTIMIZED.run(program)
-    return operator_names(program)
+    return operator_names(read_bundle(model))
 
 
 def operator_names(program: Program) -> list[str]:
