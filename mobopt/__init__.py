@@ -16,6 +16,7 @@ _HOMES = {
     "LintCode": "mobopt.lints",
     "MobileOptimizerType": "mobopt.options",
     "MobileModule": "mobopt.module",
+    "PassPipeline": "mobopt.passes.pipelines",
     "load": "mobopt.module",
     "export_opnames": "mobopt.tools.operator_names",
     "audit": "mobopt.tools.audit",
@@ -51,6 +52,7 @@ __all__ = [
     "MobileOptimizerType",
     "MoboptError",
     "PassError",
+    "PassPipeline",
     "UnsupportedError",
     "audit",
     "export_opnames",
@@ -75,6 +77,7 @@ if TYPE_CHECKING:
     from mobopt.module import MobileModule, load
     from mobopt.optimizer import optimize_for_mobile
     from mobopt.options import MobileOptimizerType
+    from mobopt.passes.pipelines import PassPipeline
     from mobopt.tools.audit import Audit, AuditLine, audit
     from mobopt.tools.operator_names import export_opnames
 

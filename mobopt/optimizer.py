@@ -9,13 +9,13 @@ from __future__ import annotations
 import copy
 import sys
 import warnings
-from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import torch
 
-from mobopt.errors import ArgumentTypeError, MissingMethodError, MoboptError, PassError, UnsupportedError
+from mobopt.errors import ArgumentTypeError, InputError, MissingMethodError, MoboptError, PassError, UnsupportedError
 from mobopt.ir import Program
 from mobopt.module import MobileModule, bind_arguments
 from mobopt.ops.state import changed_attributes
@@ -31,7 +31,7 @@ from mobopt.options import (
 )
 from mobopt.passes.manager import PassRun, run_passes
 from mobopt.passes.notes import Note
-from mobopt.passes.pipelines import pipeline_for
+from mobopt.passes.pipelines import PassPipeline, pipeline_for
 from mobopt.runtimes.cpu import Interpreter
 from mobopt.runtimes.cpu.double import Float64Interpreter, in_double
 from mobopt.sources import ModuleSource, Source
@@ -62,6 +62,7 @@ def optimize_for_mobile(
     copy_to_host: bool = False,
     clear_inputs: bool = True,
     device_profile: str | None = None,
+    passes: PassPipeline | None = None,
     explain: bool = False,
 ) -> MobileModule:
     """Optimise a scripted or traced module for PyTorch Mobile; the module itself is not changed.
@@ -87,6 +88,8 @@ def optimize_for_mobile(
             with zero, and NaN left there by another model stays NaN. False: it is read as PyTorch's own files read it.
         device_profile: with the backend Vulkan, name of a device in ``mobopt/tools/device_profiles.toml`` whose limit
             of images decides what is divided, or left to the CPU; without it, that of most phones, 2048.
+        passes: the passes to run, in place of those that the arguments above choose: ``PassPipeline.default(backend)``
+            with the same arguments, in which passes were put in, replaced or left out.
         explain: print what each pass did, and what it left alone and why.
 
     Returns:
@@ -100,7 +103,7 @@ def optimize_for_mobile(
     Raises:
         ArgumentTypeError: a TypeError: not a ScriptModule, an unknown backend, or a blocklist that is not a set.
         MissingMethodError: an AttributeError: a method to preserve doesn't exist.
-        InputError: the blocklist names an unknown optimisation.
+        InputError: the blocklist names an unknown optimisation, or the pipeline is for other arguments.
         UnsupportedError: the module, the backend or the runtime needs what mobopt lacks.
         PassError: the optimised module differs from the original on the example inputs.
     """
@@ -119,7 +122,7 @@ def optimize_for_mobile(
     if isinstance(script_module, MobileModule):
         raise UnsupportedError("the module is optimised already; optimise the module that it was made from")
     source = ModuleSource(script_module, names)
-    optimized = optimize(source, settings, example_inputs)
+    optimized = optimize(source, settings, example_inputs, passes)
     if settings.asks_for_sizes and (unknown := unknown_text(optimized.original, optimized.notes, optimized.inputs)):
         warnings.warn(f"{unknown}. Give example_inputs", stacklevel=2)
     if explain:
@@ -145,17 +148,49 @@ class Optimized:
         return tuple(note for run in self.runs for note in run.result.notes)
 
 
-def optimize(source: Source, settings: Settings, example_inputs: ExampleInputs | None = None) -> Optimized:
+def optimize(
+    source: Source,
+    settings: Settings,
+    example_inputs: ExampleInputs | None = None,
+    passes: PassPipeline | None = None,
+    on_pass: Callable[[PassRun, Program], None] | None = None,
+) -> Optimized:
     """Run a backend's passes on a model; arguments are checked already.
 
+    Args:
+        source: the model.
+        settings: what is asked for.
+        example_inputs: arguments of its methods.
+        passes: a pipeline for these settings, in place of the backend's own.
+        on_pass: is told of each pass, with the Program after it.
+
     Raises:
-        InputError: the model can't be run on the example inputs.
+        InputError: the model can't be run on the example inputs, or the pipeline is for other settings.
         UnsupportedError: the model or the backend needs what mobopt lacks.
     """
+    if passes is not None:
+        _check_pipeline(passes, settings)
     inputs = _inputs_of(source, settings, example_inputs)
+    pipeline = pipeline_for(settings, inputs.examples) if passes is None else passes.with_examples(inputs.examples)
     program = source.program.clone()
-    runs = run_passes(program, pipeline_for(settings, inputs.examples))
+    runs = run_passes(program, pipeline, on_pass=on_pass)
     return Optimized(source.program, program, tuple(runs), inputs)
+
+
+def _check_pipeline(passes: PassPipeline, settings: Settings) -> None:
+    if not isinstance(passes, PassPipeline):
+        raise InputError(f"passes is a {type(passes).__name__}; give a PassPipeline")
+    if settings.blocked:
+        raise InputError(
+            "a blocklist and passes both say what to leave out; give the blocklist to PassPipeline.default, or use "
+            "the pipeline's remove"
+        )
+    for item in () if passes.settings is None else fields(settings):
+        asked, made = getattr(settings, item.name), getattr(passes.settings, item.name)
+        if item.name != "blocked" and asked != made:
+            raise InputError(
+                f"{item.name} is {asked!r}, and the pipeline is made for {made!r}; give PassPipeline.default the same"
+            )
 
 
 def _inputs_of(source: Source, settings: Settings, given: ExampleInputs | None) -> ChosenInputs:

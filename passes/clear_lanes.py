@@ -11,7 +11,7 @@ from mobopt.ir import Attribute, Graph, Node, Program, Value
 from mobopt.ops.effects import holds_tensors
 from mobopt.ops.targets import Target
 from mobopt.ops.targets.packed import Call, unpacked_call
-from mobopt.passes.manager import Pass
+from mobopt.passes.manager import After, Pass
 from mobopt.passes.moving import CONSTRUCTORS
 from mobopt.passes.note_kinds import LANES_CLEARED, READS_UNWRITTEN
 from mobopt.passes.notes import NoteBook
@@ -56,6 +56,7 @@ class ClearLanes(Pass):
     target: Target
     inputs: bool = True
     name = "clear_lanes"
+    after = (After("transfer", "it asks what is moved to the GPU", is_needed=True),)
 
     def rewrite(self, program: Program, notes: NoteBook) -> bool:
         """Put clamps before convolutions that need them."""

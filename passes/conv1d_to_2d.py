@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from mobopt.ir import Graph, Node
-from mobopt.passes.manager import GraphPass
+from mobopt.passes.manager import After, GraphPass
 from mobopt.passes.note_kinds import REWRITTEN_AS, STAYS
 from mobopt.passes.notes import NoteBook
 from mobopt.passes.rewriting import constants, insert_node, is_constant_tensor, replace_node
@@ -21,6 +21,7 @@ class Conv1dTo2d(GraphPass):
     """
 
     name = "conv1d_to_2d"
+    after = (After("fold_batch_norm", "a squeeze would stand between the layer and its normalisation"),)
 
     def rewrite_graph(self, graph: Graph, notes: NoteBook) -> bool:
         """Rewrite each conv1d with a constant weight."""

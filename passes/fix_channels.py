@@ -9,7 +9,7 @@ from mobopt.ir import Graph, Node, Program, Value
 from mobopt.ir.types import TENSOR
 from mobopt.ops.effects import listed_items
 from mobopt.passes.facts import Examples, Facts, record_facts
-from mobopt.passes.manager import Pass
+from mobopt.passes.manager import After, Pass
 from mobopt.passes.note_kinds import CHANNELS_FIXED
 from mobopt.passes.notes import NoteBook
 from mobopt.passes.rank_bounds import BROADCASTING, ELEMENTWISE
@@ -40,6 +40,7 @@ class FixChannels(Pass):
     """
 
     name = "fix_channels"
+    after = (After("fix_ranks", "numbers of channels follow from ranks"),)
     examples: Examples = field(default_factory=Examples)
 
     def rewrite(self, program: Program, notes: NoteBook) -> bool:

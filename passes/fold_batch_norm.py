@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from mobopt.ir import Graph, Node, Program, Value, describe
-from mobopt.passes.manager import Pass
+from mobopt.passes.manager import After, Pass
 from mobopt.passes.note_kinds import FUSED_WITH, NOT_FUSED_WITH, STAYS
 from mobopt.passes.notes import NoteBook
 from mobopt.passes.ranks import known_rank
@@ -38,6 +38,10 @@ class FoldBatchNorm(Pass):
     """
 
     name = "fold_batch_norm"
+    after = (
+        After("canonicalize", "it knows only the forms that this makes"),
+        After("remove_dropout", "dropout stands between a layer and its normalisation"),
+    )
 
     def rewrite(self, program: Program, notes: NoteBook) -> bool:
         """Fold in every method; methods that share a layer share the folded one too."""

@@ -11,7 +11,7 @@ import torch
 
 from mobopt.ir import Attribute, Graph, Node, Program
 from mobopt.ops.schemas import PACKING_OPERATORS
-from mobopt.passes.manager import Pass
+from mobopt.passes.manager import After, Pass
 from mobopt.passes.note_kinds import FOLDED_INTO, NOT_FOLDED
 from mobopt.passes.notes import NoteBook
 from mobopt.passes.rewriting import constants, insert_node, tensor_key
@@ -31,6 +31,10 @@ class FoldPrepack(Pass):
     """
 
     name = "fold_prepack"
+    after = (
+        After("insert_prepack", "it folds what that inserts"),
+        After("fuse_clamp", "a folded context takes no range any more"),
+    )
 
     def rewrite(self, program: Program, notes: NoteBook) -> bool:
         """Fold in every method."""

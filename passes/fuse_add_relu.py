@@ -7,7 +7,7 @@ import torch
 from mobopt.ir import Graph, Node, Value, describe
 from mobopt.ops.aliases import Aliases
 from mobopt.ops.effects import schema_of_node
-from mobopt.passes.manager import GraphPass
+from mobopt.passes.manager import After, GraphPass
 from mobopt.passes.note_kinds import FUSED_WITH, NOT_FUSED_WITH
 from mobopt.passes.notes import NoteBook
 from mobopt.passes.rewriting import is_constant_tensor, only_user
@@ -37,6 +37,7 @@ class FuseAddRelu(GraphPass):
     """
 
     name = "fuse_add_relu"
+    after = (After("remove_dropout", "dropout may stand between the two"),)
 
     def rewrite_graph(self, graph: Graph, notes: NoteBook) -> bool:
         """Fuse each pair."""

@@ -7,7 +7,7 @@ from typing import Any
 
 from mobopt.ir import Graph, Node
 from mobopt.ops.schemas import PACKING_OPERATORS
-from mobopt.passes.manager import GraphPass
+from mobopt.passes.manager import After, GraphPass
 from mobopt.passes.note_kinds import FUSED_AS_RANGE, NOT_FUSED_INTO
 from mobopt.passes.notes import NoteBook
 from mobopt.passes.rewriting import bypass_node, constants, only_user
@@ -53,6 +53,7 @@ class FuseClamp(GraphPass):
     """
 
     name = "fuse_clamp"
+    after = (After("insert_prepack", "it fuses into packed layers"),)
 
     def rewrite_graph(self, graph: Graph, notes: NoteBook) -> bool:
         """Fuse what follows each packed layer."""

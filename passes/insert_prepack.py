@@ -10,7 +10,7 @@ from mobopt.ops.targets import Target, judge
 from mobopt.ops.targets.table import release_key
 from mobopt.options import DEFAULT_RUNTIME
 from mobopt.passes.facts import Examples, Facts, record_facts
-from mobopt.passes.manager import Pass
+from mobopt.passes.manager import After, Pass
 from mobopt.passes.note_kinds import NOT_PACKED, PACKED
 from mobopt.passes.notes import NoteBook
 from mobopt.passes.prepack_metal import METAL_RULES
@@ -41,6 +41,11 @@ class InsertPrepack(Pass):
     """
 
     name = "insert_prepack"
+    after = (
+        After("canonicalize", "it knows only the forms that this makes"),
+        After("fold_batch_norm", "normalisations are folded into plain weights"),
+        After("legalize", "packing fixes the form of layers"),
+    )
     backend: str = "vulkan"
     """``vulkan``, ``metal`` or ``xnnpack``."""
     runtime: str = DEFAULT_RUNTIME

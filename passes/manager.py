@@ -5,12 +5,13 @@ from __future__ import annotations
 import logging
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import ClassVar
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, fields, replace
+from typing import Any, ClassVar, NamedTuple
 
 from mobopt.errors import PassError
 from mobopt.ir import Graph, Program, print_graph, verify
+from mobopt.passes.facts import Examples
 from mobopt.passes.notes import Note, NoteBook
 
 _LOG = logging.getLogger("mobopt.passes")
@@ -33,11 +34,27 @@ class PassRun:
     seconds: float
 
 
+class After(NamedTuple):
+    """A pass that must stand before another in a pipeline."""
+
+    name: str
+    why: str
+    is_needed: bool = False
+    """Whether it must be there at all; else it only must not stand behind."""
+
+
 @dataclass(frozen=True)
 class Pass(ABC):
     """A rewrite of a Program, in place; the dataclass's fields are its options."""
 
     name: ClassVar[str]
+    after: ClassVar[tuple[After, ...]] = ()
+    """What it asks of the passes before it."""
+
+    def with_examples(self, examples: Examples) -> Pass:
+        """This pass, judging by these example inputs if it asks for any: if it has a field ``examples``."""
+        choices: dict[str, Any] = {item.name: examples for item in fields(self) if item.name == "examples"}
+        return replace(self, **choices) if choices else self
 
     @abstractmethod
     def rewrite(self, program: Program, notes: NoteBook) -> bool:
@@ -67,11 +84,30 @@ class GraphPass(Pass):
         """Change one method's graph; say whether anything changed."""
 
 
+def graph_pass(name: str, after: tuple[After, ...] = ()) -> Callable[[Callable[[Graph, NoteBook], bool]], GraphPass]:
+    """Make a pass of a function that changes a method's graph and says whether anything changed.
+
+    Args:
+        name: of the pass, in pipelines and notes.
+        after: what it asks of the passes before it.
+    """
+
+    def make(function: Callable[[Graph, NoteBook], bool]) -> GraphPass:
+        def rewrite_graph(self: GraphPass, graph: Graph, notes: NoteBook) -> bool:
+            return function(graph, notes)
+
+        members = {"name": name, "after": after, "__doc__": function.__doc__}
+        made: type[GraphPass] = type(function.__name__, (GraphPass,), {**members, "rewrite_graph": rewrite_graph})
+        return made()
+
+    return make
+
+
 def run_passes(
     program: Program,
-    passes: Sequence[Pass],
+    passes: Iterable[Pass],
     check: bool = False,
-    on_pass: Callable[[Pass, Program], None] | None = None,
+    on_pass: Callable[[PassRun, Program], None] | None = None,
 ) -> list[PassRun]:
     """Run passes in order, changing the program.
 
@@ -79,7 +115,7 @@ def run_passes(
         program: what to rewrite; :meth:`~mobopt.ir.Program.clone` it first to keep the original.
         passes: the pipeline.
         check: verify the program after each pass, and that what it says about ``changed`` is true.
-        on_pass: called after each pass with the pass and the program.
+        on_pass: called after each pass with what it said and the program.
 
     Raises:
         PassError: with ``check``, a pass left a broken graph or told a falsehood.
@@ -94,7 +130,7 @@ def run_passes(
         if check:
             _check(item, program, result, before)
         if on_pass is not None:
-            on_pass(item, program)
+            on_pass(runs[-1], program)
     return runs
 
 

@@ -1,65 +1,230 @@
-"""The lists of passes for each backend, and what of them a blocklist takes away."""
+"""A list of passes that can be changed, printed and compared, and whose order is checked; those of the backends."""
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Iterable
-from dataclasses import replace
-from typing import Any
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, overload
 
-from mobopt.errors import InputError, PassError
-from mobopt.ops.targets import Target
-from mobopt.ops.targets.table import IMAGE_LIMIT
-from mobopt.options import OWN_RUNTIME, RUNTIMES, MobileOptimizerType, Settings
-from mobopt.passes.canonicalize import Canonicalize
-from mobopt.passes.channel_shuffle import RecognizeChannelShuffle
-from mobopt.passes.clear_lanes import ClearLanes
-from mobopt.passes.common_subexpression_elimination import CommonSubexpressionElimination
-from mobopt.passes.constant_folding import ConstantFolding
-from mobopt.passes.constant_propagation import ConstantPropagation
+from mobopt.errors import PassError
+from mobopt.options import (
+    DEFAULT_LEGALIZE,
+    DEFAULT_RUNTIME,
+    Settings,
+    parse_backend,
+    parse_blocklist,
+    parse_legalize,
+    parse_runtime,
+)
+from mobopt.passes.backends import steps_for
 from mobopt.passes.conv1d_to_2d import Conv1dTo2d
-from mobopt.passes.copy_to_host import CopyToHost
-from mobopt.passes.dead_code_elimination import DeadCodeElimination
 from mobopt.passes.facts import Examples
-from mobopt.passes.fix_channels import FixChannels
-from mobopt.passes.fix_ranks import FixRanks
 from mobopt.passes.fold_batch_norm import FoldBatchNorm
 from mobopt.passes.fold_prepack import FoldPrepack
-from mobopt.passes.functionalize import Functionalize
 from mobopt.passes.fuse_add_relu import FuseAddRelu
 from mobopt.passes.fuse_clamp import FuseClamp
 from mobopt.passes.hoist_conv_packed_params import HoistConvPackedParams
 from mobopt.passes.insert_prepack import InsertPrepack
-from mobopt.passes.known_conditions import KnownConditions
-from mobopt.passes.legalize import Legalize
-from mobopt.passes.loop_unrolling import LoopUnrolling
 from mobopt.passes.manager import Pass
-from mobopt.passes.metal_rewrites import MetalRewrites
-from mobopt.passes.number_operands import NumberOperands
 from mobopt.passes.remove_dropout import RemoveDropout
-from mobopt.passes.remove_list_mutation import RemoveListMutation
-from mobopt.passes.repeat import Repeat
-from mobopt.passes.set_flag import SetFlag
 from mobopt.passes.transfer import Transfer
-
-SIMPLIFY = Repeat(
-    (
-        ConstantFolding(),  # before branches are resolved: it makes their conditions constant
-        ConstantPropagation(),  # before unrolling: it resolves what loops count to
-        LoopUnrolling(),  # before the next round folds what the copies compute
-        RemoveListMutation(),  # after unrolling, which puts what fills a list into one block
-        CommonSubexpressionElimination(),  # before conditions are compared: equal ones become one
-        KnownConditions(),  # after that; its constants are folded in the next round
-        DeadCodeElimination(),  # last in a round
-    )
-)
-"""Everything that makes work for constant folding, in rounds."""
-
 
 _NO_EXAMPLES = Examples()
 
 
-def pipeline_for(settings: Settings, examples: Examples = _NO_EXAMPLES) -> tuple[Pass, ...]:
+@dataclass(frozen=True)
+class Step:
+    """A pass at its place."""
+
+    item: Pass
+    reason: str = field(default="", compare=False)
+    """Why it stands there."""
+
+
+class PassPipeline(Sequence[Pass]):
+    """Passes in order. It is immutable: methods that change something give another pipeline.
+
+    Two pipelines are equal if they have equal passes, with equal options, in the same order.
+    """
+
+    def __init__(self, passes: Iterable[Pass | Step] = (), settings: Settings | None = None) -> None:
+        """Take over passes.
+
+        Args:
+            passes: in order; a pass without a Step has the first line of its docstring for a reason.
+            settings: what the passes were chosen for; None if they are good for all.
+
+        Raises:
+            PassError: a pass stands before one that it needs before it, or what it needs is not there.
+        """
+        self.steps = tuple(item if isinstance(item, Step) else Step(item, _summary(item)) for item in passes)
+        self.settings = settings
+        self._check_order()
+
+    @classmethod
+    def default(
+        cls,
+        backend: str,
+        *,
+        runtime: str = DEFAULT_RUNTIME,
+        legalize: str = DEFAULT_LEGALIZE,
+        optimization_blocklist: set[Any] | None = None,
+        xnnpack: bool = False,
+        copy_to_host: bool = False,
+        clear_inputs: bool = True,
+        image_limit: int | None = None,
+    ) -> PassPipeline:
+        """The passes that ``optimize_for_mobile`` runs, to be changed and given to it; its example inputs come later.
+
+        Args:
+            backend: ``'CPU'``, ``'Vulkan'`` or ``'Metal'``, in any case.
+            runtime: as for ``optimize_for_mobile``, like those that follow.
+            legalize: level of rewrites for the sake of the runtime.
+            optimization_blocklist: optimisations to leave out.
+            xnnpack: with the backend CPU, use XNNPACK's operators.
+            copy_to_host: with the backend Metal, end in ``metal::copy_to_host``.
+            clear_inputs: with the backend Vulkan, clamp inputs that are read beyond their last channel.
+            image_limit: with the backend Vulkan, largest extent of an image on the device; None: as most phones have.
+
+        Raises:
+            ArgumentTypeError: an unknown backend, or a blocklist that is not a set.
+            InputError: the arguments contradict each other, or the blocklist names an unknown optimisation.
+            UnsupportedError: an unknown runtime.
+        """
+        return pipeline_for(
+            Settings(
+                parse_backend(backend),
+                parse_runtime(runtime),
+                parse_blocklist(optimization_blocklist),
+                parse_legalize(legalize),
+                xnnpack,
+                copy_to_host,
+                clear_inputs,
+                image_limit,
+            )
+        )
+
+    @property
+    def names(self) -> list[str]:
+        """Names of the passes, in order."""
+        return [step.item.name for step in self.steps]
+
+    def insert_before(self, name: str, item: Pass, reason: str = "", *, number: int | None = None) -> PassPipeline:
+        """The pipeline with one more pass, just before another.
+
+        Args:
+            name: name of the other pass.
+            item: the new pass.
+            reason: why it stands there; by default the first line of its docstring.
+            number: which of several passes of that name, from 1.
+
+        Raises:
+            PassError: there is no such pass, or there are several and none is chosen, or the new pass can't be there.
+        """
+        place = self._place(name, number)
+        return self._spliced(place, place, item, reason)
+
+    def insert_after(self, name: str, item: Pass, reason: str = "", *, number: int | None = None) -> PassPipeline:
+        """The pipeline with one more pass, just after another; see :meth:`insert_before`."""
+        place = self._place(name, number) + 1
+        return self._spliced(place, place, item, reason)
+
+    def replace(self, name: str, item: Pass, reason: str = "", *, number: int | None = None) -> PassPipeline:
+        """The pipeline with a pass in the place of another, for the same reason unless one is given; see
+        :meth:`insert_before`."""
+        place = self._place(name, number)
+        return self._spliced(place, place + 1, item, reason or self.steps[place].reason)
+
+    def remove(self, name: str, *, number: int | None = None) -> PassPipeline:
+        """The pipeline without a pass; see :meth:`insert_before`."""
+        place = self._place(name, number)
+        return PassPipeline((*self.steps[:place], *self.steps[place + 1 :]), self.settings)
+
+    def without(self, blocklist: Iterable[Any]) -> PassPipeline:
+        """The pipeline less what a blocklist names.
+
+        Args:
+            blocklist: members of ``MobileOptimizerType`` (ours or torch's), their names, or names of passes.
+
+        Raises:
+            PassError: a name is unknown; the message has the nearest ones.
+        """
+        blocked: set[type[Pass]] = set()
+        for entry in blocklist:
+            blocked.update(_passes_of(str(getattr(entry, "name", entry))))
+        kept = ((_unblocked(step.item, blocked), step.reason) for step in self.steps)
+        return PassPipeline([Step(item, reason) for item, reason in kept if item is not None], self.settings)
+
+    def with_examples(self, examples: Examples) -> PassPipeline:
+        """The pipeline whose passes judge by these example inputs."""
+        steps = [Step(step.item.with_examples(examples), step.reason) for step in self.steps]
+        return PassPipeline(steps, self.settings)
+
+    @overload
+    def __getitem__(self, index: int) -> Pass: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> tuple[Pass, ...]: ...
+
+    def __getitem__(self, index: int | slice) -> Pass | tuple[Pass, ...]:
+        if isinstance(index, slice):
+            return tuple(step.item for step in self.steps[index])
+        return self.steps[index].item
+
+    def __len__(self) -> int:
+        return len(self.steps)
+
+    def __iter__(self) -> Iterator[Pass]:
+        return (step.item for step in self.steps)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, PassPipeline) and self.steps == other.steps
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return f"PassPipeline({', '.join(self.names)})"
+
+    def __str__(self) -> str:
+        width = max(map(len, self.names), default=0)
+        numbered = enumerate(self.steps, 1)
+        return "\n".join(f"{number:2} {step.item.name:{width}}  {step.reason}".rstrip() for number, step in numbered)
+
+    def _spliced(self, start: int, end: int, item: Pass, reason: str) -> PassPipeline:
+        step = Step(item, reason or _summary(item))
+        return PassPipeline((*self.steps[:start], step, *self.steps[end:]), self.settings)
+
+    def _place(self, name: str, number: int | None) -> int:
+        places = [index for index, other in enumerate(self.names) if other == name]
+        if not places:
+            near = difflib.get_close_matches(name, self.names, n=1)
+            hint = f"did you mean {near[0]}?" if near else f"it has {', '.join(dict.fromkeys(self.names))}"
+            raise PassError(f"the pipeline has no pass {name!r}; {hint}")
+        if number is None and len(places) > 1:
+            raise PassError(f"{name} stands {len(places)} times in the pipeline; choose with number=1 to {len(places)}")
+        if number is not None and not 1 <= number <= len(places):
+            raise PassError(f"number is {number}, and {name} stands {len(places)} times in the pipeline")
+        return places[0 if number is None else number - 1]
+
+    def _check_order(self) -> None:
+        names = self.names
+        for index, step in enumerate(self.steps):
+            for other in step.item.after:
+                if other.name in names[:index]:
+                    continue
+                if other.name in names:
+                    raise PassError(f"{step.item.name} must stand after {other.name}: {other.why}")
+                if other.is_needed:
+                    raise PassError(f"{step.item.name} needs {other.name} before it: {other.why}")
+
+
+def _summary(item: Pass) -> str:
+    lines = (type(item).__doc__ or "").strip().splitlines()
+    return lines[0].rstrip(".") if lines else ""
+
+
+def pipeline_for(settings: Settings, examples: Examples = _NO_EXAMPLES) -> PassPipeline:
     """The passes of a conversion, in order.
 
     Args:
@@ -69,116 +234,9 @@ def pipeline_for(settings: Settings, examples: Examples = _NO_EXAMPLES) -> tuple
     Raises:
         InputError: the settings contradict each other.
     """
-    _check(settings)
-    if settings.runtime == OWN_RUNTIME:  # every release's operators will do, and nothing is to be rewritten
-        settings = replace(settings, runtime=RUNTIMES[0], legalize="off")
-    return without(_BUILDERS[settings.backend](settings, examples), settings.blocked)
+    steps = [Step(item, reason) for item, reason in steps_for(settings, examples)]
+    return PassPipeline(steps, settings).without(settings.blocked)
 
-
-def _vulkan(settings: Settings, examples: Examples) -> tuple[Pass, ...]:
-    target = None if settings.legalize == "off" else target_of(settings)
-    transfers = MobileOptimizerType.VULKAN_AUTOMATIC_GPU_TRANSFER not in settings.blocked
-    lanes = () if target is None else (ClearLanes(target, settings.clear_inputs),)
-    return (
-        SIMPLIFY,  # first: later passes match constants and see no branches that are never taken
-        NumberOperands(examples),  # after that: operands have become constants; before dtypes decide anything
-        Canonicalize(),  # before all that match convolutions and linear layers
-        RemoveDropout(),  # before folding and fusing: dropout stands between a layer and what it is fused with
-        Functionalize(transfers),  # before clamp fusion and common subexpressions, which look at pure operators
-        *_fix_ranks(settings, examples),  # after canonicalize, which tells ranks; before targets are asked
-        FoldBatchNorm(),  # before packing, while weights are plain tensors
-        *_legalize(settings, examples),  # before packing, which fixes the layers' form
-        InsertPrepack(  # after canonicalize, which makes the forms that it knows
-            "vulkan", settings.runtime, target, examples
-        ),
-        FuseClamp(),  # between inserting and folding: the range is an argument of the packing operator
-        FoldPrepack(),  # after clamp fusion
-        HoistConvPackedParams(),  # independent of the others
-        DeadCodeElimination(),  # before transfers, which dead readers would ask for
-        Transfer(  # after all fusion, which it would stand between
-            target=target, examples=examples
-        ),
-        *lanes,  # after transfers, which are seen as what they are
-        SIMPLIFY,  # what the rewrites above have left behind
-        SetFlag("optimized_for_vulkan"),  # last: the file is what it says
-    )
-
-
-def _metal(settings: Settings, examples: Examples) -> tuple[Pass, ...]:
-    return (
-        SIMPLIFY,  # first: later passes match constants
-        NumberOperands(examples),  # after that: operands have become constants; before dtypes decide anything
-        Canonicalize(),  # before all that match convolutions and linear layers
-        RemoveDropout(),  # before folding and fusing
-        Functionalize(),  # before clamp fusion, which looks at pure operators
-        *_fix_ranks(settings, examples),  # after canonicalize, which tells ranks; before targets are asked
-        FoldBatchNorm(),  # before packing, while weights are plain tensors
-        MetalRewrites(),  # before legalisation: it leaves fewer kinds of operators
-        *_legalize(settings, examples),  # before packing
-        InsertPrepack("metal", settings.runtime),  # after canonicalize
-        FuseClamp(),  # between inserting and folding
-        FoldPrepack(),  # after clamp fusion
-        HoistConvPackedParams(),  # independent of the others
-        *((CopyToHost(),) if settings.copy_to_host else ()),  # after all fusion, at the very end of the graph
-        SIMPLIFY,  # what the rewrites above have left behind
-        SetFlag("optimized_for_metal"),  # last
-    )
-
-
-def _cpu(settings: Settings, examples: Examples) -> tuple[Pass, ...]:
-    packing = (InsertPrepack("xnnpack", settings.runtime), FuseClamp(), FoldPrepack())
-    return (
-        SIMPLIFY,  # first: later passes match constants
-        NumberOperands(examples),  # after that: operands have become constants; before dtypes decide anything
-        Canonicalize(),  # before all that match convolutions and linear layers
-        RemoveDropout(),  # before folding: dropout may stand between a convolution and its normalisation
-        FoldBatchNorm(),  # before conv1d becomes conv2d, whose normalisation then follows a squeeze
-        Conv1dTo2d(),  # after folding, before packing, which knows no conv1d
-        *_legalize(settings, examples),  # what came to PyTorch after the release
-        *(packing if settings.xnnpack else ()),  # before add and relu are fused: a convolution takes its relu first
-        HoistConvPackedParams(),  # independent of the others
-        FuseAddRelu(),  # after dropout has gone
-        SIMPLIFY,  # what the rewrites above have left behind
-        SetFlag("mobile_optimized"),  # last: the file is what it says
-    )
-
-
-def _fix_ranks(settings: Settings, examples: Examples) -> tuple[Pass, ...]:
-    """GPU files are for one rank, of four dimensions at most; branches on it would be judged although never taken."""
-    if settings.legalize == "off":
-        return ()
-    shuffles = RecognizeChannelShuffle(examples), DeadCodeElimination()
-    return FixRanks(examples), SIMPLIFY, *shuffles, FixChannels(examples)  # shuffles look at numbers of channels
-
-
-def _legalize(settings: Settings, examples: Examples) -> tuple[Pass, ...]:
-    """For the backend, then for the CPU of that release, which runs what the backend lacks."""
-    targets = dict.fromkeys((target_of(settings), Target("cpu", settings.runtime)))
-    passes = [Legalize(target, settings.legalize, examples, settings.blocked) for target in targets]
-    return tuple(item for legalize in passes for item in (legalize, DeadCodeElimination()))
-
-
-def target_of(settings: Settings) -> Target:
-    """The backend that settings ask for, with the limits of the device."""
-    return Target(settings.backend, settings.runtime, settings.image_limit or IMAGE_LIMIT)
-
-
-def _check(settings: Settings) -> None:
-    if settings.runtime == OWN_RUNTIME and settings.backend != "vulkan":
-        raise InputError(f"runtime {OWN_RUNTIME} is for the backend vulkan; the backend is {settings.backend}")
-    if settings.xnnpack and settings.backend != "cpu":
-        raise InputError(f"xnnpack is for the backend cpu; the backend is {settings.backend}")
-    if settings.copy_to_host and settings.backend != "metal":
-        raise InputError(f"copy-to-host is for the backend metal; the backend is {settings.backend}")
-    if settings.image_limit is not None and settings.backend != "vulkan":
-        raise InputError(f"a device's image limit is for the backend vulkan; the backend is {settings.backend}")
-
-
-_BUILDERS: dict[str, Callable[[Settings, Examples], tuple[Pass, ...]]] = {
-    "vulkan": _vulkan,
-    "metal": _metal,
-    "cpu": _cpu,
-}
 
 OPTIMIZER_TYPES: dict[str, tuple[type[Pass], ...]] = {
     "CONV_BN_FUSION": (FoldBatchNorm,),
@@ -190,23 +248,6 @@ OPTIMIZER_TYPES: dict[str, tuple[type[Pass], ...]] = {
     "VULKAN_AUTOMATIC_GPU_TRANSFER": (Transfer,),
 }
 """The passes that each member of ``MobileOptimizerType`` names, in the order of its integer values."""
-
-
-def without(pipeline: Iterable[Pass], blocklist: Iterable[Any]) -> tuple[Pass, ...]:
-    """A pipeline less what a blocklist names.
-
-    Args:
-        pipeline: the passes.
-        blocklist: members of ``MobileOptimizerType`` (ours or torch's), their names, or names of passes.
-
-    Raises:
-        PassError: a name is unknown; the message has the nearest ones.
-    """
-    blocked: set[type[Pass]] = set()
-    for entry in blocklist:
-        blocked.update(_passes_of(str(getattr(entry, "name", entry))))
-    kept = (_unblocked(item, blocked) for item in pipeline)
-    return tuple(item for item in kept if item is not None)
 
 
 def _unblocked(item: Pass, blocked: set[type[Pass]]) -> Pass | None:

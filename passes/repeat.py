@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from mobopt.ir import Program
+from mobopt.passes.facts import Examples
 from mobopt.passes.manager import Pass
 from mobopt.passes.notes import NoteBook
 
@@ -17,6 +18,10 @@ class Repeat(Pass):
     passes: tuple[Pass, ...] = ()
     limit: int = 12
     """Rounds at most; nested branches need one round each."""
+
+    def with_examples(self, examples: Examples) -> Repeat:
+        """These passes, judging by example inputs."""
+        return replace(self, passes=tuple(item.with_examples(examples) for item in self.passes))
 
     def rewrite(self, program: Program, notes: NoteBook) -> bool:
         """Run the passes in rounds; their notes are kept under their own names."""

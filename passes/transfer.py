@@ -14,7 +14,7 @@ from mobopt.ops.effects import holds_tensors
 from mobopt.ops.targets import Target, TensorFacts
 from mobopt.ops.targets.table import IMAGE_LIMIT
 from mobopt.passes.facts import Examples, record_facts
-from mobopt.passes.manager import Pass
+from mobopt.passes.manager import After, Pass
 from mobopt.passes.moving import Mover
 from mobopt.passes.note_kinds import FLAG_WAS_SET, INPUT_MAY_CHANGE
 from mobopt.passes.notes import NoteBook
@@ -45,6 +45,11 @@ class Transfer(Pass):
     """
 
     name = "transfer"
+    after = (
+        After("fuse_clamp", "transfers would stand between what is fused"),
+        After("fold_prepack", "contexts are made on the CPU"),
+        After("legalize", "what is rewritten may run on the GPU"),
+    )
     device: str = "vulkan"
     target: Target | None = None
     examples: Examples = field(default_factory=Examples)

@@ -32,8 +32,8 @@ _NAMES = ", ".join(MobileOptimizerType.__members__)
 
 
 @click.command()
-@click.argument("model", type=click.Path(exists=True, dir_okay=False, path_type=Path))
-@click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="The bundle: .ptl or .pt.")
+@click.argument("model", required=False, type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.option("-o", "--output", type=click.Path(path_type=Path), help="The bundle: .ptl or .pt.")
 @click.option("--backend", default="vulkan", show_default=True, help="vulkan, metal or cpu.")
 @click.option("--blocklist", multiple=True, metavar="NAME", help=f"Leave out an optimisation; any of {_NAMES}.")
 @click.option("--preserve", multiple=True, metavar="METHOD", help="Keep a method or attribute beside forward.")
@@ -65,16 +65,25 @@ _NAMES = ", ".join(MobileOptimizerType.__members__)
 )
 @click.option("--force", is_flag=True, help="Write even if something is missing, or the result differs.")
 @click.option("--explain", is_flag=True, help="Print what each pass did, and what it left alone and why.")
+@click.option(
+    "--dump-ir",
+    metavar="DIR",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Write the text of the model, and of what each pass that changes something leaves, to numbered files.",
+)
+@click.option("--passes", "lists_passes", is_flag=True, help="Print the passes and why each stands there, and stop.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def convert(
-    model: Path,
-    output: Path,
+    model: Path | None,
+    output: Path | None,
     inputs: tuple[str, ...],
     shapes: tuple[str, ...],
     preserve: tuple[str, ...],
     bytecode_version: int,
     force: bool,
     explain: bool,
+    dump_ir: Path | None,
+    lists_passes: bool,
     as_json: bool,
     **choices: Any,
 ) -> None:
@@ -85,6 +94,10 @@ def convert(
     something.
     """
     settings = _settings(**choices)
+    if lists_passes:
+        _print_passes(settings, as_json)
+        return
+    model, output = _given("'MODEL'", model), _given("'-o' / '--output'", output)
     with progress(f"reading {model.name}") as show:
         from mobopt.files import check_writable
         from mobopt.tools.conversion import ConversionRefusedError, convert_file
@@ -100,6 +113,7 @@ def convert(
                 preserved_methods=preserve,
                 bytecode_version=bytecode_version,
                 example_inputs=examples.tensors(),
+                dump_ir=dump_ir,
                 force=force,
                 show=show,
             )
@@ -109,6 +123,25 @@ def convert(
         print_json(_data(conversion))
     else:
         _print(conversion, explain)
+
+
+def _given(hint: str, value: Path | None) -> Path:
+    """An argument that only the list of passes goes without."""
+    if value is None:
+        kind = "option" if hint.startswith("'-") else "argument"
+        raise click.MissingParameter(ctx=click.get_current_context(), param_hint=hint, param_type=kind)
+    return value
+
+
+def _print_passes(settings: Settings, as_json: bool) -> None:
+    from mobopt.passes.pipelines import pipeline_for
+
+    steps = [(step.item.name, step.reason) for step in pipeline_for(settings).steps]
+    if as_json:
+        print_json([{"pass": name, "reason": reason} for name, reason in steps])
+    else:
+        rows = [(number, *step) for number, step in enumerate(steps, 1)]
+        print_table(f"Passes for {settings.backend}, {settings.runtime}", ("number>", "pass", "why there"), rows)
 
 
 def _settings(

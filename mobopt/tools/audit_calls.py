@@ -11,6 +11,7 @@ from mobopt.ops.costs import cost_of_program
 from mobopt.ops.effects import holds_tensors
 from mobopt.ops.targets import Finding, Target, judge
 from mobopt.options import LEGALIZE_LEVELS, Settings
+from mobopt.passes.backends import target_of
 from mobopt.passes.facts import Examples, Facts, record_facts
 from mobopt.passes.legalizations.site import FULL, rewrites
 from mobopt.passes.legalize import Legalize
@@ -18,7 +19,7 @@ from mobopt.passes.manager import PassRun, run_passes
 from mobopt.passes.metal_rewrites import MetalRewrites
 from mobopt.passes.note_kinds import RUNS_ON_CPU, WITH_ITS_OPERANDS
 from mobopt.passes.notes import Note
-from mobopt.passes.pipelines import pipeline_for, target_of
+from mobopt.passes.pipelines import pipeline_for
 from mobopt.tools.lacks import is_judged, operands_text
 from mobopt.tools.tensor_places import gpu_values, runs_on_gpu, transfer_device
 

@@ -19,9 +19,11 @@ from mobopt.options import Settings
 from mobopt.passes.manager import PassRun
 from mobopt.passes.note_kinds import READS_UNWRITTEN, RUNS_ON_CPU, WITH_ITS_OPERANDS
 from mobopt.passes.notes import Note
+from mobopt.passes.pipelines import PassPipeline
 from mobopt.sources import FileSource
 from mobopt.tools.agreement import Agreement
 from mobopt.tools.example_inputs import ChosenInputs, ExampleInputs, choose_inputs
+from mobopt.tools.graph_dump import GraphDump
 from mobopt.tools.lacks import Lack, find_lacks
 from mobopt.tools.unknown_sizes import unknown_text
 
@@ -92,6 +94,8 @@ def convert_file(
     preserved_methods: Sequence[str] = (),
     bytecode_version: int = DEFAULT_BYTECODE_VERSION,
     example_inputs: ExampleInputs | None = None,
+    passes: PassPipeline | None = None,
+    dump_ir: Path | None = None,
     force: bool = False,
     show: Callable[[str], None] = lambda step: None,
 ) -> Conversion:
@@ -105,6 +109,9 @@ def convert_file(
         bytecode_version: of a lite bundle, 4 to 8.
         example_inputs: what to compare on, of ``forward`` or of several methods by name; without them, bundled inputs,
             for ``forward`` also inputs of the shapes traced, or guessed ones.
+        passes: the passes to run, in place of those that the settings choose.
+        dump_ir: a folder for the text of the model, and of what each pass that changes something leaves; it is made
+            if it is missing.
         force: write even if the target lacks something, or the result differs, or nothing could be compared.
         show: is told each step.
 
@@ -119,7 +126,8 @@ def convert_file(
     show(f"reading {source.name}")
     model = FileSource(source, preserved_methods)
     show("running the passes")
-    optimized = optimize(model, settings, example_inputs)
+    dump = None if dump_ir is None else GraphDump(dump_ir, model.program)
+    optimized = optimize(model, settings, example_inputs, passes, dump)
     lacks = find_lacks(optimized.program, settings, optimized.inputs.examples)
     inputs = optimized.inputs if optimized.inputs.by_method else choose_inputs(model)
     show("comparing with the original")

@@ -8,8 +8,8 @@ from mobopt.ir import Node, Program, Value, describe
 from mobopt.ops.effects import handles_tensors, holds_tensors, listed_items
 from mobopt.ops.targets import Finding, Target, TensorFacts, facts_of_constant, judge
 from mobopt.options import OWN_RUNTIME, Settings
+from mobopt.passes.backends import target_of
 from mobopt.passes.facts import Examples, Facts, record_facts
-from mobopt.passes.pipelines import target_of
 from mobopt.passes.place import transferred
 from mobopt.passes.rewriting import METADATA, is_constant_tensor
 

@@ -219,3 +219,41 @@ def test_demo_model_is_mobilenetv2() -> None:
 def test_archives_keep_no_local_names(files: Path) -> None:
     with zipfile.ZipFile(files / "bundle.ptl") as archive:
         assert {name.partition("/")[0] for name in archive.namelist()} == {"bundle"}
+
+
+def test_passes_are_listed_with_their_reasons(invoke: Invoke) -> None:
+    result = invoke("convert", "--passes", "--backend", "metal", "--copy-to-host", "--json")
+    assert result.exit_code == 0
+    steps = json.loads(result.output)
+    assert [step["pass"] for step in steps][-3:] == ["copy_to_host", "simplify", "set_flag"]
+    assert all(step["reason"] for step in steps)
+    assert "copy_to_host" not in invoke("convert", "--passes", "--backend", "metal").output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "missing"), [((), "argument 'MODEL'"), (("model.pt",), "option '-o' / '--output'")]
+)
+def test_what_a_conversion_needs_is_named(
+    invoke: Invoke, tmp_path: Path, arguments: tuple[str, ...], missing: str
+) -> None:
+    (tmp_path / "model.pt").write_bytes(b"")
+    result = invoke("convert", *(tmp_path / name for name in arguments))
+    assert result.exit_code == 2 and f"Missing {missing}" in result.output
+
+
+def test_graphs_are_dumped_after_each_pass_that_changes_them(invoke: Invoke, tmp_path: Path) -> None:
+    network = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU()).eval()
+    model, output, folder = tmp_path / "net.pt", tmp_path / "net.ptl", tmp_path / "dumps" / "new"
+    torch.jit.save(torch.jit.script(network), str(model))
+    result = invoke("convert", model, "-o", output, "--random", "1,3,8,8", "--dump-ir", folder)
+    assert result.exit_code == 0, result.output
+    texts = {path.name: path.read_text() for path in sorted(folder.iterdir())}
+    assert next(iter(texts)) == "00-model.txt" and "aten::batch_norm" in texts["00-model.txt"]
+    assert "conv.py:" in texts["00-model.txt"]
+    (folded,) = [text for name, text in texts.items() if name.endswith("-fold_batch_norm.txt")]
+    assert "aten::batch_norm" not in folded and "aten::conv2d" in folded
+    assert not any("hoist" in name for name in texts), "it changes nothing here"
+    last = list(texts.values())[-1]
+    assert "# attributes\n" in last and "optimized_for_vulkan : bool" in last
+    blocked = invoke("convert", model, "-o", output, "--random", "1,3,8,8", "--dump-ir", model / "x")
+    assert blocked.exit_code == 2 and "net.pt" in blocked.output

@@ -11,12 +11,12 @@ from pass_harness import assert_close
 from mobopt.frontends.torchscript import program_from_script_module
 from mobopt.ir import Node, Program
 from mobopt.ops.targets import Finding, Target, judge
+from mobopt.passes.backends import SIMPLIFY
 from mobopt.passes.canonicalize import Canonicalize
 from mobopt.passes.facts import Examples, record_facts
 from mobopt.passes.legalize import Legalize
 from mobopt.passes.manager import run_passes
 from mobopt.passes.notes import Note
-from mobopt.passes.pipelines import SIMPLIFY
 from mobopt.runtimes.cpu import Interpreter
 
 Call = Callable[..., Any]

@@ -5,10 +5,10 @@ from torch import nn
 
 from mobopt.frontends.torchscript import program_from_script_module
 from mobopt.ir import Program
+from mobopt.passes.backends import SIMPLIFY
 from mobopt.passes.channel_shuffle import RecognizeChannelShuffle
 from mobopt.passes.facts import Examples
 from mobopt.passes.manager import run_passes
-from mobopt.passes.pipelines import SIMPLIFY
 from mobopt.runtimes.cpu import Interpreter
 
 

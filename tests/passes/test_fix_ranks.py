@@ -3,10 +3,10 @@ from pass_harness import apply, assert_close, expect, operators, program_of
 from torch import nn
 
 from mobopt.frontends.torchscript import program_from_script_module
+from mobopt.passes.backends import SIMPLIFY
 from mobopt.passes.facts import Examples
 from mobopt.passes.fix_ranks import FixRanks
 from mobopt.passes.manager import run_passes
-from mobopt.passes.pipelines import SIMPLIFY
 from mobopt.runtimes.cpu import Interpreter
 
 TEXT = """

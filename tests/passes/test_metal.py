@@ -19,7 +19,7 @@ from mobopt.passes.fuse_clamp import FuseClamp
 from mobopt.passes.insert_prepack import InsertPrepack
 from mobopt.passes.manager import run_passes
 from mobopt.passes.metal_rewrites import MetalRewrites
-from mobopt.passes.pipelines import pipeline_for, without
+from mobopt.passes.pipelines import pipeline_for
 from mobopt.runtimes.cpu import Interpreter
 
 METAL = pipeline_for(Settings("metal", legalize="off"))
@@ -338,9 +338,9 @@ def test_numbers_of_a_module_with_formats(sizes: tuple[int, ...], how: str) -> N
 def test_a_blocklist_leaves_the_layers() -> None:
     module = nn.Sequential(nn.Conv2d(3, 5, 3), nn.ReLU(), nn.Dropout())
     x = torch.randn(1, 3, 7, 5)
-    found, _ = optimise(module, [x], without(METAL, {"INSERT_FOLD_PREPACK_OPS"}))
+    found, _ = optimise(module, [x], METAL.without({"INSERT_FOLD_PREPACK_OPS"}))
     assert operators(found) == ["aten::conv2d", "aten::relu"]
-    found, _ = optimise(module, [x], without(METAL, {"fuse_clamp", "REMOVE_DROPOUT"}), "trace")
+    found, _ = optimise(module, [x], METAL.without({"fuse_clamp", "REMOVE_DROPOUT"}), "trace")
     assert operators(found) == ["prim::GetAttr", "metal_prepack::conv2d_run", "aten::relu", "aten::dropout"]
 
 

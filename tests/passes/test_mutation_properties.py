@@ -8,11 +8,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pass_harness import assert_close, program_of
 
+from mobopt.passes.backends import SIMPLIFY
 from mobopt.passes.common_subexpression_elimination import CommonSubexpressionElimination
 from mobopt.passes.dead_code_elimination import DeadCodeElimination
 from mobopt.passes.functionalize import Functionalize
 from mobopt.passes.manager import run_passes
-from mobopt.passes.pipelines import CPU, SIMPLIFY, VULKAN
+from mobopt.passes.pipelines import CPU, VULKAN
 from mobopt.runtimes.cpu import Interpreter
 
 HEAD = """

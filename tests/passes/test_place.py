@@ -11,11 +11,11 @@ from torch import nn
 
 from mobopt.frontends.torchscript import program_from_script_module
 from mobopt.ops.targets import Row, Target, verdicts
+from mobopt.passes.backends import SIMPLIFY
 from mobopt.passes.facts import Examples
 from mobopt.passes.fold_prepack import FoldPrepack
 from mobopt.passes.insert_prepack import InsertPrepack
 from mobopt.passes.manager import run_passes
-from mobopt.passes.pipelines import SIMPLIFY
 from mobopt.passes.transfer import FLAG, Transfer
 
 TARGET = Target("vulkan", "2.1")

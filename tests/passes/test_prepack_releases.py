@@ -29,7 +29,7 @@ from mobopt.ops.contexts import (
 )
 from mobopt.options import RUNTIMES, Settings
 from mobopt.passes.insert_prepack import InsertPrepack
-from mobopt.passes.pipelines import pipeline_for, without
+from mobopt.passes.pipelines import pipeline_for
 from mobopt.runtimes.cpu import Interpreter
 from mobopt.runtimes.cpu.packed_vulkan import recurrent_parameters
 
@@ -282,7 +282,7 @@ def test_numbers_of_normalisations(runtime: str, affine: bool) -> None:
 
 
 def test_a_blocklist_leaves_the_layers() -> None:
-    pipeline = without(pipeline_for(Settings("vulkan", "2.6", legalize="off")), {"INSERT_FOLD_PREPACK_OPS"})
+    pipeline = pipeline_for(Settings("vulkan", "2.6", legalize="off")).without({"INSERT_FOLD_PREPACK_OPS"})
     found, _ = optimise(Norms(True), [torch.randn(1, 6, 5, 7)], pipeline)
     assert not [op for op in operators(found) if op.startswith("vulkan_prepack::")]
 

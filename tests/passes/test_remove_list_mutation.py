@@ -9,8 +9,8 @@ from torch import Tensor, nn
 
 from mobopt.frontends.torchscript import program_from_script_module
 from mobopt.ir import print_graph
+from mobopt.passes.backends import SIMPLIFY
 from mobopt.passes.manager import run_passes
-from mobopt.passes.pipelines import SIMPLIFY
 from mobopt.passes.remove_list_mutation import RemoveListMutation
 from mobopt.runtimes.cpu import Interpreter
 

@@ -5,13 +5,13 @@ import torch
 from pass_harness import apply, expect, operators, optimise, program_of
 from torch import nn
 
+from mobopt.passes.backends import SIMPLIFY
 from mobopt.passes.common_subexpression_elimination import CommonSubexpressionElimination
 from mobopt.passes.constant_folding import ConstantFolding
 from mobopt.passes.constant_propagation import ConstantPropagation
 from mobopt.passes.dead_code_elimination import DeadCodeElimination
 from mobopt.passes.known_conditions import KnownConditions
 from mobopt.passes.loop_unrolling import LoopUnrolling
-from mobopt.passes.pipelines import SIMPLIFY
 
 HEAD = """
 graph(%self : __torch__.M,

@@ -7,11 +7,11 @@ from pass_harness import apply, program_of
 from mobopt.ir import Program, parse_graph, verify
 from mobopt.ir.types import TENSOR, ListType
 from mobopt.ops.state import changed_attributes, settle_state
+from mobopt.passes.backends import SIMPLIFY
 from mobopt.passes.common_subexpression_elimination import CommonSubexpressionElimination
 from mobopt.passes.constant_folding import ConstantFolding
 from mobopt.passes.dead_code_elimination import DeadCodeElimination
 from mobopt.passes.metal_rewrites import MetalRewrites
-from mobopt.passes.pipelines import SIMPLIFY
 
 HEAD = """
 graph(%self : __torch__.M,

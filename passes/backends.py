@@ -1,0 +1,216 @@
+"""The passes of each backend, and why each stands where it does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from mobopt.errors import InputError
+from mobopt.ops.targets import Target
+from mobopt.ops.targets.table import IMAGE_LIMIT
+from mobopt.options import (
+    OWN_RUNTIME,
+    RUNTIMES,
+    MobileOptimizerType,
+    Settings,
+)
+from mobopt.passes.canonicalize import Canonicalize
+from mobopt.passes.channel_shuffle import RecognizeChannelShuffle
+from mobopt.passes.clear_lanes import ClearLanes
+from mobopt.passes.common_subexpression_elimination import CommonSubexpressionElimination
+from mobopt.passes.constant_folding import ConstantFolding
+from mobopt.passes.constant_propagation import ConstantPropagation
+from mobopt.passes.conv1d_to_2d import Conv1dTo2d
+from mobopt.passes.copy_to_host import CopyToHost
+from mobopt.passes.dead_code_elimination import DeadCodeElimination
+from mobopt.passes.facts import Examples
+from mobopt.passes.fix_channels import FixChannels
+from mobopt.passes.fix_ranks import FixRanks
+from mobopt.passes.fold_batch_norm import FoldBatchNorm
+from mobopt.passes.fold_prepack import FoldPrepack
+from mobopt.passes.functionalize import Functionalize
+from mobopt.passes.fuse_add_relu import FuseAddRelu
+from mobopt.passes.fuse_clamp import FuseClamp
+from mobopt.passes.hoist_conv_packed_params import HoistConvPackedParams
+from mobopt.passes.insert_prepack import InsertPrepack
+from mobopt.passes.known_conditions import KnownConditions
+from mobopt.passes.legalize import Legalize
+from mobopt.passes.loop_unrolling import LoopUnrolling
+from mobopt.passes.manager import Pass
+from mobopt.passes.metal_rewrites import MetalRewrites
+from mobopt.passes.number_operands import NumberOperands
+from mobopt.passes.remove_dropout import RemoveDropout
+from mobopt.passes.remove_list_mutation import RemoveListMutation
+from mobopt.passes.repeat import Repeat
+from mobopt.passes.set_flag import SetFlag
+from mobopt.passes.transfer import Transfer
+
+SIMPLIFY = Repeat(
+    (
+        ConstantFolding(),  # before branches are resolved: it makes their conditions constant
+        ConstantPropagation(),  # before unrolling: it resolves what loops count to
+        LoopUnrolling(),  # before the next round folds what the copies compute
+        RemoveListMutation(),  # after unrolling, which puts what fills a list into one block
+        CommonSubexpressionElimination(),  # before conditions are compared: equal ones become one
+        KnownConditions(),  # after that; its constants are folded in the next round
+        DeadCodeElimination(),  # last in a round
+    )
+)
+"""Everything that makes work for constant folding, in rounds."""
+
+_NO_EXAMPLES = Examples()
+
+
+Steps = list[tuple[Pass, str]]
+"""Passes, and why each stands where it does."""
+
+
+def steps_for(settings: Settings, examples: Examples = _NO_EXAMPLES) -> Steps:
+    """The passes of a conversion, in order, with none left out that the settings block.
+
+    Args:
+        settings: what is asked for.
+        examples: inputs whose sizes decide what the target computes right.
+
+    Raises:
+        InputError: the settings contradict each other.
+    """
+    _check(settings)
+    if settings.runtime == OWN_RUNTIME:  # every release's operators will do, and nothing is to be rewritten
+        settings = replace(settings, runtime=RUNTIMES[0], legalize="off")
+    return _BUILDERS[settings.backend](settings, examples)
+
+
+def _first(examples: Examples) -> Steps:
+    """What every backend begins with."""
+    return [
+        (SIMPLIFY, "first: later passes match constants, and see no branches that are never taken"),
+        (NumberOperands(examples), "operands have become constants; dtypes decide nothing yet"),
+        (Canonicalize(), "before all that match convolutions and linear layers"),
+        (RemoveDropout(), "before folding and fusing: dropout stands between a layer and what it is fused with"),
+    ]
+
+
+def _last(flag: str) -> Steps:
+    """What every backend ends with."""
+    return [
+        (SIMPLIFY, "what the rewrites before it have left behind"),
+        (SetFlag(flag), "last: the file is what it says"),
+    ]
+
+
+def _vulkan(settings: Settings, examples: Examples) -> Steps:
+    target = None if settings.legalize == "off" else target_of(settings)
+    transfers = MobileOptimizerType.VULKAN_AUTOMATIC_GPU_TRANSFER not in settings.blocked
+    lanes = [] if target is None else [ClearLanes(target, settings.clear_inputs)]
+    return [
+        *_first(examples),
+        (Functionalize(transfers), "before clamps are fused and repeated work is found, which look at pure operators"),
+        *_fix_ranks(settings, examples),
+        (FoldBatchNorm(), "before packing, while weights are plain tensors"),
+        *_legalize(settings, examples),
+        (
+            InsertPrepack("vulkan", settings.runtime, target, examples),
+            "the layers have the forms that it knows, and keep them",
+        ),
+        *_packing(),
+        (HoistConvPackedParams(), "independent of the others"),
+        (DeadCodeElimination(), "before transfers, which dead readers would ask for"),
+        (Transfer(target=target, examples=examples), "after all fusion, which it would stand between"),
+        *((item, "transfers are seen as what they are") for item in lanes),
+        *_last("optimized_for_vulkan"),
+    ]
+
+
+def _metal(settings: Settings, examples: Examples) -> Steps:
+    copies = [CopyToHost()] if settings.copy_to_host else []
+    return [
+        *_first(examples),
+        (Functionalize(), "before clamps are fused, which looks at pure operators"),
+        *_fix_ranks(settings, examples),
+        (FoldBatchNorm(), "before packing, while weights are plain tensors"),
+        (MetalRewrites(), "before legalisation: it leaves fewer kinds of operators"),
+        *_legalize(settings, examples),
+        (InsertPrepack("metal", settings.runtime), "the layers have the forms that it knows, and keep them"),
+        *_packing(),
+        (HoistConvPackedParams(), "independent of the others"),
+        *((item, "after all fusion, at the very end of the graph") for item in copies),
+        *_last("optimized_for_metal"),
+    ]
+
+
+def _cpu(settings: Settings, examples: Examples) -> Steps:
+    packing: Steps = [
+        (
+            InsertPrepack("xnnpack", settings.runtime),
+            "before additions are fused: a convolution takes its relu first",
+        ),
+        *_packing(),
+    ]
+    return [
+        *_first(examples),
+        (FoldBatchNorm(), "before a convolution of one dimension becomes one of two, and a squeeze follows it"),
+        (Conv1dTo2d(), "normalisations are folded; packing knows no convolution of one dimension"),
+        *_legalize(settings, examples),
+        *(packing if settings.xnnpack else []),
+        (HoistConvPackedParams(), "independent of the others"),
+        (FuseAddRelu(), "dropout has gone, and convolutions have taken their own relu"),
+        *_last("mobile_optimized"),
+    ]
+
+
+def _packing() -> Steps:
+    return [
+        (FuseClamp(), "between packing and folding: the range is an argument of the packing operator"),
+        (FoldPrepack(), "the ranges are in"),
+    ]
+
+
+def _fix_ranks(settings: Settings, examples: Examples) -> Steps:
+    """GPU files are for one rank, of four dimensions at most; branches on it would be judged although never taken."""
+    if settings.legalize == "off":
+        return []
+    return [
+        (FixRanks(examples), "the forms of layers tell ranks; targets are not asked yet"),
+        (SIMPLIFY, "branches for other ranks are known now"),
+        (RecognizeChannelShuffle(examples), "before numbers of channels are fixed, which it looks at"),
+        (DeadCodeElimination(), "the parts of shuffles are read by nobody"),
+        (FixChannels(examples), "before targets are asked"),
+    ]
+
+
+def _legalize(settings: Settings, examples: Examples) -> Steps:
+    """For the backend, then for the CPU of that release, which runs what the backend lacks."""
+    targets = dict.fromkeys((target_of(settings), Target("cpu", settings.runtime)))
+    passes = [Legalize(target, settings.legalize, examples, settings.blocked) for target in targets]
+    return [
+        step
+        for item in passes
+        for step in (
+            (item, f"what {item.target} lacks is rewritten before packing fixes the layers' form"),
+            (DeadCodeElimination(), "what rewrites no longer read"),
+        )
+    ]
+
+
+def target_of(settings: Settings) -> Target:
+    """The backend that settings ask for, with the limits of the device."""
+    return Target(settings.backend, settings.runtime, settings.image_limit or IMAGE_LIMIT)
+
+
+def _check(settings: Settings) -> None:
+    if settings.runtime == OWN_RUNTIME and settings.backend != "vulkan":
+        raise InputError(f"runtime {OWN_RUNTIME} is for the backend vulkan; the backend is {settings.backend}")
+    if settings.xnnpack and settings.backend != "cpu":
+        raise InputError(f"xnnpack is for the backend cpu; the backend is {settings.backend}")
+    if settings.copy_to_host and settings.backend != "metal":
+        raise InputError(f"copy-to-host is for the backend metal; the backend is {settings.backend}")
+    if settings.image_limit is not None and settings.backend != "vulkan":
+        raise InputError(f"a device's image limit is for the backend vulkan; the backend is {settings.backend}")
+
+
+_BUILDERS: dict[str, Callable[[Settings, Examples], Steps]] = {
+    "vulkan": _vulkan,
+    "metal": _metal,
+    "cpu": _cpu,
+}
