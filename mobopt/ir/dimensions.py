@@ -312,11 +312,15 @@ def remainder(a: Dimension, b: Dimension) -> Dimension:
 
 def minimum(*sizes: Dimension) -> Dimension:
     """The least of sizes, as an expression where it is not known which."""
+    if all(isinstance(size, int) for size in sizes):
+        return min(sizes)
     return _extreme("min", sizes)
 
 
 def maximum(*sizes: Dimension) -> Dimension:
     """The largest of sizes, as an expression where it is not known which."""
+    if all(isinstance(size, int) for size in sizes):
+        return max(sizes)
     return _extreme("max", sizes)
 
 

@@ -4,14 +4,23 @@
 the spelling of TorchScript source and of bytecode (``Optional[Tensor]``, ``List[int]``, ``Dict[str, Tensor]``).
 :func:`parse_type` reads both, the named tuples of bytecode, and the types of operator schemas (``int[2]``,
 ``Tensor(a!)``, ``SymInt``).
+
+A :class:`TensorType` knows dtype and sizes too: ``Float(1, 3, s0, s1)``. It has no strides: sizes and dtypes follow
+from each other without them, and what lies how in memory is for a runtime to choose.
 """
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass
 
+import torch
+
 from mobopt.errors import GraphError
+from mobopt.ir.dimensions import Dimension, Expression
+from mobopt.ir.dtypes import DTYPE_NAMES, DTYPES
+from mobopt.ir.guards import Guards, parse_dimension
 
 
 @dataclass(frozen=True)
@@ -116,6 +125,50 @@ class ClassType(Type):
         return self.name
 
 
+@dataclass(frozen=True, eq=False)
+class TensorType(Type):
+    """A tensor whose dtype and sizes are known."""
+
+    dtype: torch.dtype
+    sizes: tuple[Dimension, ...]
+
+    @property
+    def rank(self) -> int:
+        """Number of dimensions."""
+        return len(self.sizes)
+
+    @property
+    def numel(self) -> Dimension:
+        """Number of elements."""
+        return math.prod(self.sizes)
+
+    @property
+    def is_concrete(self) -> bool:
+        """Whether all sizes are numbers."""
+        return all(isinstance(size, int) for size in self.sizes)
+
+    def __eq__(self, other: object) -> bool:
+        """Whether it is the same type; no sizes are compared that a guard would have to decide."""
+        return isinstance(other, TensorType) and (self.dtype, self._keys()) == (other.dtype, other._keys())
+
+    def __hash__(self) -> int:
+        return hash((self.dtype, self._keys()))
+
+    def _keys(self) -> tuple[object, ...]:
+        return tuple(size.key if isinstance(size, Expression) else size for size in self.sizes)
+
+    def __str__(self) -> str:
+        name = DTYPE_NAMES.get(self.dtype) or str(self.dtype).removeprefix("torch.")
+        return f"{name}({', '.join(map(str, self.sizes))})"
+
+    __repr__ = __str__
+
+    @property
+    def annotation(self) -> str:
+        """The spelling of TorchScript source, which has neither dtype nor sizes."""
+        return "Tensor"
+
+
 TENSOR = SimpleType("Tensor")
 INT = SimpleType("int")
 FLOAT = SimpleType("float")
@@ -153,13 +206,17 @@ _SPELLINGS = {
 }
 
 
-def parse_type(text: str) -> Type:
+def parse_type(text: str, guards: Guards | None = None) -> Type:
     """Read a type in any of TorchScript's spellings.
+
+    Args:
+        text: such as ``Dict(str, Tensor)`` or ``Float(1, s0 + 1)``.
+        guards: what the symbols of sizes belong to, if there are any.
 
     Raises:
         GraphError: the text is not a type.
     """
-    parser = _Parser(text)
+    parser = _Parser(text, guards or Guards())
     result = parser.type()
     if parser.rest:
         raise GraphError(f"can't read the type {text!r}: {parser.rest!r} is left over")
@@ -169,8 +226,9 @@ def parse_type(text: str) -> Type:
 class _Parser:
     """Recursive descent over the tokens of one type."""
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, guards: Guards) -> None:
         self.text = text
+        self.guards = guards
         self.rest = text.strip()
 
     def type(self) -> Type:
@@ -206,6 +264,8 @@ class _Parser:
             return self.named_tuple()
         if re.match(r"\[\s*NamedTuple\s*,", self.rest):
             return self.bytecode_named_tuple(name)
+        if name in DTYPES and self.rest.startswith("("):
+            return TensorType(DTYPES[name], self.sizes())
         if name in _SPELLINGS:
             return _SPELLINGS[name]
         if name.endswith("Tensor") and "." not in name:
@@ -240,6 +300,19 @@ class _Parser:
                 raise GraphError(f"can't read the type {self.text!r} at {self.rest!r}")
         self.expect(closing)
         return tuple(items)
+
+    def sizes(self) -> tuple[Dimension, ...]:
+        """Dimensions in parentheses, which hold parentheses and commas themselves."""
+        depth, start, items = 0, 1, []
+        for index, character in enumerate(self.rest):
+            depth += (character == "(") - (character == ")")
+            if (character == "," and depth == 1) or depth == 0:
+                items.append(self.rest[start:index])
+                start = index + 1
+            if depth == 0:
+                self.rest = self.rest[index + 1 :].lstrip()
+                return tuple(parse_dimension(item, self.guards) for item in items) if any(items) else ()
+        raise GraphError(f"can't read the type {self.text!r}: a parenthesis is open")
 
     def named_tuple(self) -> Type:
         """``NamedTuple(Tensor a, int b)`` of graph text."""

@@ -10,6 +10,7 @@ import torch
 
 from mobopt.errors import InputError, UnsupportedError
 from mobopt.ir import Origin
+from mobopt.ir.dtypes import SCALAR_TYPES
 from mobopt.ir.schemas import schema_of, schemas_of
 from mobopt.ops.permitted import is_of_library, refusal
 from mobopt.runtimes.cpu.packed import PACKED_KERNELS
@@ -17,22 +18,6 @@ from mobopt.runtimes.nests import map_leaves
 
 Kernel = Callable[..., Any]
 _CPU = torch.device("cpu")
-
-# Numbers of dtypes in TorchScript; source: c10/core/ScalarType.h.
-_SCALAR_TYPES = {
-    0: torch.uint8,
-    1: torch.int8,
-    2: torch.int16,
-    3: torch.int32,
-    4: torch.int64,
-    5: torch.float16,
-    6: torch.float32,
-    7: torch.float64,
-    9: torch.complex64,
-    10: torch.complex128,
-    11: torch.bool,
-    15: torch.bfloat16,
-}
 
 
 def scalar_type(value: int | torch.dtype | None) -> torch.dtype | None:
@@ -43,11 +28,11 @@ def scalar_type(value: int | torch.dtype | None) -> torch.dtype | None:
     """
     if value is None or isinstance(value, torch.dtype):
         return value
-    if value not in _SCALAR_TYPES:
+    if value not in SCALAR_TYPES:
         raise UnsupportedError(
             f"the model asks for dtype number {value} (c10::ScalarType), which mobopt does not compute with"
         )
-    return _SCALAR_TYPES[value]
+    return SCALAR_TYPES[value]
 
 
 def _tensor_of(data: Any, dtype: Any, device: Any, requires_grad: bool) -> torch.Tensor:

@@ -1,8 +1,11 @@
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from mobopt.errors import GraphError
+from mobopt.ir.dimensions import minimum
+from mobopt.ir.guards import Guards
 from mobopt.ir.types import (
     BOOL,
     DEVICE,
@@ -15,6 +18,7 @@ from mobopt.ir.types import (
     DictType,
     ListType,
     OptionalType,
+    TensorType,
     TupleType,
     Type,
     parse_type,
@@ -59,4 +63,24 @@ def test_spellings_of_schemas_and_bytecode(text: str, expected: Type) -> None:
 @pytest.mark.parametrize("text", ["", "List[", "Dict[int]", "int]", "Tuple[int", "Tensor, int", "(Tensor"])
 def test_bad_type_is_one_clear_error(text: str) -> None:
     with pytest.raises(GraphError, match=r"can't read the type|not supported"):
+        parse_type(text)
+
+
+def test_tensor_types_have_dtype_and_sizes() -> None:
+    guards = Guards()
+    height = guards.symbol("h", lower=1, upper=64)
+    kind = TensorType(torch.float32, (1, 3, height, (height + 1) // 2))
+    assert str(kind) == "Float(1, 3, h, (h + 1)//2)" and kind.annotation == "Tensor"
+    assert parse_type(str(kind), guards) == kind and parse_type("Float()") == TensorType(torch.float32, ())
+    assert parse_type("(Long(2, min(4, h))[], int)", guards) == TupleType(
+        (ListType(TensorType(torch.int64, (2, minimum(height, 4)))), INT)
+    )
+    assert str(kind.numel) == "h*((h + 1)//2)*3" and not kind.is_concrete
+    assert kind != TensorType(torch.float32, (1, 3, height, height)) and not guards.conditions
+    assert hash(kind) == hash(parse_type(str(kind), guards))
+
+
+@pytest.mark.parametrize("text", ["Float(1, s0)", "Float(1,", "Float(1,)", "Float(a b)", "Float(1.5)"])
+def test_tensor_types_that_are_refused(text: str) -> None:
+    with pytest.raises(GraphError, match="can't read"):
         parse_type(text)

@@ -1,0 +1,150 @@
+"""Products of matrices and vectors, and attention."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from mobopt.ir.dimensions import Dimension
+from mobopt.ir.types import TensorType
+from mobopt.ops.shapes.rules import PLAIN, REALS, Sizes, broadcast, equal, require, shape_rule, view_rule
+from mobopt.ops.shapes.views import with_sizes
+
+
+def _check(*tensors: TensorType) -> None:
+    require(all(item.dtype == tensors[0].dtype and item.dtype in REALS for item in tensors))
+
+
+@shape_rule("aten::mm")
+def mm(a: TensorType, b: TensorType) -> TensorType:
+    """Two matrices."""
+    _check(a, b)
+    require(a.rank == b.rank == 2 and a.sizes[1] == b.sizes[0])
+    return with_sizes(a, (a.sizes[0], b.sizes[1]))
+
+
+@shape_rule("aten::bmm")
+def bmm(a: TensorType, b: TensorType) -> TensorType:
+    """Two batches of matrices."""
+    _check(a, b)
+    require(a.rank == b.rank == 3 and a.sizes[0] == b.sizes[0] and a.sizes[2] == b.sizes[1])
+    return with_sizes(a, (a.sizes[0], a.sizes[1], b.sizes[2]))
+
+
+@shape_rule("aten::mv")
+def mv(a: TensorType, b: TensorType) -> TensorType:
+    """A matrix and a vector."""
+    _check(a, b)
+    require(a.rank == 2 and b.rank == 1 and a.sizes[1] == b.sizes[0])
+    return with_sizes(a, a.sizes[:1])
+
+
+@shape_rule("aten::dot", "aten::vdot", "aten::inner")
+def dot(a: TensorType, b: TensorType) -> TensorType:
+    """Two vectors."""
+    _check(a, b)
+    require(a.rank == b.rank == 1 and a.sizes[0] == b.sizes[0])
+    return with_sizes(a, ())
+
+
+@shape_rule("aten::outer", "aten::ger")
+def outer(a: TensorType, b: TensorType) -> TensorType:
+    """Two vectors, to a matrix."""
+    _check(a, b)
+    require(a.rank == b.rank == 1)
+    return with_sizes(a, (*a.sizes, *b.sizes))
+
+
+@view_rule("aten::matmul", "aten::linalg_matmul")
+def matmul(a: TensorType, b: TensorType) -> TensorType:
+    """Matrices or vectors, with broadcast batches; torch may exchange operands, so the order in memory is open."""
+    _check(a, b)
+    require(a.sizes and b.sizes and a.sizes[-1] == b.sizes[-2 if b.rank > 1 else 0])
+    rows = a.sizes[-2:-1]
+    columns = b.sizes[-1:] if b.rank > 1 else ()
+    return with_sizes(a, (*broadcast(a.sizes[:-2], b.sizes[:-2]), *rows, *columns))
+
+
+@shape_rule("aten::linear")
+def linear(x: TensorType, weight: TensorType, bias: TensorType | None) -> TensorType:
+    """``[..., I]`` and ``[O, I]`` to ``[..., O]``."""
+    _check(x, weight, *([bias] if bias is not None else []))
+    require(x.sizes and weight.rank == 2 and x.sizes[-1] == weight.sizes[1])
+    require(bias is None or (bias.rank == 1 and bias.sizes[0] == weight.sizes[0]))
+    return with_sizes(x, (*x.sizes[:-1], weight.sizes[0]))
+
+
+@shape_rule("aten::bilinear")
+def bilinear(x: TensorType, y: TensorType, weight: TensorType, bias: TensorType | None) -> TensorType:
+    """``[..., I]``, ``[..., J]`` and ``[O, I, J]`` to ``[..., O]``."""
+    _check(x, y, weight, *([bias] if bias is not None else []))
+    require(x.sizes and weight.rank == 3 and equal(x.sizes[:-1], y.sizes[:-1]))
+    require(x.sizes[-1] == weight.sizes[1] and y.sizes[-1] == weight.sizes[2])
+    require(bias is None or (bias.rank == 1 and bias.sizes[0] == weight.sizes[0]))
+    return with_sizes(x, (*x.sizes[:-1], weight.sizes[0]))
+
+
+@shape_rule("aten::addmm")
+def addmm(added: TensorType, a: TensorType, b: TensorType, *_: Any) -> TensorType:
+    """``a @ b`` and what is broadcast to it."""
+    return _added(added, mm(a, b))
+
+
+@shape_rule("aten::addmv")
+def addmv(added: TensorType, a: TensorType, b: TensorType, *_: Any) -> TensorType:
+    """As :func:`addmm`, of a vector."""
+    require(b.sizes[0] > 0)  # of an empty one torch makes what is added, without a broadcast
+    return _added(added, mv(a, b))
+
+
+@shape_rule("aten::baddbmm")
+def baddbmm(added: TensorType, a: TensorType, b: TensorType, *_: Any) -> TensorType:
+    """As :func:`addmm`, of batches."""
+    return _added(added, bmm(a, b))
+
+
+@shape_rule("aten::addbmm")
+def addbmm(added: TensorType, a: TensorType, b: TensorType, *_: Any) -> TensorType:
+    """As :func:`addmm`, of the sum of a batch."""
+    made = bmm(a, b)
+    return _added(added, with_sizes(a, made.sizes[1:]))  # type: ignore[union-attr]
+
+
+def _added(added: TensorType, made: Any) -> TensorType:
+    _check(added, made)
+    require(equal(broadcast(added.sizes, made.sizes), made.sizes))
+    return made  # type: ignore[no-any-return]
+
+
+@view_rule("aten::scaled_dot_product_attention")
+def attention(query: TensorType, key: TensorType, value: TensorType, mask: TensorType | None, *_: Any) -> TensorType:
+    """``[..., L, E]``, ``[..., S, E]``, ``[..., S, V]`` to ``[..., L, V]``; batches are equal."""
+    _check(query, key, value)
+    require(query.dtype.is_floating_point and query.rank == key.rank == value.rank and query.rank >= 2)
+    require(equal(query.sizes[:-2], key.sizes[:-2]) and equal(key.sizes[:-2], value.sizes[:-2]))
+    require(query.sizes[-1] == key.sizes[-1] and key.sizes[-2] == value.sizes[-2])
+    made: Sizes = (*query.sizes[:-1], value.sizes[-1])
+    if mask is not None:
+        weights: Sizes = (*query.sizes[:-1], key.sizes[-2])
+        require(equal(broadcast(mask.sizes, weights), weights))
+    return with_sizes(query, made)
+
+
+@view_rule("aten::einsum")
+def einsum(equation: str, tensors: Sequence[TensorType], path: Any) -> TensorType:
+    """A sum over products, written with one letter for each dimension; ellipses are torch's to judge."""
+    text = equation.replace(" ", "")
+    operands, arrow, result = text.partition("->")
+    subscripts = operands.split(",")
+    letters = operands.replace(",", "")
+    require(letters.isalpha() and (not result or result.isalpha()) and len(subscripts) == len(tensors))
+    require(all(item.dtype == tensors[0].dtype and item.dtype in PLAIN for item in tensors))
+    sizes: dict[str, Dimension] = {}
+    for names, tensor in zip(subscripts, tensors, strict=True):
+        require(len(names) == tensor.rank)
+        for name, size in zip(names, tensor.sizes, strict=True):
+            sizes[name] = broadcast((sizes[name],), (size,))[0] if name in sizes else size
+    if not arrow:
+        result = "".join(sorted(name for name in sizes if letters.count(name) == 1))
+    require(len(set(result)) == len(result))
+    return with_sizes(tensors[0], [sizes[name] for name in result])
