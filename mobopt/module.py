@@ -6,6 +6,7 @@ import copy
 import io
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import replace
 from os import PathLike
 from typing import IO, TYPE_CHECKING, Any, Protocol
@@ -160,8 +161,58 @@ class MobileModule(torch.jit.RecursiveScriptModule):  # type: ignore[misc, name-
         """Run ``forward``."""
         return self._run("forward", args, kwargs)
 
+    def run_on_device(self, *args: Any, **kwargs: Any) -> Any:
+        """Run ``forward`` with arrays on the device, so that what one model gives the next takes without a copy.
+
+        Args:
+            args: as for a call; tensors are those of the CPU, or a :class:`DeviceArray` that an earlier call gave.
+            kwargs: as for a call.
+
+        Returns:
+            The result with arrays in place of tensors: ``array.tensor()`` and ``array.numpy()`` copy to the CPU. What
+            the device has no elements for (float64, complex, int64 beyond 32 bits) is a tensor on the CPU.
+
+        Raises:
+            UnsupportedError: the module runs on the CPU.
+            InputError: the arguments don't fit the model.
+            DeviceError: the device failed.
+        """
+        return self._vulkan("run_on_device").run_on_device(*self._bound("forward", args, kwargs))
+
+    def submit(self, *args: Any, **kwargs: Any) -> Future[Any]:
+        """Start to run ``forward``; the future's ``result()`` is what a call returns, or raises its error.
+
+        Two calls are in flight at once, and a third waits here for one of them. Those of a model with state run one
+        after the other, in the order of the submissions. Arguments must not be changed before the future is done.
+
+        Raises:
+            UnsupportedError: the module runs on the CPU.
+            InputError: the arguments don't fit the method.
+        """
+        future: Future[Any] = self._vulkan("submit").submit(*self._bound("forward", args, kwargs))
+        return future
+
+    def submit_on_device(self, *args: Any, **kwargs: Any) -> Future[Any]:
+        """As :meth:`submit`, with the result of :meth:`run_on_device`."""
+        runtime = self._vulkan("submit_on_device")
+        future: Future[Any] = runtime.submit(*self._bound("forward", args, kwargs), on_device=True)
+        return future
+
+    def _bound(self, method: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[str, list[Any]]:
+        return method, bind_arguments(self.program, method, args, kwargs)
+
+    def _vulkan(self, wanted: str) -> Any:
+        """The runtime of a Vulkan device.
+
+        Raises:
+            UnsupportedError: the module runs on the CPU.
+        """
+        if self.device == "cpu":
+            raise UnsupportedError(f"the module runs on the CPU, and {wanted} needs a Vulkan device; load it for one")
+        return self.runtime
+
     def _run(self, method: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        result = self.runtime.run(method, bind_arguments(self.program, method, args, kwargs))
+        result = self.runtime.run(*self._bound(method, args, kwargs))
         if "_initializing" in self.__dict__ and self.model_state.names:
             self._show_state()
         return result

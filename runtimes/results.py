@@ -14,9 +14,7 @@ from mobopt.runtimes.nests import copy_nests, leaves_of, map_leaves
 class Results:
     """The tensors of one call, from which its result is put together."""
 
-    def __init__(
-        self, trace: Trace, computed: Mapping[TensorRef, torch.Tensor], inputs: Sequence[torch.Tensor]
-    ) -> None:
+    def __init__(self, trace: Trace, computed: Mapping[TensorRef, Any], inputs: Sequence[Any]) -> None:
         """Take over what was computed.
 
         Args:
@@ -37,26 +35,44 @@ class Results:
         for ref in leaves_of([self._trace.result, self._trace.updates, written], TensorRef):
             self._value(ref)
         for target, ref in self._trace.writes:
-            self._inputs[target].copy_(self._value(ref))
+            self._inputs[target].copy_(self._kept(self._value(ref)))
         return (
             map_leaves(self._trace.result, Leaf, self._tensor),
-            copy_nests(self._trace.updates, Leaf, self._tensor),
+            copy_nests(self._trace.updates, Leaf, self._kept_tensor),
         )
 
-    def _value(self, ref: TensorRef) -> torch.Tensor:
+    # What depends on where the tensors are.
+
+    def _copy(self, value: Any) -> Any:
+        """A tensor of its own for a constant or an input that is returned."""
+        return value.clone()
+
+    def _laid_out(self, value: Any, strides: tuple[int, ...]) -> Any:
+        """A copy with other strides."""
+        return torch.empty_strided(value.shape, strides, dtype=value.dtype).copy_(value)
+
+    def _kept(self, value: Any) -> torch.Tensor:
+        """A computed tensor as the state keeps it."""
+        kept: torch.Tensor = value
+        return kept
+
+    def _kept_tensor(self, leaf: Leaf) -> torch.Tensor:
+        """A tensor of the state."""
+        return self._kept(self._tensor(leaf))
+
+    def _value(self, ref: TensorRef) -> Any:
         """The tensor itself; constants and inputs are copied, once each."""
         if ref not in self._values:
-            source = self._inputs[ref] if ref.constant is None else ref.constant
-            self._values[ref] = source.clone()
+            self._values[ref] = self._copy(self._inputs[ref] if ref.constant is None else ref.constant)
         return self._values[ref]
 
-    def _tensor(self, leaf: Leaf) -> torch.Tensor:
+    def _tensor(self, leaf: Leaf) -> Any:
         if isinstance(leaf, Alias):
             return leaf.of(self._memory(leaf))
         assert isinstance(leaf, TensorRef)
         return self._value(leaf)
 
-    def _memory(self, alias: Alias) -> torch.Tensor:
+    def _memory(self, alias: Alias) -> Any:
         """The whole memory of an alias; one whose elements lie in another order is copied into the right one."""
         strides = alias.base_geometry.stride()
         base = self._inputs.get(alias.base)
@@ -64,6 +80,5 @@ class Results:
             return base
         value = self._value(alias.base)
         if value.stride() != strides:
-            value = torch.empty_strided(value.shape, strides, dtype=value.dtype).copy_(value)
-            self._values[alias.base] = value
+            value = self._values[alias.base] = self._laid_out(value, strides)
         return value

@@ -22,8 +22,8 @@ from mobopt.runtimes.nests import leaves_of, map_leaves
 from mobopt.tools.agreement import compare
 
 if TYPE_CHECKING:
+    from mobopt.runtimes.vulkan.call_plan import PlanReport
     from mobopt.runtimes.vulkan.engine.profiling import OperationTime
-    from mobopt.runtimes.vulkan.program import PlanReport
 
 Precision = Literal["fp32", "fp16"]
 

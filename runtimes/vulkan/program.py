@@ -9,7 +9,8 @@ import time
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import nullcontext
 from typing import Any, TypeVar
 
 import torch
@@ -17,20 +18,20 @@ import torch
 from mobopt.errors import DeviceLostError, InputError
 from mobopt.ir import Program
 from mobopt.options import FallbackChoice, check_fallback
-from mobopt.runtimes.call import Trace
 from mobopt.runtimes.memories import StateMemories
-from mobopt.runtimes.nests import leaves_of
-from mobopt.runtimes.results import Results
+from mobopt.runtimes.nests import leaves_of, map_leaves
 from mobopt.runtimes.specialize import specialize
 from mobopt.runtimes.state import ModelState
-from mobopt.runtimes.vulkan.compile.build import Built, Fallback, build_stream
-from mobopt.runtimes.vulkan.compile.host_function import HostFunction, UnforeseenResultError
-from mobopt.runtimes.vulkan.compile.integer_ranges import Interval, is_within
-from mobopt.runtimes.vulkan.compile.placement import integer_class
+from mobopt.runtimes.vulkan.array_results import as_array
+from mobopt.runtimes.vulkan.call_plan import CallPlan, PlanReport, WideFloatsError
+from mobopt.runtimes.vulkan.compile.build import build_stream
+from mobopt.runtimes.vulkan.compile.host_function import UnforeseenResultError
+from mobopt.runtimes.vulkan.compile.integer_ranges import Interval
+from mobopt.runtimes.vulkan.compile.placement import class_of, integer_class
+from mobopt.runtimes.vulkan.engine.array import DeviceArray
 from mobopt.runtimes.vulkan.engine.device import Device, open_device
-from mobopt.runtimes.vulkan.engine.executable import Executable
-from mobopt.runtimes.vulkan.engine.lane import RefusedError
-from mobopt.runtimes.vulkan.engine.memory import MemoryReport
+from mobopt.runtimes.vulkan.engine.executable import MAX_LANES
+from mobopt.runtimes.vulkan.engine.lane import Value
 from mobopt.runtimes.vulkan.engine.profiling import OperationTime
 from mobopt.runtimes.vulkan.kernels.plan import ConstantStore
 
@@ -44,24 +45,11 @@ Result = TypeVar("Result")
 _PLAIN = (bool, int, float, str, complex, type(None), torch.device, torch.dtype)
 
 
-@dataclass(frozen=True)
-class PlanReport:
-    """What one plan is made of."""
-
-    method: str
-    signature: str
-    dispatches: int
-    fallbacks: tuple[Fallback, ...]
-    """Calls that run on the CPU, with the reason for each."""
-    looks: int
-    """Tensors whose elements the CPU read before the plan could be made: they decide a size, a branch or a number."""
-    memory: MemoryReport | None
-    """None if nothing is left to compute."""
-    build_seconds: float
-
-
 class VulkanProgram:
-    """A Program ready to run on a device; safe to call from several threads, which take turns."""
+    """A Program ready to run on a device; safe to call from several threads.
+
+    Two calls of one signature are in flight at once; those of a model with state take turns.
+    """
 
     def __init__(
         self,
@@ -87,13 +75,18 @@ class VulkanProgram:
         self.device = device if isinstance(device, Device) else open_device(device)
         self._allow_fallback = fallback == "cpu"
         self._constants = ConstantStore()
-        self._plans: OrderedDict[Any, _Plan] = OrderedDict()
+        self._plans: OrderedDict[Any, CallPlan] = OrderedDict()
         self.model_state = ModelState(program) if state is None else state
         self._by_elements: set[str] = set()
         """Operators that gave other sizes than the meta kernels foretold."""
         self._floats_fit = True
         """Whether no large float was made an int64 so far."""
         self._lock = threading.Lock()
+        """Held while plans are looked for and made, not while the device computes."""
+        self._turn = self.model_state.lock if self.model_state.names else nullcontext()
+        self._workers: ThreadPoolExecutor | None = None
+        self._last: Future[Any] | None = None
+        """The last call that was submitted, if calls change the state."""
         self._was_lost = False
         _programs.add(self)
 
@@ -112,12 +105,50 @@ class VulkanProgram:
             UnsupportedError: the model needs what neither the device nor the CPU can do, or the CPU may not be used.
             DeviceError: the device failed or ran out of memory.
         """
-        with self._lock, self.model_state.lock, torch.no_grad():
-            result, updates = self._with_plan(method, args, _Plan.run)
-            self._was_lost = False
-            if updates:
-                self.model_state.commit(updates)
-            return result
+        self._await_turn()
+        return self._run(method, args, False)
+
+    def run_on_device(self, method: str, args: Sequence[Any]) -> Any:
+        """What a method returns for these arguments, in arrays on the device.
+
+        Args:
+            method: the method's name.
+            args: without self; tensors are arrays or lie on the CPU, from where they are copied.
+
+        Returns:
+            The result with a :class:`DeviceArray` for each tensor, but for those that the device has no elements for
+            (float64, complex, int64 beyond 32 bits), which lie on the CPU. An array that is an argument, or a view of
+            one, shares its memory; a part of the state is what the state is now.
+
+        Raises:
+            As for :meth:`run`.
+        """
+        self._await_turn()
+        return self._run(method, args, True)
+
+    def submit(self, method: str, args: Sequence[Any], on_device: bool = False) -> Future[Any]:
+        """Start a call, and return before it is done: as :meth:`run`, or as :meth:`run_on_device`.
+
+        Two calls are in flight at once, a third waits here for one of them. Calls of a model with state take turns, in
+        the order in which they were submitted. Arguments must not be changed before the call is done.
+
+        Returns:
+            A future of the result; it can't be cancelled. All errors are raised by its ``result()``.
+        """
+        future: Future[Any] = Future()
+        future.set_running_or_notify_cancel()
+        try:
+            finish = self._begun(method, args, on_device)
+        except Exception as error:
+            future.set_exception(error)
+            return future
+        with self._lock:
+            if self._workers is None:
+                self._workers = ThreadPoolExecutor(1 if self.model_state.names else MAX_LANES, "mobopt")
+            if self.model_state.names:
+                self._last = future
+            self._workers.submit(_settle, future, finish)
+        return future
 
     def profile(self, args: Sequence[Any], method: str = "forward") -> list[OperationTime]:
         """Run once and say how long each operation took on the device.
@@ -126,39 +157,102 @@ class VulkanProgram:
             DeviceError: the device has no timestamps, or failed.
             InputError: as for :meth:`run`.
         """
-        with self._lock, self.model_state.lock, torch.no_grad():
-            return self._with_plan(method, args, _Plan.profile)
+        with self.model_state.lock, torch.no_grad():
+            return self._with_plan(method, args, False, CallPlan.profile)
 
     def plan_report(self, args: Sequence[Any], method: str = "forward") -> PlanReport:
         """What the plan for such arguments is made of; the plan is made if need be."""
-        with self._lock, self.model_state.lock, torch.no_grad():
-            return self._with_plan(method, args, lambda plan, tensors: plan.report)
+        with self.model_state.lock, torch.no_grad():
+            return self._with_plan(method, args, False, lambda plan, tensors: plan.report)
 
     def close(self) -> None:
-        """Give the device's memory back; the next call makes new plans."""
+        """Give the device's memory back, that of calls in flight when they are done; the next call makes new plans."""
         with self._lock:
             self._forget_plans()
 
+    def _run(self, method: str, args: Sequence[Any], on_device: bool) -> Any:
+        with self._turn, torch.no_grad():
+            result, updates = self._with_plan(method, args, on_device, CallPlan.run)
+            self._was_lost = False
+            if updates:
+                self.model_state.commit(updates)
+            return result
+
+    def _begun(self, method: str, args: Sequence[Any], on_device: bool) -> Callable[[], Any]:
+        """Start a call; the function that is returned ends it."""
+        if self.model_state.names:
+            return lambda: self._run(method, args, on_device)
+        with torch.no_grad():
+            plan, tensors = self._take_plan(method, args, on_device)
+            try:
+                deliver = plan.begin(tensors)
+            except BaseException:
+                self._leave_plan(plan)
+                raise
+
+        def finish() -> Any:
+            try:
+                with torch.no_grad():
+                    return deliver()[0]
+            except (UnforeseenResultError, WideFloatsError):
+                return self._run(method, args, on_device)
+            finally:
+                self._leave_plan(plan)
+
+        return finish
+
+    def _await_turn(self) -> None:
+        """Let the calls that were submitted end, if they change the state."""
+        last = self._last
+        if last is not None:
+            wait([last])
+            self._last = None
+
     def _forget_plans(self) -> None:
         while self._plans:
-            self._plans.popitem()[1].close()
+            self._retire(self._plans.popitem()[1])
+
+    def _retire(self, plan: CallPlan) -> None:
+        """Close a plan, or have the last call that has it do so."""
+        plan.is_retired = True
+        if not plan.users:
+            plan.close()
+
+    def _take_plan(self, method: str, args: Sequence[Any], on_device: bool) -> tuple[CallPlan, list[Value]]:
+        """The plan for a call, which stays until :meth:`_leave_plan`, and the call's tensors."""
+        with self._lock:
+            plan, tensors = self._plan(method, args, on_device)
+            plan.users += 1
+            return plan, tensors
+
+    def _leave_plan(self, plan: CallPlan) -> None:
+        with self._lock:
+            plan.users -= 1
+            if plan.is_retired and not plan.users:
+                plan.close()
 
     def _with_plan(
-        self, method: str, args: Sequence[Any], use: Callable[[_Plan, Sequence[torch.Tensor]], Result]
+        self, method: str, args: Sequence[Any], on_device: bool, use: Callable[[CallPlan, Sequence[Value]], Result]
     ) -> Result:
         """What is done with a call's plan and tensors. The plan is made anew where an operator gives what was not
         foretold, now from the elements that it takes, and where a large float becomes an int64."""
         while True:
             try:
-                return use(*self._plan(method, args))
+                plan, tensors = self._take_plan(method, args, on_device)
+                try:
+                    return use(plan, tensors)
+                finally:
+                    self._leave_plan(plan)
             except UnforeseenResultError as error:
                 if error.op in self._by_elements:
                     raise
-                self._by_elements.add(error.op)
-                self._forget_plans()
-            except _WideFloatsError:
-                self._floats_fit = False
-                self._forget_plans()
+                with self._lock:
+                    self._by_elements.add(error.op)
+                    self._forget_plans()
+            except WideFloatsError:
+                with self._lock:
+                    self._floats_fit = False
+                    self._forget_plans()
 
     def _open_again(self) -> None:
         """Open the device anew: it was closed, or lost, or opened before this process was forked.
@@ -180,26 +274,33 @@ class VulkanProgram:
         """Drop the plans of the process that this one was forked from; a thread of it may have held the locks."""
         self._lock = threading.Lock()
         self.model_state.lock = threading.Lock()
+        self._turn = self.model_state.lock if self.model_state.names else nullcontext()
+        self._workers = self._last = None
         self._plans.clear()
 
-    def _plan(self, method: str, args: Sequence[Any]) -> tuple[_Plan, list[torch.Tensor]]:
+    def _plan(self, method: str, args: Sequence[Any], on_device: bool) -> tuple[CallPlan, list[Value]]:
         """The complete plan for a call, and the call's tensors."""
         if not self.device.is_open or self.device.is_lost:
             self._open_again()
-        tensors: list[torch.Tensor] = []
-        key: tuple[Any, ...] = (method, _signature(args, tensors))
+        kinds: Any = torch.Tensor
+        if on_device:
+            kinds = (torch.Tensor, DeviceArray)
+            args = map_leaves(list(args), torch.Tensor, lambda tensor: as_array(self.device, tensor))
+        tensors: list[Any] = []
+        key: tuple[Any, ...] = (method, on_device, _signature(args, tensors, kinds))
         state = self.model_state.values
         if state:
             memories = StateMemories(state)
-            of_state: list[torch.Tensor] = []
-            key = (*key, _signature(state, of_state), tuple(map(memories.place, (*tensors, *of_state))))
+            of_state: list[Any] = []
+            given = [memories.place(tensor) for tensor in tensors if isinstance(tensor, torch.Tensor)]
+            key = (*key, _signature(state, of_state, torch.Tensor), tuple(given), tuple(map(memories.place, of_state)))
             tensors += memories.tensors
-        integers = tuple(integer_class(tensor) for tensor in tensors if tensor.dtype == torch.int64)
+        integers = tuple(_integer_class(tensor) for tensor in tensors if tensor.dtype == torch.int64)
         looks: list[torch.Tensor] = []
         while True:
             plan = self._plans.get(key)
             if plan is None:
-                plan = self._make(key, method, args, looks, integers)
+                plan = self._make(key, method, args, looks, integers, on_device)
             elif not plan.is_right_for(integers):
                 key = (key, integers)
                 continue
@@ -218,13 +319,15 @@ class VulkanProgram:
         args: Sequence[Any],
         looks: Sequence[torch.Tensor],
         integers: Sequence[Interval],
-    ) -> _Plan:
+        on_device: bool,
+    ) -> CallPlan:
         started = time.perf_counter()
+        args = map_leaves(list(args), DeviceArray, _as_meta)
         trace = specialize(self.program, method, args, looks, self.model_state.values, self._by_elements)
         wide = [ref for ref in trace.inputs if ref.dtype == torch.int64]
         classes = dict(zip(wide, integers, strict=True))
         built = build_stream(trace, self.device.info, self._constants, self._allow_fallback, classes, self._floats_fit)
-        plan = _Plan(self.device, trace, built)
+        plan = CallPlan(self.device, trace, built, on_device)
         plan.report = PlanReport(
             method,
             ", ".join(_describe(value) for value in args),
@@ -239,7 +342,7 @@ class VulkanProgram:
             _LOG.warning("runs on the CPU: %s", fallback)
         self._plans[key] = plan
         if len(self._plans) > MAX_PLANS:
-            self._plans.popitem(last=False)[1].close()
+            self._retire(self._plans.popitem(last=False)[1])
         return plan
 
 
@@ -255,86 +358,42 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_forget_after_fork)
 
 
-class _WideFloatsError(Exception):
-    """The device met floats that are too large to become int64 there."""
-
-
-class _Plan:
-    """An executable with the way from a call's tensors to its inputs and from its outputs to the call's result."""
-
-    report: PlanReport
-
-    def __init__(self, device: Device, trace: Trace, built: Built) -> None:
-        self.is_complete = trace.is_complete
-        self.executable = Executable(device, built.stream) if built.outputs else None
-        self._taken = built.inputs
-        self._outputs = built.outputs
-        self._assumed = [built.assumed[ref] for ref in trace.inputs if ref in built.assumed]
-        self._calls = trace.calls
-        self._trace = built.trace
-        is_plain = len(built.outputs) == 1 and built.trace.result is built.outputs[0]
-        self._has_plain_result = is_plain and not (built.trace.updates or built.trace.writes)
-
-    def is_right_for(self, integers: Sequence[Interval]) -> bool:
-        """Whether int64 tensors of these classes are what it was made for."""
-        return all(is_within(given, assumed) for given, assumed in zip(integers, self._assumed, strict=True))
-
-    def run(self, tensors: Sequence[torch.Tensor]) -> tuple[Any, dict[str, Any]]:
-        """The call's result, and the new values of attributes; the state's tensors hold what was written to them."""
-        computed = self._computed(tensors)
-        if self._has_plain_result:
-            return computed[0], {}
-        return Results(self._trace, dict(zip(self._outputs, computed, strict=True)), tensors).deliver()
-
-    def look(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """The elements that an incomplete trace asks for."""
-        values = dict(zip(self._trace.inputs, tensors, strict=True))
-        values.update(zip(self._outputs, self._computed(tensors), strict=True))
-        return [values[ref] for ref in self._trace.result]
-
-    def _computed(self, tensors: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
-        """The outputs of the device.
-
-        Raises:
-            InputError: the device met operands that it must not be given, and torch's kernel says what is wrong.
-            _WideFloatsError: nothing is wrong with them.
-        """
-        if self.executable is None:
-            return []
-        try:
-            outputs: list[Any] = self.executable.run([tensors[number] for number in self._taken])
-            return outputs
-        except RefusedError:
-            HostFunction(self._calls, self._trace.inputs, self._outputs)(*tensors)
-            raise _WideFloatsError from None
-
-    def profile(self, tensors: Sequence[torch.Tensor]) -> list[OperationTime]:
-        """Times of one run."""
-        if self.executable is None:
-            return []
-        return self.executable.profile([tensors[number] for number in self._taken])[1]
-
-    def close(self) -> None:
-        """Give the device's memory back."""
-        if self.executable is not None:
-            self.executable.close()
-
-
-def _signature(value: Any, tensors: list[torch.Tensor]) -> Any:
-    """What a plan depends on: structure, shapes, dtypes and plain values. Tensors are collected on the way."""
-    if isinstance(value, torch.Tensor):
+def _signature(value: Any, tensors: list[Any], kinds: Any) -> Any:
+    """What a plan depends on: structure, shapes, dtypes and plain values. Tensors, of these kinds, are collected on the
+    way."""
+    if isinstance(value, kinds):
         tensors.append(value)
         return value.dtype, value.shape
     if isinstance(value, (list, tuple)):
-        return type(value), *[_signature(item, tensors) for item in value]
+        return type(value), *[_signature(item, tensors, kinds) for item in value]
     if isinstance(value, dict):
-        return dict, *[(key, _signature(item, tensors)) for key, item in value.items()]
+        return dict, *[(key, _signature(item, tensors, kinds)) for key, item in value.items()]
     if isinstance(value, _PLAIN):
         return type(value), value
+    if isinstance(value, DeviceArray):
+        raise InputError("an argument is an array on the device; call run_on_device, or give its tensor()")
     raise InputError(
         f"an argument is a {type(value).__name__}; give tensors, numbers, strings, or lists, tuples and "
         "dictionaries of them"
     )
+
+
+def _integer_class(value: Value) -> Interval:
+    return class_of(value.bounds) if isinstance(value, DeviceArray) else integer_class(value)
+
+
+def _as_meta(array: DeviceArray) -> torch.Tensor:
+    """What stands for an array while a model is specialised."""
+    return torch.empty_strided(array.shape, array.stride(), dtype=array.dtype, device="meta")
+
+
+def _settle(future: Future[Any], finish: Callable[[], Any]) -> None:
+    try:
+        result = finish()
+    except BaseException as error:
+        future.set_exception(error)
+    else:
+        future.set_result(result)
 
 
 def _elements(tensor: torch.Tensor) -> Any:

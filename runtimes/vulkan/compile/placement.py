@@ -55,7 +55,12 @@ def integer_class(tensor: torch.Tensor) -> Interval:
     if tensor.numel() == 0:
         return _CLASSES[0]
     low, high = (int(bound) for bound in torch.aminmax(tensor))
-    return next(limits for limits in _CLASSES if is_within((low, high), limits))
+    return class_of((low, high))
+
+
+def class_of(interval: Interval) -> Interval:
+    """The class of integers that lie in an interval."""
+    return next(limits for limits in _CLASSES if is_within(interval, limits))
 
 
 def place_calls(

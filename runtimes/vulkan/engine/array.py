@@ -29,8 +29,6 @@ class DeviceArray:
         memory: where the elements lie.
         dtype: as the model means it; an int64 array has elements of 32 bits.
         shape: its sizes.
-        strides: in elements.
-        offset: of the first element, in elements.
         bounds: between which the elements of an int64 array lie.
     """
 
@@ -47,8 +45,8 @@ class DeviceArray:
         self.memory = memory
         self.dtype = dtype
         self.shape = torch.Size(shape)
-        self.strides = contiguous_strides(shape) if strides is None else tuple(strides)
-        self.offset = offset
+        self._strides = contiguous_strides(shape) if strides is None else tuple(strides)
+        self._offset = offset
         self.bounds = bounds
 
     @classmethod
@@ -97,7 +95,7 @@ class DeviceArray:
     def is_contiguous(self) -> bool:
         """Whether the elements lie dense in row-major order."""
         dense = contiguous_strides(self.shape)
-        return all(size == 1 or one == two for size, one, two in zip(self.shape, self.strides, dense, strict=True))
+        return all(size == 1 or one == two for size, one, two in zip(self.shape, self._strides, dense, strict=True))
 
     def __repr__(self) -> str:
         dtype = str(self.dtype).removeprefix("torch.")
@@ -118,7 +116,7 @@ class DeviceArray:
             flat = self.device.shared(Transfers).download(
                 self.memory.buffer, first * ELEMENT_BYTES, _stored(self.dtype), end - first
             )
-        return flat.as_strided(self.shape, self.strides).to(self.dtype, memory_format=torch.contiguous_format)
+        return flat.as_strided(self.shape, self._strides).to(self.dtype, memory_format=torch.contiguous_format)
 
     def numpy(self) -> Any:
         """A new numpy array with its elements.
@@ -143,13 +141,21 @@ class DeviceArray:
         """Another view of the same memory; strides and offset are in elements, from the start of the memory."""
         return DeviceArray(self.memory, self.dtype, shape, strides, offset, self.bounds)
 
+    def stride(self) -> tuple[int, ...]:
+        """Strides, in elements."""
+        return self._strides
+
     def storage_offset(self) -> int:
         """Offset of the first element, in elements."""
-        return self.offset
+        return self._offset
 
-    def clone(self) -> DeviceArray:
-        """A contiguous copy on the device."""
+    def clone(self, strides: Sequence[int] | None = None) -> DeviceArray:
+        """A copy on the device, contiguous unless ``strides`` are given."""
         copy = DeviceArray.empty(self.device, self.shape, self.dtype)
+        if strides is not None:
+            span = 1 + sum((size - 1) * stride for size, stride in zip(self.shape, strides, strict=True))
+            room = DeviceArray.empty(self.device, (max(span, 1),), self.dtype)
+            copy = room.as_strided(self.shape, strides)
         copy.copy_(self)
         copy.bounds = self.bounds
         return copy
@@ -179,15 +185,15 @@ class DeviceArray:
         first, end = self._span()
         transfers, stored = self.device.shared(Transfers), _stored(self.dtype)
         flat = transfers.download(self.memory.buffer, first * ELEMENT_BYTES, stored, end - first)
-        flat.as_strided(self.shape, self.strides).copy_(values)
+        flat.as_strided(self.shape, self._strides).copy_(values)
         transfers.upload(flat, self.memory.buffer, first * ELEMENT_BYTES)
 
     def _span(self) -> tuple[int, int]:
         """First element and one past the last, counted from the start of the memory."""
         if not self.shape.numel():
-            return self.offset, self.offset
-        last = sum((size - 1) * stride for size, stride in zip(self.shape, self.strides, strict=True))
-        return self.offset, self.offset + last + 1
+            return self._offset, self._offset
+        last = sum((size - 1) * stride for size, stride in zip(self.shape, self._strides, strict=True))
+        return self._offset, self._offset + last + 1
 
 
 def _stored(dtype: torch.dtype) -> torch.dtype:
@@ -216,7 +222,7 @@ def _elements(values: torch.Tensor) -> tuple[torch.Tensor, tuple[int, int]]:
 
 def _regions(shape: Sequence[int], source: DeviceArray, target: DeviceArray) -> list[CopyRegion] | None:
     """The runs of bytes that are dense in both; None if they are too many."""
-    outer = list(zip(shape, source.strides, target.strides, strict=True))
+    outer = list(zip(shape, source.stride(), target.stride(), strict=True))
     run = 1
     while outer and (outer[-1][0] == 1 or outer[-1][1:] == (run, run)):
         run *= outer.pop()[0]
@@ -225,7 +231,7 @@ def _regions(shape: Sequence[int], source: DeviceArray, target: DeviceArray) -> 
     regions: list[CopyRegion] = []
     for position in itertools.product(*(range(size) for size, _, _ in outer)):
         places = list(zip(position, outer, strict=True))
-        begin = source.offset + sum(index * one for index, (_, one, _) in places)
-        place = target.offset + sum(index * two for index, (_, _, two) in places)
+        begin = source.storage_offset() + sum(index * one for index, (_, one, _) in places)
+        place = target.storage_offset() + sum(index * two for index, (_, _, two) in places)
         regions.append(CopyRegion(begin * ELEMENT_BYTES, place * ELEMENT_BYTES, run * ELEMENT_BYTES))
     return regions

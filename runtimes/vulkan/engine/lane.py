@@ -238,7 +238,7 @@ class Lane:
         if isinstance(value, DeviceArray):
             value.memory.check()
             if value.device is self._device and value.dtype == tensor.dtype:
-                return value if value.is_contiguous and value.offset == 0 else value.clone()
+                return value if value.is_contiguous and value.storage_offset() == 0 else value.clone()
             value = value.tensor()
         return DeviceArray.from_tensor(self._device, value.to(tensor.dtype))
 
