@@ -9,11 +9,14 @@ so a second run starts at once.
 
 from __future__ import annotations
 
+import ast
 import ctypes
 import hashlib
 import importlib.util
 import json
 import os
+import platform
+import re
 import shutil
 import subprocess
 import sys
@@ -176,6 +179,30 @@ def has_swiftshader() -> bool:
     return Path("/usr/lib/chromium/vk_swiftshader_icd.json").exists()
 
 
+def slangpy_has_wheel() -> bool:
+    """Whether pip finds a wheel of slangpy here; the GLSL compiler that pyproject.toml asks for is in it."""
+    if sys.version_info >= (3, 15):
+        return False
+    machine = platform.machine()
+    if sys.platform == "linux":
+        library, version = platform.libc_ver()
+        return machine in ("x86_64", "aarch64") and library == "glibc" and numbers(version) >= (2, 34)
+    if sys.platform == "darwin":
+        oldest = (15,) if sys.version_info < (3, 14) else (26,)
+        return machine == "arm64" and numbers(platform.mac_ver()[0]) >= oldest
+    return sys.platform == "win32" and machine == "AMD64"
+
+
+def numbers(version: str) -> tuple[int, ...]:
+    """The numbers of a version, for comparing."""
+    return tuple(int(part) for part in re.findall(r"\d+", version))
+
+
+def has_glsl_compiler() -> bool:
+    """Whether the shaders can be compiled: pip brings a compiler, or the system has one."""
+    return slangpy_has_wheel() or shutil.which("glslc") is not None
+
+
 def has_venv() -> bool:
     """Whether this Python can make an environment with pip in it."""
     return all(importlib.util.find_spec(name) is not None for name in ("venv", "ensurepip"))
@@ -183,7 +210,7 @@ def has_venv() -> bool:
 
 SYSTEM_NEEDS = (
     SystemNeed("Python's venv module", ("python3-venv",), has_venv),
-    SystemNeed("the GLSL compiler", ("glslc",), lambda: shutil.which("glslc") is not None),
+    SystemNeed("a GLSL compiler", ("glslc",), has_glsl_compiler),
     SystemNeed("the Vulkan loader", ("libvulkan1",), has_vulkan_loader),
     SystemNeed("a Vulkan driver", ("mesa-vulkan-drivers",), has_vulkan_driver),
 )
@@ -223,13 +250,28 @@ def make_environment() -> None:
 
 
 def install_packages(testing: bool) -> None:
-    """Install mobopt, editable, with what it needs; PyTorch first, so that nothing asks for another build of it."""
+    """Install mobopt, editable, with what it needs; PyTorch first, so that nothing asks for another build of it.
+
+    What builds mobopt stays in the environment, so that changed shaders are compiled without installing it again.
+    """
     pip = [str(BIN / "python"), "-m", "pip", "install", "--disable-pip-version-check", "-q"]
     step("installing PyTorch (the first time takes minutes)", [*pip, TORCH])
     extra = "[test]" if testing else ""
-    step("installing mobopt, building its shaders", [*pip, "-e", f"{ROOT}{extra}"])
+    step("installing what builds the shaders", [*pip, *build_requirements()])
+    step("installing mobopt, building its shaders", [*pip, "--no-build-isolation", "-e", f"{ROOT}{extra}"])
     if testing:
         step("installing torchvision's model definitions", [*pip, "--no-deps", TORCHVISION, "pillow"])
+
+
+def build_requirements() -> list[str]:
+    """What pyproject.toml asks for to build mobopt, less what has no wheel here.
+
+    Python 3.10 has no TOML parser; its list of plain strings is written like Python's.
+    """
+    text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    found = re.search(r"^requires = (\[.*?^\])", text, re.MULTILINE | re.DOTALL)
+    requirements: list[str] = ast.literal_eval(found[1]) if found else []
+    return [name for name in requirements if slangpy_has_wheel() or not name.startswith("slangpy")]
 
 
 def step(title: str, command: list[str], environment: dict[str, str] | None = None) -> None:

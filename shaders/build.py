@@ -1,7 +1,7 @@
 """Compile every shader variant to SPIR-V: ``python -m mobopt.shaders.build``.
 
 Runs when the package is built, for wheels and editable installs alike, so users need no compiler. A variant is
-compiled again only if its text, a file that it includes, its macros, the options or its SPIR-V changed.
+compiled again only if its text, a file that it includes, its macros, the compiler or its SPIR-V changed.
 """
 
 from __future__ import annotations
@@ -9,22 +9,18 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import re
-import shutil
-import subprocess
 import sys
-import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
 # Relative, because the build backend runs this as `shaders.build`, before mobopt is installed.
-from .table import GLSL_FOLDER, SPIRV_FOLDER, TABLE, ShaderError, Variant, parse_table
+from .compilers import CompileError, Compiler, find_compiler, need_compiler
+from .expand import expand
+from .table import GLSL_FOLDER, SPIRV_FOLDER, TABLE, ShaderError, parse_table
 
 JOBS = 2
-OPTIONS = ("--target-env=vulkan1.1", "-O")
-_INCLUDE = re.compile(rb'^\s*#\s*include\s+"([^"]+)"', re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -33,94 +29,92 @@ class BuildResult:
 
     compiled: tuple[str, ...]
     current: tuple[str, ...]
+    compiler: str | None
+    """Name, version and options of the compiler; None if there is none, and all was up to date."""
 
 
 def build(glsl_folder: Path = GLSL_FOLDER, spirv_folder: Path = SPIRV_FOLDER, table: Path = TABLE) -> BuildResult:
     """Bring the SPIR-V of every variant up to date, and remove what no variant names.
 
+    Where there is no compiler, SPIR-V of any compiler is up to date if it was made from the same text.
+
     Raises:
-        ShaderError: ``glslc`` is missing, or variants don't compile (each is named, with the compiler's messages).
+        ShaderError: there is no compiler for what isn't up to date, a file is missing, or variants don't compile
+            (each is named, with the compiler's messages).
     """
     rows = parse_table(table.read_text(encoding="utf-8"))
     spirv_folder.mkdir(parents=True, exist_ok=True)
     manifest = _read_manifest(spirv_folder)
-    wanted = {name: _digest(row, glsl_folder) for name, row in rows.items()}
-    found = {name: _entry(wanted[name], spirv_folder / f"{name}.spv") for name in rows}
-    stale = [name for name in rows if found[name] is None or found[name] != manifest.get(name)]
-    compiler = _compiler() if stale else ""
-    with ThreadPoolExecutor(JOBS) as pool:
-        failures = list(pool.map(lambda name: _compile(compiler, rows[name], glsl_folder, spirv_folder), stale))
-    errors = {name: failure for name, failure in zip(stale, failures, strict=True) if failure}
-    built = {name: _entry(wanted[name], spirv_folder / f"{name}.spv") for name in rows if name not in errors}
-    if built != manifest:
-        _write_atomically(spirv_folder / "manifest.json", json.dumps(built, indent=0, sort_keys=True).encode())
-    _remove_leftovers(spirv_folder, built)
+    compiler = find_compiler()
+    texts = {name: expand(row, glsl_folder) for name, row in rows.items()}
+    current = {
+        name: entry
+        for name, entry in manifest.items()
+        if name in rows and _is_current(entry, texts[name], compiler, spirv_folder / f"{name}.spv")
+    }
+    stale = [name for name in rows if name not in current]
+    errors: dict[str, CompileError] = {}
+    if stale:
+        compiled, errors = _compile_all(need_compiler(compiler), {name: texts[name] for name in stale}, spirv_folder)
+        current.update(compiled)
+    if current != manifest:
+        _write_atomically(spirv_folder / "manifest.json", json.dumps(current, indent=0, sort_keys=True).encode())
+    _remove_leftovers(spirv_folder, current)
     if errors:
         messages = "\n".join(f"{name}: {message}" for name, message in errors.items())
         raise ShaderError(f"{len(errors)} of {len(rows)} shader variants don't compile:\n{messages}")
-    return BuildResult(tuple(stale), tuple(name for name in rows if name not in stale))
+    identity = compiler.identity if compiler is not None else None
+    return BuildResult(tuple(stale), tuple(name for name in rows if name not in stale), identity)
 
 
-def _compiler() -> str:
-    path = shutil.which("glslc")
-    if path is None:
-        raise ShaderError(
-            "the shader compiler glslc is not on PATH; install it "
-            "(Debian: `apt install glslc`, elsewhere: the Vulkan SDK)"
-        )
-    return path
+Entry = dict[str, str]
+"""What the manifest says of a variant: the compiler, and the hashes of its text and of its SPIR-V."""
 
 
-def _digest(variant: Variant, glsl_folder: Path) -> str:
-    """Hash of everything that a variant's SPIR-V is made from."""
-    digest = hashlib.sha256(repr((variant.source, variant.defines, OPTIONS)).encode())
-    for path in _sources(glsl_folder / variant.source, variant.name):
-        digest.update(path.name.encode() + b"\0" + path.read_bytes())
-    return digest.hexdigest()
-
-
-def _sources(path: Path, variant: str) -> Iterator[Path]:
-    """A shader's file and every file that it includes, each once."""
-    seen: set[Path] = set()
-    waiting = [path]
-    while waiting:
-        current = waiting.pop()
-        if current in seen:
-            continue
-        if not current.is_file():
-            raise ShaderError(f"shader variant {variant!r} needs {current}, which doesn't exist")
-        seen.add(current)
-        yield current
-        waiting.extend(current.parent / name.decode() for name in _INCLUDE.findall(current.read_bytes()))
-
-
-def _compile(compiler: str, variant: Variant, glsl_folder: Path, spirv_folder: Path) -> str | None:
-    """Compile one variant; returns the compiler's messages if it fails."""
-    macros = [f"-D{name}={value}" if value else f"-D{name}" for name, value in variant.defines]
-    source = glsl_folder / variant.source
-    with tempfile.TemporaryDirectory() as folder:
-        target = Path(folder) / "out.spv"
-        options = [*OPTIONS, "-fshader-stage=compute", "-I", str(glsl_folder), *macros]
-        result = subprocess.run([compiler, *options, str(source), "-o", str(target)], capture_output=True, text=True)
-        if result.returncode:
-            return (result.stderr or result.stdout).strip()
-        _write_atomically(spirv_folder / f"{variant.name}.spv", target.read_bytes())
-    return None
-
-
-def _entry(source_digest: str, spirv: Path) -> dict[str, str] | None:
-    """What the manifest says of a variant: hashes of its sources and of its SPIR-V; None if it isn't built."""
+def _is_current(entry: Entry, text: str, compiler: Compiler | None, spirv: Path) -> bool:
+    """Whether a variant's SPIR-V is what would be made now."""
     if not spirv.is_file():
-        return None
-    return {"sources": source_digest, "spirv": hashlib.sha256(spirv.read_bytes()).hexdigest()}
+        return False
+    identity = compiler.identity if compiler is not None else entry.get("compiler", "")
+    return entry == _entry(identity, text, spirv.read_bytes())
 
 
-def _read_manifest(spirv_folder: Path) -> dict[str, object]:
+def _entry(identity: str, text: str, spirv: bytes) -> Entry:
+    return {"compiler": identity, "text": _digest(text.encode()), "spirv": _digest(spirv)}
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+def _compile_all(
+    compiler: Compiler, texts: dict[str, str], spirv_folder: Path
+) -> tuple[dict[str, Entry], dict[str, CompileError]]:
+    """Compile texts into a folder: entries of those that compile, errors of those that don't."""
+
+    def compile_one(name: str) -> Entry | CompileError:
+        try:
+            spirv = compiler.compile(texts[name])
+        except CompileError as error:
+            return error
+        _write_atomically(spirv_folder / f"{name}.spv", spirv)
+        return _entry(compiler.identity, texts[name], spirv)
+
+    with ThreadPoolExecutor(JOBS) as pool:
+        results = dict(zip(texts, pool.map(compile_one, texts), strict=True))
+    errors = {name: result for name, result in results.items() if isinstance(result, CompileError)}
+    return {name: result for name, result in results.items() if not isinstance(result, CompileError)}, errors
+
+
+def _read_manifest(spirv_folder: Path) -> dict[str, Entry]:
+    """The entries of the last build; none if the file is missing or damaged."""
     try:
         manifest = json.loads((spirv_folder / "manifest.json").read_bytes())
     except (FileNotFoundError, ValueError):
         return {}
-    return manifest if isinstance(manifest, dict) else {}
+    if not isinstance(manifest, dict):
+        return {}
+    return {name: entry for name, entry in manifest.items() if isinstance(entry, dict)}
 
 
 def _remove_leftovers(spirv_folder: Path, names: Iterable[str]) -> None:
@@ -143,7 +137,8 @@ def main() -> int:
     except ShaderError as error:
         sys.stderr.write(f"{error}\n")
         return 2
-    sys.stdout.write(f"{len(result.compiled)} shader variants compiled, {len(result.current)} up to date\n")
+    how = f" by {result.compiler}" if result.compiled else ""
+    sys.stdout.write(f"{len(result.compiled)} shader variants compiled{how}, {len(result.current)} up to date\n")
     return 0
 
 

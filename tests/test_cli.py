@@ -11,6 +11,11 @@ from types import ModuleType
 
 import pytest
 
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
 SCRIPT = Path(__file__).parent.parent / "cli.py"
 
 
@@ -29,6 +34,7 @@ def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     for name in ("SYSTEM_NEEDS", "TEST_NEEDS"):
         monkeypatch.setattr(module, name, tuple(_met(module, need) for need in getattr(module, name)))
     (tmp_path / "shaders" / "glsl").mkdir(parents=True)
+    (tmp_path / "pyproject.toml").write_text((SCRIPT.parent / "pyproject.toml").read_text())
     return module
 
 
@@ -53,7 +59,13 @@ def steps(cli: ModuleType, monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
 
 def test_first_run_installs_and_second_does_nothing(cli: ModuleType, steps: list[list[str]]) -> None:
     cli.set_up(testing=False)
-    assert [" ".join(step[-2:]) for step in steps] == [f"venv {cli.VENV}", "-q torch==2.13.0", f"-e {cli.ROOT}"]
+    assert [step[-2:] for step in steps] == [
+        ["venv", str(cli.VENV)],
+        ["-q", "torch==2.13.0"],
+        cli.build_requirements()[-2:],
+        ["-e", str(cli.ROOT)],
+    ]
+    assert "--no-build-isolation" in steps[-1]
     steps.clear()
     cli.set_up(testing=False)
     assert steps == []
@@ -67,6 +79,47 @@ def test_new_shaders_are_built_and_nothing_else(cli: ModuleType, steps: list[lis
     (cli.ROOT / "shaders" / "glsl" / "new.comp").write_text("void main() {}")
     cli.set_up(testing=False)
     assert [step[1:] for step in steps] == [["-m", "mobopt.shaders.build"]]
+
+
+def test_what_builds_it_is_what_pyproject_says(cli: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    said = tomllib.loads((SCRIPT.parent / "pyproject.toml").read_text())["build-system"]["requires"]
+    monkeypatch.setattr(cli, "slangpy_has_wheel", lambda: True)
+    assert cli.build_requirements() == said
+    monkeypatch.setattr(cli, "slangpy_has_wheel", lambda: False)
+    assert cli.build_requirements() == [name for name in said if "slangpy" not in name] != said
+
+
+@pytest.mark.parametrize(
+    ("system", "machine", "version", "offered"),
+    [
+        ("linux", "x86_64", ("glibc", "2.36"), True),
+        ("linux", "aarch64", ("glibc", "2.34"), True),
+        ("linux", "x86_64", ("glibc", "2.31"), False),
+        ("linux", "x86_64", ("", ""), False),
+        ("linux", "armv7l", ("glibc", "2.36"), False),
+        ("darwin", "arm64", "26.1", True),
+        ("darwin", "arm64", "13.5.2", False),
+        ("darwin", "x86_64", "26.1", False),
+        ("win32", "AMD64", None, True),
+        ("win32", "ARM64", None, False),
+    ],
+)
+def test_where_pip_brings_no_compiler_the_system_must(
+    cli: ModuleType,
+    monkeypatch: pytest.MonkeyPatch,
+    system: str,
+    machine: str,
+    version: object,
+    offered: bool,
+) -> None:
+    monkeypatch.setattr(cli.sys, "platform", system)
+    monkeypatch.setattr(cli.platform, "machine", lambda: machine)
+    monkeypatch.setattr(cli.platform, "libc_ver", lambda: version)
+    monkeypatch.setattr(cli.platform, "mac_ver", lambda: (version, ("", "", ""), machine))
+    monkeypatch.setattr(cli.shutil, "which", lambda name: None)
+    assert cli.slangpy_has_wheel() == cli.has_glsl_compiler() == offered
+    monkeypatch.setattr(cli.shutil, "which", lambda name: "/usr/bin/glslc")
+    assert cli.has_glsl_compiler()
 
 
 def test_an_interrupted_setup_is_done_again(
@@ -103,7 +156,7 @@ def test_who_cannot_install_is_told_what_to_install(
     with pytest.raises(cli.SetupError) as caught:
         cli.set_up(testing=False)
     command = "sudo apt-get install python3-venv glslc libvulkan1 mesa-vulkan-drivers"
-    assert "the GLSL compiler (Debian: glslc)" in str(caught.value) and command in str(caught.value)
+    assert "a GLSL compiler (Debian: glslc)" in str(caught.value) and command in str(caught.value)
     assert not cli.VENV.exists()
 
 

@@ -1,0 +1,53 @@
+"""The text of a shader variant as a compiler gets it: its macros first, and every included file in its place."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from .table import ShaderError, Variant
+
+_INCLUDE = re.compile(r'\s*#\s*include\s+"([^"]+)"')
+_VERSION = re.compile(r"\s*#\s*version\b")
+
+
+def expand(variant: Variant, glsl_folder: Path) -> str:
+    """The whole text of a variant.
+
+    ``#line`` directives name files relative to the parent of ``glsl_folder``, so that a compiler's messages point at
+    the files that a person edits, and the text is the same wherever the folder lies.
+
+    Raises:
+        ShaderError: a file is missing, includes itself, or the first one has no ``#version``.
+    """
+    source = glsl_folder / variant.source
+    lines = list(_lines(source, variant.name, ()))
+    version = next((index for index, line in enumerate(lines) if _VERSION.match(line)), None)
+    if version is None:
+        raise ShaderError(f"shader variant {variant.name!r}: {source} has no #version line")
+    macros = [f"#define {name} {value}".rstrip() for name, value in variant.defines]
+    lines[version + 1 : version + 1] = [*macros, _line_directive(source, version + 2)]
+    return "\n".join(lines) + "\n"
+
+
+def _lines(path: Path, variant: str, within: tuple[Path, ...]) -> Iterator[str]:
+    """A file's lines, with those of a file that it includes in place of the directive."""
+    if not path.is_file():
+        raise ShaderError(f"shader variant {variant!r} needs {path}, which doesn't exist")
+    if path in within:
+        raise ShaderError(f"shader variant {variant!r}: {path} includes itself")
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+        include = _INCLUDE.match(line)
+        if include is None:
+            yield line
+            continue
+        included = path.parent / include[1]
+        yield _line_directive(included, 1)
+        yield from _lines(included, variant, (*within, path))
+        yield _line_directive(path, number + 1)
+
+
+def _line_directive(path: Path, number: int) -> str:
+    """Says that the next line is that line of that file."""
+    return f'#line {number} "{path.parent.name}/{path.name}"'
