@@ -34,10 +34,10 @@ _PICKLED_NAMES = ("collections OrderedDict", "builtins complex", "__main__ Tenso
 def export_opnames(model: torch.jit.ScriptModule | str | PathLike[str] | IO[bytes]) -> list[str]:
     """Names of a model's operators with overloads, each once, sorted, as a selective build of PyTorch takes them.
 
-    A lite file's own operator tables answer for it, and ``torch.jit.export_opnames`` for a module. Of a TorchScript file
-    these are all operators that its methods call, also in branches that are never taken, for its loader looks up each of
-    them: what ``torch.jit.export_opnames`` gives for the loaded file, and what torch drops of it before it makes
-    bytecode.
+    A lite file's own operator tables answer for it, and ``torch.jit.export_opnames`` for a module. Of a TorchScript
+    file these are all operators that its methods call, also in branches that are never taken, for its loader looks up
+    each of them: what ``torch.jit.export_opnames`` gives for the loaded file, and what torch drops of it before it
+    makes bytecode.
 
     Args:
         model: a module, or a bundle's path or file object, which must be seekable.

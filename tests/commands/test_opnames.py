@@ -173,7 +173,8 @@ def test_operators_declared_by_a_stand_in_do_not_make_torch_load_the_file() -> N
 
 @pytest.mark.parametrize("suffix", [".pt", ".ptl"])
 def test_file_objects_are_read(convolution: torch.jit.ScriptModule, suffix: str) -> None:
-    assert mobopt.export_opnames(stock_bytes(convolution, suffix)) == torch_names(convolution)
+    dead = ["aten::relu_"] if suffix == ".pt" else []
+    assert mobopt.export_opnames(stock_bytes(convolution, suffix)) == torch_names(convolution) + dead
 
 
 def test_damaged_files_are_refused(convolution: torch.jit.ScriptModule, tmp_path: Path, invoke: Invoke) -> None:
