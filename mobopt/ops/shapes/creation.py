@@ -48,7 +48,7 @@ def filled_like(x: TensorType, dtype: Any, *_: Any) -> TensorType:
 @shape_rule("aten::full_like")
 def full_like(x: TensorType, value: Any, dtype: Any, *_: Any) -> TensorType:
     """With the operand's sizes."""
-    return filled_like(x, dtype)  # type: ignore[no-any-return]
+    return filled_like(x, dtype)
 
 
 @shape_rule("aten::new_zeros", "aten::new_ones", "aten::new_empty")
@@ -96,16 +96,16 @@ def _range(start: Any, end: Any, step: Any, dtype: Any) -> TensorType:
 @shape_rule("aten::linspace")
 def linspace(start: Any, end: Any, steps: Dimension, dtype: Any, *_: Any) -> TensorType:
     """So many numbers."""
-    return filled([steps], dtype)  # type: ignore[no-any-return]
+    return filled([steps], dtype)
 
 
 @shape_rule("aten::eye")
 def eye(count: Dimension, dtype: Any, *_: Any) -> TensorType:
     """A square."""
-    return filled([count, count], dtype)  # type: ignore[no-any-return]
+    return filled([count, count], dtype)
 
 
 @shape_rule("aten::eye.m")
 def eye_of_two(rows: Dimension, columns: Dimension, dtype: Any, *_: Any) -> TensorType:
     """A rectangle."""
-    return filled([rows, columns], dtype)  # type: ignore[no-any-return]
+    return filled([rows, columns], dtype)

@@ -24,9 +24,8 @@ def embedding(weight: TensorType, indices: TensorType, *_: Any) -> TensorType:
 def index_select(x: TensorType, dim: int, index: TensorType) -> TensorType:
     """Entries of a dimension."""
     require(index.dtype in INDICES and index.rank <= 1)
+    require(x.sizes)
     place = axis(dim, x.rank)
-    if not x.sizes:
-        return x
     require(x.sizes[place] > 0)
     return with_sizes(x, replaced(x.sizes, place, index.sizes[0] if index.sizes else 1))
 
@@ -36,6 +35,7 @@ def gather(x: TensorType, dim: int, index: TensorType, sparse: bool) -> TensorTy
     """An element for each index, which says where it lies along a dimension."""
     require(index.dtype == torch.int64 and x.rank == index.rank and x.dtype in PLAIN)
     place = axis(dim, x.rank)
+    require(not x.sizes or x.sizes[place] > 0)
     for position, (size, taken) in enumerate(zip(x.sizes, index.sizes, strict=True)):
         require(position == place or is_same(size, taken) or taken <= size)
     return with_sizes(x, index.sizes)
@@ -44,7 +44,7 @@ def gather(x: TensorType, dim: int, index: TensorType, sparse: bool) -> TensorTy
 @shape_rule("aten::take")
 def take(x: TensorType, index: TensorType) -> TensorType:
     """An element for each index into all."""
-    require(index.dtype == torch.int64)
+    require(index.dtype == torch.int64 and x.numel > 0)
     return with_sizes(x, index.sizes)
 
 

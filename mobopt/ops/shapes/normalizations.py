@@ -30,7 +30,7 @@ def batch_norm(
     *_: Any,
 ) -> TensorType:
     """One mean and variance for each channel."""
-    require(x.rank >= 2 and (training or (mean is not None and variance is not None)))
+    require(x.rank >= 2 and x.sizes[1] > 0 and (training or (mean is not None and variance is not None)))
     require(not training or x.numel // x.sizes[1] > 1)
     _require_vectors(x, x.sizes[1], (weight, bias, mean, variance))
     return x

@@ -31,16 +31,16 @@ def border_pad(x: TensorType, pad: Sequence[Dimension]) -> TensorType:
     require(x.dtype in PLAIN and all(size > 0 for size in x.sizes))
     for index, item in enumerate(pad):
         require(0 <= item < x.sizes[-1 - index // 2])
-    return constant_pad(x, pad)  # type: ignore[no-any-return]
+    return constant_pad(x, pad)
 
 
 @view_rule("aten::pad")
 def pad(x: TensorType, border: Sequence[Dimension], mode: str, value: float | None) -> TensorType:
     """By mode; without a border it is the operand."""
     if mode == "constant":
-        return constant_pad(x, border)  # type: ignore[no-any-return]
+        return constant_pad(x, border)
     if mode == "circular":
         require(len(border) // 2 + 2 == x.rank)
         require(all(0 <= item <= x.sizes[-1 - index // 2] for index, item in enumerate(border)))
-        return constant_pad(x, border)  # type: ignore[no-any-return]
-    return border_pad(x, border)  # type: ignore[no-any-return]
+        return constant_pad(x, border)
+    return border_pad(x, border)

@@ -108,7 +108,7 @@ def clamp(x: TensorType, low: Any, high: Any) -> TensorType:
 @shape_rule(*_aten("clamp_min clamp_max"), *_aten("clamp_min clamp_max", "Tensor"))
 def clamp_one(x: TensorType, bound: Any) -> TensorType:
     """As :func:`clamp` of one bound."""
-    return clamp(x, bound, None)  # type: ignore[no-any-return]
+    return clamp(x, bound, None)
 
 
 @shape_rule(*_aten("add sub subtract rsub", "Tensor", "Scalar"))
@@ -137,8 +137,8 @@ def divide(x: TensorType, y: Any) -> TensorType:
 def divide_rounded(x: TensorType, y: Any, rounding_mode: str | None) -> TensorType:
     """Of floats, or of common dtype if it is rounded."""
     if rounding_mode is None:
-        return divide(x, y)  # type: ignore[no-any-return]
-    return arithmetic(x, y)  # type: ignore[no-any-return]
+        return divide(x, y)
+    return arithmetic(x, y)
 
 
 @shape_rule(

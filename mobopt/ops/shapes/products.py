@@ -107,13 +107,13 @@ def baddbmm(added: TensorType, a: TensorType, b: TensorType, *_: Any) -> TensorT
 def addbmm(added: TensorType, a: TensorType, b: TensorType, *_: Any) -> TensorType:
     """As :func:`addmm`, of the sum of a batch."""
     made = bmm(a, b)
-    return _added(added, with_sizes(a, made.sizes[1:]))  # type: ignore[union-attr]
+    return _added(added, with_sizes(a, made.sizes[1:]))
 
 
-def _added(added: TensorType, made: Any) -> TensorType:
+def _added(added: TensorType, made: TensorType) -> TensorType:
     _check(added, made)
     require(equal(broadcast(added.sizes, made.sizes), made.sizes))
-    return made  # type: ignore[no-any-return]
+    return made
 
 
 @view_rule("aten::scaled_dot_product_attention")

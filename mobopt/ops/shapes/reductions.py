@@ -53,7 +53,7 @@ def sum_dims(x: TensorType, dims: Any, keepdim: bool, dtype: Any) -> TensorType:
 @shape_rule("aten::mean")
 def mean_all(x: TensorType, dtype: Any) -> TensorType:
     """One number, of floats."""
-    return mean_dims(x, None, False, dtype)  # type: ignore[no-any-return]
+    return mean_dims(x, None, False, dtype)
 
 
 @shape_rule("aten::mean.dim")
@@ -137,7 +137,7 @@ def deviation(x: TensorType, dims: Any, unbiased: bool, keepdim: bool) -> Tensor
 @shape_rule("aten::std.correction", "aten::var.correction")
 def corrected_deviation(x: TensorType, dims: Any, correction: Any, keepdim: bool) -> TensorType:
     """Along dimensions."""
-    return deviation(x, dims, True, keepdim)  # type: ignore[no-any-return]
+    return deviation(x, dims, True, keepdim)
 
 
 @shape_rule("aten::std_mean.dim", "aten::var_mean.dim", "aten::std_mean.correction", "aten::var_mean.correction")
@@ -201,7 +201,7 @@ def softmax(x: TensorType, dim: int, dtype: Any) -> TensorType:
 def inner_softmax(x: TensorType, dim: int, half_to_float: bool) -> TensorType:
     """As the operand."""
     require(not half_to_float)
-    return softmax(x, dim, None)  # type: ignore[no-any-return]
+    return softmax(x, dim, None)
 
 
 @shape_rule("aten::cumsum", "aten::cumprod")
@@ -249,7 +249,7 @@ def sort(x: TensorType, dim: int, descending: bool) -> tuple[TensorType, TensorT
 @shape_rule("aten::sort.stable")
 def stable_sort(x: TensorType, stable: bool, dim: int, descending: bool) -> tuple[TensorType, TensorType]:
     """As :func:`sort`."""
-    return sort(x, dim, descending)  # type: ignore[no-any-return]
+    return sort(x, dim, descending)
 
 
 @shape_rule("aten::argsort")
@@ -265,4 +265,4 @@ def kthvalue(x: TensorType, k: int, dim: int, keepdim: bool) -> tuple[TensorType
     """The ``k``-th smallest along a dimension, and where it is."""
     place = axis(dim, x.rank)
     require(x.dtype in REALS and x.sizes and 1 <= k <= x.sizes[place])
-    return extreme_with_index(x, dim, keepdim)  # type: ignore[no-any-return]
+    return extreme_with_index(x, dim, keepdim)

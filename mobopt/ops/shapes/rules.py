@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import torch
 
@@ -15,7 +15,8 @@ from mobopt.ir.types import TensorType
 
 Result: TypeAlias = "TensorType | tuple[TensorType, ...] | list[TensorType]"
 """A tensor, what a schema of several results returns, or a list of tensors."""
-Rule: TypeAlias = "Callable[..., Result]"
+Rule: TypeAlias = Callable[..., "TensorType | tuple[TensorType, ...] | list[TensorType]"]
+_Rule = TypeVar("_Rule", bound=Rule)
 Sizes: TypeAlias = "tuple[Dimension, ...]"
 
 FLOATS = frozenset({torch.float32, torch.float16, torch.bfloat16, torch.float64})
@@ -35,21 +36,21 @@ _RULES: dict[str, Rule] = {}
 _NEW: set[str] = set()
 
 
-def shape_rule(*operators: str) -> Callable[[Rule], Rule]:
+def shape_rule(*operators: str) -> Callable[[_Rule], _Rule]:
     """Register a rule for operators by their qualified names; their results are new, and row-major where all operands
     are."""
 
-    def register(rule: Rule) -> Rule:
+    def register(rule: _Rule) -> _Rule:
         _NEW.update(operators)
         return view_rule(*operators)(rule)
 
     return register
 
 
-def view_rule(*operators: str) -> Callable[[Rule], Rule]:
+def view_rule(*operators: str) -> Callable[[_Rule], _Rule]:
     """Register a rule for operators whose results may share memory with an operand, or lie in another order."""
 
-    def register(rule: Rule) -> Rule:
+    def register(rule: _Rule) -> _Rule:
         for operator in operators:
             if operator in _RULES:
                 raise ValueError(f"{operator} has two rules")

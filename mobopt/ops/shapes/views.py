@@ -116,7 +116,7 @@ def reverse_dimensions(x: TensorType) -> TensorType:
 def transpose_matrices(x: TensorType) -> TensorType:
     """The last two dimensions exchanged."""
     require(x.rank >= 2 and x.dtype in PLAIN)
-    return transpose(x, -2, -1)  # type: ignore[no-any-return]
+    return transpose(x, -2, -1)
 
 
 @view_rule("aten::movedim.int", "aten::movedim.intlist", "aten::moveaxis.int", "aten::moveaxis.intlist")
@@ -204,7 +204,7 @@ def _expanded(size: Dimension, target: Dimension) -> Dimension:
 @view_rule("aten::expand_as")
 def expand_as(x: TensorType, other: TensorType) -> TensorType:
     """With the sizes of another."""
-    return expand(x, other.sizes)  # type: ignore[no-any-return]
+    return expand(x, other.sizes)
 
 
 @view_rule("aten::broadcast_tensors")
@@ -222,7 +222,7 @@ def chunk(x: TensorType, count: int, dim: int) -> list[TensorType]:
     part = ceil_divide(size, count)
     if part == 0:
         return [x] * count
-    return split(x, part, dim)  # type: ignore[no-any-return]
+    return split(x, part, dim)
 
 
 @view_rule("aten::split.Tensor")
