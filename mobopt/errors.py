@@ -23,6 +23,10 @@ class PassError(MoboptError):
     """A rewrite pass was asked for something unknown, or left the graph in a state that it must not."""
 
 
+class TableError(MoboptError):
+    """A table of mobopt's own, such as the rows of targets, breaks a rule; the message names the place."""
+
+
 class UnsupportedError(MoboptError):
     """A model needs something that the chosen runtime, device or target lacks."""
 

@@ -86,11 +86,15 @@ def schemas_of(name: str) -> tuple[Schema, ...]:
     """All overloads of an operator, in torch's order; empty if the name is unknown."""
     if name in _REGISTERED:
         return tuple(_REGISTERED[name])
+    return tuple(_from_torch(schema) for schema in _schemas_of_torch(name))
+
+
+@cache
+def _schemas_of_torch(name: str) -> tuple[Any, ...]:
     try:
-        found = torch._C._jit_get_schemas_for_operator(name)
+        return tuple(torch._C._jit_get_schemas_for_operator(name))
     except RuntimeError:
         return ()
-    return tuple(_from_torch(schema) for schema in found)
 
 
 @cache
@@ -101,6 +105,9 @@ def schema_of(qualified_name: str) -> Schema:
         UnsupportedError: there is no such operator.
     """
     name, _, overload = qualified_name.partition(".")
+    for found in _schemas_of_torch(name) if name not in _REGISTERED else ():
+        if found.overload_name == overload:
+            return _from_torch(found)
     for schema in schemas_of(name):
         if schema.overload == overload:
             return schema

@@ -8,7 +8,9 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 
-from mobopt.ops.targets.table import RELEASES, Row, all_rows
+from mobopt.ops.targets.condition_parser import Definition, definitions
+from mobopt.ops.targets.row import RELEASES, Row
+from mobopt.ops.targets.table import all_rows
 from mobopt.passes.legalizations.site import FULL, rewrites
 
 _BACKENDS = {
@@ -26,13 +28,16 @@ rows drive `mobopt convert` and `mobopt audit`. Rows of one operator are tried f
 condition holds decides. `native`: the kernel gives the same numbers as eager PyTorch. `wrong`: it runs and gives
 others. `missing`: it raises. *tried* is what was seen on genuine kernels, *source* what their source code says. A
 rewrite marked *full* fixes the file to the sizes of the example inputs; the others leave it right for inputs of every
-size. Of two rewrites the first is taken where its cost is lower by `mobopt/ops/costs.py`, or else the second.
+size. Of two rewrites the first is taken where its cost is lower by `mobopt/ops/costs.py`, or else the second. The names
+in conditions that are not arguments are defined at the end of this page; `mobopt/ops/targets/conditions.py` describes
+the language.
 """
 
 
 def target_page() -> str:
     """The whole page in Markdown."""
-    return "\n".join([_HEAD, *(line for backend in _BACKENDS for line in _section(backend))])
+    sections = (line for backend in _BACKENDS for line in _section(backend))
+    return "\n".join([_HEAD, *sections, *_names()])
 
 
 def _section(backend: str) -> Iterator[str]:
@@ -46,6 +51,19 @@ def _section(backend: str) -> Iterator[str]:
     yield "|---|---|---|---|---|---|---|"
     yield from map(_line, rows)
     yield ""
+
+
+def _names() -> Iterator[str]:
+    yield "## Names in conditions\n"
+    yield "| name | says | is |"
+    yield "|---|---|---|"
+    yield from map(_name_line, definitions().values())
+    yield ""
+
+
+def _name_line(definition: Definition) -> str:
+    parameters = f"({', '.join(definition.parameters)})" if definition.parameters else ""
+    return f"| `{definition.name}{parameters}` | {definition.about} | `{definition.means}` |"
 
 
 def _line(row: Row) -> str:

@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from mobopt.ops.targets.table import Row, all_rows
+from mobopt.ops.targets.condition_parser import definitions
+from mobopt.ops.targets.row import Row
+from mobopt.ops.targets.table import all_rows
 from mobopt.tools.target_page import releases_text, target_page
 
 PAGE = Path(__file__).parents[2] / "docs" / "targets.md"
@@ -17,7 +19,8 @@ def test_the_page_is_up_to_date() -> None:
 
 
 def test_every_row_is_a_line_of_its_table() -> None:
-    sections = target_page().split("\n## ")[1:]
+    *sections, names = target_page().split("\n## ")[1:]
+    assert [line.split("`")[1].partition("(")[0] for line in names.splitlines() if "`" in line] == list(definitions())
     assert [section.partition("\n")[0] for section in sections] == ["vulkan", "metal", "cpu"]
     for section in sections:
         lines = [line for line in section.splitlines() if line.startswith("| ")]

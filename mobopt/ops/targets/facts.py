@@ -68,6 +68,11 @@ class TensorFacts:
         """Number of elements."""
         return math.prod(self.sizes)
 
+    @property
+    def nchw(self) -> tuple[int, ...]:
+        """The last four sizes, with ones before them where there are fewer."""
+        return (1, 1, 1, 1, *self.sizes)[-4:]
+
     def merged(self, other: TensorFacts) -> TensorFacts:
         """What holds for both, for a value that is computed several times (in a loop)."""
         return TensorFacts(

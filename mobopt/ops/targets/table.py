@@ -1,13 +1,13 @@
-"""The rows: what a release's runtime does with an operator under a condition."""
+"""The tables of rows, and the targets that they are about."""
 
 from __future__ import annotations
 
 import sys
 from collections import defaultdict
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
 from functools import cache, cached_property
 from importlib import resources
-from types import CodeType
 from typing import Any
 
 if sys.version_info >= (3, 11):
@@ -15,10 +15,9 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-from mobopt.errors import UnsupportedError
-
-RELEASES = ("1.13", "2.0", "2.1", "2.2", "2.6")
-"""Releases of PyTorch whose mobile runtimes differ in operators; 2.3 to 2.5 are taken for 2.2."""
+from mobopt.errors import TableError, UnsupportedError
+from mobopt.ops.targets.reachable import shadowed
+from mobopt.ops.targets.row import RELEASES, VERDICTS, Row
 
 IMAGE_LIMIT = 2048
 """Largest extent of a 3-D image on most phones (maxImageDimension3D); PyTorch's Vulkan tensors are such images."""
@@ -35,7 +34,6 @@ _FILES = {
     "metal": ("metal.toml", "metal_tensors.toml"),
     "cpu": ("cpu.toml",),
 }
-VERDICTS = ("native", "wrong", "missing")
 
 
 @dataclass(frozen=True)
@@ -68,74 +66,64 @@ def release_key(name: str) -> tuple[int, ...]:
     return tuple(int(part) for part in name.split("."))
 
 
-@dataclass(frozen=True)
-class Row:
-    """What a runtime does with an operator under a condition."""
-
-    operators: tuple[str, ...]
-    verdict: str
-    """native, wrong (it runs and gives other numbers) or missing (it raises)."""
-    when: str = ""
-    """Condition on the call; empty: always."""
-    since: str = RELEASES[0]
-    until: str = RELEASES[-1]
-    why: str = ""
-    help: str = ""
-    """What the author of the model can change."""
-    rewrite: str = ""
-    """Name of the rewrite that makes it right."""
-    rewrite_for_sizes: str = ""
-    """Name of one that is tried first where the file may be fixed to the example's sizes: it may be cheaper."""
-    over_limit: bool = False
-    """Whether the row is about calls with a tensor that is larger than an image may be, and about no others."""
-    evidence: str = "tried"
-    any_dtype: bool = False
-    any_rank: bool = False
-    cpu_operands: tuple[str, ...] = ()
-    """Arguments that the kernel takes from the CPU as they are."""
-
-    @property
-    def condition(self) -> CodeType | None:
-        """The condition, compiled."""
-        return _compiled(self.when) if self.when else None
-
-    def covers(self, release: int) -> bool:
-        """Whether the row says something about a release, by its position in :data:`RELEASES`."""
-        return RELEASES.index(self.since) <= release <= RELEASES.index(self.until)
-
-
-@cache
-def _compiled(expression: str) -> CodeType:
-    return compile(expression, "<condition>", "eval")
-
-
 @cache
 def rows_for(backend: str) -> dict[str, tuple[Row, ...]]:
-    """A backend's rows by qualified operator, in the order in which they are tried."""
+    """A backend's rows by qualified operator, in the order in which they are tried.
+
+    Raises:
+        TableError: a row breaks a rule.
+    """
     table: dict[str, list[Row]] = defaultdict(list)
     for row in all_rows(backend):
-        for operator in row.operators:
+        for operator in row.operators if row.can_occur else ():
             table[operator].append(row)
     return {operator: tuple(rows) for operator, rows in table.items()}
 
 
 @cache
 def all_rows(backend: str) -> tuple[Row, ...]:
-    """A backend's rows in file order."""
+    """A backend's rows in file order.
+
+    Raises:
+        TableError: a row breaks a rule.
+    """
     folder = resources.files("mobopt.ops.targets")
+    return checked_rows({name: (folder / name).read_text(encoding="utf-8") for name in _FILES[backend]})
+
+
+def checked_rows(files: Mapping[str, str]) -> tuple[Row, ...]:
+    """The rows of one backend, from the texts of its files by name.
+
+    Raises:
+        TableError: a column is unknown or missing, a condition is not of the language, or earlier rows decide all that
+            a row is about. The message names file, row, column and what is allowed.
+    """
     rows: list[Row] = []
-    for name in _FILES[backend]:
-        data = tomllib.loads((folder / name).read_text(encoding="utf-8"))
-        rows += [_row(name, entry) for entry in data.get("row", [])]
+    for file, text in files.items():
+        entries = tomllib.loads(text).get("row", [])
+        rows += [_row(f"{file}, row {number}", entry) for number, entry in enumerate(entries, 1)]
+    for row in rows:
+        if row.can_occur:
+            _ = row.condition
+    for row, operator in shadowed(rows):
+        raise TableError(f"{row}: earlier rows of {operator} decide every call that it is about; move or remove it")
     return tuple(rows)
 
 
-def _row(file: str, entry: dict[str, Any]) -> Row:
-    fields = dict(entry)
-    operators = fields.pop("op")
-    operators = (operators,) if isinstance(operators, str) else tuple(operators)
-    fields["cpu_operands"] = tuple(fields.get("cpu_operands", ()))
-    row = Row(operators, **fields)
-    if row.verdict not in VERDICTS or (row.verdict != "native" and not row.why):
-        raise ValueError(f"{file}: a row of {', '.join(operators)} needs a verdict of {VERDICTS} and, if bad, a why")
+def _row(place: str, entry: Mapping[str, Any]) -> Row:
+    columns = {field.name for field in fields(Row)} - {"operators", "place"} | {"op"}
+    if unknown := set(entry) - columns:
+        raise TableError(f"{place}: there is no column {min(unknown)}; there are {', '.join(sorted(columns))}")
+    if missing := {"op", "verdict"} - set(entry):
+        raise TableError(f"{place}: it needs {' and '.join(sorted(missing))}")
+    given: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in entry.items()}
+    operators = given.pop("op")
+    row = Row((operators,) if isinstance(operators, str) else operators, place=place, **given)
+    if row.verdict not in VERDICTS:
+        raise TableError(f"{row}: the verdict is {row.verdict}, not one of {', '.join(VERDICTS)}")
+    if row.verdict != "native" and not row.why:
+        raise TableError(f"{row}: a verdict of {row.verdict} needs a why")
+    for column in ("since", "until"):
+        if getattr(row, column) not in RELEASES:
+            raise TableError(f"{row}: {column} is {getattr(row, column)}, not one of {', '.join(RELEASES)}")
     return row

@@ -2,40 +2,17 @@
 
 from __future__ import annotations
 
-import builtins
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
-
-import torch
 
 from mobopt.ir import Attribute, Node, Value
-from mobopt.ops.effects import listed_items
-from mobopt.ops.schemas import schema_of
-from mobopt.ops.targets.facts import TensorFacts, UnknownFactError, facts_of_constant
+from mobopt.ops.targets.call_view import CallView
+from mobopt.ops.targets.facts import TensorFacts, UnknownFactError
 from mobopt.ops.targets.packed import unpacked_call
-from mobopt.ops.targets.table import IMAGE_LIMIT, Row, Target, rows_for
+from mobopt.ops.targets.row import Row
+from mobopt.ops.targets.table import IMAGE_LIMIT, Target, rows_for
 
-_NAMES = (
-    "all",
-    "any",
-    "len",
-    "max",
-    "min",
-    "range",
-    "set",
-    "sorted",
-    "sum",
-    "abs",
-    "isinstance",
-    "int",
-    "float",
-    "bool",
-)
-_BUILTINS = {
-    name: getattr(builtins, name) for name in (*_NAMES, "tuple", "list", "zip", "enumerate", "type", "str")
-} | {"prod": math.prod}
 _PYTORCH = ("aten", "prim", "quantized", "prepacked", "vulkan_prepack", "vulkan_quantized", "metal_prepack", "metal")
 """Namespaces of PyTorch's own operators."""
 _NOTHING: Mapping[Value, TensorFacts] = {}
@@ -79,15 +56,15 @@ def judge(
         facts: what is known of tensors.
         attributes: of the Program, for packed contexts.
     """
-    packed = _judge(node.qualified_op, _Call(node, facts, None, target.image_limit), target)
+    packed = _judge(node.qualified_op, CallView(node, facts, target.image_limit), target)
     call = unpacked_call(node, attributes or {})
     if call is None or not packed.is_good:
         return packed
     operator, arguments = call
-    return _judge(operator, _Call(node, facts, arguments, target.image_limit), target)
+    return _judge(operator, CallView(node, facts, target.image_limit, arguments), target)
 
 
-def _judge(operator: str, call: _Call, target: Target) -> Finding:
+def _judge(operator: str, call: CallView, target: Target) -> Finding:
     rows = [row for row in rows_for(target.backend).get(operator, ()) if row.covers(target.release)]
     checks = {"vulkan": no_image, "metal": metal_misfit}
     misfit = call.misfit(checks[target.backend]) if target.backend in checks else None
@@ -97,10 +74,10 @@ def _judge(operator: str, call: _Call, target: Target) -> Finding:
     for row in rows:
         if row.over_limit and excess is None:
             continue
-        if (misfit or excess) and not (row.over_limit or row.any_dtype or row.any_rank):
+        if (misfit or excess) and not (row.over_limit or row.sees_misfits):
             continue
         try:
-            holds = row.condition is None or bool(eval(row.condition, call))
+            holds = row.condition is None or row.condition.holds(call)
         except UnknownFactError as unknown:
             return Finding("unknown", f"its {unknown} is not known", row)
         if holds:
@@ -119,69 +96,6 @@ def _on_cpu(operator: str) -> Finding:
     if namespace in _PYTORCH:
         return Finding("native")
     return Finding("missing", f"{namespace} is not PyTorch's: the app must bring the library that registers it")
-
-
-class _Call(dict[str, Any]):
-    """The names that a condition sees, looked up when they are used; as its globals, so that inner scopes see them."""
-
-    def __init__(
-        self, node: Node, facts: Mapping[Value, TensorFacts], arguments: Mapping[str, Any] | None, limit: int
-    ) -> None:
-        super().__init__(__builtins__=_BUILTINS, limit=limit)
-        self._node = node
-        self._facts = facts
-        self._arguments = arguments
-        if arguments is None:
-            names = [argument.name for argument in schema_of(node.qualified_op).arguments]
-            self._arguments = dict(zip(names, node.inputs, strict=False))
-
-    def __missing__(self, name: str) -> Any:
-        if name in ("output", "outputs"):
-            outputs = [self._facts.get(value, TensorFacts()) for value in self._node.outputs]
-            return outputs if name == "outputs" else outputs[0]
-        assert self._arguments is not None
-        if name == "producers":
-            return {key: _producer(value) for key, value in self._arguments.items()}
-        if name == "bounds":
-            return {key: _bounds(value) for key, value in self._arguments.items()}
-        if name == "computed":
-            return {key for key, value in self._arguments.items() if _is_computed(value)}
-        if name not in self._arguments:
-            raise KeyError(name)
-        return self._seen(self._arguments[name], name)
-
-    def _seen(self, value: Any, name: str) -> Any:
-        if isinstance(value, torch.Tensor):
-            return facts_of_constant(value)
-        if not isinstance(value, Value):
-            return value
-        if value.is_constant:
-            return self._constant(value.constant)
-        if _is_tensor(value):
-            return self._facts.get(value, TensorFacts())
-        items = listed_items(value)
-        if items is not None:
-            return [self._seen(item, name) for item in items]
-        raise UnknownFactError(name)
-
-    def _constant(self, constant: Any) -> Any:
-        if isinstance(constant, torch.Tensor):
-            return facts_of_constant(constant)
-        if isinstance(constant, list):
-            return [self._constant(item) for item in constant]
-        return constant
-
-    def tensors(self) -> Iterator[TensorFacts]:
-        """Operands and results, as far as anything is known of them; weights in contexts and numbers apart."""
-        for value in self._node.inputs:
-            if value.is_constant and isinstance(value.constant, torch.Tensor) and not _is_number(value):
-                yield facts_of_constant(value.constant)
-            yield from (self._facts[item] for item in listed_items(value) or (value,) if item in self._facts)
-        yield from (self._facts[value] for value in self._node.outputs if value in self._facts)
-
-    def misfit(self, check: Callable[[TensorFacts], Misfit | None]) -> Misfit | None:
-        """Why a tensor of this call can't be an image on the GPU; None if all can, as far as is known."""
-        return next((misfit for facts in self.tensors() if (misfit := check(facts)) is not None), None)
 
 
 def image_misfit(facts: TensorFacts, image_limit: int = IMAGE_LIMIT) -> Misfit | None:
@@ -237,42 +151,6 @@ def _has_image(facts: TensorFacts) -> bool:
     return facts.known_sizes is not None and not facts.is_constant
 
 
-def _is_computed(value: Any) -> bool:
-    """Whether an argument is known only when the model runs: a number, or what a list holds."""
-    if not isinstance(value, Value) or value.is_constant or _is_tensor(value):
-        return False
-    items = listed_items(value)
-    return items is None or any(map(_is_computed, items))
-
-
-def _producer(value: Any) -> str:
-    """The operator that makes a value, in the form for numbers if it takes one in a tensor; empty where none does."""
-    node = value.producer if isinstance(value, Value) else None
-    if node is None:
-        return ""
-    takes_number = node.overload == "Tensor" and len(node.inputs) > 1 and _is_number(node.inputs[1])
-    return f"{node.op}.Scalar" if takes_number else node.qualified_op
-
-
-_RANGES = {"relu6": (0, 6), "sigmoid": (0, 1), "hardsigmoid": (0, 1), "softmax": (0, 1), "tanh": (-1, 1)}
-"""Least and largest results of operators."""
-
-
-def _bounds(value: Any) -> tuple[float, float]:
-    """The least and the largest that an element can be, by the operator that makes it."""
-    node = value.producer if isinstance(value, Value) else None
-    name = "" if node is None else node.qualified_op.partition(".int")[0].removeprefix("aten::").removesuffix("_")
-    if node is not None and name in ("clamp", "hardtanh") and all(item.is_constant for item in node.inputs[1:3]):
-        low, high = (item.constant for item in node.inputs[1:3])
-        return (-math.inf if low is None else low, math.inf if high is None else high)
-    return _RANGES.get(name, (-math.inf, math.inf))
-
-
-def _is_number(value: Value) -> bool:
-    """Whether a value is a constant tensor without dimensions, which no runtime moves to the GPU."""
-    return value.is_constant and isinstance(value.constant, torch.Tensor) and value.constant.dim() == 0
-
-
 _METAL_SIDE, _METAL_LAYERS = 16384, 2048
 """Largest sides and array length of a texture on Apple's GPUs since A9 (Metal Feature Set Tables)."""
 
@@ -294,7 +172,3 @@ def metal_misfit(facts: TensorFacts) -> Misfit | None:
             f"a tensor {facts} needs a texture of {height} x {width} x {layers}, over {_METAL_SIDE} or {_METAL_LAYERS}"
         )
     return None
-
-
-def _is_tensor(value: Value) -> bool:
-    return str(value.type) == "Tensor"
