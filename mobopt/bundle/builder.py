@@ -8,7 +8,7 @@ from typing import Any
 
 from mobopt.bundle.result_types import argument_types, join, result_types
 from mobopt.errors import BundleError
-from mobopt.ir import Block, Graph, Node, Origin, Value
+from mobopt.ir import NOWHERE, Block, Graph, Node, Origin, Value
 from mobopt.ir.graph import type_of_constant
 from mobopt.ir.schemas import Argument, Schema, accepts
 from mobopt.ir.types import ANY, BOOL, NONE, DictType, ListType, OptionalType, TupleType, Type
@@ -76,13 +76,16 @@ class GraphBuilder:
     def __init__(self, allowance: Allowance) -> None:
         self.graph = Graph()
         self.source = ""
+        self._place = "", NOWHERE
         self._block = self.graph.block
         self._allowance = allowance
 
     @property
     def origin(self) -> Origin:
         """Of the next nodes."""
-        return Origin.of_line(self.source)
+        if self._place[0] != self.source:
+            self._place = self.source, Origin.of_line(self.source)
+        return self._place[1]
 
     def step(self, copied: int = 0) -> None:
         """Count a step of reading and the variables that it copies, so that a small file can't ask for endless work.

@@ -46,7 +46,8 @@ class Program:
         """Make every node its own origin: this is the model that later rewrites come from."""
         for name, graph in self.methods.items():
             for index, node in enumerate(graph.walk()):
-                node.origin = Origin((ModelNode(name, index, describe(node), node.source),))
+                line = node.origin.nodes[0].line if node.origin.nodes else ""
+                node.origin = Origin((ModelNode(name, index, describe(node), line),))
 
     def clone(self) -> Program:
         """A copy whose graphs and attribute table can be changed freely; tensors and contexts are shared."""
