@@ -9,10 +9,10 @@ import torch
 
 from mobopt.ir import Attribute, Graph, Node, Program, Value
 from mobopt.ops.effects import holds_tensors
+from mobopt.ops.records import Trait, has_trait
 from mobopt.ops.targets import Target
 from mobopt.ops.targets.packed import Call, unpacked_call
 from mobopt.passes.manager import After, Pass
-from mobopt.passes.moving import CONSTRUCTORS
 from mobopt.passes.note_kinds import LANES_CLEARED, READS_UNWRITTEN
 from mobopt.passes.notes import NoteBook
 from mobopt.passes.place import transferred
@@ -143,7 +143,7 @@ def _moves_once(graph: Graph) -> bool:
 def _is_only_returned(value: Value, returns: Node) -> bool:
     """Whether nothing is computed with a value, nor with a container of it."""
     return all(
-        user is returns or (user.op in CONSTRUCTORS and _is_only_returned(user.output, returns))
+        user is returns or (has_trait(user.op, Trait.CONSTRUCTS) and _is_only_returned(user.output, returns))
         for user, _ in value.uses
     )
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from mobopt.ir import Graph, Node, Value
 from mobopt.ir.types import TENSOR
 from mobopt.ops.effects import holds_tensors
+from mobopt.ops.records import Trait, has_trait
 from mobopt.passes.manager import GraphPass
 from mobopt.passes.note_kinds import COPIED_TO_HOST, RETURNED_WITHOUT_COPIES
 from mobopt.passes.notes import NoteBook
 from mobopt.passes.rewriting import insert_node
 
 _COPY = "metal::copy_to_host"
-_CONSTRUCTORS = frozenset({"prim::TupleConstruct", "prim::ListConstruct", "prim::DictConstruct"})
 
 
 class CopyToHost(GraphPass):
@@ -60,7 +60,7 @@ class _Copier:
             return value
         if value.type == TENSOR:
             return self.copied_tensor(value)
-        if node.op in _CONSTRUCTORS and node.block is self.graph.block and len(value.uses) == 1:
+        if has_trait(node.op, Trait.CONSTRUCTS) and node.block is self.graph.block and len(value.uses) == 1:
             return self.copied_container(node)
         self.notes.add(RETURNED_WITHOUT_COPIES, value, operator=node.op)
         return value

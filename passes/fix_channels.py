@@ -8,21 +8,12 @@ from dataclasses import dataclass, field
 from mobopt.ir import Graph, Node, Program, Value
 from mobopt.ir.types import TENSOR
 from mobopt.ops.effects import listed_items
+from mobopt.ops.records import Like, record_of
 from mobopt.passes.facts import Examples, Facts, record_facts
 from mobopt.passes.manager import After, Pass
 from mobopt.passes.note_kinds import CHANNELS_FIXED
 from mobopt.passes.notes import NoteBook
-from mobopt.passes.rank_bounds import BROADCASTING, ELEMENTWISE
 from mobopt.passes.rewriting import argument, is_constant_tensor, producer_of
-
-_CONVOLUTIONS = frozenset({"aten::conv1d", "aten::conv2d", "aten::conv3d"})
-_TRANSPOSED = frozenset(f"aten::conv_transpose{rank}d" for rank in (1, 2, 3))
-_KEEPING = ELEMENTWISE | {
-    "aten::batch_norm", "aten::instance_norm", "aten::group_norm", "aten::prelu",
-    "aten::reflection_pad2d", "aten::replication_pad2d", "aten::upsample_nearest2d", "aten::upsample_bilinear2d",
-    "aten::avg_pool2d", "aten::max_pool2d", "aten::adaptive_avg_pool2d", "aten::adaptive_max_pool2d",
-}  # fmt: skip
-"""Operators whose first result has the channels of their first operand."""
 
 
 @dataclass(frozen=True)
@@ -93,18 +84,25 @@ def _channels(value: Value, facts: Facts, known: dict[Value, int | None]) -> int
 def _of_node(node: Node, value: Value, facts: Facts, known: dict[Value, int | None]) -> int | None:
     if node.outputs[0] is not value:
         return None
-    if node.op in _CONVOLUTIONS or node.op in _TRANSPOSED:
-        return _of_convolution(node, facts)
-    if node.op in _KEEPING:
-        return _channels(node.inputs[0], facts, known)
-    if node.op in BROADCASTING:
-        operands = [item for item in node.inputs[:2] if item.type == TENSOR and _same_rank(item, value, facts)]
-        found = [_channels(item, facts, known) for item in operands]
-        return max((number for number in found if number is not None and number > 1), default=None)
-    if node.op == "aten::cat" and _is_one(node.inputs[1]):
-        parts = [_channels(item, facts, known) for item in listed_items(node.inputs[0]) or ()]
-        return None if not parts or None in parts else sum(part for part in parts if part is not None)
+    record = record_of(node.qualified_op)
+    match record.channels:
+        case Like.WEIGHT | Like.TRANSPOSED_WEIGHT:
+            return _of_convolution(node, facts)
+        case Like.FIRST if record.spatial is None or _has_batch(node.inputs[0], record.spatial, facts):
+            return _channels(node.inputs[0], facts, known)
+        case Like.OPERANDS:
+            operands = [item for item in node.inputs if item.type == TENSOR and _same_rank(item, value, facts)]
+            found = [_channels(item, facts, known) for item in operands]
+            return max((number for number in found if number is not None and number > 1), default=None)
+        case Like.PARTS if _is_one(node.inputs[1]):
+            parts = [_channels(item, facts, known) for item in listed_items(node.inputs[0]) or ()]
+            return None if not parts or None in parts else sum(part for part in parts if part is not None)
     return None
+
+
+def _has_batch(value: Value, spatial: int, facts: Facts) -> bool:
+    """Whether dimension 1 of what a window slides over is that of channels: without a batch, it is another."""
+    return value in facts and facts[value].known_rank == spatial + 2
 
 
 def _same_rank(one: Value, other: Value, facts: Facts) -> bool:
@@ -117,7 +115,7 @@ def _of_convolution(node: Node, facts: Facts) -> int | None:
     weight, seen = node.inputs[1], facts.get(node.inputs[0])
     if not is_constant_tensor(weight) or seen is None or seen.known_sizes is None or seen.rank != weight.constant.dim():
         return None
-    if node.op in _CONVOLUTIONS:
+    if record_of(node.qualified_op).channels == Like.WEIGHT:
         return int(weight.constant.shape[0])
     groups = argument(node, "groups")
     return int(weight.constant.shape[1]) * groups.constant if groups.is_constant else None

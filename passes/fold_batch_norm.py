@@ -12,14 +12,12 @@ from typing import Any
 import torch
 
 from mobopt.ir import Graph, Node, Program, Value, describe
+from mobopt.ops.records import Like, record_of
 from mobopt.passes.manager import After, Pass
 from mobopt.passes.note_kinds import FUSED_WITH, NOT_FUSED_WITH, STAYS
 from mobopt.passes.notes import NoteBook
 from mobopt.passes.ranks import known_rank
 from mobopt.passes.rewriting import argument, bypass_node, constants, is_constant_tensor, only_user, tensor_key
-
-_CONVOLUTIONS = frozenset(f"aten::{name}" for name in ("conv1d", "conv2d", "conv3d", "linear"))
-_TRANSPOSED = frozenset(f"aten::conv_transpose{rank}d" for rank in (1, 2, 3))
 
 Folded = tuple[torch.Tensor, torch.Tensor]
 
@@ -69,7 +67,7 @@ class _Folder:
     def fold(self, graph: Graph, norm: Node) -> bool:
         """Fold one normalisation if it may be."""
         layer = norm.inputs[0].producer
-        if layer is None or layer.op not in _CONVOLUTIONS | _TRANSPOSED:
+        if layer is None or not _is_layer(layer):
             self.notes.add(STAYS, norm, reason="no convolution or linear layer is right before it")
             return False
         reason = _refusal(layer, norm)
@@ -88,7 +86,7 @@ class _Folder:
         key = _made_from(layer, norm)
         if key not in self.known:
             sources = [value.constant for value in (*layer.inputs[1:3], *norm.inputs[1:5])]
-            eps, transposed = argument(norm, "eps").constant, layer.op in _TRANSPOSED
+            eps, transposed = argument(norm, "eps").constant, _is_transposed(layer)
             self.known[key] = sources, fold(*sources, eps=eps, transposed=transposed, groups=_groups(layer))
         return self.known[key][1]
 
@@ -206,4 +204,13 @@ def _refusal_of_rank(rank: int | None) -> str:
 def _channels(layer: Node) -> int:
     weight: Value = layer.inputs[1]
     sizes: torch.Size = weight.constant.shape
-    return sizes[1] * _groups(layer) if layer.op in _TRANSPOSED else sizes[0]
+    return sizes[1] * _groups(layer) if _is_transposed(layer) else sizes[0]
+
+
+def _is_layer(node: Node) -> bool:
+    """Whether a node is a convolution, transposed or not, or a linear layer."""
+    return record_of(node.qualified_op).channels in (Like.WEIGHT, Like.TRANSPOSED_WEIGHT) or node.op == "aten::linear"
+
+
+def _is_transposed(node: Node) -> bool:
+    return record_of(node.qualified_op).channels == Like.TRANSPOSED_WEIGHT

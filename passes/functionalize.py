@@ -10,19 +10,12 @@ from mobopt.ir import Block, Graph, Node, Value
 from mobopt.ir.schemas import Schema, schema_of, schemas_of
 from mobopt.ir.types import TENSOR
 from mobopt.ops.aliases import Aliases
-from mobopt.ops.effects import RANDOM_OPERATORS
+from mobopt.ops.records import Trait, has_trait, is_in_place, record_of
 from mobopt.passes.manager import GraphPass
 from mobopt.passes.note_kinds import INPUT_IS_CHANGED, MADE_FUNCTIONAL, STAYS_IN_PLACE
 from mobopt.passes.notes import NoteBook
 from mobopt.passes.rewriting import insert_node, is_constant_tensor
 
-_NO_FUNCTIONAL_FORM = RANDOM_OPERATORS | {
-    f"aten::{name}"
-    for name in ("copy_", "fill_", "zero_", "set_", "resize_", "resize_as_", "requires_grad_", "detach_")
-}
-"""Their functional forms came after PyTorch 1.13, or don't exist."""
-_EMPTY = frozenset({"prim::ListConstruct", "prim::DictConstruct", "aten::dict", "aten::list"})
-"""What makes a container; without inputs, an empty one."""
 _WIDE = (torch.float64, torch.complex64, torch.complex128)
 
 
@@ -104,12 +97,12 @@ def _remove_needless(copies: list[Node], aliases: Aliases) -> bool:
 
 
 def _is_in_place(node: Node) -> bool:
-    return node.op.startswith("aten::") and node.op.endswith("_") and not node.op.endswith("__") and bool(node.outputs)
+    return node.op.startswith("aten::") and is_in_place(node.op) and bool(node.outputs)
 
 
 def _functional_form(node: Node) -> Schema | None:
     """The schema of the functional operator with the same arguments."""
-    if node.op in _NO_FUNCTIONAL_FORM:
+    if not record_of(node.qualified_op).traits.isdisjoint({Trait.LATE_FUNCTIONAL_FORM, Trait.RANDOM}):
         return None
     names = [argument.name for argument in schema_of(node.qualified_op).arguments]
     for schema in schemas_of(node.op.removesuffix("_")):
@@ -152,7 +145,7 @@ def _refusal(node: Node, aliases: Aliases, order: dict[Node, int]) -> str:
 def _is_empty(value: Value, node: Node, aliases: Aliases, order: dict[Node, int]) -> bool:
     """Whether a value is a list or dictionary that nothing has been put into before ``node`` runs."""
     maker = value.producer
-    if maker is None or maker.inputs or maker.op not in _EMPTY:
+    if maker is None or maker.inputs or not (has_trait(maker.op, Trait.CONSTRUCTS) or maker.op == "aten::dict"):
         return False
     return not any(_runs_after(node, writer, order) for writer in aliases.fillers(value))
 

@@ -8,6 +8,7 @@ import torch
 
 from mobopt.ir import Graph, Node, Value
 from mobopt.ops.aliases import Aliases
+from mobopt.ops.records import Trait, has_trait
 from mobopt.passes.manager import GraphPass
 from mobopt.passes.note_kinds import FORMAT_DROPPED, FORMAT_STAYS, REWRITTEN_AS
 from mobopt.passes.notes import NoteBook
@@ -18,11 +19,6 @@ _PRESERVE_FORMAT = 1  # source: c10/core/MemoryFormat.h
 _FORMAT_OPERATORS = frozenset(
     f"aten::{name}" for name in ("contiguous", "clone", "to.dtype_layout", "to.device", "to.dtype", "to.other")
 )
-_STRIDE_READERS = frozenset(
-    f"aten::{name}"
-    for name in ("as_strided", "as_strided_", "is_contiguous", "stride", "_unsafe_view", "view_as", "view_as_complex")
-)
-"""Operators whose result depends on strides, beside ``view``."""
 _LIST_READERS = frozenset({"aten::__getitem__", "aten::len", "prim::ListUnpack"})
 
 
@@ -72,7 +68,12 @@ class _Rewriter:
         asking = [node for node in nodes if _asks_for_format(node)]
         views = [node for node in nodes if node.qualified_op == "aten::view"]
         reader = next(
-            (node for node in nodes if node.op in _STRIDE_READERS or node.qualified_op == "aten::view.dtype"), None
+            (
+                node
+                for node in nodes
+                if has_trait(node.qualified_op, Trait.READS_STRIDES) and node.qualified_op != "aten::view"
+            ),
+            None,
         )
         going = [node for node in asking if not self._refused(node, views, reader)]
         for node in views if going else ():

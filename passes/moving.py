@@ -9,10 +9,9 @@ import torch
 from mobopt.ir import Block, Graph, Node, Origin, Value
 from mobopt.ir.types import BOOL, INT, NONE, TENSOR, DictType, ListType, OptionalType, TupleType, Type
 from mobopt.ops.effects import holds_tensors
+from mobopt.ops.records import Trait, has_trait
 from mobopt.passes.note_kinds import MOVED, NOT_MOVED
 from mobopt.passes.notes import NoteBook
-
-CONSTRUCTORS = frozenset({"prim::TupleConstruct", "prim::ListConstruct", "prim::DictConstruct"})
 
 
 class Mover:
@@ -51,7 +50,7 @@ class Mover:
         """A returned value on the device; containers that are made only to be returned are made of moved values."""
         node = value.producer
         made_here = node is not None and node.block is anchor.block and len(value.uses) == 1
-        if node is None or not made_here or node.op not in CONSTRUCTORS:
+        if node is None or not made_here or not has_trait(node.op, Trait.CONSTRUCTS):
             return self.moved(value, anchor)
         self.rebuilt.append(node)
         moved = [self.returned(item, anchor) for item in node.inputs]

@@ -16,31 +16,30 @@ from mobopt.ir import Attribute, Graph, Node, Value
 from mobopt.ir.schemas import schema_of
 from mobopt.ir.types import TENSOR, ListType
 from mobopt.ops.aliases import Aliases
-from mobopt.ops.effects import handles_tensors, holds_tensors, written_inputs
+from mobopt.ops.effects import handles_tensors, holds_tensors, reads_metadata, written_inputs
+from mobopt.ops.records import Trait, record_of
 from mobopt.ops.targets import Finding, Target, TensorFacts, judge
 from mobopt.ops.targets.table import IMAGE_LIMIT
 from mobopt.ops.targets.verdicts import image_misfit
 from mobopt.passes.moving import Mover, before_order
 from mobopt.passes.note_kinds import RUNS_ON_CPU, WITH_ITS_OPERANDS
 from mobopt.passes.notes import NoteBook
-from mobopt.passes.rewriting import METADATA
 
 _TENSORS = ListType(TENSOR)
 _GPU_ONLY = "vulkan_prepack::run_"
-_SIZES = METADATA - {"prim::device", "prim::layout"}
-"""Operators that read the same of a tensor wherever it lies."""
-_UNTOUCHED = METADATA | {
-    "aten::len",
-    "aten::append",
-    "aten::__isnot__",
-    "aten::__is__",
-    "aten::_set_item",
-    "aten::keys",
-}
-"""Operators that do not look at elements, so that it does not matter where they lie."""
+_HEAVY = frozenset(
+    {
+        Trait.CONVOLUTION,
+        Trait.PRODUCT,
+        Trait.POOLING,
+        Trait.NORMALIZATION,
+        Trait.RECURRENT,
+        Trait.RESAMPLING,
+        Trait.SOFTMAX,
+    }
+)
+"""Traits of operators that are worth a transfer to the GPU."""
 _EXTRACTIONS = ("prim::ListUnpack", "aten::__getitem__")
-_HEAVY = ("conv", "linear", "matmul", "mm", "pool", "norm", "lstm", "gru", "upsample", "softmax")
-"""Parts of names of operators that are worth a transfer to the GPU."""
 
 
 @dataclass(frozen=True)
@@ -216,7 +215,7 @@ class _Placer:
     def _is_with_its_operands(self, node: Node) -> bool:
         """Whether a node that the GPU could run is not worth a transfer, for its operands were made on the CPU."""
         operands = [value for value in node.inputs if value.type == TENSOR and not value.is_constant]
-        if not operands or any(part in node.op for part in _HEAVY):
+        if not operands or not record_of(node.qualified_op).traits.isdisjoint(_HEAVY):
             return False
         return all(_origin(value, self.ordered) in self.made_on_cpu for value in operands)
 
@@ -270,7 +269,7 @@ class _Placer:
 
     def _bring_back_items(self, value: Value) -> None:
         """Move what is taken out of a list; a list that is used in another way is moved as a whole, as it is then."""
-        others = [use for use in value.uses if not _is_extraction(use[0]) and use[0].op not in _UNTOUCHED]
+        others = [use for use in value.uses if not _is_extraction(use[0]) and not _is_untouched(use[0])]
         for user, index in others:
             user.replace_input(index, self.to_gpu.moved(value, user))
         for user, _ in value.uses:
@@ -310,7 +309,7 @@ def cancel_transfers(graph: Graph, ordered: Container[Node]) -> None:
             node.output.replace_all_uses_with(before_order(origin, ordered))
             node.destroy()
     for node in list(graph.walk()):
-        if transferred(node) is not None and all(user.op in _SIZES for user, _ in node.output.uses):
+        if transferred(node) is not None and all(_reads_sizes(user) for user, _ in node.output.uses):
             node.output.replace_all_uses_with(_origin(node.output, ordered))
     for node in reversed(list(graph.walk())):
         if (transferred(node) is not None or node in ordered) and not node.output.uses:
@@ -345,9 +344,20 @@ def _is_extraction(node: Node) -> bool:
 
 def _is_computation(node: Node) -> bool:
     """Whether it matters where a node runs."""
-    if node.op in _UNTOUCHED or not handles_tensors(node) or transferred(node) is not None:
+    if _is_untouched(node) or not handles_tensors(node) or transferred(node) is not None:
         return False
     return any(holds_tensors(value.type) for value in (*node.inputs, *node.outputs))
+
+
+def _reads_sizes(node: Node) -> bool:
+    """Whether a node reads the same of a tensor wherever it lies."""
+    return reads_metadata(node) and Trait.READS_PLACE not in record_of(node.qualified_op).traits
+
+
+def _is_untouched(node: Node) -> bool:
+    """Whether a node does not look at elements, so that it does not matter where they lie."""
+    traits = record_of(node.qualified_op).traits
+    return reads_metadata(node) or not traits.isdisjoint({Trait.FILLS, Trait.COMPARES_OBJECTS})
 
 
 def _shared_and_changed(graph: Graph, placement: Placement, aliases: Aliases) -> set[Value]:

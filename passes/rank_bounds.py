@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from mobopt.ir import Graph, Node, Value
 from mobopt.ir.types import TENSOR
+from mobopt.ops.records import Like, record_of
 from mobopt.passes.note_kinds import RANK_CHECK_KNOWN
 from mobopt.passes.notes import NoteBook
 from mobopt.passes.ranks import known_rank
@@ -12,26 +13,6 @@ from mobopt.passes.rewriting import producer_of
 Bounds = tuple[int, int | None]
 """Lowest and highest rank; None where there is no highest."""
 
-_SPATIAL = {
-    **{f"aten::conv{rank}d": (rank + 1, rank + 2) for rank in (1, 2, 3)},
-    **{f"aten::conv_transpose{rank}d": (rank + 1, rank + 2) for rank in (1, 2, 3)},
-    **{
-        f"aten::{prefix}{kind}_pool{rank}d": (rank + 1, rank + 2)
-        for rank in (1, 2, 3)
-        for kind in ("avg", "max")
-        for prefix in ("", "adaptive_")
-    },
-}
-"""Operators whose first result has a batch dimension, or none, beside channels and a fixed number of others."""
-ELEMENTWISE = frozenset(
-    f"aten::{name}{suffix}"
-    for name in (
-        *("relu", "relu6", "hardtanh", "clamp", "hardswish", "hardsigmoid", "sigmoid", "silu", "tanh", "leaky_relu"),
-        *("gelu", "elu", "mish", "dropout", "feature_dropout", "contiguous", "clone", "detach"),
-    )
-    for suffix in ("", "_")
-)
-BROADCASTING = frozenset(f"aten::{name}{suffix}" for name in ("add", "sub", "mul", "div") for suffix in ("", "_"))
 _COMPARISONS = {"gt": "lt", "lt": "gt", "ge": "le", "le": "ge", "eq": "eq", "ne": "ne"}
 """Each comparison, and what it is with its sides swapped."""
 
@@ -56,16 +37,17 @@ def _bounds(value: Value, known: dict[Value, Bounds]) -> Bounds:
     node = value.producer
     if node is None or value is not node.outputs[0]:
         return 0, None
-    if node.op in _SPATIAL:
-        return _SPATIAL[node.op]
-    if node.op in ELEMENTWISE:
-        return rank_bounds(node.inputs[0], known)
+    record = record_of(node.qualified_op)
+    if record.spatial is not None:
+        return record.spatial + 1, record.spatial + 2
     if node.op == "aten::batch_norm":
         low, high = rank_bounds(node.inputs[0], known)
         return max(low, 2), 5 if high is None else min(high, 5)
-    if node.op not in BROADCASTING:
+    if record.rank == Like.FIRST:
+        return rank_bounds(node.inputs[0], known)
+    if record.rank != Like.OPERANDS:
         return 0, None
-    operands = [rank_bounds(item, known) for item in node.inputs[:2] if item.type == TENSOR]
+    operands = [rank_bounds(item, known) for item in node.inputs if item.type == TENSOR]
     highs = [high for _, high in operands]
     return max(low for low, _ in operands), None if None in highs else max(high for high in highs if high is not None)
 

@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 from mobopt.ir import Graph
+from mobopt.ops.records import Trait, has_trait
 from mobopt.passes.manager import GraphPass
 from mobopt.passes.note_kinds import REMOVED, STAYS
 from mobopt.passes.notes import NoteBook
 from mobopt.passes.rewriting import argument, bypass_node
-
-_DROPOUTS = frozenset(
-    f"aten::{name}{suffix}"
-    for name in ("dropout", "feature_dropout", "alpha_dropout", "feature_alpha_dropout")
-    for suffix in ("", "_")
-)
 
 
 class RemoveDropout(GraphPass):
@@ -31,7 +26,7 @@ class RemoveDropout(GraphPass):
         """Remove every dropout whose ``train`` is the constant False."""
         changed = False
         for node in graph.walk():
-            if node.op not in _DROPOUTS:
+            if not has_trait(node.qualified_op, Trait.DROPOUT):
                 continue
             train = argument(node, "train")
             if not train.is_constant:

@@ -10,6 +10,7 @@ import torch
 from mobopt.ir import Graph, Node, Value
 from mobopt.ir.schemas import schema_of
 from mobopt.ir.types import TENSOR, Type
+from mobopt.ops.effects import reads_metadata
 
 
 def argument(node: Node, name: str) -> Value:
@@ -28,15 +29,9 @@ def is_constant_tensor(value: Value) -> bool:
     return value.is_constant and isinstance(value.constant, torch.Tensor)
 
 
-METADATA = frozenset(
-    {"aten::dim", "aten::size", "aten::numel", "aten::is_floating_point", "prim::dtype", "prim::device", "prim::layout"}
-)
-"""Operators that read what a tensor is like, not its elements."""
-
-
 def only_user(value: Value) -> Node | None:
     """The one node that reads a value's elements, once; None if they are read more often, or returned."""
-    readers = [node for node, _ in value.uses if node.op not in METADATA]
+    readers = [node for node, _ in value.uses if not reads_metadata(node)]
     return readers[0] if len(readers) == 1 and readers[0].op != "prim::Return" else None
 
 

@@ -10,26 +10,15 @@ import torch
 from mobopt.ir import Block, Graph, Node, Value
 from mobopt.ir.types import FLOAT, NONE, SCALAR, STR, TENSOR, ClassType, OptionalType, Type
 from mobopt.ops.aliases import Aliases
-from mobopt.ops.effects import holds_tensors, listed_items, schema_of_node, written_inputs
+from mobopt.ops.effects import holds_tensors, listed_items, reads_metadata, schema_of_node, written_inputs
+from mobopt.ops.records import Trait, has_trait, record_of
 from mobopt.ops.targets import TensorFacts
-from mobopt.passes.rank_bounds import ELEMENTWISE
-from mobopt.passes.rewriting import METADATA
 
-_COMPOSITE = frozenset(
-    {
-        "aten::where", "aten::argwhere", "aten::nonzero_numpy", "aten::repeat_interleave.self_Tensor",
-        "aten::_pack_padded_sequence", "aten::_pad_packed_sequence",
-    }
-)  # fmt: skip
-"""Operators whose results' sizes depend on elements, and which torch does not tag so, since they consist of others."""
 _BY_INDEX = frozenset({"aten::index.Tensor"})
 """Operators that are tagged, of which only truth values decide about sizes."""
 _TRUTH = (None, "bool", "uint8")
 _NO_SIZE = (FLOAT, STR)
 """Types of arguments that are no part of a size."""
-
-_IDENTITY = frozenset({"aten::__is__", "aten::__isnot__"})
-"""Whether two values are the same object, which elements do not decide."""
 
 
 @dataclass
@@ -91,10 +80,10 @@ class _Tracer:
             self._loop(node, is_controlled)
         elif node.op == "prim::GetAttr":
             self._attribute(node)
-        elif node.op in METADATA or node.op == "aten::len":
-            asked = node.inputs[0]  # of sizes, not of elements
-            self._mark(node.outputs, numbers=asked in self.found.sizes or asked in self.found.ranks)
-        elif node.op in _IDENTITY:
+        elif reads_metadata(node):
+            varies = self._any(node, self.found.sizes) or self._any(node, self.found.ranks)
+            self._mark(node.outputs, numbers=varies)  # sizes are asked for, not elements
+        elif has_trait(node.qualified_op, Trait.COMPARES_OBJECTS):
             self._mark(node.outputs, numbers=any(value in self.found.nones for value in node.inputs))
         else:
             self._operator(node)
@@ -214,14 +203,10 @@ def _facts_of(value: Value, facts: Mapping[Value, TensorFacts]) -> TensorFacts:
 def _same_sizes_as(value: Value) -> Value:
     """The first tensor on the way back that surely has the same sizes."""
     node = value.producer
-    while node is not None and value is node.outputs[0] and (node.op in ELEMENTWISE or _adds_number(node)):
+    while node is not None and value is node.outputs[0] and has_trait(node.qualified_op, Trait.KEEPS_SIZES):
         value = node.inputs[0]
         node = value.producer
     return value
-
-
-def _adds_number(node: Node) -> bool:
-    return node.overload == "Scalar" and node.op in {"aten::add", "aten::sub", "aten::mul", "aten::div"}
 
 
 def _depends_on_elements(node: Node, facts: Mapping[Value, TensorFacts]) -> bool:
@@ -233,14 +218,10 @@ def _depends_on_elements(node: Node, facts: Mapping[Value, TensorFacts]) -> bool
             return False
         indices = listed_items(node.inputs[1]) or node.inputs[1:]
         return any(_dtype(item, facts) in _TRUTH for item in indices if not item.is_constant)
-    if node.qualified_op in _COMPOSITE:
-        return True
-    namespace, _, name = node.op.partition("::")
-    packet = getattr(getattr(torch.ops, namespace), name, None)
-    overload = getattr(packet, node.overload or "default", None)
-    if overload is None:  # of a library that is not here, or of a runtime on phones
-        return namespace not in ("aten", "vulkan_prepack", "metal_prepack", "prepacked", "metal")
-    return torch.Tag.dynamic_output_shape in overload.tags
+    record = record_of(node.qualified_op)
+    if record.schema is None:  # of a library that is not here
+        return not node.op.startswith("aten::")
+    return Trait.SIZES_BY_ELEMENTS in record.traits
 
 
 def _dtype(value: Value, facts: Mapping[Value, TensorFacts]) -> str | None:

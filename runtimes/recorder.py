@@ -11,7 +11,8 @@ import torch
 from mobopt.errors import InputError, MoboptError, UnsupportedError
 from mobopt.ir import Origin
 from mobopt.ir.schemas import Schema, schema_of, schemas_of
-from mobopt.ops.effects import RANDOM_OPERATORS, draws_numbers
+from mobopt.ops.effects import draws_numbers
+from mobopt.ops.records import Trait, has_trait, record_of
 from mobopt.ops.schemas import PACKING_OPERATORS
 from mobopt.runtimes.abstract import (
     TracedTensor,
@@ -31,61 +32,6 @@ FOLD_LIMIT_BYTES = 64 * 2**20
 """A result of constants that is larger than this is computed by every run instead of being kept."""
 
 _META = torch.device("meta")
-
-# Operators whose result's shape or Python value depends on elements.
-_LOOKS = {
-    "aten::Bool.Tensor",
-    "aten::Int.Tensor",
-    "aten::Float.Tensor",
-    "aten::Complex.Tensor",
-    "aten::IntImplicit",
-    "aten::FloatImplicit",
-    "aten::ComplexImplicit",
-    "aten::ScalarImplicit",
-    "aten::item",
-    "aten::_local_scalar_dense",
-    "aten::is_nonzero",
-    "aten::equal",
-    "aten::allclose",
-    "aten::nonzero",
-    "aten::nonzero_numpy",
-    "aten::argwhere",
-    "aten::where",
-    "aten::masked_select",
-    "aten::unique_dim",
-    "aten::unique_dim_consecutive",
-    "aten::_unique",
-    "aten::_unique2",
-    "aten::unique_consecutive",
-    "aten::linalg_lstsq",
-    "aten::bincount",
-    "aten::repeat_interleave.Tensor",
-    "aten::repeat_interleave.self_Tensor",
-    "aten::tensor_split.tensor_indices_or_sections",
-    "prim::tolist",
-}
-
-# Operators (without overload) whose result depends on nothing of their tensor but its sizes and dtype.
-_SIZES_ONLY = {
-    f"aten::{name}"
-    for name in ("zeros_like", "ones_like", "full_like", "empty_like", "new_zeros", "new_ones", "new_full", "new_empty")
-}
-
-# In-place operators that change how a tensor looks at its memory, and no element.
-_VIEWS_IN_PLACE = {
-    f"aten::{name}_"
-    for name in ("transpose", "t", "squeeze", "unsqueeze", "swapaxes", "swapdims", "as_strided", "detach")
-}
-
-
-# Operators whose meta kernels say what other devices make, not the CPU: other statistics for a backward pass.
-_OTHER_ON_META = {"aten::native_batch_norm", "aten::native_group_norm", "aten::native_layer_norm"}
-
-# In-place operators that write numbers of any dtype; others refuse those that the tensor's own dtype can't hold.
-_CONVERTING = {"aten::copy_", "aten::fill_"}
-
-# Random in-place operators whose functional form has another name.
-_FUNCTIONAL_NAMES = {"aten::normal_": "aten::normal_functional"}
 
 
 class NeedsElementsError(Exception):
@@ -108,11 +54,11 @@ class Recorder:
 
         Args:
             looks: the elements that the evaluation will ask for, as far as they have been read, in order.
-            by_elements: operators that are computed from elements that are read, beside those that are known for it.
+            by_elements: operators that are computed from elements that are read, beside those whose traits say so.
         """
         self.calls: list[Call] = []
         self._looks = list(looks)
-        self._by_elements = _LOOKS.union(by_elements)
+        self._by_elements = frozenset(by_elements)
 
     def apply(self, op: str, args: Sequence[Any], source: Origin) -> Any:
         """The result of an operator; its first argument is changed if the operator works in place.
@@ -129,18 +75,18 @@ class Recorder:
         """
         if is_mutating(op):
             return self._in_place(op, args, source)
-        if op in WITH_NUMBERS:
+        takes_number = op in WITH_NUMBERS
+        if takes_number:
             op, args = WITH_NUMBERS[op](self.apply, op, args, source)
         known = all(self.read(tensor).constant is not None for tensor in leaves_of(args, TracedTensor))
-        name = op.partition(".")[0]
-        if name in RANDOM_OPERATORS and draws_numbers(op, dict(zip(argument_names(op), args, strict=False))):
+        if draws_numbers(op, dict(zip(argument_names(op), args, strict=False))):
             return self._record(op, args, source)
-        if name in _SIZES_ONLY:
+        if has_trait(op, Trait.IGNORES_ELEMENTS):
             stand_ins = map_leaves(args, TracedTensor, lambda tensor: constant_tensor(_stand_in(tensor.meta)))
             return self._fold(op, stand_ins, source)
         if known:
             return self._fold(op, args, source)
-        if op in self._by_elements or _selects_by_mask(op, args):
+        if op in self._by_elements or (not takes_number and _looks(op)) or _selects_by_mask(op, args):
             return self._fold(op, self._with_elements(args), source)
         try:
             return self._record(op, args, source)
@@ -215,7 +161,7 @@ class Recorder:
 
     def _aliases(self, op: str, args: Sequence[Any], source: Origin) -> list[torch.Tensor]:
         """Geometry of the results of an operator on constants that share memory with its arguments."""
-        if op in _LOOKS:
+        if _looks(op):
             return []
         if any(is_nested(tensor) for tensor in leaves_of(args, TracedTensor)):
             return []
@@ -233,9 +179,10 @@ class Recorder:
         """
         metas = map_leaves(list(args), TracedTensor, lambda tensor: tensor.meta)
         function = kernel(op)
+        is_other = has_trait(op, Trait.OTHER_ON_META)
         refused: Exception = NotImplementedError(f"the meta kernel of {op} is not the CPU's")
         try:
-            if op in _OTHER_ON_META:
+            if is_other:
                 raise refused
             return map_leaves(function(*_on_meta(op, metas)), torch.Tensor, _without_elements)
         except MoboptError:
@@ -246,7 +193,7 @@ class Recorder:
         for element in (0, 1):
             with suppress(Exception):
                 guess = map_leaves(function(*_filled(metas, element)), torch.Tensor, _without_elements)
-                if op in _OTHER_ON_META or all(tensor.numel() for tensor in leaves_of(guess, torch.Tensor)):
+                if is_other or all(tensor.numel() for tensor in leaves_of(guess, torch.Tensor)):
                     return guess
                 only_elements_tell = True  # nothing computes an empty tensor, so no run would compare it with the guess
         if only_elements_tell:
@@ -273,11 +220,12 @@ class Recorder:
         if len(targets) != 1 or not isinstance(targets[0], TracedTensor):
             raise UnsupportedError(f"{op}{_at(source)} writes to several tensors at once, which mobopt can't run")
         (target,) = targets
-        if schema.name in _VIEWS_IN_PLACE:
+        if has_trait(op, Trait.VIEWS_IN_PLACE):
             target.become(self.apply(*functional_form(schema, args), source))
         else:
             result = self.apply(*functional_form(schema, args), source)
-            if schema.name not in _CONVERTING and not torch.can_cast(result.meta.dtype, target.meta.dtype):
+            converts = has_trait(op, Trait.CONVERTS_ON_WRITE)
+            if not converts and not torch.can_cast(result.meta.dtype, target.meta.dtype):
                 raise InputError(f"{op}{_at(source)} can't write {result.meta.dtype} to a {target.meta.dtype} tensor")
             if result is not target:
                 self._write(target, result, source)
@@ -327,7 +275,7 @@ def functional_form(schema: Schema, args: Sequence[Any]) -> tuple[str, list[Any]
     inputs = [
         item for item, is_out in zip(zip(schema.arguments, args, strict=True), written, strict=True) if not is_out
     ]
-    overloads = schemas_of(_FUNCTIONAL_NAMES.get(schema.name, schema.name.removesuffix("_")))
+    overloads = schemas_of(record_of(schema.qualified_name).functional or schema.name.removesuffix("_"))
     for other in sorted(overloads, key=lambda other: other.overload != schema.overload):
         same = [item.type for item, _ in inputs] == [item.type for item in other.arguments]
         if same and not other.is_mutating:
@@ -348,6 +296,11 @@ def _result(meta: torch.Tensor, ref: TensorRef, recipe: ViewRecipe) -> TracedTen
 def _same_tensor(meta: torch.Tensor, args: Sequence[Any]) -> TracedTensor | None:
     """The argument that an operator gave back as it is."""
     return next((tensor for tensor in leaves_of(args, TracedTensor) if tensor.meta is meta), None)
+
+
+def _looks(op: str) -> bool:
+    """Whether the sizes of an operator's results, or its Python value, depend on elements."""
+    return not record_of(op).traits.isdisjoint({Trait.SIZES_BY_ELEMENTS, Trait.VALUE_BY_ELEMENTS})
 
 
 def _selects_by_mask(op: str, args: Sequence[Any]) -> bool:

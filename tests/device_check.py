@@ -7,10 +7,10 @@ from typing import Any
 import torch
 
 from mobopt.ir import Node, Program
+from mobopt.ops.effects import reads_metadata
 from mobopt.ops.schemas import schema_of
 from mobopt.ops.targets import Target, judge
 from mobopt.passes.facts import Examples, Facts, record_facts
-from mobopt.passes.rewriting import METADATA
 from mobopt.runtimes.cpu import Interpreter
 from mobopt.runtimes.nests import leaves_of
 
@@ -45,7 +45,7 @@ class DeviceInterpreter(Interpreter):
         place = "vulkan" if "vulkan" in places else "cpu"
         assert not (node.op.startswith("vulkan_prepack::run") and place == "cpu"), f"{node!r} reads the CPU's tensors"
         result = super().operator(node, args)
-        if node.op not in METADATA and tensors:
+        if not reads_metadata(node) and tensors:
             self.places[node.qualified_op].add(place)
             self.gpu_nodes.update([node] if place == "vulkan" else [])
         for tensor in leaves_of(result, torch.Tensor):

@@ -116,6 +116,13 @@ def schema_of(qualified_name: str) -> Schema:
     raise UnsupportedError(f"unknown operator {qualified_name}{hint}")
 
 
+@cache
+def known_schema(qualified_name: str) -> Schema | None:
+    """The same, or None if there is no such operator."""
+    name, _, overload = qualified_name.partition(".")
+    return next((schema for schema in schemas_of(name) if schema.overload == overload), None)
+
+
 def _from_torch(schema: Any) -> Schema:
     arguments = tuple(
         Argument(

@@ -8,36 +8,8 @@ from functools import partial
 from mobopt.ir import Block, Graph, Node, Value
 from mobopt.ir.types import ANY, TENSOR, ClassType, DictType, ListType, OptionalType, TupleType, Type
 from mobopt.ops.effects import schema_of_node, written_inputs
+from mobopt.ops.records import Trait, has_trait
 
-_UNANNOTATED_ALIASES = frozenset(
-    f"aten::{name}"
-    for name in (
-        "alpha_dropout",
-        "atleast_1d",
-        "atleast_2d",
-        "atleast_3d",
-        "broadcast_to",
-        "dropout",
-        "einsum",
-        "feature_alpha_dropout",
-        "feature_dropout",
-        "pad",
-        "sum_to_size",
-        "type_as",
-        "_cast_Float",
-        "_cast_Double",
-        "__getitem__",
-        "get",
-        "pop",
-        "popitem",
-        "setdefault",
-    )
-)
-"""Operators that may hand an argument, a view of it or an element back although their schema does not say so; those of
-dictionaries say of their result alone that it is known elsewhere."""
-
-
-_CONSTRUCTORS = frozenset({"prim::ListConstruct", "prim::TupleConstruct", "prim::DictConstruct"})
 _INPUTS = "inputs"
 
 SHARED_MEMORY = "memory"
@@ -232,7 +204,7 @@ class Aliases:
     def _share(self, node: Node, source: Value, output: Value) -> None:
         """What an output takes over from an input that it may share memory with."""
         own, held = self._places(source), self._held_places(source)
-        if node.op in _CONSTRUCTORS or (_is_container(output.type) and not _is_container(source.type)):
+        if has_trait(node.op, Trait.CONSTRUCTS) or (_is_container(output.type) and not _is_container(source.type)):
             self._add(output, set(), own | held)
         elif _is_container(source.type) and not _is_container(output.type):
             self._add(output, held, set())
@@ -268,7 +240,7 @@ def _is_container(kind: Type) -> bool:
 def _aliased_inputs(node: Node) -> list[Value]:
     """Inputs whose memory an output may share."""
     schema = schema_of_node(node)
-    if schema is None or schema.is_variadic or node.op in _UNANNOTATED_ALIASES:
+    if schema is None or schema.is_variadic or has_trait(node.qualified_op, Trait.HANDS_BACK):
         return list(node.inputs)
     gives_containers = any(_is_container(output.type) for output in node.outputs)
     pairs = zip(node.inputs, schema.arguments, strict=False)

@@ -20,6 +20,7 @@ import torch
 
 from mobopt.ir import Attribute, Node, Program, Value
 from mobopt.ops.effects import listed_items
+from mobopt.ops.records import Like, Trait, record_of
 from mobopt.ops.schemas import schema_of
 from mobopt.ops.targets.facts import TensorFacts, facts_of_constant
 from mobopt.ops.targets.packed import unpacked_call
@@ -158,60 +159,24 @@ def _elements(value: Any, facts: Mapping[Value, TensorFacts]) -> int:
     return math.prod(_sizes(value, facts))
 
 
-_PRODUCTS = {
-    "aten::mm": "self",
-    "aten::bmm": "self",
-    "aten::matmul": "self",
-    "aten::addmm": "mat1",
-    "aten::baddbmm": "batch1",
-    "aten::linear": "input",
-}
-"""The operand whose last dimension is summed over."""
-
-
 def _multiply_adds(operator: str, arguments: Mapping[str, Any], node: Node, facts: Mapping[Value, TensorFacts]) -> int:
     made = sum(_elements(value, facts) for value in node.outputs)
-    name = operator.partition(".")[0]
-    if name in _PRODUCTS:
-        return made * _sizes(arguments[_PRODUCTS[name]], facts)[-1]
-    if name.startswith("aten::conv"):
+    record = record_of(operator)
+    if record.contracted:
+        return made * _sizes(arguments[record.contracted], facts)[-1]
+    if Trait.CONVOLUTION in record.traits:
         weight = _sizes(arguments["weight"], facts)
-        pixels = _sizes(arguments["input"], facts) if "transpose" in name else _sizes(node.outputs[0], facts)
+        is_transposed = record.channels == Like.TRANSPOSED_WEIGHT
+        pixels = _sizes(arguments["input"], facts) if is_transposed else _sizes(node.outputs[0], facts)
         return math.prod(pixels) * math.prod(weight[1:])
-    if "pool" in name:
+    if Trait.POOLING in record.traits:
         kernel = arguments.get("kernel_size")
         known = kernel.constant if isinstance(kernel, Value) and kernel.is_constant else None
         if known is None:
             return _elements(node.inputs[0], facts)
         window: int = math.prod(known) if isinstance(known, (list, tuple)) else known
         return made * window
-    if name in ("aten::lstm", "aten::gru"):
+    if Trait.RECURRENT in record.traits and "params" in arguments:
         steps = math.prod(_sizes(arguments["input"], facts)[:-1])
         return steps * sum(_elements(item, facts) for item in _items(arguments["params"]))
-    return 0 if name in _MOVING else made
-
-
-_MOVING = frozenset(
-    f"aten::{name}"
-    for name in (
-        "cat",
-        "slice",
-        "reshape",
-        "view",
-        "flatten",
-        "permute",
-        "transpose",
-        "to",
-        "clone",
-        "contiguous",
-        "select",
-        "unsqueeze",
-        "squeeze",
-        "expand",
-        "stack",
-        "chunk",
-        "split",
-        "size",
-    )
-)
-"""Operators that compute nothing."""
+    return 0 if {Trait.MOVES_ELEMENTS, Trait.READS_METADATA_ONLY} & record.traits else made

@@ -1,6 +1,6 @@
 """What a node does besides computing its outputs: writes, randomness, side effects.
 
-Everything follows from the alias annotations of operator schemas, and from the short lists here of what they leave out.
+Everything follows from the traits of operators.
 """
 
 from __future__ import annotations
@@ -13,80 +13,7 @@ from mobopt.ir import Node, Value
 from mobopt.ir.schemas import Schema, schema_of, schemas_of
 from mobopt.ir.types import ANY, TENSOR, DictType, ListType, OptionalType, TupleType, Type
 from mobopt.ops.permitted import refusal, refusal_of_language
-
-_DRAWN_IN_PLACE = ("bernoulli", "cauchy", "exponential", "geometric", "log_normal", "normal", "random", "uniform")
-_DROPOUTS = ("alpha_dropout", "dropout", "feature_alpha_dropout", "feature_dropout", "rrelu", "rrelu_with_noise")
-
-RANDOM_OPERATORS = frozenset(
-    f"aten::{name}"
-    for name in (
-        *_DRAWN_IN_PLACE,
-        *(f"{name}_" for name in _DRAWN_IN_PLACE),
-        *_DROPOUTS,
-        *(f"{name}_" for name in _DROPOUTS),
-        *("_fused_dropout", "native_dropout", "normal_functional", "rrelu_with_noise_functional"),
-        *("rand", "rand_like", "randint", "randint_like", "randn", "randn_like", "randperm"),
-        *("_sample_dirichlet", "_standard_gamma", "binomial", "multinomial", "poisson"),
-        *("gru", "lstm", "rnn_relu", "rnn_tanh", "scaled_dot_product_attention"),
-        *("_scaled_dot_product_attention_math", "_scaled_dot_product_flash_attention_for_cpu"),
-    )
-)
-"""Operators whose result differs from call to call; some only while training, see :func:`draws_numbers`."""
-
-_UNDEFINED_CONTENTS = frozenset(
-    f"aten::{name}"
-    for name in ("empty", "empty_like", "empty_permuted", "empty_strided", "new_empty", "new_empty_strided")
-)
-_SIDE_EFFECTS = frozenset(
-    {
-        "prim::RaiseException",
-        "prim::SetAttr",
-        "prim::Print",
-        "aten::warn",
-        "aten::set_grad_enabled",
-        "aten::_assert_async",
-        "aten::save",
-        "aten::manual_seed",
-        "prim::Enter",
-        "prim::Exit",
-        "prim::AddStatValue",
-    }
-)
-_PURE_LANGUAGE = frozenset(
-    f"prim::{name}"
-    for name in (
-        "DictConstruct",
-        "GetAttr",
-        "IfThenElse",
-        "ListConstruct",
-        "ListUnpack",
-        "NumToTensor",
-        "TupleConstruct",
-        "TupleIndex",
-        "TupleSlice",
-        "TupleUnpack",
-        "Uninitialized",
-        "abs",
-        "device",
-        "dtype",
-        "is_cpu",
-        "is_cuda",
-        "is_nested",
-        "is_quantized",
-        "is_vulkan",
-        "isinstance",
-        "itemsize",
-        "layout",
-        "max",
-        "min",
-        "requires_grad",
-        "shape",
-        "tolist",
-        "type",
-        "unchecked_cast",
-        "unchecked_unwrap_optional",
-    )
-)
+from mobopt.ops.records import Trait, has_trait, record_of
 
 
 def schema_of_node(node: Node) -> Schema | None:
@@ -104,10 +31,9 @@ def _known_schema(op: str, overload: str) -> Schema | None:
 
 def is_random(node: Node) -> bool:
     """Whether two runs of the node on the same inputs may differ."""
-    if node.op in _UNDEFINED_CONTENTS:
-        return True
-    if node.op not in RANDOM_OPERATORS:
-        return False
+    traits = record_of(node.qualified_op).traits
+    if Trait.RANDOM not in traits:
+        return Trait.UNDEFINED in traits
     names = [argument.name for argument in schema_of(node.qualified_op).arguments]
     given = zip(names, node.inputs, strict=False)
     return draws_numbers(node.qualified_op, {name: value.constant for name, value in given if value.is_constant})
@@ -118,7 +44,7 @@ def draws_numbers(op: str, known: Mapping[str, Any]) -> bool:
 
     Dropout draws none outside training, nor do layers that drop nothing.
     """
-    if op.partition(".")[0] not in RANDOM_OPERATORS:
+    if not has_trait(op, Trait.RANDOM):
         return False
     is_idle = known.get("train") is False or known.get("training") is False
     return not (is_idle or 0 in (known.get("dropout"), known.get("dropout_p")))
@@ -150,13 +76,17 @@ def handles_tensors(node: Node) -> bool:
     )
 
 
+def reads_metadata(node: Node) -> bool:
+    """Whether a node only asks what a tensor or a list is like, as every device can tell without its elements."""
+    traits = record_of(node.qualified_op).traits
+    return Trait.READS_METADATA_ONLY in traits and Trait.READS_STRIDES not in traits
+
+
 def has_side_effects(node: Node) -> bool:
     """Whether the node does something that can be seen outside the graph, beside writing to its inputs."""
-    if node.op in _SIDE_EFFECTS:
-        return True
     if node.blocks:
         return any(has_side_effects(inner) for block in node.blocks for inner in block.nodes)
-    return node.op.startswith("prim::") and node.op not in _PURE_LANGUAGE and schema_of_node(node) is None
+    return has_trait(node.qualified_op, Trait.TOUCHES_WORLD)
 
 
 def is_pure(node: Node) -> bool:

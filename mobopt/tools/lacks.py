@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from mobopt.ir import Node, Program, Value, describe
-from mobopt.ops.effects import handles_tensors, holds_tensors, listed_items
+from mobopt.ops.effects import handles_tensors, holds_tensors, listed_items, reads_metadata
 from mobopt.ops.targets import Finding, Target, TensorFacts, facts_of_constant, judge
 from mobopt.options import OWN_RUNTIME, Settings
 from mobopt.passes.backends import target_of
 from mobopt.passes.facts import Examples, Facts, record_facts
 from mobopt.passes.place import transferred
-from mobopt.passes.rewriting import METADATA, is_constant_tensor
+from mobopt.passes.rewriting import is_constant_tensor
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ def is_judged(node: Node) -> bool:
     interpreter's, whatever is in them."""
     if (
         node.op.startswith("prim::")
-        or node.op in METADATA
+        or reads_metadata(node)
         or not handles_tensors(node)
         or transferred(node) is not None
     ):

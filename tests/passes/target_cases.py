@@ -9,12 +9,12 @@ from layer_cases import Call, Layer, program_of_call
 from pass_harness import assert_close
 
 from mobopt.ir import Node, Program
+from mobopt.ops.effects import reads_metadata
 from mobopt.ops.targets import Finding, Target, judge
 from mobopt.passes.facts import Examples, record_facts
 from mobopt.passes.legalize import Legalize
 from mobopt.passes.manager import run_passes
 from mobopt.passes.notes import Note
-from mobopt.passes.rewriting import METADATA
 from mobopt.runtimes.cpu import Interpreter
 
 
@@ -22,7 +22,7 @@ def findings(program: Program, inputs: Sequence[torch.Tensor], target: Target) -
     """Each operator that computes with tensors, and what a target does with it."""
     facts = record_facts(program, Examples({"forward": inputs}))
     nodes = [node for node in program.methods["forward"].walk() if not node.op.startswith("prim::")]
-    tensors = [node for node in nodes if node.op not in METADATA and any(str(v.type) == "Tensor" for v in node.inputs)]
+    tensors = [node for node in nodes if not reads_metadata(node) and any(str(v.type) == "Tensor" for v in node.inputs)]
     lists = [node for node in nodes if node.op == "aten::cat"]
     return [(node, judge(node, target, facts, program.attributes)) for node in dict.fromkeys((*tensors, *lists))]
 

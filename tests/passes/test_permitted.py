@@ -4,21 +4,7 @@ import pytest
 import torch
 
 from mobopt.ir.schemas import schemas_of
-from mobopt.ops.effects import RANDOM_OPERATORS
 from mobopt.ops.permitted import refusal, refusal_of_language
-
-_OF_DEVICES = (
-    "cudnn",
-    "miopen",
-    "mps",
-    "triton",
-    "efficient",
-    "flash",
-    "overrideable",
-    "_fused_sdp_choice",
-    "nested",
-    "mem_eff",
-)
 
 
 def _names(namespace: str) -> list[str]:
@@ -63,15 +49,3 @@ def test_libraries_are_not_known(namespace: str) -> None:
 @pytest.mark.parametrize("name", ["conv2d", "linear", "einsum", "gelu", "pad", "stft", "lstm", "format", "append"])
 def test_what_models_are_made_of(name: str) -> None:
     assert all(not refusal(schema.qualified_name) for schema in schemas_of(f"aten::{name}"))
-
-
-def test_everything_that_torch_calls_random_is_known() -> None:
-    missing = []
-    for name in _names("aten"):
-        packet = getattr(torch.ops.aten, name.removeprefix("aten::"), None)
-        overloads = packet.overloads() if packet is not None else []
-        is_random = any(torch.Tag.nondeterministic_seeded in getattr(packet, item).tags for item in overloads)
-        is_left_out = any(word in name for word in _OF_DEVICES)
-        if is_random and not is_left_out and name not in RANDOM_OPERATORS:
-            missing.append(name)
-    assert not missing

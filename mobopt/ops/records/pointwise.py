@@ -1,0 +1,80 @@
+"""Operators that compute each element by itself, also where the element comes out as it went in."""
+
+from mobopt.ops.records.record import Entries, Trait, joined, operators
+
+_ARITHMETIC = operators(
+    """
+    _add_relu _conj_physical __and__ __lshift__ __or__ __rshift__ __xor__ abs absolute add addcdiv addcmul angle
+    bitwise_and bitwise_left_shift bitwise_not bitwise_or bitwise_right_shift bitwise_xor clamp clamp_max clamp_min clip
+    complex copysign deg2rad div divide eq float_power floor_divide fmax fmin fmod frac gcd ge greater greater_equal gt
+    heaviside hypot isclose isfinite isinf isnan isneginf isposinf isreal lcm ldexp le lerp less less_equal logaddexp
+    logaddexp2 logical_and logical_not logical_or logical_xor lt masked_fill max.other maximum min.other minimum mul
+    multiply ne neg negative nextafter not_equal polar pow rad2deg reciprocal remainder rsub sgn sign signbit square sub
+    subtract true_divide where.Scalar where.ScalarOther where.ScalarSelf where.self
+    """,
+    Trait.ELEMENTWISE,
+)
+_ROUNDING = operators("ceil fix floor nan_to_num round trunc", Trait.ELEMENTWISE)
+_FUNCTIONS = operators(
+    """
+    acos acosh arccos arccosh arcsin arcsinh arctan arctan2 arctanh asin asinh atan atan2 atanh cos cosh digamma erf
+    erfc erfinv exp exp2 expm1 frexp i0 igamma igammac lgamma log log10 log1p log2 logit mvlgamma polygamma rsqrt
+    sigmoid sin sinc sinh sqrt tan tanh xlogy special_airy_ai special_bessel_j0 special_bessel_j1 special_bessel_y0
+    special_bessel_y1 special_chebyshev_polynomial_t special_chebyshev_polynomial_u special_chebyshev_polynomial_v
+    special_chebyshev_polynomial_w special_digamma special_entr special_erf special_erfc special_erfcx special_erfinv
+    special_exp2 special_expit special_expm1 special_gammainc special_gammaincc special_gammaln
+    special_hermite_polynomial_h special_hermite_polynomial_he special_i0 special_i0e special_i1 special_i1e
+    special_laguerre_polynomial_l special_legendre_polynomial_p special_log1p special_log_ndtr special_logit
+    special_modified_bessel_i0 special_modified_bessel_i1 special_modified_bessel_k0 special_modified_bessel_k1
+    special_multigammaln special_ndtr special_ndtri special_polygamma special_psi special_round
+    special_scaled_modified_bessel_k0 special_scaled_modified_bessel_k1 special_shifted_chebyshev_polynomial_t
+    special_shifted_chebyshev_polynomial_u special_shifted_chebyshev_polynomial_v
+    special_shifted_chebyshev_polynomial_w special_sinc special_spherical_bessel_j0 special_xlog1py special_xlogy
+    special_zeta
+    """,
+    Trait.ELEMENTWISE,
+)
+_OF_COMPLEX = operators("conj_physical", Trait.ELEMENTWISE, Trait.HANDS_BACK)
+_ACTIVATIONS = operators(
+    """
+    celu elu gelu hardshrink hardsigmoid hardswish hardtanh leaky_relu log_sigmoid mish relu relu6 selu silu softplus
+    softshrink threshold
+    """,
+    Trait.ELEMENTWISE,
+)
+_COPIES = joined(
+    [
+        operators("_to_copy alias clone contiguous detach lift lift_fresh lift_fresh_copy positive to", Trait.IDENTITY),
+        operators("alias_copy detach_copy resolve_conj resolve_neg", Trait.IDENTITY),
+        operators(
+            """
+            _cast_Byte _cast_Char _cast_Double _cast_Float _cast_Half _cast_Int _cast_Long _cast_Short type_as
+            """,
+            Trait.IDENTITY,
+            Trait.HANDS_BACK,
+        ),
+        operators("cpu cuda", Trait.IDENTITY, Trait.TRANSFER, Trait.HANDS_BACK),
+        operators("copy_to_host", Trait.IDENTITY, Trait.TRANSFER, namespace="metal"),
+        operators("detach_", Trait.IDENTITY, Trait.VIEWS_IN_PLACE, Trait.LATE_FUNCTIONAL_FORM),
+        operators("copy_ fill_", Trait.KEEPS_SIZES, Trait.LATE_FUNCTIONAL_FORM, Trait.CONVERTS_ON_WRITE),
+        operators("zero_", Trait.KEEPS_SIZES, Trait.LATE_FUNCTIONAL_FORM),
+        operators("set_ resize_ resize_as_ requires_grad_", Trait.LATE_FUNCTIONAL_FORM),
+    ]
+)
+_DROPOUTS = joined(
+    [
+        operators(
+            "alpha_dropout dropout feature_alpha_dropout feature_dropout",
+            *(Trait.DROPOUT, Trait.RANDOM, Trait.HANDS_BACK, Trait.KEEPS_SIZES),
+        ),
+        operators(
+            "_fused_dropout native_dropout rrelu rrelu_with_noise rrelu_with_noise_functional",
+            *(Trait.RANDOM, Trait.KEEPS_SIZES),
+        ),
+    ]
+)
+_BY_WEIGHT = operators("prelu _prelu_kernel", Trait.KEEPS_SIZES)
+
+POINTWISE: Entries = joined(
+    [_ARITHMETIC, _ROUNDING, _FUNCTIONS, _OF_COMPLEX, _ACTIVATIONS, _COPIES, _DROPOUTS, _BY_WEIGHT]
+)

@@ -1,0 +1,41 @@
+"""Operators whose results depend on many elements each, and those that put elements among others."""
+
+from mobopt.ops.records.record import Entries, Trait, joined, operators
+
+_REDUCTIONS = operators("all any quantile nanquantile sum", Trait.COMPUTES)
+_SCANS = operators("argsort cummax cummin cumprod cumsum logcumsumexp renorm tril triu", Trait.KEEPS_SIZES)
+_SORTED = operators("sort", Trait.KEEPS_SIZES, Trait.COMPUTES)
+_INTO_PLACES = joined(
+    [
+        operators("index_add index_fill index_put scatter_add", Trait.KEEPS_SIZES),
+        operators("index_reduce scatter scatter_reduce", Trait.KEEPS_SIZES, Trait.COMPUTES),
+    ]
+)
+_BY_ELEMENTS = joined(
+    [
+        operators(
+            "_ctc_loss.Tensor _unique _unique2 bincount unique_consecutive unique_dim unique_dim_consecutive",
+            Trait.SIZES_BY_ELEMENTS,
+        ),
+        operators("linalg_lstsq", Trait.SIZES_BY_ELEMENTS, Trait.COMPUTES),
+    ]
+)
+_OF_IMAGES = operators("nms", Trait.SIZES_BY_ELEMENTS, namespace="torchvision")
+_BY_NAME = operators(
+    """
+    fft_fft fft_fft2 fft_fftn fft_hfft fft_hfft2 fft_hfftn fft_ifft fft_ifft2 fft_ifftn fft_ihfft fft_ihfft2 fft_ihfftn
+    fft_irfft fft_irfft2 fft_irfftn fft_rfft fft_rfft2 fft_rfftn linalg_cond linalg_eigh linalg_eigvalsh
+    linalg_matrix_norm linalg_norm linalg_qr linalg_svd linalg_svdvals searchsorted segment_reduce stft
+    """,
+    Trait.COMPUTES,
+)
+_HISTOGRAMS = operators("histogramdd", Trait.HANDS_BACK)
+_BAGS = operators("embedding_bag", Trait.READS_STRIDES)
+_ONE_HOT = operators("one_hot", Trait.SIZES_BY_ELEMENTS)
+
+REDUCING: Entries = joined(
+    [
+        *(_REDUCTIONS, _SCANS, _SORTED, _INTO_PLACES, _BY_ELEMENTS, _OF_IMAGES, _BY_NAME, _HISTOGRAMS, _BAGS),
+        _ONE_HOT,
+    ]
+)
