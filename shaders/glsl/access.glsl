@@ -1,59 +1,46 @@
-// How kernels read and write tensors: elements are 32 bits wide and are moved as bits, so that one declaration serves
-// float32 and int32. READS(slot, name) declares an input as a storage buffer, or, with TEXELS defined, as a uniform texel buffer,
-// whose view has one or four components: LOAD4 counts in vec4s, LOAD1 in elements, and a binding is read by one of the two.
-
-#ifdef TEXELS
-#define READS(slot, name) layout(set = 0, binding = slot) uniform isamplerBuffer name;
-#define LOAD1(name, index) texelFetch(name, index).x
-#define LOAD4(name, index) texelFetch(name, index)
-#else
-#define READS(slot, name)                                                                                              \
-    layout(set = 0, binding = slot, std430) readonly buffer name##_Elements { int name##_elements[]; };                \
-    layout(set = 0, binding = slot, std430) readonly buffer name##_Vectors { ivec4 name##_vectors[]; };
-#define LOAD1(name, index) name##_elements[index]
-#define LOAD4(name, index) name##_vectors[index]
-#endif
-
-#define WRITES(slot, name)                                                                                             \
-    layout(set = 0, binding = slot, std430) writeonly buffer name##_Elements { int name##_elements[]; };               \
-    layout(set = 0, binding = slot, std430) writeonly buffer name##_Vectors { ivec4 name##_vectors[]; };
-#define STORE1(name, index, value) name##_elements[index] = (value)
-#define STORE4(name, index, value) name##_vectors[index] = (value)
+// How kernels reach four neighbouring lanes of tensors of any strides, and how a grid is spread.
+#include "elements.glsl"
 
 // The flag of a run, which a kernel raises where it meets operands that it must not be given; see Plan.flag.
 #define RAISES(slot) layout(set = 0, binding = slot, std430) writeonly buffer Flag { int flag; };
 #define RAISE_FLAG flag = 1;
 
-// As WRITES, for a kernel that reads back what an earlier dispatch left there.
-#define UPDATES(slot, name)                                                                                            \
-    layout(set = 0, binding = slot, std430) buffer name##_Elements { int name##_elements[]; };                         \
-    layout(set = 0, binding = slot, std430) buffer name##_Vectors { ivec4 name##_vectors[]; };
-
-#define RELOAD_LANES4(name, whole, first, step, last)                                                                  \
-    ((whole) ? name##_vectors[(first) >> 2]                                                                            \
-             : ivec4(name##_elements[first], name##_elements[(first) + min(1, last) * (step)],                         \
-                     name##_elements[(first) + min(2, last) * (step)], name##_elements[(first) + min(3, last) * (step)]))
-
-// How an operand is read for four neighbouring lanes; see LoadMode in runtimes/vulkan/kernels/kernel_access.py.
-const int LOAD_VECTOR = 0; // an aligned vec4
+// How an operand is read: the two low bits of its access say how four neighbouring lanes are, the others are the form of its elements;
+// see LoadMode and read_access in runtimes/vulkan/kernels/kernel_access.py.
+const int LOAD_VECTOR = 0; // four elements that lie side by side, from a multiple of four on
 const int LOAD_SPLAT = 1;  // one element for all lanes
 const int LOAD_LANES = 2;  // an element per lane, `step` apart; `last` is the last lane that exists
 
-#define LOAD_LANES4(name, mode, first, step, last)                                                                     \
-    ((mode) == LOAD_VECTOR  ? LOAD4(name, (first) >> 2)                                                                \
-     : (mode) == LOAD_SPLAT ? ivec4(LOAD1(name, first))                                                                \
-                            : ivec4(LOAD1(name, first), LOAD1(name, (first) + min(1, last) * (step)),                  \
-                                    LOAD1(name, (first) + min(2, last) * (step)),                                      \
-                                    LOAD1(name, (first) + min(3, last) * (step))))
+#define LOAD_LANES4(name, access, first, step, last)                                                                   \
+    widened((access) >> 2,                                                                                             \
+            ((access) & 3) == LOAD_VECTOR  ? RAW4(name, (access) >> 2, (first) >> 2)                                   \
+            : ((access) & 3) == LOAD_SPLAT ? ivec4(RAW1(name, (access) >> 2, first))                                   \
+                                           : ivec4(RAW1(name, (access) >> 2, first),                                   \
+                                                   RAW1(name, (access) >> 2, (first) + min(1, last) * (step)),         \
+                                                   RAW1(name, (access) >> 2, (first) + min(2, last) * (step)),         \
+                                                   RAW1(name, (access) >> 2, (first) + min(3, last) * (step))))
 
-#define STORE_LANES4(name, whole, first, step, last, value)                                                            \
-    if (whole) {                                                                                                       \
-        STORE4(name, (first) >> 2, value);                                                                             \
-    } else {                                                                                                           \
-        STORE1(name, first, (value).x);                                                                                \
-        if ((last) > 0) STORE1(name, (first) + (step), (value).y);                                                     \
-        if ((last) > 1) STORE1(name, (first) + 2 * (step), (value).z);                                                 \
-        if ((last) > 2) STORE1(name, (first) + 3 * (step), (value).w);                                                 \
+// How a result is written: the low bit of its access says whether its lanes are whole vec4s, the others are the form of its elements;
+// see write_access in kernel_access.py.
+#define RELOAD_LANES4(name, access, first, step, last)                                                                 \
+    widened((access) >> 1,                                                                                             \
+            ((access) & 1) != 0 ? RELOAD_RAW4(name, (access) >> 1, (first) >> 2)                                       \
+                                : ivec4(RELOAD_RAW1(name, (access) >> 1, first),                                       \
+                                        RELOAD_RAW1(name, (access) >> 1, (first) + min(1, last) * (step)),             \
+                                        RELOAD_RAW1(name, (access) >> 1, (first) + min(2, last) * (step)),             \
+                                        RELOAD_RAW1(name, (access) >> 1, (first) + min(3, last) * (step))))
+
+#define STORE_LANES4(name, access, first, step, last, value)                                                           \
+    {                                                                                                                  \
+        ivec4 narrow = narrowed((access) >> 1, value);                                                                 \
+        if (((access) & 1) != 0) {                                                                                     \
+            PUT4(name, (access) >> 1, (first) >> 2, narrow)                                                            \
+        } else {                                                                                                       \
+            PUT1(name, (access) >> 1, first, narrow.x)                                                                 \
+            if ((last) > 0) PUT1(name, (access) >> 1, (first) + (step), narrow.y)                                      \
+            if ((last) > 1) PUT1(name, (access) >> 1, (first) + 2 * (step), narrow.z)                                  \
+            if ((last) > 2) PUT1(name, (access) >> 1, (first) + 3 * (step), narrow.w)                                  \
+        }                                                                                                              \
     }
 
 // The quotient of non-negative integers. Drivers without a vector integer division are several times slower with `/`.

@@ -4,6 +4,7 @@
 // invocation computes one element. For what the fast kernels don't take. A long sum is divided among dispatches, each of which goes on
 // with what the one before left in the result. The numbers come in a buffer, as there are
 // more than push constants hold; see _general_numbers in runtimes/vulkan/kernels/convolution_kernels.py.
+#define FORMS_ID 11 // of the rounding alone
 #include "epilogue.glsl"
 
 layout(constant_id = 8) const int TRANSPOSED = 0;
@@ -83,6 +84,6 @@ void main() {
         return;
     }
     vec4 value = before_residual(vec4(sum));
-    if (HAS_RESIDUAL != 0) value += residuals[place(residual_steps, batch, channel, at)];
+    if (HAS_RESIDUAL != 0) value = with_residual(value, vec4(residuals[place(residual_steps, batch, channel, at)]));
     results[target] = after_residual(value).x;
 }

@@ -34,6 +34,6 @@ void main() {
             total = floatBitsToInt(after);
         }
         int place = target + reduced_step(s, OUTPUT_REDUCED_WORD).offset;
-        STORE_LANES4(result, STORE_VECTOR != 0, place, words[OUTPUT_WORD + KEPT_RANK], item.last, total)
+        STORE_LANES4(result, STORE_MODE, place, words[OUTPUT_WORD + KEPT_RANK], item.last, total)
     }
 }

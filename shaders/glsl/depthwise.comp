@@ -5,8 +5,8 @@
 // neighbouring pixels of four channels, so that pixels and weights are read once for all of them. Neighbouring invocations hold
 // neighbouring channels. Offsets and strides count vec4s; the fields are those of DepthwisePush in
 // runtimes/vulkan/kernels/convolution_kernels.py.
-#include "epilogue.glsl"
-#include "vectors.glsl"
+#define FORMS_ID 17
+#include "product_operands.glsl"
 
 layout(constant_id = 8) const int TAPS_HIGH = 3;
 layout(constant_id = 9) const int TAPS_WIDE = 3;
@@ -18,12 +18,6 @@ layout(constant_id = 14) const int OUT_HIGH = 2;
 layout(constant_id = 15) const int OUT_WIDE = 4;
 layout(constant_id = 16) const int LOCAL_SIZE = 64;
 layout(local_size_x_id = 16, local_size_y = 1, local_size_z = 1) in;
-
-READS_VECTORS(0, activations)
-READS_VECTORS(1, weights)
-READS_VECTORS(2, biases)
-READS_VECTORS(3, residuals)
-layout(set = 0, binding = 4, std430) writeonly buffer Results { vec4 results[]; };
 
 layout(push_constant) uniform Depthwise {
     int invocations, channels, blocks_wide, blocks_high; // channels: vec4s
@@ -52,10 +46,10 @@ void main() {
     int y = (line - batch * blocks_high) * OUT_HIGH;
 
     vec4 factors[TAPS_HIGH * TAPS_WIDE];
-    [[unroll]] for (int t = 0; t < TAPS_HIGH * TAPS_WIDE; ++t) factors[t] = VECTOR(weights, t * channels + channel);
+    [[unroll]] for (int t = 0; t < TAPS_HIGH * TAPS_WIDE; ++t) factors[t] = WEIGHT(t * channels + channel);
     vec4 sums[OUT_HIGH * OUT_WIDE];
     vec4 start = vec4(0.0);
-    if (HAS_BIAS != 0) start = VECTOR(biases, channel);
+    if (HAS_BIAS != 0) start = BIAS(channel);
     [[unroll]] for (int o = 0; o < OUT_HIGH * OUT_WIDE; ++o) sums[o] = start;
 
     int top = y * STRIDE_HIGH + first_high;
@@ -65,7 +59,7 @@ void main() {
         bool line_inside = uint(top + i) < uint(height);
         [[unroll]] for (int j = 0; j < IN_WIDE; ++j) {
             bool inside = line_inside && uint(left + j) < uint(width);
-            vec4 value = VECTOR(activations, inside ? origin + ((top + i) * width + left + j) * input_pitch : 0);
+            vec4 value = ACTIVATION(inside ? origin + ((top + i) * width + left + j) * input_pitch : 0);
             value = inside ? value : vec4(0.0);
             [[unroll]] for (int o = 0; o < OUT_HIGH; ++o)
                 [[unroll]] for (int p = 0; p < OUT_WIDE; ++p) {
@@ -81,7 +75,8 @@ void main() {
             if (y + o < out_height && x + p < out_width) {
                 int pixel = (batch * out_height + y + o) * out_width + x + p;
                 vec4 value = before_residual(sums[o * OUT_WIDE + p]);
-                if (HAS_RESIDUAL != 0) value += VECTOR(residuals, residual_offset + pixel * residual_pitch + channel);
-                results[out_offset + pixel * out_pitch + channel] = after_residual(value);
+                if (HAS_RESIDUAL != 0)
+                    value = with_residual(value, RESIDUAL(residual_offset + pixel * residual_pitch + channel));
+                store(out_offset + pixel * out_pitch + channel, after_residual(value));
             }
 }

@@ -2,6 +2,7 @@
 // after(before(sum + bias) + residual). The structure is in specialization constants 0 to 7, so a driver compiles the rest
 // away; see Epilogue in runtimes/vulkan/kernels/epilogue.py.
 #include "activations.glsl"
+#include "elements.glsl"
 
 layout(constant_id = 0) const int HAS_BIAS = 0;
 layout(constant_id = 1) const int BEFORE = MOVE;
@@ -12,5 +13,22 @@ layout(constant_id = 5) const int AFTER = MOVE;
 layout(constant_id = 6) const float AFTER_FIRST = 0.0;
 layout(constant_id = 7) const float AFTER_SECOND = 0.0;
 
-vec4 before_residual(vec4 sum) { return activated(BEFORE, sum, vec4(BEFORE_FIRST), vec4(BEFORE_SECOND)); }
-vec4 after_residual(vec4 sum) { return activated(AFTER, sum, vec4(AFTER_FIRST), vec4(AFTER_SECOND)); }
+// Forms of elements, three bits each: of the activations, weights, residuals and results, and of what is between the steps below; see
+// ProductOperands.forms in runtimes/vulkan/kernels/product.py. The shader that includes this says which constant it is.
+layout(constant_id = FORMS_ID) const int FORMS = 0;
+const int STEP_FORM = FORMS >> 12 & 7;
+
+// What a step gives as the next one gets it, where each of them stands for an operator on halves.
+vec4 between(vec4 value) { return intBitsToFloat(widened(STEP_FORM, narrowed(STEP_FORM, floatBitsToInt(value)))); }
+
+vec4 before_residual(vec4 sum) {
+    if (BEFORE != MOVE) sum = between(sum);
+    return activated(BEFORE, sum, vec4(BEFORE_FIRST), vec4(BEFORE_SECOND));
+}
+
+vec4 with_residual(vec4 sum, vec4 residual) { return between(sum) + residual; }
+
+vec4 after_residual(vec4 sum) {
+    if (AFTER != MOVE) sum = between(sum);
+    return activated(AFTER, sum, vec4(AFTER_FIRST), vec4(AFTER_SECOND));
+}

@@ -63,5 +63,5 @@ vec4 spread_of(vec4 variance, float eps) {
     {                                                                                                                  \
         ivec4 stored = floatBitsToInt(value);                                                                          \
         int target = kept_offset(item, OUTPUT_WORD);                                                                   \
-        STORE_LANES4(name, STORE_VECTOR != 0, target, words[OUTPUT_WORD + KEPT_RANK], (item).last, stored)             \
+        STORE_LANES4(name, STORE_MODE, target, words[OUTPUT_WORD + KEPT_RANK], (item).last, stored)             \
     }

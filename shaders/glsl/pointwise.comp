@@ -10,7 +10,7 @@ layout(constant_id = 1) const int RANK = 1;
 layout(constant_id = 2) const int OPERANDS = 1;
 layout(constant_id = 3) const int IMMEDIATES = 0;
 layout(constant_id = 4) const int STEPS = 0;
-layout(constant_id = 5) const int STORE_VECTOR = 1;
+layout(constant_id = 5) const int STORE_MODE = 1;
 layout(constant_id = 6) const int MODE_0 = 0;
 layout(constant_id = 7) const int MODE_1 = 0;
 layout(constant_id = 8) const int MODE_2 = 0;
@@ -135,7 +135,7 @@ void main() {
         STEP(9)
 #endif
         ivec4 value = registers[STEPS > 0 ? FIRST_STEP + STEPS - 1 : OPERANDS > 0 ? 0 : FIRST_IMMEDIATE];
-        STORE_LANES4(result, STORE_VECTOR != 0, offsets[0], inner_stride(0), last, value)
+        STORE_LANES4(result, STORE_MODE, offsets[0], inner_stride(0), last, value)
         if (ROWS > 1) {
             for (int t = 0; t <= OPERANDS; ++t) offsets[t] += words[tensor_word(t) + RANK - 1];
         }

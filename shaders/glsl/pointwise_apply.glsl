@@ -1,6 +1,7 @@
 // One pointwise instruction on four lanes of bits. The opcode is a specialization constant at every call, so one case is left.
 // FUNCTIONS says which it is from: 0 is arithmetic, 1 has activations, exponentials and logarithms as well, 2 everything; see
 // Program.functions in runtimes/vulkan/kernels/pointwise_program.py. A driver takes long to compile what isn't used.
+#include "elements.glsl"
 #include "piecewise.glsl"
 #include "pointwise_dtypes.glsl"
 #include "quotient.glsl"
@@ -120,8 +121,8 @@ ivec4 apply(int opcode, ivec4 i, ivec4 j, ivec4 k) {
     case INT_SHIFT_LEFT: return shift_left(i, j);
     case INT_SHIFT_RIGHT: return shift_right(i, j);
     case SELECT: return mix(k, j, notEqual(i, ivec4(0)));
-    case TO_HALF: return rounded_to_half(i);
-    case TO_BFLOAT: return rounded_to_bfloat(i);
+    case TO_HALF: return widened_halves(narrowed_to_halves(i));
+    case TO_BFLOAT: return rounded_to_bfloats(i);
     case INT_INDEX: return clamp(i + j * ivec4(lessThan(i, ivec4(0))), ivec4(0), j - 1);
     }
     return i;

@@ -1,23 +1,5 @@
-// What torch's dtypes mean by their elements, on 32 bits: rounding to halves, integers that wrap, divide and shift, and which
+// What torch's dtypes mean by their elements, on 32 bits: integers that wrap, divide and shift, and which
 // operands an instruction must not be given.
-
-// The nearest float16, ties to even, by integer arithmetic: drivers may drop a conversion to half and back.
-ivec4 rounded_to_half(ivec4 bits) {
-    ivec4 magnitude = bits & 0x7fffffff;
-    ivec4 normal = (magnitude + 0xfff + ((magnitude >> 13) & 1)) & ~0x1fff;
-    normal = mix(normal, ivec4(0x7f800000), greaterThanEqual(normal, ivec4(0x47800000))); // from 65520 on it is infinite
-    ivec4 subnormal = floatBitsToInt(roundEven(intBitsToFloat(magnitude) * 16777216.0) * (1.0 / 16777216.0));
-    ivec4 result = mix(normal, subnormal, lessThan(magnitude, ivec4(0x38800000)));
-    result = mix(result, magnitude, greaterThanEqual(magnitude, ivec4(0x7f800000)));
-    return result | (bits & 0x80000000);
-}
-
-// The nearest bfloat16, ties to even.
-ivec4 rounded_to_bfloat(ivec4 bits) {
-    ivec4 magnitude = bits & 0x7fffffff;
-    ivec4 rounded = (bits + 0x7fff + ((bits >> 16) & 1)) & ~0xffff;
-    return mix(rounded, bits, greaterThan(magnitude, ivec4(0x7f800000)));
-}
 
 // As x86 converts: what no int32 can say, NaN included, is the lowest one.
 ivec4 truncated(vec4 x) {

@@ -6,7 +6,7 @@
 #include "float_bits.glsl"
 
 layout(constant_id = 1) const int MODE = 0;
-layout(constant_id = 2) const int STORE_VECTOR = 0;
+layout(constant_id = 2) const int STORE_MODE = 0;
 layout(constant_id = 3) const int AVERAGE = 0;
 layout(constant_id = 4) const int WRITES_INDICES = 0;
 layout(constant_id = 5) const int ADAPTIVE = 0; // the window is this place's share of the input, KERNEL places of it from `pad` on
@@ -75,8 +75,8 @@ void main() {
     ivec4 where = ivec4((max(span_z.x, 0) * in_h + max(span_y.x, 0)) * in_w + max(span_x.x, 0));
     int target = out_offset + n * out_n + channel * out_c + z * out_z + y * out_y + x * out_x;
     if (CONTINUES != 0) {
-        total = intBitsToFloat(RELOAD_LANES4(result, STORE_VECTOR != 0, target, out_c, last));
-        if (WRITES_INDICES != 0) where = RELOAD_LANES4(indices, STORE_VECTOR != 0, target, out_c, last);
+        total = intBitsToFloat(RELOAD_LANES4(result, STORE_MODE, target, out_c, last));
+        if (WRITES_INDICES != 0) where = RELOAD_LANES4(indices, STORE_MODE & 1, target, out_c, last);
     }
     for (int k = 0; k < planes; ++k) {
         int from_z = span_z.x + k * gap_d;
@@ -109,6 +109,6 @@ void main() {
         int count = divisor != 0 ? divisor : COUNTS_PADDING != 0 ? span_z.z * span_y.z * span_x.z : inside;
         total /= float(count);
     }
-    STORE_LANES4(result, STORE_VECTOR != 0, target, out_c, last, floatBitsToInt(total))
-    if (WRITES_INDICES != 0) { STORE_LANES4(indices, STORE_VECTOR != 0, target, out_c, last, where) }
+    STORE_LANES4(result, STORE_MODE, target, out_c, last, floatBitsToInt(total))
+    if (WRITES_INDICES != 0) { STORE_LANES4(indices, STORE_MODE & 1, target, out_c, last, where) }
 }

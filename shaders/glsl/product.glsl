@@ -1,19 +1,13 @@
 // What the kernels for implicit GEMM share: rows are output pixels (or rows of a matrix), columns are output channels in
 // vec4s, and the inner dimension runs over the filter's taps and the input's channels. All offsets and strides count vec4s.
 // The fields are those of Product in runtimes/vulkan/kernels/product.py.
-#include "epilogue.glsl"
-#include "vectors.glsl"
 
 layout(constant_id = 8) const int SPATIAL = 0;    // rows are pixels of a (batch, height, width) grid, else they are one run
 layout(constant_id = 9) const int PADDED = 0;     // taps may fall outside of the input
 layout(constant_id = 10) const int INNER_TAIL = 0; // channels of the last vec4 of the inner dimension, 0 if it is full
 layout(constant_id = 11) const int GROUPED = 0;   // a column reads only the channels of its group
 
-READS_VECTORS(0, activations)
-READS_VECTORS(1, weights)
-READS_VECTORS(2, biases)
-READS_VECTORS(3, residuals)
-layout(set = 0, binding = 4, std430) writeonly buffer Results { vec4 results[]; };
+#include "product_operands.glsl"
 
 layout(push_constant) uniform Product {
     int rows, inner, columns; // inner: vec4s of one tap's channels, of one group
@@ -60,12 +54,12 @@ int residual_index(int batch, int row, Pixel pixel) {
 
 // Store what becomes of a sum that the bias is part of.
 void store_biased(int result, int residual, int column, vec4 sum) {
-    vec4 value = before_residual(sum);
-    if (HAS_RESIDUAL != 0) value += VECTOR(residuals, residual + column);
-    results[result + column] = after_residual(value);
+    sum = before_residual(sum);
+    if (HAS_RESIDUAL != 0) sum = with_residual(sum, RESIDUAL(residual + column));
+    store(result + column, after_residual(sum));
 }
 
 void store_result(int result, int residual, int column, vec4 sum) {
-    if (HAS_BIAS != 0) sum += VECTOR(biases, column);
+    if (HAS_BIAS != 0) sum += BIAS(column);
     store_biased(result, residual, column, sum);
 }

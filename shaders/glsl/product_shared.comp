@@ -7,6 +7,7 @@
 // J. Demmel, "Benchmarking GPUs to tune dense linear algebra", 2008). Where a result has too few blocks to fill a device, the inner
 // dimension is divided too: TEAMS of invocations share a tile and add their sums up in shared memory, and PARTS workgroups
 // write partial sums that product_sum.comp adds up.
+#define FORMS_ID 20
 #include "product.glsl"
 
 layout(constant_id = 12) const int BLOCK_ROWS = 64;
@@ -76,7 +77,7 @@ void fetch(int start, int end, bool has_column) {
             ivec2 place = row_places[i] + shift;
             inside = exists && uint(place.x) < uint(width) && uint(place.y) < uint(height);
         }
-        fetched_values[i] = inside ? VECTOR(activations, row_addresses[i] + offset) : vec4(0.0);
+        fetched_values[i] = inside ? ACTIVATION(row_addresses[i] + offset) : vec4(0.0);
         if (partial) fetched_values[i] = head(fetched_values[i], INNER_TAIL);
     }
     channel += INNER_BLOCK;
@@ -88,7 +89,7 @@ void fetch(int start, int end, bool has_column) {
     [[unroll]] for (int i = 0; i < FACTOR_FETCHES; ++i) {
         int step = i * (INVOCATIONS / BLOCK_COLUMNS);
         bool inside = has_column && line + step < line_end && me + i * INVOCATIONS < FACTORS;
-        fetched_factors[i] = inside ? VECTOR(weights, weight_address + step * weight_pitch) : vec4(0.0);
+        fetched_factors[i] = inside ? WEIGHT(weight_address + step * weight_pitch) : vec4(0.0);
     }
     line += 4 * INNER_BLOCK;
     weight_address += 4 * INNER_BLOCK * weight_pitch;
@@ -106,7 +107,7 @@ void keep(int tiles) {
     }
 }
 
-vec4 bias_of(bool exists, int column) { return HAS_BIAS != 0 && exists ? VECTOR(biases, column) : vec4(0.0); }
+vec4 bias_of(bool exists, int column) { return HAS_BIAS != 0 && exists ? BIAS(column) : vec4(0.0); }
 
 void main() {
     int groups = GROUPED != 0 ? columns / group_columns : 1;
@@ -193,7 +194,7 @@ void main() {
         at += block_column;
         if (row < rows && at < own_columns && (TEAMS == 1 || slot < BLOCK)) {
             if (PARTS > 1) {
-                results[((batch * PARTS + part) * rows + row) * columns + base_column + at] = sum;
+                store(((batch * PARTS + part) * rows + row) * columns + base_column + at, sum);
             } else {
                 Pixel pixel = Pixel(0, 0, 0);
                 if (SPATIAL != 0) pixel = pixel_of(row);

@@ -3,6 +3,7 @@
 #extension GL_GOOGLE_include_directive : require
 // The partial sums that product_shared.comp or product_tiles.comp writes for a result whose inner dimension it divides into PARTS,
 // added up.
+#define FORMS_ID 14
 #include "product.glsl"
 
 layout(constant_id = 12) const int PARTS = 2;
@@ -21,7 +22,7 @@ void main() {
         vec4 stretch = vec4(0.0);
         [[unroll]] for (int i = 0; i < STRETCH; ++i)
             if (PARTS % STRETCH == 0 || first + i < PARTS)
-                stretch += VECTOR(activations, (batch * PARTS + first + i) * rows * columns + index);
+                stretch += ACTIVATION((batch * PARTS + first + i) * rows * columns + index);
         sum += stretch;
     }
     Pixel pixel = Pixel(0, 0, 0);

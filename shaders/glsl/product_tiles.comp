@@ -5,6 +5,7 @@
 // memory; there is no shared memory and no barrier. A driver that runs eight invocations as one vector loads each operand by
 // lanes, which costs more than the arithmetic on it, so tiles are large and arithmetic reuses every load. A long inner dimension is
 // divided into PARTS, whose sums product_sum.comp adds up.
+#define FORMS_ID 15
 #include "product.glsl"
 
 layout(constant_id = 12) const int ROWS = 8;
@@ -33,7 +34,7 @@ void main() {
         column[j] = min(first_column + j, columns - 1);
         int panel = int((float(column[j]) + 0.5) / float(weight_pitch));
         factor_column[j] = column[j] + panel * (4 * steps - 1) * weight_pitch;
-        vec4 bias = HAS_BIAS != 0 ? VECTOR(biases, column[j]) : vec4(0.0);
+        vec4 bias = HAS_BIAS != 0 ? BIAS(column[j]) : vec4(0.0);
         [[unroll]] for (int i = 0; i < ROWS; ++i) sums[i * COLUMNS + j] = bias;
     }
 
@@ -71,7 +72,7 @@ void main() {
         [[unroll]] for (int c = 0; c < 4; ++c)
             [[unroll]] for (int j = 0; j < COLUMNS; ++j) {
                 int line = INNER_TAIL != 0 ? min(c, present - 1) : c;
-                vec4 factor = VECTOR(weights, weight + line * weight_pitch + factor_column[j]);
+                vec4 factor = WEIGHT(weight + line * weight_pitch + factor_column[j]);
                 factors[c * COLUMNS + j] = INNER_TAIL != 0 && c >= present ? vec4(0.0) : factor;
             }
         weight += 4 * weight_pitch;
@@ -81,7 +82,7 @@ void main() {
             if (SPATIAL != 0) source += tap;
             bool inside = PADDED == 0 || (uint(top[i] + tap_y * dilation_high) < uint(height) &&
                                           uint(left[i] + tap_x * dilation_wide) < uint(width));
-            vec4 value = VECTOR(activations, inside ? source : 0);
+            vec4 value = ACTIVATION(inside ? source : 0);
             if (PADDED != 0) value = inside ? value : vec4(0.0);
             if (INNER_TAIL != 0) value = head(value, present);
             [[unroll]] for (int j = 0; j < COLUMNS; ++j) {
@@ -109,7 +110,7 @@ void main() {
             if (first_row + i < rows && first_column + j < columns) {
                 vec4 sum = sums[i * COLUMNS + j];
                 if (PARTS > 1)
-                    results[((batch * PARTS + part) * rows + first_row + i) * columns + column[j]] = sum;
+                    store(((batch * PARTS + part) * rows + first_row + i) * columns + column[j], sum);
                 else
                     store_biased(result[i], residual[i], column[j], sum);
             }

@@ -74,5 +74,5 @@ void main() {
     total = after(total);
     if (!item.exists || item.thread != 0) return;
     int target = kept_offset(item, OUTPUT_WORD);
-    STORE_LANES4(result, STORE_VECTOR != 0, target, words[OUTPUT_WORD + KEPT_RANK], item.last, total)
+    STORE_LANES4(result, STORE_MODE, target, words[OUTPUT_WORD + KEPT_RANK], item.last, total)
 }

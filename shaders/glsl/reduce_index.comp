@@ -85,6 +85,6 @@ void main() {
     int step = words[OUTPUT_WORD + KEPT_RANK];
     int target = kept_offset(item, OUTPUT_WORD);
     ivec4 value = value_of(best);
-    STORE_LANES4(indices, STORE_VECTOR != 0, target, step, item.last, where)
-    STORE_LANES4(values, STORE_VECTOR != 0, target, step, item.last, value)
+    STORE_LANES4(indices, STORE_MODE & 1, target, step, item.last, where)
+    STORE_LANES4(values, STORE_MODE, target, step, item.last, value)
 }

@@ -9,7 +9,7 @@ layout(constant_id = 2) const int REDUCED_RANK = 1;
 layout(constant_id = 3) const int THREADS = 1;
 layout(constant_id = 4) const int LANES_REDUCED = 0;
 layout(constant_id = 5) const int MODE = 0;
-layout(constant_id = 6) const int STORE_VECTOR = 0;
+layout(constant_id = 6) const int STORE_MODE = 0;
 layout(constant_id = 7) const int LONG = 0; // an invocation walks many steps
 
 // Kept sizes, reduced sizes; the input's offset and strides (kept, then reduced); then what the kernel adds.

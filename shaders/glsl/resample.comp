@@ -7,7 +7,7 @@
 // TAPS are the input places of each dimension: 0, the same place as the output's; 1, one place; else a multiple of 2, as
 // vec4s of two places and the bits of their two weights.
 layout(constant_id = 1) const int MODE = 0;
-layout(constant_id = 2) const int STORE_VECTOR = 0;
+layout(constant_id = 2) const int STORE_MODE = 0;
 layout(constant_id = 3) const int TAPS_D = 0;
 layout(constant_id = 4) const int TAPS_H = 0;
 layout(constant_id = 5) const int TAPS_W = 0;
@@ -26,8 +26,8 @@ layout(push_constant) uniform Geometry {
 };
 
 // The bindings of the table are read by single elements if no dimension has more than one tap, else by vec4s.
-#define PLACE(taps, first, place) ((taps) == 0 ? (place) : LOAD1(table, (first) + (place)))
-#define PAIR(taps, first, place, pair) ((taps) == 0 ? ivec4(place, 0, floatBitsToInt(1.0), 0) : LOAD4(table, (first) + (place) * ((taps) / 2) + (pair)))
+#define PLACE(taps, first, place) ((taps) == 0 ? (place) : WORD(table, (first) + (place)))
+#define TAP_PAIR(taps, first, place, pair) ((taps) == 0 ? ivec4(place, 0, floatBitsToInt(1.0), 0) : QUAD(table, (first) + (place) * ((taps) / 2) + (pair)))
 
 const int PAIRS_D = (TAPS_D + 1) / 2 + (TAPS_D == 0 ? 1 : 0), PAIRS_H = (TAPS_H + 1) / 2 + (TAPS_H == 0 ? 1 : 0),
           PAIRS_W = (TAPS_W + 1) / 2 + (TAPS_W == 0 ? 1 : 0);
@@ -58,11 +58,11 @@ void main() {
     } else {
         vec4 total = vec4(0.0);
         for (int i = 0; i < PAIRS_W; ++i) {
-            ivec4 columns = PAIR(TAPS_W, table_w, x, i);
+            ivec4 columns = TAP_PAIR(TAPS_W, table_w, x, i);
             for (int j = 0; j < PAIRS_H * SIDES_H; ++j) {
-                ivec4 rows = PAIR(TAPS_H, table_h, y, j / SIDES_H);
+                ivec4 rows = TAP_PAIR(TAPS_H, table_h, y, j / SIDES_H);
                 for (int k = 0; k < PAIRS_D * SIDES_D; ++k) {
-                    ivec4 planes = PAIR(TAPS_D, table_d, z, k / SIDES_D);
+                    ivec4 planes = TAP_PAIR(TAPS_D, table_d, z, k / SIDES_D);
                     int plane = k % SIDES_D == 0 ? planes.x : planes.y;
                     int row = j % SIDES_H == 0 ? rows.x : rows.y;
                     float weight = intBitsToFloat(k % SIDES_D == 0 ? planes.z : planes.w) * intBitsToFloat(j % SIDES_H == 0 ? rows.z : rows.w);
@@ -77,5 +77,5 @@ void main() {
         value = floatBitsToInt(total);
     }
     int target = out_offset + n * out_n + channel * out_c + z * out_z + y * out_y + x * out_x;
-    STORE_LANES4(result, STORE_VECTOR != 0, target, out_c, last, value)
+    STORE_LANES4(result, STORE_MODE, target, out_c, last, value)
 }

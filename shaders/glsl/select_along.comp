@@ -6,9 +6,8 @@
 layout(constant_id = 1) const int RANK = 1;
 layout(constant_id = 2) const int MODE = 0;
 layout(constant_id = 3) const int INDEX_MODE = 0;
-layout(constant_id = 4) const int STORE_VECTOR = 0;
+layout(constant_id = 4) const int STORE_MODE = 0;
 layout(constant_id = 5) const int LOWEST = 0; // -1: negative indices count from the end; 0: they are refused, as what is too large
-
 
 WRITES(0, result)
 READS(1, data)
@@ -54,11 +53,13 @@ void main() {
     chosen += length * ivec4(lessThan(chosen, ivec4(0)));
     chosen = clamp(chosen, 0, length - 1);
     ivec4 value;
-    if (INDEX_MODE == LOAD_SPLAT) {
+    if ((INDEX_MODE & 3) == LOAD_SPLAT) {
         value = LOAD_LANES4(data, MODE, offsets[1] + chosen.x * stride, step, last);
     } else {
         ivec4 place = offsets[1] + chosen * stride + min(ivec4(0, 1, 2, 3), last) * step;
-        value = ivec4(LOAD1(data, place.x), LOAD1(data, place.y), LOAD1(data, place.z), LOAD1(data, place.w));
+        ivec4 bits = ivec4(RAW1(data, MODE >> 2, place.x), RAW1(data, MODE >> 2, place.y), RAW1(data, MODE >> 2, place.z),
+                           RAW1(data, MODE >> 2, place.w));
+        value = widened(MODE >> 2, bits);
     }
-    STORE_LANES4(result, STORE_VECTOR != 0, offsets[0], words[tensor_word(0) + RANK], last, value)
+    STORE_LANES4(result, STORE_MODE, offsets[0], words[tensor_word(0) + RANK], last, value)
 }

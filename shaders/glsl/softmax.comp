@@ -67,6 +67,6 @@ void main() {
         vec4 value = intBitsToFloat(LOAD_STEP(data, start, step, item)) - shift;
         value = LOGARITHM != 0 ? value - scale : weight(value) * scale;
         int last = LANES_REDUCED != 0 ? place.last : item.last;
-        STORE_LANES4(result, STORE_VECTOR != 0, target + place.offset, lane_stride(OUTPUT_WORD), last, floatBitsToInt(value))
+        STORE_LANES4(result, STORE_MODE, target + place.offset, lane_stride(OUTPUT_WORD), last, floatBitsToInt(value))
     }
 }

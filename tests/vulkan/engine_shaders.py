@@ -12,7 +12,7 @@ import torch
 from mobopt import shaders
 from mobopt.ir import Origin
 from mobopt.runtimes.vulkan.engine.stream import Dispatch, Stream, bind
-from mobopt.runtimes.vulkan.engine.tensor import ELEMENT_BYTES, DeviceTensor, Storage, StorageKind, contiguous_strides
+from mobopt.runtimes.vulkan.engine.tensor import DeviceTensor, Storage, StorageKind, contiguous_strides, element_type
 from mobopt.shaders.build import build
 from mobopt.shaders.table import parse_table
 
@@ -43,7 +43,9 @@ def tensor(kind: StorageKind, *sizes: int, dtype: torch.dtype = torch.float32, n
     count = 1
     for size in sizes:
         count *= size
-    return DeviceTensor(Storage(count * ELEMENT_BYTES, kind, name=name), dtype, sizes, strides)
+    elements = element_type(dtype)
+    storage = Storage(count * elements.itemsize, kind, name=name, elements=elements)
+    return DeviceTensor(storage, dtype, sizes, strides)
 
 
 def scale(
@@ -53,7 +55,7 @@ def scale(
     count = source.numel
     return Dispatch(
         "scale_texel" if texel else "scale",
-        (bind(source, texel_components=4 if texel else 0), bind(target, writes=True)),
+        (bind(source, texel_words=4 if texel else 0), bind(target, writes=True)),
         (-(-count // GROUP_SIZE), 1, 1),
         0,
         (GROUP_SIZE, shift),

@@ -13,7 +13,14 @@ from mobopt.runtimes.call import Call, TensorRef
 from mobopt.runtimes.vulkan.engine.device import Device
 from mobopt.runtimes.vulkan.engine.executable import Executable
 from mobopt.runtimes.vulkan.engine.stream import Binding, Copy
-from mobopt.runtimes.vulkan.engine.tensor import DeviceTensor, Storage, StorageKind, contiguous_strides, default_strides
+from mobopt.runtimes.vulkan.engine.tensor import (
+    DeviceTensor,
+    Storage,
+    StorageKind,
+    contiguous_strides,
+    default_strides,
+    element_type,
+)
 from mobopt.runtimes.vulkan.kernels.copies import copied
 from mobopt.runtimes.vulkan.kernels.plan import Plan
 from mobopt.runtimes.vulkan.lowerings.registry import lower
@@ -69,7 +76,8 @@ def upload(plan: Plan, tensor: torch.Tensor, device_layout: bool) -> tuple[Devic
     with."""
     whole = torch.empty(0, dtype=tensor.dtype).set_(tensor.untyped_storage())
     flat = torch.cat([whole, whole.new_zeros(-whole.numel() % 4 or (0 if whole.numel() else 4))])
-    storage = Storage(flat.numel() * 4, StorageKind.INPUT)
+    elements = element_type(tensor.dtype)
+    storage = Storage(flat.numel() * elements.itemsize, StorageKind.INPUT, elements=elements)
     plan.stream.inputs.append(DeviceTensor(storage, tensor.dtype, (flat.numel(),), (1,)))
     view = DeviceTensor(storage, tensor.dtype, tuple(tensor.shape), tensor.stride(), tensor.storage_offset())
     if device_layout:
@@ -82,8 +90,9 @@ def download(plan: Plan, tensor: DeviceTensor) -> None:
     if tensor.numel == 0:
         return
     dense = copied(plan, tensor, contiguous_strides(tensor.sizes))
-    nbytes = dense.numel * 4
-    output = replace(dense, storage=Storage(nbytes, StorageKind.OUTPUT))
+    elements = dense.storage.elements
+    nbytes = dense.numel * elements.itemsize
+    output = replace(dense, storage=Storage(nbytes, StorageKind.OUTPUT, elements=elements))
     plan.stream.append(
         Copy(Binding(dense.storage, 0, nbytes), Binding(output.storage, 0, nbytes, reads=False, writes=True))
     )

@@ -235,7 +235,7 @@ def test_a_tensor_over_a_limit_is_named(device):
     stream = Stream([Dispatch("scale", (bind(huge, writes=True),), (1, 1, 1), 0, label="conv")])
     with pytest.raises(DeviceError, match=rf"conv, tensor features.0: {limit + 16} bytes.*maxStorageBufferRange"):
         Executable(device, stream)
-    texels = Stream([Dispatch("scale", (bind(huge, texel_components=1),), (1, 1, 1), 0, label="conv")])
+    texels = Stream([Dispatch("scale", (bind(huge, texel_words=1),), (1, 1, 1), 0, label="conv")])
     small = replace(device.info, limits=replace(device.info.limits, max_texel_buffer_elements=65536))
     with pytest.raises(DeviceError, match="maxTexelBufferElements"):
         executable_module.check_limits(small, texels)

@@ -19,7 +19,14 @@ from mobopt.runtimes.vulkan.compile.simplify import simplify
 from mobopt.runtimes.vulkan.engine.device_info import DeviceInfo
 from mobopt.runtimes.vulkan.engine.limits import LimitError, too_large
 from mobopt.runtimes.vulkan.engine.stream import Exchanged, HostCall, Stream
-from mobopt.runtimes.vulkan.engine.tensor import ELEMENT_BYTES, DeviceTensor, Storage, StorageKind, contiguous_strides
+from mobopt.runtimes.vulkan.engine.tensor import (
+    WORD_BYTES,
+    DeviceTensor,
+    Storage,
+    StorageKind,
+    contiguous_strides,
+    element_type,
+)
 from mobopt.runtimes.vulkan.kernels.copies import as_contiguous
 from mobopt.runtimes.vulkan.kernels.plan import ConstantStore, Plan
 from mobopt.runtimes.vulkan.lowerings.registry import load_lowerings, lower
@@ -154,7 +161,9 @@ def _place_input(plan: Plan, ref: TensorRef, placement: Placement) -> None:
     if placement.on_host(ref):
         plan.stream.inputs.append(plan.host_tensor(ref))
         return
-    storage = Storage(max(ref.numel, 1) * ELEMENT_BYTES, StorageKind.INPUT, name=ref.name)
+    elements = element_type(ref.dtype)
+    nbytes = -(-max(ref.numel, 1) * elements.itemsize // WORD_BYTES) * WORD_BYTES
+    storage = Storage(nbytes, StorageKind.INPUT, name=ref.name, elements=elements)
     tensor = DeviceTensor(storage, ref.dtype, ref.sizes, contiguous_strides(ref.sizes))
     plan.stream.inputs.append(tensor)
     plan.place(ref, tensor)

@@ -63,8 +63,7 @@ def _folded(
         if producer in on_host or not _takes_epilogue(producer):
             continue
         epilogue = _extended(producer, activation, residual)
-        # Halves are rounded between the product and what follows.
-        if epilogue is not None and operand.dtype == call.output.dtype == torch.float32:
+        if epilogue is not None and operand.dtype == call.output.dtype:
             source = producer.source | call.source
             return place, CallWithEpilogue(producer.op, producer.args, call.outputs, source, epilogue=epilogue)
     return None
@@ -89,6 +88,11 @@ def _takes_epilogue(call: Call) -> bool:
 
 def _extended(producer: Call, activation: Activation | None, residual: TensorRef | None) -> Epilogue | None:
     epilogue = epilogue_of(producer)
+    if producer.output.dtype != torch.float32:
+        # Halves are rounded between the product and what follows, so nothing may be part of the product itself.
+        if not takes_residual(producer) or (epilogue.rounding is None and not epilogue.is_identity):
+            return None
+        epilogue = replace(epilogue, rounding=producer.output.dtype)
     if activation is not None:
         return epilogue.with_activation(activation)
     assert residual is not None

@@ -14,7 +14,7 @@ from mobopt.errors import InputError
 from mobopt.runtimes.vulkan.engine.array_memory import ArrayMemory, ArrayPool
 from mobopt.runtimes.vulkan.engine.device import Device
 from mobopt.runtimes.vulkan.engine.recording import CopyRegion
-from mobopt.runtimes.vulkan.engine.tensor import ELEMENT_BYTES, contiguous_strides
+from mobopt.runtimes.vulkan.engine.tensor import contiguous_strides, element_type
 from mobopt.runtimes.vulkan.engine.transfers import Transfers
 
 _MAX_REGIONS = 4096
@@ -57,7 +57,7 @@ class DeviceArray:
             DeviceError: memory is exhausted.
         """
         with device.in_use:
-            nbytes = max(math.prod(shape), 1) * ELEMENT_BYTES
+            nbytes = max(math.prod(shape), 1) * element_type(dtype).itemsize
             return cls(device.shared(ArrayPool).allocate(nbytes), dtype, shape)
 
     @classmethod
@@ -89,7 +89,7 @@ class DeviceArray:
     @property
     def nbytes(self) -> int:
         """Bytes of its elements on the device."""
-        return self.shape.numel() * ELEMENT_BYTES
+        return self.shape.numel() * element_type(self.dtype).itemsize
 
     @property
     def is_contiguous(self) -> bool:
@@ -113,8 +113,9 @@ class DeviceArray:
         if first == end:
             return torch.empty(self.shape, dtype=self.dtype)
         with self.device.in_use:
+            elements = element_type(self.dtype)
             flat = self.device.shared(Transfers).download(
-                self.memory.buffer, first * ELEMENT_BYTES, _stored(self.dtype), end - first
+                self.memory.buffer, first * elements.itemsize, elements, end - first
             )
         return flat.as_strided(self.shape, self._strides).to(self.dtype, memory_format=torch.contiguous_format)
 
@@ -183,10 +184,10 @@ class DeviceArray:
 
     def _write_through_host(self, values: torch.Tensor) -> None:
         first, end = self._span()
-        transfers, stored = self.device.shared(Transfers), _stored(self.dtype)
-        flat = transfers.download(self.memory.buffer, first * ELEMENT_BYTES, stored, end - first)
+        transfers, elements = self.device.shared(Transfers), element_type(self.dtype)
+        flat = transfers.download(self.memory.buffer, first * elements.itemsize, elements, end - first)
         flat.as_strided(self.shape, self._strides).copy_(values)
-        transfers.upload(flat, self.memory.buffer, first * ELEMENT_BYTES)
+        transfers.upload(flat, self.memory.buffer, first * elements.itemsize)
 
     def _span(self) -> tuple[int, int]:
         """First element and one past the last, counted from the start of the memory."""
@@ -194,11 +195,6 @@ class DeviceArray:
             return self._offset, self._offset
         last = sum((size - 1) * stride for size, stride in zip(self.shape, self._strides, strict=True))
         return self._offset, self._offset + last + 1
-
-
-def _stored(dtype: torch.dtype) -> torch.dtype:
-    """What elements of a dtype are on the device."""
-    return torch.float32 if dtype.is_floating_point else torch.int32
 
 
 def _elements(values: torch.Tensor) -> tuple[torch.Tensor, tuple[int, int]]:
@@ -217,7 +213,7 @@ def _elements(values: torch.Tensor) -> tuple[torch.Tensor, tuple[int, int]]:
         if low < _WORD[0] or high > _WORD[1]:
             raise InputError(f"an int64 tensor holds {low} to {high}; integers on the device have 32 bits")
         bounds = low, high
-    return values.to(_stored(values.dtype)).contiguous(), bounds
+    return values.to(element_type(values.dtype)).contiguous(), bounds
 
 
 def _regions(shape: Sequence[int], source: DeviceArray, target: DeviceArray) -> list[CopyRegion] | None:
@@ -228,10 +224,11 @@ def _regions(shape: Sequence[int], source: DeviceArray, target: DeviceArray) -> 
         run *= outer.pop()[0]
     if math.prod(size for size, _, _ in outer) > _MAX_REGIONS:
         return None
+    itemsize = element_type(source.dtype).itemsize
     regions: list[CopyRegion] = []
     for position in itertools.product(*(range(size) for size, _, _ in outer)):
         places = list(zip(position, outer, strict=True))
         begin = source.storage_offset() + sum(index * one for index, (_, one, _) in places)
         place = target.storage_offset() + sum(index * two for index, (_, _, two) in places)
-        regions.append(CopyRegion(begin * ELEMENT_BYTES, place * ELEMENT_BYTES, run * ELEMENT_BYTES))
+        regions.append(CopyRegion(begin * itemsize, place * itemsize, run * itemsize))
     return regions

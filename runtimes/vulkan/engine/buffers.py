@@ -13,7 +13,7 @@ from mobopt.runtimes.vulkan.engine import vk
 from mobopt.runtimes.vulkan.engine.device import Device
 from mobopt.runtimes.vulkan.engine.memory_plan import align
 from mobopt.runtimes.vulkan.engine.resources import ResourceScope
-from mobopt.runtimes.vulkan.engine.tensor import ELEMENT_BYTES, DeviceTensor, Storage
+from mobopt.runtimes.vulkan.engine.tensor import DeviceTensor, Storage
 
 CHUNK_BYTES = 1 << 30
 """What is allocated at once, unless one tensor takes more."""
@@ -135,9 +135,9 @@ def _map(device: Device, memory: vk.Handle, nbytes: int) -> Any:
 
 
 def host_view(place: Place, tensor: DeviceTensor) -> torch.Tensor:
-    """A tensor's elements in mapped memory, float32 or int32, as a torch tensor that shares them."""
-    dtype = torch.float32 if tensor.is_floating else torch.int32
-    count = place.nbytes // ELEMENT_BYTES
+    """A tensor's elements in mapped memory, as a torch tensor that shares them."""
+    dtype = tensor.storage.elements
+    count = place.nbytes // dtype.itemsize
     flat = torch.frombuffer(place.buffer.mapped, dtype=dtype, count=count, offset=place.offset)
     return flat.as_strided(tensor.sizes, tensor.strides, tensor.offset)
 

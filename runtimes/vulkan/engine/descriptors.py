@@ -12,20 +12,15 @@ from mobopt.runtimes.vulkan.engine.memory_plan import align
 from mobopt.runtimes.vulkan.engine.pipelines import PipelineStore, descriptor_type, pipeline_key
 from mobopt.runtimes.vulkan.engine.resources import ResourceScope
 from mobopt.runtimes.vulkan.engine.stream import Binding, Dispatch
-from mobopt.runtimes.vulkan.engine.tensor import ELEMENT_BYTES, Storage
+from mobopt.runtimes.vulkan.engine.tensor import WORD_BYTES, Storage
 
-# By (components, integer).
-_FORMATS = {
-    (1, False): "VK_FORMAT_R32_SFLOAT",
-    (4, False): "VK_FORMAT_R32G32B32A32_SFLOAT",
-    (1, True): "VK_FORMAT_R32_SINT",
-    (4, True): "VK_FORMAT_R32G32B32A32_SINT",
-}
+# By words of a texel.
+_FORMATS = {1: "VK_FORMAT_R32_SINT", 2: "VK_FORMAT_R32G32_SINT", 4: "VK_FORMAT_R32G32B32A32_SINT"}
 
 
 def texels(binding: Binding) -> int:
     """Texels that a texel binding spans."""
-    return -(-binding.nbytes // (ELEMENT_BYTES * binding.texel_components))
+    return -(-binding.nbytes // (WORD_BYTES * binding.texel_words))
 
 
 @dataclass(frozen=True)
@@ -68,7 +63,7 @@ class DescriptorSets:
 
     def _create_pool(self, dispatches: Sequence[Dispatch]) -> vk.Handle:
         bindings = [binding for dispatch in dispatches for binding in dispatch.bindings]
-        texel = sum(binding.texel_components > 0 for binding in bindings)
+        texel = sum(binding.texel_words > 0 for binding in bindings)
         counts = [(descriptor_type(True), texel), (descriptor_type(False), len(bindings) - texel)]
         sizes = [vk.struct("VkDescriptorPoolSize", type=kind, descriptorCount=count) for kind, count in counts if count]
         info = vk.struct(
@@ -91,10 +86,10 @@ class DescriptorSets:
             write.dstSet = handle
             write.dstBinding = index
             write.descriptorCount = 1
-            write.descriptorType = descriptor_type(binding.texel_components > 0)
+            write.descriptorType = descriptor_type(binding.texel_words > 0)
             where = self._range(binding)
-            if binding.texel_components:
-                views[number] = self._view(where, _FORMATS[binding.texel_components, binding.integer])
+            if binding.texel_words:
+                views[number] = self._view(where, _FORMATS[binding.texel_words])
                 write.pTexelBufferView = views + number
             else:
                 buffers[number] = (where.buffer, where.offset, where.nbytes)

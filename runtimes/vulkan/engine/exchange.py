@@ -25,7 +25,7 @@ class DeviceSlot:
     """A tensor in memory that the device sees."""
 
     def __init__(self, view: torch.Tensor, dtype: torch.dtype) -> None:
-        """``view`` are its elements, float32 or int32; ``dtype`` is what they stand for."""
+        """``view`` are its elements as they lie in storage; ``dtype`` is what they stand for."""
         self._view = view
         self._dtype = dtype
 

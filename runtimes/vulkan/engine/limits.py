@@ -9,7 +9,7 @@ from mobopt.runtimes.call import Call, TensorRef
 from mobopt.runtimes.vulkan.engine.descriptors import texels
 from mobopt.runtimes.vulkan.engine.device_info import DeviceInfo
 from mobopt.runtimes.vulkan.engine.stream import MAX_ITERATIONS, Binding, Dispatch, Stream
-from mobopt.runtimes.vulkan.engine.tensor import ELEMENT_BYTES
+from mobopt.runtimes.vulkan.engine.tensor import element_type
 
 _ADVICE = "use a smaller input or batch, or another device"
 
@@ -22,7 +22,7 @@ def too_large(info: DeviceInfo, calls: Iterable[Call]) -> dict[TensorRef, str]:
     """The tensors of calls that no buffer of the device can hold, each with the limit that it exceeds."""
     found = {}
     for ref in {ref for call in calls for ref in (*call.tensors(), *call.outputs)}:
-        needed = -(-ref.numel // 4) * 4 * ELEMENT_BYTES
+        needed = -(-ref.numel // 4) * 4 * element_type(ref.dtype).itemsize
         for name, limit in (
             ("maxStorageBufferRange", info.limits.max_storage_buffer_range),
             ("maxMemoryAllocationSize", info.limits.max_memory_allocation_size),
@@ -65,7 +65,7 @@ def check_dispatch(info: DeviceInfo, dispatch: Dispatch) -> None:
         raise _exceeded(
             info, name, f"{size} bytes of push constants", "maxPushConstantsSize", limits.max_push_constants_size
         )
-    texel = sum(binding.texel_components > 0 for binding in dispatch.bindings)
+    texel = sum(binding.texel_words > 0 for binding in dispatch.bindings)
     if texel > limits.max_texel_buffers:
         raise _exceeded(
             info, name, f"{texel} texel buffers", "maxPerStageDescriptorSampledImages", limits.max_texel_buffers
@@ -95,7 +95,7 @@ def _check_binding(info: DeviceInfo, name: str, binding: Binding) -> None:
             "maxMemoryAllocationSize",
             limits.max_memory_allocation_size,
         )
-    if binding.texel_components:
+    if binding.texel_words:
         count = texels(binding)
         if count > limits.max_texel_buffer_elements:
             raise _exceeded(info, tensor, f"{count} texels", "maxTexelBufferElements", limits.max_texel_buffer_elements)

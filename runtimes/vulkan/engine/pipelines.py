@@ -51,7 +51,7 @@ class PipelineLayout:
 
 def pipeline_key(dispatch: Dispatch) -> PipelineKey:
     """The pipeline that a dispatch runs."""
-    texel = tuple(binding.texel_components > 0 for binding in dispatch.bindings)
+    texel = tuple(binding.texel_words > 0 for binding in dispatch.bindings)
     layout = LayoutKey(texel, len(dispatch.push_constants))
     return PipelineKey(dispatch.shader, pack_specialization(dispatch.specialization), layout)
 

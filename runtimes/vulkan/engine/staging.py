@@ -19,7 +19,7 @@ from mobopt.runtimes.vulkan.engine.stream import (
     bind_span,
     storages,
 )
-from mobopt.runtimes.vulkan.engine.tensor import ELEMENT_BYTES, DeviceTensor, Storage, StorageKind
+from mobopt.runtimes.vulkan.engine.tensor import DeviceTensor, Storage, StorageKind
 
 
 @dataclass(frozen=True)
@@ -147,5 +147,6 @@ def _copied(operations: list[Operation], tensor: DeviceTensor, label: str) -> De
 def _twin(tensor: DeviceTensor, kind: StorageKind) -> DeviceTensor:
     """A tensor with the same strides on a new storage that holds just its span."""
     first, end = tensor.span
-    storage = Storage((end - first) * ELEMENT_BYTES, kind, name=tensor.storage.name)
+    elements = tensor.storage.elements
+    storage = Storage((end - first) * elements.itemsize, kind, name=tensor.storage.name, elements=elements)
     return replace(tensor, storage=storage, offset=0)

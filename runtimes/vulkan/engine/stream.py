@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import torch
 
 from mobopt.ir.origin import NOWHERE, Origin
-from mobopt.runtimes.vulkan.engine.tensor import ELEMENT_BYTES, DeviceTensor, Storage, StorageKind
+from mobopt.runtimes.vulkan.engine.tensor import DeviceTensor, Storage, StorageKind
 
 VECTOR_BYTES = 16
 
@@ -28,8 +28,8 @@ USUAL_ITERATIONS = 4096
 class Binding:
     """One buffer that a shader sees, at its place in descriptor set 0.
 
-    ``texel_components`` is 0 for a storage buffer; 1 or 4 bind a uniform texel buffer of R32 or RGBA32 (float or
-    signed int by ``integer``), which reads faster than a storage buffer on CPU drivers. The byte range is what
+    ``texel_words`` is 0 for a storage buffer; 1, 2 or 4 bind a uniform texel buffer whose texels are as many words
+    (signed integers of 32 bits), which reads faster than a storage buffer on CPU drivers. The byte range is what
     hazards and descriptors are made from; it must hold every element that the shader touches.
     """
 
@@ -38,8 +38,7 @@ class Binding:
     nbytes: int
     reads: bool = True
     writes: bool = False
-    texel_components: int = 0
-    integer: bool = False
+    texel_words: int = 0
 
 
 @dataclass(frozen=True, eq=False)
@@ -113,7 +112,7 @@ class Stream:
     def raised_by(self) -> Binding:
         """Bind the flag for a kernel. All of them store the same number, so that none has to wait for another."""
         if self.flag is None:
-            storage = Storage(VECTOR_BYTES, StorageKind.FLAG, name="flag")
+            storage = Storage(VECTOR_BYTES, StorageKind.FLAG, name="flag", elements=torch.int32)
             self.flag = DeviceTensor(storage, torch.int32, (1,), (1,))
         return Binding(self.flag.storage, 0, VECTOR_BYTES, reads=False, writes=False)
 
@@ -122,16 +121,14 @@ class Stream:
         self.operations.append(operation)
 
 
-def bind(
-    tensor: DeviceTensor, *, writes: bool = False, reads: bool | None = None, texel_components: int = 0
-) -> Binding:
+def bind(tensor: DeviceTensor, *, writes: bool = False, reads: bool | None = None, texel_words: int = 0) -> Binding:
     """Bind a tensor's whole storage, so that a shader indexes it with the tensor's own offset and strides.
 
     Args:
         tensor: the view whose storage is bound.
         writes: whether the shader writes it.
         reads: whether the shader reads it; by default it does unless it writes.
-        texel_components: 0 for a storage buffer, else the components of a uniform texel buffer.
+        texel_words: 0 for a storage buffer, else the words of a texel of a uniform texel buffer.
     """
     return Binding(
         storage=tensor.storage,
@@ -139,17 +136,15 @@ def bind(
         nbytes=tensor.storage.nbytes,
         reads=not writes if reads is None else reads,
         writes=writes,
-        texel_components=texel_components,
-        integer=not tensor.is_floating,
+        texel_words=texel_words,
     )
 
 
 def bind_span(tensor: DeviceTensor, *, writes: bool = False) -> Binding:
     """Bind only the bytes that a tensor's elements span (for copies of dense tensors)."""
     first, end = tensor.span
-    return Binding(
-        tensor.storage, first * ELEMENT_BYTES, (end - first) * ELEMENT_BYTES, reads=not writes, writes=writes
-    )
+    size = tensor.storage.elements.itemsize
+    return Binding(tensor.storage, first * size, (end - first) * size, reads=not writes, writes=writes)
 
 
 def storages(operation: Operation) -> Sequence[tuple[Storage, bool, bool]]:

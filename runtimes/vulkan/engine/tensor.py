@@ -9,11 +9,26 @@ from enum import Enum
 
 import torch
 
-ELEMENT_BYTES = 4
-"""Every element takes four bytes on the device: float32, or int32 for the integer types and bool. Integers that may not
-fit in 32 bits stay on the host (see :mod:`mobopt.runtimes.vulkan.compile.placement`)."""
+WORD_BYTES = 4
+"""Storages are whole words of 32 bits, which is what shaders read and write, whatever the elements in them."""
 
 CHANNEL_ALIGNMENT = 4
+
+_OWN_ELEMENTS = (torch.float32, torch.float16, torch.bfloat16, torch.int32, torch.int16, torch.int8, torch.uint8)
+
+
+def element_type(dtype: torch.dtype) -> torch.dtype:
+    """The dtype of the elements in storage that stand for a dtype: itself, but int32 for int64, float32 for float64.
+
+    Integers that may not fit in 32 bits stay on the host (see :mod:`mobopt.runtimes.vulkan.compile.placement`); float64
+    is a Python number that was made a tensor.
+    """
+    return dtype if dtype in _OWN_ELEMENTS or dtype == torch.bool else word_type(dtype)
+
+
+def word_type(dtype: torch.dtype) -> torch.dtype:
+    """The dtype of 32 bits in which elements of a dtype are computed: float32 or int32."""
+    return torch.float32 if dtype.is_floating_point else torch.int32
 
 
 class StorageKind(Enum):
@@ -33,16 +48,24 @@ class Storage:
     nbytes: int
     kind: StorageKind = StorageKind.TEMPORARY
     data: torch.Tensor | None = field(default=None, repr=False)
-    """The elements of a CONSTANT, contiguous, float32 or int32, ``nbytes`` long."""
+    """The elements of a CONSTANT, contiguous, ``nbytes`` long."""
     name: str = ""
+    elements: torch.dtype = torch.float32
+    """The type of the elements, one of those that :func:`element_type` gives."""
+
+    @property
+    def capacity(self) -> int:
+        """How many elements there is room for."""
+        return self.nbytes // self.elements.itemsize
 
 
 @dataclass(frozen=True, eq=False)
 class DeviceTensor:
     """A strided view of a storage; ``strides`` and ``offset`` count elements, not bytes.
 
-    ``dtype`` is the dtype that the model means (``torch.int64`` stays ``torch.int64``); on the device it is
-    float32 or int32 (see :data:`ELEMENT_BYTES`).
+    ``dtype`` is the dtype that the elements mean where they are computed with; the storage says of which type they are.
+    The two differ for int64 (see :func:`element_type`), and where halves or narrow integers are taken for float32 or
+    int32 (see :mod:`mobopt.runtimes.vulkan.lowerings.narrow`).
     """
 
     storage: Storage
@@ -63,7 +86,7 @@ class DeviceTensor:
 
     @property
     def is_floating(self) -> bool:
-        """Whether the elements are float32 on the device."""
+        """Whether it is computed with as float32, else as int32."""
         return self.dtype.is_floating_point
 
     def view(self, sizes: Sequence[int], strides: Sequence[int], offset: int | None = None) -> DeviceTensor:
@@ -78,6 +101,11 @@ class DeviceTensor:
             return self.offset, self.offset
         last = sum((size - 1) * stride for size, stride in zip(self.sizes, self.strides, strict=True))
         return self.offset, self.offset + last + 1
+
+    @property
+    def has_words(self) -> bool:
+        """Whether its elements take 32 bits each in storage, as kernels need it that know no others."""
+        return self.storage.elements.itemsize == WORD_BYTES
 
     @property
     def is_contiguous(self) -> bool:

@@ -12,7 +12,7 @@ from enum import IntEnum
 import torch
 
 from mobopt.runtimes.vulkan.engine.stream import MAX_ITERATIONS
-from mobopt.runtimes.vulkan.engine.tensor import DeviceTensor
+from mobopt.runtimes.vulkan.engine.tensor import DeviceTensor, word_type
 from mobopt.runtimes.vulkan.kernels.division import Division, collapsed, divide
 from mobopt.runtimes.vulkan.kernels.plan import Plan
 from mobopt.runtimes.vulkan.kernels.pointwise_kernel import compute_into
@@ -139,7 +139,7 @@ def _reduce_into(plan: Plan, source: DeviceTensor, target: DeviceTensor, dims: S
         parameters = [float_bits(recipe.exponent), float_bits(recipe.scale)]
         run_reduction(plan, "reduce", reduction, [source], [target], constants, parameters)
         return
-    partial = _partial(plan, division, source, dims, source.dtype)
+    partial = _partial(plan, division, source, dims, target.dtype)
     for first, piece in division.pieces(source):
         part = _from(partial, first, piece.sizes[0])
         _reduce_into(plan, piece, part, [d + 1 for d in dims], replace(recipe, after=After.NOTHING))
@@ -234,7 +234,7 @@ def _extremes_into(
     if division is None:
         run_reduction(plan, "reduce_index", reduction, [source], targets, constants)
         return
-    found = [_partial(plan, division, source, dims, target.dtype) for target in targets]
+    found = [_partial(plan, division, source, dims, word_type(target.dtype)) for target in targets]
     for first, piece in division.pieces(source):
         rows = [_from(part, first, piece.sizes[0]) for part in found]
         _extremes_into(plan, piece, rows, [d + 1 for d in dims], constants)

@@ -18,16 +18,19 @@ from mobopt.runtimes.vulkan.engine.device_info import DeviceInfo
 from mobopt.runtimes.vulkan.engine.stream import bind
 from mobopt.runtimes.vulkan.engine.tensor import DeviceTensor, aligned_channels
 from mobopt.runtimes.vulkan.kernels.convolution_parameters import Convolution, Phase, phases
-from mobopt.runtimes.vulkan.kernels.copies import as_channels_last, copied
+from mobopt.runtimes.vulkan.kernels.copies import as_channels_last, copied, in_words
 from mobopt.runtimes.vulkan.kernels.epilogue import Epilogue
 from mobopt.runtimes.vulkan.kernels.gpu_kernels import DEPTHWISE_INVOCATIONS, depthwise_block
 from mobopt.runtimes.vulkan.kernels.kernel_access import spread, words
 from mobopt.runtimes.vulkan.kernels.loops import Box, loop_boxes, summing_iterations
+from mobopt.runtimes.vulkan.kernels.pointwise_kernel import run_program
+from mobopt.runtimes.vulkan.kernels.pointwise_program import IDENTITY
 from mobopt.runtimes.vulkan.kernels.product import (
     Product,
     ProductOperands,
     append_product,
     epilogue_constants,
+    rounding_form,
     texels_fit,
 )
 from mobopt.runtimes.vulkan.kernels.weight_packing import Factors, bias_vector, depthwise_weights, product_weights
@@ -151,7 +154,7 @@ def _operands(
 def _vectors(plan: Plan, tensor: DeviceTensor) -> DeviceTensor:
     """The tensor, or a copy of it, as channels_last pixels of whole vec4s, also the last one."""
     tensor = as_channels_last(plan, tensor)
-    return copied(plan, tensor) if tensor.storage.nbytes % 16 else tensor
+    return copied(plan, tensor) if tensor.storage.capacity % 4 else tensor
 
 
 def _grid_product(
@@ -317,6 +320,7 @@ def append_depthwise(
             high,
             wide,
             local_size,
+            *operands.forms(epilogue),
         ),
         words(astuple(push)),
         iterations=math.prod(span) * high * wide,
@@ -350,8 +354,11 @@ def append_general(
 ) -> None:
     """Any convolution on tensors of any layout, one invocation per element of the result; a long sum takes several
     dispatches."""
-    weights = plan.tensor(convolution.weight)
-    bias = None if convolution.bias is None else plan.tensor(convolution.bias)
+    final, result = result, result if result.has_words else plan.empty(result.sizes, result.dtype, result.strides)
+    source, weights = in_words(plan, source), in_words(plan, plan.tensor(convolution.weight))
+    bias = None if convolution.bias is None else in_words(plan, plan.tensor(convolution.bias))
+    residual = None if residual is None else in_words(plan, residual)
+    rounding = rounding_form(epilogue)
     boxes = list(loop_boxes((*(1,) * (3 - len(convolution.taps)), *convolution.taps, convolution.group_inputs)))
     for number, box in enumerate(boxes):
         numbers = _general_numbers(convolution, source, weights, bias, result, residual, box)
@@ -367,9 +374,12 @@ def append_general(
             (
                 *epilogue_constants(epilogue, bias is not None),
                 *(int(flag) for flag in (convolution.transposed, continues, finishes)),
+                *([rounding] if rounding else []),
             ),
             iterations=summing_iterations([end - begin for begin, end in box]),
         )
+    if final is not result:
+        run_program(plan, IDENTITY, [result], final)
 
 
 def _table(plan: Plan, numbers: tuple[int, ...]) -> DeviceTensor:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 
-from mobopt.runtimes.vulkan.engine.tensor import DeviceTensor, contiguous_strides, default_strides
+from mobopt.runtimes.vulkan.engine.tensor import DeviceTensor, contiguous_strides, default_strides, word_type
 from mobopt.runtimes.vulkan.kernels.plan import Plan
 from mobopt.runtimes.vulkan.kernels.pointwise_kernel import compute_into
 from mobopt.runtimes.vulkan.kernels.pointwise_program import ProgramBuilder
@@ -21,11 +22,20 @@ def strided_copy(plan: Plan, source: DeviceTensor, target: DeviceTensor, *, fres
     compute_into(plan, builder, builder.tensor(source), target, fresh=fresh)
 
 
-def copied(plan: Plan, tensor: DeviceTensor, strides: Sequence[int] | None = None) -> DeviceTensor:
-    """A copy with other strides; without them, in the default layout."""
-    target = plan.empty(tensor.sizes, tensor.dtype, strides)
+def copied(
+    plan: Plan, tensor: DeviceTensor, strides: Sequence[int] | None = None, dtype: torch.dtype | None = None
+) -> DeviceTensor:
+    """A copy with other strides; without them, in the default layout. Its elements are those of ``dtype``; without one,
+    of the tensor's own type."""
+    target = plan.empty(tensor.sizes, tensor.storage.elements if dtype is None else dtype, strides)
     strided_copy(plan, tensor, target, fresh=True)
-    return target
+    return replace(target, dtype=tensor.dtype) if dtype is None else target
+
+
+def in_words(plan: Plan, tensor: DeviceTensor) -> DeviceTensor:
+    """The tensor itself if its elements take 32 bits, else a copy as float32 or int32: for kernels that know
+    no others."""
+    return tensor if tensor.has_words else copied(plan, tensor, dtype=word_type(tensor.dtype))
 
 
 def as_contiguous(plan: Plan, tensor: DeviceTensor) -> DeviceTensor:

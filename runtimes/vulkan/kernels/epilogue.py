@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+import torch
 
 from mobopt.ops.contexts import Conv2dPackedContext, VulkanConv2dOpContext
 from mobopt.runtimes.call import Call, TensorRef
@@ -34,21 +36,31 @@ IDENTITY = Activation()
 
 @dataclass(frozen=True, eq=False)
 class Epilogue:
-    """``after(before(sum + bias) + residual)``; the residual has the sizes of the result."""
+    """``after(before(sum + bias) + residual)``; the residual has the sizes of the result.
+
+    Where the steps stand for operators on halves, ``rounding`` is the dtype to which each of them rounds what it gives
+    to the next one; None where they are one operator, or on float32.
+    """
 
     before: Activation = IDENTITY
     residual: TensorRef | None = None
     after: Activation = IDENTITY
+    rounding: torch.dtype | None = None
+
+    @property
+    def is_identity(self) -> bool:
+        """Whether it changes nothing."""
+        return self.before.is_identity and self.residual is None and self.after.is_identity
 
     def with_activation(self, activation: Activation) -> Epilogue | None:
         """This epilogue followed by an activation, or None if there is no room for it."""
         if self.residual is None:
-            return Epilogue(activation) if self.before.is_identity else None
-        return Epilogue(self.before, self.residual, activation) if self.after.is_identity else None
+            return replace(self, before=activation) if self.before.is_identity else None
+        return replace(self, after=activation) if self.after.is_identity else None
 
     def with_residual(self, residual: TensorRef) -> Epilogue | None:
         """This epilogue followed by the addition of a tensor, or None if there is no room for it."""
-        return Epilogue(self.before, residual) if self.residual is None else None
+        return replace(self, residual=residual) if self.residual is None else None
 
 
 @dataclass(eq=False)

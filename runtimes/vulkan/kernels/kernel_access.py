@@ -1,5 +1,6 @@
-"""How kernels reach tensors: vec4, splat or single loads, texel buffers or storage buffers, and how a grid is
-spread."""
+"""How kernels reach tensors: vec4, splat or single loads of elements of each type, texel buffers or storage buffers.
+
+And how a grid is spread."""
 
 from __future__ import annotations
 
@@ -7,10 +8,12 @@ import struct
 from collections.abc import Sequence
 from enum import IntEnum
 
+import torch
+
 from mobopt.errors import UnsupportedError
 from mobopt.runtimes.vulkan.engine.device import DeviceInfo
 from mobopt.runtimes.vulkan.engine.stream import Binding
-from mobopt.runtimes.vulkan.engine.tensor import ELEMENT_BYTES, DeviceTensor
+from mobopt.runtimes.vulkan.engine.tensor import WORD_BYTES, DeviceTensor
 
 PUSH_CONSTANT_WORDS = 32
 """The least ``maxPushConstantsSize`` that Vulkan allows, in words."""
@@ -26,6 +29,44 @@ class LoadMode(IntEnum):
     LANES = 2
 
 
+class ElementForm(IntEnum):
+    """How the elements of a storage lie in its words; the same numbers as in ``shaders/glsl/elements.glsl``."""
+
+    WORD = 0
+    HALF = 1
+    BFLOAT = 2
+    SHORT = 3
+    BYTE = 4
+    OCTET = 5
+
+
+FORMS_OF_ELEMENTS = {
+    torch.float32: ElementForm.WORD,
+    torch.int32: ElementForm.WORD,
+    torch.float16: ElementForm.HALF,
+    torch.bfloat16: ElementForm.BFLOAT,
+    torch.int16: ElementForm.SHORT,
+    torch.int8: ElementForm.BYTE,
+    torch.uint8: ElementForm.OCTET,
+    torch.bool: ElementForm.OCTET,
+}
+
+
+def element_form(tensor: DeviceTensor) -> ElementForm:
+    """How the elements of a tensor's storage lie in its words."""
+    return FORMS_OF_ELEMENTS[tensor.storage.elements]
+
+
+def read_access(tensor: DeviceTensor, mode: LoadMode) -> int:
+    """The specialization constant that says how a shader reads an operand; for words it is the mode."""
+    return mode | element_form(tensor) << 2
+
+
+def write_access(tensor: DeviceTensor, whole: bool) -> int:
+    """The specialization constant that says how a shader writes a result, in ``whole`` vec4s or by single elements."""
+    return int(whole) | element_form(tensor) << 1
+
+
 def load_mode(offset: int, strides: Sequence[int]) -> LoadMode:
     """The cheapest way to read four lanes along the last of ``strides``, each run starting at a multiple of four."""
     if strides[-1] == 0:
@@ -39,11 +80,16 @@ def is_vector_run(offset: int, strides: Sequence[int]) -> bool:
 
 
 def reading(tensor: DeviceTensor, mode: LoadMode, texels: bool) -> Binding:
-    """Bind an operand for the macros of ``access.glsl``, which read floats as integers too."""
-    vectors = mode == LoadMode.VECTOR
-    components = (VECTOR if vectors else 1) if texels else 0
-    step = ELEMENT_BYTES * (VECTOR if vectors else 1)
-    return Binding(tensor.storage, 0, tensor.storage.nbytes // step * step, texel_components=components, integer=texels)
+    """Bind an operand for the macros of ``access.glsl``."""
+    texel_words = read_words(tensor, mode)
+    step = WORD_BYTES * texel_words
+    nbytes = tensor.storage.nbytes // step * step
+    return Binding(tensor.storage, 0, nbytes, texel_words=texel_words if texels else 0)
+
+
+def read_words(tensor: DeviceTensor, mode: LoadMode) -> int:
+    """How many words a shader reads at once: four elements, or the word that one is in."""
+    return VECTOR * tensor.storage.elements.itemsize // WORD_BYTES if mode == LoadMode.VECTOR else 1
 
 
 def writing(tensor: DeviceTensor, *, reads: bool = False) -> Binding:
@@ -53,7 +99,7 @@ def writing(tensor: DeviceTensor, *, reads: bool = False) -> Binding:
 
 def owns_storage(tensor: DeviceTensor) -> bool:
     """Whether nothing but the tensor and its padding is in its storage, so that the padding may be overwritten."""
-    return tensor.offset == 0 and -(-tensor.span[1] // VECTOR) * VECTOR * ELEMENT_BYTES == tensor.storage.nbytes
+    return tensor.offset == 0 and -(-tensor.span[1] // VECTOR) * VECTOR == tensor.storage.capacity
 
 
 def uses_texels(device: DeviceInfo, operands: Sequence[tuple[DeviceTensor, LoadMode]]) -> bool:
@@ -61,10 +107,7 @@ def uses_texels(device: DeviceInfo, operands: Sequence[tuple[DeviceTensor, LoadM
     if not device.is_cpu or not operands:
         return False
     limit = device.limits.max_texel_buffer_elements
-    return all(
-        tensor.storage.nbytes // (ELEMENT_BYTES * (VECTOR if mode == LoadMode.VECTOR else 1)) <= limit
-        for tensor, mode in operands
-    )
+    return all(tensor.storage.nbytes // (WORD_BYTES * read_words(tensor, mode)) <= limit for tensor, mode in operands)
 
 
 def local_size(device: DeviceInfo, invocations: int) -> int:

@@ -16,12 +16,12 @@ from mobopt.runtimes.vulkan.engine.device import DeviceInfo
 from mobopt.runtimes.vulkan.engine.limits import check_dispatch
 from mobopt.runtimes.vulkan.engine.stream import Binding, Dispatch, HostTensor, Stream
 from mobopt.runtimes.vulkan.engine.tensor import (
-    ELEMENT_BYTES,
     DeviceTensor,
     Storage,
     StorageKind,
     contiguous_strides,
     default_strides,
+    element_type,
 )
 
 
@@ -50,14 +50,12 @@ def _identity(tensor: torch.Tensor) -> tuple[Any, ...]:
 
 
 def device_elements(values: torch.Tensor) -> torch.Tensor:
-    """Elements as the device holds them: contiguous float32 or int32.
+    """Elements as the device holds them: contiguous, of the type that stands for their dtype.
 
     Raises:
         InputError: an integer doesn't fit in 32 bits, or the dtype has no form on the device.
     """
     values = values.detach()
-    if values.dtype.is_floating_point:
-        return values.to(torch.float32).contiguous()
     if values.dtype.is_complex or values.is_quantized:
         raise InputError(
             f"a {values.dtype} tensor has no form on the device; convert it to float32 or an integer dtype"
@@ -67,7 +65,7 @@ def device_elements(values: torch.Tensor) -> torch.Tensor:
             f"an int64 tensor holds {int(values.abs().max())}, "
             "which doesn't fit in the 32 bits that an integer has on the device"
         )
-    return values.to(torch.int32).contiguous()
+    return values.to(element_type(values.dtype)).contiguous()
 
 
 def constant_tensor(values: torch.Tensor, name: str = "") -> DeviceTensor:
@@ -75,7 +73,7 @@ def constant_tensor(values: torch.Tensor, name: str = "") -> DeviceTensor:
     flat = device_elements(values).reshape(-1)
     room = _storage_elements(values.shape, contiguous_strides(values.shape))
     elements = torch.nn.functional.pad(flat, (0, room - flat.numel()))
-    storage = Storage(elements.numel() * ELEMENT_BYTES, StorageKind.CONSTANT, elements, name)
+    storage = Storage(elements.nbytes, StorageKind.CONSTANT, elements, name, elements.dtype)
     return DeviceTensor(storage, values.dtype, tuple(values.shape), contiguous_strides(values.shape))
 
 
@@ -92,6 +90,8 @@ class Plan:
     _tensors: dict[TensorRef, DeviceTensor] = field(default_factory=dict)
     _reserved: dict[TensorRef, DeviceTensor] = field(default_factory=dict)
     _on_host: dict[TensorRef, HostTensor] = field(default_factory=dict)
+    _twins: dict[TensorRef, TensorRef] = field(default_factory=dict)
+    """Results that are computed in a wider dtype, and the results of the trace that they become."""
 
     def tensor(self, ref: TensorRef) -> DeviceTensor:
         """Where a tensor of the trace is on the device; a constant is put there on first use."""
@@ -122,17 +122,33 @@ class Plan:
         """A new temporary: channels_last with aligned channel pitch if it is 4-D and floating, else contiguous,
         unless ``strides`` are given (in elements; a channel pitch beyond the sizes gets its padding too)."""
         steps = default_strides(sizes, dtype) if strides is None else tuple(strides)
-        elements = _storage_elements(sizes, steps)
-        return DeviceTensor(Storage(elements * ELEMENT_BYTES, name=self.label), dtype, tuple(sizes), steps)
+        elements = element_type(dtype)
+        nbytes = _storage_elements(sizes, steps) * elements.itemsize
+        return DeviceTensor(Storage(nbytes, name=self.label, elements=elements), dtype, tuple(sizes), steps)
 
     def reserve(self, ref: TensorRef, place: DeviceTensor) -> None:
         """Ask the lowering that makes a tensor to write it to ``place``; it may not (see :meth:`result`)."""
         self._reserved[ref] = place
 
-    def result(self, ref: TensorRef) -> DeviceTensor:
-        """Where a lowering puts its result: the place that is reserved for it, which may be a slice of something
-        larger, else a new temporary. A lowering that can't write slices makes its own with :meth:`empty`."""
-        return self._reserved.get(ref) or self.empty(ref.sizes, ref.dtype)
+    def widen(self, ref: TensorRef, twin: TensorRef) -> None:
+        """Say that ``twin``, of a wider dtype, stands for the result ``ref`` of a call while it is lowered."""
+        self._twins[twin] = ref
+
+    def result(
+        self, ref: TensorRef, sizes: Sequence[int] | None = None, strides: Sequence[int] | None = None
+    ) -> DeviceTensor:
+        """Where a lowering puts its result, as elements of the result's type, to which a store rounds: so it is written
+        once, by the last step.
+
+        It is the place that is reserved for it, which may be a slice of something larger, else (and if ``sizes`` or
+        ``strides`` are other ones than those of the result) a new temporary. A lowering that can't write slices, or
+        reads back what it wrote, makes its own with :meth:`empty`.
+        """
+        final = self._twins.get(ref, ref)
+        place = self._reserved.get(final) if sizes is None and strides is None else None
+        if place is None:
+            place = self.empty(final.sizes if sizes is None else sizes, final.dtype, strides)
+        return place if place.dtype == ref.dtype else replace(place, dtype=ref.dtype)
 
     def dispatch(
         self,

@@ -10,7 +10,7 @@ import torch
 from mobopt.runtimes.call import TensorRef
 from mobopt.runtimes.vulkan.engine.device_info import DeviceInfo
 from mobopt.runtimes.vulkan.engine.stream import Binding
-from mobopt.runtimes.vulkan.engine.tensor import ELEMENT_BYTES, DeviceTensor
+from mobopt.runtimes.vulkan.engine.tensor import DeviceTensor
 from mobopt.runtimes.vulkan.kernels.geometry import Iteration, expanded, merged
 from mobopt.runtimes.vulkan.kernels.kernel_access import (
     PUSH_CONSTANT_WORDS,
@@ -20,10 +20,12 @@ from mobopt.runtimes.vulkan.kernels.kernel_access import (
     load_mode,
     local_size,
     owns_storage,
+    read_access,
     reading,
     spread,
     uses_texels,
     words,
+    write_access,
     writing,
 )
 from mobopt.runtimes.vulkan.kernels.plan import Plan
@@ -54,7 +56,7 @@ def compute_into(
     plan: Plan, builder: ProgramBuilder, result: Value, target: DeviceTensor, *, fresh: bool = False
 ) -> None:
     """Write a builder's result into ``target``; see :func:`run_program`."""
-    program = builder.program(builder.stored_as(result, target.dtype))
+    program = builder.program(builder.converted_to(result, target.dtype))
     assert builder.fits, f"{plan.label}: {len(program.instructions)} instructions are more than the shader has"
     operands = [operand if isinstance(operand, DeviceTensor) else plan.tensor(operand) for operand in builder.operands]
     run_program(plan, program, operands, target, fresh=fresh)
@@ -126,7 +128,7 @@ def _end(tensor: DeviceTensor) -> int:
 
 
 def _capacity(tensor: DeviceTensor) -> int:
-    return tensor.storage.nbytes // ELEMENT_BYTES
+    return tensor.storage.capacity
 
 
 def _dispatch(
@@ -153,9 +155,10 @@ def _dispatch(
         program.operands,
         len(program.immediates),
         len(program.instructions),
-        int(stores_vectors),
+        write_access(target, stores_vectors),
     ]
-    specialization += [*modes, *[LoadMode.SPLAT] * (MAX_OPERANDS - len(modes))]
+    specialization += [read_access(operand, mode) for operand, mode in zip(operands, modes, strict=True)]
+    specialization += [LoadMode.SPLAT] * (MAX_OPERANDS - len(modes))
     steady = sum(1 << n for n, strides in enumerate(nest.strides[1:]) if rows > 1 and strides[-2] == 0)
     specialization += [rows, steady]
     for instruction in program.instructions:

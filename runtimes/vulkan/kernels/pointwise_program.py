@@ -149,7 +149,7 @@ _OTHER_FUNCTIONS = frozenset(
 
 
 class Kind(Enum):
-    """What the 32 bits of an element are."""
+    """What the 32 bits of a register are."""
 
     FLOAT = "float"
     INTEGER = "integer"
@@ -157,7 +157,7 @@ class Kind(Enum):
 
 
 def kind_of(dtype: torch.dtype) -> Kind:
-    """The form of a dtype's elements on the device."""
+    """What a register that holds an element of a dtype is."""
     if dtype.is_floating_point:
         return Kind.FLOAT
     return Kind.BOOL if dtype == torch.bool else Kind.INTEGER
@@ -258,15 +258,20 @@ class ProgramBuilder:
             return self.step(Opcode.FLOAT_TO_INT, value, kind=Kind.INTEGER)
         return Value(value.register, Kind.INTEGER)
 
+    def converted_to(self, value: Value, dtype: torch.dtype) -> Value:
+        """The value as what is stored for an element of ``dtype``, which the store rounds or lets wrap around. A float
+        that becomes an int64 must be below 2^24 (else the run is refused, see ``CHECKED``)."""
+        if dtype == torch.int64 and value.kind == Kind.FLOAT:
+            return self.step(Opcode.FLOAT_TO_LONG, value, kind=Kind.INTEGER)
+        return self.converted(value, kind_of(dtype))
+
     def stored_as(self, value: Value, dtype: torch.dtype) -> Value:
-        """The value as an element of ``dtype``: halves are rounded to nearest even, integers narrower than 32 bits wrap
-        around, and a float that becomes an int64 must be below 2^24 (else the run is refused, see ``CHECKED``)."""
+        """The value as if it had been stored as ``dtype`` and read again: halves are rounded to nearest even, and
+        integers narrower than 32 bits wrap around."""
         return value if value.dtype == dtype else replace(self._stored(value, dtype), dtype=dtype)
 
     def _stored(self, value: Value, dtype: torch.dtype) -> Value:
-        if dtype == torch.int64 and value.kind == Kind.FLOAT:
-            return self.step(Opcode.FLOAT_TO_LONG, value, kind=Kind.INTEGER)
-        value = self.converted(value, kind_of(dtype))
+        value = self.converted_to(value, dtype)
         if dtype in _ROUNDINGS:
             return self.step(_ROUNDINGS[dtype], value)
         if dtype == torch.uint8:

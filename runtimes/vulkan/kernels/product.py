@@ -15,7 +15,7 @@ from mobopt.runtimes.vulkan.engine.stream import Binding, bind
 from mobopt.runtimes.vulkan.engine.tensor import DeviceTensor
 from mobopt.runtimes.vulkan.kernels.epilogue import Epilogue
 from mobopt.runtimes.vulkan.kernels.gpu_kernels import SUM_INVOCATIONS
-from mobopt.runtimes.vulkan.kernels.kernel_access import words
+from mobopt.runtimes.vulkan.kernels.kernel_access import FORMS_OF_ELEMENTS, LoadMode, element_form, read_words, words
 from mobopt.runtimes.vulkan.kernels.product_kernels import ProductKernel, TileKernel, choose_product_kernel
 from mobopt.runtimes.vulkan.kernels.product_shape import ProductShape
 
@@ -67,7 +67,7 @@ class Product:
 
 @dataclass(frozen=True, eq=False)
 class ProductOperands:
-    """The tensors of a product; ``bias`` is a dense vector at offset 0, padded to whole vec4s."""
+    """The tensors of a product; ``bias`` is a dense vector of float32 at offset 0, padded to whole vec4s."""
 
     activations: DeviceTensor
     weights: DeviceTensor
@@ -78,15 +78,27 @@ class ProductOperands:
     def bindings(self, texels: bool) -> tuple[Binding, ...]:
         """Bindings 0 to 4 of the kernels; a missing operand is bound to the weights, and not read."""
         inputs = (self.activations, self.weights, self.bias or self.weights, self.residual or self.weights)
-        components = 4 if texels else 0
-        return (*(bind(tensor, texel_components=components) for tensor in inputs), bind(self.result, writes=True))
+        read = (bind(tensor, texel_words=read_words(tensor, LoadMode.VECTOR) if texels else 0) for tensor in inputs)
+        return (*read, bind(self.result, writes=True))
+
+    def forms(self, epilogue: Epilogue) -> tuple[int, ...]:
+        """The last specialization constant of the kernels, FORMS of ``epilogue.glsl``; none where all are float32."""
+        tensors = (self.activations, self.weights, self.residual or self.result, self.result)
+        forms = sum(element_form(tensor) << 3 * place for place, tensor in enumerate(tensors))
+        forms |= rounding_form(epilogue)
+        return (forms,) if forms else ()
+
+
+def rounding_form(epilogue: Epilogue) -> int:
+    """What FORMS of ``epilogue.glsl`` says of an epilogue: to which elements it rounds between its steps."""
+    return 0 if epilogue.rounding is None else FORMS_OF_ELEMENTS[epilogue.rounding] << 12
 
 
 def texels_fit(device: DeviceInfo, operands: ProductOperands) -> bool:
     """Whether operands are read through texel buffers: CPU drivers do that faster; each must be within their size."""
     limit = device.limits.max_texel_buffer_elements
     inputs = (operands.activations, operands.weights, operands.residual or operands.weights)
-    return device.is_cpu and all(tensor.storage.nbytes // 16 <= limit for tensor in inputs)
+    return device.is_cpu and all(tensor.storage.capacity // 4 <= limit for tensor in inputs)
 
 
 def epilogue_constants(epilogue: Epilogue, has_bias: bool) -> tuple[int | float, ...]:
@@ -138,13 +150,12 @@ def append_product(
         taps=taps,
     )
     kernel = choose_product_kernel(plan.device, shape, texels=texels_fit(plan.device, operands))
-    ends = epilogue_constants(epilogue, operands.bias is not None)
-    form = (int(spatial), int(padded), inner_tail, int(grouped))
+    walk = (int(spatial), int(padded), inner_tail, int(grouped))
     if isinstance(kernel, TileKernel):
         product = replace(product, column_lanes=kernel.column_lanes.bit_length() - 1)
     append = _append_parts if kernel.parts > 1 else _append_whole
     for piece, piece_shape in _pieces(plan.device, product, kernel, shape):
-        append(plan, piece, operands, kernel, piece_shape, ends, form)
+        append(plan, piece, operands, kernel, piece_shape, epilogue, walk)
 
 
 def _pieces(
@@ -178,15 +189,16 @@ def _append_whole(
     operands: ProductOperands,
     kernel: ProductKernel,
     shape: ProductShape,
-    ends: tuple[int | float, ...],
-    form: tuple[int, ...],
+    epilogue: Epilogue,
+    walk: tuple[int, ...],
 ) -> None:
     """One dispatch."""
+    ends = epilogue_constants(epilogue, operands.bias is not None)
     plan.dispatch(
         kernel.shader,
         operands.bindings(kernel.texels),
         kernel.groups(shape),
-        (*ends, *form, *kernel.constants),
+        (*ends, *walk, *kernel.constants, *operands.forms(epilogue)),
         product.pack(),
         iterations=kernel.iterations(shape),
     )
@@ -198,19 +210,20 @@ def _append_parts(
     operands: ProductOperands,
     kernel: ProductKernel,
     shape: ProductShape,
-    ends: tuple[int | float, ...],
-    form: tuple[int, ...],
+    epilogue: Epilogue,
+    walk: tuple[int, ...],
 ) -> None:
     """Partial sums, then their sum with the epilogue."""
     partial = plan.empty((shape.batches * kernel.parts, product.rows, 4 * product.columns))
-    plain = epilogue_constants(Epilogue(), has_bias=False)
     parts = ProductOperands(operands.activations, operands.weights, partial)
-    _append_whole(plan, product, parts, kernel, shape, plain, form)
+    _append_whole(plan, product, parts, kernel, shape, Epilogue(), walk)
+    ends = epilogue_constants(epilogue, operands.bias is not None)
+    sums = replace(operands, activations=partial)
     plan.dispatch(
         "product_sum",
-        replace(operands, activations=partial).bindings(texels=False),
+        sums.bindings(texels=False),
         (-(-shape.rows * product.columns // SUM_INVOCATIONS), 1, shape.batches),
-        (*ends, *form, kernel.parts, SUM_INVOCATIONS),
+        (*ends, *walk, kernel.parts, SUM_INVOCATIONS, *sums.forms(epilogue)),
         product.pack(),
         iterations=kernel.parts,
     )

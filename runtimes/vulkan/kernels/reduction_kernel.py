@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from mobopt.runtimes.vulkan.engine.device_info import DeviceInfo
-from mobopt.runtimes.vulkan.engine.tensor import ELEMENT_BYTES, DeviceTensor, contiguous_strides
+from mobopt.runtimes.vulkan.engine.tensor import DeviceTensor, contiguous_strides
 from mobopt.runtimes.vulkan.kernels.copies import copied
 from mobopt.runtimes.vulkan.kernels.geometry import Iteration, merged
 from mobopt.runtimes.vulkan.kernels.kernel_access import (
@@ -16,10 +16,12 @@ from mobopt.runtimes.vulkan.kernels.kernel_access import (
     LoadMode,
     is_vector_run,
     load_mode,
+    read_access,
     reading,
     spread,
     uses_texels,
     words,
+    write_access,
     writing,
 )
 from mobopt.runtimes.vulkan.kernels.plan import Plan
@@ -121,7 +123,7 @@ def _rounded(kept: Iteration, reduced: Iteration, source: DeviceTensor, target: 
     rounded = -(-kept.sizes[-1] // VECTOR) * VECTOR
     extra = rounded - kept.sizes[-1]
     fits = all(
-        strides[-1] == 1 and tensor.span[1] + extra <= tensor.storage.nbytes // ELEMENT_BYTES
+        strides[-1] == 1 and tensor.span[1] + extra <= tensor.storage.capacity
         for tensor, strides in zip((source, target), kept.strides, strict=True)
     )
     written = kept.strides[1][:-1] + (reduced.strides[1] if len(reduced.strides) > 1 else ())
@@ -162,7 +164,8 @@ def run_reduction(
         shader: variant name without the suffix of texel buffers.
         reduction: from :func:`plan_reduction`.
         sources: what is read, all with the sizes, strides and offset of the first.
-        targets: what is written, all with the strides and offset of the first.
+        targets: what is written, all with the strides and offset of the first, and all but indices with elements of the
+        last one's form.
         constants: the kernel's own specialization constants.
         parameters: the kernel's own push constants.
         passes: how often the kernel walks the elements of an item.
@@ -183,8 +186,8 @@ def run_reduction(
         reduced.rank,
         reduction.threads,
         int(reduction.lanes_reduced),
-        int(mode),
-        int(_stores_vectors(reduction, targets[0])),
+        read_access(source, mode),
+        write_access(targets[-1], _stores_vectors(reduction, targets[0])),
         int(plan.device.is_cpu or reduction.steps > 2 * SUMMED_STEPS),
         *constants,
     ]
@@ -210,7 +213,7 @@ def _lane_mode(
     strides = (*kept, *reduced) if lanes_reduced else (*reduced, *kept)
     mode = load_mode(source.offset, strides)
     inner = reduced_size if lanes_reduced else kept_size
-    capacity = source.storage.nbytes // ELEMENT_BYTES
+    capacity = source.storage.capacity
     if mode == LoadMode.VECTOR and inner % VECTOR and source.span[1] + VECTOR - inner % VECTOR > capacity:
         return LoadMode.LANES
     return mode

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from mobopt.runtimes.vulkan.engine.stream import Binding
-from mobopt.runtimes.vulkan.engine.tensor import ELEMENT_BYTES, DeviceTensor, aligned_channels, contiguous_strides
+from mobopt.runtimes.vulkan.engine.tensor import DeviceTensor, aligned_channels, contiguous_strides
 from mobopt.runtimes.vulkan.kernels.kernel_access import (
     VECTOR,
     LoadMode,
@@ -15,10 +15,12 @@ from mobopt.runtimes.vulkan.kernels.kernel_access import (
     load_mode,
     local_size,
     owns_storage,
+    read_access,
     reading,
     spread,
     uses_texels,
     words,
+    write_access,
     writing,
 )
 from mobopt.runtimes.vulkan.kernels.plan import Plan
@@ -75,7 +77,7 @@ def _channels_innermost(tensor: DeviceTensor) -> tuple[int, ...]:
 
 
 def _has_room(tensor: DeviceTensor, extra: int) -> bool:
-    return tensor.span[1] + extra <= tensor.storage.nbytes // ELEMENT_BYTES
+    return tensor.span[1] + extra <= tensor.storage.capacity
 
 
 def run_space_kernel(
@@ -116,7 +118,7 @@ def run_space_kernel(
         f"{shader}{'_texels' if texels else ''}",
         bindings,
         spread(-(-items // size)),
-        [size, int(lanes.mode), int(lanes.stores_vectors), *constants],
+        [size, read_access(source, lanes.mode), write_access(targets[0], lanes.stores_vectors), *constants],
         words([targets[0].sizes[0], lanes.channels, *geometry]),
         iterations=iterations,
     )

@@ -58,14 +58,14 @@ def product_weights(
     sizes = (max(count, 1) * aligned_channels(inner), aligned_channels(columns))
 
     def pack() -> torch.Tensor:
-        source = weight.detach().to(torch.float32)
+        source = weight.detach()
         if transposed_groups:
             inputs, outer, *size = source.shape
             split = source.reshape(transposed_groups, inputs // transposed_groups, outer, *size)
             source = split.transpose(1, 2).reshape(transposed_groups * outer, -1, *size)
         out, _, high, wide = source.shape
         places = [(y, x) for y in range(high) for x in range(wide)] if taps is None else list(taps)
-        packed = torch.zeros(max(len(places), 1), aligned_channels(inner), aligned_channels(out))
+        packed = torch.zeros(max(len(places), 1), aligned_channels(inner), aligned_channels(out), dtype=source.dtype)
         for index, (y, x) in enumerate(places):
             packed[index, :inner, :out] = source[:, :, y, x].t()
         return packed
@@ -79,8 +79,8 @@ def matrix_weights(plan: Plan, matrix: torch.Tensor, sizes: tuple[int, int]) -> 
 
     def pack() -> torch.Tensor:
         inner, columns = sizes
-        packed = torch.zeros(max(aligned_channels(inner), 4), aligned_channels(columns))
-        packed[:inner, :columns] = matrix.detach().to(torch.float32).reshape(sizes)
+        packed = torch.zeros(max(aligned_channels(inner), 4), aligned_channels(columns), dtype=matrix.dtype)
+        packed[:inner, :columns] = matrix.detach().reshape(sizes)
         return packed
 
     rows, columns = max(aligned_channels(sizes[0]), 4), aligned_channels(sizes[1])
@@ -91,9 +91,9 @@ def depthwise_weights(plan: Plan, weight: torch.Tensor) -> DeviceTensor:
     """A filter (channels, 1, high, wide) as (high, wide, channels rounded up to 4)."""
 
     def pack() -> torch.Tensor:
-        source = weight.detach().to(torch.float32)
+        source = weight.detach()
         channels, _, high, wide = source.shape
-        packed = torch.zeros(high, wide, aligned_channels(channels))
+        packed = torch.zeros(high, wide, aligned_channels(channels), dtype=source.dtype)
         packed[..., :channels] = source[:, 0].permute(1, 2, 0)
         return packed
 
@@ -101,7 +101,7 @@ def depthwise_weights(plan: Plan, weight: torch.Tensor) -> DeviceTensor:
 
 
 def bias_vector(plan: Plan, bias: torch.Tensor, scale: float = 1.0) -> DeviceTensor:
-    """A constant vector times ``scale``, rounded up to whole vec4s."""
+    """A constant vector times ``scale``, as float32, rounded up to whole vec4s."""
 
     def pack() -> torch.Tensor:
         source = bias.detach().to(torch.float32).reshape(-1)

@@ -19,10 +19,12 @@ from mobopt.runtimes.vulkan.kernels.kernel_access import (
     is_vector_run,
     load_mode,
     local_size,
+    read_access,
     reading,
     spread,
     uses_texels,
     words,
+    write_access,
     writing,
 )
 from mobopt.runtimes.vulkan.kernels.plan import Plan
@@ -77,14 +79,21 @@ def select_along(
     geometry = list(nest.sizes)
     for tensor, strides in zip((target, data, indices), nest.strides, strict=True):
         geometry += [tensor.offset, *strides]
-    stores = int(whole and is_vector_run(target.offset, nest.strides[0]))
+    stores = whole and is_vector_run(target.offset, nest.strides[0])
     bindings = [writing(target), *(reading(tensor, each, texels) for tensor, each in operands)]
     checked = indices.storage.kind is not StorageKind.CONSTANT and length < _ANY_LENGTH
     plan.dispatch(
         f"select_along{'_checked' if checked else ''}{'_texels' if texels else ''}",
         [*bindings, plan.stream.raised_by()] if checked else bindings,
         spread(-(-items // size)),
-        [size, nest.rank, int(mode), int(index_mode), stores, int(negative)],
+        [
+            size,
+            nest.rank,
+            read_access(data, mode),
+            read_access(indices, index_mode),
+            write_access(target, stores),
+            int(negative),
+        ],
         words([*geometry, length, stride]),
         iterations=5 * (nest.rank + 1),
     )

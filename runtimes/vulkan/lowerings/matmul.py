@@ -9,7 +9,7 @@ import torch
 
 from mobopt.ops.contexts import LinearPackedContext
 from mobopt.runtimes.call import Call, TensorRef
-from mobopt.runtimes.vulkan.engine.tensor import ELEMENT_BYTES, DeviceTensor, aligned_channels, contiguous_strides
+from mobopt.runtimes.vulkan.engine.tensor import DeviceTensor, aligned_channels, contiguous_strides
 from mobopt.runtimes.vulkan.kernels.convolution_parameters import constant_ref
 from mobopt.runtimes.vulkan.kernels.copies import copied
 from mobopt.runtimes.vulkan.kernels.epilogue import Activation, Epilogue, epilogue_of
@@ -55,7 +55,7 @@ def product(plan: Plan, call: Call) -> DeviceTensor:
     left, right = call.args[:2]
     epilogue = epilogue_of(call)
     residual = None if epilogue.residual is None else plan.tensor(epilogue.residual)
-    return _matmul(plan, left, right, call.output.sizes, epilogue, None, residual)
+    return _matmul(plan, left, right, call.output, epilogue, None, residual)
 
 
 @lowers("aten::addmm", "aten::baddbmm", "aten::addmv", "aten::addbmm", check=lambda call: check_addition(call))
@@ -67,15 +67,15 @@ def added_product(plan: Plan, call: Call) -> DeviceTensor:
     if alpha == 1 and addend.constant is not None and _is_row(addend, call.output.sizes):
         residual = None if epilogue.residual is None else plan.tensor(epilogue.residual)
         bias = bias_vector(plan, addend.constant.reshape(-1).expand(call.output.sizes[-1]), beta) if beta else None
-        return _matmul(plan, left, right, call.output.sizes, epilogue, bias, residual)
+        return _matmul(plan, left, right, call.output, epilogue, bias, residual)
     assert epilogue.residual is None
     before = Activation() if alpha == 1 else Activation(Opcode.MUL, alpha)
     if beta == 0:
-        return _matmul(plan, left, right, call.output.sizes, Epilogue(before, None, epilogue.before), None, None)
+        return _matmul(plan, left, right, call.output, Epilogue(before, None, epilogue.before), None, None)
     scaled = addend if beta == 1 else _scaled(plan, addend, beta)
     residual = expanded(plan.tensor(scaled), call.output.sizes)
     steps = Epilogue(before, scaled, epilogue.before)
-    return _matmul(plan, left, right, call.output.sizes, steps, None, residual)
+    return _matmul(plan, left, right, call.output, steps, None, residual)
 
 
 def check_addition(call: Call) -> str | None:
@@ -117,12 +117,13 @@ def _matmul(
     plan: Plan,
     left: TensorRef,
     right: TensorRef,
-    sizes: Sequence[int],
+    output: TensorRef,
     epilogue: Epilogue,
     bias: DeviceTensor | None,
     residual: DeviceTensor | None,
 ) -> DeviceTensor:
-    """``torch.matmul`` with an epilogue; ``residual`` has the result's sizes."""
+    """``torch.matmul`` with an epilogue; ``residual`` has the sizes of ``output``, the result."""
+    sizes = output.sizes
     a = plan.tensor(left)
     a = a.view((1, *a.sizes), (0, *a.strides)) if a.rank == 1 else a
     rows, columns = a.sizes[-2], right.sizes[-1] if right.rank > 1 else 1
@@ -136,7 +137,7 @@ def _matmul(
         a = _batches(plan, expanded(a, (*batch, rows, a.sizes[-1])), len(batch))
         b = _factors(plan, _batches(plan, expanded(tensor, (*batch, *tensor.sizes[-2:])), len(batch)))
     whole = (*sizes, 1) if right.rank == 1 else tuple(sizes)
-    result = plan.empty(whole, strides=_row_strides(whole))
+    result = plan.result(output, whole, _row_strides(whole))
     pitch = aligned_channels(columns)
     target = result.view((math.prod(batch), rows, columns), (rows * pitch, pitch, 1))
     if residual is not None:
@@ -163,8 +164,8 @@ def _layer(plan: Plan, call: Call, source: TensorRef, matrix: TensorRef, bias: T
     if bias is not None and bias.constant is not None:
         vector = bias_vector(plan, bias.constant)
     elif bias is not None:
-        vector = copied(plan, plan.tensor(bias))
-    return _matmul(plan, source, matrix, call.output.sizes, epilogue, vector, residual)
+        vector = copied(plan, plan.tensor(bias), dtype=torch.float32)
+    return _matmul(plan, source, matrix, call.output, epilogue, vector, residual)
 
 
 def _right(plan: Plan, matrix: TensorRef) -> Factors:
@@ -210,7 +211,7 @@ def _batched_view(tensor: DeviceTensor, batch_rank: int) -> DeviceTensor | None:
     columns = tensor.sizes[-1]
     steps = tuple(0 if nest.sizes[0] == 1 else nest.strides[0][0] for nest in (batch, rows))
     dense = columns == 1 or tensor.strides[-1] == 1
-    aligned = all(count % 4 == 0 for count in (*steps, tensor.offset, tensor.storage.nbytes // ELEMENT_BYTES))
+    aligned = all(count % 4 == 0 for count in (*steps, tensor.offset, tensor.storage.capacity))
     if not dense or not aligned:
         return None
     return tensor.view((batch.sizes[0], rows.sizes[0], columns), (*steps, 1))

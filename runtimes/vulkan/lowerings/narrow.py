@@ -1,8 +1,9 @@
-"""Dtypes narrower than the 32 bits of an element: computed as float32 or int32, then rounded or wrapped, in one place.
+"""Dtypes narrower than the 32 bits of a register: computed as float32 or int32, then rounded or wrapped, in one place.
 
 A lowering of which :attr:`Lowering.exact` is false never meets a half, a bfloat16 or a narrow integer: it gets the call
-with float32 or int32 in their place, on the same elements, and what it gives is rounded (or wraps) as the trace says.
-So no lowering can forget to. torch's CPU kernels of halves do the same: they compute in float32 and round the result.
+with float32 or int32 in their place, on the same elements, and what it gives is rounded (or wraps) as the trace says:
+by the store that writes it, if it writes where :meth:`Plan.result` says, else by a copy. So no lowering can forget to.
+torch's CPU kernels of halves do the same: they compute in float32 and round the result.
 """
 
 from __future__ import annotations
@@ -48,7 +49,9 @@ def lower_widened(
             return ref
         if ref not in twins:
             twins[ref] = replace(ref, dtype=WIDER[ref.dtype])
-            if ref.constant is None and ref not in call.outputs:
+            if ref in call.outputs:
+                plan.widen(ref, twins[ref])
+            elif ref.constant is None:
                 plan.place(twins[ref], replace(plan.tensor(ref), dtype=WIDER[ref.dtype]))
         return twins[ref]
 
@@ -63,5 +66,7 @@ def _stored(plan: Plan, tensor: DeviceTensor, output: TensorRef) -> DeviceTensor
     """A wide result as elements of the output's dtype."""
     if output.dtype not in WIDER:
         return tensor
+    if tensor.storage.elements == output.dtype:
+        return replace(tensor, dtype=output.dtype)
     builder = ProgramBuilder()
     return compute_result(plan, builder, builder.tensor(tensor), output)

@@ -71,6 +71,10 @@ def pool(
     target = plan.empty(output.sizes, output.dtype) if indices else plan.result(output)
     places = plan.empty(output.sizes, torch.int64, target.strides) if indices else target
     volume, result, chosen = (as_volume(tensor, spatial) for tensor in (source, target, places))
+    is_one = loop_iterations(window.kernel) <= USUAL_ITERATIONS
+    if not is_one and not target.has_words and window.average:
+        # Sums of parts are read back, so they aren't rounded.
+        target = plan.empty(target.sizes, output.dtype, target.strides)
     long = [d for d, length in enumerate(window.kernel) if length > 1]
     if loop_iterations(window.kernel) <= USUAL_ITERATIONS:
         _dispatch(plan, volume, result, chosen, window, indices=indices)

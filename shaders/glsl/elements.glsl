@@ -1,0 +1,141 @@
+// How shaders read and write the elements of storages. A storage is words of 32 bits; elements narrower than that lie side by side in
+// them, and are taken apart and put together by arithmetic on bits, so that no device feature is needed and one shader serves every
+// type: the type is a specialization constant. In registers an element is 32 bits, of a float32 or an int32.
+// READS(slot, name) declares an input as a storage buffer, or, with TEXELS defined, as a uniform texel buffer, whose texels are 1, 2 or
+// 4 words; a binding is read by one of WORD, PAIR and QUAD.
+#ifndef ELEMENTS_GLSL
+#define ELEMENTS_GLSL
+
+// Types of elements; see ElementForm in runtimes/vulkan/kernels/kernel_access.py.
+const int WORDS = 0;   // float32, int32
+const int HALVES = 1;  // float16
+const int BFLOATS = 2; // bfloat16
+const int SHORTS = 3;  // int16
+const int BYTES = 4;   // int8
+const int OCTETS = 5;  // uint8, bool
+
+#ifdef TEXELS
+#define READS(slot, name) layout(set = 0, binding = slot) uniform isamplerBuffer name;
+#define WORD(name, index) texelFetch(name, index).x
+#define PAIR(name, index) texelFetch(name, index).xy
+#define QUAD(name, index) texelFetch(name, index)
+#else
+#define READS(slot, name)                                                                                              \
+    layout(set = 0, binding = slot, std430) readonly buffer name##_Words { int name##_words[]; };                      \
+    layout(set = 0, binding = slot, std430) readonly buffer name##_Pairs { ivec2 name##_pairs[]; };                    \
+    layout(set = 0, binding = slot, std430) readonly buffer name##_Quads { ivec4 name##_quads[]; };
+#define WORD(name, index) name##_words[index]
+#define PAIR(name, index) name##_pairs[index]
+#define QUAD(name, index) name##_quads[index]
+#endif
+
+#define WRITES(slot, name)                                                                                             \
+    layout(set = 0, binding = slot, std430) writeonly buffer name##_Words { int name##_words[]; };                     \
+    layout(set = 0, binding = slot, std430) writeonly buffer name##_Pairs { ivec2 name##_pairs[]; };                   \
+    layout(set = 0, binding = slot, std430) writeonly buffer name##_Quads { ivec4 name##_quads[]; };                   \
+    layout(set = 0, binding = slot, std430) buffer name##_Shared { int name##_shared[]; };
+
+// As WRITES, for a kernel that reads back what an earlier dispatch left there.
+#define UPDATES(slot, name)                                                                                            \
+    layout(set = 0, binding = slot, std430) buffer name##_Words { int name##_words[]; };                               \
+    layout(set = 0, binding = slot, std430) buffer name##_Pairs { ivec2 name##_pairs[]; };                             \
+    layout(set = 0, binding = slot, std430) buffer name##_Quads { ivec4 name##_quads[]; };                             \
+    layout(set = 0, binding = slot, std430) buffer name##_Shared { int name##_shared[]; };
+
+// The logarithm of how many elements lie in a word, and the place of one within its word, in bits.
+int word_shift(int form) { return form == WORDS ? 0 : form <= SHORTS ? 1 : 2; }
+int bit_of(int form, int index) { return (index & ((1 << word_shift(form)) - 1)) << (5 - word_shift(form)); }
+
+// Four elements that lie side by side, in the low bits of each lane; what is above them may be anything.
+ivec4 split(ivec2 words) { return ivec4(words.x, words.x >> 16, words.y, words.y >> 16); }
+ivec4 split(int word) { return ivec4(word, word >> 8, word >> 16, word >> 24); }
+
+// Halves as float32. Done on bits, as drivers may flush subnormal halves: 2^-14 plus their fraction is a float whose distance from
+// 2^-14 is exact.
+ivec4 widened_halves(ivec4 bits) {
+    ivec4 magnitude = (bits & 0x7fff) << 13;
+    ivec4 normal = magnitude + 0x38000000;
+    ivec4 subnormal = floatBitsToInt(intBitsToFloat(magnitude + 0x38800000) - 6.103515625e-05);
+    ivec4 result = mix(normal, subnormal, lessThan(magnitude, ivec4(0x00800000)));
+    result = mix(result, magnitude | 0x7f800000, greaterThanEqual(magnitude, ivec4(0x0f800000)));
+    return result | (bits & 0x8000) << 16;
+}
+
+// The nearest halves, ties to even; NaN stays NaN.
+ivec4 narrowed_to_halves(ivec4 bits) {
+    ivec4 magnitude = bits & 0x7fffffff;
+    ivec4 normal = (magnitude - 0x38000000 + 0xfff + ((magnitude >> 13) & 1)) >> 13;
+    normal = mix(normal, ivec4(0x7c00), greaterThanEqual(magnitude, ivec4(0x477ff000))); // from 65520 on it is infinite
+    ivec4 subnormal = ivec4(roundEven(intBitsToFloat(min(magnitude, 0x38800000)) * 16777216.0));
+    ivec4 result = mix(normal, subnormal, lessThan(magnitude, ivec4(0x38800000)));
+    result = mix(result, (magnitude >> 13 & 0x3ff) | 0x7e00, greaterThan(magnitude, ivec4(0x7f800000)));
+    return result | (bits >> 16 & 0x8000);
+}
+
+// The nearest bfloat16s as float32, ties to even.
+ivec4 rounded_to_bfloats(ivec4 bits) {
+    ivec4 magnitude = bits & 0x7fffffff;
+    ivec4 rounded = (bits + 0x7fff + ((bits >> 16) & 1)) & ~0xffff;
+    return mix(rounded, bits | 0x00400000, greaterThan(magnitude, ivec4(0x7f800000)));
+}
+
+// Elements as registers hold them.
+ivec4 widened(int form, ivec4 bits) {
+    switch (form) {
+    case HALVES: return widened_halves(bits);
+    case BFLOATS: return bits << 16;
+    case SHORTS: return bits << 16 >> 16;
+    case BYTES: return bits << 24 >> 24;
+    case OCTETS: return bits & 0xff;
+    }
+    return bits;
+}
+
+// What is stored for registers: floats are rounded, integers wrap around. Only the low bits are set.
+ivec4 narrowed(int form, ivec4 value) {
+    switch (form) {
+    case HALVES: return narrowed_to_halves(value);
+    case BFLOATS: return rounded_to_bfloats(value) >> 16 & 0xffff;
+    case SHORTS: return value & 0xffff;
+    case BYTES:
+    case OCTETS: return value & 0xff;
+    }
+    return value;
+}
+
+// Elements `4 * quad` to `4 * quad + 3`, and element `index`, before they are widened.
+#define RAW4(name, form, quad)                                                                                         \
+    ((form) == WORDS ? QUAD(name, quad) : (form) <= SHORTS ? split(PAIR(name, quad)) : split(WORD(name, quad)))
+#define RAW1(name, form, index) (WORD(name, (index) >> word_shift(form)) >> bit_of(form, index))
+#define LOAD4(name, form, quad) widened(form, RAW4(name, form, quad))
+#define LOAD1(name, form, index) widened(form, ivec4(RAW1(name, form, index))).x
+#define LOAD_FLOATS4(name, form, quad) intBitsToFloat(LOAD4(name, form, quad))
+
+// The same of a storage that the kernel writes too.
+#define RELOAD_RAW4(name, form, quad)                                                                                  \
+    ((form) == WORDS ? name##_quads[quad] : (form) <= SHORTS ? split(name##_pairs[quad]) : split(name##_words[quad]))
+#define RELOAD_RAW1(name, form, index) (name##_words[(index) >> word_shift(form)] >> bit_of(form, index))
+
+// Stores of what narrowed() gave. Four elements are whole words. A single one shares its word with others that other invocations may
+// store at the same time, so it is put there by operations that leave the other bits alone.
+#define PUT4(name, form, quad, bits)                                                                                   \
+    if ((form) == WORDS) {                                                                                             \
+        name##_quads[quad] = bits;                                                                                     \
+    } else if ((form) <= SHORTS) {                                                                                     \
+        name##_pairs[quad] = (bits).xz | (bits).yw << 16;                                                              \
+    } else {                                                                                                           \
+        name##_words[quad] = (bits).x | (bits).y << 8 | (bits).z << 16 | (bits).w << 24;                               \
+    }
+#define PUT1(name, form, index, bits)                                                                                  \
+    if ((form) == WORDS) {                                                                                             \
+        name##_words[index] = bits;                                                                                    \
+    } else {                                                                                                           \
+        atomicAnd(name##_shared[(index) >> word_shift(form)], ~((form) <= SHORTS ? 0xffff << bit_of(form, index) : 0xff << bit_of(form, index))); \
+        atomicOr(name##_shared[(index) >> word_shift(form)], (bits) << bit_of(form, index));                           \
+    }
+#define STORE_FLOATS4(name, form, quad, value)                                                                         \
+    {                                                                                                                  \
+        ivec4 narrow = narrowed(form, floatBitsToInt(value));                                                          \
+        PUT4(name, form, quad, narrow)                                                                                 \
+    }
+#endif
