@@ -5,8 +5,9 @@ import torch
 from pass_harness import apply, operators, optimise, program_of
 from torch import nn
 
-from mobopt.ir.types import BOOL
+from mobopt.ir.types import BOOL, ClassType
 from mobopt.passes.conv1d_to_2d import Conv1dTo2d
+from mobopt.passes.freeze import Freeze
 from mobopt.passes.fuse_add_relu import FuseAddRelu
 from mobopt.passes.hoist_conv_packed_params import HoistConvPackedParams
 from mobopt.passes.pipelines import CPU
@@ -215,13 +216,15 @@ def test_packed_weights_of_quantised_convolutions_become_attributes() -> None:
     text = """
     graph(%self : __torch__.M,
           %x : Tensor):
-      %self.conv._packed_params : __torch__.torch.classes.quantized.Conv2dPackedParamsBase = prim::Constant[value=0]()
       %scale : float = prim::Constant[value=0.1]()
       %zero : int = prim::Constant[value=0]()
-      %y : Tensor = quantized::conv2d(%x, %self.conv._packed_params, %scale, %zero)
+      %w : __torch__.torch.classes.quantized.Conv2dPackedParamsBase = prim::GetAttr[name="conv._packed_params"](%self)
+      %y : Tensor = quantized::conv2d(%x, %w, %scale, %zero)
       return (%y)
     """
-    program = program_of(text, {"self.conv._packed_params": packed})
+    kind = ClassType("__torch__.torch.classes.quantized.Conv2dPackedParamsBase")
+    program = program_of(text, attributes={"conv._packed_params": (kind, packed)})
+    Freeze().run(program)
     name = "_jit_pass_hoist_conv_packed_params.conv._packed_params.1"
     after_text, notes = apply(HoistConvPackedParams(), program)
     assert f'prim::GetAttr[name="{name}"](%self)' in after_text
