@@ -83,7 +83,7 @@ class MobileModule(torch.jit.RecursiveScriptModule):  # type: ignore[misc, name-
 
     def _show_state(self) -> None:
         """Let torch see the state: buffers of the stand-in are the state's own tensors."""
-        for name, value in self.model_state.values.items():
+        for name, value in self.model_state.share().items():
             self._c.setattr(self.__dict__["_names_in_torch"][name], value)
 
     @property
@@ -219,7 +219,7 @@ class MobileModule(torch.jit.RecursiveScriptModule):  # type: ignore[misc, name-
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name in self.model_state.names:
-            self.model_state.commit({name: value})
+            self.model_state.assign(name, value)
         super().__setattr__(name, value)
 
     @property

@@ -38,13 +38,13 @@ class StateMemories:
         """
         groups: dict[int, dict[int, torch.Tensor]] = {}
         for tensor in leaves_of(list(state.values()), torch.Tensor):
-            groups.setdefault(_storage(tensor), {})[id(tensor)] = tensor
+            groups.setdefault(memory_of(tensor), {})[id(tensor)] = tensor
         self._numbers = {storage: number for number, storage in enumerate(groups)}
         self.tensors = [_whole(list(group.values())) for group in groups.values()]
 
     def place(self, tensor: torch.Tensor) -> Place | None:
         """Where a tensor lies; None if that is no memory of the state."""
-        number = self._numbers.get(_storage(tensor))
+        number = self._numbers.get(memory_of(tensor))
         if number is None:
             return None
         whole, view = self.tensors[number], _geometry(tensor)
@@ -66,7 +66,7 @@ def _geometry(tensor: torch.Tensor) -> tuple[tuple[int, ...], tuple[int, ...], i
     return tuple(tensor.shape), tensor.stride(), int(tensor.storage_offset())
 
 
-def _storage(tensor: torch.Tensor) -> int:
+def memory_of(tensor: torch.Tensor) -> int:
     """What tells a memory from others; an empty tensor has one of its own."""
     if tensor.layout != torch.strided:
         return -id(tensor)

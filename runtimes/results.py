@@ -35,35 +35,20 @@ class Results:
         for ref in leaves_of([self._trace.result, self._trace.updates, written], TensorRef):
             self._value(ref)
         for target, ref in self._trace.writes:
-            self._inputs[target].copy_(self._kept(self._value(ref)))
+            self._inputs[target].copy_(self._value(ref))
         return (
             map_leaves(self._trace.result, Leaf, self._tensor),
-            copy_nests(self._trace.updates, Leaf, self._kept_tensor),
+            copy_nests(self._trace.updates, Leaf, self._tensor),
         )
-
-    # What depends on where the tensors are.
-
-    def _copy(self, value: Any) -> Any:
-        """A tensor of its own for a constant or an input that is returned."""
-        return value.clone()
 
     def _laid_out(self, value: Any, strides: tuple[int, ...]) -> Any:
         """A copy with other strides."""
         return torch.empty_strided(value.shape, strides, dtype=value.dtype).copy_(value)
 
-    def _kept(self, value: Any) -> torch.Tensor:
-        """A computed tensor as the state keeps it."""
-        kept: torch.Tensor = value
-        return kept
-
-    def _kept_tensor(self, leaf: Leaf) -> torch.Tensor:
-        """A tensor of the state."""
-        return self._kept(self._tensor(leaf))
-
     def _value(self, ref: TensorRef) -> Any:
         """The tensor itself; constants and inputs are copied, once each."""
         if ref not in self._values:
-            self._values[ref] = self._copy(self._inputs[ref] if ref.constant is None else ref.constant)
+            self._values[ref] = (self._inputs[ref] if ref.constant is None else ref.constant).clone()
         return self._values[ref]
 
     def _tensor(self, leaf: Leaf) -> Any:

@@ -2,27 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
-from mobopt.runtimes.call import Trace
+from mobopt.runtimes.call import Alias, TensorRef, Trace, tensors_in
+from mobopt.runtimes.nests import leaves_of
 from mobopt.runtimes.results import Results
-from mobopt.runtimes.vulkan.array_results import ArrayResults
+from mobopt.runtimes.state import ModelState
 from mobopt.runtimes.vulkan.compile.build import Built, Fallback
 from mobopt.runtimes.vulkan.compile.host_function import HostFunction
 from mobopt.runtimes.vulkan.compile.integer_ranges import Interval, is_within
+from mobopt.runtimes.vulkan.device_results import DeviceResults
 from mobopt.runtimes.vulkan.engine.array import DeviceArray
 from mobopt.runtimes.vulkan.engine.device import Device
 from mobopt.runtimes.vulkan.engine.executable import Executable
 from mobopt.runtimes.vulkan.engine.lane import RefusedError, Value
 from mobopt.runtimes.vulkan.engine.memory import MemoryReport
 from mobopt.runtimes.vulkan.engine.profiling import OperationTime
+from mobopt.runtimes.vulkan.state_arrays import StateArrays
 
-Delivered = tuple[Any, dict[str, Any]]
-"""A call's result, and the new values of attributes; the state's tensors hold what was written to them."""
+
+class CallTensors(NamedTuple):
+    """The tensors of one call."""
+
+    inputs: Sequence[Value]
+    """Those of the trace's inputs: of arguments, then of the state, each on the CPU or in an array."""
+    wholes: Sequence[torch.Tensor]
+    """The memories of the state, in the state's own tensors."""
 
 
 @dataclass(frozen=True)
@@ -49,13 +58,24 @@ class CallPlan:
     """An executable, and what becomes of its outputs.
 
     Attributes:
+        exposes: numbers of the trace's inputs that are parts of the state and lie on the device, though the result
+            shares their memory with the caller: the plan is of no use but to say so.
         users: how many calls have the plan now; the program counts them.
         is_retired: whether the last of them closes it.
     """
 
     report: PlanReport
 
-    def __init__(self, device: Device, trace: Trace, built: Built, gives_arrays: bool) -> None:
+    def __init__(
+        self,
+        device: Device,
+        trace: Trace,
+        built: Built,
+        gives_arrays: bool,
+        state: ModelState,
+        arrays: StateArrays,
+        kept: Collection[int],
+    ) -> None:
         """Make the executable.
 
         Args:
@@ -63,86 +83,106 @@ class CallPlan:
             trace: before it was lowered.
             built: what it was lowered to.
             gives_arrays: whether results stay on the device, and arguments are taken from there.
+            state: of the model.
+            arrays: what of it lies on the device.
+            kept: numbers of the trace's inputs that are parts of the state and lie there.
         """
         self.is_complete = trace.is_complete
         self.users = 0
         self.is_retired = False
-        self._device = device
+        self._device, self._state, self._arrays = device, state, arrays
         self._gives_arrays = gives_arrays
-        inputs = range(len(built.stream.inputs)) if gives_arrays else ()
-        outputs = range(len(built.stream.outputs)) if gives_arrays and trace.is_complete else ()
-        self.executable = Executable(device, built.stream, inputs, outputs) if built.outputs else None
+        self._trace = built.trace
+        self.exposes = () if gives_arrays else tuple(number for number in kept if self._is_returned(number))
+        inputs = {index for index, number in enumerate(built.inputs) if gives_arrays or number in kept}
+        staying = self._staying({built.trace.inputs[number] for number in kept})
+        outputs = {index for index, ref in enumerate(built.outputs) if gives_arrays or ref in staying}
+        self.executable = (
+            Executable(device, built.stream, inputs, outputs if trace.is_complete else ()) if built.outputs else None
+        )
         self._taken = built.inputs
         self._outputs = built.outputs
         self._assumed = [built.assumed[ref] for ref in trace.inputs if ref in built.assumed]
         self._calls = trace.calls
-        self._trace = built.trace
         is_plain = len(built.outputs) == 1 and built.trace.result is built.outputs[0]
         self._has_plain_result = is_plain and not (built.trace.updates or built.trace.writes)
+
+    def _is_returned(self, number: int) -> bool:
+        """Whether a tensor of the result lies in the memory of an input."""
+        ref = self._trace.inputs[number]
+        return any(leaf.base is ref for leaf in leaves_of(self._trace.result, Alias))
+
+    def _staying(self, kept: Collection[TensorRef]) -> set[TensorRef]:
+        """What is computed for the state and stays on the device: what is written to memories that lie there, and new
+        values that are not returned too."""
+        staying = {ref for target, ref in self._trace.writes if target in kept}
+        staying |= set(tensors_in(self._trace.updates)) - set(tensors_in(self._trace.result))
+        return {ref for ref in staying if ref.dtype != torch.int64 and ref.numel}
 
     def is_right_for(self, integers: Sequence[Interval]) -> bool:
         """Whether int64 tensors of these classes are what it was made for."""
         return all(is_within(given, assumed) for given, assumed in zip(integers, self._assumed, strict=True))
 
-    def run(self, tensors: Sequence[Value]) -> Delivered:
-        """Compute and deliver.
+    def run(self, given: CallTensors) -> Any:
+        """Compute, and return the result; the state is what the call has made of it.
 
         Raises:
             InputError: the device met operands that it must not be given, and torch's kernel says what is wrong.
             WideFloatsError: nothing is wrong with them.
         """
-        return self._deliver(tensors, self._computed(tensors))
+        return self._deliver(given, self._computed(given.inputs))
 
-    def begin(self, tensors: Sequence[Value]) -> Callable[[], Delivered]:
+    def begin(self, given: CallTensors) -> Callable[[], Any]:
         """Start to compute; what is returned must be called once, waits and delivers.
 
         Raises:
             As for :meth:`run`.
         """
         if self.executable is None:
-            return lambda: self._deliver(tensors, [])
-        call = self.executable.begin(self._given(tensors))
-        return lambda: self._deliver(tensors, self._checked(tensors, call.finish))
+            return lambda: self._deliver(given, [])
+        call = self.executable.begin(self._given(given.inputs))
+        return lambda: self._deliver(given, self._checked(given.inputs, call.finish))
 
-    def look(self, tensors: Sequence[Value]) -> list[torch.Tensor]:
+    def look(self, given: CallTensors) -> list[torch.Tensor]:
         """The elements that an incomplete trace asks for."""
-        values = dict(zip(self._trace.inputs, tensors, strict=True))
-        values.update(zip(self._outputs, self._computed(tensors), strict=True))
+        values = dict(zip(self._trace.inputs, given.inputs, strict=True))
+        values.update(zip(self._outputs, self._computed(given.inputs), strict=True))
         return [on_host(values[ref]) for ref in self._trace.result]
 
-    def profile(self, tensors: Sequence[Value]) -> list[OperationTime]:
+    def profile(self, given: CallTensors) -> list[OperationTime]:
         """Times of one run."""
-        return [] if self.executable is None else self.executable.profile(self._given(tensors))[1]
+        return [] if self.executable is None else self.executable.profile(self._given(given.inputs))[1]
 
     def close(self) -> None:
         """Give the device's memory back."""
         if self.executable is not None:
             self.executable.close()
 
-    def _given(self, tensors: Sequence[Value]) -> list[Value]:
-        return [tensors[number] for number in self._taken]
+    def _given(self, inputs: Sequence[Value]) -> list[Value]:
+        return [inputs[number] for number in self._taken]
 
-    def _computed(self, tensors: Sequence[Value]) -> Sequence[Value]:
+    def _computed(self, inputs: Sequence[Value]) -> Sequence[Value]:
         """The outputs of the device; see :meth:`run` for errors."""
         executable = self.executable
         if executable is None:
             return []
-        return self._checked(tensors, lambda: executable.run(self._given(tensors)))
+        return self._checked(inputs, lambda: executable.run(self._given(inputs)))
 
-    def _checked(self, tensors: Sequence[Value], compute: Callable[[], Sequence[Value]]) -> Sequence[Value]:
+    def _checked(self, inputs: Sequence[Value], compute: Callable[[], Sequence[Value]]) -> Sequence[Value]:
         try:
             return compute()
         except RefusedError:
-            HostFunction(self._calls, self._trace.inputs, self._outputs)(*map(on_host, tensors))
+            HostFunction(self._calls, self._trace.inputs, self._outputs)(*map(on_host, inputs))
             raise WideFloatsError from None
 
-    def _deliver(self, tensors: Sequence[Value], computed: Sequence[Value]) -> Delivered:
+    def _deliver(self, given: CallTensors, computed: Sequence[Value]) -> Any:
         if self._has_plain_result:
-            return computed[0], {}
+            return computed[0]
         values = dict(zip(self._outputs, computed, strict=True))
-        if self._gives_arrays:
-            return ArrayResults(self._trace, values, tensors, self._device).deliver()
-        return Results(self._trace, values, tensors).deliver()
+        if not self._gives_arrays and not given.wholes and not self._trace.updates:
+            return Results(self._trace, values, given.inputs).deliver()[0]
+        results = DeviceResults(self._trace, values, given.inputs, self._gives_arrays)
+        return results.deliver_and_keep(self._device, self._state, given.wholes, self._arrays)
 
 
 def on_host(value: Value) -> torch.Tensor:

@@ -8,7 +8,7 @@ import threading
 import time
 import weakref
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import nullcontext
 from typing import Any, TypeVar
@@ -22,18 +22,19 @@ from mobopt.runtimes.memories import StateMemories
 from mobopt.runtimes.nests import leaves_of, map_leaves
 from mobopt.runtimes.specialize import specialize
 from mobopt.runtimes.state import ModelState
-from mobopt.runtimes.vulkan.array_results import as_array
-from mobopt.runtimes.vulkan.call_plan import CallPlan, PlanReport, WideFloatsError
+from mobopt.runtimes.vulkan.call_plan import CallPlan, CallTensors, PlanReport, WideFloatsError
 from mobopt.runtimes.vulkan.compile.build import build_stream
 from mobopt.runtimes.vulkan.compile.host_function import UnforeseenResultError
 from mobopt.runtimes.vulkan.compile.integer_ranges import Interval
 from mobopt.runtimes.vulkan.compile.placement import class_of, integer_class
+from mobopt.runtimes.vulkan.device_results import as_array
 from mobopt.runtimes.vulkan.engine.array import DeviceArray
 from mobopt.runtimes.vulkan.engine.device import Device, open_device
 from mobopt.runtimes.vulkan.engine.executable import MAX_LANES
 from mobopt.runtimes.vulkan.engine.lane import Value
 from mobopt.runtimes.vulkan.engine.profiling import OperationTime
 from mobopt.runtimes.vulkan.kernels.plan import ConstantStore
+from mobopt.runtimes.vulkan.state_arrays import StateArrays, is_kept_on_device
 
 _LOG = logging.getLogger("mobopt.vulkan")
 
@@ -77,6 +78,7 @@ class VulkanProgram:
         self._constants = ConstantStore()
         self._plans: OrderedDict[Any, CallPlan] = OrderedDict()
         self.model_state = ModelState(program) if state is None else state
+        self._state_arrays = StateArrays(self.device)
         self._by_elements: set[str] = set()
         """Operators that gave other sizes than the meta kernels foretold."""
         self._floats_fit = True
@@ -163,7 +165,7 @@ class VulkanProgram:
     def plan_report(self, args: Sequence[Any], method: str = "forward") -> PlanReport:
         """What the plan for such arguments is made of; the plan is made if need be."""
         with self.model_state.lock, torch.no_grad():
-            return self._with_plan(method, args, False, lambda plan, tensors: plan.report)
+            return self._with_plan(method, args, False, lambda plan, given: plan.report)
 
     def close(self) -> None:
         """Give the device's memory back, that of calls in flight when they are done; the next call makes new plans."""
@@ -172,10 +174,8 @@ class VulkanProgram:
 
     def _run(self, method: str, args: Sequence[Any], on_device: bool) -> Any:
         with self._turn, torch.no_grad():
-            result, updates = self._with_plan(method, args, on_device, CallPlan.run)
+            result = self._with_plan(method, args, on_device, CallPlan.run)
             self._was_lost = False
-            if updates:
-                self.model_state.commit(updates)
             return result
 
     def _begun(self, method: str, args: Sequence[Any], on_device: bool) -> Callable[[], Any]:
@@ -183,9 +183,9 @@ class VulkanProgram:
         if self.model_state.names:
             return lambda: self._run(method, args, on_device)
         with torch.no_grad():
-            plan, tensors = self._take_plan(method, args, on_device)
+            plan, given = self._take_plan(method, args, on_device)
             try:
-                deliver = plan.begin(tensors)
+                deliver = plan.begin(given)
             except BaseException:
                 self._leave_plan(plan)
                 raise
@@ -193,7 +193,7 @@ class VulkanProgram:
         def finish() -> Any:
             try:
                 with torch.no_grad():
-                    return deliver()[0]
+                    return deliver()
             except (UnforeseenResultError, WideFloatsError):
                 return self._run(method, args, on_device)
             finally:
@@ -218,12 +218,12 @@ class VulkanProgram:
         if not plan.users:
             plan.close()
 
-    def _take_plan(self, method: str, args: Sequence[Any], on_device: bool) -> tuple[CallPlan, list[Value]]:
+    def _take_plan(self, method: str, args: Sequence[Any], on_device: bool) -> tuple[CallPlan, CallTensors]:
         """The plan for a call, which stays until :meth:`_leave_plan`, and the call's tensors."""
         with self._lock:
-            plan, tensors = self._plan(method, args, on_device)
+            plan, given = self._plan(method, args, on_device)
             plan.users += 1
-            return plan, tensors
+            return plan, given
 
     def _leave_plan(self, plan: CallPlan) -> None:
         with self._lock:
@@ -232,15 +232,15 @@ class VulkanProgram:
                 plan.close()
 
     def _with_plan(
-        self, method: str, args: Sequence[Any], on_device: bool, use: Callable[[CallPlan, Sequence[Value]], Result]
+        self, method: str, args: Sequence[Any], on_device: bool, use: Callable[[CallPlan, CallTensors], Result]
     ) -> Result:
         """What is done with a call's plan and tensors. The plan is made anew where an operator gives what was not
         foretold, now from the elements that it takes, and where a large float becomes an int64."""
         while True:
             try:
-                plan, tensors = self._take_plan(method, args, on_device)
+                plan, given = self._take_plan(method, args, on_device)
                 try:
-                    return use(plan, tensors)
+                    return use(plan, given)
                 finally:
                     self._leave_plan(plan)
             except UnforeseenResultError as error:
@@ -258,7 +258,8 @@ class VulkanProgram:
         """Open the device anew: it was closed, or lost, or opened before this process was forked.
 
         Raises:
-            DeviceLostError: it is lost for the second time, with no call between that ended well.
+            DeviceLostError: it is lost for the second time, with no call between that ended well; or the model's state
+                was lost with it, which is said once.
             DeviceError: it can't be opened.
         """
         if self.device.is_lost:
@@ -268,17 +269,25 @@ class VulkanProgram:
             _LOG.warning("%s was lost; it is opened anew", name)
             self._was_lost = True
         self._forget_plans()
+        name, is_state_lost = self.device.info.name, self.device.is_lost and self._state_arrays.lose()
         self.device = self.device.open_again()
+        self._state_arrays = StateArrays(self.device)
+        if is_state_lost:
+            raise DeviceLostError(
+                f"{name} was lost, and with it what the model's state had become there; it is opened anew, and the "
+                "state is what was last read on the CPU, or else what it was at first: set it, or begin again"
+            )
 
     def _begin_anew(self) -> None:
         """Drop the plans of the process that this one was forked from; a thread of it may have held the locks."""
         self._lock = threading.Lock()
-        self.model_state.lock = threading.Lock()
+        self.model_state.lock = threading.RLock()
         self._turn = self.model_state.lock if self.model_state.names else nullcontext()
         self._workers = self._last = None
+        self._state_arrays.bring_home_after_fork()
         self._plans.clear()
 
-    def _plan(self, method: str, args: Sequence[Any], on_device: bool) -> tuple[CallPlan, list[Value]]:
+    def _plan(self, method: str, args: Sequence[Any], on_device: bool) -> tuple[CallPlan, CallTensors]:
         """The complete plan for a call, and the call's tensors."""
         if not self.device.is_open or self.device.is_lost:
             self._open_again()
@@ -288,29 +297,56 @@ class VulkanProgram:
             args = map_leaves(list(args), torch.Tensor, lambda tensor: as_array(self.device, tensor))
         tensors: list[Any] = []
         key: tuple[Any, ...] = (method, on_device, _signature(args, tensors, kinds))
-        state = self.model_state.values
-        if state:
-            memories = StateMemories(state)
-            of_state: list[Any] = []
-            given = [memories.place(tensor) for tensor in tensors if isinstance(tensor, torch.Tensor)]
-            key = (*key, _signature(state, of_state, torch.Tensor), tuple(given), tuple(map(memories.place, of_state)))
-            tensors += memories.tensors
+        wholes: Sequence[torch.Tensor] = ()
+        arguments = len(tensors)
+        if self.model_state.names:
+            of_state, wholes, state_key = self._state_inputs(tensors)
+            key = (*key, state_key)
+            tensors += of_state
+        kept = [number for number in range(arguments, len(tensors)) if isinstance(tensors[number], DeviceArray)]
         integers = tuple(_integer_class(tensor) for tensor in tensors if tensor.dtype == torch.int64)
+        given = CallTensors(tensors, wholes)
         looks: list[torch.Tensor] = []
         while True:
             plan = self._plans.get(key)
             if plan is None:
-                plan = self._make(key, method, args, looks, integers, on_device)
+                plan = self._make(key, method, args, looks, integers, on_device, kept)
             elif not plan.is_right_for(integers):
                 key = (key, integers)
                 continue
             else:
                 self._plans.move_to_end(key)
+            if plan.exposes:
+                for number in plan.exposes:
+                    self._expose(wholes[number - arguments])
+                return self._plan(method, args, on_device)
             if plan.is_complete:
-                return plan, tensors
-            seen = plan.look(tensors)
+                return plan, given
+            seen = plan.look(given)
             looks += seen
             key = (key, *(_elements(tensor) for tensor in seen))
+
+    def _state_inputs(self, arguments: Sequence[Value]) -> tuple[list[Value], Sequence[torch.Tensor], Any]:
+        """What a call takes of the state, where it lies now; its memories; and what a plan depends on of it."""
+        state, arrays = self.model_state, self._state_arrays
+        state.keep_elsewhere(arrays)
+        memories = StateMemories(state.forms)
+        wholes = memories.tensors
+        arrays.keep_only(wholes)
+        state.forget_exposed(wholes)
+        of_state: list[Any] = []
+        form = _signature(state.forms, of_state, torch.Tensor)
+        places = [memories.place(tensor) for tensor in arguments if isinstance(tensor, torch.Tensor)]
+        for place in filter(None, places):  # the caller has it
+            self._expose(wholes[place.memory])
+        stays = tuple(is_kept_on_device(whole) and not state.is_exposed(whole) for whole in wholes)
+        values = [arrays.array(whole) if stay else whole for whole, stay in zip(wholes, stays, strict=True)]
+        return values, wholes, (form, tuple(places), tuple(map(memories.place, of_state)), stays)
+
+    def _expose(self, whole: torch.Tensor) -> None:
+        """Keep a memory of the state on the CPU, for the caller gets tensors that lie there."""
+        self._state_arrays.bring_home_of(whole)
+        self.model_state.expose(whole)
 
     def _make(
         self,
@@ -320,14 +356,15 @@ class VulkanProgram:
         looks: Sequence[torch.Tensor],
         integers: Sequence[Interval],
         on_device: bool,
+        kept: Collection[int],
     ) -> CallPlan:
         started = time.perf_counter()
         args = map_leaves(list(args), DeviceArray, _as_meta)
-        trace = specialize(self.program, method, args, looks, self.model_state.values, self._by_elements)
+        trace = specialize(self.program, method, args, looks, self.model_state.forms, self._by_elements)
         wide = [ref for ref in trace.inputs if ref.dtype == torch.int64]
         classes = dict(zip(wide, integers, strict=True))
         built = build_stream(trace, self.device.info, self._constants, self._allow_fallback, classes, self._floats_fit)
-        plan = CallPlan(self.device, trace, built, on_device)
+        plan = CallPlan(self.device, trace, built, on_device, self.model_state, self._state_arrays, kept)
         plan.report = PlanReport(
             method,
             ", ".join(_describe(value) for value in args),

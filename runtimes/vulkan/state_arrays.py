@@ -1,0 +1,117 @@
+"""What the state of a model holds, kept in arrays on the device between calls."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import torch
+
+from mobopt.errors import DeviceLostError
+from mobopt.runtimes.memories import memory_of
+from mobopt.runtimes.vulkan.engine.array import DeviceArray
+from mobopt.runtimes.vulkan.engine.device import Device
+from mobopt.runtimes.vulkan.engine.device_gate import DeviceGate
+from mobopt.runtimes.vulkan.lowerings.checks import DEVICE_DTYPES
+
+_DTYPES = frozenset(DEVICE_DTYPES) - {torch.int64}
+"""Of int64 the host must see the elements to tell whether they fit."""
+
+
+@dataclass(eq=False)
+class _Kept:
+    """An array with what a memory holds, and a tensor that lies in that memory."""
+
+    tensor: torch.Tensor
+    array: DeviceArray
+    is_new: bool
+    """Whether the tensor is out of date."""
+
+
+class StateArrays:
+    """Arrays by the memory whose place they take. A call never writes to one: it makes another, which is put in its
+    place when the whole call is done."""
+
+    def __init__(self, device: Device) -> None:
+        self.device = device
+        self._kept: dict[int, _Kept] = {}
+        device.register(self)
+
+    def array(self, whole: torch.Tensor) -> DeviceArray:
+        """What a memory holds, copied to the device if it is not there yet.
+
+        Args:
+            whole: all of the memory, contiguous.
+        """
+        kept = self._kept.get(memory_of(whole))
+        if kept is None:
+            kept = _Kept(whole, DeviceArray.from_tensor(self.device, whole), is_new=False)
+            self._kept[memory_of(whole)] = kept
+        return DeviceArray(kept.array.memory, whole.dtype, whole.shape)
+
+    def put(self, tensor: torch.Tensor, array: DeviceArray) -> None:
+        """Have an array take the place of a tensor's memory, whose elements lie as the tensor's do."""
+        self._kept[memory_of(tensor)] = _Kept(tensor, array, is_new=True)
+
+    def discard(self, tensor: torch.Tensor) -> None:
+        """A tensor is up to date, and what counts."""
+        self._kept.pop(memory_of(tensor), None)
+
+    def keep_only(self, wholes: Iterable[torch.Tensor]) -> None:
+        """Let go of memories that are no longer part of the state."""
+        numbers = {memory_of(tensor) for tensor in wholes}
+        for number in self._kept.keys() - numbers:
+            del self._kept[number]
+
+    def bring_home(self) -> None:
+        """Bring all tensors up to date."""
+        for kept in list(self._kept.values()):
+            self._bring_home(kept)
+
+    def bring_home_of(self, tensor: torch.Tensor) -> None:
+        """Bring the memory of a tensor up to date, which is what counts from now on."""
+        kept = self._kept.pop(memory_of(tensor), None)
+        if kept is not None:
+            self._bring_home(kept)
+
+    def forget(self) -> None:
+        """Let all arrays go."""
+        self._kept.clear()
+
+    def lose(self) -> bool:
+        """Let all arrays go, whose device was lost; whether something is lost with them."""
+        is_lost = any(kept.is_new for kept in self._kept.values())
+        self._kept.clear()
+        return is_lost
+
+    def close(self) -> None:
+        """The device is about to be closed."""
+        if not self.device.is_lost and not DeviceGate.process_is_ending:
+            self.bring_home()
+            self._kept.clear()
+
+    def bring_home_after_fork(self) -> None:
+        """Read what the host sees, in the process that was forked; the driver is none of its business."""
+        for kept in list(self._kept.values()):
+            if kept.array.memory.is_host_visible:
+                self._bring_home(kept)
+        self._kept.clear()
+
+    def _bring_home(self, kept: _Kept) -> None:
+        if not kept.is_new:
+            return
+        if self.device.is_lost:
+            raise DeviceLostError(
+                f"{self.device.info.name} was lost, and with it what the model's state had become there; the next call "
+                "says so again, and the one after goes on with what was last read on the CPU"
+            )
+        storage = kept.tensor.detach().untyped_storage()
+        count = storage.nbytes() // kept.tensor.element_size()
+        flat = torch.empty(0, dtype=kept.tensor.dtype).set_(storage, 0, (count,))  # type: ignore[call-overload]
+        flat.copy_(DeviceArray(kept.array.memory, kept.tensor.dtype, (count,)).read())
+        kept.is_new = False
+
+
+def is_kept_on_device(whole: torch.Tensor) -> bool:
+    """Whether the device has elements for a memory of a state."""
+    return whole.dtype in _DTYPES and whole.numel() > 0 and whole.layout == torch.strided and not whole.is_quantized
