@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from mobopt.runtimes.vulkan.engine.device_info import DeviceInfo, DeviceLimits
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
 
 _LIMITS = DeviceLimits(
     max_storage_buffer_range=2**32 - 1,
@@ -43,3 +50,15 @@ def device_info(kind: str, **limits: Any) -> DeviceInfo:
         timestamp_period_ns=1.0,
         cores=0,
     )
+
+
+DEVICES = tuple(sorted(path.stem for path in (Path(__file__).parent / "devices").glob("*.toml")))
+"""Names of devices whose facts are on file."""
+
+
+def known_device(name: str) -> DeviceInfo:
+    """A device of ``tests/vulkan/devices``, with the facts that reports give."""
+    facts = tomllib.loads((Path(__file__).parent / "devices" / f"{name}.toml").read_text(encoding="utf-8"))
+    limits = {key: tuple(value) if isinstance(value, list) else value for key, value in facts.pop("limits").items()}
+    facts["features"] = frozenset(facts["features"])
+    return replace(device_info(facts["kind"]), **facts, limits=DeviceLimits(**limits))

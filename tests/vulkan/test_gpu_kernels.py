@@ -99,7 +99,7 @@ def a_gpu(device):
         device.info.limits, max_compute_shared_memory_size=49152, max_compute_work_group_invocations=1024,
         max_compute_work_group_size=(1024, 1024, 64),
     )  # fmt: skip
-    return replace(device.info, kind="discrete", cores=0, limits=limits)
+    return replace(device.info, kind="discrete", vendor_id=0x10DE, cores=0, limits=limits)
 
 
 def test_choice(device):

@@ -14,14 +14,11 @@ from itertools import pairwise
 from mobopt.runtimes.vulkan.engine.device_info import DeviceInfo
 from mobopt.runtimes.vulkan.engine.stream import USUAL_ITERATIONS
 from mobopt.runtimes.vulkan.engine.tensor import DeviceTensor
-from mobopt.runtimes.vulkan.kernels.gpu_kernels import core_count
+from mobopt.runtimes.vulkan.kernels.device_costs import core_count, device_costs
 from mobopt.runtimes.vulkan.kernels.reduction_kernel import Reduction
 
 # A division pays where so few invocations take so many steps each that most of the device would idle.
 _CPU_RESULTS, _CPU_STEPS = 256, 1024
-_GPU_RESULTS, _GPU_STEPS, _GPU_LONE_STEPS = 4096, 32, 256
-_GPU_STEPS_OF_A_PART = 4
-_GPU_INVOCATIONS_PER_CORE = 1024
 
 
 @dataclass(frozen=True)
@@ -102,12 +99,14 @@ def _cpu_parts(device: DeviceInfo, reduction: Reduction, results: int) -> int:
 
 
 def _gpu_parts(device: DeviceInfo, reduction: Reduction, results: int) -> int:
-    if reduction.threads == 1:
-        return 1 if results > _GPU_RESULTS or reduction.steps < _GPU_LONE_STEPS else math.isqrt(reduction.steps)
-    if results > _GPU_RESULTS or reduction.steps < _GPU_STEPS:
+    costs = device_costs(device)
+    least = costs.reduction_least_lone_steps if reduction.threads == 1 else costs.reduction_least_steps
+    if results > costs.reduction_most_results or reduction.steps < least:
         return 1
-    idle = core_count(device) * _GPU_INVOCATIONS_PER_CORE // (reduction.items * reduction.threads)
-    return min(reduction.steps // _GPU_STEPS_OF_A_PART, idle)
+    if reduction.threads == 1:
+        return math.isqrt(reduction.steps)
+    idle = core_count(device) * costs.reduction_invocations_per_core // (reduction.items * reduction.threads)
+    return min(reduction.steps // costs.reduction_steps_of_a_part, idle)
 
 
 def _cut(dim: int, size: int, parts: int, unit: int) -> Division | None:

@@ -3,8 +3,7 @@
 A dependent dispatch costs a GPU about 2 us before it computes anything, and the layers of a network at batch 1 are so
 small that most are bound by latency, by how many cores have work, and by what the second-level cache can feed them. So
 blocks are small, and the inner dimension is divided, first among the invocations of a workgroup, then among workgroups.
-The costs below were fitted to 5700 timings on an NVIDIA H200, of layers of MobileNetV2, ResNet18 and ResNet50 and of
-larger products; for the layers of each network, the kernels that they choose take within 2 % of the least time.
+What each of these costs is a fact of the device: ``device_costs.py``.
 """
 
 from __future__ import annotations
@@ -14,6 +13,7 @@ from dataclasses import dataclass, replace
 
 from mobopt.runtimes.vulkan.engine.device_info import DeviceInfo
 from mobopt.runtimes.vulkan.engine.stream import USUAL_ITERATIONS
+from mobopt.runtimes.vulkan.kernels.device_costs import DeviceCosts, core_count, device_costs
 from mobopt.runtimes.vulkan.kernels.product_shape import ProductShape
 
 
@@ -108,24 +108,13 @@ _PARTS = (2, 4, 8)
 SUM_INVOCATIONS = 64
 """Of a workgroup of ``product_sum.comp``, each of which adds up one vec4."""
 
-# Cycles of a core, which multiplies 128 pairs of floats in each: of what 32 invocations do together ...
-_FETCH = 22.0  # a vec4 from memory (at most from its second-level cache) to shared memory
-_READ = 0.2  # a vec4 from shared memory
-_STORE = 12.0  # a vec4 of the result
-_LATENCY = 130.0  # of a step that nothing else hides
-_CYCLES_PER_NS = 1.8
-# ... and nanoseconds.
-_SECOND_DISPATCH = 2000.0
-_PARTIAL = 0.01  # a vec4 of a partial sum, written and read
-
 
 def choose_shared(device: DeviceInfo, shape: ProductShape) -> SharedKernel:
     """The kernel that should take the least time, of those within the device's limits if there is one."""
-    kernels = (
-        replace(block, parts=parts) for block in BLOCKS for parts in _divisions(block, shape) if block.fits(device)
-    )
-    cores = core_count(device)
-    return min(kernels, key=lambda kernel: (_excess(kernel, shape, device), _nanoseconds(kernel, shape, cores)))
+    costs, cores = device_costs(device), core_count(device)
+    blocks = [block for block in BLOCKS if block.fits(device) and block.rows * block.columns <= costs.most_sums]
+    kernels = (replace(block, parts=parts) for block in blocks for parts in _divisions(block, shape))
+    return min(kernels, key=lambda kernel: (_excess(kernel, shape, device), _nanoseconds(kernel, shape, costs, cores)))
 
 
 def _divisions(block: SharedKernel, shape: ProductShape) -> Iterator[int]:
@@ -143,33 +132,27 @@ def _excess(kernel: SharedKernel, shape: ProductShape, device: DeviceInfo) -> in
     return max(0, *(count - limit for count, limit in counts))
 
 
-_CORES = {"discrete": 128, "integrated": 8}
-_OTHER_CORES = 32
-
-
-def core_count(device: DeviceInfo) -> int:
-    """How many workgroups compute at the same time; a guess if the driver doesn't say."""
-    return device.cores or _CORES.get(device.kind, _OTHER_CORES)
-
-
-def _nanoseconds(kernel: SharedKernel, shape: ProductShape, cores: int) -> float:
+def _nanoseconds(kernel: SharedKernel, shape: ProductShape, costs: DeviceCosts, cores: int) -> float:
     """What a product takes, apart from what every dispatch does."""
     across, down, deep = kernel.groups(shape)
     queue = -(-across * down * deep // cores)
     steps = -(-shape.inner // (kernel.parts * kernel.inner_block))
     block = kernel.block_rows * kernel.block_columns
-    multiplications = block * kernel.inner_block / 8
+    # A vec4 of a row times four vec4s of columns are 16 pairs of floats.
+    multiplications = block * kernel.inner_block * 16 / costs.multiplications_per_cycle
     reads = kernel.invocations * kernel.inner_block / kernel.teams * (kernel.rows + 4 * kernel.columns) / 32
     fetches = kernel.inner_block * (kernel.block_rows + 4 * kernel.block_columns) / 32
-    step = multiplications + _READ * reads + _FETCH * fetches
-    cycles = steps * max(_LATENCY + step, queue * step) + queue * _STORE * block * kernel.teams / 32
-    partial = shape.batches * shape.rows * shape.columns * kernel.parts
-    return cycles / _CYCLES_PER_NS + (_SECOND_DISPATCH + _PARTIAL * partial if kernel.parts > 1 else 0.0)
+    step = multiplications + costs.read_cycles * reads + costs.fetch_cycles * fetches
+    stores = queue * costs.store_cycles * block * kernel.teams / 32
+    nanoseconds = (steps * max(costs.latency_cycles + step, queue * step) + stores) / costs.cycles_per_nanosecond
+    if kernel.parts == 1:
+        return nanoseconds
+    partial_sums = shape.batches * shape.rows * shape.columns * kernel.parts
+    return nanoseconds + (costs.second_dispatch_nanoseconds + costs.partial_sum_nanoseconds * partial_sums)
 
 
 DEPTHWISE_INVOCATIONS = 32
 """Of a workgroup of ``depthwise.comp`` on a GPU."""
-_BUSY_INVOCATIONS_PER_CORE = 128
 
 
 def depthwise_block(device: DeviceInfo, rows: int, columns: int, vectors: int) -> tuple[int, int]:
@@ -182,7 +165,8 @@ def depthwise_block(device: DeviceInfo, rows: int, columns: int, vectors: int) -
         columns: of an image.
         vectors: of channels.
     """
+    enough = device_costs(device).depthwise_invocations_per_core * core_count(device)
     for high, wide in ((2, 2), (2, 1)):
-        if -(-rows // high) * -(-columns // wide) * vectors >= _BUSY_INVOCATIONS_PER_CORE * core_count(device):
+        if -(-rows // high) * -(-columns // wide) * vectors >= enough:
             return high, wide
     return 1, 1

@@ -9,8 +9,8 @@ from mobopt.runtimes.vulkan.engine.device_info import DeviceInfo
 from mobopt.runtimes.vulkan.engine.stream import USUAL_ITERATIONS
 from mobopt.runtimes.vulkan.engine.tensor import DeviceTensor, default_strides
 from mobopt.runtimes.vulkan.kernels.combine import Combination, prepare, reduce
+from mobopt.runtimes.vulkan.kernels.device_costs import core_count, device_costs
 from mobopt.runtimes.vulkan.kernels.geometry import normalized_dims
-from mobopt.runtimes.vulkan.kernels.gpu_kernels import core_count
 from mobopt.runtimes.vulkan.kernels.plan import Plan
 from mobopt.runtimes.vulkan.kernels.pointwise_kernel import compute_into
 from mobopt.runtimes.vulkan.kernels.pointwise_program import Opcode, ProgramBuilder
@@ -21,10 +21,6 @@ from mobopt.runtimes.vulkan.lowerings.registry import lowers
 
 _PASSES = 3
 """Walks of ``softmax.comp``: the largest element, the sum of powers, the quotients."""
-
-
-_LONG_STEPS = 64
-_BUSY_INVOCATIONS_PER_CORE = 64
 
 
 @lowers("aten::softmax.int", "aten::_softmax", "aten::log_softmax.int", "aten::_log_softmax", check=check_dtypes)
@@ -45,8 +41,11 @@ def softmax(plan: Plan, call: Call) -> DeviceTensor:
 
 def _leaves_idle(device: DeviceInfo, reduction: Reduction) -> bool:
     """Whether a GPU would be idle but for a few rows, each so long that more dispatches cost less."""
-    busy = reduction.items * reduction.threads >= core_count(device) * _BUSY_INVOCATIONS_PER_CORE
-    return not device.is_cpu and not busy and reduction.steps >= _LONG_STEPS
+    if device.is_cpu:
+        return False
+    costs = device_costs(device)
+    busy = reduction.items * reduction.threads >= core_count(device) * costs.softmax_invocations_per_core
+    return not busy and reduction.steps >= costs.softmax_long_steps
 
 
 def _in_steps(plan: Plan, source: DeviceTensor, target: DeviceTensor, dims: Sequence[int], *, logarithm: bool) -> None:
