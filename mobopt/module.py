@@ -17,11 +17,10 @@ from torch.jit._recursive import wrap_cpp_module
 
 from mobopt.bundle import read_bundle, write_lite, write_torchscript
 from mobopt.bundle.prepare import names_in_files
-from mobopt.bundle.source_text import argument_name
-from mobopt.errors import InputError, MissingInputError, UnsupportedError
+from mobopt.errors import InputError, UnsupportedError
 from mobopt.frontends.torchscript import program_from_script_module
 from mobopt.ir import Program
-from mobopt.ir.types import OptionalType
+from mobopt.ir.arguments import bind_arguments
 from mobopt.options import FallbackChoice, check_fallback
 from mobopt.runtimes.cpu.kernels import describe
 from mobopt.runtimes.state import ModelState
@@ -378,45 +377,6 @@ def load(
         if _extra_files is not None and name in program.metadata["extra_files"]:
             _extra_files[name] = program.metadata["extra_files"][name]
     return MobileModule(program, device, fallback=fallback)
-
-
-def bind_arguments(program: Program, method: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
-    """Arguments of a method in order, defaults filled in; an optional input that is not given is None.
-
-    Inputs are told apart by their positions, for those of a traced model may have one name.
-
-    Raises:
-        MissingInputError: an argument is missing.
-        InputError: there is no such method, or an argument is unknown or given twice.
-    """
-    if method not in program.methods:
-        raise InputError(f"the model has no method {method!r}; its methods are {', '.join(program.methods)}")
-    parameters = program.methods[method].inputs[1:]
-    if len(args) == len(parameters) and not kwargs:
-        return list(args)
-    names = [argument_name(value.name) for value in parameters]
-    takes = f"{method} takes {len(names)} inputs ({', '.join(names)})"
-    if len(args) > len(names):
-        raise InputError(f"{takes}, got {len(args)}")
-    given = dict(enumerate(args))
-    for name, value in kwargs.items():
-        positions = [position for position, other in enumerate(names) if other == name]
-        if not positions:
-            raise InputError(f"{method}: the input {name!r} is unknown; its inputs are {', '.join(names)}")
-        if len(positions) > 1:
-            raise InputError(f"{method} has {len(positions)} inputs named {name!r}; give them by position")
-        if positions[0] in given:
-            raise InputError(f"{method}: the input {name!r} is given twice")
-        given[positions[0]] = value
-    declared = program.metadata.get("defaults", {}).get(method, {})
-    for position, (name, parameter) in enumerate(zip(names, parameters, strict=True)):
-        # A lite bundle can't tell "no default" from "None by default".
-        if position not in given and (name in declared or isinstance(parameter.type, OptionalType)):
-            given[position] = declared.get(name)
-    missing = [name for position, name in enumerate(names) if position not in given]
-    if missing:
-        raise MissingInputError(f"{takes}; {', '.join(missing)} missing")
-    return [given[position] for position in range(len(names))]
 
 
 def _restore(content: bytes, device: int | str | None, fallback: FallbackChoice) -> MobileModule:

@@ -6,19 +6,20 @@ Argument names, defaults, the order of checks and the texts of errors are those 
 
 from __future__ import annotations
 
-import copy
 import sys
 import warnings
-from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
 from typing import Any
 
 import torch
 
-from mobopt.errors import ArgumentTypeError, InputError, MissingMethodError, MoboptError, PassError, UnsupportedError
+from mobopt.errors import ArgumentTypeError, InputError, PassError, UnsupportedError
+from mobopt.frontends.script_module_source import ScriptModuleSource, names_to_preserve
+from mobopt.frontends.source import Source
 from mobopt.ir import Program
-from mobopt.module import MobileModule, bind_arguments
-from mobopt.ops.state import changed_attributes
+from mobopt.module import MobileModule
+from mobopt.ops.targets.device_profiles import image_limit_of
 from mobopt.options import (
     DEFAULT_LEGALIZE,
     DEFAULT_RUNTIME,
@@ -32,16 +33,10 @@ from mobopt.options import (
 from mobopt.passes.manager import PassRun, run_passes
 from mobopt.passes.notes import Note
 from mobopt.passes.pipelines import PassPipeline, pipeline_for
-from mobopt.runtimes.cpu import Interpreter
-from mobopt.runtimes.cpu.double import Float64Interpreter, in_double
-from mobopt.sources import ModuleSource, Source
-from mobopt.tools.agreement import RELATIVE_TOLERANCE, TIMES_ROUNDING, Agreement, compare
-from mobopt.tools.device_profiles import image_limit_of
-from mobopt.tools.example_inputs import NONE, ChosenInputs, ExampleInputs, choose_inputs, given_inputs
-from mobopt.tools.unknown_sizes import unknown_text
+from mobopt.samples.agreement import agreement_of
+from mobopt.samples.example_inputs import NONE, ChosenInputs, ExampleInputs, choose_inputs, given_inputs
+from mobopt.samples.unknown_sizes import unknown_text
 
-_CALLS_WITH_STATE = 3
-"""Calls by which a model with state is compared: what the second leaves, the third reads."""
 ILL_CONDITIONED = (
     "optimised, it differs by {:.1e} of the output's scale, and in single precision the model itself is as far from "
     "the result of float64"
@@ -86,8 +81,8 @@ def optimize_for_mobile(
         clear_inputs: with the backend Vulkan and a release of PyTorch, clamp an input whose channels are no multiple of
             four before a convolution reads it: PyTorch's kernels multiply what lies in memory beyond its last channel
             with zero, and NaN left there by another model stays NaN. False: it is read as PyTorch's own files read it.
-        device_profile: with the backend Vulkan, name of a device in ``mobopt/tools/device_profiles.toml`` whose limit
-            of images decides what is divided, or left to the CPU; without it, that of most phones, 2048.
+        device_profile: with the backend Vulkan, name of a device in ``mobopt/ops/targets/device_profiles.toml`` whose
+            limit of images decides what is divided, or left to the CPU; without it, that of most phones, 2048.
         passes: the passes to run, in place of those that the arguments above choose: ``PassPipeline.default(backend)``
             with the same arguments, in which passes were put in, replaced or left out.
         explain: print what each pass did, and what it left alone and why.
@@ -108,7 +103,7 @@ def optimize_for_mobile(
         PassError: the optimised module differs from the original on the example inputs.
     """
     check_script_module(script_module)
-    names = _names_to_preserve(script_module, preserved_methods or ())
+    names = names_to_preserve(script_module, preserved_methods or ())
     settings = Settings(
         parse_backend(backend),
         parse_runtime(runtime),
@@ -121,7 +116,7 @@ def optimize_for_mobile(
     )
     if isinstance(script_module, MobileModule):
         raise UnsupportedError("the module is optimised already; optimise the module that it was made from")
-    source = ModuleSource(script_module, names)
+    source = ScriptModuleSource(script_module, names)
     optimized = optimize(source, settings, example_inputs, passes)
     if settings.asks_for_sizes and (unknown := unknown_text(optimized.original, optimized.notes, optimized.inputs)):
         warnings.warn(f"{unknown}. Give example_inputs", stacklevel=2)
@@ -221,45 +216,6 @@ def check_agreement(source: Source, program: Program, inputs: ChosenInputs) -> f
     return agreement.relative
 
 
-def agreement_of(source: Source, program: Program, inputs: ChosenInputs) -> Agreement:
-    """How well a model and its optimised Program agree, on the CPU, where least; with state, over several calls.
-
-    Raises:
-        InputError: the model can't be run on the inputs.
-    """
-    found = [_agreement_of(source, program, *item) for item in inputs.by_method.items()]
-    return max(found, key=lambda item: item.relative)
-
-
-def _agreement_of(source: Source, program: Program, method: str, inputs: Sequence[Any]) -> Agreement:
-    interpreter = Interpreter(program)
-    call = source.caller(method)
-    has_state = bool(changed_attributes(source.program) or interpreter.model_state.names)
-    results, expected = [], []
-    for _ in range(_CALLS_WITH_STATE if has_state else 1):
-        # Copies, for a model may change its inputs, and what it returns may change with its state.
-        expected.append(copy.deepcopy(call(copy.deepcopy(list(inputs)))))
-        bound = bind_arguments(program, method, copy.deepcopy(list(inputs)), {})
-        results.append(copy.deepcopy(interpreter.run(method, bound)))
-    agreement = compare(results, expected)
-    if agreement.agrees or has_state:
-        return agreement
-    return replace(agreement, is_rounding=_is_rounding(source.program, method, inputs, results[0], expected[0]))
-
-
-def _is_rounding(program: Program, method: str, inputs: Sequence[Any], result: Any, expected: Any) -> bool:
-    """Whether the result is about as near to what float64 gives as the model's own is, which is not near."""
-    try:
-        bound = bind_arguments(program, method, copy.deepcopy(list(inputs)), {})
-        exact = in_double(Float64Interpreter(program).run(method, bound))
-    except MoboptError:  # the model asks for single precision
-        return False
-    own = compare(in_double(expected), exact).relative
-    return (
-        own > RELATIVE_TOLERANCE / TIMES_ROUNDING and compare(in_double(result), exact).relative <= TIMES_ROUNDING * own
-    )
-
-
 def check_script_module(script_module: object) -> None:
     """Refuse what is not a ScriptModule, in torch's words.
 
@@ -268,29 +224,3 @@ def check_script_module(script_module: object) -> None:
     """
     if not isinstance(script_module, torch.jit.ScriptModule):
         raise ArgumentTypeError(f"Got {type(script_module)}, but ScriptModule is expected.")
-
-
-def _names_to_preserve(module: torch.jit.ScriptModule, preserved: Iterable[str | bytes]) -> list[str]:
-    names = [str(name) for name in preserved]
-    bundled = _bundled_input_names(module, names)
-    if all(hasattr(module, name) for name in bundled):
-        names = list(dict.fromkeys([*names, *bundled]))
-    missing = [name for name in names if not hasattr(module, name)]
-    if missing:
-        raise MissingMethodError(
-            f"The following methods to preserve do not exist in script_module: {', '.join(missing)}"
-        )
-    return names
-
-
-def _bundled_input_names(module: torch.jit.ScriptModule, preserved: Collection[str]) -> list[str]:
-    """What ``torch.utils.bundled_inputs`` has added to a module."""
-    names: list[str] = []
-    if hasattr(module, "get_all_bundled_inputs"):
-        names += ["get_all_bundled_inputs", "get_num_bundled_inputs"]
-    if hasattr(module, "get_bundled_inputs_functions_and_info"):
-        names.append("get_bundled_inputs_functions_and_info")
-        for function in module.get_bundled_inputs_functions_and_info():
-            names += [] if function in preserved else [function]
-            names += [f"get_all_bundled_inputs_for_{function}", f"_bundled_inputs_deflated_{function}"]
-    return names

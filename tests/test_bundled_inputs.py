@@ -18,7 +18,7 @@ from mobopt import MobileModule, generate_mobile_module_lints, optimize_for_mobi
 from mobopt.bundle import read_bundle
 from mobopt.ir import Program
 from mobopt.runtimes.cpu import Interpreter
-from mobopt.tools.agreement import compare
+from mobopt.samples.agreement import compare
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 

@@ -20,7 +20,7 @@ from torch.utils import bundled_inputs
 import mobopt
 from mobopt import MobileOptimizerType, optimize_for_mobile
 from mobopt.errors import InputError, MoboptError, UnsupportedError
-from mobopt.tools.agreement import compare
+from mobopt.samples.agreement import compare
 
 BACKENDS = ("cpu", "vulkan", "metal")
 TorchOptimizerType: Any = torch._C._MobileOptimizerType

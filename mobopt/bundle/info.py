@@ -12,8 +12,8 @@ import torch
 
 from mobopt.bundle.container import ArchiveReader, BundleFile
 from mobopt.bundle.reader import read_bundle
-from mobopt.bundle.source_text import argument_name
 from mobopt.ir import Graph, Program
+from mobopt.ir.arguments import argument_name
 from mobopt.ops.contexts import PackedContext
 
 

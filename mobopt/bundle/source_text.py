@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from mobopt.ir.arguments import argument_name
 from mobopt.ir.types import BOOL, FLOAT, INT, STR, ListType, OptionalType, TupleType, Type
 
 # fmt: off
@@ -49,11 +50,6 @@ class Names:
         self._next[base] = count
         self._taken.add(name)
         return name
-
-
-def argument_name(name: str) -> str:
-    """The name of a method's argument from its value's: ``x`` from ``x.1``."""
-    return re.sub(r"(?<=[^.])(\.\d+)+$", "", name)
 
 
 def quoted(text: str) -> str:

@@ -11,9 +11,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from mobopt.bundle.lite_writer import is_default
-from mobopt.bundle.source_text import Names, argument_name, is_identifier, literal, quoted, tuple_text
+from mobopt.bundle.source_text import Names, is_identifier, literal, quoted, tuple_text
 from mobopt.errors import BundleError, UnsupportedError
 from mobopt.ir import Block, Graph, Node, Program, Value
+from mobopt.ir.arguments import argument_name
 from mobopt.ir.schemas import Argument, schema_of
 from mobopt.ir.types import FLOAT, ListType, OptionalType, TupleType, Type
 

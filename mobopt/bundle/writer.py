@@ -13,13 +13,13 @@ from mobopt.bundle.container import ArchiveWriter, BundleFile
 from mobopt.bundle.lite_writer import VERSIONS, MethodTables, tables_from_graph
 from mobopt.bundle.pickle_writer import PickleWriter
 from mobopt.bundle.prepare import prepared
-from mobopt.bundle.source_text import argument_name
 from mobopt.bundle.source_writer import ConstantTable, source_files
 from mobopt.bundle.tensors import StorageTable
 from mobopt.bundle.versions import needed_version
 from mobopt.errors import BundleError
 from mobopt.files import whole_file
 from mobopt.ir import Graph, Program
+from mobopt.ir.arguments import argument_name
 from mobopt.ir.types import Type
 
 ExtraFiles = Mapping[str, str | bytes]

@@ -59,8 +59,8 @@ def audit(
     """
     with progress(f"reading {model.name}"):
         from mobopt.files import check_writable
+        from mobopt.samples.inputs import InputOptions
         from mobopt.tools.audit import audit as audit_model
-        from mobopt.tools.inputs import InputOptions
 
         examples = InputOptions.parse(inputs, shapes)
         if html is not None:

@@ -100,8 +100,8 @@ def convert(
     model, output = _given("'MODEL'", model), _given("'-o' / '--output'", output)
     with progress(f"reading {model.name}") as show:
         from mobopt.files import check_writable
+        from mobopt.samples.inputs import InputOptions
         from mobopt.tools.conversion import ConversionRefusedError, convert_file
-        from mobopt.tools.inputs import InputOptions
 
         examples = InputOptions.parse(inputs, shapes)
         check_writable(output, [model, *examples.files])
@@ -154,7 +154,7 @@ def _settings(
     clear_inputs: bool,
     device_profile: str | None,
 ) -> Settings:
-    from mobopt.tools.device_profiles import image_limit_of
+    from mobopt.ops.targets.device_profiles import image_limit_of
 
     return Settings(
         parse_backend(backend),

@@ -65,8 +65,8 @@ def run(
 
             check_writable(path, [bundle, *inputs])
     with progress(f"reading {bundle.name}") as show:
+        from mobopt.samples.inputs import random_inputs, read_inputs
         from mobopt.tools.execution import run_bundle
-        from mobopt.tools.inputs import random_inputs, read_inputs
 
         tensors = read_inputs(inputs) if inputs else random_inputs(shapes)
         show(f"running {bundle.name}")

@@ -14,12 +14,23 @@ import torch
 from mobopt.bundle import read_bundle
 from mobopt.bundle.container import ArchiveReader, iterate_records
 from mobopt.errors import ArgumentTypeError, InputError, UnsupportedError
+from mobopt.frontends.file_source import FileSource
+from mobopt.frontends.script_module_source import ScriptModuleSource
+from mobopt.frontends.source import Source
 from mobopt.ir import Program
 from mobopt.module import MobileModule
+from mobopt.ops.targets.device_profiles import ANY_PHONE, DeviceProfile, find_profile
 from mobopt.ops.targets.table import IMAGE_LIMIT
 from mobopt.options import DEFAULT_LEGALIZE, DEFAULT_RUNTIME, Settings, parse_backend, parse_legalize, parse_runtime
 from mobopt.passes.facts import Examples, record_facts
-from mobopt.sources import FileSource, ModuleSource, Source
+from mobopt.samples.example_inputs import (
+    NONE,
+    ChosenInputs,
+    ExampleInputs,
+    choose_inputs,
+    choose_inputs_of_bundle,
+    given_inputs,
+)
 from mobopt.tools.allowed_operators import read_allowed_operators
 from mobopt.tools.audit_calls import (
     MISSING,
@@ -32,15 +43,6 @@ from mobopt.tools.audit_calls import (
     judge_model,
 )
 from mobopt.tools.device_limits import LimitFinding, over_limits
-from mobopt.tools.device_profiles import ANY_PHONE, DeviceProfile, find_profile
-from mobopt.tools.example_inputs import (
-    NONE,
-    ChosenInputs,
-    ExampleInputs,
-    choose_inputs,
-    choose_inputs_of_bundle,
-    given_inputs,
-)
 from mobopt.tools.operator_names import operator_names
 
 DEFAULT_BACKEND = "vulkan"
@@ -153,7 +155,7 @@ def audit(
             that ``optimize_for_mobile`` finds.
         preserved_methods: what the conversion will keep beside ``forward``; of an optimised file all are audited.
         legalize: ``off``, ``safe`` or ``full`` (the default), as the conversion will be asked for.
-        device_profile: name of a device in ``mobopt/tools/device_profiles.toml`` whose limits are checked,
+        device_profile: name of a device in ``mobopt/ops/targets/device_profiles.toml`` whose limits are checked,
             and whose limit of images the conversion is asked to keep.
         allow: the operator list of the app's build of PyTorch, a YAML file.
 
@@ -219,18 +221,18 @@ def _open(model: object, preserved: Sequence[str]) -> _Subject:
     if isinstance(model, MobileModule):
         return _Subject("module", model.program.clone(), _backend_of_program(model.program))
     if isinstance(model, torch.jit.ScriptModule):
-        return _model(model.original_name, ModuleSource(model, preserved))
+        return _before_conversion(ScriptModuleSource(model, preserved))
     if not isinstance(model, (str, os.PathLike)):
         raise ArgumentTypeError(f"Got {type(model)}, but a ScriptModule or the path of a file is expected.")
     file = Path(model)
     if _is_optimized(file):
         program = read_bundle(file)
         return _Subject(file.name, program, _backend_of_program(program))
-    return _model(file.name, FileSource(file, preserved))
+    return _before_conversion(FileSource(file, preserved))
 
 
-def _model(name: str, source: Source) -> _Subject:
-    return _Subject(name, source.program, source=source)
+def _before_conversion(source: Source) -> _Subject:
+    return _Subject(source.name, source.program, source=source)
 
 
 def _is_optimized(file: Path) -> bool:

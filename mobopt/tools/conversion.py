@@ -13,19 +13,19 @@ from mobopt.bundle.container import ArchiveReader
 from mobopt.bundle.reader import extra_files
 from mobopt.errors import InputError, MoboptError
 from mobopt.files import check_writable
+from mobopt.frontends.file_source import FileSource
 from mobopt.ir import Program
-from mobopt.optimizer import agreement_of, optimize
+from mobopt.optimizer import optimize
 from mobopt.options import Settings
 from mobopt.passes.manager import PassRun
 from mobopt.passes.note_kinds import READS_UNWRITTEN, RUNS_ON_CPU, WITH_ITS_OPERANDS
 from mobopt.passes.notes import Note
 from mobopt.passes.pipelines import PassPipeline
-from mobopt.sources import FileSource
-from mobopt.tools.agreement import Agreement
-from mobopt.tools.example_inputs import ChosenInputs, ExampleInputs, choose_inputs
+from mobopt.samples.agreement import Agreement, agreement_of
+from mobopt.samples.example_inputs import ChosenInputs, ExampleInputs, choose_inputs
+from mobopt.samples.unknown_sizes import unknown_text
 from mobopt.tools.graph_dump import GraphDump
 from mobopt.tools.lacks import Lack, find_lacks
-from mobopt.tools.unknown_sizes import unknown_text
 
 DEFAULT_BYTECODE_VERSION = 8
 _TORCHSCRIPT, _LITE = ".pt", ".ptl"

@@ -13,11 +13,11 @@ import torch
 from mobopt.errors import InputError
 from mobopt.files import whole_file
 from mobopt.options import Settings
-from mobopt.tools.agreement import Agreement, compare
+from mobopt.samples.agreement import Agreement, compare
+from mobopt.samples.inputs import random_inputs
 from mobopt.tools.conversion import Conversion, convert_file
 from mobopt.tools.demo_model import demo_model
 from mobopt.tools.execution import Execution, run_bundle, timed_calls
-from mobopt.tools.inputs import random_inputs
 
 SHAPE = "1,3,224,224"
 _WARM_UP = 2

@@ -9,9 +9,9 @@ import torch
 
 from mobopt.ir import Node, Program, describe
 from mobopt.ops.targets import TensorFacts, facts_of_constant
+from mobopt.ops.targets.device_profiles import DeviceProfile, Extent, tensor_extent, weight_extent
 from mobopt.ops.targets.packed import unpacked_call
 from mobopt.passes.facts import Facts
-from mobopt.tools.device_profiles import DeviceProfile, Extent, tensor_extent, weight_extent
 from mobopt.tools.tensor_places import gpu_values
 
 _ADVICE = {

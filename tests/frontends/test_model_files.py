@@ -13,13 +13,16 @@ from torch import Tensor, nn
 
 from mobopt.bundle import write_lite, write_torchscript
 from mobopt.errors import BundleError
+from mobopt.frontends.file_source import FileSource
+from mobopt.frontends.script_module_source import ScriptModuleSource
+from mobopt.frontends.source import Source
 from mobopt.frontends.torchscript import frozen, program_from_script_module, read_model
 from mobopt.ir import Program
-from mobopt.optimizer import agreement_of, optimize
+from mobopt.optimizer import optimize
 from mobopt.options import Settings
 from mobopt.runtimes.cpu import Interpreter
-from mobopt.sources import FileSource, ModuleSource, Source
-from mobopt.tools.example_inputs import GIVEN, ChosenInputs
+from mobopt.samples.agreement import agreement_of
+from mobopt.samples.example_inputs import GIVEN, ChosenInputs
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 from model_zoo import ZOO
@@ -53,10 +56,10 @@ def bundles(source: Source, settings: Settings, inputs: list[Tensor]) -> tuple[b
 def assert_same_files(module: torch.jit.ScriptModule, inputs: list[Tensor], folder: Path) -> None:
     file = FileSource(saved(module, folder))
     for settings in (Settings("vulkan"), Settings("cpu")):
-        assert bundles(ModuleSource(module), settings, inputs) == bundles(file, settings, inputs)
+        assert bundles(ScriptModuleSource(module), settings, inputs) == bundles(file, settings, inputs)
     expected = module(*inputs)
     torch.testing.assert_close(file.caller()(inputs), expected, rtol=1e-4, atol=1e-4)
-    assert agreement_of(ModuleSource(module), file.program, ChosenInputs(tuple(inputs), GIVEN)).agrees
+    assert agreement_of(ScriptModuleSource(module), file.program, ChosenInputs(tuple(inputs), GIVEN)).agrees
 
 
 @pytest.mark.parametrize(("name", "way"), _NET_CASES)
@@ -77,7 +80,7 @@ def test_both_roads_of_the_zoo(name: str, way: str, tmp_path: Path) -> None:
     module, x = ZOO[name].build(), ZOO[name].example(1, 96, 96)
     script = torch.jit.script(module) if way == "scripted" else torch.jit.trace(module, x, strict=False)  # type: ignore[no-untyped-call]
     file = FileSource(saved(script, tmp_path))
-    assert bundles(ModuleSource(script), Settings("cpu"), [x]) == bundles(file, Settings("cpu"), [x])
+    assert bundles(ScriptModuleSource(script), Settings("cpu"), [x]) == bundles(file, Settings("cpu"), [x])
 
 
 class Mode(Enum):

@@ -15,7 +15,7 @@ from mobopt.passes.manager import PassRun, run_passes
 from mobopt.passes.note_kinds import RUNS_ON_CPU
 from mobopt.passes.pipelines import pipeline_for
 from mobopt.runtimes.cpu import Interpreter
-from mobopt.tools.agreement import compare
+from mobopt.samples.agreement import compare
 from mobopt.tools.lacks import find_lacks, is_judged
 
 CASES = cases()

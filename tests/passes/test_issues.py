@@ -24,7 +24,7 @@ from mobopt.bundle import read_bundle
 from mobopt.errors import UnsupportedError
 from mobopt.options import MobileOptimizerType
 from mobopt.runtimes.cpu import Interpreter
-from mobopt.tools.agreement import compare
+from mobopt.samples.agreement import compare
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 

@@ -13,7 +13,7 @@ from mobopt.passes.manager import run_passes
 from mobopt.passes.note_kinds import FUSED_WITH, REWRITTEN, RUNS_ON_CPU, STAYS
 from mobopt.passes.notes import Note, NoteBook, NoteKind
 from mobopt.passes.remove_dropout import RemoveDropout
-from mobopt.tools.unknown_sizes import unknown_notes
+from mobopt.samples.unknown_sizes import unknown_notes
 
 TEXT = """
 graph(%self : __torch__.M,

@@ -23,7 +23,7 @@ from mobopt.passes.facts import Examples
 from mobopt.passes.manager import run_passes
 from mobopt.passes.pipelines import pipeline_for
 from mobopt.runtimes.cpu import Interpreter
-from mobopt.tools.agreement import compare
+from mobopt.samples.agreement import compare
 
 pytestmark = [pytest.mark.filterwarnings("ignore")]
 

@@ -14,6 +14,7 @@ sys.path += [str(Path(__file__).parents[1]), str(Path(__file__).parents[1] / "vu
 from device_infos import device_info
 from nets import NETS
 
+from mobopt.frontends.script_module_source import ScriptModuleSource
 from mobopt.ir import ModelNode, Program, Value
 from mobopt.optimizer import optimize
 from mobopt.options import Settings
@@ -22,7 +23,6 @@ from mobopt.runtimes.specialize import specialize
 from mobopt.runtimes.vulkan.compile.build import Built, build_stream
 from mobopt.runtimes.vulkan.engine.stream import Dispatch, HostCall
 from mobopt.runtimes.vulkan.kernels.plan import ConstantStore
-from mobopt.sources import ModuleSource
 
 _NO_WORK = METADATA | {"aten::contiguous", "aten::zeros_like"}
 """Operators that look at no element, or give back the tensor itself."""
@@ -52,7 +52,7 @@ def built_of(name: str, settings: Settings) -> tuple[Program, Built]:
     inputs = net.inputs()
     with torch.no_grad():
         traced = torch.jit.trace(net.module(), tuple(inputs), check_trace=False)
-    optimized = optimize(ModuleSource(traced), settings, inputs)
+    optimized = optimize(ScriptModuleSource(traced), settings, inputs)
     trace = specialize(optimized.program, "forward", inputs)
     return optimized.original, build_stream(trace, device_info("discrete"), ConstantStore())
 
@@ -86,7 +86,7 @@ class Block(torch.nn.Module):
 )
 def test_a_fused_dispatch_names_all_lines(settings: Settings) -> None:
     x = torch.rand(1, 3, 9, 7)
-    optimized = optimize(ModuleSource(torch.jit.script(Block().eval())), settings, [x])
+    optimized = optimize(ScriptModuleSource(torch.jit.script(Block().eval())), settings, [x])
     trace = specialize(optimized.program, "forward", [x])
     operations = build_stream(trace, device_info("discrete"), ConstantStore()).stream.operations
     first, second = dict.fromkeys(item.source for item in operations if isinstance(item, Dispatch))

@@ -9,9 +9,7 @@ from torch import nn
 from mobopt import optimize_for_mobile
 from mobopt.errors import InputError
 from mobopt.ops.targets import TensorFacts
-from mobopt.ops.targets.verdicts import image_misfit
-from mobopt.tools.audit import audit
-from mobopt.tools.device_profiles import (
+from mobopt.ops.targets.device_profiles import (
     ANY_PHONE,
     DeviceProfile,
     device_profiles,
@@ -19,6 +17,8 @@ from mobopt.tools.device_profiles import (
     tensor_extent,
     weight_extent,
 )
+from mobopt.ops.targets.verdicts import image_misfit
+from mobopt.tools.audit import audit
 
 
 @pytest.mark.parametrize("profile", device_profiles().values(), ids=list(device_profiles()))

@@ -78,7 +78,7 @@ ANY_PHONE = DeviceProfile(
 @cache
 def device_profiles() -> dict[str, DeviceProfile]:
     """Every profile by name."""
-    text = (resources.files("mobopt.tools") / "device_profiles.toml").read_text(encoding="utf-8")
+    text = (resources.files("mobopt.ops.targets") / "device_profiles.toml").read_text(encoding="utf-8")
     return {name: DeviceProfile(name, **entry) for name, entry in tomllib.loads(text)["profile"].items()}
 
 

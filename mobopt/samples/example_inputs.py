@@ -12,17 +12,17 @@ from typing import Any
 import torch
 
 from mobopt.errors import EndlessError, InputError, MoboptError
+from mobopt.frontends.source import Source, bundled_for
 from mobopt.ir import Node, Program, Value
+from mobopt.ir.arguments import bind_arguments
 from mobopt.ir.types import TENSOR
-from mobopt.module import bind_arguments
 from mobopt.ops.schemas import schema_of
 from mobopt.ops.targets.packed import unpacked_call
 from mobopt.passes.facts import Examples
 from mobopt.runtimes.cpu import Interpreter
-from mobopt.sources import Source
-from mobopt.tools.inputs import SEED
+from mobopt.samples.inputs import SEED
 
-_LOG = logging.getLogger("mobopt.tools")
+_LOG = logging.getLogger("mobopt.samples")
 GIVEN, BUNDLED, TRACED, GUESSED, NONE = "given", "bundled with the model", "of the shapes traced", "guessed", "none"
 ASSUMED = "assumed"
 """Good to compare results on, and no ground to believe that inputs have these sizes, or this many dimensions."""
@@ -31,7 +31,6 @@ ExampleInputs = Sequence[Any] | Mapping[str, Sequence[Any]]
 """Arguments of ``forward``, or arguments by the name of the method."""
 
 _FORWARD = "forward"
-_BUNDLED_FOR = "get_all_bundled_inputs"
 _Finder = tuple[str, Callable[[], Iterator[Sequence[Any]]]]
 _USUAL_SIZES = (224, 32, 28, 64, 96, 128, 160, 227, 256, 299, 112, 84)
 _IMAGE_SIZES = (*_USUAL_SIZES, *(size for size in range(64, 0, -1) if size not in _USUAL_SIZES))
@@ -102,18 +101,18 @@ def choose_inputs(source: Source, given: ExampleInputs | None = None) -> ChosenI
         InputError: the model can't be run on inputs that are given.
     """
     finders = [
-        (BUNDLED, lambda: iter(source.bundled_inputs()[:1])),
-        (TRACED, lambda: _traced(source.traced_inputs())),
+        (BUNDLED, lambda: iter(source.example_calls()[:1])),
+        (TRACED, lambda: _traced(source.example_shapes())),
         _guessing(source.program),
     ]
-    return _completed(source.program, given, finders, source.bundled_inputs)
+    return _completed(source.program, given, finders, source.example_calls)
 
 
 def choose_inputs_of_bundle(program: Program, given: ExampleInputs | None = None) -> ChosenInputs:
     """The same for an optimised file."""
 
     def bundled(method: str = _FORWARD) -> list[Sequence[Any]]:
-        name = _BUNDLED_FOR if method == _FORWARD else f"{_BUNDLED_FOR}_for_{method}"
+        name = bundled_for(method)
         return list(Interpreter(program).bounded().run(name, [])) if name in program.methods else []
 
     return _completed(program, given, [(BUNDLED, lambda: iter(bundled()[:1])), _guessing(program)], bundled)

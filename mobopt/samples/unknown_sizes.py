@@ -8,7 +8,7 @@ from mobopt.ir import Program
 from mobopt.ops.effects import holds_tensors
 from mobopt.passes.note_kinds import RUNS_ON_CPU
 from mobopt.passes.notes import Note
-from mobopt.tools.example_inputs import ChosenInputs
+from mobopt.samples.example_inputs import ChosenInputs
 
 _BUNDLED = "_bundled_inputs"
 """Part of the names of methods that torch adds for inputs; they compute nothing on the GPU."""

@@ -4,7 +4,7 @@ import pytest
 
 from mobopt.errors import InputError
 from mobopt.ir import Program, parse_graph
-from mobopt.module import bind_arguments
+from mobopt.ir.arguments import bind_arguments
 
 GRAPH = """graph(%self : __torch__.M,
       %x.1 : Tensor,

@@ -1,18 +1,30 @@
-"""How well two results agree."""
+"""How well two results agree, and how well a model and its optimised Program do."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+import copy
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
+
+from mobopt.errors import MoboptError
+from mobopt.frontends.source import Source
+from mobopt.ir import Program
+from mobopt.ir.arguments import bind_arguments
+from mobopt.ops.state import changed_attributes
+from mobopt.runtimes.cpu import Interpreter
+from mobopt.runtimes.cpu.double import Float64Interpreter, in_double
+from mobopt.samples.example_inputs import ChosenInputs
 
 TIMES_ROUNDING = 4
 """How much farther from the result of float64 the optimised model may be than the model itself: sums in another order
 round in another way."""
 RELATIVE_TOLERANCE = 1e-4
 """Of the largest magnitude of the expected output, for float32."""
+_CALLS_WITH_STATE = 3
+"""Calls by which a model with state is compared: what the second leaves, the third reads."""
 
 
 @dataclass(frozen=True)
@@ -66,3 +78,42 @@ def _compare_leaves(actual: Any, expected: Any) -> Agreement:
     finite = right[right.isfinite()].abs()
     scale = finite.max().item() if finite.numel() else 0.0
     return Agreement(difference, difference / scale if scale else (0.0 if difference == 0 else float("inf")))
+
+
+def agreement_of(source: Source, program: Program, inputs: ChosenInputs) -> Agreement:
+    """How well a model and its optimised Program agree, on the CPU, where least; with state, over several calls.
+
+    Raises:
+        InputError: the model can't be run on the inputs.
+    """
+    found = [_agreement_of(source, program, *item) for item in inputs.by_method.items()]
+    return max(found, key=lambda item: item.relative)
+
+
+def _agreement_of(source: Source, program: Program, method: str, inputs: Sequence[Any]) -> Agreement:
+    interpreter = Interpreter(program)
+    call = source.caller(method)
+    has_state = bool(changed_attributes(source.program) or interpreter.model_state.names)
+    results, expected = [], []
+    for _ in range(_CALLS_WITH_STATE if has_state else 1):
+        # Copies, for a model may change its inputs, and what it returns may change with its state.
+        expected.append(copy.deepcopy(call(copy.deepcopy(list(inputs)))))
+        bound = bind_arguments(program, method, copy.deepcopy(list(inputs)), {})
+        results.append(copy.deepcopy(interpreter.run(method, bound)))
+    agreement = compare(results, expected)
+    if agreement.agrees or has_state:
+        return agreement
+    return replace(agreement, is_rounding=_is_rounding(source.program, method, inputs, results[0], expected[0]))
+
+
+def _is_rounding(program: Program, method: str, inputs: Sequence[Any], result: Any, expected: Any) -> bool:
+    """Whether the result is about as near to what float64 gives as the model's own is, which is not near."""
+    try:
+        bound = bind_arguments(program, method, copy.deepcopy(list(inputs)), {})
+        exact = in_double(Float64Interpreter(program).run(method, bound))
+    except MoboptError:  # the model asks for single precision
+        return False
+    own = compare(in_double(expected), exact).relative
+    return (
+        own > RELATIVE_TOLERANCE / TIMES_ROUNDING and compare(in_double(result), exact).relative <= TIMES_ROUNDING * own
+    )

@@ -8,9 +8,10 @@ from torch import nn
 
 import mobopt
 from mobopt.errors import PassError
-from mobopt.optimizer import agreement_of, check_agreement
-from mobopt.sources import ModuleSource
-from mobopt.tools.example_inputs import choose_inputs
+from mobopt.frontends.script_module_source import ScriptModuleSource
+from mobopt.optimizer import check_agreement
+from mobopt.samples.agreement import agreement_of
+from mobopt.samples.example_inputs import choose_inputs
 
 
 class Cancels(nn.Module):
@@ -47,7 +48,7 @@ def test_rounding_is_not_blamed_on_passes(chooses: bool) -> None:
 def test_a_pass_that_is_wrong_is_blamed() -> None:
     """Of a net that rounds well."""
     module = torch.jit.script(nn.Sequential(nn.Conv2d(4, 4, 3), nn.ReLU()).eval())
-    source = ModuleSource(module)
+    source = ScriptModuleSource(module)
     inputs = choose_inputs(source, [torch.randn(1, 4, 9, 7)])
     broken = source.program.clone()
     (relu,) = (node for node in broken.methods["forward"].walk() if node.op == "aten::relu")

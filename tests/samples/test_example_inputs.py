@@ -10,8 +10,9 @@ from torch.utils.bundled_inputs import augment_model_with_bundled_inputs
 
 import mobopt
 from mobopt.bundle import read_bundle
-from mobopt.sources import FileSource, ModuleSource
-from mobopt.tools.example_inputs import (
+from mobopt.frontends.file_source import FileSource
+from mobopt.frontends.script_module_source import ScriptModuleSource
+from mobopt.samples.example_inputs import (
     ASSUMED,
     BUNDLED,
     GUESSED,
@@ -67,7 +68,7 @@ class Recurrent(nn.Module):
 
 def chosen(module: nn.Module) -> ChosenInputs:
     script = torch.jit.script(module.eval())
-    return choose_inputs(ModuleSource(script))
+    return choose_inputs(ScriptModuleSource(script))
 
 
 def source_of(script: torch.jit.ScriptModule, folder: Path) -> FileSource:
@@ -141,7 +142,7 @@ def test_bundled_inputs_come_first(tmp_path: Path, from_file: bool) -> None:
     own = type(f"Scaled{from_file}", (Scaled,), {})  # inputs are bundled with a class once
     script = torch.jit.script(own().eval())
     augment_model_with_bundled_inputs(script, [(torch.zeros(1).expand(1, 5, 9, 7),)])
-    found = choose_inputs(source_of(script, tmp_path) if from_file else ModuleSource(script))
+    found = choose_inputs(source_of(script, tmp_path) if from_file else ScriptModuleSource(script))
     assert found.origin == BUNDLED and not found.examples.are_guessed
     assert found.arguments is not None and found.arguments[0].shape == (1, 5, 9, 7)
 
@@ -149,7 +150,7 @@ def test_bundled_inputs_come_first(tmp_path: Path, from_file: bool) -> None:
 @pytest.mark.parametrize("from_file", [True, False])
 def test_traced_shapes_are_remembered(tmp_path: Path, from_file: bool) -> None:
     script = torch.jit.trace(Scaled().eval(), torch.rand(2, 5, 9, 7))
-    found = choose_inputs(source_of(script, tmp_path) if from_file else ModuleSource(script))
+    found = choose_inputs(source_of(script, tmp_path) if from_file else ScriptModuleSource(script))
     assert found.origin == TRACED and found.arguments is not None
     assert found.arguments[0].shape == (2, 5, 9, 7) and found.arguments[0].abs().max() > 0
 

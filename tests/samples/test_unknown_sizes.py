@@ -11,10 +11,11 @@ from torch.utils.bundled_inputs import bundle_inputs
 
 import mobopt
 from mobopt.errors import InputError
+from mobopt.frontends.file_source import FileSource
+from mobopt.frontends.script_module_source import ScriptModuleSource
 from mobopt.options import Settings
-from mobopt.sources import FileSource, ModuleSource
-from mobopt.tools.example_inputs import choose_inputs
-from mobopt.tools.inputs import InputOptions
+from mobopt.samples.example_inputs import choose_inputs
+from mobopt.samples.inputs import InputOptions
 
 
 class Coder(nn.Module):
@@ -83,7 +84,7 @@ def test_inputs_that_do_not_fit(given: dict[str, list[torch.Tensor]], text: str)
 
 def test_a_method_that_differs_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every method with inputs is compared."""
-    source = ModuleSource(script(), ["decode"])
+    source = ScriptModuleSource(script(), ["decode"])
     inputs = choose_inputs(source, BOTH)
     broken = source.program.clone()
     (scale,) = (node for node in broken.methods["decode"].walk() if node.op == "aten::mul")
@@ -98,7 +99,7 @@ def test_bundled_inputs_of_every_method(from_file: bool, tmp_path: Path) -> None
     bundled = bundle_inputs(module, {module.forward: [(IMAGE,)], module.decode: [(ROWS, 3.0)]})
     if from_file:
         torch.jit.save(bundled, str(tmp_path / "m.pt"))
-    source = FileSource(tmp_path / "m.pt", ["decode"]) if from_file else ModuleSource(bundled, ["decode"])
+    source = FileSource(tmp_path / "m.pt", ["decode"]) if from_file else ScriptModuleSource(bundled, ["decode"])
     found = choose_inputs(source)
     assert {method: len(arguments) for method, arguments in found.by_method.items()} == {"forward": 1, "decode": 2}
     assert torch.equal(found.others["decode"][0], ROWS) and found.others["decode"][1] == 3.0

@@ -1,0 +1,88 @@
+"""A file as a source of models: a TorchScript archive, read by mobopt's own reader."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from mobopt.bundle.container import ArchiveReader
+from mobopt.bundle.tensors import StorageLoader
+from mobopt.bundle.unpickler import unpickle
+from mobopt.errors import BundleError, InputError, MoboptError, UnsupportedError
+from mobopt.frontends.source import Source, bundled_for
+from mobopt.frontends.torchscript import frozen, read_model
+from mobopt.ir.arguments import bind_arguments
+from mobopt.runtimes.cpu import Interpreter
+
+_TRACED_INPUTS = "traced_inputs.pkl"
+_OPTIMIZED = ("optimized_for_vulkan", "optimized_for_metal")
+_MOST_ELEMENTS = 1 << 26
+"""Of one remembered input; more is taken for damage."""
+
+
+class FileSource(Source):
+    """A file of a model; nothing in it is executed but by our interpreter, when the model is run."""
+
+    def __init__(self, file: Path, preserved: Sequence[str] = ()) -> None:
+        """Read a file.
+
+        Raises:
+            BundleError: the file is damaged, hostile, optimised already, or of a form that is not read.
+            InputError: a preserved name does not exist.
+        """
+        self._file = file
+        self.name = file.name
+        self._original = read_model(file, preserved)
+        if any(name in _OPTIMIZED for name in self._original.attributes):
+            raise BundleError(f"{file} is optimised already; convert the model that it was made from")
+        try:
+            self.program = frozen(self._original, preserved)
+        except InputError as error:
+            raise InputError(f"{file}: {error}") from None
+
+    def caller(self, method: str = "forward") -> Callable[[Sequence[Any]], Any]:
+        """The reference interpreter on the model as the file has it, before any pass."""
+        interpreter = Interpreter(self._original)
+
+        def call(inputs: Sequence[Any]) -> Any:
+            try:
+                return interpreter.run(method, bind_arguments(self._original, method, inputs, {}))
+            except (InputError, UnsupportedError) as error:
+                raise InputError(f"the model can't be run on the example inputs: {error}") from None
+
+        return call
+
+    def example_calls(self, method: str = "forward") -> list[Sequence[Any]]:
+        """What the file's own method for them returns; none if it can't be read."""
+        name = bundled_for(method)
+        if name not in self._original.metadata["method_names"]:
+            return []
+        try:
+            return list(Interpreter(read_model(self._file, [name])).bounded().run(name, []))
+        except MoboptError:
+            return []
+
+    def example_shapes(self) -> list[Any] | None:
+        """What the file remembers."""
+        archive = ArchiveReader(self._file)
+        if _TRACED_INPUTS not in archive:
+            return None
+        try:
+            data = unpickle(archive.read(_TRACED_INPUTS), _Shapes(archive, "traced_inputs"), _TRACED_INPUTS).value
+        except MoboptError:
+            return None
+        found = data.get("forward") if isinstance(data, dict) else None
+        return found if isinstance(found, list) else None
+
+
+class _Shapes(StorageLoader):
+    """Storages without elements: torch remembers the shapes of traced inputs, and nothing else."""
+
+    def load(self, dtype: torch.dtype, key: str, count: int) -> torch.Tensor:
+        """Zeros."""
+        if count > _MOST_ELEMENTS:
+            raise MoboptError(f"a traced input of {count} elements")
+        return torch.zeros(count, dtype=dtype)

@@ -1,0 +1,48 @@
+"""What a source of models is: whatever conversions and audits ask of a model before it is converted.
+
+A kind of source is one subclass in a file of its own: a ScriptModule (``script_module_source``), a file
+(``file_source``). Nothing else knows what the model was.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from mobopt.ir import Program
+
+BUNDLED_INPUTS = "get_all_bundled_inputs"
+"""Method by which ``torch.utils.bundled_inputs`` gives the inputs of ``forward``."""
+
+
+class Source(ABC):
+    """A model before conversion.
+
+    Attributes:
+        name: for reports.
+        program: the model with constants, in evaluation mode; passes start from it.
+    """
+
+    name: str
+    program: Program
+
+    @abstractmethod
+    def caller(self, method: str = "forward") -> Callable[[Sequence[Any]], Any]:
+        """What runs a method of the model as it is, on the CPU, with a state of its own.
+
+        It raises InputError if the model can't be run on the inputs, and may change them.
+        """
+
+    @abstractmethod
+    def example_calls(self, method: str = "forward") -> list[Sequence[Any]]:
+        """Arguments of a method that came with the model."""
+
+    @abstractmethod
+    def example_shapes(self) -> list[Any] | None:
+        """Arguments of ``forward`` of which only shapes and dtypes are known; None without such."""
+
+
+def bundled_for(method: str) -> str:
+    """The method that gives the inputs of another, as ``torch.utils.bundled_inputs`` names it."""
+    return BUNDLED_INPUTS if method == "forward" else f"{BUNDLED_INPUTS}_for_{method}"
