@@ -183,3 +183,22 @@ def test_what_crosses_to_the_device_takes_its_true_size(device: Device, dtype: t
     for exchanged in (*stream.inputs, *stream.outputs):
         assert isinstance(getattr(exchanged, "storage", None), Storage)
         assert exchanged.storage.nbytes == x.numel() * element_type(dtype).itemsize  # type: ignore[union-attr]
+
+
+_ROUNDED_BY_STORES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "layer_norm": lambda x: nn.functional.layer_norm(x, x.shape[-2:]),
+    "group_norm": lambda x: nn.functional.group_norm(x, 3),
+    "softmax": lambda x: x.softmax(1),
+    "avg_pool2d": lambda x: nn.functional.avg_pool2d(x, 3, 2),
+    "interpolate": lambda x: nn.functional.interpolate(x, scale_factor=1.7, mode="bilinear"),
+}
+
+
+@pytest.mark.parametrize("name", _ROUNDED_BY_STORES)
+def test_results_are_rounded_where_they_are_written(device: Device, name: str) -> None:
+    """No dispatch of its own rounds what such an operator gives, and it is the nearest half of what float32 gives."""
+    function, generator = _ROUNDED_BY_STORES[name], torch.Generator().manual_seed(6)
+    x = torch.rand(2, 6, 7, 9, generator=generator).half()
+    wide, narrow = (_dispatches(_stream(device, _Function(function), each)) for each in (x.float(), x))
+    assert [dispatch.shader for dispatch in narrow] == [dispatch.shader for dispatch in wide]
+    assert torch.equal(_run(device, function, x), _run(device, function, x.float()).half())

@@ -134,21 +134,23 @@ class Plan:
         """Say that ``twin``, of a wider dtype, stands for the result ``ref`` of a call while it is lowered."""
         self._twins[twin] = ref
 
-    def result(
+    def result(self, ref: TensorRef) -> DeviceTensor:
+        """Where a lowering puts its result: the place that is reserved for it, which may be a slice of something
+        larger, else one of its own (see :meth:`own_result`)."""
+        place = self._reserved.get(self._twins.get(ref, ref))
+        return self.own_result(ref) if place is None else replace(place, dtype=ref.dtype)
+
+    def own_result(
         self, ref: TensorRef, sizes: Sequence[int] | None = None, strides: Sequence[int] | None = None
     ) -> DeviceTensor:
-        """Where a lowering puts its result, as elements of the result's type, to which a store rounds: so it is written
-        once, by the last step.
+        """A new temporary for a result, of other ``sizes`` or ``strides`` if they are given.
 
-        It is the place that is reserved for it, which may be a slice of something larger, else (and if ``sizes`` or
-        ``strides`` are other ones than those of the result) a new temporary. A lowering that can't write slices, or
-        reads back what it wrote, makes its own with :meth:`empty`.
+        Its elements are of the result's type, to which stores round: it is written once, by the last step. A lowering
+        that reads back what it wrote makes its own with :meth:`empty`.
         """
-        final = self._twins.get(ref, ref)
-        place = self._reserved.get(final) if sizes is None and strides is None else None
-        if place is None:
-            place = self.empty(final.sizes if sizes is None else sizes, final.dtype, strides)
-        return place if place.dtype == ref.dtype else replace(place, dtype=ref.dtype)
+        dtype = self._twins.get(ref, ref).dtype
+        place = self.empty(ref.sizes if sizes is None else sizes, dtype, strides)
+        return replace(place, dtype=ref.dtype)
 
     def dispatch(
         self,

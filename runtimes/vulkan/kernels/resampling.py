@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import torch
 
+from mobopt.runtimes.call import TensorRef
 from mobopt.runtimes.vulkan.engine.stream import USUAL_ITERATIONS
 from mobopt.runtimes.vulkan.engine.tensor import DeviceTensor
 from mobopt.runtimes.vulkan.kernels.copies import copied, strided_copy
@@ -153,6 +154,7 @@ def resample(
     source: DeviceTensor,
     sizes: Sequence[int],
     tables: Sequence[tuple[tuple[object, ...], TableMaker] | None],
+    output: TensorRef | None = None,
 ) -> DeviceTensor:
     """Make every output place from input places.
 
@@ -161,9 +163,10 @@ def resample(
         source: (N, C, space...) or (C, space...).
         sizes: of the result.
         tables: for each dimension of space a name of its table and its maker, or None if places stay as they are.
+        output: the call's result that it is, if it is one.
     """
     spatial = len(tables)
-    target = plan.empty(sizes, source.dtype)
+    target = plan.empty(sizes, source.dtype) if output is None else plan.own_result(output)
     volume, result = as_volume(source, spatial), as_volume(target, spatial)
     made = [None if entry is None else entry[1]() for entry in tables]
     if all(table is None for table in made):

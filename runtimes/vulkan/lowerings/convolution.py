@@ -63,7 +63,7 @@ def convolution(plan: Plan, call: Call) -> DeviceTensor:
         wanted = with_leading_dimension(wanted)
         source, residual = _as_image(source), None if residual is None else _as_image(residual)
         sizes = (*sizes[:2], 1, sizes[2])
-    result = plan.result(call.output, None if sizes == call.output.sizes else sizes)
+    result = plan.result(call.output) if sizes == call.output.sizes else plan.own_result(call.output, sizes)
     if result.numel:
         append = _kernel(wanted, source)
         append(plan, wanted, source, result, epilogue, residual)

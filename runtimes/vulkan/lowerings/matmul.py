@@ -137,7 +137,7 @@ def _matmul(
         a = _batches(plan, expanded(a, (*batch, rows, a.sizes[-1])), len(batch))
         b = _factors(plan, _batches(plan, expanded(tensor, (*batch, *tensor.sizes[-2:])), len(batch)))
     whole = (*sizes, 1) if right.rank == 1 else tuple(sizes)
-    result = plan.result(output, whole, _row_strides(whole))
+    result = plan.own_result(output, whole, _row_strides(whole))
     pitch = aligned_channels(columns)
     target = result.view((math.prod(batch), rows, columns), (rows * pitch, pitch, 1))
     if residual is not None:

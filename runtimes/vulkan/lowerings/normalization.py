@@ -12,7 +12,7 @@ from mobopt.runtimes.vulkan.engine.tensor import DeviceTensor
 from mobopt.runtimes.vulkan.kernels.combine import After, Before, Combination, Spread, moments, reduce
 from mobopt.runtimes.vulkan.kernels.geometry import view_strides
 from mobopt.runtimes.vulkan.kernels.plan import Plan
-from mobopt.runtimes.vulkan.kernels.pointwise_kernel import compute, compute_into
+from mobopt.runtimes.vulkan.kernels.pointwise_kernel import compute_into
 from mobopt.runtimes.vulkan.kernels.pointwise_program import Kind, Opcode, ProgramBuilder, Value
 from mobopt.runtimes.vulkan.kernels.views import reshaped
 from mobopt.runtimes.vulkan.lowerings.checks import check_floating
@@ -33,6 +33,13 @@ def scaled(builder: ProgramBuilder, value: Value, weight: DeviceTensor | None, b
     if weight is not None:
         return builder.step(Opcode.MUL, value, builder.tensor(weight))
     return value if bias is None else builder.step(Opcode.ADD, value, builder.tensor(bias))
+
+
+def _own_result(plan: Plan, builder: ProgramBuilder, value: Value, call: Call) -> DeviceTensor:
+    """A builder's value as the first result of a call."""
+    target = plan.own_result(call.outputs[0])
+    compute_into(plan, builder, value, target, fresh=True)
+    return target
 
 
 def _optional(plan: Plan, ref: TensorRef | None) -> DeviceTensor | None:
@@ -65,7 +72,7 @@ def layer_norm(plan: Plan, call: Call) -> DeviceTensor | tuple[DeviceTensor, ...
     tensor = plan.tensor(call.args[0])
     weight, bias = _optional(plan, call["weight"]), _optional(plan, call["bias"])
     first = tensor.rank - len(call["normalized_shape"])
-    target = plan.empty(tensor.sizes, tensor.dtype)
+    target = plan.own_result(call.outputs[0])
     statistics = normalized(plan, tensor, range(first, tensor.rank), weight, bias, call["eps"], target)
     return target if call.op == "aten::layer_norm" else (target, *statistics)
 
@@ -76,7 +83,7 @@ def group_norm(plan: Plan, call: Call) -> DeviceTensor | tuple[DeviceTensor, ...
     tensor = plan.tensor(call.args[0])
     groups = call["num_groups"] if call.op == "aten::group_norm" else call["group"]
     weight, bias = _optional(plan, call["weight"]), _optional(plan, call["bias"])
-    target = plan.empty(tensor.sizes, tensor.dtype)
+    target = plan.own_result(call.outputs[0])
     statistics = _normalize_groups(plan, tensor, groups, weight, bias, call["eps"], target)
     if call.op == "aten::group_norm":
         return target
@@ -121,7 +128,7 @@ def instance_norm(plan: Plan, call: Call) -> DeviceTensor:
     weight, bias = _optional(plan, call["weight"]), _optional(plan, call["bias"])
     if not call["use_input_stats"]:
         return batch_normalized(plan, tensor, call)
-    target = plan.empty(tensor.sizes, tensor.dtype)
+    target = plan.own_result(call.outputs[0])
     _normalize_groups(plan, tensor, tensor.sizes[1], weight, bias, call["eps"], target)
     return target
 
@@ -168,7 +175,7 @@ def batch_normalized(plan: Plan, tensor: DeviceTensor, call: Call) -> DeviceTens
     shifted = builder.step(Opcode.ADD, builder.tensor(width), builder.scalar(call["eps"], Kind.FLOAT))
     centered = builder.step(Opcode.SUB, builder.tensor(tensor), builder.tensor(center))
     value = builder.step(Opcode.MUL, centered, builder.step(Opcode.RSQRT, shifted))
-    return compute(plan, builder, scaled(builder, value, weight, bias), tensor.sizes, tensor.dtype)
+    return _own_result(plan, builder, scaled(builder, value, weight, bias), call)
 
 
 def _with_constant_statistics(plan: Plan, tensor: DeviceTensor, call: Call) -> DeviceTensor:
@@ -196,7 +203,7 @@ def _with_constant_statistics(plan: Plan, tensor: DeviceTensor, call: Call) -> D
     ]
     builder = ProgramBuilder()
     value = scaled(builder, builder.tensor(tensor), vectors[0], vectors[1])
-    return compute(plan, builder, value, tensor.sizes, tensor.dtype)
+    return _own_result(plan, builder, value, call)
 
 
 @lowers("aten::rms_norm", check=check_floating)
@@ -219,6 +226,4 @@ def rms_norm(plan: Plan, call: Call) -> DeviceTensor:
     builder = ProgramBuilder()
     root = builder.step(Opcode.RSQRT, builder.step(Opcode.ADD, builder.tensor(square), builder.scalar(eps, Kind.FLOAT)))
     value = builder.step(Opcode.MUL, builder.tensor(tensor), root)
-    return compute(
-        plan, builder, scaled(builder, value, _optional(plan, call["weight"]), None), tensor.sizes, tensor.dtype
-    )
+    return _own_result(plan, builder, scaled(builder, value, _optional(plan, call["weight"]), None), call)

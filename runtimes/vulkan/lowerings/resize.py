@@ -59,7 +59,7 @@ def _interpolate(plan: Plan, call: Call, kind: str, make: _Maker) -> DeviceTenso
         ((kind, size, outputs, factor), lambda s=size, o=outputs, f=factor: make(s, o, f))
         for size, outputs, factor in axes
     ]
-    return resample(plan, tensor, call.output.sizes, tables)
+    return resample(plan, tensor, call.output.sizes, tables, call.output)
 
 
 @lowers(*_both_forms(*_NEAREST, *_NEAREST_EXACT), check=check_dtypes, exact=True)
@@ -104,7 +104,7 @@ def pad_by_places(plan: Plan, tensor: DeviceTensor, call: Call, padding: list[in
         ((mode, size, *pair), lambda s=size, p=pair: padding_table(s, p[0], p[1], mode))
         for size, pair in zip(tensor.sizes[-spatial:], pairs, strict=True)
     ]
-    return resample(plan, tensor, call.output.sizes, tables)
+    return resample(plan, tensor, call.output.sizes, tables, call.output)
 
 
 @lowers(

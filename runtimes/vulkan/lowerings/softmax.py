@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from mobopt.runtimes.call import Call
 from mobopt.runtimes.vulkan.engine.device_info import DeviceInfo
 from mobopt.runtimes.vulkan.engine.stream import USUAL_ITERATIONS
-from mobopt.runtimes.vulkan.engine.tensor import DeviceTensor, default_strides
+from mobopt.runtimes.vulkan.engine.tensor import DeviceTensor
 from mobopt.runtimes.vulkan.kernels.combine import Combination, prepare, reduce
 from mobopt.runtimes.vulkan.kernels.device_costs import core_count, device_costs
 from mobopt.runtimes.vulkan.kernels.geometry import normalized_dims
@@ -27,7 +27,7 @@ _PASSES = 3
 def softmax(plan: Plan, call: Call) -> DeviceTensor:
     """Softmax along one dimension: one dispatch, unless the dimension is too long for one."""
     tensor = converted(plan, plan.tensor(call.args[0]), call.output.dtype)
-    target = plan.result(call.output, strides=default_strides(tensor.sizes, call.output.dtype))
+    target = plan.own_result(call.output)
     dims, logarithm = normalized_dims(call["dim"], tensor.rank), "log_softmax" in call.op
     source, reduction = prepare(plan, tensor, target, dims, writes_all=True)
     if _PASSES * reduction.steps > USUAL_ITERATIONS or _leaves_idle(plan.device, reduction):
