@@ -10,12 +10,12 @@ from typing import Any
 import torch
 
 from mobopt.ir import Block, Node, Program, Value
+from mobopt.ir.nests import map_leaves
 from mobopt.ir.types import TENSOR
 from mobopt.ops.targets import TensorFacts
 from mobopt.ops.targets.facts import facts_of_tensor
 from mobopt.passes.varying_sizes import varying_values
 from mobopt.runtimes.cpu import Interpreter
-from mobopt.runtimes.nests import map_leaves
 
 Facts = dict[Value, TensorFacts]
 

@@ -65,7 +65,7 @@ class Transfer(Pass):
         for name, graph in program.methods.items():
             if name != "forward" and not any(holds_tensors(value.type) for value in graph.inputs[1:]):
                 continue
-            before = print_graph(graph)
+            before = print_graph(graph, digests=False)
             kept: set[Value] = set()
             ordered: set[Node] = set()
             if self.target is not None:
@@ -74,7 +74,7 @@ class Transfer(Pass):
                 self._enter(graph, facts, kept, notes, ordered)
                 self._leave(graph, facts, notes, ordered)
             cancel_transfers(graph, ordered)
-            changed = changed or print_graph(graph) != before
+            changed = changed or print_graph(graph, digests=False) != before
         if self.automatic:
             program.attributes[FLAG] = Attribute(BOOL, False)
         return changed

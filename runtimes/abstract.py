@@ -13,15 +13,15 @@ from typing import Any
 
 import torch
 
-from mobopt.ir import Origin
-from mobopt.runtimes.call import TensorRef
+from mobopt.ir import Origin, Value
+from mobopt.ir.types import TensorType
 
 
 @dataclass(eq=False)
 class Memory:
     """What a tensor and its views share."""
 
-    ref: TensorRef
+    ref: Value
     """The whole, as it is now."""
     meta: torch.Tensor
     """Geometry of the whole."""
@@ -46,7 +46,7 @@ class TracedTensor:
     memory: Memory
     meta: torch.Tensor
     """Geometry: sizes, strides and offset, without elements."""
-    ref: TensorRef
+    ref: Value
     version: int = 0
     """Of the memory when ``ref`` was computed."""
     recipe: ViewRecipe | None = None
@@ -62,7 +62,7 @@ class TracedTensor:
         self.version, self.recipe = other.version, other.recipe
 
 
-def whole(ref: TensorRef, meta: torch.Tensor) -> TracedTensor:
+def whole(ref: Value, meta: torch.Tensor) -> TracedTensor:
     """A tensor with memory of its own."""
     return TracedTensor(Memory(ref, meta), meta, ref)
 
@@ -70,14 +70,14 @@ def whole(ref: TensorRef, meta: torch.Tensor) -> TracedTensor:
 def constant_tensor(value: torch.Tensor) -> TracedTensor:
     """A tensor whose elements are known; of a nested one, which has no sizes, that is all."""
     if value.is_nested:
-        return whole(TensorRef(value.dtype, (), value), torch.empty((), dtype=value.dtype, device="meta"))
+        return whole(Value("", TensorType(value.dtype, ()), value), torch.empty((), dtype=value.dtype, device="meta"))
     meta = torch.empty_strided(tuple(value.shape), value.stride(), dtype=value.dtype, device="meta")
-    return whole(TensorRef(value.dtype, tuple(value.shape), value), meta)
+    return whole(Value.of_elements(value), meta)
 
 
 def is_nested(tensor: TracedTensor) -> bool:
     """Whether a tensor is a batch of tensors of several sizes, which only torch's own kernels can take apart."""
-    return tensor.ref.constant is not None and tensor.ref.constant.is_nested
+    return tensor.ref.elements is not None and tensor.ref.elements.is_nested
 
 
 def meta_of(tensor: torch.Tensor) -> torch.Tensor:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from mobopt.errors import UnsupportedError
-from mobopt.runtimes.nests import leaves_of
+from mobopt.ir.nests import leaves_of
 
 
 @dataclass(frozen=True)

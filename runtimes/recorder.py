@@ -1,4 +1,4 @@
-"""Operators on traced tensors: computed at once on constants, else recorded as Calls, and never in place."""
+"""Operators on traced tensors: computed at once on constants, else recorded as nodes, and never in place."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from typing import Any
 import torch
 
 from mobopt.errors import InputError, MoboptError, UnsupportedError
-from mobopt.ir import Origin
-from mobopt.ir.schemas import Schema, schema_of, schemas_of
+from mobopt.ir import Graph, Node, Origin, Value
+from mobopt.ir.nests import leaves_of, map_leaves
+from mobopt.ir.schemas import Schema, argument_names, schema_of, schemas_of
 from mobopt.ops.effects import draws_numbers
 from mobopt.ops.records import Trait, has_trait, record_of
 from mobopt.ops.schemas import PACKING_OPERATORS
@@ -23,9 +24,7 @@ from mobopt.runtimes.abstract import (
     positions_replaced,
     whole,
 )
-from mobopt.runtimes.call import Call, TensorRef, argument_names
 from mobopt.runtimes.cpu.kernels import is_mutating, kernel, operator_error
-from mobopt.runtimes.nests import leaves_of, map_leaves
 from mobopt.runtimes.numbers_in_tensors import WITH_NUMBERS
 
 FOLD_LIMIT_BYTES = 64 * 2**20
@@ -37,7 +36,7 @@ _META = torch.device("meta")
 class NeedsElementsError(Exception):
     """The evaluation can't go on without the elements of these tensors; the specialiser catches it."""
 
-    def __init__(self, refs: Sequence[TensorRef]) -> None:
+    def __init__(self, refs: Sequence[Value]) -> None:
         super().__init__(f"{len(refs)} tensors must be read")
         self.refs = list(refs)
 
@@ -47,16 +46,16 @@ class _OnlyElementsTellError(Exception):
 
 
 class Recorder:
-    """Applies operators to traced tensors and keeps the Calls that are left."""
+    """Applies operators to traced tensors; the nodes that are left make a straight line."""
 
     def __init__(self, looks: Sequence[torch.Tensor] = (), by_elements: Collection[str] = ()) -> None:
-        """Start without calls.
+        """Start without nodes.
 
         Args:
             looks: the elements that the evaluation will ask for, as far as they have been read, in order.
             by_elements: operators that are computed from elements that are read, beside those whose traits say so.
         """
-        self.calls: list[Call] = []
+        self.graph = Graph()
         self._looks = list(looks)
         self._by_elements = frozenset(by_elements)
 
@@ -78,7 +77,7 @@ class Recorder:
         takes_number = op in WITH_NUMBERS
         if takes_number:
             op, args = WITH_NUMBERS[op](self.apply, op, args, source)
-        known = all(self.read(tensor).constant is not None for tensor in leaves_of(args, TracedTensor))
+        known = all(self.read(tensor).elements is not None for tensor in leaves_of(args, TracedTensor))
         if draws_numbers(op, dict(zip(argument_names(op), args, strict=False))):
             return self._record(op, args, source)
         if has_trait(op, Trait.IGNORES_ELEMENTS):
@@ -93,7 +92,7 @@ class Recorder:
         except _OnlyElementsTellError:
             return self._fold(op, self._with_elements(args), source)
 
-    def read(self, tensor: TracedTensor) -> TensorRef:
+    def read(self, tensor: TracedTensor) -> Value:
         """What a tensor holds now."""
         memory = tensor.memory
         if tensor.version != memory.version:
@@ -107,32 +106,31 @@ class Recorder:
         return tensor.ref
 
     def _record(self, op: str, args: Sequence[Any], source: Origin) -> Any:
-        """A Call whose outputs have the shapes that the meta kernel gives."""
+        """A node whose outputs have the shapes that the meta kernel gives."""
         if op in PACKING_OPERATORS:
             raise UnsupportedError(f"{op}{_at(source)} packs weights that are computed; only constants can be packed")
-        outputs: list[TensorRef] = []
-        made: list[TensorRef] = []
+        outputs: list[Value] = []
+        made: list[Value] = []
 
         def trace(meta: torch.Tensor) -> TracedTensor:
             _check_dense(meta, op, source)
-            sizes = tuple(meta.shape)
-            nothing = torch.empty(sizes, dtype=meta.dtype) if meta.numel() == 0 else None
-            outputs.append(TensorRef(meta.dtype, sizes, nothing))
+            output = Value.of_tensor(meta.dtype, meta.shape)
+            outputs.append(output)
             same = _same_tensor(meta, args)
             if same is not None:
                 return same
-            made.append(outputs[-1])
-            return _result(meta, outputs[-1], ViewRecipe(op, tuple(args), len(outputs) - 1, source))
+            ref = Value.of_elements(torch.empty(output.sizes, dtype=meta.dtype)) if meta.numel() == 0 else output
+            made.append(ref)
+            return _result(meta, ref, ViewRecipe(op, tuple(args), len(outputs) - 1, source))
 
         result = map_leaves(self._shapes(op, args, source), torch.Tensor, trace)
-        if any(ref.constant is None for ref in made):
-            call_args = map_leaves(tuple(args), TracedTensor, self.read)
-            self.calls.append(Call(op, call_args, tuple(outputs), source))
+        if any(ref.elements is None for ref in made):
+            self.graph.block.append(Node.call(op, map_leaves(tuple(args), TracedTensor, self.read), outputs, source))
         return result
 
     def _fold(self, op: str, args: Sequence[Any], source: Origin) -> Any:
         """Run an operator on constants; record it if the result is too large to keep."""
-        values = map_leaves(list(args), TracedTensor, lambda tensor: self.read(tensor).constant)
+        values = map_leaves(list(args), TracedTensor, lambda tensor: self.read(tensor).elements)
         try:
             result = kernel(op)(*values)
         except MoboptError:
@@ -153,7 +151,7 @@ class Recorder:
             _check_dense(value, op, source)
             if index >= len(aliases):
                 return constant_tensor(value)
-            ref = TensorRef(value.dtype, tuple(value.shape), value)
+            ref = Value.of_elements(value)
             same = _same_tensor(aliases[index], args)
             return same or _result(aliases[index], ref, ViewRecipe(op, tuple(args), index, source))
 
@@ -203,7 +201,7 @@ class Recorder:
     def _with_elements(self, args: Sequence[Any]) -> list[Any]:
         """Arguments with the elements that were read for them, as constants."""
         refs = [self.read(tensor) for tensor in leaves_of(args, TracedTensor)]
-        unknown = list(dict.fromkeys(ref for ref in refs if ref.constant is None))
+        unknown = list(dict.fromkeys(ref for ref in refs if ref.elements is None))
         if len(self._looks) < len(unknown):
             raise NeedsElementsError(unknown)
         elements = {ref: self._looks.pop(0) for ref in unknown}
@@ -246,7 +244,7 @@ class Recorder:
         memory.version += 1
         target.ref, target.version = ref, memory.version
 
-    def _overwritten(self, target: TracedTensor, value: TracedTensor, source: Origin) -> TensorRef:
+    def _overwritten(self, target: TracedTensor, value: TracedTensor, source: Origin) -> Value:
         """The whole memory of a view after the view was overwritten."""
         memory = target.memory
         base = whole(memory.ref, memory.meta)
@@ -283,7 +281,7 @@ def functional_form(schema: Schema, args: Sequence[Any]) -> tuple[str, list[Any]
     raise UnsupportedError(f"{schema.qualified_name} works in place and has no functional form that mobopt knows")
 
 
-def _result(meta: torch.Tensor, ref: TensorRef, recipe: ViewRecipe) -> TracedTensor:
+def _result(meta: torch.Tensor, ref: Value, recipe: ViewRecipe) -> TracedTensor:
     """A result: a view if it shares its memory with an argument, else a tensor of its own."""
     for base in leaves_of(recipe.args, TracedTensor):
         if _storage(base.meta) == _storage(meta):

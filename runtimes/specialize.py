@@ -1,26 +1,27 @@
-"""Specialise: a Program seen with one set of input shapes becomes a Trace, a straight line of Calls on tensors.
+"""Specialise: a Program seen with one set of input shapes becomes a Segment, a straight line of nodes on tensors.
 
 The method is evaluated once with tensors that have sizes but no elements (torch's meta kernels say what comes out of an
 operator). Sizes, lists, strings, branches and loops are plain Python values, so nothing of them is left. What follows
 from constants alone is computed here, once. In-place operators become functional ones (see
-:mod:`mobopt.runtimes.abstract`), so every call of a Trace makes new tensors and changes none, and the caller's tensors
-and the model's weights stay as they are.
+:mod:`mobopt.runtimes.abstract`), so every node of a Segment makes new tensors and changes none, and the caller's
+tensors and the model's weights stay as they are.
 
-Where the model looks at elements of a computed tensor (a branch on it, ``item()``, ``nonzero()``), the Trace ends
+Where the model looks at elements of a computed tensor (a branch on it, ``item()``, ``nonzero()``), the Segment ends
 early: its result is what must be read, ``is_complete`` is False, and the caller specialises again with what was read so
 far. Such a model computes again what came before each look: slow for a loop that looks often, and always right.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
 import torch
 
 from mobopt.errors import InputError
-from mobopt.ir import NOWHERE, Node, Program
+from mobopt.ir import NOWHERE, Block, Node, Program, Value
+from mobopt.ir.nests import copy_nests, leaves_of, map_leaves
 from mobopt.ops.contexts import (
     BatchNormPackedContext,
     ClampedConvContext,
@@ -31,11 +32,10 @@ from mobopt.ops.contexts import (
     XnnpackTransposeConv2dOpContext,
 )
 from mobopt.runtimes.abstract import Memory, TracedTensor, constant_tensor, element_positions, meta_of, whole
-from mobopt.runtimes.call import Alias, Call, Leaf, TensorRef, Trace
 from mobopt.runtimes.cpu.evaluator import Evaluator
 from mobopt.runtimes.memories import Place, StateMemories
-from mobopt.runtimes.nests import copy_nests, leaves_of, map_leaves
 from mobopt.runtimes.recorder import NeedsElementsError, Recorder
+from mobopt.runtimes.segment import Alias, Leaf, Returned, Segment
 
 Bounds = tuple[int | float | None, int | float | None]
 
@@ -52,26 +52,26 @@ def specialize(
     looks: Sequence[torch.Tensor] = (),
     state: Mapping[str, Any] = NO_STATE,
     by_elements: Collection[str] = (),
-) -> Trace:
-    """The Trace of a method for arguments of these shapes and dtypes.
+) -> Segment:
+    """The Segment of a method for arguments of these shapes and dtypes.
 
     Args:
         program: the model.
         method: the method's name.
         args: its arguments without self; of tensors, only sizes and dtypes matter.
-        looks: elements that earlier, incomplete Traces of the same call asked for, in order.
+        looks: elements that earlier, incomplete Segments of the same call asked for, in order.
         state: values of the attributes that the model's methods change; all others are constants.
         by_elements: qualified operators whose results' sizes only the elements tell, beside those known for it.
 
     Returns:
-        A Trace whose ``inputs`` are the tensors of ``args`` in order, then those of ``StateMemories(state)``.
+        A Segment whose ``inputs`` are the tensors of ``args`` in order, then those of ``StateMemories(state)``.
 
     Raises:
         InputError: the arguments don't fit the model, or the model raises.
         UnsupportedError: the model needs what no runtime of ours can do.
     """
     with torch.no_grad():
-        return _Specializer(program, looks, by_elements).trace(method, args, state)
+        return _Specializer(program, looks, by_elements).segment(method, args, state)
 
 
 class _Specializer(Evaluator):
@@ -80,27 +80,34 @@ class _Specializer(Evaluator):
     def __init__(self, program: Program, looks: Sequence[torch.Tensor], by_elements: Collection[str]) -> None:
         super().__init__(program)
         self._recorder = Recorder(looks, by_elements)
-        self._inputs: list[TensorRef] = []
-        self._given: dict[Memory, TensorRef] = {}
+        self._graph = self._recorder.graph
+        self._returned: dict[Value, int] = {}
+        """The outputs, with their numbers."""
+        self._given: dict[Memory, Value] = {}
         """The inputs by the memory that they stand for."""
         self._of_state: set[Memory] = set()
         self._adopted: dict[int, tuple[TracedTensor, torch.Tensor]] = {}
         """The state's tensors, and their geometry before the call."""
         self._lifted: dict[int, TracedTensor] = {}
 
-    def trace(self, method: str, args: Sequence[Any], state: Mapping[str, Any]) -> Trace:
-        """The Trace; see :func:`specialize`."""
+    def segment(self, method: str, args: Sequence[Any], state: Mapping[str, Any]) -> Segment:
+        """The Segment; see :func:`specialize`."""
         values = self._begin(args, state)
         before = {name: _identity(value) for name, value in self.state.items()}
         try:
             result = self.evaluate(method, values)
             updates = {name: value for name, value in self.state.items() if _identity(value) != before.get(name)}
             result, updates = self._leaves(result, updates)
-            trace = Trace(self._inputs, [], result, updates=updates, writes=self._writes())
+            segment = Segment(self._graph, result, updates=updates, writes=self._writes())
         except NeedsElementsError as look:
-            return Trace(self._inputs, _live_calls(self._recorder.calls, look.refs), look.refs, is_complete=False)
-        trace.calls = _live_calls(self._recorder.calls, trace.results())
-        return trace
+            segment = Segment(self._graph, [self._return(ref) for ref in look.refs], is_complete=False)
+        self._graph.return_values(*self._returned)
+        _remove_unused(self._graph.block)
+        return segment
+
+    def _return(self, ref: Value) -> Returned:
+        """Make a tensor an output."""
+        return Returned(self._returned.setdefault(ref, len(self._returned)))
 
     def _begin(self, args: Sequence[Any], state: Mapping[str, Any]) -> list[Any]:
         """Arguments and state as tensors of the evaluation; an argument may lie in the state's memory."""
@@ -126,8 +133,9 @@ class _Specializer(Evaluator):
         if place.view is None:
             return whole
         sizes, strides, offset = place.view
-        args = [whole, list(sizes), list(strides), offset]
-        view: TracedTensor = self._recorder.apply("aten::as_strided", args, NOWHERE)
+        view: TracedTensor = self._recorder.apply(
+            "aten::as_strided", [whole, list(sizes), list(strides), offset], NOWHERE
+        )
         return view
 
     def operator(self, node: Node, args: list[Any]) -> Any:
@@ -155,16 +163,19 @@ class _Specializer(Evaluator):
     def _input(self, value: torch.Tensor) -> TracedTensor:
         if value.layout != torch.strided or value.is_quantized:
             raise InputError(f"an input is a {value.layout} {value.dtype} tensor; give a dense one, of plain numbers")
-        ref = TensorRef(value.dtype, tuple(value.shape), name=f"input {len(self._inputs)}")
-        self._inputs.append(ref)
+        ref = Value.of_tensor(value.dtype, value.shape, f"input{len(self._graph.inputs)}")
+        self._graph.block.add_parameter(ref)
         tensor = whole(ref, meta_of(value))
         self._given[tensor.memory] = ref
         return tensor
 
-    def _writes(self) -> list[tuple[TensorRef, TensorRef]]:
+    def _writes(self) -> tuple[tuple[int, int], ...]:
         """The memories of the state that were written to, with what they hold now."""
-        written = (memory for memory in self._given if memory.version and memory in self._of_state)
-        return [(self._given[memory], memory.ref) for memory in written]
+        return tuple(
+            (number, self._return(memory.ref).number)
+            for number, memory in enumerate(self._given)
+            if memory.version and memory in self._of_state
+        )
 
     def _leaves(self, result: Any, updates: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
         """The nests with what their tensors hold now, and which of them share memory.
@@ -188,10 +199,10 @@ class _Specializer(Evaluator):
         memory = tensor.memory
         if memory.meta.dtype == tensor.meta.dtype:
             if memory in self._given and (memory in self._of_state or not memory.version):
-                return Alias(self._given[memory], memory.meta, tensor.meta)
+                return Alias(self._return(self._given[memory]).number, memory.meta, tensor.meta)
             if is_shared:
-                return Alias(memory.ref, memory.meta, tensor.meta)
-        return self._recorder.read(tensor)
+                return Alias(self._return(memory.ref).number, memory.meta, tensor.meta)
+        return self._return(self._recorder.read(tensor))
 
 
 def _or(tensor: TracedTensor | None, other: TracedTensor) -> TracedTensor:
@@ -241,12 +252,8 @@ def _without_context(op: str, args: list[Any]) -> tuple[str, list[Any], Bounds |
     return op, args, None
 
 
-def _live_calls(calls: Sequence[Call], results: Iterable[TensorRef]) -> list[Call]:
-    """The calls that the results depend on, in order."""
-    needed = set(results)
-    live: list[Call] = []
-    for call in reversed(calls):
-        if needed.intersection(call.outputs):
-            needed.update(call.tensors())
-            live.append(call)
-    return live[::-1]
+def _remove_unused(block: Block) -> None:
+    """Take out the nodes that no output depends on."""
+    for node in reversed(block.nodes):
+        if not any(output.is_used for output in node.outputs):
+            node.destroy()

@@ -17,10 +17,10 @@ from typing import Any, Protocol
 import torch
 
 from mobopt.ir import Program
+from mobopt.ir.nests import copy_nests, leaves_of
 from mobopt.ir.types import TENSOR
 from mobopt.ops.state import changed_attributes
 from mobopt.runtimes.memories import memory_of
-from mobopt.runtimes.nests import copy_nests, leaves_of
 
 
 class Elsewhere(Protocol):

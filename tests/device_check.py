@@ -7,12 +7,12 @@ from typing import Any
 import torch
 
 from mobopt.ir import Node, Program
+from mobopt.ir.nests import leaves_of
 from mobopt.ops.effects import reads_metadata
 from mobopt.ops.schemas import schema_of
 from mobopt.ops.targets import Target, judge
 from mobopt.passes.facts import Examples, Facts, record_facts
 from mobopt.runtimes.cpu import Interpreter
-from mobopt.runtimes.nests import leaves_of
 
 
 class DeviceInterpreter(Interpreter):

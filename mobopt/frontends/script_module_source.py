@@ -11,7 +11,7 @@ import torch
 from mobopt.errors import InputError, MissingMethodError
 from mobopt.frontends.source import Source, bundled_for
 from mobopt.frontends.torchscript import program_from_script_module, saved_module
-from mobopt.runtimes.nests import map_leaves
+from mobopt.ir.nests import map_leaves
 
 
 class ScriptModuleSource(Source):

@@ -17,10 +17,10 @@ from mobopt.bundle.container import BundleFile
 from mobopt.errors import BundleError, InputError, UnsupportedError
 from mobopt.frontends.python_functions import without_python_functions
 from mobopt.ir import Program
+from mobopt.ir.nests import leaves_of
 from mobopt.ir.types import BOOL
 from mobopt.ops.state import settle_state
 from mobopt.passes.freeze import Freeze
-from mobopt.runtimes.nests import leaves_of
 
 _FORWARD = "forward"
 _CALLS_PYTHON = "Python function call"

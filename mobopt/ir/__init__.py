@@ -4,7 +4,7 @@ from mobopt.ir.graph import Block, Graph, Node, Value
 from mobopt.ir.node_list import InsertionPoint
 from mobopt.ir.origin import NOWHERE, ModelNode, Origin
 from mobopt.ir.program import Attribute, Program, clone_graph, describe
-from mobopt.ir.text import parse_graph, print_graph
+from mobopt.ir.text import named_constants, parse_graph, print_graph
 from mobopt.ir.verify import verify, verify_graph
 
 __all__ = [
@@ -20,6 +20,7 @@ __all__ = [
     "Value",
     "clone_graph",
     "describe",
+    "named_constants",
     "parse_graph",
     "print_graph",
     "verify",

@@ -1,21 +1,29 @@
 """The graph: values, nodes and blocks in SSA form, shaped like TorchScript's.
 
+Graphs come in two forms. In those of a :class:`~mobopt.ir.program.Program` every argument of an operator is a Value,
+and lists of tensors are made by nodes. In the straight line that specialising leaves, only tensors are Values, of a
+:class:`~mobopt.ir.types.TensorType`; a node's :attr:`Node.args` have them among plain numbers, strings and lists.
+
 Use-def is right by construction: a node's inputs are an immutable tuple that only methods change, and every change
 keeps ``Value.uses`` in step. What a block returns are the inputs of its ``returns`` node, so they are uses like any
-other. A constant is a Value without a producer that carries its value; it belongs to no block.
+other. A constant is a Value without a producer that carries its value; it belongs to no block. A value without a name
+is numbered when the graph is printed.
 """
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
 
 from mobopt.errors import GraphError
+from mobopt.ir.nests import leaves_of, map_leaves
 from mobopt.ir.node_list import InsertionPoint, NodeList
 from mobopt.ir.origin import NOWHERE, Origin
+from mobopt.ir.schemas import argument_names
 from mobopt.ir.types import (
     ANY,
     BOOL,
@@ -29,6 +37,7 @@ from mobopt.ir.types import (
     ClassType,
     DictType,
     ListType,
+    TensorType,
     TupleType,
     Type,
 )
@@ -74,6 +83,57 @@ class Value:
         """Each (node, input index) that reads this value, in order of registration."""
         return tuple(self._uses)
 
+    @property
+    def is_used(self) -> bool:
+        """Whether a node reads this value, or a block returns it."""
+        return bool(self._uses)
+
+    @staticmethod
+    def of_tensor(dtype: torch.dtype, sizes: Sequence[int], name: str = "") -> Value:
+        """A tensor of a straight line, made by nobody yet."""
+        return Value(name, TensorType(dtype, tuple(sizes)))
+
+    @staticmethod
+    def of_elements(elements: torch.Tensor) -> Value:
+        """A tensor of a straight line whose elements are known."""
+        return Value("", TensorType(elements.dtype, tuple(elements.shape)), elements)
+
+    @property
+    def tensor_type(self) -> TensorType:
+        """The type of a tensor of which dtype and sizes are known.
+
+        Raises:
+            GraphError: it is not one.
+        """
+        if not isinstance(self.type, TensorType):
+            raise GraphError(f"%{self.name} is {self.type}, not a tensor whose dtype and sizes are known")
+        return self.type
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Dtype of a tensor; see :attr:`tensor_type`."""
+        return self.tensor_type.dtype
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Sizes of a tensor, which are numbers; see :attr:`tensor_type`."""
+        return cast("tuple[int, ...]", self.tensor_type.sizes)
+
+    @property
+    def rank(self) -> int:
+        """Number of dimensions of a tensor; see :attr:`tensor_type`."""
+        return len(self.tensor_type.sizes)
+
+    @property
+    def numel(self) -> int:
+        """Number of elements of a tensor; see :attr:`tensor_type`."""
+        return math.prod(self.sizes)
+
+    @property
+    def elements(self) -> torch.Tensor | None:
+        """The tensor that a constant is; None for what is computed."""
+        return self._constant if self._constant is not _NOT_CONSTANT else None
+
     def replace_all_uses_with(self, other: Value) -> None:
         """Make every reader of this value read ``other``, whose node then stands for this one's too."""
         if other is self:
@@ -100,6 +160,7 @@ class Node:
     """
 
     __slots__ = (
+        "_arguments",
         "_inputs",
         "_number",
         "attributes",
@@ -133,11 +194,43 @@ class Node:
         self._number = 0
         self.blocks: list[Block] = []
         self.outputs: list[Value] = []
+        self._arguments: tuple[Any, ...] | None = None
         self._inputs: tuple[Value, ...] = tuple(inputs)
         for index, value in enumerate(self._inputs):
             value._uses[self, index] = None
         for value in outputs:
             self.add_output(value)
+
+    @staticmethod
+    def call(qualified_op: str, args: Sequence[Any], outputs: Sequence[Value], origin: Origin = NOWHERE) -> Node:
+        """A node of a straight line.
+
+        Args:
+            qualified_op: name with overload.
+            args: all arguments in the order of the operator's schema, keyword-only ones last: Values for tensors (also
+                in lists), plain Python values for everything else.
+            outputs: what it makes, made by nobody yet.
+            origin: the nodes of the model that it comes from.
+        """
+        op, _, overload = qualified_op.partition(".")
+        arguments = tuple(args)
+        node = Node(op, tuple(leaves_of(arguments, Value)), outputs, overload=overload, origin=origin)
+        node._arguments = arguments
+        return node
+
+    @property
+    def args(self) -> tuple[Any, ...]:
+        """The operator's arguments, as :meth:`call` takes them; the inputs, if all of them are Values."""
+        return self._inputs if self._arguments is None else self._arguments
+
+    @property
+    def has_inline_arguments(self) -> bool:
+        """Whether arguments may be plain values, as in a straight line."""
+        return self._arguments is not None
+
+    def __getitem__(self, name: str) -> Any:
+        """The argument called ``name`` in the operator's schema."""
+        return self.args[argument_names(self.qualified_op).index(name)]
 
     @property
     def qualified_op(self) -> str:
@@ -152,7 +245,9 @@ class Node:
     @property
     def computes(self) -> bool:
         """Whether it is an operator on tensors; branches, loops and containers are none."""
-        return not self.blocks and any(value.type == TENSOR for value in self._inputs)
+        return not self.blocks and any(
+            value.type == TENSOR or isinstance(value.type, TensorType) for value in self._inputs
+        )
 
     @property
     def inputs(self) -> tuple[Value, ...]:
@@ -172,6 +267,8 @@ class Node:
 
     def add_input(self, value: Value) -> None:
         """Read one more value, last."""
+        if self._arguments is not None:
+            raise GraphError(f"{self.qualified_op} has all of its arguments")
         value._uses[self, len(self._inputs)] = None
         self._inputs = (*self._inputs, value)
 
@@ -180,14 +277,28 @@ class Node:
         del self._inputs[index]._uses[self, index]
         self._inputs = (*self._inputs[:index], value, *self._inputs[index + 1 :])
         value._uses[self, index] = None
+        self._renew_arguments()
 
     def set_inputs(self, values: Sequence[Value]) -> None:
-        """Read exactly these values."""
+        """Read exactly these values.
+
+        Raises:
+            GraphError: a node with plain arguments would read another number of tensors.
+        """
         for index, value in enumerate(self._inputs):
             del value._uses[self, index]
+        if self._arguments is not None and len(values) not in (0, len(self._inputs)):
+            raise GraphError(f"{self.qualified_op} reads {len(self._inputs)} tensors among its arguments")
         self._inputs = tuple(values)
         for index, value in enumerate(self._inputs):
             value._uses[self, index] = None
+        self._renew_arguments()
+
+    def _renew_arguments(self) -> None:
+        """Put the inputs among the plain arguments, in place of those that were there."""
+        if self._arguments is not None and self._inputs:
+            inputs = iter(self._inputs)
+            self._arguments = map_leaves(self._arguments, Value, lambda _: next(inputs))
 
     def add_output(self, value: Value) -> Value:
         """Make one more value, last."""

@@ -1,11 +1,13 @@
 """Constants as graph text: printed, and read back as values of their types.
 
 Numbers, strings (in JSON's spelling), lists, tuples, dictionaries and None nest; bools are written 0 and 1, devices as
-strings. What has no literal (a tensor, a packed context) prints as ``<...>``.
+strings. What has no literal (a tensor, a packed context) prints as ``<...>``; of a tensor that says dtype, sizes and a
+digest of the elements.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from collections.abc import Callable
@@ -28,14 +30,15 @@ from mobopt.ir.types import (
 )
 
 
-def print_literal(value: Any, kind: Type | None = None) -> str:
-    """The text of a value; ``kind`` is its type, if known."""
+def print_literal(value: Any, kind: Type | None = None, digests: bool = False) -> str:
+    """The text of a value; ``kind`` is its type, if known. With ``digests``, tensors of other elements differ."""
     if isinstance(kind, OptionalType):
         kind = kind.element
     if isinstance(value, bool):
         return str(int(value))
     if isinstance(value, torch.Tensor):
-        return f"<Tensor {str(value.dtype).removeprefix('torch.')} {list(value.shape)}>"
+        digest = f" {digest_of(value)}" if digests else ""
+        return f"<Tensor {str(value.dtype).removeprefix('torch.')} {list(value.shape)}{digest}>"
     if isinstance(value, (str, torch.device)):
         return json.dumps(str(value))
     if isinstance(value, int):
@@ -43,24 +46,34 @@ def print_literal(value: Any, kind: Type | None = None) -> str:
     if value is None or isinstance(value, (float, complex)):
         return repr(value)
     if isinstance(value, list):
-        return _list(value, kind)
+        return _list(value, kind, digests)
     if isinstance(value, tuple):
         kinds = (
             kind.elements if isinstance(kind, TupleType) and len(kind.elements) == len(value) else [None] * len(value)
         )
-        items = [print_literal(item, element) for item, element in zip(value, kinds, strict=True)]
+        items = [print_literal(item, element, digests) for item, element in zip(value, kinds, strict=True)]
         return f"({', '.join(items)}{',' if len(items) == 1 else ''})"
     if isinstance(value, dict):
         key, element = (kind.key, kind.value) if isinstance(kind, DictType) else (None, None)
-        return f"{{{', '.join(f'{print_literal(k, key)}: {print_literal(v, element)}' for k, v in value.items())}}}"
+        items = [f"{print_literal(k, key)}: {print_literal(v, element, digests)}" for k, v in value.items()]
+        return f"{{{', '.join(items)}}}"
     return f"<{type(value).__name__}>"
 
 
-def _list(values: list[Any], kind: Type | None) -> str:
+def digest_of(tensor: torch.Tensor) -> str:
+    """16 hexadecimal digits that tell a tensor's elements from others (BLAKE2b of their bytes in row-major order);
+    ``unknown`` for what is no dense tensor of plain numbers."""
+    if tensor.layout != torch.strided or tensor.is_quantized or tensor.is_nested:
+        return "unknown"
+    dense = tensor.detach().contiguous().reshape(-1)
+    return hashlib.blake2b(dense.view(torch.uint8).numpy().tobytes(), digest_size=8).hexdigest()
+
+
+def _list(values: list[Any], kind: Type | None, digests: bool) -> str:
     if not values and kind is not None:
         return f"annotate({kind.annotation}, [])"
     element = kind.element if isinstance(kind, ListType) else None
-    return f"[{', '.join(print_literal(item, element) for item in values)}]"
+    return f"[{', '.join(print_literal(item, element, digests) for item in values)}]"
 
 
 def parse_literal(text: str, kind: Type) -> Any:

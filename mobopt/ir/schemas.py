@@ -27,6 +27,7 @@ from mobopt.ir.types import (
     DictType,
     ListType,
     OptionalType,
+    TensorType,
     TupleType,
     Type,
     parse_type,
@@ -197,6 +198,16 @@ def _split_top_level(text: str) -> list[str]:
     return [*items, last] if last else items
 
 
+@cache
+def argument_names(qualified_name: str) -> tuple[str, ...]:
+    """Names of an operator's arguments, in the order of its schema.
+
+    Raises:
+        UnsupportedError: there is no such operator.
+    """
+    return tuple(argument.name for argument in schema_of(qualified_name).arguments)
+
+
 def accepts(expected: Type, actual: Type, convert: bool = False) -> bool:
     """Whether a value of one type can be given where another is expected.
 
@@ -204,6 +215,8 @@ def accepts(expected: Type, actual: Type, convert: bool = False) -> bool:
     """
     if expected in (actual, ANY) or actual == ANY:
         return True
+    if isinstance(actual, TensorType):
+        return accepts(expected, TENSOR, convert)
     if isinstance(expected, OptionalType):
         inner = actual.element if isinstance(actual, OptionalType) else actual
         return actual == NONE or accepts(expected.element, inner, convert)

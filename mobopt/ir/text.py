@@ -1,8 +1,10 @@
 """Graph text: TorchScript's own notation, printed and parsed.
 
-Constants stand first, as ``prim::Constant`` lines; overloads are not written, as in TorchScript, and are chosen again
-from the argument types when a text is parsed. A constant that has no literal (a tensor, a packed context) prints as
-``<...>`` and is given to the parser by name.
+Constants stand first, as ``prim::Constant`` lines. As in TorchScript, an overload is not written where the types of the
+arguments say it; where they choose another one, it is (``aten::add.Scalar``). In straight lines, plain arguments stand
+among the others (``aten::add.Tensor(%x, %y, 1)``), overloads are always written, and types have dtypes and sizes
+(``Float(1, 3)``). A constant that has no literal (a tensor, a packed context) prints as ``<...>`` and is given to the
+parser by name; see :func:`named_constants`.
 
 Source of the notation: ``torch/csrc/jit/OVERVIEW.md`` and ``torch/csrc/jit/ir/irparser.cpp``.
 """
@@ -10,63 +12,166 @@ Source of the notation: ``torch/csrc/jit/OVERVIEW.md`` and ``torch/csrc/jit/ir/i
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from functools import cache
 from typing import Any
+
+import torch
 
 from mobopt.errors import GraphError, UnsupportedError
 from mobopt.ir.graph import Block, Graph, Node, Value
 from mobopt.ir.literals import Scanner, parse_literal, print_literal
 from mobopt.ir.origin import Origin
 from mobopt.ir.schemas import match_arguments, resolve, schemas_of
-from mobopt.ir.types import Type, parse_type
+from mobopt.ir.types import TensorType, Type, parse_type
+
+_FORMS = (torch.dtype, torch.layout, torch.memory_format)
+"""Plain arguments that are written as attributes of torch."""
 
 
-def print_graph(graph: Graph, sources: bool = False) -> str:
-    """The text of a graph; with ``sources``, each node is followed by where it comes from."""
-    head = ",\n      ".join(_declaration(value) for value in graph.inputs)
-    lines = [f"graph({head}):"]
-    for value in _constants(graph.block):
-        lines.append(f"  {_declaration(value)} = prim::Constant{_constant_attribute(value)}()")
-    _print_nodes(graph.block, "  ", sources, lines)
-    lines.append(f"  return ({_names(graph.outputs)})")
-    return "\n".join(lines) + "\n"
+def print_graph(graph: Graph, sources: bool = False, digests: bool = True) -> str:
+    """The text of a graph.
+
+    Args:
+        graph: any graph; values without a name are numbered.
+        sources: whether each node is followed by where it comes from.
+        digests: whether constant tensors are told apart by their elements, all of which must be read for that.
+    """
+    return _Printer(graph, sources, digests).text()
 
 
-def _print_nodes(block: Block, indent: str, sources: bool, lines: list[str]) -> None:
+def named_constants(graph: Graph) -> dict[str, Any]:
+    """The constants of a graph that have no literal, by the names under which its text must be given them."""
+    printer = _Printer(graph, sources=False, digests=False)
+    printer.text()
+    return printer.without_literal
+
+
+class _Printer:
+    """Prints one graph."""
+
+    def __init__(self, graph: Graph, sources: bool, digests: bool) -> None:
+        self.graph = graph
+        self.sources = sources
+        self.digests = digests
+        self.without_literal: dict[str, Any] = {}
+        self.constants = list(dict.fromkeys(value for value in _read(graph.block) if value.is_constant))
+        self.lines: list[str] = []
+        self._names: dict[Value, str] = {}
+        self._taken = {value.name for value in (*self.constants, *_made(graph.block))}
+        self._next = 0
+
+    def text(self) -> str:
+        """The whole text."""
+        head = ",\n      ".join(map(self.declaration, self.graph.inputs))
+        self.lines = [f"graph({head}):"]
+        for value in self.constants:
+            self.lines.append(f"  {self.declaration(value)} = prim::Constant{self.constant(value)}()")
+        self.nodes(self.graph.block, "  ")
+        self.lines.append(f"  return ({self.names(self.graph.outputs)})")
+        return "\n".join(self.lines) + "\n"
+
+    def nodes(self, block: Block, indent: str) -> None:
+        """The lines of a block's nodes."""
+        for node in block.nodes:
+            outputs = ", ".join(map(self.declaration, node.outputs))
+            attributes = ", ".join(f"{key}={_attribute(value)}" for key, value in node.attributes.items())
+            suffix = f"[{attributes}]" if attributes else ""
+            comment = f" # {' '.join(node.source.split())}" if self.sources and node.source else ""
+            inputs = ", ".join(map(self.argument, node.args))
+            self.lines.append(f"{indent}{outputs} = {_written_op(node)}{suffix}({inputs}){comment}")
+            for index, nested in enumerate(node.blocks):
+                parameters = ", ".join(map(self.declaration, nested.parameters))
+                self.lines.append(f"{indent}  block{index}({parameters}):")
+                self.nodes(nested, indent + "    ")
+                self.lines.append(f"{indent}    -> ({self.names(nested.outputs)})")
+
+    def name(self, value: Value) -> str:
+        """``%a``"""
+        if value.name:
+            return f"%{value.name}"
+        if value not in self._names:
+            while str(self._next) in self._taken:
+                self._next += 1
+            self._names[value] = str(self._next)
+            self._next += 1
+        return f"%{self._names[value]}"
+
+    def names(self, values: tuple[Value, ...]) -> str:
+        """``%a, %b``"""
+        return ", ".join(map(self.name, values))
+
+    def declaration(self, value: Value) -> str:
+        """``%a : Tensor``"""
+        return f"{self.name(value)} : {value.type}"
+
+    def constant(self, value: Value) -> str:
+        """``[value=1]``"""
+        if value.constant is None:
+            return ""
+        text = print_literal(value.constant, value.type, self.digests)
+        if "<" in text:
+            self.without_literal[self.name(value).removeprefix("%")] = value.constant
+        return f"[value={text}]"
+
+    def argument(self, value: Any) -> str:
+        """An argument of a node: a value, or a plain one."""
+        if isinstance(value, Value):
+            return self.name(value)
+        if isinstance(value, (list, tuple)):
+            items = ", ".join(map(self.argument, value))
+            return f"[{items}]" if isinstance(value, list) else f"({items}{',' if len(value) == 1 else ''})"
+        if isinstance(value, (bool, *_FORMS)):
+            return str(value)
+        text = print_literal(value)
+        if not text.startswith("<"):
+            return f"device({text})" if isinstance(value, torch.device) else text
+        key = f"{type(value).__name__}.{len(self.without_literal)}"
+        self.without_literal[key] = value
+        return f"<{key}>"
+
+
+def _made(block: Block) -> Iterator[Value]:
+    """Parameters of a block and what its nodes make, also nested ones."""
+    yield from block.parameters
     for node in block.nodes:
-        outputs = ", ".join(_declaration(value) for value in node.outputs)
-        attributes = ", ".join(f"{key}={_attribute(value)}" for key, value in node.attributes.items())
-        suffix = f"[{attributes}]" if attributes else ""
-        comment = f" # {' '.join(node.source.split())}" if sources and node.source else ""
-        lines.append(f"{indent}{outputs} = {node.op}{suffix}({_names(node.inputs)}){comment}")
-        for index, nested in enumerate(node.blocks):
-            parameters = ", ".join(_declaration(value) for value in nested.parameters)
-            lines.append(f"{indent}  block{index}({parameters}):")
-            _print_nodes(nested, indent + "    ", sources, lines)
-            lines.append(f"{indent}    -> ({_names(nested.outputs)})")
-
-
-def _constants(block: Block) -> list[Value]:
-    """Constants that the block's nodes read, in order of first use."""
-    found: dict[Value, None] = {}
-    for node in block.walk():
-        found.update(dict.fromkeys(value for value in node.inputs if value.is_constant))
+        yield from node.outputs
         for nested in node.blocks:
-            found.update(dict.fromkeys(value for value in nested.outputs if value.is_constant))
-    found.update(dict.fromkeys(value for value in block.outputs if value.is_constant))
-    return list(found)
+            yield from _made(nested)
 
 
-def _declaration(value: Value) -> str:
-    return f"%{value.name} : {value.type}"
+def _read(block: Block) -> Iterator[Value]:
+    """What nodes of a block read, also nested ones, then what it returns."""
+    for node in block.nodes:
+        yield from node.inputs
+        for nested in node.blocks:
+            yield from _read(nested)
+    yield from block.outputs
 
 
-def _names(values: tuple[Value, ...]) -> str:
-    return ", ".join(f"%{value.name}" for value in values)
+def _written_op(node: Node) -> str:
+    """The operator, with its overload unless the types of its arguments say it."""
+    if not node.has_inline_arguments and _chosen_overload(node.op, _types(node)) == node.overload:
+        return node.op
+    return node.qualified_op
 
 
-def _constant_attribute(value: Value) -> str:
-    return "" if value.constant is None else f"[value={print_literal(value.constant, value.type)}]"
+def _types(node: Node) -> tuple[Type, ...]:
+    return tuple(value.type for value in node.inputs)
+
+
+@cache
+def _chosen_overload(op: str, types: tuple[Type, ...]) -> str:
+    """The overload that types of inputs ask for, one that takes just as many first; none of what has no schema."""
+    schemas = schemas_of(op)
+    if not schemas:
+        return ""
+    whole = (schema for schema in schemas if len(schema.arguments) == len(types))
+    found = next((schema for schema in whole if match_arguments(schema, types, None)), None)
+    try:
+        return (found or resolve(op, types)).overload
+    except UnsupportedError:
+        return ""
 
 
 def _attribute(value: Any) -> str:
@@ -76,10 +181,11 @@ def _attribute(value: Any) -> str:
 
 
 _CONSTANT = re.compile(r"(?P<outputs>.*?)\s*=\s*prim::Constant(?:\[value=(?P<value>.*)\])?\(\)\s*(?:#.*)?")
-_NODE = re.compile(r"(?P<outputs>.*?)\s*=\s(?P<op>\w+::\w+)")
-_INPUTS = re.compile(r"\((?P<inputs>[^()]*)\)\s*(?:#\s*(?P<source>.*))?")
+_NODE = re.compile(r"(?P<outputs>.*?)\s*=\s(?P<op>\w+::\w+)(?P<overload>\.\w+)?")
+_COMMENT = re.compile(r"(?:#\s*(?P<source>.*))?")
 _BLOCK = re.compile(r"block\d+\((?P<parameters>.*)\):")
 _RETURN = re.compile(r"(?:return|->)\s*\((?P<values>[^()]*)\)")
+_DIGEST = re.compile(r"<Tensor [^<>]* [0-9a-f]{16}>")
 
 
 def parse_graph(text: str, constants: Mapping[str, Any] | None = None) -> Graph:
@@ -93,6 +199,38 @@ def parse_graph(text: str, constants: Mapping[str, Any] | None = None) -> Graph:
         GraphError: the text can't be read; the message names the line.
     """
     return _GraphParser(text, constants or {}).parse()
+
+
+class _ArgumentScanner(Scanner):
+    """Reads the arguments of a node: names of values and plain values."""
+
+    def __init__(self, text: str, values: Mapping[str, Value], constants: Mapping[str, Any]) -> None:
+        super().__init__(text)
+        self.values = values
+        self.constants = constants
+        self.has_plain = False
+
+    def value(self) -> Any:
+        """A value of the graph, or a plain one."""
+        if (name := self.take(r"%[^\s,()\[\]]+")) is not None:
+            if name[1:] not in self.values:
+                raise GraphError(f"{name} is used before it is defined")
+            return self.values[name[1:]]
+        self.has_plain = True
+        if (word := self.take(r"(?:True|False)\b")) is not None:
+            return word == "True"
+        if (word := self.take(r"torch\.\w+")) is not None and isinstance(
+            found := getattr(torch, word.removeprefix("torch."), None), _FORMS
+        ):
+            return found
+        if self.take(r"device\("):
+            (name,) = self.items(r"\)", super().value)
+            return torch.device(name)
+        if (key := self.take(r"<[\w.]+>")) is not None:
+            if key[1:-1] not in self.constants:
+                raise GraphError(f"the argument {key} has no literal; give its value to parse_graph by name")
+            return self.constants[key[1:-1]]
+        return super().value()
 
 
 class _GraphParser:
@@ -136,14 +274,26 @@ class _GraphParser:
         head = _NODE.match(f" {line}" if line.startswith("=") else line)
         if head is None:
             raise GraphError(f"can't read the line {line!r}")
-        scanner = Scanner(head.string[head.end() :])
+        scanner = _ArgumentScanner(head.string[head.end() :], self.values, self.constants)
         attributes = scanner.attributes()
-        tail = _INPUTS.fullmatch(scanner.rest)
+        scanner.has_plain = False
+        if not scanner.take(r"\("):
+            raise GraphError(f"can't read the line {line!r}")
+        args = scanner.items(r"\)", scanner.value)
+        tail = _COMMENT.fullmatch(scanner.rest)
         if tail is None:
             raise GraphError(f"can't read the line {line!r}")
         outputs = self.declarations(head["outputs"].strip())
         origin = Origin.of_line(tail["source"] or "")
-        node = Node(head["op"], self.references(tail["inputs"]), attributes=attributes, origin=origin)
+        overload = (head["overload"] or "").removeprefix(".")
+        typed = any(isinstance(value, Value) and isinstance(value.type, TensorType) for value in args)
+        if scanner.has_plain or (overload and typed):
+            node = Node.call(f"{head['op']}.{overload}" if overload else head["op"], args, [], origin)
+        else:
+            node = Node(head["op"], args, overload=overload, origin=origin)
+            if not overload:
+                self.choose_overload(node, line)
+        node.attributes.update(attributes)
         block.append(node)
         while self.lines and (header := _BLOCK.fullmatch(self.lines[-1])):
             self.lines.pop()
@@ -153,16 +303,18 @@ class _GraphParser:
             self.block(nested)
         for name, kind in outputs:
             self.values[name] = node.add_output(self.value(name, kind))
-        if schemas_of(node.op):
-            self.choose_overload(node, line)
 
     def choose_overload(self, node: Node, line: str) -> None:
-        """Set the overload that the inputs' types ask for; one that takes just as many inputs comes first."""
-        types = [value.type for value in node.inputs]
-        whole = [schema for schema in schemas_of(node.op) if len(schema.arguments) == len(types)]
+        """Set the overload that the inputs' types ask for.
+
+        Raises:
+            GraphError: none takes them.
+        """
+        node.overload = _chosen_overload(node.op, _types(node))
+        if node.overload or not schemas_of(node.op):
+            return
         try:
-            found = next((schema for schema in whole if match_arguments(schema, types, None)), None)
-            node.overload = (found or resolve(node.op, types)).overload
+            resolve(node.op, _types(node))
         except UnsupportedError as error:
             raise GraphError(f"{error}, in the line {line!r}") from None
 
@@ -173,6 +325,8 @@ class _GraphParser:
         ((name, kind),) = outputs
         if name in self.constants:
             value = self.constants[name]
+            if text is not None and _DIGEST.search(text) and print_literal(value, kind, digests=True) != text:
+                raise GraphError(f"the value that was given for the constant %{name} is not {text}")
         else:
             value = None if text is None else parse_literal(text, kind)
         self.graph.reserve_name(name)

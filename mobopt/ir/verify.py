@@ -7,11 +7,15 @@ from itertools import pairwise
 
 from mobopt.errors import GraphError, UnsupportedError
 from mobopt.ir.graph import Block, Graph, Node, Value
+from mobopt.ir.nests import leaves_of
 from mobopt.ir.program import Program
-from mobopt.ir.schemas import accepts, schema_of
+from mobopt.ir.schemas import Schema, accepts, schema_of
 
 _UNSCHEMATIC = "prim::"
 """Operators of this namespace take their form from the language, not from a schema."""
+
+_FUSED = "mobopt::"
+"""Nodes of this namespace stand for those of their body; see :func:`mobopt.ir.rewriting.enclose`."""
 
 
 def verify(program: Program) -> None:
@@ -34,7 +38,7 @@ def verify_graph(graph: Graph) -> None:
     users = {*_users(graph.block)}
     for value in _defined(graph.block):
         _check_uses(value, users)
-    names = [value.name for value in _defined(graph.block)]
+    names = [value.name for value in _defined(graph.block) if value.name]
     if len(names) != len(set(names)):
         twice = next(name for name in names if names.count(name) > 1)
         raise GraphError(f"%{twice} is defined twice")
@@ -76,8 +80,10 @@ def _check_node(node: Node, visible: set[Value]) -> None:
         _check_if(node)
     elif node.op == "prim::Loop":
         _check_loop(node)
+    elif node.op.startswith(_FUSED):
+        _check_fused(node)
     elif node.blocks:
-        raise GraphError(f"{node!r} has blocks, which only prim::If and prim::Loop may have")
+        raise GraphError(f"{node!r} has blocks, which only branches, loops and fused nodes may have")
     elif not node.op.startswith(_UNSCHEMATIC):
         _check_schema(node)
 
@@ -113,12 +119,23 @@ def _check_loop(node: Node) -> None:
         raise GraphError(f"the block of {node!r} must take (iteration, carried) and return (condition, carried)")
 
 
+def _check_fused(node: Node) -> None:
+    body = node.blocks[0] if len(node.blocks) == 1 else None
+    if body is None or node.inputs or body.parameters:
+        raise GraphError(f"{node!r} needs one block and nothing that it takes")
+    if [value.type for value in body.outputs] != [value.type for value in node.outputs]:
+        raise GraphError(f"the block of {node!r} makes other types")
+
+
 def _check_schema(node: Node) -> None:
     try:
         schema = schema_of(node.qualified_op)
     except UnsupportedError as error:
         raise GraphError(f"{node!r}: {error}") from None
     if schema.is_variadic:
+        return
+    if node.has_inline_arguments:
+        _check_arguments(node, schema)
         return
     if len(node.inputs) != len(schema.arguments):
         raise GraphError(f"{node!r} has {len(node.inputs)} inputs; its schema has {len(schema.arguments)}")
@@ -134,6 +151,16 @@ def _defined(block: Block) -> list[Value]:
             values += _defined(nested)
         values += node.outputs
     return values
+
+
+def _check_arguments(node: Node, schema: Schema) -> None:
+    if len(node.args) != len(schema.arguments):
+        raise GraphError(f"{node!r} has {len(node.args)} arguments; its schema has {len(schema.arguments)}")
+    for value, argument in zip(node.args, schema.arguments, strict=True):
+        if isinstance(value, Value) and not accepts(argument.type, value.type, convert=True):
+            raise GraphError(f"{node!r} has {value.type} for {argument.name!r}, which is {argument.type}")
+    if list(leaves_of(node.args, Value)) != list(node.inputs):
+        raise GraphError(f"{node!r} reads other values than its arguments have")
 
 
 def _users(block: Block) -> Iterator[Node]:

@@ -15,10 +15,10 @@ from mobopt.bundle import read_bundle
 from mobopt.errors import InputError
 from mobopt.ir import Program
 from mobopt.ir.arguments import bind_arguments
+from mobopt.ir.nests import leaves_of, map_leaves
 from mobopt.options import FallbackChoice
 from mobopt.runtimes.cpu import Interpreter
 from mobopt.runtimes.cpu.precision import Float16Interpreter, PrecisionLoss
-from mobopt.runtimes.nests import leaves_of, map_leaves
 from mobopt.samples.agreement import compare
 
 if TYPE_CHECKING:

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 
 from mobopt.ir import Node, Program, Value
+from mobopt.ir.nests import map_leaves
 from mobopt.runtimes.cpu.interpreter import Interpreter
-from mobopt.runtimes.nests import map_leaves
 
 
 class Float64Interpreter(Interpreter):

@@ -9,10 +9,10 @@ import torch
 
 from mobopt.errors import MoboptError
 from mobopt.ir import Node, Program
+from mobopt.ir.nests import leaves_of, map_leaves
 from mobopt.ir.schemas import Schema, schema_of
 from mobopt.runtimes.cpu.evaluator import Evaluator
 from mobopt.runtimes.cpu.kernels import is_mutating, kernel, operator_error
-from mobopt.runtimes.nests import leaves_of, map_leaves
 from mobopt.runtimes.state import ModelState
 
 

@@ -11,10 +11,10 @@ import torch
 from mobopt.errors import InputError, UnsupportedError
 from mobopt.ir import Origin
 from mobopt.ir.dtypes import SCALAR_TYPES
+from mobopt.ir.nests import map_leaves
 from mobopt.ir.schemas import schema_of, schemas_of
 from mobopt.ops.permitted import is_of_library, refusal
 from mobopt.runtimes.cpu.packed import PACKED_KERNELS
-from mobopt.runtimes.nests import map_leaves
 
 Kernel = Callable[..., Any]
 _CPU = torch.device("cpu")

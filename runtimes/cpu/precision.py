@@ -14,9 +14,9 @@ import torch
 from torch.utils.weak import WeakIdKeyDictionary
 
 from mobopt.ir import Node, Program, Value
+from mobopt.ir.nests import leaves_of, map_leaves
 from mobopt.ops.contexts import PackedContext
 from mobopt.runtimes.cpu.interpreter import Interpreter
-from mobopt.runtimes.nests import leaves_of, map_leaves
 
 LOSS = 0.01
 """Part of a result's scale that a loss must exceed to be told."""

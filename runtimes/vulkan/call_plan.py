@@ -8,9 +8,10 @@ from typing import Any, NamedTuple
 
 import torch
 
-from mobopt.runtimes.call import Alias, TensorRef, Trace, tensors_in
-from mobopt.runtimes.nests import leaves_of
+from mobopt import ir
+from mobopt.ir.nests import leaves_of
 from mobopt.runtimes.results import Results
+from mobopt.runtimes.segment import Alias, Returned, Segment
 from mobopt.runtimes.state import ModelState
 from mobopt.runtimes.vulkan.compile.build import Built, Fallback
 from mobopt.runtimes.vulkan.compile.host_function import HostFunction
@@ -58,7 +59,7 @@ class CallPlan:
     """An executable, and what becomes of its outputs.
 
     Attributes:
-        exposes: numbers of the trace's inputs that are parts of the state and lie on the device, though the result
+        exposes: numbers of the segment's inputs that are parts of the state and lie on the device, though the result
             shares their memory with the caller: the plan is of no use but to say so.
         users: how many calls have the plan now; the program counts them.
         is_retired: whether the last of them closes it.
@@ -69,7 +70,7 @@ class CallPlan:
     def __init__(
         self,
         device: Device,
-        trace: Trace,
+        segment: Segment,
         built: Built,
         gives_arrays: bool,
         state: ModelState,
@@ -80,44 +81,44 @@ class CallPlan:
 
         Args:
             device: where it runs.
-            trace: before it was lowered.
+            segment: as it was lowered.
             built: what it was lowered to.
             gives_arrays: whether results stay on the device, and arguments are taken from there.
             state: of the model.
             arrays: what of it lies on the device.
-            kept: numbers of the trace's inputs that are parts of the state and lie there.
+            kept: numbers of the segment's inputs that are parts of the state and lie there.
         """
-        self.is_complete = trace.is_complete
+        self.is_complete = segment.is_complete
         self.users = 0
         self.is_retired = False
         self._device, self._state, self._arrays = device, state, arrays
         self._gives_arrays = gives_arrays
-        self._trace = built.trace
+        self._segment = segment
         self.exposes = () if gives_arrays else tuple(number for number in kept if self._is_returned(number))
         inputs = {index for index, number in enumerate(built.inputs) if gives_arrays or number in kept}
-        staying = self._staying({built.trace.inputs[number] for number in kept})
+        staying = self._staying({segment.inputs[number] for number in kept})
         outputs = {index for index, ref in enumerate(built.outputs) if gives_arrays or ref in staying}
         self.executable = (
-            Executable(device, built.stream, inputs, outputs if trace.is_complete else ()) if built.outputs else None
+            Executable(device, built.stream, inputs, outputs if segment.is_complete else ()) if built.outputs else None
         )
         self._taken = built.inputs
         self._outputs = built.outputs
-        self._assumed = [built.assumed[ref] for ref in trace.inputs if ref in built.assumed]
-        self._calls = trace.calls
-        is_plain = len(built.outputs) == 1 and built.trace.result is built.outputs[0]
-        self._has_plain_result = is_plain and not (built.trace.updates or built.trace.writes)
+        self._assumed = [built.assumed[value] for value in segment.inputs if value in built.assumed]
+        is_plain = segment.result == Returned(0) and segment.graph.outputs == built.outputs
+        self._has_plain_result = is_plain and not (segment.updates or segment.writes)
 
     def _is_returned(self, number: int) -> bool:
         """Whether a tensor of the result lies in the memory of an input."""
-        ref = self._trace.inputs[number]
-        return any(leaf.base is ref for leaf in leaves_of(self._trace.result, Alias))
+        memory = self._segment.inputs[number]
+        return any(self._segment.value_of(leaf) is memory for leaf in leaves_of(self._segment.result, Alias))
 
-    def _staying(self, kept: Collection[TensorRef]) -> set[TensorRef]:
+    def _staying(self, kept: Collection[ir.Value]) -> set[ir.Value]:
         """What is computed for the state and stays on the device: what is written to memories that lie there, and new
         values that are not returned too."""
-        staying = {ref for target, ref in self._trace.writes if target in kept}
-        staying |= set(tensors_in(self._trace.updates)) - set(tensors_in(self._trace.result))
-        return {ref for ref in staying if ref.dtype != torch.int64 and ref.numel}
+        segment = self._segment
+        staying = {value for target, value in segment.written.items() if target in kept}
+        staying |= set(segment.values_in(segment.updates)) - set(segment.values_in(segment.result))
+        return {value for value in staying if value.dtype != torch.int64 and value.numel}
 
     def is_right_for(self, integers: Sequence[Interval]) -> bool:
         """Whether int64 tensors of these classes are what it was made for."""
@@ -144,10 +145,10 @@ class CallPlan:
         return lambda: self._deliver(given, self._checked(given.inputs, call.finish))
 
     def look(self, given: CallTensors) -> list[torch.Tensor]:
-        """The elements that an incomplete trace asks for."""
-        values = dict(zip(self._trace.inputs, given.inputs, strict=True))
+        """The elements that an incomplete segment asks for."""
+        values = dict(zip(self._segment.inputs, given.inputs, strict=True))
         values.update(zip(self._outputs, self._computed(given.inputs), strict=True))
-        return [on_host(values[ref]) for ref in self._trace.result]
+        return [on_host(values[value]) for value in self._segment.values_in(self._segment.result)]
 
     def profile(self, given: CallTensors) -> list[OperationTime]:
         """Times of one run."""
@@ -172,16 +173,16 @@ class CallPlan:
         try:
             return compute()
         except RefusedError:
-            HostFunction(self._calls, self._trace.inputs, self._outputs)(*map(on_host, inputs))
+            HostFunction(self._segment.graph.block.nodes, self._segment.inputs, self._outputs)(*map(on_host, inputs))
             raise WideFloatsError from None
 
     def _deliver(self, given: CallTensors, computed: Sequence[Value]) -> Any:
         if self._has_plain_result:
             return computed[0]
         values = dict(zip(self._outputs, computed, strict=True))
-        if not self._gives_arrays and not given.wholes and not self._trace.updates:
-            return Results(self._trace, values, given.inputs).deliver()[0]
-        results = DeviceResults(self._trace, values, given.inputs, self._gives_arrays)
+        if not self._gives_arrays and not given.wholes and not self._segment.updates:
+            return Results(self._segment, values, given.inputs).deliver()[0]
+        results = DeviceResults(self._segment, values, given.inputs, self._gives_arrays)
         return results.deliver_and_keep(self._device, self._state, given.wholes, self._arrays)
 
 

@@ -7,9 +7,10 @@ from typing import Any, TypeGuard
 
 import torch
 
-from mobopt.runtimes.call import Alias, Leaf, TensorRef, Trace, tensors_in
-from mobopt.runtimes.nests import copy_nests, leaves_of, map_leaves
+from mobopt import ir
+from mobopt.ir.nests import copy_nests, leaves_of, map_leaves
 from mobopt.runtimes.results import Results
+from mobopt.runtimes.segment import Alias, Leaf, Segment
 from mobopt.runtimes.state import ModelState
 from mobopt.runtimes.vulkan.engine.array import DeviceArray
 from mobopt.runtimes.vulkan.engine.device import Device
@@ -26,20 +27,20 @@ class DeviceResults(Results):
     """
 
     def __init__(
-        self, trace: Trace, computed: Mapping[TensorRef, Any], inputs: Sequence[Value], gives_arrays: bool
+        self, segment: Segment, computed: Mapping[ir.Value, Any], inputs: Sequence[Value], gives_arrays: bool
     ) -> None:
         """See :class:`Results`.
 
         Args:
-            trace: of the call.
+            segment: of the call.
             computed: what was computed.
             inputs: the inputs, those of the state in arrays if they lie there.
             gives_arrays: whether the result is to be in arrays.
         """
-        super().__init__(trace, computed, inputs)
+        super().__init__(segment, computed, inputs)
         self._gives_arrays = gives_arrays
-        self._written = dict(trace.writes)
-        self._returned = set(tensors_in(trace.result))
+        self._written = segment.written
+        self._returned = set(segment.values_in(segment.result))
         self._on_host: dict[int, tuple[DeviceArray, torch.Tensor]] = {}
         self._carriers: dict[int, tuple[DeviceArray, torch.Tensor]] = {}
         self._in_other_hands: list[torch.Tensor] = []
@@ -48,15 +49,15 @@ class DeviceResults(Results):
         self, device: Device, state: ModelState, wholes: Sequence[torch.Tensor], arrays: StateArrays
     ) -> Any:
         """The result; the state, of which ``wholes`` are the memories, is what the call has made of it."""
-        trace = self._trace
-        self._wholes = dict(zip(trace.inputs[len(trace.inputs) - len(wholes) :], wholes, strict=True))
+        segment = self._segment
+        self._wholes = dict(zip(segment.inputs[len(segment.inputs) - len(wholes) :], wholes, strict=True))
         if self._gives_arrays:
-            result = map_leaves(trace.result, Leaf, self._tensor)
+            result = map_leaves(segment.result, Leaf, self._tensor)
             result = map_leaves(result, torch.Tensor, lambda tensor: as_array(device, tensor))
         else:
-            result = map_leaves(trace.result, Leaf, self._host_tensor)
-        updates = copy_nests(trace.updates, Leaf, self._stored)
-        written = [(self._wholes[target], self._value(ref)) for target, ref in trace.writes]
+            result = map_leaves(segment.result, Leaf, self._host_tensor)
+        updates = copy_nests(segment.updates, Leaf, self._stored)
+        written = [(self._wholes[target], self._value(value)) for target, value in self._written.items()]
         changes = [
             (whole, value if _may_stay(value) and not state.is_exposed(whole) else self._host(value))
             for whole, value in written
@@ -81,8 +82,7 @@ class DeviceResults(Results):
 
     def _stored(self, leaf: Leaf) -> torch.Tensor:
         """A tensor of the state: of the CPU, but its elements may be in an array."""
-        ref = leaf.base if isinstance(leaf, Alias) else leaf
-        assert isinstance(ref, TensorRef)
+        ref = self._segment.value_of(leaf)
         if isinstance(leaf, Alias) and ref in self._wholes:
             return leaf.of(self._wholes[ref])
         is_argument = isinstance(leaf, Alias) and ref in self._inputs
@@ -121,8 +121,9 @@ class DeviceResults(Results):
     def _memory(self, alias: Alias) -> Any:
         """As for tensors, but that of a state which is given in an array is what the call has made of it: tensors lie
         in the memory that is written to."""
-        if self._gives_arrays and alias.base in self._written:
-            return self._value(self._written[alias.base])
+        whole = self._segment.value_of(alias)
+        if self._gives_arrays and whole in self._written:
+            return self._value(self._written[whole])
         return super()._memory(alias)
 
     def _laid_out(self, value: Value, strides: tuple[int, ...]) -> Value:

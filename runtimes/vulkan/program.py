@@ -17,9 +17,9 @@ import torch
 
 from mobopt.errors import DeviceLostError, InputError
 from mobopt.ir import Program
+from mobopt.ir.nests import leaves_of, map_leaves
 from mobopt.options import FallbackChoice, check_fallback
 from mobopt.runtimes.memories import StateMemories
-from mobopt.runtimes.nests import leaves_of, map_leaves
 from mobopt.runtimes.specialize import specialize
 from mobopt.runtimes.state import ModelState
 from mobopt.runtimes.vulkan.call_plan import CallPlan, CallTensors, PlanReport, WideFloatsError
@@ -360,11 +360,12 @@ class VulkanProgram:
     ) -> CallPlan:
         started = time.perf_counter()
         args = map_leaves(list(args), DeviceArray, _as_meta)
-        trace = specialize(self.program, method, args, looks, self.model_state.forms, self._by_elements)
-        wide = [ref for ref in trace.inputs if ref.dtype == torch.int64]
+        segment = specialize(self.program, method, args, looks, self.model_state.forms, self._by_elements)
+        wide = [value for value in segment.inputs if value.dtype == torch.int64]
         classes = dict(zip(wide, integers, strict=True))
-        built = build_stream(trace, self.device.info, self._constants, self._allow_fallback, classes, self._floats_fit)
-        plan = CallPlan(self.device, trace, built, on_device, self.model_state, self._state_arrays, kept)
+        info = self.device.info
+        built = build_stream(segment, info, self._constants, self._allow_fallback, classes, self._floats_fit)
+        plan = CallPlan(self.device, segment, built, on_device, self.model_state, self._state_arrays, kept)
         plan.report = PlanReport(
             method,
             ", ".join(_describe(value) for value in args),

@@ -17,7 +17,7 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from mobopt.runtimes.call import Call, TensorRef
+from mobopt.ir import Node, Value
 from mobopt.runtimes.vulkan.engine.device import Device, open_device
 from mobopt.runtimes.vulkan.engine.executable import Executable
 from mobopt.runtimes.vulkan.engine.tensor import DeviceTensor, Storage, StorageKind, default_strides
@@ -59,16 +59,16 @@ class Layer:
         result, weight = torch.Size(self.output), torch.Size(self.weight)
         return 2 * result.numel() * (weight.numel() // weight[0])
 
-    def call(self, source: TensorRef) -> Call:
+    def call(self, source: Value) -> Node:
         """The layer with seeded weights."""
         fan = torch.Size(self.weight[1:]).numel()
         weight, bias = torch.randn(self.weight) / fan**0.5, torch.randn(self.weight[0])
-        refs = [TensorRef(tensor.dtype, tuple(tensor.shape), tensor) for tensor in (weight, bias)]
-        output = TensorRef(torch.float32, self.output)
+        refs = [Value.of_elements(tensor) for tensor in (weight, bias)]
+        output = Value.of_tensor(torch.float32, self.output)
         if not self.stride:
-            return Call("aten::linear", (source, *refs), (output,))
+            return Node.call("aten::linear", (source, *refs), (output,))
         parameters = ([self.stride] * 2, [self.padding] * 2, [1, 1], self.groups)
-        return Call("aten::conv2d", (source, *refs, *parameters), (output,))
+        return Node.call("aten::conv2d", (source, *refs, *parameters), (output,))
 
 
 def layers_of(name: str) -> Counter[Layer]:
@@ -94,7 +94,7 @@ def layers_of(name: str) -> Counter[Layer]:
 def executable_of(device: Device, layer: Layer) -> tuple[Executable, str]:
     """The layer alone on a device, its input already in the layout that kernels prefer; and the kernel's name."""
     plan = Plan(device.info)
-    ref = TensorRef(torch.float32, layer.source)
+    ref = Value.of_tensor(torch.float32, layer.source)
     strides = default_strides(layer.source, torch.float32)
     elements = plan.empty(layer.source).storage.nbytes // 4
     storage = Storage(elements * 4, StorageKind.INPUT)

@@ -18,11 +18,11 @@ from mobopt.frontends.torchscript import program_from_script_module
 from mobopt.ir import Node, Program
 from mobopt.ir.dimensions import Dimension
 from mobopt.ir.guards import Guards
+from mobopt.ir.nests import leaves_of, map_leaves
 from mobopt.ir.types import TensorType
 from mobopt.ops.shapes import has_rule, infer, makes_new
 from mobopt.runtimes.cpu.interpreter import Interpreter
 from mobopt.runtimes.cpu.kernels import kernel
-from mobopt.runtimes.nests import leaves_of, map_leaves
 
 MOST_ELEMENTS = 2**16
 """Calls with other sizes make no more elements than this."""

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from mobopt import optimize_for_mobile
-from mobopt.runtimes.nests import leaves_of
+from mobopt.ir.nests import leaves_of
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 

@@ -18,8 +18,8 @@ from opinfo_samples import Sample, dtypes_of, in_place_samples_of, operators, sa
 
 from mobopt.frontends.torchscript import program_from_script_module
 from mobopt.ir import Node
+from mobopt.ir.nests import map_leaves
 from mobopt.runtimes.cpu.interpreter import Interpreter
-from mobopt.runtimes.nests import map_leaves
 
 DTYPES = (torch.float32, torch.int64, torch.bool)
 

@@ -7,11 +7,11 @@ from typing import Any
 
 import torch
 
+from mobopt.ir.nests import leaves_of, map_leaves
+from mobopt.ir.schemas import argument_names
 from mobopt.ops.effects import draws_numbers
 from mobopt.ops.records import Like, OperatorRecord, Trait, record_of
-from mobopt.runtimes.call import argument_names
 from mobopt.runtimes.cpu.kernels import kernel
-from mobopt.runtimes.nests import leaves_of, map_leaves
 
 
 def complaints(op: str, args: list[Any]) -> Iterator[str]:

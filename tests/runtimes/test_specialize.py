@@ -1,4 +1,4 @@
-"""A Trace computes what the model computes, and holds nothing but functional calls on tensors."""
+"""A Segment computes what the model computes, and holds nothing but functional nodes on tensors."""
 
 from typing import Optional
 
@@ -8,11 +8,11 @@ from torch import nn
 
 from mobopt.errors import InputError
 from mobopt.frontends.torchscript import program_from_script_module
-from mobopt.ir import Program
-from mobopt.runtimes.call import TensorRef, Trace
+from mobopt.ir import Program, Value, named_constants, parse_graph, print_graph, verify_graph
+from mobopt.ir.nests import leaves_of, map_leaves
 from mobopt.runtimes.cpu.kernels import is_mutating, kernel
-from mobopt.runtimes.nests import leaves_of, map_leaves
 from mobopt.runtimes.results import Results
+from mobopt.runtimes.segment import Segment
 from mobopt.runtimes.specialize import specialize
 
 
@@ -20,37 +20,41 @@ def program_of(module: nn.Module) -> Program:
     return program_from_script_module(torch.jit.script(module))
 
 
-def evaluate(trace: Trace, inputs: list[torch.Tensor]) -> object:
-    """Run a Trace with torch's kernels, checking the sizes and dtypes that it promises."""
-    values = dict(zip(trace.inputs, inputs, strict=True))
+def evaluate(segment: Segment, inputs: list[torch.Tensor]) -> object:
+    """Run a Segment with torch's kernels, checking the sizes and dtypes that it promises, and that it is a sound graph
+    which its text says as it is."""
+    verify_graph(segment.graph)
+    text = print_graph(segment.graph, sources=True)
+    assert print_graph(parse_graph(text, named_constants(segment.graph)), sources=True) == text
+    values = dict(zip(segment.inputs, inputs, strict=True))
 
-    def value_of(ref: TensorRef) -> torch.Tensor:
-        return values[ref] if ref.constant is None else ref.constant
+    def value_of(value: Value) -> torch.Tensor:
+        return value.constant if value.is_constant else values[value]
 
-    for call in trace.calls:
-        assert not is_mutating(call.op)
-        results = list(leaves_of(kernel(call.op)(*map_leaves(call.args, TensorRef, value_of)), torch.Tensor))
+    for call in segment.graph.block.nodes:
+        assert not is_mutating(call.qualified_op)
+        results = list(leaves_of(kernel(call.qualified_op)(*map_leaves(call.args, Value, value_of)), torch.Tensor))
         for ref, result in zip(call.outputs, results, strict=True):
             assert (ref.sizes, ref.dtype) == (tuple(result.shape), result.dtype)
             values[ref] = result
-    computed = {ref: value_of(ref) for ref in trace.results() if ref.constant is None and ref not in trace.inputs}
-    return Results(trace, computed, inputs).deliver()[0]
+    computed = {value: values[value] for value in segment.computed_outputs()}
+    return Results(segment, computed, inputs).deliver()[0]
 
 
-def run(module: nn.Module, *args: object) -> tuple[object, list[Trace]]:
-    """The result by way of Traces, one more for each look at elements, and the Traces."""
-    program, looks, traces = program_of(module), [], []
+def run(module: nn.Module, *args: object) -> tuple[object, list[Segment]]:
+    """The result by way of Segments, one more for each look at elements, and the Segments."""
+    program, looks, segments = program_of(module), [], []
     inputs = list(leaves_of(list(args), torch.Tensor))
     while True:
-        traces.append(specialize(program, "forward", args, looks))
-        result = evaluate(traces[-1], inputs)
-        if traces[-1].is_complete:
-            return result, traces
+        segments.append(specialize(program, "forward", args, looks))
+        result = evaluate(segments[-1], inputs)
+        if segments[-1].is_complete:
+            return result, segments
         looks += result
 
 
-def operators(trace: Trace) -> list[str]:
-    return [call.op for call in trace.calls]
+def operators(segment: Segment) -> list[str]:
+    return [node.qualified_op for node in segment.graph.block.nodes]
 
 
 class InPlace(nn.Module):
@@ -125,11 +129,11 @@ class Unrolled(nn.Module):
 
 def test_loops_branches_and_optionals_are_gone():
     module, x = Unrolled(), torch.randn(2, 4)
-    found, (trace,) = run(module, x, 2, None)
-    assert operators(trace) == ["aten::linear"] * 6
+    found, (segment,) = run(module, x, 2, None)
+    assert operators(segment) == ["aten::linear"] * 6
     torch.testing.assert_close(found, module(x, 2, None))
-    found, (trace,) = run(module, torch.ones(3, 4), 0, torch.ones(4))
-    assert operators(trace) == ["aten::add.Tensor", "aten::sum"]
+    found, (segment,) = run(module, torch.ones(3, 4), 0, torch.ones(4))
+    assert operators(segment) == ["aten::add.Tensor", "aten::sum"]
 
 
 class Constants(nn.Module):
@@ -141,9 +145,9 @@ class Constants(nn.Module):
 
 def test_what_follows_from_constants_is_folded_but_random_numbers_are_not():
     x = torch.randn(2, 5)
-    found, (trace,) = run(Constants(), x)
+    found, (segment,) = run(Constants(), x)
     torch.testing.assert_close(found, x + torch.exp(torch.arange(5.0) * 0.5))
-    assert operators(trace) == ["aten::rand_like", "aten::mul.Scalar", *["aten::add.Tensor"] * 3]
+    assert operators(segment) == ["aten::rand_like", "aten::mul.Scalar", *["aten::add.Tensor"] * 3]
 
 
 class Looks(nn.Module):
@@ -159,8 +163,8 @@ class Looks(nn.Module):
 @pytest.mark.parametrize("seed", range(4))
 def test_looks_at_elements(seed):
     x = torch.randn(4, generator=torch.Generator().manual_seed(seed))
-    found, traces = run(Looks(), x)
-    assert len(traces) > 3
+    found, segments = run(Looks(), x)
+    assert len(segments) > 3
     torch.testing.assert_close(found, Looks()(x))
 
 
@@ -173,8 +177,8 @@ class Nest(nn.Module):
 
 def test_nests_in_and_out():
     x, y, z = torch.randn(2), torch.randn(3), torch.randn(2)
-    trace = specialize(program_of(Nest()), "forward", [x, (y, [z])])
-    found = evaluate(trace, [x, y, z])
+    segment = specialize(program_of(Nest()), "forward", [x, (y, [z])])
+    found = evaluate(segment, [x, y, z])
     assert found[0] is x and found[1]["a"][0] is y and found[2] == 2 and found[3].shape == (0,)
     assert torch.equal(found[1]["a"][1], x + z)
 
@@ -197,8 +201,8 @@ def test_an_alias_of_a_constant_keeps_its_values():
             return x @ weight + x @ changed
 
     module, x = Tied(), torch.randn(2, 4)
-    found, (trace,) = run(module, x)
-    assert operators(trace) == ["aten::matmul", "aten::matmul", "aten::add.Tensor"]
+    found, (segment,) = run(module, x)
+    assert operators(segment) == ["aten::matmul", "aten::matmul", "aten::add.Tensor"]
     torch.testing.assert_close(found, module(x))
 
 
@@ -208,6 +212,6 @@ def test_traced_arithmetic_on_sizes_is_gone():
             return x.view(x.size(0) // 2, -1) * 2.0
 
     program = program_from_script_module(torch.jit.trace(Halves(), torch.zeros(4, 4)))
-    trace = specialize(program, "forward", [torch.zeros(6, 2)])
-    assert operators(trace) == ["aten::view", "aten::mul.Tensor"]
-    assert trace.result.sizes == (3, 4)
+    segment = specialize(program, "forward", [torch.zeros(6, 2)])
+    assert operators(segment) == ["aten::view", "aten::mul.Tensor"]
+    assert segment.graph.outputs[0].sizes == (3, 4)

@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
+from mobopt.ir import Graph, Node, Value
 from mobopt.ir.schemas import schema_of
-from mobopt.runtimes.call import Call, TensorRef
 from mobopt.runtimes.vulkan.engine.device import Device
 from mobopt.runtimes.vulkan.engine.executable import Executable
 from mobopt.runtimes.vulkan.engine.stream import Binding, Copy
@@ -44,21 +44,21 @@ def with_defaults(op: str, args: Sequence[Any], kwargs: dict[str, Any]) -> tuple
     return tuple(values)
 
 
-def make_call(op: str, args: Sequence[Any], kwargs: dict[str, Any], refs: dict[int, TensorRef], results: Any) -> Call:
+def make_call(op: str, args: Sequence[Any], kwargs: dict[str, Any], refs: dict[int, Value], results: Any) -> Node:
     """A call whose tensors are TensorRefs; ``refs`` collects those of the arguments by identity of the torch tensor."""
 
     def convert(value: Any) -> Any:
         if isinstance(value, torch.Tensor):
-            return refs.setdefault(id(value), TensorRef(value.dtype, tuple(value.shape)))
+            return refs.setdefault(id(value), Value.of_tensor(value.dtype, tuple(value.shape)))
         if isinstance(value, (list, tuple)):
             return type(value)(convert(item) for item in value)
         return value
 
     outputs = results if isinstance(results, (list, tuple)) else [results]
-    return Call(
+    return Node.call(
         op,
         convert(with_defaults(op, args, kwargs)),
-        tuple(TensorRef(output.dtype, tuple(output.shape)) for output in outputs),
+        tuple(Value.of_tensor(output.dtype, tuple(output.shape)) for output in outputs),
     )
 
 
@@ -101,9 +101,9 @@ def download(plan: Plan, tensor: DeviceTensor) -> None:
 
 def run_calls(
     device: Device,
-    calls: Sequence[Call],
-    inputs: Sequence[tuple[TensorRef, torch.Tensor]],
-    outputs: Sequence[TensorRef],
+    calls: Sequence[Node],
+    inputs: Sequence[tuple[Value, torch.Tensor]],
+    outputs: Sequence[Value],
     device_layout: bool = True,
 ) -> list[torch.Tensor]:
     """Lower, build and run calls; returns the values of ``outputs``."""
@@ -114,11 +114,11 @@ def run_calls(
         plan.place(ref, view)
         feeds.append(flat)
     for call in calls:
-        plan.label = call.op
+        plan.label = call.qualified_op
         lowered = lower(plan, call)
         results = lowered if isinstance(lowered, tuple) else (lowered,)
         for ref, result in zip(call.outputs, results, strict=True):
-            assert (result.sizes, result.dtype) == (ref.sizes, ref.dtype), f"{call.op}: {result} is not {ref}"
+            assert (result.sizes, result.dtype) == (ref.sizes, ref.dtype), f"{call.qualified_op}: {result} is not {ref}"
             plan.place(ref, result)
     for ref in outputs:
         download(plan, plan.tensor(ref))
@@ -132,12 +132,17 @@ def run_calls(
     return [next(found) if ref.numel else torch.empty(ref.sizes, dtype=ref.dtype) for ref in outputs]
 
 
+def run_graph(device: Device, graph: Graph, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """What a straight line returns, in tensors of the layout that kernels prefer."""
+    return run_calls(device, list(graph.block.nodes), list(zip(graph.inputs, inputs, strict=True)), list(graph.outputs))
+
+
 def run_op(device: Device, op: str, *args: Any, device_layout: bool = True, **kwargs: Any) -> list[torch.Tensor]:
     """Compute one operator on the device; results as torch's (kept as a list)."""
     sources = tensors_in(args) + tensors_in(list(kwargs.values()))
     copies = {id(tensor): tensor.clone() for tensor in sources}
     expected = torch_operator(op)(*_replaced(args, copies), **{k: _replaced(v, copies) for k, v in kwargs.items()})
-    refs: dict[int, TensorRef] = {}
+    refs: dict[int, Value] = {}
     call = make_call(op, args, kwargs, refs, expected)
     inputs = [(refs[id(tensor)], tensor) for tensor in {id(t): t for t in sources}.values()]
     return run_calls(device, [call], inputs, list(call.outputs), device_layout)

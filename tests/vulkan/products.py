@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
 import torch
 from harness import assert_close, make_call, run_calls, torch_operator, with_defaults
 
-from mobopt.runtimes.call import Call, TensorRef
+from mobopt.ir import Graph, Node, Value
+from mobopt.runtimes.vulkan.compile.fusion import fold_epilogues
 from mobopt.runtimes.vulkan.engine.device import Device
 from mobopt.runtimes.vulkan.kernels import product_kernels
-from mobopt.runtimes.vulkan.kernels.epilogue import CallWithEpilogue, Epilogue
+from mobopt.runtimes.vulkan.kernels.epilogue import PRODUCT, Activation, Epilogue
+from mobopt.runtimes.vulkan.kernels.pointwise_program import Opcode
 from mobopt.runtimes.vulkan.lowerings import convolution, matmul, pointwise  # noqa: F401
 
 FAMILIES = ["tiles", "shared"]
@@ -25,14 +27,47 @@ def family(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> s
     return str(request.param)
 
 
-def constant_call(op: str, args: Sequence[Any], constants: Sequence[int], result: Any) -> Call:
+def constant_call(op: str, args: Sequence[Any], constants: Sequence[int], result: Any) -> Node:
     """A call some of whose tensor arguments, by place, are constants."""
-    refs: dict[int, TensorRef] = {}
+    refs: dict[int, Value] = {}
     for place in constants:
         tensor = args[place]
         if tensor is not None:
-            refs[id(tensor)] = TensorRef(tensor.dtype, tuple(tensor.shape), tensor)
+            refs[id(tensor)] = Value.of_elements(tensor)
     return make_call(op, args, {}, refs, result)
+
+
+_OPERATORS: dict[Opcode, tuple[str, Callable[[Activation], tuple[Any, ...]]]] = {
+    Opcode.RELU: ("aten::relu", lambda step: ()),
+    Opcode.CLAMP: ("aten::clamp", lambda step: (step.first, step.second)),
+    Opcode.SIGMOID: ("aten::sigmoid", lambda step: ()),
+    Opcode.HARDSWISH: ("aten::hardswish", lambda step: ()),
+    Opcode.SILU: ("aten::silu", lambda step: ()),
+    Opcode.TANH: ("aten::tanh", lambda step: ()),
+    Opcode.PRELU: ("aten::leaky_relu", lambda step: (step.first,)),
+    Opcode.GELU: ("aten::gelu", lambda step: ("none",)),
+}
+
+
+def with_epilogue(call: Node, epilogue: Epilogue) -> Node:
+    """The node that fusion makes of a call and of what its epilogue is to do."""
+    graph = Graph()
+    last = graph.block.append(call)
+
+    def append(op: str, *args: Any) -> Node:
+        return graph.block.append(Node.call(op, (last.output, *args), [Value("", call.output.type)]))
+
+    for step in (epilogue.before, epilogue.residual, epilogue.after):
+        if isinstance(step, Value):
+            last = append("aten::add.Tensor", step, 1)
+        elif step is not None and not step.is_identity:
+            op, args = _OPERATORS[step.opcode]
+            last = append(op, *args(step))
+    graph.return_values(last.output)
+    fold_epilogues(graph)
+    (whole,) = graph.block.nodes
+    assert whole.op == PRODUCT or epilogue.before.is_identity
+    return whole
 
 
 def check_product(
@@ -54,10 +89,10 @@ def check_product(
     inputs = [
         (ref, value)
         for ref, value in zip(call.args, args, strict=False)
-        if isinstance(ref, TensorRef) and ref.constant is None
+        if isinstance(ref, Value) and not ref.is_constant
     ]
     if epilogue is not None:
-        call = CallWithEpilogue(call.op, call.args, call.outputs, epilogue=epilogue)
+        call = with_epilogue(call, epilogue)
         if residual is not None:
             assert epilogue.residual is not None
             inputs.append((epilogue.residual, residual))

@@ -8,8 +8,8 @@ import torch.nn.functional as functional
 from harness import run_calls
 from products import check_product, family  # noqa: F401
 
+from mobopt.ir import Node, Value
 from mobopt.ops.contexts import Conv1dPackedContext, Conv2dPackedContext
-from mobopt.runtimes.call import Call, TensorRef
 from mobopt.runtimes.vulkan.kernels.convolution_parameters import phases
 from mobopt.runtimes.vulkan.kernels.epilogue import Activation, Epilogue, clamp
 from mobopt.runtimes.vulkan.kernels.pointwise_program import Opcode
@@ -214,7 +214,7 @@ def test_residual(any_device, family, weight_sizes, groups, device_layout):  # n
     source, weight, bias = torch.randn(2, 5, 7, 6), torch.randn(weight_sizes), torch.randn(weight_sizes[0])
     sums = functional.conv2d(source, weight, bias, 1, 0, 1, groups)
     residual = torch.randn_like(sums)
-    ref = TensorRef(residual.dtype, tuple(residual.shape))
+    ref = Value.of_tensor(residual.dtype, tuple(residual.shape))
     check_product(
         any_device,
         "aten::conv2d",
@@ -253,7 +253,7 @@ def test_packed_context_1d(device):
 
 
 def _check_context(device, op, source, context, expected):
-    operand = TensorRef(source.dtype, tuple(source.shape))
-    call = Call(op, (operand, context), (TensorRef(expected.dtype, tuple(expected.shape)),))
+    operand = Value.of_tensor(source.dtype, tuple(source.shape))
+    call = Node.call(op, (operand, context), (Value.of_tensor(expected.dtype, tuple(expected.shape)),))
     (found,) = run_calls(device, [call], [(operand, source)], list(call.outputs))
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4 * float(expected.abs().max()))

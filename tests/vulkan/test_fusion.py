@@ -1,108 +1,128 @@
-"""Epilogues: what is folded into convolutions and products, and that the result is the same."""
+"""Epilogues: what is folded into convolutions and products, as text, and that the result is the same."""
 
 from __future__ import annotations
+
+import textwrap
 
 import pytest
 import torch
 import torch.nn.functional as functional
-from harness import assert_close, run_calls
-from products import constant_call
+from harness import assert_close, run_graph
 
-from mobopt.runtimes.call import Call, TensorRef, Trace
+from mobopt.ir import Graph, parse_graph, print_graph, verify_graph
 from mobopt.runtimes.vulkan.compile.fusion import fold_epilogues
-from mobopt.runtimes.vulkan.kernels.epilogue import CallWithEpilogue, epilogue_of
+from mobopt.runtimes.vulkan.kernels.epilogue import folded_epilogue, parts_of
 from mobopt.runtimes.vulkan.kernels.pointwise_program import Opcode
+from mobopt.runtimes.vulkan.lowerings.registry import load_lowerings
+
+load_lowerings()
 
 SIZES = (1, 4, 5, 6)
-WEIGHT = torch.randn(4, 4, 3, 3)
+WEIGHT = torch.randn(4, 4, 3, 3, generator=torch.Generator().manual_seed(0))
+F = "Float(1, 4, 5, 6)"
 
 
-def _input() -> TensorRef:
-    return TensorRef(torch.float32, SIZES)
+def graph_of(body: str, returned: str, inputs: str = f"%x : {F}") -> Graph:
+    """A graph of nodes ``%name = op(...)`` that make tensors of one size; ``conv(%x$)`` is short for the product."""
+    lines = []
+    for line in textwrap.dedent(body).strip().splitlines():
+        name, _, node = line.partition(" = ")
+        node = node.replace("conv(", "aten::conv2d(").replace("$", ", %w, None, [1, 1], [1, 1], [1, 1], 1")
+        lines.append(f"  {name} : {F} = {node}")
+    head = f"graph({inputs}):\n  %w : Float(4, 4, 3, 3) = prim::Constant[value=<Tensor>]()\n"
+    return parse_graph(head + "\n".join(lines) + f"\n  return ({returned})\n", {"w": WEIGHT})
 
 
-def _conv(source: TensorRef) -> Call:
-    args = (torch.empty(SIZES), WEIGHT, None, [1, 1], [1, 1], [1, 1], 1)
-    call = constant_call("aten::conv2d", args, (1,), torch.empty(SIZES))
-    return Call(call.op, (source, *call.args[1:]), call.outputs)
+def folded(body: str, returned: str, inputs: str = f"%x : {F}") -> tuple[Graph, list[str]]:
+    """The graph after fusion, and its nodes in short: products with what was folded into them."""
+    graph = graph_of(body, returned, inputs)
+    fold_epilogues(graph)
+    verify_graph(graph)
+    assert print_graph(parse_graph(print_graph(graph), {"w": WEIGHT})) == print_graph(graph)
+    return graph, [" ".join(part.op.removeprefix("aten::") for part in parts_of(node)) for node in graph.block.nodes]
 
 
-def _call(op: str, *args: object) -> Call:
-    return Call(op, args, (TensorRef(torch.float32, SIZES),))
+def conv(x: torch.Tensor) -> torch.Tensor:
+    return functional.conv2d(x, WEIGHT, None, 1, 1)
 
 
-def _run(device, trace: Trace, *inputs: torch.Tensor) -> torch.Tensor:
-    (found,) = run_calls(device, trace.calls, list(zip(trace.inputs, inputs, strict=True)), [trace.result])
-    return found
-
-
-def test_residual_block(device):
-    x = _input()
-    first = _conv(x)
-    middle = _call("aten::relu", first.output)
-    second = _conv(middle.output)
-    added = _call("aten::add.Tensor", second.output, x, 1)
-    last = _call("aten::hardtanh", added.output, 0.0, 6.0)
-    trace = fold_epilogues(Trace([x], [first, middle, second, added, last], last.output))
-    assert [type(call) for call in trace.calls] == [CallWithEpilogue] * 2
-    assert epilogue_of(trace.calls[1]).residual is x
-    value = torch.randn(SIZES)
-    inner = functional.conv2d(functional.conv2d(value, WEIGHT, None, 1, 1).relu(), WEIGHT, None, 1, 1)
-    assert_close(_run(device, trace, value), (inner + value).clamp(0, 6))
-
-
-def test_residual_made_after_the_product(device):
-    x = _input()
-    first, other = _conv(x), _call("aten::sigmoid", x)
-    added = _call("aten::add.Tensor", other.output, first.output, 1)
-    trace = fold_epilogues(Trace([x], [first, other, added], added.output))
-    assert [call.op for call in trace.calls] == ["aten::sigmoid", "aten::conv2d"]
-    value = torch.randn(SIZES)
-    assert_close(_run(device, trace, value), value.sigmoid() + functional.conv2d(value, WEIGHT, None, 1, 1))
-
-
-def test_sum_of_two_products_folds_one(device):
-    x = _input()
-    first, second = _conv(x), _conv(x)
-    added = _call("aten::add.Tensor", first.output, second.output, 1)
-    trace = fold_epilogues(Trace([x], [first, second, added], added.output))
-    assert len(trace.calls) == 2
-    value = torch.randn(SIZES)
-    assert_close(_run(device, trace, value), 2 * functional.conv2d(value, WEIGHT, None, 1, 1))
-
-
-@pytest.mark.parametrize("make", ["used twice", "returned", "scaled", "broadcast", "itself", "full"])
-def test_what_is_not_folded(make):
-    x = _input()
-    conv = _conv(x)
-    relu = _call("aten::relu", conv.output)
-    calls, result = [conv, relu], relu.output
-    if make == "used twice":
-        calls.append(_call("aten::add.Tensor", relu.output, conv.output, 1))
-        result = calls[-1].output
-        expected = 3
-    elif make == "returned":
-        result, expected = (relu.output, conv.output), 2
-    elif make == "scaled":
-        calls[1] = _call("aten::add.Tensor", conv.output, x, 2)
-        result, expected = calls[1].output, 2
-    elif make == "broadcast":
-        calls[1] = _call("aten::add.Tensor", conv.output, TensorRef(torch.float32, (1, 4, 1, 1)), 1)
-        result, expected = calls[1].output, 2
-    elif make == "itself":
-        calls[1] = _call("aten::add.Tensor", conv.output, conv.output, 1)
-        result, expected = calls[1].output, 2
-    else:
-        calls.append(_call("aten::sigmoid", relu.output))
-        result, expected = calls[-1].output, 2
-    assert len(fold_epilogues(Trace([x], calls, result)).calls) == expected
-
-
-def test_activation_keeps_its_operands():
-    x = _input()
-    conv = _conv(x)
-    clamp = _call("aten::clamp", conv.output, -1.0, None)
-    (folded,) = fold_epilogues(Trace([x], [conv, clamp], clamp.output)).calls
-    before = epilogue_of(folded).before
+def test_text_of_a_folded_product() -> None:
+    graph, _ = folded("%c = conv(%x$)\n%r = aten::clamp(%c, -1.0, None)", "%r")
+    assert print_graph(graph, digests=False) == textwrap.dedent(
+        """\
+        graph(%x : Float(1, 4, 5, 6)):
+          %w : Float(4, 4, 3, 3) = prim::Constant[value=<Tensor float32 [4, 4, 3, 3]>]()
+          %r : Float(1, 4, 5, 6) = mobopt::product()
+            block0():
+              %c : Float(1, 4, 5, 6) = aten::conv2d(%x, %w, None, [1, 1], [1, 1], [1, 1], 1)
+              %0 : Float(1, 4, 5, 6) = aten::clamp(%c, -1.0, None)
+              -> (%0)
+          return (%r)
+        """
+    )
+    before = folded_epilogue(parts_of(graph.block.nodes[0])).before
     assert (before.opcode, before.first, before.second) == (Opcode.CLAMP, -1.0, float("inf"))
-    assert folded.output is clamp.output
+
+
+def test_residual_block(device) -> None:
+    graph, nodes = folded(
+        """
+        %a = conv(%x$)
+        %b = aten::relu(%a)
+        %c = conv(%b$)
+        %d = aten::add.Tensor(%c, %x, 1)
+        %e = aten::hardtanh(%d, 0.0, 6.0)
+        """,
+        "%e",
+    )
+    assert nodes == ["conv2d relu", "conv2d add hardtanh"]
+    assert folded_epilogue(parts_of(graph.block.nodes[1])).residual is graph.inputs[0]
+    value = torch.randn(SIZES)
+    (found,) = run_graph(device, graph, [value])
+    assert_close(found, (conv(conv(value).relu()) + value).clamp(0, 6))
+
+
+def test_residual_made_after_the_product(device) -> None:
+    graph, nodes = folded("%a = conv(%x$)\n%b = aten::sigmoid(%x)\n%c = aten::add.Tensor(%b, %a, 1)", "%c")
+    assert nodes == ["sigmoid", "conv2d add"]
+    value = torch.randn(SIZES)
+    (found,) = run_graph(device, graph, [value])
+    assert_close(found, value.sigmoid() + conv(value))
+
+
+def test_an_activation_is_computed_where_the_product_was() -> None:
+    _, nodes = folded("%a = conv(%x$)\n%b = aten::sigmoid(%x)\n%c = aten::relu(%a)", "%b, %c")
+    assert nodes == ["conv2d relu", "sigmoid"]
+
+
+def test_sum_of_two_products_folds_one(device) -> None:
+    graph, nodes = folded("%a = conv(%x$)\n%b = conv(%x$)\n%c = aten::add.Tensor(%a, %b, 1)", "%c")
+    assert nodes == ["conv2d", "conv2d add"]
+    value = torch.randn(SIZES)
+    (found,) = run_graph(device, graph, [value])
+    assert_close(found, 2 * conv(value))
+
+
+@pytest.mark.parametrize(
+    ("following", "returned", "expected"),
+    [
+        ("%r = aten::relu(%c)\n%s = aten::add.Tensor(%r, %c, 1)", "%s", ["conv2d", "relu", "add"]),
+        ("%r = aten::relu(%c)", "%r, %c", ["conv2d", "relu"]),
+        ("%r = aten::add.Tensor(%c, %x, 2)", "%r", ["conv2d", "add"]),
+        ("%r = aten::add.Tensor(%c, %row, 1)", "%r", ["conv2d", "add"]),
+        ("%r = aten::add.Tensor(%c, %c, 1)", "%r", ["conv2d", "add"]),
+        ("%r = aten::relu(%c)\n%s = aten::sigmoid(%r)", "%s", ["conv2d relu", "sigmoid"]),
+    ],
+    ids=["used twice", "returned", "scaled", "broadcast", "itself", "full"],
+)
+def test_what_is_not_folded(following: str, returned: str, expected: list[str]) -> None:
+    _, nodes = folded(f"%c = conv(%x$)\n{following}", returned, f"%x : {F}, %row : Float(1, 4, 1, 1)")
+    assert nodes == expected
+
+
+def test_nodes_of_the_host_stay() -> None:
+    graph = graph_of("%a = conv(%x$)\n%b = aten::relu(%a)", "%b")
+    text = print_graph(graph)
+    for node in graph.block.nodes:
+        fold_epilogues(graph, {node})
+        assert print_graph(graph) == text

@@ -1,11 +1,18 @@
+"""Pointwise fusion and what runs before it, as text before and after, and that the result is the same."""
+
 from __future__ import annotations
 
-import torch
-from harness import assert_close, run_calls
+import re
+import textwrap
+from collections.abc import Mapping
 
-from mobopt.runtimes.call import Call, TensorRef, Trace
+import torch
+from harness import assert_close, run_graph
+
+from mobopt.ir import Graph, named_constants, parse_graph, print_graph, verify_graph
+from mobopt.runtimes.segment import Returned, Segment
 from mobopt.runtimes.vulkan.compile.build import build_stream
-from mobopt.runtimes.vulkan.compile.fusion_pointwise import FUSED, FusedPointwise, fuse_pointwise
+from mobopt.runtimes.vulkan.compile.fusion_pointwise import FUSED, fuse_pointwise
 from mobopt.runtimes.vulkan.compile.simplify import simplify
 from mobopt.runtimes.vulkan.engine.executable import Executable
 from mobopt.runtimes.vulkan.engine.stream import Dispatch
@@ -15,126 +22,272 @@ from mobopt.runtimes.vulkan.lowerings.registry import load_lowerings
 load_lowerings()
 
 SIZES = (2, 5, 7, 6)
+F = "Float(2, 5, 7, 6)"
 
 
-def ref(*sizes: int, dtype: torch.dtype = torch.float32) -> TensorRef:
-    return TensorRef(dtype, sizes or SIZES)
+def graph_of(text: str, constants: Mapping[str, torch.Tensor] | None = None) -> Graph:
+    """A graph; ``F`` is short for the usual type."""
+    return parse_graph(re.sub(r": F\b", f": {F}", textwrap.dedent(text)), constants)
 
 
-def test_a_chain_becomes_one_call(any_device):
-    x, y, bias, a, b, c, d = ref(), ref(), ref(5, 1, 1), ref(), ref(), ref(), ref()
-    trace = Trace(
-        [x, y, bias],
-        [
-            Call("aten::add.Tensor", (x, bias, 1), (a,)),
-            Call("aten::silu", (a,), (b,)),
-            Call("aten::mul.Tensor", (b, y), (c,)),
-            Call("aten::clamp", (c, -0.5, 0.7), (d,)),
-        ],
-        d,
+def text_of(graph: Graph) -> str:
+    """The text of a graph, which must be sound and read as it prints."""
+    verify_graph(graph)
+    text = print_graph(graph)
+    assert print_graph(parse_graph(text, named_constants(graph))) == text
+    return print_graph(graph, digests=False).replace(f": {F}", ": F")
+
+
+def fused(text: str) -> tuple[Graph, str]:
+    graph = graph_of(text)
+    fuse_pointwise(graph)
+    return graph, text_of(graph)
+
+
+def expect(text: str) -> str:
+    return textwrap.dedent(text).lstrip("\n")
+
+
+def test_a_chain_becomes_one_node(any_device) -> None:
+    graph, text = fused(
+        """
+        graph(%x : F, %y : F, %bias : Float(5, 1, 1)):
+          %a : F = aten::add.Tensor(%x, %bias, 1)
+          %b : F = aten::silu(%a)
+          %c : F = aten::mul.Tensor(%b, %y)
+          %d : F = aten::clamp(%c, -0.5, 0.7)
+          return (%d)
+        """
     )
-    fused = fuse_pointwise(trace)
-    assert [call.op for call in fused.calls] == [FUSED]
-    values = torch.randn(SIZES), torch.randn(SIZES), torch.randn(5, 1, 1)
-    (found,) = run_calls(any_device, fused.calls, list(zip(trace.inputs, values, strict=True)), [d])
+    assert text == expect(
+        """
+        graph(%x : F,
+              %y : F,
+              %bias : Float(5, 1, 1)):
+          %d : F = mobopt::pointwise()
+            block0():
+              %a : F = aten::add.Tensor(%x, %bias, 1)
+              %b : F = aten::silu(%a)
+              %c : F = aten::mul.Tensor(%b, %y)
+              %0 : F = aten::clamp(%c, -0.5, 0.7)
+              -> (%0)
+          return (%d)
+        """
+    )
+    values = [torch.randn(SIZES), torch.randn(SIZES), torch.randn(5, 1, 1)]
+    (found,) = run_graph(any_device, graph, values)
     assert_close(found, (torch.nn.functional.silu(values[0] + values[2]) * values[1]).clamp(-0.5, 0.7))
 
 
-def test_a_diamond_becomes_one_call_only_if_nothing_else_reads_its_parts(device):
-    x, a, b, c = ref(), ref(), ref(), ref()
-    calls = [
-        Call("aten::sigmoid", (x,), (a,)),
-        Call("aten::mul.Tensor", (a, a), (b,)),
-        Call("aten::add.Tensor", (b, x, 1), (c,)),
-    ]
-    assert len(fuse_pointwise(Trace([x], calls, c)).calls) == 1
-    kept = fuse_pointwise(Trace([x], calls, (c, b))).calls
-    assert [call.op for call in kept] == [FUSED, "aten::add.Tensor"]
+DIAMOND = """
+    graph(%x : F):
+      %a : F = aten::sigmoid(%x)
+      %b : F = aten::mul.Tensor(%a, %a)
+      %c : F = aten::add.Tensor(%b, %x, 1)
+      return (RETURNED)
+    """
+
+
+def test_a_diamond_becomes_one_node_only_if_nothing_else_reads_its_parts(device) -> None:
+    graph, _ = fused(DIAMOND.replace("RETURNED", "%c"))
+    assert [node.op for node in graph.block.nodes] == [FUSED]
+    graph, text = fused(DIAMOND.replace("RETURNED", "%c, %b"))
+    assert text == expect(
+        """
+        graph(%x : F):
+          %b : F = mobopt::pointwise()
+            block0():
+              %a : F = aten::sigmoid(%x)
+              %0 : F = aten::mul.Tensor(%a, %a)
+              -> (%0)
+          %c : F = aten::add.Tensor(%b, %x, 1)
+          return (%c, %b)
+        """
+    )
     value = torch.randn(SIZES)
-    found = run_calls(device, kept, [(x, value)], [c, b])
+    found = run_graph(device, graph, [value])
     assert_close(found[0], value.sigmoid() ** 2 + value)
     assert_close(found[1], value.sigmoid() ** 2)
 
 
-def test_operands_that_grow_are_not_computed_again():
-    x, small, gate, result = ref(), ref(2, 5, 1, 1), ref(2, 5, 1, 1), ref()
-    calls = [Call("aten::sigmoid", (small,), (gate,)), Call("aten::mul.Tensor", (x, gate), (result,))]
-    assert fuse_pointwise(Trace([x, small], calls, result)).calls == calls
+def test_two_chains_that_meet_become_one_node(device) -> None:
+    graph, text = fused(
+        """
+        graph(%x : F, %y : F):
+          %a : F = aten::exp(%x)
+          %b : F = aten::neg(%a)
+          %c : F = aten::exp(%y)
+          %d : F = aten::abs(%c)
+          %e : F = aten::add.Tensor(%b, %d, 1)
+          return (%e)
+        """
+    )
+    assert text == expect(
+        """
+        graph(%x : F,
+              %y : F):
+          %e : F = mobopt::pointwise()
+            block0():
+              %c : F = aten::exp(%y)
+              %d : F = aten::abs(%c)
+              %a : F = aten::exp(%x)
+              %b : F = aten::neg(%a)
+              %0 : F = aten::add.Tensor(%b, %d, 1)
+              -> (%0)
+          return (%e)
+        """
+    )
+    x, y = torch.randn(SIZES), torch.randn(SIZES)
+    (found,) = run_graph(device, graph, [x, y])
+    assert_close(found, y.exp().abs() - x.exp())
 
 
-def test_kinds_change_within_a_chain(device):
-    x, mask, count, result = ref(), ref(dtype=torch.bool), ref(dtype=torch.int64), ref()
-    calls = [
-        Call("aten::gt.Scalar", (x, 0.25), (mask,)),
-        Call("aten::mul.Scalar", (mask, 3), (count,)),
-        Call("aten::div.Scalar", (count, 2), (result,)),
-    ]
-    fused = fuse_pointwise(Trace([x], calls, result)).calls
-    assert len(fused) == 1
+def test_operands_that_grow_are_not_computed_again() -> None:
+    before = expect(
+        """
+        graph(%x : F,
+              %small : Float(2, 5, 1, 1)):
+          %gate : Float(2, 5, 1, 1) = aten::sigmoid(%small)
+          %result : F = aten::mul.Tensor(%x, %gate)
+          return (%result)
+        """
+    )
+    assert fused(before)[1] == before
+
+
+def test_kinds_change_within_a_chain(device) -> None:
+    graph, _ = fused(
+        """
+        graph(%x : F):
+          %mask : Bool(2, 5, 7, 6) = aten::gt.Scalar(%x, 0.25)
+          %count : Long(2, 5, 7, 6) = aten::mul.Scalar(%mask, 3)
+          %result : F = aten::div.Scalar(%count, 2)
+          return (%result)
+        """
+    )
+    assert len(graph.block.nodes) == 1
     value = torch.randn(SIZES)
-    (found,) = run_calls(device, fused, [(x, value)], [result])
+    (found,) = run_graph(device, graph, [value])
     assert_close(found, (value > 0.25) * 3 / 2)
 
 
-def test_long_chains_are_cut_where_the_shader_is_full(device):
-    refs = [ref() for _ in range(26)]
-    calls = [Call("aten::add.Scalar", (refs[i], float(i), 1), (refs[i + 1],)) for i in range(25)]
-    fused = fuse_pointwise(Trace([refs[0]], calls, refs[-1])).calls
-    assert 3 <= len(fused) <= 4
+def test_long_chains_are_cut_where_the_shader_is_full(device) -> None:
+    lines = [f"%v{i + 1} : F = aten::add.Scalar(%v{i}, {float(i)}, 1)" for i in range(25)]
+    graph, _ = fused("graph(%v0 : F):\n" + "\n".join(lines) + "\nreturn (%v25)")
+    assert 3 <= len(graph.block.nodes) <= 4
     value = torch.randn(SIZES)
-    (found,) = run_calls(device, fused, [(refs[0], value)], [refs[-1]])
+    (found,) = run_graph(device, graph, [value])
     assert_close(found, value + sum(range(25)))
 
 
-def test_writes_in_place_stop_fusion():
-    x, a, b = ref(), ref(), ref()
-    calls = [Call("aten::relu", (x,), (a,)), Call("aten::add_.Tensor", (x, a, 1), (b,))]
-    assert fuse_pointwise(Trace([x], calls, b)).calls == calls
+def test_writes_in_place_stop_fusion() -> None:
+    before = expect(
+        """
+        graph(%x : F):
+          %a : F = aten::relu(%x)
+          %b : F = aten::add_.Tensor(%x, %a, 1)
+          return (%b)
+        """
+    )
+    assert fused(before)[1] == before
 
 
-def test_copies_go_unless_something_is_written():
-    x, a, b, c = ref(), ref(), ref(), ref()
-    calls = [Call("aten::relu", (x,), (a,)), Call("aten::clone", (a, None), (b,)), Call("aten::neg", (b,), (c,))]
-    simple = simplify(Trace([x], calls, c)).calls
-    assert [(call.op, call.args[0]) for call in simple] == [("aten::relu", x), ("aten::neg", a)]
-    writing = [*calls[:2], Call("aten::neg_", (b,), (c,))]
-    assert [call.op for call in simplify(Trace([x], writing, c)).calls] == [call.op for call in writing]
+COPIES = """
+    graph(%x : F):
+      %a : F = aten::relu(%x)
+      %b : F = aten::clone(%a, None)
+      %c : F = LAST(%b)
+      return (%c)
+    """
 
 
-def test_a_copy_of_an_input_that_is_returned_stays():
-    x, a = ref(), ref()
-    calls = [Call("aten::clone", (x, None), (a,))]
-    assert simplify(Trace([x], calls, a)).calls[0].op == "aten::clone"
+def simplified(text: str) -> str:
+    graph = graph_of(text)
+    simplify(graph)
+    return text_of(graph)
 
 
-def test_batch_norm_and_relu_are_one_dispatch(any_device):
+def test_copies_go_unless_something_is_written() -> None:
+    assert simplified(COPIES.replace("LAST", "aten::neg")) == expect(
+        """
+        graph(%x : F):
+          %a : F = aten::relu(%x)
+          %c : F = aten::neg(%a)
+          return (%c)
+        """
+    )
+    writing = expect(COPIES.replace("LAST", "aten::neg_"))
+    assert simplified(writing) == writing
+
+
+def test_copies_that_the_caller_is_given_stay() -> None:
+    for returned in ("%b", "%a, %b"):
+        source = "%x" if returned == "%b" else "%a"
+        before = expect(
+            f"""
+            graph(%x : F):
+              %a : F = aten::relu(%x)
+              %b : F = aten::clone({source}, None)
+              %c : F = aten::neg(%a)
+              return ({returned}, %c)
+            """
+        )
+        assert simplified(before) == before
+
+
+def test_a_copy_of_a_computed_tensor_is_that_tensor() -> None:
+    text = simplified(COPIES.replace("LAST", "aten::neg").replace("return (%c)", "return (%c, %b)"))
+    assert "clone" not in text and "return (%c, %a)" in text
+
+
+BATCH_NORM = """
+    graph(%x : F):
+      %w : Float(5) = prim::Constant[value=<Tensor>]()
+      %s : Float(5) = prim::Constant[value=<Tensor>]()
+      %m : Float(5) = prim::Constant[value=<Tensor>]()
+      %v : Float(5) = prim::Constant[value=<Tensor>]()
+      %a : F = aten::batch_norm(%x, %w, %s, %m, %v, False, 0.1, 1e-05, False)
+      %b : F = aten::relu(%a)
+      return (%b)
+    """
+
+
+def test_batch_norm_and_relu_are_one_dispatch(any_device) -> None:
     torch.manual_seed(0)
     parts = [torch.randn(5), torch.randn(5), torch.randn(5), torch.rand(5) + 0.5]
-    x, a, b = ref(), ref(), ref()
-    constants = [TensorRef(torch.float32, (5,), part) for part in parts]
-    calls = [
-        Call("aten::batch_norm", (x, *constants, False, 0.1, 1e-5, False), (a,)),
-        Call("aten::relu", (a,), (b,)),
-    ]
-    trace = fuse_pointwise(simplify(Trace([x], calls, b)))
-    assert len(trace.calls) == 1 and isinstance(trace.calls[0], FusedPointwise)
+    graph = graph_of(BATCH_NORM, dict(zip("wsmv", parts, strict=True)))
+    simplify(graph)
+    fuse_pointwise(graph)
+    assert text_of(graph) == expect(
+        """
+        graph(%x : F):
+          %0 : Float(5, 1, 1) = prim::Constant[value=<Tensor float32 [5, 1, 1]>]()
+          %1 : Float(5, 1, 1) = prim::Constant[value=<Tensor float32 [5, 1, 1]>]()
+          %b : F = mobopt::pointwise()
+            block0():
+              %a : F = aten::addcmul(%0, %x, %1, 1)
+              %2 : F = aten::relu(%a)
+              -> (%2)
+          return (%b)
+        """
+    )
     value = torch.randn(SIZES)
-    (found,) = run_calls(any_device, trace.calls, [(x, value)], [b])
+    (found,) = run_graph(any_device, graph, [value])
     weight, bias, mean, var = parts
     assert_close(found, torch.nn.functional.batch_norm(value, mean, var, weight, bias).relu())
 
 
-def test_results_go_where_they_are_reserved(any_device):
+def test_results_go_where_they_are_reserved(any_device) -> None:
     """A slice of channels of something larger, whose neighbours must stay."""
-    x, pooled, bent = ref(1, 8, 4, 4), ref(1, 8, 4, 4), ref(1, 8, 4, 4)
-    whole = ref(1, 16, 4, 4)
-    calls = [
-        Call("aten::max_pool2d", (x, [3, 3], [1, 1], [1, 1], [1, 1], False), (pooled,)),
-        Call("aten::silu", (x,), (bent,)),
-        Call("aten::cat", ([pooled, bent], 1), (whole,)),
-    ]
+    graph = parse_graph(
+        "graph(%x : Float(1, 8, 4, 4)):\n"
+        "  %p : Float(1, 8, 4, 4) = aten::max_pool2d(%x, [3, 3], [1, 1], [1, 1], [1, 1], False)\n"
+        "  %b : Float(1, 8, 4, 4) = aten::silu(%x)\n"
+        "  %c : Float(1, 16, 4, 4) = aten::cat([%p, %b], 1)\n"
+        "  return (%c)\n"
+    )
     value = torch.randn(1, 8, 4, 4)
-    built = build_stream(Trace([x], calls, whole), any_device.info, ConstantStore())
+    built = build_stream(Segment(graph, Returned(0)), any_device.info, ConstantStore())
     operations = [operation.label for operation in built.stream.operations if isinstance(operation, Dispatch)]
     executable = Executable(any_device, built.stream)
     (found,) = executable.run([value])

@@ -8,7 +8,7 @@ import pytest
 import torch
 from products import check_product
 
-from mobopt.runtimes.call import TensorRef
+from mobopt.ir import Value
 from mobopt.runtimes.vulkan.kernels import product_kernels
 from mobopt.runtimes.vulkan.kernels.epilogue import Activation, Epilogue, clamp
 from mobopt.runtimes.vulkan.kernels.gpu_kernels import BLOCKS, SharedKernel, choose_shared, core_count, depthwise_block
@@ -61,7 +61,7 @@ def test_convolution_in_parts(device, monkeypatch, parts, case):
 def test_epilogue(device, monkeypatch, parts):
     source, weight, bias = torch.randn(1, 40, 5, 7), torch.randn(22, 40, 3, 3), torch.randn(22)
     residual = torch.randn(1, 22, 5, 7)
-    epilogue = Epilogue(clamp(0.0, 6.0), TensorRef(torch.float32, (1, 22, 5, 7)), Activation(Opcode.RELU))
+    epilogue = Epilogue(clamp(0.0, 6.0), Value.of_tensor(torch.float32, (1, 22, 5, 7)), Activation(Opcode.RELU))
     expected = torch.relu(torch.conv2d(source, weight, bias, padding=1).clamp(0, 6) + residual)
     for kernel in fitting(device):
         force(monkeypatch, replace(kernel, parts=parts))

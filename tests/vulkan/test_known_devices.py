@@ -15,7 +15,7 @@ from mobopt.frontends.torchscript import program_from_script_module
 from mobopt.options import OWN_RUNTIME, Settings
 from mobopt.passes.manager import run_passes
 from mobopt.passes.pipelines import pipeline_for
-from mobopt.runtimes.call import Trace
+from mobopt.runtimes.segment import Segment
 from mobopt.runtimes.specialize import specialize
 from mobopt.runtimes.vulkan.compile.build import build_stream
 from mobopt.runtimes.vulkan.engine.limits import check_limits
@@ -134,7 +134,7 @@ class _Attention(torch.nn.Module):
 
 
 @cache
-def trace_of(name: str) -> Trace:
+def segment_of(name: str) -> Segment:
     with torch.random.fork_rng(), torch.no_grad():
         torch.manual_seed(0)
         if name == "attention":
@@ -154,7 +154,7 @@ CONSTANTS = {name: ConstantStore() for name in NETS}
 @pytest.mark.parametrize("net", NETS)
 def test_plans_of_networks_obey_the_limits(net, name):
     device = known_device(name)
-    built = build_stream(trace_of(net), device, CONSTANTS[net])
+    built = build_stream(segment_of(net), device, CONSTANTS[net])
     assert not built.fallbacks
     check_limits(device, built.stream)
     dispatches = [operation for operation in built.stream.operations if isinstance(operation, Dispatch)]

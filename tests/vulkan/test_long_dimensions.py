@@ -11,7 +11,7 @@ import torch
 from harness import run_op, torch_operator
 from products import check_product
 
-from mobopt.runtimes.nests import map_leaves
+from mobopt.ir.nests import map_leaves
 from mobopt.runtimes.vulkan.engine.device_info import DeviceInfo
 from mobopt.runtimes.vulkan.lowerings.registry import load_lowerings
 

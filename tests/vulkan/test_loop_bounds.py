@@ -15,9 +15,9 @@ import torch
 from device_infos import device_info
 from harness import torch_operator, with_defaults
 
+from mobopt.ir import Node, Value
+from mobopt.ir.nests import leaves_of, map_leaves
 from mobopt.ops.contexts import LinearPackedContext
-from mobopt.runtimes.call import Call, TensorRef
-from mobopt.runtimes.nests import leaves_of, map_leaves
 from mobopt.runtimes.vulkan.engine.limits import LimitError
 from mobopt.runtimes.vulkan.engine.stream import MAX_ITERATIONS, USUAL_ITERATIONS, Dispatch
 from mobopt.runtimes.vulkan.engine.tensor import DeviceTensor, Storage, StorageKind, default_strides
@@ -190,18 +190,18 @@ def lowered(kind: str, op: str, args: tuple[Any, ...]) -> list[Dispatch]:
         result = [tensor.squeeze(2) for tensor in result]
     plan = Plan(device_info(kind))
 
-    def placed(tensor: torch.Tensor) -> TensorRef:
+    def placed(tensor: torch.Tensor) -> Value:
         if not tensor.is_meta:
-            return TensorRef(tensor.dtype, tuple(tensor.shape), tensor)
-        ref = TensorRef(tensor.dtype, tuple(tensor.shape))
+            return Value.of_elements(tensor)
+        ref = Value.of_tensor(tensor.dtype, tuple(tensor.shape))
         strides = default_strides(ref.sizes, ref.dtype) if tensor.is_contiguous() else tensor.stride()
         view = DeviceTensor(Storage(0, StorageKind.INPUT), ref.dtype, ref.sizes, strides)
         view.storage.nbytes = -(-view.span[1] // 4) * 16
         plan.place(ref, view)
         return ref
 
-    outputs = tuple(TensorRef(tensor.dtype, tuple(tensor.shape)) for tensor in leaves_of(result, torch.Tensor))
-    call = Call(name, map_leaves(with_defaults(name, args, {}), torch.Tensor, placed), outputs)
+    outputs = tuple(Value.of_tensor(tensor.dtype, tuple(tensor.shape)) for tensor in leaves_of(result, torch.Tensor))
+    call = Node.call(name, map_leaves(with_defaults(name, args, {}), torch.Tensor, placed), outputs)
     registry.lower(plan, call)
     return dispatches_of(plan)
 
@@ -245,10 +245,10 @@ def test_constant_weights(kind):
 @pytest.mark.parametrize("kind", DEVICES)
 def test_packed_layer(kind):
     plan = Plan(device_info(kind))
-    source = TensorRef(torch.float32, (3, 300_007))
+    source = Value.of_tensor(torch.float32, (3, 300_007))
     plan.place(source, plan.empty(source.sizes))
     context = LinearPackedContext(torch.zeros(300_007, 5), None)
-    call = Call("vulkan_prepack::run_linear_context", (source, context), (TensorRef(torch.float32, (3, 5)),))
+    call = Node.call("vulkan_prepack::run_linear_context", (source, context), (Value.of_tensor(torch.float32, (3, 5)),))
     registry.lower(plan, call)
     check(dispatches_of(plan))
 

@@ -8,8 +8,8 @@ import torch.nn.functional as functional
 from harness import check_op, run_calls
 from products import check_product, family  # noqa: F401
 
+from mobopt.ir import Node, Value
 from mobopt.ops.contexts import LinearPackedContext
-from mobopt.runtimes.call import Call, TensorRef
 from mobopt.runtimes.vulkan.kernels.epilogue import Activation, Epilogue
 from mobopt.runtimes.vulkan.kernels.pointwise_program import Opcode
 
@@ -97,7 +97,7 @@ def test_epilogue(device, family, sizes):  # noqa: F811
     source, weight, bias = torch.randn(sizes), torch.randn(11, 9), torch.randn(11)
     sums = functional.linear(source, weight, bias)
     residual = torch.randn_like(sums)
-    ref = TensorRef(residual.dtype, tuple(residual.shape))
+    ref = Value.of_tensor(residual.dtype, tuple(residual.shape))
     check_product(
         device,
         "aten::linear",
@@ -113,8 +113,8 @@ def test_epilogue(device, family, sizes):  # noqa: F811
 
 def test_packed_context(device):
     source, weight, bias = torch.randn(3, 9), torch.randn(9, 6), torch.randn(6)
-    operand = TensorRef(source.dtype, tuple(source.shape))
-    output = TensorRef(source.dtype, (3, 6))
-    call = Call("vulkan_prepack::run_linear_context", (operand, LinearPackedContext(weight, bias)), (output,))
+    operand = Value.of_tensor(source.dtype, tuple(source.shape))
+    output = Value.of_tensor(source.dtype, (3, 6))
+    call = Node.call("vulkan_prepack::run_linear_context", (operand, LinearPackedContext(weight, bias)), (output,))
     (found,) = run_calls(device, [call], [(operand, source)], [output])
     torch.testing.assert_close(found, source @ weight + bias, rtol=1e-4, atol=1e-4)

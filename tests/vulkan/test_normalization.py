@@ -4,7 +4,7 @@ import pytest
 import torch
 from harness import check_op
 
-from mobopt.runtimes.call import Call, TensorRef
+from mobopt.ir import Node, Value
 from mobopt.runtimes.vulkan.lowerings.registry import load_lowerings, why_unsupported
 
 load_lowerings()
@@ -37,6 +37,6 @@ def test_operators(any_device, op, args):
 
 
 def test_training_is_refused():
-    x, vector = TensorRef(torch.float32, (2, 3, 4, 4)), TensorRef(torch.float32, (3,))
-    call = Call("aten::batch_norm", (x, None, None, vector, vector, True, 0.1, 1e-5, False), (x,))
+    x, vector = Value.of_tensor(torch.float32, (2, 3, 4, 4)), Value.of_tensor(torch.float32, (3,))
+    call = Node.call("aten::batch_norm", (x, None, None, vector, vector, True, 0.1, 1e-5, False), (x,))
     assert "eval()" in str(why_unsupported(call))

@@ -8,7 +8,7 @@ from harness import check_op, make_call, tensors_in
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mobopt.runtimes.call import TensorRef
+from mobopt.ir import Value
 from mobopt.runtimes.vulkan.engine.tensor import DeviceTensor, Storage, channels_last_strides
 from mobopt.runtimes.vulkan.kernels.geometry import merged, view_strides
 from mobopt.runtimes.vulkan.kernels.plan import Plan
@@ -111,7 +111,7 @@ def test_views_dispatch_nothing(device, op, args):
     from harness import torch_operator
 
     plan = Plan(device.info)
-    refs: dict[int, TensorRef] = {}
+    refs: dict[int, Value] = {}
     call = make_call(f"aten::{op}", args, {}, refs, torch_operator(f"aten::{op}")(*args))
     for tensor in tensors_in(args):
         plan.place(refs[id(tensor)], plan.empty(tensor.shape))
@@ -121,32 +121,33 @@ def test_views_dispatch_nothing(device, op, args):
 
 def test_flatten_of_a_padded_pixel_is_free(device):
     plan = Plan(device.info)
-    x, y = TensorRef(torch.float32, (3, 5, 1, 1)), TensorRef(torch.float32, (3, 5))
+    x, y = Value.of_tensor(torch.float32, (3, 5, 1, 1)), Value.of_tensor(torch.float32, (3, 5))
     plan.place(x, plan.empty((3, 5, 1, 1)))
     result = lower(plan, make_flatten(x, y))
     assert isinstance(result, DeviceTensor)
     assert (result.strides, plan.stream.operations) == ((8, 1), [])
 
 
-def make_flatten(x: TensorRef, y: TensorRef):
-    from mobopt.runtimes.call import Call
+def make_flatten(x: Value, y: Value):
+    from mobopt.ir import Node
 
-    return Call("aten::flatten.using_ints", (x, 1, -1), (y,))
+    return Node.call("aten::flatten.using_ints", (x, 1, -1), (y,))
 
 
 def test_shuffle_by_views_is_one_copy(device):
     """ShuffleNet's view, transpose, contiguous, view, once the copy in the middle is elided."""
-    from mobopt.runtimes.call import Call
+    from mobopt.ir import Node
 
     plan = Plan(device.info)
     a, b, c, d = (
-        TensorRef(torch.float32, sizes) for sizes in ((1, 16, 6, 6), (1, 2, 8, 6, 6), (1, 8, 2, 6, 6), (1, 16, 6, 6))
+        Value.of_tensor(torch.float32, sizes)
+        for sizes in ((1, 16, 6, 6), (1, 2, 8, 6, 6), (1, 8, 2, 6, 6), (1, 16, 6, 6))
     )
     plan.place(a, DeviceTensor(Storage(16 * 36 * 4), torch.float32, a.sizes, channels_last_strides(a.sizes)))
     for call in (
-        Call("aten::view", (a, list(b.sizes)), (b,)),
-        Call("aten::transpose.int", (b, 1, 2), (c,)),
-        Call("aten::reshape", (c, list(d.sizes)), (d,)),
+        Node.call("aten::view", (a, list(b.sizes)), (b,)),
+        Node.call("aten::transpose.int", (b, 1, 2), (c,)),
+        Node.call("aten::reshape", (c, list(d.sizes)), (d,)),
     ):
         result = lower(plan, call)
         assert isinstance(result, DeviceTensor)

@@ -10,8 +10,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from mobopt.errors import UnsupportedError
+from mobopt.ir import Node, Value
 from mobopt.ir.schemas import schema_of, schemas_of
-from mobopt.runtimes.call import Call, TensorRef
 from mobopt.runtimes.vulkan.kernels.pointwise_program import Opcode
 from mobopt.runtimes.vulkan.lowerings.pointwise import expression_of
 from mobopt.runtimes.vulkan.lowerings.pointwise_expressions import EXPRESSIONS
@@ -172,7 +172,7 @@ def test_in_place_writes_its_argument(any_device, op):
     args = rest.get(op, (x > 0, 1.5) if op == "masked_fill_.Scalar" else (0.0,) if op == "eq_.Scalar" else ())
     view = x.clone()
     expected = torch_operator(f"aten::{op}")(view, *args)
-    refs: dict[int, TensorRef] = {}
+    refs: dict[int, Value] = {}
     call = make_call(f"aten::{op}", (x, *args), {}, refs, expected)
     inputs = [(refs[id(tensor)], tensor) for tensor in (x, *args) if isinstance(tensor, torch.Tensor)]
     (found,) = run_calls(any_device, [call], inputs, [call.args[0]])
@@ -182,13 +182,13 @@ def test_in_place_writes_its_argument(any_device, op):
 def test_in_place_on_a_slice_leaves_its_neighbours(any_device):
     x = torch.randn(2, 8, 4, 4)
     whole, part, result = (
-        TensorRef(x.dtype, (2, 8, 4, 4)),
-        TensorRef(x.dtype, (2, 3, 4, 4)),
-        TensorRef(x.dtype, (2, 3, 4, 4)),
+        Value.of_tensor(x.dtype, (2, 8, 4, 4)),
+        Value.of_tensor(x.dtype, (2, 3, 4, 4)),
+        Value.of_tensor(x.dtype, (2, 3, 4, 4)),
     )
     calls = [
-        Call("aten::slice.Tensor", (whole, 1, 2, 5, 1), (part,)),
-        Call("aten::mul_.Scalar", (part, 3.0), (result,)),
+        Node.call("aten::slice.Tensor", (whole, 1, 2, 5, 1), (part,)),
+        Node.call("aten::mul_.Scalar", (part, 3.0), (result,)),
     ]
     (found,) = run_calls(any_device, calls, [(whole, x)], [whole])
     expected = x.clone()
@@ -199,16 +199,16 @@ def test_in_place_on_a_slice_leaves_its_neighbours(any_device):
 def test_in_place_on_a_constant_is_refused(device):
     from mobopt.runtimes.vulkan.kernels.plan import Plan
 
-    constant = TensorRef(torch.float32, (3,), torch.ones(3))
+    constant = Value.of_elements(torch.ones(3))
     with pytest.raises(UnsupportedError, match="constant"):
-        lower(Plan(device.info), Call("aten::relu_", (constant,), (TensorRef(torch.float32, (3,)),)))
+        lower(Plan(device.info), Node.call("aten::relu_", (constant,), (Value.of_tensor(torch.float32, (3,)),)))
 
 
 def test_reasons():
-    double = TensorRef(torch.float64, (3,))
-    assert "float64" in str(why_unsupported(Call("aten::relu", (double,), (double,))))
-    deep = TensorRef(torch.float32, (1,) * 9)
-    assert "rank 9" in str(why_unsupported(Call("aten::relu", (deep,), (deep,))))
+    double = Value.of_tensor(torch.float64, (3,))
+    assert "float64" in str(why_unsupported(Node.call("aten::relu", (double,), (double,))))
+    deep = Value.of_tensor(torch.float32, (1,) * 9)
+    assert "rank 9" in str(why_unsupported(Node.call("aten::relu", (deep,), (deep,))))
 
 
 def test_every_expression_names_an_operator():

@@ -6,7 +6,7 @@ from harness import assert_close, check_op, run_op
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from mobopt.runtimes.call import Call, TensorRef
+from mobopt.ir import Node, Value
 from mobopt.runtimes.vulkan.engine.device_info import DeviceInfo
 from mobopt.runtimes.vulkan.lowerings.registry import load_lowerings, why_unsupported
 
@@ -91,9 +91,9 @@ def test_dtype_of_the_result(any_device):
 
 
 def test_reasons():
-    integers = TensorRef(torch.int64, (3, 4))
-    result = TensorRef(torch.float32, (4,))
-    assert "int64" in str(why_unsupported(Call("aten::var.correction", (integers, [0], 1, False), (result,))))
+    integers = Value.of_tensor(torch.int64, (3, 4))
+    result = Value.of_tensor(torch.float32, (4,))
+    assert "int64" in str(why_unsupported(Node.call("aten::var.correction", (integers, [0], 1, False), (result,))))
 
 
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

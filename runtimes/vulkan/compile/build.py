@@ -1,14 +1,15 @@
-"""From a Trace to a Stream: every call is lowered to dispatches, or becomes a call of the host."""
+"""From a Segment to a Stream: every node is lowered to dispatches, or becomes a call of the host."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import groupby
 
 from mobopt.errors import UnsupportedError
-from mobopt.ir import Origin
-from mobopt.runtimes.call import Call, TensorRef, Trace
+from mobopt.ir import NOWHERE, Graph, Node, Origin, Value
+from mobopt.ir.rewriting import dissolve
+from mobopt.runtimes.segment import Segment
 from mobopt.runtimes.vulkan.compile.concatenation import Concatenation, find_concatenations
 from mobopt.runtimes.vulkan.compile.fusion import fold_epilogues
 from mobopt.runtimes.vulkan.compile.fusion_pointwise import fuse_pointwise
@@ -28,6 +29,7 @@ from mobopt.runtimes.vulkan.engine.tensor import (
     element_type,
 )
 from mobopt.runtimes.vulkan.kernels.copies import as_contiguous
+from mobopt.runtimes.vulkan.kernels.epilogue import parts_of
 from mobopt.runtimes.vulkan.kernels.plan import ConstantStore, Plan
 from mobopt.runtimes.vulkan.lowerings.registry import load_lowerings, lower
 
@@ -49,32 +51,31 @@ class Fallback:
 
 @dataclass(frozen=True)
 class Built:
-    """A Stream, and which of the Trace's tensors it takes and gives."""
+    """A Stream, and which of the Segment's tensors it takes and gives."""
 
-    trace: Trace
-    """As it was lowered: copies that nobody can tell from their source are gone."""
     stream: Stream
     inputs: tuple[int, ...]
-    """Numbers of the Trace's inputs that the Stream takes, in its order."""
-    outputs: tuple[TensorRef, ...]
+    """Numbers of the Segment's inputs that the Stream takes, in its order."""
+    outputs: tuple[Value, ...]
     """What the Stream gives, in its order."""
     fallbacks: tuple[Fallback, ...]
-    assumed: Mapping[TensorRef, Interval]
+    assumed: Mapping[Value, Interval]
     """What the integers of int64 inputs must be; for others another Stream must be built."""
 
 
 def build_stream(
-    trace: Trace,
+    segment: Segment,
     device: DeviceInfo,
     constants: ConstantStore,
     allow_fallback: bool = True,
-    integers: Mapping[TensorRef, Interval] | None = None,
+    integers: Mapping[Value, Interval] | None = None,
     floats_fit: bool = True,
 ) -> Built:
-    """Lower a Trace for a device.
+    """Lower a Segment for a device.
 
     Args:
-        trace: from :func:`mobopt.runtimes.specialize.specialize`.
+        segment: from :func:`mobopt.runtimes.specialize.specialize`; its graph becomes what is lowered: copies that
+            nobody can tell from their source go, and nodes are fused.
         device: what the kernels are chosen for.
         constants: where packed weights are kept; shared by all plans of a model.
         allow_fallback: whether calls without a lowering may run on the CPU.
@@ -85,28 +86,38 @@ def build_stream(
         UnsupportedError: there are such calls and they may not.
     """
     load_lowerings()
-    trace = simplify(trace)
-    large = too_large(device, trace.calls)
-    refused: dict[TensorRef, str] = {}
+    graph = segment.graph
+    _take_apart(graph)
+    simplify(graph)
+    large = too_large(device, graph.block.nodes)
+    refused: dict[Value, str] = {}
     while True:
-        placement = place_calls(trace.calls, integers or {}, floats_fit, large, refused)
+        placement = place_calls(list(graph.block.nodes), integers or {}, floats_fit, large, refused)
         try:
-            return _build(trace, device, constants, allow_fallback, placement)
+            return _build(segment, device, constants, allow_fallback, placement)
         except _RefusedCallError as error:
-            refused.update((ref, error.reason) for ref in error.outputs)
+            refused.update((value, error.reason) for value in error.outputs)
+            _take_apart(graph)
+
+
+def _take_apart(graph: Graph) -> None:
+    """Undo all fusions: those of an attempt before, or for another device."""
+    for node in graph.block.nodes:
+        if node.blocks:
+            dissolve(node)
 
 
 class _RefusedCallError(Exception):
     """The lowering of a call needs what exceeds a limit of the device."""
 
-    def __init__(self, call: Call, reason: str) -> None:
+    def __init__(self, node: Node, reason: str) -> None:
         super().__init__(reason)
-        self.outputs = call.outputs
+        self.outputs = tuple(node.outputs)
         self.reason = reason
 
 
 def _build(
-    trace: Trace, device: DeviceInfo, constants: ConstantStore, allow_fallback: bool, placement: Placement
+    segment: Segment, device: DeviceInfo, constants: ConstantStore, allow_fallback: bool, placement: Placement
 ) -> Built:
     """One attempt with a placement.
 
@@ -115,49 +126,46 @@ def _build(
         _RefusedCallError: a call can't be where it is placed. A fused one stands for the last of its parts, which is
             alone in the next attempt.
     """
-    trace = fuse_pointwise(fold_epilogues(trace, placement.reasons), placement.reasons)
-    fallbacks = tuple(_fallback(call, reason) for call, reason in placement.reasons.items())
+    graph = segment.graph
+    fold_epilogues(graph, placement.reasons)
+    fuse_pointwise(graph, placement.reasons)
+    fallbacks = tuple(_fallback(node, reason) for node, reason in placement.reasons.items())
     if fallbacks and not allow_fallback:
         raise UnsupportedError(
             f"{len(fallbacks)} operators can't run on the GPU; allow the CPU with fallback='cpu', or change the model: "
             + "; ".join(dict.fromkeys(map(str, fallbacks)))
         )
     plan = Plan(device, constants)
-    used = {ref for call in trace.calls for ref in call.tensors()}
-    taken = tuple(number for number, ref in enumerate(trace.inputs) if ref in used)
+    taken = tuple(number for number, value in enumerate(graph.inputs) if _is_read(graph, value))
     for number in taken:
-        _place_input(plan, trace.inputs[number], placement)
-    outputs = _computed_results(trace)
-    readers = _readers(trace.calls, outputs)
-    concatenations = find_concatenations([call for call in trace.calls if call not in placement.reasons])
+        _place_input(plan, graph.inputs[number], placement)
+    concatenations = find_concatenations([node for node in graph.block.nodes if node not in placement.reasons])
     for concatenation in dict.fromkeys(concatenations.values()):
         concatenation.reserve(plan)
-    for on_host, group in groupby(trace.calls, key=lambda call: call in placement.reasons):
+    for on_host, group in groupby(graph.block.nodes, key=lambda node: node in placement.reasons):
         if on_host:
-            _append_host_call(plan, list(group), readers, placement)
+            _append_host_call(plan, list(group), placement)
         else:
-            for call in group:
-                _append_lowered(plan, call, concatenations.get(call))
-    sources = {ref: call.source for call in trace.calls for ref in call.outputs}
-    for ref in outputs:
-        plan.label, plan.source = "result", sources[ref]
-        _append_output(plan, ref, placement)
-    return Built(trace, plan.stream, taken, outputs, fallbacks, placement.assumed)
+            for node in group:
+                _append_lowered(plan, node, concatenations.get(node))
+    outputs = segment.computed_outputs()
+    for value in outputs:
+        plan.label, plan.source = "result", NOWHERE if value.producer is None else value.producer.origin
+        _append_output(plan, value, placement)
+    return Built(plan.stream, taken, outputs, fallbacks, placement.assumed)
 
 
-def _fallback(call: Call, reason: str) -> Fallback:
-    first = next(iter([*call.tensors(), *call.outputs]))
-    return Fallback(call.op, str(first.dtype).removeprefix("torch."), first.rank, reason, call.source)
+def _is_read(graph: Graph, value: Value) -> bool:
+    """Whether a node reads a value; to be returned is not enough."""
+    return any(user is not graph.block.returns for user, _ in value.uses)
 
 
-def _computed_results(trace: Trace) -> tuple[TensorRef, ...]:
-    """The tensors of the result that the device computes: neither constants nor inputs, each once."""
-    inputs = set(trace.inputs)
-    refs = dict.fromkeys(trace.results())
-    return tuple(ref for ref in refs if ref.constant is None and ref not in inputs)
+def _fallback(call: Node, reason: str) -> Fallback:
+    first = next(iter([*call.inputs, *call.outputs]))
+    return Fallback(call.qualified_op, str(first.dtype).removeprefix("torch."), first.rank, reason, call.origin)
 
 
-def _place_input(plan: Plan, ref: TensorRef, placement: Placement) -> None:
+def _place_input(plan: Plan, ref: Value, placement: Placement) -> None:
     if placement.on_host(ref):
         plan.stream.inputs.append(plan.host_tensor(ref))
         return
@@ -169,20 +177,20 @@ def _place_input(plan: Plan, ref: TensorRef, placement: Placement) -> None:
     plan.place(ref, tensor)
 
 
-def _append_lowered(plan: Plan, call: Call, concatenation: Concatenation | None) -> None:
-    sizes = "x".join(map(str, call.outputs[0].sizes))
-    plan.label, plan.source = f"{call.op} {sizes}", call.source
+def _append_lowered(plan: Plan, node: Node, concatenation: Concatenation | None) -> None:
+    sizes = "x".join(map(str, node.outputs[0].sizes))
+    plan.label, plan.source = f"{parts_of(node)[0].qualified_op} {sizes}", node.origin
     try:
-        result = lower(plan, call) if concatenation is None else concatenation.lower(plan, call)
+        result = lower(plan, node) if concatenation is None else concatenation.lower(plan, node)
     except LimitError as error:
-        raise _RefusedCallError(call, str(error)) from error
+        raise _RefusedCallError(node, str(error)) from error
     tensors = result if isinstance(result, tuple) else (result,)
-    for ref, tensor in zip(call.outputs, tensors, strict=True):
-        assert (tensor.dtype, tensor.sizes) == (ref.dtype, ref.sizes), f"{call.op} made {tensor}, not {ref}"
-        plan.place(ref, tensor)
+    for value, tensor in zip(node.outputs, tensors, strict=True):
+        assert (tensor.dtype, tensor.sizes) == (value.dtype, value.sizes), f"{node!r} made {tensor}, not {value}"
+        plan.place(value, tensor)
 
 
-def _append_output(plan: Plan, ref: TensorRef, placement: Placement) -> None:
+def _append_output(plan: Plan, ref: Value, placement: Placement) -> None:
     """Make a tensor an output: in place if it fills a temporary of its own, else the engine copies it."""
     if placement.on_host(ref):
         plan.stream.outputs.append(plan.host_tensor(ref))
@@ -196,43 +204,29 @@ def _append_output(plan: Plan, ref: TensorRef, placement: Placement) -> None:
 # Calls of the host.
 
 
-def _readers(calls: Sequence[Call], outputs: Iterable[TensorRef]) -> dict[TensorRef, set[Call | None]]:
-    """Who reads each tensor; None stands for the caller of the plan."""
-    readers: dict[TensorRef, set[Call | None]] = {ref: {None} for ref in outputs}
-    for call in calls:
-        for ref in call.tensors():
-            readers.setdefault(ref, set()).add(call)
-    return readers
+def _append_host_call(plan: Plan, nodes: list[Node], placement: Placement) -> None:
+    """Run consecutive nodes on the CPU in one go, so that what is between them stays there, at its full precision."""
+    plan.label = "CPU: " + ", ".join(dict.fromkeys(node.qualified_op for node in nodes))
+    plan.source = Origin.union(node.origin for node in nodes)
+    group = set(nodes)
+    read = dict.fromkeys(value for node in nodes for value in node.inputs if value.elements is None)
+    inputs = tuple(value for value in read if value.producer not in group)
+    made = (value for node in nodes for value in node.outputs)
+    outputs = tuple(value for value in made if any(user not in group for user, _ in value.uses))
 
+    def given(value: Value) -> Exchanged:
+        return plan.host_tensor(value) if placement.on_host(value) else as_contiguous(plan, plan.tensor(value))
 
-def _append_host_call(
-    plan: Plan, calls: list[Call], readers: dict[TensorRef, set[Call | None]], placement: Placement
-) -> None:
-    """Run consecutive calls on the CPU in one go, so that what is between them stays there, at its full precision."""
-    plan.label = "CPU: " + ", ".join(dict.fromkeys(call.op for call in calls))
-    plan.source = Origin.union(call.source for call in calls)
-    made = {ref for call in calls for ref in call.outputs}
-    inputs = tuple(dict.fromkeys(ref for ref in _inputs(calls) if ref not in made))
-    outputs = tuple(ref for call in calls for ref in call.outputs if readers.get(ref, set()) - set(calls))
-
-    def given(ref: TensorRef) -> Exchanged:
-        return plan.host_tensor(ref) if placement.on_host(ref) else as_contiguous(plan, plan.tensor(ref))
-
-    for ref in outputs:
-        if not placement.on_host(ref):
-            plan.place(ref, plan.empty(ref.sizes, ref.dtype, contiguous_strides(ref.sizes)))
+    for value in outputs:
+        if not placement.on_host(value):
+            plan.place(value, plan.empty(value.sizes, value.dtype, contiguous_strides(value.sizes)))
     plan.stream.append(
         HostCall(
-            run=HostFunction(calls, inputs, outputs),
+            run=HostFunction(nodes, inputs, outputs),
             inputs=tuple(map(given, inputs)),
             outputs=tuple(map(given, outputs)),
             label=plan.label,
-            reason=placement.reasons[calls[0]],
+            reason=placement.reasons[nodes[0]],
             source=plan.source,
         )
     )
-
-
-def _inputs(calls: Iterable[Call]) -> Iterator[TensorRef]:
-    """Tensors that calls read and that aren't known already."""
-    return (ref for call in calls for ref in call.tensors() if ref.constant is None)

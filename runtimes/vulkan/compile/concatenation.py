@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from mobopt.runtimes.call import Call, TensorRef
+from mobopt.ir import Node, Value
 from mobopt.runtimes.vulkan.engine.tensor import CHANNEL_ALIGNMENT, DeviceTensor
 from mobopt.runtimes.vulkan.kernels.copies import strided_copy
 from mobopt.runtimes.vulkan.kernels.geometry import normalized_dim
@@ -22,9 +22,9 @@ from mobopt.runtimes.vulkan.lowerings.concat import slices_of
 class Concatenation:
     """A buffer that holds parts side by side; each of the calls that share it takes a first few of them."""
 
-    parts: tuple[TensorRef, ...]
+    parts: tuple[Value, ...]
     places: list[DeviceTensor] = field(default_factory=list)
-    _filled: set[TensorRef] = field(default_factory=set)
+    _filled: set[Value] = field(default_factory=set)
 
     def reserve(self, plan: Plan) -> None:
         """Make the buffer, and let what makes a part know its place."""
@@ -35,7 +35,7 @@ class Concatenation:
         for part, place in zip(self.parts, self.places, strict=True):
             plan.reserve(part, place)
 
-    def lower(self, plan: Plan, call: Call) -> DeviceTensor:
+    def lower(self, plan: Plan, call: Node) -> DeviceTensor:
         """The result of one of the calls; the parts that were not made in place are copied, each once."""
         for part, place in zip(call["tensors"], self.places, strict=False):
             made = plan.tensor(part)
@@ -46,10 +46,10 @@ class Concatenation:
         return first.view(call.output.sizes, first.strides)
 
 
-def find_concatenations(calls: Sequence[Call]) -> dict[Call, Concatenation]:
+def find_concatenations(calls: Sequence[Node]) -> dict[Node, Concatenation]:
     """The calls that can share a buffer with their parts, each with that buffer; a tensor is part of one at most."""
-    found: dict[Call, Concatenation] = {}
-    taken: set[TensorRef] = set()
+    found: dict[Node, Concatenation] = {}
+    taken: set[Value] = set()
     candidates = [call for call in calls if _can_share(call)]
     for call in sorted(candidates, key=lambda call: -len(call["tensors"])):
         parts = tuple(call["tensors"])
@@ -62,12 +62,12 @@ def find_concatenations(calls: Sequence[Call]) -> dict[Call, Concatenation]:
     return found
 
 
-def _can_share(call: Call) -> bool:
+def _can_share(call: Node) -> bool:
     """Whether a call joins channels of images, each part but the last in whole vec4s."""
-    if call.op not in ("aten::cat", "aten::concat", "aten::concatenate") or call.output.rank != 4:
+    if call.qualified_op not in ("aten::cat", "aten::concat", "aten::concatenate") or call.output.rank != 4:
         return False
-    parts: list[TensorRef] = list(call["tensors"])
-    images = all(part.rank == 4 and part.constant is None and part.dtype == call.output.dtype for part in parts)
+    parts: list[Value] = list(call["tensors"])
+    images = all(part.rank == 4 and part.elements is None and part.dtype == call.output.dtype for part in parts)
     if not images or not call.output.dtype.is_floating_point or normalized_dim(call["dim"], 4) != 1:
         return False
     whole = all(part.sizes[1] % CHANNEL_ALIGNMENT == 0 for part in parts[:-1])

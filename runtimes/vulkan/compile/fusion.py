@@ -1,99 +1,88 @@
-"""Folds pointwise calls into the convolution or matrix product that feeds them.
+"""Folds pointwise nodes into the convolution or matrix product that feeds them.
 
-``relu(conv(x))`` becomes one call, and so does ``relu(conv(x) + y)``: the memory of the tensors between is never
+``relu(conv(x))`` becomes one node, and so does ``relu(conv(x) + y)``: the memory of the tensors between is never
 touched. Runs before other fusion, as what is folded here costs nothing.
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Container
-from dataclasses import replace
 
 import torch
 
-from mobopt.runtimes.call import Call, TensorRef, Trace
-from mobopt.runtimes.vulkan.kernels.epilogue import Activation, CallWithEpilogue, Epilogue, activation_of, epilogue_of
+from mobopt.ir import Graph, InsertionPoint, Node, Value
+from mobopt.ir.rewriting import dissolve, enclose
+from mobopt.runtimes.vulkan.kernels.epilogue import (
+    EPILOGUE,
+    PRODUCT,
+    activation_of,
+    added_operands,
+    folded_epilogue,
+    parts_of,
+)
+from mobopt.runtimes.vulkan.kernels.plan import Plan
 from mobopt.runtimes.vulkan.lowerings.convolution import convolution
 from mobopt.runtimes.vulkan.lowerings.matmul import added_product, linear, linear_context, product, takes_residual
-from mobopt.runtimes.vulkan.lowerings.registry import lowering_of, why_unsupported
+from mobopt.runtimes.vulkan.lowerings.registry import LoweringResult, lower, lowering_of, lowers, why_unsupported
 
 _TAKE_EPILOGUES = (convolution, linear, linear_context, product, added_product)
 
 
-def fold_epilogues(trace: Trace, on_host: Container[Call] = ()) -> Trace:
-    """The trace with every activation and every addition of a tensor folded that its producer's epilogue has room for.
+def fold_epilogues(graph: Graph, on_host: Container[Node] = ()) -> None:
+    """Fold every activation and every addition of a tensor that its producer's epilogue has room for.
 
-    Calls of ``on_host`` stay as they are. A call is folded if nothing else uses what it is applied to. Where a residual
-    is added, the folded call takes the place of the addition, as the residual may be made after the product.
+    Nodes of ``on_host`` stay as they are. A node is folded if nothing else uses what it is applied to. Where a residual
+    is added, the whole takes the place of the addition, as the residual may be made after the product.
     """
-    uses = Counter(tensor for call in trace.calls for tensor in call.tensors())
-    uses.update(trace.results())
-    calls: list[Call | None] = []
-    makers: dict[TensorRef, int] = {}
-    for call in trace.calls:
-        folded = None if call in on_host else _folded(call, calls, makers, uses, on_host)
-        maker, joined = folded or (None, call)
-        if maker is not None and activation_of(call) is not None:
-            place = maker
-            calls[maker] = joined
-        else:
-            place = len(calls)
-            calls.append(joined)
-            if maker is not None:
-                calls[maker] = None
-        makers.update((output, place) for output in call.outputs)
-    return replace(trace, calls=[call for call in calls if call is not None])
+    for node in graph.block.nodes:
+        if node not in on_host:
+            _fold(node, on_host)
 
 
-def _folded(
-    call: Call,
-    calls: list[Call | None],
-    makers: dict[TensorRef, int],
-    uses: Counter[TensorRef],
-    on_host: Container[Call],
-) -> tuple[int, Call] | None:
-    """The place of the producer that takes a call into its epilogue, and the two as one; None if there is no such."""
-    activation = activation_of(call)
-    for operand, residual in _operands(call, activation):
-        place = makers.get(operand)
-        producer = None if place is None else calls[place]
-        if place is None or producer is None or uses[operand] != 1:
+def _fold(node: Node, on_host: Container[Node]) -> None:
+    """Join a node with the producer that takes it into its epilogue, if there is one."""
+    for source in _sources(node):
+        maker = source.producer
+        if maker is None or len(source.uses) != 1 or source.dtype != node.output.dtype:
             continue
-        if producer in on_host or not _takes_epilogue(producer):
+        parts = parts_of(maker)
+        if maker in on_host or not _takes_epilogue(parts[0]) or not _has_room(parts, node, source):
             continue
-        epilogue = _extended(producer, activation, residual)
-        if epilogue is not None and operand.dtype == call.output.dtype:
-            source = producer.source | call.source
-            return place, CallWithEpilogue(producer.op, producer.args, call.outputs, source, epilogue=epilogue)
-    return None
+        if maker.op == PRODUCT:
+            dissolve(maker)
+        place = node if activation_of(node) is None else parts[0]
+        enclose([*parts, node], PRODUCT, InsertionPoint.before(place))
+        return
 
 
-def _operands(call: Call, activation: Activation | None) -> list[tuple[TensorRef, TensorRef | None]]:
-    """Tensors that a product may make, each with what is added to it; none if the call is of another kind."""
-    if activation is not None:
-        return [(call.args[0], None)]
-    if call.op not in ("aten::add.Tensor", "aten::add_.Tensor") or call["alpha"] != 1:
-        return []
-    left, right = call.args[:2]
-    if not isinstance(right, TensorRef) or left.sizes != right.sizes or left.dtype != right.dtype or left is right:
-        return []
-    return [(right, left), (left, right)]
+def _sources(node: Node) -> list[Value]:
+    """Tensors that a product may make for a node to be folded into it; none if the node is of another kind."""
+    return [node.args[0]] if activation_of(node) is not None else added_operands(node)
 
 
-def _takes_epilogue(call: Call) -> bool:
-    lowering = lowering_of(call.op)
-    return lowering is not None and lowering.function in _TAKE_EPILOGUES and why_unsupported(call) is None
+def _takes_epilogue(node: Node) -> bool:
+    lowering = lowering_of(node.qualified_op)
+    return lowering is not None and lowering.function in _TAKE_EPILOGUES and why_unsupported(node) is None
 
 
-def _extended(producer: Call, activation: Activation | None, residual: TensorRef | None) -> Epilogue | None:
-    epilogue = epilogue_of(producer)
-    if producer.output.dtype != torch.float32:
-        # Halves are rounded between the product and what follows, so nothing may be part of the product itself.
-        if not takes_residual(producer) or (epilogue.rounding is None and not epilogue.is_identity):
-            return None
-        epilogue = replace(epilogue, rounding=producer.output.dtype)
-    if activation is not None:
-        return epilogue.with_activation(activation)
-    assert residual is not None
-    return epilogue.with_residual(residual) if takes_residual(producer) else None
+def _has_room(parts: list[Node], node: Node, source: Value) -> bool:
+    """Whether the epilogue of a product can do one node more, which reads ``source`` as what the product made."""
+    # Halves are rounded between the product and what follows, so nothing may be part of the product itself.
+    rounds = parts[0].output.dtype != torch.float32
+    if (rounds or activation_of(node) is None) and not takes_residual(parts[0]):
+        return False
+    epilogue = folded_epilogue(parts)
+    return epilogue is not None and epilogue.followed_by(node, source) is not None
+
+
+@lowers(PRODUCT)
+def product_with_epilogue(plan: Plan, node: Node) -> LoweringResult:
+    """A convolution or matrix product that finishes what it computes before it stores it."""
+    parts = parts_of(node)
+    first = parts[0]
+    plan.stand_in(first.output, node.output)
+    first.attributes[EPILOGUE] = folded_epilogue(parts)
+    try:
+        return lower(plan, first)
+    finally:
+        del first.attributes[EPILOGUE]

@@ -1,4 +1,4 @@
-"""What the integers of a Trace can be: an interval for each tensor, by interval arithmetic over its calls.
+"""What the integers of a straight line can be: an interval for each tensor, by interval arithmetic over its nodes.
 
 Elements have 32 bits on the device, so a call on int64 tensors may run there only where what it reads and makes fits:
 indices, sizes, masks and comparisons with small numbers do. An operator without a rule makes int64 tensors of unknown
@@ -14,7 +14,8 @@ from typing import Any
 
 import torch
 
-from mobopt.runtimes.call import Call, TensorRef, argument_names
+from mobopt.ir import Node, Value
+from mobopt.ir.schemas import argument_names
 
 Interval = tuple[int, int]
 """The least and the largest value, both included."""
@@ -26,7 +27,7 @@ FROM_FLOATS: Interval = (-(2**24) + 1, 2**24 - 1)
 """What a float that becomes an int64 can be on the device, which checks it. So narrow that sums with sizes fit too;
 beyond, float32 has gaps between integers anyway."""
 
-_Rule = Callable[["IntegerRanges", Call], "Interval | list[Interval]"]
+_Rule = Callable[["IntegerRanges", Node], "Interval | list[Interval]"]
 """The interval of a call's outputs, or one for each."""
 
 _RULES: dict[str, _Rule] = {}
@@ -53,11 +54,11 @@ def is_integral(dtype: torch.dtype) -> bool:
 class IntegerRanges:
     """Intervals of tensors; calls are told in order."""
 
-    def __init__(self, inputs: Mapping[TensorRef, Interval]) -> None:
+    def __init__(self, inputs: Mapping[Value, Interval]) -> None:
         """``inputs`` are the intervals of tensors that no call makes, where more is known than their dtype."""
-        self._known: dict[TensorRef, Interval] = dict(inputs)
+        self._known: dict[Value, Interval] = dict(inputs)
 
-    def of(self, ref: TensorRef) -> Interval:
+    def of(self, ref: Value) -> Interval:
         """The interval of an integer tensor; of another tensor, that of int64."""
         if not is_integral(ref.dtype):
             return dtype_interval(torch.int64)
@@ -67,20 +68,20 @@ class IntegerRanges:
 
     def value(self, argument: Any) -> Interval:
         """The interval of an argument, tensor or number."""
-        if isinstance(argument, TensorRef):
+        if isinstance(argument, Value):
             return self.of(argument)
         if isinstance(argument, (int, float)) and math.isfinite(argument):
             return int(argument), int(argument)
         return dtype_interval(torch.int64)
 
-    def record(self, call: Call, floats_fit: bool) -> None:
+    def record(self, call: Node, floats_fit: bool) -> None:
         """Learn what a call makes.
 
         ``floats_fit`` says that floats that become int64 are in :data:`FROM_FLOATS`; the device checks them.
         """
         if not any(is_integral(output.dtype) and output.dtype != torch.bool for output in call.outputs):
             return
-        rule = _RULES.get(_name(call.op))
+        rule = _RULES.get(_name(call.qualified_op))
         found = dtype_interval(torch.int64) if rule is None else rule(self, call)
         if rule is _converted and floats_fit and call.args[0].dtype.is_floating_point:
             found = FROM_FLOATS
@@ -91,8 +92,8 @@ class IntegerRanges:
                 self._known[output] = interval if is_within(interval, whole) else whole
 
 
-def _measured(ref: TensorRef) -> Interval:
-    constant = ref.constant
+def _measured(ref: Value) -> Interval:
+    constant = ref.elements
     if constant is None or constant.numel() == 0 or ref.dtype in (torch.uint16, torch.uint32, torch.uint64):
         return dtype_interval(ref.dtype)
     low, high = torch.aminmax(constant.detach())
@@ -139,13 +140,13 @@ def _times(interval: Interval, most: int) -> Interval:
     return min(0, most * interval[0]), max(0, most * interval[1])
 
 
-def _operands(call: Call) -> list[TensorRef]:
+def _operands(call: Node) -> list[Value]:
     """The integer tensors among the arguments."""
-    return [ref for ref in call.tensors() if is_integral(ref.dtype)]
+    return [ref for ref in call.inputs if is_integral(ref.dtype)]
 
 
-def _most_elements(call: Call) -> int:
-    return max(ref.numel for ref in call.tensors())
+def _most_elements(call: Node) -> int:
+    return max(ref.numel for ref in call.inputs)
 
 
 # Operators that move elements.
@@ -178,57 +179,59 @@ def _most_elements(call: Call) -> int:
     *("replication_pad1d", "replication_pad2d", "replication_pad3d"),
     *("slice_scatter", "select_scatter", "diagonal_scatter", "index_copy", "masked_scatter", "nan_to_num"),
 )
-def _moved(ranges: IntegerRanges, call: Call) -> Interval:
+def _moved(ranges: IntegerRanges, call: Node) -> Interval:
     return _join(ranges.of(ref) for ref in _operands(call)) if _operands(call) else dtype_interval(torch.int64)
 
 
 @_rule("tril", "triu", "diag", "diag_embed", "diagflat")
-def _moved_among_zeros(ranges: IntegerRanges, call: Call) -> Interval:
+def _moved_among_zeros(ranges: IntegerRanges, call: Node) -> Interval:
     return _join([(0, 0), ranges.of(call.args[0])])
 
 
 @_rule("index_select", "gather", "embedding", "index", "take", "take_along_dim")
-def _chosen(ranges: IntegerRanges, call: Call) -> Interval:
+def _chosen(ranges: IntegerRanges, call: Node) -> Interval:
     return ranges.of(call.args[0])
 
 
 @_rule("constant_pad_nd", "pad")
-def _padded(ranges: IntegerRanges, call: Call) -> Interval:
+def _padded(ranges: IntegerRanges, call: Node) -> Interval:
     return _join([ranges.of(call.args[0]), ranges.value(call["value"] or 0)])
 
 
 @_rule("where")
-def _either(ranges: IntegerRanges, call: Call) -> Interval:
+def _either(ranges: IntegerRanges, call: Node) -> Interval:
     return _join([ranges.value(call.args[1]), ranges.value(call.args[2])])
 
 
 @_rule("masked_fill", "threshold")
-def _replaced(ranges: IntegerRanges, call: Call) -> Interval:
+def _replaced(ranges: IntegerRanges, call: Node) -> Interval:
     return _join([ranges.value(call.args[0]), ranges.value(call.args[2])])
 
 
 @_rule("scatter", "index_fill", "index_put")
-def _scattered(ranges: IntegerRanges, call: Call) -> Interval:
-    if "reduce" in argument_names(call.op) or ("accumulate" in argument_names(call.op) and call["accumulate"]):
+def _scattered(ranges: IntegerRanges, call: Node) -> Interval:
+    if "reduce" in argument_names(call.qualified_op) or (
+        "accumulate" in argument_names(call.qualified_op) and call["accumulate"]
+    ):
         return dtype_interval(torch.int64)
-    given = call.args[2] if call.op.startswith("aten::index_put") else call.args[3]
+    given = call.args[2] if call.qualified_op.startswith("aten::index_put") else call.args[3]
     return _join([ranges.of(call.args[0]), ranges.value(given)])
 
 
 @_rule("scatter_add", "index_add")
-def _added_at(ranges: IntegerRanges, call: Call) -> Interval:
-    source: TensorRef = call.args[3]
-    factor = ranges.value(call["alpha"]) if "alpha" in argument_names(call.op) else (1, 1)
+def _added_at(ranges: IntegerRanges, call: Node) -> Interval:
+    source: Value = call.args[3]
+    factor = ranges.value(call["alpha"]) if "alpha" in argument_names(call.qualified_op) else (1, 1)
     return _add(ranges.of(call.args[0]), _times(_multiply(ranges.of(source), factor), source.numel))
 
 
 @_rule("fill", "copy")
-def _overwritten(ranges: IntegerRanges, call: Call) -> Interval:
+def _overwritten(ranges: IntegerRanges, call: Node) -> Interval:
     return ranges.value(call.args[1])
 
 
 @_rule("to", "_to_copy", "type_as", "cpu")
-def _converted(ranges: IntegerRanges, call: Call) -> Interval:
+def _converted(ranges: IntegerRanges, call: Node) -> Interval:
     return ranges.of(call.args[0])
 
 
@@ -238,12 +241,12 @@ def _converted(ranges: IntegerRanges, call: Call) -> Interval:
 @_rule("sort", "topk", "kthvalue", "mode", "cummax", "cummin")
 @_rule("max_pool1d_with_indices", "max_pool2d_with_indices", "max_pool3d_with_indices")
 @_rule("adaptive_max_pool1d", "adaptive_max_pool2d", "adaptive_max_pool3d", "median", "nanmedian")
-def _with_places(ranges: IntegerRanges, call: Call) -> list[Interval]:
+def _with_places(ranges: IntegerRanges, call: Node) -> list[Interval]:
     return [ranges.of(call.args[0]), (0, call.args[0].numel)][: len(call.outputs)]
 
 
 @_rule("argmax", "argmin", "argsort", "searchsorted", "bucketize", "count_nonzero", "nonzero", "multinomial")
-def _place(ranges: IntegerRanges, call: Call) -> Interval:
+def _place(ranges: IntegerRanges, call: Node) -> Interval:
     return 0, _most_elements(call)
 
 
@@ -252,28 +255,30 @@ def _place(ranges: IntegerRanges, call: Call) -> Interval:
 
 @_rule("zeros", "zeros_like", "new_zeros", "zero", "empty", "empty_strided", "empty_like", "new_empty")
 @_rule("new_empty_strided", "ones", "ones_like", "new_ones", "eye", "one_hot")
-def _bit(ranges: IntegerRanges, call: Call) -> Interval:
+def _bit(ranges: IntegerRanges, call: Node) -> Interval:
     return 0, 1
 
 
 @_rule("full", "full_like", "new_full", "scalar_tensor")
-def _filled(ranges: IntegerRanges, call: Call) -> Interval:
-    return ranges.value(call["fill_value" if "fill_value" in argument_names(call.op) else "s"])
+def _filled(ranges: IntegerRanges, call: Node) -> Interval:
+    return ranges.value(call["fill_value" if "fill_value" in argument_names(call.qualified_op) else "s"])
 
 
 @_rule("arange")
-def _counted(ranges: IntegerRanges, call: Call) -> Interval:
-    ends = [call["end"], call["start"] if "start" in argument_names(call.op) else 0]
+def _counted(ranges: IntegerRanges, call: Node) -> Interval:
+    ends = [call["end"], call["start"] if "start" in argument_names(call.qualified_op) else 0]
     return _join(ranges.value(end) for end in ends)
 
 
 @_rule("randint", "randint_like")
-def _drawn(ranges: IntegerRanges, call: Call) -> Interval:
-    return _join([ranges.value(call["low"] if "low" in argument_names(call.op) else 0), ranges.value(call["high"])])
+def _drawn(ranges: IntegerRanges, call: Node) -> Interval:
+    return _join(
+        [ranges.value(call["low"] if "low" in argument_names(call.qualified_op) else 0), ranges.value(call["high"])]
+    )
 
 
 @_rule("randperm")
-def _permutation(ranges: IntegerRanges, call: Call) -> Interval:
+def _permutation(ranges: IntegerRanges, call: Node) -> Interval:
     return 0, call.output.numel
 
 
@@ -281,48 +286,48 @@ def _permutation(ranges: IntegerRanges, call: Call) -> Interval:
 
 
 @_rule("add", "sub", "subtract", "rsub")
-def _sum(ranges: IntegerRanges, call: Call) -> Interval:
+def _sum(ranges: IntegerRanges, call: Node) -> Interval:
     a, b = ranges.value(call.args[0]), ranges.value(call.args[1])
-    if _name(call.op) == "rsub":
+    if _name(call.qualified_op) == "rsub":
         a, b = b, a
     scaled = _multiply(b, ranges.value(call["alpha"]))
-    return _add(a, scaled if _name(call.op) == "add" else (-scaled[1], -scaled[0]))
+    return _add(a, scaled if _name(call.qualified_op) == "add" else (-scaled[1], -scaled[0]))
 
 
 @_rule("mul", "multiply")
-def _product(ranges: IntegerRanges, call: Call) -> Interval:
+def _product(ranges: IntegerRanges, call: Node) -> Interval:
     return _multiply(ranges.value(call.args[0]), ranges.value(call.args[1]))
 
 
 @_rule("square")
-def _squared(ranges: IntegerRanges, call: Call) -> Interval:
+def _squared(ranges: IntegerRanges, call: Node) -> Interval:
     return 0, _size(ranges.value(call.args[0])) ** 2
 
 
 @_rule("addcmul")
-def _product_added(ranges: IntegerRanges, call: Call) -> Interval:
+def _product_added(ranges: IntegerRanges, call: Node) -> Interval:
     a, b, c = (ranges.value(argument) for argument in call.args[:3])
     return _add(a, _multiply(_multiply(b, c), ranges.value(call["value"])))
 
 
 @_rule("neg", "negative")
-def _negated(ranges: IntegerRanges, call: Call) -> Interval:
+def _negated(ranges: IntegerRanges, call: Node) -> Interval:
     low, high = ranges.value(call.args[0])
     return -high, -low
 
 
 @_rule("abs", "absolute")
-def _magnitude(ranges: IntegerRanges, call: Call) -> Interval:
+def _magnitude(ranges: IntegerRanges, call: Node) -> Interval:
     return 0, _size(ranges.value(call.args[0]))
 
 
 @_rule("sign", "sgn")
-def _sign(ranges: IntegerRanges, call: Call) -> Interval:
+def _sign(ranges: IntegerRanges, call: Node) -> Interval:
     return -1, 1
 
 
 @_rule("floor_divide", "div", "divide")
-def _quotient(ranges: IntegerRanges, call: Call) -> Interval:
+def _quotient(ranges: IntegerRanges, call: Node) -> Interval:
     a, b = ranges.value(call.args[0]), ranges.value(call.args[1])
     if a[0] >= 0 and b[0] >= 0:
         return 0, a[1] // max(b[0], 1)
@@ -330,7 +335,7 @@ def _quotient(ranges: IntegerRanges, call: Call) -> Interval:
 
 
 @_rule("remainder")
-def _remainder(ranges: IntegerRanges, call: Call) -> Interval:
+def _remainder(ranges: IntegerRanges, call: Node) -> Interval:
     a, b = ranges.value(call.args[0]), ranges.value(call.args[1])
     if a[0] >= 0 and b[0] >= 0:
         return 0, min(a[1], max(b[1] - 1, 0))
@@ -338,14 +343,14 @@ def _remainder(ranges: IntegerRanges, call: Call) -> Interval:
 
 
 @_rule("fmod")
-def _truncated_remainder(ranges: IntegerRanges, call: Call) -> Interval:
+def _truncated_remainder(ranges: IntegerRanges, call: Node) -> Interval:
     low, high = ranges.value(call.args[0])
     most = max(_size(ranges.value(call.args[1])) - 1, 0)
     return max(min(0, low), -most), min(max(0, high), most)
 
 
 @_rule("pow")
-def _power(ranges: IntegerRanges, call: Call) -> Interval:
+def _power(ranges: IntegerRanges, call: Node) -> Interval:
     base, exponent = ranges.value(call.args[0]), ranges.value(call.args[1])
     return _at_most_power(base, exponent[1])
 
@@ -360,29 +365,29 @@ def _at_most_power(base: Interval, exponent: int) -> Interval:
 
 
 @_rule("maximum", "max", "clamp_min", "relu")
-def _largest(ranges: IntegerRanges, call: Call) -> Interval | list[Interval]:
-    if call.op.startswith("aten::max.dim"):
+def _largest(ranges: IntegerRanges, call: Node) -> Interval | list[Interval]:
+    if call.qualified_op.startswith("aten::max.dim"):
         return _with_places(ranges, call)
     a = ranges.value(call.args[0])
-    if call.op == "aten::max":
+    if call.qualified_op == "aten::max":
         return a
-    b = (0, 0) if _name(call.op) == "relu" else ranges.value(call.args[1])
+    b = (0, 0) if _name(call.qualified_op) == "relu" else ranges.value(call.args[1])
     return max(a[0], b[0]), max(a[1], b[1])
 
 
 @_rule("minimum", "min", "clamp_max")
-def _smallest(ranges: IntegerRanges, call: Call) -> Interval | list[Interval]:
-    if call.op.startswith("aten::min.dim"):
+def _smallest(ranges: IntegerRanges, call: Node) -> Interval | list[Interval]:
+    if call.qualified_op.startswith("aten::min.dim"):
         return _with_places(ranges, call)
     a = ranges.value(call.args[0])
-    if call.op == "aten::min":
+    if call.qualified_op == "aten::min":
         return a
     b = ranges.value(call.args[1])
     return min(a[0], b[0]), min(a[1], b[1])
 
 
 @_rule("clamp", "clip", "hardtanh")
-def _clamped(ranges: IntegerRanges, call: Call) -> Interval:
+def _clamped(ranges: IntegerRanges, call: Node) -> Interval:
     low, high = ranges.value(call.args[0])
     if call.args[1] is not None:
         bound = ranges.value(call.args[1])
@@ -394,9 +399,9 @@ def _clamped(ranges: IntegerRanges, call: Call) -> Interval:
 
 
 @_rule("sum", "cumsum")
-def _total(ranges: IntegerRanges, call: Call) -> Interval:
-    source: TensorRef = call.args[0]
-    if _name(call.op) == "cumsum":
+def _total(ranges: IntegerRanges, call: Node) -> Interval:
+    source: Value = call.args[0]
+    if _name(call.qualified_op) == "cumsum":
         count = source.sizes[call["dim"]] if source.rank else 1
     else:
         count = source.numel // max(call.output.numel, 1)
@@ -404,36 +409,36 @@ def _total(ranges: IntegerRanges, call: Call) -> Interval:
 
 
 @_rule("prod", "cumprod")
-def _total_product(ranges: IntegerRanges, call: Call) -> Interval:
-    source: TensorRef = call.args[0]
-    if _name(call.op) == "cumprod":
+def _total_product(ranges: IntegerRanges, call: Node) -> Interval:
+    source: Value = call.args[0]
+    if _name(call.qualified_op) == "cumprod":
         return _at_most_power(ranges.of(source), source.sizes[call["dim"]] if source.rank else 1)
     return _at_most_power(ranges.of(source), source.numel // max(call.output.numel, 1))
 
 
 @_rule("mm", "bmm", "mv", "dot", "matmul")
-def _matrix_product(ranges: IntegerRanges, call: Call) -> Interval:
+def _matrix_product(ranges: IntegerRanges, call: Node) -> Interval:
     left, right = call.args[:2]
     return _times(_multiply(ranges.of(left), ranges.of(right)), left.sizes[-1] if left.rank else 1)
 
 
 @_rule(*(f"bitwise_{name}" for name in ("and", "or", "xor")), "__and__", "__or__", "__xor__")
-def _bits_combined(ranges: IntegerRanges, call: Call) -> Interval:
+def _bits_combined(ranges: IntegerRanges, call: Node) -> Interval:
     a, b = ranges.value(call.args[0]), ranges.value(call.args[1])
     bits = max((bound if bound >= 0 else ~bound).bit_length() for bound in (*a, *b))
     if a[0] >= 0 and b[0] >= 0:
-        return 0, min(a[1], b[1]) if "and" in call.op else 2**bits - 1
+        return 0, min(a[1], b[1]) if "and" in call.qualified_op else 2**bits - 1
     return -(2**bits), 2**bits - 1
 
 
 @_rule("bitwise_not")
-def _bits_flipped(ranges: IntegerRanges, call: Call) -> Interval:
+def _bits_flipped(ranges: IntegerRanges, call: Node) -> Interval:
     low, high = ranges.value(call.args[0])
     return ~high, ~low
 
 
 @_rule("bitwise_left_shift", "__lshift__")
-def _shifted_left(ranges: IntegerRanges, call: Call) -> Interval:
+def _shifted_left(ranges: IntegerRanges, call: Node) -> Interval:
     a, count = ranges.value(call.args[0]), ranges.value(call.args[1])
     if not is_within(count, (0, 63)):
         return dtype_interval(torch.int64)
@@ -441,6 +446,6 @@ def _shifted_left(ranges: IntegerRanges, call: Call) -> Interval:
 
 
 @_rule("bitwise_right_shift", "__rshift__")
-def _shifted_right(ranges: IntegerRanges, call: Call) -> Interval:
+def _shifted_right(ranges: IntegerRanges, call: Node) -> Interval:
     low, high = ranges.value(call.args[0])
     return min(low, 0), max(high, 0)

@@ -1,4 +1,4 @@
-"""Where the calls of a Trace run, and where its tensors live: on the device, or else on the host."""
+"""Where the nodes of a straight line run, and where its tensors live: on the device, or else on the host."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from types import MappingProxyType
 
 import torch
 
-from mobopt.runtimes.call import Call, TensorRef
+from mobopt.ir import Node, Value
 from mobopt.runtimes.vulkan.compile.integer_ranges import (
     WORD,
     IntegerRanges,
@@ -36,15 +36,15 @@ tokens, places and pixels; what the device can hold; anything."""
 class Placement:
     """Where calls run, if the inputs hold what is assumed of them."""
 
-    reasons: Mapping[Call, str]
+    reasons: Mapping[Node, str]
     """The calls that run on the CPU, and why."""
     ranges: IntegerRanges
-    assumed: Mapping[TensorRef, Interval]
+    assumed: Mapping[Value, Interval]
     """What the integers of int64 inputs must be for it to be right."""
-    too_large: Container[TensorRef] = ()
+    too_large: Container[Value] = ()
     """Tensors that no buffer of the device can hold."""
 
-    def on_host(self, ref: TensorRef) -> bool:
+    def on_host(self, ref: Value) -> bool:
         """Whether a tensor lives on the host: the device has no elements of its dtype, its integers may not fit, or it
         is too large."""
         return ref.dtype not in DEVICE_DTYPES or ref in self.too_large or not is_within(_held(self.ranges, ref), WORD)
@@ -64,11 +64,11 @@ def class_of(interval: Interval) -> Interval:
 
 
 def place_calls(
-    calls: Sequence[Call],
-    inputs: Mapping[TensorRef, Interval],
+    calls: Sequence[Node],
+    inputs: Mapping[Value, Interval],
     floats_fit: bool = True,
-    too_large: Mapping[TensorRef, str] = MappingProxyType({}),
-    refused: Mapping[TensorRef, str] = MappingProxyType({}),
+    too_large: Mapping[Value, str] = MappingProxyType({}),
+    refused: Mapping[Value, str] = MappingProxyType({}),
 ) -> Placement:
     """Decide for each call.
 
@@ -80,8 +80,8 @@ def place_calls(
         refused: further tensors that the device can't compute, and why.
     """
 
-    def why_not(call: Call) -> str | None:
-        reasons = [too_large.get(ref) for ref in (*call.tensors(), *call.outputs)]
+    def why_not(call: Node) -> str | None:
+        reasons = [too_large.get(ref) for ref in (*call.inputs, *call.outputs)]
         reasons += [refused.get(ref) for ref in call.outputs]
         return why_unsupported(call) or next(filter(None, reasons), None)
 
@@ -99,10 +99,10 @@ def place_calls(
 
 
 def _placed(
-    calls: Sequence[Call], unsupported: Mapping[Call, str], inputs: Mapping[TensorRef, Interval], floats_fit: bool
+    calls: Sequence[Node], unsupported: Mapping[Node, str], inputs: Mapping[Value, Interval], floats_fit: bool
 ) -> Placement:
     ranges = IntegerRanges(inputs)
-    reasons: dict[Call, str] = {}
+    reasons: dict[Node, str] = {}
     for call in calls:
         reason = unsupported.get(call)
         ranges.record(call, floats_fit=floats_fit and reason is None)
@@ -112,19 +112,19 @@ def _placed(
     return Placement(reasons, ranges, inputs)
 
 
-def _held(ranges: IntegerRanges, ref: TensorRef) -> Interval:
+def _held(ranges: IntegerRanges, ref: Value) -> Interval:
     """The integers of an int64 tensor; nothing of others, which fit."""
     return ranges.of(ref) if ref.dtype == torch.int64 else (0, 0)
 
 
-def _why_too_wide(call: Call, ranges: IntegerRanges) -> str | None:
+def _why_too_wide(call: Node, ranges: IntegerRanges) -> str | None:
     """None, or which integers of a call may not fit in the 32 bits that they have on the device."""
-    for ref in (*call.tensors(), *call.outputs):
+    for ref in (*call.inputs, *call.outputs):
         held = _held(ranges, ref)
         if not is_within(held, WORD):
             values = "of any size" if held == dtype_interval(torch.int64) else f"from {held[0]} to {held[1]}"
             return f"int64 {values} may come, and integers on the device have 32 bits"
-    if any(ref.dtype.is_floating_point for ref in call.tensors()) or expression_of(call.op) is None:
+    if any(ref.dtype.is_floating_point for ref in call.inputs) or expression_of(call.qualified_op) is None:
         return None
     dtype = call.output.dtype if call.output.dtype != torch.bool else common_dtype(*call.args[:2])
     if not is_integral(dtype) or dtype == torch.bool:

@@ -1,15 +1,13 @@
-"""Rewrites of a Trace that leave less to do: copies that nobody can tell from their source, batch normalisation as one
-multiply-add. They run before any fusion."""
+"""Rewrites of a straight line that leave less to do: copies that nobody can tell from their source, batch normalisation
+as one multiply-add. They run before any fusion."""
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import torch
 
+from mobopt.ir import Graph, Node, Value
+from mobopt.ir.rewriting import replace_call
 from mobopt.ops.schemas import schema_of
-from mobopt.runtimes.call import Call, TensorRef, Trace
-from mobopt.runtimes.nests import map_leaves
 
 _COPIES = (
     "aten::clone",
@@ -22,80 +20,72 @@ _COPIES = (
 _CONCATS = ("aten::cat", "aten::concat", "aten::concatenate")
 _PADS = ("aten::pad", "aten::constant_pad_nd")
 _DROPOUTS = ("aten::dropout", "aten::feature_dropout", "aten::alpha_dropout")
+_CONVERSIONS = ("aten::to", "aten::_to_copy", "aten::type_as", "aten::cpu")
 
 
-def writes_in_place(call: Call) -> bool:
-    """Whether a call changes one of its arguments."""
-    return call.op.startswith("aten::") and schema_of(call.op).is_mutating
+def writes_in_place(node: Node) -> bool:
+    """Whether a node changes one of its arguments."""
+    return node.op.startswith("aten::") and schema_of(node.qualified_op).is_mutating
 
 
-def simplify(trace: Trace) -> Trace:
-    """The trace without copies and with batch normalisation as arithmetic.
+def simplify(graph: Graph) -> None:
+    """Take out copies, and make batch normalisation arithmetic.
 
-    A trace that writes in place keeps its copies: there a copy and its source may come to differ.
+    A graph that writes in place keeps its copies: there a copy and its source may come to differ.
     """
-    calls = [_batch_norm_as_arithmetic(call) for call in trace.calls]
-    if any(writes_in_place(call) for call in calls):
-        return replace(trace, calls=calls)
-    return _without_copies(replace(trace, calls=calls))
+    nodes = graph.block.nodes
+    for node in nodes:
+        _make_arithmetic(node)
+    if not any(writes_in_place(node) for node in nodes):
+        for node in nodes:
+            _remove_copy(graph, node)
 
 
-def _without_copies(trace: Trace) -> Trace:
-    results = set(trace.results())
-    computed = {output for call in trace.calls for output in call.outputs}
-    same: dict[TensorRef, TensorRef] = {}
-    calls: list[Call] = []
-    makers: dict[TensorRef, int] = {}
-    for call in trace.calls:
-        call = replace(call, args=map_leaves(call.args, TensorRef, lambda ref: same.get(ref, ref)))
-        original = _copied(call)
-        if original is None or (call.output in results and (original not in computed or original in results)):
-            makers.update((output, len(calls)) for output in call.outputs)
-            calls.append(call)
-            continue
-        same[call.output] = original
-        if original in makers:
-            maker = calls[makers[original]]
-            calls[makers[original]] = replace(maker, source=maker.source | call.source)
-        if call.output in results:
-            results.add(original)  # a further copy of it is another tensor of the result
-    return replace(trace, calls=calls).with_results(lambda ref: same.get(ref, ref))
+def _remove_copy(graph: Graph, node: Node) -> None:
+    """Let the readers of a copy read its source, unless the caller is to be given both, or an input for its own."""
+    source = _copied(node)
+    if source is None:
+        return
+    if _is_returned(graph, node.output) and (source.producer is None or _is_returned(graph, source)):
+        return
+    node.output.replace_all_uses_with(source)
+    node.destroy()
 
 
-def _copied(call: Call) -> TensorRef | None:
+def _is_returned(graph: Graph, value: Value) -> bool:
+    return any(user is graph.block.returns for user, _ in value.uses)
+
+
+def _copied(node: Node) -> Value | None:
     """The tensor whose elements the only output has, or None if there is no such."""
-    if call.op in _CONCATS:
-        parts = call["tensors"]
-        return parts[0] if len(parts) == 1 and parts[0].dtype == call.output.dtype else None
-    if call.op in _PADS:
-        return call.args[0] if not any(call["pad"]) else None
-    converts = call.op.startswith(("aten::to.", "aten::_to_copy", "aten::type_as", "aten::cpu"))
+    if node.op in _CONCATS:
+        parts = node["tensors"]
+        return parts[0] if len(parts) == 1 and parts[0].dtype == node.output.dtype else None
+    if node.op in _PADS:
+        return node.args[0] if not any(node["pad"]) else None
     same = (
-        call.op in _COPIES
-        or (call.op in _DROPOUTS and not call["train"])
-        or (converts and call.args[0].dtype == call.output.dtype)
+        node.op in _COPIES
+        or (node.op in _DROPOUTS and not node["train"])
+        or (node.op in _CONVERSIONS and node.args[0].dtype == node.output.dtype)
     )
-    return call.args[0] if same else None
+    return node.args[0] if same else None
 
 
-def _batch_norm_as_arithmetic(call: Call) -> Call:
+def _make_arithmetic(node: Node) -> None:
     """``shift + x * factor`` in place of a batch normalisation whose statistics are constants."""
-    if call.op != "aten::batch_norm" or call["training"] or call.output.dtype != torch.float32:
-        return call
+    if node.op != "aten::batch_norm" or node["training"] or node.output.dtype != torch.float32:
+        return
     names = ("weight", "bias", "running_mean", "running_var")
-    refs = [call[name] for name in names]
-    if None in refs[2:] or any(ref is not None and ref.constant is None for ref in refs):
-        return call
-    weight, bias, mean, variance = (None if ref is None else ref.constant.detach().double() for ref in refs)
+    values = [node[name] for name in names]
+    if None in values[2:] or any(value is not None and value.elements is None for value in values):
+        return
+    weight, bias, mean, variance = (None if value is None else value.constant.detach().double() for value in values)
     assert mean is not None and variance is not None
-    factor = (variance + call["eps"]).rsqrt()
+    factor = (variance + node["eps"]).rsqrt()
     factor = factor if weight is None else factor * weight
     moved = -(mean * factor)
     shift = moved if bias is None else bias + moved
-    x = call.args[0]
-    vectors = [_constant(vector.float().reshape(-1, *[1] * (x.rank - 2))) for vector in (shift, factor)]
-    return Call("aten::addcmul", (vectors[0], x, vectors[1], 1), call.outputs, call.source)
-
-
-def _constant(values: torch.Tensor) -> TensorRef:
-    return TensorRef(values.dtype, tuple(values.shape), values)
+    x: Value = node.args[0]
+    shape = [-1, *[1] * (x.rank - 2)]
+    vectors = [Value.of_elements(vector.float().reshape(shape)) for vector in (shift, factor)]
+    replace_call(node, "aten::addcmul", (vectors[0], x, vectors[1], 1))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from mobopt.errors import DeviceError
-from mobopt.runtimes.call import Call, TensorRef
+from mobopt.ir import Node, Value
 from mobopt.runtimes.vulkan.engine.descriptors import texels
 from mobopt.runtimes.vulkan.engine.device_info import DeviceInfo
 from mobopt.runtimes.vulkan.engine.stream import MAX_ITERATIONS, Binding, Dispatch, Stream
@@ -18,10 +18,10 @@ class LimitError(DeviceError):
     """A dispatch exceeds a limit of the device, or loops more often than any driver lets it."""
 
 
-def too_large(info: DeviceInfo, calls: Iterable[Call]) -> dict[TensorRef, str]:
+def too_large(info: DeviceInfo, calls: Iterable[Node]) -> dict[Value, str]:
     """The tensors of calls that no buffer of the device can hold, each with the limit that it exceeds."""
     found = {}
-    for ref in {ref for call in calls for ref in (*call.tensors(), *call.outputs)}:
+    for ref in {ref for call in calls for ref in (*call.inputs, *call.outputs)}:
         needed = -(-ref.numel // 4) * 4 * element_type(ref.dtype).itemsize
         for name, limit in (
             ("maxStorageBufferRange", info.limits.max_storage_buffer_range),

@@ -63,7 +63,7 @@ def append_product_convolution(
     residual: DeviceTensor | None,
 ) -> None:
     """Implicit GEMM; needs constant weights, and groups (if any) of whole vec4s."""
-    weight = convolution.weight.constant
+    weight = convolution.weight.elements
     assert weight is not None
     source = _vectors(plan, source)
     residual = None if residual is None else _vectors(plan, residual)
@@ -93,7 +93,7 @@ def append_transposed_phases(
     residual: DeviceTensor | None,
 ) -> None:
     """A transposed convolution: an ordinary one of stride 1 for each residue of a result's place modulo the stride."""
-    weight = convolution.weight.constant
+    weight = convolution.weight.elements
     assert weight is not None
     source = _vectors(plan, source)
     residual = None if residual is None else _vectors(plan, residual)
@@ -146,8 +146,8 @@ def _operands(
 ) -> ProductOperands:
     bias = None
     if convolution.bias is not None:
-        assert convolution.bias.constant is not None
-        bias = bias_vector(plan, convolution.bias.constant)
+        assert convolution.bias.elements is not None
+        bias = bias_vector(plan, convolution.bias.elements)
     return ProductOperands(source, weights, result, bias, residual)
 
 
@@ -271,7 +271,7 @@ def append_depthwise(
     residual: DeviceTensor | None,
 ) -> None:
     """One filter per channel, each invocation a block of pixels."""
-    weight = convolution.weight.constant
+    weight = convolution.weight.elements
     assert weight is not None
     source = _vectors(plan, source)
     residual = None if residual is None else _vectors(plan, residual)

@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
+from mobopt.ir import Node, Value
 from mobopt.ops.contexts import Conv1dPackedContext, Conv2dPackedContext, VulkanConv2dOpContext
-from mobopt.runtimes.call import Call, TensorRef
 
 
 @dataclass(frozen=True, eq=False)
@@ -19,9 +19,9 @@ class Convolution:
     ``padding`` is what lies before the first element: the sizes of the result say what lies after the last.
     """
 
-    input: TensorRef
-    weight: TensorRef
-    bias: TensorRef | None
+    input: Value
+    weight: Value
+    bias: Value | None
     stride: tuple[int, ...]
     padding: tuple[int, ...]
     dilation: tuple[int, ...]
@@ -49,12 +49,12 @@ class Convolution:
         return not self.transposed and self.group_inputs == 1 and self.group_outputs == 1
 
 
-def convolution_of(call: Call) -> Convolution:
+def convolution_of(call: Node) -> Convolution:
     """The convolution that a call of any convolution operator means."""
     for argument in call.args:
         if isinstance(argument, (Conv1dPackedContext, Conv2dPackedContext, VulkanConv2dOpContext)):
             return _of_context(call.args[0], argument)
-    name = call.op.partition("::")[2].partition(".")[0]
+    name = call.qualified_op.partition("::")[2].partition(".")[0]
     weight = call["weight"]
     spatial = weight.rank - 2
     transposed = name.startswith("conv_transpose") or (name.endswith("convolution") and call["transposed"])
@@ -73,7 +73,7 @@ def convolution_of(call: Call) -> Convolution:
 
 
 def _of_context(
-    operand: TensorRef, context: Conv1dPackedContext | Conv2dPackedContext | VulkanConv2dOpContext
+    operand: Value, context: Conv1dPackedContext | Conv2dPackedContext | VulkanConv2dOpContext
 ) -> Convolution:
     weight = constant_ref(context.weight)
     spatial = weight.rank - 2
@@ -89,9 +89,9 @@ def _of_context(
     )
 
 
-def constant_ref(tensor: torch.Tensor) -> TensorRef:
-    """A constant of a packed context as a tensor of the trace."""
-    return TensorRef(tensor.dtype, tuple(tensor.shape), tensor)
+def constant_ref(tensor: torch.Tensor) -> Value:
+    """A constant of a packed context as a tensor of the graph."""
+    return Value.of_elements(tensor)
 
 
 def per_dimension(values: Any, count: int) -> tuple[int, ...]:
@@ -100,7 +100,7 @@ def per_dimension(values: Any, count: int) -> tuple[int, ...]:
     return tuple(listed) if len(listed) == count else (listed[0],) * count
 
 
-def _named_padding(name: str, weight: TensorRef, dilation: tuple[int, ...]) -> tuple[int, ...]:
+def _named_padding(name: str, weight: Value, dilation: tuple[int, ...]) -> tuple[int, ...]:
     """Padding before the first element for ``valid`` and ``same`` (of an odd total, the smaller half is in front)."""
     taps = weight.sizes[2:]
     if name == "valid":
@@ -144,10 +144,10 @@ def phases(size: int, taps: int, stride: int, padding: int, dilation: int) -> li
 
 def with_leading_dimension(convolution: Convolution) -> Convolution:
     """A 1-d convolution with a constant filter as a 2-d one on images of height 1."""
-    assert convolution.weight.constant is not None
+    assert convolution.weight.elements is not None
     return replace(
         convolution,
-        weight=constant_ref(convolution.weight.constant.unsqueeze(2)),
+        weight=constant_ref(convolution.weight.elements.unsqueeze(2)),
         stride=(1, *convolution.stride),
         padding=(0, *convolution.padding),
         dilation=(1, *convolution.dilation),

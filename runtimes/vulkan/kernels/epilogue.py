@@ -1,20 +1,27 @@
 """What a convolution or matrix product does to its sums before it stores them: activation, residual, activation.
 
-The compiler's ``fusion.py`` folds pointwise calls into the product that feeds them; the shaders' half is
+The compiler's ``fusion.py`` folds pointwise nodes into the product that feeds them; the shaders' half is
 ``shaders/glsl/epilogue.glsl``.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 import torch
 
+from mobopt.ir import Node, Value
 from mobopt.ops.contexts import Conv2dPackedContext, VulkanConv2dOpContext
-from mobopt.runtimes.call import Call, TensorRef
 from mobopt.runtimes.vulkan.kernels.pointwise_program import Opcode
+
+PRODUCT = "mobopt::product"
+"""A convolution or matrix product with what was folded into its epilogue, as nodes of its body in order."""
+
+EPILOGUE = "epilogue"
+"""The attribute that tells the first of them, while it is lowered, what the others do."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +50,7 @@ class Epilogue:
     """
 
     before: Activation = IDENTITY
-    residual: TensorRef | None = None
+    residual: Value | None = None
     after: Activation = IDENTITY
     rounding: torch.dtype | None = None
 
@@ -52,38 +59,55 @@ class Epilogue:
         """Whether it changes nothing."""
         return self.before.is_identity and self.residual is None and self.after.is_identity
 
-    def with_activation(self, activation: Activation) -> Epilogue | None:
-        """This epilogue followed by an activation, or None if there is no room for it."""
-        if self.residual is None:
+    def followed_by(self, node: Node, source: Value) -> Epilogue | None:
+        """This epilogue and then a node, which reads ``source`` as what was computed; None if there is no room."""
+        activation = activation_of(node)
+        if activation is not None and self.residual is None:
             return replace(self, before=activation) if self.before.is_identity else None
-        return replace(self, after=activation) if self.after.is_identity else None
-
-    def with_residual(self, residual: TensorRef) -> Epilogue | None:
-        """This epilogue followed by the addition of a tensor, or None if there is no room for it."""
-        return replace(self, residual=residual) if self.residual is None else None
-
-
-@dataclass(eq=False)
-class CallWithEpilogue(Call):
-    """A call of a convolution or matrix product whose outputs are what an epilogue makes of the sums."""
-
-    epilogue: Epilogue = Epilogue()
-
-    def tensors(self) -> Iterator[TensorRef]:
-        """Every tensor argument, then the residual."""
-        yield from super().tensors()
-        if self.epilogue.residual is not None:
-            yield self.epilogue.residual
+        if activation is not None:
+            return replace(self, after=activation) if self.after.is_identity else None
+        others = [operand for operand in added_operands(node) if operand is not source]
+        return replace(self, residual=others[0]) if others and self.residual is None else None
 
 
-def epilogue_of(call: Call) -> Epilogue:
-    """The epilogue that was attached to a call, or the clamp of its packed context, or one that does nothing."""
-    if isinstance(call, CallWithEpilogue):
-        return call.epilogue
+def parts_of(node: Node) -> list[Node]:
+    """The product and what was folded into it; a node that was not folded by itself."""
+    return list(node.blocks[0].nodes) if node.op == PRODUCT else [node]
+
+
+def epilogue_of(call: Node) -> Epilogue:
+    """What a product does to its sums: as the node says that is lowered with what was folded into it, else by its own
+    packed context."""
+    found = call.attributes.get(EPILOGUE)
+    return found if isinstance(found, Epilogue) else _own_epilogue(call)
+
+
+def folded_epilogue(parts: Sequence[Node]) -> Epilogue | None:
+    """What the nodes that follow a product do to its sums; None if it can't do that."""
+    epilogue: Epilogue | None = _own_epilogue(parts[0])
+    dtype = parts[0].output.dtype
+    if dtype != torch.float32:
+        epilogue = Epilogue(rounding=dtype) if epilogue is not None and epilogue.is_identity else None
+    for part, following in pairwise(parts):
+        epilogue = None if epilogue is None else epilogue.followed_by(following, part.output)
+    return epilogue
+
+
+def _own_epilogue(call: Node) -> Epilogue:
     for argument in call.args:
         if isinstance(argument, (Conv2dPackedContext, VulkanConv2dOpContext)):
             return Epilogue(clamp(argument.output_min, argument.output_max))
     return Epilogue()
+
+
+def added_operands(node: Node) -> list[Value]:
+    """The operands of a plain sum of two different tensors of one kind, last first; none for any other node."""
+    if node.qualified_op not in ("aten::add.Tensor", "aten::add_.Tensor") or node["alpha"] != 1:
+        return []
+    left, right = node.args[:2]
+    if not isinstance(right, Value) or left.sizes != right.sizes or left.dtype != right.dtype or left is right:
+        return []
+    return [right, left]
 
 
 def clamp(low: float | None, high: float | None) -> Activation:
@@ -95,11 +119,11 @@ def clamp(low: float | None, high: float | None) -> Activation:
     return Activation(Opcode.CLAMP, -math.inf if low is None else float(low), math.inf if high is None else float(high))
 
 
-def _simple(opcode: Opcode) -> Callable[[Call], Activation]:
+def _simple(opcode: Opcode) -> Callable[[Node], Activation]:
     return lambda call: Activation(opcode)
 
 
-_ACTIVATIONS: dict[str, Callable[[Call], Activation]] = {
+_ACTIVATIONS: dict[str, Callable[[Node], Activation]] = {
     "relu": _simple(Opcode.RELU),
     "relu6": lambda call: clamp(0.0, 6.0),
     "hardtanh": lambda call: clamp(call["min_val"], call["max_val"]),
@@ -117,9 +141,9 @@ _ACTIVATIONS: dict[str, Callable[[Call], Activation]] = {
 }
 
 
-def activation_of(call: Call) -> Activation | None:
+def activation_of(call: Node) -> Activation | None:
     """The activation that a pointwise call (in place or not) applies to its first argument; None if it is another."""
-    namespace, _, rest = call.op.partition("::")
+    namespace, _, rest = call.qualified_op.partition("::")
     name, _, overload = rest.partition(".")
     make = _ACTIVATIONS.get(name.removesuffix("_"))
     if namespace != "aten" or overload not in ("", "default") or make is None:

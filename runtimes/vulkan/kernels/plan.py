@@ -10,8 +10,7 @@ from typing import Any
 import torch
 
 from mobopt.errors import InputError
-from mobopt.ir import NOWHERE, Origin
-from mobopt.runtimes.call import TensorRef
+from mobopt.ir import NOWHERE, Origin, Value
 from mobopt.runtimes.vulkan.engine.device import DeviceInfo
 from mobopt.runtimes.vulkan.engine.limits import check_dispatch
 from mobopt.runtimes.vulkan.engine.stream import Binding, Dispatch, HostTensor, Stream
@@ -87,27 +86,27 @@ class Plan:
     label: str = ""
     """Label and source of the call being lowered, stamped on each dispatch."""
     source: Origin = NOWHERE
-    _tensors: dict[TensorRef, DeviceTensor] = field(default_factory=dict)
-    _reserved: dict[TensorRef, DeviceTensor] = field(default_factory=dict)
-    _on_host: dict[TensorRef, HostTensor] = field(default_factory=dict)
-    _twins: dict[TensorRef, TensorRef] = field(default_factory=dict)
-    """Results that are computed in a wider dtype, and the results of the trace that they become."""
+    _tensors: dict[Value, DeviceTensor] = field(default_factory=dict)
+    _reserved: dict[Value, DeviceTensor] = field(default_factory=dict)
+    _on_host: dict[Value, HostTensor] = field(default_factory=dict)
+    _twins: dict[Value, Value] = field(default_factory=dict)
+    """Results that are computed in a wider dtype, and the results of the graph that they become."""
 
-    def tensor(self, ref: TensorRef) -> DeviceTensor:
-        """Where a tensor of the trace is on the device; a constant is put there on first use."""
+    def tensor(self, ref: Value) -> DeviceTensor:
+        """Where a tensor of the graph is on the device; a constant is put there on first use."""
         if ref not in self._tensors:
-            if ref.constant is None:
+            if ref.elements is None:
                 raise KeyError(f"{ref.name or ref} is used before the call that makes it was lowered")
-            constant = ref.constant
+            constant = ref.elements
             self._tensors[ref] = replace(self.constants.get([constant], ("plain",), lambda: constant), dtype=ref.dtype)
         return self._tensors[ref]
 
-    def host_tensor(self, ref: TensorRef) -> HostTensor:
-        """What stands for a tensor of the trace that lives on the host only."""
+    def host_tensor(self, ref: Value) -> HostTensor:
+        """What stands for a tensor of the graph that lives on the host only."""
         return self._on_host.setdefault(ref, HostTensor(ref.dtype, ref.sizes))
 
-    def place(self, ref: TensorRef, tensor: DeviceTensor) -> None:
-        """Say where a tensor of the trace is."""
+    def place(self, ref: Value, tensor: DeviceTensor) -> None:
+        """Say where a tensor of the graph is."""
         self._tensors[ref] = tensor
 
     def packed(
@@ -126,22 +125,27 @@ class Plan:
         nbytes = _storage_elements(sizes, steps) * elements.itemsize
         return DeviceTensor(Storage(nbytes, name=self.label, elements=elements), dtype, tuple(sizes), steps)
 
-    def reserve(self, ref: TensorRef, place: DeviceTensor) -> None:
+    def reserve(self, ref: Value, place: DeviceTensor) -> None:
         """Ask the lowering that makes a tensor to write it to ``place``; it may not (see :meth:`result`)."""
         self._reserved[ref] = place
 
-    def widen(self, ref: TensorRef, twin: TensorRef) -> None:
+    def stand_in(self, part: Value, whole: Value) -> None:
+        """Let a tensor go where another one, of the same dtype and sizes, is asked to go."""
+        if whole in self._reserved:
+            self._reserved[part] = self._reserved[whole]
+
+    def widen(self, ref: Value, twin: Value) -> None:
         """Say that ``twin``, of a wider dtype, stands for the result ``ref`` of a call while it is lowered."""
         self._twins[twin] = ref
 
-    def result(self, ref: TensorRef) -> DeviceTensor:
+    def result(self, ref: Value) -> DeviceTensor:
         """Where a lowering puts its result: the place that is reserved for it, which may be a slice of something
         larger, else one of its own (see :meth:`own_result`)."""
         place = self._reserved.get(self._twins.get(ref, ref))
         return self.own_result(ref) if place is None else replace(place, dtype=ref.dtype)
 
     def own_result(
-        self, ref: TensorRef, sizes: Sequence[int] | None = None, strides: Sequence[int] | None = None
+        self, ref: Value, sizes: Sequence[int] | None = None, strides: Sequence[int] | None = None
     ) -> DeviceTensor:
         """A new temporary for a result, of other ``sizes`` or ``strides`` if they are given.
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import torch
 
-from mobopt.runtimes.call import TensorRef
+from mobopt.ir import Value
 from mobopt.runtimes.vulkan.engine.device_info import DeviceInfo
 from mobopt.runtimes.vulkan.engine.stream import Binding
 from mobopt.runtimes.vulkan.engine.tensor import DeviceTensor
@@ -29,7 +29,7 @@ from mobopt.runtimes.vulkan.kernels.kernel_access import (
     writing,
 )
 from mobopt.runtimes.vulkan.kernels.plan import Plan
-from mobopt.runtimes.vulkan.kernels.pointwise_program import IDENTITY, MAX_OPERANDS, Program, ProgramBuilder, Value
+from mobopt.runtimes.vulkan.kernels.pointwise_program import IDENTITY, MAX_OPERANDS, Program, ProgramBuilder, Term
 
 _SHORT_STEPS = 2
 _LONG_STEPS = 10
@@ -37,7 +37,7 @@ _MOST_ROWS = 8
 
 
 def compute(
-    plan: Plan, builder: ProgramBuilder, result: Value, sizes: Sequence[int], dtype: torch.dtype
+    plan: Plan, builder: ProgramBuilder, result: Term, sizes: Sequence[int], dtype: torch.dtype
 ) -> DeviceTensor:
     """A new tensor of the given sizes that holds a builder's result; operands are broadcast to the sizes."""
     target = plan.empty(sizes, dtype)
@@ -45,7 +45,7 @@ def compute(
     return target
 
 
-def compute_result(plan: Plan, builder: ProgramBuilder, result: Value, output: TensorRef) -> DeviceTensor:
+def compute_result(plan: Plan, builder: ProgramBuilder, result: Term, output: Value) -> DeviceTensor:
     """A builder's result as the output of a call, written where the plan wants it."""
     target = plan.result(output)
     compute_into(plan, builder, result, target, fresh=owns_storage(target))
@@ -53,7 +53,7 @@ def compute_result(plan: Plan, builder: ProgramBuilder, result: Value, output: T
 
 
 def compute_into(
-    plan: Plan, builder: ProgramBuilder, result: Value, target: DeviceTensor, *, fresh: bool = False
+    plan: Plan, builder: ProgramBuilder, result: Term, target: DeviceTensor, *, fresh: bool = False
 ) -> None:
     """Write a builder's result into ``target``; see :func:`run_program`."""
     program = builder.program(builder.converted_to(result, target.dtype))

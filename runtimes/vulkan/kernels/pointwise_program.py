@@ -12,7 +12,7 @@ from enum import Enum, IntEnum
 
 import torch
 
-from mobopt.runtimes.call import TensorRef
+from mobopt.ir import Value
 from mobopt.runtimes.vulkan.engine.tensor import DeviceTensor
 
 MAX_OPERANDS = 6
@@ -164,7 +164,7 @@ def kind_of(dtype: torch.dtype) -> Kind:
 
 
 @dataclass(frozen=True)
-class Value:
+class Term:
     """A register, and what its bits are."""
 
     register: int
@@ -209,7 +209,7 @@ class Program:
 
 IDENTITY = Program(operands=1)
 
-Operand = TensorRef | DeviceTensor
+Operand = Value | DeviceTensor
 
 
 @dataclass
@@ -219,33 +219,33 @@ class ProgramBuilder:
     operands: list[Operand] = field(default_factory=list)
     _immediates: list[int] = field(default_factory=list)
     _instructions: list[Instruction] = field(default_factory=list)
-    _known: dict[Operand, Value] = field(default_factory=dict)
+    _known: dict[Operand, Term] = field(default_factory=dict)
 
-    def tensor(self, tensor: Operand) -> Value:
+    def tensor(self, tensor: Operand) -> Term:
         """The register that holds a tensor's element: an operand, or what an earlier operator of this program made."""
         if tensor not in self._known:
-            self._known[tensor] = Value(len(self.operands), kind_of(tensor.dtype), tensor.dtype)
+            self._known[tensor] = Term(len(self.operands), kind_of(tensor.dtype), tensor.dtype)
             self.operands.append(tensor)
         return self._known[tensor]
 
-    def define(self, tensor: Operand, value: Value) -> None:
+    def define(self, tensor: Operand, value: Term) -> None:
         """Say that ``tensor`` is ``value``, so that later operators of this program read it from there."""
         self._known[tensor] = value
 
-    def scalar(self, number: float | int | bool, kind: Kind) -> Value:
+    def scalar(self, number: float | int | bool, kind: Kind) -> Term:
         """A constant of the given kind."""
         bits = _bits(number, kind)
         if bits not in self._immediates:
             self._immediates.append(bits)
-        return Value(FIRST_IMMEDIATE + self._immediates.index(bits), kind)
+        return Term(FIRST_IMMEDIATE + self._immediates.index(bits), kind)
 
-    def step(self, opcode: Opcode, *sources: Value, kind: Kind = Kind.FLOAT) -> Value:
+    def step(self, opcode: Opcode, *sources: Term, kind: Kind = Kind.FLOAT) -> Term:
         """Append an instruction; its result is of ``kind``."""
         a, b, c = (*(source.register for source in sources), 0, 0, 0)[:3]
         self._instructions.append(Instruction(opcode, (a, b, c)))
-        return Value(FIRST_STEP + len(self._instructions) - 1, kind)
+        return Term(FIRST_STEP + len(self._instructions) - 1, kind)
 
-    def converted(self, value: Value, kind: Kind) -> Value:
+    def converted(self, value: Term, kind: Kind) -> Term:
         """The value as another kind, by torch's rules for ``Tensor.to``."""
         if value.kind == kind:
             return value
@@ -256,21 +256,21 @@ class ProgramBuilder:
             return self.step(opcode, value, self.scalar(0, value.kind), kind=Kind.BOOL)
         if value.kind == Kind.FLOAT:
             return self.step(Opcode.FLOAT_TO_INT, value, kind=Kind.INTEGER)
-        return Value(value.register, Kind.INTEGER)
+        return Term(value.register, Kind.INTEGER)
 
-    def converted_to(self, value: Value, dtype: torch.dtype) -> Value:
+    def converted_to(self, value: Term, dtype: torch.dtype) -> Term:
         """The value as what is stored for an element of ``dtype``, which the store rounds or lets wrap around. A float
         that becomes an int64 must be below 2^24 (else the run is refused, see ``CHECKED``)."""
         if dtype == torch.int64 and value.kind == Kind.FLOAT:
             return self.step(Opcode.FLOAT_TO_LONG, value, kind=Kind.INTEGER)
         return self.converted(value, kind_of(dtype))
 
-    def stored_as(self, value: Value, dtype: torch.dtype) -> Value:
+    def stored_as(self, value: Term, dtype: torch.dtype) -> Term:
         """The value as if it had been stored as ``dtype`` and read again: halves are rounded to nearest even, and
         integers narrower than 32 bits wrap around."""
         return value if value.dtype == dtype else replace(self._stored(value, dtype), dtype=dtype)
 
-    def _stored(self, value: Value, dtype: torch.dtype) -> Value:
+    def _stored(self, value: Term, dtype: torch.dtype) -> Term:
         value = self.converted_to(value, dtype)
         if dtype in _ROUNDINGS:
             return self.step(_ROUNDINGS[dtype], value)
@@ -291,7 +291,7 @@ class ProgramBuilder:
             and len(self._instructions) <= MAX_STEPS
         )
 
-    def program(self, result: Value) -> Program:
+    def program(self, result: Term) -> Program:
         """The finished program with the given result."""
         if self._instructions:
             implied = FIRST_STEP + len(self._instructions) - 1

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import torch
 
-from mobopt.runtimes.call import TensorRef
+from mobopt.ir import Value
 from mobopt.runtimes.vulkan.engine.stream import USUAL_ITERATIONS
 from mobopt.runtimes.vulkan.engine.tensor import DeviceTensor
 from mobopt.runtimes.vulkan.kernels.copies import copied, strided_copy
@@ -154,7 +154,7 @@ def resample(
     source: DeviceTensor,
     sizes: Sequence[int],
     tables: Sequence[tuple[tuple[object, ...], TableMaker] | None],
-    output: TensorRef | None = None,
+    output: Value | None = None,
 ) -> DeviceTensor:
     """Make every output place from input places.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from mobopt.runtimes.call import Call, TensorRef
+from mobopt.ir import Node, Value
 
 MAX_RANK = 8
 
@@ -22,9 +22,9 @@ DEVICE_DTYPES = (
 """Dtypes with a form on the device: floats are computed as float32, integers as int32."""
 
 
-def check_dtypes(call: Call) -> str | None:
+def check_dtypes(call: Node) -> str | None:
     """None, or which tensor of the call has a dtype or a rank that kernels don't take."""
-    for tensor in (*call.tensors(), *call.outputs):
+    for tensor in (*call.inputs, *call.outputs):
         if tensor.dtype not in DEVICE_DTYPES and not _is_wrapped_number(tensor):
             return f"{tensor.dtype} has no form on the device; float32, int32 and bool have"
         if tensor.rank > MAX_RANK:
@@ -32,15 +32,15 @@ def check_dtypes(call: Call) -> str | None:
     return None
 
 
-def check_floating(call: Call) -> str | None:
+def check_floating(call: Node) -> str | None:
     """As :func:`check_dtypes`, and the first tensor must be floating."""
     reason = check_dtypes(call)
-    first = next(call.tensors())
+    first = call.inputs[0]
     if reason is None and not first.dtype.is_floating_point:
         return f"{first.dtype} input; the kernel takes floating tensors only"
     return reason
 
 
-def _is_wrapped_number(tensor: TensorRef) -> bool:
+def _is_wrapped_number(tensor: Value) -> bool:
     """A Python float that was made a tensor (tracing does that) is float64 and counts as float32."""
-    return tensor.dtype == torch.float64 and tensor.rank == 0 and tensor.constant is not None
+    return tensor.dtype == torch.float64 and tensor.rank == 0 and tensor.elements is not None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from mobopt.runtimes.call import Call
+from mobopt.ir import Node
 from mobopt.runtimes.vulkan.engine.tensor import DeviceTensor
 from mobopt.runtimes.vulkan.kernels.copies import as_contiguous, copied, strided_copy
 from mobopt.runtimes.vulkan.kernels.geometry import normalized_dim, view_strides
@@ -24,7 +24,7 @@ def slices_of(target: DeviceTensor, dim: int, lengths: Sequence[int]) -> list[De
     return [sliced(target, dim, start, length) for start, length in zip(starts, lengths, strict=True)]
 
 
-def concatenated(plan: Plan, tensors: Sequence[DeviceTensor], dim: int, call: Call) -> DeviceTensor:
+def concatenated(plan: Plan, tensors: Sequence[DeviceTensor], dim: int, call: Node) -> DeviceTensor:
     """The tensors one after the other along a dimension."""
     if len(tensors) == 1 and tensors[0].dtype == call.output.dtype:
         return copied(plan, tensors[0])
@@ -35,7 +35,7 @@ def concatenated(plan: Plan, tensors: Sequence[DeviceTensor], dim: int, call: Ca
 
 
 @lowers("aten::cat", "aten::concat", "aten::concatenate", check=check_dtypes, exact=True)
-def cat(plan: Plan, call: Call) -> DeviceTensor:
+def cat(plan: Plan, call: Node) -> DeviceTensor:
     """Concatenation; as in torch, empty vectors are skipped whatever the rank of the others."""
     rank = call.output.rank
     tensors = [plan.tensor(ref) for ref in call["tensors"] if ref.sizes != (0,) or rank == 1]
@@ -43,16 +43,16 @@ def cat(plan: Plan, call: Call) -> DeviceTensor:
 
 
 @lowers("aten::stack", check=check_dtypes, exact=True)
-def stack(plan: Plan, call: Call) -> DeviceTensor:
+def stack(plan: Plan, call: Node) -> DeviceTensor:
     """Concatenation along a new dimension."""
     dim = call["dim"] % call.output.rank
     return concatenated(plan, [unsqueezed(plan.tensor(ref), dim) for ref in call["tensors"]], dim, call)
 
 
 @lowers("aten::hstack", "aten::vstack", check=check_dtypes, exact=True)
-def stack_flat(plan: Plan, call: Call) -> DeviceTensor:
+def stack_flat(plan: Plan, call: Node) -> DeviceTensor:
     """Concatenation along columns or rows, of tensors with at least that many dimensions."""
-    least = 2 if call.op == "aten::vstack" else 1
+    least = 2 if call.qualified_op == "aten::vstack" else 1
     tensors = []
     for ref in call["tensors"]:
         tensor = plan.tensor(ref)
@@ -63,7 +63,7 @@ def stack_flat(plan: Plan, call: Call) -> DeviceTensor:
     return concatenated(plan, tensors, dim, call)
 
 
-def padded(plan: Plan, tensor: DeviceTensor, call: Call, padding: Sequence[int], value: float) -> DeviceTensor:
+def padded(plan: Plan, tensor: DeviceTensor, call: Node, padding: Sequence[int], value: float) -> DeviceTensor:
     """Constant padding; ``padding`` counts from the last dimension, as torch's, and crops where it is negative."""
     count = len(padding) // 2
     pairs = [(0, 0)] * (tensor.rank - count) + [(padding[2 * d], padding[2 * d + 1]) for d in reversed(range(count))]
@@ -79,13 +79,13 @@ def padded(plan: Plan, tensor: DeviceTensor, call: Call, padding: Sequence[int],
 
 
 @lowers("aten::constant_pad_nd", check=check_dtypes, exact=True)
-def constant_pad(plan: Plan, call: Call) -> DeviceTensor:
+def constant_pad(plan: Plan, call: Node) -> DeviceTensor:
     """Constant padding of any dimensions."""
     return padded(plan, plan.tensor(call.args[0]), call, call["pad"], call["value"])
 
 
 @lowers("aten::pad", check=check_dtypes, exact=True)
-def pad(plan: Plan, call: Call) -> DeviceTensor:
+def pad(plan: Plan, call: Node) -> DeviceTensor:
     """Padding in the mode that the call names."""
     tensor, mode = plan.tensor(call.args[0]), call["mode"]
     if mode == "constant":
@@ -94,7 +94,7 @@ def pad(plan: Plan, call: Call) -> DeviceTensor:
 
 
 @lowers("aten::repeat", "aten::tile", check=check_dtypes, exact=True)
-def repeat(plan: Plan, call: Call) -> DeviceTensor:
+def repeat(plan: Plan, call: Node) -> DeviceTensor:
     """Copies of the whole tensor along each dimension."""
     tensor = plan.tensor(call.args[0])
     times = list(call.args[1])
@@ -111,7 +111,7 @@ def repeat(plan: Plan, call: Call) -> DeviceTensor:
 
 
 @lowers("aten::repeat_interleave.self_int", check=check_dtypes, exact=True)
-def repeat_interleave(plan: Plan, call: Call) -> DeviceTensor:
+def repeat_interleave(plan: Plan, call: Node) -> DeviceTensor:
     """Each element several times in a row."""
     tensor, times = plan.tensor(call.args[0]), call["repeats"]
     if call["dim"] is None:
@@ -128,7 +128,7 @@ def repeat_interleave(plan: Plan, call: Call) -> DeviceTensor:
 
 
 @lowers("aten::flip", check=check_dtypes, exact=True)
-def flip(plan: Plan, call: Call) -> DeviceTensor:
+def flip(plan: Plan, call: Node) -> DeviceTensor:
     """The order of elements reversed along dimensions."""
     tensor = plan.tensor(call.args[0])
     strides, offset = list(tensor.strides), tensor.offset
@@ -141,7 +141,7 @@ def flip(plan: Plan, call: Call) -> DeviceTensor:
 
 
 @lowers("aten::roll", check=check_dtypes, exact=True)
-def roll(plan: Plan, call: Call) -> DeviceTensor:
+def roll(plan: Plan, call: Node) -> DeviceTensor:
     """Elements moved along dimensions, those that leave coming back at the other end."""
     tensor = plan.tensor(call.args[0])
     shifts, dims = list(call["shifts"]), list(call["dims"])
@@ -166,7 +166,7 @@ def _rolled(plan: Plan, tensor: DeviceTensor, shift: int, dim: int) -> DeviceTen
 
 
 def _regrouped(
-    plan: Plan, tensor: DeviceTensor, split: Sequence[int], order: Sequence[int], call: Call
+    plan: Plan, tensor: DeviceTensor, split: Sequence[int], order: Sequence[int], call: Node
 ) -> DeviceTensor:
     """Split dimensions, permute them, and join them to the call's result, in one copy."""
     strides = view_strides(tensor.sizes, tensor.strides, split)
@@ -180,7 +180,7 @@ def _regrouped(
 
 
 @lowers("aten::pixel_shuffle", check=check_dtypes, exact=True)
-def pixel_shuffle(plan: Plan, call: Call) -> DeviceTensor:
+def pixel_shuffle(plan: Plan, call: Node) -> DeviceTensor:
     """Channels become space."""
     tensor, r = plan.tensor(call.args[0]), call["upscale_factor"]
     *batch, c, h, w = tensor.sizes
@@ -190,7 +190,7 @@ def pixel_shuffle(plan: Plan, call: Call) -> DeviceTensor:
 
 
 @lowers("aten::pixel_unshuffle", check=check_dtypes, exact=True)
-def pixel_unshuffle(plan: Plan, call: Call) -> DeviceTensor:
+def pixel_unshuffle(plan: Plan, call: Node) -> DeviceTensor:
     """Space becomes channels."""
     tensor, r = plan.tensor(call.args[0]), call["downscale_factor"]
     *batch, c, h, w = tensor.sizes
@@ -200,7 +200,7 @@ def pixel_unshuffle(plan: Plan, call: Call) -> DeviceTensor:
 
 
 @lowers("aten::channel_shuffle", "aten::native_channel_shuffle", check=check_dtypes, exact=True)
-def channel_shuffle(plan: Plan, call: Call) -> DeviceTensor:
+def channel_shuffle(plan: Plan, call: Node) -> DeviceTensor:
     """Channels of groups interleaved."""
     tensor, groups = plan.tensor(call.args[0]), call["groups"]
     n, c, *space = tensor.sizes

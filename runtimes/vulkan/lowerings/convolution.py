@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from mobopt.runtimes.call import Call, TensorRef
+from mobopt.ir import Node, Value
 from mobopt.runtimes.vulkan.engine.tensor import DeviceTensor
 from mobopt.runtimes.vulkan.kernels.convolution_kernels import (
     AppendConvolution,
@@ -20,7 +20,7 @@ from mobopt.runtimes.vulkan.kernels.plan import Plan
 from mobopt.runtimes.vulkan.lowerings.registry import lowers
 
 
-def check_convolution(call: Call) -> str | None:
+def check_convolution(call: Node) -> str | None:
     """Only floating operands; at most three spatial dimensions."""
     convolution = convolution_of(call)
     for tensor in (convolution.input, convolution.weight):
@@ -50,7 +50,7 @@ def check_convolution(call: Call) -> str | None:
     "vulkan_prepack::conv2d_clamp_run",
     check=check_convolution,
 )
-def convolution(plan: Plan, call: Call) -> DeviceTensor:
+def convolution(plan: Plan, call: Node) -> DeviceTensor:
     """One dispatch (one per phase if transposed), with the call's epilogue in it."""
     wanted = convolution_of(call)
     epilogue = epilogue_of(call)
@@ -58,7 +58,7 @@ def convolution(plan: Plan, call: Call) -> DeviceTensor:
     source = _batched(plan.tensor(wanted.input), spatial)
     sizes = call.output.sizes if call.output.rank == spatial + 2 else (1, *call.output.sizes)
     residual = None if epilogue.residual is None else _batched(plan.tensor(epilogue.residual), spatial)
-    as_images = spatial == 1 and wanted.weight.constant is not None
+    as_images = spatial == 1 and wanted.weight.elements is not None
     if as_images:
         wanted = with_leading_dimension(wanted)
         source, residual = _as_image(source), None if residual is None else _as_image(residual)
@@ -86,7 +86,7 @@ def _as_image(tensor: DeviceTensor) -> DeviceTensor:
 
 
 def _kernel(convolution: Convolution, source: DeviceTensor) -> AppendConvolution:
-    constant = convolution.weight.constant is not None and _is_constant(convolution.bias)
+    constant = convolution.weight.elements is not None and _is_constant(convolution.bias)
     if not constant or source.rank != 4 or source.numel == 0:
         return append_general
     if depthwise_fits(convolution):
@@ -97,5 +97,5 @@ def _kernel(convolution: Convolution, source: DeviceTensor) -> AppendConvolution
     return append_transposed_phases if convolution.transposed else append_product_convolution
 
 
-def _is_constant(tensor: TensorRef | None) -> bool:
-    return tensor is None or tensor.constant is not None
+def _is_constant(tensor: Value | None) -> bool:
+    return tensor is None or tensor.elements is not None

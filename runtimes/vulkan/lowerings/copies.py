@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from mobopt.runtimes.call import Call, argument_names
+from mobopt.ir import Node
+from mobopt.ir.schemas import argument_names
 from mobopt.runtimes.vulkan.engine.tensor import DeviceTensor, default_strides
 from mobopt.runtimes.vulkan.kernels.copies import copied, strided_copy
 from mobopt.runtimes.vulkan.kernels.plan import Plan
@@ -11,13 +12,13 @@ from mobopt.runtimes.vulkan.lowerings.registry import lowers
 
 
 @lowers("aten::clone", "aten::lift_fresh_copy", check=check_dtypes, exact=True)
-def clone(plan: Plan, call: Call) -> DeviceTensor:
+def clone(plan: Plan, call: Node) -> DeviceTensor:
     """A copy, in the default layout."""
     return copied(plan, plan.tensor(call.args[0]))
 
 
 @lowers("aten::contiguous", check=check_dtypes, exact=True)
-def contiguous(plan: Plan, call: Call) -> DeviceTensor:
+def contiguous(plan: Plan, call: Node) -> DeviceTensor:
     """The tensor itself if it is in the default layout, else a copy: which layout that is, is the device's own
     affair."""
     tensor = plan.tensor(call.args[0])
@@ -40,10 +41,10 @@ def contiguous(plan: Plan, call: Call) -> DeviceTensor:
     check=check_dtypes,
     exact=True,
 )
-def convert(plan: Plan, call: Call) -> DeviceTensor:
+def convert(plan: Plan, call: Node) -> DeviceTensor:
     """Another dtype; devices and layouts named by the model mean nothing here."""
     tensor = plan.tensor(call.args[0])
-    copies = call.op == "aten::_to_copy" or ("copy" in argument_names(call.op) and call["copy"])
+    copies = call.qualified_op == "aten::_to_copy" or ("copy" in argument_names(call.qualified_op) and call["copy"])
     if tensor.dtype == call.output.dtype and not copies:
         return tensor
     target = plan.empty(tensor.sizes, call.output.dtype)

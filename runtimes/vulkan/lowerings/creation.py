@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from mobopt.runtimes.call import Call, argument_names
+from mobopt.ir import Node
+from mobopt.ir.schemas import argument_names
 from mobopt.runtimes.vulkan.engine.tensor import DeviceTensor
 from mobopt.runtimes.vulkan.kernels.copies import strided_copy
 from mobopt.runtimes.vulkan.kernels.plan import Plan
@@ -22,7 +23,7 @@ def fill(plan: Plan, target: DeviceTensor, value: float, *, fresh: bool = False)
     compute_into(plan, builder, builder.scalar(number, kind), target, fresh=fresh)
 
 
-def _filled(plan: Plan, call: Call, value: float) -> DeviceTensor:
+def _filled(plan: Plan, call: Node, value: float) -> DeviceTensor:
     target = plan.empty(call.output.sizes, call.output.dtype)
     fill(plan, target, value, fresh=True)
     return target
@@ -40,48 +41,48 @@ def _filled(plan: Plan, call: Call, value: float) -> DeviceTensor:
     check=check_dtypes,
     exact=True,
 )
-def zeros(plan: Plan, call: Call) -> DeviceTensor:
+def zeros(plan: Plan, call: Node) -> DeviceTensor:
     """Zeros; what torch leaves undefined is zero too, so that two runs agree."""
     return _filled(plan, call, 0)
 
 
 @lowers("aten::ones", "aten::ones_like", "aten::new_ones", check=check_dtypes, exact=True)
-def ones(plan: Plan, call: Call) -> DeviceTensor:
+def ones(plan: Plan, call: Node) -> DeviceTensor:
     """Ones."""
     return _filled(plan, call, 1)
 
 
 @lowers("aten::full", "aten::full_like", "aten::new_full", "aten::scalar_tensor", check=check_dtypes, exact=True)
-def full(plan: Plan, call: Call) -> DeviceTensor:
+def full(plan: Plan, call: Node) -> DeviceTensor:
     """One number everywhere."""
-    return _filled(plan, call, call["fill_value" if "fill_value" in argument_names(call.op) else "s"])
+    return _filled(plan, call, call["fill_value" if "fill_value" in argument_names(call.qualified_op) else "s"])
 
 
-def _from_table(plan: Plan, call: Call, values: torch.Tensor) -> DeviceTensor:
+def _from_table(plan: Plan, call: Node, values: torch.Tensor) -> DeviceTensor:
     """A fresh copy of constant values, which a later call may write into."""
     arguments = tuple(argument for argument in call.args if isinstance(argument, (int, float)))
-    constant = plan.packed([], (call.op, arguments, call.output.sizes, call.output.dtype), lambda: values)
+    constant = plan.packed([], (call.qualified_op, arguments, call.output.sizes, call.output.dtype), lambda: values)
     target = plan.empty(values.shape, values.dtype)
     strided_copy(plan, constant, target, fresh=True)
     return target
 
 
 @lowers("aten::arange", "aten::arange.start", "aten::arange.start_step", check=check_dtypes, exact=True)
-def arange(plan: Plan, call: Call) -> DeviceTensor:
+def arange(plan: Plan, call: Node) -> DeviceTensor:
     """Numbers at equal distances."""
-    names = argument_names(call.op)
+    names = argument_names(call.qualified_op)
     start = call["start"] if "start" in names else 0
     step = call["step"] if "step" in names else 1
     return _from_table(plan, call, torch.arange(start, call["end"], step, dtype=call.output.dtype))
 
 
 @lowers("aten::linspace", check=check_dtypes, exact=True)
-def linspace(plan: Plan, call: Call) -> DeviceTensor:
+def linspace(plan: Plan, call: Node) -> DeviceTensor:
     """A given count of numbers at equal distances."""
     return _from_table(plan, call, torch.linspace(call["start"], call["end"], call["steps"], dtype=call.output.dtype))
 
 
 @lowers("aten::eye", "aten::eye.m", check=check_dtypes, exact=True)
-def eye(plan: Plan, call: Call) -> DeviceTensor:
+def eye(plan: Plan, call: Node) -> DeviceTensor:
     """Ones on the diagonal."""
     return _from_table(plan, call, torch.eye(*call.output.sizes, dtype=call.output.dtype))

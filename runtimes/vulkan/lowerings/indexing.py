@@ -8,7 +8,7 @@ from enum import IntEnum
 
 import torch
 
-from mobopt.runtimes.call import Call, TensorRef
+from mobopt.ir import Node, Value
 from mobopt.runtimes.vulkan.engine.tensor import DeviceTensor, StorageKind, contiguous_strides
 from mobopt.runtimes.vulkan.kernels.copies import copied
 from mobopt.runtimes.vulkan.kernels.geometry import broadcast_sizes, expanded, merged, normalized_dim
@@ -111,24 +111,26 @@ def _chosen(plan: Plan, data: DeviceTensor, dim: int, indices: DeviceTensor, neg
     return target
 
 
-def _constants_within(indices: TensorRef, size: int, lowest: int) -> bool:
+def _constants_within(indices: Value, size: int, lowest: int) -> bool:
     """Whether indices are computed (then the kernel looks at them), or constants from ``lowest`` to ``size``."""
-    if indices.constant is None or indices.numel == 0:
+    if indices.elements is None or indices.numel == 0:
         return True
-    low, high = (int(bound) for bound in torch.aminmax(indices.constant))
+    low, high = (int(bound) for bound in torch.aminmax(indices.elements))
     return low >= lowest and high < size
 
 
-def check_indices(call: Call) -> str | None:
+def check_indices(call: Node) -> str | None:
     """As :func:`check_dtypes`, and indices that are constants must be within the dimension that they choose from."""
-    data, indices = (call["weight"], call["indices"]) if "embedding" in call.op else (call.args[0], call["index"])
-    dim = 0 if "embedding" in call.op else call["dim"]
+    data, indices = (
+        (call["weight"], call["indices"]) if "embedding" in call.qualified_op else (call.args[0], call["index"])
+    )
+    dim = 0 if "embedding" in call.qualified_op else call["dim"]
     size = data.sizes[normalized_dim(dim, data.rank)] if data.rank else 1
     return check_dtypes(call) if _constants_within(indices, size, 0) else _OUT_OF_RANGE
 
 
 @lowers("aten::index_select", check=check_indices, exact=True)
-def index_select(plan: Plan, call: Call) -> DeviceTensor:
+def index_select(plan: Plan, call: Node) -> DeviceTensor:
     """Chosen places of one dimension."""
     data, indices = _not_scalar(plan.tensor(call.args[0])), _not_scalar(plan.tensor(call["index"]))
     chosen = _chosen(plan, data, normalized_dim(call["dim"], data.rank), indices, Negative.REFUSED)
@@ -136,13 +138,13 @@ def index_select(plan: Plan, call: Call) -> DeviceTensor:
 
 
 @lowers("aten::embedding", check=check_indices, exact=True)
-def embedding(plan: Plan, call: Call) -> DeviceTensor:
+def embedding(plan: Plan, call: Node) -> DeviceTensor:
     """Chosen rows."""
     return _chosen(plan, plan.tensor(call["weight"]), 0, plan.tensor(call["indices"]), Negative.REFUSED)
 
 
 @lowers("aten::gather", check=check_indices, exact=True)
-def gather(plan: Plan, call: Call) -> DeviceTensor:
+def gather(plan: Plan, call: Node) -> DeviceTensor:
     """An element of one dimension for each index."""
     data, indices = _not_scalar(plan.tensor(call.args[0])), _not_scalar(plan.tensor(call["index"]))
     dim = normalized_dim(call["dim"], data.rank)
@@ -158,7 +160,7 @@ def _not_scalar(tensor: DeviceTensor) -> DeviceTensor:
     return tensor if tensor.rank else tensor.view((1,), (1,))
 
 
-def _check_index(call: Call) -> str | None:
+def _check_index(call: Node) -> str | None:
     for ref, size in zip(call["indices"], call.args[0].sizes, strict=False):
         if ref is not None and not ref.dtype.is_floating_point and ref.dtype.itemsize == 1:
             return "a mask as an index makes a result whose size depends on values"
@@ -168,7 +170,7 @@ def _check_index(call: Call) -> str | None:
 
 
 @lowers("aten::index.Tensor", "aten::index.Tensor_hacked_twin", check=_check_index, exact=True)
-def index(plan: Plan, call: Call) -> DeviceTensor:
+def index(plan: Plan, call: Node) -> DeviceTensor:
     """Indices for several dimensions at once, which broadcast with each other."""
     data = plan.tensor(call.args[0])
     given = {d: plan.tensor(ref) for d, ref in enumerate(call["indices"]) if ref is not None}

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 
 import torch
 
+from mobopt.ir import Node, Value
+from mobopt.ir.rewriting import passing_call
 from mobopt.ops.contexts import LinearPackedContext
-from mobopt.runtimes.call import Call, TensorRef
 from mobopt.runtimes.vulkan.engine.tensor import DeviceTensor, aligned_channels, contiguous_strides
 from mobopt.runtimes.vulkan.kernels.convolution_parameters import constant_ref
 from mobopt.runtimes.vulkan.kernels.copies import copied
@@ -21,27 +22,27 @@ from mobopt.runtimes.vulkan.kernels.weight_packing import Factors, bias_vector, 
 from mobopt.runtimes.vulkan.lowerings.registry import lower, lowers
 
 
-def check_product(call: Call) -> str | None:
+def check_product(call: Node) -> str | None:
     """Only floating operands."""
-    for tensor in call.tensors():
+    for tensor in call.inputs:
         if not tensor.dtype.is_floating_point or tensor.dtype == torch.float64:
             return f"matrix product of {tensor.dtype} operands; only float32 is computed"
     return None
 
 
 @lowers("aten::linear", check=check_product)
-def linear(plan: Plan, call: Call) -> DeviceTensor:
+def linear(plan: Plan, call: Node) -> DeviceTensor:
     """``input @ weight.T + bias``."""
-    weight: TensorRef = call["weight"]
-    if weight.constant is not None:
-        return _layer(plan, call, call["input"], constant_ref(weight.constant.t()), call["bias"])
+    weight: Value = call["weight"]
+    if weight.elements is not None:
+        return _layer(plan, call, call["input"], constant_ref(weight.elements.t()), call["bias"])
     tensor = plan.tensor(weight)
     turned = tensor.view(tensor.sizes[::-1], tensor.strides[::-1])
     return _layer(plan, call, call["input"], _placed(plan, turned), call["bias"])
 
 
 @lowers("vulkan_prepack::run_linear_context", check=check_product)
-def linear_context(plan: Plan, call: Call) -> DeviceTensor:
+def linear_context(plan: Plan, call: Node) -> DeviceTensor:
     """A linear layer whose weight is (in, out)."""
     context = call.args[1]
     assert isinstance(context, LinearPackedContext)
@@ -50,7 +51,7 @@ def linear_context(plan: Plan, call: Call) -> DeviceTensor:
 
 
 @lowers("aten::mm", "aten::bmm", "aten::mv", "aten::dot", "aten::matmul", check=check_product)
-def product(plan: Plan, call: Call) -> DeviceTensor:
+def product(plan: Plan, call: Node) -> DeviceTensor:
     """The product of two tensors by ``torch.matmul``'s rules."""
     left, right = call.args[:2]
     epilogue = epilogue_of(call)
@@ -59,14 +60,14 @@ def product(plan: Plan, call: Call) -> DeviceTensor:
 
 
 @lowers("aten::addmm", "aten::baddbmm", "aten::addmv", "aten::addbmm", check=lambda call: check_addition(call))
-def added_product(plan: Plan, call: Call) -> DeviceTensor:
+def added_product(plan: Plan, call: Node) -> DeviceTensor:
     """``beta * input + alpha * (left @ right)``."""
     addend, left, right = call.args[:3]
     beta, alpha = float(call["beta"]), float(call["alpha"])
     epilogue = epilogue_of(call)
-    if alpha == 1 and addend.constant is not None and _is_row(addend, call.output.sizes):
+    if alpha == 1 and addend.elements is not None and _is_row(addend, call.output.sizes):
         residual = None if epilogue.residual is None else plan.tensor(epilogue.residual)
-        bias = bias_vector(plan, addend.constant.reshape(-1).expand(call.output.sizes[-1]), beta) if beta else None
+        bias = bias_vector(plan, addend.elements.reshape(-1).expand(call.output.sizes[-1]), beta) if beta else None
         return _matmul(plan, left, right, call.output, epilogue, bias, residual)
     assert epilogue.residual is None
     before = Activation() if alpha == 1 else Activation(Opcode.MUL, alpha)
@@ -78,46 +79,47 @@ def added_product(plan: Plan, call: Call) -> DeviceTensor:
     return _matmul(plan, left, right, call.output, steps, None, residual)
 
 
-def check_addition(call: Call) -> str | None:
+def check_addition(call: Node) -> str | None:
     """As a product; batches are not summed."""
-    if call.op == "aten::addbmm":
+    if call.qualified_op == "aten::addbmm":
         return "the sum over a batch of products is not computed"
     return check_product(call)
 
 
-def takes_residual(call: Call) -> bool:
+def takes_residual(call: Node) -> bool:
     """Whether the epilogue of a product may have a residual: one that adds a matrix of its own may not."""
-    if call.op not in ("aten::addmm", "aten::baddbmm", "aten::addmv"):
+    if call.qualified_op not in ("aten::addmm", "aten::baddbmm", "aten::addmv"):
         return True
     addend = call.args[0]
-    return float(call["alpha"]) == 1 and addend.constant is not None and _is_row(addend, call.output.sizes)
+    return float(call["alpha"]) == 1 and addend.elements is not None and _is_row(addend, call.output.sizes)
 
 
-def _is_row(addend: TensorRef, sizes: Sequence[int]) -> bool:
+def _is_row(addend: Value, sizes: Sequence[int]) -> bool:
     """Whether a tensor that is added is the same for every row of the result."""
     return all(size == 1 for size in addend.sizes[:-1]) and len(sizes) > 1
 
 
-def _scaled(plan: Plan, ref: TensorRef, factor: float) -> TensorRef:
-    output = TensorRef(ref.dtype, ref.sizes)
-    lowered = lower(plan, Call("aten::mul.Scalar", (ref, factor), (output,)))
+def _scaled(plan: Plan, ref: Value, factor: float) -> Value:
+    output = Value.of_tensor(ref.dtype, ref.sizes)
+    with passing_call("aten::mul.Scalar", (ref, factor), (output,)) as call:
+        lowered = lower(plan, call)
     assert isinstance(lowered, DeviceTensor)
     plan.place(output, lowered)
     return output
 
 
-def _placed(plan: Plan, tensor: DeviceTensor) -> TensorRef:
-    """A device tensor as a tensor of the trace."""
-    ref = TensorRef(tensor.dtype, tensor.sizes)
+def _placed(plan: Plan, tensor: DeviceTensor) -> Value:
+    """A device tensor as a tensor of the graph."""
+    ref = Value.of_tensor(tensor.dtype, tensor.sizes)
     plan.place(ref, tensor)
     return ref
 
 
 def _matmul(
     plan: Plan,
-    left: TensorRef,
-    right: TensorRef,
-    output: TensorRef,
+    left: Value,
+    right: Value,
+    output: Value,
     epilogue: Epilogue,
     bias: DeviceTensor | None,
     residual: DeviceTensor | None,
@@ -156,23 +158,23 @@ def _with_dropped(tensor: DeviceTensor, left_rank: int, right_rank: int) -> Devi
     return tensor.view(sizes, steps)
 
 
-def _layer(plan: Plan, call: Call, source: TensorRef, matrix: TensorRef, bias: TensorRef | None) -> DeviceTensor:
+def _layer(plan: Plan, call: Node, source: Value, matrix: Value, bias: Value | None) -> DeviceTensor:
     """A linear layer: ``source @ matrix + bias``, with the call's epilogue."""
     epilogue = epilogue_of(call)
     residual = None if epilogue.residual is None else plan.tensor(epilogue.residual)
     vector = None
-    if bias is not None and bias.constant is not None:
-        vector = bias_vector(plan, bias.constant)
+    if bias is not None and bias.elements is not None:
+        vector = bias_vector(plan, bias.elements)
     elif bias is not None:
         vector = copied(plan, plan.tensor(bias), dtype=torch.float32)
     return _matmul(plan, source, matrix, call.output, epilogue, vector, residual)
 
 
-def _right(plan: Plan, matrix: TensorRef) -> Factors:
+def _right(plan: Plan, matrix: Value) -> Factors:
     """The right operand, (inner, columns), (1, ..., inner, columns) or a vector, as one batch of whole vec4s."""
     inner, columns = (*matrix.sizes, 1)[:2] if matrix.rank == 1 else matrix.sizes[-2:]
-    if matrix.constant is not None:
-        constant = matrix.constant
+    if matrix.elements is not None:
+        constant = matrix.elements
         return matrix_weights(plan, constant, (inner, columns))
     tensor = plan.tensor(matrix)
     steps = (*tensor.strides, 1) if matrix.rank == 1 else tensor.strides[-2:]

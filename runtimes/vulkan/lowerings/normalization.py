@@ -7,13 +7,13 @@ from collections.abc import Sequence
 
 import torch
 
-from mobopt.runtimes.call import Call, TensorRef
+from mobopt.ir import Node, Value
 from mobopt.runtimes.vulkan.engine.tensor import DeviceTensor
 from mobopt.runtimes.vulkan.kernels.combine import After, Before, Combination, Spread, moments, reduce
 from mobopt.runtimes.vulkan.kernels.geometry import view_strides
 from mobopt.runtimes.vulkan.kernels.plan import Plan
 from mobopt.runtimes.vulkan.kernels.pointwise_kernel import compute_into
-from mobopt.runtimes.vulkan.kernels.pointwise_program import Kind, Opcode, ProgramBuilder, Value
+from mobopt.runtimes.vulkan.kernels.pointwise_program import Kind, Opcode, ProgramBuilder, Term
 from mobopt.runtimes.vulkan.kernels.views import reshaped
 from mobopt.runtimes.vulkan.lowerings.checks import check_floating
 from mobopt.runtimes.vulkan.lowerings.registry import lowers
@@ -26,7 +26,7 @@ def along(tensor: DeviceTensor, rank: int, dim: int) -> DeviceTensor:
     return tensor.view(sizes, strides)
 
 
-def scaled(builder: ProgramBuilder, value: Value, weight: DeviceTensor | None, bias: DeviceTensor | None) -> Value:
+def scaled(builder: ProgramBuilder, value: Term, weight: DeviceTensor | None, bias: DeviceTensor | None) -> Term:
     """``value * weight + bias``, either of which may be missing."""
     if weight is not None and bias is not None:
         return builder.step(Opcode.MULADD, value, builder.tensor(weight), builder.tensor(bias))
@@ -35,14 +35,14 @@ def scaled(builder: ProgramBuilder, value: Value, weight: DeviceTensor | None, b
     return value if bias is None else builder.step(Opcode.ADD, value, builder.tensor(bias))
 
 
-def _own_result(plan: Plan, builder: ProgramBuilder, value: Value, call: Call) -> DeviceTensor:
+def _own_result(plan: Plan, builder: ProgramBuilder, value: Term, call: Node) -> DeviceTensor:
     """A builder's value as the first result of a call."""
     target = plan.own_result(call.outputs[0])
     compute_into(plan, builder, value, target, fresh=True)
     return target
 
 
-def _optional(plan: Plan, ref: TensorRef | None) -> DeviceTensor | None:
+def _optional(plan: Plan, ref: Value | None) -> DeviceTensor | None:
     return None if ref is None else plan.tensor(ref)
 
 
@@ -67,25 +67,25 @@ def normalized(
 
 
 @lowers("aten::layer_norm", "aten::native_layer_norm", check=check_floating)
-def layer_norm(plan: Plan, call: Call) -> DeviceTensor | tuple[DeviceTensor, ...]:
+def layer_norm(plan: Plan, call: Node) -> DeviceTensor | tuple[DeviceTensor, ...]:
     """Layer normalisation over the last dimensions."""
     tensor = plan.tensor(call.args[0])
     weight, bias = _optional(plan, call["weight"]), _optional(plan, call["bias"])
     first = tensor.rank - len(call["normalized_shape"])
     target = plan.own_result(call.outputs[0])
     statistics = normalized(plan, tensor, range(first, tensor.rank), weight, bias, call["eps"], target)
-    return target if call.op == "aten::layer_norm" else (target, *statistics)
+    return target if call.qualified_op == "aten::layer_norm" else (target, *statistics)
 
 
 @lowers("aten::group_norm", "aten::native_group_norm", check=check_floating)
-def group_norm(plan: Plan, call: Call) -> DeviceTensor | tuple[DeviceTensor, ...]:
+def group_norm(plan: Plan, call: Node) -> DeviceTensor | tuple[DeviceTensor, ...]:
     """Group normalisation."""
     tensor = plan.tensor(call.args[0])
-    groups = call["num_groups"] if call.op == "aten::group_norm" else call["group"]
+    groups = call["num_groups"] if call.qualified_op == "aten::group_norm" else call["group"]
     weight, bias = _optional(plan, call["weight"]), _optional(plan, call["bias"])
     target = plan.own_result(call.outputs[0])
     statistics = _normalize_groups(plan, tensor, groups, weight, bias, call["eps"], target)
-    if call.op == "aten::group_norm":
+    if call.qualified_op == "aten::group_norm":
         return target
     return (target, *(reshaped(plan, statistic, (tensor.sizes[0], groups)) for statistic in statistics))
 
@@ -122,7 +122,7 @@ def _grouped(vector: DeviceTensor, groups: int, rank: int) -> DeviceTensor:
 
 
 @lowers("aten::instance_norm", check=check_floating)
-def instance_norm(plan: Plan, call: Call) -> DeviceTensor:
+def instance_norm(plan: Plan, call: Node) -> DeviceTensor:
     """Instance normalisation, with statistics of the input or, if the call says so, running ones."""
     tensor = plan.tensor(call.args[0])
     weight, bias = _optional(plan, call["weight"]), _optional(plan, call["bias"])
@@ -133,9 +133,9 @@ def instance_norm(plan: Plan, call: Call) -> DeviceTensor:
     return target
 
 
-def _check_evaluation(call: Call) -> str | None:
+def _check_evaluation(call: Node) -> str | None:
     """Batch statistics update the running ones, which the device doesn't keep."""
-    training = call.op != "aten::_native_batch_norm_legit_no_training" and call["training"]
+    training = call.qualified_op != "aten::_native_batch_norm_legit_no_training" and call["training"]
     if training:
         return "batch normalisation in training mode changes its statistics; call eval() first"
     if call["running_mean"] is None or call["running_var"] is None:
@@ -144,7 +144,7 @@ def _check_evaluation(call: Call) -> str | None:
 
 
 @lowers("aten::batch_norm", check=_check_evaluation)
-def batch_norm(plan: Plan, call: Call) -> DeviceTensor:
+def batch_norm(plan: Plan, call: Node) -> DeviceTensor:
     """Batch normalisation with running statistics."""
     return batch_normalized(plan, plan.tensor(call.args[0]), call)
 
@@ -156,18 +156,18 @@ def batch_norm(plan: Plan, call: Call) -> DeviceTensor:
     "aten::_batch_norm_impl_index",
     check=_check_evaluation,
 )
-def native_batch_norm(plan: Plan, call: Call) -> tuple[DeviceTensor, ...]:
+def native_batch_norm(plan: Plan, call: Node) -> tuple[DeviceTensor, ...]:
     """Batch normalisation with running statistics; the statistics that a backward pass would want are empty."""
     result = batch_normalized(plan, plan.tensor(call.args[0]), call)
     return (result, *(plan.empty(output.sizes, output.dtype) for output in call.outputs[1:]))
 
 
-def batch_normalized(plan: Plan, tensor: DeviceTensor, call: Call) -> DeviceTensor:
+def batch_normalized(plan: Plan, tensor: DeviceTensor, call: Node) -> DeviceTensor:
     """``(x - mean) / sqrt(var + eps) * weight + bias``; a multiplication and an addition if all of them are
     constants."""
     mean, variance = call["running_mean"], call["running_var"]
     vectors = [call["weight"], call["bias"], mean, variance]
-    if all(ref is None or ref.constant is not None for ref in vectors):
+    if all(ref is None or ref.elements is not None for ref in vectors):
         return _with_constant_statistics(plan, tensor, call)
     weight, bias, center, width = (None if ref is None else along(plan.tensor(ref), tensor.rank, 1) for ref in vectors)
     assert center is not None and width is not None
@@ -178,9 +178,9 @@ def batch_normalized(plan: Plan, tensor: DeviceTensor, call: Call) -> DeviceTens
     return _own_result(plan, builder, scaled(builder, value, weight, bias), call)
 
 
-def _with_constant_statistics(plan: Plan, tensor: DeviceTensor, call: Call) -> DeviceTensor:
+def _with_constant_statistics(plan: Plan, tensor: DeviceTensor, call: Node) -> DeviceTensor:
     weight, bias, mean, variance = (
-        None if call[name] is None else call[name].constant
+        None if call[name] is None else call[name].elements
         for name in ("weight", "bias", "running_mean", "running_var")
     )
     assert mean is not None and variance is not None
@@ -207,7 +207,7 @@ def _with_constant_statistics(plan: Plan, tensor: DeviceTensor, call: Call) -> D
 
 
 @lowers("aten::rms_norm", check=check_floating)
-def rms_norm(plan: Plan, call: Call) -> DeviceTensor:
+def rms_norm(plan: Plan, call: Node) -> DeviceTensor:
     """Division by the root of the mean square over the last dimensions."""
     tensor = plan.tensor(call.args[0])
     dims = range(tensor.rank - len(call["normalized_shape"]), tensor.rank)

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 import torch
 
 from mobopt.errors import UnsupportedError
+from mobopt.ir import Node, Value
+from mobopt.ir.rewriting import passing_call
 from mobopt.ir.types import TENSOR
 from mobopt.ops.schemas import Schema, schemas_of
-from mobopt.runtimes.call import Call, TensorRef
 from mobopt.runtimes.vulkan.engine.tensor import DeviceTensor, StorageKind
 from mobopt.runtimes.vulkan.kernels.plan import Plan
 from mobopt.runtimes.vulkan.kernels.pointwise_kernel import compute_into, compute_result
-from mobopt.runtimes.vulkan.kernels.pointwise_program import ProgramBuilder, Value
+from mobopt.runtimes.vulkan.kernels.pointwise_program import ProgramBuilder, Term
 from mobopt.runtimes.vulkan.lowerings.checks import check_dtypes
 from mobopt.runtimes.vulkan.lowerings.pointwise_expressions import EXPRESSIONS, Expression, common_dtype
 from mobopt.runtimes.vulkan.lowerings.registry import lowers
@@ -52,33 +52,35 @@ def _name(operator: str) -> str:
     return operator.removeprefix("aten::").partition(".")[0].removesuffix("_")
 
 
-def value_of(builder: ProgramBuilder, call: Call) -> Value:
+def value_of(builder: ProgramBuilder, call: Node) -> Term:
     """Append a pointwise call's instructions; the result is still to be stored as the output's dtype."""
-    expression = expression_of(call.op)
+    expression = expression_of(call.qualified_op)
     assert expression is not None
-    if any(ref.dtype in _HALVES for ref in call.tensors()):
-        call = _with_halves(builder, call)
-    return expression(builder, call)
+    if not any(ref.dtype in _HALVES for ref in call.inputs):
+        return expression(builder, call)
+    args = _with_halves(builder, call)
+    with passing_call(call.qualified_op, args, [Value("", call.output.type)], call.origin) as rounded:
+        return expression(builder, rounded)
 
 
-def _with_halves(builder: ProgramBuilder, call: Call) -> Call:
-    """A call whose operands are rounded to halves where torch does so before it computes: integers that meet halves,
-    and what has no dimensions, but for a few operators that keep its precision."""
+def _with_halves(builder: ProgramBuilder, call: Node) -> tuple[Any, ...]:
+    """The arguments of a call, rounded to halves where torch does so before it computes: integers that meet halves, and
+    what has no dimensions, but for a few operators that keep its precision."""
     common = call.output.dtype if call.output.dtype != torch.bool else common_dtype(*call.args[:2])
-    keeps = _name(call.op) in _KEEP_PRECISION
+    keeps = _name(call.qualified_op) in _KEEP_PRECISION
 
     def operand(value: Any) -> Any:
         if isinstance(value, float):
             return value if keeps else float(torch.tensor(value, dtype=common))
-        if not isinstance(value, TensorRef) or value.dtype in (common, torch.bool):
+        if not isinstance(value, Value) or value.dtype in (common, torch.bool):
             return value
         if value.dtype.is_floating_point and keeps:
             return value
-        rounded = TensorRef(common, value.sizes)
+        rounded = Value.of_tensor(common, value.sizes)
         builder.define(rounded, builder.stored_as(builder.tensor(value), common))
         return rounded
 
-    return replace(call, args=tuple(map(operand, call.args))) if common in _HALVES else call
+    return tuple(map(operand, call.args)) if common in _HALVES else call.args
 
 
 def is_in_place(operator: str) -> bool:
@@ -106,7 +108,7 @@ def _operators() -> Iterator[str]:
                     yield schema.qualified_name
 
 
-def written_tensor(plan: Plan, call: Call) -> DeviceTensor:
+def written_tensor(plan: Plan, call: Node) -> DeviceTensor:
     """The tensor that an in-place call writes.
 
     Raises:
@@ -114,23 +116,25 @@ def written_tensor(plan: Plan, call: Call) -> DeviceTensor:
     """
     target = plan.tensor(call.args[0])
     if target.storage.kind == StorageKind.CONSTANT:
-        raise UnsupportedError(f"{call.op} writes into a constant of the model; make it an input or write into a copy")
+        raise UnsupportedError(
+            f"{call.qualified_op} writes into a constant of the model; make it an input or write into a copy"
+        )
     return target
 
 
-def check_pointwise(call: Call) -> str | None:
+def check_pointwise(call: Node) -> str | None:
     """As :func:`check_dtypes`, and an integer is not divided by zero."""
-    if _name(call.op) in _DIVISIONS and not call.output.dtype.is_floating_point and call.args[1] == 0:
+    if _name(call.qualified_op) in _DIVISIONS and not call.output.dtype.is_floating_point and call.args[1] == 0:
         return "an integer is divided by zero, which torch refuses"
     return check_dtypes(call)
 
 
 @lowers(*_operators(), check=check_pointwise, exact=True)
-def pointwise(plan: Plan, call: Call) -> DeviceTensor:
+def pointwise(plan: Plan, call: Node) -> DeviceTensor:
     """One pointwise operator as one dispatch."""
     builder = ProgramBuilder()
     result = value_of(builder, call)
-    if not is_in_place(call.op):
+    if not is_in_place(call.qualified_op):
         return compute_result(plan, builder, result, call.output)
     target = written_tensor(plan, call)
     compute_into(plan, builder, result, target)

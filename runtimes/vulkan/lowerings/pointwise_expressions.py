@@ -9,36 +9,36 @@ from typing import Any
 
 import torch
 
-from mobopt.runtimes.call import Call, TensorRef
-from mobopt.runtimes.vulkan.kernels.pointwise_program import Kind, Opcode, ProgramBuilder, Value, kind_of
+from mobopt.ir import Node, Value
+from mobopt.runtimes.vulkan.kernels.pointwise_program import Kind, Opcode, ProgramBuilder, Term, kind_of
 
-Expression = Callable[[ProgramBuilder, Call], Value]
+Expression = Callable[[ProgramBuilder, Node], Term]
 """Appends a call's instructions to a builder and returns the result, in any kind."""
 
 EXPRESSIONS: dict[str, Expression] = {}
 """By name without overload; every overload on tensors is the same expression."""
 
 
-def load(builder: ProgramBuilder, argument: Any, kind: Kind) -> Value:
+def load(builder: ProgramBuilder, argument: Any, kind: Kind) -> Term:
     """An argument, tensor or number, in the given kind."""
-    if isinstance(argument, TensorRef):
+    if isinstance(argument, Value):
         return builder.converted(builder.tensor(argument), kind)
     return builder.scalar(argument, kind)
 
 
 def common_dtype(*arguments: Any) -> torch.dtype:
     """The dtype in which torch compares or combines arguments; what is neither tensor nor number has no say."""
-    arguments = tuple(argument for argument in arguments if isinstance(argument, (TensorRef, int, float)))
+    arguments = tuple(argument for argument in arguments if isinstance(argument, (Value, int, float)))
     stand_ins = [
         torch.empty((1,) * argument.rank, dtype=argument.dtype, device="meta")
-        if isinstance(argument, TensorRef)
+        if isinstance(argument, Value)
         else argument
         for argument in arguments
     ]
     return torch.result_type(stand_ins[0], stand_ins[-1])
 
 
-def result_kind(call: Call) -> Kind:
+def result_kind(call: Node) -> Kind:
     """The kind to compute arithmetic in; bools are computed as integers."""
     kind = kind_of(call.output.dtype)
     return Kind.INTEGER if kind == Kind.BOOL else kind
@@ -60,7 +60,7 @@ def _floating_unary(opcode: Opcode) -> Expression:
 
 
 def _either_unary(floating: Opcode, integer: Opcode) -> Expression:
-    def expression(b: ProgramBuilder, call: Call) -> Value:
+    def expression(b: ProgramBuilder, call: Node) -> Term:
         kind = result_kind(call)
         return b.step(floating if kind == Kind.FLOAT else integer, load(b, call.args[0], kind), kind=kind)
 
@@ -68,7 +68,7 @@ def _either_unary(floating: Opcode, integer: Opcode) -> Expression:
 
 
 def _either_binary(floating: Opcode, integer: Opcode) -> Expression:
-    def expression(b: ProgramBuilder, call: Call) -> Value:
+    def expression(b: ProgramBuilder, call: Node) -> Term:
         kind = result_kind(call)
         sources = [load(b, argument, kind) for argument in call.args[:2]]
         return b.step(floating if kind == Kind.FLOAT else integer, *sources, kind=kind)
@@ -77,7 +77,7 @@ def _either_binary(floating: Opcode, integer: Opcode) -> Expression:
 
 
 def _comparison(floating: Opcode, integer: Opcode, *, swapped: bool = False) -> Expression:
-    def expression(b: ProgramBuilder, call: Call) -> Value:
+    def expression(b: ProgramBuilder, call: Node) -> Term:
         kind = kind_of(common_dtype(*call.args[:2]))
         a, c = (load(b, argument, kind) for argument in call.args[:2])
         sources = (c, a) if swapped else (a, c)
@@ -87,14 +87,14 @@ def _comparison(floating: Opcode, integer: Opcode, *, swapped: bool = False) -> 
 
 
 def _logical(opcode: Opcode) -> Expression:
-    def expression(b: ProgramBuilder, call: Call) -> Value:
+    def expression(b: ProgramBuilder, call: Node) -> Term:
         return b.step(opcode, *(load(b, argument, Kind.BOOL) for argument in call.args[:2]), kind=Kind.BOOL)
 
     return expression
 
 
 def _bitwise(opcode: Opcode) -> Expression:
-    def expression(b: ProgramBuilder, call: Call) -> Value:
+    def expression(b: ProgramBuilder, call: Node) -> Term:
         kind = kind_of(call.output.dtype)
         return b.step(opcode, *(load(b, argument, kind) for argument in call.args[:2]), kind=kind)
 
@@ -211,18 +211,18 @@ for _name, _opcode in {
 
 
 @define("alias", "detach", "clone", "contiguous", "to", "_to_copy", "type_as", "cpu")
-def _same(b: ProgramBuilder, call: Call) -> Value:
+def _same(b: ProgramBuilder, call: Node) -> Term:
     return b.tensor(call.args[0])
 
 
 @define("add", "sub", "subtract", "rsub")
-def _sum(b: ProgramBuilder, call: Call) -> Value:
+def _sum(b: ProgramBuilder, call: Node) -> Term:
     kind = result_kind(call)
     a, other = (load(b, argument, kind) for argument in call.args[:2])
     alpha = call["alpha"]
-    if call.op.startswith("aten::rsub"):
+    if call.qualified_op.startswith("aten::rsub"):
         a, other = other, a
-    negated = not call.op.startswith("aten::add")
+    negated = not call.qualified_op.startswith("aten::add")
     if alpha == 1:
         floating, integer = (Opcode.SUB, Opcode.INT_SUB) if negated else (Opcode.ADD, Opcode.INT_ADD)
         return b.step(floating if kind == Kind.FLOAT else integer, a, other, kind=kind)
@@ -233,7 +233,7 @@ def _sum(b: ProgramBuilder, call: Call) -> Value:
 
 
 @define("div", "divide", "true_divide")
-def _quotient(b: ProgramBuilder, call: Call) -> Value:
+def _quotient(b: ProgramBuilder, call: Node) -> Term:
     rounding = call.args[2] if len(call.args) > 2 else None
     kind = result_kind(call)
     a, other = (load(b, argument, kind) for argument in call.args[:2])
@@ -246,14 +246,14 @@ def _quotient(b: ProgramBuilder, call: Call) -> Value:
 
 
 @define("pow", "float_power")
-def _power(b: ProgramBuilder, call: Call) -> Value:
+def _power(b: ProgramBuilder, call: Node) -> Term:
     kind = result_kind(call)
     base, exponent = call.args[:2]
     if kind == Kind.INTEGER:
         return b.step(Opcode.INT_POW, load(b, base, kind), load(b, exponent, kind), kind=kind)
     a = load(b, base, kind)
     simple = {-1: Opcode.RECIPROCAL, 0.5: Opcode.SQRT, -0.5: Opcode.RSQRT, 1: Opcode.MOVE}
-    if not isinstance(exponent, TensorRef):
+    if not isinstance(exponent, Value):
         if exponent in simple:
             return b.step(simple[exponent], a)
         if exponent in (2, 3):
@@ -263,14 +263,14 @@ def _power(b: ProgramBuilder, call: Call) -> Value:
 
 
 @define("square")
-def _square(b: ProgramBuilder, call: Call) -> Value:
+def _square(b: ProgramBuilder, call: Node) -> Term:
     kind = result_kind(call)
     a = load(b, call.args[0], kind)
     return b.step(Opcode.MUL if kind == Kind.FLOAT else Opcode.INT_MUL, a, a, kind=kind)
 
 
 @define("round")
-def _round(b: ProgramBuilder, call: Call) -> Value:
+def _round(b: ProgramBuilder, call: Node) -> Term:
     a = b.tensor(call.args[0])
     if a.kind != Kind.FLOAT:
         return a
@@ -283,10 +283,10 @@ def _round(b: ProgramBuilder, call: Call) -> Value:
 
 
 @define("relu", "relu6")
-def _relu(b: ProgramBuilder, call: Call) -> Value:
+def _relu(b: ProgramBuilder, call: Node) -> Term:
     kind = result_kind(call)
     a = load(b, call.args[0], kind)
-    if call.op.startswith("aten::relu6"):
+    if call.qualified_op.startswith("aten::relu6"):
         return _clamped(b, a, 0, 6)
     if kind == Kind.FLOAT:
         return b.step(Opcode.RELU, a)
@@ -294,12 +294,12 @@ def _relu(b: ProgramBuilder, call: Call) -> Value:
 
 
 @define("clamp", "clip", "hardtanh")
-def _clamp(b: ProgramBuilder, call: Call) -> Value:
+def _clamp(b: ProgramBuilder, call: Node) -> Term:
     a, low, high = call.args[:3]
     return _clamped(b, load(b, a, result_kind(call)), low, high)
 
 
-def _clamped(b: ProgramBuilder, a: Value, low: Any, high: Any) -> Value:
+def _clamped(b: ProgramBuilder, a: Term, low: Any, high: Any) -> Term:
     if a.kind == Kind.FLOAT and low is not None and high is not None:
         return b.step(Opcode.CLAMP, a, load(b, low, a.kind), load(b, high, a.kind))
     largest, smallest = (Opcode.MAX, Opcode.MIN) if a.kind == Kind.FLOAT else (Opcode.INT_MAX, Opcode.INT_MIN)
@@ -311,20 +311,20 @@ def _clamped(b: ProgramBuilder, a: Value, low: Any, high: Any) -> Value:
 
 
 @define("gelu")
-def _gelu(b: ProgramBuilder, call: Call) -> Value:
+def _gelu(b: ProgramBuilder, call: Node) -> Term:
     opcode = Opcode.GELU_TANH if call["approximate"] == "tanh" else Opcode.GELU
     return b.step(opcode, b.tensor(call.args[0]))
 
 
 @define("leaky_relu", "hardshrink", "softshrink")
-def _one_parameter(b: ProgramBuilder, call: Call) -> Value:
+def _one_parameter(b: ProgramBuilder, call: Node) -> Term:
     opcodes = {"leaky_relu": Opcode.PRELU, "hardshrink": Opcode.HARDSHRINK, "softshrink": Opcode.SOFTSHRINK}
-    opcode = opcodes[_base_name(call.op)]
+    opcode = opcodes[_base_name(call.qualified_op)]
     return b.step(opcode, b.tensor(call.args[0]), b.scalar(call.args[1], Kind.FLOAT))
 
 
 @define("threshold")
-def _threshold(b: ProgramBuilder, call: Call) -> Value:
+def _threshold(b: ProgramBuilder, call: Node) -> Term:
     kind = result_kind(call)
     a, limit, value = (load(b, argument, kind) for argument in call.args[:3])
     if kind == Kind.FLOAT:
@@ -333,9 +333,9 @@ def _threshold(b: ProgramBuilder, call: Call) -> Value:
 
 
 @define("elu", "celu", "selu")
-def _elu(b: ProgramBuilder, call: Call) -> Value:
+def _elu(b: ProgramBuilder, call: Node) -> Term:
     a = b.tensor(call.args[0])
-    name = _base_name(call.op)
+    name = _base_name(call.qualified_op)
     if name == "elu":
         alpha, scale, input_scale = call.args[1:4]
     elif name == "celu":
@@ -347,32 +347,32 @@ def _elu(b: ProgramBuilder, call: Call) -> Value:
 
 
 @define("softplus")
-def _softplus(b: ProgramBuilder, call: Call) -> Value:
+def _softplus(b: ProgramBuilder, call: Node) -> Term:
     beta, threshold = (b.scalar(argument, Kind.FLOAT) for argument in call.args[1:3])
     return b.step(Opcode.SOFTPLUS, b.tensor(call.args[0]), beta, threshold)
 
 
 @define("where")
-def _where(b: ProgramBuilder, call: Call) -> Value:
+def _where(b: ProgramBuilder, call: Node) -> Term:
     kind = kind_of(call.output.dtype)
     condition = load(b, call.args[0], Kind.BOOL)
     return b.step(Opcode.SELECT, condition, *(load(b, argument, kind) for argument in call.args[1:3]), kind=kind)
 
 
 @define("masked_fill")
-def _masked_fill(b: ProgramBuilder, call: Call) -> Value:
+def _masked_fill(b: ProgramBuilder, call: Node) -> Term:
     kind = kind_of(call.output.dtype)
     data, mask, value = call.args[:3]
     return b.step(Opcode.SELECT, load(b, mask, Kind.BOOL), load(b, value, kind), load(b, data, kind), kind=kind)
 
 
 @define("lerp")
-def _lerp(b: ProgramBuilder, call: Call) -> Value:
+def _lerp(b: ProgramBuilder, call: Node) -> Term:
     return b.step(Opcode.LERP, *(load(b, argument, Kind.FLOAT) for argument in call.args[:3]))
 
 
 @define("addcmul", "addcdiv")
-def _add_combination(b: ProgramBuilder, call: Call) -> Value:
+def _add_combination(b: ProgramBuilder, call: Node) -> Term:
     kind = result_kind(call)
     a, first, second = (load(b, argument, kind) for argument in call.args[:3])
     value = call["value"]
@@ -381,28 +381,28 @@ def _add_combination(b: ProgramBuilder, call: Call) -> Value:
         return b.step(Opcode.INT_ADD, a, product, kind=kind)
     if value != 1:
         first = b.step(Opcode.MUL, first, b.scalar(value, kind))
-    if call.op.startswith("aten::addcmul"):
+    if call.qualified_op.startswith("aten::addcmul"):
         return b.step(Opcode.MULADD, first, second, a)
     return b.step(Opcode.ADD, a, b.step(Opcode.DIV, first, second))
 
 
 @define("logical_not")
-def _logical_not(b: ProgramBuilder, call: Call) -> Value:
+def _logical_not(b: ProgramBuilder, call: Node) -> Term:
     a = load(b, call.args[0], Kind.BOOL)
     return b.step(Opcode.INT_EQ, a, b.scalar(0, Kind.INTEGER), kind=Kind.BOOL)
 
 
 @define("bitwise_not")
-def _bitwise_not(b: ProgramBuilder, call: Call) -> Value:
+def _bitwise_not(b: ProgramBuilder, call: Node) -> Term:
     if call.output.dtype == torch.bool:
         return _logical_not(b, call)
     return b.step(Opcode.INT_NOT, b.tensor(call.args[0]), kind=Kind.INTEGER)
 
 
 @define("isnan", "isinf", "isfinite")
-def _classify(b: ProgramBuilder, call: Call) -> Value:
+def _classify(b: ProgramBuilder, call: Node) -> Term:
     a = load(b, call.args[0], Kind.FLOAT)
-    name = _base_name(call.op)
+    name = _base_name(call.qualified_op)
     if name != "isfinite":
         return b.step(Opcode.IS_NAN if name == "isnan" else Opcode.IS_INF, a, kind=Kind.BOOL)
     not_finite = b.step(
@@ -415,7 +415,7 @@ def _classify(b: ProgramBuilder, call: Call) -> Value:
 
 
 @define("nan_to_num")
-def _nan_to_num(b: ProgramBuilder, call: Call) -> Value:
+def _nan_to_num(b: ProgramBuilder, call: Node) -> Term:
     a = b.tensor(call.args[0])
     if a.kind != Kind.FLOAT:
         return a
@@ -432,17 +432,17 @@ def _nan_to_num(b: ProgramBuilder, call: Call) -> Value:
 
 
 @define("fill")
-def _fill(b: ProgramBuilder, call: Call) -> Value:
+def _fill(b: ProgramBuilder, call: Node) -> Term:
     return load(b, call.args[1], kind_of(call.output.dtype))
 
 
 @define("zero")
-def _zero(b: ProgramBuilder, call: Call) -> Value:
+def _zero(b: ProgramBuilder, call: Node) -> Term:
     return b.scalar(0, kind_of(call.output.dtype))
 
 
 @define("copy")
-def _copy(b: ProgramBuilder, call: Call) -> Value:
+def _copy(b: ProgramBuilder, call: Node) -> Term:
     return b.tensor(call.args[1])
 
 

@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from mobopt.runtimes.call import Call, TensorRef, argument_names
+from mobopt.ir import Node, Value
+from mobopt.ir.schemas import argument_names
 from mobopt.runtimes.vulkan.engine.stream import USUAL_ITERATIONS
 from mobopt.runtimes.vulkan.engine.tensor import DeviceTensor
 from mobopt.runtimes.vulkan.kernels.combine import After, Combination, reduce
@@ -62,7 +63,7 @@ class Window:
 
 
 def pool(
-    plan: Plan, source: DeviceTensor, output: TensorRef, spatial: int, window: Window, *, indices: bool = False
+    plan: Plan, source: DeviceTensor, output: Value, spatial: int, window: Window, *, indices: bool = False
 ) -> tuple[DeviceTensor, DeviceTensor]:
     """Pool; returns the result, which is ``output``, and the indices of the largest elements (undefined unless asked
     for)."""
@@ -180,8 +181,8 @@ def _per_dimension(value: int | Sequence[int], spatial: int, missing: int) -> tu
     return (missing,) * (SPACE - spatial) + own
 
 
-def _window(call: Call, spatial: int, *, average: bool) -> Window:
-    names = argument_names(call.op)
+def _window(call: Node, spatial: int, *, average: bool) -> Window:
+    names = argument_names(call.qualified_op)
     kernel = _per_dimension(call["kernel_size"], spatial, 1)
     stride = _per_dimension(call["stride"], spatial, 1) if call["stride"] else kernel
     return Window(
@@ -195,13 +196,13 @@ def _window(call: Call, spatial: int, *, average: bool) -> Window:
     )
 
 
-def _spatial(call: Call) -> int:
+def _spatial(call: Node) -> int:
     """1, 2 or 3, from the operator's name."""
-    return next(n for n in (1, 2, 3) if f"pool{n}d" in call.op)
+    return next(n for n in (1, 2, 3) if f"pool{n}d" in call.qualified_op)
 
 
 @lowers("aten::avg_pool1d", "aten::avg_pool2d", "aten::avg_pool3d", check=check_floating)
-def average_pool(plan: Plan, call: Call) -> DeviceTensor:
+def average_pool(plan: Plan, call: Node) -> DeviceTensor:
     """Mean of each window."""
     spatial = _spatial(call)
     window = _window(call, spatial, average=True)
@@ -218,7 +219,7 @@ def average_pool(plan: Plan, call: Call) -> DeviceTensor:
     check=check_floating,
     exact=True,
 )
-def max_pool(plan: Plan, call: Call) -> DeviceTensor | tuple[DeviceTensor, ...]:
+def max_pool(plan: Plan, call: Node) -> DeviceTensor | tuple[DeviceTensor, ...]:
     """Largest element of each window; with its index in the plane if the operator gives it."""
     spatial = _spatial(call)
     window = _window(call, spatial, average=False)
@@ -235,7 +236,7 @@ def max_pool(plan: Plan, call: Call) -> DeviceTensor | tuple[DeviceTensor, ...]:
     "aten::_adaptive_avg_pool3d",
     check=check_floating,
 )
-def adaptive_average_pool(plan: Plan, call: Call) -> DeviceTensor:
+def adaptive_average_pool(plan: Plan, call: Node) -> DeviceTensor:
     """Mean of each place's share of the input; a mean over all of space if there is one place."""
     tensor = plan.tensor(call.args[0])
     spatial = _spatial(call)
@@ -250,7 +251,7 @@ def adaptive_average_pool(plan: Plan, call: Call) -> DeviceTensor:
 
 
 @lowers("aten::adaptive_max_pool1d", "aten::adaptive_max_pool2d", "aten::adaptive_max_pool3d", check=check_floating)
-def adaptive_max_pool(plan: Plan, call: Call) -> tuple[DeviceTensor, ...]:
+def adaptive_max_pool(plan: Plan, call: Node) -> tuple[DeviceTensor, ...]:
     """Largest element of each place's share of the input, and its index in the plane."""
     tensor = plan.tensor(call.args[0])
     spatial = _spatial(call)
@@ -258,7 +259,7 @@ def adaptive_max_pool(plan: Plan, call: Call) -> tuple[DeviceTensor, ...]:
     return pool(plan, tensor, call.outputs[0], spatial, window, indices=True)
 
 
-def _adaptive(space: Sequence[int], call: Call, spatial: int, *, average: bool) -> Window:
+def _adaptive(space: Sequence[int], call: Node, spatial: int, *, average: bool) -> Window:
     """Shares of equal size and distance are a fixed window, whose loops the driver can unroll."""
     places = call.outputs[0].sizes[-spatial:]
     ones = (1,) * SPACE

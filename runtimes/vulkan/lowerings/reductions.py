@@ -8,7 +8,8 @@ from dataclasses import replace
 
 import torch
 
-from mobopt.runtimes.call import Call, argument_names
+from mobopt.ir import Node
+from mobopt.ir.schemas import argument_names
 from mobopt.runtimes.vulkan.engine.tensor import DeviceTensor
 from mobopt.runtimes.vulkan.kernels.combine import (
     After,
@@ -24,7 +25,7 @@ from mobopt.runtimes.vulkan.kernels.copies import copied, strided_copy
 from mobopt.runtimes.vulkan.kernels.geometry import normalized_dims
 from mobopt.runtimes.vulkan.kernels.plan import Plan
 from mobopt.runtimes.vulkan.kernels.pointwise_kernel import compute
-from mobopt.runtimes.vulkan.kernels.pointwise_program import Kind, Opcode, ProgramBuilder, Value, kind_of
+from mobopt.runtimes.vulkan.kernels.pointwise_program import Kind, Opcode, ProgramBuilder, Term, kind_of
 from mobopt.runtimes.vulkan.kernels.views import without_dims
 from mobopt.runtimes.vulkan.lowerings.checks import check_dtypes, check_floating
 from mobopt.runtimes.vulkan.lowerings.registry import lowers
@@ -39,8 +40,8 @@ def converted(plan: Plan, tensor: DeviceTensor, dtype: torch.dtype) -> DeviceTen
     return target
 
 
-def _dims(call: Call, tensor: DeviceTensor) -> tuple[int, ...]:
-    return normalized_dims(call["dim"] if "dim" in argument_names(call.op) else None, tensor.rank)
+def _dims(call: Node, tensor: DeviceTensor) -> tuple[int, ...]:
+    return normalized_dims(call["dim"] if "dim" in argument_names(call.qualified_op) else None, tensor.rank)
 
 
 def _finished(tensor: DeviceTensor, dims: Sequence[int], rank: int) -> DeviceTensor:
@@ -48,7 +49,7 @@ def _finished(tensor: DeviceTensor, dims: Sequence[int], rank: int) -> DeviceTen
     return tensor if tensor.rank == rank else without_dims(tensor, dims)
 
 
-def _simple(plan: Plan, call: Call, combination: Combination, *, mean: bool = False) -> DeviceTensor:
+def _simple(plan: Plan, call: Node, combination: Combination, *, mean: bool = False) -> DeviceTensor:
     dtype = call.output.dtype
     tensor = converted(plan, plan.tensor(call.args[0]), dtype)
     dims = _dims(call, tensor)
@@ -58,31 +59,31 @@ def _simple(plan: Plan, call: Call, combination: Combination, *, mean: bool = Fa
 
 
 @lowers("aten::sum", "aten::sum.dim_IntList", check=check_dtypes)
-def sum_(plan: Plan, call: Call) -> DeviceTensor:
+def sum_(plan: Plan, call: Node) -> DeviceTensor:
     """Sum; bools and integers are counted in int32."""
     return _simple(plan, call, Combination.ADD)
 
 
 @lowers("aten::mean", "aten::mean.dim", check=check_dtypes)
-def mean_(plan: Plan, call: Call) -> DeviceTensor:
+def mean_(plan: Plan, call: Node) -> DeviceTensor:
     """Mean."""
     return _simple(plan, call, Combination.ADD, mean=True)
 
 
 @lowers("aten::prod", "aten::prod.dim_int", check=check_dtypes)
-def prod(plan: Plan, call: Call) -> DeviceTensor:
+def prod(plan: Plan, call: Node) -> DeviceTensor:
     """Product."""
     return _simple(plan, call, Combination.MULTIPLY)
 
 
 @lowers("aten::amax", "aten::max", check=check_dtypes, exact=True)
-def largest(plan: Plan, call: Call) -> DeviceTensor:
+def largest(plan: Plan, call: Node) -> DeviceTensor:
     """Largest element; NaN if there is one."""
     return _simple(plan, call, Combination.LARGEST)
 
 
 @lowers("aten::amin", "aten::min", check=check_dtypes, exact=True)
-def smallest(plan: Plan, call: Call) -> DeviceTensor:
+def smallest(plan: Plan, call: Node) -> DeviceTensor:
     """Smallest element; NaN if there is one."""
     return _simple(plan, call, Combination.SMALLEST)
 
@@ -90,11 +91,11 @@ def smallest(plan: Plan, call: Call) -> DeviceTensor:
 @lowers(
     "aten::any", "aten::any.dim", "aten::any.dims", "aten::all", "aten::all.dim", "aten::all.dims", check=check_dtypes
 )
-def truth(plan: Plan, call: Call) -> DeviceTensor:
+def truth(plan: Plan, call: Node) -> DeviceTensor:
     """Whether any, or all, of the elements are not zero."""
     tensor = _not_zero(plan, plan.tensor(call.args[0]))
     dims = _dims(call, tensor)
-    combination = Combination.LARGEST if call.op.startswith("aten::any") else Combination.SMALLEST
+    combination = Combination.LARGEST if call.qualified_op.startswith("aten::any") else Combination.SMALLEST
     if math.prod(tensor.sizes[d] for d in dims) == 0:
         # The neutral element of the kernel isn't a bool.
         combination = Combination.ADD if combination == Combination.LARGEST else Combination.MULTIPLY
@@ -114,20 +115,20 @@ def _not_zero(plan: Plan, tensor: DeviceTensor) -> DeviceTensor:
 
 
 @lowers("aten::argmax", "aten::argmin", check=check_dtypes)
-def index_of_extreme(plan: Plan, call: Call) -> DeviceTensor:
+def index_of_extreme(plan: Plan, call: Node) -> DeviceTensor:
     """Index of the first largest or smallest element."""
     tensor = plan.tensor(call.args[0])
     dims = _dims(call, tensor)
-    _, indices = extreme_indices(plan, tensor, dims, smallest=call.op == "aten::argmin")
+    _, indices = extreme_indices(plan, tensor, dims, smallest=call.qualified_op == "aten::argmin")
     return _finished(indices, dims, call.output.rank)
 
 
 @lowers("aten::max.dim", "aten::min.dim", check=check_dtypes, exact=True)
-def extreme_along(plan: Plan, call: Call) -> tuple[DeviceTensor, ...]:
+def extreme_along(plan: Plan, call: Node) -> tuple[DeviceTensor, ...]:
     """Values and indices of the first largest or smallest elements of a dimension."""
     tensor = plan.tensor(call.args[0])
     dims = _dims(call, tensor)
-    found = extreme_indices(plan, tensor, dims, smallest=call.op == "aten::min.dim")
+    found = extreme_indices(plan, tensor, dims, smallest=call.qualified_op == "aten::min.dim")
     return tuple(_finished(result, dims, call.outputs[0].rank) for result in found)
 
 
@@ -138,13 +139,13 @@ _MOMENT_PAIRS = tuple(
 
 
 @lowers(*_MOMENTS, *_MOMENT_PAIRS, check=check_floating)
-def variance(plan: Plan, call: Call) -> DeviceTensor | tuple[DeviceTensor, ...]:
+def variance(plan: Plan, call: Node) -> DeviceTensor | tuple[DeviceTensor, ...]:
     """Variance or standard deviation, alone or with the mean."""
     tensor = plan.tensor(call.args[0])
     dims = _dims(call, tensor)
-    names = argument_names(call.op)
+    names = argument_names(call.qualified_op)
     correction = call["correction"] if "correction" in names else float(call["unbiased"])
-    kind = Spread.DEVIATION if call.op.startswith("aten::std") else Spread.VARIANCE
+    kind = Spread.DEVIATION if call.qualified_op.startswith("aten::std") else Spread.VARIANCE
     mean, spread = moments(plan, tensor, dims, 1 if correction is None else correction, kind)
     rank = call.outputs[0].rank
     if len(call.outputs) == 1:
@@ -160,7 +161,7 @@ def variance(plan: Plan, call: Call) -> DeviceTensor | tuple[DeviceTensor, ...]:
     "aten::linalg_vector_norm",
     check=check_floating,
 )
-def norm(plan: Plan, call: Call) -> DeviceTensor:
+def norm(plan: Plan, call: Node) -> DeviceTensor:
     """The p-norm over dimensions."""
     tensor = plan.tensor(call.args[0])
     dims = _dims(call, tensor)
@@ -181,7 +182,7 @@ def norm(plan: Plan, call: Call) -> DeviceTensor:
 
 
 @lowers("aten::logsumexp", check=check_floating)
-def logsumexp(plan: Plan, call: Call) -> DeviceTensor:
+def logsumexp(plan: Plan, call: Node) -> DeviceTensor:
     """log(sum(exp(x))), shifted by the largest element so that nothing overflows."""
     tensor = plan.tensor(call.args[0])
     dims = _dims(call, tensor)
@@ -196,7 +197,7 @@ def logsumexp(plan: Plan, call: Call) -> DeviceTensor:
     return _finished(compute(plan, final, result, total.sizes, tensor.dtype), dims, call.output.rank)
 
 
-def _finite(builder: ProgramBuilder, tensor: DeviceTensor) -> Value:
+def _finite(builder: ProgramBuilder, tensor: DeviceTensor) -> Term:
     """The element, or 0 where it is infinite: subtracting an infinity would give NaN."""
     value = builder.tensor(tensor)
     infinite = builder.step(Opcode.IS_INF, value, kind=Kind.BOOL)
@@ -204,8 +205,8 @@ def _finite(builder: ProgramBuilder, tensor: DeviceTensor) -> Value:
 
 
 @lowers("aten::cumsum", "aten::cumprod", check=check_dtypes)
-def cumulative(plan: Plan, call: Call) -> DeviceTensor:
+def cumulative(plan: Plan, call: Node) -> DeviceTensor:
     """Running sums or products."""
     tensor = converted(plan, plan.tensor(call.args[0]), call.output.dtype)
     dims = normalized_dims(call["dim"], tensor.rank)
-    return running(plan, tensor, dims, call.output.dtype, product=call.op == "aten::cumprod")
+    return running(plan, tensor, dims, call.output.dtype, product=call.qualified_op == "aten::cumprod")

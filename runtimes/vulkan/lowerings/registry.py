@@ -16,7 +16,7 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from mobopt.errors import UnsupportedError
-from mobopt.runtimes.call import Call
+from mobopt.ir import Node
 from mobopt.runtimes.vulkan.engine.tensor import DeviceTensor
 from mobopt.runtimes.vulkan.lowerings.narrow import has_narrow, lower_widened
 
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from mobopt.runtimes.vulkan.kernels.plan import Plan
 
 LoweringResult = DeviceTensor | tuple[DeviceTensor, ...]
-LoweringFunction = Callable[["Plan", Call], LoweringResult]
-Check = Callable[[Call], "str | None"]
+LoweringFunction = Callable[["Plan", Node], LoweringResult]
+Check = Callable[[Node], "str | None"]
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Lowering:
 _LOWERINGS: dict[str, Lowering] = {}
 
 
-def always(call: Call) -> str | None:
+def always(call: Node) -> str | None:
     """The check of an operator that is computed in every combination of its arguments."""
     return None
 
@@ -86,15 +86,15 @@ def supported_operators() -> list[str]:
     return sorted(_LOWERINGS)
 
 
-def why_unsupported(call: Call) -> str | None:
+def why_unsupported(call: Node) -> str | None:
     """None if the call runs on the GPU, else the reason why it doesn't."""
-    lowering = _LOWERINGS.get(call.op)
+    lowering = _LOWERINGS.get(call.qualified_op)
     if lowering is None:
         return "there is no lowering for this operator"
     return lowering.check(call)
 
 
-def lower(plan: Plan, call: Call) -> LoweringResult:
+def lower(plan: Plan, call: Node) -> LoweringResult:
     """Append the dispatches of a call to the plan.
 
     Raises:
@@ -102,8 +102,8 @@ def lower(plan: Plan, call: Call) -> LoweringResult:
     """
     reason = why_unsupported(call)
     if reason is not None:
-        raise UnsupportedError(f"{call.op}: {reason}")
-    lowering = _LOWERINGS[call.op]
+        raise UnsupportedError(f"{call.qualified_op}: {reason}")
+    lowering = _LOWERINGS[call.qualified_op]
     if lowering.exact or not has_narrow(call):
         return lowering.function(plan, call)
     return lower_widened(plan, call, lowering.function)

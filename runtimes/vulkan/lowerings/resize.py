@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-from mobopt.runtimes.call import Call, argument_names
+from mobopt.ir import Node
+from mobopt.ir.schemas import argument_names
 from mobopt.runtimes.vulkan.engine.tensor import DeviceTensor
 from mobopt.runtimes.vulkan.kernels.copies import as_channels_last
 from mobopt.runtimes.vulkan.kernels.plan import Plan
@@ -32,15 +33,15 @@ def _both_forms(*names: str) -> list[str]:
     return [form for name in names for form in (name, f"{name}.vec")]
 
 
-def _spatial(call: Call) -> int:
-    found = re.search(r"(\d)d", call.op)
+def _spatial(call: Node) -> int:
+    found = re.search(r"(\d)d", call.qualified_op)
     assert found is not None
     return int(found.group(1))
 
 
-def _factors(call: Call, spatial: int) -> list[float | None]:
+def _factors(call: Node, spatial: int) -> list[float | None]:
     """The scale factors that the call names, which decide the positions where they are given."""
-    names = argument_names(call.op)
+    names = argument_names(call.qualified_op)
     if "scale_factors" in names:
         return list(call["scale_factors"] or [None] * spatial)
     return list(call.args[-spatial:])
@@ -49,7 +50,7 @@ def _factors(call: Call, spatial: int) -> list[float | None]:
 _Maker = Callable[[int, int, "float | None"], AxisTable]
 
 
-def _interpolate(plan: Plan, call: Call, kind: str, make: _Maker) -> DeviceTensor:
+def _interpolate(plan: Plan, call: Node, kind: str, make: _Maker) -> DeviceTensor:
     tensor = plan.tensor(call.args[0])
     spatial = _spatial(call)
     if tensor.rank == 4:
@@ -63,9 +64,9 @@ def _interpolate(plan: Plan, call: Call, kind: str, make: _Maker) -> DeviceTenso
 
 
 @lowers(*_both_forms(*_NEAREST, *_NEAREST_EXACT), check=check_dtypes, exact=True)
-def upsample_nearest(plan: Plan, call: Call) -> DeviceTensor:
+def upsample_nearest(plan: Plan, call: Node) -> DeviceTensor:
     """Nearest neighbour; by whole factors, each place is copied several times."""
-    exact = "exact" in call.op
+    exact = "exact" in call.qualified_op
     tensor = plan.tensor(call.args[0])
     spatial = _spatial(call)
     sizes, outputs = tensor.sizes[-spatial:], call.output.sizes[-spatial:]
@@ -80,23 +81,23 @@ def upsample_nearest(plan: Plan, call: Call) -> DeviceTensor:
 
 
 @lowers(*_both_forms(*(f"aten::{name}" for name in _SMOOTH)), check=check_floating)
-def upsample_smooth(plan: Plan, call: Call) -> DeviceTensor:
+def upsample_smooth(plan: Plan, call: Node) -> DeviceTensor:
     """Linear or cubic interpolation."""
     aligned = call["align_corners"]
-    make = cubic_table if "cubic" in call.op else linear_table
+    make = cubic_table if "cubic" in call.qualified_op else linear_table
     return _interpolate(plan, call, f"{make.__name__} {aligned}", lambda s, o, f: make(s, o, f, aligned))
 
 
 @lowers(*_both_forms(*(f"aten::{name}" for name in _ANTIALIASED)), check=check_floating)
-def upsample_antialiased(plan: Plan, call: Call) -> DeviceTensor:
+def upsample_antialiased(plan: Plan, call: Node) -> DeviceTensor:
     """Linear or cubic interpolation that averages where it reduces."""
-    aligned, cubic = call["align_corners"], "cubic" in call.op
+    aligned, cubic = call["align_corners"], "cubic" in call.qualified_op
     return _interpolate(
         plan, call, f"antialiased {aligned} {cubic}", lambda s, o, f: antialias_table(s, o, f, aligned, cubic=cubic)
     )
 
 
-def pad_by_places(plan: Plan, tensor: DeviceTensor, call: Call, padding: list[int], mode: str) -> DeviceTensor:
+def pad_by_places(plan: Plan, tensor: DeviceTensor, call: Node, padding: list[int], mode: str) -> DeviceTensor:
     """Padding whose values are elements of the tensor; ``padding`` counts from the last dimension, as torch's."""
     spatial = len(padding) // 2
     pairs = [(padding[2 * d], padding[2 * d + 1]) for d in reversed(range(spatial))]
@@ -112,7 +113,7 @@ def pad_by_places(plan: Plan, tensor: DeviceTensor, call: Call, padding: list[in
     check=check_dtypes,
     exact=True,
 )
-def pad(plan: Plan, call: Call) -> DeviceTensor:
+def pad(plan: Plan, call: Node) -> DeviceTensor:
     """Mirrored or repeated edges."""
-    mode = "reflect" if "reflection" in call.op else "replicate"
+    mode = "reflect" if "reflection" in call.qualified_op else "replicate"
     return pad_by_places(plan, plan.tensor(call.args[0]), call, list(call["padding"]), mode)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from mobopt.runtimes.call import Call
+from mobopt.ir import Node
 from mobopt.runtimes.vulkan.engine.device_info import DeviceInfo
 from mobopt.runtimes.vulkan.engine.stream import USUAL_ITERATIONS
 from mobopt.runtimes.vulkan.engine.tensor import DeviceTensor
@@ -24,11 +24,11 @@ _PASSES = 3
 
 
 @lowers("aten::softmax.int", "aten::_softmax", "aten::log_softmax.int", "aten::_log_softmax", check=check_dtypes)
-def softmax(plan: Plan, call: Call) -> DeviceTensor:
+def softmax(plan: Plan, call: Node) -> DeviceTensor:
     """Softmax along one dimension: one dispatch, unless the dimension is too long for one."""
     tensor = converted(plan, plan.tensor(call.args[0]), call.output.dtype)
     target = plan.own_result(call.output)
-    dims, logarithm = normalized_dims(call["dim"], tensor.rank), "log_softmax" in call.op
+    dims, logarithm = normalized_dims(call["dim"], tensor.rank), "log_softmax" in call.qualified_op
     source, reduction = prepare(plan, tensor, target, dims, writes_all=True)
     if _PASSES * reduction.steps > USUAL_ITERATIONS or _leaves_idle(plan.device, reduction):
         # The result is read back between the steps, so it isn't rounded before the last of them.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from mobopt.runtimes.call import Call
+from mobopt.ir import Node
 from mobopt.runtimes.vulkan.engine.tensor import DeviceTensor
 from mobopt.runtimes.vulkan.kernels.geometry import normalized_dim
 from mobopt.runtimes.vulkan.kernels.plan import Plan
@@ -17,7 +17,7 @@ from mobopt.runtimes.vulkan.lowerings.registry import lowers
 
 
 @lowers("aten::prelu", "aten::_prelu_kernel", check=check_floating, exact=True)
-def prelu(plan: Plan, call: Call) -> DeviceTensor:
+def prelu(plan: Plan, call: Node) -> DeviceTensor:
     """A slope for what is negative, one per channel or one for all."""
     tensor, slope = plan.tensor(call.args[0]), plan.tensor(call.args[1])
     if slope.rank < 2 and slope.numel > 1:
@@ -28,7 +28,7 @@ def prelu(plan: Plan, call: Call) -> DeviceTensor:
 
 
 @lowers("aten::glu", check=check_floating, exact=True)
-def glu(plan: Plan, call: Call) -> DeviceTensor:
+def glu(plan: Plan, call: Node) -> DeviceTensor:
     """One half of a dimension, gated by the sigmoid of the other."""
     tensor = plan.tensor(call.args[0])
     dim = normalized_dim(call["dim"], tensor.rank)
@@ -40,12 +40,12 @@ def glu(plan: Plan, call: Call) -> DeviceTensor:
 
 
 @lowers("aten::tril", "aten::triu", check=check_dtypes, exact=True)
-def triangle(plan: Plan, call: Call) -> DeviceTensor:
+def triangle(plan: Plan, call: Node) -> DeviceTensor:
     """The elements below or above a diagonal, zeros elsewhere."""
     tensor, shift = plan.tensor(call.args[0]), call["diagonal"]
-    make = torch.tril if call.op == "aten::tril" else torch.triu
+    make = torch.tril if call.qualified_op == "aten::tril" else torch.triu
     sizes = tensor.sizes[-2:]
-    mask = plan.packed([], (call.op, sizes, shift), lambda: make(torch.ones(sizes, dtype=torch.bool), shift))
+    mask = plan.packed([], (call.qualified_op, sizes, shift), lambda: make(torch.ones(sizes, dtype=torch.bool), shift))
     builder = ProgramBuilder()
     kind = kind_of(tensor.dtype)
     kept = builder.step(Opcode.SELECT, builder.tensor(mask), builder.tensor(tensor), builder.scalar(0, kind), kind=kind)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from mobopt.runtimes.call import Call
+from mobopt.ir import Node
 from mobopt.runtimes.vulkan.engine.tensor import DeviceTensor
 from mobopt.runtimes.vulkan.kernels.geometry import expanded, normalized_dim
 from mobopt.runtimes.vulkan.kernels.plan import Plan
@@ -12,14 +12,14 @@ from mobopt.runtimes.vulkan.kernels.views import permuted, reshaped, selected, s
 from mobopt.runtimes.vulkan.lowerings.checks import check_dtypes
 from mobopt.runtimes.vulkan.lowerings.registry import LoweringFunction, lowers
 
-_View = Callable[[DeviceTensor, Call], DeviceTensor]
+_View = Callable[[DeviceTensor, Node], DeviceTensor]
 
 
 def _view(*operators: str) -> Callable[[_View], _View]:
     """Register a function of the first tensor and the call."""
 
     def register(function: _View) -> _View:
-        def lowering(plan: Plan, call: Call) -> DeviceTensor:
+        def lowering(plan: Plan, call: Node) -> DeviceTensor:
             return function(plan.tensor(call.args[0]), call)
 
         lowers(*(f"aten::{operator}" for operator in operators), check=check_dtypes, exact=True)(lowering)
@@ -28,7 +28,7 @@ def _view(*operators: str) -> Callable[[_View], _View]:
     return register
 
 
-def _pieces(tensor: DeviceTensor, dim: int, call: Call) -> tuple[DeviceTensor, ...]:
+def _pieces(tensor: DeviceTensor, dim: int, call: Node) -> tuple[DeviceTensor, ...]:
     """Consecutive slices, as long as the outputs are."""
     axis = normalized_dim(dim, tensor.rank)
     pieces, start = [], 0
@@ -38,7 +38,7 @@ def _pieces(tensor: DeviceTensor, dim: int, call: Call) -> tuple[DeviceTensor, .
     return tuple(pieces)
 
 
-def _reshape(plan: Plan, call: Call) -> DeviceTensor:
+def _reshape(plan: Plan, call: Node) -> DeviceTensor:
     return reshaped(plan, plan.tensor(call.args[0]), call.output.sizes)
 
 
@@ -61,24 +61,24 @@ _reshape_lowering: LoweringFunction = lowers(
 
 
 @_view("permute", "permute_copy")
-def _permute(tensor: DeviceTensor, call: Call) -> DeviceTensor:
+def _permute(tensor: DeviceTensor, call: Node) -> DeviceTensor:
     return permuted(tensor, call["dims"])
 
 
 @_view("transpose.int", "transpose_", "swapaxes", "swapdims", "swapaxes_", "swapdims_", "transpose_copy.int")
-def _transpose(tensor: DeviceTensor, call: Call) -> DeviceTensor:
+def _transpose(tensor: DeviceTensor, call: Node) -> DeviceTensor:
     return swapped(tensor, call.args[1], call.args[2])
 
 
 @_view("t", "t_", "numpy_T", "numpy_T.a", "mT", "mT.a", "adjoint")
-def _t(tensor: DeviceTensor, call: Call) -> DeviceTensor:
-    if call.op.startswith("aten::numpy_T"):
+def _t(tensor: DeviceTensor, call: Node) -> DeviceTensor:
+    if call.qualified_op.startswith("aten::numpy_T"):
         return permuted(tensor, range(tensor.rank - 1, -1, -1))
     return swapped(tensor, -2, -1) if tensor.rank > 1 else tensor
 
 
 @_view("movedim.int", "movedim.intlist", "moveaxis.int", "moveaxis.intlist")
-def _move(tensor: DeviceTensor, call: Call) -> DeviceTensor:
+def _move(tensor: DeviceTensor, call: Node) -> DeviceTensor:
     source, destination = (
         [normalized_dim(d, tensor.rank) for d in ([argument] if isinstance(argument, int) else argument)]
         for argument in call.args[1:3]
@@ -89,7 +89,7 @@ def _move(tensor: DeviceTensor, call: Call) -> DeviceTensor:
 
 
 @_view("unsqueeze", "unsqueeze_", "unsqueeze_copy")
-def _unsqueeze(tensor: DeviceTensor, call: Call) -> DeviceTensor:
+def _unsqueeze(tensor: DeviceTensor, call: Node) -> DeviceTensor:
     return unsqueezed(tensor, call["dim"] % (tensor.rank + 1))
 
 
@@ -103,39 +103,39 @@ def _unsqueeze(tensor: DeviceTensor, call: Call) -> DeviceTensor:
     "squeeze_copy",
     "squeeze_copy.dim",
 )
-def _squeeze(tensor: DeviceTensor, call: Call) -> DeviceTensor:
+def _squeeze(tensor: DeviceTensor, call: Node) -> DeviceTensor:
     asked = call.args[1] if len(call.args) > 1 else range(tensor.rank)
     dims = {normalized_dim(d, tensor.rank) for d in ([asked] if isinstance(asked, int) else asked)}
     return without_dims(tensor, [d for d in range(tensor.rank) if d in dims and tensor.sizes[d] == 1])
 
 
 @_view("expand", "expand_as", "broadcast_to", "expand_copy")
-def _expand(tensor: DeviceTensor, call: Call) -> DeviceTensor:
+def _expand(tensor: DeviceTensor, call: Node) -> DeviceTensor:
     return expanded(tensor, call.output.sizes)
 
 
 @_view("select.int", "select_copy.int")
-def _select(tensor: DeviceTensor, call: Call) -> DeviceTensor:
+def _select(tensor: DeviceTensor, call: Node) -> DeviceTensor:
     dim = normalized_dim(call["dim"], tensor.rank)
     return selected(tensor, dim, call["index"] % tensor.sizes[dim])
 
 
 @_view("slice.Tensor", "slice_copy.Tensor")
-def _slice(tensor: DeviceTensor, call: Call) -> DeviceTensor:
+def _slice(tensor: DeviceTensor, call: Node) -> DeviceTensor:
     dim = normalized_dim(call["dim"], tensor.rank)
     start, _, step = slice(call["start"], call["end"], call["step"]).indices(tensor.sizes[dim])
     return sliced(tensor, dim, start, call.output.sizes[dim], step)
 
 
 @_view("narrow", "narrow_copy")
-def _narrow(tensor: DeviceTensor, call: Call) -> DeviceTensor:
+def _narrow(tensor: DeviceTensor, call: Node) -> DeviceTensor:
     dim = normalized_dim(call["dim"], tensor.rank)
     start = call["start"] + (tensor.sizes[dim] if call["start"] < 0 else 0)
     return sliced(tensor, dim, start, call["length"])
 
 
 @_view("diagonal", "diagonal_copy")
-def _diagonal(tensor: DeviceTensor, call: Call) -> DeviceTensor:
+def _diagonal(tensor: DeviceTensor, call: Node) -> DeviceTensor:
     a, b = (normalized_dim(call[name], tensor.rank) for name in ("dim1", "dim2"))
     shift = call["offset"]
     start = tensor.offset + (shift * tensor.strides[b] if shift >= 0 else -shift * tensor.strides[a])
@@ -145,7 +145,7 @@ def _diagonal(tensor: DeviceTensor, call: Call) -> DeviceTensor:
 
 
 @_view("unfold")
-def _unfold(tensor: DeviceTensor, call: Call) -> DeviceTensor:
+def _unfold(tensor: DeviceTensor, call: Node) -> DeviceTensor:
     if tensor.rank == 0:
         return tensor.view(call.output.sizes, (1,))
     dim = normalized_dim(call["dimension"], tensor.rank)
@@ -168,13 +168,13 @@ def _unfold(tensor: DeviceTensor, call: Call) -> DeviceTensor:
     check=check_dtypes,
     exact=True,
 )
-def split(plan: Plan, call: Call) -> tuple[DeviceTensor, ...]:
+def split(plan: Plan, call: Node) -> tuple[DeviceTensor, ...]:
     """Slices along one dimension, all of them views."""
     return _pieces(plan.tensor(call.args[0]), call["dim"], call)
 
 
 @lowers("aten::unbind.int", check=check_dtypes, exact=True)
-def unbind(plan: Plan, call: Call) -> tuple[DeviceTensor, ...]:
+def unbind(plan: Plan, call: Node) -> tuple[DeviceTensor, ...]:
     """Every element of one dimension, as views."""
     tensor = plan.tensor(call.args[0])
     dim = normalized_dim(call["dim"], tensor.rank)
@@ -182,11 +182,11 @@ def unbind(plan: Plan, call: Call) -> tuple[DeviceTensor, ...]:
 
 
 @_view("alias", "detach", "detach_", "lift_fresh", "alias_copy")
-def _alias(tensor: DeviceTensor, call: Call) -> DeviceTensor:
+def _alias(tensor: DeviceTensor, call: Node) -> DeviceTensor:
     return tensor
 
 
-def _evaluating(call: Call) -> str | None:
+def _evaluating(call: Node) -> str | None:
     return "dropout in training mode draws random numbers; call eval() first" if call.args[2] else check_dtypes(call)
 
 
@@ -195,6 +195,6 @@ def _evaluating(call: Call) -> str | None:
     check=_evaluating,
     exact=True,
 )
-def dropout(plan: Plan, call: Call) -> DeviceTensor:
+def dropout(plan: Plan, call: Node) -> DeviceTensor:
     """The input itself."""
     return plan.tensor(call.args[0])

@@ -1,0 +1,92 @@
+"""Rewrites of straight lines: nodes that become one, and come apart again; nodes in place of others; passing nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from mobopt.errors import GraphError
+from mobopt.ir.graph import Node, Value
+from mobopt.ir.node_list import InsertionPoint
+from mobopt.ir.origin import NOWHERE, Origin
+
+
+def enclose(nodes: Sequence[Node], op: str, point: InsertionPoint | None = None) -> Node:
+    """Make several nodes the body of a new one, which makes what the last of them made.
+
+    The body reads what it needs from outside by itself, so the new node has no inputs. Nothing else may read what the
+    others make.
+
+    Args:
+        nodes: of one block, in order.
+        op: what the new node is called.
+        point: where it stands, in the place of the last node if not given.
+
+    Raises:
+        GraphError: something else reads what one of the others makes.
+    """
+    last = nodes[-1]
+    inner = set(nodes)
+    for node in nodes[:-1]:
+        if any(user not in inner for output in node.outputs for user, _ in output.uses):
+            raise GraphError(f"{node!r} is read outside of what it should become a part of")
+    whole = (point or InsertionPoint.before(last)).insert(Node(op, origin=Origin.union(node.origin for node in nodes)))
+    body = whole.add_block()
+    for node in nodes:
+        body.append(node.remove())
+    _hand_over(last, whole)
+    body.returns.set_inputs(last.outputs)
+    return whole
+
+
+def dissolve(whole: Node) -> list[Node]:
+    """Put the nodes of the body of :func:`enclose` in the place of the node that holds it."""
+    body = whole.blocks[0]
+    nodes = list(body.nodes)
+    body.returns.set_inputs(())
+    point = InsertionPoint.before(whole)
+    for node in nodes:
+        point.insert(node.remove())
+    for output in nodes[-1].outputs:
+        output.producer = None
+    nodes[-1].outputs.clear()
+    for output in whole.outputs:
+        output.producer = None
+        nodes[-1].add_output(output)
+    whole.outputs.clear()
+    whole.destroy()
+    return nodes
+
+
+def _hand_over(maker: Node, whole: Node) -> None:
+    """Let ``whole`` make the values of ``maker``, which gets others in their place."""
+    values = list(maker.outputs)
+    maker.outputs.clear()
+    for value in values:
+        value.producer = None
+        whole.add_output(value)
+        maker.add_output(Value("", value.type))
+
+
+def replace_call(node: Node, qualified_op: str, args: Sequence[Any]) -> Node:
+    """Put another operator in the place of a node; it makes the same values from other arguments."""
+    new = Node.call(qualified_op, args, [Value("", value.type) for value in node.outputs], node.origin)
+    new.insert_before(node)
+    for old, value in zip(node.outputs, new.outputs, strict=True):
+        value.name, old.name = old.name, ""
+        old.replace_all_uses_with(value)
+    node.destroy()
+    return new
+
+
+@contextmanager
+def passing_call(
+    qualified_op: str, args: Sequence[Any], outputs: Sequence[Value], origin: Origin = NOWHERE
+) -> Iterator[Node]:
+    """A node that stands in no block, for as long as something is asked about it; see :meth:`Node.call`."""
+    node = Node.call(qualified_op, args, outputs, origin)
+    try:
+        yield node
+    finally:
+        node.destroy()

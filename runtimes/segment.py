@@ -1,0 +1,79 @@
+"""A Program seen with one set of input shapes: a straight line of nodes on tensors of known dtypes and sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from mobopt.ir import Graph, Value
+from mobopt.ir.nests import leaves_of
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """A tensor in the result of a segment."""
+
+    number: int
+    """The place among ``graph.outputs`` of the tensor, or of the whole of its memory."""
+
+
+@dataclass(frozen=True)
+class Returned(Leaf):
+    """A tensor that the graph returns."""
+
+
+@dataclass(frozen=True, eq=False)
+class Alias(Leaf):
+    """A tensor of a result that shares memory with an input of the graph, or with other tensors of the result."""
+
+    base_geometry: torch.Tensor
+    geometry: torch.Tensor
+    """Sizes, strides and offset of the whole and of this tensor."""
+
+    def of(self, base: torch.Tensor) -> torch.Tensor:
+        """This tensor, where ``base`` has the strides of its geometry; the whole is ``base`` itself."""
+        if self.geometry is self.base_geometry:
+            return base
+        offset = base.storage_offset() + self.geometry.storage_offset()
+        return base.as_strided(self.geometry.shape, self.geometry.stride(), offset)
+
+
+@dataclass(eq=False)
+class Segment:
+    """A straight line, and what its outputs are to the caller. Memory is shared by :class:`Alias` leaves alone."""
+
+    graph: Graph
+    """Its inputs are the tensors given by the caller; every node makes new tensors and changes none."""
+    result: Any
+    """A nest whose leaves are :class:`Leaf` or plain values, in the structure that the method returns."""
+    is_complete: bool = True
+    """False if the model must look at the elements of ``result``, a list of tensors, before more can be known."""
+    updates: Mapping[str, Any] = field(default_factory=dict)
+    """What the attributes that the method assigns to hold after it, as nests like ``result``."""
+    writes: tuple[tuple[int, int], ...] = ()
+    """Numbers of the inputs that the method writes to, each with the number of the output that they hold after it."""
+
+    @property
+    def inputs(self) -> list[Value]:
+        """The tensors given by the caller."""
+        return self.graph.inputs
+
+    @property
+    def written(self) -> dict[Value, Value]:
+        """The inputs that the method writes to, with what they hold after it."""
+        return {self.inputs[target]: self.graph.outputs[number] for target, number in self.writes}
+
+    def value_of(self, leaf: Leaf) -> Value:
+        """What a leaf is, or the whole of the memory that it lies in."""
+        return self.graph.outputs[leaf.number]
+
+    def values_in(self, nest: Any) -> Iterator[Value]:
+        """The values of all leaves of a nest."""
+        return map(self.value_of, leaves_of(nest, Leaf))
+
+    def computed_outputs(self) -> tuple[Value, ...]:
+        """The outputs that nodes make, each once; others are constants or inputs."""
+        return tuple(dict.fromkeys(value for value in self.graph.outputs if value.producer is not None))
