@@ -12,9 +12,11 @@ from mobopt.errors import InputError, MoboptError, UnsupportedError
 from mobopt.ir import Graph, Node, Origin, Value
 from mobopt.ir.nests import leaves_of, map_leaves
 from mobopt.ir.schemas import Schema, argument_names, schema_of, schemas_of
+from mobopt.ir.types import TensorType
 from mobopt.ops.effects import draws_numbers
 from mobopt.ops.records import Trait, has_trait, record_of
 from mobopt.ops.schemas import PACKING_OPERATORS
+from mobopt.ops.shapes import infer, makes_new
 from mobopt.runtimes.abstract import (
     TracedTensor,
     ViewRecipe,
@@ -168,13 +170,17 @@ class Recorder:
     def _shapes(self, op: str, args: Sequence[Any], source: Origin) -> Any:
         """An operator's result with meta tensors.
 
-        The meta kernel says what it looks like, else the CPU's kernel on stand-in elements. Both may be wrong, so what
-        the CPU computes in a run is compared with this (``UnforeseenResultError`` of the host's functions).
+        A rule says what it looks like, else the meta kernel, else the CPU's kernel on stand-in elements. These may be
+        wrong, so what the CPU computes in a run is compared with this (``UnforeseenResultError`` of the host's
+        functions).
 
         Raises:
             InputError: the operator refuses its arguments.
             _OnlyElementsTellError: nothing but the elements says it.
         """
+        made = _by_rule(op, args)
+        if made is not None:
+            return made
         metas = map_leaves(list(args), TracedTensor, lambda tensor: tensor.meta)
         function = kernel(op)
         is_other = has_trait(op, Trait.OTHER_ON_META)
@@ -253,6 +259,24 @@ class Recorder:
         joined = self.apply("aten::cat", [flat, 0], source)
         merged = self.apply("aten::index_select", [joined, 0, positions], source)
         return self.read(self.apply("aten::reshape", [merged, list(memory.meta.shape)], source))
+
+
+def _by_rule(op: str, args: Sequence[Any]) -> Any:
+    """What a rule says that an operator makes, as meta tensors, where these are new and row-major; of others, strides
+    and memory must be known too."""
+    tensors = list(leaves_of(args, TracedTensor))
+    if not makes_new(op, all(tensor.meta.is_contiguous() for tensor in tensors)) or any(map(is_nested, tensors)):
+        return None
+    types = map_leaves(list(args), TracedTensor, _type_of)
+    return map_leaves(infer(op, types), TensorType, _meta_of_type)
+
+
+def _type_of(tensor: TracedTensor) -> TensorType:
+    return TensorType(tensor.meta.dtype, tuple(tensor.meta.shape))
+
+
+def _meta_of_type(kind: TensorType) -> torch.Tensor:
+    return torch.empty(tuple(map(int, kind.sizes)), dtype=kind.dtype, device=_META)
 
 
 def functional_form(schema: Schema, args: Sequence[Any]) -> tuple[str, list[Any]]:

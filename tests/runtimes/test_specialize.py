@@ -10,6 +10,7 @@ from mobopt.errors import InputError
 from mobopt.frontends.torchscript import program_from_script_module
 from mobopt.ir import Program, Value, named_constants, parse_graph, print_graph, verify_graph
 from mobopt.ir.nests import leaves_of, map_leaves
+from mobopt.runtimes import recorder
 from mobopt.runtimes.cpu.kernels import is_mutating, kernel
 from mobopt.runtimes.results import Results
 from mobopt.runtimes.segment import Segment
@@ -215,3 +216,50 @@ def test_traced_arithmetic_on_sizes_is_gone():
     segment = specialize(program, "forward", [torch.zeros(6, 2)])
     assert operators(segment) == ["aten::view", "aten::mul.Tensor"]
     assert segment.graph.outputs[0].sizes == (3, 4)
+
+
+class Layers(nn.Module):
+    """One of each kind of layer that models are made of."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.convolution = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU6(), nn.MaxPool2d(2))
+        self.attention = nn.MultiheadAttention(8, 2, batch_first=True)
+        self.linear = nn.Sequential(nn.LayerNorm(8), nn.Linear(8, 5), nn.GELU())
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = nn.functional.interpolate(torch.cat([self.convolution(x)] * 2, 1), scale_factor=2.0)[:, 4:12]
+        x = x.flatten(2).transpose(1, 2).contiguous()
+        return self.linear(x + self.attention(x, x, x, need_weights=False)[0]).softmax(-1).mean(1)
+
+
+def test_rules_tell_what_layers_make(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that no meta kernel is asked whose first use imports hundreds of modules; views are cheap."""
+    asked = []
+    monkeypatch.setattr(recorder, "kernel", lambda op: (asked.append(op), kernel(op))[1])
+    torch.manual_seed(0)
+    module, x = Layers().eval(), torch.rand(2, 3, 6, 8)
+    fast_path = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        with torch.no_grad():
+            program = program_from_script_module(torch.jit.trace(module, x, check_trace=False))
+            expected = module(x)
+    finally:
+        torch.backends.mha.set_fastpath_enabled(fast_path)
+    segment = specialize(program, "forward", [x])
+    torch.testing.assert_close(evaluate(segment, [x]), expected)
+    told = [
+        "_convolution",
+        "batch_norm",
+        "hardtanh",
+        "max_pool2d",
+        "cat",
+        "layer_norm",
+        "gelu",
+        "softmax.int",
+        "mean.dim",
+    ]
+    told += ["upsample_nearest2d.vec", "scaled_dot_product_attention"]
+    names = {f"aten::{name}" for name in told}
+    assert names <= set(operators(segment)) and names.isdisjoint(asked)

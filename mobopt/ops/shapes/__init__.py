@@ -1,7 +1,7 @@
 """What operators make: dtype and sizes of results, from those of the operands, where sizes may be expressions.
 
 :func:`infer` asks the rule of an operator. Rules are functions of the schema's arguments, in order, that are
-registered by ``shape_rule`` or ``view_rule``, one module for each family. They are written as for integers; on
+registered by ``shape_rule`` and its kin, one module for each family. They are written as for integers; on
 symbols, comparisons are decided by the symbols' guards (:mod:`mobopt.ir.guards`). Where there is no rule, and for
 arguments that a rule is not sure of (others than models use, or that torch refuses), the answer is None: then torch's
 meta kernels tell, which need numbers, import hundreds of modules at their first use, and raise torch's own errors.

@@ -5,9 +5,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import torch
+
 from mobopt.ir.dimensions import Dimension
 from mobopt.ir.types import TensorType
-from mobopt.ops.shapes.rules import PLAIN, REALS, Sizes, broadcast, equal, require, shape_rule, view_rule
+from mobopt.ops.shapes.rules import (
+    PLAIN,
+    REALS,
+    Sizes,
+    broadcast,
+    equal,
+    require,
+    row_major_rule,
+    shape_rule,
+    view_rule,
+)
 from mobopt.ops.shapes.views import with_sizes
 
 
@@ -116,9 +128,23 @@ def _added(added: TensorType, made: TensorType) -> TensorType:
     return made
 
 
-@view_rule("aten::scaled_dot_product_attention")
-def attention(query: TensorType, key: TensorType, value: TensorType, mask: TensorType | None, *_: Any) -> TensorType:
-    """``[..., L, E]``, ``[..., S, E]``, ``[..., S, V]`` to ``[..., L, V]``; batches are equal."""
+@row_major_rule("aten::scaled_dot_product_attention")
+def attention(
+    query: TensorType,
+    key: TensorType,
+    value: TensorType,
+    mask: TensorType | None,
+    dropout: float,
+    is_causal: bool,
+    scale: float | None,
+    enable_gqa: bool,
+) -> TensorType:
+    """``[..., L, E]``, ``[..., S, E]``, ``[..., S, V]`` to ``[..., L, V]``; batches are equal.
+
+    On the CPU the result may lie as the query does; torch's meta kernel says row-major.
+    """
+    require(not enable_gqa and not (is_causal and mask is not None))
+    require(mask is None or mask.dtype in (torch.bool, query.dtype))
     _check(query, key, value)
     require(query.dtype.is_floating_point and query.rank == key.rank == value.rank and query.rank >= 2)
     require(equal(query.sizes[:-2], key.sizes[:-2]) and equal(key.sizes[:-2], value.sizes[:-2]))

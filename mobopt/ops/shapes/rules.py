@@ -34,6 +34,7 @@ class NoRuleError(Exception):
 
 _RULES: dict[str, Rule] = {}
 _NEW: set[str] = set()
+_ROW_MAJOR: set[str] = set()
 
 
 def shape_rule(*operators: str) -> Callable[[_Rule], _Rule]:
@@ -43,6 +44,16 @@ def shape_rule(*operators: str) -> Callable[[_Rule], _Rule]:
     def register(rule: _Rule) -> _Rule:
         _NEW.update(operators)
         return view_rule(*operators)(rule)
+
+    return register
+
+
+def row_major_rule(*operators: str) -> Callable[[_Rule], _Rule]:
+    """As :func:`shape_rule`, of operators whose results are taken for row-major whatever the order of operands is."""
+
+    def register(rule: _Rule) -> _Rule:
+        _ROW_MAJOR.update(operators)
+        return shape_rule(*operators)(rule)
 
     return register
 
@@ -81,9 +92,14 @@ def has_rule(operator: str) -> bool:
     return operator in _RULES
 
 
-def makes_new(operator: str) -> bool:
-    """Whether results of an operator with a rule are new tensors, row-major where all operands are."""
-    return operator in _NEW
+def makes_new(operator: str, row_major: bool) -> bool:
+    """Whether results of an operator with a rule are new, row-major tensors.
+
+    Args:
+        operator: qualified name.
+        row_major: whether all operands are.
+    """
+    return operator in (_NEW if row_major else _ROW_MAJOR)
 
 
 def operators_with_rules() -> list[str]:
