@@ -169,3 +169,61 @@ def test_a_named_device_without_unified_memory_gives_memory_of_its_own(
 ) -> None:
     monkeypatch.setattr(device, "info", replace(device.info, kind="discrete"))
     assert ArrayPool(device)._use is buffers.MemoryUse.DEVICE
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.int32, torch.uint8, torch.bool])
+@pytest.mark.parametrize("sizes", [(), (0,), (3, 5, 2)])
+def test_dlpack_shares_memory_that_the_host_sees(device: Device, dtype: torch.dtype, sizes: tuple[int, ...]) -> None:
+    values = torch.randint(0, 2, sizes, generator=torch.Generator().manual_seed(0)).to(dtype)
+    array = DeviceArray.from_tensor(device, values)
+    assert array.__dlpack_device__() == (1, 0)
+    seen = torch.from_dlpack(array)
+    assert torch.equal(seen, values)
+    seen.fill_(1)
+    assert torch.equal(array.tensor(), torch.ones(sizes, dtype=dtype))
+    if len(sizes) == 3:
+        view = array.as_strided((2, 3), (1, 2), 4)
+        assert torch.equal(torch.from_dlpack(view), values.fill_(1).as_strided((2, 3), (1, 2), 4))
+    again = DeviceArray.from_dlpack(device, values.numpy())
+    assert torch.equal(again.tensor(), values)
+
+
+def test_dlpack_keeps_the_memory(device: Device) -> None:
+    gc.collect()
+    before = device.shared(ArrayPool).live_bytes
+    seen = numpy.from_dlpack(DeviceArray.from_tensor(device, torch.arange(300.0)))
+    assert device.shared(ArrayPool).live_bytes > before
+    assert device.is_lending
+    assert numpy.array_equal(seen, numpy.arange(300.0))
+    del seen
+    assert device.shared(ArrayPool).live_bytes == before
+    assert not device.is_lending
+
+
+def test_dlpack_outlives_the_device(device: Device) -> None:
+    other = open_device(device.info.name, validation=False)
+    seen = torch.from_dlpack(DeviceArray.from_tensor(other, torch.arange(300.0)))
+    other.close()
+    assert not other.is_open
+    assert torch.equal(seen + 0, torch.arange(300.0))
+    again = open_device(device.info.name, validation=False)
+    assert again is not other
+    assert torch.equal(DeviceArray.from_tensor(again, seen).tensor(), torch.arange(300.0))
+
+
+def test_what_dlpack_can_not_give(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    integers = DeviceArray.from_tensor(device, torch.arange(3))
+    with pytest.raises(BufferError, match=r"elements of torch.int32 there; copy it with tensor\(\)"):
+        torch.from_dlpack(integers)
+    assert integers.__dlpack__(copy=True) is not None
+    with pytest.raises(InputError, match="a str can't be read through DLPack"):
+        DeviceArray.from_dlpack(device, "text")
+    pool = ArrayPool(device)
+    pool._use = buffers.MemoryUse.DEVICE
+    with monkeypatch.context() as patch:
+        patch.setitem(device._shared, ArrayPool, pool)
+        hidden = DeviceArray.from_tensor(device, torch.ones(3))
+        with pytest.raises(BufferError, match="memory that the CPU doesn't see"):
+            torch.from_dlpack(hidden)
+    del hidden
+    pool.close()

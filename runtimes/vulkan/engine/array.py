@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy
 import torch
+import torch.utils.dlpack
 
 from mobopt.errors import InputError
 from mobopt.runtimes.vulkan.engine.array_memory import ArrayMemory, ArrayPool
@@ -141,6 +142,48 @@ class DeviceArray:
         if copy is False:
             raise ValueError("an array of a device can't become a numpy array without a copy; leave copy=None")
         return numpy.asarray(self.numpy(), dtype)
+
+    @classmethod
+    def from_dlpack(cls, device: Device, source: Any) -> DeviceArray:
+        """A contiguous array with the elements of anything on the CPU that speaks DLPack.
+
+        Raises:
+            InputError: it lies elsewhere, or as for :meth:`from_tensor`.
+        """
+        try:
+            values = torch.utils.dlpack.from_dlpack(source)
+        except (BufferError, RuntimeError, TypeError) as error:
+            raise InputError(f"a {type(source).__name__} can't be read through DLPack: {error}") from error
+        return cls.from_tensor(device, values)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        """The CPU (1, 0), if it sees the memory.
+
+        Raises:
+            BufferError: it doesn't.
+        """
+        if not self.memory.is_host_visible:
+            raise BufferError(f"{self} is in memory that the CPU doesn't see; copy it with tensor()")
+        return (1, 0)
+
+    def __dlpack__(
+        self, *, stream: Any = None, max_version: Any = None, dl_device: Any = None, copy: bool | None = None
+    ) -> Any:
+        """The elements where they lie, for ``torch.from_dlpack`` and ``numpy.from_dlpack``; they keep the memory alive.
+
+        Raises:
+            BufferError: the CPU doesn't see the memory, or the elements there are not of the array's dtype (int64).
+            DeviceError: the device was lost or closed.
+        """
+        if dl_device not in (None, self.__dlpack_device__()) or stream is not None:
+            raise BufferError(f"{self} is seen by the CPU only; leave dl_device and stream None")
+        if copy:
+            return self.tensor().__dlpack__()
+        if element_type(self.dtype) != self.dtype:
+            raise BufferError(f"{self} has elements of {element_type(self.dtype)} there; copy it with tensor()")
+        bytes_seen = torch.from_numpy(numpy.asarray(self.memory.host_view()))
+        whole = bytes_seen[: bytes_seen.numel() // self.dtype.itemsize * self.dtype.itemsize].view(self.dtype)
+        return whole.as_strided(self.shape, self._strides, self._offset).__dlpack__()
 
     def as_strided(self, shape: Sequence[int], strides: Sequence[int], offset: int = 0) -> DeviceArray:
         """Another view of the same memory; strides and offset are in elements, from the start of the memory."""

@@ -6,6 +6,7 @@ import weakref
 from dataclasses import dataclass
 
 from mobopt.errors import DeviceError, DeviceLostError
+from mobopt.runtimes.vulkan.engine import vk
 from mobopt.runtimes.vulkan.engine.buffers import Buffer, MemoryUse, Place, allocate_buffer, hosts_arena
 from mobopt.runtimes.vulkan.engine.device import Device
 from mobopt.runtimes.vulkan.engine.memory_plan import align
@@ -22,6 +23,16 @@ class _Block:
 
     scope: ResourceScope
     buffer: Buffer
+
+
+class HostView:
+    """The bytes of memory that the host sees, for numpy; whoever has them keeps the memory."""
+
+    def __init__(self, memory: ArrayMemory) -> None:
+        mapped = memory.buffer.mapped
+        address = int(vk.ffi.cast("uintptr_t", vk.ffi.from_buffer(mapped)))
+        self.memory = memory
+        self.__array_interface__ = {"shape": (len(mapped),), "typestr": "|u1", "data": (address, False), "version": 3}
 
 
 class ArrayMemory:
@@ -41,6 +52,18 @@ class ArrayMemory:
     def is_host_visible(self) -> bool:
         """Whether the host can read and write it without a copy."""
         return self.buffer.mapped is not None
+
+    def host_view(self) -> HostView:
+        """The bytes themselves, where the host sees them; the device's own end does not free them before the view's.
+
+        Raises:
+            DeviceError: the device was lost or closed.
+        """
+        self.check()
+        view = HostView(self)
+        self.device.lend()
+        weakref.finalize(view, self.device.take_back).atexit = False
+        return view
 
     def check(self) -> None:
         """See that the bytes are still there.
@@ -85,9 +108,11 @@ class ArrayPool:
         return sum(block.buffer.nbytes for block in tuple(self._blocks)) - self._idle_bytes
 
     def close(self) -> None:
-        """Free everything, also what arrays refer to: they are of no use without the device."""
+        """Free everything, also what arrays refer to: they are of no use without the device. Where the device has lent
+        memory to others, nothing is."""
         for block in self._blocks:
-            block.scope.close()
+            if not self._device.is_lending:
+                block.scope.close()
         self._blocks.clear()
         self._idle.clear()
         self._idle_bytes = 0

@@ -55,6 +55,7 @@ class Device:
         self.in_use = DeviceGate(info.name)
         """Entered for as long as a call, or the building of a plan, needs the device to stay open."""
         self._instance = instance
+        self._lent = 0
         self._first_message = len(instance.messages)
         self._users: weakref.WeakSet[Closable] = weakref.WeakSet()
         self._shared: dict[Callable[[Device], Closable], Closable] = {}
@@ -122,6 +123,21 @@ class Device:
         """Whether the driver has said that the device is lost; it can only be closed then."""
         return self.in_use.is_lost
 
+    def lend(self) -> None:
+        """Say that somebody else has memory of the device, who will never ask whether it is open."""
+        with self.lock:
+            self._lent += 1
+
+    def take_back(self) -> None:
+        """Undo one :meth:`lend`."""
+        with self.lock:
+            self._lent -= 1
+
+    @property
+    def is_lending(self) -> bool:
+        """Whether somebody else has memory of the device, so that it must not be destroyed."""
+        return self._lent > 0
+
     def open_again(self) -> Device:
         """The same device, opened anew after it was closed or lost, or after the process was forked.
 
@@ -154,8 +170,12 @@ class Device:
             vk.lib.vkDeviceWaitIdle(self.handle)
             for user in (*self._users, *reversed(self._shared.values())):
                 user.close()
-            vk.lib.vkDestroyDevice(self.handle, vk.ffi.NULL)
             self.is_open = False
+            if self.is_lending:
+                _LOGGER.warning("%s is closed, but its memory stays, for others have some of it", self.info.name)
+                self._instance.must_stay = True
+                return
+            vk.lib.vkDestroyDevice(self.handle, vk.ffi.NULL)
 
 
 _lock = threading.RLock()
@@ -212,7 +232,7 @@ def close_devices(wait_seconds: float | None = None) -> None:
         in_use = [device for device in _devices.values() if device.is_open]
         _devices.clear()
         for instance in _instances.values():
-            if not in_use:
+            if not in_use and not instance.must_stay:
                 instance.close()
         _instances.clear()
 

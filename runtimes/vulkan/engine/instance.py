@@ -21,6 +21,8 @@ class Instance:
         self.validation = validation
         self.messages: list[str] = []
         """What the validation layer said, warnings and errors."""
+        self.must_stay = False
+        """Whether memory of one of its devices is in other hands, so that it must not be destroyed."""
         self._callback: Any = None
         self._messenger: vk.Handle = None
         if validation and _VALIDATION_LAYER not in _layers():
