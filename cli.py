@@ -164,8 +164,13 @@ def has_vulkan_driver() -> bool:
 
 def has_vulkan_loader() -> bool:
     """Whether the Vulkan loader is installed."""
-    names = {"win32": ["vulkan-1.dll"], "darwin": ["libvulkan.dylib", "libMoltenVK.dylib"]}
-    return any(has_library(name) for name in names.get(sys.platform, ["libvulkan.so.1"]))
+    names = {"win32": ["vulkan-1.dll"], "darwin": ["libvulkan.dylib", "libvulkan.1.dylib", "libMoltenVK.dylib"]}
+    folders = {"darwin": ["", "/opt/homebrew/lib/", "/usr/local/lib/"]}
+    return any(
+        has_library(folder + name)
+        for name in names.get(sys.platform, ["libvulkan.so.1"])
+        for folder in folders.get(sys.platform, [""])
+    )
 
 
 def has_validation_layer() -> bool:

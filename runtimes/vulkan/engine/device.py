@@ -15,7 +15,13 @@ from typing import Protocol, TypeVar
 from mobopt.errors import DeviceError
 from mobopt.runtimes.vulkan.engine import vk
 from mobopt.runtimes.vulkan.engine.device_gate import DeviceGate
-from mobopt.runtimes.vulkan.engine.device_info import DeviceInfo, DeviceLimits, compute_queue_family, query_device
+from mobopt.runtimes.vulkan.engine.device_info import (
+    DeviceInfo,
+    DeviceLimits,
+    compute_queue_family,
+    extensions,
+    query_device,
+)
 from mobopt.runtimes.vulkan.engine.forked import skip_exit_handlers
 from mobopt.runtimes.vulkan.engine.instance import Instance
 from mobopt.runtimes.vulkan.engine.resources import ResourceScope
@@ -29,6 +35,7 @@ _NO_DEVICE = (
 # DeviceInfo's names of features, and the fields that turn them on.
 _EXIT_SECONDS = 10.0
 """How long the end of the process waits for a call of a daemon thread."""
+_PORTABILITY_EXTENSION = "VK_KHR_portability_subset"
 _CORE_FEATURES = {"int16": "shaderInt16", "int64": "shaderInt64", "float64": "shaderFloat64"}
 
 
@@ -73,7 +80,16 @@ class Device:
         queues = vk.struct(
             "VkDeviceQueueCreateInfo", queueFamilyIndex=self.queue_family, queueCount=1, pQueuePriorities=[1.0]
         )
-        info = vk.struct("VkDeviceCreateInfo", pNext=self._features(), queueCreateInfoCount=1, pQueueCreateInfos=queues)
+        # A device that lacks parts of Vulkan must be opened with the extension that says so.
+        enabled = sorted({_PORTABILITY_EXTENSION} & extensions(self.physical))
+        info = vk.struct(
+            "VkDeviceCreateInfo",
+            pNext=self._features(),
+            queueCreateInfoCount=1,
+            pQueueCreateInfos=queues,
+            enabledExtensionCount=len(enabled),
+            ppEnabledExtensionNames=enabled,
+        )
         handle = vk.ffi.new("VkDevice*")
         vk.check(vk.lib.vkCreateDevice(self.physical, info, vk.ffi.NULL, handle), f"open {self.info.name}")
         return handle[0]

@@ -12,6 +12,8 @@ _LOGGER = logging.getLogger("mobopt.vulkan")
 _API_VERSION = (1 << 22) | (2 << 12)  # The newest version whose structures are used; devices may be of 1.1.
 _VALIDATION_LAYER = "VK_LAYER_KHRONOS_validation"
 _DEBUG_EXTENSION = "VK_EXT_debug_utils"
+_PORTABILITY_EXTENSION = "VK_KHR_portability_enumeration"
+"""Without it, loaders leave out devices that have Vulkan but for a few parts, such as MoltenVK's."""
 
 
 class Instance:
@@ -35,11 +37,23 @@ class Instance:
             self._messenger = self._create_messenger()
 
     def _create(self) -> vk.Handle:
+        """With the extension if the loader has it: asking it first would load every driver once more."""
+        result, handle = self._try_to_create(
+            [_PORTABILITY_EXTENSION], vk.VK_INSTANCE_CREATE_ENUMERATE_PORTABILITY_BIT_KHR
+        )
+        if result == vk.VK_ERROR_EXTENSION_NOT_PRESENT:
+            result, handle = self._try_to_create([], 0)
+        vk.check(result, "start Vulkan")
+        return handle
+
+    def _try_to_create(self, extensions: list[str], flags: int) -> tuple[int, vk.Handle]:
         application = vk.struct("VkApplicationInfo", pApplicationName="mobopt", apiVersion=_API_VERSION)
         layers = [_VALIDATION_LAYER] if self.validation else []
-        extensions = [_DEBUG_EXTENSION] if self.validation else []
+        if self.validation:
+            extensions = [*extensions, _DEBUG_EXTENSION]
         info = vk.struct(
             "VkInstanceCreateInfo",
+            flags=flags,
             pApplicationInfo=application,
             enabledLayerCount=len(layers),
             ppEnabledLayerNames=layers,
@@ -47,8 +61,7 @@ class Instance:
             ppEnabledExtensionNames=extensions,
         )
         handle = vk.ffi.new("VkInstance*")
-        vk.check(vk.lib.vkCreateInstance(info, vk.ffi.NULL, handle), "start Vulkan")
-        return handle[0]
+        return vk.lib.vkCreateInstance(info, vk.ffi.NULL, handle), handle[0]
 
     def _create_messenger(self) -> vk.Handle:
         self._callback = vk.ffi.callback("PFN_vkDebugUtilsMessengerCallbackEXT", self._receive)

@@ -6,6 +6,8 @@ module's attributes. The binding's Python wrappers are left aside: they convert 
 
 from __future__ import annotations
 
+import importlib
+import sys
 import weakref
 from functools import cache
 from types import ModuleType
@@ -22,16 +24,72 @@ _EXPORTED = ("VK_", "lib", "ffi")
 @cache
 def _binding() -> ModuleType:
     try:
-        import vulkan
+        return importlib.import_module("vulkan")
     except OSError:
-        raise DeviceError(
-            "no Vulkan loader (libvulkan.so.1) on this machine; install it with a driver "
-            "(Debian: `apt install libvulkan1 mesa-vulkan-drivers`)"
-        ) from None
+        return _binding_with_loader(*_find_loader())
     except ImportError as error:
         raise DeviceError(f"the Python package `vulkan` can't be imported ({error}); `pip install vulkan`") from None
-    module: ModuleType = vulkan
-    return module
+
+
+_MORE_LOADERS = {
+    "darwin": tuple(
+        f"{folder}{name}"
+        for name in ("libvulkan.1.dylib", "libMoltenVK.dylib")
+        for folder in ("", "/opt/homebrew/lib/", "/usr/local/lib/")
+    ),
+}
+"""By platform, the libraries to try where the one that the binding knows isn't found: Homebrew's folder is none that
+macOS looks into, and MoltenVK can be used without a loader."""
+_HOW_TO_GET_A_LOADER = {
+    "darwin": "libvulkan.dylib) on this machine; install it with MoltenVK (`brew install vulkan-loader molten-vk`)",
+    "win32": "vulkan-1.dll) on this machine; it comes with the driver of the GPU",
+}
+_HOW_TO_GET_ONE_ON_LINUX = (
+    "libvulkan.so.1) on this machine; install it with a driver (Debian: `apt install libvulkan1 mesa-vulkan-drivers`)"
+)
+
+
+def _find_loader() -> tuple[Any, str]:
+    """The binding's cffi, and a loader that it can open.
+
+    Raises:
+        DeviceError: there is none.
+    """
+    # Where the binding's own import has failed, that of its C declarations has not.
+    ffi: Any = getattr(sys.modules.get("vulkan._vulkancache"), "ffi", None)
+    for name in _MORE_LOADERS.get(sys.platform, ()) if ffi is not None else ():
+        try:
+            ffi.dlopen(name)
+        except OSError:
+            continue
+        return ffi, name
+    raise DeviceError(f"no Vulkan loader ({_HOW_TO_GET_A_LOADER.get(sys.platform, _HOW_TO_GET_ONE_ON_LINUX)}")
+
+
+def _binding_with_loader(ffi: Any, loader: str) -> ModuleType:
+    """The binding, imported while its cffi opens ``loader`` by whatever name it is asked for."""
+    declarations = sys.modules["vulkan._vulkancache"]
+    declarations.ffi = _OneLibrary(ffi, loader)  # type: ignore[attr-defined]
+    try:
+        binding = importlib.import_module("vulkan")
+    finally:
+        declarations.ffi = ffi  # type: ignore[attr-defined]
+    binding.ffi = sys.modules["vulkan._vulkan"].ffi = ffi  # type: ignore[attr-defined]
+    return binding
+
+
+class _OneLibrary:
+    """A cffi object, but every library is the same one."""
+
+    def __init__(self, ffi: Any, library: str) -> None:
+        self._ffi = ffi
+        self._library = library
+
+    def dlopen(self, name: str, *flags: int) -> Any:
+        return self._ffi.dlopen(self._library, *flags)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._ffi, name)
 
 
 def __getattr__(name: str) -> Any:
