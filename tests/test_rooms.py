@@ -72,7 +72,6 @@ BELOW = {
 """What each room may import, beside itself."""
 
 EXCEPTIONS = {
-    ("mobopt.runtimes.vulkan.array_results", "mobopt.runtimes.vulkan.lowerings.checks"): "a check of dtypes",
     ("mobopt.runtimes.vulkan.engine.profiling", "mobopt.ir.origin"): "the type of origins, which it hands on",
     ("mobopt.runtimes.vulkan.engine.stream", "mobopt.ir.origin"): "the type of origins, which it hands on",
     ("mobopt.tools.audit_page", "mobopt"): "the version",

@@ -15,7 +15,7 @@ from mobopt.runtimes.state import ModelState
 from mobopt.runtimes.vulkan.engine.array import DeviceArray
 from mobopt.runtimes.vulkan.engine.device import Device
 from mobopt.runtimes.vulkan.engine.lane import Value
-from mobopt.runtimes.vulkan.lowerings.checks import DEVICE_DTYPES
+from mobopt.runtimes.vulkan.engine.tensor import DEVICE_DTYPES
 from mobopt.runtimes.vulkan.state_arrays import StateArrays
 
 

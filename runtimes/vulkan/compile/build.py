@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import groupby
 
@@ -18,7 +18,7 @@ from mobopt.runtimes.vulkan.compile.integer_ranges import Interval
 from mobopt.runtimes.vulkan.compile.placement import Placement, place_calls
 from mobopt.runtimes.vulkan.compile.simplify import simplify
 from mobopt.runtimes.vulkan.engine.device_info import DeviceInfo
-from mobopt.runtimes.vulkan.engine.limits import LimitError, too_large
+from mobopt.runtimes.vulkan.engine.limits import LimitError, exceeded_limit
 from mobopt.runtimes.vulkan.engine.stream import Exchanged, HostCall, Stream
 from mobopt.runtimes.vulkan.engine.tensor import (
     WORD_BYTES,
@@ -89,7 +89,7 @@ def build_stream(
     graph = segment.graph
     _take_apart(graph)
     simplify(graph)
-    large = too_large(device, graph.block.nodes)
+    large = _too_large(device, graph.block.nodes)
     refused: dict[Value, str] = {}
     while True:
         placement = place_calls(list(graph.block.nodes), integers or {}, floats_fit, large, refused)
@@ -98,6 +98,13 @@ def build_stream(
         except _RefusedCallError as error:
             refused.update((value, error.reason) for value in error.outputs)
             _take_apart(graph)
+
+
+def _too_large(device: DeviceInfo, calls: Iterable[Node]) -> dict[Value, str]:
+    """The tensors of calls that no buffer of the device can hold, each with the limit that it exceeds."""
+    tensors = {value for call in calls for value in (*call.inputs, *call.outputs)}
+    exceeded = {value: exceeded_limit(device, value.sizes, value.dtype) for value in tensors}
+    return {value: reason for value, reason in exceeded.items() if reason is not None}
 
 
 def _take_apart(graph: Graph) -> None:

@@ -17,7 +17,7 @@ from mobopt.runtimes.vulkan.compile.integer_ranges import (
     is_integral,
     is_within,
 )
-from mobopt.runtimes.vulkan.lowerings.checks import DEVICE_DTYPES
+from mobopt.runtimes.vulkan.engine.tensor import DEVICE_DTYPES
 from mobopt.runtimes.vulkan.lowerings.pointwise import expression_of
 from mobopt.runtimes.vulkan.lowerings.pointwise_expressions import common_dtype
 from mobopt.runtimes.vulkan.lowerings.registry import why_unsupported

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import math
+from collections.abc import Sequence
+
+import torch
 
 from mobopt.errors import DeviceError
-from mobopt.ir import Node, Value
 from mobopt.runtimes.vulkan.engine.descriptors import texels
 from mobopt.runtimes.vulkan.engine.device_info import DeviceInfo
 from mobopt.runtimes.vulkan.engine.stream import MAX_ITERATIONS, Binding, Dispatch, Stream
@@ -18,19 +20,17 @@ class LimitError(DeviceError):
     """A dispatch exceeds a limit of the device, or loops more often than any driver lets it."""
 
 
-def too_large(info: DeviceInfo, calls: Iterable[Node]) -> dict[Value, str]:
-    """The tensors of calls that no buffer of the device can hold, each with the limit that it exceeds."""
-    found = {}
-    for ref in {ref for call in calls for ref in (*call.inputs, *call.outputs)}:
-        needed = -(-ref.numel // 4) * 4 * element_type(ref.dtype).itemsize
-        for name, limit in (
-            ("maxStorageBufferRange", info.limits.max_storage_buffer_range),
-            ("maxMemoryAllocationSize", info.limits.max_memory_allocation_size),
-        ):
-            if needed > limit:
-                sizes = "x".join(map(str, ref.sizes))
-                found[ref] = f"a tensor of {sizes} takes {needed} bytes, but the {name} of {info.name} is {limit}"
-    return found
+def exceeded_limit(info: DeviceInfo, sizes: Sequence[int], dtype: torch.dtype) -> str | None:
+    """None if a buffer of the device can hold such a tensor, else the limit that it exceeds."""
+    needed = -(-math.prod(sizes) // 4) * 4 * element_type(dtype).itemsize
+    for name, limit in (
+        ("maxStorageBufferRange", info.limits.max_storage_buffer_range),
+        ("maxMemoryAllocationSize", info.limits.max_memory_allocation_size),
+    ):
+        if needed > limit:
+            what = "x".join(map(str, sizes))
+            return f"a tensor of {what} takes {needed} bytes, but the {name} of {info.name} is {limit}"
+    return None
 
 
 def check_limits(info: DeviceInfo, stream: Stream) -> None:

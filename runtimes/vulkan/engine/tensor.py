@@ -17,6 +17,20 @@ CHANNEL_ALIGNMENT = 4
 _OWN_ELEMENTS = (torch.float32, torch.float16, torch.bfloat16, torch.int32, torch.int16, torch.int8, torch.uint8)
 
 
+DEVICE_DTYPES = (
+    torch.float32,
+    torch.float16,
+    torch.bfloat16,
+    torch.int64,
+    torch.int32,
+    torch.int16,
+    torch.int8,
+    torch.uint8,
+    torch.bool,
+)
+"""Dtypes with a form on the device: floats are computed as float32, integers as int32."""
+
+
 def element_type(dtype: torch.dtype) -> torch.dtype:
     """The dtype of the elements in storage that stand for a dtype: itself, but int32 for int64, float32 for float64.
 

@@ -5,21 +5,9 @@ from __future__ import annotations
 import torch
 
 from mobopt.ir import Node, Value
+from mobopt.runtimes.vulkan.engine.tensor import DEVICE_DTYPES
 
 MAX_RANK = 8
-
-DEVICE_DTYPES = (
-    torch.float32,
-    torch.float16,
-    torch.bfloat16,
-    torch.int64,
-    torch.int32,
-    torch.int16,
-    torch.int8,
-    torch.uint8,
-    torch.bool,
-)
-"""Dtypes with a form on the device: floats are computed as float32, integers as int32."""
 
 
 def check_dtypes(call: Node) -> str | None:
