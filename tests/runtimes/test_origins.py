@@ -15,17 +15,17 @@ from device_infos import device_info
 from nets import NETS
 
 from mobopt.frontends.script_module_source import ScriptModuleSource
-from mobopt.ir import ModelNode, Program, Value
+from mobopt.ir import Graph, ModelNode, Node, Program, Value
+from mobopt.ops.effects import reads_metadata
 from mobopt.optimizer import optimize
 from mobopt.options import Settings
-from mobopt.passes.rewriting import METADATA
 from mobopt.runtimes.specialize import specialize
-from mobopt.runtimes.vulkan.compile.build import Built, build_stream
-from mobopt.runtimes.vulkan.engine.stream import Dispatch, HostCall
+from mobopt.runtimes.vulkan.compile.build import build_stream
+from mobopt.runtimes.vulkan.engine.stream import Dispatch, HostCall, Stream
 from mobopt.runtimes.vulkan.kernels.plan import ConstantStore
 
-_NO_WORK = METADATA | {"aten::contiguous", "aten::zeros_like"}
-"""Operators that look at no element, or give back the tensor itself."""
+_NO_WORK = frozenset({"aten::contiguous", "aten::zeros_like"})
+"""Operators that look at no element, or give back the tensor itself, as those that read metadata do."""
 
 
 def live_nodes(program: Program) -> set[ModelNode]:
@@ -35,37 +35,42 @@ def live_nodes(program: Program) -> set[ModelNode]:
     assert not any(node.blocks for node in nodes), "a traced net without branches is asked for"
     of_elements: set[Value] = set(graph.inputs[1:])
     for node in nodes:
-        if of_elements.intersection(node.inputs) and node.op not in _NO_WORK:
+        if of_elements.intersection(node.inputs) and _works(node):
             of_elements.update(node.outputs)
     needed = set(graph.outputs)
     found: set[ModelNode] = set()
     for node in reversed(nodes):
         if needed.intersection(node.outputs):
             needed.update(node.inputs)
-            if of_elements.intersection(node.outputs) and node.op not in _NO_WORK and not node.op.startswith("prim::"):
+            if of_elements.intersection(node.outputs) and _works(node) and not node.op.startswith("prim::"):
                 found.update(node.origin.nodes)
     return found
 
 
-def built_of(name: str, settings: Settings) -> tuple[Program, Built]:
+def _works(node: Node) -> bool:
+    return node.op not in _NO_WORK and not reads_metadata(node)
+
+
+def built_of(name: str, settings: Settings) -> tuple[Program, Graph, Stream]:
     net = NETS[name]
     inputs = net.inputs()
     with torch.no_grad():
         traced = torch.jit.trace(net.module(), tuple(inputs), check_trace=False)
     optimized = optimize(ScriptModuleSource(traced), settings, inputs)
-    trace = specialize(optimized.program, "forward", inputs)
-    return optimized.original, build_stream(trace, device_info("discrete"), ConstantStore())
+    segment = specialize(optimized.program, "forward", inputs)
+    stream = build_stream(segment, device_info("discrete"), ConstantStore()).stream
+    return optimized.original, segment.graph, stream
 
 
 @pytest.mark.parametrize("settings", [Settings("vulkan"), Settings("vulkan", runtime="mobopt")], ids=["phone", "own"])
 @pytest.mark.parametrize("name", ["GhostNet", "YOLOv5", "MobileViT", "BERT", "PointNet", "StyleGAN"])
 def test_dispatches_know_all_nodes_of_the_model(name: str, settings: Settings) -> None:
-    original, built = built_of(name, settings)
-    operations = [item for item in built.stream.operations if isinstance(item, (Dispatch, HostCall))]
+    original, lowered, stream = built_of(name, settings)
+    operations = [item for item in stream.operations if isinstance(item, (Dispatch, HostCall))]
     assert operations and all(item.source.nodes and item.source for item in operations)
-    of_calls = {call.source for call in built.trace.calls}
+    of_calls = {node.origin for node in lowered.block.nodes}
     assert of_calls.issuperset(item.source for item in operations if isinstance(item, Dispatch))
-    covered = {node for call in built.trace.calls for node in call.source.nodes}
+    covered = {known for node in lowered.block.nodes for known in node.origin.nodes}
     missing = live_nodes(original) - covered
     assert not missing
 
@@ -87,8 +92,8 @@ class Block(torch.nn.Module):
 def test_a_fused_dispatch_names_all_lines(settings: Settings) -> None:
     x = torch.rand(1, 3, 9, 7)
     optimized = optimize(ScriptModuleSource(torch.jit.script(Block().eval())), settings, [x])
-    trace = specialize(optimized.program, "forward", [x])
-    operations = build_stream(trace, device_info("discrete"), ConstantStore()).stream.operations
+    segment = specialize(optimized.program, "forward", [x])
+    operations = build_stream(segment, device_info("discrete"), ConstantStore()).stream.operations
     first, second = dict.fromkeys(item.source for item in operations if isinstance(item, Dispatch))
     assert [node.text.partition(" ")[0] for node in first.nodes] == ["aten::conv2d", "aten::batch_norm", "aten::relu"]
     assert [line.partition(":")[0] for line in first.lines] == ["conv.py", "functional.py", "test_origins.py"]
