@@ -75,7 +75,7 @@ def _has_room(parts: list[Node], node: Node, source: Value) -> bool:
     return epilogue is not None and epilogue.followed_by(node, source) is not None
 
 
-@lowers(PRODUCT)
+@lowers(PRODUCT, exact=True)
 def product_with_epilogue(plan: Plan, node: Node) -> LoweringResult:
     """A convolution or matrix product that finishes what it computes before it stores it."""
     parts = parts_of(node)
