@@ -60,7 +60,7 @@ BELOW = {
     "kernels": f"{_BELOW_VULKAN} engine",
     "lowerings": f"{_BELOW_VULKAN} engine kernels",
     "compile": f"{_BELOW_VULKAN} engine kernels lowerings",
-    "vulkan": f"{_BELOW_VULKAN} options engine kernels compile",
+    "vulkan": f"{_BELOW_VULKAN} options engine kernels lowerings compile",
     "module": "errors bundle frontends ir ops options passes runtimes vulkan engine",
     "optimizer": "errors frontends ir module ops options passes runtimes samples",
     "tools": (
