@@ -31,6 +31,7 @@ from mobopt.ops.contexts import (
     VulkanConv2dOpContext,
     XnnpackTransposeConv2dOpContext,
 )
+from mobopt.ops.records import Trait, has_trait
 from mobopt.runtimes.abstract import Memory, TracedTensor, constant_tensor, element_positions, meta_of, whole
 from mobopt.runtimes.cpu.evaluator import Evaluator
 from mobopt.runtimes.memories import Place, StateMemories
@@ -40,9 +41,6 @@ from mobopt.runtimes.segment import Alias, Leaf, Returned, Segment
 Bounds = tuple[int | float | None, int | float | None]
 
 NO_STATE: Mapping[str, Any] = MappingProxyType({})
-
-_TRANSFERS = ("aten::cpu", "aten::cuda", "metal::copy_to_host")
-"""Operators that only say where a tensor lies."""
 
 
 def specialize(
@@ -141,7 +139,7 @@ class _Specializer(Evaluator):
     def operator(self, node: Node, args: list[Any]) -> Any:
         """Apply an operator of a schema; a transfer between devices is the tensor itself."""
         op = node.qualified_op
-        if op in _TRANSFERS or (op == "aten::to.prim_Device" and args[2] is None):
+        if has_trait(op, Trait.TRANSFER) or (op == "aten::to.prim_Device" and args[2] is None):
             return args[0]
         op, args, bounds = _without_context(op, args)
         result = self._recorder.apply(op, self.lift(args), node.origin)

@@ -16,6 +16,7 @@ from mobopt.frontends.source import Source, bundled_for
 from mobopt.ir import Node, Program, Value
 from mobopt.ir.arguments import bind_arguments
 from mobopt.ir.types import TENSOR
+from mobopt.ops.records import Like, Trait, record_of
 from mobopt.ops.schemas import schema_of
 from mobopt.ops.targets.packed import unpacked_call
 from mobopt.passes.facts import Examples
@@ -38,7 +39,6 @@ _IMAGE_SIZES = (*_USUAL_SIZES, *(size for size in range(64, 0, -1) if size not i
 _SEQUENCE_SIZES = (16, 64, 128, 1)
 _STEPS = 7
 """Length of a guessed sequence of features."""
-_RECURRENT = ("aten::lstm", "aten::gru", "aten::rnn_tanh", "aten::rnn_relu")
 
 
 @dataclass(frozen=True)
@@ -220,18 +220,12 @@ def _kind_of(value: Value, program: Program) -> list[int | str]:
             kind = _layer_input(node, index, program)
             if kind:
                 return kind
-            values += [output for output in node.outputs if output.type == TENSOR and node.op in _KEEPING]
+            if not record_of(node.qualified_op).traits.isdisjoint({Trait.ELEMENTWISE, Trait.DROPOUT}):
+                values += node.outputs
             branch = node.block.node if node.op == "prim::Return" and node.block is not None else None
             if branch is not None and branch.op == "prim::If":
                 values.append(branch.outputs[index])
     return []
-
-
-_KEEPING = frozenset(
-    f"aten::{name}"
-    for name in ("to", "contiguous", "sub", "add", "mul", "div", "relu", "clamp", "dropout", "clone", "detach")
-)
-"""Operators that an input may go through before its first layer, without a change of shape."""
 
 
 def _layer_input(node: Node, index: int, program: Program) -> list[int | str]:
@@ -245,7 +239,7 @@ def _layer_input(node: Node, index: int, program: Program) -> list[int | str]:
     if op == "aten::layer_norm" and isinstance(arguments.get("normalized_shape"), list):
         shape = arguments["normalized_shape"]
         return [1, *([_STEPS] if len(shape) == 1 else []), *shape]
-    if op in _RECURRENT:
+    if Trait.RECURRENT in record_of(op).traits:
         sizes = [tensor.shape for tensor in arguments.get("params") or () if isinstance(tensor, torch.Tensor)]
         return [1, _STEPS, sizes[0][1]] if sizes else []
     weight = arguments.get("weight")
@@ -254,10 +248,11 @@ def _layer_input(node: Node, index: int, program: Program) -> list[int | str]:
         op = "aten::linear"
     if not isinstance(weight, torch.Tensor):
         return []
-    if op in ("aten::_convolution", "aten::conv1d", "aten::conv2d", "aten::conv3d") and weight.dim() > 2:
-        return [1, weight.shape[1] * arguments["groups"], *["*"] * (weight.dim() - 2)]
-    if op.startswith("aten::conv_transpose"):
+    record = record_of(op)
+    if record.channels == Like.TRANSPOSED_WEIGHT:
         return [1, weight.shape[0], *["*"] * (weight.dim() - 2)]
+    if Trait.CONVOLUTION in record.traits and "groups" in arguments and weight.dim() > 2:
+        return [1, weight.shape[1] * arguments["groups"], *["*"] * (weight.dim() - 2)]
     if op == "aten::linear":
         return [1, weight.shape[1]]
     if op == "aten::batch_norm":

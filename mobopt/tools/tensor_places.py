@@ -12,9 +12,9 @@ import torch
 
 from mobopt.ir import Block, Graph, Node, Program, Value
 from mobopt.ops.effects import holds_tensors
+from mobopt.ops.records import Trait, has_trait
 from mobopt.passes.transfer import FLAG
 
-_FILLING = ("aten::append", "aten::insert", "aten::extend", "aten::_set_item")
 _PACKED = ("vulkan_prepack::", "metal_prepack::")
 """Namespaces whose operators take tensors from anywhere, and give tensors on the GPU."""
 
@@ -54,7 +54,7 @@ def _follow(block: Block, found: set[Value]) -> None:
                 _pass_on(branch.outputs, node.outputs, found)
         elif node.op == "prim::Loop":
             _follow_loop(node, found)
-        elif node.op in _FILLING:
+        elif has_trait(node.qualified_op, Trait.FILLS):
             if any(value in found for value in node.inputs[1:]):
                 found.add(node.inputs[0])
         elif transfer_device(node) not in ("", "cpu") or (not transfer_device(node) and runs_on_gpu(node, found)):

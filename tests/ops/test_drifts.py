@@ -20,6 +20,8 @@ from mobopt.passes.manager import run_passes
 from mobopt.passes.rank_bounds import rank_bounds
 from mobopt.passes.ranks import known_rank
 from mobopt.runtimes.cpu import Interpreter
+from mobopt.runtimes.vulkan.engine.device import Device
+from mobopt.runtimes.vulkan.program import VulkanProgram
 
 
 def _scripted(forward: Callable[..., object], **modules: nn.Module) -> Program:
@@ -121,3 +123,14 @@ def test_channels_are_those_of_eager(forward: Callable[..., int], layer: nn.Modu
     holder = nn.Module()
     holder.layer = layer
     assert Interpreter(program).run("forward", list(inputs)) == forward(holder, *inputs)
+
+
+def _alpha_dropout(self: nn.Module, x: Tensor) -> Tensor:
+    return torch.relu(F.feature_alpha_dropout(x * 2, 0.5, False))
+
+
+def test_every_dropout_is_nothing_in_evaluation(device: Device) -> None:
+    x = torch.linspace(-1, 1, 30).reshape(1, 5, 3, 2)
+    program = VulkanProgram(program_from_script_module(torch.jit.trace(_Module(_alpha_dropout), (x,))), device)
+    torch.testing.assert_close(program(x), torch.relu(x * 2))
+    assert not program.plan_report([x]).fallbacks

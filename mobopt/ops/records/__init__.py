@@ -30,6 +30,7 @@ __all__ = [
     "functional_name",
     "has_trait",
     "is_in_place",
+    "operators_with",
     "record_of",
 ]
 
@@ -88,6 +89,11 @@ def record_of(name: str) -> OperatorRecord:
 def has_trait(name: str, trait: Trait) -> bool:
     """Whether an operator, by qualified name, has a trait."""
     return trait in record_of(name).traits
+
+
+def operators_with(trait: Trait) -> list[str]:
+    """The names of the operators that a trait is written down of."""
+    return [name for name, record in WRITTEN_DOWN.items() if trait in record.traits]
 
 
 def _written_down(name: str) -> OperatorRecord | None:

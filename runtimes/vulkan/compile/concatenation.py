@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from mobopt.ir import Node, Value
+from mobopt.ops.records import Trait, has_trait
 from mobopt.runtimes.vulkan.engine.tensor import CHANNEL_ALIGNMENT, DeviceTensor
 from mobopt.runtimes.vulkan.kernels.copies import strided_copy
 from mobopt.runtimes.vulkan.kernels.geometry import normalized_dim
@@ -64,7 +65,7 @@ def find_concatenations(calls: Sequence[Node]) -> dict[Node, Concatenation]:
 
 def _can_share(call: Node) -> bool:
     """Whether a call joins channels of images, each part but the last in whole vec4s."""
-    if call.qualified_op not in ("aten::cat", "aten::concat", "aten::concatenate") or call.output.rank != 4:
+    if not has_trait(call.qualified_op, Trait.CONCATENATION) or call.output.rank != 4:
         return False
     parts: list[Value] = list(call["tensors"])
     images = all(part.rank == 4 and part.elements is None and part.dtype == call.output.dtype for part in parts)

@@ -6,12 +6,13 @@ from collections.abc import Container, Iterable
 
 from mobopt.ir import Graph, Node
 from mobopt.ir.rewriting import dissolve, enclose
+from mobopt.ops.records import is_in_place
 from mobopt.runtimes.vulkan.compile.simplify import writes_in_place
 from mobopt.runtimes.vulkan.engine.tensor import DeviceTensor
 from mobopt.runtimes.vulkan.kernels.plan import Plan
 from mobopt.runtimes.vulkan.kernels.pointwise_kernel import compute_result
 from mobopt.runtimes.vulkan.kernels.pointwise_program import ProgramBuilder, Term
-from mobopt.runtimes.vulkan.lowerings.pointwise import expression_of, is_in_place, value_of
+from mobopt.runtimes.vulkan.lowerings.pointwise import expression_of, value_of
 from mobopt.runtimes.vulkan.lowerings.registry import lowers, why_unsupported
 
 FUSED = "mobopt::pointwise"

@@ -16,6 +16,7 @@ import torch
 
 from mobopt.ir import Node, Value
 from mobopt.ir.schemas import argument_names
+from mobopt.ops.records import Trait, has_trait
 
 Interval = tuple[int, int]
 """The least and the largest value, both included."""
@@ -81,7 +82,8 @@ class IntegerRanges:
         """
         if not any(is_integral(output.dtype) and output.dtype != torch.bool for output in call.outputs):
             return
-        rule = _RULES.get(_name(call.qualified_op))
+        moves = has_trait(call.qualified_op, Trait.MOVES_ELEMENTS)
+        rule = _RULES.get(_name(call.qualified_op), _moved if moves else None)
         found = dtype_interval(torch.int64) if rule is None else rule(self, call)
         if rule is _converted and floats_fit and call.args[0].dtype.is_floating_point:
             found = FROM_FLOATS
@@ -152,33 +154,7 @@ def _most_elements(call: Node) -> int:
 # Operators that move elements.
 
 
-@_rule(
-    *("alias", "detach", "clone", "contiguous", "lift_fresh", "lift_fresh_copy", "dropout"),
-    *("view", "_unsafe_view", "reshape", "_reshape_alias", "view_as", "reshape_as", "flatten", "unflatten", "ravel"),
-    *("atleast_1d", "atleast_2d", "atleast_3d", "view_copy", "permute", "transpose", "swapaxes", "swapdims", "t"),
-    *("numpy_T", "mT", "adjoint", "movedim", "moveaxis", "unsqueeze", "squeeze", "expand", "expand_as"),
-    *("broadcast_to", "select", "slice", "narrow", "narrow_copy", "diagonal", "unfold", "as_strided"),
-    *("permute_copy", "transpose_copy", "unsqueeze_copy", "squeeze_copy", "expand_copy", "select_copy", "slice_copy"),
-    *("diagonal_copy", "alias_copy", "rot90", "fliplr", "flipud", "meshgrid", "broadcast_tensors"),
-    *("split", "split_with_sizes", "chunk", "tensor_split", "unsafe_split", "unsafe_split_with_sizes", "unsafe_chunk"),
-    *("unbind", "hsplit", "vsplit", "dsplit"),
-    *("cat", "concat", "concatenate", "stack", "hstack", "vstack", "dstack", "column_stack", "repeat", "tile"),
-    *("repeat_interleave", "flip", "roll", "pixel_shuffle", "pixel_unshuffle", "channel_shuffle"),
-    *("native_channel_shuffle", "floor", "ceil", "trunc", "fix", "round", "positive", "block_diag"),
-    *(
-        "amax",
-        "amin",
-        "aminmax",
-        "msort",
-        "masked_select",
-        "upsample_nearest1d",
-        "upsample_nearest2d",
-        "upsample_nearest3d",
-    ),
-    *("reflection_pad1d", "reflection_pad2d", "reflection_pad3d"),
-    *("replication_pad1d", "replication_pad2d", "replication_pad3d"),
-    *("slice_scatter", "select_scatter", "diagonal_scatter", "index_copy", "masked_scatter", "nan_to_num"),
-)
+@_rule("floor", "ceil", "trunc", "fix", "round", "amax", "amin", "aminmax", "nan_to_num", "block_diag", "dropout")
 def _moved(ranges: IntegerRanges, call: Node) -> Interval:
     return _join(ranges.of(ref) for ref in _operands(call)) if _operands(call) else dtype_interval(torch.int64)
 

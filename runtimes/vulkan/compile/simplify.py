@@ -7,20 +7,8 @@ import torch
 
 from mobopt.ir import Graph, Node, Value
 from mobopt.ir.rewriting import replace_call
+from mobopt.ops.records import Trait, record_of
 from mobopt.ops.schemas import schema_of
-
-_COPIES = (
-    "aten::clone",
-    "aten::contiguous",
-    "aten::alias",
-    "aten::detach",
-    "aten::lift_fresh",
-    "aten::lift_fresh_copy",
-)
-_CONCATS = ("aten::cat", "aten::concat", "aten::concatenate")
-_PADS = ("aten::pad", "aten::constant_pad_nd")
-_DROPOUTS = ("aten::dropout", "aten::feature_dropout", "aten::alpha_dropout")
-_CONVERSIONS = ("aten::to", "aten::_to_copy", "aten::type_as", "aten::cpu")
 
 
 def writes_in_place(node: Node) -> bool:
@@ -58,15 +46,14 @@ def _is_returned(graph: Graph, value: Value) -> bool:
 
 def _copied(node: Node) -> Value | None:
     """The tensor whose elements the only output has, or None if there is no such."""
-    if node.op in _CONCATS:
+    traits = record_of(node.qualified_op).traits
+    if Trait.CONCATENATION in traits:
         parts = node["tensors"]
         return parts[0] if len(parts) == 1 and parts[0].dtype == node.output.dtype else None
-    if node.op in _PADS:
+    if Trait.PADDING in traits:
         return node.args[0] if not any(node["pad"]) else None
-    same = (
-        node.op in _COPIES
-        or (node.op in _DROPOUTS and not node["train"])
-        or (node.op in _CONVERSIONS and node.args[0].dtype == node.output.dtype)
+    same = (Trait.IDENTITY in traits and node.args[0].dtype == node.output.dtype) or (
+        Trait.DROPOUT in traits and not node["train"]
     )
     return node.args[0] if same else None
 

@@ -9,6 +9,7 @@ import torch
 
 from mobopt.ir import Node, Value
 from mobopt.ir.rewriting import passing_call
+from mobopt.ir.schemas import argument_names
 from mobopt.ops.contexts import LinearPackedContext
 from mobopt.runtimes.vulkan.engine.tensor import DeviceTensor, aligned_channels, contiguous_strides
 from mobopt.runtimes.vulkan.kernels.convolution_parameters import constant_ref
@@ -88,7 +89,7 @@ def check_addition(call: Node) -> str | None:
 
 def takes_residual(call: Node) -> bool:
     """Whether the epilogue of a product may have a residual: one that adds a matrix of its own may not."""
-    if call.qualified_op not in ("aten::addmm", "aten::baddbmm", "aten::addmv"):
+    if "alpha" not in argument_names(call.qualified_op):
         return True
     addend = call.args[0]
     return float(call["alpha"]) == 1 and addend.elements is not None and _is_row(addend, call.output.sizes)

@@ -11,6 +11,7 @@ from mobopt.errors import UnsupportedError
 from mobopt.ir import Node, Value
 from mobopt.ir.rewriting import passing_call
 from mobopt.ir.types import TENSOR
+from mobopt.ops.records import Trait, has_trait, is_in_place
 from mobopt.ops.schemas import Schema, schemas_of
 from mobopt.runtimes.vulkan.engine.tensor import DeviceTensor, StorageKind
 from mobopt.runtimes.vulkan.kernels.plan import Plan
@@ -32,9 +33,6 @@ _KEEP_PRECISION = {
 """Operators on halves whose numbers torch's CPU kernels take as float32; others round them to halves first."""
 
 _DIVISIONS = ("floor_divide", "div", "divide", "remainder", "fmod")
-
-_VIEWS = {"alias", "detach", "clone", "contiguous", "to", "_to_copy", "type_as", "cpu"}
-"""Expressions for fusion only: on their own they are views or copies (see ``views.py``)."""
 
 
 def expression_of(operator: str) -> Expression | None:
@@ -83,12 +81,6 @@ def _with_halves(builder: ProgramBuilder, call: Node) -> tuple[Any, ...]:
     return tuple(map(operand, call.args)) if common in _HALVES else call.args
 
 
-def is_in_place(operator: str) -> bool:
-    """Whether the operator writes into its first argument, by torch's naming rule."""
-    name = operator.partition(".")[0]
-    return name.endswith("_") and not name.endswith("__")
-
-
 def _tensor_schemas(name: str) -> Iterator[Schema]:
     """Overloads that take a tensor, return one, and don't write into an ``out`` argument."""
     for schema in schemas_of(name):
@@ -100,8 +92,8 @@ def _tensor_schemas(name: str) -> Iterator[Schema]:
 
 def _operators() -> Iterator[str]:
     for name in EXPRESSIONS:
-        if name.removeprefix("aten::") in _VIEWS:
-            continue
+        if has_trait(name, Trait.IDENTITY):
+            continue  # for fusion only: on its own it is a view or a copy (see ``views.py``)
         for candidate in (name, f"{name}_"):
             for schema in _tensor_schemas(candidate):
                 if schema.qualified_name not in _OTHER_MEANINGS:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from mobopt.ir import Node
+from mobopt.ops.records import Trait, operators_with
 from mobopt.runtimes.vulkan.engine.tensor import DeviceTensor
 from mobopt.runtimes.vulkan.kernels.geometry import expanded, normalized_dim
 from mobopt.runtimes.vulkan.kernels.plan import Plan
@@ -191,7 +192,7 @@ def _evaluating(call: Node) -> str | None:
 
 
 @lowers(
-    *(f"aten::{name}{mark}" for name in ("dropout", "feature_dropout", "alpha_dropout") for mark in ("", "_")),
+    *(f"{name}{mark}" for name in operators_with(Trait.DROPOUT) for mark in ("", "_")),
     check=_evaluating,
     exact=True,
 )
