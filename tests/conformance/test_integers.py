@@ -219,13 +219,13 @@ def test_intervals_hold_what_operators_make(number: int) -> None:
     sizes = (3, 4)
     example = tuple(torch.ones(sizes, dtype=torch.int64) for _ in range(2))
     traced = torch.jit.trace(Applied(RULES[number]), example, check_trace=False)  # type: ignore[no-untyped-call]
-    trace = specialize(program_from_script_module(traced), "forward", example)
+    segment = specialize(program_from_script_module(traced), "forward", example)
     for _ in range(20):
         intervals = [_random_interval(chance) for _ in example]
-        ranges = IntegerRanges(dict(zip(trace.inputs, intervals, strict=True)))
-        for call in trace.calls:
-            ranges.record(call, floats_fit=True)
-        low, high = ranges.of(trace.result)
+        ranges = IntegerRanges(dict(zip(segment.inputs, intervals, strict=True)))
+        for node in segment.graph.block.nodes:
+            ranges.record(node, floats_fit=True)
+        low, high = ranges.of(segment.graph.outputs[0])
         for _ in range(4):
             given = [torch.randint(a, b + 1, sizes, generator=generator) for a, b in intervals]
             for tensor, (a, b) in zip(given, intervals, strict=True):

@@ -83,7 +83,7 @@ def infer(operator: str, args: Sequence[Any]) -> Result | None:
         return None
     try:
         return rule(*args)
-    except (NoRuleError, UndecidedError, TypeError, ValueError, IndexError, ZeroDivisionError):
+    except (NoRuleError, UndecidedError, TypeError, ValueError, IndexError, AttributeError, ZeroDivisionError):
         return None  # arguments of other kinds than the rule knows are torch's to judge
 
 
