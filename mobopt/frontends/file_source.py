@@ -15,6 +15,7 @@ from mobopt.errors import BundleError, InputError, MoboptError, UnsupportedError
 from mobopt.frontends.source import Source, bundled_for
 from mobopt.frontends.torchscript import frozen, read_model
 from mobopt.ir.arguments import bind_arguments
+from mobopt.passes.number_operands import NumberOperands
 from mobopt.runtimes.cpu import Interpreter
 
 _TRACED_INPUTS = "traced_inputs.pkl"
@@ -42,6 +43,7 @@ class FileSource(Source):
             self.program = frozen(self._original, preserved)
         except InputError as error:
             raise InputError(f"{file}: {error}") from None
+        NumberOperands().run(self._original)  # as torch's interpreter does with the code of any file before it runs
 
     def caller(self, method: str = "forward") -> Callable[[Sequence[Any]], Any]:
         """The reference interpreter on the model as the file has it, before any pass."""
