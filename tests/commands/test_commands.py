@@ -121,6 +121,7 @@ def test_a_result_that_differs_is_exit_code_1(
     invoke: Invoke, files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("mobopt.samples.agreement.RELATIVE_TOLERANCE", -1.0)
+    monkeypatch.setattr("mobopt.samples.agreement.TIMES_ROUNDING", 0.0)  # and rounding explains nothing
     result = invoke("convert", files / "scripted.pt", "-o", "out.ptl", "--random", "1,3,5,5")
     assert_refused(result, "differs from the model", "nothing was written", code=1)
     assert_empty(tmp_path)
@@ -171,12 +172,11 @@ def test_opnames(invoke: Invoke, files: Path) -> None:
     assert invoke("opnames", files / "bundle.ptl", "--yaml").stdout == "".join(f"- {name}\n" for name in plain)
 
 
-def test_opnames_of_a_stock_model_are_those_that_it_runs(invoke: Invoke, files: Path) -> None:
-    """Torch's own list has operators of dead branches beside them."""
-    everything = set(torch.jit.export_opnames(torch.jit.load(str(files / "scripted.pt"))))
-    frozen = set(torch.jit.export_opnames(torch.jit.freeze(torch.jit.load(str(files / "scripted.pt")))))
+def test_opnames_of_a_stock_model_are_those_that_its_loader_looks_up(invoke: Invoke, files: Path) -> None:
+    """Torch's own list leaves out some of the branches that are never taken."""
+    listed = set(torch.jit.export_opnames(torch.jit.load(str(files / "scripted.pt"))))
     found = set(invoke("opnames", files / "scripted.pt").stdout.splitlines())
-    assert frozen <= found <= everything | {"aten::batch_norm"}
+    assert listed < found and "aten::relu_" in found - listed
 
 
 def test_inspect(invoke: Invoke, files: Path) -> None:
