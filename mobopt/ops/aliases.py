@@ -196,6 +196,8 @@ class Aliases:
 
     def _operator(self, node: Node, sources: list[Value], grown: list[Value]) -> None:
         for output in node.outputs:
+            if grown and not output.uses:
+                continue  # a list's other name, that nobody reads: one that is filled step by step has thousands
             for source in sources:
                 self._share(node, source, output)
         for target in grown:
