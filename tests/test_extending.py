@@ -9,8 +9,10 @@ import torch
 from torch import nn
 
 from mobopt.errors import TableError
+from mobopt.ops.shapes import rules
 from mobopt.ops.targets.row import RELEASES
 from mobopt.ops.targets.table import checked_rows
+from mobopt.runtimes.vulkan.lowerings import registry
 from mobopt.runtimes.vulkan.program import VulkanProgram
 
 PAGE = Path(__file__).parents[1] / "docs" / "extending.md"
@@ -33,6 +35,13 @@ class Exported(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.norm(self.convolution(x) + 0) + 1
+
+
+@pytest.fixture
+def own_registries(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What an example registers goes with it."""
+    monkeypatch.setattr(registry, "_LOWERINGS", dict(registry._LOWERINGS))
+    monkeypatch.setattr(rules, "_RULES", dict(rules._RULES))
 
 
 def test_write_a_pass(capsys: pytest.CaptureFixture[str]) -> None:
@@ -60,10 +69,10 @@ class Gated(nn.Module):
         return torch.ops.pixels.gate(x[:, :5], x[:, 5:6]).mean(1)
 
 
-def test_add_an_operator() -> None:
+def test_add_an_operator(own_registries: None) -> None:
     torch.manual_seed(0)
     module, x = Gated().eval(), torch.rand(1, 3, 11, 7)
-    names = {"make_script": lambda: torch.jit.script(module), "x": x}
+    names = {"__name__": __name__, "make_script": lambda: torch.jit.script(module), "x": x}
     exec(example("Add an operator"), names)
     program = VulkanProgram(names["module"].program, fallback="error")
     torch.testing.assert_close(program(x), module(x), rtol=1e-4, atol=1e-5)
