@@ -15,7 +15,8 @@ from typing import Any
 import torch
 
 from mobopt.errors import ArgumentTypeError, InputError, PassError, UnsupportedError
-from mobopt.frontends.script_module_source import ScriptModuleSource, names_to_preserve
+from mobopt.frontends.open_source import source_of
+from mobopt.frontends.script_module_source import names_to_preserve
 from mobopt.frontends.source import Source
 from mobopt.ir import Program
 from mobopt.module import MobileModule
@@ -116,7 +117,7 @@ def optimize_for_mobile(
     )
     if isinstance(script_module, MobileModule):
         raise UnsupportedError("the module is optimised already; optimise the module that it was made from")
-    source = ScriptModuleSource(script_module, names)
+    source = source_of(script_module, names)
     optimized = optimize(source, settings, example_inputs, passes)
     if settings.asks_for_sizes and (unknown := unknown_text(optimized.original, optimized.notes, optimized.inputs)):
         warnings.warn(f"{unknown}. Give example_inputs", stacklevel=2)

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from mobopt.bundle.container import ArchiveReader
+from mobopt.bundle.reader import extra_files
 from mobopt.bundle.tensors import StorageLoader
 from mobopt.bundle.unpickler import unpickle
 from mobopt.errors import BundleError, InputError, MoboptError, UnsupportedError
@@ -78,6 +79,10 @@ class FileSource(Source):
             return None
         found = data.get("forward") if isinstance(data, dict) else None
         return found if isinstance(found, list) else None
+
+    def extra_files(self) -> dict[str, bytes]:
+        """Those of the archive."""
+        return extra_files(ArchiveReader(self._file))
 
 
 class _Shapes(StorageLoader):

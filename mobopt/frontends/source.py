@@ -1,7 +1,7 @@
 """What a source of models is: whatever conversions and audits ask of a model before it is converted.
 
 A kind of source is one subclass in a file of its own: a ScriptModule (``script_module_source``), a file
-(``file_source``). Nothing else knows what the model was.
+(``file_source``). :func:`mobopt.frontends.open_source.source_of` chooses one; nothing else knows what the model was.
 """
 
 from __future__ import annotations
@@ -41,6 +41,10 @@ class Source(ABC):
     @abstractmethod
     def example_shapes(self) -> list[Any] | None:
         """Arguments of ``forward`` of which only shapes and dtypes are known; None without such."""
+
+    def extra_files(self) -> dict[str, bytes]:
+        """Files by name that came with the model, and stay with what is made of it."""
+        return {}
 
 
 def bundled_for(method: str) -> str:

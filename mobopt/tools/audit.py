@@ -13,9 +13,8 @@ import torch
 
 from mobopt.bundle import read_bundle
 from mobopt.bundle.container import ArchiveReader, iterate_records
-from mobopt.errors import ArgumentTypeError, InputError, UnsupportedError
-from mobopt.frontends.file_source import FileSource
-from mobopt.frontends.script_module_source import ScriptModuleSource
+from mobopt.errors import InputError, UnsupportedError
+from mobopt.frontends.open_source import source_of
 from mobopt.frontends.source import Source
 from mobopt.ir import Program
 from mobopt.module import MobileModule
@@ -220,18 +219,11 @@ class _Subject:
 def _open(model: object, preserved: Sequence[str]) -> _Subject:
     if isinstance(model, MobileModule):
         return _Subject("module", model.program.clone(), _backend_of_program(model.program))
-    if isinstance(model, torch.jit.ScriptModule):
-        return _before_conversion(ScriptModuleSource(model, preserved))
-    if not isinstance(model, (str, os.PathLike)):
-        raise ArgumentTypeError(f"Got {type(model)}, but a ScriptModule or the path of a file is expected.")
-    file = Path(model)
-    if _is_optimized(file):
+    if isinstance(model, (str, os.PathLike)) and _is_optimized(Path(model)):
+        file = Path(model)
         program = read_bundle(file)
         return _Subject(file.name, program, _backend_of_program(program))
-    return _before_conversion(FileSource(file, preserved))
-
-
-def _before_conversion(source: Source) -> _Subject:
+    source = source_of(model, preserved)
     return _Subject(source.name, source.program, source=source)
 
 

@@ -9,11 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mobopt.bundle import write_lite, write_torchscript
-from mobopt.bundle.container import ArchiveReader
-from mobopt.bundle.reader import extra_files
 from mobopt.errors import InputError, MoboptError
 from mobopt.files import check_writable
-from mobopt.frontends.file_source import FileSource
+from mobopt.frontends.open_source import source_of
 from mobopt.ir import Program
 from mobopt.optimizer import optimize
 from mobopt.options import Settings
@@ -124,7 +122,7 @@ def convert_file(
     _check_ending(output)
     check_writable(output, [source])
     show(f"reading {source.name}")
-    model = FileSource(source, preserved_methods)
+    model = source_of(source, preserved_methods)
     show("running the passes")
     dump = None if dump_ir is None else GraphDump(dump_ir, model.program)
     optimized = optimize(model, settings, example_inputs, passes, dump)
@@ -135,7 +133,7 @@ def convert_file(
     if not force:
         _refuse(settings, lacks, inputs, agreement)
     show(f"writing {output.name}")
-    kept = extra_files(ArchiveReader(source))
+    kept = model.extra_files()
     if output.suffix == _LITE:
         write_lite(optimized.program, output, bytecode_version=bytecode_version, extra_files=kept)
     else:
