@@ -1,1 +1,1 @@
-"""TODO."""
+"""What the commands do, as functions that return data."""

@@ -6,8 +6,6 @@ from collections.abc import Container, Iterable
 
 from mobopt.ir import Graph, Node
 from mobopt.ir.rewriting import dissolve, enclose
-from mobopt.ops.records import is_in_place
-from mobopt.runtimes.vulkan.compile.simplify import writes_in_place
 from mobopt.runtimes.vulkan.engine.tensor import DeviceTensor
 from mobopt.runtimes.vulkan.kernels.plan import Plan
 from mobopt.runtimes.vulkan.kernels.pointwise_kernel import compute_result
@@ -25,11 +23,8 @@ _MAX_OPERANDS = 4
 def fuse_pointwise(graph: Graph, on_host: Container[Node] = ()) -> None:
     """Join each pointwise node to the makers of its operands, where nothing else reads those.
 
-    Nodes of ``on_host`` stay as they are. Graphs that write in place are left alone: there it matters when an operand
-    is read.
+    Nodes of ``on_host`` stay as they are.
     """
-    if any(writes_in_place(node) for node in graph.block.nodes):
-        return
     fusible = {node for node in graph.block.nodes if node not in on_host and _is_fusible(node)}
     for node in graph.block.nodes:
         if node in fusible:
@@ -52,7 +47,7 @@ def _joined_with_makers(node: Node, fusible: Container[Node]) -> Node:
 
 
 def _is_fusible(node: Node) -> bool:
-    return expression_of(node.qualified_op) is not None and not is_in_place(node.op) and why_unsupported(node) is None
+    return expression_of(node.qualified_op) is not None and why_unsupported(node) is None
 
 
 def _has_room(nodes: Iterable[Node]) -> bool:

@@ -8,25 +8,14 @@ import torch
 from mobopt.ir import Graph, Node, Value
 from mobopt.ir.rewriting import replace_call
 from mobopt.ops.records import Trait, record_of
-from mobopt.ops.schemas import schema_of
-
-
-def writes_in_place(node: Node) -> bool:
-    """Whether a node changes one of its arguments."""
-    return node.op.startswith("aten::") and schema_of(node.qualified_op).is_mutating
 
 
 def simplify(graph: Graph) -> None:
-    """Take out copies, and make batch normalisation arithmetic.
-
-    A graph that writes in place keeps its copies: there a copy and its source may come to differ.
-    """
-    nodes = graph.block.nodes
-    for node in nodes:
+    """Take out copies, and make batch normalisation arithmetic."""
+    for node in graph.block.nodes:
         _make_arithmetic(node)
-    if not any(writes_in_place(node) for node in nodes):
-        for node in nodes:
-            _remove_copy(graph, node)
+    for node in graph.block.nodes:
+        _remove_copy(graph, node)
 
 
 def _remove_copy(graph: Graph, node: Node) -> None:

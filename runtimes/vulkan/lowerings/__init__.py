@@ -1,1 +1,1 @@
-"""TODO."""
+"""How operators become dispatches, by families."""

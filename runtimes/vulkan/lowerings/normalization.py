@@ -151,7 +151,6 @@ def batch_norm(plan: Plan, call: Node) -> DeviceTensor:
 
 @lowers(
     "aten::native_batch_norm",
-    "aten::_native_batch_norm_legit",
     "aten::_native_batch_norm_legit_no_training",
     "aten::_batch_norm_impl_index",
     check=_check_evaluation,

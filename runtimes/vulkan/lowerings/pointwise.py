@@ -1,4 +1,4 @@
-"""Pointwise operators, in place and not: every overload on tensors of what :mod:`pointwise_expressions` defines."""
+"""Pointwise operators: every functional overload on tensors of what :mod:`pointwise_expressions` defines."""
 
 from __future__ import annotations
 
@@ -7,15 +7,14 @@ from typing import Any
 
 import torch
 
-from mobopt.errors import UnsupportedError
 from mobopt.ir import Node, Value
 from mobopt.ir.rewriting import passing_call
 from mobopt.ir.types import TENSOR
-from mobopt.ops.records import Trait, has_trait, is_in_place
+from mobopt.ops.records import Trait, has_trait
 from mobopt.ops.schemas import Schema, schemas_of
-from mobopt.runtimes.vulkan.engine.tensor import DeviceTensor, StorageKind
+from mobopt.runtimes.vulkan.engine.tensor import DeviceTensor
 from mobopt.runtimes.vulkan.kernels.plan import Plan
-from mobopt.runtimes.vulkan.kernels.pointwise_kernel import compute_into, compute_result
+from mobopt.runtimes.vulkan.kernels.pointwise_kernel import compute_result
 from mobopt.runtimes.vulkan.kernels.pointwise_program import ProgramBuilder, Term
 from mobopt.runtimes.vulkan.lowerings.checks import check_dtypes
 from mobopt.runtimes.vulkan.lowerings.pointwise_expressions import EXPRESSIONS, Expression, common_dtype
@@ -36,18 +35,17 @@ _DIVISIONS = ("floor_divide", "div", "divide", "remainder", "fmod")
 
 
 def expression_of(operator: str) -> Expression | None:
-    """The expression of an operator, in place or not, or None if it isn't pointwise."""
+    """The expression of an operator, or None if it isn't pointwise."""
     name, _, overload = operator.partition(".")
     if operator in _OTHER_MEANINGS:
         return None
-    in_place = name.endswith("_") and not name.endswith("__")
-    expression = EXPRESSIONS.get(name.removesuffix("_") if in_place else name)
+    expression = EXPRESSIONS.get(name)
     return expression if expression and any(s.overload == overload for s in _tensor_schemas(name)) else None
 
 
 def _name(operator: str) -> str:
-    """``add`` of ``aten::add_.Tensor``."""
-    return operator.removeprefix("aten::").partition(".")[0].removesuffix("_")
+    """``add`` of ``aten::add.Tensor``."""
+    return operator.removeprefix("aten::").partition(".")[0]
 
 
 def value_of(builder: ProgramBuilder, call: Node) -> Term:
@@ -82,11 +80,10 @@ def _with_halves(builder: ProgramBuilder, call: Node) -> tuple[Any, ...]:
 
 
 def _tensor_schemas(name: str) -> Iterator[Schema]:
-    """Overloads that take a tensor, return one, and don't write into an ``out`` argument."""
+    """Overloads that take a tensor, return one, and write to none."""
     for schema in schemas_of(name):
         takes = any(argument.type == TENSOR for argument in schema.arguments)
-        has_out = any(argument.is_written and argument.keyword_only for argument in schema.arguments)
-        if takes and schema.returns == (TENSOR,) and not has_out:
+        if takes and schema.returns == (TENSOR,) and not schema.is_mutating:
             yield schema
 
 
@@ -94,24 +91,9 @@ def _operators() -> Iterator[str]:
     for name in EXPRESSIONS:
         if has_trait(name, Trait.IDENTITY):
             continue  # for fusion only: on its own it is a view or a copy (see ``views.py``)
-        for candidate in (name, f"{name}_"):
-            for schema in _tensor_schemas(candidate):
-                if schema.qualified_name not in _OTHER_MEANINGS:
-                    yield schema.qualified_name
-
-
-def written_tensor(plan: Plan, call: Node) -> DeviceTensor:
-    """The tensor that an in-place call writes.
-
-    Raises:
-        UnsupportedError: it is a constant, which other calls share.
-    """
-    target = plan.tensor(call.args[0])
-    if target.storage.kind == StorageKind.CONSTANT:
-        raise UnsupportedError(
-            f"{call.qualified_op} writes into a constant of the model; make it an input or write into a copy"
-        )
-    return target
+        for schema in _tensor_schemas(name):
+            if schema.qualified_name not in _OTHER_MEANINGS:
+                yield schema.qualified_name
 
 
 def check_pointwise(call: Node) -> str | None:
@@ -126,8 +108,4 @@ def pointwise(plan: Plan, call: Node) -> DeviceTensor:
     """One pointwise operator as one dispatch."""
     builder = ProgramBuilder()
     result = value_of(builder, call)
-    if not is_in_place(call.qualified_op):
-        return compute_result(plan, builder, result, call.output)
-    target = written_tensor(plan, call)
-    compute_into(plan, builder, result, target)
-    return target
+    return compute_result(plan, builder, result, call.output)

@@ -447,5 +447,5 @@ def _copy(b: ProgramBuilder, call: Node) -> Term:
 
 
 def _base_name(operator: str) -> str:
-    """``leaky_relu`` of ``aten::leaky_relu_`` or ``aten::leaky_relu.out``."""
-    return operator.removeprefix("aten::").split(".")[0].removesuffix("_")
+    """``clamp`` of ``aten::clamp.Tensor``."""
+    return operator.removeprefix("aten::").split(".")[0]

@@ -66,12 +66,12 @@ def _permute(tensor: DeviceTensor, call: Node) -> DeviceTensor:
     return permuted(tensor, call["dims"])
 
 
-@_view("transpose.int", "transpose_", "swapaxes", "swapdims", "swapaxes_", "swapdims_", "transpose_copy.int")
+@_view("transpose.int", "swapaxes", "swapdims", "transpose_copy.int")
 def _transpose(tensor: DeviceTensor, call: Node) -> DeviceTensor:
     return swapped(tensor, call.args[1], call.args[2])
 
 
-@_view("t", "t_", "numpy_T", "numpy_T.a", "mT", "mT.a", "adjoint")
+@_view("t", "numpy_T", "numpy_T.a", "mT", "mT.a", "adjoint")
 def _t(tensor: DeviceTensor, call: Node) -> DeviceTensor:
     if call.qualified_op.startswith("aten::numpy_T"):
         return permuted(tensor, range(tensor.rank - 1, -1, -1))
@@ -89,7 +89,7 @@ def _move(tensor: DeviceTensor, call: Node) -> DeviceTensor:
     return permuted(tensor, [placed[d] if d in placed else next(rest) for d in range(tensor.rank)])
 
 
-@_view("unsqueeze", "unsqueeze_", "unsqueeze_copy")
+@_view("unsqueeze", "unsqueeze_copy")
 def _unsqueeze(tensor: DeviceTensor, call: Node) -> DeviceTensor:
     return unsqueezed(tensor, call["dim"] % (tensor.rank + 1))
 
@@ -98,9 +98,6 @@ def _unsqueeze(tensor: DeviceTensor, call: Node) -> DeviceTensor:
     "squeeze",
     "squeeze.dim",
     "squeeze.dims",
-    "squeeze_",
-    "squeeze_.dim",
-    "squeeze_.dims",
     "squeeze_copy",
     "squeeze_copy.dim",
 )
@@ -182,7 +179,7 @@ def unbind(plan: Plan, call: Node) -> tuple[DeviceTensor, ...]:
     return tuple(selected(tensor, dim, index) for index in range(len(call.outputs)))
 
 
-@_view("alias", "detach", "detach_", "lift_fresh", "alias_copy")
+@_view("alias", "detach", "lift_fresh", "alias_copy")
 def _alias(tensor: DeviceTensor, call: Node) -> DeviceTensor:
     return tensor
 
@@ -192,7 +189,7 @@ def _evaluating(call: Node) -> str | None:
 
 
 @lowers(
-    *(f"{name}{mark}" for name in operators_with(Trait.DROPOUT) for mark in ("", "_")),
+    *operators_with(Trait.DROPOUT),
     check=_evaluating,
     exact=True,
 )
