@@ -11,12 +11,14 @@ from mobopt.ir import NOWHERE, Graph, Node, Origin, Value
 from mobopt.ir.rewriting import dissolve
 from mobopt.runtimes.segment import Segment
 from mobopt.runtimes.vulkan.compile.concatenation import Concatenation, find_concatenations
+from mobopt.runtimes.vulkan.compile.decompose import decompose
 from mobopt.runtimes.vulkan.compile.fusion import fold_epilogues
 from mobopt.runtimes.vulkan.compile.fusion_pointwise import fuse_pointwise
 from mobopt.runtimes.vulkan.compile.host_function import HostFunction
 from mobopt.runtimes.vulkan.compile.integer_ranges import Interval
 from mobopt.runtimes.vulkan.compile.placement import Placement, place_calls
 from mobopt.runtimes.vulkan.compile.simplify import simplify
+from mobopt.runtimes.vulkan.decompositions.registry import load_decompositions
 from mobopt.runtimes.vulkan.engine.device_info import DeviceInfo
 from mobopt.runtimes.vulkan.engine.limits import LimitError, exceeded_limit
 from mobopt.runtimes.vulkan.engine.stream import Exchanged, HostCall, Stream
@@ -74,8 +76,8 @@ def build_stream(
     """Lower a Segment for a device.
 
     Args:
-        segment: from :func:`mobopt.runtimes.specialize.specialize`; its graph becomes what is lowered: copies that
-            nobody can tell from their source go, and nodes are fused.
+        segment: from :func:`mobopt.runtimes.specialize.specialize`; its graph becomes what is lowered: nodes are
+            decomposed, copies that nobody can tell from their source go, and nodes are fused.
         device: what the kernels are chosen for.
         constants: where packed weights are kept; shared by all plans of a model.
         allow_fallback: whether calls without a lowering may run on the CPU.
@@ -86,8 +88,10 @@ def build_stream(
         UnsupportedError: there are such calls and they may not.
     """
     load_lowerings()
+    load_decompositions()
     graph = segment.graph
     _take_apart(graph)
+    decompose(graph)
     simplify(graph)
     large = _too_large(device, graph.block.nodes)
     refused: dict[Value, str] = {}

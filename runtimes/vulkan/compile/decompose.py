@@ -1,0 +1,46 @@
+"""Puts operators that have kernels in the place of those that have none.
+
+Runs before everything else of a build, so that what an operator is made of is simplified, fused and placed like what
+the model wrote. A node is decomposed only where the device can compute all of its parts; others stay whole, for the
+CPU.
+"""
+
+from __future__ import annotations
+
+from mobopt.ir import Graph, Node, Value
+from mobopt.runtimes.vulkan.decompositions.registry import NodeBuilder, UndecomposedError
+from mobopt.runtimes.vulkan.lowerings.registry import why_unsupported
+
+
+def decompose(graph: Graph) -> None:
+    """Replace every node without a lowering that has a decomposition into nodes that have lowerings."""
+    for node in graph.block.nodes:
+        if why_unsupported(node) is not None:
+            _replace(node)
+
+
+def _replace(node: Node) -> None:
+    """Put the parts of a node in its place, if there are any."""
+    build = NodeBuilder(node.origin)
+    try:
+        results = [_made_by_parts(build, value) for value in build.parts_of(node)]
+    except UndecomposedError:
+        build.discard()
+        return
+    if any(result is None and value.is_used for value, result in zip(node.outputs, results, strict=True)):
+        build.discard()
+        return
+    for part in build.nodes:
+        part.insert_before(node)
+    for value, result in zip(node.outputs, results, strict=True):
+        if result is not None:
+            result.name, value.name = value.name, ""
+            value.replace_all_uses_with(result)
+    node.destroy()
+
+
+def _made_by_parts(build: NodeBuilder, value: Value | None) -> Value | None:
+    """A result that is a tensor of its own: neither what the node reads, nor a constant."""
+    if value is None or value.producer in build.nodes:
+        return value
+    return build("aten::clone", value) if value.elements is None else value

@@ -1,0 +1,1 @@
+"""Operators as several others that have kernels."""

@@ -1,0 +1,171 @@
+"""Operators that are computed as several others: as text, and beside torch's own."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from harness import assert_close, run_calls, torch_operator, with_defaults
+
+from mobopt.ir import Graph, Node, Value, print_graph, verify_graph
+from mobopt.ir.nests import leaves_of, map_leaves
+from mobopt.runtimes.vulkan.compile.decompose import decompose
+from mobopt.runtimes.vulkan.decompositions.registry import decomposes, load_decompositions
+from mobopt.runtimes.vulkan.lowerings.registry import load_lowerings, why_unsupported
+
+load_lowerings()
+load_decompositions()
+
+
+@pytest.fixture(autouse=True)
+def seeded() -> None:
+    torch.manual_seed(0)
+
+
+class Constant:
+    """A tensor of a call whose elements are known when it is lowered."""
+
+    def __init__(self, elements: torch.Tensor) -> None:
+        self.elements = elements
+
+
+def graph_of(
+    op: str, *args: Any, returned: int = 1, **kwargs: Any
+) -> tuple[Graph, list[torch.Tensor], list[torch.Tensor]]:
+    """A graph of one node, its inputs, and what torch makes of them."""
+    graph, inputs = Graph(), []
+
+    def value_of(item: torch.Tensor | Constant) -> Value:
+        if isinstance(item, Constant):
+            return Value.of_elements(item.elements)
+        value = Value.of_tensor(item.dtype, tuple(item.shape), f"x{len(inputs)}")
+        graph.block.add_parameter(value)
+        inputs.append(item)
+        return value
+
+    plain = map_leaves(tuple(args), Constant, lambda item: item.elements)
+    expected = list(leaves_of(torch_operator(op)(*plain, **kwargs), torch.Tensor))
+    given = map_leaves(with_defaults(op, args, kwargs), (torch.Tensor, Constant), value_of)
+    outputs = [Value.of_tensor(tensor.dtype, tuple(tensor.shape)) for tensor in expected]
+    graph.block.append(Node.call(op, given, outputs))
+    graph.block.returns.set_inputs(outputs[:returned])
+    return graph, inputs, expected[:returned]
+
+
+def check(device: Any, op: str, *args: Any, returned: int = 1, relative: float = 1e-5, **kwargs: Any) -> Graph:
+    """Decompose a call, and compare what the device computes with torch."""
+    graph, inputs, expected = graph_of(op, *args, returned=returned, **kwargs)
+    decompose(graph)
+    verify_graph(graph)
+    assert [why_unsupported(node) for node in graph.block.nodes] == [None] * len(graph.block.nodes)
+    computed = [value for value in graph.outputs if value.elements is None]
+    found = iter(run_calls(device, list(graph.block.nodes), list(zip(graph.inputs, inputs, strict=True)), computed))
+    for value, tensor in zip(graph.outputs, expected, strict=True):
+        result = next(found) if value.elements is None else value.elements
+        assert_close(result, tensor, relative, f"{op}{[getattr(arg, 'shape', arg) for arg in args]}")
+    return graph
+
+
+def test_text_before_and_after() -> None:
+    graph, _, _ = graph_of("aten::einsum", "bhqd,bhkd->bhqk", [torch.ones(2, 3, 5, 7), torch.ones(2, 3, 11, 7)])
+    assert '= aten::einsum("bhqd,bhkd->bhqk", [%x0, %x1], None)' in print_graph(graph)
+    decompose(graph)
+    assert print_graph(graph) == textwrap.dedent(
+        """\
+        graph(%x0 : Float(2, 3, 5, 7),
+              %x1 : Float(2, 3, 11, 7)):
+          %0 : Float(6, 5, 7) = aten::reshape(%x0, [6, 5, 7])
+          %1 : Float(2, 3, 7, 11) = aten::permute(%x1, [0, 1, 3, 2])
+          %2 : Float(6, 7, 11) = aten::reshape(%1, [6, 7, 11])
+          %3 : Float(6, 5, 11) = aten::bmm(%0, %2)
+          %4 : Float(2, 3, 5, 11) = aten::reshape(%3, [2, 3, 5, 11])
+          return (%4)
+        """
+    )
+
+
+def test_what_the_device_has_no_parts_for_is_left_whole() -> None:
+    x, y = torch.ones(3, 5, dtype=torch.float64), torch.ones(5, 7, dtype=torch.float64)
+    graph, _, _ = graph_of("aten::einsum", "ij,jk->ik", [x, y])
+    before = print_graph(graph)
+    decompose(graph)
+    assert print_graph(graph) == before
+    assert all(len(value.uses) == 1 for value in graph.inputs)
+
+
+def test_an_operator_has_one_decomposition() -> None:
+    with pytest.raises(ValueError, match="two decompositions"):
+        decomposes("aten::einsum")(lambda build, node: None)
+
+
+def _einsums() -> Iterator[tuple[str, list[torch.Tensor]]]:
+    r = torch.randn
+    yield "bhqd,bhkd->bhqk", [r(2, 3, 5, 7), r(2, 3, 11, 7)]
+    yield "bij,bij->b", [r(3, 5, 7), r(3, 5, 7)]
+    yield "i,j->ij", [r(3), r(5)]
+    yield "i,i", [r(3), r(3)]
+    yield "ii", [r(5, 5)]
+    yield "biic->bci", [r(2, 5, 5, 3)]
+    yield "...ij,...jk->...ik", [r(2, 1, 3, 5), r(3, 5, 7)]
+    yield "i...,j...->...ji", [r(3, 2, 5), r(7, 5)]
+    yield "ij->ji", [r(3, 5)]
+    yield "abc,cd,de->abe", [r(2, 3, 5), r(5, 7), r(7, 3)]
+    yield "bij,cij->bc", [r(2, 1, 5), r(3, 4, 5)]
+    yield "bk,Bk", [r(2, 3), r(5, 3)]
+    yield " a b , b -> a ", [r(2, 3), r(3)]
+    yield "ij,jk->ik", [r(3, 0), r(0, 5)]
+    yield "ij,ij->ij", [r(3, 0), r(3, 0)]
+    yield "bchw,bkhw->bck", [r(2, 3, 5, 7), r(2, 11, 5, 7).permute(0, 1, 2, 3)]
+
+
+def test_einsum(device: Any) -> None:
+    for equation, tensors in _einsums():
+        check(device, "aten::einsum", equation, tensors)
+    check(
+        device,
+        "aten::einsum",
+        "ij,jk,kl->il",
+        [torch.randn(3, 5), torch.randn(5, 7), torch.randn(7, 2)],
+        path=[1, 2, 0, 1],
+    )
+    half = [torch.randn(3, 5).half(), torch.randn(5, 7).half()]
+    check(device, "aten::einsum", "ij,jk->ki", half, relative=2e-3)
+
+
+def test_constants_of_einsum_are_folded_once(device: Any) -> None:
+    weight = torch.randn(5, 7, 2)
+    first, second = (
+        check(device, "aten::einsum", "bld,dhk->bhlk", [torch.randn(2, length, 5), Constant(weight)])
+        for length in (3, 4)
+    )
+    operands = [
+        value.elements
+        for graph in (first, second)
+        for node in graph.block.nodes
+        if node.op == "aten::mm"
+        for value in node.inputs
+        if value.elements is not None
+    ]
+    assert len(operands) == 2 and operands[0] is operands[1]
+
+
+def _bags() -> Iterator[tuple[Any, ...]]:
+    weight, indices = torch.randn(11, 3), torch.randint(0, 11, (12,))
+    for mode in range(3):
+        for offsets in ([0, 3, 6, 9], [0, 4, 4, 11], [0, 5], [0]):
+            yield weight, indices, Constant(torch.tensor(offsets)), False, mode
+        yield weight, indices, Constant(torch.tensor([0, 7, 12])), False, mode, False, None, True
+    yield weight, indices, Constant(torch.tensor([0, 5, 6])), False, 0, False, torch.randn(12)
+
+
+def test_embedding_bag(device: Any) -> None:
+    for args in _bags():
+        check(device, "aten::embedding_bag", *args)
+        padded = (*args, *(False, None, False)[len(args) - 5 :], int(args[1][4]))
+        check(device, "aten::embedding_bag.padding_idx", *padded)
+    graph, _, _ = graph_of("aten::embedding_bag", torch.randn(5, 3), torch.tensor([1, 2]), torch.tensor([0, 1]))
+    decompose(graph)
+    assert [node.op for node in graph.block.nodes] == ["aten::embedding_bag"]
