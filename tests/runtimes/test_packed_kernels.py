@@ -16,7 +16,10 @@ from torch import Tensor
 from mobopt.bundle import read_bundle, write_lite, write_torchscript
 from mobopt.errors import UnsupportedError
 from mobopt.ir import Program, parse_graph
+from mobopt.ir.nests import leaves_of
+from mobopt.ir.types import TensorType
 from mobopt.ops.schemas import PACKING_OPERATORS
+from mobopt.ops.shapes import infer, makes_new
 from mobopt.runtimes.cpu import Interpreter
 from mobopt.runtimes.cpu.kernels import kernel
 from mobopt.runtimes.cpu.packed import PACKED_KERNELS
@@ -149,6 +152,64 @@ def test_copy_to_host_is_the_tensor_itself() -> None:
 def test_every_packing_operator_has_a_kernel() -> None:
     assert set(PACKED_KERNELS) >= PACKING_OPERATORS
     assert all(name.rpartition("_")[2] in ("prepack", "context") for name in PACKING_OPERATORS)
+
+
+def packed_calls() -> list[tuple[str, list[Any]]]:
+    """Operators on packed contexts of Vulkan, with what they take but the input, and the input's sizes."""
+    w, b = torch.randn(6, 2, 3, 2), torch.randn(6)
+    rnn = [torch.randn(sizes) for sizes in [(12, 3), (12, 4), (12,), (12,)] * 2]
+    gru = [*rnn, True, 1, 0.0, False, True, True]
+    lstm = [*(torch.cat([item, item[:4]]) for item in rnn), True, 1, 0.0, False, True, True]
+    wide, narrow, state = [2, 4, 9, 8], [2, 5, 3], torch.randn(2, 2, 4)
+    transposed = [torch.randn(4, 3, 3, 2), b, [3, 2], [1, 0], [2, 1], [1, 2], 2]
+    context = PACKED_KERNELS
+    make_gru = context["vulkan_prepack::create_gru_context"]
+    make_lstm = context["vulkan_prepack::create_lstm_context"]
+    return [
+        (f"vulkan_prepack::{run}", [torch.randn(sizes), *rest, made])
+        for run, sizes, rest, made in (
+            *(
+                (run, wide, [], context[f"vulkan_prepack::{pack}"](w, bias, [2, 1], [1, 0], [1, 2], 2, *bounds))
+                for run, pack in (
+                    ("run_conv2d_context", "create_conv2d_context"),
+                    ("conv2d_clamp_run", "conv2d_clamp_prepack"),
+                )
+                for bias, bounds in ((b, (0.0, 6.0)), (None, (None, None)))
+            ),
+            (
+                "run_tconv2d_context",
+                wide,
+                [],
+                context["vulkan_prepack::create_tconv2d_context"](*transposed, None, 1.0),
+            ),
+            (
+                "run_conv1d_context",
+                [2, 4, 9],
+                [],
+                context["vulkan_prepack::create_conv1d_context"](w[..., 0], b, [2], [1], [1], 2),
+            ),
+            (
+                "run_linear_context",
+                narrow,
+                [],
+                context["vulkan_prepack::create_linear_context"](torch.randn(3, 7), None),
+            ),
+            ("run_gru_context", narrow, [state], make_gru(gru[:8], *gru[8:])),
+            ("run_lstm_context", narrow, [state, state], make_lstm(lstm[:8], *lstm[8:])),
+        )
+    ]
+
+
+@pytest.mark.parametrize(("op", "args"), packed_calls(), ids=lambda item: item if isinstance(item, str) else "")
+def test_rules_tell_what_packed_operators_make(op: str, args: list[Any]) -> None:
+    types = [TensorType(item.dtype, tuple(item.shape)) if isinstance(item, Tensor) else item for item in args]
+    made = kernel(op)(*args)
+    expected = [TensorType(item.dtype, tuple(item.shape)) for item in leaves_of(made, Tensor)]
+    assert list(leaves_of(infer(op, types), TensorType)) == expected
+    if makes_new(op, True):
+        assert made.is_contiguous() and made.data_ptr() != args[0].data_ptr()
+    assert infer(op, [TensorType(torch.int32, types[0].sizes), *types[1:]]) is None
+    assert infer(op, [TensorType(torch.float32, types[0].sizes[:1]), *types[1:]]) is None
 
 
 @pytest.mark.parametrize(
