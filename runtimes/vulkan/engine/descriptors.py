@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from mobopt.runtimes.vulkan.engine import vk
 from mobopt.runtimes.vulkan.engine.buffers import Place
 from mobopt.runtimes.vulkan.engine.device import Device
 from mobopt.runtimes.vulkan.engine.memory_plan import align
-from mobopt.runtimes.vulkan.engine.pipelines import PipelineStore, descriptor_type, pipeline_key
+from mobopt.runtimes.vulkan.engine.pipelines import PipelineKey, PipelineStore, descriptor_type
 from mobopt.runtimes.vulkan.engine.resources import ResourceScope
 from mobopt.runtimes.vulkan.engine.stream import Binding, Dispatch
 from mobopt.runtimes.vulkan.engine.tensor import WORD_BYTES, Storage
@@ -23,34 +22,46 @@ def texels(binding: Binding) -> int:
     return -(-binding.nbytes // (WORD_BYTES * binding.texel_words))
 
 
-@dataclass(frozen=True)
-class _Range:
-    """A binding's bytes in a buffer."""
-
-    buffer: vk.Handle
-    offset: int
-    nbytes: int
+_Range = tuple[vk.Handle, int, int]
+"""A binding's bytes in a buffer: its handle, where they begin, and how many they are."""
 
 
 class DescriptorSets:
     """One descriptor set per dispatch, in order, in a pool of exactly their size."""
 
     def __init__(
-        self, device: Device, scope: ResourceScope, dispatches: Sequence[Dispatch], places: Mapping[Storage, Place]
+        self,
+        device: Device,
+        scope: ResourceScope,
+        keys: Mapping[Dispatch, PipelineKey],
+        places: Mapping[Storage, Place],
     ) -> None:
+        """Make them.
+
+        Args:
+            device: what runs the dispatches.
+            scope: owns the pool and the texel views.
+            keys: the dispatches, with the pipeline that each of them runs.
+            places: where storages lie.
+
+        Raises:
+            DeviceError: memory is exhausted.
+        """
         self._device = device
         self._scope = scope
         self._places = places
-        self._views: dict[tuple[vk.Handle, int, int, str], vk.Handle] = {}
+        self._views: dict[tuple[vk.Handle, int, int, int], vk.Handle] = {}
+        self._view_info = vk.struct("VkBufferViewCreateInfo")
         self.handles: list[vk.Handle] = []
-        if dispatches:
-            self.handles = self._allocate(dispatches)
+        if keys:
+            dispatches = list(keys)
+            self.handles = self._allocate(dispatches, keys)
             self._write(dispatches)
 
-    def _allocate(self, dispatches: Sequence[Dispatch]) -> list[vk.Handle]:
+    def _allocate(self, dispatches: Sequence[Dispatch], keys: Mapping[Dispatch, PipelineKey]) -> list[vk.Handle]:
         pool = self._create_pool(dispatches)
         store = self._device.shared(PipelineStore)
-        layouts = [store.layout(pipeline_key(dispatch).layout).set_layout for dispatch in dispatches]
+        layouts = [store.layout(keys[dispatch].layout).set_layout for dispatch in dispatches]
         info = vk.struct(
             "VkDescriptorSetAllocateInfo",
             descriptorPool=pool,
@@ -72,44 +83,41 @@ class DescriptorSets:
         return self._scope.create("DescriptorPool", info, "make a descriptor pool")
 
     def _write(self, dispatches: Sequence[Dispatch]) -> None:
-        slots = [
-            (handle, index, binding)
-            for handle, dispatch in zip(self.handles, dispatches, strict=True)
-            for index, binding in enumerate(dispatch.bindings)
-        ]
-        writes = vk.ffi.new("VkWriteDescriptorSet[]", len(slots))
-        buffers = vk.ffi.new("VkDescriptorBufferInfo[]", len(slots))
-        views = vk.ffi.new("VkBufferView[]", len(slots))
-        for number, (handle, index, binding) in enumerate(slots):
-            write = writes[number]
-            write.sType = vk.VK_STRUCTURE_TYPE_WRITE_DESCRIPTOR_SET
-            write.dstSet = handle
-            write.dstBinding = index
-            write.descriptorCount = 1
-            write.descriptorType = descriptor_type(binding.texel_words > 0)
-            where = self._range(binding)
-            if binding.texel_words:
-                views[number] = self._view(where, _FORMATS[binding.texel_words])
-                write.pTexelBufferView = views + number
-            else:
-                buffers[number] = (where.buffer, where.offset, where.nbytes)
-                write.pBufferInfo = buffers + number
-        vk.lib.vkUpdateDescriptorSets(self._device.handle, len(slots), writes, 0, vk.ffi.NULL)
+        count = sum(len(dispatch.bindings) for dispatch in dispatches)
+        writes = vk.ffi.new("VkWriteDescriptorSet[]", count)
+        buffers = vk.ffi.new("VkDescriptorBufferInfo[]", count)
+        views = vk.ffi.new("VkBufferView[]", count)
+        kind, types = vk.VK_STRUCTURE_TYPE_WRITE_DESCRIPTOR_SET, (descriptor_type(False), descriptor_type(True))
+        number = 0
+        for handle, dispatch in zip(self.handles, dispatches, strict=True):
+            for index, binding in enumerate(dispatch.bindings):
+                write = writes[number]
+                write.sType = kind
+                write.dstSet = handle
+                write.dstBinding = index
+                write.descriptorCount = 1
+                where = self._range(binding)
+                if binding.texel_words:
+                    write.descriptorType = types[True]
+                    views[number] = self._view(where, binding.texel_words)
+                    write.pTexelBufferView = views + number
+                else:
+                    write.descriptorType = types[False]
+                    buffers[number] = where
+                    write.pBufferInfo = buffers + number
+                number += 1
+        vk.lib.vkUpdateDescriptorSets(self._device.handle, count, writes, 0, vk.ffi.NULL)
 
     def _range(self, binding: Binding) -> _Range:
         place = self._places[binding.storage]
         # Storages are padded to whole vec4s, so a binding may span the vec4 that its last byte is in.
-        return _Range(place.buffer.handle, place.offset + binding.offset, max(align(binding.nbytes, 16), 16))
+        return place.buffer.handle, place.offset + binding.offset, max(align(binding.nbytes, 16), 16)
 
-    def _view(self, where: _Range, format_name: str) -> vk.Handle:
-        key = (where.buffer, where.offset, where.nbytes, format_name)
+    def _view(self, where: _Range, words: int) -> vk.Handle:
+        key = (*where, words)
         if key not in self._views:
-            info = vk.struct(
-                "VkBufferViewCreateInfo",
-                buffer=where.buffer,
-                format=getattr(vk, format_name),
-                offset=where.offset,
-                range=where.nbytes,
-            )
+            info = self._view_info
+            info.buffer, info.offset, info.range = where
+            info.format = getattr(vk, _FORMATS[words])
             self._views[key] = self._scope.create("BufferView", info, "make a texel buffer view")
         return self._views[key]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 
 from mobopt.errors import DeviceError
@@ -63,8 +63,8 @@ class Executable:
         try:
             with device.in_use:
                 dispatches = [operation for operation in self._staged.operations if isinstance(operation, Dispatch)]
-                self._dispatch_count = len(dispatches)
-                self._owned.acquire_pipelines([pipeline_key(dispatch) for dispatch in dispatches])
+                self._keys = {dispatch: pipeline_key(dispatch) for dispatch in dispatches}
+                self._owned.acquire_pipelines(self._keys.values())
                 self._idle.append(self._add_lane())
         except BaseException:
             self.close()
@@ -85,7 +85,7 @@ class Executable:
     @property
     def dispatches(self) -> int:
         """How many dispatches each run makes."""
-        return self._dispatch_count
+        return len(self._keys)
 
     @property
     def is_open(self) -> bool:
@@ -168,7 +168,7 @@ class Executable:
                 self._changed.notify_all()
 
     def _add_lane(self) -> Lane:
-        lane = Lane(self._device, self._staged, self._segments, self._owned.pipelines)
+        lane = Lane(self._device, self._staged, self._segments, self._keys, self._owned.pipelines)
         self._owned.lanes.append(lane)
         return lane
 
@@ -208,7 +208,7 @@ class _Owned:
         self.pipelines: Mapping[PipelineKey, vk.Handle] = {}
         device.register(self)
 
-    def acquire_pipelines(self, keys: Sequence[PipelineKey]) -> None:
+    def acquire_pipelines(self, keys: Iterable[PipelineKey]) -> None:
         """Hold the pipelines of ``keys`` until :meth:`close`."""
         self.pipelines = self._device.shared(PipelineStore).acquire(keys)
 

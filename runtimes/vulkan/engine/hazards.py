@@ -5,7 +5,7 @@ Ranges are of physical memory, so storages that share bytes of the arena are tol
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from mobopt.runtimes.vulkan.engine.stream import Binding, Copy, Dispatch
@@ -24,14 +24,8 @@ class Barrier:
     """Whether earlier writes must be made visible (RAW, WAW); else it only orders execution (WAR)."""
 
 
-@dataclass(frozen=True)
-class _Range:
-    buffer: int
-    start: int
-    end: int
-
-    def overlaps(self, other: _Range) -> bool:
-        return self.buffer == other.buffer and self.start < other.end and other.start < self.end
+_Range = tuple[int, int, int]
+"""Bytes of a buffer: what stands for it, the first, and one past the last."""
 
 
 def plan_barriers(operations: Sequence[GpuOperation], locate: Callable[[Storage], Location]) -> list[Barrier | None]:
@@ -43,12 +37,18 @@ def plan_barriers(operations: Sequence[GpuOperation], locate: Callable[[Storage]
     reads: list[_Range] = []
     writes: list[_Range] = []
     for operation in operations:
-        new_reads = [_range(binding, locate) for binding in _bindings(operation) if binding.reads]
-        new_writes = [_range(binding, locate) for binding in _bindings(operation) if binding.writes]
+        new_reads: list[_Range] = []
+        new_writes: list[_Range] = []
+        for binding in _bindings(operation):
+            touched = _range(binding, locate)
+            if binding.reads:
+                new_reads.append(touched)
+            if binding.writes:
+                new_writes.append(touched)
         after_writes = _conflict(new_reads, writes) or _conflict(new_writes, writes)
         if after_writes or _conflict(new_writes, reads):
             # Earlier writes that nothing needs yet are flushed with it: there is no later barrier to do so.
-            barriers.append(Barrier(after_writes=after_writes or bool(writes)))
+            barriers.append(_FLUSHING if after_writes or writes else _ORDERING)
             reads, writes = [], []
         else:
             barriers.append(None)
@@ -57,18 +57,23 @@ def plan_barriers(operations: Sequence[GpuOperation], locate: Callable[[Storage]
     return barriers
 
 
-def _bindings(operation: GpuOperation) -> Iterator[Binding]:
-    if isinstance(operation, Dispatch):
-        yield from operation.bindings
-    else:
-        yield operation.source
-        yield operation.target
+_FLUSHING, _ORDERING = Barrier(after_writes=True), Barrier(after_writes=False)
+
+
+def _bindings(operation: GpuOperation) -> Sequence[Binding]:
+    return operation.bindings if isinstance(operation, Dispatch) else (operation.source, operation.target)
 
 
 def _range(binding: Binding, locate: Callable[[Storage], Location]) -> _Range:
     buffer, start = locate(binding.storage)
-    return _Range(buffer, start + binding.offset, start + binding.offset + binding.nbytes)
+    start += binding.offset
+    return buffer, start, start + binding.nbytes
 
 
 def _conflict(first: Sequence[_Range], second: Sequence[_Range]) -> bool:
-    return any(one.overlaps(other) for one in first for other in second)
+    """Whether some ranges overlap."""
+    for buffer, start, end in first:
+        for other, begin, stop in second:
+            if buffer == other and start < stop and begin < end:
+                return True
+    return False

@@ -19,7 +19,7 @@ from mobopt.runtimes.vulkan.engine.device import Device
 from mobopt.runtimes.vulkan.engine.exchange import DeviceSlot, HostSlot, Slot, check_shape
 from mobopt.runtimes.vulkan.engine.hazards import Barrier, GpuOperation, plan_barriers
 from mobopt.runtimes.vulkan.engine.memory import MemoryLayout
-from mobopt.runtimes.vulkan.engine.pipelines import PipelineKey, PipelineStore, pipeline_key
+from mobopt.runtimes.vulkan.engine.pipelines import PipelineKey, PipelineStore
 from mobopt.runtimes.vulkan.engine.profiling import OperationTime, ProfiledHostCall, ProfiledSegment, ProfiledStep
 from mobopt.runtimes.vulkan.engine.recording import BoundDispatch, CommandPool, Recordable, Submission, create_fence
 from mobopt.runtimes.vulkan.engine.resources import ResourceScope
@@ -114,6 +114,7 @@ class Lane:
         device: Device,
         staged: StagedStream,
         segments: Sequence[Segment],
+        keys: Mapping[Dispatch, PipelineKey],
         pipelines: Mapping[PipelineKey, vk.Handle],
     ) -> None:
         """Allocate everything, and record the commands unless they read or write arrays.
@@ -124,6 +125,7 @@ class Lane:
         self._device = device
         self._staged = staged
         self._segments = segments
+        self._keys = keys
         self._pipelines = pipelines
         self.scope = device.scope()
         self.memory: MemoryLayout | None = None
@@ -152,7 +154,8 @@ class Lane:
         self._barriers = [
             [] if isinstance(segment, HostCall) else plan_barriers(segment, self._locate) for segment in self._segments
         ]
-        fixed = [dispatch for dispatch in self._dispatches() if not self._touches_arrays(dispatch)]
+        self._varying = [dispatch for dispatch in self._keys if self._touches_arrays(dispatch)]
+        fixed = [dispatch for dispatch in self._keys if not self._touches_arrays(dispatch)]
         self._fixed = self._bind(self.scope, fixed, self._places)
         if not self._array_storages:
             self._recording(())
@@ -284,9 +287,6 @@ class Lane:
 
     # Recorded commands.
 
-    def _dispatches(self) -> list[Dispatch]:
-        return [operation for operation in self._staged.operations if isinstance(operation, Dispatch)]
-
     def _touches_arrays(self, dispatch: Dispatch) -> bool:
         return any(binding.storage in self._array_storages for binding in dispatch.bindings)
 
@@ -298,11 +298,11 @@ class Lane:
     def _bind(
         self, scope: ResourceScope, dispatches: Sequence[Dispatch], places: Mapping[Storage, Place]
     ) -> dict[Dispatch, BoundDispatch]:
-        sets = DescriptorSets(self._device, scope, dispatches, places)
+        keys = {dispatch: self._keys[dispatch] for dispatch in dispatches}
+        sets = DescriptorSets(self._device, scope, keys, places)
         store = self._device.shared(PipelineStore)
         bound: dict[Dispatch, BoundDispatch] = {}
-        for dispatch, descriptor_set in zip(dispatches, sets.handles, strict=True):
-            key = pipeline_key(dispatch)
+        for (dispatch, key), descriptor_set in zip(keys.items(), sets.handles, strict=True):
             bound[dispatch] = BoundDispatch(self._pipelines[key], store.layout(key.layout).handle, descriptor_set)
         return bound
 
@@ -325,8 +325,7 @@ class Lane:
         places = {**self._places, **arrays}
         scope = self._device.scope()
         try:
-            varying = [dispatch for dispatch in self._dispatches() if self._touches_arrays(dispatch)]
-            bound = {**self._fixed, **self._bind(scope, varying, places)}
+            bound = {**self._fixed, **self._bind(scope, self._varying, places)}
             recording = _Recording(scope, CommandPool(self._device, scope), bound, places, [])
             recording.steps = [self._step(recording, number) for number in range(len(self._segments))]
             return recording

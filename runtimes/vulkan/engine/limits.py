@@ -9,7 +9,7 @@ import torch
 
 from mobopt.errors import DeviceError
 from mobopt.runtimes.vulkan.engine.descriptors import texels
-from mobopt.runtimes.vulkan.engine.device_info import DeviceInfo
+from mobopt.runtimes.vulkan.engine.device_info import DeviceInfo, DeviceLimits
 from mobopt.runtimes.vulkan.engine.stream import MAX_ITERATIONS, Binding, Dispatch, Stream
 from mobopt.runtimes.vulkan.engine.tensor import element_type
 
@@ -76,10 +76,24 @@ def check_dispatch(info: DeviceInfo, dispatch: Dispatch) -> None:
             info, name, f"{buffers} storage buffers", "maxPerStageDescriptorStorageBuffers", limits.max_storage_buffers
         )
     for binding in dispatch.bindings:
-        _check_binding(info, name, binding)
+        if not _binding_fits(limits, binding):
+            _refuse_binding(info, name, binding)
 
 
-def _check_binding(info: DeviceInfo, name: str, binding: Binding) -> None:
+def _binding_fits(limits: DeviceLimits, binding: Binding) -> bool:
+    return (
+        binding.offset % limits.binding_alignment == 0
+        and binding.storage.nbytes <= limits.max_memory_allocation_size
+        and (
+            texels(binding) <= limits.max_texel_buffer_elements
+            if binding.texel_words
+            else binding.nbytes <= limits.max_storage_buffer_range
+        )
+    )
+
+
+def _refuse_binding(info: DeviceInfo, name: str, binding: Binding) -> None:
+    """Say which limit a binding exceeds."""
     limits = info.limits
     tensor = name if binding.storage.name in ("", name) else f"{name}, tensor {binding.storage.name}"
     if binding.offset % limits.binding_alignment:
@@ -96,13 +110,9 @@ def _check_binding(info: DeviceInfo, name: str, binding: Binding) -> None:
             limits.max_memory_allocation_size,
         )
     if binding.texel_words:
-        count = texels(binding)
-        if count > limits.max_texel_buffer_elements:
-            raise _exceeded(info, tensor, f"{count} texels", "maxTexelBufferElements", limits.max_texel_buffer_elements)
-    elif binding.nbytes > limits.max_storage_buffer_range:
-        raise _exceeded(
-            info, tensor, f"{binding.nbytes} bytes", "maxStorageBufferRange", limits.max_storage_buffer_range
-        )
+        count = f"{texels(binding)} texels"
+        raise _exceeded(info, tensor, count, "maxTexelBufferElements", limits.max_texel_buffer_elements)
+    raise _exceeded(info, tensor, f"{binding.nbytes} bytes", "maxStorageBufferRange", limits.max_storage_buffer_range)
 
 
 def _exceeded(info: DeviceInfo, name: str, value: str, limit_name: str, limit: int) -> LimitError:

@@ -58,13 +58,8 @@ def pipeline_key(dispatch: Dispatch) -> PipelineKey:
 
 def pack_specialization(values: Sequence[int | float]) -> bytes:
     """Specialization constants 0, 1, 2, ... as bytes: floats as 32-bit floats, ints and bools as 32-bit integers."""
-    return b"".join(_pack(value) for value in values)
-
-
-def _pack(value: int | float) -> bytes:
-    if isinstance(value, float):
-        return struct.pack("<f", value)
-    return struct.pack("<I", int(value) & 0xFFFFFFFF)
+    form = "<" + "".join("f" if isinstance(value, float) else "I" for value in values)
+    return struct.pack(form, *(value if isinstance(value, float) else int(value) & 0xFFFFFFFF for value in values))
 
 
 class PipelineStore:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 
 from mobopt.runtimes.vulkan.engine import vk
 from mobopt.runtimes.vulkan.engine.buffers import Buffer, Place
@@ -149,11 +150,14 @@ def _record_host_barrier(commands: vk.Handle) -> None:
 
 
 def _record_memory_barrier(commands: vk.Handle, before: int, after: int, flushed: int, visible: int) -> None:
-    count, memory = 0, vk.ffi.NULL
-    if flushed:
-        count, memory = 1, vk.struct("VkMemoryBarrier", srcAccessMask=flushed, dstAccessMask=visible)
     null = vk.ffi.NULL
+    count, memory = (1, _memory_barrier(flushed, visible)) if flushed else (0, null)
     vk.lib.vkCmdPipelineBarrier(commands, before, after, 0, count, memory, 0, null, 0, null)
+
+
+@cache
+def _memory_barrier(flushed: int, visible: int) -> vk.Handle:
+    return vk.struct("VkMemoryBarrier", srcAccessMask=flushed, dstAccessMask=visible)
 
 
 class Submission:

@@ -94,7 +94,8 @@ class _OneLibrary:
 
 def __getattr__(name: str) -> Any:
     if name.startswith(_EXPORTED):
-        return getattr(_binding(), name)
+        value = globals()[name] = getattr(_binding(), name)  # found at once from now on
+        return value
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
