@@ -51,6 +51,19 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[Tensor, ...], tuple[Tensor, ...
     "index_select above": (lambda x, i: x.index_select(1, i), (_TABLE, _t(6, 0, 3)), (_TABLE, _t(6, 7, 1))),
     "scatter": (lambda x, i: x.scatter(0, i, 5.0) * 2, (_LINE, _t(1)), (_LINE, _t(4))),
     "index_put": (lambda x, i: x.index_put((i,), torch.ones(())), (_LINE, _t(1)), (_LINE, _t(4))),
+    "scatter_add below": (lambda x, i: x.scatter_add(0, i, x), (_LINE, _t(1)), (_LINE, _t(-1))),
+    "index_copy": (
+        lambda x, i: x.index_copy(1, i, torch.ones(5, 2)),
+        (_TABLE, _t(1, 6)),
+        (_TABLE, _t(1, 7)),
+    ),
+    "index_add": (lambda x, i: x.index_add(0, i, torch.ones(2, 7)), (_TABLE, _t(1, 4)), (_TABLE, _t(-1, 4))),
+    "index_fill below": (lambda x, i: x.index_fill(0, i, 7.0), (_TABLE, _t(1, -5)), (_TABLE, _t(1, -6))),
+    "index_put added": (
+        lambda x, i: x.index_put((i, i), torch.ones(()), accumulate=True),
+        (_TABLE, _t(1, -2)),
+        (_TABLE, _t(1, -6)),
+    ),
     "floor division": (lambda x, y: x // y, (_t(7, 8, 9), _t(1, -2, 3)), (_t(7, 8, 9), _t(1, -2, 0))),
     "division of int32": (
         lambda x, y: torch.div(x, y, rounding_mode="trunc") + 1,

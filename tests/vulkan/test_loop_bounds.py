@@ -27,7 +27,17 @@ from mobopt.runtimes.vulkan.lowerings import registry
 
 registry.load_lowerings()
 
-FAMILIES = ("reductions", "softmax", "normalization", "pooling", "matmul", "convolution", "resize", "indexing")
+FAMILIES = (
+    "reductions",
+    "softmax",
+    "normalization",
+    "pooling",
+    "matmul",
+    "convolution",
+    "resize",
+    "indexing",
+    "scatter",
+)
 DEVICES = ("cpu", "integrated", "discrete")
 GROUPS = 65535
 
@@ -158,6 +168,15 @@ def _choices() -> Iterator[tuple[str, tuple[Any, ...]]]:
     yield "gather", (meta(5_000_001, 3), 1, meta(5_000_001, 3, dtype=torch.int64))
     for op in ("index.Tensor", "index.Tensor_hacked_twin"):
         yield op, (meta(100, 7), [INDICES])
+    for dtype in (torch.float32, torch.int32):
+        x, source = meta(100, dtype=dtype), meta(5_000_001, dtype=dtype)
+        yield "scatter.src", (x, 0, INDICES, source)
+        yield "scatter_add", (x, 0, INDICES, source)
+        yield "scatter_reduce.two", (x, 0, INDICES, source, "mean")
+        yield "index_copy", (x, 0, INDICES, source)
+        yield "index_add", (x, 0, INDICES, source)
+        yield "index_reduce", (x, 0, INDICES, source, "amax")
+        yield "index_put", (meta(100, 7, dtype=dtype), [INDICES, INDICES], source, True)
 
 
 CASES = [

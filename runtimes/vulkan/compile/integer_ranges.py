@@ -184,21 +184,20 @@ def _replaced(ranges: IntegerRanges, call: Node) -> Interval:
     return _join([ranges.value(call.args[0]), ranges.value(call.args[2])])
 
 
-@_rule("scatter", "index_fill", "index_put")
+@_rule("scatter", "index_fill", "index_put", "scatter_add", "index_add", "scatter_reduce", "index_reduce")
 def _scattered(ranges: IntegerRanges, call: Node) -> Interval:
-    if "reduce" in argument_names(call.qualified_op) or (
-        "accumulate" in argument_names(call.qualified_op) and call["accumulate"]
-    ):
+    names = argument_names(call.qualified_op)
+    adds = _name(call.qualified_op).endswith("_add") or ("accumulate" in names and call["accumulate"])
+    how = "add" if adds else call["reduce"] if "reduce" in names else ""
+    given = call["values"] if "values" in names else call.args[3]
+    put = ranges.value(given)
+    if not how or how.startswith("am"):  # a largest or smallest element
+        return _join([ranges.of(call.args[0]), put])
+    if how.startswith(("prod", "mul")):
         return dtype_interval(torch.int64)
-    given = call.args[2] if call.qualified_op.startswith("aten::index_put") else call.args[3]
-    return _join([ranges.of(call.args[0]), ranges.value(given)])
-
-
-@_rule("scatter_add", "index_add")
-def _added_at(ranges: IntegerRanges, call: Node) -> Interval:
-    source: Value = call.args[3]
-    factor = ranges.value(call["alpha"]) if "alpha" in argument_names(call.qualified_op) else (1, 1)
-    return _add(ranges.of(call.args[0]), _times(_multiply(ranges.of(source), factor), source.numel))
+    if "alpha" in names:
+        put = _multiply(put, ranges.value(call["alpha"]))
+    return _add(ranges.of(call.args[0]), _times(put, _most_elements(call)))  # a mean is of a sum
 
 
 @_rule("fill", "copy")

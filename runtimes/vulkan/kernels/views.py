@@ -66,3 +66,11 @@ def unsqueezed(tensor: DeviceTensor, dim: int) -> DeviceTensor:
     sizes.insert(dim, 1)
     strides.insert(dim, stride)
     return tensor.view(sizes, strides)
+
+
+def diagonal_view(tensor: DeviceTensor, offset: int, first: int, second: int, sizes: Sequence[int]) -> DeviceTensor:
+    """A diagonal of two dimensions as a last one, ``offset`` places above the main one; ``sizes`` are the view's."""
+    a, b = normalized_dim(first, tensor.rank), normalized_dim(second, tensor.rank)
+    start = tensor.offset + (offset * tensor.strides[b] if offset >= 0 else -offset * tensor.strides[a])
+    kept = [d for d in range(tensor.rank) if d not in (a, b)]
+    return tensor.view(sizes, [*(tensor.strides[d] for d in kept), tensor.strides[a] + tensor.strides[b]], start)

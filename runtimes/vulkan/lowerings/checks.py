@@ -9,6 +9,8 @@ from mobopt.runtimes.vulkan.engine.tensor import DEVICE_DTYPES
 
 MAX_RANK = 8
 
+OUT_OF_RANGE = "an index is out of range, which torch refuses"
+
 
 def check_dtypes(call: Node) -> str | None:
     """None, or which tensor of the call has a dtype or a rank that kernels don't take."""
@@ -32,3 +34,11 @@ def check_floating(call: Node) -> str | None:
 def _is_wrapped_number(tensor: Value) -> bool:
     """A Python float that was made a tensor (tracing does that) is float64 and counts as float32."""
     return tensor.dtype == torch.float64 and tensor.rank == 0 and tensor.elements is not None
+
+
+def constants_within(indices: Value, size: int, lowest: int) -> bool:
+    """Whether indices are computed (then the kernel looks at them), or constants from ``lowest`` to ``size``."""
+    if indices.elements is None or indices.numel == 0:
+        return True
+    low, high = (int(bound) for bound in torch.aminmax(indices.elements))
+    return low >= lowest and high < size

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from enum import IntEnum
 
-import torch
-
-from mobopt.ir import Node, Value
+from mobopt.ir import Node
 from mobopt.runtimes.vulkan.engine.tensor import DeviceTensor, StorageKind, contiguous_strides
 from mobopt.runtimes.vulkan.kernels.copies import copied
 from mobopt.runtimes.vulkan.kernels.geometry import broadcast_sizes, expanded, merged, normalized_dim
@@ -30,20 +27,12 @@ from mobopt.runtimes.vulkan.kernels.kernel_access import (
 from mobopt.runtimes.vulkan.kernels.plan import Plan
 from mobopt.runtimes.vulkan.kernels.pointwise_kernel import compute
 from mobopt.runtimes.vulkan.kernels.pointwise_program import Kind, Opcode, ProgramBuilder
-from mobopt.runtimes.vulkan.lowerings.checks import check_dtypes
+from mobopt.runtimes.vulkan.kernels.scatter_kernel import Negative
+from mobopt.runtimes.vulkan.lowerings.checks import OUT_OF_RANGE, check_dtypes, constants_within
 from mobopt.runtimes.vulkan.lowerings.registry import lowers
 
 _ANY_LENGTH = 2**30
 """Stands for the length of a dimension where indices have been checked already."""
-
-_OUT_OF_RANGE = "an index is out of range, which torch refuses"
-
-
-class Negative(IntEnum):
-    """What an index below zero means; the numbers of ``select_along.comp``."""
-
-    REFUSED = 0
-    FROM_END = -1
 
 
 def select_along(
@@ -111,14 +100,6 @@ def _chosen(plan: Plan, data: DeviceTensor, dim: int, indices: DeviceTensor, neg
     return target
 
 
-def _constants_within(indices: Value, size: int, lowest: int) -> bool:
-    """Whether indices are computed (then the kernel looks at them), or constants from ``lowest`` to ``size``."""
-    if indices.elements is None or indices.numel == 0:
-        return True
-    low, high = (int(bound) for bound in torch.aminmax(indices.elements))
-    return low >= lowest and high < size
-
-
 def check_indices(call: Node) -> str | None:
     """As :func:`check_dtypes`, and indices that are constants must be within the dimension that they choose from."""
     data, indices = (
@@ -126,7 +107,7 @@ def check_indices(call: Node) -> str | None:
     )
     dim = 0 if "embedding" in call.qualified_op else call["dim"]
     size = data.sizes[normalized_dim(dim, data.rank)] if data.rank else 1
-    return check_dtypes(call) if _constants_within(indices, size, 0) else _OUT_OF_RANGE
+    return check_dtypes(call) if constants_within(indices, size, 0) else OUT_OF_RANGE
 
 
 @lowers("aten::index_select", check=check_indices, exact=True)
@@ -164,8 +145,8 @@ def _check_index(call: Node) -> str | None:
     for ref, size in zip(call["indices"], call.args[0].sizes, strict=False):
         if ref is not None and not ref.dtype.is_floating_point and ref.dtype.itemsize == 1:
             return "a mask as an index makes a result whose size depends on values"
-        if ref is not None and not _constants_within(ref, size, -size):
-            return _OUT_OF_RANGE
+        if ref is not None and not constants_within(ref, size, -size):
+            return OUT_OF_RANGE
     return check_dtypes(call)
 
 

@@ -9,7 +9,16 @@ from mobopt.ops.records import Trait, operators_with
 from mobopt.runtimes.vulkan.engine.tensor import DeviceTensor
 from mobopt.runtimes.vulkan.kernels.geometry import expanded, normalized_dim
 from mobopt.runtimes.vulkan.kernels.plan import Plan
-from mobopt.runtimes.vulkan.kernels.views import permuted, reshaped, selected, sliced, swapped, unsqueezed, without_dims
+from mobopt.runtimes.vulkan.kernels.views import (
+    diagonal_view,
+    permuted,
+    reshaped,
+    selected,
+    sliced,
+    swapped,
+    unsqueezed,
+    without_dims,
+)
 from mobopt.runtimes.vulkan.lowerings.checks import check_dtypes
 from mobopt.runtimes.vulkan.lowerings.registry import LoweringFunction, lowers
 
@@ -134,12 +143,7 @@ def _narrow(tensor: DeviceTensor, call: Node) -> DeviceTensor:
 
 @_view("diagonal", "diagonal_copy")
 def _diagonal(tensor: DeviceTensor, call: Node) -> DeviceTensor:
-    a, b = (normalized_dim(call[name], tensor.rank) for name in ("dim1", "dim2"))
-    shift = call["offset"]
-    start = tensor.offset + (shift * tensor.strides[b] if shift >= 0 else -shift * tensor.strides[a])
-    kept = [d for d in range(tensor.rank) if d not in (a, b)]
-    strides = [*(tensor.strides[d] for d in kept), tensor.strides[a] + tensor.strides[b]]
-    return tensor.view(call.output.sizes, strides, start)
+    return diagonal_view(tensor, call["offset"], call["dim1"], call["dim2"], call.output.sizes)
 
 
 @_view("unfold")

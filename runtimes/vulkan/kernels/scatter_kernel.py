@@ -1,0 +1,157 @@
+"""Dispatching ``shaders/glsl/scatter.comp``: elements put at places that indices say."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from enum import IntEnum
+
+import torch
+
+from mobopt.runtimes.vulkan.engine.stream import USUAL_ITERATIONS
+from mobopt.runtimes.vulkan.engine.tensor import DeviceTensor, contiguous_strides
+from mobopt.runtimes.vulkan.kernels.copies import strided_copy
+from mobopt.runtimes.vulkan.kernels.geometry import merged
+from mobopt.runtimes.vulkan.kernels.kernel_access import (
+    LoadMode,
+    element_form,
+    local_size,
+    reading,
+    spread,
+    words,
+    writing,
+)
+from mobopt.runtimes.vulkan.kernels.plan import Plan
+from mobopt.runtimes.vulkan.kernels.views import sliced
+
+MAX_SCATTER_RANK = 7
+"""Dimensions of the tensors; more do not fit into the push constants."""
+
+_ALONE = 256
+"""Elements from which on a line is divided among invocations, where its order makes no difference."""
+_MANY_LINES = 2048
+"""Lines that keep a device busy, so that none of them needs to be divided."""
+
+
+class Negative(IntEnum):
+    """What an index below zero means; the numbers of ``select_along.comp`` and ``scatter.comp``."""
+
+    REFUSED = 0
+    FROM_END = -1
+
+
+class Put(IntEnum):
+    """How what is put is combined with what is there; the numbers of ``scatter.comp``."""
+
+    REPLACE = 0
+    ADD = 1
+    MULTIPLY = 2
+    LARGEST = 3
+    SMALLEST = 4
+
+
+def scatter_along(
+    plan: Plan,
+    target: DeviceTensor,
+    source: DeviceTensor,
+    indices: DeviceTensor,
+    dim: int,
+    put: Put,
+    negative: Negative = Negative.REFUSED,
+) -> None:
+    """``target[..., indices[i...], ...] = source[i...]`` along ``dim``, or combined with what is there.
+
+    Where indices are equal, elements come in the order of the source, as on the CPU. An index out of range raises the
+    flag of the run.
+
+    Args:
+        plan: where the dispatches go.
+        target: what is written; nothing else may lie between its elements.
+        source: elements in the sizes of the indices.
+        indices: integers; of sizes no larger than the target's but for ``dim``.
+        dim: counted from the front.
+        put: how equal places are combined.
+        negative: what an index below zero means.
+    """
+    count = indices.sizes[dim]
+    lines = math.prod(size for d, size in enumerate(indices.sizes) if d != dim)
+    if indices.numel == 0:
+        return
+    commutes = put in (Put.ADD, Put.LARGEST, Put.SMALLEST) and not target.is_floating and target.has_words
+    if commutes and count >= _ALONE and lines < _MANY_LINES:
+        _dispatch(plan, target, source, indices, dim, put, negative, atomic=True)
+        return
+    for start in range(0, count, USUAL_ITERATIONS):
+        length = min(USUAL_ITERATIONS, count - start)
+        pieces = [sliced(tensor, dim, start, length) for tensor in (source, indices)]
+        _dispatch(plan, target, pieces[0], pieces[1], dim, put, negative, atomic=False)
+
+
+def _dispatch(
+    plan: Plan,
+    target: DeviceTensor,
+    source: DeviceTensor,
+    indices: DeviceTensor,
+    dim: int,
+    put: Put,
+    negative: Negative,
+    *,
+    atomic: bool,
+) -> None:
+    tensors = (target, source, indices)
+    outer = [d for d in range(indices.rank) if d != dim]
+    sizes = [indices.sizes[d] for d in outer]
+    strides = [[tensor.strides[d] for d in outer] for tensor in tensors]
+    steps = [tensor.strides[dim] for tensor in tensors]
+    count = indices.sizes[dim]
+    if atomic:
+        sizes, strides = [*sizes, count], [[*own, step] for own, step in zip(strides, (0, *steps[1:]), strict=True)]
+        count = 1
+    nest = merged(sizes, strides, order_by=2 if atomic else 0)
+    lines = math.prod(nest.sizes)
+    size = local_size(plan.device, lines * count)
+    geometry = list(nest.sizes)
+    for tensor, own in zip(tensors, nest.strides, strict=True):
+        geometry += [tensor.offset, *own]
+    plan.dispatch(
+        "scatter",
+        [
+            writing(target, reads=True),
+            reading(source, LoadMode.LANES, False),
+            reading(indices, LoadMode.LANES, False),
+            plan.stream.raised_by(),
+        ],
+        spread(-(-lines // size)),
+        [
+            size,
+            nest.rank,
+            element_form(target),
+            element_form(source),
+            element_form(indices),
+            int(put),
+            int(not target.is_floating),
+            int(negative),
+            int(atomic),
+        ],
+        words([*geometry, count, target.sizes[dim], *steps]),
+        iterations=5 * (nest.rank + 1) + count,
+    )
+
+
+def updated_copy(
+    plan: Plan, tensor: DeviceTensor, dtype: torch.dtype | None = None, order: Sequence[int] | None = None
+) -> DeviceTensor:
+    """A dense copy that may be written to and read back.
+
+    Args:
+        plan: where the dispatch goes.
+        tensor: what is copied.
+        dtype: of the copy; that of the tensor's elements if not given.
+        order: the dimensions as they lie in memory, outermost first; their own order if not given.
+    """
+    dims = range(tensor.rank) if order is None else order
+    steps = dict(zip(dims, contiguous_strides([tensor.sizes[d] for d in dims]), strict=True))
+    strides = [steps[d] for d in range(tensor.rank)]
+    target = plan.empty(tensor.sizes, tensor.dtype if dtype is None else dtype, strides)
+    strided_copy(plan, tensor, target, fresh=True)
+    return target

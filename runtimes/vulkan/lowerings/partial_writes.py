@@ -1,0 +1,49 @@
+"""Copies of which a part that sizes and numbers say, a slice or a diagonal, is written over."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from mobopt.ir import Node
+from mobopt.runtimes.vulkan.engine.tensor import DeviceTensor
+from mobopt.runtimes.vulkan.kernels.copies import copied, strided_copy
+from mobopt.runtimes.vulkan.kernels.geometry import normalized_dim
+from mobopt.runtimes.vulkan.kernels.plan import Plan
+from mobopt.runtimes.vulkan.kernels.views import diagonal_view, selected, sliced
+from mobopt.runtimes.vulkan.lowerings.checks import check_dtypes
+from mobopt.runtimes.vulkan.lowerings.registry import lowers
+
+_Part = Callable[[DeviceTensor, Node], DeviceTensor]
+
+
+def _writes(operator: str) -> Callable[[_Part], _Part]:
+    """Register a function of the copy and the call: the part of the copy that the second argument replaces."""
+
+    def register(part: _Part) -> _Part:
+        def lowering(plan: Plan, call: Node) -> DeviceTensor:
+            target = copied(plan, plan.tensor(call.args[0]))
+            strided_copy(plan, plan.tensor(call["src"]), part(target, call))
+            return target
+
+        lowers(operator, check=check_dtypes, exact=True)(lowering)
+        return part
+
+    return register
+
+
+@_writes("aten::slice_scatter")
+def _slice(target: DeviceTensor, call: Node) -> DeviceTensor:
+    dim = normalized_dim(call["dim"], target.rank)
+    start, _, step = slice(call["start"], call["end"], call["step"]).indices(target.sizes[dim])
+    return sliced(target, dim, start, call["src"].sizes[dim], step)
+
+
+@_writes("aten::select_scatter")
+def _select(target: DeviceTensor, call: Node) -> DeviceTensor:
+    dim = normalized_dim(call["dim"], target.rank)
+    return selected(target, dim, call["index"] % target.sizes[dim])
+
+
+@_writes("aten::diagonal_scatter")
+def _diagonal(target: DeviceTensor, call: Node) -> DeviceTensor:
+    return diagonal_view(target, call["offset"], call["dim1"], call["dim2"], call["src"].sizes)

@@ -1,0 +1,284 @@
+"""Elements put at places of a copy that a tensor of indices says."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from mobopt.ir import Node, Value
+from mobopt.runtimes.vulkan.engine.tensor import DeviceTensor, contiguous_strides, element_type, word_type
+from mobopt.runtimes.vulkan.kernels.copies import as_contiguous
+from mobopt.runtimes.vulkan.kernels.geometry import broadcast_sizes, expanded, normalized_dim
+from mobopt.runtimes.vulkan.kernels.plan import Plan
+from mobopt.runtimes.vulkan.kernels.pointwise_kernel import compute
+from mobopt.runtimes.vulkan.kernels.pointwise_program import Kind, Opcode, ProgramBuilder, Term, kind_of
+from mobopt.runtimes.vulkan.kernels.scatter_kernel import MAX_SCATTER_RANK, Negative, Put, scatter_along, updated_copy
+from mobopt.runtimes.vulkan.kernels.views import permuted
+from mobopt.runtimes.vulkan.lowerings.checks import OUT_OF_RANGE, check_dtypes, constants_within
+from mobopt.runtimes.vulkan.lowerings.registry import lowers
+
+_PUTS = {
+    "add": Put.ADD,
+    "sum": Put.ADD,
+    "mean": Put.ADD,
+    "multiply": Put.MULTIPLY,
+    "prod": Put.MULTIPLY,
+    "amax": Put.LARGEST,
+    "amin": Put.SMALLEST,
+}
+_NEUTRAL = {Put.ADD: 0.0, Put.MULTIPLY: 1.0, Put.LARGEST: -math.inf, Put.SMALLEST: math.inf}
+
+
+def _not_scalar(tensor: DeviceTensor) -> DeviceTensor:
+    """The tensor, with one dimension if it has none."""
+    return tensor if tensor.rank else tensor.view((1,), (1,))
+
+
+def _check(call: Node, lowest: int = 0) -> str | None:
+    data, indices = call.args[0], call["index"]
+    size = data.sizes[normalized_dim(call["dim"], data.rank)] if data.rank else 1
+    if data.rank > MAX_SCATTER_RANK:
+        return f"a tensor has rank {data.rank}; this kernel takes at most {MAX_SCATTER_RANK}"
+    return check_dtypes(call) if constants_within(indices, size, lowest * size) else OUT_OF_RANGE
+
+
+def check_scattered(call: Node) -> str | None:
+    """Indices are counted from the front."""
+    return _check(call)
+
+
+def check_filled(call: Node) -> str | None:
+    """Indices below zero are counted from the end."""
+    return _check(call, lowest=-1)
+
+
+def check_combined(call: Node) -> str | None:
+    """As :func:`check_scattered`, of numbers."""
+    if call.args[0].dtype == torch.bool:
+        return "bools are combined by their values as numbers, which is not computed"
+    return _check(call)
+
+
+def _filled(plan: Plan, number: Any, sizes: Sequence[int], dtype: torch.dtype) -> DeviceTensor:
+    """A tensor whose elements are one number."""
+    builder = ProgramBuilder()
+    value = builder.converted_to(_loaded(builder, plan, number, kind_of(dtype)), dtype)
+    return expanded(compute(plan, builder, value, (1,), dtype), sizes)
+
+
+def _loaded(builder: ProgramBuilder, plan: Plan, number: Any, kind: Kind) -> Term:
+    if isinstance(number, Value):
+        return builder.tensor(plan.tensor(number))
+    return builder.scalar(number, kind)
+
+
+def _operands(plan: Plan, call: Node) -> tuple[DeviceTensor, DeviceTensor, int]:
+    """What is copied, the indices, and the dimension."""
+    data, indices = _not_scalar(plan.tensor(call.args[0])), _not_scalar(plan.tensor(call["index"]))
+    return data, indices, normalized_dim(call["dim"], data.rank)
+
+
+def _given(plan: Plan, call: Node, data: DeviceTensor, sizes: Sequence[int]) -> DeviceTensor:
+    """What is put: a number, or the first elements of a tensor."""
+    given = call.args[3]
+    if not isinstance(given, Value) or not given.rank:
+        return _filled(plan, given, sizes, data.dtype)
+    source = plan.tensor(given)
+    return source.view(sizes, source.strides)
+
+
+def _finished(tensor: DeviceTensor, call: Node) -> DeviceTensor:
+    return tensor if tensor.rank == call.output.rank else tensor.view((), ())
+
+
+@lowers("aten::scatter.src", "aten::scatter.value", check=check_scattered, exact=True)
+def scatter(plan: Plan, call: Node) -> DeviceTensor:
+    """An element put for each index; of equal places the last one stays."""
+    data, indices, dim = _operands(plan, call)
+    target = updated_copy(plan, data, data.storage.elements)
+    scatter_along(plan, target, _given(plan, call, data, indices.sizes), indices, dim, Put.REPLACE)
+    return _finished(replace(target, dtype=data.dtype), call)
+
+
+@lowers(
+    "aten::scatter.reduce",
+    "aten::scatter.value_reduce",
+    "aten::scatter_add",
+    "aten::scatter_reduce.two",
+    check=check_combined,
+)
+def scatter_combined(plan: Plan, call: Node) -> DeviceTensor:
+    """An element combined with what is there for each index, in their order."""
+    data, indices, dim = _operands(plan, call)
+    how = "add" if call.qualified_op == "aten::scatter_add" else call["reduce"]
+    includes = call["include_self"] if call.qualified_op == "aten::scatter_reduce.two" else True
+    source = _given(plan, call, data, indices.sizes)
+    return _finished(_combined(plan, data, source, indices, dim, how, includes), call)
+
+
+def _combined(
+    plan: Plan, data: DeviceTensor, source: DeviceTensor, indices: DeviceTensor, dim: int, how: str, includes: bool
+) -> DeviceTensor:
+    """A copy of the data, as elements of its dtype, with the elements of the source combined with what is there.
+
+    Args:
+        plan: where dispatches go.
+        data: what is copied.
+        source: in the sizes of the indices.
+        indices: no larger than the data but for ``dim``.
+        dim: counted from the front.
+        how: torch's name of the combination.
+        includes: whether what is there takes part where something is put.
+    """
+    put = _PUTS[how]
+    target = updated_copy(plan, data, data.dtype)
+    if not includes:
+        neutral = _NEUTRAL[put]
+        if not data.is_floating and math.isinf(neutral):
+            limits = torch.iinfo(element_type(data.dtype))
+            neutral = limits.max if neutral > 0 else limits.min
+        first = _filled(plan, neutral, indices.sizes, data.dtype)
+        scatter_along(plan, target, first, indices, dim, Put.REPLACE)
+    scatter_along(plan, target, source, indices, dim, put)
+    if how != "mean":
+        return target
+    one, zero = (_filled(plan, number, (1,), data.dtype) for number in (1, 0))
+    counts = updated_copy(plan, expanded(one if includes else zero, data.sizes), data.dtype)
+    scatter_along(plan, counts, expanded(one, indices.sizes), indices, dim, Put.ADD)
+    floating = data.is_floating
+    builder = ProgramBuilder()
+    kind = Kind.FLOAT if floating else Kind.INTEGER
+    number = builder.step(
+        Opcode.MAX if floating else Opcode.INT_MAX, builder.tensor(counts), builder.scalar(1, kind), kind=kind
+    )
+    total = builder.stored_as(builder.tensor(replace(target, dtype=data.dtype)), data.storage.elements)
+    mean = builder.step(Opcode.DIV if floating else Opcode.INT_DIV_FLOOR, total, number, kind=kind)
+    return compute(plan, builder, mean, data.sizes, data.dtype)
+
+
+# One dimension of indices for all lines.
+
+
+def _rows(plan: Plan, call: Node) -> tuple[DeviceTensor, DeviceTensor, DeviceTensor, int]:
+    """What is copied, what is put, the index of each of its elements, and the dimension."""
+    data, indices, dim = _operands(plan, call)
+    sizes = [indices.sizes[0] if d == dim else size for d, size in enumerate(data.sizes)]
+    places = indices.view(sizes, [indices.strides[0] if d == dim else 0 for d in range(len(sizes))])
+    given = call.args[3]
+    if isinstance(given, Value) and given.rank:
+        source = plan.tensor(given)
+        return data, source.view(sizes, source.strides), places, dim
+    return data, _filled(plan, given, sizes, data.dtype), places, dim
+
+
+@lowers("aten::index_copy", check=check_scattered, exact=True)
+@lowers("aten::index_fill.int_Scalar", "aten::index_fill.int_Tensor", check=check_filled, exact=True)
+def index_copy(plan: Plan, call: Node) -> DeviceTensor:
+    """Rows, or a number, put at some places of a dimension; of equal places the last row stays."""
+    data, source, places, dim = _rows(plan, call)
+    target = updated_copy(plan, data, data.storage.elements)
+    negative = Negative.REFUSED if call.qualified_op == "aten::index_copy" else Negative.FROM_END
+    scatter_along(plan, target, source, places, dim, Put.REPLACE, negative)
+    return _finished(replace(target, dtype=data.dtype), call)
+
+
+@lowers("aten::index_add", check=check_combined, exact=True)
+def index_add(plan: Plan, call: Node) -> DeviceTensor:
+    """Rows, times a number, added at some places of a dimension, in their order."""
+    data, source, places, dim = _rows(plan, call)
+    if call["alpha"] != 1:
+        builder = ProgramBuilder()
+        kind = Kind.FLOAT if data.is_floating else Kind.INTEGER
+        opcode = Opcode.MUL if data.is_floating else Opcode.INT_MUL
+        scaled = builder.step(opcode, builder.tensor(source), builder.scalar(call["alpha"], kind), kind=kind)
+        source = compute(plan, builder, scaled, source.sizes, word_type(data.dtype))
+    return _finished(_combined(plan, data, source, places, dim, "add", includes=True), call)
+
+
+@lowers("aten::index_reduce", check=check_combined, exact=True)
+def index_reduce(plan: Plan, call: Node) -> DeviceTensor:
+    """Rows combined with what is there at some places of a dimension, in their order."""
+    data, source, places, dim = _rows(plan, call)
+    return _finished(_combined(plan, data, source, places, dim, call["reduce"], call["include_self"]), call)
+
+
+# Indices of several dimensions at once.
+
+
+def check_put(call: Node) -> str | None:
+    """Indices of integers, those that are constants within their dimensions."""
+    data = call.args[0]
+    if data.rank > MAX_SCATTER_RANK:
+        return f"a tensor has rank {data.rank}; this kernel takes at most {MAX_SCATTER_RANK}"
+    if call["accumulate"] and data.dtype == torch.bool:
+        return "bools are added as numbers, which is not computed"
+    for ref, size in zip(call["indices"], data.sizes, strict=False):
+        if ref is not None and ref.dtype in (torch.bool, torch.uint8):
+            return "a mask that chooses from several dimensions, or goes with other indices, is not computed"
+        if ref is not None and not constants_within(ref, size, -size):
+            return OUT_OF_RANGE
+    return check_dtypes(call)
+
+
+def _put(plan: Plan, call: Node, put: Put) -> DeviceTensor:
+    data, values = plan.tensor(call.args[0]), plan.tensor(call["values"])
+    given = {d: plan.tensor(ref) for d, ref in enumerate(call["indices"]) if ref is not None}
+    dims = list(given)
+    kept = [d for d in range(data.rank) if d not in given]
+    shape = broadcast_sizes(*(tensor.sizes for tensor in given.values()))
+    places = row_major_places(plan, list(given.values()), [data.sizes[d] for d in dims], shape)
+    first = dims[0] if dims == list(range(dims[0], dims[-1] + 1)) else 0
+    sizes = [*(data.sizes[d] for d in kept[:first]), *shape, *(data.sizes[d] for d in kept[first:])]
+    source = expanded(values, sizes)
+    rank = len(shape)
+    source = permuted(source, [*range(first, first + rank), *range(first), *range(first + rank, len(sizes))])
+    count = math.prod(shape)
+    rest = tuple(data.sizes[d] for d in kept)
+    lines = _merged_front(plan, source, rank, count)
+    target = updated_copy(plan, data, data.dtype if put is not Put.REPLACE else data.storage.elements, [*dims, *kept])
+    length = math.prod(data.sizes[d] for d in dims)
+    flat = target.view((length, *rest), contiguous_strides((length, *rest)))
+    scatter_along(plan, flat, lines, places.view((count, *rest), (1, *[0] * len(rest))), 0, put)
+    return replace(target, dtype=data.dtype)
+
+
+def _merged_front(plan: Plan, tensor: DeviceTensor, rank: int, count: int) -> DeviceTensor:
+    """The first ``rank`` dimensions as one of ``count``."""
+    sizes = (count, *tensor.sizes[rank:])
+    if all(stride == 0 for stride in tensor.strides[:rank]):
+        return tensor.view(sizes, (0, *tensor.strides[rank:]))
+    if rank == 1:
+        return tensor
+    dense = as_contiguous(plan, tensor)
+    return dense.view(sizes, contiguous_strides(sizes))
+
+
+def row_major_places(
+    plan: Plan, indices: Sequence[DeviceTensor], lengths: Sequence[int], shape: Sequence[int]
+) -> DeviceTensor:
+    """Indices of several dimensions as one of what these are together, contiguous; negative ones count from the end,
+    and those out of range raise the flag."""
+    total: DeviceTensor | None = None
+    for tensor, length in zip(indices, lengths, strict=True):
+        builder = ProgramBuilder()
+        size = builder.scalar(length, Kind.INTEGER)
+        place = builder.step(Opcode.INT_INDEX, builder.tensor(expanded(tensor, shape)), size, kind=Kind.INTEGER)
+        if total is not None:
+            above = builder.step(Opcode.INT_MUL, builder.tensor(total), size, kind=Kind.INTEGER)
+            place = builder.step(Opcode.INT_ADD, above, place, kind=Kind.INTEGER)
+        total = compute(plan, builder, place, shape, torch.int32)
+    assert total is not None
+    return as_contiguous(plan, total)
+
+
+@lowers("aten::index_put", "aten::index_put.hacked_twin", check=check_put, exact=True)
+def index_put(plan: Plan, call: Node) -> DeviceTensor:
+    """Elements put at places that indices of one or more dimensions say; of equal places the last one stays.
+
+    With ``accumulate`` they are added, in their order.
+    """
+    return _put(plan, call, Put.ADD if call["accumulate"] else Put.REPLACE)

@@ -1,0 +1,95 @@
+#version 450
+// target[..., indices[i...], ...] = source[i...], or combined with what is there: an index chooses the place along one dimension of the
+// target. An invocation walks a line of the source in its order, so that equal indices have a defined result: it is that of torch's
+// kernels on the CPU, roundings included. With ATOMIC an invocation has one element, and equal indices are combined by operations whose
+// order makes no difference.
+#extension GL_GOOGLE_include_directive : require
+#include "access.glsl"
+
+layout(constant_id = 1) const int RANK = 1; // dimensions of which the lines are the places
+layout(constant_id = 2) const int TARGET_FORM = 0;
+layout(constant_id = 3) const int SOURCE_FORM = 0;
+layout(constant_id = 4) const int INDEX_FORM = 0;
+layout(constant_id = 5) const int OPERATION = 0;
+layout(constant_id = 6) const int INTEGER = 0;
+layout(constant_id = 7) const int LOWEST = 0; // -1: negative indices count from the end; 0: they are refused, as what is too large
+layout(constant_id = 8) const int ATOMIC = 0;
+
+// See Put in runtimes/vulkan/kernels/scatter_kernel.py.
+const int REPLACE = 0;
+const int ADD = 1;
+const int MULTIPLY = 2;
+const int LARGEST = 3;
+const int SMALLEST = 4;
+
+UPDATES(0, target)
+READS(1, source)
+READS(2, indices)
+RAISES(3)
+
+// sizes[RANK]; offset and strides[RANK] of the target, the source and the indices; length of the source along the dimension, that of the
+// target, and the strides of the three tensors there.
+layout(push_constant) uniform Geometry { int words[32]; };
+
+int tensor_word(int tensor) { return RANK + tensor * (RANK + 1); }
+
+bool is_nan(int bits) { return (bits & 0x7fffffff) > 0x7f800000; }
+
+int combined(int old, int given) {
+    if (OPERATION == REPLACE) return given;
+    if (INTEGER != 0) {
+        switch (OPERATION) {
+        case ADD: return old + given;
+        case MULTIPLY: return old * given;
+        case LARGEST: return max(old, given);
+        }
+        return min(old, given);
+    }
+    precise float a = intBitsToFloat(old);
+    precise float b = intBitsToFloat(given);
+    precise float sum = a + b;
+    precise float product = a * b;
+    if (OPERATION == ADD) return floatBitsToInt(sum);
+    if (OPERATION == MULTIPLY) return floatBitsToInt(product);
+    if (is_nan(old) || is_nan(given)) return is_nan(old) ? old : given;
+    return (OPERATION == LARGEST ? a < b : b < a) ? given : old;
+}
+
+void put(int place, int value) {
+    if (ATOMIC != 0) { // of 32 bits, and an integer
+        if (OPERATION == ADD) atomicAdd(target_shared[place], value);
+        if (OPERATION == LARGEST) atomicMax(target_shared[place], value);
+        if (OPERATION == SMALLEST) atomicMin(target_shared[place], value);
+        return;
+    }
+    int old = OPERATION == REPLACE ? 0 : widened(TARGET_FORM, ivec4(RELOAD_RAW1(target, TARGET_FORM, place))).x;
+    int bits = narrowed(TARGET_FORM, ivec4(combined(old, value))).x;
+    PUT1(target, TARGET_FORM, place, bits)
+}
+
+void main() {
+    int lines = 1;
+    for (int d = 0; d < RANK; ++d) lines *= words[d];
+    int rest = invocation_index();
+    if (rest >= lines) return;
+    int offsets[3];
+    for (int t = 0; t < 3; ++t) offsets[t] = words[tensor_word(t)];
+    for (int d = RANK - 1; d >= 0; --d) {
+        int quotient = d > 0 ? divide(rest, words[d]) : 0;
+        int place = rest - quotient * words[d];
+        for (int t = 0; t < 3; ++t) offsets[t] += place * words[tensor_word(t) + 1 + d];
+        rest = quotient;
+    }
+    int along = tensor_word(3);
+    int count = words[along];
+    int length = words[along + 1];
+    for (int i = 0; i < count; ++i) {
+        int chosen = LOAD1(indices, INDEX_FORM, offsets[2] + i * words[along + 4]);
+        if (chosen < LOWEST * length || chosen >= length) {
+            RAISE_FLAG
+            continue;
+        }
+        if (chosen < 0) chosen += length;
+        put(offsets[0] + chosen * words[along + 2], LOAD1(source, SOURCE_FORM, offsets[1] + i * words[along + 3]));
+    }
+}

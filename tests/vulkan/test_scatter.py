@@ -1,0 +1,98 @@
+"""Elements put at places that indices say, beside torch: order, duplicates, dtypes, strides, divided lines."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from harness import check_op
+
+from mobopt.runtimes.vulkan.lowerings.registry import load_lowerings
+
+load_lowerings()
+pytestmark = pytest.mark.filterwarnings("ignore:index_reduce")
+
+EXACT = 1e-9
+_RANDOM = torch.Generator().manual_seed(0)
+
+
+def _randn(*sizes: int) -> torch.Tensor:
+    return torch.randn(sizes, generator=_RANDOM)
+
+
+def _places(bound: int, *sizes: int) -> torch.Tensor:
+    return torch.randint(0, bound, sizes, generator=_RANDOM)
+
+
+X, SOURCE, INDEX = _randn(7, 11, 5) * 4, _randn(6, 10, 5) * 4, _places(7, 5, 9, 5)
+TURNED = _randn(5, 3, 7, 11).permute(2, 3, 0, 1)
+ROWS = torch.tensor([3, 0, 3, 6])
+TWO, ONE = torch.tensor([[1, -2, 1], [1, 0, 1]]), torch.tensor([0, 4, 0])
+MANY = _places(50, 9001)
+DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.int8, torch.uint8)
+
+CALLS: list[tuple[str, tuple[Any, ...]]] = [
+    ("scatter.src", (X, 0, INDEX, SOURCE)),
+    ("scatter.src", (TURNED, -1, _places(3, 7, 10, 5, 9), _randn(5, 9, 7, 10).permute(2, 3, 0, 1))),
+    ("scatter.value", (X, 0, INDEX, 2.5)),
+    ("scatter_add", (X, 0, INDEX, SOURCE)),
+    ("scatter_add", (X, 0, INDEX[:0], SOURCE)),
+    ("scatter_add", (torch.zeros(50), 0, MANY, _randn(9001))),
+    ("scatter_add", (torch.zeros(50, dtype=torch.int32), 0, MANY, MANY.int())),
+    ("scatter_reduce.two", (torch.full((50,), 25, dtype=torch.int32), 0, MANY, MANY.int().flip(0), "amin")),
+    ("scatter.src", (torch.zeros(50, dtype=torch.uint8), 0, MANY, MANY.flip(0).byte())),
+    ("index_copy", (X, 0, ROWS, _randn(4, 11, 5))),
+    ("index_copy", (X > 0, 0, ROWS, _randn(4, 11, 5) > 0)),
+    ("index_copy", (X, -2, ROWS[:2], _randn(5, 2, 7).permute(2, 1, 0))),
+    ("index_fill.int_Scalar", (X, 2, torch.tensor([-1, 0]), 7)),
+    ("index_fill.int_Tensor", (X, 2, torch.tensor([-1, 0]), torch.tensor(3.0))),
+    ("scatter.src", (torch.tensor(1.0), 0, torch.tensor(0), torch.tensor(2.0))),
+    ("index_copy", (torch.tensor(1.0), 0, torch.tensor(0), torch.tensor(2.0))),
+    ("index_add", (torch.tensor(1.0), 0, torch.tensor(0), torch.tensor(2.0))),
+    ("slice_scatter", (X, _randn(7, 4, 5), 1, 2, 9, 2)),
+    ("slice_scatter", (X.half(), _randn(7, 3, 5).half(), 1, -3)),
+    ("select_scatter", (X, _randn(7, 5), 1, -2)),
+    ("diagonal_scatter", (X.char(), _randn(11, 4).char(), -1, 2, 0)),
+]
+
+
+@pytest.mark.parametrize("number", range(len(CALLS)))
+def test_put_at_places(any_device, number):
+    op, args = CALLS[number]
+    check_op(any_device, f"aten::{op}", *args, relative=EXACT)
+
+
+def test_older_names_of_combinations(any_device):
+    check_op(any_device, "aten::scatter.reduce", X, 0, INDEX, SOURCE, reduce="multiply", relative=EXACT)
+    check_op(any_device, "aten::scatter.value_reduce", X, 0, INDEX, 2.5, reduce="add", relative=EXACT)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_what_is_there_is_combined(any_device, dtype):
+    """Element by element in torch's order, and rounded where torch does."""
+    x, source, rows = X.to(dtype), SOURCE.to(dtype), (_randn(7, 4, 5) * 4).to(dtype)
+    for how in ("sum", "prod", "mean", "amax", "amin"):
+        for includes in (True, False):
+            operands = (x, 0, INDEX, source, how)
+            check_op(any_device, "aten::scatter_reduce.two", *operands, include_self=includes, relative=EXACT)
+            if how != "sum":
+                check_op(any_device, "aten::index_reduce", x, 1, ROWS, rows, how, include_self=includes, relative=EXACT)
+    check_op(any_device, "aten::index_add", x, 1, ROWS, rows, relative=EXACT)
+    check_op(any_device, "aten::index_add", x, 1, ROWS, rows, alpha=2, relative=EXACT)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.int64, torch.int8])
+@pytest.mark.parametrize("accumulate", [False, True])
+def test_indices_of_several_dimensions(any_device, dtype, accumulate):
+    x = X.to(dtype)
+    for indices, sizes in (
+        ([TWO, None, ONE], (2, 3, 11)),
+        ([None, TWO, ONE], (7, 2, 3)),
+        ([None, TWO], ()),
+        ([ONE], (5,)),
+        ([TWO, TWO, ONE], (3,)),
+        ([TWO[:, :0]], (11, 5)),
+    ):
+        values = (_randn(*sizes) * 5).to(dtype)
+        check_op(any_device, "aten::index_put", x, indices, values, accumulate, relative=EXACT)
