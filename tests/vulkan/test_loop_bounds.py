@@ -92,8 +92,7 @@ def _normalizations() -> Iterator[tuple[str, tuple[Any, ...]]]:
     yield "instance_norm", (IMAGE, None, None, None, None, True, 0.1, 1e-5, False)
     channels = [meta(3) for _ in range(4)]
     yield "batch_norm", (IMAGE, *channels, False, 0.1, 1e-5, False)
-    for op in ("native_batch_norm", "_native_batch_norm_legit"):
-        yield op, (IMAGE, *channels, False, 0.1, 1e-5)
+    yield "native_batch_norm", (IMAGE, *channels, False, 0.1, 1e-5)
     yield "_native_batch_norm_legit_no_training", (IMAGE, *channels, 0.1, 1e-5)
     yield "_batch_norm_impl_index", (IMAGE, *channels, False, 0.1, 1e-5, False)
 
