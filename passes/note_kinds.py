@@ -61,6 +61,13 @@ NOT_FUSED_INTO = _left("not_fused_into", "not fused into {layer}: {reason}")
 FOLDED_INTO = _done("folded_into", "folded into attribute {attribute}")
 READS_ATTRIBUTE = _done("reads_attribute", "reads its packed weights from attribute {attribute}")
 
+# Migration.
+UNPACKED = _done("unpacked", "is {operator} on plain weights")
+FLAG_DROPPED = _done("flag_dropped", "dropped: the file is for no backend any more")
+TRANSFER_REMOVED = _done("transfer_removed", "removed: every tensor lies on the CPU")
+TRANSFER_IS_COPY = _done("transfer_is_copy", "is a plain copy: memory of it is written to in place")
+DEVICE_IS_CPU = _done("device_is_cpu", "names the CPU in place of {device}")
+
 # Places.
 RUNS_ON_CPU = _left("runs_on_cpu", "runs on the CPU: {reason}")
 WITH_ITS_OPERANDS = _left("with_its_operands", "stays where its operands were made, on the CPU")

@@ -20,6 +20,7 @@ ROOMS = {
     "mobopt.commands": "commands",
     "mobopt.display": "display",
     "mobopt.errors": "errors",
+    "mobopt.exporters": "exporters",
     "mobopt.files": "files",
     "mobopt.frontends": "frontends",
     "mobopt.ir": "ir",
@@ -57,6 +58,7 @@ BELOW = {
     "passes": "errors ir ops options runtimes",
     "frontends": "errors bundle ir ops passes runtimes",
     "samples": "errors frontends ir ops passes runtimes",
+    "exporters": "errors bundle ir ops passes runtimes",
     "engine": "errors files shaders runtimes",
     "kernels": f"{_BELOW_VULKAN} engine",
     "lowerings": f"{_BELOW_VULKAN} engine kernels",
@@ -66,7 +68,8 @@ BELOW = {
     "module": "errors bundle frontends ir ops options passes runtimes vulkan engine",
     "optimizer": "errors frontends ir module ops options passes runtimes samples",
     "tools": (
-        "errors bundle display files frontends ir module ops optimizer options passes runtimes samples vulkan engine"
+        "errors bundle display exporters files frontends ir module ops optimizer options passes runtimes samples "
+        "vulkan engine"
     ),
     "commands": "errors bundle display face files ops options passes samples tools engine",
     "face": "errors module optimizer options passes tools",
@@ -88,6 +91,7 @@ WITHOUT_TORCH_JIT = (
     "passes",
     "runtimes",
     "samples",
+    "exporters",
     "engine",
     "kernels",
     "lowerings",

@@ -28,8 +28,13 @@ _MOST_ELEMENTS = 1 << 26
 class FileSource(Source):
     """A file of a model; nothing in it is executed but by our interpreter, when the model is run."""
 
-    def __init__(self, file: Path, preserved: Sequence[str] = ()) -> None:
+    def __init__(self, file: Path, preserved: Sequence[str] | None = (), takes_optimized: bool = False) -> None:
         """Read a file.
+
+        Args:
+            file: a ``.pt`` or ``.ptl`` file.
+            preserved: methods and attributes to keep beside ``forward``; None for all methods.
+            takes_optimized: whether the file may be one that was optimised for a backend, with packed weights.
 
         Raises:
             BundleError: the file is damaged, hostile, optimised already, or of a form that is not read.
@@ -38,7 +43,8 @@ class FileSource(Source):
         self._file = file
         self.name = file.name
         self._original = read_model(file, preserved)
-        if any(name in _OPTIMIZED for name in self._original.attributes):
+        preserved = list(self._original.methods) if preserved is None else preserved
+        if not takes_optimized and any(name in _OPTIMIZED for name in self._original.attributes):
             raise BundleError(f"{file} is optimised already; convert the model that it was made from")
         try:
             self.program = frozen(self._original, preserved)

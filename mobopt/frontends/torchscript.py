@@ -21,6 +21,7 @@ from mobopt.ir.nests import leaves_of
 from mobopt.ir.types import BOOL
 from mobopt.ops.state import settle_state
 from mobopt.passes.freeze import Freeze
+from mobopt.passes.rewriting import tensor_key
 
 _FORWARD = "forward"
 _CALLS_PYTHON = "Python function call"
@@ -86,19 +87,20 @@ def saved_module(module: torch.jit.ScriptModule) -> bytes:
 
 
 def read_model(
-    file: BundleFile, preserved_methods: Iterable[str] = (), libraries: Collection[str] | None = ()
+    file: BundleFile, preserved_methods: Iterable[str] | None = (), libraries: Collection[str] | None = ()
 ) -> Program:
     """The model of a file before conversion, as it is, in evaluation mode: nothing is folded, weights are attributes.
 
     Args:
         file: a ``.pt`` or ``.ptl`` file; its source is read if it has some.
-        preserved_methods: methods to read beside ``forward``.
+        preserved_methods: methods to read beside ``forward``; None for all.
         libraries: as for :func:`mobopt.bundle.read_bundle`.
 
     Raises:
         BundleError: the file is damaged, hostile, or of a form that is not read.
     """
-    program = read_bundle(file, prefer="code", methods={_FORWARD, *preserved_methods}, libraries=libraries)
+    methods = None if preserved_methods is None else {_FORWARD, *preserved_methods}
+    program = read_bundle(file, prefer="code", methods=methods, libraries=libraries)
     for name, attribute in program.attributes.items():
         if name.rpartition(".")[2] == "training" and attribute.type == BOOL:
             attribute.value = False
@@ -131,6 +133,11 @@ def frozen(program: Program, preserved: Sequence[str] = ()) -> Program:
     defaults = program.metadata.get("defaults", {})
     known = {name: defaults[name] for name in names if name in defaults}
     result.metadata = {"defaults": known} if known else {}
+    result.metadata["names"] = {
+        tensor_key(item.value): (name, item.is_buffer)
+        for name, item in reversed(program.attributes.items())  # the first name of a tensor with several counts
+        if isinstance(item.value, torch.Tensor) and item.value.numel()
+    }
     result.class_name = re.sub(r"\.___torch_mangle_\d+", "", result.class_name)
     Freeze(tuple(attributes)).run(result)
     return result

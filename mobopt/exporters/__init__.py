@@ -1,0 +1,1 @@
+"""Where models go out in other formats: one module for each."""
