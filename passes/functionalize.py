@@ -10,6 +10,8 @@ from mobopt.ir import Block, Graph, Node, Value
 from mobopt.ir.schemas import Schema, schema_of, schemas_of
 from mobopt.ir.types import TENSOR
 from mobopt.ops.aliases import Aliases
+from mobopt.ops.effects import reads_metadata
+from mobopt.ops.parts import Parts
 from mobopt.ops.records import Trait, has_trait, is_in_place, record_of
 from mobopt.passes.manager import GraphPass
 from mobopt.passes.note_kinds import INPUT_IS_CHANGED, MADE_FUNCTIONAL, STAYS_IN_PLACE
@@ -46,13 +48,15 @@ class Functionalize(GraphPass):
         if not candidates:
             return False
         copies = _copy_written_inputs(graph, notes) if self.copies_inputs else []
-        aliases = Aliases(graph)
+        aliases, parts = Aliases(graph), Parts(graph)
         order = {node: index for index, node in enumerate(_order(graph.block))}
         changed = False
         for node in candidates:
             functional = _functional_form(node)
             reason = (
-                "PyTorch 1.13 has no functional form of it" if functional is None else _refusal(node, aliases, order)
+                "PyTorch 1.13 has no functional form of it"
+                if functional is None
+                else _refusal(node, aliases, parts, order)
             )
             if functional is None or reason:
                 notes.add(STAYS_IN_PLACE, node, reason=reason)
@@ -122,7 +126,7 @@ def _order(block: Block) -> list[Node]:
     return [*nodes, block.returns]
 
 
-def _refusal(node: Node, aliases: Aliases, order: dict[Node, int]) -> str:
+def _refusal(node: Node, aliases: Aliases, parts: Parts, order: dict[Node, int]) -> str:
     """Why the node can't be functional; empty if it can."""
     target = node.inputs[0]
     if aliases.is_external(target):
@@ -135,9 +139,10 @@ def _refusal(node: Node, aliases: Aliases, order: dict[Node, int]) -> str:
     for value in aliases.members(target):
         if value in (target, node.output) or value.is_constant or not _defined_before(value, node, order):
             continue
-        if _is_empty(value, node, aliases, order):
+        if _is_empty(value, node, aliases, order) or parts.share_nothing(value, target):
             continue
-        if any(_runs_after(user, node, order) for user, _ in value.uses):
+        later = {user for user, _ in value.uses if _reads_after(user, value, node, order)}
+        if not all(reads_metadata(user) or parts.only_shows_others(user, target) for user in later):
             return f"%{value.name} may be the same memory, and is read afterwards"
     return ""
 
@@ -147,7 +152,7 @@ def _is_empty(value: Value, node: Node, aliases: Aliases, order: dict[Node, int]
     maker = value.producer
     if maker is None or maker.inputs or not (has_trait(maker.op, Trait.CONSTRUCTS) or maker.op == "aten::dict"):
         return False
-    return not any(_runs_after(node, writer, order) for writer in aliases.fillers(value))
+    return not any(_reads_after(node, value, writer, order) for writer in aliases.fillers(value))
 
 
 def _is_wide(value: Value) -> bool:
@@ -176,18 +181,26 @@ def _holds(outer: Node, inner: Node) -> bool:
     return False
 
 
-def _runs_after(user: Node, node: Node, order: dict[Node, int]) -> bool:
-    """Whether ``user`` reads after ``node`` has run; in a loop around both, what comes before reads again."""
+def _reads_after(user: Node, value: Value, node: Node, order: dict[Node, int]) -> bool:
+    """Whether ``user`` reads ``value`` after ``node`` has run; in a loop around both, what comes before reads again, if
+    it is still the same value."""
     if user is node or _holds(user, node):
         return False
     if order[user] > order[node]:
         return True
     block = node.block
     while block is not None and block.node is not None:
-        if block.node.op == "prim::Loop" and _holds(block.node, user):
+        if block.node.op == "prim::Loop" and _holds(block.node, user) and not _is_made_in(value, block):
             return True
         block = block.node.block
     return False
+
+
+def _is_made_in(value: Value, block: Block) -> bool:
+    home = _home(value)
+    while home is not None and home is not block:
+        home = home.node.block if home.node is not None else None
+    return home is block
 
 
 def _make_functional(node: Node, functional: Schema, order: dict[Node, int]) -> None:

@@ -161,7 +161,7 @@ class Aliases:
             return partial(own[node.op], node)
         for output in node.outputs:
             self._add(output, {output}, set())
-        sources = [value for value in _aliased_inputs(node) if _is_shared(value.type)]
+        sources = [value for value in aliased_inputs(node) if _is_shared(value.type)]
         grown = [value for value in written_inputs(node) if _is_container(value.type)]
         return partial(self._operator, node, sources, grown) if grown or (sources and node.outputs) else None
 
@@ -239,7 +239,7 @@ def _is_container(kind: Type) -> bool:
     return kind == ANY or isinstance(kind, (ListType, DictType, TupleType, ClassType))
 
 
-def _aliased_inputs(node: Node) -> list[Value]:
+def aliased_inputs(node: Node) -> list[Value]:
     """Inputs whose memory an output may share."""
     schema = schema_of_node(node)
     if schema is None or schema.is_variadic or has_trait(node.qualified_op, Trait.HANDS_BACK):

@@ -63,6 +63,10 @@ _CALLS: list[tuple[str, list[Any]]] = [
     ("aten::bernoulli", [torch.full((20, 30), 0.5), None]),
     ("aten::zeros_like", [_x(3, 5), None, None, None, None, None]),
     ("aten::unsafe_chunk", [_x(4, 3), 2, 0]),
+    ("aten::split_with_sizes", [_x(4, 3), [1, 3], 0]),
+    ("aten::unbind.int", [_x(4, 3), 1]),
+    ("aten::diagonal", [_x(4, 3), 1, 0, 1]),
+    ("aten::expand", [_x(4, 1), [4, 3], False]),
     ("aten::meshgrid", [[_x(3), _x(5)]]),
     ("aten::broadcast_tensors", [[_x(3), _x(5, 3)]]),
     ("aten::cartesian_prod", [[_x(3)]]),
@@ -81,10 +85,11 @@ def test_every_family(op: str, args: list[Any]) -> None:
 def test_a_wrong_record_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     import trait_checks
 
-    other = {"aten::permute": "aten::relu", "aten::relu": "aten::permute", "aten::dropout": "aten::relu"}
+    other = {"aten::permute": "aten::relu", "aten::relu": "aten::permute", "aten::expand": "aten::view"}
     monkeypatch.setattr(trait_checks, "record_of", lambda op: record_of(other[op]))
     for op, args in (("aten::permute", [_x(2, 3), [1, 0]]), ("aten::relu", [_x(2, 3)])):
         assert list(complaints(op, args))
+    assert any("DISTINCT" in text for text in complaints("aten::expand", [_x(3, 1), [3, 2], False]))
 
 
 _METADATA = [

@@ -31,6 +31,8 @@ def complaints(op: str, args: list[Any]) -> Iterator[str]:
     shares = not _storages(results).isdisjoint(_storages(tensors))
     if shares and Trait.VIEW not in record.traits:
         yield "a result shares memory with an argument, without VIEW"
+    if Trait.DISTINCT in record.traits and _shows_twice(args, results):
+        yield "an element of the first argument stands twice in the results, with DISTINCT"
     if not draws and Trait.UNDEFINED not in record.traits:
         if not _same(results, _run(op, args, seed=1) or []):
             yield "two runs differ, without RANDOM"
@@ -157,6 +159,23 @@ def _says_much(args: list[Any], results: list[torch.Tensor]) -> bool:
 
 def _storages(tensors: list[torch.Tensor]) -> set[int]:
     return {tensor.untyped_storage().data_ptr() for tensor in tensors if tensor.numel()}
+
+
+def _shows_twice(args: list[Any], results: list[torch.Tensor]) -> bool:
+    """Whether results that lie in the first argument's memory, whose elements are apart, show one of them twice."""
+    if len(set(_addresses(args[0]))) < args[0].numel():
+        return False
+    views = [result for result in results if not _storages([result]).isdisjoint(_storages([args[0]]))]
+    shown = [address for view in views for address in _addresses(view)]
+    return len(set(shown)) < len(shown)
+
+
+def _addresses(tensor: torch.Tensor) -> list[int]:
+    """Where each element lies in its memory, in bytes."""
+    places = torch.full((), tensor.storage_offset())
+    for size, stride in zip(tensor.shape, tensor.stride(), strict=True):
+        places = places.unsqueeze(-1) + torch.arange(size) * stride
+    return [place * tensor.element_size() for place in places.flatten().tolist()]
 
 
 def _same(left: list[torch.Tensor], right: list[torch.Tensor], close: bool = False) -> bool:

@@ -3,6 +3,7 @@ import torch
 from pass_harness import apply, operators, optimise, program_of
 from torch import nn
 
+from mobopt.ir.types import TENSOR
 from mobopt.passes.functionalize import Functionalize
 from mobopt.passes.manager import Pass
 from mobopt.passes.pipelines import CPU, VULKAN
@@ -19,7 +20,7 @@ graph(%self : __torch__.M,
 
 
 def functional(body: str) -> tuple[str, list[str]]:
-    after, notes = apply(Functionalize(), program_of(HEAD + body))
+    after, notes = apply(Functionalize(), program_of(HEAD + body, attributes={"kept": (TENSOR, torch.zeros(3))}))
     return after, [note.removeprefix("functionalize: ") for note in notes]
 
 
@@ -59,6 +60,55 @@ def test_later_readers_read_the_new_value() -> None:
   %b : Tensor = aten::relu_(%a)
   return (%v)""",
             "%v may be the same memory, and is read afterwards",
+        ),
+        (
+            """  %a : Tensor = aten::neg(%x)
+  %l : Tensor[] = aten::unsafe_chunk(%a, %three, %one)
+  %i : Tensor, %f : Tensor, %g : Tensor = prim::ListUnpack(%l)
+  %b : Tensor = aten::sigmoid_(%i)
+  %y : Tensor = aten::mul(%a, %f)
+  return (%y)""",
+            "%a may be the same memory, and is read afterwards",
+        ),
+        (
+            """  %a : Tensor = aten::neg(%x)
+  %l : Tensor[] = aten::unsafe_chunk(%a, %three, %one)
+  %i : Tensor, %f : Tensor, %g : Tensor = prim::ListUnpack(%l)
+  %v : Tensor = aten::slice(%a, %zero, %zero, %three, %one)
+  %b : Tensor = aten::sigmoid_(%i)
+  %y : Tensor = aten::mul(%v, %f)
+  return (%y)""",
+            "%v may be the same memory, and is read afterwards",
+        ),
+        (
+            """  %a : Tensor = aten::neg(%x)
+  %r : Tensor = prim::Loop(%three, %true, %x)
+    block0(%i : int, %p : Tensor):
+      %v : Tensor = aten::select(%a, %zero, %zero)
+      %b : Tensor = aten::relu_(%v)
+      -> (%true, %b)
+  return (%r)""",
+            "%a may be the same memory, and is read afterwards",
+        ),
+        (
+            """  %a : Tensor = aten::neg(%x)
+  %v : Tensor = aten::select(%a, %zero, %zero)
+  %w : Tensor = aten::select(%a, %zero, %one)
+   = prim::If(%c)
+    block0():
+      %b : Tensor = aten::relu_(%v)
+      -> ()
+    block1():
+      -> ()
+  return (%w)""",
+            "%v is made in an outer block",
+        ),
+        (
+            """  %k : Tensor = prim::GetAttr[name="kept"](%self)
+  %v : Tensor = aten::select(%k, %zero, %zero)
+  %b : Tensor = aten::relu_(%v)
+  return (%b)""",
+            "what it writes to, %v, may be an input, a weight or an attribute of the model",
         ),
         (
             """  %a : Tensor = aten::neg(%x)
@@ -118,6 +168,57 @@ def test_views_taken_afterwards_are_no_obstacle() -> None:
   return (%v)"""
     after, _ = functional(body)
     assert "aten::select(%b" in after
+
+
+def test_gates_of_a_cell_become_functional() -> None:
+    body = """  %a : Tensor = aten::neg(%x)
+  %l : Tensor[] = aten::unsafe_chunk(%a, %three, %one)
+  %i : Tensor, %f : Tensor, %g : Tensor = prim::ListUnpack(%l)
+  %i.1 : Tensor = aten::sigmoid_(%i)
+  %g.1 : Tensor = aten::tanh_(%g)
+  %f.1 : Tensor = aten::add_(%f, %i, %one)
+  %size : int = aten::size(%a, %one)
+  %y : Tensor = aten::mul(%g, %f.1)
+  %r : (Tensor, int) = prim::TupleConstruct(%y, %size)
+  return (%r)"""
+    after, notes = functional(body)
+    assert after.splitlines()[3:] == [
+        "%i.1 : Tensor = aten::sigmoid(%i)",
+        "%g.1 : Tensor = aten::tanh(%g)",
+        "%f.1 : Tensor = aten::add(%f, %i.1, %one)",
+        "%size : int = aten::size(%a, %one)",
+        "%y : Tensor = aten::mul(%g.1, %f.1)",
+        "%r : (Tensor, int) = prim::TupleConstruct(%y, %size)",
+        "return (%r)",
+    ]
+    assert len(notes) == 3
+
+
+def test_other_parts_may_be_taken_afterwards() -> None:
+    body = """  %a : Tensor = aten::neg(%x)
+  %v : Tensor = aten::select(%a, %zero, %zero)
+  %b : Tensor = aten::relu_(%v)
+  %w : Tensor = aten::select(%a, %zero, %one)
+  %y : Tensor = aten::add(%v, %w, %one)
+  return (%y)"""
+    after, _ = functional(body)
+    assert after.splitlines()[2:5] == [
+        "%b : Tensor = aten::relu(%v)",
+        "%w : Tensor = aten::select(%a, %zero, %one)",
+        "%y : Tensor = aten::add(%b, %w, %one)",
+    ]
+
+
+def test_a_part_of_what_each_round_makes_becomes_functional() -> None:
+    body = """  %r : Tensor = prim::Loop(%three, %true, %x)
+    block0(%i : int, %p : Tensor):
+      %a : Tensor = aten::neg(%p)
+      %v : Tensor = aten::select(%a, %zero, %zero)
+      %b : Tensor = aten::relu_(%v)
+      -> (%true, %v)
+  return (%r)"""
+    after, _ = functional(body)
+    assert after.splitlines()[4:6] == ["    %b : Tensor = aten::relu(%v)", "    -> (%true, %b)"]
 
 
 class InPlace(nn.Module):

@@ -25,6 +25,8 @@ graph(%self : __torch__.M,
   %zero : int = prim::Constant[value=0]()
   %one : int = prim::Constant[value=1]()
   %two : int = prim::Constant[value=2]()
+  %minus : int = prim::Constant[value=-2]()
+  %end : int = prim::Constant[value=9223372036854775807]()
   %four : int = prim::Constant[value=4]()
   %half : float = prim::Constant[value=0.5]()
   %true : bool = prim::Constant[value=1]()
@@ -58,7 +60,8 @@ class Writer:
             self.statement(indent, wholes, parts, lists, depth)
 
     def statement(self, indent: str, wholes: list[str], parts: list[str], lists: list[str], depth: int) -> None:
-        kinds = ["pure", "pure", "inplace", "inplace", "view", "part", "list", "append", "get", "if", "loop"]
+        kinds = ["pure", "pure", "inplace", "inplace", "view", "part", "part", "halves", "list", "append", "get"]
+        kinds += ["if", "loop"]
         kind = self.draw(st.sampled_from(kinds if depth < 2 else kinds[:-2]))
         a = self.pick(wholes)
         if kind == "pure":
@@ -73,7 +76,18 @@ class Writer:
         elif kind == "view":
             wholes.append(self.emit(indent, "Tensor", f"aten::slice({a}, %zero, %zero, %four, %one)", "a"))
         elif kind == "part":
-            parts.append(self.emit(indent, "Tensor", f"aten::slice({a}, %zero, %one, %four, %two)", "b"))
+            bounds = self.draw(st.sampled_from(["%one, %four, %two", "%zero, %two, %one", "%minus, %end, %one"]))
+            parts.append(self.emit(indent, "Tensor", f"aten::slice({a}, %zero, {bounds})", "b"))
+        elif kind == "halves":
+            op = self.draw(st.sampled_from(["chunk", "unsafe_chunk", "split"]))
+            made = self.emit(indent, "Tensor[]", f"aten::{op}({a}, %two, %zero)", "h")
+            if self.draw(st.booleans()):
+                halves = self.fresh("b"), self.fresh("b")
+                self.lines.append(f"{indent}{halves[0]} : Tensor, {halves[1]} : Tensor = prim::ListUnpack({made})")
+                parts += halves
+            else:
+                index = self.draw(st.sampled_from(["%zero", "%one", "%minus"]))
+                parts.append(self.emit(indent, "Tensor", f"aten::__getitem__({made}, {index})", "b"))
         elif kind == "list":
             lists.append(self.emit(indent, "Tensor[]", f"prim::ListConstruct({a})", "l"))
         elif kind == "append" and lists:

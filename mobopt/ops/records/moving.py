@@ -2,23 +2,23 @@
 
 from mobopt.ops.records.record import Entries, Like, Trait, joined, operators
 
-_MOVES = Trait.MOVES_ELEMENTS
+_MOVES, _DISTINCT = Trait.MOVES_ELEMENTS, Trait.DISTINCT
 
 _SHAPES = joined(
     [
-        operators("view", _MOVES, Trait.READS_STRIDES, rank="size"),
+        operators("view", _MOVES, _DISTINCT, Trait.READS_STRIDES, rank="size"),
         operators("view.dtype", Trait.READS_STRIDES, rank=Like.FIRST),
-        operators("_unsafe_view", _MOVES, Trait.READS_STRIDES, Trait.HANDS_BACK, rank="size"),
-        operators("_reshape_alias", _MOVES, Trait.UNCHECKED, Trait.READS_STRIDES, rank="size"),
-        operators("reshape", _MOVES, rank="shape"),
-        operators("view_as", _MOVES, Trait.READS_STRIDES),
+        operators("_unsafe_view", _MOVES, _DISTINCT, Trait.READS_STRIDES, Trait.HANDS_BACK, rank="size"),
+        operators("_reshape_alias", _MOVES, Trait.OWN_STRIDES, Trait.UNCHECKED, Trait.READS_STRIDES, rank="size"),
+        operators("reshape", _MOVES, _DISTINCT, rank="shape"),
+        operators("view_as", _MOVES, _DISTINCT, Trait.READS_STRIDES),
         operators("view_as_complex view_as_real", Trait.READS_STRIDES),
-        operators("flatten ravel reshape_as squeeze unflatten unsqueeze", _MOVES),
+        operators("flatten ravel reshape_as squeeze unflatten unsqueeze", _MOVES, _DISTINCT),
         operators("view_copy", _MOVES, Trait.READS_STRIDES, rank="size"),
         operators("view_copy.dtype", Trait.READS_STRIDES, rank=Like.FIRST),
         operators("squeeze_copy unsqueeze_copy", _MOVES),
         operators("atleast_1d atleast_2d atleast_3d", _MOVES, Trait.HANDS_BACK),
-        operators("as_strided as_strided_copy", _MOVES, Trait.READS_STRIDES, rank="size"),
+        operators("as_strided as_strided_copy", _MOVES, Trait.OWN_STRIDES, Trait.READS_STRIDES, rank="size"),
         operators("as_strided_scatter", _MOVES, Trait.READS_STRIDES, rank=Like.FIRST),
     ]
 )
@@ -30,6 +30,7 @@ _ORDERS = joined(
             transpose
             """,
             _MOVES,
+            _DISTINCT,
             rank=Like.FIRST,
         ),
         operators("permute_copy t_copy transpose_copy", _MOVES, rank=Like.FIRST),
@@ -42,23 +43,25 @@ _IN_PLACE = joined(
     [
         operators("swapaxes_ swapdims_ t_ transpose_", _MOVES, Trait.VIEWS_IN_PLACE, rank=Like.FIRST),
         operators("squeeze_ unsqueeze_", _MOVES, Trait.VIEWS_IN_PLACE),
-        operators("as_strided_", _MOVES, Trait.VIEWS_IN_PLACE, Trait.READS_STRIDES, rank="size"),
+        operators("as_strided_", _MOVES, Trait.OWN_STRIDES, Trait.VIEWS_IN_PLACE, Trait.READS_STRIDES, rank="size"),
     ]
 )
 _PARTS = joined(
     [
-        operators("slice", _MOVES, Trait.COMPUTES, rank=Like.FIRST),
-        operators("narrow narrow_copy slice_copy", _MOVES, rank=Like.FIRST),
-        operators("select", _MOVES, Trait.COMPUTES),
-        operators("diagonal diagonal_copy select_copy unfold unfold_copy", _MOVES),
-        operators("split", _MOVES, Trait.COMPUTES),
+        operators("slice", _MOVES, _DISTINCT, Trait.COMPUTES, rank=Like.FIRST),
+        operators("narrow narrow_copy slice_copy", _MOVES, _DISTINCT, rank=Like.FIRST),
+        operators("select", _MOVES, _DISTINCT, Trait.COMPUTES),
+        operators("diagonal diagonal_copy select_copy", _MOVES, _DISTINCT),
+        operators("unfold unfold_copy", _MOVES),
+        operators("split", _MOVES, _DISTINCT, Trait.COMPUTES),
         operators(
-            "chunk dsplit hsplit split_copy split_with_sizes split_with_sizes_copy unbind unbind_copy vsplit",
+            "chunk split_copy split_with_sizes split_with_sizes_copy unbind unbind_copy",
             _MOVES,
+            _DISTINCT,
         ),
-        operators("tensor_split", _MOVES),
+        operators("dsplit hsplit tensor_split vsplit", _MOVES),
         operators("tensor_split.tensor_indices_or_sections", _MOVES, Trait.SIZES_BY_ELEMENTS),
-        operators("unsafe_chunk unsafe_split unsafe_split_with_sizes", _MOVES, Trait.HANDS_BACK),
+        operators("unsafe_chunk unsafe_split unsafe_split_with_sizes", _MOVES, _DISTINCT, Trait.HANDS_BACK),
     ]
 )
 _REPETITIONS = joined(

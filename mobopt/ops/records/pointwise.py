@@ -58,7 +58,8 @@ _COPIES = joined(
         operators("detach_", Trait.IDENTITY, Trait.VIEWS_IN_PLACE, Trait.LATE_FUNCTIONAL_FORM),
         operators("copy_ fill_", Trait.KEEPS_SIZES, Trait.LATE_FUNCTIONAL_FORM, Trait.CONVERTS_ON_WRITE),
         operators("zero_", Trait.KEEPS_SIZES, Trait.LATE_FUNCTIONAL_FORM),
-        operators("set_ resize_ resize_as_ requires_grad_", Trait.LATE_FUNCTIONAL_FORM),
+        operators("requires_grad_", Trait.LATE_FUNCTIONAL_FORM),
+        operators("_resize_output_ set_ resize_ resize_as_", Trait.LATE_FUNCTIONAL_FORM, Trait.OWN_STRIDES),
     ]
 )
 _DROPOUTS = joined(

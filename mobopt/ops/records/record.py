@@ -35,6 +35,10 @@ class Trait(Enum):
     """A :attr:`VIEW` whose schema does not say so, or does not say of what."""
     VIEWS_IN_PLACE = auto()
     """Changes how its first argument looks at its memory, and no element."""
+    DISTINCT = auto()
+    """All results together show each element of the first argument at most once."""
+    OWN_STRIDES = auto()
+    """Looks at memory by sizes and strides of its own, so it may show elements that its first argument does not."""
     CONSTRUCTS = auto()
     """Makes a container that holds its arguments."""
     FILLS = auto()
