@@ -12,6 +12,7 @@ from mobopt.options import DEFAULT_RUNTIME, RUNTIMES
 
 if TYPE_CHECKING:
     from mobopt.tools.audit import Audit, AuditLine
+    from mobopt.tools.audit_calls import Cause
 
 _SOURCES_SHOWN = 3
 _MEANINGS = {
@@ -91,6 +92,15 @@ def _print(found: Audit) -> None:
     kind = "optimised for" if found.is_bundle else "before conversion to"
     sizes = f"sizes of {found.inputs}" if found.inputs else "no sizes are known"
     say(f"{found.model}, {kind} {found.backend}, on PyTorch {found.runtime}; {sizes}")
+    if found.placement:
+        say(f"{found.placement}.")
+        say()
+        print_table(
+            "",
+            ("on the CPU because of", "count>", "why", "others follow>", "a kernel saves"),
+            map(_cause_row, found.causes),
+        )
+        say()
     print_table("", ("operator", "count>", "verdict", "why", "source", "tensors of the first"), map(_row, found.lines))
     say()
     for verdict, count in found.counts.items():
@@ -101,6 +111,10 @@ def _print(found: Audit) -> None:
     _print_missing_from_build(found)
 
 
+def _cause_row(cause: Cause) -> tuple[str, ...]:
+    return cause.operator, str(cause.count), cause.reason, str(cause.followers), cause.saved
+
+
 def _row(line: AuditLine) -> tuple[str, ...]:
     shown = list(line.sources[:_SOURCES_SHOWN])
     if len(line.sources) > len(shown):
@@ -109,7 +123,7 @@ def _row(line: AuditLine) -> tuple[str, ...]:
 
 
 def _why(line: AuditLine) -> str:
-    parts = [line.reason]
+    parts = [f"follows {line.follows}: {line.reason}" if line.follows else line.reason]
     if line.verdict == "rewritten":
         parts.append(f"{line.rewrite}: {line.rewrite_summary}")
         parts.append("fixes the file to the sizes of the inputs" if line.fixes_sizes else "")

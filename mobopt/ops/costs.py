@@ -125,8 +125,8 @@ def cost_of_node(node: Node, facts: Mapping[Value, TensorFacts], attributes: Map
         call = node.qualified_op, dict(zip(names, node.inputs, strict=False))
     operator, arguments = call
     tensors = [value for value in arguments.values() if isinstance(value, (Value, torch.Tensor, list))]
-    moved = sum(_elements(item, facts) for value in tensors for item in _items(value))
-    moved += sum(_elements(value, facts) for value in node.outputs)
+    moved = sum(elements(item, facts) for value in tensors for item in _items(value))
+    moved += sum(elements(value, facts) for value in node.outputs)
     return Cost(1, _multiply_adds(operator, arguments, node, facts), _FLOAT_BYTES * moved)
 
 
@@ -138,6 +138,8 @@ def cost_of_program(program: Program, facts: Mapping[Value, TensorFacts]) -> Cos
 
 
 def _items(value: Any) -> Iterable[Any]:
+    if isinstance(value, Value) and value.is_constant:
+        value = value.constant if isinstance(value.constant, list) else value
     if isinstance(value, list):
         return value
     return (listed_items(value) or (value,)) if isinstance(value, Value) else (value,)
@@ -155,13 +157,16 @@ def _sizes(value: Any, facts: Mapping[Value, TensorFacts]) -> tuple[int, ...]:
     return known.known_sizes if isinstance(known, TensorFacts) and known.known_sizes is not None else (0,)
 
 
-def _elements(value: Any, facts: Mapping[Value, TensorFacts]) -> int:
+def elements(value: Any, facts: Mapping[Value, TensorFacts]) -> int:
+    """How many elements a tensor has; 0 if that is not known."""
     return math.prod(_sizes(value, facts))
 
 
 def _multiply_adds(operator: str, arguments: Mapping[str, Any], node: Node, facts: Mapping[Value, TensorFacts]) -> int:
-    made = sum(_elements(value, facts) for value in node.outputs)
+    made = sum(elements(value, facts) for value in node.outputs)
     record = record_of(operator)
+    if "query" in arguments and "key" in arguments:  # attention: a product with the keys, and one with the values
+        return 2 * elements(arguments["query"], facts) * math.prod(_sizes(arguments["key"], facts)[-2:-1])
     if record.contracted:
         return made * _sizes(arguments[record.contracted], facts)[-1]
     if Trait.CONVOLUTION in record.traits:
@@ -173,10 +178,10 @@ def _multiply_adds(operator: str, arguments: Mapping[str, Any], node: Node, fact
         kernel = arguments.get("kernel_size")
         known = kernel.constant if isinstance(kernel, Value) and kernel.is_constant else None
         if known is None:
-            return _elements(node.inputs[0], facts)
+            return elements(node.inputs[0], facts)
         window: int = math.prod(known) if isinstance(known, (list, tuple)) else known
         return made * window
     if Trait.RECURRENT in record.traits and "params" in arguments:
         steps = math.prod(_sizes(arguments["input"], facts)[:-1])
-        return steps * sum(_elements(item, facts) for item in _items(arguments["params"]))
+        return steps * sum(elements(item, facts) for item in _items(arguments["params"]))
     return 0 if {Trait.MOVES_ELEMENTS, Trait.READS_METADATA_ONLY} & record.traits else made

@@ -33,10 +33,12 @@ from mobopt.samples.example_inputs import (
 from mobopt.tools.allowed_operators import read_allowed_operators
 from mobopt.tools.audit_calls import (
     MISSING,
+    ON_CPU,
     UNKNOWN,
     VERDICTS,
     WRONG,
     AuditedCall,
+    Cause,
     CostChange,
     judge_bundle,
     judge_model,
@@ -71,6 +73,8 @@ class AuditLine:
     """Whether the rewrite fixes the file to the sizes of the example inputs."""
     help: str = ""
     """What the author of the model can change."""
+    follows: str = ""
+    """The operator that keeps these on the phone's CPU, if that is another one."""
 
 
 @dataclass(frozen=True)
@@ -84,7 +88,11 @@ class Audit:
         runtime: release of PyTorch.
         legalize: level of the conversion that was tried; empty for an optimised file.
         inputs: where sizes come from, in words; empty if none are known.
-        lines: one for each operator, verdict and reason, the worst first.
+        lines: one for each operator, verdict and reason, the worst first; causes before what follows from them.
+        causes: why operators of a model run on the phone's CPU, what would help most first; empty for an optimised
+            file.
+        gpu_share: the part of the multiply-adds that the phone's GPU does, 0 to 1; None where sizes are not known, for
+            other backends, and for an optimised file.
         operators: of the optimised file, as a selective build names them.
         profile: the device whose limits are checked.
         limits: tensors and weights that it can't hold.
@@ -101,6 +109,8 @@ class Audit:
     legalize: str
     inputs: str
     lines: tuple[AuditLine, ...]
+    causes: tuple[Cause, ...]
+    gpu_share: float | None
     operators: tuple[str, ...]
     profile: DeviceProfile | None = None
     limits: tuple[LimitFinding, ...] = ()
@@ -126,6 +136,16 @@ class Audit:
         if self.missing_from_build:
             found.append(f"{len(self.missing_from_build)} operators missing from the app's build")
         return found
+
+    @property
+    def placement(self) -> str:
+        """In words, how much runs on the phone's GPU; empty if that is not known, or everything does."""
+        on_cpu = self.counts.get(ON_CPU, 0)
+        if self.gpu_share is None or not on_cpu:
+            return ""
+        text = f"{self.gpu_share:.0%} of the multiply-adds run on the GPU; {on_cpu} operators run on the CPU"
+        causes = sum(cause.count for cause in self.causes)
+        return f"{text} because of {causes} of them" if 0 < causes < on_cpu else text
 
     @property
     def is_good(self) -> bool:
@@ -194,6 +214,8 @@ def audit(
         legalize="" if subject.backend else settings.legalize,
         inputs=str(inputs) if inputs.by_method else "",
         lines=tuple(_lines(judged.calls)),
+        causes=judged.causes,
+        gpu_share=judged.gpu_share,
         operators=tuple(operators),
         profile=profile,
         limits=tuple(_limits(judged.program, settings, profile, inputs.examples)),
@@ -275,11 +297,13 @@ def _limits(
 
 def _lines(calls: Iterable[AuditedCall]) -> list[AuditLine]:
     """Calls that share operator, verdict and reason, together; the worst and most frequent first."""
-    groups: dict[tuple[str, str, str], list[AuditedCall]] = defaultdict(list)
+    groups: dict[tuple[str, ...], list[AuditedCall]] = defaultdict(list)
     for call in calls:
-        groups[call.operator, call.verdict, call.reason].append(call)
+        groups[call.operator, call.verdict, call.reason, call.follows].append(call)
     lines = [_line(group) for group in groups.values()]
-    return sorted(lines, key=lambda line: (VERDICTS.index(line.verdict), -line.count, line.operator))
+    return sorted(
+        lines, key=lambda line: (VERDICTS.index(line.verdict), bool(line.follows), -line.count, line.operator)
+    )
 
 
 def _line(calls: Sequence[AuditedCall]) -> AuditLine:
@@ -296,4 +320,5 @@ def _line(calls: Sequence[AuditedCall]) -> AuditLine:
         first.rewrite_summary,
         first.fixes_sizes,
         first.help,
+        first.follows,
     )

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from mobopt.ir import Graph, Node, Program, describe
@@ -20,6 +21,7 @@ from mobopt.passes.metal_rewrites import MetalRewrites
 from mobopt.passes.note_kinds import RUNS_ON_CPU, WITH_ITS_OPERANDS
 from mobopt.passes.notes import Note
 from mobopt.passes.pipelines import pipeline_for
+from mobopt.tools.audit_causes import Dataflow, Places
 from mobopt.tools.lacks import is_judged, operands_text
 from mobopt.tools.tensor_places import gpu_values, runs_on_gpu, transfer_device
 
@@ -52,8 +54,31 @@ class AuditedCall:
     rewrite_summary: str = ""
     fixes_sizes: bool = False
     """Whether that fixes the file to the sizes of the example inputs."""
+    is_by_row: bool = False
+    """Whether a row of the tables says this of the operator, and not only of a tensor that the GPU can't hold."""
     help: str = ""
     """What the author of the model can change."""
+    follows: str = ""
+    """The operator that keeps it on the phone's CPU, if that is another one."""
+
+
+@dataclass(frozen=True)
+class Cause:
+    """An operator that keeps others on the phone's CPU."""
+
+    operator: str
+    """With overload."""
+    count: int
+    reason: str
+    followers: int
+    """Operators that only follow those of this name, for this reason."""
+    microseconds: float
+    """What a call would take less, roughly, if the GPU could run them; see :mod:`mobopt.ops.costs`."""
+
+    @property
+    def saved(self) -> str:
+        """What a kernel for it alone would save, in words; other causes may keep the same tensors on the CPU."""
+        return f"about {self.microseconds / 1000:.2f} ms" if self.microseconds >= 5 else "nothing by itself"
 
 
 @dataclass(frozen=True)
@@ -93,6 +118,10 @@ class JudgedModel:
     notes: tuple[Note, ...]
     """What the passes said."""
     change: CostChange | None = None
+    causes: tuple[Cause, ...] = ()
+    """Why operators run on the phone's CPU."""
+    gpu_share: float | None = None
+    """The part of the multiply-adds that the GPU does, if sizes are known."""
 
 
 def judge_model(program: Program, settings: Settings, examples: Examples) -> JudgedModel:
@@ -117,16 +146,59 @@ def judge_model(program: Program, settings: Settings, examples: Examples) -> Jud
     after = _Judge(program, settings, record_facts(program, examples)) if is_changed else before
     left = {node: after.placed(node) for node in _nodes(program)}
     arithmetic.append(cost_of_program(program, after.facts).multiply_adds)
+    flow = Dataflow(program, after.facts, settings.runtime)
     packed = run_passes(program, passes[steps[-1] + 1 :])
     remarks = _Remarks(_notes([*legalized, *packed]))
+    left = {node: remarks.applied_to(node, call) for node, call in left.items()}
+    places = _places(left, remarks, flow)
+    causes = flow.causes(places)
+    left = {node: _following(call, node, causes) for node, call in left.items()}
     calls = [
-        remarks.applied_to(node, left[node]) if node in left else remarks.rewritten(node, on_target, on_cpu)
+        left[node] if node in left else remarks.rewritten(node, on_target, on_cpu)
         for node, (on_target, on_cpu) in originals.items()
     ]
-    made = [remarks.applied_to(node, call) for node, call in left.items() if node not in originals]
-    calls += [call for call in made if call.verdict != NATIVE]
-    change = CostChange(_count(originals), _count(_nodes(program)), *arithmetic)
-    return JudgedModel(tuple(calls), program, tuple(_notes([*simplified, *legalized, *packed])), change)
+    calls += [call for node, call in left.items() if node not in originals and call.verdict != NATIVE]
+    return JudgedModel(
+        tuple(calls),
+        program,
+        tuple(_notes([*simplified, *legalized, *packed])),
+        CostChange(_count(originals), _count(_nodes(program)), *arithmetic),
+        tuple(_causes(left, flow, places, causes)),
+        flow.share_on_gpu(places.on_cpu) if settings.backend in CPU_FALLBACK else None,
+    )
+
+
+def _places(calls: Mapping[Node, AuditedCall], remarks: _Remarks, flow: Dataflow) -> Places:
+    """What runs on the phone's CPU, by why it does."""
+    on_cpu = {node for node, call in calls.items() if call.verdict == ON_CPU}
+    following = {node for node in on_cpu if remarks.stays_with_operands(node)}
+    misfits = {node for node in on_cpu - following if flow.meets_misfit(node) and not calls[node].is_by_row}
+    return Places(frozenset(on_cpu - following - misfits), frozenset(misfits), frozenset(following))
+
+
+def _following(call: AuditedCall, node: Node, causes: Mapping[Node, Node]) -> AuditedCall:
+    cause = causes.get(node, node)
+    return call if cause is node else replace(call, follows=cause.qualified_op)
+
+
+def _causes(
+    calls: Mapping[Node, AuditedCall], flow: Dataflow, places: Places, causes: Mapping[Node, Node]
+) -> list[Cause]:
+    """The causes that share operator and reason, together; what would help most first."""
+    groups: dict[tuple[str, str], set[Node]] = defaultdict(set)
+    for node in set(causes.values()):
+        groups[calls[node].operator, calls[node].reason].add(node)
+    found = [
+        Cause(
+            operator,
+            len(nodes),
+            reason,
+            sum(cause in nodes and node not in nodes for node, cause in causes.items()),
+            flow.microseconds_saved(places, nodes),
+        )
+        for (operator, reason), nodes in groups.items()
+    ]
+    return sorted(found, key=lambda cause: (-cause.microseconds, -cause.followers, cause.operator, cause.reason))
 
 
 def _count(nodes: Iterable[Node]) -> int:
@@ -204,7 +276,7 @@ class _Judge:
         row = finding.row if finding.verdict != NATIVE else None
         rewrite, advice = (row.rewrite, row.help) if row is not None else ("", "")
         reason = finding.why if finding.verdict != NATIVE else ""
-        return self.made(node, verdict or finding.verdict, reason, rewrite, advice)
+        return replace(self.made(node, verdict or finding.verdict, reason, rewrite, advice), is_by_row=row is not None)
 
     def made(self, node: Node, verdict: str, reason: str, rewrite: str = "", advice: str = "") -> AuditedCall:
         """A call of a node."""
@@ -221,6 +293,10 @@ class _Remarks:
         self.refusals = {note.node: note for note in notes if note.pass_name == Legalize.name and not note.done}
         self.on_cpu = {note.node: note for note in notes if note.kind in (RUNS_ON_CPU, WITH_ITS_OPERANDS)}
         self.done = {note.node: note for note in notes if note.done}
+
+    def stays_with_operands(self, node: Node) -> bool:
+        """Whether the GPU could run it, but it is not worth a transfer."""
+        return node in self.on_cpu and self.on_cpu[node].kind is WITH_ITS_OPERANDS
 
     def applied_to(self, node: Node, call: AuditedCall) -> AuditedCall:
         """A call with why it is not rewritten, or why it runs on the CPU although the GPU could run it."""

@@ -169,6 +169,43 @@ def test_the_table(invoke: Invoke, mixed: Path) -> None:
     assert "CPU on the device: right, but slow" in result.stdout
 
 
+class _Encoder(nn.Module):
+    """A normalisation and an attention that phones lack, and what surrounds them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.heads, self.out = nn.LayerNorm(24), nn.Linear(24, 72), nn.Linear(24, 24)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        split = self.heads(self.norm(x)).reshape(1, 7, 3, 2, 12).permute(2, 0, 3, 1, 4)
+        mixed = nn.functional.scaled_dot_product_attention(split[0], split[1], split[2])
+        return torch.relu(self.out(mixed.transpose(1, 2).reshape(1, 7, 24)))
+
+
+def test_causes_come_before_what_follows_from_them(invoke: Invoke, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    torch.jit.save(torch.jit.script(_Encoder().eval()), str(tmp_path / "encoder.pt"))
+    found = audited(invoke, tmp_path / "encoder.pt", "--random", "1,7,24")
+    causes = {cause["operator"]: cause for cause in found["causes"]}
+    assert list(causes) == ["aten::layer_norm", "aten::scaled_dot_product_attention"]
+    assert [cause["count"] for cause in causes.values()] == [1, 1]
+    on_cpu = [item for item in found["lines"] if item["verdict"] == "cpu"]
+    assert [item["operator"] for item in on_cpu if not item["follows"]] == list(causes)
+    assert on_cpu == sorted(on_cpu, key=lambda item: bool(item["follows"]))
+    for operator, cause in causes.items():
+        assert cause["followers"] == sum(item["count"] for item in on_cpu if item["follows"] == operator) > 0
+    assert causes["aten::layer_norm"]["microseconds"] > 0
+    # One head at a time would do without five dimensions, which keep their tensors on the CPU whatever attention does.
+    assert causes["aten::scaled_dot_product_attention"]["microseconds"] < 5
+    attention = 2 * 7 * 7 * 24
+    assert found["gpu_share"] == pytest.approx(1 - attention / (attention + 7 * 24 * 96), abs=0.05)
+    printed = invoke("audit", tmp_path / "encoder.pt", "--random", "1,7,24").stdout
+    assert re.search(
+        r"\d\d% of the multiply-adds run on the GPU; \d+ operators run on the CPU because of 2 of them", printed
+    )
+    assert "nothing by itself" in printed
+
+
 def test_allow_in_both_forms(invoke: Invoke, mixed: Path, tmp_path: Path) -> None:
     for form in ("list", "dict"):
         text = invoke("opnames", mixed / "vulkan.ptl", "--format", form).stdout
