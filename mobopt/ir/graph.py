@@ -112,17 +112,19 @@ class Value:
     @property
     def dtype(self) -> torch.dtype:
         """Dtype of a tensor; see :attr:`tensor_type`."""
-        return self.tensor_type.dtype
+        kind = self.type
+        return kind.dtype if isinstance(kind, TensorType) else self.tensor_type.dtype
 
     @property
     def sizes(self) -> tuple[int, ...]:
         """Sizes of a tensor, which are numbers; see :attr:`tensor_type`."""
-        return cast("tuple[int, ...]", self.tensor_type.sizes)
+        kind = self.type
+        return cast("tuple[int, ...]", kind.sizes if isinstance(kind, TensorType) else self.tensor_type.sizes)
 
     @property
     def rank(self) -> int:
         """Number of dimensions of a tensor; see :attr:`tensor_type`."""
-        return len(self.tensor_type.sizes)
+        return len(self.sizes)
 
     @property
     def numel(self) -> int:

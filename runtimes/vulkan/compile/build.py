@@ -33,7 +33,7 @@ from mobopt.runtimes.vulkan.engine.tensor import (
 from mobopt.runtimes.vulkan.kernels.copies import as_contiguous
 from mobopt.runtimes.vulkan.kernels.epilogue import parts_of
 from mobopt.runtimes.vulkan.kernels.plan import ConstantStore, Plan
-from mobopt.runtimes.vulkan.lowerings.registry import load_lowerings, lower
+from mobopt.runtimes.vulkan.lowerings.registry import load_lowerings, lower_supported
 
 
 @dataclass(frozen=True)
@@ -192,7 +192,7 @@ def _append_lowered(plan: Plan, node: Node, concatenation: Concatenation | None)
     sizes = "x".join(map(str, node.outputs[0].sizes))
     plan.label, plan.source = f"{parts_of(node)[0].qualified_op} {sizes}", node.origin
     try:
-        result = lower(plan, node) if concatenation is None else concatenation.lower(plan, node)
+        result = lower_supported(plan, node) if concatenation is None else concatenation.lower(plan, node)
     except LimitError as error:
         raise _RefusedCallError(node, str(error)) from error
     tensors = result if isinstance(result, tuple) else (result,)

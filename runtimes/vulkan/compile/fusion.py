@@ -23,7 +23,13 @@ from mobopt.runtimes.vulkan.kernels.epilogue import (
 from mobopt.runtimes.vulkan.kernels.plan import Plan
 from mobopt.runtimes.vulkan.lowerings.convolution import convolution
 from mobopt.runtimes.vulkan.lowerings.matmul import added_product, linear, linear_context, product, takes_residual
-from mobopt.runtimes.vulkan.lowerings.registry import LoweringResult, lower, lowering_of, lowers, why_unsupported
+from mobopt.runtimes.vulkan.lowerings.registry import (
+    LoweringResult,
+    lower_supported,
+    lowering_of,
+    lowers,
+    why_unsupported,
+)
 
 _TAKE_EPILOGUES = (convolution, linear, linear_context, product, added_product)
 
@@ -83,6 +89,6 @@ def product_with_epilogue(plan: Plan, node: Node) -> LoweringResult:
     plan.stand_in(first.output, node.output)
     first.attributes[EPILOGUE] = folded_epilogue(parts)
     try:
-        return lower(plan, first)
+        return lower_supported(plan, first)
     finally:
         del first.attributes[EPILOGUE]

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
+from functools import cached_property
 
 import torch
 
@@ -93,7 +94,7 @@ class DeviceTensor:
         """Number of dimensions."""
         return len(self.sizes)
 
-    @property
+    @cached_property
     def numel(self) -> int:
         """Number of elements."""
         return math.prod(self.sizes)
@@ -108,7 +109,7 @@ class DeviceTensor:
         where = self.offset if offset is None else offset
         return replace(self, sizes=tuple(sizes), strides=tuple(strides), offset=where)
 
-    @property
+    @cached_property
     def span(self) -> tuple[int, int]:
         """First element touched and one past the last, counted from the start of the storage."""
         if self.numel == 0:
@@ -126,7 +127,7 @@ class DeviceTensor:
         """Whether the elements lie dense in row-major order."""
         return _matches(self.sizes, self.strides, contiguous_strides(self.sizes))
 
-    @property
+    @cached_property
     def channel_pitch(self) -> int | None:
         """Elements from one pixel to the next if this is a 4-D channels_last tensor, else None.
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
-from dataclasses import astuple, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
 import torch
@@ -21,7 +21,7 @@ from mobopt.runtimes.vulkan.kernels.convolution_parameters import Convolution, P
 from mobopt.runtimes.vulkan.kernels.copies import as_channels_last, copied, in_words
 from mobopt.runtimes.vulkan.kernels.epilogue import Epilogue
 from mobopt.runtimes.vulkan.kernels.gpu_kernels import DEPTHWISE_INVOCATIONS, depthwise_block
-from mobopt.runtimes.vulkan.kernels.kernel_access import spread, words
+from mobopt.runtimes.vulkan.kernels.kernel_access import spread, words_of
 from mobopt.runtimes.vulkan.kernels.loops import Box, loop_boxes, summing_iterations
 from mobopt.runtimes.vulkan.kernels.pointwise_kernel import run_program
 from mobopt.runtimes.vulkan.kernels.pointwise_program import IDENTITY
@@ -322,7 +322,7 @@ def append_depthwise(
             local_size,
             *operands.forms(epilogue),
         ),
-        words(astuple(push)),
+        words_of(push),
         iterations=math.prod(span) * high * wide,
     )
 

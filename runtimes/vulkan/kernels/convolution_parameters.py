@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 
@@ -75,18 +76,24 @@ def convolution_of(call: Node) -> Convolution:
 def _of_context(
     operand: Value, context: Conv1dPackedContext | Conv2dPackedContext | VulkanConv2dOpContext
 ) -> Convolution:
-    weight = constant_ref(context.weight)
-    spatial = weight.rank - 2
-    return Convolution(
-        operand,
-        weight,
-        None if context.bias is None else constant_ref(context.bias),
-        per_dimension(context.stride, spatial),
-        per_dimension(context.padding, spatial),
-        per_dimension(context.dilation, spatial),
-        context.groups,
-        isinstance(context, Conv2dPackedContext) and context.transposed,
-    )
+    known = _PARAMETERS.get(context)
+    if known is None:
+        weight = constant_ref(context.weight)
+        spatial = weight.rank - 2
+        known = _PARAMETERS[context] = (
+            weight,
+            None if context.bias is None else constant_ref(context.bias),
+            per_dimension(context.stride, spatial),
+            per_dimension(context.padding, spatial),
+            per_dimension(context.dilation, spatial),
+            context.groups,
+            isinstance(context, Conv2dPackedContext) and context.transposed,
+        )
+    return Convolution(operand, *known)
+
+
+_PARAMETERS: WeakKeyDictionary[Any, tuple[Any, ...]] = WeakKeyDictionary()
+"""All that is known of convolutions but their input, by their contexts, which never change."""
 
 
 def constant_ref(tensor: torch.Tensor) -> Value:

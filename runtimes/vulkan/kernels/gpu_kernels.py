@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from mobopt.runtimes.vulkan.engine.device_info import DeviceInfo
 from mobopt.runtimes.vulkan.engine.stream import USUAL_ITERATIONS
@@ -105,10 +106,14 @@ BLOCKS = (
 )
 _PARTS = (2, 4, 8)
 
+KEPT_CHOICES = 4096
+"""Shapes for which the choice of a kernel is remembered: layers of a model share them."""
+
 SUM_INVOCATIONS = 64
 """Of a workgroup of ``product_sum.comp``, each of which adds up one vec4."""
 
 
+@lru_cache(maxsize=KEPT_CHOICES)
 def choose_shared(device: DeviceInfo, shape: ProductShape) -> SharedKernel:
     """The kernel that should take the least time, of those within the device's limits if there is one."""
     costs, cores = device_costs(device), core_count(device)

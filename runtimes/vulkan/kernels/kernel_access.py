@@ -7,6 +7,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 from enum import IntEnum
+from typing import Any
 
 import torch
 
@@ -133,5 +134,9 @@ def words(values: Sequence[int]) -> bytes:
     """Push constants of 32-bit integers, as many as the shaders declare."""
     if len(values) > PUSH_CONSTANT_WORDS:
         raise UnsupportedError(f"a kernel needs {len(values)} words of push constants; there are {PUSH_CONSTANT_WORDS}")
-    padding = [0] * (PUSH_CONSTANT_WORDS - len(values))
-    return struct.pack(f"<{PUSH_CONSTANT_WORDS}i", *values, *padding)
+    return struct.pack(f"<{len(values)}i", *values).ljust(4 * PUSH_CONSTANT_WORDS, b"\0")
+
+
+def words_of(parameters: Any) -> bytes:
+    """Push constants from the fields of a dataclass, all of them integers, in order."""
+    return words(tuple(vars(parameters).values()))

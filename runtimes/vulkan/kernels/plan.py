@@ -154,7 +154,7 @@ class Plan:
         """
         dtype = self._twins.get(ref, ref).dtype
         place = self.empty(ref.sizes if sizes is None else sizes, dtype, strides)
-        return replace(place, dtype=ref.dtype)
+        return place if dtype == ref.dtype else replace(place, dtype=ref.dtype)
 
     def dispatch(
         self,

@@ -7,7 +7,7 @@ neighbours of the inner dimension of an input. The shaders' half is ``shaders/gl
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import astuple, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from mobopt.runtimes.vulkan.engine.device_info import DeviceInfo
@@ -15,7 +15,7 @@ from mobopt.runtimes.vulkan.engine.stream import Binding, bind
 from mobopt.runtimes.vulkan.engine.tensor import DeviceTensor
 from mobopt.runtimes.vulkan.kernels.epilogue import Epilogue
 from mobopt.runtimes.vulkan.kernels.gpu_kernels import SUM_INVOCATIONS
-from mobopt.runtimes.vulkan.kernels.kernel_access import FORMS_OF_ELEMENTS, LoadMode, element_form, read_words, words
+from mobopt.runtimes.vulkan.kernels.kernel_access import FORMS_OF_ELEMENTS, LoadMode, element_form, read_words, words_of
 from mobopt.runtimes.vulkan.kernels.product_kernels import ProductKernel, TileKernel, choose_product_kernel
 from mobopt.runtimes.vulkan.kernels.product_shape import ProductShape
 
@@ -62,7 +62,7 @@ class Product:
 
     def pack(self) -> bytes:
         """The numbers as the shader reads them."""
-        return words(astuple(self))
+        return words_of(self)
 
 
 @dataclass(frozen=True, eq=False)
@@ -151,7 +151,7 @@ def append_product(
     )
     kernel = choose_product_kernel(plan.device, shape, texels=texels_fit(plan.device, operands))
     walk = (int(spatial), int(padded), inner_tail, int(grouped))
-    if isinstance(kernel, TileKernel):
+    if isinstance(kernel, TileKernel) and kernel.column_lanes > 1:
         product = replace(product, column_lanes=kernel.column_lanes.bit_length() - 1)
     append = _append_parts if kernel.parts > 1 else _append_whole
     for piece, piece_shape in _pieces(plan.device, product, kernel, shape):
@@ -168,6 +168,9 @@ def _pieces(
         summed = across * SUM_INVOCATIONS // shape.columns
         rows = min(rows, max(summed // kernel.group_rows, 1) * kernel.group_rows)
     batches = max(deep // (kernel.groups(shape)[2] // shape.batches), 1)
+    if batches >= shape.batches and rows >= shape.rows:
+        yield product, shape
+        return
     for batch in range(0, shape.batches, batches):
         for row in range(0, shape.rows, rows):
             yield (

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from mobopt.runtimes.vulkan.engine.device_info import DeviceInfo
 from mobopt.runtimes.vulkan.engine.stream import USUAL_ITERATIONS
-from mobopt.runtimes.vulkan.kernels.gpu_kernels import SharedKernel, choose_shared
+from mobopt.runtimes.vulkan.kernels.gpu_kernels import KEPT_CHOICES, SharedKernel, choose_shared
 from mobopt.runtimes.vulkan.kernels.product_shape import ProductShape
 
 
@@ -76,7 +77,8 @@ def choose_product_kernel(device: DeviceInfo, shape: ProductShape, texels: bool)
     """The kernel for a shape on a device; ``texels`` says whether it reads through texel buffers."""
     if use_shared_memory(device):
         return choose_shared(device, shape)
-    return replace(_choose_tile(device, shape), texels=texels)
+    tile = _choose_tile(device.limits.max_compute_work_group_count[0], shape)
+    return replace(tile, texels=True) if texels else tile
 
 
 def use_shared_memory(device: DeviceInfo) -> bool:
@@ -94,14 +96,15 @@ def panel_columns(device: DeviceInfo, columns: int) -> int:
     return max(width for width in range(1, _MOST_PANEL_COLUMNS + 1) if columns % width == 0)
 
 
-def _choose_tile(device: DeviceInfo, shape: ProductShape) -> TileKernel:
+@lru_cache(maxsize=KEPT_CHOICES)
+def _choose_tile(widest: int, shape: ProductShape) -> TileKernel:
+    parts = _parts(shape)
     kernels = [
-        TileKernel(rows, columns, lanes, parts=_parts(shape))
+        TileKernel(rows, columns, lanes, parts=parts)
         for rows, columns in _TILES
         for lanes in (8, 4, 2, 1)
         if shape.group_columns % columns == 0 or shape.group_columns == shape.columns
     ]
-    widest = device.limits.max_compute_work_group_count[0]
     return min(kernels, key=lambda kernel: (kernel.groups(shape)[0] > widest, _tile_cost(kernel, shape)))
 
 

@@ -103,6 +103,11 @@ def lower(plan: Plan, call: Node) -> LoweringResult:
     reason = why_unsupported(call)
     if reason is not None:
         raise UnsupportedError(f"{call.qualified_op}: {reason}")
+    return lower_supported(plan, call)
+
+
+def lower_supported(plan: Plan, call: Node) -> LoweringResult:
+    """As :func:`lower`, of a call of which :func:`why_unsupported` is known to be None."""
     lowering = _LOWERINGS[call.qualified_op]
     if lowering.exact or not has_narrow(call):
         return lowering.function(plan, call)
