@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from mobopt.ir import Block, Node, Program, Value
+from mobopt.ir import Block, Program, Value
 from mobopt.ir.nests import map_leaves
 from mobopt.ir.types import TENSOR
 from mobopt.ops.targets import TensorFacts
@@ -107,16 +107,10 @@ class _Observer(Interpreter):
         super().__init__(program)
         self._facts = facts
 
-    def block(self, block: Block, environment: dict[Value, Any], arguments: Sequence[Any]) -> list[Any]:
-        """Look at a block's parameters, then evaluate it."""
-        self._look(block.parameters, arguments)
-        return super().block(block, environment, arguments)
-
-    def node(self, node: Node, environment: dict[Value, Any]) -> Sequence[Any]:
-        """Evaluate a node and look at what it gives."""
-        results = super().node(node, environment)
-        self._look(node.outputs, results)
-        return results
+    def bind(self, values: Sequence[Value], results: Sequence[Any], environment: dict[Value, Any]) -> None:
+        """Look at what values are."""
+        self._look(values, results)
+        super().bind(values, results, environment)
 
     def _look(self, values: Sequence[Value], results: Sequence[Any]) -> None:
         for value, result in zip(values, results, strict=True):

@@ -26,6 +26,8 @@ class Memory:
     meta: torch.Tensor
     """Geometry of the whole."""
     version: int = 0
+    is_written: bool = False
+    """Whether the model wrote to it."""
 
 
 @dataclass(frozen=True, eq=False)

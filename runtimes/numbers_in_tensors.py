@@ -1,10 +1,12 @@
-"""Operators that take a number out of a tensor, as operators that take the number: so only that number is read, and the
-other tensors stay where they are."""
+"""Operators that take numbers out of a tensor, or select by a mask, as operators that take the numbers or the places:
+so only that tensor is read, and the others stay where they are."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from typing import Any
+
+import torch
 
 from mobopt.ir import Origin
 from mobopt.runtimes.abstract import TracedTensor
@@ -35,9 +37,54 @@ def _tensor_split(apply: Apply, op: str, args: Sequence[Any], source: Origin) ->
     return "aten::tensor_split.indices", [x, apply("prim::tolist", [given], source), dim]
 
 
+def _index(apply: Apply, op: str, args: Sequence[Any], source: Origin) -> tuple[str, Sequence[Any]]:
+    """A mask stands for the places where it is true, in as many indices as it has dimensions."""
+    x, items = args
+    indices: list[Any] = []
+    for item in items:
+        if not is_mask(item):
+            indices.append(item)
+            continue
+        rank = item.meta.dim()
+        if rank == 0 or item.meta.shape != x.meta.shape[len(indices) : len(indices) + rank]:
+            return op, args  # torch makes a dimension of it, or refuses it
+        places = apply("aten::nonzero", [item], source)
+        indices += [apply("aten::select.int", [places, 1, number], source) for number in range(rank)]
+    return op, [x, indices]
+
+
+def is_mask(item: Any) -> bool:
+    """Whether an index is a tensor that says of each element whether it is chosen."""
+    return isinstance(item, TracedTensor) and item.meta.dtype in (torch.bool, torch.uint8)
+
+
+def _masked_select(apply: Apply, op: str, args: Sequence[Any], source: Origin) -> tuple[str, Sequence[Any]]:
+    x, mask = args
+    try:
+        shape = list(torch.broadcast_shapes(x.meta.shape, mask.meta.shape))  # type: ignore[no-untyped-call]
+    except RuntimeError:
+        return op, args  # torch refuses it
+    if not shape or mask.meta.dtype != torch.bool:
+        return op, args
+    x, mask = (apply("aten::expand", [tensor, shape, False], source) for tensor in (x, mask))
+    return _index(apply, "aten::index.Tensor", [x, [mask]], source)
+
+
+def _repeat_interleave(apply: Apply, op: str, args: Sequence[Any], source: Origin) -> tuple[str, Sequence[Any]]:
+    x, repeats, dim, size = args
+    if dim is None:
+        x, dim = apply("aten::reshape", [x, [-1]], source), 0
+    if x.meta.dim() == 0 or repeats.meta.dim() != 1 or repeats.meta.shape[0] != x.meta.shape[dim]:
+        return op, args  # torch repeats all alike, or refuses it
+    return "aten::index_select", [x, dim, apply("aten::repeat_interleave.Tensor", [repeats, size], source)]
+
+
 WITH_NUMBERS: dict[str, Callable[[Apply, str, Sequence[Any], Origin], tuple[str, Sequence[Any]]]] = {
+    "aten::index.Tensor": _index,
+    "aten::masked_select": _masked_select,
     "aten::narrow.Tensor": _narrow,
     "aten::one_hot": _one_hot,
+    "aten::repeat_interleave.self_Tensor": _repeat_interleave,
     "aten::tensor_split.tensor_indices_or_sections": _tensor_split,
 }
 """By qualified name, what gives the operator to apply instead, and its arguments."""

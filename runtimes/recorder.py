@@ -27,7 +27,7 @@ from mobopt.runtimes.abstract import (
     whole,
 )
 from mobopt.runtimes.cpu.kernels import is_mutating, kernel, operator_error
-from mobopt.runtimes.numbers_in_tensors import WITH_NUMBERS
+from mobopt.runtimes.numbers_in_tensors import WITH_NUMBERS, is_mask
 
 FOLD_LIMIT_BYTES = 64 * 2**20
 """A result of constants that is larger than this is computed by every run instead of being kept."""
@@ -50,16 +50,27 @@ class _OnlyElementsTellError(Exception):
 class Recorder:
     """Applies operators to traced tensors; the nodes that are left make a straight line."""
 
-    def __init__(self, looks: Sequence[torch.Tensor] = (), by_elements: Collection[str] = ()) -> None:
+    def __init__(self, answers: Sequence[torch.Tensor] = (), by_elements: Collection[str] = ()) -> None:
         """Start without nodes.
 
         Args:
-            looks: the elements that the evaluation will ask for, as far as they have been read, in order.
+            answers: the elements that will be asked for, as far as they have been read, in order.
             by_elements: operators that are computed from elements that are read, beside those whose traits say so.
         """
         self.graph = Graph()
-        self._looks = list(looks)
+        self.answers = tuple(answers)
+        self._answered = self._answered_before = 0
         self._by_elements = frozenset(by_elements)
+
+    def operate(self, op: str, args: Sequence[Any], source: Origin) -> Any:
+        """The result of an operator of the model; see :meth:`apply`."""
+        self._answered_before = self._answered
+        return self.apply(op, args, source)
+
+    @property
+    def partial_answers(self) -> tuple[torch.Tensor, ...]:
+        """What the model's operator has been given that now asks for more."""
+        return self.answers[self._answered_before : self._answered]
 
     def apply(self, op: str, args: Sequence[Any], source: Origin) -> Any:
         """The result of an operator; its first argument is changed if the operator works in place.
@@ -208,9 +219,11 @@ class Recorder:
         """Arguments with the elements that were read for them, as constants."""
         refs = [self.read(tensor) for tensor in leaves_of(args, TracedTensor)]
         unknown = list(dict.fromkeys(ref for ref in refs if ref.elements is None))
-        if len(self._looks) < len(unknown):
+        answers = self.answers[self._answered : self._answered + len(unknown)]
+        if len(answers) < len(unknown):
             raise NeedsElementsError(unknown)
-        elements = {ref: self._looks.pop(0) for ref in unknown}
+        self._answered += len(unknown)
+        elements = dict(zip(unknown, answers, strict=True))
 
         def known(tensor: TracedTensor) -> TracedTensor:
             return constant_tensor(elements[tensor.ref]) if tensor.ref in elements else tensor
@@ -248,6 +261,7 @@ class Recorder:
         memory, ref = target.memory, self.read(value)
         memory.ref = ref if target.recipe is None else self._overwritten(target, value, source)
         memory.version += 1
+        memory.is_written = True
         target.ref, target.version = ref, memory.version
 
     def _overwritten(self, target: TracedTensor, value: TracedTensor, source: Origin) -> Value:
@@ -327,9 +341,7 @@ def _looks(op: str) -> bool:
 
 def _selects_by_mask(op: str, args: Sequence[Any]) -> bool:
     """Whether an index call selects by a mask, so that its size depends on elements."""
-    if op != "aten::index.Tensor":
-        return False
-    return any(isinstance(item, TracedTensor) and item.meta.dtype in (torch.bool, torch.uint8) for item in args[1])
+    return op == "aten::index.Tensor" and any(map(is_mask, args[1]))
 
 
 def _stand_in(meta: torch.Tensor) -> torch.Tensor:

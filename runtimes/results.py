@@ -20,12 +20,12 @@ class Results:
 
         Args:
             segment: of the call.
-            computed: the tensors of ``segment.computed_outputs()``.
-            inputs: the tensors of ``segment.inputs``.
+            computed: the tensors of ``segment.computed_outputs()``, and those of its outputs that were carried to it.
+            inputs: the tensors of ``segment.inputs``; those carried to it don't matter.
         """
         self._segment = segment
         self._values = dict(computed)
-        self._inputs = dict(zip(segment.inputs, inputs, strict=True))
+        self._inputs = dict(list(zip(segment.inputs, inputs, strict=True))[segment.taken :])
 
     def deliver(self) -> tuple[Any, dict[str, Any]]:
         """The result, and the new values of attributes; inputs that the method writes to are written to now.

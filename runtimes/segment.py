@@ -1,4 +1,5 @@
-"""A Program seen with one set of input shapes: a straight line of nodes on tensors of known dtypes and sizes."""
+"""A Program seen with one set of input shapes: a straight line of nodes on tensors of known dtypes and sizes. A model
+that looks at elements becomes several, one for each stretch between two looks."""
 
 from __future__ import annotations
 
@@ -10,6 +11,7 @@ import torch
 
 from mobopt.ir import Graph, Value
 from mobopt.ir.nests import leaves_of
+from mobopt.runtimes.checkpoint import Checkpoint
 
 
 @dataclass(frozen=True)
@@ -49,12 +51,23 @@ class Segment:
     """Its inputs are the tensors given by the caller; every node makes new tensors and changes none."""
     result: Any
     """A nest whose leaves are :class:`Leaf` or plain values, in the structure that the method returns."""
-    is_complete: bool = True
-    """False if the model must look at the elements of ``result``, a list of tensors, before more can be known."""
+    following: Checkpoint | None = None
+    """Where the evaluation goes on when the elements of ``result``, a list of tensors, have been read; None if this is
+    the end of the method."""
+    carried: tuple[Returned, ...] = ()
+    """What the memories hold that ``following`` carries."""
+    taken: int = 0
+    """How many of the inputs, the first ones, are carried from the segment before; the others are the call's."""
     updates: Mapping[str, Any] = field(default_factory=dict)
     """What the attributes that the method assigns to hold after it, as nests like ``result``."""
     writes: tuple[tuple[int, int], ...] = ()
-    """Numbers of the inputs that the method writes to, each with the number of the output that they hold after it."""
+    """Numbers of the call's inputs that the method writes to, each with the number of the output that they hold after
+    it."""
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the method ends here."""
+        return self.following is None
 
     @property
     def inputs(self) -> list[Value]:
@@ -64,7 +77,7 @@ class Segment:
     @property
     def written(self) -> dict[Value, Value]:
         """The inputs that the method writes to, with what they hold after it."""
-        return {self.inputs[target]: self.graph.outputs[number] for target, number in self.writes}
+        return {self.inputs[self.taken + target]: self.graph.outputs[number] for target, number in self.writes}
 
     def value_of(self, leaf: Leaf) -> Value:
         """What a leaf is, or the whole of the memory that it lies in."""

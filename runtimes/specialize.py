@@ -6,14 +6,18 @@ from constants alone is computed here, once. In-place operators become functiona
 :mod:`mobopt.runtimes.abstract`), so every node of a Segment makes new tensors and changes none, and the caller's
 tensors and the model's weights stay as they are.
 
-Where the model looks at elements of a computed tensor (a branch on it, ``item()``, ``nonzero()``), the Segment ends
-early: its result is what must be read, ``is_complete`` is False, and the caller specialises again with what was read so
-far. Such a model computes again what came before each look: slow for a loop that looks often, and always right.
+Where the model looks at elements of a computed tensor (a branch on it, ``item()``, ``nonzero()``), the Segment ends:
+its result is what must be read, and ``following`` says where the evaluation stands (:mod:`mobopt.runtimes.checkpoint`).
+Once that is read, :func:`go_on` makes the next Segment, which takes what is still alive as inputs; nothing is computed
+twice. A checkpoint is the same in each trip of a loop, and in each call, unless something but elements differs; so the
+Segments of a loop are made in its first trips, and are found again by checkpoint and elements that were read. A look at
+an input needs no computing, so the Segment that ends there is empty, and the next one begins where it began.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
@@ -22,6 +26,7 @@ import torch
 from mobopt.errors import InputError
 from mobopt.ir import NOWHERE, Block, Node, Program, Value
 from mobopt.ir.nests import copy_nests, leaves_of, map_leaves
+from mobopt.ir.types import TensorType
 from mobopt.ops.contexts import (
     BatchNormPackedContext,
     ClampedConvContext,
@@ -33,6 +38,7 @@ from mobopt.ops.contexts import (
 )
 from mobopt.ops.records import Trait, has_trait
 from mobopt.runtimes.abstract import Memory, TracedTensor, constant_tensor, element_positions, meta_of, whole
+from mobopt.runtimes.checkpoint import Checkpoint, Standing
 from mobopt.runtimes.cpu.evaluator import Evaluator
 from mobopt.runtimes.memories import Place, StateMemories
 from mobopt.runtimes.recorder import NeedsElementsError, Recorder
@@ -47,17 +53,15 @@ def specialize(
     program: Program,
     method: str,
     args: Sequence[Any],
-    looks: Sequence[torch.Tensor] = (),
     state: Mapping[str, Any] = NO_STATE,
     by_elements: Collection[str] = (),
 ) -> Segment:
-    """The Segment of a method for arguments of these shapes and dtypes.
+    """The first Segment of a method for arguments of these shapes and dtypes.
 
     Args:
         program: the model.
         method: the method's name.
         args: its arguments without self; of tensors, only sizes and dtypes matter.
-        looks: elements that earlier, incomplete Segments of the same call asked for, in order.
         state: values of the attributes that the model's methods change; all others are constants.
         by_elements: qualified operators whose results' sizes only the elements tell, beside those known for it.
 
@@ -69,36 +73,98 @@ def specialize(
         UnsupportedError: the model needs what no runtime of ours can do.
     """
     with torch.no_grad():
-        return _Specializer(program, looks, by_elements).segment(method, args, state)
+        return _Specializer(program, (), by_elements).begin(method, args, state)
+
+
+def go_on(
+    program: Program, checkpoint: Checkpoint, elements: Sequence[torch.Tensor], by_elements: Collection[str] = ()
+) -> Segment:
+    """The Segment that follows one which ended at a look at elements.
+
+    Args:
+        program: the model.
+        checkpoint: where that Segment ended.
+        elements: what its result was.
+        by_elements: as for :func:`specialize`.
+
+    Returns:
+        A Segment whose ``inputs`` are what the checkpoint carries, then the call's inputs.
+
+    Raises:
+        InputError: the model raises.
+        UnsupportedError: the model needs what no runtime of ours can do.
+    """
+    with torch.no_grad():
+        return _Specializer(program, (*checkpoint.answers, *elements), by_elements).go_on(checkpoint)
 
 
 class _Specializer(Evaluator):
     """Evaluates with a :class:`TracedTensor` where the interpreter has a tensor."""
 
-    def __init__(self, program: Program, looks: Sequence[torch.Tensor], by_elements: Collection[str]) -> None:
+    def __init__(self, program: Program, answers: Sequence[torch.Tensor], by_elements: Collection[str]) -> None:
         super().__init__(program)
-        self._recorder = Recorder(looks, by_elements)
+        self._recorder = Recorder(answers, by_elements)
         self._graph = self._recorder.graph
         self._returned: dict[Value, int] = {}
         """The outputs, with their numbers."""
         self._given: dict[Memory, Value] = {}
-        """The inputs by the memory that they stand for."""
-        self._of_state: set[Memory] = set()
-        self._adopted: dict[int, tuple[TracedTensor, torch.Tensor]] = {}
-        """The state's tensors, and their geometry before the call."""
+        """The call's inputs by the memory that they stand for."""
+        self._adopted: dict[int, TracedTensor] = {}
+        """By the state's tensors."""
         self._lifted: dict[int, TracedTensor] = {}
 
-    def segment(self, method: str, args: Sequence[Any], state: Mapping[str, Any]) -> Segment:
-        """The Segment; see :func:`specialize`."""
-        values = self._begin(args, state)
+    def begin(self, method: str, args: Sequence[Any], state: Mapping[str, Any]) -> Segment:
+        """The first Segment; see :func:`specialize`."""
+
+        def start() -> Checkpoint:
+            twin = _Specializer(self.program, (), ())
+            return Checkpoint(twin._entered(method, args, state))
+
+        return self._segment(self._entered(method, args, state), [], start)
+
+    def go_on(self, checkpoint: Checkpoint) -> Segment:
+        """The next Segment; see :func:`go_on`."""
+        contents = [self._parameter(kind, "carried") for kind in checkpoint.types]
+        inputs = [self._parameter(kind, "input") for kind in checkpoint.inputs]
+        standing = checkpoint.resumed(contents, inputs)
+        self.state = standing.state
+        self._given = dict(zip(standing.roots, inputs, strict=True))
+        return self._segment(standing, contents, lambda: checkpoint)
+
+    def _entered(self, method: str, args: Sequence[Any], state: Mapping[str, Any]) -> Standing:
+        values = self._take(args, state)
+        frames, environment = self.entry(method, values)
+        arguments = sum(1 for _ in leaves_of(list(args), torch.Tensor))
+        return Standing(frames, environment, self.state, list(self._given), arguments)
+
+    def _segment(self, standing: Standing, contents: Sequence[Value], start: Callable[[], Checkpoint]) -> Segment:
+        """Evaluate to the next look, or to the end.
+
+        Args:
+            standing: where the evaluation stands.
+            contents: the inputs that are carried from the segment before.
+            start: a checkpoint there.
+        """
+        self._standing = standing
         before = {name: _identity(value) for name, value in self.state.items()}
+
+        def assigned() -> frozenset[str]:
+            now = {name for name, value in self.state.items() if _identity(value) != before.get(name)}
+            return standing.assigned | now
+
         try:
-            result = self.evaluate(method, values)
-            updates = {name: value for name, value in self.state.items() if _identity(value) != before.get(name)}
+            (result,) = self.proceed(standing.frames, standing.environment)
+            updates = {name: self.state[name] for name in self.state if name in assigned()}
             result, updates = self._leaves(result, updates)
-            segment = Segment(self._graph, result, updates=updates, writes=self._writes())
+            segment = Segment(self._graph, result, updates=updates, writes=self._writes(), taken=len(contents))
         except NeedsElementsError as look:
-            segment = Segment(self._graph, [self._return(ref) for ref in look.refs], is_complete=False)
+            if all(ref.producer is None for ref in look.refs):  # nothing need be computed to see them
+                following = start().answered(self._recorder.answers, contents)
+            else:
+                following = Checkpoint(replace(standing, assigned=assigned()), self._recorder.partial_answers)
+            looked = [self._return(ref) for ref in look.refs]
+            carried = tuple(map(self._return, following.contents))
+            segment = Segment(self._graph, looked, following, carried, len(contents))
         self._graph.return_values(*self._returned)
         _remove_unused(self._graph.block)
         return segment
@@ -107,21 +173,19 @@ class _Specializer(Evaluator):
         """Make a tensor an output."""
         return Returned(self._returned.setdefault(ref, len(self._returned)))
 
-    def _begin(self, args: Sequence[Any], state: Mapping[str, Any]) -> list[Any]:
+    def _take(self, args: Sequence[Any], state: Mapping[str, Any]) -> list[Any]:
         """Arguments and state as tensors of the evaluation; an argument may lie in the state's memory."""
         memories = StateMemories(state)
         given = iter([self._input(tensor) for tensor in leaves_of(list(args), torch.Tensor)])
         wholes = [self._input(tensor) for tensor in memories.tensors]
-        self._of_state = {whole.memory for whole in wholes}
 
         def lying(tensor: torch.Tensor) -> TracedTensor | None:
             place = memories.place(tensor)
             if place is None:
                 return None
             if id(tensor) not in self._adopted:
-                traced = self._viewed(wholes[place.memory], place)
-                self._adopted[id(tensor)] = traced, traced.meta
-            return self._adopted[id(tensor)][0]
+                self._adopted[id(tensor)] = self._viewed(wholes[place.memory], place)
+            return self._adopted[id(tensor)]
 
         self.state = copy_nests(state, torch.Tensor, lying)
         values: list[Any] = map_leaves(list(args), torch.Tensor, lambda tensor: _or(lying(tensor), next(given)))
@@ -142,7 +206,7 @@ class _Specializer(Evaluator):
         if has_trait(op, Trait.TRANSFER) or (op == "aten::to.prim_Device" and args[2] is None):
             return args[0]
         op, args, bounds = _without_context(op, args)
-        result = self._recorder.apply(op, self.lift(args), node.origin)
+        result = self._recorder.operate(op, self.lift(args), node.origin)
         return result if bounds is None else self._recorder.apply("aten::clamp", [result, *bounds], node.origin)
 
     def lift(self, value: Any) -> Any:
@@ -161,18 +225,22 @@ class _Specializer(Evaluator):
     def _input(self, value: torch.Tensor) -> TracedTensor:
         if value.layout != torch.strided or value.is_quantized:
             raise InputError(f"an input is a {value.layout} {value.dtype} tensor; give a dense one, of plain numbers")
-        ref = Value.of_tensor(value.dtype, value.shape, f"input{len(self._graph.inputs)}")
-        self._graph.block.add_parameter(ref)
-        tensor = whole(ref, meta_of(value))
-        self._given[tensor.memory] = ref
+        tensor = whole(self._parameter(TensorType(value.dtype, tuple(value.shape)), "input"), meta_of(value))
+        self._given[tensor.memory] = tensor.memory.ref
         return tensor
+
+    def _parameter(self, kind: TensorType, name: str) -> Value:
+        """A new input of the graph."""
+        ref = Value(f"{name}{len(self._graph.inputs)}", kind)
+        self._graph.block.add_parameter(ref)
+        return ref
 
     def _writes(self) -> tuple[tuple[int, int], ...]:
         """The memories of the state that were written to, with what they hold now."""
         return tuple(
             (number, self._return(memory.ref).number)
             for number, memory in enumerate(self._given)
-            if memory.version and memory in self._of_state
+            if memory.is_written and self._standing.is_of_state(memory)
         )
 
     def _leaves(self, result: Any, updates: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
@@ -196,7 +264,7 @@ class _Specializer(Evaluator):
     def _leaf(self, tensor: TracedTensor, is_shared: bool) -> Leaf:
         memory = tensor.memory
         if memory.meta.dtype == tensor.meta.dtype:
-            if memory in self._given and (memory in self._of_state or not memory.version):
+            if memory in self._given and (self._standing.is_of_state(memory) or not memory.is_written):
                 return Alias(self._return(self._given[memory]).number, memory.meta, tensor.meta)
             if is_shared:
                 return Alias(self._return(memory.ref).number, memory.meta, tensor.meta)

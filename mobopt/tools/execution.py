@@ -22,8 +22,8 @@ from mobopt.runtimes.cpu.precision import Float16Interpreter, PrecisionLoss
 from mobopt.samples.agreement import compare
 
 if TYPE_CHECKING:
-    from mobopt.runtimes.vulkan.call_plan import PlanReport
     from mobopt.runtimes.vulkan.engine.profiling import OperationTime
+    from mobopt.runtimes.vulkan.plan_report import PlanReport
 
 Precision = Literal["fp32", "fp16"]
 

@@ -9,6 +9,7 @@ import time
 from abc import ABC, abstractmethod
 from collections import namedtuple
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from mobopt.errors import EndlessError, InputError, MoboptError, UnsupportedError
@@ -50,6 +51,38 @@ class LoopBound:
             )
 
 
+@dataclass(eq=False)
+class Frame:
+    """Where the evaluation of a block stands."""
+
+    block: Block
+    owner: Node | None = None
+    """The node that has the block; None for the block of the method itself."""
+    position: int = 0
+    """Number of the node that comes next."""
+    trip: int = -1
+    """Number of the trip, if this is the body of a loop."""
+    limit: int = 0
+
+    @property
+    def is_loop(self) -> bool:
+        """Whether it is the body of a loop."""
+        return self.owner is not None and self.owner.op == "prim::Loop"
+
+
+@dataclass(frozen=True, eq=False)
+class _BlockPlan:
+    """A block's nodes, and how long its own values live."""
+
+    nodes: tuple[Node, ...]
+    dead_after: tuple[tuple[Value, ...], ...]
+    """For each node, what nothing reads after it."""
+    unread_inside: tuple[tuple[Value, ...], ...]
+    """For each node, what of these nothing reads inside of its blocks either."""
+    unread_parameters: tuple[Value, ...]
+    returned: tuple[Value, ...]
+
+
 class Evaluator(ABC):
     """Evaluates methods of a Program on Python values."""
 
@@ -60,7 +93,7 @@ class Evaluator(ABC):
         self.state: dict[str, Any] = {}
         """Values of the others, as far as the evaluation has come: in-place operators and ``prim::SetAttr`` change
         them."""
-        self._releases: dict[Block, list[list[Value]]] = {}
+        self._plans: dict[Block, _BlockPlan] = {}
         self._bound: LoopBound | None = None
 
     def bounded(self: _Evaluator) -> _Evaluator:
@@ -89,6 +122,11 @@ class Evaluator(ABC):
         Raises:
             InputError: there is no such method, or the number of arguments is wrong, or the model raises.
         """
+        (result,) = self.proceed(*self.entry(method, args))
+        return result
+
+    def entry(self, method: str, args: Sequence[Any]) -> tuple[list[Frame], Environment]:
+        """Where the evaluation of a method stands at first; see :meth:`evaluate`."""
         graph = self.program.methods.get(method)
         if graph is None:
             known = ", ".join(self.program.methods)
@@ -97,29 +135,87 @@ class Evaluator(ABC):
         if len(args) != expected:
             names = ", ".join(value.name for value in graph.inputs[1:])
             raise InputError(f"{method} takes {expected} inputs ({names}), not {len(args)}")
-        (result,) = self.block(graph.block, {}, [_SELF, *args])
-        return result
+        environment: Environment = {}
+        self.bind(graph.inputs, [_SELF, *args], environment)
+        return [Frame(graph.block)], environment
 
-    def block(self, block: Block, environment: Environment, arguments: Sequence[Any]) -> list[Any]:
-        """What a block returns; ``environment`` holds the values of the blocks around it."""
-        environment.update(zip(block.parameters, arguments, strict=True))
-        for node, dead in zip(block.nodes, self._dead_after(block), strict=True):
-            results = self.node(node, environment)
-            environment.update(zip(node.outputs, results, strict=True))
-            for value in dead:
+    def bind(self, values: Sequence[Value], results: Sequence[Any], environment: Environment) -> None:
+        """Give values of a graph what they are: a block's parameters, or a node's outputs."""
+        environment.update(zip(values, results, strict=True))
+
+    def proceed(self, frames: list[Frame], environment: Environment) -> list[Any]:
+        """Go on where an evaluation stands, to the end of its method; returns what the method's block returns.
+
+        Args:
+            frames: the blocks that it is in, outermost first; when an operator raises, they say where it stands.
+            environment: the values that are still read.
+        """
+        while True:
+            frame = frames[-1]
+            plan = self._plan(frame.block)
+            if frame.position < len(plan.nodes):
+                self._step(frames, plan, environment)
+                continue
+            results = [self.value(value, environment) for value in frame.block.outputs]
+            for value in plan.returned:
                 environment.pop(value, None)
-        return [self.value(value, environment) for value in block.outputs]
+            if frame.owner is None:
+                return results
+            if not self._goes_round(frame, results, environment):
+                frames.pop()
+                self._done(frames[-1], results[frame.is_loop :], environment)
+
+    def _step(self, frames: list[Frame], plan: _BlockPlan, environment: Environment) -> None:
+        """Evaluate the next node of the innermost block, or enter one of the node's own blocks."""
+        frame = frames[-1]
+        node = plan.nodes[frame.position]
+        if node.op == "prim::If":
+            condition = self.truth(self.value(node.inputs[0], environment), node)
+            inner = Frame(node.blocks[0 if condition else 1], node)
+        elif node.op == "prim::Loop":
+            limit, *results = [self.value(value, environment) for value in node.inputs]
+            inner = Frame(node.blocks[0], node, limit=limit)
+            if not self._goes_round(inner, results, environment):
+                self._done(frame, results[1:], environment)
+                return
+        else:
+            self._done(frame, self.node(node, environment), environment)
+            return
+        frames.append(inner)
+        for value in plan.unread_inside[frame.position]:
+            environment.pop(value, None)
+
+    def _goes_round(self, frame: Frame, results: Sequence[Any], environment: Environment) -> bool:
+        """Begin another trip of a loop if there is one; ``results`` are its condition, and what goes round."""
+        if not frame.is_loop:
+            return False
+        assert frame.owner is not None
+        condition, *carried = results
+        frame.trip += 1
+        if not (frame.trip < frame.limit and self.truth(condition, frame.owner)):
+            return False
+        if self._bound is not None:
+            self._bound.count(frame.owner)
+        frame.position = 0
+        self.bind(frame.block.parameters, [frame.trip, *carried], environment)
+        for parameter in self._plan(frame.block).unread_parameters:
+            del environment[parameter]
+        return True
+
+    def _done(self, frame: Frame, results: Sequence[Any], environment: Environment) -> None:
+        """Go on to the next node of a block."""
+        plan = self._plan(frame.block)
+        self.bind(plan.nodes[frame.position].outputs, results, environment)
+        for value in plan.dead_after[frame.position]:
+            environment.pop(value, None)
+        frame.position += 1
 
     def value(self, value: Value, environment: Environment) -> Any:
         """The value of a graph's Value."""
         return self.lift(value.constant) if value.is_constant else environment[value]
 
     def node(self, node: Node, environment: Environment) -> Sequence[Any]:
-        """The outputs of one node."""
-        if node.op == "prim::If":
-            return self._if(node, environment)
-        if node.op == "prim::Loop":
-            return self._loop(node, environment)
+        """The outputs of a node without blocks."""
         args = [self.value(value, environment) for value in node.inputs]
         language = _LANGUAGE.get(node.op)
         if language is not None:
@@ -142,45 +238,42 @@ class Evaluator(ABC):
         """A condition as a bool."""
         return bool(value)
 
-    def _if(self, node: Node, environment: Environment) -> list[Any]:
-        condition = self.truth(self.value(node.inputs[0], environment), node)
-        return self.block(node.blocks[0 if condition else 1], environment, [])
-
-    def _loop(self, node: Node, environment: Environment) -> list[Any]:
-        limit, condition, *carried = [self.value(value, environment) for value in node.inputs]
-        iteration = 0
-        while iteration < limit and self.truth(condition, node):
-            if self._bound is not None:
-                self._bound.count(node)
-            condition, *carried = self.block(node.blocks[0], environment, [iteration, *carried])
-            iteration += 1
-        return carried
-
-    def _dead_after(self, block: Block) -> list[list[Value]]:
-        """For each node of a block, the block's own values that nothing reads after it."""
-        if block not in self._releases:
-            self._releases[block] = _last_uses(block)
-        return self._releases[block]
+    def _plan(self, block: Block) -> _BlockPlan:
+        plan = self._plans.get(block)
+        if plan is None:
+            plan = self._plans[block] = _planned(block)
+        return plan
 
 
-def _last_uses(block: Block) -> list[list[Value]]:
-    own = set(block.parameters).union(*(node.outputs for node in block.nodes))
-    seen = set(block.outputs)
-    releases: list[list[Value]] = []
-    for node in reversed(block.nodes):
+def _planned(block: Block) -> _BlockPlan:
+    nodes = tuple(block.nodes)
+    own = set(block.parameters).union(*(node.outputs for node in nodes))
+    returned = tuple(own.intersection(block.outputs))
+    seen = set(returned)
+    dead_after: list[tuple[Value, ...]] = []
+    unread_inside: list[tuple[Value, ...]] = []
+    for node in reversed(nodes):
         read = own.intersection(_reads(node)).union(node.outputs)
-        releases.append([value for value in read if value not in seen])
+        dead = tuple(value for value in read if value not in seen)
+        inside = {value for nested in node.blocks for value in _reads_inside(nested)}
+        dead_after.append(dead)
+        unread_inside.append(tuple(value for value in dead if value not in inside) if node.blocks else ())
         seen |= read
-    return releases[::-1]
+    unread_parameters = tuple(value for value in block.parameters if value not in seen)
+    return _BlockPlan(nodes, tuple(dead_after[::-1]), tuple(unread_inside[::-1]), unread_parameters, returned)
 
 
 def _reads(node: Node) -> Iterator[Value]:
     """Every value that a node and what is nested in it read."""
     yield from node.inputs
     for block in node.blocks:
-        for nested in block.nodes:
-            yield from _reads(nested)
-        yield from block.outputs
+        yield from _reads_inside(block)
+
+
+def _reads_inside(block: Block) -> Iterator[Value]:
+    for node in block.nodes:
+        yield from _reads(node)
+    yield from block.outputs
 
 
 def _as_outputs(node: Node, result: Any) -> Sequence[Any]:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
@@ -13,42 +12,64 @@ from mobopt.ir.nests import leaves_of
 from mobopt.runtimes.results import Results
 from mobopt.runtimes.segment import Alias, Returned, Segment
 from mobopt.runtimes.state import ModelState
-from mobopt.runtimes.vulkan.compile.build import Built, Fallback
+from mobopt.runtimes.vulkan.compile.build import Built
 from mobopt.runtimes.vulkan.compile.host_function import HostFunction
 from mobopt.runtimes.vulkan.compile.integer_ranges import Interval, is_within
+from mobopt.runtimes.vulkan.compile.placement import class_of, integer_class
 from mobopt.runtimes.vulkan.device_results import DeviceResults
 from mobopt.runtimes.vulkan.engine.array import DeviceArray
 from mobopt.runtimes.vulkan.engine.device import Device
 from mobopt.runtimes.vulkan.engine.executable import Executable
 from mobopt.runtimes.vulkan.engine.lane import RefusedError, Value
-from mobopt.runtimes.vulkan.engine.memory import MemoryReport
 from mobopt.runtimes.vulkan.engine.profiling import OperationTime
+from mobopt.runtimes.vulkan.engine.stream import HostTensor
+from mobopt.runtimes.vulkan.engine.tensor import DEVICE_DTYPES
+from mobopt.runtimes.vulkan.plan_report import PlanReport
 from mobopt.runtimes.vulkan.state_arrays import StateArrays
 
 
-class CallTensors(NamedTuple):
-    """The tensors of one call."""
+class CallTensors:
+    """The tensors of one call, where it stands.
 
-    inputs: Sequence[Value]
-    """Those of the trace's inputs: of arguments, then of the state, each on the CPU or in an array."""
-    wholes: Sequence[torch.Tensor]
-    """The memories of the state, in the state's own tensors."""
+    Attributes:
+        inputs: those that the next segment takes: what is carried to it, then those of arguments, then of the state,
+            each on the CPU or in an array.
+        wholes: the memories of the state, in the state's own tensors.
+        taken: how many of the inputs are carried.
+    """
 
+    def __init__(self, inputs: Sequence[Value], wholes: Sequence[torch.Tensor]) -> None:
+        """Begin."""
+        self.inputs = inputs
+        self.wholes = wholes
+        self.taken = 0
+        self._arrays: dict[int, DeviceArray] = {}
+        self._classes = [_integer_class(value) for value in inputs if value.dtype == torch.int64]
 
-@dataclass(frozen=True)
-class PlanReport:
-    """What one plan is made of."""
+    def integers(self) -> tuple[Interval, ...]:
+        """The classes of the int64 tensors among the inputs."""
+        carried = [_integer_class(value) for value in self.inputs[: self.taken] if value.dtype == torch.int64]
+        return (*carried, *self._classes)
 
-    method: str
-    signature: str
-    dispatches: int
-    fallbacks: tuple[Fallback, ...]
-    """Calls that run on the CPU, with the reason for each."""
-    looks: int
-    """Tensors whose elements the CPU read before the plan could be made: they decide a size, a branch or a number."""
-    memory: MemoryReport | None
-    """None if nothing is left to compute."""
-    build_seconds: float
+    def carry(self, carried: Sequence[Value]) -> None:
+        """Go on to the next segment."""
+        self.inputs = [*carried, *self.inputs[self.taken :]]
+        self.taken = len(carried)
+
+    def array(self, number: int, device: Device) -> Value:
+        """An input of the call on the device, where it is copied once for all segments but the first."""
+        tensor = self.inputs[number]
+        if isinstance(tensor, DeviceArray) or number < self.taken:
+            return tensor
+        if number - self.taken not in self._arrays:
+            self._arrays[number - self.taken] = DeviceArray.from_tensor(device, tensor)
+        return self._arrays[number - self.taken]
+
+    def own(self, number: int, seen: Collection[int]) -> Value:
+        """What is carried, as a tensor or an array that neither the caller nor the state has, nor those ``seen``."""
+        value = self.inputs[number]
+        is_shared = id(value) in seen or any(value is given for given in self.inputs[self.taken :])
+        return value.clone() if is_shared else value
 
 
 class WideFloatsError(Exception):
@@ -59,8 +80,10 @@ class CallPlan:
     """An executable, and what becomes of its outputs.
 
     Attributes:
+        following: where the call goes on after a look at elements; None if it ends here.
         exposes: numbers of the segment's inputs that are parts of the state and lie on the device, though the result
             shares their memory with the caller: the plan is of no use but to say so.
+        own_bytes: memory of the device that it takes beside constants.
         users: how many calls have the plan now; the program counts them.
         is_retired: whether the last of them closes it.
     """
@@ -76,6 +99,7 @@ class CallPlan:
         state: ModelState,
         arrays: StateArrays,
         kept: Collection[int],
+        is_later: bool,
     ) -> None:
         """Make the executable.
 
@@ -87,25 +111,39 @@ class CallPlan:
             state: of the model.
             arrays: what of it lies on the device.
             kept: numbers of the segment's inputs that are parts of the state and lie there.
+            is_later: whether it isn't the first segment of the call; others take what they can in arrays.
         """
-        self.is_complete = segment.is_complete
+        self.following = segment.following
         self.users = 0
         self.is_retired = False
         self._device, self._state, self._arrays = device, state, arrays
         self._gives_arrays = gives_arrays
         self._segment = segment
         self.exposes = () if gives_arrays else tuple(number for number in kept if self._is_returned(number))
-        inputs = {index for index, number in enumerate(built.inputs) if gives_arrays or number in kept}
+        resident = {number for number, value in enumerate(segment.inputs) if is_later and may_stay(value)}
+        bound = {
+            index
+            for index, (number, tensor) in enumerate(zip(built.inputs, built.stream.inputs, strict=True))
+            if not isinstance(tensor, HostTensor) and (gives_arrays or number in kept or number in resident)
+        }
+        self._resident = {built.inputs[index] for index in bound} & resident
         staying = self._staying({segment.inputs[number] for number in kept})
-        outputs = {index for index, ref in enumerate(built.outputs) if gives_arrays or ref in staying}
-        self.executable = (
-            Executable(device, built.stream, inputs, outputs if segment.is_complete else ()) if built.outputs else None
-        )
+        outputs = {index for index, ref in enumerate(built.outputs) if ref in staying}
+        self.executable = Executable(device, built.stream, bound, outputs) if built.outputs else None
+        memory = None if self.executable is None else self.executable.memory
+        self.own_bytes = 0 if memory is None else memory.arena_bytes + memory.io_bytes
         self._taken = built.inputs
         self._outputs = built.outputs
         self._assumed = [built.assumed[value] for value in segment.inputs if value in built.assumed]
+        returned = set(segment.graph.outputs)
+        self._handed_on = [number for number in range(segment.taken) if segment.inputs[number] in returned]
         is_plain = segment.result == Returned(0) and segment.graph.outputs == built.outputs
         self._has_plain_result = is_plain and not (segment.updates or segment.writes)
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the call ends with it."""
+        return self.following is None
 
     def _is_returned(self, number: int) -> bool:
         """Whether a tensor of the result lies in the memory of an input."""
@@ -113,9 +151,14 @@ class CallPlan:
         return any(self._segment.value_of(leaf) is memory for leaf in leaves_of(self._segment.result, Alias))
 
     def _staying(self, kept: Collection[ir.Value]) -> set[ir.Value]:
-        """What is computed for the state and stays on the device: what is written to memories that lie there, and new
-        values that are not returned too."""
+        """What is computed and stays on the device: what is carried, if nobody looks at it; all of a result in arrays;
+        else what is written to memories of the state that lie there, and new values that are not returned too."""
         segment = self._segment
+        if not segment.is_complete:
+            looked = set(segment.values_in(segment.result))
+            return {value for value in segment.values_in(segment.carried) if may_stay(value) and value not in looked}
+        if self._gives_arrays:
+            return set(segment.graph.outputs)
         staying = {value for target, value in segment.written.items() if target in kept}
         staying |= set(segment.values_in(segment.updates)) - set(segment.values_in(segment.result))
         return {value for value in staying if value.dtype != torch.int64 and value.numel}
@@ -131,7 +174,7 @@ class CallPlan:
             InputError: the device met operands that it must not be given, and torch's kernel says what is wrong.
             WideFloatsError: nothing is wrong with them.
         """
-        return self._deliver(given, self._computed(given.inputs))
+        return self._deliver(given, self.compute(given))
 
     def begin(self, given: CallTensors) -> Callable[[], Any]:
         """Start to compute; what is returned must be called once, waits and delivers.
@@ -141,33 +184,39 @@ class CallPlan:
         """
         if self.executable is None:
             return lambda: self._deliver(given, [])
-        call = self.executable.begin(self._given(given.inputs))
+        call = self.executable.begin(self._given(given))
         return lambda: self._deliver(given, self._checked(given.inputs, call.finish))
 
-    def look(self, given: CallTensors) -> list[torch.Tensor]:
-        """The elements that an incomplete segment asks for."""
-        values = dict(zip(self._segment.inputs, given.inputs, strict=True))
-        values.update(zip(self._outputs, self._computed(given.inputs), strict=True))
-        return [on_host(values[value]) for value in self._segment.values_in(self._segment.result)]
+    def compute(self, given: CallTensors) -> Sequence[Value]:
+        """The outputs of the device; see :meth:`run` for errors."""
+        executable = self.executable
+        if executable is None:
+            return []
+        return self._checked(given.inputs, lambda: executable.run(self._given(given)))
 
-    def profile(self, given: CallTensors) -> list[OperationTime]:
-        """Times of one run."""
-        return [] if self.executable is None else self.executable.profile(self._given(given.inputs))[1]
+    def hand_on(self, given: CallTensors, computed: Sequence[Value]) -> list[torch.Tensor]:
+        """The elements that an incomplete segment asks for; the call's tensors are those of the next segment now."""
+        values: dict[ir.Value, Value] = dict(zip(self._segment.inputs, given.inputs, strict=True))
+        values.update(zip(self._outputs, computed, strict=True))
+        looked = {value: on_host(values[value]) for value in self._segment.values_in(self._segment.result)}
+        values.update(looked)
+        given.carry([values[value] for value in self._segment.values_in(self._segment.carried)])
+        return [*looked.values()]
+
+    def profile(self, given: CallTensors) -> tuple[Sequence[Value], list[OperationTime]]:
+        """The outputs of the device, and the times of one run."""
+        return ([], []) if self.executable is None else self.executable.profile(self._given(given))
 
     def close(self) -> None:
         """Give the device's memory back."""
         if self.executable is not None:
             self.executable.close()
 
-    def _given(self, inputs: Sequence[Value]) -> list[Value]:
-        return [inputs[number] for number in self._taken]
-
-    def _computed(self, inputs: Sequence[Value]) -> Sequence[Value]:
-        """The outputs of the device; see :meth:`run` for errors."""
-        executable = self.executable
-        if executable is None:
-            return []
-        return self._checked(inputs, lambda: executable.run(self._given(inputs)))
+    def _given(self, given: CallTensors) -> list[Value]:
+        return [
+            given.array(number, self._device) if number in self._resident else given.inputs[number]
+            for number in self._taken
+        ]
 
     def _checked(self, inputs: Sequence[Value], compute: Callable[[], Sequence[Value]]) -> Sequence[Value]:
         try:
@@ -180,10 +229,26 @@ class CallPlan:
         if self._has_plain_result:
             return computed[0]
         values = dict(zip(self._outputs, computed, strict=True))
+        seen: set[int] = set()
+        for number in self._handed_on:
+            value = given.own(number, seen)
+            seen.add(id(value))
+            values[self._segment.inputs[number]] = value
         if not self._gives_arrays and not given.wholes and not self._segment.updates:
-            return Results(self._segment, values, given.inputs).deliver()[0]
+            on_cpu = {value: on_host(tensor) for value, tensor in values.items()}
+            return Results(self._segment, on_cpu, given.inputs).deliver()[0]
         results = DeviceResults(self._segment, values, given.inputs, self._gives_arrays)
         return results.deliver_and_keep(self._device, self._state, given.wholes, self._arrays)
+
+
+def may_stay(value: ir.Value) -> bool:
+    """Whether what is carried from segment to segment stays on the device. Of int64 the host must see the elements to
+    tell whether they fit."""
+    return value.dtype in DEVICE_DTYPES and value.dtype != torch.int64 and value.numel > 0
+
+
+def _integer_class(value: Value) -> Interval:
+    return class_of(value.bounds) if isinstance(value, DeviceArray) else integer_class(value)
 
 
 def on_host(value: Value) -> torch.Tensor:

@@ -8,9 +8,10 @@ import threading
 import time
 import weakref
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import nullcontext
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 import torch
@@ -19,14 +20,15 @@ from mobopt.errors import DeviceLostError, InputError
 from mobopt.ir import Program
 from mobopt.ir.nests import leaves_of, map_leaves
 from mobopt.options import FallbackChoice, check_fallback
+from mobopt.runtimes.checkpoint import Checkpoint, elements_key
 from mobopt.runtimes.memories import StateMemories
-from mobopt.runtimes.specialize import specialize
+from mobopt.runtimes.segment import Segment
+from mobopt.runtimes.specialize import go_on, specialize
 from mobopt.runtimes.state import ModelState
-from mobopt.runtimes.vulkan.call_plan import CallPlan, CallTensors, PlanReport, WideFloatsError
+from mobopt.runtimes.vulkan.call_plan import CallPlan, CallTensors, WideFloatsError
 from mobopt.runtimes.vulkan.compile.build import build_stream
 from mobopt.runtimes.vulkan.compile.host_function import UnforeseenResultError
 from mobopt.runtimes.vulkan.compile.integer_ranges import Interval
-from mobopt.runtimes.vulkan.compile.placement import class_of, integer_class
 from mobopt.runtimes.vulkan.device_results import as_array
 from mobopt.runtimes.vulkan.engine.array import DeviceArray
 from mobopt.runtimes.vulkan.engine.device import Device, open_device
@@ -34,12 +36,20 @@ from mobopt.runtimes.vulkan.engine.executable import MAX_LANES
 from mobopt.runtimes.vulkan.engine.lane import Value
 from mobopt.runtimes.vulkan.engine.profiling import OperationTime
 from mobopt.runtimes.vulkan.kernels.plan import ConstantStore
+from mobopt.runtimes.vulkan.plan_report import PlanReport, joined
+from mobopt.runtimes.vulkan.plan_store import PlanStore
 from mobopt.runtimes.vulkan.state_arrays import StateArrays, is_kept_on_device
 
 _LOG = logging.getLogger("mobopt.vulkan")
 
 MAX_PLANS = 16
-"""Plans that a program keeps; the one not used for longest goes first."""
+"""Signatures of calls for which a program keeps plans; the one not used for longest goes first."""
+MAX_LATER_PLANS = 256
+"""Plans of segments after looks at elements that a program keeps."""
+MAX_LATER_BYTES = 2**28
+"""How much memory of the device these may take, beside constants."""
+MAX_CHECKPOINTS = 4096
+"""Checkpoints of one signature that are told apart; then new ones are not compared with the old ones any more."""
 
 Result = TypeVar("Result")
 
@@ -76,7 +86,10 @@ class VulkanProgram:
         self.device = device if isinstance(device, Device) else open_device(device)
         self._allow_fallback = fallback == "cpu"
         self._constants = ConstantStore()
-        self._plans: OrderedDict[Any, CallPlan] = OrderedDict()
+        self._plans = PlanStore(lambda: MAX_PLANS)
+        self._later_plans = PlanStore(lambda: MAX_LATER_PLANS, MAX_LATER_BYTES)
+        self._checkpoints: OrderedDict[Any, dict[Any, Checkpoint]] = OrderedDict()
+        """By the signature of the call, then by their keys."""
         self.model_state = ModelState(program) if state is None else state
         self._state_arrays = StateArrays(self.device)
         self._by_elements: set[str] = set()
@@ -159,13 +172,32 @@ class VulkanProgram:
             DeviceError: the device has no timestamps, or failed.
             InputError: as for :meth:`run`.
         """
+        times: list[OperationTime] = []
+
+        def profiled(plan: CallPlan, given: CallTensors) -> Sequence[Value]:
+            computed, found = plan.profile(given)
+            end = times[-1].start_ns + times[-1].duration_ns if times else 0
+            times.extend(replace(item, start_ns=end + item.start_ns) for item in found)
+            return computed
+
         with self.model_state.lock, torch.no_grad():
-            return self._with_plan(method, args, False, CallPlan.profile)
+            self._attempt(lambda: self._walk(self._enter(method, args, False), profiled, profiled), times.clear)
+        return times
 
     def plan_report(self, args: Sequence[Any], method: str = "forward") -> PlanReport:
-        """What the plan for such arguments is made of; the plan is made if need be."""
+        """What the plans of a call with such arguments are made of; they are made if need be."""
+        reports: list[PlanReport] = []
+
+        def computed(plan: CallPlan, given: CallTensors) -> Sequence[Value]:
+            reports.append(plan.report)
+            return plan.compute(given)
+
+        def ended(plan: CallPlan, given: CallTensors) -> None:
+            reports.append(plan.report)
+
         with self.model_state.lock, torch.no_grad():
-            return self._with_plan(method, args, False, lambda plan, given: plan.report)
+            self._attempt(lambda: self._walk(self._enter(method, args, False), computed, ended), reports.clear)
+        return joined(reports)
 
     def close(self) -> None:
         """Give the device's memory back, that of calls in flight when they are done; the next call makes new plans."""
@@ -174,18 +206,27 @@ class VulkanProgram:
 
     def _run(self, method: str, args: Sequence[Any], on_device: bool) -> Any:
         with self._turn, torch.no_grad():
-            result = self._with_plan(method, args, on_device, CallPlan.run)
+            result = self._attempt(
+                lambda: self._walk(self._enter(method, args, on_device), CallPlan.compute, CallPlan.run)
+            )
             self._was_lost = False
             return result
 
     def _begun(self, method: str, args: Sequence[Any], on_device: bool) -> Callable[[], Any]:
-        """Start a call; the function that is returned ends it."""
+        """Start a call; the function that is returned ends it.
+
+        One that looks at elements starts when it is ended: calls that wait there for a lane must not hold another.
+        """
         if self.model_state.names:
             return lambda: self._run(method, args, on_device)
         with torch.no_grad():
-            plan, given = self._take_plan(method, args, on_device)
+            place = self._enter(method, args, on_device)
+            plan = self._take_plan(place)
+            if not plan.is_complete:
+                self._leave_plan(plan)
+                return lambda: self._run(method, args, on_device)
             try:
-                deliver = plan.begin(given)
+                deliver = plan.begin(place.given)
             except BaseException:
                 self._leave_plan(plan)
                 raise
@@ -209,21 +250,24 @@ class VulkanProgram:
             self._last = None
 
     def _forget_plans(self) -> None:
-        while self._plans:
-            self._retire(self._plans.popitem()[1])
+        self._plans.forget()
+        self._later_plans.forget()
+        self._checkpoints.clear()
 
-    def _retire(self, plan: CallPlan) -> None:
-        """Close a plan, or have the last call that has it do so."""
-        plan.is_retired = True
-        if not plan.users:
-            plan.close()
+    def _take_plan(self, place: _Place) -> CallPlan:
+        """The plan with which a call goes on, which stays until :meth:`_leave_plan`.
 
-    def _take_plan(self, method: str, args: Sequence[Any], on_device: bool) -> tuple[CallPlan, CallTensors]:
-        """The plan for a call, which stays until :meth:`_leave_plan`, and the call's tensors."""
+        Raises:
+            _ExposesStateError: it must begin anew.
+        """
         with self._lock:
-            plan, given = self._plan(method, args, on_device)
+            plan = self._plan(place)
+            if plan.exposes:
+                for number in plan.exposes:
+                    self._expose(place.given.wholes[number - len(place.given.inputs)])
+                raise _ExposesStateError
             plan.users += 1
-            return plan, given
+            return plan
 
     def _leave_plan(self, plan: CallPlan) -> None:
         with self._lock:
@@ -231,18 +275,35 @@ class VulkanProgram:
             if plan.is_retired and not plan.users:
                 plan.close()
 
-    def _with_plan(
-        self, method: str, args: Sequence[Any], on_device: bool, use: Callable[[CallPlan, CallTensors], Result]
+    def _walk(
+        self,
+        place: _Place,
+        passing: Callable[[CallPlan, CallTensors], Sequence[Value]],
+        ending: Callable[[CallPlan, CallTensors], Result],
     ) -> Result:
-        """What is done with a call's plan and tensors. The plan is made anew where an operator gives what was not
-        foretold, now from the elements that it takes, and where a large float becomes an int64."""
+        """Take a call through its segments.
+
+        Args:
+            place: where it stands.
+            passing: what computes a segment that ends with a look at elements.
+            ending: what is done with the last one.
+        """
+        while True:
+            plan = self._take_plan(place)
+            try:
+                if plan.following is None:
+                    return ending(plan, place.given)
+                looked = plan.hand_on(place.given, passing(plan, place.given))
+                place = place.after(plan.following, looked)
+            finally:
+                self._leave_plan(plan)
+
+    def _attempt(self, walk: Callable[[], Result], again: Callable[[], None] = lambda: None) -> Result:
+        """A whole call. It begins anew with other plans where an operator gives what was not foretold, now from the
+        elements that it takes, where a large float becomes an int64, and where the caller gets a part of the state."""
         while True:
             try:
-                plan, given = self._take_plan(method, args, on_device)
-                try:
-                    return use(plan, given)
-                finally:
-                    self._leave_plan(plan)
+                return walk()
             except UnforeseenResultError as error:
                 if error.op in self._by_elements:
                     raise
@@ -253,6 +314,9 @@ class VulkanProgram:
                 with self._lock:
                     self._floats_fit = False
                     self._forget_plans()
+            except _ExposesStateError:
+                pass
+            again()
 
     def _open_again(self) -> None:
         """Open the device anew: it was closed, or lost, or opened before this process was forked.
@@ -285,46 +349,53 @@ class VulkanProgram:
         self._turn = self.model_state.lock if self.model_state.names else nullcontext()
         self._workers = self._last = None
         self._state_arrays.bring_home_after_fork()
-        self._plans.clear()
+        self._plans.drop()
+        self._later_plans.drop()
+        self._checkpoints.clear()
 
-    def _plan(self, method: str, args: Sequence[Any], on_device: bool) -> tuple[CallPlan, CallTensors]:
-        """The complete plan for a call, and the call's tensors."""
-        if not self.device.is_open or self.device.is_lost:
-            self._open_again()
-        kinds: Any = torch.Tensor
-        if on_device:
-            kinds = (torch.Tensor, DeviceArray)
-            args = map_leaves(list(args), torch.Tensor, lambda tensor: as_array(self.device, tensor))
-        tensors: list[Any] = []
-        key: tuple[Any, ...] = (method, on_device, _signature(args, tensors, kinds))
-        wholes: Sequence[torch.Tensor] = ()
-        arguments = len(tensors)
-        if self.model_state.names:
-            of_state, wholes, state_key = self._state_inputs(tensors)
-            key = (*key, state_key)
-            tensors += of_state
-        kept = [number for number in range(arguments, len(tensors)) if isinstance(tensors[number], DeviceArray)]
-        integers = tuple(_integer_class(tensor) for tensor in tensors if tensor.dtype == torch.int64)
-        given = CallTensors(tensors, wholes)
-        looks: list[torch.Tensor] = []
-        while True:
-            plan = self._plans.get(key)
-            if plan is None:
-                plan = self._make(key, method, args, looks, integers, on_device, kept)
-            elif not plan.is_right_for(integers):
-                key = (key, integers)
-                continue
-            else:
-                self._plans.move_to_end(key)
-            if plan.exposes:
-                for number in plan.exposes:
-                    self._expose(wholes[number - arguments])
-                return self._plan(method, args, on_device)
-            if plan.is_complete:
-                return plan, given
-            seen = plan.look(given)
-            looks += seen
-            key = (key, *(_elements(tensor) for tensor in seen))
+    def _enter(self, method: str, args: Sequence[Any], on_device: bool) -> _Place:
+        """Where a call begins."""
+        with self._lock:
+            if not self.device.is_open or self.device.is_lost:
+                self._open_again()
+            kinds: Any = torch.Tensor
+            if on_device:
+                kinds = (torch.Tensor, DeviceArray)
+                args = map_leaves(list(args), torch.Tensor, lambda tensor: as_array(self.device, tensor))
+            tensors: list[Any] = []
+            signature: tuple[Any, ...] = (method, on_device, _signature(args, tensors, kinds))
+            wholes: Sequence[torch.Tensor] = ()
+            arguments = len(tensors)
+            if self.model_state.names:
+                of_state, wholes, state_key = self._state_inputs(tensors)
+                signature = (*signature, state_key)
+                tensors += of_state
+            kept = [number for number in range(arguments, len(tensors)) if isinstance(tensors[number], DeviceArray)]
+            return _Place(method, args, on_device, signature, CallTensors(tensors, wholes), kept)
+
+    def _plan(self, place: _Place) -> CallPlan:
+        """The plan with which a call goes on."""
+        store = self._plans if place.following is None else self._later_plans
+        integers = place.given.integers()
+        key = place.key
+        plan = store.get(key)
+        while plan is not None and not plan.is_right_for(integers):
+            key = (key, integers)
+            plan = store.get(key)
+        if plan is None:
+            plan = self._make(place, integers)
+            store.put(key, plan)
+        return plan
+
+    def _known(self, place: _Place, checkpoint: Checkpoint) -> Checkpoint:
+        """The checkpoint of that key which a call of that signature came by first."""
+        known = self._checkpoints.setdefault(place.signature, {})
+        self._checkpoints.move_to_end(place.signature)
+        if len(self._checkpoints) > MAX_PLANS:
+            self._checkpoints.popitem(last=False)
+        if len(known) >= MAX_CHECKPOINTS:
+            known.clear()
+        return known.setdefault(checkpoint.key, checkpoint)
 
     def _state_inputs(self, arguments: Sequence[Value]) -> tuple[list[Value], Sequence[torch.Tensor], Any]:
         """What a call takes of the state, where it lies now; its memories; and what a plan depends on of it."""
@@ -348,40 +419,71 @@ class VulkanProgram:
         self._state_arrays.bring_home_of(whole)
         self.model_state.expose(whole)
 
-    def _make(
-        self,
-        key: Any,
-        method: str,
-        args: Sequence[Any],
-        looks: Sequence[torch.Tensor],
-        integers: Sequence[Interval],
-        on_device: bool,
-        kept: Collection[int],
-    ) -> CallPlan:
+    def _make(self, place: _Place, integers: Sequence[Interval]) -> CallPlan:
         started = time.perf_counter()
-        args = map_leaves(list(args), DeviceArray, _as_meta)
-        segment = specialize(self.program, method, args, looks, self.model_state.forms, self._by_elements)
+        segment = self._specialized(place)
+        if segment.following is not None:
+            segment.following = self._known(place, segment.following)
         wide = [value for value in segment.inputs if value.dtype == torch.int64]
         classes = dict(zip(wide, integers, strict=True))
         info = self.device.info
         built = build_stream(segment, info, self._constants, self._allow_fallback, classes, self._floats_fit)
-        plan = CallPlan(self.device, segment, built, on_device, self.model_state, self._state_arrays, kept)
+        kept = [segment.taken + number for number in place.kept]
+        is_later = place.following is not None
+        plan = CallPlan(
+            self.device, segment, built, place.on_device, self.model_state, self._state_arrays, kept, is_later
+        )
         plan.report = PlanReport(
-            method,
-            ", ".join(_describe(value) for value in args),
+            place.method,
+            ", ".join(_describe(value) for value in place.args),
             plan.executable.dispatches if plan.executable else 0,
             built.fallbacks,
-            len(looks),
+            0 if segment.is_complete else len(segment.result),
             plan.executable.memory if plan.executable else None,
             time.perf_counter() - started,
         )
-        _LOG.debug("planned %s(%s): %d dispatches", method, plan.report.signature, plan.report.dispatches)
+        _LOG.debug("planned %s(%s): %d dispatches", place.method, plan.report.signature, plan.report.dispatches)
         for fallback in dict.fromkeys(built.fallbacks):
             _LOG.warning("runs on the CPU: %s", fallback)
-        self._plans[key] = plan
-        if len(self._plans) > MAX_PLANS:
-            self._retire(self._plans.popitem(last=False)[1])
         return plan
+
+    def _specialized(self, place: _Place) -> Segment:
+        if place.following is not None:
+            return go_on(self.program, place.following, place.looked, self._by_elements)
+        args = map_leaves(list(place.args), DeviceArray, _as_meta)
+        return specialize(self.program, place.method, args, self.model_state.forms, self._by_elements)
+
+
+@dataclass(frozen=True)
+class _Place:
+    """Where a call stands: at its beginning, or after a look at elements."""
+
+    method: str
+    args: Sequence[Any]
+    on_device: bool
+    signature: Any
+    """What its first plan depends on."""
+    given: CallTensors
+    kept: Sequence[int]
+    """Numbers of the call's inputs that are parts of the state and lie on the device."""
+    following: Checkpoint | None = None
+    looked: Sequence[torch.Tensor] = ()
+    """The elements that the checkpoint waits for."""
+
+    @property
+    def key(self) -> Any:
+        """What the next plan depends on."""
+        if self.following is None:
+            return self.signature
+        return (self.following, *map(elements_key, self.looked))
+
+    def after(self, following: Checkpoint, looked: Sequence[torch.Tensor]) -> _Place:
+        """The place after a segment."""
+        return replace(self, following=following, looked=looked)
+
+
+class _ExposesStateError(Exception):
+    """A call returns a part of the state, which the caller has from now on, so that it lies on the CPU."""
 
 
 _programs: weakref.WeakSet[VulkanProgram] = weakref.WeakSet()
@@ -416,10 +518,6 @@ def _signature(value: Any, tensors: list[Any], kinds: Any) -> Any:
     )
 
 
-def _integer_class(value: Value) -> Interval:
-    return class_of(value.bounds) if isinstance(value, DeviceArray) else integer_class(value)
-
-
 def _as_meta(array: DeviceArray) -> torch.Tensor:
     """What stands for an array while a model is specialised."""
     return torch.empty_strided(array.shape, array.stride(), dtype=array.dtype, device="meta")
@@ -432,11 +530,6 @@ def _settle(future: Future[Any], finish: Callable[[], Any]) -> None:
         future.set_exception(error)
     else:
         future.set_result(result)
-
-
-def _elements(tensor: torch.Tensor) -> Any:
-    """A tensor's elements as part of a key."""
-    return tensor.dtype, tensor.shape, tensor.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
 
 
 def _describe(value: Any) -> str:

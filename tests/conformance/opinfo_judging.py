@@ -17,8 +17,8 @@ from mobopt.ir import Program
 from mobopt.ops.effects import is_random
 from mobopt.passes.manager import run_passes
 from mobopt.passes.number_operands import NumberOperands
-from mobopt.runtimes.vulkan.call_plan import PlanReport
 from mobopt.runtimes.vulkan.engine.device import Device
+from mobopt.runtimes.vulkan.plan_report import PlanReport
 from mobopt.runtimes.vulkan.program import VulkanProgram
 
 

@@ -14,16 +14,16 @@ from mobopt.runtimes import recorder
 from mobopt.runtimes.cpu.kernels import is_mutating, kernel
 from mobopt.runtimes.results import Results
 from mobopt.runtimes.segment import Segment
-from mobopt.runtimes.specialize import specialize
+from mobopt.runtimes.specialize import go_on, specialize
 
 
 def program_of(module: nn.Module) -> Program:
     return program_from_script_module(torch.jit.script(module))
 
 
-def evaluate(segment: Segment, inputs: list[torch.Tensor]) -> object:
+def evaluate(segment: Segment, inputs: list[torch.Tensor]) -> tuple[object, list[torch.Tensor]]:
     """Run a Segment with torch's kernels, checking the sizes and dtypes that it promises, and that it is a sound graph
-    which its text says as it is."""
+    which its text says as it is; also what it hands on."""
     verify_graph(segment.graph)
     text = print_graph(segment.graph, sources=True)
     assert print_graph(parse_graph(text, named_constants(segment.graph)), sources=True) == text
@@ -38,20 +38,26 @@ def evaluate(segment: Segment, inputs: list[torch.Tensor]) -> object:
         for ref, result in zip(call.outputs, results, strict=True):
             assert (ref.sizes, ref.dtype) == (tuple(result.shape), result.dtype)
             values[ref] = result
-    computed = {value: values[value] for value in segment.computed_outputs()}
-    return Results(segment, computed, inputs).deliver()[0]
+    of_call = segment.inputs[segment.taken :]
+    computed = {
+        value: values[value] for value in segment.graph.outputs if not value.is_constant and value not in of_call
+    }
+    carried = [value_of(segment.value_of(leaf)) for leaf in segment.carried]
+    return Results(segment, computed, inputs).deliver()[0], carried
 
 
 def run(module: nn.Module, *args: object) -> tuple[object, list[Segment]]:
     """The result by way of Segments, one more for each look at elements, and the Segments."""
-    program, looks, segments = program_of(module), [], []
+    program = program_of(module)
     inputs = list(leaves_of(list(args), torch.Tensor))
+    segments, carried = [specialize(program, "forward", args)], []
     while True:
-        segments.append(specialize(program, "forward", args, looks))
-        result = evaluate(segments[-1], inputs)
-        if segments[-1].is_complete:
+        segment = segments[-1]
+        result, passed_on = evaluate(segment, [*carried, *inputs])
+        if segment.following is None:
             return result, segments
-        looks += result
+        carried = passed_on
+        segments.append(go_on(program, segment.following, result))
 
 
 def operators(segment: Segment) -> list[str]:
@@ -107,7 +113,7 @@ def test_inputs_and_weights_are_never_changed():
     program = program_of(ChangesInputAndWeight())
     x = torch.ones(3)
     for _ in range(2):
-        assert torch.equal(evaluate(specialize(program, "forward", [x]), [x]), torch.full((3,), 3.0))
+        assert torch.equal(evaluate(specialize(program, "forward", [x]), [x])[0], torch.full((3,), 3.0))
     assert torch.equal(x, torch.ones(3))
 
 
@@ -179,7 +185,7 @@ class Nest(nn.Module):
 def test_nests_in_and_out():
     x, y, z = torch.randn(2), torch.randn(3), torch.randn(2)
     segment = specialize(program_of(Nest()), "forward", [x, (y, [z])])
-    found = evaluate(segment, [x, y, z])
+    found, _ = evaluate(segment, [x, y, z])
     assert found[0] is x and found[1]["a"][0] is y and found[2] == 2 and found[3].shape == (0,)
     assert torch.equal(found[1]["a"][1], x + z)
 
@@ -248,7 +254,7 @@ def test_rules_tell_what_layers_make(monkeypatch: pytest.MonkeyPatch) -> None:
     finally:
         torch.backends.mha.set_fastpath_enabled(fast_path)
     segment = specialize(program, "forward", [x])
-    torch.testing.assert_close(evaluate(segment, [x]), expected)
+    torch.testing.assert_close(evaluate(segment, [x])[0], expected)
     told = [
         "_convolution",
         "batch_norm",

@@ -64,7 +64,7 @@ def test_a_chain_of_models_copies_once_in_and_once_out(device: Device) -> None:
     with torch.no_grad():
         torch.testing.assert_close(found, models[2](models[1](models[0](X))), rtol=1e-4, atol=1e-5)
     for program in programs:
-        (plan,) = program._plans.values()
+        (plan,) = program._plans
         assert plan.executable is not None
         assert not [one for one in plan.executable._staged.operations if isinstance(one, Copy)]
         program.close()
@@ -203,7 +203,7 @@ def test_many_futures(device: Device, on_device: bool) -> None:
         for x, future in zip(inputs, futures, strict=True):
             assert future.done()
             torch.testing.assert_close(on_cpu(future.result()), model(x), rtol=1e-4, atol=1e-5)
-    (plan,) = program._plans.values()
+    (plan,) = program._plans
     assert plan.users == 0
     assert plan.executable is not None
     assert len(plan.executable._owned.lanes) <= 2
@@ -220,7 +220,7 @@ def test_errors_come_with_the_result(device: Device) -> None:
     assert torch.equal(futures[2].result(60), x[:1])
     with pytest.raises(InputError):
         wrong.result(60)
-    assert all(plan.users == 0 for plan in program._plans.values())
+    assert all(plan.users == 0 for plan in program._plans)
 
 
 def test_threads_submit_and_call(device: Device) -> None:

@@ -1,0 +1,65 @@
+"""The plans that a program keeps, the least recently used of which go when there are too many."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from mobopt.runtimes.vulkan.call_plan import CallPlan
+
+
+class PlanStore:
+    """Plans by key. A plan that is given up closes when the last call that has it ends."""
+
+    def __init__(self, most: Callable[[], int], most_bytes: int | None = None) -> None:
+        """Start without plans.
+
+        Args:
+            most: how many plans to keep.
+            most_bytes: how much memory of the device they may take together, for the last one alone counts always.
+        """
+        self._most = most
+        self._most_bytes = most_bytes
+        self._plans: OrderedDict[Any, CallPlan] = OrderedDict()
+        self._bytes = 0
+
+    def __len__(self) -> int:
+        return len(self._plans)
+
+    def __iter__(self) -> Iterator[CallPlan]:
+        return iter(self._plans.values())
+
+    def get(self, key: Any) -> CallPlan | None:
+        """A plan, which becomes the last one used."""
+        plan = self._plans.get(key)
+        if plan is not None:
+            self._plans.move_to_end(key)
+        return plan
+
+    def put(self, key: Any, plan: CallPlan) -> None:
+        """Keep a plan, and give up those that are too many."""
+        self._plans[key] = plan
+        self._bytes += plan.own_bytes
+        while len(self._plans) > 1 and self._is_full():
+            self._retire()
+
+    def forget(self) -> None:
+        """Give all plans up."""
+        while self._plans:
+            self._retire()
+
+    def drop(self) -> None:
+        """Forget plans that another process has too, and close none."""
+        self._plans.clear()
+        self._bytes = 0
+
+    def _is_full(self) -> bool:
+        return len(self._plans) > self._most() or (self._most_bytes is not None and self._bytes > self._most_bytes)
+
+    def _retire(self) -> None:
+        _, plan = self._plans.popitem(last=False)
+        self._bytes -= plan.own_bytes
+        plan.is_retired = True
+        if not plan.users:
+            plan.close()
