@@ -22,6 +22,7 @@ from mobopt.ir.schemas import schema_of
 from mobopt.ir.types import TensorType
 from mobopt.ops.shapes import infer
 from mobopt.runtimes.cpu.kernels import kernel
+from mobopt.runtimes.vulkan.decompositions.torch_parts import parts_by_torch
 from mobopt.runtimes.vulkan.lowerings.registry import why_unsupported
 
 Decomposition = Callable[["NodeBuilder", Node], "Value | Sequence[Value | None] | None"]
@@ -110,6 +111,8 @@ class NodeBuilder:
         """
         decomposition = _DECOMPOSITIONS.get(node.qualified_op)
         made = None if decomposition is None else decomposition(self, node)
+        if made is None:
+            made = parts_by_torch(self, node)
         if made is None:
             raise UndecomposedError(f"{node!r}: {why_unsupported(node)}")
         results = (made,) if isinstance(made, Value) else tuple(made)

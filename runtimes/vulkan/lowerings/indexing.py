@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+import torch
+
 from mobopt.ir import Node
 from mobopt.runtimes.vulkan.engine.tensor import DeviceTensor, StorageKind, contiguous_strides
 from mobopt.runtimes.vulkan.kernels.copies import copied
@@ -159,7 +161,8 @@ def index(plan: Plan, call: Node) -> DeviceTensor:
     shape = broadcast_sizes(*(tensor.sizes for tensor in given.values()))
     if len(dims) == 1:
         return _chosen(plan, data, dims[0], next(iter(given.values())), Negative.FROM_END)
-    offsets = _combined_offsets(plan, data, given, shape)
+    lengths, strides = ([own[d] for d in dims] for own in (data.sizes, data.strides))
+    offsets = joined_places(plan, list(given.values()), lengths, strides, shape)
     kept = [d for d in range(data.rank) if d not in given]
     adjacent = dims == list(range(dims[0], dims[-1] + 1))
     first = dims[0] if adjacent else 0
@@ -174,17 +177,29 @@ def index(plan: Plan, call: Node) -> DeviceTensor:
     return target
 
 
-def _combined_offsets(
-    plan: Plan, data: DeviceTensor, given: dict[int, DeviceTensor], shape: Sequence[int]
+_JOINED_AT_ONCE = 3
+"""Indices that one pointwise program joins."""
+
+
+def joined_places(
+    plan: Plan, indices: Sequence[DeviceTensor], lengths: Sequence[int], strides: Sequence[int], shape: Sequence[int]
 ) -> DeviceTensor:
-    """For each place of the indices, the distance in elements from the start of the data."""
-    builder = ProgramBuilder()
-    total = None
-    for d, tensor in given.items():
-        chosen = builder.tensor(expanded(tensor, shape))
-        length = builder.scalar(data.sizes[d], Kind.INTEGER)
-        wrapped = builder.step(Opcode.INT_INDEX, chosen, length, kind=Kind.INTEGER)
-        term = builder.step(Opcode.INT_MUL, wrapped, builder.scalar(data.strides[d], Kind.INTEGER), kind=Kind.INTEGER)
-        total = term if total is None else builder.step(Opcode.INT_ADD, total, term, kind=Kind.INTEGER)
+    """Indices of several dimensions as a distance in elements, broadcast to ``shape`` and dense; negative ones count
+    from the end, and those out of range raise the flag of the run.
+
+    ``lengths`` and ``strides`` are of the dimensions that they choose from.
+    """
+    total: DeviceTensor | None = None
+    given = list(zip(indices, lengths, strides, strict=True))
+    for start in range(0, len(given), _JOINED_AT_ONCE):
+        builder = ProgramBuilder()
+        place = None if total is None else builder.tensor(total)
+        for tensor, length, stride in given[start : start + _JOINED_AT_ONCE]:
+            chosen = builder.tensor(expanded(tensor, shape))
+            wrapped = builder.step(Opcode.INT_INDEX, chosen, builder.scalar(length, Kind.INTEGER), kind=Kind.INTEGER)
+            term = builder.step(Opcode.INT_MUL, wrapped, builder.scalar(stride, Kind.INTEGER), kind=Kind.INTEGER)
+            place = term if place is None else builder.step(Opcode.INT_ADD, place, term, kind=Kind.INTEGER)
+        assert place is not None
+        total = compute(plan, builder, place, shape, torch.int32)
     assert total is not None
-    return compute(plan, builder, total, shape, next(iter(given.values())).dtype)
+    return total

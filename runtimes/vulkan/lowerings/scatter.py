@@ -19,6 +19,7 @@ from mobopt.runtimes.vulkan.kernels.pointwise_program import Kind, Opcode, Progr
 from mobopt.runtimes.vulkan.kernels.scatter_kernel import MAX_SCATTER_RANK, Negative, Put, scatter_along, updated_copy
 from mobopt.runtimes.vulkan.kernels.views import permuted
 from mobopt.runtimes.vulkan.lowerings.checks import OUT_OF_RANGE, check_dtypes, constants_within
+from mobopt.runtimes.vulkan.lowerings.indexing import joined_places
 from mobopt.runtimes.vulkan.lowerings.registry import lowers
 
 _PUTS = {
@@ -230,7 +231,8 @@ def _put(plan: Plan, call: Node, put: Put) -> DeviceTensor:
     dims = list(given)
     kept = [d for d in range(data.rank) if d not in given]
     shape = broadcast_sizes(*(tensor.sizes for tensor in given.values()))
-    places = row_major_places(plan, list(given.values()), [data.sizes[d] for d in dims], shape)
+    lengths = [data.sizes[d] for d in dims]
+    places = joined_places(plan, list(given.values()), lengths, contiguous_strides(lengths), shape)
     first = dims[0] if dims == list(range(dims[0], dims[-1] + 1)) else 0
     sizes = [*(data.sizes[d] for d in kept[:first]), *shape, *(data.sizes[d] for d in kept[first:])]
     source = expanded(values, sizes)
@@ -240,7 +242,7 @@ def _put(plan: Plan, call: Node, put: Put) -> DeviceTensor:
     rest = tuple(data.sizes[d] for d in kept)
     lines = _merged_front(plan, source, rank, count)
     target = updated_copy(plan, data, data.dtype if put is not Put.REPLACE else data.storage.elements, [*dims, *kept])
-    length = math.prod(data.sizes[d] for d in dims)
+    length = math.prod(lengths)
     flat = target.view((length, *rest), contiguous_strides((length, *rest)))
     scatter_along(plan, flat, lines, places.view((count, *rest), (1, *[0] * len(rest))), 0, put)
     return replace(target, dtype=data.dtype)
@@ -255,24 +257,6 @@ def _merged_front(plan: Plan, tensor: DeviceTensor, rank: int, count: int) -> De
         return tensor
     dense = as_contiguous(plan, tensor)
     return dense.view(sizes, contiguous_strides(sizes))
-
-
-def row_major_places(
-    plan: Plan, indices: Sequence[DeviceTensor], lengths: Sequence[int], shape: Sequence[int]
-) -> DeviceTensor:
-    """Indices of several dimensions as one of what these are together, contiguous; negative ones count from the end,
-    and those out of range raise the flag."""
-    total: DeviceTensor | None = None
-    for tensor, length in zip(indices, lengths, strict=True):
-        builder = ProgramBuilder()
-        size = builder.scalar(length, Kind.INTEGER)
-        place = builder.step(Opcode.INT_INDEX, builder.tensor(expanded(tensor, shape)), size, kind=Kind.INTEGER)
-        if total is not None:
-            above = builder.step(Opcode.INT_MUL, builder.tensor(total), size, kind=Kind.INTEGER)
-            place = builder.step(Opcode.INT_ADD, above, place, kind=Kind.INTEGER)
-        total = compute(plan, builder, place, shape, torch.int32)
-    assert total is not None
-    return as_contiguous(plan, total)
 
 
 @lowers("aten::index_put", "aten::index_put.hacked_twin", check=check_put, exact=True)
