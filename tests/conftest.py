@@ -40,12 +40,15 @@ def seeded(request: pytest.FixtureRequest) -> None:
 
 
 class _Messages(logging.Handler):
-    def __init__(self) -> None:
+    """Keeps the messages that begin with certain words."""
+
+    def __init__(self, beginning: str) -> None:
         super().__init__()
         self.messages: list[str] = []
+        self._beginning = beginning
 
     def emit(self, record: logging.LogRecord) -> None:
-        if record.getMessage().startswith("validation:"):
+        if record.getMessage().startswith(self._beginning):
             self.messages.append(record.getMessage())
 
 
@@ -55,7 +58,17 @@ def no_validation_messages(request: pytest.FixtureRequest) -> Iterator[None]:
     if request.path.parent.name == "vulkan":
         yield
         return
-    handler, logger = _Messages(), logging.getLogger("mobopt.vulkan")
+    handler, logger = _Messages("validation:"), logging.getLogger("mobopt.vulkan")
+    logger.addHandler(handler)
+    yield
+    logger.removeHandler(handler)
+    assert not handler.messages, "\n".join(handler.messages)
+
+
+@pytest.fixture(autouse=True)
+def no_faults_of_rules() -> Iterator[None]:
+    """A shape rule that fails on arguments of the right kinds fails the test."""
+    handler, logger = _Messages("the rule of"), logging.getLogger("mobopt.shapes")
     logger.addHandler(handler)
     yield
     logger.removeHandler(handler)

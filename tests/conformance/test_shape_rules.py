@@ -1,5 +1,6 @@
 """Rules of shapes are right: on PyTorch's own samples of its operators, and where other sizes meet their guards."""
 
+import logging
 import zlib
 
 import pytest
@@ -7,9 +8,12 @@ import torch
 from opinfo_samples import dtypes_of, operators, samples_of
 from rule_checking import check, other_sizes
 
+from mobopt.frontends.torchscript import program_from_script_module
 from mobopt.ir.schemas import schema_of
 from mobopt.ir.types import TensorType
 from mobopt.ops.shapes import infer, operators_with_rules, rules
+from mobopt.ops.shapes.kinds import are_of_schema
+from mobopt.runtimes.specialize import specialize
 
 NAMES = sorted(operators())
 PARTS = 3
@@ -132,3 +136,56 @@ def test_layers_with_other_sizes(operator: str, args: list[object]) -> None:
 )
 def test_what_torch_refuses_is_left_to_it(operator: str, args: list[object]) -> None:
     assert infer(operator, args) is None
+
+
+@pytest.mark.parametrize(
+    ("operator", "args"),
+    [
+        ("aten::relu", [None]),
+        ("aten::relu", [3.0]),
+        ("aten::relu", []),
+        ("aten::mm", [tensor(2, 3), [tensor(3, 2)]]),
+        ("aten::cat", [tensor(2, 3), 0]),
+        ("aten::select.int", [tensor(3), tensor(), 0]),
+        ("aten::view", [tensor(6), ["2", 3]]),
+    ],
+)
+def test_arguments_of_other_kinds_are_left_to_torch(operator: str, args: list[object]) -> None:
+    assert infer(operator, args) is None  # and no fault is logged: see conftest
+    assert not are_of_schema(operator, args)
+
+
+@pytest.mark.parametrize(
+    ("operator", "args"),
+    [
+        ("aten::conv2d", [tensor(3, 9, 8), tensor(4, 3, 3, 3), None, 1, [0, 0], [1], 1]),
+        ("aten::to.dtype", [tensor(3), torch.float16, False, False, None]),
+        ("aten::to.dtype", [tensor(3), 5, False, False, 0]),
+        ("aten::index.Tensor", [tensor(3, 2), [None, tensor(1, dtype=torch.int64)]]),
+        ("aten::full", [[2, 3], 1.5, 6, None, "cpu", None]),
+        ("aten::add.Scalar", [tensor(3), True, 2]),
+    ],
+)
+def test_arguments_of_the_right_kinds(operator: str, args: list[object]) -> None:
+    assert are_of_schema(operator, args)
+
+
+@pytest.mark.parametrize("error", [AttributeError("'int' object has no attribute 'sizes'"), TypeError, KeyError("x")])
+def test_a_rule_that_fails_is_logged_and_torch_tells(
+    error: Exception, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def failing(x: TensorType) -> TensorType:
+        raise error
+
+    monkeypatch.setitem(rules._RULES, "aten::relu", failing)
+    logger = logging.getLogger("mobopt.shapes")
+    kept, logger.handlers = logger.handlers, []  # those of conftest, which fail the test
+    try:
+        x = torch.linspace(-1, 1, 6).reshape(2, 3)
+        script = torch.jit.trace(torch.nn.ReLU(), (x,))
+        with caplog.at_level(logging.WARNING, "mobopt.shapes"):
+            found = specialize(program_from_script_module(script), "forward", [x])
+    finally:
+        logger.handlers = kept
+    assert "the rule of aten::relu failed on [Float(2, 3)]" in caplog.text
+    assert found.value_of(found.result).tensor_type == tensor(2, 3)

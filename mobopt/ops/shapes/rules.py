@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeAlias, TypeVar
@@ -12,6 +13,9 @@ from mobopt.ir.dimensions import Dimension, Expression
 from mobopt.ir.dtypes import SCALAR_TYPES
 from mobopt.ir.guards import UndecidedError
 from mobopt.ir.types import TensorType
+from mobopt.ops.shapes.kinds import are_of_schema
+
+_LOG = logging.getLogger("mobopt.shapes")
 
 Result: TypeAlias = "TensorType | tuple[TensorType, ...] | list[TensorType]"
 """A tensor, what a schema of several results returns, or a list of tensors."""
@@ -72,7 +76,10 @@ def view_rule(*operators: str) -> Callable[[_Rule], _Rule]:
 
 
 def infer(operator: str, args: Sequence[Any]) -> Result | None:
-    """What an operator makes, or None where no rule tells.
+    """What an operator makes, or None where no rule tells: what the operator refuses is torch's to judge.
+
+    A rule that fails on arguments of the right kinds is at fault. That is logged as a warning, and the answer is None:
+    torch tells then, only slower.
 
     Args:
         operator: qualified name, such as ``aten::add.Tensor``.
@@ -83,8 +90,12 @@ def infer(operator: str, args: Sequence[Any]) -> Result | None:
         return None
     try:
         return rule(*args)
-    except (NoRuleError, UndecidedError, TypeError, ValueError, IndexError, AttributeError, ZeroDivisionError):
-        return None  # arguments of other kinds than the rule knows are torch's to judge
+    except (NoRuleError, UndecidedError, ValueError, IndexError, ZeroDivisionError):
+        return None  # sizes and numbers that the operator refuses
+    except Exception as error:
+        if are_of_schema(operator, args):  # judged late, for it costs time
+            _LOG.warning("the rule of %s failed on %s: %r", operator, list(args), error)
+        return None
 
 
 def has_rule(operator: str) -> bool:
