@@ -118,6 +118,11 @@ def test_refused_by_torch_too(device: Device) -> None:
     solves = traced(torch.linalg.solve, [torch.eye(3), ROWS], device)
     with pytest.raises(InputError, match=r"aten::linalg_solve.*singular"):
         solves.run("forward", [torch.zeros(3, 3), ROWS])
+    given = [ROWS.sigmoid(), ROWS.sigmoid()]
+    judges = traced(lambda x, y: functional.binary_cross_entropy(x, y), given, device)
+    torch.testing.assert_close(judges.run("forward", given), functional.binary_cross_entropy(*given))
+    with pytest.raises(InputError, match=r"aten::binary_cross_entropy.*between 0 and 1"):
+        judges.run("forward", [given[0] + 1, given[1]])
 
 
 def foretold_wrongly(x: torch.Tensor) -> torch.Tensor:

@@ -58,6 +58,9 @@ class Trait(Enum):
     VALUE_BY_ELEMENTS = auto()
     """Gives a number, a truth value or a list of them that depends on elements."""
 
+    CHECKS_ELEMENTS = auto()
+    """Ends in an error for some elements, which what it is composed of would take."""
+
     # What it makes of the elements.
     ELEMENTWISE = auto()
     """Operands are broadcast, and an element of the result depends on the elements at its place alone."""

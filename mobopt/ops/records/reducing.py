@@ -31,11 +31,18 @@ _BY_NAME = operators(
 )
 _HISTOGRAMS = operators("histogramdd", Trait.HANDS_BACK)
 _BAGS = operators("embedding_bag", Trait.READS_STRIDES)
-_ONE_HOT = operators("one_hot", Trait.SIZES_BY_ELEMENTS)
+_ONE_HOT = operators("one_hot", Trait.SIZES_BY_ELEMENTS, Trait.CHECKS_ELEMENTS)
+_CHECKED = operators(
+    """
+    binary_cross_entropy cholesky histc inverse linalg_cholesky linalg_inv linalg_lu_factor linalg_matrix_power
+    linalg_solve linalg_tensorinv linalg_tensorsolve
+    """,
+    Trait.CHECKS_ELEMENTS,
+)
 
 REDUCING: Entries = joined(
     [
         *(_REDUCTIONS, _SCANS, _SORTED, _INTO_PLACES, _BY_ELEMENTS, _OF_IMAGES, _BY_NAME, _HISTOGRAMS, _BAGS),
-        _ONE_HOT,
+        *(_ONE_HOT, _CHECKED),
     ]
 )

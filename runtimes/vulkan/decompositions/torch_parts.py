@@ -20,6 +20,7 @@ from mobopt.ir import Node, Value
 from mobopt.ir.nests import leaves_of, map_leaves
 from mobopt.ir.schemas import argument_names, schema_of
 from mobopt.ops.effects import draws_numbers
+from mobopt.ops.records import Trait, record_of
 from mobopt.runtimes.cpu.kernels import is_mutating, kernel, scalar_type
 from mobopt.runtimes.recorder import functional_form
 
@@ -35,6 +36,9 @@ _PLACES = ("device", "layout", "pin_memory")
 
 _WRONG = "aten::multilabel_margin_loss_forward"
 """Its function in Python gives other numbers than torch's kernels, where a row has fewer labels than places."""
+
+_BY_ELEMENTS = {Trait.CHECKS_ELEMENTS, Trait.SIZES_BY_ELEMENTS, Trait.VALUE_BY_ELEMENTS}
+"""Traits of operators that look at elements, which tensors without elements can't show."""
 
 _Call = tuple[str, tuple[Any, ...], dict[str, Any], Any]
 """An operator, its arguments, and what it gave."""
@@ -70,6 +74,8 @@ def parts_by_torch(build: NodeBuilder, node: Node) -> list[Value] | None:
         UndecomposedError: the device can't compute one of them.
     """
     function = _function_of(node.qualified_op)
+    if not record_of(node.qualified_op).traits.isdisjoint(_BY_ELEMENTS):
+        return None
     if function is None or draws_numbers(node.qualified_op, _named(node)):
         return None
     known: dict[int, tuple[torch.Tensor, Value]] = {}
