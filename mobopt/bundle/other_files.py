@@ -52,7 +52,7 @@ def kind_of_records(names: Collection[str], checkpoint: bytes | None) -> str:
     """
     short = {name.partition("/")[2] or name for name in names} | set(names)
     if "archive_format" in short or any("serialized_exported_program" in name for name in short):
-        return f"a program of torch.export (.pt2), which mobopt does not read; {_EXPORT}"
+        return "a program of torch.export (.pt2), a model before conversion; mobopt convert makes a bundle of it"
     if checkpoint is not None:
         return _kind_of_checkpoint(checkpoint)
     if any(name.startswith(".data/extern_modules") for name in short):

@@ -55,8 +55,9 @@ def audit(
 ) -> None:
     """Tell what the phone's runtime does with every operator of MODEL.
 
-    MODEL is a file of torch.jit.save before conversion, or an optimised file of any backend. Exit code 1 if something
-    is missing, wrong or unknown, also on the device of --device-profile and in the build of --allow.
+    MODEL is a file of torch.jit.save or torch.export.save before conversion, or an optimised file of any backend. Exit
+    code 1 if something is missing, wrong or unknown, also on the device of --device-profile and in the build of
+    --allow.
     """
     with progress(f"reading {model.name}"):
         from mobopt.files import check_writable

@@ -1,4 +1,4 @@
-"""``mobopt convert``: a TorchScript file becomes a bundle for mobile."""
+"""``mobopt convert``: a file of a model becomes a bundle for mobile."""
 
 from __future__ import annotations
 
@@ -87,10 +87,10 @@ def convert(
     as_json: bool,
     **choices: Any,
 ) -> None:
-    """Optimise MODEL, saved with torch.jit.save, and write a bundle.
+    """Optimise MODEL, saved with torch.jit.save or torch.export.save, and write a bundle.
 
-    The result is compared with the model before anything is written: on the inputs given, on those bundled with it, of
-    the shapes that it was traced with, or guessed. Exit code 1, and no file, if it differs or if the runtime lacks
+    The result is compared with the model before anything is written: on the inputs given, on those that came with it,
+    of the shapes that it was traced with, or guessed. Exit code 1, and no file, if it differs or if the runtime lacks
     something.
     """
     settings = _settings(**choices)

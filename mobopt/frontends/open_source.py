@@ -9,18 +9,20 @@ from pathlib import Path
 import torch
 
 from mobopt.errors import ArgumentTypeError
+from mobopt.frontends.exported.archive import is_exported_file
+from mobopt.frontends.exported.exported_program import ExportedFileSource, ExportedProgramSource
 from mobopt.frontends.file_source import FileSource
 from mobopt.frontends.script_module_source import ScriptModuleSource
 from mobopt.frontends.source import Source
 
-_TAKEN = "ScriptModule or the path of a file"
+_TAKEN = "ScriptModule, an ExportedProgram or the path of a file"
 
 
 def source_of(model: object, preserved: Sequence[str] = ()) -> Source:
     """A model before conversion, whatever form it has.
 
     Args:
-        model: a ScriptModule, or the path of a file, whose content tells what it is.
+        model: a ScriptModule, an ExportedProgram, or the path of a file, whose content tells what it is.
         preserved: names of methods and attributes to keep beside ``forward``.
 
     Raises:
@@ -33,6 +35,8 @@ def source_of(model: object, preserved: Sequence[str] = ()) -> Source:
         return model
     if isinstance(model, torch.jit.ScriptModule):
         return ScriptModuleSource(model, preserved)
+    if isinstance(model, torch.export.ExportedProgram):
+        return ExportedProgramSource(model, preserved)
     if isinstance(model, (str, os.PathLike)):
         return _source_of_file(Path(model), preserved)
     raise ArgumentTypeError(f"Got {type(model)}, but a {_TAKEN} is expected.")
@@ -40,4 +44,6 @@ def source_of(model: object, preserved: Sequence[str] = ()) -> Source:
 
 def _source_of_file(file: Path, preserved: Sequence[str]) -> Source:
     """By the file's content; its name may be any."""
+    if is_exported_file(file):
+        return ExportedFileSource(file, preserved)
     return FileSource(file, preserved)

@@ -132,7 +132,8 @@ def frozen(program: Program, preserved: Sequence[str] = ()) -> Program:
     result.methods = {name: result.methods[name] for name in names}
     defaults = program.metadata.get("defaults", {})
     known = {name: defaults[name] for name in names if name in defaults}
-    result.metadata = {"defaults": known} if known else {}
+    rules = {name: rule for name, rule in program.metadata.get("input_rules", {}).items() if name in names}
+    result.metadata = {**({"defaults": known} if known else {}), **({"input_rules": rules} if rules else {})}
     result.metadata["names"] = {
         tensor_key(item.value): (name, item.is_buffer)
         for name, item in reversed(program.attributes.items())  # the first name of a tensor with several counts

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from mobopt.errors import InputError, MissingInputError
+from mobopt.ir.input_rules import InputRules
 from mobopt.ir.program import Program
 from mobopt.ir.types import OptionalType
 
@@ -23,10 +24,21 @@ def bind_arguments(program: Program, method: str, args: Sequence[Any], kwargs: M
 
     Raises:
         MissingInputError: an argument is missing.
-        InputError: there is no such method, or an argument is unknown or given twice.
+        InputError: there is no such method, an argument is unknown or given twice, or the model was made for others.
     """
     if method not in program.methods:
         raise InputError(f"the model has no method {method!r}; its methods are {', '.join(program.methods)}")
+    bound = _bound(program, method, args, kwargs)
+    rules: InputRules | None = program.metadata.get("input_rules", {}).get(method)
+    if rules is not None:
+        try:
+            rules.check(bound)
+        except InputError as error:
+            raise InputError(f"{method}: {error}") from None
+    return bound
+
+
+def _bound(program: Program, method: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
     parameters = program.methods[method].inputs[1:]
     if len(args) == len(parameters) and not kwargs:
         return list(args)

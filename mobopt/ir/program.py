@@ -34,8 +34,9 @@ class Program:
     class_name: str = "__torch__.Module"
     """Qualified name of the module's class."""
     metadata: dict[str, Any] = field(default_factory=dict)
-    """What is known beside the model: ``defaults`` ({method: {argument: value}}), ``names`` (what weights were called,
-    and whether they were buffers, by their memory), and what a file said: versions, extra files."""
+    """What is known beside the model: ``defaults`` ({method: {argument: value}}), ``input_rules`` ({method:
+    :class:`~mobopt.ir.input_rules.InputRules`}, of models that were exported), ``names`` (what weights were called, and
+    whether they were buffers, by their memory), and what a file said: versions, extra files."""
 
     @property
     def self_type(self) -> ClassType:

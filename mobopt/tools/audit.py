@@ -154,7 +154,7 @@ class Audit:
 
 
 def audit(
-    model: torch.jit.ScriptModule | str | os.PathLike[str],
+    model: torch.jit.ScriptModule | torch.export.ExportedProgram | str | os.PathLike[str],
     backend: str | None = None,
     runtime: str = DEFAULT_RUNTIME,
     example_inputs: ExampleInputs | None = None,
@@ -167,7 +167,8 @@ def audit(
     """Find out what a phone's runtime does with every operator of a model.
 
     Args:
-        model: a module, a file of ``torch.jit.save``, or an optimised file of any backend.
+        model: a ScriptModule, an ExportedProgram, a file of ``torch.jit.save`` or ``torch.export.save``, or an
+            optimised file of any backend.
         backend: ``vulkan`` (the default), ``metal`` or ``cpu``; an optimised file knows its own.
         runtime: release of PyTorch on the phone.
         example_inputs: arguments of ``forward`` whose sizes decide, or of several methods by name; without them, those
@@ -179,7 +180,7 @@ def audit(
         allow: the operator list of the app's build of PyTorch, a YAML file.
 
     Raises:
-        ArgumentTypeError: the model is neither a ScriptModule nor a path.
+        ArgumentTypeError: the model is of no form that is taken.
         BundleError: the file can't be read.
         InputError: an argument can't be used, or the model can't be run on the example inputs.
     """

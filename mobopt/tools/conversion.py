@@ -1,4 +1,4 @@
-"""From a TorchScript file to a bundle for mobile."""
+"""From a file of a model to a bundle for mobile."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def convert_file(
     """Optimise a scripted or traced model, compare it with the original, and write it.
 
     Args:
-        source: a file of ``torch.jit.save``.
+        source: a file of ``torch.jit.save`` or ``torch.export.save``.
         output: the bundle; its ending chooses the form: ``.ptl`` (lite interpreter) or ``.pt`` (TorchScript).
         settings: backend, runtime and so on.
         preserved_methods: names of methods and attributes to keep beside ``forward``.

@@ -19,6 +19,7 @@ ALLOWED = {
     "mobopt/ops/records": "the records",
     "mobopt/ops/targets": "bounds of results that rows ask for, and the words of their conditions",
     "mobopt/bundle": "the formats of files: which operators a writer spells or numbers in a way of its own",
+    "mobopt/frontends/exported": "what exporting calls operators, and functions of Python on sizes",
     "mobopt/tools/requirements.py": "the releases that have an operator: verdicts, by release",
     "mobopt/tools/accuracy_functions.py": "bars of accuracy, by function",
     "passes/clear_lanes.py": "what the kernels of one target leave in unused lanes",

@@ -1,0 +1,70 @@
+"""Numbers that serialised programs have for dtypes, layouts and memory formats, and TorchScript's for the same.
+
+Source: ``torch/_export/serde/schema.py``.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from mobopt.errors import BundleError
+from mobopt.ir.dtypes import SCALAR_TYPES
+
+_DTYPES = {
+    1: torch.uint8,
+    2: torch.int8,
+    3: torch.int16,
+    4: torch.int32,
+    5: torch.int64,
+    6: torch.float16,
+    7: torch.float32,
+    8: torch.float64,
+    10: torch.complex64,
+    11: torch.complex128,
+    12: torch.bool,
+    13: torch.bfloat16,
+}
+_NUMBERS = {dtype: number for number, dtype in SCALAR_TYPES.items()}
+_MEMORY_FORMATS = {1: 0, 2: 2, 3: 3, 4: 1}
+"""Contiguous, channels last, channels last in three dimensions, preserve."""
+_STRIDED, _TORCHSCRIPTS_STRIDED = 7, 0
+
+
+def dtype_of(number: Any) -> torch.dtype:
+    """The dtype of a number.
+
+    Raises:
+        BundleError: no model that is converted has tensors of it.
+    """
+    if number not in _DTYPES:
+        raise BundleError(f"a tensor has the dtype of number {number!r}; {', '.join(map(str, _NUMBERS))} are read")
+    return _DTYPES[number]
+
+
+def scalar_type(number: Any) -> int:
+    """TorchScript's number of a dtype."""
+    return _NUMBERS[dtype_of(number)]
+
+
+def memory_format(number: Any) -> int:
+    """TorchScript's number of a memory format.
+
+    Raises:
+        BundleError: there is none.
+    """
+    if number not in _MEMORY_FORMATS:
+        raise BundleError(f"there is no memory format of number {number!r}")
+    return _MEMORY_FORMATS[number]
+
+
+def layout(number: Any) -> int:
+    """TorchScript's number of a layout.
+
+    Raises:
+        BundleError: it is a sparse one, or none.
+    """
+    if number != _STRIDED:
+        raise BundleError(f"a tensor has the layout of number {number!r}; only strided tensors are read")
+    return _TORCHSCRIPTS_STRIDED

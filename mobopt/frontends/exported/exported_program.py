@@ -1,0 +1,193 @@
+"""ExportedPrograms and their files as sources of models."""
+
+from __future__ import annotations
+
+import copy
+import io
+from collections import namedtuple
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.export import ExportedProgram
+from torch.utils import _pytree as pytree
+
+from mobopt.errors import BundleError, InputError, MoboptError, UnsupportedError
+from mobopt.frontends.exported.archive import ExportedArchive
+from mobopt.frontends.exported.reader import ExportedModel
+from mobopt.frontends.exported.trees import LEAF, Tree, arrange, tree_of
+from mobopt.frontends.source import Source
+from mobopt.frontends.torchscript import frozen
+from mobopt.ir import Program
+from mobopt.ir.arguments import bind_arguments
+from mobopt.ir.nests import map_leaves
+from mobopt.runtimes.cpu import Interpreter
+
+_FORWARD = "forward"
+
+
+class ExportedFileSource(Source):
+    """A file of ``torch.export.save``; nothing in it is executed but by our interpreter, when the model is run."""
+
+    def __init__(self, file: Path, preserved: Sequence[str] = ()) -> None:
+        """Read a file.
+
+        Raises:
+            BundleError: the file is damaged, hostile, or of an older layout.
+            UnsupportedError: the model uses what a Program can't hold.
+            InputError: a preserved name does not exist, or the model was exported in training mode.
+        """
+        self.name = file.name
+        self._archive = ExportedArchive(file)
+        try:
+            self._model = ExportedModel(self._archive)
+        except (UnsupportedError, InputError) as error:
+            raise type(error)(f"{file}: {error}") from None
+        self.program = _program(self._model, preserved)
+
+    def caller(self, method: str = _FORWARD) -> Callable[[Sequence[Any]], Any]:
+        """The reference interpreter on the graph as it was exported, before any pass."""
+        program = self._model.program
+        interpreter = Interpreter(program)
+
+        def call(inputs: Sequence[Any]) -> Any:
+            try:
+                return interpreter.run(method, bind_arguments(program, method, inputs, {}))
+            except (InputError, UnsupportedError) as error:
+                raise InputError(f"the model can't be run on the example inputs: {error}") from None
+
+        return call
+
+    def example_calls(self, method: str = _FORWARD) -> list[Sequence[Any]]:
+        """What the model was exported with, if the file keeps it."""
+        return _bound(self._model.program, self._archive.examples()) if method == _FORWARD else []
+
+    def example_shapes(self) -> list[Any] | None:
+        """None: the file has whole inputs, or nothing."""
+        return None
+
+    def extra_files(self) -> dict[str, bytes]:
+        """Those of the archive."""
+        return self._archive.extra_files()
+
+
+class ExportedProgramSource(Source):
+    """An ExportedProgram that a user holds; it is run as torch runs it."""
+
+    def __init__(
+        self, exported: ExportedProgram, preserved: Sequence[str] = (), name: str = "exported program"
+    ) -> None:
+        """Read a program; it is not changed.
+
+        Raises:
+            UnsupportedError: torch can't serialise it, or it uses what a Program can't hold.
+            InputError: a preserved name does not exist, or the model was exported in training mode.
+        """
+        self.name = name
+        self._exported = exported
+        try:
+            self._model = ExportedModel(ExportedArchive(io.BytesIO(_saved(exported))), None, _trees(exported))
+        except BundleError as error:
+            raise UnsupportedError(f"can't convert the exported program: {error}") from None
+        self.program = _program(self._model, preserved)
+
+    def caller(self, method: str = _FORWARD) -> Callable[[Sequence[Any]], Any]:
+        """The program's own module, a copy if it has state."""
+        if method != _FORWARD:
+            raise InputError(f"an exported program has no method {method!r}")
+        exported = self._exported
+        module = _with_own_state(exported).module()
+        positional = len(_trees(exported)[0].children[0].children)
+        names = list(self._model.inputs)
+
+        def call(inputs: Sequence[Any]) -> Any:
+            bound = bind_arguments(self._model.program, method, inputs, {})
+            keywords = dict(zip(names[positional:], bound[positional:], strict=True))
+            try:
+                with torch.no_grad():
+                    result = module(*bound[:positional], **keywords)
+            except (RuntimeError, TypeError, ValueError, AssertionError) as error:
+                reason = str(error).strip().splitlines()[-1]
+                raise InputError(f"the model can't be run on the example inputs: {reason}") from None
+            leaves = map_leaves(pytree.tree_leaves(result), torch.Tensor, torch.Tensor.detach)
+            return arrange(self._model.output, iter(leaves))
+
+        return call
+
+    def example_calls(self, method: str = _FORWARD) -> list[Sequence[Any]]:
+        """What the program was exported with."""
+        return _bound(self._model.program, self._exported.example_inputs) if method == _FORWARD else []
+
+    def example_shapes(self) -> list[Any] | None:
+        """None: the program has whole inputs, or nothing."""
+        return None
+
+
+def _program(model: ExportedModel, preserved: Sequence[str]) -> Program:
+    return frozen(model.program, preserved)
+
+
+def _with_own_state(exported: ExportedProgram) -> ExportedProgram:
+    """The program with copies of all that a run may change."""
+    twin = copy.copy(exported)
+    twin._state_dict = {name: _copied(value) for name, value in exported.state_dict.items()}
+    twin._constants = {name: _copied(value) for name, value in exported.constants.items()}
+    return twin
+
+
+def _copied(value: Any) -> Any:
+    is_changeable = isinstance(value, torch.Tensor) and not isinstance(value, torch.nn.Parameter)
+    return value.detach().clone() if is_changeable else value
+
+
+def _bound(program: Program, found: tuple[tuple[Any, ...], dict[str, Any]] | None) -> list[Sequence[Any]]:
+    """Positional and keyword arguments as those of one call; none if the model does not take them."""
+    try:
+        return [] if found is None else [bind_arguments(program, _FORWARD, *found)]
+    except MoboptError:
+        return []
+
+
+def _saved(exported: ExportedProgram) -> bytes:
+    """What torch saves of a program, without the nests of its inputs and outputs, whose classes it may not know.
+
+    Raises:
+        UnsupportedError: torch can't save it.
+    """
+    plain = copy.copy(exported)
+    root = copy.copy(exported.module_call_graph[0])
+    root.signature = copy.copy(_signature(exported))
+    root.signature.in_spec = root.signature.out_spec = pytree.tree_structure(((), {}))
+    plain._module_call_graph = [root]
+    buffer = io.BytesIO()
+    try:
+        torch.export.save(plain, buffer)
+    except Exception as error:  # torch raises what it meets, from assertions to errors of its own
+        text = str(error).strip() or type(error).__name__
+        raise UnsupportedError(f"torch can't serialise the exported program: {text.splitlines()[0]}") from error
+    return buffer.getvalue()
+
+
+def _signature(exported: ExportedProgram) -> Any:
+    signature = exported.module_call_graph[0].signature
+    if signature is None:
+        raise UnsupportedError("the exported program does not tell its inputs and outputs")
+    return signature
+
+
+def _trees(exported: ExportedProgram) -> tuple[Tree, Tree]:
+    """The nests of inputs and outputs."""
+    signature = _signature(exported)
+    return _tree(signature.in_spec), _tree(signature.out_spec)
+
+
+def _tree(spec: Any) -> Tree:
+    if spec.is_leaf():
+        return LEAF
+    name = f"{getattr(spec.type, '__module__', '')}.{getattr(spec.type, '__qualname__', spec.type)}"
+    children = tuple(map(_tree, spec.children()))
+    context = spec.context
+    if spec.type is namedtuple:
+        return Tree("named", children, context._fields, context.__qualname__)
+    return tree_of(name, context, children)
