@@ -6,6 +6,7 @@ import re
 import textwrap
 from collections.abc import Mapping
 
+import pytest
 import torch
 from harness import assert_close, run_graph
 
@@ -261,6 +262,44 @@ def test_batch_norm_and_relu_are_one_dispatch(any_device) -> None:
     (found,) = run_graph(any_device, graph, [value])
     weight, bias, mean, var = parts
     assert_close(found, torch.nn.functional.batch_norm(value, mean, var, weight, bias).relu())
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("of_parts", ["of the same", "float32"])
+def test_batch_norm_of_halves_and_relu_are_one_dispatch(any_device, dtype: torch.dtype, of_parts: str) -> None:
+    torch.manual_seed(0)
+    parts = [torch.randn(5), torch.randn(5), torch.randn(5), torch.rand(5) + 0.5]
+    parts = parts if of_parts == "float32" else [part.to(dtype) for part in parts]
+    name = {torch.float16: "Half", torch.bfloat16: "BFloat16"}[dtype]
+    half = f"{name}(2, 5, 7, 6)"
+    source = re.sub(r": F\b", f": {half}", BATCH_NORM)
+    source = source if of_parts == "float32" else source.replace("Float(5)", f"{name}(5)")
+    graph = graph_of(source, dict(zip("wsmv", parts, strict=True)))
+    simplify(graph)
+    fuse_pointwise(graph)
+    assert text_of(graph) == expect(
+        f"""
+        graph(%x : {half}):
+          %0 : Float(5, 1, 1) = prim::Constant[value=<Tensor float32 [5, 1, 1]>]()
+          %1 : Float(5, 1, 1) = prim::Constant[value=<Tensor float32 [5, 1, 1]>]()
+          %b : {half} = mobopt::pointwise()
+            block0():
+              %2 : F = aten::to.dtype(%x, torch.float32, False, False, None)
+              %3 : F = aten::addcmul(%0, %2, %1, 1)
+              %a : {half} = aten::to.dtype(%3, {dtype}, False, False, None)
+              %4 : {half} = aten::relu(%a)
+              -> (%4)
+          return (%b)
+        """
+    )
+    value = torch.randn(SIZES).to(dtype)
+    (found,) = run_graph(any_device, graph, [value])
+    weight, bias, mean, var = parts
+    expected = torch.nn.functional.batch_norm(value, mean, var, weight, bias).relu()
+    assert found.dtype == dtype
+    # One rounding, of float32 numbers that may differ in the last place.
+    torch.testing.assert_close(found, expected, rtol=torch.finfo(dtype).eps, atol=1e-6)
+    assert int((found != expected).sum()) <= 2
 
 
 def test_results_go_where_they_are_reserved(any_device) -> None:

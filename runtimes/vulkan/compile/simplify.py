@@ -3,11 +3,16 @@ as one multiply-add. They run before any fusion."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
 from mobopt.ir import Graph, Node, Value
 from mobopt.ir.rewriting import replace_call
+from mobopt.ir.types import TensorType
 from mobopt.ops.records import Trait, record_of
+
+_FLOATS = (torch.float32, torch.float16, torch.bfloat16)
 
 
 def simplify(graph: Graph) -> None:
@@ -48,8 +53,12 @@ def _copied(node: Node) -> Value | None:
 
 
 def _make_arithmetic(node: Node) -> None:
-    """``shift + x * factor`` in place of a batch normalisation whose statistics are constants."""
-    if node.op != "aten::batch_norm" or node["training"] or node.output.dtype != torch.float32:
+    """``shift + x * factor`` in place of a batch normalisation whose statistics are constants.
+
+    As by torch's CPU kernels, halves are computed in float32 and rounded once.
+    """
+    kind = node.output.dtype
+    if node.op != "aten::batch_norm" or node["training"] or kind not in _FLOATS:
         return
     names = ("weight", "bias", "running_mean", "running_var")
     values = [node[name] for name in names]
@@ -60,8 +69,22 @@ def _make_arithmetic(node: Node) -> None:
     factor = (variance + node["eps"]).rsqrt()
     factor = factor if weight is None else factor * weight
     moved = -(mean * factor)
-    shift = moved if bias is None else bias + moved
     x: Value = node.args[0]
     shape = [-1, *[1] * (x.rank - 2)]
-    vectors = [Value.of_elements(vector.float().reshape(shape)) for vector in (shift, factor)]
-    replace_call(node, "aten::addcmul", (vectors[0], x, vectors[1], 1))
+    shift, scale = (
+        Value.of_elements(vector.float().reshape(shape)) for vector in (moved if bias is None else bias + moved, factor)
+    )
+    if kind == torch.float32:
+        replace_call(node, "aten::addcmul", (shift, x, scale, 1))
+        return
+    wide = _inserted("aten::to.dtype", (x, torch.float32, False, False, None), node)
+    result = _inserted("aten::addcmul", (shift, wide, scale, 1), node)
+    replace_call(node, "aten::to.dtype", (result, kind, False, False, None))
+
+
+def _inserted(operator: str, args: tuple[Any, ...], node: Node) -> Value:
+    """What an operator makes in float32 of a tensor of the sizes of what ``node`` makes; it comes before the node."""
+    kind = TensorType(torch.float32, node.output.sizes)
+    made = Node.call(operator, args, [Value("", kind)], node.origin)
+    made.insert_before(node)
+    return made.output
