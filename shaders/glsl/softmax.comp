@@ -5,7 +5,8 @@
 #include "exponential.glsl"
 #include "logarithm.glsl"
 
-layout(constant_id = 8) const int LOGARITHM = 0;
+layout(constant_id = 8) const int QUOTIENT = 0; // see Quotient in runtimes/vulkan/lowerings/softmax.py
+const int LOGARITHM = 1, SAFE = 2;
 
 WRITES(0, result)
 READS(1, data)
@@ -41,6 +42,8 @@ void main() {
         top = largest(top, top.yxwz);
     }
     vec4 shift = intBitsToFloat(top);
+    // A finite shift makes the weights of negative infinities zero; a row with another element has a sum of one at least.
+    if (QUOTIENT == SAFE) shift = or_nan(max(shift, -3.40282347e38), shift);
 
     ivec4 total = ivec4(0);
     STRETCHES(first, steps) {
@@ -57,7 +60,9 @@ void main() {
         total = sum(total, total.zwxy);
         total = sum(total, total.yxwz);
     }
-    vec4 scale = LOGARITHM != 0 ? logarithm(intBitsToFloat(total)) : 1.0 / intBitsToFloat(total);
+    vec4 powers = intBitsToFloat(total);
+    if (QUOTIENT == SAFE) powers = or_nan(max(powers, 1.0), powers);
+    vec4 scale = QUOTIENT == LOGARITHM ? logarithm(powers) : 1.0 / powers;
 
     if (!item.exists) return;
     int target = kept_offset(item, OUTPUT_WORD);
@@ -65,7 +70,7 @@ void main() {
         Step step = reduced_step(s, strides);
         Step place = reduced_step(s, OUTPUT_REDUCED_WORD);
         vec4 value = intBitsToFloat(LOAD_STEP(data, start, step, item)) - shift;
-        value = LOGARITHM != 0 ? value - scale : weight(value) * scale;
+        value = QUOTIENT == LOGARITHM ? value - scale : weight(value) * scale;
         int last = LANES_REDUCED != 0 ? place.last : item.last;
         STORE_LANES4(result, STORE_MODE, target + place.offset, lane_stride(OUTPUT_WORD), last, floatBitsToInt(value))
     }

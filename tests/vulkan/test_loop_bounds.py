@@ -37,6 +37,7 @@ FAMILIES = (
     "resize",
     "indexing",
     "scatter",
+    "attention",
 )
 DEVICES = ("cpu", "integrated", "discrete")
 GROUPS = 65535
@@ -114,6 +115,15 @@ def _pools() -> Iterator[tuple[str, tuple[Any, ...]]]:
     yield "max_pool1d_with_indices", (volumes[1], [100_003], [7])
 
 
+def _attentions() -> Iterator[tuple[str, tuple[Any, ...]]]:
+    for queries, keys, head in ((9, 1_000_003, 64), (20_011, 20_011, 64), (1, 3_000_017, 8), (131, 137, 10_007)):
+        x, y = meta(1, 2, queries, head), meta(1, 2, keys, head)
+        yield "scaled_dot_product_attention", (x, y, y)
+        yield "scaled_dot_product_attention", (x, y, y, None, 0.0, True)
+    x, y = meta(100_003, 5, 4), meta(100_003, 7, 4)
+    yield "scaled_dot_product_attention", (x, y, y)
+
+
 def _products() -> Iterator[tuple[str, tuple[Any, ...]]]:
     yield "dot", (meta(K), meta(K))
     yield "mv", (meta(5, K), meta(K))
@@ -180,7 +190,7 @@ def _choices() -> Iterator[tuple[str, tuple[Any, ...]]]:
 
 CASES = [
     *(*_along_dims(), *_normalizations(), *_pools()),
-    *(*_products(), *_samplings(), *_choices()),
+    *(*_products(), *_attentions(), *_samplings(), *_choices()),
     *(("relu", (x,)) for x in (LONG, meta(300_000_001), SLICED)),
     *(("pow.Tensor_Tensor", (x, x)) for x in (meta(2_000_003, dtype=torch.int64),)),
 ]

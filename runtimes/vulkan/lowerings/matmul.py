@@ -133,18 +133,18 @@ def _matmul(
     batch: Sequence[int] = ()
     if math.prod(right.sizes[:-2]) == 1:
         rows = math.prod(a.sizes[:-1])
-        a, b = _batches(plan, a, 0), _right(plan, right)
+        a, b = rows_of_batches(plan, a, 0), _right(plan, right)
     else:
         batch = sizes[: len(sizes) - (left.rank > 1) - 1]
         tensor = plan.tensor(right)
-        a = _batches(plan, expanded(a, (*batch, rows, a.sizes[-1])), len(batch))
-        b = _factors(plan, _batches(plan, expanded(tensor, (*batch, *tensor.sizes[-2:])), len(batch)))
+        a = rows_of_batches(plan, expanded(a, (*batch, rows, a.sizes[-1])), len(batch))
+        b = factors_of_batches(plan, rows_of_batches(plan, expanded(tensor, (*batch, *tensor.sizes[-2:])), len(batch)))
     whole = (*sizes, 1) if right.rank == 1 else tuple(sizes)
-    result = plan.own_result(output, whole, _row_strides(whole))
+    result = plan.own_result(output, whole, row_strides(whole))
     pitch = aligned_channels(columns)
     target = result.view((math.prod(batch), rows, columns), (rows * pitch, pitch, 1))
     if residual is not None:
-        residual = _batches(plan, _with_dropped(residual, left.rank, right.rank), len(batch))
+        residual = rows_of_batches(plan, _with_dropped(residual, left.rank, right.rank), len(batch))
     _append(plan, a, b, target, epilogue, bias, residual)
     return result if right.rank > 1 else result.view(sizes, result.strides[:-1])
 
@@ -179,26 +179,26 @@ def _right(plan: Plan, matrix: Value) -> Factors:
         return matrix_weights(plan, constant, (inner, columns))
     tensor = plan.tensor(matrix)
     steps = (*tensor.strides, 1) if matrix.rank == 1 else tensor.strides[-2:]
-    return _factors(plan, _batches(plan, tensor.view((inner, columns), steps), 0))
+    return factors_of_batches(plan, rows_of_batches(plan, tensor.view((inner, columns), steps), 0))
 
 
-def _factors(plan: Plan, tensor: DeviceTensor) -> Factors:
+def factors_of_batches(plan: Plan, tensor: DeviceTensor) -> Factors:
     """A (batch, inner, columns) tensor with dense rows as the right operand; rows must not overlap."""
     _, inner, columns = tensor.sizes
     pitch = aligned_channels(columns)
     if inner > 1 and tensor.strides[1] < pitch:
-        tensor = copied(plan, tensor, _row_strides(tensor.sizes))
+        tensor = copied(plan, tensor, row_strides(tensor.sizes))
     return Factors(tensor, (tensor.strides[1] if inner > 1 else pitch) // 4, tensor.strides[0] // 4)
 
 
-def _batches(plan: Plan, tensor: DeviceTensor, batch_rank: int) -> DeviceTensor:
+def rows_of_batches(plan: Plan, tensor: DeviceTensor, batch_rank: int) -> DeviceTensor:
     """A tensor, or a copy of it, as (batch, rows, columns) with dense rows that start on vec4s.
 
     The first ``batch_rank`` dimensions become the batch, the last the columns, those between the rows.
     """
     view = _batched_view(tensor, batch_rank)
     if view is None:
-        view = _batched_view(copied(plan, tensor, _row_strides(tensor.sizes)), batch_rank)
+        view = _batched_view(copied(plan, tensor, row_strides(tensor.sizes)), batch_rank)
     assert view is not None
     return view
 
@@ -218,6 +218,21 @@ def _batched_view(tensor: DeviceTensor, batch_rank: int) -> DeviceTensor | None:
     if not dense or not aligned:
         return None
     return tensor.view((batch.sizes[0], rows.sizes[0], columns), (*steps, 1))
+
+
+def append_batches(
+    plan: Plan,
+    left: DeviceTensor,
+    right: Factors,
+    result: DeviceTensor,
+    scale: float = 1.0,
+    residual: DeviceTensor | None = None,
+) -> None:
+    """Append ``left @ right * scale + residual``, of tensors (batch, rows, columns) with dense rows of whole vec4s;
+    see :func:`rows_of_batches` and :func:`factors_of_batches`."""
+    added = None if residual is None else _placed(plan, residual)
+    epilogue = Epilogue(Activation() if scale == 1 else Activation(Opcode.MUL, scale), added)
+    _append(plan, left, right, result, epilogue, None, residual)
 
 
 def _append(
@@ -245,6 +260,7 @@ def _append(
         weight_offset=right.tensor.offset // 4,
         weight_pitch=right.pitch,
         weight_batch=right.batch_stride,
+        out_offset=result.offset // 4,
         out_pitch=result.strides[1] // 4,
         out_batch=result.strides[0] // 4,
         residual_offset=other.offset // 4,
@@ -255,6 +271,6 @@ def _append(
     append_product(plan, numbers, operands, epilogue, batches=batches, inner_tail=inner % 4)
 
 
-def _row_strides(sizes: Sequence[int]) -> tuple[int, ...]:
+def row_strides(sizes: Sequence[int]) -> tuple[int, ...]:
     """Row-major strides with rows of whole vec4s."""
     return contiguous_strides((*sizes[:-1], aligned_channels(sizes[-1])))

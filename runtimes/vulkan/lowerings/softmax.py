@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from enum import IntEnum
+
+import torch
 
 from mobopt.ir import Node
 from mobopt.runtimes.vulkan.engine.device_info import DeviceInfo
@@ -12,8 +15,8 @@ from mobopt.runtimes.vulkan.kernels.combine import Combination, prepare, reduce
 from mobopt.runtimes.vulkan.kernels.device_costs import core_count, device_costs
 from mobopt.runtimes.vulkan.kernels.geometry import normalized_dims
 from mobopt.runtimes.vulkan.kernels.plan import Plan
-from mobopt.runtimes.vulkan.kernels.pointwise_kernel import compute_into
-from mobopt.runtimes.vulkan.kernels.pointwise_program import Opcode, ProgramBuilder
+from mobopt.runtimes.vulkan.kernels.pointwise_kernel import compute, compute_into
+from mobopt.runtimes.vulkan.kernels.pointwise_program import Kind, Opcode, ProgramBuilder
 from mobopt.runtimes.vulkan.kernels.reduction_kernel import Reduction, run_reduction
 from mobopt.runtimes.vulkan.lowerings.checks import check_dtypes
 from mobopt.runtimes.vulkan.lowerings.reductions import converted
@@ -23,19 +26,35 @@ _PASSES = 3
 """Walks of ``softmax.comp``: the largest element, the sum of powers, the quotients."""
 
 
+class Quotient(IntEnum):
+    """What is made of powers and their sum; the numbers of ``softmax.comp``."""
+
+    PLAIN = 0
+    LOGARITHM = 1
+    SAFE = 2
+    """As plain; where all elements are negative infinity, zeros."""
+
+
 @lowers("aten::softmax.int", "aten::_softmax", "aten::log_softmax.int", "aten::_log_softmax", check=check_dtypes)
 def softmax(plan: Plan, call: Node) -> DeviceTensor:
     """Softmax along one dimension: one dispatch, unless the dimension is too long for one."""
     tensor = converted(plan, plan.tensor(call.args[0]), call.output.dtype)
     target = plan.own_result(call.output)
-    dims, logarithm = normalized_dims(call["dim"], tensor.rank), "log_softmax" in call.qualified_op
+    quotient = Quotient.LOGARITHM if "log_softmax" in call.qualified_op else Quotient.PLAIN
+    return softmax_into(plan, tensor, target, normalized_dims(call["dim"], tensor.rank), quotient)
+
+
+def softmax_into(
+    plan: Plan, tensor: DeviceTensor, target: DeviceTensor, dims: Sequence[int], quotient: Quotient
+) -> DeviceTensor:
+    """Softmax over ``dims`` into ``target``, or, if that can't be read back, into another tensor; returns where."""
     source, reduction = prepare(plan, tensor, target, dims, writes_all=True)
     if _PASSES * reduction.steps > USUAL_ITERATIONS or _leaves_idle(plan.device, reduction):
         # The result is read back between the steps, so it isn't rounded before the last of them.
         target = target if target.has_words else plan.empty(target.sizes, target.dtype, target.strides)
-        _in_steps(plan, source, target, dims, logarithm=logarithm)
+        _in_steps(plan, source, target, dims, quotient)
     else:
-        run_reduction(plan, "softmax", reduction, [source], [target], [int(logarithm)], passes=_PASSES)
+        run_reduction(plan, "softmax", reduction, [source], [target], [quotient], passes=_PASSES)
     return target
 
 
@@ -48,17 +67,27 @@ def _leaves_idle(device: DeviceInfo, reduction: Reduction) -> bool:
     return not busy and reduction.steps >= costs.softmax_long_steps
 
 
-def _in_steps(plan: Plan, source: DeviceTensor, target: DeviceTensor, dims: Sequence[int], *, logarithm: bool) -> None:
+def _in_steps(plan: Plan, source: DeviceTensor, target: DeviceTensor, dims: Sequence[int], quotient: Quotient) -> None:
     """The walks as dispatches of their own, the reductions among them in parts."""
     top = reduce(plan, source, dims, source.dtype, Combination.LARGEST)
+    if quotient == Quotient.SAFE:
+        top = _at_least(plan, top, torch.finfo(torch.float32).min)
     builder = ProgramBuilder()
     shifted = builder.step(Opcode.SUB, builder.tensor(source), builder.tensor(top))
     compute_into(plan, builder, builder.step(Opcode.EXP, shifted), target, fresh=True)
     total = reduce(plan, target, dims, target.dtype, Combination.ADD)
+    if quotient == Quotient.SAFE:
+        total = _at_least(plan, total, 1.0)
     builder = ProgramBuilder()
-    if logarithm:
+    if quotient == Quotient.LOGARITHM:
         shifted = builder.step(Opcode.SUB, builder.tensor(source), builder.tensor(top))
         value = builder.step(Opcode.SUB, shifted, builder.step(Opcode.LOG, builder.tensor(total)))
     else:
         value = builder.step(Opcode.DIV, builder.tensor(target), builder.tensor(total))
     compute_into(plan, builder, value, target, fresh=True)
+
+
+def _at_least(plan: Plan, tensor: DeviceTensor, number: float) -> DeviceTensor:
+    builder = ProgramBuilder()
+    value = builder.step(Opcode.MAX, builder.tensor(tensor), builder.scalar(number, Kind.FLOAT))
+    return compute(plan, builder, value, tensor.sizes, tensor.dtype)

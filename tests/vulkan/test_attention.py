@@ -1,0 +1,114 @@
+"""Attention beside torch's: on the products and softmax of CPU drivers, and on the kernel of GPUs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from harness import check_op
+
+from mobopt.ir import Node, Value
+from mobopt.runtimes.vulkan.kernels import attention_kernel
+from mobopt.runtimes.vulkan.lowerings import attention as lowering
+from mobopt.runtimes.vulkan.lowerings.registry import load_lowerings, why_unsupported
+
+load_lowerings()
+OP = "aten::scaled_dot_product_attention"
+
+
+@pytest.fixture(params=["cpu", "discrete"])
+def either(request: pytest.FixtureRequest, device: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The device as what it is, and taken for a GPU."""
+    torch.manual_seed(0)
+    monkeypatch.setattr(device, "info", replace(device.info, kind=request.param))
+    return device
+
+
+def operands(lead: tuple[int, ...], queries: int, keys: int, head: int, width: int | None = None) -> list[torch.Tensor]:
+    return [torch.randn(*lead, length, size) for length, size in ((queries, head), (keys, head), (keys, width or head))]
+
+
+def _cases() -> Iterator[tuple[list[torch.Tensor], dict[str, Any]]]:
+    r = torch.randn
+    yield operands((2, 3), 17, 13, 8), {}
+    yield operands((3,), 11, 37, 5, 7), {"scale": 0.3}
+    yield operands((), 13, 11, 7), {"is_causal": True}
+    yield operands((1, 2), 67, 67, 64), {"is_causal": True}
+    yield operands((1, 2), 13, 67, 12), {"is_causal": True}
+    yield operands((2, 1, 3), 19, 23, 130, 67), {"attn_mask": r(2, 1, 1, 19, 23)}
+    yield operands((2, 3), 19, 41, 16), {"attn_mask": r(2, 1, 1, 41) > 0}
+    yield operands((2, 3), 19, 41, 16), {"attn_mask": r(3, 19, 41) > 0.5}
+    yield operands((2, 3), 19, 40, 16), {"attn_mask": r(19, 1)}
+    yield operands((2, 3), 19, 40, 16), {"attn_mask": r(3, 19, 41)[..., 1:].tril()}
+    yield operands((5, 3), 19, 19, 300), {}
+    mask = torch.ones(19, 23, dtype=torch.bool)
+    mask[3] = False  # torch gives zeros where no key counts
+    yield operands((1, 2), 19, 23, 16), {"attn_mask": mask}
+    packed = r(2, 19, 3, 5, 8)  # as models split one linear layer
+    yield [packed[:, :, index].transpose(1, 2) for index in range(3)], {}
+    yield [r(2, 6, 19, 8), r(2, 2, 13, 8), r(2, 2, 13, 8)], {"enable_gqa": True, "attn_mask": r(2, 6, 19, 13)}
+    yield [r(6, 9, 8), r(3, 13, 8), r(3, 13, 8)], {"enable_gqa": True, "attn_mask": r(9, 13)}
+    yield [r(2, 3, 19, 8), r(2, 1, 13, 8), r(1, 3, 13, 8)], {}
+    yield [r(2, 3, 9, 8), r(2, 3, 0, 8), r(2, 3, 0, 8)], {}
+    spread = [r(19, 5, 7, 3, 2, 8).permute(4, 1, 3, 2, 0, 5) for _ in range(3)]
+    yield spread, {"attn_mask": r(2, 5, 1, 7, 1, 19)}
+    yield operands((2, 3), 3, 71, 8), {"is_causal": False}
+
+
+@pytest.mark.parametrize("every", [4, pytest.param(1, marks=pytest.mark.sweep)])
+def test_attention(either: Any, every: int) -> None:
+    for tensors, options in list(_cases())[1::every] if every > 1 else _cases():
+        check_op(either, OP, *tensors, **options, relative=2e-5, device_layout=None if every == 1 else False)
+
+
+@pytest.mark.parametrize("few", [True, pytest.param(False, marks=pytest.mark.sweep)])
+def test_halves(either: Any, few: bool) -> None:
+    for dtype, relative in ((torch.float16, 3e-3), (torch.bfloat16, 2e-2)):
+        tensors = [tensor.to(dtype) for tensor in operands((2, 3), 19, 23, 9)]
+        for mask in (None, torch.randn(19, 23).to(dtype), torch.randn(19, 23) > 0):
+            if not few or (mask is not None and mask.dtype == torch.float16):
+                check_op(either, OP, *tensors, attn_mask=mask, relative=relative)
+
+
+@pytest.mark.parametrize("every", [6, pytest.param(1, marks=pytest.mark.sweep)])
+def test_some_queries_and_keys_at_a_time(either: Any, monkeypatch: pytest.MonkeyPatch, every: int) -> None:
+    monkeypatch.setattr(lowering, "_MOST_SCORES", 64)
+    monkeypatch.setattr(lowering, "_SCORES", 64)
+    monkeypatch.setattr(lowering, "_LEAST_QUERIES", 8)
+    monkeypatch.setattr(attention_kernel, "_MOST_ITERATIONS", 64)
+    for tensors, options in list(_cases())[3::every] if every > 1 else _cases():
+        check_op(either, OP, *tensors, **options, relative=2e-5, device_layout=False)
+
+
+def test_infinities_and_nan(either: Any) -> None:
+    query, key, value = operands((2,), 13, 37, 8)
+    mask = torch.zeros(13, 37)
+    mask[2, 35] = torch.inf
+    mask[3, 1] = torch.nan
+    mask[4, :36] = -torch.inf
+    query[:, 6] *= 1e4
+    check_op(either, OP, query, key, value, attn_mask=mask, device_layout=False)
+
+
+def test_long_sequences_keep_no_matrix_of_scores(device: Any) -> None:
+    for kind in ("cpu", "discrete"):
+        for queries, keys in ((1024, 1024), (16, 20_000)):
+            assert largest_storage(kind, (1, 8, queries, 16), (1, 8, keys, 16)) < 2**25
+
+
+def largest_storage(kind: str, queries: tuple[int, ...], keys: tuple[int, ...]) -> int:
+    """Bytes of the largest storage of a call."""
+    from test_loop_bounds import lowered
+
+    meta = [torch.empty(sizes, device="meta") for sizes in (queries, keys, keys)]
+    dispatches = lowered(kind, "scaled_dot_product_attention", (*meta, None, 0.0, False))
+    return max(binding.storage.nbytes for dispatch in dispatches for binding in dispatch.bindings)
+
+
+def test_dropout_is_not_computed() -> None:
+    x = Value.of_tensor(torch.float32, (1, 2, 3, 4))
+    call = Node.call(OP, (x, x, x, None, 0.1, False, None, False), (Value.of_tensor(torch.float32, (1, 2, 3, 4)),))
+    assert "dropout" in str(why_unsupported(call))
