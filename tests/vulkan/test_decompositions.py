@@ -13,11 +13,18 @@ from harness import assert_close, run_calls, torch_operator, with_defaults
 from mobopt.ir import Graph, Node, Value, print_graph, verify_graph
 from mobopt.ir.nests import leaves_of, map_leaves
 from mobopt.runtimes.vulkan.compile.decompose import decompose
+from mobopt.runtimes.vulkan.compile.host_function import HostFunction
 from mobopt.runtimes.vulkan.decompositions.registry import decomposes, load_decompositions
 from mobopt.runtimes.vulkan.lowerings.registry import load_lowerings, why_unsupported
 
 load_lowerings()
 load_decompositions()
+
+
+@pytest.fixture(params=["host", pytest.param("device", marks=pytest.mark.sweep)])
+def computer(request: pytest.FixtureRequest) -> Any:
+    """What computes the parts: torch's kernels (None), or a device."""
+    return None if request.param == "host" else request.getfixturevalue("device")
 
 
 @pytest.fixture(autouse=True)
@@ -61,8 +68,11 @@ def check(device: Any, op: str, *args: Any, returned: int = 1, relative: float =
     decompose(graph)
     verify_graph(graph)
     assert [why_unsupported(node) for node in graph.block.nodes] == [None] * len(graph.block.nodes)
-    computed = [value for value in graph.outputs if value.elements is None]
-    found = iter(run_calls(device, list(graph.block.nodes), list(zip(graph.inputs, inputs, strict=True)), computed))
+    computed, nodes = [value for value in graph.outputs if value.elements is None], list(graph.block.nodes)
+    if device is None:
+        found = iter(HostFunction(nodes, graph.inputs, computed)(*inputs))
+    else:
+        found = iter(run_calls(device, nodes, list(zip(graph.inputs, inputs, strict=True)), computed))
     for value, tensor in zip(graph.outputs, expected, strict=True):
         result = next(found) if value.elements is None else value.elements
         assert_close(result, tensor, relative, f"{op}{[getattr(arg, 'shape', arg) for arg in args]}")
@@ -121,24 +131,24 @@ def _einsums() -> Iterator[tuple[str, list[torch.Tensor]]]:
     yield "bchw,bkhw->bck", [r(2, 3, 5, 7), r(2, 11, 5, 7).permute(0, 1, 2, 3)]
 
 
-def test_einsum(device: Any) -> None:
+def test_einsum(computer: Any) -> None:
     for equation, tensors in _einsums():
-        check(device, "aten::einsum", equation, tensors)
+        check(computer, "aten::einsum", equation, tensors)
     check(
-        device,
+        computer,
         "aten::einsum",
         "ij,jk,kl->il",
         [torch.randn(3, 5), torch.randn(5, 7), torch.randn(7, 2)],
         path=[1, 2, 0, 1],
     )
     half = [torch.randn(3, 5).half(), torch.randn(5, 7).half()]
-    check(device, "aten::einsum", "ij,jk->ki", half, relative=2e-3)
+    check(computer, "aten::einsum", "ij,jk->ki", half, relative=2e-3)
 
 
-def test_constants_of_einsum_are_folded_once(device: Any) -> None:
+def test_constants_of_einsum_are_folded_once(computer: Any) -> None:
     weight = torch.randn(5, 7, 2)
     first, second = (
-        check(device, "aten::einsum", "bld,dhk->bhlk", [torch.randn(2, length, 5), Constant(weight)])
+        check(computer, "aten::einsum", "bld,dhk->bhlk", [torch.randn(2, length, 5), Constant(weight)])
         for length in (3, 4)
     )
     operands = [
@@ -161,11 +171,41 @@ def _bags() -> Iterator[tuple[Any, ...]]:
     yield weight, indices, Constant(torch.tensor([0, 5, 6])), False, 0, False, torch.randn(12)
 
 
-def test_embedding_bag(device: Any) -> None:
+def test_embedding_bag(computer: Any) -> None:
     for args in _bags():
-        check(device, "aten::embedding_bag", *args)
+        check(computer, "aten::embedding_bag", *args)
         padded = (*args, *(False, None, False)[len(args) - 5 :], int(args[1][4]))
-        check(device, "aten::embedding_bag.padding_idx", *padded)
+        check(computer, "aten::embedding_bag.padding_idx", *padded)
     graph, _, _ = graph_of("aten::embedding_bag", torch.randn(5, 3), torch.tensor([1, 2]), torch.tensor([0, 1]))
     decompose(graph)
     assert [node.op for node in graph.block.nodes] == ["aten::embedding_bag"]
+
+
+def test_variants_of_attention(computer: Any) -> None:
+    query, key, value = torch.randn(2, 3, 5, 8), torch.randn(2, 3, 7, 8), torch.randn(2, 3, 7, 8)
+    mask = torch.randn(5, 7)
+    check(computer, "aten::_scaled_dot_product_flash_attention_for_cpu", query, key, value, attn_mask=mask, scale=0.3)
+    check(computer, "aten::_scaled_dot_product_attention_math", query, key, value, mask)
+    check(computer, "aten::_scaled_dot_product_attention_math", query, key, value, returned=2)
+
+
+def _masks(batch: int, heads: int, length: int) -> Iterator[tuple[torch.Tensor | None, int | None]]:
+    yield None, None
+    yield torch.randn(length, length) > 1, 0
+    yield torch.arange(length).expand(batch, length) >= torch.tensor([[length - 2], [length]]), 1
+    yield torch.randn(batch, heads, length, length) > 1, 2
+
+
+def test_layers_of_transformers(computer: Any) -> None:
+    x, other, size, heads = torch.randn(2, 5, 12), torch.randn(2, 5, 12), 12, 4
+    layer = [Constant(torch.randn(*sizes) * 0.3) for sizes in ((3 * size, size), (3 * size,), (size, size), (size,))]
+    norms = [Constant(torch.randn(size)) for _ in range(4)]
+    inner = [Constant(torch.randn(*sizes) * 0.3) for sizes in ((17, size), (17,), (size, 17), (size,))]
+    op = "aten::_native_multi_head_attention"
+    for mask, kind in _masks(2, heads, 5):
+        check(computer, op, x, x, x, size, heads, *layer, mask, False, True, kind)
+        check(computer, op, x, x, x, size, heads, *layer, mask, True, kind != 0, kind, returned=2)
+        for use_gelu in (True, False):
+            arguments = (size, heads, *layer, use_gelu, kind == 1, 1e-5, *norms, *inner, mask, kind)
+            check(computer, "aten::_transformer_encoder_layer_fwd", x, *arguments)
+    check(computer, op, x, other, other.flip(1), size, heads, *layer, None, True, returned=2)
