@@ -36,7 +36,8 @@ def einsum(build: NodeBuilder, node: Node) -> Value | None:
     tensors: Sequence[Value] = node["tensors"]
     inputs, arrow, result = node["equation"].replace(" ", "").partition("->")
     subscripts = inputs.split(",")
-    if len(subscripts) != len(tensors):
+    floating = all(tensor.dtype.is_floating_point for tensor in tensors)
+    if len(subscripts) != len(tensors) or not floating:  # sums of integers get other dtypes
         return None
     operands = [
         _without_repeats(build, tensor, _labels(text, tensor.rank))
