@@ -10,11 +10,13 @@ import sys
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, cast
 
 import torch
+from torch.export import ExportedProgram
 
 from mobopt.errors import ArgumentTypeError, InputError, PassError, UnsupportedError
+from mobopt.frontends.module_source import check_examples
 from mobopt.frontends.open_source import source_of
 from mobopt.frontends.script_module_source import names_to_preserve
 from mobopt.frontends.source import Source
@@ -46,12 +48,13 @@ __all__ = ["MobileOptimizerType", "optimize_for_mobile"]
 
 
 def optimize_for_mobile(
-    script_module: torch.jit.ScriptModule,
+    script_module: torch.jit.ScriptModule | torch.nn.Module | ExportedProgram,
     optimization_blocklist: set[Any] | None = None,
     preserved_methods: Sequence[str | bytes] | None = None,
     backend: str = "CPU",
     *,
     example_inputs: ExampleInputs | None = None,
+    dynamic_shapes: Any = None,
     runtime: str = DEFAULT_RUNTIME,
     legalize: str = DEFAULT_LEGALIZE,
     xnnpack: bool = False,
@@ -61,10 +64,12 @@ def optimize_for_mobile(
     passes: PassPipeline | None = None,
     explain: bool = False,
 ) -> MobileModule:
-    """Optimise a scripted or traced module for PyTorch Mobile; the module itself is not changed.
+    """Optimise a model for PyTorch Mobile; the model itself is not changed.
 
     Args:
-        script_module: the module; optimised as in evaluation mode.
+        script_module: a scripted or traced module, an ExportedProgram, or an nn.Module, which is exported with
+            ``example_inputs``, and traced, with a warning, where ``torch.export`` can't take it. Modules are optimised
+            as in evaluation mode.
         optimization_blocklist: optimisations to leave out: members of :class:`MobileOptimizerType`, ours or torch's,
             or their names. Every member is honoured on every backend.
         preserved_methods: names of methods and attributes to keep beside ``forward``.
@@ -73,6 +78,8 @@ def optimize_for_mobile(
             [y]}``; if given, the result is compared with the module on them. Their sizes decide what the target
             computes right. Without them, bundled inputs serve, for ``forward`` also the shapes that tracing remembers,
             or a guess from the first layers. With the backend Vulkan, what no example tells of runs on the phone's CPU.
+        dynamic_shapes: of an nn.Module, the sizes of inputs that may change, as ``torch.export.export`` takes them;
+            the result refuses inputs of other sizes than the example's elsewhere.
         runtime: the oldest PyTorch Mobile release that must load the result and compute it right; ``'mobopt'`` for
             mobopt's own runtime only, which needs no rewrites for the sake of phones.
         legalize: ``'off'``, ``'safe'`` or ``'full'``: how far to rewrite what the target computes wrongly or lacks;
@@ -94,17 +101,17 @@ def optimize_for_mobile(
 
     Warns:
         UserWarning: nothing is known of the sizes of inputs, or of some tensors, on which it depends what a phone's
-            GPU computes right.
+            GPU computes right; an nn.Module was traced; the model is ill-conditioned.
 
     Raises:
-        ArgumentTypeError: a TypeError: not a ScriptModule, an unknown backend, or a blocklist that is not a set.
+        ArgumentTypeError: a TypeError: no model, an nn.Module without example inputs, an unknown backend, or a
+            blocklist that is not a set.
         MissingMethodError: an AttributeError: a method to preserve doesn't exist.
         InputError: the blocklist names an unknown optimisation, or the pipeline is for other arguments.
         UnsupportedError: the module, the backend or the runtime needs what mobopt lacks.
         PassError: the optimised module differs from the original on the example inputs.
     """
-    check_script_module(script_module)
-    names = names_to_preserve(script_module, preserved_methods or ())
+    names = _names_to_preserve(script_module, preserved_methods or (), example_inputs)
     settings = Settings(
         parse_backend(backend),
         parse_runtime(runtime),
@@ -117,7 +124,7 @@ def optimize_for_mobile(
     )
     if isinstance(script_module, MobileModule):
         raise UnsupportedError("the module is optimised already; optimise the module that it was made from")
-    source = source_of(script_module, names)
+    source = source_of(script_module, names, example_inputs, dynamic_shapes)
     optimized = optimize(source, settings, example_inputs, passes)
     if settings.asks_for_sizes and (unknown := unknown_text(optimized.original, optimized.notes, optimized.inputs)):
         warnings.warn(f"{unknown}. Give example_inputs", stacklevel=2)
@@ -126,6 +133,20 @@ def optimize_for_mobile(
     if example_inputs is not None:
         check_agreement(source, optimized.program, optimized.inputs)
     return MobileModule(optimized.program, None if settings.backend == "vulkan" else "cpu", optimized.notes)
+
+
+def _names_to_preserve(model: object, preserved: Sequence[str | bytes], examples: ExampleInputs | None) -> list[str]:
+    """The methods and attributes to keep beside ``forward``, of a model of a form that is taken.
+
+    Raises:
+        ArgumentTypeError: it is of none.
+        MissingMethodError: one does not exist.
+    """
+    if isinstance(model, (torch.nn.Module, ExportedProgram)) and not isinstance(model, torch.jit.ScriptModule):
+        check_examples(model, examples)
+        return [str(name) for name in preserved]
+    check_script_module(model)
+    return names_to_preserve(cast(torch.jit.ScriptModule, model), preserved)
 
 
 @dataclass(frozen=True)

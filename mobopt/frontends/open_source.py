@@ -3,34 +3,47 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 
-from mobopt.errors import ArgumentTypeError
+from mobopt.errors import ArgumentTypeError, InputError
 from mobopt.frontends.exported.archive import is_exported_file
 from mobopt.frontends.exported.exported_program import ExportedFileSource, ExportedProgramSource
 from mobopt.frontends.file_source import FileSource
+from mobopt.frontends.module_source import ModuleSource
 from mobopt.frontends.script_module_source import ScriptModuleSource
 from mobopt.frontends.source import Source
 
-_TAKEN = "ScriptModule, an ExportedProgram or the path of a file"
+_TAKEN = "ScriptModule, an ExportedProgram, an nn.Module with example inputs or the path of a file"
 
 
-def source_of(model: object, preserved: Sequence[str] = ()) -> Source:
+def source_of(
+    model: object,
+    preserved: Sequence[str] = (),
+    example_inputs: Sequence[Any] | Mapping[str, Sequence[Any]] | None = None,
+    dynamic_shapes: Any = None,
+) -> Source:
     """A model before conversion, whatever form it has.
 
     Args:
-        model: a ScriptModule, an ExportedProgram, or the path of a file, whose content tells what it is.
+        model: a ScriptModule, an ExportedProgram, an nn.Module, or the path of a file, whose content tells what it is.
         preserved: names of methods and attributes to keep beside ``forward``.
+        example_inputs: arguments of ``forward``, or of several methods by name; an nn.Module needs them.
+        dynamic_shapes: sizes of an nn.Module's inputs that may change, as ``torch.export.export`` takes them.
 
     Raises:
-        ArgumentTypeError: the model is of no form that is taken.
+        ArgumentTypeError: the model is of no form that is taken, or an nn.Module comes without example inputs.
         BundleError: the file is damaged, hostile, optimised already, or of a form that is not read.
-        InputError: a preserved name does not exist.
+        InputError: a preserved name does not exist, or an nn.Module can't be run on the example inputs.
         UnsupportedError: the model uses what a Program can't hold.
     """
+    if isinstance(model, torch.nn.Module) and not isinstance(model, torch.jit.ScriptModule):
+        return ModuleSource(model, preserved, example_inputs, dynamic_shapes)
+    if dynamic_shapes is not None:
+        raise InputError(f"dynamic_shapes are for an nn.Module, which is exported with them, not for a {type(model)}")
     if isinstance(model, Source):
         return model
     if isinstance(model, torch.jit.ScriptModule):

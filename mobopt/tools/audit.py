@@ -154,7 +154,7 @@ class Audit:
 
 
 def audit(
-    model: torch.jit.ScriptModule | torch.export.ExportedProgram | str | os.PathLike[str],
+    model: torch.nn.Module | torch.export.ExportedProgram | str | os.PathLike[str],
     backend: str | None = None,
     runtime: str = DEFAULT_RUNTIME,
     example_inputs: ExampleInputs | None = None,
@@ -167,8 +167,8 @@ def audit(
     """Find out what a phone's runtime does with every operator of a model.
 
     Args:
-        model: a ScriptModule, an ExportedProgram, a file of ``torch.jit.save`` or ``torch.export.save``, or an
-            optimised file of any backend.
+        model: a ScriptModule, an ExportedProgram, an nn.Module with ``example_inputs``, a file of ``torch.jit.save`` or
+            ``torch.export.save``, or an optimised file of any backend.
         backend: ``vulkan`` (the default), ``metal`` or ``cpu``; an optimised file knows its own.
         runtime: release of PyTorch on the phone.
         example_inputs: arguments of ``forward`` whose sizes decide, or of several methods by name; without them, those
@@ -186,7 +186,7 @@ def audit(
     """
     started = time.perf_counter()
     allowed = None if allow is None else read_allowed_operators(Path(allow))
-    subject = _open(model, preserved_methods)
+    subject = _open(model, preserved_methods, example_inputs)
     settings = Settings(
         _backend_of(subject, backend),
         parse_runtime(runtime, others=()),
@@ -239,14 +239,14 @@ class _Subject:
     """A model before conversion."""
 
 
-def _open(model: object, preserved: Sequence[str]) -> _Subject:
+def _open(model: object, preserved: Sequence[str], example_inputs: ExampleInputs | None) -> _Subject:
     if isinstance(model, MobileModule):
         return _Subject("module", model.program.clone(), _backend_of_program(model.program))
     if isinstance(model, (str, os.PathLike)) and _is_optimized(Path(model)):
         file = Path(model)
         program = read_bundle(file)
         return _Subject(file.name, program, _backend_of_program(program))
-    source = source_of(model, preserved)
+    source = source_of(model, preserved, example_inputs)
     return _Subject(source.name, source.program, source=source)
 
 

@@ -98,22 +98,33 @@ class ExportedProgramSource(Source):
             raise InputError(f"an exported program has no method {method!r}")
         exported = self._exported
         module = _with_own_state(exported).module()
-        positional = len(_trees(exported)[0].children[0].children)
-        names = list(self._model.inputs)
 
         def call(inputs: Sequence[Any]) -> Any:
-            bound = bind_arguments(self._model.program, method, inputs, {})
-            keywords = dict(zip(names[positional:], bound[positional:], strict=True))
+            positional, keywords = self.call_form(inputs)
             try:
                 with torch.no_grad():
-                    result = module(*bound[:positional], **keywords)
+                    result = module(*positional, **keywords)
             except (RuntimeError, TypeError, ValueError, AssertionError) as error:
                 reason = str(error).strip().splitlines()[-1]
                 raise InputError(f"the model can't be run on the example inputs: {reason}") from None
-            leaves = map_leaves(pytree.tree_leaves(result), torch.Tensor, torch.Tensor.detach)
-            return arrange(self._model.output, iter(leaves))
+            return self.arranged(result)
 
         return call
+
+    def call_form(self, inputs: Sequence[Any]) -> tuple[list[Any], dict[str, Any]]:
+        """Arguments of ``forward`` in order as the positional and keyword arguments that the model was exported with.
+
+        Raises:
+            InputError: the model was not exported for them.
+        """
+        bound = bind_arguments(self._model.program, _FORWARD, inputs, {})
+        count = len(_trees(self._exported)[0].children[0].children)
+        return bound[:count], dict(zip(list(self._model.inputs)[count:], bound[count:], strict=True))
+
+    def arranged(self, result: Any) -> Any:
+        """A result of the model in the nest that the graph gives."""
+        leaves = map_leaves(pytree.tree_leaves(result), torch.Tensor, torch.Tensor.detach)
+        return arrange(self._model.output, iter(leaves))
 
     def example_calls(self, method: str = _FORWARD) -> list[Sequence[Any]]:
         """What the program was exported with."""
