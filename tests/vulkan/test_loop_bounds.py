@@ -124,6 +124,19 @@ def _attentions() -> Iterator[tuple[str, tuple[Any, ...]]]:
     yield "scaled_dot_product_attention", (x, y, y)
 
 
+def _recurrent() -> Iterator[tuple[str, tuple[Any, ...]]]:
+    """Many steps, and many units: their weights are constants."""
+    for steps, units in ((211, 3), (2, 40_009)):
+        x, state = meta(steps, 2, 5), meta(2, 2, units)
+        for op, gates in (("lstm", 4), ("gru", 3), ("rnn_tanh", 1), ("rnn_relu", 1)):
+            sizes = ((gates * units, 5), (gates * units, units), (gates * units,), (gates * units,))
+            weights = [torch.zeros(1).expand(*each) for each in sizes] * 2
+            states = [state, state] if op == "lstm" else state
+            yield f"{op}.input", (x, states, weights, True, 1, 0.0, False, True, False)
+            one = [state[0], state[0]] if op == "lstm" else state[0]
+            yield f"{op}_cell", (x[0], one, *weights[:4])
+
+
 def _products() -> Iterator[tuple[str, tuple[Any, ...]]]:
     yield "dot", (meta(K), meta(K))
     yield "mv", (meta(5, K), meta(K))
@@ -190,7 +203,7 @@ def _choices() -> Iterator[tuple[str, tuple[Any, ...]]]:
 
 CASES = [
     *(*_along_dims(), *_normalizations(), *_pools()),
-    *(*_products(), *_attentions(), *_samplings(), *_choices()),
+    *(*_products(), *_attentions(), *_recurrent(), *_samplings(), *_choices()),
     *(("relu", (x,)) for x in (LONG, meta(300_000_001), SLICED)),
     *(("pow.Tensor_Tensor", (x, x)) for x in (meta(2_000_003, dtype=torch.int64),)),
 ]
@@ -198,6 +211,11 @@ OPERATORS = sorted({op for op, _ in CASES})
 
 # Composite or without a meta kernel: what their results are.
 _RESULTS: dict[str, Any] = {
+    "lstm.input": lambda x, states, *_: (x.new_empty(*x.shape[:2], 2 * states[0].shape[2]), *states),
+    **dict.fromkeys(
+        ("gru.input", "rnn_tanh.input", "rnn_relu.input"),
+        lambda x, state, *_: (x.new_empty(*x.shape[:2], 2 * state.shape[2]), state),
+    ),
     "max_pool1d_with_indices": lambda x, kernel, step: torch.ops.aten.max_pool2d_with_indices(
         x.unsqueeze(2), [1, *kernel], [1, *step]
     ),

@@ -29,6 +29,7 @@ class ConstantStore:
 
     def __init__(self) -> None:
         self._packed: dict[tuple[Any, ...], tuple[DeviceTensor, Sequence[torch.Tensor]]] = {}
+        self._derived: dict[tuple[Any, ...], tuple[torch.Tensor, Sequence[torch.Tensor]]] = {}
 
     def get(
         self, sources: Sequence[torch.Tensor], packing: tuple[Any, ...], pack: Callable[[], torch.Tensor]
@@ -42,6 +43,15 @@ class ConstantStore:
             # The sources are kept so that their identity can't be taken by another tensor.
             self._packed[key] = (constant_tensor(pack()), tuple(sources))
         return self._packed[key][0]
+
+    def derived(
+        self, sources: Sequence[torch.Tensor], derivation: tuple[Any, ...], derive: Callable[[], torch.Tensor]
+    ) -> torch.Tensor:
+        """The tensor of the host that ``derive()`` makes of ``sources``, for other packings; see :meth:`get`."""
+        key = (*(_identity(source) for source in sources), *derivation)
+        if key not in self._derived:
+            self._derived[key] = (derive(), tuple(sources))
+        return self._derived[key][0]
 
 
 def _identity(tensor: torch.Tensor) -> tuple[Any, ...]:

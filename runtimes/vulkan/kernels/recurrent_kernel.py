@@ -1,0 +1,115 @@
+"""Dispatching ``shaders/glsl/recurrent.comp``: steps of recurrent layers, both directions at once."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+
+import torch
+
+from mobopt.runtimes.vulkan.engine.device_info import DeviceInfo
+from mobopt.runtimes.vulkan.engine.tensor import DeviceTensor, aligned_channels
+from mobopt.runtimes.vulkan.kernels.device_costs import core_count
+from mobopt.runtimes.vulkan.kernels.kernel_access import VECTOR, LoadMode, reading, spread, uses_texels, words, writing
+from mobopt.runtimes.vulkan.kernels.plan import Plan
+
+_GROUP, _CPU_GROUP = 128, 8
+_MOST_THREADS = 16
+
+
+class Cell(IntEnum):
+    """What a step computes; the numbers of the shader."""
+
+    PROJECTION = 0
+    RNN_TANH = 1
+    RNN_RELU = 2
+    GRU = 3
+    LSTM = 4
+
+    @property
+    def gates(self) -> int:
+        """Matrices of units x states before."""
+        return {Cell.GRU: 3, Cell.LSTM: 4}.get(self, 1)
+
+
+@dataclass(frozen=True)
+class StepTensors:
+    """What a step reads and makes, of elements of 32 bits; rows start on vec4s.
+
+    States, old and new, are (rows, units) for each direction; those of one kind lie in one storage, and so do gates.
+    """
+
+    gates: Sequence[DeviceTensor]
+    """What the inputs add to the gates, with biases: (rows, directions * gates * units rounded up to vec4s); none for a
+    projection."""
+    previous: Sequence[DeviceTensor]
+    states: Sequence[DeviceTensor]
+    cells: DeviceTensor | None
+    """Of an LSTM, (directions, rows, units); they are changed."""
+    weights: DeviceTensor
+    """From :func:`packed_weights`."""
+    bias: DeviceTensor | None = None
+    """What a GRU adds to the states' part of its new gate, (directions, units rounded up to vec4s)."""
+
+
+def append_step(plan: Plan, cell: Cell, tensors: StepTensors) -> None:
+    """Append one step of all directions."""
+    rows, units = tensors.states[0].sizes
+    directions, inner = len(tensors.states), tensors.previous[0].sizes[1]
+    gates = tensors.gates or tensors.previous
+    reads = [gates[0], tensors.previous[0], tensors.weights, tensors.bias or tensors.weights]
+    texels = uses_texels(plan.device, [(tensor, LoadMode.VECTOR) for tensor in reads])
+    items = directions * rows * -(-units // VECTOR)
+    group, threads = _threads(plan.device, items, -(-inner // VECTOR))
+    cells = tensors.states[0] if tensors.cells is None else tensors.cells
+    starts = [
+        number // VECTOR
+        for each in (gates, tensors.previous, tensors.states)
+        for number in [tensor.offset for tensor in each][:2] + [0] * (2 - len(each))
+    ]
+    strides = [each.strides[0] // VECTOR for each in (gates[0], tensors.previous[0], tensors.states[0])]
+    strides += [0, 0] if tensors.cells is None else [cells.strides[1] // VECTOR, cells.strides[0] // VECTOR]
+    plan.dispatch(
+        f"recurrent{'_texels' if texels else ''}",
+        [
+            writing(tensors.states[0]),
+            writing(cells, reads=True),
+            *(reading(tensor, LoadMode.VECTOR, texels) for tensor in reads),
+        ],
+        spread(-(-items * threads // group)),
+        [group, threads, cell, units, inner],
+        words([rows, directions, *starts, *strides]),
+        iterations=-(-inner // (VECTOR * threads)) + 8 * cell.gates,
+    )
+
+
+def _threads(device: DeviceInfo, items: int, quads: int) -> tuple[int, int]:
+    """Invocations of a workgroup, and those of them that share an item: on GPUs as many as it takes to be busy."""
+    if device.is_cpu:
+        return _CPU_GROUP, 1
+    threads = 1
+    while threads < min(_MOST_THREADS, quads) and items * threads < core_count(device) * _GROUP:
+        threads *= 2
+    return _GROUP, threads
+
+
+def packed_weights(matrices: Sequence[torch.Tensor], gates: int) -> torch.Tensor:
+    """Weights of the states, (gates * units, inner) for each direction, as the shader reads them: (directions, inner,
+    gates, units), both rounded up to vec4s with zeros."""
+    units, inner = matrices[0].shape[0] // gates, matrices[0].shape[1]
+    room = torch.zeros(len(matrices), aligned_channels(inner), gates, aligned_channels(units))
+    for direction, matrix in enumerate(matrices):
+        room[direction, :inner, :, :units] = matrix.float().reshape(gates, units, inner).permute(2, 0, 1)
+    return room
+
+
+def padded_gates(matrices: Sequence[torch.Tensor], gates: int) -> torch.Tensor:
+    """Rows of weights or biases, (gates * units, ...) for each direction, each gate's in whole vec4s, with zeros."""
+    units = matrices[0].shape[0] // gates
+    rest = matrices[0].shape[1:]
+    room = torch.zeros(len(matrices), gates, aligned_channels(units), *rest)
+    for direction, matrix in enumerate(matrices):
+        room[direction, :, :units] = matrix.float().reshape(gates, units, *rest)
+    return room.reshape(math.prod(room.shape[:3]), *rest)
