@@ -22,12 +22,12 @@ from mobopt.ir.schemas import schema_of
 from mobopt.ir.types import TensorType
 from mobopt.ops.shapes import infer
 from mobopt.runtimes.cpu.kernels import kernel
-from mobopt.runtimes.vulkan.decompositions.torch_parts import parts_by_torch
 from mobopt.runtimes.vulkan.lowerings.registry import why_unsupported
 
 Decomposition = Callable[["NodeBuilder", Node], "Value | Sequence[Value | None] | None"]
 
 _DECOMPOSITIONS: dict[str, Decomposition] = {}
+_OTHERWISE: list[Decomposition] = []
 
 
 def decomposes(*operators: str) -> Callable[[Decomposition], Decomposition]:
@@ -45,6 +45,12 @@ def decomposes(*operators: str) -> Callable[[Decomposition], Decomposition]:
         return function
 
     return register
+
+
+def decomposes_others(function: Decomposition) -> Decomposition:
+    """Register what is asked of operators that have no decomposition of their own."""
+    _OTHERWISE.append(function)
+    return function
 
 
 @cache
@@ -109,10 +115,9 @@ class NodeBuilder:
         Raises:
             UndecomposedError: there is nothing that the device can compute.
         """
-        decomposition = _DECOMPOSITIONS.get(node.qualified_op)
-        made = None if decomposition is None else decomposition(self, node)
-        if made is None:
-            made = parts_by_torch(self, node)
+        own = _DECOMPOSITIONS.get(node.qualified_op)
+        tried = [*([] if own is None else [own]), *_OTHERWISE]
+        made = next((found for item in tried if (found := item(self, node)) is not None), None)
         if made is None:
             raise UndecomposedError(f"{node!r}: {why_unsupported(node)}")
         results = (made,) if isinstance(made, Value) else tuple(made)

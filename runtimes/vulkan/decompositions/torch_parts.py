@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -23,9 +23,7 @@ from mobopt.ops.effects import draws_numbers
 from mobopt.ops.records import Trait, record_of
 from mobopt.runtimes.cpu.kernels import is_mutating, kernel, scalar_type
 from mobopt.runtimes.recorder import functional_form
-
-if TYPE_CHECKING:
-    from mobopt.runtimes.vulkan.decompositions.registry import NodeBuilder
+from mobopt.runtimes.vulkan.decompositions.registry import NodeBuilder, decomposes_others
 
 _MOST_CALLS = 300
 """Operators of more parts than this stay whole: they are loops that were written out."""
@@ -67,6 +65,7 @@ class _Notes(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return result
 
 
+@decomposes_others
 def parts_by_torch(build: NodeBuilder, node: Node) -> list[Value] | None:
     """Add the operators that torch computes a node of; returns its results, or None if torch does not tell.
 
