@@ -57,9 +57,9 @@ def _make_arithmetic(node: Node) -> None:
 
     As by torch's CPU kernels, halves are computed in float32 and rounded once.
     """
-    kind = node.output.dtype
-    if node.op != "aten::batch_norm" or node["training"] or kind not in _FLOATS:
+    if node.op != "aten::batch_norm" or node["training"] or node.output.dtype not in _FLOATS:
         return
+    kind = node.output.dtype
     names = ("weight", "bias", "running_mean", "running_var")
     values = [node[name] for name in names]
     if None in values[2:] or any(value is not None and value.elements is None for value in values):
