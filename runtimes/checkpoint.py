@@ -21,6 +21,7 @@ from mobopt.ir import NOWHERE, Value
 from mobopt.ir.nests import leaves_of, map_leaves
 from mobopt.runtimes.abstract import Memory, TracedTensor, ViewRecipe
 from mobopt.runtimes.cpu.evaluator import Environment, Frame
+from mobopt.runtimes.host_tape import Decisions, HostNumber, Ref, Tape, elements_key, form_of
 
 _SMALL_BYTES = 1024
 """Constants of so many bytes are told apart by what they hold, larger ones by where they lie."""
@@ -51,52 +52,83 @@ class Checkpoint:
     """A standing that belongs to no evaluation: each that goes on from here gets a copy.
 
     Attributes:
+        key: equal for checkpoints from which evaluations go on alike.
         types: of what the carried memories hold, in order.
         inputs: the types of the call's inputs.
-        answers: elements that the evaluation has been given before it asked for more; it asks for them again.
+        decisions: how evaluations went on from here.
     """
 
-    def __init__(self, standing: Standing, answers: Sequence[torch.Tensor] = ()) -> None:
-        """Take a copy of where an evaluation stands; :attr:`contents` is what it must hand on."""
+    def __init__(self, standing: Standing, answers: Sequence[torch.Tensor], operand: Callable[[Value], Value]) -> None:
+        """Take a copy of where an evaluation stands; :attr:`contents` is what it must hand on.
+
+        Args:
+            standing: it.
+            answers: elements that the evaluation has been given before it asked for more; it asks for them again.
+            operand: what the graph has for a tensor that the host computed from elements; other values as they are.
+        """
         tidy = _Tidying()
         for tensor in _tensors(standing):
             tidy.tensor(tensor)
-        form = _Form(standing)
-        self.answers = tuple(answers)
+        form = _Form(standing, operand)
         self._form = form.key
-        self.contents = [memory.ref for memory in form.carried]
+        self._answers = form_of(tuple(answers))
+        self.contents = [operand(memory.ref) for memory in form.carried]
         """What the carried memories hold; values of the segment that ends here."""
+        self.numbers = [number.ref for number in form.numbers]
+        """Numbers of the segment's tape that the evaluation goes on with."""
         self.types = [value.tensor_type for value in self.contents]
         self.inputs = [memory.ref.tensor_type for memory in standing.roots]
+        self.decisions = Decisions()
         blanks = [[Value("", kind) for kind in types] for types in (self.types, self.inputs)]
-        self._standing, self._carried = _copied(standing, form.carried, *blanks)
+        blank_numbers = [HostNumber(0, Ref(0), Tape(())) for _ in form.numbers]
+        blank = _by_id(form.numbers, blank_numbers)
+        self._standing, self._carried = _copied(standing, form.carried, blanks[0], blanks[1], blank)
+        self._numbers = blank_numbers
 
     @property
     def key(self) -> Hashable:
         """Equal for checkpoints from which evaluations go on alike."""
-        return self._form, tuple(map(elements_key, self.answers))
+        return self._form, self._answers
 
-    def answered(self, answers: Sequence[torch.Tensor], contents: Sequence[Value]) -> Checkpoint:
-        """The same place with more answers, at the end of a segment that computes nothing but hands on ``contents``."""
+    def answered(
+        self, answers: Sequence[torch.Tensor], contents: Sequence[Value], numbers: Sequence[Ref]
+    ) -> Checkpoint:
+        """The same place with more answers, at the end of a segment that computes nothing but hands on what it took."""
         twin = copy(self)
-        twin.answers, twin.contents = tuple(answers), list(contents)
+        twin._answers, twin.contents, twin.numbers = form_of(tuple(answers)), list(contents), list(numbers)
+        twin.decisions = Decisions()
         return twin
 
-    def resumed(self, contents: Sequence[Value], inputs: Sequence[Value]) -> Standing:
+    def resumed(self, contents: Sequence[Value], inputs: Sequence[Value], numbers: Sequence[HostNumber]) -> Standing:
         """A standing to go on with.
 
         Args:
             contents: what the carried memories hold, in order.
             inputs: the call's inputs.
+            numbers: those that were handed on.
         """
-        return _copied(self._standing, self._carried, contents, inputs)[0]
+        return _copied(self._standing, self._carried, contents, inputs, _by_id(self._numbers, numbers))[0]
+
+
+def _by_id(old: Sequence[HostNumber], new: Sequence[HostNumber]) -> dict[int, HostNumber]:
+    return {id(one): other for one, other in zip(old, new, strict=True)}
 
 
 def _copied(
-    standing: Standing, carried: Sequence[Memory], contents: Sequence[Value], inputs: Sequence[Value]
+    standing: Standing,
+    carried: Sequence[Memory],
+    contents: Sequence[Value],
+    inputs: Sequence[Value],
+    numbers: dict[int, HostNumber],
 ) -> tuple[Standing, list[Memory]]:
     """A copy, and the memories in it that are carried."""
-    copies = _Copy({**dict(zip(standing.roots, inputs, strict=True)), **dict(zip(carried, contents, strict=True))})
+    held = {
+        memory: value
+        for memory, value in zip(standing.roots, inputs, strict=True)
+        if not memory.is_written or memory.ref.elements is None
+    }
+    held.update(zip(carried, contents, strict=True))
+    copies = _Copy(held, numbers)
     twin = Standing(
         [replace(frame) for frame in standing.frames],
         {value: copies.of(item) for value, item in standing.environment.items()},
@@ -111,15 +143,6 @@ def _copied(
 def _tensors(standing: Standing) -> Iterable[TracedTensor]:
     yield from leaves_of(list(standing.environment.values()), TracedTensor)
     yield from leaves_of(list(standing.state.values()), TracedTensor)
-
-
-def elements_key(tensor: torch.Tensor) -> Hashable:
-    """A tensor's elements as part of a key."""
-    return (
-        tensor.dtype,
-        tensor.shape,
-        tensor.resolve_conj().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes(),
-    )
 
 
 class _Tidying:
@@ -160,11 +183,13 @@ def _is_dense(meta: torch.Tensor) -> bool:
 class _Form:
     """What decides how an evaluation goes on, in an order of its own."""
 
-    def __init__(self, standing: Standing) -> None:
+    def __init__(self, standing: Standing, operand: Callable[[Value], Value]) -> None:
         self._standing = standing
+        self._operand = operand
         self._roots = {id(memory): number for number, memory in enumerate(standing.roots)}
         self._numbers: dict[int, int] = {}
         self.carried: list[Memory] = []
+        self.numbers: list[HostNumber] = []
         values = sorted(standing.environment.items(), key=lambda item: id(item[0]))
         self.key: Hashable = (
             tuple(map(_place, standing.frames)),
@@ -177,6 +202,8 @@ class _Form:
     def _of(self, value: Any) -> Hashable:
         if isinstance(value, TracedTensor):
             return self._once(value, self._of_tensor)
+        if isinstance(value, HostNumber):
+            return self._once(value, self._of_number)
         if isinstance(value, list):
             return self._once(value, lambda items: ("list", *map(self._of, items)))
         if isinstance(value, dict):
@@ -196,6 +223,10 @@ class _Form:
             return "again", number
         self._numbers[id(value)] = len(self._numbers)
         return describe(value)
+
+    def _of_number(self, number: HostNumber) -> Hashable:
+        self.numbers.append(number)
+        return "number", type(number.value)
 
     def _of_tensor(self, tensor: TracedTensor) -> Hashable:
         others: tuple[Hashable, ...] = ()
@@ -219,7 +250,7 @@ class _Form:
         if number is not None and not memory.is_written:
             return "input", number
         elements = memory.ref.elements
-        if elements is not None:
+        if elements is not None and self._operand(memory.ref) is memory.ref:
             return "constant", number, _constant_key(elements)
         self.carried.append(memory)
         meta = memory.meta
@@ -243,15 +274,17 @@ def _constant_key(elements: torch.Tensor) -> Hashable:
 class _Copy:
     """Copies nests of traced tensors; what is one thing in several places stays one."""
 
-    def __init__(self, contents: dict[Memory, Value]) -> None:
-        """``contents`` is what memories hold; the others are constants."""
+    def __init__(self, contents: dict[Memory, Value], numbers: dict[int, HostNumber]) -> None:
+        """``contents`` is what memories hold; the others are constants. ``numbers`` are those in place of others."""
         self._contents = contents
-        self._copies: dict[int, Any] = {}
+        self._copies: dict[int, Any] = dict(numbers)
 
     def of(self, value: Any) -> Any:
         """The copy of a nest."""
         if isinstance(value, TracedTensor):
             return self._tensor(value)
+        if isinstance(value, HostNumber):
+            return self._copies[id(value)]
         if isinstance(value, tuple):
             items = [self.of(item) for item in value]
             return type(value)(*items) if hasattr(value, "_fields") else tuple(items)
@@ -268,8 +301,6 @@ class _Copy:
         """A memory that holds what it is said to hold."""
         if id(memory) not in self._copies:
             ref = self._contents.get(memory, memory.ref)
-            if memory.is_written and memory.ref.elements is not None:
-                ref = memory.ref
             self._copies[id(memory)] = Memory(ref, memory.meta, is_written=memory.is_written)
         copy: Memory = self._copies[id(memory)]
         return copy

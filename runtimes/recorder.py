@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
+from functools import cache
 from typing import Any
 
 import torch
@@ -12,7 +13,7 @@ from mobopt.errors import InputError, MoboptError, UnsupportedError
 from mobopt.ir import Graph, Node, Origin, Value
 from mobopt.ir.nests import leaves_of, map_leaves
 from mobopt.ir.schemas import Schema, argument_names, schema_of, schemas_of
-from mobopt.ir.types import TensorType
+from mobopt.ir.types import TENSOR, TensorType
 from mobopt.ops.effects import draws_numbers
 from mobopt.ops.records import Trait, has_trait, record_of
 from mobopt.ops.schemas import PACKING_OPERATORS
@@ -27,12 +28,14 @@ from mobopt.runtimes.abstract import (
     whole,
 )
 from mobopt.runtimes.cpu.kernels import is_mutating, kernel, operator_error
+from mobopt.runtimes.host_tape import HostNumber, HostTensor, Ref, Tape, settled
 from mobopt.runtimes.numbers_in_tensors import WITH_NUMBERS, is_mask
 
 FOLD_LIMIT_BYTES = 64 * 2**20
 """A result of constants that is larger than this is computed by every run instead of being kept."""
 
 _META = torch.device("meta")
+_TENSORS: Any = (torch.Tensor, HostTensor)
 
 
 class NeedsElementsError(Exception):
@@ -50,15 +53,23 @@ class _OnlyElementsTellError(Exception):
 class Recorder:
     """Applies operators to traced tensors; the nodes that are left make a straight line."""
 
-    def __init__(self, answers: Sequence[torch.Tensor] = (), by_elements: Collection[str] = ()) -> None:
+    def __init__(
+        self, answers: Sequence[torch.Tensor] = (), numbers: Sequence[Any] = (), by_elements: Collection[str] = ()
+    ) -> None:
         """Start without nodes.
 
         Args:
             answers: the elements that will be asked for, as far as they have been read, in order.
+            numbers: that followed from elements before.
             by_elements: operators that are computed from elements that are read, beside those whose traits say so.
         """
         self.graph = Graph()
+        self.tape = Tape([*answers, *numbers])
+        self.numbers = [HostNumber(number, Ref(len(answers) + at), self.tape) for at, number in enumerate(numbers)]
         self.answers = tuple(answers)
+        self.hosted: dict[Value, Value] = {}
+        """Inputs of the graph, by the constants of the evaluation that the host computes from elements."""
+        self._of_tape: dict[Value, HostTensor] = {}
         self._answered = self._answered_before = 0
         self._by_elements = frozenset(by_elements)
 
@@ -68,9 +79,22 @@ class Recorder:
         return self.apply(op, args, source)
 
     @property
-    def partial_answers(self) -> tuple[torch.Tensor, ...]:
-        """What the model's operator has been given that now asks for more."""
-        return self.answers[self._answered_before : self._answered]
+    def partial_answers(self) -> tuple[int, int]:
+        """Begin and end of the answers that the model's operator has been given that now asks for more."""
+        return self._answered_before, self._answered
+
+    @property
+    def hosted_refs(self) -> tuple[Ref, ...]:
+        """What the inputs in :attr:`hosted` are of the tape."""
+        return tuple(self._of_tape[value].ref for value in self.hosted)
+
+    def operand(self, value: Value) -> Value:
+        """What the graph has for a tensor: itself, or an input for what the host computes from elements."""
+        if value not in self._of_tape:
+            return value
+        if value not in self.hosted:
+            self.hosted[value] = Value.of_tensor(value.dtype, value.sizes, f"hosted{len(self.hosted)}")
+        return self.hosted[value]
 
     def apply(self, op: str, args: Sequence[Any], source: Origin) -> Any:
         """The result of an operator; its first argument is changed if the operator works in place.
@@ -122,6 +146,9 @@ class Recorder:
         """A node whose outputs have the shapes that the meta kernel gives."""
         if op in PACKING_OPERATORS:
             raise UnsupportedError(f"{op}{_at(source)} packs weights that are computed; only constants can be packed")
+        if self.tape.values:
+            op, args = self._with_tensors(op, args)
+            args = settled(list(args))
         outputs: list[Value] = []
         made: list[Value] = []
 
@@ -138,37 +165,72 @@ class Recorder:
 
         result = map_leaves(self._shapes(op, args, source), torch.Tensor, trace)
         if any(ref.elements is None for ref in made):
-            self.graph.block.append(Node.call(op, map_leaves(tuple(args), TracedTensor, self.read), outputs, source))
+            values = map_leaves(tuple(args), TracedTensor, lambda tensor: self.operand(self.read(tensor)))
+            self.graph.block.append(Node.call(op, values, outputs, source))
         return result
+
+    def _with_tensors(self, op: str, args: Sequence[Any]) -> tuple[str, Sequence[Any]]:
+        """An operator on a tensor and a number of the tape as one on two tensors, if it gives the same."""
+        name = _form_for_tensors(op)
+        if name is None or not isinstance(args[1], HostNumber):
+            return op, args
+        x, number = args[0], args[1]
+        dtype = x.meta.dtype
+        if x.meta.dim() == 0 or dtype.is_complex:
+            return op, args  # of two tensors without dimensions, both decide the dtype
+        if dtype != torch.float64:
+            is_float = dtype.is_floating_point or isinstance(number.value, float)
+            dtype = torch.float32 if is_float else torch.int64
+        return name, [x, self._hosted_tensor(self.tape.do(_scalar_tensor, (number, dtype))), *args[2:]]
+
+    def _hosted_tensor(self, tensor: HostTensor) -> TracedTensor:
+        made = constant_tensor(tensor.value)
+        self._note(made.ref, tensor)
+        return made
+
+    def _note(self, value: Value, tensor: HostTensor) -> None:
+        if tensor.value.numel():
+            self._of_tape[value] = tensor
 
     def _fold(self, op: str, args: Sequence[Any], source: Origin) -> Any:
         """Run an operator on constants; record it if the result is too large to keep."""
-        values = map_leaves(list(args), TracedTensor, lambda tensor: self.read(tensor).elements)
+        given = map_leaves(list(args), TracedTensor, lambda tensor: self._elements(self.read(tensor)))
+        values = map_leaves(given, HostTensor, lambda tensor: tensor.value)
+        follows = any(True for _ in leaves_of(given, HostTensor)) or any(True for _ in leaves_of(given, HostNumber))
         try:
-            result = kernel(op)(*values)
+            result = self.tape.do(kernel(op), given) if follows else kernel(op)(*values)
         except MoboptError:
             raise
         except Exception as error:
-            raise operator_error(op, source, values, error) from error
+            raise operator_error(op, source, settled(values), error) from error
         inputs = {id(value): value for value in leaves_of(values, torch.Tensor)}
-        results = list(leaves_of(result, torch.Tensor))
+        results = list(leaves_of(map_leaves(result, HostTensor, lambda tensor: tensor.value), torch.Tensor))
         made = [value for value in results if id(value) not in inputs]
         if sum(value.untyped_storage().nbytes() for value in made) > FOLD_LIMIT_BYTES and inputs:
             return self._record(op, args, source)
-        aliases = self._aliases(op, args, source) if _share_memory(inputs.values(), results) else []
+        aliases: list[torch.Tensor] = []
+        if _share_memory(inputs.values(), results):
+            args = settled(list(args))
+            aliases = self._aliases(op, args, source)
         index = -1
 
-        def trace(value: torch.Tensor) -> TracedTensor:
+        def trace(made: torch.Tensor | HostTensor) -> TracedTensor:
             nonlocal index
             index += 1
+            value = made.value if isinstance(made, HostTensor) else made
             _check_dense(value, op, source)
             if index >= len(aliases):
-                return constant_tensor(value)
+                return self._hosted_tensor(made) if isinstance(made, HostTensor) else constant_tensor(value)
             ref = Value.of_elements(value)
+            if isinstance(made, HostTensor):
+                self._note(ref, made)
             same = _same_tensor(aliases[index], args)
             return same or _result(aliases[index], ref, ViewRecipe(op, tuple(args), index, source))
 
-        return map_leaves(result, torch.Tensor, trace)
+        return map_leaves(result, _TENSORS, trace)
+
+    def _elements(self, value: Value) -> Any:
+        return self._of_tape.get(value, value.elements)
 
     def _aliases(self, op: str, args: Sequence[Any], source: Origin) -> list[torch.Tensor]:
         """Geometry of the results of an operator on constants that share memory with its arguments."""
@@ -223,10 +285,11 @@ class Recorder:
         if len(answers) < len(unknown):
             raise NeedsElementsError(unknown)
         self._answered += len(unknown)
-        elements = dict(zip(unknown, answers, strict=True))
+        first = self._answered - len(unknown)
+        elements = {ref: self.tape.tensor(Ref(first + at)) for at, ref in enumerate(unknown)}
 
         def known(tensor: TracedTensor) -> TracedTensor:
-            return constant_tensor(elements[tensor.ref]) if tensor.ref in elements else tensor
+            return self._hosted_tensor(elements[tensor.ref]) if tensor.ref in elements else tensor
 
         return map_leaves(list(args), TracedTensor, known)  # type: ignore[no-any-return]
 
@@ -273,6 +336,23 @@ class Recorder:
         joined = self.apply("aten::cat", [flat, 0], source)
         merged = self.apply("aten::index_select", [joined, 0, positions], source)
         return self.read(self.apply("aten::reshape", [merged, list(memory.meta.shape)], source))
+
+
+def _scalar_tensor(number: float, dtype: torch.dtype) -> torch.Tensor:
+    return torch.tensor(number, dtype=dtype)
+
+
+@cache
+def _form_for_tensors(op: str) -> str | None:
+    """The overload for two tensors of an operator on a tensor and a number."""
+    name, _, overload = op.partition(".")
+    if overload != "Scalar":
+        return None
+    mine = schema_of(op).arguments
+    for other in schemas_of(name):
+        if other.overload == "Tensor" and [item.name for item in other.arguments] == [item.name for item in mine]:
+            return other.qualified_name if other.arguments[1].type == TENSOR else None
+    return None
 
 
 def _by_rule(op: str, args: Sequence[Any]) -> Any:

@@ -3,7 +3,7 @@ that looks at elements becomes several, one for each stretch between two looks."
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,6 +12,7 @@ import torch
 from mobopt.ir import Graph, Value
 from mobopt.ir.nests import leaves_of
 from mobopt.runtimes.checkpoint import Checkpoint
+from mobopt.runtimes.host_tape import Ref, Tape
 
 
 @dataclass(frozen=True)
@@ -43,6 +44,14 @@ class Alias(Leaf):
         return base.as_strided(self.geometry.shape, self.geometry.stride(), offset)
 
 
+@dataclass(frozen=True)
+class HostLeaf:
+    """A number in the result of a segment that the host computes from elements."""
+
+    ref: Ref
+    """The value of the segment's tape."""
+
+
 @dataclass(eq=False)
 class Segment:
     """A straight line, and what its outputs are to the caller. Memory is shared by :class:`Alias` leaves alone."""
@@ -50,14 +59,22 @@ class Segment:
     graph: Graph
     """Its inputs are the tensors given by the caller; every node makes new tensors and changes none."""
     result: Any
-    """A nest whose leaves are :class:`Leaf` or plain values, in the structure that the method returns."""
+    """A nest whose leaves are :class:`Leaf`, :class:`HostLeaf` or plain values, in the structure that the method
+    returns."""
     following: Checkpoint | None = None
     """Where the evaluation goes on when the elements of ``result``, a list of tensors, have been read; None if this is
     the end of the method."""
     carried: tuple[Returned, ...] = ()
     """What the memories hold that ``following`` carries."""
     taken: int = 0
-    """How many of the inputs, the first ones, are carried from the segment before; the others are the call's."""
+    """How many of the inputs, the first ones, are carried from the segment before, or hosted; the others are the
+    call's."""
+    tape: Tape = field(default_factory=lambda: Tape(()))
+    """What the host computes first, from the elements and numbers that ``following`` of the segment before gave."""
+    hosted: tuple[Ref, ...] = ()
+    """The tensors of the tape that are inputs, the last of those taken."""
+    kept: tuple[int, int] = (0, 0)
+    """Begin and end of the answers given to it that the next segment is given again, before ``result``."""
     updates: Mapping[str, Any] = field(default_factory=dict)
     """What the attributes that the method assigns to hold after it, as nests like ``result``."""
     writes: tuple[tuple[int, int], ...] = ()
@@ -78,6 +95,16 @@ class Segment:
     def written(self) -> dict[Value, Value]:
         """The inputs that the method writes to, with what they hold after it."""
         return {self.inputs[self.taken + target]: self.graph.outputs[number] for target, number in self.writes}
+
+    def handed_on(self, values: Sequence[Any], looked: Sequence[torch.Tensor]) -> tuple[list[torch.Tensor], list[Any]]:
+        """The answers and the numbers for the next segment.
+
+        Args:
+            values: of the tape, in this call.
+            looked: the elements of ``result``.
+        """
+        assert self.following is not None
+        return [*values[slice(*self.kept)], *looked], [values[ref.number] for ref in self.following.numbers]
 
     def value_of(self, leaf: Leaf) -> Value:
         """What a leaf is, or the whole of the memory that it lies in."""

@@ -26,7 +26,7 @@ import torch
 from mobopt.errors import InputError
 from mobopt.ir import NOWHERE, Block, Node, Program, Value
 from mobopt.ir.nests import copy_nests, leaves_of, map_leaves
-from mobopt.ir.types import TensorType
+from mobopt.ir.types import DictType, TensorType
 from mobopt.ops.contexts import (
     BatchNormPackedContext,
     ClampedConvContext,
@@ -39,12 +39,15 @@ from mobopt.ops.contexts import (
 from mobopt.ops.records import Trait, has_trait
 from mobopt.runtimes.abstract import Memory, TracedTensor, constant_tensor, element_positions, meta_of, whole
 from mobopt.runtimes.checkpoint import Checkpoint, Standing
-from mobopt.runtimes.cpu.evaluator import Evaluator
+from mobopt.runtimes.cpu.evaluator import Environment, Evaluator
+from mobopt.runtimes.host_tape import HostNumber, settled
 from mobopt.runtimes.memories import Place, StateMemories
 from mobopt.runtimes.recorder import NeedsElementsError, Recorder
-from mobopt.runtimes.segment import Alias, Leaf, Returned, Segment
+from mobopt.runtimes.segment import Alias, HostLeaf, Leaf, Returned, Segment
 
 Bounds = tuple[int | float | None, int | float | None]
+
+_OPEN: Any = (TracedTensor, HostNumber)
 
 NO_STATE: Mapping[str, Any] = MappingProxyType({})
 
@@ -73,37 +76,42 @@ def specialize(
         UnsupportedError: the model needs what no runtime of ours can do.
     """
     with torch.no_grad():
-        return _Specializer(program, (), by_elements).begin(method, args, state)
+        return _Specializer(program, Recorder(by_elements=by_elements)).begin(method, args, state)
 
 
 def go_on(
-    program: Program, checkpoint: Checkpoint, elements: Sequence[torch.Tensor], by_elements: Collection[str] = ()
+    program: Program,
+    checkpoint: Checkpoint,
+    answers: Sequence[torch.Tensor],
+    numbers: Sequence[Any] = (),
+    by_elements: Collection[str] = (),
 ) -> Segment:
     """The Segment that follows one which ended at a look at elements.
 
     Args:
         program: the model.
         checkpoint: where that Segment ended.
-        elements: what its result was.
+        answers: elements, as :meth:`Segment.handed_on` gives them.
+        numbers: of the host, likewise.
         by_elements: as for :func:`specialize`.
 
     Returns:
-        A Segment whose ``inputs`` are what the checkpoint carries, then the call's inputs.
+        A Segment whose ``inputs`` are what the checkpoint carries, what the host computes, then the call's inputs.
 
     Raises:
         InputError: the model raises.
         UnsupportedError: the model needs what no runtime of ours can do.
     """
     with torch.no_grad():
-        return _Specializer(program, (*checkpoint.answers, *elements), by_elements).go_on(checkpoint)
+        return _Specializer(program, Recorder(answers, numbers, by_elements)).go_on(checkpoint)
 
 
 class _Specializer(Evaluator):
     """Evaluates with a :class:`TracedTensor` where the interpreter has a tensor."""
 
-    def __init__(self, program: Program, answers: Sequence[torch.Tensor], by_elements: Collection[str]) -> None:
+    def __init__(self, program: Program, recorder: Recorder) -> None:
         super().__init__(program)
-        self._recorder = Recorder(answers, by_elements)
+        self._recorder = recorder
         self._graph = self._recorder.graph
         self._returned: dict[Value, int] = {}
         """The outputs, with their numbers."""
@@ -117,8 +125,8 @@ class _Specializer(Evaluator):
         """The first Segment; see :func:`specialize`."""
 
         def start() -> Checkpoint:
-            twin = _Specializer(self.program, (), ())
-            return Checkpoint(twin._entered(method, args, state))
+            twin = _Specializer(self.program, Recorder())
+            return Checkpoint(twin._entered(method, args, state), (), twin._recorder.operand)
 
         return self._segment(self._entered(method, args, state), [], start)
 
@@ -126,7 +134,7 @@ class _Specializer(Evaluator):
         """The next Segment; see :func:`go_on`."""
         contents = [self._parameter(kind, "carried") for kind in checkpoint.types]
         inputs = [self._parameter(kind, "input") for kind in checkpoint.inputs]
-        standing = checkpoint.resumed(contents, inputs)
+        standing = checkpoint.resumed(contents, inputs, self._recorder.numbers)
         self.state = standing.state
         self._given = dict(zip(standing.roots, inputs, strict=True))
         return self._segment(standing, contents, lambda: checkpoint)
@@ -156,21 +164,51 @@ class _Specializer(Evaluator):
             (result,) = self.proceed(standing.frames, standing.environment)
             updates = {name: self.state[name] for name in self.state if name in assigned()}
             result, updates = self._leaves(result, updates)
-            segment = Segment(self._graph, result, updates=updates, writes=self._writes(), taken=len(contents))
+            segment = Segment(self._graph, result, updates=updates, writes=self._writes())
         except NeedsElementsError as look:
-            if all(ref.producer is None for ref in look.refs):  # nothing need be computed to see them
-                following = start().answered(self._recorder.answers, contents)
-            else:
-                following = Checkpoint(replace(standing, assigned=assigned()), self._recorder.partial_answers)
-            looked = [self._return(ref) for ref in look.refs]
-            carried = tuple(map(self._return, following.contents))
-            segment = Segment(self._graph, looked, following, carried, len(contents))
+            segment = self._cut(look.refs, standing, assigned(), contents, start)
+        return self._finished(segment, contents)
+
+    def _cut(
+        self,
+        refs: Sequence[Value],
+        standing: Standing,
+        assigned: frozenset[str],
+        contents: Sequence[Value],
+        start: Callable[[], Checkpoint],
+    ) -> Segment:
+        """The Segment that ends at a look at tensors; see :meth:`_segment`."""
+        recorder = self._recorder
+        if all(ref.producer is None for ref in refs):  # nothing need be computed to see them
+            kept = (0, len(recorder.answers))
+            numbers = [number.ref for number in recorder.numbers]
+            following = start().answered(recorder.answers, contents, numbers)
+        else:
+            kept = recorder.partial_answers
+            standing = replace(standing, assigned=assigned)
+            following = Checkpoint(standing, recorder.answers[slice(*kept)], recorder.operand)
+        looked = [self._return(ref) for ref in refs]
+        carried = tuple(map(self._return, following.contents))
+        return Segment(self._graph, looked, following, carried, kept=kept)
+
+    def _finished(self, segment: Segment, contents: Sequence[Value]) -> Segment:
+        """A Segment with its outputs, inputs and tape in place."""
+        recorder = self._recorder
         self._graph.return_values(*self._returned)
         _remove_unused(self._graph.block)
+        hosted = list(recorder.hosted.values())
+        parameters = self._graph.block.parameters
+        of_call = parameters[len(contents) :]
+        for value in hosted:
+            self._graph.block.add_parameter(value)
+        parameters[:] = [*contents, *hosted, *of_call]
+        segment.taken = len(contents) + len(hosted)
+        segment.tape, segment.hosted = recorder.tape, recorder.hosted_refs
         return segment
 
     def _return(self, ref: Value) -> Returned:
         """Make a tensor an output."""
+        ref = self._recorder.operand(ref)
         return Returned(self._returned.setdefault(ref, len(self._returned)))
 
     def _take(self, args: Sequence[Any], state: Mapping[str, Any]) -> list[Any]:
@@ -208,6 +246,21 @@ class _Specializer(Evaluator):
         op, args, bounds = _without_context(op, args)
         result = self._recorder.operate(op, self.lift(args), node.origin)
         return result if bounds is None else self._recorder.apply("aten::clamp", [result, *bounds], node.origin)
+
+    def arguments(self, node: Node, environment: Environment) -> list[Any]:
+        """What a node reads; keys of dictionaries are plain values."""
+        args = super().arguments(node, environment)
+        if node.op == "prim::DictConstruct":
+            args[::2] = settled(args[::2])
+        elif len(args) > 1 and isinstance(node.inputs[0].type, DictType):
+            args[1] = settled(args[1]) if isinstance(args[1], HostNumber) else args[1]
+        elif any(isinstance(value.type, DictType) for value in node.outputs):
+            args = settled(args)
+        return args
+
+    def python_type(self, value: Any) -> type:
+        """The type of a plain value."""
+        return type(value.value) if isinstance(value, HostNumber) else type(value)
 
     def lift(self, value: Any) -> Any:
         """Constants become traced tensors, the same ones each time; containers are copied."""
@@ -259,7 +312,10 @@ class _Specializer(Evaluator):
                 known[id(tensor)] = self._leaf(tensor, _overlap(lying[tensor.memory].values()))
             return known[id(tensor)]
 
-        return map_leaves(result, TracedTensor, leaf), copy_nests(updates, TracedTensor, leaf)
+        def open_leaf(value: TracedTensor | HostNumber) -> Leaf | HostLeaf:
+            return HostLeaf(value.ref) if isinstance(value, HostNumber) else leaf(value)
+
+        return map_leaves(result, _OPEN, open_leaf), copy_nests(updates, _OPEN, open_leaf)
 
     def _leaf(self, tensor: TracedTensor, is_shared: bool) -> Leaf:
         memory = tensor.memory
@@ -287,6 +343,8 @@ def _identity(value: Any) -> Any:
     """Equal for the same tensors, in the same form, in the same nest of equal plain values."""
     if isinstance(value, TracedTensor):
         return id(value), id(value.meta)
+    if isinstance(value, HostNumber):
+        return id(value)
     if isinstance(value, (list, tuple)):
         return type(value), [_identity(item) for item in value]
     if isinstance(value, dict):

@@ -116,6 +116,10 @@ class Evaluator(ABC):
         """Whether a value stands for a tensor."""
         return False
 
+    def python_type(self, value: Any) -> type:
+        """The type of a plain value."""
+        return type(value)
+
     def evaluate(self, method: str, args: Sequence[Any]) -> Any:
         """What a method returns for these arguments (without self).
 
@@ -174,7 +178,7 @@ class Evaluator(ABC):
             inner = Frame(node.blocks[0 if condition else 1], node)
         elif node.op == "prim::Loop":
             limit, *results = [self.value(value, environment) for value in node.inputs]
-            inner = Frame(node.blocks[0], node, limit=limit)
+            inner = Frame(node.blocks[0], node, limit=int(limit))
             if not self._goes_round(inner, results, environment):
                 self._done(frame, results[1:], environment)
                 return
@@ -214,9 +218,13 @@ class Evaluator(ABC):
         """The value of a graph's Value."""
         return self.lift(value.constant) if value.is_constant else environment[value]
 
+    def arguments(self, node: Node, environment: Environment) -> list[Any]:
+        """What a node reads."""
+        return [self.value(value, environment) for value in node.inputs]
+
     def node(self, node: Node, environment: Environment) -> Sequence[Any]:
         """The outputs of a node without blocks."""
-        args = [self.value(value, environment) for value in node.inputs]
+        args = self.arguments(node, environment)
         language = _LANGUAGE.get(node.op)
         if language is not None:
             return language(self, node, args)
@@ -354,7 +362,7 @@ def _has_type(evaluator: Evaluator, value: Any, kind: Type) -> bool:
     if kind == TENSOR:
         return evaluator.is_tensor(value)
     python_types: dict[Type, type] = {INT: int, FLOAT: float, BOOL: bool, STR: str, NONE: type(None)}
-    return type(value) is python_types.get(kind)
+    return evaluator.python_type(value) is python_types.get(kind)
 
 
 def _unsupported(evaluator: Evaluator, node: Node, args: list[Any]) -> Sequence[Any]:

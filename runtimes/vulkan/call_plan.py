@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
 
 from mobopt import ir
-from mobopt.ir.nests import leaves_of
+from mobopt.ir.nests import copy_nests, leaves_of, map_leaves
+from mobopt.runtimes.host_tape import Ref
 from mobopt.runtimes.results import Results
-from mobopt.runtimes.segment import Alias, Returned, Segment
+from mobopt.runtimes.segment import Alias, HostLeaf, Returned, Segment
 from mobopt.runtimes.state import ModelState
 from mobopt.runtimes.vulkan.compile.build import Built
 from mobopt.runtimes.vulkan.compile.host_function import HostFunction
@@ -29,46 +31,71 @@ from mobopt.runtimes.vulkan.state_arrays import StateArrays
 
 
 class CallTensors:
-    """The tensors of one call, where it stands.
+    """The tensors and numbers of one call, where it stands.
 
     Attributes:
-        inputs: those that the next segment takes: what is carried to it, then those of arguments, then of the state,
-            each on the CPU or in an array.
         wholes: the memories of the state, in the state's own tensors.
-        taken: how many of the inputs are carried.
+        given: elements that were read and numbers of the host, with which the next segment's tape begins.
+        values: of the tape of the segment that is up.
     """
 
     def __init__(self, inputs: Sequence[Value], wholes: Sequence[torch.Tensor]) -> None:
-        """Begin."""
-        self.inputs = inputs
+        """Begin; ``inputs`` are tensors of arguments, then of the state, each on the CPU or in an array."""
         self.wholes = wholes
-        self.taken = 0
+        self.answers: Sequence[torch.Tensor] = ()
+        self.numbers: Sequence[Any] = ()
+        self.values: Sequence[Any] = ()
+        self._inputs = inputs
+        self._carried: Sequence[Value] = ()
+        self._hosted: Sequence[torch.Tensor] = ()
         self._arrays: dict[int, DeviceArray] = {}
         self._classes = [_integer_class(value) for value in inputs if value.dtype == torch.int64]
 
+    @property
+    def inputs(self) -> list[Value]:
+        """What the segment takes that is up: what is carried to it, what the host computed, then the call's inputs."""
+        return [*self._carried, *self._hosted, *self._inputs]
+
+    @property
+    def given(self) -> list[Any]:
+        """What the tape of the next segment begins with."""
+        return [*self.answers, *self.numbers]
+
     def integers(self) -> tuple[Interval, ...]:
         """The classes of the int64 tensors among the inputs."""
-        carried = [_integer_class(value) for value in self.inputs[: self.taken] if value.dtype == torch.int64]
-        return (*carried, *self._classes)
+        taken = [*self._carried, *self._hosted]
+        return (*(_integer_class(value) for value in taken if value.dtype == torch.int64), *self._classes)
 
-    def carry(self, carried: Sequence[Value]) -> None:
+    def carry(self, carried: Sequence[Value], answers: Sequence[torch.Tensor], numbers: Sequence[Any]) -> None:
         """Go on to the next segment."""
-        self.inputs = [*carried, *self.inputs[self.taken :]]
-        self.taken = len(carried)
+        self._carried, self.answers, self.numbers = carried, answers, numbers
+        self._hosted = ()
+
+    def host(self, values: Sequence[Any], hosted: Sequence[Ref]) -> None:
+        """Take what the host computed for the segment."""
+        self.values = values
+        self._hosted = [values[ref.number] for ref in hosted]
 
     def array(self, number: int, device: Device) -> Value:
-        """An input of the call on the device, where it is copied once for all segments but the first."""
-        tensor = self.inputs[number]
-        if isinstance(tensor, DeviceArray) or number < self.taken:
+        """An input of the segment; one of the call on the device, where it is copied once for all but the first."""
+        number -= len(self._carried)
+        if number < 0:
+            return self._carried[number]
+        number -= len(self._hosted)
+        tensor = self._inputs[number]
+        if isinstance(tensor, DeviceArray):
             return tensor
-        if number - self.taken not in self._arrays:
-            self._arrays[number - self.taken] = DeviceArray.from_tensor(device, tensor)
-        return self._arrays[number - self.taken]
+        if number not in self._arrays:
+            self._arrays[number] = DeviceArray.from_tensor(device, tensor)
+        return self._arrays[number]
 
     def own(self, number: int, seen: Collection[int]) -> Value:
-        """What is carried, as a tensor or an array that neither the caller nor the state has, nor those ``seen``."""
-        value = self.inputs[number]
-        is_shared = id(value) in seen or any(value is given for given in self.inputs[self.taken :])
+        """What is carried or hosted, as a tensor or an array that neither the caller nor the state has, nor those
+        ``seen``."""
+        if number >= len(self._carried):
+            return self._hosted[number - len(self._carried)].clone()
+        value = self._carried[number]
+        is_shared = id(value) in seen or any(value is given for given in self._inputs)
         return value.clone() if is_shared else value
 
 
@@ -120,11 +147,14 @@ class CallPlan:
         self._gives_arrays = gives_arrays
         self._segment = segment
         self.exposes = () if gives_arrays else tuple(number for number in kept if self._is_returned(number))
+        hosted = range(segment.taken - len(segment.hosted), segment.taken)
         resident = {number for number, value in enumerate(segment.inputs) if is_later and may_stay(value)}
         bound = {
             index
             for index, (number, tensor) in enumerate(zip(built.inputs, built.stream.inputs, strict=True))
-            if not isinstance(tensor, HostTensor) and (gives_arrays or number in kept or number in resident)
+            if not isinstance(tensor, HostTensor)
+            and number not in hosted
+            and (gives_arrays or number in kept or number in resident)
         }
         self._resident = {built.inputs[index] for index in bound} & resident
         staying = self._staying({segment.inputs[number] for number in kept})
@@ -138,6 +168,7 @@ class CallPlan:
         returned = set(segment.graph.outputs)
         self._handed_on = [number for number in range(segment.taken) if segment.inputs[number] in returned]
         is_plain = segment.result == Returned(0) and segment.graph.outputs == built.outputs
+        self._has_numbers = any(True for _ in leaves_of([segment.result, dict(segment.updates)], HostLeaf))
         self._has_plain_result = is_plain and not (segment.updates or segment.writes)
 
     @property
@@ -194,14 +225,14 @@ class CallPlan:
             return []
         return self._checked(given.inputs, lambda: executable.run(self._given(given)))
 
-    def hand_on(self, given: CallTensors, computed: Sequence[Value]) -> list[torch.Tensor]:
-        """The elements that an incomplete segment asks for; the call's tensors are those of the next segment now."""
+    def hand_on(self, given: CallTensors, computed: Sequence[Value]) -> None:
+        """Read the elements that an incomplete segment asks for; the call stands before the next one then."""
         values: dict[ir.Value, Value] = dict(zip(self._segment.inputs, given.inputs, strict=True))
         values.update(zip(self._outputs, computed, strict=True))
         looked = {value: on_host(values[value]) for value in self._segment.values_in(self._segment.result)}
         values.update(looked)
-        given.carry([values[value] for value in self._segment.values_in(self._segment.carried)])
-        return [*looked.values()]
+        carried = [values[value] for value in self._segment.values_in(self._segment.carried)]
+        given.carry(carried, *self._segment.handed_on(given.values, [*looked.values()]))
 
     def profile(self, given: CallTensors) -> tuple[Sequence[Value], list[OperationTime]]:
         """The outputs of the device, and the times of one run."""
@@ -234,11 +265,24 @@ class CallPlan:
             value = given.own(number, seen)
             seen.add(id(value))
             values[self._segment.inputs[number]] = value
-        if not self._gives_arrays and not given.wholes and not self._segment.updates:
+        segment = self._segment
+        if self._has_numbers:
+            segment = _with_numbers(segment, given.values)
+        if not self._gives_arrays and not given.wholes and not segment.updates:
             on_cpu = {value: on_host(tensor) for value, tensor in values.items()}
-            return Results(self._segment, on_cpu, given.inputs).deliver()[0]
-        results = DeviceResults(self._segment, values, given.inputs, self._gives_arrays)
+            return Results(segment, on_cpu, given.inputs).deliver()[0]
+        results = DeviceResults(segment, values, given.inputs, self._gives_arrays)
         return results.deliver_and_keep(self._device, self._state, given.wholes, self._arrays)
+
+
+def _with_numbers(segment: Segment, values: Sequence[Any]) -> Segment:
+    """A segment with the numbers that the host computed for it."""
+
+    def number(leaf: HostLeaf) -> Any:
+        return values[leaf.ref.number]
+
+    result = map_leaves(segment.result, HostLeaf, number)
+    return replace(segment, result=result, updates=copy_nests(segment.updates, HostLeaf, number))
 
 
 def may_stay(value: ir.Value) -> bool:

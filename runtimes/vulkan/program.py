@@ -20,7 +20,8 @@ from mobopt.errors import DeviceLostError, InputError
 from mobopt.ir import Program
 from mobopt.ir.nests import leaves_of, map_leaves
 from mobopt.options import FallbackChoice, check_fallback
-from mobopt.runtimes.checkpoint import Checkpoint, elements_key
+from mobopt.runtimes.checkpoint import Checkpoint
+from mobopt.runtimes.host_tape import Decisions, Tape
 from mobopt.runtimes.memories import StateMemories
 from mobopt.runtimes.segment import Segment
 from mobopt.runtimes.specialize import go_on, specialize
@@ -48,6 +49,8 @@ MAX_LATER_PLANS = 256
 """Plans of segments after looks at elements that a program keeps."""
 MAX_LATER_BYTES = 2**28
 """How much memory of the device these may take, beside constants."""
+MAX_DECISIONS = 4096
+"""Outcomes of steps of the host that are kept for one checkpoint; then all are forgotten."""
 MAX_CHECKPOINTS = 4096
 """Checkpoints of one signature that are told apart; then new ones are not compared with the old ones any more."""
 
@@ -293,8 +296,8 @@ class VulkanProgram:
             try:
                 if plan.following is None:
                     return ending(plan, place.given)
-                looked = plan.hand_on(place.given, passing(plan, place.given))
-                place = place.after(plan.following, looked)
+                plan.hand_on(place.given, passing(plan, place.given))
+                place = replace(place, following=plan.following)
             finally:
                 self._leave_plan(plan)
 
@@ -375,17 +378,31 @@ class VulkanProgram:
 
     def _plan(self, place: _Place) -> CallPlan:
         """The plan with which a call goes on."""
-        store = self._plans if place.following is None else self._later_plans
+        store, key, segment = self._plans, place.signature, None
+        if place.following is not None:
+            store, (key, segment) = self._later_plans, self._decided(place, place.following)
         integers = place.given.integers()
-        key = place.key
         plan = store.get(key)
         while plan is not None and not plan.is_right_for(integers):
             key = (key, integers)
             plan = store.get(key)
         if plan is None:
-            plan = self._make(place, integers)
+            plan = self._make(place, segment, integers)
             store.put(key, plan)
         return plan
+
+    def _decided(self, place: _Place, checkpoint: Checkpoint) -> tuple[Decisions, Segment | None]:
+        """What stands for the segment that follows, which is made if none went this way yet."""
+        given, segment = place.given, None
+        leaf, values = checkpoint.decisions.find(given.given)
+        if leaf is None:
+            segment = self._specialized(place)
+            if checkpoint.decisions.size > MAX_DECISIONS:
+                checkpoint.decisions = Decisions()
+            leaf = checkpoint.decisions.add(segment.tape)
+            leaf.hosted, values = segment.hosted, segment.tape.values
+        given.host(values, leaf.hosted)
+        return leaf, segment
 
     def _known(self, place: _Place, checkpoint: Checkpoint) -> Checkpoint:
         """The checkpoint of that key which a call of that signature came by first."""
@@ -419,9 +436,10 @@ class VulkanProgram:
         self._state_arrays.bring_home_of(whole)
         self.model_state.expose(whole)
 
-    def _make(self, place: _Place, integers: Sequence[Interval]) -> CallPlan:
+    def _make(self, place: _Place, segment: Segment | None, integers: Sequence[Interval]) -> CallPlan:
         started = time.perf_counter()
-        segment = self._specialized(place)
+        segment = segment or self._specialized(place)
+        segment.tape = Tape(())  # what this call computed must not live as long as the plan
         if segment.following is not None:
             segment.following = self._known(place, segment.following)
         wide = [value for value in segment.inputs if value.dtype == torch.int64]
@@ -449,7 +467,8 @@ class VulkanProgram:
 
     def _specialized(self, place: _Place) -> Segment:
         if place.following is not None:
-            return go_on(self.program, place.following, place.looked, self._by_elements)
+            given = place.given
+            return go_on(self.program, place.following, given.answers, given.numbers, self._by_elements)
         args = map_leaves(list(place.args), DeviceArray, _as_meta)
         return specialize(self.program, place.method, args, self.model_state.forms, self._by_elements)
 
@@ -467,19 +486,6 @@ class _Place:
     kept: Sequence[int]
     """Numbers of the call's inputs that are parts of the state and lie on the device."""
     following: Checkpoint | None = None
-    looked: Sequence[torch.Tensor] = ()
-    """The elements that the checkpoint waits for."""
-
-    @property
-    def key(self) -> Any:
-        """What the next plan depends on."""
-        if self.following is None:
-            return self.signature
-        return (self.following, *map(elements_key, self.looked))
-
-    def after(self, following: Checkpoint, looked: Sequence[torch.Tensor]) -> _Place:
-        """The place after a segment."""
-        return replace(self, following=following, looked=looked)
 
 
 class _ExposesStateError(Exception):

@@ -369,3 +369,85 @@ def test_a_look_at_an_input_computes_nothing(device: Device, counter: Counter) -
     program, mask = load(module, device), torch.tensor([True, False, True, True, False])
     assert counter.of(lambda: same(program, module, x, mask)) == (2, 1)
     assert counter.of(lambda: same(program, module, x + 1.0, mask)) == (0, 1)
+
+
+class Divides(nn.Module):
+    """Numbers go into arithmetic, a comparison, a text, the result."""
+
+    def forward(self, x: torch.Tensor, places: torch.Tensor) -> tuple[torch.Tensor, float, dict[str, int], int]:
+        largest = x.abs().max().item()
+        y = (x * 3.0 / largest + 1.0) * (largest * 0.5 - 1.0)
+        count = int(places.sum())
+        y = y - count + places * count
+        while y.abs().mean().item() > 2.0:
+            y = y * 0.5
+        half = y.half() * largest
+        text = "large" if largest > 100.0 else "small"
+        return torch.relu(y) + half.float() * 0.0, float(largest) + 1.0, {"count": count + 1}, len(text)
+
+
+def test_numbers_are_inputs_of_segments(device: Device, counter: Counter) -> None:
+    module = Divides()
+    program = load(module, device)
+    generator = torch.Generator().manual_seed(3)
+    made = []
+    for scale in (1.0, 2.0, 1.5, 3.0, 1.2, 2.5):
+        x, places = torch.rand(3, 4, generator=generator) * scale, torch.randint(100, (4,), generator=generator)
+        made.append(counter.of(lambda x=x, places=places: same(program, module, x, places))[0])
+        assert type(program(x, places)[2]["count"]) is int
+    assert made[0] <= 8 and sum(made[3:]) == 0, made
+    same_in_arrays(program, module, x, places)
+
+
+class ManyNumbers(nn.Module):
+    """What lists and dictionaries do with numbers."""
+
+    def forward(self, x: torch.Tensor) -> tuple[list[int], dict[int, float], torch.Tensor, list[int], torch.Tensor]:
+        numbers: list[int] = x.long().tolist()
+        numbers.sort()
+        total = 0
+        table: dict[int, float] = {}
+        for number in numbers:
+            total += number
+            table[number] = float(number) / 2
+        if 3 in numbers:
+            numbers.append(total)
+        zeros = torch.zeros(numbers[0] + 1)
+        repeated = [7] * numbers[1]
+        return numbers, table, zeros + total, repeated, torch.full((2,), total / 2) * x[:2].double()
+
+
+@pytest.mark.parametrize("values", [[1.0, 2.0, 4.0], [3.0, 0.0, 5.0], [2.0, 3.0, 2.0], [1.0, 2.0, 6.0]])
+def test_numbers_that_decide(values: list[float], device: Device) -> None:
+    module, x = ManyNumbers(), torch.tensor(values)
+    program = load(module, device)
+    same(program, module, x + 1.0 - 1.0)
+    same(program, module, x + 1.0)
+    same(program, module, x)
+
+
+class Found(nn.Module):
+    """Places that a mask has, and what is written there."""
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        y = x * 2.0
+        places = torch.nonzero(y > 1.0)
+        rows = places[:, 0]
+        chosen = y[rows] + x[y > 1.0][:, None]
+        rows.add_(1)
+        if bool(chosen.sum() > 1e6):
+            return chosen, places, rows
+        return chosen, places, y.masked_select(y < 0.5)
+
+
+def test_places_are_inputs_of_segments(device: Device, counter: Counter) -> None:
+    module = Found()
+    program = load(module, device)
+    x = torch.linspace(0.0, 0.85, 12).view(4, 3)
+    same(program, module, x)
+    for order in (torch.arange(12).flip(0), torch.randperm(12, generator=torch.Generator().manual_seed(0))):
+        turned = x.flatten()[order].view(4, 3)
+        assert counter.of(lambda turned=turned: same(program, module, turned))[0] == 0
+    same_in_arrays(program, module, x)
+    same(program, module, x + 0.2)
+    same(program, module, x * 0.0)

@@ -50,14 +50,19 @@ def run(module: nn.Module, *args: object) -> tuple[object, list[Segment]]:
     """The result by way of Segments, one more for each look at elements, and the Segments."""
     program = program_of(module)
     inputs = list(leaves_of(list(args), torch.Tensor))
-    segments, carried = [specialize(program, "forward", args)], []
+    segments, carried, values = [specialize(program, "forward", args)], [], []
     while True:
         segment = segments[-1]
-        result, passed_on = evaluate(segment, [*carried, *inputs])
+        hosted = [values[ref.number] for ref in segment.hosted]
+        result, passed_on = evaluate(segment, [*carried, *hosted, *inputs])
         if segment.following is None:
             return result, segments
         carried = passed_on
-        segments.append(go_on(program, segment.following, result))
+        answers, numbers = segment.handed_on(values, result)
+        segments.append(go_on(program, segment.following, answers, numbers))
+        leaf = segment.following.decisions.add(segments[-1].tape)
+        found, values = segment.following.decisions.find([*answers, *numbers])
+        assert found is leaf
 
 
 def operators(segment: Segment) -> list[str]:
