@@ -18,6 +18,8 @@ _HOMES = {
     "MobileModule": "mobopt.module",
     "PassPipeline": "mobopt.passes.pipelines",
     "load": "mobopt.module",
+    "optimize": "mobopt.integrations.optimized",
+    "is_vulkan_available": "mobopt.runtimes.vulkan.engine.device",
     "export_opnames": "mobopt.tools.operator_names",
     "audit": "mobopt.tools.audit",
     "Audit": "mobopt.tools.audit",
@@ -57,7 +59,9 @@ __all__ = [
     "audit",
     "export_opnames",
     "generate_mobile_module_lints",
+    "is_vulkan_available",
     "load",
+    "optimize",
     "optimize_for_mobile",
 ]
 
@@ -73,11 +77,13 @@ if TYPE_CHECKING:
         PassError,
         UnsupportedError,
     )
+    from mobopt.integrations.optimized import optimize
     from mobopt.lints import LintCode, generate_mobile_module_lints
     from mobopt.module import MobileModule, load
     from mobopt.optimizer import optimize_for_mobile
     from mobopt.options import MobileOptimizerType
     from mobopt.passes.pipelines import PassPipeline
+    from mobopt.runtimes.vulkan.engine.device import is_vulkan_available
     from mobopt.tools.audit import Audit, AuditLine, audit
     from mobopt.tools.operator_names import export_opnames
 

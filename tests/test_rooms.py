@@ -23,6 +23,7 @@ ROOMS = {
     "mobopt.exporters": "exporters",
     "mobopt.files": "files",
     "mobopt.frontends": "frontends",
+    "mobopt.integrations": "integrations",
     "mobopt.ir": "ir",
     "mobopt.lints": "optimizer",
     "mobopt.module": "module",
@@ -72,7 +73,8 @@ BELOW = {
         "vulkan engine"
     ),
     "commands": "errors bundle display face files ops options passes samples tools engine",
-    "face": "errors module optimizer options passes tools",
+    "integrations": "errors frontends ir ops optimizer options vulkan engine",
+    "face": "errors integrations engine module optimizer options passes tools",
 }
 """What each room may import, beside itself."""
 

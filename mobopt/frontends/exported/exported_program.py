@@ -121,6 +121,11 @@ class ExportedProgramSource(Source):
         count = len(_trees(self._exported)[0].children[0].children)
         return bound[:count], dict(zip(list(self._model.inputs)[count:], bound[count:], strict=True))
 
+    @property
+    def result_structure(self) -> Any:
+        """The nest of what the model returns, as ``torch.utils._pytree`` has it."""
+        return _signature(self._exported).out_spec
+
     def arranged(self, result: Any) -> Any:
         """A result of the model in the nest that the graph gives."""
         leaves = map_leaves(pytree.tree_leaves(result), torch.Tensor, torch.Tensor.detach)

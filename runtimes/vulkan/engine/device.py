@@ -210,6 +210,14 @@ def list_devices(validation: bool | None = None) -> list[DeviceInfo]:
     return [info for info, _ in _physical_devices(_instance(_wants_validation(validation)))]
 
 
+def is_vulkan_available() -> bool:
+    """Whether there is a Vulkan device that models can run on, a software one too."""
+    try:
+        return bool(list_devices())
+    except DeviceError:
+        return False
+
+
 def open_device(selector: int | str | None = None, validation: bool | None = None) -> Device:
     """Open a device, or return it if the process has it open.
 

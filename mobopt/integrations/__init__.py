@@ -1,0 +1,1 @@
+"""mobopt inside of PyTorch: ``torch.compile`` with a Vulkan device, and nn.Modules that compute there."""
