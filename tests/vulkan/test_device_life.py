@@ -112,11 +112,12 @@ def test_a_program_outlives_its_device(program: VulkanProgram, device: Device) -
 
 
 def test_an_executable_of_a_closed_device_says_so(program: VulkanProgram, device: Device) -> None:
-    plan, tensors = program._plan("forward", [X], False)
+    program(X)
+    (plan,) = program._plans
     assert plan.executable is not None
     device.close()
     with pytest.raises(DeviceError, match="is closed, and what was made for it can't run any more"):
-        plan.executable.run(tensors)
+        plan.executable.run([X])
 
 
 _SETUP = """
