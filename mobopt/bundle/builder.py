@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+from mobopt.bundle.other_tensors import way_out_of_operator
 from mobopt.bundle.result_types import argument_types, join, result_types
 from mobopt.errors import BundleError
 from mobopt.ir import NOWHERE, Block, Graph, Node, Origin, Value
@@ -62,7 +63,7 @@ class Allowance:
         namespace = name.partition("::")[0]
         if is_of_library(name) and (self._libraries is None or namespace in self._libraries):
             return
-        raise BundleError(f"the operator {reason}")
+        raise BundleError(f"the operator {reason}{way_out_of_operator(name)}")
 
 
 class GraphBuilder:

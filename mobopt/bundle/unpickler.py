@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from mobopt.bundle.other_tensors import is_other, refusal_of_class, refusal_of_tensor
 from mobopt.bundle.tensors import STORAGE_DTYPES, StorageLoader, rebuild_tensor
 from mobopt.errors import BundleError, GraphError
 from mobopt.ir.types import BOOL, FLOAT, INT, TENSOR, DictType, ListType, Type, parse_type
@@ -268,12 +269,26 @@ class _Machine:
         """Push a global, if it is one that models use."""
         module, name = self.take_line(), self.take_line()
         known = (module, name) in _FUNCTIONS or (module, name) in _STORAGES
+        if is_other(module, name):
+            raise BundleError(refusal_of_tensor(name, *self.place()))
         if not known and module != "__torch__" and not module.startswith("__torch__."):
             raise BundleError(
                 f"it names the global {module}.{name}, which is not among those that mobopt reads; "
-                "the file is hostile, not a TorchScript model, or holds a quantised or sparse tensor"
+                "the file is hostile, or not a TorchScript model"
             )
         self.push(_Global(module, name))
+
+    def place(self) -> tuple[list[tuple[str, str]], str]:
+        """Attribute and class of each object that is being made, the model first, and the last attribute's name."""
+        holders: list[tuple[str, str]] = []
+        name = ""
+        for item in self.stack:
+            if isinstance(item, PickledObject) and item.state is None:
+                holders.append((name, item.class_name))
+                name = ""
+            elif isinstance(item, str):
+                name = item
+        return holders, name
 
     def new_object(self) -> None:
         """Push an object of a class of the file."""
@@ -294,6 +309,8 @@ class _Machine:
             self.push(self.measured(context.from_state(state), [state]))
             return
         if made.class_name.startswith("__torch__.torch.classes."):
+            if reason := refusal_of_class(made.class_name, self.place()[0]):
+                raise BundleError(reason)
             known = ", ".join(name.removeprefix("__torch__.torch.classes.") for name in CONTEXT_CLASSES)
             raise BundleError(f"an object of class {made.class_name} is not one that mobopt reads; it reads {known}")
         made.state = state
