@@ -5,6 +5,7 @@
 // order makes no difference.
 #extension GL_GOOGLE_include_directive : require
 #include "access.glsl"
+#include "order.glsl"
 
 layout(constant_id = 1) const int RANK = 1; // dimensions of which the lines are the places
 layout(constant_id = 2) const int TARGET_FORM = 0;
@@ -32,8 +33,6 @@ RAISES(3)
 layout(push_constant) uniform Geometry { int words[32]; };
 
 int tensor_word(int tensor) { return RANK + tensor * (RANK + 1); }
-
-bool is_nan(int bits) { return (bits & 0x7fffffff) > 0x7f800000; }
 
 int combined(int old, int given) {
     if (OPERATION == REPLACE) return given;

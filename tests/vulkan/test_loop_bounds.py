@@ -38,6 +38,7 @@ FAMILIES = (
     "indexing",
     "scatter",
     "attention",
+    "sorting",
 )
 DEVICES = ("cpu", "integrated", "discrete")
 GROUPS = 65535
@@ -199,6 +200,10 @@ def _choices() -> Iterator[tuple[str, tuple[Any, ...]]]:
         yield "index_add", (x, 0, INDICES, source)
         yield "index_reduce", (x, 0, INDICES, source, "amax")
         yield "index_put", (meta(100, 7, dtype=dtype), [INDICES, INDICES], source, True)
+    for x, dim in ((LONG, 0), (ROWS, 1), (COLUMNS, 0)):
+        yield "sort.stable", (x, True, dim, True)
+        yield "argsort", (x, dim)
+    yield "searchsorted.Tensor", (LONG, ROWS)
 
 
 CASES = [

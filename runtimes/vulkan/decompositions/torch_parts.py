@@ -19,8 +19,9 @@ from mobopt.errors import MoboptError
 from mobopt.ir import Node, Value
 from mobopt.ir.nests import leaves_of, map_leaves
 from mobopt.ir.schemas import argument_names, schema_of
+from mobopt.ir.types import TensorType
 from mobopt.ops.effects import draws_numbers
-from mobopt.ops.records import Trait, record_of
+from mobopt.ops.records import Trait, has_trait, record_of
 from mobopt.runtimes.cpu.kernels import is_mutating, kernel, scalar_type
 from mobopt.runtimes.recorder import functional_form
 from mobopt.runtimes.vulkan.decompositions.registry import NodeBuilder, decomposes_others
@@ -38,8 +39,8 @@ _WRONG = "aten::multilabel_margin_loss_forward"
 _BY_ELEMENTS = {Trait.CHECKS_ELEMENTS, Trait.SIZES_BY_ELEMENTS, Trait.VALUE_BY_ELEMENTS}
 """Traits of operators that look at elements, which tensors without elements can't show."""
 
-_Call = tuple[str, tuple[Any, ...], dict[str, Any], Any]
-"""An operator, its arguments, and what it gave."""
+_Call = tuple[str, tuple[Any, ...], dict[str, Any], list[tuple[torch.Tensor, TensorType]]]
+"""An operator, its arguments, and what it gave: views in place may change how that looks later."""
 
 
 class _UnknownTensorError(Exception):
@@ -59,10 +60,15 @@ class _Notes(TorchDispatchMode):  # type: ignore[no-untyped-call]
         given = dict(kwargs or {})
         result = function(*args, **given)
         name, overload = function._schema.name, function._schema.overload_name
-        self.calls.append((f"{name}.{overload}" if overload else name, args, given, result))
+        made = [(tensor, _type_of(tensor)) for tensor in leaves_of(result, torch.Tensor)]
+        self.calls.append((f"{name}.{overload}" if overload else name, args, given, made))
         if len(self.calls) > _MOST_CALLS:
             raise _UnknownTensorError
         return result
+
+
+def _type_of(tensor: torch.Tensor) -> TensorType:
+    return TensorType(tensor.dtype, tuple(tensor.shape))
 
 
 @decomposes_others
@@ -162,11 +168,10 @@ def _value_of(tensor: torch.Tensor, known: dict[int, tuple[torch.Tensor, Value]]
 
 def _replay(build: NodeBuilder, call: _Call, known: dict[int, tuple[torch.Tensor, Value]]) -> None:
     """Add a noted call, and remember what it made."""
-    operator, args, kwargs, result = call
+    operator, args, kwargs, results = call
     given = _all_arguments(operator, args, kwargs)
-    target: torch.Tensor | None = None
     if is_mutating(operator):
-        target = _written(operator, given, known)
+        _check_written(operator, given, known)
         operator, listed = functional_form(schema_of(operator), given)
         given = list(listed)
     values = map_leaves(given, torch.Tensor, lambda tensor: _value_of(tensor, known))
@@ -174,9 +179,8 @@ def _replay(build: NodeBuilder, call: _Call, known: dict[int, tuple[torch.Tensor
         made: Sequence[Value] = build.all(operator, *values)
     else:
         made = _constants(operator, values)
-    tensors = [target] if target is not None else list(leaves_of(result, torch.Tensor))
-    for tensor, value in zip(tensors, made, strict=True):
-        if tuple(tensor.shape) != value.sizes or tensor.dtype != value.dtype:
+    for (tensor, kind), value in zip(results, made, strict=True):
+        if value.type != kind:
             raise _UnknownTensorError
         known[id(tensor)] = (tensor, value)
 
@@ -197,8 +201,10 @@ def _all_arguments(operator: str, args: Sequence[Any], kwargs: Mapping[str, Any]
     return [None if argument.name in _PLACES else value for argument, value in zip(names, given, strict=True)]
 
 
-def _written(operator: str, args: Sequence[Any], known: dict[int, tuple[torch.Tensor, Value]]) -> torch.Tensor:
-    """The tensor that an operator writes to, which nothing else may share memory with."""
+def _check_written(operator: str, args: Sequence[Any], known: dict[int, tuple[torch.Tensor, Value]]) -> None:
+    """What an operator writes to is one tensor, with which nothing else shares memory."""
+    if has_trait(operator, Trait.VIEWS_IN_PLACE):
+        return
     targets = [
         value for value, argument in zip(args, schema_of(operator).arguments, strict=True) if argument.is_written
     ]
@@ -208,4 +214,3 @@ def _written(operator: str, args: Sequence[Any], known: dict[int, tuple[torch.Te
     storage = target.untyped_storage()._cdata
     if any(other is not target and other.untyped_storage()._cdata == storage for other, _ in known.values()):
         raise _UnknownTensorError
-    return target

@@ -1,0 +1,69 @@
+"""Elements put where a mask, or a place in row-major order, says."""
+
+from __future__ import annotations
+
+import torch
+
+from mobopt.ir import Node, Value
+from mobopt.runtimes.vulkan.decompositions.registry import NodeBuilder, decomposes
+
+
+@decomposes("aten::put")
+def put(build: NodeBuilder, node: Node) -> Value:
+    """Places of the whole in row-major order are those of one dimension."""
+    x, index, source = (build("aten::reshape", node[name], [-1]) for name in ("self", "index", "source"))
+    made = build("aten::index_put", x, [index], source, node["accumulate"])
+    return build("aten::reshape", made, list(node.output.sizes))
+
+
+@decomposes("aten::masked_scatter")
+def masked_scatter(build: NodeBuilder, node: Node) -> Value | None:
+    """The n-th true element of the mask takes the n-th element of the source."""
+    sizes = list(node.output.sizes)
+    x, mask = (build("aten::expand", node[name], sizes) for name in ("self", "mask"))
+    if node["source"].numel == 0 or mask.dtype != torch.bool:
+        return None
+    flat = build("aten::reshape", mask, [-1])
+    order = build("aten::reshape", _order_of_true(build, flat), sizes)
+    taken = build("aten::take", node["source"], order)
+    return build("aten::where.self", mask, taken, x)
+
+
+def _order_of_true(build: NodeBuilder, mask: Value) -> Value:
+    """How many true elements of a line come before each that is true; 0 for others."""
+    counted = build("aten::cumsum", mask, 0)
+    return build("aten::where.self", mask, build("aten::sub.Scalar", counted, 1), build("aten::zeros_like", counted))
+
+
+@decomposes("aten::index_put")
+def index_put(build: NodeBuilder, node: Node) -> Value | None:
+    """Of one mask: a choice between what is there and what is put."""
+    x, values = node["self"], node["values"]
+    given = [(place, index) for place, index in enumerate(node["indices"]) if index is not None]
+    if len(given) != 1 or given[0][1].dtype != torch.bool or x.numel == 0 or values.numel == 0:
+        return None
+    ((first, mask),) = given
+    rest = x.rank - first - mask.rank
+    seen = build("aten::reshape", mask, [*mask.sizes, *[1] * rest])
+    values = _at_true(build, values, mask, rest)
+    if node["accumulate"]:
+        nothing = build("aten::zeros_like", values)
+        return build("aten::add.Tensor", x, build("aten::where.self", seen, values, nothing))
+    return build("aten::where.self", seen, values, x)
+
+
+def _at_true(build: NodeBuilder, values: Value, mask: Value, rest: int) -> Value:
+    """What is put, with the dimensions of the mask in place of the one that counts its true elements."""
+    if values.rank <= rest:
+        return values
+    place = values.rank - rest - 1
+    count = values.sizes[place]
+    sizes = [*values.sizes[:place], *(mask.sizes if count > 1 else [1] * mask.rank), *values.sizes[place + 1 :]]
+    if count > 1:
+        flat = build("aten::reshape", mask, [-1])
+        order = _order_of_true(build, flat)
+        # So many elements as are true must be given: others are an index out of range.
+        excess = build("aten::abs", build("aten::sub.Scalar", build("aten::sum", flat), count))
+        refusal = build("aten::index_select", Value.of_elements(torch.zeros(1).long()), 0, excess)
+        values = build("aten::index_select", values, place, build("aten::add.Tensor", order, refusal))
+    return build("aten::reshape", values, sizes)

@@ -1,0 +1,106 @@
+"""Dispatching ``shaders/glsl/sort.comp`` and ``search.comp``: stable orders of lines, and places in sorted lines."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+from mobopt.runtimes.vulkan.engine.tensor import DeviceTensor, contiguous_strides
+from mobopt.runtimes.vulkan.kernels.geometry import merged
+from mobopt.runtimes.vulkan.kernels.kernel_access import (
+    LoadMode,
+    element_form,
+    local_size,
+    reading,
+    spread,
+    words,
+    writing,
+)
+from mobopt.runtimes.vulkan.kernels.plan import Plan
+
+MAX_SEARCH_RANK = 6
+"""Dimensions that fit into the push constants."""
+
+_BLOCK = 32
+_HALVINGS = 32
+"""An upper bound of the rounds of a binary search."""
+
+
+def sorted_places(plan: Plan, tensor: DeviceTensor, dim: int, *, descending: bool) -> DeviceTensor:
+    """For each place of the sorted lines along ``dim`` where its element was; equal elements keep their order.
+
+    NaN counts as larger than all. The result is int64, in the sizes of the tensor.
+    """
+    outer = [d for d in range(tensor.rank) if d != dim]
+    sizes = [tensor.sizes[d] for d in outer]
+    length, count = tensor.sizes[dim], tensor.numel
+    keys, places = (plan.empty((count,), torch.int32) for _ in range(2))
+    size = local_size(plan.device, count)
+    nest = merged(sizes, [[tensor.strides[d] for d in outer]], order_by=None)
+    if count:
+        plan.dispatch(
+            "sort",
+            [writing(keys), writing(places), reading(tensor, LoadMode.LANES, False)],
+            spread(-(-count // size)),
+            [size, nest.rank, element_form(tensor), int(not tensor.is_floating), int(descending), _BLOCK],
+            words([*nest.sizes, tensor.offset, *nest.strides[0], count, length, tensor.strides[dim]]),
+            iterations=_BLOCK + nest.rank,
+        )
+    width = _BLOCK
+    while width < length and count:
+        merged_keys, merged_places = (plan.empty((count,), torch.int32) for _ in range(2))
+        plan.dispatch(
+            "sort_merge",
+            [
+                *(writing(made) for made in (merged_keys, merged_places)),
+                *(reading(old, LoadMode.LANES, False) for old in (keys, places)),
+            ],
+            spread(-(-count // size)),
+            [size],
+            words([count, length, width]),
+            iterations=_HALVINGS,
+        )
+        keys, places = merged_keys, merged_places
+        width *= 2
+    steps = dict(zip([*outer, dim], contiguous_strides([*sizes, length]), strict=True))
+    return DeviceTensor(places.storage, torch.int64, tensor.sizes, tuple(steps[d] for d in range(tensor.rank)))
+
+
+def places_in(
+    plan: Plan,
+    lines: DeviceTensor,
+    values: DeviceTensor,
+    target: DeviceTensor,
+    length: int,
+    stride: int,
+    *,
+    right: bool,
+) -> None:
+    """How many elements of a sorted line are less than each value, or, if ``right``, not greater.
+
+    Args:
+        plan: where the dispatch goes.
+        lines: where the line of each value begins, in the sizes of the values.
+        values: of the dtype of the lines.
+        target: of 32-bit integers, in the sizes of the values.
+        length: elements of a line.
+        stride: along a line.
+        right: which end of a run of equal elements is meant.
+    """
+    if not target.numel:
+        return
+    nest = merged(target.sizes, [target.strides, lines.strides, values.strides])
+    items = math.prod(nest.sizes)
+    size = local_size(plan.device, items)
+    geometry = list(nest.sizes)
+    for tensor, strides in zip((target, lines, values), nest.strides, strict=True):
+        geometry += [tensor.offset, *strides]
+    plan.dispatch(
+        "search",
+        [writing(target), reading(lines, LoadMode.LANES, False), reading(values, LoadMode.LANES, False)],
+        spread(-(-items // size)),
+        [size, nest.rank, element_form(lines), element_form(values), int(not values.is_floating), int(right)],
+        words([*geometry, length, stride]),
+        iterations=_HALVINGS + 5 * (nest.rank + 1),
+    )

@@ -1,0 +1,52 @@
+#version 450
+// For each value how many elements of a sorted line are less (or, with RIGHT, not greater), by a binary search. As in torch, whatever is
+// compared with NaN is not greater or equal.
+#extension GL_GOOGLE_include_directive : require
+#include "access.glsl"
+#include "order.glsl"
+
+layout(constant_id = 1) const int RANK = 1; // of the values
+layout(constant_id = 2) const int LINE_FORM = 0;
+layout(constant_id = 3) const int VALUE_FORM = 0;
+layout(constant_id = 4) const int INTEGER = 0;
+layout(constant_id = 5) const int RIGHT = 0;
+
+WRITES(0, result)
+READS(1, lines)
+READS(2, values)
+
+// sizes[RANK]; offset and strides[RANK] of the result, of where lines begin, and of the values; length and stride of a line.
+layout(push_constant) uniform Geometry { int words[32]; };
+
+int tensor_word(int tensor) { return RANK + tensor * (RANK + 1); }
+
+bool is_beyond(int element, int value) {
+    if (INTEGER != 0) return RIGHT != 0 ? element > value : element >= value;
+    if (is_nan(element) || is_nan(value)) return false;
+    return RIGHT != 0 ? intBitsToFloat(element) > intBitsToFloat(value) : intBitsToFloat(element) >= intBitsToFloat(value);
+}
+
+void main() {
+    int items = 1;
+    for (int d = 0; d < RANK; ++d) items *= words[d];
+    int rest = invocation_index();
+    if (rest >= items) return;
+    int offsets[3];
+    for (int t = 0; t < 3; ++t) offsets[t] = words[tensor_word(t)];
+    for (int d = RANK - 1; d >= 0; --d) {
+        int quotient = d > 0 ? divide(rest, words[d]) : 0;
+        int place = rest - quotient * words[d];
+        for (int t = 0; t < 3; ++t) offsets[t] += place * words[tensor_word(t) + 1 + d];
+        rest = quotient;
+    }
+    int value = LOAD1(values, VALUE_FORM, offsets[2]);
+    int low = 0;
+    int high = words[tensor_word(3)];
+    int stride = words[tensor_word(3) + 1];
+    while (low < high) {
+        int middle = (low + high) >> 1;
+        if (is_beyond(LOAD1(lines, LINE_FORM, offsets[1] + middle * stride), value)) high = middle;
+        else low = middle + 1;
+    }
+    result_words[offsets[0]] = low;
+}

@@ -1,0 +1,85 @@
+#version 450
+// Stable sorting of lines by merging: each element counts how many of the others come before it. The first pass orders blocks of BLOCK
+// neighbours by comparing all of them; each further pass merges pairs of runs that are `width` long, in which an element finds its place
+// among those of the other run by a binary search. So loops are short, lines have any length, and equal elements keep their order.
+// What is sorted are integers in the order of the elements, with the places that they had.
+#extension GL_GOOGLE_include_directive : require
+#include "access.glsl"
+#include "order.glsl"
+
+layout(constant_id = 1) const int RANK = 1; // dimensions of which the lines are the places
+layout(constant_id = 2) const int FORM = 0;
+layout(constant_id = 3) const int INTEGER = 0;
+layout(constant_id = 4) const int DESCENDING = 0;
+layout(constant_id = 5) const int BLOCK = 32;
+
+WRITES(0, keys)
+WRITES(1, places)
+#ifdef MERGES
+READS(2, old_keys)
+READS(3, old_places)
+// Elements of all lines, elements of a line, and the length of sorted runs.
+#else
+READS(2, data)
+// sizes[RANK]; offset and strides[RANK] of the data; elements of all lines, elements of a line, and the stride along it.
+#endif
+layout(push_constant) uniform Geometry { int words[32]; };
+
+#ifdef MERGES
+const int COUNTS = 0;
+#else
+const int COUNTS = 2 * RANK + 1;
+
+int start_of(int line) {
+    int start = words[RANK];
+    for (int d = RANK - 1; d >= 0; --d) {
+        int quotient = d > 0 ? divide(line, words[d]) : 0;
+        start += (line - quotient * words[d]) * words[RANK + 1 + d];
+        line = quotient;
+    }
+    return start;
+}
+
+int key_at(int start, int index) {
+    int key = order_key(INTEGER, LOAD1(data, FORM, start + index * words[COUNTS + 2]));
+    return DESCENDING != 0 ? ~key : key;
+}
+#endif
+
+void main() {
+    int item = invocation_index();
+    if (item >= words[COUNTS]) return;
+    int length = words[COUNTS + 1];
+    int line = divide(item, length);
+    int index = item - line * length;
+#ifdef MERGES
+    int width = words[2];
+    int pair = divide(index, 2 * width) * 2 * width;
+    bool is_left = index < pair + width;
+    int key = WORD(old_keys, item);
+    int low = min(is_left ? pair + width : pair, length); // of the other run
+    int high = min(low + width, length);
+    int first = low;
+    while (low < high) {
+        int middle = (low + high) >> 1;
+        int other = WORD(old_keys, line * length + middle);
+        if (is_left ? other < key : other <= key) low = middle + 1;
+        else high = middle;
+    }
+    int place = pair + (index - (is_left ? pair : pair + width)) + (low - first);
+    int from = WORD(old_places, item);
+#else
+    int start = start_of(line);
+    int key = key_at(start, index);
+    int first = index & ~(BLOCK - 1);
+    int end = min(first + BLOCK, length);
+    int place = first;
+    for (int other = first; other < end; ++other) {
+        int against = key_at(start, other);
+        place += int(against < key || (against == key && other < index));
+    }
+    int from = index;
+#endif
+    keys_words[line * length + place] = key;
+    places_words[line * length + place] = from;
+}

@@ -1,0 +1,145 @@
+"""Sorting, searching and what is made of them, beside torch: ties, NaN, signs of zeros, dtypes, lengths, strides."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from harness import check_op, run_op
+from torch import Tensor, nn
+
+from mobopt.errors import InputError
+from mobopt.frontends.torchscript import program_from_script_module
+from mobopt.runtimes.vulkan.engine.device import Device
+from mobopt.runtimes.vulkan.lowerings.registry import load_lowerings
+from mobopt.runtimes.vulkan.program import VulkanProgram
+
+load_lowerings()
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+_RANDOM = torch.Generator().manual_seed(0)
+
+
+def _randn(*sizes: int) -> Tensor:
+    return torch.randn(sizes, generator=_RANDOM)
+
+
+def _few(*sizes: int) -> Tensor:
+    """Elements of which many are equal."""
+    return torch.randint(-3, 4, sizes, generator=_RANDOM)
+
+
+SPECIAL = torch.tensor([1.0, torch.nan, -0.0, 0.0, -torch.inf, torch.inf, -torch.nan, 1e-45, -1e-45, 0.0, -0.0, 2.0])
+TURNED = _randn(5, 2, 67, 3).permute(1, 2, 0, 3)
+
+
+@pytest.mark.parametrize("descending", [False, True])
+@pytest.mark.parametrize(
+    ("x", "dim"),
+    [
+        *((_few(length).float(), 0) for length in (1, 2, 31, 32, 33, 64, 97, 1021)),
+        (SPECIAL, 0),
+        (TURNED, 1),
+        (TURNED, -1),
+        (_few(3, 131, 2).half(), 1),
+        (_few(2, 300).bfloat16(), 1),
+        (_few(7, 70), 0),
+        (_few(7, 70).to(torch.uint8), 1),
+        (_few(200) > 0, 0),
+        (torch.tensor(3.0), 0),
+        (torch.zeros(3, 0), 1),
+    ],
+)
+def test_order_is_stable(any_device: Device, x: Tensor, dim: int, descending: bool) -> None:
+    for op in ("sort.stable", "argsort.stable"):
+        options = {"stable": True, "dim": dim, "descending": descending}
+        check_op(any_device, f"aten::{op}", x, relative=0, **options)
+
+
+def test_signs_of_zeros_stay(any_device: Device) -> None:
+    values, _ = run_op(any_device, "aten::sort.stable", SPECIAL, stable=True, dim=0, descending=False)
+    expected = SPECIAL.sort(stable=True).values
+    assert torch.equal(values.signbit()[:10], expected.signbit()[:10])
+
+
+@pytest.mark.parametrize("right", [False, True])
+@pytest.mark.parametrize("as_int32", [False, True])
+def test_search(any_device: Device, right: bool, as_int32: bool) -> None:
+    rows = _few(3, 2, 101).sort().values
+    line = SPECIAL[~SPECIAL.isnan()].sort().values
+    for lines, values in (
+        (rows, _few(3, 2, 7)),
+        (rows.float(), _few(3, 2, 7).float() + 0.5),
+        (rows.half().transpose(0, 1), _few(7, 3, 2).half().permute(2, 1, 0)),
+        (line, torch.cat([SPECIAL, _randn(7)]).reshape(1, -1)),
+        (line, torch.tensor(0.5)),
+        (line[:0], _randn(3)),
+    ):
+        check_op(any_device, "aten::searchsorted.Tensor", lines, values, out_int32=as_int32, right=right)
+
+
+class Applied(nn.Module):
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, *args: Tensor) -> Any:
+        return self.function(*args)
+
+
+WITH_NAN = torch.where(_randn(5, 7) > 1, torch.nan, _randn(5, 7))
+X, MASK = _randn(4, 3, 5), _randn(4, 3) > 0
+COUNT = int(MASK.sum())
+CASES: dict[str, tuple[Callable[..., Any], tuple[Tensor, ...]]] = {
+    "topk": (lambda x: x.topk(7, 1, largest=False), (_randn(3, 1009),)),
+    "kthvalue": (lambda x: x.kthvalue(3, 1, keepdim=True), (TURNED,)),
+    "median": (lambda x: (x.median(1), x.median(), x.nanmedian(1), x.nanmedian()), (WITH_NAN,)),
+    "median of integers": (lambda x: x.median(), (_few(4, 6),)),
+    "mode": (lambda x: x.mode(0)[0], (_few(301, 3),)),
+    "cummax": (lambda x: x.cummax(1), (_few(5, 131).float(),)),
+    "cummin with NaN": (lambda x: x.cummin(1), (WITH_NAN,)),
+    "quantile": (lambda x: torch.quantile(x, torch.tensor([0.1, 0.75]), 1), (_randn(3, 37),)),
+    "nanquantile": (lambda x: torch.nanquantile(x, 0.4, 1, interpolation="nearest"), (WITH_NAN,)),
+    "bucketize": (lambda x: torch.bucketize(x, torch.tensor([-1.0, 0.0, 1.0]), right=True), (X,)),
+    "isin": (torch.isin, (_few(5, 7), torch.tensor([3, -2, 3]))),
+    "sorter": (lambda x, v: torch.searchsorted(x, v, sorter=x.argsort()), (_randn(101), _randn(7))),
+    "mask, a number": (lambda x: x.masked_scatter(x > 0, torch.arange(60.0)), (X,)),
+    "mask and rows": (lambda x, m, v: x.index_put((m,), v), (X, MASK, _randn(COUNT, 5))),
+    "mask, rows added": (lambda x, m, v: x.index_put((m,), v, accumulate=True), (X, MASK, _randn(COUNT, 1))),
+    "mask of a later dimension": (
+        lambda x, m, v: x.index_put((torch.ones(4) > 0,), v).index_put((m,), v[0, 0]),
+        (X, MASK, _randn(4, 3, 5)),
+    ),
+    "put": (lambda x, v: x.put(torch.tensor([3, -1, 3]), v, accumulate=True), (X, _randn(3))),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_made_of_orders(device: Device, name: str) -> None:
+    function, given = CASES[name]
+    traced = torch.jit.trace(Applied(function), given, check_trace=False, strict=False)  # type: ignore[no-untyped-call]
+    program = VulkanProgram(program_from_script_module(traced), device)
+    found, expected = program.run("forward", list(given)), function(*given)
+    torch.testing.assert_close(found, type(found)(expected) if isinstance(found, tuple) else expected, equal_nan=True)
+    assert not program.plan_report(list(given)).fallbacks
+
+
+@pytest.mark.parametrize(
+    ("function", "good", "bad"),
+    [
+        (lambda x, m: x.index_put((m > 0,), torch.ones(2)), [1, 0, 0, 1], [1, 0, 1, 1]),
+        (lambda x, m: x.index_put((m > 0,), torch.ones(3)), [1, 0, 1, 1], [1, 0, 0, 1]),
+        (lambda x, m: x.masked_scatter(m > 0, torch.ones(2)), [1, 0, 0, 1], [1, 0, 1, 1]),
+        (lambda x, m: x.put(m, torch.ones(4)), [1, 0, 0, -4], [1, 0, 0, -5]),
+    ],
+)
+def test_what_does_not_fit_is_refused(device: Device, function: Any, good: list[int], bad: list[int]) -> None:
+    x, right, wrong = torch.arange(4.0), torch.tensor(good), torch.tensor(bad)
+    traced = torch.jit.trace(Applied(function), (x, right), check_trace=False, strict=False)  # type: ignore[no-untyped-call]
+    program = VulkanProgram(program_from_script_module(traced), device)
+    torch.testing.assert_close(program(x, right), function(x, right))
+    with pytest.raises(InputError, match="test_sorting"):
+        program(x, wrong)
+    torch.testing.assert_close(program(x, right), function(x, right))
