@@ -40,7 +40,7 @@ def kind_of_bytes(head: bytes) -> str:
         if head[offset : offset + len(magic)] == magic:
             return kind
     is_onnx = len(head) > 3 and head[0] == 0x08 and head[1] < 0x20 and head[2] in (0x12, 0x3A)
-    return f"an ONNX model; {_CONVERTED}" if is_onnx else ""
+    return "an ONNX model, and no bundle; mobopt convert makes one of it" if is_onnx else ""
 
 
 def kind_of_records(names: Collection[str], checkpoint: bytes | None) -> str:

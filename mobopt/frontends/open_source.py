@@ -17,7 +17,11 @@ from mobopt.frontends.module_source import ModuleSource
 from mobopt.frontends.script_module_source import ScriptModuleSource
 from mobopt.frontends.source import Source
 
-_TAKEN = "ScriptModule, an ExportedProgram, an nn.Module with example inputs or the path of a file"
+_TAKEN = (
+    "ScriptModule, an ExportedProgram, an nn.Module with example inputs, an onnx.ModelProto or the path of a file"
+)
+_ONNX_VERSIONS, _ONNX_FIELDS = range(1, 64), (0x12, 0x1A, 0x22, 0x28, 0x32, 0x3A, 0x42)
+"""How the message of an ONNX model begins: the version of its IR, and the tag of any other field."""
 
 
 def source_of(
@@ -29,7 +33,8 @@ def source_of(
     """A model before conversion, whatever form it has.
 
     Args:
-        model: a ScriptModule, an ExportedProgram, an nn.Module, or the path of a file, whose content tells what it is.
+        model: a ScriptModule, an ExportedProgram, an nn.Module, an ``onnx.ModelProto``, or the path of a file, whose
+            content tells what it is.
         preserved: names of methods and attributes to keep beside ``forward``.
         example_inputs: arguments of ``forward``, or of several methods by name; an nn.Module needs them.
         dynamic_shapes: sizes of an nn.Module's inputs that may change, as ``torch.export.export`` takes them.
@@ -52,11 +57,30 @@ def source_of(
         return ExportedProgramSource(model, preserved)
     if isinstance(model, (str, os.PathLike)):
         return _source_of_file(Path(model), preserved)
+    if type(model).__name__ == "ModelProto":  # known by its name, so that nothing loads onnx that doesn't use it
+        return _onnx_source(model, preserved)
     raise ArgumentTypeError(f"Got {type(model)}, but a {_TAKEN} is expected.")
 
 
 def _source_of_file(file: Path, preserved: Sequence[str]) -> Source:
     """By the file's content; its name may be any."""
+    if is_onnx(file):
+        return _onnx_source(file, preserved)
     if is_exported_file(file):
         return ExportedFileSource(file, preserved)
     return FileSource(file, preserved)
+
+
+def is_onnx(file: Path) -> bool:
+    """Whether a file is an ONNX model, by how it begins."""
+    if not file.is_file():
+        return False
+    with file.open("rb") as stream:
+        head = stream.read(3)
+    return len(head) == 3 and head[0] == 0x08 and head[1] in _ONNX_VERSIONS and head[2] in _ONNX_FIELDS
+
+
+def _onnx_source(model: object, preserved: Sequence[str]) -> Source:
+    from mobopt.frontends.onnx_source import OnnxSource
+
+    return OnnxSource(model, preserved)

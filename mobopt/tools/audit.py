@@ -14,7 +14,7 @@ import torch
 from mobopt.bundle import read_bundle
 from mobopt.bundle.container import ArchiveReader, iterate_records
 from mobopt.errors import InputError, UnsupportedError
-from mobopt.frontends.open_source import source_of
+from mobopt.frontends.open_source import is_onnx, source_of
 from mobopt.frontends.source import Source
 from mobopt.ir import Program
 from mobopt.module import MobileModule
@@ -242,7 +242,7 @@ class _Subject:
 def _open(model: object, preserved: Sequence[str], example_inputs: ExampleInputs | None) -> _Subject:
     if isinstance(model, MobileModule):
         return _Subject("module", model.program.clone(), _backend_of_program(model.program))
-    if isinstance(model, (str, os.PathLike)) and _is_optimized(Path(model)):
+    if isinstance(model, (str, os.PathLike)) and not is_onnx(Path(model)) and _is_optimized(Path(model)):
         file = Path(model)
         program = read_bundle(file)
         return _Subject(file.name, program, _backend_of_program(program))

@@ -13,6 +13,7 @@ import torch
 
 from mobopt.bundle import read_bundle
 from mobopt.errors import InputError
+from mobopt.frontends.open_source import is_onnx, source_of
 from mobopt.ir import Program
 from mobopt.ir.arguments import bind_arguments
 from mobopt.ir.nests import leaves_of, map_leaves
@@ -100,7 +101,7 @@ def run_bundle(
     """
     if precision == "fp16" and device != "cpu":
         raise InputError("precision fp16 is what the CPU reference computes; give --device cpu with it")
-    program = read_bundle(path, prefer="code" if precision == "fp16" else "bytecode")  # source has lines to name
+    program = _program_of(path, precision)
     if method not in program.methods:
         raise InputError(f"{path} has no method {method!r}; it has {', '.join(program.methods)}")
     args = bind_arguments(program, method, inputs, {})
@@ -113,6 +114,13 @@ def run_bundle(
         result, seconds = timed_calls(lambda: interpreter.run(method, args), repeat, before)
         return Execution("CPU (reference interpreter)", result, seconds, 0.0, None)
     return _run_on_vulkan(program, args, device, method, repeat, fallback, profile, before)
+
+
+def _program_of(path: Path, precision: Precision) -> Program:
+    """What a file holds: a bundle, or an ONNX model."""
+    if is_onnx(path):
+        return source_of(path).program
+    return read_bundle(path, prefer="code" if precision == "fp16" else "bytecode")  # source has lines to name
 
 
 def _run_in_float16(

@@ -1,0 +1,37 @@
+"""Loads every family of translations, which registers them."""
+
+from __future__ import annotations
+
+from mobopt.frontends.onnx import (
+    attention,
+    control,
+    convolution,
+    indexing,
+    matrices,
+    normalization,
+    pointwise,
+    quantization,
+    recurrent,
+    reductions,
+    resize,
+    sequences,
+    shapes,
+    signals,
+)
+
+LOADED = (
+    attention,
+    control,
+    convolution,
+    indexing,
+    matrices,
+    normalization,
+    pointwise,
+    quantization,
+    recurrent,
+    reductions,
+    resize,
+    sequences,
+    shapes,
+    signals,
+)

@@ -1,0 +1,212 @@
+"""Reads an ONNX model: the file, what it declares, and the Program that it becomes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import onnx
+import torch
+from google.protobuf.message import DecodeError
+
+from mobopt.bundle.builder import Allowance
+from mobopt.errors import BundleError
+from mobopt.frontends.onnx import families
+from mobopt.frontends.onnx.control import list_value
+from mobopt.frontends.onnx.elements import DTYPES, TensorReader
+from mobopt.frontends.onnx.emitter import Emitter
+from mobopt.frontends.onnx.operands import (
+    AnyOperand,
+    Operand,
+    OptionalOperand,
+    SequenceOperand,
+    Sizes,
+    carrier,
+)
+from mobopt.frontends.onnx.translator import Translator, as_carried, type_of, versions_of
+from mobopt.ir import Program, Value
+from mobopt.ir.types import TENSOR, ListType, OptionalType, TupleType, Type
+from mobopt.passes.common_subexpression_elimination import CommonSubexpressionElimination
+from mobopt.passes.dead_code_elimination import DeadCodeElimination
+
+OLDEST_OPSET = 7
+_MOST_BYTES = 1 << 31
+_MOST_INPUTS = 10_000
+FAMILIES = families.LOADED
+"""The modules whose translations are registered."""
+
+
+@dataclass(frozen=True)
+class DeclaredInput:
+    """What a model says of an input.
+
+    Attributes:
+        name: as the model has it.
+        dtype: of its elements.
+        sizes: numbers; names or None where a call decides them. None if the number of dimensions is open too.
+    """
+
+    name: str
+    dtype: torch.dtype
+    sizes: tuple[int | str | None, ...] | None
+
+
+@dataclass(frozen=True)
+class OnnxModel:
+    """A model as it was read.
+
+    Attributes:
+        program: one method, ``forward``, that takes the inputs in order and gives the output, or a tuple of them.
+        inputs: tensors that a call must give.
+        outputs: names, as the model has them.
+    """
+
+    program: Program
+    inputs: tuple[DeclaredInput, ...]
+    outputs: tuple[str, ...]
+
+
+def read_onnx(model: Path | Any) -> OnnxModel:
+    """Read a model.
+
+    Args:
+        model: the path of a file, whose external data lies beside it, or an ``onnx.ModelProto``.
+
+    Raises:
+        BundleError: it is damaged or hostile, or its graph breaks ONNX's rules.
+        UnsupportedError: an operator, an opset or a type of it is not translated.
+    """
+    proto = _parsed(model) if isinstance(model, Path) else model
+    if not proto.HasField("graph") or not proto.graph.output:
+        raise BundleError("the ONNX model has no graph, or its graph returns nothing")
+    versions = versions_of(proto.opset_import)
+    _check_versions(versions)
+    functions = {
+        ("" if item.domain == "ai.onnx" else item.domain, item.name, item.overload): item for item in proto.functions
+    }
+    allowance = Allowance(proto.ByteSize())
+    reader = TensorReader(model.parent if isinstance(model, Path) else None)
+    emit = Emitter(allowance)
+    translator = Translator(emit, reader, versions, functions, proto.ir_version)
+    program = Program(class_name="__torch__.OnnxModel")
+    graph = emit.builder.graph
+    graph.add_input("self", program.self_type)
+    inputs = _inputs(proto.graph)
+    given = {item.name: _parameter(item, emit) for item in inputs}
+    outputs = translator.graph(proto.graph, given, {})
+    names = tuple(item.name for item in proto.graph.output)
+    graph.return_values(_returned(outputs, names, emit))
+    program.methods["forward"] = graph
+    CommonSubexpressionElimination().run(program)
+    DeadCodeElimination().run(program)
+    program.number_nodes()
+    declared = tuple(_declared(item) for item in inputs)
+    program.metadata["onnx"] = {"inputs": [item.name for item in declared], "outputs": list(names)}
+    return OnnxModel(program, declared, names)
+
+
+def _parsed(file: Path) -> Any:
+    if file.stat().st_size >= _MOST_BYTES:
+        raise BundleError(
+            f"{file.name} has over 2 GiB, more than a protobuf message may; keep weights in external data"
+        )
+    try:
+        return onnx.ModelProto.FromString(file.read_bytes())
+    except DecodeError:
+        raise BundleError(f"{file.name} is no ONNX model, or it is damaged") from None
+
+
+def _check_versions(versions: dict[str, int]) -> None:
+    newest = onnx.defs.onnx_opset_version()
+    version = versions.get("")
+    if version is not None and not OLDEST_OPSET <= version <= newest:
+        raise BundleError(
+            f"the ONNX model is of opset {version}, and mobopt reads {OLDEST_OPSET} to {newest}; convert it with "
+            "onnx.version_converter, or export it anew"
+        )
+
+
+def _inputs(graph: Any) -> list[Any]:
+    """Inputs that a call gives: those that are initialisers too are constants."""
+    held = {item.name for item in graph.initializer} | {item.values.name for item in graph.sparse_initializer}
+    inputs = [item for item in graph.input if item.name not in held]
+    names = [item.name for item in inputs]
+    if len(names) > _MOST_INPUTS:
+        raise BundleError(f"the ONNX model has {len(names)} inputs")
+    for name in names:
+        if names.count(name) > 1 or not name:
+            raise BundleError(f"the ONNX model has {names.count(name)} inputs named {name!r}")
+    listed = [item.name for item in graph.initializer]
+    doubles = {name for name in listed if listed.count(name) > 1} if len(set(listed)) < len(listed) else set()
+    if doubles:
+        raise BundleError(f"the ONNX model has several initialisers named {min(doubles)!r}")
+    return inputs
+
+
+def _parameter(item: Any, emit: Emitter) -> AnyOperand:
+    """The operand of an input."""
+    place = f"the input {item.name!r}"
+    operand, kind = _operand_of(item.type, place)
+    value = emit.builder.graph.add_input(item.name, kind)
+    if isinstance(operand, Operand):
+        operand.value = as_carried(value, operand, emit)
+    elif operand is not None:
+        operand.value = value
+    return operand
+
+
+def _operand_of(kind: Any, place: str) -> tuple[AnyOperand, Type]:
+    dtype, sizes = type_of(kind, place)
+    if dtype is None:
+        raise BundleError(f"{place} has no type that mobopt knows; inputs are tensors, sequences and optionals of them")
+    match kind.WhichOneof("value"):
+        case "sequence_type":
+            return SequenceOperand(dtype, None, None, sizes), ListType(TENSOR)
+        case "optional_type":
+            inner, inner_type = _operand_of(kind.optional_type.elem_type, place)
+            if not isinstance(inner, (Operand, SequenceOperand)):
+                raise BundleError(f"{place} is an optional of an optional")
+            return OptionalOperand(Value("", TENSOR), inner), OptionalType(inner_type)
+    is_packed = kind.WhichOneof("value") == "tensor_type" and kind.tensor_type.elem_type not in DTYPES
+    return Operand(dtype, sizes, is_packed=is_packed), TENSOR
+
+
+def _returned(outputs: Sequence[AnyOperand], names: Sequence[str], emit: Emitter) -> Value:
+    """What ``forward`` returns: the output, or a tuple of all."""
+    values = []
+    for operand, name in zip(outputs, names, strict=True):
+        value = _output(operand, emit)
+        if value.producer is not None and not value.is_constant:
+            value.name = emit.builder.graph.unique_name(name)
+        values.append(value)
+    if len(values) == 1:
+        return values[0]
+    kinds = tuple(value.type for value in values)
+    return emit.builder.node("prim::TupleConstruct", values, [TupleType(kinds)])[0]
+
+
+def _output(operand: AnyOperand, emit: Emitter) -> Value:
+    match operand:
+        case Operand():
+            result = operand.tensor(emit)
+            if carrier(operand.dtype) != operand.dtype:
+                result = emit("to.dtype", result, operand.dtype)
+            return emit.value(result)
+        case SequenceOperand():
+            return emit.value(list_value(emit, operand))
+        case OptionalOperand():
+            return operand.value
+    return emit.value(None)
+
+
+def _declared(item: Any) -> DeclaredInput:
+    kind = item.type
+    dtype, _ = type_of(kind, item.name)
+    sizes: Sizes | None = None
+    if kind.WhichOneof("value") == "tensor_type" and kind.tensor_type.HasField("shape"):
+        dims = kind.tensor_type.shape.dim
+        named: Any = tuple(dim.dim_value if dim.HasField("dim_value") else dim.dim_param or None for dim in dims)
+        sizes = named
+    return DeclaredInput(item.name, dtype or torch.float32, sizes)

@@ -1,0 +1,248 @@
+"""Quantised models, in float arithmetic that is right by ONNX's definition.
+
+Integers that were rounded are kept as floats too; what dequantises them reads those.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from mobopt.frontends.onnx.convolution import convolved, kernel_sizes
+from mobopt.frontends.onnx.elements import DTYPES, dtype_of
+from mobopt.frontends.onnx.operands import Operand, carrier
+from mobopt.frontends.onnx.pointwise import rounded_to_float8
+from mobopt.frontends.onnx.registry import MICROSOFT, Call, translates
+
+
+def _along(call: Call, parameter: Any, operand: Operand, index: int = 0) -> Any:
+    """A scale or a zero point, in the form that fits an input: of all of it, of an axis, or of blocks."""
+    emit = call.emit
+    if operand.rank == 0 or operand.known_sizes == (1,):
+        return emit("reshape", parameter, []) if operand.rank else parameter
+    rank, axis, block = call.rank(index), call.axis(1, index), call.get("block_size", 0)
+    if operand.rank == 1 and not block:
+        shape = [1] * rank
+        shape[axis] = -1
+        return emit("reshape", parameter, shape)
+    if not block:
+        raise call.unsupported("its scales have several dimensions, and no block size")
+    repeated = emit("repeat_interleave.self_int", parameter, block, axis)
+    return emit("slice.Tensor", repeated, axis, 0, call.size(index, axis), 1)
+
+
+def _float_of(call: Call, index: int) -> Any:
+    """An integer input as float32; what was rounded has that already."""
+    operand = call.operand(index)
+    if operand.unrounded is not None:
+        return operand.unrounded
+    return call.emit("to.dtype", call.tensor(index), torch.float32)
+
+
+def quantized(call: Call, x: Any, scale: Any, zero: Any, dtype: torch.dtype, sizes: Any) -> Operand:
+    """Rounded to the nearest, half to even, and clamped."""
+    emit = call.emit
+    x = emit("div.Tensor", x, scale)
+    if dtype.is_floating_point:
+        return Operand(dtype, sizes, rounded_to_float8(call, x, dtype, True))
+    rounded = emit("round", x)
+    rounded = emit("add.Tensor", rounded, zero) if zero is not None else rounded
+    limits = torch.iinfo(dtype)
+    rounded = emit("clamp", rounded, limits.min, limits.max)
+    return Operand(dtype, sizes, emit("to.dtype", rounded, carrier(dtype)), unrounded=rounded)
+
+
+@translates("QuantizeLinear")
+@translates("QuantizeLinear", domain=MICROSOFT)
+def _quantize(call: Call) -> Any:
+    emit = call.emit
+    x = call.tensor(0)
+    x = x if call.dtype() == torch.float32 else emit("to.dtype", x, torch.float32)
+    scale = emit("to.dtype", call.tensor(1), torch.float32) if call.dtype(1) != torch.float32 else call.tensor(1)
+    scale = _along(call, scale, call.operand(1))
+    zero = _along(call, _float_of(call, 2), call.operand(2)) if call.has(2) else None
+    target = call.get("output_dtype", 0)
+    dtype = call.dtype(2) if call.has(2) else dtype_of(target, call.place) if target else torch.uint8
+    _check_bits(call)
+    return quantized(call, x, scale, zero, dtype, call.operand().sizes)
+
+
+def _check_bits(call: Call) -> None:
+    """Refuse to make integers of less than 8 bits, which would be clamped otherwise."""
+    target = call.get("output_dtype", 0)
+    if (target and target not in DTYPES) or (call.has(2) and call.operand(2).is_packed):
+        raise call.unsupported("it makes integers of less than 8 bits")
+
+
+@translates("DequantizeLinear")
+@translates("DequantizeLinear", domain=MICROSOFT)
+def _dequantize(call: Call) -> Any:
+    emit = call.emit
+    x = _float_of(call, 0)
+    if call.has(2):
+        zero = _along(call, _float_of(call, 2), call.operand(2))
+        x = emit("sub.Tensor", x, zero)
+    target = call.get("output_dtype", 0)
+    dtype = dtype_of(target, call.place) if target else call.dtype(1)
+    scale = emit("to.dtype", call.tensor(1), torch.float32) if call.dtype(1) != torch.float32 else call.tensor(1)
+    result = emit("mul.Tensor", x, _along(call, scale, call.operand(1)))
+    result = result if dtype == torch.float32 else emit("to.dtype", result, dtype)
+    return Operand(dtype, call.operand().sizes, result)
+
+
+def _shifted(call: Call, index: int, zero: int) -> Any:
+    """An integer input less its zero point, as float32."""
+    x = _float_of(call, index)
+    if not call.has(zero):
+        return x
+    point, operand = _float_of(call, zero), call.operand(zero)
+    if operand.rank == 1 and operand.known_sizes != (1,):
+        shape = [-1, *[1] * (call.rank(index) - 1)] if "Conv" in call.node.op_type else [1, -1]
+        if "MatMul" in call.node.op_type and index == 0:
+            shape = [-1, 1]
+        point = call.emit("reshape", point, shape)
+    elif operand.rank:
+        point = call.emit("reshape", point, []) if operand.rank == 1 else point
+    return call.emit("sub.Tensor", x, point)
+
+
+def _requantized(call: Call, x: Any, scales: tuple[int, int, int], zero: int, rank: int | None) -> Operand:
+    """An integer result by the scales of its operands and of the output."""
+    emit = call.emit
+    axis = 1 if "Conv" in call.node.op_type else -1
+    factor = emit("mul.Tensor", call.tensor(scales[0]), _per_channel(call, scales[1], axis, rank))
+    x = emit("mul.Tensor", x, emit("div.Tensor", factor, call.tensor(scales[2])))
+    limits = torch.iinfo(call.dtype(zero))
+    rounded = emit("add.Tensor", emit("round", x), _float_of(call, zero))
+    rounded = emit("clamp", rounded, limits.min, limits.max)
+    sizes = None if rank is None else (None,) * rank
+    inferred = call.types[0][1] if call.types else None
+    return Operand(call.dtype(zero), inferred or sizes, emit("to.dtype", rounded, call.dtype(zero)), unrounded=rounded)
+
+
+def _per_channel(call: Call, index: int, axis: int, rank: int | None) -> Any:
+    operand = call.operand(index)
+    if operand.rank != 1 or operand.known_sizes == (1,) or axis == -1 or rank is None:
+        return call.tensor(index)
+    return call.emit("reshape", call.tensor(index), [-1, *[1] * (rank - 2)])
+
+
+@translates("QLinearConv")
+def _qlinear_conv(call: Call) -> Any:
+    emit = call.emit
+    x, weight = _shifted(call, 0, 2), _shifted(call, 3, 5)
+    bias = emit("to.dtype", call.tensor(8), torch.float32) if call.has(8) else None
+    result = convolved(call, x, weight, bias, kernel_sizes(call, 3))
+    return _requantized(call, result, (1, 4, 6), 7, call.rank())
+
+
+@translates("QLinearMatMul")
+def _qlinear_matmul(call: Call) -> Any:
+    product = call.emit("matmul", _shifted(call, 0, 2), _shifted(call, 3, 5))
+    return _requantized(call, product, (1, 4, 6), 7, call.out_rank())
+
+
+@translates("QGemm", domain=MICROSOFT)
+def _qgemm(call: Call) -> Any:
+    emit = call.emit
+    a, b = _shifted(call, 0, 2), _shifted(call, 3, 5)
+    a = emit("t", a) if call.get("transA", 0) else a
+    b = emit("t", b) if call.get("transB", 0) else b
+    product = emit("matmul", a, b)
+    if call.has(6):
+        product = emit("add.Tensor", product, emit("to.dtype", call.tensor(6), torch.float32))
+    product = emit("mul.Scalar", product, call.get("alpha", 1.0))
+    scale = emit("mul.Tensor", call.tensor(1), call.tensor(4))
+    product = emit("mul.Tensor", product, scale)
+    if not call.has(7):
+        return Operand(torch.float32, (None, None), product)
+    zero = _float_of(call, 8)
+    return quantized(call, product, call.tensor(7), zero, call.dtype(8), (None, None))
+
+
+@translates("QLinearAdd", "QLinearMul", domain=MICROSOFT)
+def _qlinear_pair(call: Call) -> Any:
+    emit = call.emit
+    left = emit("mul.Tensor", _shifted(call, 0, 2), call.tensor(1))
+    right = emit("mul.Tensor", _shifted(call, 3, 5), call.tensor(4))
+    result = emit("add.Tensor" if call.node.op_type == "QLinearAdd" else "mul.Tensor", left, right)
+    zero = _float_of(call, 7) if call.has(7) else None
+    ranks = [call.operand(index).rank for index in (0, 3)]
+    sizes = None if None in ranks else (None,) * max(rank or 0 for rank in ranks)
+    return quantized(call, result, call.tensor(6), zero, call.dtype(0), sizes)
+
+
+@translates("QLinearSigmoid", "QLinearLeakyRelu", domain=MICROSOFT)
+def _qlinear_activation(call: Call) -> Any:
+    emit = call.emit
+    x = emit("mul.Tensor", _shifted(call, 0, 2), call.tensor(1))
+    x = emit("sigmoid", x) if call.node.op_type == "QLinearSigmoid" else emit("leaky_relu", x, call.get("alpha", 0.01))
+    zero = _float_of(call, 4) if call.has(4) else None
+    return quantized(call, x, call.tensor(3), zero, call.dtype(0), call.operand().sizes)
+
+
+@translates("QLinearGlobalAveragePool", domain=MICROSOFT)
+def _qlinear_global_pool(call: Call) -> Any:
+    emit = call.emit
+    if call.get("channels_last", 0):
+        raise call.unsupported("its channels come last")
+    x = emit("mul.Tensor", _shifted(call, 0, 2), call.tensor(1))
+    x = emit("mean.dim", x, list(range(2, call.rank())), True)
+    zero = _float_of(call, 4) if call.has(4) else None
+    return quantized(call, x, call.tensor(3), zero, call.dtype(0), (None,) * call.rank())
+
+
+@translates("QLinearConcat", domain=MICROSOFT)
+def _qlinear_concat(call: Call) -> Any:
+    emit = call.emit
+    parts = []
+    for index in range(2, len(call.inputs), 3):
+        parts.append(emit("mul.Tensor", _shifted(call, index, index + 2), call.tensor(index + 1)))
+    joined = emit("cat", parts, call.get("axis"))
+    rank = call.operand(2).rank
+    sizes = None if rank is None else (None,) * rank
+    return quantized(call, joined, call.tensor(0), _float_of(call, 1), call.dtype(1), sizes)
+
+
+@translates("ConvInteger")
+def _conv_integer(call: Call) -> Any:
+    """In float64, which holds every sum of 32 bits."""
+    emit = call.emit
+    x, weight = (emit("to.dtype", _shifted(call, index, index + 2), torch.float64) for index in (0, 1))
+    return emit("to.dtype", convolved(call, x, weight, None, kernel_sizes(call)), torch.int32)
+
+
+@translates("MatMulInteger")
+def _matmul_integer(call: Call) -> Any:
+    emit = call.emit
+    left, right = (emit("to.dtype", _shifted(call, index, index + 2), torch.int32) for index in (0, 1))
+    return emit("matmul", left, right)
+
+
+@translates("DynamicQuantizeLinear")
+def _dynamic_quantize(call: Call) -> Any:
+    """To uint8, by the least and the greatest element, and zero."""
+    emit, x = call.emit, call.tensor()
+    low = emit("clamp_max", emit("amin", x), 0)
+    high = emit("clamp_min", emit("amax", x), 0)
+    scale = emit("div.Scalar", emit("sub.Tensor", high, low), 255.0)
+    zero = emit("clamp", emit("round", emit("div.Tensor", emit("neg", low), scale)), 0, 255)
+    point = Operand(torch.uint8, (), emit("to.dtype", zero, torch.uint8), unrounded=zero)
+    return [
+        quantized(call, x, scale, zero, torch.uint8, call.operand().sizes),
+        Operand(torch.float32, (), scale),
+        point,
+    ]
+
+
+@translates("MatMulIntegerToFloat", "DynamicQuantizeMatMul", domain=MICROSOFT)
+def _matmul_to_float(call: Call) -> Any:
+    emit = call.emit
+    if call.node.op_type == "DynamicQuantizeMatMul":
+        raise call.unsupported("it quantises while it multiplies")
+    a, b = _shifted(call, 0, 4), _shifted(call, 1, 5)
+    product = emit("mul.Tensor", emit("matmul", a, b), emit("mul.Tensor", call.tensor(2), call.tensor(3)))
+    product = emit("add.Tensor", product, call.tensor(6)) if call.has(6) else product
+    rank = call.operand().rank
+    return Operand(torch.float32, None if rank is None else (None,) * rank, product)

@@ -1,0 +1,75 @@
+"""An ONNX model as a source of models."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from mobopt.errors import BundleError, InputError, UnsupportedError
+from mobopt.frontends.onnx.model import DeclaredInput, read_onnx
+from mobopt.frontends.source import Source
+from mobopt.ir.arguments import bind_arguments
+from mobopt.runtimes.cpu import Interpreter
+
+_MOST_ELEMENTS = 1 << 26
+"""Of an input that is made from what a model declares."""
+_OPEN_SIZES = (1, 8)
+"""Sizes that a call decides: the first dimension, and others."""
+
+
+class OnnxSource(Source):
+    """An ONNX file, or an ``onnx.ModelProto``; nothing of it runs but by mobopt's own interpreter."""
+
+    def __init__(self, model: Path | Any, preserved: Sequence[str] = ()) -> None:
+        """Read a model; see :func:`mobopt.frontends.onnx.model.read_onnx`.
+
+        Raises:
+            InputError: a method is to be preserved; an ONNX model has ``forward`` alone.
+        """
+        if preserved:
+            raise InputError(f"an ONNX model has one method, forward; there is no {preserved[0]!r} to preserve")
+        self.name = model.name if isinstance(model, Path) else model.graph.name or "ONNX model"
+        try:
+            read = read_onnx(model)
+        except (BundleError, UnsupportedError) as error:
+            raise type(error)(f"{self.name}: {error}") from None
+        self.program = read.program
+        self.inputs = read.inputs
+        self.outputs = read.outputs
+        self._original = read.program.clone()
+
+    def caller(self, method: str = "forward") -> Callable[[Sequence[Any]], Any]:
+        """The reference interpreter on the model as it was read, before any pass."""
+        interpreter = Interpreter(self._original)
+
+        def call(inputs: Sequence[Any]) -> Any:
+            try:
+                return interpreter.run(method, bind_arguments(self._original, method, inputs, {}))
+            except (InputError, UnsupportedError) as error:
+                raise InputError(f"the model can't be run on the example inputs: {error}") from None
+
+        return call
+
+    def example_calls(self, method: str = "forward") -> list[Sequence[Any]]:
+        """None: ONNX models carry no inputs."""
+        return []
+
+    def example_shapes(self) -> list[Any] | None:
+        """Tensors without elements, of the sizes declared; sizes that calls decide are small."""
+        shapes = [_shape_of(item) for item in self.inputs]
+        return None if any(shape is None for shape in shapes) else shapes
+
+
+def _shape_of(item: DeclaredInput) -> torch.Tensor | None:
+    if item.sizes is None:
+        return None
+    names: dict[str | None, int] = {}
+    sizes = []
+    for dim, size in enumerate(item.sizes):
+        guess = _OPEN_SIZES[min(dim, 1)]
+        sizes.append(size if isinstance(size, int) else names.setdefault(size, guess))
+    meta = torch.empty(sizes, dtype=item.dtype, device="meta")
+    return meta if meta.numel() <= _MOST_ELEMENTS else None
