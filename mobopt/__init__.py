@@ -24,6 +24,7 @@ _HOMES = {
     "audit": "mobopt.tools.audit",
     "Audit": "mobopt.tools.audit",
     "AuditLine": "mobopt.tools.audit",
+    "migrate": "mobopt.tools.migration",
     **dict.fromkeys(
         (
             "ArgumentTypeError",
@@ -61,6 +62,7 @@ __all__ = [
     "generate_mobile_module_lints",
     "is_vulkan_available",
     "load",
+    "migrate",
     "optimize",
     "optimize_for_mobile",
 ]
@@ -85,6 +87,7 @@ if TYPE_CHECKING:
     from mobopt.passes.pipelines import PassPipeline
     from mobopt.runtimes.vulkan.engine.device import is_vulkan_available
     from mobopt.tools.audit import Audit, AuditLine, audit
+    from mobopt.tools.migration import migrate
     from mobopt.tools.operator_names import export_opnames
 
 

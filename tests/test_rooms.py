@@ -93,7 +93,6 @@ WITHOUT_TORCH_JIT = (
     "passes",
     "runtimes",
     "samples",
-    "exporters",
     "engine",
     "kernels",
     "lowerings",

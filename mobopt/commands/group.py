@@ -15,7 +15,7 @@ from mobopt import __version__
 from mobopt.display import shown
 from mobopt.errors import MoboptError
 
-COMMANDS = ("convert", "audit", "run", "inspect", "opnames", "devices", "demo")
+COMMANDS = ("convert", "migrate", "audit", "run", "inspect", "opnames", "devices", "demo")
 """Each is an object of this name, in the module of this name."""
 
 

@@ -9,7 +9,8 @@ from typing import Any
 
 import torch
 
-from mobopt.errors import ArgumentTypeError, InputError
+from mobopt.bundle.container import ArchiveReader
+from mobopt.errors import ArgumentTypeError, BundleError, InputError
 from mobopt.frontends.exported.archive import is_exported_file
 from mobopt.frontends.exported.exported_program import ExportedFileSource, ExportedProgramSource
 from mobopt.frontends.file_source import FileSource
@@ -17,9 +18,7 @@ from mobopt.frontends.module_source import ModuleSource
 from mobopt.frontends.script_module_source import ScriptModuleSource
 from mobopt.frontends.source import Source
 
-_TAKEN = (
-    "ScriptModule, an ExportedProgram, an nn.Module with example inputs, an onnx.ModelProto or the path of a file"
-)
+_TAKEN = "ScriptModule, an ExportedProgram, an nn.Module with example inputs, an onnx.ModelProto or the path of a file"
 _ONNX_VERSIONS, _ONNX_FIELDS = range(1, 64), (0x12, 0x1A, 0x22, 0x28, 0x32, 0x3A, 0x42)
 """How the message of an ONNX model begins: the version of its IR, and the tag of any other field."""
 
@@ -60,6 +59,28 @@ def source_of(
     if type(model).__name__ == "ModelProto":  # known by its name, so that nothing loads onnx that doesn't use it
         return _onnx_source(model, preserved)
     raise ArgumentTypeError(f"Got {type(model)}, but a {_TAKEN} is expected.")
+
+
+def whole_source_of(model: object) -> Source:
+    """A model with all of its methods; a TorchScript file may be one that was optimised for a backend.
+
+    Raises:
+        MoboptError: as :func:`source_of`, but for files that are optimised already.
+    """
+    if isinstance(model, torch.jit.ScriptModule):
+        methods = [name for name in model._c._method_names() if name != "forward" and not name.startswith("__")]
+        return ScriptModuleSource(model, methods)
+    if isinstance(model, (str, os.PathLike)) and _is_torchscript(Path(model)):
+        return FileSource(Path(model), None, takes_optimized=True)
+    return source_of(model)
+
+
+def _is_torchscript(file: Path) -> bool:
+    try:
+        names = ArchiveReader(file).records
+    except BundleError:
+        return False
+    return "data.pkl" in names and any(name == "bytecode.pkl" or name.startswith("code/") for name in names)
 
 
 def _source_of_file(file: Path, preserved: Sequence[str]) -> Source:

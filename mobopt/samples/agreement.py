@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -92,14 +92,37 @@ def agreement_of(source: Source, program: Program, inputs: ChosenInputs) -> Agre
 
 def _agreement_of(source: Source, program: Program, method: str, inputs: Sequence[Any]) -> Agreement:
     interpreter = Interpreter(program)
-    call = source.caller(method)
-    has_state = bool(changed_attributes(source.program) or interpreter.model_state.names)
+    return agreement_of_calls(
+        source,
+        method,
+        inputs,
+        lambda arguments: interpreter.run(method, bind_arguments(program, method, arguments, {})),
+        bool(interpreter.model_state.names),
+    )
+
+
+def agreement_of_calls(
+    source: Source, method: str, inputs: Sequence[Any], call: Callable[[list[Any]], Any], has_state: bool = False
+) -> Agreement:
+    """How well a method of a model agrees with what a function gives; with state, over several calls.
+
+    Args:
+        source: the model.
+        method: the method's name.
+        inputs: its arguments.
+        call: gives a result for arguments, which it may change.
+        has_state: whether the function remembers something; that the model does is known.
+
+    Raises:
+        InputError: the model can't be run on the inputs.
+    """
+    own = source.caller(method)
+    has_state = has_state or bool(changed_attributes(source.program))
     results, expected = [], []
     for _ in range(_CALLS_WITH_STATE if has_state else 1):
         # Copies, for a model may change its inputs, and what it returns may change with its state.
-        expected.append(copy.deepcopy(call(copy.deepcopy(list(inputs)))))
-        bound = bind_arguments(program, method, copy.deepcopy(list(inputs)), {})
-        results.append(copy.deepcopy(interpreter.run(method, bound)))
+        expected.append(copy.deepcopy(own(copy.deepcopy(list(inputs)))))
+        results.append(copy.deepcopy(call(copy.deepcopy(list(inputs)))))
     agreement = compare(results, expected)
     if agreement.agrees or has_state:
         return agreement

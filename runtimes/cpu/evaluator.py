@@ -71,7 +71,7 @@ class Frame:
 
 
 @dataclass(frozen=True, eq=False)
-class _BlockPlan:
+class BlockPlan:
     """A block's nodes, and how long its own values live."""
 
     nodes: tuple[Node, ...]
@@ -93,7 +93,7 @@ class Evaluator(ABC):
         self.state: dict[str, Any] = {}
         """Values of the others, as far as the evaluation has come: in-place operators and ``prim::SetAttr`` change
         them."""
-        self._plans: dict[Block, _BlockPlan] = {}
+        self._plans: dict[Block, BlockPlan] = {}
         self._bound: LoopBound | None = None
 
     def bounded(self: _Evaluator) -> _Evaluator:
@@ -169,7 +169,7 @@ class Evaluator(ABC):
                 frames.pop()
                 self._done(frames[-1], results[frame.is_loop :], environment)
 
-    def _step(self, frames: list[Frame], plan: _BlockPlan, environment: Environment) -> None:
+    def _step(self, frames: list[Frame], plan: BlockPlan, environment: Environment) -> None:
         """Evaluate the next node of the innermost block, or enter one of the node's own blocks."""
         frame = frames[-1]
         node = plan.nodes[frame.position]
@@ -189,7 +189,7 @@ class Evaluator(ABC):
         for value in plan.unread_inside[frame.position]:
             environment.pop(value, None)
 
-    def _goes_round(self, frame: Frame, results: Sequence[Any], environment: Environment) -> bool:
+    def _goes_round(self, frame: Frame, results: list[Any], environment: Environment) -> bool:
         """Begin another trip of a loop if there is one; ``results`` are its condition, and what goes round."""
         if not frame.is_loop:
             return False
@@ -246,14 +246,14 @@ class Evaluator(ABC):
         """A condition as a bool."""
         return bool(value)
 
-    def _plan(self, block: Block) -> _BlockPlan:
+    def _plan(self, block: Block) -> BlockPlan:
         plan = self._plans.get(block)
         if plan is None:
             plan = self._plans[block] = _planned(block)
         return plan
 
 
-def _planned(block: Block) -> _BlockPlan:
+def _planned(block: Block) -> BlockPlan:
     nodes = tuple(block.nodes)
     own = set(block.parameters).union(*(node.outputs for node in nodes))
     returned = tuple(own.intersection(block.outputs))
@@ -268,7 +268,7 @@ def _planned(block: Block) -> _BlockPlan:
         unread_inside.append(tuple(value for value in dead if value not in inside) if node.blocks else ())
         seen |= read
     unread_parameters = tuple(value for value in block.parameters if value not in seen)
-    return _BlockPlan(nodes, tuple(dead_after[::-1]), tuple(unread_inside[::-1]), unread_parameters, returned)
+    return BlockPlan(nodes, tuple(dead_after[::-1]), tuple(unread_inside[::-1]), unread_parameters, returned)
 
 
 def _reads(node: Node) -> Iterator[Value]:

@@ -13,9 +13,10 @@ from mobopt.ir.nests import leaves_of
 
 GOLDEN = Path(__file__).parent.parent / "golden"
 _QUICK = ("pt1.13.1/mixed/", "pt2.13.0/lstm/vulkan", "pt2.13.0/layernorm/vulkan", "pt1.13.1/convbnrelu6/metal")
+PATHS = sorted(GOLDEN.glob("*/*/*.pt*"))
 FILES = [
     pytest.param(path, marks=() if path.relative_to(GOLDEN).as_posix().startswith(_QUICK) else pytest.mark.sweep)
-    for path in sorted(GOLDEN.glob("*/*/*.pt*"))
+    for path in PATHS
 ]
 """All of them; a few by default, of each backend and kind of layer."""
 
