@@ -165,7 +165,7 @@ class Beams(nn.Module):
         self.step = nn.Linear(4, 4)
 
     def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, list[int], list[float]]:
-        scores = torch.zeros(3)
+        scores = torch.tensor([0.0, -0.3, -0.7])  # else sequences tie, and torch does not say which is first
         states = x.expand(3, 4)
         parents: list[int] = []
         best: list[float] = []
