@@ -118,8 +118,7 @@ class Recorder:
         if draws_numbers(op, dict(zip(argument_names(op), args, strict=False))):
             return self._record(op, args, source)
         if has_trait(op, Trait.IGNORES_ELEMENTS):
-            stand_ins = map_leaves(args, TracedTensor, lambda tensor: constant_tensor(_stand_in(tensor.meta)))
-            return self._fold(op, stand_ins, source)
+            return self._fold(op, map_leaves(args, TracedTensor, self._stand_in), source)
         if known:
             return self._fold(op, args, source)
         if op in self._by_elements or (not takes_number and _looks(op)) or _selects_by_mask(op, args):
@@ -128,6 +127,10 @@ class Recorder:
             return self._record(op, args, source)
         except _OnlyElementsTellError:
             return self._fold(op, self._with_elements(args), source)
+
+    def _stand_in(self, tensor: TracedTensor) -> TracedTensor:
+        """A constant in place of a tensor of which only sizes and dtype matter."""
+        return constant_tensor(zeros_without_memory(tensor.meta.dtype, tuple(tensor.meta.shape)))
 
     def read(self, tensor: TracedTensor) -> Value:
         """What a tensor holds now."""
@@ -424,9 +427,9 @@ def _selects_by_mask(op: str, args: Sequence[Any]) -> bool:
     return op == "aten::index.Tensor" and any(map(is_mask, args[1]))
 
 
-def _stand_in(meta: torch.Tensor) -> torch.Tensor:
+def zeros_without_memory(dtype: torch.dtype, sizes: tuple[int, ...]) -> torch.Tensor:
     """A real tensor of these sizes that takes no memory."""
-    return torch.zeros((), dtype=meta.dtype).expand(tuple(meta.shape))
+    return torch.zeros((), dtype=dtype).expand(sizes)
 
 
 def _on_meta(op: str, values: Sequence[Any]) -> list[Any]:

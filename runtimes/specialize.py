@@ -76,7 +76,7 @@ def specialize(
         UnsupportedError: the model needs what no runtime of ours can do.
     """
     with torch.no_grad():
-        return _Specializer(program, Recorder(by_elements=by_elements)).begin(method, args, state)
+        return Specializer(program, Recorder(by_elements=by_elements)).begin(method, args, state)
 
 
 def go_on(
@@ -103,10 +103,10 @@ def go_on(
         UnsupportedError: the model needs what no runtime of ours can do.
     """
     with torch.no_grad():
-        return _Specializer(program, Recorder(answers, numbers, by_elements)).go_on(checkpoint)
+        return Specializer(program, Recorder(answers, numbers, by_elements)).go_on(checkpoint)
 
 
-class _Specializer(Evaluator):
+class Specializer(Evaluator):
     """Evaluates with a :class:`TracedTensor` where the interpreter has a tensor."""
 
     def __init__(self, program: Program, recorder: Recorder) -> None:
@@ -125,7 +125,7 @@ class _Specializer(Evaluator):
         """The first Segment; see :func:`specialize`."""
 
         def start() -> Checkpoint:
-            twin = _Specializer(self.program, Recorder())
+            twin = Specializer(self.program, Recorder())
             return Checkpoint(twin._entered(method, args, state), (), twin._recorder.operand)
 
         return self._segment(self._entered(method, args, state), [], start)

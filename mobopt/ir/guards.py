@@ -123,6 +123,11 @@ class Guards:
         """The examples' sizes by the names of symbols."""
         return {name: item.example for name, item in self.symbols.items() if item.example is not None}
 
+    @property
+    def are_pinned(self) -> bool:
+        """Whether no symbol may have another value than its example's."""
+        return all(lower == upper for lower, upper in (self.bounds(symbol(self, name)) for name in self.symbols))
+
     def close(self) -> None:
         """From now on a comparison that isn't decided raises :class:`UndecidedError` and makes no guard."""
         self.is_closed = True

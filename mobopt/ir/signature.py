@@ -56,6 +56,20 @@ class InputSizes:
         Raises:
             InputError: only the range of a symbol is in the way; the message names dimension, value and bound.
         """
+        values = self._found(sizes)
+        if values is None or self._guards.hold(values):
+            return values
+        if self._guards.broken(values) is None:
+            self._guards.check(values)
+        return None
+
+    def matching_values(self, sizes: Sequence[Sequence[int]]) -> tuple[int, ...] | None:
+        """As :meth:`symbol_values`, but None also where only the range of a symbol is in the way."""
+        values = self._found(sizes)
+        return values if values is not None and self._guards.hold(values) else None
+
+    def _found(self, sizes: Sequence[Sequence[int]]) -> tuple[int, ...] | None:
+        """The values of all symbols, if sizes are as the types say; guards and ranges are not asked."""
         if [len(item) for item in sizes] != self._ranks:
             return None
         if any(sizes[index][dim] != size for index, dim, size in self._fixed):
@@ -64,11 +78,7 @@ class InputSizes:
         found = self._derive(*values)
         if any(sizes[index][dim] != size for (index, dim), size in zip(self._derived_places, found, strict=True)):
             return None
-        if self._guards.hold(values):
-            return values
-        if self._guards.broken(values) is None:
-            self._guards.check(values)
-        return None
+        return values
 
 
 def symbolic_inputs(

@@ -24,6 +24,7 @@ from mobopt.runtimes.checkpoint import Checkpoint
 from mobopt.runtimes.host_tape import Decisions, Tape
 from mobopt.runtimes.memories import StateMemories
 from mobopt.runtimes.segment import Segment
+from mobopt.runtimes.specializations import Specializations
 from mobopt.runtimes.specialize import go_on, specialize
 from mobopt.runtimes.state import ModelState
 from mobopt.runtimes.vulkan.call_plan import CallPlan, CallTensors, WideFloatsError
@@ -89,6 +90,7 @@ class VulkanProgram:
         self.device = device if isinstance(device, Device) else open_device(device)
         self._allow_fallback = fallback == "cpu"
         self._constants = ConstantStore()
+        self._specializations = Specializations(program)
         self._plans = PlanStore(lambda: MAX_PLANS)
         self._later_plans = PlanStore(lambda: MAX_LATER_PLANS, MAX_LATER_BYTES)
         self._checkpoints: OrderedDict[Any, dict[Any, Checkpoint]] = OrderedDict()
@@ -470,6 +472,8 @@ class VulkanProgram:
             given = place.given
             return go_on(self.program, place.following, given.answers, given.numbers, self._by_elements)
         args = map_leaves(list(place.args), DeviceArray, _as_meta)
+        if not self.model_state.names:
+            return self._specializations.segment(place.method, args, self._by_elements)
         return specialize(self.program, place.method, args, self.model_state.forms, self._by_elements)
 
 

@@ -1,0 +1,120 @@
+"""The Segments of a model: specialised for the first sizes, then made from templates where guards allow it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from mobopt.ir import Program
+from mobopt.ir.dimensions import Dimension
+from mobopt.ir.guards import Guards
+from mobopt.ir.nests import leaves_of
+from mobopt.ir.types import TensorType
+from mobopt.runtimes.segment import Segment
+from mobopt.runtimes.specialize import specialize
+from mobopt.runtimes.symbolic import trace_symbols
+from mobopt.runtimes.template import Template
+
+_LOG = logging.getLogger("mobopt.specialize")
+
+MAX_TEMPLATES = 4
+"""For arguments of one form; a model whose guards ask for more is specialised for each size."""
+
+Shapes = tuple[tuple[int, ...], ...]
+
+
+@dataclass(eq=False)
+class _Family:
+    """Arguments that differ in sizes alone."""
+
+    first: Shapes
+    """The sizes that were met first."""
+    varying: set[tuple[int, int]] = field(default_factory=set)
+    """Inputs and dimensions of which several sizes were met."""
+    templates: list[Template] = field(default_factory=list)
+    attempts: int = 0
+
+
+class Specializations:
+    """Makes Segments of a Program without state.
+
+    A dimension is taken for one that varies once a second size of it is met. Then the model is traced once more, with
+    symbols in place of the sizes that vary, and later sizes cost no trace.
+    """
+
+    def __init__(self, program: Program) -> None:
+        self._program = program
+        self._families: dict[Any, _Family] = {}
+
+    def segment(self, method: str, args: Sequence[Any], by_elements: Collection[str] = ()) -> Segment:
+        """The Segment of a method for arguments of these shapes and dtypes.
+
+        Args and errors are those of :func:`mobopt.runtimes.specialize.specialize`.
+        """
+        tensors = list(leaves_of(list(args), torch.Tensor))
+        shapes = tuple(tuple(tensor.shape) for tensor in tensors)
+        form = (method, frozenset(by_elements), _form(args))
+        family = self._families.get(form)
+        if family is None:
+            self._families[form] = _Family(shapes)
+            return specialize(self._program, method, args, by_elements=by_elements)
+        for template in family.templates:
+            segment = template.segment(shapes)
+            if segment is not None:
+                return segment
+        if family.attempts < MAX_TEMPLATES:
+            segment = self._with_template(family, method, args, shapes, by_elements)
+            if segment is not None:
+                return segment
+        return specialize(self._program, method, args, by_elements=by_elements)
+
+    def _with_template(
+        self, family: _Family, method: str, args: Sequence[Any], shapes: Shapes, by_elements: Collection[str]
+    ) -> Segment | None:
+        """The Segment, from a trace that gives a template too; None if the model can't be traced with symbols."""
+        pairs = zip(family.first, shapes, strict=True)
+        for number, (known, given) in enumerate(pairs):
+            family.varying |= {(number, dim) for dim, size in enumerate(given) if size != known[dim]}
+        guards = Guards()
+        inputs = [
+            TensorType(
+                tensor.dtype, tuple(_size(guards, family.varying, number, dim, size) for dim, size in enumerate(shape))
+            )
+            for number, (tensor, shape) in enumerate(zip(leaves_of(list(args), torch.Tensor), shapes, strict=True))
+        ]
+        if not guards.symbols:
+            return None
+        family.attempts += 1
+        try:
+            traced = trace_symbols(self._program, method, args, inputs, guards, by_elements)
+        except Exception as error:  # of the model's own, which a plain trace says, or an expression where none can be
+            _LOG.debug("%s can't be traced with symbols: %s", method, error)
+            return None
+        if not traced.segment.is_complete:  # what goes on from a look at elements knows numbers alone
+            family.attempts = MAX_TEMPLATES
+            return None
+        if not guards.are_pinned:
+            family.templates.append(Template(traced))
+        return traced.segment
+
+
+def _size(guards: Guards, varying: Collection[tuple[int, int]], number: int, dim: int, size: int) -> Dimension:
+    """A symbol for a size that varies; 0 and 1 stay numbers, for they often mean something else."""
+    if (number, dim) not in varying or size < 2:
+        return size
+    return guards.symbol(lower=2, example=size, origin=f"dimension {dim} of input {number}")
+
+
+def _form(value: Any) -> Any:
+    """What two sets of arguments that differ in sizes alone have in common."""
+    if isinstance(value, torch.Tensor):
+        return value.dtype, value.dim()
+    if isinstance(value, (list, tuple)):
+        return type(value), *map(_form, value)
+    if isinstance(value, dict):
+        return dict, *((key, _form(item)) for key, item in value.items())
+    return type(value), value
