@@ -6,6 +6,7 @@ builder, which is how chains of them become one dispatch (see :mod:`mobopt.runti
 
 from __future__ import annotations
 
+import math
 import struct
 from dataclasses import dataclass, field, replace
 from enum import Enum, IntEnum
@@ -304,12 +305,15 @@ class ProgramBuilder:
 
 def _bits(number: float | int | bool, kind: Kind) -> int:
     if kind == Kind.FLOAT:
-        return int(struct.unpack("<i", struct.pack("<f", _as_float32(float(number))))[0])
+        return int.from_bytes(_as_float32(float(number)), "little", signed=True)
     if kind == Kind.BOOL:
         return int(bool(number))
     return (int(number) + 2**31) % 2**32 - 2**31
 
 
-def _as_float32(number: float) -> float:
+def _as_float32(number: float) -> bytes:
     """The nearest float32; what is too large becomes infinite, as in torch."""
-    return float(torch.tensor(number, dtype=torch.float32))
+    try:
+        return struct.pack("<f", number)
+    except OverflowError:
+        return struct.pack("<f", math.copysign(math.inf, number))

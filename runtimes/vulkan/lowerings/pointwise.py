@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cache
 from typing import Any
 
 import torch
@@ -40,7 +41,7 @@ def expression_of(operator: str) -> Expression | None:
     if operator in _OTHER_MEANINGS:
         return None
     expression = EXPRESSIONS.get(name)
-    return expression if expression and any(s.overload == overload for s in _tensor_schemas(name)) else None
+    return expression if expression and overload in _overloads(name) else None
 
 
 def _name(operator: str) -> str:
@@ -77,6 +78,11 @@ def _with_halves(builder: ProgramBuilder, call: Node) -> tuple[Any, ...]:
         return rounded
 
     return tuple(map(operand, call.args)) if common in _HALVES else call.args
+
+
+@cache
+def _overloads(name: str) -> frozenset[str]:
+    return frozenset(schema.overload for schema in _tensor_schemas(name))
 
 
 def _tensor_schemas(name: str) -> Iterator[Schema]:
