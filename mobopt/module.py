@@ -22,6 +22,7 @@ from mobopt.frontends.torchscript import program_from_script_module
 from mobopt.ir import Program
 from mobopt.ir.arguments import bind_arguments
 from mobopt.options import FallbackChoice, check_fallback
+from mobopt.runtimes.bounds import DeclaredBounds, InputBounds
 from mobopt.runtimes.cpu.kernels import describe
 from mobopt.runtimes.state import ModelState
 from mobopt.stand_in import is_stock, stand_in
@@ -50,6 +51,7 @@ class MobileModule(torch.jit.RecursiveScriptModule):  # type: ignore[misc, name-
         device: int | str | None = None,
         notes: Sequence[Note] = (),
         fallback: FallbackChoice = "cpu",
+        bounds: DeclaredBounds | None = None,
     ) -> None:
         """Make a module of a Program.
 
@@ -59,11 +61,16 @@ class MobileModule(torch.jit.RecursiveScriptModule):  # type: ignore[misc, name-
                 It is opened by the first call.
             notes: what the passes said.
             fallback: whether operators without a GPU kernel run on the CPU, or end the call in an error.
+            bounds: by method, for each tensor of its arguments, of each dimension the least and the largest size, or
+                None: ``{"forward": [[None, None, (32, 512), (32, 512)]]}``. Calls with other sizes are refused, and
+                those within them are planned without another trace of the model.
 
         Raises:
-            InputError: ``fallback`` is neither.
+            InputError: ``fallback`` is neither, or a range of bounds has no size in it.
         """
         check_fallback(fallback)
+        self.__dict__["_bounds"] = bounds
+        self.__dict__["_input_bounds"] = InputBounds(bounds or {})
         self.__dict__.update(_program=program, _device=device, _runtime=None, _is_extended=False, notes=tuple(notes))
         self.__dict__["_fallback"] = fallback
         self.__dict__["_state"] = None
@@ -149,7 +156,13 @@ class MobileModule(torch.jit.RecursiveScriptModule):  # type: ignore[misc, name-
         if self.device != "cpu":
             from mobopt.runtimes.vulkan.program import VulkanProgram
 
-            return VulkanProgram(self.program, self.device, self.__dict__["_fallback"], self.model_state)
+            return VulkanProgram(
+                self.program,
+                self.device,
+                self.__dict__["_fallback"],
+                self.model_state,
+                self.__dict__["_input_bounds"],
+            )
         if is_stock(self.program) and not self.model_state.names:
             return _TorchRuntime(self._c)
         from mobopt.runtimes.cpu import Interpreter
@@ -198,7 +211,10 @@ class MobileModule(torch.jit.RecursiveScriptModule):  # type: ignore[misc, name-
         return future
 
     def _bound(self, method: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[str, list[Any]]:
-        return method, bind_arguments(self.program, method, args, kwargs)
+        bound = bind_arguments(self.program, method, args, kwargs)
+        if self.device == "cpu":
+            self.__dict__["_input_bounds"].check(method, bound)
+        return method, bound
 
     def _vulkan(self, wanted: str) -> Any:
         """The runtime of a Vulkan device.
@@ -291,7 +307,8 @@ class MobileModule(torch.jit.RecursiveScriptModule):  # type: ignore[misc, name-
         return _to_bytes(lambda buffer: self._save_for_lite_interpreter(buffer, _extra_files))  # type: ignore[arg-type]
 
     def __copy__(self) -> MobileModule:
-        twin = MobileModule(self.program, self.device, self.notes, self.__dict__["_fallback"])
+        own = self.__dict__
+        twin = MobileModule(self.program, self.device, self.notes, own["_fallback"], own["_bounds"])
         twin.__dict__["_state"] = self.model_state.shallow_copy()
         return twin
 
@@ -302,10 +319,12 @@ class MobileModule(torch.jit.RecursiveScriptModule):  # type: ignore[misc, name-
                 name: replace(item, value=copy.deepcopy(item.value, memo))
                 for name, item in self._current_program().attributes.items()
             }
-        return MobileModule(program, self.device, self.notes, self.__dict__["_fallback"])
+        own = self.__dict__
+        return MobileModule(program, self.device, self.notes, own["_fallback"], own["_bounds"])
 
     def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
-        return _restore, (self.save_to_buffer(), self.device, self.__dict__["_fallback"])
+        own = self.__dict__
+        return _restore, (self.save_to_buffer(), self.device, own["_fallback"], own["_bounds"])
 
 
 class MobileMethod:
@@ -354,6 +373,7 @@ def load(
     *,
     _extra_files: dict[str, Any] | None = None,
     libraries: Collection[str] = (),
+    bounds: DeclaredBounds | None = None,
 ) -> MobileModule:
     """Read a bundle (.pt or .ptl), made by mobopt or by PyTorch, as a callable module.
 
@@ -367,20 +387,23 @@ def load(
         _extra_files: as for ``torch.jit.load``: each key that the file has gets the content as its value, bytes.
         libraries: namespaces of operators beyond torch's own that the file may name, such as ``torchvision``; import
             the library that registers them first.
+        bounds: of the sizes of inputs; see :class:`MobileModule`.
 
     Raises:
         BundleError: the file is damaged, hostile, or of a form that mobopt does not read.
-        InputError: ``fallback`` is neither.
+        InputError: ``fallback`` is neither, or a range of bounds has no size in it.
     """
     program = read_bundle(path, libraries=libraries)
     for name in _extra_files or {}:
         if _extra_files is not None and name in program.metadata["extra_files"]:
             _extra_files[name] = program.metadata["extra_files"][name]
-    return MobileModule(program, device, fallback=fallback)
+    return MobileModule(program, device, fallback=fallback, bounds=bounds)
 
 
-def _restore(content: bytes, device: int | str | None, fallback: FallbackChoice) -> MobileModule:
-    return load(io.BytesIO(content), device, fallback)
+def _restore(
+    content: bytes, device: int | str | None, fallback: FallbackChoice, bounds: DeclaredBounds | None
+) -> MobileModule:
+    return load(io.BytesIO(content), device, fallback, bounds=bounds)
 
 
 def _to_bytes(write: Callable[[IO[bytes]], None]) -> bytes:

@@ -11,9 +11,10 @@ import torch
 
 from mobopt.ir import Program
 from mobopt.ir.dimensions import Dimension
-from mobopt.ir.guards import Guards
+from mobopt.ir.guards import LARGEST_SIZE, Guards
 from mobopt.ir.nests import leaves_of
 from mobopt.ir.types import TensorType
+from mobopt.runtimes.bounds import NO_BOUNDS, InputBounds
 from mobopt.runtimes.segment import Segment
 from mobopt.runtimes.specialize import specialize
 from mobopt.runtimes.symbolic import trace_symbols
@@ -42,26 +43,38 @@ class _Family:
 class Specializations:
     """Makes Segments of a Program without state.
 
-    A dimension is taken for one that varies once a second size of it is met. Then the model is traced once more, with
-    symbols in place of the sizes that vary, and later sizes cost no trace.
+    A dimension is taken for one that varies where bounds are declared for it, else once a second size of it is met.
+    Then the model is traced with symbols in place of the sizes that vary, and later sizes cost no trace.
     """
 
-    def __init__(self, program: Program) -> None:
+    def __init__(self, program: Program, bounds: InputBounds = NO_BOUNDS) -> None:
+        """Start with none.
+
+        Args:
+            program: the model.
+            bounds: of its inputs' sizes.
+        """
         self._program = program
+        self._bounds = bounds
         self._families: dict[Any, _Family] = {}
 
     def segment(self, method: str, args: Sequence[Any], by_elements: Collection[str] = ()) -> Segment:
         """The Segment of a method for arguments of these shapes and dtypes.
 
-        Args and errors are those of :func:`mobopt.runtimes.specialize.specialize`.
+        Args are those of :func:`mobopt.runtimes.specialize.specialize`; sizes are within their bounds.
+
+        Raises:
+            InputError: as for ``specialize``.
+            UnsupportedError: the same.
         """
         tensors = list(leaves_of(list(args), torch.Tensor))
         shapes = tuple(tuple(tensor.shape) for tensor in tensors)
         form = (method, frozenset(by_elements), _form(args))
         family = self._families.get(form)
         if family is None:
-            self._families[form] = _Family(shapes)
-            return specialize(self._program, method, args, by_elements=by_elements)
+            family = self._families[form] = _Family(shapes, self._declared(method, shapes))
+            if not family.varying:
+                return specialize(self._program, method, args, by_elements=by_elements)
         for template in family.templates:
             segment = template.segment(shapes)
             if segment is not None:
@@ -72,6 +85,15 @@ class Specializations:
                 return segment
         return specialize(self._program, method, args, by_elements=by_elements)
 
+    def _declared(self, method: str, shapes: Shapes) -> set[tuple[int, int]]:
+        """The inputs and dimensions that have bounds."""
+        return {
+            (number, dim)
+            for number, shape in enumerate(shapes)
+            for dim in range(len(shape))
+            if self._bounds.of(method, number, dim) is not None
+        }
+
     def _with_template(
         self, family: _Family, method: str, args: Sequence[Any], shapes: Shapes, by_elements: Collection[str]
     ) -> Segment | None:
@@ -80,12 +102,10 @@ class Specializations:
         for number, (known, given) in enumerate(pairs):
             family.varying |= {(number, dim) for dim, size in enumerate(given) if size != known[dim]}
         guards = Guards()
-        inputs = [
-            TensorType(
-                tensor.dtype, tuple(_size(guards, family.varying, number, dim, size) for dim, size in enumerate(shape))
-            )
-            for number, (tensor, shape) in enumerate(zip(leaves_of(list(args), torch.Tensor), shapes, strict=True))
-        ]
+        inputs = []
+        for number, (tensor, shape) in enumerate(zip(leaves_of(list(args), torch.Tensor), shapes, strict=True)):
+            sizes = [self._size(guards, family, method, number, dim, size) for dim, size in enumerate(shape)]
+            inputs.append(TensorType(tensor.dtype, tuple(sizes)))
         if not guards.symbols:
             return None
         family.attempts += 1
@@ -101,12 +121,13 @@ class Specializations:
             family.templates.append(Template(traced))
         return traced.segment
 
-
-def _size(guards: Guards, varying: Collection[tuple[int, int]], number: int, dim: int, size: int) -> Dimension:
-    """A symbol for a size that varies; 0 and 1 stay numbers, for they often mean something else."""
-    if (number, dim) not in varying or size < 2:
-        return size
-    return guards.symbol(lower=2, example=size, origin=f"dimension {dim} of input {number}")
+    def _size(self, guards: Guards, family: _Family, method: str, number: int, dim: int, size: int) -> Dimension:
+        """A symbol for a size that varies; 0 and 1 stay numbers, for they often mean something else."""
+        if (number, dim) not in family.varying or size < 2:
+            return size
+        lower, upper = self._bounds.of(method, number, dim) or (0, LARGEST_SIZE)
+        origin = f"dimension {dim} of input {number}"
+        return guards.symbol("", max(lower, 2), upper, example=size, origin=origin)
 
 
 def _form(value: Any) -> Any:

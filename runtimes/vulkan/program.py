@@ -20,6 +20,7 @@ from mobopt.errors import DeviceLostError, InputError
 from mobopt.ir import Program
 from mobopt.ir.nests import leaves_of, map_leaves
 from mobopt.options import FallbackChoice, check_fallback
+from mobopt.runtimes.bounds import NO_BOUNDS, InputBounds
 from mobopt.runtimes.checkpoint import Checkpoint
 from mobopt.runtimes.host_tape import Decisions, Tape
 from mobopt.runtimes.memories import StateMemories
@@ -72,6 +73,7 @@ class VulkanProgram:
         device: Device | int | str | None = None,
         fallback: FallbackChoice = "cpu",
         state: ModelState | None = None,
+        bounds: InputBounds = NO_BOUNDS,
     ) -> None:
         """Open the device; plans are made by the first call of each signature.
 
@@ -80,6 +82,7 @@ class VulkanProgram:
             device: an open device, or what :func:`open_device` takes.
             fallback: whether operators without a GPU kernel run on the CPU, or are an error that names them all.
             state: of the model; without it, one that starts with the Program's values.
+            bounds: of inputs' sizes: others are refused, and no size within them is traced after the first.
 
         Raises:
             DeviceError: there is no such device.
@@ -90,7 +93,8 @@ class VulkanProgram:
         self.device = device if isinstance(device, Device) else open_device(device)
         self._allow_fallback = fallback == "cpu"
         self._constants = ConstantStore()
-        self._specializations = Specializations(program)
+        self._specializations = Specializations(program, bounds)
+        self._bounds = bounds
         self._plans = PlanStore(lambda: MAX_PLANS)
         self._later_plans = PlanStore(lambda: MAX_LATER_PLANS, MAX_LATER_BYTES)
         self._checkpoints: OrderedDict[Any, dict[Any, Checkpoint]] = OrderedDict()
@@ -472,6 +476,7 @@ class VulkanProgram:
             given = place.given
             return go_on(self.program, place.following, given.answers, given.numbers, self._by_elements)
         args = map_leaves(list(place.args), DeviceArray, _as_meta)
+        self._bounds.check(place.method, args)
         if not self.model_state.names:
             return self._specializations.segment(place.method, args, self._by_elements)
         return specialize(self.program, place.method, args, self.model_state.forms, self._by_elements)

@@ -113,7 +113,7 @@ def planned(program: VulkanProgram, size: Sequence[int]) -> float:
 def measure(name: str, model: nn.Module, sizes: Sequence[tuple[int, ...]], device: Device) -> str:
     """A row of the table."""
     x = torch.rand(*sizes[0])
-    module = optimize_for_mobile(torch.jit.script(model.eval()), backend="vulkan", example_inputs=[x])
+    module = optimize_for_mobile(torch.jit.script(model.eval()), backend="vulkan", runtime="mobopt", example_inputs=[x])
     program = VulkanProgram(module.program, device)
     known = [planned(program, size) for size in sizes[:4]]
     later = [planned(program, size) for size in sizes[4:]]
