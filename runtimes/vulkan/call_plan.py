@@ -49,11 +49,13 @@ class CallTensors:
         self._carried: Sequence[Value] = ()
         self._hosted: Sequence[torch.Tensor] = ()
         self._arrays: dict[int, DeviceArray] = {}
-        self._classes = [_integer_class(value) for value in inputs if value.dtype == torch.int64]
+        self._classes = tuple([_integer_class(value) for value in inputs if value.dtype == torch.int64])
 
     @property
-    def inputs(self) -> list[Value]:
+    def inputs(self) -> Sequence[Value]:
         """What the segment takes that is up: what is carried to it, what the host computed, then the call's inputs."""
+        if not (self._carried or self._hosted):
+            return self._inputs
         return [*self._carried, *self._hosted, *self._inputs]
 
     @property
@@ -63,8 +65,10 @@ class CallTensors:
 
     def integers(self) -> tuple[Interval, ...]:
         """The classes of the int64 tensors among the inputs."""
+        if not (self._carried or self._hosted):
+            return self._classes
         taken = [*self._carried, *self._hosted]
-        return (*(_integer_class(value) for value in taken if value.dtype == torch.int64), *self._classes)
+        return (*[_integer_class(value) for value in taken if value.dtype == torch.int64], *self._classes)
 
     def carry(self, carried: Sequence[Value], answers: Sequence[torch.Tensor], numbers: Sequence[Any]) -> None:
         """Go on to the next segment."""
@@ -244,10 +248,10 @@ class CallPlan:
             self.executable.close()
 
     def _given(self, given: CallTensors) -> list[Value]:
-        return [
-            given.array(number, self._device) if number in self._resident else given.inputs[number]
-            for number in self._taken
-        ]
+        inputs, resident = given.inputs, self._resident
+        if not resident:
+            return [inputs[number] for number in self._taken]
+        return [given.array(number, self._device) if number in resident else inputs[number] for number in self._taken]
 
     def _checked(self, inputs: Sequence[Value], compute: Callable[[], Sequence[Value]]) -> Sequence[Value]:
         try:

@@ -12,14 +12,16 @@ from mobopt.runtimes.vulkan.call_plan import CallPlan
 class PlanStore:
     """Plans by key. A plan that is given up closes when the last call that has it ends."""
 
-    def __init__(self, most: Callable[[], int], most_bytes: int | None = None) -> None:
+    def __init__(self, most: Callable[[], int], least: int = 1, most_bytes: int | None = None) -> None:
         """Start without plans.
 
         Args:
             most: how many plans to keep.
-            most_bytes: how much memory of the device they may take together, for the last one alone counts always.
+            least: how many to keep however much memory they take.
+            most_bytes: how much memory of the device they may take together.
         """
         self._most = most
+        self._least = least
         self._most_bytes = most_bytes
         self._plans: OrderedDict[Any, CallPlan] = OrderedDict()
         self._bytes = 0
@@ -41,7 +43,7 @@ class PlanStore:
         """Keep a plan, and give up those that are too many."""
         self._plans[key] = plan
         self._bytes += plan.own_bytes
-        while len(self._plans) > 1 and self._is_full():
+        while self._is_full():
             self._retire()
 
     def forget(self) -> None:
@@ -55,7 +57,8 @@ class PlanStore:
         self._bytes = 0
 
     def _is_full(self) -> bool:
-        return len(self._plans) > self._most() or (self._most_bytes is not None and self._bytes > self._most_bytes)
+        is_large = self._most_bytes is not None and self._bytes > self._most_bytes
+        return len(self._plans) > (self._least if is_large else self._most())
 
     def _retire(self) -> None:
         _, plan = self._plans.popitem(last=False)

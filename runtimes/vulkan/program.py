@@ -11,8 +11,8 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from dataclasses import replace
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 
@@ -50,7 +50,7 @@ MAX_PLANS = 16
 MAX_LATER_PLANS = 256
 """Plans of segments after looks at elements that a program keeps."""
 MAX_LATER_BYTES = 2**28
-"""How much memory of the device these may take, beside constants."""
+"""How much memory of the device these may take, beside constants, where they are more than ``MAX_PLANS``."""
 MAX_DECISIONS = 4096
 """Outcomes of steps of the host that are kept for one checkpoint; then all are forgotten."""
 MAX_CHECKPOINTS = 4096
@@ -96,7 +96,7 @@ class VulkanProgram:
         self._specializations = Specializations(program, bounds)
         self._bounds = bounds
         self._plans = PlanStore(lambda: MAX_PLANS)
-        self._later_plans = PlanStore(lambda: MAX_LATER_PLANS, MAX_LATER_BYTES)
+        self._later_plans = PlanStore(lambda: MAX_LATER_PLANS, MAX_PLANS, MAX_LATER_BYTES)
         self._checkpoints: OrderedDict[Any, dict[Any, Checkpoint]] = OrderedDict()
         """By the signature of the call, then by their keys."""
         self.model_state = ModelState(program) if state is None else state
@@ -303,7 +303,7 @@ class VulkanProgram:
                 if plan.following is None:
                     return ending(plan, place.given)
                 plan.hand_on(place.given, passing(plan, place.given))
-                place = replace(place, following=plan.following)
+                place = place._replace(following=plan.following)
             finally:
                 self._leave_plan(plan)
 
@@ -482,8 +482,7 @@ class VulkanProgram:
         return specialize(self.program, place.method, args, self.model_state.forms, self._by_elements)
 
 
-@dataclass(frozen=True)
-class _Place:
+class _Place(NamedTuple):
     """Where a call stands: at its beginning, or after a look at elements."""
 
     method: str
