@@ -56,7 +56,7 @@ def run(
     profile: Path | None,
     as_json: bool,
 ) -> None:
-    """Run BUNDLE (.ptl or .pt), by default on the best Vulkan device."""
+    """Run BUNDLE (.ptl, .pt or .pt2), by default on the best Vulkan device."""
     if inputs and shapes:
         raise InputError("give --input or --random, not both")
     for path in (output, profile):

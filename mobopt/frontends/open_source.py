@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from mobopt.bundle import read_bundle
 from mobopt.bundle.container import ArchiveReader
 from mobopt.errors import ArgumentTypeError, BundleError, InputError
 from mobopt.frontends.exported.archive import is_exported_file
@@ -17,6 +18,7 @@ from mobopt.frontends.file_source import FileSource
 from mobopt.frontends.module_source import ModuleSource
 from mobopt.frontends.script_module_source import ScriptModuleSource
 from mobopt.frontends.source import Source
+from mobopt.ir import Program
 
 _TAKEN = "ScriptModule, an ExportedProgram, an nn.Module with example inputs, an onnx.ModelProto or the path of a file"
 _ONNX_VERSIONS, _ONNX_FIELDS = range(1, 64), (0x12, 0x1A, 0x22, 0x28, 0x32, 0x3A, 0x42)
@@ -81,6 +83,23 @@ def _is_torchscript(file: Path) -> bool:
     except BundleError:
         return False
     return "data.pkl" in names and any(name == "bytecode.pkl" or name.startswith("code/") for name in names)
+
+
+def read_program(file: Path, prefer: str = "bytecode") -> Program:
+    """What a file holds, to be run as it is: a bundle, plain or optimised, or a model before conversion.
+
+    Args:
+        file: its content tells what it is.
+        prefer: as for :func:`mobopt.bundle.read_bundle`.
+
+    Raises:
+        BundleError: the file is damaged, hostile, or of a form that is not read.
+        InputError: the model was exported in training mode.
+        UnsupportedError: the model uses what a Program can't hold.
+    """
+    if is_onnx(file) or is_exported_file(file):
+        return _source_of_file(file, ()).program
+    return read_bundle(file, prefer=prefer)
 
 
 def _source_of_file(file: Path, preserved: Sequence[str]) -> Source:

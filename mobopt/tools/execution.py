@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
-from mobopt.bundle import read_bundle
 from mobopt.errors import InputError
-from mobopt.frontends.open_source import is_onnx, source_of
+from mobopt.frontends.open_source import read_program
 from mobopt.ir import Program
 from mobopt.ir.arguments import bind_arguments
 from mobopt.ir.nests import leaves_of, map_leaves
@@ -86,7 +85,7 @@ def run_bundle(
     """Read a bundle and run a method of it.
 
     Args:
-        path: the bundle.
+        path: a bundle, or a model before conversion, which is run as it is.
         inputs: the method's arguments.
         device: ``"cpu"``, or a Vulkan device's number or a part of its name; None for the best.
         method: which method.
@@ -101,7 +100,7 @@ def run_bundle(
     """
     if precision == "fp16" and device != "cpu":
         raise InputError("precision fp16 is what the CPU reference computes; give --device cpu with it")
-    program = _program_of(path, precision)
+    program = read_program(path, prefer="code" if precision == "fp16" else "bytecode")  # source has lines to name
     if method not in program.methods:
         raise InputError(f"{path} has no method {method!r}; it has {', '.join(program.methods)}")
     args = bind_arguments(program, method, inputs, {})
@@ -114,13 +113,6 @@ def run_bundle(
         result, seconds = timed_calls(lambda: interpreter.run(method, args), repeat, before)
         return Execution("CPU (reference interpreter)", result, seconds, 0.0, None)
     return _run_on_vulkan(program, args, device, method, repeat, fallback, profile, before)
-
-
-def _program_of(path: Path, precision: Precision) -> Program:
-    """What a file holds: a bundle, or an ONNX model."""
-    if is_onnx(path):
-        return source_of(path).program
-    return read_bundle(path, prefer="code" if precision == "fp16" else "bytecode")  # source has lines to name
 
 
 def _run_in_float16(

@@ -9,7 +9,7 @@ import torch
 
 from mobopt.errors import ArgumentTypeError, BundleError
 from mobopt.frontends.file_source import FileSource
-from mobopt.frontends.open_source import source_of
+from mobopt.frontends.open_source import read_program, source_of
 from mobopt.frontends.script_module_source import ScriptModuleSource
 
 
@@ -48,3 +48,10 @@ def test_a_file_that_is_no_model(tmp_path: Path) -> None:
     (tmp_path / "model.pt").write_bytes(b"<html>")
     with pytest.raises(BundleError, match="HTML"):
         source_of(tmp_path / "model.pt")
+
+
+def test_any_file_is_read_to_be_run_as_it_is(tmp_path: Path) -> None:
+    torch.jit.save(script(), tmp_path / "m.pt")
+    assert "aten::linear" in {node.op for node in read_program(tmp_path / "m.pt").methods["forward"].walk()}
+    turns = read_program(Path(__file__).parent / "turns.pt2")
+    assert "prim::Loop" in {node.op for node in turns.methods["forward"].walk()}
