@@ -27,6 +27,7 @@ ROOMS = {
     "mobopt.ir": "ir",
     "mobopt.lints": "optimizer",
     "mobopt.module": "module",
+    "mobopt.onnx_backend": "onnx_backend",
     "mobopt.ops": "ops",
     "mobopt.optimizer": "optimizer",
     "mobopt.options": "options",
@@ -67,6 +68,7 @@ BELOW = {
     "compile": f"{_BELOW_VULKAN} engine kernels lowerings decompositions",
     "vulkan": f"{_BELOW_VULKAN} options engine kernels lowerings compile",
     "module": "errors bundle frontends ir ops options passes runtimes vulkan engine",
+    "onnx_backend": "errors frontends ir module options engine",
     "optimizer": "errors frontends ir module ops options passes runtimes samples",
     "tools": (
         "errors bundle display exporters files frontends ir module ops optimizer options passes runtimes samples "

@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING
 import click
 
 from mobopt.commands.terminal import print_json, print_table, progress, say, size_text
+from mobopt.display import shown
 
 if TYPE_CHECKING:
     from mobopt.bundle import BundleInfo
+    from mobopt.tools.onnx_description import OnnxInfo
     from mobopt.tools.requirements import Needs
 
 _BACKENDS = {"vulkan": "Vulkan (USE_VULKAN=1)", "metal": "Metal (USE_PYTORCH_METAL=1)", "xnnpack": "XNNPACK"}
@@ -20,10 +22,18 @@ _BACKENDS = {"vulkan": "Vulkan (USE_VULKAN=1)", "metal": "Metal (USE_PYTORCH_MET
 @click.argument("bundle", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, with every record of the archive.")
 def inspect(bundle: Path, as_json: bool) -> None:
-    """Show BUNDLE's methods, operators, packed weights, sizes and versions, which loaders open it, what it needs."""
+    """Show BUNDLE's methods, operators, packed weights, sizes and versions, which loaders open it, what it needs.
+
+    Of an ONNX model: its inputs, outputs, opsets and operators, and whether mobopt translates it.
+    """
     with progress(f"reading {bundle.name}"):
+        from mobopt.tools.onnx_description import describe_onnx
         from mobopt.tools.requirements import inspect_bundle
 
+        model = describe_onnx(bundle)
+        if model is not None:
+            _print_onnx(model, as_json)
+            return
         info, needs = inspect_bundle(bundle)
     if as_json:
         import dataclasses
@@ -31,6 +41,23 @@ def inspect(bundle: Path, as_json: bool) -> None:
         print_json({**dataclasses.asdict(info), "needs": dataclasses.asdict(needs)})
     else:
         _print(info, needs)
+
+
+def _print_onnx(model: OnnxInfo, as_json: bool) -> None:
+    if as_json:
+        import dataclasses
+
+        print_json(dataclasses.asdict(model))
+        return
+    facts = [("size", size_text(model.size)), ("made by", shown(model.producer or "unknown"))]
+    facts.append(("versions", f"IR {model.ir_version}, " + ", ".join(shown(text) for text in model.opsets)))
+    facts += [("input", shown(text)) for text in model.inputs]
+    facts += [("output", shown(text)) for text in model.outputs]
+    facts.append(("mobopt", shown(model.refusal) or f"translates it: {model.nodes} nodes"))
+    print_table("", ("", ""), facts)
+    say()
+    counts = sorted(model.operators.items(), key=lambda item: (-item[1], item[0]))
+    print_table("Operators", ("name", "count>"), [(shown(name), count) for name, count in counts])
 
 
 def _print(info: BundleInfo, needs: Needs) -> None:

@@ -16,8 +16,8 @@ from mobopt.runtimes.cpu import Interpreter
 
 _MOST_ELEMENTS = 1 << 26
 """Of an input that is made from what a model declares."""
-_OPEN_SIZES = (1, 8)
-"""Sizes that a call decides: the first dimension, and others."""
+_OPEN_SIZES, _OPEN_EDGE = (1, 8), 64
+"""Sizes that a call decides: the first dimension, and others; the edges of images."""
 
 
 class OnnxSource(Source):
@@ -69,7 +69,7 @@ def _shape_of(item: DeclaredInput) -> torch.Tensor | None:
     names: dict[str | None, int] = {}
     sizes = []
     for dim, size in enumerate(item.sizes):
-        guess = _OPEN_SIZES[min(dim, 1)]
+        guess = _OPEN_EDGE if dim > 1 and len(item.sizes) > 3 else _OPEN_SIZES[min(dim, 1)]
         sizes.append(size if isinstance(size, int) else names.setdefault(size, guess))
     meta = torch.empty(sizes, dtype=item.dtype, device="meta")
     return meta if meta.numel() <= _MOST_ELEMENTS else None

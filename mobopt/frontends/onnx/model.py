@@ -78,7 +78,7 @@ def read_onnx(model: Path | Any) -> OnnxModel:
         BundleError: it is damaged or hostile, or its graph breaks ONNX's rules.
         UnsupportedError: an operator, an opset or a type of it is not translated.
     """
-    proto = _parsed(model) if isinstance(model, Path) else model
+    proto = parse_onnx(model) if isinstance(model, Path) else model
     if not proto.HasField("graph") or not proto.graph.output:
         raise BundleError("the ONNX model has no graph, or its graph returns nothing")
     versions = versions_of(proto.opset_import)
@@ -107,7 +107,12 @@ def read_onnx(model: Path | Any) -> OnnxModel:
     return OnnxModel(program, declared, names)
 
 
-def _parsed(file: Path) -> Any:
+def parse_onnx(file: Path) -> Any:
+    """The message in a file.
+
+    Raises:
+        BundleError: it is damaged, or too large for a message.
+    """
     if file.stat().st_size >= _MOST_BYTES:
         raise BundleError(
             f"{file.name} has over 2 GiB, more than a protobuf message may; keep weights in external data"
