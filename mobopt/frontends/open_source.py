@@ -63,8 +63,12 @@ def source_of(
     raise ArgumentTypeError(f"Got {type(model)}, but a {_TAKEN} is expected.")
 
 
-def whole_source_of(model: object) -> Source:
+def whole_source_of(model: object, example_inputs: Sequence[Any] | Mapping[str, Sequence[Any]] | None = None) -> Source:
     """A model with all of its methods; a TorchScript file may be one that was optimised for a backend.
+
+    Args:
+        model: as for :func:`source_of`.
+        example_inputs: as for :func:`source_of`.
 
     Raises:
         MoboptError: as :func:`source_of`, but for files that are optimised already.
@@ -74,7 +78,7 @@ def whole_source_of(model: object) -> Source:
         return ScriptModuleSource(model, methods)
     if isinstance(model, (str, os.PathLike)) and _is_torchscript(Path(model)):
         return FileSource(Path(model), None, takes_optimized=True)
-    return source_of(model)
+    return source_of(model, example_inputs=example_inputs)
 
 
 def _is_torchscript(file: Path) -> bool:

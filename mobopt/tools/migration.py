@@ -110,7 +110,7 @@ def migrate(
     target = target_of(path)
     check_writable(path, [Path(model)] if isinstance(model, (str, os.PathLike)) else [])
     show("reading the model")
-    source = whole_source_of(model)
+    source = whole_source_of(model, example_inputs)
     if method not in source.program.methods:
         raise InputError(f"the model has no method {method!r}; its methods are {', '.join(source.program.methods)}")
     inputs = choose_inputs(source, example_inputs)
