@@ -48,13 +48,13 @@ def _restored(leaf: Any, tensors: Iterator[torch.Tensor]) -> Any:
 
 
 def _taken_apart(nest: Any) -> tuple[list[torch.Tensor], _Form]:
-    """The tensors of a nest, as memory of its own, and its form."""
+    """The tensors of a nest, dense and in memory of their own, as torch asks for, and its form."""
     leaves, spec = pytree.tree_flatten(nest)
     tensors: list[torch.Tensor] = []
     kinds: list[Any] = []
     for leaf in leaves:
         if isinstance(leaf, torch.Tensor):
-            tensors.append(leaf.clone())
+            tensors.append(leaf.clone(memory_format=torch.contiguous_format))
             kinds.append(torch.Tensor)
         elif isinstance(leaf, _NUMBERS):
             dtype = _DTYPES[type(leaf)]

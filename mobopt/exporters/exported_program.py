@@ -19,6 +19,7 @@ from mobopt.errors import InputError, MoboptError, UnsupportedError
 from mobopt.exporters.tracing import Tracer, constant_numbers
 from mobopt.ir import Program
 from mobopt.ir.arguments import argument_name
+from mobopt.ir.nests import map_leaves
 from mobopt.ops.state import changed_attributes
 
 _LOG = logging.getLogger("mobopt.exporters")
@@ -66,18 +67,22 @@ def exported_program(program: Program, method: str, args: Sequence[Any], sizes: 
         InputError: an input or a dimension that ``sizes`` names is not there, or can't be free.
         UnsupportedError: the model keeps state, branches or calls operators that torch.export can't express.
     """
-    module = MethodModule(program, method)
     names = input_names(program, method)
     if sizes == "fixed":
-        return Exported(_export(module, args, None))
+        return Exported(_export(program, method, args, None))
     if sizes != "auto":
-        return Exported(_export(module, args, _chosen(sizes, names, args)))
+        return Exported(_export(program, method, args, _chosen(sizes, names, args)))
     free = tuple(_free(item) for item in args)
-    try:
-        return Exported(_export(module, args, free))
-    except UnsupportedError as error:
-        _LOG.info("sizes are fixed: %s", error)
-        return Exported(_export(MethodModule(program, method), args, None), f"all sizes are fixed: {error}")
+    reasons: list[UnsupportedError] = []
+    # Torch refuses some branches where dimensions that are 1 in the example stay free.
+    for dynamic, ones in ((free, True), (free, False), (None, False)):
+        try:
+            remark = f"all sizes are fixed: {reasons[-1]}" if dynamic is None else ""
+            return Exported(_export(program, method, args, dynamic, ones), remark)
+        except UnsupportedError as error:
+            _LOG.info("sizes can't be free: %s", error)
+            reasons.append(error)
+    raise reasons[-1]
 
 
 def _free(item: Any) -> Any:
@@ -106,10 +111,15 @@ def _chosen(sizes: Mapping[str, Mapping[int, Range]], names: Sequence[str], args
     )
 
 
-def _export(module: MethodModule, args: Sequence[Any], dynamic: tuple[Any, ...] | None) -> ExportedProgram:
+def _export(
+    program: Program, method: str, args: Sequence[Any], dynamic: tuple[Any, ...] | None, ones: bool = True
+) -> ExportedProgram:
+    module = MethodModule(program, method)
+    # Torch remembers at the tensors themselves which sizes were to be free.
+    given = tuple(map_leaves(list(args), torch.Tensor, lambda tensor: tensor.detach().clone()))
     try:
-        with torch.no_grad(), fx_traceback.preserve_node_meta(), _ones_are_sizes():
-            return torch.export.export(module, tuple(args), dynamic_shapes=dynamic, strict=False)
+        with torch.no_grad(), fx_traceback.preserve_node_meta(), ones_are_sizes() if ones else nullcontext():
+            return torch.export.export(module, given, dynamic_shapes=dynamic, strict=False)
     except MoboptError:
         raise
     except Exception as error:
@@ -121,7 +131,7 @@ def _export(module: MethodModule, args: Sequence[Any], dynamic: tuple[Any, ...] 
         raise UnsupportedError(f"torch.export can't express the model: {reason}") from error
 
 
-def _ones_are_sizes() -> AbstractContextManager[Any]:
+def ones_are_sizes() -> AbstractContextManager[Any]:
     """Let dimensions that are 1 in the example stay free too, where torch knows how."""
     config: Any = _config
     return config.patch(backed_size_oblivious=True) if hasattr(config, "backed_size_oblivious") else nullcontext()

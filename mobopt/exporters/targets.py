@@ -1,4 +1,4 @@
-"""The formats that a model can be migrated to: by the ending of the new file, what writes it and what runs it."""
+"""What a format is that a model can be migrated to: what writes a file of it, and what runs that."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from mobopt.errors import InputError
 from mobopt.exporters.exported_program import Exported, Sizes, exported_program
 from mobopt.exporters.plain import PlainModel
 
+DEFAULT_OPSET = 18
 Call = Callable[[list[Any]], Any]
 """Runs a method of the new file on its arguments."""
 
@@ -45,6 +46,8 @@ class Order:
     """Example arguments of the method; None if none are known."""
     sizes: Sizes = "auto"
     extra_files: dict[str, bytes] = field(default_factory=dict)
+    opset: int = DEFAULT_OPSET
+    """Of ONNX."""
 
     def exported(self) -> Exported:
         """The method as an ExportedProgram.
@@ -119,19 +122,3 @@ class ExportedProgramFile(Target):
 def _without_gradients(function: Callable[..., Any], arguments: Sequence[Any]) -> Any:
     with torch.no_grad():
         return function(*arguments)
-
-
-TARGETS: dict[str, Target] = {".pt": TorchScriptFile(), ".pt2": ExportedProgramFile()}
-"""By ending."""
-
-
-def target_of(path: Path) -> Target:
-    """The format that a path asks for.
-
-    Raises:
-        InputError: no format has this ending.
-    """
-    if path.suffix.lower() not in TARGETS:
-        known = ", ".join(f"{ending} ({target.name})" for ending, target in TARGETS.items())
-        raise InputError(f"the output {path} ends in {path.suffix or 'nothing'!r}, which names no format; use {known}")
-    return TARGETS[path.suffix.lower()]

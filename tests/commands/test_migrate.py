@@ -7,13 +7,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy
+import onnx
 import pytest
 import torch
 from command_harness import Invoke, assert_empty, assert_refused
 
 import mobopt
 from mobopt.errors import ArgumentTypeError, BundleError, InputError
-from mobopt.exporters.targets import TARGETS, Order, TorchScriptFile, Written
+from mobopt.exporters.formats import TARGETS
+from mobopt.exporters.targets import Order, TorchScriptFile, Written
 from mobopt.tools.migration import MigrationRefusedError
 
 GOLDEN = Path(__file__).parent.parent / "golden"
@@ -49,6 +51,14 @@ def test_an_exported_program(files: Path, tmp_path: Path, invoke: Invoke) -> Non
     x = torch.from_numpy(numpy.load(files / "input.npy"))
     expected = torch.from_numpy(numpy.load(files / "expected.npy"))
     torch.testing.assert_close(module(x.repeat(5, 1, 1, 1)), expected.repeat(5, 1))
+
+
+def test_an_onnx_file(files: Path, tmp_path: Path, invoke: Invoke) -> None:
+    options = ["--input", files / "input.npy", "--opset", "19"]
+    done = invoke("migrate", files / "bundle.ptl", "-o", "new.onnx", *options)
+    assert done.exit_code == 0, done.output
+    assert "new.onnx: ONNX of forward" in done.stdout and "run by onnx" in done.stdout
+    assert [item.version for item in onnx.load(tmp_path / "new.onnx").opset_import] == [19]
 
 
 class Coder(torch.nn.Module):
