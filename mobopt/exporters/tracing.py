@@ -81,6 +81,10 @@ class Tracer(Evaluator):
         self._remember(node, args, result)
         return result
 
+    def trips(self, limit: Any) -> Any:
+        """The number itself, which may be a symbol."""
+        return limit
+
     def _step(self, frames: list[Frame], plan: BlockPlan, environment: Environment) -> None:
         """A branch by elements is taken both ways; all else as anywhere."""
         node = plan.nodes[frames[-1].position]

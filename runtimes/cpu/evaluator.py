@@ -169,6 +169,10 @@ class Evaluator(ABC):
                 frames.pop()
                 self._done(frames[-1], results[frame.is_loop :], environment)
 
+    def trips(self, limit: Any) -> Any:
+        """How often a loop goes round at most, as a number."""
+        return int(limit)
+
     def _step(self, frames: list[Frame], plan: BlockPlan, environment: Environment) -> None:
         """Evaluate the next node of the innermost block, or enter one of the node's own blocks."""
         frame = frames[-1]
@@ -178,7 +182,7 @@ class Evaluator(ABC):
             inner = Frame(node.blocks[0 if condition else 1], node)
         elif node.op == "prim::Loop":
             limit, *results = [self.value(value, environment) for value in node.inputs]
-            inner = Frame(node.blocks[0], node, limit=int(limit))
+            inner = Frame(node.blocks[0], node, limit=self.trips(limit))
             if not self._goes_round(inner, results, environment):
                 self._done(frame, results[1:], environment)
                 return
