@@ -1,0 +1,68 @@
+"""Operators on small matrices, by factors and triangular systems."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from mobopt.ir import Node, Value
+from mobopt.runtimes.vulkan.decompositions.registry import NodeBuilder, decomposes
+
+
+@decomposes("aten::linalg_lu")
+def lu(build: NodeBuilder, node: Node) -> Sequence[Value]:
+    """Factors, and what they are made of."""
+    factors, pivots, _ = build.all("aten::linalg_lu_factor_ex", node["A"], pivot=node["pivot"])
+    return build.all("aten::lu_unpack", factors, pivots)
+
+
+@decomposes("aten::lu_unpack")
+def lu_unpack(build: NodeBuilder, node: Node) -> Sequence[Value] | None:
+    """A permutation, and the triangles of a matrix."""
+    if not node["unpack_data"]:
+        return None
+    factors: Value = node["LU_data"]
+    rows, columns = factors.sizes[-2:]
+    steps = min(rows, columns)
+    permutation, _, _ = build.all("aten::lu_unpack", factors, node["LU_pivots"], False, node["unpack_pivots"])
+    low = build("aten::tril", build("aten::narrow", factors, -1, 0, steps), -1)
+    low = build("aten::add.Tensor", low, Value.of_elements(torch.eye(rows, steps)))
+    high = build("aten::triu", build("aten::narrow", factors, -2, 0, steps))
+    return permutation, low, high
+
+
+@decomposes("aten::triangular_solve")
+def triangular_solve(build: NodeBuilder, node: Node) -> Sequence[Value]:
+    """The older form, whose matrix may be transposed, and comes back."""
+    sides, matrices, upper = node["self"], node["A"], node["upper"]
+    batches = (_batch(value, node.outputs[0].rank) for value in (sides, matrices))
+    batch = [max(pair) for pair in zip(*batches, strict=True)]
+    copy = build("aten::clone", build("aten::expand", matrices, [*batch, *matrices.sizes[-2:]]))
+    if node["transpose"]:
+        matrices, upper = build("aten::transpose.int", matrices, -2, -1), not upper
+    unit = node["unitriangular"]
+    solved = build("aten::linalg_solve_triangular", matrices, sides, upper=upper, unitriangular=unit)
+    return solved, copy
+
+
+def _batch(value: Value, rank: int) -> list[int]:
+    return [1] * (rank - value.rank) + list(value.sizes[:-2])
+
+
+@decomposes("aten::cholesky_solve")
+def cholesky_solve(build: NodeBuilder, node: Node) -> Value:
+    """Two triangular systems."""
+    triangle, upper = node["input2"], node["upper"]
+    turned = build("aten::transpose.int", triangle, -2, -1)
+    low, high = (turned, triangle) if upper else (triangle, turned)
+    first = build("aten::linalg_solve_triangular", low, node["self"], upper=False)
+    return build("aten::linalg_solve_triangular", high, first, upper=True)
+
+
+@decomposes("aten::cholesky_inverse")
+def cholesky_inverse(build: NodeBuilder, node: Node) -> Value:
+    """The systems of the identity."""
+    triangle: Value = node["self"]
+    identity = build("aten::expand", Value.of_elements(torch.eye(triangle.sizes[-1])), list(triangle.sizes))
+    return build("aten::cholesky_solve", identity, triangle, node["upper"])

@@ -1,0 +1,129 @@
+"""Dispatching ``shaders/glsl/factor.comp`` and ``substitute.comp``: small matrices, and systems of equations."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from enum import IntEnum
+
+import torch
+
+from mobopt.runtimes.vulkan.engine.tensor import DeviceTensor, contiguous_strides
+from mobopt.runtimes.vulkan.kernels.copies import as_contiguous
+from mobopt.runtimes.vulkan.kernels.geometry import expanded
+from mobopt.runtimes.vulkan.kernels.kernel_access import LoadMode, local_size, reading, spread, words, writing
+from mobopt.runtimes.vulkan.kernels.plan import Plan
+from mobopt.runtimes.vulkan.kernels.scatter_kernel import updated_copy
+
+LARGEST = 32
+"""Rows and columns of a matrix that one invocation factors."""
+
+
+class Method(IntEnum):
+    """How matrices are factored; the numbers of ``factor.comp``."""
+
+    PIVOTED = 0
+    PLAIN = 1
+    CHOLESKY = 2
+
+
+class Exchanges(IntEnum):
+    """What is done with the rows of right sides; the numbers of ``substitute.comp``."""
+
+    NONE = 0
+    FIRST = 1
+    UNDONE = 2
+
+
+@dataclass(frozen=True)
+class Factors:
+    """What a factorisation gives, for matrices of any number of leading dimensions."""
+
+    matrices: DeviceTensor
+    """Both triangles, or the lower one of Cholesky's."""
+    pivots: DeviceTensor
+    """int32, from 1: with which row each row was exchanged."""
+    failed: DeviceTensor
+    """int32: the number of the first step that failed, or 0."""
+    odd: DeviceTensor
+    """int32: 1 where the permutation is odd."""
+
+
+def factored(plan: Plan, matrices: DeviceTensor, method: Method, *, refuses: bool) -> Factors:
+    """Factor matrices of at most :data:`LARGEST` rows and columns.
+
+    Args:
+        plan: where the dispatches go.
+        matrices: float32, of rank 2 or more.
+        method: how; Cholesky's looks at lower triangles.
+        refuses: whether a step that fails raises the flag of the run.
+    """
+    *batch, rows, columns = matrices.sizes
+    count, steps = math.prod(batch), min(rows, columns)
+    target = updated_copy(plan, matrices)
+    pivots = plan.empty((*batch, steps), torch.int32)
+    facts = plan.empty((*batch, 2), torch.int32)
+    size = local_size(plan.device, count)
+    if count:
+        plan.dispatch(
+            "factor",
+            [writing(target, reads=True), writing(pivots), writing(facts), plan.stream.raised_by()],
+            spread(-(-count // size)),
+            [size, int(method), int(refuses)],
+            words([count, rows, columns]),
+            iterations=sum((rows - k) * (2 + max(columns - k, k)) + columns + k for k in range(steps)),
+        )
+    strides = facts.strides[:-1]
+    return Factors(target, pivots, facts.view(batch, strides), facts.view(batch, strides, facts.offset + 1))
+
+
+def substituted(
+    plan: Plan,
+    matrices: DeviceTensor,
+    sides: DeviceTensor,
+    *,
+    upper: bool,
+    unit: bool,
+    pivots: DeviceTensor | None = None,
+    exchanges: Exchanges = Exchanges.NONE,
+) -> DeviceTensor:
+    """Solve triangular systems ``matrices @ x = sides``; leading dimensions are broadcast to those of the right sides.
+
+    Args:
+        plan: where the dispatches go.
+        matrices: float32, square; the other triangle is not looked at.
+        sides: float32.
+        upper: which triangle.
+        unit: whether the diagonal counts as ones.
+        pivots: of each system, if rows are exchanged.
+        exchanges: of rows of the right sides.
+    """
+    *batch, rows, columns = sides.sizes
+    count = math.prod(batch)
+    target = updated_copy(plan, sides)
+    if not target.numel:
+        return target
+    square = as_contiguous(plan, expanded(matrices, [*batch, rows, rows]))
+    row_step, column_step = square.strides[-2:]
+    given = None if pivots is None else as_contiguous(plan, expanded(pivots, [*batch, rows]))
+    size = local_size(plan.device, count * columns)
+    plan.dispatch(
+        "substitute",
+        [
+            writing(target, reads=True),
+            reading(square, LoadMode.LANES, False),
+            reading(square if given is None else replace(given), LoadMode.LANES, False),
+        ],
+        spread(-(-count * columns // size)),
+        [size, int(upper), int(unit), int(exchanges)],
+        words([count, rows, columns, square.offset, rows * rows, row_step, column_step]),
+        iterations=rows * (rows + 2),
+    )
+    return target
+
+
+def identities(plan: Plan, like: DeviceTensor) -> DeviceTensor:
+    """The identity in the sizes of square matrices."""
+    rows = like.sizes[-1]
+    eye = plan.packed([], ("identity", rows), lambda: torch.eye(rows))
+    return eye.view(like.sizes, [*[0] * (like.rank - 2), *contiguous_strides((rows, rows))])
