@@ -39,6 +39,7 @@ FAMILIES = (
     "scatter",
     "attention",
     "sorting",
+    "recurrent",
 )
 DEVICES = ("cpu", "integrated", "discrete")
 GROUPS = 65535
