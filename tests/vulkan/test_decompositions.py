@@ -160,3 +160,32 @@ def test_layers_of_transformers(computer: Any) -> None:
             arguments = (size, heads, *layer, use_gelu, kind == 1, 1e-5, *norms, *inner, mask, kind)
             check(computer, "aten::_transformer_encoder_layer_fwd", x, *arguments)
     check(computer, op, x, other, other.flip(1), size, heads, *layer, None, True, returned=2)
+
+
+def _pairs() -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    special = torch.tensor([0.0, -0.0, 1.5, -2.0, torch.inf, -torch.inf, torch.nan, 3e38, 1e-30])
+    yield special[:, None], special
+    yield torch.randn(3, 5), torch.randn(5)
+    yield torch.randn(3, 5).half(), torch.randn(1, 5)
+
+
+def test_functions_of_two_numbers(computer: Any) -> None:
+    for a, b in _pairs():
+        for name in ("fmin", "fmax", "hypot"):
+            check(computer, f"aten::{name}", a, b, relative=1e-6 if a.dtype == torch.float32 else 2e-3)
+    for name in ("fmin", "fmax"):
+        check(computer, f"aten::{name}", torch.arange(5, dtype=torch.int32), torch.tensor([3, 1, 4, 1, 5]).int())
+
+
+def test_distances_and_bilinear(computer: Any) -> None:
+    x, y = torch.randn(2, 7, 5), torch.randn(2, 3, 5)
+    for order in (0.0, 1.0, 2.0, 3.0, float("inf")):
+        check(computer, "aten::cdist", x, y, order)
+    weight, bias = torch.randn(3, 5, 4), torch.randn(3)
+    check(computer, "aten::bilinear", torch.randn(2, 7, 5), torch.randn(2, 7, 4), weight, bias)
+    check(computer, "aten::bilinear", torch.randn(7, 5), torch.randn(7, 4), weight, None)
+
+
+def test_running_sums_of_powers(computer: Any) -> None:
+    for x, dim in ((torch.randn(2, 13, 3), 1), (torch.randn(3, 8) * 50, -1), (torch.randn(1), 0)):
+        check(computer, "aten::logcumsumexp", x, dim)
