@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from harness import check_op
@@ -40,3 +42,29 @@ def test_training_is_refused():
     x, vector = Value.of_tensor(torch.float32, (2, 3, 4, 4)), Value.of_tensor(torch.float32, (3,))
     call = Node.call("aten::batch_norm", (x, None, None, vector, vector, True, 0.1, 1e-5, False), (x,))
     assert "eval()" in str(why_unsupported(call))
+
+
+def dispatches(op: str, args: tuple, kind: str) -> list[str]:
+    from test_loop_bounds import lowered
+
+    return [each.shader for each in lowered(kind, op, tuple(to_meta(arg) for arg in args))]
+
+
+def to_meta(arg):
+    return arg.to("meta") if isinstance(arg, torch.Tensor) else arg
+
+
+def test_a_normalisation_is_one_dispatch() -> None:
+    for op, args in CALLS:
+        if op in ("layer_norm", "group_norm", "rms_norm"):
+            assert dispatches(op, args, "discrete") == ["normalize"], op
+    long = ("layer_norm", (torch.randn(1, 5, 40_009), [40_009]))
+    large = ("layer_norm", (torch.randn(197, 768), [768]))
+    assert len(dispatches(*long, "discrete")) > 1  # divided, as a walk of one invocation would be long
+    assert len(dispatches(*large, "cpu")) == 2 and dispatches(*large, "discrete") == ["normalize"]
+
+
+@pytest.mark.parametrize("op, args", [CALLS[n] for n in (4, 13)], ids=["group", "rms"])
+def test_threads_share_a_normalisation(device, monkeypatch, op, args):
+    monkeypatch.setattr(device, "info", replace(device.info, kind="discrete"))
+    check_op(device, f"aten::{op}", *args, relative=2e-6, device_layout=False)

@@ -70,6 +70,25 @@ class Reduction:
         """Workgroups."""
         return spread(-(-self.items // (self.group // self.threads)))
 
+    def lane_mode(self, tensor: DeviceTensor, number: int) -> LoadMode:
+        """How four lanes of a tensor are read, whose strides are those of this number."""
+        kept, reduced = self.kept.strides[number], self.reduced.strides[number]
+        strides = (*kept, *reduced) if self.lanes_reduced else (*reduced, *kept)
+        mode = load_mode(tensor.offset, strides)
+        inner = self.reduced.sizes[-1] if self.lanes_reduced else self.kept.sizes[-1]
+        beyond = inner % VECTOR and tensor.span[1] + VECTOR - inner % VECTOR > tensor.storage.capacity
+        return LoadMode.LANES if mode == LoadMode.VECTOR and beyond else mode
+
+    def stores_vectors(self, target: DeviceTensor) -> bool:
+        """Whether a result is written in whole vec4s."""
+        kept, reduced = self.kept, self.reduced
+        writes_all = len(reduced.strides) > 1
+        if self.lanes_reduced:
+            inner, strides = reduced.sizes[-1], (*kept.strides[1], *(reduced.strides[1] if writes_all else (0,)))
+        else:
+            inner, strides = kept.sizes[-1], (*(reduced.strides[1] if writes_all else ()), *kept.strides[1])
+        return inner % VECTOR == 0 and is_vector_run(target.offset, strides)
+
 
 def plan_reduction(
     device: DeviceInfo,
@@ -79,6 +98,7 @@ def plan_reduction(
     *,
     writes_all: bool,
     shares: bool = True,
+    others: Sequence[DeviceTensor] = (),
 ) -> Reduction | None:
     """How to reduce ``dims`` of ``source`` into ``target``, which has the same rank; None if it takes too many
     dimensions.
@@ -90,10 +110,12 @@ def plan_reduction(
         dims: the reduced dimensions.
         writes_all: whether the kernel writes the reduced dimensions too.
         shares: whether the kernel can share an item between threads.
+        others: what else it reads, of the source's sizes; only with ``writes_all``.
     """
     kept_dims = [d for d in range(source.rank) if d not in dims]
-    kept = merged(_pick(source.sizes, kept_dims), [_pick(t.strides, kept_dims) for t in (source, target)])
-    reduced_tensors = (source, target) if writes_all else (source,)
+    kept_tensors = (source, target, *others)
+    kept = merged(_pick(source.sizes, kept_dims), [_pick(t.strides, kept_dims) for t in kept_tensors])
+    reduced_tensors = kept_tensors if writes_all else (source,)
     reduced = merged(_pick(source.sizes, dims), [_pick(t.strides, dims) for t in reduced_tensors], order_by=None)
     if kept.rank > MAX_KEPT or reduced.rank > MAX_REDUCED:
         return None
@@ -124,7 +146,7 @@ def _rounded(kept: Iteration, reduced: Iteration, source: DeviceTensor, target: 
     extra = rounded - kept.sizes[-1]
     fits = all(
         strides[-1] == 1 and tensor.span[1] + extra <= tensor.storage.capacity
-        for tensor, strides in zip((source, target), kept.strides, strict=True)
+        for tensor, strides in zip((source, target), kept.strides[:2], strict=True)
     )
     written = kept.strides[1][:-1] + (reduced.strides[1] if len(reduced.strides) > 1 else ())
     room = all(stride >= rounded for stride in written)
@@ -176,9 +198,7 @@ def run_reduction(
     kept, reduced = reduction.kept, reduction.reduced
     source_strides = (*kept.strides[0], *reduced.strides[0])
     target_strides = kept.strides[1] + (reduced.strides[1] if len(reduced.strides) > 1 else ())
-    mode = _lane_mode(
-        source, kept.strides[0], reduced.strides[0], reduction.lanes_reduced, kept.sizes[-1], reduced.sizes[-1]
-    )
+    mode = reduction.lane_mode(source, 0)
     texels = uses_texels(plan.device, [(source, mode)])
     specialization = [
         reduction.group,
@@ -187,7 +207,7 @@ def run_reduction(
         reduction.threads,
         int(reduction.lanes_reduced),
         read_access(source, mode),
-        write_access(targets[-1], _stores_vectors(reduction, targets[0])),
+        write_access(targets[-1], reduction.stores_vectors(targets[0])),
         int(plan.device.is_cpu or reduction.steps > 2 * SUMMED_STEPS),
         *constants,
     ]
@@ -200,33 +220,6 @@ def run_reduction(
         words([*geometry, *parameters]),
         iterations=passes * (reduction.steps + reduction.steps // SUMMED_STEPS + 1) + _OTHER_ITERATIONS,
     )
-
-
-def _lane_mode(
-    source: DeviceTensor,
-    kept: tuple[int, ...],
-    reduced: tuple[int, ...],
-    lanes_reduced: bool,
-    kept_size: int,
-    reduced_size: int,
-) -> LoadMode:
-    strides = (*kept, *reduced) if lanes_reduced else (*reduced, *kept)
-    mode = load_mode(source.offset, strides)
-    inner = reduced_size if lanes_reduced else kept_size
-    capacity = source.storage.capacity
-    if mode == LoadMode.VECTOR and inner % VECTOR and source.span[1] + VECTOR - inner % VECTOR > capacity:
-        return LoadMode.LANES
-    return mode
-
-
-def _stores_vectors(reduction: Reduction, target: DeviceTensor) -> bool:
-    kept, reduced = reduction.kept, reduction.reduced
-    writes_all = len(reduced.strides) > 1
-    if reduction.lanes_reduced:
-        inner, strides = reduced.sizes[-1], (*kept.strides[1], *(reduced.strides[1] if writes_all else (0,)))
-    else:
-        inner, strides = kept.sizes[-1], (*(reduced.strides[1] if writes_all else ()), *kept.strides[1])
-    return inner % VECTOR == 0 and is_vector_run(target.offset, strides)
 
 
 def regrouped(plan: Plan, source: DeviceTensor, dims: Sequence[int]) -> DeviceTensor:

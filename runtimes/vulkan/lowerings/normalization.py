@@ -1,9 +1,10 @@
-"""Batch, layer, group and instance normalisation: statistics by a reduction, the rest by one pointwise dispatch."""
+"""Batch, layer, group and instance normalisation: one dispatch, or statistics by a reduction and a pointwise one."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 
@@ -11,6 +12,7 @@ from mobopt.ir import Node, Value
 from mobopt.runtimes.vulkan.engine.tensor import DeviceTensor
 from mobopt.runtimes.vulkan.kernels.combine import After, Before, Combination, Spread, moments, reduce
 from mobopt.runtimes.vulkan.kernels.geometry import view_strides
+from mobopt.runtimes.vulkan.kernels.normalization_kernel import normalize
 from mobopt.runtimes.vulkan.kernels.plan import Plan
 from mobopt.runtimes.vulkan.kernels.pointwise_kernel import compute_into
 from mobopt.runtimes.vulkan.kernels.pointwise_program import Kind, Opcode, ProgramBuilder, Term
@@ -66,6 +68,20 @@ def normalized(
     return mean, reciprocal
 
 
+def _normalize(
+    plan: Plan,
+    tensor: DeviceTensor,
+    dims: Sequence[int],
+    weight: DeviceTensor | None,
+    bias: DeviceTensor | None,
+    eps: float,
+    target: DeviceTensor,
+) -> None:
+    """The same without statistics: one dispatch, unless that would leave the device idle."""
+    if not normalize(plan, tensor, target, dims, weight, bias, eps):
+        normalized(plan, tensor, dims, weight, bias, eps, target)
+
+
 @lowers("aten::layer_norm", "aten::native_layer_norm", check=check_floating)
 def layer_norm(plan: Plan, call: Node) -> DeviceTensor | tuple[DeviceTensor, ...]:
     """Layer normalisation over the last dimensions."""
@@ -73,8 +89,11 @@ def layer_norm(plan: Plan, call: Node) -> DeviceTensor | tuple[DeviceTensor, ...
     weight, bias = _optional(plan, call["weight"]), _optional(plan, call["bias"])
     first = tensor.rank - len(call["normalized_shape"])
     target = plan.own_result(call.outputs[0])
-    statistics = normalized(plan, tensor, range(first, tensor.rank), weight, bias, call["eps"], target)
-    return target if call.qualified_op == "aten::layer_norm" else (target, *statistics)
+    dims = range(first, tensor.rank)
+    if call.qualified_op == "aten::layer_norm":
+        _normalize(plan, tensor, dims, weight, bias, call["eps"], target)
+        return target
+    return (target, *normalized(plan, tensor, dims, weight, bias, call["eps"], target))
 
 
 @lowers("aten::group_norm", "aten::native_group_norm", check=check_floating)
@@ -84,27 +103,34 @@ def group_norm(plan: Plan, call: Node) -> DeviceTensor | tuple[DeviceTensor, ...
     groups = call["num_groups"] if call.qualified_op == "aten::group_norm" else call["group"]
     weight, bias = _optional(plan, call["weight"]), _optional(plan, call["bias"])
     target = plan.own_result(call.outputs[0])
-    statistics = _normalize_groups(plan, tensor, groups, weight, bias, call["eps"], target)
+    split = _in_groups(tensor, groups, weight, bias, target)
     if call.qualified_op == "aten::group_norm":
+        _normalize(plan, split.source, split.dims, split.weight, split.bias, call["eps"], split.target)
         return target
+    statistics = normalized(plan, split.source, split.dims, split.weight, split.bias, call["eps"], split.target)
     return (target, *(reshaped(plan, statistic, (tensor.sizes[0], groups)) for statistic in statistics))
 
 
-def _normalize_groups(
-    plan: Plan,
-    tensor: DeviceTensor,
-    groups: int,
-    weight: DeviceTensor | None,
-    bias: DeviceTensor | None,
-    eps: float,
-    target: DeviceTensor,
-) -> tuple[DeviceTensor, DeviceTensor]:
+@dataclass(frozen=True)
+class _Groups:
+    """Tensors of a group normalisation with a dimension of groups, and the dimensions that are normalised over."""
+
+    source: DeviceTensor
+    target: DeviceTensor
+    weight: DeviceTensor | None
+    bias: DeviceTensor | None
+    dims: range
+
+
+def _in_groups(
+    tensor: DeviceTensor, groups: int, weight: DeviceTensor | None, bias: DeviceTensor | None, target: DeviceTensor
+) -> _Groups:
     batch, channels, *space = tensor.sizes
     split = (batch, groups, channels // max(groups, 1), *space)
     source, result = (_with_sizes(each, split) for each in (tensor, target))
     rank = len(split)
     vectors = [None if v is None else _grouped(v, groups, rank) for v in (weight, bias)]
-    return normalized(plan, source, range(2, rank), vectors[0], vectors[1], eps, result)
+    return _Groups(source, result, vectors[0], vectors[1], range(2, rank))
 
 
 def _with_sizes(tensor: DeviceTensor, sizes: Sequence[int]) -> DeviceTensor:
@@ -129,7 +155,8 @@ def instance_norm(plan: Plan, call: Node) -> DeviceTensor:
     if not call["use_input_stats"]:
         return batch_normalized(plan, tensor, call)
     target = plan.own_result(call.outputs[0])
-    _normalize_groups(plan, tensor, tensor.sizes[1], weight, bias, call["eps"], target)
+    split = _in_groups(tensor, tensor.sizes[1], weight, bias, target)
+    _normalize(plan, split.source, split.dims, split.weight, split.bias, call["eps"], split.target)
     return target
 
 
@@ -210,6 +237,11 @@ def rms_norm(plan: Plan, call: Node) -> DeviceTensor:
     """Division by the root of the mean square over the last dimensions."""
     tensor = plan.tensor(call.args[0])
     dims = range(tensor.rank - len(call["normalized_shape"]), tensor.rank)
+    weight = _optional(plan, call["weight"])
+    eps = torch.finfo(tensor.dtype).eps if call["eps"] is None else call["eps"]
+    target = plan.own_result(call.output)
+    if normalize(plan, tensor, target, dims, weight, None, eps, is_centered=False):
+        return target
     count = math.prod(tensor.sizes[d] for d in dims)
     square = reduce(
         plan,
@@ -221,8 +253,8 @@ def rms_norm(plan: Plan, call: Node) -> DeviceTensor:
         After.SCALED,
         scale=1 / count if count else math.nan,
     )
-    eps = torch.finfo(tensor.dtype).eps if call["eps"] is None else call["eps"]
     builder = ProgramBuilder()
     root = builder.step(Opcode.RSQRT, builder.step(Opcode.ADD, builder.tensor(square), builder.scalar(eps, Kind.FLOAT)))
     value = builder.step(Opcode.MUL, builder.tensor(tensor), root)
-    return _own_result(plan, builder, scaled(builder, value, _optional(plan, call["weight"]), None), call)
+    compute_into(plan, builder, scaled(builder, value, weight, None), target, fresh=True)
+    return target

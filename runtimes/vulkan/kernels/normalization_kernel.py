@@ -1,0 +1,105 @@
+"""Dispatching ``shaders/glsl/normalize.comp``: a normalisation in one dispatch."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from mobopt.runtimes.vulkan.engine.stream import USUAL_ITERATIONS
+from mobopt.runtimes.vulkan.engine.tensor import DeviceTensor
+from mobopt.runtimes.vulkan.kernels.combine import float_bits
+from mobopt.runtimes.vulkan.kernels.division import divide
+from mobopt.runtimes.vulkan.kernels.geometry import expanded
+from mobopt.runtimes.vulkan.kernels.kernel_access import (
+    PUSH_CONSTANT_WORDS,
+    read_access,
+    reading,
+    uses_texels,
+    words,
+    write_access,
+    writing,
+)
+from mobopt.runtimes.vulkan.kernels.plan import Plan
+from mobopt.runtimes.vulkan.kernels.reduction_kernel import SUMMED_STEPS, Reduction, plan_reduction
+
+_PASSES = 3
+"""Walks: for the mean, for the variance, and to write."""
+_OTHER_ITERATIONS = 64
+_MOST_ON_CPU = 2**14
+"""Elements beyond which CPU drivers are faster with two kernels: dispatches cost little there."""
+_SPREAD = 0
+"""A constant of ``moments.glsl`` that the kernel doesn't ask for."""
+
+
+def normalize(
+    plan: Plan,
+    source: DeviceTensor,
+    target: DeviceTensor,
+    dims: Sequence[int],
+    weight: DeviceTensor | None,
+    bias: DeviceTensor | None,
+    eps: float,
+    *,
+    is_centered: bool = True,
+) -> bool:
+    """Write ``(x - mean) / sqrt(variance + eps) * weight + bias``, statistics being of ``dims``, in one dispatch.
+
+    Args:
+        plan: where the dispatch goes.
+        source: what is normalised.
+        target: of the same sizes.
+        dims: not negative, ascending.
+        weight: broadcast to the source's sizes; none is one.
+        bias: with the weight's strides.
+        eps: added to the variance.
+        is_centered: else nothing is subtracted, and the mean square stands for the variance.
+
+    Returns:
+        False, with nothing done, where one dispatch can't do it, or leaves the device idle.
+    """
+    operands = [None if tensor is None else expanded(tensor, source.sizes) for tensor in (weight, bias)]
+    factors = [tensor for tensor in operands if tensor is not None]
+    if source.numel == 0 or (plan.device.is_cpu and source.numel > _MOST_ON_CPU):
+        return False
+    if any(tensor.strides != factors[0].strides for tensor in factors):
+        return False
+    reduction = plan_reduction(plan.device, source, target, dims, writes_all=True, others=factors[:1])
+    if reduction is None or not _fits(plan, source, dims, reduction):
+        return False
+    kept, reduced = reduction.kept, reduction.reduced
+    number = len(kept.strides) - 1  # of the factors' strides; without factors nobody reads them
+    reads = [(source, reduction.lane_mode(source, 0))]
+    reads += [(tensor, reduction.lane_mode(tensor, number)) for tensor in factors]
+    texels = uses_texels(plan.device, reads)
+    bindings = iter([reading(tensor, mode, texels) for tensor, mode in reads])
+    accesses = iter([read_access(tensor, mode) for tensor, mode in reads])
+    data, form = next(bindings), next(accesses)
+    bound = [data if tensor is None else next(bindings) for tensor in operands]
+    forms = [-1 if tensor is None else next(accesses) for tensor in operands]
+    geometry = [*kept.sizes, *reduced.sizes, source.offset, *kept.strides[0], *reduced.strides[0]]
+    geometry += [target.offset, *kept.strides[1], *reduced.strides[1]]
+    offsets = [0 if tensor is None else tensor.offset for tensor in operands]
+    geometry += [offsets[0], *kept.strides[number], *reduced.strides[number], offsets[1]]
+    plan.dispatch(
+        f"normalize{'_texels' if texels else ''}",
+        [writing(target), data, *bound],
+        reduction.grid,
+        [
+            *(reduction.group, kept.rank, reduced.rank, reduction.threads, int(reduction.lanes_reduced), form),
+            write_access(target, reduction.stores_vectors(target)),
+            int(plan.device.is_cpu or reduction.steps > 2 * SUMMED_STEPS),
+            *(_SPREAD, int(is_centered), *forms),
+        ],
+        words([*geometry, float_bits(1 / math.prod(source.sizes[d] for d in dims)), float_bits(eps)]),
+        iterations=_PASSES * (reduction.steps + reduction.steps // SUMMED_STEPS + 1) + _OTHER_ITERATIONS,
+    )
+    return True
+
+
+def _fits(plan: Plan, source: DeviceTensor, dims: Sequence[int], reduction: Reduction) -> bool:
+    """Whether one dispatch can walk all elements, and them only, and is as fast as several."""
+    kept, reduced = reduction.kept, reduction.reduced
+    is_whole = math.prod((*kept.sizes, *reduced.sizes)) == source.numel  # else lanes of no element were added
+    rank = kept.rank + reduced.rank
+    fits = 4 * rank + 6 <= PUSH_CONSTANT_WORDS and _PASSES * reduction.steps <= USUAL_ITERATIONS
+    return is_whole and fits and divide(plan.device, source, dims, reduction, passes=_PASSES) is None
