@@ -14,7 +14,8 @@ def logcumsumexp(build: NodeBuilder, node: Node) -> Value | None:
     if x.rank == 0 or x.numel == 0:
         return None
     dim, reach = dim % x.rank, 1
-    length, current = x.sizes[dim], x
+    length = x.sizes[dim]
+    current: Value = x
     while reach < length:
         first = build("aten::slice.Tensor", current, dim, 0, reach)
         before = build("aten::slice.Tensor", current, dim, 0, length - reach)
