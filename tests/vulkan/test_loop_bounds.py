@@ -222,6 +222,7 @@ _RESULTS: dict[str, Any] = {
         ("gru.input", "rnn_tanh.input", "rnn_relu.input"),
         lambda x, state, *_: (x.new_empty(*x.shape[:2], 2 * state.shape[2]), state),
     ),
+    "sort.stable": lambda x, stable, dim, descending: torch.sort(x, stable=stable, dim=dim, descending=descending),
     "max_pool1d_with_indices": lambda x, kernel, step: torch.ops.aten.max_pool2d_with_indices(
         x.unsqueeze(2), [1, *kernel], [1, *step]
     ),
