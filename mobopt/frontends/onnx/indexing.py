@@ -80,7 +80,14 @@ def _wrapped(call: Call, indices: Any, size: Any) -> Any:
     return emit("where.self", emit("lt.Scalar", indices, 0), emit("add.Scalar", indices, size), indices)
 
 
-_REDUCTIONS = {"add": "sum", "mul": "prod", "max": "amax", "min": "amin"}
+def _reduction(name: str) -> str:
+    """What ATen calls a reduction of ONNX."""
+    match name:
+        case "add":
+            return "sum"
+        case "mul":
+            return "prod"
+    return f"a{name}"
 
 
 @translates("ScatterElements", "Scatter")
@@ -89,7 +96,7 @@ def _scatter_elements(call: Call) -> Any:
     indices = from_front(call, call.tensor(1), call.operand(1), call.size(0, axis))
     if reduction == "none":
         return call.emit("scatter.src", call.tensor(0), axis, indices, call.tensor(2))
-    return call.emit("scatter_reduce.two", call.tensor(0), axis, indices, call.tensor(2), _REDUCTIONS[reduction])
+    return call.emit("scatter_reduce.two", call.tensor(0), axis, indices, call.tensor(2), _reduction(reduction))
 
 
 @translates("ScatterND")
@@ -117,7 +124,7 @@ def _scatter_nd(call: Call) -> Any:
     rows = emit("reshape", row, [-1, 1])
     values = emit("reshape", updates, [emit.size(rows, 0), -1])
     rows = emit("expand", rows, [-1, emit.size(values, 1)])
-    return emit("reshape", emit("scatter_reduce.two", flat, 0, rows, values, _REDUCTIONS[reduction]), sizes)
+    return emit("reshape", emit("scatter_reduce.two", flat, 0, rows, values, _reduction(reduction)), sizes)
 
 
 @translates("TensorScatter")

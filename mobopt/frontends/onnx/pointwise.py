@@ -158,7 +158,7 @@ _BINARY = {
 def _binary(call: Call) -> Any:
     op = _BINARY[call.node.op_type]
     x, y = call.tensor(0), call.tensor(1)
-    if op in ("lt", "gt", "le", "ge"):
+    if call.node.op_type.startswith(("Less", "Greater")):
         x, y = ordered(call, x), ordered(call, y)
     overload = "" if op.startswith("logical") else ".Tensor"
     return call.emit(f"{op}{overload}", x, y)

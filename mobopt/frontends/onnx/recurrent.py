@@ -250,7 +250,7 @@ class _Cell:
 
     def _unclipped(self, cell: Any) -> Any:
         """Only what goes into gates is clipped."""
-        if self.names[2].lower() not in ("tanh", "sigmoid", "relu"):
+        if self.names[2] not in ("Tanh", "Sigmoid", "Relu"):
             raise self.call.unsupported(f"it clips, with the activation {self.names[2]!r}")
         return self.call.emit(self.names[2].lower(), cell)
 

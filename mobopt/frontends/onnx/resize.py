@@ -81,9 +81,13 @@ def _resized(
             wanted[axis] = sizes[position], scale
     if not wanted:
         return call.inputs[0]
-    kernel = _kernel_of(call, mode, coordinates, rounding, rank, wanted)
+    outer = {axis: size for axis, (size, _) in wanted.items() if axis < 2 and _is_size_of(size, axis)}
+    inner = {axis: pair for axis, pair in wanted.items() if axis not in outer}
+    kernel = _kernel_of(call, mode, coordinates, rounding, rank, inner)
     if kernel is not None:
-        return kernel
+        # Those sizes are the input's own; where they are not, this fails, or repeats a single element.
+        kept = [outer.get(axis, -1) for axis in range(rank)]
+        return emit("expand", kernel, kept) if outer else kernel
     result = call.tensor()
     is_floating = call.dtype().is_floating_point
     if mode == _NEAREST:
@@ -97,12 +101,23 @@ def _resized(
     return result if is_floating else emit("to.dtype", emit("round", result), call.dtype())
 
 
+def _is_size_of(size: Any, axis: int) -> bool:
+    """Whether a size is that of batch or channels of some tensor, as exporters put them beside the edges."""
+    node = size.producer if isinstance(size, Value) else None
+    if node is None or node.op != "aten::size":
+        return False
+    return node.inputs[1].is_constant and bool(node.inputs[1].constant == axis)
+
+
 def _kernel_of(
     call: Call, mode: str, coordinates: str, rounding: str, rank: int, wanted: dict[int, tuple[Any, Any]]
 ) -> Any:
-    """ATen's own kernel, where it means the same."""
+    """ATen's own kernel, where it means the same.
+
+    ``pytorch_half_pixel`` differs for a result of one element, which a size that is computed is not taken to be.
+    """
     emit, spatial = call.emit, rank - 2
-    is_plain = min(wanted) >= 2 and spatial in (1, 2, 3) and call.dtype().is_floating_point
+    is_plain = min(wanted, default=0) >= 2 and spatial in (1, 2, 3) and call.dtype().is_floating_point
     if not is_plain or call.get("antialias", 0) or call.get("exclude_outside", 0):
         return None
     sizes = [wanted[dim + 2][0] if dim + 2 in wanted else call.size(0, dim + 2) for dim in range(spatial)]
@@ -118,7 +133,7 @@ def _kernel_of(
     if mode == _NEAREST and coordinates == "asymmetric" and rounding == "floor":
         return emit(f"upsample_nearest{spatial}d", call.tensor(), sizes, *known)
     if mode == _LINEAR and coordinates in ("half_pixel", "pytorch_half_pixel", "align_corners") and spatial < 3:
-        if coordinates == "pytorch_half_pixel" and any(isinstance(size, Value) or size <= 1 for size in sizes):
+        if coordinates == "pytorch_half_pixel" and any(not isinstance(size, Value) and size <= 1 for size in sizes):
             return None
         op = "upsample_linear1d" if spatial == 1 else "upsample_bilinear2d"
         return emit(op, call.tensor(), sizes, coordinates == "align_corners", *known)
