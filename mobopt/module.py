@@ -22,7 +22,7 @@ from mobopt.frontends.torchscript import program_from_script_module
 from mobopt.ir import Program
 from mobopt.ir.arguments import bind_arguments
 from mobopt.options import FallbackChoice, check_fallback
-from mobopt.runtimes.bounds import DeclaredBounds, InputBounds
+from mobopt.runtimes.bounds import DeclaredBounds, InputBounds, bounds_of
 from mobopt.runtimes.cpu.kernels import describe
 from mobopt.runtimes.state import ModelState
 from mobopt.stand_in import is_stock, stand_in
@@ -63,14 +63,15 @@ class MobileModule(torch.jit.RecursiveScriptModule):  # type: ignore[misc, name-
             fallback: whether operators without a GPU kernel run on the CPU, or end the call in an error.
             bounds: by method, for each tensor of its arguments, of each dimension the least and the largest size, or
                 None: ``{"forward": [[None, None, (32, 512), (32, 512)]]}``. Calls with other sizes are refused, and
-                those within them are planned without another trace of the model.
+                those within them are planned without another trace of the model. Without them, the ranges that the
+                model was exported with.
 
         Raises:
             InputError: ``fallback`` is neither, or a range of bounds has no size in it.
         """
         check_fallback(fallback)
-        self.__dict__["_bounds"] = bounds
-        self.__dict__["_input_bounds"] = InputBounds(bounds or {})
+        self.__dict__["_bounds"] = bounds = bounds_of(program) if bounds is None else bounds
+        self.__dict__["_input_bounds"] = InputBounds(bounds)
         self.__dict__.update(_program=program, _device=device, _runtime=None, _is_extended=False, notes=tuple(notes))
         self.__dict__["_fallback"] = fallback
         self.__dict__["_state"] = None

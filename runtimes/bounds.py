@@ -8,6 +8,8 @@ from typing import Any
 import torch
 
 from mobopt.errors import InputError
+from mobopt.ir import Program
+from mobopt.ir.input_rules import InputRules
 from mobopt.ir.nests import leaves_of
 
 Range = tuple[int, int]
@@ -69,6 +71,13 @@ class InputBounds:
                 if found is not None and not found[0] <= size <= found[1]:
                     side, bound = ("upper", found[1]) if size > found[1] else ("lower", found[0])
                     raise InputError(f"dimension {dim} of input {number} is {size}, and its {side} bound is {bound}")
+
+
+def bounds_of(program: Program) -> DeclaredBounds:
+    """The ranges that a model was exported with."""
+    rules: dict[str, InputRules] = program.metadata.get("input_rules", {})
+    found = {method: rule.ranges() for method, rule in rules.items()}
+    return {method: ranges for method, ranges in found.items() if any(any(tensor) for tensor in ranges)}
 
 
 NO_BOUNDS = InputBounds({})

@@ -17,7 +17,8 @@ import torch
 
 from mobopt.errors import GraphError, InputError
 from mobopt.ir.dimensions import Dimension, Expression, symbol
-from mobopt.ir.guards import Guards
+from mobopt.ir.guards import LARGEST_SIZE, Guards
+from mobopt.ir.nests import leaves_of
 from mobopt.ir.types import TensorType
 
 _REMEDY = "export the model with dynamic_shapes for other sizes"
@@ -47,6 +48,17 @@ class InputRules:
         self.inputs = dict(inputs)
         self.guards = guards
         self.conditions = tuple(conditions)
+
+    def ranges(self) -> list[list[tuple[int, int] | None]]:
+        """For each tensor among the inputs, of each dimension the least and the largest size; None where it has one
+        size, or no largest."""
+        return [
+            [self._range(size) for size in rule.sizes] for rule in leaves_of(list(self.inputs.values()), TensorType)
+        ]
+
+    def _range(self, size: Dimension) -> tuple[int, int] | None:
+        known = self.guards.symbols.get(str(size)) if isinstance(size, Expression) else None
+        return None if known is None or known.upper == LARGEST_SIZE else (known.lower, known.upper)
 
     def check(self, arguments: Sequence[Any]) -> None:
         """Refuse arguments that the graph was not made for.

@@ -13,6 +13,8 @@ from mobopt.errors import ArgumentTypeError, InputError, UnsupportedError
 from mobopt.frontends.module_source import ModuleSource
 from mobopt.frontends.open_source import source_of
 from mobopt.ir.arguments import bind_arguments
+from mobopt.module import MobileModule
+from mobopt.runtimes.bounds import bounds_of
 from mobopt.runtimes.cpu import Interpreter
 from mobopt.samples.agreement import agreement_of, compare
 from mobopt.samples.example_inputs import GIVEN, ChosenInputs
@@ -90,6 +92,25 @@ def test_dynamic_shapes(net: Net) -> None:
     assert compare(result["y"], twin.eval()(x)["y"]).relative <= 1e-6
     with pytest.raises(InputError, match="takes 0 to 6"):
         bind_arguments(program, "forward", [torch.ones(7, 3, 8, 8)], {})
+
+
+def test_ranges_of_sizes_are_the_bounds_of_the_module() -> None:
+    height = torch.export.Dim("height", min=4, max=40)
+    sizes = {0: torch.export.Dim("rows", max=6), 2: height, 3: torch.export.Dim.DYNAMIC}
+    module = mobopt.optimize_for_mobile(
+        torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.ReLU()).eval(),
+        backend="vulkan",
+        runtime="mobopt",
+        example_inputs=[torch.ones(2, 3, 8, 8)],
+        dynamic_shapes={"input": sizes},
+    )
+    assert bounds_of(module.program) == {"forward": [[(0, 6), None, (4, 40), None]]}
+    for size in ((2, 3, 8, 8), (6, 3, 40, 5), (1, 3, 4, 9), (5, 3, 11, 4)):
+        x = torch.randn(size, generator=torch.Generator().manual_seed(sum(size)))
+        call = MobileModule(module.program, "cpu")
+        assert compare(module(x), call(x)).relative <= 1e-5
+    with pytest.raises(InputError, match="41, and the model takes 4 to 40"):
+        module(torch.ones(1, 3, 41, 8))
 
 
 def test_what_cannot_be_exported_is_traced_with_a_reason() -> None:
