@@ -202,7 +202,7 @@ def _choices() -> Iterator[tuple[str, tuple[Any, ...]]]:
         yield "index_reduce", (x, 0, INDICES, source, "amax")
         yield "index_put", (meta(100, 7, dtype=dtype), [INDICES, INDICES], source, True)
     for x, dim in ((LONG, 0), (ROWS, 1), (COLUMNS, 0)):
-        yield "sort.stable", (x, True, dim, True)
+        yield "sort", (x, dim, True)
         yield "argsort", (x, dim)
     yield "searchsorted.Tensor", (LONG, ROWS)
 
