@@ -25,6 +25,9 @@ _LOG = logging.getLogger("mobopt.specialize")
 MAX_TEMPLATES = 4
 """For arguments of one form; a model whose guards ask for more is specialised for each size."""
 
+MAX_FORMS = 64
+"""Forms of arguments that are remembered, the last ones; numbers among the arguments are part of a form."""
+
 Shapes = tuple[tuple[int, ...], ...]
 
 
@@ -72,6 +75,8 @@ class Specializations:
         form = (method, frozenset(by_elements), _form(args))
         family = self._families.get(form)
         if family is None:
+            if len(self._families) >= MAX_FORMS:
+                del self._families[next(iter(self._families))]
             family = self._families[form] = _Family(shapes, self._declared(method, shapes))
             if not family.varying:
                 return specialize(self._program, method, args, by_elements=by_elements)

@@ -174,6 +174,14 @@ def test_loops_and_numbers_among_arguments() -> None:
     check(scripted(Loops()), calls)
 
 
+def test_forms_of_arguments_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mobopt.runtimes.specializations.MAX_FORMS", 3)
+    made = Specializations(scripted(Loops()))
+    for scale in range(9):
+        made.segment("forward", [torch.zeros(2, 3), scale])
+    assert len(made._families) == 3
+
+
 def test_batches_of_none_and_one() -> None:
     model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.AdaptiveAvgPool2d(2), nn.Flatten())
     check(scripted(model), images(*((n, 3, h, h) for n in (1, 4, 0, 2, 1, 3, 7, 0) for h in (5, 8))))
