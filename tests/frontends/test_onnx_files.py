@@ -252,3 +252,16 @@ def test_a_large_constant_is_made_when_it_is_asked_for() -> None:
 def test_a_method_to_preserve_does_not_exist() -> None:
     with pytest.raises(InputError, match="encode"):
         source_of(linear_model(), ["encode"])
+
+
+@pytest.mark.parametrize(("rows", "expected"), [(12, 2), (7, 0), (6, 0), (4, -1), (2, -2)])
+def test_integers_are_divided_toward_zero(rows: int, expected: int) -> None:
+    """As ONNX does; the language's division rounds down."""
+    constants = [numpy_helper.from_array(numpy.array(number), name) for number, name in ((7, "seven"), (2, "two"))]
+    nodes = [
+        helper.make_node("Shape", ["x"], ["shape"], end=1),
+        helper.make_node("Sub", ["shape", "seven"], ["less"]),
+        helper.make_node("Div", ["less", "two"], ["y"]),
+    ]
+    model = model_of(nodes, [tensor_info("x", ["n", 6])], [tensor_info("y")], constants)
+    assert run(model, torch.zeros(rows, 6)).tolist() == [expected]

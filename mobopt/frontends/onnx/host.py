@@ -267,19 +267,21 @@ def _div(call: Call, arrays: list[Any]) -> Any:
     kind = _kind(call)
     if kind == "float":
         return _each(lambda left, right: _keeping_sign(call.emit, "aten::div.float", left, right), *arrays)
-    emit = call.emit
-    if not all(emit.is_nonnegative(item) for array in arrays for item in array.reshape(-1)):
-        return None  # ONNX rounds toward zero, and the language's division down
     if any(not isinstance(item, Value) and item == 0 for item in arrays[1].reshape(-1)):
         return None
-    return _each(
-        lambda left, right: (
-            left
-            if not isinstance(right, Value) and right == 1
-            else _keeping_sign(emit, "aten::floordiv.int", left, right)
-        ),
-        *arrays,
-    )
+    return _each(lambda left, right: _truncated(call.emit, left, right), *arrays)
+
+
+def _truncated(emit: Emitter, left: Any, right: Any) -> Any:
+    """A quotient of integers, rounded toward zero; the language's division rounds down."""
+    if not isinstance(right, Value) and right == 1:
+        return left
+    down = _keeping_sign(emit, "aten::floordiv.int", left, right)
+    if emit.is_nonnegative(left) and emit.is_nonnegative(right):
+        return down
+    has_rest = emit("ne.int", emit("mul.int", down, right), left)
+    is_below = emit("__and__.bool", has_rest, emit("lt.int", down, 0))
+    return emit("add.int", down, emit("Int.bool", is_below))
 
 
 @_on_host("Mod")
@@ -346,7 +348,7 @@ def _not(call: Call, arrays: list[Any]) -> Any:
     return _each(lambda item: call.emit("__not__", item), arrays[0])
 
 
-@_on_host("And", "Or")
+@_on_host("And", "Or", "Xor")
 def _logical(call: Call, arrays: list[Any]) -> Any:
     op = f"__{call.node.op_type.lower()}__.bool"
     return _each(lambda left, right: call.emit(op, left, right), *arrays)

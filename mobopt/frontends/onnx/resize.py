@@ -81,7 +81,7 @@ def _resized(
             wanted[axis] = sizes[position], scale
     if not wanted:
         return call.inputs[0]
-    outer = {axis: size for axis, (size, _) in wanted.items() if axis < 2 and _is_size_of(size, axis)}
+    outer = {axis: size for axis, (size, _) in wanted.items() if axis < 2 and _is_own(call, size, axis)}
     inner = {axis: pair for axis, pair in wanted.items() if axis not in outer}
     kernel = _kernel_of(call, mode, coordinates, rounding, rank, inner)
     if kernel is not None:
@@ -101,9 +101,12 @@ def _resized(
     return result if is_floating else emit("to.dtype", emit("round", result), call.dtype())
 
 
-def _is_size_of(size: Any, axis: int) -> bool:
-    """Whether a size is that of batch or channels of some tensor, as exporters put them beside the edges."""
-    node = size.producer if isinstance(size, Value) else None
+def _is_own(call: Call, size: Any, axis: int) -> bool:
+    """Whether a size must be the input's own: that of batch or channels of some tensor, as exporters put them beside
+    the edges, or a number where the input's is not known."""
+    if not isinstance(size, Value):
+        return (call.operand().sizes or ())[axis] is None
+    node = size.producer
     if node is None or node.op != "aten::size":
         return False
     return node.inputs[1].is_constant and bool(node.inputs[1].constant == axis)

@@ -1,0 +1,194 @@
+"""Operators of com.microsoft that exporters write, beside onnxruntime."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy
+import pytest
+import torch
+from onnx import helper, numpy_helper
+
+from mobopt.frontends.open_source import source_of
+from mobopt.runtimes.cpu import Interpreter
+
+runtime = pytest.importorskip("onnxruntime")
+
+
+def floats(*sizes: int) -> Any:
+    return numpy.random.randn(*sizes).astype(numpy.float32)
+
+
+def integers(low: int, high: int, sizes: tuple[int, ...], kind: Any = numpy.int64) -> Any:
+    return numpy.random.randint(low, high, sizes).astype(kind)
+
+
+def scale(value: float = 0.02) -> Any:
+    return numpy.array(value, dtype=numpy.float32)
+
+
+def zero(value: int = 120, kind: Any = numpy.uint8) -> Any:
+    return numpy.array(value, dtype=kind)
+
+
+def bytes_of(*sizes: int) -> Any:
+    return integers(0, 256, sizes, numpy.uint8)
+
+
+CASES: dict[str, tuple[str, Any, int, dict[str, Any]]] = {
+    "gelu": ("Gelu", lambda: [floats(2, 5)], 1, {}),
+    "fast gelu": ("FastGelu", lambda: [floats(2, 5), floats(5)], 2, {}),
+    "bias gelu": ("BiasGelu", lambda: [floats(2, 5), floats(5)], 2, {}),
+    "quick gelu": ("QuickGelu", lambda: [floats(2, 5)], 1, {"alpha": 1.5}),
+    "skip norm": ("SkipLayerNormalization", lambda: [floats(2, 3, 8), floats(2, 3, 8), floats(8), floats(8)], 2, {}),
+    "skip norm with bias": (
+        "SkipLayerNormalization",
+        lambda: [floats(2, 3, 8), floats(2, 3, 8), floats(8), floats(8), floats(8)],
+        2,
+        {"epsilon": 1e-5},
+    ),
+    "skip rms norm": (
+        "SkipSimplifiedLayerNormalization",
+        lambda: [floats(2, 3, 8), floats(2, 3, 8), floats(8)],
+        2,
+        {"epsilon": 1e-5},
+    ),
+    "product": ("FusedMatMul", lambda: [floats(2, 4, 3), floats(2, 5, 4)], 2, {"transA": 1, "transB": 1, "alpha": 0.5}),
+    "convolution": (
+        "FusedConv",
+        lambda: [floats(1, 3, 6, 7), floats(4, 3, 3, 3), floats(4)],
+        1,
+        {"activation": "Relu", "pads": [1, 0, 1, 2]},
+    ),
+    "four bits": (
+        "MatMulNBits",
+        lambda: [floats(3, 40), bytes_of(6, 3, 8), numpy.abs(floats(18))],
+        1,
+        {"K": 40, "N": 6, "bits": 4, "block_size": 16},
+    ),
+    "four bits with zero points": (
+        "MatMulNBits",
+        lambda: [floats(3, 40), bytes_of(6, 3, 8), numpy.abs(floats(18)), bytes_of(12)],
+        1,
+        {"K": 40, "N": 6, "bits": 4, "block_size": 16},
+    ),
+    "attention": (
+        "Attention",
+        lambda: [floats(2, 5, 8), floats(8, 24), floats(24)],
+        1,
+        {"num_heads": 2},
+    ),
+    "attention with a mask": (
+        "Attention",
+        lambda: [floats(2, 5, 8), floats(8, 24), floats(24), numpy.array([[1, 1, 1, 0, 0], [1] * 5], numpy.int32)],
+        1,
+        {"num_heads": 2},
+    ),
+    "causal attention": (
+        "Attention",
+        lambda: [floats(2, 5, 8), floats(8, 24), floats(24)],
+        1,
+        {"num_heads": 2, "unidirectional": 1},
+    ),
+    "heads": (
+        "MultiHeadAttention",
+        lambda: [floats(2, 4, 8), floats(2, 6, 8), floats(2, 6, 8), floats(24)],
+        3,
+        {"num_heads": 2},
+    ),
+    "heads with padding": (
+        "MultiHeadAttention",
+        lambda: [
+            floats(2, 4, 8),
+            floats(2, 6, 8),
+            floats(2, 6, 8),
+            None,
+            numpy.array([[1] * 6, [1, 1, 1, 1, 0, 0]], numpy.int32),
+        ],
+        3,
+        {"num_heads": 2},
+    ),
+    "rotary": (
+        "RotaryEmbedding",
+        lambda: [floats(2, 3, 8), integers(0, 10, (2, 3)), floats(10, 2), floats(10, 2)],
+        2,
+        {},
+    ),
+    "rotary, interleaved": (
+        "RotaryEmbedding",
+        lambda: [floats(2, 2, 3, 8), integers(0, 10, (2, 3)), floats(10, 4), floats(10, 4)],
+        2,
+        {"interleaved": 1},
+    ),
+    "quantised sum": (
+        "QLinearAdd",
+        lambda: [bytes_of(2, 5), scale(), zero(), bytes_of(2, 5), scale(0.03), zero(90), scale(0.04), zero(100)],
+        4,
+        {},
+    ),
+    "quantised pool": (
+        "QLinearGlobalAveragePool",
+        lambda: [bytes_of(1, 3, 4, 4), scale(), zero(), scale(0.01), zero(100)],
+        1,
+        {},
+    ),
+    "quantised product": (
+        "QGemm",
+        lambda: [bytes_of(3, 8), scale(), zero(), bytes_of(8, 4), scale(0.01), zero(100), None, scale(0.2), zero()],
+        1,
+        {},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_an_operator_is_as_in_onnxruntime(name: str) -> None:
+    operator, make, live, attributes = CASES[name]
+    arrays = make()
+    names = [f"i{number}" if array is not None else "" for number, array in enumerate(arrays)]
+    given = {item: array for item, array in list(zip(names, arrays, strict=True))[:live] if item}
+    given.update({item: array for item, array in zip(names, arrays, strict=True) if array is not None and item == "i4"})
+    held = {item: array for item, array in zip(names, arrays, strict=True) if item and item not in given}
+    if operator.startswith("Q") and "i4" in given and not operator.endswith("Add"):
+        held["i4"] = given.pop("i4")
+    node = helper.make_node(operator, names, ["y"], domain="com.microsoft", **attributes)
+    graph = helper.make_graph(
+        [node],
+        "one",
+        [
+            helper.make_tensor_value_info(item, helper.np_dtype_to_tensor_dtype(array.dtype), array.shape)
+            for item, array in given.items()
+        ],
+        [helper.make_empty_tensor_value_info("y")],
+        [numpy_helper.from_array(array, item) for item, array in held.items()],
+    )
+    imports = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
+    model = helper.make_model(graph, opset_imports=imports, ir_version=8)
+    session = runtime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    expected = torch.from_numpy(session.run(None, given)[0])
+    found = Interpreter(source_of(model).program).run("forward", [torch.from_numpy(array) for array in given.values()])
+    if expected.dtype == torch.uint8:
+        assert found.dtype == expected.dtype
+        assert int((found.int() - expected.int()).abs().max()) <= 1  # halves may be rounded either way
+    else:
+        torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("last", [0, 1])
+def test_group_norm_which_onnxruntime_has_on_gpus_alone(last: int) -> None:
+    x, weight, bias = torch.randn(2, 8, 4, 5), torch.randn(8), torch.randn(8)
+    node = helper.make_node("GroupNorm", ["x", "w", "b"], ["y"], "n", domain="com.microsoft", groups=2, activation=1)
+    node.attribute.append(helper.make_attribute("channels_last", last))
+    given = x.permute(0, 2, 3, 1).contiguous() if last else x
+    graph = helper.make_graph(
+        [node],
+        "one",
+        [helper.make_tensor_value_info("x", 1, given.shape)],
+        [helper.make_empty_tensor_value_info("y")],
+        [numpy_helper.from_array(item.numpy(), name) for item, name in ((weight, "w"), (bias, "b"))],
+    )
+    imports = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
+    program = source_of(helper.make_model(graph, opset_imports=imports, ir_version=8)).program
+    expected = torch.nn.functional.silu(torch.nn.functional.group_norm(x, 2, weight, bias))
+    found = Interpreter(program).run("forward", [given])
+    torch.testing.assert_close(found.permute(0, 3, 1, 2) if last else found, expected)
