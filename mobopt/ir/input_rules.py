@@ -197,7 +197,7 @@ class Condition:
         try:
             tree = ast.parse(text.strip(), mode="eval").body
             self._value = _reader(tree)
-        except (SyntaxError, ValueError, RecursionError) as error:
+        except (SyntaxError, ValueError, RecursionError, MemoryError) as error:  # the parser's stack
             raise GraphError(f"can't read the condition {text[:200]!r}: {error}") from None
 
     def holds(self, inputs: Mapping[str, Any]) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import random
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -288,6 +289,44 @@ def test_damaged_and_hostile_files_are_refused(
 ) -> None:
     with pytest.raises((BundleError, UnsupportedError), match=message):
         source_of(rewritten(file, tmp_path, change))
+
+
+VALUES = (None, True, -1, 10**30, 1.5, "", "x", "__import__('os').abort()", "(" * 300, [], {}, [[[]]], {"as_int": 3})
+
+
+def mutated(value: Any, rng: random.Random) -> None:
+    """Put something else in the place of some part of a nest of JSON."""
+    places = [value]
+    for place in places:
+        items = place.values() if isinstance(place, dict) else place
+        places += [item for item in items if isinstance(item, (dict, list)) and item]
+    place = rng.choice(places)
+    key = rng.choice(list(place) if isinstance(place, dict) else range(len(place)))
+    match rng.randrange(4):
+        case 0:
+            del place[key]
+        case 1:
+            place[key] = copy.deepcopy(rng.choice(places))
+        case _:
+            place[key] = rng.choice(VALUES)
+
+
+def test_files_with_changed_json_are_read_or_refused(tmp_path: Path) -> None:
+    rng = random.Random(0)
+    refused = 0
+    for _ in range(120):
+
+        def change(records: dict[str, bytes]) -> None:
+            name = rng.choice([name for name in records if name.endswith(".json")])
+            model = json.loads(records[name])
+            mutated(model, rng)
+            records[name] = json.dumps(model).encode()
+
+        try:
+            source_of(rewritten(TURNS, tmp_path, change))
+        except MoboptError:
+            refused += 1
+    assert 40 < refused < 120
 
 
 def test_a_truncated_file_is_refused(file: Path, tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ _SCHEMA_MAJOR = 8
 """Of ``torch/_export/serde/schema.py``; PyTorch 2.9 and newer write it in this layout."""
 _MODELS, _JSON = "models/", ".json"
 _SAMPLES = "data/sample_inputs/"
-_LONGEST_JSON = 1 << 29
+_LONGEST_JSON = 1 << 27
 _NEWER = "export the model again with PyTorch 2.9 or newer, whose torch.export.save writes the layout that is read"
 
 

@@ -40,7 +40,7 @@ class Sizes:
         text = str(described["expr_str"])
         try:
             return self._read(ast.parse(text, mode="eval").body, hint.get("as_int"), origin)
-        except (SyntaxError, RecursionError, GraphError) as error:
+        except (SyntaxError, RecursionError, MemoryError, GraphError) as error:  # the parser's stack
             raise BundleError(f"the size {text[:100]!r} of {origin} can't be read: {error}") from None
         except _UnknownFormError:
             return self.guards.symbol(origin=origin)
