@@ -25,9 +25,9 @@ _FREE = re.compile(r"(?P<input>\w+):(?P<dim>\d+)(?:=(?P<low>\d+)\.\.(?P<high>\d*
     "--output",
     required=True,
     type=click.Path(path_type=Path),
-    help="The new file: .pt (TorchScript for stock torch), .pt2 (ExportedProgram) or .onnx.",
+    help="The new file: .pt (TorchScript for stock torch), .pt2 (ExportedProgram), .onnx or .pte (ExecuTorch).",
 )
-@click.option("--method", default="forward", show_default=True, help="The method that a .pt2 or .onnx holds.")
+@click.option("--method", default="forward", show_default=True, help="The method of a format that holds one.")
 @click.option("--input", "inputs", multiple=True, help="A .npy example input; of another method: encode:x.npy.")
 @click.option(
     "--random", "shapes", multiple=True, metavar="SHAPE", help="A random one: 1,3,224,224; or encode:1,16:int64."
@@ -37,6 +37,7 @@ _FREE = re.compile(r"(?P<input>\w+):(?P<dim>\d+)(?:=(?P<low>\d+)\.\.(?P<high>\d*
     "--free", "free", multiple=True, metavar="INPUT:DIM[=LOW..HIGH]", help="Keep only this size free: x:0, x:2=32..512."
 )
 @click.option("--opset", default=18, show_default=True, help="Of an .onnx, 18 to 23.")
+@click.option("--delegate", default="xnnpack", show_default=True, help="Of a .pte: xnnpack, vulkan or portable.")
 @click.option("--force", is_flag=True, help="Write even if the new file gives other results, or none are known.")
 @click.option("--explain", is_flag=True, help="Print what was changed, node by node.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
@@ -49,6 +50,7 @@ def migrate(
     fixed_sizes: bool,
     free: tuple[str, ...],
     opset: int,
+    delegate: str,
     force: bool,
     explain: bool,
     as_json: bool,
@@ -77,6 +79,7 @@ def migrate(
                 example_inputs=examples.tensors(),
                 sizes="fixed" if fixed_sizes else ranges or "auto",
                 opset=opset,
+                delegate=delegate,
                 force=force,
                 show=show,
             )

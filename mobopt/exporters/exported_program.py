@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import io
 import logging
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -83,6 +84,14 @@ def exported_program(program: Program, method: str, args: Sequence[Any], sizes: 
             _LOG.info("sizes can't be free: %s", error)
             reasons.append(error)
     raise reasons[-1]
+
+
+def read_again(exported: Exported) -> ExportedProgram:
+    """The program as its file has it: sizes that torch fixed are numbers there, and symbols of one value here."""
+    buffer = io.BytesIO()
+    torch.export.save(exported.program, buffer)
+    buffer.seek(0)
+    return torch.export.load(buffer)
 
 
 def _free(item: Any) -> Any:

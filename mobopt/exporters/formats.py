@@ -5,10 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 
 from mobopt.errors import InputError
+from mobopt.exporters.executorch_file import ExecutorchFile
 from mobopt.exporters.onnx_file import OnnxFile
 from mobopt.exporters.targets import ExportedProgramFile, Target, TorchScriptFile
 
-TARGETS: dict[str, Target] = {".pt": TorchScriptFile(), ".pt2": ExportedProgramFile(), ".onnx": OnnxFile()}
+TARGETS: dict[str, Target] = {
+    ".pt": TorchScriptFile(),
+    ".pt2": ExportedProgramFile(),
+    ".onnx": OnnxFile(),
+    ".pte": ExecutorchFile(),
+}
 """By ending."""
 
 

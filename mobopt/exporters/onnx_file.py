@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import io
 import logging
 import re
 import warnings
@@ -17,7 +16,7 @@ from torch.export.graph_signature import ConstantArgument, InputKind, OutputKind
 from torch.utils import _pytree as pytree
 
 from mobopt.errors import InputError, UnsupportedError
-from mobopt.exporters.exported_program import Exported, ones_are_sizes
+from mobopt.exporters.exported_program import ones_are_sizes, read_again
 from mobopt.exporters.targets import Call, Order, Target, Written
 from mobopt.ir import Program
 from mobopt.ops.state import changed_attributes
@@ -39,7 +38,7 @@ class OnnxFile(Target):
         """Translate, check and infer shapes."""
         _check(order)
         exported = order.exported()
-        program = _read_again(exported)
+        program = read_again(exported)
         _check_results(program)
         names = _output_names(order.plain.program, order.method, program)
         model = _translated(program, order.opset, names)
@@ -77,14 +76,6 @@ def _check_results(program: torch.export.ExportedProgram) -> None:
             f"the method returns {constants[0]!r}, which is no tensor, and ONNX has no other results; migrate to .pt2 "
             "or .pt instead"
         )
-
-
-def _read_again(exported: Exported) -> torch.export.ExportedProgram:
-    """The program as its file has it: sizes that torch fixed are numbers there, and symbols of one value here."""
-    buffer = io.BytesIO()
-    torch.export.save(exported.program, buffer)
-    buffer.seek(0)
-    return torch.export.load(buffer)
 
 
 def _translated(program: torch.export.ExportedProgram, opset: int, names: Sequence[str]) -> Any:

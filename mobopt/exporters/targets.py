@@ -16,6 +16,7 @@ from mobopt.exporters.exported_program import Exported, Sizes, exported_program
 from mobopt.exporters.plain import PlainModel
 
 DEFAULT_OPSET = 18
+DEFAULT_DELEGATE = "xnnpack"
 Call = Callable[[list[Any]], Any]
 """Runs a method of the new file on its arguments."""
 
@@ -48,6 +49,8 @@ class Order:
     extra_files: dict[str, bytes] = field(default_factory=dict)
     opset: int = DEFAULT_OPSET
     """Of ONNX."""
+    delegate: str = DEFAULT_DELEGATE
+    """What an ExecuTorch file is lowered for."""
 
     def exported(self) -> Exported:
         """The method as an ExportedProgram.

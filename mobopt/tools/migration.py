@@ -15,7 +15,7 @@ from mobopt.errors import InputError, MoboptError
 from mobopt.exporters.exported_program import Sizes
 from mobopt.exporters.formats import target_of
 from mobopt.exporters.plain import plain_model
-from mobopt.exporters.targets import DEFAULT_OPSET, Order, Written
+from mobopt.exporters.targets import DEFAULT_DELEGATE, DEFAULT_OPSET, Order, Written
 from mobopt.files import check_writable, whole_file
 from mobopt.frontends.open_source import whole_source_of
 from mobopt.frontends.source import Source
@@ -82,6 +82,7 @@ def migrate(
     example_inputs: ExampleInputs | None = None,
     sizes: Sizes = "auto",
     opset: int = DEFAULT_OPSET,
+    delegate: str = DEFAULT_DELEGATE,
     force: bool = False,
     show: Callable[[str], None] = lambda step: None,
 ) -> Migration:
@@ -91,13 +92,15 @@ def migrate(
         model: a scripted or traced module, or the path of a ``.pt`` or ``.ptl`` file, plain or optimised for any
             backend. The file is never changed.
         output: the new file, whose ending chooses the format: ``.pt`` (TorchScript that stock torch loads, with all
-            methods), ``.pt2`` (ExportedProgram) or ``.onnx``, of one method.
+            methods), ``.pt2`` (ExportedProgram), ``.onnx`` or ``.pte`` (ExecuTorch), of one
+            method.
         method: the method that formats of one method hold.
         example_inputs: arguments of ``forward``, or of several methods by name; without them, those bundled with the
             model, of the shapes traced, or guessed.
         sizes: for formats that fix sizes: ``"auto"`` keeps free what can be, ``"fixed"`` takes those of the example;
             or free ranges by input and dimension, ``{"x": {0: (1, 64)}}``, where None is no upper end.
         opset: of an ONNX file, 18 to 23.
+        delegate: of an ExecuTorch file: ``"xnnpack"``, ``"vulkan"`` or ``"portable"``.
         force: write even if the new file gives other results, or none could be compared.
         show: is told each step.
 
@@ -120,7 +123,7 @@ def migrate(
     show("unpacking")
     plain = plain_model(source.program)
     kept = source.extra_files()
-    order = Order(plain, method, inputs.by_method.get(method), sizes, kept, opset)
+    order = Order(plain, method, inputs.by_method.get(method), sizes, kept, opset, delegate)
     show(f"writing {path.name}")
     with tempfile.TemporaryDirectory(prefix="mobopt-migrate-") as folder:
         draft = Path(folder) / path.name
