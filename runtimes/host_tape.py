@@ -153,7 +153,8 @@ _OPEN: Any = (torch.Tensor, int, float)
 def form_of(value: Any, with_value: bool = False) -> Hashable:
     """What of a value decides, as part of a key: of tensors dtype and sizes, of numbers their types, of others all."""
     if isinstance(value, torch.Tensor):
-        sizes = value.dtype, tuple(value.shape)
+        nested = value._nested_tensor_size().tolist() if value.is_nested else None
+        sizes = value.dtype, tuple(value.shape) if nested is None else tuple(map(tuple, nested))
         return (*sizes, elements_key(value)) if with_value else sizes
     if isinstance(value, (list, tuple)):
         return type(value), *[form_of(item, with_value) for item in value]
