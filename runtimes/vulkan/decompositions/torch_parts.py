@@ -33,8 +33,9 @@ _LARGEST_CONSTANT = 2**22
 _PLACES = ("device", "layout", "pin_memory")
 """Arguments that say where a tensor lies, which means nothing here."""
 
-_WRONG = "aten::multilabel_margin_loss_forward"
-"""Its function in Python gives other numbers than torch's kernels, where a row has fewer labels than places."""
+_WRONG = ("aten::multilabel_margin_loss_forward", "aten::_native_batch_norm_legit.no_stats")
+"""Functions in Python that give other results than torch's kernels: numbers, where a row has fewer labels than places;
+dtypes, of the statistics of halves."""
 
 _BY_ELEMENTS = {Trait.CHECKS_ELEMENTS, Trait.SIZES_BY_ELEMENTS, Trait.VALUE_BY_ELEMENTS}
 """Traits of operators that look at elements, which tensors without elements can't show."""
@@ -140,7 +141,7 @@ def _function_of(operator: str) -> Callable[..., Any] | None:
         from torch._decomp import decomposition_table
 
         written = decomposition_table.get(found)
-        if written is not None and operator != _WRONG:
+        if written is not None and operator not in _WRONG:
             return _with_keywords(operator, written)
     return None
 
