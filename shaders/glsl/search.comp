@@ -20,10 +20,11 @@ layout(push_constant) uniform Geometry { int words[32]; };
 
 int tensor_word(int tensor) { return RANK + tensor * (RANK + 1); }
 
+// By order_key: a driver may flush subnormal numbers to zero in comparisons of floats.
 bool is_beyond(int element, int value) {
-    if (INTEGER != 0) return RIGHT != 0 ? element > value : element >= value;
-    if (is_nan(element) || is_nan(value)) return false;
-    return RIGHT != 0 ? intBitsToFloat(element) > intBitsToFloat(value) : intBitsToFloat(element) >= intBitsToFloat(value);
+    if (INTEGER == 0 && (is_nan(element) || is_nan(value))) return false;
+    int element_key = order_key(INTEGER, element), value_key = order_key(INTEGER, value);
+    return RIGHT != 0 ? element_key > value_key : element_key >= value_key;
 }
 
 void main() {
