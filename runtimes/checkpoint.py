@@ -4,20 +4,21 @@ A checkpoint holds the blocks that the evaluation is in, the values that are sti
 Tensors among them lie in memories (:mod:`mobopt.runtimes.abstract`): those that hold what was computed are *carried* to
 the next segment, whose parameters they become, so views and what shares memory last. Two evaluations stand at the same
 checkpoint if nothing that decides how they go on tells them apart: ``key`` has the place in the control flow, plain
-values, and the types, strides and sharing of tensors, but no elements of what is carried. So a loop whose trips differ
-in the elements of tensors only comes by the same checkpoint in each.
+values, and the types, strides and sharing of tensors, but no elements of what is carried, and of numbers that a loop
+has made only that they are numbers. So a loop whose trips differ in elements and numbers comes by one
+checkpoint in each.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
-from mobopt.ir import NOWHERE, Value
+from mobopt.ir import NOWHERE, Block, Value
 from mobopt.ir.nests import leaves_of, map_leaves
 from mobopt.runtimes.abstract import Memory, TracedTensor, ViewRecipe
 from mobopt.runtimes.cpu.evaluator import Environment, Frame
@@ -27,6 +28,8 @@ _SMALL_BYTES = 1024
 """Constants of so many bytes are told apart by what they hold, larger ones by where they lie."""
 _ENDLESS = 2**63 - 1
 """The limit of a loop that only its condition ends."""
+_PLAIN = Ref(-1)
+"""Stands for a number that no tape has."""
 
 
 @dataclass
@@ -66,6 +69,7 @@ class Checkpoint:
             answers: elements that the evaluation has been given before it asked for more; it asks for them again.
             operand: what the graph has for a tensor that the host computed from elements; other values as they are.
         """
+        standing = _opened(standing)
         tidy = _Tidying()
         for tensor in _tensors(standing):
             tidy.tensor(tensor)
@@ -74,8 +78,8 @@ class Checkpoint:
         self._answers = form_of(tuple(answers))
         self.contents = [operand(memory.ref) for memory in form.carried]
         """What the carried memories hold; values of the segment that ends here."""
-        self.numbers = [number.ref for number in form.numbers]
-        """Numbers of the segment's tape that the evaluation goes on with."""
+        self.numbers = [number.value if number.ref == _PLAIN else number.ref for number in form.numbers]
+        """Numbers that the evaluation goes on with: of the segment's tape, or plain ones."""
         self.types = [value.tensor_type for value in self.contents]
         self.inputs = [memory.ref.tensor_type for memory in standing.roots]
         self.decisions = Decisions()
@@ -91,7 +95,7 @@ class Checkpoint:
         return self._form, self._answers
 
     def answered(
-        self, answers: Sequence[torch.Tensor], contents: Sequence[Value], numbers: Sequence[Ref]
+        self, answers: Sequence[torch.Tensor], contents: Sequence[Value], numbers: Sequence[Ref | int | float]
     ) -> Checkpoint:
         """The same place with more answers, at the end of a segment that computes nothing but hands on what it took."""
         twin = copy(self)
@@ -108,6 +112,37 @@ class Checkpoint:
             numbers: those that were handed on.
         """
         return _copied(self._standing, self._carried, contents, inputs, _by_id(self._numbers, numbers))[0]
+
+
+def _opened(standing: Standing) -> Standing:
+    """The same with the numbers that bodies of loops have made as numbers of the host.
+
+    So trips that differ in these alone come by one checkpoint; what is asked of a number decides.
+    """
+    environment = dict(standing.environment)
+    bodies = {frame.block for frame in standing.frames if frame.is_loop}
+    for value, item in standing.environment.items():
+        if type(item) in (int, float) and _is_made_in(bodies, value):
+            environment[value] = HostNumber(item, _PLAIN, Tape(()))
+    frames = [replace(frame) for frame in standing.frames]
+    for frame in frames:
+        if _counts(frame) and type(frame.trip) is int:
+            counter = environment.get(frame.block.parameters[0])
+            frame.trip = HostNumber(frame.trip, _PLAIN, Tape(())) if counter is None else counter
+    return replace(standing, frames=frames, environment=environment)
+
+
+def _is_made_in(bodies: Collection[Block], value: Value) -> bool:
+    """Whether a value belongs to one of these blocks, or to one nested in them."""
+    block = value.owner if value.producer is None else value.producer.block
+    while block is not None and block not in bodies:
+        block = None if block.node is None else block.node.block
+    return block is not None
+
+
+def _counts(frame: Frame) -> bool:
+    """Whether anything asks how often a loop has gone round."""
+    return frame.is_loop and (frame.limit != _ENDLESS or frame.block.parameters[0].is_used)
 
 
 def _by_id(old: Sequence[HostNumber], new: Sequence[HostNumber]) -> dict[int, HostNumber]:
@@ -130,7 +165,7 @@ def _copied(
     held.update(zip(carried, contents, strict=True))
     copies = _Copy(held, numbers)
     twin = Standing(
-        [replace(frame) for frame in standing.frames],
+        [replace(frame, trip=copies.of(frame.trip)) for frame in standing.frames],
         {value: copies.of(item) for value, item in standing.environment.items()},
         {name: copies.of(item) for name, item in standing.state.items()},
         [copies.memory(memory) for memory in standing.roots],
@@ -192,12 +227,17 @@ class _Form:
         self.numbers: list[HostNumber] = []
         values = sorted(standing.environment.items(), key=lambda item: id(item[0]))
         self.key: Hashable = (
-            tuple(map(_place, standing.frames)),
+            tuple(map(self._of_frame, standing.frames)),
             tuple((id(value), self._of(item)) for value, item in values),
             tuple(self._of(item) for item in standing.state.values()),
             tuple(self._of_root(memory) for memory in standing.roots),
             standing.assigned,
         )
+
+    def _of_frame(self, frame: Frame) -> Hashable:
+        """A place in the control flow."""
+        trips = (self._of(frame.trip), frame.limit) if _counts(frame) else None
+        return id(frame.block), frame.position, trips
 
     def _of(self, value: Any) -> Hashable:
         if isinstance(value, TracedTensor):
@@ -255,12 +295,6 @@ class _Form:
         self.carried.append(memory)
         meta = memory.meta
         return "carried", number, memory.ref.dtype, memory.ref.sizes, meta.dtype, meta.shape, meta.stride()
-
-
-def _place(frame: Frame) -> Hashable:
-    """A place in the control flow; how often a loop has gone round counts only where something asks for it."""
-    asks = frame.limit != _ENDLESS or frame.block.parameters[0].is_used if frame.is_loop else False
-    return id(frame.block), frame.position, (frame.trip, frame.limit) if asks else None
 
 
 def _constant_key(elements: torch.Tensor) -> Hashable:

@@ -35,6 +35,8 @@ FOLD_LIMIT_BYTES = 64 * 2**20
 """A result of constants that is larger than this is computed by every run instead of being kept."""
 
 _META = torch.device("meta")
+_OF_NUMBERS = (torch.float32, torch.float64, torch.int64)
+"""Dtypes that numbers in tensors don't change."""
 _TENSORS: Any = (torch.Tensor, HostTensor)
 
 
@@ -179,7 +181,7 @@ class Recorder:
             return op, args
         x, number = args[0], args[1]
         dtype = x.meta.dtype
-        if x.meta.dim() == 0 or dtype.is_complex:
+        if dtype.is_complex or (x.meta.dim() == 0 and dtype not in _OF_NUMBERS):
             return op, args  # of two tensors without dimensions, both decide the dtype
         if dtype != torch.float64:
             is_float = dtype.is_floating_point or isinstance(number.value, float)

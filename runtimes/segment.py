@@ -66,6 +66,8 @@ class Segment:
     the end of the method."""
     carried: tuple[Returned, ...] = ()
     """What the memories hold that ``following`` carries."""
+    numbers: tuple[Ref | int | float, ...] = ()
+    """Numbers that ``following`` goes on with, of the tape or plain ones."""
     taken: int = 0
     """How many of the inputs, the first ones, are carried from the segment before, or hosted; the others are the
     call's."""
@@ -103,8 +105,8 @@ class Segment:
             values: of the tape, in this call.
             looked: the elements of ``result``.
         """
-        assert self.following is not None
-        return [*values[slice(*self.kept)], *looked], [values[ref.number] for ref in self.following.numbers]
+        numbers = [values[number.number] if isinstance(number, Ref) else number for number in self.numbers]
+        return [*values[slice(*self.kept)], *looked], numbers
 
     def value_of(self, leaf: Leaf) -> Value:
         """What a leaf is, or the whole of the memory that it lies in."""

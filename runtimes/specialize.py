@@ -16,6 +16,7 @@ an input needs no computing, so the Segment that ends there is empty, and the ne
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
@@ -189,7 +190,7 @@ class Specializer(Evaluator):
             following = Checkpoint(standing, recorder.answers[slice(*kept)], recorder.operand)
         looked = [self._return(ref) for ref in refs]
         carried = tuple(map(self._return, following.contents))
-        return Segment(self._graph, looked, following, carried, kept=kept)
+        return Segment(self._graph, looked, following, carried, tuple(following.numbers), kept=kept)
 
     def _finished(self, segment: Segment, contents: Sequence[Value]) -> Segment:
         """A Segment with its outputs, inputs and tape in place."""
@@ -257,6 +258,10 @@ class Specializer(Evaluator):
         elif any(isinstance(value.type, DictType) for value in node.outputs):
             args = settled(args)
         return args
+
+    def next_trip(self, trip: Any) -> Any:
+        """The number of a loop's trip after this one; a number of the host stays one."""
+        return trip.tape.do(operator.add, (trip, 1)) if isinstance(trip, HostNumber) else trip + 1
 
     def python_type(self, value: Any) -> type:
         """The type of a plain value."""

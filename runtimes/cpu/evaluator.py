@@ -60,9 +60,9 @@ class Frame:
     """The node that has the block; None for the block of the method itself."""
     position: int = 0
     """Number of the node that comes next."""
-    trip: int = -1
+    trip: Any = -1
     """Number of the trip, if this is the body of a loop."""
-    limit: int = 0
+    limit: Any = 0
 
     @property
     def is_loop(self) -> bool:
@@ -173,6 +173,10 @@ class Evaluator(ABC):
         """How often a loop goes round at most, as a number."""
         return int(limit)
 
+    def next_trip(self, trip: Any) -> Any:
+        """The number of a loop's trip after this one."""
+        return trip + 1
+
     def _step(self, frames: list[Frame], plan: BlockPlan, environment: Environment) -> None:
         """Evaluate the next node of the innermost block, or enter one of the node's own blocks."""
         frame = frames[-1]
@@ -199,7 +203,7 @@ class Evaluator(ABC):
             return False
         assert frame.owner is not None
         condition, *carried = results
-        frame.trip += 1
+        frame.trip = self.next_trip(frame.trip)
         if not (frame.trip < frame.limit and self.truth(condition, frame.owner)):
             return False
         if self._bound is not None:

@@ -452,3 +452,90 @@ def test_places_are_inputs_of_segments(device: Device, counter: Counter) -> None
     same_in_arrays(program, module, x)
     same(program, module, x + 0.2)
     same(program, module, x * 0.0)
+
+
+class CountsAndDecays(nn.Module):
+    """A loop with a bound, whose trips differ in plain numbers that go into arithmetic."""
+
+    def forward(self, x: torch.Tensor, trips: int) -> tuple[torch.Tensor, float, int]:
+        y, decay, taken = x * 1.0, 1.0, 0
+        factor = int((x * 2.0).sum().item()) // 2
+        for trip in range(trips):
+            decay *= 0.5
+            if bool(y.sum() + float(trip) < 20.0):
+                y = y + float(trip) * factor * decay
+                taken += trip
+            else:
+                y = y - 1.0
+        return y, decay, taken
+
+
+def test_trips_that_differ_in_numbers_share_plans(device: Device, counter: Counter) -> None:
+    module = CountsAndDecays()
+    program = load(module, device)
+    for scale in (0.5, 2.0):
+        same(program, module, torch.full((2, 3), scale), 4)
+    for scale in (0.6, 0.7, 1.9):
+        x = torch.full((2, 3), scale)
+        assert counter.of(lambda x=x: same(program, module, x, 4)) == (0, 6)
+    same_in_arrays(program, module, torch.full((2, 3), 1.3), 4)
+    made, _ = counter.of(lambda: same(program, module, torch.full((2, 3), 0.5), 60))
+    assert made <= 8
+
+
+class NumbersFromBranches(nn.Module):
+    """Two ways to one look, which make a number in a different number of steps."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = x * 2.0
+        if bool(x.sum() > 3.0):
+            number = float(y.sum().item()) * 2.0 + 1.0
+        else:
+            number = float(y.max().item())
+        z = y + 0.5
+        if bool(y.min() > 100.0):
+            z = z + 1.0
+        return z * number
+
+
+def test_each_way_to_a_checkpoint_hands_on_its_own_numbers(device: Device) -> None:
+    module = NumbersFromBranches()
+    program = load(module, device)
+    for scale in (1.0, 0.1, 2.0, 0.2, 1.0):
+        same(program, module, torch.full((2, 3), scale))
+
+
+class Sizes(nn.Module):
+    """Numbers that a loop counts decide sizes and places."""
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, list[int]]:
+        y, seen = x * 1.0, [0]
+        at = 0
+        while bool(y[at].sum() < 3.0):
+            y = y + x.narrow(0, 0, at + 1).sum() * 0.1
+            seen.append(at)
+            at = (at + 1) % x.size(0)
+        return y[at : at + 2], seen
+
+
+def test_numbers_of_loops_decide_where_sizes_need_them(device: Device) -> None:
+    module = Sizes()
+    program = load(module, device)
+    generator = torch.Generator().manual_seed(3)
+    for _ in range(3):
+        same(program, module, torch.rand(5, 2, generator=generator))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.int32, torch.int64, torch.bool], ids=str)
+def test_numbers_beside_tensors_without_dimensions(dtype: torch.dtype, device: Device) -> None:
+    class Scalars(nn.Module):
+        def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+            whole = int(x.sum().item())
+            part = whole / 3
+            y = x[1]
+            return y * whole, y + part, y > part, (y * 2.5) - whole
+
+    module = Scalars()
+    program = load(module, device)
+    for first in (1, 0):
+        same(program, module, torch.tensor([first, 1, 1]).to(dtype))
