@@ -275,12 +275,19 @@ def test_standard_output_that_can_not_be_written(files: Path, tmp_path: Path) ->
 def test_interrupt(files: Path, tmp_path: Path) -> None:
     command = ["run", str(files / "bundle.ptl"), "--random", "1,3,5,5", "--device", DRIVER, "--repeat", "100000000"]
     with subprocess.Popen(
-        [sys.executable, "-m", "mobopt", *command], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        [sys.executable, "-m", "mobopt", *command],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # shells start jobs with it ignored
     ) as process:
-        assert process.stderr is not None
-        assert b"computes on the CPU" in process.stderr.readline()
-        process.send_signal(signal.SIGINT)
-        stdout, stderr = process.communicate(timeout=60)
+        try:
+            assert process.stderr is not None
+            assert b"computes on the CPU" in process.stderr.readline()
+            process.send_signal(signal.SIGINT)
+            stdout, stderr = process.communicate(timeout=120)
+        finally:
+            process.kill()
     assert (process.returncode, stdout) == (130, b"")
     assert stderr.decode().strip() == "interrupted"
     assert_empty(tmp_path)
