@@ -1,6 +1,6 @@
 """Whole models: optimised, saved, loaded from both forms of file, and run on the device as eager torch computes them.
 
-By default each model is scripted or traced in turn, and runs once from each form of file, at the usual size and at an
+By default each of a few models is scripted or traced in turn, and runs once from each form of file, at the usual size and at an
 odd one; ``-m sweep`` runs every combination.
 """
 
@@ -22,6 +22,8 @@ TOLERANCE = 1e-4
 USUAL, ODD = (1, 224, 224), (3, 193, 161)
 KINDS = {name: ("scripted", "traced")[number % 2] for number, name in enumerate(ZOO)}
 FORMS = ("pt", "ptl")
+FEW = ("mobilenet_v2", "shufflenet_v2_x1_0", "resnet18", "efficientnet_b0", "unet_bilinear")
+"""Models that are run by default: one of each kind of layer."""
 
 
 def optimized_files(zoo_model: ZooModel, model: torch.nn.Module, kind: str, folder: Path) -> dict[str, Path]:
@@ -50,7 +52,7 @@ def check(path: Path, device: Device, model: torch.nn.Module, x: torch.Tensor) -
 
 
 @pytest.mark.filterwarnings("ignore:no inputs are known that the model takes")
-@pytest.mark.parametrize("name", ZOO)
+@pytest.mark.parametrize("name", [pytest.param(name, marks=[] if name in FEW else [pytest.mark.sweep]) for name in ZOO])
 def test_model(name: str, device: Device, tmp_path: Path):
     model = ZOO[name].build()
     files = optimized_files(ZOO[name], model, KINDS[name], tmp_path)

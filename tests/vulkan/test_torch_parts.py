@@ -41,6 +41,9 @@ def _randn(*sizes: int) -> Tensor:
 
 A, B, X, LINE = _randn(3, 5), _randn(3, 5), _randn(2, 3, 7, 11), _randn(13)
 CLASSES = torch.tensor([0, 4, -100])
+PLACES = functional.max_pool2d(_randn(2, 3, 6, 8), 2, return_indices=True)[1].contiguous(
+    memory_format=torch.channels_last
+)
 CASES: dict[str, tuple[Callable[..., Any], tuple[Tensor, ...]]] = {
     "kron": (torch.kron, (A, _randn(2, 3))),
     "cross": (torch.linalg.cross, (_randn(5, 3), _randn(5, 3))),
@@ -60,6 +63,7 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[Tensor, ...]]] = {
         lambda x: functional.max_unpool2d(*functional.max_pool2d(x, 2, return_indices=True), 2, output_size=[7, 11]),
         (X,),
     ),
+    "constant places, channels last": (lambda x: functional.max_unpool2d(x, PLACES, 2), (_randn(2, 3, 3, 4),)),
     "affine_grid": (lambda t: functional.affine_grid(t, [2, 3, 5, 7], align_corners=False), (_randn(2, 2, 3),)),
     "renorm": (lambda x: torch.renorm(x, 2, 0, 1.0), (A,)),
     "trapezoid": (torch.trapezoid, (A, B.abs().cumsum(1))),

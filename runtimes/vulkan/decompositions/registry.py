@@ -154,12 +154,13 @@ _FOLDED: MutableMapping[torch.Tensor, dict[str, list[torch.Tensor]]] = WeakIdKey
 
 
 def _folded(operator: str, args: Sequence[Any]) -> list[torch.Tensor]:
-    """The results of an operator on constants, in memory of their own."""
+    """The results of an operator on constants, in memory of their own; values of a straight line are row-major."""
     constants = [value.constant for value in leaves_of(args, Value)]
     known = _FOLDED.setdefault(constants[0], {}) if len(constants) == 1 else {}
     key = f"{operator}{map_leaves(tuple(args), Value, lambda value: constants[0]._version)}"
     if key not in known:
         with torch.no_grad():
-            results = leaves_of(kernel(operator)(*map_leaves(list(args), Value, lambda v: v.constant)), torch.Tensor)
+            given = map_leaves(list(args), Value, lambda value: value.constant.contiguous())
+            results = leaves_of(kernel(operator)(*given), torch.Tensor)
             known[key] = [tensor.detach().clone() for tensor in results]
     return known[key]
