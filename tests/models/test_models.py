@@ -1,7 +1,7 @@
 """Whole models: optimised, saved, loaded from both forms of file, and run on the device as eager torch computes them.
 
-By default each of a few models is scripted or traced in turn, and runs once from each form of file, at the usual size and at an
-odd one; ``-m sweep`` runs every combination.
+By default each of a few models is scripted or traced in turn, and runs once from each form of file, at the usual size
+and at an odd one; ``-m sweep`` runs all models, in every combination.
 """
 
 from __future__ import annotations
