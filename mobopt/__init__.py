@@ -25,6 +25,8 @@ _HOMES = {
     "Audit": "mobopt.tools.audit",
     "AuditLine": "mobopt.tools.audit",
     "migrate": "mobopt.tools.migration",
+    "app_kit": "mobopt.tools.app_kit.kit",
+    "AppKit": "mobopt.tools.app_kit.kit",
     **dict.fromkeys(
         (
             "ArgumentTypeError",
@@ -42,6 +44,7 @@ _HOMES = {
 }
 
 __all__ = [
+    "AppKit",
     "ArgumentTypeError",
     "Audit",
     "AuditLine",
@@ -57,6 +60,7 @@ __all__ = [
     "PassError",
     "PassPipeline",
     "UnsupportedError",
+    "app_kit",
     "audit",
     "export_opnames",
     "generate_mobile_module_lints",
@@ -86,6 +90,7 @@ if TYPE_CHECKING:
     from mobopt.options import MobileOptimizerType
     from mobopt.passes.pipelines import PassPipeline
     from mobopt.runtimes.vulkan.engine.device import is_vulkan_available
+    from mobopt.tools.app_kit.kit import AppKit, app_kit
     from mobopt.tools.audit import Audit, AuditLine, audit
     from mobopt.tools.migration import migrate
     from mobopt.tools.operator_names import export_opnames

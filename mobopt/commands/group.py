@@ -15,8 +15,8 @@ from mobopt import __version__
 from mobopt.display import shown
 from mobopt.errors import MoboptError
 
-COMMANDS = ("convert", "migrate", "audit", "run", "inspect", "opnames", "devices", "demo")
-"""Each is an object of this name, in the module of this name."""
+COMMANDS = ("convert", "migrate", "app-kit", "audit", "run", "inspect", "opnames", "devices", "demo")
+"""Each is an object of this name, in the module of this name, with ``_`` for ``-``."""
 
 
 _INTERRUPTED = 130
@@ -47,7 +47,8 @@ class LazyGroup(click.Group):
         """The command of this name, if there is one."""
         if name not in COMMANDS:
             return None
-        command: click.Command = getattr(importlib.import_module(f"mobopt.commands.{name}"), name)
+        own = name.replace("-", "_")
+        command: click.Command = getattr(importlib.import_module(f"mobopt.commands.{own}"), own)
         if _VERBOSE not in command.params:
             command.params.append(_VERBOSE)
         return command
