@@ -11,6 +11,7 @@ import torch
 
 from mobopt.ir import Block, Program, Value
 from mobopt.ir.nests import map_leaves
+from mobopt.ir.snapshot import Snapshot
 from mobopt.ir.types import TENSOR
 from mobopt.ops.targets import TensorFacts
 from mobopt.ops.targets.facts import facts_of_tensor
@@ -18,6 +19,8 @@ from mobopt.passes.varying_sizes import varying_values
 from mobopt.runtimes.cpu import Interpreter
 
 Facts = dict[Value, TensorFacts]
+State = tuple[list[Any], list[Snapshot]]
+"""What decides what a run computes: attributes and names of methods, and the methods' graphs."""
 
 _CALLS_WITH_STATE = 3
 """Calls that are looked at where a call may leave tensors of other sizes to the next."""
@@ -35,7 +38,7 @@ class Examples:
 
     arguments: Mapping[str, Sequence[Any]] = field(default_factory=dict)
     are_guessed: bool = False
-    _last: list[tuple[list[Any], Facts]] = field(default_factory=list, repr=False, compare=False)
+    _last: list[tuple[State, Facts]] = field(default_factory=list, repr=False, compare=False)
     """State and facts of the Program that was run last."""
 
 
@@ -53,7 +56,7 @@ def record_facts(program: Program, examples: Examples) -> Facts:
         return {}
     state = _state(program)
     for known, found in examples._last:
-        if len(known) == len(state) and all(map(operator.is_, known, state)):
+        if _is_same(known, state):
             return dict(found)
     facts: Facts = {}
     for method, arguments in examples.arguments.items():
@@ -71,24 +74,18 @@ def record_facts(program: Program, examples: Examples) -> Facts:
     return dict(facts)
 
 
-def _state(program: Program) -> list[Any]:
-    """Every object that decides what a run computes; passes change none of them in place but a node's inputs."""
-    state: list[Any] = []
-    for name, attribute in program.attributes.items():
-        state += name, attribute.value
-    for name, graph in program.methods.items():
-        state.append(name)
-        _add_block(graph.block, state)
-    return state
+def _state(program: Program) -> State:
+    """What a Program is now."""
+    attributes = [item for name, attribute in program.attributes.items() for item in (name, attribute.value)]
+    return [*attributes, *program.methods], [Snapshot(graph) for graph in program.methods.values()]
 
 
-def _add_block(block: Block, state: list[Any]) -> None:
-    state += block.parameters
-    for node in block.nodes:
-        state += node, node.op, node.overload, *node.inputs, *node.outputs
-        for inner in node.blocks:
-            _add_block(inner, state)
-    state += block, *block.outputs
+def _is_same(known: State, state: State) -> bool:
+    return (
+        len(known[0]) == len(state[0])
+        and all(map(operator.is_, known[0], state[0]))
+        and all(before.is_same(now) for before, now in zip(known[1], state[1], strict=True))
+    )
 
 
 def _tensors(block: Block) -> Iterator[Value]:

@@ -24,13 +24,17 @@ class Repeat(Pass):
         return replace(self, passes=tuple(item.with_examples(examples) for item in self.passes))
 
     def rewrite(self, program: Program, notes: NoteBook) -> bool:
-        """Run the passes in rounds; their notes are kept under their own names."""
+        """Run the passes in rounds; their notes are kept under their own names.
+
+        The last round ends where each pass has seen the program as it is now, and left it alone.
+        """
         changed = False
-        for _ in range(self.limit):
-            results = [item.run(program) for item in self.passes]
-            for result in results:
-                notes.extend(result.notes)
-            if not any(result.changed for result in results):
+        idle = 0
+        for item in self.passes * self.limit:
+            result = item.run(program)
+            notes.extend(result.notes)
+            changed |= result.changed
+            idle = 0 if result.changed else idle + 1
+            if idle == len(self.passes):
                 break
-            changed = True
         return changed

@@ -89,6 +89,13 @@ _FUNCTIONS = {
 }
 _STORAGES = {("torch", name) for name in STORAGE_DTYPES}
 
+_INT32 = struct.Struct("<i")
+_UINT16 = struct.Struct("<H")
+_DOUBLE = struct.Struct(">d")
+_UINT32 = struct.Struct("<I")
+_UINT64 = struct.Struct("<Q")
+_INT64 = struct.Struct("<q")
+
 
 def unpickle(data: bytes, storages: StorageLoader | None, record: str) -> Unpickled:
     """Read a pickle.
@@ -148,10 +155,16 @@ class _Machine:
                 )
             handler(self)
 
-    def take(self, layout: str) -> Any:
+    def take(self, layout: struct.Struct) -> Any:
         """The next number of the stream."""
-        (value,) = struct.unpack_from(layout, self.data, self.position)
-        self.position += struct.calcsize(layout)
+        (value,) = layout.unpack_from(self.data, self.position)
+        self.position += layout.size
+        return value
+
+    def take_byte(self) -> int:
+        """The next byte of the stream."""
+        value = self.data[self.position]
+        self.position += 1
         return value
 
     def take_bytes(self, count: int) -> bytes:
@@ -401,9 +414,9 @@ def _device(text: str) -> torch.device:
 
 
 def _long(machine: _Machine) -> None:
-    if machine.take("<B") != 8:
+    if machine.take_byte() != 8:
         raise BundleError("the pickle is damaged: an integer has another size than 8 bytes")
-    machine.push(machine.take("<q"))
+    machine.push(machine.take(_INT64))
 
 
 _HANDLERS: dict[int, Callable[[_Machine], None]] = {
@@ -414,13 +427,13 @@ _HANDLERS: dict[int, Callable[[_Machine], None]] = {
     0x88: lambda m: m.push(True),
     0x89: lambda m: m.push(False),
     ord("N"): lambda m: m.push(None),
-    ord("J"): lambda m: m.push(m.take("<i")),
-    ord("K"): lambda m: m.push(m.take("<B")),
-    ord("M"): lambda m: m.push(m.take("<H")),
+    ord("J"): lambda m: m.push(m.take(_INT32)),
+    ord("K"): lambda m: m.push(m.take_byte()),
+    ord("M"): lambda m: m.push(m.take(_UINT16)),
     0x8A: _long,
-    ord("G"): lambda m: m.push(m.take(">d")),
-    ord("X"): lambda m: m.push(m.take_bytes(m.take("<I")).decode()),
-    0x8D: lambda m: m.push(m.take_bytes(m.take("<Q")).decode()),
+    ord("G"): lambda m: m.push(m.take(_DOUBLE)),
+    ord("X"): lambda m: m.push(m.take_bytes(m.take(_UINT32)).decode()),
+    0x8D: lambda m: m.push(m.take_bytes(m.take(_UINT64)).decode()),
     ord("t"): lambda m: m.push_tuple(m.pop_to_mark()),
     0x85: lambda m: m.push_tuple([m.pop()]),
     0x86: lambda m: m.push_tuple([m.pop(), m.pop()][::-1]),
@@ -430,10 +443,10 @@ _HANDLERS: dict[int, Callable[[_Machine], None]] = {
     ord("e"): lambda m: m.extend(m.pop_to_mark()),
     ord("s"): lambda m: m.update([m.pop(), m.pop()][::-1]),
     ord("u"): lambda m: m.update(m.pop_to_mark()),
-    ord("q"): lambda m: m.put(m.take("<B")),
-    ord("r"): lambda m: m.put(m.take("<I")),
-    ord("h"): lambda m: m.get(m.take("<B")),
-    ord("j"): lambda m: m.get(m.take("<I")),
+    ord("q"): lambda m: m.put(m.take_byte()),
+    ord("r"): lambda m: m.put(m.take(_UINT32)),
+    ord("h"): lambda m: m.get(m.take_byte()),
+    ord("j"): lambda m: m.get(m.take(_UINT32)),
     ord("c"): lambda m: m.global_name(),
     0x81: lambda m: m.new_object(),
     ord("b"): lambda m: m.build(),

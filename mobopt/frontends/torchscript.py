@@ -19,7 +19,6 @@ from mobopt.frontends.python_functions import without_python_functions
 from mobopt.ir import Program
 from mobopt.ir.nests import leaves_of
 from mobopt.ir.types import BOOL
-from mobopt.ops.state import settle_state
 from mobopt.passes.freeze import Freeze
 from mobopt.passes.rewriting import tensor_key
 
@@ -106,7 +105,6 @@ def read_model(
             attribute.value = False
         for tensor in leaves_of(attribute.value, torch.Tensor):
             tensor.requires_grad_(False)
-    settle_state(program)
     return program
 
 

@@ -43,6 +43,16 @@ from mobopt.ir.types import (
 )
 
 _NOT_CONSTANT = object()
+_SIMPLE_TYPES: tuple[tuple[type, Type], ...] = (
+    (torch.Tensor, TENSOR),
+    (bool, BOOL),
+    (int, INT),
+    (float, FLOAT),
+    (complex, COMPLEX),
+    (str, STR),
+    (torch.device, DEVICE),
+    (type(None), NONE),
+)
 _NO_NAME = re.compile(r"[^\w.]")
 
 
@@ -491,17 +501,7 @@ def type_of_constant(value: Any) -> Type:
     Raises:
         GraphError: TorchScript has no such constant.
     """
-    simple: list[tuple[type, Type]] = [
-        (torch.Tensor, TENSOR),
-        (bool, BOOL),
-        (int, INT),
-        (float, FLOAT),
-        (complex, COMPLEX),
-        (str, STR),
-        (torch.device, DEVICE),
-        (type(None), NONE),
-    ]
-    for python_type, result in simple:
+    for python_type, result in _SIMPLE_TYPES:
         if isinstance(value, python_type):
             return result
     if isinstance(value, tuple):

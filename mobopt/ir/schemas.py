@@ -71,6 +71,11 @@ class Schema:
         """Whether it changes an argument in place."""
         return any(argument.is_written for argument in self.arguments)
 
+    @cached_property
+    def is_aliasing(self) -> bool:
+        """Whether a result may share memory with an argument."""
+        return any(argument.aliases for argument in self.arguments)
+
 
 _REGISTERED: dict[str, list[Schema]] = {}
 

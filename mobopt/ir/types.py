@@ -33,11 +33,18 @@ class Type:
         return str(self)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class SimpleType(Type):
     """A type without parameters, by its name: ``Tensor``, ``int``, ``Device`` and so on."""
 
     name: str
+
+    def __eq__(self, other: object) -> bool:
+        """Whether it is the same type; most are the very object."""
+        return self is other or (isinstance(other, SimpleType) and self.name == other.name)
+
+    def __hash__(self) -> int:
+        return hash(self.name)
 
     def __str__(self) -> str:
         return self.name
