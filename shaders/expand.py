@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+from .enumerations import GENERATED, glsl_of
 from .table import ShaderError, Variant
 
 _INCLUDE = re.compile(r'\s*#\s*include\s+"([^"]+)"')
@@ -32,7 +33,7 @@ def expand(variant: Variant, glsl_folder: Path) -> str:
 
 
 def _lines(path: Path, variant: str, within: tuple[Path, ...]) -> Iterator[str]:
-    """A file's lines, with those of a file that it includes in place of the directive."""
+    """A file's lines, with those of a file or an enumeration that it includes in place of the directive."""
     if not path.is_file():
         raise ShaderError(f"shader variant {variant!r} needs {path}, which doesn't exist")
     if path in within:
@@ -41,6 +42,11 @@ def _lines(path: Path, variant: str, within: tuple[Path, ...]) -> Iterator[str]:
         include = _INCLUDE.match(line)
         if include is None:
             yield line
+            continue
+        if include[1] in GENERATED:
+            yield f'#line 1 "{include[1]}"'
+            yield from glsl_of(GENERATED[include[1]])
+            yield _line_directive(path, number + 1)
             continue
         included = path.parent / include[1]
         yield _line_directive(included, 1)

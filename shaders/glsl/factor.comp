@@ -7,10 +7,7 @@
 layout(constant_id = 1) const int METHOD = 0;
 layout(constant_id = 2) const int REFUSES = 0; // what can't be divided by raises the flag
 
-// See Method in runtimes/vulkan/kernels/small_matrices.py.
-const int PIVOTED = 0;
-const int PLAIN = 1;
-const int CHOLESKY = 2;
+#include "method.glsl"
 
 UPDATES(0, matrices)
 WRITES(1, pivots) // from 1, as in LAPACK

@@ -2,7 +2,7 @@
 #ifndef PIECEWISE_GLSL
 #define PIECEWISE_GLSL
 #include "float_bits.glsl"
-#include "pointwise_opcodes.glsl"
+#include "opcode.glsl"
 
 // Drivers make minima and maxima of comparisons with selections, which lose NaN and the sign of zero: those are put back.
 vec4 bounded(vec4 x, vec4 low, vec4 high) {

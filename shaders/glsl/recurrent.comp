@@ -10,8 +10,7 @@ layout(constant_id = 2) const int CELL = 0;
 layout(constant_id = 3) const int UNITS = 4; // of the states that are made
 layout(constant_id = 4) const int INNER = 4; // of those before
 
-// See Cell in runtimes/vulkan/kernels/recurrent_kernel.py.
-const int PROJECTION = 0, RNN_TANH = 1, RNN_RELU = 2, GRU = 3, LSTM = 4;
+#include "cell.glsl"
 const int GATES = CELL == LSTM ? 4 : CELL == GRU ? 3 : 1;
 
 WRITES(0, states)

@@ -16,12 +16,7 @@ layout(constant_id = 6) const int INTEGER = 0;
 layout(constant_id = 7) const int LOWEST = 0; // -1: negative indices count from the end; 0: they are refused, as what is too large
 layout(constant_id = 8) const int ATOMIC = 0;
 
-// See Put in runtimes/vulkan/kernels/scatter_kernel.py.
-const int REPLACE = 0;
-const int ADD = 1;
-const int MULTIPLY = 2;
-const int LARGEST = 3;
-const int SMALLEST = 4;
+#include "put.glsl"
 
 UPDATES(0, target)
 READS(1, source)

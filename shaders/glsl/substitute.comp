@@ -5,7 +5,8 @@
 
 layout(constant_id = 1) const int UPPER = 0;
 layout(constant_id = 2) const int UNIT = 0;        // the diagonal counts as ones
-layout(constant_id = 3) const int EXCHANGES = 0;   // 1: of rows, before it substitutes; 2: undone, and nothing else
+layout(constant_id = 3) const int EXCHANGES = 0;   // of rows: FIRST, before it substitutes; UNDONE, and nothing else
+#include "exchanges.glsl"
 
 UPDATES(0, sides)
 READS(1, matrices)
@@ -35,11 +36,11 @@ void main() {
     int number = divide(item, words[2]);
     start = number * rows * words[2] + item - number * words[2];
     int first = words[3] + number * words[4];
-    if (EXCHANGES == 2) {
+    if (EXCHANGES == UNDONE) {
         for (int i = rows - 1; i >= 0; --i) exchange(i, number);
         return;
     }
-    if (EXCHANGES == 1) {
+    if (EXCHANGES == FIRST) {
         for (int i = 0; i < rows; ++i) exchange(i, number);
     }
     for (int step = 0; step < rows; ++step) {

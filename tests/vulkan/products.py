@@ -14,8 +14,8 @@ from mobopt.runtimes.vulkan.compile.fusion import fold_epilogues
 from mobopt.runtimes.vulkan.engine.device import Device
 from mobopt.runtimes.vulkan.kernels import product_kernels
 from mobopt.runtimes.vulkan.kernels.epilogue import PRODUCT, Activation, Epilogue
-from mobopt.runtimes.vulkan.kernels.pointwise_program import Opcode
 from mobopt.runtimes.vulkan.lowerings import convolution, matmul, pointwise  # noqa: F401
+from mobopt.shaders.enumerations import Opcode
 
 FAMILIES = ["tiles", "shared"]
 

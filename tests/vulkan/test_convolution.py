@@ -12,7 +12,7 @@ from mobopt.ir import Node, Value
 from mobopt.ops.contexts import Conv1dPackedContext, Conv2dPackedContext
 from mobopt.runtimes.vulkan.kernels.convolution_parameters import phases
 from mobopt.runtimes.vulkan.kernels.epilogue import Activation, Epilogue, clamp
-from mobopt.runtimes.vulkan.kernels.pointwise_program import Opcode
+from mobopt.shaders.enumerations import Opcode
 
 # input, filter, stride, padding, dilation, groups
 PLAIN = [

@@ -12,8 +12,8 @@ from harness import assert_close, run_graph
 from mobopt.ir import Graph, parse_graph, print_graph, verify_graph
 from mobopt.runtimes.vulkan.compile.fusion import fold_epilogues
 from mobopt.runtimes.vulkan.kernels.epilogue import folded_epilogue, parts_of
-from mobopt.runtimes.vulkan.kernels.pointwise_program import Opcode
 from mobopt.runtimes.vulkan.lowerings.registry import load_lowerings
+from mobopt.shaders.enumerations import Opcode
 
 load_lowerings()
 

@@ -12,8 +12,8 @@ from mobopt.ir import Value
 from mobopt.runtimes.vulkan.kernels import product_kernels
 from mobopt.runtimes.vulkan.kernels.epilogue import Activation, Epilogue, clamp
 from mobopt.runtimes.vulkan.kernels.gpu_kernels import BLOCKS, SharedKernel, choose_shared, core_count, depthwise_block
-from mobopt.runtimes.vulkan.kernels.pointwise_program import Opcode
 from mobopt.runtimes.vulkan.kernels.product_shape import ProductShape
+from mobopt.shaders.enumerations import Opcode
 
 # input, filter, stride, padding, dilation, groups
 CASES = [

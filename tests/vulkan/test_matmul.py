@@ -11,7 +11,7 @@ from products import check_product, family  # noqa: F401
 from mobopt.ir import Node, Value
 from mobopt.ops.contexts import LinearPackedContext
 from mobopt.runtimes.vulkan.kernels.epilogue import Activation, Epilogue
-from mobopt.runtimes.vulkan.kernels.pointwise_program import Opcode
+from mobopt.shaders.enumerations import Opcode
 
 
 @pytest.mark.parametrize("constant", [True, False])

@@ -1,8 +1,5 @@
 from __future__ import annotations
 
-import re
-from pathlib import Path
-
 import pytest
 import torch
 from harness import assert_close, check_op, run_op
@@ -11,7 +8,6 @@ from hypothesis import strategies as st
 
 from mobopt.ir import Node, Value
 from mobopt.ir.schemas import schema_of, schemas_of
-from mobopt.runtimes.vulkan.kernels.pointwise_program import Opcode
 from mobopt.runtimes.vulkan.lowerings.pointwise import expression_of
 from mobopt.runtimes.vulkan.lowerings.pointwise_expressions import EXPRESSIONS
 from mobopt.runtimes.vulkan.lowerings.registry import load_lowerings, supported_operators, why_unsupported
@@ -33,13 +29,6 @@ def unary_operators() -> list[str]:
         if all(argument.has_default for argument in arguments[1:]):
             found.append(op)
     return [op for op in found if not op.startswith(("aten::clamp", "aten::clip", "aten::fill", "aten::to"))]
-
-
-def test_opcodes_are_those_of_the_shader():
-    text = (Path(__file__).parents[2] / "shaders/glsl/pointwise_opcodes.glsl").read_text()
-    assert {name: int(number) for name, number in re.findall(r"const int (\w+) = (\d+);", text)} == {
-        opcode.name: opcode.value for opcode in Opcode
-    }
 
 
 @pytest.mark.parametrize("op", unary_operators())

@@ -16,8 +16,9 @@ from mobopt.runtimes.vulkan.engine.tensor import DeviceTensor, word_type
 from mobopt.runtimes.vulkan.kernels.division import Division, collapsed, divide
 from mobopt.runtimes.vulkan.kernels.plan import Plan
 from mobopt.runtimes.vulkan.kernels.pointwise_kernel import compute_into
-from mobopt.runtimes.vulkan.kernels.pointwise_program import Opcode, ProgramBuilder, kind_of
+from mobopt.runtimes.vulkan.kernels.pointwise_program import ProgramBuilder, kind_of
 from mobopt.runtimes.vulkan.kernels.reduction_kernel import Reduction, plan_reduction, regrouped, run_reduction
+from mobopt.shaders.enumerations import Opcode
 
 
 class Combination(IntEnum):

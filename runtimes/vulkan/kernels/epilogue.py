@@ -15,7 +15,7 @@ import torch
 
 from mobopt.ir import Node, Value
 from mobopt.ops.contexts import Conv2dPackedContext, VulkanConv2dOpContext
-from mobopt.runtimes.vulkan.kernels.pointwise_program import Opcode
+from mobopt.shaders.enumerations import Opcode
 
 PRODUCT = "mobopt::product"
 """A convolution or matrix product with what was folded into its epilogue, as nodes of its body in order."""

@@ -9,121 +9,19 @@ from __future__ import annotations
 import math
 import struct
 from dataclasses import dataclass, field, replace
-from enum import Enum, IntEnum
+from enum import Enum
 
 import torch
 
 from mobopt.ir import Value
 from mobopt.runtimes.vulkan.engine.tensor import DeviceTensor
+from mobopt.shaders.enumerations import Opcode
 
 MAX_OPERANDS = 6
 MAX_IMMEDIATES = 10
 MAX_STEPS = 10
 FIRST_IMMEDIATE = MAX_OPERANDS
 FIRST_STEP = FIRST_IMMEDIATE + MAX_IMMEDIATES
-
-
-class Opcode(IntEnum):
-    """What an instruction does; the same numbers as ``shaders/glsl/pointwise_opcodes.glsl``."""
-
-    MOVE = 0
-    NEG = 1
-    ABS = 2
-    SIGN = 3
-    FLOOR = 4
-    CEIL = 5
-    ROUND = 6
-    TRUNC = 7
-    FRAC = 8
-    RECIPROCAL = 9
-    SQRT = 10
-    RSQRT = 11
-    EXP = 12
-    EXP2 = 13
-    EXPM1 = 14
-    LOG = 15
-    LOG2 = 16
-    LOG10 = 17
-    LOG1P = 18
-    SIN = 19
-    COS = 20
-    TAN = 21
-    ASIN = 22
-    ACOS = 23
-    ATAN = 24
-    SINH = 25
-    COSH = 26
-    TANH = 27
-    ASINH = 28
-    ACOSH = 29
-    ATANH = 30
-    ERF = 31
-    SIGMOID = 32
-    LOG_SIGMOID = 33
-    RELU = 34
-    HARDSWISH = 35
-    HARDSIGMOID = 36
-    SILU = 37
-    MISH = 38
-    GELU = 39
-    GELU_TANH = 40
-    IS_NAN = 41
-    IS_INF = 42
-    ADD = 43
-    SUB = 44
-    MUL = 45
-    DIV = 46
-    DIV_FLOOR = 47
-    REMAINDER = 48
-    FMOD = 49
-    POW = 50
-    MAX = 51
-    MIN = 52
-    ATAN2 = 53
-    EQ = 54
-    NE = 55
-    LT = 56
-    LE = 57
-    PRELU = 58
-    HARDSHRINK = 59
-    SOFTSHRINK = 60
-    MULADD = 61
-    LERP = 62
-    CLAMP = 63
-    THRESHOLD = 64
-    ELU = 65
-    SOFTPLUS = 66
-    INT_TO_FLOAT = 67
-    FLOAT_TO_INT = 68
-    INT_NEG = 69
-    INT_ABS = 70
-    INT_SIGN = 71
-    INT_NOT = 72
-    INT_ADD = 73
-    INT_SUB = 74
-    INT_MUL = 75
-    INT_DIV_FLOOR = 76
-    INT_DIV_TRUNC = 77
-    INT_REMAINDER = 78
-    INT_FMOD = 79
-    INT_POW = 80
-    INT_MAX = 81
-    INT_MIN = 82
-    INT_EQ = 83
-    INT_NE = 84
-    INT_LT = 85
-    INT_LE = 86
-    INT_AND = 87
-    INT_OR = 88
-    INT_XOR = 89
-    INT_SHIFT_LEFT = 90
-    INT_SHIFT_RIGHT = 91
-    SELECT = 92
-    TO_HALF = 93
-    TO_BFLOAT = 94
-    FLOAT_TO_LONG = 95
-    INT_INDEX = 96
-
 
 _ROUNDINGS = {torch.float16: Opcode.TO_HALF, torch.bfloat16: Opcode.TO_BFLOAT}
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import IntEnum
 
 import torch
 
@@ -14,24 +13,10 @@ from mobopt.runtimes.vulkan.engine.tensor import DeviceTensor, aligned_channels
 from mobopt.runtimes.vulkan.kernels.device_costs import core_count
 from mobopt.runtimes.vulkan.kernels.kernel_access import VECTOR, LoadMode, reading, spread, uses_texels, words, writing
 from mobopt.runtimes.vulkan.kernels.plan import Plan
+from mobopt.shaders.enumerations import Cell
 
 _GROUP, _CPU_GROUP = 128, 8
 _MOST_THREADS = 16
-
-
-class Cell(IntEnum):
-    """What a step computes; the numbers of the shader."""
-
-    PROJECTION = 0
-    RNN_TANH = 1
-    RNN_RELU = 2
-    GRU = 3
-    LSTM = 4
-
-    @property
-    def gates(self) -> int:
-        """Matrices of units x states before."""
-        return {Cell.GRU: 3, Cell.LSTM: 4}.get(self, 1)
 
 
 @dataclass(frozen=True)

@@ -23,6 +23,7 @@ from mobopt.runtimes.vulkan.kernels.kernel_access import (
 )
 from mobopt.runtimes.vulkan.kernels.plan import Plan
 from mobopt.runtimes.vulkan.kernels.views import sliced
+from mobopt.shaders.enumerations import Put
 
 MAX_SCATTER_RANK = 7
 """Dimensions of the tensors; more do not fit into the push constants."""
@@ -38,16 +39,6 @@ class Negative(IntEnum):
 
     REFUSED = 0
     FROM_END = -1
-
-
-class Put(IntEnum):
-    """How what is put is combined with what is there; the numbers of ``scatter.comp``."""
-
-    REPLACE = 0
-    ADD = 1
-    MULTIPLY = 2
-    LARGEST = 3
-    SMALLEST = 4
 
 
 def scatter_along(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from enum import IntEnum
 
 import torch
 
@@ -14,25 +13,10 @@ from mobopt.runtimes.vulkan.kernels.geometry import expanded
 from mobopt.runtimes.vulkan.kernels.kernel_access import LoadMode, local_size, reading, spread, words, writing
 from mobopt.runtimes.vulkan.kernels.plan import Plan
 from mobopt.runtimes.vulkan.kernels.scatter_kernel import updated_copy
+from mobopt.shaders.enumerations import Exchanges, Method
 
 LARGEST = 32
 """Rows and columns of a matrix that one invocation factors."""
-
-
-class Method(IntEnum):
-    """How matrices are factored; the numbers of ``factor.comp``."""
-
-    PIVOTED = 0
-    PLAIN = 1
-    CHOLESKY = 2
-
-
-class Exchanges(IntEnum):
-    """What is done with the rows of right sides; the numbers of ``substitute.comp``."""
-
-    NONE = 0
-    FIRST = 1
-    UNDONE = 2
 
 
 @dataclass(frozen=True)

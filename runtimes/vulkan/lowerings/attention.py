@@ -15,13 +15,14 @@ from mobopt.runtimes.vulkan.kernels.copies import copied
 from mobopt.runtimes.vulkan.kernels.geometry import Iteration, expanded, merged
 from mobopt.runtimes.vulkan.kernels.plan import Plan
 from mobopt.runtimes.vulkan.kernels.pointwise_kernel import compute_into
-from mobopt.runtimes.vulkan.kernels.pointwise_program import Kind, Opcode, ProgramBuilder
+from mobopt.runtimes.vulkan.kernels.pointwise_program import Kind, ProgramBuilder
 from mobopt.runtimes.vulkan.kernels.views import sliced
 from mobopt.runtimes.vulkan.lowerings.checks import check_floating
 from mobopt.runtimes.vulkan.lowerings.creation import fill
 from mobopt.runtimes.vulkan.lowerings.matmul import append_batches, factors_of_batches, row_strides, rows_of_batches
 from mobopt.runtimes.vulkan.lowerings.registry import lowers
 from mobopt.runtimes.vulkan.lowerings.softmax import Quotient, softmax_into
+from mobopt.shaders.enumerations import Opcode
 
 _LONG = 1024
 """From so many queries and keys on, the scores of all queries are never kept at once."""

@@ -28,10 +28,11 @@ from mobopt.runtimes.vulkan.kernels.kernel_access import (
 )
 from mobopt.runtimes.vulkan.kernels.plan import Plan
 from mobopt.runtimes.vulkan.kernels.pointwise_kernel import compute
-from mobopt.runtimes.vulkan.kernels.pointwise_program import Kind, Opcode, ProgramBuilder
+from mobopt.runtimes.vulkan.kernels.pointwise_program import Kind, ProgramBuilder
 from mobopt.runtimes.vulkan.kernels.scatter_kernel import Negative
 from mobopt.runtimes.vulkan.lowerings.checks import OUT_OF_RANGE, check_dtypes, constants_within
 from mobopt.runtimes.vulkan.lowerings.registry import lowers
+from mobopt.shaders.enumerations import Opcode
 
 _ANY_LENGTH = 2**30
 """Stands for the length of a dimension where indices have been checked already."""

@@ -11,19 +11,12 @@ from mobopt.runtimes.vulkan.kernels.copies import strided_copy
 from mobopt.runtimes.vulkan.kernels.geometry import broadcast_sizes, expanded
 from mobopt.runtimes.vulkan.kernels.plan import Plan
 from mobopt.runtimes.vulkan.kernels.pointwise_kernel import compute
-from mobopt.runtimes.vulkan.kernels.pointwise_program import Kind, Opcode, ProgramBuilder, Term
-from mobopt.runtimes.vulkan.kernels.small_matrices import (
-    LARGEST,
-    Exchanges,
-    Factors,
-    Method,
-    factored,
-    identities,
-    substituted,
-)
+from mobopt.runtimes.vulkan.kernels.pointwise_program import Kind, ProgramBuilder, Term
+from mobopt.runtimes.vulkan.kernels.small_matrices import LARGEST, Factors, factored, identities, substituted
 from mobopt.runtimes.vulkan.kernels.views import diagonal_view, sliced, swapped, unsqueezed, without_dims
 from mobopt.runtimes.vulkan.lowerings.checks import check_dtypes
 from mobopt.runtimes.vulkan.lowerings.registry import lowers
+from mobopt.shaders.enumerations import Exchanges, Method, Opcode
 
 
 def check_matrices(call: Node) -> str | None:

@@ -17,10 +17,10 @@ from mobopt.runtimes.vulkan.kernels.copies import copied
 from mobopt.runtimes.vulkan.kernels.epilogue import Activation, Epilogue, epilogue_of
 from mobopt.runtimes.vulkan.kernels.geometry import expanded, merged
 from mobopt.runtimes.vulkan.kernels.plan import Plan
-from mobopt.runtimes.vulkan.kernels.pointwise_program import Opcode
 from mobopt.runtimes.vulkan.kernels.product import Product, ProductOperands, append_product
 from mobopt.runtimes.vulkan.kernels.weight_packing import Factors, bias_vector, matrix_weights
 from mobopt.runtimes.vulkan.lowerings.registry import lower, lowers
+from mobopt.shaders.enumerations import Opcode
 
 
 def check_product(call: Node) -> str | None:

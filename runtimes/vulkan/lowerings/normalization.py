@@ -15,10 +15,11 @@ from mobopt.runtimes.vulkan.kernels.geometry import view_strides
 from mobopt.runtimes.vulkan.kernels.normalization_kernel import normalize
 from mobopt.runtimes.vulkan.kernels.plan import Plan
 from mobopt.runtimes.vulkan.kernels.pointwise_kernel import compute_into
-from mobopt.runtimes.vulkan.kernels.pointwise_program import Kind, Opcode, ProgramBuilder, Term
+from mobopt.runtimes.vulkan.kernels.pointwise_program import Kind, ProgramBuilder, Term
 from mobopt.runtimes.vulkan.kernels.views import reshaped
 from mobopt.runtimes.vulkan.lowerings.checks import check_floating
 from mobopt.runtimes.vulkan.lowerings.registry import lowers
+from mobopt.shaders.enumerations import Opcode
 
 
 def along(tensor: DeviceTensor, rank: int, dim: int) -> DeviceTensor:

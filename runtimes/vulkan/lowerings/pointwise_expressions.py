@@ -10,7 +10,8 @@ from typing import Any
 import torch
 
 from mobopt.ir import Node, Value
-from mobopt.runtimes.vulkan.kernels.pointwise_program import Kind, Opcode, ProgramBuilder, Term, kind_of
+from mobopt.runtimes.vulkan.kernels.pointwise_program import Kind, ProgramBuilder, Term, kind_of
+from mobopt.shaders.enumerations import Opcode
 
 Expression = Callable[[ProgramBuilder, Node], Term]
 """Appends a call's instructions to a builder and returns the result, in any kind."""

@@ -16,7 +16,7 @@ from mobopt.runtimes.vulkan.kernels.copies import as_channels_last
 from mobopt.runtimes.vulkan.kernels.loops import Box, loop_boxes, loop_iterations, summing_iterations
 from mobopt.runtimes.vulkan.kernels.plan import Plan
 from mobopt.runtimes.vulkan.kernels.pointwise_kernel import compute_into
-from mobopt.runtimes.vulkan.kernels.pointwise_program import Kind, Opcode, ProgramBuilder
+from mobopt.runtimes.vulkan.kernels.pointwise_program import Kind, ProgramBuilder
 from mobopt.runtimes.vulkan.kernels.space_kernel import (
     SPACE,
     as_volume,
@@ -26,6 +26,7 @@ from mobopt.runtimes.vulkan.kernels.space_kernel import (
 )
 from mobopt.runtimes.vulkan.lowerings.checks import check_floating
 from mobopt.runtimes.vulkan.lowerings.registry import lowers
+from mobopt.shaders.enumerations import Opcode
 
 
 @dataclass(frozen=True)

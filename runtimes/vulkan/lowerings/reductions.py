@@ -25,10 +25,11 @@ from mobopt.runtimes.vulkan.kernels.copies import copied, strided_copy
 from mobopt.runtimes.vulkan.kernels.geometry import normalized_dims
 from mobopt.runtimes.vulkan.kernels.plan import Plan
 from mobopt.runtimes.vulkan.kernels.pointwise_kernel import compute
-from mobopt.runtimes.vulkan.kernels.pointwise_program import Kind, Opcode, ProgramBuilder, Term, kind_of
+from mobopt.runtimes.vulkan.kernels.pointwise_program import Kind, ProgramBuilder, Term, kind_of
 from mobopt.runtimes.vulkan.kernels.views import without_dims
 from mobopt.runtimes.vulkan.lowerings.checks import check_dtypes, check_floating
 from mobopt.runtimes.vulkan.lowerings.registry import lowers
+from mobopt.shaders.enumerations import Opcode
 
 
 def converted(plan: Plan, tensor: DeviceTensor, dtype: torch.dtype) -> DeviceTensor:

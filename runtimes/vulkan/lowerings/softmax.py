@@ -16,11 +16,12 @@ from mobopt.runtimes.vulkan.kernels.device_costs import core_count, device_costs
 from mobopt.runtimes.vulkan.kernels.geometry import normalized_dims
 from mobopt.runtimes.vulkan.kernels.plan import Plan
 from mobopt.runtimes.vulkan.kernels.pointwise_kernel import compute, compute_into
-from mobopt.runtimes.vulkan.kernels.pointwise_program import Kind, Opcode, ProgramBuilder
+from mobopt.runtimes.vulkan.kernels.pointwise_program import Kind, ProgramBuilder
 from mobopt.runtimes.vulkan.kernels.reduction_kernel import Reduction, run_reduction
 from mobopt.runtimes.vulkan.lowerings.checks import check_dtypes
 from mobopt.runtimes.vulkan.lowerings.reductions import converted
 from mobopt.runtimes.vulkan.lowerings.registry import lowers
+from mobopt.shaders.enumerations import Opcode
 
 _PASSES = 3
 """Walks of ``softmax.comp``: the largest element, the sum of powers, the quotients."""

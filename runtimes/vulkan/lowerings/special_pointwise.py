@@ -9,11 +9,12 @@ from mobopt.runtimes.vulkan.engine.tensor import DeviceTensor
 from mobopt.runtimes.vulkan.kernels.geometry import normalized_dim
 from mobopt.runtimes.vulkan.kernels.plan import Plan
 from mobopt.runtimes.vulkan.kernels.pointwise_kernel import compute
-from mobopt.runtimes.vulkan.kernels.pointwise_program import Opcode, ProgramBuilder, kind_of
+from mobopt.runtimes.vulkan.kernels.pointwise_program import ProgramBuilder, kind_of
 from mobopt.runtimes.vulkan.kernels.views import sliced
 from mobopt.runtimes.vulkan.lowerings.checks import check_dtypes, check_floating
 from mobopt.runtimes.vulkan.lowerings.normalization import along
 from mobopt.runtimes.vulkan.lowerings.registry import lowers
+from mobopt.shaders.enumerations import Opcode
 
 
 @lowers("aten::prelu", "aten::_prelu_kernel", check=check_floating, exact=True)
