@@ -87,6 +87,12 @@ def meta_of(tensor: torch.Tensor) -> torch.Tensor:
     return torch.empty(tuple(tensor.shape), dtype=tensor.dtype, device="meta")
 
 
+def shows_as_it_lies(view: torch.Tensor, whole: torch.Tensor) -> bool:
+    """Whether a view differs from the whole of its memory in sizes, strides and offset alone: not in its dtype, and not
+    as a conjugate or a negative that torch computes when it is read."""
+    return (view.dtype, view.is_conj(), view.is_neg()) == (whole.dtype, whole.is_conj(), whole.is_neg())
+
+
 def element_positions(meta: torch.Tensor) -> torch.Tensor:
     """Where each element lies in its storage, in row-major order of the tensor."""
     elements = meta.untyped_storage().nbytes() // meta.element_size()

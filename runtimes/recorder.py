@@ -333,14 +333,34 @@ class Recorder:
         target.ref, target.version = ref, memory.version
 
     def _overwritten(self, target: TracedTensor, value: TracedTensor, source: Origin) -> Value:
-        """The whole memory of a view after the view was overwritten."""
-        memory = target.memory
-        base = whole(memory.ref, memory.meta)
-        positions = constant_tensor(positions_replaced(memory.meta, target.meta))
+        """The whole memory of a view after the view was overwritten.
+
+        Raises:
+            UnsupportedError: the view shows the bits of its memory as another dtype.
+        """
+        memory, view = target.memory, target.meta
+        base, base_meta = whole(memory.ref, memory.meta), memory.meta
+        if view.is_neg():
+            value, view = self.apply("aten::neg", [value], source), torch._neg_view(view)
+        if view.is_conj():
+            value, view = self.apply("aten::conj_physical", [value], source), torch.conj(view)
+        if view.dtype != base_meta.dtype:
+            if base_meta.is_complex():
+                base, base_meta = self.apply("aten::view_as_real", [base], source), torch.view_as_real(base_meta)
+            if view.is_complex():
+                value, view = self.apply("aten::view_as_real", [value], source), torch.view_as_real(view)
+            if view.dtype != base_meta.dtype:
+                raise UnsupportedError(
+                    f"the model writes{_at(source)} to {memory.meta.dtype} memory through a view of it as "
+                    f"{target.meta.dtype}, which mobopt can't run; convert the tensor instead"
+                )
+        positions = constant_tensor(positions_replaced(base_meta, view))
         flat = [self.apply("aten::reshape", [tensor, [-1]], source) for tensor in (base, value)]
         joined = self.apply("aten::cat", [flat, 0], source)
         merged = self.apply("aten::index_select", [joined, 0, positions], source)
-        return self.read(self.apply("aten::reshape", [merged, list(memory.meta.shape)], source))
+        shaped = self.apply("aten::reshape", [merged, list(base_meta.shape)], source)
+        is_complex = memory.meta.is_complex() and not base_meta.is_complex()
+        return self.read(self.apply("aten::view_as_complex", [shaped], source) if is_complex else shaped)
 
 
 def _scalar_tensor(number: float, dtype: torch.dtype) -> torch.Tensor:

@@ -38,7 +38,15 @@ from mobopt.ops.contexts import (
     XnnpackTransposeConv2dOpContext,
 )
 from mobopt.ops.records import Trait, has_trait
-from mobopt.runtimes.abstract import Memory, TracedTensor, constant_tensor, element_positions, meta_of, whole
+from mobopt.runtimes.abstract import (
+    Memory,
+    TracedTensor,
+    constant_tensor,
+    element_positions,
+    meta_of,
+    shows_as_it_lies,
+    whole,
+)
 from mobopt.runtimes.checkpoint import Checkpoint, Standing
 from mobopt.runtimes.cpu.evaluator import Environment, Evaluator
 from mobopt.runtimes.host_tape import HostNumber, settled
@@ -324,7 +332,7 @@ class Specializer(Evaluator):
 
     def _leaf(self, tensor: TracedTensor, is_shared: bool) -> Leaf:
         memory = tensor.memory
-        if memory.meta.dtype == tensor.meta.dtype:
+        if shows_as_it_lies(tensor.meta, memory.meta):
             if memory in self._given and (self._standing.is_of_state(memory) or not memory.is_written):
                 return Alias(self._return(self._given[memory]).number, memory.meta, tensor.meta)
             if is_shared:

@@ -110,6 +110,23 @@ def rebuild_tensor(storage: torch.Tensor, offset: Any, sizes: Any, strides: Any,
     return result.requires_grad_() if requires_grad is True and storage.is_floating_point() else result
 
 
+def with_marks(tensor: torch.Tensor, marks: Any) -> torch.Tensor:
+    """A tensor that is stored as the conjugate or the negative of its elements, with elements of its own.
+
+    Args:
+        tensor: what is stored.
+        marks: what a file says of it: ``{"conj": True, "neg": True}``.
+
+    Raises:
+        BundleError: it says something else.
+    """
+    if not isinstance(marks, dict) or not marks.keys() <= {"conj", "neg"}:
+        raise BundleError(f"a tensor is marked as {marks!r}, where conj and neg are known; the file is damaged")
+    if marks.get("conj") is True:
+        tensor = tensor.conj_physical()
+    return tensor.neg() if marks.get("neg") is True else tensor
+
+
 def _empty(sizes: tuple[int, ...], strides: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
     try:
         return torch.empty_strided(sizes, strides, dtype=dtype)

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from mobopt.bundle.other_tensors import is_other, refusal_of_class, refusal_of_tensor
-from mobopt.bundle.tensors import STORAGE_DTYPES, StorageLoader, rebuild_tensor
+from mobopt.bundle.tensors import STORAGE_DTYPES, StorageLoader, rebuild_tensor, with_marks
 from mobopt.errors import BundleError, GraphError
 from mobopt.ir.types import BOOL, FLOAT, INT, TENSOR, DictType, ListType, Type, parse_type
 from mobopt.ops.contexts import CONTEXT_CLASSES
@@ -356,7 +356,8 @@ class _Machine:
             storage, offset, sizes, strides, requires_grad = arguments[:5]
             if not isinstance(storage, _Storage):
                 raise BundleError("the pickle is damaged: a tensor has no storage")
-            return rebuild_tensor(storage.values, offset, sizes, strides, requires_grad)
+            rebuilt = rebuild_tensor(storage.values, offset, sizes, strides, requires_grad)
+            return with_marks(rebuilt, arguments[6]) if len(arguments) > 6 else rebuilt
         if name == "OrderedDict" and arguments == ():
             return self.counted({})
         if name == "complex" and len(arguments) == 2:
