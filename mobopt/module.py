@@ -183,7 +183,7 @@ class MobileModule(torch.jit.RecursiveScriptModule):  # type: ignore[misc, name-
 
         Returns:
             The result with arrays in place of tensors: ``array.tensor()`` and ``array.numpy()`` copy to the CPU. What
-            the device has no elements for (float64, complex, int64 beyond 32 bits) is a tensor on the CPU.
+            the device has no elements for (float64, complex128, int64 beyond 32 bits) is a tensor on the CPU.
 
         Raises:
             UnsupportedError: the module runs on the CPU.

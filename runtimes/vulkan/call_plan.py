@@ -25,7 +25,7 @@ from mobopt.runtimes.vulkan.engine.executable import Executable
 from mobopt.runtimes.vulkan.engine.lane import RefusedError, Value
 from mobopt.runtimes.vulkan.engine.profiling import OperationTime
 from mobopt.runtimes.vulkan.engine.stream import HostTensor
-from mobopt.runtimes.vulkan.engine.tensor import DEVICE_DTYPES
+from mobopt.runtimes.vulkan.engine.tensor import HELD_DTYPES
 from mobopt.runtimes.vulkan.plan_report import PlanReport
 from mobopt.runtimes.vulkan.state_arrays import StateArrays
 
@@ -292,7 +292,7 @@ def _with_numbers(segment: Segment, values: Sequence[Any]) -> Segment:
 def may_stay(value: ir.Value) -> bool:
     """Whether what is carried from segment to segment stays on the device. Of int64 the host must see the elements to
     tell whether they fit."""
-    return value.dtype in DEVICE_DTYPES and value.dtype != torch.int64 and value.numel > 0
+    return value.dtype in HELD_DTYPES and value.dtype != torch.int64 and value.numel > 0
 
 
 def _integer_class(value: Value) -> Interval:

@@ -15,7 +15,7 @@ from mobopt.runtimes.state import ModelState
 from mobopt.runtimes.vulkan.engine.array import DeviceArray
 from mobopt.runtimes.vulkan.engine.device import Device
 from mobopt.runtimes.vulkan.engine.lane import Value
-from mobopt.runtimes.vulkan.engine.tensor import DEVICE_DTYPES
+from mobopt.runtimes.vulkan.engine.tensor import HELD_DTYPES
 from mobopt.runtimes.vulkan.state_arrays import StateArrays
 
 
@@ -140,7 +140,7 @@ def _may_stay(value: Value) -> TypeGuard[DeviceArray]:
 
 def as_array(device: Device, tensor: torch.Tensor) -> Value:
     """A tensor of the CPU on the device; itself if the device has no elements for it."""
-    if tensor.dtype not in DEVICE_DTYPES or tensor.layout != torch.strided or tensor.is_quantized:
+    if tensor.dtype not in HELD_DTYPES or tensor.layout != torch.strided or tensor.is_quantized:
         return tensor
     if tensor.dtype == torch.int64 and tensor.numel():
         low, high = (int(bound) for bound in torch.aminmax(tensor))

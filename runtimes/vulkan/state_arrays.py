@@ -12,9 +12,9 @@ from mobopt.runtimes.memories import memory_of
 from mobopt.runtimes.vulkan.engine.array import DeviceArray
 from mobopt.runtimes.vulkan.engine.device import Device
 from mobopt.runtimes.vulkan.engine.device_gate import DeviceGate
-from mobopt.runtimes.vulkan.engine.tensor import DEVICE_DTYPES
+from mobopt.runtimes.vulkan.engine.tensor import HELD_DTYPES
 
-_DTYPES = frozenset(DEVICE_DTYPES) - {torch.int64}
+_DTYPES = frozenset(HELD_DTYPES) - {torch.int64}
 """Of int64 the host must see the elements to tell whether they fit."""
 
 

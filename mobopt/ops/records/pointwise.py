@@ -8,11 +8,16 @@ _ARITHMETIC = operators(
     bitwise_and bitwise_left_shift bitwise_not bitwise_or bitwise_right_shift bitwise_xor clamp clamp_max clamp_min clip
     complex copysign deg2rad div divide eq float_power floor_divide fmax fmin fmod frac gcd ge greater greater_equal gt
     heaviside hypot isclose isfinite isinf isnan isneginf isposinf isreal lcm ldexp le lerp less less_equal logaddexp
-    logaddexp2 logical_and logical_not logical_or logical_xor lt masked_fill max.other maximum min.other minimum mul
-    multiply ne neg negative nextafter not_equal polar pow rad2deg reciprocal remainder rsub sgn sign signbit square sub
-    subtract true_divide where.Scalar where.ScalarOther where.ScalarSelf where.self
+    logaddexp2 logical_and logical_not logical_or logical_xor lt max.other maximum min.other minimum mul
+    multiply ne nextafter not_equal polar pow rad2deg reciprocal remainder rsub sgn sign signbit square sub
+    subtract true_divide
     """,
     Trait.ELEMENTWISE,
+)
+_CHOICES = operators(
+    "masked_fill neg negative where.Scalar where.ScalarOther where.ScalarSelf where.self",
+    Trait.ELEMENTWISE,
+    Trait.BY_PARTS,
 )
 _ROUNDING = operators("ceil fix floor nan_to_num round trunc", Trait.ELEMENTWISE)
 _FUNCTIONS = operators(
@@ -77,5 +82,5 @@ _DROPOUTS = joined(
 _BY_WEIGHT = operators("prelu _prelu_kernel", Trait.KEEPS_SIZES)
 
 POINTWISE: Entries = joined(
-    [_ARITHMETIC, _ROUNDING, _FUNCTIONS, _OF_COMPLEX, _ACTIVATIONS, _COPIES, _DROPOUTS, _BY_WEIGHT]
+    [_ARITHMETIC, _CHOICES, _ROUNDING, _FUNCTIONS, _OF_COMPLEX, _ACTIVATIONS, _COPIES, _DROPOUTS, _BY_WEIGHT]
 )

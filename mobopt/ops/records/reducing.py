@@ -3,11 +3,16 @@
 from mobopt.ops.records.record import Entries, Trait, joined, operators
 
 _REDUCTIONS = operators("all any quantile nanquantile sum", Trait.COMPUTES)
-_SCANS = operators("argsort cummax cummin cumprod cumsum logcumsumexp renorm tril triu", Trait.KEEPS_SIZES)
+_SCANS = joined(
+    [
+        operators("argsort cummax cummin cumprod cumsum logcumsumexp renorm", Trait.KEEPS_SIZES),
+        operators("tril triu", Trait.KEEPS_SIZES, Trait.BY_PARTS),
+    ]
+)
 _SORTED = operators("sort", Trait.KEEPS_SIZES, Trait.COMPUTES)
 _INTO_PLACES = joined(
     [
-        operators("index_add index_fill index_put scatter_add", Trait.KEEPS_SIZES),
+        operators("index_add index_fill index_put scatter_add", Trait.KEEPS_SIZES, Trait.BY_PARTS),
         operators("index_reduce scatter scatter_reduce", Trait.KEEPS_SIZES, Trait.COMPUTES),
     ]
 )

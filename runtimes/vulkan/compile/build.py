@@ -29,6 +29,7 @@ from mobopt.runtimes.vulkan.engine.tensor import (
     StorageKind,
     contiguous_strides,
     element_type,
+    storage_type,
 )
 from mobopt.runtimes.vulkan.kernels.copies import as_contiguous
 from mobopt.runtimes.vulkan.kernels.epilogue import parts_of
@@ -180,9 +181,8 @@ def _place_input(plan: Plan, ref: Value, placement: Placement) -> None:
     if placement.on_host(ref):
         plan.stream.inputs.append(plan.host_tensor(ref))
         return
-    elements = element_type(ref.dtype)
-    nbytes = -(-max(ref.numel, 1) * elements.itemsize // WORD_BYTES) * WORD_BYTES
-    storage = Storage(nbytes, StorageKind.INPUT, name=ref.name, elements=elements)
+    nbytes = -(-max(ref.numel, 1) * element_type(ref.dtype).itemsize // WORD_BYTES) * WORD_BYTES
+    storage = Storage(nbytes, StorageKind.INPUT, name=ref.name, elements=storage_type(ref.dtype))
     tensor = DeviceTensor(storage, ref.dtype, ref.sizes, contiguous_strides(ref.sizes))
     plan.stream.inputs.append(tensor)
     plan.place(ref, tensor)

@@ -14,22 +14,26 @@ from mobopt.runtimes.vulkan.lowerings.registry import why_unsupported
 
 def decompose(graph: Graph) -> None:
     """Replace every node without a lowering that has a decomposition into nodes that have lowerings."""
+    made: list[Node] = []
     for node in graph.block.nodes:
         if why_unsupported(node) is not None:
-            _replace(node)
+            made += _replace(node)
+    for node in reversed(made):
+        if not any(value.is_used for value in node.outputs):
+            node.destroy()
 
 
-def _replace(node: Node) -> None:
-    """Put the parts of a node in its place, if there are any."""
+def _replace(node: Node) -> list[Node]:
+    """Put the parts of a node in its place, if there are any; returns them."""
     build = NodeBuilder(node.origin)
     try:
         results = [_made_by_parts(build, value) for value in build.parts_of(node)]
     except UndecomposedError:
         build.discard()
-        return
+        return []
     if any(result is None and value.is_used for value, result in zip(node.outputs, results, strict=True)):
         build.discard()
-        return
+        return []
     for part in build.nodes:
         part.insert_before(node)
     for value, result in zip(node.outputs, results, strict=True):
@@ -37,6 +41,7 @@ def _replace(node: Node) -> None:
             result.name, value.name = value.name, ""
             value.replace_all_uses_with(result)
     node.destroy()
+    return build.nodes
 
 
 def _made_by_parts(build: NodeBuilder, value: Value | None) -> Value | None:

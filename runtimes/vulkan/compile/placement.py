@@ -17,7 +17,7 @@ from mobopt.runtimes.vulkan.compile.integer_ranges import (
     is_integral,
     is_within,
 )
-from mobopt.runtimes.vulkan.engine.tensor import DEVICE_DTYPES
+from mobopt.runtimes.vulkan.engine.tensor import HELD_DTYPES
 from mobopt.runtimes.vulkan.lowerings.pointwise import expression_of
 from mobopt.runtimes.vulkan.lowerings.pointwise_expressions import common_dtype
 from mobopt.runtimes.vulkan.lowerings.registry import why_unsupported
@@ -47,7 +47,7 @@ class Placement:
     def on_host(self, ref: Value) -> bool:
         """Whether a tensor lives on the host: the device has no elements of its dtype, its integers may not fit, or it
         is too large."""
-        return ref.dtype not in DEVICE_DTYPES or ref in self.too_large or not is_within(_held(self.ranges, ref), WORD)
+        return ref.dtype not in HELD_DTYPES or ref in self.too_large or not is_within(_held(self.ranges, ref), WORD)
 
 
 def integer_class(tensor: torch.Tensor) -> Interval:

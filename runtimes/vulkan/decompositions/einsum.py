@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from mobopt.ir import Node, Value
-from mobopt.runtimes.vulkan.decompositions.registry import NodeBuilder, decomposes
+from mobopt.runtimes.vulkan.decompositions.registry import NodeBuilder, decomposes, decomposes_complex
 
 Label: TypeAlias = "str | int"
 """A letter, or, negative, a dimension that an ellipsis stands for, counted from the end."""
@@ -31,12 +31,13 @@ class _Operand:
 
 
 @decomposes("aten::einsum")
+@decomposes_complex("aten::einsum")
 def einsum(build: NodeBuilder, node: Node) -> Value | None:
     """By torch's rules: letters, one ellipsis for each operand, dimensions of size 1 that are expanded."""
     tensors: Sequence[Value] = node["tensors"]
     inputs, arrow, result = node["equation"].replace(" ", "").partition("->")
     subscripts = inputs.split(",")
-    floating = all(tensor.dtype.is_floating_point for tensor in tensors)
+    floating = all(tensor.dtype.is_floating_point or tensor.dtype.is_complex for tensor in tensors)
     if len(subscripts) != len(tensors) or not floating:  # sums of integers get other dtypes
         return None
     operands = [

@@ -27,6 +27,7 @@ from mobopt.runtimes.vulkan.lowerings.registry import why_unsupported
 Decomposition = Callable[["NodeBuilder", Node], "Value | Sequence[Value | None] | None"]
 
 _DECOMPOSITIONS: dict[str, Decomposition] = {}
+_OF_COMPLEX: dict[str, Decomposition] = {}
 _OTHERWISE: list[Decomposition] = []
 
 
@@ -37,11 +38,24 @@ def decomposes(*operators: str) -> Callable[[Decomposition], Decomposition]:
         ValueError: one of them has a decomposition already.
     """
 
+    return _register(_DECOMPOSITIONS, operators)
+
+
+def decomposes_complex(*operators: str) -> Callable[[Decomposition], Decomposition]:
+    """As :func:`decomposes`, for calls that take or make complex tensors.
+
+    Raises:
+        ValueError: one of them has such a decomposition already.
+    """
+    return _register(_OF_COMPLEX, operators)
+
+
+def _register(table: dict[str, Decomposition], operators: Sequence[str]) -> Callable[[Decomposition], Decomposition]:
     def register(function: Decomposition) -> Decomposition:
         for operator in operators:
-            if operator in _DECOMPOSITIONS:
-                raise ValueError(f"{operator} has two decompositions: {_DECOMPOSITIONS[operator]} and {function}")
-            _DECOMPOSITIONS[operator] = function
+            if operator in table:
+                raise ValueError(f"{operator} has two decompositions: {table[operator]} and {function}")
+            table[operator] = function
         return function
 
     return register
@@ -59,6 +73,11 @@ def load_decompositions() -> None:
     package = importlib.import_module("mobopt.runtimes.vulkan.decompositions")
     for module in pkgutil.iter_modules(package.__path__):
         importlib.import_module(f"{package.__name__}.{module.name}")
+
+
+def has_complex(node: Node) -> bool:
+    """Whether a call takes or makes complex tensors."""
+    return any(value.dtype.is_complex for value in (*node.inputs, *node.outputs))
 
 
 class UndecomposedError(Exception):
@@ -115,7 +134,7 @@ class NodeBuilder:
         Raises:
             UndecomposedError: there is nothing that the device can compute.
         """
-        own = _DECOMPOSITIONS.get(node.qualified_op)
+        own = (_OF_COMPLEX if has_complex(node) else _DECOMPOSITIONS).get(node.qualified_op)
         tried = [*([] if own is None else [own]), *_OTHERWISE]
         made = next((found for item in tried if (found := item(self, node)) is not None), None)
         if made is None:

@@ -15,7 +15,7 @@ from mobopt.errors import InputError
 from mobopt.runtimes.vulkan.engine.array_memory import ArrayMemory, ArrayPool
 from mobopt.runtimes.vulkan.engine.device import Device
 from mobopt.runtimes.vulkan.engine.recording import CopyRegion
-from mobopt.runtimes.vulkan.engine.tensor import contiguous_strides, element_type
+from mobopt.runtimes.vulkan.engine.tensor import HELD_DTYPES, contiguous_strides, element_type
 from mobopt.runtimes.vulkan.engine.transfers import Transfers
 
 _MAX_REGIONS = 4096
@@ -250,7 +250,7 @@ def _elements(values: torch.Tensor) -> tuple[torch.Tensor, tuple[int, int]]:
     Raises:
         InputError: it has none for them.
     """
-    if values.dtype in (torch.float64, torch.uint64, torch.uint32, torch.uint16) or values.dtype.is_complex:
+    if values.dtype not in HELD_DTYPES and not values.is_quantized:
         raise InputError(f"a device has no elements for {values.dtype}; convert the tensor, or leave it on the CPU")
     if values.layout != torch.strided or values.is_quantized or values.device.type != "cpu":
         raise InputError(f"an array is made of a dense tensor on the CPU, not of a {values.layout} {values.dtype} one")

@@ -136,7 +136,7 @@ def _map(device: Device, memory: vk.Handle, nbytes: int) -> Any:
 
 def host_view(place: Place, tensor: DeviceTensor) -> torch.Tensor:
     """A tensor's elements in mapped memory, as a torch tensor that shares them."""
-    dtype = tensor.storage.elements
+    dtype = tensor.elements
     count = place.nbytes // dtype.itemsize
     flat = torch.frombuffer(place.buffer.mapped, dtype=dtype, count=count, offset=place.offset)
     return flat.as_strided(tensor.sizes, tensor.strides, tensor.offset)

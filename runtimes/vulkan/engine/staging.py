@@ -147,6 +147,6 @@ def _copied(operations: list[Operation], tensor: DeviceTensor, label: str) -> De
 def _twin(tensor: DeviceTensor, kind: StorageKind) -> DeviceTensor:
     """A tensor with the same strides on a new storage that holds just its span."""
     first, end = tensor.span
-    elements = tensor.storage.elements
-    storage = Storage((end - first) * elements.itemsize, kind, name=tensor.storage.name, elements=elements)
+    nbytes = (end - first) * tensor.elements.itemsize
+    storage = Storage(nbytes, kind, name=tensor.storage.name, elements=tensor.storage.elements)
     return replace(tensor, storage=storage, offset=0)

@@ -143,7 +143,7 @@ def bind(tensor: DeviceTensor, *, writes: bool = False, reads: bool | None = Non
 def bind_span(tensor: DeviceTensor, *, writes: bool = False) -> Binding:
     """Bind only the bytes that a tensor's elements span (for copies of dense tensors)."""
     first, end = tensor.span
-    size = tensor.storage.elements.itemsize
+    size = tensor.elements.itemsize
     return Binding(tensor.storage, first * size, (end - first) * size, reads=not writes, writes=writes)
 
 

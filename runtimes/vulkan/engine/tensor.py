@@ -15,7 +15,16 @@ WORD_BYTES = 4
 
 CHANNEL_ALIGNMENT = 4
 
-_OWN_ELEMENTS = (torch.float32, torch.float16, torch.bfloat16, torch.int32, torch.int16, torch.int8, torch.uint8)
+_OWN_ELEMENTS = (
+    torch.float32,
+    torch.float16,
+    torch.bfloat16,
+    torch.int32,
+    torch.int16,
+    torch.int8,
+    torch.uint8,
+    torch.complex64,
+)
 
 
 DEVICE_DTYPES = (
@@ -31,14 +40,23 @@ DEVICE_DTYPES = (
 )
 """Dtypes with a form on the device: floats are computed as float32, integers as int32."""
 
+HELD_DTYPES = (*DEVICE_DTYPES, torch.complex64)
+"""Dtypes of tensors that may lie on the device. Kernels compute with those of :data:`DEVICE_DTYPES` alone: a complex
+tensor there is two floats an element, which :mod:`mobopt.runtimes.vulkan.lowerings.complex_pairs` joins and shows."""
+
 
 def element_type(dtype: torch.dtype) -> torch.dtype:
-    """The dtype of the elements in storage that stand for a dtype: itself, but int32 for int64, float32 for float64.
+    """The dtype of the elements that stand for a dtype: itself, but int32 for int64, float32 for float64.
 
     Integers that may not fit in 32 bits stay on the host (see :mod:`mobopt.runtimes.vulkan.compile.placement`); float64
     is a Python number that was made a tensor.
     """
     return dtype if dtype in _OWN_ELEMENTS or dtype == torch.bool else word_type(dtype)
+
+
+def storage_type(dtype: torch.dtype) -> torch.dtype:
+    """The dtype of the elements that a storage has for a dtype: :func:`element_type`, but a complex number is two."""
+    return torch.float32 if dtype.is_complex else element_type(dtype)
 
 
 def word_type(dtype: torch.dtype) -> torch.dtype:
@@ -66,7 +84,7 @@ class Storage:
     """The elements of a CONSTANT, contiguous, ``nbytes`` long."""
     name: str = ""
     elements: torch.dtype = torch.float32
-    """The type of the elements, one of those that :func:`element_type` gives."""
+    """The type of the elements, one of those that :func:`storage_type` gives."""
 
     @property
     def capacity(self) -> int:
@@ -79,7 +97,8 @@ class DeviceTensor:
     """A strided view of a storage; ``strides`` and ``offset`` count elements, not bytes.
 
     ``dtype`` is the dtype that the elements mean where they are computed with; the storage says of which type they are.
-    The two differ for int64 (see :func:`element_type`), and where halves or narrow integers are taken for float32 or
+    The two differ for int64 (see :func:`element_type`), for complex64, whose elements are pairs of those of the storage
+    (strides and offset count the pairs), and where halves or narrow integers are taken for float32 or
     int32 (see :mod:`mobopt.runtimes.vulkan.lowerings.narrow`).
     """
 
@@ -98,6 +117,11 @@ class DeviceTensor:
     def numel(self) -> int:
         """Number of elements."""
         return math.prod(self.sizes)
+
+    @property
+    def elements(self) -> torch.dtype:
+        """The type of what strides and offset count."""
+        return self.dtype if self.dtype.is_complex else self.storage.elements
 
     @property
     def is_floating(self) -> bool:

@@ -21,6 +21,7 @@ from mobopt.runtimes.vulkan.engine.tensor import (
     contiguous_strides,
     default_strides,
     element_type,
+    storage_type,
 )
 
 
@@ -131,9 +132,9 @@ class Plan:
         """A new temporary: channels_last with aligned channel pitch if it is 4-D and floating, else contiguous,
         unless ``strides`` are given (in elements; a channel pitch beyond the sizes gets its padding too)."""
         steps = default_strides(sizes, dtype) if strides is None else tuple(strides)
-        elements = element_type(dtype)
-        nbytes = _storage_elements(sizes, steps) * elements.itemsize
-        return DeviceTensor(Storage(nbytes, name=self.label, elements=elements), dtype, tuple(sizes), steps)
+        nbytes = _storage_elements(sizes, steps) * element_type(dtype).itemsize
+        storage = Storage(nbytes, name=self.label, elements=storage_type(dtype))
+        return DeviceTensor(storage, dtype, tuple(sizes), steps)
 
     def reserve(self, ref: Value, place: DeviceTensor) -> None:
         """Ask the lowering that makes a tensor to write it to ``place``; it may not (see :meth:`result`)."""

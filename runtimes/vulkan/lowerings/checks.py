@@ -15,6 +15,8 @@ OUT_OF_RANGE = "an index is out of range, which torch refuses"
 def check_dtypes(call: Node) -> str | None:
     """None, or which tensor of the call has a dtype or a rank that kernels don't take."""
     for tensor in (*call.inputs, *call.outputs):
+        if tensor.dtype == torch.complex64:
+            return "no decomposition of complex numbers into real ones is known for this call"
         if tensor.dtype not in DEVICE_DTYPES and not _is_wrapped_number(tensor):
             return f"{tensor.dtype} has no form on the device; float32, int32 and bool have"
         if tensor.rank > MAX_RANK:
