@@ -22,6 +22,10 @@ COMMANDS = ("convert", "migrate", "app-kit", "audit", "run", "inspect", "opnames
 _INTERRUPTED = 130
 """What shells give for a process that Ctrl-C has ended."""
 
+_NO_MEMORY = "there is not enough memory; use a smaller model or smaller inputs"
+_ALLOCATOR = "DefaultCPUAllocator: can't allocate memory"
+"""How torch's own error begins, which is a plain RuntimeError."""
+
 _ENVIRONMENT = """\b
 Environment variables:
   MOBOPT_DEVICE      the Vulkan device to use: a number or a part of a name
@@ -84,7 +88,11 @@ class LazyGroup(click.Group):
         except MoboptError as error:
             raise ErrorMessage(shown(str(error))) from None
         except MemoryError:
-            raise ErrorMessage("there is not enough memory; use a smaller model or smaller inputs") from None
+            raise ErrorMessage(_NO_MEMORY) from None
+        except RuntimeError as error:
+            if _ALLOCATOR not in str(error):
+                raise
+            raise ErrorMessage(_NO_MEMORY) from None
 
 
 def _no_output(error: OSError) -> int:

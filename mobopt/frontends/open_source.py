@@ -116,11 +116,13 @@ def _source_of_file(file: Path, preserved: Sequence[str]) -> Source:
 
 
 def is_onnx(file: Path) -> bool:
-    """Whether a file is an ONNX model, by how it begins."""
+    """Whether a file is an ONNX model, by how it begins; by its name if it begins as no kind of file does."""
     if not file.is_file():
         return False
     with file.open("rb") as stream:
         head = stream.read(3)
+    if file.suffix == ".onnx" and head and head[:2] != b"PK":
+        return True
     return len(head) == 3 and head[0] == 0x08 and head[1] in _ONNX_VERSIONS and head[2] in _ONNX_FIELDS
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mobopt.errors import MoboptError
+from mobopt.errors import BundleError, MoboptError
 from mobopt.frontends.open_source import is_onnx, source_of
 
 
@@ -49,7 +49,10 @@ def describe_onnx(file: Path) -> OnnxInfo | None:
         return None
     from mobopt.frontends.onnx.model import parse_onnx
 
-    model = parse_onnx(file)
+    try:
+        model = parse_onnx(file)
+    except BundleError as error:
+        raise BundleError(f"{file.name}: {error}") from None
     nodes, refusal = 0, ""
     try:
         nodes = sum(1 for graph in source_of(file).program.methods.values() for _ in graph.walk())
@@ -84,6 +87,7 @@ def _operators(nodes: Sequence[Any]) -> Iterator[str]:
 def _text(item: Any) -> str:
     """A value's name and type."""
     from mobopt.frontends.onnx.elements import type_name
+    from mobopt.frontends.onnx.translator import declared_sizes
 
     kind = item.type.WhichOneof("value") or "no type"
     if kind != "tensor_type":
@@ -91,5 +95,6 @@ def _text(item: Any) -> str:
     tensor = item.type.tensor_type
     if not tensor.HasField("shape"):
         return f"{item.name}: {type_name(tensor.elem_type)}"
-    sizes = [str(dim.dim_value) if dim.HasField("dim_value") else dim.dim_param or "?" for dim in tensor.shape.dim]
+    known = zip(tensor.shape.dim, declared_sizes(tensor.shape), strict=True)
+    sizes = [dim.dim_param or "?" if size is None else str(size) for dim, size in known]
     return f"{item.name}: {type_name(tensor.elem_type)}[{', '.join(sizes)}]"

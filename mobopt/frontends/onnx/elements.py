@@ -40,6 +40,7 @@ DTYPES: dict[int, torch.dtype] = {
 ELEMENT_TYPES = {dtype: number for number, dtype in DTYPES.items()}
 PACKED_BITS = {"UINT4": (4, False), "INT4": (4, True), "UINT2": (2, False), "INT2": (2, True)}
 """Integers of which several lie in a byte: how many bits, and whether they have a sign."""
+_DAMAGED = "the file is damaged, or its exporter is at fault; export the model anew"
 _FIELDS = ("float_data", "int32_data", "int64_data", "double_data", "uint64_data")
 
 
@@ -60,7 +61,10 @@ def dtype_of(element_type: int, place: str) -> torch.dtype:
     name = type_name(element_type).upper()
     if name in PACKED_BITS:
         return torch.int8 if PACKED_BITS[name][1] else torch.uint8
-    raise UnsupportedError(f"{place}: tensors of {type_name(element_type)} have no form in PyTorch, so nothing runs it")
+    raise UnsupportedError(
+        f"{place}: tensors of {type_name(element_type)} have no form in PyTorch, so nothing runs it; cut that part off "
+        "the model"
+    )
 
 
 class TensorReader:
@@ -83,7 +87,7 @@ class TensorReader:
         name = f"{place}: the tensor {proto.name!r}"
         sizes = tuple(proto.dims)
         if any(size < 0 for size in sizes):
-            raise BundleError(f"{name} has a negative size: {list(sizes)}")
+            raise BundleError(f"{name} has a negative size: {list(sizes)}; {_DAMAGED}")
         dtype = dtype_of(proto.data_type, name)
         count = math.prod(sizes)
         packed = PACKED_BITS.get(type_name(proto.data_type).upper())
@@ -95,7 +99,9 @@ class TensorReader:
         expected = count if packed is None else _bytes_of(count, packed[0])
         expected *= 2 if dtype.is_complex else 1
         if given != expected:
-            raise BundleError(f"{name} has {given} elements, and its sizes {list(sizes)} ask for {expected}")
+            raise BundleError(
+                f"{name} has {given} elements, and its sizes {list(sizes)} ask for {expected}; {_DAMAGED}"
+            )
         if packed is not None:
             return _of_bytes(bytes(proto.int32_data), name, dtype, sizes, packed)
         if dtype.is_floating_point and dtype.itemsize < 4:
@@ -112,12 +118,14 @@ class TensorReader:
         try:
             offset, length = int(entries.get("offset", "0")), int(entries.get("length", str(needed)))
         except ValueError:
-            raise BundleError(f"{name}: offset or length of its external data is no number") from None
+            raise BundleError(f"{name}: offset or length of its external data is no number; {_DAMAGED}") from None
         held = file.stat().st_size
         if length != needed:
-            raise BundleError(f"{name}: {length} bytes of external data, and its sizes ask for {needed}")
+            raise BundleError(f"{name}: {length} bytes of external data, and its sizes ask for {needed}; {_DAMAGED}")
         if offset < 0 or offset + needed > held:
-            raise BundleError(f"{name}: bytes {offset} to {offset + needed} of {file.name}, which has {held}")
+            raise BundleError(
+                f"{name} lies in bytes {offset} to {offset + needed} of {file.name}, which has {held}; copy all of it"
+            )
         with file.open("rb") as stream:
             stream.seek(offset)
             return _of_bytes(stream.read(needed), name, dtype, sizes, packed)
@@ -128,7 +136,10 @@ class TensorReader:
         path = Path(location)
         found = (self._folder / path).resolve()
         if not location or path.is_absolute() or ".." in path.parts or not found.is_relative_to(self._folder):
-            raise BundleError(f"{name}: its external data {location!r} does not lie beside the model; it is not read")
+            raise BundleError(
+                f"{name}: its external data {location!r} does not lie beside the model, so it is not read; put it "
+                "there, and save the model with its name alone"
+            )
         if not found.is_file():
             raise BundleError(f"{name}: its external data {location!r} is missing; put it beside the model")
         return found
@@ -144,7 +155,7 @@ def _of_bytes(
     count = math.prod(sizes)
     needed = _bytes_of(count, packed[0]) if packed else count * dtype.itemsize
     if len(data) != needed:
-        raise BundleError(f"{name} has {len(data)} bytes, and its sizes {list(sizes)} ask for {needed}")
+        raise BundleError(f"{name} has {len(data)} bytes, and its sizes {list(sizes)} ask for {needed}; {_DAMAGED}")
     if not count:
         return torch.zeros(sizes, dtype=dtype)
     if packed is None:

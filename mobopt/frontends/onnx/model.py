@@ -22,10 +22,9 @@ from mobopt.frontends.onnx.operands import (
     Operand,
     OptionalOperand,
     SequenceOperand,
-    Sizes,
     carrier,
 )
-from mobopt.frontends.onnx.translator import Translator, as_carried, type_of, versions_of
+from mobopt.frontends.onnx.translator import Translator, as_carried, declared_sizes, type_of, versions_of
 from mobopt.ir import Program, Value
 from mobopt.ir.types import TENSOR, ListType, OptionalType, TupleType, Type
 from mobopt.passes.common_subexpression_elimination import CommonSubexpressionElimination
@@ -80,7 +79,7 @@ def read_onnx(model: Path | Any) -> OnnxModel:
     """
     proto = parse_onnx(model) if isinstance(model, Path) else model
     if not proto.HasField("graph") or not proto.graph.output:
-        raise BundleError("the ONNX model has no graph, or its graph returns nothing")
+        raise BundleError("the ONNX model has no graph, or its graph returns nothing; export it anew")
     versions = versions_of(proto.opset_import)
     _check_versions(versions)
     functions = {
@@ -115,12 +114,15 @@ def parse_onnx(file: Path) -> Any:
     """
     if file.stat().st_size >= _MOST_BYTES:
         raise BundleError(
-            f"{file.name} has over 2 GiB, more than a protobuf message may; keep weights in external data"
+            "the file has over 2 GiB, more than a protobuf message may; keep weights in external data "
+            "(onnx.save_model(..., save_as_external_data=True))"
         )
     try:
         return onnx.ModelProto.FromString(file.read_bytes())
     except DecodeError:
-        raise BundleError(f"{file.name} is no ONNX model, or it is damaged") from None
+        raise BundleError(
+            "the file is no ONNX model, or it is damaged or cut short; copy it again, or export it anew"
+        ) from None
 
 
 def _check_versions(versions: dict[str, int]) -> None:
@@ -139,14 +141,18 @@ def _inputs(graph: Any) -> list[Any]:
     inputs = [item for item in graph.input if item.name not in held]
     names = [item.name for item in inputs]
     if len(names) > _MOST_INPUTS:
-        raise BundleError(f"the ONNX model has {len(names)} inputs")
+        raise BundleError(f"the ONNX model has {len(names)} inputs, more than the {_MOST_INPUTS} that mobopt reads")
     for name in names:
         if names.count(name) > 1 or not name:
-            raise BundleError(f"the ONNX model has {names.count(name)} inputs named {name!r}")
+            raise BundleError(
+                f"the ONNX model has {names.count(name)} inputs named {name!r}; give each a name of its own"
+            )
     listed = [item.name for item in graph.initializer]
     doubles = {name for name in listed if listed.count(name) > 1} if len(set(listed)) < len(listed) else set()
     if doubles:
-        raise BundleError(f"the ONNX model has several initialisers named {min(doubles)!r}")
+        raise BundleError(
+            f"the ONNX model has several initialisers named {min(doubles)!r}; give each a name of its own"
+        )
     return inputs
 
 
@@ -209,9 +215,9 @@ def _output(operand: AnyOperand, emit: Emitter) -> Value:
 def _declared(item: Any) -> DeclaredInput:
     kind = item.type
     dtype, _ = type_of(kind, item.name)
-    sizes: Sizes | None = None
+    sizes: tuple[int | str | None, ...] | None = None
     if kind.WhichOneof("value") == "tensor_type" and kind.tensor_type.HasField("shape"):
-        dims = kind.tensor_type.shape.dim
-        named: Any = tuple(dim.dim_value if dim.HasField("dim_value") else dim.dim_param or None for dim in dims)
-        sizes = named
+        shape = kind.tensor_type.shape
+        known = zip(shape.dim, declared_sizes(shape), strict=True)
+        sizes = tuple(dim.dim_param or None if size is None else size for dim, size in known)
     return DeclaredInput(item.name, dtype or torch.float32, sizes)

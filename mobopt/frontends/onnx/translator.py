@@ -31,6 +31,7 @@ _MOST_DEPTH = 24
 _MOST_DATA, _TOLD = 128, (torch.int64, torch.int32, torch.float32)
 """Elements and dtypes of the constants that ONNX's inference is told."""
 _WRAPPED = {torch.uint16: 0xFFFF, torch.uint32: 0xFFFFFFFF}
+_REPAIR = "correct the node, or export the model anew"
 _UNKNOWN: tuple[torch.dtype | None, Sizes | None] = (None, None)
 
 
@@ -67,7 +68,10 @@ class Translator:
         self.nodes(graph.node, environment, made, {})
         missing = [output.name for output in graph.output if output.name not in environment]
         if missing:
-            raise BundleError(f"the graph {graph.name!r} returns {missing[0]!r}, which no node makes")
+            raise BundleError(
+                f"the graph {graph.name!r} returns {missing[0]!r}, which no node makes; take it out of the outputs, or "
+                "export the model anew"
+            )
         return [environment[output.name] for output in graph.output]
 
     def nodes(
@@ -87,14 +91,16 @@ class Translator:
                 if name and name not in environment:
                     raise BundleError(
                         f"{place} reads {name!r}, which nothing before it makes: the graph is cyclic, not sorted, or "
-                        "lacks a part"
+                        "lacks a part; onnx.checker tells more, and exporting it anew may help"
                     )
                 inputs.append(environment[name] if name else None)
             own = {item.name: self._resolved(item, attributes) for item in node.attribute}
             outputs = self._node(node, inputs, {k: v for k, v in own.items() if v is not None}, environment, place)
             for name, output in zip(node.output, outputs, strict=False):
                 if name in made:
-                    raise BundleError(f"{place} makes {name!r}, which is made already: names must be made once")
+                    raise BundleError(
+                        f"{place} makes {name!r}, which is made already: names must be made once; give it another name"
+                    )
                 if name:
                     made.add(name)
                     environment[name] = output
@@ -123,7 +129,10 @@ class Translator:
             return self.function(function, inputs, attributes, node.output)
         version = self.versions.get(domain)
         if version is None:
-            raise BundleError(f"{place}: the model imports no opset of the domain {domain or 'ai.onnx'!r}")
+            raise BundleError(
+                f"{place}: the model imports no opset of the domain {domain or 'ai.onnx'!r}; add it to the model's "
+                "opset_import, or export it anew"
+            )
         call = Call(self.emit, node, version, inputs, (), self, attributes, place)
         call.types = [_UNKNOWN] * len(node.output)
         if not domain:
@@ -144,7 +153,7 @@ class Translator:
             raise UnsupportedError(f"{place}: {error}") from None
         except (TypeError, ValueError, LookupError, AttributeError, RuntimeError, ArithmeticError) as error:
             reason = str(error).split("\n", 1)[0] or type(error).__name__
-            raise BundleError(f"{place} has arguments that do not fit: {reason}") from error
+            raise BundleError(f"{place} has arguments that do not fit: {reason}; {_REPAIR}") from error
         results = list(result) if isinstance(result, (list, tuple)) else [result]
         types = [*call.types, *[_UNKNOWN] * len(results)]
         return [self._operand(item, kind, call) for item, kind in zip(results, types, strict=False)]
@@ -190,7 +199,9 @@ class Translator:
             return unknown
         except (onnx.shape_inference.InferenceError, onnx.checker.ValidationError, RuntimeError) as error:
             reason = str(error).strip().splitlines()[0]
-            raise BundleError(f"{call.place} has inputs that do not fit: {reason}") from None
+            pairs = zip(node.input, call.inputs, strict=True)
+            given = ", ".join(f"{name!r} is {_described(operand)}" for name, operand in pairs)
+            raise BundleError(f"{call.place} has inputs that do not fit: {reason} ({given}); {_REPAIR}") from None
         return [type_of(found[name], call.place) if name in found else _UNKNOWN for name in node.output]
 
     def constant(self, proto: Any, name: str = "") -> Operand:
@@ -296,7 +307,24 @@ def type_of(proto: Any, place: str) -> tuple[torch.dtype | None, Sizes | None]:
     dtype = dtype_of(tensor.elem_type, place)
     if not tensor.HasField("shape"):
         return dtype, None
-    return dtype, tuple(dim.dim_value if dim.HasField("dim_value") else None for dim in tensor.shape.dim)
+    return dtype, declared_sizes(tensor.shape)
+
+
+def declared_sizes(shape: Any) -> Sizes:
+    """The sizes of a declared shape; None where a call decides one, for which some exporters write -1."""
+    return tuple(dim.dim_value if dim.HasField("dim_value") and dim.dim_value >= 0 else None for dim in shape.dim)
+
+
+def _described(operand: AnyOperand) -> str:
+    """An operand, as messages show it."""
+    if operand is None:
+        return "left out"
+    if not isinstance(operand, Operand):
+        return "a sequence or an optional"
+    kind = str(operand.dtype).removeprefix("torch.")
+    if operand.sizes is None:
+        return kind
+    return f"{kind}[{', '.join('?' if size is None else str(size) for size in operand.sizes)}]"
 
 
 def place_of(node: Any) -> str:
