@@ -9,6 +9,7 @@ import torch
 
 from mobopt.frontends.onnx.elements import PACKED_BITS, dtype_of, type_name
 from mobopt.frontends.onnx.operands import Operand, carrier
+from mobopt.frontends.onnx.patterns import interpolated
 from mobopt.frontends.onnx.registry import MICROSOFT, Call, translates
 
 _UNARY = {
@@ -185,7 +186,9 @@ def _extreme(call: Call) -> Any:
 
 @translates("Where")
 def _where(call: Call) -> Any:
-    return call.emit("where.self", call.tensor(0), call.tensor(1), call.tensor(2))
+    condition, left, right = (call.tensor(index) for index in range(3))
+    found = interpolated(call.emit, condition, left, right) if call.out_dtype().is_floating_point else None
+    return call.emit("where.self", condition, left, right) if found is None else found
 
 
 @translates("Clip")

@@ -11,6 +11,7 @@ import torch
 from mobopt.errors import BundleError
 from mobopt.frontends.onnx.elements import dtype_of
 from mobopt.frontends.onnx.operands import Operand, carrier, number_array, of_constant, of_numbers
+from mobopt.frontends.onnx.patterns import selected
 from mobopt.frontends.onnx.registry import Call, translates
 from mobopt.ir import Value
 
@@ -117,7 +118,8 @@ def _squeeze(call: Call) -> Any:
         return call.emit("squeeze.dims", x, axes)
     rank = call.rank()
     for axis in sorted((axis % rank if rank else 0 for axis in axes), reverse=True):
-        x = call.emit("squeeze.dim", x, axis)
+        one = selected(call.emit, x, axis)
+        x = call.emit("squeeze.dim", x, axis) if one is None else one
     return x
 
 

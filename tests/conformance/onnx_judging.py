@@ -1,14 +1,13 @@
-"""The node cases of onnx.backend.test, run through mobopt's ONNX source and judged."""
+"""The node cases of onnx.backend.test, run through mobopt's ONNX backend and judged."""
 
 from __future__ import annotations
 
 import importlib
 import pkgutil
 import warnings
-from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from enum import Enum
+from enum import IntEnum
 from typing import Any
 
 import numpy
@@ -16,12 +15,10 @@ import onnx
 import onnx.backend.test.case.node as node_package
 import torch
 
+from mobopt import onnx_backend
 from mobopt.errors import MoboptError
 from mobopt.frontends.onnx.elements import TensorReader
-from mobopt.frontends.onnx_source import OnnxSource
-from mobopt.ir import Program
 from mobopt.ops.effects import is_random
-from mobopt.runtimes.cpu import Interpreter
 
 _VIEWED = {
     "bfloat16": (numpy.uint16, torch.bfloat16),
@@ -35,20 +32,21 @@ _OUTPUT_ROUNDING = 2.0
 """Units of rounding of the output's scale that a difference may have beside what the case allows."""
 
 
-class Verdict(Enum):
-    """What became of a case."""
+class Verdict(IntEnum):
+    """What became of a case, from best to worst."""
 
-    NATIVE = "native"
+    NATIVE = 0
     """Right, and every operator ran on the device."""
-    READ = "native, sizes read"
-    """The same, after the host has read elements that decide a size or a number."""
-    CPU = "cpu"
+    READ = 1
+    """The same, after the host has read elements that decide a size, a branch or a number."""
+    HOST = 2
     """Right, with operators that ran on the CPU."""
-    RIGHT = "right"
-    """Right on the reference interpreter; no device was asked."""
-    REFUSED = "refused"
-    """One of mobopt's own errors when it was read."""
-    WRONG = "wrong"
+    REFUSED = 3
+    """One of mobopt's own errors."""
+    WRONG = 4
+    """Another dtype, shape or value than the case's."""
+    CRASHED = 5
+    """An error that is none of mobopt's own, or a process that died."""
 
 
 @dataclass(frozen=True)
@@ -57,6 +55,8 @@ class Outcome:
 
     verdict: Verdict
     reason: str = ""
+    dispatches: int = 0
+    """Of a call; none if the result is known from sizes alone, or is an input."""
 
 
 def case_modules() -> list[str]:
@@ -65,12 +65,25 @@ def case_modules() -> list[str]:
 
 
 def cases_of(modules: Iterable[str]) -> list[Any]:
-    """The cases of modules, which importing them makes."""
+    """The cases of modules, which importing them makes, and those of modules that were imported before."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for name in modules:
             importlib.import_module(f"{node_package.__name__}.{name}")
     return list(node_package._NodeTestCases)
+
+
+def operator_of(case_name: str, models: Mapping[str, Any]) -> str:
+    """The operator that a case is about, with its domain if that is not ONNX's own.
+
+    A case of an operator's definition (``..._expanded_ver18``) is about the operator that it defines.
+
+    Args:
+        case_name: of the case.
+        models: of all cases, by their names.
+    """
+    node = models[case_name.partition("_expanded")[0]].graph.node[-1]
+    return f"{node.domain}::{node.op_type}" if node.domain else str(node.op_type)
 
 
 def as_torch(value: Any) -> Any:
@@ -116,65 +129,32 @@ def difference(found: Any, expected: Any, relative: float, absolute: float, has_
     return "" if near else "other elements"
 
 
-def judge(case: Any, device: Any = None) -> Outcome:
-    """Read a case's model, run it, on a device if one is given, and compare."""
+def judge(case: Any, device: str) -> Outcome:
+    """Run a case on a device of the backend, and compare dtypes, shapes and elements."""
     try:
-        program = OnnxSource(case.model).program
+        prepared = onnx_backend.prepare(case.model, device)
+        outcomes = [_of_call(prepared, inputs, outputs, case) for inputs, outputs in case.data_sets]
     except MoboptError as error:
-        return Outcome(Verdict.REFUSED, str(error))
-    has_values = not any(is_random(node) for node in program.methods["forward"].walk())
-    verdict, reasons = Verdict.RIGHT, []
-    for inputs, expected in case.data_sets:
-        given = [as_torch(value) for value in inputs]
-        try:
-            if device is None:
-                found = Interpreter(program).run("forward", given)
-            else:
-                found, verdict, reasons = _on_device(program, given, device)
-        except Exception as error:
-            return Outcome(Verdict.WRONG, f"{type(error).__name__}: {str(error)[:200]}")
-        results = list(found) if isinstance(found, tuple) else [found]
-        wrong = difference(results, list(expected), case.rtol, case.atol, has_values)
-        if wrong:
-            return Outcome(Verdict.WRONG, wrong)
-    return Outcome(verdict, "; ".join(reasons))
+        return Outcome(Verdict.REFUSED, str(error).split("\n", 1)[0])
+    except Exception as error:
+        return Outcome(Verdict.CRASHED, f"{type(error).__name__}: {str(error)[:200]}")
+    return max(outcomes, key=lambda outcome: outcome.verdict)
 
 
-def _on_device(program: Program, given: Sequence[Any], device: Any) -> tuple[Any, Verdict, list[str]]:
-    from mobopt.runtimes.vulkan.program import VulkanProgram
-
-    runtime = VulkanProgram(program, device)
-    try:
-        found, report = runtime.run("forward", list(given)), runtime.plan_report(list(given))
-    finally:
-        runtime.close()
-    reasons = list(dict.fromkeys(f"{fallback.op}: {fallback.reason}" for fallback in report.fallbacks))
-    verdict = Verdict.CPU if reasons else Verdict.READ if report.looks else Verdict.NATIVE
-    return found, verdict, reasons
-
-
-def judged(cases: Iterable[Any], device: Any = None) -> Iterator[tuple[str, Outcome]]:
-    """Names and outcomes of cases."""
-    for case in cases:
-        yield case.name, judge(case, device)
-
-
-def main() -> None:
-    """Judge all cases on the best device, and print counts and every reason."""
-    from mobopt.runtimes.vulkan.engine.device import open_device
-
-    torch.set_num_threads(1)
-    outcomes = dict(judged(cases_of(case_modules()), open_device(None)))
-    counts = Counter(outcome.verdict.value for outcome in outcomes.values())
-    print(dict(counts))
-    for verdict in (Verdict.WRONG, Verdict.REFUSED, Verdict.CPU):
-        reasons: dict[str, list[str]] = {}
-        for name, outcome in outcomes.items():
-            if outcome.verdict is verdict:
-                reasons.setdefault(outcome.reason, []).append(name)
-        for reason, names in sorted(reasons.items(), key=lambda item: -len(item[1])):
-            print(f"{verdict.value}: {len(names)}: {reason} ({', '.join(names[:3])})")
-
-
-if __name__ == "__main__":
-    main()
+def _of_call(prepared: onnx_backend.PreparedModel, inputs: Any, outputs: Any, case: Any) -> Outcome:
+    given = [as_torch(value) for value in inputs]
+    found = prepared.run(given)
+    has_values = not any(is_random(node) for node in prepared.module.program.methods["forward"].walk())
+    wrong = difference([as_torch(item) for item in found], list(outputs), case.rtol, case.atol, has_values)
+    if wrong:
+        return Outcome(Verdict.WRONG, wrong)
+    if prepared.module.device == "cpu":
+        return Outcome(Verdict.HOST, "no device was asked")
+    report = prepared.module.runtime.plan_report(given)
+    prepared.module.runtime.close()
+    reasons = dict.fromkeys(f"{fallback.op}: {fallback.reason}" for fallback in report.fallbacks)
+    if reasons:
+        return Outcome(Verdict.HOST, "; ".join(reasons), report.dispatches)
+    if report.looks:
+        return Outcome(Verdict.READ, "elements decide a size, a branch or a number", report.dispatches)
+    return Outcome(Verdict.NATIVE, "", report.dispatches)

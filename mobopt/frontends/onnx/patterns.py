@@ -1,0 +1,66 @@
+"""Operators of PyTorch that exporters write as several of ONNX's, known again by the graph that was made of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from mobopt.frontends.onnx.emitter import Emitter
+from mobopt.ir import Node, Value
+
+
+def selected(emit: Emitter, x: Any, axis: int) -> Any:
+    """A slice of one element without its dimension: ``aten::select``; None if it is none.
+
+    ``unbind`` and indexing by a number are exported as ``Split`` or ``Slice``, and ``Squeeze``.
+    """
+    node = _made_by(x, "aten::slice.Tensor")
+    if node is None or any(not item.is_constant for item in node.inputs[1:]):
+        return None
+    dim, start, end, step = (item.constant for item in node.inputs[1:])
+    if dim != axis or step != 1 or start is None or end != start + 1 or end == 0:
+        return None
+    return emit("select.int", node.inputs[0], axis, start)
+
+
+def interpolated(emit: Emitter, condition: Any, near: Any, far: Any) -> Any:
+    """``aten::lerp`` from ``a`` to ``b`` by ``weight``; None if it is none.
+
+    Exporters write torch's own formula: ``where(weight < 0.5, a + weight * d, b - d * (1 - weight))``, where ``d`` is
+    ``b - a``.
+    """
+    less, total, rest = _made_by(condition, "aten::lt.Tensor"), _made_by(near, "aten::add.Tensor"), _difference(far)
+    if less is None or total is None or rest is None or not _is_number(less.inputs[1], 0.5):
+        return None
+    weight, (start, _), (end, _) = less.inputs[0], total.inputs[:2], rest
+    step, back = _made_by(total.inputs[1], "aten::mul.Tensor"), _made_by(rest[1], "aten::mul.Tensor")
+    if step is None or back is None:
+        return None
+    across = next((item for item in step.inputs[:2] if item is not weight), None)
+    remaining = _difference(next((item for item in back.inputs[:2] if item is not across), None))
+    if across is None or remaining is None or weight not in step.inputs[:2] or across not in back.inputs[:2]:
+        return None
+    if not _is_number(remaining[0], 1.0) or remaining[1] is not weight or _difference(across) != (end, start):
+        return None
+    return emit("lerp.Tensor", start, end, weight)
+
+
+def _made_by(value: Any, qualified_op: str) -> Node | None:
+    node = value.producer if isinstance(value, Value) else None
+    return node if node is not None and node.qualified_op == qualified_op else None
+
+
+def _difference(value: Any) -> tuple[Value, Value] | None:
+    """What is subtracted from what, with the default factor of one."""
+    node = _made_by(value, "aten::sub.Tensor")
+    if node is None or (len(node.inputs) > 2 and not _is_number(node.inputs[2], 1)):
+        return None
+    return node.inputs[0], node.inputs[1]
+
+
+def _is_number(value: Value, number: float) -> bool:
+    constant = value.constant if value.is_constant else None
+    if isinstance(constant, torch.Tensor):
+        return constant.numel() == 1 and bool(constant == number)
+    return bool(constant == number)

@@ -1,0 +1,65 @@
+"""What exporters write as several operators of ONNX, and torch has as one: the graph is as from a script."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy
+import pytest
+import torch
+from bad_onnx_models import model_of, tensor_info
+from onnx import helper, numpy_helper
+
+from mobopt.frontends.open_source import source_of
+from mobopt.ir import Program
+from mobopt.runtimes.cpu import Interpreter
+
+
+def number(value: Any, name: str, kind: Any = numpy.int64) -> Any:
+    return numpy_helper.from_array(numpy.array(value, dtype=kind), name)
+
+
+def operators(program: Program) -> list[str]:
+    return [node.op.removeprefix("aten::") for node in program.methods["forward"].walk()]
+
+
+@pytest.mark.parametrize(("start", "end", "op"), [(2, 3, "select"), (-2, -1, "select"), (-1, 1 << 62, "slice")])
+def test_a_slice_of_one_is_selected(start: int, end: int, op: str) -> None:
+    nodes = [helper.make_node("Slice", ["x", "s", "e", "a"], ["row"]), helper.make_node("Squeeze", ["row", "a"], ["y"])]
+    constants = [number([start], "s"), number([end], "e"), number([1], "a")]
+    program = source_of(model_of(nodes, [tensor_info("x", [3, 5])], [tensor_info("y")], constants)).program
+    assert operators(program)[0] == op
+    x = torch.randn(3, 5)
+    assert torch.equal(Interpreter(program).run("forward", [x]), x[:, start])
+
+
+def test_a_split_by_ones_is_selected_too() -> None:
+    nodes = [helper.make_node("Split", ["x"], ["a", "b"], axis=0, num_outputs=2)]
+    nodes += [helper.make_node("Squeeze", [name, "axis"], [f"{name}0"]) for name in ("a", "b")]
+    outputs = [tensor_info("b0"), tensor_info("a0")]
+    program = source_of(model_of(nodes, [tensor_info("x", [2, 3])], outputs, [number([0], "axis")], opset=18)).program
+    assert operators(program)[:2] == ["select", "select"]
+    x = torch.randn(2, 3)
+    assert all(map(torch.equal, Interpreter(program).run("forward", [x]), (x[1], x[0])))
+
+
+@pytest.mark.parametrize(("middle", "whole", "is_known"), [(0.5, 1.0, True), (0.4, 1.0, False), (0.5, 2.0, False)])
+def test_linear_interpolation(middle: float, whole: float, is_known: bool) -> None:
+    """Of other numbers it is something else, and stays what it is."""
+    nodes = [
+        helper.make_node("Sub", ["b", "a"], ["d"]),
+        helper.make_node("Less", ["w", "middle"], ["small"]),
+        helper.make_node("Mul", ["w", "d"], ["step"]),
+        helper.make_node("Add", ["a", "step"], ["near"]),
+        helper.make_node("Sub", ["whole", "w"], ["rest"]),
+        helper.make_node("Mul", ["d", "rest"], ["back"]),
+        helper.make_node("Sub", ["b", "back"], ["far"]),
+        helper.make_node("Where", ["small", "near", "far"], ["y"]),
+    ]
+    constants = [number(middle, "middle", numpy.float32), number(whole, "whole", numpy.float32)]
+    inputs = [tensor_info(name, [3, 5]) for name in ("a", "b", "w")]
+    program = source_of(model_of(nodes, inputs, [tensor_info("y")], constants)).program
+    assert (operators(program) == ["lerp"]) is is_known
+    a, b, w = (torch.rand(3, 5) * 2 for _ in range(3))
+    expected = torch.where(w < middle, a + w * (b - a), b - (b - a) * (whole - w))
+    torch.testing.assert_close(Interpreter(program).run("forward", [a, b, w]), expected)
