@@ -63,3 +63,28 @@ def test_linear_interpolation(middle: float, whole: float, is_known: bool) -> No
     a, b, w = (torch.rand(3, 5) * 2 for _ in range(3))
     expected = torch.where(w < middle, a + w * (b - a), b - (b - a) * (whole - w))
     torch.testing.assert_close(Interpreter(program).run("forward", [a, b, w]), expected)
+
+
+@pytest.mark.parametrize(("dims", "op"), [((1, 1), "stack"), ((1, 0), "cat")])
+def test_a_stack(dims: tuple[int, int], op: str) -> None:
+    """Two parts with a dimension more, joined along it; what is joined along another one is no stack."""
+    nodes = [helper.make_node("Unsqueeze", [name, "dim"], [f"{name}1"]) for name in ("a", "b")]
+    nodes.append(helper.make_node("Concat", ["a1", "b1"], ["y"], axis=dims[1]))
+    inputs = [tensor_info(name, [3, 5]) for name in ("a", "b")]
+    program = source_of(model_of(nodes, inputs, [tensor_info("y")], [number([dims[0]], "dim")])).program
+    assert operators(program)[-1] == op
+    a, b = torch.randn(3, 5), torch.randn(3, 5)
+    expected = torch.cat([a.unsqueeze(dims[0]), b.unsqueeze(dims[0])], dims[1])
+    assert torch.equal(Interpreter(program).run("forward", [a, b]), expected)
+
+
+@pytest.mark.parametrize(
+    ("orders", "count"), [(((1, 2, 0), (2, 0, 1)), 0), (((1, 2, 0), (0, 2, 1)), 1), (((2, 0, 1), (2, 0, 1)), 1)]
+)
+def test_permutations_become_one_or_none(orders: tuple[tuple[int, ...], ...], count: int) -> None:
+    nodes = [helper.make_node("Transpose", ["x"], ["t"], perm=orders[0])]
+    nodes += [helper.make_node("Transpose", ["t"], ["u"], perm=orders[1]), helper.make_node("Neg", ["u"], ["y"])]
+    program = source_of(model_of(nodes, [tensor_info("x", [2, 3, 5])], [tensor_info("y")])).program
+    assert operators(program).count("permute") == count
+    x = torch.randn(2, 3, 5)
+    assert torch.equal(Interpreter(program).run("forward", [x]), -x.permute(orders[0]).permute(orders[1]))

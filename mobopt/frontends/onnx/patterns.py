@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -22,6 +23,22 @@ def selected(emit: Emitter, x: Any, axis: int) -> Any:
     if dim != axis or step != 1 or start is None or end != start + 1 or end == 0:
         return None
     return emit("select.int", node.inputs[0], axis, start)
+
+
+def permuted(emit: Emitter, x: Any, order: Sequence[int]) -> Any:
+    """``aten::permute``; one with that which made ``x``, and nothing at all if the two undo each other."""
+    node = _made_by(x, "aten::permute")
+    if node is not None and node.inputs[1].is_constant:
+        first = node.inputs[1].constant
+        x, order = node.inputs[0], [first[dim] % len(first) for dim in order]
+    return x if list(order) == list(range(len(order))) else emit("permute", x, list(order))
+
+
+def stacked(emit: Emitter, parts: Sequence[Any], axis: int) -> Any:
+    """``aten::stack``, which is exported as ``Unsqueeze`` of each part and ``Concat``; None if it is none."""
+    nodes = [_made_by(part, "aten::unsqueeze") for part in parts]
+    inner = [node.inputs[0] for node in nodes if node is not None and _is_number(node.inputs[1], axis)]
+    return emit("stack", inner, axis) if len(inner) == len(parts) > 1 else None
 
 
 def interpolated(emit: Emitter, condition: Any, near: Any, far: Any) -> Any:

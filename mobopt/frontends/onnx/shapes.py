@@ -11,7 +11,7 @@ import torch
 from mobopt.errors import BundleError
 from mobopt.frontends.onnx.elements import dtype_of
 from mobopt.frontends.onnx.operands import Operand, carrier, number_array, of_constant, of_numbers
-from mobopt.frontends.onnx.patterns import selected
+from mobopt.frontends.onnx.patterns import permuted, selected, stacked
 from mobopt.frontends.onnx.registry import Call, translates
 from mobopt.ir import Value
 
@@ -141,12 +141,14 @@ def _unsqueeze(call: Call) -> Any:
 @translates("Transpose")
 def _transpose(call: Call) -> Any:
     order = call.get("perm") or list(range(call.rank()))[::-1]
-    return call.emit("permute", call.tensor(), order)
+    return permuted(call.emit, call.tensor(), order)
 
 
 @translates("Concat")
 def _concat(call: Call) -> Any:
-    return call.emit("cat", call.tensors(), call.axis())
+    parts, axis = call.tensors(), call.axis()
+    found = stacked(call.emit, parts, axis)
+    return call.emit("cat", parts, axis) if found is None else found
 
 
 @translates("Expand")
