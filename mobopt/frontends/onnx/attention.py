@@ -219,19 +219,34 @@ def _rotary_embedding(call: Call) -> Any:
     if call.operand(1).rank == 1:
         steps = emit.size(x, 2)
         places = emit("unsqueeze", emit("add.Tensor", emit("arange", steps, dtype=torch.int64), places), 0)
-    cosine, sine = (emit("unsqueeze", emit("embedding", table, places), 1) for table in (cosines, sines))
-    turned, rest = emit("slice.Tensor", x, 3, 0, 2 * half, 1), None
-    if call.get("rotary_embedding_dim", 0):
-        rest = emit("slice.Tensor", x, 3, 2 * half, 1 << 62, 1)
-    if call.get("interleaved", 0):
-        first, second = (emit("slice.Tensor", turned, 3, begin, 1 << 62, 2) for begin in (0, 1))
+    width = 0 if call.get("rotary_embedding_dim", 0) else 2 * half
+    result = turned(call, x, (cosines, sines), places, half, width, bool(call.get("interleaved", 0)))
+    return [call.like(join_heads(call, result) if rank == 3 else result)]
+
+
+def turned(call: Call, x: Any, tables: tuple[Any, Any], places: Any, half: int, width: int, interleaved: bool) -> Any:
+    """Pairs of elements of ``batch x heads x steps x width``, turned by angles of their positions.
+
+    Args:
+        call: the node.
+        x: elements; those beyond twice ``half`` stay as they are.
+        tables: cosines and sines by position.
+        places: positions, ``batch x steps``.
+        half: how many pairs are turned.
+        width: elements of a head; zero if it is not known, or more than the pairs.
+        interleaved: whether a pair lies side by side, or ``half`` apart.
+    """
+    emit = call.emit
+    cosine, sine = (emit("unsqueeze", emit("embedding", table, places), 1) for table in tables)
+    pairs = x if width == 2 * half else emit("slice.Tensor", x, 3, 0, 2 * half, 1)
+    rest = [] if width == 2 * half else [emit("slice.Tensor", x, 3, 2 * half, 1 << 62, 1)]
+    if interleaved:
+        first, second = (emit("slice.Tensor", pairs, 3, begin, 1 << 62, 2) for begin in (0, 1))
     else:
-        first, second = emit("slice.Tensor", turned, 3, 0, half, 1), emit("slice.Tensor", turned, 3, half, 2 * half, 1)
+        first, second = emit("slice.Tensor", pairs, 3, 0, half, 1), emit("slice.Tensor", pairs, 3, half, 2 * half, 1)
     real = emit("sub.Tensor", emit("mul.Tensor", first, cosine), emit("mul.Tensor", second, sine))
     other = emit("add.Tensor", emit("mul.Tensor", first, sine), emit("mul.Tensor", second, cosine))
-    if call.get("interleaved", 0):
-        turned = emit("flatten.using_ints", emit("stack", [real, other], -1), 3)
-    else:
-        turned = emit("cat", [real, other], -1)
-    turned = turned if rest is None else emit("cat", [turned, rest], -1)
-    return [call.like(join_heads(call, turned) if rank == 3 else turned)]
+    if interleaved:
+        whole = emit("flatten.using_ints", emit("stack", [real, other], -1), 3)
+        return emit("cat", [whole, *rest], -1) if rest else whole
+    return emit("cat", [real, other, *rest], -1)
