@@ -114,6 +114,8 @@ class CallPlan:
         following: where the call goes on after a look at elements; None if it ends here.
         exposes: numbers of the segment's inputs that are parts of the state and lie on the device, though the result
             shares their memory with the caller: the plan is of no use but to say so.
+        segment: as it was lowered.
+        outputs: the values of the segment that :meth:`compute` gives.
         own_bytes: memory of the device that it takes beside constants.
         users: how many calls have the plan now; the program counts them.
         is_retired: whether the last of them closes it.
@@ -149,7 +151,7 @@ class CallPlan:
         self.is_retired = False
         self._device, self._state, self._arrays = device, state, arrays
         self._gives_arrays = gives_arrays
-        self._segment = segment
+        self.segment = segment
         self.exposes = () if gives_arrays else tuple(number for number in kept if self._is_returned(number))
         hosted = range(segment.taken - len(segment.hosted), segment.taken)
         resident = {number for number, value in enumerate(segment.inputs) if is_later and may_stay(value)}
@@ -167,7 +169,7 @@ class CallPlan:
         memory = None if self.executable is None else self.executable.memory
         self.own_bytes = 0 if memory is None else memory.arena_bytes + memory.io_bytes
         self._taken = built.inputs
-        self._outputs = built.outputs
+        self.outputs = built.outputs
         self._assumed = [built.assumed[value] for value in segment.inputs if value in built.assumed]
         returned = set(segment.graph.outputs)
         self._handed_on = [number for number in range(segment.taken) if segment.inputs[number] in returned]
@@ -182,13 +184,13 @@ class CallPlan:
 
     def _is_returned(self, number: int) -> bool:
         """Whether a tensor of the result lies in the memory of an input."""
-        memory = self._segment.inputs[number]
-        return any(self._segment.value_of(leaf) is memory for leaf in leaves_of(self._segment.result, Alias))
+        memory = self.segment.inputs[number]
+        return any(self.segment.value_of(leaf) is memory for leaf in leaves_of(self.segment.result, Alias))
 
     def _staying(self, kept: Collection[ir.Value]) -> set[ir.Value]:
         """What is computed and stays on the device: what is carried, if nobody looks at it; all of a result in arrays;
         else what is written to memories of the state that lie there, and new values that are not returned too."""
-        segment = self._segment
+        segment = self.segment
         if not segment.is_complete:
             looked = set(segment.values_in(segment.result))
             return {value for value in segment.values_in(segment.carried) if may_stay(value) and value not in looked}
@@ -209,7 +211,7 @@ class CallPlan:
             InputError: the device met operands that it must not be given, and torch's kernel says what is wrong.
             WideFloatsError: nothing is wrong with them.
         """
-        return self._deliver(given, self.compute(given))
+        return self.deliver(given, self.compute(given))
 
     def begin(self, given: CallTensors) -> Callable[[], Any]:
         """Start to compute; what is returned must be called once, waits and delivers.
@@ -218,9 +220,9 @@ class CallPlan:
             As for :meth:`run`.
         """
         if self.executable is None:
-            return lambda: self._deliver(given, [])
+            return lambda: self.deliver(given, [])
         call = self.executable.begin(self._given(given))
-        return lambda: self._deliver(given, self._checked(given.inputs, call.finish))
+        return lambda: self.deliver(given, self._checked(given.inputs, call.finish))
 
     def compute(self, given: CallTensors) -> Sequence[Value]:
         """The outputs of the device; see :meth:`run` for errors."""
@@ -231,12 +233,12 @@ class CallPlan:
 
     def hand_on(self, given: CallTensors, computed: Sequence[Value]) -> None:
         """Read the elements that an incomplete segment asks for; the call stands before the next one then."""
-        values: dict[ir.Value, Value] = dict(zip(self._segment.inputs, given.inputs, strict=True))
-        values.update(zip(self._outputs, computed, strict=True))
-        looked = {value: on_host(values[value]) for value in self._segment.values_in(self._segment.result)}
+        values: dict[ir.Value, Value] = dict(zip(self.segment.inputs, given.inputs, strict=True))
+        values.update(zip(self.outputs, computed, strict=True))
+        looked = {value: on_host(values[value]) for value in self.segment.values_in(self.segment.result)}
         values.update(looked)
-        carried = [values[value] for value in self._segment.values_in(self._segment.carried)]
-        given.carry(carried, *self._segment.handed_on(given.values, [*looked.values()]))
+        carried = [values[value] for value in self.segment.values_in(self.segment.carried)]
+        given.carry(carried, *self.segment.handed_on(given.values, [*looked.values()]))
 
     def profile(self, given: CallTensors) -> tuple[Sequence[Value], list[OperationTime]]:
         """The outputs of the device, and the times of one run."""
@@ -257,19 +259,25 @@ class CallPlan:
         try:
             return compute()
         except RefusedError:
-            HostFunction(self._segment.graph.block.nodes, self._segment.inputs, self._outputs)(*map(on_host, inputs))
+            HostFunction(self.segment.graph.block.nodes, self.segment.inputs, self.outputs)(*map(on_host, inputs))
             raise WideFloatsError from None
 
-    def _deliver(self, given: CallTensors, computed: Sequence[Value]) -> Any:
+    def deliver(self, given: CallTensors, computed: Sequence[Value]) -> Any:
+        """The result of a call, whose state becomes what it has made of it.
+
+        Args:
+            given: the call's tensors.
+            computed: what :meth:`compute` gave.
+        """
         if self._has_plain_result:
             return computed[0]
-        values = dict(zip(self._outputs, computed, strict=True))
+        values = dict(zip(self.outputs, computed, strict=True))
         seen: set[int] = set()
         for number in self._handed_on:
             value = given.own(number, seen)
             seen.add(id(value))
-            values[self._segment.inputs[number]] = value
-        segment = self._segment
+            values[self.segment.inputs[number]] = value
+        segment = self.segment
         if self._has_numbers:
             segment = _with_numbers(segment, given.values)
         if not self._gives_arrays and not given.wholes and not segment.updates:

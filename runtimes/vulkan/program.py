@@ -8,7 +8,7 @@ import threading
 import time
 import weakref
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import nullcontext
 from dataclasses import replace
@@ -16,6 +16,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import torch
 
+from mobopt import ir
 from mobopt.errors import DeviceLostError, InputError
 from mobopt.ir import Program
 from mobopt.ir.nests import leaves_of, map_leaves
@@ -29,7 +30,7 @@ from mobopt.runtimes.specializations import Specializations
 from mobopt.runtimes.specialize import go_on, specialize
 from mobopt.runtimes.state import ModelState
 from mobopt.runtimes.vulkan.call_plan import CallPlan, CallTensors, WideFloatsError
-from mobopt.runtimes.vulkan.compile.build import build_stream
+from mobopt.runtimes.vulkan.compile.build import Built, Fallback, build_stream
 from mobopt.runtimes.vulkan.compile.host_function import UnforeseenResultError
 from mobopt.runtimes.vulkan.compile.integer_ranges import Interval
 from mobopt.runtimes.vulkan.device_results import as_array
@@ -450,8 +451,7 @@ class VulkanProgram:
             segment.following = self._known(place, segment.following)
         wide = [value for value in segment.inputs if value.dtype == torch.int64]
         classes = dict(zip(wide, integers, strict=True))
-        info = self.device.info
-        built = build_stream(segment, info, self._constants, self._allow_fallback, classes, self._floats_fit)
+        built = self._built(segment, classes)
         kept = [segment.taken + number for number in place.kept]
         is_later = place.following is not None
         plan = CallPlan(
@@ -467,9 +467,19 @@ class VulkanProgram:
             time.perf_counter() - started,
         )
         _LOG.debug("planned %s(%s): %d dispatches", place.method, plan.report.signature, plan.report.dispatches)
-        for fallback in dict.fromkeys(built.fallbacks):
-            _LOG.warning("runs on the CPU: %s", fallback)
+        self._tell_fallbacks(built.fallbacks)
         return plan
+
+    def _tell_fallbacks(self, fallbacks: Sequence[Fallback]) -> None:
+        """Tell what a new plan leaves to the CPU."""
+        for fallback in dict.fromkeys(fallbacks):
+            _LOG.warning("runs on the CPU: %s", fallback)
+
+    def _built(self, segment: Segment, integers: Mapping[ir.Value, Interval]) -> Built:
+        """What a segment is lowered to."""
+        return build_stream(
+            segment, self.device.info, self._constants, self._allow_fallback, integers, self._floats_fit
+        )
 
     def _specialized(self, place: _Place) -> Segment:
         if place.following is not None:

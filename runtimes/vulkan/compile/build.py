@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from itertools import groupby
 
@@ -73,6 +73,7 @@ def build_stream(
     allow_fallback: bool = True,
     integers: Mapping[Value, Interval] | None = None,
     floats_fit: bool = True,
+    refuse: Callable[[Node], str | None] = lambda node: None,
 ) -> Built:
     """Lower a Segment for a device.
 
@@ -84,6 +85,7 @@ def build_stream(
         allow_fallback: whether calls without a lowering may run on the CPU.
         integers: the classes of the int64 inputs, see :func:`mobopt.runtimes.vulkan.compile.placement.integer_class`.
         floats_fit: whether floats that become int64 are taken to be small, which the device checks.
+        refuse: why a node is to run on the CPU although the device could compute it, if it is.
 
     Raises:
         UnsupportedError: there are such calls and they may not.
@@ -95,7 +97,7 @@ def build_stream(
     decompose(graph)
     simplify(graph)
     large = _too_large(device, graph.block.nodes)
-    refused: dict[Value, str] = {}
+    refused = {value: why for node in graph.block.nodes if (why := refuse(node)) for value in node.outputs}
     while True:
         placement = place_calls(list(graph.block.nodes), integers or {}, floats_fit, large, refused)
         try:

@@ -1,0 +1,172 @@
+"""Calls on a device whose values in between are seen: what dispatches make beside what the model returns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from mobopt import ir
+from mobopt.ir.straight_line import copy_line, name_values
+from mobopt.options import FallbackChoice
+from mobopt.runtimes.line_run import Show
+from mobopt.runtimes.segment import Returned, Segment
+from mobopt.runtimes.vulkan.call_plan import CallPlan, CallTensors, on_host
+from mobopt.runtimes.vulkan.compile.build import Built, Fallback, build_stream
+from mobopt.runtimes.vulkan.compile.integer_ranges import Interval
+from mobopt.runtimes.vulkan.compile.placement import integer_class
+from mobopt.runtimes.vulkan.engine.device import Device
+from mobopt.runtimes.vulkan.engine.executable import Executable
+from mobopt.runtimes.vulkan.engine.lane import RefusedError, Value
+from mobopt.runtimes.vulkan.kernels.plan import ConstantStore
+from mobopt.runtimes.vulkan.program import VulkanProgram
+
+Refuse = Callable[[ir.Node], str | None]
+"""Why a node is to run on the CPU although the device could compute it; None if it is not."""
+
+
+class ObservedProgram(VulkanProgram):
+    """A VulkanProgram that shows values of its segments.
+
+    To be seen, a value must be an output, so fusions are found out first: what they leave is seen, and the dispatches
+    stay what they are without an observer.
+
+    Attributes:
+        lines: the segments of the last call in order, as they were before decomposition and fusion. Values have names.
+        fallbacks: what the plans leave to the CPU, in words, each once.
+        made: for each of these lines, the names of the values that dispatches or the host really make.
+    """
+
+    def __init__(
+        self,
+        program: ir.Program,
+        device: Device | int | str | None = None,
+        fallback: FallbackChoice = "cpu",
+        *,
+        wanted: Container[str] = (),
+        split: Callable[[ir.Graph], Container[str]] = lambda line: (),
+        refuse: Refuse = lambda node: None,
+    ) -> None:
+        """Open the device.
+
+        Args:
+            program: the model.
+            device: as for :class:`VulkanProgram`.
+            fallback: likewise.
+            wanted: names of the values to show.
+            split: names of the values of a line that no fusion may swallow.
+            refuse: the nodes to run on the CPU.
+        """
+        super().__init__(program, device, fallback)
+        self.lines: list[ir.Graph] = []
+        self.made: list[frozenset[str]] = []
+        self.fallbacks: dict[str, None] = {}
+        self._wanted = wanted
+        self._split = split
+        self._refuse = refuse
+        self._seen: dict[ir.Graph, tuple[ir.Graph, frozenset[str]]] = {}
+        """By the graph that is lowered."""
+
+    def observe(self, method: str, args: Sequence[Any], show: Show) -> Any:
+        """What a method returns; see :meth:`VulkanProgram.run`.
+
+        Args:
+            method: its name.
+            args: its arguments without self.
+            show: is told of the values that are wanted, and of all inputs of the lines, once a line is computed.
+        """
+
+        def passing(plan: CallPlan, given: CallTensors) -> Sequence[Value]:
+            computed = plan.compute(given)
+            self._show(plan, given, computed, show)
+            return computed
+
+        def ending(plan: CallPlan, given: CallTensors) -> Any:
+            computed = passing(plan, given)
+            return plan.deliver(given, computed)
+
+        def begin_anew() -> None:
+            self.lines.clear()
+            self.made.clear()
+
+        begin_anew()
+        with self._turn, torch.no_grad():
+            return self._attempt(lambda: self._walk(self._enter(method, args, False), passing, ending), begin_anew)
+
+    def _show(self, plan: CallPlan, given: CallTensors, computed: Sequence[Value], show: Show) -> None:
+        line, made = self._seen[plan.segment.graph]
+        number = len(self.lines)
+        self.lines.append(line)
+        self.made.append(made)
+        for value, tensor in zip(line.inputs, given.inputs, strict=True):
+            show(number, value, on_host(tensor))
+        values = {value.name: value for node in line.block.nodes for value in node.outputs}
+        for output, tensor in zip(plan.outputs, computed, strict=True):
+            if output.name in self._wanted and output.name in values:
+                show(number, values[output.name], on_host(tensor))
+
+    def _built(self, segment: Segment, integers: Mapping[ir.Value, Interval]) -> Built:
+        graph = segment.graph
+        name_values(graph, str(len(self._seen)))
+        line = copy_line(graph)
+        split = self._split(line)
+        _return_too(graph, lambda value: value.name in split)
+        self._lowered(segment, integers)  # only to see what fusions leave
+        made = frozenset(value.name for node in graph.block.nodes for value in node.outputs if value.name)
+        _return_too(graph, lambda value: value.name in self._wanted)
+        self._seen[graph] = line, made
+        return self._lowered(segment, integers)
+
+    def _tell_fallbacks(self, fallbacks: Sequence[Fallback]) -> None:
+        self.fallbacks.update(dict.fromkeys(map(str, fallbacks)))
+
+    def _lowered(self, segment: Segment, integers: Mapping[ir.Value, Interval]) -> Built:
+        return build_stream(
+            segment,
+            self.device.info,
+            self._constants,
+            self._allow_fallback,
+            integers,
+            self._floats_fit,
+            self._refuse,
+        )
+
+
+def _return_too(graph: ir.Graph, is_wanted: Callable[[ir.Value], bool]) -> None:
+    """Make values outputs beside those that are."""
+    made = [value for node in graph.block.nodes for value in node.outputs if is_wanted(value)]
+    graph.return_values(*dict.fromkeys([*graph.outputs, *made]))
+
+
+def run_line(device: Device, line: ir.Graph, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """What a line, by itself, gives on a device.
+
+    Args:
+        device: where it runs; what the device lacks runs on the CPU.
+        line: as specialising leaves it; it is not changed.
+        inputs: its inputs.
+
+    Raises:
+        InputError: the line refuses the inputs.
+        DeviceError: the device failed.
+    """
+    for floats_fit in (True, False):
+        graph = copy_line(line)
+        segment = Segment(graph, [Returned(number) for number in range(len(graph.outputs))])
+        integers = {
+            value: integer_class(tensor)
+            for value, tensor in zip(graph.inputs, inputs, strict=True)
+            if value.dtype == torch.int64
+        }
+        built = build_stream(segment, device.info, ConstantStore(), True, integers, floats_fit)
+        executable = Executable(device, built.stream)
+        try:
+            found = dict(zip(built.outputs, executable.run([inputs[number] for number in built.inputs]), strict=True))
+            return [on_host(found[value]) for value in graph.outputs]
+        except RefusedError:
+            if not floats_fit:
+                raise
+        finally:
+            executable.close()
+    raise AssertionError("a line is refused, or computed")
