@@ -24,6 +24,10 @@ _HOMES = {
     "audit": "mobopt.tools.audit",
     "Audit": "mobopt.tools.audit",
     "AuditLine": "mobopt.tools.audit",
+    "bisect": "mobopt.tools.bisection",
+    "Bisection": "mobopt.tools.bisection",
+    "compare": "mobopt.tools.comparison",
+    "Comparison": "mobopt.tools.comparison_results",
     "migrate": "mobopt.tools.migration",
     "app_kit": "mobopt.tools.app_kit.kit",
     "AppKit": "mobopt.tools.app_kit.kit",
@@ -48,7 +52,9 @@ __all__ = [
     "ArgumentTypeError",
     "Audit",
     "AuditLine",
+    "Bisection",
     "BundleError",
+    "Comparison",
     "DeviceError",
     "GraphError",
     "InputError",
@@ -62,6 +68,8 @@ __all__ = [
     "UnsupportedError",
     "app_kit",
     "audit",
+    "bisect",
+    "compare",
     "export_opnames",
     "generate_mobile_module_lints",
     "is_vulkan_available",
@@ -92,6 +100,9 @@ if TYPE_CHECKING:
     from mobopt.runtimes.vulkan.engine.device import is_vulkan_available
     from mobopt.tools.app_kit.kit import AppKit, app_kit
     from mobopt.tools.audit import Audit, AuditLine, audit
+    from mobopt.tools.bisection import Bisection, bisect
+    from mobopt.tools.comparison import compare
+    from mobopt.tools.comparison_results import Comparison
     from mobopt.tools.migration import migrate
     from mobopt.tools.operator_names import export_opnames
 

@@ -15,7 +15,9 @@ from mobopt import __version__
 from mobopt.display import shown
 from mobopt.errors import MoboptError
 
-COMMANDS = ("convert", "migrate", "app-kit", "audit", "run", "inspect", "opnames", "devices", "demo")
+COMMANDS = (
+    "convert", "migrate", "app-kit", "audit", "compare", "bisect", "run", "inspect", "opnames", "devices", "demo",
+)  # fmt: skip
 """Each is an object of this name, in the module of this name, with ``_`` for ``-``."""
 
 

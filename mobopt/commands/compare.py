@@ -1,0 +1,225 @@
+"""``mobopt compare``: two runs of a model, layer by layer."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from mobopt.commands.terminal import print_table, progress, say
+from mobopt.errors import InputError
+
+if TYPE_CHECKING:
+    from mobopt.passes.pipelines import PassPipeline
+    from mobopt.tools.comparison_results import Comparison, Layer, Output
+
+_MOST_ROWS = 30
+
+
+@click.command()
+@click.argument("a", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.argument("b", required=False, type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.option("--device-a", default="cpu", show_default=True, help="Where A runs: cpu, vulkan, a number or a name.")
+@click.option(
+    "--device-b",
+    help="Where B runs [default: cpu]; without B and passes, where A runs too [default: vulkan, the best device].",
+)
+@click.option("--passes-a", metavar="BACKEND[:RUNTIME]", help="Convert A first, in memory: vulkan:2.6, cpu, metal.")
+@click.option("--passes-b", metavar="BACKEND[:RUNTIME]", help="Convert B, or A where there is no B, first.")
+@click.option("--input", "inputs", multiple=True, help="A .npy input; of another method: encode:x.npy.")
+@click.option("--random", "shapes", multiple=True, metavar="SHAPE", help="A random one: 1,3,224,224 or 1,16:int64.")
+@click.option("--method", default="forward", show_default=True, help="Method to run.")
+@click.option("--float64", is_flag=True, help="Compute A in float64: tells what is wrong from what float32 can't do.")
+@click.option("--unfused", is_flag=True, help="Let the GPU fuse nothing, so that every layer has a value.")
+@click.option(
+    "--tolerance",
+    default=1e-4,
+    show_default=True,
+    help="Error that is let pass, over the largest magnitude of A's value.",
+)
+@click.option("--all", "shows_all", is_flag=True, help="Print all layers, however many there are.")
+@click.option("--json", "json_file", type=click.Path(path_type=Path), help="Write everything as JSON.")
+@click.option("--html", "page", type=click.Path(path_type=Path), help="Write a page, one bar a layer.")
+def compare(
+    a: Path,
+    b: Path | None,
+    device_a: str,
+    device_b: str | None,
+    passes_a: str | None,
+    passes_b: str | None,
+    inputs: tuple[str, ...],
+    shapes: tuple[str, ...],
+    method: str,
+    float64: bool,
+    unfused: bool,
+    tolerance: float,
+    shows_all: bool,
+    json_file: Path | None,
+    page: Path | None,
+) -> None:
+    """Compare B with the reference A, layer by layer: models or optimised files of any kind. Without B: A on the GPU
+    with A on the CPU.
+
+    Says where the two begin to differ, and of each layer whether it is wrong by itself, run alone on A's values, or was
+    given wrong ones. Exit code 1 if an output is over the tolerance, or a layer is wrong by itself.
+    """
+    with progress(f"reading {a.name}") as show:
+        from mobopt.files import check_writable
+        from mobopt.samples.inputs import InputOptions
+        from mobopt.tools import comparison
+
+        examples = InputOptions.parse(inputs, shapes)
+        for path in (json_file, page):
+            if path is not None:
+                check_writable(path, [a, *([b] if b else []), *examples.files])
+        found = comparison.compare(
+            a,
+            b,
+            device_a=device_a,
+            device_b=device_b,
+            passes_a=pipeline_named(passes_a),
+            passes_b=pipeline_named(passes_b),
+            method=method,
+            example_inputs=examples.tensors(),
+            float64=float64,
+            fused=not unfused,
+            tolerance=tolerance,
+            show=show,
+        )
+        if json_file is not None:
+            _write_json(found, json_file)
+        if page is not None:
+            from mobopt.tools.comparison_page import write_page
+
+            write_page(found, page)
+    _print(found, shows_all)
+    if not found.agrees:
+        raise click.exceptions.Exit(1)
+
+
+def pipeline_named(text: str | None) -> PassPipeline | None:
+    """The passes of a backend and a runtime: ``vulkan:2.6``.
+
+    Raises:
+        MoboptError: there is no such backend or runtime.
+    """
+    if text is None:
+        return None
+    from mobopt.passes.pipelines import PassPipeline
+
+    backend, _, runtime = text.partition(":")
+    options: dict[str, Any] = {"runtime": runtime} if runtime else {}
+    try:
+        return PassPipeline.default(backend, **options)
+    except TypeError:
+        raise InputError(f"can't read the passes {text!r}; write vulkan:2.6, vulkan:mobopt, metal or cpu") from None
+
+
+def _print(found: Comparison, shows_all: bool) -> None:
+    say(f"A: {found.reference}")
+    say(f"B: {found.other}")
+    say(f"inputs: {found.inputs}")
+    say()
+    rows = _chosen(found) if not shows_all and len(found.layers) > _MOST_ROWS else list(enumerate(found.layers, 1))
+    title = "layers" if len(rows) == len(found.layers) else f"layers, {len(rows)} of {len(found.layers)}"
+    columns = ("#>", "layer", "sizes", "error>", "alone>", "mean>", "cosine>", "NaN, inf", "verdict", "source")
+    print_table(title, columns, (tuple(_row(number, layer)) for number, layer in rows))
+    if len(rows) < len(found.layers):
+        say("the others have smaller errors; --all prints them")
+    say()
+    for output in found.outputs:
+        say(_output_text(output))
+    for name in found.unmatched[:_MOST_ROWS]:
+        say(f"not matched: {name}")
+    if len(found.unmatched) > _MOST_ROWS:
+        say(f"and {len(found.unmatched) - _MOST_ROWS} more that are not matched; --json has them")
+    if found.unseen:
+        say(f"values of A that B does not make by themselves (fused, folded or rewritten): {found.unseen}")
+    for remark in found.remarks:
+        say(f"note: {remark}")
+    say()
+    _say_verdict(found)
+
+
+def _say_verdict(found: Comparison) -> None:
+    from mobopt.tools.comparison_results import VERDICTS
+
+    first = found.first
+    if first is None:
+        say(f"all {len(found.layers)} layers are within {found.tolerance:g}, in {found.seconds:.1f} s")
+    else:
+        number = found.layers.index(first) + 1
+        say(f"the first layer over {found.tolerance:g} is number {number}, {_place(first)}:")
+        say(f"it {VERDICTS[first.verdict]}")
+    for layer in found.culprits[:3]:
+        if layer is not first:
+            say(f"number {found.layers.index(layer) + 1}, {_place(layer)}, {VERDICTS[layer.verdict]}")
+    say("the outputs agree" if found.agrees else "the two differ")
+
+
+def _place(layer: Layer) -> str:
+    place = f" at {layer.source[-1]}" if layer.source else ""
+    turn = f", turn {layer.turn + 1}" if layer.turn else ""
+    return f"{layer.title} ({layer.name}){place}{turn}"
+
+
+def _chosen(found: Comparison) -> list[tuple[int, Layer]]:
+    """The first layer over the tolerance, those that are wrong, and those with the largest errors, in order."""
+    numbered = list(enumerate(found.layers, 1))
+    by_error = sorted(numbered, key=lambda item: -item[1].total.error)
+    important = [item for item in numbered if item[1] is found.first or item[1] in found.culprits]
+    return sorted(dict(([*important, *by_error])[:_MOST_ROWS]).items())
+
+
+def _row(number: int, layer: Layer) -> Iterator[str]:
+    nans, infinities = layer.total.nans, layer.total.infinities
+    yield str(number)
+    yield layer.title + (f", turn {layer.turn + 1}" if layer.turn else "")
+    yield "x".join(map(str, layer.sizes)) or "number"
+    yield _error(layer.total.error)
+    yield "unknown" if layer.own is None else _error(layer.own.error)
+    yield _error(layer.total.mean)
+    yield f"{layer.total.cosine:.6f}"
+    yield f"{nans[0]}|{nans[1]}, {infinities[0]}|{infinities[1]}" if any(nans + infinities) else ""
+    yield layer.verdict
+    yield layer.source[-1] if layer.source else ""
+
+
+def _error(error: float) -> str:
+    return "0" if error == 0 else f"{error:.1e}"
+
+
+def _output_text(output: Output) -> str:
+    sizes = "x".join(map(str, output.sizes)) or "a number"
+    text = f"output {output.number}, {sizes}: error {_error(output.difference.error)} of the scale"
+    if output.float32 is not None:
+        text += f" (float32 on the CPU: {_error(output.float32.error)})"
+    ranks = output.ranks
+    if ranks is not None:
+        text += f"; of {ranks.rows} rows, the largest element is another in {ranks.first}, "
+        text += f"the order of the {ranks.k} largest in {ranks.order}"
+    return text
+
+
+def _write_json(found: Comparison, path: Path) -> None:
+    import json
+
+    from mobopt.files import whole_file
+
+    data = {**_finite(dataclasses.asdict(found)), "agrees": found.agrees}
+    data["first"] = None if found.first is None else found.layers.index(found.first) + 1
+    with whole_file(path) as file:
+        file.write(json.dumps(data, indent=1).encode())
+
+
+def _finite(value: Any) -> Any:
+    """JSON has no infinity."""
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

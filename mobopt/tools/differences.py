@@ -1,0 +1,102 @@
+"""How far one tensor is from another, in the few numbers that tell what kind of difference it is."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+
+_PIECE = 1 << 20
+"""Elements that are widened to float64 at a time."""
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A tensor beside its reference."""
+
+    error: float
+    """The largest difference of an element, over the largest finite magnitude of the reference; infinite where one of
+    the two is not a number, or another infinity."""
+    mean: float
+    """Mean difference of the elements that are finite in both, on the same scale."""
+    cosine: float
+    """Cosine of the angle between the two, of elements that are finite in both; 1 if both are zero."""
+    scale: float
+    """The largest finite magnitude of the reference."""
+    nans: tuple[int, int]
+    """Elements that are not a number: of the reference, and of the other."""
+    infinities: tuple[int, int]
+
+
+def difference(reference: torch.Tensor, other: torch.Tensor) -> Difference:
+    """Compare two tensors of the same shape, of any dtypes, a piece at a time."""
+    scale = max((_largest(left) for left, _ in _pieces(reference, other)), default=0.0)
+    worst, total, count = 0.0, 0.0, 0
+    products = torch.zeros(3, dtype=torch.float64)
+    counts = torch.zeros(4, dtype=torch.int64)
+    unit = scale or 1.0
+    for left, right in _pieces(reference, other):
+        kinds = (left.isnan(), right.isnan(), left.isinf(), right.isinf())
+        counts += torch.stack([kind.sum() for kind in kinds])
+        same = (left == right) | (kinds[0] & kinds[1])
+        finite = left.isfinite() & right.isfinite()
+        apart = torch.where(same, 0.0, (left - right).abs())
+        if bool((~same & ~finite).any()):
+            worst = math.inf
+        left, right, apart = left[finite] / unit, right[finite] / unit, apart[finite] / unit
+        worst = max(worst, float(apart.max()) if apart.numel() else 0.0)
+        total, count = total + float(apart.sum()), count + apart.numel()
+        products += torch.stack([left @ left, right @ right, left @ right])
+    if scale == 0 and worst > 0:
+        worst = math.inf
+    lengths = math.sqrt(float(products[0])) * math.sqrt(float(products[1]))
+    zeros = float(products[0]) == float(products[1]) == 0
+    cosine = min(1.0, float(products[2]) / lengths) if lengths else (1.0 if zeros else 0.0)
+    nans, infinities = counts[:2].tolist(), counts[2:].tolist()
+    return Difference(worst, total / count if count else 0.0, cosine, scale, tuple(nans), tuple(infinities))
+
+
+def _pieces(reference: torch.Tensor, other: torch.Tensor) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    flat = reference.detach().reshape(-1), other.detach().reshape(-1)
+    for start in range(0, reference.numel(), _PIECE):
+        left, right = (_wide(tensor[start : start + _PIECE]) for tensor in flat)
+        yield left, right
+
+
+def _wide(tensor: torch.Tensor) -> torch.Tensor:
+    return torch.view_as_real(tensor).reshape(-1).double() if tensor.is_complex() else tensor.double()
+
+
+def _largest(piece: torch.Tensor) -> float:
+    finite = piece[piece.isfinite()]
+    return float(finite.abs().max()) if finite.numel() else 0.0
+
+
+@dataclass(frozen=True)
+class RankChanges:
+    """Whether the largest elements of an output's rows are the same ones."""
+
+    k: int
+    rows: int
+    first: int
+    """Rows whose largest element is another."""
+    order: int
+    """Rows whose ``k`` largest are others, or in another order."""
+
+
+_RANKED = 5
+
+
+def rank_changes(reference: torch.Tensor, other: torch.Tensor) -> RankChanges | None:
+    """Of rows along the last dimension; None for what has no rows, or no order."""
+    if reference.dim() == 0 or reference.is_complex() or not reference.is_floating_point() or not reference.numel():
+        return None
+    width = reference.shape[-1]
+    if width < 2:
+        return None
+    k = min(_RANKED, width)
+    left, right = (tensor.detach().reshape(-1, width).topk(k).indices for tensor in (reference, other))
+    apart = left != right
+    return RankChanges(k, len(left), int(apart[:, 0].sum()), int(apart.any(1).sum()))

@@ -1,0 +1,259 @@
+"""Which values of two runs are the same layer's: by origin, by source line, by order, and by what reads them."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from difflib import SequenceMatcher
+from typing import Any
+
+import torch
+
+from mobopt.ir import Graph, Node, Value
+from mobopt.ir.nests import leaves_of
+from mobopt.ops.contexts import PackedContext
+from mobopt.ops.records import Trait, record_of
+
+Place = tuple[int, str]
+"""A value of a run: the number of its line, and its name there."""
+
+_FAMILIES = (Trait.CONVOLUTION, Trait.PRODUCT, Trait.NORMALIZATION, Trait.POOLING, Trait.RECURRENT)
+"""Operators of one family may write one layer in several ways; their weights tell layers apart."""
+_MOST_PAIRS = 4_000_000
+"""Up to so many pairs the longest common order is looked for; beyond, the longest common runs."""
+
+
+@dataclass(frozen=True, eq=False)
+class Made:
+    """A value of a run: what a node makes, or what a line is given."""
+
+    line: int
+    value: Value
+
+    @property
+    def place(self) -> Place:
+        """What tells it from the others."""
+        return self.line, self.value.name
+
+    @property
+    def node(self) -> Node:
+        """What makes it."""
+        assert self.value.producer is not None
+        return self.value.producer
+
+    @property
+    def form(self) -> Hashable:
+        """Sizes, and whether they are numbers of the same kind."""
+        dtype = self.value.dtype
+        return self.value.sizes, dtype.is_floating_point, dtype == torch.bool
+
+
+def made_by(lines: Sequence[Graph]) -> list[Made]:
+    """Everything that a run computes, in order."""
+    return [
+        Made(number, value) for number, line in enumerate(lines) for node in line.block.nodes for value in node.outputs
+    ]
+
+
+@dataclass(frozen=True)
+class Match:
+    """Two values of one layer."""
+
+    reference: Place
+    how: str
+    """``origin``, ``line``, ``order`` or ``reader``."""
+    turn: int
+    """Which of the values that the same node makes, from 0."""
+
+
+def match(reference: Sequence[Graph], other: Sequence[Graph]) -> dict[Place, Match]:
+    """For values of a run, those of a reference's run that should be equal.
+
+    Args:
+        reference: lines of the reference, in order.
+        other: lines of the other run.
+
+    Returns:
+        By the other's places. What is computed from inputs alone has no partner if the other run lacks it, and what has
+        several possible partners has none.
+    """
+    theirs, ours = made_by(reference), made_by(other)
+    found = _by_turns(theirs, ours, _origin_of, "origin")
+    if 2 * len(found) < len(ours):  # nodes of another file: that some have one number and text means nothing
+        found = _by_turns(theirs, ours, _line_of, "line")
+        found.update(_by_order(theirs, ours, found))
+        _by_readers(reference, other, found, _twins(theirs, ours))
+    _by_readers(reference, other, found, {})
+    return found
+
+
+def _origin_of(item: Made) -> Hashable:
+    nodes = item.node.origin.nodes
+    return (nodes[-1], item.node.outputs.index(item.value)) if nodes else None
+
+
+def _line_of(item: Made) -> Hashable:
+    nodes = item.node.origin.nodes
+    line = nodes[-1].line if nodes else ""
+    return (line, *_identity(item)) if line else None
+
+
+def _by_turns(theirs: Iterable[Made], ours: Iterable[Made], key_of: Any, how: str) -> dict[Place, Match]:
+    """Values with the same key, turn by turn. Where one side makes several in place of one, the last is that one."""
+    groups = _grouped(theirs, key_of), _grouped(ours, key_of)
+    found: dict[Place, Match] = {}
+    for key, right in groups[1].items():
+        left = groups[0].get(key, [])
+        turns = min(len(left), len(right))
+        if not turns or len(left) % turns or len(right) % turns:
+            continue
+        lasts = [items[len(items) // turns - 1 :: len(items) // turns] for items in (left, right)]
+        for turn, (one, two) in enumerate(zip(*lasts, strict=True)):
+            if one.form == two.form:
+                found[two.place] = Match(one.place, how, turn)
+    return found
+
+
+def _grouped(items: Iterable[Made], key_of: Any) -> dict[Hashable, list[Made]]:
+    groups: dict[Hashable, list[Made]] = defaultdict(list)
+    for item in items:
+        key = key_of(item)
+        if key is not None:
+            groups[key].append(item)
+    return groups
+
+
+def _identity(item: Made) -> tuple[Hashable, ...]:
+    """Operator, sizes, numbers and weights: what is the same of a layer in two files."""
+    node = item.node
+    family = next((trait for trait in _FAMILIES if trait in record_of(node.qualified_op).traits), None)
+    name = family.name if family is not None else node.op.rpartition("::")[2]
+    numbers: Hashable = ()
+    if family is None:
+        numbers = repr([argument for argument in node.args if not any(True for _ in leaves_of(argument, Value))])
+    packed = list(leaves_of(node.args, PackedContext))
+    contexts = [context.state() for context in packed]
+    ranges = [(getattr(item, "output_min", None), getattr(item, "output_max", None)) for item in packed]
+    tensors = [value.constant for value in node.inputs if value.is_constant]
+    tensors += leaves_of(contexts, torch.Tensor)
+    weights = tuple(sorted(_digest(tensor) for tensor in tensors))
+    clamped = tuple(item for item in ranges if item != (None, None))  # a layer with its activation is another value
+    return name, item.form, node.outputs.index(item.value), numbers, weights, clamped
+
+
+def _digest(tensor: torch.Tensor) -> str:
+    """The same for elements in another order: files lay weights out in different ways."""
+    wide = torch.view_as_real(tensor) if tensor.is_complex() else tensor
+    flat = wide.detach().double().reshape(-1)
+    return f"{flat.numel()} {float(flat.abs().sum()):.4g} {float((flat * flat).sum()):.4g}"
+
+
+def _by_order(theirs: Sequence[Made], ours: Sequence[Made], known: Mapping[Place, Match]) -> dict[Place, Match]:
+    """The longest order of layers that both runs have; what is matched already keeps its partner."""
+    anchors = {partner.reference: place for place, partner in known.items()}
+    left: list[Hashable] = [anchors.get(item.place) or _identity(item) for item in theirs]
+    right: list[Hashable] = [item.place if item.place in known else _identity(item) for item in ours]
+    pairs = _common_order(left, right)
+    return {ours[two].place: Match(theirs[one].place, "order", 0) for one, two in pairs if ours[two].place not in known}
+
+
+def _common_order(left: Sequence[Hashable], right: Sequence[Hashable]) -> list[tuple[int, int]]:
+    """Places of a longest common subsequence of two sequences, found from the end."""
+    if len(left) * len(right) > _MOST_PAIRS:
+        blocks = SequenceMatcher(None, left, right, autojunk=False).get_matching_blocks()
+        return [(block.a + step, block.b + step) for block in blocks for step in range(block.size)]
+    lengths = [[0] * (len(right) + 1)]
+    for item in reversed(left):
+        below = lengths[-1]
+        row = [0] * (len(right) + 1)
+        for place in range(len(right) - 1, -1, -1):
+            row[place] = below[place + 1] + 1 if item == right[place] else max(below[place], row[place + 1])
+        lengths.append(row)
+    lengths.reverse()
+    pairs, one, two = [], 0, 0
+    while one < len(left) and two < len(right):
+        if left[one] == right[two]:
+            pairs.append((one, two))
+            one, two = one + 1, two + 1
+        elif lengths[one + 1][two] >= lengths[one][two + 1]:
+            one += 1
+        else:
+            two += 1
+    return pairs
+
+
+def _twins(theirs: Sequence[Made], ours: Sequence[Made]) -> dict[Place, Place]:
+    """Layers whose weights differ in their elements alone, as those of a folded norm do: their values are not the same,
+    but what they read is."""
+
+    def layers(items: Sequence[Made]) -> tuple[list[Made], list[Hashable]]:
+        known = [(item, _outline(item)) for item in items]
+        return [item for item, key in known if key is not None], [key for _, key in known if key is not None]
+
+    (left, keys), (right, others) = layers(theirs), layers(ours)
+    return {right[two].place: left[one].place for one, two in _common_order(keys, others)}
+
+
+def _outline(item: Made) -> Hashable:
+    """Family, sizes, and the size of the largest weight; None for what has no weights."""
+    family = _kind(item.node)
+    tensors = [value.constant for value in item.node.inputs if value.is_constant]
+    tensors += leaves_of([context.state() for context in leaves_of(item.node.args, PackedContext)], torch.Tensor)
+    if not tensors or family not in _FAMILIES or not _operands(item.node):
+        return None
+    return family, item.form, _operands(item.node)[0].sizes, max(tensor.numel() for tensor in tensors)
+
+
+def _by_readers(
+    reference: Sequence[Graph], other: Sequence[Graph], found: dict[Place, Match], twins: Mapping[Place, Place]
+) -> None:
+    """What two matched nodes of one operator read, in order, is matched too, and what twins do; so is what two runs
+    return."""
+    values = {(number, value.name): value for number, line in enumerate(reference) for value in _values(line)}
+    taken = {partner.reference for partner in found.values()}
+
+    def add(number: int, one: Sequence[Value], line: int, two: Sequence[Value]) -> None:
+        if len(one) != len(two):
+            return
+        for left, right in zip(one, two, strict=True):
+            if left.producer is None or right.producer is None or (line, right.name) in found:
+                continue
+            if Made(number, left).form == Made(line, right).form and (number, left.name) not in taken:
+                found[line, right.name] = Match((number, left.name), "reader", 0)
+                taken.add((number, left.name))
+
+    if len(reference) == len(other):
+        for number, (one, two) in enumerate(zip(reference, other, strict=True)):
+            add(number, one.outputs, number, two.outputs)
+    for line in range(len(other) - 1, -1, -1):
+        for node in reversed(other[line].block.nodes):
+            place = (line, node.outputs[0].name)
+            partner = twins.get(place) or (found[place].reference if place in found else None)
+            twin = None if partner is None else values[partner].producer
+            if partner is not None and twin is not None and _kind(twin) == _kind(node):
+                add(partner[0], _operands(twin), line, _operands(node))
+
+
+def _values(line: Graph) -> list[Value]:
+    return [*line.inputs, *(value for node in line.block.nodes for value in node.outputs)]
+
+
+def _kind(node: Node) -> Hashable:
+    traits = record_of(node.qualified_op).traits
+    return next((trait for trait in _FAMILIES if trait in traits), node.op)
+
+
+def _operands(node: Node) -> list[Value]:
+    return [value for value in node.inputs if not value.is_constant]
+
+
+def inputs_alike(reference: Sequence[Graph], other: Sequence[Graph]) -> dict[Place, Place]:
+    """For inputs of a run's lines, those of the reference's, where both have the same."""
+    found: dict[Place, Place] = {}
+    for number, (one, two) in enumerate(zip(reference, other, strict=False)):
+        if len(one.inputs) == len(two.inputs):
+            for left, right in zip(one.inputs, two.inputs, strict=True):
+                if left.sizes == right.sizes:
+                    found[number, right.name] = (number, left.name)
+    return found

@@ -1,0 +1,64 @@
+"""``mobopt compare`` and ``mobopt bisect``."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+import torch
+from command_harness import Invoke, assert_refused
+
+from mobopt.runtimes.vulkan.engine.device import Device
+
+RANDOM = ("--random", "1,3,5,5")
+
+
+@pytest.fixture(autouse=True)
+def chosen_device(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The device that tests use."""
+    monkeypatch.setenv("MOBOPT_DEVICE", os.environ.get("MOBOPT_DEVICE", "llvmpipe"))
+
+
+def test_the_gpu_beside_the_cpu(invoke: Invoke, files: Path, tmp_path: Path) -> None:
+    result = invoke("compare", files / "scripted.pt", *RANDOM, "--json", "found.json", "--html", "page.html")
+    assert result.exit_code == 0, result.output
+    assert "the outputs agree" in result.stdout and "aten::linear" in result.stdout
+    found = json.loads((tmp_path / "found.json").read_text())
+    assert found["agrees"] and found["first"] is None and found["layers"][0]["own"]["error"] < 1e-5
+    assert "<title>scripted.pt on " in (tmp_path / "page.html").read_text()
+
+
+def test_a_model_beside_its_bundle(invoke: Invoke, files: Path) -> None:
+    result = invoke("compare", files / "scripted.pt", files / "bundle.ptl", *RANDOM)
+    assert result.exit_code == 0, result.output
+    assert "bundle.ptl on CPU" in result.stdout
+
+
+def test_over_the_tolerance(invoke: Invoke, files: Path) -> None:
+    result = invoke("compare", files / "scripted.pt", "--passes-b", "vulkan:2.6", *RANDOM, "--tolerance", "0")
+    assert result.exit_code == 1
+    assert "the first layer over 0 is number " in result.stdout and "the two differ" in result.stdout
+
+
+def test_what_can_not_be_compared(invoke: Invoke, files: Path, tmp_path: Path) -> None:
+    scripted = files / "scripted.pt"
+    torch.jit.save(torch.jit.script(torch.nn.Linear(5, 2)), "other.pt")
+    assert_refused(invoke("compare", scripted, tmp_path / "other.pt", *RANDOM), "can't be compared: the first returns")
+    assert_refused(invoke("compare", scripted, "--passes-b", "vulkan:9.9", *RANDOM), "9.9")
+    assert_refused(invoke("compare", scripted, "--device-b", "nosuchdevice", *RANDOM), "nosuchdevice")
+    assert_refused(invoke("compare", scripted, *RANDOM, "--html", "no/folder.html"), "no folder")
+    assert_refused(invoke("compare", files / "input.npy"), "input.npy")
+    assert_refused(invoke("bisect", scripted, "--device", "cpu", *RANDOM), "nothing to bisect")
+
+
+def test_bisect(invoke: Invoke, files: Path, tmp_path: Path) -> None:
+    result = invoke("bisect", files / "scripted.pt", *RANDOM, "--passes", "vulkan:mobopt")
+    assert result.exit_code == 0, result.output
+    assert "the outputs agree" in result.stdout
+    result = invoke("bisect", files / "scripted.pt", *RANDOM, "--tolerance", "0", "-o", "small")
+    assert result.exit_code == 1, result.output
+    assert "node: aten::" in result.stdout and "the smallest program that shows it has" in result.stdout
+    assert "bisection" not in result.output  # what is left to the CPU on purpose is no warning
+    assert {path.name for path in (tmp_path / "small").iterdir()} >= {"program.txt", "values.npz", "run.py"}

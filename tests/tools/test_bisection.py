@@ -1,0 +1,113 @@
+"""Planted faults are found: a wrong pass, a wrong kernel, a wrong fusion."""
+
+from __future__ import annotations
+
+import math
+import runpy
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from comparison_models import doubled, net, scaled, wrong_factor
+from torch import nn
+
+from mobopt import PassPipeline
+from mobopt.errors import InputError
+from mobopt.ir import parse_graph
+from mobopt.runtimes.vulkan.engine.device import Device
+from mobopt.tools.bisection import FUSION, NODE, NOTHING, PASS, Bisection, bisect, first_bad
+from mobopt.tools.small_program import write_sample
+
+
+def exit_code(found: Bisection, folder: Path, monkeypatch: pytest.MonkeyPatch) -> object:
+    """What the files of the smallest program end with."""
+    assert found.sample is not None
+    written = write_sample(found.sample, folder, title=found.culprit, device=found.device, tolerance=found.tolerance)
+    assert {path.name for path in written} >= {"program.txt", "values.npz", "run.py"}
+    monkeypatch.setattr(sys, "argv", ["run.py"])
+    with pytest.raises(SystemExit) as end:
+        runpy.run_path(str(folder / "run.py"))
+    return end.value.code
+
+
+def test_a_wrong_pass(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    script, x = net()
+    right = PassPipeline.default("vulkan", runtime="2.6")
+    found = bisect(
+        script, device="cpu", passes=right.insert_before("fold_batch_norm", wrong_factor), example_inputs=[x]
+    )
+    assert found.kind == PASS and found.culprit.startswith("wrong_factor, number ")
+    assert found.error > 1e-3 > found.error_before
+    assert found.runs <= 2 + math.ceil(math.log2(len(right) + 1))
+    assert found.sample is not None and [node.op for node in found.sample.part.block.nodes] == ["aten::mul"]
+    assert exit_code(found, tmp_path, monkeypatch) == 1
+    assert "value=2.5" in (tmp_path / "program.txt").read_text() and "value=2]" in (tmp_path / "before.txt").read_text()
+    assert "on cpu: the error is 2.5e-01" in capsys.readouterr().out
+    parse_graph((tmp_path / "program.txt").read_text())
+    hostile = replace(found, culprit='"""\nraise ValueError("\x1b[2J") #\\')
+    assert exit_code(hostile, tmp_path, monkeypatch) == 1 and "\x1b" not in (tmp_path / "run.py").read_text()
+    assert bisect(script, device="cpu", passes=right, example_inputs=[x]).kind == NOTHING
+
+
+def test_a_wrong_kernel(device: Device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    script, x = net()
+    with doubled("aten::mean.dim"):
+        found = bisect(script, device=device.info.name, example_inputs=[x])
+        assert exit_code(found, tmp_path, monkeypatch) == 1
+    assert found.kind == NODE and found.culprit.startswith("aten::mean")
+    assert found.runs <= 4 + math.ceil(math.log2(found.candidates)) and found.candidates == 10
+    assert found.error > 1e-3 > found.error_before
+    assert exit_code(found, tmp_path, monkeypatch) == 0
+
+
+def test_a_wrong_fusion(device: Device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    script, x = net()
+    with doubled("mobopt::product"):
+        found = bisect(script, device=device.info.name, example_inputs=[x])
+        assert exit_code(found, tmp_path, monkeypatch) == 1
+    assert found.kind == FUSION and found.culprit.startswith("aten::conv2d, aten::add, which end in aten::add")
+    assert found.error > 1e-3 > found.error_before
+    assert exit_code(found, tmp_path, monkeypatch) == 0
+
+
+def test_errors_that_only_several_layers_make(device: Device) -> None:
+    script = torch.jit.script(nn.Sequential(*[nn.Linear(7, 7, bias=False) for _ in range(12)]).eval())
+    with scaled("aten::linear", 1 + 4e-5):
+        found = bisect(script, device=device.info.name, example_inputs=[torch.randn(5, 7)])
+    assert found.kind == NODE and "node 3 of 12" in found.culprit
+    assert found.sample is not None and len(found.sample.part.block.nodes) == 3
+    assert found.sample_error is not None and 1e-4 < found.sample_error < 1.3e-4
+    assert found.remarks == ("no layer shows it by itself, only several together",)
+
+
+class Turned(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.tanh(x).transpose(0, 1).contiguous().view(3, -1) * 2
+
+
+def test_a_view_of_what_was_copied_runs_on_the_cpu(device: Device) -> None:
+    script, x = torch.jit.script(Turned()), torch.randn(5, 3, 2)
+    with doubled("aten::tanh"):
+        found = bisect(script, device=device.info.name, example_inputs=[x])
+    assert found.kind == NODE and found.culprit.startswith("aten::tanh") and not found.remarks
+
+
+def test_nothing_to_find(device: Device) -> None:
+    script, x = net()
+    found = bisect(script, device=device.info.name, example_inputs=[x])
+    assert found.kind == NOTHING and found.runs == 2 and 0 < found.error < 1e-5
+    with pytest.raises(InputError, match="nothing to bisect"):
+        bisect(script, device="cpu", example_inputs=[x])
+
+
+@pytest.mark.parametrize("count", [1, 2, 7, 64, 1000])
+def test_the_first_bad_number(count: int) -> None:
+    for wanted in {1, count // 2 + 1, count}:
+        asked: list[int] = []
+        assert (
+            first_bad(count, lambda number, wanted=wanted, asked=asked: asked.append(number) or number >= wanted)
+            == wanted
+        )
+        assert len(asked) <= math.ceil(math.log2(count))
