@@ -109,6 +109,31 @@ class Opcode(IntEnum):
     TO_BFLOAT = 94
     FLOAT_TO_LONG = 95
     INT_INDEX = 96
+    COPY_SIGN = 97
+    SIGN_BIT = 98
+    NEXT_AFTER = 99
+    MANTISSA = 100
+    EXPONENT = 101
+    ERFC = 102
+    ERFCX = 103
+    ERFINV = 104
+    LOG_NDTR = 105
+    NDTRI = 106
+    LGAMMA = 107
+    DIGAMMA = 108
+    ZETA = 109
+    I0 = 110
+    I0E = 111
+    I1 = 112
+    I1E = 113
+    K0 = 114
+    K0E = 115
+    K1 = 116
+    K1E = 117
+    J0 = 118
+    J1 = 119
+    Y0 = 120
+    Y1 = 121
 
 
 class Put(IntEnum):

@@ -137,6 +137,8 @@ def samples(domain: Domain, mantissas: int) -> list[torch.Tensor]:
     count = 128 * mantissas
     if domain == Domain.POWERS:
         return _powers(count, generator)
+    if domain == Domain.ZETA:
+        return _zetas(count, generator)
     first, second = (_of_exponents(torch.randint(0, 255, (count,), generator=generator), generator) for _ in range(2))
     near = second.abs().log2().floor() + torch.randint(-12, 13, (count,), generator=generator)
     close = _of_exponents(near.clamp(-126, 127).long() + 127, generator)
@@ -175,6 +177,12 @@ def _powers(count: int, generator: torch.Generator) -> list[torch.Tensor]:
     signed = _of_exponents(torch.randint(97, 158, (count,), generator=generator), generator)
     whole = torch.randint(-40, 41, (count,), generator=generator).float()
     return [torch.cat((positive, signed)), torch.cat((exponents, whole))]
+
+
+def _zetas(count: int, generator: torch.Generator) -> list[torch.Tensor]:
+    """Exponents above one, and numbers from 2^-20 to 2^20."""
+    exponents = 1 + torch.exp2(torch.rand(count, generator=generator) * 9 - 6)
+    return [exponents, torch.exp2(torch.rand(count, generator=generator) * 40 - 20)]
 
 
 def _reference(function: Function, arguments: Sequence[torch.Tensor]) -> torch.Tensor:

@@ -5,12 +5,14 @@ Parameters (slopes, limits, factors) are exact in float32, so that both sides co
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any
 
+import mpmath  # type: ignore[import-untyped]  # torch brings it, with sympy
 import torch
 import torch.nn.functional as F  # noqa: N812
 
@@ -24,6 +26,7 @@ class Domain(Enum):
     TWO = "two floats of any sizes"
     NEAR = "two floats within 2^12 of each other"
     POWERS = "a base and an exponent with a finite power"
+    ZETA = "an exponent above one and a positive number"
 
 
 @dataclass(frozen=True)
@@ -53,7 +56,7 @@ _NEAR_ONE, _OTHERS, _ROUNDED = 4.0, 16.0, 0.502
 
 def functions() -> list[Function]:
     """Every pointwise function of floats."""
-    return [*_elementary(), *_activations(), *_arithmetic(), *_exact()]
+    return [*_elementary(), *_special(), *_activations(), *_arithmetic(), *_exact()]
 
 
 ON_INTEGERS = frozenset(
@@ -123,6 +126,36 @@ def _elementary() -> Iterator[Function]:
     yield _plain("reciprocal", _OTHERS)
 
 
+def _special() -> Iterator[Function]:
+    yield _plain("erfc", _OTHERS, "special_erfc")
+    yield _plain("erfinv", _OTHERS, "special_erfinv")
+    for name in ("erfcx", "log_ndtr", "ndtri", "i1", "i0e", "i1e"):
+        compute = getattr(torch.special, name)
+        aliases = ("special_modified_bessel_i1",) if name == "i1" else ()
+        yield Function(name, (f"special_{name}", *aliases), _OTHERS, compute, compute)
+    yield _plain("i0", _OTHERS, "special_i0", "special_modified_bessel_i0")
+    for name in ("modified_bessel_k0", "modified_bessel_k1", "scaled_modified_bessel_k0", "scaled_modified_bessel_k1"):
+        compute = getattr(torch.special, name)
+        yield Function(name, (f"special_{name}",), _OTHERS, compute, compute)
+    for kind, order in itertools.product("jy", (0, 1)):
+        compute = getattr(torch.special, f"bessel_{kind}{order}")
+        reference = _keywords(_bessel, kind=kind, order=order)
+        scale = _keywords(_modulus, order=order)
+        yield Function(
+            f"bessel_{kind}{order}", (f"special_bessel_{kind}{order}",), _OTHERS, compute, reference, scale=scale
+        )
+    yield Function("lgamma", ("lgamma", "special_gammaln"), _OTHERS, torch.lgamma, torch.lgamma, scale=_gamma_terms)
+    digamma = ("digamma", "special_digamma", "special_psi")
+    yield Function("digamma", digamma, _OTHERS, torch.digamma, torch.digamma, scale=_digamma_terms)
+    yield Function("zeta", ("special_zeta",), _OTHERS, torch.special.zeta, torch.special.zeta, Domain.ZETA)
+    for order in (1, 2, 3):
+        compute = _keywords(_polygamma, order=order)
+        reference = _keywords(_polygamma_by_zeta, order=order)
+        scale = _keywords(_polygamma_terms, order=order)
+        names = ("polygamma", "special_polygamma")
+        yield Function(f"polygamma {order}", names, _OTHERS, compute, reference, scale=scale)
+
+
 def _activations() -> Iterator[Function]:
     yield _plain("sigmoid", _OTHERS, "special_expit")
     yield Function("log_sigmoid", ("log_sigmoid",), _OTHERS, F.logsigmoid, F.logsigmoid)
@@ -183,8 +216,18 @@ def _exact() -> Iterator[Function]:
         "isnan": (),
         "isinf": (),
         "isfinite": (),
+        "signbit": (),
     }.items():
         yield _plain(name, 0, *aliases)
+    yield _plain("angle", _ROUNDED)
+    yield Function(
+        "frexp, mantissa", ("frexp",), 0, lambda x: torch.frexp(x).mantissa, lambda x: torch.frexp(x).mantissa
+    )
+    yield Function(
+        "frexp, exponent", ("frexp",), 0, lambda x: torch.frexp(x).exponent, lambda x: torch.frexp(x).exponent
+    )
+    yield Function("copysign", ("copysign",), 0, torch.copysign, torch.copysign, Domain.NEAR)
+    yield Function("nextafter", ("nextafter",), 0, torch.nextafter, _next_after, Domain.NEAR)
     yield Function("relu6", ("relu6",), 0, F.relu6, F.relu6)
     yield _with_parameters("hardtanh", F.hardtanh, -0.25, 0.75)
     yield _with_parameters("hardshrink", F.hardshrink, 0.5)
@@ -274,3 +317,75 @@ def _lerp(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
 
 def _larger(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     return torch.maximum(a.abs(), b.abs())
+
+
+def _part_of_frexp(x: torch.Tensor, part: str) -> torch.Tensor:
+    found: torch.Tensor = getattr(torch.frexp(x), part)
+    return found
+
+
+def _next_after(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    return torch.nextafter(a.float(), b.float())
+
+
+_PHASES = {0: math.pi / 4, 1: 3 * math.pi / 4}
+
+
+def _modulus(x: torch.Tensor, order: int) -> torch.Tensor:
+    """The amplitude of the oscillation, or what the second kind has more near zero."""
+    first, second = (getattr(torch.special, f"bessel_{kind}{order}")(x.abs()) for kind in "jy")
+    return torch.where(x.abs() < 1e6, torch.hypot(first, second), (2 / math.pi / x.abs()).sqrt())
+
+
+def _bessel(x: torch.Tensor, kind: str, order: int) -> torch.Tensor:
+    """Where torch subtracts the phase from arguments that are too large for it, by the first term of the expansion."""
+    a = x.abs()
+    shift = (4 * order**2 - 1) / 8 / a - _PHASES[order]
+    cosine, sine = torch.cos(a), torch.sin(a)
+    if kind == "j":
+        wave = cosine * shift.cos() - sine * shift.sin()
+    else:
+        wave = sine * shift.cos() + cosine * shift.sin()
+    far = (2 / math.pi / a).sqrt() * wave
+    near = getattr(torch.special, f"bessel_{kind}{order}")(x)
+    sign = x.sign() if kind == "j" and order else torch.where((x > 0) | (kind == "j"), 1.0, math.nan)
+    result = torch.where((a < 1e6) | a.isinf(), near, far * sign)
+    # From 5 on torch's own series is right to 7e-7 only; it is exact enough later.
+    rough = (x.abs() >= 5) & (x.abs() < 40) & ((x > 0) | (kind == "j"))
+    function = getattr(mpmath, f"bessel{kind}")
+    result[rough] = torch.tensor([float(function(order, each)) for each in x[rough].tolist()], dtype=x.dtype)
+    return result
+
+
+def _gamma_terms(x: torch.Tensor) -> torch.Tensor:
+    """Below zero, logarithms of both sides of the reflection."""
+    found = torch.lgamma(x).abs()
+    return torch.where(x < 0, torch.maximum(found, torch.lgamma(1 - x).abs()).clamp(min=1.0), found)
+
+
+def _digamma_terms(x: torch.Tensor) -> torch.Tensor:
+    """Below zero, both sides of the reflection."""
+    found = torch.digamma(x).abs()
+    return torch.where(x < 0, torch.maximum(found, torch.digamma(1 - x).abs()).clamp(min=1.0), found)
+
+
+_LOWEST = -200.5
+"""Torch sums up as many powers as a negative argument has whole numbers above it."""
+
+
+def _polygamma(x: torch.Tensor, order: int) -> torch.Tensor:
+    return torch.polygamma(order, x.clamp(min=_LOWEST))
+
+
+def _polygamma_by_zeta(x: torch.Tensor, order: int) -> torch.Tensor:
+    factor = math.factorial(order) * (1 if order % 2 else -1)
+    return factor * torch.special.zeta(torch.full_like(x, order + 1.0), x.clamp(min=_LOWEST))
+
+
+def _polygamma_terms(x: torch.Tensor, order: int) -> torch.Tensor:
+    """Below zero, the terms on both sides of it."""
+    found = _polygamma_by_zeta(x, order).abs()
+    place = x.clamp(min=_LOWEST)
+    distance = (place - place.round()).abs()
+    terms = _polygamma_by_zeta(distance, order).abs() + _polygamma_by_zeta(1 - distance, order).abs()
+    return torch.where(x < 0, torch.maximum(found, terms), found)

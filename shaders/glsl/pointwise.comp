@@ -32,6 +32,8 @@ INSTRUCTION(1)
 #if MAX_STEPS > 2
 INSTRUCTION(2)
 INSTRUCTION(3)
+#endif
+#if MAX_STEPS > 4
 INSTRUCTION(4)
 INSTRUCTION(5)
 INSTRUCTION(6)
@@ -127,6 +129,8 @@ void main() {
 #if MAX_STEPS > 2
         STEP(2)
         STEP(3)
+#endif
+#if MAX_STEPS > 4
         STEP(4)
         STEP(5)
         STEP(6)

@@ -1,6 +1,6 @@
 // One pointwise instruction on four lanes of bits. The opcode is a specialization constant at every call, so one case is left.
-// FUNCTIONS says which it is from: 0 is arithmetic, 1 has activations, exponentials and logarithms as well, 2 everything; see
-// Program.functions in runtimes/vulkan/kernels/pointwise_program.py. A driver takes long to compile what isn't used.
+// FUNCTIONS says which it is from: 0 is arithmetic, 1 has activations, exponentials and logarithms as well, 2 other elementary functions,
+// 3 special ones; see Program.functions in runtimes/vulkan/kernels/pointwise_program.py. A driver takes long to compile what isn't used.
 #include "elements.glsl"
 #include "piecewise.glsl"
 #include "pointwise_dtypes.glsl"
@@ -13,6 +13,11 @@
 #include "remainder.glsl"
 #include "trigonometric.glsl"
 #endif
+#if FUNCTIONS >= 3
+#include "bessel.glsl"
+#include "error_functions.glsl"
+#include "gamma.glsl"
+#endif
 
 ivec4 integer_power(ivec4 base, ivec4 exponent) {
     ivec4 result = ivec4(1);
@@ -24,6 +29,41 @@ ivec4 integer_power(ivec4 base, ivec4 exponent) {
     ivec4 sign = mix(ivec4(1), ivec4(-1), equal(exponent & 1, ivec4(1)));
     ivec4 reciprocal = mix(mix(ivec4(0), sign, equal(base, ivec4(-1))), ivec4(1), equal(base, ivec4(1)));
     return mix(result, reciprocal, lessThan(exponent, ivec4(0)));
+}
+
+// The next float from one towards another one.
+ivec4 next_after(vec4 from, vec4 to) {
+    ivec4 bits = floatBitsToInt(from), end = floatBitsToInt(to);
+    bvec4 from_zero = is_zero(from), same = both(from_zero, is_zero(to));
+    same = bvec4(ivec4(same) | ivec4(equal(bits, end)));
+    // Floats of one sign are in the order of their bits.
+    bvec4 upwards = lessThan(bits ^ ((bits >> 31) & MAGNITUDE), end ^ ((end >> 31) & MAGNITUDE));
+    ivec4 step = mix(ivec4(-1), ivec4(1), equal(upwards, greaterThanEqual(bits, ivec4(0))));
+    ivec4 next = mix(bits + step, (end & ~MAGNITUDE) | 1, from_zero);
+    next = mix(next, end, same);
+    return mix(mix(next, bits, is_nan(from)), end, is_nan(to));
+}
+
+// Of a number m 2^e with 0.5 <= |m| < 1: the bits of m, and e. Subnormals are read as integers, which no device flushes.
+ivec4 mantissa_and_exponent(vec4 x, out ivec4 exponent) {
+    ivec4 bits = floatBitsToInt(x), magnitude = bits & MAGNITUDE;
+    bvec4 subnormal = lessThan(magnitude, ivec4(0x00800000));
+    ivec4 normal = mix(magnitude, floatBitsToInt(vec4(magnitude)), subnormal);
+    exponent = (normal >> 23) - 126 - mix(ivec4(0), ivec4(149), subnormal);
+    bvec4 plain = both(notEqual(magnitude, ivec4(0)), lessThan(magnitude, ivec4(INFINITY)));
+    exponent = mix(ivec4(0), exponent, plain);
+    return mix(bits, (bits & ~MAGNITUDE) | (normal & 0x007fffff) | 0x3f000000, plain);
+}
+
+ivec4 exponent_of(vec4 x) {
+    ivec4 exponent;
+    mantissa_and_exponent(x, exponent);
+    return exponent;
+}
+
+ivec4 mantissa_of(vec4 x) {
+    ivec4 exponent;
+    return mantissa_and_exponent(x, exponent);
 }
 
 #define FLOAT(value) return floatBitsToInt(value)
@@ -44,6 +84,11 @@ ivec4 apply(int opcode, ivec4 i, ivec4 j, ivec4 k) {
     case RECIPROCAL: FLOAT(quotient(vec4(1.0), a));
     case SQRT: FLOAT(or_nan(sqrt(a), a));
     case RSQRT: FLOAT(1.0 / sqrt(a));
+    case COPY_SIGN: return (i & MAGNITUDE) | (j & ~MAGNITUDE);
+    case SIGN_BIT: BOOL(lessThan(i, ivec4(0)));
+    case NEXT_AFTER: return next_after(a, b);
+    case MANTISSA: return mantissa_of(a);
+    case EXPONENT: return exponent_of(a);
     case IS_NAN: BOOL(is_nan(a));
     case IS_INF: BOOL(is_inf(a));
     case ADD: FLOAT(a + b);
@@ -92,6 +137,28 @@ ivec4 apply(int opcode, ivec4 i, ivec4 j, ivec4 k) {
     case DIV_FLOOR: FLOAT(floor_divide(a, b));
     case REMAINDER: FLOAT(modulo(a, b));
     case FMOD: FLOAT(modulo_truncated(a, b));
+#endif
+#if FUNCTIONS >= 3
+    case ERFC: FLOAT(complementary_error_function(a));
+    case ERFCX: FLOAT(scaled_complementary_error_function(a));
+    case ERFINV: FLOAT(inverse_error_function(a));
+    case LOG_NDTR: FLOAT(log_normal_mass(a));
+    case NDTRI: FLOAT(normal_quantile(a));
+    case LGAMMA: FLOAT(log_gamma(a));
+    case DIGAMMA: FLOAT(digamma(a));
+    case ZETA: FLOAT(hurwitz_zeta(a, b));
+    case I0: FLOAT(modified_bessel_i(a, 0, false));
+    case I0E: FLOAT(modified_bessel_i(a, 0, true));
+    case I1: FLOAT(modified_bessel_i(a, 1, false));
+    case I1E: FLOAT(modified_bessel_i(a, 1, true));
+    case K0: FLOAT(modified_bessel_k(a, 0, false));
+    case K0E: FLOAT(modified_bessel_k(a, 0, true));
+    case K1: FLOAT(modified_bessel_k(a, 1, false));
+    case K1E: FLOAT(modified_bessel_k(a, 1, true));
+    case J0: FLOAT(bessel_j(a, 0));
+    case J1: FLOAT(bessel_j(a, 1));
+    case Y0: FLOAT(bessel_y(a, 0));
+    case Y1: FLOAT(bessel_y(a, 1));
 #endif
 
     case INT_TO_FLOAT: FLOAT(vec4(i));

@@ -219,7 +219,10 @@ def _is_as_near(
 
 
 def _largest_error(found: torch.Tensor, right: torch.Tensor) -> float:
-    error = (_wide(found) - _wide(right)).abs()
+    """Infinite where only one is NaN; what is the same, also NaN or infinite, has none."""
+    found, right = _wide(found), _wide(right)
+    same = (found == right) | (found.isnan() & right.isnan())
+    error = torch.where(same, 0.0, (found - right).abs()).nan_to_num(nan=torch.inf)
     return float(error.max()) if error.numel() else 0.0
 
 

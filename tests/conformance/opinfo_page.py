@@ -92,6 +92,11 @@ this page.
 
 With two verdicts in a field, numbers are samples. Random operators are judged by dtype and shape.
 
+Random numbers (`rand`, `randn`, `randint`, `randperm`, `bernoulli`, `multinomial`, `normal_`, `uniform_`, dropout in
+training mode and the like) are those of torch's own generator of the CPU: after `torch.manual_seed` a model draws what
+it draws in eager mode, in the same order. So the host draws them and uploads them, which is reported as running on the
+CPU; what is computed of them runs on the device.
+
 {counts}
 
 {table}

@@ -21,13 +21,13 @@ def test_the_page_is_up_to_date() -> None:
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
-def test_every_function_was_measured_and_is_within_its_bar(path: Path) -> None:
+def test_what_was_measured_is_within_its_bar(path: Path) -> None:
     found = json.loads(path.read_text(encoding="utf-8"))["functions"]
-    assert list(found) == [function.name for function in functions()]
-    for function in functions():
-        row = found[function.name]
-        assert row["ulp"] <= function.bar, f"{function.name}: {row}"
-        assert not row["special"], f"{function.name}: {row}"
+    bars = {function.name: function.bar for function in functions()}
+    assert found and found.keys() <= bars.keys()
+    for name, row in found.items():
+        assert row["ulp"] <= bars[name], f"{name}: {row}"
+        assert not row["special"], f"{name}: {row}"
 
 
 def test_every_function_is_a_line_with_a_cell_for_each_driver() -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 
+import torch
+
 from mobopt.ir import Node, Value
 from mobopt.runtimes.vulkan.decompositions.registry import NodeBuilder, decomposes
 
@@ -73,3 +75,16 @@ def bilinear(build: NodeBuilder, node: Node) -> Value:
     made = build("aten::einsum", "ni,oij,nj->no", [x, weight, y])
     made = made if bias is None else build("aten::add.Tensor", made, bias)
     return build("aten::reshape", made, [*lead, weight.sizes[0]])
+
+
+@decomposes("aten::_pdist_forward")
+def pairs(build: NodeBuilder, node: Node) -> Value | None:
+    """Norms of the differences of all pairs of rows, each pair once."""
+    x: Value = node["self"]
+    if math.prod(node.output.sizes) * x.sizes[-1] > _MOST_DIFFERENCES or node.output.numel == 0 or x.numel == 0:
+        return None
+    first, second = (Value.of_elements(places) for places in torch.triu_indices(x.sizes[0], x.sizes[0], 1))
+    differences = build(
+        "aten::sub.Tensor", build("aten::index_select", x, 0, first), build("aten::index_select", x, 0, second)
+    )
+    return build("aten::linalg_vector_norm", differences, node["p"], [-1])

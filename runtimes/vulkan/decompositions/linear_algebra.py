@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -66,3 +67,54 @@ def cholesky_inverse(build: NodeBuilder, node: Node) -> Value:
     triangle: Value = node["self"]
     identity = build("aten::expand", Value.of_elements(torch.eye(triangle.sizes[-1])), list(triangle.sizes))
     return build("aten::cholesky_solve", identity, triangle, node["upper"])
+
+
+@decomposes("aten::addbmm")
+def addbmm(build: NodeBuilder, node: Node) -> Value:
+    """The sum over a batch of products is one product, of the matrices beside each other."""
+    first, second = node["batch1"], node["batch2"]
+    batch, rows, inner = first.sizes
+    left = build("aten::reshape", build("aten::permute", first, [1, 0, 2]), [rows, batch * inner])
+    right = build("aten::reshape", second, [batch * inner, second.sizes[2]])
+    return build("aten::addmm", node["self"], left, right, beta=node["beta"], alpha=node["alpha"])
+
+
+@decomposes("aten::linalg_matrix_power", "aten::matrix_power")
+def matrix_power(build: NodeBuilder, node: Node) -> Value:
+    """By squares; negative powers are those of the inverse."""
+    base, exponent = node["self"], node["n"]
+    if exponent == 0:
+        return build("aten::expand", Value.of_elements(torch.eye(base.sizes[-1])), list(base.sizes))
+    if exponent < 0:
+        base, exponent = build("aten::linalg_inv", base), -exponent
+    result: Value | None = None
+    while True:
+        if exponent % 2:
+            result = base if result is None else build("aten::matmul", result, base)
+        exponent //= 2
+        if result is not None and not exponent:
+            return result
+        base = build("aten::matmul", base, base)
+
+
+@decomposes("aten::linalg_tensorinv")
+def tensorinv(build: NodeBuilder, node: Node) -> Value:
+    """The inverse of what is a matrix, if the first dimensions are its rows."""
+    x, count = node["self"], node["ind"]
+    rows = math.prod(x.sizes[:count])
+    return build(
+        "aten::reshape", build("aten::linalg_inv", build("aten::reshape", x, [rows, rows])), list(node.output.sizes)
+    )
+
+
+@decomposes("aten::linalg_tensorsolve")
+def tensorsolve(build: NodeBuilder, node: Node) -> Value:
+    """A system of what is a matrix, if the right side's dimensions are its rows."""
+    x, side = node["self"], node["other"]
+    if node["dims"] is not None:
+        moved = [dim % x.rank for dim in node["dims"]]
+        kept = [dim for dim in range(x.rank) if dim not in moved]
+        x = build("aten::permute", x, [*kept, *moved])
+    matrix = build("aten::reshape", x, [side.numel, side.numel])
+    solved = build("aten::linalg_solve", matrix, build("aten::reshape", side, [side.numel]))
+    return build("aten::reshape", solved, list(node.output.sizes))

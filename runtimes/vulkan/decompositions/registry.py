@@ -173,13 +173,13 @@ _FOLDED: MutableMapping[torch.Tensor, dict[str, list[torch.Tensor]]] = WeakIdKey
 
 
 def _folded(operator: str, args: Sequence[Any]) -> list[torch.Tensor]:
-    """The results of an operator on constants, in memory of their own; values of a straight line are row-major."""
+    """The results of an operator on constants, in memory of their own, and in row-major order, as parts are told of."""
     constants = [value.constant for value in leaves_of(args, Value)]
     known = _FOLDED.setdefault(constants[0], {}) if len(constants) == 1 else {}
     key = f"{operator}{map_leaves(tuple(args), Value, lambda value: constants[0]._version)}"
     if key not in known:
         with torch.no_grad():
-            given = map_leaves(list(args), Value, lambda value: value.constant.contiguous())
-            results = leaves_of(kernel(operator)(*given), torch.Tensor)
-            known[key] = [tensor.detach().clone() for tensor in results]
+            dense = map_leaves(list(args), Value, lambda value: value.constant.contiguous())
+            results = leaves_of(kernel(operator)(*dense), torch.Tensor)
+            known[key] = [tensor.detach().clone(memory_format=torch.contiguous_format) for tensor in results]
     return known[key]

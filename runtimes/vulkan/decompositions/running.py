@@ -12,7 +12,7 @@ def logcumsumexp(build: NodeBuilder, node: Node) -> Value | None:
     """The logarithm of the sum of powers so far."""
     x, dim = node.args
     if x.rank == 0 or x.numel == 0:
-        return None
+        return build("aten::clone", x)
     dim, reach = dim % x.rank, 1
     length = x.sizes[dim]
     current: Value = x

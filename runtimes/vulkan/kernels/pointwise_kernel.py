@@ -29,10 +29,18 @@ from mobopt.runtimes.vulkan.kernels.kernel_access import (
     writing,
 )
 from mobopt.runtimes.vulkan.kernels.plan import Plan
-from mobopt.runtimes.vulkan.kernels.pointwise_program import IDENTITY, MAX_OPERANDS, Program, ProgramBuilder, Term
+from mobopt.runtimes.vulkan.kernels.pointwise_program import (
+    IDENTITY,
+    MAX_OPERANDS,
+    MAX_SPECIAL_STEPS,
+    Program,
+    ProgramBuilder,
+    Term,
+)
 
 _SHORT_STEPS = 2
-_LONG_STEPS = 10
+_LONG_STEPS = (10, 10, 10, MAX_SPECIAL_STEPS)
+"""Of each level of functions."""
 _MOST_ROWS = 8
 
 
@@ -176,8 +184,8 @@ def _dispatch(
     )
 
 
-_MOST_ITERATIONS = 31
-"""Of one instruction: those of an integer power; a remainder of floats has 14."""
+_MOST_ITERATIONS = 33
+"""Of one instruction: those of Hurwitz's zeta function; an integer power has 31, a remainder of floats 14."""
 
 
 def _iterations(program: Program, rank: int, rows: int) -> int:
@@ -188,7 +196,8 @@ def _iterations(program: Program, rank: int, rows: int) -> int:
 
 def _variant(program: Program) -> str:
     """The shader that has what a program needs and least else: steps, functions, and checks."""
-    steps = _SHORT_STEPS if len(program.instructions) <= _SHORT_STEPS else _LONG_STEPS
+    is_short = len(program.instructions) <= _SHORT_STEPS
+    steps = _SHORT_STEPS if is_short else _LONG_STEPS[program.functions]
     if program.refuses:
         return f"{steps}_{min(2, 2 * program.functions)}_checked"
     return f"{steps}_{program.functions}"

@@ -20,6 +20,8 @@ from mobopt.shaders.enumerations import Opcode
 MAX_OPERANDS = 6
 MAX_IMMEDIATES = 10
 MAX_STEPS = 10
+MAX_SPECIAL_STEPS = 4
+"""Of a program with special functions: a shader that has them takes long to compile."""
 FIRST_IMMEDIATE = MAX_OPERANDS
 FIRST_STEP = FIRST_IMMEDIATE + MAX_IMMEDIATES
 
@@ -45,6 +47,7 @@ _OTHER_FUNCTIONS = frozenset(
         *(Opcode.DIV_FLOOR, Opcode.REMAINDER, Opcode.FMOD),
     )
 )
+_SPECIAL_FUNCTIONS = frozenset(opcode for opcode in Opcode if Opcode.ERFC <= opcode <= Opcode.Y1)
 
 
 class Kind(Enum):
@@ -101,9 +104,11 @@ class Program:
 
     @property
     def functions(self) -> int:
-        """Which shader it needs: 0 has arithmetic, 1 exponentials, logarithms and activations too, 2 every function."""
+        """Which shader it needs: 0 has arithmetic, 1 exponentials, logarithms and activations too, 2 other elementary
+        functions, 3 special ones."""
         opcodes = {instruction.opcode for instruction in self.instructions}
-        return 2 if opcodes & _OTHER_FUNCTIONS else 1 if opcodes & _EXPONENTIAL else 0
+        families = (_EXPONENTIAL, _OTHER_FUNCTIONS, _SPECIAL_FUNCTIONS)
+        return max((level for level, family in enumerate(families, 1) if opcodes & family), default=0)
 
 
 IDENTITY = Program(operands=1)
@@ -188,7 +193,17 @@ class ProgramBuilder:
             len(self.operands) <= MAX_OPERANDS
             and len(self._immediates) <= MAX_IMMEDIATES
             and len(self._instructions) <= MAX_STEPS
+            and (not self._has_special_functions or self._fits_among_special_functions)
         )
+
+    @property
+    def _has_special_functions(self) -> bool:
+        return any(instruction.opcode in _SPECIAL_FUNCTIONS for instruction in self._instructions)
+
+    @property
+    def _fits_among_special_functions(self) -> bool:
+        refuses = any(instruction.opcode in CHECKED for instruction in self._instructions)
+        return not refuses and len(self._instructions) <= MAX_SPECIAL_STEPS
 
     def program(self, result: Term) -> Program:
         """The finished program with the given result."""

@@ -144,6 +144,33 @@ for _name, _opcode in {
     "silu": Opcode.SILU,
     "mish": Opcode.MISH,
     "frac": Opcode.FRAC,
+    "erfc": Opcode.ERFC,
+    "special_erfc": Opcode.ERFC,
+    "special_erfcx": Opcode.ERFCX,
+    "erfinv": Opcode.ERFINV,
+    "special_erfinv": Opcode.ERFINV,
+    "special_log_ndtr": Opcode.LOG_NDTR,
+    "special_ndtri": Opcode.NDTRI,
+    "lgamma": Opcode.LGAMMA,
+    "special_gammaln": Opcode.LGAMMA,
+    "digamma": Opcode.DIGAMMA,
+    "special_digamma": Opcode.DIGAMMA,
+    "special_psi": Opcode.DIGAMMA,
+    "i0": Opcode.I0,
+    "special_i0": Opcode.I0,
+    "special_modified_bessel_i0": Opcode.I0,
+    "special_i0e": Opcode.I0E,
+    "special_i1": Opcode.I1,
+    "special_modified_bessel_i1": Opcode.I1,
+    "special_i1e": Opcode.I1E,
+    "special_modified_bessel_k0": Opcode.K0,
+    "special_scaled_modified_bessel_k0": Opcode.K0E,
+    "special_modified_bessel_k1": Opcode.K1,
+    "special_scaled_modified_bessel_k1": Opcode.K1E,
+    "special_bessel_j0": Opcode.J0,
+    "special_bessel_j1": Opcode.J1,
+    "special_bessel_y0": Opcode.Y0,
+    "special_bessel_y1": Opcode.Y1,
 }.items():
     EXPRESSIONS[f"aten::{_name}"] = _floating_unary(_opcode)
 
@@ -173,6 +200,9 @@ for _name, (_floating, _integer) in {
     "clamp_max": (Opcode.MIN, Opcode.INT_MIN),
     "atan2": (Opcode.ATAN2, Opcode.ATAN2),
     "arctan2": (Opcode.ATAN2, Opcode.ATAN2),
+    "copysign": (Opcode.COPY_SIGN, Opcode.COPY_SIGN),
+    "nextafter": (Opcode.NEXT_AFTER, Opcode.NEXT_AFTER),
+    "special_zeta": (Opcode.ZETA, Opcode.ZETA),
 }.items():
     EXPRESSIONS[f"aten::{_name}"] = _either_binary(_floating, _integer)
 EXPRESSIONS["aten::max"] = EXPRESSIONS["aten::maximum"]
@@ -413,6 +443,34 @@ def _classify(b: ProgramBuilder, call: Node) -> Term:
         kind=Kind.BOOL,
     )
     return b.step(Opcode.INT_EQ, not_finite, b.scalar(0, Kind.BOOL), kind=Kind.BOOL)
+
+
+@define("polygamma", "special_polygamma")
+def _polygamma(b: ProgramBuilder, call: Node) -> Term:
+    """Derivatives of digamma are multiples of Hurwitz's zeta function (NIST Digital Library, 25.11.12)."""
+    order, a = call["n"], load(b, call["self"], Kind.FLOAT)
+    if order == 0:
+        return b.step(Opcode.DIGAMMA, a)
+    zeta = b.step(Opcode.ZETA, b.scalar(order + 1.0, Kind.FLOAT), a)
+    factor = math.gamma(order + 1.0) * (1 if order % 2 else -1)
+    return zeta if factor == 1 else b.step(Opcode.MUL, zeta, b.scalar(factor, Kind.FLOAT))
+
+
+@define("signbit")
+def _signbit(b: ProgramBuilder, call: Node) -> Term:
+    a = b.tensor(call.args[0])
+    if a.kind == Kind.FLOAT:
+        return b.step(Opcode.SIGN_BIT, a, kind=Kind.BOOL)
+    return b.step(Opcode.INT_LT, a, b.scalar(0, Kind.INTEGER), kind=Kind.BOOL)
+
+
+@define("angle")
+def _angle(b: ProgramBuilder, call: Node) -> Term:
+    """Of real numbers: pi for negative ones."""
+    a = load(b, call.args[0], Kind.FLOAT)
+    negative = b.step(Opcode.LT, a, b.scalar(0, Kind.FLOAT), kind=Kind.BOOL)
+    known = b.step(Opcode.SELECT, negative, b.scalar(math.pi, Kind.FLOAT), b.scalar(0, Kind.FLOAT))
+    return b.step(Opcode.SELECT, b.step(Opcode.IS_NAN, a, kind=Kind.BOOL), a, known)
 
 
 @define("nan_to_num")

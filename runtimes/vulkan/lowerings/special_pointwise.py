@@ -1,4 +1,5 @@
-"""Pointwise operators whose operands are views of their arguments: prelu, glu and masks of triangles."""
+"""Pointwise operators whose operands are views of their arguments (prelu, glu and masks of triangles), and those that
+have two results."""
 
 from __future__ import annotations
 
@@ -51,3 +52,15 @@ def triangle(plan: Plan, call: Node) -> DeviceTensor:
     kind = kind_of(tensor.dtype)
     kept = builder.step(Opcode.SELECT, builder.tensor(mask), builder.tensor(tensor), builder.scalar(0, kind), kind=kind)
     return compute(plan, builder, kept, tensor.sizes, tensor.dtype)
+
+
+@lowers("aten::frexp.Tensor", check=check_floating, exact=True)
+def mantissa_and_exponent(plan: Plan, call: Node) -> tuple[DeviceTensor, ...]:
+    """A number from a half to one, and the power of two that it is multiplied by."""
+    tensor = plan.tensor(call.args[0])
+    parts = []
+    for opcode, output in zip((Opcode.MANTISSA, Opcode.EXPONENT), call.outputs, strict=True):
+        builder = ProgramBuilder()
+        value = builder.step(opcode, builder.tensor(tensor), kind=kind_of(output.dtype))
+        parts.append(compute(plan, builder, value, output.sizes, output.dtype))
+    return tuple(parts)

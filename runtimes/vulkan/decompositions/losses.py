@@ -1,0 +1,66 @@
+"""Losses that torch has no parts for, or whose parts look at elements."""
+
+from __future__ import annotations
+
+import torch
+
+from mobopt.ir import Node, Value
+from mobopt.runtimes.vulkan.decompositions.registry import NodeBuilder, decomposes
+
+_MEAN, _SUM = 1, 2
+"""Of ``at::Reduction``; 0 is none."""
+
+
+def _reduced(build: NodeBuilder, loss: Value, reduction: int) -> Value:
+    if reduction == _MEAN:
+        return build("aten::mean", loss)
+    return build("aten::sum", loss) if reduction == _SUM else loss
+
+
+@decomposes("aten::binary_cross_entropy")
+def binary_cross_entropy(build: NodeBuilder, node: Node) -> Value | None:
+    """``-y log(x) - (1 - y) log(1 - x)``, with logarithms of at least -100."""
+    x, target, weight = node["self"], node["target"], node["weight"]
+    if x.dtype != torch.float32 or x.numel == 0:
+        return None
+    below = build("aten::clamp_min", build("aten::log1p", build("aten::neg", x)), -100.0)
+    above = build("aten::clamp_min", build("aten::log", x), -100.0)
+    loss = build("aten::mul.Tensor", build("aten::sub.Scalar", target, 1.0), below)
+    loss = build("aten::sub.Tensor", loss, build("aten::mul.Tensor", target, above))
+    loss = loss if weight is None else build("aten::mul.Tensor", loss, weight)
+    return build("aten::add.Tensor", _reduced(build, loss, node["reduction"]), _refusal_outside_of_one(build, x))
+
+
+def _refusal_outside_of_one(build: NodeBuilder, x: Value) -> Value:
+    """Zero; an element that is not from 0 to 1, which torch refuses, makes it an index out of range."""
+    inside = build("aten::logical_and", build("aten::ge.Scalar", x, 0.0), build("aten::le.Scalar", x, 1.0))
+    outside = build("aten::any", build("aten::logical_not", inside))
+    place = build("aten::reshape", build("aten::to.dtype", outside, torch.int64), [1])
+    return build("aten::reshape", build("aten::index_select", Value.of_elements(torch.zeros(1)), 0, place), [])
+
+
+@decomposes("aten::multilabel_margin_loss_forward")
+def multilabel_margin(build: NodeBuilder, node: Node) -> tuple[Value, Value] | None:
+    """How far each class of a row's labels, which end with -1, is from being one above all others."""
+    x, target = node["self"], node["target"]
+    if x.dtype != torch.float32 or x.rank == 0 or x.numel == 0:
+        return None
+    sizes = [1] * (2 - x.rank) + list(x.sizes)
+    rows, labels = (build("aten::reshape", value, sizes) for value in (x, target))
+    ended = build("aten::cumsum", build("aten::lt.Scalar", labels, 0), 1)
+    is_label = build("aten::eq.Scalar", ended, 0)
+    places = build("aten::mul.Tensor", labels, build("aten::to.dtype", is_label, torch.int64))
+    counts = build("aten::zeros_like", rows)
+    counts = build("aten::scatter_add", counts, 1, places, build("aten::to.dtype", is_label, torch.float32))
+    is_target = build("aten::gt.Scalar", counts, 0.0)
+    chosen = build("aten::gather", rows, 1, places)
+    margins = build("aten::sub.Tensor", build("aten::unsqueeze", rows, 1), build("aten::unsqueeze", chosen, 2))
+    margins = build("aten::relu", build("aten::add.Scalar", margins, 1.0))
+    others = build("aten::unsqueeze", build("aten::logical_not", is_target), 1)
+    counted = build("aten::logical_and", build("aten::unsqueeze", is_label, 2), others)
+    margins = build("aten::mul.Tensor", margins, build("aten::to.dtype", counted, torch.float32))
+    loss = build("aten::div.Scalar", build("aten::sum.dim_IntList", margins, [1, 2]), float(sizes[1]))
+    loss = loss if node["reduction"] == 0 else _reduced(build, loss, node["reduction"])
+    loss = build("aten::reshape", loss, list(node.outputs[0].sizes))
+    flags = build("aten::to.dtype", is_target, node.outputs[1].dtype)
+    return loss, build("aten::reshape", flags, list(node.outputs[1].sizes))
