@@ -34,6 +34,7 @@ def test_margins_of_several_labels(computer: Any) -> None:
     x = torch.randn(4, 5)
     labels = torch.tensor([[3, 0, -1, 2, 1], [-1, 1, 2, 3, 4], [0, 1, 2, 3, 4], [2, 2, -1, 0, -1]])
     for reduction in range(3):
+        check(computer, "aten::multilabel_margin_loss", x, labels, reduction)
         check(computer, "aten::multilabel_margin_loss_forward", x, labels, reduction, returned=2)
         check(computer, "aten::multilabel_margin_loss_forward", x[0], labels[0], reduction, returned=2)
 
@@ -65,12 +66,9 @@ def test_sums_of_functions(computer: Any) -> None:
     check(computer, "aten::special_spherical_bessel_j0", torch.cat((special, torch.randn(17) * 9)))
 
 
-def test_pairs_and_combinations(computer: Any) -> None:
+def test_pairs(computer: Any) -> None:
     for order in (0.0, 1.0, 2.0, 3.0, float("inf")):
         check(computer, "aten::_pdist_forward", torch.randn(7, 5), order)
-    for count in (1, 2, 3):
-        for repeated in (False, True):
-            check(computer, "aten::combinations", torch.randn(5), count, repeated)
 
 
 def test_products_of_matrices(computer: Any) -> None:

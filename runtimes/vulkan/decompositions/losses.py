@@ -39,8 +39,8 @@ def _refusal_outside_of_one(build: NodeBuilder, x: Value) -> Value:
     return build("aten::reshape", build("aten::index_select", Value.of_elements(torch.zeros(1)), 0, place), [])
 
 
-@decomposes("aten::multilabel_margin_loss_forward")
-def multilabel_margin(build: NodeBuilder, node: Node) -> tuple[Value, Value] | None:
+@decomposes("aten::multilabel_margin_loss", "aten::multilabel_margin_loss_forward")
+def multilabel_margin(build: NodeBuilder, node: Node) -> Value | tuple[Value, Value] | None:
     """How far each class of a row's labels, which end with -1, is from being one above all others."""
     x, target = node["self"], node["target"]
     if x.dtype != torch.float32 or x.rank == 0 or x.numel == 0:
@@ -62,5 +62,7 @@ def multilabel_margin(build: NodeBuilder, node: Node) -> tuple[Value, Value] | N
     loss = build("aten::div.Scalar", build("aten::sum.dim_IntList", margins, [1, 2]), float(sizes[1]))
     loss = loss if node["reduction"] == 0 else _reduced(build, loss, node["reduction"])
     loss = build("aten::reshape", loss, list(node.outputs[0].sizes))
+    if len(node.outputs) == 1:
+        return loss
     flags = build("aten::to.dtype", is_target, node.outputs[1].dtype)
     return loss, build("aten::reshape", flags, list(node.outputs[1].sizes))

@@ -67,14 +67,3 @@ def _at_true(build: NodeBuilder, values: Value, mask: Value, rest: int) -> Value
         refusal = build("aten::index_select", Value.of_elements(torch.zeros(1).long()), 0, excess)
         values = build("aten::index_select", values, place, build("aten::add.Tensor", order, refusal))
     return build("aten::reshape", values, sizes)
-
-
-@decomposes("aten::combinations")
-def combinations(build: NodeBuilder, node: Node) -> Value | None:
-    """Elements at places that only sizes decide."""
-    x: Value = node["self"]
-    if node.output.numel == 0:
-        return None
-    places = torch.combinations(torch.arange(x.numel), node["r"], node["with_replacement"])
-    taken = build("aten::index_select", x, 0, Value.of_elements(places.reshape(-1)))
-    return build("aten::reshape", taken, list(node.output.sizes))
