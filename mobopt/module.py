@@ -29,6 +29,7 @@ from mobopt.stand_in import is_stock, stand_in
 
 if TYPE_CHECKING:
     from mobopt.passes.notes import Note
+    from mobopt.runtimes.vulkan.plan_report import PlanReport
 
 ExtraFiles = Mapping[str, str | bytes]
 _making_states = threading.Lock()
@@ -191,6 +192,17 @@ class MobileModule(torch.jit.RecursiveScriptModule):  # type: ignore[misc, name-
             DeviceError: the device failed.
         """
         return self._vulkan("run_on_device").run_on_device(*self._bound("forward", args, kwargs))
+
+    def plan_report(self, *args: Any, **kwargs: Any) -> PlanReport:
+        """What a call of ``forward`` with such arguments is made of; printed, it says what ran on the CPU, and why.
+
+        Raises:
+            UnsupportedError: the module runs on the CPU.
+            InputError: the arguments don't fit the model.
+        """
+        method, bound = self._bound("forward", args, kwargs)
+        report: PlanReport = self._vulkan("plan_report").plan_report(bound, method)
+        return report
 
     def submit(self, *args: Any, **kwargs: Any) -> Future[Any]:
         """Start to run ``forward``; the future's ``result()`` is what a call returns, or raises its error.

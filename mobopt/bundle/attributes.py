@@ -13,7 +13,7 @@ from mobopt.bundle.stored_state import stored_state
 from mobopt.bundle.unpickler import PickledEnum, PickledObject, Unpickled
 from mobopt.errors import BundleError, GraphError
 from mobopt.ir import Attribute
-from mobopt.ir.types import ClassType, Type
+from mobopt.ir.types import ClassType, OptionalType, TupleType, Type
 
 Member: TypeAlias = "str | Submodule | PickledEnum"
 
@@ -55,7 +55,11 @@ class ModuleTree:
         members: dict[str, Member] = {}
         for name, value in state.items():
             dotted = f"{path}.{name}" if path else name
-            if isinstance(value, PickledObject):
+            record = self._optional_record(module.class_name, name) if isinstance(value, PickledObject) else None
+            if isinstance(value, PickledObject) and record is not None and isinstance(value.state, dict):
+                members[name] = dotted
+                self._add(dotted, tuple(value.state[field] for field in record.fields), record)
+            elif isinstance(value, PickledObject):
                 members[name] = self._module(dotted, value)
             elif isinstance(value, PickledEnum):
                 members[name] = value
@@ -65,11 +69,19 @@ class ModuleTree:
         self._seen[id(module)] = Submodule(path, module.class_name, members)
         return self._seen[id(module)]
 
-    def _add(self, dotted: str, value: Any) -> None:
+    def _optional_record(self, class_name: str, name: str) -> TupleType | None:
+        """The named tuple that an attribute holds, if methods may set it to None or to another object."""
+        owner = self._library.find_class(class_name)
+        annotation = owner.attributes.get(name)
+        declared = None if annotation is None else self._library.type(annotation, owner.record)
+        kind = declared.element if isinstance(declared, OptionalType) else None
+        return kind if isinstance(kind, TupleType) and kind.name else None
+
+    def _add(self, dotted: str, value: Any, kind: Type | None = None) -> None:
         if dotted in self.attributes:
             raise BundleError(f"data.pkl holds two attributes named {dotted!r}; the file is damaged")
         try:
-            kind = value_type(value, self._types)
+            kind = kind or value_type(value, self._types)
         except GraphError as error:
             raise BundleError(f"data.pkl: attribute {dotted!r}: {error}") from None
         self.attributes[dotted] = Attribute(kind, value)

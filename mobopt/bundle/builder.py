@@ -96,6 +96,11 @@ class GraphBuilder:
         """
         self._allowance.spend(1 + copied // 16)
 
+    @property
+    def block(self) -> Block:
+        """The block that is appended to."""
+        return self._block
+
     @contextmanager
     def inside(self, block: Block) -> Iterator[None]:
         """Append to a nested block for a while."""

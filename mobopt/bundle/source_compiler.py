@@ -16,6 +16,7 @@ from mobopt.bundle.source_operators import (
     Display,
     Ignored,
     Item,
+    NewObject,
     OperatorCalls,
     Reference,
     Several,
@@ -240,6 +241,8 @@ class Compiler(OperatorCalls, ABC):
             return self.module_member(owner, name, node)
         if isinstance(owner, PickledEnum):
             return self.enum_member(owner, name, node)
+        if isinstance(owner, NewObject) and name in owner.fields:
+            return owner.fields[name]
         value = self.value(owner, node)
         if isinstance(value.type, TupleType) and name in value.type.fields:
             return self.tuple_element(value, value.type.fields.index(name), node)
@@ -441,6 +444,12 @@ class Compiler(OperatorCalls, ABC):
             if method is None:
                 raise self.error(node, f"{owner.class_name} has no method {node.func.attr!r}")
             return self.inline(method, node, [owner, *self.arguments(node)], self.keywords(node))
+        if isinstance(owner, NewObject) and node.func.attr == "__init__":
+            return self.initialized(owner, node)
+        if isinstance(owner, Value) and isinstance(owner.type, TupleType) and owner.type.name:
+            method = self.library.find_class(owner.type.name).methods.get(node.func.attr)
+            if method is not None:
+                return self.inline(method, node, [owner, *self.arguments(node)], self.keywords(node))
         if node.func.attr == "tolist":
             return self.to_list(self.value(owner, node), expected, node)
         return self.call_operator(f"aten::{node.func.attr}", [owner, *self.arguments(node)], self.keywords(node), node)
@@ -451,17 +460,37 @@ class Compiler(OperatorCalls, ABC):
         if last == "__new__" and owner.rpartition(".")[2] in _GRADIENT_MODES:
             return Ignored()
         if last == "__new__":
-            raise self.error(node, _makes_object(owner))
+            return NewObject(self.library.named_tuple(self.record_class(owner, node)), self.builder.block)
         found = self.library.find(name, self.record, node.lineno)
         if isinstance(found, SourceFunction):
             return self.inline(found, node, self.arguments(node), self.keywords(node))
         return self.construct(found, node)
 
+    def record_class(self, name: str, node: ast.AST) -> SourceClass:
+        """A class whose objects are values with named fields."""
+        found = self.library.find_class(name)
+        if not found.is_record:
+            raise self.error(node, f"it makes an object of the class {name}, which is no class of values")
+        return found
+
+    def initialized(self, made: NewObject, node: ast.Call) -> Item:
+        """``x.__init__(...)`` of a new object: every variable that holds it holds a named tuple from then on."""
+        method = self.library.find_class(made.name).methods.get("__init__")
+        if method is None:
+            raise self.error(node, f"the class {made.name} has no __init__; the file is damaged")
+        self.inline(method, node, [made, *self.arguments(node)], self.keywords(node))
+        missing = [name for name in made.type.fields if name not in made.fields]
+        if missing or self.builder.block is not made.block:
+            where = f"sets {missing[0]!r} in a branch or not at all" if missing else "is called in a branch"
+            raise self.error(node, f"__init__ of {made.name} {where}, which is not read; set every attribute once")
+        values = [made.fields[name] for name in made.type.fields]
+        value = self.builder.node("prim::TupleConstruct", values, [made.type])[0]
+        self.environment = {name: value if item is made else item for name, item in self.environment.items()}
+        return self.none()
+
     def construct(self, found: SourceClass, node: ast.Call) -> Value:
         """A named tuple."""
-        if found.base != "NamedTuple":
-            raise self.error(node, _makes_object(found.name))
-        kind = self.library.named_tuple(found)
+        kind = self.library.named_tuple(self.record_class(found.name, node))
         if len(node.args) != len(kind.elements) or node.keywords:
             raise self.error(
                 node, f"{found.name} is made of {len(node.args)} values; it has {len(kind.elements)} fields"
@@ -554,10 +583,6 @@ class Compiler(OperatorCalls, ABC):
             return self.expression(node)
         values = tuple(self.value(self.expression(item), item) for item in node.elts)
         return Display(values, ListType(common_type(values)))
-
-
-def _makes_object(name: str) -> str:
-    return f"it makes an object of a class, {name}; a model returns tensors, tuples or dictionaries instead"
 
 
 def _decoded(text: str) -> str:

@@ -44,6 +44,11 @@ class SourceClass:
     members: dict[str, Any] = field(default_factory=dict)
     """Of an enumeration: values by name."""
 
+    @property
+    def is_record(self) -> bool:
+        """Whether its objects are values with named fields: neither modules nor members of an enumeration."""
+        return self.base in ("NamedTuple", "object")
+
 
 class SourceLibrary:
     """Looks names up in the ``code/`` records of an archive."""
@@ -127,16 +132,19 @@ class SourceLibrary:
         is_own_class = isinstance(kind, ClassType) and kind.name.startswith("__torch__.")
         if is_own_class and isinstance(kind, ClassType) and not kind.name.startswith("__torch__.torch.classes."):
             found = self.find(kind.name)
-            if isinstance(found, SourceClass) and found.base == "NamedTuple":
+            if isinstance(found, SourceClass) and found.is_record:
                 return self.named_tuple(found)
         return kind
 
     def named_tuple(self, found: SourceClass) -> TupleType:
-        """The type of a named tuple's class."""
+        """The type of a named tuple's class, or of one whose objects become named tuples."""
         if found.name in self._named_tuples:
             return self._named_tuples[found.name]
         if found.name in self._resolving:
-            raise BundleError(f"{found.record}: the named tuple {found.name} holds itself; the file is damaged")
+            raise BundleError(
+                f"{found.record}: an object of the class {found.name} holds another, which is not read; hold tensors, "
+                "numbers and lists in it"
+            )
         self._resolving.add(found.name)
         elements = tuple(self.type(annotation, found.record) for annotation in found.attributes.values())
         self._resolving.discard(found.name)

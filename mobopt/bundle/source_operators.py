@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -17,7 +17,7 @@ from mobopt.bundle.builder import Allowance, GraphBuilder
 from mobopt.bundle.result_types import join
 from mobopt.bundle.unpickler import PickledEnum
 from mobopt.errors import BundleError, MoboptError
-from mobopt.ir import Value
+from mobopt.ir import Block, Value
 from mobopt.ir.schemas import Argument, Schema, accepts, resolve, schemas_of
 from mobopt.ir.types import ANY, BOOL, DEVICE, FLOAT, INT, NONE, SCALAR, TENSOR, ListType, OptionalType, TupleType, Type
 
@@ -32,6 +32,25 @@ class Reference:
     name: str
 
 
+@dataclass(eq=False)
+class NewObject:
+    """An object of a class that is neither a module nor a named tuple, until its ``__init__`` has ended.
+
+    From then on it is a named tuple of its attributes: TorchScript's objects are passed by reference, which is the same
+    for what nobody changes any more.
+    """
+
+    type: TupleType
+    block: Block
+    """Where it is made; its attributes are set there too, not in a branch or loop."""
+    fields: dict[str, Value] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """The name of its class."""
+        return self.type.name
+
+
 class Ignored:
     """A context manager that says nothing about a model that only infers."""
 
@@ -43,7 +62,7 @@ class Several:
     values: tuple[Value, ...]
 
 
-Item = Value | Submodule | Reference | Ignored | Several | PickledEnum
+Item = Value | Submodule | Reference | NewObject | Ignored | Several | PickledEnum
 
 
 @dataclass(frozen=True)

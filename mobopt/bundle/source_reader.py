@@ -17,12 +17,12 @@ from mobopt.bundle.builder import Allowance
 from mobopt.bundle.result_types import join
 from mobopt.bundle.source_compiler import Compiler
 from mobopt.bundle.source_library import SourceFunction, SourceLibrary
-from mobopt.bundle.source_operators import Ignored, Item
+from mobopt.bundle.source_operators import Ignored, Item, NewObject
 from mobopt.bundle.unpickler import PickledEnum, Unpickled
 from mobopt.errors import BundleError, MoboptError
 from mobopt.ir import Block, Graph, Node, Program, Value
 from mobopt.ir.schemas import accepts
-from mobopt.ir.types import BOOL, INT, Type
+from mobopt.ir.types import BOOL, INT, TupleType, Type
 
 _MAX_TRIPS = (1 << 63) - 1
 _MAX_CALLS = 60
@@ -290,11 +290,29 @@ class SourceCompiler(Compiler):
         module = self.expression(owner)
         if isinstance(module, Ignored):
             return
+        if isinstance(module, NewObject):
+            self.set_field(module, name, value)
+            return
+        if isinstance(module, Value) and isinstance(module.type, TupleType) and module.type.name:
+            raise self.error(
+                value,
+                f"it changes {name!r} of an object of the class {module.type.name} that is made already, which is not "
+                "read; make another object instead",
+            )
         member = module.members.get(name) if isinstance(module, Submodule) else None
         if not isinstance(member, str):
             raise self.error(owner, f"can't assign to attribute {name!r} of {ast.unparse(owner)[:80]!r}")
         item = self.value(self.expression(value, self.modules.attributes[member].type), value)
         self.builder.node("prim::SetAttr", [self.module_value, item], [], attributes={"name": member})
+
+    def set_field(self, made: NewObject, name: str, value: ast.expr) -> None:
+        """``self.x = ...`` in ``__init__`` of a class of values."""
+        if name not in made.type.fields or self.builder.block is not made.block:
+            raise self.error(
+                value, f"__init__ of {made.name} sets {name!r} in a branch, which is not read; choose its value before"
+            )
+        kind = made.type.elements[made.type.fields.index(name)]
+        made.fields[name] = self.checked(self.value(self.expression(value, kind), value), kind, value)
 
     def context(self, statement: ast.With) -> None:
         """``with torch.no_grad():``, which says nothing about a model that only infers."""

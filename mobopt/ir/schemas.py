@@ -17,6 +17,8 @@ import torch
 from mobopt.errors import UnsupportedError
 from mobopt.ir.types import (
     ANY,
+    ANY_LIST,
+    ANY_TUPLE,
     BOOL,
     COMPLEX,
     FLOAT,
@@ -227,6 +229,8 @@ def accepts(expected: Type, actual: Type, convert: bool = False) -> bool:
         return actual == NONE or accepts(expected.element, inner, convert)
     if isinstance(expected, ListType) and isinstance(actual, ListType):
         return accepts(expected.element, actual.element, convert)
+    if expected in (ANY_LIST, ANY_TUPLE):
+        return isinstance(actual, ListType if expected == ANY_LIST else TupleType)
     if isinstance(expected, DictType) and isinstance(actual, DictType):
         return accepts(expected.key, actual.key) and accepts(expected.value, actual.value)
     if isinstance(expected, TupleType) and isinstance(actual, TupleType):

@@ -187,6 +187,8 @@ DEVICE = SimpleType("Device")
 NONE = SimpleType("NoneType")
 ANY = SimpleType("Any")
 GENERATOR = SimpleType("Generator")
+ANY_LIST, ANY_TUPLE = SimpleType("list"), SimpleType("tuple")
+"""Of ``isinstance(x, (list, tuple))``, which asks for no elements."""
 
 
 def _union(members: tuple[Type, ...]) -> Type:
@@ -200,6 +202,7 @@ def _union(members: tuple[Type, ...]) -> Type:
     return OptionalType(kind) if NONE in members and kind != ANY else kind
 
 
+_SIMPLE = (TENSOR, INT, FLOAT, BOOL, COMPLEX, STR, SCALAR, DEVICE, NONE, ANY, GENERATOR, ANY_LIST, ANY_TUPLE)
 _SPELLINGS = {
     "number": SCALAR,
     "None": NONE,
@@ -209,7 +212,7 @@ _SPELLINGS = {
     "MemoryFormat": INT,
     "DeviceObjType": DEVICE,
     "tVal": ANY,
-    **{t.name: t for t in (TENSOR, INT, FLOAT, BOOL, COMPLEX, STR, SCALAR, DEVICE, NONE, ANY, GENERATOR)},
+    **{t.name: t for t in _SIMPLE},
 }
 
 

@@ -56,6 +56,8 @@ def refusal(qualified_name: str) -> str:
         return ""
     if namespace == "prim":
         return refusal_of_language(schema.name)
+    if is_of_library(schema.name) and Trait.COMPUTES in record_of(schema.name).traits:
+        return ""
     if namespace != "aten":
         return f"{schema.qualified_name} belongs to the library {namespace!r}, and what it does is not known to mobopt"
     if _only_computes(schema, name):

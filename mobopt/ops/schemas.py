@@ -1,4 +1,4 @@
-"""Schemas of the operators that mobile builds of PyTorch have and stock torch lacks.
+"""Schemas of the operators that mobile builds of PyTorch have and stock torch lacks, and of those of torchvision.
 
 Source: ``aten/src/ATen/native/vulkan/ops/Register.cpp``, ``aten/src/ATen/native/metal/MetalPrepackOpRegister.cpp`` and
 ``aten/src/ATen/native/xnnpack/RegisterOpContextClass.cpp`` of PyTorch 1.13.1 and 2.6.0.
@@ -57,6 +57,9 @@ _SCHEMAS = (
     f"prepacked::conv2d_clamp_run(Tensor X, {_XNNPACK}Conv2dOpContext W_prepack) -> Tensor Y",
     f"prepacked::conv2d_transpose_clamp_prepack({_TCONV}, {_CLAMP}) -> {_XNNPACK}TransposeConv2dOpContext",
     f"prepacked::conv2d_transpose_clamp_run(Tensor X, {_XNNPACK}TransposeConv2dOpContext W_prepack) -> Tensor Y",
+    "torchvision::nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
+    "torchvision::roi_align(Tensor input, Tensor rois, float spatial_scale, SymInt pooled_height, SymInt pooled_width, "
+    "int sampling_ratio, bool aligned) -> Tensor",
 )
 
 for _text in _SCHEMAS:

@@ -14,7 +14,21 @@ from typing import Any, TypeVar
 
 from mobopt.errors import EndlessError, InputError, MoboptError, UnsupportedError
 from mobopt.ir import Block, Node, Program, Value
-from mobopt.ir.types import BOOL, FLOAT, INT, NONE, STR, TENSOR, DictType, ListType, OptionalType, TupleType, Type
+from mobopt.ir.types import (
+    ANY_LIST,
+    ANY_TUPLE,
+    BOOL,
+    FLOAT,
+    INT,
+    NONE,
+    STR,
+    TENSOR,
+    DictType,
+    ListType,
+    OptionalType,
+    TupleType,
+    Type,
+)
 from mobopt.ir.types import parse_type as parse
 from mobopt.runtimes.cpu.builtins import BUILTINS, model_error
 from mobopt.runtimes.cpu.kernels import operator_error
@@ -367,6 +381,8 @@ def _has_type(evaluator: Evaluator, value: Any, kind: Type) -> bool:
         return isinstance(value, tuple) and len(value) == len(kind.elements)
     if isinstance(kind, DictType):
         return isinstance(value, dict)
+    if kind in (ANY_LIST, ANY_TUPLE):
+        return isinstance(value, list if kind == ANY_LIST else tuple)
     if kind == TENSOR:
         return evaluator.is_tensor(value)
     python_types: dict[Type, type] = {INT: int, FLOAT: float, BOOL: bool, STR: str, NONE: type(None)}

@@ -15,6 +15,7 @@ from mobopt.ir.nests import map_leaves
 from mobopt.ir.schemas import schema_of, schemas_of
 from mobopt.ops.permitted import is_of_library, refusal
 from mobopt.runtimes.cpu.packed import PACKED_KERNELS
+from mobopt.runtimes.cpu.vision import VISION_KERNELS
 
 Kernel = Callable[..., Any]
 _CPU = torch.device("cpu")
@@ -54,6 +55,7 @@ def _to_list(x: torch.Tensor, *_: Any) -> Any:
 # What torch.ops can't call, or what a device makes no difference to.
 _OWN: dict[str, Kernel] = {
     **PACKED_KERNELS,
+    **VISION_KERNELS,
     **{f"aten::tensor{kind}": _tensor_of for kind in ("", ".bool", ".int", ".float", ".complex")},
     "aten::as_tensor": _as_tensor,
     "aten::as_tensor.list": _as_tensor,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -28,6 +29,15 @@ class PlanReport:
     """How many plans ran, one after the other."""
     plans: int = 1
     """How many different ones."""
+
+    def __str__(self) -> str:
+        """What ran where: one line, and one for each reason why operators run on the CPU."""
+        reads = f", {self.looks} tensors read on the way to decide what follows" if self.looks else ""
+        if not self.fallbacks:
+            return f"{self.dispatches} dispatches, no operator on the CPU{reads}"
+        causes = Counter((fallback.op, fallback.reason) for fallback in self.fallbacks)
+        lines = [f"  {count} {op}: {reason}" for (op, reason), count in causes.items()]
+        return "\n".join([f"{self.dispatches} dispatches, {len(self.fallbacks)} operators on the CPU{reads}", *lines])
 
 
 def joined(reports: Sequence[PlanReport]) -> PlanReport:

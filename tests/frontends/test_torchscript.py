@@ -216,25 +216,81 @@ class Forks(nn.Module):
 class Holder:
     """An object of a class."""
 
-    def __init__(self, x: torch.Tensor) -> None:
-        self.x = x
+    def __init__(self, x: torch.Tensor, factor: float) -> None:
+        self.x = x * factor
+        self.sizes = [(int(x.shape[0]), 2)]
+        self.total = self.x.sum()
+
+    def plus(self, other: torch.Tensor) -> torch.Tensor:
+        return self.x + other * self.sizes[0][0]
 
 
 class Objects(nn.Module):
-    """Makes an object."""
+    """Makes objects in branches and loops, calls their methods, and holds one that it sets later."""
+
+    kept: Holder | None
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.kept = None
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        holder = Holder(x, 2.0)
+        if x.sum() > 0:
+            holder = Holder(x + 1, 3.0)
+        for number in range(3):
+            holder = Holder(holder.plus(x), 0.5 + number)
+        if self.kept is None:
+            self.kept = holder
+        kept = self.kept
+        assert kept is not None
+        return kept.x, holder.total
+
+
+class Asks(nn.Module):
+    """Asks what a value of several types is."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        holder = Holder(x)
-        if x.sum() > 0:
-            holder = Holder(x + 1)
+        return self.first(x) + self.first([x * 2, x])
+
+    def first(self, x: torch.Tensor | list[torch.Tensor]) -> torch.Tensor:
+        if isinstance(x, (list, tuple)):
+            return x[0]
+        return x
+
+
+def test_lists_are_told_from_tensors() -> None:
+    script, x = torch.jit.script(Asks()), torch.randn(3, 5)
+    found = Interpreter(program_from_script_module(script)).run("forward", [x])
+    torch.testing.assert_close(found, script(x), rtol=0, atol=0)
+
+
+class Changes(nn.Module):
+    """Changes an object after it was made."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        holder = Holder(x, 2.0)
+        holder.x = x
         return holder.x
+
+
+@pytest.mark.parametrize("calls_before", [0, 1])
+def test_objects_of_classes(calls_before: int) -> None:
+    script = torch.jit.script(Objects())
+    first, second = torch.randn(3, 5), -torch.rand(3, 5)
+    for _ in range(calls_before):
+        script(first)
+    interpreter = Interpreter(program_from_script_module(script))
+    for x in (first, second, first):
+        for found, expected in zip(interpreter.run("forward", [x]), script(x), strict=True):
+            torch.testing.assert_close(found, expected, rtol=0, atol=0)
 
 
 @pytest.mark.parametrize(
     ("module", "message"),
     [
         (Forks(), r"\(test_torchscript.py:\d+\): it forks a function \(prim::fork\).*instead of forking it"),
-        (Objects(), r"\(test_torchscript.py:\d+\): it makes an object of a class"),
+        (Changes(), r"it changes 'x' of an object of the class .*Holder that is made already"),
     ],
 )
 def test_what_a_program_cant_hold(module: nn.Module, message: str) -> None:

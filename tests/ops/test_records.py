@@ -188,7 +188,6 @@ def test_every_name_is_an_operator() -> None:
         "prim::is_ort",
         "prim::ndim",
         "prim::shape",
-        "torchvision::nms",
     }
     unknown = {name for name in WRITTEN_DOWN if not schemas_of(name.partition(".")[0])}
     assert unknown <= language

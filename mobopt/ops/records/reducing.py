@@ -25,7 +25,12 @@ _BY_ELEMENTS = joined(
         operators("linalg_lstsq", Trait.SIZES_BY_ELEMENTS, Trait.COMPUTES),
     ]
 )
-_OF_IMAGES = operators("nms", Trait.SIZES_BY_ELEMENTS, namespace="torchvision")
+_OF_IMAGES = joined(
+    [
+        operators("nms", Trait.SIZES_BY_ELEMENTS, Trait.COMPUTES, rank=1, namespace="torchvision"),
+        operators("roi_align", Trait.COMPUTES, rank=4, namespace="torchvision"),
+    ]
+)
 _BY_NAME = operators(
     """
     fft_fft fft_fft2 fft_fftn fft_hfft fft_hfft2 fft_hfftn fft_ifft fft_ifft2 fft_ifftn fft_ihfft fft_ihfft2 fft_ihfftn

@@ -10,7 +10,7 @@ import torch
 
 from mobopt.ir.dimensions import Dimension, ceil_divide, minimum
 from mobopt.ir.types import TensorType
-from mobopt.ops.shapes.rules import FLOATS, numbers, require, shape_rule
+from mobopt.ops.shapes.rules import FLOATS, is_same, numbers, require, shape_rule
 from mobopt.ops.shapes.views import with_sizes
 
 
@@ -96,3 +96,12 @@ for _spatial in (1, 2, 3):
     shape_rule(f"aten::adaptive_max_pool{_spatial}d")(partial(adaptive_max_pool, _spatial))
 for _spatial in (2, 3):
     shape_rule(f"aten::max_pool{_spatial}d_with_indices")(partial(max_pool_with_indices, _spatial))
+
+
+@shape_rule("torchvision::roi_align")
+def roi_align(
+    x: TensorType, regions: TensorType, scale: float, rows: Dimension, columns: Dimension, *_: Any
+) -> TensorType:
+    """A grid for each region."""
+    require(x.rank == 4 and regions.rank == 2 and is_same(regions.sizes[1], 5) and x.dtype == regions.dtype)
+    return with_sizes(x, (regions.sizes[0], x.sizes[1], rows, columns))
