@@ -39,7 +39,7 @@ class ModuleTree:
     def __init__(self, unpickled: Unpickled, library: SourceLibrary) -> None:
         root = unpickled.value
         if not isinstance(root, PickledObject):
-            raise BundleError(f"data.pkl holds a {type(root).__name__} where a module belongs; the file is damaged")
+            raise BundleError(f"the model is a {type(root).__name__} where a module belongs; the file is damaged")
         self.attributes: dict[str, Attribute] = {}
         self._types = unpickled.types
         self._library = library
@@ -79,11 +79,11 @@ class ModuleTree:
 
     def _add(self, dotted: str, value: Any, kind: Type | None = None) -> None:
         if dotted in self.attributes:
-            raise BundleError(f"data.pkl holds two attributes named {dotted!r}; the file is damaged")
+            raise BundleError(f"the model holds two attributes named {dotted!r}; the file is damaged")
         try:
             kind = kind or value_type(value, self._types)
         except GraphError as error:
-            raise BundleError(f"data.pkl: attribute {dotted!r}: {error}") from None
+            raise BundleError(f"attribute {dotted!r}: {error}") from None
         self.attributes[dotted] = Attribute(kind, value)
 
     @property

@@ -147,23 +147,23 @@ def _methods(unpickled: Unpickled) -> tuple[int, tuple[Any, ...]]:
     """Version and methods, as they are pickled."""
     root = unpickled.value
     if not isinstance(root, tuple) or not root or type(root[0]) is not int:
-        raise BundleError("bytecode.pkl does not begin with a version number; the file is damaged")
+        raise BundleError("bytecode does not begin with a version number; the file is damaged")
     version = root[0]
     if version not in VERSIONS:
-        raise BundleError(f"bytecode.pkl is of version {version}; versions {VERSIONS[0]} to {VERSIONS[-1]} are read")
+        raise BundleError(f"bytecode is of version {version}; versions {VERSIONS[0]} to {VERSIONS[-1]} are read")
     return version, root[1:]
 
 
 def _function(item: Any, unpickled: Unpickled, known_only: bool = False) -> Function:
     if not isinstance(item, tuple) or len(item) not in (2, 3) or not isinstance(item[0], str):
-        raise BundleError("bytecode.pkl holds a method that is not (name, tables, schema); the file is damaged")
+        raise BundleError("bytecode holds a method that is not (name, tables, schema); the file is damaged")
     name = item[0]
     if len(item) == 2:
-        raise BundleError(f"bytecode.pkl has no schema for {name!r}; export the model again with PyTorch 1.9 or later")
+        raise BundleError(f"bytecode has no schema for {name!r}; export the model again with PyTorch 1.9 or later")
     try:
         function = _tables(name, item[1], item[2], unpickled)
     except GraphError as error:
-        raise BundleError(f"bytecode.pkl, {name!r}: {error}") from None
+        raise BundleError(f"bytecode, {name!r}: {error}") from None
     for index, instruction in enumerate(function.instructions):
         if instruction[0] in OPERANDS or not known_only:
             _check_instruction(function, index, *instruction)
@@ -176,12 +176,12 @@ def _tables(name: str, tables: Any, schema: Any, unpickled: Unpickled) -> Functi
     arguments, returns = _fields(name, schema, ("arguments", "returns"))
     for field_name, table in zip(names, (instructions, operators, constants, types), strict=False):
         if not isinstance(table, tuple):
-            raise BundleError(f"bytecode.pkl, {name!r}: the table {field_name!r} is a {type(table).__name__}")
+            raise BundleError(f"bytecode, {name!r}: the table {field_name!r} is a {type(table).__name__}")
     if type(registers) is not int or not 0 <= registers <= _MAX_REGISTERS:
-        raise BundleError(f"bytecode.pkl, {name!r}: register_size is {registers!r}; at most {_MAX_REGISTERS} are read")
+        raise BundleError(f"bytecode, {name!r}: register_size is {registers!r}; at most {_MAX_REGISTERS} are read")
     for instruction in instructions:
         if not (isinstance(instruction, tuple) and [type(part) for part in instruction] == [str, int, int]):
-            raise BundleError(f"bytecode.pkl, {name!r}: {instruction!r} is not an instruction (name, number, number)")
+            raise BundleError(f"bytecode, {name!r}: {instruction!r} is not an instruction (name, number, number)")
     known, named = _named_tuples(types)
     return Function(
         name,
@@ -231,16 +231,14 @@ def _fields(method: str, table: Any, names: tuple[str, ...]) -> list[Any]:
     pairs = table if isinstance(table, tuple) else ()
     found = [pair[0] if isinstance(pair, tuple) and len(pair) == 2 else None for pair in pairs]
     if found != list(names):
-        raise BundleError(f"bytecode.pkl, {method!r}: expected the fields {', '.join(names)}, found {found}")
+        raise BundleError(f"bytecode, {method!r}: expected the fields {', '.join(names)}, found {found}")
     return [pair[1] for pair in pairs]
 
 
 def _operator(method: str, item: Any) -> OperatorEntry:
     kinds = [type(part) for part in item] if isinstance(item, tuple) else []
     if kinds not in ([str, str], [str, str, int]):
-        raise BundleError(
-            f"bytecode.pkl, {method!r}: {item!r} is not an operator (name, overload, number of arguments)"
-        )
+        raise BundleError(f"bytecode, {method!r}: {item!r} is not an operator (name, overload, number of arguments)")
     count = item[2] if len(item) == 3 and item[2] >= 0 else None
     return OperatorEntry(item[0], item[1], count)
 
@@ -248,14 +246,14 @@ def _operator(method: str, item: Any) -> OperatorEntry:
 def _argument(method: str, item: Any, named: Mapping[str, Type]) -> ArgumentEntry:
     name, kind, default = _fields(method, item, ("name", "type", "default_value"))
     if not isinstance(name, str):
-        raise BundleError(f"bytecode.pkl, {method!r}: an argument's name is {name!r}")
+        raise BundleError(f"bytecode, {method!r}: an argument's name is {name!r}")
     return ArgumentEntry(name, _with_fields(parse_bytecode_type(kind), named), default)
 
 
 def _check_instruction(function: Function, index: int, op: str, x: int, n: int) -> None:
     if op not in OPERANDS:
         raise BundleError(
-            f"bytecode.pkl, {function.name!r}: instruction {index} is {op!r}, which mobopt does not read; "
+            f"bytecode, {function.name!r}: instruction {index} is {op!r}, which mobopt does not read; "
             "the model calls interfaces, makes objects or runs tasks, or the file is damaged"
         )
     limits = {
@@ -271,14 +269,12 @@ def _check_instruction(function: Function, index: int, op: str, x: int, n: int) 
         what, low, end = limits[kind]
         if not low <= value < end and not (op == "TUPLE_SLICE" and abs(value) < _MAX_REGISTERS):
             raise BundleError(
-                f"bytecode.pkl, {function.name!r}: instruction {index} ({op}) names {what} {value}, "
+                f"bytecode, {function.name!r}: instruction {index} ({op}) names {what} {value}, "
                 f"which is outside {low}..{end - 1}; the file is damaged"
             )
     ends = {"STOREN": function.register_count + 1, "ISINSTANCE": len(function.types)}
     if op in ends and x + n > ends[op]:
-        raise BundleError(
-            f"bytecode.pkl, {function.name!r}: instruction {index} ({op}) reaches {x + n - 1}, out of range"
-        )
+        raise BundleError(f"bytecode, {function.name!r}: instruction {index} ({op}) reaches {x + n - 1}, out of range")
 
 
 def bytecode_type(kind: Type) -> str:
@@ -308,4 +304,4 @@ def parse_bytecode_type(text: Any) -> Type:
     try:
         return parse_type(text)
     except GraphError as error:
-        raise BundleError(f"bytecode.pkl: {error}") from None
+        raise BundleError(f"bytecode: {error}") from None

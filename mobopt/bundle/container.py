@@ -22,6 +22,17 @@ from mobopt.errors import BundleError
 BundleFile = str | os.PathLike[str] | IO[bytes]
 """A path, or an open binary file."""
 
+
+@dataclass(frozen=True)
+class MappedFile:
+    """A file's bytes: mapped privately for a path, copied for an open file."""
+
+    name: str
+    """For messages."""
+    data: Any
+    path: str | None
+
+
 _ALIGNMENT = 64
 _COMPRESS_ABOVE = 200
 _CHUNK = 1 << 22
@@ -61,9 +72,9 @@ class ArchiveReader:
         BundleError: the file can't be opened, is not a zip, is truncated, or its directory contradicts itself.
     """
 
-    def __init__(self, file: BundleFile) -> None:
-        self.name, self._data = _map(file)
-        self._path = file if isinstance(file, (str, os.PathLike)) else None
+    def __init__(self, file: BundleFile | MappedFile) -> None:
+        mapped = file if isinstance(file, MappedFile) else map_file(file)
+        self.name, self._data, self._path = mapped.name, mapped.data, mapped.path
         self.root, self.records = self._directory()
         self._inflated = 0
 
@@ -253,17 +264,20 @@ class _Window(io.RawIOBase):
         return chunk
 
 
-def _map(file: BundleFile) -> tuple[str, Any]:
-    """Name and bytes of a file: mapped privately for a path, copied for an open file."""
+def map_file(file: BundleFile) -> MappedFile:
+    """Open a file.
+
+    Raises:
+        BundleError: it can't be read, or is empty.
+    """
     if not isinstance(file, (str, os.PathLike)):
-        data = bytearray(file.read())
-        return str(getattr(file, "name", "the file")), data
+        return MappedFile(str(getattr(file, "name", "the file")), bytearray(file.read()), None)
     name = os.fspath(file)
     try:
         with open(name, "rb") as handle:
             if os.fstat(handle.fileno()).st_size == 0:
                 raise BundleError(f"{name} is empty; it is not a model file")
-            return name, mmap.mmap(handle.fileno(), 0, access=mmap.ACCESS_COPY)
+            return MappedFile(name, mmap.mmap(handle.fileno(), 0, access=mmap.ACCESS_COPY), name)
     except (OSError, ValueError) as error:
         if isinstance(error, IsADirectoryError):
             raise BundleError(f"{name} is a folder; give the path of a model file") from None

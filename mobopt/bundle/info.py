@@ -10,7 +10,9 @@ from typing import Any
 
 import torch
 
-from mobopt.bundle.container import ArchiveReader, BundleFile
+from mobopt.bundle.container import BundleFile
+from mobopt.bundle.model_file import ModelFile
+from mobopt.bundle.open_file import open_model_file
 from mobopt.bundle.reader import read_bundle
 from mobopt.ir import Graph, Program
 from mobopt.ir.arguments import argument_name
@@ -99,20 +101,20 @@ def describe_bundle(file: BundleFile) -> BundleInfo:
     Raises:
         BundleError: the file can't be read.
     """
-    archive = ArchiveReader(file)
+    archive = open_model_file(file)
     if not isinstance(file, (str, os.PathLike)):
         file.seek(0)
     return describe_program(archive, read_bundle(file))
 
 
-def describe_program(archive: ArchiveReader, program: Program) -> BundleInfo:
+def describe_program(archive: ModelFile, program: Program) -> BundleInfo:
     """Describe a bundle that has been read.
 
     Args:
         archive: the file.
         program: what was read from it.
     """
-    kinds = _kinds(archive)
+    kinds = archive.kinds
     bytecode_version = program.metadata["bytecode_version"]
     return BundleInfo(
         file=archive.name,
@@ -136,17 +138,6 @@ def count_operators(program: Program) -> dict[str, int]:
     """How often each operator stands in a program, by name with overload, sorted by name."""
     counts = Counter(node.qualified_op for graph in program.methods.values() for node in graph.walk())
     return dict(sorted(counts.items()))
-
-
-def _kinds(archive: ArchiveReader) -> tuple[str, ...]:
-    """Which loaders find what they need."""
-    found: list[str] = []
-    has_code = any(name.startswith("code/") for name in archive.records)
-    if has_code and "constants.pkl" in archive:
-        found.append("torchscript")
-    if "bytecode.pkl" in archive:
-        found.append("lite")
-    return tuple(found)
 
 
 def _schema(name: str, graph: Graph) -> str:

@@ -107,13 +107,13 @@ class _Reader:
             graph.return_values(self.returned(self.pop(state)))
         except MoboptError as error:
             text = str(error)
-            raise BundleError(text if text.startswith("bytecode.pkl") else f"{self.place()}: {text}") from None
+            raise BundleError(text if text.startswith("bytecode") else f"{self.place()}: {text}") from None
         return graph
 
     def place(self) -> str:
         """Where the reader is, for messages."""
         op = self.function.instructions[self.index][0] if self.function.instructions else "nothing"
-        return f"bytecode.pkl, {self.function.name!r}, instruction {self.index} ({op})"
+        return f"bytecode, {self.function.name!r}, instruction {self.index} ({op})"
 
     def error(self, message: str) -> BundleError:
         """An error about this method."""
@@ -366,6 +366,11 @@ class _Reader:
             self.language_operator(state, name, None)
         elif op == "FORMAT":
             self.call_variadic(state, name, x)
+        elif op == "DICT_INDEX":  # of keys of any type
+            table, key = self.pop_many(state, 2)
+            overloads = {schema.overload: schema for schema in schemas_of(name.partition(".")[0])}
+            schema = overloads.get(f"Dict_{key.type}", schema_of(name))
+            state.stack += self.builder.operator(schema, {0: table, 1: key}, [])
         else:
             self.call_variadic(state, name, len(schema_of(name).arguments))
 

@@ -7,17 +7,12 @@ from collections.abc import Collection
 from contextlib import suppress
 
 _EXPORT = "load it in Python, script or trace the nn.Module, and save that with torch.jit.save"
-_FLATBUFFER = (
-    "a lite bundle in the form of a flatbuffer, as _use_flatbuffer=True writes it; save the model again without it, or "
-    "with torch.jit.save"
-)
 _CONVERTED = "mobopt reads TorchScript: take the PyTorch model that it was made from, and save it with torch.jit.save"
 _PLAIN_GLOBALS = ("torch ", "torch._utils ", "torch._tensor ", "torch.serialization ", "collections OrderedDict")
 _LONGEST_PICKLE = 1 << 20
 """Of a checkpoint's pickle, so much is looked at."""
 
 _AT_START: tuple[tuple[int, bytes, str], ...] = (
-    (4, b"PTMF", _FLATBUFFER),
     (4, b"TFL3", f"a TensorFlow Lite model; {_CONVERTED}"),
     (4, b"ET", f"an ExecuTorch program; {_CONVERTED}"),
     (0, b"GGUF", f"a GGUF file of weights; {_EXPORT}"),

@@ -2,26 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from mobopt.bundle.attributes import ModuleTree
 from mobopt.bundle.builder import Allowance
-from mobopt.bundle.bytecode import Function, OperatorEntry, parse_bytecode, parse_operators
-from mobopt.bundle.container import ArchiveReader, BundleFile, iterate_records
+from mobopt.bundle.bytecode import Function
+from mobopt.bundle.container import BundleFile
 from mobopt.bundle.lite_reader import graph_from_function, unknown_operators
-from mobopt.bundle.other_files import kind_of_records
+from mobopt.bundle.model_file import ModelFile
+from mobopt.bundle.open_file import open_model_file
 from mobopt.bundle.source_library import SourceLibrary
 from mobopt.bundle.source_reader import fill_from_source, parameters_with_default, refine_attributes
-from mobopt.bundle.tensors import StorageLoader
-from mobopt.bundle.unpickler import Unpickled, unpickle
-from mobopt.bundle.versions import READABLE, check_meaning
+from mobopt.bundle.versions import check_meaning
 from mobopt.errors import BundleError, GraphError
 from mobopt.ir import Program, verify
+from mobopt.ir.types import OptionalType
 from mobopt.ops.state import settle_state
 
 _PREFERENCES = ("bytecode", "code")
 _MAX_MESSAGE = 2000
+_RESTORING = ("__getstate__", "__setstate__")
 
 
 def read_bundle(
@@ -49,7 +50,7 @@ def read_bundle(
     """
     if prefer not in _PREFERENCES:
         raise BundleError(f"prefer={prefer!r} is not known; it is one of {', '.join(_PREFERENCES)}")
-    archive = ArchiveReader(file)
+    archive = open_model_file(file)
     try:
         program = _read(archive, prefer, methods, libraries)
         verify(program)
@@ -68,38 +69,62 @@ def _shortened(text: str) -> str:
     return text if len(text) <= _MAX_MESSAGE else f"{text[: _MAX_MESSAGE // 2]} ... {text[-_MAX_MESSAGE // 2 :]}"
 
 
-def _read(
-    archive: ArchiveReader, prefer: str, methods: Collection[str] | None, libraries: Collection[str] | None
-) -> Program:
-    has_code = any(True for _ in iterate_records(archive, "code/"))
-    if not has_code and "bytecode.pkl" not in archive:
-        checkpoint = archive.read("data.pkl") if "data.pkl" in archive else None
-        raise archive.error(f"is {kind_of_records(list(archive.records), checkpoint)}")
-    version = archive_version(archive)
-    allowance = Allowance(sum(record.size for record in archive.records.values()), libraries)
-    library = SourceLibrary(archive)
-    modules = ModuleTree(load_pickle(archive, "data.pkl", "data"), library)
+def _read(file: ModelFile, prefer: str, methods: Collection[str] | None, libraries: Collection[str] | None) -> Program:
+    file.check_form()
+    version = file.version()
+    allowance = Allowance(file.unpacked_size, libraries)
+    library = SourceLibrary(file)
+    modules = ModuleTree(file.module(), library)
     program = Program(class_name=modules.root.class_name, attributes=modules.attributes)
-    if has_code:
+    if file.has_source:
         refine_attributes(modules, library)
-    if "bytecode.pkl" in archive and (prefer == "bytecode" or not has_code):
-        bytecode_version, functions = load_bytecode(archive)
-        with_default = parameters_with_default(library, program.class_name) if has_code else {}
-        _fill_from_bytecode(program, modules, functions, with_default, allowance, methods)
+    if file.has_bytecode and (prefer == "bytecode" or not file.has_source):
+        bytecode_version, functions = file.bytecode()
+        own = _methods_of(modules.root.class_name, functions)
+        with_default = (
+            parameters_with_default(library, program.class_name) if file.has_source else _optional_parameters(own)
+        )
+        _fill_from_bytecode(program, modules, own, with_default, allowance, methods)
         program.metadata |= {"kind": "lite", "bytecode_version": bytecode_version}
     else:
-        constants = load_pickle(archive, "constants.pkl", "constants")
-        fill_from_source(program, modules, library, constants, allowance, methods)
+        fill_from_source(program, modules, library, file.constants(), allowance, methods)
         program.metadata |= {"kind": "torchscript", "bytecode_version": None}
     check_meaning(program, version)
-    program.metadata |= {"archive_version": version, "extra_files": extra_files(archive)}
+    program.metadata |= {"archive_version": version, "extra_files": file.extra_files()}
     return program
+
+
+def _methods_of(class_name: str, functions: Sequence[Function]) -> dict[str, Function]:
+    """The methods of the model by name; those by which its layers restore their state are left out.
+
+    Raises:
+        BundleError: there are others, or two of one name.
+    """
+    found: dict[str, Function] = {}
+    for function in functions:
+        owner, _, name = function.name.rpartition(".")
+        if owner != class_name and name in _RESTORING:
+            continue
+        if owner != class_name:
+            raise BundleError(f"bytecode: {function.name!r} is not a method of the model, {class_name}")
+        if name in found:
+            raise BundleError(f"bytecode: there are two methods named {name!r}; the file is damaged")
+        found[name] = function
+    return found
+
+
+def _optional_parameters(functions: Mapping[str, Function]) -> dict[str, set[int]]:
+    """Places of the parameters that may be None, for each method: without source, None is taken for their default."""
+    return {
+        name: {index for index, item in enumerate(function.arguments) if isinstance(item.type, OptionalType)}
+        for name, function in functions.items()
+    }
 
 
 def _fill_from_bytecode(
     program: Program,
     modules: ModuleTree,
-    functions: list[Function],
+    functions: Mapping[str, Function],
     with_default: Mapping[str, Collection[int]],
     allowance: Allowance,
     methods: Collection[str] | None,
@@ -109,22 +134,13 @@ def _fill_from_bytecode(
     Bytecode writes None both for "no default" and for the default None; ``with_default`` tells them apart, by method
     and place of the parameter.
     """
-    unknown = unknown_operators(functions)
+    unknown = unknown_operators(list(functions.values()))
     if unknown:
         raise BundleError(
-            f"bytecode.pkl calls operators that neither the installed torch nor mobopt knows: {', '.join(unknown)}"
+            f"bytecode calls operators that neither the installed torch nor mobopt knows: {', '.join(unknown)}"
         )
     defaults: dict[str, dict[str, Any]] = {}
-    names: list[str] = []
-    for function in functions:
-        owner, _, name = function.name.rpartition(".")
-        if owner != modules.root.class_name:
-            raise BundleError(
-                f"bytecode.pkl: {function.name!r} is not a method of the model, {modules.root.class_name}"
-            )
-        if name in names:
-            raise BundleError(f"bytecode.pkl holds two methods named {name!r}; the file is damaged")
-        names.append(name)
+    for name, function in functions.items():
         if methods is not None and name not in methods:
             continue
         program.methods[name] = graph_from_function(function, modules, allowance)
@@ -135,42 +151,4 @@ def _fill_from_bytecode(
             if item.default is not None or index in known
         }
     program.metadata["defaults"] = {name: values for name, values in defaults.items() if values}
-    program.metadata["method_names"] = names
-
-
-def archive_version(archive: ArchiveReader) -> int:
-    """The number in the version record.
-
-    Raises:
-        BundleError: it is missing, not a number, or of a release that is not read.
-    """
-    record = ".data/version" if ".data/version" in archive else "version"
-    text = archive.read(record)[:16]
-    if not text.strip().isdigit() or int(text) not in READABLE:
-        raise archive.error(f"is of archive version {text!r}; versions {READABLE[0]} to {READABLE[-1]} are read")
-    return int(text)
-
-
-def load_pickle(archive: ArchiveReader, record: str, folder: str) -> Unpickled:
-    """A pickle of the archive, with its tensors from a folder."""
-    return unpickle(archive.read(record), StorageLoader(archive, folder), record)
-
-
-def load_bytecode(archive: ArchiveReader) -> tuple[int, list[Function]]:
-    """Version and methods of the lite interpreter's tables."""
-    return parse_bytecode(_bytecode_pickle(archive))
-
-
-def load_operators(archive: ArchiveReader) -> set[OperatorEntry]:
-    """What the lite interpreter's operator tables list."""
-    return parse_operators(_bytecode_pickle(archive))
-
-
-def _bytecode_pickle(archive: ArchiveReader) -> Unpickled:
-    has_own = any(True for _ in iterate_records(archive, "bytecode/"))
-    return load_pickle(archive, "bytecode.pkl", "bytecode" if has_own else "constants")
-
-
-def extra_files(archive: ArchiveReader) -> dict[str, bytes]:
-    """Extra files by name."""
-    return {item.name.removeprefix("extra/"): archive.read(item.name) for item in iterate_records(archive, "extra/")}
+    program.metadata["method_names"] = list(functions)

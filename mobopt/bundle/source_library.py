@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from mobopt.bundle.builder import check_size
-from mobopt.bundle.container import ArchiveReader
+from mobopt.bundle.model_file import ModelFile
 from mobopt.bundle.source_places import SourcePlaces
 from mobopt.errors import BundleError, GraphError
 from mobopt.ir.types import ClassType, DictType, ListType, OptionalType, TupleType, Type, parse_type
@@ -53,7 +53,7 @@ class SourceClass:
 class SourceLibrary:
     """Looks names up in the ``code/`` records of an archive."""
 
-    def __init__(self, archive: ArchiveReader) -> None:
+    def __init__(self, archive: ModelFile) -> None:
         self._archive = archive
         self._modules: dict[str, dict[str, ast.stmt]] = {}
         self._classes: dict[str, SourceClass] = {}

@@ -10,7 +10,7 @@ import re
 from bisect import bisect_right
 from typing import Any
 
-from mobopt.bundle.container import ArchiveReader
+from mobopt.bundle.model_file import ModelFile
 from mobopt.bundle.unpickler import unpickle
 from mobopt.errors import BundleError
 
@@ -22,7 +22,7 @@ _TRACED = re.compile(r"\s*(\S+)\((\d+)\):")
 class SourcePlaces:
     """Places of one record; those of a record without notes are the record's own lines."""
 
-    def __init__(self, archive: ArchiveReader, record: str) -> None:
+    def __init__(self, archive: ModelFile, record: str) -> None:
         self._record = record.removeprefix("code/")
         self._starts: list[int] = []
         self._ranges: list[Any] = []

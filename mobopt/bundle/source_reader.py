@@ -51,7 +51,7 @@ def fill_from_source(
     """
     if not isinstance(constants.value, tuple):
         raise BundleError(
-            f"constants.pkl holds a {type(constants.value).__name__} where a tuple belongs; the file is damaged"
+            f"the source's constants are a {type(constants.value).__name__} where a tuple belongs; the file is damaged"
         )
     defaults: dict[str, dict[str, Any]] = {}
     found = library.find_class(modules.root.class_name).methods
@@ -83,7 +83,7 @@ def refine_attributes(modules: ModuleTree, library: SourceLibrary) -> None:
             member = module.members.get(name)
             if member is None:
                 raise BundleError(
-                    f"{declared.record} declares attribute {name!r} of {module.class_name}, which data.pkl lacks"
+                    f"{declared.record} declares attribute {name!r} of {module.class_name}, which the model lacks"
                 )
             if not isinstance(member, str):
                 continue
@@ -91,7 +91,7 @@ def refine_attributes(modules: ModuleTree, library: SourceLibrary) -> None:
             kind = library.type(annotation, declared.record)
             if not accepts(kind, attribute.type):
                 raise BundleError(
-                    f"{declared.record} declares {member!r} as {kind}, but data.pkl holds a {attribute.type}"
+                    f"{declared.record} declares {member!r} as {kind}, but the model holds a {attribute.type}"
                 )
             attribute.type = kind
             attribute.is_parameter = name in declared.parameters

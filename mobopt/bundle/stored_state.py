@@ -9,10 +9,13 @@ from __future__ import annotations
 import ast
 from typing import Any
 
+from mobopt.bundle.bytecode import Function
 from mobopt.bundle.source_library import SourceClass, SourceFunction
 from mobopt.errors import BundleError
 
 _SET_STATE = "__setstate__"
+_MOST_VALUES = 1 << 10
+"""That bytecode which restores a state may unpack."""
 
 
 def stored_state(found: SourceClass, state: Any) -> dict[str, Any]:
@@ -28,7 +31,7 @@ def stored_state(found: SourceClass, state: Any) -> dict[str, Any]:
     function = found.methods.get(_SET_STATE)
     if function is None:
         raise BundleError(
-            f"data.pkl: the state of an object of {found.name} is a {type(state).__name__}, and the class has no "
+            f"the state of an object of {found.name} is a {type(state).__name__}, and the class has no "
             f"{_SET_STATE} to read it with; the file is damaged"
         )
     values = _Assignments(function, state).values
@@ -90,4 +93,106 @@ class _Assignments:
         return BundleError(
             f"{self._record}:{getattr(node, 'lineno', '?')}: {_SET_STATE} does more than store attributes ({text!r}); "
             "mobopt runs no code to read a file. Save the model without __getstate__ and __setstate__"
+        )
+
+
+def assigned_slots(function: Function, state: Any) -> dict[int, Any]:
+    """Attributes of an object by number, as the bytecode of ``__setstate__`` stores them.
+
+    Args:
+        function: the method's checked tables.
+        state: what was written.
+
+    Raises:
+        BundleError: the method does more than store attributes.
+    """
+    return _Instructions(function, state).slots
+
+
+class _Instructions:
+    """Carries out instructions that store the state, its parts and constants."""
+
+    _OBJECT = object()
+
+    def __init__(self, function: Function, state: Any) -> None:
+        self._function = function
+        self._stack: list[Any] = [self._OBJECT, state]
+        self._registers: dict[int, Any] = {}
+        self._unpacked = 0
+        self.slots: dict[int, Any] = {}
+        for instruction in function.instructions:
+            try:
+                self._step(*instruction)
+            except (IndexError, KeyError, TypeError, ValueError):
+                raise self._refused(instruction[0]) from None
+
+    def _step(self, op: str, x: int, n: int) -> None:
+        match op:
+            case "STORE":
+                self._registers[x] = self._stack.pop()
+            case "STOREN":
+                self._registers.update(zip(range(x, x + n), self._take(n), strict=True))
+            case "LOAD":
+                self._stack.append(self._registers[x])
+            case "MOVE":
+                self._stack.append(self._registers.pop(x))
+            case "DROP":
+                self._stack.pop()
+            case "DROPR":
+                self._registers.pop(x)
+            case "LOADC":
+                self._stack.append(self._function.constants[x])
+            case "SET_ATTR":
+                owner, value = self._take(2)
+                if owner is not self._OBJECT or value is self._OBJECT:
+                    raise self._refused(op)
+                self.slots[x] = value
+            case "LIST_UNPACK":
+                self._unpack(self._stack.pop(), n)
+            case "TUPLE_INDEX" | "DICT_INDEX":
+                self._index(op)
+            case "OP":
+                self._call(self._function.operators[x].qualified_name)
+            case "UNCHECKED_CAST" | "RET":
+                pass
+            case _:
+                raise self._refused(op)
+
+    def _call(self, operator: str) -> None:
+        match operator:
+            case "prim::TupleUnpack":
+                parts = self._stack.pop()
+                self._unpack(parts, len(parts))
+            case "prim::TupleIndex" | "aten::__getitem__.t" | "aten::__getitem__.Dict_str":
+                self._index(operator)
+            case "prim::unchecked_cast":
+                pass
+            case _:
+                raise self._refused(operator)
+
+    def _index(self, what: str) -> None:
+        container, index = self._take(2)
+        if not isinstance(container, (tuple, list, dict)) or (not isinstance(container, dict) and index < 0):
+            raise self._refused(what)
+        self._stack.append(container[index])
+
+    def _unpack(self, parts: Any, count: int) -> None:
+        if not isinstance(parts, (tuple, list)) or len(parts) != count:
+            raise ValueError(count)
+        self._unpacked += count
+        if self._unpacked > _MOST_VALUES:
+            raise ValueError(count)
+        self._stack.extend(parts)
+
+    def _take(self, count: int) -> list[Any]:
+        if count > len(self._stack):
+            raise IndexError(count)
+        taken = self._stack[len(self._stack) - count :]
+        del self._stack[len(self._stack) - count :]
+        return taken
+
+    def _refused(self, what: str) -> BundleError:
+        return BundleError(
+            f"bytecode, {self._function.name!r}: it does more than store attributes ({what!r}); mobopt runs no code to "
+            "read a file. Save the model without __getstate__ and __setstate__"
         )

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
-from mobopt.bundle.container import ArchiveReader, ArchiveWriter
+from mobopt.bundle.container import ArchiveWriter, Record
 from mobopt.errors import BundleError
 
 STORAGE_DTYPES: dict[str, torch.dtype] = {
@@ -32,19 +32,43 @@ _MAX_EXPANDED = 1 << 30
 _MAX_DIMENSIONS = 64
 
 
+class Records(Protocol):
+    """A file that holds storages as records."""
+
+    def find(self, record: str) -> Record:
+        """A record's entry."""
+        ...
+
+    def view(self, record: str) -> memoryview:
+        """A record's bytes."""
+        ...
+
+    def error(self, message: str) -> BundleError:
+        """An error about the file."""
+        ...
+
+
 class StorageLoader:
-    """Reads the storages that one pickle of an archive refers to.
+    """Reads the storages that the tensors of one part of a file refer to.
 
     Args:
-        archive: the archive.
+        archive: the file.
         folder: folder of the storages' records, such as ``data``.
     """
 
-    def __init__(self, archive: ArchiveReader, folder: str) -> None:
+    def __init__(self, archive: Records, folder: str) -> None:
         self._archive = archive
         self._folder = folder
         self._loaded: dict[tuple[str, torch.dtype], torch.Tensor] = {}
         self._bytes: dict[str, torch.Tensor] = {}
+
+    def bytes_of(self, key: str) -> int:
+        """How large the storage of this key is.
+
+        Raises:
+            BundleError: there is none.
+        """
+        return self._archive.find(f"{self._folder}/{key}").size
 
     def load(self, dtype: torch.dtype, key: str, count: int) -> torch.Tensor:
         """The storage of this key as a tensor of ``count`` elements.

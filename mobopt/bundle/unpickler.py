@@ -9,23 +9,22 @@ Source of the dialect: ``torch/csrc/jit/serialization/unpickler.cpp``.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
+from mobopt.bundle.nesting import Nesting
 from mobopt.bundle.other_tensors import is_other, refusal_of_class, refusal_of_tensor
 from mobopt.bundle.tensors import STORAGE_DTYPES, StorageLoader, rebuild_tensor, with_marks
 from mobopt.errors import BundleError, GraphError
 from mobopt.ir.types import BOOL, FLOAT, INT, TENSOR, DictType, ListType, Type, parse_type
-from mobopt.ops.contexts import CONTEXT_CLASSES
+from mobopt.ops.contexts import CONTEXT_CLASSES, PackedContext
 
-_MAX_DEPTH = 64
 _MAX_TYPE = 1 << 14
-_MAX_EXPANSION = 1 << 24
-_MAX_CONTAINERS = 250_000
-"""Each takes a hundred bytes or more of memory and may be written in one byte."""
+CUSTOM_CLASSES = "__torch__.torch.classes."
+"""How the names of PyTorch's own classes begin."""
 
 
 @dataclass(eq=False)
@@ -50,7 +49,8 @@ class Unpickled:
 
     value: Any
     types: dict[int, Type] = field(default_factory=dict)
-    """Types by ``id`` of the list or dictionary, all of which ``value`` keeps alive."""
+    """Types by ``id`` of the list or dictionary, all of which are in ``value`` or ``kept``."""
+    kept: Sequence[Any] = ()
 
 
 @dataclass(frozen=True)
@@ -116,7 +116,7 @@ def unpickle(data: bytes, storages: StorageLoader | None, record: str) -> Unpick
         raise BundleError(f"{record}: {error}") from None
     except (struct.error, IndexError, UnicodeDecodeError, ValueError, TypeError, KeyError) as error:
         raise BundleError(f"{record}: the pickle is damaged near byte {machine.position} ({error})") from None
-    return Unpickled(value, machine.types)
+    return Unpickled(value, machine.types, machine.kept)
 
 
 class _Machine:
@@ -131,11 +131,9 @@ class _Machine:
         self.types: dict[int, Type] = {}
         self.open: set[int] = set()
         """By ``id``, lists and dictionaries that may still be appended to, because only the stack refers to them."""
-        self.measures: dict[int, tuple[int, int]] = {}
-        """Expanded size and depth of each container by ``id``; those that are not here are empty."""
+        self.nesting = Nesting()
         self.kept: list[Any] = []
-        """Containers whose ``id`` must stay theirs."""
-        self.containers = 0
+        """Containers with a type, whose ``id`` must stay theirs."""
 
     def run(self) -> Any:
         """The pickled value."""
@@ -204,33 +202,10 @@ class _Machine:
         self.open.difference_update(map(id, values))
         return values
 
-    def measured(self, container: Any, parts: list[Any]) -> Any:
-        """Note a container's expanded size and depth; refuse monstrous ones."""
-        if not parts:
-            return container
-        size, depth = self.measures.get(id(container), (1, 0))
-        for part in parts:
-            part_size, part_depth = self.measures.get(id(part), (1, 0))
-            size += part_size
-            depth = max(depth, part_depth + 1)
-        if depth > _MAX_DEPTH or size > _MAX_EXPANSION:
-            raise BundleError(f"values are nested {depth} deep and {size} in number, more than any model's")
-        if id(container) not in self.measures:
-            self.kept.append(container)
-        self.measures[id(container)] = (size, depth)
-        return container
-
-    def counted(self, container: Any) -> Any:
-        """Count a new container; refuse more of them than models have."""
-        self.containers += 1
-        if self.containers > _MAX_CONTAINERS:
-            raise BundleError(f"it has over {_MAX_CONTAINERS} lists, tuples and dictionaries, more than any model's")
-        return container
-
     def mutable(self, container: Any, parts: list[Any]) -> None:
         """Push a list or dictionary of these parts that may be appended to."""
         self.open.add(id(container))
-        self.push(self.measured(self.counted(container), parts))
+        self.push(self.nesting.measured(self.nesting.counted(container), parts))
 
     def new_list(self, items: list[Any]) -> None:
         """Push a list of these items that may be appended to."""
@@ -247,7 +222,7 @@ class _Machine:
         """Append to the list on top."""
         target = self.top_open(list)
         target.extend(items)
-        self.measured(target, items)
+        self.nesting.measured(target, items)
 
     def update(self, items: list[Any]) -> None:
         """Set items of the dictionary on top."""
@@ -257,11 +232,11 @@ class _Machine:
         if not all(isinstance(key, (str, int, float, bool, complex)) for key in items[::2]):
             raise BundleError("the pickle is damaged: a dictionary's key is neither string nor number")
         target.update(zip(items[::2], items[1::2], strict=True))
-        self.measured(target, items)
+        self.nesting.measured(target, items)
 
     def push_tuple(self, items: list[Any]) -> None:
         """Push a tuple."""
-        self.push(self.measured(self.counted(tuple(items)), items))
+        self.push(self.nesting.measured(self.nesting.counted(tuple(items)), items))
 
     def get(self, index: int) -> None:
         """Push what was memoised."""
@@ -308,33 +283,26 @@ class _Machine:
         arguments, cls = self.pop(), self.pop()
         if arguments != () or not isinstance(cls, _Global) or not cls.module.startswith("__torch__"):
             raise BundleError("the pickle is damaged: it makes an object of what is not a class of the model")
-        self.push(self.counted(PickledObject(f"{cls.module}.{cls.name}")))
+        self.push(self.nesting.counted(PickledObject(f"{cls.module}.{cls.name}")))
 
     def build(self) -> None:
         """Give the object on top of the stack its state; packed contexts come into being here."""
         state, made = self.pop(), self.pop()
         if not isinstance(made, PickledObject) or made.state is not None:
             raise BundleError("the pickle is damaged: it gives a state to what is not a new object")
-        context = CONTEXT_CLASSES.get(made.class_name)
-        if context is not None:
-            if not isinstance(state, list if context.state_is_list else tuple):
-                raise BundleError(f"the state of {made.class_name} is a {type(state).__name__}; the file is damaged")
-            self.push(self.measured(context.from_state(state), [state]))
+        if made.class_name.startswith(CUSTOM_CLASSES):
+            context = packed_context(made.class_name, state, lambda: self.place()[0])
+            self.push(self.nesting.measured(context, [state]))
             return
-        if made.class_name.startswith("__torch__.torch.classes."):
-            if reason := refusal_of_class(made.class_name, self.place()[0]):
-                raise BundleError(reason)
-            known = ", ".join(name.removeprefix("__torch__.torch.classes.") for name in CONTEXT_CLASSES)
-            raise BundleError(f"an object of class {made.class_name} is not one that mobopt reads; it reads {known}")
         made.state = state
-        self.push(self.measured(made, [state]))
+        self.push(self.nesting.measured(made, [state]))
 
     def reduce(self) -> None:
         """Apply one of the known functions to its arguments."""
         arguments, function = self.pop(), self.pop()
         is_own = isinstance(function, _Global) and f"{function.module}.".startswith("__torch__.")
         if is_own and isinstance(arguments, (int, float, str)):
-            self.push(self.counted(PickledEnum(f"{function.module}.{function.name}", arguments)))
+            self.push(self.nesting.counted(PickledEnum(f"{function.module}.{function.name}", arguments)))
             return
         if not isinstance(function, _Global) or not isinstance(arguments, tuple):
             raise BundleError("the pickle is damaged: it calls what is not a function")
@@ -351,7 +319,7 @@ class _Machine:
             return self.tagged(items, ListType(_LISTS[name]))
         if name == "restore_type_tag":
             value, text = arguments
-            return self.tagged(value, _type(text))
+            return self.tagged(value, tagged_type(text))
         if name == "_rebuild_tensor_v2":
             storage, offset, sizes, strides, requires_grad = arguments[:5]
             if not isinstance(storage, _Storage):
@@ -359,11 +327,11 @@ class _Machine:
             rebuilt = rebuild_tensor(storage.values, offset, sizes, strides, requires_grad)
             return with_marks(rebuilt, arguments[6]) if len(arguments) > 6 else rebuilt
         if name == "OrderedDict" and arguments == ():
-            return self.counted({})
+            return self.nesting.counted({})
         if name == "complex" and len(arguments) == 2:
             return complex(*arguments)
         if name == "device" and len(arguments) == 1 and isinstance(arguments[0], str):
-            return _device(arguments[0])
+            return named_device(arguments[0])
         raise BundleError(f"the pickle is damaged: {name} has {len(arguments)} arguments")
 
     def is_element(self, name: str, item: Any) -> bool:
@@ -395,7 +363,29 @@ class _Machine:
         self.push(_Storage(self.storages.load(dtype, key, count)))
 
 
-def _type(text: Any) -> Type:
+def packed_context(class_name: str, state: Any, holders: Callable[[], list[tuple[str, str]]]) -> PackedContext:
+    """Packed weights from their state.
+
+    Args:
+        class_name: one of PyTorch's own classes.
+        state: what the class pickles.
+        holders: tells attribute and class of each object around it, from the model inwards.
+
+    Raises:
+        BundleError: the class is not read, or the state is wrong.
+    """
+    context = CONTEXT_CLASSES.get(class_name)
+    if context is None:
+        known = ", ".join(name.removeprefix(CUSTOM_CLASSES) for name in CONTEXT_CLASSES)
+        unknown = f"an object of class {class_name} is not one that mobopt reads; it reads {known}"
+        raise BundleError(refusal_of_class(class_name, holders()) or unknown)
+    if not isinstance(state, list if context.state_is_list else tuple):
+        raise BundleError(f"the state of {class_name} is a {type(state).__name__}; the file is damaged")
+    return context.from_state(state)
+
+
+def tagged_type(text: Any) -> Type:
+    """The type of a list or dictionary by its tag."""
     if not isinstance(text, str) or len(text) > _MAX_TYPE:
         raise BundleError(f"a value has the type tag {str(text)[:80]!r}, which is no type; the file is damaged")
     try:
@@ -407,7 +397,8 @@ def _type(text: Any) -> Type:
     return kind
 
 
-def _device(text: str) -> torch.device:
+def named_device(text: str) -> torch.device:
+    """The device of this name."""
     try:
         return torch.device(text)
     except RuntimeError:

@@ -12,7 +12,8 @@ from mobopt.ir import Program
 READABLE = range(1, 11)
 """Archive versions that are read."""
 
-_BASE = 3
+BASE = 3
+"""The archive version of files whose operators have all kept their meaning."""
 _DIVISIONS = tuple(
     f"aten::{name}.{overload}"
     for name in ("div", "div_")
@@ -34,7 +35,7 @@ _SAME_WHEN_COMPLETE = ("aten::linspace", "aten::logspace", "aten::gelu")
 def needed_version(program: Program) -> int:
     """The least archive version in which every operator has its present meaning."""
     used = {node.qualified_op for graph in program.methods.values() for node in graph.walk()}
-    return max([_BASE, *(BUMPED_AT.get(name, 0) for name in used)])
+    return max([BASE, *(BUMPED_AT.get(name, 0) for name in used)])
 
 
 def check_meaning(program: Program, version: int) -> None:

@@ -8,8 +8,7 @@ from typing import Any
 
 import torch
 
-from mobopt.bundle.container import ArchiveReader
-from mobopt.bundle.reader import extra_files
+from mobopt.bundle.open_file import open_model_file
 from mobopt.bundle.tensors import StorageLoader
 from mobopt.bundle.unpickler import unpickle
 from mobopt.errors import BundleError, InputError, MoboptError, UnsupportedError
@@ -76,7 +75,7 @@ class FileSource(Source):
 
     def example_shapes(self) -> list[Any] | None:
         """What the file remembers."""
-        archive = ArchiveReader(self._file)
+        archive = open_model_file(self._file)
         if _TRACED_INPUTS not in archive:
             return None
         try:
@@ -87,8 +86,8 @@ class FileSource(Source):
         return found if isinstance(found, list) else None
 
     def extra_files(self) -> dict[str, bytes]:
-        """Those of the archive."""
-        return extra_files(ArchiveReader(self._file))
+        """Those that the file holds."""
+        return open_model_file(self._file).extra_files()
 
 
 class _Shapes(StorageLoader):

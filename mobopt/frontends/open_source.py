@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from mobopt.bundle import read_bundle
-from mobopt.bundle.container import ArchiveReader
+from mobopt.bundle.open_file import open_model_file
 from mobopt.errors import ArgumentTypeError, BundleError, InputError
 from mobopt.frontends.exported.archive import is_exported_file
 from mobopt.frontends.exported.exported_program import ExportedFileSource, ExportedProgramSource
@@ -83,10 +83,9 @@ def whole_source_of(model: object, example_inputs: Sequence[Any] | Mapping[str, 
 
 def _is_torchscript(file: Path) -> bool:
     try:
-        names = ArchiveReader(file).records
+        return bool(open_model_file(file).kinds)
     except BundleError:
         return False
-    return "data.pkl" in names and any(name == "bytecode.pkl" or name.startswith("code/") for name in names)
 
 
 def read_program(file: Path, prefer: str = "bytecode") -> Program:

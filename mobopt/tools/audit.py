@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 
 from mobopt.bundle import read_bundle
-from mobopt.bundle.container import ArchiveReader, iterate_records
+from mobopt.bundle.open_file import open_model_file
 from mobopt.errors import InputError, UnsupportedError
 from mobopt.frontends.open_source import is_onnx, source_of
 from mobopt.frontends.source import Source
@@ -252,11 +252,7 @@ def _open(model: object, preserved: Sequence[str], example_inputs: ExampleInputs
 
 def _is_optimized(file: Path) -> bool:
     """Whether a file's attributes or code speak of a mobile backend, seen without reading its weights."""
-    archive = ArchiveReader(file)
-    names = [name for name in ("data.pkl", "bytecode.pkl") if name in archive]
-    names += [item.name for item in iterate_records(archive, "code/") if item.name.endswith(".py")]
-    words = [word.encode() for word in (*_FLAGS, *_NAMESPACES)]
-    return any(word in archive.read(name) for name in names for word in words)
+    return open_model_file(file).mentions([word.encode() for word in (*_FLAGS, *_NAMESPACES)])
 
 
 def _backend_of_program(program: Program) -> str:

@@ -7,7 +7,6 @@ Sources: ``torch::jit::export_opnames`` (``torch/csrc/jit/serialization/export_m
 from __future__ import annotations
 
 import os
-import pickletools
 from collections.abc import Iterable
 from os import PathLike
 from typing import IO
@@ -15,20 +14,14 @@ from typing import IO
 import torch
 
 from mobopt.bundle import read_bundle
-from mobopt.bundle.container import ArchiveReader
 from mobopt.bundle.lite_writer import tables_from_graph
-from mobopt.bundle.reader import load_operators
-from mobopt.errors import BundleError
+from mobopt.bundle.open_file import open_model_file
 from mobopt.ir import Program
 from mobopt.module import MobileModule
 
 _BYTECODE_VERSION = 8
 YAML_FORMS = ("list", "dict")
 """Forms of YAML: a plain list (``SELECTED_OP_LIST``), and the dictionary of ``selected_operators.yaml``."""
-
-_PICKLED_MODULES = ("torch", "torch._utils", "torch._tensor", "torch.jit._pickle")
-_PICKLED_NAMES = ("collections OrderedDict", "builtins complex", "__main__ TensorID", "__main__ IntList")
-"""What PyTorch's pickles name beside classes; ``torch/csrc/jit/serialization/unpickler.cpp`` reads no other."""
 
 
 def export_opnames(model: torch.jit.ScriptModule | str | PathLike[str] | IO[bytes]) -> list[str]:
@@ -49,10 +42,9 @@ def export_opnames(model: torch.jit.ScriptModule | str | PathLike[str] | IO[byte
         return operator_names(model.program)
     if isinstance(model, torch.jit.ScriptModule):
         return _names_of(model)
-    archive = ArchiveReader(model)
-    if "bytecode.pkl" in archive:
-        _check_globals(archive)
-        return sorted({entry.qualified_name for entry in load_operators(archive)})
+    file = open_model_file(model)
+    if file.has_bytecode:
+        return sorted({entry.qualified_name for entry in file.operators()})
     if not isinstance(model, (str, os.PathLike)):
         model.seek(0)
     return operator_names(read_bundle(model))
@@ -91,20 +83,3 @@ def selective_build_yaml(names: Iterable[str], form: str = "list") -> str:
 def _names_of(module: torch.jit.ScriptModule) -> list[str]:
     names: list[str] = torch.jit.export_opnames(module)  # type: ignore[no-untyped-call]
     return names
-
-
-def _check_globals(archive: ArchiveReader) -> None:
-    """Refuse a lite file whose module no loader of PyTorch opens: without one, or with foreign names in it.
-
-    Quantised weights and objects of any class of PyTorch are let pass, for nothing is made of them here.
-    """
-    try:
-        names = [
-            str(argument) for op, argument, _ in pickletools.genops(archive.read("data.pkl")) if op.name == "GLOBAL"
-        ]
-    except (ValueError, UnicodeError) as error:
-        raise BundleError(f"{archive.name}: data.pkl is no pickle: {error}") from None
-    for name in names:
-        module = name.partition(" ")[0]
-        if module not in _PICKLED_MODULES and not module.startswith("__torch__") and name not in _PICKLED_NAMES:
-            raise BundleError(f"{archive.name}: data.pkl names the global {name!r}, as no PyTorch does; it is hostile")

@@ -16,8 +16,8 @@ from typing import Any
 import torch
 
 from mobopt.bundle import BundleInfo, read_bundle
-from mobopt.bundle.container import ArchiveReader
 from mobopt.bundle.info import describe_program
+from mobopt.bundle.open_file import open_model_file
 from mobopt.ir import Node, Program
 from mobopt.ops.contexts import GruPackedContext, PackedContext
 from mobopt.ops.targets import RELEASES, Target, judge, rows_for
@@ -178,7 +178,7 @@ def inspect_bundle(path: Path) -> tuple[BundleInfo, Needs]:
     Raises:
         BundleError: the file can't be read.
     """
-    archive, program = ArchiveReader(path), read_bundle(path)
+    archive, program = open_model_file(path), read_bundle(path)
     info = describe_program(archive, program)
     return info, needs_of(program, info.kinds)
 

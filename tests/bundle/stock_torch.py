@@ -38,3 +38,9 @@ def lite_table(data: bytes) -> tuple[int, dict[str, Any]]:
         path.write_bytes(data)
         table = _get_model_ops_and_info(path)
         return _get_model_bytecode_version(path), {name: info.num_schema_args for name, info in table.items()}
+
+
+def lite_result(data: bytes, inputs: list[torch.Tensor]) -> Any:
+    """What the lite interpreter makes of a file of either form."""
+    with torch.no_grad():
+        return _load_for_lite_interpreter(io.BytesIO(data))(*inputs)

@@ -12,15 +12,14 @@ from scripted import CASES
 from torch.jit.mobile import _backport_for_mobile_to_buffer, _get_model_bytecode_version
 
 from mobopt.bundle import read_bundle, write_lite
-from mobopt.bundle.container import ArchiveReader
-from mobopt.bundle.reader import load_bytecode
+from mobopt.bundle.open_file import open_model_file
 
 Tables = dict[str, set[tuple[str, int | None]]]
 
 
 def operator_tables(data: bytes) -> tuple[int, Tables]:
     """Version of the bytecode, and each method's operators with the number of arguments that they are given."""
-    version, functions = load_bytecode(ArchiveReader(io.BytesIO(data)))
+    version, functions = open_model_file(io.BytesIO(data)).bytecode()
     return version, {
         function.name: {(entry.qualified_name, entry.argument_count) for entry in function.operators}
         for function in functions

@@ -38,6 +38,8 @@ def plain(value: Any) -> Any:
         return value.qualified_name, plain(value.state())
     if isinstance(value, (list, tuple)):
         return [plain(item) for item in value]
+    if isinstance(value, dict):
+        return {key: plain(item) for key, item in value.items()}
     return value
 
 

@@ -32,6 +32,8 @@ SEEDS = [
         "pt1.13.1/mixed/metal.ptl",
         "pt1.13.1/lstm/cpu.pt",
         "pt2.13.0/layernorm/model.pt",
+        "pt2.13.0/mlp/model.ff",
+        "pt2.13.0/mixed/vulkan.ff",
     )
 ]
 COMMANDS = (

@@ -160,9 +160,23 @@ def other_records(data: bytes, source: random.Random) -> bytes:
     return archive(contents)
 
 
+def other_words(data: bytes, source: random.Random) -> bytes:
+    """A flatbuffer with other numbers for a few of its words: huge ones, neighbours, or those of another place."""
+    result = bytearray(data)
+    for _ in range(source.choice((1, 1, 2, 8))):
+        at = 4 * source.randrange(len(data) // 4)
+        (word,) = struct.unpack_from("<I", data, at)
+        copied = struct.unpack_from("<I", data, 4 * source.randrange(len(data) // 4))[0]
+        other = source.choice((copied, word + 1, word - 1, word + 4, word << 8, 0, *_HUGE))
+        struct.pack_into("<I", result, at, other & 0xFFFFFFFF)
+    return bytes(result)
+
+
 def mutated(data: bytes, source: random.Random) -> bytes:
     """One mutation, or two of records."""
     choice = source.random()
+    if data[4:8] == b"PTMF":
+        return other_words(data, source) if choice < 0.7 else changed_bytes(data, source)
     if choice < 0.12:
         return changed_bytes(data, source)
     if choice < 0.15:

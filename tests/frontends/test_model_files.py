@@ -309,7 +309,7 @@ _OTHERS: dict[str, tuple[Callable[[Path], Any], str]] = {
         "a checkpoint of torch.save in the form of before 1.6",
     ),
     "pt2": (lambda path: torch.export.save(torch.export.export(nn.ReLU(), (torch.rand(2),)), path), "torch.export"),
-    "flatbuffer": (lambda path: path.write_bytes(b"\x40\0\0\0PTMF" + bytes(64)), "a flatbuffer"),
+    "flatbuffer": (lambda path: path.write_bytes(b"\x40\0\0\0PTMF" + bytes(64)), "the flatbuffer is damaged"),
     "safetensors": (lambda path: path.write_bytes(b'\x10\0\0\0\0\0\0\0{"w":{}}      '), "a safetensors file"),
     "onnx": (lambda path: path.write_bytes(b"\x08\x07\x12\x07pytorch\x1a\x032.0"), "an ONNX model"),
     "empty": (_text(""), "is empty"),
