@@ -17,7 +17,12 @@ from mobopt.errors import BundleError
 from mobopt.ir.types import ANY, BOOL, FLOAT, INT, STR, TENSOR, DictType, ListType, OptionalType, TupleType, Type
 from mobopt.ops.contexts import PackedContext
 
-_LIST_BUILDERS = {INT: "build_intlist", TENSOR: "build_tensorlist", FLOAT: "build_doublelist", BOOL: "build_boollist"}
+_LIST_BUILDERS: dict[Type, str] = {
+    INT: "build_intlist",
+    TENSOR: "build_tensorlist",
+    FLOAT: "build_doublelist",
+    BOOL: "build_boollist",
+}
 
 
 class PickleWriter:

@@ -545,7 +545,7 @@ class Compiler(OperatorCalls, ABC):
         depth, element = 0, expected
         while isinstance(element, ListType):
             depth, element = depth + 1, element.element
-        codes = {INT: 0, FLOAT: 1, BOOL: 2}
+        codes: dict[Type | None, int] = {INT: 0, FLOAT: 1, BOOL: 2}
         if expected is None or element not in codes:
             raise self.error(node, "tolist() is called without an annotation of the list's type")
         inputs = [value, self.builder.constant(depth), self.builder.constant(codes[element])]

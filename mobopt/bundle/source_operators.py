@@ -21,7 +21,7 @@ from mobopt.ir import Block, Value
 from mobopt.ir.schemas import Argument, Schema, accepts, resolve, schemas_of
 from mobopt.ir.types import ANY, BOOL, DEVICE, FLOAT, INT, NONE, SCALAR, TENSOR, ListType, OptionalType, TupleType, Type
 
-IMPLICIT = {INT: "aten::IntImplicit", FLOAT: "aten::FloatImplicit", SCALAR: "aten::ScalarImplicit"}
+IMPLICIT: dict[Type, str] = {INT: "aten::IntImplicit", FLOAT: "aten::FloatImplicit", SCALAR: "aten::ScalarImplicit"}
 """Operators that turn a tensor into a number where one is expected."""
 
 
