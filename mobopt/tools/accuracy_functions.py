@@ -379,7 +379,8 @@ def _polygamma(x: torch.Tensor, order: int) -> torch.Tensor:
 
 def _polygamma_by_zeta(x: torch.Tensor, order: int) -> torch.Tensor:
     factor = math.factorial(order) * (1 if order % 2 else -1)
-    return factor * torch.special.zeta(torch.full_like(x, order + 1.0), x.clamp(min=_LOWEST))
+    zeta: torch.Tensor = torch.special.zeta(torch.full_like(x, order + 1.0), x.clamp(min=_LOWEST))
+    return factor * zeta
 
 
 def _polygamma_terms(x: torch.Tensor, order: int) -> torch.Tensor:

@@ -25,7 +25,7 @@ from mobopt.ir.types import (
 )
 from mobopt.tools.app_kit.names import identifier, pascal_case
 
-_KINDS = {TENSOR: "tensor", INT: "int", FLOAT: "float", BOOL: "bool", STR: "str"}
+_KINDS: dict[Type, str] = {TENSOR: "tensor", INT: "int", FLOAT: "float", BOOL: "bool", STR: "str"}
 
 
 @dataclass(frozen=True)
