@@ -10,6 +10,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
+
+from mobopt.commands import main
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -44,13 +47,16 @@ def test_python_examples_write_what_the_commands_read(folder: Path) -> None:
     assert {"model.ptl", "model.pt", "scripted.pt"} <= {path.name for path in folder.iterdir()}
 
 
-def test_commands_run_in_order(folder: Path) -> None:
+def test_commands_run_in_order(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In this process: that the program itself starts is tested with its commands."""
+    monkeypatch.chdir(folder)
     commands = [line.removeprefix("$ ") for block in blocks("console") for line in block.splitlines()]
     assert len(commands) >= 5
     for command in commands:
         name, *arguments = shlex.split(command)
         assert name == "mobopt"
-        run(["-m", "mobopt", *arguments], folder)
+        result = CliRunner().invoke(main, arguments)
+        assert result.exit_code == 0, f"{command}\n{result.output}"
     assert (folder / "y.npy").exists() and (folder / "trace.json").exists()
 
 

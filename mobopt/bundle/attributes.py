@@ -71,6 +71,8 @@ class ModuleTree:
 
     def _optional_record(self, class_name: str, name: str) -> TupleType | None:
         """The named tuple that an attribute holds, if methods may set it to None or to another object."""
+        if not self._library.defines(class_name):  # a file without source, whose objects are all modules
+            return None
         owner = self._library.find_class(class_name)
         annotation = owner.attributes.get(name)
         declared = None if annotation is None else self._library.type(annotation, owner.record)

@@ -63,6 +63,10 @@ class SourceLibrary:
         self._types: dict[ast.expr, Type] = {}
         self._named_tuples: dict[str, TupleType] = {}
 
+    def defines(self, qualified_name: str) -> bool:
+        """Whether the archive has source for a name."""
+        return self._definition(qualified_name) is not None
+
     def find(self, qualified_name: str, record: str = "", line: int = 0) -> SourceClass | SourceFunction:
         """The class or function of this name.
 
@@ -71,9 +75,7 @@ class SourceLibrary:
         """
         if qualified_name in self._classes:
             return self._classes[qualified_name]
-        prefix, _, name = qualified_name.rpartition(".")
-        path = f"code/{prefix.replace('.', '/')}.py"
-        found = self._module(path).get(name) if path in self._archive else None
+        path, found = _record_of(qualified_name), self._definition(qualified_name)
         if isinstance(found, ast.FunctionDef):
             return SourceFunction(found, path)
         if not isinstance(found, ast.ClassDef):
@@ -81,6 +83,10 @@ class SourceLibrary:
             raise BundleError(f"{where} {qualified_name}, which the file doesn't define; it is incomplete")
         self._classes[qualified_name] = _read_class(qualified_name, found, path)
         return self._classes[qualified_name]
+
+    def _definition(self, qualified_name: str) -> ast.stmt | None:
+        path = _record_of(qualified_name)
+        return self._module(path).get(qualified_name.rpartition(".")[2]) if path in self._archive else None
 
     def place(self, record: str, node: ast.AST) -> str:
         """Where in the author's source a piece of a record comes from, as far as the archive tells."""
@@ -188,6 +194,11 @@ def _definitions(tree: ast.Module, record: str) -> dict[str, ast.stmt]:
                     "all that a model's source holds"
                 )
     return found
+
+
+def _record_of(qualified_name: str) -> str:
+    """Where an archive keeps what a name of its source means."""
+    return f"code/{qualified_name.rpartition('.')[0].replace('.', '/')}.py"
 
 
 def _read_class(name: str, definition: ast.ClassDef, record: str) -> SourceClass:

@@ -22,14 +22,6 @@ def seeded() -> None:
     torch.manual_seed(0)
 
 
-def test_binary_cross_entropy(computer: Any) -> None:
-    x, y, weight = torch.rand(3, 5), torch.rand(3, 5), torch.rand(5)
-    x[0, 0], x[0, 1], y[0, 0], y[0, 1] = 0.0, 1.0, 1.0, 0.0
-    for reduction in range(3):
-        check(computer, "aten::binary_cross_entropy", x, y, None, reduction)
-        check(computer, "aten::binary_cross_entropy", x[1], y[1], weight, reduction)
-
-
 def test_margins_of_several_labels(computer: Any) -> None:
     x = torch.randn(4, 5)
     labels = torch.tensor([[3, 0, -1, 2, 1], [-1, 1, 2, 3, 4], [0, 1, 2, 3, 4], [2, 2, -1, 0, -1]])

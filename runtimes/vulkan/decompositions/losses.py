@@ -17,28 +17,6 @@ def _reduced(build: NodeBuilder, loss: Value, reduction: int) -> Value:
     return build("aten::sum", loss) if reduction == _SUM else loss
 
 
-@decomposes("aten::binary_cross_entropy")
-def binary_cross_entropy(build: NodeBuilder, node: Node) -> Value | None:
-    """``-y log(x) - (1 - y) log(1 - x)``, with logarithms of at least -100."""
-    x, target, weight = node["self"], node["target"], node["weight"]
-    if x.dtype != torch.float32 or x.numel == 0:
-        return None
-    below = build("aten::clamp_min", build("aten::log1p", build("aten::neg", x)), -100.0)
-    above = build("aten::clamp_min", build("aten::log", x), -100.0)
-    loss = build("aten::mul.Tensor", build("aten::sub.Scalar", target, 1.0), below)
-    loss = build("aten::sub.Tensor", loss, build("aten::mul.Tensor", target, above))
-    loss = loss if weight is None else build("aten::mul.Tensor", loss, weight)
-    return build("aten::add.Tensor", _reduced(build, loss, node["reduction"]), _refusal_outside_of_one(build, x))
-
-
-def _refusal_outside_of_one(build: NodeBuilder, x: Value) -> Value:
-    """Zero; an element that is not from 0 to 1, which torch refuses, makes it an index out of range."""
-    inside = build("aten::logical_and", build("aten::ge.Scalar", x, 0.0), build("aten::le.Scalar", x, 1.0))
-    outside = build("aten::any", build("aten::logical_not", inside))
-    place = build("aten::reshape", build("aten::to.dtype", outside, torch.int64), [1])
-    return build("aten::reshape", build("aten::index_select", Value.of_elements(torch.zeros(1)), 0, place), [])
-
-
 @decomposes("aten::multilabel_margin_loss", "aten::multilabel_margin_loss_forward")
 def multilabel_margin(build: NodeBuilder, node: Node) -> Value | tuple[Value, Value] | None:
     """How far each class of a row's labels, which end with -1, is from being one above all others."""
