@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import random
@@ -28,6 +29,13 @@ def cache_folder(request: pytest.FixtureRequest) -> Iterator[None]:
     os.environ["MOBOPT_CACHE_DIR"] = str(request.config.cache.mkdir("pipelines"))
     yield
     del os.environ["MOBOPT_CACHE_DIR"]
+
+
+def pytest_collection_finish() -> None:
+    """What is there before the first test stays: looking through it again and again took a tenth of the run."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 20)
 
 
 @pytest.fixture(autouse=True)

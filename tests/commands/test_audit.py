@@ -14,6 +14,7 @@ from click.testing import CliRunner
 from command_harness import Invoke, assert_refused, rewrite, run_mobopt
 from conftest import make_model
 from model_zoo import ZOO
+from sampling import sampled
 from torch import nn
 
 import mobopt
@@ -359,7 +360,7 @@ def _script(name: str) -> torch.jit.ScriptModule:
     return module
 
 
-@pytest.mark.parametrize("name", ["mobilenet_v2", "squeezenet1_1", "unet_transposed"])
+@pytest.mark.parametrize("name", sampled(["mobilenet_v2", "squeezenet1_1", "unet_transposed"], one_in=2))
 @pytest.mark.parametrize("backend", ["vulkan", "cpu"])
 def test_real_models_have_nothing_missing(name: str, backend: str) -> None:
     found = mobopt.audit(_script(name), backend, example_inputs=[torch.rand(1, 3, 64, 64)])
@@ -367,7 +368,7 @@ def test_real_models_have_nothing_missing(name: str, backend: str) -> None:
     assert sum(item.count for item in found.lines if "conv" in item.operator) > 15
 
 
-@pytest.mark.parametrize("name", ["mobilenet_v2", "shufflenet_v2_x1_0", "unet_transposed"])
+@pytest.mark.parametrize("name", sampled(["mobilenet_v2", "shufflenet_v2_x1_0", "unet_transposed"], one_in=2))
 def test_the_optimised_file_of_a_model_is_good_too(name: str) -> None:
     x = torch.rand(1, 3, 64, 64)
     optimized = mobopt.optimize_for_mobile(_script(name), backend="vulkan", example_inputs=[x])

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from functools import cache
+from itertools import product
 
 import pytest
 import torch
 from device_infos import DEVICES, device_info, known_device
 from model_zoo import ZOO
+from sampling import sampled
 from spirv_resources import resources
 
 from mobopt import shaders
@@ -150,8 +152,7 @@ def segment_of(name: str) -> Segment:
 CONSTANTS = {name: ConstantStore() for name in NETS}
 
 
-@pytest.mark.parametrize("name", DEVICES)
-@pytest.mark.parametrize("net", NETS)
+@pytest.mark.parametrize(("net", "name"), sampled(product(NETS, DEVICES), one_in=2))
 def test_plans_of_networks_obey_the_limits(net, name):
     device = known_device(name)
     built = build_stream(segment_of(net), device, CONSTANTS[net])
