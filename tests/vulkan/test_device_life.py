@@ -6,6 +6,7 @@ import logging
 import subprocess
 import sys
 import textwrap
+import threading
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ import torch
 from mobopt.errors import DeviceError, DeviceLostError
 from mobopt.frontends.torchscript import program_from_script_module
 from mobopt.runtimes.vulkan.engine import vk
+from mobopt.runtimes.vulkan.engine.array_memory import ArrayPool
 from mobopt.runtimes.vulkan.engine.device import Device
 from mobopt.runtimes.vulkan.program import VulkanProgram
 
@@ -197,3 +199,17 @@ def test_a_daemon_thread_does_not_disturb_the_end(daemon: str) -> None:
     done = _run(f"threading.Thread(target={daemon}, daemon=True).start(); time.sleep(0.3); print('end')")
     assert (done.returncode, done.stdout) == (0, "end\n"), done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_finalizers_do_not_wait_for_the_lock(device: Device) -> None:
+    """The garbage collector runs in any thread, also in one for which the thread that has the lock is waiting."""
+    pool = device.shared(ArrayPool)
+    kept = pool.live_bytes
+    held = [pool.allocate(4096)]
+    with device.lock:
+        thread = threading.Thread(target=held.clear)
+        thread.start()
+        thread.join(30)
+        assert not thread.is_alive() and not held
+        assert pool.live_bytes == kept + 4096
+    assert device.shared(ArrayPool).live_bytes == kept

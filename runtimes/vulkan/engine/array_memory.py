@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import weakref
 from dataclasses import dataclass
+from functools import partial
 
 from mobopt.errors import DeviceError, DeviceLostError
 from mobopt.runtimes.vulkan.engine import vk
@@ -62,7 +63,7 @@ class ArrayMemory:
         self.check()
         view = HostView(self)
         self.device.lend()
-        weakref.finalize(view, self.device.take_back).atexit = False
+        weakref.finalize(view, self.device.when_free, self.device.take_back).atexit = False
         return view
 
     def check(self) -> None:
@@ -99,7 +100,7 @@ class ArrayPool:
         with self._device.lock:
             block = self._take(size)
             memory = ArrayMemory(self._device, block.buffer)
-            weakref.finalize(memory, self._give_back, block).atexit = False
+            weakref.finalize(memory, self._device.when_free, partial(self._give_back, block)).atexit = False
             return memory
 
     @property
@@ -141,14 +142,13 @@ class ArrayPool:
         return block
 
     def _give_back(self, block: _Block) -> None:
-        """Called wherever the last reference goes, by the garbage collector too."""
-        with self._device.lock:
-            if block not in self._blocks or not self._device.is_open:
-                return
-            self._idle.setdefault(block.buffer.nbytes, []).append(block)
-            self._idle_bytes += block.buffer.nbytes
-            if self._idle_bytes > _MAX_IDLE_BYTES:
-                self._free_idle()
+        """Keep a block for the next array of its size; under the lock."""
+        if block not in self._blocks or not self._device.is_open:
+            return
+        self._idle.setdefault(block.buffer.nbytes, []).append(block)
+        self._idle_bytes += block.buffer.nbytes
+        if self._idle_bytes > _MAX_IDLE_BYTES:
+            self._free_idle()
 
     def _free_idle(self) -> None:
         idle, self._idle, self._idle_bytes = self._idle, {}, 0

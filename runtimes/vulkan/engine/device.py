@@ -7,7 +7,7 @@ import logging
 import os
 import threading
 import weakref
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Protocol, TypeVar
@@ -63,6 +63,7 @@ class Device:
         """Entered for as long as a call, or the building of a plan, needs the device to stay open."""
         self._instance = instance
         self._lent = 0
+        self._put_off: deque[Callable[[], None]] = deque()
         self._first_message = len(instance.messages)
         self._users: weakref.WeakSet[Closable] = weakref.WeakSet()
         self._shared: dict[Callable[[Device], Closable], Closable] = {}
@@ -122,6 +123,7 @@ class Device:
     def shared(self, make: Callable[[Device], Shared]) -> Shared:
         """What all users of the device share: the first call makes it, the end of the device closes it."""
         with self.lock:
+            self._catch_up()
             if make not in self._shared:
                 self._shared[make] = make(self)
             return self._shared[make]  # type: ignore[return-value]
@@ -129,6 +131,23 @@ class Device:
     def scope(self) -> ResourceScope:
         """An owner for new Vulkan objects."""
         return ResourceScope(self.handle, self.live_objects)
+
+    def when_free(self, work: Callable[[], None]) -> None:
+        """Do something under the lock: now, or, where another thread has it, when something shared is next asked for.
+
+        For finalizers: they run wherever the garbage collector does, and who has the lock may wait for that thread.
+        """
+        self._put_off.append(work)
+        self._catch_up()
+
+    def _catch_up(self) -> None:
+        """Do what was put off, if the lock is free."""
+        while self._put_off and self.lock.acquire(blocking=False):
+            try:
+                if self._put_off:
+                    self._put_off.popleft()()
+            finally:
+                self.lock.release()
 
     def register(self, user: Closable) -> None:
         """Have ``user.close()`` called before the device is destroyed."""
@@ -166,6 +185,7 @@ class Device:
     def abandon(self) -> None:
         """Forget the device without a word to the driver, whose threads a forked process doesn't have."""
         self.lock = threading.RLock()
+        self._put_off.clear()
         self.in_use.forget()
         self.is_open = False
 
@@ -183,6 +203,7 @@ class Device:
         with self.lock:
             if not self.is_open:
                 return
+            self._catch_up()
             vk.lib.vkDeviceWaitIdle(self.handle)
             for user in (*self._users, *reversed(self._shared.values())):
                 user.close()

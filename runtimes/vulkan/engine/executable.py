@@ -59,7 +59,7 @@ class Executable:
         self._owned = _Owned(device)
         self._idle: list[Lane] = []
         self._max_lanes = MAX_LANES
-        self._finalizer = weakref.finalize(self, self._owned.close)
+        self._finalizer = weakref.finalize(self, device.when_free, self._owned.close)
         try:
             with device.in_use:
                 dispatches = [operation for operation in self._staged.operations if isinstance(operation, Dispatch)]
@@ -143,7 +143,8 @@ class Executable:
         """Give everything back to the device, once calls in flight have ended. A second call does nothing."""
         with self._changed:
             self._changed.wait_for(lambda: len(self._idle) == len(self._owned.lanes))
-            self._finalizer()
+            if self._finalizer.detach() is not None:
+                self._owned.close()
 
     def _take(self) -> Lane:
         """A lane that no other call has."""
