@@ -29,6 +29,7 @@ from mobopt.bundle.unpickler import (
     tagged_type,
 )
 from mobopt.errors import BundleError
+from mobopt.ir.dtypes import SCALAR_TYPES
 from mobopt.ir.types import BOOL, FLOAT, INT, DictType, ListType, Type
 
 FUNCTION = 16
@@ -38,21 +39,6 @@ _WITH_FIELDS, _CUSTOM, _WITH_STATE = 1, 2, 3
 """Kinds of classes."""
 _LONG, _BYTE, _REAL, _COMPLEX = struct.Struct("<q"), struct.Struct("<B"), struct.Struct("<d"), struct.Struct("<2d")
 _QUANTISED_TYPES = (12, 13, 14, 16, 17)
-_SCALAR_TYPES = {
-    0: torch.uint8,
-    1: torch.int8,
-    2: torch.int16,
-    3: torch.int32,
-    4: torch.int64,
-    5: torch.float16,
-    6: torch.float32,
-    7: torch.float64,
-    9: torch.complex64,
-    10: torch.complex128,
-    11: torch.bool,
-    15: torch.bfloat16,
-}
-"""``c10/core/ScalarType.h``"""
 
 SlotNames = Callable[[str], Sequence[str]]
 """Names of the attributes that a class declares; none if nothing tells them."""
@@ -182,9 +168,9 @@ class FlatbufferValues:
         kind = table.number(1, "b")
         if table.table(6) is not None or kind in _QUANTISED_TYPES:
             raise BundleError(refusal_of_tensor("_rebuild_qtensor", *self._place()))
-        if kind not in _SCALAR_TYPES:
+        if kind not in SCALAR_TYPES:
             raise BundleError(f"a tensor is of scalar type {kind}, which mobopt does not read")
-        dtype, key = _SCALAR_TYPES[kind], str(table.number(0, "I"))
+        dtype, key = SCALAR_TYPES[kind], str(table.number(0, "I"))
         storage = self._storages.load(dtype, key, self._storages.bytes_of(key) // dtype.itemsize)
         sizes, strides = (tuple(table.numbers(field, "<i4").tolist()) for field in (3, 4))
         return rebuild_tensor(storage, table.number(2, "i"), sizes, strides, bool(table.number(5, "B")))
