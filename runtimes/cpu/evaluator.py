@@ -76,7 +76,7 @@ class Frame:
     """Number of the node that comes next."""
     trip: Any = -1
     """Number of the trip, if this is the body of a loop."""
-    limit: Any = 0
+    limit: int = 0
 
     @property
     def is_loop(self) -> bool:
