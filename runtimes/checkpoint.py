@@ -269,15 +269,15 @@ class _Form:
         return "number", type(number.value)
 
     def _of_tensor(self, tensor: TracedTensor) -> Hashable:
-        others: tuple[Hashable, ...] = ()
         geometry: Hashable = None
+        others: list[TracedTensor] = []
         if tensor.recipe is not None:
             meta = tensor.meta
             geometry = meta.dtype, meta.shape, meta.stride(), meta.storage_offset()
-            others = tuple(self._of(base) for base in leaves_of(tensor.recipe.args, TracedTensor))
-            if all(base.memory is tensor.memory for base in leaves_of(tensor.recipe.args, TracedTensor)):
-                others = ()
-        return "tensor", geometry, self._once(tensor.memory, self._of_memory), others
+            bases = list(leaves_of(tensor.recipe.args, TracedTensor))
+            others = [] if all(base.memory is tensor.memory for base in bases) else bases
+        memory = self._once(tensor.memory, self._of_memory)
+        return "tensor", geometry, memory, tuple(map(self._of, others))
 
     def _of_root(self, memory: Memory) -> Hashable:
         """Of an input that was written to, the caller may have to be told what it holds now."""

@@ -539,3 +539,19 @@ def test_numbers_beside_tensors_without_dimensions(dtype: torch.dtype, device: D
     program = load(module, device)
     for first in (1, 0):
         same(program, module, torch.tensor([first, 1, 1]).to(dtype))
+
+
+class KeepsParts(nn.Module):
+    """Keeps one element of as many as the elements say, and looks again."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        kept = (x * 2)[x > 0]
+        first, second = kept[0], kept[1:2]
+        return first * second + x if bool(x.sum() > 0) else first - x
+
+
+def test_views_of_memories_of_other_sizes(device: Device) -> None:
+    """A view of one element is the same to a checkpoint only if what it lies in has the same size."""
+    program = load(KeepsParts(), device)
+    for x in (torch.tensor([3.0, -1, 2, -2, 1]), torch.tensor([3.0, 1, 2, -2, 1]), torch.tensor([3.0, 1, 2, 5, 1])):
+        same(program, KeepsParts(), x)
