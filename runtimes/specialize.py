@@ -263,8 +263,8 @@ class Specializer(Evaluator):
             args[::2] = settled(args[::2])
         elif len(args) > 1 and isinstance(node.inputs[0].type, DictType):
             args[1] = settled(args[1]) if isinstance(args[1], HostNumber) else args[1]
-        elif any(isinstance(value.type, DictType) for value in node.outputs):
-            args = settled(args)
+        elif node.op == "aten::dict" and args:
+            args[0] = [(settled(key), item) for key, item in args[0]]
         return args
 
     def next_trip(self, trip: Any) -> Any:

@@ -555,3 +555,41 @@ def test_views_of_memories_of_other_sizes(device: Device) -> None:
     program = load(KeepsParts(), device)
     for x in (torch.tensor([3.0, -1, 2, -2, 1]), torch.tensor([3.0, 1, 2, -2, 1]), torch.tensor([3.0, 1, 2, 5, 1])):
         same(program, KeepsParts(), x)
+
+
+class ListsOfDictionaries(nn.Module):
+    """Changes a dictionary that lies in a list, after a look and before."""
+
+    def forward(self, x: torch.Tensor) -> list[dict[str, torch.Tensor]]:
+        found: list[dict[str, torch.Tensor]] = []
+        for row in range(x.size(0)):
+            found.append({"all": x[row], "some": x[row][x[row] > 0]})
+        for i, each in enumerate(found):
+            found[i]["all"] = each["all"] * 2
+            each["some"] = each["some"] + 1
+            last = found.pop()
+            last["last"] = x[0]
+            found.append(last)
+        return found
+
+
+def test_dictionaries_in_lists_are_the_same_ones(device: Device) -> None:
+    program, generator = load(ListsOfDictionaries(), device), torch.Generator().manual_seed(4)
+    for rows in (1, 3):
+        same(program, ListsOfDictionaries(), torch.randn(rows, 7, generator=generator))
+
+
+class CountedKeys(nn.Module):
+    """Numbers that were read are keys."""
+
+    def forward(self, x: torch.Tensor) -> dict[int, torch.Tensor]:
+        pairs: list[tuple[int, torch.Tensor]] = []
+        for row in range(x.size(0)):
+            pairs.append((int(x[row].sum()), x[row] * 2))
+        return dict(pairs)
+
+
+def test_numbers_that_were_read_are_keys(device: Device) -> None:
+    program = load(CountedKeys(), device)
+    for values in ([[1.0, 2.0], [3.0, 4.0]], [[1.0, 2.0], [2.0, 1.0]], [[5.0, 2.0], [3.0, 4.0]]):
+        same(program, CountedKeys(), torch.tensor(values))
