@@ -6,18 +6,19 @@ Argument names, defaults, the order of checks and the texts of errors are those 
 
 from __future__ import annotations
 
+import os
 import sys
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.export import ExportedProgram
 
 from mobopt.errors import ArgumentTypeError, InputError, PassError, UnsupportedError
 from mobopt.frontends.module_source import check_examples
-from mobopt.frontends.open_source import source_of
+from mobopt.frontends.open_source import is_onnx_model, source_of
 from mobopt.frontends.script_module_source import names_to_preserve
 from mobopt.frontends.source import Source
 from mobopt.ir import Program
@@ -40,6 +41,9 @@ from mobopt.samples.agreement import agreement_of
 from mobopt.samples.example_inputs import NONE, ChosenInputs, ExampleInputs, choose_inputs, given_inputs
 from mobopt.samples.unknown_sizes import unknown_text
 
+if TYPE_CHECKING:
+    from onnx import ModelProto
+
 ILL_CONDITIONED = (
     "optimised, it differs by {:.1e} of the output's scale, and in single precision the model itself is as far from "
     "the result of float64"
@@ -48,7 +52,7 @@ __all__ = ["MobileOptimizerType", "optimize_for_mobile"]
 
 
 def optimize_for_mobile(
-    script_module: torch.jit.ScriptModule | torch.nn.Module | ExportedProgram,
+    script_module: torch.jit.ScriptModule | torch.nn.Module | ExportedProgram | ModelProto | str | os.PathLike[str],
     optimization_blocklist: set[Any] | None = None,
     preserved_methods: Sequence[str | bytes] | None = None,
     backend: str = "CPU",
@@ -67,9 +71,9 @@ def optimize_for_mobile(
     """Optimise a model for PyTorch Mobile; the model itself is not changed.
 
     Args:
-        script_module: a scripted or traced module, an ExportedProgram, or an nn.Module, which is exported with
-            ``example_inputs``, and traced, with a warning, where ``torch.export`` can't take it. Modules are optimised
-            as in evaluation mode.
+        script_module: a scripted or traced module, an ExportedProgram, an ``onnx.ModelProto``, the path of a file of
+            one of them, or an nn.Module, which is exported with ``example_inputs``, and traced, with a warning, where
+            ``torch.export`` can't take it. Modules are optimised as in evaluation mode.
         optimization_blocklist: optimisations to leave out: members of :class:`MobileOptimizerType`, ours or torch's,
             or their names. Every member is honoured on every backend.
         preserved_methods: names of methods and attributes to keep beside ``forward``.
@@ -107,6 +111,7 @@ def optimize_for_mobile(
         ArgumentTypeError: a TypeError: no model, an nn.Module without example inputs, an unknown backend, or a
             blocklist that is not a set.
         MissingMethodError: an AttributeError: a method to preserve doesn't exist.
+        BundleError: the file can't be read, or is optimised already.
         InputError: the blocklist names an unknown optimisation, or the pipeline is for other arguments.
         UnsupportedError: the module, the backend or the runtime needs what mobopt lacks.
         PassError: the optimised module differs from the original on the example inputs.
@@ -142,11 +147,12 @@ def _names_to_preserve(model: object, preserved: Sequence[str | bytes], examples
         ArgumentTypeError: it is of none.
         MissingMethodError: one does not exist.
     """
-    if isinstance(model, (torch.nn.Module, ExportedProgram)) and not isinstance(model, torch.jit.ScriptModule):
-        check_examples(model, examples)
-        return [str(name) for name in preserved]
-    check_script_module(model)
-    return names_to_preserve(cast(torch.jit.ScriptModule, model), preserved)
+    if isinstance(model, torch.jit.ScriptModule):
+        return names_to_preserve(model, preserved)
+    if not isinstance(model, (torch.nn.Module, ExportedProgram, str, os.PathLike)) and not is_onnx_model(model):
+        check_script_module(model)
+    check_examples(model, examples)
+    return [str(name) for name in preserved]
 
 
 @dataclass(frozen=True)

@@ -92,6 +92,29 @@ def test_not_a_script_module(net: Net) -> None:
     assert isinstance(caught.value, MoboptError)
 
 
+@pytest.mark.parametrize("model", [None, 3, b"model.pt", {"weight": 1}])
+def test_no_model(model: Any) -> None:
+    with pytest.raises(mobopt.ArgumentTypeError) as caught:
+        optimize_for_mobile(model)
+    assert str(caught.value) == f"Got {type(model)}, but ScriptModule is expected."
+
+
+@pytest.mark.parametrize("kind", ["module", "program", "proto", "m.pt", "m.pt2", "m.onnx"])
+def test_every_source_of_models(net: Net, x: torch.Tensor, tmp_path: Path, kind: str) -> None:
+    model: Any = net
+    if kind == "m.pt":
+        torch.jit.save(torch.jit.script(net), tmp_path / kind)
+    elif kind != "module":
+        program = torch.export.export(net, (x,))
+        model = torch.onnx.export(program, dynamo=True, verbose=False).model_proto if kind == "proto" else program
+    if kind == "m.pt2":
+        torch.export.save(program, tmp_path / kind)
+    elif kind == "m.onnx":
+        torch.onnx.export(program, (), tmp_path / kind, dynamo=True, verbose=False)
+    done = optimize_for_mobile(tmp_path / kind if "." in kind else model, backend="vulkan", example_inputs=[x])
+    assert_agrees(done(x), net(x))
+
+
 def test_missing_preserved_methods_are_named_in_order(net: Net) -> None:
     with pytest.raises(AttributeError) as caught:
         optimize_for_mobile(torch.jit.script(net), preserved_methods=["b", "forward", "a"], backend="nowhere")

@@ -58,7 +58,7 @@ def source_of(
         return ExportedProgramSource(model, preserved)
     if isinstance(model, (str, os.PathLike)):
         return _source_of_file(Path(model), preserved)
-    if type(model).__name__ == "ModelProto":  # known by its name, so that nothing loads onnx that doesn't use it
+    if is_onnx_model(model):
         return _onnx_source(model, preserved)
     raise ArgumentTypeError(f"Got {type(model)}, but a {_TAKEN} is expected.")
 
@@ -112,6 +112,11 @@ def _source_of_file(file: Path, preserved: Sequence[str]) -> Source:
     if is_exported_file(file):
         return ExportedFileSource(file, preserved)
     return FileSource(file, preserved)
+
+
+def is_onnx_model(model: object) -> bool:
+    """Whether it is an ``onnx.ModelProto``; known by its name, so that nothing loads onnx that doesn't use it."""
+    return type(model).__name__ == "ModelProto"
 
 
 def is_onnx(file: Path) -> bool:

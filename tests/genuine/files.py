@@ -11,7 +11,10 @@ import re
 import sys
 import warnings
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -32,52 +35,89 @@ from mobopt.errors import MoboptError
 ZOO_SIZES = (1, 3, 96, 80)
 
 
-def write(
-    folder: Path, module: torch.nn.Module, inputs: Sequence[torch.Tensor], runtime: str, backend: str, scripts: bool
-) -> None:
-    """Optimise a module for a release and save it with its numbers; says so if that is refused."""
+def _traced(module: torch.nn.Module, inputs: tuple[torch.Tensor, ...]) -> Any:
+    return torch.jit.trace(module, inputs, check_trace=False, strict=False)  # type: ignore[no-untyped-call]
+
+
+def _scripted(module: torch.nn.Module, inputs: tuple[torch.Tensor, ...]) -> Any:
+    return torch.jit.script(module)
+
+
+def _itself(module: torch.nn.Module, inputs: tuple[torch.Tensor, ...]) -> Any:
+    return module
+
+
+def _onnx(module: torch.nn.Module, inputs: tuple[torch.Tensor, ...]) -> Any:
+    return torch.onnx.export(module, inputs, dynamo=True, verbose=False).model_proto  # type: ignore[union-attr]
+
+
+FORMS = {"traced": _traced, "scripted": _scripted, "module": _itself, "onnx": _onnx}
+"""What mobopt is given of a module; an nn.Module goes through torch.export."""
+
+
+@dataclass(frozen=True)
+class Model:
+    """A module, what to call it with, and the ways in which it becomes TorchScript."""
+
+    name: str
+    module: torch.nn.Module
+    inputs: Sequence[torch.Tensor]
+    scripts: Sequence[str]
+    text: str
+
+
+def write(folder: Path, model: Model, form: str, runtime: str, backend: str) -> None:
+    """Optimise a module for a release and save it with its numbers; says so if that is refused, or not as asked."""
     folder.mkdir(parents=True, exist_ok=True)
     with torch.no_grad():
-        expected = module.eval()(*[value.clone() for value in inputs])
-        copies = tuple(value.clone() for value in inputs)
-        script = (
-            torch.jit.script(module) if scripts else torch.jit.trace(module, copies, check_trace=False, strict=False)
-        )  # type: ignore[no-untyped-call]
-    try:
-        made = mobopt.optimize_for_mobile(script, backend=backend, runtime=runtime, example_inputs=list(inputs))
-        made.save(folder / "model.pt")
-        made._save_for_lite_interpreter(folder / "model.ptl")
-    except MoboptError as error:
-        print(f"{folder}: refused: {error}", flush=True)
-    for name, values in (("in", inputs), ("out", leaves(expected))):
+        expected = model.module.eval()(*[value.clone() for value in model.inputs])
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        try:
+            with torch.no_grad():
+                source = FORMS[form](model.module, tuple(value.clone() for value in model.inputs))
+            made = mobopt.optimize_for_mobile(
+                source, backend=backend, runtime=runtime, example_inputs=list(model.inputs)
+            )
+            made.save(folder / "model.pt")
+            made._save_for_lite_interpreter(folder / "model.ptl")
+        except MoboptError as error:
+            print(f"{folder}: refused: {error}", flush=True)
+        except torch.onnx.OnnxExporterError as error:
+            print(f"{folder}: no ONNX: {str(error).splitlines()[0]}", flush=True)
+    for warning in told:
+        if "was traced" in str(warning.message):
+            print(f"{folder}: {warning.message}", flush=True)
+    for name, values in (("in", model.inputs), ("out", leaves(expected))):
         for index, value in enumerate(values):
             np.save(folder / f"{name}{index}.npy", np.asarray(torch.as_tensor(value).detach()))
-    (folder / "what.txt").write_text(f"{module}\n")
+    (folder / "what.txt").write_text(f"{model.text}\n")
 
 
-def known_models() -> Iterator[tuple[str, torch.nn.Module, Sequence[torch.Tensor], bool]]:
+def known_models() -> Iterator[Model]:
     """The cases tried on PyTorch's kernels before, the calls of the tests, the benchmarks' models, and small nets."""
     torch.manual_seed(1)
     for name, case in cases().items():
-        yield f"case {name}", case.make(), (torch.randn(case.sizes),), False
+        yield _model(f"case {name}", case.make(), (torch.randn(case.sizes),), ["traced"])
     for name, (call, inputs) in ALL.items():
-        yield f"call {name}", Layer(call), [value.contiguous() for value in inputs], False
+        yield _model(f"call {name}", Layer(call), [value.contiguous() for value in inputs], ["traced"])
     for name, item in ZOO.items():
-        yield f"model {name}", item.build(), (torch.rand(ZOO_SIZES),), True
+        yield _model(f"model {name}", item.build(), (torch.rand(ZOO_SIZES),), ["scripted"])
     for name, net in NETS.items():
-        for way in net.ways:
-            yield f"net {name} {way}", net.module(), net.inputs(), way == "scripted"
+        yield _model(f"net {name}", net.module(), net.inputs(), net.ways)
 
 
-def random_models(count: int, start: int) -> list[RandomModule]:
+def _model(name: str, module: torch.nn.Module, inputs: Sequence[torch.Tensor], scripts: Sequence[str]) -> Model:
+    return Model(name, module, inputs, scripts, str(module))
+
+
+def random_models(count: int, start: int) -> Iterator[Model]:
     """The same modules for the same seed."""
     found: list[RandomModule] = []
-    if count == 0:
-        return found
 
     @seed(start)
     @settings(
-        max_examples=count,
+        max_examples=max(count, 1),
         deadline=None,
         database=None,
         phases=[Phase.generate],
@@ -88,7 +128,9 @@ def random_models(count: int, start: int) -> list[RandomModule]:
         found.append(module)
 
     collect()
-    return found
+    for index, item in enumerate(found[:count]):
+        how = "scripted" if item.how == "script" else "traced"
+        yield Model(f"random {start} {index}", item.module(), item.arguments(), [how], repr(item))
 
 
 def main() -> None:
@@ -100,18 +142,15 @@ def main() -> None:
     parser.add_argument("--random", type=int, default=100, help="number of random models")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--only", default="", metavar="PATTERN", help="regular expression in names of models")
+    parser.add_argument("--source", default="script", choices=["script", "module", "onnx"], help="what mobopt is given")
     options = parser.parse_args()
-    warnings.simplefilter("ignore")
     for runtime in options.runtime:
-        for name, module, inputs, scripts in known_models():
-            if not re.search(options.only, name):
+        for model in chain(known_models(), random_models(options.random, options.seed)):
+            if not re.search(options.only, model.name):
                 continue
-            folder = options.folder / runtime / re.sub(r"\W+", "_", name)
-            write(folder, module, inputs, runtime, options.backend, scripts)
-        for index, item in enumerate(random_models(options.random, options.seed)):
-            folder = options.folder / runtime / f"random_{options.seed}_{index}"
-            write(folder, item.module(), item.arguments(), runtime, options.backend, item.how == "script")
-            (folder / "what.txt").write_text(repr(item))
+            for form in model.scripts if options.source == "script" else [options.source]:
+                folder = options.folder / runtime / re.sub(r"\W+", "_", f"{model.name} {form}")
+                write(folder, model, form, runtime, options.backend)
 
 
 if __name__ == "__main__":
