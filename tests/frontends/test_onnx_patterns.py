@@ -88,3 +88,15 @@ def test_permutations_become_one_or_none(orders: tuple[tuple[int, ...], ...], co
     assert operators(program).count("permute") == count
     x = torch.randn(2, 3, 5)
     assert torch.equal(Interpreter(program).run("forward", [x]), -x.permute(orders[0]).permute(orders[1]))
+
+
+@pytest.mark.parametrize(("scale", "bias", "is_plain"), [(1.0, 0.0, True), (1.0, 0.5, False), (2.0, 0.0, False)])
+def test_an_instance_norm_by_ones_and_zeros_has_neither(scale: float, bias: float, is_plain: bool) -> None:
+    nodes = [helper.make_node("InstanceNormalization", ["x", "scale", "bias"], ["y"])]
+    constants = [number([scale] * 3, "scale", numpy.float32), number([bias] * 3, "bias", numpy.float32)]
+    program = source_of(model_of(nodes, [tensor_info("x", [2, 3, 5])], [tensor_info("y")], constants)).program
+    norm = next(node for node in program.methods["forward"].walk() if node.op == "aten::instance_norm")
+    assert all((value.is_constant and value.constant is None) is is_plain for value in norm.inputs[1:3])
+    x = torch.randn(2, 3, 5)
+    expected = torch.nn.functional.instance_norm(x) * scale + bias
+    torch.testing.assert_close(Interpreter(program).run("forward", [x]), expected)

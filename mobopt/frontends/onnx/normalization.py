@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from mobopt.frontends.onnx.operands import Operand
+from mobopt.frontends.onnx.patterns import is_all
 from mobopt.frontends.onnx.registry import MICROSOFT, Call, translates
 
 
@@ -52,10 +53,11 @@ def _training_batch_norm(
 
 @translates("InstanceNormalization")
 def _instance_norm(call: Call) -> Any:
-    epsilon = call.get("epsilon", 1e-5)
-    return call.emit(
-        "instance_norm", call.tensor(0), call.tensor(1), call.tensor(2), None, None, True, 0.0, epsilon, False
-    )
+    """Exporters give ones and zeros where a layer has no scale and bias, and where they take a group norm apart."""
+    epsilon, scale, bias = call.get("epsilon", 1e-5), call.tensor(1), call.tensor(2)
+    if is_all(scale, 1.0) and is_all(bias, 0.0):
+        scale = bias = None
+    return call.emit("instance_norm", call.tensor(0), scale, bias, None, None, True, 0.0, epsilon, False)
 
 
 @translates("LayerNormalization")

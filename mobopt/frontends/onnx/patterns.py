@@ -63,6 +63,11 @@ def interpolated(emit: Emitter, condition: Any, near: Any, far: Any) -> Any:
     return emit("lerp.Tensor", start, end, weight)
 
 
+def is_all(value: Any, number: float) -> bool:
+    """Whether it is a known tensor of which every element is this number."""
+    return isinstance(value, torch.Tensor) and bool((value == number).all())
+
+
 def _made_by(value: Any, qualified_op: str) -> Node | None:
     node = value.producer if isinstance(value, Value) else None
     return node if node is not None and node.qualified_op == qualified_op else None
