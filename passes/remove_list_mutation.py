@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from itertools import takewhile
+from collections.abc import Callable, Sequence
 
 from mobopt.ir import Block, Graph, Node, Value
+from mobopt.ops.effects import schema_of_node
 from mobopt.passes.manager import GraphPass
 from mobopt.passes.note_kinds import BUILT_AT_ONCE
 from mobopt.passes.notes import NoteBook
@@ -20,15 +20,19 @@ class RemoveListMutation(GraphPass):
         %1 : Tensor[] = aten::append(%found, %b)
         %last : Tensor = aten::__getitem__(%found, %minus_one)
         %c : Tensor = aten::relu(%last)
+        %x : Tensor = aten::cat(%found, %one)
         %2 : Tensor[] = aten::append(%found, %c)
         %y : Tensor = aten::cat(%found, %one)
     Result:
         %c : Tensor = aten::relu(%b)
-        %found : Tensor[] = prim::ListConstruct(%a, %b, %c)
-        %y : Tensor = aten::cat(%found, %one)
+        %found : Tensor[] = prim::ListConstruct(%a, %b)
+        %x : Tensor = aten::cat(%found, %one)
+        %found.1 : Tensor[] = prim::ListConstruct(%a, %b, %c)
+        %y : Tensor = aten::cat(%found.1, %one)
 
-    A script fills lists so, and whoever reads the list wants to know what is in it. PyTorch's pass of this name
-    (``torch/csrc/jit/passes/remove_mutation.cpp``) does so for ``append`` and items that are set.
+    A script fills lists so, and whoever reads the list wants to know what is in it; what looks at it between two
+    changes gets a list of its own. PyTorch's pass of this name (``torch/csrc/jit/passes/remove_mutation.cpp``) does so
+    for ``append`` and items that are set.
     """
 
     name = "remove_list_mutation"
@@ -49,17 +53,51 @@ def _follow(graph: Graph, made: Node, notes: NoteBook) -> bool:
     renamed = _use_one_name(value)
     items = list(made.inputs)
     users = _users_in_order(value, block)
-    known = list(takewhile(lambda user: user.block is block and _carry_out(user, value, items), users))
+    reads: list[tuple[Node, list[Value]]] = []
+    known = 0  # users up to the last that was carried out
+    for index, user in enumerate(users):
+        if user.block is block and _carry_out(user, value, items):
+            known = index + 1
+        elif user.block is block and _only_reads(user, value):
+            reads.append((user, list(items)))
+        else:
+            break
     if not known:
         return renamed
-    for user in known:
-        user.destroy()
+    readers = {user for user, _ in reads}
+    for reader, held in reads:
+        if users.index(reader) < known:
+            _replace(value, reader, _list_before(graph, reader, made, held))
+    for user in users[:known]:
+        if user not in readers:
+            user.destroy()
     if value.uses:
-        whole = graph.create("prim::ListConstruct", items, [value.type], names=[value.name], origin=made.origin)
-        value.replace_all_uses_with(whole.insert_before(users[len(known)]).output)
+        value.replace_all_uses_with(_list_before(graph, users[known], made, items))
     notes.add(BUILT_AT_ONCE, made, items=len(items))
     made.destroy()
     return True
+
+
+def _list_before(graph: Graph, reader: Node, made: Node, items: Sequence[Value]) -> Value:
+    """The list with other items, made where it is read."""
+    value = made.output
+    whole = graph.create("prim::ListConstruct", items, [value.type], names=[value.name], origin=made.origin)
+    return whole.insert_before(reader).output
+
+
+def _replace(value: Value, reader: Node, other: Value) -> None:
+    for index, item in enumerate(reader.inputs):
+        if item is value:
+            reader.replace_input(index, other)
+
+
+def _only_reads(node: Node, value: Value) -> bool:
+    """Whether a node looks at the list, and neither changes nor keeps it, so that an equal one will do."""
+    schema = schema_of_node(node)
+    if schema is None or schema.is_variadic or schema.is_mutating or node.blocks:
+        return False
+    taken = [argument for argument, item in zip(schema.arguments, node.inputs, strict=False) if item is value]
+    return len(taken) == node.inputs.count(value) and not any(argument.aliases for argument in taken)
 
 
 def _use_one_name(value: Value) -> bool:
