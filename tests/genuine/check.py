@@ -116,6 +116,7 @@ def main():
     if options.library:
         torch.ops.load_library(options.library)
     torch.set_num_threads(1)
+    torch._C._jit_set_texpr_fuser_enabled(False)  # phones have none; 2.6's compiles depthwise convolutions for minutes
     paths = sorted(path for folder in options.folders for path in folder.rglob("model.pt*"))
     bad, worst = 0, 0.0
     for path in paths:
