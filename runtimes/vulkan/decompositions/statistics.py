@@ -20,7 +20,8 @@ def multivariate_log_gamma(build: NodeBuilder, node: Node) -> Value:
     steps = Value.of_elements(-0.5 * torch.arange(order, dtype=torch.float32))
     places = build("aten::add.Tensor", build("aten::unsqueeze", x, -1), steps)
     total = build("aten::sum.dim_IntList", build("aten::lgamma", places), [-1])
-    return build("aten::add.Scalar", total, order * (order - 1) / 4 * math.log(math.pi))
+    total = build("aten::add.Scalar", total, order * (order - 1) / 4 * math.log(math.pi))
+    return build("aten::to.dtype", total, node.output.dtype)  # the steps are float32, narrower numbers rounded once
 
 
 @decomposes("aten::special_spherical_bessel_j0")
