@@ -21,6 +21,10 @@ _LAYER_PLACES = ("/usr/share", "/usr/local/share", "/etc")
 if any(Path(place, "vulkan/explicit_layer.d/VkLayer_khronos_validation.json").exists() for place in _LAYER_PLACES):
     os.environ.setdefault("MOBOPT_VALIDATION", "1")
 
+# Tests share the cores already, and threads of torch that wait for one another keep them busy.
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # for the processes that tests start
+torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
+
 
 @pytest.fixture(scope="session", autouse=True)
 def cache_folder(request: pytest.FixtureRequest) -> Iterator[None]:
