@@ -23,7 +23,9 @@ from mobopt.runtimes.vulkan.engine.tensor import (
 )
 from mobopt.runtimes.vulkan.kernels.copies import copied
 from mobopt.runtimes.vulkan.kernels.plan import Plan
-from mobopt.runtimes.vulkan.lowerings.registry import lower
+from mobopt.runtimes.vulkan.lowerings.registry import load_lowerings, lower
+
+load_lowerings()
 
 RELATIVE = 1e-4
 

@@ -167,7 +167,10 @@ def _run(body: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems don't fork by default")
-@pytest.mark.parametrize("busy", [False, True], ids=["idle", "beside a thread in a call"])
+@pytest.mark.parametrize(
+    "busy",
+    [pytest.param(False, id="idle", marks=pytest.mark.sweep), pytest.param(True, id="beside a thread in a call")],
+)
 def test_a_forked_process_has_a_device_of_its_own_or_says_why_not(busy: bool) -> None:
     begin = """
         stop = threading.Event()

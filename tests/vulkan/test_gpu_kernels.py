@@ -23,6 +23,11 @@ CASES = [
     ((2, 16, 9, 7), (24, 8, 3, 3), (1, 1), (2, 1), (2, 1), 2),
     ((1, 130, 1, 1), (20, 130, 1, 1), (1, 1), (0, 0), (1, 1), 1),
 ]
+FEW = CASES[::3]
+"""Those of the default run: an odd layer with strides, and groups with dilations."""
+each_case = pytest.mark.parametrize(
+    "case", [pytest.param(case, marks=() if case in FEW else pytest.mark.sweep) for case in CASES]
+)
 
 
 WITHOUT_TEAMS, WITH_TEAMS = BLOCKS[0], SharedKernel(32, 8, rows=8, columns=1, inner_block=8, teams=4)
@@ -40,7 +45,7 @@ def force(monkeypatch, kernel):
     monkeypatch.setattr(product_kernels, "choose_shared", lambda device, shape: kernel)
 
 
-@pytest.mark.parametrize("case", CASES)
+@each_case
 def test_convolution(device, monkeypatch, case):
     source, weight, bias = torch.randn(case[0]), torch.randn(case[1]), torch.randn(case[1][0])
     for kernel in fitting(device, BLOCKS):
@@ -48,7 +53,7 @@ def test_convolution(device, monkeypatch, case):
         check_product(device, "aten::conv2d", source, weight, bias, *case[2:], constants=(1, 2))
 
 
-@pytest.mark.parametrize("case", CASES)
+@each_case
 @pytest.mark.parametrize("parts", [2, 7])
 def test_convolution_in_parts(device, monkeypatch, parts, case):
     source, weight, bias = torch.randn(case[0]), torch.randn(case[1]), torch.randn(case[1][0])
