@@ -1,6 +1,7 @@
 """Judges every operator of PyTorch's database, and writes ``docs/operators.md`` and ``opinfo_native.json``.
 
-Run with ``python tests/conformance/opinfo_page.py``; it takes minutes. ``--verdicts FILE`` keeps every outcome as JSON.
+Run with ``python tests/conformance/opinfo_page.py``; it takes half an hour of one core. ``--verdicts FILE`` keeps every
+outcome, a line of JSON for each operator; run again with such a file, it goes on where it ended.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import torch
-from opinfo_judging import Verdict
+from opinfo_judging import Outcome, Verdict
 from opinfo_samples import DTYPES, operators
 from opinfo_verdicts import NATIVE_FILE, Judged, dtype_name, judge_all_dtypes
 
@@ -41,17 +42,19 @@ def main() -> None:
     parser.add_argument("--samples", type=int, default=SAMPLES, help="of each operator and dtype (default %(default)s)")
     parser.add_argument("--jobs", type=int, default=1, help="processes (default %(default)s)")
     parser.add_argument("--device", default="llvmpipe", help="the Vulkan device (default %(default)s)")
-    parser.add_argument("--verdicts", type=Path, help="a file for every outcome, as JSON")
+    parser.add_argument(
+        "--verdicts", type=Path, help="a file for every outcome, as JSON; what is in it isn't judged again"
+    )
     options = parser.parse_args()
-    work = [(name, options.samples, options.device) for name in sorted(operators())]
-    judged = []
+    done = _kept(options.verdicts)
+    work = [(name, options.samples, options.device) for name in sorted(operators()) if name not in done]
     with multiprocessing.get_context("spawn").Pool(options.jobs) as pool:
-        for found in pool.imap(_judge, work, chunksize=8):
-            judged += found
+        for name, found in pool.imap_unordered(_judge, work, chunksize=8):
+            done[name] = found
+            _keep(options.verdicts, name, found)
             for failure in (failure for each in found for failure in each.failures()):
                 print(failure, flush=True)
-    if options.verdicts:
-        options.verdicts.write_text(json.dumps([_as_data(each) for each in judged], indent=1))
+    judged = [each for name in sorted(operators()) for each in done[name]]
     NATIVE_FILE.write_text(_native_text(judged))
     PAGE.write_text(page(judged, options.samples))
 
@@ -103,11 +106,25 @@ CPU; what is computed of them runs on the device.
 """
 
 
-def _judge(work: tuple[str, int, str]) -> list[Judged]:
+def _judge(work: tuple[str, int, str]) -> tuple[str, list[Judged]]:
     logging.getLogger("mobopt").setLevel(logging.ERROR)
     torch.set_num_threads(1)
     name, samples, device = work
-    return judge_all_dtypes(name, samples, open_device(device))
+    return name, judge_all_dtypes(name, samples, open_device(device))
+
+
+def _kept(path: Path | None) -> dict[str, list[Judged]]:
+    """What earlier runs judged, by operator."""
+    if path is None or not path.exists():
+        return {}
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    return {name: [_from_data(name, *each) for each in dtypes.items()] for name, dtypes in lines}
+
+
+def _keep(path: Path | None, name: str, judged: Sequence[Judged]) -> None:
+    if path is not None:
+        with path.open("a") as file:
+            file.write(json.dumps([name, {each.dtype: _as_data(each) for each in judged}]) + "\n")
 
 
 def _cell(judged: Judged) -> str:
@@ -150,9 +167,13 @@ def _native_text(judged: Sequence[Judged]) -> str:
     return f"{{\n{lines}\n}}\n"
 
 
-def _as_data(judged: Judged) -> dict[str, object]:
-    outcomes = [(text, outcome.verdict.name.lower(), outcome.reason) for text, outcome in judged.outcomes]
-    return {"operator": judged.operator, "dtype": judged.dtype, "outcomes": outcomes}
+def _as_data(judged: Judged) -> list[tuple[str, str, str]]:
+    return [(text, outcome.verdict.name.lower(), outcome.reason) for text, outcome in judged.outcomes]
+
+
+def _from_data(name: str, dtype: str, outcomes: Sequence[tuple[str, str, str]]) -> Judged:
+    found = [(text, Outcome(Verdict[verdict.upper()], reason)) for text, verdict, reason in outcomes]
+    return Judged(name, dtype, found)
 
 
 if __name__ == "__main__":
