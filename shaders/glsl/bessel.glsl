@@ -9,7 +9,7 @@
 // Of the first kind, modified; `scaled` by exp(-|x|).
 vec4 modified_bessel_i(vec4 x, int order, bool scaled) {
     vec4 a = abs(x), s = a * a;
-    precise vec4 u = 1.0 / max(a, vec4(7.75));
+    precise vec4 large = max(a, vec4(7.75)), u = 1.0 / large;
     vec4 inside = min(s, vec4(60.0625));
     precise vec4 near, far;
     if (order == 0) {
@@ -21,7 +21,7 @@ vec4 modified_bessel_i(vec4 x, int order, bool scaled) {
                               3.64552763e-11, 9.80003296e-14, 1.00547935e-15);
         far = polynomial(u, 0.398942292, -0.149605945, -0.0465405881, -0.0470190309, 0.0182559527, -0.481853843);
     }
-    far *= sqrt(u);
+    far /= sqrt(large);  // devices may take u for zero, where it is subnormal
     if (scaled) {
         near *= scaled_exponential(-a, vec4(0.0), 0);
     } else {

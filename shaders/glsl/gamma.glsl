@@ -74,15 +74,17 @@ vec4 digamma(vec4 x) {
     return or_nan(mix(result, with_sign(vec4(intBitsToFloat(INFINITY)), -x), is_zero(x)), x);
 }
 
-// The sum of (k + q)^-s for k from 0 on, by Euler and Maclaurin's formula. What is below zero is what a sum over all whole numbers
-// has more, for whole s.
-vec4 hurwitz_zeta(vec4 s, vec4 q) {
+// The sum of factor * (k + q)^-s for k from 0 on, by Euler and Maclaurin's formula. What is below zero is what a sum over all whole
+// numbers has more, for whole s. Large numbers are shrunk before they are raised, with the factor in place of what that takes: the
+// power alone may be subnormal, which devices take for zero.
+vec4 hurwitz_zeta(vec4 s, vec4 q, vec4 factor) {
     bvec4 below = lessThan(q, vec4(0.0));
     precise vec4 f = beside_whole(q);
     vec4 distance = abs(f);
     precise vec4 half_s = 0.5 * s;
     bvec4 odd = notEqual(floor(half_s), half_s);
     vec4 turned = mix(vec4(1.0), vec4(-1.0), odd);
+    precise vec4 shrunk_factor = factor * power(vec4(256.0), 1.0 - s);
     vec4 total = vec4(0.0);
     for (int part = 0; part < 3; ++part) {
         vec4 from = part == 0 ? mix(q, distance, below) : part == 1 ? 1.0 - distance : 1.0 - q;
@@ -93,7 +95,8 @@ vec4 hurwitz_zeta(vec4 s, vec4 q) {
         bvec4 moves = lessThan(from, vec4(4096.0)); // large numbers are where the formula is right, and would round steps
         precise vec4 sum = vec4(0.0), a = from, last;
         for (int k = 0; k < 10; ++k) {
-            last = power(a, (k < 9 ? 0.0 : 1.0) - s);
+            precise vec4 base = k < 9 ? a : a * mix(vec4(1.0 / 256.0), vec4(1.0), moves);
+            last = (k < 9 ? factor : mix(shrunk_factor, factor, moves)) * power(base, (k < 9 ? 0.0 : 1.0) - s);
             if (k < 9) {
                 sum += mix(vec4(0.0), last, moves);
                 a += vec4(moves);
@@ -106,7 +109,7 @@ vec4 hurwitz_zeta(vec4 s, vec4 q) {
         precise vec4 tail = mix(last * (1.0 / (s - 1.0) + (0.5 + terms) * u), vec4(0.0), is_zero(last));
         total += weight * mix(sum + tail, sum, is_inf(sum));
     }
-    vec4 infinity = vec4(intBitsToFloat(INFINITY));
+    vec4 infinity = with_sign(vec4(intBitsToFloat(INFINITY)), factor);
     bvec4 whole = bvec4(ivec4(is_zero(f)) | ivec4(is_inf(q)));
     // In torch's order: what an infinite number or exponent gives has no value.
     vec4 result = only_where(not(both(is_inf(q), not(below))), or_nan(or_nan(total, q), s));

@@ -146,7 +146,7 @@ ivec4 apply(int opcode, ivec4 i, ivec4 j, ivec4 k) {
     case NDTRI: FLOAT(normal_quantile(a));
     case LGAMMA: FLOAT(log_gamma(a));
     case DIGAMMA: FLOAT(digamma(a));
-    case ZETA: FLOAT(hurwitz_zeta(a, b));
+    case ZETA: FLOAT(hurwitz_zeta(a, b, c));
     case I0: FLOAT(modified_bessel_i(a, 0, false));
     case I0E: FLOAT(modified_bessel_i(a, 0, true));
     case I1: FLOAT(modified_bessel_i(a, 1, false));

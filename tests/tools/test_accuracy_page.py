@@ -12,6 +12,8 @@ from mobopt.tools.accuracy_page import accuracy_page
 
 DOCS = Path(__file__).parents[2] / "docs"
 FILES = sorted((DOCS / "accuracy").glob("*.json"))
+CPU_DRIVERS = ["lavapipe", "swiftshader"]
+"""What every machine can measure, so that nothing is missing."""
 
 
 def test_the_page_is_up_to_date() -> None:
@@ -28,6 +30,12 @@ def test_what_was_measured_is_within_its_bar(path: Path) -> None:
     for name, row in found.items():
         assert row["ulp"] <= bars[name], f"{name}: {row}"
         assert not row["special"], f"{name}: {row}"
+
+
+@pytest.mark.parametrize("driver", CPU_DRIVERS)
+def test_every_function_was_measured_on_drivers_that_compute_on_the_cpu(driver: str) -> None:
+    found = json.loads((DOCS / f"accuracy/{driver}.json").read_text(encoding="utf-8"))["functions"]
+    assert list(found) == [function.name for function in functions()]
 
 
 def test_every_function_is_a_line_with_a_cell_for_each_driver() -> None:

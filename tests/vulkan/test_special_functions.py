@@ -54,6 +54,13 @@ def test_derivatives_of_the_gamma_functions_logarithm(device: Device, order: int
     check_op(device, "aten::polygamma", order, x, relative=1e-5, device_layout=True)
 
 
+@pytest.mark.parametrize("order", [1, 2, 3, 4, 36, 171])
+def test_derivatives_at_large_numbers(device: Device, order: int) -> None:
+    infinite = (torch.inf, -torch.inf) if order > 1 else ()  # torch's first derivative is another function there
+    for x in (2.0, 9e5, 3e9, 4e12, 7e18, torch.nan, *infinite):
+        check_op(device, "aten::polygamma", order, torch.tensor([x]), relative=1e-6)
+
+
 def test_programs_with_special_functions_are_short() -> None:
     builder = ProgramBuilder()
     value = builder.scalar(0.5, Kind.FLOAT)

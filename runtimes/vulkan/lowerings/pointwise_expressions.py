@@ -202,7 +202,6 @@ for _name, (_floating, _integer) in {
     "arctan2": (Opcode.ATAN2, Opcode.ATAN2),
     "copysign": (Opcode.COPY_SIGN, Opcode.COPY_SIGN),
     "nextafter": (Opcode.NEXT_AFTER, Opcode.NEXT_AFTER),
-    "special_zeta": (Opcode.ZETA, Opcode.ZETA),
 }.items():
     EXPRESSIONS[f"aten::{_name}"] = _either_binary(_floating, _integer)
 EXPRESSIONS["aten::max"] = EXPRESSIONS["aten::maximum"]
@@ -445,15 +444,25 @@ def _classify(b: ProgramBuilder, call: Node) -> Term:
     return b.step(Opcode.INT_EQ, not_finite, b.scalar(0, Kind.BOOL), kind=Kind.BOOL)
 
 
+@define("special_zeta")
+def _zeta(b: ProgramBuilder, call: Node) -> Term:
+    return b.step(Opcode.ZETA, *(load(b, argument, Kind.FLOAT) for argument in call.args[:2]), b.scalar(1, Kind.FLOAT))
+
+
+_LARGEST_FACTORIAL = 34
+"""What float32 has a factorial of; beyond, torch's is infinite."""
+
+
 @define("polygamma", "special_polygamma")
 def _polygamma(b: ProgramBuilder, call: Node) -> Term:
     """Derivatives of digamma are multiples of Hurwitz's zeta function (NIST Digital Library, 25.11.12)."""
     order, a = call["n"], load(b, call["self"], Kind.FLOAT)
     if order == 0:
         return b.step(Opcode.DIGAMMA, a)
-    zeta = b.step(Opcode.ZETA, b.scalar(order + 1.0, Kind.FLOAT), a)
-    factor = math.gamma(order + 1.0) * (1 if order % 2 else -1)
-    return zeta if factor == 1 else b.step(Opcode.MUL, zeta, b.scalar(factor, Kind.FLOAT))
+    sign = 1 if order % 2 else -1
+    power, has_factor = b.scalar(order + 1.0, Kind.FLOAT), order <= _LARGEST_FACTORIAL
+    zeta = b.step(Opcode.ZETA, power, a, b.scalar(sign * math.factorial(order) if has_factor else 1, Kind.FLOAT))
+    return zeta if has_factor else b.step(Opcode.MUL, zeta, b.scalar(sign * math.inf, Kind.FLOAT))
 
 
 @define("signbit")
