@@ -25,6 +25,9 @@ if any(Path(place, "vulkan/explicit_layer.d/VkLayer_khronos_validation.json").ex
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # for the processes that tests start
 torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
 
+# Warnings are errors: what torch says once in a process would fail whichever test comes first.
+torch.set_warn_always(True)
+
 
 @pytest.fixture(scope="session", autouse=True)
 def cache_folder(request: pytest.FixtureRequest) -> Iterator[None]:

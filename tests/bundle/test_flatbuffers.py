@@ -27,7 +27,6 @@ from mobopt.commands import main
 from mobopt.errors import BundleError
 from mobopt.runtimes.cpu import Interpreter
 
-pytestmark = pytest.mark.filterwarnings("ignore")
 LITE = sorted(path for path in GOLDEN.glob("*/*/*.ptl") if path.parent.name != "mobilenetv2")
 
 

@@ -15,7 +15,6 @@ from mobopt.bundle.reader import read_bundle
 from mobopt.commands import main
 from mobopt.errors import BundleError
 
-pytestmark = pytest.mark.filterwarnings("ignore")
 _WAY_OUT = "script or trace the model as it is before torch.ao.quantization.convert or quantize_dynamic, and save that"
 
 

@@ -124,7 +124,6 @@ def test_rules_of_torch(suffix: str) -> None:
     assert not {"aten::dim", "prim::dtype", "aten::__not__", "aten::format", "prim::RaiseException"} & set(names)
 
 
-@pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("suffix", [".pt", ".ptl"])
 def test_quantised_module(suffix: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its classes pack their own weights, by methods that call interfaces, which mobopt does not run."""

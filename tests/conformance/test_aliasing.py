@@ -12,8 +12,6 @@ from torch import nn
 from mobopt import optimize_for_mobile
 from mobopt.ir.nests import leaves_of
 
-pytestmark = pytest.mark.filterwarnings("ignore")
-
 CASES: dict[str, Callable[[torch.Tensor], Any]] = {
     "input": lambda x: x,
     "view of an input": lambda x: x.view(-1),

@@ -13,8 +13,6 @@ from mobopt.errors import InputError
 from mobopt.frontends.torchscript import program_from_script_module
 from mobopt.runtimes.vulkan.program import VulkanProgram
 
-pytestmark = pytest.mark.filterwarnings("ignore")
-
 
 class Applied(nn.Module):
     def __init__(self, function: Callable[..., Any]) -> None:

@@ -10,8 +10,6 @@ import mobopt
 from mobopt import optimize_for_mobile
 from mobopt.errors import InputError
 
-pytestmark = pytest.mark.filterwarnings("ignore")
-
 TARGETS = ({"backend": "vulkan", "runtime": "mobopt"}, {"backend": "vulkan", "runtime": "2.6"}, {"backend": "cpu"})
 
 
@@ -58,6 +56,7 @@ class Forms(nn.Module):
         return Pair(y, [x, y[0]]), {"y": y, "x": x}, x.size(0), other
 
 
+@pytest.mark.filterwarnings("ignore:no inputs are known that the model takes")
 @pytest.mark.parametrize("target", TARGETS, ids=str)
 def test_forms_of_arguments_and_results(target: dict[str, str], device: object) -> None:
     mobile = optimize_for_mobile(torch.jit.script(Forms()), **target)
@@ -104,6 +103,8 @@ _X = torch.linspace(-1.0, 1.0, 80).view(2, 5, 8)
 _MASK = torch.tensor([[False, False, False, True, True], [False] * 5])
 
 
+@pytest.mark.filterwarnings("ignore:. operators? runs? on the phone's CPU")
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors is in prototype")
 @pytest.mark.parametrize("target", TARGETS, ids=str)
 @pytest.mark.parametrize(("module", "inputs"), [(Attends(), (_X,)), (Encodes(), (_X,)), (Encodes(), (_X, _MASK))])
 def test_fast_paths_of_attention(
@@ -125,6 +126,7 @@ class Drops(nn.Module):
         return nn.functional.dropout(self.ones, 0.5, True) + torch.rand(64) * 0.0 + x
 
 
+@pytest.mark.filterwarnings("ignore:no inputs are known that the model takes")
 @pytest.mark.parametrize("target", TARGETS, ids=str)
 def test_random_numbers_are_drawn_by_every_call(target: dict[str, str], device: object) -> None:
     mobile = optimize_for_mobile(torch.jit.script(Drops()), **target)

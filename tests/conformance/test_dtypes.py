@@ -17,8 +17,6 @@ from torch.nn import functional
 from mobopt.frontends.torchscript import program_from_script_module
 from mobopt.runtimes.vulkan.program import VulkanProgram
 
-pytestmark = pytest.mark.filterwarnings("ignore")
-
 HALVES = (torch.float16, torch.bfloat16)
 NARROW = (torch.int8, torch.uint8, torch.int16, torch.int32)
 _Function = Callable[..., Tensor]

@@ -8,14 +8,13 @@ from typing import Any
 
 import pytest
 import torch
+from sampling import sampled
 from torch import Tensor, nn
 
 from mobopt.frontends.torchscript import program_from_script_module
 from mobopt.runtimes.specialize import specialize
 from mobopt.runtimes.vulkan.compile.integer_ranges import IntegerRanges, Interval
 from mobopt.runtimes.vulkan.program import VulkanProgram
-
-pytestmark = pytest.mark.filterwarnings("ignore")
 
 _Function = Callable[..., Any]
 
@@ -237,7 +236,7 @@ def test_intervals_hold_what_operators_make(number: int) -> None:
 _SAME_SIZES = [rule for rule in RULES if rule(torch.ones(3, 4).long(), torch.ones(3, 4).long()).shape == (3, 4)]
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", sampled(range(12), one_in=3))
 def test_random_chains_are_exact(device: Any, seed: int) -> None:
     """Several operators after each other, on small and large numbers: results are exact, wherever they are made."""
     chance, generator = random.Random(seed), torch.Generator().manual_seed(seed)

@@ -17,7 +17,11 @@ from mobopt import optimize_for_mobile
 from mobopt.errors import MoboptError
 from mobopt.module import MobileModule
 
-pytestmark = pytest.mark.filterwarnings("ignore")
+# Files are made without examples.
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:no inputs are known that the model takes"),
+    pytest.mark.filterwarnings("ignore:.* operators? runs? on the phone's CPU"),
+]
 
 TARGETS = (
     {"backend": "vulkan", "runtime": "mobopt"},

@@ -9,8 +9,6 @@ from mobopt.frontends.torchscript import program_from_script_module
 from mobopt.runtimes.vulkan.engine.device import Device
 from mobopt.runtimes.vulkan.program import VulkanProgram
 
-pytestmark = [pytest.mark.filterwarnings("ignore")]
-
 
 class _Module(nn.Module):
     def __init__(self, program: ViewProgram) -> None:

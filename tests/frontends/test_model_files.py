@@ -29,8 +29,6 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 from model_zoo import ZOO
 from nets import NETS
 
-pytestmark = pytest.mark.filterwarnings("ignore")
-
 _FEW = ("CycleGAN", "StreamingLSTM", "EarlyExit", "Pools")
 _NET_CASES = [
     pytest.param(name, way, marks=[] if name in _FEW else [pytest.mark.sweep])
@@ -69,7 +67,8 @@ def test_both_roads_give_the_same_file(name: str, way: str, tmp_path: Path) -> N
     net = NETS[name]
     module, inputs = net.module(), net.inputs()
     try:
-        script = torch.jit.script(module) if way == "scripted" else torch.jit.trace(module, inputs)  # type: ignore[no-untyped-call]
+        with torch.no_grad():
+            script = torch.jit.script(module) if way == "scripted" else torch.jit.trace(module, inputs)  # type: ignore[no-untyped-call]
     except RuntimeError as error:
         pytest.skip(f"torch can't: {error}")
     assert_same_files(script, inputs, tmp_path)

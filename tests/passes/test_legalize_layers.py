@@ -23,8 +23,6 @@ from mobopt.passes.note_kinds import WOULD_FIX_SIZES
 from mobopt.passes.notes import Note
 from mobopt.runtimes.cpu import Interpreter
 
-pytestmark = pytest.mark.filterwarnings("ignore")
-
 MODULES = (
     "convolutions",
     "groups",

@@ -9,7 +9,7 @@ import torch
 from layer_cases import findings, legalized
 from torch import nn
 
-pytestmark = [pytest.mark.sweep, pytest.mark.filterwarnings("ignore")]
+pytestmark = pytest.mark.sweep
 
 
 def check(module: nn.Module, x: torch.Tensor, runtime: str) -> None:

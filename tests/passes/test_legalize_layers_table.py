@@ -13,8 +13,6 @@ from torch.nn import functional
 
 from mobopt.ops.targets import Target, judge
 
-pytestmark = pytest.mark.filterwarnings("ignore")
-
 
 def rand(*sizes: int) -> torch.Tensor:
     """The same numbers for the same sizes."""

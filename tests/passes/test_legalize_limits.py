@@ -28,7 +28,6 @@ from mobopt.passes.notes import Note
 from mobopt.runtimes.cpu import Interpreter
 from mobopt.tools.audit import audit
 
-pytestmark = pytest.mark.filterwarnings("ignore")
 RELEASES = ("1.13", "2.1", "2.6")
 LIMIT = 61
 

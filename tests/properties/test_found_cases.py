@@ -10,8 +10,6 @@ from random_graphs import RandomModule
 from test_random_graphs import BYTECODE_VERSIONS, check
 from torch import nn
 
-pytestmark = pytest.mark.filterwarnings("ignore")
-
 _HEAD = """\
 class Net(nn.Module):
     def __init__(self, layers):

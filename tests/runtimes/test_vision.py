@@ -106,7 +106,8 @@ def test_files_open_and_come_home(saved: Path, tmp_path: Path, ending: str) -> N
     with torch.no_grad():
         expected = torch.jit.load(saved)(x)
     old = tmp_path / f"old{ending}"
-    module = mobopt.optimize_for_mobile(torch.jit.load(saved), backend="vulkan", runtime="2.1", example_inputs=[x])
+    with pytest.warns(UserWarning, match="operators run on the phone's CPU"):  # how many boxes stay depends on values
+        module = mobopt.optimize_for_mobile(torch.jit.load(saved), backend="vulkan", runtime="2.1", example_inputs=[x])
     module.save(old) if ending == ".pt" else module._save_for_lite_interpreter(old)
     assert compare(mobopt.load(old, device="cpu")(x), expected).relative < 1e-5
     mobopt.migrate(old, tmp_path / "new.pt", example_inputs=[x])

@@ -112,7 +112,6 @@ class Kinds(nn.Module):
         return x.double() + 1, x > 0, x.argmax()
 
 
-@pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("sizes", [(4,), (3, 5), (2, 1, 3, 5)])
 def test_what_has_no_elements_stays_on_the_cpu(device: Device, sizes: tuple[int, ...]) -> None:
     x = torch.randn(sizes, generator=torch.Generator().manual_seed(3))

@@ -102,6 +102,7 @@ def test_spectrograms(computer: Any, name: str, sizes: tuple[int, ...]) -> None:
     )
 
 
+@pytest.mark.filterwarnings("ignore:The length of signal is shorter")
 @pytest.mark.parametrize("options", [{}, {"length": 2500}, {"length": 3100, "normalized": True}, {"onesided": True}])
 @pytest.mark.parametrize(("length", "hop"), [(400, 160), (64, 16), (1200, 300)])
 def test_signals_from_spectrograms(computer: Any, length: int, hop: int, options: dict[str, Any]) -> None:

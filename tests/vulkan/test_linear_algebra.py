@@ -15,8 +15,6 @@ from mobopt.frontends.torchscript import program_from_script_module
 from mobopt.runtimes.vulkan.engine.device import Device
 from mobopt.runtimes.vulkan.program import VulkanProgram
 
-pytestmark = pytest.mark.filterwarnings("ignore")
-
 _RANDOM = torch.Generator().manual_seed(0)
 
 
@@ -81,6 +79,7 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[Tensor, ...]]] = {
 }
 
 
+@pytest.mark.filterwarnings("ignore:torch.triangular_solve is deprecated")
 @pytest.mark.parametrize("name", CASES)
 def test_small_matrices(device: Device, name: str) -> None:
     function, given = CASES[name]

@@ -17,7 +17,6 @@ from mobopt.runtimes.vulkan.lowerings.registry import load_lowerings
 from mobopt.runtimes.vulkan.program import VulkanProgram
 
 load_lowerings()
-pytestmark = pytest.mark.filterwarnings("ignore")
 
 _RANDOM = torch.Generator().manual_seed(0)
 

@@ -154,7 +154,6 @@ class Parts(nn.Module):
         return self.row
 
 
-@pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("seed", range(4))
 def test_views_and_methods(device: Device, seed: int) -> None:
     eager = Parts()

@@ -20,7 +20,6 @@ from mobopt.runtimes.vulkan.program import VulkanProgram
 
 load_lowerings()
 load_decompositions()
-pytestmark = pytest.mark.filterwarnings("ignore")
 
 
 class Applied(nn.Module):
