@@ -27,19 +27,27 @@ _ASKS_SIGN_OF_NAN = {"signbit"}
 
 @dataclass(frozen=True)
 class Sample:
-    """One call of an operator: a function of tensors alone, and the tensors."""
+    """One call of an operator: a function of tensors alone, the tensors that are inputs, and further ones."""
 
     function: Callable[..., Any]
     tensors: tuple[torch.Tensor, ...]
     text: str
     """The call's arguments, in short."""
+    constants: tuple[torch.Tensor, ...] = ()
+    """What the function takes behind the inputs."""
 
     def of_first(self) -> Sample:
         """The same call as a function of its first tensor; the others are constants, as weights are."""
-        first, rest = self.tensors[:1], self.tensors[1:]
-        return Sample(
-            lambda *tensors: self.function(*tensors, *rest), first, f"{self.text}, all but the first constant"
+        text = f"{self.text}, all but the first constant"
+        return Sample(self.function, self.tensors[:1], text, self.tensors[1:])
+
+    def in_float64(self) -> Sample:
+        """The same call of wider floats."""
+        inputs, constants = (
+            tuple(tensor.double() if tensor.is_floating_point() else tensor.clone() for tensor in tensors)
+            for tensors in (self.tensors, self.constants)
         )
+        return Sample(self.function, inputs, self.text, constants)
 
 
 @cache
