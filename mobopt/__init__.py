@@ -29,6 +29,7 @@ _HOMES = {
     "compare": "mobopt.tools.comparison",
     "Comparison": "mobopt.tools.comparison_results",
     "migrate": "mobopt.tools.migration",
+    "submit": "mobopt.tools.sweep.sweeping",
     "app_kit": "mobopt.tools.app_kit.kit",
     "AppKit": "mobopt.tools.app_kit.kit",
     **dict.fromkeys(
@@ -77,6 +78,7 @@ __all__ = [
     "migrate",
     "optimize",
     "optimize_for_mobile",
+    "submit",
 ]
 
 if TYPE_CHECKING:
@@ -105,6 +107,7 @@ if TYPE_CHECKING:
     from mobopt.tools.comparison_results import Comparison
     from mobopt.tools.migration import migrate
     from mobopt.tools.operator_names import export_opnames
+    from mobopt.tools.sweep.sweeping import submit
 
 
 def __getattr__(name: str) -> Any:

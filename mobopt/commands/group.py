@@ -16,7 +16,8 @@ from mobopt.display import shown
 from mobopt.errors import MoboptError
 
 COMMANDS = (
-    "convert", "migrate", "app-kit", "audit", "compare", "bisect", "run", "inspect", "opnames", "devices", "demo",
+    "convert", "migrate", "app-kit", "audit", "compare", "bisect", "sweep",
+    "run", "inspect", "opnames", "devices", "demo",
 )  # fmt: skip
 """Each is an object of this name, in the module of this name, with ``_`` for ``-``."""
 
@@ -55,8 +56,10 @@ class LazyGroup(click.Group):
             return None
         own = name.replace("-", "_")
         command: click.Command = getattr(importlib.import_module(f"mobopt.commands.{own}"), own)
-        if _VERBOSE not in command.params:
-            command.params.append(_VERBOSE)
+        subcommands = command.commands.values() if isinstance(command, click.Group) else ()
+        for item in (command, *subcommands):
+            if _VERBOSE not in item.params:
+                item.params.append(_VERBOSE)
         return command
 
     def main(

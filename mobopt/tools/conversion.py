@@ -12,6 +12,7 @@ from mobopt.bundle import write_lite, write_torchscript
 from mobopt.errors import InputError, MoboptError
 from mobopt.files import check_writable
 from mobopt.frontends.open_source import source_of
+from mobopt.frontends.source import Source
 from mobopt.ir import Program
 from mobopt.optimizer import optimize
 from mobopt.options import Settings
@@ -85,7 +86,7 @@ class ConversionRefusedError(MoboptError):
 
 
 def convert_file(
-    source: Path,
+    source: Path | Source,
     output: Path,
     settings: Settings,
     *,
@@ -100,7 +101,7 @@ def convert_file(
     """Optimise a scripted or traced model, compare it with the original, and write it.
 
     Args:
-        source: a file of ``torch.jit.save`` or ``torch.export.save``.
+        source: a file of ``torch.jit.save`` or ``torch.export.save``, or a model that is open already.
         output: the bundle; its ending chooses the form: ``.ptl`` (lite interpreter) or ``.pt`` (TorchScript).
         settings: backend, runtime and so on.
         preserved_methods: names of methods and attributes to keep beside ``forward``.
@@ -120,7 +121,7 @@ def convert_file(
     """
     started = time.perf_counter()
     _check_ending(output)
-    check_writable(output, [source])
+    check_writable(output, [source] if isinstance(source, Path) else [])
     show(f"reading {source.name}")
     model = source_of(source, preserved_methods)
     show("running the passes")

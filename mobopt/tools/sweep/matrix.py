@@ -1,0 +1,93 @@
+"""The results of a sweep as a table: a row for each model, a column for each job."""
+
+from __future__ import annotations
+
+import statistics
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from mobopt.tools.sweep.jobs import AUDIT, BAD, BENCH, COMPARE, CONVERT, GOOD, JOBS, STATES, Job, Outcome
+from mobopt.tools.sweep.store import Result
+
+_NO_RESULT = ""
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """Models and jobs, with what is known of each pair."""
+
+    models: tuple[str, ...]
+    jobs: tuple[Job, ...]
+    results: dict[tuple[str, Job], Result]
+
+    @classmethod
+    def of(cls, results: Sequence[Result]) -> Matrix:
+        """The table of all results."""
+        order = list(JOBS)
+        jobs = {result.job for result in results}
+        return cls(
+            tuple(dict.fromkeys(result.model for result in results)),
+            tuple(sorted(jobs, key=lambda job: (order.index(job.do) if job.do in order else len(order), job))),
+            {result.key: result for result in results},
+        )
+
+    @property
+    def states(self) -> list[str]:
+        """Those that there are, in the order of :data:`STATES`."""
+        found = {result.outcome.state for result in self.results.values()}
+        return [state for state in STATES if state in found]
+
+    def counts(self) -> Iterator[tuple[str, ...]]:
+        """For each job, its name and how many results have each state."""
+        counted = Counter((job, result.outcome.state) for (_, job), result in self.results.items())
+        for job in self.jobs:
+            yield str(job), *(str(counted[job, state] or "") for state in self.states)
+
+    def rows(self) -> Iterator[tuple[str, list[str]]]:
+        """For each model, its name and a short text for each job."""
+        for model in self.models:
+            yield model, [self.cell(model, job) for job in self.jobs]
+
+    def cell(self, model: str, job: Job) -> str:
+        """What is known of a pair, in a few words."""
+        result = self.results.get((model, job))
+        return _NO_RESULT if result is None else cell_text(job, result.outcome)
+
+
+def cell_text(job: Job, outcome: Outcome) -> str:
+    """An outcome in a few words: the number that its job is about, or its state."""
+    if outcome.state not in (GOOD, BAD):
+        return outcome.state
+    numbers = {AUDIT: _audit_text, CONVERT: _error_text, COMPARE: _error_text, BENCH: _time_text}.get(job.do)
+    text = numbers(outcome) if numbers is not None else ""
+    if outcome.state == BAD:
+        return f"bad: {text}" if text else "bad"
+    return text or "good"
+
+
+def _audit_text(outcome: Outcome) -> str:
+    if outcome.data.get("problems"):
+        return ", ".join(map(str, outcome.data["problems"]))
+    share, on_cpu = outcome.data.get("gpu_share"), outcome.data.get("on_cpu", 0)
+    parts = [f"{share:.0%} GPU"] if isinstance(share, float) else []
+    return ", ".join([*parts, f"{on_cpu} on CPU"] if on_cpu else parts) or "all native"
+
+
+def _error_text(outcome: Outcome) -> str:
+    error = outcome.data.get("error")
+    return f"{error:.1e}" if isinstance(error, (int, float)) else ""
+
+
+def _time_text(outcome: Outcome) -> str:
+    own, eager = times_of(outcome), times_of(outcome, "eager_ms")
+    if not own:
+        return ""
+    median = statistics.median(own)
+    return f"{median:.3g} ms" + (f" ({median / statistics.median(eager):.2g}x eager)" if eager else "")
+
+
+def times_of(outcome: Outcome, name: str = "ms") -> list[float]:
+    """Milliseconds of the calls of a measurement; nothing of other jobs."""
+    times = outcome.data.get(name, [])
+    return [float(time) for time in times] if isinstance(times, list) else []

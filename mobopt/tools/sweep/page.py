@@ -1,0 +1,56 @@
+"""A sweep as one page of HTML that needs no network."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from mobopt.tools import pages
+from mobopt.tools.sweep.jobs import STATES, Job
+from mobopt.tools.sweep.matrix import Matrix
+from mobopt.tools.sweep.store import Result, version
+
+
+@dataclass(frozen=True)
+class _Cell:
+    text: str
+    state: str
+    problem: int
+    """Number of the problem below the table; 0 if there is none."""
+
+
+def page(results: Sequence[Result], name: str) -> str:
+    """The page."""
+    matrix = Matrix.of(results)
+    bad = [result for result in results if not result.outcome.is_good]
+    problems = {result.key: number for number, result in enumerate(bad, 1)}
+    counts = Counter(result.outcome.state for result in results)
+
+    def cell(model: str, job: Job) -> _Cell:
+        result = matrix.results.get((model, job))
+        state = "" if result is None else result.outcome.state
+        return _Cell(matrix.cell(model, job), state, problems.get((model, job), 0))
+
+    return pages.rendered(
+        "sweep/sweep.html.j2",
+        name=name,
+        matrix=matrix,
+        rows=[(model, [cell(model, job) for job in matrix.jobs]) for model in matrix.models],
+        bad=bad,
+        total=len(results),
+        newest=max((result.finished for result in results), default=""),
+        counts={state: counts[state] for state in STATES if counts[state]},
+        meanings=STATES,
+        version=version(),
+    )
+
+
+def write_page(results: Sequence[Result], path: Path, name: str) -> None:
+    """Write the page; the file appears when it is whole.
+
+    Raises:
+        InputError: the path can't be written.
+    """
+    pages.write(page(results, name), path)

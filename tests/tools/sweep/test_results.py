@@ -1,0 +1,101 @@
+"""Tables, pages and differences of results."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from mobopt.tools.sweep.changes import Changes, changes_of
+from mobopt.tools.sweep.jobs import Job, Outcome
+from mobopt.tools.sweep.matrix import Matrix
+from mobopt.tools.sweep.page import page, write_page
+from mobopt.tools.sweep.store import Result
+
+AUDIT, CONVERT, BENCH = Job("audit"), Job("convert"), Job("bench", "vulkan", "mobopt", "llvmpipe")
+
+
+def result(model: str, job: Job, state: str = "good", text: str = "", log: str = "", **data: object) -> Result:
+    return Result(model, job, "", "", "0.1.0", Outcome(state, text, dict(data), log, 1.0, 1, "host"), "2026-01-01")
+
+
+RESULTS = [
+    result("a.pt", AUDIT, gpu_share=0.98, on_cpu=3),
+    result("a.pt", CONVERT, error=2.5e-7),
+    result("a.pt", BENCH, ms=[2.0, 3.0, 4.0], eager_ms=[1.5]),
+    result("<b>&.pt", AUDIT, "bad", "2 missing", problems=["2 missing"]),
+    result("<b>&.pt", CONVERT, "fault", "<script>alert(1)</script>\x1b[31m", "Traceback <i>"),
+]
+
+
+def test_the_matrix() -> None:
+    matrix = Matrix.of(RESULTS)
+    assert matrix.jobs == (AUDIT, CONVERT, BENCH) and matrix.states == ["good", "bad", "fault"]
+    assert list(matrix.rows()) == [
+        ("a.pt", ["98% GPU, 3 on CPU", "2.5e-07", "3 ms (2x eager)"]),
+        ("<b>&.pt", ["bad: 2 missing", "fault", ""]),
+    ]
+    assert list(matrix.counts())[1] == ("convert vulkan 2.1", "1", "", "1")
+
+
+def test_the_page_escapes_needs_no_network_and_links_problems(tmp_path: Path) -> None:
+    write_page(RESULTS, tmp_path / "page.html", "s.sqlite")
+    text = (tmp_path / "page.html").read_text()
+    assert "<script>alert" not in text and "\x1b" not in text and "<b>&" not in text and "Traceback <i>" not in text
+    assert "&lt;b&gt;&amp;.pt" in text and "&lt;script&gt;alert(1)" in text and "Traceback &lt;i&gt;" in text
+    assert not re.search(r"""(src|href)=["']?(https?:)?//""", text)
+    links, places = re.findall(r'href="#(problem-\d+)"', text), re.findall(r'id="(problem-\d+)"', text)
+    assert sorted(links) == places == ["problem-1", "problem-2"]
+    assert "There are no results yet" in page([], "empty")
+
+
+def kinds(found: Changes) -> list[str]:
+    return [change.kind for change in found.changes]
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "kind"),
+    [
+        (("good",), ("bad",), "wrong"),
+        (("good",), ("timeout",), "wrong"),
+        (("refused",), ("good",), "works"),
+        (("refused",), ("crashed",), "otherwise"),
+        (("bad",), ("bad",), None),
+    ],
+)
+def test_states_that_change(before: tuple[str], after: tuple[str], kind: str | None) -> None:
+    found = changes_of([result("a", CONVERT, *before)], [result("a", CONVERT, *after)])
+    assert kinds(found) == ([kind] if kind else [])
+    assert found.is_worse == (kind == "wrong") and found.same == (kind is None)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "kind"),
+    [
+        ([10.0, 10.1, 10.2, 10.3], [12.0, 12.1, 12.2, 12.3], "slower"),
+        ([10.0, 10.1, 10.2, 10.3], [10.4, 10.5, 10.6, 10.7], None),  # surely slower, by 4 percent
+        ([8.0, 10.0, 12.5, 14.0], [9.0, 12.6, 12.7, 13.0], None),  # by 12 percent, within what calls vary
+        ([12.0, 12.1, 12.2, 12.3], [10.0, 10.1, 10.2, 10.3], "faster"),
+        ([10.0], [12.0], "slower"),
+    ],
+)
+def test_times_change_where_the_spread_lets_it_be_told(
+    before: list[float], after: list[float], kind: str | None
+) -> None:
+    found = changes_of([result("a", BENCH, ms=before)], [result("a", BENCH, ms=after)])
+    assert kinds(found) == ([kind] if kind else [])
+    assert found.is_worse == (kind == "slower")
+
+
+def test_times_are_shown_with_their_spread() -> None:
+    (change,) = changes_of([result("a", BENCH, ms=[10.0, 10.2])], [result("a", BENCH, ms=[20.0, 20.4])]).changes
+    assert (change.before, change.after) == ("10.1 ms (10.1 to 10.1)", "20.2 ms (20.1 to 20.3)")
+
+
+def test_errors_that_grow_are_told_and_are_no_regression() -> None:
+    old = [result("a", CONVERT, error=1e-7), result("b", CONVERT, error=1e-9), result("c", CONVERT, error=None)]
+    new = [result("a", CONVERT, error=2e-5), result("b", CONVERT, error=1e-7), result("d", CONVERT)]
+    found = changes_of(old, new)
+    assert kinds(found) == ["less exact"] and not found.is_worse
+    assert (found.same, found.only_old, found.only_new) == (1, 1, 1)
