@@ -25,7 +25,10 @@ def page(results: Sequence[Result], name: str) -> str:
     """The page."""
     matrix = Matrix.of(results)
     bad = [result for result in results if not result.outcome.is_good]
-    problems = {result.key: number for number, result in enumerate(bad, 1)}
+    groups: dict[tuple[str, str, str], list[Result]] = {}
+    for result in bad:
+        groups.setdefault((result.model, result.outcome.state, result.outcome.text), []).append(result)
+    problems = {result.key: number for number, group in enumerate(groups.values(), 1) for result in group}
     counts = Counter(result.outcome.state for result in results)
 
     def cell(model: str, job: Job) -> _Cell:
@@ -39,6 +42,7 @@ def page(results: Sequence[Result], name: str) -> str:
         matrix=matrix,
         rows=[(model, [cell(model, job) for job in matrix.jobs]) for model in matrix.models],
         bad=bad,
+        groups=list(groups.values()),
         total=len(results),
         newest=max((result.finished for result in results), default=""),
         counts={state: counts[state] for state in STATES if counts[state]},
