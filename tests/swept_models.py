@@ -19,7 +19,8 @@ Made = tuple[nn.Module, Sequence[Tensor]]
 _IMAGE = {"inception_v3": 299, "maxvit_t": 224}
 _TORCHVISION = (
     "alexnet", "vgg11", "squeezenet1_0", "mobilenet_v3_small", "mnasnet0_5", "shufflenet_v2_x0_5", "regnet_x_400mf",
-    "resnext50_32x4d", "inception_v3", "efficientnet_v2_s", "convnext_tiny", "swin_t", "swin_v2_t", "vit_b_32", "maxvit_t",
+    "resnext50_32x4d", "inception_v3", "efficientnet_v2_s", "convnext_tiny", "swin_t", "swin_v2_t", "vit_b_32",
+    "maxvit_t",
 )  # fmt: skip
 
 

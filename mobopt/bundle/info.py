@@ -127,7 +127,7 @@ def describe_program(archive: ModelFile, program: Program) -> BundleInfo:
         methods=tuple(MethodInfo(name, _schema(name, graph)) for name, graph in program.methods.items()),
         operators=count_operators(program),
         contexts=tuple(_contexts(program)),
-        tensor_bytes=_tensor_bytes(program),
+        tensor_bytes=tensor_bytes(program),
         attributes={name: item.value for name, item in program.attributes.items() if _is_plain(item.value)},
         records=tuple(RecordInfo(item.name, item.size, item.stored_size) for item in archive.records.values()),
         extra_files={name: len(content) for name, content in program.metadata["extra_files"].items()},
@@ -165,7 +165,8 @@ def _context(name: str, context: PackedContext) -> ContextInfo:
     return ContextInfo(name, short, shape, sum(tensor.numel() * tensor.element_size() for tensor in tensors))
 
 
-def _tensor_bytes(program: Program) -> int:
+def tensor_bytes(program: Program) -> int:
+    """Size of all tensors of a program, each storage once."""
     values: list[Any] = [item.value for item in program.attributes.values()]
     for graph in program.methods.values():
         values += [value.constant for node in graph.walk() for value in node.inputs if value.is_constant]

@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import math
-from importlib import resources
 from pathlib import Path
+from typing import Any
 
-from jinja2 import Environment, StrictUndefined
-
-from mobopt import __version__
-from mobopt.display import shown
-from mobopt.files import whole_file
 from mobopt.tools.comparison_results import VERDICTS, Comparison
+from mobopt.tools.html_page import rendered, write_html
 
 _SMALLEST = 1e-9
 """The error at which bars begin; they end at 1."""
@@ -19,17 +15,19 @@ _SMALLEST = 1e-9
 
 def page(found: Comparison) -> str:
     """The page."""
-    template = (resources.files("mobopt.tools") / "comparison.html.j2").read_text(encoding="utf-8")
-    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    return rendered("comparison", **page_values(found))
+
+
+def page_values(found: Comparison) -> dict[str, Any]:
+    """What the macros of ``comparison_parts.html.j2`` ask for."""
     counts = {verdict: sum(layer.verdict == verdict for layer in found.layers) for verdict in VERDICTS}
-    return environment.from_string(template).render(
-        found=found,
-        counts={verdict: count for verdict, count in counts.items() if count},
-        meanings=VERDICTS,
-        number_text=_text,
-        width=_width,
-        version=__version__,
-    )
+    return {
+        "found": found,
+        "counts": {verdict: count for verdict, count in counts.items() if count},
+        "meanings": VERDICTS,
+        "number_text": _text,
+        "width": _width,
+    }
 
 
 def write_page(found: Comparison, path: Path) -> None:
@@ -38,8 +36,7 @@ def write_page(found: Comparison, path: Path) -> None:
     Raises:
         InputError: the path can't be written.
     """
-    with whole_file(path) as file:
-        file.write(shown(page(found)).encode("utf-8"))
+    write_html(page(found), path)
 
 
 def _text(error: float) -> str:

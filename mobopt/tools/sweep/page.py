@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from mobopt.tools import pages
+from mobopt.tools.html_page import rendered, write_html
 from mobopt.tools.sweep.jobs import STATES, Job
 from mobopt.tools.sweep.matrix import Matrix
-from mobopt.tools.sweep.store import Result, version
+from mobopt.tools.sweep.store import Result
 
 
 @dataclass(frozen=True)
@@ -36,8 +36,8 @@ def page(results: Sequence[Result], name: str) -> str:
         state = "" if result is None else result.outcome.state
         return _Cell(matrix.cell(model, job), state, problems.get((model, job), 0))
 
-    return pages.rendered(
-        "sweep/sweep.html.j2",
+    return rendered(
+        "sweep/sweep",
         name=name,
         matrix=matrix,
         rows=[(model, [cell(model, job) for job in matrix.jobs]) for model in matrix.models],
@@ -47,7 +47,6 @@ def page(results: Sequence[Result], name: str) -> str:
         newest=max((result.finished for result in results), default=""),
         counts={state: counts[state] for state in STATES if counts[state]},
         meanings=STATES,
-        version=version(),
     )
 
 
@@ -57,4 +56,4 @@ def write_page(results: Sequence[Result], path: Path, name: str) -> None:
     Raises:
         InputError: the path can't be written.
     """
-    pages.write(page(results, name), path)
+    write_html(page(results, name), path)

@@ -1,4 +1,4 @@
-"""Pages of HTML that need no network: templates beside this file, which extend ``page.html.j2``."""
+"""Pages of HTML that need no network, from the templates beside this file; most extend ``page.html.j2``."""
 
 from __future__ import annotations
 
@@ -7,16 +7,17 @@ from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
+from mobopt import __version__
 from mobopt.display import shown
 from mobopt.files import whole_file
 
 
 def rendered(template: str, **values: Any) -> str:
-    """A page; text of the values is escaped.
+    """A page; everything that is put into it is escaped.
 
     Args:
-        template: name of a file in ``mobopt/tools``, such as ``sweep/sweep.html.j2``.
-        values: what stands in it.
+        template: name of the file in ``mobopt/tools``, without ``.html.j2``.
+        values: what the template speaks of, beside mobopt's ``version``.
     """
     environment = Environment(
         loader=PackageLoader("mobopt.tools", ""),
@@ -25,11 +26,11 @@ def rendered(template: str, **values: Any) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    return environment.get_template(template).render(values)
+    return environment.get_template(f"{template}.html.j2").render(version=__version__, **values)
 
 
-def write(page: str, path: Path) -> None:
-    """Write a page; the file appears when it is whole.
+def write_html(page: str, path: Path) -> None:
+    """Write a page, in which names of a file may stand; the file appears when it is whole.
 
     Raises:
         InputError: the path can't be written.

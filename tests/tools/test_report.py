@@ -1,0 +1,123 @@
+"""Reports of models: facts, audits, accuracy, times, advice, and the page of it all."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from mobopt.errors import BundleError
+from mobopt.optimizer import optimize_for_mobile
+from mobopt.runtimes.vulkan.engine.device import Device
+from mobopt.tools.report import Report, ReportTarget, report
+from mobopt.tools.report_page import advice_on, page
+
+X = torch.randn(1, 3, 11, 9, generator=torch.Generator().manual_seed(5))
+VULKAN, METAL = ReportTarget(), ReportTarget("metal", "2.6")
+
+
+class Net(nn.Module):
+    """Something native, something rewritten, something on the phone's CPU, and what Metal lacks."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(3, 8, 3, padding=1)
+        self.second = nn.Conv2d(8, 8, 3, groups=2)
+        self.norm = nn.LayerNorm(8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = torch.relu(self.second(self.first(x)))
+        return torch.cumsum(self.norm(y.permute(0, 2, 3, 1)), 1)
+
+
+@pytest.fixture(scope="module")
+def model_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    torch.manual_seed(0)
+    path = tmp_path_factory.mktemp("report") / "<img src=x>.pt"
+    torch.jit.save(torch.jit.script(Net().eval()), str(path))
+    return path
+
+
+@pytest.fixture
+def whole(model_file: Path, device: Device) -> Report:
+    return report(model_file, targets=(VULKAN, METAL), device=device.info.name, example_inputs=[X], repeat=2)
+
+
+def test_everything_about_a_model(whole: Report) -> None:
+    assert whole.name == "<img src=x>.pt" and not whole.refusals and not whole.is_good
+    facts = dict(whole.facts)
+    assert facts["kind"] == "TorchScript" and facts["operators"].startswith("6 of 5 kinds: 2 aten::conv2d")
+    assert set(whole.audits) == {VULKAN, METAL}
+    assert whole.audits[VULKAN].is_good and whole.audits[METAL].problems
+    assert whole.comparison is not None and whole.comparison.agrees
+    found = whole.measurement
+    assert found is not None and len(found.milliseconds) == len(found.eager_milliseconds) == 2
+    assert found.peak_bytes and found.lower_bound_bytes and found.peak_bytes >= found.lower_bound_bytes
+    assert found.dispatches >= len(found.layers) >= 3 and not found.fallbacks
+    times = [layer.milliseconds for layer in found.layers]
+    assert times == sorted(times, reverse=True) and any("aten::conv2d" in layer.operators for layer in found.layers)
+
+    advice = advice_on(whole)
+    texts = [item.text for item in advice]
+    assert "aten::cumsum" in texts[0] and "aten::layer_norm" in texts[1]
+    assert all("is missing" in text for text in texts[:2])  # the gravest first
+    assert advice[0].targets == ("metal 2.6",)
+    assert any("aten::layer_norm runs on the phone's CPU" in text and "save" in text for text in texts)
+
+    check_page(page(whole))
+    wrong = replace(whole.comparison, outputs=(replace(whole.comparison.outputs[0], difference=replace(
+        whole.comparison.outputs[0].difference, error=0.5)),))  # fmt: skip
+    assert "mobopt bisect &lt;img src=x&gt;.pt" in page(replace(whole, comparison=wrong))
+
+
+def check_page(text: str) -> None:
+    """It has every part, is escaped and needs nothing else."""
+    assert "<img" not in text and "&lt;img src=x&gt;.pt" in text
+    assert not re.search(r"""(src|href)=["']?(https?:)?//""", text)
+    titles = re.findall(r"<h2>(.*?)</h2>", text)
+    assert titles == [
+        "What would help",
+        "What each target does with it",
+        "What is rewritten, and why",
+        "Accuracy",
+        "Speed and memory",
+    ]
+    assert "groups are ignored" in text and "aten::conv2d" in text
+    assert "Not every target computes it right." in text and "The outputs agree." in text
+
+
+def test_an_optimised_file_without_a_device(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    script = torch.jit.script(nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU()).eval())
+    optimize_for_mobile(script, backend="metal", example_inputs=[X])._save_for_lite_interpreter(str(tmp_path / "m.ptl"))
+    found = report(tmp_path / "m.ptl", device=None, example_inputs=[X])
+    assert list(found.audits) == [ReportTarget("metal")] and found.is_good
+    assert found.comparison is None and found.measurement is None
+    text = page(found)
+    assert "Every target computes it right." in text and "Accuracy" not in text
+
+
+def test_what_is_not_known_is_told(tmp_path: Path) -> None:
+    torch.jit.save(torch.jit.script(Reshaping()), str(tmp_path / "a.pt"))
+    found = report(tmp_path / "a.pt", targets=(VULKAN,))
+    assert set(found.refusals) == {"accuracy", "speed"}
+    assert "no inputs are known" in found.refusals["speed"]
+    assert "Not known: speed." in page(found)
+    assert any("none are known: give example inputs" in item.text for item in advice_on(found))
+
+
+class Reshaping(nn.Module):
+    """Takes what nobody can guess."""
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        return x.reshape(7, 13, 29) * y.reshape(29, 1)[0]
+
+
+def test_a_file_that_can_not_be_read(tmp_path: Path) -> None:
+    (tmp_path / "a.pt").write_bytes(b"nonsense")
+    with pytest.raises(BundleError):
+        report(tmp_path / "a.pt")
