@@ -239,6 +239,7 @@ def _bench(task: Task, subject: Subject) -> Outcome:
     arguments = inputs.by_method.get("forward")
     if arguments is None:
         raise InputError(f"no inputs are known that {source.name} takes; give them with --random 1,3,224,224")
+    load = _load()
     call, data = _prepared(optimized.program, task.job.device, arguments)
     eager = source.caller()
     with torch.no_grad():
@@ -246,9 +247,14 @@ def _bench(task: Task, subject: Subject) -> Outcome:
             (lambda: call(copy.deepcopy(list(arguments))), lambda: eager(copy.deepcopy(list(arguments)))),
             task.options.repeat,
         )
-    data |= {"ms": own, "eager_ms": theirs, "inputs": str(inputs), "threads": torch.get_num_threads()}
+    data |= {"ms": own, "eager_ms": theirs, "inputs": str(inputs), "threads": torch.get_num_threads(), "load": load}
     median, eager_median = statistics.median(own), statistics.median(theirs)
     return Outcome(GOOD, f"{median:.3g} ms, eager {eager_median:.3g} ms", data)
+
+
+def _load() -> float | None:
+    """How many processes want each core at the moment; None where the system does not tell."""
+    return os.getloadavg()[0] / (os.cpu_count() or 1) if hasattr(os, "getloadavg") else None
 
 
 def _prepared(program: Any, device: str, arguments: Sequence[Any]) -> tuple[Callable[[list[Any]], Any], dict[str, Any]]:

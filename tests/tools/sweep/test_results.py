@@ -6,12 +6,14 @@ import re
 from pathlib import Path
 
 import pytest
+import swept_models
 
 from mobopt.tools.sweep.changes import Changes, changes_of
 from mobopt.tools.sweep.jobs import Job, Outcome
 from mobopt.tools.sweep.matrix import Matrix
 from mobopt.tools.sweep.page import page, write_page
 from mobopt.tools.sweep.store import Result
+from mobopt.tools.sweep.zoo_page import zoo_page
 
 AUDIT, CONVERT, BENCH = Job("audit"), Job("convert"), Job("bench", "vulkan", "mobopt", "llvmpipe")
 
@@ -99,3 +101,39 @@ def test_errors_that_grow_are_told_and_are_no_regression() -> None:
     found = changes_of(old, new)
     assert kinds(found) == ["less exact"] and not found.is_worse
     assert (found.same, found.only_old, found.only_new) == (1, 1, 1)
+
+
+def test_the_zoo_page(tmp_path: Path) -> None:
+    counts = {"native": 7, "rewritten": 2, "cpu": 1}
+    causes = [{"operator": "aten::gelu", "count": 1}]
+    times = {"ms": [2.0, 3.0, 4.0], "eager_ms": [1.5], "device": "llvmpipe", "threads": 2, "load": 4.2}
+    times |= {"on_cpu": [], "dispatches": 9, "peak_bytes": 2_000_000, "lower_bound_bytes": 1_000_000}
+    results = [
+        result("swept:zoo.a|b", AUDIT, gpu_share=0.983, on_cpu=1, counts=counts, causes=causes),
+        result("swept:zoo.a|b", CONVERT, error=2.5e-7, bytes=1_250_000, on_cpu=1, operators=12, fixed_to_sizes=0),
+        result("swept:zoo.a|b", BENCH, **times),
+        result("swept:nets.c", AUDIT, "refused", "no <b>inputs</b> *are* known"),
+        result("swept:nets.c", CONVERT, "refused", "no <b>inputs</b> *are* known"),
+        result("swept:nets.c", BENCH, "timeout", "it took longer than 5 s"),
+    ]
+    text = zoo_page(results)
+    assert "## 2 models\n" in text
+    assert "| `zoo.a\\|b` |  | 7 | 2 | 1 | 98% | `aten::gelu` |\n" in text
+    assert "| `zoo.a\\|b` |  | 2.5e-07 | 1.2 MB | 12 | 1 | 0 |\n" in text
+    assert "| `zoo.a\\|b` |  | 3 | 1.5 | 2 | 9 | 0 | 2.0 MB, 2.00x |\n" in text
+    assert "On llvmpipe; eager PyTorch on 2\n" in text and "4 to 4 processes wanted each core" in text
+    assert "| `nets.c` | **timeout** |  |  |  |  |  |  |\n" in text
+    problem = "- refused: no \\<b\\>inputs\\</b\\> \\*are\\* known"
+    assert f"{problem}: `nets.c` (audit vulkan 2.1), `nets.c` (convert vulkan 2.1)\n" in text
+    for table in re.findall(r"(?:^\|.*\n)+", text, re.MULTILINE):
+        widths = {line.replace("\\|", "").count("|") for line in table.splitlines()}
+        assert len(widths) == 1, table
+
+
+def test_the_zoo_page_in_the_repository_is_of_such_a_sweep() -> None:
+    page_of_repository = (Path(__file__).parents[3] / "docs" / "zoo.md").read_text(encoding="utf-8")
+    assert page_of_repository.startswith(zoo_page([]).partition("## ")[0])
+    models = set(re.findall(r"^\| `(\w+)\.(\w+)`", page_of_repository, re.MULTILINE))
+    assert len(models) >= 14
+    for group, name in models:
+        assert name in getattr(swept_models, group).names, name
