@@ -107,8 +107,12 @@ def run(
         threads = local_threads(workers or 0) if scheduler is None else 0
     limits = Limits(timeout, int(memory * 1e9), threads)
     tasks = tasks_of(found, jobs, Options(random, legalize, repeat, tolerance), limits)
-    with _shown_progress(len(tasks)) as show:
-        swept = run_sweep(tasks, output, scheduler=scheduler, workers=workers or 0, again=again, show=show)
+    try:
+        with _shown_progress(len(tasks)) as show:
+            swept = run_sweep(tasks, output, scheduler=scheduler, workers=workers or 0, again=again, show=show)
+    except KeyboardInterrupt:
+        click.echo(f"the results so far are in {output}; the same command goes on", err=True)
+        raise
     before = f", {swept.before} of them by earlier runs" if swept.before else ""
     say(f"{swept.total} tasks are done{before}; {swept.not_good} are not good")
     say(f"mobopt sweep show {output}")

@@ -26,7 +26,8 @@ MakeTask = Callable[..., Task]
 FILE = Path("s.sqlite")
 STUB = Path(__file__).with_name("stub_work.py")
 PRELUDE = f"from mobopt.tools.sweep import processes; processes.PROGRAM = ({str(STUB)!r},); "
-distributed = pytest.importorskip("distributed")
+if not os.environ.get("CI"):  # there, what is not installed must not pass for success
+    pytest.importorskip("distributed")
 
 
 def outcomes() -> dict[str, Outcome]:
@@ -160,6 +161,7 @@ def test_devices_are_resources_of_workers(
     start_worker(scheduler, "--resources", "gpu=1")
     start_worker(scheduler, "--resources", "mali=1")
     task = make_task("good", "bench:vulkan:2.1:mali")
+    distributed = pytest.importorskip("distributed")
     with distributed.Client(scheduler) as client:
         client.wait_for_workers(2)
     assert sweep([task, make_task("good", "bench:vulkan:2.1:adreno")], FILE, scheduler=scheduler) == Swept(2, 0, 0)
