@@ -126,9 +126,17 @@ def start_worker(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[byte
 
 
 def test_two_worker_processes_one_of_which_is_killed(
-    make_task: MakeTask, scheduler: str, start_worker: Callable[..., subprocess.Popen[bytes]], tmp_path: Path
+    make_task: MakeTask,
+    scheduler: str,
+    start_worker: Callable[..., subprocess.Popen[bytes]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The files are not where the workers are, so they are sent."""
+    monkeypatch.setattr("mobopt.tools.sweep.cluster._WORKER_SECONDS", 1)
+    with pytest.raises(InputError, match="has no workers; start some with: dask worker"):
+        sweep([make_task("good")], FILE, scheduler=scheduler)
+    monkeypatch.setattr("mobopt.tools.sweep.cluster._WORKER_SECONDS", 60)
     workers = [start_worker(scheduler, "--name", str(number)) for number in range(2)]
     flag, ended = tmp_path / "flag", tmp_path / "flag.ended"
     tasks = [make_task(f"wait-once {flag}"), *(make_task("good", name=f"{number}.pt") for number in range(5))]
@@ -145,6 +153,8 @@ def test_two_worker_processes_one_of_which_is_killed(
     found = outcomes()
     assert (found["wait-once.pt"].state, found["wait-once.pt"].attempts) == ("good", 2)
     assert {found[f"{number}.pt"].worker for number in range(5)} == {platform.node()}
+    with pytest.raises(InputError, match=r"no worker of tcp://.* offers the resource 'adreno' or 'gpu'.*--resources"):
+        sweep([make_task("good", "bench:vulkan:2.1:adreno")], FILE, scheduler=scheduler)
 
 
 def owner_of(pid: int, workers: list[subprocess.Popen[bytes]]) -> subprocess.Popen[bytes]:
@@ -167,24 +177,11 @@ def test_devices_are_resources_of_workers(
     assert sweep([task, make_task("good", "bench:vulkan:2.1:adreno")], FILE, scheduler=scheduler) == Swept(2, 0, 0)
 
 
-def test_a_resource_that_no_worker_has(
-    make_task: MakeTask, scheduler: str, start_worker: Callable[..., subprocess.Popen[bytes]]
-) -> None:
-    start_worker(scheduler)
-    with pytest.raises(InputError, match=r"no worker of tcp://.* offers the resource 'adreno' or 'gpu'.*--resources"):
-        sweep([make_task("good", "bench:vulkan:2.1:adreno")], FILE, scheduler=scheduler)
-
-
-def test_clusters_that_can_not_be_used(
-    make_task: MakeTask, scheduler: str, monkeypatch: pytest.MonkeyPatch, stub: None
-) -> None:
+def test_clusters_that_can_not_be_used(make_task: MakeTask, monkeypatch: pytest.MonkeyPatch, stub: None) -> None:
     monkeypatch.setattr("mobopt.tools.sweep.cluster._CONNECT_SECONDS", 1)
-    monkeypatch.setattr("mobopt.tools.sweep.cluster._WORKER_SECONDS", 1)
     for address in ("tcp://127.0.0.1:9", "nonsense", "tcp://"):
         with pytest.raises(InputError, match=f"can't reach the scheduler {address}"):
             sweep([make_task("good")], FILE, scheduler=address)
-    with pytest.raises(InputError, match="has no workers; start some with: dask worker"):
-        sweep([make_task("good")], FILE, scheduler=scheduler)
     monkeypatch.setitem(sys.modules, "distributed", None)
     with pytest.raises(InputError, match=r"pip install mobopt\[sweep\]"):
         sweep([make_task("good")], FILE)
