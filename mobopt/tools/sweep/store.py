@@ -225,6 +225,8 @@ def _explained(path: Path, what: str) -> Iterator[None]:
     """SQLite's errors in words, with the way out."""
     try:
         yield
+    except InputError:
+        raise
     except sqlite3.OperationalError as error:
         reason = str(error)
         if "full" in reason or "disk I/O" in reason:
