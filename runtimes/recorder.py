@@ -121,6 +121,8 @@ class Recorder:
             return self._record(op, args, source)
         if has_trait(op, Trait.IGNORES_ELEMENTS):
             return self._fold(op, map_leaves(args, TracedTensor, self._stand_in), source)
+        if known and has_trait(op, Trait.EXPANDS):
+            return self._record(op, args, source)
         if known:
             return self._fold(op, args, source)
         if op in self._by_elements or (not takes_number and _looks(op)) or _selects_by_mask(op, args):

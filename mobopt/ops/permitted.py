@@ -21,8 +21,8 @@ def _names(text: str) -> frozenset[str]:
     return frozenset(re.split(r"\s+", text.strip()))
 
 
-_OWN_NAMESPACES = frozenset({"vulkan_prepack", "metal_prepack", "metal", "prepacked"})
-"""What mobile builds of PyTorch add; mobopt computes it itself."""
+_OWN_NAMESPACES = frozenset({"vulkan_prepack", "metal_prepack", "metal", "prepacked", "mobopt"})
+"""What mobile builds of PyTorch add, and mobopt itself; mobopt computes it."""
 
 _TORCHS_NAMESPACES = _names(
     """

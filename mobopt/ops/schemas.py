@@ -1,4 +1,4 @@
-"""Schemas of the operators that mobile builds of PyTorch have and stock torch lacks, and of those of torchvision.
+"""Schemas of the operators that mobile builds of PyTorch have and stock torch lacks, of torchvision's, and of our own.
 
 Source: ``aten/src/ATen/native/vulkan/ops/Register.cpp``, ``aten/src/ATen/native/metal/MetalPrepackOpRegister.cpp`` and
 ``aten/src/ATen/native/xnnpack/RegisterOpContextClass.cpp`` of PyTorch 1.13.1 and 2.6.0.
@@ -60,6 +60,8 @@ _SCHEMAS = (
     "torchvision::nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
     "torchvision::roi_align(Tensor input, Tensor rois, float spatial_scale, SymInt pooled_height, SymInt pooled_width, "
     "int sampling_ratio, bool aligned) -> Tensor",
+    "mobopt::dequantize(Tensor values, Tensor scales, Tensor? zero_points, int[] block_size, int bits, int columns) "
+    "-> Tensor",
 )
 
 for _text in _SCHEMAS:

@@ -14,6 +14,7 @@ from mobopt.ir.dtypes import SCALAR_TYPES
 from mobopt.ir.nests import map_leaves
 from mobopt.ir.schemas import schema_of, schemas_of
 from mobopt.ops.permitted import is_of_library, refusal
+from mobopt.ops.quantized import DEQUANTIZE, dequantized
 from mobopt.runtimes.cpu.packed import PACKED_KERNELS
 from mobopt.runtimes.cpu.vision import VISION_KERNELS
 
@@ -56,6 +57,7 @@ def _to_list(x: torch.Tensor, *_: Any) -> Any:
 _OWN: dict[str, Kernel] = {
     **PACKED_KERNELS,
     **VISION_KERNELS,
+    DEQUANTIZE: dequantized,
     **{f"aten::tensor{kind}": _tensor_of for kind in ("", ".bool", ".int", ".float", ".complex")},
     "aten::as_tensor": _as_tensor,
     "aten::as_tensor.list": _as_tensor,

@@ -9,6 +9,12 @@
 // write partial sums that product_sum.comp adds up.
 #define FORMS_ID 20
 #include "product.glsl"
+#ifdef QUANTIZED
+#include "quantized.glsl"
+const int LINES = 1; // from a vec4 of the inner dimension to the next one, in lines of weight_pitch
+#else
+const int LINES = 4;
+#endif
 
 layout(constant_id = 12) const int BLOCK_ROWS = 64;
 layout(constant_id = 13) const int BLOCK_COLUMNS = 16; // vec4s
@@ -30,7 +36,8 @@ const int TILES = 2 * (VALUES + FACTORS);
 const int BLOCK = BLOCK_ROWS * BLOCK_COLUMNS;
 const int SUMS = TEAMS > 1 ? TEAMS * BLOCK : 0;
 const int VALUE_FETCHES = (BLOCK_ROWS * INNER_BLOCK + INVOCATIONS - 1) / INVOCATIONS;
-const int FACTOR_FETCHES = (FACTORS + INVOCATIONS - 1) / INVOCATIONS;
+const int FACTOR_SLOTS = LINES * INNER_BLOCK * BLOCK_COLUMNS; // what is fetched of the weights at a time
+const int FACTOR_FETCHES = (FACTOR_SLOTS + INVOCATIONS - 1) / INVOCATIONS;
 
 // Two pairs of tiles, values (row, inner) then factors (inner, column); at the end the teams' sums.
 shared vec4 pool[TILES > SUMS ? TILES : SUMS];
@@ -45,11 +52,17 @@ ivec2 row_places[VALUE_FETCHES];
 int channel;
 ivec2 tap;
 int weight_address;
-int line;      // of the inner dimension, in elements: the first that this invocation fetches of the weights
+int weight_column;
+int line;      // of the weights: the first that this invocation fetches
 int line_end;
 
 vec4 fetched_values[VALUE_FETCHES];
+#ifdef QUANTIZED
+ivec4 fetched_factors[FACTOR_FETCHES];
+Scale fetched_scales[FACTOR_FETCHES];
+#else
 vec4 fetched_factors[FACTOR_FETCHES];
+#endif
 
 void find_rows(int origin, int block_row) {
     [[unroll]] for (int i = 0; i < VALUE_FETCHES; ++i) {
@@ -88,11 +101,18 @@ void fetch(int start, int end, bool has_column) {
     }
     [[unroll]] for (int i = 0; i < FACTOR_FETCHES; ++i) {
         int step = i * (INVOCATIONS / BLOCK_COLUMNS);
-        bool inside = has_column && line + step < line_end && me + i * INVOCATIONS < FACTORS;
-        fetched_factors[i] = inside ? WEIGHT(weight_address + step * weight_pitch) : vec4(0.0);
+        bool inside = has_column && line + step < line_end && me + i * INVOCATIONS < FACTOR_SLOTS;
+        int place = weight_address + step * weight_pitch;
+#ifdef QUANTIZED
+        fetched_factors[i] = inside ? WEIGHT_BLOCK(place) : ivec4(0);
+        fetched_scales[i] = Scale(vec4(0.0), vec4(0.0));
+        if (inside) fetched_scales[i] = scale_of(line + step, weight_column);
+#else
+        fetched_factors[i] = inside ? WEIGHT(place) : vec4(0.0);
+#endif
     }
-    line += 4 * INNER_BLOCK;
-    weight_address += 4 * INNER_BLOCK * weight_pitch;
+    line += LINES * INNER_BLOCK;
+    weight_address += LINES * INNER_BLOCK * weight_pitch;
 }
 
 void keep(int tiles) {
@@ -103,7 +123,14 @@ void keep(int tiles) {
     }
     [[unroll]] for (int i = 0; i < FACTOR_FETCHES; ++i) {
         int slot = me + i * INVOCATIONS;
-        if (slot < FACTORS) pool[tiles + VALUES + slot] = fetched_factors[i];
+        if (slot >= FACTOR_SLOTS) continue;
+#ifdef QUANTIZED
+        int first = tiles + VALUES + 4 * slot - 3 * (slot % BLOCK_COLUMNS);
+        [[unroll]] for (int c = 0; c < 4; ++c)
+            pool[first + c * BLOCK_COLUMNS] = line_of(fetched_factors[i], c, fetched_scales[i]);
+#else
+        pool[tiles + VALUES + slot] = fetched_factors[i];
+#endif
     }
 }
 
@@ -135,9 +162,11 @@ void main() {
     }
     int column = block_column + me % BLOCK_COLUMNS;
     bool has_column = column < own_columns;
-    line = 4 * start + me / BLOCK_COLUMNS;
-    line_end = SPATIAL == 0 && INNER_TAIL != 0 ? min(4 * end, 4 * inner - 4 + INNER_TAIL) : 4 * end;
-    weight_address = weight_offset + batch * weight_batch + line * weight_pitch + base_column + column;
+    line = LINES * start + me / BLOCK_COLUMNS;
+    line_end = LINES * end;
+    if (LINES == 4 && SPATIAL == 0 && INNER_TAIL != 0) line_end = min(line_end, 4 * inner - 4 + INNER_TAIL);
+    weight_column = base_column + column;
+    weight_address = weight_offset + batch * weight_batch + line * weight_pitch + weight_column;
 
     int lane = me % TEAM_SIZE;
     int team = me / TEAM_SIZE;

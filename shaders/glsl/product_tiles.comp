@@ -7,6 +7,12 @@
 // divided into PARTS, whose sums product_sum.comp adds up.
 #define FORMS_ID 15
 #include "product.glsl"
+#ifdef QUANTIZED
+#include "quantized.glsl"
+const int LINES = 1; // from a vec4 of the inner dimension to the next one, in lines of weight_pitch
+#else
+const int LINES = 4;
+#endif
 
 layout(constant_id = 12) const int ROWS = 8;
 layout(constant_id = 13) const int COLUMNS = 4;
@@ -33,10 +39,15 @@ void main() {
     [[unroll]] for (int j = 0; j < COLUMNS; ++j) {
         column[j] = min(first_column + j, columns - 1);
         int panel = int((float(column[j]) + 0.5) / float(weight_pitch));
-        factor_column[j] = column[j] + panel * (4 * steps - 1) * weight_pitch;
+        factor_column[j] = column[j] + panel * (LINES * steps - 1) * weight_pitch;
         vec4 bias = HAS_BIAS != 0 ? BIAS(column[j]) : vec4(0.0);
         [[unroll]] for (int i = 0; i < ROWS; ++i) sums[i * COLUMNS + j] = bias;
     }
+
+#ifdef QUANTIZED
+    Scale column_scales[COLUMNS];
+    [[unroll]] for (int j = 0; j < COLUMNS; ++j) column_scales[j] = scale_of(0, column[j]);
+#endif
 
     int origin = input_offset + batch * input_batch;
     if (GROUPED != 0) origin += first_column / group_columns * inner;
@@ -60,7 +71,7 @@ void main() {
     int weight = weight_offset + batch * weight_batch;
     int k = 0, tap_x = 0, tap_y = 0;
     if (PARTS > 1) {
-        weight += 4 * weight_pitch * start;
+        weight += LINES * weight_pitch * start;
         int index = SPATIAL != 0 ? start / inner : 0;
         k = start - index * inner;
         tap_y = index / taps_wide;
@@ -69,13 +80,21 @@ void main() {
     for (int s = start; s < end; ++s) {
         int present = INNER_TAIL != 0 && k == inner - 1 ? INNER_TAIL : 4;
         vec4 factors[4 * COLUMNS];
+#ifdef QUANTIZED
+        [[unroll]] for (int j = 0; j < COLUMNS; ++j) {
+            ivec4 block = WEIGHT_BLOCK(weight + factor_column[j]);
+            Scale scale = GROUP < 30 ? scale_of(s, column[j]) : column_scales[j];
+            [[unroll]] for (int c = 0; c < 4; ++c) factors[c * COLUMNS + j] = line_of(block, c, scale);
+        }
+#else
         [[unroll]] for (int c = 0; c < 4; ++c)
             [[unroll]] for (int j = 0; j < COLUMNS; ++j) {
                 int line = INNER_TAIL != 0 ? min(c, present - 1) : c;
                 vec4 factor = WEIGHT(weight + line * weight_pitch + factor_column[j]);
                 factors[c * COLUMNS + j] = INNER_TAIL != 0 && c >= present ? vec4(0.0) : factor;
             }
-        weight += 4 * weight_pitch;
+#endif
+        weight += LINES * weight_pitch;
         int tap = (tap_y * dilation_high * width + tap_x * dilation_wide) * input_pitch;
         [[unroll]] for (int i = 0; i < ROWS; ++i) {
             int source = address[i] + k;

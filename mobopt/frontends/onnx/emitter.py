@@ -23,6 +23,7 @@ from mobopt.ir.nests import leaves_of, map_leaves
 from mobopt.ir.schemas import Schema, resolve, schema_of
 from mobopt.ir.types import ANY, ListType, OptionalType, Type
 from mobopt.ops.effects import is_pure
+from mobopt.ops.records import Trait, has_trait
 from mobopt.runtimes.cpu.builtins import BUILTINS
 from mobopt.runtimes.cpu.kernels import kernel
 
@@ -97,7 +98,7 @@ class Emitter:
         bound = dict(enumerate(given))
         positions = {argument.name: index for index, argument in enumerate(schema.arguments)}
         bound.update((positions[key], item) for key, item in named.items())
-        if not any(True for _ in leaves_of(list(bound.values()), Value)) and _is_pure(schema.qualified_name):
+        if not any(True for _ in leaves_of(list(bound.values()), Value)) and _is_foldable(schema.qualified_name):
             folded, result = _fold(schema, bound)
             if folded:
                 return result
@@ -151,10 +152,10 @@ class Emitter:
 
 
 @cache
-def _is_pure(qualified_op: str) -> bool:
-    """Whether a call can be computed ahead of time."""
+def _is_foldable(qualified_op: str) -> bool:
+    """Whether a call can be computed ahead of time, and is worth it."""
     name, _, overload = qualified_op.partition(".")
-    return is_pure(Node(name, (), (), overload=overload))
+    return is_pure(Node(name, (), (), overload=overload)) and not has_trait(qualified_op, Trait.EXPANDS)
 
 
 @cache

@@ -119,10 +119,11 @@ _ON_PACKED_WEIGHTS = joined(
         operators("linear_clamp_run", Trait.PRODUCT, rank=Like.FIRST, namespace="prepacked"),
     ]
 )
+_QUANTIZED = operators("dequantize", Trait.EXPANDS, Trait.COMPUTES, rank=Like.FIRST, namespace="mobopt")
 
 LAYERS: Entries = joined(
     [
         *(_CONVOLUTIONS, _PRODUCTS, _NORMALIZATIONS, _SOFTMAXES, _POOLS, _OTHER_POOLS, _RECURRENT, _RESAMPLED),
-        _ON_PACKED_WEIGHTS,
+        *(_ON_PACKED_WEIGHTS, _QUANTIZED),
     ]
 )

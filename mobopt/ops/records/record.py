@@ -70,6 +70,8 @@ class Trait(Enum):
     """The result has the elements of the first argument, each at its place, in the result's dtype."""
     MOVES_ELEMENTS = auto()
     """The results' elements are elements of the arguments, or of their dtype's rounding of them: no arithmetic."""
+    EXPANDS = auto()
+    """Makes a tensor that is larger than what it is made of, so it is not computed ahead of time."""
     BY_PARTS = auto()
     """Does to the real and imaginary parts of complex numbers what it does to real numbers, each by itself. So do
     operators that move elements, and those that give elements as they are."""

@@ -17,6 +17,7 @@ from mobopt.runtimes.vulkan.compile.fusion_pointwise import fuse_pointwise
 from mobopt.runtimes.vulkan.compile.host_function import HostFunction
 from mobopt.runtimes.vulkan.compile.integer_ranges import Interval
 from mobopt.runtimes.vulkan.compile.placement import Placement, place_calls
+from mobopt.runtimes.vulkan.compile.quantized import choose_rows_first, fold_weights, is_never_made
 from mobopt.runtimes.vulkan.compile.simplify import simplify
 from mobopt.runtimes.vulkan.decompositions.registry import load_decompositions
 from mobopt.runtimes.vulkan.engine.device_info import DeviceInfo
@@ -96,6 +97,7 @@ def build_stream(
     _take_apart(graph)
     decompose(graph)
     simplify(graph)
+    choose_rows_first(graph)
     large = _too_large(device, graph.block.nodes)
     refused = {value: why for node in graph.block.nodes if (why := refuse(node)) for value in node.outputs}
     while True:
@@ -109,7 +111,7 @@ def build_stream(
 
 def _too_large(device: DeviceInfo, calls: Iterable[Node]) -> dict[Value, str]:
     """The tensors of calls that no buffer of the device can hold, each with the limit that it exceeds."""
-    tensors = {value for call in calls for value in (*call.inputs, *call.outputs)}
+    tensors = {value for call in calls for value in (*call.inputs, *call.outputs) if not is_never_made(value)}
     exceeded = {value: exceeded_limit(device, value.sizes, value.dtype) for value in tensors}
     return {value: reason for value, reason in exceeded.items() if reason is not None}
 
@@ -141,6 +143,7 @@ def _build(
             alone in the next attempt.
     """
     graph = segment.graph
+    fold_weights(graph, placement.reasons)
     fold_epilogues(graph, placement.reasons)
     fuse_pointwise(graph, placement.reasons)
     fallbacks = tuple(_fallback(node, reason) for node, reason in placement.reasons.items())

@@ -54,10 +54,9 @@ def _fold(node: Node, on_host: Container[Node]) -> None:
         parts = parts_of(maker)
         if maker in on_host or not _takes_epilogue(parts[0]) or not _has_room(parts, node, source):
             continue
-        if maker.op == PRODUCT:
-            dissolve(maker)
-        place = node if activation_of(node) is None else parts[0]
-        enclose([*parts, node], PRODUCT, InsertionPoint.before(place))
+        inner = dissolve(maker) if maker.op == PRODUCT else [maker]
+        place = node if activation_of(node) is None else inner[0]
+        enclose([*inner, node], PRODUCT, InsertionPoint.before(place))
         return
 
 

@@ -63,12 +63,12 @@ def append_product_convolution(
     residual: DeviceTensor | None,
 ) -> None:
     """Implicit GEMM; needs constant weights, and groups (if any) of whole vec4s."""
-    weight = convolution.weight.elements
+    weight = convolution.filters
     assert weight is not None
     source = _vectors(plan, source)
     residual = None if residual is None else _vectors(plan, residual)
     filters = product_weights(plan, weight)
-    operands = _operands(plan, convolution, source, filters.tensor, result, residual)
+    operands = _operands(plan, convolution, source, filters, result, residual)
     product = _grid_product(convolution, source, result, residual, filters)
     product = replace(
         product,
@@ -93,7 +93,7 @@ def append_transposed_phases(
     residual: DeviceTensor | None,
 ) -> None:
     """A transposed convolution: an ordinary one of stride 1 for each residue of a result's place modulo the stride."""
-    weight = convolution.weight.elements
+    weight = convolution.filters
     assert weight is not None
     source = _vectors(plan, source)
     residual = None if residual is None else _vectors(plan, residual)
@@ -113,7 +113,7 @@ def append_transposed_phases(
         filters = product_weights(plan, weight, taps, transposed_groups=convolution.groups)
         part = _phase_view(result, high, wide, convolution.stride)
         other = None if residual is None else _phase_view(residual, high, wide, convolution.stride)
-        operands = _operands(plan, convolution, source, filters.tensor, part, other)
+        operands = _operands(plan, convolution, source, filters, part, other)
         product = _grid_product(convolution, source, part, other, filters)
         product = replace(
             product,
@@ -140,7 +140,7 @@ def _operands(
     plan: Plan,
     convolution: Convolution,
     source: DeviceTensor,
-    weights: DeviceTensor,
+    filters: Factors,
     result: DeviceTensor,
     residual: DeviceTensor | None,
 ) -> ProductOperands:
@@ -148,7 +148,7 @@ def _operands(
     if convolution.bias is not None:
         assert convolution.bias.elements is not None
         bias = bias_vector(plan, convolution.bias.elements)
-    return ProductOperands(source, weights, result, bias, residual)
+    return ProductOperands(source, filters.tensor, result, bias, residual, filters.scales)
 
 
 def _vectors(plan: Plan, tensor: DeviceTensor) -> DeviceTensor:
@@ -275,7 +275,8 @@ def append_depthwise(
     assert weight is not None
     source = _vectors(plan, source)
     residual = None if residual is None else _vectors(plan, residual)
-    operands = _operands(plan, convolution, source, depthwise_weights(plan, weight), result, residual)
+    filters = Factors(depthwise_weights(plan, weight), 0)
+    operands = _operands(plan, convolution, source, filters, result, residual)
     batch, channels, out_height, out_width = result.sizes
     vectors = aligned_channels(channels) // 4
     high, wide = _depthwise_block(plan.device, convolution, result)

@@ -11,6 +11,7 @@ import torch
 
 from mobopt.ir import Node, Value
 from mobopt.ops.contexts import Conv1dPackedContext, Conv2dPackedContext, VulkanConv2dOpContext
+from mobopt.ops.quantized import Quantized
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,6 +29,13 @@ class Convolution:
     dilation: tuple[int, ...]
     groups: int
     transposed: bool = False
+    quantized: Quantized | None = None
+    """What the weight is made of, if it is a constant of few bits."""
+
+    @property
+    def filters(self) -> torch.Tensor | Quantized | None:
+        """The weight, if it is a constant."""
+        return self.quantized or self.weight.elements
 
     @property
     def taps(self) -> tuple[int, ...]:
@@ -151,10 +159,17 @@ def phases(size: int, taps: int, stride: int, padding: int, dilation: int) -> li
 
 def with_leading_dimension(convolution: Convolution) -> Convolution:
     """A 1-d convolution with a constant filter as a 2-d one on images of height 1."""
-    assert convolution.weight.elements is not None
+    weight, quantized = convolution.weight, convolution.quantized
+    if quantized is None:
+        assert weight.elements is not None
+        weight = constant_ref(weight.elements.unsqueeze(2))
+    else:
+        quantized = quantized.unsqueezed(2)
+        weight = Value.of_tensor(weight.dtype, quantized.sizes)
     return replace(
         convolution,
-        weight=constant_ref(convolution.weight.elements.unsqueeze(2)),
+        weight=weight,
+        quantized=quantized,
         stride=(1, *convolution.stride),
         padding=(0, *convolution.padding),
         dilation=(1, *convolution.dilation),

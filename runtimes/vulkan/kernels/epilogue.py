@@ -15,10 +15,12 @@ import torch
 
 from mobopt.ir import Node, Value
 from mobopt.ops.contexts import Conv2dPackedContext, VulkanConv2dOpContext
+from mobopt.ops.quantized import DEQUANTIZE
 from mobopt.shaders.enumerations import Opcode
 
 PRODUCT = "mobopt::product"
-"""A convolution or matrix product with what was folded into its epilogue, as nodes of its body in order."""
+"""A convolution or matrix product with what was folded into its epilogue, as nodes of its body in order; if its weight
+is of few bits, what makes floats of it comes first."""
 
 EPILOGUE = "epilogue"
 """The attribute that tells the first of them, while it is lowered, what the others do."""
@@ -71,8 +73,8 @@ class Epilogue:
 
 
 def parts_of(node: Node) -> list[Node]:
-    """The product and what was folded into it; a node that was not folded by itself."""
-    return list(node.blocks[0].nodes) if node.op == PRODUCT else [node]
+    """The product and what was folded into its epilogue; a node that was not folded by itself."""
+    return [part for part in node.blocks[0].nodes if part.op != DEQUANTIZE] if node.op == PRODUCT else [node]
 
 
 def epilogue_of(call: Node) -> Epilogue:

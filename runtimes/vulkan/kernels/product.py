@@ -18,6 +18,7 @@ from mobopt.runtimes.vulkan.kernels.gpu_kernels import SUM_INVOCATIONS
 from mobopt.runtimes.vulkan.kernels.kernel_access import FORMS_OF_ELEMENTS, LoadMode, element_form, read_words, words_of
 from mobopt.runtimes.vulkan.kernels.product_kernels import ProductKernel, TileKernel, choose_product_kernel
 from mobopt.runtimes.vulkan.kernels.product_shape import ProductShape
+from mobopt.runtimes.vulkan.kernels.weight_packing import Scales
 
 if TYPE_CHECKING:
     from mobopt.runtimes.vulkan.kernels.plan import Plan
@@ -74,18 +75,35 @@ class ProductOperands:
     result: DeviceTensor
     bias: DeviceTensor | None = None
     residual: DeviceTensor | None = None
+    scales: Scales | None = None
+    """Of weights of few bits, which a variant of the kernels reads."""
 
     def bindings(self, texels: bool) -> tuple[Binding, ...]:
-        """Bindings 0 to 4 of the kernels; a missing operand is bound to the weights, and not read."""
-        inputs = (self.activations, self.weights, self.bias or self.weights, self.residual or self.weights)
-        read = (bind(tensor, texel_words=read_words(tensor, LoadMode.VECTOR) if texels else 0) for tensor in inputs)
-        return (*read, bind(self.result, writes=True))
+        """Bindings 0 to 4 of the kernels, and 5 for scales; a missing operand is bound to the activations, and not
+        read."""
+
+        def read(tensor: DeviceTensor, words: int = 0) -> Binding:
+            return bind(tensor, texel_words=(words or read_words(tensor, LoadMode.VECTOR)) if texels else 0)
+
+        weights = read(self.weights, 0 if self.scales is None else self.scales.bits // 2)
+        missing = weights if self.scales is None else read(self.activations)
+        others = (missing if tensor is None else read(tensor) for tensor in (self.bias, self.residual))
+        scales = () if self.scales is None else (read(self.scales.tensor),)
+        return (read(self.activations), weights, *others, bind(self.result, writes=True), *scales)
+
+    @property
+    def variant(self) -> str:
+        """The end of the name of the kernels' variant."""
+        return "" if self.scales is None else "_quantized"
 
     def forms(self, epilogue: Epilogue) -> tuple[int, ...]:
-        """The last specialization constant of the kernels, FORMS of ``epilogue.glsl``; none where all are float32."""
+        """The last specialization constants of the kernels: FORMS of ``epilogue.glsl``, which may be missing where all
+        are float32, then those of ``quantized.glsl``."""
         tensors = (self.activations, self.weights, self.residual or self.result, self.result)
         forms = sum(element_form(tensor) << 3 * place for place, tensor in enumerate(tensors))
         forms |= rounding_form(epilogue)
+        if self.scales is not None:
+            return (forms, *self.scales.constants)
         return (forms,) if forms else ()
 
 
@@ -97,7 +115,8 @@ def rounding_form(epilogue: Epilogue) -> int:
 def texels_fit(device: DeviceInfo, operands: ProductOperands) -> bool:
     """Whether operands are read through texel buffers: CPU drivers do that faster; each must be within their size."""
     limit = device.limits.max_texel_buffer_elements
-    inputs = (operands.activations, operands.weights, operands.residual or operands.weights)
+    scales = () if operands.scales is None else (operands.scales.tensor,)
+    inputs = (operands.activations, operands.weights, operands.residual or operands.weights, *scales)
     return device.is_cpu and all(tensor.storage.capacity // 4 <= limit for tensor in inputs)
 
 
@@ -198,7 +217,7 @@ def _append_whole(
     """One dispatch."""
     ends = epilogue_constants(epilogue, operands.bias is not None)
     plan.dispatch(
-        kernel.shader,
+        kernel.shader + operands.variant,
         operands.bindings(kernel.texels),
         kernel.groups(shape),
         (*ends, *walk, *kernel.constants, *operands.forms(epilogue)),
@@ -218,10 +237,10 @@ def _append_parts(
 ) -> None:
     """Partial sums, then their sum with the epilogue."""
     partial = plan.empty((shape.batches * kernel.parts, product.rows, 4 * product.columns))
-    parts = ProductOperands(operands.activations, operands.weights, partial)
+    parts = ProductOperands(operands.activations, operands.weights, partial, scales=operands.scales)
     _append_whole(plan, product, parts, kernel, shape, Epilogue(), walk)
     ends = epilogue_constants(epilogue, operands.bias is not None)
-    sums = replace(operands, activations=partial)
+    sums = replace(operands, activations=partial, scales=None)
     plan.dispatch(
         "product_sum",
         sums.bindings(texels=False),

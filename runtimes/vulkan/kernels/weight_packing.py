@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+from mobopt.ops.quantized import Quantized
 from mobopt.runtimes.vulkan.engine.tensor import DeviceTensor, aligned_channels
 from mobopt.runtimes.vulkan.kernels.product_kernels import panel_columns
 
@@ -18,14 +20,31 @@ PackMatrix = Callable[[], torch.Tensor]
 
 
 @dataclass(frozen=True, eq=False)
+class Scales:
+    """What makes floats of weights of few bits; see ``shaders/glsl/quantized.glsl``."""
+
+    tensor: DeviceTensor
+    bits: int
+    group: int
+    """The logarithm of how many vec4s of the inner dimension share a scale."""
+    has_offsets: bool
+
+    @property
+    def constants(self) -> tuple[int, ...]:
+        """The last specialization constants of the kernels."""
+        return self.bits, self.group, int(self.has_offsets)
+
+
+@dataclass(frozen=True, eq=False)
 class Factors:
-    """The right operand of a product; offsets, pitches and strides count vec4s."""
+    """The right operand of a product; offsets, pitches and strides count vec4s, or, with scales, blocks of 4 x 4."""
 
     tensor: DeviceTensor
     pitch: int
     """From row to row, rows running along the inner dimension. Columns beyond the first ``pitch`` lie in further panels
     of as many, one after the other, each with all the rows."""
     batch_stride: int = 0
+    scales: Scales | None = None
 
 
 def _in_panels(plan: Plan, sources: Sequence[torch.Tensor], packing: tuple[Any, ...], pack: PackMatrix) -> Factors:
@@ -42,7 +61,7 @@ def _in_panels(plan: Plan, sources: Sequence[torch.Tensor], packing: tuple[Any, 
 
 def product_weights(
     plan: Plan,
-    weight: torch.Tensor,
+    weight: torch.Tensor | Quantized,
     taps: Sequence[tuple[int, int]] | None = None,
     transposed_groups: int = 0,
 ) -> Factors:
@@ -50,15 +69,15 @@ def product_weights(
 
     Its rows are (taps, in/groups rounded up to 4), its columns out rounded up to 4, padded with zeros. ``taps`` picks
     some of the filter's taps; ``transposed_groups`` says that the filter is (in, out/groups, high, wide), and how many
-    groups it has.
+    groups it has. A filter of few bits has a scale for each output channel; see :func:`has_channel_scales`.
     """
-    inner = weight.shape[0] // transposed_groups if transposed_groups else weight.shape[1]
-    columns = weight.shape[1] * transposed_groups if transposed_groups else weight.shape[0]
-    count = weight[0, 0].numel() if taps is None else len(taps)
+    shape = weight.sizes if isinstance(weight, Quantized) else weight.shape
+    inner = shape[0] // transposed_groups if transposed_groups else shape[1]
+    columns = shape[1] * transposed_groups if transposed_groups else shape[0]
+    count = shape[2] * shape[3] if taps is None else len(taps)
     sizes = (max(count, 1) * aligned_channels(inner), aligned_channels(columns))
 
-    def pack() -> torch.Tensor:
-        source = weight.detach()
+    def filter_matrix(source: torch.Tensor) -> torch.Tensor:
         if transposed_groups:
             inputs, outer, *size = source.shape
             split = source.reshape(transposed_groups, inputs // transposed_groups, outer, *size)
@@ -71,7 +90,93 @@ def product_weights(
         return packed
 
     name = (*sizes, "product", transposed_groups, None if taps is None else tuple(taps))
-    return _in_panels(plan, [weight], name, pack)
+    if isinstance(weight, Quantized):
+        integers = partial(_integers_of, weight, filter_matrix)
+        return _in_blocks(plan, weight, name, integers, (_one_scale(columns), _WHOLE))
+    return _in_panels(plan, [weight], name, lambda: filter_matrix(weight.detach()))
+
+
+def _integers_of(weight: Quantized, arrange: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
+    return arrange(weight.integers())
+
+
+_WHOLE = 30
+"""The logarithm of a group that is larger than any inner dimension."""
+Arrangement = tuple[Callable[[torch.Tensor], torch.Tensor], int]
+"""How scales become (groups, columns), and the logarithm of how many vec4s of the inner dimension a group has."""
+
+
+def _one_scale(columns: int) -> Callable[[torch.Tensor], torch.Tensor]:
+    return lambda scales: scales.reshape(1, -1).expand(1, columns)
+
+
+def has_channel_scales(weight: Quantized, transposed_groups: int = 0) -> bool:
+    """Whether a filter has one scale for each output channel, or one for all."""
+    counts = weight.scales.shape
+    if weight.scales.numel() == 1:
+        return True
+    if transposed_groups:
+        return weight.block_size[0] * transposed_groups == weight.sizes[0] and counts.numel() == counts[0] * counts[1]
+    return counts.numel() == counts[0] and weight.block_size[0] == 1
+
+
+def has_row_scales(weight: Quantized) -> bool:
+    """Whether a matrix (columns, inner) has scales that the kernels of products take: for each column, of all of the
+    inner dimension or of groups of 4, 8, 16, ... of it."""
+    block = weight.block_size
+    if len(block) != 2 or (block[0] != 1 and weight.scales.shape[0] != 1):
+        return False
+    return weight.scales.shape[1] == 1 or (block[1] % 4 == 0 and block[1].bit_count() == 1)
+
+
+def row_weights(plan: Plan, weight: Quantized) -> Factors:
+    """A matrix (columns, inner) of few bits, of which :func:`has_row_scales` is true, as the right operand."""
+    columns, inner = weight.sizes
+    rows, width = max(aligned_channels(inner), 4), aligned_channels(columns)
+
+    def integers() -> torch.Tensor:
+        packed = torch.zeros(rows, width, dtype=torch.int8)
+        packed[:inner, :columns] = weight.integers().t()
+        return packed
+
+    def arrange(scales: torch.Tensor) -> torch.Tensor:
+        return scales.t().expand(-1, columns)
+
+    group = _WHOLE if weight.scales.shape[1] == 1 else weight.block_size[1].bit_length() - 3
+    return _in_blocks(plan, weight, (rows, width, "rows"), integers, (arrange, group))
+
+
+def _in_blocks(
+    plan: Plan, weight: Quantized, packing: tuple[Any, ...], integers: PackMatrix, arrangement: Arrangement
+) -> Factors:
+    """Weights of few bits in blocks of 4 x 4, in panels as floats are, and their scales."""
+    rows, columns = packing[:2]
+    width = panel_columns(plan.device, columns // 4)
+    arrange, group = arrangement
+
+    def blocks() -> torch.Tensor:
+        lines = integers().reshape(rows // 4, 4, columns // (4 * width), width, 4)
+        flat = lines.permute(2, 0, 3, 1, 4).reshape(-1)
+        if weight.bits == 4:
+            flat = (flat[::2] & 15) | (flat[1::2] << 4)
+        return flat.contiguous().view(torch.int32)
+
+    def scale_vectors() -> torch.Tensor:
+        factors = _aligned_columns(arrange(weight.scales.float()), columns)
+        if centers is None:
+            return factors
+        offsets = _aligned_columns(arrange(-centers.float() * weight.scales.float()), columns)
+        both = torch.stack([part.reshape(-1, columns // 4, 4) for part in (factors, offsets)], 2)
+        return both.reshape(factors.shape[0], -1)
+
+    centers = weight.centers()
+    tensor = plan.packed(weight.sources, (*packing, weight.bits, width, "blocks"), blocks)
+    vectors = plan.packed(weight.sources, (*packing, weight.bits, "scales"), scale_vectors)
+    return Factors(tensor, width, scales=Scales(vectors, weight.bits, group, centers is not None))
+
+
+def _aligned_columns(matrix: torch.Tensor, columns: int) -> torch.Tensor:
+    return torch.nn.functional.pad(matrix, (0, columns - matrix.shape[1]))
 
 
 def matrix_weights(plan: Plan, matrix: torch.Tensor, sizes: tuple[int, int]) -> Factors:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 
 from mobopt.ir import Node, Value
+from mobopt.ops.quantized import Quantized
 from mobopt.runtimes.vulkan.engine.tensor import DeviceTensor
 from mobopt.runtimes.vulkan.kernels.convolution_kernels import (
     AppendConvolution,
@@ -17,6 +20,7 @@ from mobopt.runtimes.vulkan.kernels.convolution_kernels import (
 from mobopt.runtimes.vulkan.kernels.convolution_parameters import Convolution, convolution_of, with_leading_dimension
 from mobopt.runtimes.vulkan.kernels.epilogue import epilogue_of
 from mobopt.runtimes.vulkan.kernels.plan import Plan
+from mobopt.runtimes.vulkan.kernels.weight_packing import has_channel_scales
 from mobopt.runtimes.vulkan.lowerings.registry import lowers
 
 
@@ -52,13 +56,13 @@ def check_convolution(call: Node) -> str | None:
 )
 def convolution(plan: Plan, call: Node) -> DeviceTensor:
     """One dispatch (one per phase if transposed), with the call's epilogue in it."""
-    wanted = convolution_of(call)
+    wanted = _of_few_bits(call) or convolution_of(call)
     epilogue = epilogue_of(call)
     spatial = wanted.weight.rank - 2
     source = _batched(plan.tensor(wanted.input), spatial)
     sizes = call.output.sizes if call.output.rank == spatial + 2 else (1, *call.output.sizes)
     residual = None if epilogue.residual is None else _batched(plan.tensor(epilogue.residual), spatial)
-    as_images = spatial == 1 and wanted.weight.elements is not None
+    as_images = spatial == 1 and wanted.filters is not None
     if as_images:
         wanted = with_leading_dimension(wanted)
         source, residual = _as_image(source), None if residual is None else _as_image(residual)
@@ -86,8 +90,13 @@ def _as_image(tensor: DeviceTensor) -> DeviceTensor:
 
 
 def _kernel(convolution: Convolution, source: DeviceTensor) -> AppendConvolution:
-    constant = convolution.weight.elements is not None and _is_constant(convolution.bias)
-    if not constant or source.rank != 4 or source.numel == 0:
+    return append_general if source.numel == 0 else _kernel_of(convolution)
+
+
+def _kernel_of(convolution: Convolution) -> AppendConvolution:
+    """For an input with elements, which has a batch dimension."""
+    constant = convolution.filters is not None and _is_constant(convolution.bias)
+    if not constant or len(convolution.taps) != 2:
         return append_general
     if depthwise_fits(convolution):
         return append_depthwise
@@ -95,6 +104,23 @@ def _kernel(convolution: Convolution, source: DeviceTensor) -> AppendConvolution
     if convolution.groups != 1 and not whole_groups:
         return append_general
     return append_transposed_phases if convolution.transposed else append_product_convolution
+
+
+def takes_quantized(call: Node) -> bool:
+    """Whether a convolution reads its weight, a constant of few bits, as it is."""
+    return _of_few_bits(call) is not None
+
+
+def _of_few_bits(call: Node) -> Convolution | None:
+    """A convolution whose kernel reads a weight of few bits, if it is one."""
+    wanted = convolution_of(call)
+    quantized = Quantized.of(wanted.weight)
+    if quantized is None or wanted.input.dtype != torch.float32 or 0 in wanted.input.sizes or len(wanted.taps) > 2:
+        return None
+    wanted = replace(wanted, quantized=quantized)
+    kernel = _kernel_of(with_leading_dimension(wanted) if len(wanted.taps) == 1 else wanted)
+    has_scales = has_channel_scales(quantized, wanted.groups if wanted.transposed else 0)
+    return wanted if has_scales and kernel in (append_product_convolution, append_transposed_phases) else None
 
 
 def _is_constant(tensor: Value | None) -> bool:

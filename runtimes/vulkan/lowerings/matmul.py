@@ -11,6 +11,7 @@ from mobopt.ir import Node, Value
 from mobopt.ir.rewriting import passing_call
 from mobopt.ir.schemas import argument_names
 from mobopt.ops.contexts import LinearPackedContext
+from mobopt.ops.quantized import Quantized
 from mobopt.runtimes.vulkan.engine.tensor import DeviceTensor, aligned_channels, contiguous_strides
 from mobopt.runtimes.vulkan.kernels.convolution_parameters import constant_ref
 from mobopt.runtimes.vulkan.kernels.copies import copied
@@ -18,7 +19,13 @@ from mobopt.runtimes.vulkan.kernels.epilogue import Activation, Epilogue, epilog
 from mobopt.runtimes.vulkan.kernels.geometry import expanded, merged
 from mobopt.runtimes.vulkan.kernels.plan import Plan
 from mobopt.runtimes.vulkan.kernels.product import Product, ProductOperands, append_product
-from mobopt.runtimes.vulkan.kernels.weight_packing import Factors, bias_vector, matrix_weights
+from mobopt.runtimes.vulkan.kernels.weight_packing import (
+    Factors,
+    bias_vector,
+    has_row_scales,
+    matrix_weights,
+    row_weights,
+)
 from mobopt.runtimes.vulkan.lowerings.registry import lower, lowers
 from mobopt.shaders.enumerations import Opcode
 
@@ -35,11 +42,21 @@ def check_product(call: Node) -> str | None:
 def linear(plan: Plan, call: Node) -> DeviceTensor:
     """``input @ weight.T + bias``."""
     weight: Value = call["weight"]
+    quantized = Quantized.of(weight)
+    if quantized is not None and takes_quantized(call):
+        matrix = Value.of_tensor(weight.dtype, weight.sizes[::-1])
+        return _layer(plan, call, call["input"], matrix, call["bias"], row_weights(plan, quantized))
     if weight.elements is not None:
         return _layer(plan, call, call["input"], constant_ref(weight.elements.t()), call["bias"])
     tensor = plan.tensor(weight)
     turned = tensor.view(tensor.sizes[::-1], tensor.strides[::-1])
     return _layer(plan, call, call["input"], _placed(plan, turned), call["bias"])
+
+
+def takes_quantized(call: Node) -> bool:
+    """Whether a linear layer reads its weight, a constant of few bits, as it is."""
+    quantized = Quantized.of(call["weight"])
+    return quantized is not None and call["input"].dtype == torch.float32 and has_row_scales(quantized)
 
 
 @lowers("vulkan_prepack::run_linear_context", check=check_product)
@@ -124,8 +141,10 @@ def _matmul(
     epilogue: Epilogue,
     bias: DeviceTensor | None,
     residual: DeviceTensor | None,
+    factors: Factors | None = None,
 ) -> DeviceTensor:
-    """``torch.matmul`` with an epilogue; ``residual`` has the sizes of ``output``, the result."""
+    """``torch.matmul`` with an epilogue; ``residual`` has the sizes of ``output``, the result. ``factors`` is what a
+    constant ``right`` was packed to, if it was."""
     sizes = output.sizes
     a = plan.tensor(left)
     a = a.view((1, *a.sizes), (0, *a.strides)) if a.rank == 1 else a
@@ -133,7 +152,7 @@ def _matmul(
     batch: Sequence[int] = ()
     if math.prod(right.sizes[:-2]) == 1:
         rows = math.prod(a.sizes[:-1])
-        a, b = rows_of_batches(plan, a, 0), _right(plan, right)
+        a, b = rows_of_batches(plan, a, 0), factors or _right(plan, right)
     else:
         batch = sizes[: len(sizes) - (left.rank > 1) - 1]
         tensor = plan.tensor(right)
@@ -159,7 +178,9 @@ def _with_dropped(tensor: DeviceTensor, left_rank: int, right_rank: int) -> Devi
     return tensor.view(sizes, steps)
 
 
-def _layer(plan: Plan, call: Node, source: Value, matrix: Value, bias: Value | None) -> DeviceTensor:
+def _layer(
+    plan: Plan, call: Node, source: Value, matrix: Value, bias: Value | None, factors: Factors | None = None
+) -> DeviceTensor:
     """A linear layer: ``source @ matrix + bias``, with the call's epilogue."""
     epilogue = epilogue_of(call)
     residual = None if epilogue.residual is None else plan.tensor(epilogue.residual)
@@ -168,7 +189,7 @@ def _layer(plan: Plan, call: Node, source: Value, matrix: Value, bias: Value | N
         vector = bias_vector(plan, bias.elements)
     elif bias is not None:
         vector = copied(plan, plan.tensor(bias), dtype=torch.float32)
-    return _matmul(plan, source, matrix, call.output, epilogue, vector, residual)
+    return _matmul(plan, source, matrix, call.output, epilogue, vector, residual, factors)
 
 
 def _right(plan: Plan, matrix: Value) -> Factors:
@@ -267,7 +288,7 @@ def _append(
         residual_pitch=other.strides[1] // 4,
         residual_batch=other.strides[0] // 4,
     )
-    operands = ProductOperands(left, right.tensor, result, bias, residual)
+    operands = ProductOperands(left, right.tensor, result, bias, residual, right.scales)
     append_product(plan, numbers, operands, epilogue, batches=batches, inner_tail=inner % 4)
 
 

@@ -1,0 +1,29 @@
+"""Floats that integers of few bits stand for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from mobopt.ir.dimensions import Dimension
+from mobopt.ir.types import TensorType
+from mobopt.ops.quantized import BITS, DEQUANTIZE
+from mobopt.ops.shapes.rules import FLOATS, INTEGERS, equal, require, shape_rule
+
+
+@shape_rule(DEQUANTIZE)
+def dequantize(
+    values: TensorType,
+    scales: TensorType,
+    zero_points: TensorType | None,
+    block_size: Sequence[int],
+    bits: int,
+    columns: int,
+) -> TensorType:
+    """The integers' sizes, with as many columns as there are of 4 bits; the scales' dtype."""
+    require(scales.dtype in FLOATS and values.dtype in INTEGERS and values.rank and bits in BITS)
+    require(values.rank == scales.rank == len(block_size))
+    sizes: tuple[Dimension, ...] = (*values.sizes[:-1], columns)
+    counts = tuple(-(-size // block) for size, block in zip(sizes, block_size, strict=True))
+    require(values.sizes[-1] == (-(-columns // 2) if bits == 4 else columns) and equal(scales.sizes, counts))
+    require(zero_points is None or equal(zero_points.sizes, counts))
+    return TensorType(scales.dtype, sizes)

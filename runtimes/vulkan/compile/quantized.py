@@ -1,0 +1,113 @@
+"""Weights of few bits in a straight line: products read them as they are, and of a table only the rows that are chosen
+become floats."""
+
+from __future__ import annotations
+
+from collections.abc import Container
+from typing import Any
+
+from mobopt.ir import Graph, Node, Value
+from mobopt.ir.nests import map_leaves
+from mobopt.ir.rewriting import enclose, replace_call
+from mobopt.ir.types import TensorType
+from mobopt.ops.quantized import DEQUANTIZE, Quantized
+from mobopt.runtimes.vulkan.kernels.epilogue import PRODUCT
+from mobopt.runtimes.vulkan.lowerings import convolution, matmul
+from mobopt.runtimes.vulkan.lowerings.registry import lowering_of, why_unsupported
+
+_TAKES = {
+    convolution.convolution: convolution.takes_quantized,
+    matmul.linear: matmul.takes_quantized,
+}
+"""Whether a call reads its weight, a constant of few bits, as it is; by the function that lowers it."""
+
+
+def takes_quantized(node: Node) -> bool:
+    """Whether a node is a product that reads its weight, a constant of few bits, as it is."""
+    lowering = lowering_of(node.qualified_op)
+    takes = None if lowering is None else _TAKES.get(lowering.function)
+    return takes is not None and why_unsupported(node) is None and takes(node)
+
+
+def is_never_made(value: Value) -> bool:
+    """Whether a tensor is a weight of few bits that nothing reads as floats."""
+    if Quantized.of(value) is None:
+        return False
+    return all(takes_quantized(user) and _weight_of(user) is value for user, _ in value.uses)
+
+
+def fold_weights(graph: Graph, on_host: Container[Node] = ()) -> None:
+    """Join each product with what makes floats of its weight, so that they are never made.
+
+    Given:
+        %w : Float(8, 32) = mobopt::dequantize(%integers, %scales, None, [1, 32], 8, 32)
+        %y : Float(4, 8) = aten::linear(%x, %w, None)
+    Result:
+        %y : Float(4, 8) = mobopt::product()
+          block0():
+            %w : Float(8, 32) = mobopt::dequantize(%integers, %scales, None, [1, 32], 8, 32)
+            %z : Float(4, 8) = aten::linear(%x, %w, None)
+            -> (%z)
+
+    Nodes of ``on_host`` stay as they are. A weight that is read several times is taken once for each.
+    """
+    for node in graph.block.nodes:
+        if node in on_host or not takes_quantized(node):
+            continue
+        weight = _weight_of(node)
+        maker = weight.producer
+        assert maker is not None
+        if len(weight.uses) > 1:
+            maker = _twin(maker)
+            maker.insert_before(node)
+            for place in [place for user, place in weight.uses if user is node]:
+                node.replace_input(place, maker.output)
+        else:
+            maker.remove().insert_before(node)
+        enclose([maker, node], PRODUCT)
+
+
+def _weight_of(node: Node) -> Value:
+    weight: Value = node["weight"]
+    return weight
+
+
+def _twin(node: Node) -> Node:
+    """The same call once more."""
+    return Node.call(node.qualified_op, node.args, [Value("", value.type) for value in node.outputs], node.origin)
+
+
+def choose_rows_first(graph: Graph) -> None:
+    """Let embeddings choose rows of the integers, so that the table never becomes floats.
+
+    Given:
+        %w : Float(100, 64) = mobopt::dequantize(%integers, %scales, None, [1, 64], 8, 64)
+        %y : Float(3, 64) = aten::embedding(%w, %indices, -1, False, False)
+    Result:
+        %i : Char(3, 64) = aten::embedding(%integers, %indices, -1, False, False)
+        %s : Float(3, 1) = aten::embedding(%scales, %indices, -1, False, False)
+        %y : Float(3, 64) = mobopt::dequantize(%i, %s, None, [1, 64], 8, 64)
+    """
+    for node in graph.block.nodes:
+        if node.qualified_op == "aten::embedding":
+            _choose_rows(node)
+
+
+def _choose_rows(node: Node) -> None:
+    table = Quantized.of(node["weight"])
+    if table is None or table.block_size[0] != 1:
+        return
+    maker = node["weight"].producer
+    places = node["indices"].sizes
+
+    def rows_of(part: Any) -> Any:
+        chosen = Value("", TensorType(part.dtype, (*places, part.sizes[-1])))
+        call = Node.call("aten::embedding", (part, *node.args[1:]), [chosen], node.origin)
+        call.insert_before(node)
+        return chosen
+
+    tensors = map_leaves(maker.args[:3], Value, rows_of)
+    blocks = [*[1] * len(places), table.block_size[1]]
+    replace_call(node, DEQUANTIZE, (*tensors, blocks, *maker.args[4:]))
+    if not maker.output.is_used:
+        maker.destroy()
