@@ -32,9 +32,11 @@ from mobopt.options import (
     parse_backend,
     parse_blocklist,
     parse_legalize,
+    parse_quantization,
     parse_runtime,
 )
 from mobopt.passes.manager import PassRun, run_passes
+from mobopt.passes.note_kinds import QUANTIZED_POORLY
 from mobopt.passes.notes import Note
 from mobopt.passes.pipelines import PassPipeline, pipeline_for
 from mobopt.samples.agreement import agreement_of
@@ -48,6 +50,7 @@ ILL_CONDITIONED = (
     "optimised, it differs by {:.1e} of the output's scale, and in single precision the model itself is as far from "
     "the result of float64"
 )
+_NAMED = 8
 __all__ = ["MobileOptimizerType", "optimize_for_mobile"]
 
 
@@ -66,6 +69,9 @@ def optimize_for_mobile(
     clear_inputs: bool = True,
     device_profile: str | None = None,
     passes: PassPipeline | None = None,
+    quantize: str | None = None,
+    quantize_group: int | None = None,
+    keep_float: Sequence[str] = (),
     explain: bool = False,
 ) -> MobileModule:
     """Optimise a model for PyTorch Mobile; the model itself is not changed.
@@ -97,6 +103,12 @@ def optimize_for_mobile(
             limit of images decides what is divided, or left to the CPU; without it, that of most phones, 2048.
         passes: the passes to run, in place of those that the arguments above choose: ``PassPipeline.default(backend)``
             with the same arguments, in which passes were put in, replaced or left out.
+        quantize: with the runtime ``'mobopt'``, round the weights of layers: ``'int8_weights'``, with a scale for each
+            output channel, or ``'int4_weights'``, where linear layers have 4 bits and a scale for each group of
+            weights, and other layers 8. They take a quarter or an eighth of the memory, on the device too, and
+            arithmetic stays float32.
+        quantize_group: with ``'int4_weights'``, how many weights share a scale: 32 (the default), 64 or 128.
+        keep_float: patterns of the names of layers that keep their weights, such as ``'lm_head'`` or ``'layers.0.*'``.
         explain: print what each pass did, and what it left alone and why.
 
     Returns:
@@ -105,7 +117,8 @@ def optimize_for_mobile(
 
     Warns:
         UserWarning: nothing is known of the sizes of inputs, or of some tensors, on which it depends what a phone's
-            GPU computes right; an nn.Module was traced; the model is ill-conditioned.
+            GPU computes right; an nn.Module was traced; the model is ill-conditioned; a layer loses much of its weight
+            to rounding.
 
     Raises:
         ArgumentTypeError: a TypeError: no model, an nn.Module without example inputs, an unknown backend, or a
@@ -126,6 +139,7 @@ def optimize_for_mobile(
         copy_to_host,
         clear_inputs,
         image_limit_of(device_profile, parse_backend(backend)),
+        parse_quantization(quantize, quantize_group, keep_float),
     )
     if isinstance(script_module, MobileModule):
         raise UnsupportedError("the module is optimised already; optimise the module that it was made from")
@@ -133,10 +147,12 @@ def optimize_for_mobile(
     optimized = optimize(source, settings, example_inputs, passes)
     if settings.asks_for_sizes and (unknown := unknown_text(optimized.original, optimized.notes, optimized.inputs)):
         warnings.warn(f"{unknown}. Give example_inputs", stacklevel=2)
+    if poor := poorly_quantized(optimized.notes):
+        warnings.warn(poor, stacklevel=2)
     if explain:
         sys.stdout.writelines(f"{note}\n" for note in optimized.notes)
     if example_inputs is not None:
-        check_agreement(source, optimized.program, optimized.inputs)
+        check_agreement(source, optimized.unrounded(), optimized.inputs)
     return MobileModule(optimized.program, None if settings.backend == "vulkan" else "cpu", optimized.notes)
 
 
@@ -164,6 +180,21 @@ class Optimized:
     runs: tuple[PassRun, ...]
     inputs: ChosenInputs
     """What decided about sizes."""
+    pipeline: PassPipeline
+    """The passes."""
+
+    @property
+    def is_rounded(self) -> bool:
+        """Whether weights were rounded to few bits."""
+        return self.pipeline.without_rounding() is not self.pipeline
+
+    def unrounded(self) -> Program:
+        """What the passes make of the model without rounding weights: what should agree with it."""
+        if not self.is_rounded:
+            return self.program
+        program = self.original.clone()
+        run_passes(program, self.pipeline.without_rounding())
+        return program
 
     @property
     def notes(self) -> tuple[Note, ...]:
@@ -197,7 +228,23 @@ def optimize(
     pipeline = pipeline_for(settings, inputs.examples) if passes is None else passes.with_examples(inputs.examples)
     program = source.program.clone()
     runs = run_passes(program, pipeline, on_pass=on_pass)
-    return Optimized(source.program, program, tuple(runs), inputs)
+    return Optimized(source.program, program, tuple(runs), inputs, pipeline)
+
+
+def poorly_quantized(notes: Sequence[Note]) -> str:
+    """Which layers lose much of their weights to rounding, in words; empty if there are none."""
+    named = [
+        f"{note.parameters['layer']} ({note.parameters['error']:.0%})"
+        for note in notes
+        if note.kind is QUANTIZED_POORLY
+    ]
+    if not named:
+        return ""
+    more = f" and {len(named) - _NAMED} more" if len(named) > _NAMED else ""
+    return (
+        f"rounding loses much of the weights of {', '.join(named[:_NAMED])}{more}; name layers in keep_float "
+        "(--keep-float) to let them keep their floats"
+    )
 
 
 def _check_pipeline(passes: PassPipeline, settings: Settings) -> None:

@@ -36,6 +36,25 @@ FallbackChoice = Literal["cpu", "error"]
 """What mobopt's own runtime does with operators without a GPU kernel: run them on the CPU, or name them in an error."""
 
 
+QUANTIZATIONS = ("int8_weights", "int4_weights")
+GROUPS = (32, 64, 128)
+
+
+@dataclass(frozen=True)
+class Quantization:
+    """How the weights of layers are rounded to integers.
+
+    Attributes:
+        scheme: one of :data:`QUANTIZATIONS`.
+        group: how many weights of a linear layer share a scale, along the inner dimension, if they have 4 bits.
+        keep: patterns of the names of layers that keep their floats, ``layers.0.*``.
+    """
+
+    scheme: str = QUANTIZATIONS[0]
+    group: int = GROUPS[0]
+    keep: tuple[str, ...] = ()
+
+
 @dataclass(frozen=True)
 class Settings:
     """What a conversion is asked for.
@@ -51,6 +70,7 @@ class Settings:
         clear_inputs: whether the Vulkan variant for phones clamps inputs before convolutions that would read what lies
             in memory beyond their last channel; without legalisation nothing is clamped.
         image_limit: largest extent of a 3-D image on the device, for Vulkan; None: what most phones have.
+        quantization: how weights are rounded, for :data:`OWN_RUNTIME`; None: they are not.
     """
 
     backend: str = "vulkan"
@@ -61,6 +81,7 @@ class Settings:
     copy_to_host: bool = False
     clear_inputs: bool = True
     image_limit: int | None = None
+    quantization: Quantization | None = None
 
     @property
     def asks_for_sizes(self) -> bool:
@@ -100,6 +121,34 @@ def parse_legalize(level: str) -> str:
     if level not in LEGALIZE_LEVELS:
         raise InputError(f"legalize is {level!r}; choose one of {', '.join(LEGALIZE_LEVELS)}")
     return level
+
+
+def parse_quantization(quantize: object, group: object, keep: Iterable[object]) -> Quantization | None:
+    """How weights are to be rounded; None if they are not.
+
+    Args:
+        quantize: one of :data:`QUANTIZATIONS`, or None.
+        group: one of :data:`GROUPS`, or None for the first.
+        keep: patterns of names of layers.
+
+    Raises:
+        ArgumentTypeError: a pattern is no text.
+        InputError: another scheme or group, or one of what only the scheme has a meaning for.
+    """
+    patterns = tuple([keep] if isinstance(keep, str) else keep)
+    if not all(isinstance(item, str) for item in patterns):
+        raise ArgumentTypeError(f"keep_float has {patterns!r}; give patterns of names of layers, such as 'layers.0.*'")
+    if quantize is None:
+        if patterns or group is not None:
+            raise InputError(f"quantize_group and keep_float are for quantize={' or '.join(map(repr, QUANTIZATIONS))}")
+        return None
+    if quantize not in QUANTIZATIONS:
+        raise InputError(f"quantize is {quantize!r}; choose one of {', '.join(QUANTIZATIONS)}")
+    if group is not None and (group not in GROUPS or quantize != "int4_weights"):
+        raise InputError(
+            f"quantize_group is {group!r} with {quantize}; int4_weights takes {', '.join(map(str, GROUPS))}"
+        )
+    return Quantization(str(quantize), GROUPS[0] if group is None else int(str(group)), tuple(map(str, patterns)))
 
 
 def parse_blocklist(blocklist: object) -> frozenset[MobileOptimizerType]:

@@ -23,6 +23,7 @@ from mobopt.passes.constant_propagation import ConstantPropagation
 from mobopt.passes.conv1d_to_2d import Conv1dTo2d
 from mobopt.passes.copy_to_host import CopyToHost
 from mobopt.passes.dead_code_elimination import DeadCodeElimination
+from mobopt.passes.expand_weights import ExpandWeights
 from mobopt.passes.facts import Examples
 from mobopt.passes.fix_channels import FixChannels
 from mobopt.passes.fix_ranks import FixRanks
@@ -39,6 +40,7 @@ from mobopt.passes.loop_unrolling import LoopUnrolling
 from mobopt.passes.manager import Pass
 from mobopt.passes.metal_rewrites import MetalRewrites
 from mobopt.passes.number_operands import NumberOperands
+from mobopt.passes.quantize_weights import QuantizeWeights
 from mobopt.passes.remove_dropout import RemoveDropout
 from mobopt.passes.remove_list_mutation import RemoveListMutation
 from mobopt.passes.repeat import Repeat
@@ -78,7 +80,9 @@ def steps_for(settings: Settings, examples: Examples = _NO_EXAMPLES) -> Steps:
     _check(settings)
     if settings.runtime == OWN_RUNTIME:  # every release's operators will do, and nothing is to be rewritten
         settings = replace(settings, runtime=RUNTIMES[0], legalize="off")
-    return _BUILDERS[settings.backend](settings, examples)
+        return _BUILDERS[settings.backend](settings, examples)
+    expanded = (ExpandWeights(), "first: no release has weights of few bits, and what follows looks for constants")
+    return [expanded, *_BUILDERS[settings.backend](settings, examples)]
 
 
 def _first(examples: Examples) -> Steps:
@@ -108,6 +112,7 @@ def _vulkan(settings: Settings, examples: Examples) -> Steps:
         (Functionalize(transfers), "before clamps are fused and repeated work is found, which look at pure operators"),
         *_fix_ranks(settings, examples),
         (FoldBatchNorm(), "before packing, while weights are plain tensors"),
+        *_quantize(settings),
         *_legalize(settings, examples),
         (
             InsertPrepack("vulkan", settings.runtime, target, examples),
@@ -159,6 +164,12 @@ def _cpu(settings: Settings, examples: Examples) -> Steps:
     ]
 
 
+def _quantize(settings: Settings) -> Steps:
+    if settings.quantization is None:
+        return []
+    return [(QuantizeWeights(settings.quantization), "normalisations are folded, and weights are not packed yet")]
+
+
 def _packing() -> Steps:
     return [
         (FuseClamp(), "between packing and folding: the range is an argument of the packing operator"),
@@ -201,6 +212,11 @@ def target_of(settings: Settings) -> Target:
 def _check(settings: Settings) -> None:
     if settings.runtime == OWN_RUNTIME and settings.backend != "vulkan":
         raise InputError(f"runtime {OWN_RUNTIME} is for the backend vulkan; the backend is {settings.backend}")
+    if settings.quantization is not None and settings.runtime != OWN_RUNTIME:
+        raise InputError(
+            f"weights are quantised for the runtime {OWN_RUNTIME}, and the runtime is {settings.runtime}: no release "
+            "of PyTorch Mobile computes with such weights on a GPU"
+        )
     if settings.xnnpack and settings.backend != "cpu":
         raise InputError(f"xnnpack is for the backend cpu; the backend is {settings.backend}")
     if settings.copy_to_host and settings.backend != "metal":

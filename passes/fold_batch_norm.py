@@ -75,7 +75,9 @@ class _Folder:
             self.notes.add(NOT_FUSED_WITH, layer, other=norm, reason=reason)
             return False
         weight, bias = self.folded(layer, norm)
-        layer.replace_input(1, graph.constant(weight, name=layer.inputs[1].name))
+        folded = graph.constant(weight, name=layer.inputs[1].name)
+        folded.attribute = layer.inputs[1].attribute
+        layer.replace_input(1, folded)
         layer.replace_input(2, graph.constant(bias, name=f"{norm.output.name}.bias"))
         self.notes.add(FUSED_WITH, layer, other=norm)
         bypass_node(norm, layer.output)

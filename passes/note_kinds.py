@@ -53,6 +53,15 @@ REWRITTEN = NoteKind("rewritten", _rewritten)
 NOT_REWRITTEN = _left("not_rewritten", "{why}; not rewritten: {reason}")
 WOULD_FIX_SIZES = _left("would_fix_sizes", "{why}; {rewrite} would fix the file to the example's sizes: {way}")
 
+# Quantisation.
+QUANTIZED = _done(
+    "quantized", "has its weight as integers of {bits} bits: {before} bytes become {after}, and {error:.2%} is lost"
+)
+QUANTIZED_POORLY = _left(
+    "quantized_poorly", "{layer} loses {error:.0%} of its weight with {bits} bits; let it keep its floats"
+)
+EXPANDED = _done("expanded", "is computed ahead of time: the target has no weights of few bits")
+
 # Packing.
 PACKED = _done("packed", "its weights are packed ahead of time")
 NOT_PACKED = _left("not_packed", "not packed: {reason}")

@@ -15,6 +15,7 @@ from mobopt.options import (
     parse_backend,
     parse_blocklist,
     parse_legalize,
+    parse_quantization,
     parse_runtime,
 )
 from mobopt.passes.backends import steps_for
@@ -27,6 +28,7 @@ from mobopt.passes.fuse_clamp import FuseClamp
 from mobopt.passes.hoist_conv_packed_params import HoistConvPackedParams
 from mobopt.passes.insert_prepack import InsertPrepack
 from mobopt.passes.manager import Pass
+from mobopt.passes.quantize_weights import QuantizeWeights
 from mobopt.passes.remove_dropout import RemoveDropout
 from mobopt.passes.transfer import Transfer
 
@@ -74,6 +76,9 @@ class PassPipeline(Sequence[Pass]):
         copy_to_host: bool = False,
         clear_inputs: bool = True,
         image_limit: int | None = None,
+        quantize: str | None = None,
+        quantize_group: int | None = None,
+        keep_float: Sequence[str] = (),
     ) -> PassPipeline:
         """The passes that ``optimize_for_mobile`` runs, to be changed and given to it; its example inputs come later.
 
@@ -86,6 +91,9 @@ class PassPipeline(Sequence[Pass]):
             copy_to_host: with the backend Metal, end in ``metal::copy_to_host``.
             clear_inputs: with the backend Vulkan, clamp inputs that are read beyond their last channel.
             image_limit: with the backend Vulkan, largest extent of an image on the device; None: as most phones have.
+            quantize: how weights are rounded, like those that follow.
+            quantize_group: weights that share a scale.
+            keep_float: patterns of layers that keep their weights.
 
         Raises:
             ArgumentTypeError: an unknown backend, or a blocklist that is not a set.
@@ -102,6 +110,7 @@ class PassPipeline(Sequence[Pass]):
                 copy_to_host,
                 clear_inputs,
                 image_limit,
+                parse_quantization(quantize, quantize_group, keep_float),
             )
         )
 
@@ -155,6 +164,11 @@ class PassPipeline(Sequence[Pass]):
             blocked.update(_passes_of(str(getattr(entry, "name", entry))))
         kept = ((_unblocked(step.item, blocked), step.reason) for step in self.steps)
         return PassPipeline([Step(item, reason) for item, reason in kept if item is not None], self.settings)
+
+    def without_rounding(self) -> PassPipeline:
+        """The pipeline that leaves weights as they are; itself if it rounds none."""
+        kept = [step for step in self.steps if not isinstance(step.item, QuantizeWeights)]
+        return self if len(kept) == len(self.steps) else PassPipeline(kept, self.settings)
 
     def with_examples(self, examples: Examples) -> PassPipeline:
         """The pipeline whose passes judge by these example inputs."""

@@ -13,13 +13,16 @@ from mobopt.display import shown
 from mobopt.options import (
     DEFAULT_LEGALIZE,
     DEFAULT_RUNTIME,
+    GROUPS,
     OWN_RUNTIME,
+    QUANTIZATIONS,
     RUNTIMES,
     MobileOptimizerType,
     Settings,
     parse_backend,
     parse_legalize,
     parse_optimizations,
+    parse_quantization,
     parse_runtime,
 )
 
@@ -58,6 +61,16 @@ _NAMES = ", ".join(MobileOptimizerType.__members__)
     help="With vulkan: clamp inputs that are read beyond their last channel (the default), or not.",
 )
 @click.option("--device-profile", metavar="NAME", help="With vulkan: for the image limit of a device, as audit knows.")
+@click.option(
+    "--quantize", metavar="SCHEME", help=f"With --runtime {OWN_RUNTIME}: round weights; {' or '.join(QUANTIZATIONS)}."
+)
+@click.option(
+    "--quantize-group",
+    type=int,
+    metavar="N",
+    help=f"With int4_weights, weights that share a scale: {', '.join(map(str, GROUPS))}.",
+)
+@click.option("--keep-float", multiple=True, metavar="PATTERN", help="Layers that keep their weights: 'layers.0.*'.")
 @click.option("--bytecode-version", default=8, show_default=True, type=click.IntRange(4, 8), help="Of a .ptl.")
 @click.option("--input", "inputs", multiple=True, help="A .npy example input; of another method: encode:x.npy.")
 @click.option(
@@ -153,6 +166,9 @@ def _settings(
     copy_to_host: bool,
     clear_inputs: bool,
     device_profile: str | None,
+    quantize: str | None,
+    quantize_group: int | None,
+    keep_float: tuple[str, ...],
 ) -> Settings:
     from mobopt.ops.targets.device_profiles import image_limit_of
 
@@ -165,6 +181,7 @@ def _settings(
         copy_to_host,
         clear_inputs,
         image_limit_of(device_profile, parse_backend(backend)),
+        parse_quantization(quantize, quantize_group, keep_float),
     )
 
 
@@ -177,6 +194,8 @@ def _data(conversion: Conversion) -> dict[str, Any]:
         "seconds": conversion.seconds,
         "inputs": conversion.inputs,
         "relative_difference": conversion.relative_difference,
+        "rounding_difference": conversion.rounding_difference,
+        "quantized": [note.data() for note in conversion.quantized],
         "fixed_to_sizes": [note.data() for note in conversion.fixed],
         "on_cpu": [note.data() for note in conversion.on_cpu],
         "light_on_cpu": conversion.beside,
@@ -206,6 +225,8 @@ def _print(conversion: Conversion, explain: bool) -> None:
             f"largest difference from the model: {conversion.relative_difference:.1e} of the output's scale, on "
             f"{conversion.inputs}"
         )
+    if conversion.quantized:
+        _print_quantized(conversion)
     if conversion.is_ill_conditioned:
         say("the model is ill-conditioned: in single precision it is as far from the result of float64 itself")
     for note in conversion.fixed:
@@ -222,6 +243,25 @@ def _print(conversion: Conversion, explain: bool) -> None:
         say(f"written by force: {lack}")
     if conversion.unknown:
         say(f"unknown: {conversion.unknown}; give inputs, to other methods with --input METHOD:FILE")
+
+
+def _print_quantized(conversion: Conversion) -> None:
+    from mobopt.optimizer import poorly_quantized
+
+    notes = conversion.quantized
+    before, after = (sum(note.parameters[name] for note in notes) for name in ("before", "after"))
+    worst = max(notes, key=lambda note: note.parameters["error"]).parameters
+    say(
+        f"weights of {len(notes)} layers rounded: {size_text(before)} became {size_text(after)}; "
+        f"{worst['layer']} loses most, {worst['error']:.2%}"
+    )
+    if conversion.rounding_difference is not None:
+        say(
+            f"with rounded weights it differs from the model by {conversion.rounding_difference:.1e} of the output's "
+            "scale"
+        )
+    if poor := poorly_quantized(conversion.notes):
+        say(poor)
 
 
 def _place(note: Note) -> str:

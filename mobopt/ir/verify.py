@@ -9,7 +9,7 @@ from mobopt.errors import GraphError, UnsupportedError
 from mobopt.ir.graph import Block, Graph, Node, Value
 from mobopt.ir.nests import leaves_of
 from mobopt.ir.program import Program
-from mobopt.ir.schemas import Schema, accepts, schema_of
+from mobopt.ir.schemas import Schema, accepts, schema_of, schemas_of
 
 _UNSCHEMATIC = "prim::"
 """Operators of this namespace take their form from the language, not from a schema."""
@@ -80,7 +80,7 @@ def _check_node(node: Node, visible: set[Value]) -> None:
         _check_if(node)
     elif node.op == "prim::Loop":
         _check_loop(node)
-    elif node.op.startswith(_FUSED):
+    elif node.op.startswith(_FUSED) and not schemas_of(node.op):
         _check_fused(node)
     elif node.blocks:
         raise GraphError(f"{node!r} has blocks, which only branches, loops and fused nodes may have")

@@ -17,7 +17,7 @@ from mobopt.ir import Program
 from mobopt.optimizer import optimize
 from mobopt.options import Settings
 from mobopt.passes.manager import PassRun
-from mobopt.passes.note_kinds import READS_UNWRITTEN, RUNS_ON_CPU, WITH_ITS_OPERANDS
+from mobopt.passes.note_kinds import QUANTIZED, READS_UNWRITTEN, RUNS_ON_CPU, WITH_ITS_OPERANDS
 from mobopt.passes.notes import Note
 from mobopt.passes.pipelines import PassPipeline
 from mobopt.samples.agreement import Agreement, agreement_of
@@ -44,7 +44,9 @@ class Conversion:
     inputs: str
     """The inputs that the result was compared on, in words."""
     relative_difference: float | None
-    """On the inputs, of the output's scale; None if it was not compared."""
+    """On the inputs, of the output's scale, before weights are rounded; None if it was not compared."""
+    rounding_difference: float | None
+    """The same with rounded weights; None if they are not."""
     lacks: tuple[Lack, ...]
     """What the target lacks; empty unless the file was written by force."""
     extra_files: tuple[str, ...]
@@ -74,6 +76,11 @@ class Conversion:
     def fixed(self) -> tuple[Note, ...]:
         """Rewrites that are right for inputs of the example's sizes only."""
         return tuple(note for note in self.notes if note.parameters.get("fixes_sizes"))
+
+    @property
+    def quantized(self) -> tuple[Note, ...]:
+        """Layers whose weights were rounded."""
+        return tuple(note for note in self.notes if note.kind is QUANTIZED)
 
     @property
     def unwritten(self) -> tuple[Note, ...]:
@@ -130,7 +137,9 @@ def convert_file(
     lacks = find_lacks(optimized.program, settings, optimized.inputs.examples)
     inputs = optimized.inputs if optimized.inputs.by_method else choose_inputs(model)
     show("comparing with the original")
-    agreement = agreement_of(model, optimized.program, inputs) if inputs.by_method else None
+    agreement = agreement_of(model, optimized.unrounded(), inputs) if inputs.by_method else None
+    is_rounded = optimized.is_rounded and agreement is not None
+    rounding = agreement_of(model, optimized.program, inputs).relative if is_rounded else None
     if not force:
         _refuse(settings, lacks, inputs, agreement)
     show(f"writing {output.name}")
@@ -147,6 +156,7 @@ def convert_file(
         count_operators(optimized.program),
         str(inputs),
         None if agreement is None else agreement.relative,
+        rounding,
         tuple(lacks),
         tuple(kept),
         agreement is not None and agreement.is_rounding,

@@ -29,7 +29,7 @@ def check_dequantize(call: Node) -> str | None:
 @lowers(DEQUANTIZE, check=check_dequantize, exact=True)
 def dequantize(plan: Plan, call: Node) -> DeviceTensor:
     """An invocation for each element."""
-    values, scales, zero_points, _, bits, columns = call.args
+    values, scales, zero_points, _, bits, _ = call.args
     integers = as_contiguous(plan, plan.tensor(values))
     factors = as_contiguous(plan, plan.tensor(scales))
     zeros = factors if zero_points is None else as_contiguous(plan, plan.tensor(zero_points))

@@ -1,0 +1,152 @@
+"""Weights of layers become integers of few bits."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from fnmatch import fnmatchcase
+
+import torch
+
+from mobopt.errors import InputError
+from mobopt.ir import Graph, Node, Program, Value
+from mobopt.ops.quantized import DEQUANTIZE, Quantized, quantized, relative_error
+from mobopt.ops.records import Like, record_of
+from mobopt.options import Quantization
+from mobopt.passes.manager import After, Pass
+from mobopt.passes.note_kinds import QUANTIZED, QUANTIZED_POORLY, STAYS
+from mobopt.passes.notes import NoteBook
+from mobopt.passes.rewriting import argument, insert_node, is_constant_tensor, tensor_key
+
+_LARGE_ERRORS = {8: 0.03, 4: 0.15}
+"""What a weight may lose before it is named, by bits: a few times what normally distributed ones lose."""
+_LEAST = 16
+"""Fewer elements to a scale would save nothing."""
+
+
+@dataclass(frozen=True)
+class QuantizeWeights(Pass):
+    """Round the weights of linear layers, convolutions and embeddings to integers, with a scale for each block.
+
+    Given:
+        %y = aten::linear(%x, %w, %b)
+    Result:
+        %w.1 = mobopt::dequantize(%integers, %scales, None, [1, 32], 4, 768)
+        %y = aten::linear(%x, %w.1, %b)
+
+    Integers of 8 bits have a scale for each output channel, or each row of an embedding. With the scheme
+    ``int4_weights`` linear layers have 4 bits and a scale for each group of the inner dimension; other layers have 8.
+    """
+
+    name = "quantize_weights"
+    after = (
+        After("canonicalize", "it knows only the forms that this makes"),
+        After("fold_batch_norm", "normalisations are folded into plain weights"),
+    )
+    quantization: Quantization = field(default_factory=Quantization)
+
+    def rewrite(self, program: Program, notes: NoteBook) -> bool:
+        """Rewrite every layer; a weight that several have is rounded once.
+
+        Raises:
+            InputError: a pattern of what is to stay matches no layer.
+        """
+        layers = [
+            (graph, node)
+            for graph in program.methods.values()
+            for node in graph.walk()
+            if _weight_place(node) is not None
+        ]
+        self._check_patterns([layer_name(node) for _, node in layers])
+        known: dict[object, tuple[torch.Tensor, Quantized]] = {}
+        changed = False
+        for graph, node in layers:
+            reason = self._refusal(node)
+            if reason:
+                notes.add(STAYS, node, reason=reason)
+                continue
+            weight, name = _weight_of(node), layer_name(node)
+            bits, blocks = self._form(node)
+            key = (tensor_key(weight.constant), bits, blocks)
+            if key not in known:
+                known[key] = weight.constant, quantized(weight.constant, bits, blocks)
+            _note(notes, node, name, *known[key])
+            _replace(graph, node, known[key][1])
+            changed = True
+        return changed
+
+    def _check_patterns(self, names: list[str]) -> None:
+        for pattern in self.quantization.keep:
+            if not any(fnmatchcase(name, pattern) for name in names):
+                close = get_close_matches(pattern, names, n=1, cutoff=0.3)
+                hint = f"did you mean {close[0]}?" if close else f"layers are {', '.join(names[:10]) or 'none'}"
+                raise InputError(f"no layer matches {pattern!r}, which is to keep its weight; {hint}")
+
+    def _refusal(self, node: Node) -> str:
+        """Why a layer keeps its weight; empty if it does not."""
+        name, weight = layer_name(node), _weight_of(node)
+        pattern = next((item for item in self.quantization.keep if fnmatchcase(name, item)), None)
+        if pattern is not None:
+            return f"{name} is to keep its weight, by {pattern!r}"
+        if not is_constant_tensor(weight):
+            return "its weight is not constant"
+        tensor = weight.constant
+        if tensor.dtype != torch.float32:
+            return f"its weight is {str(tensor.dtype).removeprefix('torch.')}"
+        if not tensor.isfinite().all():
+            return "its weight is not finite"
+        _, blocks = self._form(node)
+        if torch.Size(blocks).numel() < _LEAST:
+            return f"a scale would be for {torch.Size(blocks).numel()} elements, which saves nothing"
+        return ""
+
+    def _form(self, node: Node) -> tuple[int, tuple[int, ...]]:
+        """Bits of a layer's integers, and how many elements share a scale."""
+        sizes = tuple(_weight_of(node).constant.shape)
+        if record_of(node.qualified_op).channels == Like.TRANSPOSED_WEIGHT:
+            return 8, (sizes[0] // argument(node, "groups").constant, 1, *sizes[2:])
+        if node.op == "aten::linear" and self.quantization.scheme == "int4_weights" and len(sizes) == 2:
+            return 4, (1, min(self.quantization.group, sizes[1]))
+        return 8, (1, *sizes[1:])
+
+
+def _weight_place(node: Node) -> int | None:
+    """Which input of a layer is its weight; None for what is no layer."""
+    record = record_of(node.qualified_op)
+    if record.channels in (Like.WEIGHT, Like.TRANSPOSED_WEIGHT) or node.op in ("aten::linear", "aten::embedding"):
+        names = [] if record.schema is None else [item.name for item in record.schema.arguments]
+        return names.index("weight") if "weight" in names else None
+    return None
+
+
+def _weight_of(node: Node) -> Value:
+    return argument(node, "weight")
+
+
+def layer_name(node: Node) -> str:
+    """The module that a layer's weight belongs to: ``layers.0.attention.query``."""
+    weight = _weight_of(node)
+    name = weight.attribute or weight.name
+    module = next((line.partition(" in ")[2] for line in node.origin.lines[:1]), "")
+    return (name.rpartition(".")[0] if weight.attribute else module) or name
+
+
+def _replace(graph: Graph, node: Node, stored: Quantized) -> None:
+    """Let a layer read what a quantised weight stands for."""
+    weight = _weight_of(node)
+    tensors = (("integers", stored.values), ("scales", stored.scales))
+    inputs = [graph.constant(tensor, name=f"{weight.name}.{name}") for name, tensor in tensors]
+    inputs[0].attribute = weight.attribute
+    inputs += [graph.constant(item) for item in (None, list(stored.block_size), stored.bits, stored.columns)]
+    floats = insert_node(graph, node, DEQUANTIZE, inputs, name=weight.name)
+    place = _weight_place(node)
+    assert place is not None
+    node.replace_input(place, floats)
+
+
+def _note(notes: NoteBook, node: Node, name: str, weight: torch.Tensor, stored: Quantized) -> None:
+    error = relative_error(weight, stored)
+    parameters = {"layer": name, "bits": stored.bits, "error": error}
+    notes.add(QUANTIZED, node, before=weight.nbytes, after=stored.nbytes, **parameters)
+    if not error <= _LARGE_ERRORS[stored.bits]:
+        notes.add(QUANTIZED_POORLY, node, **parameters)
