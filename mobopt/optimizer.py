@@ -36,9 +36,9 @@ from mobopt.options import (
     parse_runtime,
 )
 from mobopt.passes.manager import PassRun, run_passes
-from mobopt.passes.note_kinds import QUANTIZED_POORLY
 from mobopt.passes.notes import Note
 from mobopt.passes.pipelines import PassPipeline, pipeline_for
+from mobopt.passes.quantize_weights import poorly_quantized
 from mobopt.samples.agreement import agreement_of
 from mobopt.samples.example_inputs import NONE, ChosenInputs, ExampleInputs, choose_inputs, given_inputs
 from mobopt.samples.unknown_sizes import unknown_text
@@ -50,7 +50,6 @@ ILL_CONDITIONED = (
     "optimised, it differs by {:.1e} of the output's scale, and in single precision the model itself is as far from "
     "the result of float64"
 )
-_NAMED = 8
 __all__ = ["MobileOptimizerType", "optimize_for_mobile"]
 
 
@@ -229,22 +228,6 @@ def optimize(
     program = source.program.clone()
     runs = run_passes(program, pipeline, on_pass=on_pass)
     return Optimized(source.program, program, tuple(runs), inputs, pipeline)
-
-
-def poorly_quantized(notes: Sequence[Note]) -> str:
-    """Which layers lose much of their weights to rounding, in words; empty if there are none."""
-    named = [
-        f"{note.parameters['layer']} ({note.parameters['error']:.0%})"
-        for note in notes
-        if note.kind is QUANTIZED_POORLY
-    ]
-    if not named:
-        return ""
-    more = f" and {len(named) - _NAMED} more" if len(named) > _NAMED else ""
-    return (
-        f"rounding loses much of the weights of {', '.join(named[:_NAMED])}{more}; name layers in keep_float "
-        "(--keep-float) to let them keep their floats"
-    )
 
 
 def _check_pipeline(passes: PassPipeline, settings: Settings) -> None:

@@ -81,8 +81,9 @@ def steps_for(settings: Settings, examples: Examples = _NO_EXAMPLES) -> Steps:
     if settings.runtime == OWN_RUNTIME:  # every release's operators will do, and nothing is to be rewritten
         settings = replace(settings, runtime=RUNTIMES[0], legalize="off")
         return _BUILDERS[settings.backend](settings, examples)
-    expanded = (ExpandWeights(), "first: no release has weights of few bits, and what follows looks for constants")
-    return [expanded, *_BUILDERS[settings.backend](settings, examples)]
+    first, *others = _BUILDERS[settings.backend](settings, examples)
+    expanded = (ExpandWeights(), "no release has weights of few bits, and what follows looks for constant ones")
+    return [first, expanded, *others]
 
 
 def _first(examples: Examples) -> Steps:

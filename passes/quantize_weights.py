@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
@@ -15,11 +16,13 @@ from mobopt.ops.records import Like, record_of
 from mobopt.options import Quantization
 from mobopt.passes.manager import After, Pass
 from mobopt.passes.note_kinds import QUANTIZED, QUANTIZED_POORLY, STAYS
-from mobopt.passes.notes import NoteBook
+from mobopt.passes.notes import Note, NoteBook
 from mobopt.passes.rewriting import argument, insert_node, is_constant_tensor, tensor_key
 
 _LARGE_ERRORS = {8: 0.03, 4: 0.15}
 """What a weight may lose before it is named, by bits: a few times what normally distributed ones lose."""
+_NAMED = 8
+"""Layers that a message has room for."""
 _LEAST = 16
 """Fewer elements to a scale would save nothing."""
 
@@ -150,3 +153,19 @@ def _note(notes: NoteBook, node: Node, name: str, weight: torch.Tensor, stored: 
     notes.add(QUANTIZED, node, before=weight.nbytes, after=stored.nbytes, **parameters)
     if not error <= _LARGE_ERRORS[stored.bits]:
         notes.add(QUANTIZED_POORLY, node, **parameters)
+
+
+def poorly_quantized(notes: Sequence[Note]) -> str:
+    """Which layers lose much of their weights to rounding, in words; empty if there are none."""
+    named = [
+        f"{note.parameters['layer']} ({note.parameters['error']:.0%})"
+        for note in notes
+        if note.kind is QUANTIZED_POORLY
+    ]
+    if not named:
+        return ""
+    more = f" and {len(named) - _NAMED} more" if len(named) > _NAMED else ""
+    return (
+        f"rounding loses much of the weights of {', '.join(named[:_NAMED])}{more}; name layers in keep_float "
+        "(--keep-float) to let them keep their floats"
+    )

@@ -246,7 +246,7 @@ def _print(conversion: Conversion, explain: bool) -> None:
 
 
 def _print_quantized(conversion: Conversion) -> None:
-    from mobopt.optimizer import poorly_quantized
+    from mobopt.passes.quantize_weights import poorly_quantized
 
     notes = conversion.quantized
     before, after = (sum(note.parameters[name] for note in notes) for name in ("before", "after"))

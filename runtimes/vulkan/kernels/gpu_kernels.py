@@ -34,9 +34,15 @@ class SharedKernel:
     """Invocations that share an element of the result, within a workgroup."""
     parts: int = 1
     """Workgroups that share an element of the result; their sums are added by ``product_sum.comp``."""
+    quantized: bool = False
+    """Whether weights are of few bits."""
 
-    shader = "product_shared"
     texels = False
+
+    @property
+    def shader(self) -> str:
+        """The variant's name."""
+        return "product_shared_quantized" if self.quantized else "product_shared"
 
     @property
     def invocations(self) -> int:

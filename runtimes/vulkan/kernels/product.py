@@ -91,11 +91,6 @@ class ProductOperands:
         scales = () if self.scales is None else (read(self.scales.tensor),)
         return (read(self.activations), weights, *others, bind(self.result, writes=True), *scales)
 
-    @property
-    def variant(self) -> str:
-        """The end of the name of the kernels' variant."""
-        return "" if self.scales is None else "_quantized"
-
     def forms(self, epilogue: Epilogue) -> tuple[int, ...]:
         """The last specialization constants of the kernels: FORMS of ``epilogue.glsl``, which may be missing where all
         are float32, then those of ``quantized.glsl``."""
@@ -168,7 +163,8 @@ def append_product(
         batches=batches,
         taps=taps,
     )
-    kernel = choose_product_kernel(plan.device, shape, texels=texels_fit(plan.device, operands))
+    texels = texels_fit(plan.device, operands)
+    kernel = choose_product_kernel(plan.device, shape, texels, operands.scales is not None)
     walk = (int(spatial), int(padded), inner_tail, int(grouped))
     if isinstance(kernel, TileKernel) and kernel.column_lanes > 1:
         product = replace(product, column_lanes=kernel.column_lanes.bit_length() - 1)
@@ -217,7 +213,7 @@ def _append_whole(
     """One dispatch."""
     ends = epilogue_constants(epilogue, operands.bias is not None)
     plan.dispatch(
-        kernel.shader + operands.variant,
+        kernel.shader,
         operands.bindings(kernel.texels),
         kernel.groups(shape),
         (*ends, *walk, *kernel.constants, *operands.forms(epilogue)),

@@ -21,10 +21,14 @@ class TileKernel:
     texels: bool = False
     parts: int = 1
     """Workgroups that share an element of the result; their sums are added by ``product_sum.comp``."""
+    quantized: bool = False
+    """Whether weights are of few bits."""
 
     @property
     def shader(self) -> str:
         """The variant's name."""
+        if self.quantized:
+            return "product_tiles_quantized_texels" if self.texels else "product_tiles_quantized"
         return "product_tiles_texels" if self.texels else "product_tiles"
 
     @property
@@ -73,12 +77,15 @@ _LARGE = 2**20
 """vec4s of a result of which there aren't more partial sums than need be."""
 
 
-def choose_product_kernel(device: DeviceInfo, shape: ProductShape, texels: bool) -> ProductKernel:
-    """The kernel for a shape on a device; ``texels`` says whether it reads through texel buffers."""
+def choose_product_kernel(
+    device: DeviceInfo, shape: ProductShape, texels: bool, quantized: bool = False
+) -> ProductKernel:
+    """The kernel for a shape on a device; ``texels`` says whether it reads through texel buffers, ``quantized`` whether
+    weights are of few bits."""
     if use_shared_memory(device):
-        return choose_shared(device, shape)
+        return replace(choose_shared(device, shape), quantized=quantized)
     tile = _choose_tile(device.limits.max_compute_work_group_count[0], shape)
-    return replace(tile, texels=True) if texels else tile
+    return replace(tile, texels=texels, quantized=quantized)
 
 
 def use_shared_memory(device: DeviceInfo) -> bool:
