@@ -60,7 +60,7 @@ class QuantizeWeights(Pass):
             for node in graph.walk()
             if _weight_place(node) is not None
         ]
-        self._check_patterns([layer_name(node) for _, node in layers])
+        self._check_patterns(list(dict.fromkeys(layer_name(node) for _, node in layers)))
         known: dict[object, tuple[torch.Tensor, Quantized]] = {}
         changed = False
         for graph, node in layers:
@@ -88,9 +88,9 @@ class QuantizeWeights(Pass):
     def _refusal(self, node: Node) -> str:
         """Why a layer keeps its weight; empty if it does not."""
         name, weight = layer_name(node), _weight_of(node)
-        pattern = next((item for item in self.quantization.keep if fnmatchcase(name, item)), None)
-        if pattern is not None:
-            return f"{name} is to keep its weight, by {pattern!r}"
+        for pattern in self.quantization.keep:
+            if fnmatchcase(name, pattern):
+                return f"{name} is to keep its weight, by {pattern!r}"
         if not is_constant_tensor(weight):
             return "its weight is not constant"
         tensor = weight.constant
@@ -127,11 +127,11 @@ def _weight_of(node: Node) -> Value:
 
 
 def layer_name(node: Node) -> str:
-    """The module that a layer's weight belongs to: ``layers.0.attention.query``."""
+    """The module that a layer stands in, ``layers.0.attention.query``; else the one that its weight belongs to."""
     weight = _weight_of(node)
-    name = weight.attribute or weight.name
-    module = next((line.partition(" in ")[2] for line in node.origin.lines[:1]), "")
-    return (name.rpartition(".")[0] if weight.attribute else module) or name
+    modules = [line.partition(" in ")[2] for line in node.origin.lines[:1]]
+    owner = weight.attribute.rpartition(".")[0] or weight.attribute
+    return next(filter(None, (*modules, owner)), weight.name)
 
 
 def _replace(graph: Graph, node: Node, stored: Quantized) -> None:
