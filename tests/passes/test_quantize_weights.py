@@ -108,7 +108,7 @@ def test_names_of_layers_that_keep_their_floats() -> None:
         "encoder.2 is to keep its weight, by 'encoder.*'",
     ]
     (stored,) = constants_of(module)
-    assert stored.block_size == (1, 64) and stored.scales.shape == (53, 2)
+    assert stored.block_size == [1, 64] and stored.scales.shape == (53, 2)
 
 
 def test_convolutions_after_their_normalisations() -> None:
