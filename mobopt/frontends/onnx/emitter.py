@@ -76,6 +76,10 @@ class Emitter:
         self._names[id(tensor)] = name
         self._constants.pop(id(tensor), None)
 
+    def name_as(self, tensor: torch.Tensor, other: torch.Tensor) -> None:
+        """Call a tensor what another one is called."""
+        self.name_constant(tensor, self._names.get(id(other), ""))
+
     def __call__(self, op: str, *args: Any, **keywords: Any) -> Any:
         """Call an operator of ``aten``, or of another namespace: ``prim::min.int``.
 

@@ -6,13 +6,15 @@ from typing import Any
 
 import torch
 
+from mobopt.frontends.onnx.few_bits import emitted, product, transposed
 from mobopt.frontends.onnx.operands import Operand
 from mobopt.frontends.onnx.registry import MICROSOFT, Call, translates
+from mobopt.ops.quantized import Quantized, unpacked
 
 
 @translates("MatMul")
 def _matmul(call: Call) -> Any:
-    return call.emit("matmul", call.tensor(0), call.tensor(1))
+    return product(call.emit, call.tensor(0), call.tensor(1))
 
 
 @translates("Gemm")
@@ -29,16 +31,16 @@ def _gemm(call: Call) -> Any:
     )
     fits = bias is None or (rank == 1 and known is not None and known[0] == columns and beta == 1)
     if is_floating and fits and alpha == 1.0:
-        weight = b if call.get("transB", 0) else emit("t", b)
+        weight = b if call.get("transB", 0) else transposed(emit, b)
         return emit("linear", a, weight, bias)
-    b = emit("t", b) if call.get("transB", 0) else b
-    product = emit("matmul", a, b)
+    b = transposed(emit, b) if call.get("transB", 0) else b
+    result = product(emit, a, b)
     if not is_floating:
         alpha, beta = int(alpha), int(beta)
-    product = product if alpha == 1 else emit("mul.Scalar", product, alpha)
+    result = result if alpha == 1 else emit("mul.Scalar", result, alpha)
     if bias is None:
-        return product
-    return emit("add.Tensor", product, bias if beta == 1 else emit("mul.Scalar", bias, beta))
+        return result
+    return emit("add.Tensor", result, bias if beta == 1 else emit("mul.Scalar", bias, beta))
 
 
 @translates("Einsum")
@@ -99,12 +101,50 @@ def activated(call: Call, x: Any, attribute: str = "activation") -> Any:
 @translates("MatMulNBits", domain=MICROSOFT)
 def _matmul_of_bits(call: Call) -> Any:
     """A product with weights of few bits, in blocks along the inner dimension with a scale each."""
-    emit, bits, block = call.emit, call.get("bits", 4), call.get("block_size")
-    rows, inner = call.get("N"), call.get("K")
+    emit, bits = call.emit, call.get("bits", 4)
+    rows = call.get("N")
     if bits not in (2, 4, 8):
         raise call.unsupported(f"its weights have {bits} bits")
     if call.has(4) and call.operand(4).value is not None:
         raise call.unsupported("its groups have an order of their own (g_idx)")
+    given = [call.operand(index).constant for index in (1, 2, 3) if call.has(index)]
+    is_constant = all(isinstance(item, torch.Tensor) for item in given)
+    weight = _kept_bits(call, bits) if is_constant and bits > 2 else _floats_of_bits(call, bits)
+    x, bias = call.tensor(0), call.tensor(5) if call.has(5) else None
+    is_half = call.dtype() != torch.float32  # weights are float32 then, and so is the arithmetic
+    x = emit("to.dtype", x, torch.float32) if is_half else x
+    bias = emit("to.dtype", bias, torch.float32) if is_half and bias is not None else bias
+    result = emit("linear", x, weight, bias)
+    sizes = call.operand(0).sizes
+    return Operand(
+        call.dtype(),
+        None if sizes is None else (*sizes[:-1], rows),
+        emit("to.dtype", result, call.dtype()) if is_half else result,
+    )
+
+
+def _kept_bits(call: Call, bits: int) -> Any:
+    """Constant weights as they are."""
+    rows, inner, block = call.get("N"), call.get("K"), call.get("block_size")
+    blocks = -(-inner // block)
+    constant, scales = call.operand(1).constant, call.operand(2).constant
+    assert constant is not None and scales is not None
+    held = -(-inner * bits // 8)
+    values = constant.reshape(rows, -1)[:, :held].contiguous()
+    zeros = call.operand(3).constant if call.has(3) else None
+    if zeros is not None and not zeros.dtype.is_floating_point:
+        points = zeros.reshape(rows, -1)
+        zeros = unpacked(points, blocks) if bits == 4 else points[:, :blocks]
+    if zeros is None and bits == 8:
+        zeros = torch.full((rows, blocks), 128.0)
+    zeros = None if zeros is None else zeros.to(torch.float32).reshape(rows, blocks)
+    weight = Quantized(values, scales.float().reshape(rows, blocks), zeros, (1, block), bits, inner)
+    return emitted(call.emit, weight, constant)
+
+
+def _floats_of_bits(call: Call, bits: int) -> Any:
+    """The floats of weights that are computed, or have 2 bits."""
+    emit, block, rows, inner = call.emit, call.get("block_size"), call.get("N"), call.get("K")
     blocks = -(-inner // block)
     weight = _spread(call, call.tensor(1), bits, [rows, blocks, block])
     scales = emit("reshape", emit("to.dtype", call.tensor(2), torch.float32), [rows, blocks, 1])
@@ -112,18 +152,14 @@ def _matmul_of_bits(call: Call) -> Any:
         zero: Any = float(1 << (bits - 1))
         weight = emit("sub.Scalar", weight, zero)
     elif call.dtype(3).is_floating_point:
-        weight = emit("sub.Tensor", weight, emit("reshape", call.tensor(3), [rows, blocks, 1]))
+        points = emit("to.dtype", call.tensor(3), torch.float32)
+        weight = emit("sub.Tensor", weight, emit("reshape", points, [rows, blocks, 1]))
     else:
         held = -(-blocks * bits // 8) * 8 // bits
         points = _spread(call, call.tensor(3), bits, [rows, held, 1])
         weight = emit("sub.Tensor", weight, emit("slice.Tensor", points, 1, 0, blocks, 1))
     weight = emit("reshape", emit("mul.Tensor", weight, scales), [rows, blocks * block])
-    weight = emit("to.dtype", emit("slice.Tensor", weight, 1, 0, inner, 1), call.dtype())
-    bias = call.tensor(5) if call.has(5) else None
-    sizes = call.operand(0).sizes
-    return Operand(
-        call.dtype(), None if sizes is None else (*sizes[:-1], rows), emit("linear", call.tensor(0), weight, bias)
-    )
+    return emit("slice.Tensor", weight, 1, 0, inner, 1)
 
 
 def _spread(call: Call, packed: Any, bits: int, sizes: list[int]) -> Any:

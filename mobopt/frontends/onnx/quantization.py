@@ -11,9 +11,11 @@ import torch
 
 from mobopt.frontends.onnx.convolution import convolved, kernel_sizes
 from mobopt.frontends.onnx.elements import DTYPES, dtype_of
+from mobopt.frontends.onnx.few_bits import emitted, is_weight, product, transposed, weight_of
 from mobopt.frontends.onnx.operands import Operand, carrier
 from mobopt.frontends.onnx.pointwise import rounded_to_float8
 from mobopt.frontends.onnx.registry import MICROSOFT, Call, translates
+from mobopt.ops.quantized import Quantized, block_counts
 
 
 def _along(call: Call, parameter: Any, operand: Operand, index: int = 0) -> Any:
@@ -79,6 +81,9 @@ def _check_bits(call: Call) -> None:
 @translates("DequantizeLinear", domain=MICROSOFT)
 def _dequantize(call: Call) -> Any:
     emit = call.emit
+    weight = _weight(call)
+    if weight is not None:
+        return Operand(torch.float32, call.operand().sizes, emitted(emit, weight, call.operand().constant))
     x = _float_of(call, 0)
     if call.has(2):
         zero = _along(call, _float_of(call, 2), call.operand(2))
@@ -91,8 +96,53 @@ def _dequantize(call: Call) -> Any:
     return Operand(dtype, call.operand().sizes, result)
 
 
+def _weight(call: Call) -> Quantized | None:
+    """A constant weight with constant float32 scales, which stays integers; None for other inputs."""
+    operand, scale = call.operand(), call.operand(1).constant
+    integers = operand.constant
+    target = call.get("output_dtype", 0)
+    has_floats = not target or dtype_of(target, call.place) == torch.float32
+    if integers is None or not is_weight(integers) or scale is None or scale.dtype != torch.float32 or not has_floats:
+        return None
+    zero = call.operand(2).constant if call.has(2) else None
+    if call.has(2) and zero is None:
+        return None
+    sizes, block, blocks = list(integers.shape), call.get("block_size", 0), list(integers.shape)
+    if scale.numel() > 1:
+        if scale.dim() != (integers.dim() if block else 1):
+            return None
+        blocks = [1] * len(sizes) if block else blocks
+        blocks[call.axis(1)] = block or 1
+    counts = block_counts(sizes, blocks)
+    zeros = None if zero is None else zero.float().reshape(counts)
+    return weight_of(integers, scale.reshape(counts), zeros, blocks, operand.is_packed)
+
+
+def _shifted_weight(call: Call, index: int, zero: int) -> Quantized | None:
+    """A constant weight less its constant zero points, which stays integers."""
+    integers, point = call.operand(index).constant, call.operand(zero).constant if call.has(zero) else None
+    if integers is None or not is_weight(integers) or (call.has(zero) and point is None):
+        return None
+    blocks = list(integers.shape)
+    if point is not None and point.numel() > 1:
+        if point.dim() > 1:
+            return None
+        blocks[0 if "Conv" in call.node.op_type or ("MatMul" in call.node.op_type and index == 0) else 1] = 1
+    counts = block_counts(integers.shape, blocks)
+    zeros = None if point is None else point.float().reshape(counts)
+    return weight_of(integers, torch.ones(counts), zeros, blocks)
+
+
 def _shifted(call: Call, index: int, zero: int) -> Any:
-    """An integer input less its zero point, as float32."""
+    """An integer input less its zero point, as float32; constant weights stay integers."""
+    weight = _shifted_weight(call, index, zero)
+    if weight is not None:
+        return emitted(call.emit, weight, call.operand(index).constant)
+    return _shifted_floats(call, index, zero)
+
+
+def _shifted_floats(call: Call, index: int, zero: int) -> Any:
+    """The same of what is computed, or of constants ahead of time."""
     x = _float_of(call, index)
     if not call.has(zero):
         return x
@@ -139,8 +189,8 @@ def _qlinear_conv(call: Call) -> Any:
 
 @translates("QLinearMatMul")
 def _qlinear_matmul(call: Call) -> Any:
-    product = call.emit("matmul", _shifted(call, 0, 2), _shifted(call, 3, 5))
-    return _requantized(call, product, (1, 4, 6), 7, call.out_rank())
+    result = product(call.emit, _shifted(call, 0, 2), _shifted(call, 3, 5))
+    return _requantized(call, result, (1, 4, 6), 7, call.out_rank())
 
 
 @translates("QGemm", domain=MICROSOFT)
@@ -148,17 +198,17 @@ def _qgemm(call: Call) -> Any:
     emit = call.emit
     a, b = _shifted(call, 0, 2), _shifted(call, 3, 5)
     a = emit("t", a) if call.get("transA", 0) else a
-    b = emit("t", b) if call.get("transB", 0) else b
-    product = emit("matmul", a, b)
+    b = transposed(emit, b) if call.get("transB", 0) else b
+    result = product(emit, a, b)
     if call.has(6):
-        product = emit("add.Tensor", product, emit("to.dtype", call.tensor(6), torch.float32))
-    product = emit("mul.Scalar", product, call.get("alpha", 1.0))
+        result = emit("add.Tensor", result, emit("to.dtype", call.tensor(6), torch.float32))
+    result = emit("mul.Scalar", result, call.get("alpha", 1.0))
     scale = emit("mul.Tensor", call.tensor(1), call.tensor(4))
-    product = emit("mul.Tensor", product, scale)
+    result = emit("mul.Tensor", result, scale)
     if not call.has(7):
-        return Operand(torch.float32, (None, None), product)
+        return Operand(torch.float32, (None, None), result)
     zero = _float_of(call, 8)
-    return quantized(call, product, call.tensor(7), zero, call.dtype(8), (None, None))
+    return quantized(call, result, call.tensor(7), zero, call.dtype(8), (None, None))
 
 
 @translates("QLinearAdd", "QLinearMul", domain=MICROSOFT)
@@ -209,14 +259,14 @@ def _qlinear_concat(call: Call) -> Any:
 def _conv_integer(call: Call) -> Any:
     """In float64, which holds every sum of 32 bits."""
     emit = call.emit
-    x, weight = (emit("to.dtype", _shifted(call, index, index + 2), torch.float64) for index in (0, 1))
+    x, weight = (emit("to.dtype", _shifted_floats(call, index, index + 2), torch.float64) for index in (0, 1))
     return emit("to.dtype", convolved(call, x, weight, None, kernel_sizes(call)), torch.int32)
 
 
 @translates("MatMulInteger")
 def _matmul_integer(call: Call) -> Any:
     emit = call.emit
-    left, right = (emit("to.dtype", _shifted(call, index, index + 2), torch.int32) for index in (0, 1))
+    left, right = (emit("to.dtype", _shifted_floats(call, index, index + 2), torch.int32) for index in (0, 1))
     return emit("matmul", left, right)
 
 
@@ -242,7 +292,7 @@ def _matmul_to_float(call: Call) -> Any:
     if call.node.op_type == "DynamicQuantizeMatMul":
         raise call.unsupported("it quantises while it multiplies")
     a, b = _shifted(call, 0, 4), _shifted(call, 1, 5)
-    product = emit("mul.Tensor", emit("matmul", a, b), emit("mul.Tensor", call.tensor(2), call.tensor(3)))
-    product = emit("add.Tensor", product, call.tensor(6)) if call.has(6) else product
+    result = emit("mul.Tensor", product(emit, a, b), emit("mul.Tensor", call.tensor(2), call.tensor(3)))
+    result = emit("add.Tensor", result, call.tensor(6)) if call.has(6) else result
     rank = call.operand().rank
-    return Operand(torch.float32, None if rank is None else (None,) * rank, product)
+    return Operand(torch.float32, None if rank is None else (None,) * rank, result)

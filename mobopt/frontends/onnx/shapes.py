@@ -10,6 +10,7 @@ import torch
 
 from mobopt.errors import BundleError
 from mobopt.frontends.onnx.elements import dtype_of
+from mobopt.frontends.onnx.few_bits import held_by, transposed
 from mobopt.frontends.onnx.operands import Operand, carrier, number_array, of_constant, of_numbers
 from mobopt.frontends.onnx.patterns import permuted, selected, stacked
 from mobopt.frontends.onnx.registry import Call, translates
@@ -141,7 +142,10 @@ def _unsqueeze(call: Call) -> Any:
 @translates("Transpose")
 def _transpose(call: Call) -> Any:
     order = call.get("perm") or list(range(call.rank()))[::-1]
-    return permuted(call.emit, call.tensor(), order)
+    x = call.tensor()
+    if list(order) == [1, 0] and held_by(x) is not None:
+        return transposed(call.emit, x)
+    return permuted(call.emit, x, order)
 
 
 @translates("Concat")
