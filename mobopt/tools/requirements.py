@@ -20,6 +20,7 @@ from mobopt.bundle.info import describe_program
 from mobopt.bundle.open_file import open_model_file
 from mobopt.ir import Node, Program
 from mobopt.ops.contexts import GruPackedContext, PackedContext
+from mobopt.ops.quantized import DEQUANTIZE
 from mobopt.ops.targets import RELEASES, Target, judge, rows_for
 from mobopt.ops.targets.table import release_key
 from mobopt.stand_in import is_in_torch
@@ -246,6 +247,8 @@ def _operator_needs(program: Program) -> Iterator[Need]:
             known = found.get(node.qualified_op)
             if need is not None and (known is None or _is_later(need, known)):
                 found[node.qualified_op] = need
+        elif node.qualified_op == DEQUANTIZE:
+            found[node.op] = Need(node.op, None, "", "weights of few bits are for mobopt's own runtime")
         elif not node.op.startswith(("prim::", "aten::", "quantized::", "metal::")):
             found[node.op] = Need(node.op, None, "", "no release of PyTorch registers it; the app must bring it")
     yield from (found[name] for name in sorted(found))
