@@ -30,6 +30,10 @@ _HOMES = {
     "Comparison": "mobopt.tools.comparison_results",
     "migrate": "mobopt.tools.migration",
     "submit": "mobopt.tools.sweep.sweeping",
+    "tap": "mobopt.tools.taps.tap",
+    "Tapped": "mobopt.tools.taps.tap",
+    "TapOptions": "mobopt.tools.taps.graph",
+    "compare_dump": "mobopt.tools.taps.comparison",
     "app_kit": "mobopt.tools.app_kit.kit",
     "AppKit": "mobopt.tools.app_kit.kit",
     **dict.fromkeys(
@@ -66,11 +70,14 @@ __all__ = [
     "MoboptError",
     "PassError",
     "PassPipeline",
+    "TapOptions",
+    "Tapped",
     "UnsupportedError",
     "app_kit",
     "audit",
     "bisect",
     "compare",
+    "compare_dump",
     "export_opnames",
     "generate_mobile_module_lints",
     "is_vulkan_available",
@@ -79,6 +86,7 @@ __all__ = [
     "optimize",
     "optimize_for_mobile",
     "submit",
+    "tap",
 ]
 
 if TYPE_CHECKING:
@@ -108,6 +116,9 @@ if TYPE_CHECKING:
     from mobopt.tools.migration import migrate
     from mobopt.tools.operator_names import export_opnames
     from mobopt.tools.sweep.sweeping import submit
+    from mobopt.tools.taps.comparison import compare_dump
+    from mobopt.tools.taps.graph import TapOptions
+    from mobopt.tools.taps.tap import Tapped, tap
 
 
 def __getattr__(name: str) -> Any:

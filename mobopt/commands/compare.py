@@ -32,6 +32,7 @@ _MOST_ROWS = 30
 @click.option("--passes-b", metavar="BACKEND[:RUNTIME]", help="Convert B, or A where there is no B, first.")
 @click.option("--input", "inputs", multiple=True, help="A .npy input; of another method: encode:x.npy.")
 @click.option("--random", "shapes", multiple=True, metavar="SHAPE", help="A random one: 1,3,224,224 or 1,16:int64.")
+@click.option("--dump", type=click.Path(exists=True, path_type=Path), help="B: what a phone saved of A's taps.")
 @click.option("--method", default="forward", show_default=True, help="Method to run.")
 @click.option("--float64", is_flag=True, help="Compute A in float64: tells what is wrong from what float32 can't do.")
 @click.option("--unfused", is_flag=True, help="Let the GPU fuse nothing, so that every layer has a value.")
@@ -53,6 +54,7 @@ def compare(
     passes_b: str | None,
     inputs: tuple[str, ...],
     shapes: tuple[str, ...],
+    dump: Path | None,
     method: str,
     float64: bool,
     unfused: bool,
@@ -62,7 +64,7 @@ def compare(
     page: Path | None,
 ) -> None:
     """Compare B with the reference A, layer by layer: models or optimised files of any kind. Without B: A on the GPU
-    with A on the CPU.
+    with A on the CPU. With --dump: the taps of A (mobopt tap) on the CPU with what a phone made of them.
 
     Says where the two begin to differ, and of each layer whether it is wrong by itself, run alone on A's values, or was
     given wrong ones. Exit code 1 if an output is over the tolerance, or a layer is wrong by itself.
@@ -71,25 +73,30 @@ def compare(
         from mobopt.files import check_writable
         from mobopt.samples.inputs import InputOptions
         from mobopt.tools import comparison
+        from mobopt.tools.taps.comparison import compare_dump
 
         examples = InputOptions.parse(inputs, shapes)
         for path in (json_file, page):
             if path is not None:
                 check_writable(path, [a, *([b] if b else []), *examples.files])
-        found = comparison.compare(
-            a,
-            b,
-            device_a=device_a,
-            device_b=device_b,
-            passes_a=pipeline_named(passes_a),
-            passes_b=pipeline_named(passes_b),
-            method=method,
-            example_inputs=examples.tensors(),
-            float64=float64,
-            fused=not unfused,
-            tolerance=tolerance,
-            show=show,
-        )
+        if dump is not None:
+            _refuse_beside_dump(click.get_current_context())
+            found = compare_dump(a, dump, tolerance=tolerance, float64=float64, show=show)
+        else:
+            found = comparison.compare(
+                a,
+                b,
+                device_a=device_a,
+                device_b=device_b,
+                passes_a=pipeline_named(passes_a),
+                passes_b=pipeline_named(passes_b),
+                method=method,
+                example_inputs=examples.tensors(),
+                float64=float64,
+                fused=not unfused,
+                tolerance=tolerance,
+                show=show,
+            )
         if json_file is not None:
             _write_json(found, json_file)
         if page is not None:
@@ -99,6 +106,24 @@ def compare(
     _print(found, shows_all)
     if not found.agrees:
         raise click.exceptions.Exit(1)
+
+
+_WITH_DUMP = ("a", "dump", "tolerance", "float64", "shows_all", "json_file", "page")
+
+
+def _refuse_beside_dump(ctx: click.Context) -> None:
+    """What a phone saved says where it ran, and on what.
+
+    Raises:
+        UsageError: something else is asked for.
+    """
+    for parameter in ctx.command.params:
+        name = parameter.name or ""
+        is_given = ctx.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE
+        if is_given and parameter.expose_value and name not in _WITH_DUMP:
+            raise click.UsageError(
+                f"{parameter.opts[0]} and --dump exclude each other: the dump is B, on the inputs that the phone saved"
+            )
 
 
 def pipeline_named(text: str | None) -> PassPipeline | None:

@@ -16,7 +16,7 @@ from mobopt.display import shown
 from mobopt.errors import MoboptError
 
 COMMANDS = (
-    "convert", "migrate", "app-kit", "audit", "compare", "bisect", "report", "sweep",
+    "convert", "migrate", "app-kit", "audit", "compare", "bisect", "tap", "report", "sweep",
     "run", "inspect", "opnames", "devices", "demo",
 )  # fmt: skip
 """Each is an object of this name, in the module of this name, with ``_`` for ``-``."""

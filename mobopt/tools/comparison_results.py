@@ -122,3 +122,34 @@ def is_within(found: Difference, tolerance: float) -> bool:
 def is_rounding(found: Difference, float32: Difference | None) -> bool:
     """Whether an error is about as large as the one that the CPU's float32 makes."""
     return float32 is not None and found.error <= TIMES_ROUNDING * float32.error < math.inf
+
+
+def verdict_of(
+    total: Difference,
+    own: Difference | None,
+    float32: Difference | None,
+    before: float,
+    growth: float | None,
+    tolerance: float,
+) -> str:
+    """What is said of a layer.
+
+    Args:
+        total: its difference from the reference.
+        own: that of the layer by itself, on right inputs; None if it could not be run so.
+        float32: how far the CPU's float32 is from a reference in float64.
+        before: the largest error of its inputs.
+        growth: its error over that.
+        tolerance: the error that is let pass.
+    """
+    if own is not None and own.error > tolerance:
+        return ROUNDING if is_rounding(own, float32) else WRONG
+    if is_within(total, tolerance):
+        return AGREES
+    if is_rounding(total, float32):
+        return ROUNDING
+    if own is None:
+        return INHERITS if before > tolerance else DIFFERS
+    if before <= tolerance and growth is not None and growth >= AMPLIFICATION:
+        return AMPLIFIES
+    return INHERITS

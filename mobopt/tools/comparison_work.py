@@ -13,19 +13,7 @@ import torch
 from mobopt.errors import InputError, MoboptError
 from mobopt.ir import Graph
 from mobopt.ir.nests import leaves_of
-from mobopt.tools.comparison_results import (
-    AGREES,
-    AMPLIFICATION,
-    AMPLIFIES,
-    DIFFERS,
-    INHERITS,
-    ROUNDING,
-    WRONG,
-    Layer,
-    Output,
-    is_rounding,
-    is_within,
-)
+from mobopt.tools.comparison_results import Layer, Output, verdict_of
 from mobopt.tools.comparison_sides import Runner, part_between
 from mobopt.tools.differences import Difference, difference, rank_changes
 from mobopt.tools.layer_matching import Match, Place, inputs_alike, made_by, match
@@ -257,23 +245,8 @@ class ComparisonWork:
             draft.own,
             growth,
             draft.float32,
-            self._verdict(draft, worst, growth),
+            verdict_of(draft.total, draft.own, draft.float32, worst, growth, self.tolerance),
         )
-
-    def _verdict(self, draft: Draft, before: float, growth: float | None) -> str:
-        assert draft.total is not None
-        total = draft.total
-        if draft.own is not None and draft.own.error > self.tolerance:
-            return ROUNDING if is_rounding(draft.own, draft.float32) else WRONG
-        if is_within(total, self.tolerance):
-            return AGREES
-        if is_rounding(total, draft.float32):
-            return ROUNDING
-        if draft.own is None:
-            return INHERITS if before > self.tolerance else DIFFERS
-        if before <= self.tolerance and growth is not None and growth >= AMPLIFICATION:
-            return AMPLIFIES
-        return INHERITS
 
 
 def _batches(drafts: Sequence[Draft], lines: Sequence[Graph]) -> Iterator[list[Draft]]:

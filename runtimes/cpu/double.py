@@ -9,6 +9,7 @@ import torch
 
 from mobopt.ir import Node, Program, Value
 from mobopt.ir.nests import map_leaves
+from mobopt.ops.contexts import PackedContext
 from mobopt.runtimes.cpu.interpreter import Interpreter
 
 
@@ -17,6 +18,7 @@ class Float64Interpreter(Interpreter):
 
     def __init__(self, program: Program) -> None:
         super().__init__(program)
+        self.attributes = {name: in_double(value) for name, value in self.attributes.items()}
         self._constants: dict[Value, Any] = {}
 
     def run(self, method: str, args: Sequence[Any]) -> Any:
@@ -37,5 +39,7 @@ class Float64Interpreter(Interpreter):
 
 
 def in_double(value: Any) -> Any:
-    """A nest with its float32 tensors in float64."""
+    """A nest, or a packed context, with its float32 tensors in float64."""
+    if isinstance(value, PackedContext):
+        return type(value)(*map(in_double, value.state()))
     return map_leaves(value, torch.Tensor, lambda item: item.double() if item.dtype == torch.float32 else item)

@@ -55,10 +55,11 @@ def identifier(name: str, taken: Collection[str] = ()) -> str:
         text += "Value"
     if _OWNED.match(text):
         text = f"the{text[:1].upper()}{text[1:]}"
-    return _distinct(text, taken)
+    return distinct(text, taken)
 
 
-def _distinct(text: str, taken: Collection[str]) -> str:
+def distinct(text: str, taken: Collection[str]) -> str:
+    """The text, with a number behind it if it is taken."""
     number, found = 2, text
     while found in taken:
         found, number = f"{text}{number}", number + 1

@@ -1,0 +1,60 @@
+"""What a phone saved: the arrays of an ``.npz`` file, or of a folder of ``.npy`` files."""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Collection
+from pathlib import Path
+
+import numpy
+import torch
+
+from mobopt.errors import InputError
+
+
+def read_dump(path: Path, keys: Collection[str]) -> tuple[dict[str, torch.Tensor], list[str]]:
+    """The tensors of a dump.
+
+    Args:
+        path: an ``.npz`` file, or a folder with a ``.npy`` file for each key.
+        keys: the names that are read; nothing else is.
+
+    Returns:
+        The tensors by their keys, and names of the dump that are no keys.
+
+    Raises:
+        InputError: it can't be read, or has none of the keys.
+    """
+    try:
+        if path.is_dir():
+            names = sorted(file.stem for file in path.glob("*.npy"))
+            found = {
+                name: _tensor(numpy.load(path / f"{name}.npy", allow_pickle=False)) for name in names if name in keys
+            }
+        else:
+            loaded = numpy.load(path, allow_pickle=False)
+            if isinstance(loaded, numpy.ndarray):
+                raise ValueError("it holds one array, and an .npz file holds several with names")
+            with loaded as archive:
+                names = sorted(archive.files)
+                found = {name: _tensor(archive[name]) for name in names if name in keys}
+    except OSError as error:
+        raise InputError(f"can't read the dump {path}: {error.strerror or error}") from None
+    except (ValueError, TypeError, KeyError, EOFError, AttributeError, MemoryError, zipfile.BadZipFile) as error:
+        raise InputError(
+            f"the dump {path} can't be read: {error}; it is an .npz file, or a folder of .npy files, that code which "
+            "mobopt tap wrote has saved"
+        ) from None
+    if not found:
+        known = f"its names are {', '.join(names[:5])}" if names else "it is empty"
+        raise InputError(
+            f"the dump {path} is not of this file: {known}, and the file's taps are {', '.join(sorted(keys)[:5])}"
+        )
+    return found, [name for name in names if name not in keys]
+
+
+def _tensor(array: numpy.ndarray) -> torch.Tensor:  # type: ignore[type-arg]
+    if array.dtype == object or array.dtype.kind not in "fiub":
+        raise ValueError(f"it has elements of {array.dtype}")
+    native = numpy.ascontiguousarray(array).reshape(array.shape)
+    return torch.from_numpy(native.astype(native.dtype.newbyteorder("=")))

@@ -1,0 +1,82 @@
+"""Runs of a method on the CPU that show values, or go on with others in their place."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from mobopt.ir import Program, Value
+from mobopt.runtimes.cpu import Interpreter
+from mobopt.runtimes.cpu.double import Float64Interpreter
+from mobopt.samples.inputs import SEED
+
+See = Callable[[Value, Any], Any]
+"""Is given each value that a graph's nodes make; the run goes on with what it returns."""
+
+
+class _Watched(Interpreter):
+    """An interpreter that shows what it makes."""
+
+    see: See
+
+    def bind(self, values: Sequence[Value], results: Sequence[Any], environment: dict[Value, Any]) -> None:
+        """See :meth:`Evaluator.bind`."""
+        super().bind(values, [self.see(*pair) for pair in zip(values, results, strict=True)], environment)
+
+
+class _WatchedFloat64(_Watched, Float64Interpreter):
+    """The same in double precision."""
+
+
+def run_watched(program: Program, method: str, arguments: Sequence[Any], see: See, is_double: bool = False) -> Any:
+    """What a method returns; random numbers are seeded, arguments are copied, and state begins anew.
+
+    Raises:
+        InputError: the arguments are wrong, or the model raises.
+        UnsupportedError: it has an operator that this torch lacks.
+    """
+    interpreter = (_WatchedFloat64 if is_double else _Watched)(program)
+    interpreter.see = see
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(SEED)
+        return copy.deepcopy(interpreter.run(method, copy.deepcopy(list(arguments))))
+
+
+def observed_facts(program: Program, method: str, arguments: Sequence[Any]) -> dict[Value, torch.Tensor]:
+    """The tensors that a method computes in its outermost block, without their elements."""
+    block = program.methods[method].block
+    found: dict[Value, torch.Tensor] = {}
+
+    def see(value: Value, result: Any) -> Any:
+        if isinstance(result, torch.Tensor) and value.producer is not None and value.producer.block is block:
+            found[value] = torch.empty_like(result, device="meta")
+        return result
+
+    run_watched(program, method, arguments, see)
+    return found
+
+
+def run_forced(
+    program: Program,
+    method: str,
+    arguments: Sequence[Any],
+    forced: Mapping[Value, torch.Tensor],
+) -> tuple[Any, dict[Value, torch.Tensor]]:
+    """A run that goes on with given values in the place of those that it computes.
+
+    Returns:
+        What the method returns, and what the run itself made of the values that were replaced.
+    """
+    own: dict[Value, torch.Tensor] = {}
+
+    def see(value: Value, result: Any) -> Any:
+        given = forced.get(value)
+        if given is None or not isinstance(result, torch.Tensor):
+            return result
+        own[value] = result.clone()
+        return given.to(result.dtype, copy=True) if given.shape == result.shape else result
+
+    return run_watched(program, method, arguments, see), own
