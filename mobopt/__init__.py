@@ -34,6 +34,8 @@ _HOMES = {
     "Tapped": "mobopt.tools.taps.tap",
     "TapOptions": "mobopt.tools.taps.graph",
     "compare_dump": "mobopt.tools.taps.comparison",
+    "stress": "mobopt.tools.stress",
+    "Stress": "mobopt.tools.stress",
     "app_kit": "mobopt.tools.app_kit.kit",
     "AppKit": "mobopt.tools.app_kit.kit",
     **dict.fromkeys(
@@ -70,6 +72,7 @@ __all__ = [
     "MoboptError",
     "PassError",
     "PassPipeline",
+    "Stress",
     "TapOptions",
     "Tapped",
     "UnsupportedError",
@@ -86,6 +89,7 @@ __all__ = [
     "optimize",
     "optimize_for_mobile",
     "submit",
+    "stress",
     "tap",
 ]
 
@@ -116,6 +120,7 @@ if TYPE_CHECKING:
     from mobopt.tools.migration import migrate
     from mobopt.tools.operator_names import export_opnames
     from mobopt.tools.sweep.sweeping import submit
+    from mobopt.tools.stress import Stress, stress
     from mobopt.tools.taps.comparison import compare_dump
     from mobopt.tools.taps.graph import TapOptions
     from mobopt.tools.taps.tap import Tapped, tap

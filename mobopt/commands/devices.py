@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from mobopt.commands.terminal import print_json, print_table, size_text
 from mobopt.errors import DeviceError
+
+if TYPE_CHECKING:
+    from mobopt.runtimes.vulkan.engine.device_info import DeviceInfo
 
 
 @click.command()
@@ -20,7 +24,7 @@ def devices(as_json: bool) -> None:
     if not found:
         raise DeviceError("no Vulkan device; install a driver (Debian: `apt install mesa-vulkan-drivers`)")
     if as_json:
-        print_json([dataclasses.asdict(info) | {"features": sorted(info.features)} for info in found])
+        print_json([_data(info) for info in found])
         return
     rows = [
         (
@@ -35,3 +39,11 @@ def devices(as_json: bool) -> None:
         for info in found
     ]
     print_table("", ("#", "name", "kind", "driver", "Vulkan", "memory>", "has"), rows)
+
+
+def _data(info: DeviceInfo) -> dict[str, Any]:
+    from mobopt.runtimes.vulkan.engine.quirks import quirks_of
+
+    known = quirks_of(info.driver_id, info.vendor_id, info.driver_version)
+    lists = {"features": sorted(info.features), "switches": sorted(info.switches)}
+    return dataclasses.asdict(info) | lists | {"quirks": [dataclasses.asdict(quirk) for quirk in known]}

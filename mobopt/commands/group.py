@@ -16,7 +16,7 @@ from mobopt.display import shown
 from mobopt.errors import MoboptError
 
 COMMANDS = (
-    "convert", "migrate", "app-kit", "audit", "compare", "bisect", "tap", "report", "sweep",
+    "convert", "migrate", "app-kit", "audit", "compare", "bisect", "tap", "stress", "report", "sweep",
     "run", "inspect", "opnames", "devices", "demo",
 )  # fmt: skip
 """Each is an object of this name, in the module of this name, with ``_`` for ``-``."""
@@ -33,6 +33,7 @@ _ENVIRONMENT = """\b
 Environment variables:
   MOBOPT_DEVICE      the Vulkan device to use: a number or a part of a name
   MOBOPT_CACHE_DIR   where compiled pipelines are kept between processes
+  MOBOPT_QUIRKS      what kernels do otherwise for a driver: names of docs/debugging.md, or none
   MOBOPT_VALIDATION  1: the Khronos validation layer watches every call
 """
 

@@ -11,7 +11,7 @@ layout(constant_id = 8) const int TRANSPOSED = 0;
 layout(constant_id = 9) const int CONTINUES = 0; // the sum starts with what is in the result
 layout(constant_id = 10) const int FINISHES = 1; // else the sum is stored as it is
 const int STRETCH = 64; // channels that are added up at a time
-layout(local_size_x = 64, local_size_y = 1, local_size_z = 1) in;
+layout(local_size_x_id = 12, local_size_y = 1, local_size_z = 1) in;
 
 layout(set = 0, binding = 0, std430) readonly buffer Activations { float activations[]; };
 layout(set = 0, binding = 1, std430) readonly buffer Weights { float weights[]; };

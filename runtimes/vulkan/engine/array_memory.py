@@ -11,6 +11,7 @@ from mobopt.runtimes.vulkan.engine import vk
 from mobopt.runtimes.vulkan.engine.buffers import Buffer, MemoryUse, Place, allocate_buffer, hosts_arena
 from mobopt.runtimes.vulkan.engine.device import Device
 from mobopt.runtimes.vulkan.engine.memory_plan import align
+from mobopt.runtimes.vulkan.engine.poison import fill_with_nan
 from mobopt.runtimes.vulkan.engine.resources import ResourceScope
 
 _GRANULE = 256
@@ -99,6 +100,8 @@ class ArrayPool:
         size = max(align(nbytes, _GRANULE), _GRANULE)
         with self._device.lock:
             block = self._take(size)
+            if self._device.poisons:
+                fill_with_nan(self._device, [block.buffer])
             memory = ArrayMemory(self._device, block.buffer)
             weakref.finalize(memory, self._device.when_free, partial(self._give_back, block)).atexit = False
             return memory

@@ -59,6 +59,8 @@ class Device:
         """How many Vulkan objects of each type exist now."""
         self.lock = threading.RLock()
         """Held while the queue, or a pool that the device shares between executables, is used."""
+        self.poisons = False
+        """Whether memory is filled with NaN before each call that uses it (``poison.py``)."""
         self.in_use = DeviceGate(info.name)
         """Entered for as long as a call, or the building of a plan, needs the device to stay open."""
         self._instance = instance

@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 
 from mobopt.runtimes.vulkan.engine import vk
+from mobopt.runtimes.vulkan.engine.quirks import quirks_of, switches_for, workgroup
 
 # By VkPhysicalDeviceType.
 _KINDS = ("other", "integrated", "discrete", "virtual", "cpu")
@@ -76,6 +77,10 @@ class DeviceInfo:
     """Nanoseconds of one tick of a timestamp; 0 if there are none."""
     cores: int = 0
     """Multiprocessors or compute units that share the work; 0 if the driver doesn't say."""
+    driver_id: int = 0
+    """VkDriverId; 0 if the driver doesn't say."""
+    switches: frozenset[str] = frozenset()
+    """Choices that are made otherwise, for what the driver is known to compute wrongly: see ``quirks.py``."""
 
     @property
     def is_cpu(self) -> bool:
@@ -91,6 +96,12 @@ class DeviceInfo:
     def preference(self) -> int:
         """Smaller is better: discrete, integrated, virtual, other, CPU."""
         return _PREFERENCE.index(self.kind)
+
+    def workgroup(self, usual: int) -> int:
+        """How many invocations a workgroup has, where any number is right and ``usual`` is best."""
+        limits = self.limits
+        most = min(limits.max_compute_work_group_invocations, limits.max_compute_work_group_size[0])
+        return workgroup(self.switches, usual, most)
 
     def __str__(self) -> str:
         return f"{self.index}: {self.name} ({self.kind})"
@@ -129,6 +140,8 @@ def query_device(handle: vk.Handle, index: int) -> DeviceInfo:
         memory_bytes=_device_memory(handle),
         timestamp_period_ns=core.limits.timestampPeriod if "timestamps" in features else 0.0,
         cores=_cores(handle),
+        driver_id=found.driver.driverID,
+        switches=switches_for(quirks_of(found.driver.driverID, core.vendorID, core.driverVersion)),
     )
 
 

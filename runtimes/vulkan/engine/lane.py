@@ -20,12 +20,13 @@ from mobopt.runtimes.vulkan.engine.exchange import DeviceSlot, HostSlot, Slot, c
 from mobopt.runtimes.vulkan.engine.hazards import Barrier, GpuOperation, plan_barriers
 from mobopt.runtimes.vulkan.engine.memory import MemoryLayout
 from mobopt.runtimes.vulkan.engine.pipelines import PipelineKey, PipelineStore
+from mobopt.runtimes.vulkan.engine.poison import fill_with_nan
 from mobopt.runtimes.vulkan.engine.profiling import OperationTime, ProfiledHostCall, ProfiledSegment, ProfiledStep
 from mobopt.runtimes.vulkan.engine.recording import BoundDispatch, CommandPool, Recordable, Submission, create_fence
 from mobopt.runtimes.vulkan.engine.resources import ResourceScope
 from mobopt.runtimes.vulkan.engine.staging import StagedStream
 from mobopt.runtimes.vulkan.engine.stream import Dispatch, Exchanged, HostCall, HostTensor
-from mobopt.runtimes.vulkan.engine.tensor import DeviceTensor, Storage
+from mobopt.runtimes.vulkan.engine.tensor import DeviceTensor, Storage, StorageKind
 
 MAX_RECORDINGS = 16
 """Sets of arrays for which a lane keeps recorded commands; those not used for longest go first."""
@@ -144,6 +145,8 @@ class Lane:
         device, staged = self._device, self._staged
         self.memory = memory = MemoryLayout(device, self.scope, staged)
         self._places = memory.places
+        temporary = (place for storage, place in memory.places.items() if storage.kind is not StorageKind.CONSTANT)
+        self._temporary = list({place.buffer: None for place in temporary})
         self._fence = create_fence(self.scope)
         self._host_slots: dict[HostTensor, HostSlot] = {}
         self._bound_inputs = [staged.bound_inputs.get(index) for index in range(len(staged.inputs))]
@@ -222,6 +225,8 @@ class Lane:
     # What goes in and out.
 
     def _write_inputs(self, values: Sequence[Value]) -> None:
+        if self._device.poisons:
+            fill_with_nan(self._device, self._temporary)
         arrays: list[DeviceArray | None] = []
         for slot, storage, value in zip(self._inputs, self._bound_inputs, values, strict=True):
             if storage is None:

@@ -51,6 +51,9 @@ class MemoryLayout:
         self._device = device
         self._pool = device.shared(ConstantPool)
         lives = _lives(staged)
+        if device.poisons:  # nothing may find what another storage has left in its place
+            end = len(staged.operations)
+            lives = {storage: Life(life.nbytes, 0, end) for storage, life in lives.items()}
         limits = device.info.limits
         for storage in lives:
             if storage_bytes(storage) > limits.max_memory_allocation_size:

@@ -95,6 +95,16 @@ class CommandPool:
         vk.check(vk.lib.vkEndCommandBuffer(commands), "record commands")
         return commands
 
+    def record_fill(self, targets: Sequence[Buffer], word: int) -> vk.Handle:
+        """A command buffer that writes a word all over buffers, after earlier commands and before later ones."""
+        commands = self._begin()
+        _record_barrier(commands, Barrier(after_writes=True))
+        for target in targets:
+            vk.lib.vkCmdFillBuffer(commands, target.handle, 0, target.nbytes // 4 * 4, word)
+        _record_barrier(commands, Barrier(after_writes=True))
+        vk.check(vk.lib.vkEndCommandBuffer(commands), "record commands")
+        return commands
+
     def free(self, commands: vk.Handle) -> None:
         """Forget a command buffer that does not run."""
         handles = vk.ffi.new("VkCommandBuffer[]", [commands])

@@ -308,7 +308,7 @@ def append_depthwise(
         )
     ]
     texels = texels_fit(plan.device, operands)
-    local_size = _DEPTHWISE_LOCAL_SIZE if plan.device.is_cpu else DEPTHWISE_INVOCATIONS
+    local_size = plan.device.workgroup(_DEPTHWISE_LOCAL_SIZE if plan.device.is_cpu else DEPTHWISE_INVOCATIONS)
     plan.dispatch(
         "depthwise_texels" if texels else "depthwise",
         operands.bindings(texels),
@@ -359,7 +359,7 @@ def append_general(
     source, weights = in_words(plan, source), in_words(plan, plan.tensor(convolution.weight))
     bias = None if convolution.bias is None else in_words(plan, plan.tensor(convolution.bias))
     residual = None if residual is None else in_words(plan, residual)
-    rounding = rounding_form(epilogue)
+    rounding, local_size = rounding_form(epilogue), plan.device.workgroup(_GENERAL_LOCAL_SIZE)
     boxes = list(loop_boxes((*(1,) * (3 - len(convolution.taps)), *convolution.taps, convolution.group_inputs)))
     for number, box in enumerate(boxes):
         numbers = _general_numbers(convolution, source, weights, bias, result, residual, box)
@@ -371,11 +371,12 @@ def append_general(
                 bind(result, writes=True, reads=continues),
                 bind(_table(plan, numbers)),
             ),
-            spread(-(-result.numel // _GENERAL_LOCAL_SIZE)),
+            spread(-(-result.numel // local_size)),
             (
                 *epilogue_constants(epilogue, bias is not None),
                 *(int(flag) for flag in (convolution.transposed, continues, finishes)),
-                *([rounding] if rounding else []),
+                rounding,
+                local_size,
             ),
             iterations=summing_iterations([end - begin for begin, end in box]),
         )

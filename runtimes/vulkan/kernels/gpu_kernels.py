@@ -124,8 +124,17 @@ def choose_shared(device: DeviceInfo, shape: ProductShape) -> SharedKernel:
     """The kernel that should take the least time, of those within the device's limits if there is one."""
     costs, cores = device_costs(device), core_count(device)
     blocks = [block for block in BLOCKS if block.fits(device) and block.rows * block.columns <= costs.most_sums]
-    kernels = (replace(block, parts=parts) for block in blocks for parts in _divisions(block, shape))
-    return min(kernels, key=lambda kernel: (_excess(kernel, shape, device), _nanoseconds(kernel, shape, costs, cores)))
+    if "no-64" in device.switches:
+        blocks = [block for block in blocks if block.invocations != 64]
+    best = [
+        min(
+            (replace(block, parts=parts) for parts in _divisions(block, shape)),
+            key=lambda kernel: (_excess(kernel, shape, device), _nanoseconds(kernel, shape, costs, cores)),
+        )
+        for block in blocks
+    ]
+    best.sort(key=lambda kernel: (_excess(kernel, shape, device), _nanoseconds(kernel, shape, costs, cores)))
+    return best[1] if "second-product" in device.switches and len(best) > 1 else best[0]
 
 
 def _divisions(block: SharedKernel, shape: ProductShape) -> Iterator[int]:

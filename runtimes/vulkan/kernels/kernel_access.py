@@ -105,7 +105,7 @@ def owns_storage(tensor: DeviceTensor) -> bool:
 
 def uses_texels(device: DeviceInfo, operands: Sequence[tuple[DeviceTensor, LoadMode]]) -> bool:
     """Whether to read through texel buffers: CPU drivers do that faster; the device's limit on their size must hold."""
-    if not device.is_cpu or not operands:
+    if not device.is_cpu or not operands or "no-texels" in device.switches:
         return False
     limit = device.limits.max_texel_buffer_elements
     return all(tensor.storage.nbytes // (WORD_BYTES * read_words(tensor, mode)) <= limit for tensor, mode in operands)
@@ -113,9 +113,7 @@ def uses_texels(device: DeviceInfo, operands: Sequence[tuple[DeviceTensor, LoadM
 
 def local_size(device: DeviceInfo, invocations: int) -> int:
     """Invocations of a workgroup: large ones are cheaper, but every core of a CPU wants some."""
-    if not device.is_cpu:
-        return 128
-    return 128 if invocations >= 1024 else 8
+    return device.workgroup(128 if not device.is_cpu or invocations >= 1024 else 8)
 
 
 def spread(groups: int, limit: int = 65535) -> tuple[int, int, int]:

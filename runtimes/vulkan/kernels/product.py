@@ -112,7 +112,11 @@ def texels_fit(device: DeviceInfo, operands: ProductOperands) -> bool:
     limit = device.limits.max_texel_buffer_elements
     scales = () if operands.scales is None else (operands.scales.tensor,)
     inputs = (operands.activations, operands.weights, operands.residual or operands.weights, *scales)
-    return device.is_cpu and all(tensor.storage.capacity // 4 <= limit for tensor in inputs)
+    return (
+        device.is_cpu
+        and "no-texels" not in device.switches
+        and all(tensor.storage.capacity // 4 <= limit for tensor in inputs)
+    )
 
 
 def epilogue_constants(epilogue: Epilogue, has_bias: bool) -> tuple[int | float, ...]:
@@ -180,7 +184,7 @@ def _pieces(
     across, down, deep = device.limits.max_compute_work_group_count
     rows = down * kernel.group_rows
     if kernel.parts > 1:
-        summed = across * SUM_INVOCATIONS // shape.columns
+        summed = across * device.workgroup(SUM_INVOCATIONS) // shape.columns
         rows = min(rows, max(summed // kernel.group_rows, 1) * kernel.group_rows)
     batches = max(deep // (kernel.groups(shape)[2] // shape.batches), 1)
     if batches >= shape.batches and rows >= shape.rows:
@@ -236,12 +240,12 @@ def _append_parts(
     parts = ProductOperands(operands.activations, operands.weights, partial, scales=operands.scales)
     _append_whole(plan, product, parts, kernel, shape, Epilogue(), walk)
     ends = epilogue_constants(epilogue, operands.bias is not None)
-    sums = replace(operands, activations=partial, scales=None)
+    sums, local_size = replace(operands, activations=partial, scales=None), plan.device.workgroup(SUM_INVOCATIONS)
     plan.dispatch(
         "product_sum",
         sums.bindings(texels=False),
-        (-(-shape.rows * product.columns // SUM_INVOCATIONS), 1, shape.batches),
-        (*ends, *walk, kernel.parts, SUM_INVOCATIONS, *sums.forms(epilogue)),
+        (-(-shape.rows * product.columns // local_size), 1, shape.batches),
+        (*ends, *walk, kernel.parts, local_size, *sums.forms(epilogue)),
         product.pack(),
         iterations=kernel.parts,
     )

@@ -84,13 +84,14 @@ def choose_product_kernel(
     weights are of few bits."""
     if use_shared_memory(device):
         return replace(choose_shared(device, shape), quantized=quantized)
-    tile = _choose_tile(device.limits.max_compute_work_group_count[0], shape)
+    place = 1 if "second-product" in device.switches else 0
+    tile = _choose_tile(device.limits.max_compute_work_group_count[0], shape, place)
     return replace(tile, texels=texels, quantized=quantized)
 
 
 def use_shared_memory(device: DeviceInfo) -> bool:
     """Whether the kernels with shared memory are used: on everything but CPU drivers."""
-    return not device.is_cpu
+    return not device.is_cpu or "shared-products" in device.switches
 
 
 _MOST_PANEL_COLUMNS = 16
@@ -104,7 +105,8 @@ def panel_columns(device: DeviceInfo, columns: int) -> int:
 
 
 @lru_cache(maxsize=KEPT_CHOICES)
-def _choose_tile(widest: int, shape: ProductShape) -> TileKernel:
+def _choose_tile(widest: int, shape: ProductShape, place: int) -> TileKernel:
+    """The best tile, or one that comes after it."""
     parts = _parts(shape)
     kernels = [
         TileKernel(rows, columns, lanes, parts=parts)
@@ -112,7 +114,8 @@ def _choose_tile(widest: int, shape: ProductShape) -> TileKernel:
         for lanes in (8, 4, 2, 1)
         if shape.group_columns % columns == 0 or shape.group_columns == shape.columns
     ]
-    return min(kernels, key=lambda kernel: (kernel.groups(shape)[0] > widest, _tile_cost(kernel, shape)))
+    kernels.sort(key=lambda kernel: (kernel.groups(shape)[0] > widest, _tile_cost(kernel, shape)))
+    return kernels[min(place, len(kernels) - 1)]
 
 
 def _parts(shape: ProductShape) -> int:

@@ -1,0 +1,130 @@
+"""``mobopt stress``: whether a device computes the same, and the right, again and again."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from mobopt.commands.terminal import print_json, print_table, progress, say
+
+if TYPE_CHECKING:
+    from mobopt.tools.stress import Condition, Stress
+
+
+@click.command()
+@click.argument("model", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.option("--device", help="A number or a part of a name of mobopt devices [default: the best].")
+@click.option("--input", "inputs", multiple=True, help="A .npy input; of another method: encode:x.npy.")
+@click.option("--random", "shapes", multiple=True, metavar="SHAPE", help="A random one: 1,3,224,224 or 1,16:int64.")
+@click.option("--method", default="forward", show_default=True, help="Method to run.")
+@click.option("--replays", default=100, show_default=True, help="Runs of a condition.")
+@click.option("--threads", default=2, show_default=True, help="Threads that call at once; 0 leaves that out.")
+@click.option("--minutes", default=0.0, help="Go on for so long, beside the replays.")
+@click.option("--pause", default=0.0, help="Seconds before each call of the long run, or of some calls.")
+@click.option(
+    "--size", "sizes", multiple=True, metavar="SHAPES", help="Other random inputs in between: 1,3,64,48; 1,8/1,8:int64."
+)
+@click.option("--variant", "variants", multiple=True, help="Other kernels to try [default: all]; none for none.")
+@click.option("--tolerance", default=1e-4, show_default=True, help="Error that is let pass, over an output's scale.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def stress(
+    model: Path,
+    device: str | None,
+    inputs: tuple[str, ...],
+    shapes: tuple[str, ...],
+    method: str,
+    replays: int,
+    threads: int,
+    minutes: float,
+    pause: float,
+    sizes: tuple[str, ...],
+    variants: tuple[str, ...],
+    tolerance: float,
+    as_json: bool,
+) -> None:
+    """Run MODEL again and again on a device: the bits must be the same each time, and right.
+
+    Also with NaN in memory before each run, from several threads, with other kernels and shapes of workgroups, after
+    other sizes, and for as long as is asked. Exit code 1 if anything differs.
+    """
+    with progress(f"reading {model.name}") as show:
+        from mobopt.samples.inputs import InputOptions, random_inputs
+        from mobopt.tools import stress as tool
+
+        examples = InputOptions.parse(inputs, shapes)
+        chosen = () if variants == ("none",) else variants or tool.VARIANTS
+        found = tool.stress(
+            model,
+            device=device,
+            method=method,
+            example_inputs=examples.tensors(),
+            replays=replays,
+            threads=threads,
+            minutes=minutes,
+            pause=pause,
+            sizes=[random_inputs(text.split("/")) for text in sizes],
+            variants=chosen,
+            tolerance=tolerance,
+            show=show,
+        )
+    if as_json:
+        print_json(_data(found))
+    else:
+        _print(found)
+    if not found.passes:
+        raise click.exceptions.Exit(1)
+
+
+def _data(found: Stress) -> dict[str, Any]:
+    import dataclasses
+
+    data = dataclasses.asdict(found)
+    for item in data["conditions"]:
+        item["error"] = item["error"] if math.isfinite(item["error"]) else None
+        if item["spot"] is not None:
+            item["spot"]["values"] = [value if math.isfinite(value) else str(value) for value in item["spot"]["values"]]
+    return {**data, "passes": found.passes}
+
+
+def _print(found: Stress) -> None:
+    say(f"{found.model} on {found.device}, {found.driver}")
+    say(f"inputs: {found.inputs}")
+    if found.switches:
+        say(f"chosen otherwise for this driver: {', '.join(found.switches)}")
+    say()
+    columns = ("condition", "runs>", "distinct>", "error>", "verdict", "seconds>")
+    print_table("", columns, (_row(item) for item in found.conditions))
+    say()
+    for item in found.conditions:
+        for line in _details(item):
+            say(f"{item.name}: {line}")
+    runs = sum(item.runs for item in found.conditions)
+    say(
+        f"{runs} runs in {found.seconds:.1f} s: "
+        + ("nothing differs" if found.passes else "it is not steady and right")
+    )
+
+
+def _row(item: Condition) -> tuple[str, ...]:
+    error = f"{item.error:.1e}" if item.runs else ""
+    return item.name, str(item.runs), str(item.distinct), error, item.verdict, f"{item.seconds:.1f}"
+
+
+def _details(item: Condition) -> list[str]:
+    found = []
+    if item.message:
+        found.append(item.message)
+    if item.spot is not None:
+        spot = item.spot
+        found.append(
+            f"output {spot.output} differs in {spot.elements} of {spot.of} elements, first {list(spot.index)}: "
+            f"{spot.values[0]:.9g} and {spot.values[1]:.9g}"
+        )
+    if item.layer:
+        found.append(f"the first layer: {item.layer}")
+    elif item.spot is not None:
+        found.append("the layer was not found: with all values seen, the runs were the same")
+    return found

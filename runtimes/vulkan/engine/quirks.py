@@ -1,0 +1,124 @@
+"""What drivers are known to compute wrongly: rows of ``quirks.toml``, and what is chosen otherwise because of them.
+
+Kernels are chosen by switches, which a device has in :attr:`DeviceInfo.switches`: those of the rows that hold for its
+driver, and those that the variable ``MOBOPT_QUIRKS`` adds and removes.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Collection
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from mobopt.errors import InputError
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+VARIABLE = "MOBOPT_QUIRKS"
+SWITCHES = {
+    "workgroups-32": "workgroups of 32 invocations, where kernels are free to choose",
+    "workgroups-64": "workgroups of 64 invocations, where kernels are free to choose",
+    "workgroups-256": "workgroups of 256 invocations, where kernels are free to choose",
+    "no-64": "no workgroups of 64 invocations",
+    "second-product": "the second best blocks of matrix products and convolutions, rather than the best",
+    "shared-products": "products by blocks in shared memory, as on GPUs, on drivers that compute on the CPU",
+    "no-texels": "no loads through texel buffers",
+}
+"""What can be chosen otherwise, by name."""
+_PREFIX = "workgroups-"
+_TABLE = Path(__file__).with_name("quirks.toml")
+
+
+@dataclass(frozen=True)
+class Quirk:
+    """A row of the table; its comment explains the fields."""
+
+    name: str
+    drivers: tuple[int, ...]
+    vendors: tuple[int, ...]
+    since: int
+    until: int
+    switches: tuple[str, ...]
+    evidence: str
+    reason: str
+    source: str
+
+    def holds_for(self, driver_id: int, vendor_id: int, version: int) -> bool:
+        """Whether it is known of a driver."""
+        return (
+            (not self.drivers or driver_id in self.drivers)
+            and (not self.vendors or vendor_id in self.vendors)
+            and self.since <= version
+            and (not self.until or version <= self.until)
+        )
+
+
+@cache
+def quirks() -> tuple[Quirk, ...]:
+    """All rows."""
+    rows = tomllib.loads(_TABLE.read_text(encoding="utf-8"))["quirk"]
+    return tuple(map(_quirk, rows))
+
+
+def _quirk(row: dict[str, Any]) -> Quirk:
+    tuples = {name: tuple(row[name]) for name in ("drivers", "vendors", "switches")}
+    return Quirk(**{**row, **tuples})
+
+
+def quirks_of(driver_id: int, vendor_id: int, version: int) -> tuple[Quirk, ...]:
+    """What is known of a driver."""
+    return tuple(quirk for quirk in quirks() if quirk.holds_for(driver_id, vendor_id, version))
+
+
+def switches_for(known: Collection[Quirk], text: str | None = None) -> frozenset[str]:
+    """The switches of a device.
+
+    Args:
+        known: what is known of its driver.
+        text: names with commas: of switches or quirks, to add; with a ``-`` before them, to remove; ``none`` removes
+            those of the table. Without it, the variable ``MOBOPT_QUIRKS``.
+
+    Raises:
+        InputError: there is no such name.
+    """
+    found = {name for quirk in known for name in quirk.switches}
+    for word in filter(None, map(str.strip, (os.environ.get(VARIABLE, "") if text is None else text).split(","))):
+        if word == "none":
+            found.clear()
+            continue
+        named = _named(word.removeprefix("-"))
+        found = found - named if word.startswith("-") else found | named
+    return frozenset(found)
+
+
+def _named(name: str) -> set[str]:
+    """A switch, or those of a quirk."""
+    if name in SWITCHES:
+        return {name}
+    rows = [quirk for quirk in quirks() if quirk.name == name]
+    if not rows:
+        known = ", ".join((*SWITCHES, *(quirk.name for quirk in quirks())))
+        raise InputError(
+            f"there is no quirk {name!r} ({VARIABLE}); choose of none, {known}, with - before it to leave it out"
+        )
+    return {switch for quirk in rows for switch in quirk.switches}
+
+
+def workgroup(switches: Collection[str], usual: int, most: int) -> int:
+    """How many invocations a workgroup has, where any number is right.
+
+    Args:
+        switches: of the device.
+        usual: the number that is best elsewhere.
+        most: that the device takes.
+    """
+    asked = [int(name.removeprefix(_PREFIX)) for name in switches if name.startswith(_PREFIX)]
+    size = min(asked[0] if asked else usual, most)
+    return size // 2 if size == 64 and "no-64" in switches else size
