@@ -88,8 +88,8 @@ __all__ = [
     "migrate",
     "optimize",
     "optimize_for_mobile",
-    "submit",
     "stress",
+    "submit",
     "tap",
 ]
 
@@ -119,8 +119,8 @@ if TYPE_CHECKING:
     from mobopt.tools.comparison_results import Comparison
     from mobopt.tools.migration import migrate
     from mobopt.tools.operator_names import export_opnames
-    from mobopt.tools.sweep.sweeping import submit
     from mobopt.tools.stress import Stress, stress
+    from mobopt.tools.sweep.sweeping import submit
     from mobopt.tools.taps.comparison import compare_dump
     from mobopt.tools.taps.graph import TapOptions
     from mobopt.tools.taps.tap import Tapped, tap
