@@ -77,7 +77,7 @@ def test_files_of_others_are_left_alone(tmp_path: Path) -> None:
         pass
     with pytest.raises(InputError, match="damaged, or no sweep"), Store(text, writes=True):
         pass
-    with pytest.raises(InputError, match="^there is no sweep"):
+    with pytest.raises(InputError, match=r"^there is no sweep"):
         read_results(missing)
     assert not missing.exists() and text.read_text() == "no database"
 
