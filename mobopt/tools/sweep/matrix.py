@@ -84,10 +84,15 @@ def _time_text(outcome: Outcome) -> str:
     if not own:
         return ""
     median = statistics.median(own)
-    return f"{median:.3g} ms" + (f" ({median / statistics.median(eager):.2g}x eager)" if eager else "")
+    return f"{milliseconds_text(median)} ms" + (f" ({median / statistics.median(eager):.2g}x eager)" if eager else "")
 
 
 def times_of(outcome: Outcome, name: str = "ms") -> list[float]:
     """Milliseconds of the calls of a measurement; nothing of other jobs."""
     times = outcome.data.get(name, [])
     return [float(time) for time in times] if isinstance(times, list) else []
+
+
+def milliseconds_text(value: float) -> str:
+    """A time for a reader: three digits, or whole milliseconds."""
+    return f"{value:.3g}" if value < 1000 else f"{value:.0f}"

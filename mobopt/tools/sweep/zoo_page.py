@@ -13,7 +13,7 @@ from pathlib import Path
 from mobopt.display import shown
 from mobopt.errors import MoboptError
 from mobopt.tools.sweep.jobs import AUDIT, BENCH, COMPARE, CONVERT, STATES, Job, Outcome
-from mobopt.tools.sweep.matrix import Matrix, cell_text, times_of
+from mobopt.tools.sweep.matrix import Matrix, cell_text, milliseconds_text, times_of
 from mobopt.tools.sweep.store import Result, read_results
 
 _HEAD = """# Models, and what became of them
@@ -126,8 +126,8 @@ def _time_row(model: str, outcome: Outcome) -> tuple[str, ...]:
     return (
         _name(model),
         _state(outcome),
-        f"{statistics.median(own):.3g}",
-        f"{statistics.median(eager):.3g}",
+        milliseconds_text(statistics.median(own)),
+        milliseconds_text(statistics.median(eager)),
         f"{statistics.median(own) / statistics.median(eager):.2g}",
         str(outcome.data.get("dispatches", "")),
         str(len(outcome.data.get("on_cpu", ()))),
