@@ -26,7 +26,7 @@ SWITCHES = {
     "workgroups-32": "workgroups of 32 invocations, where kernels are free to choose",
     "workgroups-64": "workgroups of 64 invocations, where kernels are free to choose",
     "workgroups-256": "workgroups of 256 invocations, where kernels are free to choose",
-    "no-64": "no workgroups of 64 invocations",
+    "no-64": "no workgroups of 64 invocations, where kernels are free to choose",
     "second-product": "the second best blocks of matrix products and convolutions, rather than the best",
     "shared-products": "products by blocks in shared memory, as on GPUs, on drivers that compute on the CPU",
     "no-texels": "no loads through texel buffers",
