@@ -55,6 +55,7 @@ def case(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
+@pytest.mark.filterwarnings("ignore:positive")  # what one of the models says
 @pytest.mark.parametrize("form", ["pt", "ptl"])
 def test_scripted_module_is_read(case: str, form: str) -> None:
     module = scripted(case)

@@ -25,6 +25,9 @@ from mobopt.passes.pipelines import pipeline_for
 from mobopt.runtimes.cpu import Interpreter
 from mobopt.samples.agreement import compare
 
+# Sizes of some random programs and nets depend on more than their inputs.
+pytestmark = pytest.mark.filterwarnings("ignore:.* operators? runs? on the phone's CPU")
+
 VARIANTS: dict[str, dict[str, Any]] = {
     "cpu": {"backend": "cpu"},
     "xnnpack": {"backend": "cpu", "xnnpack": True},
