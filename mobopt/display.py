@@ -1,4 +1,4 @@
-"""Text that comes from a file, shown so that terminals and browsers do not obey it."""
+"""How readers see quantities, and text that comes from a file: so that terminals and browsers do not obey it."""
 
 from __future__ import annotations
 
@@ -23,3 +23,24 @@ def shown(text: str, keep: str = "\n\t") -> str:
 
 def _escaped(character: str) -> str:
     return character.encode("unicode_escape", "surrogatepass").decode("ascii")
+
+
+def size_text(count: int) -> str:
+    """A number of bytes: ``13.9 MB``."""
+    if count < 1000:
+        return f"{count} bytes"
+    value = float(count)
+    for unit in ("kB", "MB"):
+        value /= 1000
+        if value < 1000:
+            return f"{value:.1f} {unit}"
+    return f"{value / 1000:.1f} GB"
+
+
+def rate_text(rate: float, unit: str = "") -> str:
+    """How much in a second: ``4.2 T``, ``51.3 GFLOP/s``; nothing for 0."""
+    if not rate:
+        return ""
+    sizes = {"T": 1e12, "G": 1e9, "M": 1e6, "k": 1e3}
+    prefix = next((prefix for prefix, size in sizes.items() if rate >= size), "k")
+    return f"{rate / sizes[prefix]:.3g} {prefix}{unit}"

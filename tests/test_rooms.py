@@ -83,8 +83,6 @@ BELOW = {
 EXCEPTIONS = {
     ("mobopt.runtimes.vulkan.engine.profiling", "mobopt.ir.origin"): "the type of origins, which it hands on",
     ("mobopt.runtimes.vulkan.engine.stream", "mobopt.ir.origin"): "the type of origins, which it hands on",
-    ("mobopt.tools.audit_page", "mobopt"): "the version",
-    ("mobopt.tools.comparison_page", "mobopt"): "the version",
     ("mobopt.tools.html_page", "mobopt"): "the version",
 }
 """Imports between two modules in another direction, and why each is still there; the list may only shrink."""

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from mobopt.commands.terminal import print_json, print_table, progress, say, size_text
-from mobopt.display import shown
+from mobopt.commands.terminal import print_json, print_table, progress, say
+from mobopt.display import shown, size_text
 from mobopt.options import (
     DEFAULT_LEGALIZE,
     DEFAULT_RUNTIME,

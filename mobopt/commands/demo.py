@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from mobopt.commands.terminal import print_json, print_table, progress, size_text
+from mobopt.commands.terminal import print_json, print_table, progress
+from mobopt.display import size_text
 
 if TYPE_CHECKING:
     from mobopt.tools.demonstration import Demonstration
@@ -70,4 +71,4 @@ def _print(result: Demonstration) -> None:
     print_table("", ("", ""), facts)
     click.echo("\nNext, with `mobopt` or `python3 cli.py`:")
     click.echo(f"  inspect {result.bundle}")
-    click.echo(f"  run {result.bundle} --input {result.input} --profile trace.json")
+    click.echo(f"  profile {result.bundle} --input {result.input} --html profile.html")

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from mobopt.commands.terminal import print_json, print_table, size_text
+from mobopt.commands.terminal import print_json, print_table
+from mobopt.display import size_text
 from mobopt.errors import DeviceError
 
 if TYPE_CHECKING:

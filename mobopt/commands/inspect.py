@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from mobopt.commands.terminal import print_json, print_table, progress, say, size_text
-from mobopt.display import shown
+from mobopt.commands.terminal import print_json, print_table, progress, say
+from mobopt.display import shown, size_text
 
 if TYPE_CHECKING:
     from mobopt.bundle import BundleInfo

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from mobopt.commands.terminal import print_json, print_table, progress, size_text
+from mobopt.commands.terminal import print_json, print_table, progress
+from mobopt.display import size_text
 from mobopt.errors import InputError, MissingInputError
 
 if TYPE_CHECKING:
@@ -41,7 +42,6 @@ if TYPE_CHECKING:
     help="fp16: round every result as a phone's GPU may, with --device cpu, and compare with fp32.",
 )
 @click.option("--output", type=click.Path(path_type=Path), help="Write the result as .npy (several: NAME_0.npy, ...).")
-@click.option("--profile", type=click.Path(path_type=Path), help="Write each dispatch's time as a Chrome trace.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def run(
     bundle: Path,
@@ -53,17 +53,15 @@ def run(
     fallback: FallbackChoice,
     precision: Precision,
     output: Path | None,
-    profile: Path | None,
     as_json: bool,
 ) -> None:
     """Run BUNDLE (.ptl, .pt or .pt2), by default on the best Vulkan device."""
     if inputs and shapes:
         raise InputError("give --input or --random, not both")
-    for path in (output, profile):
-        if path is not None:
-            from mobopt.files import check_writable
+    if output is not None:
+        from mobopt.files import check_writable
 
-            check_writable(path, [bundle, *inputs])
+        check_writable(output, [bundle, *inputs])
     with progress(f"reading {bundle.name}") as show:
         from mobopt.samples.inputs import random_inputs, read_inputs
         from mobopt.tools.execution import run_bundle
@@ -78,15 +76,11 @@ def run(
                 method=method,
                 repeat=repeat,
                 fallback=fallback,
-                profile=profile is not None,
                 precision=precision,
             )
         except MissingInputError as error:
             raise InputError(f"{error}; give each with --input x.npy or --random 1,3,224,224") from None
     written = _write_outputs(execution.outputs, output, [bundle, *inputs]) if output else []
-    if profile:
-        _write_profile(execution, profile, bundle)
-        written.append(profile)
     if as_json:
         print_json(_data(execution, written))
     else:
@@ -108,16 +102,6 @@ def _write_outputs(outputs: list[torch.Tensor], path: Path, sources: list[Path])
         with whole_file(target) as file:
             numpy.save(file, tensor.detach().numpy())
     return paths
-
-
-def _write_profile(execution: Execution, path: Path, bundle: Path) -> None:
-    import json
-
-    from mobopt.files import whole_file
-    from mobopt.tools.chrome_trace import chrome_trace
-
-    with whole_file(path) as file:
-        file.write(json.dumps(chrome_trace(execution.times, execution.device, bundle.name)).encode())
 
 
 def _data(execution: Execution, written: list[Path]) -> dict[str, Any]:

@@ -52,15 +52,3 @@ def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[obje
 def print_json(data: Any) -> None:
     """Print data as JSON."""
     click.echo(json.dumps(data, indent=2, default=str))
-
-
-def size_text(count: int) -> str:
-    """A number of bytes for a reader: ``13.9 MB``."""
-    if count < 1000:
-        return f"{count} bytes"
-    value = float(count)
-    for unit in ("kB", "MB"):
-        value /= 1000
-        if value < 1000:
-            return f"{value:.1f} {unit}"
-    return f"{value / 1000:.1f} GB"

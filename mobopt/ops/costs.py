@@ -19,8 +19,8 @@ from typing import Any
 import torch
 
 from mobopt.ir import Attribute, Node, Program, Value
-from mobopt.ops.effects import listed_items
-from mobopt.ops.records import Like, Trait, record_of
+from mobopt.ops.arithmetic import OperatorCall, items_of, multiply_adds, window_elements
+from mobopt.ops.records import Trait, record_of
 from mobopt.ops.schemas import schema_of
 from mobopt.ops.targets.facts import TensorFacts, facts_of_constant
 from mobopt.ops.targets.packed import unpacked_call
@@ -29,6 +29,7 @@ from mobopt.ops.targets.table import release_key
 _FLOAT_BYTES = 4
 _TEXEL = 4
 """Channels that a kernel computes at a time."""
+_MOVES = frozenset({Trait.MOVES_ELEMENTS, Trait.READS_METADATA_ONLY})
 
 
 @dataclass(frozen=True)
@@ -125,9 +126,11 @@ def cost_of_node(node: Node, facts: Mapping[Value, TensorFacts], attributes: Map
         call = node.qualified_op, dict(zip(names, node.inputs, strict=False))
     operator, arguments = call
     tensors = [value for value in arguments.values() if isinstance(value, (Value, torch.Tensor, list))]
-    moved = sum(elements(item, facts) for value in tensors for item in _items(value))
-    moved += sum(elements(value, facts) for value in node.outputs)
-    return Cost(1, _multiply_adds(operator, arguments, node, facts), _FLOAT_BYTES * moved)
+    moved = sum(elements(item, facts) for value in tensors for item in items_of(value))
+    made = [_sizes(value, facts) for value in node.outputs]
+    moved += sum(map(math.prod, made))
+    called = OperatorCall(operator, arguments, made, lambda value: _sizes(value, facts))
+    return Cost(1, _multiply_adds(called), _FLOAT_BYTES * moved)
 
 
 def cost_of_program(program: Program, facts: Mapping[Value, TensorFacts]) -> Cost:
@@ -135,14 +138,6 @@ def cost_of_program(program: Program, facts: Mapping[Value, TensorFacts]) -> Cos
     return total(
         cost_of_node(node, facts, program.attributes) for graph in program.methods.values() for node in graph.walk()
     )
-
-
-def _items(value: Any) -> Iterable[Any]:
-    if isinstance(value, Value) and value.is_constant:
-        value = value.constant if isinstance(value.constant, list) else value
-    if isinstance(value, list):
-        return value
-    return (listed_items(value) or (value,)) if isinstance(value, Value) else (value,)
 
 
 def _facts_of(value: Any, facts: Mapping[Value, TensorFacts]) -> TensorFacts:
@@ -162,26 +157,11 @@ def elements(value: Any, facts: Mapping[Value, TensorFacts]) -> int:
     return math.prod(_sizes(value, facts))
 
 
-def _multiply_adds(operator: str, arguments: Mapping[str, Any], node: Node, facts: Mapping[Value, TensorFacts]) -> int:
-    made = sum(elements(value, facts) for value in node.outputs)
-    record = record_of(operator)
-    if "query" in arguments and "key" in arguments:  # attention: a product with the keys, and one with the values
-        return 2 * elements(arguments["query"], facts) * math.prod(_sizes(arguments["key"], facts)[-2:-1])
-    if record.contracted:
-        return made * _sizes(arguments[record.contracted], facts)[-1]
-    if Trait.CONVOLUTION in record.traits:
-        weight = _sizes(arguments["weight"], facts)
-        is_transposed = record.channels == Like.TRANSPOSED_WEIGHT
-        pixels = _sizes(arguments["input"], facts) if is_transposed else _sizes(node.outputs[0], facts)
-        return math.prod(pixels) * math.prod(weight[1:])
-    if Trait.POOLING in record.traits:
-        kernel = arguments.get("kernel_size")
-        known = kernel.constant if isinstance(kernel, Value) and kernel.is_constant else None
-        if known is None:
-            return elements(node.inputs[0], facts)
-        window: int = math.prod(known) if isinstance(known, (list, tuple)) else known
-        return made * window
-    if Trait.RECURRENT in record.traits and "params" in arguments:
-        steps = math.prod(_sizes(arguments["input"], facts)[:-1])
-        return steps * sum(elements(item, facts) for item in _items(arguments["params"]))
-    return 0 if {Trait.MOVES_ELEMENTS, Trait.READS_METADATA_ONLY} & record.traits else made
+def _multiply_adds(call: OperatorCall) -> int:
+    """Of operators that sum nothing, one for each element that they compute."""
+    found = multiply_adds(call)
+    if found is None:
+        found = window_elements(call)
+    if found is None:
+        found = 0 if _MOVES & record_of(call.operator).traits else call.elements_made
+    return found

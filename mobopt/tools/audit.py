@@ -12,9 +12,8 @@ from pathlib import Path
 import torch
 
 from mobopt.bundle import read_bundle
-from mobopt.bundle.open_file import open_model_file
 from mobopt.errors import InputError, UnsupportedError
-from mobopt.frontends.open_source import is_onnx, source_of
+from mobopt.frontends.open_source import source_of
 from mobopt.frontends.source import Source
 from mobopt.ir import Program
 from mobopt.module import MobileModule
@@ -45,10 +44,9 @@ from mobopt.tools.audit_calls import (
 )
 from mobopt.tools.device_limits import LimitFinding, over_limits
 from mobopt.tools.operator_names import operator_names
+from mobopt.tools.optimized_files import backend_of_program, is_optimized
 
 DEFAULT_BACKEND = "vulkan"
-_FLAGS = {"optimized_for_vulkan": "vulkan", "optimized_for_metal": "metal", "mobile_optimized": "cpu"}
-_NAMESPACES = {"vulkan_prepack": "vulkan", "metal_prepack": "metal", "prepacked": "cpu"}
 
 
 @dataclass(frozen=True)
@@ -241,27 +239,13 @@ class _Subject:
 
 def _open(model: object, preserved: Sequence[str], example_inputs: ExampleInputs | None) -> _Subject:
     if isinstance(model, MobileModule):
-        return _Subject("module", model.program.clone(), _backend_of_program(model.program))
-    if isinstance(model, (str, os.PathLike)) and not is_onnx(Path(model)) and _is_optimized(Path(model)):
+        return _Subject("module", model.program.clone(), backend_of_program(model.program))
+    if isinstance(model, (str, os.PathLike)) and is_optimized(Path(model)):
         file = Path(model)
         program = read_bundle(file)
-        return _Subject(file.name, program, _backend_of_program(program))
+        return _Subject(file.name, program, backend_of_program(program))
     source = source_of(model, preserved, example_inputs)
     return _Subject(source.name, source.program, source=source)
-
-
-def _is_optimized(file: Path) -> bool:
-    """Whether a file's attributes or code speak of a mobile backend, seen without reading its weights."""
-    return open_model_file(file).mentions([word.encode() for word in (*_FLAGS, *_NAMESPACES)])
-
-
-def _backend_of_program(program: Program) -> str:
-    """The backend that an optimised Program is for."""
-    for flag, backend in _FLAGS.items():
-        if flag in program.attributes:
-            return backend
-    namespaces = {node.op.partition("::")[0] for graph in program.methods.values() for node in graph.walk()}
-    return next((backend for name, backend in _NAMESPACES.items() if name in namespaces), "cpu")
 
 
 def _backend_of(subject: _Subject, asked: str | None) -> str:

@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-from importlib import resources
 from pathlib import Path
 
-from jinja2 import Environment, StrictUndefined
-
-from mobopt import __version__
-from mobopt.display import shown
-from mobopt.files import whole_file
 from mobopt.tools.audit import Audit
 from mobopt.tools.audit_calls import VERDICTS
+from mobopt.tools.html_page import rendered, write_html
 
 MEANINGS = {
     "wrong": "runs, and gives other numbers",
@@ -27,11 +22,7 @@ MEANINGS = {
 
 def page(audit: Audit) -> str:
     """The page."""
-    template = (resources.files("mobopt.tools") / "audit.html.j2").read_text(encoding="utf-8")
-    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    return environment.from_string(template).render(
-        audit=audit, verdicts=VERDICTS, meanings=MEANINGS, total=sum(audit.counts.values()), version=__version__
-    )
+    return rendered("audit", audit=audit, verdicts=VERDICTS, meanings=MEANINGS, total=sum(audit.counts.values()))
 
 
 def write_page(audit: Audit, path: Path) -> None:
@@ -40,5 +31,4 @@ def write_page(audit: Audit, path: Path) -> None:
     Raises:
         InputError: the path can't be written.
     """
-    with whole_file(path) as file:
-        file.write(shown(page(audit)).encode("utf-8"))
+    write_html(page(audit), path)

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from mobopt.runtimes.vulkan.engine.stream import Dispatch, moved_bytes
+
 if TYPE_CHECKING:
     from mobopt.runtimes.vulkan.engine.profiling import OperationTime
 
@@ -16,7 +18,7 @@ _THREAD = 1
 
 
 def chrome_trace(times: Sequence[OperationTime], device: str, model: str) -> dict[str, Any]:
-    """The trace of one run, ready for ``json.dump``."""
+    """The trace of a run, ready for ``json.dump``."""
     events: list[dict[str, Any]] = [
         _name("process_name", device),
         _name("thread_name", model),
@@ -38,7 +40,15 @@ def chrome_trace(times: Sequence[OperationTime], device: str, model: str) -> dic
 
 
 def _arguments(time: OperationTime) -> dict[str, Any]:
-    found: dict[str, Any] = {"source": str(time.source), "nodes": [node.text for node in time.source.nodes]}
+    read, written = moved_bytes(time.operation)
+    found: dict[str, Any] = {
+        "source": str(time.source),
+        "nodes": [node.text for node in time.source.nodes],
+        "bytes read": read,
+        "bytes written": written,
+    }
+    if isinstance(time.operation, Dispatch):
+        found |= {"shader": time.operation.shader, "workgroups": list(time.operation.groups)}
     return found | {"reason": time.reason} if time.reason else found
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -22,7 +22,6 @@ from mobopt.runtimes.cpu.precision import Float16Interpreter, PrecisionLoss
 from mobopt.samples.agreement import compare
 
 if TYPE_CHECKING:
-    from mobopt.runtimes.vulkan.engine.profiling import OperationTime
     from mobopt.runtimes.vulkan.plan_report import PlanReport
 
 Precision = Literal["fp32", "fp16"]
@@ -54,8 +53,6 @@ class Execution:
     preparation_seconds: float
     report: PlanReport | None
     """None on the CPU reference."""
-    times: tuple[OperationTime, ...] = field(default=(), repr=False)
-    """Of each dispatch, if asked for."""
     precision: PrecisionReport | None = None
     """With float16's precision."""
 
@@ -78,7 +75,6 @@ def run_bundle(
     method: str = "forward",
     repeat: int = 1,
     fallback: FallbackChoice = "cpu",
-    profile: bool = False,
     precision: Precision = "fp32",
     before: Callable[[], object] = lambda: None,
 ) -> Execution:
@@ -91,7 +87,6 @@ def run_bundle(
         method: which method.
         repeat: how many timed calls.
         fallback: whether operators without a GPU kernel run on the CPU or are an error.
-        profile: whether to time each dispatch too.
         precision: ``fp16`` rounds every result as a phone's GPU may, on the CPU reference, and compares with float32.
         before: is called before each timed call, outside the measured time.
 
@@ -105,14 +100,12 @@ def run_bundle(
         raise InputError(f"{path} has no method {method!r}; it has {', '.join(program.methods)}")
     args = bind_arguments(program, method, inputs, {})
     if device == "cpu":
-        if profile:
-            raise InputError("a profile has the times of a Vulkan device's dispatches; leave out --device cpu")
         if precision == "fp16":
             return _run_in_float16(program, args, method, repeat, before)
         interpreter = Interpreter(program)
         result, seconds = timed_calls(lambda: interpreter.run(method, args), repeat, before)
         return Execution("CPU (reference interpreter)", result, seconds, 0.0, None)
-    return _run_on_vulkan(program, args, device, method, repeat, fallback, profile, before)
+    return _run_on_vulkan(program, args, device, method, repeat, fallback, before)
 
 
 def _run_in_float16(
@@ -134,7 +127,6 @@ def _run_on_vulkan(
     method: str,
     repeat: int,
     fallback: FallbackChoice,
-    profile: bool,
     before: Callable[[], object],
 ) -> Execution:
     from mobopt.runtimes.vulkan.program import VulkanProgram
@@ -145,8 +137,7 @@ def _run_on_vulkan(
         report = runtime.plan_report(args, method)
         preparation = time.perf_counter() - started
         result, seconds = timed_calls(lambda: runtime.run(method, args), repeat, before)
-        times = tuple(runtime.profile(args, method)) if profile else ()
-        return Execution(str(runtime.device.info), result, seconds, preparation, report, times)
+        return Execution(str(runtime.device.info), result, seconds, preparation, report)
     finally:
         runtime.close()
 

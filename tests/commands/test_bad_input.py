@@ -144,9 +144,9 @@ def test_convert_to_a_bad_path(invoke: Invoke, files: Path, tmp_path: Path, outp
     assert_empty(tmp_path)
 
 
-@pytest.mark.parametrize("option", ["--output", "--profile"])
-def test_run_to_a_bad_path(invoke: Invoke, files: Path, tmp_path: Path, option: str) -> None:
-    result = invoke("run", files / "bundle.ptl", "--random", "1,3,5,5", option, "missing/file")
+@pytest.mark.parametrize(("command", "option"), [("run", "--output"), ("profile", "--trace"), ("profile", "--html")])
+def test_run_to_a_bad_path(invoke: Invoke, files: Path, tmp_path: Path, command: str, option: str) -> None:
+    result = invoke(command, files / "bundle.ptl", "--random", "1,3,5,5", option, "missing/file")
     assert_refused(result, "missing/file", "choose another output path")
     assert_empty(tmp_path)
 
@@ -187,8 +187,8 @@ def test_unknown_device(invoke: Invoke, files: Path, device: str) -> None:
 
 
 def test_profile_of_the_cpu(invoke: Invoke, files: Path) -> None:
-    options = ("--random", "1,3,5,5", "--device", "cpu", "--profile", "t.json")
-    assert_refused(invoke("run", files / "bundle.ptl", *options), "--device cpu")
+    options = ("--random", "1,3,5,5", "--device", "cpu", "--trace", "t.json")
+    assert_refused(invoke("profile", files / "bundle.ptl", *options), "--device cpu")
 
 
 def test_over_the_limits(invoke: Invoke, files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -234,7 +234,8 @@ def test_unknown_command(invoke: Invoke) -> None:
         ("convert", "scripted.pt", "-o", "scripted.pt", "--input", "input.npy"),
         ("convert", "scripted.pt", "-o", "./linked.ptl", "--input", "input.npy"),
         ("run", "bundle.ptl", "--input", "input.npy", "--output", "input.npy"),
-        ("run", "bundle.ptl", "--input", "input.npy", "--profile", "bundle.ptl"),
+        ("profile", "bundle.ptl", "--input", "input.npy", "--trace", "bundle.ptl"),
+        ("profile", "bundle.ptl", "--input", "input.npy", "--html", "input.npy"),
         ("audit", "scripted.pt", "--input", "input.npy", "--html", "scripted.pt"),
     ],
     ids=lambda command: " ".join(command[0::3]),

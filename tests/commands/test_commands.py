@@ -142,17 +142,6 @@ def test_run_on_the_cpu_agrees(invoke: Invoke, files: Path) -> None:
     numpy.testing.assert_allclose(numpy.load("y.npy"), numpy.load(files / "expected.npy"), rtol=1e-4, atol=1e-5)
 
 
-def test_profile_is_a_chrome_trace(invoke: Invoke, files: Path) -> None:
-    result = invoke("run", files / "bundle.ptl", "--random", "1,3,5,5", "--profile", "t.json", "--device", DRIVER)
-    assert result.exit_code == 0, result.output
-    trace = json.loads(Path("t.json").read_text())
-    events = [event for event in trace["traceEvents"] if event["ph"] == "X"]
-    assert events and all({"name", "ts", "dur", "pid", "tid"} <= event.keys() for event in events)
-    assert all(event["dur"] >= 0 for event in events)
-    starts = [event["ts"] for event in events]
-    assert starts == sorted(starts)
-
-
 def test_several_inputs_and_outputs(invoke: Invoke, tmp_path: Path) -> None:
     class Several(nn.Module):
         def forward(self, x: torch.Tensor, index: torch.Tensor) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:

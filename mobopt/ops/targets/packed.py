@@ -22,23 +22,23 @@ Call = tuple[str, dict[str, Any]]
 
 def unpacked_call(node: Node, attributes: Mapping[str, Attribute]) -> Call | None:
     """The plain operator and its arguments by name; None for nodes that read no known context."""
-    if not node.inputs or "pack" not in node.op.partition("::")[0]:
+    if not node.args or "pack" not in node.op.partition("::")[0]:
         return None
-    context = _context(node.inputs[-1], attributes)
+    context = _context(node.args[-1], attributes)
     if context is None:
         return None
-    x = node.inputs[0]
+    x = node.args[0]
     if isinstance(context, LinearPackedContext):
         return "aten::linear", {"input": x, "weight": context.weight.t(), "bias": context.bias}
     if isinstance(context, Conv2dPackedContext):
         return _convolution(x, context)
     if isinstance(context, LstmPackedContext):
-        return "aten::lstm.input", {"input": x, "hx": list(node.inputs[1:3]), **_recurrent(context)}
+        return "aten::lstm.input", {"input": x, "hx": list(node.args[1:3]), **_recurrent(context)}
     if isinstance(context, GruPackedContext):
-        return "aten::gru.input", {"input": x, "hx": node.inputs[1], **_recurrent(context)}
+        return "aten::gru.input", {"input": x, "hx": node.args[1], **_recurrent(context)}
     if isinstance(context, LayernormPackedContext):
         fields = {"weight": context.weight, "bias": context.bias, "eps": context.eps, "cudnn_enable": False}
-        return "aten::layer_norm", {"input": x, "normalized_shape": node.inputs[1], **fields}
+        return "aten::layer_norm", {"input": x, "normalized_shape": node.args[1], **fields}
     if isinstance(context, BatchNormPackedContext):
         return "aten::batch_norm", {"input": x, "training": False, "momentum": 0.1, **vars(context)}
     if isinstance(context, Conv1dPackedContext):
@@ -58,9 +58,12 @@ def _recurrent(context: GruPackedContext) -> dict[str, Any]:
     return vars(context)
 
 
-def _context(value: Value, attributes: Mapping[str, Attribute]) -> PackedContext | None:
-    found: Any = None
-    if value.is_constant:
+def _context(value: Any, attributes: Mapping[str, Attribute]) -> PackedContext | None:
+    """The context that an argument is: of a graph whose arguments are Values, or of a straight line."""
+    found: Any = value
+    if not isinstance(value, Value):
+        pass
+    elif value.is_constant:
         found = value.constant
     elif value.producer is not None and value.producer.op == "prim::GetAttr":
         attribute = attributes.get(value.producer.attributes["name"])

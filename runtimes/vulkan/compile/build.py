@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
 from mobopt.errors import UnsupportedError
 from mobopt.ir import NOWHERE, Graph, Node, Origin, Value
 from mobopt.ir.rewriting import dissolve
+from mobopt.ops.arithmetic import flops_of
 from mobopt.runtimes.segment import Segment
 from mobopt.runtimes.vulkan.compile.concatenation import Concatenation, find_concatenations
 from mobopt.runtimes.vulkan.compile.decompose import decompose
@@ -22,7 +23,7 @@ from mobopt.runtimes.vulkan.compile.simplify import simplify
 from mobopt.runtimes.vulkan.decompositions.registry import load_decompositions
 from mobopt.runtimes.vulkan.engine.device_info import DeviceInfo
 from mobopt.runtimes.vulkan.engine.limits import LimitError, exceeded_limit
-from mobopt.runtimes.vulkan.engine.stream import Exchanged, HostCall, Stream
+from mobopt.runtimes.vulkan.engine.stream import NO_CALL, Exchanged, HostCall, LoweredCall, Stream
 from mobopt.runtimes.vulkan.engine.tensor import (
     WORD_BYTES,
     DeviceTensor,
@@ -168,6 +169,7 @@ def _build(
     outputs = segment.computed_outputs()
     for value in outputs:
         plan.label, plan.source = "result", NOWHERE if value.producer is None else value.producer.origin
+        plan.call = NO_CALL
         _append_output(plan, value, placement)
     return Built(plan.stream, taken, outputs, fallbacks, placement.assumed)
 
@@ -196,6 +198,7 @@ def _place_input(plan: Plan, ref: Value, placement: Placement) -> None:
 def _append_lowered(plan: Plan, node: Node, concatenation: Concatenation | None) -> None:
     sizes = "x".join(map(str, node.outputs[0].sizes))
     plan.label, plan.source = f"{parts_of(node)[0].qualified_op} {sizes}", node.origin
+    plan.call = _lowered_call([node])
     try:
         result = lower_supported(plan, node) if concatenation is None else concatenation.lower(plan, node)
     except LimitError as error:
@@ -224,6 +227,7 @@ def _append_host_call(plan: Plan, nodes: list[Node], placement: Placement) -> No
     """Run consecutive nodes on the CPU in one go, so that what is between them stays there, at its full precision."""
     plan.label = "CPU: " + ", ".join(dict.fromkeys(node.qualified_op for node in nodes))
     plan.source = Origin.union(node.origin for node in nodes)
+    plan.call = _lowered_call(nodes)
     group = set(nodes)
     read = dict.fromkeys(value for node in nodes for value in node.inputs if value.elements is None)
     inputs = tuple(value for value in read if value.producer not in group)
@@ -244,5 +248,11 @@ def _append_host_call(plan: Plan, nodes: list[Node], placement: Placement) -> No
             label=plan.label,
             reason=placement.reasons[nodes[0]],
             source=plan.source,
+            call=plan.call,
         )
     )
+
+
+def _lowered_call(nodes: Sequence[Node]) -> LoweredCall:
+    parts = [part for node in nodes for part in (node.blocks[0].nodes if node.blocks else [node])]
+    return LoweredCall(tuple(part.qualified_op for part in parts), sum(map(flops_of, nodes)))

@@ -9,15 +9,12 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import os
 import struct
 from pathlib import Path
 
-import platformdirs
-
-from mobopt import shaders
 from mobopt.errors import InputError
 from mobopt.files import whole_file
+from mobopt.runtimes.vulkan.engine.device_cache import device_file
 from mobopt.runtimes.vulkan.engine.device_info import DeviceInfo
 
 _LOGGER = logging.getLogger("mobopt.vulkan")
@@ -29,17 +26,7 @@ _VULKAN_HEADER_VERSION = 1
 
 def cache_path(info: DeviceInfo) -> Path:
     """Where the cache of a device lies; MOBOPT_CACHE_DIR overrides the folder."""
-    identity = (
-        info.vendor_id,
-        info.device_id,
-        info.driver,
-        info.driver_version,
-        info.pipeline_cache_uuid,
-        info.driver_uuid,
-    )
-    name = hashlib.sha256(repr(identity).encode() + shaders.fingerprint()).hexdigest()[:24]
-    folder = os.environ.get("MOBOPT_CACHE_DIR") or platformdirs.user_cache_dir("mobopt")
-    return Path(folder) / "pipelines" / f"{name}.bin"
+    return device_file("pipelines", info, ".bin")
 
 
 def read_cache(path: Path, info: DeviceInfo) -> bytes:

@@ -12,7 +12,7 @@ from mobopt.runtimes.vulkan.engine import vk
 from mobopt.runtimes.vulkan.engine.device import Device
 from mobopt.runtimes.vulkan.engine.hazards import GpuOperation
 from mobopt.runtimes.vulkan.engine.recording import Submission
-from mobopt.runtimes.vulkan.engine.stream import Dispatch, HostCall
+from mobopt.runtimes.vulkan.engine.stream import Dispatch, HostCall, Operation
 
 
 @dataclass(frozen=True)
@@ -25,8 +25,13 @@ class OperationTime:
     start_ns: int
     """Since the first operation of the run started."""
     duration_ns: int
-    reason: str = ""
-    """Why the CPU does it, if it does."""
+    operation: Operation
+    """What was timed; :func:`mobopt.runtimes.vulkan.engine.stream.moved_bytes` tells how much it moves."""
+
+    @property
+    def reason(self) -> str:
+        """Why the CPU does it, if it does."""
+        return self.operation.reason if isinstance(self.operation, HostCall) else ""
 
 
 class ProfiledHostCall:
@@ -41,7 +46,7 @@ class ProfiledHostCall:
         started = time.perf_counter_ns()
         self._step()
         duration = time.perf_counter_ns() - started
-        return [OperationTime(self._call.label, self._call.source, start_ns, duration, self._call.reason)]
+        return [OperationTime(self._call.label, self._call.source, start_ns, duration, self._call)]
 
 
 class ProfiledSegment:
@@ -67,6 +72,7 @@ class ProfiledSegment:
                 operation.source if isinstance(operation, Dispatch) else NOWHERE,
                 start_ns + begin,
                 end - begin,
+                operation,
             )
             for operation, begin, end in zip(self._operations, ends[:-1], ends[1:], strict=True)
         ]

@@ -5,7 +5,7 @@ A Stream holds no Vulkan object, so it can be built, printed and tested without 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -39,6 +39,23 @@ class Binding:
     reads: bool = True
     writes: bool = False
     texel_words: int = 0
+    used_bytes: int | None = None
+    """Of the elements that the shader reads or writes at most, each once; None: all of the range. Only counts of bytes
+    are made of it."""
+
+
+@dataclass(frozen=True, eq=False)
+class LoweredCall:
+    """What a lowering makes dispatches of: a node of the graph, or several that were fused."""
+
+    operators: tuple[str, ...] = ()
+    """Of the nodes, in order."""
+    flops: int = 0
+    """Floating-point operations of all of them."""
+
+
+NO_CALL = LoweredCall()
+"""For what no node of the graph asks for: copies of results, transfers."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,6 +75,8 @@ class Dispatch:
     """What a profile shows: the operator and its sizes."""
     source: Origin = NOWHERE
     """The nodes of the model that it computes."""
+    call: LoweredCall = NO_CALL
+    """What it is a part of."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,6 +112,7 @@ class HostCall:
     reason: str = ""
     source: Origin = NOWHERE
     """The nodes of the model that it computes."""
+    call: LoweredCall = NO_CALL
 
 
 Operation = Dispatch | Copy | HostCall
@@ -137,6 +157,7 @@ def bind(tensor: DeviceTensor, *, writes: bool = False, reads: bool | None = Non
         reads=not writes if reads is None else reads,
         writes=writes,
         texel_words=texel_words,
+        used_bytes=tensor.used_bytes,
     )
 
 
@@ -145,6 +166,32 @@ def bind_span(tensor: DeviceTensor, *, writes: bool = False) -> Binding:
     first, end = tensor.span
     size = tensor.elements.itemsize
     return Binding(tensor.storage, first * size, (end - first) * size, reads=not writes, writes=writes)
+
+
+def moved_bytes(operation: Operation) -> tuple[int, int]:
+    """Bytes that an operation reads and writes at least, each element once however often its invocations load it.
+
+    For a call of the host: what crosses between it and the device.
+    """
+    if isinstance(operation, Copy):
+        return operation.source.nbytes, operation.target.nbytes
+    if isinstance(operation, HostCall):
+        return _exchanged_bytes(operation.inputs), _exchanged_bytes(operation.outputs)
+    read = _used_bytes(binding for binding in operation.bindings if binding.reads)
+    return read, _used_bytes(binding for binding in operation.bindings if binding.writes)
+
+
+def _used_bytes(bindings: Iterable[Binding]) -> int:
+    """What is used of all storages, each of which may be bound several times."""
+    found: dict[Storage, int] = {}
+    for binding in bindings:
+        used = binding.nbytes if binding.used_bytes is None else binding.used_bytes
+        found[binding.storage] = min(found.get(binding.storage, 0) + used, binding.storage.nbytes)
+    return sum(found.values())
+
+
+def _exchanged_bytes(tensors: Iterable[Exchanged]) -> int:
+    return sum(tensor.used_bytes for tensor in tensors if isinstance(tensor, DeviceTensor))
 
 
 def storages(operation: Operation) -> Sequence[tuple[Storage, bool, bool]]:

@@ -142,6 +142,12 @@ class DeviceTensor:
         return self.offset, self.offset + last + 1
 
     @property
+    def used_bytes(self) -> int:
+        """Bytes of its elements, each once: without padding, and without what a stride of 0 shows again."""
+        first, end = self.span
+        return min(self.numel, end - first) * self.elements.itemsize
+
+    @property
     def has_words(self) -> bool:
         """Whether its elements take 32 bits each in storage, as kernels need it that know no others."""
         return self.storage.elements.itemsize == WORD_BYTES

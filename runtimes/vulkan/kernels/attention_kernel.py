@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 
 from mobopt.runtimes.vulkan.engine.device_info import DeviceInfo
-from mobopt.runtimes.vulkan.engine.stream import USUAL_ITERATIONS, Binding
+from mobopt.runtimes.vulkan.engine.stream import USUAL_ITERATIONS, bind
 from mobopt.runtimes.vulkan.engine.tensor import DeviceTensor
 from mobopt.runtimes.vulkan.kernels.device_costs import core_count
 from mobopt.runtimes.vulkan.kernels.kernel_access import VECTOR, element_form, spread, words, writing
@@ -65,7 +65,7 @@ def attend(plan: Plan, operands: AttentionOperands, scale: float, is_causal: boo
     handed_on = [writing(sums, reads=True), writing(stats, reads=True)]
     kind = 0 if mask is None else 2 if mask.dtype == torch.bool else 1
     bias = query if mask is None else mask
-    inputs = [Binding(tensor.storage, 0, tensor.storage.nbytes) for tensor in (query, key, value, bias)]
+    inputs = [bind(tensor) for tensor in (query, key, value, bias)]
     forms = [element_form(tensor) for tensor in (query, key, value, bias, result)]
     geometry = [number for tensor in (query, key, value, result) for number in _quads_of(tensor)]
     geometry += [0] * (BATCH_RANK + 3) if mask is None else [mask.offset, *mask.strides]

@@ -13,7 +13,7 @@ import torch
 
 from mobopt.errors import UnsupportedError
 from mobopt.runtimes.vulkan.engine.device import DeviceInfo
-from mobopt.runtimes.vulkan.engine.stream import Binding
+from mobopt.runtimes.vulkan.engine.stream import Binding, bind
 from mobopt.runtimes.vulkan.engine.tensor import WORD_BYTES, DeviceTensor
 
 PUSH_CONSTANT_WORDS = 32
@@ -85,7 +85,8 @@ def reading(tensor: DeviceTensor, mode: LoadMode, texels: bool) -> Binding:
     texel_words = read_words(tensor, mode)
     step = WORD_BYTES * texel_words
     nbytes = tensor.storage.nbytes // step * step
-    return Binding(tensor.storage, 0, nbytes, texel_words=texel_words if texels else 0)
+    used = min(tensor.used_bytes, nbytes)
+    return Binding(tensor.storage, 0, nbytes, texel_words=texel_words if texels else 0, used_bytes=used)
 
 
 def read_words(tensor: DeviceTensor, mode: LoadMode) -> int:
@@ -95,7 +96,7 @@ def read_words(tensor: DeviceTensor, mode: LoadMode) -> int:
 
 def writing(tensor: DeviceTensor, *, reads: bool = False) -> Binding:
     """Bind a result, which the kernel may read back."""
-    return Binding(tensor.storage, 0, tensor.storage.nbytes, reads=reads, writes=True)
+    return bind(tensor, reads=reads, writes=True)
 
 
 def owns_storage(tensor: DeviceTensor) -> bool:

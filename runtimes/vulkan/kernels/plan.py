@@ -13,7 +13,7 @@ from mobopt.errors import InputError
 from mobopt.ir import NOWHERE, Origin, Value
 from mobopt.runtimes.vulkan.engine.device import DeviceInfo
 from mobopt.runtimes.vulkan.engine.limits import check_dispatch
-from mobopt.runtimes.vulkan.engine.stream import Binding, Dispatch, HostTensor, Stream
+from mobopt.runtimes.vulkan.engine.stream import NO_CALL, Binding, Dispatch, HostTensor, LoweredCall, Stream
 from mobopt.runtimes.vulkan.engine.tensor import (
     DeviceTensor,
     Storage,
@@ -95,8 +95,9 @@ class Plan:
     constants: ConstantStore = field(default_factory=ConstantStore)
     stream: Stream = field(default_factory=Stream)
     label: str = ""
-    """Label and source of the call being lowered, stamped on each dispatch."""
+    """Label and source of the call being lowered, and the call, stamped on each dispatch."""
     source: Origin = NOWHERE
+    call: LoweredCall = NO_CALL
     _tensors: dict[Value, DeviceTensor] = field(default_factory=dict)
     _reserved: dict[Value, DeviceTensor] = field(default_factory=dict)
     _on_host: dict[Value, HostTensor] = field(default_factory=dict)
@@ -199,6 +200,7 @@ class Plan:
             push_constants,
             self.label,
             self.source,
+            self.call,
         )
         check_dispatch(self.device, dispatch)
         self.stream.append(dispatch)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 
 from mobopt.ir import Value
 from mobopt.runtimes.vulkan.engine.device_info import DeviceInfo
-from mobopt.runtimes.vulkan.engine.stream import Binding
+from mobopt.runtimes.vulkan.engine.stream import bind
 from mobopt.runtimes.vulkan.engine.tensor import DeviceTensor
 from mobopt.runtimes.vulkan.kernels.geometry import Iteration, expanded, merged
 from mobopt.runtimes.vulkan.kernels.kernel_access import (
@@ -149,7 +150,7 @@ def _dispatch(
     texels = uses_texels(plan.device, list(zip(operands, modes, strict=True)))
     bindings = [reading(operand, mode, texels) for operand, mode in zip(operands, modes, strict=True)]
     # Slots without an operand need something bound that the shader never reads.
-    spare = bindings[0] if bindings else Binding(target.storage, 0, target.storage.nbytes, reads=False)
+    spare = replace(bindings[0] if bindings else bind(target), reads=False)
     bindings += [spare] * (MAX_OPERANDS - len(bindings))
     if program.refuses:
         bindings.append(plan.stream.raised_by())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 
@@ -73,6 +74,8 @@ def select_along(
         geometry += [tensor.offset, *strides]
     stores = whole and is_vector_run(target.offset, nest.strides[0])
     bindings = [writing(target), *(reading(tensor, each, texels) for tensor, each in operands)]
+    chosen = target.numel * data.elements.itemsize  # wherever in the storage it lies
+    bindings[1] = replace(bindings[1], used_bytes=min(chosen, bindings[1].nbytes))
     checked = indices.storage.kind is not StorageKind.CONSTANT and length < _ANY_LENGTH
     plan.dispatch(
         f"select_along{'_checked' if checked else ''}{'_texels' if texels else ''}",
