@@ -41,6 +41,6 @@ def rate_text(rate: float, unit: str = "") -> str:
     """How much in a second: ``4.2 T``, ``51.3 GFLOP/s``; nothing for 0."""
     if not rate:
         return ""
-    sizes = {"T": 1e12, "G": 1e9, "M": 1e6, "k": 1e3}
+    sizes = {"P": 1e15, "T": 1e12, "G": 1e9, "M": 1e6, "k": 1e3}
     prefix = next((prefix for prefix, size in sizes.items() if rate >= size), "k")
     return f"{rate / sizes[prefix]:.3g} {prefix}{unit}"

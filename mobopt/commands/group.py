@@ -17,7 +17,7 @@ from mobopt.errors import MoboptError
 
 COMMANDS = (
     "convert", "migrate", "app-kit", "audit", "compare", "bisect", "tap", "stress", "report", "sweep",
-    "run", "profile", "inspect", "opnames", "devices", "demo",
+    "run", "profile", "bench", "tune", "inspect", "opnames", "devices", "demo",
 )  # fmt: skip
 """Each is an object of this name, in the module of this name, with ``_`` for ``-``."""
 

@@ -1,16 +1,23 @@
 """What kernels cost on a GPU: a profile per family of devices, in ``device_costs.toml``.
 
 Measured numbers stand beside guesses; a profile says which it is. Choices of kernels read costs from here only, so a
-device is fitted by adding a row. How CPU drivers compute is another model: ``product_kernels.py`` has it.
+device is fitted by adding a row, or by ``mobopt tune``, whose numbers for this device and driver go before the table's.
+CPU drivers have a model of their own.
 """
 
 from __future__ import annotations
 
+import logging
+import math
+import os
 import sys
-from dataclasses import dataclass
-from functools import cache
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cache, lru_cache
 from pathlib import Path
+from typing import Any, TypeVar
 
+from mobopt.runtimes.vulkan.engine.device_cache import device_file, keep, read_kept
 from mobopt.runtimes.vulkan.engine.device_info import DeviceInfo
 
 if sys.version_info >= (3, 11):
@@ -19,6 +26,8 @@ else:
     import tomli as tomllib
 
 _TABLE = Path(__file__).with_name("device_costs.toml")
+_LOGGER = logging.getLogger("mobopt.vulkan")
+_MOST_DEVICES = 64
 
 
 @dataclass(frozen=True)
@@ -73,15 +82,102 @@ class DeviceCosts:
         return (not self.vendors or device.vendor_id in self.vendors) and (not self.kinds or device.kind in self.kinds)
 
 
+@dataclass(frozen=True)
+class CpuCosts:
+    """Costs of a driver that computes on the CPU, in nanoseconds of a thread."""
+
+    threads: int
+    """Workgroups that compute at the same time."""
+    fetch: float
+    """A vec4 that a vector of invocations loads."""
+    multiply: float
+    """A vec4 of sums in a step: arithmetic, and merging what a loop gives."""
+    store: float
+    """A vec4 of a result."""
+    start: float
+    """A workgroup."""
+
+
+Costs = TypeVar("Costs", CpuCosts, DeviceCosts)
+
+TUNED_ON_CPUS = ("threads", "fetch", "multiply", "store", "start")
+TUNED_ON_GPUS = (
+    *("cycles_per_nanosecond", "fetch_cycles", "read_cycles", "store_cycles", "latency_cycles"),
+    *("second_dispatch_nanoseconds", "partial_sum_nanoseconds"),
+)
+"""What ``mobopt tune`` fits, of :class:`CpuCosts` and of :class:`DeviceCosts`."""
+
+
 def device_costs(device: DeviceInfo) -> DeviceCosts:
-    """The costs of a device: those of the first profile that covers it."""
-    return next(costs for costs in profiles() if costs.covers(device))
+    """The costs of a GPU: as tuned, else those of the first profile that covers it."""
+    return _with_tuned(next(costs for costs in profiles() if costs.covers(device)), device, TUNED_ON_GPUS)
+
+
+def cpu_costs(device: DeviceInfo) -> CpuCosts:
+    """The costs of a driver that computes on the CPU: as tuned, else those of the table."""
+    return _with_tuned(CpuCosts(**_table()["cpu"]), device, TUNED_ON_CPUS)
+
+
+def tuned_costs(device: DeviceInfo) -> Mapping[str, float]:
+    """What ``mobopt tune`` found for a device and its driver, by name; none if it was not tuned."""
+    return _read_tuned(device, os.environ.get("MOBOPT_CACHE_DIR", ""))
+
+
+def keep_tuned(device: DeviceInfo, costs: Mapping[str, float]) -> bool:
+    """Let later choices of this process and of others go by these costs.
+
+    Returns:
+        Whether they are kept for other processes.
+    """
+    is_kept = keep(_tuned_file(device), dict(costs))
+    _read_tuned.cache_clear()
+    return is_kept
+
+
+def forget_tuned(device: DeviceInfo) -> bool:
+    """Go by the table again; gives whether there was something to forget."""
+    had = bool(tuned_costs(device))
+    _tuned_file(device).unlink(missing_ok=True)
+    _read_tuned.cache_clear()
+    return had
+
+
+def _tuned_file(device: DeviceInfo) -> Path:
+    return device_file("costs", device, ".json")
+
+
+@lru_cache(maxsize=_MOST_DEVICES)
+def _read_tuned(device: DeviceInfo, folder: str) -> Mapping[str, float]:
+    path = _tuned_file(device)
+    found = read_kept(path)
+    names = TUNED_ON_CPUS if device.is_cpu else TUNED_ON_GPUS
+    if found and not (found.keys() == set(names) and all(_is_cost(value) for value in found.values())):
+        _LOGGER.warning("%s is not used: it has other costs than this release fits; tune the device anew", path)
+        return {}
+    return found
+
+
+def _is_cost(value: Any) -> bool:
+    return isinstance(value, (int, float)) and math.isfinite(value) and value > 0
+
+
+def _with_tuned(costs: Costs, device: DeviceInfo, names: tuple[str, ...]) -> Costs:
+    tuned = tuned_costs(device)
+    if tuned.keys() != set(names):
+        return costs
+    kinds = {name: type(getattr(costs, name)) for name in names}
+    return replace(costs, **{name: kind(tuned[name]) for name, kind in kinds.items()})
+
+
+@cache
+def _table() -> dict[str, Any]:
+    return tomllib.loads(_TABLE.read_text(encoding="utf-8"))
 
 
 @cache
 def profiles() -> tuple[DeviceCosts, ...]:
     """Every profile, in the order of the table; the last covers every device."""
-    rows = tomllib.loads(_TABLE.read_text(encoding="utf-8"))["profile"]
+    rows = _table()["profile"]
     return tuple(DeviceCosts(**{**row, "vendors": tuple(row["vendors"]), "kinds": tuple(row["kinds"])}) for row in rows)
 
 

@@ -119,22 +119,30 @@ SUM_INVOCATIONS = 64
 """Of a workgroup of ``product_sum.comp``, each of which adds up one vec4."""
 
 
-@lru_cache(maxsize=KEPT_CHOICES)
 def choose_shared(device: DeviceInfo, shape: ProductShape) -> SharedKernel:
     """The kernel that should take the least time, of those within the device's limits if there is one."""
-    costs, cores = device_costs(device), core_count(device)
+    return _choose(device, device_costs(device), shape)
+
+
+@lru_cache(maxsize=KEPT_CHOICES)
+def _choose(device: DeviceInfo, costs: DeviceCosts, shape: ProductShape) -> SharedKernel:
+    cores = core_count(device)
+    kernels = sorted(
+        shared_kernels(device, costs, shape),
+        key=lambda kernel: (_excess(kernel, shape, device), nanoseconds(kernel, shape, costs, cores)),
+    )
+    if "second-product" not in device.switches:
+        return kernels[0]
+    best = replace(kernels[0], parts=1)
+    return next((kernel for kernel in kernels if replace(kernel, parts=1) != best), kernels[0])
+
+
+def shared_kernels(device: DeviceInfo, costs: DeviceCosts, shape: ProductShape) -> Iterator[SharedKernel]:
+    """Every kernel that can compute a product on a device."""
     blocks = [block for block in BLOCKS if block.fits(device) and block.rows * block.columns <= costs.most_sums]
     if "no-64" in device.switches:
         blocks = [block for block in blocks if block.invocations != 64]
-    best = [
-        min(
-            (replace(block, parts=parts) for parts in _divisions(block, shape)),
-            key=lambda kernel: (_excess(kernel, shape, device), _nanoseconds(kernel, shape, costs, cores)),
-        )
-        for block in blocks
-    ]
-    best.sort(key=lambda kernel: (_excess(kernel, shape, device), _nanoseconds(kernel, shape, costs, cores)))
-    return best[1] if "second-product" in device.switches and len(best) > 1 else best[0]
+    return (replace(block, parts=parts) for block in blocks for parts in _divisions(block, shape))
 
 
 def _divisions(block: SharedKernel, shape: ProductShape) -> Iterator[int]:
@@ -152,7 +160,7 @@ def _excess(kernel: SharedKernel, shape: ProductShape, device: DeviceInfo) -> in
     return max(0, *(count - limit for count, limit in counts))
 
 
-def _nanoseconds(kernel: SharedKernel, shape: ProductShape, costs: DeviceCosts, cores: int) -> float:
+def nanoseconds(kernel: SharedKernel, shape: ProductShape, costs: DeviceCosts, cores: int) -> float:
     """What a product takes, apart from what every dispatch does."""
     across, down, deep = kernel.groups(shape)
     queue = -(-across * down * deep // cores)

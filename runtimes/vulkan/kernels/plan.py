@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -23,6 +23,10 @@ from mobopt.runtimes.vulkan.engine.tensor import (
     element_type,
     storage_type,
 )
+
+if TYPE_CHECKING:
+    from mobopt.runtimes.vulkan.kernels.product_kernels import ProductKernel
+    from mobopt.runtimes.vulkan.kernels.product_shape import ProductShape
 
 
 class ConstantStore:
@@ -98,6 +102,8 @@ class Plan:
     """Label and source of the call being lowered, and the call, stamped on each dispatch."""
     source: Origin = NOWHERE
     call: LoweredCall = NO_CALL
+    choose_product: Callable[[DeviceInfo, ProductShape, bool], ProductKernel] | None = None
+    """In place of :func:`mobopt.runtimes.vulkan.kernels.product_kernels.choose_product_kernel`, to measure kernels."""
     _tensors: dict[Value, DeviceTensor] = field(default_factory=dict)
     _reserved: dict[Value, DeviceTensor] = field(default_factory=dict)
     _on_host: dict[Value, HostTensor] = field(default_factory=dict)

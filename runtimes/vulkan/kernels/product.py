@@ -167,8 +167,9 @@ def append_product(
         batches=batches,
         taps=taps,
     )
-    texels = texels_fit(plan.device, operands)
-    kernel = choose_product_kernel(plan.device, shape, texels, operands.scales is not None)
+    choose = plan.choose_product or choose_product_kernel
+    kernel = choose(plan.device, shape, texels_fit(plan.device, operands))
+    kernel = replace(kernel, quantized=operands.scales is not None)
     walk = (int(spatial), int(padded), inner_tail, int(grouped))
     if isinstance(kernel, TileKernel) and kernel.column_lanes > 1:
         product = replace(product, column_lanes=kernel.column_lanes.bit_length() - 1)

@@ -7,6 +7,7 @@ from functools import lru_cache
 
 from mobopt.runtimes.vulkan.engine.device_info import DeviceInfo
 from mobopt.runtimes.vulkan.engine.stream import USUAL_ITERATIONS
+from mobopt.runtimes.vulkan.kernels.device_costs import CpuCosts, cpu_costs
 from mobopt.runtimes.vulkan.kernels.gpu_kernels import KEPT_CHOICES, SharedKernel, choose_shared
 from mobopt.runtimes.vulkan.kernels.product_shape import ProductShape
 
@@ -62,31 +63,19 @@ LANES = 8
 # Few, as a driver needs about half a second to compile one. Sizes of pixels in networks are often multiples of 7.
 _TILES = ((14, 4), (7, 4), (4, 4), (14, 2), (14, 1), (4, 1))
 
-# Time of gallivm's code for a vector of invocations, in instructions, measured on lavapipe with 256-bit vectors: a
-# fetch of a vec4; arithmetic and merging of a loop's results per vec4 of sums; storing one; and starting a workgroup.
-_FETCH = 50
-_MULTIPLY = 32
-_MERGE = 12
-_STORE = 500
-_START = 1000
-_CPU_THREADS = 2
-
 _MOST_STEPS = 2 * USUAL_ITERATIONS
 _STEPS_OF_A_PART = USUAL_ITERATIONS // 2
 _LARGE = 2**20
 """vec4s of a result of which there aren't more partial sums than need be."""
 
 
-def choose_product_kernel(
-    device: DeviceInfo, shape: ProductShape, texels: bool, quantized: bool = False
-) -> ProductKernel:
-    """The kernel for a shape on a device; ``texels`` says whether it reads through texel buffers, ``quantized`` whether
-    weights are of few bits."""
+def choose_product_kernel(device: DeviceInfo, shape: ProductShape, texels: bool) -> ProductKernel:
+    """The kernel for a shape on a device; ``texels`` says whether it reads through texel buffers."""
     if use_shared_memory(device):
-        return replace(choose_shared(device, shape), quantized=quantized)
+        return choose_shared(device, shape)
     place = 1 if "second-product" in device.switches else 0
-    tile = _choose_tile(device.limits.max_compute_work_group_count[0], shape, place)
-    return replace(tile, texels=texels, quantized=quantized)
+    tile = _choose_tile(device.limits.max_compute_work_group_count[0], cpu_costs(device), shape, place)
+    return replace(tile, texels=True) if texels else tile
 
 
 def use_shared_memory(device: DeviceInfo) -> bool:
@@ -105,17 +94,22 @@ def panel_columns(device: DeviceInfo, columns: int) -> int:
 
 
 @lru_cache(maxsize=KEPT_CHOICES)
-def _choose_tile(widest: int, shape: ProductShape, place: int) -> TileKernel:
+def _choose_tile(widest: int, costs: CpuCosts, shape: ProductShape, place: int) -> TileKernel:
     """The best tile, or one that comes after it."""
+    kernels = tile_kernels(shape)
+    kernels.sort(key=lambda kernel: (kernel.groups(shape)[0] > widest, tile_nanoseconds(kernel, shape, costs)))
+    return kernels[min(place, len(kernels) - 1)]
+
+
+def tile_kernels(shape: ProductShape) -> list[TileKernel]:
+    """Every kernel that can compute a product on a CPU driver."""
     parts = _parts(shape)
-    kernels = [
+    return [
         TileKernel(rows, columns, lanes, parts=parts)
         for rows, columns in _TILES
         for lanes in (8, 4, 2, 1)
         if shape.group_columns % columns == 0 or shape.group_columns == shape.columns
     ]
-    kernels.sort(key=lambda kernel: (kernel.groups(shape)[0] > widest, _tile_cost(kernel, shape)))
-    return kernels[min(place, len(kernels) - 1)]
 
 
 def _parts(shape: ProductShape) -> int:
@@ -126,10 +120,10 @@ def _parts(shape: ProductShape) -> int:
     return -(-shape.inner // (_MOST_STEPS if is_large else _STEPS_OF_A_PART))
 
 
-def _tile_cost(kernel: TileKernel, shape: ProductShape) -> int:
-    """Instructions of the busiest thread."""
+def tile_nanoseconds(kernel: TileKernel, shape: ProductShape, costs: CpuCosts) -> float:
+    """What the busiest thread takes."""
     across, down, batches = kernel.groups(shape)
     sums = kernel.rows * kernel.columns
-    step = (kernel.rows + 4 * kernel.columns) * _FETCH + sums * (_MULTIPLY + _MERGE)
-    group = _START + kernel.iterations(shape) * step + sums * _STORE
-    return -(-across * down * batches // _CPU_THREADS) * group
+    step = (kernel.rows + 4 * kernel.columns) * costs.fetch + sums * costs.multiply
+    group = costs.start + kernel.iterations(shape) * step + sums * costs.store
+    return -(-across * down * batches // costs.threads) * group

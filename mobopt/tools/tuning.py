@@ -1,0 +1,54 @@
+"""Tuning of a device, and what is kept of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from mobopt.runtimes.vulkan.device_roofs import DeviceRoofs, roofs_of
+from mobopt.runtimes.vulkan.engine.device import open_device
+from mobopt.runtimes.vulkan.tuning import Tuning as Tuning
+from mobopt.runtimes.vulkan.tuning import forget_costs, keep_costs, kept_costs
+from mobopt.runtimes.vulkan.tuning import tune as fitted
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """A device after it was tuned."""
+
+    device: str
+    tuning: Tuning
+    roofs: DeviceRoofs
+    is_kept: bool
+    """Whether later processes choose by the fitted costs."""
+
+
+def tune(device: str | None, seconds: float, show: Callable[[str], None] = lambda step: None) -> Tuned:
+    """Measure a device, and keep its costs if they choose faster kernels than those before.
+
+    Args:
+        device: a Vulkan device's number or a part of its name; None for the best.
+        seconds: for measuring.
+        show: is told each step.
+
+    Raises:
+        DeviceError: there is no such device, it has no timestamps, or it failed.
+    """
+    opened = open_device(device)
+    tuning = fitted(opened, seconds, show=show)
+    show("measuring roofs")
+    roofs = roofs_of(opened, again=True)
+    is_kept = tuning.is_better and keep_costs(opened.info, tuning.after)
+    return Tuned(str(opened.info), tuning, roofs, is_kept)
+
+
+def kept(device: str | None) -> tuple[str, Mapping[str, float]]:
+    """The device in words, and the costs that an earlier tuning kept; none if there was none."""
+    info = open_device(device).info
+    return str(info), dict(kept_costs(info))
+
+
+def forget(device: str | None) -> tuple[str, bool]:
+    """The device in words, and whether there was something to forget."""
+    info = open_device(device).info
+    return str(info), forget_costs(info)

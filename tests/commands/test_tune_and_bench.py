@@ -1,0 +1,126 @@
+"""``mobopt tune`` and ``mobopt bench``."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from command_harness import Invoke, assert_refused
+
+from mobopt.frontends.open_source import read_program
+from mobopt.runtimes.cpu import Interpreter
+from mobopt.runtimes.vulkan import device_roofs, tuning
+from mobopt.runtimes.vulkan.device_roofs import DeviceRoofs
+from mobopt.runtimes.vulkan.engine.device import Device
+from mobopt.samples.inputs import random_inputs
+from mobopt.tools import bench
+from mobopt.tools.bench_peers import PEERS, Bench, Contestant, Peer
+
+RANDOM = ("--random", "1,3,5,5")
+QUICK = (*RANDOM, "--rounds", 1, "--seconds", 0)
+
+
+@pytest.fixture(autouse=True)
+def chosen_device(device: Device, monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """The device that tests use, with a cache of its own."""
+    monkeypatch.setenv("MOBOPT_DEVICE", os.environ.get("MOBOPT_DEVICE", "llvmpipe"))
+    monkeypatch.setenv("MOBOPT_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
+
+
+class Rival(Peer):
+    """A rival of the tests."""
+
+    form = ".ptl"  # which mobopt has written: exporting takes long
+
+    def __init__(self, name: str, answer: Callable[[], torch.Tensor], missing: str = "") -> None:
+        self.name, self._answer, self._missing = name, answer, missing
+
+    def missing(self) -> str:
+        return self._missing
+
+    def open(self, bench: Bench) -> Contestant:
+        return Contestant(self._answer, "nowhere")
+
+
+def crash() -> torch.Tensor:
+    raise RuntimeError("no kernel\nat all")
+
+
+def test_bench(invoke: Invoke, files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    x = random_inputs(["1,3,5,5"])
+    for rival in (
+        Rival("right", lambda: Interpreter(read_program(files / "scripted.pt")).run("forward", x)),
+        Rival("absent", crash, "not installed: pip install absent"),
+        Rival("wrong", lambda: torch.zeros(1, 2)),
+        Rival("crashing", crash),
+    ):
+        monkeypatch.setitem(PEERS, rival.name, rival)
+    options = ("--peers", "right,absent,wrong,crashing", "--no-starts", "--pause", "0.001")
+    result = invoke("bench", files / "scripted.pt", *QUICK, *options, "--json")
+    assert result.exit_code == 0, result.output
+    found = {entry["name"]: entry for entry in json.loads(result.stdout)["entries"]}
+    for name in ("mobopt", "right"):
+        entry = found[name]
+        assert len(entry["seconds"]) == len(entry["paused_seconds"]) == bench.TIMED
+        assert entry["agreement"]["relative"] < 1e-5 and entry["median_seconds"] > 0 and not entry["problem"]
+    assert "pip install absent" in found["absent"]["problem"] and not found["absent"]["seconds"]
+    assert "another" in found["wrong"]["problem"] and not found["wrong"]["seconds"]
+    assert found["crashing"]["problem"] == "RuntimeError: no kernel"
+    result = invoke("bench", files / "bundle.ptl", *QUICK, *options)
+    assert result.exit_code == 0 and "absent: not installed" in result.stdout and "right" in result.stdout
+
+
+def test_bench_where_mobopt_is_wrong(invoke: Invoke, files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(PEERS, "mobopt", Rival("mobopt", lambda: torch.zeros(1, 2)))
+    result = invoke("bench", files / "scripted.pt", *QUICK, "--peers", "", "--no-starts")
+    assert result.exit_code == 1 and "mobopt: its result is another" in result.stdout
+
+
+def test_bench_refuses(invoke: Invoke, files: Path) -> None:
+    assert_refused(invoke("bench", files / "scripted.pt", *QUICK, "--peers", "eager,tvm"), "'tvm'", "cuda-graph")
+    assert_refused(invoke("bench", files / "scripted.pt", "--random", "1,4,5,5"), "[1, 4, 5, 5]")
+    assert_refused(invoke("bench", files / "scripted.pt", *QUICK, "--device", "nosuchdevice"), "nosuchdevice")
+
+
+@pytest.mark.sweep
+def test_bench_of_starts(invoke: Invoke, files: Path) -> None:
+    result = invoke("bench", files / "scripted.pt", *QUICK, "--peers", "eager", "--json")
+    assert result.exit_code == 0, result.output
+    for entry in json.loads(result.stdout)["entries"]:
+        start = entry["start"]
+        assert 0 < start["torch_seconds"] < start["warm_seconds"] and start["cold_seconds"] > 0
+        assert start["host_bytes"] > 1e7
+    own = json.loads(result.stdout)["entries"][0]["start"]
+    assert own["cold_seconds"] > own["warm_seconds"] and own["device_bytes"] > 0
+
+
+def test_turns_and_spread() -> None:
+    order: list[str] = []
+    calls = {name: (lambda name=name: order.append(name)) for name in "ab"}
+    times = bench.by_turns(calls, 2, 0.0)
+    each = bench.UNTIMED + bench.TIMED
+    assert "".join(order) == ("a" * each + "b" * each) * 2
+    assert [len(taken) for taken in times.values()] == [2 * bench.TIMED] * 2
+    order.clear()
+    assert len(bench.with_pauses(calls, 3, 0.0)["a"]) == 3 and "".join(order) == "ababab"
+    assert bench.spread([4.0, 1.0, 2.0, 3.0, 5.0]) == (2.0, 3.0, 4.0) and bench.spread([7.0]) == (7.0, 7.0, 7.0)
+
+
+def test_tune(invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tuning, "PRODUCTS", ((20, 24, 16),))
+    monkeypatch.setattr(device_roofs, "measure_roofs", lambda device: DeviceRoofs(1e10, 4e10, 5e-5))
+    assert "is not tuned" in invoke("tune", "--show").stdout
+    result = invoke("tune", "--seconds", 0)
+    assert result.exit_code == 0, result.output
+    assert "kernels measured" in result.stdout and "20 x 24 by 16" in result.stdout
+    is_kept = "--forget" in result.stdout
+    shown = json.loads(invoke("tune", "--show", "--json").stdout)
+    assert bool(shown["costs"]) == is_kept
+    assert ("is forgotten" if is_kept else "nothing was kept") in invoke("tune", "--forget").stdout
+    assert "is not tuned" in invoke("tune", "--show").stdout
+    assert_refused(invoke("tune", "--show", "--forget"), "not both")
+    assert_refused(invoke("tune", "--device", "nosuchdevice"), "nosuchdevice")
