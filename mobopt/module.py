@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import io
 import threading
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from os import PathLike
@@ -21,9 +21,10 @@ from mobopt.errors import InputError, UnsupportedError
 from mobopt.frontends.torchscript import program_from_script_module
 from mobopt.ir import Program
 from mobopt.ir.arguments import bind_arguments
-from mobopt.options import FallbackChoice, check_fallback
+from mobopt.options import SINGLE, FallbackChoice, Precision, PrecisionChoice, check_fallback
 from mobopt.runtimes.bounds import DeclaredBounds, InputBounds, bounds_of
 from mobopt.runtimes.cpu.kernels import describe
+from mobopt.runtimes.half_ranges import ValueRanges, check_patterns
 from mobopt.runtimes.state import ModelState
 from mobopt.stand_in import is_stock, stand_in
 
@@ -53,6 +54,7 @@ class MobileModule(torch.jit.RecursiveScriptModule):  # type: ignore[misc, name-
         notes: Sequence[Note] = (),
         fallback: FallbackChoice = "cpu",
         bounds: DeclaredBounds | None = None,
+        precision: PrecisionChoice = SINGLE,
     ) -> None:
         """Make a module of a Program.
 
@@ -66,11 +68,21 @@ class MobileModule(torch.jit.RecursiveScriptModule):  # type: ignore[misc, name-
                 None: ``{"forward": [[None, None, (32, 512), (32, 512)]]}``. Calls with other sizes are refused, and
                 those within them are planned without another trace of the model. Without them, the ranges that the
                 model was exported with.
+            precision: how float32 tensors lie in the device's memory. It is not saved with the module.
 
         Raises:
-            InputError: ``fallback`` is neither, or a range of bounds has no size in it.
+            InputError: ``fallback`` is neither, a range of bounds has no size in it, or no node matches a pattern of
+                ``precision``.
+            UnsupportedError: halves are asked for of a module that runs on the CPU.
         """
         check_fallback(fallback)
+        if precision.is_half and device == "cpu":
+            raise UnsupportedError(
+                "precision='fp16' halves what lies in the memory of a Vulkan device, and the module runs on the CPU; "
+                "choose a device, or precision='fp32'"
+            )
+        check_patterns(program, precision.fp32_nodes)
+        self.__dict__["_precision"], self.__dict__["_ranges"] = precision, ValueRanges()
         self.__dict__["_bounds"] = bounds = bounds_of(program) if bounds is None else bounds
         self.__dict__["_input_bounds"] = InputBounds(bounds)
         self.__dict__.update(_program=program, _device=device, _runtime=None, _is_extended=False, notes=tuple(notes))
@@ -144,6 +156,22 @@ class MobileModule(torch.jit.RecursiveScriptModule):  # type: ignore[misc, name-
         return device
 
     @property
+    def precision(self) -> PrecisionChoice:
+        """How float32 tensors lie in the device's memory."""
+        choice: PrecisionChoice = self.__dict__["_precision"]
+        return choice
+
+    def learn_ranges(self, by_method: Mapping[str, Sequence[Any]]) -> None:
+        """Run methods on the CPU in float32, so that what becomes too large or too small for halves on these arguments
+        keeps float32; a module in float32 learns nothing.
+
+        Raises:
+            InputError: the arguments don't fit the model.
+        """
+        for method, args in by_method.items() if self.precision.is_half else ():
+            self.__dict__["_ranges"].learn(self.program, method, bind_arguments(self.program, method, args, {}))
+
+    @property
     def runtime(self) -> Any:
         """What runs the calls; :class:`mobopt.runtimes.vulkan.program.VulkanProgram` unless the device is the CPU.
 
@@ -164,6 +192,8 @@ class MobileModule(torch.jit.RecursiveScriptModule):  # type: ignore[misc, name-
                 self.__dict__["_fallback"],
                 self.model_state,
                 self.__dict__["_input_bounds"],
+                self.precision,
+                self.__dict__["_ranges"],
             )
         if is_stock(self.program) and not self.model_state.names:
             return _TorchRuntime(self._c)
@@ -321,7 +351,8 @@ class MobileModule(torch.jit.RecursiveScriptModule):  # type: ignore[misc, name-
 
     def __copy__(self) -> MobileModule:
         own = self.__dict__
-        twin = MobileModule(self.program, self.device, self.notes, own["_fallback"], own["_bounds"])
+        twin = MobileModule(self.program, self.device, self.notes, own["_fallback"], own["_bounds"], own["_precision"])
+        twin.__dict__["_ranges"] = own["_ranges"]
         twin.__dict__["_state"] = self.model_state.shallow_copy()
         return twin
 
@@ -333,11 +364,13 @@ class MobileModule(torch.jit.RecursiveScriptModule):  # type: ignore[misc, name-
                 for name, item in self._current_program().attributes.items()
             }
         own = self.__dict__
-        return MobileModule(program, self.device, self.notes, own["_fallback"], own["_bounds"])
+        twin = MobileModule(program, self.device, self.notes, own["_fallback"], own["_bounds"], own["_precision"])
+        twin.__dict__["_ranges"] = own["_ranges"]
+        return twin
 
     def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
         own = self.__dict__
-        return _restore, (self.save_to_buffer(), self.device, own["_fallback"], own["_bounds"])
+        return _restore, (self.save_to_buffer(), self.device, own["_fallback"], own["_bounds"], own["_precision"])
 
 
 class MobileMethod:
@@ -387,6 +420,8 @@ def load(
     _extra_files: dict[str, Any] | None = None,
     libraries: Collection[str] = (),
     bounds: DeclaredBounds | None = None,
+    precision: Precision = "fp32",
+    fp32_nodes: str | Iterable[str] = (),
 ) -> MobileModule:
     """Read a bundle (.pt or .ptl), made by mobopt or by PyTorch, as a callable module.
 
@@ -401,22 +436,41 @@ def load(
         libraries: namespaces of operators beyond torch's own that the file may name, such as ``torchvision``; import
             the library that registers them first.
         bounds: of the sizes of inputs; see :class:`MobileModule`.
+        precision: ``"fp16"``: on a Vulkan device, weights and tensors between operators lie in memory as halves, but
+            for those that rounding would harm; arithmetic, inputs and results stay float32. The first call that meets a
+            part of the model is computed on the CPU too, to see which.
+        fp32_nodes: a pattern, or several, of operators (``"aten::softmax"``) or lines (``"*attention*"``) whose nodes
+            keep float32.
 
     Raises:
         BundleError: the file is damaged, hostile, or of a form that mobopt does not read.
-        InputError: ``fallback`` is neither, or a range of bounds has no size in it.
+        InputError: ``fallback`` is neither, a range of bounds has no size in it, there is no such precision, or no node
+            matches a pattern.
+        UnsupportedError: ``precision`` is ``"fp16"`` and the device the CPU.
     """
+    choice = PrecisionChoice.of(precision, fp32_nodes)
     program = read_bundle(path, libraries=libraries)
     for name in _extra_files or {}:
         if _extra_files is not None and name in program.metadata["extra_files"]:
             _extra_files[name] = program.metadata["extra_files"][name]
-    return MobileModule(program, device, fallback=fallback, bounds=bounds)
+    return MobileModule(program, device, fallback=fallback, bounds=bounds, precision=choice)
 
 
 def _restore(
-    content: bytes, device: int | str | None, fallback: FallbackChoice, bounds: DeclaredBounds | None
+    content: bytes,
+    device: int | str | None,
+    fallback: FallbackChoice,
+    bounds: DeclaredBounds | None,
+    precision: PrecisionChoice,
 ) -> MobileModule:
-    return load(io.BytesIO(content), device, fallback, bounds=bounds)
+    return load(
+        io.BytesIO(content),
+        device,
+        fallback,
+        bounds=bounds,
+        precision=precision.precision,
+        fp32_nodes=precision.fp32_nodes,
+    )
 
 
 def _to_bytes(write: Callable[[IO[bytes]], None]) -> bytes:

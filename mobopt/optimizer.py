@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import sys
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +28,8 @@ from mobopt.options import (
     DEFAULT_LEGALIZE,
     DEFAULT_RUNTIME,
     MobileOptimizerType,
+    Precision,
+    PrecisionChoice,
     Settings,
     parse_backend,
     parse_blocklist,
@@ -72,6 +74,8 @@ def optimize_for_mobile(
     quantize_group: int | None = None,
     keep_float: Sequence[str] = (),
     explain: bool = False,
+    precision: Precision = "fp32",
+    fp32_nodes: str | Iterable[str] = (),
 ) -> MobileModule:
     """Optimise a model for PyTorch Mobile; the model itself is not changed.
 
@@ -109,6 +113,11 @@ def optimize_for_mobile(
         quantize_group: with ``'int4_weights'``, how many weights share a scale: 32 (the default), 64 or 128.
         keep_float: patterns of the names of layers that keep their weights, such as ``'lm_head'`` or ``'layers.0.*'``.
         explain: print what each pass did, and what it left alone and why.
+        precision: with the backend Vulkan, ``'fp16'``: when the module is called, weights and tensors between operators
+            lie in the device's memory as halves, but for those that rounding would harm, also on ``example_inputs``.
+            Arithmetic, inputs, results and files stay float32.
+        fp32_nodes: a pattern, or several, of operators (``'aten::softmax'``) or lines of source (``'*attention*'``)
+            whose nodes keep float32.
 
     Returns:
         The optimised module: callable (on the best Vulkan device, or on the CPU for CPU and Metal), and saved
@@ -124,10 +133,12 @@ def optimize_for_mobile(
             blocklist that is not a set.
         MissingMethodError: an AttributeError: a method to preserve doesn't exist.
         BundleError: the file can't be read, or is optimised already.
-        InputError: the blocklist names an unknown optimisation, or the pipeline is for other arguments.
+        InputError: the blocklist names an unknown optimisation, the pipeline is for other arguments, there is no such
+            precision, or no node matches a pattern.
         UnsupportedError: the module, the backend or the runtime needs what mobopt lacks.
         PassError: the optimised module differs from the original on the example inputs.
     """
+    choice = PrecisionChoice.of(precision, fp32_nodes)
     names = _names_to_preserve(script_module, preserved_methods or (), example_inputs)
     settings = Settings(
         parse_backend(backend),
@@ -152,7 +163,11 @@ def optimize_for_mobile(
         sys.stdout.writelines(f"{note}\n" for note in optimized.notes)
     if example_inputs is not None:
         check_agreement(source, optimized.unrounded(), optimized.inputs)
-    return MobileModule(optimized.program, None if settings.backend == "vulkan" else "cpu", optimized.notes)
+    device = None if settings.backend == "vulkan" else "cpu"
+    module = MobileModule(optimized.program, device, optimized.notes, precision=choice)
+    if example_inputs is not None:
+        module.learn_ranges(optimized.inputs.by_method)
+    return module
 
 
 def _names_to_preserve(model: object, preserved: Sequence[str | bytes], examples: ExampleInputs | None) -> list[str]:

@@ -13,7 +13,7 @@ from mobopt.ir.nests import leaves_of, map_leaves
 from mobopt.ir.straight_line import copy_line, name_values
 from mobopt.ops.contexts import PackedContext
 from mobopt.runtimes.cpu.double import in_double
-from mobopt.runtimes.cpu.kernels import kernel, operator_error
+from mobopt.runtimes.cpu.kernels import kernel_in_line, operator_error
 from mobopt.runtimes.memories import StateMemories
 from mobopt.runtimes.results import Results
 from mobopt.runtimes.segment import HostLeaf, Segment
@@ -147,7 +147,7 @@ class LineEvaluation:
         if self._is_double:
             args = map_leaves(args, PackedContext, self._widened)
         try:
-            result = list(leaves_of(kernel(node.qualified_op)(*args), torch.Tensor))
+            result = list(leaves_of(kernel_in_line(node.qualified_op)(*args), torch.Tensor))
         except MoboptError:
             raise
         except Exception as error:

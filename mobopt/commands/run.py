@@ -16,8 +16,9 @@ from mobopt.errors import InputError, MissingInputError
 if TYPE_CHECKING:
     import torch
 
-    from mobopt.options import FallbackChoice
-    from mobopt.tools.execution import Execution, Precision, PrecisionReport
+    from mobopt.options import FallbackChoice, Precision
+    from mobopt.runtimes.vulkan.compile.precision import HalfReport
+    from mobopt.tools.execution import Execution, PrecisionReport
 
 
 @click.command()
@@ -39,7 +40,14 @@ if TYPE_CHECKING:
     default="fp32",
     show_default=True,
     type=click.Choice(["fp32", "fp16"]),
-    help="fp16: round every result as a phone's GPU may, with --device cpu, and compare with fp32.",
+    help="fp16: half the memory for weights and tensors in between; with --device cpu, round every result as a phone's "
+    "GPU may. Compared with fp32.",
+)
+@click.option(
+    "--fp32-nodes",
+    multiple=True,
+    metavar="PATTERN",
+    help="Of fp16: operators (aten::softmax) or lines ('*attention*') that keep fp32; may be repeated.",
 )
 @click.option("--output", type=click.Path(path_type=Path), help="Write the result as .npy (several: NAME_0.npy, ...).")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
@@ -52,6 +60,7 @@ def run(
     repeat: int,
     fallback: FallbackChoice,
     precision: Precision,
+    fp32_nodes: tuple[str, ...],
     output: Path | None,
     as_json: bool,
 ) -> None:
@@ -77,6 +86,7 @@ def run(
                 repeat=repeat,
                 fallback=fallback,
                 precision=precision,
+                fp32_nodes=fp32_nodes,
             )
         except MissingInputError as error:
             raise InputError(f"{error}; give each with --input x.npy or --random 1,3,224,224") from None
@@ -120,10 +130,23 @@ def _data(execution: Execution, written: list[Path]) -> dict[str, Any]:
     if report is not None:
         data["dispatches"] = report.dispatches
         data["fallbacks"] = [str(fallback) for fallback in report.fallbacks]
+        if report.halves is not None:
+            data["halves"] = _halves_data(report.halves)
         if report.memory is not None:
             data["peak_bytes"] = report.memory.peak_bytes
             data["lower_bound_bytes"] = report.memory.lower_bound_bytes
     return data
+
+
+def _halves_data(halves: HalfReport) -> dict[str, Any]:
+    return {
+        "fp16_nodes": halves.halves,
+        "fp32_nodes": [{"op": node.op, "reason": node.reason, "source": str(node.source)} for node in halves.kept],
+        "result_bytes": halves.result_bytes,
+        "result_bytes_fp32": halves.result_bytes_fp32,
+        "weight_bytes": halves.weight_bytes,
+        "weight_bytes_fp32": halves.weight_bytes_fp32,
+    }
 
 
 def _print(execution: Execution, written: list[Path]) -> None:
@@ -132,6 +155,9 @@ def _print(execution: Execution, written: list[Path]) -> None:
     if report is not None:
         rows.append(("prepared in", f"{execution.preparation_seconds * 1000:.0f} ms"))
         rows.append(("plan", f"{report.dispatches} dispatches, {len(report.fallbacks)} operators on the CPU"))
+        if report.halves is not None:
+            first, *pinned = str(report.halves).splitlines()
+            rows += [("fp16", first), *(("", line.strip()) for line in pinned)]
         if report.memory is not None:
             memory = report.memory
             bound = f"lower bound {size_text(memory.lower_bound_bytes)}"
@@ -141,14 +167,16 @@ def _print(execution: Execution, written: list[Path]) -> None:
     for number, tensor in enumerate(execution.outputs):
         rows.append((f"output {number}", f"{_dtype(tensor)} {list(tensor.shape)}{_range(tensor)}"))
     if execution.precision is not None:
-        rows += _precision_rows(execution.precision)
+        rows += _precision_rows(execution.precision, is_emulated=report is None)
     rows += [("written", str(path)) for path in written]
     print_table("", ("", ""), rows)
 
 
-def _precision_rows(precision: PrecisionReport) -> list[tuple[str, str]]:
+def _precision_rows(precision: PrecisionReport, is_emulated: bool) -> list[tuple[str, str]]:
     of_scale = f"{precision.absolute:.3g} at most, {precision.relative:.2%} of the output's scale"
     loss = precision.first_loss
+    if not is_emulated:
+        return [("fp16 - fp32", of_scale)]
     return [("fp16 - fp32", of_scale), ("first loss", str(loss) if loss else "no node loses over 1%")]
 
 

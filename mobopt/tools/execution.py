@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -16,15 +16,13 @@ from mobopt.frontends.open_source import read_program
 from mobopt.ir import Program
 from mobopt.ir.arguments import bind_arguments
 from mobopt.ir.nests import leaves_of, map_leaves
-from mobopt.options import FallbackChoice
+from mobopt.options import FallbackChoice, Precision, PrecisionChoice
 from mobopt.runtimes.cpu import Interpreter
 from mobopt.runtimes.cpu.precision import Float16Interpreter, PrecisionLoss
 from mobopt.samples.agreement import compare
 
 if TYPE_CHECKING:
     from mobopt.runtimes.vulkan.plan_report import PlanReport
-
-Precision = Literal["fp32", "fp16"]
 
 
 @dataclass(frozen=True)
@@ -34,7 +32,8 @@ class PrecisionReport:
     Attributes:
         absolute: the largest difference of an output from float32's.
         relative: the same over the largest magnitude of that output.
-        first_loss: the first node that loses over 1 %, or becomes infinite or not a number; None if none does.
+        first_loss: on the CPU reference, the first node that loses over 1 %, or becomes infinite or not a number; None
+            if none does.
     """
 
     absolute: float
@@ -54,7 +53,7 @@ class Execution:
     report: PlanReport | None
     """None on the CPU reference."""
     precision: PrecisionReport | None = None
-    """With float16's precision."""
+    """With precision fp16."""
 
     @property
     def outputs(self) -> list[torch.Tensor]:
@@ -76,6 +75,7 @@ def run_bundle(
     repeat: int = 1,
     fallback: FallbackChoice = "cpu",
     precision: Precision = "fp32",
+    fp32_nodes: str | Iterable[str] = (),
     before: Callable[[], object] = lambda: None,
 ) -> Execution:
     """Read a bundle and run a method of it.
@@ -87,37 +87,47 @@ def run_bundle(
         method: which method.
         repeat: how many timed calls.
         fallback: whether operators without a GPU kernel run on the CPU or are an error.
-        precision: ``fp16`` rounds every result as a phone's GPU may, on the CPU reference, and compares with float32.
+        precision: ``fp16`` halves what lies in a device's memory, see :func:`mobopt.load`; on the CPU reference it
+            rounds every result, as a phone's GPU may. Either is compared with the reference in float32.
+        fp32_nodes: patterns of nodes that keep float32 on a device.
         before: is called before each timed call, outside the measured time.
 
     Raises:
         MoboptError: the bundle, an input or the device can't be used.
     """
-    if precision == "fp16" and device != "cpu":
-        raise InputError("precision fp16 is what the CPU reference computes; give --device cpu with it")
-    program = read_program(path, prefer="code" if precision == "fp16" else "bytecode")  # source has lines to name
+    choice = PrecisionChoice.of(precision, fp32_nodes)
+    if choice.fp32_nodes and device == "cpu":
+        raise InputError("the CPU reference in fp16 rounds every result; leave out fp32_nodes, or choose a device")
+    program = read_program(path, prefer="code" if choice.is_half else "bytecode")  # source has lines to name
     if method not in program.methods:
         raise InputError(f"{path} has no method {method!r}; it has {', '.join(program.methods)}")
     args = bind_arguments(program, method, inputs, {})
     if device == "cpu":
-        if precision == "fp16":
+        if choice.is_half:
             return _run_in_float16(program, args, method, repeat, before)
         interpreter = Interpreter(program)
         result, seconds = timed_calls(lambda: interpreter.run(method, args), repeat, before)
         return Execution("CPU (reference interpreter)", result, seconds, 0.0, None)
-    return _run_on_vulkan(program, args, device, method, repeat, fallback, before)
+    return _run_on_vulkan(program, args, device, method, repeat, fallback, before, choice)
 
 
 def _run_in_float16(
     program: Program, args: list[Any], method: str, repeat: int, before: Callable[[], object]
 ) -> Execution:
-    reference, interpreter = Interpreter(program), Float16Interpreter(program)
-    for _ in range(repeat if reference.model_state.names else 1):  # with state, the last call's result is another
-        exact = reference.run(method, map_leaves(args, torch.Tensor, torch.Tensor.clone))
+    exact = _reference(program, args, method, repeat)
+    interpreter = Float16Interpreter(program)
     result, seconds = timed_calls(lambda: interpreter.run(method, args), repeat, before)
     agreement = compare(result, exact)
     report = PrecisionReport(agreement.absolute, agreement.relative, interpreter.first_loss)
     return Execution("CPU (reference interpreter, float16)", result, seconds, 0.0, None, precision=report)
+
+
+def _reference(program: Program, args: list[Any], method: str, calls: int) -> Any:
+    """What the last of some calls returns, on the CPU in float32."""
+    reference = Interpreter(program)
+    for _ in range(calls if reference.model_state.names else 1):  # with state, the last call's result is another
+        exact = reference.run(method, map_leaves(args, torch.Tensor, torch.Tensor.clone))
+    return exact
 
 
 def _run_on_vulkan(
@@ -128,16 +138,22 @@ def _run_on_vulkan(
     repeat: int,
     fallback: FallbackChoice,
     before: Callable[[], object],
+    choice: PrecisionChoice,
 ) -> Execution:
     from mobopt.runtimes.vulkan.program import VulkanProgram
 
+    exact = _reference(program, args, method, repeat) if choice.is_half else None
     started = time.perf_counter()
-    runtime = VulkanProgram(program, device, fallback)
+    runtime = VulkanProgram(program, device, fallback, precision=choice)
     try:
         report = runtime.plan_report(args, method)
         preparation = time.perf_counter() - started
         result, seconds = timed_calls(lambda: runtime.run(method, args), repeat, before)
-        return Execution(str(runtime.device.info), result, seconds, preparation, report)
+        loss = None
+        if choice.is_half:
+            agreement = compare(result, exact)
+            loss = PrecisionReport(agreement.absolute, agreement.relative, None)
+        return Execution(str(runtime.device.info), result, seconds, preparation, report, loss)
     finally:
         runtime.close()
 

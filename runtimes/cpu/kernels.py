@@ -143,3 +143,9 @@ def describe(value: Any) -> str:
         items = [describe(item) for item in value[:12]] + (["..."] if len(value) > 12 else [])
         return f"[{', '.join(items)}]" if isinstance(value, list) else ", ".join(items)
     return repr(value) if isinstance(value, (int, float, str, bool, type(None))) else type(value).__name__
+
+
+def kernel_in_line(qualified_op: str) -> Callable[..., Any]:
+    """As :func:`kernel`, for a node of a straight line, which has no strides: a view may be of a tensor that lies in
+    another order than in the model, whose copies are gone."""
+    return kernel("aten::reshape" if qualified_op == "aten::view" else qualified_op)

@@ -9,13 +9,14 @@ import torch
 
 from mobopt import ir
 from mobopt.ir.straight_line import copy_line, name_values
-from mobopt.options import FallbackChoice
+from mobopt.options import SINGLE, FallbackChoice, PrecisionChoice
 from mobopt.runtimes.line_run import Show
 from mobopt.runtimes.segment import Returned, Segment
 from mobopt.runtimes.vulkan.call_plan import CallPlan, CallTensors, on_host
 from mobopt.runtimes.vulkan.compile.build import Built, Fallback, build_stream
 from mobopt.runtimes.vulkan.compile.integer_ranges import Interval
 from mobopt.runtimes.vulkan.compile.placement import integer_class
+from mobopt.runtimes.vulkan.compile.precision import Halving
 from mobopt.runtimes.vulkan.engine.device import Device
 from mobopt.runtimes.vulkan.engine.executable import Executable
 from mobopt.runtimes.vulkan.engine.lane import RefusedError, Value
@@ -47,6 +48,7 @@ class ObservedProgram(VulkanProgram):
         wanted: Container[str] = (),
         split: Callable[[ir.Graph], Container[str]] = lambda line: (),
         refuse: Refuse = lambda node: None,
+        precision: PrecisionChoice = SINGLE,
     ) -> None:
         """Open the device.
 
@@ -57,8 +59,9 @@ class ObservedProgram(VulkanProgram):
             wanted: names of the values to show.
             split: names of the values of a line that no fusion may swallow.
             refuse: the nodes to run on the CPU.
+            precision: as for :class:`VulkanProgram`.
         """
-        super().__init__(program, device, fallback)
+        super().__init__(program, device, fallback, precision=precision)
         self.lines: list[ir.Graph] = []
         self.made: list[frozenset[str]] = []
         self.fallbacks: dict[str, None] = {}
@@ -106,22 +109,25 @@ class ObservedProgram(VulkanProgram):
             if output.name in self._wanted and output.name in values:
                 show(number, values[output.name], on_host(tensor))
 
-    def _built(self, segment: Segment, integers: Mapping[ir.Value, Interval]) -> Built:
+    def _built(self, segment: Segment, integers: Mapping[ir.Value, Interval], halving: Halving | None) -> Built:
         graph = segment.graph
+        if halving is not None:
+            returned = set(graph.outputs)
+            halving.observed = lambda value: value not in returned
         name_values(graph, str(len(self._seen)))
         line = copy_line(graph)
         split = self._split(line)
         _return_too(graph, lambda value: value.name in split)
-        self._lowered(segment, integers)  # only to see what fusions leave
+        self._lowered(segment, integers, halving)  # only to see what fusions leave
         made = frozenset(value.name for node in graph.block.nodes for value in node.outputs if value.name)
         _return_too(graph, lambda value: value.name in self._wanted)
         self._seen[graph] = line, made
-        return self._lowered(segment, integers)
+        return self._lowered(segment, integers, halving)
 
     def _tell_fallbacks(self, fallbacks: Sequence[Fallback]) -> None:
         self.fallbacks.update(dict.fromkeys(map(str, fallbacks)))
 
-    def _lowered(self, segment: Segment, integers: Mapping[ir.Value, Interval]) -> Built:
+    def _lowered(self, segment: Segment, integers: Mapping[ir.Value, Interval], halving: Halving | None) -> Built:
         return build_stream(
             segment,
             self.device.info,
@@ -130,6 +136,7 @@ class ObservedProgram(VulkanProgram):
             integers,
             self._floats_fit,
             self._refuse,
+            halving,
         )
 
 

@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import reduce
+from operator import add
 
 from mobopt.runtimes.vulkan.compile.build import Fallback
+from mobopt.runtimes.vulkan.compile.precision import HalfReport
 from mobopt.runtimes.vulkan.engine.memory import MemoryReport
 
 
@@ -29,9 +32,15 @@ class PlanReport:
     """How many plans ran, one after the other."""
     plans: int = 1
     """How many different ones."""
+    halves: HalfReport | None = None
+    """What lies as halves, of ``precision="fp16"``."""
 
     def __str__(self) -> str:
-        """What ran where: one line, and one for each reason why operators run on the CPU."""
+        """What ran where: one line, and one for each reason why operators run on the CPU; then what lies as halves."""
+        return self._places if self.halves is None else f"{self._places}\n{self.halves}"
+
+    @property
+    def _places(self) -> str:
         reads = f", {self.looks} tensors read on the way to decide what follows" if self.looks else ""
         if not self.fallbacks:
             return f"{self.dispatches} dispatches, no operator on the CPU{reads}"
@@ -53,7 +62,12 @@ def joined(reports: Sequence[PlanReport]) -> PlanReport:
         build_seconds=sum(report.build_seconds for report in distinct),
         segments=len(reports),
         plans=len(distinct),
+        halves=_halves_of_all([report.halves for report in distinct if report.halves is not None]),
     )
+
+
+def _halves_of_all(halves: Sequence[HalfReport]) -> HalfReport | None:
+    return reduce(add, halves) if halves else None
 
 
 def _memory_of_all(memories: Sequence[MemoryReport]) -> MemoryReport:

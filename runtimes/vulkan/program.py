@@ -20,19 +20,21 @@ from mobopt import ir
 from mobopt.errors import DeviceLostError, InputError
 from mobopt.ir import Program
 from mobopt.ir.nests import leaves_of, map_leaves
-from mobopt.options import FallbackChoice, check_fallback
+from mobopt.options import SINGLE, FallbackChoice, PrecisionChoice, check_fallback
 from mobopt.runtimes.bounds import NO_BOUNDS, InputBounds
 from mobopt.runtimes.checkpoint import Checkpoint
+from mobopt.runtimes.half_ranges import ValueRanges, check_patterns
 from mobopt.runtimes.host_tape import Decisions, Tape
 from mobopt.runtimes.memories import StateMemories
 from mobopt.runtimes.segment import Segment
 from mobopt.runtimes.specializations import Specializations
 from mobopt.runtimes.specialize import go_on, specialize
 from mobopt.runtimes.state import ModelState
-from mobopt.runtimes.vulkan.call_plan import CallPlan, CallTensors, WideFloatsError
+from mobopt.runtimes.vulkan.call_plan import CallPlan, CallTensors, WideFloatsError, on_host
 from mobopt.runtimes.vulkan.compile.build import Built, Fallback, build_stream
 from mobopt.runtimes.vulkan.compile.host_function import UnforeseenResultError
 from mobopt.runtimes.vulkan.compile.integer_ranges import Interval
+from mobopt.runtimes.vulkan.compile.precision import Halving
 from mobopt.runtimes.vulkan.device_results import as_array
 from mobopt.runtimes.vulkan.engine.array import DeviceArray
 from mobopt.runtimes.vulkan.engine.device import Device, open_device
@@ -75,6 +77,8 @@ class VulkanProgram:
         fallback: FallbackChoice = "cpu",
         state: ModelState | None = None,
         bounds: InputBounds = NO_BOUNDS,
+        precision: PrecisionChoice = SINGLE,
+        ranges: ValueRanges | None = None,
     ) -> None:
         """Open the device; plans are made by the first call of each signature.
 
@@ -84,12 +88,18 @@ class VulkanProgram:
             fallback: whether operators without a GPU kernel run on the CPU, or are an error that names them all.
             state: of the model; without it, one that starts with the Program's values.
             bounds: of inputs' sizes: others are refused, and no size within them is traced after the first.
+            precision: how float32 tensors lie in memory. Of ``fp16``, plans are made with what nodes were seen to make:
+                the first call of each computes on the CPU too.
+            ranges: what nodes of the model made before.
 
         Raises:
             DeviceError: there is no such device.
-            InputError: ``fallback`` is neither.
+            InputError: ``fallback`` is neither, or no node matches a pattern of ``precision``.
         """
         check_fallback(fallback)
+        check_patterns(program, precision.fp32_nodes)
+        self._precision = precision
+        self._ranges = ValueRanges() if ranges is None else ranges
         self.program = program
         self.device = device if isinstance(device, Device) else open_device(device)
         self._allow_fallback = fallback == "cpu"
@@ -451,7 +461,7 @@ class VulkanProgram:
             segment.following = self._known(place, segment.following)
         wide = [value for value in segment.inputs if value.dtype == torch.int64]
         classes = dict(zip(wide, integers, strict=True))
-        built = self._built(segment, classes)
+        built = self._built(segment, classes, self._halving(place.given))
         kept = [segment.taken + number for number in place.kept]
         is_later = place.following is not None
         plan = CallPlan(
@@ -465,7 +475,10 @@ class VulkanProgram:
             0 if segment.is_complete else len(segment.result),
             plan.executable.memory if plan.executable else None,
             time.perf_counter() - started,
+            halves=built.halves,
         )
+        for node in built.halves.pinned if built.halves else ():
+            _LOG.info("stays float32: %s", node)
         _LOG.debug("planned %s(%s): %d dispatches", place.method, plan.report.signature, plan.report.dispatches)
         self._tell_fallbacks(built.fallbacks)
         return plan
@@ -475,10 +488,22 @@ class VulkanProgram:
         for fallback in dict.fromkeys(fallbacks):
             _LOG.warning("runs on the CPU: %s", fallback)
 
-    def _built(self, segment: Segment, integers: Mapping[ir.Value, Interval]) -> Built:
+    def _halving(self, given: CallTensors) -> Halving | None:
+        """What chooses halves for a segment that takes such tensors."""
+        if not self._precision.is_half:
+            return None
+        return Halving(self._precision.fp32_nodes, self._ranges, lambda: [*map(on_host, given.inputs)])
+
+    def _built(self, segment: Segment, integers: Mapping[ir.Value, Interval], halving: Halving | None) -> Built:
         """What a segment is lowered to."""
         return build_stream(
-            segment, self.device.info, self._constants, self._allow_fallback, integers, self._floats_fit
+            segment,
+            self.device.info,
+            self._constants,
+            self._allow_fallback,
+            integers,
+            self._floats_fit,
+            halving=halving,
         )
 
     def _specialized(self, place: _Place) -> Segment:

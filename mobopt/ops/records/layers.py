@@ -66,7 +66,7 @@ _NORMALIZATIONS = joined(
         ),
     ]
 )
-_SOFTMAXES = operators("_log_softmax _softmax log_softmax softmax", Trait.SOFTMAX, Trait.KEEPS_SIZES)
+_SOFTMAXES = operators("_log_softmax _softmax log_softmax softmax", *(Trait.SOFTMAX, Trait.KEEPS_SIZES, Trait.DELICATE))
 _POOLS = joined(
     operators(
         f"""

@@ -6,28 +6,34 @@ _ARITHMETIC = operators(
     """
     _add_relu _conj_physical __and__ __lshift__ __or__ __rshift__ __xor__ abs absolute add addcdiv addcmul angle
     bitwise_and bitwise_left_shift bitwise_not bitwise_or bitwise_right_shift bitwise_xor clamp clamp_max clamp_min clip
-    complex copysign deg2rad div divide eq float_power floor_divide fmax fmin fmod frac gcd ge greater greater_equal gt
-    heaviside hypot isclose isfinite isinf isnan isneginf isposinf isreal lcm ldexp le lerp less less_equal logaddexp
-    logaddexp2 logical_and logical_not logical_or logical_xor lt max.other maximum min.other minimum mul
-    multiply ne nextafter not_equal polar pow rad2deg reciprocal remainder rsub sgn sign signbit square sub
-    subtract true_divide
+    complex copysign deg2rad div divide eq fmax fmin gcd ge greater greater_equal gt isfinite isinf isnan isneginf
+    isposinf isreal lcm le lerp less less_equal logical_and logical_not logical_or logical_xor lt max.other maximum
+    min.other minimum mul multiply ne not_equal pow.Tensor_Scalar rad2deg rsub sgn sign signbit square sub subtract
+    true_divide
     """,
     Trait.ELEMENTWISE,
+)
+_DELICATE = operators(
+    """
+    float_power floor_divide fmod frac heaviside hypot isclose ldexp logaddexp logaddexp2 nextafter polar pow reciprocal
+    remainder
+    """,
+    *(Trait.ELEMENTWISE, Trait.DELICATE),
 )
 _CHOICES = operators(
     "masked_fill neg negative where.Scalar where.ScalarOther where.ScalarSelf where.self",
     Trait.ELEMENTWISE,
     Trait.BY_PARTS,
 )
-_ROUNDING = operators("ceil fix floor nan_to_num round trunc", Trait.ELEMENTWISE)
+_ROUNDING = operators("ceil fix floor round trunc", Trait.ELEMENTWISE, Trait.DELICATE)
 _FUNCTIONS = operators(
     """
-    acos acosh arccos arccosh arcsin arcsinh arctan arctan2 arctanh asin asinh atan atan2 atanh cos cosh digamma erf
-    erfc erfinv exp exp2 expm1 frexp i0 igamma igammac lgamma log log10 log1p log2 logit mvlgamma polygamma rsqrt
-    sigmoid sin sinc sinh sqrt tan tanh xlogy special_airy_ai special_bessel_j0 special_bessel_j1 special_bessel_y0
+    acos acosh arccos arccosh arcsin arcsinh arctan arctan2 arctanh asin asinh atan atan2 atanh cos cosh digamma
+    erfinv exp exp2 expm1 frexp i0 igamma igammac lgamma log log10 log1p log2 logit mvlgamma polygamma rsqrt
+    sin sinc sinh sqrt tan xlogy special_airy_ai special_bessel_j0 special_bessel_j1 special_bessel_y0
     special_bessel_y1 special_chebyshev_polynomial_t special_chebyshev_polynomial_u special_chebyshev_polynomial_v
-    special_chebyshev_polynomial_w special_digamma special_entr special_erf special_erfc special_erfcx special_erfinv
-    special_exp2 special_expit special_expm1 special_gammainc special_gammaincc special_gammaln
+    special_chebyshev_polynomial_w special_digamma special_entr special_erfcx special_erfinv
+    special_exp2 special_expm1 special_gammainc special_gammaincc special_gammaln
     special_hermite_polynomial_h special_hermite_polynomial_he special_i0 special_i0e special_i1 special_i1e
     special_laguerre_polynomial_l special_legendre_polynomial_p special_log1p special_log_ndtr special_logit
     special_modified_bessel_i0 special_modified_bessel_i1 special_modified_bessel_k0 special_modified_bessel_k1
@@ -37,13 +43,13 @@ _FUNCTIONS = operators(
     special_shifted_chebyshev_polynomial_w special_sinc special_spherical_bessel_j0 special_xlog1py special_xlogy
     special_zeta
     """,
-    Trait.ELEMENTWISE,
+    *(Trait.ELEMENTWISE, Trait.DELICATE),
 )
 _OF_COMPLEX = operators("conj_physical", Trait.ELEMENTWISE, Trait.HANDS_BACK)
 _ACTIVATIONS = operators(
     """
-    celu elu gelu hardshrink hardsigmoid hardswish hardtanh leaky_relu log_sigmoid mish relu relu6 selu silu softplus
-    softshrink threshold
+    celu elu erf erfc gelu hardshrink hardsigmoid hardswish hardtanh leaky_relu log_sigmoid mish nan_to_num relu relu6
+    selu sigmoid silu softplus softshrink special_erf special_erfc special_expit tanh threshold
     """,
     Trait.ELEMENTWISE,
 )
@@ -82,5 +88,5 @@ _DROPOUTS = joined(
 _BY_WEIGHT = operators("prelu _prelu_kernel", Trait.KEEPS_SIZES)
 
 POINTWISE: Entries = joined(
-    [_ARITHMETIC, _CHOICES, _ROUNDING, _FUNCTIONS, _OF_COMPLEX, _ACTIVATIONS, _COPIES, _DROPOUTS, _BY_WEIGHT]
+    [_ARITHMETIC, _DELICATE, _CHOICES, _ROUNDING, _FUNCTIONS, _OF_COMPLEX, _ACTIVATIONS, _COPIES, _DROPOUTS, _BY_WEIGHT]
 )

@@ -97,6 +97,9 @@ class Trait(Enum):
     RECURRENT = auto()
     RESAMPLING = auto()
     SOFTMAX = auto()
+    DELICATE = auto()
+    """Wants float32: what rounding to half precision takes from its operands, or from its results, may change what the
+    model gives by far more than that. Powers, angles, steps, long sums and differences of what is nearly the same."""
 
 
 class Like(Enum):

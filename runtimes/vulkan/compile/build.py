@@ -18,6 +18,7 @@ from mobopt.runtimes.vulkan.compile.fusion_pointwise import fuse_pointwise
 from mobopt.runtimes.vulkan.compile.host_function import HostFunction
 from mobopt.runtimes.vulkan.compile.integer_ranges import Interval
 from mobopt.runtimes.vulkan.compile.placement import Placement, place_calls
+from mobopt.runtimes.vulkan.compile.precision import NOTHING_HALVED, HalfReport, Halving
 from mobopt.runtimes.vulkan.compile.quantized import choose_rows_first, fold_weights, is_never_made
 from mobopt.runtimes.vulkan.compile.simplify import simplify
 from mobopt.runtimes.vulkan.decompositions.registry import load_decompositions
@@ -33,7 +34,7 @@ from mobopt.runtimes.vulkan.engine.tensor import (
     element_type,
     storage_type,
 )
-from mobopt.runtimes.vulkan.kernels.copies import as_contiguous
+from mobopt.runtimes.vulkan.kernels.copies import as_contiguous, copied
 from mobopt.runtimes.vulkan.kernels.epilogue import parts_of
 from mobopt.runtimes.vulkan.kernels.plan import ConstantStore, Plan
 from mobopt.runtimes.vulkan.lowerings.registry import load_lowerings, lower_supported
@@ -66,6 +67,8 @@ class Built:
     fallbacks: tuple[Fallback, ...]
     assumed: Mapping[Value, Interval]
     """What the integers of int64 inputs must be; for others another Stream must be built."""
+    halves: HalfReport | None = None
+    """What lies as halves, if that was asked for."""
 
 
 def build_stream(
@@ -76,6 +79,7 @@ def build_stream(
     integers: Mapping[Value, Interval] | None = None,
     floats_fit: bool = True,
     refuse: Callable[[Node], str | None] = lambda node: None,
+    halving: Halving | None = None,
 ) -> Built:
     """Lower a Segment for a device.
 
@@ -88,6 +92,7 @@ def build_stream(
         integers: the classes of the int64 inputs, see :func:`mobopt.runtimes.vulkan.compile.placement.integer_class`.
         floats_fit: whether floats that become int64 are taken to be small, which the device checks.
         refuse: why a node is to run on the CPU although the device could compute it, if it is.
+        halving: what chooses the tensors that lie as halves; None: each lies as its dtype says.
 
     Raises:
         UnsupportedError: there are such calls and they may not.
@@ -96,15 +101,19 @@ def build_stream(
     load_decompositions()
     graph = segment.graph
     _take_apart(graph)
+    if halving is not None:
+        halving.begin(graph)
     decompose(graph)
     simplify(graph)
     choose_rows_first(graph)
+    if halving is not None:
+        halving.watch(graph)
     large = _too_large(device, graph.block.nodes)
     refused = {value: why for node in graph.block.nodes if (why := refuse(node)) for value in node.outputs}
     while True:
         placement = place_calls(list(graph.block.nodes), integers or {}, floats_fit, large, refused)
         try:
-            return _build(segment, device, constants, allow_fallback, placement)
+            return _build(segment, device, constants, allow_fallback, placement, halving)
         except _RefusedCallError as error:
             refused.update((value, error.reason) for value in error.outputs)
             _take_apart(graph)
@@ -134,7 +143,12 @@ class _RefusedCallError(Exception):
 
 
 def _build(
-    segment: Segment, device: DeviceInfo, constants: ConstantStore, allow_fallback: bool, placement: Placement
+    segment: Segment,
+    device: DeviceInfo,
+    constants: ConstantStore,
+    allow_fallback: bool,
+    placement: Placement,
+    halving: Halving | None,
 ) -> Built:
     """One attempt with a placement.
 
@@ -153,7 +167,8 @@ def _build(
             f"{len(fallbacks)} operators can't run on the GPU; allow the CPU with fallback='cpu', or change the model: "
             + "; ".join(dict.fromkeys(map(str, fallbacks)))
         )
-    plan = Plan(device, constants)
+    halved = NOTHING_HALVED if halving is None else halving.choose(graph, placement.reasons)
+    plan = Plan(device, constants, halved=halved.values)
     taken = tuple(number for number, value in enumerate(graph.inputs) if _is_read(graph, value))
     for number in taken:
         _place_input(plan, graph.inputs[number], placement)
@@ -165,13 +180,15 @@ def _build(
             _append_host_call(plan, list(group), placement)
         else:
             for node in group:
+                plan.halves_weights = node in halved.nodes
                 _append_lowered(plan, node, concatenations.get(node))
     outputs = segment.computed_outputs()
     for value in outputs:
         plan.label, plan.source = "result", NOWHERE if value.producer is None else value.producer.origin
         plan.call = NO_CALL
         _append_output(plan, value, placement)
-    return Built(plan.stream, taken, outputs, fallbacks, placement.assumed)
+    halves = None if halving is None else halved.report(plan)
+    return Built(plan.stream, taken, outputs, fallbacks, placement.assumed, halves)
 
 
 def _is_read(graph: Graph, value: Value) -> bool:
@@ -206,6 +223,8 @@ def _append_lowered(plan: Plan, node: Node, concatenation: Concatenation | None)
     tensors = result if isinstance(result, tuple) else (result,)
     for value, tensor in zip(node.outputs, tensors, strict=True):
         assert (tensor.dtype, tensor.sizes) == (value.dtype, value.sizes), f"{node!r} made {tensor}, not {value}"
+        is_whole = tensor.storage.elements.itemsize >= storage_type(value.dtype).itemsize
+        assert is_whole or value in plan.halved, f"{node!r} rounded {value}"
         plan.place(value, tensor)
 
 
@@ -214,7 +233,11 @@ def _append_output(plan: Plan, ref: Value, placement: Placement) -> None:
     if placement.on_host(ref):
         plan.stream.outputs.append(plan.host_tensor(ref))
         return
-    dense = as_contiguous(plan, plan.tensor(ref))
+    tensor = plan.tensor(ref)
+    if tensor.storage.elements == storage_type(ref.dtype):
+        dense = as_contiguous(plan, tensor)
+    else:
+        dense = copied(plan, tensor, contiguous_strides(tensor.sizes), ref.dtype)
     if dense.storage.kind is StorageKind.TEMPORARY and dense.offset == 0:
         dense.storage.kind = StorageKind.OUTPUT
     plan.stream.outputs.append(dense)

@@ -24,14 +24,15 @@ class Concatenation:
     """A buffer that holds parts side by side; each of the calls that share it takes a first few of them."""
 
     parts: tuple[Value, ...]
+    result: Value
+    """Of the call that takes all of them."""
     places: list[DeviceTensor] = field(default_factory=list)
     _filled: set[Value] = field(default_factory=set)
 
     def reserve(self, plan: Plan) -> None:
         """Make the buffer, and let what makes a part know its place."""
-        n, _, h, w = self.parts[0].sizes
         channels = [part.sizes[1] for part in self.parts]
-        whole = plan.empty((n, sum(channels), h, w), self.parts[0].dtype)
+        whole = plan.own_result(self.result)
         self.places = slices_of(whole, 1, channels)
         for part, place in zip(self.parts, self.places, strict=True):
             plan.reserve(part, place)
@@ -56,7 +57,7 @@ def find_concatenations(calls: Sequence[Node]) -> dict[Node, Concatenation]:
         parts = tuple(call["tensors"])
         longer = next((other for other in found.values() if other.parts[: len(parts)] == parts), None)
         if longer is None and taken.isdisjoint(parts):
-            longer = Concatenation(parts)
+            longer = Concatenation(parts, call.output)
             taken.update(parts)
         if longer is not None:
             found[call] = longer

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -10,7 +10,7 @@ import torch
 from mobopt.errors import MoboptError, UnsupportedError
 from mobopt.ir import Node, Value
 from mobopt.ir.nests import leaves_of, map_leaves
-from mobopt.runtimes.cpu.kernels import describe, kernel, operator_error
+from mobopt.runtimes.cpu.kernels import describe, kernel_in_line, operator_error
 
 
 class UnforeseenResultError(UnsupportedError):
@@ -31,7 +31,7 @@ class HostFunction:
 
     def __init__(self, calls: Iterable[Node], inputs: Sequence[Value], outputs: Sequence[Value]) -> None:
         """``inputs`` and ``outputs`` say which tensors of the calls are given and wanted, in what order."""
-        self._calls = [(_kernel_of(call), call) for call in _flattened(calls)]
+        self._calls = [(kernel_in_line(call.qualified_op), call) for call in _flattened(calls)]
         self._inputs = inputs
         self._outputs = [_made_by(value) for value in outputs]
 
@@ -61,12 +61,6 @@ class HostFunction:
                 raise UnforeseenResultError(call, result)
             values.update(zip(call.outputs, result, strict=True))
         return tuple(values[value] for value in self._outputs)
-
-
-def _kernel_of(call: Node) -> Callable[..., Any]:
-    """The CPU's kernel. A line has no strides: a view may be of a tensor that lies in another order than in the model,
-    whose copies are gone."""
-    return kernel("aten::reshape" if call.qualified_op == "aten::view" else call.qualified_op)
 
 
 def _flattened(nodes: Iterable[Node]) -> Iterator[Node]:

@@ -11,6 +11,7 @@ import torch
 
 from mobopt.errors import InputError
 from mobopt.ir import NOWHERE, Origin, Value
+from mobopt.runtimes.half_ranges import fits_half
 from mobopt.runtimes.vulkan.engine.device import DeviceInfo
 from mobopt.runtimes.vulkan.engine.limits import check_dispatch
 from mobopt.runtimes.vulkan.engine.stream import NO_CALL, Binding, Dispatch, HostTensor, LoweredCall, Stream
@@ -35,6 +36,7 @@ class ConstantStore:
     def __init__(self) -> None:
         self._packed: dict[tuple[Any, ...], tuple[DeviceTensor, Sequence[torch.Tensor]]] = {}
         self._derived: dict[tuple[Any, ...], tuple[torch.Tensor, Sequence[torch.Tensor]]] = {}
+        self._fitting: dict[tuple[Any, ...], tuple[bool, torch.Tensor]] = {}
 
     def get(
         self, sources: Sequence[torch.Tensor], packing: tuple[Any, ...], pack: Callable[[], torch.Tensor]
@@ -48,6 +50,13 @@ class ConstantStore:
             # The sources are kept so that their identity can't be taken by another tensor.
             self._packed[key] = (constant_tensor(pack()), tuple(sources))
         return self._packed[key][0]
+
+    def fits_half(self, source: torch.Tensor) -> bool:
+        """Whether halves hold the elements of a source well; they are looked at once."""
+        key = _identity(source)
+        if key not in self._fitting:
+            self._fitting[key] = (fits_half(source), source)
+        return self._fitting[key][0]
 
     def derived(
         self, sources: Sequence[torch.Tensor], derivation: tuple[Any, ...], derive: Callable[[], torch.Tensor]
@@ -104,6 +113,10 @@ class Plan:
     call: LoweredCall = NO_CALL
     choose_product: Callable[[DeviceInfo, ProductShape, bool], ProductKernel] | None = None
     """In place of :func:`mobopt.runtimes.vulkan.kernels.product_kernels.choose_product_kernel`, to measure kernels."""
+    halved: frozenset[Value] = frozenset()
+    """Tensors of the graph in float32 that lie as halves; see :mod:`mobopt.runtimes.vulkan.compile.precision`."""
+    halves_weights: bool = False
+    """Whether weights of the call being lowered are packed as halves."""
     _tensors: dict[Value, DeviceTensor] = field(default_factory=dict)
     _reserved: dict[Value, DeviceTensor] = field(default_factory=dict)
     _on_host: dict[Value, HostTensor] = field(default_factory=dict)
@@ -115,8 +128,11 @@ class Plan:
         if ref not in self._tensors:
             if ref.elements is None:
                 raise KeyError(f"{ref.name or ref} is used before the call that makes it was lowered")
-            constant = ref.elements
-            self._tensors[ref] = replace(self.constants.get([constant], ("plain",), lambda: constant), dtype=ref.dtype)
+            constant, halved = ref.elements, ref in self.halved
+            plain = self.constants.get(
+                [constant], ("plain", halved), lambda: constant.to(torch.float16) if halved else constant
+            )
+            self._tensors[ref] = replace(plain, dtype=ref.dtype)
         return self._tensors[ref]
 
     def host_tensor(self, ref: Value) -> HostTensor:
@@ -133,14 +149,31 @@ class Plan:
         """A constant made from other constants; see :meth:`ConstantStore.get`."""
         return self.constants.get(sources, packing, pack)
 
+    def elements_of(self, ref: Value) -> torch.dtype:
+        """Of which type the elements of a result of the graph are to be."""
+        return torch.float16 if ref in self.halved else storage_type(ref.dtype)
+
+    def weight_elements(self, source: torch.Tensor) -> torch.dtype:
+        """Of which type the elements of a weight are packed for the call being lowered."""
+        halves = self.halves_weights and source.dtype == torch.float32 and self.constants.fits_half(source)
+        return torch.float16 if halves else source.dtype
+
     def empty(
-        self, sizes: Sequence[int], dtype: torch.dtype = torch.float32, strides: Sequence[int] | None = None
+        self,
+        sizes: Sequence[int],
+        dtype: torch.dtype = torch.float32,
+        strides: Sequence[int] | None = None,
+        elements: torch.dtype | None = None,
     ) -> DeviceTensor:
         """A new temporary: channels_last with aligned channel pitch if it is 4-D and floating, else contiguous,
-        unless ``strides`` are given (in elements; a channel pitch beyond the sizes gets its padding too)."""
+        unless ``strides`` are given (in elements; a channel pitch beyond the sizes gets its padding too).
+
+        ``elements`` is the type of what it holds, if that isn't what stands for its dtype.
+        """
         steps = default_strides(sizes, dtype) if strides is None else tuple(strides)
-        nbytes = _storage_elements(sizes, steps) * element_type(dtype).itemsize
-        storage = Storage(nbytes, name=self.label, elements=storage_type(dtype))
+        held = storage_type(dtype) if elements is None else elements
+        pair = 2 if dtype.is_complex else 1
+        storage = Storage(_storage_elements(sizes, steps) * pair * held.itemsize, name=self.label, elements=held)
         return DeviceTensor(storage, dtype, tuple(sizes), steps)
 
     def reserve(self, ref: Value, place: DeviceTensor) -> None:
@@ -151,6 +184,8 @@ class Plan:
         """Let a tensor go where another one, of the same dtype and sizes, is asked to go."""
         if whole in self._reserved:
             self._reserved[part] = self._reserved[whole]
+        if whole in self.halved:
+            self.halved |= {part}
 
     def widen(self, ref: Value, twin: Value) -> None:
         """Say that ``twin``, of a wider dtype, stands for the result ``ref`` of a call while it is lowered."""
@@ -170,9 +205,8 @@ class Plan:
         Its elements are of the result's type, to which stores round: it is written once, by the last step. A lowering
         that reads back what it wrote makes its own with :meth:`empty`.
         """
-        dtype = self._twins.get(ref, ref).dtype
-        place = self.empty(ref.sizes if sizes is None else sizes, dtype, strides)
-        return place if dtype == ref.dtype else replace(place, dtype=ref.dtype)
+        result = self._twins.get(ref, ref)
+        return self.empty(ref.sizes if sizes is None else sizes, ref.dtype, strides, self.elements_of(result))
 
     def dispatch(
         self,

@@ -212,7 +212,7 @@ def repeated(plan: Plan, source: DeviceTensor, factors: Sequence[int]) -> Device
     """Each place of the last dimensions repeated a whole number of times: one strided copy."""
     leading = source.rank - len(factors)
     sizes = [*source.sizes[:leading], *(s * f for s, f in zip(source.sizes[leading:], factors, strict=True))]
-    target = plan.empty(sizes, source.dtype)
+    target = plan.empty(sizes, source.dtype, elements=source.storage.elements)
     fine_sizes, from_strides, to_strides = (
         list(source.sizes[:leading]),
         list(source.strides[:leading]),

@@ -15,7 +15,7 @@ def reshaped(plan: Plan, tensor: DeviceTensor, sizes: Sequence[int]) -> DeviceTe
     strides = view_strides(tensor.sizes, tensor.strides, sizes)
     if strides is not None:
         return tensor.view(sizes, strides)
-    target = plan.empty(sizes, tensor.dtype)
+    target = plan.empty(sizes, tensor.dtype, elements=tensor.storage.elements)
     as_source = view_strides(target.sizes, target.strides, tensor.sizes)
     if as_source is None:
         dense = as_contiguous(plan, tensor)

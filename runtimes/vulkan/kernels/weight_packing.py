@@ -76,6 +76,7 @@ def product_weights(
     columns = shape[1] * transposed_groups if transposed_groups else shape[0]
     count = shape[2] * shape[3] if taps is None else len(taps)
     sizes = (max(count, 1) * aligned_channels(inner), aligned_channels(columns))
+    elements = torch.int8 if isinstance(weight, Quantized) else plan.weight_elements(weight)
 
     def filter_matrix(source: torch.Tensor) -> torch.Tensor:
         if transposed_groups:
@@ -84,12 +85,12 @@ def product_weights(
             source = split.transpose(1, 2).reshape(transposed_groups * outer, -1, *size)
         out, _, high, wide = source.shape
         places = [(y, x) for y in range(high) for x in range(wide)] if taps is None else list(taps)
-        packed = torch.zeros(max(len(places), 1), aligned_channels(inner), aligned_channels(out), dtype=source.dtype)
+        packed = torch.zeros(max(len(places), 1), aligned_channels(inner), aligned_channels(out), dtype=elements)
         for index, (y, x) in enumerate(places):
             packed[index, :inner, :out] = source[:, :, y, x].t()
         return packed
 
-    name = (*sizes, "product", transposed_groups, None if taps is None else tuple(taps))
+    name = (*sizes, "product", elements, transposed_groups, None if taps is None else tuple(taps))
     if isinstance(weight, Quantized):
         integers = partial(_integers_of, weight, filter_matrix)
         return _in_blocks(plan, weight, name, integers, (_one_scale(columns), _WHOLE))
@@ -181,28 +182,30 @@ def _aligned_columns(matrix: torch.Tensor, columns: int) -> torch.Tensor:
 
 def matrix_weights(plan: Plan, matrix: torch.Tensor, sizes: tuple[int, int]) -> Factors:
     """A constant as a matrix (inner, columns) of ``sizes``, both rounded up to 4 with zeros."""
+    elements = plan.weight_elements(matrix)
 
     def pack() -> torch.Tensor:
         inner, columns = sizes
-        packed = torch.zeros(max(aligned_channels(inner), 4), aligned_channels(columns), dtype=matrix.dtype)
+        packed = torch.zeros(max(aligned_channels(inner), 4), aligned_channels(columns), dtype=elements)
         packed[:inner, :columns] = matrix.detach().reshape(sizes)
         return packed
 
     rows, columns = max(aligned_channels(sizes[0]), 4), aligned_channels(sizes[1])
-    return _in_panels(plan, [matrix], (rows, columns, "matrix", *sizes), pack)
+    return _in_panels(plan, [matrix], (rows, columns, "matrix", elements, *sizes), pack)
 
 
 def depthwise_weights(plan: Plan, weight: torch.Tensor) -> DeviceTensor:
     """A filter (channels, 1, high, wide) as (high, wide, channels rounded up to 4)."""
+    elements = plan.weight_elements(weight)
 
     def pack() -> torch.Tensor:
         source = weight.detach()
         channels, _, high, wide = source.shape
-        packed = torch.zeros(high, wide, aligned_channels(channels), dtype=source.dtype)
+        packed = torch.zeros(high, wide, aligned_channels(channels), dtype=elements)
         packed[..., :channels] = source[:, 0].permute(1, 2, 0)
         return packed
 
-    return plan.packed([weight], ("depthwise",), pack)
+    return plan.packed([weight], ("depthwise", elements), pack)
 
 
 def bias_vector(plan: Plan, bias: torch.Tensor, scale: float = 1.0) -> DeviceTensor:

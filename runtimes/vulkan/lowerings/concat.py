@@ -28,7 +28,7 @@ def concatenated(plan: Plan, tensors: Sequence[DeviceTensor], dim: int, call: No
     """The tensors one after the other along a dimension."""
     if len(tensors) == 1 and tensors[0].dtype == call.output.dtype:
         return copied(plan, tensors[0])
-    target = plan.empty(call.output.sizes, call.output.dtype)
+    target = plan.own_result(call.output)
     for tensor, place in zip(tensors, slices_of(target, dim, [t.sizes[dim] for t in tensors]), strict=True):
         strided_copy(plan, tensor, place)
     return target
@@ -67,7 +67,7 @@ def padded(plan: Plan, tensor: DeviceTensor, call: Node, padding: Sequence[int],
     """Constant padding; ``padding`` counts from the last dimension, as torch's, and crops where it is negative."""
     count = len(padding) // 2
     pairs = [(0, 0)] * (tensor.rank - count) + [(padding[2 * d], padding[2 * d + 1]) for d in reversed(range(count))]
-    target = plan.empty(call.output.sizes, tensor.dtype)
+    target = plan.own_result(call.output)
     if any(amount > 0 for pair in pairs for amount in pair):
         fill(plan, target, value, fresh=True)
     inner = target
@@ -102,7 +102,7 @@ def repeat(plan: Plan, call: Node) -> DeviceTensor:
     times = [1] * (rank - len(times)) + times
     while tensor.rank < rank:
         tensor = unsqueezed(tensor, 0)
-    target = plan.empty(call.output.sizes, tensor.dtype)
+    target = plan.own_result(call.output)
     sizes = [each for d in range(rank) for each in (times[d], tensor.sizes[d])]
     sources = [each for d in range(rank) for each in (0, tensor.strides[d])]
     places = [each for d in range(rank) for each in (target.strides[d] * tensor.sizes[d], target.strides[d])]
@@ -118,7 +118,7 @@ def repeat_interleave(plan: Plan, call: Node) -> DeviceTensor:
         tensor = as_contiguous(plan, tensor)
         tensor = tensor.view((tensor.numel,), (1,))
     dim = normalized_dim(call["dim"] or 0, tensor.rank)
-    target = plan.empty(call.output.sizes, tensor.dtype)
+    target = plan.own_result(call.output)
     sizes, sources, places = list(tensor.sizes), list(tensor.strides), list(target.strides)
     sizes.insert(dim + 1, times)
     sources.insert(dim + 1, 0)
@@ -135,7 +135,7 @@ def flip(plan: Plan, call: Node) -> DeviceTensor:
     for d in {normalized_dim(d, tensor.rank) for d in call["dims"]} if tensor.rank else ():
         offset += (tensor.sizes[d] - 1) * strides[d]
         strides[d] = -strides[d]
-    target = plan.empty(tensor.sizes, tensor.dtype)
+    target = plan.own_result(call.output)
     strided_copy(plan, tensor.view(tensor.sizes, strides, offset), target)
     return target
 
@@ -157,7 +157,7 @@ def roll(plan: Plan, call: Node) -> DeviceTensor:
 
 
 def _rolled(plan: Plan, tensor: DeviceTensor, shift: int, dim: int) -> DeviceTensor:
-    target = plan.empty(tensor.sizes, tensor.dtype)
+    target = plan.empty(tensor.sizes, tensor.dtype, elements=tensor.storage.elements)
     size = tensor.sizes[dim]
     first = shift % size if size else 0
     strided_copy(plan, sliced(tensor, dim, 0, size - first), sliced(target, dim, first, size - first))
@@ -172,7 +172,7 @@ def _regrouped(
     strides = view_strides(tensor.sizes, tensor.strides, split)
     assert strides is not None
     source = permuted(tensor.view(split, strides), order)
-    target = plan.empty(call.output.sizes, tensor.dtype)
+    target = plan.own_result(call.output)
     places = view_strides(target.sizes, target.strides, source.sizes)
     assert places is not None
     strided_copy(plan, source, target.view(source.sizes, places), fresh=True)

@@ -94,14 +94,16 @@ def select_along(
     )
 
 
-def _chosen(plan: Plan, data: DeviceTensor, dim: int, indices: DeviceTensor, negative: Negative) -> DeviceTensor:
-    """One dimension replaced by all dimensions of the indices."""
+def _chosen(
+    plan: Plan, call: Node, data: DeviceTensor, dim: int, indices: DeviceTensor, negative: Negative
+) -> DeviceTensor:
+    """The result of a call that replaces one dimension by all dimensions of the indices."""
     before, after = range(dim), range(dim + 1, data.rank)
     sizes = [*(data.sizes[d] for d in before), *indices.sizes, *(data.sizes[d] for d in after)]
     here = [0] * indices.rank
     base = data.view(sizes, [*(data.strides[d] for d in before), *here, *(data.strides[d] for d in after)])
     places = indices.view(sizes, [*[0] * len(before), *indices.strides, *[0] * len(after)])
-    target = plan.empty(sizes, data.dtype)
+    target = plan.empty(sizes, data.dtype, elements=plan.elements_of(call.output))
     select_along(plan, target, base, places, data.sizes[dim], data.strides[dim], negative)
     return target
 
@@ -120,14 +122,14 @@ def check_indices(call: Node) -> str | None:
 def index_select(plan: Plan, call: Node) -> DeviceTensor:
     """Chosen places of one dimension."""
     data, indices = _not_scalar(plan.tensor(call.args[0])), _not_scalar(plan.tensor(call["index"]))
-    chosen = _chosen(plan, data, normalized_dim(call["dim"], data.rank), indices, Negative.REFUSED)
+    chosen = _chosen(plan, call, data, normalized_dim(call["dim"], data.rank), indices, Negative.REFUSED)
     return chosen if chosen.rank == call.output.rank else chosen.view((), ())
 
 
 @lowers("aten::embedding", check=check_indices, exact=True)
 def embedding(plan: Plan, call: Node) -> DeviceTensor:
     """Chosen rows."""
-    return _chosen(plan, plan.tensor(call["weight"]), 0, plan.tensor(call["indices"]), Negative.REFUSED)
+    return _chosen(plan, call, plan.tensor(call["weight"]), 0, plan.tensor(call["indices"]), Negative.REFUSED)
 
 
 @lowers("aten::gather", check=check_indices, exact=True)
@@ -136,7 +138,7 @@ def gather(plan: Plan, call: Node) -> DeviceTensor:
     data, indices = _not_scalar(plan.tensor(call.args[0])), _not_scalar(plan.tensor(call["index"]))
     dim = normalized_dim(call["dim"], data.rank)
     strides = [0 if d == dim else stride for d, stride in enumerate(data.strides)]
-    target = plan.empty(indices.sizes, data.dtype)
+    target = plan.empty(indices.sizes, data.dtype, elements=plan.elements_of(call.output))
     base = data.view(indices.sizes, strides)
     select_along(plan, target, base, indices, data.sizes[dim], data.strides[dim], Negative.REFUSED)
     return target if target.rank == call.output.rank else target.view((), ())
@@ -164,7 +166,7 @@ def index(plan: Plan, call: Node) -> DeviceTensor:
     dims = list(given)
     shape = broadcast_sizes(*(tensor.sizes for tensor in given.values()))
     if len(dims) == 1:
-        return _chosen(plan, data, dims[0], next(iter(given.values())), Negative.FROM_END)
+        return _chosen(plan, call, data, dims[0], next(iter(given.values())), Negative.FROM_END)
     lengths, strides = ([own[d] for d in dims] for own in (data.sizes, data.strides))
     offsets = joined_places(plan, list(given.values()), lengths, strides, shape)
     kept = [d for d in range(data.rank) if d not in given]
@@ -176,7 +178,7 @@ def index(plan: Plan, call: Node) -> DeviceTensor:
         sizes, [*(data.strides[d] for d in kept[:first]), *zeros, *(data.strides[d] for d in kept[first:])]
     )
     places = offsets.view(sizes, [*[0] * first, *offsets.strides, *[0] * (len(kept) - first)])
-    target = plan.empty(sizes, data.dtype)
+    target = plan.empty(sizes, data.dtype, elements=plan.elements_of(call.output))
     select_along(plan, target, base, places, _ANY_LENGTH, 1, Negative.REFUSED)
     return target
 

@@ -1,0 +1,321 @@
+"""Which float32 tensors of a plan lie in memory as halves: ``precision="fp16"``.
+
+Nothing of it changes what is computed: kernels widen what they load and round what they store, so arithmetic, sums and
+all that a fusion keeps in registers stay float32. What is chosen are storages, once, after fusion: of the result of
+each node, and of the weights that it reads. A node keeps float32 where rounding would harm:
+
+- results that the model returns, or that the CPU reads, and those that are made of numbers alone;
+- what :attr:`~mobopt.ops.records.Trait.DELICATE` operators read and give, and what becomes integers or truth values;
+- what the user's patterns name;
+- values that were too large or too small for halves on inputs that were seen
+  (:class:`~mobopt.runtimes.half_ranges.ValueRanges`).
+
+Tensors that are views of each other, or that one operator puts together, get the same elements.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import torch
+
+from mobopt.ir import Graph, Node, Origin, Value
+from mobopt.ops.records import Trait, has_trait
+from mobopt.runtimes.half_ranges import ValueRanges, fits_half, matches
+from mobopt.runtimes.vulkan.engine.stream import storages
+from mobopt.runtimes.vulkan.engine.tensor import Storage, StorageKind
+from mobopt.runtimes.vulkan.kernels.plan import Plan
+
+_LEAST_WEIGHTS = 1024
+"""Elements of a constant that is worth being halved where it is no weight of a product."""
+
+
+@dataclass(frozen=True)
+class KeptNode:
+    """A node whose result stays float32, and why."""
+
+    op: str
+    reason: str
+    source: Origin
+
+    def __str__(self) -> str:
+        return f"{self.op}{f' at {self.source}' if self.source else ''}: {self.reason}"
+
+
+@dataclass(frozen=True)
+class HalfReport:
+    """What ``precision="fp16"`` made of a plan.
+
+    Attributes:
+        halves: how many nodes store their results as halves.
+        kept: those whose results are float32.
+        result_bytes: of all results together, in between and returned.
+        result_bytes_fp32: what they would be in float32.
+        weight_bytes: of all constants.
+        weight_bytes_fp32: likewise.
+    """
+
+    halves: int
+    kept: tuple[KeptNode, ...]
+    result_bytes: int
+    result_bytes_fp32: int
+    weight_bytes: int
+    weight_bytes_fp32: int
+
+    def __add__(self, other: HalfReport) -> HalfReport:
+        """Of both plans."""
+        return HalfReport(
+            self.halves + other.halves,
+            self.kept + other.kept,
+            self.result_bytes + other.result_bytes,
+            self.result_bytes_fp32 + other.result_bytes_fp32,
+            self.weight_bytes + other.weight_bytes,
+            self.weight_bytes_fp32 + other.weight_bytes_fp32,
+        )
+
+    @property
+    def pinned(self) -> tuple[KeptNode, ...]:
+        """Nodes that are float32 for what their values were, or for what the user said."""
+        return tuple(node for node in self.kept if node.reason not in _OF_THE_GRAPH)
+
+    def __str__(self) -> str:
+        """One line, and one for each node that values or the user keep in float32."""
+        results = f"results {_megabytes(self.result_bytes)} of {_megabytes(self.result_bytes_fp32)} MB"
+        weights = f"weights {_megabytes(self.weight_bytes)} of {_megabytes(self.weight_bytes_fp32)} MB"
+        first = f"{self.halves} nodes fp16, {len(self.kept)} fp32; {results}, {weights}"
+        return "\n".join([first, *(f"  fp32: {node}" for node in self.pinned)])
+
+
+def _megabytes(count: int) -> str:
+    return f"{count / 1e6:.2f}"
+
+
+@dataclass(frozen=True)
+class Halved:
+    """What lies as halves in one plan.
+
+    Attributes:
+        values: results and constants of the graph.
+        nodes: those whose weights are packed as halves.
+        kept: nodes whose results are float32.
+    """
+
+    values: frozenset[Value] = frozenset()
+    nodes: frozenset[Node] = frozenset()
+    kept: tuple[KeptNode, ...] = ()
+
+    def report(self, plan: Plan) -> HalfReport:
+        """What became of it in a plan, when all is lowered."""
+        halves = {node for value in self.values if (node := value.producer) is not None}
+        weights, results = _Bytes(), _Bytes()
+        used = (storage for operation in plan.stream.operations for storage, _, _ in storages(operation))
+        for storage in dict.fromkeys(used):
+            (weights if storage.kind is StorageKind.CONSTANT else results).count(storage)
+        return HalfReport(len(halves), self.kept, results.held, results.wide, weights.held, weights.wide)
+
+
+@dataclass
+class _Bytes:
+    held: int = 0
+    wide: int = 0
+
+    def count(self, storage: Storage) -> None:
+        """Add what a storage takes, and what it would in float32."""
+        self.held += storage.nbytes
+        self.wide += storage.nbytes * (2 if storage.elements == torch.float16 else 1)
+
+
+NOTHING_HALVED = Halved()
+
+
+class Halving:
+    """The choice for one straight line, from before its nodes are taken apart to after they are fused.
+
+    Attributes:
+        observed: whether a value is returned only to be seen, which does not make it float32.
+    """
+
+    def __init__(
+        self, patterns: Sequence[str], ranges: ValueRanges, inputs: Callable[[], Sequence[torch.Tensor]]
+    ) -> None:
+        """Begin.
+
+        Args:
+            patterns: of the nodes that keep float32.
+            ranges: what nodes of the model were seen to make.
+            inputs: gives the line's inputs, of the call for which it is planned.
+        """
+        self.observed: Callable[[Value], bool] = lambda value: False
+        self._patterns = patterns
+        self._ranges = ranges
+        self._inputs = inputs
+        self._delicate: frozenset[object] = frozenset()
+        """What in the model delicate nodes come from: where these are taken apart, all their parts are delicate."""
+
+    def begin(self, graph: Graph) -> None:
+        """Look at the line before nodes are taken apart."""
+        delicate = (node for node in graph.block.nodes if has_trait(node.qualified_op, Trait.DELICATE))
+        self._delicate = frozenset(node.origin.nodes for node in delicate if node.origin.nodes)
+
+    def watch(self, graph: Graph) -> None:
+        """See what nodes make of the inputs, after they were taken apart.
+
+        Raises:
+            InputError: an operator refuses its operands.
+        """
+        self._ranges.watch(graph, self._inputs)
+
+    def choose(self, graph: Graph, on_host: Container[Node]) -> Halved:
+        """What lies as halves, of a line whose nodes are fused; those ``on_host`` run on the CPU."""
+        choice = _Choice()
+        for value in graph.outputs:
+            if not self.observed(value):
+                choice.keep(value, RETURNED)
+        for node in graph.block.nodes:
+            self._consider(choice, node, node in on_host)
+        return choice.halved(graph)
+
+    def _consider(self, choice: _Choice, node: Node, is_on_host: bool) -> None:
+        """What one node asks of its operands and results."""
+        parts = _parts(node)
+        inner = {value for part in parts for value in part.outputs}
+        read = {value for part in parts for value in part.inputs} - inner
+        if is_on_host:
+            for value in (*read, *node.outputs):
+                choice.keep(value, ON_CPU)
+            return
+        reason = self._named(parts) or self._unwell(parts)
+        if reason is None:
+            choice.nodes.append(node)
+        last = parts[-1]
+        if reason is None and _is_delicate(last) and not has_trait(last.qualified_op, Trait.SOFTMAX):
+            reason = DELICATE
+        if reason is None and not any(value.dtype.is_floating_point for value in read):
+            reason = OF_NUMBERS
+        for value in node.outputs:
+            choice.make(value, node)
+            if reason is not None:
+                choice.keep(value, reason)
+        for value in _read_delicately(parts, inner):
+            choice.keep(value, READ_DELICATELY)
+        if len(parts) == 1 and _moves(last):
+            choice.tie([*(value for value in read if not value.is_constant), *node.outputs])
+
+    def _named(self, parts: Sequence[Node]) -> str | None:
+        """Why the user wants float32 of a node; None if not."""
+        for pattern in self._patterns:
+            if any(matches(pattern, part) for part in parts):
+                return f"{pattern!r} names it"
+        return None
+
+    def _unwell(self, parts: Sequence[Node]) -> str | None:
+        """Why what a node makes does not become halves."""
+        if any(part.origin.nodes in self._delicate and not _is_delicate(part) for part in parts):
+            return DELICATE
+        return self._ranges.why_not(parts[-1])
+
+
+RETURNED = "the model returns it, or a tensor that is part of it"
+ON_CPU = "the CPU reads or makes it"
+DELICATE = "its operator is delicate"
+READ_DELICATELY = "a delicate operator reads it"
+OF_NUMBERS = "it is made of numbers alone"
+_OF_THE_GRAPH = (RETURNED, ON_CPU, DELICATE, READ_DELICATELY, OF_NUMBERS)
+
+
+@dataclass
+class _Choice:
+    """The choice on the way: values that must be alike, and those that stay float32."""
+
+    nodes: list[Node] = field(default_factory=list)
+    """Whose weights may be halves."""
+    _makers: dict[Value, Node] = field(default_factory=dict)
+    _reasons: dict[Value, str] = field(default_factory=dict)
+    _tied: dict[Value, Value] = field(default_factory=dict)
+
+    def make(self, value: Value, node: Node) -> None:
+        """A node makes a value on the device."""
+        if value.dtype == torch.float32:
+            self._makers[value] = node
+
+    def keep(self, value: Value, reason: str) -> None:
+        """A value stays float32."""
+        self._reasons.setdefault(value, reason)
+
+    def tie(self, values: Sequence[Value]) -> None:
+        """Values become halves together; inputs of the line, which are what they are, aside."""
+        made = [value for value in values if value in self._makers]
+        for value in made[1:]:
+            first, other = self._root(made[0]), self._root(value)
+            if first is not other:
+                self._tied[other] = first
+
+    def _root(self, value: Value) -> Value:
+        while value in self._tied:
+            value = self._tied[value]
+        return value
+
+    def halved(self, graph: Graph) -> Halved:
+        """The end of it."""
+        reasons: dict[Value, str] = {}
+        for value, reason in self._reasons.items():
+            if value in self._makers or value.is_constant:
+                reasons.setdefault(self._root(value), reason)
+        values = {value for value in self._makers if self._root(value) not in reasons}
+        kept = {
+            node: KeptNode(_parts(node)[0].qualified_op, reasons[self._root(value)], node.origin)
+            for value, node in self._makers.items()
+            if value not in values
+        }
+        constants = set(_constants(graph, self.nodes, reasons))
+        return Halved(frozenset(values | constants), frozenset(self.nodes), tuple(kept.values()))
+
+
+def _constants(graph: Graph, nodes: Sequence[Node], kept: Mapping[Value, str]) -> Iterator[Value]:
+    """Large constants that only nodes read whose weights may be halves."""
+    halving = set(nodes)
+    readers: dict[Value, list[Node]] = {}
+    for node in graph.block.nodes:
+        parts = [part for part in _parts(node) if not has_trait(part.qualified_op, Trait.EXPANDS)]
+        for value in (value for part in parts for value in part.inputs):
+            if value.elements is not None and value.dtype == torch.float32:
+                readers.setdefault(value, []).append(node)
+    for value, users in readers.items():
+        if value.rank < 2 or value.numel < _LEAST_WEIGHTS or value in kept:
+            continue
+        if halving.issuperset(users) and value.elements is not None and fits_half(value.elements):
+            yield value
+
+
+def _parts(node: Node) -> list[Node]:
+    return list(node.blocks[0].nodes) if node.blocks else [node]
+
+
+def _is_delicate(node: Node) -> bool:
+    """Whether an operator is, or makes numbers or truth values of floats: where rounding makes two elements equal, it
+    finds another one."""
+    if has_trait(node.qualified_op, Trait.DELICATE):
+        return True
+    reads_floats = any(value.dtype.is_floating_point for value in node.inputs)
+    return reads_floats and not all(value.dtype.is_floating_point for value in node.outputs)
+
+
+def _read_delicately(parts: Sequence[Node], inner: Container[Value]) -> set[Value]:
+    """The operands from outside that come to a delicate part, as they are or by way of others."""
+    behind: dict[Value, set[Value]] = {}
+    found: set[Value] = set()
+    for part in parts:
+        sources: set[Value] = set()
+        for value in part.inputs:
+            sources |= behind[value] if value in inner else {value}
+        for value in part.outputs:
+            behind[value] = sources
+        if _is_delicate(part):
+            found |= sources
+    return found
+
+
+def _moves(node: Node) -> bool:
+    traits = (Trait.MOVES_ELEMENTS, Trait.VIEW, Trait.DROPOUT, Trait.PADDING)
+    return any(has_trait(node.qualified_op, trait) for trait in traits)

@@ -1,0 +1,237 @@
+"""``precision="fp16"`` on a device: what lies as halves, what stays float32 and why, and how far results are off."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from pathlib import Path
+
+import pytest
+import torch
+from click.testing import CliRunner
+from torch import nn
+
+import mobopt
+from mobopt.commands import main
+from mobopt.errors import InputError, UnsupportedError
+from mobopt.runtimes.vulkan.compile.precision import HalfReport
+
+LOSS = 2e-3
+"""Of a few layers, over the output's scale: each rounding is at most 4.9e-4 of its element."""
+
+
+def seeded(module: nn.Module) -> nn.Module:
+    generator = torch.Generator().manual_seed(3)
+    for parameter in module.parameters():
+        with torch.no_grad():
+            parameter.copy_(torch.randn(parameter.shape, generator=generator) / max(parameter[0].numel(), 1) ** 0.5)
+    return module.eval()
+
+
+def numbers(*sizes: int) -> torch.Tensor:
+    return torch.randn(sizes, generator=torch.Generator().manual_seed(5))
+
+
+def halved(module: nn.Module, x: torch.Tensor, **options: object) -> mobopt.MobileModule:
+    return mobopt.optimize_for_mobile(
+        torch.jit.script(module),
+        backend="vulkan",
+        runtime="mobopt",
+        example_inputs=[x],
+        precision="fp16",
+        **options,  # type: ignore[arg-type]
+    )
+
+
+def check(module: nn.Module, x: torch.Tensor, loss: float = LOSS, **options: object) -> HalfReport:
+    """The report, once the result agrees with eager's within ``loss`` of its scale."""
+    with torch.no_grad():
+        expected = module(x)
+    fast = halved(module, x, **options)
+    found = fast(x)
+    assert found.dtype == expected.dtype and found.shape == expected.shape
+    assert float((found - expected).abs().max()) <= loss * float(expected.abs().max())
+    report = fast.plan_report(x).halves
+    assert report is not None
+    return report
+
+
+class Convolutions(nn.Module):
+    """Plain, depthwise, strided and transposed, with a residual and a concatenation of channels; odd sizes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(3, 20, 3, padding=1)
+        self.depthwise = nn.Conv2d(20, 20, 5, padding=2, groups=20)
+        self.grouped = nn.Conv2d(20, 12, 1, groups=2)
+        self.up = nn.ConvTranspose2d(32, 7, 3, stride=2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = torch.relu(self.first(x))
+        y = self.depthwise(x) + x
+        return self.up(torch.cat([y, torch.tanh(self.grouped(y))], 1)) * 2.0
+
+
+class Encoder(nn.Module):
+    """A layer of a transformer, with its softmax written out."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(30)
+        self.attention = nn.Linear(30, 90)
+        self.out = nn.Linear(30, 30)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        q, k, v = self.attention(self.norm(x)).view(2, 11, 3, 5, 6).permute(2, 0, 3, 1, 4).unbind(0)
+        weights = torch.softmax(q @ k.transpose(-2, -1) / 6**0.5, -1)
+        return x + self.out((weights @ v).transpose(1, 2).reshape(2, 11, 30))
+
+
+@pytest.mark.parametrize("sizes", [(1, 3, 17, 19), (2, 3, 9, 5), (1, 3, 1, 7)])
+def test_convolutions(sizes: tuple[int, ...]) -> None:
+    report = check(seeded(Convolutions()), numbers(*sizes))
+    assert report.halves >= 4 and not report.pinned
+    assert report.weight_bytes < 0.6 * report.weight_bytes_fp32
+    assert report.result_bytes < 0.85 * report.result_bytes_fp32
+
+
+def test_an_encoder_keeps_what_softmax_reads() -> None:
+    report = check(seeded(Encoder()), numbers(2, 11, 30))
+    assert report.halves >= 4
+    assert any("delicate operator reads it" in node.reason for node in report.kept), report.kept
+
+
+def test_bytes_of_all_results_are_halved_but_those_of_the_border() -> None:
+    layers = nn.Sequential(*(nn.Conv2d(16, 16, 3, padding=1) for _ in range(5)))
+    x = numbers(1, 16, 33, 31)
+    report = check(seeded(layers), x)
+    image = 16 * 33 * 31 * 4
+    assert (report.halves, len(report.kept)) == (4, 1)
+    assert report.result_bytes - report.result_bytes_fp32 == -4 * image // 2
+
+
+class Large(nn.Module):
+    """Values that halves can't hold, between layers that they can."""
+
+    def __init__(self, factor: float) -> None:
+        super().__init__()
+        self.first = nn.Linear(13, 40)
+        self.second = nn.Linear(40, 7)
+        self.factor = factor
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = torch.cat([self.first(x) * self.factor, self.first(x)], 0)
+        return self.second(y) / self.factor
+
+
+@pytest.mark.parametrize(("factor", "words"), [(1e6, "float16 ends at 65504"), (1e-7, "few bits there")])
+def test_what_overflows_or_vanishes_on_the_examples_stays_float32(factor: float, words: str) -> None:
+    module = seeded(Large(factor))
+    report = check(module, numbers(9, 13))
+    assert any(words in node.reason for node in report.pinned)
+    assert words in str(report)
+
+
+def test_a_loaded_file_is_probed_on_its_first_call(tmp_path: Path) -> None:
+    module, x = seeded(Large(1e6)), numbers(9, 13)
+    torch.jit.script(module).save(str(tmp_path / "model.pt"))
+    fast = mobopt.load(tmp_path / "model.pt", precision="fp16")
+    expected = module(x).detach()
+    torch.testing.assert_close(fast(x), expected, rtol=0, atol=LOSS * float(expected.abs().max()))
+    report = fast.plan_report(x).halves
+    assert report is not None and report.pinned
+
+
+def test_the_files_stay_float32(tmp_path: Path) -> None:
+    module, x = seeded(Convolutions()), numbers(1, 3, 8, 8)
+    fast = halved(module, x)
+    fast.save(tmp_path / "model.pt")
+    again = mobopt.load(tmp_path / "model.pt")
+    torch.testing.assert_close(again(x), module(x), rtol=1e-4, atol=1e-5)
+    assert pickle.loads(pickle.dumps(fast)).precision == fast.precision
+
+
+def test_patterns_name_nodes() -> None:
+    module, x = seeded(Encoder()), numbers(2, 11, 30)
+    report = check(module, x, fp32_nodes="*in attention*")
+    assert any("linear" in node.op for node in report.pinned)
+    assert all("'*in attention*' names it" in node.reason for node in report.pinned)
+    every = check(module, x, loss=1e-5, fp32_nodes=["aten::*"])
+    assert every.halves == 0 and every.weight_bytes == every.weight_bytes_fp32
+
+
+class Delicate(nn.Module):
+    def __init__(self, function: str) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = x * 1.001
+        if self.function == "sin":
+            return (torch.sin(y.view(-1) * 100.0) + 1.0).view(3, 35)
+        if self.function == "floor":
+            return torch.floor(y * 100.0).transpose(0, 1).contiguous()
+        if self.function == "index":
+            return x[(y.argmax(1, keepdim=True) + torch.arange(3)) % 3]
+        return y.cumsum(1).cumsum(1) - y.exp().log()
+
+
+@pytest.mark.parametrize("function", ["sin", "floor", "index", "cumsum"])
+def test_delicate_operators_get_and_give_float32(function: str) -> None:
+    check(Delicate(function).eval(), numbers(3, 35) * 3, loss=1e-5)
+
+
+def test_sizes_that_follow_and_state_keep_their_precision() -> None:
+    class Counter(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.total = nn.Buffer(torch.zeros(5))
+            self.layer = nn.Linear(5, 5)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            self.total.add_(x.sum(0))
+            kept = x[x[:, 0] > 0]
+            return self.layer(torch.relu(self.layer(kept))) + self.total
+
+    module = seeded(Counter())
+    fast = mobopt.MobileModule(
+        mobopt.optimize_for_mobile(torch.jit.script(module), backend="vulkan", runtime="mobopt").program,
+        precision=mobopt.options.PrecisionChoice.of("fp16"),
+    )
+    for rows in (7, 11, 3):
+        x = numbers(rows, 5)
+        expected = module(x).detach()
+        torch.testing.assert_close(fast(x), expected, rtol=0, atol=LOSS * float(expected.abs().max()))
+
+
+def test_ten_runs_are_bit_equal() -> None:
+    module, x = seeded(Convolutions()), numbers(1, 3, 13, 11)
+    fast = halved(module, x)
+    first = fast(x)
+    assert all(torch.equal(fast(x), first) for _ in range(10))
+
+
+def test_what_is_refused() -> None:
+    script = torch.jit.script(seeded(Encoder()))
+    with pytest.raises(InputError, match="precision is 'fp8'; give 'fp32' or 'fp16'"):
+        mobopt.optimize_for_mobile(script, backend="vulkan", runtime="mobopt", precision="fp8")  # type: ignore[arg-type]
+    with pytest.raises(InputError, match=r"'\*decoder\*', which no node of the model matches"):
+        mobopt.optimize_for_mobile(script, backend="vulkan", runtime="mobopt", precision="fp16", fp32_nodes="*decoder*")
+    with pytest.raises(InputError, match="give precision='fp16' with it"):
+        mobopt.optimize_for_mobile(script, backend="vulkan", runtime="mobopt", fp32_nodes="aten::*")
+    with pytest.raises(UnsupportedError, match="the module runs on the CPU"):
+        mobopt.optimize_for_mobile(script, precision="fp16")
+
+
+def test_the_command_says_what_lies_as_halves(tmp_path: Path) -> None:
+    path = tmp_path / "model.pt"
+    torch.jit.script(seeded(Large(1e6))).save(str(path))
+    command = ["run", str(path), "--random", "9,13", "--precision", "fp16"]
+    text = CliRunner().invoke(main, command)
+    assert text.exit_code == 0, text.output
+    assert "nodes fp16" in text.output and "float16 ends at 65504" in text.output and "fp16 - fp32" in text.output
+    data = json.loads(CliRunner().invoke(main, [*command, "--json", "--fp32-nodes", "aten::linear"]).stdout)
+    assert data["halves"]["weight_bytes"] == data["halves"]["weight_bytes_fp32"]
+    assert data["precision"]["relative"] < LOSS
+    refused = CliRunner().invoke(main, [*command, "--fp32-nodes", "aten::none"])
+    assert refused.exit_code == 2 and "no node of the model matches" in refused.output
