@@ -11,6 +11,7 @@ from mobopt.commands.compare import pipeline_named
 from mobopt.commands.terminal import print_json, progress, say
 
 if TYPE_CHECKING:
+    from mobopt.options import Precision
     from mobopt.tools.bisection import Bisection
 
 
@@ -22,7 +23,24 @@ if TYPE_CHECKING:
 @click.option("--input", "inputs", multiple=True, help="A .npy input; of another method: encode:x.npy.")
 @click.option("--random", "shapes", multiple=True, metavar="SHAPE", help="A random one: 1,3,224,224 or 1,16:int64.")
 @click.option("--method", default="forward", show_default=True, help="Method to run.")
-@click.option("--tolerance", default=1e-4, show_default=True, help="Error that is let pass, over the output's scale.")
+@click.option(
+    "--tolerance",
+    type=float,
+    help="Error that is let pass, over the output's scale [default: 1e-4, of fp16 1e-2].",
+)
+@click.option(
+    "--precision",
+    default="fp32",
+    show_default=True,
+    type=click.Choice(["fp32", "fp16"]),
+    help="Of the device.",
+)
+@click.option(
+    "--fp32-nodes",
+    multiple=True,
+    metavar="PATTERN",
+    help="Of fp16: operators (aten::softmax) or lines ('*attention*') that keep fp32; may be repeated.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def bisect(
     model: Path,
@@ -32,7 +50,9 @@ def bisect(
     inputs: tuple[str, ...],
     shapes: tuple[str, ...],
     method: str,
-    tolerance: float,
+    tolerance: float | None,
+    precision: Precision,
+    fp32_nodes: tuple[str, ...],
     as_json: bool,
 ) -> None:
     """Find what makes the outputs of MODEL differ from those of the plain model on the CPU.
@@ -52,6 +72,8 @@ def bisect(
             method=method,
             example_inputs=examples.tensors(),
             tolerance=tolerance,
+            precision=precision,
+            fp32_nodes=fp32_nodes,
             show=show,
         )
         written = _written(found, output, model)

@@ -14,6 +14,7 @@ from mobopt.commands.terminal import print_table, progress, say
 from mobopt.errors import InputError
 
 if TYPE_CHECKING:
+    from mobopt.options import Precision
     from mobopt.passes.pipelines import PassPipeline
     from mobopt.tools.comparison_results import Comparison, Layer, Output
 
@@ -38,9 +39,21 @@ _MOST_ROWS = 30
 @click.option("--unfused", is_flag=True, help="Let the GPU fuse nothing, so that every layer has a value.")
 @click.option(
     "--tolerance",
-    default=1e-4,
+    type=float,
+    help="Error that is let pass, over the largest magnitude of A's value [default: 1e-4, of fp16 1e-2].",
+)
+@click.option(
+    "--precision",
+    default="fp32",
     show_default=True,
-    help="Error that is let pass, over the largest magnitude of A's value.",
+    type=click.Choice(["fp32", "fp16"]),
+    help="Of B, on a Vulkan device.",
+)
+@click.option(
+    "--fp32-nodes",
+    multiple=True,
+    metavar="PATTERN",
+    help="Of fp16: operators (aten::softmax) or lines ('*attention*') that keep fp32; may be repeated.",
 )
 @click.option("--all", "shows_all", is_flag=True, help="Print all layers, however many there are.")
 @click.option("--json", "json_file", type=click.Path(path_type=Path), help="Write everything as JSON.")
@@ -58,7 +71,9 @@ def compare(
     method: str,
     float64: bool,
     unfused: bool,
-    tolerance: float,
+    tolerance: float | None,
+    precision: Precision,
+    fp32_nodes: tuple[str, ...],
     shows_all: bool,
     json_file: Path | None,
     page: Path | None,
@@ -95,6 +110,8 @@ def compare(
                 float64=float64,
                 fused=not unfused,
                 tolerance=tolerance,
+                precision=precision,
+                fp32_nodes=fp32_nodes,
                 show=show,
             )
         if json_file is not None:

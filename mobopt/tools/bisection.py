@@ -4,7 +4,7 @@ runs, and the smallest program that still shows it."""
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,11 +13,11 @@ import torch
 from mobopt.errors import InputError, MoboptError
 from mobopt.ir import Graph, Node
 from mobopt.ir.origin import ModelNode
+from mobopt.options import Precision, PrecisionChoice
 from mobopt.passes.manager import run_passes
 from mobopt.passes.pipelines import PassPipeline
-from mobopt.samples.agreement import RELATIVE_TOLERANCE
 from mobopt.samples.example_inputs import ExampleInputs, choose_inputs
-from mobopt.tools.comparison import arguments_of, opened
+from mobopt.tools.comparison import arguments_of, opened, tolerance_of
 from mobopt.tools.comparison_sides import CPU, VULKAN, CpuRunner, DeviceRunner, Runner, Side, every_value
 from mobopt.tools.comparison_work import ComparisonWork, Sample, tensors_of
 from mobopt.tools.differences import difference
@@ -66,7 +66,9 @@ def bisect(
     passes: PassPipeline | None = None,
     method: str = "forward",
     example_inputs: ExampleInputs | None = None,
-    tolerance: float = RELATIVE_TOLERANCE,
+    tolerance: float | None = None,
+    precision: Precision = "fp32",
+    fp32_nodes: str | Iterable[str] = (),
     show: _Show = lambda step: None,
 ) -> Bisection:
     """Find what makes a model's outputs differ from those of the model on the CPU, without passes.
@@ -81,7 +83,9 @@ def bisect(
         passes: the passes that the model goes through.
         method: the method that is run.
         example_inputs: as for :func:`mobopt.compare`.
-        tolerance: the error of outputs that is let pass, over their scale.
+        tolerance: the error of outputs that is let pass, over their scale; without it 1e-4, and 1e-2 of fp16.
+        precision: of the device; see :func:`mobopt.load`.
+        fp32_nodes: patterns of nodes that keep float32.
         show: is told each step.
 
     Raises:
@@ -90,6 +94,10 @@ def bisect(
     """
     if device == CPU and passes is None:
         raise InputError("there is nothing to bisect on the CPU without passes; give passes, or a Vulkan device")
+    choice = PrecisionChoice.of(precision, fp32_nodes)
+    if choice.is_half and device == CPU:
+        raise InputError("fp16 is what a Vulkan device stores; choose one with --device")
+    tolerance = tolerance_of(tolerance, choice)
     started = time.perf_counter()
     show("reading")
     sources = opened(model, None, example_inputs)
@@ -103,7 +111,7 @@ def bisect(
         ready = passes.with_examples(inputs.examples)
         found, side = search.bad_pass(plain, ready)
     if found is None and device != CPU:
-        found = search.bad_node(replace(side, device=device))
+        found = search.bad_node(replace(side, device=device, precision=choice))
     found = found or search.nothing(device)
     return replace(found, inputs=str(inputs), runs=search.runs, seconds=time.perf_counter() - started)
 

@@ -10,15 +10,17 @@ from __future__ import annotations
 import copy
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 from mobopt.errors import InputError
 from mobopt.frontends.open_source import whole_source_of
 from mobopt.frontends.source import Source
 from mobopt.ir.arguments import bind_arguments
+from mobopt.options import Precision, PrecisionChoice
 from mobopt.passes.pipelines import PassPipeline
-from mobopt.samples.agreement import RELATIVE_TOLERANCE
+from mobopt.samples.agreement import HALF_TOLERANCE, RELATIVE_TOLERANCE
 from mobopt.samples.example_inputs import ChosenInputs, ExampleInputs, choose_inputs
 from mobopt.tools.comparison_results import Comparison
 from mobopt.tools.comparison_sides import CPU, VULKAN, Runner, Side, runner_of
@@ -38,7 +40,9 @@ def compare(
     example_inputs: ExampleInputs | None = None,
     float64: bool = False,
     fused: bool = True,
-    tolerance: float = RELATIVE_TOLERANCE,
+    tolerance: float | None = None,
+    precision: Precision = "fp32",
+    fp32_nodes: str | Iterable[str] = (),
     show: Callable[[str], None] = lambda step: None,
 ) -> Comparison:
     """Compare two runs of a model, or of two models that should do the same, layer by layer.
@@ -58,7 +62,10 @@ def compare(
             reference, of the shapes traced, or guessed.
         float64: whether the reference is computed in float64.
         fused: False: a device makes every value by itself, without fusions.
-        tolerance: the error that is let pass, over the largest magnitude of the reference's value.
+        tolerance: the error that is let pass, over the largest magnitude of the reference's value; without it 1e-4, and
+            1e-2 of fp16.
+        precision: of the other one, on its device; see :func:`mobopt.load`.
+        fp32_nodes: patterns of its nodes that keep float32.
         show: is told each step.
 
     Returns:
@@ -68,8 +75,8 @@ def compare(
         InputError: the models can't be compared: other inputs or outputs, no inputs that they take, no common layer.
         MoboptError: a model or a device can't be used.
     """
-    if not 0 <= tolerance < math.inf:
-        raise InputError(f"the tolerance is {tolerance}; give a number from 0 on, such as 1e-4")
+    choice = PrecisionChoice.of(precision, fp32_nodes)
+    tolerance = tolerance_of(tolerance, choice)
     if device_b is None:
         device_b = VULKAN if b is None and passes_b is None else CPU
     started = time.perf_counter()
@@ -79,7 +86,7 @@ def compare(
     args = arguments_of(sources, method, inputs)
     sides = (
         Side.of(sources[0], device_a, passes_a, inputs),
-        Side.of(sources[1], device_b, passes_b, inputs),
+        replace(Side.of(sources[1], device_b, passes_b, inputs), precision=choice),
     )
     runners = (
         runner_of(sides[0], method, is_double=float64, is_fused=fused),
@@ -102,6 +109,18 @@ def compare(
         tuple(_remarks(sources[0], sides[0], method, args, work)),
         time.perf_counter() - started,
     )
+
+
+def tolerance_of(given: float | None, choice: PrecisionChoice) -> float:
+    """The error that is let pass, given or that of a precision.
+
+    Raises:
+        InputError: it is no number from 0 on.
+    """
+    tolerance = (HALF_TOLERANCE if choice.is_half else RELATIVE_TOLERANCE) if given is None else given
+    if not 0 <= tolerance < math.inf:
+        raise InputError(f"the tolerance is {tolerance}; give a number from 0 on, such as 1e-4")
+    return tolerance
 
 
 def opened(a: object, b: object, example_inputs: ExampleInputs | None) -> tuple[Source, Source]:

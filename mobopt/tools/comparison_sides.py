@@ -14,6 +14,7 @@ from mobopt.errors import InputError
 from mobopt.frontends.source import Source
 from mobopt.ir import Graph, Node, Program, Value
 from mobopt.ir.straight_line import cut_out
+from mobopt.options import SINGLE, PrecisionChoice
 from mobopt.passes.manager import run_passes
 from mobopt.passes.pipelines import PassPipeline
 from mobopt.runtimes.cpu.double import in_double
@@ -37,12 +38,14 @@ class Side:
         program: what is run.
         device: ``"cpu"``, ``"vulkan"`` for the best device, or a device's number or a part of its name.
         passes: the passes that made the program, in words; empty without.
+        precision: of a device.
     """
 
     name: str
     program: Program
     device: str
     passes: str = ""
+    precision: PrecisionChoice = SINGLE
 
     @staticmethod
     def of(source: Source, device: str, passes: PassPipeline | None, inputs: ChosenInputs) -> Side:
@@ -157,7 +160,7 @@ class DeviceRunner(Runner):
         from mobopt.runtimes.vulkan.engine.device import open_device
 
         self.device = open_device(None if side.device == VULKAN else side.device)
-        self.where = str(self.device.info)
+        self.where = f"{self.device.info}{', fp16' if side.precision.is_half else ''}"
         self.lines: list[Graph] = []
         self._side, self._method, self._split, self._refuse = side, method, split, refuse
         self._made: list[frozenset[str]] = []
@@ -167,7 +170,14 @@ class DeviceRunner(Runner):
         from mobopt.runtimes.vulkan.observed import ObservedProgram
 
         names = {name for _, name in wanted} if isinstance(wanted, Collection) else ()
-        program = ObservedProgram(self._side.program, self.device, wanted=names, split=self._split, refuse=self._refuse)
+        program = ObservedProgram(
+            self._side.program,
+            self.device,
+            wanted=names,
+            split=self._split,
+            refuse=self._refuse,
+            precision=self._side.precision,
+        )
 
         def show(line: int, value: Value, tensor: torch.Tensor) -> None:
             if (line, value.name) in wanted:
@@ -191,7 +201,7 @@ class DeviceRunner(Runner):
         """See :meth:`Runner.part`."""
         from mobopt.runtimes.vulkan.observed import run_line
 
-        return run_line(self.device, line, inputs)
+        return run_line(self.device, line, inputs, self._side.precision)
 
 
 def runner_of(side: Side, method: str, *, is_double: bool = False, is_fused: bool = True) -> Runner:
@@ -205,11 +215,13 @@ def runner_of(side: Side, method: str, *, is_double: bool = False, is_fused: boo
 
     Raises:
         DeviceError: there is no such device.
-        InputError: float64 is asked for on a device.
+        InputError: float64 is asked for on a device, or fp16 on the CPU.
     """
     if method not in side.program.methods:
         methods = ", ".join(side.program.methods)
         raise InputError(f"{side.name} has no method {method!r}; its methods are {methods}; choose with --method")
+    if side.device == CPU and side.precision.is_half:
+        raise InputError("fp16 is what a Vulkan device stores; choose one with --device-b")
     if side.device == CPU:
         return CpuRunner(side, method, is_double)
     if is_double:

@@ -10,6 +10,7 @@ import torch
 from mobopt import ir
 from mobopt.ir.straight_line import copy_line, name_values
 from mobopt.options import SINGLE, FallbackChoice, PrecisionChoice
+from mobopt.runtimes.half_ranges import ValueRanges
 from mobopt.runtimes.line_run import Show
 from mobopt.runtimes.segment import Returned, Segment
 from mobopt.runtimes.vulkan.call_plan import CallPlan, CallTensors, on_host
@@ -146,13 +147,16 @@ def _return_too(graph: ir.Graph, is_wanted: Callable[[ir.Value], bool]) -> None:
     graph.return_values(*dict.fromkeys([*graph.outputs, *made]))
 
 
-def run_line(device: Device, line: ir.Graph, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+def run_line(
+    device: Device, line: ir.Graph, inputs: Sequence[torch.Tensor], precision: PrecisionChoice = SINGLE
+) -> list[torch.Tensor]:
     """What a line, by itself, gives on a device.
 
     Args:
         device: where it runs; what the device lacks runs on the CPU.
         line: as specialising leaves it; it is not changed.
         inputs: its inputs.
+        precision: of fp16, what it returns is rounded as in the middle of a model.
 
     Raises:
         InputError: the line refuses the inputs.
@@ -166,7 +170,11 @@ def run_line(device: Device, line: ir.Graph, inputs: Sequence[torch.Tensor]) -> 
             for value, tensor in zip(graph.inputs, inputs, strict=True)
             if value.dtype == torch.int64
         }
-        built = build_stream(segment, device.info, ConstantStore(), True, integers, floats_fit)
+        halving = None
+        if precision.is_half:
+            halving = Halving(precision.fp32_nodes, ValueRanges(), lambda: inputs)
+            halving.observed = lambda value: True
+        built = build_stream(segment, device.info, ConstantStore(), True, integers, floats_fit, halving=halving)
         executable = Executable(device, built.stream)
         try:
             found = dict(zip(built.outputs, executable.run([inputs[number] for number in built.inputs]), strict=True))
