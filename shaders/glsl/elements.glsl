@@ -10,9 +10,10 @@
 const int WORDS = 0;   // float32, int32
 const int HALVES = 1;  // float16
 const int BFLOATS = 2; // bfloat16
-const int SHORTS = 3;  // int16
-const int BYTES = 4;   // int8
-const int OCTETS = 5;  // uint8, bool
+const int ROUNDED = 3; // float32 that lies as float16: subnormal halves may become zero
+const int SHORTS = 4;  // int16
+const int BYTES = 5;   // int8
+const int OCTETS = 6;  // uint8, bool
 
 #ifdef TEXELS
 #define READS(slot, name) layout(set = 0, binding = slot) uniform isamplerBuffer name;
@@ -79,10 +80,26 @@ ivec4 rounded_to_bfloats(ivec4 bits) {
     return mix(rounded, bits | 0x00400000, greaterThan(magnitude, ivec4(0x7f800000)));
 }
 
+// Halves as float32 by the device's own instructions, which may flush subnormal halves.
+ivec4 converted_halves(ivec4 bits) {
+    uvec4 words = uvec4(bits);
+    return floatBitsToInt(vec4(unpackHalf2x16(words.x).x, unpackHalf2x16(words.y).x, unpackHalf2x16(words.z).x, unpackHalf2x16(words.w).x));
+}
+
+// The nearest halves by them. Which way they round is the device's affair, so normal numbers are rounded before, ties to even.
+ivec4 converted_to_halves(ivec4 bits) {
+    ivec4 magnitude = min(bits & 0x7fffffff, ivec4(0x7fc00000)); // of NaN one without low bits, to which adding would carry
+    magnitude = (magnitude + 0xfff + ((magnitude >> 13) & 1)) & ~0x1fff;
+    vec4 value = intBitsToFloat(magnitude | (bits & 0x80000000));
+    ivec2 words = ivec2(packHalf2x16(value.xy), packHalf2x16(value.zw));
+    return ivec4(words.x, words.x >> 16, words.y, words.y >> 16) & 0xffff;
+}
+
 // Elements as registers hold them.
 ivec4 widened(int form, ivec4 bits) {
     switch (form) {
     case HALVES: return widened_halves(bits);
+    case ROUNDED: return converted_halves(bits);
     case BFLOATS: return bits << 16;
     case SHORTS: return bits << 16 >> 16;
     case BYTES: return bits << 24 >> 24;
@@ -95,6 +112,7 @@ ivec4 widened(int form, ivec4 bits) {
 ivec4 narrowed(int form, ivec4 value) {
     switch (form) {
     case HALVES: return narrowed_to_halves(value);
+    case ROUNDED: return converted_to_halves(value);
     case BFLOATS: return rounded_to_bfloats(value) >> 16 & 0xffff;
     case SHORTS: return value & 0xffff;
     case BYTES:
