@@ -31,7 +31,7 @@ def compare_dump(
     file: str | os.PathLike[str],
     dump: str | os.PathLike[str],
     *,
-    tolerance: float = RELATIVE_TOLERANCE,
+    tolerance: float | None = None,
     float64: bool = False,
     show: Callable[[str], None] = lambda step: None,
 ) -> Comparison:
@@ -43,7 +43,7 @@ def compare_dump(
     Args:
         file: the file that :func:`mobopt.tap` wrote.
         dump: what the phone saved: an ``.npz`` file, or a folder of ``.npy`` files. It is compared on the inputs in it.
-        tolerance: the error that is let pass, over the largest magnitude of the CPU's value.
+        tolerance: the error that is let pass, over the largest magnitude of the CPU's value; without it 1e-4.
         float64: whether the reference is computed in float64.
         show: is told each step.
 
@@ -51,6 +51,7 @@ def compare_dump(
         InputError: the file has no taps, or the dump can't be read, or is not of this file.
         BundleError: the file can't be read.
     """
+    tolerance = RELATIVE_TOLERANCE if tolerance is None else tolerance
     if not 0 <= tolerance < math.inf:
         raise InputError(f"the tolerance is {tolerance}; give a number from 0 on, such as 1e-3")
     started = time.perf_counter()
