@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,11 @@ from mobopt.tools.bench_peers import PEERS, SLOW_TO_COMPILE, Bench, Call, Mobopt
 from mobopt.tools.measured_model import MeasuredModel, read_measured
 
 UNTIMED, TIMED = 2, 3
-"""Calls of a contestant in each round: processors and pools of threads that were idle are slow to wake."""
+"""Calls of a contestant in each round, untimed ones at least."""
+_WARM_SECONDS = 0.1
+"""In untimed calls: processors, devices and pools of threads that were idle are slow to wake."""
+_WAIT, _MOST_WAITS = 0.02, 25
+"""Seconds at a time, and how often, for threads to end."""
 _START_SECONDS = 600
 _CACHES = (
     *("MOBOPT_CACHE_DIR", "XDG_CACHE_HOME", "MESA_SHADER_CACHE_DIR", "__GL_SHADER_DISK_CACHE_PATH", "CUDA_CACHE_PATH"),
@@ -219,6 +224,9 @@ def _write(model: MeasuredModel, file: Path) -> None:
 def by_turns(calls: Mapping[str, Call], rounds: int, seconds: float) -> dict[str, tuple[float, ...]]:
     """Seconds of each call of each contestant, in rounds of all of them, so that a busy machine slows them alike.
 
+    Threads of libraries for the CPU spin on after a call, and take the cores from who comes next: each waits for their
+    end, and calls untimed until a device's clock is up again.
+
     Args:
         calls: by name.
         rounds: at least.
@@ -229,19 +237,37 @@ def by_turns(calls: Mapping[str, Call], rounds: int, seconds: float) -> dict[str
     done = 0
     while calls and (done < rounds or time.perf_counter() < deadline):
         for name, call in calls.items():
-            for number in range(UNTIMED + TIMED):
-                taken = _timed(call)
-                if number >= UNTIMED:
-                    times[name].append(taken)
+            _await_idle_threads()
+            _warm_up(call)
+            times[name].extend(_timed(call) for _ in range(TIMED))
         done += 1
     return {name: tuple(each) for name, each in times.items()}
 
 
-def with_pauses(calls: Mapping[str, Call], count: int, pause: float) -> dict[str, tuple[float, ...]]:
+def _await_idle_threads() -> None:
+    """Wait until this process computes nothing, for half a second at most."""
+    for _ in range(_MOST_WAITS):
+        before = time.process_time()
+        time.sleep(_WAIT)
+        if time.process_time() - before < _WAIT / 4:
+            return
+
+
+def _warm_up(call: Call) -> None:
+    """Untimed calls, for a while."""
+    deadline = time.perf_counter() + _WARM_SECONDS
+    for number in count():
+        if number >= UNTIMED and time.perf_counter() >= deadline:
+            return
+        call()
+
+
+def with_pauses(calls: Mapping[str, Call], times_each: int, pause: float) -> dict[str, tuple[float, ...]]:
     """The same, with a pause before every call, as between the frames of a camera: clocks fall in it."""
     times: dict[str, list[float]] = {name: [] for name in calls}
-    for _ in range(count):
+    for _ in range(times_each):
         for name, call in calls.items():
+            _await_idle_threads()
             time.sleep(pause)
             times[name].append(_timed(call))
     return {name: tuple(each) for name, each in times.items()}

@@ -98,7 +98,8 @@ def test_bench_of_starts(invoke: Invoke, files: Path) -> None:
     assert own["cold_seconds"] > own["warm_seconds"] and own["device_bytes"] > 0
 
 
-def test_turns_and_spread() -> None:
+def test_turns_and_spread(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bench, "_WARM_SECONDS", 0.0)
     order: list[str] = []
     calls = {name: (lambda name=name: order.append(name)) for name in "ab"}
     times = bench.by_turns(calls, 2, 0.0)
