@@ -47,6 +47,10 @@ def test_python_examples_write_what_the_commands_read(folder: Path) -> None:
     assert {"model.ptl", "model.pt", "scripted.pt"} <= {path.name for path in folder.iterdir()}
 
 
+SHORTER = {"tune": ["--seconds", "1"], "bench": ["--seconds", "0", "--no-starts"], "stress": ["--replays", "5"]}
+"""For commands that measure for a minute."""
+
+
 def test_commands_run_in_order(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In this process: that the program itself starts is tested with its commands."""
     monkeypatch.chdir(folder)
@@ -55,7 +59,7 @@ def test_commands_run_in_order(folder: Path, monkeypatch: pytest.MonkeyPatch) ->
     for command in commands:
         name, *arguments = shlex.split(command)
         assert name == "mobopt"
-        result = CliRunner().invoke(main, arguments)
+        result = CliRunner().invoke(main, [*arguments, *SHORTER.get(arguments[0], [])])
         assert result.exit_code == 0, f"{command}\n{result.output}"
     assert (folder / "y.npy").exists() and (folder / "trace.json").exists()
 

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     import torch
 
     from mobopt.options import FallbackChoice, Precision
-    from mobopt.runtimes.vulkan.compile.precision import HalfReport
     from mobopt.tools.execution import Execution, PrecisionReport
 
 
@@ -131,22 +130,11 @@ def _data(execution: Execution, written: list[Path]) -> dict[str, Any]:
         data["dispatches"] = report.dispatches
         data["fallbacks"] = [str(fallback) for fallback in report.fallbacks]
         if report.halves is not None:
-            data["halves"] = _halves_data(report.halves)
+            data["halves"] = report.halves.data()
         if report.memory is not None:
             data["peak_bytes"] = report.memory.peak_bytes
             data["lower_bound_bytes"] = report.memory.lower_bound_bytes
     return data
-
-
-def _halves_data(halves: HalfReport) -> dict[str, Any]:
-    return {
-        "fp16_nodes": halves.halves,
-        "fp32_nodes": [{"op": node.op, "reason": node.reason, "source": str(node.source)} for node in halves.kept],
-        "result_bytes": halves.result_bytes,
-        "result_bytes_fp32": halves.result_bytes_fp32,
-        "weight_bytes": halves.weight_bytes,
-        "weight_bytes_fp32": halves.weight_bytes_fp32,
-    }
 
 
 def _print(execution: Execution, written: list[Path]) -> None:

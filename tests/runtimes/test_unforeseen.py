@@ -152,7 +152,7 @@ def test_sizes_that_turn_out_to_be_others(device: Device, monkeypatch: pytest.Mo
     real = recorder.kernel
     monkeypatch.setattr(recorder, "kernel", lambda op: foretold_wrongly if op == "aten::special_airy_ai" else real(op))
     monkeypatch.setattr(
-        "mobopt.runtimes.vulkan.compile.host_function.kernel",
+        "mobopt.runtimes.vulkan.compile.host_function.kernel_in_line",
         lambda op: foretold_wrongly if op == "aten::special_airy_ai" else real(op),
     )
     program = traced(lambda x: (torch.special.airy_ai(x * 2) + 1).sum(1), [ROWS], device)

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 
@@ -78,6 +79,17 @@ class HalfReport:
     def pinned(self) -> tuple[KeptNode, ...]:
         """Nodes that are float32 for what their values were, or for what the user said."""
         return tuple(node for node in self.kept if node.reason not in _OF_THE_GRAPH)
+
+    def data(self) -> dict[str, Any]:
+        """What JSON has of it."""
+        return {
+            "fp16_nodes": self.halves,
+            "fp32_nodes": [{"op": node.op, "reason": node.reason, "source": str(node.source)} for node in self.kept],
+            "result_bytes": self.result_bytes,
+            "result_bytes_fp32": self.result_bytes_fp32,
+            "weight_bytes": self.weight_bytes,
+            "weight_bytes_fp32": self.weight_bytes_fp32,
+        }
 
     def __str__(self) -> str:
         """One line, and one for each node that values or the user keep in float32."""
