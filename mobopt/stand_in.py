@@ -8,8 +8,10 @@ A Program with nothing but stock operators needs no such trick: its stand-in is 
 
 from __future__ import annotations
 
+import importlib.util
 import io
 import threading
+from contextlib import suppress
 from functools import cache
 
 import torch
@@ -57,10 +59,23 @@ def _declare(op: str) -> None:
     if is_in_torch(name):
         return
     namespace = name.partition("::")[0]
+    _import_package(namespace)
+    if is_in_torch(name):
+        return
     library = torch.library.Library(namespace, "FRAGMENT")  # type: ignore[no-untyped-call]
     library.define(_text(schema_of(op)))  # type: ignore[no-untyped-call]
     _libraries.append(library)
     _declared.add(name)
+
+
+def _import_package(name: str) -> None:
+    """Import the package that brings the operators of a namespace, if it is installed, and can be imported.
+
+    What it declares in C++ (torchvision's operators) ends the process if it is declared already.
+    """
+    if importlib.util.find_spec(name) is not None:
+        with suppress(Exception):  # without compiled operators it can't be imported
+            importlib.import_module(name)
 
 
 def is_in_torch(name: str) -> bool:

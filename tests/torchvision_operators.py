@@ -35,7 +35,7 @@ def torchvision_with_operators() -> Any:
 
     The kernels are of the process and stay until it ends.
     """
-    if not _KEPT:
+    if not _KEPT and not _is_complete():
         library = torch.library.Library("torchvision", "FRAGMENT")
         _KEPT.append(library)
         for name in ("nms", "qnms"):  # torchvision's import asks for them
@@ -48,6 +48,14 @@ def torchvision_with_operators() -> Any:
             library.impl("roi_align", _roi_align, "CPU")
             torchvision.extension._has_ops = _has_ops
     return importlib.import_module("torchvision")
+
+
+def _is_complete() -> bool:
+    """Whether torchvision brings its operators, which must not be declared before it does."""
+    try:
+        return bool(importlib.import_module("torchvision").extension._has_ops())
+    except RuntimeError:  # its import asks for an operator that it doesn't bring
+        return False
 
 
 def _define(library: torch.library.Library, name: str) -> None:

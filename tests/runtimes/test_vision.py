@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import importlib
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -120,3 +123,33 @@ def test_other_sizes_are_refused(saved: Path) -> None:
         module(torch.randn(1, 2, 9, 7))
     with pytest.raises(ValueError, match="boxes are"):
         kernel("torchvision::nms")(torch.rand(3, 4), torch.rand(2), 0.5)
+
+
+PACKAGE = """
+import torch
+library = torch.library.Library("torchvision", "DEF")  # a second one would be an error
+library.define("nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+"""
+LOOKS_AT_CODE = """
+import sys
+import mobopt
+print("nms" in mobopt.load(sys.argv[1], device="cpu").code, "torchvision" in sys.modules)
+"""
+
+
+def test_an_installed_torchvision_declares_its_operators_itself(saved: Path, tmp_path: Path) -> None:
+    old = tmp_path / "old.ptl"
+    x = torch.randn(1, 3, 9, 7)
+    with pytest.warns(UserWarning, match="operators run on the phone's CPU"):
+        mobopt.optimize_for_mobile(
+            torch.jit.load(saved), backend="vulkan", runtime="2.1", example_inputs=[x]
+        )._save_for_lite_interpreter(old)
+    (tmp_path / "torchvision.py").write_text(PACKAGE)
+    found = subprocess.run(
+        [sys.executable, "-c", LOOKS_AT_CODE, old],
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert found.stdout == "True True\n", found.stderr
