@@ -235,3 +235,12 @@ def test_the_command_says_what_lies_as_halves(tmp_path: Path) -> None:
     assert data["precision"]["relative"] < LOSS
     refused = CliRunner().invoke(main, [*command, "--fp32-nodes", "aten::none"])
     assert refused.exit_code == 2 and "no node of the model matches" in refused.output
+
+
+def test_a_comparison_shows_what_halves_cost() -> None:
+    script, x = torch.jit.script(seeded(Convolutions())), numbers(1, 3, 13, 11)
+    by_layer = mobopt.compare(script, example_inputs=[x], precision="fp16")
+    assert by_layer.agrees and by_layer.tolerance == 1e-2
+    assert 1e-5 < max(layer.total.error for layer in by_layer.layers) < LOSS
+    assert not mobopt.compare(script, example_inputs=[x], precision="fp16", tolerance=1e-5).agrees
+    assert mobopt.compare(script, example_inputs=[x], precision="fp16", tolerance=1e-5, fp32_nodes="*").agrees
