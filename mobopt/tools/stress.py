@@ -269,7 +269,8 @@ class _Work:
             yield from self._sizes(list(other), few)
         usual = self.device.info.switches
         for name in variants:
-            with self._assumed(switches=frozenset({*(item for item in usual if "workgroups" not in item), name})):
+            switches = frozenset({*(item for item in usual if "workgroups" not in item), name})
+            with self._assumed(switches, poisons=True):  # else what a kernel left out may be there from before
                 yield self._condition(name, self._repeated(few), is_variant=True)
         if minutes:
             words = f"{minutes:g} minutes" + (f", pauses of {pause:g} s" if pause else "")
