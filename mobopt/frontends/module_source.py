@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from mobopt.errors import ArgumentTypeError, InputError, UnsupportedError
 from mobopt.frontends.exported.exported_program import ExportedProgramSource
@@ -106,6 +107,11 @@ class ModuleSource(Source):
             return self._traced()
 
     def _traced(self) -> Source:
+        if any(map(is_traceable_wrapper_subclass, self._module.parameters())):  # saving the trace would end the process
+            raise UnsupportedError(
+                f"{self.name} can't be exported ({self.fallback}), nor traced, as its weights are tensors of a "
+                "subclass; change what the message names"
+            )
         try:
             with warnings.catch_warnings(), torch.no_grad():
                 warnings.simplefilter("ignore")

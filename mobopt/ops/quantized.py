@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 
@@ -23,6 +24,8 @@ DEQUANTIZE = "mobopt::dequantize"
 BITS = (4, 8)
 MIDDLE = 8
 """What integers of 4 bits count from where there are no zero points."""
+_LEAST = 1024
+"""Elements of a weight that is kept as integers; smaller ones are computed ahead of time."""
 
 
 def unpacked(values: torch.Tensor, columns: int) -> torch.Tensor:
@@ -170,6 +173,42 @@ class Quantized:
             zero_points=None if self.zero_points is None else self.zero_points.unsqueeze(dim),
             block_size=(*self.block_size[:dim], 1, *self.block_size[dim:]),
         )
+
+
+def is_weight(tensor: Any) -> bool:
+    """Whether a constant of integers is worth keeping as it is."""
+    return (
+        isinstance(tensor, torch.Tensor)
+        and tensor.dtype in (torch.int8, torch.uint8)
+        and tensor.dim() > 1
+        and tensor.numel() >= _LEAST
+    )
+
+
+def weight_of(
+    integers: torch.Tensor,
+    scales: torch.Tensor,
+    zero_points: torch.Tensor | None,
+    block_size: list[int],
+    has_four_bits: bool = False,
+) -> Quantized:
+    """A weight from integers one in a byte, int8 or uint8, with float32 scales for blocks.
+
+    Args:
+        integers: of any rank.
+        scales: one for each block.
+        zero_points: likewise; None for 0.
+        block_size: elements that share a scale, for each dimension.
+        has_four_bits: whether the integers have 4 bits at most.
+    """
+    columns = integers.shape[-1]
+    zeros = None if zero_points is None or not zero_points.any() else zero_points.float()
+    if not has_four_bits:
+        return Quantized(integers, scales, zeros, tuple(block_size), 8, columns)
+    middle = MIDDLE if integers.dtype == torch.int8 else 0
+    zeros = torch.zeros_like(scales) if zeros is None else zeros
+    shifted = None if bool((zeros + middle == MIDDLE).all()) else zeros + middle
+    return Quantized(packed(integers + middle), scales, shifted, tuple(block_size), 4, columns)
 
 
 def quantized(weight: torch.Tensor, bits: int, block_size: Sequence[int]) -> Quantized:

@@ -152,7 +152,7 @@ class ExportedArchive:
         if meta["use_pickle"] or described is None:
             raise self.error(
                 f"keeps {name!r} as a pickle, which could run any code: a tensor of a subclass or an object of "
-                "a custom class; export the model with plain tensors"
+                "a custom class; export the model with plain tensors (of torchao: after unwrap_tensor_subclass(model))"
             )
         dtype = dtype_of(described["dtype"])
         path = str(meta["path_name"])

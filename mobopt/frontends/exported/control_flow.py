@@ -45,13 +45,14 @@ class GraphReader(NodeReader):
 
     def inline(self, graph: Mapping[str, Any], operands: Sequence[Value]) -> list[Value]:
         """Append what a graph computes from these values; returns what it returns."""
-        outer, self.values = self.values, {}
+        outer, described = self.values, self._described
+        self.values = {}
         try:
             self.enter(graph["inputs"], operands)
-            self.read(graph["nodes"])
+            self.read(graph)
             return [self.argument(item) for item in graph["outputs"]]
         finally:
-            self.values = outer
+            self.values, self._described = outer, described
 
     def enter(self, inputs: Sequence[Mapping[str, Any]], operands: Sequence[Value]) -> None:
         """Give the inputs of a graph their values.

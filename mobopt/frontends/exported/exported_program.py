@@ -5,13 +5,14 @@ from __future__ import annotations
 import copy
 import io
 from collections import namedtuple
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch.export import ExportedProgram
 from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from mobopt.errors import BundleError, InputError, MoboptError, UnsupportedError
 from mobopt.frontends.exported.archive import ExportedArchive
@@ -87,7 +88,7 @@ class ExportedProgramSource(Source):
         self.name = name
         self._exported = exported
         try:
-            self._model = ExportedModel(ExportedArchive(io.BytesIO(_saved(exported))), None, _trees(exported))
+            self._model = ExportedModel(_archived(exported), None, _trees(exported))
         except BundleError as error:
             raise UnsupportedError(f"can't convert the exported program: {error}") from None
         self.program = _program(self._model, preserved)
@@ -176,6 +177,7 @@ def _saved(exported: ExportedProgram) -> bytes:
     root.signature = copy.copy(_signature(exported))
     root.signature.in_spec = root.signature.out_spec = pytree.tree_structure(((), {}))
     plain._module_call_graph = [root]
+    plain._state_dict = _plain_tensors(exported.state_dict)
     buffer = io.BytesIO()
     try:
         torch.export.save(plain, buffer)
@@ -183,6 +185,31 @@ def _saved(exported: ExportedProgram) -> bytes:
         text = str(error).strip() or type(error).__name__
         raise UnsupportedError(f"torch can't serialise the exported program: {text.splitlines()[0]}") from error
     return buffer.getvalue()
+
+
+def _plain_tensors(state: Mapping[str, Any]) -> dict[str, Any]:
+    """Stored tensors, with those of subclasses taken apart: ``weight.qdata`` is what ``weight`` holds as ``qdata``.
+
+    What stands for such a tensor itself has no elements.
+    """
+    plain: dict[str, Any] = {}
+    for name, value in state.items():
+        if not (isinstance(value, torch.Tensor) and is_traceable_wrapper_subclass(value)):
+            plain[name] = value
+            continue
+        parts, _ = value.__tensor_flatten__()
+        plain[name] = torch.nn.Parameter(torch.empty(0, dtype=value.dtype), requires_grad=False)
+        plain |= _plain_tensors({f"{name}.{part}": getattr(value, part) for part in parts})
+    return plain
+
+
+def _archived(exported: ExportedProgram) -> ExportedArchive:
+    """What torch saves of a program, with tensors of subclasses on the meta device, where nothing can read them."""
+    archive = ExportedArchive(io.BytesIO(_saved(exported)))
+    for name, value in exported.state_dict.items():
+        if isinstance(value, torch.Tensor) and is_traceable_wrapper_subclass(value):
+            archive.tensors[name] = archive.tensors[name].to("meta")
+    return archive
 
 
 def _signature(exported: ExportedProgram) -> Any:

@@ -14,7 +14,8 @@ import torch
 
 from mobopt.bundle.builder import Allowance, GraphBuilder
 from mobopt.errors import BundleError, InputError, UnsupportedError
-from mobopt.frontends.exported.enums import layout, memory_format, scalar_type
+from mobopt.frontends.exported.enums import dtype_of, layout, memory_format, scalar_type
+from mobopt.frontends.exported.quantization import TRANSLATIONS, Call
 from mobopt.ir import Graph, Value
 from mobopt.ir.schemas import Argument, Schema, known_schema, resolve, schema_of
 from mobopt.ir.types import (
@@ -111,27 +112,33 @@ class NodeReader:
     Attributes:
         builder: appends nodes.
         values: what names stand for, in the graph that is being read.
+        stored: tensors that the program holds and no call changes, by the values that read them.
+        unrounded: integers that a call rounded, as the floats that they were.
     """
 
     def __init__(self, allowance: Allowance) -> None:
         self.builder = GraphBuilder(allowance)
         self._allowance = allowance
         self.values: dict[str, Value] = {}
+        self.stored: dict[Value, torch.Tensor] = {}
+        self.unrounded: dict[Value, Value] = {}
+        self._described: Mapping[str, Any] = {}
 
     @property
     def graph(self) -> Graph:
         """The graph that is built."""
         return self.builder.graph
 
-    def read(self, nodes: Sequence[Mapping[str, Any]]) -> None:
-        """Append nodes in their order.
+    def read(self, graph: Mapping[str, Any]) -> None:
+        """Append the nodes of a graph in their order.
 
         Raises:
             BundleError: the nodes are damaged, or call what a file may not.
             UnsupportedError: a Program can't hold them.
             InputError: the model was exported in training mode.
         """
-        for node in nodes:
+        self._described = graph.get("tensor_values", {})
+        for node in graph["nodes"]:
             self.builder.step()
             self.builder.source = source_of_metadata(node.get("metadata", {}))
             try:
@@ -179,6 +186,9 @@ class NodeReader:
         given = {item["name"]: item["arg"] for item in node["inputs"]}
         if qualified in _ASSUMPTIONS:
             return
+        if qualified in TRANSLATIONS:
+            self.bind(node["outputs"], TRANSLATIONS[qualified](Call(self, given)))
+            return
         if qualified == _CHECKED_NUMBER or qualified in _CHECKED_TENSOR:
             self._check(node)
             return
@@ -195,6 +205,44 @@ class NodeReader:
         if any(_is_number(arguments[index]) and schema.arguments[index].type == TENSOR for index in arguments):
             schema, arguments = _for_numbers(schema, arguments)
         self.bind(node["outputs"], self._called(schema, arguments, node["outputs"]))
+
+    def emit(self, name: str, *operands: Any) -> Value:
+        """Append a call of an operator that makes one value.
+
+        Args:
+            name: with its overload.
+            operands: values, plain Python values, lists of both; the rest takes its defaults.
+        """
+        schema = schema_of(name)
+        given = {index: self._operand(schema.arguments[index], item) for index, item in enumerate(operands)}
+        return self.builder.operator(schema, given)[0]
+
+    def _operand(self, argument: Argument, item: Any) -> Value:
+        if isinstance(item, Value):
+            return item
+        kind = argument.type.element if isinstance(argument.type, OptionalType) else argument.type
+        if isinstance(item, list) and isinstance(kind, ListType):
+            return self._list([self._operand(argument, part) for part in item], kind.element)
+        return self.builder.constant(item)
+
+    def weight(self, tensor: torch.Tensor, like: Value) -> Value:
+        """A constant that is called what a stored tensor is called."""
+        name = like.producer.attributes["name"] if like.producer is not None else like.attribute
+        return Value(self.graph.unique_name(like.name), TENSOR, tensor, str(name))
+
+    def part(self, value: Value, name: str) -> Value:
+        """A tensor that a stored tensor of a subclass is made of.
+
+        Raises:
+            BundleError: there is none.
+        """
+        raise BundleError(f"the model reads {name!r} of a tensor that it does not hold")
+
+    def described(self, arg: Mapping[str, Any]) -> tuple[torch.dtype, list[int | None]]:
+        """Dtype and sizes of a tensor, None where they are open."""
+        ((_, content),) = arg.items()
+        meta = self._described[content["name"]]
+        return dtype_of(meta["dtype"]), [size.get("as_int") for size in meta["sizes"]]
 
     def _called(self, schema: Schema, arguments: Mapping[int, Value], outputs: Sequence[Any]) -> list[Value]:
         made = self.builder.operator(schema, arguments)

@@ -69,9 +69,9 @@ class ExportedModel:
     ) -> None:
         module = archive.model["graph_module"]
         graph, signature = module["graph"], module["signature"]
-        reader = GraphReader(Allowance(archive.size, libraries))
+        reader = _ModelReader(Allowance(archive.size, libraries), self, archive)
         builder = reader.builder
-        this = builder.graph.add_input("self", ClassType(_CLASS))
+        builder.graph.add_input("self", ClassType(_CLASS))
         self.program = Program(methods={_METHOD: builder.graph}, class_name=_CLASS)
         call = module["module_call_graph"][0]["signature"]
         if trees is None:
@@ -82,31 +82,25 @@ class ExportedModel:
         user = [(kind, content) for kind, content in specs if kind in ("user_input", "constant_input")]
         self.inputs = _named_inputs(trees[0], call.get("forward_arg_names"))
         self._add_inputs(reader, user, graph, archive.model)
+        outputs = [_only(item) for item in signature["output_specs"]]
+        changed = {content[_BUFFER_CHANGE[kind]] for kind, content in outputs if kind in _BUFFER_CHANGE}
         for kind, content in specs:
             if kind in _HELD:
                 name = content[_HELD[kind]]
-                self._hold(name, archive, kind)
-                read = builder.node("prim::GetAttr", [this], [TENSOR], attributes={"name": name}, name=name)
-                reader.values[content["arg"]["name"]] = read[0]
+                read = reader.values[content["arg"]["name"]] = reader.held(name, kind)
+                if name in changed:
+                    del reader.stored[read]
             elif kind not in ("user_input", "constant_input"):
                 raise UnsupportedError(f"the model takes a {kind.replace('_', ' ')}, which a Program can't hold")
-        reader.read(graph["nodes"])
+        reader.read(graph)
         builder.source = ""
-        outputs = [_only(item) for item in signature["output_specs"]]
         results = self._outputs(reader, outputs)
         builder.graph.return_values(Packer(builder).pack(self.output, iter(results)))
         _remove_unread(builder.graph)
+        _remove_wholes(self.program)
         verify(self.program)
         settle_state(self.program)
         self.program.number_nodes()
-
-    def _hold(self, name: str, archive: ExportedArchive, kind: str) -> None:
-        """Make an attribute of a tensor that the program holds."""
-        if name not in archive.tensors:
-            raise BundleError(f"the model has no tensor {name!r}, which its graph reads")
-        self.program.attributes[name] = Attribute(
-            TENSOR, archive.tensors[name], is_parameter=kind == "parameter", is_buffer=kind == "buffer"
-        )
 
     def _add_inputs(
         self, reader: GraphReader, user: Sequence[tuple[str, Any]], graph: Mapping[str, Any], model: Mapping[str, Any]
@@ -147,6 +141,39 @@ class ExportedModel:
             else:
                 raise UnsupportedError(f"the model gives a {kind.replace('_', ' ')}, which only training needs")
         return results
+
+
+class _ModelReader(GraphReader):
+    """Reads the graph of a program, and what the program holds."""
+
+    def __init__(self, allowance: Allowance, model: ExportedModel, archive: ExportedArchive) -> None:
+        super().__init__(allowance)
+        self._model = model
+        self._archive = archive
+
+    def held(self, name: str, kind: str) -> Value:
+        """A tensor that the program holds, which becomes an attribute.
+
+        Raises:
+            BundleError: there is none.
+        """
+        tensors = self._archive.tensors
+        if name not in tensors:
+            raise BundleError(f"the model has no tensor {name!r}, which its graph reads")
+        self._model.program.attributes[name] = Attribute(
+            TENSOR, tensors[name], is_parameter=kind == "parameter", is_buffer=kind == "buffer"
+        )
+        this = self.graph.inputs[0]
+        (read,) = self.builder.node("prim::GetAttr", [this], [TENSOR], attributes={"name": name}, name=name)
+        self.stored[read] = tensors[name]
+        return read
+
+    def part(self, value: Value, name: str) -> Value:
+        """A tensor that a stored tensor of a subclass is made of."""
+        node = value.producer
+        if value not in self.stored or node is None:
+            return super().part(value, name)
+        return self.held(f"{node.attributes['name']}.{name}", "buffer")
 
 
 class _Leaf:
@@ -217,6 +244,20 @@ def _named_inputs(tree: Tree, names: Sequence[str] | None) -> dict[str, Tree]:
 def _is_of_inputs(text: Any) -> bool:
     """Whether a condition says something; some torch versions write those of nothing."""
     return isinstance(text, str) and bool(text.strip())
+
+
+def _remove_wholes(program: Program) -> None:
+    """Take out tensors of subclasses, of which only the parts are there.
+
+    Raises:
+        UnsupportedError: an operator reads one.
+    """
+    nodes = [node for graph in program.methods.values() for node in graph.block.nodes]
+    read = {node.attributes["name"] for node in nodes if node.op == "prim::GetAttr"}
+    for name in [name for name, item in program.attributes.items() if item.value.is_meta]:
+        if name in read:
+            raise UnsupportedError(f"an operator reads {name!r}, a tensor of a subclass, as a whole")
+        del program.attributes[name]
 
 
 def _remove_unread(graph: Graph) -> None:

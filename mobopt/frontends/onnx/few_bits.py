@@ -8,46 +8,7 @@ import torch
 
 from mobopt.frontends.onnx.emitter import Emitter
 from mobopt.ir import Value
-from mobopt.ops.quantized import DEQUANTIZE, MIDDLE, Quantized, packed
-
-_LEAST = 1024
-"""Elements of a weight; smaller ones are computed ahead of time."""
-
-
-def is_weight(tensor: Any) -> bool:
-    """Whether a constant of integers is worth keeping as it is."""
-    return (
-        isinstance(tensor, torch.Tensor)
-        and tensor.dtype in (torch.int8, torch.uint8)
-        and tensor.dim() > 1
-        and tensor.numel() >= _LEAST
-    )
-
-
-def weight_of(
-    integers: torch.Tensor,
-    scales: torch.Tensor,
-    zero_points: torch.Tensor | None,
-    block_size: list[int],
-    has_four_bits: bool = False,
-) -> Quantized:
-    """A weight from integers one in a byte, int8 or uint8, with float32 scales for blocks.
-
-    Args:
-        integers: of any rank.
-        scales: one for each block.
-        zero_points: likewise; None for 0.
-        block_size: elements that share a scale, for each dimension.
-        has_four_bits: whether the integers have 4 bits at most.
-    """
-    columns = integers.shape[-1]
-    zeros = None if zero_points is None or not zero_points.any() else zero_points.float()
-    if not has_four_bits:
-        return Quantized(integers, scales, zeros, tuple(block_size), 8, columns)
-    middle = MIDDLE if integers.dtype == torch.int8 else 0
-    zeros = torch.zeros_like(scales) if zeros is None else zeros
-    shifted = None if bool((zeros + middle == MIDDLE).all()) else zeros + middle
-    return Quantized(packed(integers + middle), scales, shifted, tuple(block_size), 4, columns)
+from mobopt.ops.quantized import DEQUANTIZE, Quantized
 
 
 def emitted(emit: Emitter, weight: Quantized, source: torch.Tensor | None = None) -> Value:

@@ -11,11 +11,11 @@ import torch
 
 from mobopt.frontends.onnx.convolution import convolved, kernel_sizes
 from mobopt.frontends.onnx.elements import DTYPES, dtype_of
-from mobopt.frontends.onnx.few_bits import emitted, is_weight, product, transposed, weight_of
+from mobopt.frontends.onnx.few_bits import emitted, product, transposed
 from mobopt.frontends.onnx.operands import Operand, carrier
 from mobopt.frontends.onnx.pointwise import rounded_to_float8
 from mobopt.frontends.onnx.registry import MICROSOFT, Call, translates
-from mobopt.ops.quantized import Quantized, block_counts
+from mobopt.ops.quantized import Quantized, block_counts, is_weight, weight_of
 
 
 def _along(call: Call, parameter: Any, operand: Operand, index: int = 0) -> Any:
