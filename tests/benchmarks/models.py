@@ -75,8 +75,8 @@ def first_tensor(result: object) -> torch.Tensor:
     return result[0] if isinstance(result, tuple) else result  # type: ignore[return-value]
 
 
-def measure(zoo_model: ZooModel, device: Device, x: torch.Tensor, rounds: int, seconds: float) -> Row:
-    """Build, run and compare one model."""
+def measure(zoo_model: ZooModel, device: Device, x: torch.Tensor, rounds: int, seconds: float, compiles: bool) -> Row:
+    """Build, run and compare one model; also by ``torch.compile(model, backend="mobopt")`` if asked."""
     model = zoo_model.build()
     with torch.no_grad():
         expected = model(x)
@@ -89,6 +89,12 @@ def measure(zoo_model: ZooModel, device: Device, x: torch.Tensor, rounds: int, s
     contestants: dict[str, Contestant] = {"mobopt": lambda: runner(x), "eager": lambda: model(x)}
     if torch.cuda.is_available():
         contestants.update(cuda_contestants(zoo_model.build(), x))
+    if compiles:
+        compiled = torch.compile(zoo_model.build(), backend="mobopt")
+        with torch.no_grad():
+            error = worst_error(first_tensor(compiled(x)), first_tensor(expected))
+        assert error < 1e-4, f"torch.compile gives other numbers: {error}"
+        contestants["compiled"] = lambda: compiled(x)
     times = median_times(contestants, rounds, seconds)
     report = runner.plan_report([x])
     runner.close()
@@ -168,13 +174,15 @@ def main() -> None:
     parser.add_argument("--size", type=int, nargs=3, default=(1, 224, 224), metavar=("BATCH", "HEIGHT", "WIDTH"))
     parser.add_argument("--threads", type=int, default=2, help="threads of torch on the CPU")
     parser.add_argument("--profile", type=int, default=0, metavar="LINES", help="also print the longest dispatches")
+    parser.add_argument("--compile", action="store_true", help="also measure torch.compile with mobopt as its backend")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     device = open_device(options.device)
     print(f"{device.info.name}; torch {torch.__version__}, {options.threads} threads; input {options.size}")
     for number, name in enumerate(options.models):
         x = ZOO[name].example(*options.size)
-        print_row(measure(ZOO[name], device, x, options.repeat, options.seconds), header=number == 0)
+        row = measure(ZOO[name], device, x, options.repeat, options.seconds, options.compile)
+        print_row(row, header=number == 0)
         if options.profile:
             print_profile(ZOO[name], device, x, options.profile)
 
