@@ -57,6 +57,7 @@ WOULD_FIX_SIZES = _left("would_fix_sizes", "{why}; {rewrite} would fix the file 
 QUANTIZED = _done(
     "quantized", "has its weight as integers of {bits} bits: {before} bytes become {after}, and {error:.2%} is lost"
 )
+EXPANDED_QUANTIZED = _done("expanded_quantized", "computes in floats that are rounded as the quantised tensor is")
 QUANTIZED_POORLY = _left(
     "quantized_poorly", "{layer} loses {error:.0%} of its weight with {bits} bits; let it keep its floats"
 )

@@ -14,12 +14,12 @@ _KINDS = {
 }
 _LANGUAGE = "__torch__."
 _CLASSES = f"{_LANGUAGE}torch.classes."
-_QUANTISED_CLASSES = f"{_CLASSES}quantized."
+_QUANTISED_CLASSES = (f"{_CLASSES}quantized.", f"{_CLASSES}rnn.")
 
 
 def is_other(module: str, name: str) -> bool:
-    """Whether a global of a pickle is a function that rebuilds such a tensor."""
-    return module == "torch._utils" and name in _KINDS
+    """Whether a global of a pickle is a function that rebuilds a tensor that nothing may hold."""
+    return module == "torch._utils" and name == "_rebuild_sparse_tensor"
 
 
 def refusal_of_tensor(function: str, holders: Sequence[tuple[str, str]], attribute: str) -> str:
@@ -38,7 +38,7 @@ def refusal_of_class(class_name: str, holders: Sequence[tuple[str, str]]) -> str
     """Why an object of packed weights is not read; empty where it is not of quantised ones."""
     if not class_name.startswith(_QUANTISED_CLASSES):
         return ""
-    what = class_name.removeprefix(_QUANTISED_CLASSES)
+    what = class_name.rpartition(".")[2]
     return f"{_holder(holders, '')} holds quantised weights ({what}); {_QUANTISED}: {_UNQUANTISED}"
 
 

@@ -1,7 +1,8 @@
 """What ``__setstate__`` makes of a pickled state, where all it does is to store the parts in attributes.
 
 TorchScript lets a class restore itself by code. mobopt runs no code of a file, so it reads that code instead:
-assignments of the state, of its parts and of literals are carried out, and anything else is refused.
+assignments of the state, of its parts and of literals are carried out, and so is what torch's quantised layers do: to
+pack their weights. Anything else is refused.
 """
 
 from __future__ import annotations
@@ -10,10 +11,14 @@ import ast
 from typing import Any
 
 from mobopt.bundle.bytecode import Function
+from mobopt.bundle.other_tensors import refusal_of_tensor
 from mobopt.bundle.source_library import SourceClass, SourceFunction
 from mobopt.errors import BundleError
+from mobopt.ops.quantized_contexts import QUANTIZED_CLASSES, AffineTensor
 
 _SET_STATE = "__setstate__"
+_QUANTIZED, _PACKS = "ops.quantized.", "_prepack"
+"""In the names of operators that pack weights."""
 _MOST_VALUES = 1 << 10
 """That bytecode which restores a state may unpack."""
 
@@ -34,7 +39,9 @@ def stored_state(found: SourceClass, state: Any) -> dict[str, Any]:
             f"the state of an object of {found.name} is a {type(state).__name__}, and the class has no "
             f"{_SET_STATE} to read it with; the file is damaged"
         )
-    values = _Assignments(function, state).values
+    values = _Assignments(function, state, found).values
+    if any(isinstance(value, AffineTensor) for value in values.values()):
+        raise BundleError(f"{function.record}: {refusal_of_tensor('_rebuild_qtensor', [('', found.name)], '')}")
     if any(name not in found.attributes for name in values):
         raise BundleError(f"{function.record}: {_SET_STATE} of {found.name} sets what the class does not declare")
     # What torch's own classes leave out is None or False, such as training and its hooks.
@@ -44,8 +51,9 @@ def stored_state(found: SourceClass, state: Any) -> dict[str, Any]:
 class _Assignments:
     """Carries out assignments."""
 
-    def __init__(self, function: SourceFunction, state: Any) -> None:
+    def __init__(self, function: SourceFunction, state: Any, found: SourceClass) -> None:
         self._record = function.record
+        self._found = found
         parameters = [item.arg for item in function.definition.args.args]
         if len(parameters) != 2:
             raise self._refused(function.definition)
@@ -57,12 +65,30 @@ class _Assignments:
 
     def _statement(self, statement: ast.stmt) -> None:
         match statement:
+            case ast.Assign(
+                value=ast.Call(func=ast.Attribute(value=ast.Name(id=owner), attr=method), args=[weight, bias])
+            ) if owner == self._owner and self._packs(method):
+                self._pack(self._value(weight), self._value(bias))
             case ast.Assign(targets=[target], value=value):
                 self._assign(target, self._value(value))
             case ast.Return(value=None | ast.Constant(value=None)) | ast.Pass():
                 pass
             case _:
                 raise self._refused(statement)
+
+    def _packs(self, method: str) -> bool:
+        """Whether a method packs a quantised weight, as torch's own layers restore themselves."""
+        function = self._found.methods.get(method)
+        nodes = [] if function is None else ast.walk(function.definition)
+        called = [ast.unparse(item.func) for item in nodes if isinstance(item, ast.Call)]
+        return any(name.startswith(_QUANTIZED) and _PACKS in name for name in called)
+
+    def _pack(self, weight: Any, bias: Any) -> None:
+        """Make packed weights of what was assigned before, by the type of the attribute that holds them."""
+        for name, kind in self._found.attributes.items():
+            cls = QUANTIZED_CLASSES.get(ast.unparse(kind))
+            if cls is not None:
+                self.values[name] = cls.packed(weight, bias, self.values)
 
     def _assign(self, target: ast.expr, value: Any) -> None:
         match target:

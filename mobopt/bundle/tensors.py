@@ -25,6 +25,13 @@ STORAGE_DTYPES: dict[str, torch.dtype] = {
 }
 """Dtypes of the storage classes that pickles name."""
 
+QUANTIZED_STORAGES: dict[str, torch.dtype] = {
+    "QInt8Storage": torch.int8,
+    "QUInt8Storage": torch.uint8,
+    "QInt32Storage": torch.int32,
+}
+"""Dtypes of the integers of quantised tensors."""
+
 _STORAGE_NAMES = {dtype: name for name, dtype in STORAGE_DTYPES.items()}
 _COPY_UP_TO = 1 << 12
 _ALIGNMENT = 16

@@ -17,12 +17,15 @@ import torch
 
 from mobopt.bundle.nesting import Nesting
 from mobopt.bundle.other_tensors import is_other, refusal_of_class, refusal_of_tensor
-from mobopt.bundle.tensors import STORAGE_DTYPES, StorageLoader, rebuild_tensor, with_marks
+from mobopt.bundle.tensors import QUANTIZED_STORAGES, STORAGE_DTYPES, StorageLoader, rebuild_tensor, with_marks
 from mobopt.errors import BundleError, GraphError
 from mobopt.ir.types import BOOL, FLOAT, INT, TENSOR, DictType, ListType, Type, parse_type
 from mobopt.ops.contexts import CONTEXT_CLASSES, PackedContext
+from mobopt.ops.quantized_contexts import QUANTIZED_CLASSES, AffineTensor
 
 _MAX_TYPE = 1 << 14
+_QUANTIZED = ".quantized."
+"""In the names of the classes of quantised layers."""
 CUSTOM_CLASSES = "__torch__.torch.classes."
 """How the names of PyTorch's own classes begin."""
 
@@ -83,11 +86,14 @@ _LIST_ELEMENTS: dict[str, type | tuple[type, ...]] = {
 _FUNCTIONS = {
     *(("torch.jit._pickle", name) for name in (*_LISTS, "restore_type_tag")),
     ("torch._utils", "_rebuild_tensor_v2"),
+    ("torch._utils", "_rebuild_qtensor"),
     ("collections", "OrderedDict"),
     ("builtins", "complex"),
     ("torch", "device"),
 }
-_STORAGES = {("torch", name) for name in STORAGE_DTYPES}
+_STORAGES = {("torch", name) for name in (*STORAGE_DTYPES, *QUANTIZED_STORAGES)}
+_PER_TENSOR, _PER_CHANNEL = ("torch", "per_tensor_affine"), ("torch", "per_channel_affine")
+_SCHEMES = {_PER_TENSOR, _PER_CHANNEL, ("torch", "per_channel_affine_float_qparams")}
 
 _INT32 = struct.Struct("<i")
 _UINT16 = struct.Struct("<H")
@@ -256,7 +262,7 @@ class _Machine:
     def global_name(self) -> None:
         """Push a global, if it is one that models use."""
         module, name = self.take_line(), self.take_line()
-        known = (module, name) in _FUNCTIONS or (module, name) in _STORAGES
+        known = (module, name) in _FUNCTIONS | _STORAGES | _SCHEMES
         if is_other(module, name):
             raise BundleError(refusal_of_tensor(name, *self.place()))
         if not known and module != "__torch__" and not module.startswith("__torch__."):
@@ -294,6 +300,11 @@ class _Machine:
             context = packed_context(made.class_name, state, lambda: self.place()[0])
             self.push(self.nesting.measured(context, [state]))
             return
+        if isinstance(state, dict):
+            for name in (name for name, value in state.items() if isinstance(value, AffineTensor)):
+                raise BundleError(
+                    refusal_of_tensor("_rebuild_qtensor", [*self.place()[0], ("", made.class_name)], name)
+                )
         made.state = state
         self.push(self.nesting.measured(made, [state]))
 
@@ -326,6 +337,8 @@ class _Machine:
                 raise BundleError("the pickle is damaged: a tensor has no storage")
             rebuilt = rebuild_tensor(storage.values, offset, sizes, strides, requires_grad)
             return with_marks(rebuilt, arguments[6]) if len(arguments) > 6 else rebuilt
+        if name == "_rebuild_qtensor":
+            return self.affine_tensor(*arguments[:5])
         if name == "OrderedDict" and arguments == ():
             return self.nesting.counted({})
         if name == "complex" and len(arguments) == 2:
@@ -333,6 +346,25 @@ class _Machine:
         if name == "device" and len(arguments) == 1 and isinstance(arguments[0], str):
             return named_device(arguments[0])
         raise BundleError(f"the pickle is damaged: {name} has {len(arguments)} arguments")
+
+    def affine_tensor(self, storage: Any, offset: Any, sizes: Any, strides: Any, quantizer: Any) -> AffineTensor:
+        """A quantised tensor; only quantised layers may hold one, which pack it."""
+        holders, attribute = self.place()
+        if not any(_QUANTIZED in class_name for _, class_name in holders):
+            raise BundleError(refusal_of_tensor("_rebuild_qtensor", holders, attribute))
+        if not isinstance(storage, _Storage):
+            raise BundleError("the pickle is damaged: a tensor has no storage")
+        integers = rebuild_tensor(storage.values, offset, sizes, strides, False)
+        match quantizer:
+            case (_Global() as kind, float() as scale, int() as zero) if (kind.module, kind.name) == _PER_TENSOR:
+                return AffineTensor(integers, torch.tensor([scale]), torch.tensor([float(zero)]), None)
+            case (_Global() as kind, torch.Tensor() as scales, torch.Tensor() as zeros, int() as axis) if (
+                (kind.module, kind.name) == _PER_CHANNEL
+                and 0 <= axis < integers.dim()
+                and scales.shape == zeros.shape == integers.shape[axis : axis + 1]
+            ):
+                return AffineTensor(integers, scales.float(), zeros.float(), axis)
+        raise BundleError("the pickle is damaged: a quantised tensor has no scale that is known")
 
     def is_element(self, name: str, item: Any) -> bool:
         """Whether a value may be an element of a list of numbers or tensors."""
@@ -355,7 +387,8 @@ class _Machine:
         if not isinstance(reference, tuple) or len(reference) != 5 or reference[0] != "storage":
             raise BundleError("the pickle is damaged: a persistent id does not name a storage")
         _, cls, key, _, count = reference
-        dtype = STORAGE_DTYPES.get(cls.name) if isinstance(cls, _Global) and cls.module == "torch" else None
+        is_torchs = isinstance(cls, _Global) and cls.module == "torch"
+        dtype = {**STORAGE_DTYPES, **QUANTIZED_STORAGES}.get(cls.name) if is_torchs else None
         if dtype is None or not isinstance(key, str) or type(count) is not int or count < 0:
             raise BundleError(f"the pickle is damaged: the storage {key!r} has no readable type or size")
         if self.storages is None:
@@ -374,7 +407,7 @@ def packed_context(class_name: str, state: Any, holders: Callable[[], list[tuple
     Raises:
         BundleError: the class is not read, or the state is wrong.
     """
-    context = CONTEXT_CLASSES.get(class_name)
+    context = CONTEXT_CLASSES.get(class_name) or QUANTIZED_CLASSES.get(class_name)
     if context is None:
         known = ", ".join(name.removeprefix(CUSTOM_CLASSES) for name in CONTEXT_CLASSES)
         unknown = f"an object of class {class_name} is not one that mobopt reads; it reads {known}"

@@ -15,6 +15,7 @@ from mobopt.errors import BundleError, InputError, MoboptError, UnsupportedError
 from mobopt.frontends.source import Source, bundled_for
 from mobopt.frontends.torchscript import frozen, read_model
 from mobopt.ir.arguments import bind_arguments
+from mobopt.passes.expand_quantized import has_quantized
 from mobopt.passes.number_operands import NumberOperands
 from mobopt.runtimes.cpu import Interpreter
 
@@ -50,14 +51,16 @@ class FileSource(Source):
         except InputError as error:
             raise InputError(f"{file}: {error}") from None
         NumberOperands().run(self._original)  # as torch's interpreter does with the code of any file before it runs
+        self._reference = self.program.clone() if has_quantized(self._original) else self._original
 
     def caller(self, method: str = "forward") -> Callable[[Sequence[Any]], Any]:
-        """The reference interpreter on the model as the file has it, before any pass."""
-        interpreter = Interpreter(self._original)
+        """The reference interpreter on the model as the file has it, before any pass but what makes floats of quantised
+        tensors."""
+        interpreter = Interpreter(self._reference)
 
         def call(inputs: Sequence[Any]) -> Any:
             try:
-                return interpreter.run(method, bind_arguments(self._original, method, inputs, {}))
+                return interpreter.run(method, bind_arguments(self._reference, method, inputs, {}))
             except (InputError, UnsupportedError) as error:
                 raise InputError(f"the model can't be run on the example inputs: {error}") from None
 

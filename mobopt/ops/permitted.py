@@ -52,7 +52,7 @@ def refusal(qualified_name: str) -> str:
     """
     schema = schema_of(qualified_name)
     namespace, _, name = schema.name.partition("::")
-    if namespace in _OWN_NAMESPACES:
+    if namespace in _OWN_NAMESPACES or is_quantized(schema.name):
         return ""
     if namespace == "prim":
         return refusal_of_language(schema.name)
@@ -64,6 +64,11 @@ def refusal(qualified_name: str) -> str:
         return ""
     reason = f"is no part of a model: {_MKLDNN}" if "mkldnn" in name else "reaches beyond its arguments"
     return f"{schema.qualified_name} {reason}"
+
+
+def is_quantized(name: str) -> bool:
+    """Whether an operator computes on quantised tensors, and is known to mobopt."""
+    return name.startswith("quantized::") and has_trait(name, Trait.COMPUTES)
 
 
 def refusal_of_language(name: str) -> str:

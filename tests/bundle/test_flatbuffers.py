@@ -337,7 +337,7 @@ def test_bad_files_are_refused(data: bytes, message: str) -> None:
 
 def test_unknown_class_of_pytorch_is_named() -> None:
     model = Model()
-    kind = model.add_class("__torch__.torch.classes.quantized.LinearPackedParamsBase", CUSTOM)
+    kind = model.add_class("__torch__.torch.classes.quantized.EmbeddingPackedParamsBase", CUSTOM)
     data = finished(model, model.add(10, Tab({0: Number("I", kind), 1: Number("I", 0)})))
     with pytest.raises(BundleError, match="holds quantised weights"):
         program_of(data)

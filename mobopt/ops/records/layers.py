@@ -122,10 +122,21 @@ _ON_PACKED_WEIGHTS = joined(
     ]
 )
 _QUANTIZED = operators("dequantize", Trait.EXPANDS, Trait.COMPUTES, rank=Like.FIRST, namespace="mobopt")
+_ON_QUANTIZED_TENSORS = operators(
+    """
+    add add_relu batch_norm1d batch_norm1d_relu batch_norm2d batch_norm2d_relu batch_norm3d batch_norm3d_relu cat
+    cat_relu celu conv1d conv1d_relu conv2d conv2d_relu conv3d conv3d_relu conv_transpose1d conv_transpose2d
+    conv_transpose3d elu group_norm hardswish instance_norm layer_norm leaky_relu linear linear_dynamic
+    linear_dynamic_fp16 linear_relu linear_relu_dynamic linear_relu_dynamic_fp16 max_pool1d max_pool2d mul mul_relu
+    prelu relu6 sigmoid softmax
+    """,
+    Trait.COMPUTES,
+    namespace="quantized",
+)
 
 LAYERS: Entries = joined(
     [
         *(_CONVOLUTIONS, _PRODUCTS, _NORMALIZATIONS, _SOFTMAXES, _POOLS, _OTHER_POOLS, _RECURRENT, _RESAMPLED),
-        *(_ON_PACKED_WEIGHTS, _QUANTIZED),
+        *(_ON_PACKED_WEIGHTS, _QUANTIZED, _ON_QUANTIZED_TENSORS),
     ]
 )

@@ -1,0 +1,182 @@
+"""Packed weights of torch's quantised layers, ``torch.classes.quantized``, as files hold them.
+
+Source: ``aten/src/ATen/native/quantized/cpu/conv_serialization.h`` (versions 1 to 3) and
+``aten/src/ATen/native/quantized/cpu/fbgemm_utils.cpp`` of PyTorch 2.13.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+import torch
+
+from mobopt.errors import BundleError
+from mobopt.ops.contexts import PackedContext
+from mobopt.ops.quantized import spread
+
+NAMESPACE = "__torch__.torch.classes.quantized."
+
+
+@dataclass(frozen=True, eq=False)
+class AffineTensor:
+    """A quantised tensor: ``(integers - zero_points) * scales``.
+
+    Attributes:
+        integers: int8, uint8 or int32.
+        scales: float32, of one element, or one for each index of a dimension.
+        zero_points: as many, float32.
+        axis: that dimension; None for one scale.
+    """
+
+    integers: torch.Tensor
+    scales: torch.Tensor
+    zero_points: torch.Tensor
+    axis: int | None
+
+    @property
+    def block_size(self) -> list[int]:
+        """Elements that share a scale, for each dimension."""
+        return [1 if dim == self.axis else size for dim, size in enumerate(self.integers.shape)]
+
+    def in_blocks(self, parameter: torch.Tensor) -> torch.Tensor:
+        """Scales or zero points with a dimension for each of the integers'."""
+        return parameter.reshape([-1 if dim == self.axis else 1 for dim in range(self.integers.dim())])
+
+    def unsqueezed(self, dim: int) -> AffineTensor:
+        """With a dimension of size 1, behind that of the scales."""
+        return replace(self, integers=self.integers.unsqueeze(dim))
+
+    def floats(self) -> torch.Tensor:
+        """What it stands for."""
+        sizes, blocks = self.integers.shape, self.block_size
+        steps, points = (spread(self.in_blocks(item), sizes, blocks) for item in (self.scales, self.zero_points))
+        return (self.integers.float() - points) * steps
+
+
+@dataclass(frozen=True, eq=False)
+class QuantizedLayer(PackedContext):
+    """Base: a weight, which is of halves in some linear layers, and a bias of floats."""
+
+    state_is_list: ClassVar[bool] = False
+    weight: AffineTensor | torch.Tensor
+    bias: torch.Tensor | None
+
+    @classmethod
+    @abstractmethod
+    def packed(cls, weight: Any, bias: Any, layer: Mapping[str, Any]) -> QuantizedLayer:
+        """What a layer of Python packs.
+
+        Args:
+            weight: as the layer holds it.
+            bias: a tensor or None.
+            layer: attributes of the layer, as ``torch.ao.nn.quantized`` has them.
+
+        Raises:
+            BundleError: they are something else.
+        """
+
+
+@dataclass(frozen=True, eq=False)
+class QuantizedLinear(QuantizedLayer):
+    """A linear layer; weight (out, in)."""
+
+    qualified_name: ClassVar[str] = f"{NAMESPACE}LinearPackedParamsBase"
+
+    @classmethod
+    def from_state(cls, state: Sequence[Any]) -> QuantizedLinear:
+        """Make it from weight and bias.
+
+        Raises:
+            BundleError: the state is something else.
+        """
+        match state:
+            case (AffineTensor() as weight, torch.Tensor() | None as bias) if weight.integers.dim() == 2:
+                return cls(weight, bias)
+            case (torch.Tensor() as weight, torch.Tensor() | None as bias) if weight.is_floating_point():
+                return cls(weight, bias)
+        raise _damaged(cls)
+
+    @classmethod
+    def packed(cls, weight: Any, bias: Any, layer: Mapping[str, Any]) -> QuantizedLinear:
+        """What ``torch.ao.nn.quantized.Linear`` packs."""
+        return cls.from_state((weight, bias))
+
+
+@dataclass(frozen=True, eq=False)
+class QuantizedConvolution(QuantizedLayer):
+    """A convolution of any number of dimensions; weight as the plain operator takes it."""
+
+    stride: list[int]
+    padding: list[int]
+    dilation: list[int]
+    output_padding: list[int]
+    groups: int
+    transposed: bool
+
+    @classmethod
+    def from_state(cls, state: Sequence[Any]) -> QuantizedConvolution:
+        """Make it from the state of any version.
+
+        Raises:
+            BundleError: the state is something else.
+        """
+        match state:
+            case ("2", [torch.Tensor() as packed, AffineTensor() as weight], optional):
+                numbers, bias = packed.tolist(), optional[0] if optional else None
+            case (3, list() as numbers, [_, AffineTensor() as weight, bias]):
+                pass
+            case (AffineTensor() as weight, bias, list() as stride, list() as padding, list() as dilation, groups):
+                lists = [[int(item) for item in items] for items in (stride, padding, dilation)]
+                numbers = [len(stride), *lists[0], *lists[1], *lists[2], *[0] * len(stride), int(groups), 0]
+            case _:
+                raise _damaged(cls)
+        rank = numbers[0]
+        if len(numbers) != 4 * rank + 3 or weight.integers.dim() != rank + 2 or not _is_bias(bias):
+            raise _damaged(cls)
+        stride, padding, dilation, output_padding = (
+            numbers[1 + rank * place : 1 + rank * (place + 1)] for place in range(4)
+        )
+        return cls(weight, bias, stride, padding, dilation, output_padding, numbers[-2], bool(numbers[-1]))
+
+    @classmethod
+    def packed(cls, weight: Any, bias: Any, layer: Mapping[str, Any]) -> QuantizedConvolution:
+        """What the convolutions of ``torch.ao.nn.quantized`` pack; those that pad by themselves pack no padding."""
+        names = ("stride", "padding", "dilation", "output_padding")
+        lists = [list(layer.get(name) or ()) for name in names]
+        rank = len(lists[0])
+        if layer.get("padding_mode", "zeros") != "zeros":
+            lists[1] = [0] * rank
+        if rank == 1 and isinstance(weight, AffineTensor):  # packed as of two dimensions
+            rank, weight = 2, weight.unsqueezed(2)
+            lists = [[neutral, *items] for items, neutral in zip(lists, (1, 0, 1, 0), strict=True)]
+        numbers = [rank, *(number for items in lists for number in items), layer.get("groups"), layer.get("transposed")]
+        return cls.from_state((3, numbers, [None, weight, bias]))
+
+
+class QuantizedConv2d(QuantizedConvolution):
+    """A convolution of one or two dimensions."""
+
+    qualified_name: ClassVar[str] = f"{NAMESPACE}Conv2dPackedParamsBase"
+
+
+class QuantizedConv3d(QuantizedConvolution):
+    """A convolution of three dimensions."""
+
+    qualified_name: ClassVar[str] = f"{NAMESPACE}Conv3dPackedParamsBase"
+
+
+def _is_bias(value: Any) -> bool:
+    return value is None or isinstance(value, torch.Tensor)
+
+
+def _damaged(cls: type[PackedContext]) -> BundleError:
+    return BundleError(f"the packed state of {cls.qualified_name} is of no form that is known; the file is damaged")
+
+
+QUANTIZED_CLASSES: dict[str, type[QuantizedLayer]] = {
+    cls.qualified_name: cls for cls in (QuantizedLinear, QuantizedConv2d, QuantizedConv3d)
+}
+"""By qualified class name."""
