@@ -11,6 +11,7 @@ from mobopt.ir import Node, Program, describe
 from mobopt.ops.targets import TensorFacts, facts_of_constant
 from mobopt.ops.targets.device_profiles import DeviceProfile, Extent, tensor_extent, weight_extent
 from mobopt.ops.targets.packed import unpacked_call
+from mobopt.ops.targets.table import has_flat_weights
 from mobopt.passes.facts import Facts
 from mobopt.tools.tensor_places import gpu_values
 
@@ -78,8 +79,10 @@ def _weight(node: Node, program: Program, profile: DeviceProfile, runtime: str) 
     if call is None or not isinstance(weight, torch.Tensor):
         return
     operator, arguments = call
-    extent = weight_extent(operator, weight, arguments.get("groups", 1), bool(arguments.get("transposed")), runtime)
-    if extent is not None and (problem := profile.misfit(extent)):
+    sizes, is_transposed = tuple(weight.shape), bool(arguments.get("transposed"))
+    extent = weight_extent(operator, sizes, arguments.get("groups", 1), is_transposed, runtime)
+    is_flat = operator != "aten::linear" and has_flat_weights(runtime)
+    if extent is not None and (problem := profile.misfit(extent, is_flat)):
         width, height, _ = extent
         is_input = (height > width) if operator == "aten::linear" else (width > height)
         subject = f"weight {facts_of_constant(weight)}"

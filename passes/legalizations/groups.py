@@ -7,12 +7,14 @@ groups go together is chosen by :mod:`mobopt.ops.costs`.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from itertools import pairwise
 
 import torch
 
 from mobopt.ir import Value
 from mobopt.ops import costs
+from mobopt.ops.targets.device_profiles import weight_extent
 from mobopt.passes.legalizations.building import is_release, joined, slice_of, weight_of
 from mobopt.passes.legalizations.site import Site, legalizes
 
@@ -26,7 +28,7 @@ def split_groups(site: Site) -> Value:
     weight, groups = weight_of(site), site.const("groups")
     rows = weight.shape[0] // groups
     pixels = _pixels(site, site.node.output)
-    bounds = _cheapest(site, groups, weight.shape[1], rows, pixels, math.prod(weight.shape[2:]))
+    bounds = _cheapest(site, groups, weight.shape[1], rows, pixels, weight.shape[2:])
     blocks = [_block_diagonal(weight[rows * start : rows * end], end - start) for start, end in pairwise(bounds)]
     inputs = [weight.shape[1] * bound for bound in bounds]
     order = ["stride", "padding", "dilation", 1]
@@ -39,7 +41,7 @@ def split_transposed_groups(site: Site) -> Value:
     weight, groups = weight_of(site), site.const("groups")
     inputs = weight.shape[0] // groups
     pixels = _pixels(site, site.arg("input"))
-    bounds = _cheapest(site, groups, inputs, weight.shape[1], pixels, math.prod(weight.shape[2:]))
+    bounds = _cheapest(site, groups, inputs, weight.shape[1], pixels, weight.shape[2:])
     blocks = [_block_diagonal(weight[inputs * start : inputs * end], end - start) for start, end in pairwise(bounds)]
     outputs = [weight.shape[1] * bound for bound in bounds]
     order = ["stride", "padding", "output_padding", 1, "dilation"]
@@ -52,7 +54,7 @@ def _pixels(site: Site, image: Value) -> int:
     return _USUAL_PIXELS if sizes is None else sizes[0] * math.prod(sizes[2:]) if len(sizes) == 4 else sizes[-1]
 
 
-def _cheapest(site: Site, groups: int, inputs: int, outputs: int, pixels: int, kernel: int) -> list[int]:
+def _cheapest(site: Site, groups: int, inputs: int, outputs: int, pixels: int, kernel: Sequence[int]) -> list[int]:
     """Where the parts of a convolution with so many groups begin and end, in groups.
 
     Args:
@@ -61,13 +63,15 @@ def _cheapest(site: Site, groups: int, inputs: int, outputs: int, pixels: int, k
         inputs: input channels of each group.
         outputs: output channels of each group.
         pixels: of the image that is convolved.
-        kernel: elements of the kernel in each pair of channels.
+        kernel: sizes of the kernel.
     """
     processor = costs.gpu(site.runtime)
 
     def time(together: int) -> float:
         sizes = [min(together, groups - start) for start in range(0, groups, together)]
-        parts = costs.total(costs.convolution(pixels, size * outputs, size * inputs, kernel) for size in sizes)
+        parts = costs.total(
+            costs.convolution(pixels, size * outputs, size * inputs, math.prod(kernel)) for size in sizes
+        )
         if len(sizes) > 1:
             parts += costs.total(costs.copying(pixels * size * inputs) for size in sizes)
             parts += costs.copying(pixels * groups * outputs)
@@ -75,8 +79,12 @@ def _cheapest(site: Site, groups: int, inputs: int, outputs: int, pixels: int, k
                 parts += costs.copying(pixels * together * outputs) * (2 * len(sizes))
         return parts.on(processor)
 
+    def is_image(together: int) -> bool:
+        extent = weight_extent("aten::conv2d", (together * outputs, together * inputs, *kernel), 1, False, site.runtime)
+        return extent is not None and max(extent) <= site.weight_limit
+
     times = {together: time(together) for together in range(1, groups + 1)}
-    best = min(times, key=times.__getitem__)
+    best = min(filter(is_image, times), key=times.__getitem__, default=1)
     count = -(-groups // best)
     site.remark = (
         f"{groups} groups in {count} convolutions, about {times[best]:.0f} us by the cost model; {groups} would take "

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
 from itertools import pairwise
 
 from mobopt.ir import Value
 from mobopt.passes.legalizations.building import plus, reshaped, slice_of, weight_of
-from mobopt.passes.legalizations.parts import check_worth, cut, even_bounds, join, parts_of, with_size
+from mobopt.passes.legalizations.parts import check_worth, cut, even_bounds, in_blocks, join, parts_of, with_size
 from mobopt.passes.legalizations.site import Refused, Site, legalizes
 
 _IMAGE_OPS = ("aten::flatten", "aten::reshape", "aten::view")
@@ -45,7 +44,9 @@ def linear_in_parts(site: Site) -> Value:
         result: Value = site.op("aten::linear", cut(site, x, rank - 1, inner.start, inner.stop), own, own_bias)
         return result
 
-    return _columns_and_inner(site, [x], _even(site, weight.shape[0]), _bounds(site, x, rank - 1), part)
+    return in_blocks(
+        site, [x], _even(site, weight.shape[0]), _bounds(site, x, rank - 1), site.rank(site.node.output) - 1, part
+    )
 
 
 @legalizes("product_in_parts", level="full")
@@ -65,32 +66,7 @@ def product_in_parts(site: Site) -> Value:
     inner = _bounds(site, left, site.rank(left) - 1)
     if inner[1:-1] == [] and site.sizes(right)[last - 1] > site.limit:
         inner = _bounds(site, right, last - 1)
-    return _columns_and_inner(site, _computed(site), _bounds(site, right, last), inner, part)
-
-
-def _columns_and_inner(
-    site: Site,
-    operands: Sequence[Value],
-    columns: Sequence[int],
-    inner: Sequence[int],
-    part: Callable[[range, range], Value],
-) -> Value:
-    """Parts of the columns, joined, each the sum of its parts of the inner dimension."""
-    ways, terms = len(columns) - 1, len(inner) - 1
-    if ways * terms == 1:
-        raise Refused("its rows, columns and inner dimension fit; its samples are too many")
-    check_worth(site, operands, ways * (2 * terms - 1), ways * terms)
-    made = site.sizes(site.node.output)
-    joined = []
-    for low, high in pairwise(columns):
-        sizes = with_size(made, len(made) - 1, high - low)
-        total: Value | None = None
-        for start, end in pairwise(inner):
-            term = site.tell(part(range(low, high), range(start, end)), sizes)
-            total = term if total is None else site.tell(plus(site, total, term), sizes)
-        assert total is not None
-        joined.append(total)
-    return join(site, joined, len(made) - 1)
+    return in_blocks(site, _computed(site), _bounds(site, right, last), inner, site.rank(site.node.output) - 1, part)
 
 
 @legalizes("linear_of_image", level="full")

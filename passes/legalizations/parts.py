@@ -8,7 +8,7 @@ Whether parts on the GPU are faster than the whole on the CPU is asked of :mod:`
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -18,7 +18,7 @@ from mobopt.ops.costs import CPU, DOWNLOAD, UPLOAD, Cost, Processor
 from mobopt.ops.effects import listed_items
 from mobopt.ops.targets.table import rows_for
 from mobopt.ops.targets.verdicts import image_misfit
-from mobopt.passes.legalizations.building import slice_of
+from mobopt.passes.legalizations.building import plus, slice_of
 from mobopt.passes.legalizations.site import Refused, Site
 
 MOST_PARTS = 64
@@ -91,6 +91,44 @@ def join(site: Site, parts: Sequence[Value], dim: int) -> Value:
     size = sum(site.sizes(part)[dim] for part in parts)
     joined: Value = site.op("aten::cat", list(parts), dim)
     return site.tell(joined, with_size(site.sizes(parts[0]), dim, size))
+
+
+def in_blocks(
+    site: Site,
+    operands: Sequence[Value],
+    outer: Sequence[int],
+    inner: Sequence[int],
+    dim: int,
+    block: Callable[[range, range], Value],
+) -> Value:
+    """A sum of products, in parts of its results, each the sum of its parts of what is summed over.
+
+    Args:
+        site: what is to be divided.
+        operands: what it reads that is computed.
+        outer: where parts of the results begin, and the end.
+        inner: the same of what is summed over.
+        dim: of the result, along which its parts are joined.
+        block: makes the share of an inner part in an outer one.
+
+    Raises:
+        Refused: there is nothing to divide, or the whole on the CPU costs less.
+    """
+    ways, terms = len(outer) - 1, len(inner) - 1
+    if ways * terms == 1:
+        raise Refused("its rows, columns and inner dimension fit; its samples are too many")
+    check_worth(site, operands, ways * (2 * terms - 1), ways * terms)
+    made = site.sizes(site.node.output)
+    joined = []
+    for low, high in pairwise(outer):
+        sizes = with_size(made, dim, high - low)
+        total: Value | None = None
+        for start, end in pairwise(inner):
+            term = site.tell(block(range(low, high), range(start, end)), sizes)
+            total = term if total is None else site.tell(plus(site, total, term), sizes)
+        assert total is not None
+        joined.append(total)
+    return join(site, joined, dim)
 
 
 def with_size(sizes: Sequence[int], dim: int, size: int) -> list[int]:

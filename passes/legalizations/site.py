@@ -77,6 +77,8 @@ class Site:
         self.runtime = target.runtime
         self.limit = target.image_limit
         """Largest extent of an image."""
+        self.weight_limit = target.weight_limit
+        """Largest side of the image of a convolution's packed weight."""
         self.remark = ""
         """Why this form was chosen, for the notes."""
         self.cuts: dict[tuple[Value, int, int, int], Value] = {}

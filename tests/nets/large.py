@@ -92,11 +92,25 @@ class AtrousPyramid(nn.Module):
         return self.project(torch.cat([F.relu(branch(y)) for branch in self.branches], dim=1))
 
 
+class ContextHead(nn.Module):
+    """Kernels over hundreds of channels, whose packed weights are wider than images."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.widen = nn.Conv2d(5, 701, 1)
+        self.context = nn.Sequential(nn.Conv2d(701, 523, 3, padding=1, bias=False), nn.BatchNorm2d(523), nn.ReLU())
+        self.up, self.project = nn.ConvTranspose2d(523, 37, 4, 2, 1), nn.Conv2d(37, 3, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.project(F.relu(self.up(self.context(F.relu(self.widen(x))))))
+
+
 LARGE = {
     "M5": (M5, lambda: [torch.randn(1, 1, 16_000)]),
     "Panorama": (Panorama, lambda: [torch.rand(1, 3, 13, 5003)]),
     "WordHead": (WordHead, lambda: [torch.randn(1, 7, 48)]),
     "VggHead": (VggHead, lambda: [torch.rand(1, 3, 17, 14)]),
     "PointMLP": (PointMLP, lambda: [torch.randn(1, 3001, 9)]),
+    "ContextHead": (ContextHead, lambda: [torch.rand(1, 5, 17, 13)]),
     "AtrousPyramid": (AtrousPyramid, lambda: [torch.rand(1, 48, 28, 31)]),
 }

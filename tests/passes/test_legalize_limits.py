@@ -18,6 +18,7 @@ from mobopt.errors import InputError
 from mobopt.ir import Program
 from mobopt.ops.costs import Processor
 from mobopt.ops.targets import Target
+from mobopt.ops.targets.device_profiles import weight_extent
 from mobopt.ops.targets.verdicts import image_excess
 from mobopt.passes.dead_code_elimination import DeadCodeElimination
 from mobopt.passes.facts import Examples, record_facts
@@ -232,6 +233,60 @@ def test_a_layer_of_a_flattened_image_is_a_convolution(runtime: str) -> None:
     ]
     assert [note.rewrite for note in notes if note.done] == ["linear_of_image"]
     assert on_cpu(program, [rand(1, 512, 7, 7)], runtime, 2048) == set()
+
+
+WEIGHTS: dict[str, tuple[nn.Module, Tensor, int]] = {
+    "inputs": (nn.Conv2d(47, 5, 3, 2, 1), rand(1, 47, 9, 7), 3),
+    "inputs of one row": (nn.Conv2d(67, 5, 1, bias=False), rand(1, 67, 3, 5), 2),
+    "outputs": (nn.Conv2d(3, 131, (5, 3), 1, (2, 1)), rand(1, 3, 7, 11), 3),
+    "both": (nn.Conv2d(53, 173, (3, 2)), rand(1, 53, 6, 5), 6),
+    "a signal": (nn.Conv1d(19, 7, 9), rand(1, 19, 31), 5),
+    "samples": (nn.Conv2d(43, 5, 2), rand(2, 43, 4, 3), 4),
+    "dilated": (nn.Conv2d(31, 5, 3, dilation=2), rand(1, 31, 7, 8), 2),
+    "transposed": (nn.ConvTranspose2d(37, 5, 3, 2, 1, 1), rand(1, 37, 3, 4), 2),
+    "transposed both": (nn.ConvTranspose2d(37, 131, (4, 2)), rand(1, 37, 3, 4), 6),
+    "groups": (nn.Conv2d(48, 96, 3, groups=2), rand(1, 48, 5, 4), 4),
+}
+"""Convolutions, and how many there are where an image may be 61 texels wide."""
+
+
+@pytest.mark.parametrize("name", WEIGHTS)
+@pytest.mark.usefixtures("slow_cpu")
+def test_weights_that_are_larger_than_an_image_when_packed(name: str) -> None:
+    module, x, count = WEIGHTS[name]
+    program, _ = within(LIMIT, module.eval(), [x], "1.13")
+    convolutions = [node for node in program.methods["forward"].walk() if "aten::conv" in node.op]
+    assert len(convolutions) == count
+    for node in convolutions:
+        sizes, is_transposed = node.inputs[1].constant.shape, "transpose" in node.op
+        extent = weight_extent(node.qualified_op, sizes, 1, is_transposed, "1.13")
+        assert extent is not None
+        assert max(extent) <= LIMIT
+    assert on_cpu(program, [x], "1.13", LIMIT) == set()
+
+
+@pytest.mark.parametrize(("runtime", "count"), [("1.13", 2), ("2.2", 2), ("2.6", 1)])
+def test_weights_are_flat_images_since_2_6(runtime: str, count: int) -> None:
+    program, notes = within(2048, nn.Conv2d(1021, 64, 3, padding=1), [rand(1, 1021, 13, 11)], runtime)
+    assert operators_of(program).count("aten::conv2d") == count
+    assert [note.rewrite for note in notes if note.done] == ["weight_in_parts"] * (count > 1)
+
+
+def test_weights_that_nothing_divides() -> None:
+    depthwise = nn.Conv2d(5, 5, (49, 43), groups=5, bias=False)
+    program, notes = within(2048, depthwise, [rand(1, 5, 53, 47)], "1.13")
+    assert operators_of(program) == ["aten::conv2d"]
+    assert any("a kernel of its own" in note.message for note in notes)
+    assert [node.op for node, _ in findings(program, [rand(1, 5, 53, 47)], "1.13")] == ["aten::conv2d"]
+    program, notes = within(61, nn.Conv2d(3, 2, (2, 17)), [rand(1, 3, 9, 23)], "1.13")
+    assert operators_of(program) == ["aten::conv2d"]
+    assert any("its kernel alone is wider" in note.message for note in notes)
+
+
+def test_groups_are_not_joined_to_a_weight_over_the_limit() -> None:
+    program, _ = within(2048, nn.Conv2d(1024, 1024, 3, padding=1, groups=2), [rand(1, 1024, 7, 7)], "1.13")
+    weights = [node.inputs[1].constant for node in program.methods["forward"].walk() if node.op == "aten::conv2d"]
+    assert [tuple(weight.shape) for weight in weights] == [(512, 512, 3, 3)] * 2
 
 
 MATRIX = rand(9, 131)

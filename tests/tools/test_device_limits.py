@@ -84,15 +84,15 @@ def test_most_phones_hold_what_target_rows_let_pass(sizes: tuple[int, ...]) -> N
 def test_the_image_of_a_packed_weight(
     operator: str, shape: tuple[int, ...], groups: int, transposed: bool, runtime: str, extent: object
 ) -> None:
-    assert weight_extent(operator, torch.empty(shape), groups, transposed, runtime) == extent
+    assert weight_extent(operator, shape, groups, transposed, runtime) == extent
 
 
 class _Wide(nn.Module):
-    """A convolution whose packed weight is 3 * 700 texels wide, and one with 1100 channels behind it."""
+    """A convolution whose packed weight is three texels wide for each channel, and one with 1100 channels behind it."""
 
-    def __init__(self) -> None:
+    def __init__(self, channels: int) -> None:
         super().__init__()
-        self.first = nn.Conv2d(700, 8, 3, padding=1)
+        self.first = nn.Conv2d(channels, 8, 3, padding=1)
         self.second = nn.Conv2d(8, 1100, 1)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -100,17 +100,17 @@ class _Wide(nn.Module):
 
 
 def test_weights_and_tensors_over_a_limit_are_named() -> None:
-    module, x = torch.jit.script(_Wide().eval()), torch.rand(1, 700, 5, 7)
+    module, x = torch.jit.script(_Wide(600).eval()), torch.rand(1, 600, 5, 7)
     file = optimize_for_mobile(module, backend="vulkan", example_inputs=[x])
     found = audit(file, example_inputs=[x], device_profile="vulkan-minimum")
     subjects = {item.subject: item for item in found.limits}
     assert set(subjects) == {
-        "weight float32[8, 700, 3, 3]",
+        "weight float32[8, 600, 3, 3]",
         "weight float32[1100, 8, 1, 1]",
         "result float32[1, 1100, 5, 7]",
     }
-    weight = subjects["weight float32[8, 700, 3, 3]"]
-    assert weight.extent == (2100, 6, 1)
+    weight = subjects["weight float32[8, 600, 3, 3]"]
+    assert weight.extent == (1800, 6, 1)
     assert "in first" in weight.source
     assert "input channels" in weight.help
     assert "256x256x256" in weight.problem
@@ -119,19 +119,21 @@ def test_weights_and_tensors_over_a_limit_are_named() -> None:
     assert not found.is_good
     assert found.problems == ["3 too large for vulkan-minimum"]
     before = audit(module, example_inputs=[x], device_profile="vulkan-minimum")
-    assert {item.subject for item in before.limits} == {"weight float32[8, 700, 3, 3]"}, "the rest is on the CPU"
+    assert {item.subject for item in before.limits} == set(), "what is too large is divided or on the CPU"
 
 
-def test_without_a_device_large_weights_are_told_but_not_held_against_the_model() -> None:
-    module, x = torch.jit.script(_Wide().eval()), torch.rand(1, 700, 5, 7)
-    found = audit(module, example_inputs=[x])
-    assert [item.subject for item in found.limits] == ["weight float32[8, 700, 3, 3]"]
-    assert found.is_good
+def test_weights_of_convolutions_are_flat_since_2_6() -> None:
+    module, x = torch.jit.script(_Wide(700).eval()), torch.rand(1, 700, 5, 7)
 
+    def limits(profile: str | None, runtime: str) -> list[str]:
+        file = optimize_for_mobile(module, backend="vulkan", example_inputs=[x], runtime=runtime, legalize="off")
+        found = audit(file, example_inputs=[x], device_profile=profile, runtime=runtime)
+        assert found.is_good == (not found.limits)
+        return [item.subject for item in found.limits]
 
-def test_a_large_device_holds_it() -> None:
-    module, x = torch.jit.script(_Wide().eval()), torch.rand(1, 700, 5, 7)
-    assert audit(module, example_inputs=[x], device_profile="mali-g78").limits == ()
+    assert limits(None, "2.2") == ["weight float32[8, 700, 3, 3]"]
+    assert limits(None, "2.6") == limits("mali-g78", "2.2") == []
+    assert "weight float32[8, 700, 3, 3]" not in limits("vulkan-minimum", "2.6")
 
 
 def test_metal_counts_the_slices_of_texture_arrays() -> None:

@@ -16,10 +16,8 @@ from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 
-import torch
-
 from mobopt.errors import InputError
-from mobopt.ops.targets.table import IMAGE_LIMIT, release_key
+from mobopt.ops.targets.table import FLAT_LIMIT, IMAGE_LIMIT, release_key
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -50,10 +48,15 @@ class DeviceProfile:
     invocations: int | None = None
     float16: bool | None = None
 
-    def misfit(self, extent: Extent) -> str:
-        """Why the device can't hold an image; empty if it can."""
+    def misfit(self, extent: Extent, is_flat: bool = False) -> str:
+        """Why the device can't hold an image; empty if it can.
+
+        Args:
+            extent: of the image.
+            is_flat: whether a Vulkan image is 2-D.
+        """
         width, height, depth = extent
-        edge = self.image_2d if self.backend == "metal" else self.image_3d
+        edge = self.image_2d if is_flat or self.backend == "metal" else self.image_3d
         most = edge if self.backend == "vulkan" else self.layers
         if max(width, height) > edge or (most is not None and depth > most):
             limits = f"{edge}x{edge}x{most or '?'}"
@@ -70,7 +73,7 @@ ANY_PHONE = DeviceProfile(
     device="most phones",
     source="the limit that target rows are judged by",
     image_3d=IMAGE_LIMIT,
-    image_2d=IMAGE_LIMIT,
+    image_2d=FLAT_LIMIT,
 )
 """What stands in where no device is named."""
 
@@ -128,24 +131,24 @@ def tensor_extent(sizes: Sequence[int]) -> Extent | None:
     return width, height, batch * _fours(channels)
 
 
-def weight_extent(operator: str, weight: torch.Tensor, groups: int, transposed: bool, runtime: str) -> Extent | None:
+def weight_extent(operator: str, sizes: Sequence[int], groups: int, transposed: bool, runtime: str) -> Extent | None:
     """The image of a packed weight on Vulkan; None for operators whose weights are packed in other ways.
 
     Args:
         operator: ``aten::conv2d``, ``aten::conv_transpose2d.input`` or ``aten::linear``.
-        weight: as torch has it.
+        sizes: of the weight as torch has it.
         groups: of a convolution.
         transposed: whether the convolution is.
         runtime: release of PyTorch.
     """
-    if operator == "aten::linear" and weight.dim() == 2:
-        outputs, inputs = weight.shape
+    if operator == "aten::linear" and len(sizes) == 2:
+        outputs, inputs = sizes
         if release_key(runtime) < (2, 1):  # blocks of 2 by 2
             return -(-outputs // 2), -(-inputs // 2), 1
         return outputs, inputs, 1  # uploaded as it is, packed on the GPU
-    if operator not in ("aten::conv2d", "aten::conv_transpose2d.input") or weight.dim() != 4:
+    if operator not in ("aten::conv2d", "aten::conv_transpose2d.input") or len(sizes) != 4:
         return None
-    outputs, inputs, rows, columns = weight.shape
+    outputs, inputs, rows, columns = sizes
     if transposed:
         outputs, inputs = inputs, outputs
     if groups > 1 and not transposed and inputs == 1:

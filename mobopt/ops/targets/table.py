@@ -21,6 +21,8 @@ from mobopt.ops.targets.row import RELEASES, VERDICTS, Row
 
 IMAGE_LIMIT = 2048
 """Largest extent of a 3-D image on most phones (maxImageDimension3D); PyTorch's Vulkan tensors are such images."""
+FLAT_LIMIT = 4096
+"""Largest side of a 2-D image that every Vulkan device has at least (maxImageDimension2D, Required Limits)."""
 
 _FILES = {
     "vulkan": (
@@ -45,6 +47,11 @@ class Target:
     image_limit: int = IMAGE_LIMIT
     """Largest extent of a 3-D image on the device; for Vulkan."""
 
+    @property
+    def weight_limit(self) -> int:
+        """Largest side of the image of a convolution's packed weight; for Vulkan."""
+        return max(self.image_limit, FLAT_LIMIT) if has_flat_weights(self.runtime) else self.image_limit
+
     @cached_property
     def release(self) -> int:
         """Position in :data:`RELEASES` of the newest that is not newer than the runtime.
@@ -64,6 +71,11 @@ class Target:
 def release_key(name: str) -> tuple[int, ...]:
     """A release's name as numbers, for comparison."""
     return tuple(int(part) for part in name.split("."))
+
+
+def has_flat_weights(runtime: str) -> bool:
+    """Whether a release packs weights of convolutions into 2-D images (``ops/Convolution.cpp``), not 3-D ones."""
+    return release_key(runtime) >= (2, 6)
 
 
 @cache
