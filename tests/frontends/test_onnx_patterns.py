@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy
+import onnx
 import pytest
 import torch
 from bad_onnx_models import model_of, tensor_info
@@ -12,6 +13,7 @@ from onnx import helper, numpy_helper
 
 from mobopt.frontends.open_source import source_of
 from mobopt.ir import Program
+from mobopt.ir.types import TENSOR, ListType, OptionalType
 from mobopt.runtimes.cpu import Interpreter
 
 
@@ -100,3 +102,14 @@ def test_an_instance_norm_by_ones_and_zeros_has_neither(scale: float, bias: floa
     x = torch.randn(2, 3, 5)
     expected = torch.nn.functional.instance_norm(x) * scale + bias
     torch.testing.assert_close(Interpreter(program).run("forward", [x]), expected)
+
+
+def test_a_list_of_indices_may_have_gaps() -> None:
+    """PyTorch 1.13's lite interpreter refuses other lists where the schema has these."""
+    nodes = [helper.make_node("GatherND", ["x", "at"], ["y"])]
+    inputs = [tensor_info("x", [3, 5]), tensor_info("at", [4, 2], onnx.TensorProto.INT64)]
+    program = source_of(model_of(nodes, inputs, [tensor_info("y")])).program
+    (taken,) = (node for node in program.methods["forward"].walk() if node.op == "aten::index")
+    assert taken.inputs[1].type == ListType(OptionalType(TENSOR))
+    x, at = torch.randn(3, 5), torch.tensor([[0, 4], [2, -1], [-3, 0], [1, 1]])
+    assert torch.equal(Interpreter(program).run("forward", [x, at]), x[at[:, 0], at[:, 1]])

@@ -116,15 +116,18 @@ class Emitter:
             return item
         if isinstance(item, torch.Tensor):
             return self._tensor(item)
-        if isinstance(item, (list, tuple)) and any(True for _ in leaves_of(item, Value)):
+        inner = expected.element if isinstance(expected, OptionalType) else expected
+        if isinstance(item, (list, tuple)) and any(
+            True for kind in (Value, torch.Tensor) for _ in leaves_of(item, kind)
+        ):
             parts = [self.value(part) for part in item]
-            return self.builder.node("prim::ListConstruct", parts, [ListType(parts[0].type)])[0]
-        if isinstance(item, (list, tuple)) and any(isinstance(part, torch.Tensor) for part in item):
-            parts = [self.value(part) for part in item]
-            return self.builder.node("prim::ListConstruct", parts, [ListType(parts[0].type)])[0]
+            has_gaps = isinstance(inner, ListType) and isinstance(
+                inner.element, OptionalType
+            )  # 1.13's lite loader asks
+            element = inner.element if has_gaps else parts[0].type
+            return self.builder.node("prim::ListConstruct", parts, [ListType(element)])[0]
         if isinstance(item, tuple):
             item = list(item)
-        inner = expected.element if isinstance(expected, OptionalType) else expected
         if isinstance(item, list) and not item and isinstance(inner, ListType):
             return self.builder.constant(item, inner)
         return self.builder.constant(item)
