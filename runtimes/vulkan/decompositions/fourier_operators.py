@@ -16,6 +16,16 @@ _ORTHONORMAL, _BY_LENGTH = 1, 2
 """How torch numbers what results are divided by: the root of the length, and the length."""
 
 
+@decomposes_complex("aten::fft_fftn", "aten::fft_ifftn")
+def over_dimensions(build: NodeBuilder, node: Node) -> Value | None:
+    """The same over ascending dimensions: meta kernels of torch 2.11 fail on others."""
+    x, lengths, dims, norm = node.args
+    if lengths is not None or dims is None:
+        return None
+    ascending = sorted(dim % len(x.sizes) for dim in dims)
+    return None if ascending == list(dims) else build(node.qualified_op, x, None, ascending, norm)
+
+
 @decomposes_complex("aten::_fft_c2c")
 def complex_to_complex(build: NodeBuilder, node: Node) -> Value | None:
     """Over several dimensions, one after the other."""
