@@ -113,3 +113,12 @@ def test_a_list_of_indices_may_have_gaps() -> None:
     assert taken.inputs[1].type == ListType(OptionalType(TENSOR))
     x, at = torch.randn(3, 5), torch.tensor([[0, 4], [2, -1], [-3, 0], [1, 1]])
     assert torch.equal(Interpreter(program).run("forward", [x, at]), x[at[:, 0], at[:, 1]])
+
+
+def test_the_logarithm_of_a_sigmoid_is_finite_where_the_sigmoid_vanishes() -> None:
+    nodes = [helper.make_node("Sigmoid", ["x"], ["s"]), helper.make_node("Log", ["s"], ["y"])]
+    program = source_of(model_of(nodes, [tensor_info("x", [3])], [tensor_info("y")])).program
+    assert "log_sigmoid" in operators(program)
+    assert "log" not in operators(program)
+    x = torch.tensor([-200.0, 0.5, 90.0])
+    assert torch.equal(Interpreter(program).run("forward", [x]), torch.nn.functional.logsigmoid(x))

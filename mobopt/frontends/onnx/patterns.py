@@ -41,6 +41,12 @@ def stacked(emit: Emitter, parts: Sequence[Any], axis: int) -> Any:
     return emit("stack", inner, axis) if len(inner) == len(parts) > 1 else None
 
 
+def logarithm(emit: Emitter, x: Any) -> Any:
+    """``aten::log``; of a sigmoid ``aten::log_sigmoid``, which is exported as both and is right where that vanishes."""
+    node = _made_by(x, "aten::sigmoid")
+    return emit("log", x) if node is None else emit("log_sigmoid", node.inputs[0])
+
+
 def interpolated(emit: Emitter, condition: Any, near: Any, far: Any) -> Any:
     """``aten::lerp`` from ``a`` to ``b`` by ``weight``; None if it is none.
 

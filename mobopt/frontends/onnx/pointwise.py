@@ -9,7 +9,7 @@ import torch
 
 from mobopt.frontends.onnx.elements import PACKED_BITS, dtype_of, type_name
 from mobopt.frontends.onnx.operands import Operand, carrier
-from mobopt.frontends.onnx.patterns import interpolated
+from mobopt.frontends.onnx.patterns import interpolated, logarithm
 from mobopt.frontends.onnx.registry import MICROSOFT, Call, translates
 
 _UNARY = {
@@ -21,7 +21,6 @@ _UNARY = {
     "Sqrt": "sqrt",
     "Reciprocal": "reciprocal",
     "Exp": "exp",
-    "Log": "log",
     "Sin": "sin",
     "Cos": "cos",
     "Tan": "tan",
@@ -66,6 +65,11 @@ def _unary(call: Call) -> Any:
     if op in ("Abs", "Ceil", "Floor", "Round") and call.dtype() in (*_OF_UNSIGNED, torch.bool):
         return x
     return call.emit(_UNARY[op], x)
+
+
+@translates("Log")
+def _log(call: Call) -> Any:
+    return logarithm(call.emit, call.tensor())
 
 
 @translates("Identity")
