@@ -121,10 +121,9 @@ class Emitter:
             True for kind in (Value, torch.Tensor) for _ in leaves_of(item, kind)
         ):
             parts = [self.value(part) for part in item]
-            has_gaps = isinstance(inner, ListType) and isinstance(
-                inner.element, OptionalType
-            )  # 1.13's lite loader asks
-            element = inner.element if has_gaps else parts[0].type
+            element = parts[0].type
+            if isinstance(inner, ListType) and isinstance(inner.element, OptionalType):
+                element = inner.element  # 1.13's lite interpreter asks for it
             return self.builder.node("prim::ListConstruct", parts, [ListType(element)])[0]
         if isinstance(item, tuple):
             item = list(item)
