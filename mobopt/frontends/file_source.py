@@ -46,11 +46,11 @@ class FileSource(Source):
         preserved = list(self._original.methods) if preserved is None else preserved
         if not takes_optimized and any(name in _OPTIMIZED for name in self._original.attributes):
             raise BundleError(f"{file} is optimised already; convert the model that it was made from")
+        NumberOperands().run(self._original)  # as torch's interpreter does with the code of any file before it runs
         try:
             self.program = frozen(self._original, preserved)
         except InputError as error:
             raise InputError(f"{file}: {error}") from None
-        NumberOperands().run(self._original)  # as torch's interpreter does with the code of any file before it runs
         self._reference = self.program.clone() if has_quantized(self._original) else self._original
 
     def caller(self, method: str = "forward") -> Callable[[Sequence[Any]], Any]:

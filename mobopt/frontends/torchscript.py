@@ -21,6 +21,7 @@ from mobopt.ir.nests import leaves_of
 from mobopt.ir.types import BOOL
 from mobopt.passes.expand_quantized import ExpandQuantized, has_quantized
 from mobopt.passes.freeze import Freeze
+from mobopt.passes.number_operands import NumberOperands
 from mobopt.passes.rewriting import tensor_key
 
 _FORWARD = "forward"
@@ -51,7 +52,9 @@ def program_from_script_module(module: torch.jit.ScriptModule, preserved_methods
         InputError: there is no method to translate, or a preserved name does not exist.
         UnsupportedError: the module uses what a Program can't hold; the message names the place.
     """
-    return frozen(read_script_module(module, preserved_methods), preserved_methods)
+    program = read_script_module(module, preserved_methods)
+    NumberOperands().run(program)  # as torch's interpreter does before it folds or runs a graph
+    return frozen(program, preserved_methods)
 
 
 def read_script_module(module: torch.jit.ScriptModule, preserved_methods: Iterable[str] = ()) -> Program:

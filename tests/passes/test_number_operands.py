@@ -119,3 +119,23 @@ def test_our_runtime_takes_them() -> None:
     optimized = optimize_for_mobile(torch.jit.trace(_Grid(), x), backend="vulkan", example_inputs=[x])  # type: ignore[no-untyped-call]
     for one, other in zip(optimized(x), _Grid()(x), strict=True):
         torch.testing.assert_close(one, other)
+
+
+class _Positions(torch.nn.Module):
+    """Positions that are scaled: constants alone, and those of an input, before a layer with weights of float32."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = torch.nn.LayerNorm(5)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        return self.norm(torch.arange(5) * 0.5), self.norm(x.long() * 1.5)
+
+
+@pytest.mark.parametrize("has_examples", [False, True])
+def test_folding_and_examples_know_the_numbers(has_examples: bool) -> None:
+    x = torch.tensor([True, False, True, True, False])
+    model = torch.jit.trace(_Positions(), x)  # type: ignore[no-untyped-call]
+    optimized = optimize_for_mobile(model, example_inputs=[x] if has_examples else None)
+    for found, expected in zip(optimized(x), _Positions()(x), strict=True):
+        torch.testing.assert_close(found, expected)
