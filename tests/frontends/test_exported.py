@@ -351,6 +351,9 @@ def test_numbers_in_the_place_of_tensors_and_odd_arguments() -> None:
                 x.new_zeros(2).add_(7),
                 x.index_select(1, index),
                 x.max(1),
+                -3 // x,
+                2.5 // index,
+                7 << index.int(),
             ]
 
     torch.manual_seed(1)

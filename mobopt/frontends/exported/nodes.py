@@ -203,7 +203,7 @@ class NodeReader:
             unknown = sorted(set(given) - {argument.name for argument in schema.arguments})
             raise BundleError(f"{qualified} is called with {', '.join(unknown)}, which it does not take")
         if any(_is_number(arguments[index]) and schema.arguments[index].type == TENSOR for index in arguments):
-            schema, arguments = _for_numbers(schema, arguments)
+            schema, arguments = self._for_numbers(schema, arguments)
         self.bind(node["outputs"], self._called(schema, arguments, node["outputs"]))
 
     def emit(self, name: str, *operands: Any) -> Value:
@@ -243,6 +243,23 @@ class NodeReader:
         ((_, content),) = arg.items()
         meta = self._described[content["name"]]
         return dtype_of(meta["dtype"]), [size.get("as_int") for size in meta["sizes"]]
+
+    def _for_numbers(self, schema: Schema, arguments: dict[int, Value]) -> tuple[Schema, dict[int, Value]]:
+        """The overload that takes numbers where a tensor is expected, for exporting keeps the one for tensors; if there
+        is none, tensors of the dtype that these numbers give the result."""
+        beside = next((value for value in arguments.values() if value.type == TENSOR), None)
+        found = _overload_for_numbers(schema, arguments)
+        if found is None and beside is not None:
+            zeros = self.builder.operator(schema_of("aten::zeros_like"), {0: beside})[0]
+            add = schema_of("aten::add.Scalar")
+            for index, value in arguments.items():
+                if _is_number(value) and schema.arguments[index].type == TENSOR:
+                    arguments[index] = self.builder.operator(add, {0: zeros, 1: value})[0]
+            found = schema, arguments
+        if found is None:
+            types = [value.type for value in arguments.values()]
+            found = resolve(schema.name, types), dict(enumerate(arguments.values()))
+        return found
 
     def _called(self, schema: Schema, arguments: Mapping[int, Value], outputs: Sequence[Any]) -> list[Value]:
         made = self.builder.operator(schema, arguments)
@@ -379,20 +396,17 @@ def _is_number(value: Value) -> bool:
     return value.type in (INT, FLOAT, BOOL, COMPLEX)
 
 
-def _for_numbers(schema: Schema, arguments: Mapping[int, Value]) -> tuple[Schema, dict[int, Value]]:
-    """The overload that takes numbers where a tensor is expected: exporting keeps the one for tensors.
-
-    Raises:
-        UnsupportedError: there is none.
-    """
+def _overload_for_numbers(schema: Schema, arguments: Mapping[int, Value]) -> tuple[Schema, dict[int, Value]] | None:
     names = {schema.arguments[index].name: value for index, value in arguments.items()}
     for overload in ("Scalar", "Tensor_Scalar", "Scalar_mode"):
         other = known_schema(f"{schema.name}.{overload}")
         known = {argument.name: index for index, argument in enumerate(other.arguments)} if other else {}
-        if other is not None and set(names) <= set(known):
-            return other, {known[name]: value for name, value in names.items()}
-    types = [value.type for value in arguments.values()]
-    return resolve(schema.name, types), dict(enumerate(arguments.values()))
+        if other is None or not set(names) <= set(known):
+            continue
+        given = {known[name]: value for name, value in names.items()}
+        if not any(_is_number(value) and other.arguments[index].type == TENSOR for index, value in given.items()):
+            return other, given
+    return None
 
 
 def _flat(outputs: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
