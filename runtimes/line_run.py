@@ -99,7 +99,9 @@ def _result(segment: Segment, values: dict[Value, torch.Tensor], inputs: Sequenc
     segment.result = map_leaves(segment.result, HostLeaf, lambda leaf: tape[leaf.ref.number])
     segment.updates = {}  # the state of the next call is the Program's again
     segment.writes = ()
-    return Results(segment, {value: values[value] for value in segment.computed_outputs()}, inputs).deliver()[0]
+    computed = dict(zip(segment.inputs[: segment.taken], inputs[: segment.taken], strict=True))
+    computed |= {value: values[value] for value in segment.computed_outputs()}
+    return Results(segment, computed, inputs).deliver()[0]
 
 
 class UnforeseenSizesError(MoboptError):

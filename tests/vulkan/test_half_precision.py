@@ -204,6 +204,26 @@ def test_sizes_that_follow_and_state_keep_their_precision() -> None:
         torch.testing.assert_close(fast(x), expected, rtol=0, atol=LOSS * float(expected.abs().max()))
 
 
+def test_a_loop_whose_last_turn_computes_nothing() -> None:
+    """What it returns was carried from the turn before."""
+
+    class Halving(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            y = x * 1.0
+            while float(y.abs().max()) > 0.2:
+                y = y * 0.5
+            return y
+
+    x = numbers(7, 5)
+    scripted = torch.jit.script(Halving())
+    half = mobopt.optimize_for_mobile(
+        scripted, backend="vulkan", precision="fp16", runtime="mobopt", example_inputs=[x]
+    )
+    expected = Halving()(x)
+    torch.testing.assert_close(half(x), expected, rtol=0, atol=LOSS * float(expected.abs().max()))
+    assert mobopt.compare(scripted, example_inputs=[x]).agrees
+
+
 def test_ten_runs_are_bit_equal() -> None:
     module, x = seeded(Convolutions()), numbers(1, 3, 13, 11)
     fast = halved(module, x)
