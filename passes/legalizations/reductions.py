@@ -30,7 +30,7 @@ def _dims(site: Site, name: str = "dim") -> _Dims:
     """The dimensions that the node reduces; none given: all."""
     rank, given = site.rank("self"), site.const(name)
     listed = [given] if isinstance(given, int) else list(given or range(rank))
-    dims = _Dims(rank, sorted({dim % rank for dim in listed}), bool(site.const("keepdim")))
+    dims = _Dims(rank, sorted({dim % rank for dim in listed if rank}), bool(site.const("keepdim")))
     if not dims.kept and not dims.keepdim:
         raise Refused("its result has no dimensions")
     return dims

@@ -303,6 +303,8 @@ def index_by_slices(site: Site) -> Value:
 
 def _dimension_and_index(site: Site) -> tuple[int, torch.Tensor]:
     if site.node.op == "aten::index_select":
+        if site.rank("self") == 0:
+            raise Refused("a tensor without dimensions has no slices")
         return site.const("dim") % site.rank("self"), site.const("index")
     indices = site.const("indices")
     dim = next(place for place, item in enumerate(indices) if item is not None)

@@ -12,6 +12,7 @@ from tensor_cases import ALL, BATCH, EXTREME, LINE, NO_LOGARITHM, NO_ROOT, ROWS,
 from torch import nn
 from torch.nn import functional
 
+from mobopt import optimize_for_mobile
 from mobopt.frontends.torchscript import program_from_script_module
 from mobopt.ir import Program
 from mobopt.ops.targets import Finding, Target
@@ -331,3 +332,18 @@ def test_what_cannot_be_rewritten_stays_and_says_why(call: Any, inputs: Any, rea
     (run,) = run_passes(program, [Legalize(Target("vulkan", "2.6"), "full", _examples(inputs))], check=True)
     assert any(reason in note.message for note in run.result.notes if not note.done)
     assert_equal_up_to_rounding(Interpreter(program).run("forward", list(inputs)), eager(call, inputs))
+
+
+class _WithoutDimensions(nn.Module):
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return torch.relu(x).amin(0), torch.relu(x).index_select(0, torch.zeros(1, dtype=torch.int64))
+
+
+@pytest.mark.parametrize("runtime", ["1.13", "2.6"])
+def test_tensors_without_dimensions_have_a_dimension_zero(runtime: str) -> None:
+    """torch takes dim=0 for them."""
+    x = torch.tensor(0.5)
+    made = optimize_for_mobile(
+        torch.jit.script(_WithoutDimensions()), None, None, "vulkan", runtime=runtime, example_inputs=[x]
+    )
+    assert made(x)[0] == made(x)[1] == x
