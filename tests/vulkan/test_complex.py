@@ -116,6 +116,7 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[Tensor, ...]]] = {
             z.flip(0),
             z.roll(2, 1),
             functional.pad(z, (1, 2)),
+            z.movedim(0, 1),
             functional.pad(z, (1, 2), value=3.0),
             z.triu(),
             z.index_add(0, PLACES, z[:2]),
@@ -187,6 +188,15 @@ def test_double_numbers_stay_on_the_host(device: Device) -> None:
     program = VulkanProgram(program_from_script_module(traced), device)
     assert torch.equal(program(z), (z * z).abs())
     assert all("torch.complex128" in fallback.reason for fallback in program.plan_report([z]).fallbacks)
+    program.close()
+
+
+@pytest.mark.filterwarnings("ignore:ComplexHalf support is experimental")
+def test_halves_of_complex_numbers_stay_on_the_host(device: Device) -> None:
+    x, z = X.half(), torch.tensor(1 + 2j)
+    program = VulkanProgram(program_from_script_module(torch.jit.trace(torch.sub, (x, z))), device)  # type: ignore[no-untyped-call]
+    found = program(x, z)
+    assert found.dtype == torch.complex32 and torch.equal(torch.view_as_real(found), torch.view_as_real(x - z))
     program.close()
 
 

@@ -10,13 +10,15 @@ import torch
 from mobopt.ir import Node, Value
 from mobopt.ir.nests import leaves_of, map_leaves
 from mobopt.ir.schemas import schema_of
+from mobopt.ir.types import INT, ListType
 from mobopt.ops.records import Trait, record_of
 from mobopt.runtimes.cpu.kernels import scalar_type
 from mobopt.runtimes.vulkan.decompositions.complex_numbers import joined, pair_of
 from mobopt.runtimes.vulkan.decompositions.registry import NodeBuilder, decomposes_others, has_complex
 
 _ELEMENTS = ("self", "other", "tensors", "value", "values", "src", "source")
-"""Names of arguments that elements of the result come from, as schemas of such operators have them."""
+"""Names of arguments that elements of the result come from, as schemas of such operators have them; dimensions of
+``movedim`` have one of them too."""
 
 _APART = frozenset({Trait.MOVES_ELEMENTS, Trait.IDENTITY, Trait.PADDING, Trait.CONCATENATION, Trait.BY_PARTS})
 
@@ -62,7 +64,7 @@ def _arguments(build: NodeBuilder, node: Node, part_of: Any, *, imaginary: bool)
     for argument, value in zip(schema_of(node.qualified_op).arguments, node.args, strict=True):
         if argument.name == "dtype" and scalar_type(value) == torch.complex64:
             given.append(torch.float32)
-        elif argument.name not in _ELEMENTS:
+        elif argument.name not in _ELEMENTS or argument.type in (INT, ListType(INT)):
             given.append(value)
         elif isinstance(value, (int, float, complex)):
             given.append(complex(value).imag if imaginary else complex(value).real)

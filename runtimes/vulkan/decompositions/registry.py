@@ -136,6 +136,8 @@ class NodeBuilder:
         """
         own = (_OF_COMPLEX if has_complex(node) else _DECOMPOSITIONS).get(node.qualified_op)
         tried = [*([] if own is None else [own]), *_OTHERWISE]
+        if any(value.dtype == torch.complex32 for value in node.outputs):
+            tried = []  # the parts would be float32
         made = next((found for item in tried if (found := item(self, node)) is not None), None)
         if made is None:
             raise UndecomposedError(f"{node!r}: {why_unsupported(node)}")
