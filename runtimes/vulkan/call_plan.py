@@ -213,16 +213,16 @@ class CallPlan:
         """
         return self.deliver(given, self.compute(given))
 
-    def begin(self, given: CallTensors) -> Callable[[], Any]:
-        """Start to compute; what is returned must be called once, waits and delivers.
+    def begin(self, given: CallTensors) -> Callable[[bool], Any]:
+        """Start to compute; what is returned must be called once, waits and delivers. It is told whether to poll.
 
         Raises:
             As for :meth:`run`.
         """
         if self.executable is None:
-            return lambda: self.deliver(given, [])
+            return lambda polls: self.deliver(given, [])
         call = self.executable.begin(self._given(given))
-        return lambda: self.deliver(given, self._checked(given.inputs, call.finish))
+        return lambda polls: self.deliver(given, self._checked(given.inputs, lambda: call.finish(polls)))
 
     def compute(self, given: CallTensors) -> Sequence[Value]:
         """The outputs of the device; see :meth:`run` for errors."""

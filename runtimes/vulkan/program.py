@@ -9,7 +9,7 @@ import time
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import Future, wait
 from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any, NamedTuple, TypeVar
@@ -45,6 +45,7 @@ from mobopt.runtimes.vulkan.kernels.plan import ConstantStore
 from mobopt.runtimes.vulkan.plan_report import PlanReport, joined
 from mobopt.runtimes.vulkan.plan_store import PlanStore
 from mobopt.runtimes.vulkan.state_arrays import StateArrays, is_kept_on_device
+from mobopt.runtimes.vulkan.submitted import Finish, SubmittedCalls
 
 _LOG = logging.getLogger("mobopt.vulkan")
 
@@ -119,7 +120,7 @@ class VulkanProgram:
         self._lock = threading.Lock()
         """Held while plans are looked for and made, not while the device computes."""
         self._turn = self.model_state.lock if self.model_state.names else nullcontext()
-        self._workers: ThreadPoolExecutor | None = None
+        self._calls = self._no_calls()
         self._last: Future[Any] | None = None
         """The last call that was submitted, if calls change the state."""
         self._was_lost = False
@@ -173,16 +174,16 @@ class VulkanProgram:
         future: Future[Any] = Future()
         future.set_running_or_notify_cancel()
         try:
-            finish = self._begun(method, args, on_device)
+            finish = None if self.model_state.names else self._begun(method, args, on_device)
         except Exception as error:
             future.set_exception(error)
             return future
+        if finish is not None:
+            return self._calls.add(finish)
         with self._lock:
-            if self._workers is None:
-                self._workers = ThreadPoolExecutor(1 if self.model_state.names else MAX_LANES, "mobopt")
             if self.model_state.names:
                 self._last = future
-            self._workers.submit(_settle, future, finish)
+            self._calls.run(future, lambda: self._run(method, args, on_device))
         return future
 
     def profile(self, args: Sequence[Any], method: str = "forward") -> list[OperationTime]:
@@ -232,29 +233,31 @@ class VulkanProgram:
             self._was_lost = False
             return result
 
-    def _begun(self, method: str, args: Sequence[Any], on_device: bool) -> Callable[[], Any]:
-        """Start a call; the function that is returned ends it.
+    def _no_calls(self) -> SubmittedCalls:
+        return SubmittedCalls(MAX_LANES, workers=1 if self.model_state.names else MAX_LANES)
 
-        One that looks at elements starts when it is ended: calls that wait there for a lane must not hold another.
+    def _begun(self, method: str, args: Sequence[Any], on_device: bool) -> Finish | None:
+        """Start a call without state; the function that is returned ends it.
+
+        One that looks at elements can't be started: calls that wait there for a lane must not hold another.
         """
-        if self.model_state.names:
-            return lambda: self._run(method, args, on_device)
+        self._calls.make_room()
         with torch.no_grad():
             place = self._enter(method, args, on_device)
             plan = self._take_plan(place)
             if not plan.is_complete:
                 self._leave_plan(plan)
-                return lambda: self._run(method, args, on_device)
+                return None
             try:
                 deliver = plan.begin(place.given)
             except BaseException:
                 self._leave_plan(plan)
                 raise
 
-        def finish() -> Any:
+        def finish(polls: bool) -> Any:
             try:
                 with torch.no_grad():
-                    return deliver()
+                    return deliver(polls)
             except (UnforeseenResultError, WideFloatsError):
                 return self._run(method, args, on_device)
             finally:
@@ -263,7 +266,8 @@ class VulkanProgram:
         return finish
 
     def _await_turn(self) -> None:
-        """Let the calls that were submitted end, if they change the state."""
+        """Let the calls that were submitted end, if they change the state; of others those that are too many."""
+        self._calls.make_room()
         last = self._last
         if last is not None:
             wait([last])
@@ -367,7 +371,7 @@ class VulkanProgram:
         self._lock = threading.Lock()
         self.model_state.lock = threading.RLock()
         self._turn = self.model_state.lock if self.model_state.names else nullcontext()
-        self._workers = self._last = None
+        self._calls, self._last = self._no_calls(), None
         self._state_arrays.bring_home_after_fork()
         self._plans.drop()
         self._later_plans.drop()
@@ -570,15 +574,6 @@ def _signature(value: Any, tensors: list[Any], kinds: Any) -> Any:
 def _as_meta(array: DeviceArray) -> torch.Tensor:
     """What stands for an array while a model is specialised."""
     return torch.empty_strided(array.shape, array.stride(), dtype=array.dtype, device="meta")
-
-
-def _settle(future: Future[Any], finish: Callable[[], Any]) -> None:
-    try:
-        result = finish()
-    except BaseException as error:
-        future.set_exception(error)
-    else:
-        future.set_result(result)
 
 
 def _describe(value: Any) -> str:

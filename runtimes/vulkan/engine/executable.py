@@ -191,11 +191,11 @@ class CallInFlight:
             self._lane = lane
             self._gate.stay()
 
-    def finish(self) -> list[Value]:
-        """Wait for the outputs; see :meth:`Executable.run`."""
+    def finish(self, polls: bool = True) -> list[Value]:
+        """Wait for the outputs; see :meth:`Executable.run` and :meth:`Lane.finish`."""
         with self._gate.leaving():
             try:
-                return self._lane.finish()
+                return self._lane.finish(polls)
             finally:
                 self._executable._give_back(self._lane)
 

@@ -46,7 +46,7 @@ class Step(Protocol):
     def begin(self) -> None:
         """Start what needs no waiting."""
 
-    def finish(self) -> None:
+    def finish(self, polls: bool = True) -> None:
         """Wait for it, or do it."""
 
     def settle(self) -> None:
@@ -64,7 +64,7 @@ class _HostStep:
     def begin(self) -> None:
         """Nothing."""
 
-    def finish(self) -> None:
+    def finish(self, polls: bool = True) -> None:
         """Compute."""
         results = self._call.run(*(source.read() for source in self._sources))
         for target, values in zip(self._targets, results, strict=True):
@@ -83,14 +83,14 @@ class _CheckedStep:
         self.begin = submission.begin
         self.settle = submission.settle
 
-    def finish(self) -> None:
+    def finish(self, polls: bool = True) -> None:
         """Wait for it.
 
         Raises:
             RefusedError: the flag is raised.
             DeviceError: the device failed.
         """
-        self._submission.finish()
+        self._submission.finish(polls)
         if self._flag.item():
             raise RefusedError
 
@@ -178,8 +178,11 @@ class Lane:
             self._begun = 1
             self._steps[0].begin()
 
-    def finish(self) -> list[Value]:
+    def finish(self, polls: bool = True) -> list[Value]:
         """Wait until everything is computed; the outputs, new ones.
+
+        Args:
+            polls: whether to poll for a short while, or to sleep: see :meth:`Submission.finish`.
 
         Raises:
             RefusedError: a kernel met operands that it must not be given.
@@ -189,7 +192,7 @@ class Lane:
             if number:
                 self._begun = number + 1
                 step.begin()
-            step.finish()
+            step.finish(polls)
         return [self._output(index, slot) for index, slot in enumerate(self._outputs)]
 
     def settle(self) -> None:

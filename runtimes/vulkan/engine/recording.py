@@ -218,13 +218,17 @@ class Submission:
         if result < 0:
             vk.check(result, f"run on {device.info.name}")
 
-    def finish(self) -> None:
+    def finish(self, polls: bool = True) -> None:
         """Wait until the device is done.
+
+        Args:
+            polls: whether to poll for a short while, which costs this thread the least time, and takes the
+                interpreter's lock from others again and again; or to sleep.
 
         Raises:
             DeviceError: the device is lost, or out of memory.
         """
-        self._wait()
+        self._wait(self._poll_seconds if polls else 0.0)
         self._is_pending = False
         self._reset(self._device.handle, 1, self._fences)
 
@@ -238,11 +242,11 @@ class Submission:
             self._is_pending = False
             self._reset(device.handle, 1, self._fences)
 
-    def _wait(self) -> None:
-        """Poll for a short while, which costs the least time, then sleep."""
+    def _wait(self, poll_seconds: float) -> None:
+        """Poll for so long, then sleep."""
         handle, fence, not_ready = self._device.handle, self._fence, self._not_ready
         result = not_ready
-        deadline = time.perf_counter() + self._poll_seconds
+        deadline = time.perf_counter() + poll_seconds
         while result == not_ready and time.perf_counter() < deadline:
             result = self._status(handle, fence)
         while result in (not_ready, vk.VK_TIMEOUT):
