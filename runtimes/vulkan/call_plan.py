@@ -131,7 +131,7 @@ class CallPlan:
         gives_arrays: bool,
         state: ModelState,
         arrays: StateArrays,
-        kept: Collection[int],
+        in_arrays: Collection[int],
         is_later: bool,
     ) -> None:
         """Make the executable.
@@ -140,10 +140,10 @@ class CallPlan:
             device: where it runs.
             segment: as it was lowered.
             built: what it was lowered to.
-            gives_arrays: whether results stay on the device, and arguments are taken from there.
+            gives_arrays: whether results stay on the device.
             state: of the model.
             arrays: what of it lies on the device.
-            kept: numbers of the segment's inputs that are parts of the state and lie there.
+            in_arrays: numbers of the segment's inputs, arguments and parts of the state, that are given there.
             is_later: whether it isn't the first segment of the call; others take what they can in arrays.
         """
         self.following = segment.following
@@ -152,7 +152,7 @@ class CallPlan:
         self._device, self._state, self._arrays = device, state, arrays
         self._gives_arrays = gives_arrays
         self.segment = segment
-        self.exposes = () if gives_arrays else tuple(number for number in kept if self._is_returned(number))
+        self.exposes = () if gives_arrays else tuple(number for number in in_arrays if self._is_returned(number))
         hosted = range(segment.taken - len(segment.hosted), segment.taken)
         resident = {number for number, value in enumerate(segment.inputs) if is_later and may_stay(value)}
         bound = {
@@ -160,10 +160,10 @@ class CallPlan:
             for index, (number, tensor) in enumerate(zip(built.inputs, built.stream.inputs, strict=True))
             if not isinstance(tensor, HostTensor)
             and number not in hosted
-            and (gives_arrays or number in kept or number in resident)
+            and (number in in_arrays or number in resident)
         }
         self._resident = {built.inputs[index] for index in bound} & resident
-        staying = self._staying({segment.inputs[number] for number in kept})
+        staying = self._staying({segment.inputs[number] for number in in_arrays})
         outputs = {index for index, ref in enumerate(built.outputs) if ref in staying}
         self.executable = Executable(device, built.stream, bound, outputs) if built.outputs else None
         memory = None if self.executable is None else self.executable.memory

@@ -50,6 +50,7 @@ class DeviceResults(Results):
     ) -> Any:
         """The result; the state, of which ``wholes`` are the memories, is what the call has made of it."""
         segment = self._segment
+        self._device = device
         self._wholes = dict(zip(segment.inputs[len(segment.inputs) - len(wholes) :], wholes, strict=True))
         if self._gives_arrays:
             result = map_leaves(segment.result, Leaf, self._tensor)
@@ -120,8 +121,11 @@ class DeviceResults(Results):
 
     def _memory(self, alias: Alias) -> Any:
         """As for tensors, but that of a state which is given in an array is what the call has made of it: tensors lie
-        in the memory that is written to."""
+        in the memory that is written to. Arrays that lie in an argument on the CPU lie in one copy of it."""
         whole = self._segment.value_of(alias)
+        given = self._inputs.get(whole)
+        if self._gives_arrays and isinstance(given, torch.Tensor) and whole not in self._wholes:
+            self._inputs[whole] = as_array(self._device, given)
         if self._gives_arrays and whole in self._written:
             return self._value(self._written[whole])
         return super()._memory(alias)

@@ -35,7 +35,6 @@ from mobopt.runtimes.vulkan.compile.build import Built, Fallback, build_stream
 from mobopt.runtimes.vulkan.compile.host_function import UnforeseenResultError
 from mobopt.runtimes.vulkan.compile.integer_ranges import Interval
 from mobopt.runtimes.vulkan.compile.precision import Halving
-from mobopt.runtimes.vulkan.device_results import as_array
 from mobopt.runtimes.vulkan.engine.array import DeviceArray
 from mobopt.runtimes.vulkan.engine.device import Device, open_device
 from mobopt.runtimes.vulkan.engine.executable import MAX_LANES
@@ -382,20 +381,15 @@ class VulkanProgram:
         with self._lock:
             if not self.device.is_open or self.device.is_lost:
                 self._open_again()
-            kinds: Any = torch.Tensor
-            if on_device:
-                kinds = (torch.Tensor, DeviceArray)
-                args = map_leaves(list(args), torch.Tensor, lambda tensor: as_array(self.device, tensor))
             tensors: list[Any] = []
-            signature: tuple[Any, ...] = (method, on_device, _signature(args, tensors, kinds))
+            signature: tuple[Any, ...] = (method, on_device, _signature(args, tensors, on_device))
             wholes: Sequence[torch.Tensor] = ()
-            arguments = len(tensors)
             if self.model_state.names:
                 of_state, wholes, state_key = self._state_inputs(tensors)
                 signature = (*signature, state_key)
                 tensors += of_state
-            kept = [number for number in range(arguments, len(tensors)) if isinstance(tensors[number], DeviceArray)]
-            return _Place(method, args, on_device, signature, CallTensors(tensors, wholes), kept)
+            in_arrays = [number for number, tensor in enumerate(tensors) if isinstance(tensor, DeviceArray)]
+            return _Place(method, args, on_device, signature, CallTensors(tensors, wholes), in_arrays)
 
     def _plan(self, place: _Place) -> CallPlan:
         """The plan with which a call goes on."""
@@ -444,7 +438,7 @@ class VulkanProgram:
         arrays.keep_only(wholes)
         state.forget_exposed(wholes)
         of_state: list[Any] = []
-        form = _signature(state.forms, of_state, torch.Tensor)
+        form = _signature(state.forms, of_state, False)
         places = [memories.place(tensor) for tensor in arguments if isinstance(tensor, torch.Tensor)]
         for place in filter(None, places):  # the caller has it
             self._expose(wholes[place.memory])
@@ -466,10 +460,10 @@ class VulkanProgram:
         wide = [value for value in segment.inputs if value.dtype == torch.int64]
         classes = dict(zip(wide, integers, strict=True))
         built = self._built(segment, classes, self._halving(place.given))
-        kept = [segment.taken + number for number in place.kept]
+        in_arrays = [segment.taken + number for number in place.in_arrays]
         is_later = place.following is not None
         plan = CallPlan(
-            self.device, segment, built, place.on_device, self.model_state, self._state_arrays, kept, is_later
+            self.device, segment, built, place.on_device, self.model_state, self._state_arrays, in_arrays, is_later
         )
         plan.report = PlanReport(
             place.method,
@@ -530,8 +524,8 @@ class _Place(NamedTuple):
     signature: Any
     """What its first plan depends on."""
     given: CallTensors
-    kept: Sequence[int]
-    """Numbers of the call's inputs that are parts of the state and lie on the device."""
+    in_arrays: Sequence[int]
+    """Numbers of the call's inputs that lie on the device."""
     following: Checkpoint | None = None
 
 
@@ -551,19 +545,22 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_forget_after_fork)
 
 
-def _signature(value: Any, tensors: list[Any], kinds: Any) -> Any:
-    """What a plan depends on: structure, shapes, dtypes and plain values. Tensors, of these kinds, are collected on the
-    way."""
-    if isinstance(value, kinds):
+def _signature(value: Any, tensors: list[Any], takes_arrays: bool) -> Any:
+    """What a plan depends on: structure, shapes, dtypes, where tensors lie, and plain values. Tensors, and arrays where
+    these are taken, are collected on the way."""
+    if isinstance(value, torch.Tensor):
         tensors.append(value)
         return value.dtype, value.shape
     if isinstance(value, (list, tuple)):
-        return type(value), *[_signature(item, tensors, kinds) for item in value]
+        return type(value), *[_signature(item, tensors, takes_arrays) for item in value]
     if isinstance(value, dict):
-        return dict, *[(key, _signature(item, tensors, kinds)) for key, item in value.items()]
+        return dict, *[(key, _signature(item, tensors, takes_arrays)) for key, item in value.items()]
     if isinstance(value, _PLAIN):
         return type(value), value
     if isinstance(value, DeviceArray):
+        if takes_arrays:
+            tensors.append(value)
+            return DeviceArray, value.dtype, value.shape
         raise InputError("an argument is an array on the device; call run_on_device, or give its tensor()")
     raise InputError(
         f"an argument is a {type(value).__name__}; give tensors, numbers, strings, or lists, tuples and "

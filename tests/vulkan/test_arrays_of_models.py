@@ -60,7 +60,7 @@ def test_a_chain_of_models_copies_once_in_and_once_out(device: Device) -> None:
             value = program.run_on_device("forward", [value])
         assert isinstance(value, DeviceArray)
         found = value.tensor()
-        assert (transfers.uploads - before[0], transfers.downloads - before[1]) == (1, 1)
+        assert (transfers.uploads - before[0], transfers.downloads - before[1]) == (0, 1)  # plans take tensors
     with torch.no_grad():
         torch.testing.assert_close(found, models[2](models[1](models[0](X))), rtol=1e-4, atol=1e-5)
     for program in programs:
@@ -101,8 +101,34 @@ def test_results_share_memory_as_arguments_do(device: Device) -> None:
             assert same.memory is given[0].memory
     strided = DeviceArray.from_tensor(device, torch.arange(12.0)).as_strided((2, 3), (1, 4), 2)
     wanted = model(strided.tensor(), i)
-    for value, expected in zip(on_cpu(program.run_on_device("forward", (strided, i))), wanted, strict=True):
-        torch.testing.assert_close(value, expected)
+    for given in (strided, torch.arange(12.0).as_strided((2, 3), (1, 4), 2)):
+        for one in (program, program_of(model, device)):
+            found = one.run_on_device("forward", (given, i))
+            for value, expected in zip(on_cpu(found), wanted, strict=True):
+                torch.testing.assert_close(value, expected)
+
+
+class Keeping(nn.Module):
+    """Keeps its argument, and adds to what it kept."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("kept", torch.zeros(2, 3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        before = self.kept.clone()
+        self.kept = x
+        self.kept += 1
+        return before
+
+
+def test_an_argument_on_the_cpu_that_becomes_state(device: Device) -> None:
+    program = program_of(Keeping(), device)
+    arguments = [torch.full((2, 3), float(number)) for number in range(3)]
+    found = [program.run_on_device("forward", [x]).tensor() for x in arguments]
+    for number, value in enumerate(found):
+        assert torch.equal(value, torch.full((2, 3), float(number)))  # that of the call before, plus one
+    assert torch.equal(program.model_state.values["kept"], torch.full((2, 3), 3.0))
 
 
 class Kinds(nn.Module):
