@@ -54,6 +54,16 @@ def test_strided_tensors_and_views(any_road: Device) -> None:
         whole.__array__(copy=False)
 
 
+def test_copies_are_made_again(any_road: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mobopt.runtimes.vulkan.engine.transfers._MAX_KEPT_BYTES", 1 << 17)
+    values = torch.rand(50021, generator=torch.Generator().manual_seed(0))
+    whole = DeviceArray.from_tensor(any_road, values)  # more than is kept between copies
+    for _ in range(2):
+        for count in (1, 7, 19000, *range(2, 23), 50021):  # more than there are commands for
+            assert torch.equal(whole.as_strided((count,), (1,), 50021 - count).tensor(), values[-count:])
+            assert torch.equal(DeviceArray.from_tensor(any_road, values[:count]).tensor(), values[:count])
+
+
 @pytest.mark.parametrize("large", [False, True], ids=["on the device", "through the host"])
 def test_copies_between_views(any_road: Device, large: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     if large:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 
@@ -15,6 +16,10 @@ from mobopt.runtimes.vulkan.engine.resources import ResourceScope
 
 _MIN_STAGING_BYTES = 1 << 16
 _MAX_KEPT_BYTES = 64 << 20
+_MAX_RECORDED = 16
+"""Copies for which a way keeps recorded commands; those not used for longest go first."""
+_MAX_RECORDED_REGIONS = 16
+"""Copies of more regions are recorded each time."""
 
 
 @dataclass(eq=False)
@@ -25,6 +30,10 @@ class _Way:
     pool: CommandPool
     fence: vk.Handle
     staging: dict[MemoryUse, tuple[ResourceScope, Buffer]]
+    recorded: OrderedDict[tuple[Buffer, Buffer, tuple[CopyRegion, ...]], tuple[vk.Handle, Submission]] = field(
+        default_factory=OrderedDict
+    )
+    """By what is copied; a buffer that was freed is never asked for again."""
 
 
 class Transfers:
@@ -123,11 +132,27 @@ class Transfers:
         return buffer
 
     def _run(self, way: _Way, source: Buffer, target: Buffer, regions: Sequence[CopyRegion]) -> None:
+        if len(regions) <= _MAX_RECORDED_REGIONS:
+            self._recorded(way, source, target, tuple(regions)).run()
+            return
         commands = way.pool.record_copy(source, target, regions)
         try:
             Submission(self._device, commands, way.fence).run()
         finally:
             way.pool.free(commands)
+
+    def _recorded(self, way: _Way, source: Buffer, target: Buffer, regions: tuple[CopyRegion, ...]) -> Submission:
+        """The commands of a copy, which is often made again: arrays of one size take turns in a few buffers."""
+        key = source, target, regions
+        found = way.recorded.get(key)
+        if found is None:
+            while len(way.recorded) >= _MAX_RECORDED:
+                way.pool.free(way.recorded.popitem(last=False)[1][0])
+            commands = way.pool.record_copy(source, target, regions)
+            found = way.recorded[key] = commands, Submission(self._device, commands, way.fence)
+        else:
+            way.recorded.move_to_end(key)
+        return found[1]
 
 
 def _flat(buffer: Buffer, dtype: torch.dtype, count: int, offset: int) -> torch.Tensor:
