@@ -96,7 +96,9 @@ class DeviceArray:
     def is_contiguous(self) -> bool:
         """Whether the elements lie dense in row-major order."""
         dense = contiguous_strides(self.shape)
-        return all(size == 1 or one == two for size, one, two in zip(self.shape, self._strides, dense, strict=True))
+        return dense == self._strides or all(
+            size == 1 or one == two for size, one, two in zip(self.shape, self._strides, dense, strict=True)
+        )
 
     def __repr__(self) -> str:
         dtype = str(self.dtype).removeprefix("torch.")

@@ -47,7 +47,7 @@ class DeviceGate:
         with self._changed:
             self.is_lost |= isinstance(error, DeviceLostError)
             self._count -= 1
-            if not self._count:
+            if self._is_closed and not self._count:
                 self._changed.notify_all()
 
     def stay(self) -> None:

@@ -28,6 +28,7 @@ class DeviceSlot:
         """``view`` are its elements as they lie in storage; ``dtype`` is what they stand for."""
         self._view = view
         self._dtype = dtype
+        self._is_exact = view.dtype == dtype
 
     def write(self, values: torch.Tensor) -> None:
         """Copy a tensor there.
@@ -40,10 +41,12 @@ class DeviceSlot:
             low, high = (int(bound) for bound in torch.aminmax(values))
             if low < -(2**31) or high >= 2**31:
                 raise InputError(f"an int64 tensor holds {low} to {high}; integers on the device have 32 bits")
-        self._view.copy_(values.detach())
+        self._view.copy_(values.detach() if values.requires_grad else values)
 
     def read(self) -> torch.Tensor:
         """A new contiguous tensor with its elements."""
+        if self._is_exact:
+            return self._view.clone(memory_format=torch.contiguous_format)
         return self._view.to(self._dtype, memory_format=torch.contiguous_format, copy=True)
 
 

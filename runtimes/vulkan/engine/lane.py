@@ -154,6 +154,7 @@ class Lane:
         self._outputs = [self._slot(tensor) for tensor in staged.outputs]
         self._flag = None if staged.flag is None else self._view(staged.flag)
         self._array_storages = staged.array_storages
+        self._new_arrays = [(storage, storage_bytes(storage)) for storage in staged.bound_outputs.values()]
         self._barriers = [
             [] if isinstance(segment, HostCall) else plan_barriers(segment, self._locate) for segment in self._segments
         ]
@@ -258,16 +259,9 @@ class Lane:
         if not self._array_storages:
             return ()
         pool = self._device.shared(ArrayPool)
-        given = {
-            storage: array.memory
-            for storage, array in zip(self._bound_inputs, self._arrays, strict=True)
-            if storage is not None and array is not None
-        }
-        self._made = {
-            storage: pool.allocate(storage_bytes(storage)) for storage in self._array_storages if storage not in given
-        }
-        memories = given | self._made
-        return tuple(memories[storage].buffer for storage in self._array_storages)
+        self._made = {storage: pool.allocate(nbytes) for storage, nbytes in self._new_arrays}
+        given = [array.memory.buffer for array in self._arrays if array is not None]
+        return (*given, *[memory.buffer for memory in self._made.values()])
 
     def _output(self, index: int, slot: Slot | None) -> Value:
         if slot is not None:
