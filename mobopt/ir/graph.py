@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Sequence
-from typing import Any, cast
+from typing import Any
 
 import torch
 
@@ -129,7 +129,7 @@ class Value:
     def sizes(self) -> tuple[int, ...]:
         """Sizes of a tensor, which are numbers; see :attr:`tensor_type`."""
         kind = self.type
-        return cast("tuple[int, ...]", kind.sizes if isinstance(kind, TensorType) else self.tensor_type.sizes)
+        return kind.sizes if isinstance(kind, TensorType) else self.tensor_type.sizes  # type: ignore[return-value]
 
     @property
     def rank(self) -> int:

@@ -24,7 +24,7 @@ def test_overlapping_lives_share_no_byte(lives):
     plan = plan_arena(lives, _ALIGNMENT, _CHUNK)
     placed = list(zip(plan.offsets, lives, strict=True))
     for (start, life), (other_start, other) in combinations(placed, 2):
-        if life.overlaps(other):
+        if life.first <= other.last and other.first <= life.last:
             assert start + life.nbytes <= other_start or other_start + other.nbytes <= start
     assert all(offset % _ALIGNMENT == 0 for offset in plan.offsets)
     assert plan.nbytes == max((offset + life.nbytes for offset, life in placed), default=0)

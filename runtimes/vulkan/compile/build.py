@@ -278,4 +278,4 @@ def _append_host_call(plan: Plan, nodes: list[Node], placement: Placement) -> No
 
 def _lowered_call(nodes: Sequence[Node]) -> LoweredCall:
     parts = [part for node in nodes for part in (node.blocks[0].nodes if node.blocks else [node])]
-    return LoweredCall(tuple(part.qualified_op for part in parts), sum(map(flops_of, nodes)))
+    return LoweredCall(tuple(part.qualified_op for part in parts), lambda: sum(map(flops_of, nodes)))

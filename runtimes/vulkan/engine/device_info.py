@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 
 from mobopt.runtimes.vulkan.engine import vk
 from mobopt.runtimes.vulkan.engine.quirks import quirks_of, switches_for, workgroup
@@ -43,7 +44,7 @@ class DeviceLimits:
     max_memory_allocation_size: int
     """Bytes of one allocation, and of one buffer."""
 
-    @property
+    @cached_property
     def binding_alignment(self) -> int:
         """Bytes that the offset of any binding must be a multiple of (at least one vec4)."""
         return max(self.min_storage_buffer_offset_alignment, self.min_texel_buffer_offset_alignment, 16)

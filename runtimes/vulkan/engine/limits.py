@@ -23,6 +23,8 @@ class LimitError(DeviceError):
 def exceeded_limit(info: DeviceInfo, sizes: Sequence[int], dtype: torch.dtype) -> str | None:
     """None if a buffer of the device can hold such a tensor, else the limit that it exceeds."""
     needed = -(-math.prod(sizes) // 4) * 4 * element_type(dtype).itemsize
+    if needed <= info.limits.max_storage_buffer_range and needed <= info.limits.max_memory_allocation_size:
+        return None
     for name, limit in (
         ("maxStorageBufferRange", info.limits.max_storage_buffer_range),
         ("maxMemoryAllocationSize", info.limits.max_memory_allocation_size),

@@ -6,6 +6,7 @@ storages are placed first, each in the tightest gap between those placed that ar
 
 from __future__ import annotations
 
+from bisect import insort
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -17,10 +18,6 @@ class Life:
     nbytes: int
     first: int
     last: int
-
-    def overlaps(self, other: Life) -> bool:
-        """Whether there is a step at which both are alive."""
-        return self.first <= other.last and other.first <= self.last
 
 
 @dataclass(frozen=True)
@@ -47,11 +44,12 @@ def plan_arena(lives: Sequence[Life], alignment: int, chunk_bytes: int) -> Arena
         lambda index: (lives[index].first, -lives[index].nbytes),
     ]
     best: ArenaPlan | None = None
+    least = largest_live_set(lives)
     for order in orders:
         plan = _place(lives, sorted(range(len(lives)), key=order), alignment, chunk_bytes)
         if best is None or plan.nbytes < best.nbytes:
             best = plan
-        if best.nbytes == largest_live_set(lives):
+        if best.nbytes == least:
             break
     assert best is not None
     return best
@@ -77,13 +75,15 @@ def align(value: int, alignment: int) -> int:
 
 def _place(lives: Sequence[Life], order: Sequence[int], alignment: int, chunk_bytes: int) -> ArenaPlan:
     offsets = [0] * len(lives)
-    placed: list[tuple[int, int, Life]] = []
+    placed: list[tuple[int, int, int, int]] = []
+    # Where each begins and ends, in bytes and in steps; in order of the bytes.
     for index in order:
         life = lives[index]
-        occupied = sorted((start, end) for start, end, other in placed if life.overlaps(other))
-        offsets[index] = _best_gap(occupied, life.nbytes, alignment, chunk_bytes)
-        placed.append((offsets[index], offsets[index] + life.nbytes, life))
-    return ArenaPlan(tuple(offsets), max((end for _, end, _ in placed), default=0))
+        first, last = life.first, life.last
+        occupied = [(start, end) for start, end, begun, done in placed if first <= done and begun <= last]
+        offset = offsets[index] = _best_gap(occupied, life.nbytes, alignment, chunk_bytes)
+        insort(placed, (offset, offset + life.nbytes, first, last))
+    return ArenaPlan(tuple(offsets), max((place[1] for place in placed), default=0))
 
 
 def _best_gap(occupied: Sequence[tuple[int, int]], nbytes: int, alignment: int, chunk_bytes: int) -> int:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import torch
 
@@ -39,9 +40,19 @@ class Binding:
     reads: bool = True
     writes: bool = False
     texel_words: int = 0
-    used_bytes: int | None = None
-    """Of the elements that the shader reads or writes at most, each once; None: all of the range. Only counts of bytes
+    tensor: DeviceTensor | None = None
+    """Whose elements are all that the shader reads or writes, each once; None: all of the range. Only counts of bytes
     are made of it."""
+    touched_bytes: int | None = None
+    """How many bytes of the range the shader touches at most, where the tensor doesn't tell."""
+
+    @property
+    def used_bytes(self) -> int:
+        """Bytes of the elements that the shader reads or writes at most, each once."""
+        used = self.touched_bytes
+        if used is None:
+            used = self.nbytes if self.tensor is None else self.tensor.used_bytes
+        return min(used, self.nbytes)
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,8 +61,12 @@ class LoweredCall:
 
     operators: tuple[str, ...] = ()
     """Of the nodes, in order."""
-    flops: int = 0
-    """Floating-point operations of all of them."""
+    count_flops: Callable[[], int] = field(default=int, repr=False)
+
+    @cached_property
+    def flops(self) -> int:
+        """Floating-point operations of all of them, counted when somebody asks."""
+        return self.count_flops()
 
 
 NO_CALL = LoweredCall()
@@ -157,7 +172,7 @@ def bind(tensor: DeviceTensor, *, writes: bool = False, reads: bool | None = Non
         reads=not writes if reads is None else reads,
         writes=writes,
         texel_words=texel_words,
-        used_bytes=tensor.used_bytes,
+        tensor=tensor,
     )
 
 
@@ -185,8 +200,7 @@ def _used_bytes(bindings: Iterable[Binding]) -> int:
     """What is used of all storages, each of which may be bound several times."""
     found: dict[Storage, int] = {}
     for binding in bindings:
-        used = binding.nbytes if binding.used_bytes is None else binding.used_bytes
-        found[binding.storage] = min(found.get(binding.storage, 0) + used, binding.storage.nbytes)
+        found[binding.storage] = min(found.get(binding.storage, 0) + binding.used_bytes, binding.storage.nbytes)
     return sum(found.values())
 
 

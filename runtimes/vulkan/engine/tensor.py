@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import Enum
 from functools import cached_property
 
@@ -131,15 +131,17 @@ class DeviceTensor:
     def view(self, sizes: Sequence[int], strides: Sequence[int], offset: int | None = None) -> DeviceTensor:
         """Another view of the same storage."""
         where = self.offset if offset is None else offset
-        return replace(self, sizes=tuple(sizes), strides=tuple(strides), offset=where)
+        return DeviceTensor(self.storage, self.dtype, tuple(sizes), tuple(strides), where)
 
     @cached_property
     def span(self) -> tuple[int, int]:
         """First element touched and one past the last, counted from the start of the storage."""
         if self.numel == 0:
             return self.offset, self.offset
-        last = sum((size - 1) * stride for size, stride in zip(self.sizes, self.strides, strict=True))
-        return self.offset, self.offset + last + 1
+        last = self.offset
+        for size, stride in zip(self.sizes, self.strides, strict=True):
+            last += (size - 1) * stride
+        return self.offset, last + 1
 
     @property
     def used_bytes(self) -> int:

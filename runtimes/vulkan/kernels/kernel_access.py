@@ -88,8 +88,7 @@ def reading(tensor: DeviceTensor, mode: LoadMode, texels: bool) -> Binding:
     texel_words = read_words(tensor, mode)
     step = WORD_BYTES * texel_words
     nbytes = tensor.storage.nbytes // step * step
-    used = min(tensor.used_bytes, nbytes)
-    return Binding(tensor.storage, 0, nbytes, texel_words=texel_words if texels else 0, used_bytes=used)
+    return Binding(tensor.storage, 0, nbytes, texel_words=texel_words if texels else 0, tensor=tensor)
 
 
 def read_words(tensor: DeviceTensor, mode: LoadMode) -> int:

@@ -75,7 +75,7 @@ def select_along(
     stores = whole and is_vector_run(target.offset, nest.strides[0])
     bindings = [writing(target), *(reading(tensor, each, texels) for tensor, each in operands)]
     chosen = target.numel * data.elements.itemsize  # wherever in the storage it lies
-    bindings[1] = replace(bindings[1], used_bytes=min(chosen, bindings[1].nbytes))
+    bindings[1] = replace(bindings[1], touched_bytes=chosen)
     checked = indices.storage.kind is not StorageKind.CONSTANT and length < _ANY_LENGTH
     plan.dispatch(
         f"select_along{'_checked' if checked else ''}{'_texels' if texels else ''}",
