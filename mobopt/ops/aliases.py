@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Set
+from collections.abc import Callable, Hashable, Iterable, Sequence, Set
 from functools import cached_property, partial
 from weakref import WeakKeyDictionary
 
@@ -135,21 +135,32 @@ class _Flows:
         self._own: dict[Value, set[Place]] = {}
         self._held: dict[Value, set[Place]] = {}
         self._containers: list[Value] = []
+        self._containers_at: dict[Place, dict[Value, None]] = {}
+        """Those that may lie in each place."""
         self._graph_outputs = graph.outputs
         self.external: set[Place] = {_INPUTS}
         self.assigned: dict[str, list[Value]] = {}
         """Values given to each attribute."""
-        self._growing = True
+        self._grown: set[Value] = set()
+        """Values that have got more places since flows were chosen."""
         nodes = list(graph.walk())
         for value in graph.inputs[1:]:
             self._add(value, {_INPUTS}, {_INPUTS})
         for block in [graph.block, *(block for node in nodes for block in node.blocks)]:
             self._constants(block)
-        flows = [flow for node in nodes if (flow := self._flow_of(node)) is not None]
-        while self._growing:
-            self._growing = False
-            for flow in flows:
-                flow()
+        flows = [(node, flow) for node in nodes if (flow := self._flow_of(node)) is not None]
+        readers = _readers([node for node, _ in flows])
+        waiting: Sequence[int] = range(len(flows))
+        while waiting:
+            self._grown.clear()
+            for number in waiting:
+                flows[number][1]()
+            waiting = sorted({number for value in self._beside_grown() for number in readers.get(value, ())})
+
+    def _beside_grown(self) -> set[Value]:
+        """The values that have grown, and the containers that may be the same as one of them."""
+        places = {place for value in self._grown if _is_container(value.type) for place in self._own[value]}
+        return self._grown.union(*(self._containers_at.get(place, ()) for place in places))
 
     @cached_property
     def seen_in(self) -> dict[Place, list[Value]]:
@@ -193,10 +204,14 @@ class _Flows:
         if value not in self._own and _is_container(value.type):
             self._containers.append(value)
         mine, holding = self._own.setdefault(value, set()), self._held.setdefault(value, set())
-        if not (own <= mine and held <= holding):
-            mine |= own
-            holding |= held
-            self._growing = True
+        if own <= mine and held <= holding:
+            return
+        if _is_container(value.type):
+            for place in own - mine:
+                self._containers_at.setdefault(place, {})[value] = None
+        mine |= own
+        holding |= held
+        self._grown.add(value)
 
     def _constants(self, block: Block) -> None:
         for node in [*block.nodes, block.returns]:
@@ -244,7 +259,7 @@ class _Flows:
         known = self.assigned.setdefault(node.attributes["name"], [])
         if value not in known:
             known.append(value)
-            self._growing = True
+            self._grown.add(value)
         self.external |= self.all_places(value)
 
     def _operator(self, node: Node, sources: list[Value], grown: list[Value]) -> None:
@@ -271,9 +286,8 @@ class _Flows:
         held: set[Place] = set()
         for item in items:
             held |= self.all_places(item)
-        for value in self._containers:
-            if not self._own[value].isdisjoint(self.places(target)):
-                self._add(value, set(), held)
+        for value in {value: None for place in self.places(target) for value in self._containers_at.get(place, ())}:
+            self._add(value, set(), held)
 
 
 _OWN_FLOWS: dict[str, Callable[[_Flows, Node], None]] = {
@@ -282,6 +296,20 @@ _OWN_FLOWS: dict[str, Callable[[_Flows, Node], None]] = {
     "prim::GetAttr": _Flows._read_attribute,
     "prim::SetAttr": _Flows._assign_attribute,
 }
+
+
+def _readers(nodes: Sequence[Node]) -> dict[Value, list[int]]:
+    """Numbers of the nodes for which it matters where a value lies."""
+    assigned: dict[str, list[Value]] = {}
+    for node in nodes:
+        if node.op == "prim::SetAttr":
+            assigned.setdefault(node.attributes["name"], []).append(node.inputs[1])
+    readers: dict[Value, list[int]] = {}
+    for number, node in enumerate(nodes):
+        given = assigned.get(node.attributes["name"], ()) if node.op == "prim::GetAttr" else ()
+        for value in (*node.inputs, *(value for block in node.blocks for value in block.outputs), *given):
+            readers.setdefault(value, []).append(number)
+    return readers
 
 
 def _is_shared(kind: Type) -> bool:
