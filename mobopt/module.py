@@ -18,7 +18,6 @@ from torch.jit._recursive import wrap_cpp_module
 from mobopt.bundle import read_bundle, write_lite, write_torchscript
 from mobopt.bundle.prepare import names_in_files
 from mobopt.errors import InputError, UnsupportedError
-from mobopt.frontends.torchscript import program_from_script_module
 from mobopt.ir import Program
 from mobopt.ir.arguments import bind_arguments
 from mobopt.options import SINGLE, FallbackChoice, Precision, PrecisionChoice, check_fallback
@@ -139,6 +138,8 @@ class MobileModule(torch.jit.RecursiveScriptModule):  # type: ignore[misc, name-
 
     def _extended_program(self) -> Program:
         """The Program with the methods, and their attributes, that the stand-in has been given since it was made."""
+        from mobopt.frontends.torchscript import program_from_script_module  # few modules need it
+
         program: Program = self.__dict__["_program"].clone()
         added = [name for name in self._c._method_names() if name not in program.methods]
         translated = program_from_script_module(wrap_cpp_module(self._c), added)  # type: ignore[no-untyped-call]

@@ -11,7 +11,7 @@ from mobopt.ir import Attribute, Graph, Node, Program, Value
 from mobopt.ops.effects import holds_tensors
 from mobopt.ops.records import Trait, has_trait
 from mobopt.ops.targets import Target
-from mobopt.ops.targets.packed import Call, unpacked_call
+from mobopt.ops.unpacked_calls import Call, unpacked_call
 from mobopt.passes.manager import After, Pass
 from mobopt.passes.note_kinds import LANES_CLEARED, READS_UNWRITTEN
 from mobopt.passes.notes import NoteBook

@@ -14,7 +14,7 @@ from mobopt.ir.schemas import schema_of
 from mobopt.ir.types import TENSOR, ListType
 from mobopt.ops.contexts import Conv1dPackedContext, GruPackedContext, LstmPackedContext, PackedContext
 from mobopt.ops.schemas import PACKING_OPERATORS
-from mobopt.ops.targets.packed import unpacked_call
+from mobopt.ops.unpacked_calls import unpacked_call
 from mobopt.passes.manager import After, Pass
 from mobopt.passes.note_kinds import FLAG_DROPPED, UNPACKED
 from mobopt.passes.notes import NoteBook

@@ -13,7 +13,7 @@ from mobopt.ir import Node, Value
 from mobopt.ir.schemas import argument_names
 from mobopt.ops.effects import listed_items
 from mobopt.ops.records import Like, Trait, record_of
-from mobopt.ops.targets.packed import unpacked_call
+from mobopt.ops.unpacked_calls import unpacked_call
 
 Sizes = tuple[int, ...]
 

@@ -23,8 +23,8 @@ from mobopt.ops.arithmetic import OperatorCall, items_of, multiply_adds, window_
 from mobopt.ops.records import Trait, record_of
 from mobopt.ops.schemas import schema_of
 from mobopt.ops.targets.facts import TensorFacts, facts_of_constant
-from mobopt.ops.targets.packed import unpacked_call
 from mobopt.ops.targets.table import release_key
+from mobopt.ops.unpacked_calls import unpacked_call
 
 _FLOAT_BYTES = 4
 _TEXEL = 4

@@ -18,7 +18,7 @@ from mobopt.ir.arguments import bind_arguments
 from mobopt.ir.types import TENSOR
 from mobopt.ops.records import Like, Trait, record_of
 from mobopt.ops.schemas import schema_of
-from mobopt.ops.targets.packed import unpacked_call
+from mobopt.ops.unpacked_calls import unpacked_call
 from mobopt.passes.facts import Examples
 from mobopt.runtimes.cpu import Interpreter
 from mobopt.samples.inputs import SEED

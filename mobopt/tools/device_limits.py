@@ -10,8 +10,8 @@ import torch
 from mobopt.ir import Node, Program, describe
 from mobopt.ops.targets import TensorFacts, facts_of_constant
 from mobopt.ops.targets.device_profiles import DeviceProfile, Extent, tensor_extent, weight_extent
-from mobopt.ops.targets.packed import unpacked_call
 from mobopt.ops.targets.table import has_flat_weights
+from mobopt.ops.unpacked_calls import unpacked_call
 from mobopt.passes.facts import Facts
 from mobopt.tools.tensor_places import gpu_values
 

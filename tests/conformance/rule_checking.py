@@ -65,7 +65,7 @@ class _Checker(Interpreter):
         if found is not None:
             self.found.told.add(op)
             self._compare(f"{op}({given})", found, result)
-            for tensor in leaves_of(result, torch.Tensor) if is_row_major and makes_new(op, True) else ():
+            for tensor in leaves_of(result, torch.Tensor) if makes_new(op, is_row_major) else ():
                 if not tensor.is_contiguous():
                     self.found.problems.append(
                         f"{op}({given}) is not row-major: {tensor.stride()} of {list(tensor.shape)}"

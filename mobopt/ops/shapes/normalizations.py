@@ -8,7 +8,7 @@ from typing import Any
 from mobopt.ir.dimensions import Dimension
 from mobopt.ir.types import TensorType
 from mobopt.ops.shapes.reductions import reduced
-from mobopt.ops.shapes.rules import FLOATS, broadcast, equal, require, shape_rule
+from mobopt.ops.shapes.rules import FLOATS, broadcast, equal, require, row_major_rule, shape_rule
 from mobopt.ops.shapes.views import with_sizes
 
 
@@ -59,11 +59,11 @@ def group_norm(x: TensorType, groups: int, weight: TensorType | None, bias: Tens
     return x
 
 
-@shape_rule("aten::layer_norm")
+@row_major_rule("aten::layer_norm")
 def layer_norm(
     x: TensorType, shape: Sequence[Dimension], weight: TensorType | None, bias: TensorType | None, *_: Any
 ) -> TensorType:
-    """One mean and variance of the last dimensions."""
+    """One mean and variance of the last dimensions, which torch computes on a row-major copy."""
     return _normalized(x, shape, (weight, bias))
 
 

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from mobopt.ir import Attribute, Node, Value
 from mobopt.ops.targets.call_view import CallView
 from mobopt.ops.targets.facts import TensorFacts, UnknownFactError
-from mobopt.ops.targets.packed import unpacked_call
 from mobopt.ops.targets.row import Row
 from mobopt.ops.targets.table import IMAGE_LIMIT, Target, rows_for
+from mobopt.ops.unpacked_calls import unpacked_call
 
 _PYTORCH = ("aten", "prim", "quantized", "prepacked", "vulkan_prepack", "vulkan_quantized", "metal_prepack", "metal")
 """Namespaces of PyTorch's own operators."""
