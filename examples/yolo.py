@@ -100,13 +100,21 @@ class Detector(nn.Module):
 
 
 def calibrated(model: Detector, image: Tensor) -> Detector:
-    """The model with statistics of an image, and heads that prefer no class: random weights alone find one thing."""
+    """The model with statistics of an image, and with classes that are equally common there: random heads find one."""
     with torch.no_grad():
-        for head in model.heads:
-            head.weight -= head.weight.mean(1, keepdim=True)
         for _ in range(20):
             model(image)
-    return model.eval()
+        model.eval()
+        seen: list[Tensor] = []
+        hooks = [head.register_forward_hook(lambda _head, _given, made: seen.append(made)) for head in model.heads]
+        model(image)
+        for head, hook, made in zip(model.heads, hooks, seen, strict=True):
+            hook.remove()
+            spread, mean = torch.std_mean(made[0, 4:], (1, 2))
+            spread *= 2.0  # scores near one would be too much alike for their order to be told
+            head.weight[4:] /= spread[:, None, None, None]
+            head.bias[4:] = (head.bias[4:] - mean) / spread
+    return model
 
 
 def main(small: bool = False) -> None:
