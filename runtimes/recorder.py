@@ -210,6 +210,11 @@ class Recorder:
             raise
         except Exception as error:
             raise operator_error(op, source, settled(values), error) from error
+        if has_trait(op, Trait.UNDEFINED):
+            for tensor in leaves_of(
+                result, torch.Tensor
+            ):  # what lay in that memory would be taken for integers that come
+                tensor.zero_()
         inputs = {id(value): value for value in leaves_of(values, torch.Tensor)}
         results = list(leaves_of(map_leaves(result, HostTensor, lambda tensor: tensor.value), torch.Tensor))
         made = [value for value in results if id(value) not in inputs]
