@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from mobopt.runtimes.vulkan.plan_report import PlanReport
 
 ExtraFiles = Mapping[str, str | bytes]
+_CHOICES = ("_fallback", "_bounds", "_precision", "_keep_clock")
+"""What a module and its copies have in common, in the order of the arguments that make one."""
 _making_states = threading.Lock()
 
 
@@ -54,6 +56,7 @@ class MobileModule(torch.jit.RecursiveScriptModule):  # type: ignore[misc, name-
         fallback: FallbackChoice = "cpu",
         bounds: DeclaredBounds | None = None,
         precision: PrecisionChoice = SINGLE,
+        keep_clock: bool = False,
     ) -> None:
         """Make a module of a Program.
 
@@ -68,11 +71,12 @@ class MobileModule(torch.jit.RecursiveScriptModule):  # type: ignore[misc, name-
                 those within them are planned without another trace of the model. Without them, the ranges that the
                 model was exported with.
             precision: how float32 tensors lie in the device's memory. It is not saved with the module.
+            keep_clock: whether the clock of an NVIDIA GPU stays up between calls; see :func:`load`.
 
         Raises:
             InputError: ``fallback`` is neither, a range of bounds has no size in it, or no node matches a pattern of
                 ``precision``.
-            UnsupportedError: halves are asked for of a module that runs on the CPU.
+            UnsupportedError: halves, or a clock that stays up, are asked for of a module that runs on the CPU.
         """
         check_fallback(fallback)
         if precision.is_half and device == "cpu":
@@ -80,12 +84,16 @@ class MobileModule(torch.jit.RecursiveScriptModule):  # type: ignore[misc, name-
                 "precision='fp16' halves what lies in the memory of a Vulkan device, and the module runs on the CPU; "
                 "choose a device, or precision='fp32'"
             )
+        if keep_clock and device == "cpu":
+            raise UnsupportedError(
+                "keep_clock=True holds the clock of an NVIDIA GPU up, and the module runs on the CPU; leave it out"
+            )
         check_patterns(program, precision.fp32_nodes)
         self.__dict__["_precision"], self.__dict__["_ranges"] = precision, ValueRanges()
         self.__dict__["_bounds"] = bounds = bounds_of(program) if bounds is None else bounds
         self.__dict__["_input_bounds"] = InputBounds(bounds)
         self.__dict__.update(_program=program, _device=device, _runtime=None, _is_extended=False, notes=tuple(notes))
-        self.__dict__["_fallback"] = fallback
+        self.__dict__["_fallback"], self.__dict__["_keep_clock"] = fallback, keep_clock
         self.__dict__["_state"] = None
 
     def _become_script_module(self) -> None:
@@ -195,6 +203,7 @@ class MobileModule(torch.jit.RecursiveScriptModule):  # type: ignore[misc, name-
                 self.__dict__["_input_bounds"],
                 self.precision,
                 self.__dict__["_ranges"],
+                self.__dict__["_keep_clock"],
             )
         if is_stock(self.program) and not self.model_state.names:
             return _TorchRuntime(self._c)
@@ -351,9 +360,7 @@ class MobileModule(torch.jit.RecursiveScriptModule):  # type: ignore[misc, name-
         return _to_bytes(lambda buffer: self._save_for_lite_interpreter(buffer, _extra_files))  # type: ignore[arg-type]
 
     def __copy__(self) -> MobileModule:
-        own = self.__dict__
-        twin = MobileModule(self.program, self.device, self.notes, own["_fallback"], own["_bounds"], own["_precision"])
-        twin.__dict__["_ranges"] = own["_ranges"]
+        twin = self._twin(self.program)
         twin.__dict__["_state"] = self.model_state.shallow_copy()
         return twin
 
@@ -364,14 +371,17 @@ class MobileModule(torch.jit.RecursiveScriptModule):  # type: ignore[misc, name-
                 name: replace(item, value=copy.deepcopy(item.value, memo))
                 for name, item in self._current_program().attributes.items()
             }
+        return self._twin(program)
+
+    def _twin(self, program: Program) -> MobileModule:
+        """A module of another Program with the choices of this one."""
         own = self.__dict__
-        twin = MobileModule(program, self.device, self.notes, own["_fallback"], own["_bounds"], own["_precision"])
+        twin = MobileModule(program, self.device, self.notes, *(own[name] for name in _CHOICES))
         twin.__dict__["_ranges"] = own["_ranges"]
         return twin
 
     def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
-        own = self.__dict__
-        return _restore, (self.save_to_buffer(), self.device, own["_fallback"], own["_bounds"], own["_precision"])
+        return _restore, (self.save_to_buffer(), self.device, *(self.__dict__[name] for name in _CHOICES))
 
 
 class MobileMethod:
@@ -423,6 +433,7 @@ def load(
     bounds: DeclaredBounds | None = None,
     precision: Precision = "fp32",
     fp32_nodes: str | Iterable[str] = (),
+    keep_clock: bool = False,
 ) -> MobileModule:
     """Read a bundle (.pt or .ptl), made by mobopt or by PyTorch, as a callable module.
 
@@ -442,19 +453,23 @@ def load(
             part of the model is computed on the CPU too, to see which.
         fp32_nodes: a pattern, or several, of operators (``"aten::softmax"``) or lines (``"*attention*"``) whose nodes
             keep float32.
+        keep_clock: whether an NVIDIA GPU's clock stays up between calls for as long as the module lives, by an open
+            CUDA context (``libcuda`` of the driver, nothing to install): calls after a pause are faster, and the GPU
+            takes more power while it idles. Of another device, the first call ends in an UnsupportedError that says why
+            not.
 
     Raises:
         BundleError: the file is damaged, hostile, or of a form that mobopt does not read.
         InputError: ``fallback`` is neither, a range of bounds has no size in it, there is no such precision, or no node
             matches a pattern.
-        UnsupportedError: ``precision`` is ``"fp16"`` and the device the CPU.
+        UnsupportedError: ``precision`` is ``"fp16"``, or ``keep_clock`` is true, and the device the CPU.
     """
     choice = PrecisionChoice.of(precision, fp32_nodes)
     program = read_bundle(path, libraries=libraries)
     for name in _extra_files or {}:
         if _extra_files is not None and name in program.metadata["extra_files"]:
             _extra_files[name] = program.metadata["extra_files"][name]
-    return MobileModule(program, device, fallback=fallback, bounds=bounds, precision=choice)
+    return MobileModule(program, device, fallback=fallback, bounds=bounds, precision=choice, keep_clock=keep_clock)
 
 
 def _restore(
@@ -463,6 +478,7 @@ def _restore(
     fallback: FallbackChoice,
     bounds: DeclaredBounds | None,
     precision: PrecisionChoice,
+    keep_clock: bool = False,
 ) -> MobileModule:
     return load(
         io.BytesIO(content),
@@ -471,6 +487,7 @@ def _restore(
         bounds=bounds,
         precision=precision.precision,
         fp32_nodes=precision.fp32_nodes,
+        keep_clock=keep_clock,
     )
 
 

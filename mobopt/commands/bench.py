@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 @click.option("--seconds", default=3.0, show_default=True, type=click.FloatRange(min=0), help="For rounds, at least.")
 @click.option("--pause", default=0.0, type=click.FloatRange(0, 60), help="Also measure calls after pauses of seconds.")
 @click.option("--threads", default=0, type=click.IntRange(min=0), help="Of rivals on the CPU [default: torch's].")
+@click.option("--keep-clock", is_flag=True, help="Have mobopt hold an NVIDIA GPU's clock up between calls.")
 @click.option("--no-starts", is_flag=True, help="Leave out cold and warm starts and peak memory.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, with every time.")
 def bench(
@@ -41,6 +42,7 @@ def bench(
     seconds: float,
     pause: float,
     threads: int,
+    keep_clock: bool,
     no_starts: bool,
     as_json: bool,
 ) -> None:
@@ -64,6 +66,7 @@ def bench(
             pause=pause,
             threads=threads,
             starts=not no_starts,
+            keep_clock=keep_clock,
             show=show,
         )
     if as_json:
@@ -89,6 +92,8 @@ def _print(found: Table) -> None:
         if entry.problem:
             error = f" (error {entry.agreement.relative:.1e})" if entry.agreement is not None else ""
             say(f"{entry.name}: {entry.problem}{error}")
+    if found.pause and any(entry.name.startswith("cuda") for entry in ran):
+        say("rivals on CUDA hold the GPU's clock up in pauses for all of this process; --peers leaves them out")
     if any(entry.start for entry in found.entries):
         say("a start is the time from a new process to its first result, torch's import included;")
         say("cold: all caches are empty; warm: they hold what the cold one left")

@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     metavar="PATTERN",
     help="Of fp16: operators (aten::softmax) or lines ('*attention*') that keep fp32; may be repeated.",
 )
+@click.option("--keep-clock", is_flag=True, help="Hold an NVIDIA GPU's clock up between calls, by a CUDA context.")
 @click.option("--output", type=click.Path(path_type=Path), help="Write the result as .npy (several: NAME_0.npy, ...).")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def run(
@@ -60,6 +61,7 @@ def run(
     fallback: FallbackChoice,
     precision: Precision,
     fp32_nodes: tuple[str, ...],
+    keep_clock: bool,
     output: Path | None,
     as_json: bool,
 ) -> None:
@@ -86,6 +88,7 @@ def run(
                 fallback=fallback,
                 precision=precision,
                 fp32_nodes=fp32_nodes,
+                keep_clock=keep_clock,
             )
         except MissingInputError as error:
             raise InputError(f"{error}; give each with --input x.npy or --random 1,3,224,224") from None

@@ -110,6 +110,7 @@ def bench(
     pause: float = 0.0,
     threads: int = 0,
     starts: bool = True,
+    keep_clock: bool = False,
     show: Callable[[str], None] = lambda step: None,
 ) -> Table:
     """Measure a model in mobopt and in rivals that are installed.
@@ -125,6 +126,7 @@ def bench(
         pause: seconds before each call of a second measurement; 0 leaves it out.
         threads: of torch and onnxruntime on the CPU; 0 for torch's choice.
         starts: whether cold and warm starts, and peak memory, are measured in processes of their own.
+        keep_clock: whether mobopt keeps the clock of an NVIDIA GPU up between calls.
         show: is told each step.
 
     Raises:
@@ -135,7 +137,7 @@ def bench(
     model = read_measured(path, method, example_inputs, show)
     expected = model.source.caller(method)(copy.deepcopy(model.args))
     with tempfile.TemporaryDirectory(prefix="mobopt-bench-") as folder:
-        place = Bench(Path(folder), method, threads, device)
+        place = Bench(Path(folder), method, threads, device, keep_clock)
         torch.save(model.args, place.folder / "args.pt")
         entries: dict[str, Entry] = {}
         calls: dict[str, Call] = {}
@@ -305,6 +307,7 @@ def _start(name: str, place: Bench, caches: Path) -> dict[str, Any]:
         "method": place.method,
         "threads": place.threads,
         "device": place.device,
+        "keep_clock": place.keep_clock,
         "peer": name,
     }
     environment = {**os.environ, **{variable: str(caches / variable.lower()) for variable in _CACHES}}

@@ -30,12 +30,14 @@ class Bench:
         method: the method that is called.
         threads: of torch and onnxruntime on the CPU.
         device: what mobopt runs on: a Vulkan device's number or a part of its name; None for the best.
+        keep_clock: whether mobopt keeps the clock of an NVIDIA GPU up.
     """
 
     folder: Path
     method: str = "forward"
     threads: int = 0
     device: str | None = None
+    keep_clock: bool = False
 
     def file(self, suffix: str) -> Path:
         """The model in one form."""
@@ -97,7 +99,7 @@ class Mobopt(Peer):
         from mobopt.frontends.open_source import read_program
         from mobopt.runtimes.vulkan.program import VulkanProgram
 
-        runtime = VulkanProgram(read_program(bench.file(self.form)), bench.device)
+        runtime = VulkanProgram(read_program(bench.file(self.form)), bench.device, keep_clock=bench.keep_clock)
         args = bench.args()
 
         def peak() -> int:

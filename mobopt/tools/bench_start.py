@@ -21,7 +21,7 @@ def main() -> None:
     imported = time.perf_counter() - importing
     from mobopt.tools.bench_peers import PEERS, Bench
 
-    bench = Bench(Path(order["folder"]), order["method"], order["threads"], order["device"])
+    bench = Bench(Path(order["folder"]), order["method"], order["threads"], order["device"], order["keep_clock"])
     contestant = PEERS[order["peer"]].open(bench)
     contestant.call()
     seconds = time.time() - order["started"]

@@ -76,6 +76,7 @@ def run_bundle(
     fallback: FallbackChoice = "cpu",
     precision: Precision = "fp32",
     fp32_nodes: str | Iterable[str] = (),
+    keep_clock: bool = False,
     before: Callable[[], object] = lambda: None,
 ) -> Execution:
     """Read a bundle and run a method of it.
@@ -90,6 +91,7 @@ def run_bundle(
         precision: ``fp16`` halves what lies in a device's memory, see :func:`mobopt.load`; on the CPU reference it
             rounds every result, as a phone's GPU may. Either is compared with the reference in float32.
         fp32_nodes: patterns of nodes that keep float32 on a device.
+        keep_clock: whether an NVIDIA GPU's clock stays up between the calls.
         before: is called before each timed call, outside the measured time.
 
     Raises:
@@ -98,6 +100,8 @@ def run_bundle(
     choice = PrecisionChoice.of(precision, fp32_nodes)
     if choice.fp32_nodes and device == "cpu":
         raise InputError("the CPU reference in fp16 rounds every result; leave out fp32_nodes, or choose a device")
+    if keep_clock and device == "cpu":
+        raise InputError("keep_clock holds the clock of an NVIDIA GPU up; leave it out, or choose a device")
     program = read_program(path, prefer="code" if choice.is_half else "bytecode")  # source has lines to name
     if method not in program.methods:
         raise InputError(f"{path} has no method {method!r}; it has {', '.join(program.methods)}")
@@ -108,7 +112,7 @@ def run_bundle(
         interpreter = Interpreter(program)
         result, seconds = timed_calls(lambda: interpreter.run(method, args), repeat, before)
         return Execution("CPU (reference interpreter)", result, seconds, 0.0, None)
-    return _run_on_vulkan(program, args, device, method, repeat, fallback, before, choice)
+    return _run_on_vulkan(program, args, device, method, repeat, fallback, before, choice, keep_clock)
 
 
 def _run_in_float16(
@@ -139,12 +143,13 @@ def _run_on_vulkan(
     fallback: FallbackChoice,
     before: Callable[[], object],
     choice: PrecisionChoice,
+    keep_clock: bool,
 ) -> Execution:
     from mobopt.runtimes.vulkan.program import VulkanProgram
 
     exact = _reference(program, args, method, repeat) if choice.is_half else None
     started = time.perf_counter()
-    runtime = VulkanProgram(program, device, fallback, precision=choice)
+    runtime = VulkanProgram(program, device, fallback, precision=choice, keep_clock=keep_clock)
     try:
         report = runtime.plan_report(args, method)
         preparation = time.perf_counter() - started

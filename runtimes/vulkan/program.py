@@ -38,6 +38,7 @@ from mobopt.runtimes.vulkan.compile.precision import Halving
 from mobopt.runtimes.vulkan.engine.array import DeviceArray
 from mobopt.runtimes.vulkan.engine.device import Device, open_device
 from mobopt.runtimes.vulkan.engine.executable import MAX_LANES
+from mobopt.runtimes.vulkan.engine.kept_clock import KeptClock
 from mobopt.runtimes.vulkan.engine.lane import Value
 from mobopt.runtimes.vulkan.engine.profiling import OperationTime
 from mobopt.runtimes.vulkan.kernels.plan import ConstantStore
@@ -79,6 +80,7 @@ class VulkanProgram:
         bounds: InputBounds = NO_BOUNDS,
         precision: PrecisionChoice = SINGLE,
         ranges: ValueRanges | None = None,
+        keep_clock: bool = False,
     ) -> None:
         """Open the device; plans are made by the first call of each signature.
 
@@ -91,10 +93,12 @@ class VulkanProgram:
             precision: how float32 tensors lie in memory. Of ``fp16``, plans are made with what nodes were seen to make:
                 the first call of each computes on the CPU too.
             ranges: what nodes of the model made before.
+            keep_clock: whether the clock of an NVIDIA GPU stays up for as long as this object lives.
 
         Raises:
             DeviceError: there is no such device.
             InputError: ``fallback`` is neither, or no node matches a pattern of ``precision``.
+            UnsupportedError: the device's clock can't be kept up.
         """
         check_fallback(fallback)
         check_patterns(program, precision.fp32_nodes)
@@ -102,6 +106,7 @@ class VulkanProgram:
         self._ranges = ValueRanges() if ranges is None else ranges
         self.program = program
         self.device = device if isinstance(device, Device) else open_device(device)
+        self._clock = KeptClock(self.device.info) if keep_clock else None
         self._allow_fallback = fallback == "cpu"
         self._constants = ConstantStore()
         self._specializations = Specializations(program, bounds)

@@ -80,6 +80,8 @@ class DeviceInfo:
     """Multiprocessors or compute units that share the work; 0 if the driver doesn't say."""
     driver_id: int = 0
     """VkDriverId; 0 if the driver doesn't say."""
+    device_uuid: bytes = b""
+    """What tells it from other devices in every API of its driver."""
     switches: frozenset[str] = frozenset()
     """Choices that are made otherwise, for what the driver is known to compute wrongly: see ``quirks.py``."""
 
@@ -142,6 +144,7 @@ def query_device(handle: vk.Handle, index: int) -> DeviceInfo:
         timestamp_period_ns=core.limits.timestampPeriod if "timestamps" in features else 0.0,
         cores=_cores(handle),
         driver_id=found.driver.driverID,
+        device_uuid=bytes(found.identity.deviceUUID),
         switches=switches_for(quirks_of(found.driver.driverID, core.vendorID, core.driverVersion)),
     )
 
