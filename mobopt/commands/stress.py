@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 @click.option("--random", "shapes", multiple=True, metavar="SHAPE", help="A random one: 1,3,224,224 or 1,16:int64.")
 @click.option("--method", default="forward", show_default=True, help="Method to run.")
 @click.option("--replays", default=100, show_default=True, help="Runs of a condition.")
+@click.option("--seconds", default=60.0, show_default=True, help="For all runs; 0: as long as they take.")
 @click.option("--threads", default=2, show_default=True, help="Threads that call at once; 0 leaves that out.")
 @click.option("--minutes", default=0.0, help="Go on for so long, beside the replays.")
 @click.option("--pause", default=0.0, help="Seconds before each call of the long run, or of some calls.")
@@ -37,6 +38,7 @@ def stress(
     shapes: tuple[str, ...],
     method: str,
     replays: int,
+    seconds: float,
     threads: int,
     minutes: float,
     pause: float,
@@ -62,6 +64,7 @@ def stress(
             method=method,
             example_inputs=examples.tensors(),
             replays=replays,
+            seconds=seconds,
             threads=threads,
             minutes=minutes,
             pause=pause,
@@ -86,7 +89,7 @@ def _data(found: Stress) -> dict[str, Any]:
         item["error"] = item["error"] if math.isfinite(item["error"]) else None
         if item["spot"] is not None:
             item["spot"]["values"] = [value if math.isfinite(value) else str(value) for value in item["spot"]["values"]]
-    return {**data, "passes": found.passes}
+    return {**data, "passes": found.passes, "cut": found.cut}
 
 
 def _print(found: Stress) -> None:
@@ -101,6 +104,8 @@ def _print(found: Stress) -> None:
     for item in found.conditions:
         for line in _details(item):
             say(f"{item.name}: {line}")
+    if found.cut:
+        say(f"fewer runs than wanted, for the time was over: {', '.join(found.cut)}; give them more by --seconds")
     runs = sum(item.runs for item in found.conditions)
     say(
         f"{runs} runs in {found.seconds:.1f} s: "

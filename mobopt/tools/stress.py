@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import copy
 import hashlib
+import itertools
 import math
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -73,6 +75,7 @@ class Condition:
     Attributes:
         name: in words.
         runs: how many there were.
+        wanted: how many there would be with more time; 0 if the time was what was asked for.
         distinct: how many different results they gave, bit by bit.
         error: of the worst of them, from the CPU's, over the largest magnitude of an output.
         verdict: see :data:`VERDICTS`.
@@ -84,6 +87,7 @@ class Condition:
 
     name: str
     runs: int
+    wanted: int
     distinct: int
     error: float
     verdict: str
@@ -122,6 +126,11 @@ class Stress:
         """Whether nothing differs, and nothing failed."""
         return all(item.verdict in (SAME, REFUSED) for item in self.conditions)
 
+    @property
+    def cut(self) -> tuple[str, ...]:
+        """Names of the conditions that had time for fewer runs than were wanted."""
+        return tuple(item.name for item in self.conditions if item.verdict != FAILED and item.runs < item.wanted)
+
 
 def stress(
     model: object,
@@ -130,6 +139,7 @@ def stress(
     method: str = "forward",
     example_inputs: ExampleInputs | None = None,
     replays: int = 100,
+    seconds: float = 60.0,
     threads: int = 2,
     minutes: float = 0.0,
     pause: float = 0.0,
@@ -146,6 +156,8 @@ def stress(
         method: the method that is run.
         example_inputs: its arguments, or arguments of several methods by name.
         replays: runs of the conditions that need many: plain, with NaN in memory, in threads.
+        seconds: for all runs of all conditions, beside what the first of each prepares; a condition whose share is over
+            ends after three runs or more. As long again layers that differ are looked for. 0: no bound.
         threads: how many call at once; less than 2 leaves that condition out.
         minutes: of a long run, beside the others.
         pause: seconds before each call of the long run, or of ten calls without one: devices save power in between.
@@ -162,10 +174,10 @@ def stress(
     from mobopt.runtimes.vulkan.engine.device import open_device
     from mobopt.runtimes.vulkan.engine.quirks import SWITCHES, quirks_of
 
-    if replays < 2 or threads < 0 or minutes < 0 or pause < 0 or not 0 <= tolerance < math.inf:
+    if replays < 2 or min(threads, seconds, minutes, pause) < 0 or not 0 <= tolerance < math.inf:
         raise InputError(
-            f"replays={replays}, threads={threads}, minutes={minutes}, pause={pause}, tolerance={tolerance}: give at "
-            "least 2 replays, and no negative numbers"
+            f"replays={replays}, seconds={seconds}, threads={threads}, minutes={minutes}, pause={pause}, "
+            f"tolerance={tolerance}: give at least 2 replays, and no negative numbers"
         )
     unknown = [name for name in variants if name not in SWITCHES]
     if unknown:
@@ -182,9 +194,8 @@ def stress(
         )
     opened = open_device(device)
     work = _Work(opened, source.program, method, list(arguments), replays, tolerance, show)
-    conditions = list(
-        work.conditions(threads, minutes, pause, [*sizes, *_bounded(source.program, method, arguments)], variants)
-    )
+    every_size = [*sizes, *_bounded(source.program, method, arguments)]
+    conditions = list(work.conditions(seconds or math.inf, threads, minutes, pause, every_size, variants))
     info = opened.info
     known = quirks_of(info.driver_id, info.vendor_id, info.driver_version)
     return Stress(
@@ -236,6 +247,37 @@ class _Seen:
         self.runs += 1
 
 
+class _Pace:
+    """How many of the runs that are wanted there is time for, and how far they are."""
+
+    def __init__(self, seconds_a_run: float, show: Callable[[str], None]) -> None:
+        self._seconds_a_run, self._show = seconds_a_run, show
+        self._name = ""
+        self.wanted = 0
+        """Runs of this condition."""
+
+    def begin(self, name: str) -> None:
+        """Another condition."""
+        self._name, self.wanted = name, 0
+        self._show(name)
+
+    def runs(self, wanted: int, pause: float = 0.0) -> Iterator[int]:
+        """The numbers of the runs, as many as are wanted in their share of the time, three at least.
+
+        What the first run takes does not count, for it prepares. Pauses do not either.
+        """
+        self.wanted = wanted
+        share = wanted * (self._seconds_a_run + pause)
+        end = math.inf
+        for number in range(wanted):
+            if number >= _FEWEST and time.monotonic() >= end:
+                return
+            self._show(f"{self._name}: {number + 1} of {wanted}")
+            yield number
+            if number == 0:
+                end = time.monotonic() + share
+
+
 class _Work:
     """The conditions, one after the other."""
 
@@ -254,12 +296,23 @@ class _Work:
         self.expected = self._reference(arguments)
         self.first: list[torch.Tensor] | None = None
         """What the device makes of the example, before all conditions."""
+        self.pace = _Pace(math.inf, show)
+        self.search_seconds = math.inf
+        """Left for looking for layers."""
 
     def conditions(
-        self, threads: int, minutes: float, pause: float, sizes: Sequence[Sequence[Any]], variants: Sequence[str]
+        self,
+        seconds: float,
+        threads: int,
+        minutes: float,
+        pause: float,
+        sizes: Sequence[Sequence[Any]],
+        variants: Sequence[str],
     ) -> Iterator[Condition]:
         """Run them."""
         few = max(_FEWEST, self.replays // _SHARE)
+        runs = self.replays * (2 + (threads > 1)) + few * (2 * len(sizes) + len(variants))
+        self.pace, self.search_seconds = _Pace(seconds / runs, self.show), seconds
         yield self._condition("replays", self._repeated(self.replays))
         with self._assumed(poisons=True):
             yield self._condition("NaN in memory before each", self._repeated(self.replays))
@@ -274,7 +327,7 @@ class _Work:
                 yield self._condition(name, self._repeated(few), is_variant=True)
         if minutes:
             words = f"{minutes:g} minutes" + (f", pauses of {pause:g} s" if pause else "")
-            yield self._condition(words, self._repeated(None, pause, 60 * minutes))
+            yield self._condition(words, self._lasting(60 * minutes, pause))
         elif pause:
             yield self._condition(f"pauses of {pause:g} s", self._repeated(few, pause))
 
@@ -285,19 +338,19 @@ class _Work:
         try:
             expected = self._reference(bind_arguments(self.program, self.method, arguments, {}))
         except MoboptError as error:
-            yield Condition(name, 0, 0, 0.0, REFUSED, None, "", str(error), 0.0)
+            yield Condition(name, 0, 0, 0, 0.0, REFUSED, None, "", str(error), 0.0)
             return
 
         def run(see: Callable[[Any], None]) -> None:
             with self._calls() as call:
-                for _ in range(runs):
+                for _ in self.pace.runs(runs):
                     see(call(arguments))
 
         yield self._condition(name, run, expected=expected)
 
         def back(see: Callable[[Any], None]) -> None:
             with self._calls() as call:
-                for _ in range(runs):
+                for _ in self.pace.runs(runs):
                     call(arguments)
                     see(call(self.arguments))
 
@@ -319,7 +372,7 @@ class _Work:
             is_variant: whether other kernels compute it, whose bits may be others.
             expected: by the CPU, if not for the example.
         """
-        self.show(name)
+        self.pace.begin(name)
         started, message = time.perf_counter(), ""
         seen = _Seen({})
         is_example = expected is None
@@ -338,24 +391,32 @@ class _Work:
         verdict = FAILED if message else DIFFERS if len(results) > 1 else WRONG if worst > self.tolerance else SAME
         layer = self._layer(verdict) if is_example else ""
         spot = _spot(results[0], results[1]) if len(results) > 1 else None
-        return Condition(name, seen.runs, len(results), worst, verdict, spot, layer, message, seconds)
+        return Condition(name, seen.runs, self.pace.wanted, len(results), worst, verdict, spot, layer, message, seconds)
 
     # Runs.
 
-    def _repeated(
-        self, runs: int | None, pause: float = 0.0, seconds: float = 0.0
-    ) -> Callable[[Callable[[Any], None]], None]:
-        """So many calls, or calls for so long."""
+    def _repeated(self, runs: int, pause: float = 0.0) -> Callable[[Callable[[Any], None]], None]:
+        """So many calls."""
+
+        def run(see: Callable[[Any], None]) -> None:
+            with self._calls() as call:
+                for _ in self.pace.runs(runs, pause):
+                    time.sleep(pause)
+                    see(call(self.arguments))
+
+        return run
+
+    def _lasting(self, seconds: float, pause: float) -> Callable[[Callable[[Any], None]], None]:
+        """Calls for so long, two at least."""
 
         def run(see: Callable[[Any], None]) -> None:
             end = time.monotonic() + seconds
-            count = 0
             with self._calls() as call:
-                while count < (runs or 2) or (runs is None and time.monotonic() < end):
-                    if pause:
-                        time.sleep(pause)
+                for number in itertools.count():
+                    if number >= 2 and time.monotonic() >= end:
+                        return
+                    time.sleep(pause)
                     see(call(self.arguments))
-                    count += 1
 
         return run
 
@@ -363,9 +424,20 @@ class _Work:
         """Calls of one program from several threads."""
 
         def run(see: Callable[[Any], None]) -> None:
+            numbers, turn = self.pace.runs(runs), threading.Lock()
+
+            def call_on(_: int) -> None:
+                while True:
+                    with turn:
+                        if next(numbers, None) is None:
+                            return
+                    result = call(self.arguments)
+                    with turn:
+                        see(result)
+
             with self._calls() as call, ThreadPoolExecutor(threads) as pool:
-                for result in pool.map(lambda _: call(self.arguments), range(runs)):
-                    see(result)
+                for _ in pool.map(call_on, range(threads)):
+                    pass
 
         return run
 
@@ -419,6 +491,9 @@ class _Work:
             return ""
         from mobopt.tools.stress_layers import first_unsteady, first_wrong
 
+        if self.search_seconds <= 0:
+            return "not looked for, as the time is over; --seconds gives more"
+        started = time.monotonic()
         try:
             self.show("looking for the layer")
             if verdict == DIFFERS:
@@ -428,6 +503,8 @@ class _Work:
             return first_wrong(self.program, self.device, self.method, self._seeded(self.arguments), self.tolerance)
         except MoboptError as error:
             return f"not found: {error}"
+        finally:
+            self.search_seconds -= time.monotonic() - started
 
 
 def _digest(tensors: Sequence[torch.Tensor]) -> bytes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -203,9 +204,27 @@ def test_versions_bound_a_quirk() -> None:
     assert not quirk.holds_for(9, 1, 15) and replace(quirk, until=0).holds_for(8, 1, 21)
 
 
+def test_runs_end_when_their_share_of_the_time_is_over(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a clock that goes on by a second whenever it is looked at."""
+    steps: list[str] = []
+    script, x = net()
+    given = {"device": device.info.index, "example_inputs": [x], "threads": 3, "variants": ()}
+    monkeypatch.setattr(time, "monotonic", map(float, itertools.count()).__next__)
+    cut = stress(script, replays=9, seconds=15.0, show=steps.append, **given)  # type: ignore[arg-type]
+    assert cut.passes and [item.runs for item in cut.conditions] == [7, 7, 7]
+    assert [item.wanted for item in cut.conditions] == [9] * 3 and cut.cut == ("replays", *list(verdicts(cut))[1:])
+    assert "replays: 7 of 9" in steps and "replays: 8 of 9" not in steps and "3 threads: 1 of 9" in steps
+    whole = stress(script, replays=9, seconds=0.0, **given)  # type: ignore[arg-type]
+    assert [item.runs for item in whole.conditions] == [9] * 3 and not whole.cut
+    with doubled("aten::mean.dim"):
+        found = stress(script, replays=3, seconds=0.5, **given)  # type: ignore[arg-type]
+    assert [item.runs for item in found.conditions] == [3] * 3
+    assert found.conditions[0].layer.startswith("aten::mean") and "the time is over" in found.conditions[1].layer
+
+
 def test_bad_arguments_are_refused() -> None:
     script, x = net()
-    for change in ({"replays": 1}, {"threads": -1}, {"pause": -1.0}, {"tolerance": float("nan")}):
+    for change in ({"replays": 1}, {"threads": -1}, {"pause": -1.0}, {"seconds": -1.0}, {"tolerance": float("nan")}):
         with pytest.raises(InputError, match="give at least 2 replays"):
             stress(script, example_inputs=[x], **change)  # type: ignore[arg-type]
     with pytest.raises(InputError, match="there is no variant 'workgroups-7'; choose of workgroups-32"):
