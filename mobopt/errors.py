@@ -20,7 +20,7 @@ class GraphError(MoboptError):
 
 
 class PassError(MoboptError):
-    """A rewrite pass was asked for something unknown, or left the graph in a state that it must not."""
+    """A pass was asked for something unknown, left the graph in a state that it must not, or changed the results."""
 
 
 class TableError(MoboptError):

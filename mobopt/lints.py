@@ -26,13 +26,20 @@ class LintCode(Enum):
     """Kinds of lints, with torch's values."""
 
     BUNDLED_INPUT = 1
+    """No input is bundled with ``forward``."""
     REQUIRES_GRAD = 2
+    """A parameter requires a gradient."""
     DROPOUT = 3
+    """There is dropout, as in training."""
     BATCHNORM = 4
+    """There is a batch norm, which an optimised module has folded away."""
 
 
 def generate_mobile_module_lints(script_module: torch.jit.ScriptModule) -> list[dict[str, str]]:
     """Lints of a module, as ``torch.utils.mobile_optimizer.generate_mobile_module_lints`` gives them.
+
+    Args:
+        script_module: before it is optimised.
 
     Returns:
         One dictionary with ``name`` (of a :class:`LintCode`) and ``message`` for each lint.

@@ -44,7 +44,7 @@ class _Runtime(Protocol):
 class MobileModule(torch.jit.RecursiveScriptModule):  # type: ignore[misc, name-defined]
     """An optimised module: callable, and saved in PyTorch Mobile's formats.
 
-    For torch it is a ScriptModule (``graph``, ``code``, ``torch.jit.save``, ``torch.jit.export_opnames`` work);
+    For torch it is a ScriptModule (``m.graph``, ``m.code``, ``torch.jit.save``, ``torch.jit.export_opnames`` work);
     calls run on a Vulkan device or on the CPU. Pickle and deepcopy keep it what it is.
     """
 
@@ -457,6 +457,9 @@ def load(
             CUDA context (``libcuda`` of the driver, nothing to install): calls after a pause are faster, and the GPU
             takes more power while it idles. Of another device, the first call ends in an UnsupportedError that says why
             not.
+
+    Returns:
+        A callable module; the device is opened by the first call.
 
     Raises:
         BundleError: the file is damaged, hostile, or of a form that mobopt does not read.

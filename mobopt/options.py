@@ -15,12 +15,19 @@ class MobileOptimizerType(IntEnum):
     """Optimisations that can be blocked, with the values of torch's C++ enum of this name."""
 
     CONV_BN_FUSION = 0
+    """Batch norms go into the weights of convolutions."""
     INSERT_FOLD_PREPACK_OPS = 1
+    """Weights of layers are packed for the backend, once."""
     REMOVE_DROPOUT = 2
+    """Dropout goes."""
     FUSE_ADD_RELU = 3
+    """An addition and the relu after it become one operator."""
     HOIST_CONV_PACKED_PARAMS = 4
+    """Packed weights become attributes of the module itself."""
     CONV_1D_TO_2D = 5
+    """Convolutions of one dimension become those of two, which backends have."""
     VULKAN_AUTOMATIC_GPU_TRANSFER = 6
+    """Inputs go to the GPU, and outputs come back, within the graph."""
 
 
 BACKENDS = ("cpu", "vulkan", "metal")

@@ -14,7 +14,7 @@ from mobopt.ir.nests import leaves_of
 
 Range = tuple[int, int]
 """The least and the largest size."""
-DeclaredBounds = Mapping[str, Sequence[Sequence["Range | None"]]]
+DeclaredBounds = Mapping[str, Sequence[Sequence[Range | None]]]
 """By method, for each tensor of the arguments in order, of each dimension the range, or None if nothing is said."""
 
 

@@ -70,8 +70,3 @@ def test_cli_commands_exist() -> None:
     for line in "".join(blocks("bash")).splitlines():
         _python, script, command, *_ = shlex.split(line)
         assert script == "cli.py" and command in (*COMMANDS, "test")
-
-
-def test_links_lead_somewhere() -> None:
-    for target in re.findall(r"\]\(([^)]+)\)", README):
-        assert target.startswith("https://") or (ROOT / target).exists(), target

@@ -56,6 +56,9 @@ def optimize(
         dynamic_shapes: sizes that may change, as ``torch.export.export`` takes them.
         keywords: keyword arguments of ``forward``.
 
+    Returns:
+        A module with the parameters, buffers and parts of the model, for inference.
+
     Raises:
         ArgumentTypeError: the model is no nn.Module, or a ScriptModule.
         InputError: it is in training mode, or there is no example.

@@ -56,17 +56,21 @@ class AuditLine:
     operator: str
     """With overload."""
     count: int
+    """How many calls there are."""
     verdict: str
     """``native``, ``rewritten`` (the conversion writes it with other operators), ``cpu`` (right, on the phone's CPU,
     between transfers), ``unknown`` (only sizes tell), ``unreached`` (missing, where no input comes), ``missing`` or
     ``wrong``."""
     reason: str
+    """Why the verdict is what it is."""
     sources: tuple[str, ...]
     """Where in the model they come from, each once."""
     operands: str
     """Dtypes and sizes of the tensors of the first."""
     rewrite: str = ""
+    """Name of the rewrite that the conversion makes; empty if there is none."""
     rewrite_summary: str = ""
+    """What it does, in words."""
     fixes_sizes: bool = False
     """Whether the rewrite fixes the file to the sizes of the example inputs."""
     help: str = ""
@@ -176,6 +180,9 @@ def audit(
         device_profile: name of a device in ``mobopt/ops/targets/device_profiles.toml`` whose limits are checked,
             and whose limit of images the conversion is asked to keep.
         allow: the operator list of the app's build of PyTorch, a YAML file.
+
+    Returns:
+        A verdict for every operator, with reasons; ``is_good`` says whether anything speaks against shipping it.
 
     Raises:
         ArgumentTypeError: the model is of no form that is taken.

@@ -32,7 +32,7 @@ _Show = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Bisection:
-    """What was found."""
+    """What makes outputs differ."""
 
     kind: str
     """``nothing``, ``pass``, ``node`` or ``fusion``."""
@@ -51,12 +51,17 @@ class Bisection:
     sample: Sample | None
     """The smallest program that still shows it, with its inputs; None if no part of the model does by itself."""
     sample_error: float | None
+    """The error of that program's result, over its scale."""
     device: str
     """Where the sample is to be run."""
     inputs: str
+    """The example inputs, in words."""
     tolerance: float
+    """The error of outputs that was let pass, over their scale."""
     remarks: tuple[str, ...]
+    """What a user should know."""
     seconds: float
+    """That it took."""
 
 
 def bisect(
@@ -87,6 +92,10 @@ def bisect(
         precision: of the device; see :func:`mobopt.load`.
         fp32_nodes: patterns of nodes that keep float32.
         show: is told each step.
+
+    Returns:
+        The pass, the node or the fusion to blame, with its source lines and the smallest program that shows it; of the
+        kind ``nothing`` if outputs agree.
 
     Raises:
         InputError: there is nothing to bisect, or no inputs are known.

@@ -76,23 +76,30 @@ class Output:
 
 @dataclass(frozen=True)
 class Comparison:
-    """What was found."""
+    """How two runs differ, layer by layer."""
 
     reference: str
     """The reference in words: model, device, passes."""
     other: str
+    """The other side, likewise."""
     inputs: str
+    """What both ran on, in words."""
     method: str
+    """Which method ran."""
     tolerance: float
+    """The error that was let pass, over the largest magnitude of the reference's value."""
     layers: tuple[Layer, ...]
     """In the order of the other side."""
     outputs: tuple[Output, ...]
+    """In the order in which they are returned."""
     unmatched: tuple[str, ...]
     """What the other side makes and no value of the reference is known for."""
     unseen: int
     """Values of the reference that the other side does not make: they are fused, folded or rewritten."""
     remarks: tuple[str, ...]
+    """What a user should know."""
     seconds: float
+    """That it took."""
 
     @property
     def first(self) -> Layer | None:

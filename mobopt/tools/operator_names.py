@@ -35,6 +35,9 @@ def export_opnames(model: torch.jit.ScriptModule | str | PathLike[str] | IO[byte
     Args:
         model: a module, or a bundle's path or file object, which must be seekable.
 
+    Returns:
+        Names such as ``aten::add.Tensor``.
+
     Raises:
         BundleError: the bundle can't be read.
     """

@@ -99,7 +99,7 @@ class Condition:
 
 @dataclass(frozen=True)
 class Stress:
-    """What was found.
+    """Whether a device computed the same, and the right, under every condition.
 
     Attributes:
         model: its name.
@@ -108,7 +108,9 @@ class Stress:
         quirks: names of what is known of the driver.
         switches: what is chosen otherwise on the device.
         inputs: in words.
+        tolerance: the error that was let pass, over the largest magnitude of an output.
         conditions: in the order of the runs.
+        seconds: that all of it took.
     """
 
     model: str
@@ -166,6 +168,9 @@ def stress(
         variants: switches that choose other kernels (:data:`mobopt.runtimes.vulkan.engine.quirks.SWITCHES`).
         tolerance: the error that is let pass, over the largest magnitude of an output.
         show: is told each step.
+
+    Returns:
+        What came of each condition; ``passes`` says whether nothing differs.
 
     Raises:
         InputError: an argument can't be used, or no inputs are known.
@@ -500,7 +505,8 @@ class _Work:
                 found = first_unsteady(self.program, self.device, self.method, self._seeded(self.arguments), _LOOKS)
                 if found:
                     return found
-            return first_wrong(self.program, self.device, self.method, self._seeded(self.arguments), self.tolerance)
+            arguments = self._seeded(self.arguments)
+            return first_wrong(self.program, self.device, self.method, arguments, self.tolerance, self.show)
         except MoboptError as error:
             return f"not found: {error}"
         finally:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -54,7 +54,14 @@ def first_unsteady(program: Program, device: Device, method: str, arguments: Seq
     return ""
 
 
-def first_wrong(program: Program, device: Device, method: str, arguments: Sequence[Any], tolerance: float) -> str:
+def first_wrong(
+    program: Program,
+    device: Device,
+    method: str,
+    arguments: Sequence[Any],
+    tolerance: float,
+    show: Callable[[str], None],
+) -> str:
     """The first layer that is wrong by itself, else the first that is over the tolerance; empty if none is.
 
     Args:
@@ -63,12 +70,13 @@ def first_wrong(program: Program, device: Device, method: str, arguments: Sequen
         method: the method's name.
         arguments: its arguments.
         tolerance: the error that is let pass.
+        show: is told each step: every layer gets a plan of its own, which takes minutes of a large model.
     """
     runners: tuple[Runner, Runner] = (
         CpuRunner(Side(CPU, program, CPU), method),
         _device_runner(program, device, method),
     )
-    layers = ComparisonWork(runners, arguments, tolerance, None, lambda step: None).layers()
+    layers = ComparisonWork(runners, arguments, tolerance, None, show).layers()
     found = next((layer for layer in layers if layer.verdict == WRONG), None)
     found = found or next((layer for layer in layers if layer.verdict != AGREES), None)
     return "" if found is None else _words(found.title, ", ".join(found.source), found.sizes)

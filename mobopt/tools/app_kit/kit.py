@@ -34,12 +34,14 @@ _MARK = "operators.yaml"
 
 @dataclass(frozen=True)
 class AppKit:
-    """What was written."""
+    """The folder that :func:`app_kit` wrote."""
 
     folder: Path
+    """Where it is."""
     files: tuple[str, ...]
     """Relative to the folder, sorted."""
     class_name: str
+    """Of the class that calls the model, in every language."""
     tested: tuple[str, ...]
     """Methods with a test."""
     remarks: tuple[str, ...]
@@ -67,6 +69,9 @@ def app_kit(
         package: of the Kotlin code.
         force: replace a kit that is there.
         show: is told each step.
+
+    Returns:
+        What was written, and what a user must know of it.
 
     Raises:
         InputError: the folder is there, or can't be written, or an argument can't be used.

@@ -47,6 +47,9 @@ def compare_dump(
         float64: whether the reference is computed in float64.
         show: is told each step.
 
+    Returns:
+        The CPU's values beside the phone's, layer by layer.
+
     Raises:
         InputError: the file has no taps, or the dump can't be read, or is not of this file.
         BundleError: the file can't be read.

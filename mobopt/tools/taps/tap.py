@@ -120,6 +120,9 @@ def tap(
         package: of the Kotlin code.
         show: is told each step.
 
+    Returns:
+        The files that were written, and which values they hold.
+
     Raises:
         InputError: a glob names nothing, no inputs are known, an option can't be used, or a path can't be written.
         UnsupportedError: the file has taps already, or a phone's runtime lacks something that the model needs.
