@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from mobopt.commands.shared_options import input_options, json_option
 from mobopt.commands.terminal import print_json, progress, say
 
 if TYPE_CHECKING:
@@ -16,14 +17,11 @@ if TYPE_CHECKING:
 @click.command(name="app-kit")
 @click.argument("bundle", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="The new folder.")
-@click.option("--input", "inputs", multiple=True, help="A .npy example input; of another method: encode:x.npy.")
-@click.option(
-    "--random", "shapes", multiple=True, metavar="SHAPE", help="A random one: 1,3,224,224; or encode:1,16:int64."
-)
+@input_options
 @click.option("--name", default="", help="The class in the code; made of the file's name, if it isn't given.")
 @click.option("--package", default="com.example.model", show_default=True, help="The package of the Kotlin code.")
 @click.option("--force", is_flag=True, help="Replace a kit that is there.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@json_option
 def app_kit(
     bundle: Path,
     output: Path,

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from mobopt.commands.shared_options import input_options, json_option
 from mobopt.commands.terminal import print_json, print_table, progress, say
 from mobopt.options import DEFAULT_RUNTIME, RUNTIMES
 
@@ -35,15 +36,12 @@ _MEANINGS = {
 @click.option("--device-profile", metavar="NAME", help="Check the limits of a device, such as adreno-6xx.")
 @click.option("--legalize", help="off, safe or full (the default): how far the conversion rewrites.")
 @click.option("--preserve", multiple=True, metavar="METHOD", help="Another method that the conversion will keep.")
-@click.option("--input", "inputs", multiple=True, help="A .npy example input; of another method: encode:x.npy.")
-@click.option(
-    "--random", "shapes", multiple=True, metavar="SHAPE", help="A random one: 1,3,224,224; or encode:1,16:int64."
-)
+@input_options
 @click.option(
     "--allow", type=click.Path(path_type=Path), help="The operator list of the app's PyTorch build, a YAML file."
 )
 @click.option("--html", type=click.Path(path_type=Path), help="Write a page, too.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@json_option
 def audit(
     model: Path,
     inputs: tuple[str, ...],

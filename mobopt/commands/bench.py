@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from mobopt.commands.shared_options import input_options, method_option
 from mobopt.commands.terminal import print_json, print_table, progress, say
 from mobopt.display import size_text
 
@@ -19,9 +20,8 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("model", type=click.Path(exists=True, dir_okay=False, path_type=Path))
-@click.option("--input", "inputs", multiple=True, help="A .npy input; of another method: encode:x.npy.")
-@click.option("--random", "shapes", multiple=True, metavar="SHAPE", help="A random one: 1,3,224,224 or 1,16:int64.")
-@click.option("--method", default="forward", show_default=True, help="Method to run.")
+@input_options
+@method_option
 @click.option("--device", help="What mobopt runs on: number or part of the name of a device (see `mobopt devices`).")
 @click.option("--peers", metavar="NAMES", help="Rivals, with commas [default: all but those that compile for minutes].")
 @click.option("--rounds", default=5, show_default=True, type=click.IntRange(min=1), help="Of all in turn, at least.")

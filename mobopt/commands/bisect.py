@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from mobopt.commands.compare import pipeline_named
+from mobopt.commands.shared_options import input_options, json_option, method_option, precision_options
 from mobopt.commands.terminal import print_json, progress, say
 
 if TYPE_CHECKING:
@@ -20,28 +21,15 @@ if TYPE_CHECKING:
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="Folder for the smallest program that shows it.")
 @click.option("--device", default="vulkan", show_default=True, help="cpu (passes only), vulkan, a number or a name.")
 @click.option("--passes", metavar="BACKEND[:RUNTIME]", help="Passes that the model goes through: vulkan:2.6, cpu.")
-@click.option("--input", "inputs", multiple=True, help="A .npy input; of another method: encode:x.npy.")
-@click.option("--random", "shapes", multiple=True, metavar="SHAPE", help="A random one: 1,3,224,224 or 1,16:int64.")
-@click.option("--method", default="forward", show_default=True, help="Method to run.")
+@input_options
+@method_option
 @click.option(
     "--tolerance",
     type=float,
     help="Error that is let pass, over the output's scale [default: 1e-4, of fp16 1e-2].",
 )
-@click.option(
-    "--precision",
-    default="fp32",
-    show_default=True,
-    type=click.Choice(["fp32", "fp16"]),
-    help="Of the device.",
-)
-@click.option(
-    "--fp32-nodes",
-    multiple=True,
-    metavar="PATTERN",
-    help="Of fp16: operators (aten::softmax) or lines ('*attention*') that keep fp32; may be repeated.",
-)
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@precision_options("Of the device.")
+@json_option
 def bisect(
     model: Path,
     output: Path | None,

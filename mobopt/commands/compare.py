@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from mobopt.commands.shared_options import input_options, method_option, precision_options
 from mobopt.commands.terminal import print_table, progress, say
 from mobopt.errors import InputError
 
@@ -31,10 +32,9 @@ _MOST_ROWS = 30
 )
 @click.option("--passes-a", metavar="BACKEND[:RUNTIME]", help="Convert A first, in memory: vulkan:2.6, cpu, metal.")
 @click.option("--passes-b", metavar="BACKEND[:RUNTIME]", help="Convert B, or A where there is no B, first.")
-@click.option("--input", "inputs", multiple=True, help="A .npy input; of another method: encode:x.npy.")
-@click.option("--random", "shapes", multiple=True, metavar="SHAPE", help="A random one: 1,3,224,224 or 1,16:int64.")
+@input_options
 @click.option("--dump", type=click.Path(exists=True, path_type=Path), help="B: what a phone saved of A's taps.")
-@click.option("--method", default="forward", show_default=True, help="Method to run.")
+@method_option
 @click.option("--float64", is_flag=True, help="Compute A in float64: tells what is wrong from what float32 can't do.")
 @click.option("--unfused", is_flag=True, help="Let the GPU fuse nothing, so that every layer has a value.")
 @click.option(
@@ -42,19 +42,7 @@ _MOST_ROWS = 30
     type=float,
     help="Error that is let pass, over the largest magnitude of A's value [default: 1e-4, of fp16 1e-2].",
 )
-@click.option(
-    "--precision",
-    default="fp32",
-    show_default=True,
-    type=click.Choice(["fp32", "fp16"]),
-    help="Of B, on a Vulkan device.",
-)
-@click.option(
-    "--fp32-nodes",
-    multiple=True,
-    metavar="PATTERN",
-    help="Of fp16: operators (aten::softmax) or lines ('*attention*') that keep fp32; may be repeated.",
-)
+@precision_options("Of B, on a Vulkan device.")
 @click.option("--all", "shows_all", is_flag=True, help="Print all layers, however many there are.")
 @click.option("--json", "json_file", type=click.Path(path_type=Path), help="Write everything as JSON.")
 @click.option("--html", "page", type=click.Path(path_type=Path), help="Write a page, one bar a layer.")

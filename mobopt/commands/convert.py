@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from mobopt.commands.shared_options import input_options, json_option
 from mobopt.commands.terminal import print_json, print_table, progress, say
 from mobopt.display import shown, size_text
 from mobopt.options import (
@@ -72,10 +73,7 @@ _NAMES = ", ".join(MobileOptimizerType.__members__)
 )
 @click.option("--keep-float", multiple=True, metavar="PATTERN", help="Layers that keep their weights: 'layers.0.*'.")
 @click.option("--bytecode-version", default=8, show_default=True, type=click.IntRange(4, 8), help="Of a .ptl.")
-@click.option("--input", "inputs", multiple=True, help="A .npy example input; of another method: encode:x.npy.")
-@click.option(
-    "--random", "shapes", multiple=True, metavar="SHAPE", help="A random one: 1,3,224,224; or encode:1,16:int64."
-)
+@input_options
 @click.option("--force", is_flag=True, help="Write even if something is missing, or the result differs.")
 @click.option("--explain", is_flag=True, help="Print what each pass did, and what it left alone and why.")
 @click.option(
@@ -85,7 +83,7 @@ _NAMES = ", ".join(MobileOptimizerType.__members__)
     help="Write the text of the model, and of what each pass that changes something leaves, to numbered files.",
 )
 @click.option("--passes", "lists_passes", is_flag=True, help="Print the passes and why each stands there, and stop.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@json_option
 def convert(
     model: Path | None,
     output: Path | None,

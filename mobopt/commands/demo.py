@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from mobopt.commands.shared_options import json_option
 from mobopt.commands.terminal import print_json, print_table, progress
 from mobopt.display import size_text
 
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 @click.option("--folder", default="demo-output", show_default=True, type=click.Path(file_okay=False, path_type=Path))
 @click.option("--device", help="Number or part of the name of a device (see `mobopt devices`).")
 @click.option("--repeat", default=20, show_default=True, type=click.IntRange(min=1), help="Number of timed calls.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@json_option
 def demo(folder: Path, device: str | None, repeat: int, as_json: bool) -> None:
     """Script a MobileNetV2, convert it, run it on Vulkan, and compare it with PyTorch on the CPU."""
     with progress("importing PyTorch") as show:

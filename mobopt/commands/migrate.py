@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from mobopt.commands.shared_options import input_options, json_option
 from mobopt.commands.terminal import print_json, print_table, progress, say
 from mobopt.display import shown, size_text
 from mobopt.errors import InputError
@@ -28,10 +29,7 @@ _FREE = re.compile(r"(?P<input>\w+):(?P<dim>\d+)(?:=(?P<low>\d+)\.\.(?P<high>\d*
     help="The new file: .pt (TorchScript for stock torch), .pt2 (ExportedProgram), .onnx or .pte (ExecuTorch).",
 )
 @click.option("--method", default="forward", show_default=True, help="The method of a format that holds one.")
-@click.option("--input", "inputs", multiple=True, help="A .npy example input; of another method: encode:x.npy.")
-@click.option(
-    "--random", "shapes", multiple=True, metavar="SHAPE", help="A random one: 1,3,224,224; or encode:1,16:int64."
-)
+@input_options
 @click.option("--fixed-sizes", is_flag=True, help="Fix the sizes of the inputs; else all stay free that can.")
 @click.option(
     "--free", "free", multiple=True, metavar="INPUT:DIM[=LOW..HIGH]", help="Keep only this size free: x:0, x:2=32..512."
@@ -40,7 +38,7 @@ _FREE = re.compile(r"(?P<input>\w+):(?P<dim>\d+)(?:=(?P<low>\d+)\.\.(?P<high>\d*
 @click.option("--delegate", default="xnnpack", show_default=True, help="Of a .pte: xnnpack, vulkan or portable.")
 @click.option("--force", is_flag=True, help="Write even if the new file gives other results, or none are known.")
 @click.option("--explain", is_flag=True, help="Print what was changed, node by node.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@json_option
 def migrate(
     old: Path,
     output: Path,

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from mobopt.commands.shared_options import json_option
 from mobopt.commands.terminal import print_json, progress, say
 from mobopt.display import shown
 
@@ -19,7 +20,7 @@ from mobopt.display import shown
     type=click.Choice(["list", "dict"]),
     help="Form of the YAML: a list for SELECTED_OP_LIST (the default), or the dictionary of selected_operators.yaml.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@json_option
 def opnames(bundle: Path, as_yaml: bool, form: str | None, as_json: bool) -> None:
     """List the operators of BUNDLE (.ptl or .pt), sorted, each once."""
     if as_json and (as_yaml or form):

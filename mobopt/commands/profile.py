@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from mobopt.commands.shared_options import fallback_option, input_options, json_option, method_option
 from mobopt.commands.terminal import print_json, print_table, progress, say
 from mobopt.display import rate_text, size_text
 
@@ -21,24 +22,17 @@ _MOST_ROWS = 30
 
 @click.command()
 @click.argument("model", type=click.Path(exists=True, dir_okay=False, path_type=Path))
-@click.option("--input", "inputs", multiple=True, help="A .npy input; of another method: encode:x.npy.")
-@click.option("--random", "shapes", multiple=True, metavar="SHAPE", help="A random one: 1,3,224,224 or 1,16:int64.")
-@click.option("--method", default="forward", show_default=True, help="Method to run.")
+@input_options
+@method_option
 @click.option("--device", help="Number or part of the name of a device (see `mobopt devices`).")
 @click.option(
     "--repeat", default=10, show_default=True, type=click.IntRange(min=1), help="Runs of which medians are taken."
 )
-@click.option(
-    "--fallback",
-    default="cpu",
-    show_default=True,
-    type=click.Choice(["cpu", "error"]),
-    help="What happens to operators without a GPU kernel.",
-)
+@fallback_option
 @click.option("--all", "shows_all", is_flag=True, help="Print all layers, however many there are.")
 @click.option("--trace", type=click.Path(path_type=Path), help="Write each dispatch as a Chrome trace, for Perfetto.")
 @click.option("--html", "page", type=click.Path(path_type=Path), help="Write a page with a roofline plot.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@json_option
 def profile(
     model: Path,
     inputs: tuple[str, ...],

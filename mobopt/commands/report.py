@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from mobopt.commands.shared_options import input_options
 from mobopt.commands.terminal import progress, say
 
 
@@ -22,8 +23,7 @@ from mobopt.commands.terminal import progress, say
 @click.option(
     "--device", default="vulkan", show_default=True, help="Where it is run: vulkan (the best), a name, or none."
 )
-@click.option("--input", "inputs", multiple=True, help="A .npy input; of another method: encode:x.npy.")
-@click.option("--random", "shapes", multiple=True, metavar="SHAPE", help="A random one: 1,3,224,224 or 1,16:int64.")
+@input_options
 @click.option("--repeat", default=10, show_default=True, type=click.IntRange(min=1), help="Timed calls.")
 def report(
     model: Path,

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from mobopt.commands.shared_options import fallback_option, json_option, method_option, precision_options
 from mobopt.commands.terminal import print_json, print_table, progress
 from mobopt.display import size_text
 from mobopt.errors import InputError, MissingInputError
@@ -24,33 +25,17 @@ if TYPE_CHECKING:
 @click.argument("bundle", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.option("--input", "inputs", multiple=True, type=click.Path(path_type=Path), help="A .npy file; once per input.")
 @click.option("--random", "shapes", multiple=True, metavar="SHAPE", help="1,3,224,224 or 1,16:int64; once per input.")
-@click.option("--method", default="forward", show_default=True, help="Method to run.")
+@method_option
 @click.option("--device", help="Number or part of the name of a device (see `mobopt devices`), or cpu.")
 @click.option("--repeat", default=1, show_default=True, type=click.IntRange(min=1), help="Number of timed calls.")
-@click.option(
-    "--fallback",
-    default="cpu",
-    show_default=True,
-    type=click.Choice(["cpu", "error"]),
-    help="What happens to operators without a GPU kernel.",
-)
-@click.option(
-    "--precision",
-    default="fp32",
-    show_default=True,
-    type=click.Choice(["fp32", "fp16"]),
-    help="fp16: half the memory for weights and tensors in between; with --device cpu, round every result as a phone's "
-    "GPU may. Compared with fp32.",
-)
-@click.option(
-    "--fp32-nodes",
-    multiple=True,
-    metavar="PATTERN",
-    help="Of fp16: operators (aten::softmax) or lines ('*attention*') that keep fp32; may be repeated.",
+@fallback_option
+@precision_options(
+    "fp16: half the memory for weights and tensors in between; with --device cpu, round every result as a phone's "
+    "GPU may. Compared with fp32."
 )
 @click.option("--keep-clock", is_flag=True, help="Hold an NVIDIA GPU's clock up between calls, by a CUDA context.")
 @click.option("--output", type=click.Path(path_type=Path), help="Write the result as .npy (several: NAME_0.npy, ...).")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@json_option
 def run(
     bundle: Path,
     inputs: tuple[Path, ...],

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from mobopt.commands.shared_options import input_options, json_option, method_option
 from mobopt.commands.terminal import print_json, print_table, progress, say
 
 if TYPE_CHECKING:
@@ -17,9 +18,8 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("model", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.option("--device", help="A number or a part of a name of mobopt devices [default: the best].")
-@click.option("--input", "inputs", multiple=True, help="A .npy input; of another method: encode:x.npy.")
-@click.option("--random", "shapes", multiple=True, metavar="SHAPE", help="A random one: 1,3,224,224 or 1,16:int64.")
-@click.option("--method", default="forward", show_default=True, help="Method to run.")
+@input_options
+@method_option
 @click.option("--replays", default=100, show_default=True, help="Runs of a condition.")
 @click.option("--seconds", default=60.0, show_default=True, help="For all runs; 0: as long as they take.")
 @click.option("--threads", default=2, show_default=True, help="Threads that call at once; 0 leaves that out.")
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 )
 @click.option("--variant", "variants", multiple=True, help="Other kernels to try [default: all]; none for none.")
 @click.option("--tolerance", default=1e-4, show_default=True, help="Error that is let pass, over an output's scale.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@json_option
 def stress(
     model: Path,
     device: str | None,

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from mobopt.commands.shared_options import json_option
 from mobopt.commands.terminal import print_json, print_table, say
 from mobopt.display import shown
 from mobopt.errors import InputError
@@ -169,7 +170,7 @@ def _short(text: str) -> str:
 @click.option("--model", "pattern", metavar="GLOB", help="Only models of such a name.")
 @click.option("--log", "logs", is_flag=True, help="Print the logs of what is not good, too.")
 @click.option("--html", "page", type=click.Path(path_type=Path), help="Write a page, too.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@json_option
 def show(results: Path, pattern: str | None, logs: bool, page: Path | None, as_json: bool) -> None:
     """Show what is in RESULTS: a matrix of models and targets, and what is not good."""
     import dataclasses
@@ -212,7 +213,7 @@ def show(results: Path, pattern: str | None, logs: bool, page: Path | None, as_j
 @click.argument("new", type=click.Path(path_type=Path))
 @click.option("--slower", default=10.0, show_default=True, type=click.FloatRange(min=0),
               help="Percent that a median may grow.")  # fmt: skip
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@json_option
 def diff(old: Path, new: Path, slower: float, as_json: bool) -> None:
     """Say what has changed from OLD to NEW: what got wrong, slower, less exact, and what newly works.
 

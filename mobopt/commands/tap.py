@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from mobopt.commands.shared_options import input_options, json_option
 from mobopt.commands.terminal import print_json, print_table, progress, say
 
 if TYPE_CHECKING:
@@ -27,8 +28,7 @@ _MOST_ROWS = 30
     help="What to return: operators (conv2d), nodes, modules (features.0*), source lines.",
 )
 @click.option("--method", default="forward", show_default=True, help="Method to tap.")
-@click.option("--input", "inputs", multiple=True, help="A .npy input; of another method: encode:x.npy.")
-@click.option("--random", "shapes", multiple=True, metavar="SHAPE", help="A random one: 1,3,224,224 or 1,16:int64.")
+@input_options
 @click.option("--backend", help="Of a model before conversion: vulkan [default], metal or cpu.")
 @click.option("--runtime", help="Of a model before conversion: the oldest release to serve.")
 @click.option("--legalize", help="Of a model before conversion: off, safe or full.")
@@ -37,7 +37,7 @@ _MOST_ROWS = 30
 @click.option("--samples", default=1024, show_default=True, help="Elements beside the statistics of larger values.")
 @click.option("--at-once", is_flag=True, help="Copy each value when it is made: less memory, more waits.")
 @click.option("--package", default="com.example.model", show_default=True, help="The package of the Kotlin code.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@json_option
 def tap(
     file: Path,
     output: Path,

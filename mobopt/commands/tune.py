@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from mobopt.commands.shared_options import json_option
 from mobopt.commands.terminal import print_json, print_table, progress, say
 from mobopt.display import rate_text
 from mobopt.errors import InputError
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 @click.option("--seconds", default=60.0, show_default=True, type=click.FloatRange(min=0), help="For measuring.")
 @click.option("--show", "shows", is_flag=True, help="Print what is kept, and measure nothing.")
 @click.option("--forget", is_flag=True, help="Forget what is kept: kernels are chosen by mobopt's own table again.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@json_option
 def tune(device: str | None, seconds: float, shows: bool, forget: bool, as_json: bool) -> None:
     """Measure a Vulkan device, and choose kernels by what was measured from now on.
 

@@ -16,6 +16,7 @@ from mobopt.ir.origin import ModelNode
 from mobopt.options import Precision, PrecisionChoice
 from mobopt.passes.manager import run_passes
 from mobopt.passes.pipelines import PassPipeline
+from mobopt.runtimes.half_ranges import check_patterns
 from mobopt.samples.example_inputs import ExampleInputs, choose_inputs
 from mobopt.tools.comparison import arguments_of, opened, tolerance_of
 from mobopt.tools.comparison_sides import CPU, VULKAN, CpuRunner, DeviceRunner, Runner, Side, every_value
@@ -98,7 +99,7 @@ def bisect(
         kind ``nothing`` if outputs agree.
 
     Raises:
-        InputError: there is nothing to bisect, or no inputs are known.
+        InputError: there is nothing to bisect, no inputs are known, or no node matches a pattern.
         MoboptError: the model or the device can't be used.
     """
     if device == CPU and passes is None:
@@ -110,6 +111,7 @@ def bisect(
     started = time.perf_counter()
     show("reading")
     sources = opened(model, None, example_inputs)
+    check_patterns(sources[0].program, choice.fp32_nodes)
     inputs = choose_inputs(sources[0], example_inputs)
     search = _Search(arguments_of(sources, method, inputs), method, tolerance, show)
     plain = Side(sources[0].name, sources[0].program, CPU)

@@ -62,3 +62,15 @@ def test_bisect(invoke: Invoke, files: Path, tmp_path: Path) -> None:
     assert "node: aten::" in result.stdout and "the smallest program that shows it has" in result.stdout
     assert "bisection" not in result.output  # what is left to the CPU on purpose is no warning
     assert {path.name for path in (tmp_path / "small").iterdir()} >= {"program.txt", "values.npz", "run.py"}
+
+
+def test_bisect_in_halves(invoke: Invoke, files: Path) -> None:
+    command = ("bisect", files / "scripted.pt", *RANDOM, "--precision", "fp16")
+    found = json.loads(invoke(*command, "--json").stdout)
+    assert found["kind"] == "nothing" and 1e-6 < found["error"] < 1e-2 and found["tolerance"] == 1e-2
+    result = invoke(*command, "--tolerance", "1e-6", "--json")
+    assert result.exit_code == 1 and json.loads(result.stdout)["kind"] == "node"
+    kept = invoke(*command, "--tolerance", "1e-6", "--fp32-nodes", "aten::*", "--json")
+    assert kept.exit_code == 0, kept.output
+    assert_refused(invoke(*command, "--device", "cpu", "--passes", "cpu"), "fp16 is what a Vulkan device stores")
+    assert_refused(invoke(*command, "--fp32-nodes", "aten::gelu"), "aten::gelu")

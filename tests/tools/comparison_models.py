@@ -84,6 +84,15 @@ def net() -> tuple[torch.jit.ScriptModule, torch.Tensor]:
     return torch.jit.script(Net().eval()), torch.randn(1, 3, 13, 11)
 
 
+def cancelling_in_halves() -> tuple[torch.jit.ScriptModule, torch.Tensor]:
+    """Two layers that single precision is enough for and half precision is not, and their input."""
+    first, second = nn.Linear(7, 13), nn.Linear(13, 5, bias=False)
+    with torch.no_grad():
+        first.bias.fill_(200)
+        second.weight -= second.weight.mean(1, keepdim=True)
+    return torch.jit.script(nn.Sequential(first, second).eval()), torch.randn(3, 7)
+
+
 @graph_pass("wrong_factor")
 def wrong_factor(graph: Graph, notes: NoteBook) -> bool:
     """Multiply by another number."""

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from comparison_models import doubled, net, scaled, wrong_factor
+from comparison_models import cancelling_in_halves, doubled, net, scaled, wrong_factor
 from torch import nn
 
 from mobopt import PassPipeline
@@ -92,6 +92,26 @@ def test_a_view_of_what_was_copied_runs_on_the_cpu(device: Device) -> None:
     with doubled("aten::tanh"):
         found = bisect(script, device=device.info.name, example_inputs=[x])
     assert found.kind == NODE and found.culprit.startswith("aten::tanh") and not found.remarks
+
+
+def test_what_halves_lose(device: Device) -> None:
+    """Values near 200, which halves hold to an eighth, and layers that take their difference."""
+    script, x = cancelling_in_halves()
+    found = bisect(script, device=device.info.name, example_inputs=[x], precision="fp16")
+    assert found.kind == NODE and found.culprit.startswith("aten::linear") and "node 2 of 2" in found.culprit
+    assert found.error > 1e-2 > found.error_before and found.tolerance == 1e-2
+    assert bisect(script, device=device.info.name, example_inputs=[x]).kind == NOTHING
+    kept = bisect(
+        script, device=device.info.name, example_inputs=[x], precision="fp16", fp32_nodes="aten::linear", tolerance=1e-3
+    )
+    assert kept.kind == NOTHING
+    for arguments, message in (
+        ({"precision": "fp16", "fp32_nodes": "aten::gelu"}, "aten::gelu"),
+        ({"precision": "fp8"}, "give 'fp32' or 'fp16'"),
+        ({"precision": "fp16", "device": "cpu", "passes": PassPipeline.default("cpu")}, "what a Vulkan device stores"),
+    ):
+        with pytest.raises(InputError, match=message):
+            bisect(script, **{"device": device.info.name, "example_inputs": [x], **arguments})  # type: ignore[arg-type]
 
 
 def test_nothing_to_find(device: Device) -> None:

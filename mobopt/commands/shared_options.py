@@ -1,0 +1,63 @@
+"""Options that several commands have, each said once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+def input_options(command: Command) -> Command:
+    """``--input`` and ``--random``: what a command runs a model on, for ``InputOptions.parse(inputs, shapes)``."""
+    given = click.option("--input", "inputs", multiple=True, help="A .npy input; of another method: encode:x.npy.")
+    random = click.option(
+        "--random",
+        "shapes",
+        multiple=True,
+        metavar="SHAPE",
+        help="A random one: 1,3,224,224 or 1,16:int64; of another: encode:1,3.",
+    )
+    return given(random(command))
+
+
+def method_option(command: Command) -> Command:
+    """``--method``."""
+    return click.option("--method", default="forward", show_default=True, help="Method to run.")(command)
+
+
+def precision_options(what: str) -> Callable[[Command], Command]:
+    """``--precision`` and ``--fp32-nodes``.
+
+    Args:
+        what: the help of the first.
+    """
+    precision = click.option(
+        "--precision", default="fp32", show_default=True, type=click.Choice(["fp32", "fp16"]), help=what
+    )
+    nodes = click.option(
+        "--fp32-nodes",
+        multiple=True,
+        metavar="PATTERN",
+        help="Of fp16: operators (aten::softmax) or lines ('*attention*') that keep fp32; may be repeated.",
+    )
+    return lambda command: precision(nodes(command))
+
+
+def fallback_option(command: Command) -> Command:
+    """``--fallback``."""
+    option = click.option(
+        "--fallback",
+        default="cpu",
+        show_default=True,
+        type=click.Choice(["cpu", "error"]),
+        help="What happens to operators without a GPU kernel.",
+    )
+    return option(command)
+
+
+def json_option(command: Command) -> Command:
+    """``--json``."""
+    return click.option("--json", "as_json", is_flag=True, help="Print JSON.")(command)
