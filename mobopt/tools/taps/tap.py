@@ -136,52 +136,61 @@ def tap(
     read = _read(model, method, example_inputs, (backend, runtime, legalize))
     arguments = _arguments(read, method)
     show("running it")
-    facts = observed_facts(read.program, method, arguments)
-    choice = choose(read.program.methods[method], nodes, facts, read.name)
-    program = read.program.clone()
-    known = dict(zip(_values(read.program, method), _values(program, method), strict=True))
-    table, remarks = add_taps(
-        program,
-        method,
-        [known[value] for value in choice.values],
-        {known[value]: tensor for value, tensor in facts.items()},
-        arguments,
-        options,
-    )
-    if choice.nested:
-        remarks.append(f"in branches and loops, where taps can't reach: {', '.join(choice.nested)}")
+    program, table, remarks = _with_taps(read, method, nodes, arguments, options)
     show("comparing with the file without taps")
     expected = run_watched(program, table.tapped, arguments, lambda value, result: result)
     _check_same(read.program, method, arguments, expected)
     content = _content(program, table, path, read.bytecode_version)
     _check_read_back(content, table, arguments, expected)
     show(f"writing {path.name}")
-    with whole_file(path) as file:
+    _write(files, content, expected, table, package)
+    vanished, removed = _vanished(read, method, table)
+    snippets = files.kotlin, files.swift
+    return Tapped(path, files.expected, snippets, table, vanished, removed, str(read.inputs), remarks)
+
+
+def _with_taps(
+    read: _Model, method: str, nodes: Sequence[str], arguments: Sequence[Any], options: TapOptions
+) -> tuple[Program, TapTable, tuple[str, ...]]:
+    """A copy of the Program that returns what globs name; the table of it, and remarks."""
+    facts = observed_facts(read.program, method, arguments)
+    choice = choose(read.program.methods[method], nodes, facts, read.name)
+    program = read.program.clone()
+    known = dict(zip(_values(read.program, method), _values(program, method), strict=True))
+    chosen = [known[value] for value in choice.values]
+    seen = {known[value]: tensor for value, tensor in facts.items()}
+    table, remarks = add_taps(program, method, chosen, seen, arguments, options)
+    if choice.nested:
+        remarks.append(
+            f"not returned, for they are in branches or loops, and may have no value or several: "
+            f"{', '.join(choice.nested)}; tap what reads them afterwards"
+        )
+    return program, table, tuple(map(shown, remarks))
+
+
+def _write(files: _Files, content: bytes, expected: Mapping[str, torch.Tensor], table: TapTable, package: str) -> None:
+    """Write the phone file and what stands beside it."""
+    file_name, name = files.phone.name, class_name(files.phone.stem)
+    with whole_file(files.phone) as file:
         file.write(content)
     with whole_file(files.expected) as file:
         numpy.savez(file, **{key: tensor.detach().numpy() for key, tensor in expected.items()})
-    name = class_name(path.stem)
-    snippets = {
-        files.kotlin: kotlin_snippet(table, path.name, name, package),
-        files.swift: swift_snippet(table, path.name, name),
-    }
-    for target, text in snippets.items():
-        with whole_file(target) as file:
-            file.write(text.encode())
-    vanished, removed = _vanished(read, method, table)
-    words = str(read.inputs)
-    return Tapped(path, files.expected, tuple(snippets), table, vanished, removed, words, tuple(map(shown, remarks)))
+    with whole_file(files.kotlin) as file:
+        file.write(kotlin_snippet(table, file_name, name, package).encode())
+    with whole_file(files.swift) as file:
+        file.write(swift_snippet(table, file_name, name).encode())
 
 
 @dataclass(frozen=True)
 class _Files:
+    phone: Path
     expected: Path
     kotlin: Path
     swift: Path
 
 
 def _files(path: Path, sources: Sequence[Path]) -> _Files:
-    """What is written beside the file.
+    """What is written: the file, and what stands beside it.
 
     Raises:
         InputError: a path can't be written, or the file has an ending of another kind.
@@ -191,8 +200,9 @@ def _files(path: Path, sources: Sequence[Path]) -> _Files:
             f"the output {path} ends in {path.suffix or 'nothing'!r}; name it .ptl, or .pt for TorchScript"
         )
     name = f"{class_name(path.stem)}Taps"
-    files = _Files(path.with_suffix(".expected.npz"), path.with_name(f"{name}.kt"), path.with_name(f"{name}.swift"))
-    for target in (path, *vars(files).values()):
+    kotlin, swift = (path.with_name(f"{name}.{ending}") for ending in ("kt", "swift"))
+    files = _Files(path, path.with_suffix(".expected.npz"), kotlin, swift)
+    for target in vars(files).values():
         check_writable(target, sources)
     return files
 
