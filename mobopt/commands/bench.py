@@ -11,15 +11,16 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from mobopt.commands.shared_options import input_options, method_option
-from mobopt.commands.terminal import print_json, print_table, progress, say
+from mobopt.commands.terminal import ShowStep, print_json, print_table, progress, say
 from mobopt.display import size_text
 
 if TYPE_CHECKING:
+    from mobopt.samples.example_inputs import ExampleInputs
     from mobopt.tools.bench import Entry, Table
 
 
 @click.command()
-@click.argument("model", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.argument("model", type=click.Path(exists=True, path_type=Path))
 @input_options
 @method_option
 @click.option("--device", help="What mobopt runs on: number or part of the name of a device (see `mobopt devices`).")
@@ -28,6 +29,9 @@ if TYPE_CHECKING:
 @click.option("--seconds", default=3.0, show_default=True, type=click.FloatRange(min=0), help="For rounds, at least.")
 @click.option("--pause", default=0.0, type=click.FloatRange(0, 60), help="Also measure calls after pauses of seconds.")
 @click.option("--threads", default=0, type=click.IntRange(min=0), help="Of rivals on the CPU [default: torch's].")
+@click.option(
+    "--save", "folder", type=click.Path(path_type=Path), help="Measure nothing: write a folder for elsewhere."
+)
 @click.option("--keep-clock", is_flag=True, help="Have mobopt hold an NVIDIA GPU's clock up between calls.")
 @click.option("--no-starts", is_flag=True, help="Leave out cold and warm starts and peak memory.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, with every time.")
@@ -42,6 +46,7 @@ def bench(
     seconds: float,
     pause: float,
     threads: int,
+    folder: Path | None,
     keep_clock: bool,
     no_starts: bool,
     as_json: bool,
@@ -50,11 +55,17 @@ def bench(
 
     Results are compared first; who gives another one has no times. Calls are timed by turns, from tensors on the CPU to
     tensors on the CPU. Exit code 1 if mobopt's own result is not the model's.
+
+    MODEL may be a folder that --save wrote: the model in the form of each rival, inputs and results, so that a machine
+    without network or exporters measures it.
     """
     with progress(f"reading {model.name}") as show:
         from mobopt.samples.inputs import InputOptions
         from mobopt.tools import bench as work
 
+        if folder is not None:
+            _save(model, folder, InputOptions.parse(inputs, shapes).tensors(), method, show)
+            return
         found = work.bench(
             model,
             InputOptions.parse(inputs, shapes).tensors(),
@@ -75,6 +86,14 @@ def bench(
         _print(found)
     if not found.agrees:
         raise click.exceptions.Exit(1)
+
+
+def _save(model: Path, folder: Path, examples: ExampleInputs | None, method: str, show: ShowStep) -> None:
+    from mobopt.tools.bench_folder import save_bench
+
+    for form, problem in save_bench(model, folder, examples, method=method, show=show).items():
+        say(f"no model{form}: {problem}")
+    say(f"written: {folder}; measure it with mobopt bench {folder}")
 
 
 def _print(found: Table) -> None:

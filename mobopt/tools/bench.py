@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import copy
 import json
 import os
+import shutil
 import statistics
 import subprocess
 import sys
@@ -19,16 +19,12 @@ from typing import Any
 
 import torch
 
-from mobopt.bundle import write_lite
 from mobopt.errors import InputError, MoboptError
-from mobopt.exporters.formats import target_of
-from mobopt.exporters.plain import plain_model
-from mobopt.exporters.targets import Order
 from mobopt.ir.nests import leaves_of
 from mobopt.samples.agreement import Agreement, compare
 from mobopt.samples.example_inputs import ExampleInputs
+from mobopt.tools.bench_folder import Prepared, open_saved, prepare
 from mobopt.tools.bench_peers import PEERS, SLOW_TO_COMPILE, Bench, Call, Mobopt
-from mobopt.tools.measured_model import MeasuredModel, read_measured
 
 UNTIMED, TIMED = 2, 3
 """Calls of a contestant in each round, untimed ones at least."""
@@ -116,7 +112,8 @@ def bench(
     """Measure a model in mobopt and in rivals that are installed.
 
     Args:
-        path: a model, or a file that is optimised for any backend.
+        path: a model, a file that is optimised for any backend, or a folder that
+            :func:`~mobopt.tools.bench_folder.save_bench` wrote, which has its own inputs and method.
         example_inputs: arguments by method; without them, those bundled, of the shapes traced, or guessed.
         peers: names of :data:`~mobopt.tools.bench_peers.PEERS`; None for all but those that compile for minutes.
         device: what mobopt runs on; None for the best.
@@ -133,17 +130,20 @@ def bench(
         MoboptError: the model, an input or a name can't be used.
     """
     names = _chosen(peers)
-    show(f"reading {path.name}")
-    model = read_measured(path, method, example_inputs, show)
-    expected = model.source.caller(method)(copy.deepcopy(model.args))
     with tempfile.TemporaryDirectory(prefix="mobopt-bench-") as folder:
-        place = Bench(Path(folder), method, threads, device, keep_clock)
-        torch.save(model.args, place.folder / "args.pt")
+        if path.is_dir():
+            if example_inputs is not None or method != "forward":
+                raise InputError(f"{path.name} is a folder with inputs and a method of its own; leave out others")
+            model = open_saved(path)
+            shutil.copytree(path, folder, dirs_exist_ok=True)  # rivals write beside their files
+        else:
+            model = prepare(path, Path(folder), example_inputs, method, show)
+        place = Bench(Path(folder), model.method, threads, device, keep_clock)
         entries: dict[str, Entry] = {}
         calls: dict[str, Call] = {}
         for name in names:
             show(f"opening {name}")
-            entries[name], call = _opened(name, place, model, expected)
+            entries[name], call = _opened(name, place, model)
             if call is not None:
                 calls[name] = call
         show("measuring calls")
@@ -157,7 +157,7 @@ def bench(
             show(f"measuring starts of {name}")
             entries[name] = _with_start(entries[name], place)
     versions = {"torch": torch.__version__, "python": sys.version.split()[0]}
-    return Table(model.name, model.inputs_text, tuple(entries.values()), pause, versions)
+    return Table(model.name, model.inputs, tuple(entries.values()), pause, versions)
 
 
 def _chosen(peers: Sequence[str] | None) -> list[str]:
@@ -169,7 +169,7 @@ def _chosen(peers: Sequence[str] | None) -> list[str]:
     return list(dict.fromkeys([Mobopt.name, *peers]))
 
 
-def _opened(name: str, place: Bench, model: MeasuredModel, expected: Any) -> tuple[Entry, Call | None]:
+def _opened(name: str, place: Bench, model: Prepared) -> tuple[Entry, Call | None]:
     """A contestant after its first call; no call where it can't run, or gives something else."""
     peer = PEERS[name]
     problem = peer.missing()
@@ -177,9 +177,9 @@ def _opened(name: str, place: Bench, model: MeasuredModel, expected: Any) -> tup
         return Entry(name, problem=problem), None
     try:
         with _quiet():
-            _write(model, place.file(peer.form))
+            model.write(place.file(peer.form))
             contestant = peer.open(place)
-            agreement = compare(_leaves(contestant.call()), _leaves(expected))
+            agreement = compare(_leaves(contestant.call()), model.expected)
     except Exception as error:  # whatever a rival raises is its line of the table
         if name == Mobopt.name and isinstance(error, MoboptError):
             raise
@@ -210,17 +210,6 @@ def _first_line(error: BaseException) -> str:
 
 def _leaves(result: Any) -> list[torch.Tensor]:
     return list(leaves_of(result, torch.Tensor))
-
-
-def _write(model: MeasuredModel, file: Path) -> None:
-    """The model in the form that a file's ending asks for, with the inputs' sizes."""
-    if file.exists():
-        return
-    if file.suffix == Mobopt.form:
-        write_lite(model.program, file)
-    else:
-        order = Order(plain_model(model.source.program), model.method, tuple(model.args), "fixed")
-        target_of(file).write(order, file)
 
 
 def by_turns(calls: Mapping[str, Call], rounds: int, seconds: float) -> dict[str, tuple[float, ...]]:

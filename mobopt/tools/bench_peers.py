@@ -43,9 +43,14 @@ class Bench:
         """The model in one form."""
         return self.folder / f"model{suffix}"
 
+    @property
+    def args_file(self) -> Path:
+        """Where the inputs lie."""
+        return self.folder / "args.pt"
+
     def args(self) -> list[Any]:
         """The inputs."""
-        return list(torch.load(self.folder / "args.pt", weights_only=True))
+        return list(torch.load(self.args_file, weights_only=True))
 
 
 @dataclass

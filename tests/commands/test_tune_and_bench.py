@@ -11,13 +11,14 @@ import pytest
 import torch
 from command_harness import Invoke, assert_refused
 
+from mobopt.errors import InputError, UnsupportedError
 from mobopt.frontends.open_source import read_program
 from mobopt.runtimes.cpu import Interpreter
 from mobopt.runtimes.vulkan import device_roofs, tuning
 from mobopt.runtimes.vulkan.device_roofs import DeviceRoofs
 from mobopt.runtimes.vulkan.engine.device import Device
 from mobopt.samples.inputs import random_inputs
-from mobopt.tools import bench
+from mobopt.tools import bench, bench_folder
 from mobopt.tools.bench_peers import PEERS, Bench, Contestant, Peer
 
 RANDOM = ("--random", "1,3,5,5")
@@ -72,6 +73,45 @@ def test_bench(invoke: Invoke, files: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert found["crashing"]["problem"] == "RuntimeError: no kernel"
     result = invoke("bench", files / "bundle.ptl", *QUICK, *options)
     assert result.exit_code == 0 and "absent: not installed" in result.stdout and "right" in result.stdout
+
+
+def test_a_folder_for_elsewhere(invoke: Invoke, files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Saved here; measured where the model is not, by rivals that find their forms, or say why there is none."""
+    monkeypatch.setattr(bench_folder, "PEERS", {name: PEERS[name] for name in ("mobopt", "eager", "ncnn")})
+    saved = tmp_path / "saved"
+    result = invoke("bench", files / "scripted.pt", *RANDOM, "--save", saved)
+    assert result.exit_code == 0 and "mobopt bench" in result.stdout, result.output
+    assert {path.name for path in saved.iterdir()} == {
+        *("bench.json", "expected.pt", "args.pt", "model.ptl", "model.pt2", "model.pt"),
+    }
+    before = {path: path.read_bytes() for path in saved.iterdir()}
+    monkeypatch.setitem(PEERS, "onnx", type("Onnx", (Rival,), {"form": ".onnx"})("onnx", crash))
+    options = ("--rounds", 1, "--seconds", 0, "--no-starts", "--peers", "eager,onnx", "--json")
+    result = invoke("bench", saved, *options)
+    assert result.exit_code == 0, result.output
+    data = json.loads(result.stdout)
+    found = {entry["name"]: entry for entry in data["entries"]}
+    assert data["model"] == "scripted.pt" and "1, 3, 5, 5" in data["inputs"] and data["agrees"]
+    for name in ("mobopt", "eager"):
+        assert found[name]["agreement"]["relative"] < 1e-5 and len(found[name]["seconds"]) == bench.TIMED
+    assert found["onnx"]["problem"] == "InputError: the folder has no model.onnx"
+    assert {path: path.read_bytes() for path in saved.iterdir()} == before
+    assert_refused(invoke("bench", files / "scripted.pt", *RANDOM, "--save", saved), "is there already")
+    assert_refused(invoke("bench", saved, *RANDOM), "inputs and a method of its own")
+    (saved / "expected.pt").write_bytes(b"no archive")
+    assert_refused(invoke("bench", saved, *options), "is no folder of mobopt bench --save")
+    assert_refused(invoke("bench", files, *options), "is no folder of mobopt bench --save")
+
+
+def test_a_form_that_can_not_be_written_is_told(tmp_path: Path, files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(file: Path) -> None:
+        raise UnsupportedError("no exporter")
+
+    monkeypatch.setattr(bench_folder, "target_of", refuse)
+    problems = bench_folder.save_bench(files / "scripted.pt", tmp_path / "saved", random_inputs(["1,3,5,5"]))
+    assert problems == dict.fromkeys((".pt2", ".onnx", ".pt"), "no exporter")
+    with pytest.raises(InputError, match="no exporter"):
+        bench_folder.open_saved(tmp_path / "saved").write(tmp_path / "model.onnx")
 
 
 def test_bench_where_mobopt_is_wrong(invoke: Invoke, files: Path, monkeypatch: pytest.MonkeyPatch) -> None:

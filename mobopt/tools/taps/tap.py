@@ -174,7 +174,8 @@ def _write(files: _Files, content: bytes, expected: Mapping[str, torch.Tensor], 
     with whole_file(files.phone) as file:
         file.write(content)
     with whole_file(files.expected) as file:
-        numpy.savez(file, **{key: tensor.detach().numpy() for key, tensor in expected.items()})
+        arrays: dict[str, Any] = {key: tensor.detach().numpy() for key, tensor in expected.items()}
+        numpy.savez(file, **arrays)
     with whole_file(files.kotlin) as file:
         file.write(kotlin_snippet(table, file_name, name, package).encode())
     with whole_file(files.swift) as file:
