@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from mobopt.tools.app_kit.kit import AppKit
 
 
-@click.command(name="app-kit")
+@click.command(name="app-kit", short_help="Write the code and data that an app needs beside a file.")
 @click.argument("bundle", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="The new folder.")
 @input_options

@@ -27,7 +27,7 @@ _MEANINGS = {
 }
 
 
-@click.command()
+@click.command(short_help="Tell what a phone's runtime does with every operator.")
 @click.argument("model", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.option("--backend", help="vulkan (the default), metal or cpu; an optimised file knows its own.")
 @click.option(
@@ -53,8 +53,8 @@ def audit(
 ) -> None:
     """Tell what the phone's runtime does with every operator of MODEL.
 
-    MODEL is a file of torch.jit.save or torch.export.save before conversion, or an optimised file of any backend. Exit
-    code 1 if something is missing, wrong or unknown, also on the device of --device-profile and in the build of
+    MODEL is a file of torch.jit.save, torch.export.save or ONNX before conversion, or an optimised file of any backend.
+    Exit code 1 if something is missing, wrong or unknown, also on the device of --device-profile and in the build of
     --allow.
     """
     with progress(f"reading {model.name}"):

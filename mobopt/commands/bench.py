@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from mobopt.tools.bench import Entry, Table
 
 
-@click.command()
+@click.command(short_help="Measure a model beside every rival that is installed.")
 @click.argument("model", type=click.Path(exists=True, path_type=Path))
 @input_options
 @method_option

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from mobopt.tools.bisection import Bisection
 
 
-@click.command()
+@click.command(short_help="Find the pass, node or fusion that makes them differ.")
 @click.argument("model", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="Folder for the smallest program that shows it.")
 @click.option("--device", default="vulkan", show_default=True, help="cpu (passes only), vulkan, a number or a name.")

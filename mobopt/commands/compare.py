@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _MOST_ROWS = 30
 
 
-@click.command()
+@click.command(short_help="Say layer by layer where two runs of a model differ.")
 @click.argument("a", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.argument("b", required=False, type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.option("--device-a", default="cpu", show_default=True, help="Where A runs: cpu, vulkan, a number or a name.")

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 _NAMES = ", ".join(MobileOptimizerType.__members__)
 
 
-@click.command()
+@click.command(short_help="Write a model as a file for PyTorch Mobile.")
 @click.argument("model", required=False, type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="The bundle: .ptl or .pt.")
 @click.option("--backend", default="vulkan", show_default=True, help="vulkan, metal or cpu.")
@@ -98,7 +98,7 @@ def convert(
     as_json: bool,
     **choices: Any,
 ) -> None:
-    """Optimise MODEL, saved with torch.jit.save or torch.export.save, and write a bundle.
+    """Optimise MODEL, a file of torch.jit.save, torch.export.save or ONNX, and write a bundle.
 
     The result is compared with the model before anything is written: on the inputs given, on those that came with it,
     of the shapes that it was traced with, or guessed. Exit code 1, and no file, if it differs or if the runtime lacks

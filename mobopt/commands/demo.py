@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from mobopt.tools.demonstration import Demonstration
 
 
-@click.command()
+@click.command(short_help="Convert a MobileNetV2 and run it on Vulkan.")
 @click.option("--folder", default="demo-output", show_default=True, type=click.Path(file_okay=False, path_type=Path))
 @click.option("--device", help="Number or part of the name of a device (see `mobopt devices`).")
 @click.option("--repeat", default=20, show_default=True, type=click.IntRange(min=1), help="Number of timed calls.")

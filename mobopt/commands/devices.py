@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from mobopt.runtimes.vulkan.engine.device_info import DeviceInfo
 
 
-@click.command()
+@click.command(short_help="List Vulkan devices, the best first.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, with limits and features.")
 def devices(as_json: bool) -> None:
     """List Vulkan devices, the best first."""

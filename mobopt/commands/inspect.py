@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _BACKENDS = {"vulkan": "Vulkan (USE_VULKAN=1)", "metal": "Metal (USE_PYTORCH_METAL=1)", "xnnpack": "XNNPACK"}
 
 
-@click.command()
+@click.command(short_help="Show what is in a file, and what opens it.")
 @click.argument("bundle", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, with every record of the archive.")
 def inspect(bundle: Path, as_json: bool) -> None:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _FREE = re.compile(r"(?P<input>\w+):(?P<dim>\d+)(?:=(?P<low>\d+)\.\.(?P<high>\d*))?")
 
 
-@click.command()
+@click.command(short_help="Bring an old file to a format that lives on.")
 @click.argument("old", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.option(
     "-o",

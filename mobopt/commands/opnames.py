@@ -11,7 +11,7 @@ from mobopt.commands.terminal import print_json, progress, say
 from mobopt.display import shown
 
 
-@click.command()
+@click.command(short_help="List a file's operators, for a selective build.")
 @click.argument("bundle", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.option("--yaml", "as_yaml", is_flag=True, help="Print the YAML that PyTorch's selective build takes.")
 @click.option(

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _MOST_ROWS = 30
 
 
-@click.command()
+@click.command(short_help="Show where a model's time goes on a device.")
 @click.argument("model", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @input_options
 @method_option

@@ -10,7 +10,7 @@ from mobopt.commands.shared_options import input_options
 from mobopt.commands.terminal import progress, say
 
 
-@click.command()
+@click.command(short_help="Write one page about a model for a colleague.")
 @click.argument("model", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="The page [default: MODEL's name with .html].")
 @click.option(

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from mobopt.tools.execution import Execution, PrecisionReport
 
 
-@click.command()
+@click.command(short_help="Run a model or file on a Vulkan device, or the CPU.")
 @click.argument("bundle", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.option("--input", "inputs", multiple=True, type=click.Path(path_type=Path), help="A .npy file; once per input.")
 @click.option("--random", "shapes", multiple=True, metavar="SHAPE", help="1,3,224,224 or 1,16:int64; once per input.")

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from mobopt.tools.stress import Condition, Stress
 
 
-@click.command()
+@click.command(short_help="See whether a device computes the same again and again.")
 @click.argument("model", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.option("--device", help="A number or a part of a name of mobopt devices [default: the best].")
 @input_options

@@ -34,7 +34,7 @@ class _RunsByDefault(click.Group):
         return super().parse_args(ctx, args)
 
 
-@click.group(cls=_RunsByDefault)
+@click.group(cls=_RunsByDefault, short_help="Audit, convert, compare and measure many models.")
 def sweep() -> None:
     """Audit, convert, compare and measure many models for many targets: `mobopt sweep MODELS...`.
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 _MOST_ROWS = 30
 
 
-@click.command()
+@click.command(short_help="Write a phone file that also returns values in between.")
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="The new file: .ptl or .pt.")
 @click.option(

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from mobopt.tools.tuning import Tuned, Tuning
 
 
-@click.command()
+@click.command(short_help="Measure a device, and choose kernels by that.")
 @click.option("--device", help="Number or part of the name of a device (see `mobopt devices`).")
 @click.option("--seconds", default=60.0, show_default=True, type=click.FloatRange(min=0), help="For measuring.")
 @click.option("--show", "shows", is_flag=True, help="Print what is kept, and measure nothing.")
