@@ -63,4 +63,4 @@ def report(
     for name, reason in found.refusals.items():
         say(f"{name}: {reason}")
     advice = advice_on(found)
-    say(f"{output} is written" + (f"; {len(advice)} things would help" if advice else ""))
+    say(f"{output} is written" + (f"; {len(advice)} thing{'s' * (len(advice) != 1)} would help" if advice else ""))

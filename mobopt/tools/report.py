@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 
@@ -25,6 +25,10 @@ from mobopt.tools.audit import Audit, audit
 from mobopt.tools.comparison import compare
 from mobopt.tools.comparison_results import Comparison
 from mobopt.tools.execution import timed_calls
+from mobopt.tools.profiling import Layer, layers_of, median_times
+
+if TYPE_CHECKING:
+    from mobopt.runtimes.vulkan.program import VulkanProgram
 
 Found = TypeVar("Found")
 _FORWARD = "forward"
@@ -65,18 +69,6 @@ TARGETS = (ReportTarget(), ReportTarget(runtime="2.6"), ReportTarget("metal"), R
 
 
 @dataclass(frozen=True)
-class LayerTime:
-    """What a layer takes on the device."""
-
-    operators: str
-    source: str
-    milliseconds: float
-    dispatches: int
-    on_cpu: str
-    """Why the CPU does it, if it does."""
-
-
-@dataclass(frozen=True)
 class Measurement:
     """A model on a device of this machine, beside eager PyTorch on its CPU.
 
@@ -96,7 +88,7 @@ class Measurement:
     milliseconds: tuple[float, ...]
     eager_milliseconds: tuple[float, ...]
     threads: int
-    layers: tuple[LayerTime, ...]
+    layers: tuple[Layer, ...]
     dispatches: int
     fallbacks: tuple[str, ...]
     peak_bytes: int | None
@@ -279,7 +271,7 @@ def _measured(source: Source, device: str, inputs: ChosenInputs, repeat: int, is
             tuple(own for own, _ in pairs),
             tuple(theirs for _, theirs in pairs),
             torch.get_num_threads(),
-            tuple(_layers(runtime, arguments)),
+            tuple(_layers(runtime, arguments, repeat)),
             plan.dispatches,
             tuple(map(str, plan.fallbacks)),
             None if memory is None else memory.peak_bytes,
@@ -289,23 +281,13 @@ def _measured(source: Source, device: str, inputs: ChosenInputs, repeat: int, is
         runtime.close()
 
 
-def _layers(runtime: Any, arguments: Sequence[Any]) -> list[LayerTime]:
-    """Times by the nodes of the model that they are spent for; nothing if the device has no clock."""
+def _layers(runtime: VulkanProgram, arguments: Sequence[Any], repeat: int) -> list[Layer]:
+    """As ``mobopt profile`` tells them; nothing if the device has no clock."""
+    from mobopt.runtimes.vulkan.device_roofs import roofs_of
+
     try:
-        times = runtime.profile(copy.deepcopy(list(arguments)))
+        runs = [runtime.profile(copy.deepcopy(list(arguments))) for _ in range(repeat + 1)]
+        layers = layers_of(median_times(runs)[0], roofs_of(runtime.device))
     except DeviceError:
         return []
-    groups: dict[tuple[str, ...], list[Any]] = {}
-    for item in times:
-        groups.setdefault(tuple(node.text for node in item.source.nodes) or (item.label,), []).append(item)
-    found = [
-        LayerTime(
-            " + ".join(dict.fromkeys(text.split(" ")[0] for text in texts)),
-            items[0].source.lines[-1] if items[0].source.lines else "",
-            sum(item.duration_ns for item in items) / 1e6,
-            len(items),
-            next((item.reason for item in items if item.reason), ""),
-        )
-        for texts, items in groups.items()
-    ]
-    return sorted(found, key=lambda layer: -layer.milliseconds)
+    return sorted(layers, key=lambda layer: -layer.work.seconds)

@@ -41,8 +41,8 @@ def page(found: Report) -> str:
         verdicts=VERDICTS,
         meanings=MEANINGS,
         layers=layers[:_LAYERS_SHOWN],
-        other_layers=(len(layers[_LAYERS_SHOWN:]), sum(layer.milliseconds for layer in layers[_LAYERS_SHOWN:])),
-        longest=max((layer.milliseconds for layer in layers), default=1.0) or 1.0,
+        other_layers=(len(layers[_LAYERS_SHOWN:]), 1e3 * sum(layer.work.seconds for layer in layers[_LAYERS_SHOWN:])),
+        longest=max((layer.work.seconds for layer in layers), default=1.0) or 1.0,
         advice=advice_on(found),
     )
 
@@ -96,8 +96,8 @@ def _of_runs(found: Report) -> Iterator[Advice]:
         return
     for reason in dict.fromkeys(measurement.fallbacks):
         yield Advice(f"On this device, the CPU computes {reason}")
-    copied = sum(layer.milliseconds for layer in measurement.layers if layer.on_cpu)
-    whole = sum(layer.milliseconds for layer in measurement.layers)
+    copied = sum(layer.work.seconds for layer in measurement.layers if layer.reason)
+    whole = sum(layer.work.seconds for layer in measurement.layers)
     if whole and copied > whole / 10:
         yield Advice(f"{copied / whole:.0%} of the time is spent on the CPU, between dispatches")
     if measurement.median > measurement.eager_median:

@@ -58,8 +58,9 @@ def test_everything_about_a_model(whole: Report) -> None:
     assert found is not None and len(found.milliseconds) == len(found.eager_milliseconds) == 2
     assert found.peak_bytes and found.lower_bound_bytes and found.peak_bytes >= found.lower_bound_bytes
     assert found.dispatches >= len(found.layers) >= 3 and not found.fallbacks
-    times = [layer.milliseconds for layer in found.layers]
-    assert times == sorted(times, reverse=True) and any("aten::conv2d" in layer.operators for layer in found.layers)
+    times = [layer.work.seconds for layer in found.layers]
+    assert times == sorted(times, reverse=True) and any("conv2d" in layer.title for layer in found.layers)
+    assert all(layer.bound and layer.work.dispatches for layer in found.layers)
 
     advice = advice_on(whole)
     texts = [item.text for item in advice]
