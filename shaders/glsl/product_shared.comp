@@ -6,7 +6,9 @@
 // Each invocation sums ROWS x COLUMNS vec4s, strided through the block so that neighbours read neighbours (V. Volkov and
 // J. Demmel, "Benchmarking GPUs to tune dense linear algebra", 2008). Where a result has too few blocks to fill a device, the inner
 // dimension is divided too: TEAMS of invocations share a tile and add their sums up in shared memory, and PARTS workgroups
-// write partial sums that product_sum.comp adds up.
+// write partial sums, which product_sum.comp adds up, or, with JOINS defined, the last of them to arrive: it finds by a counter that
+// all others have written theirs, as in CUDA's sample threadFenceReduction, and adds them up in their order, so that it doesn't matter
+// which of them is the last.
 #define FORMS_ID 20
 #include "product.glsl"
 #ifdef QUANTIZED
@@ -45,6 +47,34 @@ shared vec4 pool[TILES > SUMS ? TILES : SUMS];
 const int OUTSIDE = -1 << 28; // the place of a row that doesn't exist
 
 int me = int(gl_LocalInvocationID.x);
+
+#ifdef JOINS
+// Of each block, for each of its parts: what every invocation has summed, then the next of its sums.
+layout(set = 0, binding = 5, std430) coherent buffer PartialSums { vec4 partial_sums[]; };
+// How many of a block's workgroups have written theirs; zero before and after each dispatch.
+layout(set = 0, binding = 6, std430) coherent buffer Arrivals { int arrivals[]; };
+
+int block_number() {
+    int deep = int(gl_WorkGroupID.z) / PARTS;
+    return (deep * int(gl_NumWorkGroups.y) + int(gl_WorkGroupID.y)) * int(gl_NumWorkGroups.x) + int(gl_WorkGroupID.x);
+}
+
+// Whether all workgroups of this block have arrived; what they wrote is visible then.
+bool is_last() {
+    memoryBarrierBuffer();
+    barrier();
+    if (me == 0) {
+        memoryBarrierBuffer(); // also for what the others have written
+        bool last = atomicAdd(arrivals[block_number()], 1) == PARTS - 1;
+        if (last) atomicExchange(arrivals[block_number()], 0);
+        memoryBarrierBuffer();
+        pool[0].x = last ? 1.0 : 0.0;
+    }
+    barrier();
+    memoryBarrierBuffer();
+    return pool[0].x > 0.0;
+}
+#endif
 
 // What this invocation fetches of the activations: one vec4 of the inner dimension, in VALUE_FETCHES rows.
 int row_addresses[VALUE_FETCHES];
@@ -134,7 +164,11 @@ void keep(int tiles) {
     }
 }
 
+#ifdef JOINS
+vec4 bias_of(bool exists, int column) { return vec4(0.0); } // the last part adds it
+#else
 vec4 bias_of(bool exists, int column) { return HAS_BIAS != 0 && exists ? BIAS(column) : vec4(0.0); }
+#endif
 
 void main() {
     int groups = GROUPED != 0 ? columns / group_columns : 1;
@@ -211,24 +245,44 @@ void main() {
         barrier();
     }
     int count = TEAMS > 1 ? (BLOCK + INVOCATIONS - 1) / INVOCATIONS : ROWS * COLUMNS;
+#ifdef JOINS
+    int partial = block_number() * PARTS * count * INVOCATIONS + me;
+    [[unroll]] for (int i = 0; i < count; ++i) {
+        int slot = me + i * INVOCATIONS;
+        vec4 sum = vec4(0.0);
+        if (TEAMS == 1) sum = sums[i];
+        if (TEAMS > 1 && slot < BLOCK)
+            [[unroll]] for (int t = 0; t < TEAMS; ++t) sum += pool[t * BLOCK + slot];
+        partial_sums[partial + (part * count + i) * INVOCATIONS] = sum;
+    }
+    if (!is_last()) return;
+#endif
     [[unroll]] for (int i = 0; i < count; ++i) {
         int slot = me + i * INVOCATIONS;
         int row = TEAMS > 1 ? slot / BLOCK_COLUMNS : my_row + i / COLUMNS * ROW_STEP;
         int at = TEAMS > 1 ? slot % BLOCK_COLUMNS : my_column + i % COLUMNS * COLUMN_STEP;
         vec4 sum = bias;
+#ifdef JOINS
+        sum = vec4(0.0);
+        [[unroll]] for (int p = 0; p < PARTS; ++p) sum += partial_sums[partial + (p * count + i) * INVOCATIONS];
+#else
         if (TEAMS == 1) sum = sums[i];
         if (TEAMS > 1 && slot < BLOCK)
             [[unroll]] for (int t = 0; t < TEAMS; ++t) sum += pool[t * BLOCK + slot];
+#endif
         row += block_row;
         at += block_column;
         if (row < rows && at < own_columns && (TEAMS == 1 || slot < BLOCK)) {
-            if (PARTS > 1) {
+            Pixel pixel = Pixel(0, 0, 0);
+            if (SPATIAL != 0) pixel = pixel_of(row);
+#ifdef JOINS
+            store_result(result_index(batch, row, pixel), residual_index(batch, row, pixel), base_column + at, sum);
+#else
+            if (PARTS > 1)
                 store(((batch * PARTS + part) * rows + row) * columns + base_column + at, sum);
-            } else {
-                Pixel pixel = Pixel(0, 0, 0);
-                if (SPATIAL != 0) pixel = pixel_of(row);
+            else
                 store_biased(result_index(batch, row, pixel), residual_index(batch, row, pixel), base_column + at, sum);
-            }
+#endif
         }
     }
 }

@@ -6,13 +6,16 @@ from dataclasses import replace
 
 import pytest
 import torch
+from device_infos import known_device
 from products import check_product
 
+from mobopt.frontends.torchscript import program_from_script_module
 from mobopt.ir import Value
 from mobopt.runtimes.vulkan.kernels import product_kernels
 from mobopt.runtimes.vulkan.kernels.epilogue import Activation, Epilogue, clamp
 from mobopt.runtimes.vulkan.kernels.gpu_kernels import BLOCKS, SharedKernel, choose_shared, core_count, depthwise_block
 from mobopt.runtimes.vulkan.kernels.product_shape import ProductShape
+from mobopt.runtimes.vulkan.program import VulkanProgram
 from mobopt.shaders.enumerations import Opcode
 
 # input, filter, stride, padding, dilation, groups
@@ -53,36 +56,93 @@ def test_convolution(device, monkeypatch, case):
         check_product(device, "aten::conv2d", source, weight, bias, *case[2:], constants=(1, 2))
 
 
+each_way = pytest.mark.parametrize(("parts", "joins"), [(2, False), (7, False), (2, True), (7, True)])
+"""Into how many parts, and whether the last workgroup to arrive adds them up."""
+
+
 @each_case
-@pytest.mark.parametrize("parts", [2, 7])
-def test_convolution_in_parts(device, monkeypatch, parts, case):
+@each_way
+def test_convolution_in_parts(device, monkeypatch, parts, joins, case):
     source, weight, bias = torch.randn(case[0]), torch.randn(case[1]), torch.randn(case[1][0])
     for kernel in fitting(device):
-        force(monkeypatch, replace(kernel, parts=parts))
+        force(monkeypatch, replace(kernel, parts=parts, joins=joins))
         check_product(device, "aten::conv2d", source, weight, bias, *case[2:], constants=(1, 2))
 
 
-@pytest.mark.parametrize("parts", [1, 2])
-def test_epilogue(device, monkeypatch, parts):
+@pytest.mark.parametrize(("parts", "joins"), [(1, False), (2, False), (2, True)])
+def test_epilogue(device, monkeypatch, parts, joins):
     source, weight, bias = torch.randn(1, 40, 5, 7), torch.randn(22, 40, 3, 3), torch.randn(22)
     residual = torch.randn(1, 22, 5, 7)
     epilogue = Epilogue(clamp(0.0, 6.0), Value.of_tensor(torch.float32, (1, 22, 5, 7)), Activation(Opcode.RELU))
     expected = torch.relu(torch.conv2d(source, weight, bias, padding=1).clamp(0, 6) + residual)
     for kernel in fitting(device):
-        force(monkeypatch, replace(kernel, parts=parts))
+        force(monkeypatch, replace(kernel, parts=parts, joins=joins))
         check_product(
             device, "aten::conv2d", source, weight, bias, 1, 1, constants=(1, 2), epilogue=epilogue, expected=expected,
             residual=residual,
         )  # fmt: skip
 
 
-@pytest.mark.parametrize("parts", [1, 2])
+@pytest.mark.parametrize(("parts", "joins"), [(1, False), (2, False), (2, True)])
 @pytest.mark.parametrize("sizes", [((3, 9, 70), (3, 70, 21)), ((2, 1, 301), (2, 301, 8)), ((1, 33, 6), (1, 6, 130))])
-def test_batches(device, monkeypatch, parts, sizes):
+def test_batches(device, monkeypatch, parts, joins, sizes):
     first, second = torch.randn(sizes[0]), torch.randn(sizes[1])
     for kernel in fitting(device, (WITHOUT_TEAMS, WITH_TEAMS, BLOCKS[-1])):
-        force(monkeypatch, replace(kernel, parts=parts))
+        force(monkeypatch, replace(kernel, parts=parts, joins=joins))
         check_product(device, "aten::bmm", first, second)
+
+
+class _Narrow(torch.nn.Module):
+    """Long sums, some of them independent of each other."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = torch.nn.Conv2d(37, 13, 3, padding=1), torch.nn.Conv2d(37, 13, 1)
+        self.last = torch.nn.Linear(13 * 7 * 5, 11)
+
+    def forward(self, x):
+        return self.last((torch.relu(self.first(x)) * self.second(x)).flatten(1))
+
+
+def test_joined_parts_are_the_same_in_every_run(device, monkeypatch):
+    """Counters are zero again after each call, memory is full of NaN before it, and the last workgroup may be any."""
+    torch.manual_seed(0)
+    model, x = _Narrow().eval(), torch.randn(2, 37, 7, 5)
+    program = program_from_script_module(torch.jit.script(model))
+    found = {}
+    for joins in (True, False):
+        force(monkeypatch, replace(BLOCKS[0], parts=4, joins=joins))
+        runner = VulkanProgram(program, device)
+        found[joins], repeats = runner(x), [runner(x) for _ in range(200)]
+        assert all(torch.equal(found[joins], again) for again in repeats)
+        device.poisons = True
+        try:
+            assert torch.equal(runner(x), found[joins])
+        finally:
+            device.poisons = False
+        runner.close()
+    assert torch.equal(found[True], found[False])
+    torch.testing.assert_close(found[True], model(x), rtol=1e-4, atol=1e-5)
+
+
+def test_calls_in_flight_have_counters_of_their_own(device, monkeypatch):
+    torch.manual_seed(0)
+    model, inputs = _Narrow().eval(), [torch.randn(2, 37, 7, 5) for _ in range(24)]
+    force(monkeypatch, replace(BLOCKS[0], parts=7, joins=True))
+    runner = VulkanProgram(program_from_script_module(torch.jit.script(model)), device)
+    expected = [runner(x) for x in inputs]
+    futures = [runner.submit("forward", [x]) for x in inputs]
+    assert all(torch.equal(future.result(), alone) for future, alone in zip(futures, expected, strict=True))
+    runner.close()
+
+
+def test_joined_parts_are_a_dispatch_less(device):
+    h200 = known_device("nvidia_h200")
+    shape = ProductShape(49, 1152, 128, 128)
+    assert choose_shared(h200, shape).joins
+    assert not choose_shared(replace(h200, switches=frozenset({"no-joins"})), shape).joins
+    few = replace(h200, limits=replace(h200.limits, max_storage_buffers=6))
+    assert not choose_shared(few, shape).joins
 
 
 def test_some_block_fits_every_device():

@@ -22,11 +22,18 @@ from mobopt.runtimes.vulkan.engine.memory import MemoryLayout
 from mobopt.runtimes.vulkan.engine.pipelines import PipelineKey, PipelineStore
 from mobopt.runtimes.vulkan.engine.poison import fill_with_nan
 from mobopt.runtimes.vulkan.engine.profiling import OperationTime, ProfiledHostCall, ProfiledSegment, ProfiledStep
-from mobopt.runtimes.vulkan.engine.recording import BoundDispatch, CommandPool, Recordable, Submission, create_fence
+from mobopt.runtimes.vulkan.engine.recording import (
+    BoundDispatch,
+    CommandPool,
+    Recordable,
+    Submission,
+    create_fence,
+    fill,
+)
 from mobopt.runtimes.vulkan.engine.resources import ResourceScope
 from mobopt.runtimes.vulkan.engine.staging import StagedStream
 from mobopt.runtimes.vulkan.engine.stream import Dispatch, Exchanged, HostCall, HostTensor
-from mobopt.runtimes.vulkan.engine.tensor import DeviceTensor, Storage, StorageKind
+from mobopt.runtimes.vulkan.engine.tensor import DeviceTensor, Storage
 
 MAX_RECORDINGS = 16
 """Sets of arrays for which a lane keeps recorded commands; those not used for longest go first."""
@@ -145,8 +152,9 @@ class Lane:
         device, staged = self._device, self._staged
         self.memory = memory = MemoryLayout(device, self.scope, staged)
         self._places = memory.places
-        temporary = (place for storage, place in memory.places.items() if storage.kind is not StorageKind.CONSTANT)
-        self._temporary = list({place.buffer: None for place in temporary})
+        self._temporary = memory.temporary
+        if memory.counters:
+            fill(device, memory.counters, 0)
         self._fence = create_fence(self.scope)
         self._host_slots: dict[HostTensor, HostSlot] = {}
         self._bound_inputs = [staged.bound_inputs.get(index) for index in range(len(staged.inputs))]

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from mobopt.errors import DeviceError
 from mobopt.runtimes.vulkan.engine.buffers import (
     CHUNK_BYTES,
+    Buffer,
     MemoryUse,
     Place,
     allocate_buffer,
@@ -64,7 +65,7 @@ class MemoryLayout:
         constants = [storage for storage in lives if storage.kind is StorageKind.CONSTANT]
         by_use: dict[MemoryUse, list[Storage]] = {use: [] for use in MemoryUse}
         for storage in lives:
-            if storage.kind is not StorageKind.CONSTANT:
+            if storage.kind not in (StorageKind.CONSTANT, StorageKind.COUNTERS):
                 by_use[_use(storage, staged)].append(storage)
         self.places: dict[Storage, Place] = {}
         if hosts_arena(device):
@@ -73,6 +74,8 @@ class MemoryLayout:
         else:
             arena_bytes = self._place_arena(scope, by_use[MemoryUse.DEVICE], lives, MemoryUse.DEVICE)
             io_bytes = sum(self._place_io(scope, by_use[use], use) for use in (MemoryUse.UPLOAD, MemoryUse.DOWNLOAD))
+        counters = [storage for storage in lives if storage.kind is StorageKind.COUNTERS]
+        arena_bytes += self._place_io(scope, counters, MemoryUse.DEVICE)
         self._constants = tuple(constants)
         self.places.update(self._pool.acquire(constants))
         constant_bytes = sum(storage_bytes(storage) for storage in constants)
@@ -80,6 +83,18 @@ class MemoryLayout:
         self.report = MemoryReport(
             constant_bytes, arena_bytes, io_bytes, constant_bytes + arena_bytes + io_bytes, constant_bytes + live
         )
+
+    @property
+    def temporary(self) -> Sequence[Buffer]:
+        """Buffers that hold nothing between calls."""
+        lasting = (StorageKind.CONSTANT, StorageKind.COUNTERS)
+        return list({place.buffer: None for storage, place in self.places.items() if storage.kind not in lasting})
+
+    @property
+    def counters(self) -> Sequence[Buffer]:
+        """Buffers that must be zero before the first call."""
+        places = self.places.items()
+        return list({place.buffer: None for storage, place in places if storage.kind is StorageKind.COUNTERS})
 
     def release_constants(self) -> None:
         """Let the constants go."""

@@ -8,7 +8,7 @@ import torch
 
 from mobopt.runtimes.vulkan.engine.buffers import Buffer
 from mobopt.runtimes.vulkan.engine.device import Device
-from mobopt.runtimes.vulkan.engine.recording import CommandPool, submit_and_wait
+from mobopt.runtimes.vulkan.engine.recording import fill
 
 WORD = 0x7FFF7FFF
 """Not a number as float32, and in both halves as float16 and bfloat16; large as an integer."""
@@ -28,8 +28,4 @@ def fill_with_nan(device: Device, buffers: Sequence[Buffer]) -> None:
             words = buffer.nbytes // 4
             torch.frombuffer(buffer.mapped, dtype=torch.int32, count=words).fill_(WORD)
     if hidden:
-        scope = device.scope()
-        try:
-            submit_and_wait(device, scope, CommandPool(device, scope).record_fill(hidden, WORD))
-        finally:
-            scope.close()
+        fill(device, hidden, WORD)

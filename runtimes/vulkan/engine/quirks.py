@@ -29,6 +29,7 @@ SWITCHES = {
     "no-64": "no workgroups of 64 invocations, where kernels are free to choose",
     "second-product": "the second best blocks of matrix products and convolutions, rather than the best",
     "shared-products": "products by blocks in shared memory, as on GPUs, on drivers that compute on the CPU",
+    "no-joins": "sums of divided products by a second dispatch, rather than by the last workgroup to arrive",
     "no-texels": "no loads through texel buffers",
 }
 """What can be chosen otherwise, by name."""

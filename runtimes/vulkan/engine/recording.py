@@ -264,3 +264,16 @@ def create_fence(scope: ResourceScope) -> vk.Handle:
 def submit_and_wait(device: Device, scope: ResourceScope, commands: vk.Handle) -> None:
     """Run a command buffer once."""
     Submission(device, commands, create_fence(scope)).run()
+
+
+def fill(device: Device, targets: Sequence[Buffer], word: int) -> None:
+    """Write a word all over buffers that nothing on the device uses now.
+
+    Raises:
+        DeviceError: the device failed.
+    """
+    scope = device.scope()
+    try:
+        submit_and_wait(device, scope, CommandPool(device, scope).record_fill(targets, word))
+    finally:
+        scope.close()

@@ -71,6 +71,7 @@ class StorageKind(Enum):
     CONSTANT = "constant"  # uploaded once, kept by the executor
     INPUT = "input"  # written by the host before each call
     OUTPUT = "output"  # read by the host after each call
+    COUNTERS = "counters"  # zero before and after each dispatch that counts with them
     FLAG = "flag"  # cleared by the host before each call, raised by kernels, read by the host after each call
 
 

@@ -34,6 +34,8 @@ class SharedKernel:
     """Invocations that share an element of the result, within a workgroup."""
     parts: int = 1
     """Workgroups that share an element of the result; their sums are added by ``product_sum.comp``."""
+    joins: bool = False
+    """Whether the last of them to arrive adds them up instead."""
     quantized: bool = False
     """Whether weights are of few bits."""
 
@@ -42,6 +44,8 @@ class SharedKernel:
     @property
     def shader(self) -> str:
         """The variant's name."""
+        if self.joins:
+            return "product_shared_joins"
         return "product_shared_quantized" if self.quantized else "product_shared"
 
     @property
@@ -55,6 +59,11 @@ class SharedKernel:
         tiles = 2 * (self.block_rows * (self.inner_block + 1) + 4 * self.inner_block * self.block_columns)
         sums = self.teams * self.block_rows * self.block_columns if self.teams > 1 else 0
         return 16 * max(tiles, sums)
+
+    @property
+    def partial_sums(self) -> int:
+        """vec4s that a workgroup writes where parts are joined: as many of each invocation."""
+        return -(-self.block_rows * self.block_columns // self.invocations) * self.invocations
 
     @property
     def constants(self) -> tuple[int, ...]:
@@ -111,6 +120,8 @@ BLOCKS = (
     SharedKernel(1, 4, rows=1, columns=1, inner_block=32, teams=32),
 )
 _PARTS = (2, 4, 8)
+_JOINING_BUFFERS = 7
+"""Storage buffers of the kernel that joins parts."""
 
 KEPT_CHOICES = 4096
 """Shapes for which the choice of a kernel is remembered: layers of a model share them."""
@@ -142,7 +153,12 @@ def shared_kernels(device: DeviceInfo, costs: DeviceCosts, shape: ProductShape) 
     blocks = [block for block in BLOCKS if block.fits(device) and block.rows * block.columns <= costs.most_sums]
     if "no-64" in device.switches:
         blocks = [block for block in blocks if block.invocations != 64]
-    return (replace(block, parts=parts) for block in blocks for parts in _divisions(block, shape))
+    kernels = (replace(block, parts=parts) for block in blocks for parts in _divisions(block, shape))
+    joinable = "no-joins" not in device.switches and device.limits.max_storage_buffers >= _JOINING_BUFFERS
+    for kernel in kernels:
+        yield kernel
+        if joinable and kernel.parts in _PARTS:
+            yield replace(kernel, joins=True)
 
 
 def _divisions(block: SharedKernel, shape: ProductShape) -> Iterator[int]:
@@ -175,6 +191,9 @@ def nanoseconds(kernel: SharedKernel, shape: ProductShape, costs: DeviceCosts, c
     nanoseconds = (steps * max(costs.latency_cycles + step, queue * step) + stores) / costs.cycles_per_nanosecond
     if kernel.parts == 1:
         return nanoseconds
+    if kernel.joins:
+        joined = costs.joined_sum_nanoseconds * kernel.partial_sums * kernel.parts
+        return nanoseconds + costs.arrival_nanoseconds + joined
     partial_sums = shape.batches * shape.rows * shape.columns * kernel.parts
     return nanoseconds + (costs.second_dispatch_nanoseconds + costs.partial_sum_nanoseconds * partial_sums)
 

@@ -16,6 +16,7 @@ from mobopt.runtimes.vulkan.engine.device import DeviceInfo
 from mobopt.runtimes.vulkan.engine.limits import check_dispatch
 from mobopt.runtimes.vulkan.engine.stream import NO_CALL, Binding, Dispatch, HostTensor, LoweredCall, Stream
 from mobopt.runtimes.vulkan.engine.tensor import (
+    WORD_BYTES,
     DeviceTensor,
     Storage,
     StorageKind,
@@ -207,6 +208,14 @@ class Plan:
         """
         result = self._twins.get(ref, ref)
         return self.empty(ref.sizes if sizes is None else sizes, ref.dtype, strides, self.elements_of(result))
+
+    def counters(self, count: int) -> Binding:
+        """Bind integers that one dispatch counts with: they are zero when it starts, and it leaves them so.
+
+        They are its own, so no other has to wait for it because of them.
+        """
+        storage = Storage(count * WORD_BYTES, StorageKind.COUNTERS, name="counters", elements=torch.int32)
+        return Binding(storage, 0, storage.nbytes, reads=False, writes=False)
 
     def dispatch(
         self,

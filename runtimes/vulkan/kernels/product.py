@@ -6,6 +6,7 @@ neighbours of the inner dimension of an input. The shaders' half is ``shaders/gl
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -14,7 +15,7 @@ from mobopt.runtimes.vulkan.engine.device_info import DeviceInfo
 from mobopt.runtimes.vulkan.engine.stream import Binding, bind
 from mobopt.runtimes.vulkan.engine.tensor import DeviceTensor
 from mobopt.runtimes.vulkan.kernels.epilogue import Epilogue
-from mobopt.runtimes.vulkan.kernels.gpu_kernels import SUM_INVOCATIONS
+from mobopt.runtimes.vulkan.kernels.gpu_kernels import SUM_INVOCATIONS, SharedKernel
 from mobopt.runtimes.vulkan.kernels.kernel_access import FORMS_OF_ELEMENTS, LoadMode, element_form, read_words, words_of
 from mobopt.runtimes.vulkan.kernels.product_kernels import ProductKernel, TileKernel, choose_product_kernel
 from mobopt.runtimes.vulkan.kernels.product_shape import ProductShape
@@ -169,11 +170,15 @@ def append_product(
     )
     choose = plan.choose_product or choose_product_kernel
     kernel = choose(plan.device, shape, texels_fit(plan.device, operands))
-    kernel = replace(kernel, quantized=operands.scales is not None)
+    if operands.scales is not None:
+        kernel = replace(kernel, quantized=True)
+        kernel = replace(kernel, joins=False) if isinstance(kernel, SharedKernel) else kernel
     walk = (int(spatial), int(padded), inner_tail, int(grouped))
     if isinstance(kernel, TileKernel) and kernel.column_lanes > 1:
         product = replace(product, column_lanes=kernel.column_lanes.bit_length() - 1)
-    append = _append_parts if kernel.parts > 1 else _append_whole
+    append = _append_whole if kernel.parts == 1 else _append_parts
+    if isinstance(kernel, SharedKernel) and kernel.joins:
+        append = _append_joined
     for piece, piece_shape in _pieces(plan.device, product, kernel, shape):
         append(plan, piece, operands, kernel, piece_shape, epilogue, walk)
 
@@ -214,17 +219,35 @@ def _append_whole(
     shape: ProductShape,
     epilogue: Epilogue,
     walk: tuple[int, ...],
+    joining: tuple[Binding, ...] = (),
 ) -> None:
-    """One dispatch."""
+    """One dispatch; ``joining`` is what it joins parts with."""
     ends = epilogue_constants(epilogue, operands.bias is not None)
     plan.dispatch(
         kernel.shader,
-        operands.bindings(kernel.texels),
+        (*operands.bindings(kernel.texels), *joining),
         kernel.groups(shape),
         (*ends, *walk, *kernel.constants, *operands.forms(epilogue)),
         product.pack(),
         iterations=kernel.iterations(shape),
     )
+
+
+def _append_joined(
+    plan: Plan,
+    product: Product,
+    operands: ProductOperands,
+    kernel: ProductKernel,
+    shape: ProductShape,
+    epilogue: Epilogue,
+    walk: tuple[int, ...],
+) -> None:
+    """Partial sums, which the last workgroup of each block to arrive adds up, all in one dispatch."""
+    assert isinstance(kernel, SharedKernel)
+    groups = math.prod(kernel.groups(shape))
+    partial = plan.empty((groups, kernel.partial_sums, 4))
+    joining = (bind(partial, writes=True, reads=True), plan.counters(groups // kernel.parts))
+    _append_whole(plan, product, operands, kernel, shape, epilogue, walk, joining)
 
 
 def _append_parts(
