@@ -18,6 +18,10 @@ const int LINES = 1; // from a vec4 of the inner dimension to the next one, in l
 const int LINES = 4;
 #endif
 
+#ifdef SCALED
+#include "product_scaling.glsl"
+#endif
+
 layout(constant_id = 12) const int BLOCK_ROWS = 64;
 layout(constant_id = 13) const int BLOCK_COLUMNS = 16; // vec4s
 layout(constant_id = 14) const int ROWS = 4;           // rows of one invocation
@@ -79,6 +83,9 @@ bool is_last() {
 // What this invocation fetches of the activations: one vec4 of the inner dimension, in VALUE_FETCHES rows.
 int row_addresses[VALUE_FETCHES];
 ivec2 row_places[VALUE_FETCHES];
+#ifdef SCALED
+int row_scales[VALUE_FETCHES];
+#endif
 int channel;
 ivec2 tap;
 int weight_address;
@@ -100,6 +107,9 @@ void find_rows(int origin, int block_row) {
         bool exists = row < rows && me + i * INVOCATIONS < BLOCK_ROWS * INNER_BLOCK;
         row_places[i] = ivec2(exists ? 0 : OUTSIDE);
         row_addresses[i] = origin + row * input_pitch;
+#ifdef SCALED
+        row_scales[i] = scales_of(row);
+#endif
         if (SPATIAL != 0) {
             Pixel pixel = pixel_of(row);
             ivec2 place = ivec2(pixel.x * stride_wide + first_wide, pixel.y * stride_high + first_high);
@@ -121,6 +131,9 @@ void fetch(int start, int end, bool has_column) {
             inside = exists && uint(place.x) < uint(width) && uint(place.y) < uint(height);
         }
         fetched_values[i] = inside ? ACTIVATION(row_addresses[i] + offset) : vec4(0.0);
+#ifdef SCALED
+        if (inside) fetched_values[i] = scaled(fetched_values[i], row_scales[i] + channel);
+#endif
         if (partial) fetched_values[i] = head(fetched_values[i], INNER_TAIL);
     }
     channel += INNER_BLOCK;

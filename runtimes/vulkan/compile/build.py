@@ -15,6 +15,7 @@ from mobopt.runtimes.vulkan.compile.concatenation import Concatenation, find_con
 from mobopt.runtimes.vulkan.compile.decompose import decompose
 from mobopt.runtimes.vulkan.compile.fusion import fold_epilogues
 from mobopt.runtimes.vulkan.compile.fusion_pointwise import fuse_pointwise
+from mobopt.runtimes.vulkan.compile.fusion_scaling import fold_scalings
 from mobopt.runtimes.vulkan.compile.host_function import HostFunction
 from mobopt.runtimes.vulkan.compile.integer_ranges import Interval
 from mobopt.runtimes.vulkan.compile.placement import Placement, place_calls
@@ -37,6 +38,7 @@ from mobopt.runtimes.vulkan.engine.tensor import (
 from mobopt.runtimes.vulkan.kernels.copies import as_contiguous, copied
 from mobopt.runtimes.vulkan.kernels.epilogue import parts_of
 from mobopt.runtimes.vulkan.kernels.plan import ConstantStore, Plan
+from mobopt.runtimes.vulkan.kernels.product_kernels import use_shared_memory
 from mobopt.runtimes.vulkan.lowerings.registry import load_lowerings, lower_supported
 
 
@@ -160,6 +162,8 @@ def _build(
     graph = segment.graph
     fold_weights(graph, placement.reasons)
     fold_epilogues(graph, placement.reasons)
+    if use_shared_memory(device) and halving is None:  # where halves lie is chosen for what is in memory
+        fold_scalings(graph, placement.reasons)
     fuse_pointwise(graph, placement.reasons)
     fallbacks = tuple(_fallback(node, reason) for node, reason in placement.reasons.items())
     if fallbacks and not allow_fallback:

@@ -148,7 +148,7 @@ def _operands(
     if convolution.bias is not None:
         assert convolution.bias.elements is not None
         bias = bias_vector(plan, convolution.bias.elements)
-    return ProductOperands(source, filters.tensor, result, bias, residual, filters.scales)
+    return ProductOperands(source, filters.tensor, result, bias, residual, filters.scales, convolution.scaling)
 
 
 def _vectors(plan: Plan, tensor: DeviceTensor) -> DeviceTensor:

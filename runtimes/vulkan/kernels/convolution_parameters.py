@@ -12,6 +12,7 @@ import torch
 from mobopt.ir import Node, Value
 from mobopt.ops.contexts import Conv1dPackedContext, Conv2dPackedContext, VulkanConv2dOpContext
 from mobopt.ops.quantized import Quantized
+from mobopt.runtimes.vulkan.kernels.product_scaling import Scaling
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,6 +32,8 @@ class Convolution:
     transposed: bool = False
     quantized: Quantized | None = None
     """What the weight is made of, if it is a constant of few bits."""
+    scaling: Scaling | None = None
+    """What becomes of the input as it is read."""
 
     @property
     def filters(self) -> torch.Tensor | Quantized | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import dropwhile, pairwise
 
 import torch
 
@@ -20,7 +20,10 @@ from mobopt.shaders.enumerations import Opcode
 
 PRODUCT = "mobopt::product"
 """A convolution or matrix product with what was folded into its epilogue, as nodes of its body in order; if its weight
-is of few bits, what makes floats of it comes first."""
+is of few bits, what makes floats of it comes first, and so does what scales its input."""
+SCALED, SHIFTED, RECTIFIED = "aten::mul.Tensor", "aten::add.Tensor", "aten::relu"
+"""What a product can do to its input as it reads it, in this order; see ``product_scaling.py``."""
+_BEFORE_PRODUCTS = (DEQUANTIZE, SCALED, SHIFTED, RECTIFIED)
 
 EPILOGUE = "epilogue"
 """The attribute that tells the first of them, while it is lowered, what the others do."""
@@ -74,7 +77,9 @@ class Epilogue:
 
 def parts_of(node: Node) -> list[Node]:
     """The product and what was folded into its epilogue; a node that was not folded by itself."""
-    return [part for part in node.blocks[0].nodes if part.op != DEQUANTIZE] if node.op == PRODUCT else [node]
+    if node.op != PRODUCT:
+        return [node]
+    return list(dropwhile(lambda part: part.qualified_op in _BEFORE_PRODUCTS, node.blocks[0].nodes))
 
 
 def epilogue_of(call: Node) -> Epilogue:

@@ -38,15 +38,17 @@ class SharedKernel:
     """Whether the last of them to arrive adds them up instead."""
     quantized: bool = False
     """Whether weights are of few bits."""
+    scaled: bool = False
+    """Whether the input is scaled as it is read."""
 
     texels = False
 
     @property
     def shader(self) -> str:
         """The variant's name."""
-        if self.joins:
-            return "product_shared_joins"
-        return "product_shared_quantized" if self.quantized else "product_shared"
+        if self.quantized:
+            return "product_shared_quantized"
+        return f"product_shared{'_joins' if self.joins else ''}{'_scaled' if self.scaled else ''}"
 
     @property
     def invocations(self) -> int:
@@ -120,8 +122,8 @@ BLOCKS = (
     SharedKernel(1, 4, rows=1, columns=1, inner_block=32, teams=32),
 )
 _PARTS = (2, 4, 8)
-_JOINING_BUFFERS = 7
-"""Storage buffers of the kernel that joins parts."""
+_JOINING_BUFFERS = 9
+"""Storage buffers of the kernels that join parts, at most."""
 
 KEPT_CHOICES = 4096
 """Shapes for which the choice of a kernel is remembered: layers of a model share them."""

@@ -18,6 +18,7 @@ from mobopt.runtimes.vulkan.kernels.epilogue import Epilogue
 from mobopt.runtimes.vulkan.kernels.gpu_kernels import SUM_INVOCATIONS, SharedKernel
 from mobopt.runtimes.vulkan.kernels.kernel_access import FORMS_OF_ELEMENTS, LoadMode, element_form, read_words, words_of
 from mobopt.runtimes.vulkan.kernels.product_kernels import ProductKernel, TileKernel, choose_product_kernel
+from mobopt.runtimes.vulkan.kernels.product_scaling import Scaling
 from mobopt.runtimes.vulkan.kernels.product_shape import ProductShape
 from mobopt.runtimes.vulkan.kernels.weight_packing import Scales
 
@@ -78,6 +79,8 @@ class ProductOperands:
     residual: DeviceTensor | None = None
     scales: Scales | None = None
     """Of weights of few bits, which a variant of the kernels reads."""
+    scaling: Scaling | None = None
+    """What becomes of the activations as they are read, by another variant."""
 
     def bindings(self, texels: bool) -> tuple[Binding, ...]:
         """Bindings 0 to 4 of the kernels, and 5 for scales; a missing operand is bound to the activations, and not
@@ -100,6 +103,8 @@ class ProductOperands:
         forms |= rounding_form(epilogue)
         if self.scales is not None:
             return (forms, *self.scales.constants)
+        if self.scaling is not None:
+            return (forms, *self.scaling.constants)
         return (forms,) if forms else ()
 
 
@@ -173,6 +178,9 @@ def append_product(
     if operands.scales is not None:
         kernel = replace(kernel, quantized=True)
         kernel = replace(kernel, joins=False) if isinstance(kernel, SharedKernel) else kernel
+    if operands.scaling is not None:
+        assert isinstance(kernel, SharedKernel), "only products in shared memory scale their input"
+        kernel = replace(kernel, scaled=True)
     walk = (int(spatial), int(padded), inner_tail, int(grouped))
     if isinstance(kernel, TileKernel) and kernel.column_lanes > 1:
         product = replace(product, column_lanes=kernel.column_lanes.bit_length() - 1)
@@ -223,9 +231,10 @@ def _append_whole(
 ) -> None:
     """One dispatch; ``joining`` is what it joins parts with."""
     ends = epilogue_constants(epilogue, operands.bias is not None)
+    scaling = () if operands.scaling is None else operands.scaling.bindings()
     plan.dispatch(
         kernel.shader,
-        (*operands.bindings(kernel.texels), *joining),
+        (*operands.bindings(kernel.texels), *joining, *scaling),
         kernel.groups(shape),
         (*ends, *walk, *kernel.constants, *operands.forms(epilogue)),
         product.pack(),
@@ -261,10 +270,13 @@ def _append_parts(
 ) -> None:
     """Partial sums, then their sum with the epilogue."""
     partial = plan.empty((shape.batches * kernel.parts, product.rows, 4 * product.columns))
-    parts = ProductOperands(operands.activations, operands.weights, partial, scales=operands.scales)
+    parts = ProductOperands(
+        operands.activations, operands.weights, partial, scales=operands.scales, scaling=operands.scaling
+    )
     _append_whole(plan, product, parts, kernel, shape, Epilogue(), walk)
     ends = epilogue_constants(epilogue, operands.bias is not None)
-    sums, local_size = replace(operands, activations=partial, scales=None), plan.device.workgroup(SUM_INVOCATIONS)
+    sums = replace(operands, activations=partial, scales=None, scaling=None)
+    local_size = plan.device.workgroup(SUM_INVOCATIONS)
     plan.dispatch(
         "product_sum",
         sums.bindings(texels=False),

@@ -20,6 +20,7 @@ from mobopt.runtimes.vulkan.kernels.convolution_kernels import (
 from mobopt.runtimes.vulkan.kernels.convolution_parameters import Convolution, convolution_of, with_leading_dimension
 from mobopt.runtimes.vulkan.kernels.epilogue import epilogue_of
 from mobopt.runtimes.vulkan.kernels.plan import Plan
+from mobopt.runtimes.vulkan.kernels.product_scaling import ScaledInput
 from mobopt.runtimes.vulkan.kernels.weight_packing import has_channel_scales
 from mobopt.runtimes.vulkan.lowerings.registry import lowers
 
@@ -56,7 +57,7 @@ def check_convolution(call: Node) -> str | None:
 )
 def convolution(plan: Plan, call: Node) -> DeviceTensor:
     """One dispatch (one per phase if transposed), with the call's epilogue in it."""
-    wanted = _of_few_bits(call) or convolution_of(call)
+    wanted = _with_own_scaling(plan, call, _of_few_bits(call) or convolution_of(call))
     epilogue = epilogue_of(call)
     spatial = wanted.weight.rank - 2
     source = _batched(plan.tensor(wanted.input), spatial)
@@ -74,6 +75,29 @@ def convolution(plan: Plan, call: Node) -> DeviceTensor:
     if as_images:
         result = result.view((*sizes[:2], sizes[3]), (*result.strides[:2], result.strides[3]))
     return result if call.output.rank == spatial + 2 else result.view(result.sizes[1:], result.strides[1:])
+
+
+def _with_own_scaling(plan: Plan, call: Node, wanted: Convolution) -> Convolution:
+    """A convolution of what its input is a scaling of, if that was folded into it: it is computed nowhere else then."""
+    maker = wanted.input.producer
+    if maker is None or maker.block is None or maker.block is not call.block or maker.block.node is None:
+        return wanted
+    found = ScaledInput.of(wanted.input)
+    assert found is not None
+    return replace(wanted, input=found.source, scaling=found.lowered(plan))
+
+
+def takes_scaling(call: Node) -> bool:
+    """Whether the kernel of a convolution for GPUs can scale its input as it reads it: it does for single pixels."""
+    wanted = convolution_of(call)
+    if (
+        wanted.input.rank != 4
+        or wanted.input.numel == 0
+        or wanted.input.dtype != torch.float32
+        or (wanted.taps, wanted.padding, wanted.groups) != ((1, 1), (0, 0), 1)
+    ):
+        return False
+    return Quantized.of(wanted.weight) is None and _kernel_of(wanted) is append_product_convolution
 
 
 def _batched(tensor: DeviceTensor, spatial: int) -> DeviceTensor:

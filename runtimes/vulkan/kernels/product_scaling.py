@@ -1,0 +1,113 @@
+"""What a product does to its input as it reads it: ``then(x * factor + shift)``, by numbers of each channel.
+
+So squeeze-and-excitation, and the normalisation before a convolution, take no dispatch of their own. The compiler's
+``fusion_scaling.py`` finds them; the shaders' half is ``shaders/glsl/product_scaling.glsl``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+
+from mobopt.ir import Node, Value
+from mobopt.runtimes.vulkan.engine.stream import Binding, bind
+from mobopt.runtimes.vulkan.engine.tensor import DeviceTensor, aligned_channels
+from mobopt.runtimes.vulkan.kernels.copies import copied
+from mobopt.runtimes.vulkan.kernels.epilogue import RECTIFIED, SCALED, SHIFTED
+from mobopt.runtimes.vulkan.kernels.weight_packing import bias_vector
+from mobopt.shaders.enumerations import Opcode
+
+if TYPE_CHECKING:
+    from mobopt.runtimes.vulkan.kernels.plan import Plan
+
+
+@dataclass(frozen=True)
+class ScaledInput:
+    """A tensor (batch, C, height, width) that is ``then(source * factor + shift)``."""
+
+    nodes: tuple[Node, ...]
+    """What computes it, in order."""
+    source: Value
+    factor: Value
+    shift: Value | None
+    then: Opcode
+
+    @staticmethod
+    def of(value: Value) -> ScaledInput | None:
+        """What a tensor is a scaling of; None if it is none."""
+        nodes: list[Node] = []
+        then, shift = Opcode.MOVE, None
+        if _is_made_by(value, RECTIFIED):
+            nodes, value, then = [value.producer], value.producer.args[0], Opcode.RELU
+        if _is_made_by(value, SHIFTED) and value.producer["alpha"] == 1:
+            image, shift = _image_and_vector(value.producer)
+            if shift is None or shift.numel != shift.sizes[-3]:
+                return None
+            nodes, value = [value.producer, *nodes], image
+        if not _is_made_by(value, SCALED):
+            return None
+        image, factor = _image_and_vector(value.producer)
+        if factor is None:
+            return None
+        return ScaledInput((value.producer, *nodes), image, factor, shift, then)
+
+    def lowered(self, plan: Plan) -> Scaling:
+        """As the kernels take it."""
+        varies = self.factor.numel != self.factor.sizes[-3]
+        shifts = None if self.shift is None else _vectors(plan, self.shift)
+        return Scaling(_vectors(plan, self.factor), shifts, varies, self.then)
+
+
+def _is_made_by(value: Value, operator: str) -> bool:
+    return value.producer is not None and value.producer.qualified_op == operator
+
+
+def _image_and_vector(node: Node) -> tuple[Value, Value | None]:
+    """The operands of a sum or a product of an image and of what is one number for each channel, maybe of each image;
+    without the latter if they are others."""
+    left, right = node.args[:2]
+    sizes = node.output.sizes
+    for image, vector in ((left, right), (right, left)):
+        if not isinstance(image, Value) or not isinstance(vector, Value) or image.sizes != sizes or len(sizes) != 4:
+            continue
+        leads = ((), (1,), sizes[:1])
+        if vector.sizes in [(*lead, sizes[1], 1, 1) for lead in leads] and image.dtype == vector.dtype == torch.float32:
+            return image, vector
+    return node.output, None
+
+
+@dataclass(frozen=True, eq=False)
+class Scaling:
+    """Factors and shifts as the shader reads them: dense vectors of float32 at offset 0, of whole vec4s."""
+
+    factors: DeviceTensor
+    shifts: DeviceTensor | None
+    varies: bool
+    """Whether each image has its own."""
+    then: Opcode
+
+    def bindings(self) -> tuple[Binding, ...]:
+        """The last bindings of the kernels."""
+        return bind(self.factors), bind(self.shifts or self.factors)
+
+    @property
+    def constants(self) -> tuple[int, ...]:
+        """The last specialization constants of the kernels."""
+        return int(self.varies), int(self.shifts is not None), int(self.then)
+
+
+def _vectors(plan: Plan, value: Value) -> DeviceTensor:
+    """A value of sizes (C, 1, 1) or (batch, C, 1, 1)."""
+    if value.elements is not None and value.numel == value.sizes[-3]:
+        return bias_vector(plan, value.elements.reshape(-1))
+    tensor = plan.tensor(value)
+    batch, channels = (1, *value.sizes)[-4:-2]
+    pitch = aligned_channels(channels)
+    steps = (tensor.strides[0] if batch > 1 else pitch, tensor.strides[-3] if channels > 1 else 1)
+    dense = steps == (pitch, 1) and tensor.offset == 0 and tensor.storage.capacity % 4 == 0
+    if dense and tensor.elements == torch.float32:
+        return tensor
+    image = tensor.view((batch, channels, 1, 1), ((0, *tensor.strides)[-4], tensor.strides[-3], 0, 0))
+    return copied(plan, image, dtype=torch.float32)
