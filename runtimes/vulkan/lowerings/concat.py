@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from mobopt.ir import Node
-from mobopt.runtimes.vulkan.engine.tensor import DeviceTensor
+from mobopt.runtimes.vulkan.engine.tensor import DeviceTensor, contiguous_strides
 from mobopt.runtimes.vulkan.kernels.copies import as_contiguous, copied, strided_copy
 from mobopt.runtimes.vulkan.kernels.geometry import normalized_dim, view_strides
 from mobopt.runtimes.vulkan.kernels.plan import Plan
@@ -28,10 +28,21 @@ def concatenated(plan: Plan, tensors: Sequence[DeviceTensor], dim: int, call: No
     """The tensors one after the other along a dimension."""
     if len(tensors) == 1 and tensors[0].dtype == call.output.dtype:
         return copied(plan, tensors[0])
-    target = plan.own_result(call.output)
+    target = plan.own_result(call.output, strides=_strides_in_rows(tensors, dim, call))
     for tensor, place in zip(tensors, slices_of(target, dim, [t.sizes[dim] for t in tensors]), strict=True):
         strided_copy(plan, tensor, place)
     return target
+
+
+def _strides_in_rows(tensors: Sequence[DeviceTensor], dim: int, call: Node) -> tuple[int, ...] | None:
+    """Row-major strides where rows are added to many that lie so, as to a cache (batch, heads, positions, size).
+
+    Attention wants them so, and they are no images.
+    """
+    sizes = call.output.sizes
+    largest = max(tensors, key=lambda tensor: tensor.numel)
+    in_rows = len(sizes) == 4 and dim == 2 and sizes[3] % 4 == 0 and largest.is_contiguous
+    return contiguous_strides(sizes) if in_rows else None
 
 
 @lowers("aten::cat", "aten::concat", "aten::concatenate", check=check_dtypes, exact=True)

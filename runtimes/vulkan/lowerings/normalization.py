@@ -18,6 +18,7 @@ from mobopt.runtimes.vulkan.kernels.pointwise_kernel import compute_into
 from mobopt.runtimes.vulkan.kernels.pointwise_program import Kind, ProgramBuilder, Term
 from mobopt.runtimes.vulkan.kernels.views import reshaped
 from mobopt.runtimes.vulkan.lowerings.checks import check_floating
+from mobopt.runtimes.vulkan.lowerings.matmul import row_strides
 from mobopt.runtimes.vulkan.lowerings.registry import lowers
 from mobopt.shaders.enumerations import Opcode
 
@@ -89,7 +90,9 @@ def layer_norm(plan: Plan, call: Node) -> DeviceTensor | tuple[DeviceTensor, ...
     tensor = plan.tensor(call.args[0])
     weight, bias = _optional(plan, call["weight"]), _optional(plan, call["bias"])
     first = tensor.rank - len(call["normalized_shape"])
-    target = plan.own_result(call.outputs[0])
+    output = call.outputs[0]
+    in_rows = first == tensor.rank - 1 and tensor.strides[-1] == 1  # as what reads it, a product of rows, wants it
+    target = plan.own_result(output, strides=row_strides(output.sizes) if in_rows else None)
     dims = range(first, tensor.rank)
     if call.qualified_op == "aten::layer_norm":
         _normalize(plan, tensor, dims, weight, bias, call["eps"], target)
