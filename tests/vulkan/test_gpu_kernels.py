@@ -138,7 +138,7 @@ def test_calls_in_flight_have_counters_of_their_own(device, monkeypatch):
 
 def test_joined_parts_are_a_dispatch_less(device):
     h200 = known_device("nvidia_h200")
-    shape = ProductShape(49, 1152, 128, 128)
+    shape = ProductShape(49, 512, 128, 128)
     assert choose_shared(h200, shape).joins
     assert not choose_shared(replace(h200, switches=frozenset({"no-joins"})), shape).joins
     few = replace(h200, limits=replace(h200.limits, max_storage_buffers=6))

@@ -144,23 +144,27 @@ def _choose(device: DeviceInfo, costs: DeviceCosts, shape: ProductShape) -> Shar
         shared_kernels(device, costs, shape),
         key=lambda kernel: (_excess(kernel, shape, device), nanoseconds(kernel, shape, costs, cores)),
     )
-    if "second-product" not in device.switches:
-        return kernels[0]
-    best = replace(kernels[0], parts=1)
-    return next((kernel for kernel in kernels if replace(kernel, parts=1) != best), kernels[0])
+    chosen = kernels[0]
+    if "second-product" in device.switches:
+        best = replace(chosen, parts=1)
+        chosen = next((kernel for kernel in kernels if replace(kernel, parts=1) != best), chosen)
+    if not _may_join(device, chosen):
+        return chosen
+    return min(chosen, replace(chosen, joins=True), key=lambda kernel: nanoseconds(kernel, shape, costs, cores))
+
+
+def _may_join(device: DeviceInfo, kernel: SharedKernel) -> bool:
+    """Whether the last workgroup may add up the parts of a kernel, in the order of ``product_sum.comp``."""
+    enough = device.limits.max_storage_buffers >= _JOINING_BUFFERS
+    return kernel.parts in _PARTS and enough and "no-joins" not in device.switches
 
 
 def shared_kernels(device: DeviceInfo, costs: DeviceCosts, shape: ProductShape) -> Iterator[SharedKernel]:
-    """Every kernel that can compute a product on a device."""
+    """Every kernel that can compute a product on a device; parts are added up by a second dispatch."""
     blocks = [block for block in BLOCKS if block.fits(device) and block.rows * block.columns <= costs.most_sums]
     if "no-64" in device.switches:
         blocks = [block for block in blocks if block.invocations != 64]
-    kernels = (replace(block, parts=parts) for block in blocks for parts in _divisions(block, shape))
-    joinable = "no-joins" not in device.switches and device.limits.max_storage_buffers >= _JOINING_BUFFERS
-    for kernel in kernels:
-        yield kernel
-        if joinable and kernel.parts in _PARTS:
-            yield replace(kernel, joins=True)
+    return (replace(block, parts=parts) for block in blocks for parts in _divisions(block, shape))
 
 
 def _divisions(block: SharedKernel, shape: ProductShape) -> Iterator[int]:
@@ -193,11 +197,12 @@ def nanoseconds(kernel: SharedKernel, shape: ProductShape, costs: DeviceCosts, c
     nanoseconds = (steps * max(costs.latency_cycles + step, queue * step) + stores) / costs.cycles_per_nanosecond
     if kernel.parts == 1:
         return nanoseconds
+    partial_sums = shape.batches * shape.rows * shape.columns * kernel.parts
+    nanoseconds += costs.partial_sum_nanoseconds * partial_sums
     if kernel.joins:
         joined = costs.joined_sum_nanoseconds * kernel.partial_sums * kernel.parts
-        return nanoseconds + costs.arrival_nanoseconds + joined
-    partial_sums = shape.batches * shape.rows * shape.columns * kernel.parts
-    return nanoseconds + (costs.second_dispatch_nanoseconds + costs.partial_sum_nanoseconds * partial_sums)
+        return nanoseconds + costs.arrival_nanoseconds * queue + joined
+    return nanoseconds + costs.second_dispatch_nanoseconds
 
 
 DEPTHWISE_INVOCATIONS = 32
