@@ -53,6 +53,7 @@ SILU = f"%y : {Y} = aten::silu(%c)"
     [
         ([MUL, f"%y : {Y} = aten::conv2d(%m, %w{TAIL}"], ["mul", "conv2d"]),
         ([MUL, ADD, f"%y : {Y} = aten::conv2d(%n, %w{TAIL}"], ["mul", "add", "conv2d"]),
+        ([f"%m : {X} = aten::addcmul(%a, %x, %s, 1)", f"%y : {Y} = aten::conv2d(%m, %w{TAIL}"], ["addcmul", "conv2d"]),
         (
             [MUL, ADD, f"%r : {X} = aten::relu(%n)", f"%c : {Y} = aten::conv2d(%r, %w{TAIL}", SILU],
             ["mul", "add", "relu", "conv2d", "silu"],
@@ -79,6 +80,7 @@ def test_what_is_folded(lines: list[str], expected: list[str]) -> None:
         [f"%m : {X} = aten::mul.Tensor(%x, %x)", f"%y : {Y} = aten::conv2d(%m, %w{TAIL}"],
         [f"%n : {X} = aten::add.Tensor(%x, %a, 1)", f"%y : {Y} = aten::conv2d(%n, %w{TAIL}"],
         [MUL, f"%n : {X} = aten::add.Tensor(%m, %a, 2)", f"%y : {Y} = aten::conv2d(%n, %w{TAIL}"],
+        [f"%m : {X} = aten::addcmul(%a, %x, %s, 2)", f"%y : {Y} = aten::conv2d(%m, %w{TAIL}"],
         [MUL, f"%n : {X} = aten::add.Tensor(%m, %s, 1)", f"%y : {Y} = aten::conv2d(%n, %w{TAIL}"],  # of each image
     ],
 )
@@ -96,13 +98,14 @@ class _Block(nn.Module):
         self.squeeze, self.excite = nn.Conv2d(channels, 5, 1), nn.Conv2d(5, channels, 1)
         self.second = nn.Conv2d(channels, 37, 1, stride, bias=False)
         self.scale, self.shift = nn.Parameter(torch.randn(37, 1, 1)), nn.Parameter(torch.randn(37, 1, 1))
-        self.third = nn.Conv2d(37, 22, 1)
+        self.third, self.fourth = nn.Conv2d(37, 22, 1), nn.Conv2d(22, 9, 1)
 
     def forward(self, x: Tensor) -> Tensor:
         x = torch.relu(self.first(x))
         gate = torch.sigmoid(self.excite(torch.relu(self.squeeze(x.mean([2, 3], keepdim=True)))))
         x = self.second(gate * x)
-        return torch.relu(self.third(torch.relu(x * self.scale + self.shift)))
+        x = torch.relu(self.third(torch.relu(x * self.scale + self.shift)))
+        return self.fourth(torch.relu(torch.addcmul(self.shift[:22], x, self.scale[:22])))
 
 
 def _block(channels: int, stride: int) -> _Block:
@@ -123,16 +126,16 @@ def test_results(device, monkeypatch, batch, channels, stride, parts, joins) -> 
     monkeypatch.setattr(product_kernels, "choose_shared", lambda info, shape: kernel)
     runner = VulkanProgram(_program(model), device)
     shaders = [step.operation.shader for step in runner.profile([x]) if isinstance(step.operation, Dispatch)]
-    assert sum("scaled" in shader for shader in shaders) == 2
+    assert sum("scaled" in shader for shader in shaders) == 3
     torch.testing.assert_close(runner(x), model(x), rtol=1e-4, atol=1e-5)
     runner.close()
 
 
 def test_dispatches_on_a_gpu() -> None:
-    """A mean, five convolutions, and nothing between them."""
+    """A mean, six convolutions, and nothing between them."""
     segment = specialize(_program(_block(24, 1)), "forward", [torch.randn(1, 3, 11, 7)])
     stream = build_stream(segment, known_device("nvidia_h200"), ConstantStore()).stream
     products = [step.shader for step in stream.operations if isinstance(step, Dispatch) and "product" in step.shader]
     others = [step.shader for step in stream.operations if isinstance(step, Dispatch) and "product" not in step.shader]
-    assert len(products) == 5 and sum("scaled" in shader for shader in products) == 2
+    assert len(products) == 6 and sum("scaled" in shader for shader in products) == 3
     assert others.count("reduce") == 1 and len(others) <= 3  # the input's layout and the result's

@@ -21,9 +21,9 @@ from mobopt.shaders.enumerations import Opcode
 PRODUCT = "mobopt::product"
 """A convolution or matrix product with what was folded into its epilogue, as nodes of its body in order; if its weight
 is of few bits, what makes floats of it comes first, and so does what scales its input."""
-SCALED, SHIFTED, RECTIFIED = "aten::mul.Tensor", "aten::add.Tensor", "aten::relu"
+SCALED, SHIFTED, SCALED_AND_SHIFTED, RECTIFIED = "aten::mul.Tensor", "aten::add.Tensor", "aten::addcmul", "aten::relu"
 """What a product can do to its input as it reads it, in this order; see ``product_scaling.py``."""
-_BEFORE_PRODUCTS = (DEQUANTIZE, SCALED, SHIFTED, RECTIFIED)
+_BEFORE_PRODUCTS = (DEQUANTIZE, SCALED, SHIFTED, SCALED_AND_SHIFTED, RECTIFIED)
 
 EPILOGUE = "epilogue"
 """The attribute that tells the first of them, while it is lowered, what the others do."""

@@ -7,7 +7,7 @@ So squeeze-and-excitation, and the normalisation before a convolution, take no d
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -15,7 +15,7 @@ from mobopt.ir import Node, Value
 from mobopt.runtimes.vulkan.engine.stream import Binding, bind
 from mobopt.runtimes.vulkan.engine.tensor import DeviceTensor, aligned_channels
 from mobopt.runtimes.vulkan.kernels.copies import copied
-from mobopt.runtimes.vulkan.kernels.epilogue import RECTIFIED, SCALED, SHIFTED
+from mobopt.runtimes.vulkan.kernels.epilogue import RECTIFIED, SCALED, SCALED_AND_SHIFTED, SHIFTED
 from mobopt.runtimes.vulkan.kernels.weight_packing import bias_vector
 from mobopt.shaders.enumerations import Opcode
 
@@ -41,14 +41,21 @@ class ScaledInput:
         then, shift = Opcode.MOVE, None
         if _is_made_by(value, RECTIFIED):
             nodes, value, then = [value.producer], value.producer.args[0], Opcode.RELU
+        if _is_made_by(value, SCALED_AND_SHIFTED) and value.producer["value"] == 1:
+            maker = value.producer
+            shift = maker.args[0]
+            image, factor = _image_and_vector(maker, *maker.args[1:3])
+            if factor is None or not _is_vector(shift, image) or shift.numel != image.sizes[1]:
+                return None
+            return ScaledInput((maker, *nodes), image, factor, shift, then)
         if _is_made_by(value, SHIFTED) and value.producer["alpha"] == 1:
-            image, shift = _image_and_vector(value.producer)
+            image, shift = _image_and_vector(value.producer, *value.producer.args[:2])
             if shift is None or shift.numel != shift.sizes[-3]:
                 return None
             nodes, value = [value.producer, *nodes], image
         if not _is_made_by(value, SCALED):
             return None
-        image, factor = _image_and_vector(value.producer)
+        image, factor = _image_and_vector(value.producer, *value.producer.args[:2])
         if factor is None:
             return None
         return ScaledInput((value.producer, *nodes), image, factor, shift, then)
@@ -64,18 +71,21 @@ def _is_made_by(value: Value, operator: str) -> bool:
     return value.producer is not None and value.producer.qualified_op == operator
 
 
-def _image_and_vector(node: Node) -> tuple[Value, Value | None]:
+def _image_and_vector(node: Node, left: Any, right: Any) -> tuple[Value, Value | None]:
     """The operands of a sum or a product of an image and of what is one number for each channel, maybe of each image;
     without the latter if they are others."""
-    left, right = node.args[:2]
-    sizes = node.output.sizes
     for image, vector in ((left, right), (right, left)):
-        if not isinstance(image, Value) or not isinstance(vector, Value) or image.sizes != sizes or len(sizes) != 4:
-            continue
-        leads = ((), (1,), sizes[:1])
-        if vector.sizes in [(*lead, sizes[1], 1, 1) for lead in leads] and image.dtype == vector.dtype == torch.float32:
+        is_image = isinstance(image, Value) and image.sizes == node.output.sizes and len(image.sizes) == 4
+        if is_image and _is_vector(vector, image):
             return image, vector
     return node.output, None
+
+
+def _is_vector(value: Any, image: Value) -> bool:
+    """Whether a value is one number for each channel of an image, maybe of each of several."""
+    if not isinstance(value, Value) or not value.dtype == image.dtype == torch.float32:
+        return False
+    return value.sizes in [(*lead, image.sizes[1], 1, 1) for lead in ((), (1,), image.sizes[:1])]
 
 
 @dataclass(frozen=True, eq=False)
