@@ -37,28 +37,25 @@ class ScaledInput:
     @staticmethod
     def of(value: Value) -> ScaledInput | None:
         """What a tensor is a scaling of; None if it is none."""
-        nodes: list[Node] = []
+        nodes: tuple[Node, ...] = ()
         then, shift = Opcode.MOVE, None
-        if _is_made_by(value, RECTIFIED):
-            nodes, value, then = [value.producer], value.producer.args[0], Opcode.RELU
-        if _is_made_by(value, SCALED_AND_SHIFTED) and value.producer["value"] == 1:
-            maker = value.producer
+        if (maker := _maker(value, RECTIFIED)) is not None:
+            nodes, value, then = (maker,), maker.args[0], Opcode.RELU
+        if (maker := _maker(value, SCALED_AND_SHIFTED)) is not None and maker["value"] == 1:
             shift = maker.args[0]
             image, factor = _image_and_vector(maker, *maker.args[1:3])
             if factor is None or not _is_vector(shift, image) or shift.numel != image.sizes[1]:
                 return None
             return ScaledInput((maker, *nodes), image, factor, shift, then)
-        if _is_made_by(value, SHIFTED) and value.producer["alpha"] == 1:
-            image, shift = _image_and_vector(value.producer, *value.producer.args[:2])
-            if shift is None or shift.numel != shift.sizes[-3]:
+        if (maker := _maker(value, SHIFTED)) is not None and maker["alpha"] == 1:
+            image, shift = _image_and_vector(maker, *maker.args[:2])
+            if shift is None or shift.numel != image.sizes[1]:
                 return None
-            nodes, value = [value.producer, *nodes], image
-        if not _is_made_by(value, SCALED):
+            nodes, value = (maker, *nodes), image
+        if (maker := _maker(value, SCALED)) is None:
             return None
-        image, factor = _image_and_vector(value.producer, *value.producer.args[:2])
-        if factor is None:
-            return None
-        return ScaledInput((value.producer, *nodes), image, factor, shift, then)
+        image, factor = _image_and_vector(maker, *maker.args[:2])
+        return None if factor is None else ScaledInput((maker, *nodes), image, factor, shift, then)
 
     def lowered(self, plan: Plan) -> Scaling:
         """As the kernels take it."""
@@ -67,8 +64,9 @@ class ScaledInput:
         return Scaling(_vectors(plan, self.factor), shifts, varies, self.then)
 
 
-def _is_made_by(value: Value, operator: str) -> bool:
-    return value.producer is not None and value.producer.qualified_op == operator
+def _maker(value: Value, operator: str) -> Node | None:
+    """What makes a value, if it is a call of an operator."""
+    return value.producer if value.producer is not None and value.producer.qualified_op == operator else None
 
 
 def _image_and_vector(node: Node, left: Any, right: Any) -> tuple[Value, Value | None]:
