@@ -1,7 +1,7 @@
 // How shaders read and write the elements of storages. A storage is words of 32 bits; elements narrower than that lie side by side in
 // them, and are taken apart and put together by arithmetic on bits, so that no device feature is needed and one shader serves every
 // type: the type is a specialization constant. In registers an element is 32 bits, of a float32 or an int32.
-// READS(slot, name) declares an input as a storage buffer, or, with TEXELS defined, as a uniform texel buffer, whose texels are 1, 2 or
+// READS(slot, name) declares an input as a storage buffer, or, with TEXELS defined, as a storage texel buffer, whose texels are 1, 2 or
 // 4 words; a binding is read by one of WORD, PAIR and QUAD.
 #ifndef ELEMENTS_GLSL
 #define ELEMENTS_GLSL
@@ -16,10 +16,13 @@ const int BYTES = 5;   // int8
 const int OCTETS = 6;  // uint8, bool
 
 #ifdef TEXELS
-#define READS(slot, name) layout(set = 0, binding = slot) uniform isamplerBuffer name;
-#define WORD(name, index) texelFetch(name, index).x
-#define PAIR(name, index) texelFetch(name, index).xy
-#define QUAD(name, index) texelFetch(name, index)
+#define READS(slot, name)                                                                                              \
+    layout(set = 0, binding = slot, r32i) restrict readonly uniform iimageBuffer name##_words;                         \
+    layout(set = 0, binding = slot, rg32i) restrict readonly uniform iimageBuffer name##_pairs;                        \
+    layout(set = 0, binding = slot, rgba32i) restrict readonly uniform iimageBuffer name##_quads;
+#define WORD(name, index) imageLoad(name##_words, index).x
+#define PAIR(name, index) imageLoad(name##_pairs, index).xy
+#define QUAD(name, index) imageLoad(name##_quads, index)
 #else
 #define READS(slot, name)                                                                                              \
     layout(set = 0, binding = slot, std430) readonly buffer name##_Words { int name##_words[]; };                      \

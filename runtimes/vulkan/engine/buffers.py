@@ -100,7 +100,7 @@ def allocate_buffer(device: Device, scope: ResourceScope, nbytes: int, use: Memo
     """
     usage = (
         vk.VK_BUFFER_USAGE_STORAGE_BUFFER_BIT
-        | vk.VK_BUFFER_USAGE_UNIFORM_TEXEL_BUFFER_BIT
+        | vk.VK_BUFFER_USAGE_STORAGE_TEXEL_BUFFER_BIT
         | vk.VK_BUFFER_USAGE_TRANSFER_SRC_BIT
         | vk.VK_BUFFER_USAGE_TRANSFER_DST_BIT
     )

@@ -36,7 +36,12 @@ _NO_DEVICE = (
 _EXIT_SECONDS = 10.0
 """How long the end of the process waits for a call of a daemon thread."""
 _PORTABILITY_EXTENSION = "VK_KHR_portability_subset"
-_CORE_FEATURES = {"int16": "shaderInt16", "int64": "shaderInt64", "float64": "shaderFloat64"}
+_CORE_FEATURES = {
+    "int16": "shaderInt16",
+    "int64": "shaderInt64",
+    "float64": "shaderFloat64",
+    "texel_formats": "shaderStorageImageExtendedFormats",
+}
 
 
 class Closable(Protocol):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -20,6 +21,7 @@ _SUBGROUP_OPERATIONS = {
     "subgroup_shuffle": 0x10,
 }
 _COMPUTE_STAGE = 0x20
+_RELEASE = re.compile(r"\b(\d+(?:\.\d+)+)")
 
 
 @dataclass(frozen=True)
@@ -40,7 +42,7 @@ class DeviceLimits:
     max_storage_buffers: int
     """Storage buffers that one shader may bind."""
     max_texel_buffers: int
-    """Uniform texel buffers that one shader may bind."""
+    """Storage texel buffers that one shader may bind."""
     max_memory_allocation_size: int
     """Bytes of one allocation, and of one buffer."""
 
@@ -64,13 +66,14 @@ class DeviceInfo:
     driver: str
     """Name and version of the driver, as it calls itself."""
     driver_version: int
+    """As the driver packs it; lavapipe always says 1."""
     api_version: tuple[int, int, int]
     pipeline_cache_uuid: bytes
     driver_uuid: bytes
     limits: DeviceLimits
     features: frozenset[str]
-    """Of ``float16 int8 int16 int64 float64 storage16 storage8 timestamps subgroup_vote subgroup_arithmetic
-    subgroup_ballot subgroup_shuffle``: what the device has."""
+    """Of ``float16 int8 int16 int64 float64 storage16 storage8 texel_formats timestamps subgroup_vote
+    subgroup_arithmetic subgroup_ballot subgroup_shuffle``: what the device has."""
     subgroup_size: int
     memory_bytes: int
     """Size of the largest device-local heap."""
@@ -89,6 +92,12 @@ class DeviceInfo:
     def is_cpu(self) -> bool:
         """Whether this is a driver that computes on the CPU."""
         return self.kind == "cpu"
+
+    @property
+    def driver_release(self) -> tuple[int, ...]:
+        """The numbers of the release that the driver's text names, as in ``llvmpipe Mesa 25.0.7``; none without it."""
+        found = _RELEASE.search(self.driver)
+        return tuple(map(int, found[1].split("."))) if found else ()
 
     @property
     def has_unified_memory(self) -> bool:
@@ -246,7 +255,7 @@ def _limits(found: _Properties, largest_buffer: int) -> DeviceLimits:
         min_storage_buffer_offset_alignment=limits.minStorageBufferOffsetAlignment,
         min_texel_buffer_offset_alignment=limits.minTexelBufferOffsetAlignment,
         max_storage_buffers=limits.maxPerStageDescriptorStorageBuffers,
-        max_texel_buffers=limits.maxPerStageDescriptorSampledImages,
+        max_texel_buffers=limits.maxPerStageDescriptorStorageImages,
         max_memory_allocation_size=min(found.maintenance3.maxMemoryAllocationSize, largest_buffer),
     )
 
@@ -270,6 +279,7 @@ def _features(handle: vk.Handle, found: _Properties) -> frozenset[str]:
         "int16": core.shaderInt16,
         "int64": core.shaderInt64,
         "float64": core.shaderFloat64,
+        "texel_formats": core.shaderStorageImageExtendedFormats,
         "storage16": storage16.storageBuffer16BitAccess,
         "storage8": storage8.storageBuffer8BitAccess,
         "timestamps": family is not None and family[1] > 0 and found.core.limits.timestampPeriod > 0,

@@ -70,7 +70,7 @@ def check_dispatch(info: DeviceInfo, dispatch: Dispatch) -> None:
     texel = sum(binding.texel_words > 0 for binding in dispatch.bindings)
     if texel > limits.max_texel_buffers:
         raise _exceeded(
-            info, name, f"{texel} texel buffers", "maxPerStageDescriptorSampledImages", limits.max_texel_buffers
+            info, name, f"{texel} texel buffers", "maxPerStageDescriptorStorageImages", limits.max_texel_buffers
         )
     buffers = len(dispatch.bindings) - texel
     if buffers > limits.max_storage_buffers:

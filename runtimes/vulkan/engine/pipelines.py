@@ -240,5 +240,5 @@ class PipelineStore:
 
 def descriptor_type(texel: bool) -> int:
     """The Vulkan descriptor type of a binding."""
-    kind = vk.VK_DESCRIPTOR_TYPE_UNIFORM_TEXEL_BUFFER if texel else vk.VK_DESCRIPTOR_TYPE_STORAGE_BUFFER
+    kind = vk.VK_DESCRIPTOR_TYPE_STORAGE_TEXEL_BUFFER if texel else vk.VK_DESCRIPTOR_TYPE_STORAGE_BUFFER
     return int(kind)

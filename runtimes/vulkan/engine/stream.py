@@ -29,7 +29,7 @@ USUAL_ITERATIONS = 4096
 class Binding:
     """One buffer that a shader sees, at its place in descriptor set 0.
 
-    ``texel_words`` is 0 for a storage buffer; 1, 2 or 4 bind a uniform texel buffer whose texels are as many words
+    ``texel_words`` is 0 for a storage buffer; 1, 2 or 4 bind a storage texel buffer whose texels are as many words
     (signed integers of 32 bits), which reads faster than a storage buffer on CPU drivers. The byte range is what
     hazards and descriptors are made from; it must hold every element that the shader touches.
     """
@@ -163,7 +163,7 @@ def bind(tensor: DeviceTensor, *, writes: bool = False, reads: bool | None = Non
         tensor: the view whose storage is bound.
         writes: whether the shader writes it.
         reads: whether the shader reads it; by default it does unless it writes.
-        texel_words: 0 for a storage buffer, else the words of a texel of a uniform texel buffer.
+        texel_words: 0 for a storage buffer, else the words of a texel of a storage texel buffer.
     """
     return Binding(
         storage=tensor.storage,

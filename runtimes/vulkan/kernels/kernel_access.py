@@ -106,9 +106,14 @@ def owns_storage(tensor: DeviceTensor) -> bool:
     return tensor.offset == 0 and -(-tensor.span[1] // VECTOR) * VECTOR == tensor.storage.capacity
 
 
+def reads_texels(device: DeviceInfo) -> bool:
+    """Whether kernels read through texel buffers at all."""
+    return device.is_cpu and "texel_formats" in device.features and "no-texels" not in device.switches
+
+
 def uses_texels(device: DeviceInfo, operands: Sequence[tuple[DeviceTensor, LoadMode]]) -> bool:
     """Whether to read through texel buffers: CPU drivers do that faster; the device's limit on their size must hold."""
-    if not device.is_cpu or not operands or "no-texels" in device.switches:
+    if not operands or not reads_texels(device):
         return False
     limit = device.limits.max_texel_buffer_elements
     return all(tensor.storage.nbytes // (WORD_BYTES * read_words(tensor, mode)) <= limit for tensor, mode in operands)

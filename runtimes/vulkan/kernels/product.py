@@ -16,7 +16,14 @@ from mobopt.runtimes.vulkan.engine.stream import Binding, bind
 from mobopt.runtimes.vulkan.engine.tensor import DeviceTensor
 from mobopt.runtimes.vulkan.kernels.epilogue import Epilogue
 from mobopt.runtimes.vulkan.kernels.gpu_kernels import SUM_INVOCATIONS, SharedKernel
-from mobopt.runtimes.vulkan.kernels.kernel_access import FORMS_OF_ELEMENTS, LoadMode, element_form, read_words, words_of
+from mobopt.runtimes.vulkan.kernels.kernel_access import (
+    FORMS_OF_ELEMENTS,
+    LoadMode,
+    element_form,
+    read_words,
+    reads_texels,
+    words_of,
+)
 from mobopt.runtimes.vulkan.kernels.product_kernels import ProductKernel, TileKernel, choose_product_kernel
 from mobopt.runtimes.vulkan.kernels.product_scaling import Scaling
 from mobopt.runtimes.vulkan.kernels.product_shape import ProductShape
@@ -118,11 +125,7 @@ def texels_fit(device: DeviceInfo, operands: ProductOperands) -> bool:
     limit = device.limits.max_texel_buffer_elements
     scales = () if operands.scales is None else (operands.scales.tensor,)
     inputs = (operands.activations, operands.weights, operands.residual or operands.weights, *scales)
-    return (
-        device.is_cpu
-        and "no-texels" not in device.switches
-        and all(tensor.storage.capacity // 4 <= limit for tensor in inputs)
-    )
+    return reads_texels(device) and all(tensor.storage.capacity // 4 <= limit for tensor in inputs)
 
 
 def epilogue_constants(epilogue: Epilogue, has_bias: bool) -> tuple[int | float, ...]:

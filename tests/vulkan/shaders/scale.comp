@@ -6,7 +6,7 @@ layout(constant_id = 0) const uint GROUP_SIZE = 64;
 layout(constant_id = 1) const float SHIFT = 0.0;
 
 #ifdef TEXEL_INPUT
-layout(set = 0, binding = 0) uniform isamplerBuffer source;
+layout(set = 0, binding = 0, rgba32i) readonly uniform iimageBuffer source;
 #else
 layout(set = 0, binding = 0) readonly buffer Source { float source[]; };
 #endif
@@ -21,7 +21,7 @@ void main() {
     uint i = gl_GlobalInvocationID.x;
     if (i >= count) return;
 #ifdef TEXEL_INPUT
-    target[i] = intBitsToFloat(texelFetch(source, int(i / 4))[i % 4]) * scale + SHIFT;
+    target[i] = intBitsToFloat(imageLoad(source, int(i / 4))[i % 4]) * scale + SHIFT;
 #else
     target[i] = source[i] * scale + SHIFT;
 #endif
