@@ -35,6 +35,7 @@ from mobopt.runtimes.vulkan.kernels.plan import ConstantStore, Plan
 from mobopt.runtimes.vulkan.kernels.product_kernels import (
     ProductKernel,
     TileKernel,
+    broadcasts_lanes,
     choose_product_kernel,
     tile_kernels,
     tile_nanoseconds,
@@ -250,7 +251,8 @@ def _choice(
 
 def _text(kernel: ProductKernel) -> str:
     if isinstance(kernel, TileKernel):
-        return f"{kernel.rows}x{kernel.columns}, {kernel.column_lanes} lanes across"
+        how = "broadcast" if kernel.broadcasts else f"{kernel.column_lanes} lanes across"
+        return f"{kernel.rows}x{kernel.columns}, {how}"
     block = f"{kernel.block_rows}x{kernel.block_columns} by {kernel.rows}x{kernel.columns}"
     return f"{block}, {kernel.teams} teams, {kernel.parts} parts"
 
@@ -301,7 +303,9 @@ def _prepared(
     shape = shapes[0]
     info = device.info
     kernels: list[ProductKernel] = (
-        [*tile_kernels(shape)] if info.is_cpu else [*shared_kernels(info, device_costs(info), shape)]
+        [*tile_kernels(shape, cpu_costs(info), broadcasts_lanes(info))]
+        if info.is_cpu
+        else [*shared_kernels(info, device_costs(info), shape)]
     )
     executables: list[tuple[ProductKernel, Executable]] = []
     for kernel in kernels:

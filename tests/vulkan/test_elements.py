@@ -139,6 +139,7 @@ def _net(dtype: torch.dtype) -> tuple[nn.Module, torch.Tensor]:
 
 _LENGTHS = {"product_tiles": 15, "product_shared": 20, "product_sum": 14, "depthwise": 17}
 _PRODUCTS = {name + texels: length for name, length in _LENGTHS.items() for texels in ("", "_texels")}
+_PRODUCTS["product_broadcast"] = _LENGTHS["product_tiles"]
 """The shaders of products, and their specialization constants without FORMS."""
 
 

@@ -15,22 +15,23 @@ from mobopt.runtimes.vulkan.engine.device import Device
 from mobopt.runtimes.vulkan.engine.device_cache import device_file
 from mobopt.runtimes.vulkan.engine.stream import Dispatch
 from mobopt.runtimes.vulkan.kernels.device_costs import (
-    CpuCosts,
     cpu_costs,
+    cpu_rows,
     device_costs,
     forget_tuned,
     keep_tuned,
     tuned_costs,
 )
 from mobopt.runtimes.vulkan.kernels.gpu_kernels import choose_shared
-from mobopt.runtimes.vulkan.kernels.product_kernels import tile_kernels, tile_nanoseconds
+from mobopt.runtimes.vulkan.kernels.product_kernels import TileKernel, tile_kernels, tile_nanoseconds
 from mobopt.runtimes.vulkan.kernels.product_shape import ProductShape
 from mobopt.runtimes.vulkan.program import VulkanProgram
 
 SHAPES = [
     ProductShape(rows, inner, columns, columns) for rows, inner, columns in ((196, 96, 24), (49, 240, 80), (7, 9, 4))
 ]
-TRUE = CpuCosts(threads=4, fetch=40.0, multiply=3.0, store=300.0, start=4000.0)
+START = {"threads": 4.0, "fetch": 12.5, "multiply": 11.0, "store": 125.0, "start": 250.0, "broadcast": 20.0}
+TRUE = replace(cpu_rows()[0], threads=4, fetch=40.0, multiply=3.0, store=300.0, start=4000.0, broadcast=5.0)
 
 
 @pytest.fixture(autouse=True)
@@ -39,17 +40,20 @@ def own_cache(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPath
 
 
 def predict(parameters, kernel, shape):
-    return tile_nanoseconds(kernel, shape, CpuCosts(**{**parameters, "threads": round(parameters["threads"])}))
+    return tile_nanoseconds(kernel, shape, replace(TRUE, **{**parameters, "threads": round(parameters["threads"])}))
+
+
+def kernels_for(shape: ProductShape) -> list[TileKernel]:
+    return tile_kernels(shape, TRUE, broadcasts=True)
 
 
 def test_a_fit_finds_the_costs_that_times_were_made_of() -> None:
     measured = [
-        tuning.Measured(shape, {kernel: tile_nanoseconds(kernel, shape, TRUE) for kernel in tile_kernels(shape)})
+        tuning.Measured(shape, {kernel: tile_nanoseconds(kernel, shape, TRUE) for kernel in kernels_for(shape)})
         for shape in SHAPES
     ]
-    start = {"threads": 4.0, "fetch": 12.5, "multiply": 11.0, "store": 125.0, "start": 250.0}
-    fitted = tuning.fit(start, predict, measured)
-    assert tuning.mistake(fitted, predict, measured) < 0.2 * tuning.mistake(start, predict, measured)
+    fitted = tuning.fit(START, predict, measured)
+    assert tuning.mistake(fitted, predict, measured) < 0.2 * tuning.mistake(START, predict, measured)
     for item in measured:
         chosen = min(item.times, key=lambda kernel: predict(fitted, kernel, item.shape))
         assert item.times[chosen] <= 1.1 * item.least
@@ -58,25 +62,25 @@ def test_a_fit_finds_the_costs_that_times_were_made_of() -> None:
 
 def test_costs_that_decide_nothing_stay() -> None:
     """Times of one kernel a shape fit many costs; those of the start are as good as any."""
-    kernel = tile_kernels(SHAPES[0])[0]
-    start = {"threads": 2.0, "fetch": 12.5, "multiply": 11.0, "store": 125.0, "start": 250.0}
-    measured = [tuning.Measured(SHAPES[0], {kernel: predict(start, kernel, SHAPES[0])})]
-    assert tuning.fit(start, predict, measured) == start
+    kernel = kernels_for(SHAPES[0])[0]
+    measured = [tuning.Measured(SHAPES[0], {kernel: predict(START, kernel, SHAPES[0])})]
+    assert tuning.fit(START, predict, measured) == START
 
 
 def test_kept_costs_are_read_and_forgotten(device: Device) -> None:
     cpu, gpu = replace(device.info, kind="cpu"), known_device("nvidia_h200")
     table = cpu_costs(cpu), device_costs(gpu)
-    fitted = {"threads": 8.0, "fetch": 1.0, "multiply": 2.0, "store": 3.0, "start": 4.0}
+    fitted = {"threads": 8.0, "fetch": 1.0, "multiply": 2.0, "store": 3.0, "start": 4.0, "broadcast": 5.0}
     assert keep_tuned(cpu, fitted) and tuned_costs(cpu) == fitted
-    assert cpu_costs(cpu) == CpuCosts(8, 1.0, 2.0, 3.0, 4.0) and isinstance(cpu_costs(cpu).threads, int)
+    assert cpu_costs(cpu) == replace(table[0], **fitted) and isinstance(cpu_costs(cpu).threads, int)
     assert device_costs(gpu) == table[1]  # another device
     assert tuned_costs(replace(cpu, driver_version=cpu.driver_version + 1)) == {}  # another release of the driver
     assert forget_tuned(cpu) and not forget_tuned(cpu) and cpu_costs(cpu) == table[0]
 
 
 @pytest.mark.parametrize(
-    "text", ["{", "[]", '{"fetch": 1}', '{"threads": 2, "fetch": -1, "multiply": 1, "store": 1, "start": 1}']
+    "text",
+    ["{", "[]", '{"fetch": 1}', '{"threads": 2, "fetch": -1, "multiply": 1, "store": 1, "start": 1, "broadcast": 1}'],
 )
 def test_a_bad_file_is_not_used(device: Device, text: str, caplog: pytest.LogCaptureFixture) -> None:
     cpu = replace(device.info, kind="cpu")
@@ -113,7 +117,7 @@ def test_bad_costs_change_kernels_and_tuning_brings_them_back(device: Device) ->
 
     before = run()
     # As if all workgroups were computed at once: the smallest are the best then.
-    keep_tuned(device.info, {"threads": 1e6, "fetch": 12.5, "multiply": 11.0, "store": 125.0, "start": 250.0})
+    keep_tuned(device.info, {**START, "threads": 1e6})
     assert run() != before
     found = tuning.tune(device, 0.0, [(150, 70, 96)])
     assert found.kernels > 10 and found.after["threads"] < 1e6

@@ -90,6 +90,17 @@ class DeviceCosts:
 class CpuCosts:
     """Costs of a driver that computes on the CPU, in nanoseconds of a thread."""
 
+    name: str
+    origin: str
+    """Where the numbers come from."""
+    drivers: tuple[int, ...]
+    """Of VkDriverId; empty: any."""
+    since: tuple[int, ...]
+    """The first release of the driver (see :attr:`DeviceInfo.driver_release`); empty: any."""
+    tiles: tuple[tuple[int, int], ...]
+    """Rows and vec4s of columns of an invocation of ``product_tiles.comp``."""
+    broadcast_tiles: tuple[tuple[int, int], ...]
+    """Rows of a workgroup and vec4s of columns of an invocation of ``product_broadcast.comp``."""
     threads: int
     """Workgroups that compute at the same time."""
     fetch: float
@@ -100,11 +111,17 @@ class CpuCosts:
     """A vec4 of a result."""
     start: float
     """A workgroup."""
+    broadcast: float
+    """A vec4 that one lane hands to all."""
+
+    def covers(self, device: DeviceInfo) -> bool:
+        """Whether they are meant for a device."""
+        return (not self.drivers or device.driver_id in self.drivers) and self.since <= device.driver_release
 
 
 Costs = TypeVar("Costs", CpuCosts, DeviceCosts)
 
-TUNED_ON_CPUS = ("threads", "fetch", "multiply", "store", "start")
+TUNED_ON_CPUS = ("threads", "fetch", "multiply", "store", "start", "broadcast")
 TUNED_ON_GPUS = (
     *("cycles_per_nanosecond", "fetch_cycles", "read_cycles", "store_cycles", "latency_cycles"),
     *("second_dispatch_nanoseconds", "partial_sum_nanoseconds"),
@@ -118,8 +135,8 @@ def device_costs(device: DeviceInfo) -> DeviceCosts:
 
 
 def cpu_costs(device: DeviceInfo) -> CpuCosts:
-    """The costs of a driver that computes on the CPU: as tuned, else those of the table."""
-    return _with_tuned(CpuCosts(**_table()["cpu"]), device, TUNED_ON_CPUS)
+    """The costs of a driver that computes on the CPU: as tuned, else those of the first row that covers it."""
+    return _with_tuned(next(costs for costs in cpu_rows() if costs.covers(device)), device, TUNED_ON_CPUS)
 
 
 def tuned_costs(device: DeviceInfo) -> Mapping[str, float]:
@@ -176,6 +193,16 @@ def _with_tuned(costs: Costs, device: DeviceInfo, names: tuple[str, ...]) -> Cos
 @cache
 def _table() -> dict[str, Any]:
     return tomllib.loads(_TABLE.read_text(encoding="utf-8"))
+
+
+@cache
+def cpu_rows() -> tuple[CpuCosts, ...]:
+    """The rows for drivers that compute on the CPU, in the order of the table; the last covers all of them."""
+    return tuple(CpuCosts(**{name: _frozen(value) for name, value in row.items()}) for row in _table()["cpu"])
+
+
+def _frozen(value: Any) -> Any:
+    return tuple(map(_frozen, value)) if isinstance(value, list) else value
 
 
 @cache

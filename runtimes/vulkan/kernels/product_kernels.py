@@ -9,6 +9,7 @@ from mobopt.runtimes.vulkan.engine.device_info import DeviceInfo
 from mobopt.runtimes.vulkan.engine.stream import USUAL_ITERATIONS
 from mobopt.runtimes.vulkan.kernels.device_costs import CpuCosts, cpu_costs
 from mobopt.runtimes.vulkan.kernels.gpu_kernels import KEPT_CHOICES, SharedKernel, choose_shared
+from mobopt.runtimes.vulkan.kernels.kernel_access import reads_texels
 from mobopt.runtimes.vulkan.kernels.product_shape import ProductShape
 
 
@@ -24,10 +25,15 @@ class TileKernel:
     """Workgroups that share an element of the result; their sums are added by ``product_sum.comp``."""
     quantized: bool = False
     """Whether weights are of few bits."""
+    broadcasts: bool = False
+    """Whether it is ``product_broadcast.comp``: the lanes, all along columns, share ``rows`` rows, which each of them
+    loads some of. It reads through texel buffers only."""
 
     @property
     def shader(self) -> str:
         """The variant's name."""
+        if self.broadcasts:
+            return "product_broadcast_quantized" if self.quantized else "product_broadcast"
         if self.quantized:
             return "product_tiles_quantized_texels" if self.texels else "product_tiles_quantized"
         return "product_tiles_texels" if self.texels else "product_tiles"
@@ -60,8 +66,6 @@ ProductKernel = TileKernel | SharedKernel
 LANES = 8
 """Invocations of a workgroup of ``product_tiles.comp``: the vector of a CPU driver with 256-bit registers."""
 
-# Few, as a driver needs about half a second to compile one. Sizes of pixels in networks are often multiples of 7.
-_TILES = ((14, 4), (7, 4), (4, 4), (14, 2), (14, 1), (4, 1))
 
 _MOST_STEPS = 2 * USUAL_ITERATIONS
 _STEPS_OF_A_PART = USUAL_ITERATIONS // 2
@@ -74,13 +78,19 @@ def choose_product_kernel(device: DeviceInfo, shape: ProductShape, texels: bool)
     if use_shared_memory(device):
         return choose_shared(device, shape)
     place = 1 if "second-product" in device.switches else 0
-    tile = _choose_tile(device.limits.max_compute_work_group_count[0], cpu_costs(device), shape, place)
+    broadcasts = texels and broadcasts_lanes(device)
+    tile = _choose_tile(device.limits.max_compute_work_group_count[0], cpu_costs(device), shape, place, broadcasts)
     return replace(tile, texels=True) if texels else tile
 
 
 def use_shared_memory(device: DeviceInfo) -> bool:
     """Whether the kernels with shared memory are used: on everything but CPU drivers."""
     return not device.is_cpu or "shared-products" in device.switches
+
+
+def broadcasts_lanes(device: DeviceInfo) -> bool:
+    """Whether the lanes of a workgroup of a CPU driver are one subgroup, which can hand registers around."""
+    return device.subgroup_size == LANES and "subgroup_ballot" in device.features and reads_texels(device)
 
 
 _MOST_PANEL_COLUMNS = 16
@@ -94,22 +104,30 @@ def panel_columns(device: DeviceInfo, columns: int) -> int:
 
 
 @lru_cache(maxsize=KEPT_CHOICES)
-def _choose_tile(widest: int, costs: CpuCosts, shape: ProductShape, place: int) -> TileKernel:
+def _choose_tile(widest: int, costs: CpuCosts, shape: ProductShape, place: int, broadcasts: bool) -> TileKernel:
     """The best tile, or one that comes after it."""
-    kernels = tile_kernels(shape)
+    kernels = tile_kernels(shape, costs, broadcasts)
     kernels.sort(key=lambda kernel: (kernel.groups(shape)[0] > widest, tile_nanoseconds(kernel, shape, costs)))
     return kernels[min(place, len(kernels) - 1)]
 
 
-def tile_kernels(shape: ProductShape) -> list[TileKernel]:
-    """Every kernel that can compute a product on a CPU driver."""
+def tile_kernels(shape: ProductShape, costs: CpuCosts, broadcasts: bool) -> list[TileKernel]:
+    """Every kernel that can compute a product on a CPU driver: of ``costs`` the tiles count, and ``broadcasts`` says
+    whether lanes may hand registers around."""
     parts = _parts(shape)
-    return [
+    found = [
         TileKernel(rows, columns, lanes, parts=parts)
-        for rows, columns in _TILES
+        for rows, columns in costs.tiles
         for lanes in (8, 4, 2, 1)
         if shape.group_columns % columns == 0 or shape.group_columns == shape.columns
     ]
+    if broadcasts:
+        found += [
+            TileKernel(rows, columns, LANES, parts=parts, broadcasts=True)
+            for rows, columns in costs.broadcast_tiles
+            if shape.group_columns % (LANES * columns) == 0 or shape.group_columns == shape.columns
+        ]
+    return found
 
 
 def _parts(shape: ProductShape) -> int:
@@ -124,6 +142,9 @@ def tile_nanoseconds(kernel: TileKernel, shape: ProductShape, costs: CpuCosts) -
     """What the busiest thread takes."""
     across, down, batches = kernel.groups(shape)
     sums = kernel.rows * kernel.columns
-    step = (kernel.rows + 4 * kernel.columns) * costs.fetch + sums * costs.multiply
+    rows = kernel.rows * costs.fetch
+    if kernel.broadcasts:
+        rows = kernel.rows // LANES * costs.fetch + kernel.rows * costs.broadcast
+    step = rows + 4 * kernel.columns * costs.fetch + sums * costs.multiply
     group = costs.start + kernel.iterations(shape) * step + sums * costs.store
     return -(-across * down * batches // costs.threads) * group

@@ -1,0 +1,92 @@
+#version 450
+#extension GL_EXT_control_flow_attributes : require
+#extension GL_GOOGLE_include_directive : require
+#extension GL_KHR_shader_subgroup_ballot : require
+// Implicit GEMM for CPU drivers that hand a register from one lane to all for less than a load: a subgroup of eight lanes, which lie
+// side by side along columns, keeps ROWS x 8 * COLUMNS vec4 sums. Lane l of an input's load f reads row 8 * f + l, so that one
+// address, one mask and one load serve eight rows.
+#include "product_walk.glsl"
+
+const int LANES = 8;
+const int LOADS = ROWS / LANES;
+
+// The lane of a broadcast must be a literal.
+#define EACH_LANE(what) what(0) what(1) what(2) what(3) what(4) what(5) what(6) what(7)
+
+#define ADD_ROW(l)                                                                                                     \
+    {                                                                                                                  \
+        vec4 value = subgroupBroadcast(values, l);                                                                     \
+        [[unroll]] for (int j = 0; j < COLUMNS; ++j) {                                                                 \
+            vec4 sum = sums[(f * LANES + l) * COLUMNS + j];                                                            \
+            ADD_PRODUCTS(sum, value, factors, j)                                                                       \
+            sums[(f * LANES + l) * COLUMNS + j] = sum;                                                                 \
+        }                                                                                                              \
+    }
+
+#define STORE_ROW(l)                                                                                                   \
+    {                                                                                                                  \
+        int row = first_row + f * LANES + l;                                                                           \
+        int target = PARTS > 1 ? ((batch * PARTS + part) * rows + row) * columns : subgroupBroadcast(result[f], l);    \
+        int other = subgroupBroadcast(residual[f], l);                                                                 \
+        [[unroll]] for (int j = 0; j < COLUMNS; ++j)                                                                   \
+            if (row < rows && first_column + j * LANES + lane < columns) {                                             \
+                vec4 sum = sums[(f * LANES + l) * COLUMNS + j];                                                        \
+                if (PARTS > 1)                                                                                         \
+                    store(target + column[j], sum);                                                                    \
+                else                                                                                                   \
+                    store_biased(target, other, column[j], sum);                                                       \
+            }                                                                                                          \
+    }
+
+void main() {
+    int lane = int(gl_SubgroupInvocationID);
+    int first_column = int(gl_WorkGroupID.x) * LANES * COLUMNS;
+    int first_row = start_row + int(gl_WorkGroupID.y) * ROWS;
+    int batch = int(gl_WorkGroupID.z) / PARTS;
+    int part = int(gl_WorkGroupID.z) % PARTS;
+
+    int column[COLUMNS], place[COLUMNS];
+    vec4 sums[ROWS * COLUMNS];
+    [[unroll]] for (int j = 0; j < COLUMNS; ++j) {
+        column[j] = min(first_column + j * LANES + lane, columns - 1);
+        place[j] = factor_column(column[j]);
+        vec4 bias = HAS_BIAS != 0 ? BIAS(column[j]) : vec4(0.0);
+        [[unroll]] for (int i = 0; i < ROWS; ++i) sums[i * COLUMNS + j] = bias;
+    }
+
+#ifdef QUANTIZED
+    Scale column_scales[COLUMNS];
+    [[unroll]] for (int j = 0; j < COLUMNS; ++j) column_scales[j] = scale_of(0, column[j]);
+#endif
+
+    int origin = input_offset + batch * input_batch;
+    if (GROUPED != 0) origin += first_column / group_columns * inner;
+    int address[LOADS], top[LOADS], left[LOADS], result[LOADS], residual[LOADS];
+    [[unroll]] for (int f = 0; f < LOADS; ++f) {
+        int row = min(first_row + f * LANES + lane, rows - 1);
+        Pixel pixel = pixel_of(SPATIAL != 0 ? row : 0);
+        result[f] = result_index(batch, row, pixel);
+        residual[f] = residual_index(batch, row, pixel);
+        if (SPATIAL != 0) {
+            top[f] = pixel.y * stride_high + first_high;
+            left[f] = pixel.x * stride_wide + first_wide;
+            address[f] = origin + pixel.batch * input_batch + (top[f] * width + left[f]) * input_pitch;
+        } else {
+            address[f] = origin + row * input_pitch;
+        }
+    }
+
+    for (Walk walk = walk_of(batch, part); walk.step < walk.end; advance(walk)) {
+        int present = present_of(walk);
+        vec4 factors[4 * COLUMNS];
+        LOAD_FACTORS(factors, walk, present, column, place)
+        [[unroll]] for (int f = 0; f < LOADS; ++f) {
+            vec4 values = activation_of(walk, present, address[f], top[f], left[f]);
+            EACH_LANE(ADD_ROW)
+        }
+    }
+
+    [[unroll]] for (int f = 0; f < LOADS; ++f) {
+        EACH_LANE(STORE_ROW)
+    }
+}
