@@ -13,7 +13,13 @@ from mobopt.frontends.torchscript import program_from_script_module
 from mobopt.ir import Value
 from mobopt.runtimes.vulkan.kernels import product_kernels
 from mobopt.runtimes.vulkan.kernels.epilogue import Activation, Epilogue, clamp
-from mobopt.runtimes.vulkan.kernels.gpu_kernels import BLOCKS, SharedKernel, choose_shared, core_count, depthwise_block
+from mobopt.runtimes.vulkan.kernels.gpu_kernels import (
+    BLOCKS,
+    SharedKernel,
+    choose_gpu_kernel,
+    core_count,
+    depthwise_block,
+)
 from mobopt.runtimes.vulkan.kernels.product_shape import ProductShape
 from mobopt.runtimes.vulkan.program import VulkanProgram
 from mobopt.shaders.enumerations import Opcode
@@ -45,7 +51,7 @@ def fitting(device, kernels=(WITHOUT_TEAMS, WITH_TEAMS)):
 
 def force(monkeypatch, kernel):
     monkeypatch.setattr(product_kernels, "use_shared_memory", lambda device: True)
-    monkeypatch.setattr(product_kernels, "choose_shared", lambda device, shape: kernel)
+    monkeypatch.setattr(product_kernels, "choose_gpu_kernel", lambda device, shape: kernel)
 
 
 @each_case
@@ -139,10 +145,10 @@ def test_calls_in_flight_have_counters_of_their_own(device, monkeypatch):
 def test_joined_parts_are_a_dispatch_less(device):
     h200 = known_device("nvidia_h200")
     shape = ProductShape(49, 512, 128, 128)
-    assert choose_shared(h200, shape).joins
-    assert not choose_shared(replace(h200, switches=frozenset({"no-joins"})), shape).joins
     few = replace(h200, limits=replace(h200.limits, max_storage_buffers=6))
-    assert not choose_shared(few, shape).joins
+    forbidden = replace(h200, switches=frozenset({"no-joins"}))
+    chosen = [choose_gpu_kernel(device, shape) for device in (h200, forbidden, few)]
+    assert [isinstance(kernel, SharedKernel) and kernel.joins for kernel in chosen] == [True, False, False]
 
 
 def test_some_block_fits_every_device():
@@ -171,7 +177,7 @@ def test_choice(device):
     gpu = a_gpu(device)
 
     def choose(rows, inner, columns):
-        return choose_shared(gpu, ProductShape(rows, inner, columns, columns))
+        return choose_gpu_kernel(gpu, ProductShape(rows, inner, columns, columns))
 
     large = choose(4096, 1024, 1024)
     assert (large.block_rows, large.parts) == (128, 1)
@@ -190,15 +196,15 @@ def test_choice_respects_limits(device):
         gpu, limits=replace(gpu.limits, max_compute_shared_memory_size=16384, max_compute_work_group_invocations=128)
     )
     for rows in (1, 49, 4096):
-        assert choose_shared(least, ProductShape(rows, 512, 512, 512)).fits(least)
+        assert choose_gpu_kernel(least, ProductShape(rows, 512, 512, 512)).fits(least)
 
 
 def test_choice_respects_the_number_of_workgroups(device):
     gpu = a_gpu(device)
     narrow = replace(gpu, limits=replace(gpu.limits, max_compute_work_group_count=(65535, 10, 65535)))
     shape = ProductShape(1000, 40, 64, 64)
-    assert choose_shared(gpu, shape).groups(shape)[1] > 10
-    assert choose_shared(narrow, shape).groups(shape)[1] <= 10
+    assert choose_gpu_kernel(gpu, shape).groups(shape)[1] > 10
+    assert choose_gpu_kernel(narrow, shape).groups(shape)[1] <= 10
 
 
 def test_depthwise_block(device):

@@ -23,7 +23,7 @@ from mobopt.runtimes.vulkan.compile.build import build_stream
 from mobopt.runtimes.vulkan.engine.limits import check_limits
 from mobopt.runtimes.vulkan.engine.stream import Dispatch
 from mobopt.runtimes.vulkan.kernels.device_costs import core_count, device_costs, profiles
-from mobopt.runtimes.vulkan.kernels.gpu_kernels import choose_shared, depthwise_block
+from mobopt.runtimes.vulkan.kernels.gpu_kernels import choose_gpu_kernel, depthwise_block
 from mobopt.runtimes.vulkan.kernels.plan import ConstantStore
 from mobopt.runtimes.vulkan.kernels.product_shape import ProductShape
 
@@ -65,7 +65,7 @@ H200_DEPTHWISE = [
 @pytest.mark.parametrize(("sizes", "chosen"), H200_PRODUCTS)
 def test_products_of_the_device_that_the_costs_were_fitted_to(sizes, chosen):
     rows, inner, columns = sizes
-    found = choose_shared(known_device("nvidia_h200"), ProductShape(rows, inner, columns, columns))
+    found = choose_gpu_kernel(known_device("nvidia_h200"), ProductShape(rows, inner, columns, columns))
     block = (found.block_rows, found.block_columns, found.rows, found.columns)
     assert (*block, found.inner_block, found.teams, found.parts) == chosen
 
@@ -80,7 +80,7 @@ def test_products_fit_every_device(name):
     device = known_device(name)
     for (rows, inner, columns), _ in H200_PRODUCTS:
         shape = ProductShape(rows, inner, columns, columns)
-        kernel = choose_shared(device, shape)
+        kernel = choose_gpu_kernel(device, shape)
         assert kernel.fits(device)
         assert kernel.rows * kernel.columns <= device_costs(device).most_sums
         counts = zip(kernel.groups(shape), device.limits.max_compute_work_group_count, strict=True)
@@ -112,10 +112,10 @@ def test_each_profile_is_some_device_s_and_the_last_everyone_s():
 def test_the_dearer_a_dispatch_the_fewer_are_made():
     integrated, h200 = known_device("apple_m1_moltenvk"), known_device("nvidia_h200")
     shape = ProductShape(784, 32, 192, 192)
-    assert choose_shared(integrated, shape).parts == 1
+    assert choose_gpu_kernel(integrated, shape).parts == 1
     divided = [sizes for sizes, chosen in H200_PRODUCTS if chosen[-1] > 1]
-    assert sum(choose_shared(integrated, ProductShape(*sizes, sizes[-1])).parts for sizes in divided) < sum(
-        choose_shared(h200, ProductShape(*sizes, sizes[-1])).parts for sizes in divided
+    assert sum(choose_gpu_kernel(integrated, ProductShape(*sizes, sizes[-1])).parts for sizes in divided) < sum(
+        choose_gpu_kernel(h200, ProductShape(*sizes, sizes[-1])).parts for sizes in divided
     )
 
 

@@ -22,7 +22,7 @@ from mobopt.runtimes.vulkan.kernels.device_costs import (
     keep_tuned,
     tuned_costs,
 )
-from mobopt.runtimes.vulkan.kernels.gpu_kernels import choose_shared
+from mobopt.runtimes.vulkan.kernels.gpu_kernels import choose_gpu_kernel
 from mobopt.runtimes.vulkan.kernels.product_kernels import TileKernel, tile_kernels, tile_nanoseconds
 from mobopt.runtimes.vulkan.kernels.product_shape import ProductShape
 from mobopt.runtimes.vulkan.program import VulkanProgram
@@ -95,12 +95,12 @@ def test_a_bad_file_is_not_used(device: Device, text: str, caplog: pytest.LogCap
 def test_gpus_choose_by_kept_costs() -> None:
     gpu = known_device("nvidia_h200")
     shape = ProductShape(49, 1152, 128, 128)
-    before = choose_shared(gpu, shape)
+    before = choose_gpu_kernel(gpu, shape)
     costs = {name: float(getattr(device_costs(gpu), name)) for name in tuning.TUNED_ON_GPUS}
     keep_tuned(gpu, {**costs, "second_dispatch_nanoseconds": 1e9})
-    assert before.parts > 1 == choose_shared(gpu, shape).parts
+    assert before.parts > 1 == choose_gpu_kernel(gpu, shape).parts
     forget_tuned(gpu)
-    assert choose_shared(gpu, shape) == before
+    assert choose_gpu_kernel(gpu, shape) == before
 
 
 def test_bad_costs_change_kernels_and_tuning_brings_them_back(device: Device) -> None:

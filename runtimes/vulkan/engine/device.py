@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Protocol, TypeVar
 
 from mobopt.errors import DeviceError
-from mobopt.runtimes.vulkan.engine import vk
+from mobopt.runtimes.vulkan.engine import matrix_units, vk
 from mobopt.runtimes.vulkan.engine.device_gate import DeviceGate
 from mobopt.runtimes.vulkan.engine.device_info import (
     DeviceInfo,
@@ -90,6 +90,8 @@ class Device:
         )
         # A device that lacks parts of Vulkan must be opened with the extension that says so.
         enabled = sorted({_PORTABILITY_EXTENSION} & extensions(self.physical))
+        if self.info.matrix_shapes:
+            enabled.append(matrix_units.EXTENSION)
         info = vk.struct(
             "VkDeviceCreateInfo",
             pNext=self._features(),
@@ -117,6 +119,9 @@ class Device:
                 shaderFloat16="float16" in has,
                 shaderInt8="int8" in has,
             )
+        if "matrix_units" in has:
+            chain = vk.struct(matrix_units.MEMORY_MODEL_FEATURES, pNext=chain, vulkanMemoryModel=1)
+            chain = vk.struct(matrix_units.FEATURES, pNext=chain, cooperativeMatrix=1)
         features = vk.struct("VkPhysicalDeviceFeatures2", pNext=chain)
         for name, field in _CORE_FEATURES.items():
             setattr(features.features, field, name in has)
@@ -331,7 +336,7 @@ def _instance(validation: bool) -> Instance:
 
 def _physical_devices(instance: Instance) -> list[tuple[DeviceInfo, vk.Handle]]:
     """Usable devices with their handles, the best first, numbered in that order."""
-    found = [(query_device(handle, 0), handle) for handle in instance.physical_devices()]
+    found = [(query_device(instance.handle, handle, 0), handle) for handle in instance.physical_devices()]
     usable = [pair for pair in found if pair[0].api_version >= (1, 1, 0) and compute_queue_family(pair[1]) is not None]
     usable.sort(key=lambda pair: (pair[0].preference, -pair[0].memory_bytes, -len(pair[0].features)))
     return [(replace(info, index=index), handle) for index, (info, handle) in enumerate(usable)]

@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass
 from functools import cached_property
 
-from mobopt.runtimes.vulkan.engine import vk
+from mobopt.runtimes.vulkan.engine import matrix_units, vk
 from mobopt.runtimes.vulkan.engine.quirks import quirks_of, switches_for, workgroup
 
 # By VkPhysicalDeviceType.
@@ -73,7 +73,7 @@ class DeviceInfo:
     limits: DeviceLimits
     features: frozenset[str]
     """Of ``float16 int8 int16 int64 float64 storage16 storage8 texel_formats timestamps subgroup_vote
-    subgroup_arithmetic subgroup_ballot subgroup_shuffle``: what the device has."""
+    subgroup_arithmetic subgroup_ballot subgroup_shuffle matrix_units``: what the device has."""
     subgroup_size: int
     memory_bytes: int
     """Size of the largest device-local heap."""
@@ -85,6 +85,8 @@ class DeviceInfo:
     """VkDriverId; 0 if the driver doesn't say."""
     device_uuid: bytes = b""
     """What tells it from other devices in every API of its driver."""
+    matrix_shapes: tuple[matrix_units.Shape, ...] = ()
+    """Of products of halves, with float32 sums, by matrix units; none if there are none."""
     switches: frozenset[str] = frozenset()
     """Choices that are made otherwise, for what the driver is known to compute wrongly: see ``quirks.py``."""
 
@@ -130,11 +132,12 @@ class _Properties:
     driver: vk.Handle
 
 
-def query_device(handle: vk.Handle, index: int) -> DeviceInfo:
+def query_device(instance: vk.Handle, handle: vk.Handle, index: int) -> DeviceInfo:
     """Everything that mobopt wants to know of a physical device."""
     found = _query_properties(handle)
     core = found.core
     features = _features(handle, found)
+    shapes = _matrix_shapes(instance, handle, found, features)
     return DeviceInfo(
         index=index,
         name=vk.string(core.deviceName),
@@ -147,13 +150,14 @@ def query_device(handle: vk.Handle, index: int) -> DeviceInfo:
         pipeline_cache_uuid=bytes(core.pipelineCacheUUID),
         driver_uuid=bytes(found.identity.driverUUID),
         limits=_limits(found, _largest_buffer(handle, core)),
-        features=features,
+        features=features | {"matrix_units"} if shapes else features,
         subgroup_size=found.subgroup.subgroupSize,
         memory_bytes=_device_memory(handle),
         timestamp_period_ns=core.limits.timestampPeriod if "timestamps" in features else 0.0,
         cores=_cores(handle),
         driver_id=found.driver.driverID,
         device_uuid=bytes(found.identity.deviceUUID),
+        matrix_shapes=shapes,
         switches=switches_for(quirks_of(found.driver.driverID, core.vendorID, core.driverVersion)),
     )
 
@@ -287,6 +291,17 @@ def _features(handle: vk.Handle, found: _Properties) -> frozenset[str]:
     if subgroup.supportedStages & _COMPUTE_STAGE:
         has |= {name: subgroup.supportedOperations & bit for name, bit in _SUBGROUP_OPERATIONS.items()}
     return frozenset(name for name, value in has.items() if value)
+
+
+def _matrix_shapes(
+    instance: vk.Handle, handle: vk.Handle, found: _Properties, features: frozenset[str]
+) -> tuple[matrix_units.Shape, ...]:
+    """Only with what the shaders need besides: halves, and the memory model of Vulkan 1.2."""
+    if split_version(found.core.apiVersion) < (1, 2, 0) or "float16" not in features:
+        return ()
+    if matrix_units.EXTENSION not in extensions(handle) or not matrix_units.has_matrix_units(handle):
+        return ()
+    return matrix_units.half_shapes(instance, handle)
 
 
 def _device_memory(handle: vk.Handle) -> int:

@@ -30,6 +30,8 @@ SWITCHES = {
     "second-product": "the second best blocks of matrix products and convolutions, rather than the best",
     "shared-products": "products by blocks in shared memory, as on GPUs, on drivers that compute on the CPU",
     "no-joins": "sums of divided products by a second dispatch, rather than by the last workgroup to arrive",
+    "no-matrix-units": "products of halves by ordinary arithmetic, also where there are matrix units",
+    "emulated-matrix-units": "products of halves by the kernels for matrix units, which are emulated, to try them",
     "no-texels": "no loads through texel buffers",
 }
 """What can be chosen otherwise, by name."""

@@ -31,6 +31,22 @@ _MOST_DEVICES = 64
 
 
 @dataclass(frozen=True)
+class MatrixCosts:
+    """Costs of products of halves by matrix units, in cycles of a core."""
+
+    multiplications_per_cycle: float
+    """Pairs of halves that a core multiplies and adds in a cycle."""
+    fetch_cycles: float
+    """32 runs of 16 bytes from memory (at most from its second-level cache) to shared memory."""
+    read_cycles: float
+    """32 runs of 16 bytes from shared memory."""
+    store_cycles: float
+    """32 vec4s of a result."""
+    latency_cycles: float
+    """Of a step that nothing else hides."""
+
+
+@dataclass(frozen=True)
 class DeviceCosts:
     """Costs of a family of devices. A cycle is one of a core; costs in cycles are of 32 invocations together."""
 
@@ -80,6 +96,8 @@ class DeviceCosts:
     """The same, where one invocation has a result to itself."""
     reduction_steps_of_a_part: int
     """Of an invocation, at least, once a reduction is divided."""
+    matrix: MatrixCosts | None = None
+    """None where matrix units aren't known to be worth it: they are not used then."""
 
     def covers(self, device: DeviceInfo) -> bool:
         """Whether they are meant for a device."""
@@ -208,8 +226,12 @@ def _frozen(value: Any) -> Any:
 @cache
 def profiles() -> tuple[DeviceCosts, ...]:
     """Every profile, in the order of the table; the last covers every device."""
-    rows = _table()["profile"]
-    return tuple(DeviceCosts(**{**row, "vendors": tuple(row["vendors"]), "kinds": tuple(row["kinds"])}) for row in rows)
+    return tuple(map(_profile, _table()["profile"]))
+
+
+def _profile(row: Mapping[str, Any]) -> DeviceCosts:
+    matrix = MatrixCosts(**row["matrix"]) if "matrix" in row else None
+    return DeviceCosts(**{**row, "vendors": tuple(row["vendors"]), "kinds": tuple(row["kinds"]), "matrix": matrix})
 
 
 def core_count(device: DeviceInfo) -> int:

@@ -15,6 +15,7 @@ from functools import lru_cache
 from mobopt.runtimes.vulkan.engine.device_info import DeviceInfo
 from mobopt.runtimes.vulkan.engine.stream import USUAL_ITERATIONS
 from mobopt.runtimes.vulkan.kernels.device_costs import DeviceCosts, core_count, device_costs
+from mobopt.runtimes.vulkan.kernels.matrix_kernels import MatrixKernel, matrix_kernels, matrix_nanoseconds
 from mobopt.runtimes.vulkan.kernels.product_shape import ProductShape
 
 
@@ -132,23 +133,28 @@ SUM_INVOCATIONS = 64
 """Of a workgroup of ``product_sum.comp``, each of which adds up one vec4."""
 
 
-def choose_shared(device: DeviceInfo, shape: ProductShape) -> SharedKernel:
+GpuKernel = SharedKernel | MatrixKernel
+
+
+def choose_gpu_kernel(device: DeviceInfo, shape: ProductShape) -> GpuKernel:
     """The kernel that should take the least time, of those within the device's limits if there is one."""
     return _choose(device, device_costs(device), shape)
 
 
 @lru_cache(maxsize=KEPT_CHOICES)
-def _choose(device: DeviceInfo, costs: DeviceCosts, shape: ProductShape) -> SharedKernel:
+def _choose(device: DeviceInfo, costs: DeviceCosts, shape: ProductShape) -> GpuKernel:
     cores = core_count(device)
+    found: list[GpuKernel] = [*matrix_kernels(device, costs, shape)]
+    if not found or "emulated-matrix-units" not in device.switches:
+        found += shared_kernels(device, costs, shape)
     kernels = sorted(
-        shared_kernels(device, costs, shape),
-        key=lambda kernel: (_excess(kernel, shape, device), nanoseconds(kernel, shape, costs, cores)),
+        found, key=lambda kernel: (_excess(kernel, shape, device), nanoseconds(kernel, shape, costs, cores))
     )
     chosen = kernels[0]
     if "second-product" in device.switches:
         best = replace(chosen, parts=1)
         chosen = next((kernel for kernel in kernels if replace(kernel, parts=1) != best), chosen)
-    if not _may_join(device, chosen):
+    if not isinstance(chosen, SharedKernel) or not _may_join(device, chosen):
         return chosen
     return min(chosen, replace(chosen, joins=True), key=lambda kernel: nanoseconds(kernel, shape, costs, cores))
 
@@ -176,14 +182,16 @@ def _divisions(block: SharedKernel, shape: ProductShape) -> Iterator[int]:
     yield from (more for more in _PARTS if more > parts and more * block.inner_block <= shape.inner)
 
 
-def _excess(kernel: SharedKernel, shape: ProductShape, device: DeviceInfo) -> int:
+def _excess(kernel: GpuKernel, shape: ProductShape, device: DeviceInfo) -> int:
     """Workgroups beyond the device's limits."""
     counts = zip(kernel.groups(shape), device.limits.max_compute_work_group_count, strict=True)
     return max(0, *(count - limit for count, limit in counts))
 
 
-def nanoseconds(kernel: SharedKernel, shape: ProductShape, costs: DeviceCosts, cores: int) -> float:
+def nanoseconds(kernel: GpuKernel, shape: ProductShape, costs: DeviceCosts, cores: int) -> float:
     """What a product takes, apart from what every dispatch does."""
+    if isinstance(kernel, MatrixKernel):
+        return matrix_nanoseconds(kernel, shape, costs, cores)
     across, down, deep = kernel.groups(shape)
     queue = -(-across * down * deep // cores)
     steps = -(-shape.inner // (kernel.parts * kernel.inner_block))

@@ -18,6 +18,7 @@ from mobopt.runtimes.vulkan.kernels.epilogue import Epilogue
 from mobopt.runtimes.vulkan.kernels.gpu_kernels import SUM_INVOCATIONS, SharedKernel
 from mobopt.runtimes.vulkan.kernels.kernel_access import (
     FORMS_OF_ELEMENTS,
+    ElementForm,
     LoadMode,
     element_form,
     read_words,
@@ -115,6 +116,18 @@ class ProductOperands:
         return (forms,) if forms else ()
 
 
+def _half_run(product: Product, operands: ProductOperands, inner_tail: int) -> int:
+    """:attr:`ProductShape.half_run` of a product."""
+    forms = {element_form(operands.activations), element_form(operands.weights)}
+    is_plain = operands.scales is None and operands.scaling is None
+    if not is_plain or not forms <= {ElementForm.HALF, ElementForm.ROUNDED}:
+        return 0
+    p = product
+    places = [p.inner, p.input_offset, p.input_pitch, p.input_batch, p.columns, p.group_columns]
+    places += [p.weight_offset, p.weight_pitch, p.weight_batch]
+    return 4 if inner_tail or any(place % 2 for place in places) else 8
+
+
 def rounding_form(epilogue: Epilogue) -> int:
     """What FORMS of ``epilogue.glsl`` says of an epilogue: to which elements it rounds between its steps."""
     return 0 if epilogue.rounding is None else FORMS_OF_ELEMENTS[epilogue.rounding] << 12
@@ -175,6 +188,7 @@ def append_product(
         group_columns=product.group_columns or product.columns,
         batches=batches,
         taps=taps,
+        half_run=_half_run(product, operands, inner_tail),
     )
     choose = plan.choose_product or choose_product_kernel
     kernel = choose(plan.device, shape, texels_fit(plan.device, operands))

@@ -8,7 +8,7 @@ from functools import lru_cache
 from mobopt.runtimes.vulkan.engine.device_info import DeviceInfo
 from mobopt.runtimes.vulkan.engine.stream import USUAL_ITERATIONS
 from mobopt.runtimes.vulkan.kernels.device_costs import CpuCosts, cpu_costs
-from mobopt.runtimes.vulkan.kernels.gpu_kernels import KEPT_CHOICES, SharedKernel, choose_shared
+from mobopt.runtimes.vulkan.kernels.gpu_kernels import KEPT_CHOICES, GpuKernel, choose_gpu_kernel
 from mobopt.runtimes.vulkan.kernels.kernel_access import reads_texels
 from mobopt.runtimes.vulkan.kernels.product_shape import ProductShape
 
@@ -61,7 +61,7 @@ class TileKernel:
         )
 
 
-ProductKernel = TileKernel | SharedKernel
+ProductKernel = TileKernel | GpuKernel
 
 LANES = 8
 """Invocations of a workgroup of ``product_tiles.comp``: the vector of a CPU driver with 256-bit registers."""
@@ -76,7 +76,7 @@ _LARGE = 2**20
 def choose_product_kernel(device: DeviceInfo, shape: ProductShape, texels: bool) -> ProductKernel:
     """The kernel for a shape on a device; ``texels`` says whether it reads through texel buffers."""
     if use_shared_memory(device):
-        return choose_shared(device, shape)
+        return choose_gpu_kernel(device, shape)
     place = 1 if "second-product" in device.switches else 0
     broadcasts = texels and broadcasts_lanes(device)
     tile = _choose_tile(device.limits.max_compute_work_group_count[0], cpu_costs(device), shape, place, broadcasts)
@@ -85,7 +85,7 @@ def choose_product_kernel(device: DeviceInfo, shape: ProductShape, texels: bool)
 
 def use_shared_memory(device: DeviceInfo) -> bool:
     """Whether the kernels with shared memory are used: on everything but CPU drivers."""
-    return not device.is_cpu or "shared-products" in device.switches
+    return not device.is_cpu or not device.switches.isdisjoint(("shared-products", "emulated-matrix-units"))
 
 
 def broadcasts_lanes(device: DeviceInfo) -> bool:

@@ -17,6 +17,8 @@ class ProductShape:
     batches: int = 1
     taps: int = 1
     """How many runs of input channels the inner dimension consists of."""
+    half_run: int = 0
+    """Of operands that are halves: how many of them, 8 or 4, lie side by side wherever a kernel reads; else 0."""
 
     @property
     def group_count(self) -> int:

@@ -1,0 +1,191 @@
+"""The kernels for products of halves by matrix units, and how their blocks are chosen.
+
+They are used on devices only whose profile in ``device_costs.toml`` has costs of them: a driver may offer cooperative
+matrices without having hardware for them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from mobopt.runtimes.vulkan.engine.device_info import DeviceInfo
+from mobopt.runtimes.vulkan.engine.stream import USUAL_ITERATIONS
+from mobopt.runtimes.vulkan.kernels.device_costs import DeviceCosts, MatrixCosts
+from mobopt.runtimes.vulkan.kernels.product_shape import ProductShape
+
+_FRAGMENT = 16
+"""M, N and K: every device with matrix units for halves that is known has this shape."""
+_EMULATED_LANES = 32
+_EMULATED = MatrixCosts(
+    multiplications_per_cycle=1.0, fetch_cycles=1.0, read_cycles=1.0, store_cycles=1.0, latency_cycles=1.0
+)
+"""Of ordinary arithmetic, beside which nothing else counts."""
+
+
+@dataclass(frozen=True)
+class MatrixKernel:
+    """``product_matrix.comp``: a workgroup computes ``block_rows`` x ``block_columns`` vec4s from tiles of halves in
+    shared memory."""
+
+    block_rows: int
+    block_columns: int
+    rows: int
+    """Rows of one subgroup."""
+    columns: int
+    """vec4s of one subgroup."""
+    inner_block: int
+    """vec4s of the inner dimension in a tile."""
+    teams: int = 1
+    """Subgroups that share an element of the result, within a workgroup."""
+    buffers: int = 2
+    """Pairs of tiles."""
+    parts: int = 1
+    """Workgroups that share an element of the result; their sums are added by ``product_sum.comp``."""
+    lanes: int = 32
+    """Invocations of a subgroup."""
+    narrow: bool = False
+    """Whether halves are read by four, rather than by eight."""
+    emulated: bool = False
+    quantized: bool = False
+    """Never: weights of few bits have kernels of their own."""
+
+    texels = False
+
+    @property
+    def shader(self) -> str:
+        """The variant's name."""
+        return f"product_matrix{'_narrow' * self.narrow}{'_emulated' * self.emulated}"
+
+    @property
+    def team_size(self) -> int:
+        """Subgroups of a team."""
+        return (self.block_rows // self.rows) * (self.block_columns // self.columns)
+
+    @property
+    def invocations(self) -> int:
+        """Of a workgroup."""
+        return self.team_size * self.teams * self.lanes
+
+    @property
+    def shared_bytes(self) -> int:
+        """Shared memory of a workgroup: tiles, and at the end a row of fragments of each subgroup."""
+        tile = self.block_rows * (8 * self.inner_block + 16) + 4 * self.inner_block * (8 * self.block_columns + 16)
+        sums = self.team_size * self.teams * _FRAGMENT * (16 * self.columns + 16)
+        return max(self.buffers * tile, sums)
+
+    @property
+    def constants(self) -> tuple[int, ...]:
+        """Specialization constants from 12 on."""
+        return (
+            self.block_rows,
+            self.block_columns,
+            self.rows,
+            self.columns,
+            self.inner_block,
+            self.teams,
+            self.parts,
+            self.invocations,
+            self.buffers,
+            *(_FRAGMENT,) * 3,
+        )
+
+    @property
+    def group_rows(self) -> int:
+        """Rows of a workgroup."""
+        return self.block_rows
+
+    def iterations(self, shape: ProductShape) -> int:
+        """How often an invocation goes round its loops: over tiles, over the taps that they cross, and over results."""
+        tiles = -(-shape.inner // (self.parts * self.inner_block))
+        crossed = (tiles + 1) * self.inner_block * shape.taps // max(shape.inner, 1) + 1
+        stores = -(-self.block_rows * self.block_columns // self.invocations) + self.rows // _FRAGMENT
+        return tiles + stores + (crossed if shape.taps > 1 and shape.inner else 0)
+
+    def groups(self, shape: ProductShape) -> tuple[int, int, int]:
+        """Workgroups of a dispatch."""
+        return (
+            -(-shape.group_columns // self.block_columns),
+            -(-shape.rows // self.block_rows),
+            shape.batches * shape.group_count * self.parts,
+        )
+
+    def fits(self, device: DeviceInfo) -> bool:
+        """Whether the device's limits allow it."""
+        limits = device.limits
+        invocations = min(limits.max_compute_work_group_invocations, limits.max_compute_work_group_size[0])
+        return self.invocations <= invocations and self.shared_bytes <= limits.max_compute_shared_memory_size
+
+
+BLOCKS = (
+    MatrixKernel(128, 32, rows=64, columns=16, inner_block=8),
+    MatrixKernel(128, 32, rows=64, columns=8, inner_block=16, buffers=1),
+    MatrixKernel(128, 16, rows=32, columns=16, inner_block=16, buffers=1),
+    MatrixKernel(128, 16, rows=64, columns=8, inner_block=8),
+    MatrixKernel(64, 16, rows=32, columns=8, inner_block=16),
+    MatrixKernel(64, 16, rows=32, columns=8, inner_block=32, teams=2, buffers=1),
+    MatrixKernel(64, 8, rows=32, columns=8, inner_block=32, teams=4, buffers=1),
+    MatrixKernel(64, 8, rows=32, columns=8, inner_block=16, teams=2),
+    MatrixKernel(32, 16, rows=32, columns=8, inner_block=32, teams=4, buffers=1),
+    MatrixKernel(32, 16, rows=32, columns=8, inner_block=16, teams=2),
+    MatrixKernel(32, 8, rows=32, columns=8, inner_block=32, teams=4),
+    MatrixKernel(32, 8, rows=16, columns=8, inner_block=64, teams=4, buffers=1),
+    MatrixKernel(16, 8, rows=16, columns=8, inner_block=32, teams=4),
+    MatrixKernel(16, 8, rows=16, columns=8, inner_block=64, teams=8, buffers=1),
+    MatrixKernel(128, 64, rows=64, columns=16, inner_block=8, buffers=1),
+    MatrixKernel(256, 16, rows=64, columns=8, inner_block=16, buffers=1),
+    MatrixKernel(128, 32, rows=32, columns=16, inner_block=16, buffers=1),
+    MatrixKernel(128, 16, rows=32, columns=8, inner_block=16, buffers=1),
+    MatrixKernel(64, 32, rows=32, columns=8, inner_block=16, buffers=1),
+    MatrixKernel(64, 16, rows=32, columns=8, inner_block=32, teams=4, buffers=1),
+    MatrixKernel(64, 8, rows=32, columns=8, inner_block=32, teams=8, buffers=1),
+    MatrixKernel(32, 16, rows=32, columns=8, inner_block=32, teams=8, buffers=1),
+    MatrixKernel(32, 8, rows=16, columns=8, inner_block=64, teams=8, buffers=1),
+    MatrixKernel(16, 16, rows=16, columns=8, inner_block=64, teams=4, buffers=1),
+    MatrixKernel(16, 4, rows=16, columns=4, inner_block=64, teams=8, buffers=1),
+    MatrixKernel(16, 4, rows=16, columns=4, inner_block=128, teams=16, buffers=1),
+)
+_PARTS = (2, 4, 8)
+
+
+def matrix_kernels(device: DeviceInfo, costs: DeviceCosts, shape: ProductShape) -> Iterator[MatrixKernel]:
+    """Every kernel with matrix units that can compute a product on a device; none where they aren't used."""
+    emulated = "emulated-matrix-units" in device.switches
+    offered = costs.matrix is not None and (_FRAGMENT,) * 3 in device.matrix_shapes
+    if not shape.half_run or not (emulated or offered) or "no-matrix-units" in device.switches:
+        return
+    lanes = _EMULATED_LANES if emulated else device.subgroup_size
+    for block in BLOCKS:
+        kernel = replace(block, lanes=lanes, narrow=shape.half_run < 8, emulated=emulated)
+        if kernel.fits(device):
+            yield from (replace(kernel, parts=parts) for parts in _divisions(kernel, shape))
+
+
+def _divisions(kernel: MatrixKernel, shape: ProductShape) -> Iterator[int]:
+    """Into how many parts the inner dimension may be divided."""
+    parts = 1
+    while replace(kernel, parts=parts).iterations(shape) > USUAL_ITERATIONS:
+        parts *= 2
+    yield parts
+    yield from (more for more in _PARTS if more > parts and more * kernel.inner_block <= shape.inner)
+
+
+def matrix_nanoseconds(kernel: MatrixKernel, shape: ProductShape, costs: DeviceCosts, cores: int) -> float:
+    """What a product takes, apart from what every dispatch does."""
+    matrix = costs.matrix or _EMULATED
+    across, down, deep = kernel.groups(shape)
+    queue = -(-across * down * deep // cores)
+    steps = -(-shape.inner // (kernel.parts * kernel.inner_block))
+    block = kernel.block_rows * kernel.block_columns
+    multiplications = 16 * block * kernel.inner_block / matrix.multiplications_per_cycle
+    # Runs of eight halves are two vec4s.
+    fetches = kernel.inner_block * (kernel.block_rows + 4 * kernel.block_columns) / 2 / 32
+    reads = kernel.team_size * kernel.inner_block * (kernel.rows + 4 * kernel.columns) / 2 / 32
+    step = multiplications + matrix.fetch_cycles * fetches + matrix.read_cycles * reads
+    stores = queue * matrix.store_cycles * block * kernel.teams / 32
+    cycles = steps * max(matrix.latency_cycles + step, queue * step) + stores
+    nanoseconds = cycles / costs.cycles_per_nanosecond
+    if kernel.parts == 1:
+        return nanoseconds
+    partial_sums = shape.batches * shape.rows * shape.columns * kernel.parts
+    return nanoseconds + costs.second_dispatch_nanoseconds + costs.partial_sum_nanoseconds * partial_sums

@@ -1,0 +1,73 @@
+// Products of fragments, M x K by K x N elements, that a subgroup holds: by the matrix units of the device, or, with EMULATED, by ordinary
+// arithmetic, so that the kernels can be tried where there are none.
+#ifdef EMULATED
+const int LANES = 32;
+const int OWN = 8; // sums of an invocation, side by side: M and N are 16
+
+#define Left int
+#define Right int
+struct Sums {
+    float own[OWN];
+};
+
+int subgroup() { return me / LANES; }
+
+Sums no_sums() {
+    Sums sums;
+    for (int i = 0; i < OWN; ++i) sums.own[i] = 0.0;
+    return sums;
+}
+
+Left load_left(int place) { return place; }
+Right load_right(int place) { return place; }
+
+float half_at(int line, int column) {
+    RUN run = pool[line + column / (4 * VECTORS)];
+    return unpackHalf2x16(run[column / 2 % (2 * VECTORS)])[column % 2];
+}
+
+Sums multiplied(Left left, Right right, Sums sums) {
+    for (int i = 0; i < OWN; ++i) {
+        int slot = me % LANES * OWN + i;
+        for (int k = 0; k < K; ++k)
+            sums.own[i] += half_at(left + slot / N * VALUE_PITCH, k) * half_at(right + k * FACTOR_PITCH, slot % N);
+    }
+    return sums;
+}
+
+void store_sums(Sums sums, int place) {
+    for (int i = 0; i < OWN; ++i) {
+        int slot = me % LANES * OWN + i;
+        pool[place + slot / N * SUM_PITCH + slot % N / (2 * VECTORS)][slot % N % (2 * VECTORS)] = floatBitsToUint(sums.own[i]);
+    }
+}
+#else
+#extension GL_KHR_memory_scope_semantics : require
+#extension GL_KHR_shader_subgroup_basic : require
+#extension GL_KHR_cooperative_matrix : require
+#extension GL_EXT_shader_explicit_arithmetic_types_float16 : require
+
+#define Left coopmat<float16_t, gl_ScopeSubgroup, M, K, gl_MatrixUseA>
+#define Right coopmat<float16_t, gl_ScopeSubgroup, K, N, gl_MatrixUseB>
+#define Sums coopmat<float, gl_ScopeSubgroup, M, N, gl_MatrixUseAccumulator>
+
+int subgroup() { return int(gl_SubgroupID); }
+
+Sums no_sums() { return Sums(0.0); }
+
+Left load_left(int place) {
+    Left left;
+    coopMatLoad(left, pool, place, VALUE_PITCH, gl_CooperativeMatrixLayoutRowMajor);
+    return left;
+}
+
+Right load_right(int place) {
+    Right right;
+    coopMatLoad(right, pool, place, FACTOR_PITCH, gl_CooperativeMatrixLayoutRowMajor);
+    return right;
+}
+
+Sums multiplied(Left left, Right right, Sums sums) { return coopMatMulAdd(left, right, sums); }
+
+void store_sums(Sums sums, int place) { coopMatStore(sums, pool, place, SUM_PITCH, gl_CooperativeMatrixLayoutRowMajor); }
+#endif

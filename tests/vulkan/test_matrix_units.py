@@ -1,0 +1,189 @@
+"""Products of halves by matrix units, emulated where the device has none: every block on odd sizes, beside float64."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from device_infos import device_info, known_device
+from harness import run_calls, torch_operator, with_defaults
+from products import constant_call, with_epilogue
+
+from mobopt.ir import Value
+from mobopt.runtimes.vulkan.engine.device import Device
+from mobopt.runtimes.vulkan.engine.device_info import DeviceInfo
+from mobopt.runtimes.vulkan.kernels import product_kernels
+from mobopt.runtimes.vulkan.kernels.epilogue import Activation, Epilogue
+from mobopt.runtimes.vulkan.kernels.gpu_kernels import SharedKernel, choose_gpu_kernel
+from mobopt.runtimes.vulkan.kernels.matrix_kernels import BLOCKS, MatrixKernel
+from mobopt.runtimes.vulkan.kernels.product_shape import ProductShape
+from mobopt.shaders.enumerations import Opcode
+
+SUM_LOSS = 2e-6
+"""Of the scale of a product: what sums in float32 lose."""
+ROUNDING = 2.0**-11
+"""Of each element that is stored as a half."""
+
+# input, filter, stride, padding, dilation, groups
+CONVOLUTIONS = [
+    ((1, 24, 13, 11), (40, 24, 3, 3), (2, 2), (1, 1), (1, 1), 1),
+    ((2, 37, 7, 5), (41, 37, 1, 1), (1, 1), (0, 0), (1, 1), 1),
+    ((1, 67, 9, 9), (35, 67, 3, 3), (1, 1), (1, 1), (1, 1), 1),
+    ((2, 16, 9, 7), (32, 8, 3, 3), (1, 1), (2, 1), (2, 1), 2),
+    ((1, 8, 11, 3), (16, 8, 2, 3), (1, 2), (0, 2), (1, 1), 1),
+]
+DEFAULT = BLOCKS[4], BLOCKS[7]
+"""Of the default run: two buffers, and teams."""
+each_block = pytest.mark.parametrize(
+    "block", [pytest.param(block, marks=() if block in DEFAULT else pytest.mark.sweep) for block in BLOCKS]
+)
+
+
+def halves(*sizes: int) -> torch.Tensor:
+    """Seeded numbers that are halves."""
+    generator = torch.Generator().manual_seed(sum(sizes))
+    return (torch.rand(sizes, generator=generator) - 0.3).half()
+
+
+def force(monkeypatch: pytest.MonkeyPatch, device: Device, block: MatrixKernel, run: int, parts: int = 1) -> None:
+    """Have products computed by a block, by matrix units if the device has them; they must read runs of ``run``."""
+    emulated = "matrix_units" not in device.info.features
+    lanes = 32 if emulated else device.info.subgroup_size
+    kernel = replace(block, lanes=lanes, parts=parts, narrow=run < 8, emulated=emulated)
+    if not kernel.fits(device.info):
+        pytest.skip("the block needs more shared memory, or more invocations")
+
+    def choose(info: DeviceInfo, shape: ProductShape) -> MatrixKernel:
+        assert shape.half_run == run
+        return kernel
+
+    monkeypatch.setattr(product_kernels, "use_shared_memory", lambda info: True)
+    monkeypatch.setattr(product_kernels, "choose_gpu_kernel", choose)
+
+
+def check(
+    device: Device,
+    op: str,
+    *args: Any,
+    constants: Sequence[int] = (),
+    epilogue: Epilogue | None = None,
+    residual: torch.Tensor | None = None,
+) -> None:
+    """Compare with float64 of the same halves; steps of an epilogue round in between."""
+    given = len(args)
+    args = with_defaults(op, args, {})
+    wide = [value.double() if isinstance(value, torch.Tensor) else value for value in args]
+    exact = torch_operator(op)(*wide[:given])
+    call = constant_call(op, args, constants, exact.half())
+    inputs = [
+        (ref, value)
+        for ref, value in zip(call.args, args, strict=True)
+        if isinstance(ref, Value) and not ref.is_constant
+    ]
+    roundings = 1
+    if epilogue is not None:
+        call = with_epilogue(call, epilogue)
+        assert epilogue.residual is not None and residual is not None
+        inputs.append((epilogue.residual, residual))
+        exact, roundings = torch.relu(exact) + residual.double(), 3
+    (found,) = run_calls(device, [call], inputs, list(call.outputs))
+    assert found.dtype == torch.float16 and found.shape == exact.shape
+    scale = float(exact.abs().max())
+    error = (found.double() - exact).abs() - roundings * ROUNDING * exact.abs()
+    assert float(error.max()) <= SUM_LOSS * scale + (roundings - 1) * ROUNDING * scale
+
+
+@each_block
+@pytest.mark.parametrize("parts", [1, 3])
+@pytest.mark.parametrize(("case", "run"), [*zip(CONVOLUTIONS, (8, 4, 4, 8, 8), strict=True)])
+def test_convolution(device, monkeypatch, block, case, run, parts):
+    force(monkeypatch, device, block, run, parts)
+    bias = halves(case[1][0])
+    check(device, "aten::conv2d", halves(*case[0]), halves(*case[1]), bias, *map(list, case[2:5]), case[5],
+          constants=(1, 2))  # fmt: skip
+
+
+@each_block
+@pytest.mark.parametrize(
+    ("sizes", "run"),
+    [((3, 19, 70, 21), 4), ((2, 1, 301, 8), 4), ((1, 67, 8, 136), 8), ((5, 17, 48, 24), 8), ((1, 131, 127, 129), 4)],
+)
+def test_batches(device, monkeypatch, block, sizes, run):
+    force(monkeypatch, device, block, run)
+    batch, rows, inner, columns = sizes
+    check(device, "aten::bmm", halves(batch, rows, inner), halves(batch, inner, columns))
+
+
+@each_block
+@pytest.mark.parametrize("parts", [1, 2])
+def test_linear_layer(device, monkeypatch, block, parts):
+    force(monkeypatch, device, block, 8, parts)
+    check(device, "aten::linear", halves(43, 88), halves(104, 88), halves(104), constants=(1, 2))
+
+
+@pytest.mark.parametrize("parts", [1, 2])
+def test_epilogue(device, monkeypatch, parts):
+    force(monkeypatch, device, BLOCKS[4], 4, parts)
+    source, weight, residual = halves(1, 40, 5, 7), halves(23, 40, 3, 3), halves(1, 23, 5, 7)
+    steps = Epilogue(Activation(Opcode.RELU), Value.of_tensor(torch.float16, (1, 23, 5, 7)))
+    check(device, "aten::conv2d", source, weight, None, [1, 1], [1, 1], constants=(1,), epilogue=steps,
+          residual=residual)  # fmt: skip
+
+
+def test_nothing_comes_of_numbers_beside_a_matrix(device, monkeypatch):
+    """Rows of a tensor lie in whole vec4s; what is beside them may be NaN."""
+    force(monkeypatch, device, BLOCKS[4], 4)
+    wide = halves(9, 8)
+    wide[:, 5:] = float("nan")
+    weight = halves(11, 5)
+    exact = wide[:, :5].double() @ weight.double().t()
+    call = constant_call("aten::linear", (wide[:, :5], weight, None), (1,), exact.half())
+    (found,) = run_calls(device, [call], [(call.args[0], wide[:, :5])], list(call.outputs), device_layout=False)
+    assert torch.allclose(found.double(), exact, rtol=ROUNDING, atol=1e-5)
+
+
+@pytest.mark.parametrize("block", BLOCKS)
+def test_blocks_are_divided_evenly(block):
+    assert block.rows % 16 == 0 and block.block_rows % block.rows == 0
+    assert block.columns % 4 == 0 and block.block_columns % block.columns == 0
+    assert 4 * block.inner_block % (16 * block.teams) == 0
+    for vectors in (1, 2):
+        assert block.invocations % (block.inner_block // vectors) == 0
+        assert block.invocations % (block.block_columns // vectors) == 0
+    assert block.invocations <= 1024 and block.shared_bytes <= 49152
+
+
+SHAPE = ProductShape(197, 96, 384, 384, half_run=8)
+
+
+def with_matrix_units(device: DeviceInfo) -> DeviceInfo:
+    limits = replace(device.limits, max_compute_shared_memory_size=49152)
+    return replace(device, matrix_shapes=((16, 16, 16),), features=device.features | {"matrix_units"}, limits=limits)
+
+
+def test_they_are_chosen_where_they_are_known_to_be_fast():
+    h200 = known_device("nvidia_h200")
+    able = with_matrix_units(h200)
+    assert isinstance(choose_gpu_kernel(able, SHAPE), MatrixKernel)
+    for device, shape in (
+        (h200, SHAPE),
+        (able, replace(SHAPE, half_run=0)),
+        (replace(able, matrix_shapes=((8, 8, 16),)), SHAPE),
+        (replace(able, switches=frozenset({"no-matrix-units"})), SHAPE),
+        (with_matrix_units(device_info("integrated")), SHAPE),
+    ):
+        assert isinstance(choose_gpu_kernel(device, shape), SharedKernel)
+
+
+def test_a_driver_on_the_cpu_does_not_use_them():
+    device = with_matrix_units(device_info("cpu"))
+    assert isinstance(product_kernels.choose_product_kernel(device, SHAPE, False), product_kernels.TileKernel)
+
+
+def test_emulation_is_chosen_by_a_switch():
+    device = replace(device_info("cpu"), switches=frozenset({"emulated-matrix-units"}))
+    found = product_kernels.choose_product_kernel(device, SHAPE, False)
+    assert isinstance(found, MatrixKernel) and found.emulated and found.shader == "product_matrix_emulated"
