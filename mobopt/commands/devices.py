@@ -14,6 +14,8 @@ from mobopt.errors import DeviceError
 if TYPE_CHECKING:
     from mobopt.runtimes.vulkan.engine.device_info import DeviceInfo
 
+_SHOWN = ("float16", "int8", "matrix_units", "timestamps")
+
 
 @click.command(short_help="List Vulkan devices, the best first.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, with limits and features.")
@@ -35,7 +37,7 @@ def devices(as_json: bool) -> None:
             info.driver,
             ".".join(map(str, info.api_version)),
             size_text(info.memory_bytes),
-            " ".join(feature for feature in ("float16", "int8", "timestamps") if feature in info.features),
+            " ".join(feature for feature in _SHOWN if feature in info.features),
         )
         for info in found
     ]

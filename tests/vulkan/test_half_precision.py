@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ import mobopt
 from mobopt.commands import main
 from mobopt.errors import InputError, UnsupportedError
 from mobopt.runtimes.vulkan.compile.precision import HalfReport
+from mobopt.runtimes.vulkan.engine.device import Device
 
 LOSS = 2e-3
 """Of a few layers, over the output's scale: each rounding is at most 4.9e-4 of its element."""
@@ -108,6 +110,17 @@ def test_bytes_of_all_results_are_halved_but_those_of_the_border() -> None:
     image = 16 * 33 * 31 * 4
     assert (report.halves, len(report.kept)) == (4, 1)
     assert report.result_bytes - report.result_bytes_fp32 == -4 * image // 2
+
+
+def test_products_of_halves_are_computed_by_matrix_units(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Emulated ones, if the device has none; the first layer reads the float32 input."""
+    if "matrix_units" not in device.info.features:
+        emulating = replace(device.info, switches=frozenset({"emulated-matrix-units"}))
+        monkeypatch.setattr(device, "info", emulating)
+    layers = (nn.Conv2d(16, 24, 3, padding=1), nn.ReLU(), nn.Conv2d(24, 40, 3, stride=2), nn.Conv2d(40, 7, 1))
+    report = check(seeded(nn.Sequential(*layers)), numbers(2, 16, 13, 11))
+    assert (report.products, report.matrix_products) == (3, 2)
+    assert "2 of 3 products by matrix units" in str(report)
 
 
 class Large(nn.Module):

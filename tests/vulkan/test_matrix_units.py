@@ -35,8 +35,8 @@ CONVOLUTIONS = [
     ((2, 16, 9, 7), (32, 8, 3, 3), (1, 1), (2, 1), (2, 1), 2),
     ((1, 8, 11, 3), (16, 8, 2, 3), (1, 2), (0, 2), (1, 1), 1),
 ]
-DEFAULT = BLOCKS[4], BLOCKS[7]
-"""Of the default run: two buffers, and teams."""
+DEFAULT = BLOCKS[0], BLOCKS[-2]
+"""Of the default run: two buffers, and many teams."""
 each_block = pytest.mark.parametrize(
     "block", [pytest.param(block, marks=() if block in DEFAULT else pytest.mark.sweep) for block in BLOCKS]
 )
@@ -126,7 +126,7 @@ def test_linear_layer(device, monkeypatch, block, parts):
 
 @pytest.mark.parametrize("parts", [1, 2])
 def test_epilogue(device, monkeypatch, parts):
-    force(monkeypatch, device, BLOCKS[4], 4, parts)
+    force(monkeypatch, device, BLOCKS[0], 4, parts)
     source, weight, residual = halves(1, 40, 5, 7), halves(23, 40, 3, 3), halves(1, 23, 5, 7)
     steps = Epilogue(Activation(Opcode.RELU), Value.of_tensor(torch.float16, (1, 23, 5, 7)))
     check(device, "aten::conv2d", source, weight, None, [1, 1], [1, 1], constants=(1,), epilogue=steps,
@@ -135,7 +135,7 @@ def test_epilogue(device, monkeypatch, parts):
 
 def test_nothing_comes_of_numbers_beside_a_matrix(device, monkeypatch):
     """Rows of a tensor lie in whole vec4s; what is beside them may be NaN."""
-    force(monkeypatch, device, BLOCKS[4], 4)
+    force(monkeypatch, device, BLOCKS[0], 4)
     wide = halves(9, 8)
     wide[:, 5:] = float("nan")
     weight = halves(11, 5)
@@ -160,22 +160,42 @@ SHAPE = ProductShape(197, 96, 384, 384, half_run=8)
 
 
 def with_matrix_units(device: DeviceInfo) -> DeviceInfo:
-    limits = replace(device.limits, max_compute_shared_memory_size=49152)
-    return replace(device, matrix_shapes=((16, 16, 16),), features=device.features | {"matrix_units"}, limits=limits)
+    h200 = known_device("nvidia_h200")
+    features = device.features | {"matrix_units"}
+    return replace(device, matrix_shapes=h200.matrix_shapes, features=features, limits=h200.limits)
 
 
 def test_they_are_chosen_where_they_are_known_to_be_fast():
     h200 = known_device("nvidia_h200")
-    able = with_matrix_units(h200)
-    assert isinstance(choose_gpu_kernel(able, SHAPE), MatrixKernel)
+    assert isinstance(choose_gpu_kernel(h200, SHAPE), MatrixKernel)
     for device, shape in (
-        (h200, SHAPE),
-        (able, replace(SHAPE, half_run=0)),
-        (replace(able, matrix_shapes=((8, 8, 16),)), SHAPE),
-        (replace(able, switches=frozenset({"no-matrix-units"})), SHAPE),
+        (h200, replace(SHAPE, half_run=0)),
+        (replace(h200, matrix_shapes=()), SHAPE),
+        (replace(h200, matrix_shapes=((8, 8, 16),)), SHAPE),
+        (replace(h200, switches=frozenset({"no-matrix-units"})), SHAPE),
         (with_matrix_units(device_info("integrated")), SHAPE),
     ):
         assert isinstance(choose_gpu_kernel(device, shape), SharedKernel)
+
+
+# rows, inner and columns, elements; what was the fastest on an H200, or within 3 % of it
+FASTEST = [
+    ((128, 1536, 384), (16, 8, 64, 8)),
+    ((197, 384, 1536), (64, 16, 32, 4)),
+    ((784, 512, 128), (32, 8, 64, 8)),
+    ((3136, 64, 256), (128, 16, 16, 1)),
+    ((49, 2048, 512), (16, 4, 128, 16)),
+    ((4096, 4096, 4096), (128, 64, 8, 1)),
+]
+
+
+@pytest.mark.parametrize(("sizes", "chosen"), FASTEST)
+def test_blocks_of_the_device_that_the_costs_were_fitted_to(sizes, chosen):
+    rows, inner, columns = sizes
+    shape = ProductShape(rows, inner // 4, columns // 4, columns // 4, half_run=8)
+    found = choose_gpu_kernel(known_device("nvidia_h200"), shape)
+    assert isinstance(found, MatrixKernel) and found.parts == 1
+    assert (found.block_rows, found.block_columns, found.inner_block, found.teams) == chosen
 
 
 def test_a_driver_on_the_cpu_does_not_use_them():

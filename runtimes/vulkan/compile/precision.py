@@ -1,7 +1,8 @@
 """Which float32 tensors of a plan lie in memory as halves: ``precision="fp16"``.
 
-Nothing of it changes what is computed: kernels widen what they load and round what they store, so arithmetic, sums and
-all that a fusion keeps in registers stay float32. What is chosen are storages, once, after fusion: of the result of
+Nothing of it changes what is computed: kernels widen what they load and round what they store, so sums and all that a
+fusion keeps in registers stay float32. Products whose operands are both halves are computed by matrix units where the device has
+them: products of halves are exact there, and their sums float32. What is chosen are storages, once, after fusion: of the result of
 each node, and of the weights that it reads. A node keeps float32 where rounding would harm:
 
 - results that the model returns, or that the CPU reads, and those that are made of numbers alone;
@@ -24,8 +25,9 @@ import torch
 from mobopt.ir import Graph, Node, Origin, Value
 from mobopt.ops.records import Trait, has_trait
 from mobopt.runtimes.half_ranges import ValueRanges, fits_half, matches
-from mobopt.runtimes.vulkan.engine.stream import storages
+from mobopt.runtimes.vulkan.engine.stream import Dispatch, storages
 from mobopt.runtimes.vulkan.engine.tensor import Storage, StorageKind
+from mobopt.runtimes.vulkan.kernels.matrix_kernels import MATRIX_SHADER
 from mobopt.runtimes.vulkan.kernels.plan import Plan
 
 _LEAST_WEIGHTS = 1024
@@ -55,6 +57,8 @@ class HalfReport:
         result_bytes_fp32: what they would be in float32.
         weight_bytes: of all constants.
         weight_bytes_fp32: likewise.
+        products: dispatches of matrix products and convolutions, those of sums of parts aside.
+        matrix_products: those of them that matrix units compute.
     """
 
     halves: int
@@ -63,6 +67,8 @@ class HalfReport:
     result_bytes_fp32: int
     weight_bytes: int
     weight_bytes_fp32: int
+    products: int
+    matrix_products: int
 
     def __add__(self, other: HalfReport) -> HalfReport:
         """Of both plans."""
@@ -73,6 +79,8 @@ class HalfReport:
             self.result_bytes_fp32 + other.result_bytes_fp32,
             self.weight_bytes + other.weight_bytes,
             self.weight_bytes_fp32 + other.weight_bytes_fp32,
+            self.products + other.products,
+            self.matrix_products + other.matrix_products,
         )
 
     @property
@@ -89,13 +97,16 @@ class HalfReport:
             "result_bytes_fp32": self.result_bytes_fp32,
             "weight_bytes": self.weight_bytes,
             "weight_bytes_fp32": self.weight_bytes_fp32,
+            "products": self.products,
+            "matrix_products": self.matrix_products,
         }
 
     def __str__(self) -> str:
         """One line, and one for each node that values or the user keep in float32."""
         results = f"results {_megabytes(self.result_bytes)} of {_megabytes(self.result_bytes_fp32)} MB"
         weights = f"weights {_megabytes(self.weight_bytes)} of {_megabytes(self.weight_bytes_fp32)} MB"
-        first = f"{self.halves} nodes fp16, {len(self.kept)} fp32; {results}, {weights}"
+        units = f"{self.matrix_products} of {self.products} products by matrix units"
+        first = f"{self.halves} nodes fp16, {len(self.kept)} fp32; {results}, {weights}; {units}"
         return "\n".join([first, *(f"  fp32: {node}" for node in self.pinned)])
 
 
@@ -124,7 +135,19 @@ class Halved:
         used = (storage for operation in plan.stream.operations for storage, _, _ in storages(operation))
         for storage in dict.fromkeys(used):
             (weights if storage.kind is StorageKind.CONSTANT else results).count(storage)
-        return HalfReport(len(halves), self.kept, results.held, results.wide, weights.held, weights.wide)
+        shaders = [operation.shader for operation in plan.stream.operations if isinstance(operation, Dispatch)]
+        products = [name for name in shaders if name.startswith("product_") and name != "product_sum"]
+        matrix_products = sum(name.startswith(MATRIX_SHADER) for name in products)
+        return HalfReport(
+            halves=len(halves),
+            kept=self.kept,
+            result_bytes=results.held,
+            result_bytes_fp32=results.wide,
+            weight_bytes=weights.held,
+            weight_bytes_fp32=weights.wide,
+            products=len(products),
+            matrix_products=matrix_products,
+        )
 
 
 @dataclass

@@ -44,6 +44,8 @@ class MatrixCosts:
     """32 vec4s of a result."""
     latency_cycles: float
     """Of a step that nothing else hides."""
+    turn_cycles: float
+    """Of a run that an invocation fetches in a step, likewise."""
 
 
 @dataclass(frozen=True)
