@@ -126,7 +126,7 @@ def test_linear_layer(device, monkeypatch, block, parts):
 
 @pytest.mark.parametrize("parts", [1, 2])
 def test_epilogue(device, monkeypatch, parts):
-    force(monkeypatch, device, BLOCKS[0], 4, parts)
+    force(monkeypatch, device, BLOCKS[0], 8, parts)
     source, weight, residual = halves(1, 40, 5, 7), halves(23, 40, 3, 3), halves(1, 23, 5, 7)
     steps = Epilogue(Activation(Opcode.RELU), Value.of_tensor(torch.float16, (1, 23, 5, 7)))
     check(device, "aten::conv2d", source, weight, None, [1, 1], [1, 1], constants=(1,), epilogue=steps,

@@ -1,9 +1,9 @@
 """Which float32 tensors of a plan lie in memory as halves: ``precision="fp16"``.
 
 Nothing of it changes what is computed: kernels widen what they load and round what they store, so sums and all that a
-fusion keeps in registers stay float32. Products whose operands are both halves are computed by matrix units where the device has
-them: products of halves are exact there, and their sums float32. What is chosen are storages, once, after fusion: of the result of
-each node, and of the weights that it reads. A node keeps float32 where rounding would harm:
+fusion keeps in registers stay float32. Products whose operands are both halves are computed by matrix units where the
+device has them: products of halves are exact there, and their sums float32. What is chosen are storages, once, after
+fusion: of the result of each node, and of the weights that it reads. A node keeps float32 where rounding would harm:
 
 - results that the model returns, or that the CPU reads, and those that are made of numbers alone;
 - what :attr:`~mobopt.ops.records.Trait.DELICATE` operators read and give, and what becomes integers or truth values;

@@ -46,6 +46,10 @@ class MatrixCosts:
     """Of a step that nothing else hides."""
     turn_cycles: float
     """Of a run that an invocation fetches in a step, likewise."""
+    start_cycles: float
+    """A workgroup."""
+    finish_cycles: float
+    """Of a vec4 that an invocation stores, which nothing else hides."""
 
 
 @dataclass(frozen=True)

@@ -123,9 +123,9 @@ def _half_run(product: Product, operands: ProductOperands, inner_tail: int) -> i
     if not is_plain or not forms <= {ElementForm.HALF, ElementForm.ROUNDED}:
         return 0
     p = product
-    places = [p.inner, p.input_offset, p.input_pitch, p.input_batch, p.columns, p.group_columns]
-    places += [p.weight_offset, p.weight_pitch, p.weight_batch]
-    return 4 if inner_tail or any(place % 2 for place in places) else 8
+    inputs = (p.inner, p.input_offset, p.input_pitch, p.input_batch)
+    weights = (p.columns, p.group_columns, p.weight_offset, p.weight_pitch, p.weight_batch)
+    return 4 if inner_tail or any(place % 2 for place in (*inputs, *weights)) else 8
 
 
 def rounding_form(epilogue: Epilogue) -> int:
