@@ -12,9 +12,11 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 from .table import SPIRV_FOLDER, ShaderError, Variant, variants
 
-__all__ = ["ShaderError", "Variant", "fingerprint", "load", "variants"]
+__all__ = ["ShaderError", "Variant", "fingerprint", "is_built", "load", "variants"]
 
 
 def load(name: str) -> bytes:
@@ -32,6 +34,12 @@ def load(name: str) -> bytes:
         raise ShaderError(
             f"shader variant {name!r} has not been compiled ({path} is missing); run `python -m mobopt.shaders.build`"
         ) from None
+
+
+@cache
+def is_built(name: str) -> bool:
+    """Whether a variant was built: an old compiler leaves out what it has no extension for."""
+    return (SPIRV_FOLDER / f"{name}.spv").is_file()
 
 
 def fingerprint() -> bytes:

@@ -18,7 +18,7 @@ from pathlib import Path
 # Relative, because the build backend runs this as `shaders.build`, before mobopt is installed.
 from .compilers import CompileError, Compiler, find_compiler, need_compiler
 from .expand import expand
-from .table import GLSL_FOLDER, SPIRV_FOLDER, TABLE, ShaderError, parse_table
+from .table import GLSL_FOLDER, SPIRV_FOLDER, TABLE, ShaderError, Variant, parse_table
 
 JOBS = 2
 
@@ -57,6 +57,8 @@ def build(glsl_folder: Path = GLSL_FOLDER, spirv_folder: Path = SPIRV_FOLDER, ta
     if stale:
         compiled, errors = _compile_all(need_compiler(compiler), {name: texts[name] for name in stale}, spirv_folder)
         current.update(compiled)
+        # An old compiler knows no cooperative matrices; devices do without them then.
+        errors = {name: error for name, error in errors.items() if not _lacks_matrices(rows[name], error)}
     if current != manifest:
         _write_atomically(spirv_folder / "manifest.json", json.dumps(current, indent=0, sort_keys=True).encode())
     _remove_leftovers(spirv_folder, current)
@@ -65,6 +67,10 @@ def build(glsl_folder: Path = GLSL_FOLDER, spirv_folder: Path = SPIRV_FOLDER, ta
         raise ShaderError(f"{len(errors)} of {len(rows)} shader variants don't compile:\n{messages}")
     identity = compiler.identity if compiler is not None else None
     return BuildResult(tuple(stale), tuple(name for name in rows if name not in stale), identity)
+
+
+def _lacks_matrices(row: Variant, error: CompileError) -> bool:
+    return "matrix_units" in row.requires and "GL_KHR_cooperative_matrix" in str(error)
 
 
 Entry = dict[str, str]

@@ -13,6 +13,7 @@ from mobopt.runtimes.vulkan.engine.device_info import DeviceInfo
 from mobopt.runtimes.vulkan.engine.stream import USUAL_ITERATIONS
 from mobopt.runtimes.vulkan.kernels.device_costs import DeviceCosts, MatrixCosts
 from mobopt.runtimes.vulkan.kernels.product_shape import ProductShape
+from mobopt.shaders import is_built
 
 MATRIX_SHADER = "product_matrix"
 """What names of the variants begin with."""
@@ -55,7 +56,7 @@ class MatrixKernel:
     @property
     def shader(self) -> str:
         """The variant's name."""
-        return f"{MATRIX_SHADER}{'_narrow' * self.narrow}{'_emulated' * self.emulated}"
+        return f"product_matrix{'_narrow' if self.narrow else ''}{'_emulated' if self.emulated else ''}"
 
     @property
     def team_size(self) -> int:
@@ -139,7 +140,7 @@ _PARTS = (2, 4, 8)
 def matrix_kernels(device: DeviceInfo, costs: DeviceCosts, shape: ProductShape) -> Iterator[MatrixKernel]:
     """Every kernel with matrix units that can compute a product on a device; none where they aren't used."""
     emulated = "emulated-matrix-units" in device.switches
-    offered = costs.matrix is not None and (_FRAGMENT,) * 3 in device.matrix_shapes
+    offered = costs.matrix is not None and (_FRAGMENT,) * 3 in device.matrix_shapes and is_built(MATRIX_SHADER)
     if not shape.half_run or not (emulated or offered) or "no-matrix-units" in device.switches:
         return
     lanes = _EMULATED_LANES if emulated else device.subgroup_size
