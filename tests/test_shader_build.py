@@ -72,6 +72,21 @@ def test_each_failure_is_named_and_the_rest_is_built(folder):
         _build(folder)
 
 
+@pytest.mark.parametrize("needed", ["matrix_units", "float16"])
+def test_an_old_compiler_leaves_out_what_is_for_matrix_units(folder, needed):
+    lines = _SHADER.replace("#extension", "#extension GL_KHR_cooperative_matrix_of_tomorrow : require\n#extension", 1)
+    (folder / "units.comp").write_text(lines)
+    table = folder / "variants.toml"
+    row = f'[units]\nsource = "units.comp"\nrequires = ["{needed}"]\ndefines = {{ FACTOR = 3 }}\n'
+    table.write_text(table.read_text() + row)
+    if needed == "float16":
+        with pytest.raises(ShaderError, match="units"):
+            _build(folder)
+    else:
+        _build(folder)
+    assert sorted(path.name for path in (folder / "spirv").glob("*.spv")) == ["one.spv", "two.spv"]
+
+
 class _NamedCompiler:
     """Gives its own name instead of SPIR-V."""
 
