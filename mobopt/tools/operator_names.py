@@ -16,8 +16,10 @@ import torch
 from mobopt.bundle import read_bundle
 from mobopt.bundle.lite_writer import tables_from_graph
 from mobopt.bundle.open_file import open_model_file
+from mobopt.errors import BundleError
 from mobopt.ir import Program
 from mobopt.module import MobileModule
+from mobopt.ops.quantized_contexts import QuantizedLayer
 
 _BYTECODE_VERSION = 8
 YAML_FORMS = ("list", "dict")
@@ -39,7 +41,7 @@ def export_opnames(model: torch.jit.ScriptModule | str | PathLike[str] | IO[byte
         Names such as ``aten::add.Tensor``.
 
     Raises:
-        BundleError: the bundle can't be read.
+        BundleError: the bundle can't be read, or its source does not tell, as that of quantised layers.
     """
     if isinstance(model, MobileModule):
         return operator_names(model.program)
@@ -50,7 +52,13 @@ def export_opnames(model: torch.jit.ScriptModule | str | PathLike[str] | IO[byte
         return sorted({entry.qualified_name for entry in file.operators()})
     if not isinstance(model, (str, os.PathLike)):
         model.seek(0)
-    return operator_names(read_bundle(model))
+    program = read_bundle(model)
+    if any(isinstance(item.value, QuantizedLayer) for item in program.attributes.values()):
+        raise BundleError(
+            f"{file.name}: its quantised layers restore themselves by code, whose operators are not read; ask for those of "
+            "the file that _save_for_lite_interpreter makes of the model"
+        )
+    return operator_names(program)
 
 
 def operator_names(program: Program) -> list[str]:

@@ -126,7 +126,6 @@ def test_rules_of_torch(suffix: str) -> None:
 
 @pytest.mark.parametrize("suffix", [".pt", ".ptl"])
 def test_quantised_module(suffix: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its classes pack their own weights, by methods that call interfaces, which mobopt does not run."""
     monkeypatch.setattr(torch.backends.quantized, "engine", "qnnpack")
     quantization = torch.ao.quantization
     model = quantization.QuantWrapper(
@@ -136,8 +135,10 @@ def test_quantised_module(suffix: str, monkeypatch: pytest.MonkeyPatch) -> None:
     prepared = quantization.prepare(model)
     prepared(torch.randn(1, 3, 5, 5))
     module = torch.jit.script(quantization.convert(prepared))
-    if suffix == ".pt":
-        with pytest.raises(BundleError, match=r"the module module\.0 \(torch.ao.nn.quantized.modules.conv.Conv2d\)"):
+    if suffix == ".pt":  # packing the weights takes operators, too, which no graph of the file shows
+        with pytest.raises(
+            BundleError, match="quantised layers restore themselves by code, .*_save_for_lite_interpreter"
+        ):
             mobopt.export_opnames(stock_bytes(module, suffix))
         return
     names = mobopt.export_opnames(stock_bytes(module, suffix))

@@ -93,7 +93,7 @@ FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
-TIES = ("adaptive_avg_pool2d", "avg_pool2d", "chunks", "leaky_relu", "upsample_bilinear")
+TIES = ("adaptive_avg_pool2d", "avg_pool2d", "chunks", "hardswish", "leaky_relu", "upsample_bilinear")
 """Functions whose results often lie halfway between two steps: means of few integers, factors such as 5/6."""
 
 
@@ -114,8 +114,9 @@ def _agrees(module: Any, x: Tensor, step: float = 0.0, share: int = 50) -> Any:
     return optimised
 
 
+@pytest.mark.parametrize("engine", ["x86"], indirect=True)
 @pytest.mark.parametrize("name", FUNCTIONS)
-def test_functions(name: str) -> None:
+def test_functions(name: str, engine: str) -> None:
     x = torch.randn(2, 4, 5, 7) * 3
     traced = torch.jit.trace(Calling(FUNCTIONS[name]), x, check_trace=False)
     _agrees(traced, x, step=SCALE, share=6 if name in TIES else 50)

@@ -123,7 +123,7 @@ def test_results(device, monkeypatch, batch, channels, stride, parts, joins) -> 
     model, x = _block(channels, stride), torch.randn(batch, 3, 11, 7)
     monkeypatch.setattr(device, "info", replace(device.info, switches=frozenset({"shared-products"})))
     kernel = replace(BLOCKS[0], parts=parts, joins=joins)
-    monkeypatch.setattr(product_kernels, "choose_shared", lambda info, shape: kernel)
+    monkeypatch.setattr(product_kernels, "choose_gpu_kernel", lambda info, shape: kernel)
     runner = VulkanProgram(_program(model), device)
     shaders = [step.operation.shader for step in runner.profile([x]) if isinstance(step.operation, Dispatch)]
     assert sum("scaled" in shader for shader in shaders) == 3

@@ -15,16 +15,12 @@ import torch
 
 from mobopt.ir import Node, Value
 from mobopt.ops.contexts import Conv2dPackedContext, VulkanConv2dOpContext
-from mobopt.ops.quantized import DEQUANTIZE
+from mobopt.ops.records import Trait, record_of
 from mobopt.shaders.enumerations import Opcode
 
 PRODUCT = "mobopt::product"
 """A convolution or matrix product with what was folded into its epilogue, as nodes of its body in order; if its weight
 is of few bits, what makes floats of it comes first, and so does what scales its input."""
-SCALED, SHIFTED, SCALED_AND_SHIFTED, RECTIFIED = "aten::mul.Tensor", "aten::add.Tensor", "aten::addcmul", "aten::relu"
-"""What a product can do to its input as it reads it, in this order; see ``product_scaling.py``."""
-_BEFORE_PRODUCTS = (DEQUANTIZE, SCALED, SHIFTED, SCALED_AND_SHIFTED, RECTIFIED)
-
 EPILOGUE = "epilogue"
 """The attribute that tells the first of them, while it is lowered, what the others do."""
 
@@ -79,7 +75,11 @@ def parts_of(node: Node) -> list[Node]:
     """The product and what was folded into its epilogue; a node that was not folded by itself."""
     if node.op != PRODUCT:
         return [node]
-    return list(dropwhile(lambda part: part.qualified_op in _BEFORE_PRODUCTS, node.blocks[0].nodes))
+    return list(dropwhile(lambda part: not _is_product(part), node.blocks[0].nodes))
+
+
+def _is_product(node: Node) -> bool:
+    return not record_of(node.qualified_op).traits.isdisjoint((Trait.PRODUCT, Trait.CONVOLUTION))
 
 
 def epilogue_of(call: Node) -> Epilogue:

@@ -15,7 +15,6 @@ from mobopt.ir import Node, Value
 from mobopt.runtimes.vulkan.engine.stream import Binding, bind
 from mobopt.runtimes.vulkan.engine.tensor import DeviceTensor, aligned_channels
 from mobopt.runtimes.vulkan.kernels.copies import copied
-from mobopt.runtimes.vulkan.kernels.epilogue import RECTIFIED, SCALED, SCALED_AND_SHIFTED, SHIFTED
 from mobopt.runtimes.vulkan.kernels.weight_packing import bias_vector
 from mobopt.shaders.enumerations import Opcode
 
@@ -39,20 +38,20 @@ class ScaledInput:
         """What a tensor is a scaling of; None if it is none."""
         nodes: tuple[Node, ...] = ()
         then, shift = Opcode.MOVE, None
-        if (maker := _maker(value, RECTIFIED)) is not None:
+        if (maker := _maker(value, "aten::relu")) is not None:
             nodes, value, then = (maker,), maker.args[0], Opcode.RELU
-        if (maker := _maker(value, SCALED_AND_SHIFTED)) is not None and maker["value"] == 1:
+        if (maker := _maker(value, "aten::addcmul")) is not None and maker["value"] == 1:
             shift = maker.args[0]
             image, factor = _image_and_vector(maker, *maker.args[1:3])
             if factor is None or not _is_vector(shift, image) or shift.numel != image.sizes[1]:
                 return None
             return ScaledInput((maker, *nodes), image, factor, shift, then)
-        if (maker := _maker(value, SHIFTED)) is not None and maker["alpha"] == 1:
+        if (maker := _maker(value, "aten::add.Tensor")) is not None and maker["alpha"] == 1:
             image, shift = _image_and_vector(maker, *maker.args[:2])
             if shift is None or shift.numel != image.sizes[1]:
                 return None
             nodes, value = (maker, *nodes), image
-        if (maker := _maker(value, SCALED)) is None:
+        if (maker := _maker(value, "aten::mul.Tensor")) is None:
             return None
         image, factor = _image_and_vector(maker, *maker.args[:2])
         return None if factor is None else ScaledInput((maker, *nodes), image, factor, shift, then)
