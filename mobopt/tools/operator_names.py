@@ -55,8 +55,8 @@ def export_opnames(model: torch.jit.ScriptModule | str | PathLike[str] | IO[byte
     program = read_bundle(model)
     if any(isinstance(item.value, QuantizedLayer) for item in program.attributes.values()):
         raise BundleError(
-            f"{file.name}: its quantised layers restore themselves by code, whose operators are not read; ask for those "
-            "of the file that _save_for_lite_interpreter makes of the model"
+            f"{file.name}: its quantised layers restore themselves by code, whose operators are not read; ask for "
+            "those of the file that _save_for_lite_interpreter makes of the model"
         )
     return operator_names(program)
 

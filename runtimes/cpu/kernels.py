@@ -16,6 +16,7 @@ from mobopt.ir.schemas import schema_of, schemas_of
 from mobopt.ops.permitted import is_of_library, refusal
 from mobopt.ops.quantized import DEQUANTIZE, dequantized
 from mobopt.runtimes.cpu.packed import PACKED_KERNELS
+from mobopt.runtimes.cpu.recurrent_checks import check_lstm, check_packed_lstm
 from mobopt.runtimes.cpu.vision import VISION_KERNELS
 
 Kernel = Callable[..., Any]
@@ -74,6 +75,10 @@ _OWN: dict[str, Kernel] = {
 }
 
 
+_CHECKED: dict[str, Callable[..., None]] = {"aten::lstm.input": check_lstm, "aten::lstm.data": check_packed_lstm}
+"""What looks at arguments first, where torch's kernel would read beyond them."""
+
+
 @cache
 def _is_computed(op: str) -> bool:
     """Whether an operator has a kernel, and is not only declared."""
@@ -107,8 +112,11 @@ def kernel(op: str) -> Kernel:
             "registers it"
         ) from None
     keywords = () if namespace == "prim" else _keyword_only(op)
+    check = _CHECKED.get(op)
 
     def call(*args: Any) -> Any:
+        if check is not None:
+            check(*args)
         values = [_CPU if isinstance(value, torch.device) and value.type != "meta" else value for value in args]
         if not keywords:
             return function(*values)

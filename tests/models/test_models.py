@@ -61,6 +61,7 @@ def test_model(name: str, device: Device, tmp_path: Path):
 
 
 @pytest.mark.sweep
+@pytest.mark.filterwarnings("ignore:no inputs are known that the model takes")
 @pytest.mark.parametrize("name", ZOO)
 @pytest.mark.parametrize("kind", ["scripted", "traced"])
 def test_every_form_and_size(name: str, kind: str, device: Device, tmp_path: Path):
