@@ -32,6 +32,19 @@ _RATE = "dropout_p"
 _SETTINGS = Settings("vulkan", runtime="mobopt")
 
 
+@dataclass(frozen=True, eq=False)
+class _Weights:
+    """Weights as they are in a call; they are kept, so that no other tensor gets the identity of one.
+
+    Attributes:
+        tensors: all of them.
+        key: identity, memory and version of each.
+    """
+
+    tensors: Sequence[torch.Tensor] = ()
+    key: tuple[tuple[int, int, int | None], ...] = ()
+
+
 @dataclass(frozen=True)
 class _Compiled:
     """A program for one kind of input.
@@ -86,7 +99,7 @@ class DeviceForward:
         self._differentiates = differentiates
         self._programs: list[_Compiled] = []
         self._refused: dict[Hashable, str] = {}
-        self._weights: tuple[Any, ...] = ()
+        self._weights = _Weights()
         self._said: set[str] = set()
         self._lock = threading.RLock()
 
@@ -103,8 +116,8 @@ class DeviceForward:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """What the module returns."""
         try:
-            self._check(args, kwargs)
-            compiled, bound = self._compiled(args, kwargs)
+            weights = self._check(args, kwargs)
+            compiled, bound = self._compiled(args, kwargs, weights)
             result = compiled.runtime.run(_FORWARD, bound)
             return pytree.tree_unflatten(pytree.tree_leaves(result), compiled.result)
         except DeviceError:
@@ -113,34 +126,32 @@ class DeviceForward:
             self._say(str(error))
         return self._module(*args, **kwargs)
 
-    def _check(self, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
-        """Refuse calls that only eager PyTorch computes.
+    def _check(self, args: Sequence[Any], kwargs: dict[str, Any]) -> _Weights:
+        """Refuse calls that only eager PyTorch computes; returns what the weights are now.
 
         Raises:
             EagerError: it is one.
         """
         tensors = [leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
-        weights = [*self._module.parameters(), *self._module.buffers()]
-        if any(part.training for part in self._module.modules()):
-            raise EagerError("the module is in training mode; call eval()")
-        needing = [*tensors, *(weights if self._differentiates else ())]
-        if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in needing):
-            raise EagerError("gradients are asked for; call it under torch.no_grad()")
+        weights = _weights_of(self._module)
+        if torch.is_grad_enabled():
+            needing = [*tensors, *(weights if self._differentiates else ())]
+            if any(tensor.requires_grad for tensor in needing):
+                raise EagerError("gradients are asked for; call it under torch.no_grad()")
         if torch.is_autocast_enabled("cpu"):
             raise EagerError("autocast is on")
-        for tensor in (*tensors, *weights):
-            if type(tensor) not in (torch.Tensor, torch.nn.Parameter):
-                raise EagerError(f"there is a tensor of the class {type(tensor).__name__}")
-            if tensor.device.type != "cpu" or tensor.layout != torch.strided or tensor.is_quantized:
-                raise EagerError(
-                    f"there is a tensor on {tensor.device}, of {tensor.layout}; plain ones of the CPU are taken"
-                )
+        key = tuple((id(item), item.data_ptr(), None if item.is_inference() else item._version) for item in weights)
+        for tensor in tensors if key == self._weights.key else (*tensors, *weights):
+            _check_plain(tensor)
+        return _Weights(weights, key)
 
-    def _compiled(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[_Compiled, list[Any]]:
+    def _compiled(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], weights: _Weights
+    ) -> tuple[_Compiled, list[Any]]:
         """The program of a call, and its arguments."""
         form = len(args), frozenset(kwargs)
         with self._lock:
-            self._look_at_weights()
+            self._forget_unless(weights)
             for compiled in self._programs:
                 if compiled.form == form:
                     try:
@@ -163,16 +174,12 @@ class DeviceForward:
             self._programs.append(made)
             return made, bound
 
-    def _look_at_weights(self) -> None:
+    def _forget_unless(self, weights: _Weights) -> None:
         """Forget the programs if a weight has changed."""
-        found = tuple(
-            (tensor.data_ptr(), tensor.shape, None if tensor.is_inference() else tensor._version)
-            for tensor in (*self._module.parameters(), *self._module.buffers())
-        )
-        if found != self._weights:
+        if weights.key != self._weights.key:
             for compiled in self._programs:
                 compiled.runtime.close()
-            self._programs, self._refused, self._weights = [], {}, found
+            self._programs, self._refused, self._weights = [], {}, weights
 
     def _made(self, form: tuple[int, frozenset[str]], args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Compiled:
         source = ExportedProgramSource(self._exported(args, kwargs))
@@ -198,6 +205,37 @@ class DeviceForward:
         if reason not in self._said:
             self._said.add(reason)
             _LOG.warning("%s runs as eager PyTorch: %s", type(self._module).__name__, reason)
+
+
+def _weights_of(module: torch.nn.Module) -> list[torch.Tensor]:
+    """Parameters and buffers, some of them twice: torch's own lists take ten times as long, and this is done in each
+    call.
+
+    Raises:
+        EagerError: a part is in training mode.
+    """
+    found: list[torch.Tensor] = []
+    parts = [module]
+    while parts:
+        part = parts.pop()
+        if part.training:
+            raise EagerError("the module is in training mode; call eval()")
+        found += [item for item in part._parameters.values() if item is not None]
+        found += [item for item in part._buffers.values() if item is not None]
+        parts += [item for item in part._modules.values() if item is not None]
+    return found
+
+
+def _check_plain(tensor: torch.Tensor) -> None:
+    """Refuse what is no ordinary tensor of the CPU.
+
+    Raises:
+        EagerError: it is none.
+    """
+    if type(tensor) not in (torch.Tensor, torch.nn.Parameter):
+        raise EagerError(f"there is a tensor of the class {type(tensor).__name__}")
+    if tensor.device.type != "cpu" or tensor.layout != torch.strided or tensor.is_quantized:
+        raise EagerError(f"there is a tensor on {tensor.device}, of {tensor.layout}; plain ones of the CPU are taken")
 
 
 def _check_effects(source: ExportedProgramSource) -> None:
