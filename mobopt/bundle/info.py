@@ -17,6 +17,7 @@ from mobopt.bundle.reader import read_bundle
 from mobopt.ir import Graph, Program
 from mobopt.ir.arguments import argument_name
 from mobopt.ops.contexts import PackedContext
+from mobopt.ops.quantized_contexts import AffineTensor
 
 
 @dataclass(frozen=True)
@@ -183,6 +184,8 @@ def _tensors(value: Any) -> Iterator[torch.Tensor]:
         yield value
     elif isinstance(value, PackedContext):
         yield from _tensors(value.state())
+    elif isinstance(value, AffineTensor):
+        yield from (value.integers, value.scales, value.zero_points)
     elif isinstance(value, (list, tuple)):
         for item in value:
             yield from _tensors(item)

@@ -6,9 +6,11 @@ import inspect
 import io
 import logging
 import re
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 import torch
@@ -89,9 +91,16 @@ def exported_program(program: Program, method: str, args: Sequence[Any], sizes: 
 def read_again(exported: Exported) -> ExportedProgram:
     """The program as its file has it: sizes that torch fixed are numbers there, and symbols of one value here."""
     buffer = io.BytesIO()
-    torch.export.save(exported.program, buffer)
+    save(exported.program, buffer)
     buffer.seek(0)
     return torch.export.load(buffer)
+
+
+def save(program: ExportedProgram, file: Path | io.BytesIO) -> None:
+    """As ``torch.export.save``, which warns of weights that are parts of one memory."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "No complete tensor found")  # what is written is read again and compared
+        torch.export.save(program, file)
 
 
 def _free(item: Any) -> Any:

@@ -12,7 +12,7 @@ import torch
 
 from mobopt.bundle import write_torchscript
 from mobopt.errors import InputError
-from mobopt.exporters.exported_program import Exported, Sizes, exported_program
+from mobopt.exporters.exported_program import Exported, Sizes, exported_program, save
 from mobopt.exporters.plain import PlainModel
 
 DEFAULT_OPSET = 18
@@ -110,7 +110,7 @@ class ExportedProgramFile(Target):
     def write(self, order: Order, path: Path) -> Written:
         """One method."""
         exported = order.exported()
-        torch.export.save(exported.program, path)
+        save(exported.program, path)
         module = torch.export.load(path).module()
         remarks = (exported.remark,) if exported.remark else ()
         return Written(

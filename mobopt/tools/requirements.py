@@ -18,9 +18,11 @@ import torch
 from mobopt.bundle import BundleInfo, read_bundle
 from mobopt.bundle.info import describe_program
 from mobopt.bundle.open_file import open_model_file
+from mobopt.bundle.unpickler import CUSTOM_CLASSES
 from mobopt.ir import Node, Program
 from mobopt.ops.contexts import GruPackedContext, PackedContext
 from mobopt.ops.quantized import DEQUANTIZE
+from mobopt.ops.quantized_contexts import QUANTIZED_CLASSES
 from mobopt.ops.targets import RELEASES, Target, judge, rows_for
 from mobopt.ops.targets.table import release_key
 from mobopt.stand_in import is_in_torch
@@ -56,6 +58,7 @@ BYTECODE_READ = {
 _VULKAN = "the Vulkan backend"
 _METAL = "the Metal backend"
 _XNNPACK = "XNNPACK, which builds have by default until 2.12"
+_QUANTIZED = "kernels of quantised layers, QNNPACK or FBGEMM"
 
 REGISTERED: dict[str, tuple[str, str, str]] = {
     **dict.fromkeys(
@@ -117,6 +120,7 @@ CLASSES: dict[str, tuple[str, str, str]] = {
     **dict.fromkeys(
         (f"xnnpack.{name}OpContext" for name in ("Conv2d", "TransposeConv2d", "Linear")), (OLDEST, "", _XNNPACK)
     ),
+    **dict.fromkeys((name.removeprefix(CUSTOM_CLASSES) for name in QUANTIZED_CLASSES), (OLDEST, "", _QUANTIZED)),
 }
 """The same for classes of packed weights, by name below ``__torch__.torch.classes``."""
 
@@ -280,9 +284,7 @@ def _contexts(program: Program) -> Iterator[PackedContext]:
 
 
 def _class_needs(program: Program) -> Iterator[Need]:
-    for name in sorted(
-        {context.qualified_name.removeprefix("__torch__.torch.classes.") for context in _contexts(program)}
-    ):
+    for name in sorted({context.qualified_name.removeprefix(CUSTOM_CLASSES) for context in _contexts(program)}):
         yield Need(f"class {name}", *CLASSES[name])
 
 

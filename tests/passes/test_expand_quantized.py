@@ -21,6 +21,7 @@ from mobopt.ops.records import Trait, record_of
 from mobopt.ops.records.layers import LAYERS
 from mobopt.passes.expand_quantized import RULES
 from mobopt.runtimes.cpu import Interpreter
+from mobopt.tools.requirements import inspect_bundle
 
 Q = torch.ops.quantized
 SCALE, ZERO = 0.07, 121
@@ -202,6 +203,9 @@ def test_a_residual_net_from_files(engine: str, tmp_path: Path) -> None:
         optimised = mobopt.optimize_for_mobile(tmp_path / name, backend="vulkan", runtime="mobopt", example_inputs=[x])
         torch.testing.assert_close(optimised(x), expected, rtol=0, atol=0.05)
         assert not optimised.plan_report(x).fallbacks
+    info, needs = inspect_bundle(tmp_path / "model.pt")
+    assert needs.oldest and any(need.what == "class quantized.LinearPackedParamsBase" for need in needs.needs)
+    assert [(item.weight_shape, item.class_name) for item in info.contexts][-1][0] == (10, 16)
     mobopt.migrate(tmp_path / "model.ptl", tmp_path / "plain.pt", example_inputs=[x])
     torch.testing.assert_close(torch.jit.load(tmp_path / "plain.pt")(x), expected, rtol=0, atol=0.05)
 
