@@ -94,9 +94,9 @@ class QuantizedLinear(QuantizedLayer):
         """
         match state:
             case (AffineTensor() as weight, torch.Tensor() | None as bias) if weight.integers.dim() == 2:
-                return cls(weight, bias)
+                return cls(weight, _without_gradient(bias))
             case (torch.Tensor() as weight, torch.Tensor() | None as bias) if weight.is_floating_point():
-                return cls(weight, bias)
+                return cls(weight.detach(), _without_gradient(bias))
         raise _damaged(cls)
 
     @classmethod
@@ -139,7 +139,8 @@ class QuantizedConvolution(QuantizedLayer):
         stride, padding, dilation, output_padding = (
             numbers[1 + rank * place : 1 + rank * (place + 1)] for place in range(4)
         )
-        return cls(weight, bias, stride, padding, dilation, output_padding, numbers[-2], bool(numbers[-1]))
+        plain = _without_gradient(bias)
+        return cls(weight, plain, stride, padding, dilation, output_padding, numbers[-2], bool(numbers[-1]))
 
     @classmethod
     def packed(cls, weight: Any, bias: Any, layer: Mapping[str, Any]) -> QuantizedConvolution:
@@ -166,6 +167,11 @@ class QuantizedConv3d(QuantizedConvolution):
     """A convolution of three dimensions."""
 
     qualified_name: ClassVar[str] = f"{NAMESPACE}Conv3dPackedParamsBase"
+
+
+def _without_gradient(bias: torch.Tensor | None) -> torch.Tensor | None:
+    """A bias as a constant: torch packs parameters as they are."""
+    return None if bias is None else bias.detach()
 
 
 def _is_bias(value: Any) -> bool:
