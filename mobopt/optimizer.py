@@ -37,6 +37,7 @@ from mobopt.options import (
     parse_quantization,
     parse_runtime,
 )
+from mobopt.passes.expand_quantized import expansion_remark
 from mobopt.passes.manager import PassRun, run_passes
 from mobopt.passes.notes import Note
 from mobopt.passes.pipelines import PassPipeline, pipeline_for
@@ -159,6 +160,8 @@ def optimize_for_mobile(
         warnings.warn(f"{unknown}. Give example_inputs", stacklevel=2)
     if poor := poorly_quantized(optimized.notes):
         warnings.warn(poor, stacklevel=2)
+    if remark := expansion_remark(optimized.original, settings.backend):
+        warnings.warn(remark, stacklevel=2)
     if explain:
         sys.stdout.writelines(f"{note}\n" for note in optimized.notes)
     if example_inputs is not None:

@@ -37,6 +37,10 @@ _LEAST_SCALE = 0.1
 """Of a tensor of zeros; source: ``ChooseQuantizationParams`` in ``QuantUtils.h`` of PyTorch."""
 
 
+EXPANDED_OPERATORS = "expanded_operators"
+"""In a Program's metadata: how many operators on quantised tensors became float arithmetic when it was read."""
+
+
 @dataclass(frozen=True)
 class Steps:
     """What the values of a quantised tensor are multiples of, and the integers that stand for them."""
@@ -77,6 +81,18 @@ class ExpandQuantized(Pass):
             expansion.rewrite(graph.block)
             changed |= expansion.has_changed
         return changed
+
+
+def expansion_remark(program: Program, backend: str) -> str:
+    """What a user should know of a model that was quantised; empty if it wasn't."""
+    count = program.metadata.get(EXPANDED_OPERATORS, 0)
+    if not count:
+        return ""
+    slower = "; PyTorch's own kernels of integers are faster on the CPU: keep the model as it is there"
+    return (
+        f"the model is quantised: {count} of its operators became float arithmetic that is rounded alike"
+        f"{slower if backend == 'cpu' else ''}"
+    )
 
 
 def has_quantized(program: Program) -> bool:

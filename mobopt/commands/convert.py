@@ -225,6 +225,8 @@ def _print(conversion: Conversion, explain: bool) -> None:
         )
     if conversion.quantized:
         _print_quantized(conversion)
+    if conversion.remark:
+        say(conversion.remark)
     if conversion.is_ill_conditioned:
         say("the model is ill-conditioned: in single precision it is as far from the result of float64 itself")
     for note in conversion.fixed:

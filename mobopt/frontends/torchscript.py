@@ -19,7 +19,7 @@ from mobopt.frontends.python_functions import without_python_functions
 from mobopt.ir import Program
 from mobopt.ir.nests import leaves_of
 from mobopt.ir.types import BOOL
-from mobopt.passes.expand_quantized import ExpandQuantized, has_quantized
+from mobopt.passes.expand_quantized import EXPANDED_OPERATORS, ExpandQuantized, has_quantized
 from mobopt.passes.freeze import Freeze
 from mobopt.passes.number_operands import NumberOperands
 from mobopt.passes.rewriting import tensor_key
@@ -144,6 +144,6 @@ def frozen(program: Program, preserved: Sequence[str] = ()) -> Program:
     result.class_name = re.sub(r"\.___torch_mangle_\d+", "", result.class_name)
     Freeze(tuple(attributes)).run(result)
     if has_quantized(result):
-        ExpandQuantized().run(result)
+        result.metadata[EXPANDED_OPERATORS] = len(ExpandQuantized().run(result).notes)
         Freeze(tuple(attributes)).run(result)  # drops the packed weights
     return result

@@ -16,6 +16,7 @@ from mobopt.frontends.source import Source
 from mobopt.ir import Program
 from mobopt.optimizer import optimize
 from mobopt.options import Settings
+from mobopt.passes.expand_quantized import expansion_remark
 from mobopt.passes.manager import PassRun
 from mobopt.passes.note_kinds import QUANTIZED, READS_UNWRITTEN, RUNS_ON_CPU, WITH_ITS_OPERANDS
 from mobopt.passes.notes import Note
@@ -55,6 +56,8 @@ class Conversion:
     """Whether the difference is large because single precision is: the model itself is as far from float64's result."""
     unknown: str
     """What no example tells of sizes, in words; empty if nothing is unknown."""
+    remark: str
+    """What became of quantised layers, in words; empty if there are none."""
     seconds: float
 
     @property
@@ -161,6 +164,7 @@ def convert_file(
         tuple(kept),
         agreement is not None and agreement.is_rounding,
         unknown_text(optimized.original, optimized.notes, optimized.inputs) if settings.asks_for_sizes else "",
+        expansion_remark(optimized.original, settings.backend),
         time.perf_counter() - started,
     )
 

@@ -9,9 +9,11 @@ from typing import Any
 
 import pytest
 import torch
+from click.testing import CliRunner
 from torch import Tensor, nn
 
 import mobopt
+from mobopt.commands import main
 from mobopt.errors import BundleError, MoboptError, UnsupportedError
 from mobopt.frontends.torchscript import program_from_script_module
 from mobopt.ir import print_graph
@@ -235,6 +237,19 @@ def test_text() -> None:
     fq = ["aten::mul", "aten::round", "aten::clamp", "aten::mul"]
     assert ops == [*fq, "aten::add", *fq, "aten::clone"]
     assert "quantized::" not in text and "value=20." in text
+
+
+@pytest.mark.parametrize("backend", ["vulkan", "cpu"])
+def test_it_is_said(backend: str, tmp_path: Path) -> None:
+    x = torch.randn(3, 5)
+    traced = torch.jit.trace(Calling(lambda q: Q.add(q, q, 0.1, 120)), x, check_trace=False)
+    with pytest.warns(UserWarning, match="the model is quantised: 3 of its operators became float .*alike") as told:
+        mobopt.optimize_for_mobile(traced, backend=backend, example_inputs=[x])
+    assert any("keep the model as it is there" in str(item.message) for item in told) == (backend == "cpu")
+    traced.save(str(tmp_path / "model.pt"))
+    command = ["convert", str(tmp_path / "model.pt"), "-o", str(tmp_path / "made.ptl"), "--backend", backend]
+    result = CliRunner().invoke(main, [*command, "--random", "3,5"])
+    assert result.exit_code == 0 and "the model is quantised: 3 of its operators" in " ".join(result.output.split())
 
 
 def test_every_operator_that_files_may_name_has_a_rule() -> None:
