@@ -11,10 +11,9 @@ import torch
 from mobopt.bundle.open_file import open_model_file
 from mobopt.bundle.tensors import StorageLoader
 from mobopt.bundle.unpickler import unpickle
-from mobopt.errors import BundleError, InputError, MoboptError, UnsupportedError
-from mobopt.frontends.source import Source, bundled_for
+from mobopt.errors import BundleError, InputError, MoboptError
+from mobopt.frontends.source import Source, bundled_for, interpreted
 from mobopt.frontends.torchscript import frozen, read_model
-from mobopt.ir.arguments import bind_arguments
 from mobopt.passes.expand_quantized import has_quantized
 from mobopt.passes.number_operands import NumberOperands
 from mobopt.runtimes.cpu import Interpreter
@@ -56,15 +55,7 @@ class FileSource(Source):
     def caller(self, method: str = "forward") -> Callable[[Sequence[Any]], Any]:
         """The reference interpreter on the model as the file has it, before any pass but what makes floats of quantised
         tensors."""
-        interpreter = Interpreter(self._reference)
-
-        def call(inputs: Sequence[Any]) -> Any:
-            try:
-                return interpreter.run(method, bind_arguments(self._reference, method, inputs, {}))
-            except (InputError, UnsupportedError) as error:
-                raise InputError(f"the model can't be run on the example inputs: {error}") from None
-
-        return call
+        return interpreted(self._reference, method)
 
     def example_calls(self, method: str = "forward") -> list[Sequence[Any]]:
         """What the file's own method for them returns; none if it can't be read."""

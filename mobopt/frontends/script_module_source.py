@@ -9,9 +9,10 @@ from typing import Any
 import torch
 
 from mobopt.errors import InputError, MissingMethodError
-from mobopt.frontends.source import Source, bundled_for
+from mobopt.frontends.source import Source, bundled_for, interpreted
 from mobopt.frontends.torchscript import program_from_script_module, saved_module
 from mobopt.ir.nests import map_leaves
+from mobopt.passes.expand_quantized import EXPANDED_OPERATORS
 
 
 class ScriptModuleSource(Source):
@@ -24,7 +25,10 @@ class ScriptModuleSource(Source):
         self.program = program_from_script_module(module, preserved)
 
     def caller(self, method: str = "forward") -> Callable[[Sequence[Any]], Any]:
-        """The module itself in evaluation mode, or a copy if it has state, whose views of each other stay views."""
+        """The module itself in evaluation mode, or a copy if it has state, whose views of each other stay views; of a
+        quantised one what it became when it was read, as a sum halfway between two steps may be rounded to either."""
+        if EXPANDED_OPERATORS in self.program.metadata:
+            return interpreted(self.program.clone(), method)
         module = self._module
         if self.program.attributes:
             module = torch.jit.load(io.BytesIO(saved_module(module)))  # type: ignore[no-untyped-call]

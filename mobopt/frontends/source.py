@@ -10,7 +10,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from mobopt.errors import InputError, UnsupportedError
 from mobopt.ir import Program
+from mobopt.ir.arguments import bind_arguments
+from mobopt.runtimes.cpu import Interpreter
 
 BUNDLED_INPUTS = "get_all_bundled_inputs"
 """Method by which ``torch.utils.bundled_inputs`` gives the inputs of ``forward``."""
@@ -50,3 +53,16 @@ class Source(ABC):
 def bundled_for(method: str) -> str:
     """The method that gives the inputs of another, as ``torch.utils.bundled_inputs`` names it."""
     return BUNDLED_INPUTS if method == "forward" else f"{BUNDLED_INPUTS}_for_{method}"
+
+
+def interpreted(program: Program, method: str) -> Callable[[Sequence[Any]], Any]:
+    """A method by the reference interpreter, which refuses inputs as a source's own caller does."""
+    interpreter = Interpreter(program)
+
+    def call(inputs: Sequence[Any]) -> Any:
+        try:
+            return interpreter.run(method, bind_arguments(program, method, inputs, {}))
+        except (InputError, UnsupportedError) as error:
+            raise InputError(f"the model can't be run on the example inputs: {error}") from None
+
+    return call

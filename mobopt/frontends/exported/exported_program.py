@@ -19,12 +19,11 @@ from mobopt.errors import BundleError, InputError, MoboptError, UnsupportedError
 from mobopt.frontends.exported.archive import ExportedArchive
 from mobopt.frontends.exported.reader import ExportedModel
 from mobopt.frontends.exported.trees import LEAF, Tree, arrange, tree_of
-from mobopt.frontends.source import Source
+from mobopt.frontends.source import Source, interpreted
 from mobopt.frontends.torchscript import frozen
 from mobopt.ir import Program
 from mobopt.ir.arguments import bind_arguments
 from mobopt.ir.nests import map_leaves
-from mobopt.runtimes.cpu import Interpreter
 
 _FORWARD = "forward"
 
@@ -50,16 +49,7 @@ class ExportedFileSource(Source):
 
     def caller(self, method: str = _FORWARD) -> Callable[[Sequence[Any]], Any]:
         """The reference interpreter on the graph as it was exported, before any pass."""
-        program = self._model.program
-        interpreter = Interpreter(program)
-
-        def call(inputs: Sequence[Any]) -> Any:
-            try:
-                return interpreter.run(method, bind_arguments(program, method, inputs, {}))
-            except (InputError, UnsupportedError) as error:
-                raise InputError(f"the model can't be run on the example inputs: {error}") from None
-
-        return call
+        return interpreted(self._model.program, method)
 
     def example_calls(self, method: str = _FORWARD) -> list[Sequence[Any]]:
         """What the model was exported with, if the file keeps it."""
