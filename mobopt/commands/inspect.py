@@ -12,7 +12,7 @@ from mobopt.display import shown, size_text
 
 if TYPE_CHECKING:
     from mobopt.bundle import BundleInfo
-    from mobopt.tools.onnx_description import OnnxInfo
+    from mobopt.tools.describe_model import ModelInfo
     from mobopt.tools.requirements import Needs
 
 _BACKENDS = {"vulkan": "Vulkan (USE_VULKAN=1)", "metal": "Metal (USE_PYTORCH_METAL=1)", "xnnpack": "XNNPACK"}
@@ -24,15 +24,16 @@ _BACKENDS = {"vulkan": "Vulkan (USE_VULKAN=1)", "metal": "Metal (USE_PYTORCH_MET
 def inspect(bundle: Path, as_json: bool) -> None:
     """Show BUNDLE's methods, operators, packed weights, sizes and versions, which loaders open it, what it needs.
 
-    Of an ONNX model: its inputs, outputs, opsets and operators, and whether mobopt translates it.
+    Of an ONNX model or a program of torch.export (.pt2): its inputs, outputs, opsets and operators, and whether mobopt
+    translates it.
     """
     with progress(f"reading {bundle.name}"):
-        from mobopt.tools.onnx_description import describe_onnx
+        from mobopt.tools.describe_model import describe_model
         from mobopt.tools.requirements import inspect_bundle
 
-        model = describe_onnx(bundle)
+        model = describe_model(bundle)
         if model is not None:
-            _print_onnx(model, as_json)
+            _print_model(model, as_json)
             return
         info, needs = inspect_bundle(bundle)
     if as_json:
@@ -43,20 +44,22 @@ def inspect(bundle: Path, as_json: bool) -> None:
         _print(info, needs)
 
 
-def _print_onnx(model: OnnxInfo, as_json: bool) -> None:
-    if as_json:
-        import dataclasses
+def _print_model(model: ModelInfo, as_json: bool) -> None:
+    import dataclasses
 
-        print_json(dataclasses.asdict(model))
+    told = model.description
+    if as_json:
+        facts = dataclasses.asdict(model)
+        print_json({**facts.pop("description"), **facts})
         return
-    facts = [("size", size_text(model.size)), ("made by", shown(model.producer or "unknown"))]
-    facts.append(("versions", f"IR {model.ir_version}, " + ", ".join(shown(text) for text in model.opsets)))
-    facts += [("input", shown(text)) for text in model.inputs]
-    facts += [("output", shown(text)) for text in model.outputs]
-    facts.append(("mobopt", shown(model.refusal) or f"translates it: {model.nodes} nodes"))
-    print_table("", ("", ""), facts)
+    versions = ", ".join(shown(text) for text in (told.format, *told.opsets))
+    rows = [("size", size_text(model.size)), ("made by", shown(told.producer or "unknown")), ("versions", versions)]
+    for kind, texts in (("input", told.inputs), ("output", told.outputs), ("state", model.state)):
+        rows += [(kind, shown(text)) for text in texts]
+    rows.append(("mobopt", shown(model.refusal) or f"translates it: {model.nodes} nodes"))
+    print_table("", ("", ""), rows)
     say()
-    counts = sorted(model.operators.items(), key=lambda item: (-item[1], item[0]))
+    counts = sorted(told.operators.items(), key=lambda item: (-item[1], item[0]))
     print_table("Operators", ("name", "count>"), [(shown(name), count) for name, count in counts])
 
 

@@ -22,7 +22,7 @@ from mobopt.runtimes.cpu import Interpreter
 from mobopt.runtimes.vulkan.engine.device import Device
 from mobopt.runtimes.vulkan.program import VulkanProgram
 from mobopt.tools.conversion import convert_file
-from mobopt.tools.onnx_description import describe_onnx
+from mobopt.tools.describe_model import describe_model
 
 
 class Image(nn.Module):
@@ -132,12 +132,12 @@ def test_a_file_is_converted_and_described(tmp_path: Path) -> None:
     done = convert_file(tmp_path / "net.onnx", tmp_path / "net.ptl", Settings("vulkan"), example_inputs=[example])
     assert done.relative_difference is not None
     assert done.relative_difference < 1e-4
-    found = describe_onnx(tmp_path / "net.onnx")
+    found = describe_model(tmp_path / "net.onnx")
     assert found is not None
-    assert found.inputs == ("x: float[n, 3, h, w]",)
-    assert found.operators["ai.onnx::Conv"] == 1
-    assert (found.refusal, found.opsets) == ("", ("ai.onnx 17",))
-    assert describe_onnx(tmp_path / "net.ptl") is None
+    assert found.description.inputs == ("x: float[n, 3, h, w]",)
+    assert found.description.operators["ai.onnx::Conv"] == 1
+    assert (found.refusal, found.description.opsets) == ("", ("ai.onnx 17",))
+    assert describe_model(tmp_path / "net.ptl") is None
 
 
 def test_quantised_models_are_float_arithmetic() -> None:
