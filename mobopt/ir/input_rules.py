@@ -176,7 +176,8 @@ _BINARY: dict[type, Callable[[Any, Any], Any]] = {
     ast.Gt: operator.gt,
     ast.GtE: operator.ge,
 }
-_FUNCTIONS: dict[str, Callable[..., Any]] = {"max": max, "min": min}
+_FUNCTIONS: dict[str, Callable[..., Any]] = {"max": max, "min": min, "torch.sym_max": max, "torch.sym_min": min}
+"""By the names that torch's releases write; 2.15 has the latter two."""
 _ROOT = "L"
 """What conditions call the inputs."""
 
@@ -234,8 +235,8 @@ def _reader(node: ast.expr) -> _Reader:
         case ast.BoolOp(op=ast.Or(), values=values):
             parts = [_reader(value) for value in values]
             return lambda inputs: any(part(inputs) for part in parts)
-        case ast.Call(func=ast.Name(id=name), args=[_, *_] as args, keywords=[]) if name in _FUNCTIONS:
-            function, parts = _FUNCTIONS[name], [_reader(arg) for arg in args]
+        case ast.Call(func=called, args=[_, *_] as args, keywords=[]) if ast.unparse(called) in _FUNCTIONS:
+            function, parts = _FUNCTIONS[ast.unparse(called)], [_reader(arg) for arg in args]
             return lambda inputs: function(*(part(inputs) for part in parts))
         case ast.Subscript(
             value=ast.Call(func=ast.Attribute(value=place, attr="size"), args=[], keywords=[]),
