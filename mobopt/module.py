@@ -81,8 +81,8 @@ class MobileModule(torch.jit.RecursiveScriptModule):  # type: ignore[misc, name-
         check_fallback(fallback)
         if precision.is_half and device == "cpu":
             raise UnsupportedError(
-                "precision='fp16' halves what lies in the memory of a Vulkan device, and the module runs on the CPU; "
-                "choose a device, or precision='fp32'"
+                f"precision={precision.precision!r} halves what lies in the memory of a Vulkan device, and the module "
+                "runs on the CPU; choose a device, or precision='fp32'"
             )
         if keep_clock and device == "cpu":
             raise UnsupportedError(
@@ -171,13 +171,13 @@ class MobileModule(torch.jit.RecursiveScriptModule):  # type: ignore[misc, name-
         return choice
 
     def learn_ranges(self, by_method: Mapping[str, Sequence[Any]]) -> None:
-        """Run methods on the CPU in float32, so that what becomes too large or too small for halves on these arguments
-        keeps float32; a module in float32 learns nothing.
+        """Run methods on the CPU in float32, so that what becomes too large or too small for float16 on these arguments
+        keeps float32; a module of another precision learns nothing.
 
         Raises:
             InputError: the arguments don't fit the model.
         """
-        for method, args in by_method.items() if self.precision.is_half else ():
+        for method, args in by_method.items() if self.precision.precision == "fp16" else ():
             self.__dict__["_ranges"].learn(self.program, method, bind_arguments(self.program, method, args, {}))
 
     @property
@@ -448,9 +448,10 @@ def load(
         libraries: namespaces of operators beyond torch's own that the file may name, such as ``torchvision``; import
             the library that registers them first.
         bounds: of the sizes of inputs; see :class:`MobileModule`.
-        precision: ``"fp16"``: on a Vulkan device, weights and tensors between operators lie in memory as halves, but
+        precision: ``"fp16"``: on a Vulkan device, weights and tensors between operators lie in memory as float16, but
             for those that rounding would harm; arithmetic, inputs and results stay float32. The first call that meets a
-            part of the model is computed on the CPU too, to see which.
+            part of the model is computed on the CPU too, to see which. ``"bf16"``: as bfloat16, which holds all
+            magnitudes, with an eighth of the bits.
         fp32_nodes: a pattern, or several, of operators (``"aten::softmax"``) or lines (``"*attention*"``) whose nodes
             keep float32.
         keep_clock: whether an NVIDIA GPU's clock stays up between calls for as long as the module lives, by an open
@@ -465,7 +466,7 @@ def load(
         BundleError: the file is damaged, hostile, or of a form that mobopt does not read.
         InputError: ``fallback`` is neither, a range of bounds has no size in it, there is no such precision, or no node
             matches a pattern.
-        UnsupportedError: ``precision`` is ``"fp16"``, or ``keep_clock`` is true, and the device the CPU.
+        UnsupportedError: ``precision`` is not ``"fp32"``, or ``keep_clock`` is true, and the device the CPU.
     """
     choice = PrecisionChoice.of(precision, fp32_nodes)
     program = read_bundle(path, libraries=libraries)

@@ -114,9 +114,9 @@ def optimize_for_mobile(
         quantize_group: with ``'int4_weights'``, how many weights share a scale: 32 (the default), 64 or 128.
         keep_float: patterns of the names of layers that keep their weights, such as ``'lm_head'`` or ``'layers.0.*'``.
         explain: print what each pass did, and what it left alone and why.
-        precision: with the backend Vulkan, ``'fp16'``: when the module is called, weights and tensors between operators
-            lie in the device's memory as halves, but for those that rounding would harm, also on ``example_inputs``.
-            Arithmetic, inputs, results and files stay float32.
+        precision: with the backend Vulkan, ``'fp16'`` or ``'bf16'``: when the module is called, weights and tensors
+            between operators lie in the device's memory as float16 or bfloat16, but for those that rounding would harm,
+            as float16 also on ``example_inputs``. Arithmetic, inputs, results and files stay float32.
         fp32_nodes: a pattern, or several, of operators (``'aten::softmax'``) or lines of source (``'*attention*'``)
             whose nodes keep float32.
 

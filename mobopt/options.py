@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from difflib import get_close_matches
 from enum import IntEnum
-from typing import Literal, cast, get_args
+from typing import Literal, get_args
 
 from mobopt.errors import ArgumentTypeError, InputError, UnsupportedError
 
@@ -41,8 +41,9 @@ LEGALIZE_LEVELS = ("off", "safe", "full")
 DEFAULT_LEGALIZE = "full"
 FallbackChoice = Literal["cpu", "error"]
 """What mobopt's own runtime does with operators without a GPU kernel: run them on the CPU, or name them in an error."""
-Precision = Literal["fp32", "fp16"]
+Precision = Literal["fp32", "fp16", "bf16"]
 """How the float32 tensors of a model lie in a device's memory; what is computed with them is float32 in any case."""
+PRECISIONS: tuple[Precision, ...] = get_args(Precision)
 
 
 @dataclass(frozen=True)
@@ -50,7 +51,7 @@ class PrecisionChoice:
     """What is asked of precision.
 
     Attributes:
-        precision: ``fp16`` halves what weights and tensors between operators take.
+        precision: ``fp16`` and ``bf16`` (float16, bfloat16) halve what weights and tensors between operators take.
         fp32_nodes: patterns with ``*`` and ``?`` of operators (``aten::softmax``) or lines of source (``model.py:7 in
             encoder.attention``) whose nodes keep float32.
     """
@@ -65,20 +66,24 @@ class PrecisionChoice:
         Raises:
             InputError: there is no such precision, a pattern is no text, or patterns are given for float32.
         """
-        if precision not in get_args(Precision):
-            raise InputError(f"precision is {precision!r}; give 'fp32' or 'fp16'")
+        if precision not in PRECISIONS:
+            raise InputError(
+                f"precision is {precision!r}; give {', '.join(map(repr, PRECISIONS[:-1]))} or {PRECISIONS[-1]!r}"
+            )
         patterns = (fp32_nodes,) if isinstance(fp32_nodes, str) else tuple(fp32_nodes)
         for pattern in patterns:
             if not isinstance(pattern, str) or not pattern:
                 raise InputError(f"fp32_nodes has {pattern!r}; give patterns such as '*attention*'")
         if patterns and precision == "fp32":
-            raise InputError("fp32_nodes says what stays float32 of a model in fp16; give precision='fp16' with it")
-        return PrecisionChoice(cast(Precision, precision), patterns)
+            raise InputError(
+                "fp32_nodes says what stays float32 of a model in halves; give precision='fp16' or 'bf16' with it"
+            )
+        return PrecisionChoice(precision, patterns)
 
     @property
     def is_half(self) -> bool:
         """Whether anything is halved."""
-        return self.precision == "fp16"
+        return self.precision != "fp32"
 
 
 SINGLE = PrecisionChoice()

@@ -1,4 +1,4 @@
-"""What halves (float16) hold well: magnitudes of constants and of what nodes were seen to make; nodes by patterns."""
+"""What halves hold well: magnitudes of constants and of what nodes were seen to make; nodes by patterns."""
 
 from __future__ import annotations
 
@@ -11,10 +11,12 @@ from mobopt.errors import InputError
 from mobopt.ir import Graph, Node, Program, Value
 from mobopt.runtimes.line_run import LineEvaluation, LineRun, UnforeseenSizesError
 
+HALVES: dict[str, torch.dtype] = {"fp16": torch.float16, "bf16": torch.bfloat16}
+"""What floats of 16 bits are called as a precision."""
 LARGEST = 65504 / 4
-"""Magnitude from which values are taken to be too large for halves, which end at 65504: other inputs make others."""
+"""Magnitude from which values are taken to be too large for float16, which ends at 65504: other inputs make others."""
 SMALLEST = 1e-3
-"""Tensors whose largest magnitude is less lose too much: below 6e-5 halves have ever fewer bits."""
+"""Tensors whose largest magnitude is less lose too much: below 6e-5 float16 has ever fewer bits."""
 
 
 def magnitude(values: torch.Tensor) -> float:
@@ -29,15 +31,15 @@ def magnitude(values: torch.Tensor) -> float:
 
 
 def why_not_half(largest: float) -> str | None:
-    """Why halves don't hold values of such a largest magnitude; None if they do."""
+    """Why float16 doesn't hold values of such a largest magnitude; None if it does."""
     if largest > LARGEST:
         return f"its values reach {largest:.3g}; float16 ends at 65504"
     return f"its values are at most {largest:.1g}; float16 has few bits there" if 0 < largest < SMALLEST else None
 
 
-def fits_half(values: torch.Tensor) -> bool:
-    """Whether halves hold the elements of a constant well."""
-    return why_not_half(magnitude(values)) is None
+def fits_half(values: torch.Tensor, elements: torch.dtype) -> bool:
+    """Whether halves of a type hold the elements of a constant well; bfloat16 has the range of float32."""
+    return elements == torch.bfloat16 or why_not_half(magnitude(values)) is None
 
 
 class ValueRanges:
@@ -76,7 +78,7 @@ class ValueRanges:
             return  # the call will meet it too, and is planned anew with what it teaches
 
     def why_not(self, node: Node) -> str | None:
-        """Why halves don't hold what a node makes; None if they do, or it has not been seen."""
+        """Why float16 doesn't hold what a node makes; None if it does, or it has not been seen."""
         return why_not_half(self._largest.get(_key(node), 0.0))
 
     def _note(self, value: Value, tensor: torch.Tensor) -> None:

@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 @click.option("--repeat", default=1, show_default=True, type=click.IntRange(min=1), help="Number of timed calls.")
 @fallback_option
 @precision_options(
-    "fp16: half the memory for weights and tensors in between; with --device cpu, round every result as a phone's "
-    "GPU may. Compared with fp32."
+    "fp16, bf16: half the memory for weights and tensors in between; with --device cpu, round every result as a "
+    "phone's GPU may. Compared with fp32."
 )
 @click.option("--keep-clock", is_flag=True, help="Hold an NVIDIA GPU's clock up between calls, by a CUDA context.")
 @click.option("--output", type=click.Path(path_type=Path), help="Write the result as .npy (several: NAME_0.npy, ...).")
@@ -133,7 +133,7 @@ def _print(execution: Execution, written: list[Path]) -> None:
         rows.append(("plan", f"{report.dispatches} dispatches, {len(report.fallbacks)} operators on the CPU"))
         if report.halves is not None:
             first, *pinned = str(report.halves).splitlines()
-            rows += [("fp16", first), *(("", line.strip()) for line in pinned)]
+            rows += [(report.halves.precision, first), *(("", line.strip()) for line in pinned)]
         if report.memory is not None:
             memory = report.memory
             bound = f"lower bound {size_text(memory.lower_bound_bytes)}"
@@ -149,11 +149,12 @@ def _print(execution: Execution, written: list[Path]) -> None:
 
 
 def _precision_rows(precision: PrecisionReport, is_emulated: bool) -> list[tuple[str, str]]:
+    title = f"{precision.precision} - fp32"
     of_scale = f"{precision.absolute:.3g} at most, {precision.relative:.2%} of the output's scale"
     loss = precision.first_loss
     if not is_emulated:
-        return [("fp16 - fp32", of_scale)]
-    return [("fp16 - fp32", of_scale), ("first loss", str(loss) if loss else "no node loses over 1%")]
+        return [(title, of_scale)]
+    return [(title, of_scale), ("first loss", str(loss) if loss else "no node loses over 1%")]
 
 
 def _dtype(tensor: torch.Tensor) -> str:

@@ -7,6 +7,8 @@ from typing import Any, TypeVar
 
 import click
 
+from mobopt.options import PRECISIONS
+
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 
@@ -34,14 +36,12 @@ def precision_options(what: str) -> Callable[[Command], Command]:
     Args:
         what: the help of the first.
     """
-    precision = click.option(
-        "--precision", default="fp32", show_default=True, type=click.Choice(["fp32", "fp16"]), help=what
-    )
+    precision = click.option("--precision", default="fp32", show_default=True, type=click.Choice(PRECISIONS), help=what)
     nodes = click.option(
         "--fp32-nodes",
         multiple=True,
         metavar="PATTERN",
-        help="Of fp16: operators (aten::softmax) or lines ('*attention*') that keep fp32; may be repeated.",
+        help="Of fp16 and bf16: operators (aten::softmax) or lines ('*attention*') that keep fp32; may be repeated.",
     )
     return lambda command: precision(nodes(command))
 

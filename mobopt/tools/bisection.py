@@ -89,7 +89,8 @@ def bisect(
         passes: the passes that the model goes through.
         method: the method that is run.
         example_inputs: as for :func:`mobopt.compare`.
-        tolerance: the error of outputs that is let pass, over their scale; without it 1e-4, and 1e-2 of fp16.
+        tolerance: the error of outputs that is let pass, over their scale; without it 1e-4, 1e-2 of fp16, and
+            5e-2 of bf16.
         precision: of the device; see :func:`mobopt.load`.
         fp32_nodes: patterns of nodes that keep float32.
         show: is told each step.
@@ -106,7 +107,7 @@ def bisect(
         raise InputError("there is nothing to bisect on the CPU without passes; give passes, or a Vulkan device")
     choice = PrecisionChoice.of(precision, fp32_nodes)
     if choice.is_half and device == CPU:
-        raise InputError("fp16 is what a Vulkan device stores; choose one with --device")
+        raise InputError(f"{precision} is what a Vulkan device stores; choose one with --device")
     tolerance = tolerance_of(tolerance, choice)
     started = time.perf_counter()
     show("reading")

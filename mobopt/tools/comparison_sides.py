@@ -160,7 +160,7 @@ class DeviceRunner(Runner):
         from mobopt.runtimes.vulkan.engine.device import open_device
 
         self.device = open_device(None if side.device == VULKAN else side.device)
-        self.where = f"{self.device.info}{', fp16' if side.precision.is_half else ''}"
+        self.where = f"{self.device.info}{f', {side.precision.precision}' if side.precision.is_half else ''}"
         self.lines: list[Graph] = []
         self._side, self._method, self._split, self._refuse = side, method, split, refuse
         self._made: list[frozenset[str]] = []
@@ -215,13 +215,13 @@ def runner_of(side: Side, method: str, *, is_double: bool = False, is_fused: boo
 
     Raises:
         DeviceError: there is no such device.
-        InputError: float64 is asked for on a device, or fp16 on the CPU.
+        InputError: float64 is asked for on a device, or halves on the CPU.
     """
     if method not in side.program.methods:
         methods = ", ".join(side.program.methods)
         raise InputError(f"{side.name} has no method {method!r}; its methods are {methods}; choose with --method")
     if side.device == CPU and side.precision.is_half:
-        raise InputError("fp16 is what a Vulkan device stores; choose one with --device-b")
+        raise InputError(f"{side.precision.precision} is what a Vulkan device stores; choose one with --device-b")
     if side.device == CPU:
         return CpuRunner(side, method, is_double)
     if is_double:

@@ -18,7 +18,8 @@ from mobopt.ir.arguments import bind_arguments
 from mobopt.ir.nests import leaves_of, map_leaves
 from mobopt.options import FallbackChoice, Precision, PrecisionChoice
 from mobopt.runtimes.cpu import Interpreter
-from mobopt.runtimes.cpu.precision import Float16Interpreter, PrecisionLoss
+from mobopt.runtimes.cpu.precision import HalfInterpreter, PrecisionLoss
+from mobopt.runtimes.half_ranges import HALVES
 from mobopt.samples.agreement import compare
 
 if TYPE_CHECKING:
@@ -27,15 +28,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class PrecisionReport:
-    """What float16 costs a model.
+    """What halves cost a model.
 
     Attributes:
+        precision: ``fp16`` or ``bf16``.
         absolute: the largest difference of an output from float32's.
         relative: the same over the largest magnitude of that output.
         first_loss: on the CPU reference, the first node that loses over 1 %, or becomes infinite or not a number; None
             if none does.
     """
 
+    precision: Precision
     absolute: float
     relative: float
     first_loss: PrecisionLoss | None
@@ -53,7 +56,7 @@ class Execution:
     report: PlanReport | None
     """None on the CPU reference."""
     precision: PrecisionReport | None = None
-    """With precision fp16."""
+    """Of a precision other than float32."""
 
     @property
     def outputs(self) -> list[torch.Tensor]:
@@ -88,8 +91,8 @@ def run_bundle(
         method: which method.
         repeat: how many timed calls.
         fallback: whether operators without a GPU kernel run on the CPU or are an error.
-        precision: ``fp16`` halves what lies in a device's memory, see :func:`mobopt.load`; on the CPU reference it
-            rounds every result, as a phone's GPU may. Either is compared with the reference in float32.
+        precision: ``fp16`` and ``bf16`` halve what lies in a device's memory, see :func:`mobopt.load`; on the CPU
+            reference every result is rounded, as a phone's GPU may. Either is compared with the reference in float32.
         fp32_nodes: patterns of nodes that keep float32 on a device.
         keep_clock: whether an NVIDIA GPU's clock stays up between the calls.
         before: is called before each timed call, outside the measured time.
@@ -99,7 +102,9 @@ def run_bundle(
     """
     choice = PrecisionChoice.of(precision, fp32_nodes)
     if choice.fp32_nodes and device == "cpu":
-        raise InputError("the CPU reference in fp16 rounds every result; leave out fp32_nodes, or choose a device")
+        raise InputError(
+            f"the CPU reference in {precision} rounds every result; leave out fp32_nodes, or choose a device"
+        )
     if keep_clock and device == "cpu":
         raise InputError("keep_clock holds the clock of an NVIDIA GPU up; leave it out, or choose a device")
     program = read_program(path, prefer="code" if choice.is_half else "bytecode")  # source has lines to name
@@ -108,22 +113,22 @@ def run_bundle(
     args = bind_arguments(program, method, inputs, {})
     if device == "cpu":
         if choice.is_half:
-            return _run_in_float16(program, args, method, repeat, before)
+            return _run_in_halves(program, args, method, repeat, before, choice.precision)
         interpreter = Interpreter(program)
         result, seconds = timed_calls(lambda: interpreter.run(method, args), repeat, before)
         return Execution("CPU (reference interpreter)", result, seconds, 0.0, None)
     return _run_on_vulkan(program, args, device, method, repeat, fallback, before, choice, keep_clock)
 
 
-def _run_in_float16(
-    program: Program, args: list[Any], method: str, repeat: int, before: Callable[[], object]
+def _run_in_halves(
+    program: Program, args: list[Any], method: str, repeat: int, before: Callable[[], object], precision: Precision
 ) -> Execution:
     exact = _reference(program, args, method, repeat)
-    interpreter = Float16Interpreter(program)
+    interpreter = HalfInterpreter(program, HALVES[precision])
     result, seconds = timed_calls(lambda: interpreter.run(method, args), repeat, before)
     agreement = compare(result, exact)
-    report = PrecisionReport(agreement.absolute, agreement.relative, interpreter.first_loss)
-    return Execution("CPU (reference interpreter, float16)", result, seconds, 0.0, None, precision=report)
+    report = PrecisionReport(precision, agreement.absolute, agreement.relative, interpreter.first_loss)
+    return Execution(f"CPU (reference interpreter, {precision})", result, seconds, 0.0, None, precision=report)
 
 
 def _reference(program: Program, args: list[Any], method: str, calls: int) -> Any:
@@ -157,7 +162,7 @@ def _run_on_vulkan(
         loss = None
         if choice.is_half:
             agreement = compare(result, exact)
-            loss = PrecisionReport(agreement.absolute, agreement.relative, None)
+            loss = PrecisionReport(choice.precision, agreement.absolute, agreement.relative, None)
         return Execution(str(runtime.device.info), result, seconds, preparation, report, loss)
     finally:
         runtime.close()

@@ -1,4 +1,4 @@
-"""The reference interpreter with the precision of a phone's GPU: every result is rounded to float16.
+"""The reference interpreter with the precision of a phone's GPU: every result is rounded to 16 bits.
 
 Metal's kernels keep tensors in 16-bit textures, so each operator's result is rounded, and what exceeds 65504 becomes
 infinite. Within an operator the arithmetic stays float32, as a kernel's accumulators may be.
@@ -34,6 +34,7 @@ class PrecisionLoss:
         kind: ``inf`` or ``nan`` if an element has become that, ``loss`` if elements differ by over 1 %.
         relative: the largest difference of finite elements over the largest magnitude of the exact result.
         largest: the largest magnitude of the exact result.
+        half: what results are rounded to.
     """
 
     node: str
@@ -41,15 +42,17 @@ class PrecisionLoss:
     kind: str
     relative: float
     largest: float
+    half: torch.dtype
 
     def __str__(self) -> str:
+        end = f"{str(self.half).removeprefix('torch.')} ends at {torch.finfo(self.half).max:.6g}"
         place = f" at {self.source}" if self.source else ""
         what = f"loses {self.relative:.1%}" if self.kind == "loss" else f"becomes {self.kind}"
-        return f"{self.node}{place} {what} (values reach {self.largest:.4g}; float16 ends at 65504)"
+        return f"{self.node}{place} {what} (values reach {self.largest:.4g}; {end})"
 
 
-class Float16Interpreter(Interpreter):
-    """Runs a Program with every floating tensor rounded to float16 and back after every node.
+class HalfInterpreter(Interpreter):
+    """Runs a Program with every floating tensor rounded to 16 bits and back after every node.
 
     Inputs, weights and packed weights are rounded too; dtypes stay what they are. Beside each rounded tensor its exact
     twin is computed, by the same path through branches and loops, so memory is twice that of the interpreter.
@@ -58,8 +61,15 @@ class Float16Interpreter(Interpreter):
         first_loss: the first node of the last run that loses more than 1 %, or becomes infinite or not a number.
     """
 
-    def __init__(self, program: Program) -> None:
+    def __init__(self, program: Program, half: torch.dtype = torch.float16) -> None:
+        """Begin.
+
+        Args:
+            program: what is run.
+            half: what tensors are rounded to, float16 or bfloat16.
+        """
         super().__init__(program)
+        self._half = half
         self.first_loss: PrecisionLoss | None = None
         self._twins = WeakIdKeyDictionary()
         self._exact_contexts: dict[int, tuple[PackedContext, PackedContext]] = {}
@@ -69,7 +79,7 @@ class Float16Interpreter(Interpreter):
         self._constants: dict[Value, Any] = {}
 
     def run(self, method: str, args: Sequence[Any]) -> Any:
-        """What a method returns in float16's precision; see :meth:`Interpreter.run`."""
+        """What a method returns in that precision; see :meth:`Interpreter.run`."""
         self.first_loss = None
         with torch.no_grad():
             copies = [map_leaves(arg, torch.Tensor, torch.Tensor.clone) for arg in args]
@@ -101,7 +111,7 @@ class Float16Interpreter(Interpreter):
         # How many tensors there are may hang on their elements; one without a twin stands for itself.
         for tensor, twin in zip(leaves_of(result, torch.Tensor), leaves_of(exact, torch.Tensor), strict=False):
             if tensor.dtype in _ROUNDED:
-                _round(tensor)
+                _round(tensor, self._half)
                 self._note_loss(node, tensor, twin)
             self._twins[tensor] = twin
         return result
@@ -124,7 +134,7 @@ class Float16Interpreter(Interpreter):
     def _rounded_tensor(self, exact: torch.Tensor) -> torch.Tensor:
         rounded = exact.detach().clone()
         if exact.dtype in _ROUNDED:
-            _round(rounded)
+            _round(rounded, self._half)
         self._twins[rounded] = exact.detach()
         return rounded
 
@@ -145,11 +155,11 @@ class Float16Interpreter(Interpreter):
             return
         names = ", ".join(f"%{value.name}" for value in node.inputs if not value.is_constant)
         text = f"{', '.join(f'%{value.name}' for value in node.outputs)} = {node.op}({names})"
-        self.first_loss = PrecisionLoss(text, node.source, kind, relative, largest)
+        self.first_loss = PrecisionLoss(text, node.source, kind, relative, largest, self._half)
 
 
-def _round(tensor: torch.Tensor) -> None:
+def _round(tensor: torch.Tensor, half: torch.dtype) -> None:
     """Round in place, for other tensors may be views of it; a view of what is rounded already is not written to."""
-    rounded = tensor.half().to(tensor.dtype)
+    rounded = tensor.to(half).to(tensor.dtype)
     if not ((rounded == tensor) | tensor.isnan()).all():
         tensor.copy_(rounded)

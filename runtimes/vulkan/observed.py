@@ -156,7 +156,7 @@ def run_line(
         device: where it runs; what the device lacks runs on the CPU.
         line: as specialising leaves it; it is not changed.
         inputs: its inputs.
-        precision: of fp16, what it returns is rounded as in the middle of a model.
+        precision: of halves, what it returns is rounded as in the middle of a model.
 
     Raises:
         InputError: the line refuses the inputs.
@@ -172,7 +172,7 @@ def run_line(
         }
         halving = None
         if precision.is_half:
-            halving = Halving(precision.fp32_nodes, ValueRanges(), lambda: inputs)
+            halving = Halving(precision, ValueRanges(), lambda: inputs)
             halving.observed = lambda value: True
         built = build_stream(segment, device.info, ConstantStore(), True, integers, floats_fit, halving=halving)
         executable = Executable(device, built.stream)

@@ -1,4 +1,4 @@
-"""fp32 beside fp16: bytes, times and errors, and torch on CUDA in both: ``python tests/benchmarks/precision.py``.
+"""fp32 beside fp16 and bf16: bytes, times, errors, and torch on CUDA: ``python tests/benchmarks/precision.py``.
 
 All contestants of a model take turns in one run, from a CPU tensor to a CPU tensor; the median counts. Errors are the
 largest difference from eager torch in float32 on the CPU, over the output's largest magnitude.
@@ -20,7 +20,7 @@ from models import PASSES, ZOO, Contestant, cuda_contestants, first_tensor, medi
 from sizes import EncoderLayer
 
 from mobopt.frontends.torchscript import program_from_script_module
-from mobopt.options import PrecisionChoice
+from mobopt.options import PRECISIONS, PrecisionChoice
 from mobopt.passes.manager import run_passes
 from mobopt.runtimes.vulkan.engine.device import Device, open_device
 from mobopt.runtimes.vulkan.program import VulkanProgram
@@ -82,10 +82,11 @@ def measure(name: str, device: Device, rounds: int, seconds: float, profiles: bo
         expected = first_tensor(model(x))
     program = program_from_script_module(torch.jit.script(model))
     run_passes(program, PASSES)
-    runners = {p: VulkanProgram(program, device, precision=PrecisionChoice.of(p)) for p in ("fp32", "fp16")}
+    runners = {p: VulkanProgram(program, device, precision=PrecisionChoice.of(p)) for p in PRECISIONS}
     contestants: dict[str, Contestant] = {
         "mobopt": lambda: runners["fp32"](x),
         "mobopt fp16": lambda: runners["fp16"](x),
+        "mobopt bf16": lambda: runners["bf16"](x),
         "eager": lambda: first_tensor(model(x)),
     }
     if torch.cuda.is_available():
@@ -103,7 +104,8 @@ def measure(name: str, device: Device, rounds: int, seconds: float, profiles: bo
         peak, constants = report.memory.peak_bytes / 1e6, report.memory.constant_bytes / 1e6
         busy = f", {_busy(runner, x):.3f} ms busy" if profiles else ""
         print(f"  {precision}: {report.dispatches} dispatches{busy}, peak {peak:.2f} MB, constants {constants:.2f} MB")
-    print(f"  {report.halves}", flush=True)
+        if report.halves is not None:
+            print(f"    {report.halves}", flush=True)
     for runner in runners.values():
         runner.close()
 

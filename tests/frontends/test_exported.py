@@ -193,7 +193,9 @@ def test_conditions_on_sizes(text: str, holds: bool) -> None:
     assert Condition(text).holds({"x": torch.zeros(2, 3), "y": [torch.zeros(4)]}) is holds
 
 
-@pytest.mark.parametrize("text", ["__import__('os')", "torch.load(1)", "L['x'].data_ptr() == 0", "L.__class__", "x", "1 +", "L['x']()"])
+@pytest.mark.parametrize(
+    "text", ["__import__('os')", "torch.load(1)", "L['x'].data_ptr() == 0", "L.__class__", "x", "1 +", "L['x']()"]
+)
 def test_conditions_are_no_code(text: str) -> None:
     with pytest.raises(MoboptError):
         Condition(text)

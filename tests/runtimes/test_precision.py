@@ -1,4 +1,4 @@
-"""The CPU reference with float16's precision: what is rounded, what is told, and that the model is left alone."""
+"""The CPU reference with the precision of halves: what is rounded, what is told, and that the model is left alone."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from mobopt.commands import main
 from mobopt.errors import InputError
 from mobopt.ir import Program, parse_graph
 from mobopt.runtimes.cpu import Interpreter
-from mobopt.runtimes.cpu.precision import Float16Interpreter
+from mobopt.runtimes.cpu.precision import HalfInterpreter
 from mobopt.tools.execution import run_bundle
 
 GOLDEN = Path(__file__).parent.parent / "golden"
@@ -48,12 +48,22 @@ TWO_STEPS = """graph(%self : __torch__.M,
 """
 
 
+def test_bfloat16_is_rounded_to_and_named() -> None:
+    x, y = torch.tensor([1.0 + 2.0**-8, 3e38]), torch.tensor([1.0, 2.0])
+    runtime = HalfInterpreter(program_of(TWO_STEPS), torch.bfloat16)
+    assert torch.equal(runtime.run("forward", [x, y]), torch.tensor([0.0, torch.inf]))
+    assert runtime.first_loss is None  # float32 ends there too
+    runtime.run("forward", [torch.tensor([3.4e38]), torch.tensor([1.0])])
+    assert runtime.first_loss is not None
+    assert "becomes inf (values reach 3.4e+38; bfloat16 ends at 3.38953e+38)" in str(runtime.first_loss)
+
+
 @pytest.mark.parametrize("shape", [(), (7,), (2, 3, 5)])
 def test_every_result_is_rounded(shape: tuple[int, ...]) -> None:
     torch.manual_seed(0)
     x, y = torch.rand(shape) * 3, torch.rand(shape) * 3
     before = x.clone()
-    result = Float16Interpreter(program_of(TWO_STEPS)).run("forward", [x, y])
+    result = HalfInterpreter(program_of(TWO_STEPS)).run("forward", [x, y])
     assert torch.equal(result, half(half(half(x) * half(y)) - half(x)))
     assert result.dtype == torch.float32 and torch.equal(x, before)
 
@@ -62,7 +72,7 @@ def test_every_result_is_rounded(shape: tuple[int, ...]) -> None:
 def test_whole_numbers_stay_exact(dtype: torch.dtype) -> None:
     x = torch.tensor([[1, 250], [3, 201]], dtype=dtype)
     y = torch.tensor(100_000, dtype=torch.int64) if dtype == torch.int64 else torch.tensor(2, dtype=dtype)
-    assert torch.equal(Float16Interpreter(program_of(TWO_STEPS)).run("forward", [x, y]), x * y - x)
+    assert torch.equal(HalfInterpreter(program_of(TWO_STEPS)).run("forward", [x, y]), x * y - x)
 
 
 class Weights(nn.Module):
@@ -86,7 +96,7 @@ def test_weights_views_and_changes_in_place() -> None:
     module = Weights()
     program = scripted(module)
     x = torch.randn(2, 3, generator=torch.Generator().manual_seed(1))
-    runtime = Float16Interpreter(program)
+    runtime = HalfInterpreter(program)
     for calls in (1.0, 2.0):  # what is written to the state lasts; the Program's own stays as it is
         y, seen = runtime.run("forward", [x])
         expected = half(x)  # the weight is 1 in float16
@@ -102,7 +112,7 @@ def test_packed_weights_are_rounded(name: str) -> None:
     program = read_bundle(GOLDEN / name)
     inputs = [torch.from_numpy(numpy.load(path)) for path in sorted((GOLDEN / name).parent.glob("input_*.npy"))]
     exact = Interpreter(program).run("forward", inputs)
-    runtime = Float16Interpreter(program)
+    runtime = HalfInterpreter(program)
     for rounded, expected in zip(tensors_of(runtime.run("forward", inputs)), tensors_of(exact), strict=True):
         difference = (rounded - expected).abs().max() / expected.abs().max()
         assert 1e-6 < difference < 1e-2
@@ -111,7 +121,7 @@ def test_packed_weights_are_rounded(name: str) -> None:
 
 def test_first_loss_is_found() -> None:
     x = torch.tensor([100.0, 2.0])
-    runtime = Float16Interpreter(program_of(TWO_STEPS))
+    runtime = HalfInterpreter(program_of(TWO_STEPS))
     runtime.run("forward", [x, torch.tensor([100.0, 3.0])])
     assert runtime.first_loss is None
     runtime.run("forward", [x * 10, torch.tensor([1000.0, 3.0])])
@@ -125,13 +135,13 @@ def test_first_loss_is_found() -> None:
 
 def test_not_a_number_is_told() -> None:
     text = TWO_STEPS.replace("aten::mul(%x, %y)", "aten::sub(%x, %y, %one)")
-    runtime = Float16Interpreter(program_of(text))
+    runtime = HalfInterpreter(program_of(text))
     runtime.run("forward", [torch.tensor([1e5, 1.0]), torch.tensor([9e4, 1.0])])
     assert runtime.first_loss is not None and runtime.first_loss.kind == "nan"
 
 
 def test_infinities_of_the_model_itself_are_no_loss() -> None:
-    runtime = Float16Interpreter(program_of(TWO_STEPS))
+    runtime = HalfInterpreter(program_of(TWO_STEPS))
     result = runtime.run("forward", [torch.tensor([-torch.inf, 1.0]), torch.tensor([1.0, 1.0])])
     assert result[0].isnan() and runtime.first_loss is None
 
@@ -182,7 +192,7 @@ def test_command(metal: tuple[Path, list[str]]) -> None:
     )["precision"]
     exact = read_bundle(path)
     x = torch.from_numpy(numpy.load(inputs[1]))
-    rounded, expected = (runtime(exact).run("forward", [x]) for runtime in (Float16Interpreter, Interpreter))
+    rounded, expected = (runtime(exact).run("forward", [x]) for runtime in (HalfInterpreter, Interpreter))
     assert data["absolute"] == pytest.approx(float((rounded - expected).abs().max()))
     assert data["relative"] == pytest.approx(float((rounded - expected).abs().max() / expected.abs().max()))
     assert "precision" not in json.loads(mobopt_run(path, *inputs, "--device", "cpu", "--json").stdout)

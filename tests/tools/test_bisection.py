@@ -107,7 +107,7 @@ def test_what_halves_lose(device: Device) -> None:
     assert kept.kind == NOTHING
     for arguments, message in (
         ({"precision": "fp16", "fp32_nodes": "aten::gelu"}, "aten::gelu"),
-        ({"precision": "fp8"}, "give 'fp32' or 'fp16'"),
+        ({"precision": "fp8"}, "give 'fp32', 'fp16' or 'bf16'"),
         ({"precision": "fp16", "device": "cpu", "passes": PassPipeline.default("cpu")}, "what a Vulkan device stores"),
     ):
         with pytest.raises(InputError, match=message):

@@ -1,4 +1,4 @@
-"""``precision="fp16"`` on a device: what lies as halves, what stays float32 and why, and how far results are off."""
+"""``precision="fp16"`` and ``"bf16"`` on a device: what lies as halves, what stays float32 and why, what it costs."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from mobopt.runtimes.vulkan.engine.device import Device
 
 LOSS = 2e-3
 """Of a few layers, over the output's scale: each rounding is at most 4.9e-4 of its element."""
+LOSSES = {"fp16": LOSS, "bf16": 8 * LOSS}
 
 
 def seeded(module: nn.Module) -> nn.Module:
@@ -40,8 +41,7 @@ def halved(module: nn.Module, x: torch.Tensor, **options: object) -> mobopt.Mobi
         backend="vulkan",
         runtime="mobopt",
         example_inputs=[x],
-        precision="fp16",
-        **options,  # type: ignore[arg-type]
+        **{"precision": "fp16", **options},  # type: ignore[arg-type]
     )
 
 
@@ -89,16 +89,19 @@ class Encoder(nn.Module):
         return x + self.out((weights @ v).transpose(1, 2).reshape(2, 11, 30))
 
 
+@pytest.mark.parametrize("precision", LOSSES)
 @pytest.mark.parametrize("sizes", [(1, 3, 17, 19), (2, 3, 9, 5), (1, 3, 1, 7)])
-def test_convolutions(sizes: tuple[int, ...]) -> None:
-    report = check(seeded(Convolutions()), numbers(*sizes))
+def test_convolutions(sizes: tuple[int, ...], precision: str) -> None:
+    report = check(seeded(Convolutions()), numbers(*sizes), LOSSES[precision], precision=precision)
+    assert str(report).startswith(f"{report.halves} nodes {precision}, ")
     assert report.halves >= 4 and not report.pinned
     assert report.weight_bytes < 0.6 * report.weight_bytes_fp32
     assert report.result_bytes < 0.85 * report.result_bytes_fp32
 
 
-def test_an_encoder_keeps_what_softmax_reads() -> None:
-    report = check(seeded(Encoder()), numbers(2, 11, 30))
+@pytest.mark.parametrize("precision", LOSSES)
+def test_an_encoder_keeps_what_softmax_reads(precision: str) -> None:
+    report = check(seeded(Encoder()), numbers(2, 11, 30), LOSSES[precision], precision=precision)
     assert report.halves >= 4
     assert any("delicate operator reads it" in node.reason for node in report.kept), report.kept
 
@@ -121,8 +124,21 @@ def test_products_of_halves_are_computed_by_matrix_units(device: Device, monkeyp
     assert "2 of 3 products by matrix units" in str(report)
 
 
+@pytest.mark.parametrize(("precision", "half"), [("fp16", torch.float16), ("bf16", torch.bfloat16)])
+def test_weights_and_results_between_layers_are_rounded_and_nothing_else(precision: str, half: torch.dtype) -> None:
+    first, second = nn.Conv2d(5, 40, 3, bias=False), nn.Conv2d(40, 7, 3, bias=False)
+    module, x = seeded(nn.Sequential(first, nn.Tanh(), second)), numbers(1, 5, 11, 13)
+    weights = [layer.weight.detach().to(half).float() for layer in (first, second)]
+    between = torch.tanh(nn.functional.conv2d(x, weights[0])).to(half).float()
+    expected = nn.functional.conv2d(between, weights[1])
+    found = halved(module, x, precision=precision)(x)
+    # Sums in another order may round the values between to the neighbour, one in a thousand.
+    assert (found - expected).abs().max() < 0.1 * torch.finfo(half).eps * expected.abs().max()
+    assert (found - module(x)).abs().max() > 0.2 * torch.finfo(half).eps * expected.abs().max()
+
+
 class Large(nn.Module):
-    """Values that halves can't hold, between layers that they can."""
+    """Values that float16 can't hold, between layers that they can."""
 
     def __init__(self, factor: float) -> None:
         super().__init__()
@@ -141,6 +157,12 @@ def test_what_overflows_or_vanishes_on_the_examples_stays_float32(factor: float,
     report = check(module, numbers(9, 13))
     assert any(words in node.reason for node in report.pinned)
     assert words in str(report)
+
+
+@pytest.mark.parametrize("factor", [1e6, 1e30, 1e-7])
+def test_bfloat16_holds_all_magnitudes(factor: float) -> None:
+    report = check(seeded(Large(factor)), numbers(9, 13), LOSSES["bf16"], precision="bf16")
+    assert not report.pinned and report.halves
 
 
 def test_a_loaded_file_is_probed_on_its_first_call(tmp_path: Path) -> None:
@@ -244,11 +266,11 @@ def test_ten_runs_are_bit_equal() -> None:
 
 def test_what_is_refused() -> None:
     script = torch.jit.script(seeded(Encoder()))
-    with pytest.raises(InputError, match="precision is 'fp8'; give 'fp32' or 'fp16'"):
+    with pytest.raises(InputError, match="precision is 'fp8'; give 'fp32', 'fp16' or 'bf16'"):
         mobopt.optimize_for_mobile(script, backend="vulkan", runtime="mobopt", precision="fp8")  # type: ignore[arg-type]
     with pytest.raises(InputError, match=r"'\*decoder\*', which no node of the model matches"):
         mobopt.optimize_for_mobile(script, backend="vulkan", runtime="mobopt", precision="fp16", fp32_nodes="*decoder*")
-    with pytest.raises(InputError, match="give precision='fp16' with it"):
+    with pytest.raises(InputError, match="give precision='fp16' or 'bf16' with it"):
         mobopt.optimize_for_mobile(script, backend="vulkan", runtime="mobopt", fp32_nodes="aten::*")
     with pytest.raises(UnsupportedError, match="the module runs on the CPU"):
         mobopt.optimize_for_mobile(script, precision="fp16")
@@ -264,6 +286,8 @@ def test_the_command_says_what_lies_as_halves(tmp_path: Path) -> None:
     data = json.loads(CliRunner().invoke(main, [*command, "--json", "--fp32-nodes", "aten::linear"]).stdout)
     assert data["halves"]["weight_bytes"] == data["halves"]["weight_bytes_fp32"]
     assert data["precision"]["relative"] < LOSS
+    wide = CliRunner().invoke(main, [*command[:-1], "bf16"])
+    assert wide.exit_code == 0 and "nodes bf16" in wide.output and "bf16 - fp32" in wide.output
     refused = CliRunner().invoke(main, [*command, "--fp32-nodes", "aten::none"])
     assert refused.exit_code == 2 and "no node of the model matches" in refused.output
 
@@ -274,4 +298,6 @@ def test_a_comparison_shows_what_halves_cost() -> None:
     assert by_layer.agrees and by_layer.tolerance == 1e-2
     assert 1e-5 < max(layer.total.error for layer in by_layer.layers) < LOSS
     assert not mobopt.compare(script, example_inputs=[x], precision="fp16", tolerance=1e-5).agrees
+    wide = mobopt.compare(script, example_inputs=[x], precision="bf16")
+    assert wide.agrees and wide.tolerance == 5e-2 and "bf16" in wide.other
     assert mobopt.compare(script, example_inputs=[x], precision="fp16", tolerance=1e-5, fp32_nodes="*").agrees

@@ -19,7 +19,7 @@ from mobopt.ir.arguments import argument_name
 from mobopt.ir.nests import leaves_of
 from mobopt.ir.types import NONE, TupleType, Type
 from mobopt.runtimes.cpu import Interpreter
-from mobopt.runtimes.cpu.precision import Float16Interpreter
+from mobopt.runtimes.cpu.precision import HalfInterpreter
 from mobopt.samples.agreement import RELATIVE_TOLERANCE, compare
 from mobopt.samples.example_inputs import ExampleInputs, choose_inputs_of_bundle
 from mobopt.tools.app_kit.forms import Form, Maybe, Nothing, Record, form_of, opaque_reason, records_of
@@ -196,7 +196,7 @@ def _example(program: Program, name: str, arguments: Sequence[Any], origin: str,
 def _cost_of_halves(program: Program, name: str, arguments: Sequence[Any], exact: Any) -> float:
     """Twice what rounding every result to half precision, as Metal's kernels do, costs; rounded up to one digit."""
     try:
-        halves = Float16Interpreter(program).run(name, copy.deepcopy(list(arguments)))
+        halves = HalfInterpreter(program).run(name, copy.deepcopy(list(arguments)))
     except MoboptError:  # the model asks for single precision
         return 0.0
     cost = 2 * compare(halves, exact).relative

@@ -1,15 +1,15 @@
-"""Which float32 tensors of a plan lie in memory as halves: ``precision="fp16"``.
+"""Which float32 tensors of a plan lie in memory as halves: ``precision="fp16"``, or ``"bf16"``.
 
 Nothing of it changes what is computed: kernels widen what they load and round what they store, so sums and all that a
-fusion keeps in registers stay float32. Products whose operands are both halves are computed by matrix units where the
+fusion keeps in registers stay float32. Products whose operands are both float16 are computed by matrix units where the
 device has them: products of halves are exact there, and their sums float32. What is chosen are storages, once, after
 fusion: of the result of each node, and of the weights that it reads. A node keeps float32 where rounding would harm:
 
 - results that the model returns, or that the CPU reads, and those that are made of numbers alone;
 - what :attr:`~mobopt.ops.records.Trait.DELICATE` operators read and give, and what becomes integers or truth values;
 - what the user's patterns name;
-- values that were too large or too small for halves on inputs that were seen
-  (:class:`~mobopt.runtimes.half_ranges.ValueRanges`).
+- values that were too large or too small for float16 on inputs that were seen
+  (:class:`~mobopt.runtimes.half_ranges.ValueRanges`); bfloat16 has the range of float32, and an eighth of the bits.
 
 Tensors that are views of each other, or that one operator puts together, get the same elements.
 """
@@ -24,7 +24,8 @@ import torch
 
 from mobopt.ir import Graph, Node, Origin, Value
 from mobopt.ops.records import Trait, has_trait
-from mobopt.runtimes.half_ranges import ValueRanges, fits_half, matches
+from mobopt.options import Precision, PrecisionChoice
+from mobopt.runtimes.half_ranges import HALVES, ValueRanges, fits_half, matches
 from mobopt.runtimes.vulkan.engine.stream import Dispatch, storages
 from mobopt.runtimes.vulkan.engine.tensor import Storage, StorageKind
 from mobopt.runtimes.vulkan.kernels.matrix_kernels import MATRIX_SHADER
@@ -48,9 +49,10 @@ class KeptNode:
 
 @dataclass(frozen=True)
 class HalfReport:
-    """What ``precision="fp16"`` made of a plan.
+    """What a precision made of a plan.
 
     Attributes:
+        precision: ``fp16`` or ``bf16``.
         halves: how many nodes store their results as halves.
         kept: those whose results are float32.
         result_bytes: of all results together, in between and returned.
@@ -61,6 +63,7 @@ class HalfReport:
         matrix_products: those of them that matrix units compute.
     """
 
+    precision: Precision
     halves: int
     kept: tuple[KeptNode, ...]
     result_bytes: int
@@ -73,6 +76,7 @@ class HalfReport:
     def __add__(self, other: HalfReport) -> HalfReport:
         """Of both plans."""
         return HalfReport(
+            self.precision,
             self.halves + other.halves,
             self.kept + other.kept,
             self.result_bytes + other.result_bytes,
@@ -91,7 +95,8 @@ class HalfReport:
     def data(self) -> dict[str, Any]:
         """What JSON has of it."""
         return {
-            "fp16_nodes": self.halves,
+            "precision": self.precision,
+            "half_nodes": self.halves,
             "fp32_nodes": [{"op": node.op, "reason": node.reason, "source": str(node.source)} for node in self.kept],
             "result_bytes": self.result_bytes,
             "result_bytes_fp32": self.result_bytes_fp32,
@@ -106,7 +111,7 @@ class HalfReport:
         results = f"results {_megabytes(self.result_bytes)} of {_megabytes(self.result_bytes_fp32)} MB"
         weights = f"weights {_megabytes(self.weight_bytes)} of {_megabytes(self.weight_bytes_fp32)} MB"
         units = f"{self.matrix_products} of {self.products} products by matrix units"
-        first = f"{self.halves} nodes fp16, {len(self.kept)} fp32; {results}, {weights}; {units}"
+        first = f"{self.halves} nodes {self.precision}, {len(self.kept)} fp32; {results}, {weights}; {units}"
         return "\n".join([first, *(f"  fp32: {node}" for node in self.pinned)])
 
 
@@ -119,19 +124,26 @@ class Halved:
     """What lies as halves in one plan.
 
     Attributes:
+        precision: what halves are.
         values: results and constants of the graph.
         nodes: those whose weights are packed as halves.
         kept: nodes whose results are float32.
     """
 
+    precision: Precision = "fp16"
     values: frozenset[Value] = frozenset()
     nodes: frozenset[Node] = frozenset()
     kept: tuple[KeptNode, ...] = ()
 
+    @property
+    def elements(self) -> torch.dtype:
+        """The type of halves."""
+        return HALVES[self.precision]
+
     def report(self, plan: Plan) -> HalfReport:
         """What became of it in a plan, when all is lowered."""
         halves = {node for value in self.values if (node := value.producer) is not None}
-        weights, results = _Bytes(), _Bytes()
+        weights, results = _Bytes(self.elements), _Bytes(self.elements)
         used = (storage for operation in plan.stream.operations for storage, _, _ in storages(operation))
         for storage in dict.fromkeys(used):
             (weights if storage.kind is StorageKind.CONSTANT else results).count(storage)
@@ -139,6 +151,7 @@ class Halved:
         products = [name for name in shaders if name.startswith("product_") and name != "product_sum"]
         matrix_products = sum(name.startswith(MATRIX_SHADER) for name in products)
         return HalfReport(
+            precision=self.precision,
             halves=len(halves),
             kept=self.kept,
             result_bytes=results.held,
@@ -152,13 +165,14 @@ class Halved:
 
 @dataclass
 class _Bytes:
+    half: torch.dtype
     held: int = 0
     wide: int = 0
 
     def count(self, storage: Storage) -> None:
         """Add what a storage takes, and what it would in float32."""
         self.held += storage.nbytes
-        self.wide += storage.nbytes * (2 if storage.elements == torch.float16 else 1)
+        self.wide += storage.nbytes * (2 if storage.elements == self.half else 1)
 
 
 NOTHING_HALVED = Halved()
@@ -172,17 +186,17 @@ class Halving:
     """
 
     def __init__(
-        self, patterns: Sequence[str], ranges: ValueRanges, inputs: Callable[[], Sequence[torch.Tensor]]
+        self, choice: PrecisionChoice, ranges: ValueRanges, inputs: Callable[[], Sequence[torch.Tensor]]
     ) -> None:
         """Begin.
 
         Args:
-            patterns: of the nodes that keep float32.
+            choice: what halves are, and patterns of the nodes that keep float32.
             ranges: what nodes of the model were seen to make.
             inputs: gives the line's inputs, of the call for which it is planned.
         """
         self.observed: Callable[[Value], bool] = lambda value: False
-        self._patterns = patterns
+        self._precision, self._patterns = choice.precision, choice.fp32_nodes
         self._ranges = ranges
         self._inputs = inputs
         self._delicate: frozenset[object] = frozenset()
@@ -199,11 +213,12 @@ class Halving:
         Raises:
             InputError: an operator refuses its operands.
         """
-        self._ranges.watch(graph, self._inputs)
+        if self._precision == "fp16":
+            self._ranges.watch(graph, self._inputs)
 
     def choose(self, graph: Graph, on_host: Container[Node]) -> Halved:
         """What lies as halves, of a line whose nodes are fused; those ``on_host`` run on the CPU."""
-        choice = _Choice()
+        choice = _Choice(self._precision)
         for value in graph.outputs:
             if not self.observed(value):
                 choice.keep(value, RETURNED)
@@ -248,7 +263,7 @@ class Halving:
         """Why what a node makes does not become halves."""
         if any(part.origin.nodes in self._delicate and not _is_delicate(part) for part in parts):
             return DELICATE
-        return self._ranges.why_not(parts[-1])
+        return self._ranges.why_not(parts[-1]) if self._precision == "fp16" else None
 
 
 RETURNED = "the model returns it, or a tensor that is part of it"
@@ -263,6 +278,7 @@ _OF_THE_GRAPH = (RETURNED, ON_CPU, DELICATE, READ_DELICATELY, OF_NUMBERS)
 class _Choice:
     """The choice on the way: values that must be alike, and those that stay float32."""
 
+    precision: Precision
     nodes: list[Node] = field(default_factory=list)
     """Whose weights may be halves."""
     _makers: dict[Value, Node] = field(default_factory=dict)
@@ -303,11 +319,11 @@ class _Choice:
             for value, node in self._makers.items()
             if value not in values
         }
-        constants = set(_constants(graph, self.nodes, reasons))
-        return Halved(frozenset(values | constants), frozenset(self.nodes), tuple(kept.values()))
+        constants = set(_constants(graph, self.nodes, reasons, HALVES[self.precision]))
+        return Halved(self.precision, frozenset(values | constants), frozenset(self.nodes), tuple(kept.values()))
 
 
-def _constants(graph: Graph, nodes: Sequence[Node], kept: Mapping[Value, str]) -> Iterator[Value]:
+def _constants(graph: Graph, nodes: Sequence[Node], kept: Mapping[Value, str], half: torch.dtype) -> Iterator[Value]:
     """Large constants that only nodes read whose weights may be halves."""
     halving = set(nodes)
     readers: dict[Value, list[Node]] = {}
@@ -319,7 +335,7 @@ def _constants(graph: Graph, nodes: Sequence[Node], kept: Mapping[Value, str]) -
     for value, users in readers.items():
         if value.rank < 2 or value.numel < _LEAST_WEIGHTS or value in kept:
             continue
-        if halving.issuperset(users) and value.elements is not None and fits_half(value.elements):
+        if halving.issuperset(users) and value.elements is not None and fits_half(value.elements, half):
             yield value
 
 

@@ -52,11 +52,11 @@ class ConstantStore:
             self._packed[key] = (constant_tensor(pack()), tuple(sources))
         return self._packed[key][0]
 
-    def fits_half(self, source: torch.Tensor) -> bool:
-        """Whether halves hold the elements of a source well; they are looked at once."""
-        key = _identity(source)
+    def fits_half(self, source: torch.Tensor, elements: torch.dtype) -> bool:
+        """Whether halves of a type hold the elements of a source well; they are looked at once."""
+        key = (*_identity(source), elements)
         if key not in self._fitting:
-            self._fitting[key] = (fits_half(source), source)
+            self._fitting[key] = (fits_half(source, elements), source)
         return self._fitting[key][0]
 
     def derived(
@@ -116,6 +116,8 @@ class Plan:
     """In place of :func:`mobopt.runtimes.vulkan.kernels.product_kernels.choose_product_kernel`, to measure kernels."""
     halved: frozenset[Value] = frozenset()
     """Tensors of the graph in float32 that lie as halves; see :mod:`mobopt.runtimes.vulkan.compile.precision`."""
+    half: torch.dtype = torch.float16
+    """What halves are."""
     halves_weights: bool = False
     """Whether weights of the call being lowered are packed as halves."""
     _tensors: dict[Value, DeviceTensor] = field(default_factory=dict)
@@ -129,10 +131,8 @@ class Plan:
         if ref not in self._tensors:
             if ref.elements is None:
                 raise KeyError(f"{ref.name or ref} is used before the call that makes it was lowered")
-            constant, halved = ref.elements, ref in self.halved
-            plain = self.constants.get(
-                [constant], ("plain", halved), lambda: constant.to(torch.float16) if halved else constant
-            )
+            constant, elements = ref.elements, self.half if ref in self.halved else ref.elements.dtype
+            plain = self.constants.get([constant], ("plain", elements), lambda: constant.to(elements))
             self._tensors[ref] = replace(plain, dtype=ref.dtype)
         return self._tensors[ref]
 
@@ -152,12 +152,12 @@ class Plan:
 
     def elements_of(self, ref: Value) -> torch.dtype:
         """Of which type the elements of a result of the graph are to be."""
-        return torch.float16 if ref in self.halved else storage_type(ref.dtype)
+        return self.half if ref in self.halved else storage_type(ref.dtype)
 
     def weight_elements(self, source: torch.Tensor) -> torch.dtype:
         """Of which type the elements of a weight are packed for the call being lowered."""
-        halves = self.halves_weights and source.dtype == torch.float32 and self.constants.fits_half(source)
-        return torch.float16 if halves else source.dtype
+        halves = self.halves_weights and source.dtype == torch.float32 and self.constants.fits_half(source, self.half)
+        return self.half if halves else source.dtype
 
     def empty(
         self,
