@@ -9,10 +9,17 @@ import zipfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+import torch
 from click.testing import Result
+from torch import nn
 
 Invoke = Callable[..., Result]
 """Runs a command, given as words, in an empty folder."""
+
+
+def make_model() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(36, 2)).eval()
 
 
 def assert_refused(result: Result, *texts: str, code: int = 2) -> None:

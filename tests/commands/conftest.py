@@ -8,15 +8,9 @@ import numpy
 import pytest
 import torch
 from click.testing import CliRunner, Result
-from command_harness import Invoke
-from torch import nn
+from command_harness import Invoke, make_model
 
 from mobopt.commands import main
-
-
-def make_model() -> nn.Module:
-    torch.manual_seed(0)
-    return nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(36, 2)).eval()
 
 
 @pytest.fixture

@@ -11,8 +11,7 @@ import numpy
 import pytest
 import torch
 from click.testing import CliRunner
-from command_harness import Invoke, assert_refused, rewrite, run_mobopt
-from conftest import make_model
+from command_harness import Invoke, assert_refused, make_model, rewrite, run_mobopt
 from model_zoo import ZOO
 from sampling import sampled
 from torch import nn
