@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import torch
 
@@ -11,6 +11,8 @@ from mobopt.passes.manager import GraphPass
 from mobopt.passes.note_kinds import STAYS
 from mobopt.passes.notes import NoteBook
 from mobopt.passes.rewriting import argument, insert_node, is_constant_tensor, only_user, replace_node
+
+_Rule = Callable[[Graph, Node, NoteBook], bool]
 
 
 class Canonicalize(GraphPass):
@@ -34,12 +36,32 @@ class Canonicalize(GraphPass):
 
     def rewrite_graph(self, graph: Graph, notes: NoteBook) -> bool:
         """Rewrite node by node."""
-        changed = False
-        for node in graph.walk():
-            rule = _RULES.get(node.op)
-            if rule is not None and node.block is not None:
-                changed |= rule(graph, node, notes)
-        return changed
+        return _rewrite(graph, notes, _RULES)
+
+
+class NameConvolutions(GraphPass):
+    """Of that spelling only what traces hide: a convolution by its number of dimensions, and whether it is transposed.
+
+    Given:
+        %y = aten::_convolution(%x, %w, %b, [1, 1], [0, 0], [1, 1], False, [0, 0], 1, ...)
+    Result:
+        %y = aten::conv2d(%x, %w, %b, [1, 1], [0, 0], [1, 1], 1)
+    """
+
+    name = "name_convolutions"
+
+    def rewrite_graph(self, graph: Graph, notes: NoteBook) -> bool:
+        """Rewrite node by node."""
+        return _rewrite(graph, notes, _CONVOLUTIONS)
+
+
+def _rewrite(graph: Graph, notes: NoteBook, rules: Mapping[str, _Rule]) -> bool:
+    changed = False
+    for node in graph.walk():
+        rule = rules.get(node.op)
+        if rule is not None and node.block is not None:
+            changed |= rule(graph, node, notes)
+    return changed
 
 
 def _convolution(graph: Graph, node: Node, notes: NoteBook) -> bool:
@@ -153,10 +175,9 @@ def _transposed(graph: Graph, matrix: Value) -> Value:
     return graph.constant(known.t(), name=matrix.name)
 
 
-_Rule = Callable[[Graph, Node, NoteBook], bool]
+_CONVOLUTIONS: dict[str, _Rule] = {"aten::_convolution": _convolution, "aten::convolution": _convolution}
 _RULES: dict[str, _Rule] = {
-    "aten::_convolution": _convolution,
-    "aten::convolution": _convolution,
+    **_CONVOLUTIONS,
     "aten::_convolution_mode": _string_padding,
     "aten::conv1d": _string_padding,
     "aten::conv2d": _string_padding,

@@ -17,7 +17,7 @@ from torch.utils import _pytree as pytree
 
 from mobopt.errors import InputError, UnsupportedError
 from mobopt.exporters.exported_program import ones_are_sizes, read_again
-from mobopt.exporters.targets import Call, Order, Target, Written
+from mobopt.exporters.targets import Call, NotRunError, Order, Target, Written
 from mobopt.ir import Program
 from mobopt.ops.state import changed_attributes
 
@@ -153,7 +153,12 @@ def _runner(path: Path, program: torch.export.ExportedProgram) -> tuple[Call, st
 
     def call(arguments: list[Any]) -> Any:
         given = _named_inputs(program, arguments)
-        results = session.run(None, {name: given[name] for name in names})
+        try:
+            results = session.run(None, {name: given[name] for name in names})
+        except Exception as error:  # either raises what its kernels raise
+            _LOG.debug("%s failed", runner, exc_info=True)
+            remedy = "" if runner == "onnxruntime" else "; onnxruntime runs it instead where it is installed"
+            raise NotRunError(f"{runner} fails on it ({type(error).__name__}: {error}){remedy}") from error
         return _restored(program, results)
 
     return call, runner

@@ -14,6 +14,7 @@ import torch
 from mobopt.ir import Attribute, Graph, InsertionPoint, Node, Program, Value
 from mobopt.ir.types import TENSOR, ListType
 from mobopt.ops.effects import schema_of_node
+from mobopt.passes.canonicalize import NameConvolutions
 from mobopt.passes.expand_weights import ExpandWeights
 from mobopt.passes.fold_prepack import FoldPrepack
 from mobopt.passes.manager import run_passes
@@ -45,7 +46,7 @@ def plain_model(program: Program) -> PlainModel:
         UnsupportedError: the model packs weights that it computes itself.
     """
     result = program.clone()
-    runs = run_passes(result, [FoldPrepack(), Unpack(), ExpandWeights(), RemoveTransfers()])
+    runs = run_passes(result, [FoldPrepack(), Unpack(), ExpandWeights(), NameConvolutions(), RemoveTransfers()])
     _Namer(result).name_all()
     return PlainModel(result, tuple(note for run in runs for note in run.result.notes))
 

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from mobopt.bundle import write_torchscript
-from mobopt.errors import InputError
+from mobopt.errors import InputError, MoboptError
 from mobopt.exporters.exported_program import Exported, Sizes, exported_program, save
 from mobopt.exporters.plain import PlainModel
 
@@ -19,6 +19,10 @@ DEFAULT_OPSET = 18
 DEFAULT_DELEGATE = "xnnpack"
 Call = Callable[[list[Any]], Any]
 """Runs a method of the new file on its arguments."""
+
+
+class NotRunError(MoboptError):
+    """What runs a new file fails on it; that need not be the file's fault."""
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from mobopt.errors import InputError, MoboptError
 from mobopt.exporters.exported_program import Sizes
 from mobopt.exporters.formats import target_of
 from mobopt.exporters.plain import plain_model
-from mobopt.exporters.targets import DEFAULT_DELEGATE, DEFAULT_OPSET, Order, Written
+from mobopt.exporters.targets import DEFAULT_DELEGATE, DEFAULT_OPSET, NotRunError, Order, Written
 from mobopt.files import check_writable, whole_file
 from mobopt.frontends.open_source import whole_source_of
 from mobopt.frontends.source import Source
@@ -129,7 +129,7 @@ def migrate(
         draft = Path(folder) / path.name
         written = target.write(order, draft)
         show(f"running {path.name}, and comparing")
-        agreement = _agreement(source, written, inputs)
+        agreement = _agreement(source, written, inputs, force)
         if not force:
             _refuse(agreement, inputs, written)
         size = draft.stat().st_size
@@ -157,13 +157,21 @@ def migrate(
     )
 
 
-def _agreement(source: Source, written: Written, inputs: ChosenInputs) -> Agreement | None:
-    """How well the new file agrees with the model, where least; None if there is nothing to run."""
-    found = [
-        agreement_of_calls(source, method, arguments, written.call(method))
-        for method, arguments in inputs.by_method.items()
-        if method in written.methods
-    ]
+def _agreement(source: Source, written: Written, inputs: ChosenInputs, force: bool) -> Agreement | None:
+    """How well the new file agrees with the model, where least; None if there is nothing to run, or nothing runs it."""
+    try:
+        found = [
+            agreement_of_calls(source, method, arguments, written.call(method))
+            for method, arguments in inputs.by_method.items()
+            if method in written.methods
+        ]
+    except NotRunError as error:
+        if force:
+            return None
+        raise MigrationRefusedError(
+            f"the new file could not be compared with the model: {error}. So nothing was written; write it without a "
+            "comparison with --force"
+        ) from error
     return max(found, key=lambda item: item.relative, default=None)
 
 

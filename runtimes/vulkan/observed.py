@@ -172,7 +172,7 @@ def run_line(
         }
         halving = None
         if precision.is_half:
-            halving = Halving(precision, ValueRanges(), lambda: inputs)
+            halving = Halving(precision.precision, precision.fp32_nodes, ValueRanges(), lambda: inputs)
             halving.observed = lambda value: True
         built = build_stream(segment, device.info, ConstantStore(), True, integers, floats_fit, halving=halving)
         executable = Executable(device, built.stream)

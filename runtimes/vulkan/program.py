@@ -495,7 +495,9 @@ class VulkanProgram:
         """What chooses halves for a segment that takes such tensors."""
         if not self._precision.is_half:
             return None
-        return Halving(self._precision, self._ranges, lambda: [*map(on_host, given.inputs)])
+        return Halving(
+            self._precision.precision, self._precision.fp32_nodes, self._ranges, lambda: [*map(on_host, given.inputs)]
+        )
 
     def _built(self, segment: Segment, integers: Mapping[ir.Value, Interval], halving: Halving | None) -> Built:
         """What a segment is lowered to."""

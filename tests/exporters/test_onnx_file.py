@@ -20,6 +20,7 @@ from mobopt.exporters.plain import plain_model
 from mobopt.exporters.targets import Order, Written
 from mobopt.frontends.file_source import FileSource
 from mobopt.frontends.torchscript import program_from_script_module
+from mobopt.tools.migration import MigrationRefusedError, migrate
 
 _ONE = GOLDEN / "pt2.13.0/mixed/vulkan.ptl"
 _LITE = [pytest.param(path, marks=() if path == _ONE else pytest.mark.sweep) for path in PATHS if path.suffix == ".ptl"]
@@ -88,6 +89,28 @@ def test_the_reference_evaluator_serves_without_onnxruntime(
     assert result.runner == "onnx.reference"
     with torch.no_grad():
         torch.testing.assert_close(result.call("forward")(args), net(*args), rtol=1e-5, atol=1e-5)
+
+
+def test_traces_whose_convolutions_have_one_name_for_all(tmp_path: Path) -> None:
+    layers = (nn.Conv2d(3, 6, 3, groups=3), nn.ConvTranspose2d(6, 5, 2, stride=2), nn.Conv2d(5, 4, 3, padding="same"))
+    net, x = nn.Sequential(*layers).eval(), torch.randn(2, 3, 7, 11, generator=torch.Generator().manual_seed(0))
+    plain = plain_model(program_from_script_module(torch.jit.trace(net, x)))  # type: ignore[no-untyped-call]
+    result = OnnxFile().write(Order(plain, "forward", (x,)), tmp_path / "net.onnx")
+    with torch.no_grad():
+        torch.testing.assert_close(result.call("forward")([x]), net(x), rtol=1e-5, atol=1e-5)
+
+
+def test_a_file_that_its_runner_fails_on_is_no_traceback(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """onnx.reference computes grouped transposed convolutions of one dimension wrongly, or not at all."""
+    find = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "onnxruntime" else find(name))
+    net, x = nn.ConvTranspose1d(4, 6, 3, stride=2, groups=2).eval(), torch.randn(2, 4, 9)
+    path = tmp_path / "net.onnx"
+    with pytest.raises(MigrationRefusedError, match=r"onnx\.reference fails on it \(ValueError.*onnxruntime runs it"):
+        migrate(torch.jit.script(net), path, example_inputs=[x])
+    assert not path.exists()
+    assert migrate(torch.jit.script(net), path, example_inputs=[x], force=True).relative_difference is None
+    assert path.exists()
 
 
 class Counts(nn.Module):

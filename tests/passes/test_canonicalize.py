@@ -6,7 +6,7 @@ from pass_harness import apply, operators, optimise, program_of
 from torch import nn
 
 from mobopt.options import Settings
-from mobopt.passes.canonicalize import Canonicalize
+from mobopt.passes.canonicalize import Canonicalize, NameConvolutions
 from mobopt.passes.pipelines import CPU, pipeline_for
 
 AS_PYTORCH = pipeline_for(Settings("vulkan", legalize="off"))
@@ -53,6 +53,16 @@ def test_general_convolutions(op: str, flags: str, transposed: str, after: str) 
     line = f"  %y : Tensor = aten::{op}(%x, %w, %b, %ones, %zeros, %ones, {transposed}, %zeros, %one{flags})\n"
     body, _ = rewritten(f"{line}  return (%y)")
     assert body.replace("%y.1", "%y") == f"{after}\nreturn (%y)\n"
+
+
+def test_only_convolutions_are_named() -> None:
+    text = """
+      %c : Tensor = aten::_convolution(%x, %w, %b, %ones, %zeros, %ones, %false, %zeros, %one, %false, %false, %true)
+      %y : Tensor = aten::relu6(%c)
+      return (%y)"""
+    body, _ = apply(NameConvolutions(), program_of(HEAD + text, CONSTANTS))
+    named = "%c.1 : Tensor = aten::conv2d(%x, %w, %b, %ones, %zeros, %ones, %one)\n%y : Tensor = aten::relu6(%c.1)"
+    assert body == f"{named}\nreturn (%y)\n"
 
 
 def test_convolution_with_computed_stride_stays() -> None:

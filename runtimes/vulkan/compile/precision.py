@@ -24,7 +24,6 @@ import torch
 
 from mobopt.ir import Graph, Node, Origin, Value
 from mobopt.ops.records import Trait, has_trait
-from mobopt.options import Precision, PrecisionChoice
 from mobopt.runtimes.half_ranges import HALVES, ValueRanges, fits_half, matches
 from mobopt.runtimes.vulkan.engine.stream import Dispatch, storages
 from mobopt.runtimes.vulkan.engine.tensor import Storage, StorageKind
@@ -63,7 +62,7 @@ class HalfReport:
         matrix_products: those of them that matrix units compute.
     """
 
-    precision: Precision
+    precision: str
     halves: int
     kept: tuple[KeptNode, ...]
     result_bytes: int
@@ -130,7 +129,7 @@ class Halved:
         kept: nodes whose results are float32.
     """
 
-    precision: Precision = "fp16"
+    precision: str = "fp16"
     values: frozenset[Value] = frozenset()
     nodes: frozenset[Node] = frozenset()
     kept: tuple[KeptNode, ...] = ()
@@ -186,17 +185,18 @@ class Halving:
     """
 
     def __init__(
-        self, choice: PrecisionChoice, ranges: ValueRanges, inputs: Callable[[], Sequence[torch.Tensor]]
+        self, precision: str, patterns: Sequence[str], ranges: ValueRanges, inputs: Callable[[], Sequence[torch.Tensor]]
     ) -> None:
         """Begin.
 
         Args:
-            choice: what halves are, and patterns of the nodes that keep float32.
+            precision: ``fp16`` or ``bf16``.
+            patterns: of the nodes that keep float32.
             ranges: what nodes of the model were seen to make.
             inputs: gives the line's inputs, of the call for which it is planned.
         """
         self.observed: Callable[[Value], bool] = lambda value: False
-        self._precision, self._patterns = choice.precision, choice.fp32_nodes
+        self._precision, self._patterns = precision, patterns
         self._ranges = ranges
         self._inputs = inputs
         self._delicate: frozenset[object] = frozenset()
@@ -278,7 +278,7 @@ _OF_THE_GRAPH = (RETURNED, ON_CPU, DELICATE, READ_DELICATELY, OF_NUMBERS)
 class _Choice:
     """The choice on the way: values that must be alike, and those that stay float32."""
 
-    precision: Precision
+    precision: str
     nodes: list[Node] = field(default_factory=list)
     """Whose weights may be halves."""
     _makers: dict[Value, Node] = field(default_factory=dict)
