@@ -16,6 +16,7 @@ from torch.utils import _pytree as pytree
 
 from mobopt.errors import InputError, UnsupportedError
 from mobopt.exporters.exported_program import read_again
+from mobopt.exporters.missing_operators import with_known_operators
 from mobopt.exporters.targets import Call, Order, Target, Written
 
 _LOG = logging.getLogger("mobopt.exporters")
@@ -44,7 +45,7 @@ class ExecutorchFile(Target):
                 ".pte files are written by the package executorch, which is missing: pip install mobopt[executorch]"
             )
         exported = replace(order, sizes="fixed" if order.sizes == "auto" else order.sizes).exported()
-        program = read_again(exported)
+        program = with_known_operators(read_again(exported))
         content, left = _lowered(program, order.delegate)
         path.write_bytes(content)
         call, runner = _runner(path, program, order)

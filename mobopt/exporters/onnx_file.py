@@ -17,6 +17,7 @@ from torch.utils import _pytree as pytree
 
 from mobopt.errors import InputError, UnsupportedError
 from mobopt.exporters.exported_program import ones_are_sizes, read_again
+from mobopt.exporters.missing_operators import with_known_operators
 from mobopt.exporters.targets import Call, NotRunError, Order, Target, Written
 from mobopt.ir import Program
 from mobopt.ops.state import changed_attributes
@@ -41,7 +42,7 @@ class OnnxFile(Target):
         program = read_again(exported)
         _check_results(program)
         names = _output_names(order.plain.program, order.method, program)
-        model = _translated(program, order.opset, names)
+        model = _translated(with_known_operators(program), order.opset, names)
         model.save(path, external_data=False)
         _verify(path)
         call, runner = _runner(path, program)

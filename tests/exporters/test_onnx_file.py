@@ -156,3 +156,45 @@ def test_what_onnx_can_not_hold_is_named(net: Net, tmp_path: Path, monkeypatch: 
     with pytest.raises(UnsupportedError, match=r"pip install mobopt\[onnx\]"):
         written(net, [torch.ones(1, 3, 8, 8), torch.ones(())], path)
     assert not list(tmp_path.iterdir())
+
+
+class Masked(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        layer = nn.TransformerEncoderLayer(12, 3, 20, batch_first=True, activation="gelu", norm_first=True)
+        self.layers = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+
+    def forward(self, x: torch.Tensor, hidden: torch.Tensor) -> torch.Tensor:
+        return self.layers(x, src_key_padding_mask=hidden)
+
+
+class Attention(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.MultiheadAttention(12, 3, batch_first=True)
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
+        return self.layer(x, x, x, average_attn_weights=False)
+
+
+_SEQUENCE = (2, 7, 12)
+_HIDDEN = torch.arange(7).expand(2, 7) >= torch.tensor([[7], [4]])
+_LACKING = {
+    "encoder": (lambda: nn.Sequential(nn.TransformerEncoderLayer(12, 3, 20, batch_first=True)), _SEQUENCE, ()),
+    "masked encoder": (Masked, _SEQUENCE, (_HIDDEN,)),
+    "attention": (Attention, _SEQUENCE, ()),
+    "rrelu": (nn.RReLU, (3, 5), ()),
+    "adaptive max pool": (lambda: nn.AdaptiveMaxPool2d((2, 3), return_indices=True), (2, 3, 7, 11), ()),
+    "global max pool": (lambda: nn.AdaptiveMaxPool2d(1), (2, 3, 7, 11), ()),
+}
+
+
+@pytest.mark.parametrize("name", _LACKING)
+def test_operators_that_onnx_lacks_are_computed_of_others(name: str, tmp_path: Path) -> None:
+    """Also where their indices and attention weights are read."""
+    make, sizes, rest = _LACKING[name]
+    torch.manual_seed(0)
+    net, x = make().eval(), torch.randn(sizes)
+    result = written(net, [x, *rest], tmp_path / "net.onnx")
+    with torch.no_grad():
+        torch.testing.assert_close(result.call("forward")([x, *rest]), net(x, *rest), rtol=1e-5, atol=1e-5)
