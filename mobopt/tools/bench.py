@@ -24,7 +24,8 @@ from mobopt.ir.nests import leaves_of
 from mobopt.samples.agreement import Agreement, compare
 from mobopt.samples.example_inputs import ExampleInputs
 from mobopt.tools.bench_folder import Prepared, open_saved, prepare
-from mobopt.tools.bench_peers import PEERS, SLOW_TO_COMPILE, Bench, Call, Mobopt
+from mobopt.tools.bench_peers import PEERS, SLOW_TO_COMPILE, Mobopt
+from mobopt.tools.bench_rival import Bench, Call
 
 UNTIMED, TIMED = 2, 3
 """Calls of a contestant in each round, untimed ones at least."""

@@ -19,7 +19,8 @@ from mobopt.exporters.targets import Order
 from mobopt.files import check_writable, whole_file
 from mobopt.ir.nests import leaves_of
 from mobopt.samples.example_inputs import ExampleInputs
-from mobopt.tools.bench_peers import PEERS, Bench, Mobopt
+from mobopt.tools.bench_peers import PEERS, Mobopt
+from mobopt.tools.bench_rival import Bench
 from mobopt.tools.measured_model import MeasuredModel, read_measured
 
 _TABLE = "bench.json"

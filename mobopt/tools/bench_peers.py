@@ -1,93 +1,21 @@
-"""What can run a model beside mobopt: each rival opens a file that mobopt wrote of the same model, and gives a call."""
+"""What can run a model beside mobopt."""
 
 from __future__ import annotations
 
 import importlib.util
-from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
 
 from mobopt.samples.agreement import RELATIVE_TOLERANCE
+from mobopt.tools.bench_iree import Iree
+from mobopt.tools.bench_rival import Bench, Call, Contestant, Peer
 
 _NCNN_CPU = 3
 """What ncnn calls a Vulkan driver that computes on the CPU."""
 _TF32_TOLERANCE = 1e-2
-Call = Callable[[], Any]
-"""One call of the model, from tensors on the CPU to tensors on the CPU."""
-
-
-@dataclass(frozen=True)
-class Bench:
-    """A folder with the model in the forms that rivals take, and its inputs.
-
-    Attributes:
-        folder: where the files lie.
-        method: the method that is called.
-        threads: of torch and onnxruntime on the CPU.
-        device: what mobopt runs on: a Vulkan device's number or a part of its name; None for the best.
-        keep_clock: whether mobopt keeps the clock of an NVIDIA GPU up.
-    """
-
-    folder: Path
-    method: str = "forward"
-    threads: int = 0
-    device: str | None = None
-    keep_clock: bool = False
-
-    def file(self, suffix: str) -> Path:
-        """The model in one form."""
-        return self.folder / f"model{suffix}"
-
-    @property
-    def args_file(self) -> Path:
-        """Where the inputs lie."""
-        return self.folder / "args.pt"
-
-    def args(self) -> list[Any]:
-        """The inputs."""
-        return list(torch.load(self.args_file, weights_only=True))
-
-
-@dataclass
-class Contestant:
-    """A rival that is ready.
-
-    Attributes:
-        call: see :data:`Call`.
-        where: the device in words.
-        device_bytes: peak memory of the device so far; None where it is the host's.
-    """
-
-    call: Call
-    where: str
-    device_bytes: Callable[[], int] | None = None
-
-
-class Peer(ABC):
-    """A rival.
-
-    Attributes:
-        name: as it is chosen.
-        form: ending of the file that it takes.
-        tolerance: how far its result may be from the model's in float32, over that result's scale.
-    """
-
-    name: str
-    form: str
-    tolerance = RELATIVE_TOLERANCE
-
-    @abstractmethod
-    def missing(self) -> str:
-        """Why it can't run here; empty if it can."""
-
-    @abstractmethod
-    def open(self, bench: Bench) -> Contestant:
-        """Make it ready; the first call may still compile."""
 
 
 class Mobopt(Peer):
@@ -283,6 +211,7 @@ PEERS: dict[str, Peer] = {
         OnnxRuntime("onnxruntime", "CPUExecutionProvider"),
         OnnxRuntime("onnxruntime-webgpu", "WebGpuExecutionProvider"),
         Ncnn(),
+        Iree(),
     )
 }
 """By name, in the order of the table; all but torch compiled are tried unless some are chosen."""

@@ -1,6 +1,6 @@
 """A process of its own that opens one rival and calls it once: ``python -m mobopt.tools.bench_start ORDER``.
 
-The order is JSON: the fields of :class:`~mobopt.tools.bench_peers.Bench`, the rival's name, and the time at which the
+The order is JSON: the fields of :class:`~mobopt.tools.bench_rival.Bench`, the rival's name, and the time at which the
 process was started. It prints the seconds from then to the first result, those of importing torch, and peak memory.
 """
 
@@ -19,7 +19,8 @@ def main() -> None:
     import torch  # noqa: F401
 
     imported = time.perf_counter() - importing
-    from mobopt.tools.bench_peers import PEERS, Bench
+    from mobopt.tools.bench_peers import PEERS
+    from mobopt.tools.bench_rival import Bench
 
     bench = Bench(Path(order["folder"]), order["method"], order["threads"], order["device"], order["keep_clock"])
     contestant = PEERS[order["peer"]].open(bench)
