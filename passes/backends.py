@@ -80,7 +80,10 @@ def steps_for(settings: Settings, examples: Examples = _NO_EXAMPLES) -> Steps:
     _check(settings)
     if settings.runtime == OWN_RUNTIME:  # every release's operators will do, and nothing is to be rewritten
         settings = replace(settings, runtime=RUNTIMES[0], legalize="off")
-        return _BUILDERS[settings.backend](settings, examples)
+        steps = _BUILDERS[settings.backend](settings, examples)
+        return [
+            (replace(item, may_differ=True) if isinstance(item, Functionalize) else item, why) for item, why in steps
+        ]
     first, *others = _BUILDERS[settings.backend](settings, examples)
     expanded = (ExpandWeights(), "no release has weights of few bits, and what follows looks for constant ones")
     return [first, expanded, *others]
@@ -110,7 +113,10 @@ def _vulkan(settings: Settings, examples: Examples) -> Steps:
     lanes = [] if target is None else [ClearLanes(target, settings.clear_inputs)]
     return [
         *_first(examples),
-        (Functionalize(transfers), "before clamps are fused and repeated work is found, which look at pure operators"),
+        (
+            Functionalize(transfers, examples),
+            "before clamps are fused and repeated work is found, which look at pure operators",
+        ),
         *_fix_ranks(settings, examples),
         (FoldBatchNorm(), "before packing, while weights are plain tensors"),
         *_quantize(settings),
@@ -132,7 +138,7 @@ def _metal(settings: Settings, examples: Examples) -> Steps:
     copies = [CopyToHost()] if settings.copy_to_host else []
     return [
         *_first(examples),
-        (Functionalize(), "before clamps are fused, which looks at pure operators"),
+        (Functionalize(False, examples), "before clamps are fused, which looks at pure operators"),
         *_fix_ranks(settings, examples),
         (FoldBatchNorm(), "before packing, while weights are plain tensors"),
         (MetalRewrites(), "before legalisation: it leaves fewer kinds of operators"),

@@ -2,27 +2,27 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
-import torch
-
-from mobopt.ir import Block, Graph, Node, Value
+from mobopt.ir import Block, Graph, Node, Program, Value
 from mobopt.ir.schemas import Schema, schema_of, schemas_of
 from mobopt.ir.types import TENSOR
 from mobopt.ops.aliases import Aliases
 from mobopt.ops.effects import reads_metadata
 from mobopt.ops.parts import Parts
 from mobopt.ops.records import Trait, has_trait, is_in_place, record_of
-from mobopt.passes.manager import GraphPass
+from mobopt.ops.targets import TensorFacts
+from mobopt.passes.facts import Examples, record_facts
+from mobopt.passes.functional_dtypes import change_of_dtype
+from mobopt.passes.manager import Pass
 from mobopt.passes.note_kinds import INPUT_IS_CHANGED, MADE_FUNCTIONAL, STAYS_IN_PLACE
 from mobopt.passes.notes import NoteBook
-from mobopt.passes.rewriting import insert_node, is_constant_tensor
-
-_WIDE = (torch.float64, torch.complex64, torch.complex128)
+from mobopt.passes.rewriting import insert_node
 
 
 @dataclass(frozen=True)
-class Functionalize(GraphPass):
+class Functionalize(Pass):
     """Replace in-place operators by functional ones.
 
     Given:
@@ -33,20 +33,31 @@ class Functionalize(GraphPass):
         return (%y)
 
     Refused where the written memory may be seen under another name later, or outlives the call (inputs, weights,
-    attributes), and where a known operand would make the result wider than the tensor that is written to. As in
-    PyTorch's own pass, operands that are not known are taken to have the same dtype.
+    attributes), and where the functional form would give another dtype than the tensor has that is written to.
 
-    With ``copies_inputs``, what is written to an input is not seen by the caller: a transfer to the GPU copies it.
+    Attributes:
+        copies_inputs: whether what is written to an input is not seen by the caller: a transfer to the GPU copies it.
+        examples: show dtypes of operands.
+        may_differ: whether operands that no example shows may have any dtype; else they are taken to have that of the
+            tensor that is written to, as in PyTorch's own pass.
     """
 
     name = "functionalize"
     copies_inputs: bool = False
+    examples: Examples = field(default_factory=Examples)
+    may_differ: bool = False
 
-    def rewrite_graph(self, graph: Graph, notes: NoteBook) -> bool:
+    def rewrite(self, program: Program, notes: NoteBook) -> bool:
         """Replace what can be replaced."""
-        candidates = [node for node in graph.walk() if _is_in_place(node)]
-        if not candidates:
-            return False
+        found = {graph: [node for node in graph.walk() if _is_in_place(node)] for graph in program.methods.values()}
+        combine = any(_combines(node) for nodes in found.values() for node in nodes)
+        facts = record_facts(program, self.examples) if combine else {}
+        changed = [self._rewrite_graph(graph, nodes, facts, notes) for graph, nodes in found.items() if nodes]
+        return any(changed)
+
+    def _rewrite_graph(
+        self, graph: Graph, candidates: list[Node], facts: Mapping[Value, TensorFacts], notes: NoteBook
+    ) -> bool:
         copies = _copy_written_inputs(graph, notes) if self.copies_inputs else []
         aliases, parts = Aliases(graph), Parts(graph)
         order = {node: index for index, node in enumerate(_order(graph.block))}
@@ -56,7 +67,7 @@ class Functionalize(GraphPass):
             reason = (
                 "PyTorch 1.13 has no functional form of it"
                 if functional is None
-                else _refusal(node, aliases, parts, order)
+                else _refusal(node, aliases, parts, order) or change_of_dtype(node, functional, facts, self.may_differ)
             )
             if functional is None or reason:
                 notes.add(STAYS_IN_PLACE, node, reason=reason)
@@ -133,9 +144,6 @@ def _refusal(node: Node, aliases: Aliases, parts: Parts, order: dict[Node, int])
         return f"what it writes to, %{target.name}, may be an input, a weight or an attribute of the model"
     if _home(target) is not node.block:
         return f"%{target.name} is made in an outer block"
-    wide = next((value for value in node.inputs[1:] if _is_wide(value)), None)
-    if wide is not None:
-        return f"%{wide.name} is {str(wide.constant.dtype).removeprefix('torch.')}, which would make the result so too"
     for value in aliases.members(target):
         if value in (target, node.output) or value.is_constant or not _defined_before(value, node, order):
             continue
@@ -155,9 +163,9 @@ def _is_empty(value: Value, node: Node, aliases: Aliases, order: dict[Node, int]
     return not any(_reads_after(node, value, writer, order) for writer in aliases.fillers(value))
 
 
-def _is_wide(value: Value) -> bool:
-    """Whether a value is a tensor that makes what it is combined with wider than float32."""
-    return is_constant_tensor(value) and value.constant.dim() > 0 and value.constant.dtype in _WIDE
+def _combines(node: Node) -> bool:
+    """Whether a node reads other tensors than the one that it writes to, which may have other dtypes."""
+    return any(value.type == TENSOR and not value.is_constant for value in node.inputs[1:])
 
 
 def _home(value: Value) -> Block | None:

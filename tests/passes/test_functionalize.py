@@ -1,8 +1,11 @@
+import warnings
+
 import pytest
 import torch
 from pass_harness import apply, operators, optimise, program_of
 from torch import nn
 
+from mobopt import optimize_for_mobile
 from mobopt.ir.types import TENSOR
 from mobopt.passes.functionalize import Functionalize
 from mobopt.passes.manager import Pass
@@ -158,7 +161,55 @@ def test_an_operand_that_would_widen_the_result_keeps_it_in_place() -> None:
       return (%b)
     """
     _, notes = apply(Functionalize(), program_of(text, {"d": torch.ones(3, dtype=torch.float64)}))
-    assert notes[0].endswith("stays in place: %d is float64, which would make the result so too")
+    assert notes[0].endswith("stays in place: its functional form gives float64")
+
+
+@pytest.mark.parametrize("line", ["aten::lt_(%a, %zero)", "aten::logical_not_(%a)", "aten::eq_(%a, %a)"])
+def test_comparisons_in_place_give_no_bool(line: str) -> None:
+    after, notes = functional(f"  %a : Tensor = aten::neg(%x)\n  %b : Tensor = {line}\n  return (%b)")
+    assert line.partition("(")[0] in after
+    assert notes[-1].endswith("stays in place: its functional form gives bool")
+
+
+class Scales(nn.Module):
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        z = x * 2
+        z.mul_(y)
+        z.add_(y.sum())
+        return z
+
+
+_PAIRS = [
+    (torch.bfloat16, torch.float32),
+    (torch.int32, torch.int64),
+    (torch.float32, torch.float16),
+    (torch.float32, torch.int64),
+]
+
+
+@pytest.mark.parametrize("runtime", ["mobopt", "2.6"])
+@pytest.mark.parametrize("is_known", [True, False])
+@pytest.mark.parametrize("dtypes", _PAIRS)
+def test_what_is_written_to_keeps_its_dtype(
+    dtypes: tuple[torch.dtype, torch.dtype], is_known: bool, runtime: str
+) -> None:
+    """Phones' files are made as if all were float32 where nothing is known, as PyTorch's own are."""
+    x, y = (torch.arange(5).to(dtype) for dtype in dtypes)
+    examples = [x, y] if is_known else None
+    if runtime != "mobopt" and not is_known and dtypes[0] != torch.float32:
+        return
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "no inputs are known")
+        module = optimize_for_mobile(
+            torch.jit.script(Scales()), backend="vulkan", runtime=runtime, example_inputs=examples
+        )
+    expected = Scales()(x, y)
+    found = module(x, y)
+    assert found.dtype == expected.dtype
+    torch.testing.assert_close(found, expected)
+    text = str(module.graph)
+    is_functional = "aten::mul_" not in text
+    assert is_functional == (dtypes[0] == torch.float32 and (is_known or runtime != "mobopt"))
 
 
 def test_views_taken_afterwards_are_no_obstacle() -> None:

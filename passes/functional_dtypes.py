@@ -1,0 +1,70 @@
+"""Which dtype an in-place operator's functional form gives, where it is known: in place, the target keeps its own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from mobopt.ir import Node, Value
+from mobopt.ir.schemas import Schema
+from mobopt.ir.types import BOOL, FLOAT, INT, SCALAR, TENSOR, TensorType, Type
+from mobopt.ops.shapes import infer
+from mobopt.ops.targets import TensorFacts
+from mobopt.passes.rewriting import is_constant_tensor
+
+_SAMPLES: dict[Type, Any] = {INT: 2, FLOAT: 0.5, BOOL: True, SCALAR: 2}
+"""A number of a type that is computed: which one it is decides no dtype."""
+_SIZES = (1,)
+"""Of tensors of which nothing is known: it goes with every other."""
+
+
+def change_of_dtype(node: Node, functional: Schema, facts: Mapping[Value, TensorFacts], may_differ: bool) -> str:
+    """Why an in-place operator's functional form might give another dtype than the tensor has that it writes to.
+
+    Args:
+        node: the operator, in place.
+        functional: its functional form.
+        facts: what examples show of tensors.
+        may_differ: whether operands of which nothing is known may have another dtype than that tensor; else they are
+            taken to have the same, as in PyTorch's own pass, and that tensor to be of float32.
+
+    Returns:
+        The reason; empty if the dtype stays.
+    """
+    target, *others = node.inputs
+    own = _known(target, facts)
+    dtype = torch.float32 if own is None else own.dtype
+    unknown = [value for value in others if value.type == TENSOR and value is not target and not _known(value, facts)]
+    if unknown and may_differ:
+        return f"%{unknown[0].name} may have another dtype, which would be the result's"
+    arguments = [_argument(value, facts, dtype) for value in node.inputs]
+    made = infer(functional.qualified_name, arguments)
+    if isinstance(made, TensorType):
+        return "" if made.dtype == dtype else f"its functional form gives {_name(made.dtype)}"
+    wider = [item.dtype for item in arguments if isinstance(item, TensorType) and item.sizes and item.dtype != dtype]
+    if wider and own is not None:
+        return f"its functional form may give {_name(wider[0])}"
+    return ""
+
+
+def _argument(value: Value, facts: Mapping[Value, TensorFacts], dtype: torch.dtype) -> Any:
+    """What a rule of shapes takes."""
+    if value.type == TENSOR:
+        return _known(value, facts) or TensorType(dtype, _SIZES)
+    return value.constant if value.is_constant else _SAMPLES.get(value.type)
+
+
+def _known(value: Value, facts: Mapping[Value, TensorFacts]) -> TensorType | None:
+    if is_constant_tensor(value):
+        return TensorType(value.constant.dtype, tuple(value.constant.shape))
+    seen = facts.get(value)
+    if seen is None or seen.known_dtype is None:
+        return None
+    sizes = seen.known_sizes
+    return TensorType(getattr(torch, seen.known_dtype), _SIZES if sizes is None else sizes)
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
