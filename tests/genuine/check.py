@@ -10,6 +10,7 @@ import json
 import os
 import signal
 import sys
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -53,11 +54,31 @@ def leave_nan():
             tensor.cpu()
 
 
-def numbers(folder, name):
-    """Saved arrays, in order."""
-    return [
-        np.load(str(path)) for path in sorted(folder.glob(name + "*.npy"), key=lambda path: int(path.stem[len(name) :]))
-    ]
+class Call:
+    """A method of a file, its arguments, and what eager gave."""
+
+    def __init__(self, path):
+        module, told = load(path), json.loads((path.parent / "call.json").read_text())
+        self.function = module if told["method"] == "forward" else method_of(module, told["method"])
+        self.arguments = [
+            torch.from_numpy(np.load(str(path.parent / value))) if isinstance(value, str) else value
+            for value in told["arguments"]
+        ]
+        results = sorted(path.parent.glob("out*.npy"), key=lambda found: int(found.stem[3:]))
+        self.expected = [np.load(str(result)) for result in results]
+
+    def worst(self):
+        """The largest difference of one run."""
+        given = [value.clone() if isinstance(value, torch.Tensor) else value for value in self.arguments]
+        pairs = zip(leaves(self.function(*given)), self.expected, strict=True)
+        return max((difference(*pair) for pair in pairs), default=0.0)
+
+
+def method_of(module, name):
+    """A method other than ``forward``, by the loader's own way."""
+    if isinstance(module, torch.jit.ScriptModule):
+        return getattr(module, name)
+    return lambda *arguments: module.run_method(name, *arguments)
 
 
 def difference(found, expected):
@@ -71,38 +92,46 @@ def difference(found, expected):
     return float(np.abs(found[finite] - expected[finite]).max(initial=0)) / scale
 
 
-def run(path, repeats, poison):
-    """The worst difference of all runs of a file."""
-    inputs = [torch.from_numpy(array) for array in numbers(path.parent, "in")]
-    expected = numbers(path.parent, "out")
-    worst = 0.0
+def run(paths, repeats, poison):
+    """The worst difference of all runs of each file, or what went wrong; files are called in turn."""
+    answers = {str(path): {"worst": 0.0} for path in paths}
+    calls = {}
     with torch.inference_mode():
-        module = load(path)
+        for path in paths:
+            with kept(answers[str(path)]):
+                calls[str(path)] = Call(path)
         for _ in range(repeats):
-            if poison:
-                leave_nan()
-            found = leaves(module(*[value.clone() for value in inputs]))
-            worst = max([worst, *(difference(*pair) for pair in zip(found, expected, strict=True))])
-    return worst
+            for name, call in calls.items():
+                if poison:
+                    leave_nan()
+                with kept(answers[name]):
+                    answers[name]["worst"] = max(answers[name]["worst"], call.worst())
+    return answers
 
 
-def run_apart(path, repeats, poison):
+@contextmanager
+def kept(answer):
+    """An error goes into the answer."""
+    try:
+        yield
+    except Exception as error:
+        answer["error"] = f"{type(error).__name__}: {error}"[:600]
+
+
+def run_apart(paths, repeats, poison):
     """As :func:`run`, in a process of its own, which a kernel may end."""
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:
-        signal.alarm(SECONDS)
-        try:
-            answer = {"worst": run(path, repeats, poison)}
-        except BaseException as error:
-            answer = {"error": f"{type(error).__name__}: {error}"[:600]}
-        os.write(writer, json.dumps(answer).encode())
+        signal.alarm(SECONDS * len(paths))
+        os.write(writer, json.dumps(run(paths, repeats, poison)).encode())
         os._exit(0)
     os.close(writer)
     with os.fdopen(reader) as pipe:
         text = pipe.read()
     _, status = os.waitpid(child, 0)
-    return json.loads(text) if text else {"error": f"the process ended with status {status}"}
+    ended = {str(path): {"error": f"the process ended with status {status}"} for path in paths}
+    return json.loads(text) if text else ended
 
 
 def main():
@@ -111,6 +140,7 @@ def main():
     parser.add_argument("folders", nargs="+", type=Path)
     parser.add_argument("--library", help="shared library with kernels to load first")
     parser.add_argument("--repeats", type=int, default=6)
+    parser.add_argument("--together", type=int, default=1, help="files that are called in turn in one process")
     parser.add_argument("--poison", action="store_true", help="leave NaN in memory before every run")
     options = parser.parse_args()
     if options.library:
@@ -119,13 +149,14 @@ def main():
     torch._C._jit_set_texpr_fuser_enabled(False)  # phones have none; 2.6's compiles depthwise convolutions for minutes
     paths = sorted(path for folder in options.folders for path in folder.rglob("model.pt*"))
     bad, worst = 0, 0.0
-    for path in paths:
-        answer = run_apart(path, options.repeats, options.poison)
-        if answer.get("worst", float("inf")) > TOLERANCE:
-            bad += 1
-            print(f"{path}: {answer}", flush=True)
-        else:
-            worst = max(worst, answer["worst"])
+    for start in range(0, len(paths), options.together):
+        answers = run_apart(paths[start : start + options.together], options.repeats, options.poison)
+        for name, answer in answers.items():
+            if "error" in answer or answer["worst"] > TOLERANCE:
+                bad += 1
+                print(f"{name}: {answer}", flush=True)
+            else:
+                worst = max(worst, answer["worst"])
     print(f"torch {torch.__version__}: {len(paths)} files, {bad} wrong; worst difference of the others {worst:.1e}")
     sys.exit(1 if bad or not paths else 0)
 

@@ -1,17 +1,19 @@
 """Write optimised files of many models, with inputs and expected outputs, for ``check.py`` to run on PyTorch's kernels.
 
 ``python tests/genuine/files.py FOLDER`` makes a folder for each model: ``model.pt`` and ``model.ptl``, ``in0.npy``...,
-``out0.npy``... (what eager gives), and ``what.txt``. Needs what the tests need.
+``out0.npy``... (what eager gives), ``call.json`` (the method, and its arguments: names of files, or numbers), and
+``what.txt``. Needs what the tests need.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import re
 import sys
 import warnings
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -25,9 +27,10 @@ from check import leaves
 from layer_cases import Layer
 from model_zoo import ZOO
 from nets import NETS
+from probes import probes
 from random_graphs import RandomModule, random_modules
 from tensor_cases import ALL
-from vulkan_cases import cases
+from vulkan_cases import Calls, cases
 
 import mobopt
 from mobopt.errors import MoboptError
@@ -57,27 +60,39 @@ FORMS = {"traced": _traced, "scripted": _scripted, "module": _itself, "onnx": _o
 
 @dataclass(frozen=True)
 class Model:
-    """A module, what to call it with, and the ways in which it becomes TorchScript."""
+    """A module, what to call it with, and the ways in which it becomes TorchScript.
+
+    Attributes:
+        example: what the conversion sees; None: the inputs.
+        method: what is called.
+    """
 
     name: str
     module: torch.nn.Module
-    inputs: Sequence[torch.Tensor]
+    inputs: Sequence[Any]
     scripts: Sequence[str]
     text: str
+    example: Sequence[Any] | None = None
+    method: str = "forward"
 
 
 def write(folder: Path, model: Model, form: str, runtime: str, backend: str) -> None:
     """Optimise a module for a release and save it with its numbers; says so if that is refused, or not as asked."""
     folder.mkdir(parents=True, exist_ok=True)
     with torch.no_grad():
-        expected = model.module.eval()(*[value.clone() for value in model.inputs])
+        expected = getattr(model.module.eval(), model.method)(*copies(model.inputs))
+    example = model.inputs if model.example is None else model.example
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
         try:
             with torch.no_grad():
-                source = FORMS[form](model.module, tuple(value.clone() for value in model.inputs))
+                source = FORMS[form](model.module, tuple(copies(example)))
             made = mobopt.optimize_for_mobile(
-                source, backend=backend, runtime=runtime, example_inputs=list(model.inputs)
+                source,
+                backend=backend,
+                runtime=runtime,
+                example_inputs=list(example),
+                preserved_methods=[model.method] if model.method != "forward" else [],
             )
             made.save(folder / "model.pt")
             made._save_for_lite_interpreter(folder / "model.ptl")
@@ -88,14 +103,24 @@ def write(folder: Path, model: Model, form: str, runtime: str, backend: str) -> 
     for warning in told:
         if "was traced" in str(warning.message):
             print(f"{folder}: {warning.message}", flush=True)
-    for name, values in (("in", model.inputs), ("out", leaves(expected))):
-        for index, value in enumerate(values):
-            np.save(folder / f"{name}{index}.npy", np.asarray(torch.as_tensor(value).detach()))
+    tensors = {f"in{index}.npy": value for index, value in enumerate(model.inputs) if isinstance(value, torch.Tensor)}
+    outputs = {f"out{index}.npy": torch.as_tensor(value) for index, value in enumerate(leaves(expected))}
+    for name, value in {**tensors, **outputs}.items():
+        np.save(folder / name, np.asarray(value.detach()))
+    arguments = [
+        f"in{index}.npy" if isinstance(value, torch.Tensor) else value for index, value in enumerate(model.inputs)
+    ]
+    (folder / "call.json").write_text(json.dumps({"method": model.method, "arguments": arguments}))
     (folder / "what.txt").write_text(f"{model.text}\n")
 
 
+def copies(values: Sequence[Any]) -> list[Any]:
+    """The same arguments, which a call may change."""
+    return [value.clone() if isinstance(value, torch.Tensor) else value for value in values]
+
+
 def known_models() -> Iterator[Model]:
-    """The cases tried on PyTorch's kernels before, the calls of the tests, the benchmarks' models, and small nets."""
+    """Cases tried on PyTorch's kernels before, calls of the tests, the benchmarks' models, small nets, and probes."""
     torch.manual_seed(1)
     for name, case in cases().items():
         yield _model(f"case {name}", case.make(), (torch.randn(case.sizes),), ["traced"])
@@ -105,6 +130,11 @@ def known_models() -> Iterator[Model]:
         yield _model(f"model {name}", item.build(), (torch.rand(ZOO_SIZES),), ["scripted"])
     for name, net in NETS.items():
         yield _model(f"net {name}", net.module(), net.inputs(), net.ways)
+    for name, probe in probes().items():
+        is_scripted = probe.method != "forward" or not all(isinstance(value, torch.Tensor) for value in probe.inputs)
+        way = "scripted" if is_scripted or not isinstance(probe.module, Calls) else "traced"
+        model = _model(f"probe {name}", probe.module, probe.inputs, [way])
+        yield replace(model, example=probe.example, method=probe.method)
 
 
 def _model(name: str, module: torch.nn.Module, inputs: Sequence[torch.Tensor], scripts: Sequence[str]) -> Model:
