@@ -9,10 +9,11 @@ from typing import Any
 
 import torch
 
-from mobopt.ir import Block, Program, Value
-from mobopt.ir.nests import map_leaves
+from mobopt.ir import Block, Node, Program, Value
+from mobopt.ir.nests import leaves_of, map_leaves
 from mobopt.ir.snapshot import Snapshot
 from mobopt.ir.types import TENSOR
+from mobopt.ops.effects import schema_of_node
 from mobopt.ops.targets import TensorFacts
 from mobopt.ops.targets.facts import facts_of_tensor
 from mobopt.passes.varying_sizes import varying_values
@@ -22,6 +23,8 @@ Facts = dict[Value, TensorFacts]
 State = tuple[list[Any], list[Snapshot]]
 """What decides what a run computes: attributes and names of methods, and the methods' graphs."""
 
+_HALF = 5
+"""Number of ``float16``; source: ``c10/core/ScalarType.h``."""
 _CALLS_WITH_STATE = 3
 """Calls that are looked at where a call may leave tensors of other sizes to the next."""
 
@@ -72,6 +75,26 @@ def record_facts(program: Program, examples: Examples) -> Facts:
                 facts[value] = seen.varying(value not in varying.ranks)
     examples._last[:] = [(state, facts)]
     return dict(facts)
+
+
+def may_have_halves(program: Program, examples: Examples) -> bool:
+    """Whether a tensor may be float16: an argument, an attribute or a constant is, or an operator is to make one."""
+    values = [*examples.arguments.values(), *(attribute.value for attribute in program.attributes.values())]
+    nodes = (node for graph in program.methods.values() for node in graph.walk())
+    return any(map(_holds_halves, values)) or any(map(_names_halves, nodes))
+
+
+def _holds_halves(value: Any) -> bool:
+    return any(tensor.dtype == torch.float16 for tensor in leaves_of(value, torch.Tensor))
+
+
+def _names_halves(node: Node) -> bool:
+    constants = [value.constant if value.is_constant else None for value in node.inputs]
+    if any(map(_holds_halves, constants)):
+        return True
+    positions = [index for index, value in enumerate(constants) if type(value) is int and value == _HALF]
+    schema = schema_of_node(node) if positions else None
+    return schema is not None and any(schema.arguments[index].name == "dtype" for index in positions)
 
 
 def _state(program: Program) -> State:

@@ -10,7 +10,7 @@ from mobopt.ops.aliases import Aliases
 from mobopt.ops.effects import written_inputs
 from mobopt.ops.targets import Finding, Target, TensorFacts, judge
 from mobopt.options import LEGALIZE_LEVELS, MobileOptimizerType
-from mobopt.passes.facts import Examples, record_facts
+from mobopt.passes.facts import Examples, may_have_halves, record_facts
 from mobopt.passes.legalizations.site import FULL, Refused, Rewrite, Site, rewrites
 from mobopt.passes.manager import Pass
 from mobopt.passes.note_kinds import NOT_REWRITTEN, REWRITTEN, WOULD_FIX_SIZES
@@ -54,8 +54,9 @@ class Legalize(Pass):
         raise AssertionError(f"legalisation for {self.target} does not come to an end")
 
     def _round(self, program: Program, notes: NoteBook, refused: set[Node]) -> bool:
-        # On Vulkan the sizes of any tensor may be too much.
-        if self.target.backend != "vulkan" and not any(self._suspects(program, {}, ("wrong", "missing", "unknown"))):
+        # On Vulkan the sizes of any tensor may be too much, and dtypes are not known without a run.
+        may_lack = self.target.backend == "vulkan" or may_have_halves(program, self.examples)
+        if not may_lack and not any(self._suspects(program, {}, ("wrong", "missing", "unknown"))):
             return False
         facts = record_facts(program, self.examples)
         written = [graph for graph in program.methods.values() if any(map(written_inputs, graph.walk()))]

@@ -23,9 +23,9 @@ TIMES_ROUNDING = 4
 round in another way."""
 RELATIVE_TOLERANCE = 1e-4
 """Of the largest magnitude of the expected output, for float32."""
-TOLERANCES: dict[str, float] = {"fp32": RELATIVE_TOLERANCE, "fp16": 1e-2, "bf16": 5e-2}
-"""The same by precision. A rounding to float16 is 5e-4 at most, and six nets came to 2.7e-4 to 1.9e-3; one to bfloat16
-is eight times that, and seven nets came to 2.3e-3 to 1.2e-2."""
+TOLERANCES = {torch.float16: 1e-2, torch.bfloat16: 8e-2}
+"""The same for results of halves, and for tensors that lie as halves. A rounding to float16 is 5e-4 at most, and six nets
+came to 2.7e-4 to 1.9e-3; one to bfloat16 is eight times that, and seven nets came to 2.3e-3 to 1.2e-2."""
 _CALLS_WITH_STATE = 3
 """Calls by which a model with state is compared: what the second leaves, the third reads."""
 
@@ -38,12 +38,19 @@ class Agreement:
     relative: float
     """``absolute`` over the largest magnitude of the tensor that it is in."""
     is_rounding: bool = False
-    """Whether a larger difference is that of single precision: both results are as far from that of float64."""
+    """Whether a larger difference is that of the model's precision: both results are as far from that of float64."""
+    tolerance: float = RELATIVE_TOLERANCE
+    """What ``relative`` may be, by the dtype of that tensor."""
 
     @property
     def agrees(self) -> bool:
-        """Whether the difference is within the tolerance, or one that single precision makes anyway."""
-        return self.relative <= RELATIVE_TOLERANCE or self.is_rounding
+        """Whether the difference is within the tolerance, or one that the model's precision makes anyway."""
+        return self.relative <= self.tolerance or self.is_rounding
+
+    @property
+    def share(self) -> float:
+        """How much of the tolerance is taken."""
+        return self.relative / self.tolerance
 
 
 _NONE = Agreement(0.0, 0.0)
@@ -53,7 +60,7 @@ _TOTAL = Agreement(float("inf"), float("inf"))
 def compare(actual: Any, expected: Any) -> Agreement:
     """Compare two results, also nests of tuples, lists and dictionaries; other structure or shapes: infinite."""
     pairs = list(_pairs(actual, expected))
-    return max((_compare_leaves(*pair) for pair in pairs), key=lambda item: item.relative, default=_NONE)
+    return max((_compare_leaves(*pair) for pair in pairs), key=lambda item: item.share, default=_NONE)
 
 
 def _pairs(actual: Any, expected: Any) -> Iterator[tuple[Any, Any]]:
@@ -80,7 +87,8 @@ def _compare_leaves(actual: Any, expected: Any) -> Agreement:
     difference = torch.where(equal, 0.0, (left - right).abs()).nan_to_num(nan=float("inf")).max().item()
     finite = right[right.isfinite()].abs()
     scale = finite.max().item() if finite.numel() else 0.0
-    return Agreement(difference, difference / scale if scale else (0.0 if difference == 0 else float("inf")))
+    relative = difference / scale if scale else (0.0 if difference == 0 else float("inf"))
+    return Agreement(difference, relative, tolerance=TOLERANCES.get(expected.dtype, RELATIVE_TOLERANCE))
 
 
 def agreement_of(source: Source, program: Program, inputs: ChosenInputs) -> Agreement:
@@ -90,7 +98,7 @@ def agreement_of(source: Source, program: Program, inputs: ChosenInputs) -> Agre
         InputError: the model can't be run on the inputs.
     """
     found = [_agreement_of(source, program, *item) for item in inputs.by_method.items()]
-    return max(found, key=lambda item: item.relative)
+    return max(found, key=lambda item: item.share)
 
 
 def _agreement_of(source: Source, program: Program, method: str, inputs: Sequence[Any]) -> Agreement:

@@ -1,4 +1,4 @@
-"""The reference interpreter in double precision, which tells how far single precision is from the exact result."""
+"""The reference interpreter in double precision, which tells how far a model's precision is from the exact result."""
 
 from __future__ import annotations
 
@@ -12,9 +12,11 @@ from mobopt.ir.nests import map_leaves
 from mobopt.ops.contexts import PackedContext
 from mobopt.runtimes.cpu.interpreter import Interpreter
 
+_COARSER = (torch.float32, torch.float16, torch.bfloat16)
+
 
 class Float64Interpreter(Interpreter):
-    """Runs a Program without state with float64 wherever it has float32: inputs, constants and every result."""
+    """Runs a Program without state with float64 wherever it has coarser floats: inputs, constants and every result."""
 
     def __init__(self, program: Program) -> None:
         super().__init__(program)
@@ -34,12 +36,12 @@ class Float64Interpreter(Interpreter):
         return self.lift(self._constants[value])
 
     def operator(self, node: Node, args: list[Any]) -> Any:
-        """Call the kernel, and widen what it makes of the model's own wish in single precision."""
+        """Call the kernel, and widen what it makes of the model's own wish in another precision."""
         return in_double(super().operator(node, args))
 
 
 def in_double(value: Any) -> Any:
-    """A nest, or a packed context, with its float32 tensors in float64."""
+    """A nest, or a packed context, with its tensors of coarser floats in float64."""
     if isinstance(value, PackedContext):
         return type(value)(*map(in_double, value.state()))
-    return map_leaves(value, torch.Tensor, lambda item: item.double() if item.dtype == torch.float32 else item)
+    return map_leaves(value, torch.Tensor, lambda item: item.double() if item.dtype in _COARSER else item)

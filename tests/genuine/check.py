@@ -18,6 +18,8 @@ import torch
 
 TOLERANCE = 1e-4
 """Of the output's scale."""
+HALVES = 20
+"""How many times more halves may differ: two of their steps."""
 SECONDS = 100
 
 
@@ -83,13 +85,14 @@ def method_of(module, name):
 
 def difference(found, expected):
     """Largest difference by the scale of what is expected; infinite where only one is finite, or sizes differ."""
+    steps = HALVES if expected.dtype == np.float16 else 1
     found = torch.as_tensor(found).cpu().float().numpy()
     expected = expected.astype(np.float32)
     if found.shape != expected.shape or not np.array_equal(np.isfinite(found), np.isfinite(expected)):
         return float("inf")
     finite = np.isfinite(expected)
     scale = max(1e-6, float(np.abs(expected[finite]).max(initial=0)))
-    return float(np.abs(found[finite] - expected[finite]).max(initial=0)) / scale
+    return float(np.abs(found[finite] - expected[finite]).max(initial=0)) / scale / steps
 
 
 def run(paths, repeats, poison):

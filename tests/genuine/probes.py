@@ -66,6 +66,17 @@ class _Narrow(nn.Module):
         return torch.cat([branch(y) for branch in self.branches], 1)
 
 
+class _Steps(nn.Module):
+    """A recurrent layer, all of whose results are returned."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.LSTM(5, 4, batch_first=True)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+        return self.layer(x)  # type: ignore[no-any-return]
+
+
 def _rows(*sizes: int) -> Tensor:
     return torch.randn(sizes)
 
@@ -96,6 +107,15 @@ _VALUES: dict[str, Callable[[], Probe]] = {
     ),
     "scripted defaults": lambda: Probe(_Defaults(), [_rows(1, 4, 5, 7)]),
     "half": lambda: Probe(nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU()).half(), [_rows(1, 3, 9, 7).half()]),
+    "half of groups": lambda: Probe(
+        nn.Sequential(nn.Conv2d(4, 6, 3, groups=2), nn.BatchNorm2d(6), nn.Hardswish(), nn.AdaptiveAvgPool2d(1)).half(),
+        [_rows(1, 4, 9, 7).half()],
+    ),
+    "half steps": lambda: Probe(_Steps().half(), [_rows(1, 3, 5).half()]),
+    "half functions": lambda: Probe(
+        Calls(lambda x: torch.topk(torch.log(x.exp() + 1) * torch.rsqrt(x.abs() + 1), 3, -1)[0].cumsum(-1)),
+        [_rows(2, 7).half()],
+    ),
     "half linear": lambda: Probe(nn.Sequential(nn.Linear(12, 7), nn.Softmax(-1)).half(), [_rows(3, 12).half()]),
 }
 """Values and dtypes that kernels differ in, and arguments that have defaults."""

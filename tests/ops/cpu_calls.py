@@ -3,16 +3,30 @@
 from row_calls import RowCall, call, stored, tensor
 
 CALLS: tuple[RowCall, ...] = (
+    call("cpu 1.13", "aten::cdist", "native", x1=tensor(1, 5, 3), x2=tensor(1, 7, 3)),
+    call(
+        "cpu 1.13",
+        "aten::cdist",
+        "missing:in_single_precision",
+        x1=tensor(1, 5, 3, dtype="float16"),
+        x2=tensor(1, 7, 3, dtype="float16"),
+    ),
+    call("cpu 1.13", "aten::linalg_det", "native", A=tensor(3, 3)),
+    call("cpu 1.13", "aten::linalg_det", "missing:in_single_precision", A=tensor(3, 3, dtype="float16")),
     call("cpu 2.2", "aten::_assert_tensor_metadata", "native", a=tensor(1, 6, 5, 7)),
     call("cpu 2.2", "aten::_assert_tensor_metadata", "missing", a=tensor(1, 6, 5, 7), layout=7),
     call("cpu 1.13", "aten::linear", "native", input=tensor(5, 6), weight=tensor(3, 6)),
     call(
-        "cpu 2.2", "aten::linear", "missing", input=tensor(2, 5, dtype="float16"), weight=stored(3, 5, dtype="float16")
+        "cpu 2.2",
+        "aten::linear",
+        "missing:in_single_precision",
+        input=tensor(2, 5, dtype="float16"),
+        weight=stored(3, 5, dtype="float16"),
     ),
     call("cpu 2.2", "aten::pad_sequence", "missing", sequences=[tensor(3, 2), tensor(4, 2)], padding_side="left"),
     call("cpu 2.2", "aten::pad_sequence", "native", sequences=[tensor(3, 2), tensor(4, 2)]),
     call("cpu 1.13", "aten::relu", "native", self=tensor(2, dtype="int64")),
-    call("cpu 2.2", "aten::relu", "missing", self=tensor(1, 2, 5, 4, dtype="float16")),
+    call("cpu 2.2", "aten::relu", "missing:in_single_precision", self=tensor(1, 2, 5, 4, dtype="float16")),
     call(
         "cpu 2.0",
         "aten::scaled_dot_product_attention",
@@ -63,7 +77,7 @@ CALLS: tuple[RowCall, ...] = (
     call(
         "cpu 2.2",
         "aten::upsample_nearest2d.vec",
-        "missing",
+        "missing:in_single_precision",
         input=tensor(1, 2, 5, 4, dtype="float16"),
         output_size=[10, 8],
         scale_factors=None,

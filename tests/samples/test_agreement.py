@@ -10,7 +10,7 @@ import mobopt
 from mobopt.errors import PassError
 from mobopt.frontends.script_module_source import ScriptModuleSource
 from mobopt.optimizer import check_agreement
-from mobopt.samples.agreement import agreement_of
+from mobopt.samples.agreement import agreement_of, compare
 from mobopt.samples.example_inputs import choose_inputs
 
 
@@ -56,3 +56,18 @@ def test_a_pass_that_is_wrong_is_blamed() -> None:
     assert not agreement_of(source, broken, inputs).is_rounding
     with pytest.raises(PassError, match="one by one"):
         check_agreement(source, broken, inputs)
+
+
+@pytest.mark.parametrize(("dtype", "steps"), [(torch.float32, 7), (torch.float16, 2), (torch.bfloat16, 2)])
+def test_a_dtype_may_round_to_its_neighbours(dtype: torch.dtype, steps: int) -> None:
+    one = torch.ones(3, dtype=dtype)
+    near, far = one + steps * torch.finfo(dtype).eps, one + 0.1
+    assert compare(near, one).agrees and not compare(far, one).agrees
+    (worst,) = {compare([near, far], [one, one]).relative, compare([far, near], [one, one]).relative}
+    assert worst == compare(far, one).relative
+
+
+def test_the_worst_is_what_is_farthest_beyond_its_own_tolerance() -> None:
+    half, single = torch.ones(3, dtype=torch.float16), torch.ones(3)
+    assert not compare([half * 1.002, single * 1.001], [half, single]).agrees
+    assert compare([half * 1.002, single], [half, single]).agrees

@@ -34,7 +34,7 @@ _FILES = {
         "vulkan_tensors.toml",
     ),
     "metal": ("metal.toml", "metal_tensors.toml"),
-    "cpu": ("cpu.toml",),
+    "cpu": ("cpu.toml", "cpu_half.toml"),
 }
 
 
