@@ -77,6 +77,18 @@ class _Steps(nn.Module):
         return self.layer(x)  # type: ignore[no-any-return]
 
 
+def _quantized(module: nn.Module, x: Tensor) -> nn.Module:
+    """A net that torch has quantised for phones, statically."""
+    engine, torch.backends.quantized.engine = torch.backends.quantized.engine, "qnnpack"
+    wrapped = torch.ao.quantization.QuantWrapper(module.eval())
+    wrapped.qconfig = torch.ao.quantization.get_default_qconfig("qnnpack")  # type: ignore[assignment]
+    prepared = torch.ao.quantization.prepare(wrapped)
+    prepared(x)
+    made = torch.ao.quantization.convert(prepared)
+    torch.backends.quantized.engine = engine
+    return made  # type: ignore[no-any-return]
+
+
 def _rows(*sizes: int) -> Tensor:
     return torch.randn(sizes)
 
@@ -121,6 +133,25 @@ _VALUES: dict[str, Callable[[], Probe]] = {
 """Values and dtypes that kernels differ in, and arguments that have defaults."""
 
 
+def _quantized_probe(module: nn.Module, x: Tensor) -> Probe:
+    return Probe(_quantized(module, x), [x])
+
+
+_QUANTIZED: dict[str, Callable[[], Probe]] = {
+    "convolutions": lambda: _quantized_probe(
+        nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Conv2d(8, 5, 3, 2, 1)), _rows(1, 3, 9, 7)
+    ),
+    "depthwise": lambda: _quantized_probe(
+        nn.Sequential(nn.Conv2d(4, 8, 1), nn.ReLU(), nn.Conv2d(8, 8, 3, groups=8)), _rows(1, 4, 9, 7)
+    ),
+    "linear": lambda: _quantized_probe(nn.Sequential(nn.Linear(12, 8), nn.ReLU(), nn.Linear(8, 5)), _rows(3, 12)),
+    "classifier": lambda: _quantized_probe(
+        nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Flatten(), nn.Linear(8 * 35, 5)), _rows(1, 3, 9, 7)
+    ),
+}
+"""Torch's own quantised layers, which become floats that are rounded alike."""
+
+
 def probes() -> dict[str, Probe]:
     """All, with seeded weights and inputs."""
     torch.manual_seed(3)
@@ -133,5 +164,6 @@ def probes() -> dict[str, Probe]:
         found[f"image {channels} of branch"] = Probe(_ImageOfBranch(channels), [image, True], [image, False])
     found |= {f"wide {name}": make() for name, make in _WIDE.items()}
     found |= {f"values {name}": make() for name, make in _VALUES.items()}
+    found |= {f"quantized {name}": make() for name, make in _QUANTIZED.items()}
     found |= {f"narrow {width}": Probe(_Narrow(24, width), [_rows(1, 24, 14, 14)]) for width in (1, 4, 8, 12)}
     return found
