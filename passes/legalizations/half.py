@@ -18,8 +18,8 @@ _HALF_NAME = "float16"
 @legalizes("in_single_precision", level="safe")
 def in_single_precision(site: Site) -> tuple[Value, ...]:
     """The same in single precision, its results rounded to half, which is what kernels for half precision do."""
-    if written_inputs(site.node):
-        raise Refused("it changes its operand in place")
+    if written := written_inputs(site.node):
+        return (_in_place(site, written[0]),)
     kinds = [site.facts(output).known_dtype for output in site.node.outputs]
     if None in kinds:
         raise Refused("the dtypes of its results are not known; give example inputs")
@@ -30,6 +30,14 @@ def in_single_precision(site: Site) -> tuple[Value, ...]:
         site.op("aten::to.dtype", result, _HALF) if kind == _HALF_NAME else result
         for result, kind in zip(results, kinds, strict=True)
     )
+
+
+def _in_place(site: Site, written: Value) -> Value:
+    """Of an operator that changes its operand: its result is copied there, which rounds it."""
+    op, dot, overload = site.node.qualified_op.partition(".")
+    made = site.op(f"{op.removesuffix('_')}{dot}{overload}", *(_widened(site, value) for value in site.node.inputs))
+    result: Value = site.op("aten::copy_", written, made)
+    return result
 
 
 def _widened(site: Site, value: Value) -> Any:

@@ -118,7 +118,7 @@ _VALUES: dict[str, Callable[[], Probe]] = {
         Calls(lambda x: (x @ x.transpose(-2, -1)).softmax(-1) @ x), [_rows(1, 4, 16, 16) * 8], [_rows(1, 4, 16, 16)]
     ),
     "scripted defaults": lambda: Probe(_Defaults(), [_rows(1, 4, 5, 7)]),
-    "half": lambda: Probe(nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU()).half(), [_rows(1, 3, 9, 7).half()]),
+    "half": lambda: Probe(nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(inplace=True)).half(), [_rows(1, 3, 9, 7).half()]),
     "half of groups": lambda: Probe(
         nn.Sequential(nn.Conv2d(4, 6, 3, groups=2), nn.BatchNorm2d(6), nn.Hardswish(), nn.AdaptiveAvgPool2d(1)).half(),
         [_rows(1, 4, 9, 7).half()],
