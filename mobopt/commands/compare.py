@@ -40,7 +40,7 @@ _MOST_ROWS = 30
 @click.option(
     "--tolerance",
     type=float,
-    help="Error that is let pass, over the largest magnitude of A's value [default: 1e-4, of fp16 1e-2, of bf16 5e-2].",
+    help="Error that is let pass, over the largest magnitude of A's value [default: 1e-4, of fp16 1e-2, of bf16 8e-2].",
 )
 @precision_options("Of B, on a Vulkan device.")
 @click.option("--all", "shows_all", is_flag=True, help="Print all layers, however many there are.")

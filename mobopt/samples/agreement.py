@@ -24,7 +24,7 @@ round in another way."""
 RELATIVE_TOLERANCE = 1e-4
 """Of the largest magnitude of the expected output, for float32."""
 TOLERANCES = {torch.float16: 1e-2, torch.bfloat16: 8e-2}
-"""The same for results of halves, and for tensors that lie as halves. A rounding to float16 is 5e-4 at most, and six nets
+"""The same for results of halves, and for tensors that lie as such. A rounding to float16 is 5e-4 at most, and six nets
 came to 2.7e-4 to 1.9e-3; one to bfloat16 is eight times that, and seven nets came to 2.3e-3 to 1.2e-2."""
 _CALLS_WITH_STATE = 3
 """Calls by which a model with state is compared: what the second leaves, the third reads."""

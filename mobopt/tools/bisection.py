@@ -90,7 +90,7 @@ def bisect(
         method: the method that is run.
         example_inputs: as for :func:`mobopt.compare`.
         tolerance: the error of outputs that is let pass, over their scale; without it 1e-4, 1e-2 of fp16, and
-            5e-2 of bf16.
+            8e-2 of bf16.
         precision: of the device; see :func:`mobopt.load`.
         fp32_nodes: patterns of nodes that keep float32.
         show: is told each step.

@@ -20,7 +20,8 @@ from mobopt.frontends.source import Source
 from mobopt.ir.arguments import bind_arguments
 from mobopt.options import Precision, PrecisionChoice
 from mobopt.passes.pipelines import PassPipeline
-from mobopt.samples.agreement import TOLERANCES
+from mobopt.runtimes.half_ranges import HALVES
+from mobopt.samples.agreement import RELATIVE_TOLERANCE, TOLERANCES
 from mobopt.samples.example_inputs import ChosenInputs, ExampleInputs, choose_inputs
 from mobopt.tools.comparison_results import Comparison
 from mobopt.tools.comparison_sides import CPU, VULKAN, Runner, Side, runner_of
@@ -63,7 +64,7 @@ def compare(
         float64: whether the reference is computed in float64.
         fused: False: a device makes every value by itself, without fusions.
         tolerance: the error that is let pass, over the largest magnitude of the reference's value; without it 1e-4, and
-            1e-2 of fp16, 5e-2 of bf16.
+            1e-2 of fp16, 8e-2 of bf16.
         precision: of the other one, on its device; see :func:`mobopt.load`.
         fp32_nodes: patterns of its nodes that keep float32.
         show: is told each step.
@@ -117,7 +118,8 @@ def tolerance_of(given: float | None, choice: PrecisionChoice) -> float:
     Raises:
         InputError: it is no number from 0 on.
     """
-    tolerance = TOLERANCES[choice.precision] if given is None else given
+    usual = TOLERANCES[HALVES[choice.precision]] if choice.is_half else RELATIVE_TOLERANCE
+    tolerance = usual if given is None else given
     if not 0 <= tolerance < math.inf:
         raise InputError(f"the tolerance is {tolerance}; give a number from 0 on, such as 1e-4")
     return tolerance

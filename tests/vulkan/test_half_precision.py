@@ -299,5 +299,5 @@ def test_a_comparison_shows_what_halves_cost() -> None:
     assert 1e-5 < max(layer.total.error for layer in by_layer.layers) < LOSS
     assert not mobopt.compare(script, example_inputs=[x], precision="fp16", tolerance=1e-5).agrees
     wide = mobopt.compare(script, example_inputs=[x], precision="bf16")
-    assert wide.agrees and wide.tolerance == 5e-2 and "bf16" in wide.other
+    assert wide.agrees and wide.tolerance == 8e-2 and "bf16" in wide.other
     assert mobopt.compare(script, example_inputs=[x], precision="fp16", tolerance=1e-5, fp32_nodes="*").agrees
