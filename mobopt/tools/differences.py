@@ -4,12 +4,25 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
 
 _PIECE = 1 << 20
 """Elements that are widened to float64 at a time."""
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """A piece takes a dozen short steps. Where cores are taken, as by a driver that computes on the CPU, threads that wait
+    for one another in each step take thirty times as long as one thread."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 @dataclass(frozen=True)
@@ -30,6 +43,7 @@ class Difference:
     infinities: tuple[int, int]
 
 
+@_one_thread()
 def difference(reference: torch.Tensor, other: torch.Tensor) -> Difference:
     """Compare two tensors of the same shape, of any dtypes, a piece at a time."""
     scale = max((_largest(left) for left, _ in _pieces(reference, other)), default=0.0)

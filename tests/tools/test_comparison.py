@@ -234,6 +234,22 @@ def test_differences_of_several_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     assert whole.error == pytest.approx(float((wide[0] - wide[1]).abs().max() / wide[0].abs().max()))
 
 
+def test_differences_are_found_on_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    counts: list[int] = []
+    monkeypatch.setattr(
+        "mobopt.tools.differences._wide", lambda tensor: counts.append(torch.get_num_threads()) or tensor
+    )
+    threads = torch.get_num_threads()
+    try:
+        torch.set_num_threads(3)
+        difference(torch.ones(5), torch.ones(5))
+        with pytest.raises(RuntimeError):
+            difference(torch.ones(5), torch.ones(7))
+        assert set(counts) == {1} and torch.get_num_threads() == 3
+    finally:
+        torch.set_num_threads(threads)
+
+
 def test_changes_of_ranks() -> None:
     one = torch.tensor([[5.0, 4, 3, 2, 1, 0], [5, 4, 3, 2, 1, 0], [5, 4, 3, 2, 1, 0]])
     two = torch.tensor([[5.0, 4, 3, 2, 1, 0], [4, 5, 3, 2, 1, 0], [5, 4, 3, 1, 2, 0]])
