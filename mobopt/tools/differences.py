@@ -15,8 +15,8 @@ _PIECE = 1 << 20
 
 @contextmanager
 def _one_thread() -> Iterator[None]:
-    """A piece takes a dozen short steps. Where cores are taken, as by a driver that computes on the CPU, threads that wait
-    for one another in each step take thirty times as long as one thread."""
+    """A piece takes a dozen short steps. Where cores are taken, as by a driver that computes on the CPU, threads that
+    wait for one another in each step take thirty times as long as one thread."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
