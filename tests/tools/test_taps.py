@@ -22,8 +22,8 @@ from mobopt.bundle import read_bundle
 from mobopt.errors import InputError, MoboptError, UnsupportedError
 from mobopt.runtimes.cpu import Interpreter
 from mobopt.tools.comparison_results import AGREES, DIFFERS, INHERITS, ROUNDING, WRONG
-from mobopt.tools.taps.comparison import _places
 from mobopt.tools.taps.observation import run_watched
+from mobopt.tools.taps.places import places_of
 from mobopt.tools.taps.statistics import sampling_step
 from mobopt.tools.taps.table import TABLE_FILE, table_of
 
@@ -36,7 +36,9 @@ def phone_dump(file: Path, faults: Mapping[str, Fault], name: str = "phone.npz")
     """What a phone saves whose kernels of some taps are wrong: what comes after them is given their results."""
     program = read_bundle(file, prefer="code")
     table = table_of(program.metadata["extra_files"], file.name)
-    places = {place.value: faults[key] for key, place in _places(program, table).items() if key in faults}
+    places = {
+        place.value: faults[key] for key, place in places_of(program.methods[table.tapped]).items() if key in faults
+    }
     assert len(places) == len(faults)
 
     def see(value: Any, result: Any) -> Any:
@@ -196,7 +198,7 @@ def test_values_are_copied_before_they_are_written_over(tmp_path: Path) -> None:
     script = torch.jit.script(Writing().eval())
     done = tap(script, tmp_path / "t.ptl", example_inputs=[x, -2.0, more], backend="cpu")
     taps = Interpreter(read_bundle(done.file)).run("tapped_example", [])
-    by_node = {item.node.partition(" %")[0]: taps[item.key] for item in done.table.taps if item.key[0].isdigit()}
+    by_node = {item.node.partition(" %")[0]: taps[item.key] for item in done.table.taps if item.key in taps}
     assert torch.equal(by_node["aten::mul"], -2 * x) and torch.equal(by_node["aten::gt"], (-2 * x > 0.5).byte())
     result = script(x, -2.0, more)
     assert torch.equal(taps["output.0"], result[0]) and taps["output.1.a"].dtype == torch.uint8
@@ -210,20 +212,116 @@ class Branching(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         if float(x.sum()) > 0:
             x = torch.tanh(x)
+        else:
+            x = torch.cos(x) + 1
         return x * 2
 
 
-def test_what_stands_in_branches_is_named(tmp_path: Path) -> None:
+def save(taps: Mapping[str, torch.Tensor], file: Path) -> Path:
+    numpy.savez(file, **{key: tensor.numpy() for key, tensor in taps.items()})
+    return file
+
+
+def test_branches_return_what_they_come_to(tmp_path: Path) -> None:
     x = torch.ones(2, 3)
     script = torch.jit.script(Branching())
     done = tap(script, tmp_path / "t.ptl", example_inputs=[x], backend="cpu")
-    assert any(
-        "not returned, for they are in branches or loops" in remark and "aten::tanh" in remark
-        for remark in done.remarks
-    )
+    assert any("that the example does not come to: aten::cos" in remark for remark in done.remarks)
+    key = next(item.key for item in done.table.taps if item.repeats)
+    program = read_bundle(done.file)
+    taps = Interpreter(program).run("tapped", [x])
+    assert torch.equal(taps[f"{key}.0"], torch.tanh(x)) and compare_dump(done.file, done.expected).agrees
+    other = Interpreter(program).run("tapped", [-x])
+    assert not any(name.startswith(key) for name in other)
+    assert compare_dump(done.file, save(other, tmp_path / "other.npz")).agrees
+    with pytest.raises(InputError, match=r"'cos' names stands in branches or loops \(aten::cos.*give inputs that do"):
+        tap(script, tmp_path / "t.ptl", example_inputs=[x], backend="cpu", nodes=["cos"])
+
+
+def test_a_phone_that_went_another_way_is_told(tmp_path: Path) -> None:
+    x = torch.ones(2, 3)
+    done = tap(torch.jit.script(Branching()), tmp_path / "t.ptl", example_inputs=[x], backend="cpu")
+    program = read_bundle(done.file)
+    here, there = (Interpreter(program).run("tapped", [given]) for given in (x, -x))
+    found = compare_dump(done.file, save({**there, "input.x": x}, tmp_path / "phone.npz"))
+    assert not found.agrees and found.unseen == 1
+    assert any("missing where the phone went another way" in remark for remark in found.remarks)
+    found = compare_dump(done.file, save({**here, "input.x": -x}, tmp_path / "back.npz"))
+    assert any("for which there is nothing on the CPU: a branch" in text for text in found.unmatched)
+
+
+class Turning(nn.Module):
+    """Nested loops that carry values, fill a list, and write over what they made."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(5, 5)
+
+    def forward(self, x: torch.Tensor, turns: int) -> torch.Tensor:
+        kept: list[torch.Tensor] = []
+        for turn in range(turns):
+            x = torch.tanh(self.layer(x))
+            if turn > 0:
+                for _ in range(turns - 1):
+                    x = torch.sin(x)
+            kept.append(x)
+            x = x * 1.5
+            x.add_(1)
+        return torch.cat(kept) - 1
+
+
+def test_each_turn_of_a_loop_is_returned(tmp_path: Path) -> None:
+    torch.manual_seed(3)
+    script, x = torch.jit.script(Turning().eval()), torch.randn(3, 5)
+    done = tap(script, tmp_path / "t.ptl", example_inputs=[x, 3], backend="cpu")
+    taps = Interpreter(read_bundle(done.file)).run("tapped", [x, 3])
+    keys = {item.node.partition(" %")[0].rpartition("::")[2]: item.key for item in done.table.taps if item.repeats}
+    expected: dict[str, list[torch.Tensor]] = {"tanh": [], "sin": [], "mul": []}
+    y = x
+    for turn in range(3):
+        y = torch.tanh(script.layer(y))
+        expected["tanh"].append(y)
+        for _ in range(2 if turn else 0):
+            y = torch.sin(y)
+            expected["sin"].append(y)
+        y = y * 1.5
+        expected["mul"].append(y)
+        y = y + 1
+    for name, values in expected.items():
+        found = [taps.get(f"{keys[name]}.{turn}") for turn in range(len(values) + 1)]
+        assert found.pop() is None
+        torch.testing.assert_close(found, values, **CLOSE)
+    agreed = compare_dump(done.file, done.expected)
+    assert agreed.agrees and agreed.unseen == 0 and all(layer.own is not None for layer in agreed.layers)
+    assert [layer.turn for layer in agreed.layers if layer.name.startswith(keys["sin"])] == [0, 1, 2, 3]
+
+
+def test_the_turn_that_is_wrong_is_told_from_those_after_it(tmp_path: Path) -> None:
+    torch.manual_seed(3)
+    script, x = torch.jit.script(Turning().eval()), torch.randn(3, 5)
+    done = tap(script, tmp_path / "t.ptl", example_inputs=[x, 3], backend="cpu")
+    key = next(item.key for item in done.table.taps if item.node.startswith("aten::tanh"))
+    turns: list[int] = []
+
+    def in_the_second_turn(value: torch.Tensor) -> torch.Tensor:
+        turns.append(len(turns))
+        return value * 2 if len(turns) == 2 else value
+
+    found = compare_dump(done.file, phone_dump(done.file, {key: in_the_second_turn}))
+    assert [layer.name for layer in found.culprits] == [f"{key}.1"] and found.first is found.culprits[0]
+    at = found.layers.index(found.culprits[0])
+    assert {layer.verdict for layer in found.layers[:at]} == {AGREES}
+    assert {layer.verdict for layer in found.layers[at + 1 :]} == {INHERITS}
+    assert all(layer.own is not None and layer.own.error < 1e-6 for layer in found.layers[at + 1 :])
+
+
+def test_large_values_of_loops_are_seen_by_statistics(tmp_path: Path) -> None:
+    script, x = torch.jit.script(Turning().eval()), torch.randn(3, 5)
+    done = tap(script, tmp_path / "t.pt", example_inputs=[x, 2], backend="cpu", options=TapOptions(most=4, samples=5))
     assert compare_dump(done.file, done.expected).agrees
-    with pytest.raises(InputError, match=r"'tanh' names stands in branches or loops \(aten::tanh"):
-        tap(script, tmp_path / "t.ptl", example_inputs=[x], backend="cpu", nodes=["tanh"])
+    key = next(item.key for item in done.table.taps if item.node.startswith("aten::tanh"))
+    found = compare_dump(done.file, phone_dump(done.file, {key: lambda value: value * 1.1}))
+    assert found.first is not None and (found.first.name, found.first.verdict) == (f"{key}.0", WRONG)
 
 
 def test_values_are_copied_at_the_end_or_at_once(tmp_path: Path) -> None:
@@ -327,7 +425,7 @@ def test_tables_of_files_are_checked(tapped: Path) -> None:
     extra = read_bundle(tapped).metadata["extra_files"]
     data = json.loads(extra[TABLE_FILE])
     for change in (
-        {"format": 2},
+        {"format": 1},
         {"taps": [{**data["taps"][0], "sizes": ["a"]}]},
         {"taps": [{**data["taps"][0], "form": "all"}]},
         {"taps": [{**data["taps"][0], "step": 0}]},

@@ -25,11 +25,11 @@ class Choice:
 
     Attributes:
         values: in the order in which they are made.
-        nested: nodes that the globs name and that stand in branches or loops, in short.
+        unmet: nodes that the globs name and that the example does not come to, in short.
     """
 
     values: tuple[Value, ...]
-    nested: tuple[str, ...]
+    unmet: tuple[str, ...]
 
 
 def choose(graph: Graph, patterns: Sequence[str], facts: Mapping[Value, torch.Tensor], name: str) -> Choice:
@@ -49,23 +49,21 @@ def choose(graph: Graph, patterns: Sequence[str], facts: Mapping[Value, torch.Te
         InputError: a glob names nothing.
     """
     values: list[Value] = []
-    nested: list[str] = []
+    skipped: list[str] = []
     unmet = dict.fromkeys(patterns)
     for node in graph.walk():
         hits = [pattern for pattern in patterns if _is_named(node, pattern)]
         if not hits or not _makes_tensors(node):
             continue
-        if node.block is not graph.block:
-            nested.append(describe(node))
-            unmet = {pattern: None for pattern in unmet if pattern not in hits}
-            continue
         own = [value for value in node.outputs if value in facts]
-        if own:
-            values += own
+        if own or node.block is not graph.block:
             unmet = {pattern: None for pattern in unmet if pattern not in hits}
+        if not own and node.block is not graph.block:
+            skipped.append(describe(node))
+        values += own
     if unmet or not values:
-        raise InputError(_nothing_named(graph, next(iter(unmet), patterns[0] if patterns else ""), nested, name))
-    return Choice(tuple(values), tuple(nested))
+        raise InputError(_nothing_named(graph, next(iter(unmet), patterns[0] if patterns else ""), skipped, name))
+    return Choice(tuple(values), tuple(skipped))
 
 
 def _makes_tensors(node: Node) -> bool:
@@ -104,7 +102,7 @@ def module_of(item: ModelNode) -> str:
     return item.line.rpartition(" in ")[2] if " in " in item.line else ""
 
 
-def _nothing_named(graph: Graph, pattern: str, nested: Sequence[str], name: str) -> str:
+def _nothing_named(graph: Graph, pattern: str, skipped: Sequence[str], name: str) -> str:
     known = {
         text: None
         for node in graph.walk()
@@ -112,10 +110,10 @@ def _nothing_named(graph: Graph, pattern: str, nested: Sequence[str], name: str)
         for text in (*_own_names(node), *_origin_names(node))
         if text
     }
-    if nested:
+    if skipped:
         return (
-            f"{name}: what {pattern!r} names stands in branches or loops ({', '.join(nested[:_SUGGESTED])}), where "
-            "taps can't reach; name what reads it afterwards"
+            f"{name}: what {pattern!r} names stands in branches or loops ({', '.join(skipped[:_SUGGESTED])}) that the "
+            "example does not come to; give inputs that do"
         )
     close = get_close_matches(pattern.strip("*"), known, _SUGGESTED, 0.4) or list(known)[:_SUGGESTED]
     hint = f"; such names are {', '.join(close)}" if close else "; the method computes no tensors"

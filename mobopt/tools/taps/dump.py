@@ -3,41 +3,40 @@
 from __future__ import annotations
 
 import zipfile
-from collections.abc import Collection
 from pathlib import Path
 
 import numpy
 import torch
 
 from mobopt.errors import InputError
+from mobopt.tools.taps.table import TapTable
 
 
-def read_dump(path: Path, keys: Collection[str]) -> tuple[dict[str, torch.Tensor], list[str]]:
+def read_dump(path: Path, table: TapTable) -> tuple[dict[str, torch.Tensor], list[str]]:
     """The tensors of a dump.
 
     Args:
-        path: an ``.npz`` file, or a folder with a ``.npy`` file for each key.
-        keys: the names that are read; nothing else is.
+        path: an ``.npz`` file, or a folder with a ``.npy`` file for each name.
+        table: of the taps, the names of which are read; nothing else is.
 
     Returns:
-        The tensors by their keys, and names of the dump that are no keys.
+        The tensors by their names, and names of the dump that are of no tap.
 
     Raises:
-        InputError: it can't be read, or has none of the keys.
+        InputError: it can't be read, or has nothing of the taps.
     """
     try:
         if path.is_dir():
             names = sorted(file.stem for file in path.glob("*.npy"))
-            found = {
-                name: _tensor(numpy.load(path / f"{name}.npy", allow_pickle=False)) for name in names if name in keys
-            }
+            files = {name: path / f"{name}.npy" for name in names if table.find(name)}
+            found = {name: _tensor(numpy.load(file, allow_pickle=False)) for name, file in files.items()}
         else:
             loaded = numpy.load(path, allow_pickle=False)
             if isinstance(loaded, numpy.ndarray):
                 raise ValueError("it holds one array, and an .npz file holds several with names")
             with loaded as archive:
                 names = sorted(archive.files)
-                found = {name: _tensor(archive[name]) for name in names if name in keys}
+                found = {name: _tensor(archive[name]) for name in names if table.find(name)}
     except OSError as error:
         raise InputError(f"can't read the dump {path}: {error.strerror or error}") from None
     except (ValueError, TypeError, KeyError, EOFError, AttributeError, MemoryError, zipfile.BadZipFile) as error:
@@ -47,10 +46,9 @@ def read_dump(path: Path, keys: Collection[str]) -> tuple[dict[str, torch.Tensor
         ) from None
     if not found:
         known = f"its names are {', '.join(names[:5])}" if names else "it is empty"
-        raise InputError(
-            f"the dump {path} is not of this file: {known}, and the file's taps are {', '.join(sorted(keys)[:5])}"
-        )
-    return found, [name for name in names if name not in keys]
+        keys = sorted(table.by_key)[:5]
+        raise InputError(f"the dump {path} is not of this file: {known}, and the file's taps are {', '.join(keys)}")
+    return found, [name for name in names if not table.find(name)]
 
 
 def _tensor(array: numpy.ndarray) -> torch.Tensor:  # type: ignore[type-arg]

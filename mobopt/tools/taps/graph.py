@@ -15,7 +15,7 @@ from mobopt.ir import Graph, Node, Origin, Program, Value
 from mobopt.ir.arguments import argument_name
 from mobopt.ir.origin import ModelNode
 from mobopt.ir.program import copy_block_into, describe
-from mobopt.ir.types import STR, TENSOR, DictType, ListType, OptionalType, TupleType, Type
+from mobopt.ir.types import INT, STR, TENSOR, DictType, ListType, OptionalType, TupleType, Type
 from mobopt.ops.aliases import Aliases
 from mobopt.tools.app_kit.names import distinct, file_name
 from mobopt.tools.taps.nodes import NodeWriter
@@ -28,6 +28,7 @@ _CARRIED = (torch.uint8, torch.int8, torch.int32, torch.int64, torch.float32, to
 _CODES = {torch.uint8: 0, torch.int32: 3, torch.int64: 4, torch.float32: 6}
 """Numbers of dtypes, as ``ScalarType`` has them."""
 _METAL_COPY = "metal::copy_to_host"
+_RESULT = DictType(STR, TENSOR)
 
 
 @dataclass(frozen=True)
@@ -60,7 +61,8 @@ def add_taps(
         program: gets the methods ``tapped`` (``tapped_NAME`` of another method than ``forward``), ``tapped_example``,
             and the bundled inputs of the first; what it has stays as it is.
         method: the method that is tapped.
-        values: its values, made in its outermost block.
+        values: its values, in the order in which they are made. What stands in branches and loops is returned as often
+            as it is made.
         facts: tensors of the example's run by their values, on the ``meta`` device.
         arguments: of the example.
         options: how values are returned.
@@ -102,7 +104,11 @@ class _Tapping:
         self.aliases = Aliases(graph)
         self.is_metal = any(node.op.startswith("metal") for node in graph.walk())
         self.end = graph.block.returns
-        self.copies: list[tuple[Tap, Value]] = []
+        self.taps: list[Tap] = []
+        self.copies: list[tuple[str, Value]] = []
+        """What is always made once, by its key."""
+        self.turns: list[Value] = []
+        """A dictionary for each value in a branch or a loop."""
         self.remarks: list[str] = []
 
     def tap(self, values: Sequence[Value], arguments: Sequence[Any]) -> tuple[list[Tap], list[str]]:
@@ -122,54 +128,76 @@ class _Tapping:
                     f"{key} of the result is no tensor that can be told from the graph, and is left out"
                 )
         self._return()
-        return [tap for tap, _ in self.copies], self.remarks
+        return self.taps, self.remarks
 
     def _add(self, key: str, value: Value, fact: torch.Tensor, anchor: Node | None, is_whole: bool = False) -> None:
         """Return one more value, unless it is of complex numbers, which no phone's API carries."""
         if fact.is_complex():
             self.remarks.append(f"{key}, %{value.name}, has complex numbers, which an app can't read: it is left out")
             return
-        key = distinct(file_name(key), [tap.key for tap, _ in self.copies])
+        key = distinct(file_name(key), [tap.key for tap in self.taps])
         node = value.producer
         origin = Origin() if node is None else node.origin
+        repeats = node is not None and node.block is not self.graph.block
         if anchor is None:
-            anchor = self._anchor(value)
-        copied = value
-        if self.is_metal and node is not None and node.op.startswith("metal") and node.op != _METAL_COPY:
-            copied = NodeWriter(self.graph, _after(node), origin)(_METAL_COPY, value)
-        write = NodeWriter(self.graph, anchor, origin)
-        on_host = write("aten::to", copied, CPU, None, False, True, overload="prim_Device", name=f"{value.name}.tap")
+            anchor = self._anchor(value, repeats)
         most = self.options.most
         is_whole = is_whole or most is None or fact.numel() <= most
         step = 1 if is_whole else sampling_step(fact.numel(), self.options.samples)
-        if not is_whole:
-            result = write_statistics(write, on_host, step)
+        write = NodeWriter(self.graph, anchor, origin)
+        result = self._written(write, value, fact, step, is_whole)
+        if repeats:
+            self._keep(write, key, result)
         else:
-            result = on_host
-            if fact.dtype not in _CARRIED:
-                result = write("aten::to", result, _CODES[_carrier(fact.dtype)], False, False, None, overload="dtype")
-            result = write("aten::contiguous", result, 0)  # Java reads channels_last tensors in another order
-        tap = Tap(
-            key,
-            f"%{value.name}" if node is None else describe(node),
-            tuple(map(node_text, origin.nodes)),
-            origin.lines,
-            tuple(fact.shape),
-            str(fact.dtype).removeprefix("torch."),
-            ELEMENTS if is_whole else STATISTICS,
-            step,
+            self.copies.append((key, result))
+        self.taps.append(
+            Tap(
+                key,
+                f"%{value.name}" if node is None else describe(node),
+                tuple(map(node_text, origin.nodes)),
+                origin.lines,
+                tuple(fact.shape),
+                str(fact.dtype).removeprefix("torch."),
+                ELEMENTS if is_whole else STATISTICS,
+                step,
+                repeats,
+            )
         )
-        self.copies.append((tap, result))
 
-    def _anchor(self, value: Value) -> Node:
-        """Before what a value is copied: the end, unless something writes to it."""
+    def _written(self, write: NodeWriter, value: Value, fact: torch.Tensor, step: int, is_whole: bool) -> Value:
+        """What is returned of a value: all of it, or statistics, on the CPU and of a dtype that apps can read."""
+        node = value.producer
+        copied = value
+        if self.is_metal and node is not None and node.op.startswith("metal") and node.op != _METAL_COPY:
+            copied = NodeWriter(self.graph, _after(node), node.origin)(_METAL_COPY, value)
+        on_host = write("aten::to", copied, CPU, None, False, True, overload="prim_Device", name=f"{value.name}.tap")
+        if not is_whole:
+            return write_statistics(write, on_host, step)
+        result = on_host
+        if fact.dtype not in _CARRIED:
+            result = write("aten::to", result, _CODES[_carrier(fact.dtype)], False, False, None, overload="dtype")
+        return write("aten::contiguous", result, 0)  # Java reads channels_last tensors in another order
+
+    def _keep(self, write: NodeWriter, key: str, result: Value) -> None:
+        """Put a value in a dictionary of its own each time that it is made, under its key and a number."""
+        start = NodeWriter(self.graph, self.graph.block.nodes.first or self.end, Origin())
+        turns = start("prim::DictConstruct", type=_RESULT, name="turns")
+        count = write("aten::len", turns, overload="Dict_str", type=INT)
+        name = write("aten::add", f"{key}.", write("aten::str", count, type=STR), overload="str", type=STR)
+        write.run("aten::_set_item", turns, name, result, overload="str")
+        self.turns.append(turns)
+
+    def _anchor(self, value: Value, repeats: bool) -> Node:
+        """Before what a value is copied: the end, unless something writes to it, or it is made anew before that."""
         node = _producer(value)
-        return _after(node) if self.options.at_once or self.aliases.writers(value) else self.end
+        return _after(node) if repeats or self.options.at_once or self.aliases.writers(value) else self.end
 
     def _return(self) -> None:
-        pairs = [item for tap, value in self.copies for item in (self.graph.constant(tap.key), value)]
-        kind = DictType(STR, TENSOR)
-        result = NodeWriter(self.graph, self.end, Origin())("prim::DictConstruct", *pairs, type=kind, name="taps")
+        pairs = [item for key, value in self.copies for item in (self.graph.constant(key), value)]
+        write = NodeWriter(self.graph, self.end, Origin())
+        result = write("prim::DictConstruct", *pairs, type=_RESULT, name="taps")
+        for turns in self.turns:
+            write.run("aten::update", result, turns, overload="str")
         self.graph.return_values(result)
 
 
@@ -182,8 +210,14 @@ def tapped_values(graph: Graph) -> dict[str, Value]:
     made = graph.outputs[0].producer if len(graph.outputs) == 1 else None
     if made is None or made.op != "prim::DictConstruct":
         raise UnsupportedError("the tapped method does not return a dictionary; make the file again with mobopt tap")
-    keys, copies = made.inputs[::2], made.inputs[1::2]
-    return {str(key.constant): _source(value) for key, value in zip(keys, copies, strict=True) if key.is_constant}
+    found = dict(zip(made.inputs[::2], made.inputs[1::2], strict=True))
+    values = {str(key.constant): _source(value) for key, value in found.items() if key.is_constant}
+    turns = {user.inputs[1] for user, _ in graph.outputs[0].uses if user.op == "aten::update"}
+    for put in {user for value in turns for user, _ in value.uses if user.op == "aten::_set_item"}:
+        name = put.inputs[1].producer
+        if name is not None and name.op == "aten::add" and name.inputs[0].is_constant:
+            values[str(name.inputs[0].constant).removesuffix(".")] = _source(put.inputs[2])
+    return values
 
 
 def _source(value: Value) -> Value:

@@ -23,3 +23,7 @@ class NodeWriter:
         names = [name] if name else []
         node = self.graph.create(op, inputs, [type], overload=overload, names=names, origin=self._origin)
         return node.insert_before(self._anchor).output
+
+    def run(self, op: str, *operands: Value, overload: str) -> None:
+        """Append a node without outputs."""
+        self.graph.create(op, operands, [], overload=overload, origin=self._origin).insert_before(self._anchor)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -46,37 +47,46 @@ def run_watched(program: Program, method: str, arguments: Sequence[Any], see: Se
 
 
 def observed_facts(program: Program, method: str, arguments: Sequence[Any]) -> dict[Value, torch.Tensor]:
-    """The tensors that a method computes in its outermost block, without their elements."""
-    block = program.methods[method].block
+    """The tensors that a method computes, without their elements; of those that are made several times, the first."""
+    nodes = set(program.methods[method].walk())
     found: dict[Value, torch.Tensor] = {}
 
     def see(value: Value, result: Any) -> Any:
-        if isinstance(result, torch.Tensor) and value.producer is not None and value.producer.block is block:
-            found[value] = torch.empty_like(result, device="meta")
+        if isinstance(result, torch.Tensor) and value.producer in nodes:
+            found.setdefault(value, torch.empty_like(result, device="meta"))
         return result
 
     run_watched(program, method, arguments, see)
     return found
 
 
+Instance = tuple[Value, int]
+"""A value, and which time it is made, from 0: in a loop, the turn."""
+
+
 def run_forced(
     program: Program,
     method: str,
     arguments: Sequence[Any],
-    forced: Mapping[Value, torch.Tensor],
-) -> tuple[Any, dict[Value, torch.Tensor]]:
+    watched: Collection[Value],
+    forced: Mapping[Instance, torch.Tensor],
+) -> tuple[Any, dict[Instance, torch.Tensor]]:
     """A run that goes on with given values in the place of those that it computes.
 
     Returns:
-        What the method returns, and what the run itself made of the values that were replaced.
+        What the method returns, and what the run itself made of the values that are watched, in the order in which they
+        were made.
     """
-    own: dict[Value, torch.Tensor] = {}
+    own: dict[Instance, torch.Tensor] = {}
+    counts: Counter[Value] = Counter()
 
     def see(value: Value, result: Any) -> Any:
-        given = forced.get(value)
-        if given is None or not isinstance(result, torch.Tensor):
+        if value not in watched or not isinstance(result, torch.Tensor):
             return result
-        own[value] = result.clone()
-        return given.to(result.dtype, copy=True) if given.shape == result.shape else result
+        instance = value, counts[value]
+        counts[value] += 1
+        own[instance] = result.clone()
+        given = forced.get(instance)
+        return result if given is None or given.shape != result.shape else given.to(result.dtype, copy=True)
 
     return run_watched(program, method, arguments, see), own

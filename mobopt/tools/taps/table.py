@@ -11,13 +11,14 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from mobopt.errors import InputError
 
 TABLE_FILE = "mobopt_taps.json"
 """Name of the extra file."""
-_FORMAT = 1
+_FORMAT = 2
 ELEMENTS, STATISTICS = "elements", "statistics"
 """What is returned of a value: all of it, or numbers about it and a sample."""
 INPUT, OUTPUT = "input", "output"
@@ -43,6 +44,8 @@ class Tap:
     """``elements`` or ``statistics``."""
     step: int = 1
     """Of the sample beside statistics: every so many elements, in row-major order."""
+    repeats: bool = False
+    """Whether it stands in a branch or a loop, and is returned as often as it is made: as ``KEY.0``, ``KEY.1``."""
 
     @property
     def inside(self) -> tuple[str, ...]:
@@ -66,6 +69,20 @@ class TapTable:
     example: str
     """The method without arguments that runs it on inputs that the file holds; empty if there is none."""
     taps: tuple[Tap, ...]
+
+    @cached_property
+    def by_key(self) -> dict[str, Tap]:
+        """The taps by their keys."""
+        return {tap.key: tap for tap in self.taps}
+
+    def find(self, name: str) -> Tap | None:
+        """The tap that a name in what the method returns is of; None if it is of none."""
+        tap = self.by_key.get(name)
+        if tap is not None and not tap.repeats:
+            return tap
+        key, _, turn = name.rpartition(".")
+        tap = self.by_key.get(key)
+        return tap if tap is not None and tap.repeats and turn.isdecimal() else None
 
     def to_json(self) -> bytes:
         """As the file holds it."""
@@ -103,7 +120,8 @@ def _parsed(data: Mapping[str, Any]) -> TapTable:
         if len(sizes) != len(item["sizes"]):
             raise ValueError(f"{item['key']!r} has the sizes {item['sizes']!r}")
         names, origin, source = (_text(item["key"]), _text(item["node"])), item["origin"], item["source"]
-        taps.append(Tap(*names, _texts(origin), _texts(source), sizes, _text(item["dtype"]), form, step))
+        repeats = bool(item["repeats"])
+        taps.append(Tap(*names, _texts(origin), _texts(source), sizes, _text(item["dtype"]), form, step, repeats))
     return TapTable(_text(data["method"]), _text(data["tapped"]), _text(data["example"]), tuple(taps))
 
 

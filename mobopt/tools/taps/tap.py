@@ -160,10 +160,10 @@ def _with_taps(
     chosen = [known[value] for value in choice.values]
     seen = {known[value]: tensor for value, tensor in facts.items()}
     table, remarks = add_taps(program, method, chosen, seen, arguments, options)
-    if choice.nested:
+    if choice.unmet:
         remarks.append(
-            f"not returned, for they are in branches or loops, and may have no value or several: "
-            f"{', '.join(choice.nested)}; tap what reads them afterwards"
+            f"not returned, for they are in branches or loops that the example does not come to: "
+            f"{', '.join(choice.unmet)}; give inputs that do"
         )
     return program, table, tuple(map(shown, remarks))
 
