@@ -12,8 +12,9 @@ from mobopt.errors import InputError
 from mobopt.tools.sweep.jobs import BENCH, CPU, Task
 from mobopt.tools.sweep.processes import stop_processes
 
-GPU = "gpu"
-"""The resource of a worker that may run tasks of any Vulkan device; one called like a device is for that one only."""
+GPU = "GPU"
+"""The resource of a worker that may run tasks of any Vulkan device, as Dask's documentation calls it; one called like a
+device is for that one only. Small and capital letters are the same in both."""
 _CPU_SLOT = "cpu"
 _CONNECT_SECONDS = 10
 _WORKER_SECONDS = 30
@@ -49,8 +50,8 @@ class Cluster:
             return device if device and device != CPU else _CPU_SLOT
         if not device or device == CPU:
             return ""
-        offered = self._offered()
-        found = next((name for name in (device, GPU) if name in offered), None)
+        offered = {name.casefold(): name for name in self._offered()}
+        found = next((offered[name] for name in (device.casefold(), GPU.casefold()) if name in offered), None)
         if found is None:
             raise InputError(
                 f"no worker of {self.address} offers the resource {device!r} or {GPU!r}, which {task.job} runs on; "

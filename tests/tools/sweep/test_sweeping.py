@@ -153,7 +153,7 @@ def test_two_worker_processes_one_of_which_is_killed(
     found = outcomes()
     assert (found["wait-once.pt"].state, found["wait-once.pt"].attempts) == ("good", 2)
     assert {found[f"{number}.pt"].worker for number in range(5)} == {platform.node()}
-    with pytest.raises(InputError, match=r"no worker of tcp://.* offers the resource 'adreno' or 'gpu'.*--resources"):
+    with pytest.raises(InputError, match=r"no worker of tcp://.* offers the resource 'adreno' or 'GPU'.*--resources"):
         sweep([make_task("good", "bench:vulkan:2.1:adreno")], FILE, scheduler=scheduler)
 
 
@@ -175,6 +175,39 @@ def test_devices_are_resources_of_workers(
     with distributed.Client(scheduler) as client:
         client.wait_for_workers(2)
     assert sweep([task, make_task("good", "bench:vulkan:2.1:adreno")], FILE, scheduler=scheduler) == Swept(2, 0, 0)
+
+
+@pytest.mark.sweep
+def test_gpus_of_a_genuine_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two worker processes that do genuine work, one of which has a GPU: what needs a device lands on that one."""
+    distributed = pytest.importorskip("distributed")
+    monkeypatch.chdir(tmp_path)
+    model, inputs = model_and_inputs()
+    for name in ("a", "b"):
+        torch.jit.save(torch.jit.trace(model, inputs[0]), f"{name}.pt")
+    jobs = [Job.parse(text) for text in ("audit", "bench:vulkan:mobopt:llvmpipe", "compare:vulkan:2.6:llvmpipe")]
+    tasks = tasks_of(find_models(["a.pt", "b.pt"]), jobs, Options(), Limits())
+    common = {"threads_per_worker": 1, "dashboard_address": None, "local_directory": str(tmp_path)}
+    with (
+        distributed.LocalCluster(n_workers=1, resources={"GPU": 1}, **common) as cluster,
+        distributed.Client(cluster) as client,
+    ):
+        address = cluster.scheduler_address
+        command = [sys.executable, "-m", "distributed.cli.dask_worker", address, "--nthreads", "1", "--no-dashboard"]
+        plain = subprocess.Popen(command, stderr=subprocess.DEVNULL)
+        try:
+            client.wait_for_workers(2, timeout=60)
+            assert sweep(tasks, FILE, scheduler=address) == Swept(6, 0, 0)
+            found = client.run(lambda dask_worker: sorted({str(entry[0]) for entry in dask_worker.state.log}))
+            workers = client.scheduler_info()["workers"]
+        finally:
+            plain.terminate()
+            plain.wait()
+    done = {
+        bool(workers[place]["resources"]): {key.partition("-")[0] for key in keys if "-" in key}
+        for place, keys in found.items()
+    }
+    assert {"bench", "compare"} <= done[True] and done[False] & {"audit", "bench", "compare"} == {"audit"}
 
 
 def test_clusters_that_can_not_be_used(make_task: MakeTask, monkeypatch: pytest.MonkeyPatch, stub: None) -> None:
