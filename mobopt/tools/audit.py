@@ -41,6 +41,7 @@ from mobopt.tools.audit_calls import (
     CostChange,
     judge_bundle,
     judge_model,
+    milliseconds_saved,
 )
 from mobopt.tools.device_limits import LimitFinding, over_limits
 from mobopt.tools.operator_names import operator_names
@@ -95,6 +96,7 @@ class Audit:
             file.
         gpu_share: the part of the multiply-adds that the phone's GPU does, 0 to 1; None where sizes are not known, for
             other backends, and for an optimised file.
+        microseconds: what a call would take less on a phone, roughly, if its GPU ran all that is on the CPU.
         operators: of the optimised file, as a selective build names them.
         profile: the device whose limits are checked.
         limits: tensors and weights that it can't hold.
@@ -113,6 +115,7 @@ class Audit:
     lines: tuple[AuditLine, ...]
     causes: tuple[Cause, ...]
     gpu_share: float | None
+    microseconds: float
     operators: tuple[str, ...]
     profile: DeviceProfile | None = None
     limits: tuple[LimitFinding, ...] = ()
@@ -147,7 +150,9 @@ class Audit:
             return ""
         text = f"{self.gpu_share:.0%} of the multiply-adds run on the GPU; {on_cpu} operators run on the CPU"
         causes = sum(cause.count for cause in self.causes)
-        return f"{text} because of {causes} of them" if 0 < causes < on_cpu else text
+        because = f" because of {causes} of them" if 0 < causes < on_cpu else ""
+        saved = milliseconds_saved(self.microseconds)
+        return f"{text}{because}" + (f"; on the GPU, they would save {saved} a call" if saved else "")
 
     @property
     def is_good(self) -> bool:
@@ -222,6 +227,7 @@ def audit(
         lines=tuple(_lines(judged.calls)),
         causes=judged.causes,
         gpu_share=judged.gpu_share,
+        microseconds=judged.microseconds,
         operators=tuple(operators),
         profile=profile,
         limits=tuple(_limits(judged.program, settings, profile, inputs.examples)),

@@ -62,23 +62,31 @@ class AuditedCall:
     """The operator that keeps it on the phone's CPU, if that is another one."""
 
 
+_LEAST_MICROSECONDS = 5
+
+
 @dataclass(frozen=True)
 class Cause:
     """An operator that keeps others on the phone's CPU."""
 
     operator: str
-    """With overload."""
+    """With overload; several with commas, where their tensors are the reason and not what they do with them."""
     count: int
     reason: str
     followers: int
-    """Operators that only follow those of this name, for this reason."""
+    """Operators that only follow these, for this reason."""
     microseconds: float
     """What a call would take less, roughly, if the GPU could run them; see :mod:`mobopt.ops.costs`."""
 
     @property
     def saved(self) -> str:
         """What a kernel for it alone would save, in words; other causes may keep the same tensors on the CPU."""
-        return f"about {self.microseconds / 1000:.2f} ms" if self.microseconds >= 5 else "nothing by itself"
+        return milliseconds_saved(self.microseconds) or "nothing by itself"
+
+
+def milliseconds_saved(microseconds: float) -> str:
+    """A saving in words; empty if it is too small for the cost model to tell."""
+    return f"about {microseconds / 1000:.2f} ms" if microseconds >= _LEAST_MICROSECONDS else ""
 
 
 @dataclass(frozen=True)
@@ -105,7 +113,7 @@ class CostChange:
         text = f"{self.operators_before} operators become {self.operators_after} ({self.operators:.2f} times as many)"
         if self.arithmetic is None:
             return text
-        before, after = (f"{count / 1e6:.1f}" for count in (self.multiply_adds_before, self.multiply_adds_after))
+        before, after = (f"{count / 1e6:,.1f}" for count in (self.multiply_adds_before, self.multiply_adds_after))
         return f"{text}, {before} million multiply-adds {after} million ({self.arithmetic:.2f} times)"
 
 
@@ -122,6 +130,8 @@ class JudgedModel:
     """Why operators run on the phone's CPU."""
     gpu_share: float | None = None
     """The part of the multiply-adds that the GPU does, if sizes are known."""
+    microseconds: float = 0.0
+    """What a call would take less, roughly, if the GPU ran all that is on the CPU."""
 
 
 def judge_model(program: Program, settings: Settings, examples: Examples) -> JudgedModel:
@@ -165,6 +175,7 @@ def judge_model(program: Program, settings: Settings, examples: Examples) -> Jud
         CostChange(_count(originals), _count(_nodes(program)), *arithmetic),
         tuple(_causes(left, flow, places, causes)),
         flow.share_on_gpu(places.on_cpu) if settings.backend in CPU_FALLBACK else None,
+        flow.microseconds_saved(places, places.on_cpu),
     )
 
 
@@ -184,19 +195,20 @@ def _following(call: AuditedCall, node: Node, causes: Mapping[Node, Node]) -> Au
 def _causes(
     calls: Mapping[Node, AuditedCall], flow: Dataflow, places: Places, causes: Mapping[Node, Node]
 ) -> list[Cause]:
-    """The causes that share operator and reason, together; what would help most first."""
+    """The causes that share operator and reason, together, and those whose tensors the GPU can't hold by that reason
+    alone; what would help most first."""
     groups: dict[tuple[str, str], set[Node]] = defaultdict(set)
     for node in set(causes.values()):
-        groups[calls[node].operator, calls[node].reason].add(node)
+        groups["" if node in places.misfits else calls[node].operator, calls[node].reason].add(node)
     found = [
         Cause(
-            operator,
+            ", ".join(sorted({calls[node].operator for node in nodes})),
             len(nodes),
             reason,
             sum(cause in nodes and node not in nodes for node, cause in causes.items()),
             flow.microseconds_saved(places, nodes),
         )
-        for (operator, reason), nodes in groups.items()
+        for (_, reason), nodes in groups.items()
     ]
     return sorted(found, key=lambda cause: (-cause.microseconds, -cause.followers, cause.operator, cause.reason))
 

@@ -101,16 +101,20 @@ class RankChanges:
 
 
 _RANKED = 5
+_IMAGES = 4
+"""Dimensions from which the second is that of channels: scores of classes, for each place of an image."""
 
 
 def rank_changes(reference: torch.Tensor, other: torch.Tensor) -> RankChanges | None:
-    """Of rows along the last dimension; None for what has no rows, or no order."""
+    """Of rows along the last dimension, or along the channels of images; None for what has no rows, or no order."""
     if reference.dim() == 0 or reference.is_complex() or not reference.is_floating_point() or not reference.numel():
         return None
-    width = reference.shape[-1]
+    ranked = 1 if reference.dim() >= _IMAGES else -1
+    width = reference.shape[ranked]
     if width < 2:
         return None
     k = min(_RANKED, width)
-    left, right = (tensor.detach().reshape(-1, width).topk(k).indices for tensor in (reference, other))
+    rows = (tensor.detach().movedim(ranked, -1).reshape(-1, width) for tensor in (reference, other))
+    left, right = (tensor.topk(k).indices for tensor in rows)
     apart = left != right
     return RankChanges(k, len(left), int(apart[:, 0].sum()), int(apart.any(1).sum()))

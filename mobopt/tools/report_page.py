@@ -15,6 +15,8 @@ from mobopt.tools.report import Report
 
 _LAYERS_SHOWN = 30
 _PROBLEMS = (WRONG, MISSING, UNKNOWN)
+_MUCH_MORE = 2.0
+"""Times the multiply-adds of the model from which a conversion is said to cost much."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +61,7 @@ def write_page(found: Report, path: Path) -> None:
 def advice_on(found: Report) -> list[Advice]:
     """What would help, the gravest first; the same advice for several targets once."""
     merged: dict[Advice, list[str]] = {}
-    for of_audit in (_problems, _causes):
+    for of_audit in (_problems, _costs, _causes):
         for target, audited in found.audits.items():
             for item in of_audit(audited):
                 merged.setdefault(item, []).append(str(target))
@@ -79,11 +81,19 @@ def _problems(audited: Audit) -> Iterator[Advice]:
         yield Advice("Sizes decide much, and none are known: give example inputs", command="--random 1,3,224,224")
 
 
+def _costs(audited: Audit) -> Iterator[Advice]:
+    """Rewrites that cost much more than the model."""
+    times = None if audited.change is None else audited.change.arithmetic
+    if times is not None and times > _MUCH_MORE:
+        names = dict.fromkeys(line.operator for line in audited.lines if line.verdict == REWRITTEN)
+        yield Advice(f"Rewrites make the multiply-adds {times:,.1f} times as many: {', '.join(names)}")
+
+
 def _causes(audited: Audit) -> Iterator[Advice]:
     for cause in audited.causes:
-        followers = f", and {cause.followers} operators follow it" if cause.followers else ""
-        saved = f"A kernel for it would save {cause.saved}"
-        yield Advice(f"{cause.operator} runs on the phone's CPU{followers}: {cause.reason}. {saved}")
+        follow = "1 operator follows" if cause.followers == 1 else f"{cause.followers} operators follow"
+        place = "on the phone's CPU" + (f", and {follow}" if cause.followers else "")
+        yield Advice(f"{cause.count} {cause.operator} {place}: {cause.reason}. A kernel would save {cause.saved}")
 
 
 def _of_runs(found: Report) -> Iterator[Advice]:

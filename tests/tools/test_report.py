@@ -67,7 +67,14 @@ def test_everything_about_a_model(whole: Report) -> None:
     assert "aten::cumsum" in texts[0] and "aten::layer_norm" in texts[1]
     assert all("is missing" in text for text in texts[:2])  # the gravest first
     assert advice[0].targets == ("metal 2.6",)
-    assert any("aten::layer_norm runs on the phone's CPU" in text and "save" in text for text in texts)
+    assert any("1 aten::layer_norm on the phone's CPU" in text and "save" in text for text in texts)
+
+    change = whole.audits[VULKAN].change
+    assert change is not None
+    dear = replace(change, multiply_adds_after=7 * change.multiply_adds_before)
+    costly = replace(whole, audits={VULKAN: replace(whole.audits[VULKAN], change=dear)})
+    assert any("multiply-adds 7.0 times as many" in item.text for item in advice_on(costly))
+    assert not any("times as many" in text for text in texts)
 
     check_page(page(whole))
     wrong = replace(whole.comparison, outputs=(replace(whole.comparison.outputs[0], difference=replace(
