@@ -120,8 +120,8 @@ class ComparisonWork:
                 sizes = "x".join(map(str, item.value.sizes))
                 yield f"{item.node.op} {sizes}" + (f" at {item.node.source}" if item.node.source else "")
 
-    def layers(self) -> list[Layer]:
-        """All of them, batch by batch."""
+    def layers(self, *, alone: bool = True) -> list[Layer]:
+        """All of them, batch by batch; without ``alone``, none is run by itself."""
         drafts = [self.draft(place) for place in self.places]
         for draft in drafts:
             inner = (value.name for node in draft.part.block.nodes for value in node.outputs)
@@ -129,7 +129,7 @@ class ComparisonWork:
         done = 0
         for batch in _batches(drafts, self.runners[1].lines):
             self._show(f"comparing layers {done + 1} to {done + len(batch)} of {len(drafts)}")
-            self._compare(batch)
+            self._compare(batch, alone)
             done += len(batch)
         return [self._layer(draft) for draft in drafts]
 
@@ -152,6 +152,12 @@ class ComparisonWork:
         """How far the part alone is from the reference; None if it can't be run."""
         return self._alone(sample.part, sample.inputs, sample.expected)
 
+    def is_wrong_alone(self, place: Place) -> bool:
+        """Whether a layer is over the tolerance even on the reference's values before it."""
+        sample = self.sample(place, {name for line, name in self.places if line == place[0] and name != place[1]})
+        own = None if sample is None else self.alone(sample)
+        return own is not None and own.error > self.tolerance
+
     def draft(self, place: Place, known: Container[str] | None = None) -> Draft:
         """A layer: what makes a value from known ones, by default from all that are matched."""
         number, name = place
@@ -167,7 +173,7 @@ class ComparisonWork:
         partner = self._matches.get(place)
         return None if partner is None else partner.reference
 
-    def _compare(self, batch: Sequence[Draft]) -> None:
+    def _compare(self, batch: Sequence[Draft], alone: bool) -> None:
         """Compute the values of some layers on both sides, and reduce them as they come."""
         kept: dict[Place, torch.Tensor] = {}
         self.runners[1].run(self.args, {draft.place for draft in batch}, kept.__setitem__)
@@ -177,6 +183,8 @@ class ComparisonWork:
             self.baseline.run(self.args, wanted, plain.__setitem__)
         readers: dict[Place, list[Draft]] = {}
         for draft in batch:
+            if not alone:
+                draft.given = None
             needed = {draft.partner.reference, *(draft.given or ())}
             draft.waits = len(needed)
             for place in needed:

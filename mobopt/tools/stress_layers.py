@@ -9,13 +9,16 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from mobopt.ir import Program
-from mobopt.tools.comparison_results import AGREES, WRONG
+from mobopt.tools.comparison_results import AGREES, WRONG, Layer
 from mobopt.tools.comparison_sides import CPU, CpuRunner, DeviceRunner, Runner, Side
 from mobopt.tools.comparison_work import ComparisonWork
 from mobopt.tools.layer_matching import Place, made_by
 
 if TYPE_CHECKING:
     from mobopt.runtimes.vulkan.engine.device import Device
+
+_TRIED = 3
+"""Layers over the tolerance that are run alone one by one, before all are."""
 
 
 def first_unsteady(program: Program, device: Device, method: str, arguments: Sequence[Any], runs: int) -> str:
@@ -70,16 +73,29 @@ def first_wrong(
         method: the method's name.
         arguments: its arguments.
         tolerance: the error that is let pass.
-        show: is told each step: every layer gets a plan of its own, which takes minutes of a large model.
+        show: is told each step.
     """
     runners: tuple[Runner, Runner] = (
         CpuRunner(Side(CPU, program, CPU), method),
         _device_runner(program, device, method),
     )
-    layers = ComparisonWork(runners, arguments, tolerance, None, show).layers()
+    work = ComparisonWork(runners, arguments, tolerance, None, show)
+    over = [
+        (place, layer)
+        for place, layer in zip(work.places, work.layers(alone=False), strict=True)
+        if layer.total.error > tolerance
+    ]
+    for place, layer in over[:_TRIED]:
+        if work.is_wrong_alone(place):
+            return _layer_words(layer)
+    layers = work.layers()  # a wrong one may be hidden, or come after many that magnify small errors
     found = next((layer for layer in layers if layer.verdict == WRONG), None)
     found = found or next((layer for layer in layers if layer.verdict != AGREES), None)
-    return "" if found is None else _words(found.title, ", ".join(found.source), found.sizes)
+    return "" if found is None else _layer_words(found)
+
+
+def _layer_words(layer: Layer) -> str:
+    return _words(layer.title, ", ".join(layer.source), layer.sizes)
 
 
 def _device_runner(program: Program, device: Device, method: str) -> DeviceRunner:

@@ -10,11 +10,12 @@ from dataclasses import replace
 
 import pytest
 import torch
-from comparison_models import doubled, net
+from comparison_models import Magnifying, doubled, net
 from torch import nn
 
 from mobopt import stress
 from mobopt.errors import InputError
+from mobopt.frontends.open_source import whole_source_of
 from mobopt.ir import Node
 from mobopt.runtimes.vulkan.engine.device import Device
 from mobopt.runtimes.vulkan.engine.lane import Lane
@@ -24,7 +25,9 @@ from mobopt.runtimes.vulkan.engine.stream import Dispatch
 from mobopt.runtimes.vulkan.engine.tensor import DeviceTensor
 from mobopt.runtimes.vulkan.kernels.plan import Plan
 from mobopt.runtimes.vulkan.lowerings import registry
+from mobopt.tools import stress_layers
 from mobopt.tools.stress import DIFFERS, REFUSED, SAME, WRONG, Stress
+from mobopt.tools.stress_layers import first_wrong
 
 
 def verdicts(found: Stress) -> dict[str, str]:
@@ -231,3 +234,16 @@ def test_bad_arguments_are_refused() -> None:
         stress(script, example_inputs=[x], variants=["workgroups-7"])
     with pytest.raises(InputError, match="no inputs are known that"):
         stress(script, example_inputs=[x], method="encode")
+
+
+def test_the_wrong_layer_is_found_behind_those_that_magnify(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(0)
+    program, x = whole_source_of(torch.jit.script(Magnifying().eval())).program, [torch.randn(3, 31)]
+    for tried in (0, 3):  # all layers alone at once, or first those over the tolerance
+        monkeypatch.setattr(stress_layers, "_TRIED", tried)
+        assert first_wrong(program, device, "forward", x, 1e-4, print).startswith("aten::mul + aten::sin 3x7")
+        with doubled("aten::linear"):
+            assert first_wrong(program, device, "forward", x, 1e-4, print).startswith("aten::linear 3x7")
+        with doubled("aten::sum.dim_IntList"):
+            assert first_wrong(program, device, "forward", x, 1e-4, print).startswith("aten::sum 3")
+    assert first_wrong(program, device, "forward", x, 10.0, print) == ""
