@@ -9,7 +9,7 @@ import click
 
 from mobopt.commands.compare import pipeline_named
 from mobopt.commands.shared_options import input_options, json_option, method_option, precision_options
-from mobopt.commands.terminal import print_json, progress, say
+from mobopt.commands.terminal import let_threads_sleep, print_json, progress, say
 
 if TYPE_CHECKING:
     from mobopt.options import Precision
@@ -48,6 +48,7 @@ def bisect(
     With --passes, first the pass; then the node that goes wrong on the device, and whether by itself or by its fusion.
     The number of runs is logarithmic in theirs. Exit code 1 if something was found.
     """
+    let_threads_sleep()
     with progress(f"reading {model.name}") as show:
         from mobopt.samples.inputs import InputOptions
         from mobopt.tools import bisection

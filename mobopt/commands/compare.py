@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from mobopt.commands.shared_options import input_options, method_option, precision_options
-from mobopt.commands.terminal import print_table, progress, say
+from mobopt.commands.shared_options import input_options, json_option, method_option, precision_options
+from mobopt.commands.terminal import let_threads_sleep, print_json, print_table, progress, say
 from mobopt.errors import InputError
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ _MOST_ROWS = 30
 )
 @precision_options("Of B, on a Vulkan device.")
 @click.option("--all", "shows_all", is_flag=True, help="Print all layers, however many there are.")
-@click.option("--json", "json_file", type=click.Path(path_type=Path), help="Write everything as JSON.")
+@json_option
 @click.option("--html", "page", type=click.Path(path_type=Path), help="Write a page, one bar a layer.")
 def compare(
     a: Path,
@@ -63,7 +63,7 @@ def compare(
     precision: Precision,
     fp32_nodes: tuple[str, ...],
     shows_all: bool,
-    json_file: Path | None,
+    as_json: bool,
     page: Path | None,
 ) -> None:
     """Compare B with the reference A, layer by layer: models or optimised files of any kind. Without B: A on the GPU
@@ -72,6 +72,7 @@ def compare(
     Says where the two begin to differ, and of each layer whether it is wrong by itself, run alone on A's values, or was
     given wrong ones. Exit code 1 if an output is over the tolerance, or a layer is wrong by itself.
     """
+    let_threads_sleep()
     with progress(f"reading {a.name}") as show:
         from mobopt.files import check_writable
         from mobopt.samples.inputs import InputOptions
@@ -79,9 +80,8 @@ def compare(
         from mobopt.tools.taps.comparison import compare_dump
 
         examples = InputOptions.parse(inputs, shapes)
-        for path in (json_file, page):
-            if path is not None:
-                check_writable(path, [a, *([b] if b else []), *examples.files])
+        if page is not None:
+            check_writable(page, [a, *([b] if b else []), *examples.files])
         if dump is not None:
             _refuse_beside_dump(click.get_current_context())
             found = compare_dump(a, dump, tolerance=tolerance, float64=float64, show=show)
@@ -102,18 +102,19 @@ def compare(
                 fp32_nodes=fp32_nodes,
                 show=show,
             )
-        if json_file is not None:
-            _write_json(found, json_file)
         if page is not None:
             from mobopt.tools.comparison_page import write_page
 
             write_page(found, page)
-    _print(found, shows_all)
+    if as_json:
+        print_json(_data(found))
+    else:
+        _print(found, shows_all)
     if not found.agrees:
         raise click.exceptions.Exit(1)
 
 
-_WITH_DUMP = ("a", "dump", "tolerance", "float64", "shows_all", "json_file", "page")
+_WITH_DUMP = ("a", "dump", "tolerance", "float64", "shows_all", "as_json", "page")
 
 
 def _refuse_beside_dump(ctx: click.Context) -> None:
@@ -235,15 +236,9 @@ def _output_text(output: Output) -> str:
     return text
 
 
-def _write_json(found: Comparison, path: Path) -> None:
-    import json
-
-    from mobopt.files import whole_file
-
-    data = {**_finite(dataclasses.asdict(found)), "agrees": found.agrees}
-    data["first"] = None if found.first is None else found.layers.index(found.first) + 1
-    with whole_file(path) as file:
-        file.write(json.dumps(data, indent=1).encode())
+def _data(found: Comparison) -> dict[str, Any]:
+    first = None if found.first is None else found.layers.index(found.first) + 1
+    return {**_finite(dataclasses.asdict(found)), "agrees": found.agrees, "first": first}
 
 
 def _finite(value: Any) -> Any:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from mobopt.commands.shared_options import input_options, json_option, method_option
-from mobopt.commands.terminal import print_json, print_table, progress, say
+from mobopt.commands.terminal import let_threads_sleep, print_json, print_table, progress, say
 
 if TYPE_CHECKING:
     from mobopt.tools.stress import Condition, Stress
@@ -52,6 +52,7 @@ def stress(
     Also with NaN in memory before each run, from several threads, with other kernels and shapes of workgroups, after
     other sizes, and for as long as is asked. Exit code 1 if anything differs.
     """
+    let_threads_sleep()
     with progress(f"reading {model.name}") as show:
         from mobopt.samples.inputs import InputOptions, random_inputs
         from mobopt.tools import stress as tool

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -47,6 +48,12 @@ def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[obje
     console = Console()
     # A pipe has no width; lines are not to be broken there.
     (console if console.is_terminal else Console(width=200)).print(table)
+
+
+def let_threads_sleep() -> None:
+    """Let threads of torch's kernels that wait for one another sleep: beside a driver that computes on the CPU, or
+    other work, they would take the cores that they wait for. It must be said before torch is imported."""
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 
 def print_json(data: Any) -> None:

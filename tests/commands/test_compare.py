@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -22,10 +24,11 @@ def chosen_device(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_gpu_beside_the_cpu(invoke: Invoke, files: Path, tmp_path: Path) -> None:
-    result = invoke("compare", files / "scripted.pt", *RANDOM, "--json", "found.json", "--html", "page.html")
+    command = ("compare", files / "scripted.pt", *RANDOM)
+    result = invoke(*command, "--html", "page.html")
     assert result.exit_code == 0, result.output
     assert "the outputs agree" in result.stdout and "aten::linear" in result.stdout
-    found = json.loads((tmp_path / "found.json").read_text())
+    found = json.loads(invoke(*command, "--json").stdout)
     assert found["agrees"] and found["first"] is None and found["layers"][0]["own"]["error"] < 1e-5
     assert "<title>scripted.pt on " in (tmp_path / "page.html").read_text()
 
@@ -74,3 +77,20 @@ def test_bisect_in_halves(invoke: Invoke, files: Path) -> None:
     assert kept.exit_code == 0, kept.output
     assert_refused(invoke(*command, "--device", "cpu", "--passes", "cpu"), "fp16 is what a Vulkan device stores")
     assert_refused(invoke(*command, "--fp32-nodes", "aten::gelu"), "aten::gelu")
+
+
+@pytest.mark.parametrize("command", ["compare", "bisect", "stress"])
+def test_waiting_threads_sleep_before_torch_is_there(command: str, files: Path) -> None:
+    """A thread that spins takes a core from a driver that computes on the CPU."""
+    code = (
+        "import os, sys\n"
+        "class Finder:\n"
+        "    def find_spec(self, name, *rest):\n"
+        "        if name == 'torch': print('torch', os.environ.get('OMP_WAIT_POLICY')); raise SystemExit(0)\n"
+        "sys.meta_path.insert(0, Finder())\n"
+        "from mobopt.commands.group import main\n"
+        f"main([{command!r}, {str(files / 'scripted.pt')!r}])\n"
+    )
+    environment = {name: value for name, value in os.environ.items() if name != "OMP_WAIT_POLICY"}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
+    assert done.stdout.split() == ["torch", "passive"], done.stdout + done.stderr
