@@ -1,28 +1,25 @@
 """The page ``docs/zoo.md``, from the results of a sweep: ``python -m mobopt.tools.sweep.zoo_page zoo.sqlite``.
 
-It goes to standard output. ``--wild results.jsonl`` adds what ``tests/wild`` found. The head of the page has the
-commands that make such a sweep of the tests' models.
+It goes to standard output. The head of the page has the commands that make such a sweep of the tests' models.
 """
 
 from __future__ import annotations
 
-import argparse
 import statistics
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from mobopt.display import shown
 from mobopt.errors import MoboptError
 from mobopt.tools.sweep.jobs import AUDIT, BENCH, COMPARE, CONVERT, STATES, Job, Outcome
-from mobopt.tools.sweep.markdown import MESSAGE, name_text, plain, table
 from mobopt.tools.sweep.matrix import Matrix, cell_text, milliseconds_text, times_of
 from mobopt.tools.sweep.store import Result, read_results
-from mobopt.tools.sweep.wild_section import Case, read_cases, wild_section
 
 _HEAD = """# Models, and what became of them
 
-Made by `python -m mobopt.tools.sweep.zoo_page zoo.sqlite --wild wild.jsonl > docs/zoo.md` from a sweep over models of
-the tests, with random weights ([sweeps.md](sweeps.md)):
+Made by `python -m mobopt.tools.sweep.zoo_page zoo.sqlite > docs/zoo.md` from a sweep over models of the tests, with
+random weights ([sweeps.md](sweeps.md)):
 
 ```console
 $ export PYTHONPATH=tests
@@ -34,17 +31,13 @@ $ mobopt sweep $(python tests/swept_models.py) --do bench --runtime mobopt -o zo
 published ones (`tests/nets`), traced or scripted.
 """
 _AUDITED = ("native", "rewritten", "cpu", "unknown", "unreached", "missing", "wrong")
+_MESSAGE = 240
 _BUSY = 1.5
 """Processes for each core above which times are not to be trusted."""
 
 
-def zoo_page(results: Sequence[Result], cases: Sequence[Case] = ()) -> str:
-    """The whole page in Markdown.
-
-    Args:
-        results: of a sweep.
-        cases: of published networks from each source.
-    """
+def zoo_page(results: Sequence[Result]) -> str:
+    """The whole page in Markdown."""
     matrix = Matrix.of(results)
     lines = [_HEAD, *_summary(matrix)]
     for job in matrix.jobs:
@@ -54,12 +47,12 @@ def zoo_page(results: Sequence[Result], cases: Sequence[Case] = ()) -> str:
         ]
         if section is not None and found:
             lines += [*section(job, found), ""]
-    return "\n".join([*lines, *_problems(results), "", *wild_section(cases)]).rstrip() + "\n"
+    return "\n".join([*lines, *_problems(results)]).rstrip() + "\n"
 
 
 def _summary(matrix: Matrix) -> Iterator[str]:
     yield f"## {len(matrix.models)} models\n"
-    yield from table(("job", *matrix.states), matrix.counts())
+    yield from _table(("job", *matrix.states), matrix.counts())
     yield ""
     for state in matrix.states:
         yield f"- **{state}**: {STATES[state]}"
@@ -76,8 +69,8 @@ def _audits(job: Job, found: Sequence[tuple[str, Outcome]]) -> Iterator[str]:
         numbers = [str(counts.get(name, "")) for name in verdicts] if counts else [""] * len(verdicts)
         causes = [f"`{cause['operator']}`" for cause in outcome.data.get("causes", ())]
         share_text = f"{share:.0%}" if isinstance(share, float) else ""
-        rows.append((name_text(model), _state(outcome), *numbers, share_text, " ".join(causes)))
-    yield from table(("model", "", *verdicts, "on the GPU", "why others are on the CPU"), rows)
+        rows.append((_name(model), _state(outcome), *numbers, share_text, " ".join(causes)))
+    yield from _table(("model", "", *verdicts, "on the GPU", "why others are on the CPU"), rows)
 
 
 def _conversions(job: Job, found: Sequence[tuple[str, Outcome]]) -> Iterator[str]:
@@ -85,7 +78,7 @@ def _conversions(job: Job, found: Sequence[tuple[str, Outcome]]) -> Iterator[str
     yield "Error of the converted model, computed on the CPU, over the output's scale.\n"
     rows = [
         (
-            name_text(model),
+            _name(model),
             _state(outcome),
             cell_text(job, outcome) if "error" in outcome.data else "",
             f"{outcome.data['bytes'] / 1e6:.1f} MB" if "bytes" in outcome.data else "",
@@ -95,16 +88,16 @@ def _conversions(job: Job, found: Sequence[tuple[str, Outcome]]) -> Iterator[str
         )
         for model, outcome in found
     ]
-    yield from table(("model", "", "error", "size", "operators", "of them on the CPU", "fixed to sizes"), rows)
+    yield from _table(("model", "", "error", "size", "operators", "of them on the CPU", "fixed to sizes"), rows)
 
 
 def _comparisons(job: Job, found: Sequence[tuple[str, Outcome]]) -> Iterator[str]:
     yield f"## On the device: {job.target}\n"
     rows = [
-        (name_text(model), _state(outcome), cell_text(job, outcome), str(outcome.data.get("layers", "")))
+        (_name(model), _state(outcome), cell_text(job, outcome), str(outcome.data.get("layers", "")))
         for model, outcome in found
     ]
-    yield from table(("model", "", "error", "layers"), rows)
+    yield from _table(("model", "", "error", "layers"), rows)
 
 
 def _times(job: Job, found: Sequence[tuple[str, Outcome]]) -> Iterator[str]:
@@ -112,7 +105,7 @@ def _times(job: Job, found: Sequence[tuple[str, Outcome]]) -> Iterator[str]:
     threads = {outcome.data["threads"] for _, outcome in found if "threads" in outcome.data}
     yield f"## Times: {job.target}\n"
     device, count = ", ".join(sorted(devices)) or "no device", ", ".join(map(str, sorted(threads)))
-    yield f"On {plain(device)}; eager PyTorch on {count}"
+    yield f"On {_plain(device)}; eager PyTorch on {count}"
     yield "threads of the same CPU. Medians of calls that take turns; peak memory beside the least that the plan needs."
     loads = [outcome.data["load"] for _, outcome in found if isinstance(outcome.data.get("load"), float)]
     if loads and max(loads) > _BUSY:
@@ -122,16 +115,16 @@ def _times(job: Job, found: Sequence[tuple[str, Outcome]]) -> Iterator[str]:
         )
     yield ""
     rows = [_time_row(model, outcome) for model, outcome in found]
-    yield from table(("model", "", "ms", "eager ms", "times eager", "dispatches", "on the CPU", "memory"), rows)
+    yield from _table(("model", "", "ms", "eager ms", "times eager", "dispatches", "on the CPU", "memory"), rows)
 
 
 def _time_row(model: str, outcome: Outcome) -> tuple[str, ...]:
     own, eager = times_of(outcome), times_of(outcome, "eager_ms")
     if not own or not eager:
-        return name_text(model), _state(outcome), *[""] * 6
+        return _name(model), _state(outcome), *[""] * 6
     peak, bound = outcome.data.get("peak_bytes"), outcome.data.get("lower_bound_bytes")
     return (
-        name_text(model),
+        _name(model),
         _state(outcome),
         milliseconds_text(statistics.median(own)),
         milliseconds_text(statistics.median(eager)),
@@ -147,29 +140,43 @@ def _problems(results: Sequence[Result]) -> Iterator[str]:
     groups: dict[str, list[str]] = {}
     for result in results:
         if not result.outcome.is_good:
-            text = " ".join(result.outcome.text.split())[:MESSAGE]
-            groups.setdefault(f"{result.outcome.state}: {text}", []).append(f"{name_text(result.model)} ({result.job})")
+            text = " ".join(result.outcome.text.split())[:_MESSAGE]
+            groups.setdefault(f"{result.outcome.state}: {text}", []).append(f"{_name(result.model)} ({result.job})")
     if not groups:
         return
     yield "## What is not good\n"
     for text, names in sorted(groups.items(), key=lambda item: -len(item[1])):
         listed = ", ".join(names[:6]) + (f" and {len(names) - 6} more" if len(names) > 6 else "")
-        yield f"- {plain(text)}: {listed}"
+        yield f"- {_plain(text)}: {listed}"
+
+
+def _table(columns: Sequence[str], rows: Iterator[tuple[str, ...]] | Sequence[tuple[str, ...]]) -> Iterator[str]:
+    yield f"| {' | '.join(columns)} |"
+    yield "|---" * len(columns) + "|"
+    for row in rows:
+        yield f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in row)} |"
 
 
 def _state(outcome: Outcome) -> str:
     return "" if outcome.is_good else f"**{outcome.state}**"
 
 
+def _name(model: str) -> str:
+    """Without the module that gives it, and with nothing that Markdown would obey."""
+    return f"`{shown(model.partition(':')[2] or model).replace('`', '')}`"
+
+
+def _plain(text: str) -> str:
+    """Text of a model or a message, with nothing that Markdown would obey."""
+    return "".join(f"\\{letter}" if letter in "\\`*_[]<>|" else letter for letter in shown(text))
+
+
 def main() -> None:
-    """Print the page of the files that are named."""
-    parser = argparse.ArgumentParser(prog="python -m mobopt.tools.sweep.zoo_page", description="Print docs/zoo.md.")
-    parser.add_argument("results", type=Path, help="of mobopt sweep")
-    parser.add_argument("--wild", type=Path, help="what tests/wild wrote, a line of JSON a case")
-    options = parser.parse_args()
+    """Print the page of the file that is named."""
+    if len(sys.argv) != 2:
+        sys.exit("usage: python -m mobopt.tools.sweep.zoo_page RESULTS")
     try:
-        cases = read_cases(options.wild) if options.wild is not None else []
-        sys.stdout.write(zoo_page(read_results(options.results), cases))
+        sys.stdout.write(zoo_page(read_results(Path(sys.argv[1]))))
     except MoboptError as error:
         sys.exit(f"Error: {error}")
 

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
-from typing import Any
 
 import pytest
 import swept_models
 
-from mobopt.errors import InputError
 from mobopt.tools.sweep.changes import Changes, changes_of
 from mobopt.tools.sweep.jobs import Job, Outcome
 from mobopt.tools.sweep.matrix import Matrix
 from mobopt.tools.sweep.page import page, write_page
 from mobopt.tools.sweep.store import Result
-from mobopt.tools.sweep.wild_section import read_cases
 from mobopt.tools.sweep.zoo_page import zoo_page
 
 AUDIT, CONVERT, BENCH = Job("audit"), Job("convert"), Job("bench", "vulkan", "mobopt", "llvmpipe")
@@ -132,44 +128,6 @@ def test_the_zoo_page(tmp_path: Path) -> None:
     for table in re.findall(r"(?:^\|.*\n)+", text, re.MULTILINE):
         widths = {line.replace("\\|", "").count("|") for line in table.splitlines()}
         assert len(widths) == 1, table
-
-
-def test_the_zoo_page_has_published_networks_from_each_source(tmp_path: Path) -> None:
-    file = tmp_path / "wild.jsonl"
-    cases: list[dict[str, Any]] = [
-        {"net": "timm.a", "source": "export", "state": "wrong", "error": 0.5},
-        {
-            "net": "timm.a",
-            "source": "export",
-            "state": "right",
-            "error": 2.5e-7,
-            "on_cpu": [],
-            "ms": 3.0,
-            "eager_ms": 2,
-        },
-        {"net": "timm.a", "source": "onnx", "state": "torch can't", "message": "RuntimeError: <b>no</b>\nline"},
-        {
-            "net": "hub.b",
-            "source": "onnx",
-            "state": "right",
-            "error": 1e-6,
-            "on_cpu": ["aten::nms at a.py:3: none"] * 2,
-        },
-    ]
-    file.write_text("".join(json.dumps(case) + "\n" for case in cases))
-    text = zoo_page([], read_cases(file))
-    assert "## Published networks from each source: 2\n" in text
-    assert "| export | 1 | 1 | 0 |\n| onnx | 2 | 1 | 1 |\n" in text
-    assert "| `hub.b` |  | 1.0e-06, 2 on the CPU |\n" in text
-    assert "| `timm.a` | 2.5e-07, 3 of 2 ms | **torch can't** |\n" in text
-    assert "- torch can't: RuntimeError: \\<b\\>no\\</b\\> line: `timm.a` (onnx)\n" in text
-    assert "- on the CPU: aten::nms at a.py:3: none: `hub.b` (onnx)\n" in text
-    for content, message in (("[]\n", "line 1 is no case"), ("{", "can't be read")):
-        file.write_text(content)
-        with pytest.raises(InputError, match=message):
-            read_cases(file)
-    with pytest.raises(InputError, match="can't read"):
-        read_cases(tmp_path / "none.jsonl")
 
 
 def test_the_zoo_page_in_the_repository_is_of_such_a_sweep() -> None:
