@@ -259,7 +259,8 @@ class _Flows:
         known = self.assigned.setdefault(node.attributes["name"], [])
         if value not in known:
             known.append(value)
-            self._grown.add(value)
+            if value in self._own:
+                self._grown.add(value)
         self.external |= self.all_places(value)
 
     def _operator(self, node: Node, sources: list[Value], grown: list[Value]) -> None:
