@@ -24,13 +24,16 @@ from mobopt import optimize_for_mobile
 
 CLASSES = 7
 """Nothing is the first of them."""
-SPREAD, RARITY = 2.0, 3.0
-"""How far the scores of a class lie apart before softmax or sigmoid, and how many times that far a mean one is below a sure one."""
+SPREAD = 2.0
+"""How far the scores of a class lie apart, before softmax or sigmoid."""
+FEW = 3
+"""How often a class is likely in the example images, for each map of features."""
 
 
 def ssdlite(small: bool) -> nn.Module:
     """SSDLite with MobileNetV3; for the published weights give ``weights="DEFAULT"``, here and below."""
     model = detection.ssdlite320_mobilenet_v3_large(weights=None, weights_backbone=None, num_classes=CLASSES)
+    model.score_thresh = 0.5
     if small:
         model.transform = GeneralizedRCNNTransform(64, 64, [0.5] * 3, [0.5] * 3, size_divisible=1, fixed_size=(64, 64))
     return model
@@ -39,9 +42,9 @@ def ssdlite(small: bool) -> nn.Module:
 def retinanet(small: bool) -> nn.Module:
     """RetinaNet with ResNet and a pyramid."""
     if not small:
-        return detection.retinanet_resnet50_fpn_v2(weights=None, weights_backbone=None, num_classes=CLASSES)
+        return detection.retinanet_resnet50_fpn_v2(weights=None, weights_backbone=None, num_classes=CLASSES, score_thresh=0.5)
     backbone, anchors = small_pyramid(count=3)
-    return detection.RetinaNet(backbone, CLASSES, min_size=64, max_size=96, anchor_generator=anchors, topk_candidates=50)
+    return detection.RetinaNet(backbone, CLASSES, min_size=64, max_size=96, anchor_generator=anchors, score_thresh=0.5)
 
 
 def faster_rcnn(small: bool) -> nn.Module:
@@ -67,27 +70,31 @@ NETS = {"ssdlite": ssdlite, "retinanet": retinanet, "faster_rcnn": faster_rcnn}
 HEADS = re.compile(r"classification_head\.module_list\.\d\.1$|cls_logits$|cls_score$")
 
 
-def calibrated(model: nn.Module, image: Tensor) -> nn.Module:
-    """The model with statistics of an image, and with scores there that lie apart: those of random heads are ties,
+def calibrated(model: nn.Module, images: list[Tensor]) -> nn.Module:
+    """The model with statistics of images, and with scores there that lie apart: those of random heads are ties,
     whose order, and so the boxes that are kept, is a matter of rounding."""
     norms = [module for module in model.modules() if isinstance(module, nn.BatchNorm2d)]
     model.eval()
     with torch.no_grad():
         for norm in norms:
             norm.train().momentum = None  # the mean of all that it sees
-        model([image])
+        model(images)
         model.eval()
         for head in [module for name, module in model.named_modules() if HEADS.search(name)]:
             seen: list[Tensor] = []
             hook = head.register_forward_hook(lambda _head, _given, made, seen=seen: seen.append(made))
-            model([image])
+            model(images)
             hook.remove()
-            spread, mean = torch.std_mean(torch.cat([made.transpose(0, 1).flatten(1) for made in seen], 1), 1)
-            spread /= SPREAD
+            scores = torch.cat([made.transpose(0, 1).flatten(1) for made in seen], 1)
+            kinds = CLASSES if len(scores) % CLASSES == 0 else len(scores)  # else how likely anything is there
+            scores = scores.view(-1, kinds, scores.shape[1]).transpose(0, 1).flatten(1)
+            spread = scores.std(1) / SPREAD
+            usual = scores.topk(FEW + 1, 1).values[:, -2:].mean(1)  # between two, for it is the threshold
+            if kinds == CLASSES and not isinstance(model, detection.RetinaNet):
+                usual[0] = scores[0].mean()  # nothing, as one of the classes
+            spread, usual = (item.repeat(len(head.bias) // kinds) for item in (spread, usual))
             head.weight /= spread.view(-1, *[1] * (head.weight.dim() - 1))
-            head.bias[:] = (head.bias - mean) / spread - RARITY * SPREAD
-            if not isinstance(model, detection.RetinaNet) and len(head.bias) % CLASSES == 0:
-                head.bias[::CLASSES] += RARITY * SPREAD  # nothing, as one of the classes
+            head.bias[:] = (head.bias - usual) / spread
     return model
 
 
@@ -101,8 +108,9 @@ def main(net: str = "ssdlite", small: bool = False) -> None:
     """Detect things in a random image on the device and in eager PyTorch."""
     torch.manual_seed(0)
     size = (64, 80) if small else (320, 336)
-    image = F.interpolate(torch.randn(1, 3, 16, 16), size, mode="bicubic")[0]
-    script = torch.jit.script(calibrated(NETS[net](small), image))
+    images = list(F.interpolate(torch.randn(2, 3, 16, 16), size, mode="bicubic"))
+    script = torch.jit.script(calibrated(NETS[net](small), images))
+    image = images[0]
     device = optimize_for_mobile(script, backend="vulkan", runtime="mobopt", example_inputs=[[image]])
     _, [found] = device([image])  # as of every scripted detector: losses, and a dictionary for each image
     with torch.no_grad():

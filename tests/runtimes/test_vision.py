@@ -98,9 +98,9 @@ def test_detectors_run_on_a_device(device: Device, saved: Path) -> None:
         assert 1 < len(expected[0]) < 63
         assert compare(module(image), expected).relative < 1e-5
     report = module.plan_report(x)
-    assert {fallback.op for fallback in report.fallbacks} == {"torchvision::roi_align"}
+    assert not report.fallbacks
     assert report.looks > 0  # nms is of what the host has read, as its result's size is
-    assert re.search(r"dispatches, \d+ operators on the CPU, \d+ tensors read.*\n +1 torchvision::", str(report))
+    assert re.search(r"dispatches, no operator on the CPU, \d+ tensors read", str(report))
 
 
 @pytest.mark.parametrize("ending", [".pt", ".ptl"])

@@ -10,6 +10,7 @@ import torch
 
 from mobopt.ir import Graph, Node, Value
 from mobopt.ir.schemas import schema_of
+from mobopt.runtimes.cpu.vision import VISION_KERNELS
 from mobopt.runtimes.vulkan.engine.device import Device
 from mobopt.runtimes.vulkan.engine.executable import Executable
 from mobopt.runtimes.vulkan.engine.stream import Binding, Copy
@@ -31,7 +32,9 @@ RELATIVE = 1e-4
 
 
 def torch_operator(op: str) -> Callable[..., Any]:
-    """torch's own function for ``aten::name.overload``."""
+    """torch's own function for ``aten::name.overload``; ours for an operator of torchvision."""
+    if op in VISION_KERNELS:
+        return VISION_KERNELS[op]
     name, _, overload = op.removeprefix("aten::").partition(".")
     return getattr(getattr(torch.ops.aten, name), overload or "default")
 

@@ -48,7 +48,7 @@ _BY_ELEMENTS = joined(
 _OF_IMAGES = joined(
     [
         operators("nms", Trait.SIZES_BY_ELEMENTS, Trait.COMPUTES, rank=1, namespace="torchvision"),
-        operators("roi_align", Trait.COMPUTES, rank=4, namespace="torchvision"),
+        operators("roi_align", *(Trait.COMPUTES, Trait.DELICATE), rank=4, namespace="torchvision"),
     ]
 )
 _SAMPLED = operators("affine_grid_generator grid_sampler grid_sampler_2d grid_sampler_3d", Trait.DELICATE)

@@ -89,14 +89,16 @@ class IntegerRanges:
             found = FROM_FLOATS
         each = found if isinstance(found, list) else [found] * len(call.outputs)
         for output, interval in zip(call.outputs, each, strict=True):
-            if is_integral(output.dtype):
+            if is_integral(output.dtype) and output.numel > 0:
                 whole = dtype_interval(output.dtype)
                 self._known[output] = interval if is_within(interval, whole) else whole
 
 
 def _measured(ref: Value) -> Interval:
+    if ref.numel == 0:
+        return 0, 0
     constant = ref.elements
-    if constant is None or constant.numel() == 0 or ref.dtype in (torch.uint16, torch.uint32, torch.uint64):
+    if constant is None or ref.dtype in (torch.uint16, torch.uint32, torch.uint64):
         return dtype_interval(ref.dtype)
     low, high = torch.aminmax(constant.detach())
     return int(low), int(high)
