@@ -1,7 +1,7 @@
 """torchvision's detectors from the image to the boxes, scripted whole: SSDLite, RetinaNet and Faster R-CNN.
 
 Resizing, backbone, anchors, decoding and suppression are one model. What depends on the elements (how many boxes pass)
-is read by the host on the way; the rest runs on the GPU, and the report names what does not.
+is read by the host on the way, which also suppresses boxes; the rest runs on the GPU.
 
     pip install torchvision
     python examples/detection.py --net retinanet
@@ -24,7 +24,7 @@ from mobopt import optimize_for_mobile
 
 CLASSES = 7
 """Nothing is the first of them."""
-SPREAD = 2.0
+SPREAD = 1.0
 """How far the scores of a class lie apart, before softmax or sigmoid."""
 FEW = 3
 """How often a class is likely in the example images, for each map of features."""
@@ -42,7 +42,9 @@ def ssdlite(small: bool) -> nn.Module:
 def retinanet(small: bool) -> nn.Module:
     """RetinaNet with ResNet and a pyramid."""
     if not small:
-        return detection.retinanet_resnet50_fpn_v2(weights=None, weights_backbone=None, num_classes=CLASSES, score_thresh=0.5)
+        return detection.retinanet_resnet50_fpn_v2(
+            weights=None, weights_backbone=None, num_classes=CLASSES, score_thresh=0.5
+        )
     backbone, anchors = small_pyramid(count=3)
     return detection.RetinaNet(backbone, CLASSES, min_size=64, max_size=96, anchor_generator=anchors, score_thresh=0.5)
 
@@ -120,7 +122,10 @@ def main(net: str = "ssdlite", small: bool = False) -> None:
     assert distance < 0.05 and scores < 1e-4, f"boxes are {distance} pixels apart, scores {scores}"
 
     labels = found["labels"].unique().tolist()
-    print(f"{len(found['labels'])} boxes of {len(labels)} classes, each where eager PyTorch has one of its label", end=", ")
+    print(
+        f"{len(found['labels'])} boxes of {len(labels)} classes, each where eager PyTorch has one of its label",
+        end=", ",
+    )
     print(f"{distance:.1e} pixels apart at most; scores differ by {scores:.1e}")
     print(f"{device.runtime.device.info}: {device.plan_report([image])}")
 

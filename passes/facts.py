@@ -14,6 +14,7 @@ from mobopt.ir.nests import leaves_of, map_leaves
 from mobopt.ir.snapshot import Snapshot
 from mobopt.ir.types import TENSOR
 from mobopt.ops.effects import schema_of_node
+from mobopt.ops.state import telling_calls
 from mobopt.ops.targets import TensorFacts
 from mobopt.ops.targets.facts import facts_of_tensor
 from mobopt.passes.varying_sizes import varying_values
@@ -25,8 +26,6 @@ State = tuple[list[Any], list[Snapshot]]
 
 _HALF = 5
 """Number of ``float16``; source: ``c10/core/ScalarType.h``."""
-_CALLS_WITH_STATE = 3
-"""Calls that are looked at where a call may leave tensors of other sizes to the next."""
 
 
 @dataclass(frozen=True)
@@ -62,10 +61,11 @@ def record_facts(program: Program, examples: Examples) -> Facts:
         if _is_same(known, state):
             return dict(found)
     facts: Facts = {}
+    calls = telling_calls(program)  # a call may leave tensors of other sizes to the next
     for method, arguments in examples.arguments.items():
         if method in program.methods:
             observer = _Observer(program, facts)
-            for _ in range(_CALLS_WITH_STATE if observer.model_state.names else 1):
+            for _ in range(calls):
                 observer.run(method, map_leaves(list(arguments), torch.Tensor, torch.Tensor.clone))
     for graph in program.methods.values():
         varying = varying_values(graph, facts)

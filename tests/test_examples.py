@@ -69,10 +69,13 @@ def test_published_sentences(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.sweep
-def test_a_detector_of_torchvision(capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("small", [True, False], ids=["small", "full"])
+@pytest.mark.parametrize("net", ["ssdlite", "retinanet", "faster_rcnn"])
+def test_detectors_of_torchvision(net: str, small: bool, capsys: pytest.CaptureFixture[str]) -> None:
     torchvision_with_operators()
-    text = output("detection", capsys)
-    assert re.search(r"\b[1-9]\d* boxes, each where eager PyTorch has one of its label", text), text
+    text = output("detection", capsys, net=net, small=small)
+    assert re.search(r"\b[1-9]\d* boxes of [2-9] classes, each where eager PyTorch has one of its label", text), text
+    assert re.search(r"\b[1-9]\d* dispatches, no operator on the CPU, \d+ tensors read", text), text
 
 
 def test_the_gallery_has_every_example() -> None:

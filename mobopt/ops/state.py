@@ -18,6 +18,23 @@ def changed_attributes(program: Program) -> frozenset[str]:
     return frozenset(name for name in program.attributes if attribute_place(name) in changes.places)
 
 
+def telling_calls(program: Program) -> int:
+    """How many calls of a method show what its state does: one without state; two if it is a single flag, which calls
+    set to one constant; else three, for what the second leaves, the third reads."""
+    changed = changed_attributes(program)
+    if not changed:
+        return 1
+    return 2 if len(changed) == 1 and _is_flag(program, *changed) else 3
+
+
+def _is_flag(program: Program, name: str) -> bool:
+    """Whether methods only ever set an attribute to one number, or to None."""
+    nodes = [node for graph in program.methods.values() for node in graph.walk()]
+    given = [node.inputs[1] for node in nodes if node.op == "prim::SetAttr" and node.attributes["name"] == name]
+    plain = all(value.is_constant and isinstance(value.constant, (bool, int, float, type(None))) for value in given)
+    return plain and len({value.constant for value in given}) == 1
+
+
 def settle_state(program: Program) -> None:
     """Make all that methods change attributes, and let nodes tell which attributes are views of one memory.
 

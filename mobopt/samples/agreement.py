@@ -13,7 +13,7 @@ from mobopt.errors import MoboptError
 from mobopt.frontends.source import Source
 from mobopt.ir import Program
 from mobopt.ir.arguments import bind_arguments
-from mobopt.ops.state import changed_attributes
+from mobopt.ops.state import telling_calls
 from mobopt.runtimes.cpu import Interpreter
 from mobopt.runtimes.cpu.double import Float64Interpreter, in_double
 from mobopt.samples.example_inputs import ChosenInputs
@@ -26,8 +26,6 @@ RELATIVE_TOLERANCE = 1e-4
 TOLERANCES = {torch.float16: 1e-2, torch.bfloat16: 8e-2}
 """The same for results of halves, and for tensors that lie as such. A rounding to float16 is 5e-4 at most, and six nets
 came to 2.7e-4 to 1.9e-3; one to bfloat16 is eight times that, and seven nets came to 2.3e-3 to 1.2e-2."""
-_CALLS_WITH_STATE = 3
-"""Calls by which a model with state is compared: what the second leaves, the third reads."""
 
 
 @dataclass(frozen=True)
@@ -108,12 +106,12 @@ def _agreement_of(source: Source, program: Program, method: str, inputs: Sequenc
         method,
         inputs,
         lambda arguments: interpreter.run(method, bind_arguments(program, method, arguments, {})),
-        bool(interpreter.model_state.names),
+        telling_calls(program),
     )
 
 
 def agreement_of_calls(
-    source: Source, method: str, inputs: Sequence[Any], call: Callable[[list[Any]], Any], has_state: bool = False
+    source: Source, method: str, inputs: Sequence[Any], call: Callable[[list[Any]], Any], calls: int = 1
 ) -> Agreement:
     """How well a method of a model agrees with what a function gives; with state, over several calls.
 
@@ -122,20 +120,20 @@ def agreement_of_calls(
         method: the method's name.
         inputs: its arguments.
         call: gives a result for arguments, which it may change.
-        has_state: whether the function remembers something; that the model does is known.
+        calls: how many show what the function remembers; what the model does is known.
 
     Raises:
         InputError: the model can't be run on the inputs.
     """
     own = source.caller(method)
-    has_state = has_state or bool(changed_attributes(source.program))
+    calls = max(calls, telling_calls(source.program))
     results, expected = [], []
-    for _ in range(_CALLS_WITH_STATE if has_state else 1):
+    for _ in range(calls):
         # Copies, for a model may change its inputs, and what it returns may change with its state.
         expected.append(copy.deepcopy(own(copy.deepcopy(list(inputs)))))
         results.append(copy.deepcopy(call(copy.deepcopy(list(inputs)))))
     agreement = compare(results, expected)
-    if agreement.agrees or has_state:
+    if agreement.agrees or calls > 1:
         return agreement
     return replace(agreement, is_rounding=_is_rounding(source.program, method, inputs, results[0], expected[0]))
 

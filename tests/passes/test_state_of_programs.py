@@ -5,8 +5,8 @@ import torch
 from pass_harness import apply, program_of
 
 from mobopt.ir import Program, parse_graph, verify
-from mobopt.ir.types import TENSOR, ListType
-from mobopt.ops.state import changed_attributes, settle_state
+from mobopt.ir.types import INT, TENSOR, ListType
+from mobopt.ops.state import changed_attributes, settle_state, telling_calls
 from mobopt.passes.backends import SIMPLIFY
 from mobopt.passes.common_subexpression_elimination import CommonSubexpressionElimination
 from mobopt.passes.constant_folding import ConstantFolding
@@ -117,3 +117,24 @@ def test_metal_keeps_a_copy_of_state_that_is_a_result() -> None:
     assert "aten::contiguous" in kept and any("may change between calls" in note for note in notes)
     dropped, _ = apply(MetalRewrites(), of(body + "  %z : Tensor = aten::neg(%y)\n  return (%z)\n"))
     assert "aten::contiguous" not in dropped
+
+
+def assigned(name: str, value: str) -> str:
+    return f'   = prim::SetAttr[name="{name}"](%self, %{value})\n'
+
+
+@pytest.mark.parametrize(
+    ("body", "calls"),
+    [
+        ("", 1),
+        (assigned("count", "one"), 2),
+        (assigned("count", "one") * 2, 2),
+        (assigned("count", "one") + assigned("count", "zero"), 3),
+        (assigned("count", "one") + assigned("size", "one"), 3),
+        ("  %n : int = aten::dim(%x)\n" + assigned("count", "n"), 3),
+        (assigned("all", "x"), 3),
+    ],
+)
+def test_how_many_calls_show_what_state_does(body: str, calls: int) -> None:
+    attributes = {"count": (INT, 0), "size": (INT, 0), "all": (TENSOR, ALL)}
+    assert telling_calls(program_of(f"{HEAD}{body}  return (%x)\n", attributes=attributes)) == calls

@@ -7,7 +7,15 @@ import torch
 from mobopt.ir import Node
 from mobopt.runtimes.vulkan.engine.tensor import DeviceTensor
 from mobopt.runtimes.vulkan.kernels.combine import float_bits
-from mobopt.runtimes.vulkan.kernels.kernel_access import LoadMode, element_form, local_size, reading, spread, words, writing
+from mobopt.runtimes.vulkan.kernels.kernel_access import (
+    LoadMode,
+    element_form,
+    local_size,
+    reading,
+    spread,
+    words,
+    writing,
+)
 from mobopt.runtimes.vulkan.kernels.plan import Plan
 from mobopt.runtimes.vulkan.lowerings.registry import lowers
 
