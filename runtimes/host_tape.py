@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 
+from mobopt.ir.literals import bytes_of
 from mobopt.ir.nests import map_leaves
 
 Step = tuple[Callable[..., Any], tuple[Any, ...]]
@@ -167,8 +168,7 @@ def form_of(value: Any, with_value: bool = False) -> Hashable:
 
 def elements_key(tensor: torch.Tensor) -> Hashable:
     """A tensor's elements as part of a key."""
-    plain = tensor.detach().resolve_conj().contiguous().reshape(-1)
-    return tensor.dtype, tensor.shape, plain.view(torch.uint8).numpy().tobytes()
+    return tensor.dtype, tensor.shape, bytes_of(tensor)
 
 
 class Decisions:

@@ -23,8 +23,14 @@ if TYPE_CHECKING:
 
 @click.command(short_help="Run a model or file on a Vulkan device, or the CPU.")
 @click.argument("bundle", type=click.Path(exists=True, dir_okay=False, path_type=Path))
-@click.option("--input", "inputs", multiple=True, type=click.Path(path_type=Path), help="A .npy file; once per input.")
-@click.option("--random", "shapes", multiple=True, metavar="SHAPE", help="1,3,224,224 or 1,16:int64; once per input.")
+@click.option("--input", "inputs", multiple=True, help="A .npy file, or a list [a.npy;b.npy]; once per input.")
+@click.option(
+    "--random",
+    "shapes",
+    multiple=True,
+    metavar="SHAPE",
+    help="1,3,224,224 or 1,16:int64, or a list [3,64,80;3,48,48]; once per input.",
+)
 @method_option
 @click.option("--device", help="Number or part of the name of a device (see `mobopt devices`), or cpu.")
 @click.option("--repeat", default=1, show_default=True, type=click.IntRange(min=1), help="Number of timed calls.")
@@ -38,7 +44,7 @@ if TYPE_CHECKING:
 @json_option
 def run(
     bundle: Path,
-    inputs: tuple[Path, ...],
+    inputs: tuple[str, ...],
     shapes: tuple[str, ...],
     method: str,
     device: str | None,
@@ -53,14 +59,14 @@ def run(
     """Run BUNDLE (.ptl, .pt or .pt2), by default on the best Vulkan device."""
     if inputs and shapes:
         raise InputError("give --input or --random, not both")
-    if output is not None:
-        from mobopt.files import check_writable
-
-        check_writable(output, [bundle, *inputs])
     with progress(f"reading {bundle.name}") as show:
-        from mobopt.samples.inputs import random_inputs, read_inputs
+        from mobopt.files import check_writable
+        from mobopt.samples.inputs import files_of, random_inputs, read_inputs
         from mobopt.tools.execution import run_bundle
 
+        files = [bundle, *files_of(inputs)]
+        if output is not None:
+            check_writable(output, files)
         tensors = read_inputs(inputs) if inputs else random_inputs(shapes)
         show(f"running {bundle.name}")
         try:
@@ -77,7 +83,7 @@ def run(
             )
         except MissingInputError as error:
             raise InputError(f"{error}; give each with --input x.npy or --random 1,3,224,224") from None
-    written = _write_outputs(execution.outputs, output, [bundle, *inputs]) if output else []
+    written = _write_outputs(execution.outputs, output, files) if output else []
     if as_json:
         print_json(_data(execution, written))
     else:

@@ -6,10 +6,12 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import torch
+
 from mobopt.errors import InputError, MissingInputError
 from mobopt.ir.input_rules import InputRules
 from mobopt.ir.program import Program
-from mobopt.ir.types import OptionalType
+from mobopt.ir.types import ListType, OptionalType
 
 
 def argument_name(name: str) -> str:
@@ -29,6 +31,13 @@ def bind_arguments(program: Program, method: str, args: Sequence[Any], kwargs: M
     if method not in program.methods:
         raise InputError(f"the model has no method {method!r}; its methods are {', '.join(program.methods)}")
     bound = _bound(program, method, args, kwargs)
+    for parameter, value in zip(program.methods[method].inputs[1:], bound, strict=True):
+        if isinstance(parameter.type, ListType) and isinstance(value, torch.Tensor):
+            name = argument_name(parameter.name)
+            raise InputError(
+                f"{method}: the input {name!r} is a list ({parameter.type}), not a tensor: give [x], or on the command "
+                "line --random [1,3,64,64] or --input [x.npy]"
+            )
     rules: InputRules | None = program.metadata.get("input_rules", {}).get(method)
     if rules is not None:
         try:

@@ -65,8 +65,14 @@ def digest_of(tensor: torch.Tensor) -> str:
     ``unknown`` for what is no dense tensor of plain numbers."""
     if tensor.layout != torch.strided or tensor.is_quantized or tensor.is_nested:
         return "unknown"
-    dense = tensor.detach().contiguous().reshape(-1)
-    return hashlib.blake2b(dense.view(torch.uint8).numpy().tobytes(), digest_size=8).hexdigest()
+    return hashlib.blake2b(bytes_of(tensor), digest_size=8).hexdigest()
+
+
+def bytes_of(tensor: torch.Tensor) -> bytes:
+    """A dense tensor's elements on the CPU, in row-major order."""
+    dense = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous()
+    dense = dense.as_strided((dense.numel(),), (1,))  # one of one element counts as contiguous with any stride
+    return bytes(dense.view(torch.uint8).numpy().tobytes())
 
 
 def _list(values: list[Any], kind: Type | None, digests: bool) -> str:

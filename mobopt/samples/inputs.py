@@ -1,12 +1,13 @@
-"""Inputs for a model: from ``.npy`` files, or random from a description."""
+"""Inputs for a model: from ``.npy`` files, or random from a description; in brackets, a list of them."""
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy
 import torch
@@ -26,7 +27,7 @@ _METHOD = re.compile(r"([A-Za-z_]\w*):(.+)", re.DOTALL)
 class InputOptions:
     """What ``--input`` and ``--random`` ask for, by method, in order; one of the two is empty."""
 
-    paths: Mapping[str, Sequence[Path]]
+    paths: Mapping[str, Sequence[str]]
     shapes: Mapping[str, Sequence[str]]
 
     @classmethod
@@ -39,17 +40,14 @@ class InputOptions:
         if inputs and shapes:
             raise InputError("give --input or --random, not both")
         paths = _by_method((text, None if Path(text).exists() else _METHOD.fullmatch(text)) for text in inputs)
-        return cls(
-            {method: [Path(text) for text in texts] for method, texts in paths.items()},
-            _by_method((text, _METHOD.fullmatch(text)) for text in shapes),
-        )
+        return cls(paths, _by_method((text, _METHOD.fullmatch(text)) for text in shapes))
 
     @property
     def files(self) -> list[Path]:
         """Every file that is read."""
-        return [path for paths in self.paths.values() for path in paths]
+        return [path for texts in self.paths.values() for path in files_of(texts)]
 
-    def tensors(self) -> dict[str, list[torch.Tensor]] | None:
+    def tensors(self) -> dict[str, list[Any]] | None:
         """Arguments by method; None if none are asked for.
 
         Raises:
@@ -67,16 +65,33 @@ def _by_method(options: Iterable[tuple[str, re.Match[str] | None]]) -> dict[str,
     return found
 
 
-def read_inputs(paths: Sequence[Path]) -> list[torch.Tensor]:
-    """Read one tensor from each ``.npy`` file.
+def files_of(paths: Iterable[str]) -> list[Path]:
+    """Every file of what :func:`read_inputs` takes."""
+    return [Path(path) for text in paths for path in (_items(text) or [text])]
+
+
+def _items(text: str) -> list[str] | None:
+    """Those of a list such as ``[3,320,320;3,240,320]``; None if it is no list."""
+    if not (text.startswith("[") and text.endswith("]")):
+        return None
+    return [item.strip() for item in text[1:-1].split(";") if item.strip()]
+
+
+def _made(text: str, make: Callable[[str], torch.Tensor]) -> torch.Tensor | list[torch.Tensor]:
+    items = _items(text)
+    return make(text) if items is None else [make(item) for item in items]
+
+
+def read_inputs(paths: Sequence[str]) -> list[Any]:
+    """Read one tensor from each ``.npy`` file, and a list of them from ``[a.npy;b.npy]``.
 
     Raises:
         InputError: a file can't be read or is not a plain array of numbers.
     """
-    return [_read(path) for path in paths]
+    return [_made(path, _read) for path in paths]
 
 
-def _read(path: Path) -> torch.Tensor:
+def _read(path: str) -> torch.Tensor:
     try:
         array = numpy.load(path, allow_pickle=False)
         if not isinstance(array, numpy.ndarray):
@@ -88,8 +103,9 @@ def _read(path: Path) -> torch.Tensor:
         raise InputError(f"the input {path} is not a .npy file of numbers: {error}; write it with numpy.save") from None
 
 
-def random_inputs(descriptions: Sequence[str], seed: int = SEED) -> list[torch.Tensor]:
-    """Make one random tensor for each description, such as ``1,3,224,224`` or ``1,16:int64``.
+def random_inputs(descriptions: Sequence[str], seed: int = SEED) -> list[Any]:
+    """Make one random tensor for each description, such as ``1,3,224,224`` or ``1,16:int64``, and a list of them for
+    ``[3,320,320;3,240,320]``.
 
     Floating-point tensors are normally distributed, integers are in 0..9.
 
@@ -97,7 +113,7 @@ def random_inputs(descriptions: Sequence[str], seed: int = SEED) -> list[torch.T
         InputError: a description can't be read.
     """
     generator = torch.Generator().manual_seed(seed)
-    return [_random(description, generator) for description in descriptions]
+    return [_made(description, lambda text: _random(text, generator)) for description in descriptions]
 
 
 def _random(description: str, generator: torch.Generator) -> torch.Tensor:

@@ -24,6 +24,7 @@ from mobopt.errors import InputError, MoboptError
 from mobopt.frontends.open_source import whole_source_of
 from mobopt.ir import Program
 from mobopt.ir.arguments import bind_arguments
+from mobopt.ir.literals import bytes_of
 from mobopt.ir.nests import leaves_of, map_leaves
 from mobopt.ops.state import changed_attributes
 from mobopt.runtimes.bounds import bounds_of
@@ -517,9 +518,8 @@ def _digest(tensors: Sequence[torch.Tensor]) -> bytes:
     """The same for the same bits."""
     found = hashlib.blake2b(digest_size=16)
     for tensor in tensors:
-        flat = tensor.detach().cpu().contiguous()
-        found.update(repr((flat.dtype, tuple(flat.shape))).encode())
-        found.update(flat.view(-1).view(torch.uint8).numpy().data if flat.numel() else b"")
+        found.update(repr((tensor.dtype, tuple(tensor.shape))).encode())
+        found.update(bytes_of(tensor))
     return found.digest()
 
 

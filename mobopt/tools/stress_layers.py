@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from mobopt.ir import Program
+from mobopt.ir.literals import bytes_of
 from mobopt.tools.comparison_results import AGREES, WRONG, Layer
 from mobopt.tools.comparison_sides import CPU, CpuRunner, DeviceRunner, Runner, Side
 from mobopt.tools.comparison_work import ComparisonWork
@@ -42,8 +43,7 @@ def first_unsteady(program: Program, device: Device, method: str, arguments: Seq
     unsteady: set[Place] = set()
 
     def keep(place: Place, tensor: torch.Tensor) -> None:
-        flat = tensor.detach().contiguous().reshape(-1)
-        digest = hashlib.blake2b(flat.view(torch.uint8).numpy().data if flat.numel() else b"").digest()
+        digest = hashlib.blake2b(bytes_of(tensor)).digest()
         if seen.setdefault(place, digest) != digest:
             unsteady.add(place)
 

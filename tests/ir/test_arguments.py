@@ -1,6 +1,7 @@
 """Arguments are bound by position; names that two inputs have are no way to tell them apart."""
 
 import pytest
+import torch
 
 from mobopt.errors import InputError
 from mobopt.ir import Program, parse_graph
@@ -24,3 +25,12 @@ def test_inputs_of_one_name() -> None:
         bind_arguments(program, "forward", [1], {})
     with pytest.raises(InputError, match="no method 'step'"):
         bind_arguments(program, "step", [1], {})
+
+
+def test_a_tensor_is_no_list() -> None:
+    program = Program(
+        {"forward": parse_graph("graph(%self : __torch__.M,\n      %images : Tensor[]):\n  return (%images)\n")}
+    )
+    with pytest.raises(InputError, match=r"'images' is a list \(Tensor\[\]\), not a tensor: give \[x\]"):
+        bind_arguments(program, "forward", [torch.rand(3)], {})
+    assert len(bind_arguments(program, "forward", [[torch.rand(3)]], {})) == 1

@@ -4,6 +4,7 @@ import io
 import warnings
 from pathlib import Path
 
+import numpy
 import pytest
 import torch
 from torch import nn
@@ -139,8 +140,18 @@ def test_options_name_methods(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     ]  # fmt: skip
     (tmp_path / "odd:name.npy").touch()
     files = InputOptions.parse(("odd:name.npy", "decode:rows.npy", "x.npy"), ())
-    assert files.paths == {"forward": [Path("odd:name.npy"), Path("x.npy")], "decode": [Path("rows.npy")]}
+    assert files.paths == {"forward": ["odd:name.npy", "x.npy"], "decode": ["rows.npy"]}
+    assert files.files == [Path("odd:name.npy"), Path("x.npy"), Path("rows.npy")]
     assert InputOptions.parse((), ()).tensors() is None
+    listed = InputOptions.parse((), ("[1,3 ; 2:int64]", "decode:[]")).tensors()
+    assert listed is not None and listed["decode"] == [[]]
+    assert [[tuple(item.shape) for item in items] for items in listed["forward"]] == [[(1, 3), (2,)]]
+    saved = torch.rand(2, 3)
+    numpy.save(tmp_path / "x.npy", saved.numpy())
+    read = InputOptions.parse(("[x.npy;x.npy]",), ())
+    assert read.files == [Path("x.npy")] * 2
+    [[first, second]] = (read.tensors() or {})["forward"]
+    assert first.equal(saved) and second.equal(saved)
     with pytest.raises(InputError, match="--input or --random"):
         InputOptions.parse(("x.npy",), ("1",))
 
