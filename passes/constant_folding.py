@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,6 +29,7 @@ _CONTAINERS: dict[str, Callable[[list[Any]], tuple[Any, ...]]] = {
     "prim::TupleUnpack": lambda items: tuple(items[0]),
 }
 _MOST_ELEMENTS = 1 << 28
+_PLAIN = (NONE, BOOL, INT, FLOAT, STR)
 
 
 @dataclass(frozen=True)
@@ -76,7 +77,13 @@ class ConstantFolding(GraphPass):
 
 
 def _is_plain(node: Node) -> bool:
-    return all(value.type in (NONE, BOOL, INT, FLOAT, STR) for value in (*node.inputs, *node.outputs))
+    return _are_plain((*node.inputs, *node.outputs))
+
+
+def _are_plain(values: Sequence[Value]) -> bool:
+    """Whether values are numbers or strings, which take no memory to speak of: ``enumerate`` of a list asks for the
+    smaller of its length and the largest number that there is."""
+    return all(value.type in _PLAIN for value in values)
 
 
 def _is_foldable(node: Node, aliases: Aliases) -> bool:
@@ -90,7 +97,7 @@ def _is_foldable(node: Node, aliases: Aliases) -> bool:
 def _evaluate(node: Node) -> tuple[Any, ...] | None:
     """The node's results; None if it can't be run here, or gives what can't be a constant."""
     inputs = [value.constant for value in node.inputs]
-    if any(map(_asks_for_much, inputs)):
+    if any(map(_asks_for_much, inputs)) and not _are_plain(node.outputs):
         return None
     try:
         with torch.no_grad():

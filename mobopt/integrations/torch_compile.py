@@ -6,6 +6,7 @@ inputs, which become constants again.
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -28,6 +29,9 @@ def compile_graph(
     graph: fx.GraphModule, example_inputs: Sequence[Any], options: dict[str, Any] | None = None
 ) -> Callable[..., Any]:
     """A backend of ``torch.compile``, for inference.
+
+    What Dynamo itself leaves to eager PyTorch never comes here: frames with ``nn.LSTM``, ``GRU`` or ``RNN`` do only if
+    ``torch._dynamo.config.allow_rnn`` is True.
 
     Args:
         graph: what Dynamo found.
@@ -102,12 +106,14 @@ class _Graph:
         copies: dict[fx.Node, Any] = {}
         places = [node for node in self._graph.graph.nodes if node.op == "placeholder"]
         inputs = {index: graph.placeholder(f"input_{index}") for index in self._given}
-        for index, value in zip(self._weights, weights, strict=True):
-            held[f"weight_{index}"] = value
-            copies[places[index]] = graph.get_attr(f"weight_{index}")
-        for index, number in zip(self._numbers, numbers, strict=True):
-            held[f"weight_{index}"] = torch.tensor(number, dtype=torch.float64)
-            copies[places[index]] = graph.get_attr(f"weight_{index}")
+        constants = {
+            index: torch.tensor(number, dtype=torch.float64)
+            for index, number in zip(self._numbers, numbers, strict=True)
+        }
+        for index, value in [*zip(self._weights, weights, strict=True), *constants.items()]:
+            name = f"weight_{index}_{_own_name(places[index])}"
+            held[name] = value
+            copies[places[index]] = graph.get_attr(name)
         copies.update({places[index]: node for index, node in inputs.items()})
         for index, (owner, dim) in self._sizes.items():
             copies[places[index]] = graph.call_method("size", (inputs[owner], dim))
@@ -125,6 +131,11 @@ class _Graph:
                 held[str(node.target)] = _attribute(self._graph, str(node.target))
             copies[node] = graph.node_copy(node, lambda item: copies[item])
         return fx.GraphModule(_holder(held), graph)
+
+
+def _own_name(place: fx.Node) -> str:
+    """What the user's module calls a weight, as far as Dynamo's name for it tells: ``n`` of ``l_self_buffers_n_``."""
+    return re.sub(r"(^|_)(l_self|modules|parameters|buffers)(?=_)", "", place.name).strip("_")
 
 
 def _holder(held: dict[str, Any]) -> torch.nn.Module:

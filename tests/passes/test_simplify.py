@@ -148,6 +148,38 @@ def test_packing_and_unpacking_cancel() -> None:
     assert "aten::add(%x, %x, %n)" in after(ConstantPropagation(), body)
 
 
+def test_dictionaries_of_known_pairs() -> None:
+    pairs = """  %k : str = prim::Constant[value="k"]()
+  %m : str = prim::Constant[value="m"]()
+  %a : (str, Tensor) = prim::TupleConstruct(%k, %x)
+  %b : (str, Tensor) = prim::TupleConstruct(%m, %x)
+  %l : (str, Tensor)[] = prim::ListConstruct(%a, %b)
+"""
+    made = "  %d : Dict(str, Tensor) = aten::dict.str(%l)\n  return (%d)"
+    assert "prim::DictConstruct(%k, %x, %m, %x)" in after(ConstantPropagation(), pairs + made)
+    grown = "  %g : (str, Tensor)[] = aten::append(%l, %a)\n"
+    assert "aten::dict(%l)" in after(ConstantPropagation(), pairs + grown + made)
+
+
+def test_the_smaller_of_a_length_and_the_largest_number() -> None:
+    body = f"""  %most : int = prim::Constant[value={2**63 - 1}]()
+  %l : int[] = prim::ListConstruct(%most, %four)
+  %k : int = prim::min.self_int(%l)
+  return (%k)"""
+    assert "return (%k)" in after(ConstantFolding(), body) and "prim::min" not in after(ConstantFolding(), body)
+
+
+def test_items_that_change_are_the_same_items() -> None:
+    body = """  %l : Tensor[] = prim::ListConstruct(%x, %x)
+  %r : Tensor = aten::relu_(%x)
+  %d : Tensor = aten::__getitem__(%l, %one)
+  %k : int = aten::len(%l)
+  %y : Tensor = aten::add(%d, %r, %k)
+  return (%y)"""
+    text = after(ConstantPropagation(), body)
+    assert "aten::add(%x, %r, %k)" in text and "aten::len" not in text
+
+
 def test_list_that_grows_is_not_looked_into() -> None:
     body = """  %l : Tensor[] = prim::ListConstruct(%x)
   %a : Tensor[] = aten::append(%l, %x)

@@ -137,6 +137,13 @@ def _loading(kit: Description) -> Iterator[str]:
     if not needs.decisive:
         yield "- nothing that a release since 1.9 lacks"
     yield from (f"- {markdown(note)}" for note in needs.notes)
+    if any(need.what.startswith("torchvision::") for need in needs.decisive):
+        yield ""
+        yield (
+            "What torchvision brings is in `torchvision_ops` (`android/ops` of https://github.com/pytorch/vision) and "
+            "in the pod `LibTorchvision`, each for one release of PyTorch; C++ may register it itself with "
+            "`TORCH_LIBRARY`. An app that links it loads the file, if the rest fits."
+        )
     yield ""
     yield "A file that `mobopt convert` made is right on the release of its `--runtime` and on later ones."
 
