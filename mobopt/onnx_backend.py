@@ -185,7 +185,8 @@ def _device_of(device: str) -> int | str | None:
 def _as_tensor(item: Any) -> Any:
     if item is None or isinstance(item, torch.Tensor):
         return item
-    if isinstance(item, (list, tuple)) and not all(isinstance(part, (int, float, bool)) for part in item):
+    is_list = isinstance(item, (list, tuple))
+    if is_list and not (item and all(isinstance(part, (int, float, bool)) for part in item)):  # an empty sequence too
         return [_as_tensor(part) for part in item]
     array = numpy.asarray(item)
     whole = numpy.ascontiguousarray(array).reshape(array.shape)

@@ -92,3 +92,22 @@ def test_unknown_arguments_are_named(call: Any, words: str) -> None:
 
 def test_it_is_a_backend_of_onnx() -> None:
     assert issubclass(onnx_backend.MoboptBackend, onnx.backend.base.Backend)
+
+
+@pytest.mark.parametrize("given", [[], [numpy.ones(3, numpy.float32)]])
+def test_sequences(given: list[Any]) -> None:
+    graph = helper.make_graph(
+        [
+            helper.make_node("SequenceInsert", ["items", "x"], ["more"]),
+            helper.make_node("SequenceLength", ["more"], ["n"]),
+        ],
+        "sequence",
+        [
+            helper.make_tensor_sequence_value_info("items", TensorProto.FLOAT, [3]),
+            helper.make_tensor_value_info("x", TensorProto.FLOAT, [3]),
+        ],
+        [helper.make_tensor_value_info("n", TensorProto.INT64, [])],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    [found] = onnx_backend.run_model(model, [given, numpy.zeros(3, numpy.float32)], "CPU")
+    assert found == len(given) + 1

@@ -376,7 +376,16 @@ def _typed(name: str) -> Callable[[_MethodPrinter, Node], str]:
     return lambda printer, node: f"{name}({', '.join([node.output.type.annotation, *map(printer.use, node.inputs)])})"
 
 
+def _view(printer: _MethodPrinter, node: Node) -> str:
+    """``aten::view``; that of a dtype as a copy, for PyTorch's compiler takes the dtype's number for sizes."""
+    if node.overload != "dtype":
+        return printer.operator(node)
+    x, dtype = map(printer.use, node.inputs)
+    return f"torch.view_copy({x}, dtype={dtype})"
+
+
 _SPECIAL: dict[str, Callable[[_MethodPrinter, Node], str]] = {
+    "aten::view": _view,
     "prim::GetAttr": _MethodPrinter.get_attribute,
     "prim::ListConstruct": _MethodPrinter.list_display,
     "prim::DictConstruct": _MethodPrinter.dict_display,

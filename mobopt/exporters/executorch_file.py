@@ -82,9 +82,11 @@ def _runner(path: Path, program: torch.export.ExportedProgram, order: Order) -> 
         text = "torch, before it was lowered (ExecuTorch's pip package has no runtime for Vulkan)"
         return lambda arguments: module(*arguments), text
     runtime: Any = importlib.import_module("executorch.runtime").Runtime.get()
-    method = runtime.load_program(path.read_bytes()).load_method("forward")
+    data = path.read_bytes()
+    loaded = runtime.load_program(data)
+    method = loaded.load_method("forward")
 
-    def call(arguments: list[Any]) -> Any:
+    def call(arguments: list[Any], kept: tuple[Any, ...] = (data, loaded)) -> Any:  # a method reads memory of both
         leaves = method.execute(pytree.tree_leaves(arguments))
         return pytree.tree_unflatten(list(leaves), program.call_spec.out_spec)
 

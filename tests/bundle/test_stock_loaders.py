@@ -16,6 +16,7 @@ from torch.jit.mobile import (
     _load_for_lite_interpreter,
 )
 
+import mobopt
 from mobopt.bundle import read_bundle, write_lite, write_torchscript
 from mobopt.bundle.versions import BUMPED_AT
 from mobopt.errors import BundleError
@@ -178,3 +179,19 @@ def test_version_record() -> None:
     module = torch.jit.trace(Gelu(), torch.ones(1))
     ours = records(written(read_bundle(io.BytesIO(module.save_to_buffer()))).getvalue())
     assert ours[".data/version"] == records(module.save_to_buffer())[".data/version"] == b"10\n"
+
+
+class Bits(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.view(torch.int32) + 1
+
+
+def test_elements_taken_for_another_dtype() -> None:
+    """PyTorch's compiler takes the dtype of ``view`` for sizes."""
+    x = torch.rand(3)  # torch.int32 is 3
+    module = mobopt.optimize_for_mobile(Bits(), example_inputs=[x])
+    assert same(module(x), Bits()(x))
+    file = io.BytesIO()
+    torch.jit.save(module, file)
+    file.seek(0)
+    assert same(torch.jit.load(file)(x), Bits()(x))
