@@ -169,22 +169,11 @@ def _attention_of_microsoft(call: Call) -> Any:
 
 @translates("MultiHeadAttention", domain=MICROSOFT)
 def _multi_head_attention(call: Call) -> Any:
-    emit, heads, dtype = call.emit, call.get("num_heads"), call.dtype()
-    if call.rank(0) != 3 or not call.has(1) or not call.has(2):
-        raise call.unsupported("its queries, keys and values are packed")
-    hidden = (call.operand(0).sizes or (None, None, None))[2]
-    q, k, v = (call.tensor(index) for index in range(3))
-    if call.has(3):
-        if hidden is None:
-            raise call.unsupported("the size of its queries is known at run time only")
-        bias = call.tensor(3)
-        q = emit("add.Tensor", q, emit("slice.Tensor", bias, 0, 0, hidden, 1))
-        if call.rank(1) == 3:
-            k = emit("add.Tensor", k, emit("slice.Tensor", bias, 0, hidden, 2 * hidden, 1))
-            v = emit("add.Tensor", v, emit("slice.Tensor", bias, 0, 2 * hidden, (1 << 62), 1))
-    q = split_heads(call, q, heads)
-    k = split_heads(call, k, heads) if call.rank(1) == 3 else k
-    v = split_heads(call, v, heads) if call.rank(2) == 3 else v
+    emit, dtype = call.emit, call.dtype()
+    is_packed = call.rank(0) == 5 or not call.has(2)
+    if is_packed and call.has(3):
+        raise call.unsupported("it has a bias for queries, keys and values that are packed")
+    q, k, v = _packed_heads(call) if is_packed else _heads(call, call.get("num_heads"))
     past: Any = 0
     if call.has(6):
         past = call.size(6, 2)
@@ -197,9 +186,46 @@ def _multi_head_attention(call: Call) -> Any:
         causal = False
     result = attended(call, q, k, v, _joined(call, masks), causal, call.get("scale"), False)
     sizes = call.operand(0).sizes or (None,) * 3
-    inner = (call.operand(2).sizes or (None,) * 3)[2] if call.rank(2) == 3 else sizes[2]
+    inner = sizes[2] if len(sizes) == 3 else None
+    if not is_packed and call.rank(2) == 3:
+        inner = (call.operand(2).sizes or (None,) * 3)[2]
     found = [Operand(dtype, (*sizes[:2], inner), join_heads(call, result))]
     return [*found, *(Operand(dtype, (None,) * 4, item) for item in (k, v))]
+
+
+def _heads(call: Call, heads: Any) -> tuple[Any, Any, Any]:
+    """Queries, keys and values, each ``batch x heads x steps x width``, with what is added to them."""
+    emit = call.emit
+    hidden = (call.operand(0).sizes or (None, None, None))[2]
+    q, k, v = (call.tensor(index) for index in range(3))
+    if call.has(3):
+        if hidden is None:
+            raise call.unsupported("the size of its queries is known at run time only")
+        bias = call.tensor(3)
+        q = emit("add.Tensor", q, emit("slice.Tensor", bias, 0, 0, hidden, 1))
+        if call.rank(1) == 3:
+            k = emit("add.Tensor", k, emit("slice.Tensor", bias, 0, hidden, 2 * hidden, 1))
+            v = emit("add.Tensor", v, emit("slice.Tensor", bias, 0, 2 * hidden, (1 << 62), 1))
+    k = split_heads(call, k, heads) if call.rank(1) == 3 else k
+    v = split_heads(call, v, heads) if call.rank(2) == 3 else v
+    return split_heads(call, q, heads), k, v
+
+
+def _packed_heads(call: Call) -> tuple[Any, Any, Any]:
+    """The same of one input, ``batch x steps x heads x 3 x width``, or of queries and one of keys and values."""
+    if call.rank(0) == 5:
+        parts = [(0, index) for index in range(3)]
+    elif call.rank(0) == 3 and call.has(1) and call.rank(1) == 5:
+        parts = [(1, index) for index in range(2)]
+    else:
+        raise call.unsupported("it has neither keys and values nor what both are packed in")
+    packed = [
+        call.emit("transpose.int", call.emit("select.int", call.tensor(source), 3, index), 1, 2)
+        for source, index in parts
+    ]
+    if len(packed) == 2:
+        packed.insert(0, split_heads(call, call.tensor(0), call.get("num_heads")))
+    return packed[0], packed[1], packed[2]
 
 
 @translates("RotaryEmbedding", domain=MICROSOFT)
