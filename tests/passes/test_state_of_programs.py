@@ -5,7 +5,7 @@ import torch
 from pass_harness import apply, program_of
 
 from mobopt.ir import Program, parse_graph, verify
-from mobopt.ir.types import INT, TENSOR, ListType
+from mobopt.ir.types import INT, TENSOR, ListType, TupleType
 from mobopt.ops.state import changed_attributes, settle_state, telling_calls
 from mobopt.passes.backends import SIMPLIFY
 from mobopt.passes.common_subexpression_elimination import CommonSubexpressionElimination
@@ -138,3 +138,11 @@ def assigned(name: str, value: str) -> str:
 def test_how_many_calls_show_what_state_does(body: str, calls: int) -> None:
     attributes = {"count": (INT, 0), "size": (INT, 0), "all": (TENSOR, ALL)}
     assert telling_calls(program_of(f"{HEAD}{body}  return (%x)\n", attributes=attributes)) == calls
+
+
+def test_numbers_that_are_assigned_hold_no_memory() -> None:
+    body = "  %t : (int, int) = prim::TupleConstruct(%one, %one)\n" + assigned("pair", "t") + assigned("all", "x")
+    program = program_of(
+        f"{HEAD}{body}  return (%x)\n", attributes={"pair": (TupleType((INT, INT)), (0, 0)), "all": (TENSOR, ALL)}
+    )
+    assert changed_attributes(program) == {"pair", "all"}
