@@ -1,57 +1,78 @@
 #version 450
 // softmax(q k^T scale + mask) v, without the matrix of scores: a workgroup keeps the largest score, the sum of powers and the weighted
 // sum of values of some queries while it walks over the keys, and scales what it has when it meets a larger score (M. Milakov and
-// N. Gimelshein, Online normalizer calculation for softmax, 2018; T. Dao et al., FlashAttention, 2022). Keys that are too many for one
-// dispatch are divided among several, which hand on what they have in `sums` and `stats`.
+// N. Gimelshein, Online normalizer calculation for softmax, 2018; T. Dao et al., FlashAttention, 2022). An invocation computes the scores
+// of ROWS queries and 4 KEY_QUADS keys, and then ROWS x CHUNKS x ACROSS vec4s of the result, from tiles in shared memory.
+// Where queries are few, PARTS workgroups divide their keys, and the last of them to arrive puts together what they have
+// (T. Dao et al., Flash-Decoding, 2023). Powers are of two, so the scale of scores has a factor of log2(e).
+#extension GL_EXT_control_flow_attributes : require
 #extension GL_GOOGLE_include_directive : require
 #include "access.glsl"
-#include "exponential.glsl"
+#include "float_bits.glsl"
 
-layout(constant_id = 1) const int ROWS = 1;    // queries of an invocation
-layout(constant_id = 2) const int CHUNKS = 1;  // of 64 elements of the values
-layout(constant_id = 3) const int HEAD = 4;    // elements of queries and keys
-layout(constant_id = 4) const int WIDTH = 4;   // elements of values
+layout(constant_id = 1) const int ROWS = 1;      // queries of an invocation
+layout(constant_id = 2) const int CHUNKS = 1;    // of PIECE vec4s of the values
+layout(constant_id = 3) const int HEAD = 4;      // elements of queries and keys
+layout(constant_id = 4) const int WIDTH = 4;     // elements of values
 layout(constant_id = 5) const float SCALE = 1.0;
-layout(constant_id = 6) const int CAUSAL = 0;  // a query sees the keys up to its own number
-layout(constant_id = 7) const int MASKED = 0;  // 1: a float is added to scores, 2: a bool says which count
-layout(constant_id = 8) const int FIRST = 1;   // nothing is handed on to this dispatch
-layout(constant_id = 9) const int LAST = 1;    // nor by it
+layout(constant_id = 6) const int CAUSAL = 0;    // a query sees the keys up to its own number
+layout(constant_id = 7) const int MASKED = 0;    // 1: a float is added to scores, 2: a bool says which count
+layout(constant_id = 8) const int KEY_QUADS = 1; // vec4s of keys of an invocation
+layout(constant_id = 9) const int PARTS = 1;     // workgroups that share queries
 layout(constant_id = 10) const int QUERY_FORM = 0;
 layout(constant_id = 11) const int KEY_FORM = 0;
 layout(constant_id = 12) const int VALUE_FORM = 0;
 layout(constant_id = 13) const int MASK_FORM = 0;
 layout(constant_id = 14) const int RESULT_FORM = 0;
+layout(constant_id = 15) const int PIECE = 16;   // vec4s of a query, key or value in a tile: 8 or 16
 
 WRITES(0, result)
 READS(1, queries)
 READS(2, keys)
 READS(3, values)
 READS(4, mask)
-UPDATES(5, sums)
-UPDATES(6, stats)
+// Of each block, for each of its parts: what every invocation has summed, then its next sum; then largest scores and totals likewise.
+layout(set = 0, binding = 5, std430) coherent buffer PartialSums { vec4 partial_sums[]; };
+// How many of a block's workgroups have written theirs; zero before and after each dispatch.
+layout(set = 0, binding = 6, std430) coherent buffer Arrivals { int arrivals[]; };
 
 // Nests of three dimensions, the innermost last; offsets and strides count vec4s, those of the mask elements.
 struct Operand {
     int offset, outer, middle, inner, row;
 };
 layout(push_constant) uniform Geometry {
-    int batches, middle_size, inner_size, query_count, begin, end;
+    int batches, middle_size, inner_size, query_count, key_count;
     Operand query, key, value, place, bias;
     int bias_column;
 };
 
 const int KEY_GROUPS = 8, ROW_GROUPS = LOCAL_SIZE / KEY_GROUPS;
-const int KEYS = 32;           // of a tile
-const int EACH = 4;            // keys of an invocation
-const int PIECE = 16;          // vec4s of a key or value in a tile
-const int PITCH = KEYS + 1;
+const int KEYS = 4 * KEY_QUADS * KEY_GROUPS; // of a tile
+const int WEIGHT_PITCH = KEYS / 4;
 const int TILE_ROWS = ROWS * ROW_GROUPS;
 const int HEAD_QUADS = (HEAD + 3) / 4, WIDTH_QUADS = (WIDTH + 3) / 4;
+const int PIECES = (HEAD_QUADS + PIECE - 1) / PIECE;
+const int CHUNK = CHUNKS * PIECE;
+const int ACROSS = PIECE > KEY_GROUPS && WIDTH_QUADS > KEY_GROUPS ? 2 : 1; // vec4s of an invocation in a chunk
+const int SUMS = ROWS * CHUNKS * ACROSS;
+const int SLOTS = SUMS + ROWS;
 const float LOWEST = -3.40282347e38;
+const float LOG2_E = 1.44269504;
 
-shared vec4 tile[PIECE * PITCH];
-shared float weights[TILE_ROWS * PITCH];
-shared float tops[TILE_ROWS * KEY_GROUPS];
+// Tiles of queries, of keys and of values. Scores' maxima and weights lie where keys were. In tiles whose rows invocations read
+// side by side, quads are exchanged by bits of the row's number, which keeps them in different banks.
+const int QUERIES = TILE_ROWS * PIECE;
+const int WEIGHTS = TILE_ROWS * WEIGHT_PITCH;
+const int KEY_TILE = KEYS * PIECE > WEIGHTS ? KEYS * PIECE : WEIGHTS;
+const int VALUES_START = QUERIES + KEY_TILE;
+shared vec4 pool[VALUES_START + KEYS * PIECE];
+
+int local = int(gl_LocalInvocationID.x);
+int key_group = local % KEY_GROUPS, row_group = local / KEY_GROUPS;
+int swizzle = row_group % KEY_GROUPS;
+int first_row;
+
+int local_row(int r) { return r * ROW_GROUPS + row_group; }
 
 vec4 without_tail(vec4 x, int quad, int count) {
     return mix(vec4(0.0), x, lessThan(ivec4(0, 1, 2, 3) + 4 * quad, ivec4(count)));
@@ -61,146 +82,251 @@ int start_of(Operand operand, ivec3 batch) {
     return operand.offset + batch.x * operand.outer + batch.y * operand.middle + batch.z * operand.inner;
 }
 
+void keep_queries(int start, int piece) {
+    [[unroll]] for (int i = local; i < QUERIES; i += LOCAL_SIZE) {
+        int row = i / PIECE, quad = piece + i % PIECE;
+        vec4 x = vec4(0.0);
+        if (first_row + row < query_count && quad < HEAD_QUADS)
+            x = LOAD_FLOATS4(queries, QUERY_FORM, start + (first_row + row) * query.row + quad);
+        if (HEAD % 4 != 0) x = without_tail(x, quad, HEAD);
+        pool[row * PIECE + ((i % PIECE) ^ (row % ROW_GROUPS % KEY_GROUPS))] = x;
+    }
+}
+
+void keep_keys(int start, int first, int end, int piece) {
+    [[unroll]] for (int i = local; i < KEYS * PIECE; i += LOCAL_SIZE) {
+        int k = i / PIECE, quad = piece + i % PIECE;
+        vec4 x = vec4(0.0);
+        if (first + k < end && quad < HEAD_QUADS) x = LOAD_FLOATS4(keys, KEY_FORM, start + (first + k) * key.row + quad);
+        if (HEAD % 4 != 0) x = without_tail(x, quad, HEAD);
+        pool[QUERIES + k * PIECE + ((i % PIECE) ^ (k / 4 % KEY_GROUPS))] = x;
+    }
+}
+
+void keep_values(int start, int first, int end, int first_quad) {
+    [[unroll]] for (int i = local; i < KEYS * PIECE; i += LOCAL_SIZE) {
+        int k = i / PIECE, quad = first_quad + i % PIECE;
+        vec4 x = vec4(0.0);
+        if (first + k < end && quad < WIDTH_QUADS) x = LOAD_FLOATS4(values, VALUE_FORM, start + (first + k) * value.row + quad);
+        pool[VALUES_START + i] = x;
+    }
+}
+
+vec4 score[ROWS * KEY_QUADS];
+vec4 sum[SUMS];
+float top[ROWS];
+float total[ROWS];
+
+void add_scores(int piece) {
+    for (int i = 0; i < min(PIECE, HEAD_QUADS - piece); ++i) {
+        vec4 k[4 * KEY_QUADS];
+        int from = QUERIES + 4 * key_group * PIECE + (i ^ key_group);
+        [[unroll]] for (int j = 0; j < 4 * KEY_QUADS; ++j) k[j] = pool[from + (j / 4 * 4 * KEY_GROUPS + j % 4) * PIECE];
+        [[unroll]] for (int r = 0; r < ROWS; ++r) {
+            vec4 q = pool[local_row(r) * PIECE + (i ^ swizzle)];
+            [[unroll]] for (int h = 0; h < KEY_QUADS; ++h) {
+                vec4 s = score[r * KEY_QUADS + h];
+                [[unroll]] for (int c = 0; c < 4; ++c) s += q[c] * vec4(k[4 * h][c], k[4 * h + 1][c], k[4 * h + 2][c], k[4 * h + 3][c]);
+                score[r * KEY_QUADS + h] = s;
+            }
+        }
+    }
+}
+
+void add_values(int chunk) {
+    for (int k = 0; k < WEIGHT_PITCH; ++k) {
+        vec4 weight[ROWS];
+        [[unroll]] for (int r = 0; r < ROWS; ++r) weight[r] = pool[QUERIES + local_row(r) * WEIGHT_PITCH + (k ^ swizzle)];
+        [[unroll]] for (int j = 0; j < 4; ++j) {
+            [[unroll]] for (int a = 0; a < ACROSS; ++a) {
+                vec4 x = pool[VALUES_START + (4 * k + j) * PIECE + a * KEY_GROUPS + key_group];
+                [[unroll]] for (int r = 0; r < ROWS; ++r) sum[(r * CHUNKS + chunk) * ACROSS + a] += weight[r][j] * x;
+            }
+        }
+    }
+}
+
+// Scores times the scale, with the mask, and those of keys that don't count made the least.
+void mask_scores(int first, int end, int bias_start) {
+    [[unroll]] for (int r = 0; r < ROWS; ++r) {
+        int row = first_row + local_row(r);
+        [[unroll]] for (int h = 0; h < KEY_QUADS; ++h) {
+            vec4 s = score[r * KEY_QUADS + h] * (SCALE * LOG2_E);
+            ivec4 number = first + 4 * (h * KEY_GROUPS + key_group) + ivec4(0, 1, 2, 3);
+            bvec4 counts = lessThan(number, ivec4(end));
+            if (MASKED != 0) {
+                ivec4 at = bias_start + min(row, query_count - 1) * bias.row + min(number, ivec4(end - 1)) * bias_column;
+                ivec4 bits = widened(MASK_FORM, ivec4(RAW1(mask, MASK_FORM, at.x), RAW1(mask, MASK_FORM, at.y),
+                                                      RAW1(mask, MASK_FORM, at.z), RAW1(mask, MASK_FORM, at.w)));
+                if (MASKED == 1) s += intBitsToFloat(bits) * LOG2_E;
+                else counts = both(counts, notEqual(bits, ivec4(0)));
+            }
+            if (CAUSAL != 0) counts = both(counts, lessThanEqual(number, ivec4(row)));
+            score[r * KEY_QUADS + h] = mix(vec4(intBitsToFloat(0xff800000)), s, counts);
+        }
+    }
+}
+
+// The row's largest score so far, in all invocations that share the row.
+void find_tops(out float largest[ROWS]) {
+    [[unroll]] for (int r = 0; r < ROWS; ++r) {
+        vec4 most = score[r * KEY_QUADS];
+        [[unroll]] for (int h = 1; h < KEY_QUADS; ++h) most = max(most, score[r * KEY_QUADS + h]);
+        pool[QUERIES + 2 * local_row(r) + key_group / 4][key_group % 4] = max(max(most.x, most.y), max(most.z, most.w));
+    }
+    barrier();
+    [[unroll]] for (int r = 0; r < ROWS; ++r) {
+        vec4 most = max(pool[QUERIES + 2 * local_row(r)], pool[QUERIES + 2 * local_row(r) + 1]);
+        largest[r] = max(top[r], max(max(most.x, most.y), max(most.z, most.w)));
+    }
+    barrier();
+}
+
+void weigh(float largest[ROWS]) {
+    [[unroll]] for (int r = 0; r < ROWS; ++r) {
+        float before = exp2(top[r] - largest[r]);
+        vec4 added = vec4(0.0);
+        [[unroll]] for (int h = 0; h < KEY_QUADS; ++h) {
+            vec4 off = score[r * KEY_QUADS + h] - largest[r];
+            vec4 weight = or_nan(exp2(off), off);
+            added += weight;
+            pool[QUERIES + local_row(r) * WEIGHT_PITCH + ((h * KEY_GROUPS + key_group) ^ swizzle)] = weight;
+        }
+        top[r] = largest[r];
+        total[r] = total[r] * before + ((added.x + added.y) + (added.z + added.w));
+        [[unroll]] for (int c = 0; c < CHUNKS * ACROSS; ++c) sum[r * CHUNKS * ACROSS + c] *= before;
+    }
+}
+
+// The sums of powers of all invocations that share a row.
+void join_totals() {
+    barrier();
+    [[unroll]] for (int r = 0; r < ROWS; ++r) pool[2 * local_row(r) + key_group / 4][key_group % 4] = total[r];
+    barrier();
+    [[unroll]] for (int r = 0; r < ROWS; ++r) {
+        vec4 all = pool[2 * local_row(r)] + pool[2 * local_row(r) + 1];
+        total[r] = (all.x + all.y) + (all.z + all.w);
+    }
+}
+
+bool exists(int r) { return first_row + local_row(r) < query_count; }
+
+// Whether all workgroups of this block have arrived; what they wrote is visible then.
+bool is_last(int block) {
+    memoryBarrierBuffer();
+    barrier();
+    if (local == 0) {
+        memoryBarrierBuffer(); // also for what the others have written
+        bool last = atomicAdd(arrivals[block], 1) == PARTS - 1;
+        if (last) atomicExchange(arrivals[block], 0);
+        memoryBarrierBuffer();
+        pool[VALUES_START].x = last ? 1.0 : 0.0;
+    }
+    barrier();
+    memoryBarrierBuffer();
+    return pool[VALUES_START].x > 0.0;
+}
+
+void hand_on(int block, int part) {
+    int from = (block * PARTS + part) * SLOTS * LOCAL_SIZE + local;
+    [[unroll]] for (int r = 0; r < ROWS; ++r) {
+        if (!exists(r)) continue;
+        [[unroll]] for (int c = 0; c < CHUNKS * ACROSS; ++c) {
+            int slot = r * CHUNKS * ACROSS + c;
+            partial_sums[from + slot * LOCAL_SIZE] = sum[slot];
+        }
+        partial_sums[from + (SUMS + r) * LOCAL_SIZE] = vec4(top[r], total[r], 0.0, 0.0);
+    }
+}
+
+void put_together(int block) {
+    int from = block * PARTS * SLOTS * LOCAL_SIZE + local;
+    [[unroll]] for (int r = 0; r < ROWS; ++r) {
+        if (!exists(r)) continue;
+        float largest = LOWEST;
+        for (int p = 0; p < PARTS; ++p)
+            largest = max(largest, partial_sums[from + (p * SLOTS + SUMS + r) * LOCAL_SIZE].x);
+        total[r] = 0.0;
+        [[unroll]] for (int c = 0; c < CHUNKS * ACROSS; ++c) sum[r * CHUNKS * ACROSS + c] = vec4(0.0);
+        for (int p = 0; p < PARTS; ++p) {
+            vec4 stats = partial_sums[from + (p * SLOTS + SUMS + r) * LOCAL_SIZE];
+            float scale = exp2(stats.x - largest);
+            total[r] += scale * stats.y;
+            [[unroll]] for (int c = 0; c < CHUNKS * ACROSS; ++c) {
+                int slot = r * CHUNKS * ACROSS + c;
+                sum[slot] += scale * partial_sums[from + (p * SLOTS + slot) * LOCAL_SIZE];
+            }
+        }
+    }
+}
+
 void main() {
-    int local = int(gl_LocalInvocationID.x);
-    int key_group = local % KEY_GROUPS, row_group = local / KEY_GROUPS;
     int group = int(gl_WorkGroupID.y * gl_NumWorkGroups.x + gl_WorkGroupID.x);
     int tiles = (query_count + TILE_ROWS - 1) / TILE_ROWS;
-    int parts = (WIDTH_QUADS + CHUNKS * PIECE - 1) / (CHUNKS * PIECE);
-    int part = group % parts;
-    int number = group / parts / tiles;
+    int slices = (WIDTH_QUADS + CHUNK - 1) / CHUNK; // of the values, each with workgroups of its own
+    int part = group % PARTS;
+    int block = group / PARTS;
+    int slice = block % slices;
+    int number = block / slices / tiles;
     if (number >= batches) return;
-    int first_row = (group / parts - number * tiles) * TILE_ROWS;
-    int first_quad = part * CHUNKS * PIECE;
+    int tile = block / slices - number * tiles;
+    if (CAUSAL != 0) tile = tiles - 1 - tile; // those with the most keys come first
+    first_row = tile * TILE_ROWS;
     int outer = number / inner_size;
     ivec3 batch = ivec3(outer / middle_size, outer % middle_size, number % inner_size);
     int query_start = start_of(query, batch), key_start = start_of(key, batch), value_start = start_of(value, batch);
     int bias_start = start_of(bias, batch);
 
-    float top[ROWS];
-    float total[ROWS];
-    vec4 sum[ROWS * CHUNKS * 2];
-    int row[ROWS];
-    for (int r = 0; r < ROWS; ++r) {
-        row[r] = first_row + r * ROW_GROUPS + row_group;
+    [[unroll]] for (int r = 0; r < ROWS; ++r) {
         top[r] = LOWEST;
         total[r] = 0.0;
-        for (int c = 0; c < CHUNKS * 2; ++c) sum[r * CHUNKS * 2 + c] = vec4(0.0);
-        if (FIRST == 0 && row[r] < query_count) {
-            int at = number * query_count + row[r];
-            int stat = (at * parts + part) * (KEY_GROUPS + 1);
-            top[r] = intBitsToFloat(stats_words[stat]);
-            total[r] = intBitsToFloat(stats_words[stat + 1 + key_group]);
-            for (int c = 0; c < CHUNKS * 2; ++c) {
-                int quad = first_quad + c * KEY_GROUPS + key_group;
-                if (quad < WIDTH_QUADS) sum[r * CHUNKS * 2 + c] = intBitsToFloat(sums_quads[at * WIDTH_QUADS + quad]);
-            }
-        }
     }
+    [[unroll]] for (int i = 0; i < SUMS; ++i) sum[i] = vec4(0.0);
 
-    int last_key = CAUSAL != 0 ? min(end, min(first_row + TILE_ROWS, query_count)) : end;
-    for (int first = begin; first < last_key; first += KEYS) {
-        vec4 score[ROWS];
-        for (int r = 0; r < ROWS; ++r) score[r] = vec4(0.0);
+    int count = CAUSAL != 0 ? min(key_count, first_row + TILE_ROWS) : key_count;
+    int share = (key_count + PARTS * KEYS - 1) / (PARTS * KEYS) * KEYS;
+    int end = min((part + 1) * share, count);
+    if (PIECES == 1) keep_queries(query_start, 0);
+    for (int first = part * share; first < end; first += KEYS) {
+        [[unroll]] for (int i = 0; i < ROWS * KEY_QUADS; ++i) score[i] = vec4(0.0);
         for (int piece = 0; piece < HEAD_QUADS; piece += PIECE) {
             barrier();
-            for (int i = local; i < KEYS * PIECE; i += LOCAL_SIZE) {
-                int k = i / PIECE, quad = piece + i % PIECE;
-                vec4 x = vec4(0.0);
-                if (first + k < last_key && quad < HEAD_QUADS) {
-                    x = without_tail(LOAD_FLOATS4(keys, KEY_FORM, key_start + (first + k) * key.row + quad), quad, HEAD);
-                }
-                tile[(i % PIECE) * PITCH + k] = x;
-            }
+            if (PIECES > 1) keep_queries(query_start, piece);
+            keep_keys(key_start, first, end, piece);
+            if (piece == 0) keep_values(value_start, first, end, slice * CHUNK);
             barrier();
-            for (int i = 0; i < min(PIECE, HEAD_QUADS - piece); ++i) {
-                vec4 a = tile[i * PITCH + key_group], b = tile[i * PITCH + key_group + KEY_GROUPS];
-                vec4 c = tile[i * PITCH + key_group + 2 * KEY_GROUPS], d = tile[i * PITCH + key_group + 3 * KEY_GROUPS];
-                for (int r = 0; r < ROWS; ++r) {
-                    int from = query_start + min(row[r], query_count - 1) * query.row + piece + i;
-                    vec4 q = LOAD_FLOATS4(queries, QUERY_FORM, from);
-                    if (HEAD % 4 != 0) q = without_tail(q, piece + i, HEAD);
-                    score[r] += vec4(dot(q, a), dot(q, b), dot(q, c), dot(q, d));
-                }
-            }
+            add_scores(piece);
         }
-
-        ivec4 number_of_key = first + key_group + KEY_GROUPS * ivec4(0, 1, 2, 3);
-        bvec4 exists = lessThan(number_of_key, ivec4(last_key));
-        for (int r = 0; r < ROWS; ++r) {
-            vec4 s = score[r] * SCALE;
-            bvec4 counts = exists;
-            if (MASKED != 0) {
-                ivec4 at = bias_start + min(row[r], query_count - 1) * bias.row + min(number_of_key, ivec4(last_key - 1)) * bias_column;
-                ivec4 bits = widened(MASK_FORM, ivec4(RAW1(mask, MASK_FORM, at.x), RAW1(mask, MASK_FORM, at.y),
-                                                      RAW1(mask, MASK_FORM, at.z), RAW1(mask, MASK_FORM, at.w)));
-                if (MASKED == 1) s += intBitsToFloat(bits);
-                else counts = both(counts, notEqual(bits, ivec4(0)));
-            }
-            if (CAUSAL != 0) counts = both(counts, lessThanEqual(number_of_key, ivec4(row[r])));
-            s = mix(vec4(intBitsToFloat(0xff800000)), s, counts);
-            score[r] = s;
-            tops[(r * ROW_GROUPS + row_group) * KEY_GROUPS + key_group] = max(max(s.x, s.y), max(s.z, s.w));
-        }
+        mask_scores(first, end, bias_start);
         barrier();
-        for (int r = 0; r < ROWS; ++r) {
-            int at = r * ROW_GROUPS + row_group;
-            float largest = top[r];
-            for (int i = 0; i < KEY_GROUPS; ++i) largest = max(largest, tops[at * KEY_GROUPS + i]);
-            float before = decay(vec4(top[r] - largest)).x;
-            vec4 off = score[r] - largest;
-            vec4 weight = or_nan(decay(off), off);
-            top[r] = largest;
-            total[r] = total[r] * before + ((weight.x + weight.y) + (weight.z + weight.w));
-            for (int c = 0; c < CHUNKS * 2; ++c) sum[r * CHUNKS * 2 + c] *= before;
-            for (int i = 0; i < EACH; ++i) weights[at * PITCH + key_group + KEY_GROUPS * i] = weight[i];
-        }
-
-        for (int chunk = 0; chunk < CHUNKS; ++chunk) {
+        float largest[ROWS];
+        find_tops(largest);
+        weigh(largest);
+        barrier();
+        add_values(0);
+        [[unroll]] for (int chunk = 1; chunk < CHUNKS; ++chunk) {
             barrier();
-            for (int i = local; i < KEYS * PIECE; i += LOCAL_SIZE) {
-                int k = i / PIECE, quad = first_quad + chunk * PIECE + i % PIECE;
-                vec4 x = vec4(0.0);
-                if (first + k < last_key && quad < WIDTH_QUADS) {
-                    x = LOAD_FLOATS4(values, VALUE_FORM, value_start + (first + k) * value.row + quad);
-                }
-                tile[i] = x;
-            }
+            keep_values(value_start, first, end, slice * CHUNK + chunk * PIECE);
             barrier();
-            for (int k = 0; k < KEYS; ++k) {
-                vec4 a = tile[k * PIECE + key_group], b = tile[k * PIECE + key_group + KEY_GROUPS];
-                for (int r = 0; r < ROWS; ++r) {
-                    float weight = weights[(r * ROW_GROUPS + row_group) * PITCH + k];
-                    sum[(r * CHUNKS + chunk) * 2] += weight * a;
-                    sum[(r * CHUNKS + chunk) * 2 + 1] += weight * b;
-                }
-            }
+            add_values(chunk);
         }
     }
 
-    barrier();
-    for (int r = 0; r < ROWS; ++r) tops[(r * ROW_GROUPS + row_group) * KEY_GROUPS + key_group] = total[r];
-    barrier();
-    for (int r = 0; r < ROWS; ++r) {
-        if (row[r] >= query_count) continue;
-        int at = number * query_count + row[r];
-        float whole = 0.0;
-        for (int i = 0; i < KEY_GROUPS; ++i) whole += tops[(r * ROW_GROUPS + row_group) * KEY_GROUPS + i];
-        float scale = whole == 0.0 ? 0.0 : 1.0 / whole; // where no key counts, torch gives zeros
-        if (LAST == 0) {
-            int stat = (at * parts + part) * (KEY_GROUPS + 1);
-            if (key_group == 0) stats_words[stat] = floatBitsToInt(top[r]);
-            stats_words[stat + 1 + key_group] = floatBitsToInt(total[r]);
-        }
-        for (int c = 0; c < CHUNKS * 2; ++c) {
-            int quad = first_quad + c * KEY_GROUPS + key_group;
+    join_totals();
+    if (PARTS > 1) {
+        hand_on(block, part);
+        if (!is_last(block)) return;
+        put_together(block);
+    }
+    int place_start = start_of(place, batch);
+    [[unroll]] for (int r = 0; r < ROWS; ++r) {
+        if (!exists(r)) continue;
+        float scale = total[r] == 0.0 ? 0.0 : 1.0 / total[r]; // where no key counts, torch gives zeros
+        [[unroll]] for (int c = 0; c < CHUNKS * ACROSS; ++c) {
+            int quad = slice * CHUNK + c / ACROSS * PIECE + c % ACROSS * KEY_GROUPS + key_group;
             if (quad >= WIDTH_QUADS) continue;
-            vec4 value = sum[r * CHUNKS * 2 + c];
-            if (LAST == 0) {
-                sums_quads[at * WIDTH_QUADS + quad] = floatBitsToInt(value);
-            } else {
-                STORE_FLOATS4(result, RESULT_FORM, start_of(place, batch) + row[r] * place.row + quad, value * scale)
-            }
+            vec4 value = sum[r * CHUNKS * ACROSS + c] * scale;
+            STORE_FLOATS4(result, RESULT_FORM, place_start + (first_row + local_row(r)) * place.row + quad, value)
         }
     }
 }

@@ -4,28 +4,27 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
 from mobopt.runtimes.vulkan.engine.device_info import DeviceInfo
 from mobopt.runtimes.vulkan.engine.stream import USUAL_ITERATIONS, bind
 from mobopt.runtimes.vulkan.engine.tensor import DeviceTensor
-from mobopt.runtimes.vulkan.kernels.device_costs import core_count
+from mobopt.runtimes.vulkan.kernels.device_costs import core_count, device_costs
 from mobopt.runtimes.vulkan.kernels.kernel_access import VECTOR, element_form, spread, words, writing
 from mobopt.runtimes.vulkan.kernels.plan import Plan
 
 BATCH_RANK = 3
 """Dimensions before those of rows and elements."""
 
-_GROUP, _KEY_GROUPS, _KEYS, _PIECE = 128, 8, 32, 16
-"""As in the shader: invocations of a workgroup, those that share a query, keys of a tile, vec4s of a key in a tile."""
-
-_MOST_CHUNKS = 4
-_MOST_SUMS = 8
-"""Chunks of all queries of an invocation together, which stay in registers."""
-
+_KEY_GROUPS = 8
+"""As in the shader: invocations that share a query."""
 _MOST_ITERATIONS = 3 * USUAL_ITERATIONS
+_LEAST_KEYS = 64
+"""Of a workgroup, once several share queries."""
+_MOST_PARTS = 32
+"""Workgroups that share queries to fill the device; loops that would be too long are divided into more."""
 
 
 @dataclass(frozen=True)
@@ -39,9 +38,80 @@ class AttentionOperands:
     """Of bools that say which keys count, or of floats that are added to scores."""
     result: DeviceTensor
 
+    @property
+    def batches(self) -> int:
+        """Attentions that are independent of each other."""
+        return math.prod(self.query.sizes[:BATCH_RANK])
+
+
+@dataclass(frozen=True)
+class AttentionBlock:
+    """What a workgroup computes."""
+
+    invocations: int
+    rows: int
+    """Queries of an invocation."""
+    key_quads: int
+    """vec4s of keys of an invocation, of whose scores it computes a tile at a time."""
+    piece: int
+    """vec4s of a query, key or value in a tile."""
+    chunks: int
+    """Pieces of a value."""
+    parts: int = 1
+    """Workgroups that divide the keys of the same queries."""
+
+    @property
+    def queries(self) -> int:
+        """Of a workgroup."""
+        return self.rows * self.invocations // _KEY_GROUPS
+
+    @property
+    def keys(self) -> int:
+        """Of a tile."""
+        return 4 * self.key_quads * _KEY_GROUPS
+
+    @property
+    def shared_bytes(self) -> int:
+        """Tiles of queries, of keys, where weights come to lie, and of values."""
+        keys = self.keys * self.piece
+        return 16 * (self.queries * self.piece + max(keys, self.queries * self.keys // VECTOR) + keys)
+
+    def slices(self, width: int) -> int:
+        """Workgroups that divide the elements of values."""
+        return -(-width // (VECTOR * self.chunks * self.piece))
+
+    def sums(self, width: int) -> int:
+        """vec4s of the result of an invocation."""
+        across = 2 if self.piece > _KEY_GROUPS and width > VECTOR * _KEY_GROUPS else 1
+        return self.rows * self.chunks * across
+
+    def blocks(self, operands: AttentionOperands) -> int:
+        """Workgroups but for :attr:`parts`."""
+        tiles = -(-operands.query.sizes[-2] // self.queries)
+        return operands.batches * tiles * self.slices(operands.value.sizes[-1])
+
+    def iterations(self, head: int, keys: int) -> int:
+        """How often an invocation goes round the loops."""
+        loads = -(-self.keys * self.piece // self.invocations)
+        queries = -(-self.queries * self.piece // self.invocations)
+        quads = -(-head // VECTOR)
+        pieces = -(-quads // self.piece)
+        tile = 1 + quads + pieces * (1 + loads + queries) + self.chunks * (loads + self.keys // VECTOR)
+        return -(-keys // (self.parts * self.keys)) * tile + queries + 2 * self.parts * self.rows
+
+    def fits(self, device: DeviceInfo, width: int) -> bool:
+        """Whether the device's limits, and the registers of its invocations, allow it."""
+        limits = device.limits
+        most_sums = device_costs(device).most_sums
+        return (
+            max(self.sums(width), self.rows * self.key_quads) <= most_sums
+            and self.shared_bytes <= limits.max_compute_shared_memory_size
+            and self.invocations <= min(limits.max_compute_work_group_invocations, limits.max_compute_work_group_size[0])
+        )
+
 
 def attend(plan: Plan, operands: AttentionOperands, scale: float, is_causal: bool) -> None:
-    """Append the dispatches of ``softmax(q k^T scale + mask) v``: one, unless there are very many keys."""
+    """Append the dispatch of ``softmax(q k^T scale + mask) v``."""
     query, key, value, mask, result = (
         operands.query,
         operands.key,
@@ -49,36 +119,29 @@ def attend(plan: Plan, operands: AttentionOperands, scale: float, is_causal: boo
         operands.mask,
         operands.result,
     )
-    batches, count, head = math.prod(query.sizes[:BATCH_RANK]), query.sizes[-2], query.sizes[-1]
-    width = value.sizes[-1]
-    quads = -(-width // VECTOR)
-    chunks = min(-(-quads // _PIECE), _MOST_CHUNKS)
-    parts = -(-quads // (chunks * _PIECE))
-    rows = _rows(plan.device, batches * parts, count, chunks)
-    groups = batches * parts * -(-count // (rows * _GROUP // _KEY_GROUPS))
-    keys = min(key.sizes[-2], count) if is_causal else key.sizes[-2]
-    tile_iterations = _tile_iterations(head, chunks)
-    ranges = list(_ranges(keys, tile_iterations))
-    is_divided = len(ranges) > 1
-    sums = plan.empty((batches * count * quads * VECTOR if is_divided else VECTOR,))
-    stats = plan.empty((batches * count * parts * (_KEY_GROUPS + 1) if is_divided else VECTOR,))
-    handed_on = [writing(sums, reads=True), writing(stats, reads=True)]
+    block = choose_block(plan.device, operands, is_causal)
+    head, width = query.sizes[-1], value.sizes[-1]
+    blocks = block.blocks(operands)
+    slots = block.sums(width) + block.rows
+    is_divided = block.parts > 1
+    sums = plan.empty((blocks * block.parts * slots * block.invocations * VECTOR if is_divided else VECTOR,))
     kind = 0 if mask is None else 2 if mask.dtype == torch.bool else 1
     bias = query if mask is None else mask
     inputs = [bind(tensor) for tensor in (query, key, value, bias)]
     forms = [element_form(tensor) for tensor in (query, key, value, bias, result)]
     geometry = [number for tensor in (query, key, value, result) for number in _quads_of(tensor)]
     geometry += [0] * (BATCH_RANK + 3) if mask is None else [mask.offset, *mask.strides]
-    for begin, end in ranges:
-        stages = [int(begin == 0), int(end == keys)]
-        plan.dispatch(
-            "attention",
-            [writing(result), *inputs, *handed_on],
-            spread(groups),
-            [_GROUP, rows, chunks, head, width, scale, int(is_causal), kind, *stages, *map(int, forms)],
-            words([batches, query.sizes[1], query.sizes[2], count, begin, end, *geometry]),
-            iterations=-(-(end - begin) // _KEYS) * tile_iterations + _KEY_GROUPS + 2 * chunks,
-        )
+    plan.dispatch(
+        "attention",
+        [writing(result), *inputs, writing(sums, reads=True), plan.counters(blocks if is_divided else 1)],
+        spread(blocks * block.parts),
+        [
+            *(block.invocations, block.rows, block.chunks, head, width, scale),
+            *(int(is_causal), kind, block.key_quads, block.parts, *map(int, forms), block.piece),
+        ],
+        words([operands.batches, *query.sizes[1:3], query.sizes[-2], key.sizes[-2], *geometry]),
+        iterations=block.iterations(head, _keys(operands, is_causal)),
+    )
 
 
 def _quads_of(tensor: DeviceTensor) -> list[int]:
@@ -86,26 +149,33 @@ def _quads_of(tensor: DeviceTensor) -> list[int]:
     return [number // VECTOR for number in (tensor.offset, *tensor.strides[:-1])]
 
 
-def _tile_iterations(head: int, chunks: int) -> int:
-    """How often an invocation goes round the loops of a tile of keys."""
-    loads = _KEYS * _PIECE // _GROUP
-    quads = -(-head // VECTOR)
-    return quads + -(-quads // _PIECE) * (loads + 1) + _KEY_GROUPS + chunks * (loads + _KEYS + 1)
+def _keys(operands: AttentionOperands, is_causal: bool) -> int:
+    """Keys that the last query sees."""
+    keys = operands.key.sizes[-2]
+    return min(keys, operands.query.sizes[-2]) if is_causal else keys
 
 
-def _ranges(keys: int, tile_iterations: int) -> Iterator[tuple[int, int]]:
-    """The keys of each dispatch."""
-    each = max(_MOST_ITERATIONS // tile_iterations, 1) * _KEYS
-    for begin in range(0, keys, each):
-        yield begin, min(begin + each, keys)
+def choose_block(device: DeviceInfo, operands: AttentionOperands, is_causal: bool) -> AttentionBlock:
+    """Large tiles, which share more of what they load, as long as there are enough of them to fill the device; where even
+    small ones are too few, their keys are divided."""
+    cores = core_count(device)
+    candidates = list(_blocks(device, operands))
+    block = next((block for block in candidates if block.blocks(operands) >= cores), candidates[-1])
+    keys, head = _keys(operands, is_causal), operands.query.sizes[-1]
+    block = replace(block, parts=max(min(cores // block.blocks(operands), keys // _LEAST_KEYS, _MOST_PARTS), 1))
+    while block.iterations(head, keys) > _MOST_ITERATIONS and block.parts * block.keys < keys:
+        block = replace(block, parts=2 * block.parts)
+    return block
 
 
-def _rows(device: DeviceInfo, batches: int, count: int, chunks: int) -> int:
-    """Queries of an invocation: many share what a workgroup loads, few leave more workgroups."""
-    for rows in (4, 2):
-        tile = rows * _GROUP // _KEY_GROUPS
-        shared = 16 * _PIECE * (_KEYS + 1) + 4 * tile * (_KEYS + 1 + _KEY_GROUPS)
-        fits = rows * chunks <= _MOST_SUMS and shared <= device.limits.max_compute_shared_memory_size
-        if fits and batches * -(-count // tile) >= core_count(device):
-            return rows
-    return 1
+def _blocks(device: DeviceInfo, operands: AttentionOperands) -> Iterator[AttentionBlock]:
+    """Those that the device can compute, the largest first; the last one always can."""
+    head, width = operands.query.sizes[-1], operands.value.sizes[-1]
+    widest = -(-max(head, width) // VECTOR)
+    invocations = device.workgroup(64)
+    for rows, key_quads, piece in ((8, 2, 16), (8, 1, 16), (4, 2, 16), (4, 1, 16), (2, 2, 16), (2, 1, 16), (1, 1, 8)):
+        own = 8 if widest <= 8 else piece
+        chunks = min(-(-width // (VECTOR * own)), 64 // own)
+        block = AttentionBlock(invocations, rows, key_quads, own, chunks)
+        if rows == 1 or block.fits(device, width):
+            yield block

@@ -16,7 +16,7 @@ from mobopt.runtimes.vulkan.kernels.geometry import Iteration, expanded, merged
 from mobopt.runtimes.vulkan.kernels.plan import Plan
 from mobopt.runtimes.vulkan.kernels.pointwise_kernel import compute_into
 from mobopt.runtimes.vulkan.kernels.pointwise_program import Kind, ProgramBuilder
-from mobopt.runtimes.vulkan.kernels.views import sliced
+from mobopt.runtimes.vulkan.kernels.views import sliced, swapped
 from mobopt.runtimes.vulkan.lowerings.checks import check_floating
 from mobopt.runtimes.vulkan.lowerings.creation import fill
 from mobopt.runtimes.vulkan.lowerings.matmul import append_batches, factors_of_batches, row_strides, rows_of_batches
@@ -31,8 +31,6 @@ _MOST_SCORES = 2**25
 _SCORES = 2**22
 """Scores that are kept at once where they can't be all."""
 _LEAST_QUERIES = 32
-_FEW_QUERIES = 8
-"""The kernel for GPUs divides queries among invocations; for fewer, products do better, which divide keys."""
 
 
 def check_attention(call: Node) -> str | None:
@@ -56,7 +54,7 @@ def attention(plan: Plan, call: Node) -> DeviceTensor:
     query, key, value = (plan.tensor(call[name]) for name in ("query", "key", "value"))
     mask = None if call["attn_mask"] is None else plan.tensor(call["attn_mask"])
     scale = 1 / math.sqrt(query.sizes[-1]) if call["scale"] is None else float(call["scale"])
-    in_products = plan.device.is_cpu or query.sizes[-2] <= _FEW_QUERIES
+    in_products = plan.device.is_cpu
     lead = call.output.sizes[:-2]
     target = _result(plan, call.output, beside=not in_products or math.prod(lead[:-1]) == 1)
     if target.numel == 0 or key.sizes[-2] == 0:
@@ -66,7 +64,10 @@ def attention(plan: Plan, call: Node) -> DeviceTensor:
     tensors = [_with_dense_rows(plan, tensor) for tensor in (query, key, value)]
     if mask is not None:
         tensors.append(expanded(mask, (*lead, query.sizes[-2], key.sizes[-2])))
-    operands = _operands(plan, [_grouped(tensor, lead, heads) for tensor in (target, *tensors)])
+    grouped = [_grouped(tensor, lead, heads) for tensor in (target, *tensors)]
+    if query.sizes[-2] == 1 and not call["is_causal"]:
+        grouped = _heads_as_queries(grouped)
+    operands = _operands(plan, grouped)
     (_in_products if in_products else attend)(plan, operands, scale, call["is_causal"])
     return target
 
@@ -104,6 +105,17 @@ def _grouped(tensor: DeviceTensor, lead: Sequence[int], heads: int) -> DeviceTen
     sizes = (*tensor.sizes[:-3], own, size, *rows)
     strides = (*tensor.strides[:-3], step * size, step if size > 1 else 0, *tensor.strides[-2:])
     return expanded(tensor.view(sizes, strides), (*lead[:-1], heads, shared, *rows))
+
+
+def _heads_as_queries(tensors: Sequence[DeviceTensor]) -> list[DeviceTensor]:
+    """Single queries of the heads that share keys as the queries of one head: result, query, and maybe the mask turned,
+    key and value as they are, but for the heads that only repeat them."""
+    if tensors[0].rank < 4:
+        return list(tensors)
+    result, query, key, value, *mask = tensors
+    first = [sliced(tensor, tensor.rank - 3, 0, 1) for tensor in (key, value)]
+    result, query, *mask = (swapped(tensor, -2, -3) for tensor in (result, query, *mask))
+    return [result, query, *first, *mask]
 
 
 def _operands(plan: Plan, tensors: Sequence[DeviceTensor]) -> AttentionOperands:
