@@ -2,7 +2,7 @@
 // softmax(q k^T scale + mask) v, without the matrix of scores: a workgroup keeps the largest score, the sum of powers and the weighted
 // sum of values of some queries while it walks over the keys, and scales what it has when it meets a larger score (M. Milakov and
 // N. Gimelshein, Online normalizer calculation for softmax, 2018; T. Dao et al., FlashAttention, 2022). An invocation computes the scores
-// of ROWS queries and 4 KEY_QUADS keys, and then ROWS x CHUNKS x ACROSS vec4s of the result, from tiles in shared memory.
+// of ROWS queries and 4 KEY_QUADS keys, and then ROWS x ACROSS vec4s of the result, from tiles in shared memory.
 // Where queries are few, PARTS workgroups divide their keys, and the last of them to arrive puts together what they have
 // (T. Dao et al., Flash-Decoding, 2023). Powers are of two, so the scale of scores has a factor of log2(e).
 #extension GL_EXT_control_flow_attributes : require
@@ -11,7 +11,7 @@
 #include "float_bits.glsl"
 
 layout(constant_id = 1) const int ROWS = 1;      // queries of an invocation
-layout(constant_id = 2) const int CHUNKS = 1;    // of PIECE vec4s of the values
+layout(constant_id = 2) const int ACROSS = 1;    // vec4s of the result of an invocation in a row
 layout(constant_id = 3) const int HEAD = 4;      // elements of queries and keys
 layout(constant_id = 4) const int WIDTH = 4;     // elements of values
 layout(constant_id = 5) const float SCALE = 1.0;
@@ -24,7 +24,7 @@ layout(constant_id = 11) const int KEY_FORM = 0;
 layout(constant_id = 12) const int VALUE_FORM = 0;
 layout(constant_id = 13) const int MASK_FORM = 0;
 layout(constant_id = 14) const int RESULT_FORM = 0;
-layout(constant_id = 15) const int PIECE = 16;   // vec4s of a query, key or value in a tile: 8 or 16
+layout(constant_id = 15) const int PIECE = 16;   // vec4s of a query or key in a tile: 8 or 16
 
 WRITES(0, result)
 READS(1, queries)
@@ -52,9 +52,8 @@ const int WEIGHT_PITCH = KEYS / 4;
 const int TILE_ROWS = ROWS * ROW_GROUPS;
 const int HEAD_QUADS = (HEAD + 3) / 4, WIDTH_QUADS = (WIDTH + 3) / 4;
 const int PIECES = (HEAD_QUADS + PIECE - 1) / PIECE;
-const int CHUNK = CHUNKS * PIECE;
-const int ACROSS = PIECE > KEY_GROUPS && WIDTH_QUADS > KEY_GROUPS ? 2 : 1; // vec4s of an invocation in a chunk
-const int SUMS = ROWS * CHUNKS * ACROSS;
+const int SLICE = ACROSS * KEY_GROUPS; // vec4s of a value in a tile
+const int SUMS = ROWS * ACROSS;
 const int SLOTS = SUMS + ROWS;
 const float LOWEST = -3.40282347e38;
 const float LOG2_E = 1.44269504;
@@ -65,7 +64,7 @@ const int QUERIES = TILE_ROWS * PIECE;
 const int WEIGHTS = TILE_ROWS * WEIGHT_PITCH;
 const int KEY_TILE = KEYS * PIECE > WEIGHTS ? KEYS * PIECE : WEIGHTS;
 const int VALUES_START = QUERIES + KEY_TILE;
-shared vec4 pool[VALUES_START + KEYS * PIECE];
+shared vec4 pool[VALUES_START + KEYS * SLICE];
 
 int local = int(gl_LocalInvocationID.x);
 int key_group = local % KEY_GROUPS, row_group = local / KEY_GROUPS;
@@ -104,8 +103,8 @@ void keep_keys(int start, int first, int end, int piece) {
 }
 
 void keep_values(int start, int first, int end, int first_quad) {
-    [[unroll]] for (int i = local; i < KEYS * PIECE; i += LOCAL_SIZE) {
-        int k = i / PIECE, quad = first_quad + i % PIECE;
+    [[unroll]] for (int i = local; i < KEYS * SLICE; i += LOCAL_SIZE) {
+        int k = i / SLICE, quad = first_quad + i % SLICE;
         vec4 x = vec4(0.0);
         if (first + k < end && quad < WIDTH_QUADS) x = LOAD_FLOATS4(values, VALUE_FORM, start + (first + k) * value.row + quad);
         pool[VALUES_START + i] = x;
@@ -116,6 +115,15 @@ vec4 score[ROWS * KEY_QUADS];
 vec4 sum[SUMS];
 float top[ROWS];
 float total[ROWS];
+float largest[ROWS]; // score with those of the tile
+
+void forget() {
+    [[unroll]] for (int r = 0; r < ROWS; ++r) {
+        top[r] = LOWEST;
+        total[r] = 0.0;
+    }
+    [[unroll]] for (int i = 0; i < SUMS; ++i) sum[i] = vec4(0.0);
+}
 
 void add_scores(int piece) {
     for (int i = 0; i < min(PIECE, HEAD_QUADS - piece); ++i) {
@@ -133,14 +141,14 @@ void add_scores(int piece) {
     }
 }
 
-void add_values(int chunk) {
+void add_values() {
     for (int k = 0; k < WEIGHT_PITCH; ++k) {
         vec4 weight[ROWS];
         [[unroll]] for (int r = 0; r < ROWS; ++r) weight[r] = pool[QUERIES + local_row(r) * WEIGHT_PITCH + (k ^ swizzle)];
         [[unroll]] for (int j = 0; j < 4; ++j) {
             [[unroll]] for (int a = 0; a < ACROSS; ++a) {
-                vec4 x = pool[VALUES_START + (4 * k + j) * PIECE + a * KEY_GROUPS + key_group];
-                [[unroll]] for (int r = 0; r < ROWS; ++r) sum[(r * CHUNKS + chunk) * ACROSS + a] += weight[r][j] * x;
+                vec4 x = pool[VALUES_START + (4 * k + j) * SLICE + a * KEY_GROUPS + key_group];
+                [[unroll]] for (int r = 0; r < ROWS; ++r) sum[r * ACROSS + a] += weight[r][j] * x;
             }
         }
     }
@@ -168,7 +176,7 @@ void mask_scores(int first, int end, int bias_start) {
 }
 
 // The row's largest score so far, in all invocations that share the row.
-void find_tops(out float largest[ROWS]) {
+void find_tops() {
     [[unroll]] for (int r = 0; r < ROWS; ++r) {
         vec4 most = score[r * KEY_QUADS];
         [[unroll]] for (int h = 1; h < KEY_QUADS; ++h) most = max(most, score[r * KEY_QUADS + h]);
@@ -182,7 +190,7 @@ void find_tops(out float largest[ROWS]) {
     barrier();
 }
 
-void weigh(float largest[ROWS]) {
+void weigh() {
     [[unroll]] for (int r = 0; r < ROWS; ++r) {
         float before = exp2(top[r] - largest[r]);
         vec4 added = vec4(0.0);
@@ -194,7 +202,7 @@ void weigh(float largest[ROWS]) {
         }
         top[r] = largest[r];
         total[r] = total[r] * before + ((added.x + added.y) + (added.z + added.w));
-        [[unroll]] for (int c = 0; c < CHUNKS * ACROSS; ++c) sum[r * CHUNKS * ACROSS + c] *= before;
+        [[unroll]] for (int a = 0; a < ACROSS; ++a) sum[r * ACROSS + a] *= before;
     }
 }
 
@@ -230,31 +238,26 @@ bool is_last(int block) {
 void hand_on(int block, int part) {
     int from = (block * PARTS + part) * SLOTS * LOCAL_SIZE + local;
     [[unroll]] for (int r = 0; r < ROWS; ++r) {
-        if (!exists(r)) continue;
-        [[unroll]] for (int c = 0; c < CHUNKS * ACROSS; ++c) {
-            int slot = r * CHUNKS * ACROSS + c;
-            partial_sums[from + slot * LOCAL_SIZE] = sum[slot];
+        if (exists(r)) {
+            [[unroll]] for (int a = 0; a < ACROSS; ++a) partial_sums[from + (r * ACROSS + a) * LOCAL_SIZE] = sum[r * ACROSS + a];
+            partial_sums[from + (SUMS + r) * LOCAL_SIZE] = vec4(top[r], total[r], 0.0, 0.0);
         }
-        partial_sums[from + (SUMS + r) * LOCAL_SIZE] = vec4(top[r], total[r], 0.0, 0.0);
     }
 }
 
 void put_together(int block) {
-    int from = block * PARTS * SLOTS * LOCAL_SIZE + local;
-    [[unroll]] for (int r = 0; r < ROWS; ++r) {
-        if (!exists(r)) continue;
-        float largest = LOWEST;
-        for (int p = 0; p < PARTS; ++p)
-            largest = max(largest, partial_sums[from + (p * SLOTS + SUMS + r) * LOCAL_SIZE].x);
-        total[r] = 0.0;
-        [[unroll]] for (int c = 0; c < CHUNKS * ACROSS; ++c) sum[r * CHUNKS * ACROSS + c] = vec4(0.0);
-        for (int p = 0; p < PARTS; ++p) {
-            vec4 stats = partial_sums[from + (p * SLOTS + SUMS + r) * LOCAL_SIZE];
-            float scale = exp2(stats.x - largest);
-            total[r] += scale * stats.y;
-            [[unroll]] for (int c = 0; c < CHUNKS * ACROSS; ++c) {
-                int slot = r * CHUNKS * ACROSS + c;
-                sum[slot] += scale * partial_sums[from + (p * SLOTS + slot) * LOCAL_SIZE];
+    forget();
+    for (int p = 0; p < PARTS; ++p) {
+        int from = (block * PARTS + p) * SLOTS * LOCAL_SIZE + local;
+        [[unroll]] for (int r = 0; r < ROWS; ++r) {
+            if (exists(r)) {
+                vec4 stats = partial_sums[from + (SUMS + r) * LOCAL_SIZE];
+                float most = max(top[r], stats.x);
+                float before = exp2(top[r] - most), now = exp2(stats.x - most);
+                top[r] = most;
+                total[r] = total[r] * before + stats.y * now;
+                [[unroll]] for (int a = 0; a < ACROSS; ++a)
+                    sum[r * ACROSS + a] = sum[r * ACROSS + a] * before + partial_sums[from + (r * ACROSS + a) * LOCAL_SIZE] * now;
             }
         }
     }
@@ -263,7 +266,7 @@ void put_together(int block) {
 void main() {
     int group = int(gl_WorkGroupID.y * gl_NumWorkGroups.x + gl_WorkGroupID.x);
     int tiles = (query_count + TILE_ROWS - 1) / TILE_ROWS;
-    int slices = (WIDTH_QUADS + CHUNK - 1) / CHUNK; // of the values, each with workgroups of its own
+    int slices = (WIDTH_QUADS + SLICE - 1) / SLICE; // of the values, each with workgroups of its own
     int part = group % PARTS;
     int block = group / PARTS;
     int slice = block % slices;
@@ -277,12 +280,7 @@ void main() {
     int query_start = start_of(query, batch), key_start = start_of(key, batch), value_start = start_of(value, batch);
     int bias_start = start_of(bias, batch);
 
-    [[unroll]] for (int r = 0; r < ROWS; ++r) {
-        top[r] = LOWEST;
-        total[r] = 0.0;
-    }
-    [[unroll]] for (int i = 0; i < SUMS; ++i) sum[i] = vec4(0.0);
-
+    forget();
     int count = CAUSAL != 0 ? min(key_count, first_row + TILE_ROWS) : key_count;
     int share = (key_count + PARTS * KEYS - 1) / (PARTS * KEYS) * KEYS;
     int end = min((part + 1) * share, count);
@@ -293,23 +291,16 @@ void main() {
             barrier();
             if (PIECES > 1) keep_queries(query_start, piece);
             keep_keys(key_start, first, end, piece);
-            if (piece == 0) keep_values(value_start, first, end, slice * CHUNK);
+            if (piece == 0) keep_values(value_start, first, end, slice * SLICE);
             barrier();
             add_scores(piece);
         }
         mask_scores(first, end, bias_start);
         barrier();
-        float largest[ROWS];
-        find_tops(largest);
-        weigh(largest);
+        find_tops();
+        weigh();
         barrier();
-        add_values(0);
-        [[unroll]] for (int chunk = 1; chunk < CHUNKS; ++chunk) {
-            barrier();
-            keep_values(value_start, first, end, slice * CHUNK + chunk * PIECE);
-            barrier();
-            add_values(chunk);
-        }
+        add_values();
     }
 
     join_totals();
@@ -320,13 +311,13 @@ void main() {
     }
     int place_start = start_of(place, batch);
     [[unroll]] for (int r = 0; r < ROWS; ++r) {
-        if (!exists(r)) continue;
         float scale = total[r] == 0.0 ? 0.0 : 1.0 / total[r]; // where no key counts, torch gives zeros
-        [[unroll]] for (int c = 0; c < CHUNKS * ACROSS; ++c) {
-            int quad = slice * CHUNK + c / ACROSS * PIECE + c % ACROSS * KEY_GROUPS + key_group;
-            if (quad >= WIDTH_QUADS) continue;
-            vec4 value = sum[r * CHUNKS * ACROSS + c] * scale;
-            STORE_FLOATS4(result, RESULT_FORM, place_start + (first_row + local_row(r)) * place.row + quad, value)
+        [[unroll]] for (int a = 0; a < ACROSS; ++a) {
+            int quad = slice * SLICE + a * KEY_GROUPS + key_group;
+            if (exists(r) && quad < WIDTH_QUADS) {
+                vec4 value = sum[r * ACROSS + a] * scale;
+                STORE_FLOATS4(result, RESULT_FORM, place_start + (first_row + local_row(r)) * place.row + quad, value)
+            }
         }
     }
 }

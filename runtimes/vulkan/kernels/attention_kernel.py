@@ -54,9 +54,9 @@ class AttentionBlock:
     key_quads: int
     """vec4s of keys of an invocation, of whose scores it computes a tile at a time."""
     piece: int
-    """vec4s of a query, key or value in a tile."""
-    chunks: int
-    """Pieces of a value."""
+    """vec4s of a query or key in a tile."""
+    across: int
+    """vec4s of the result of an invocation in a row."""
     parts: int = 1
     """Workgroups that divide the keys of the same queries."""
 
@@ -73,17 +73,12 @@ class AttentionBlock:
     @property
     def shared_bytes(self) -> int:
         """Tiles of queries, of keys, where weights come to lie, and of values."""
-        keys = self.keys * self.piece
-        return 16 * (self.queries * self.piece + max(keys, self.queries * self.keys // VECTOR) + keys)
+        keys = max(self.keys * self.piece, self.queries * self.keys // VECTOR)
+        return 16 * (self.queries * self.piece + keys + self.keys * self.across * _KEY_GROUPS)
 
     def slices(self, width: int) -> int:
         """Workgroups that divide the elements of values."""
-        return -(-width // (VECTOR * self.chunks * self.piece))
-
-    def sums(self, width: int) -> int:
-        """vec4s of the result of an invocation."""
-        across = 2 if self.piece > _KEY_GROUPS and width > VECTOR * _KEY_GROUPS else 1
-        return self.rows * self.chunks * across
+        return -(-width // (VECTOR * self.across * _KEY_GROUPS))
 
     def blocks(self, operands: AttentionOperands) -> int:
         """Workgroups but for :attr:`parts`."""
@@ -96,15 +91,16 @@ class AttentionBlock:
         queries = -(-self.queries * self.piece // self.invocations)
         quads = -(-head // VECTOR)
         pieces = -(-quads // self.piece)
-        tile = 1 + quads + pieces * (1 + loads + queries) + self.chunks * (loads + self.keys // VECTOR)
-        return -(-keys // (self.parts * self.keys)) * tile + queries + 2 * self.parts * self.rows
+        values = -(-self.keys * self.across * _KEY_GROUPS // self.invocations)
+        tile = 1 + quads + pieces * (1 + loads + queries) + values + self.keys // VECTOR
+        return -(-keys // (self.parts * self.keys)) * tile + queries + self.parts
 
-    def fits(self, device: DeviceInfo, width: int) -> bool:
+    def fits(self, device: DeviceInfo) -> bool:
         """Whether the device's limits, and the registers of its invocations, allow it."""
         limits = device.limits
         most_sums = device_costs(device).most_sums
         return (
-            max(self.sums(width), self.rows * self.key_quads) <= most_sums
+            self.rows * max(self.across, self.key_quads) <= most_sums
             and self.shared_bytes <= limits.max_compute_shared_memory_size
             and self.invocations <= min(limits.max_compute_work_group_invocations, limits.max_compute_work_group_size[0])
         )
@@ -122,7 +118,7 @@ def attend(plan: Plan, operands: AttentionOperands, scale: float, is_causal: boo
     block = choose_block(plan.device, operands, is_causal)
     head, width = query.sizes[-1], value.sizes[-1]
     blocks = block.blocks(operands)
-    slots = block.sums(width) + block.rows
+    slots = block.rows * (block.across + 1)
     is_divided = block.parts > 1
     sums = plan.empty((blocks * block.parts * slots * block.invocations * VECTOR if is_divided else VECTOR,))
     kind = 0 if mask is None else 2 if mask.dtype == torch.bool else 1
@@ -136,7 +132,7 @@ def attend(plan: Plan, operands: AttentionOperands, scale: float, is_causal: boo
         [writing(result), *inputs, writing(sums, reads=True), plan.counters(blocks if is_divided else 1)],
         spread(blocks * block.parts),
         [
-            *(block.invocations, block.rows, block.chunks, head, width, scale),
+            *(block.invocations, block.rows, block.across, head, width, scale),
             *(int(is_causal), kind, block.key_quads, block.parts, *map(int, forms), block.piece),
         ],
         words([operands.batches, *query.sizes[1:3], query.sizes[-2], key.sizes[-2], *geometry]),
@@ -170,12 +166,12 @@ def choose_block(device: DeviceInfo, operands: AttentionOperands, is_causal: boo
 
 def _blocks(device: DeviceInfo, operands: AttentionOperands) -> Iterator[AttentionBlock]:
     """Those that the device can compute, the largest first; the last one always can."""
-    head, width = operands.query.sizes[-1], operands.value.sizes[-1]
-    widest = -(-max(head, width) // VECTOR)
+    quads = -(-operands.value.sizes[-1] // VECTOR)
+    piece = 8 if operands.query.sizes[-1] <= VECTOR * 8 else 16
     invocations = device.workgroup(64)
-    for rows, key_quads, piece in ((8, 2, 16), (8, 1, 16), (4, 2, 16), (4, 1, 16), (2, 2, 16), (2, 1, 16), (1, 1, 8)):
-        own = 8 if widest <= 8 else piece
-        chunks = min(-(-width // (VECTOR * own)), 64 // own)
-        block = AttentionBlock(invocations, rows, key_quads, own, chunks)
-        if rows == 1 or block.fits(device, width):
+    for rows, key_quads in ((8, 2), (8, 1), (4, 2), (4, 1), (2, 2), (2, 1), (1, 2), (1, 1)):
+        across = min(-(-quads // _KEY_GROUPS), device_costs(device).most_sums // rows)
+        block = AttentionBlock(invocations, rows, key_quads, piece, across)
+        if block.fits(device):
             yield block
+    yield AttentionBlock(invocations, 1, 1, 8, 1)
