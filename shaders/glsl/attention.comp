@@ -64,12 +64,17 @@ const int QUERIES = TILE_ROWS * PIECE;
 const int WEIGHTS = TILE_ROWS * WEIGHT_PITCH;
 const int KEY_TILE = KEYS * PIECE > WEIGHTS ? KEYS * PIECE : WEIGHTS;
 const int VALUES_START = QUERIES + KEY_TILE;
+const int KEY_FETCHES = (KEYS * PIECE + LOCAL_SIZE - 1) / LOCAL_SIZE;
+const int VALUE_FETCHES = (KEYS * SLICE + LOCAL_SIZE - 1) / LOCAL_SIZE;
 shared vec4 pool[VALUES_START + KEYS * SLICE];
 
 int local = int(gl_LocalInvocationID.x);
 int key_group = local % KEY_GROUPS, row_group = local / KEY_GROUPS;
 int swizzle = row_group % KEY_GROUPS;
 int first_row;
+
+vec4 fetched_keys[KEY_FETCHES];
+vec4 fetched_values[VALUE_FETCHES];
 
 int local_row(int r) { return r * ROW_GROUPS + row_group; }
 
@@ -88,26 +93,42 @@ void keep_queries(int start, int piece) {
         if (first_row + row < query_count && quad < HEAD_QUADS)
             x = LOAD_FLOATS4(queries, QUERY_FORM, start + (first_row + row) * query.row + quad);
         if (HEAD % 4 != 0) x = without_tail(x, quad, HEAD);
+        x *= SCALE * LOG2_E;
         pool[row * PIECE + ((i % PIECE) ^ (row % ROW_GROUPS % KEY_GROUPS))] = x;
     }
 }
 
-void keep_keys(int start, int first, int end, int piece) {
-    [[unroll]] for (int i = local; i < KEYS * PIECE; i += LOCAL_SIZE) {
-        int k = i / PIECE, quad = piece + i % PIECE;
-        vec4 x = vec4(0.0);
-        if (first + k < end && quad < HEAD_QUADS) x = LOAD_FLOATS4(keys, KEY_FORM, start + (first + k) * key.row + quad);
-        if (HEAD % 4 != 0) x = without_tail(x, quad, HEAD);
-        pool[QUERIES + k * PIECE + ((i % PIECE) ^ (k / 4 % KEY_GROUPS))] = x;
+void fetch_keys(int start, int first, int end, int piece) {
+    [[unroll]] for (int i = 0; i < KEY_FETCHES; ++i) {
+        int slot = local + i * LOCAL_SIZE, k = first + slot / PIECE, quad = piece + slot % PIECE;
+        bool exists = k < end && quad < HEAD_QUADS && slot < KEYS * PIECE;
+        fetched_keys[i] = vec4(0.0);
+        if (exists) fetched_keys[i] = LOAD_FLOATS4(keys, KEY_FORM, start + k * key.row + quad);
     }
 }
 
-void keep_values(int start, int first, int end, int first_quad) {
-    [[unroll]] for (int i = local; i < KEYS * SLICE; i += LOCAL_SIZE) {
-        int k = i / SLICE, quad = first_quad + i % SLICE;
-        vec4 x = vec4(0.0);
-        if (first + k < end && quad < WIDTH_QUADS) x = LOAD_FLOATS4(values, VALUE_FORM, start + (first + k) * value.row + quad);
-        pool[VALUES_START + i] = x;
+void keep_keys(int piece) {
+    [[unroll]] for (int i = 0; i < KEY_FETCHES; ++i) {
+        int slot = local + i * LOCAL_SIZE, k = slot / PIECE;
+        vec4 x = fetched_keys[i];
+        if (HEAD % 4 != 0) x = without_tail(x, piece + slot % PIECE, HEAD);
+        if (slot < KEYS * PIECE) pool[QUERIES + k * PIECE + ((slot % PIECE) ^ (k / 4 % KEY_GROUPS))] = x;
+    }
+}
+
+void fetch_values(int start, int first, int end, int first_quad) {
+    [[unroll]] for (int i = 0; i < VALUE_FETCHES; ++i) {
+        int slot = local + i * LOCAL_SIZE, k = first + slot / SLICE, quad = first_quad + slot % SLICE;
+        bool exists = k < end && quad < WIDTH_QUADS && slot < KEYS * SLICE;
+        fetched_values[i] = vec4(0.0);
+        if (exists) fetched_values[i] = LOAD_FLOATS4(values, VALUE_FORM, start + k * value.row + quad);
+    }
+}
+
+void keep_values() {
+    [[unroll]] for (int i = 0; i < VALUE_FETCHES; ++i) {
+        int slot = local + i * LOCAL_SIZE;
+        if (slot < KEYS * SLICE) pool[VALUES_START + slot] = fetched_values[i];
     }
 }
 
@@ -154,12 +175,12 @@ void add_values() {
     }
 }
 
-// Scores times the scale, with the mask, and those of keys that don't count made the least.
+// Adds the mask to scores, and makes those of keys that don't count the least.
 void mask_scores(int first, int end, int bias_start) {
     [[unroll]] for (int r = 0; r < ROWS; ++r) {
         int row = first_row + local_row(r);
         [[unroll]] for (int h = 0; h < KEY_QUADS; ++h) {
-            vec4 s = score[r * KEY_QUADS + h] * (SCALE * LOG2_E);
+            vec4 s = score[r * KEY_QUADS + h];
             ivec4 number = first + 4 * (h * KEY_GROUPS + key_group) + ivec4(0, 1, 2, 3);
             bvec4 counts = lessThan(number, ivec4(end));
             if (MASKED != 0) {
@@ -285,21 +306,25 @@ void main() {
     int share = (key_count + PARTS * KEYS - 1) / (PARTS * KEYS) * KEYS;
     int end = min((part + 1) * share, count);
     if (PIECES == 1) keep_queries(query_start, 0);
+    fetch_keys(key_start, part * share, end, 0);
     for (int first = part * share; first < end; first += KEYS) {
         [[unroll]] for (int i = 0; i < ROWS * KEY_QUADS; ++i) score[i] = vec4(0.0);
         for (int piece = 0; piece < HEAD_QUADS; piece += PIECE) {
             barrier();
             if (PIECES > 1) keep_queries(query_start, piece);
-            keep_keys(key_start, first, end, piece);
-            if (piece == 0) keep_values(value_start, first, end, slice * SLICE);
+            keep_keys(piece);
             barrier();
+            if (piece + PIECE < HEAD_QUADS) fetch_keys(key_start, first, end, piece + PIECE);
+            else fetch_values(value_start, first, end, slice * SLICE);
             add_scores(piece);
         }
-        mask_scores(first, end, bias_start);
+        if (MASKED != 0 || first + KEYS > (CAUSAL != 0 ? min(end, first_row) : end)) mask_scores(first, end, bias_start);
         barrier();
         find_tops();
         weigh();
+        keep_values();
         barrier();
+        if (first + KEYS < end) fetch_keys(key_start, first + KEYS, end, 0);
         add_values();
     }
 
