@@ -48,7 +48,6 @@ layout(push_constant) uniform Geometry {
 
 const int KEY_GROUPS = 8, ROW_GROUPS = LOCAL_SIZE / KEY_GROUPS;
 const int KEYS = 4 * KEY_QUADS * KEY_GROUPS; // of a tile
-const int WEIGHT_PITCH = KEYS / 4;
 const int TILE_ROWS = ROWS * ROW_GROUPS;
 const int HEAD_QUADS = (HEAD + 3) / 4, WIDTH_QUADS = (WIDTH + 3) / 4;
 const int PIECES = (HEAD_QUADS + PIECE - 1) / PIECE;
@@ -58,12 +57,12 @@ const int SLOTS = SUMS + ROWS;
 const float LOWEST = -3.40282347e38;
 const float LOG2_E = 1.44269504;
 
-// Tiles of queries, of keys and of values. Scores' maxima and weights lie where keys were. In tiles whose rows invocations read
-// side by side, quads are exchanged by bits of the row's number, which keeps them in different banks.
+// Tiles of queries, of keys and of values. Scores' maxima and weights lie where keys were, in as many turns as there is room for. In
+// tiles whose rows invocations read side by side, quads are exchanged by bits of the row's number, which keeps them in different banks.
 const int QUERIES = TILE_ROWS * PIECE;
-const int WEIGHTS = TILE_ROWS * WEIGHT_PITCH;
-const int KEY_TILE = KEYS * PIECE > WEIGHTS ? KEYS * PIECE : WEIGHTS;
-const int VALUES_START = QUERIES + KEY_TILE;
+const int TURNS = (TILE_ROWS + 4 * PIECE - 1) / (4 * PIECE);
+const int WEIGHT_PITCH = KEYS / 4 / TURNS;
+const int VALUES_START = QUERIES + KEYS * PIECE;
 const int KEY_FETCHES = (KEYS * PIECE + LOCAL_SIZE - 1) / LOCAL_SIZE;
 const int VALUE_FETCHES = (KEYS * SLICE + LOCAL_SIZE - 1) / LOCAL_SIZE;
 shared vec4 pool[VALUES_START + KEYS * SLICE];
@@ -162,13 +161,13 @@ void add_scores(int piece) {
     }
 }
 
-void add_values() {
+void add_values(int turn) {
     for (int k = 0; k < WEIGHT_PITCH; ++k) {
         vec4 weight[ROWS];
-        [[unroll]] for (int r = 0; r < ROWS; ++r) weight[r] = pool[QUERIES + local_row(r) * WEIGHT_PITCH + (k ^ swizzle)];
+        [[unroll]] for (int r = 0; r < ROWS; ++r) weight[r] = pool[QUERIES + local_row(r) * WEIGHT_PITCH + (k ^ swizzle % WEIGHT_PITCH)];
         [[unroll]] for (int j = 0; j < 4; ++j) {
             [[unroll]] for (int a = 0; a < ACROSS; ++a) {
-                vec4 x = pool[VALUES_START + (4 * k + j) * SLICE + a * KEY_GROUPS + key_group];
+                vec4 x = pool[VALUES_START + (4 * (turn * WEIGHT_PITCH + k) + j) * SLICE + a * KEY_GROUPS + key_group];
                 [[unroll]] for (int r = 0; r < ROWS; ++r) sum[r * ACROSS + a] += weight[r][j] * x;
             }
         }
@@ -219,11 +218,20 @@ void weigh() {
             vec4 off = score[r * KEY_QUADS + h] - largest[r];
             vec4 weight = or_nan(exp2(off), off);
             added += weight;
-            pool[QUERIES + local_row(r) * WEIGHT_PITCH + ((h * KEY_GROUPS + key_group) ^ swizzle)] = weight;
+            score[r * KEY_QUADS + h] = weight;
         }
         top[r] = largest[r];
         total[r] = total[r] * before + ((added.x + added.y) + (added.z + added.w));
         [[unroll]] for (int a = 0; a < ACROSS; ++a) sum[r * ACROSS + a] *= before;
+    }
+}
+
+void keep_weights(int turn) {
+    [[unroll]] for (int h = 0; h < KEY_QUADS; ++h) {
+        int quad = h * KEY_GROUPS + key_group - turn * WEIGHT_PITCH;
+        if (TURNS > 1 && (quad < 0 || quad >= WEIGHT_PITCH)) continue;
+        [[unroll]] for (int r = 0; r < ROWS; ++r)
+            pool[QUERIES + local_row(r) * WEIGHT_PITCH + (quad ^ swizzle % WEIGHT_PITCH)] = score[r * KEY_QUADS + h];
     }
 }
 
@@ -323,9 +331,13 @@ void main() {
         find_tops();
         weigh();
         keep_values();
-        barrier();
-        if (first + KEYS < end) fetch_keys(key_start, first + KEYS, end, 0);
-        add_values();
+        for (int turn = 0; turn < TURNS; ++turn) {
+            if (turn > 0) barrier();
+            keep_weights(turn);
+            barrier();
+            if (turn == 0 && first + KEYS < end) fetch_keys(key_start, first + KEYS, end, 0);
+            add_values(turn);
+        }
     }
 
     join_totals();

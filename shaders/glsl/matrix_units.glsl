@@ -1,16 +1,26 @@
 // Products of fragments, M x K by K x N elements, that a subgroup holds: by the matrix units of the device, or, with EMULATED, by ordinary
-// arithmetic, so that the kernels can be tried where there are none.
+// arithmetic, so that the kernels can be tried where there are none. Places and pitches count elements of `pool`, which are runs of
+// 4 * VECTORS halves.
 #ifdef EMULATED
 const int LANES = 32;
 const int OWN = 8; // sums of an invocation, side by side: M and N are 16
 
-#define Left int
-#define Right int
+struct Left {
+    int place, pitch;
+};
+struct Right {
+    int place, pitch;
+    bool turned;
+};
 struct Sums {
     float own[OWN];
 };
+#define COUNT(sums) OWN
+#define ELEMENT(sums, i) sums.own[i]
 
 int subgroup() { return me / LANES; }
+int lane() { return me % LANES; }
+void wait_for_lanes() { barrier(); }
 
 Sums no_sums() {
     Sums sums;
@@ -18,27 +28,49 @@ Sums no_sums() {
     return sums;
 }
 
-Left load_left(int place) { return place; }
-Right load_right(int place) { return place; }
+Left load_left(int place, int pitch) { return Left(place, pitch); }
+Right load_right(int place, int pitch) { return Right(place, pitch, false); }
+Right load_turned(int place, int pitch) { return Right(place, pitch, true); }
 
 float half_at(int line, int column) {
     RUN run = pool[line + column / (4 * VECTORS)];
     return unpackHalf2x16(run[column / 2 % (2 * VECTORS)])[column % 2];
 }
 
+float factor_at(Right right, int k, int n) {
+    return right.turned ? half_at(right.place + n * right.pitch, k) : half_at(right.place + k * right.pitch, n);
+}
+
 Sums multiplied(Left left, Right right, Sums sums) {
     for (int i = 0; i < OWN; ++i) {
-        int slot = me % LANES * OWN + i;
+        int slot = lane() * OWN + i;
         for (int k = 0; k < K; ++k)
-            sums.own[i] += half_at(left + slot / N * VALUE_PITCH, k) * half_at(right + k * FACTOR_PITCH, slot % N);
+            sums.own[i] += half_at(left.place + slot / N * left.pitch, k) * factor_at(right, k, slot % N);
     }
     return sums;
 }
 
-void store_sums(Sums sums, int place) {
+Sums load_sums(int place, int pitch) {
+    Sums sums;
     for (int i = 0; i < OWN; ++i) {
-        int slot = me % LANES * OWN + i;
-        pool[place + slot / N * SUM_PITCH + slot % N / (2 * VECTORS)][slot % N % (2 * VECTORS)] = floatBitsToUint(sums.own[i]);
+        int slot = lane() * OWN + i;
+        sums.own[i] = uintBitsToFloat(pool[place + slot / N * pitch + slot % N / (2 * VECTORS)][slot % N % (2 * VECTORS)]);
+    }
+    return sums;
+}
+
+void store_sums(Sums sums, int place, int pitch) {
+    for (int i = 0; i < OWN; ++i) {
+        int slot = lane() * OWN + i;
+        pool[place + slot / N * pitch + slot % N / (2 * VECTORS)][slot % N % (2 * VECTORS)] = floatBitsToUint(sums.own[i]);
+    }
+}
+
+void store_halves(Sums sums, int place, int pitch) {
+    for (int i = 0; i < OWN; i += 2) {
+        int slot = lane() * OWN + i, column = slot % N;
+        pool[place + slot / N * pitch + column / (4 * VECTORS)][column / 2 % (2 * VECTORS)] =
+            packHalf2x16(vec2(sums.own[i], sums.own[i + 1]));
     }
 }
 #else
@@ -50,24 +82,49 @@ void store_sums(Sums sums, int place) {
 #define Left coopmat<float16_t, gl_ScopeSubgroup, M, K, gl_MatrixUseA>
 #define Right coopmat<float16_t, gl_ScopeSubgroup, K, N, gl_MatrixUseB>
 #define Sums coopmat<float, gl_ScopeSubgroup, M, N, gl_MatrixUseAccumulator>
+#define Rounded coopmat<float16_t, gl_ScopeSubgroup, M, N, gl_MatrixUseAccumulator>
+#define COUNT(sums) sums.length()
+#define ELEMENT(sums, i) sums[i]
 
 int subgroup() { return int(gl_SubgroupID); }
+int lane() { return int(gl_SubgroupInvocationID); }
+void wait_for_lanes() {
+    subgroupMemoryBarrierShared();
+    subgroupBarrier();
+}
 
 Sums no_sums() { return Sums(0.0); }
 
-Left load_left(int place) {
+Left load_left(int place, int pitch) {
     Left left;
-    coopMatLoad(left, pool, place, VALUE_PITCH, gl_CooperativeMatrixLayoutRowMajor);
+    coopMatLoad(left, pool, place, pitch, gl_CooperativeMatrixLayoutRowMajor);
     return left;
 }
 
-Right load_right(int place) {
+Right load_right(int place, int pitch) {
     Right right;
-    coopMatLoad(right, pool, place, FACTOR_PITCH, gl_CooperativeMatrixLayoutRowMajor);
+    coopMatLoad(right, pool, place, pitch, gl_CooperativeMatrixLayoutRowMajor);
+    return right;
+}
+
+// Of a matrix that lies transposed.
+Right load_turned(int place, int pitch) {
+    Right right;
+    coopMatLoad(right, pool, place, pitch, gl_CooperativeMatrixLayoutColumnMajor);
     return right;
 }
 
 Sums multiplied(Left left, Right right, Sums sums) { return coopMatMulAdd(left, right, sums); }
 
-void store_sums(Sums sums, int place) { coopMatStore(sums, pool, place, SUM_PITCH, gl_CooperativeMatrixLayoutRowMajor); }
+Sums load_sums(int place, int pitch) {
+    Sums sums;
+    coopMatLoad(sums, pool, place, pitch, gl_CooperativeMatrixLayoutRowMajor);
+    return sums;
+}
+
+void store_sums(Sums sums, int place, int pitch) { coopMatStore(sums, pool, place, pitch, gl_CooperativeMatrixLayoutRowMajor); }
+
+void store_halves(Sums sums, int place, int pitch) {
+    coopMatStore(Rounded(sums), pool, place, pitch, gl_CooperativeMatrixLayoutRowMajor);
+}
 #endif

@@ -201,9 +201,10 @@ void main() {
             int k = (step * TEAMS + team) * K;
             Left values[HIGH];
             [[unroll]] for (int i = 0; i < HIGH; ++i)
-                values[i] = load_left(tiles + (my_row + i * M) * VALUE_PITCH + k / (4 * VECTORS));
+                values[i] = load_left(tiles + (my_row + i * M) * VALUE_PITCH + k / (4 * VECTORS), VALUE_PITCH);
             [[unroll]] for (int j = 0; j < WIDE; ++j) {
-                Right factors = load_right(tiles + VALUES + k * FACTOR_PITCH + my_run + j * N / (4 * VECTORS));
+                int place = tiles + VALUES + k * FACTOR_PITCH + my_run + j * N / (4 * VECTORS);
+                Right factors = load_right(place, FACTOR_PITCH);
                 [[unroll]] for (int i = 0; i < HIGH; ++i)
                     sums[i * WIDE + j] = multiplied(values[i], factors, sums[i * WIDE + j]);
             }
@@ -218,7 +219,7 @@ void main() {
     [[unroll]] for (int i = 0; i < HIGH; ++i) {
         if (i > 0) barrier();
         [[unroll]] for (int j = 0; j < WIDE; ++j)
-            store_sums(sums[i * WIDE + j], subgroup() * SUMS + j * N * FLOATS / 4);
+            store_sums(sums[i * WIDE + j], subgroup() * SUMS + j * N * FLOATS / 4, SUM_PITCH);
         barrier();
         for (int slot = me; slot < TEAM_SIZE * M * COLUMNS; slot += INVOCATIONS) {
             int line = slot / COLUMNS;

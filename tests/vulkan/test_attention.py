@@ -12,6 +12,7 @@ from harness import check_op
 
 from mobopt.ir import Node, Value
 from mobopt.runtimes.vulkan.kernels import attention_kernel
+from mobopt.runtimes.vulkan.kernels.attention_kernel import AttentionBlock
 from mobopt.runtimes.vulkan.lowerings import attention as lowering
 from mobopt.runtimes.vulkan.lowerings.registry import load_lowerings, why_unsupported
 
@@ -81,6 +82,51 @@ def test_some_queries_and_keys_at_a_time(either: Any, monkeypatch: pytest.Monkey
     monkeypatch.setattr(attention_kernel, "_MOST_ITERATIONS", 64)
     for tensors, options in list(_cases())[3::every] if every > 1 else _cases():
         check_op(either, OP, *tensors, **options, relative=2e-5, device_layout=False)
+
+
+BLOCKS = [
+    AttentionBlock(128, 8, 1, 16, 2),
+    AttentionBlock(128, 4, 2, 16, 2),
+    AttentionBlock(128, 2, 1, 16, 2, parts=2),
+    AttentionBlock(64, 8, 2, 8, 1),
+    AttentionBlock(64, 4, 1, 16, 4),
+    AttentionBlock(64, 2, 2, 16, 1, parts=3),
+    AttentionBlock(32, 1, 2, 8, 8),
+]
+
+
+@pytest.mark.parametrize(
+    "block", [pytest.param(block, marks=() if block in BLOCKS[2:4] else pytest.mark.sweep) for block in BLOCKS]
+)
+def test_blocks(device: Any, monkeypatch: pytest.MonkeyPatch, block: AttentionBlock) -> None:
+    """Tiles of every kind, of odd sizes, with results wider than a workgroup computes and keys divided."""
+    torch.manual_seed(0)
+    monkeypatch.setattr(device, "info", replace(device.info, kind="discrete"))
+    if not block.shared_bytes <= device.info.limits.max_compute_shared_memory_size:
+        pytest.skip("the block needs more shared memory")
+    monkeypatch.setattr(attention_kernel, "choose_block", lambda *_: block)
+    check_op(device, OP, *operands((3,), 137, 131, 67, 71), relative=2e-5, device_layout=False)
+    check_op(device, OP, *operands((2,), 131, 71, 36), is_causal=True, relative=2e-5, device_layout=False)
+    mask = torch.randn(2, 1, 67) > 0
+    check_op(device, OP, *operands((2,), 71, 67, 8), attn_mask=mask, relative=2e-5, device_layout=False)
+
+
+def test_a_cache_is_divided_among_workgroups(device: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Single queries whose heads share keys are the queries of one workgroup, of which several divide the keys."""
+    torch.manual_seed(0)
+    monkeypatch.setattr(device, "info", replace(device.info, kind="discrete", cores=64))
+    chosen: list[AttentionBlock] = []
+
+    def choose(*args: Any) -> AttentionBlock:
+        chosen.append(choose_block(*args))
+        return chosen[-1]
+
+    choose_block = attention_kernel.choose_block
+    monkeypatch.setattr(attention_kernel, "choose_block", choose)
+    r = torch.randn
+    check_op(device, OP, r(2, 6, 1, 16), r(2, 2, 523, 16), r(2, 2, 523, 16), attn_mask=r(2, 1, 1, 523), enable_gqa=True,
+             relative=2e-5, device_layout=False)  # fmt: skip
+    assert chosen[0].parts == 8 and chosen[0].queries >= 3
 
 
 @pytest.mark.sweep

@@ -27,6 +27,7 @@ from mobopt.ops.records import Trait, has_trait
 from mobopt.runtimes.half_ranges import HALVES, ValueRanges, fits_half, matches
 from mobopt.runtimes.vulkan.engine.stream import Dispatch, storages
 from mobopt.runtimes.vulkan.engine.tensor import Storage, StorageKind
+from mobopt.runtimes.vulkan.kernels.attention_matrix import SHADER as MATRIX_ATTENTION
 from mobopt.runtimes.vulkan.kernels.matrix_kernels import MATRIX_SHADER
 from mobopt.runtimes.vulkan.kernels.plan import Plan
 
@@ -58,7 +59,7 @@ class HalfReport:
         result_bytes_fp32: what they would be in float32.
         weight_bytes: of all constants.
         weight_bytes_fp32: likewise.
-        products: dispatches of matrix products and convolutions, those of sums of parts aside.
+        products: dispatches of matrix products, convolutions and attention, those of sums of parts aside.
         matrix_products: those of them that matrix units compute.
     """
 
@@ -147,8 +148,8 @@ class Halved:
         for storage in dict.fromkeys(used):
             (weights if storage.kind is StorageKind.CONSTANT else results).count(storage)
         shaders = [operation.shader for operation in plan.stream.operations if isinstance(operation, Dispatch)]
-        products = [name for name in shaders if name.startswith("product_") and name != "product_sum"]
-        matrix_products = sum(name.startswith(MATRIX_SHADER) for name in products)
+        products = [name for name in shaders if name.startswith(("product_", "attention")) and name != "product_sum"]
+        matrix_products = sum(name.startswith((MATRIX_SHADER, MATRIX_ATTENTION)) for name in products)
         return HalfReport(
             precision=self.precision,
             halves=len(halves),

@@ -43,6 +43,28 @@ class AttentionOperands:
         """Attentions that are independent of each other."""
         return math.prod(self.query.sizes[:BATCH_RANK])
 
+    @property
+    def inputs(self) -> tuple[DeviceTensor, ...]:
+        """What kernels bind; something for the mask too."""
+        return (self.query, self.key, self.value, self.query if self.mask is None else self.mask)
+
+    @property
+    def mask_kind(self) -> int:
+        """As kernels call it: none, of floats, of bools."""
+        return 0 if self.mask is None else 2 if self.mask.dtype == torch.bool else 1
+
+    def keys_seen(self, is_causal: bool) -> int:
+        """Keys that the last query sees."""
+        keys = self.key.sizes[-2]
+        return min(keys, self.query.sizes[-2]) if is_causal else keys
+
+    def geometry(self) -> bytes:
+        """Push constants: sizes, and offsets and strides in vec4s, those of the mask in elements."""
+        tensors = (self.query, self.key, self.value, self.result)
+        numbers = [number // VECTOR for tensor in tensors for number in (tensor.offset, *tensor.strides[:-1])]
+        numbers += [0] * (BATCH_RANK + 3) if self.mask is None else [self.mask.offset, *self.mask.strides]
+        return words([self.batches, *self.query.sizes[1:3], self.query.sizes[-2], self.key.sizes[-2], *numbers])
+
 
 @dataclass(frozen=True)
 class AttentionBlock:
@@ -73,8 +95,7 @@ class AttentionBlock:
     @property
     def shared_bytes(self) -> int:
         """Tiles of queries, of keys, where weights come to lie, and of values."""
-        keys = max(self.keys * self.piece, self.queries * self.keys // VECTOR)
-        return 16 * (self.queries * self.piece + keys + self.keys * self.across * _KEY_GROUPS)
+        return 16 * (self.queries * self.piece + self.keys * (self.piece + self.across * _KEY_GROUPS))
 
     def slices(self, width: int) -> int:
         """Workgroups that divide the elements of values."""
@@ -92,7 +113,7 @@ class AttentionBlock:
         quads = -(-head // VECTOR)
         pieces = -(-quads // self.piece)
         values = -(-self.keys * self.across * _KEY_GROUPS // self.invocations)
-        tile = 1 + quads + pieces * (1 + loads + queries) + values + self.keys // VECTOR
+        tile = 1 + quads + pieces * (1 + loads + queries) + values + self.keys // VECTOR + self.queries // VECTOR
         return -(-keys // (self.parts * self.keys)) * tile + queries + self.parts
 
     def fits(self, device: DeviceInfo) -> bool:
@@ -102,62 +123,43 @@ class AttentionBlock:
         return (
             self.rows * max(self.across, self.key_quads) <= most_sums
             and self.shared_bytes <= limits.max_compute_shared_memory_size
-            and self.invocations <= min(limits.max_compute_work_group_invocations, limits.max_compute_work_group_size[0])
+            and self.invocations
+            <= min(limits.max_compute_work_group_invocations, limits.max_compute_work_group_size[0])
         )
 
 
 def attend(plan: Plan, operands: AttentionOperands, scale: float, is_causal: bool) -> None:
     """Append the dispatch of ``softmax(q k^T scale + mask) v``."""
-    query, key, value, mask, result = (
-        operands.query,
-        operands.key,
-        operands.value,
-        operands.mask,
-        operands.result,
-    )
     block = choose_block(plan.device, operands, is_causal)
-    head, width = query.sizes[-1], value.sizes[-1]
+    head, width = operands.query.sizes[-1], operands.value.sizes[-1]
     blocks = block.blocks(operands)
     slots = block.rows * (block.across + 1)
     is_divided = block.parts > 1
     sums = plan.empty((blocks * block.parts * slots * block.invocations * VECTOR if is_divided else VECTOR,))
-    kind = 0 if mask is None else 2 if mask.dtype == torch.bool else 1
-    bias = query if mask is None else mask
-    inputs = [bind(tensor) for tensor in (query, key, value, bias)]
-    forms = [element_form(tensor) for tensor in (query, key, value, bias, result)]
-    geometry = [number for tensor in (query, key, value, result) for number in _quads_of(tensor)]
-    geometry += [0] * (BATCH_RANK + 3) if mask is None else [mask.offset, *mask.strides]
+    forms = [element_form(tensor) for tensor in (*operands.inputs, operands.result)]
     plan.dispatch(
         "attention",
-        [writing(result), *inputs, writing(sums, reads=True), plan.counters(blocks if is_divided else 1)],
+        [
+            *(writing(operands.result), *map(bind, operands.inputs)),
+            *(writing(sums, reads=True), plan.counters(blocks if is_divided else 1)),
+        ],
         spread(blocks * block.parts),
         [
             *(block.invocations, block.rows, block.across, head, width, scale),
-            *(int(is_causal), kind, block.key_quads, block.parts, *map(int, forms), block.piece),
+            *(int(is_causal), operands.mask_kind, block.key_quads, block.parts, *map(int, forms), block.piece),
         ],
-        words([operands.batches, *query.sizes[1:3], query.sizes[-2], key.sizes[-2], *geometry]),
-        iterations=block.iterations(head, _keys(operands, is_causal)),
+        operands.geometry(),
+        iterations=block.iterations(head, operands.keys_seen(is_causal)),
     )
 
 
-def _quads_of(tensor: DeviceTensor) -> list[int]:
-    """Offset and strides in vec4s, without that of the elements of a row."""
-    return [number // VECTOR for number in (tensor.offset, *tensor.strides[:-1])]
-
-
-def _keys(operands: AttentionOperands, is_causal: bool) -> int:
-    """Keys that the last query sees."""
-    keys = operands.key.sizes[-2]
-    return min(keys, operands.query.sizes[-2]) if is_causal else keys
-
-
 def choose_block(device: DeviceInfo, operands: AttentionOperands, is_causal: bool) -> AttentionBlock:
-    """Large tiles, which share more of what they load, as long as there are enough of them to fill the device; where even
-    small ones are too few, their keys are divided."""
+    """Large tiles, which share more of what they load, as long as there are enough of them to fill the device; where
+    even small ones are too few, their keys are divided."""
     cores = core_count(device)
     candidates = list(_blocks(device, operands))
     block = next((block for block in candidates if block.blocks(operands) >= cores), candidates[-1])
-    keys, head = _keys(operands, is_causal), operands.query.sizes[-1]
+    keys, head = operands.keys_seen(is_causal), operands.query.sizes[-1]
     block = replace(block, parts=max(min(cores // block.blocks(operands), keys // _LEAST_KEYS, _MOST_PARTS), 1))
     while block.iterations(head, keys) > _MOST_ITERATIONS and block.parts * block.keys < keys:
         block = replace(block, parts=2 * block.parts)

@@ -17,8 +17,10 @@ from mobopt.shaders import is_built
 
 MATRIX_SHADER = "product_matrix"
 """What names of the variants begin with."""
-_FRAGMENT = 16
+FRAGMENT = 16
 """M, N and K: every device with matrix units for halves that is known has this shape."""
+EMULATED_UNITS = "emulated-matrix-units"
+"""The switch by which ordinary arithmetic stands for them."""
 _EMULATED_LANES = 32
 _EMULATED = MatrixCosts(*(1.0,) * 8)
 """Of ordinary arithmetic, beside which nothing else counts."""
@@ -72,7 +74,7 @@ class MatrixKernel:
     def shared_bytes(self) -> int:
         """Shared memory of a workgroup: tiles, and at the end a row of fragments of each subgroup."""
         tile = self.block_rows * (8 * self.inner_block + 16) + 4 * self.inner_block * (8 * self.block_columns + 16)
-        sums = self.team_size * self.teams * _FRAGMENT * (16 * self.columns + 16)
+        sums = self.team_size * self.teams * FRAGMENT * (16 * self.columns + 16)
         return max(self.buffers * tile, sums)
 
     @property
@@ -88,7 +90,7 @@ class MatrixKernel:
             self.parts,
             self.invocations,
             self.buffers,
-            *(_FRAGMENT,) * 3,
+            *(FRAGMENT,) * 3,
         )
 
     @property
@@ -100,7 +102,7 @@ class MatrixKernel:
         """How often an invocation goes round its loops: over tiles, over the taps that they cross, and over results."""
         tiles = -(-shape.inner // (self.parts * self.inner_block))
         crossed = (tiles + 1) * self.inner_block * shape.taps // max(shape.inner, 1) + 1
-        stores = -(-self.block_rows * self.block_columns // self.invocations) + self.rows // _FRAGMENT
+        stores = -(-self.block_rows * self.block_columns // self.invocations) + self.rows // FRAGMENT
         return tiles + stores + (crossed if shape.taps > 1 and shape.inner else 0)
 
     def groups(self, shape: ProductShape) -> tuple[int, int, int]:
@@ -137,15 +139,23 @@ BLOCKS = (
 _PARTS = (2, 4, 8)
 
 
+def units_lanes(device: DeviceInfo, costs: DeviceCosts) -> int:
+    """Invocations of the subgroups whose matrix units are used, or emulated; 0 where none are."""
+    if "no-matrix-units" in device.switches:
+        return 0
+    if EMULATED_UNITS in device.switches:
+        return _EMULATED_LANES
+    offered = costs.matrix is not None and (FRAGMENT,) * 3 in device.matrix_shapes and is_built(MATRIX_SHADER)
+    return device.subgroup_size if offered else 0
+
+
 def matrix_kernels(device: DeviceInfo, costs: DeviceCosts, shape: ProductShape) -> Iterator[MatrixKernel]:
     """Every kernel with matrix units that can compute a product on a device; none where they aren't used."""
-    emulated = "emulated-matrix-units" in device.switches
-    offered = costs.matrix is not None and (_FRAGMENT,) * 3 in device.matrix_shapes and is_built(MATRIX_SHADER)
-    if not shape.half_run or not (emulated or offered) or "no-matrix-units" in device.switches:
+    lanes = units_lanes(device, costs)
+    if not shape.half_run or not lanes:
         return
-    lanes = _EMULATED_LANES if emulated else device.subgroup_size
     for block in BLOCKS:
-        kernel = replace(block, lanes=lanes, narrow=shape.half_run < 8, emulated=emulated)
+        kernel = replace(block, lanes=lanes, narrow=shape.half_run < 8, emulated=EMULATED_UNITS in device.switches)
         if kernel.fits(device):
             yield from (replace(kernel, parts=parts) for parts in _divisions(kernel, shape))
 

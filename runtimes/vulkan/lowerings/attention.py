@@ -11,8 +11,10 @@ import torch
 from mobopt.ir import Node, Value
 from mobopt.runtimes.vulkan.engine.tensor import DeviceTensor
 from mobopt.runtimes.vulkan.kernels.attention_kernel import BATCH_RANK, AttentionOperands, attend
+from mobopt.runtimes.vulkan.kernels.attention_matrix import attend_by_matrix_units, matrix_block
 from mobopt.runtimes.vulkan.kernels.copies import copied
 from mobopt.runtimes.vulkan.kernels.geometry import Iteration, expanded, merged
+from mobopt.runtimes.vulkan.kernels.matrix_kernels import EMULATED_UNITS
 from mobopt.runtimes.vulkan.kernels.plan import Plan
 from mobopt.runtimes.vulkan.kernels.pointwise_kernel import compute_into
 from mobopt.runtimes.vulkan.kernels.pointwise_program import Kind, ProgramBuilder
@@ -54,7 +56,7 @@ def attention(plan: Plan, call: Node) -> DeviceTensor:
     query, key, value = (plan.tensor(call[name]) for name in ("query", "key", "value"))
     mask = None if call["attn_mask"] is None else plan.tensor(call["attn_mask"])
     scale = 1 / math.sqrt(query.sizes[-1]) if call["scale"] is None else float(call["scale"])
-    in_products = plan.device.is_cpu
+    in_products = plan.device.is_cpu and EMULATED_UNITS not in plan.device.switches
     lead = call.output.sizes[:-2]
     target = _result(plan, call.output, beside=not in_products or math.prod(lead[:-1]) == 1)
     if target.numel == 0 or key.sizes[-2] == 0:
@@ -68,7 +70,12 @@ def attention(plan: Plan, call: Node) -> DeviceTensor:
     if query.sizes[-2] == 1 and not call["is_causal"]:
         grouped = _heads_as_queries(grouped)
     operands = _operands(plan, grouped)
-    (_in_products if in_products else attend)(plan, operands, scale, call["is_causal"])
+    if in_products:
+        _in_products(plan, operands, scale, call["is_causal"])
+    elif block := matrix_block(plan.device, operands, call["is_causal"]):
+        attend_by_matrix_units(plan, operands, block, scale, call["is_causal"])
+    else:
+        attend(plan, operands, scale, call["is_causal"])
     return target
 
 

@@ -1,0 +1,112 @@
+"""Dispatching ``shaders/glsl/attention_matrix.comp``: attention of halves by matrix units."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+
+from mobopt.runtimes.vulkan.engine.device_info import DeviceInfo
+from mobopt.runtimes.vulkan.engine.stream import USUAL_ITERATIONS, bind
+from mobopt.runtimes.vulkan.engine.tensor import DeviceTensor
+from mobopt.runtimes.vulkan.kernels.attention_kernel import AttentionOperands
+from mobopt.runtimes.vulkan.kernels.device_costs import core_count, device_costs
+from mobopt.runtimes.vulkan.kernels.kernel_access import element_form, spread, writing
+from mobopt.runtimes.vulkan.kernels.matrix_kernels import EMULATED_UNITS, FRAGMENT, units_lanes
+from mobopt.runtimes.vulkan.kernels.plan import Plan
+
+SHADER = "attention_matrix"
+_LANES = 32
+"""Of the subgroups that the kernel is written for."""
+_RUN = 8
+"""Halves that are read at a time."""
+_MOST_ELEMENTS = 128
+"""Of a query or a value, for whose fragments an invocation has registers."""
+_LEAST_QUERIES = 16
+"""Of a fragment; fewer leave most of it empty."""
+
+
+@dataclass(frozen=True)
+class MatrixAttentionBlock:
+    """What a workgroup computes."""
+
+    subgroups: int
+    high: int
+    """Rows of fragments of a subgroup."""
+    keys: int
+    """Of a tile."""
+    emulated: bool = False
+
+    @property
+    def queries(self) -> int:
+        """Of a workgroup."""
+        return FRAGMENT * self.high * self.subgroups
+
+    def shared_bytes(self, head: int, width: int) -> int:
+        """Tiles of keys, values, queries and weights, or results in float32."""
+        key_pitch, value_pitch = (2 * -(-size // FRAGMENT) + 1 for size in (head, width))
+        weights = self.queries * max(self.keys // _RUN + 1, 5)
+        queries = self.queries * key_pitch
+        shared = weights + queries if self.emulated else max(weights, queries)
+        results = self.subgroups * FRAGMENT * (2 * value_pitch - 1)
+        return 16 * max(self.keys * (key_pitch + value_pitch) + shared, results) + 8 * self.queries
+
+    def groups(self, operands: AttentionOperands) -> int:
+        """Workgroups."""
+        return operands.batches * -(-operands.query.sizes[-2] // self.queries)
+
+    def iterations(self, keys: int, head: int, width: int) -> int:
+        """How often an invocation goes round the loops."""
+        queries = -(-self.queries * head // (_RUN * self.subgroups * _LANES))
+        return -(-keys // self.keys) + queries + self.high * (FRAGMENT * width // (4 * _LANES) + 1) + 2
+
+
+def matrix_block(device: DeviceInfo, operands: AttentionOperands, is_causal: bool) -> MatrixAttentionBlock | None:
+    """The block by which matrix units compute attention; None where they don't."""
+    head, width = operands.query.sizes[-1], operands.value.sizes[-1]
+    if units_lanes(device, device_costs(device)) != _LANES or max(head, width) > _MOST_ELEMENTS:
+        return None
+    if operands.query.sizes[-2] < _LEAST_QUERIES or not all(map(_in_runs, operands.inputs[:3])):
+        return None
+    keys = operands.keys_seen(is_causal)
+    blocks = [
+        block
+        for block in _blocks(EMULATED_UNITS in device.switches)
+        if block.shared_bytes(head, width) <= device.limits.max_compute_shared_memory_size
+        and block.iterations(keys, head, width) <= USUAL_ITERATIONS
+    ]
+    cores = core_count(device)
+    return next((block for block in blocks if block.groups(operands) >= cores), blocks[-1] if blocks else None)
+
+
+def _in_runs(tensor: DeviceTensor) -> bool:
+    """Whether a tensor's rows are halves that can be read by eight."""
+    steps = [stride for size, stride in zip(tensor.sizes[:-1], tensor.strides[:-1], strict=True) if size > 1]
+    aligned = all(number % _RUN == 0 for number in (tensor.offset, tensor.sizes[-1], *steps))
+    return tensor.storage.elements == torch.float16 and aligned
+
+
+def _blocks(emulated: bool) -> Iterator[MatrixAttentionBlock]:
+    """The largest first."""
+    for subgroups, high, keys in ((4, 2, 64), (4, 1, 64), (2, 1, 64), (2, 1, 32), (1, 1, 32)):
+        yield MatrixAttentionBlock(subgroups, high, keys, emulated)
+
+
+def attend_by_matrix_units(
+    plan: Plan, operands: AttentionOperands, block: MatrixAttentionBlock, scale: float, is_causal: bool
+) -> None:
+    """Append the dispatch of ``softmax(q k^T scale + mask) v``."""
+    head, width = operands.query.sizes[-1], operands.value.sizes[-1]
+    forms = [element_form(tensor) for tensor in (operands.inputs[-1], operands.result)]
+    plan.dispatch(
+        f"{SHADER}_emulated" if block.emulated else SHADER,
+        [writing(operands.result), *map(bind, operands.inputs)],
+        spread(block.groups(operands)),
+        [
+            *(_LANES * block.subgroups, block.high, block.keys, head, width, scale),
+            *(int(is_causal), operands.mask_kind, *map(int, forms)),
+        ],
+        operands.geometry(),
+        iterations=block.iterations(operands.keys_seen(is_causal), head, width),
+    )

@@ -1,0 +1,286 @@
+#version 450
+// As attention.comp, for halves by matrix units, with scores and sums in float32 (T. Dao, FlashAttention-2, 2023). A subgroup has HIGH rows
+// of fragments, each of 16 queries: their scores and results stay in its registers. Only the largest score of each row goes through
+// shared memory, as it isn't known which lane holds which element, and weights, which become operands as halves.
+#extension GL_EXT_control_flow_attributes : require
+#extension GL_GOOGLE_include_directive : require
+#include "access.glsl"
+#include "float_bits.glsl"
+
+layout(constant_id = 1) const int HIGH = 1;   // rows of fragments of a subgroup
+layout(constant_id = 2) const int KEYS = 64;  // of a tile
+layout(constant_id = 3) const int HEAD = 16;  // elements of queries and keys, a multiple of eight
+layout(constant_id = 4) const int WIDTH = 16; // elements of values, likewise
+layout(constant_id = 5) const float SCALE = 1.0;
+layout(constant_id = 6) const int CAUSAL = 0; // a query sees the keys up to its own number
+layout(constant_id = 7) const int MASKED = 0; // 1: a float is added to scores, 2: a bool says which count
+layout(constant_id = 8) const int MASK_FORM = 0;
+layout(constant_id = 9) const int RESULT_FORM = 0;
+
+WRITES(0, result)
+READS(1, queries)
+READS(2, keys)
+READS(3, values)
+READS(4, mask)
+
+// Nests of three dimensions, the innermost last; offsets and strides count vec4s, those of the mask elements.
+struct Operand {
+    int offset, outer, middle, inner, row;
+};
+layout(push_constant) uniform Geometry {
+    int batches, middle_size, inner_size, query_count, key_count;
+    Operand query, key, value, place, bias;
+    int bias_column;
+};
+
+#define RUN uvec4
+const int VECTORS = 2; // vec4s of a run
+const int M = 16, N = 16, K = 16;
+const int LANES_USED = 32;
+const int SUBGROUPS = LOCAL_SIZE / LANES_USED;
+const int OWN_ROWS = HIGH * M;
+const int TILE_ROWS = OWN_ROWS * SUBGROUPS;
+const int STEPS = (HEAD + K - 1) / K;
+const int WIDE = (WIDTH + N - 1) / N;
+const int ACROSS = KEYS / N;
+const float LOWEST = -3.40282347e38;
+const float LOG2_E = 1.44269504;
+
+// All sizes of shared memory count runs. A pitch keeps one free, so that rows are in different banks.
+const int KEY_PITCH = 2 * STEPS + 1;
+const int VALUE_PITCH = 2 * WIDE + 1;
+const int WEIGHT_PITCH = 2 * ACROSS + 1;
+const int TOP_PITCH = 5; // of a fragment of floats
+const int RESULT_PITCH = 4 * WIDE + 1;
+const int VALUES_START = KEYS * KEY_PITCH;
+const int QUERIES_START = VALUES_START + KEYS * VALUE_PITCH;
+const int OWN_WEIGHTS = OWN_ROWS * (WEIGHT_PITCH > TOP_PITCH ? WEIGHT_PITCH : TOP_PITCH); // of a subgroup
+#ifdef EMULATED
+const int WEIGHTS_START = QUERIES_START + TILE_ROWS * KEY_PITCH;
+const int LOOP_RUNS = WEIGHTS_START + OWN_WEIGHTS * SUBGROUPS;
+#else
+const int WEIGHTS_START = QUERIES_START; // subgroups hold their queries in registers
+const int QUERY_RUNS = TILE_ROWS * KEY_PITCH, WEIGHT_RUNS = OWN_WEIGHTS * SUBGROUPS;
+const int LOOP_RUNS = QUERIES_START + (QUERY_RUNS > WEIGHT_RUNS ? QUERY_RUNS : WEIGHT_RUNS);
+#endif
+const int RESULT_RUNS = SUBGROUPS * M * RESULT_PITCH;
+shared RUN pool[LOOP_RUNS > RESULT_RUNS ? LOOP_RUNS : RESULT_RUNS];
+shared vec2 tops[TILE_ROWS];
+
+int me = int(gl_LocalInvocationID.x);
+#include "matrix_units.glsl"
+
+const int KEY_RUNS = HEAD / 8, VALUE_RUNS = WIDTH / 8;
+const int KEY_FETCHES = (KEYS * 2 * STEPS + LOCAL_SIZE - 1) / LOCAL_SIZE;
+const int VALUE_FETCHES = (KEYS * 2 * WIDE + LOCAL_SIZE - 1) / LOCAL_SIZE;
+RUN fetched_keys[KEY_FETCHES];
+RUN fetched_values[VALUE_FETCHES];
+
+int start_of(Operand operand, ivec3 batch) {
+    return operand.offset + batch.x * operand.outer + batch.y * operand.middle + batch.z * operand.inner;
+}
+
+void fetch_keys(int start, int first, int end) {
+    [[unroll]] for (int i = 0; i < KEY_FETCHES; ++i) {
+        int slot = me + i * LOCAL_SIZE, k = first + slot / (2 * STEPS), run = slot % (2 * STEPS);
+        fetched_keys[i] = RUN(0);
+        if (k < end && run < KEY_RUNS && slot < KEYS * 2 * STEPS) fetched_keys[i] = RUN(QUAD(keys, (start + k * key.row) / 2 + run));
+    }
+}
+
+void fetch_values(int start, int first, int end) {
+    [[unroll]] for (int i = 0; i < VALUE_FETCHES; ++i) {
+        int slot = me + i * LOCAL_SIZE, k = first + slot / (2 * WIDE), run = slot % (2 * WIDE);
+        fetched_values[i] = RUN(0);
+        if (k < end && run < VALUE_RUNS && slot < KEYS * 2 * WIDE) fetched_values[i] = RUN(QUAD(values, (start + k * value.row) / 2 + run));
+    }
+}
+
+void keep() {
+    [[unroll]] for (int i = 0; i < KEY_FETCHES; ++i) {
+        int slot = me + i * LOCAL_SIZE;
+        if (slot < KEYS * 2 * STEPS) pool[slot / (2 * STEPS) * KEY_PITCH + slot % (2 * STEPS)] = fetched_keys[i];
+    }
+    [[unroll]] for (int i = 0; i < VALUE_FETCHES; ++i) {
+        int slot = me + i * LOCAL_SIZE;
+        if (slot < KEYS * 2 * WIDE) pool[VALUES_START + slot / (2 * WIDE) * VALUE_PITCH + slot % (2 * WIDE)] = fetched_values[i];
+    }
+}
+
+void keep_queries(int start, int first_row) {
+    for (int slot = me; slot < TILE_ROWS * 2 * STEPS; slot += LOCAL_SIZE) {
+        int row = slot / (2 * STEPS), run = slot % (2 * STEPS);
+        RUN x = RUN(0);
+        if (first_row + row < query_count && run < KEY_RUNS) x = RUN(QUAD(queries, (start + (first_row + row) * query.row) / 2 + run));
+        pool[QUERIES_START + row * KEY_PITCH + run] = x;
+    }
+}
+
+int own_row, own_weights; // where those of this subgroup begin
+Sums numbers;             // of each element of a fragment, row by row
+
+// A fragment whose elements say where they are.
+void number_elements() {
+    for (int run = lane(); run < M * N / 4; run += LANES_USED)
+        pool[own_weights + run / 4 * TOP_PITCH + run % 4] = floatBitsToUint(vec4(4 * run) + vec4(0.0, 1.0, 2.0, 3.0));
+    wait_for_lanes();
+    numbers = load_sums(own_weights, TOP_PITCH);
+    wait_for_lanes();
+}
+
+int row_of(int e) { return int(ELEMENT(numbers, e)) / N; }
+int column_of(int e) { return int(ELEMENT(numbers, e)) % N; }
+
+Sums scores[HIGH * ACROSS];
+Sums sums[HIGH * WIDE];
+Sums top[HIGH];
+Sums total[HIGH];
+
+// Two floats of a half of each row of a fragment, which all lanes may read then: by `largest` or added up.
+void reduce_rows(bool largest) {
+    wait_for_lanes();
+    [[unroll]] for (int i = 0; i < HIGH; ++i) {
+        int at = own_weights + (i * M + lane() / 2) * TOP_PITCH + lane() % 2 * 2;
+        vec4 a = uintBitsToFloat(pool[at]), b = uintBitsToFloat(pool[at + 1]);
+        vec4 c = largest ? max(a, b) : a + b;
+        tops[own_row + i * M + lane() / 2][lane() % 2] = largest ? max(max(c.x, c.y), max(c.z, c.w)) : (c.x + c.y) + (c.z + c.w);
+    }
+    wait_for_lanes();
+}
+
+void mask_scores(int first, int end, int first_row, int bias_start) {
+    [[unroll]] for (int i = 0; i < HIGH; ++i)
+        [[unroll]] for (int j = 0; j < ACROSS; ++j)
+            [[unroll]] for (int e = 0; e < COUNT(numbers); ++e) {
+                int row = first_row + own_row + i * M + row_of(e), k = first + j * N + column_of(e);
+                float s = ELEMENT(scores[i * ACROSS + j], e);
+                bool counts = k < end;
+                if (MASKED != 0) {
+                    int at = bias_start + min(row, query_count - 1) * bias.row + min(k, end - 1) * bias_column;
+                    int bits = LOAD1(mask, MASK_FORM, at);
+                    if (MASKED == 1) s += intBitsToFloat(bits) * LOG2_E;
+                    else counts = counts && bits != 0;
+                }
+                if (CAUSAL != 0) counts = counts && k <= row;
+                ELEMENT(scores[i * ACROSS + j], e) = counts ? s : intBitsToFloat(0xff800000);
+            }
+}
+
+void find_tops() {
+    [[unroll]] for (int i = 0; i < HIGH; ++i) {
+        Sums most = scores[i * ACROSS];
+        [[unroll]] for (int j = 1; j < ACROSS; ++j)
+            [[unroll]] for (int e = 0; e < COUNT(most); ++e)
+                ELEMENT(most, e) = max(ELEMENT(most, e), ELEMENT(scores[i * ACROSS + j], e));
+        store_sums(most, own_weights + i * M * TOP_PITCH, TOP_PITCH);
+    }
+    reduce_rows(true);
+}
+
+// Weights, as operands; what was summed before is scaled.
+void weigh() {
+    [[unroll]] for (int i = 0; i < HIGH; ++i) {
+        [[unroll]] for (int e = 0; e < COUNT(numbers); ++e) {
+            vec2 found = tops[own_row + i * M + row_of(e)];
+            float before = ELEMENT(top[i], e), largest = max(before, max(found.x, found.y));
+            float scale = exp2(before - largest);
+            float added = 0.0;
+            [[unroll]] for (int j = 0; j < ACROSS; ++j) {
+                float weight = exp2(ELEMENT(scores[i * ACROSS + j], e) - largest);
+                ELEMENT(scores[i * ACROSS + j], e) = weight;
+                added += weight;
+            }
+            ELEMENT(top[i], e) = largest;
+            ELEMENT(total[i], e) = ELEMENT(total[i], e) * scale + added;
+            [[unroll]] for (int c = 0; c < WIDE; ++c) ELEMENT(sums[i * WIDE + c], e) *= scale;
+        }
+        [[unroll]] for (int j = 0; j < ACROSS; ++j)
+            store_halves(scores[i * ACROSS + j], own_weights + i * M * WEIGHT_PITCH + 2 * j, WEIGHT_PITCH);
+    }
+    wait_for_lanes();
+}
+
+void main() {
+    int group = int(gl_WorkGroupID.y * gl_NumWorkGroups.x + gl_WorkGroupID.x);
+    int tiles = (query_count + TILE_ROWS - 1) / TILE_ROWS;
+    int number = group / tiles;
+    if (number >= batches) return;
+    int tile = group - number * tiles;
+    if (CAUSAL != 0) tile = tiles - 1 - tile; // those with the most keys come first
+    int first_row = tile * TILE_ROWS;
+    int outer = number / inner_size;
+    ivec3 batch = ivec3(outer / middle_size, outer % middle_size, number % inner_size);
+    int key_start = start_of(key, batch), value_start = start_of(value, batch), bias_start = start_of(bias, batch);
+    own_row = subgroup() * OWN_ROWS;
+    own_weights = WEIGHTS_START + subgroup() * OWN_WEIGHTS;
+
+    int end = CAUSAL != 0 ? min(key_count, first_row + TILE_ROWS) : key_count;
+    fetch_keys(key_start, 0, end);
+    fetch_values(value_start, 0, end);
+    keep_queries(start_of(query, batch), first_row);
+    barrier();
+    Left own_queries[HIGH * STEPS];
+    [[unroll]] for (int i = 0; i < HIGH * STEPS; ++i)
+        own_queries[i] = load_left(QUERIES_START + (own_row + i / STEPS * M) * KEY_PITCH + i % STEPS * 2, KEY_PITCH);
+    barrier();
+    number_elements();
+    [[unroll]] for (int i = 0; i < HIGH; ++i) {
+        total[i] = no_sums();
+        top[i] = no_sums();
+        [[unroll]] for (int e = 0; e < COUNT(numbers); ++e) ELEMENT(top[i], e) = LOWEST;
+    }
+    [[unroll]] for (int i = 0; i < HIGH * WIDE; ++i) sums[i] = no_sums();
+
+    for (int first = 0; first < end; first += KEYS) {
+        barrier();
+        keep();
+        barrier();
+        if (first + KEYS < end) {
+            fetch_keys(key_start, first + KEYS, end);
+            fetch_values(value_start, first + KEYS, end);
+        }
+        [[unroll]] for (int j = 0; j < ACROSS; ++j) {
+            [[unroll]] for (int i = 0; i < HIGH; ++i) scores[i * ACROSS + j] = no_sums();
+            [[unroll]] for (int s = 0; s < STEPS; ++s) {
+                Right factors = load_turned(j * N * KEY_PITCH + 2 * s, KEY_PITCH);
+                [[unroll]] for (int i = 0; i < HIGH; ++i)
+                    scores[i * ACROSS + j] = multiplied(own_queries[i * STEPS + s], factors, scores[i * ACROSS + j]);
+            }
+            [[unroll]] for (int i = 0; i < HIGH; ++i)
+                [[unroll]] for (int e = 0; e < COUNT(numbers); ++e) ELEMENT(scores[i * ACROSS + j], e) *= SCALE * LOG2_E;
+        }
+        if (MASKED != 0 || first + KEYS > (CAUSAL != 0 ? min(end, first_row) : end)) mask_scores(first, end, first_row, bias_start);
+        find_tops();
+        weigh();
+        [[unroll]] for (int k = 0; k < ACROSS; ++k) {
+            Left weights[HIGH];
+            [[unroll]] for (int i = 0; i < HIGH; ++i)
+                weights[i] = load_left(own_weights + i * M * WEIGHT_PITCH + 2 * k, WEIGHT_PITCH);
+            [[unroll]] for (int c = 0; c < WIDE; ++c) {
+                Right factors = load_right(VALUES_START + k * K * VALUE_PITCH + 2 * c, VALUE_PITCH);
+                [[unroll]] for (int i = 0; i < HIGH; ++i) sums[i * WIDE + c] = multiplied(weights[i], factors, sums[i * WIDE + c]);
+            }
+        }
+        wait_for_lanes(); // their weights were read
+    }
+
+    [[unroll]] for (int i = 0; i < HIGH; ++i) store_sums(total[i], own_weights + i * M * TOP_PITCH, TOP_PITCH);
+    reduce_rows(false);
+    int place_start = start_of(place, batch);
+    int own_result = subgroup() * M * RESULT_PITCH;
+    [[unroll]] for (int i = 0; i < HIGH; ++i) {
+        barrier();
+        [[unroll]] for (int c = 0; c < WIDE; ++c) store_sums(sums[i * WIDE + c], own_result + 4 * c, RESULT_PITCH);
+        barrier();
+        for (int slot = me; slot < SUBGROUPS * M * (WIDTH / 4); slot += LOCAL_SIZE) {
+            int line = slot / (WIDTH / 4), quad = slot % (WIDTH / 4);
+            int row = line / M * OWN_ROWS + i * M + line % M;
+            if (first_row + row < query_count) {
+                float whole = tops[row].x + tops[row].y;
+                float scale = whole == 0.0 ? 0.0 : 1.0 / whole; // where no key counts, torch gives zeros
+                vec4 x = uintBitsToFloat(pool[line * RESULT_PITCH + quad]) * scale;
+                STORE_FLOATS4(result, RESULT_FORM, place_start + (first_row + row) * place.row + quad, x)
+            }
+        }
+    }
+}

@@ -1,0 +1,104 @@
+"""Attention of halves by matrix units, emulated where the device has none, beside float64."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from harness import run_calls, torch_operator, with_defaults
+from products import constant_call
+
+from mobopt.ir import Value
+from mobopt.runtimes.vulkan.kernels.attention_kernel import AttentionOperands
+from mobopt.runtimes.vulkan.kernels.attention_matrix import MatrixAttentionBlock, matrix_block
+from mobopt.runtimes.vulkan.lowerings import attention as lowering
+
+OP = "aten::scaled_dot_product_attention"
+BLOCKS = [
+    MatrixAttentionBlock(2, 1, 32),
+    MatrixAttentionBlock(1, 2, 32),
+    MatrixAttentionBlock(1, 1, 32),
+    MatrixAttentionBlock(2, 1, 64),
+    MatrixAttentionBlock(4, 1, 64),
+    MatrixAttentionBlock(4, 2, 64),
+]
+each_block = pytest.mark.parametrize(
+    "block", [pytest.param(block, marks=() if block is BLOCKS[1] else pytest.mark.sweep) for block in BLOCKS]
+)
+ROUNDING = 2.0**-11
+"""Of each weight and each element of the result, which become halves."""
+
+
+@pytest.fixture
+def units(device: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The device with matrix units, its own or emulated ones."""
+    torch.manual_seed(0)
+    if "matrix_units" not in device.info.features:
+        switches = device.info.switches | {"emulated-matrix-units"}
+        monkeypatch.setattr(device, "info", replace(device.info, switches=switches))
+    return device
+
+
+def force(monkeypatch: pytest.MonkeyPatch, device: Any, block: MatrixAttentionBlock) -> None:
+    """Have attention computed by a block, of operands for which one would be chosen."""
+    forced = replace(block, emulated="emulated-matrix-units" in device.info.switches)
+
+    def choose(info: Any, operands: AttentionOperands, is_causal: bool) -> MatrixAttentionBlock:
+        assert matrix_block(info, operands, is_causal) is not None
+        needed = forced.shared_bytes(operands.query.sizes[-1], operands.value.sizes[-1])
+        if needed > info.limits.max_compute_shared_memory_size:
+            pytest.skip("the block needs more shared memory")
+        return forced
+
+    monkeypatch.setattr(lowering, "matrix_block", choose)
+
+
+def check(device: Any, *tensors: torch.Tensor, **options: Any) -> None:
+    """Compare with float64 of the same halves."""
+    args = with_defaults(OP, tensors, options)
+    wide = [
+        value.double() if isinstance(value, torch.Tensor) and value.is_floating_point() else value for value in args
+    ]
+    exact = torch_operator(OP)(*wide[:6], scale=wide[6], enable_gqa=wide[7])
+    call = constant_call(OP, args, (), exact.half())
+    inputs = [(ref, value) for ref, value in zip(call.args, args, strict=True) if isinstance(ref, Value)]
+    (found,) = run_calls(device, [call], inputs, list(call.outputs), device_layout=False)
+    scale = float(tensors[2].double().abs().max())
+    assert found.dtype == torch.float16
+    assert float((found.double() - exact).abs().max()) <= 2 * ROUNDING * scale
+
+
+def halves(*sizes: int) -> torch.Tensor:
+    """Random halves."""
+    return torch.randn(sizes).half()
+
+
+@each_block
+def test_odd_sizes(units: Any, monkeypatch: pytest.MonkeyPatch, block: MatrixAttentionBlock) -> None:
+    force(monkeypatch, units, block)
+    check(units, halves(3, 37, 24), halves(3, 53, 24), halves(3, 53, 40), scale=0.3)
+    check(units, halves(2, 67, 64), halves(2, 71, 64), halves(2, 71, 64), is_causal=True)
+
+
+@each_block
+def test_masks(units: Any, monkeypatch: pytest.MonkeyPatch, block: MatrixAttentionBlock) -> None:
+    force(monkeypatch, units, block)
+    shape = [halves(2, 3, 19, 16), halves(2, 3, 41, 16), halves(2, 3, 41, 16)]
+    check(units, *shape, attn_mask=halves(2, 1, 1, 41))
+    mask = torch.randn(3, 19, 41) > 0.5
+    mask[1, 3] = False  # torch gives zeros where no key counts
+    check(units, *shape, attn_mask=mask)
+
+
+def test_heads_that_share_keys(units: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    force(monkeypatch, units, BLOCKS[0])
+    packed = halves(1, 23, 10, 16).transpose(1, 2)  # as models split one linear layer
+    check(units, packed[:, :6], packed[:, 6:8], packed[:, 8:], enable_gqa=True)
+
+
+@pytest.mark.parametrize(("queries", "head"), [(15, 16), (16, 12), (17, 136)])
+def test_what_units_do_not_compute(units: Any, queries: int, head: int) -> None:
+    """Few queries, rows that can't be read by eight halves, and long ones, are computed otherwise."""
+    check(units, halves(2, queries, head), halves(2, 21, head), halves(2, 21, head))
