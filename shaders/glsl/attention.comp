@@ -274,19 +274,22 @@ void hand_on(int block, int part) {
     }
 }
 
+// Four parts at a time are loaded, so that they don't wait for each other.
 void put_together(int block) {
     forget();
-    for (int p = 0; p < PARTS; ++p) {
-        int from = (block * PARTS + p) * SLOTS * LOCAL_SIZE + local;
-        [[unroll]] for (int r = 0; r < ROWS; ++r) {
-            if (exists(r)) {
-                vec4 stats = partial_sums[from + (SUMS + r) * LOCAL_SIZE];
-                float most = max(top[r], stats.x);
-                float before = exp2(top[r] - most), now = exp2(stats.x - most);
-                top[r] = most;
-                total[r] = total[r] * before + stats.y * now;
-                [[unroll]] for (int a = 0; a < ACROSS; ++a)
-                    sum[r * ACROSS + a] = sum[r * ACROSS + a] * before + partial_sums[from + (r * ACROSS + a) * LOCAL_SIZE] * now;
+    for (int first = 0; first < PARTS; first += 4) {
+        [[unroll]] for (int p = first; p < first + 4; ++p) {
+            int from = (block * PARTS + min(p, PARTS - 1)) * SLOTS * LOCAL_SIZE + local;
+            [[unroll]] for (int r = 0; r < ROWS; ++r) {
+                if (exists(r)) {
+                    vec4 stats = partial_sums[from + (SUMS + r) * LOCAL_SIZE];
+                    float most = max(top[r], stats.x);
+                    float before = exp2(top[r] - most), now = p < PARTS ? exp2(stats.x - most) : 0.0;
+                    top[r] = most;
+                    total[r] = total[r] * before + stats.y * now;
+                    [[unroll]] for (int a = 0; a < ACROSS; ++a)
+                        sum[r * ACROSS + a] = sum[r * ACROSS + a] * before + partial_sums[from + (r * ACROSS + a) * LOCAL_SIZE] * now;
+                }
             }
         }
     }

@@ -11,7 +11,7 @@ layout(constant_id = 1) const int HIGH = 1;   // rows of fragments of a subgroup
 layout(constant_id = 2) const int KEYS = 64;  // of a tile
 layout(constant_id = 3) const int HEAD = 16;  // elements of queries and keys, a multiple of eight
 layout(constant_id = 4) const int WIDTH = 16; // elements of values, likewise
-layout(constant_id = 5) const float SCALE = 1.0;
+layout(constant_id = 5) const float SCALE = 1.0; // more than zero
 layout(constant_id = 6) const int CAUSAL = 0; // a query sees the keys up to its own number
 layout(constant_id = 7) const int MASKED = 0; // 1: a float is added to scores, 2: a bool says which count
 layout(constant_id = 8) const int MASK_FORM = 0;
@@ -43,8 +43,8 @@ const int TILE_ROWS = OWN_ROWS * SUBGROUPS;
 const int STEPS = (HEAD + K - 1) / K;
 const int WIDE = (WIDTH + N - 1) / N;
 const int ACROSS = KEYS / N;
-const float LOWEST = -3.40282347e38;
-const float LOG2_E = 1.44269504;
+const float LOWEST = -1e30;
+#define EXPONENT (SCALE * 1.44269504) // of powers of two
 
 // All sizes of shared memory count runs. A pitch keeps one free, so that rows are in different banks.
 const int KEY_PITCH = 2 * STEPS + 1;
@@ -65,7 +65,8 @@ const int LOOP_RUNS = QUERIES_START + (QUERY_RUNS > WEIGHT_RUNS ? QUERY_RUNS : W
 #endif
 const int RESULT_RUNS = SUBGROUPS * M * RESULT_PITCH;
 shared RUN pool[LOOP_RUNS > RESULT_RUNS ? LOOP_RUNS : RESULT_RUNS];
-shared vec2 tops[TILE_ROWS];
+shared vec2 halves_of_rows[TILE_ROWS];
+shared vec2 stats[TILE_ROWS]; // of each row the largest score, times EXPONENT, and by what it scales what was summed before
 
 int me = int(gl_LocalInvocationID.x);
 #include "matrix_units.glsl"
@@ -133,19 +134,17 @@ int column_of(int e) { return int(ELEMENT(numbers, e)) % N; }
 
 Sums scores[HIGH * ACROSS];
 Sums sums[HIGH * WIDE];
-Sums top[HIGH];
 Sums total[HIGH];
+float top[HIGH]; // of rows lane() / 2
 
-// Two floats of a half of each row of a fragment, which all lanes may read then: by `largest` or added up.
-void reduce_rows(bool largest) {
+// Reduces each row of what store_sums has put into the place of weights, by `largest` or adding up: two lanes share a row.
+vec2 reduced_row(int i, bool largest) {
+    int row = i * M + lane() / 2, at = own_weights + row * TOP_PITCH + lane() % 2 * 2;
+    vec4 a = uintBitsToFloat(pool[at]), b = uintBitsToFloat(pool[at + 1]);
+    vec4 c = largest ? max(a, b) : a + b;
+    halves_of_rows[own_row + row][lane() % 2] = largest ? max(max(c.x, c.y), max(c.z, c.w)) : (c.x + c.y) + (c.z + c.w);
     wait_for_lanes();
-    [[unroll]] for (int i = 0; i < HIGH; ++i) {
-        int at = own_weights + (i * M + lane() / 2) * TOP_PITCH + lane() % 2 * 2;
-        vec4 a = uintBitsToFloat(pool[at]), b = uintBitsToFloat(pool[at + 1]);
-        vec4 c = largest ? max(a, b) : a + b;
-        tops[own_row + i * M + lane() / 2][lane() % 2] = largest ? max(max(c.x, c.y), max(c.z, c.w)) : (c.x + c.y) + (c.z + c.w);
-    }
-    wait_for_lanes();
+    return halves_of_rows[own_row + row];
 }
 
 void mask_scores(int first, int end, int first_row, int bias_start) {
@@ -158,7 +157,7 @@ void mask_scores(int first, int end, int first_row, int bias_start) {
                 if (MASKED != 0) {
                     int at = bias_start + min(row, query_count - 1) * bias.row + min(k, end - 1) * bias_column;
                     int bits = LOAD1(mask, MASK_FORM, at);
-                    if (MASKED == 1) s += intBitsToFloat(bits) * LOG2_E;
+                    if (MASKED == 1) s += intBitsToFloat(bits) / SCALE;
                     else counts = counts && bits != 0;
                 }
                 if (CAUSAL != 0) counts = counts && k <= row;
@@ -174,25 +173,29 @@ void find_tops() {
                 ELEMENT(most, e) = max(ELEMENT(most, e), ELEMENT(scores[i * ACROSS + j], e));
         store_sums(most, own_weights + i * M * TOP_PITCH, TOP_PITCH);
     }
-    reduce_rows(true);
+    wait_for_lanes();
+    [[unroll]] for (int i = 0; i < HIGH; ++i) {
+        vec2 found = reduced_row(i, true);
+        float largest = max(top[i], max(found.x, found.y));
+        if (lane() % 2 == 0) stats[own_row + i * M + lane() / 2] = vec2(largest * EXPONENT, exp2((top[i] - largest) * EXPONENT));
+        top[i] = largest;
+    }
+    wait_for_lanes();
 }
 
 // Weights, as operands; what was summed before is scaled.
 void weigh() {
     [[unroll]] for (int i = 0; i < HIGH; ++i) {
         [[unroll]] for (int e = 0; e < COUNT(numbers); ++e) {
-            vec2 found = tops[own_row + i * M + row_of(e)];
-            float before = ELEMENT(top[i], e), largest = max(before, max(found.x, found.y));
-            float scale = exp2(before - largest);
+            vec2 stat = stats[own_row + i * M + row_of(e)];
             float added = 0.0;
             [[unroll]] for (int j = 0; j < ACROSS; ++j) {
-                float weight = exp2(ELEMENT(scores[i * ACROSS + j], e) - largest);
+                float weight = exp2(ELEMENT(scores[i * ACROSS + j], e) * EXPONENT - stat.x);
                 ELEMENT(scores[i * ACROSS + j], e) = weight;
                 added += weight;
             }
-            ELEMENT(top[i], e) = largest;
-            ELEMENT(total[i], e) = ELEMENT(total[i], e) * scale + added;
-            [[unroll]] for (int c = 0; c < WIDE; ++c) ELEMENT(sums[i * WIDE + c], e) *= scale;
+            ELEMENT(total[i], e) = ELEMENT(total[i], e) * stat.y + added;
+            [[unroll]] for (int c = 0; c < WIDE; ++c) ELEMENT(sums[i * WIDE + c], e) *= stat.y;
         }
         [[unroll]] for (int j = 0; j < ACROSS; ++j)
             store_halves(scores[i * ACROSS + j], own_weights + i * M * WEIGHT_PITCH + 2 * j, WEIGHT_PITCH);
@@ -226,8 +229,7 @@ void main() {
     number_elements();
     [[unroll]] for (int i = 0; i < HIGH; ++i) {
         total[i] = no_sums();
-        top[i] = no_sums();
-        [[unroll]] for (int e = 0; e < COUNT(numbers); ++e) ELEMENT(top[i], e) = LOWEST;
+        top[i] = LOWEST;
     }
     [[unroll]] for (int i = 0; i < HIGH * WIDE; ++i) sums[i] = no_sums();
 
@@ -246,8 +248,6 @@ void main() {
                 [[unroll]] for (int i = 0; i < HIGH; ++i)
                     scores[i * ACROSS + j] = multiplied(own_queries[i * STEPS + s], factors, scores[i * ACROSS + j]);
             }
-            [[unroll]] for (int i = 0; i < HIGH; ++i)
-                [[unroll]] for (int e = 0; e < COUNT(numbers); ++e) ELEMENT(scores[i * ACROSS + j], e) *= SCALE * LOG2_E;
         }
         if (MASKED != 0 || first + KEYS > (CAUSAL != 0 ? min(end, first_row) : end)) mask_scores(first, end, first_row, bias_start);
         find_tops();
@@ -265,7 +265,8 @@ void main() {
     }
 
     [[unroll]] for (int i = 0; i < HIGH; ++i) store_sums(total[i], own_weights + i * M * TOP_PITCH, TOP_PITCH);
-    reduce_rows(false);
+    wait_for_lanes();
+    [[unroll]] for (int i = 0; i < HIGH; ++i) reduced_row(i, false);
     int place_start = start_of(place, batch);
     int own_result = subgroup() * M * RESULT_PITCH;
     [[unroll]] for (int i = 0; i < HIGH; ++i) {
@@ -276,7 +277,7 @@ void main() {
             int line = slot / (WIDTH / 4), quad = slot % (WIDTH / 4);
             int row = line / M * OWN_ROWS + i * M + line % M;
             if (first_row + row < query_count) {
-                float whole = tops[row].x + tops[row].y;
+                float whole = halves_of_rows[row].x + halves_of_rows[row].y;
                 float scale = whole == 0.0 ? 0.0 : 1.0 / whole; // where no key counts, torch gives zeros
                 vec4 x = uintBitsToFloat(pool[line * RESULT_PITCH + quad]) * scale;
                 STORE_FLOATS4(result, RESULT_FORM, place_start + (first_row + row) * place.row + quad, x)

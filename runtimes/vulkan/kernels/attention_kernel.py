@@ -21,8 +21,15 @@ BATCH_RANK = 3
 _KEY_GROUPS = 8
 """As in the shader: invocations that share a query."""
 _MOST_ITERATIONS = 3 * USUAL_ITERATIONS
-_LEAST_KEYS = 64
+_LEAST_KEYS = 32
 """Of a workgroup, once several share queries."""
+_FILLED = 0.9
+"""Workgroups for each core of a device, from which on it is filled."""
+_SHAPES = ((256, 4, 1), (128, 4, 2), (128, 2, 1), (128, 1, 1), (64, 1, 1))
+"""Invocations, rows and key_quads of blocks, from large to small: of 14 that were measured on an H200, the best for
+some size of a network each."""
+_SOME_PARTS = 4
+"""Workgroups that share queries without having to wait long for each other."""
 _MOST_PARTS = 32
 """Workgroups that share queries to fill the device; loops that would be too long are divided into more."""
 
@@ -154,26 +161,35 @@ def attend(plan: Plan, operands: AttentionOperands, scale: float, is_causal: boo
 
 
 def choose_block(device: DeviceInfo, operands: AttentionOperands, is_causal: bool) -> AttentionBlock:
-    """Large tiles, which share more of what they load, as long as there are enough of them to fill the device; where
-    even small ones are too few, their keys are divided."""
-    cores = core_count(device)
-    candidates = list(_blocks(device, operands))
-    block = next((block for block in candidates if block.blocks(operands) >= cores), candidates[-1])
-    keys, head = operands.keys_seen(is_causal), operands.query.sizes[-1]
-    block = replace(block, parts=max(min(cores // block.blocks(operands), keys // _LEAST_KEYS, _MOST_PARTS), 1))
+    """Large tiles, which share more of what they load, as long as the device can be filled by them, some of whose keys
+    may be divided; where even small tiles are too few, keys are divided further."""
+    cores, keys, head = core_count(device), operands.keys_seen(is_causal), operands.query.sizes[-1]
+    candidates = list(_blocks(device, operands)) or [AttentionBlock(device.workgroup(64), 1, 1, 8, 1)]
+    most = min(keys // _LEAST_KEYS, _SOME_PARTS)
+    enough = _FILLED * cores
+    block = next((block for block in candidates if block.blocks(operands) * most >= enough), candidates[-1])
+    blocks = block.blocks(operands)
+    if blocks * most < enough:
+        most, enough = min(keys // (2 * _LEAST_KEYS), _MOST_PARTS), 2 * cores
+    elif is_causal:
+        enough = 3 * cores  # they differ in length
+    parts = 1
+    while parts * blocks < enough and 2 * parts <= most:
+        parts *= 2
+    block = replace(block, parts=parts)
     while block.iterations(head, keys) > _MOST_ITERATIONS and block.parts * block.keys < keys:
         block = replace(block, parts=2 * block.parts)
     return block
 
 
 def _blocks(device: DeviceInfo, operands: AttentionOperands) -> Iterator[AttentionBlock]:
-    """Those that the device can compute, the largest first; the last one always can."""
-    quads = -(-operands.value.sizes[-1] // VECTOR)
-    piece = 8 if operands.query.sizes[-1] <= VECTOR * 8 else 16
-    invocations = device.workgroup(64)
-    for rows, key_quads in ((8, 2), (8, 1), (4, 2), (4, 1), (2, 2), (2, 1), (1, 2), (1, 1)):
-        across = min(-(-quads // _KEY_GROUPS), device_costs(device).most_sums // rows)
-        block = AttentionBlock(invocations, rows, key_quads, piece, across)
-        if block.fits(device):
-            yield block
-    yield AttentionBlock(invocations, 1, 1, 8, 1)
+    """Those that the device can compute well, the largest first."""
+    head, quads = operands.query.sizes[-1], -(-operands.value.sizes[-1] // VECTOR)
+    for invocations, rows, key_quads in _SHAPES:
+        across = min(-(-quads // _KEY_GROUPS), max(device_costs(device).most_sums // rows, 1))
+        for piece in (16, 8) if head > VECTOR * 8 else (8,):
+            block = AttentionBlock(invocations, rows, key_quads, piece, across)
+            is_small = block.queries < 2 * operands.query.sizes[-2] or (invocations, rows) == _SHAPES[-1][:2]
+            if is_small and block.fits(device):
+                yield block
+                break

@@ -72,7 +72,7 @@ def attention(plan: Plan, call: Node) -> DeviceTensor:
     operands = _operands(plan, grouped)
     if in_products:
         _in_products(plan, operands, scale, call["is_causal"])
-    elif block := matrix_block(plan.device, operands, call["is_causal"]):
+    elif block := matrix_block(plan.device, operands, scale, call["is_causal"]):
         attend_by_matrix_units(plan, operands, block, scale, call["is_causal"])
     else:
         attend(plan, operands, scale, call["is_causal"])
