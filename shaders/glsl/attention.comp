@@ -174,6 +174,12 @@ void add_values(int turn) {
     }
 }
 
+// What is added to a score; finite numbers stay finite, as the largest negative one stands for keys that don't count in many models.
+vec4 in_powers_of_two(vec4 x) {
+    vec4 scaled = clamp(x * LOG2_E, vec4(LOWEST), vec4(-LOWEST));
+    return mix(scaled, x, greaterThanEqual(floatBitsToInt(x) & MAGNITUDE, ivec4(INFINITY)));
+}
+
 // Adds the mask to scores, and makes those of keys that don't count the least.
 void mask_scores(int first, int end, int bias_start) {
     [[unroll]] for (int r = 0; r < ROWS; ++r) {
@@ -186,7 +192,7 @@ void mask_scores(int first, int end, int bias_start) {
                 ivec4 at = bias_start + min(row, query_count - 1) * bias.row + min(number, ivec4(end - 1)) * bias_column;
                 ivec4 bits = widened(MASK_FORM, ivec4(RAW1(mask, MASK_FORM, at.x), RAW1(mask, MASK_FORM, at.y),
                                                       RAW1(mask, MASK_FORM, at.z), RAW1(mask, MASK_FORM, at.w)));
-                if (MASKED == 1) s += intBitsToFloat(bits) * LOG2_E;
+                if (MASKED == 1) s += in_powers_of_two(intBitsToFloat(bits));
                 else counts = both(counts, notEqual(bits, ivec4(0)));
             }
             if (CAUSAL != 0) counts = both(counts, lessThanEqual(number, ivec4(row)));

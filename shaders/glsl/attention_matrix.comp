@@ -66,7 +66,7 @@ const int LOOP_RUNS = QUERIES_START + (QUERY_RUNS > WEIGHT_RUNS ? QUERY_RUNS : W
 const int RESULT_RUNS = SUBGROUPS * M * RESULT_PITCH;
 shared RUN pool[LOOP_RUNS > RESULT_RUNS ? LOOP_RUNS : RESULT_RUNS];
 shared vec2 halves_of_rows[TILE_ROWS];
-shared vec2 stats[TILE_ROWS]; // of each row the largest score, times EXPONENT, and by what it scales what was summed before
+shared vec2 stats[TILE_ROWS]; // of each row the largest score, and by what it scales what was summed before
 
 int me = int(gl_LocalInvocationID.x);
 #include "matrix_units.glsl"
@@ -157,7 +157,7 @@ void mask_scores(int first, int end, int first_row, int bias_start) {
                 if (MASKED != 0) {
                     int at = bias_start + min(row, query_count - 1) * bias.row + min(k, end - 1) * bias_column;
                     int bits = LOAD1(mask, MASK_FORM, at);
-                    if (MASKED == 1) s += intBitsToFloat(bits) / SCALE;
+                    if (MASKED == 1) s += (bits & MAGNITUDE) < INFINITY ? clamp(intBitsToFloat(bits) / SCALE, LOWEST, -LOWEST) : intBitsToFloat(bits);
                     else counts = counts && bits != 0;
                 }
                 if (CAUSAL != 0) counts = counts && k <= row;
@@ -177,7 +177,7 @@ void find_tops() {
     [[unroll]] for (int i = 0; i < HIGH; ++i) {
         vec2 found = reduced_row(i, true);
         float largest = max(top[i], max(found.x, found.y));
-        if (lane() % 2 == 0) stats[own_row + i * M + lane() / 2] = vec2(largest * EXPONENT, exp2((top[i] - largest) * EXPONENT));
+        if (lane() % 2 == 0) stats[own_row + i * M + lane() / 2] = vec2(largest, exp2((top[i] - largest) * EXPONENT));
         top[i] = largest;
     }
     wait_for_lanes();
@@ -190,7 +190,7 @@ void weigh() {
             vec2 stat = stats[own_row + i * M + row_of(e)];
             float added = 0.0;
             [[unroll]] for (int j = 0; j < ACROSS; ++j) {
-                float weight = exp2(ELEMENT(scores[i * ACROSS + j], e) * EXPONENT - stat.x);
+                float weight = exp2((ELEMENT(scores[i * ACROSS + j], e) - stat.x) * EXPONENT);
                 ELEMENT(scores[i * ACROSS + j], e) = weight;
                 added += weight;
             }

@@ -111,6 +111,13 @@ def test_blocks(device: Any, monkeypatch: pytest.MonkeyPatch, block: AttentionBl
     check_op(device, OP, *operands((2,), 71, 67, 8), attn_mask=mask, relative=2e-5, device_layout=False)
 
 
+def test_rows_whose_keys_all_have_large_negative_masks(either: Any) -> None:
+    """They are means of all values, as for torch: the masks are finite."""
+    mask = torch.zeros(7, 11)
+    mask[1], mask[2], mask[3, 4:] = torch.finfo(torch.float32).min, -1e9, torch.finfo(torch.float32).min
+    check_op(either, OP, *operands((2,), 7, 11, 8), attn_mask=mask, relative=2e-5, device_layout=False)
+
+
 def test_a_cache_is_divided_among_workgroups(device: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Single queries whose heads share keys are the queries of one workgroup, of which several divide the keys."""
     torch.manual_seed(0)

@@ -90,6 +90,9 @@ def test_masks(units: Any, monkeypatch: pytest.MonkeyPatch, block: MatrixAttenti
     mask = torch.randn(3, 19, 41) > 0.5
     mask[1, 3] = False  # torch gives zeros where no key counts
     check(units, *shape, attn_mask=mask)
+    finite = torch.zeros(19, 41)
+    finite[1], finite[2], finite[3, 4:] = torch.finfo(torch.float32).min, -1e20, torch.finfo(torch.float32).min
+    check(units, *shape, attn_mask=finite)
 
 
 @pytest.mark.sweep
