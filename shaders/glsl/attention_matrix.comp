@@ -16,6 +16,9 @@ layout(constant_id = 6) const int CAUSAL = 0; // a query sees the keys up to its
 layout(constant_id = 7) const int MASKED = 0; // 1: a float is added to scores, 2: a bool says which count
 layout(constant_id = 8) const int MASK_FORM = 0;
 layout(constant_id = 9) const int RESULT_FORM = 0;
+layout(constant_id = 10) const int QUERY_FORM = HALVES; // or words, of floats that become halves here
+layout(constant_id = 11) const int KEY_FORM = HALVES;
+layout(constant_id = 12) const int VALUE_FORM = HALVES;
 
 WRITES(0, result)
 READS(1, queries)
@@ -77,6 +80,14 @@ const int VALUE_FETCHES = (KEYS * 2 * WIDE + LOCAL_SIZE - 1) / LOCAL_SIZE;
 RUN fetched_keys[KEY_FETCHES];
 RUN fetched_values[VALUE_FETCHES];
 
+RUN rounded(ivec4 a, ivec4 b) {
+    ivec4 low = narrowed_to_halves(a), high = narrowed_to_halves(b);
+    return RUN(low.xz | low.yw << 16, high.xz | high.yw << 16);
+}
+
+// Eight elements, from an even number of vec4s on.
+#define RUN_OF(name, form, quad) ((form) == WORDS ? rounded(QUAD(name, quad), QUAD(name, (quad) + 1)) : RUN(QUAD(name, (quad) >> 1)))
+
 int start_of(Operand operand, ivec3 batch) {
     return operand.offset + batch.x * operand.outer + batch.y * operand.middle + batch.z * operand.inner;
 }
@@ -85,7 +96,7 @@ void fetch_keys(int start, int first, int end) {
     [[unroll]] for (int i = 0; i < KEY_FETCHES; ++i) {
         int slot = me + i * LOCAL_SIZE, k = first + slot / (2 * STEPS), run = slot % (2 * STEPS);
         fetched_keys[i] = RUN(0);
-        if (k < end && run < KEY_RUNS && slot < KEYS * 2 * STEPS) fetched_keys[i] = RUN(QUAD(keys, (start + k * key.row) / 2 + run));
+        if (k < end && run < KEY_RUNS && slot < KEYS * 2 * STEPS) fetched_keys[i] = RUN_OF(keys, KEY_FORM, start + k * key.row + 2 * run);
     }
 }
 
@@ -93,7 +104,7 @@ void fetch_values(int start, int first, int end) {
     [[unroll]] for (int i = 0; i < VALUE_FETCHES; ++i) {
         int slot = me + i * LOCAL_SIZE, k = first + slot / (2 * WIDE), run = slot % (2 * WIDE);
         fetched_values[i] = RUN(0);
-        if (k < end && run < VALUE_RUNS && slot < KEYS * 2 * WIDE) fetched_values[i] = RUN(QUAD(values, (start + k * value.row) / 2 + run));
+        if (k < end && run < VALUE_RUNS && slot < KEYS * 2 * WIDE) fetched_values[i] = RUN_OF(values, VALUE_FORM, start + k * value.row + 2 * run);
     }
 }
 
@@ -112,7 +123,7 @@ void keep_queries(int start, int first_row) {
     for (int slot = me; slot < TILE_ROWS * 2 * STEPS; slot += LOCAL_SIZE) {
         int row = slot / (2 * STEPS), run = slot % (2 * STEPS);
         RUN x = RUN(0);
-        if (first_row + row < query_count && run < KEY_RUNS) x = RUN(QUAD(queries, (start + (first_row + row) * query.row) / 2 + run));
+        if (first_row + row < query_count && run < KEY_RUNS) x = RUN_OF(queries, QUERY_FORM, start + (first_row + row) * query.row + 2 * run);
         pool[QUERIES_START + row * KEY_PITCH + run] = x;
     }
 }

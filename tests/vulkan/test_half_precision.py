@@ -137,6 +137,37 @@ def test_weights_and_results_between_layers_are_rounded_and_nothing_else(precisi
     assert (found - module(x)).abs().max() > 0.2 * torch.finfo(half).eps * expected.abs().max()
 
 
+class Cached(nn.Module):
+    """Attention that returns its keys, which a cache keeps in float32."""
+
+    def __init__(self, factor: float) -> None:
+        super().__init__()
+        self.first, self.factor = nn.Linear(16, 48), factor
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        q, k, v = self.first(x).view(2, 19, 3, 2, 8).permute(2, 0, 3, 1, 4).unbind(0)
+        k = k * self.factor
+        return nn.functional.scaled_dot_product_attention(q, k, v), k
+
+
+@pytest.mark.parametrize(("factor", "by_units"), [(0.5, 1), (1e5, 0)])
+def test_attention_rounds_what_only_the_caller_keeps_in_float32(
+    device: Device, monkeypatch: pytest.MonkeyPatch, factor: float, by_units: int
+) -> None:
+    """Keys that are too large for halves stay what they are."""
+    monkeypatch.setattr(device, "info", replace(device.info, switches=frozenset({"emulated-matrix-units"})))
+    model, x = seeded(Cached(factor)), numbers(2, 19, 16)
+    with torch.no_grad():
+        expected, keys = model(x)
+    fast = halved(model, x)
+    found, found_keys = fast(x)
+    assert float((found - expected).abs().max()) <= (LOSS if by_units else 0.1) * float(expected.abs().max())
+    assert found_keys.dtype == torch.float32 and torch.allclose(found_keys, keys, rtol=LOSS)
+    report = fast.plan_report(x).halves
+    assert report is not None
+    assert (report.products, report.matrix_products) == (2, by_units)
+
+
 class Large(nn.Module):
     """Values that float16 can't hold, between layers that they can."""
 

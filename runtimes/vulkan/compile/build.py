@@ -11,6 +11,7 @@ from mobopt.ir import NOWHERE, Graph, Node, Origin, Value
 from mobopt.ir.rewriting import dissolve
 from mobopt.ops.arithmetic import flops_of
 from mobopt.runtimes.segment import Segment
+from mobopt.runtimes.vulkan.compile.attention import find_attention
 from mobopt.runtimes.vulkan.compile.concatenation import Concatenation, find_concatenations
 from mobopt.runtimes.vulkan.compile.decompose import decompose
 from mobopt.runtimes.vulkan.compile.fusion import fold_epilogues
@@ -107,6 +108,8 @@ def build_stream(
         halving.begin(graph)
     decompose(graph)
     simplify(graph)
+    if use_shared_memory(device):
+        find_attention(graph)
     choose_rows_first(graph)
     if halving is not None:
         halving.watch(graph)
@@ -172,7 +175,7 @@ def _build(
             + "; ".join(dict.fromkeys(map(str, fallbacks)))
         )
     halved = NOTHING_HALVED if halving is None else halving.choose(graph, placement.reasons)
-    plan = Plan(device, constants, halved=halved.values, half=halved.elements)
+    plan = Plan(device, constants, halved=halved.values, half=halved.elements, roundable=halved.roundable)
     taken = tuple(number for number, value in enumerate(graph.inputs) if _is_read(graph, value))
     for number in taken:
         _place_input(plan, graph.inputs[number], placement)

@@ -128,12 +128,14 @@ class Halved:
         values: results and constants of the graph.
         nodes: those whose weights are packed as halves.
         kept: nodes whose results are float32.
+        roundable: results that are float32 only because the model returns them, of fp16, which matrix units take.
     """
 
     precision: str = "fp16"
     values: frozenset[Value] = frozenset()
     nodes: frozenset[Node] = frozenset()
     kept: tuple[KeptNode, ...] = ()
+    roundable: frozenset[Value] = frozenset()
 
     @property
     def elements(self) -> torch.dtype:
@@ -284,6 +286,8 @@ class _Choice:
     """Whose weights may be halves."""
     _makers: dict[Value, Node] = field(default_factory=dict)
     _reasons: dict[Value, str] = field(default_factory=dict)
+    _unfit: set[Value] = field(default_factory=set)
+    """Those that stay float32 for another reason than that the model returns them, or for another as well."""
     _tied: dict[Value, Value] = field(default_factory=dict)
 
     def make(self, value: Value, node: Node) -> None:
@@ -294,6 +298,8 @@ class _Choice:
     def keep(self, value: Value, reason: str) -> None:
         """A value stays float32."""
         self._reasons.setdefault(value, reason)
+        if reason != RETURNED:
+            self._unfit.add(value)
 
     def tie(self, values: Sequence[Value]) -> None:
         """Values become halves together; inputs of the line, which are what they are, aside."""
@@ -320,8 +326,16 @@ class _Choice:
             for value, node in self._makers.items()
             if value not in values
         }
+        unfit = {self._root(value) for value in self._unfit}
+        roundable = {value for value in self._makers if value not in values and self._root(value) not in unfit}
         constants = set(_constants(graph, self.nodes, reasons, HALVES[self.precision]))
-        return Halved(self.precision, frozenset(values | constants), frozenset(self.nodes), tuple(kept.values()))
+        return Halved(
+            self.precision,
+            frozenset(values | constants),
+            frozenset(self.nodes),
+            tuple(kept.values()),
+            frozenset(roundable if self.precision == "fp16" else ()),
+        )
 
 
 def _constants(graph: Graph, nodes: Sequence[Node], kept: Mapping[Value, str], half: torch.dtype) -> Iterator[Value]:

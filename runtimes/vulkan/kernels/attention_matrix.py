@@ -65,7 +65,8 @@ class MatrixAttentionBlock:
 def matrix_block(
     device: DeviceInfo, operands: AttentionOperands, scale: float, is_causal: bool
 ) -> MatrixAttentionBlock | None:
-    """The block by which matrix units compute attention; None where they don't."""
+    """The block by which matrix units compute attention of halves, or of floats that may be rounded to them; None where
+    they don't."""
     head, width = operands.query.sizes[-1], operands.value.sizes[-1]
     if units_lanes(device, device_costs(device)) != _LANES or max(head, width) > _MOST_ELEMENTS:
         return None
@@ -83,10 +84,10 @@ def matrix_block(
 
 
 def _in_runs(tensor: DeviceTensor) -> bool:
-    """Whether a tensor's rows are halves that can be read by eight."""
+    """Whether a tensor's rows can be read by eight elements."""
     steps = [stride for size, stride in zip(tensor.sizes[:-1], tensor.strides[:-1], strict=True) if size > 1]
     aligned = all(number % _RUN == 0 for number in (tensor.offset, tensor.sizes[-1], *steps))
-    return tensor.storage.elements == torch.float16 and aligned
+    return tensor.storage.elements in (torch.float16, torch.float32) and aligned
 
 
 def _blocks(emulated: bool) -> Iterator[MatrixAttentionBlock]:
@@ -100,7 +101,8 @@ def attend_by_matrix_units(
 ) -> None:
     """Append the dispatch of ``softmax(q k^T scale + mask) v``."""
     head, width = operands.query.sizes[-1], operands.value.sizes[-1]
-    forms = [element_form(tensor) for tensor in (operands.inputs[-1], operands.result)]
+    *inputs, mask = operands.inputs
+    forms = [element_form(tensor) for tensor in (mask, operands.result, *inputs)]
     plan.dispatch(
         f"{SHADER}_emulated" if block.emulated else SHADER,
         [writing(operands.result), *map(bind, operands.inputs)],

@@ -118,6 +118,8 @@ class Plan:
     """Tensors of the graph in float32 that lie as halves; see :mod:`mobopt.runtimes.vulkan.compile.precision`."""
     half: torch.dtype = torch.float16
     """What halves are."""
+    roundable: frozenset[Value] = frozenset()
+    """Tensors of the graph that lie in float32 only because somebody outside reads them; kernels may round them."""
     halves_weights: bool = False
     """Whether weights of the call being lowered are packed as halves."""
     _tensors: dict[Value, DeviceTensor] = field(default_factory=dict)

@@ -72,11 +72,17 @@ def attention(plan: Plan, call: Node) -> DeviceTensor:
     operands = _operands(plan, grouped)
     if in_products:
         _in_products(plan, operands, scale, call["is_causal"])
-    elif block := matrix_block(plan.device, operands, scale, call["is_causal"]):
+    elif _of_halves(plan, call) and (block := matrix_block(plan.device, operands, scale, call["is_causal"])):
         attend_by_matrix_units(plan, operands, block, scale, call["is_causal"])
     else:
         attend(plan, operands, scale, call["is_causal"])
     return target
+
+
+def _of_halves(plan: Plan, call: Node) -> bool:
+    """Whether operands are halves, or may be rounded to them."""
+    values = [call[name] for name in ("query", "key", "value")]
+    return all(value in plan.roundable or plan.tensor(value).storage.elements == torch.float16 for value in values)
 
 
 def _result(plan: Plan, output: Value, *, beside: bool) -> DeviceTensor:

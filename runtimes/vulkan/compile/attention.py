@@ -1,0 +1,110 @@
+"""Finds attention that a model wrote as products and a softmax, so that one kernel computes it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+
+from mobopt.ir import Graph, Node, Value
+from mobopt.ops.records import Trait, has_trait
+from mobopt.runtimes.vulkan.lowerings.registry import why_unsupported
+
+_ATTENTION = "aten::scaled_dot_product_attention"
+_PRODUCTS = ("aten::matmul", "aten::bmm")
+_SCALINGS: dict[str, Callable[[float, float], float]] = {
+    "aten::mul.Scalar": float.__mul__,
+    "aten::mul.Tensor": float.__mul__,
+    "aten::div.Scalar": float.__truediv__,
+    "aten::div.Tensor": float.__truediv__,
+}
+
+
+def find_attention(graph: Graph) -> None:
+    """Put attention in the place of ``softmax(q @ k^T * scale + mask) @ v`` where nothing else reads the steps.
+
+    Given:
+        %s : Float(1, 2, 5, 5) = aten::matmul(%q, %t)
+        %m : Float(1, 2, 5, 5) = aten::mul.Scalar(%s, 0.5)
+        %w : Float(1, 2, 5, 5) = aten::softmax.int(%m, -1, None)
+        %y : Float(1, 2, 5, 8) = aten::matmul(%w, %v)
+    Result:
+        %k : Float(1, 2, 5, 8) = aten::transpose.int(%t, -2, -1)
+        %y : Float(1, 2, 5, 8) = aten::scaled_dot_product_attention(%q, %k, %v, None, 0.0, False, 0.5, False)
+
+    The mask must be a constant of which every row lets a key count: where none does, the steps give NaN and attention
+    zeros.
+    """
+    for node in graph.block.nodes:
+        if node.op in _PRODUCTS:
+            _replace(node)
+
+
+def _replace(last: Node) -> None:
+    weights, value = last.args[:2]
+    softmax = _made_for(weights, last)
+    if softmax is None or not has_trait(softmax.qualified_op, Trait.SOFTMAX) or softmax.op != "aten::softmax":
+        return
+    if softmax["dim"] not in (-1, weights.rank - 1) or softmax["dtype"] not in (None, torch.float32):
+        return
+    steps = [softmax]
+    scores, mask = softmax.args[0], None
+    found = _sum_with_mask(scores, softmax)
+    if found is not None:
+        steps.append(found[0])
+        scores, mask = found[1:]
+    scale = 1.0
+    while (step := _made_for(scores, steps[-1])) is not None and step.qualified_op in _SCALINGS:
+        factor = _number(step.args[1])
+        if factor is None:
+            return
+        scale = _SCALINGS[step.qualified_op](scale, factor)
+        steps.append(step)
+        scores = step.args[0]
+    product = _made_for(scores, steps[-1])
+    if product is None or product.op not in _PRODUCTS:
+        return
+    steps.append(product)
+    query, turned = product.args[:2]
+    if not query.rank == turned.rank == value.rank >= 3 or query.dtype not in (torch.float32, torch.float16):
+        return
+    sizes = (*turned.sizes[:-2], turned.sizes[-1], turned.sizes[-2])
+    key = Node.call("aten::transpose.int", (turned, -2, -1), [Value.of_tensor(turned.dtype, sizes)], product.origin)
+    args = (query, key.output, value, mask, 0.0, False, scale, False)
+    attention = Node.call(_ATTENTION, args, [Value("", last.output.type)], last.origin)
+    if why_unsupported(attention) is not None:
+        attention.destroy()
+        key.destroy()
+        return
+    key.insert_before(last)
+    attention.insert_before(last)
+    attention.output.name, last.output.name = last.output.name, ""
+    last.output.replace_all_uses_with(attention.output)
+    for step in (last, *steps):
+        step.destroy()
+
+
+def _made_for(value: Value, reader: Node) -> Node | None:
+    """What makes a value that only ``reader`` reads."""
+    return value.producer if len(value.uses) == 1 and value.uses[0][0] is reader else None
+
+
+def _number(value: object) -> float | None:
+    """A factor that is known: a number, or a constant of one element."""
+    if isinstance(value, Value):
+        return float(value.elements) if value.elements is not None and value.rank == 0 else None
+    return float(value) if isinstance(value, (int, float)) else None
+
+
+def _sum_with_mask(scores: Value, reader: Node) -> tuple[Node, Value, Value] | None:
+    """A sum of scores and a mask that attention may add instead: the node, the scores and the mask."""
+    step = _made_for(scores, reader)
+    if step is None or step.qualified_op != "aten::add.Tensor" or step["alpha"] != 1:
+        return None
+    first, second = step.args[:2]
+    if not isinstance(second, Value) or second.elements is None or second.rank < 2:
+        return None
+    if second.dtype != torch.float32 or second.rank > scores.rank or first.sizes != scores.sizes:
+        return None
+    counts = (second.elements > -torch.inf).any(-1)
+    return (step, first, second) if bool(counts.all()) else None
