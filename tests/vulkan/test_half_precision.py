@@ -75,7 +75,7 @@ class Convolutions(nn.Module):
 
 
 class Encoder(nn.Module):
-    """A layer of a transformer, with its softmax written out."""
+    """A layer of a transformer, with its softmax written out, and weights that aren't those of attention."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -85,7 +85,7 @@ class Encoder(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         q, k, v = self.attention(self.norm(x)).view(2, 11, 3, 5, 6).permute(2, 0, 3, 1, 4).unbind(0)
-        weights = torch.softmax(q @ k.transpose(-2, -1) / 6**0.5, -1)
+        weights = torch.softmax(q @ k.transpose(-2, -1) / 6**0.5, -1) * 0.9
         return x + self.out((weights @ v).transpose(1, 2).reshape(2, 11, 30))
 
 
@@ -162,7 +162,8 @@ def test_attention_rounds_what_only_the_caller_keeps_in_float32(
     fast = halved(model, x)
     found, found_keys = fast(x)
     assert float((found - expected).abs().max()) <= (LOSS if by_units else 0.1) * float(expected.abs().max())
-    assert found_keys.dtype == torch.float32 and torch.allclose(found_keys, keys, rtol=LOSS)
+    assert found_keys.dtype == torch.float32
+    assert float((found_keys - keys).abs().max()) <= LOSS * float(keys.abs().max())
     report = fast.plan_report(x).halves
     assert report is not None
     assert (report.products, report.matrix_products) == (2, by_units)
