@@ -12,7 +12,9 @@ from torch import Tensor, nn
 from mobopt.frontends.torchscript import program_from_script_module
 from mobopt.ir import Graph, parse_graph, print_graph, verify_graph
 from mobopt.runtimes.vulkan.compile.attention import find_attention
+from mobopt.runtimes.vulkan.compile.projections import join_projections
 from mobopt.runtimes.vulkan.engine.stream import Dispatch
+from mobopt.runtimes.vulkan.kernels.plan import ConstantStore
 from mobopt.runtimes.vulkan.lowerings.registry import load_lowerings
 from mobopt.runtimes.vulkan.program import VulkanProgram
 
@@ -114,3 +116,30 @@ def test_model(device: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     program.close()
     assert float((result - expected).abs().max()) <= 1e-5 * float(expected.abs().max())
     assert [item.shader for item in operations if isinstance(item, Dispatch)].count("attention") == 1
+    assert sum(item.shader.startswith("product_") for item in operations if isinstance(item, Dispatch)) == 1
+
+
+def test_projections_of_one_input_are_joined() -> None:
+    tensors = {name: torch.randn(16, 12) for name in ("w0", "w1", "w2")} | {"b": torch.randn(16)}
+    constants = "".join(
+        f"  %{name} : Float{tuple(value.shape)} = prim::Constant[value=<Tensor>]()\n" for name, value in tensors.items()
+    ).replace("(16,)", "(16)")
+    x, y = "Float(2, 5, 12)", "Float(2, 5, 16)"
+    text = f"""graph(%x : {x}, %z : {x}):
+{constants}  %q : {y} = aten::linear(%z, %w0, %b)
+  %k : {y} = aten::linear(%x, %w1, %b)
+  %v : {y} = aten::linear(%x, %w2, %b)
+  %y : {y} = aten::scaled_dot_product_attention(%q, %k, %v, None, 0.0, False, None, False)
+  return (%y)
+"""
+    graph = parse_graph(text, tensors)
+    join_projections(graph, ConstantStore())
+    verify_graph(graph)
+    nodes = [node for node in graph.block.nodes if node.op.startswith("aten::")]
+    assert [node.op for node in nodes] == [
+        *("aten::linear", "aten::linear", "aten::slice", "aten::slice", "aten::scaled_dot_product_attention")
+    ]
+    joined = nodes[1]
+    assert torch.equal(joined["weight"].elements, torch.cat([tensors["w1"], tensors["w2"]]))
+    assert joined["bias"].numel == 32 and joined.output.sizes == (2, 5, 32)
+    assert [node.args[1:] for node in nodes[2:4]] == [(2, 0, 16, 1), (2, 16, 32, 1)]

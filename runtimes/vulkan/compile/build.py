@@ -21,6 +21,7 @@ from mobopt.runtimes.vulkan.compile.host_function import HostFunction
 from mobopt.runtimes.vulkan.compile.integer_ranges import Interval
 from mobopt.runtimes.vulkan.compile.placement import Placement, place_calls
 from mobopt.runtimes.vulkan.compile.precision import NOTHING_HALVED, HalfReport, Halving
+from mobopt.runtimes.vulkan.compile.projections import join_projections
 from mobopt.runtimes.vulkan.compile.quantized import choose_rows_first, fold_weights, is_never_made
 from mobopt.runtimes.vulkan.compile.simplify import simplify
 from mobopt.runtimes.vulkan.decompositions.registry import load_decompositions
@@ -110,6 +111,7 @@ def build_stream(
     simplify(graph)
     if use_shared_memory(device):
         find_attention(graph)
+        join_projections(graph, constants)
     choose_rows_first(graph)
     if halving is not None:
         halving.watch(graph)
