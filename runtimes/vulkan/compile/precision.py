@@ -27,7 +27,7 @@ from mobopt.ops.records import Trait, has_trait
 from mobopt.runtimes.half_ranges import HALVES, ValueRanges, fits_half, matches
 from mobopt.runtimes.vulkan.engine.stream import Dispatch, storages
 from mobopt.runtimes.vulkan.engine.tensor import Storage, StorageKind
-from mobopt.runtimes.vulkan.kernels.attention_matrix import SHADER as MATRIX_ATTENTION
+from mobopt.runtimes.vulkan.kernels.attention_matrix import MATRIX_ATTENTION
 from mobopt.runtimes.vulkan.kernels.matrix_kernels import MATRIX_SHADER
 from mobopt.runtimes.vulkan.kernels.plan import Plan
 

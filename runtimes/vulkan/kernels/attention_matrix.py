@@ -16,7 +16,8 @@ from mobopt.runtimes.vulkan.kernels.kernel_access import element_form, spread, w
 from mobopt.runtimes.vulkan.kernels.matrix_kernels import EMULATED_UNITS, FRAGMENT, units_lanes
 from mobopt.runtimes.vulkan.kernels.plan import Plan
 
-SHADER = "attention_matrix"
+MATRIX_ATTENTION = "attention_matrix"
+"""What names of the variants begin with."""
 _LANES = 32
 """Of the subgroups that the kernel is written for."""
 _RUN = 8
@@ -37,6 +38,11 @@ class MatrixAttentionBlock:
     keys: int
     """Of a tile."""
     emulated: bool = False
+
+    @property
+    def shader(self) -> str:
+        """The variant's name."""
+        return f"attention_matrix{'_emulated' if self.emulated else ''}"
 
     @property
     def queries(self) -> int:
@@ -104,7 +110,7 @@ def attend_by_matrix_units(
     *inputs, mask = operands.inputs
     forms = [element_form(tensor) for tensor in (mask, operands.result, *inputs)]
     plan.dispatch(
-        f"{SHADER}_emulated" if block.emulated else SHADER,
+        block.shader,
         [writing(operands.result), *map(bind, operands.inputs)],
         spread(block.groups(operands)),
         [
