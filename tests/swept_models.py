@@ -1,7 +1,8 @@
 """The models of ``docs/zoo.md`` by name, for sweeps: ``swept_models:zoo.resnet18``, ``swept_models:nets.YoloV5``.
 
 ``python tests/swept_models.py`` prints all names. ``zoo`` are those of ``model_zoo.py``, ``nets`` the small nets of
-``nets/``, ``torchvision`` further ones of its classification, each with seeded weights.
+``nets/``, ``timm``, ``torchvision`` and ``transformers`` those of ``wild/``, each with seeded weights. Nets of a
+package that is not installed are left out, and named on standard error.
 """
 
 from __future__ import annotations
@@ -10,18 +11,12 @@ import sys
 from collections.abc import Callable, Iterable, Sequence
 
 import torch
-from model_zoo import ZOO, ZooModel, randomise
+from model_zoo import ZOO, ZooModel
 from nets import NETS, Net
 from torch import Tensor, nn
-from torchvision_operators import torchvision_with_operators
+from wild import NETS as WILD
 
 Made = tuple[nn.Module, Sequence[Tensor]]
-_IMAGE = {"inception_v3": 299, "maxvit_t": 224}
-_TORCHVISION = (
-    "alexnet", "vgg11", "squeezenet1_0", "mobilenet_v3_small", "mnasnet0_5", "shufflenet_v2_x0_5", "regnet_x_400mf",
-    "resnext50_32x4d", "inception_v3", "efficientnet_v2_s", "convnext_tiny", "swin_t", "swin_v2_t", "vit_b_32",
-    "maxvit_t",
-)  # fmt: skip
 
 
 class Group:
@@ -50,19 +45,20 @@ def _of_nets(name: str) -> Made:
     return torch.jit.script(module), inputs
 
 
-def _of_torchvision(name: str) -> Made:
-    torch.manual_seed(0)
-    options = {"aux_logits": False, "init_weights": False} if name == "inception_v3" else {}
-    model: nn.Module = getattr(torchvision_with_operators().models, name)(weights=None, **options)
-    randomise(model)
-    size = _IMAGE.get(name, 224)
-    return model.eval(), [ZooModel.example(height=size, width=size)]
+def _group(package: str) -> Group:
+    names = [net.name for net in WILD.values() if net.package == package]
+    return Group(names, lambda name: WILD[f"{package}.{name}"].build())
 
 
 zoo = Group(ZOO, _of_zoo)
 nets = Group(NETS, _of_nets)
-torchvision = Group(_TORCHVISION, _of_torchvision)
+timm, torchvision, transformers = map(_group, ("timm", "torchvision", "transformers"))
 
 if __name__ == "__main__":
-    groups = {"zoo": zoo, "torchvision": torchvision, "nets": nets}
-    sys.stdout.write("".join(f"swept_models:{kind}.{name}\n" for kind, group in groups.items() for name in group.names))
+    for kind, group in {"zoo": zoo, "nets": nets}.items():
+        sys.stdout.write("".join(f"swept_models:{kind}.{name}\n" for name in group.names))
+    for key, net in WILD.items():
+        if net.is_here:
+            sys.stdout.write(f"swept_models:{key}\n")
+        else:
+            sys.stderr.write(f"not swept, as its package is not installed: {key}\n")

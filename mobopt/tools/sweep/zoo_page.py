@@ -18,17 +18,20 @@ from mobopt.tools.sweep.store import Result, read_results
 
 _HEAD = """# Models, and what became of them
 
-Made by `python -m mobopt.tools.sweep.zoo_page zoo.sqlite > docs/zoo.md` from a sweep over models of the tests, with
-random weights ([sweeps.md](sweeps.md)):
+Models of the tests, with random weights ([sweeps.md](sweeps.md)). The page is made by
 
 ```console
 $ export PYTHONPATH=tests
 $ mobopt sweep $(python tests/swept_models.py) --do audit,convert -o zoo.sqlite
 $ mobopt sweep $(python tests/swept_models.py) --do bench --runtime mobopt -o zoo.sqlite
+$ python -m mobopt.tools.sweep.zoo_page zoo.sqlite > docs/zoo.md
+$ python -m wild wild.jsonl  # goes on where it was stopped
+$ python -m wild.page wild.jsonl >> docs/zoo.md
 ```
 
-`zoo` and `torchvision` are published networks at their usual sizes; `nets` are small ones with the structure of
-published ones (`tests/nets`), traced or scripted.
+`zoo` are published networks at their usual sizes; `nets` are small ones with the structure of published ones
+(`tests/nets`), traced or scripted; `timm`, `torchvision` and `transformers` are those packages' networks
+(`tests/wild`): published widths and depths at small images, and transformers' classes in small configurations.
 """
 _AUDITED = ("native", "rewritten", "cpu", "unknown", "unreached", "missing", "wrong")
 _MESSAGE = 240

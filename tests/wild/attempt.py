@@ -1,0 +1,168 @@
+"""One net from one source on the Vulkan device, in a process of its own."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import resource
+import time
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from threading import Lock
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from mobopt.errors import MoboptError
+from mobopt.optimizer import optimize_for_mobile
+from wild import NETS
+
+SOURCES = ("export", "trace", "onnx")
+RIGHT, WRONG, REFUSED, TORCH_CANT, FAULT, TIMEOUT, CRASHED, ABSENT = (
+    "right", "wrong", "refused", "torch can't", "fault", "timeout", "crashed", "not run",
+)  # fmt: skip
+STATES = {
+    RIGHT: "within 1e-4 of eager's scale",
+    WRONG: "not so",
+    REFUSED: "mobopt says by name what it can't take",
+    TORCH_CANT: "torch's own exporter can't make this source of it",
+    FAULT: "an error that nobody foresaw",
+    TIMEOUT: "it took longer than it may",
+    CRASHED: "its process ended by itself",
+    ABSENT: "its package is not installed",
+}
+TOLERANCE = 1e-4
+_MESSAGE = 400
+_GRACE = 5.0
+_STARTS = Lock()
+
+
+@dataclass(frozen=True)
+class Case:
+    """A net, by its key in :data:`wild.NETS`, and what mobopt is given of it."""
+
+    net: str
+    source: str
+
+
+def attempt(case: Case, seconds: float) -> dict[str, Any]:
+    """What became of a case, as plain data: ``state``, and ``error``, ``on_cpu``, ``seconds``, ``message`` if known.
+
+    Args:
+        case: what to try.
+        seconds: of wall time that it may take.
+    """
+    if not NETS[case.net].is_here:
+        return {"net": case.net, "source": case.source, "state": ABSENT}
+    context = multiprocessing.get_context("fork")  # the child has torch and the packages already
+    with _STARTS:  # a child that began meanwhile would hold the end of this pipe open, too
+        here, there = context.Pipe(duplex=False)
+        process = context.Process(target=_child, args=(case, there))
+        process.start()
+        there.close()
+    found = _received(here, seconds)
+    if found["state"] == TIMEOUT:
+        process.kill()
+    process.join(_GRACE)
+    if process.is_alive():
+        process.kill()
+        process.join()
+    return {"net": case.net, "source": case.source, **found}
+
+
+def _received(here: Connection, seconds: float) -> dict[str, Any]:
+    if not here.poll(seconds):
+        return {"state": TIMEOUT, "message": f"it took longer than {seconds:g} s"}
+    try:
+        return dict(json.loads(here.recv_bytes()))
+    except EOFError:
+        return {"state": CRASHED}
+
+
+def _child(case: Case, there: Connection) -> None:
+    torch.set_num_threads(1)
+    warnings.simplefilter("ignore")
+    started = time.perf_counter()
+    found = _guarded(case)
+    found["seconds"] = round(time.perf_counter() - started, 1)
+    found["megabytes"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
+    there.send_bytes(json.dumps(found).encode())
+    there.close()
+    os._exit(0)  # what drivers do at the end of a process is no part of the case
+
+
+def _guarded(case: Case) -> dict[str, Any]:
+    module, inputs = NETS[case.net].build()
+    with TemporaryDirectory() as folder:
+        try:
+            source = _source(case.source, module, inputs, Path(folder))
+        except Exception as error:
+            return {"state": TORCH_CANT, "message": _message(error)}
+        try:
+            return _compared(module, source, inputs)
+        except MoboptError as error:
+            return {"state": REFUSED, "message": _message(error)}
+        except Exception as error:
+            return {"state": FAULT, "message": _message(error)}
+
+
+def _source(kind: str, module: nn.Module, inputs: Sequence[Tensor], folder: Path) -> Any:
+    arguments = tuple(inputs)
+    if kind == "export":
+        return torch.export.export(module, arguments)
+    if kind == "trace":
+        return torch.jit.trace(module, arguments, check_trace=False, strict=False)
+    file = folder / "model.onnx"
+    torch.onnx.export(module, arguments, file, dynamo=True, verbose=False)
+    return file
+
+
+def _compared(module: nn.Module, source: Any, inputs: Sequence[Tensor]) -> dict[str, Any]:
+    with torch.no_grad():
+        expected = _tensors(module(*inputs))
+    optimized = optimize_for_mobile(source, backend="vulkan", runtime="mobopt", example_inputs=list(inputs))
+    found = _tensors(optimized(*inputs))
+    report = optimized.plan_report(*inputs)
+    error = _error(found, expected)
+    data = {
+        "state": RIGHT if error <= TOLERANCE else WRONG,
+        "error": error,
+        "on_cpu": [str(fallback) for fallback in report.fallbacks],
+        "dispatches": report.dispatches,
+    }
+    for name, call in (("ms", lambda: optimized(*inputs)), ("eager_ms", lambda: module(*inputs))):
+        started = time.perf_counter()
+        with torch.no_grad():
+            call()
+        data[name] = round((time.perf_counter() - started) * 1000, 1)
+    return data
+
+
+def _tensors(result: Any) -> list[Tensor]:
+    if isinstance(result, Tensor):
+        return [result]
+    items = result.values() if isinstance(result, dict) else result if isinstance(result, (list, tuple)) else ()
+    return [tensor for item in items for tensor in _tensors(item)]
+
+
+def _error(found: Sequence[Tensor], expected: Sequence[Tensor]) -> float:
+    """The largest difference over the scale of the tensor that it is in; infinite where they don't match at all."""
+    if [x.shape for x in found] != [x.shape for x in expected]:
+        return float("inf")
+    worst = 0.0
+    for ours, theirs in zip(found, expected, strict=True):
+        scale = max(float(theirs.abs().max()), 1e-6) if theirs.numel() else 1.0
+        difference = float((ours.double() - theirs.double()).abs().max()) if theirs.numel() else 0.0
+        worst = max(worst, difference / scale if difference == difference else float("inf"))
+    return worst
+
+
+def _message(error: Exception) -> str:
+    lines = [line for line in str(error).splitlines() if line.strip()]
+    return f"{type(error).__name__}: {' '.join(lines)}"[:_MESSAGE]
