@@ -64,7 +64,7 @@ BELOW = {
     "engine": "errors files shaders runtimes",
     "kernels": f"{_BELOW_VULKAN} engine shaders",
     "lowerings": f"{_BELOW_VULKAN} engine kernels shaders",
-    "decompositions": f"{_BELOW_VULKAN} lowerings",
+    "decompositions": f"{_BELOW_VULKAN} kernels lowerings",
     "compile": f"{_BELOW_VULKAN} engine kernels lowerings decompositions",
     "vulkan": f"{_BELOW_VULKAN} options engine kernels lowerings compile",
     "module": "errors bundle frontends ir ops options passes runtimes vulkan engine",
