@@ -30,7 +30,7 @@ RIGHT, WRONG, REFUSED, TORCH_CANT, FAULT, TIMEOUT, CRASHED, ABSENT = (
 )  # fmt: skip
 STATES = {
     RIGHT: "within 1e-4 of eager's scale",
-    WRONG: "not so",
+    WRONG: "farther than that; the message says how far both are from float64",
     REFUSED: "mobopt says by name what it can't take",
     TORCH_CANT: "torch's own exporter can't make this source of it",
     FAULT: "an error that nobody foresaw",

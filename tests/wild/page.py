@@ -90,7 +90,7 @@ def _problems(results: Results) -> Iterator[str]:
     messages: dict[str, list[str]] = {}
     for (name, source), case in results.items():
         if "message" in case:
-            text = re.sub(r"<[^<>]*>", "", case["message"])[:_MESSAGE]
+            text = re.sub(r"<[^<>]*>|\x1b\[\d*m", "", case["message"])[:_MESSAGE]
             messages.setdefault(f"{case['state']}: {text}", []).append(f"`{name}` ({source})")
     yield from _listed("### What is not good\n", messages)
 
