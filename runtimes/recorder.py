@@ -17,7 +17,7 @@ from mobopt.ir.types import TENSOR, TensorType
 from mobopt.ops.effects import draws_numbers
 from mobopt.ops.records import Trait, has_trait, record_of
 from mobopt.ops.schemas import PACKING_OPERATORS
-from mobopt.ops.shapes import infer, makes_new
+from mobopt.ops.shapes import infer, makes_new, strides_of
 from mobopt.runtimes.abstract import (
     TracedTensor,
     ViewRecipe,
@@ -388,21 +388,32 @@ def _form_for_tensors(op: str) -> str | None:
 
 
 def _by_rule(op: str, args: Sequence[Any]) -> Any:
-    """What a rule says that an operator makes, as meta tensors, where these are new and row-major; of others, strides
-    and memory must be known too."""
+    """What a rule says that an operator makes, as meta tensors, where these are new and it is known how they lie."""
     tensors = list(leaves_of(args, TracedTensor))
-    if not makes_new(op, all(tensor.meta.is_contiguous() for tensor in tensors)) or any(map(is_nested, tensors)):
+    if not makes_new(op) or any(map(is_nested, tensors)):
         return None
-    types = map_leaves(list(args), TracedTensor, _type_of)
-    return map_leaves(infer(op, types), TensorType, _meta_of_type)
+    made = infer(op, map_leaves(list(args), TracedTensor, _type_of))
+    if all(tensor.meta.is_contiguous() for tensor in tensors):
+        return map_leaves(made, TensorType, lambda kind: torch.empty(_sizes_of(kind), dtype=kind.dtype, device=_META))
+    operands = [(tuple(tensor.meta.shape), tensor.meta.stride()) for tensor in tensors]
+    found = [strides_of(op, _sizes_of(kind), operands) for kind in leaves_of(made, TensorType)]
+    known = [strides for strides in found if strides is not None]
+    if len(known) < len(found):
+        return None
+    strides = iter(known)
+    return map_leaves(
+        made,
+        TensorType,
+        lambda kind: torch.empty_strided(_sizes_of(kind), next(strides), dtype=kind.dtype, device=_META),
+    )
 
 
 def _type_of(tensor: TracedTensor) -> TensorType:
     return TensorType(tensor.meta.dtype, tuple(tensor.meta.shape))
 
 
-def _meta_of_type(kind: TensorType) -> torch.Tensor:
-    return torch.empty(tuple(map(int, kind.sizes)), dtype=kind.dtype, device=_META)
+def _sizes_of(kind: TensorType) -> tuple[int, ...]:
+    return tuple(map(int, kind.sizes))
 
 
 def functional_form(schema: Schema, args: Sequence[Any]) -> tuple[str, list[Any]]:

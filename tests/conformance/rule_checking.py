@@ -20,7 +20,8 @@ from mobopt.ir.dimensions import Dimension
 from mobopt.ir.guards import Guards
 from mobopt.ir.nests import leaves_of, map_leaves
 from mobopt.ir.types import TensorType
-from mobopt.ops.shapes import has_rule, infer, makes_new
+from mobopt.ops.shapes import has_rule, infer, makes_new, strides_of
+from mobopt.ops.shapes.layouts import row_major
 from mobopt.runtimes.cpu.interpreter import Interpreter
 from mobopt.runtimes.cpu.kernels import kernel
 
@@ -58,6 +59,7 @@ class _Checker(Interpreter):
         if not has_rule(op):
             return super().operator(node, args)
         given = map_leaves(list(args), torch.Tensor, type_of)
+        lying = [(tuple(tensor.shape), tensor.stride()) for tensor in leaves_of(args, torch.Tensor)]
         is_row_major = all(tensor.is_contiguous() for tensor in leaves_of(args, torch.Tensor))
         storages = {tensor.untyped_storage().data_ptr() for tensor in leaves_of(args, torch.Tensor)}
         result = super().operator(node, args)
@@ -65,11 +67,11 @@ class _Checker(Interpreter):
         if found is not None:
             self.found.told.add(op)
             self._compare(f"{op}({given})", found, result)
-            for tensor in leaves_of(result, torch.Tensor) if makes_new(op, is_row_major) else ():
-                if not tensor.is_contiguous():
-                    self.found.problems.append(
-                        f"{op}({given}) is not row-major: {tensor.stride()} of {list(tensor.shape)}"
-                    )
+            for tensor in leaves_of(result, torch.Tensor) if makes_new(op) else ():
+                sizes = tuple(tensor.shape)
+                strides = row_major(sizes, ()) if is_row_major else strides_of(op, sizes, lying)
+                if strides is not None and not lie_alike(tensor, strides):
+                    self.found.problems.append(f"{op}({given}), {lying}, lies {tensor.stride()} and not {strides}")
                 if tensor.numel() and tensor.untyped_storage().data_ptr() in storages:
                     self.found.problems.append(f"{op}({given}) lies in an operand's memory")
             self.found.problems += other_sizes(op, given, self._trials)
@@ -78,6 +80,14 @@ class _Checker(Interpreter):
     def _compare(self, call: str, found: Any, result: Any) -> None:
         if list(leaves_of(found, TensorType)) != types_of(result):
             self.found.problems.append(f"{call} makes {types_of(result)}, and its rule says {found}")
+
+
+def lie_alike(tensor: torch.Tensor, strides: Sequence[int]) -> bool:
+    """Whether a tensor has these strides, where it has more than one element."""
+    return not tensor.numel() or all(
+        size == 1 or stride == wanted
+        for size, stride, wanted in zip(tensor.shape, tensor.stride(), strides, strict=True)
+    )
 
 
 def check(sample: Sample, trials: int) -> Findings:

@@ -1,5 +1,6 @@
 """What the first call of a model imports: modules of Python are most of a warm start."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -43,3 +44,15 @@ def test_a_first_call_imports_what_it_needs(tmp_path: Path) -> None:
     imported = done.stdout.split()
     assert "mobopt.runtimes.vulkan.program" in imported
     assert [name for name in imported if name.startswith(_UNWANTED)] == []
+
+
+def test_first_calls_of_networks_import_no_compiler() -> None:
+    script = Path(__file__).with_name("first_calls.py")
+    benchmarks = script.parents[1] / "benchmarks"
+    done = subprocess.run(
+        [sys.executable, script],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(benchmarks), os.environ.get("PYTHONPATH", "")])},
+    )
+    assert done.returncode == 0 and "4 networks" in done.stdout, done.stderr

@@ -7,7 +7,8 @@ arguments that a rule is not sure of (others than models use, or that torch refu
 meta kernels tell, which need numbers, import hundreds of modules at their first use, and raise torch's own errors.
 
 Strides are no part of it. In a program of functional operators they matter to ``aten::view`` alone, which is taken for
-``aten::reshape`` here; whoever keeps strides asks :func:`makes_new` whether a result is new and row-major.
+``aten::reshape`` here; whoever keeps strides asks :func:`makes_new` whether a result is new, and :func:`strides_of` how
+it lies.
 """
 
 from mobopt.ops.shapes import (
@@ -27,7 +28,7 @@ from mobopt.ops.shapes import (
     resizing,
     views,
 )
-from mobopt.ops.shapes.rules import NoRuleError, has_rule, infer, makes_new, operators_with_rules
+from mobopt.ops.shapes.rules import NoRuleError, has_rule, infer, makes_new, operators_with_rules, strides_of
 
 __all__ = [
     "NoRuleError",
@@ -49,5 +50,6 @@ __all__ = [
     "recurrent",
     "reductions",
     "resizing",
+    "strides_of",
     "views",
 ]

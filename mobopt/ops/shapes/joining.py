@@ -9,12 +9,13 @@ import torch
 
 from mobopt.ir.dimensions import Dimension
 from mobopt.ir.types import TensorType
+from mobopt.ops.shapes.layouts import row_major_but_images
 from mobopt.ops.shapes.promotion import result_dtype
 from mobopt.ops.shapes.rules import PLAIN, axes, axis, equal, numbers, require, shape_rule, view_rule
 from mobopt.ops.shapes.views import replaced, with_sizes
 
 
-@shape_rule("aten::cat", "aten::concat", "aten::concatenate")
+@shape_rule("aten::cat", "aten::concat", "aten::concatenate", layout=row_major_but_images)
 def cat(tensors: Sequence[TensorType], dim: int) -> TensorType:
     """Along a dimension; empty tensors of one dimension are left out, as torch does."""
     dtype = result_dtype(*tensors)
@@ -31,7 +32,7 @@ def cat(tensors: Sequence[TensorType], dim: int) -> TensorType:
     return TensorType(dtype, replaced(first.sizes, place, total))
 
 
-@shape_rule("aten::stack")
+@shape_rule("aten::stack", layout=row_major_but_images)
 def stack(tensors: Sequence[TensorType], dim: int) -> TensorType:
     """Along a new dimension."""
     first = tensors[0]

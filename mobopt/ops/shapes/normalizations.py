@@ -7,8 +7,9 @@ from typing import Any
 
 from mobopt.ir.dimensions import Dimension
 from mobopt.ir.types import TensorType
+from mobopt.ops.shapes.layouts import row_major
 from mobopt.ops.shapes.reductions import reduced
-from mobopt.ops.shapes.rules import FLOATS, broadcast, equal, require, row_major_rule, shape_rule
+from mobopt.ops.shapes.rules import FLOATS, broadcast, equal, require, shape_rule
 from mobopt.ops.shapes.views import with_sizes
 
 
@@ -59,7 +60,7 @@ def group_norm(x: TensorType, groups: int, weight: TensorType | None, bias: Tens
     return x
 
 
-@row_major_rule("aten::layer_norm")
+@shape_rule("aten::layer_norm", layout=row_major)
 def layer_norm(
     x: TensorType, shape: Sequence[Dimension], weight: TensorType | None, bias: TensorType | None, *_: Any
 ) -> TensorType:

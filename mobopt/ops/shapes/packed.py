@@ -16,6 +16,7 @@ from mobopt.ops.contexts import (
     VulkanConv2dOpContext,
 )
 from mobopt.ops.shapes.convolutions import convolution, transposed_convolution
+from mobopt.ops.shapes.layouts import row_major
 from mobopt.ops.shapes.products import linear
 from mobopt.ops.shapes.rules import FLOATS, equal, require, shape_rule, view_rule
 from mobopt.ops.shapes.views import with_sizes
@@ -53,7 +54,7 @@ def packed_convolution_1d(x: TensorType, context: Conv1dPackedContext) -> Tensor
     return made
 
 
-@shape_rule("vulkan_prepack::run_linear_context")
+@shape_rule("vulkan_prepack::run_linear_context", layout=row_major)
 def packed_linear(x: TensorType, context: LinearPackedContext) -> TensorType:
     """``[..., I]`` to ``[..., O]``; the context's weight is ``[I, O]``."""
     made: TensorType = linear(

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import torch
 
 from mobopt.ir.types import TensorType
+from mobopt.ops.shapes.layouts import as_exchanged_operands, as_operands, row_major
 from mobopt.ops.shapes.promotion import float_dtype, result_dtype
 from mobopt.ops.shapes.rules import (
     FLOATS,
@@ -19,22 +21,24 @@ from mobopt.ops.shapes.rules import (
     view_rule,
 )
 
+pointwise_rule = partial(shape_rule, layout=as_operands)
+
 
 def _aten(names: str, *overloads: str) -> list[str]:
     return [f"aten::{name}{overload and '.' + overload}" for name in names.split() for overload in overloads or ("",)]
 
 
-@shape_rule(*_aten("abs neg relu sign sgn floor ceil round trunc square"))
+@pointwise_rule(*_aten("abs neg relu sign sgn floor ceil round trunc square"))
 def same(x: TensorType, *_: Any) -> TensorType:
     """As the operand, of any real dtype."""
     require(x.dtype in REALS)
     return x
 
 
-@shape_rule(
+@pointwise_rule(
     *_aten(
         """relu6 hardtanh hardswish hardsigmoid silu mish gelu elu celu selu leaky_relu softplus hardshrink softshrink
-        log_sigmoid frac"""
+        frac"""
     )
 )
 def same_float(x: TensorType, *_: Any) -> TensorType:
@@ -43,7 +47,10 @@ def same_float(x: TensorType, *_: Any) -> TensorType:
     return x
 
 
-@shape_rule("aten::threshold", "aten::round.decimals", "aten::nan_to_num")
+shape_rule("aten::log_sigmoid", layout=row_major)(same_float)
+
+
+@pointwise_rule("aten::threshold", "aten::round.decimals", "aten::nan_to_num")
 def same_float_of_numbers(x: TensorType, *_: Any) -> TensorType:
     """As the operand, which is of floats, whatever numbers come with it."""
     require(x.dtype in FLOATS)
@@ -59,7 +66,7 @@ def prelu(x: TensorType, weight: TensorType) -> TensorType:
     return x
 
 
-@shape_rule(
+@pointwise_rule(
     *_aten(
         """exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh sqrt rsqrt
         sigmoid erf erfc erfinv reciprocal lgamma digamma deg2rad rad2deg sinc arcsin arccos arctan"""
@@ -70,14 +77,14 @@ def to_float(x: TensorType) -> TensorType:
     return x if x.dtype in FLOATS else TensorType(float_dtype(x.dtype), x.sizes)
 
 
-@shape_rule(*_aten("isnan isinf isfinite logical_not isposinf isneginf signbit"))
+@pointwise_rule(*_aten("isnan isinf isfinite logical_not isposinf isneginf signbit"))
 def truth(x: TensorType) -> TensorType:
     """Bools."""
     require(x.dtype in PLAIN)
     return TensorType(torch.bool, x.sizes)
 
 
-@shape_rule("aten::bitwise_not")
+@pointwise_rule("aten::bitwise_not")
 def bitwise_not(x: TensorType) -> TensorType:
     """As the operand, of integers or bools."""
     require(x.dtype in PLAIN - FLOATS)
@@ -98,20 +105,21 @@ def dropout(x: TensorType, probability: float, train: bool) -> TensorType:
     return x
 
 
-@shape_rule(*_aten("clamp clip"), *_aten("clamp clip", "Tensor"))
+@pointwise_rule(*_aten("clamp clip"), *_aten("clamp clip", "Tensor"))
 def clamp(x: TensorType, low: Any, high: Any) -> TensorType:
     """Bounds count for the dtype, and are broadcast if they are tensors."""
     require((low is not None or high is not None) and x.dtype in REALS)
     return _broadcast(result_dtype(x, low, high), x, low, high)
 
 
-@shape_rule(*_aten("clamp_min clamp_max"), *_aten("clamp_min clamp_max", "Tensor"))
+@pointwise_rule(*_aten("clamp_min clamp_max"), *_aten("clamp_min clamp_max", "Tensor"))
 def clamp_one(x: TensorType, bound: Any) -> TensorType:
     """As :func:`clamp` of one bound."""
     return clamp(x, bound, None)
 
 
-@shape_rule(*_aten("add sub subtract rsub", "Tensor", "Scalar"))
+@pointwise_rule(*_aten("add sub subtract", "Tensor", "Scalar"), "aten::rsub.Scalar")
+@shape_rule("aten::rsub.Tensor", layout=as_exchanged_operands)
 def add(x: TensorType, y: Any, alpha: Any) -> TensorType:
     """``x + alpha * y``, of common dtype."""
     dtype = result_dtype(x, y)
@@ -121,19 +129,19 @@ def add(x: TensorType, y: Any, alpha: Any) -> TensorType:
     return _broadcast(dtype, x, y)
 
 
-@shape_rule(*_aten("mul multiply", "Tensor", "Scalar"))
+@pointwise_rule(*_aten("mul multiply", "Tensor", "Scalar"))
 def multiply(x: TensorType, y: Any) -> TensorType:
     """Of common dtype."""
     return _broadcast(result_dtype(x, y), x, y)
 
 
-@shape_rule(*_aten("div divide true_divide", "Tensor", "Scalar"))
+@pointwise_rule(*_aten("div divide true_divide", "Tensor", "Scalar"))
 def divide(x: TensorType, y: Any) -> TensorType:
     """Of floats."""
     return _broadcast(float_dtype(result_dtype(x, y)), x, y)
 
 
-@shape_rule(*_aten("div divide", "Tensor_mode", "Scalar_mode"))
+@pointwise_rule(*_aten("div divide", "Tensor_mode", "Scalar_mode"))
 def divide_rounded(x: TensorType, y: Any, rounding_mode: str | None) -> TensorType:
     """Of floats, or of common dtype if it is rounded."""
     if rounding_mode is None:
@@ -141,7 +149,7 @@ def divide_rounded(x: TensorType, y: Any, rounding_mode: str | None) -> TensorTy
     return arithmetic(x, y)
 
 
-@shape_rule(
+@pointwise_rule(
     *_aten("floor_divide", "", "Scalar"),
     *_aten("remainder fmod", "Tensor", "Scalar"),
     *_aten("maximum minimum fmax fmin"),
@@ -154,7 +162,8 @@ def arithmetic(x: TensorType, y: Any) -> TensorType:
     return _broadcast(dtype, x, y)
 
 
-@shape_rule(*_aten("pow", "Tensor_Tensor", "Tensor_Scalar", "Scalar"))
+@pointwise_rule(*_aten("pow", "Tensor_Tensor", "Tensor_Scalar"))
+@shape_rule("aten::pow.Scalar", layout=row_major)
 def power(x: Any, y: Any) -> TensorType:
     """Of common dtype; negative powers of integers are torch's to refuse."""
     dtype = result_dtype(x, y)
@@ -162,13 +171,13 @@ def power(x: Any, y: Any) -> TensorType:
     return _broadcast(dtype, x, y)
 
 
-@shape_rule("aten::atan2", "aten::arctan2", *_aten("xlogy", "Tensor", "Scalar_Other", "Scalar_Self"))
+@pointwise_rule("aten::atan2", "aten::arctan2", *_aten("xlogy", "Tensor", "Scalar_Other", "Scalar_Self"))
 def function_of_two(x: Any, y: Any) -> TensorType:
     """Of floats."""
     return _broadcast(float_dtype(result_dtype(x, y)), x, y)
 
 
-@shape_rule(*_aten("hypot logaddexp logaddexp2"))
+@pointwise_rule(*_aten("hypot logaddexp logaddexp2"))
 def float_function_of_two(x: TensorType, y: TensorType) -> TensorType:
     """Of common dtype, of floats."""
     dtype = result_dtype(x, y)
@@ -176,7 +185,7 @@ def float_function_of_two(x: TensorType, y: TensorType) -> TensorType:
     return _broadcast(dtype, x, y)
 
 
-@shape_rule(
+@pointwise_rule(
     *_aten("eq ne lt le gt ge", "Tensor", "Scalar"),
     *_aten("not_equal less less_equal greater greater_equal", "Tensor", "Scalar"),
     *_aten("logical_and logical_or logical_xor"),
@@ -188,7 +197,7 @@ def compare(x: TensorType, y: Any) -> TensorType:
     return _broadcast(torch.bool, x, y)
 
 
-@shape_rule(
+@pointwise_rule(
     *_aten("bitwise_and bitwise_or bitwise_xor", "Tensor", "Scalar"),
     *_aten("__and__ __or__ __xor__", "Tensor", "Scalar"),
 )
@@ -199,14 +208,14 @@ def bitwise(x: TensorType, y: Any) -> TensorType:
     return _broadcast(dtype, x, y)
 
 
-@shape_rule("aten::where.self", *_aten("where", "ScalarSelf", "ScalarOther", "Scalar"))
+@pointwise_rule("aten::where.self", *_aten("where", "ScalarSelf", "ScalarOther", "Scalar"))
 def where(condition: TensorType, x: Any, y: Any) -> TensorType:
     """Of common dtype."""
     require(condition.dtype == torch.bool)
     return _broadcast(result_dtype(x, y), condition, x, y)
 
 
-@shape_rule("aten::masked_fill.Scalar", "aten::masked_fill.Tensor")
+@shape_rule("aten::masked_fill.Scalar", "aten::masked_fill.Tensor", layout=row_major)
 def masked_fill(x: TensorType, mask: TensorType, value: Any) -> TensorType:
     """Of the first operand's dtype, broadcast with the mask."""
     require(mask.dtype == torch.bool and x.dtype in PLAIN)
@@ -217,7 +226,7 @@ def masked_fill(x: TensorType, mask: TensorType, value: Any) -> TensorType:
     return _broadcast(x.dtype, x, mask)
 
 
-@shape_rule("aten::lerp.Scalar", "aten::lerp.Tensor")
+@pointwise_rule("aten::lerp.Scalar", "aten::lerp.Tensor")
 def lerp(x: TensorType, end: TensorType, weight: Any) -> TensorType:
     """Of the dtype of all operands."""
     tensors = [item for item in (x, end, weight) if isinstance(item, TensorType)]
@@ -225,7 +234,7 @@ def lerp(x: TensorType, end: TensorType, weight: Any) -> TensorType:
     return _broadcast(x.dtype, *tensors)
 
 
-@shape_rule("aten::addcmul", "aten::addcdiv")
+@pointwise_rule("aten::addcmul", "aten::addcdiv")
 def add_product(x: TensorType, y: TensorType, z: TensorType, value: Any) -> TensorType:
     """Of common dtype, of floats."""
     require(all(item.dtype in FLOATS for item in (x, y, z)))

@@ -9,6 +9,7 @@ import torch
 
 from mobopt.ir.dimensions import Dimension
 from mobopt.ir.types import TensorType
+from mobopt.ops.shapes.layouts import row_major
 from mobopt.ops.shapes.rules import (
     PLAIN,
     REALS,
@@ -16,7 +17,6 @@ from mobopt.ops.shapes.rules import (
     broadcast,
     equal,
     require,
-    row_major_rule,
     shape_rule,
     view_rule,
 )
@@ -27,7 +27,7 @@ def _check(*tensors: TensorType) -> None:
     require(all(item.dtype == tensors[0].dtype and item.dtype in REALS for item in tensors))
 
 
-@shape_rule("aten::mm")
+@shape_rule("aten::mm", layout=row_major)
 def mm(a: TensorType, b: TensorType) -> TensorType:
     """Two matrices."""
     _check(a, b)
@@ -35,7 +35,7 @@ def mm(a: TensorType, b: TensorType) -> TensorType:
     return with_sizes(a, (a.sizes[0], b.sizes[1]))
 
 
-@shape_rule("aten::bmm")
+@shape_rule("aten::bmm", layout=row_major)
 def bmm(a: TensorType, b: TensorType) -> TensorType:
     """Two batches of matrices."""
     _check(a, b)
@@ -43,7 +43,7 @@ def bmm(a: TensorType, b: TensorType) -> TensorType:
     return with_sizes(a, (a.sizes[0], a.sizes[1], b.sizes[2]))
 
 
-@shape_rule("aten::mv")
+@shape_rule("aten::mv", layout=row_major)
 def mv(a: TensorType, b: TensorType) -> TensorType:
     """A matrix and a vector."""
     _check(a, b)
@@ -67,9 +67,9 @@ def outer(a: TensorType, b: TensorType) -> TensorType:
     return with_sizes(a, (*a.sizes, *b.sizes))
 
 
-@view_rule("aten::matmul", "aten::linalg_matmul")
+@shape_rule("aten::matmul", "aten::linalg_matmul", layout=row_major)
 def matmul(a: TensorType, b: TensorType) -> TensorType:
-    """Matrices or vectors, with broadcast batches; torch may exchange operands, so the order in memory is open."""
+    """Matrices or vectors, with broadcast batches; the result is row-major, also where torch exchanges operands."""
     _check(a, b)
     require(a.sizes and b.sizes and a.sizes[-1] == b.sizes[-2 if b.rank > 1 else 0])
     rows = a.sizes[-2:-1]
@@ -77,7 +77,7 @@ def matmul(a: TensorType, b: TensorType) -> TensorType:
     return with_sizes(a, (*broadcast(a.sizes[:-2], b.sizes[:-2]), *rows, *columns))
 
 
-@shape_rule("aten::linear")
+@shape_rule("aten::linear", layout=row_major)
 def linear(x: TensorType, weight: TensorType, bias: TensorType | None) -> TensorType:
     """``[..., I]`` and ``[O, I]`` to ``[..., O]``."""
     _check(x, weight, *([bias] if bias is not None else []))
@@ -96,26 +96,26 @@ def bilinear(x: TensorType, y: TensorType, weight: TensorType, bias: TensorType 
     return with_sizes(x, (*x.sizes[:-1], weight.sizes[0]))
 
 
-@shape_rule("aten::addmm")
+@shape_rule("aten::addmm", layout=row_major)
 def addmm(added: TensorType, a: TensorType, b: TensorType, *_: Any) -> TensorType:
     """``a @ b`` and what is broadcast to it."""
     return _added(added, mm(a, b))
 
 
-@shape_rule("aten::addmv")
+@shape_rule("aten::addmv", layout=row_major)
 def addmv(added: TensorType, a: TensorType, b: TensorType, *_: Any) -> TensorType:
     """As :func:`addmm`, of a vector."""
     require(b.sizes[0] > 0)  # of an empty one torch makes what is added, without a broadcast
     return _added(added, mv(a, b))
 
 
-@shape_rule("aten::baddbmm")
+@shape_rule("aten::baddbmm", layout=row_major)
 def baddbmm(added: TensorType, a: TensorType, b: TensorType, *_: Any) -> TensorType:
     """As :func:`addmm`, of batches."""
     return _added(added, bmm(a, b))
 
 
-@shape_rule("aten::addbmm")
+@shape_rule("aten::addbmm", layout=row_major)
 def addbmm(added: TensorType, a: TensorType, b: TensorType, *_: Any) -> TensorType:
     """As :func:`addmm`, of the sum of a batch."""
     made = bmm(a, b)
@@ -128,7 +128,7 @@ def _added(added: TensorType, made: TensorType) -> TensorType:
     return made
 
 
-@row_major_rule("aten::scaled_dot_product_attention")
+@shape_rule("aten::scaled_dot_product_attention", layout=row_major)
 def attention(
     query: TensorType,
     key: TensorType,

@@ -8,6 +8,7 @@ import torch
 
 from mobopt.ir.dimensions import Dimension
 from mobopt.ir.types import TensorType
+from mobopt.ops.shapes.layouts import row_major
 from mobopt.ops.shapes.promotion import float_dtype
 from mobopt.ops.shapes.rules import (
     FLOATS,
@@ -188,7 +189,7 @@ def count_nonzero(x: TensorType, dims: Any) -> TensorType:
     return TensorType(torch.int64, reduced(x, dims))
 
 
-@shape_rule("aten::softmax.int", "aten::log_softmax.int")
+@shape_rule("aten::softmax.int", "aten::log_softmax.int", layout=row_major)
 def softmax(x: TensorType, dim: int, dtype: Any) -> TensorType:
     """As the operand, of floats."""
     axis(dim, x.rank)
@@ -197,7 +198,7 @@ def softmax(x: TensorType, dim: int, dtype: Any) -> TensorType:
     return TensorType(made, x.sizes)
 
 
-@shape_rule("aten::_softmax", "aten::_log_softmax")
+@shape_rule("aten::_softmax", "aten::_log_softmax", layout=row_major)
 def inner_softmax(x: TensorType, dim: int, half_to_float: bool) -> TensorType:
     """As the operand."""
     require(not half_to_float)

@@ -14,6 +14,7 @@ from mobopt.ir.dtypes import SCALAR_TYPES
 from mobopt.ir.guards import UndecidedError
 from mobopt.ir.types import TensorType
 from mobopt.ops.shapes.kinds import are_of_schema
+from mobopt.ops.shapes.layouts import Layout, Lying, Strides
 
 _LOG = logging.getLogger("mobopt.shapes")
 
@@ -37,27 +38,17 @@ class NoRuleError(Exception):
 
 
 _RULES: dict[str, Rule] = {}
-_NEW: set[str] = set()
-_ROW_MAJOR: set[str] = set()
+_LAYOUTS: dict[str, Layout | None] = {}
+"""Of operators whose results are new."""
 
 
-def shape_rule(*operators: str) -> Callable[[_Rule], _Rule]:
+def shape_rule(*operators: str, layout: Layout | None = None) -> Callable[[_Rule], _Rule]:
     """Register a rule for operators by their qualified names; their results are new, and row-major where all operands
-    are."""
+    are. ``layout`` tells how they lie for others."""
 
     def register(rule: _Rule) -> _Rule:
-        _NEW.update(operators)
+        _LAYOUTS.update(dict.fromkeys(operators, layout))
         return view_rule(*operators)(rule)
-
-    return register
-
-
-def row_major_rule(*operators: str) -> Callable[[_Rule], _Rule]:
-    """As :func:`shape_rule`, of operators whose results are taken for row-major whatever the order of operands is."""
-
-    def register(rule: _Rule) -> _Rule:
-        _ROW_MAJOR.update(operators)
-        return shape_rule(*operators)(rule)
 
     return register
 
@@ -103,14 +94,21 @@ def has_rule(operator: str) -> bool:
     return operator in _RULES
 
 
-def makes_new(operator: str, row_major: bool) -> bool:
-    """Whether results of an operator with a rule are new, row-major tensors.
+def makes_new(operator: str) -> bool:
+    """Whether results of an operator with a rule are new tensors."""
+    return operator in _LAYOUTS
+
+
+def strides_of(operator: str, sizes: tuple[int, ...], operands: Sequence[Lying]) -> Strides | None:
+    """How a result of an operator that :func:`makes_new` lies; None where no rule tells.
 
     Args:
         operator: qualified name.
-        row_major: whether all operands are.
+        sizes: of the result.
+        operands: sizes and strides of all tensors among the arguments, in order; not all of them lie row-major.
     """
-    return operator in (_NEW if row_major else _ROW_MAJOR)
+    layout = _LAYOUTS[operator]
+    return None if layout is None else layout(sizes, operands)
 
 
 def operators_with_rules() -> list[str]:
