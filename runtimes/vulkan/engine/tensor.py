@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import cached_property
 
@@ -133,6 +133,10 @@ class DeviceTensor:
         """Another view of the same storage."""
         where = self.offset if offset is None else offset
         return DeviceTensor(self.storage, self.dtype, tuple(sizes), tuple(strides), where)
+
+    def of(self, dtype: torch.dtype) -> DeviceTensor:
+        """The same elements, meant as another dtype."""
+        return self if dtype == self.dtype else replace(self, dtype=dtype)
 
     @cached_property
     def span(self) -> tuple[int, int]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 import torch
@@ -69,9 +69,12 @@ def append_product_convolution(
     residual = None if residual is None else _vectors(plan, residual)
     filters = product_weights(plan, weight)
     operands = _operands(plan, convolution, source, filters, result, residual)
-    product = _grid_product(convolution, source, result, residual, filters)
-    product = replace(
-        product,
+    product = _grid_product(
+        convolution,
+        source,
+        result,
+        residual,
+        filters,
         taps_high=convolution.taps[0],
         taps_wide=convolution.taps[1],
         stride_high=convolution.stride[0],
@@ -114,9 +117,12 @@ def append_transposed_phases(
         part = _phase_view(result, high, wide, convolution.stride)
         other = None if residual is None else _phase_view(residual, high, wide, convolution.stride)
         operands = _operands(plan, convolution, source, filters, part, other)
-        product = _grid_product(convolution, source, part, other, filters)
-        product = replace(
-            product,
+        product = _grid_product(
+            convolution,
+            source,
+            part,
+            other,
+            filters,
             taps_high=len(high.taps),
             taps_wide=len(wide.taps),
             first_high=high.first,
@@ -163,8 +169,9 @@ def _grid_product(
     result: DeviceTensor,
     residual: DeviceTensor | None,
     weights: Factors,
+    **taps: int,
 ) -> Product:
-    """A product whose rows are the pixels of a result, everything but its taps."""
+    """A product whose rows are the pixels of a result; ``taps`` are the numbers of how it walks over the input."""
     batch, channels, out_height, out_width = result.sizes
     columns = aligned_channels(channels) // 4
     out_pitch, out_row, out_batch = _pixel_strides(result)
@@ -191,6 +198,7 @@ def _grid_product(
         residual_row=residual_row,
         residual_batch=residual_batch,
         group_columns=columns // convolution.groups,
+        **taps,
     )
 
 

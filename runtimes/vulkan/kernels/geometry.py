@@ -6,8 +6,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from mobopt.runtimes.vulkan.engine.tensor import DeviceTensor, contiguous_strides
+
+_KEPT_NESTS = 4096
 
 
 @dataclass(frozen=True)
@@ -33,6 +36,12 @@ def merged(sizes: Sequence[int], strides: Sequence[Sequence[int]], *, order_by: 
         strides: for each tensor, a stride per dimension.
         order_by: the tensor whose strides put the dimensions in order, outermost first; None keeps the order.
     """
+    return _merged(tuple(sizes), tuple(map(tuple, strides)), order_by)
+
+
+@lru_cache(maxsize=_KEPT_NESTS)
+def _merged(sizes: tuple[int, ...], strides: tuple[tuple[int, ...], ...], order_by: int | None) -> Iteration:
+    """See :func:`merged`. Equal layers ask for the same again and again."""
     dims = [d for d, size in enumerate(sizes) if size != 1]
     if order_by is not None:
         dims.sort(key=lambda d: -abs(strides[order_by][d]))

@@ -4,7 +4,7 @@ ask for."""
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -135,7 +135,7 @@ class Plan:
                 raise KeyError(f"{ref.name or ref} is used before the call that makes it was lowered")
             constant, elements = ref.elements, self.half if ref in self.halved else ref.elements.dtype
             plain = self.constants.get([constant], ("plain", elements), lambda: constant.to(elements))
-            self._tensors[ref] = replace(plain, dtype=ref.dtype)
+            self._tensors[ref] = plain.of(ref.dtype)
         return self._tensors[ref]
 
     def host_tensor(self, ref: Value) -> HostTensor:
@@ -198,7 +198,7 @@ class Plan:
         """Where a lowering puts its result: the place that is reserved for it, which may be a slice of something
         larger, else one of its own (see :meth:`own_result`)."""
         place = self._reserved.get(self._twins.get(ref, ref))
-        return self.own_result(ref) if place is None else replace(place, dtype=ref.dtype)
+        return self.own_result(ref) if place is None else place.of(ref.dtype)
 
     def own_result(
         self, ref: Value, sizes: Sequence[int] | None = None, strides: Sequence[int] | None = None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -56,7 +56,7 @@ def _in_panels(plan: Plan, sources: Sequence[torch.Tensor], packing: tuple[Any, 
         return pack().reshape(rows, columns // (4 * width), 4 * width).transpose(0, 1).contiguous()
 
     tensor = plan.packed(sources, (*packing, width), arranged)
-    return Factors(replace(tensor, dtype=torch.float32), width)
+    return Factors(tensor.of(torch.float32), width)
 
 
 def product_weights(
@@ -205,7 +205,7 @@ def depthwise_weights(plan: Plan, weight: torch.Tensor) -> DeviceTensor:
         packed[..., :channels] = source[:, 0].permute(1, 2, 0)
         return packed
 
-    return replace(plan.packed([weight], ("depthwise", elements), pack), dtype=torch.float32)
+    return plan.packed([weight], ("depthwise", elements), pack).of(torch.float32)
 
 
 def bias_vector(plan: Plan, bias: torch.Tensor, scale: float = 1.0) -> DeviceTensor:
