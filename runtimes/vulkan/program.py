@@ -557,7 +557,12 @@ def _signature(value: Any, tensors: list[Any], takes_arrays: bool) -> Any:
     these are taken, are collected on the way."""
     if isinstance(value, torch.Tensor):
         tensors.append(value)
-        return value.dtype, value.shape
+        if value.is_meta:
+            raise InputError("an argument is a meta tensor, which has no elements; give one with values")
+        try:
+            return value.dtype, value.shape
+        except RuntimeError as error:
+            raise InputError("an argument is a nested tensor, which has no sizes; give a dense one") from error
     if isinstance(value, (list, tuple)):
         return type(value), *[_signature(item, tensors, takes_arrays) for item in value]
     if isinstance(value, dict):

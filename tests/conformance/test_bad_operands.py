@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from mobopt import optimize_for_mobile
 from mobopt.errors import InputError
 from mobopt.frontends.torchscript import program_from_script_module
 from mobopt.runtimes.vulkan.program import VulkanProgram
@@ -21,6 +22,11 @@ class Applied(nn.Module):
 
     def forward(self, *args: Tensor) -> Any:
         return self.function(*args)
+
+
+class _Doubled(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x + x
 
 
 _LINE, _TABLE = torch.arange(4.0), torch.arange(35.0).reshape(5, 7)
@@ -141,3 +147,25 @@ def test_what_pads_a_tensor_is_not_checked(device: Any) -> None:
     for result, expected in zip(program(x, y), function(x, y), strict=True):
         assert torch.equal(result, expected)
     program.close()
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors:UserWarning")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.int64])
+@pytest.mark.parametrize("called_before", [False, True])
+@pytest.mark.parametrize("call", ["call", "submit", "run_on_device"])
+def test_inputs_without_elements_are_refused(dtype: torch.dtype, called_before: bool, call: str) -> None:
+    module = optimize_for_mobile(torch.jit.script(_Doubled()), backend="vulkan", runtime="mobopt")
+    good = torch.arange(6).reshape(2, 3).to(dtype)
+    if called_before:
+        module(good)
+    runs: dict[str, Callable[..., Any]] = {
+        "call": module,
+        "submit": lambda x: module.submit(x).result(),
+        "run_on_device": module.run_on_device,
+    }
+    run = runs[call]
+    with pytest.raises(InputError, match="meta tensor"):
+        run(good.to("meta"))
+    with pytest.raises(InputError, match="nested tensor"):
+        run(torch.nested.as_nested_tensor([good[0], good[1, :2]], layout=torch.strided))
+    torch.testing.assert_close(module(good), good + good)
