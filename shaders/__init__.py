@@ -6,6 +6,7 @@
     source = "add.comp"            # in shaders/glsl
     defines = { VECTOR = 4 }       # optional; true stands for a name without a value
     requires = ["float16"]         # optional; features of DeviceInfo that the device must have
+    chains = true                  # optional; adds the variant add_vec4_chained, see glsl/chain_end.glsl
 
 ``python -m mobopt.shaders.build`` compiles them; wheels carry the result.
 """
@@ -14,9 +15,9 @@ from __future__ import annotations
 
 from functools import cache
 
-from .table import SPIRV_FOLDER, ShaderError, Variant, variants
+from .table import CHAINED, SPIRV_FOLDER, ShaderError, Variant, variants
 
-__all__ = ["ShaderError", "Variant", "fingerprint", "is_built", "load", "variants"]
+__all__ = ["CHAINED", "ShaderError", "Variant", "fingerprint", "is_built", "load", "variants"]
 
 
 def load(name: str) -> bytes:

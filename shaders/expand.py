@@ -11,6 +11,7 @@ from .table import ShaderError, Variant
 
 _INCLUDE = re.compile(r'\s*#\s*include\s+"([^"]+)"')
 _VERSION = re.compile(r"\s*#\s*version\b")
+_BEFORE_CHAINED, _AFTER_CHAINED = "chain.glsl", "chain_end.glsl"
 
 
 def expand(variant: Variant, glsl_folder: Path) -> str:
@@ -27,9 +28,16 @@ def expand(variant: Variant, glsl_folder: Path) -> str:
     version = next((index for index, line in enumerate(lines) if _VERSION.match(line)), None)
     if version is None:
         raise ShaderError(f"shader variant {variant.name!r}: {source} has no #version line")
-    macros = [f"#define {name} {value}".rstrip() for name, value in variant.defines]
-    lines[version + 1 : version + 1] = [*macros, _line_directive(source, version + 2)]
+    begin = [f"#define {name} {value}".rstrip() for name, value in variant.defines]
+    if variant.is_chained:
+        begin += _included(glsl_folder / _BEFORE_CHAINED, variant.name)
+        lines += _included(glsl_folder / _AFTER_CHAINED, variant.name)
+    lines[version + 1 : version + 1] = [*begin, _line_directive(source, version + 2)]
     return "\n".join(lines) + "\n"
+
+
+def _included(path: Path, variant: str) -> list[str]:
+    return [_line_directive(path, 1), *_lines(path, variant, ())]
 
 
 def _lines(path: Path, variant: str, within: tuple[Path, ...]) -> Iterator[str]:

@@ -19,7 +19,11 @@ GLSL_FOLDER = SHADERS_FOLDER / "glsl"
 SPIRV_FOLDER = SHADERS_FOLDER / "spirv"
 TABLE = SHADERS_FOLDER / "variants.toml"
 
-_FIELDS = {"source", "defines", "requires"}
+CHAINED = "_chained"
+"""What the names of twins end with that wait for other dispatches by a counter: see ``glsl/chain_end.glsl``."""
+_CHAIN_MACRO = "CHAINED"
+_CHAIN_FEATURE = "device_memory_model"
+_FIELDS = {"source", "defines", "requires", "chains"}
 
 
 class ShaderError(Exception):
@@ -37,6 +41,11 @@ class Variant:
     """Macros and their values; an empty value defines the bare name."""
     requires: tuple[str, ...] = ()
     """Features (see ``DeviceInfo.features``) that a device needs to run it."""
+
+    @property
+    def is_chained(self) -> bool:
+        """Whether it waits for other dispatches by a counter."""
+        return any(name == _CHAIN_MACRO for name, _ in self.defines)
 
 
 @cache
@@ -59,7 +68,8 @@ def parse_table(text: str) -> dict[str, Variant]:
         rows = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise ShaderError(f"shaders/variants.toml can't be parsed: {error}") from None
-    return {name: _variant(name, row) for name, row in rows.items()}
+    found = {name: _variant(name, row) for name, row in rows.items()}
+    return found | {f"{name}{CHAINED}": _chained(found[name]) for name, row in rows.items() if row.get("chains")}
 
 
 def _variant(name: str, row: Any) -> Variant:
@@ -70,6 +80,11 @@ def _variant(name: str, row: Any) -> Variant:
         raise ShaderError(f"shaders/variants.toml: [{name}] has {sorted(unknown)}; a row has only {sorted(_FIELDS)}")
     defines = tuple((key, _macro_value(value)) for key, value in sorted(row.get("defines", {}).items()))
     return Variant(name, row["source"], defines, tuple(row.get("requires", ())))
+
+
+def _chained(plain: Variant) -> Variant:
+    defines = tuple(sorted((*plain.defines, (_CHAIN_MACRO, ""))))
+    return Variant(f"{plain.name}{CHAINED}", plain.source, defines, (*plain.requires, _CHAIN_FEATURE))
 
 
 def _macro_value(value: object) -> str:

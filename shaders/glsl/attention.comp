@@ -44,6 +44,7 @@ layout(push_constant) uniform Geometry {
     int batches, middle_size, inner_size, query_count, key_count;
     Operand query, key, value, place, bias;
     int bias_column;
+    CHAIN_FIELDS
 };
 
 const int KEY_GROUPS = 8, ROW_GROUPS = LOCAL_SIZE / KEY_GROUPS;

@@ -24,6 +24,7 @@ layout(push_constant) uniform Depthwise {
     int height, width, out_height, out_width;
     int input_offset, input_pitch, first_high, first_wide;
     int out_offset, out_pitch, residual_offset, residual_pitch;
+    CHAIN_FIELDS
 };
 
 const int IN_HIGH = (OUT_HIGH - 1) * STRIDE_HIGH + (TAPS_HIGH - 1) * DILATION_HIGH + 1;

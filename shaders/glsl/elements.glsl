@@ -15,6 +15,12 @@ const int SHORTS = 4;  // int16
 const int BYTES = 5;   // int8
 const int OCTETS = 6;  // uint8, bool
 
+// What the variants that wait for other dispatches by a counter have besides; see chain.glsl.
+#ifndef CHAINED
+#define EXCHANGED
+#define CHAIN_FIELDS
+#endif
+
 #ifdef TEXELS
 #define READS(slot, name)                                                                                              \
     layout(set = 0, binding = slot, r32i) restrict readonly uniform iimageBuffer name##_words;                         \
@@ -25,26 +31,26 @@ const int OCTETS = 6;  // uint8, bool
 #define QUAD(name, index) imageLoad(name##_quads, index)
 #else
 #define READS(slot, name)                                                                                              \
-    layout(set = 0, binding = slot, std430) readonly buffer name##_Words { int name##_words[]; };                      \
-    layout(set = 0, binding = slot, std430) readonly buffer name##_Pairs { ivec2 name##_pairs[]; };                    \
-    layout(set = 0, binding = slot, std430) readonly buffer name##_Quads { ivec4 name##_quads[]; };
+    layout(set = 0, binding = slot, std430) EXCHANGED readonly buffer name##_Words { int name##_words[]; };            \
+    layout(set = 0, binding = slot, std430) EXCHANGED readonly buffer name##_Pairs { ivec2 name##_pairs[]; };          \
+    layout(set = 0, binding = slot, std430) EXCHANGED readonly buffer name##_Quads { ivec4 name##_quads[]; };
 #define WORD(name, index) name##_words[index]
 #define PAIR(name, index) name##_pairs[index]
 #define QUAD(name, index) name##_quads[index]
 #endif
 
 #define WRITES(slot, name)                                                                                             \
-    layout(set = 0, binding = slot, std430) writeonly buffer name##_Words { int name##_words[]; };                     \
-    layout(set = 0, binding = slot, std430) writeonly buffer name##_Pairs { ivec2 name##_pairs[]; };                   \
-    layout(set = 0, binding = slot, std430) writeonly buffer name##_Quads { ivec4 name##_quads[]; };                   \
-    layout(set = 0, binding = slot, std430) buffer name##_Shared { int name##_shared[]; };
+    layout(set = 0, binding = slot, std430) EXCHANGED writeonly buffer name##_Words { int name##_words[]; };           \
+    layout(set = 0, binding = slot, std430) EXCHANGED writeonly buffer name##_Pairs { ivec2 name##_pairs[]; };         \
+    layout(set = 0, binding = slot, std430) EXCHANGED writeonly buffer name##_Quads { ivec4 name##_quads[]; };         \
+    layout(set = 0, binding = slot, std430) EXCHANGED buffer name##_Shared { int name##_shared[]; };
 
 // As WRITES, for a kernel that reads back what an earlier dispatch left there.
 #define UPDATES(slot, name)                                                                                            \
-    layout(set = 0, binding = slot, std430) buffer name##_Words { int name##_words[]; };                               \
-    layout(set = 0, binding = slot, std430) buffer name##_Pairs { ivec2 name##_pairs[]; };                             \
-    layout(set = 0, binding = slot, std430) buffer name##_Quads { ivec4 name##_quads[]; };                             \
-    layout(set = 0, binding = slot, std430) buffer name##_Shared { int name##_shared[]; };
+    layout(set = 0, binding = slot, std430) EXCHANGED buffer name##_Words { int name##_words[]; };                     \
+    layout(set = 0, binding = slot, std430) EXCHANGED buffer name##_Pairs { ivec2 name##_pairs[]; };                   \
+    layout(set = 0, binding = slot, std430) EXCHANGED buffer name##_Quads { ivec4 name##_quads[]; };                   \
+    layout(set = 0, binding = slot, std430) EXCHANGED buffer name##_Shared { int name##_shared[]; };
 
 // The logarithm of how many elements lie in a word, and the place of one within its word, in bits.
 int word_shift(int form) { return form == WORDS ? 0 : form <= SHORTS ? 1 : 2; }

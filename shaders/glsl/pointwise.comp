@@ -54,7 +54,7 @@ RAISES(7)
 #endif
 
 // sizes[RANK], then offset and strides[RANK] of the result and of each operand, then the immediates.
-layout(push_constant) uniform Geometry { int words[32]; };
+layout(push_constant) uniform Geometry { int words[32]; CHAIN_FIELDS };
 
 // Registers: operands from 0, immediates from 6, results of instructions from 16.
 const int FIRST_IMMEDIATE = 6;

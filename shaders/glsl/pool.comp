@@ -32,6 +32,7 @@ layout(push_constant) uniform Geometry {
     int gap_d, gap_h, gap_w; // dilation
     int divisor;             // 0: the size of the window
     int unused[2];
+    CHAIN_FIELDS
 };
 
 // First place and end of a window in one dimension, and its length with padding.

@@ -20,6 +20,7 @@ layout(push_constant) uniform Product {
     int group_columns;
     int column_lanes; // of product_tiles.comp, the logarithm
     int start_row;    // of the first workgroup
+    CHAIN_FIELDS
 };
 
 struct Pixel {

@@ -23,6 +23,7 @@ layout(push_constant) uniform Geometry {
     int out_offset, out_n, out_c, out_z, out_y, out_x; // offset and strides
     int table_d, table_h, table_w;
     int unused[12];
+    CHAIN_FIELDS
 };
 
 // The bindings of the table are read by single elements if no dimension has more than one tap, else by vec4s.

@@ -17,7 +17,7 @@ RAISES(3)
 #endif
 
 // sizes[RANK]; offset and strides[RANK] of the result, the data and the indices; size and stride of the chosen dimension.
-layout(push_constant) uniform Geometry { int words[32]; };
+layout(push_constant) uniform Geometry { int words[32]; CHAIN_FIELDS };
 
 int tensor_word(int tensor) { return RANK + tensor * (RANK + 1); }
 

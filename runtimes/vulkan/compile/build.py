@@ -38,6 +38,7 @@ from mobopt.runtimes.vulkan.engine.tensor import (
     storage_type,
 )
 from mobopt.runtimes.vulkan.kernels.copies import as_contiguous, copied
+from mobopt.runtimes.vulkan.kernels.device_costs import chained_workgroups
 from mobopt.runtimes.vulkan.kernels.epilogue import parts_of
 from mobopt.runtimes.vulkan.kernels.plan import ConstantStore, Plan
 from mobopt.runtimes.vulkan.kernels.product_kernels import use_shared_memory
@@ -196,6 +197,7 @@ def _build(
         plan.label, plan.source = "result", NOWHERE if value.producer is None else value.producer.origin
         plan.call = NO_CALL
         _append_output(plan, value, placement)
+    plan.stream.chained_workgroups = chained_workgroups(device)
     halves = None if halving is None else halved.report(plan)
     return Built(plan.stream, taken, outputs, fallbacks, placement.assumed, halves)
 

@@ -66,6 +66,8 @@ class Device:
         """Held while the queue, or a pool that the device shares between executables, is used."""
         self.poisons = False
         """Whether memory is filled with NaN before each call that uses it (``poison.py``)."""
+        self.chains = True
+        """Whether dispatches may wait for each other by counters; no more once one did in vain (``chains.py``)."""
         self.in_use = DeviceGate(info.name)
         """Entered for as long as a call, or the building of a plan, needs the device to stay open."""
         self._instance = instance
@@ -119,8 +121,11 @@ class Device:
                 shaderFloat16="float16" in has,
                 shaderInt8="int8" in has,
             )
+        model = "device_memory_model" in has
+        if model or "matrix_units" in has:
+            name = matrix_units.MEMORY_MODEL_FEATURES
+            chain = vk.struct(name, pNext=chain, vulkanMemoryModel=1, vulkanMemoryModelDeviceScope=model)
         if "matrix_units" in has:
-            chain = vk.struct(matrix_units.MEMORY_MODEL_FEATURES, pNext=chain, vulkanMemoryModel=1)
             chain = vk.struct(matrix_units.FEATURES, pNext=chain, cooperativeMatrix=1)
         features = vk.struct("VkPhysicalDeviceFeatures2", pNext=chain)
         for name, field in _CORE_FEATURES.items():

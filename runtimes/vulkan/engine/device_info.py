@@ -73,7 +73,7 @@ class DeviceInfo:
     limits: DeviceLimits
     features: frozenset[str]
     """Of ``float16 int8 int16 int64 float64 storage16 storage8 texel_formats timestamps subgroup_vote
-    subgroup_arithmetic subgroup_ballot subgroup_shuffle matrix_units``: what the device has."""
+    subgroup_arithmetic subgroup_ballot subgroup_shuffle matrix_units device_memory_model``: what the device has."""
     subgroup_size: int
     memory_bytes: int
     """Size of the largest device-local heap."""
@@ -272,10 +272,11 @@ def _features(handle: vk.Handle, found: _Properties) -> frozenset[str]:
     storage16 = vk.struct("VkPhysicalDevice16BitStorageFeatures")
     storage8 = vk.struct("VkPhysicalDevice8BitStorageFeatures", pNext=storage16)
     small = vk.struct("VkPhysicalDeviceShaderFloat16Int8Features", pNext=storage8)
-    chain = vk.struct("VkPhysicalDeviceFeatures2", pNext=small)
+    model = vk.struct(matrix_units.MEMORY_MODEL_FEATURES, pNext=small)
+    chain = vk.struct("VkPhysicalDeviceFeatures2", pNext=model)
     vk.lib.vkGetPhysicalDeviceFeatures2(handle, chain)
     core, subgroup = chain.features, found.subgroup
-    # The 8-bit and float16 structures are core from 1.2 on; an older driver leaves them as they are, zero.
+    # All but the 16-bit structure are core from 1.2 on; an older driver leaves them as they are, zero.
     family = compute_queue_family(handle)
     has = {
         "float16": small.shaderFloat16,
@@ -286,6 +287,7 @@ def _features(handle: vk.Handle, found: _Properties) -> frozenset[str]:
         "texel_formats": core.shaderStorageImageExtendedFormats,
         "storage16": storage16.storageBuffer16BitAccess,
         "storage8": storage8.storageBuffer8BitAccess,
+        "device_memory_model": model.vulkanMemoryModel and model.vulkanMemoryModelDeviceScope,
         "timestamps": family is not None and family[1] > 0 and found.core.limits.timestampPeriod > 0,
     }
     if subgroup.supportedStages & _COMPUTE_STAGE:

@@ -10,6 +10,7 @@ from itertools import groupby
 from mobopt.errors import DeviceError
 from mobopt.runtimes.vulkan.engine import vk
 from mobopt.runtimes.vulkan.engine.buffers import has_fast_upload_memory
+from mobopt.runtimes.vulkan.engine.chains import may_chain
 from mobopt.runtimes.vulkan.engine.device import Device
 from mobopt.runtimes.vulkan.engine.lane import Lane, Segment, Value
 from mobopt.runtimes.vulkan.engine.limits import check_limits
@@ -63,7 +64,8 @@ class Executable:
         try:
             with device.in_use:
                 dispatches = [operation for operation in self._staged.operations if isinstance(operation, Dispatch)]
-                self._keys = {dispatch: pipeline_key(dispatch) for dispatch in dispatches}
+                most = stream.chained_workgroups if device.chains else 0
+                self._keys = {dispatch: pipeline_key(dispatch, may_chain(dispatch, most)) for dispatch in dispatches}
                 self._owned.acquire_pipelines(self._keys.values())
                 self._idle.append(self._add_lane())
         except BaseException:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from mobopt.runtimes.vulkan.engine import vk
 from mobopt.runtimes.vulkan.engine.array import DeviceArray
 from mobopt.runtimes.vulkan.engine.array_memory import ArrayMemory, ArrayPool
 from mobopt.runtimes.vulkan.engine.buffers import Buffer, Place, host_view, storage_bytes
+from mobopt.runtimes.vulkan.engine.chains import NO_LINK, Progress, plan_chain
 from mobopt.runtimes.vulkan.engine.descriptors import DescriptorSets
 from mobopt.runtimes.vulkan.engine.device import Device
 from mobopt.runtimes.vulkan.engine.exchange import DeviceSlot, HostSlot, Slot, check_shape
@@ -22,6 +24,7 @@ from mobopt.runtimes.vulkan.engine.memory import MemoryLayout
 from mobopt.runtimes.vulkan.engine.pipelines import PipelineKey, PipelineStore
 from mobopt.runtimes.vulkan.engine.poison import fill_with_nan
 from mobopt.runtimes.vulkan.engine.profiling import OperationTime, ProfiledHostCall, ProfiledSegment, ProfiledStep
+from mobopt.runtimes.vulkan.engine.quirks import EMULATED_CHAINS
 from mobopt.runtimes.vulkan.engine.recording import (
     BoundDispatch,
     CommandPool,
@@ -35,12 +38,21 @@ from mobopt.runtimes.vulkan.engine.staging import StagedStream
 from mobopt.runtimes.vulkan.engine.stream import Dispatch, Exchanged, HostCall, HostTensor
 from mobopt.runtimes.vulkan.engine.tensor import DeviceTensor, Storage
 
+_LOGGER = logging.getLogger("mobopt.vulkan")
+_OVERDUE = (
+    "%s does not start workgroups in the order of their dispatches; calls have barriers between dispatches from now on "
+    "(MOBOPT_QUIRKS=no-chains has them from the start)"
+)
 MAX_RECORDINGS = 16
 """Sets of arrays for which a lane keeps recorded commands; those not used for longest go first."""
 
 Value = torch.Tensor | DeviceArray
 """What a call takes and gives."""
 Segment = HostCall | list[GpuOperation]
+
+
+class _OverdueError(Exception):
+    """A dispatch has waited in vain for those before it."""
 
 
 class RefusedError(Exception):
@@ -102,6 +114,31 @@ class _CheckedStep:
             raise RefusedError
 
 
+class _ChainedStep:
+    """A submission after which it is asked whether dispatches waited for others in vain."""
+
+    def __init__(self, step: Step, progress: Progress) -> None:
+        self._step = step
+        self._progress = progress
+        self.begin = step.begin
+        self.settle = step.settle
+
+    def finish(self, polls: bool = True) -> None:
+        """Wait for it.
+
+        Raises:
+            _OverdueError: what it computed is not to be used.
+            RefusedError, DeviceError: as for other steps.
+        """
+        try:
+            self._step.finish(polls)
+        except RefusedError:
+            if not self._progress.is_overdue:
+                raise
+        if self._progress.is_overdue:
+            raise _OverdueError
+
+
 @dataclass(eq=False)
 class _Recording:
     """Steps for one set of arrays."""
@@ -111,6 +148,7 @@ class _Recording:
     bound: Mapping[Dispatch, BoundDispatch]
     places: Mapping[Storage, Place]
     steps: list[Step]
+    is_chained: bool = False
     profiled: list[ProfiledStep] | None = None
 
 
@@ -139,6 +177,7 @@ class Lane:
         self.memory: MemoryLayout | None = None
         self._arrays: Sequence[DeviceArray | None] = ()
         self._made: dict[Storage, ArrayMemory] = {}
+        self._values: Sequence[Value] = ()
         self._steps: Sequence[Step] = ()
         self._begun = 0
         self._recordings: OrderedDict[tuple[Buffer, ...], _Recording] = OrderedDict()
@@ -166,6 +205,8 @@ class Lane:
         self._barriers = [
             [] if isinstance(segment, HostCall) else plan_barriers(segment, self._locate) for segment in self._segments
         ]
+        self._may_chain = {dispatch for dispatch, key in self._keys.items() if key.layout.is_chained}
+        self._progress = Progress(device, self.scope) if self._may_chain else None
         self._varying = [dispatch for dispatch in self._keys if self._touches_arrays(dispatch)]
         fixed = [dispatch for dispatch in self._keys if not self._touches_arrays(dispatch)]
         self._fixed = self._bind(self.scope, fixed, self._places)
@@ -181,7 +222,11 @@ class Lane:
         """
         if len(values) != len(self._inputs):
             raise InputError(f"the plan takes {len(self._inputs)} inputs, and {len(values)} were given")
-        self._write_inputs(values)
+        self._values = values
+        self._begin()
+
+    def _begin(self) -> None:
+        self._write_inputs(self._values)
         self._steps = self._recording(self._bound_buffers()).steps
         if self._steps:
             self._begun = 1
@@ -197,12 +242,28 @@ class Lane:
             RefusedError: a kernel met operands that it must not be given.
             DeviceError: the device failed.
         """
+        try:
+            self._finish_steps(polls)
+        except _OverdueError:
+            self._unchain()
+            self._begin()
+            self._finish_steps(polls)
+        return [self._output(index, slot) for index, slot in enumerate(self._outputs)]
+
+    def _finish_steps(self, polls: bool) -> None:
         for number, step in enumerate(self._steps):
             if number:
                 self._begun = number + 1
                 step.begin()
             step.finish(polls)
-        return [self._output(index, slot) for index, slot in enumerate(self._outputs)]
+
+    def _unchain(self) -> None:
+        """Have barriers between dispatches from now on, whatever was recorded."""
+        assert self._progress is not None
+        if self._device.chains:
+            _LOGGER.warning(_OVERDUE, self._device.info.name)
+        self._device.chains = False
+        self._progress.reset()
 
     def settle(self) -> None:
         """Be ready for another call, whatever has become of this one: nothing of it may run any more."""
@@ -213,6 +274,7 @@ class Lane:
             slot.clear()
         self._arrays = ()
         self._made = {}
+        self._values = ()
 
     def profile(self, values: Sequence[Value]) -> tuple[list[Value], list[OperationTime]]:
         """Run once with a timestamp after every operation."""
@@ -319,6 +381,9 @@ class Lane:
     def _recording(self, buffers: tuple[Buffer, ...]) -> _Recording:
         """The commands for these arrays, recorded when they are first met."""
         recording = self._recordings.get(buffers)
+        if recording is not None and recording.is_chained and not self._device.chains:
+            self._recordings.pop(buffers).scope.close()
+            recording = None
         if recording is None:
             while len(self._recordings) >= MAX_RECORDINGS:
                 self._recordings.popitem(last=False)[1].scope.close()
@@ -337,6 +402,7 @@ class Lane:
         try:
             bound = {**self._fixed, **self._bind(scope, self._varying, places)}
             recording = _Recording(scope, CommandPool(self._device, scope), bound, places, [])
+            recording.is_chained = self._progress is not None and self._device.chains
             recording.steps = [self._step(recording, number) for number in range(len(self._segments))]
             return recording
         except BaseException:
@@ -347,14 +413,25 @@ class Lane:
         segment = self._segments[number]
         if isinstance(segment, HostCall):
             return _HostStep(segment, self._host_step_slot)
-        commands = recording.pool.record(self._recordable(recording, segment, number))
+        commands = recording.pool.record(self._recordable(recording, segment, number, recording.is_chained))
         submission = Submission(self._device, commands, self._fence)
-        return submission if self._flag is None else _CheckedStep(submission, self._flag)
+        step = submission if self._flag is None else _CheckedStep(submission, self._flag)
+        return _ChainedStep(step, self._progress) if recording.is_chained and self._progress is not None else step
 
-    def _recordable(self, recording: _Recording, segment: list[GpuOperation], number: int) -> Recordable:
+    def _recordable(
+        self, recording: _Recording, segment: list[GpuOperation], number: int, is_chained: bool
+    ) -> Recordable:
         barriers: Sequence[Barrier | None] = self._barriers[number]
+        links = dict.fromkeys(self._may_chain, NO_LINK)
+        if is_chained:
+            emulated = EMULATED_CHAINS in self._device.info.switches
+            chained = plan_chain(segment, barriers, self._may_chain.__contains__, emulated)
+            barriers = chained.barriers
+            links.update((step, link) for step, link in zip(segment, chained.links, strict=True) if step in links)
         continues = number > 0 or bool(self._array_storages)
-        return Recordable(segment, barriers, recording.bound, recording.places, continues)
+        constants = {dispatch: links[dispatch].push_constants for dispatch in self._may_chain}
+        progress = None if self._progress is None else self._progress.descriptor_set
+        return Recordable(segment, barriers, recording.bound, recording.places, continues, constants, progress)
 
     def _profiled_step(self, recording: _Recording, number: int) -> ProfiledStep:
         segment = self._segments[number]
@@ -362,5 +439,5 @@ class Lane:
             return ProfiledHostCall(segment, recording.steps[number].finish)
         info = vk.struct("VkQueryPoolCreateInfo", queryType=vk.VK_QUERY_TYPE_TIMESTAMP, queryCount=len(segment) + 1)
         queries = recording.scope.create("QueryPool", info, "make a query pool")
-        commands = recording.pool.record(self._recordable(recording, segment, number), queries)
+        commands = recording.pool.record(self._recordable(recording, segment, number, False), queries)
         return ProfiledSegment(self._device, segment, Submission(self._device, commands, self._fence), queries)

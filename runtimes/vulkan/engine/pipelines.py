@@ -16,7 +16,7 @@ from mobopt.runtimes.vulkan.engine import vk
 from mobopt.runtimes.vulkan.engine.device import Device
 from mobopt.runtimes.vulkan.engine.pipeline_cache import cache_path, read_cache, write_cache
 from mobopt.runtimes.vulkan.engine.resources import ResourceScope
-from mobopt.runtimes.vulkan.engine.stream import Dispatch
+from mobopt.runtimes.vulkan.engine.stream import CHAIN_END, Dispatch
 
 _LOGGER = logging.getLogger("mobopt.vulkan")
 _MAX_BATCHES = 16
@@ -30,6 +30,8 @@ class LayoutKey:
 
     texel: tuple[bool, ...]
     push_constants_size: int
+    is_chained: bool = False
+    """Whether set 1 is what dispatches count in that wait for each other: see ``chains.py``."""
 
 
 @dataclass(frozen=True)
@@ -43,17 +45,19 @@ class PipelineKey:
 
 @dataclass(frozen=True, eq=False)
 class PipelineLayout:
-    """A pipeline layout with its only descriptor set layout."""
+    """A pipeline layout with the layout of its set 0."""
 
     handle: vk.Handle
     set_layout: vk.Handle
 
 
-def pipeline_key(dispatch: Dispatch) -> PipelineKey:
-    """The pipeline that a dispatch runs."""
+def pipeline_key(dispatch: Dispatch, is_chained: bool = False) -> PipelineKey:
+    """The pipeline that a dispatch runs, of its shader or of the shader's twin that is chained."""
     texel = tuple(binding.texel_words > 0 for binding in dispatch.bindings)
-    layout = LayoutKey(texel, len(dispatch.push_constants))
-    return PipelineKey(dispatch.shader, pack_specialization(dispatch.specialization), layout)
+    shader, size = dispatch.shader, len(dispatch.push_constants)
+    if is_chained:
+        shader, size = f"{shader}{shaders.CHAINED}", CHAIN_END
+    return PipelineKey(shader, pack_specialization(dispatch.specialization), LayoutKey(texel, size, is_chained))
 
 
 def pack_specialization(values: Sequence[int | float]) -> bytes:
@@ -74,6 +78,7 @@ class PipelineStore:
         self._users: dict[PipelineKey, int] = {}
         self._idle: dict[PipelineKey, None] = {}
         """Pipelines that nobody uses, the longest idle first."""
+        self._progress_layout: vk.Handle = None
         self._path = cache_path(device.info)
         self._cache = self._create_cache(read_cache(self._path, device.info))
         self._changed = False
@@ -119,6 +124,14 @@ class PipelineStore:
             if key not in self._layouts:
                 self._layouts[key] = self._create_layout(key)
             return self._layouts[key]
+
+    @property
+    def progress_layout(self) -> vk.Handle:
+        """The layout of set 1 of chained shaders: two storage buffers."""
+        with self._device.lock:
+            if self._progress_layout is None:
+                self._progress_layout = self._create_set_layout((False, False))
+            return self._progress_layout
 
     def close(self) -> None:
         """Save the cache and destroy everything."""
@@ -196,7 +209,7 @@ class PipelineStore:
         layout = self.layout(key.layout).handle
         return vk.struct("VkComputePipelineCreateInfo", stage=stage, layout=layout)
 
-    def _create_layout(self, key: LayoutKey) -> PipelineLayout:
+    def _create_set_layout(self, texels: Sequence[bool]) -> vk.Handle:
         bindings = [
             vk.struct(
                 "VkDescriptorSetLayoutBinding",
@@ -205,10 +218,14 @@ class PipelineStore:
                 descriptorCount=1,
                 stageFlags=vk.VK_SHADER_STAGE_COMPUTE_BIT,
             )
-            for index, texel in enumerate(key.texel)
+            for index, texel in enumerate(texels)
         ]
-        set_info = vk.struct("VkDescriptorSetLayoutCreateInfo", bindingCount=len(bindings), pBindings=bindings)
-        set_layout = self._scope.create("DescriptorSetLayout", set_info, "make a descriptor set layout")
+        info = vk.struct("VkDescriptorSetLayoutCreateInfo", bindingCount=len(bindings), pBindings=bindings)
+        return self._scope.create("DescriptorSetLayout", info, "make a descriptor set layout")
+
+    def _create_layout(self, key: LayoutKey) -> PipelineLayout:
+        set_layout = self._create_set_layout(key.texel)
+        sets = [set_layout, self.progress_layout] if key.is_chained else [set_layout]
         ranges = []
         if key.push_constants_size:
             ranges = [
@@ -218,8 +235,8 @@ class PipelineStore:
             ]
         info = vk.struct(
             "VkPipelineLayoutCreateInfo",
-            setLayoutCount=1,
-            pSetLayouts=[set_layout],
+            setLayoutCount=len(sets),
+            pSetLayouts=sets,
             pushConstantRangeCount=len(ranges),
             pPushConstantRanges=ranges,
         )

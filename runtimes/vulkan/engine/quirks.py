@@ -22,6 +22,7 @@ else:
     import tomli as tomllib
 
 VARIABLE = "MOBOPT_QUIRKS"
+EMULATED_CHAINS = "emulated-chains"
 SWITCHES = {
     "workgroups-32": "workgroups of 32 invocations, where kernels are free to choose",
     "workgroups-64": "workgroups of 64 invocations, where kernels are free to choose",
@@ -32,6 +33,8 @@ SWITCHES = {
     "no-joins": "sums of divided products by a second dispatch, rather than by the last workgroup to arrive",
     "no-matrix-units": "products of halves by ordinary arithmetic, also where there are matrix units",
     "emulated-matrix-units": "products of halves by the kernels for matrix units, which are emulated, to try them",
+    "no-chains": "barriers between all dispatches that depend on each other, rather than counters between some",
+    EMULATED_CHAINS: "counters between dispatches, with barriers all the same, to try them on any device",
     "no-texels": "no loads through texel buffers",
 }
 """What can be chosen otherwise, by name."""

@@ -12,7 +12,7 @@ from mobopt.runtimes.vulkan.engine.buffers import Buffer, Place
 from mobopt.runtimes.vulkan.engine.device import Device
 from mobopt.runtimes.vulkan.engine.hazards import Barrier, GpuOperation
 from mobopt.runtimes.vulkan.engine.resources import ResourceScope
-from mobopt.runtimes.vulkan.engine.stream import Binding, Copy, Dispatch
+from mobopt.runtimes.vulkan.engine.stream import CHAIN_OFFSET, Binding, Copy, Dispatch
 from mobopt.runtimes.vulkan.engine.tensor import Storage
 
 _POLL_SECONDS = 0.01
@@ -38,6 +38,10 @@ class Recordable:
     places: Mapping[Storage, Place]
     continues: bool
     """Whether earlier command buffers wrote what this one reads."""
+    links: Mapping[Dispatch, bytes]
+    """Of dispatches of chained shaders: the push constants that say what they wait for."""
+    progress: vk.Handle = None
+    """The descriptor set that those count in."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +78,7 @@ class CommandPool:
             if barrier is not None:
                 _record_barrier(commands, barrier)
             if isinstance(operation, Dispatch):
-                _record_dispatch(commands, operation, run.bound[operation])
+                _record_dispatch(commands, operation, run)
             else:
                 _record_copy(commands, operation, run.places)
             if queries is not None:
@@ -118,15 +122,17 @@ class CommandPool:
         return handle[0]
 
 
-def _record_dispatch(commands: vk.Handle, dispatch: Dispatch, bound: BoundDispatch) -> None:
+def _record_dispatch(commands: vk.Handle, dispatch: Dispatch, run: Recordable) -> None:
+    bound, link = run.bound[dispatch], run.links.get(dispatch)
     point = vk.VK_PIPELINE_BIND_POINT_COMPUTE
     vk.lib.vkCmdBindPipeline(commands, point, bound.pipeline)
-    sets = vk.ffi.new("VkDescriptorSet[]", [bound.descriptor_set])
-    vk.lib.vkCmdBindDescriptorSets(commands, point, bound.layout, 0, 1, sets, 0, vk.ffi.NULL)
-    constants = dispatch.push_constants
-    if constants:
-        stage = vk.VK_SHADER_STAGE_COMPUTE_BIT
-        vk.lib.vkCmdPushConstants(commands, bound.layout, stage, 0, len(constants), vk.ffi.from_buffer(constants))
+    own = [bound.descriptor_set] if link is None else [bound.descriptor_set, run.progress]
+    sets = vk.ffi.new("VkDescriptorSet[]", own)
+    vk.lib.vkCmdBindDescriptorSets(commands, point, bound.layout, 0, len(own), sets, 0, vk.ffi.NULL)
+    for offset, constants in ((0, dispatch.push_constants), (CHAIN_OFFSET, link)):
+        if constants:
+            data, stage = vk.ffi.from_buffer(constants), vk.VK_SHADER_STAGE_COMPUTE_BIT
+            vk.lib.vkCmdPushConstants(commands, bound.layout, stage, offset, len(constants), data)
     vk.lib.vkCmdDispatch(commands, *dispatch.groups)
 
 

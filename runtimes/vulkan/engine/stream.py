@@ -15,6 +15,8 @@ from mobopt.ir.origin import NOWHERE, Origin
 from mobopt.runtimes.vulkan.engine.tensor import DeviceTensor, Storage, StorageKind
 
 VECTOR_BYTES = 16
+CHAIN_OFFSET, CHAIN_END = 128, 136
+"""Where push constants have ``CHAIN_FIELDS`` (``chain.glsl``): beyond all others."""
 
 MAX_ITERATIONS = 65_535
 """How often an invocation may go round loops, all of its loops together. Mesa's llvmpipe ends the loops of a shader
@@ -140,6 +142,9 @@ class Stream:
     operations: list[Operation] = field(default_factory=list)
     inputs: list[Exchanged] = field(default_factory=list)
     outputs: list[Exchanged] = field(default_factory=list)
+    chained_workgroups: int = 0
+    """Up to how many workgroups a dispatch waits for others by a counter, rather than by a barrier; 0 where that is no
+    gain, or where workgroups may start in another order than their dispatches: those that wait could keep them out."""
     flag: DeviceTensor | None = None
     """One integer that a kernel sets to 1 where it meets operands that it must not be given: an index out of range, a
     divisor of zero, a float that no 32-bit integer can say."""

@@ -19,6 +19,8 @@ from typing import Any, TypeVar
 
 from mobopt.runtimes.vulkan.engine.device_cache import device_file, keep, read_kept
 from mobopt.runtimes.vulkan.engine.device_info import DeviceInfo
+from mobopt.runtimes.vulkan.engine.quirks import EMULATED_CHAINS
+from mobopt.runtimes.vulkan.engine.stream import CHAIN_END
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -28,6 +30,7 @@ else:
 _TABLE = Path(__file__).with_name("device_costs.toml")
 _LOGGER = logging.getLogger("mobopt.vulkan")
 _MOST_DEVICES = 64
+_ANY_NUMBER = 1 << 31
 
 
 @dataclass(frozen=True)
@@ -84,6 +87,10 @@ class DeviceCosts:
     """A workgroup says that it is done, and learns whether the others that share its block are."""
     joined_sum_nanoseconds: float
     """A vec4 of a partial sum that it reads."""
+    chained_workgroups_per_core: int
+    """Up to which a dispatch waits for others by a counter: see :attr:`Stream.chained_workgroups`."""
+    in_order_drivers: tuple[int, ...]
+    """Of VkDriverId: those that were seen to start workgroups in the order of dispatches, which that takes."""
     most_sums: int
     """vec4s of a product that an invocation may keep in its registers."""
     depthwise_invocations_per_core: int
@@ -237,7 +244,20 @@ def profiles() -> tuple[DeviceCosts, ...]:
 
 def _profile(row: Mapping[str, Any]) -> DeviceCosts:
     matrix = MatrixCosts(**row["matrix"]) if "matrix" in row else None
-    return DeviceCosts(**{**row, "vendors": tuple(row["vendors"]), "kinds": tuple(row["kinds"]), "matrix": matrix})
+    lists = {name: tuple(row[name]) for name in ("vendors", "kinds", "in_order_drivers")}
+    return DeviceCosts(**{**row, **lists, "matrix": matrix})
+
+
+def chained_workgroups(device: DeviceInfo) -> int:
+    """What :attr:`Stream.chained_workgroups` is on a device."""
+    able = "device_memory_model" in device.features and device.limits.max_push_constants_size >= CHAIN_END
+    if not able or "no-chains" in device.switches:
+        return 0
+    if EMULATED_CHAINS in device.switches:
+        return _ANY_NUMBER
+    costs = device_costs(device)
+    is_in_order = device.driver_id in costs.in_order_drivers
+    return costs.chained_workgroups_per_core * core_count(device) if is_in_order and not device.is_cpu else 0
 
 
 def core_count(device: DeviceInfo) -> int:

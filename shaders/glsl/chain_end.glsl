@@ -1,0 +1,45 @@
+// A kernel that needs no barrier between it and the dispatches before it: it starts when as many workgroups have arrived as there are in
+// those, and then arrives itself. Only where workgroups start in the order of dispatches: otherwise those that wait could keep the
+// others from starting. They give up in the end: the host computes anew, with barriers, if anything was overdue.
+#undef main
+
+layout(set = 1, binding = 0, std430) buffer Progress { uint arrived; }; // zero before and after each run
+layout(set = 1, binding = 1, std430) buffer Lateness { uint overdue; };
+
+const uint MOST_POLLS = 1u << 20;
+const uint GIVEN_UP = 1u << 31; // more than anybody waits for
+
+// What the workgroup has written is available to its first invocation, and the other way round.
+void meet() {
+    controlBarrier(gl_ScopeWorkgroup, gl_ScopeWorkgroup, gl_StorageSemanticsBuffer,
+                   gl_SemanticsAcquireRelease | gl_SemanticsMakeAvailable | gl_SemanticsMakeVisible);
+}
+
+void wait_for_others() {
+    if (gl_LocalInvocationIndex == 0) {
+        bool waits = true;
+        for (uint polls = 0u; waits && polls < MOST_POLLS; ++polls)
+            waits = atomicLoad(arrived, gl_ScopeDevice, 0, gl_SemanticsRelaxed) < arrivals_before;
+        if (waits) {
+            overdue = 1u;
+            atomicOr(arrived, GIVEN_UP, gl_ScopeDevice, 0, gl_SemanticsRelaxed);
+        }
+        memoryBarrier(gl_ScopeDevice, gl_StorageSemanticsBuffer, gl_SemanticsAcquire | gl_SemanticsMakeVisible);
+    }
+    meet();
+}
+
+void arrive() {
+    meet();
+    if (gl_LocalInvocationIndex == 0) {
+        memoryBarrier(gl_ScopeDevice, gl_StorageSemanticsBuffer, gl_SemanticsRelease | gl_SemanticsMakeAvailable);
+        if (atomicAdd(arrived, 1u, gl_ScopeDevice, 0, gl_SemanticsRelaxed) + 1u == arrivals_in_all)
+            atomicStore(arrived, 0u, gl_ScopeDevice, 0, gl_SemanticsRelaxed);
+    }
+}
+
+void main() {
+    if (arrivals_before != 0u) wait_for_others();
+    kernel();
+    if (arrivals_in_all != 0u) arrive();
+}
