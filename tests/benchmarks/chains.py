@@ -1,0 +1,65 @@
+"""Steps without barriers beside those with them: equal bits, and times: ``python tests/benchmarks/chains.py``.
+
+Both take turns in one process, from a CPU tensor to a CPU tensor; the median counts. The exit code is 1 if a result has
+other bits, or if a dispatch has waited in vain.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+from models import PASSES, Contestant, cuda_contestants, first_tensor, median_times
+from precision import MODELS, built
+
+from mobopt.frontends.torchscript import program_from_script_module
+from mobopt.options import PrecisionChoice
+from mobopt.passes.manager import run_passes
+from mobopt.runtimes.vulkan.engine.device import Device, open_device
+from mobopt.runtimes.vulkan.program import VulkanProgram
+
+
+def measure(name: str, precision: str, device: Device, args: argparse.Namespace) -> int:
+    """Print the row of a model; gives how many results had other bits."""
+    model, x = built(name)
+    program = program_from_script_module(torch.jit.script(model))
+    run_passes(program, PASSES)
+    runners = {key: VulkanProgram(program, device, precision=PrecisionChoice.of(precision)) for key in ("old", "new")}
+    info = device.info
+    device.info = replace(info, switches=info.switches | {"no-chains"})
+    expected = first_tensor(runners["old"](x)).clone()  # planned now
+    device.info = info
+    wrong = sum(not torch.equal(first_tensor(runners["new"](x)), expected) for _ in range(args.repeats))
+    contestants: dict[str, Contestant] = {
+        "mobopt": lambda: runners["new"](x),
+        "barriers": lambda: runners["old"](x),
+    }
+    if torch.cuda.is_available():
+        contestants.update(cuda_contestants(model, x))
+    times = median_times(contestants, args.rounds, args.seconds)
+    shown = "  ".join(f"{key} {milliseconds:.3f}" for key, milliseconds in times.items())
+    print(f"{name} {precision}: {wrong} of {args.repeats} differ  {shown}", flush=True)
+    return wrong
+
+
+def main() -> int:
+    """Measure."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("models", nargs="*", default=MODELS)
+    parser.add_argument("--precision", default="fp32,fp16")
+    parser.add_argument("--repeats", type=int, default=1000)
+    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--seconds", type=float, default=0.1)
+    args = parser.parse_args()
+    device = open_device()
+    wrong = sum(measure(name, one, device, args) for name in args.models for one in args.precision.split(","))
+    return 1 if wrong or not device.chains else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
