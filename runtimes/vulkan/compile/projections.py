@@ -10,11 +10,11 @@ import torch
 from mobopt.ir import Graph, Node, Value
 from mobopt.ops.contexts import LinearPackedContext
 from mobopt.ops.quantized import Quantized
+from mobopt.ops.records import Trait, has_trait
 from mobopt.runtimes.vulkan.kernels.plan import ConstantStore
 from mobopt.runtimes.vulkan.lowerings.registry import why_unsupported
 
 _ATTENTION = "aten::scaled_dot_product_attention"
-_VIEWS = ("aten::view", "aten::reshape", "aten::_unsafe_view", "aten::transpose", "aten::permute", "aten::unflatten")
 _ALIGNMENT = 8
 """Elements of which the width of each layer is a multiple, so that kernels can read their parts as they lie."""
 
@@ -59,7 +59,7 @@ def join_projections(graph: Graph, constants: ConstantStore) -> None:
 
 def _layer_behind(value: Value) -> _Layer | None:
     """The layer of which a value is a view, and nothing else reads it."""
-    while (node := value.producer) is not None and node.op in _VIEWS and len(value.uses) == 1:
+    while (node := value.producer) is not None and has_trait(node.qualified_op, Trait.VIEW) and len(value.uses) == 1:
         value = node.args[0]
     if node is None or len(value.uses) != 1 or value.sizes[-1] % _ALIGNMENT:
         return None
