@@ -129,7 +129,8 @@ def _check(found: _Found, what: str, rule: Rule, value: Any) -> None:
             _check_tensor(found, what, rule, value)
         case Fixed(expected):
             if type(value) is not type(expected) or value != expected:
-                raise InputError(f"{what} is {value!r}, and the model was exported for {expected!r}; export it again")
+                shown = "a tensor" if isinstance(value, torch.Tensor) else repr(value)
+                raise InputError(f"{what} is {shown}, and the model was exported for {expected!r}; export it again")
         case Expression():
             if type(value) is not int:
                 raise InputError(f"{what} is {value!r}, and the model takes an integer")

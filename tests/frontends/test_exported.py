@@ -14,8 +14,10 @@ import pytest
 import torch
 from exported_nets import TURNS, example, exported, net, turns_net
 from torch.export import ExportedProgram
+from torch.jit.mobile import _load_for_lite_interpreter
 from torch.utils import _pytree as pytree
 
+from mobopt import optimize_for_mobile
 from mobopt.bundle.container import ArchiveReader, ArchiveWriter
 from mobopt.errors import BundleError, InputError, MissingInputError, MoboptError, UnsupportedError
 from mobopt.frontends.exported.exported_program import ExportedFileSource, ExportedProgramSource
@@ -165,7 +167,7 @@ def changed(change: Callable[[list[Any]], Any]) -> list[Any]:
         (lambda i: i.__setitem__(1, [torch.ones(2)]), "'pair' is a list, .* takes a list or tuple of 2"),
         (lambda i: i[1][1].clear(), r"'pair'\[1\] is a dict, and the model takes a dictionary of 1"),
         (lambda i: i.append(3.0), "'scale' is 3.0, and the model was exported for 2.0"),
-        (lambda i: i.extend([2.0, torch.ones(1)]), "'mask' is tensor.*exported for None"),
+        (lambda i: i.extend([2.0, torch.ones(1)]), "'mask' is a tensor.*exported for None"),
     ],
 )
 def test_inputs_that_the_graph_was_not_made_for_are_refused(
@@ -173,6 +175,35 @@ def test_inputs_that_the_graph_was_not_made_for_are_refused(
 ) -> None:
     with pytest.raises(InputError, match=message):
         bind_arguments(source.program, "forward", changed(change), {})
+
+
+class Chosen(torch.nn.Module):
+    def forward(
+        self, x: torch.Tensor, flag: bool, count: int, name: str, mask: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        y = x * count if flag else x - count
+        return y if mask is None else y + mask
+
+
+_OTHERS = [(1, False, "flag = True"), (2, 3, "count = 2"), (3, "b", "name = 'a'"), (4, torch.ones(2, 3), "mask = None")]
+
+
+@pytest.mark.parametrize("form", ["pt", "ptl"])
+def test_a_phones_file_refuses_what_it_would_ignore(form: str, tmp_path: Path) -> None:
+    inputs = [torch.randn(2, 3), True, 2, "a", None]
+    program = torch.export.export(Chosen(), tuple(inputs))
+    module = optimize_for_mobile(program, example_inputs=inputs)
+    path = tmp_path / f"model.{form}"
+    if form == "pt":
+        torch.jit.save(module, path)  # type: ignore[no-untyped-call]
+        loaded = torch.jit.load(path)  # type: ignore[no-untyped-call]
+    else:
+        module._save_for_lite_interpreter(str(path))
+        loaded = _load_for_lite_interpreter(str(path))
+    assert torch.equal(loaded(*inputs), inputs[0] * 2)
+    for place, value, message in _OTHERS:
+        with pytest.raises((RuntimeError, torch.jit.Error), match=f"exported for {message}, and ignores other values"):
+            loaded(*inputs[:place], value, *inputs[place + 1 :])
 
 
 def test_a_missing_input_is_named(source: Source) -> None:

@@ -274,7 +274,12 @@ class NodeReader:
         condition, *rest = [self.argument(item["arg"]) for item in node["inputs"]]
         if condition.type != BOOL:
             condition = self._python("aten::Bool", [condition])
-        text = str(rest[0].constant) if rest and rest[0].is_constant else "a check of the model failed"
+        self.raise_unless(
+            condition, str(rest[0].constant) if rest and rest[0].is_constant else "a check of the model failed"
+        )
+
+    def raise_unless(self, condition: Value, text: str) -> None:
+        """Let the model end in an error with this text where a condition does not hold."""
         branch = self.builder.if_else(condition)
         with self.builder.inside(branch.blocks[1]):
             kind = self.builder.constant("AssertionError")

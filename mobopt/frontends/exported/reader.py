@@ -16,6 +16,7 @@ from mobopt.frontends.exported.trees import Packer, Tree, input_type, parse_tree
 from mobopt.ir import Attribute, Graph, Program, Value, verify
 from mobopt.ir.graph import type_of_constant
 from mobopt.ir.input_rules import Condition, Fixed, InputRules, Rule
+from mobopt.ir.schemas import resolve
 from mobopt.ir.types import INT, TENSOR, ClassType, OptionalType, TensorType, Type
 from mobopt.ops.state import settle_state
 
@@ -118,6 +119,8 @@ class ExportedModel:
             value = reader.graph.add_input(name, kind)
             for leaf, part in zip(own, Packer(reader.builder).unpack(tree, value), strict=True):
                 reader.values[leaf.name] = part
+                if leaf.tag == "fixed":
+                    _refuse_others(reader, part, leaf.value, name)
             rule = rules[name] = _rule(tree, iter(own), graph, sizes, name)
             if isinstance(rule, Fixed):
                 self.program.metadata.setdefault("defaults", {}).setdefault(_METHOD, {})[name] = rule.value
@@ -184,6 +187,18 @@ class _Leaf:
         self.type = kind
         self.tag = tag
         self.value = value
+
+
+def _refuse_others(reader: GraphReader, given: Value, value: Any, name: str) -> None:
+    """Let the model refuse other values of an input than the one that it was exported for, which it would ignore.
+
+    A file for phones has nobody else who looks.
+    """
+    builder = reader.builder
+    equal = "aten::__is__" if value is None else "aten::eq"
+    schema, arguments = resolve(equal, [given.type, type_of_constant(value)]), {0: given, 1: builder.constant(value)}
+    (condition,) = builder.operator(schema, arguments)
+    reader.raise_unless(condition, f"the model was exported for {name} = {value!r}, and ignores other values")
 
 
 def _leaf(kind: str, content: Mapping[str, Any]) -> _Leaf:
