@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 
@@ -103,8 +103,12 @@ class CallTensors:
         return value.clone() if is_shared else value
 
 
+class RefusedOperandsError(Exception):
+    """The device met operands that it must not be given."""
+
+
 class WideFloatsError(Exception):
-    """The device met floats that are too large to become int64 there."""
+    """It did, though torch takes them: floats that are too large to become int64 there."""
 
 
 class CallPlan:
@@ -210,8 +214,7 @@ class CallPlan:
         """Compute, and return the result; the state is what the call has made of it.
 
         Raises:
-            InputError: the device met operands that it must not be given, and torch's kernel says what is wrong.
-            WideFloatsError: nothing is wrong with them.
+            RefusedOperandsError: the device met operands that it must not be given.
         """
         return self.deliver(given, self.compute(given))
 
@@ -224,14 +227,14 @@ class CallPlan:
         if self.executable is None:
             return lambda polls: self.deliver(given, [])
         call = self.executable.begin(self._given(given))
-        return lambda polls: self.deliver(given, self._checked(given.inputs, lambda: call.finish(polls)))
+        return lambda polls: self.deliver(given, _checked(lambda: call.finish(polls)))
 
     def compute(self, given: CallTensors) -> Sequence[Value]:
         """The outputs of the device; see :meth:`run` for errors."""
         executable = self.executable
         if executable is None:
             return []
-        return self._checked(given.inputs, lambda: executable.run(self._given(given)))
+        return _checked(lambda: executable.run(self._given(given)))
 
     def hand_on(self, given: CallTensors, computed: Sequence[Value]) -> None:
         """Read the elements that an incomplete segment asks for; the call stands before the next one then."""
@@ -257,13 +260,6 @@ class CallPlan:
             return [inputs[number] for number in self._taken]
         return [given.array(number, self._device) if number in resident else inputs[number] for number in self._taken]
 
-    def _checked(self, inputs: Sequence[Value], compute: Callable[[], Sequence[Value]]) -> Sequence[Value]:
-        try:
-            return compute()
-        except RefusedError:
-            HostFunction(self.segment.graph.block.nodes, self.segment.inputs, self.outputs)(*map(on_host, inputs))
-            raise WideFloatsError from None
-
     def deliver(self, given: CallTensors, computed: Sequence[Value]) -> Any:
         """The result of a call, whose state becomes what it has made of it.
 
@@ -287,6 +283,28 @@ class CallPlan:
             return Results(segment, on_cpu, given.inputs).deliver()[0]
         results = DeviceResults(segment, values, given.inputs, self._gives_arrays)
         return results.deliver_and_keep(self._device, self._state, given.wholes, self._arrays)
+
+
+def find_fault(segment: Segment, given: CallTensors) -> NoReturn:
+    """Say what is wrong with operands that the device refused, by the CPU's kernels.
+
+    Args:
+        segment: as the model has it: of decomposed operators, the parts would not say what torch does.
+        given: the call's tensors.
+
+    Raises:
+        InputError: an operator refuses its operands, with torch's words.
+        WideFloatsError: nothing is wrong with them.
+    """
+    HostFunction(segment.graph.block.nodes, segment.inputs, ())(*map(on_host, given.inputs))
+    raise WideFloatsError
+
+
+def _checked(compute: Callable[[], Sequence[Value]]) -> Sequence[Value]:
+    try:
+        return compute()
+    except RefusedError:
+        raise RefusedOperandsError from None
 
 
 def _with_numbers(segment: Segment, values: Sequence[Any]) -> Segment:

@@ -30,7 +30,14 @@ from mobopt.runtimes.segment import Segment
 from mobopt.runtimes.specializations import Specializations
 from mobopt.runtimes.specialize import go_on, specialize
 from mobopt.runtimes.state import ModelState
-from mobopt.runtimes.vulkan.call_plan import CallPlan, CallTensors, WideFloatsError, on_host
+from mobopt.runtimes.vulkan.call_plan import (
+    CallPlan,
+    CallTensors,
+    RefusedOperandsError,
+    WideFloatsError,
+    find_fault,
+    on_host,
+)
 from mobopt.runtimes.vulkan.compile.build import Built, Fallback, build_stream
 from mobopt.runtimes.vulkan.compile.host_function import UnforeseenResultError
 from mobopt.runtimes.vulkan.compile.integer_ranges import Interval
@@ -262,7 +269,7 @@ class VulkanProgram:
             try:
                 with torch.no_grad():
                     return deliver(polls)
-            except (UnforeseenResultError, WideFloatsError):
+            except (UnforeseenResultError, RefusedOperandsError):
                 return self._run(method, args, on_device)
             finally:
                 self._leave_plan(plan)
@@ -323,6 +330,10 @@ class VulkanProgram:
                     return ending(plan, place.given)
                 plan.hand_on(place.given, passing(plan, place.given))
                 place = place._replace(following=plan.following)
+            except RefusedOperandsError:
+                with self._lock:
+                    segment = self._specialized(place)
+                find_fault(segment, place.given)
             finally:
                 self._leave_plan(plan)
 

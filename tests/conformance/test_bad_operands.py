@@ -169,3 +169,43 @@ def test_inputs_without_elements_are_refused(dtype: torch.dtype, called_before: 
     with pytest.raises(InputError, match="nested tensor"):
         run(torch.nested.as_nested_tensor([good[0], good[1, :2]], layout=torch.strided))
     torch.testing.assert_close(module(good), good + good)
+
+
+_SCORES = torch.arange(12.0).reshape(3, 4)
+_DECOMPOSED: dict[str, tuple[Callable[..., Any], tuple[Tensor, ...], tuple[Tensor, ...], str]] = {
+    "nll_loss": (nn.functional.nll_loss, (_SCORES, _t(0, 3, 1)), (_SCORES, _t(0, 7, 1)), "aten::nll_loss_nd"),
+    "cross_entropy": (
+        nn.functional.cross_entropy,
+        (_SCORES, _t(0, 3, 1)),
+        (_SCORES, _t(0, -7, 1)),
+        "aten::cross_entropy_loss",
+    ),
+    "embedding_bag": (
+        lambda w, i: nn.functional.embedding_bag(i, w) * 2,
+        (_TABLE, _t(0, 4).view(1, 2)),
+        (_TABLE, _t(0, 9).view(1, 2)),
+        "aten::embedding_bag",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", _DECOMPOSED)
+def test_decomposed_operators_refuse_in_torchs_words(name: str) -> None:
+    function, good, bad, operator = _DECOMPOSED[name]
+    module = Applied(function)
+    runtime = VulkanProgram(program_from_script_module(torch.jit.trace(module, good)))  # type: ignore[no-untyped-call]
+    expected = module(*good)
+    torch.testing.assert_close(runtime(*good), expected)
+    with pytest.raises((RuntimeError, IndexError)) as torchs:
+        module(*bad)
+    words = str(torchs.value).rstrip(".")
+    for call in (
+        lambda: runtime(*bad),
+        lambda: runtime.submit("forward", bad).result(),
+        lambda: runtime.run_on_device("forward", bad),
+    ):
+        with pytest.raises(InputError) as refused:
+            call()
+        assert str(refused.value).startswith(operator) and words in str(refused.value)
+    torch.testing.assert_close(runtime(*good), expected)
+    runtime.close()
