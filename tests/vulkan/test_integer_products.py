@@ -45,6 +45,13 @@ def test_every_form(computer: Any, dtype: torch.dtype) -> None:
     check(computer, "aten::addmv", c[:, 0].contiguous(), a, b[:, 0].contiguous())
 
 
+@pytest.mark.parametrize(("beta", "alpha"), [(0.6, 0.2), (-1.6, 2.9), (1, 1.5)])
+def test_factors_are_cut_off_to_integers(computer: Any, beta: float, alpha: float) -> None:
+    a, b, c = numbers(torch.int32, 5, 7), numbers(torch.int32, 7, 3), numbers(torch.int32, 5, 3)
+    check(computer, "aten::addmm", c, a, b, beta=beta, alpha=alpha)
+    check(computer, "aten::baddbmm", c[None], a[None], b[None], beta=beta, alpha=alpha)
+
+
 @pytest.mark.parametrize("length", (511, 517, 1033))
 def test_long_rows_of_bytes(computer: Any, length: int) -> None:
     """Sums of products of extremes, beside what float32 holds exactly."""

@@ -6,6 +6,7 @@ order; what comes out is added up as int32, which wraps as torch's integers do.
 
 from __future__ import annotations
 
+import math
 from itertools import product
 
 import torch
@@ -40,13 +41,16 @@ def integer_linear(build: NodeBuilder, node: Node) -> Value | None:
 
 @decomposes("aten::addmm", "aten::baddbmm", "aten::addmv")
 def added_integer_product(build: NodeBuilder, node: Node) -> Value | None:
-    """``beta * input + alpha * (a @ b)``."""
+    """``beta * input + alpha * (a @ b)``, whose factors torch cuts off to integers."""
     addend, a, b = node.args[:3]
+    if not (math.isfinite(node["alpha"]) and math.isfinite(node["beta"])):
+        return None
     made = _product(build, a, b, node.outputs[0])
     if made is None:
         return None
-    made = made if node["alpha"] == 1 else build("aten::mul.Scalar", made, node["alpha"])
-    return made if node["beta"] == 0 else build("aten::add.Tensor", made, addend, alpha=node["beta"])
+    alpha, beta = int(node["alpha"]), int(node["beta"])
+    made = made if alpha == 1 else build("aten::mul.Scalar", made, alpha)
+    return made if beta == 0 else build("aten::add.Tensor", made, addend, alpha=beta)
 
 
 def _product(build: NodeBuilder, a: Value, b: Value, result: Value) -> Value | None:
