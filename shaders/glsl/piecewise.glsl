@@ -18,6 +18,9 @@ vec4 rectified(vec4 x) {
     return intBitsToFloat(mix(bits, ivec4(0), negative));
 }
 
+// Zero of the sign of x, and NaN where x is.
+vec4 signed_zero(vec4 x) { return or_nan(intBitsToFloat(floatBitsToInt(x) & ~MAGNITUDE), x); }
+
 vec4 piecewise(int opcode, vec4 a, vec4 b, vec4 c) {
     switch (opcode) {
     case RELU: return rectified(a);
@@ -26,7 +29,7 @@ vec4 piecewise(int opcode, vec4 a, vec4 b, vec4 c) {
     case HARDSWISH: return a * (bounded(a + 3.0, vec4(0.0), vec4(6.0)) * (1.0 / 6.0));
     case HARDSIGMOID: return bounded(a + 3.0, vec4(0.0), vec4(6.0)) * (1.0 / 6.0);
     case HARDSHRINK: return mix(a, vec4(0.0), lessThanEqual(abs(a), b));
-    case SOFTSHRINK: return or_nan(with_sign(max(abs(a) - b, 0.0), a), a);
+    case SOFTSHRINK: return mix(mix(signed_zero(a), a + b, lessThan(a, -b)), a - b, greaterThan(a, b));
     case THRESHOLD: return mix(a, c, lessThanEqual(a, b));
     }
     return a;

@@ -10,6 +10,7 @@ import argparse
 import json
 import logging
 import multiprocessing
+import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -135,8 +136,13 @@ def _cell(judged: Judged) -> str:
 
 
 def _reasons(judged: Iterable[Judged]) -> str:
-    """The two most frequent reasons of an operator, without the operator's own name."""
-    reasons = Counter(outcome.reason for each in judged for _, outcome in each.outcomes if outcome.reason)
+    """The two most frequent reasons of an operator, without the numbers that a process gives to traces."""
+    reasons = Counter(
+        re.sub(r"(\.___torch_mangle_\d+)?\.py:\d+", ".py", outcome.reason)
+        for each in judged
+        for _, outcome in each.outcomes
+        if outcome.reason
+    )
     return "; ".join(_escaped(reason) for reason, _ in reasons.most_common(2))
 
 
