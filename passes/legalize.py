@@ -115,7 +115,7 @@ class Legalize(Pass):
             site = Site(graph, node, self.target, facts)
             result = rewrite.apply(site)
             values = result if isinstance(result, tuple) else (result,)
-            if is_written:
+            if is_written or any(value in node.inputs for value in values):
                 _check_memory(graph, node, values)
         except Refused as reason:
             while node.previous is not None and node.previous is not start:
@@ -144,10 +144,17 @@ _SAME_AS = {MobileOptimizerType.CONV_1D_TO_2D: ("convolve_1d_as_2d",)}
 
 
 def _check_memory(graph: Graph, node: Node, values: Sequence[Value]) -> None:
-    """Refuse results that share memory with an operand, or no longer do, where one of them is changed in place."""
+    """Refuse results that share memory with an operand, or no longer do, where a write to one may be seen in the other.
+
+    The caller may write to what is returned, and other methods to the model's attributes. (What the GPU makes of an
+    operand is a copy, whatever the operator.)
+    """
     aliases = Aliases(graph)
     for old, new in zip(node.outputs, values, strict=True):
         for operand in node.inputs:
-            is_written = bool(aliases.writers(operand) or aliases.writers(old))
-            if is_written and aliases.may_alias(operand, old) != aliases.may_alias(operand, new):
+            if aliases.may_alias(operand, old) == aliases.may_alias(operand, new):
+                continue
+            if aliases.writers(operand) or aliases.writers(old):
                 raise Refused(f"%{operand.name} or %{old.name} is changed in place, and would be seen in the other")
+            if operand is new and aliases.is_external(operand) and aliases.outlives(old):
+                raise Refused(f"%{old.name} would be %{operand.name} itself, which may be changed after the call")

@@ -361,7 +361,8 @@ def _is_untouched(node: Node) -> bool:
 
 
 def _shared_and_changed(graph: Graph, placement: Placement, aliases: Aliases) -> set[Value]:
-    """Values whose memory is changed in place and seen under another name, or changed by a node on the CPU.
+    """Values whose memory is changed in place and seen under another name or by the next call, or changed by a node on
+    the CPU.
 
     The GPU's tensors share no memory with others, so these have to stay on the CPU as a whole.
     """
@@ -371,7 +372,7 @@ def _shared_and_changed(graph: Graph, placement: Placement, aliases: Aliases) ->
         names = [value for value in aliases.members(node.inputs[0]) if value.type == TENSOR]
         chain = {node.inputs[0], *(other.output for other in writers if other.inputs[0] in names and other.outputs)}
         is_good = judge(node, placement.target, placement.facts, placement.attributes).is_good
-        if not (is_good and set(names) <= chain):
+        if not is_good or not set(names) <= chain or aliases.is_of_model(node.inputs[0]):
             shared.update(names)
     for value in graph.inputs[1:]:
         held = aliases.members(value) if value.type != TENSOR and holds_tensors(value.type) else []

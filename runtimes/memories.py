@@ -26,8 +26,8 @@ class StateMemories:
     """The memories of a state, each once.
 
     Attributes:
-        tensors: one for each memory: the only tensor of the state that lies there, if it is contiguous, else all
-            elements as one row. To write to it is to write to the state.
+        tensors: one for each memory, with all of its elements: the only tensor of the state that lies there, if it has
+            them in order, else one row. To write to it is to write to the state.
     """
 
     def __init__(self, state: Mapping[str, Any]) -> None:
@@ -55,11 +55,12 @@ def _whole(group: list[torch.Tensor]) -> torch.Tensor:
     first = group[0]
     if any(tensor.dtype != first.dtype for tensor in group):
         raise UnsupportedError("the model's state has tensors of several dtypes in one memory, which mobopt can't run")
-    if len({_geometry(tensor) for tensor in group}) == 1 and first.is_contiguous():
+    storage = first.detach().untyped_storage() if first.layout == torch.strided else None
+    count = first.numel() if storage is None else storage.nbytes() // first.element_size()
+    is_alone = len({_geometry(tensor) for tensor in group}) == 1
+    if storage is None or (is_alone and first.is_contiguous() and first.numel() == count):
         return first
-    storage = first.detach().untyped_storage()
-    flat = torch.empty(0, dtype=first.dtype)
-    return flat.set_(storage, 0, (storage.nbytes() // first.element_size(),))  # type: ignore[call-overload, no-any-return]
+    return torch.empty(0, dtype=first.dtype).set_(storage, 0, (count,))  # type: ignore[call-overload, no-any-return]
 
 
 def _geometry(tensor: torch.Tensor) -> tuple[tuple[int, ...], tuple[int, ...], int]:

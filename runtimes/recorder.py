@@ -333,11 +333,20 @@ class Recorder:
             value = self.apply("aten::expand", [value, list(target.meta.shape), False], source)
         if target.meta.numel() == 0:
             return
-        memory, ref = target.memory, self.read(value)
-        memory.ref = ref if target.recipe is None else self._overwritten(target, value, source)
+        memory, ref = target.memory, self._lying_as(target.meta, self.read(value))
+        whole_ref = ref if target.recipe is None else self._overwritten(target, value, source)
+        memory.ref = self._lying_as(memory.meta, whole_ref)
         memory.version += 1
         memory.is_written = True
         target.ref, target.version = ref, memory.version
+
+    def _lying_as(self, meta: torch.Tensor, value: Value) -> Value:
+        """A value whose elements, if they are known, lie as ``meta`` says: views of it ask for that."""
+        if value.elements is None or value.elements.stride() == meta.stride() or 0 in meta.stride():
+            return value
+        if value in self._of_tape:
+            return self._hosted_tensor(self.tape.do(_laid_out, (self._of_tape[value], meta.stride()))).ref
+        return constant_tensor(_laid_out(value.elements, meta.stride())).ref
 
     def _overwritten(self, target: TracedTensor, value: TracedTensor, source: Origin) -> Value:
         """The whole memory of a view after the view was overwritten.
@@ -490,6 +499,10 @@ def _without_elements(result: torch.Tensor) -> torch.Tensor:
 def _filled(metas: Any, element: int) -> Any:
     """Arguments whose tensors have this element everywhere."""
     return map_leaves(metas, torch.Tensor, lambda meta: torch.full(tuple(meta.shape), element, dtype=meta.dtype))
+
+
+def _laid_out(tensor: torch.Tensor, strides: Sequence[int]) -> torch.Tensor:
+    return torch.empty_strided(tensor.shape, strides, dtype=tensor.dtype).copy_(tensor)
 
 
 def _check_dense(tensor: torch.Tensor, op: str, source: Origin) -> None:

@@ -16,6 +16,7 @@ an input needs no computing, so the Segment that ends there is empty, and the ne
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
@@ -38,6 +39,7 @@ from mobopt.ops.contexts import (
     XnnpackTransposeConv2dOpContext,
 )
 from mobopt.ops.records import Trait, has_trait
+from mobopt.ops.shapes.layouts import row_major
 from mobopt.runtimes.abstract import (
     Memory,
     TracedTensor,
@@ -242,10 +244,16 @@ class Specializer(Evaluator):
         if place.view is None:
             return whole
         sizes, strides, offset = place.view
-        view: TracedTensor = self._recorder.apply(
-            "aten::as_strided", [whole, list(sizes), list(strides), offset], NOWHERE
-        )
-        return view
+        if strides != row_major(sizes, ()) or whole.meta.dim() != 1:
+            steps = [("aten::as_strided", [list(sizes), list(strides), offset])]
+        else:
+            steps = [
+                ("aten::slice.Tensor", [0, offset, offset + math.prod(sizes), 1]),
+                ("aten::view", [list(sizes)]),
+            ]
+        for op, args in steps:
+            whole = self._recorder.apply(op, [whole, *args], NOWHERE)
+        return whole
 
     def operator(self, node: Node, args: list[Any]) -> Any:
         """Apply an operator of a schema; a transfer between devices is the tensor itself."""

@@ -181,6 +181,70 @@ def test_no_update_of_a_thread_is_lost(target: dict[str, str], device: object) -
     assert mobile.total.tolist() == [80.0, 80.0]
 
 
+class Parts(nn.Module):
+    """Buffers that are parts of memories of which nothing else is read."""
+
+    def __init__(self, is_assigned: bool) -> None:
+        super().__init__()
+        self.register_buffer("row", torch.arange(15.0).view(3, 5)[1])
+        self.register_buffer("column", torch.arange(14.0).view(7, 2)[1:4, 1])
+        self.register_buffer("block", torch.arange(24.0).view(4, 6)[1:, :3])
+        self.register_buffer("last", torch.zeros(()))
+        self.is_assigned = is_assigned
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.is_assigned:
+            self.last = x.sum()
+        self.row.sub_(0.25)
+        self.column[1:].mul_(2.0)
+        self.block.add_(self.column)
+        return x * self.block.sum() + self.row.sum() + self.last
+
+
+@pytest.mark.parametrize("is_assigned", [False, True])
+@pytest.mark.parametrize("target", TARGETS, ids=str)
+def test_buffers_that_are_parts_of_memories(
+    target: dict[str, str], is_assigned: bool, tmp_path: Path, device: object
+) -> None:
+    eager = Parts(is_assigned)
+    mobile = optimize_for_mobile(torch.jit.script(Parts(is_assigned)), **target)
+    for call in range(4):
+        same(mobile(torch.ones(3) * call), eager(torch.ones(3) * call))
+        check_state(mobile, eager)
+        if call == 1:
+            mobile = restored(mobile, "pt", tmp_path / "parts")
+
+
+class GivesState(nn.Module):
+    """Gives what equals the state, but is no part of it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("a", torch.tensor([0.5, -1.0, 2.0]))
+
+    def forward(self, x: torch.Tensor) -> list[torch.Tensor]:
+        return [self.a + 0.0, self.a * 1.0, self.a.pow(1), self.a - 0, self.a / 1, x + 0]
+
+    @torch.jit.export
+    def step(self, x: torch.Tensor) -> torch.Tensor:
+        self.a[1:] = x[1:]
+        return x
+
+
+@pytest.mark.parametrize("target", TARGETS, ids=str)
+def test_results_stay_what_they_were(target: dict[str, str], device: object) -> None:
+    x = torch.tensor([4.0, 5.0, 6.0])
+    mobile = optimize_for_mobile(
+        torch.jit.script(GivesState()), example_inputs=[x], preserved_methods=["step"], **target
+    )
+    given, kept = mobile(x), x.clone()
+    mobile.step(x)
+    for result in given[:5]:
+        assert result.tolist() == [0.5, -1.0, 2.0]
+    given[5].zero_()
+    assert torch.equal(x, kept)
+
+
 class Adds(nn.Module):
     def __init__(self) -> None:
         super().__init__()

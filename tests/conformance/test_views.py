@@ -46,3 +46,21 @@ def test_views_and_writes(first: int, device: Device) -> None:
 def test_many_views_and_writes(first: int, device: Device) -> None:
     for seed in range(first, first + 100):
         check(seed, device)
+
+
+class _Refilled(nn.Module):
+    """Writes a broadcast constant to memory that is seen as one row too."""
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        whole = x + 1
+        row = whole.view(-1)
+        whole.copy_(torch.tensor([-2.0, -1.0, 3.0]))
+        row[1::2] = torch.tensor([7.0])
+        return whole, row
+
+
+def test_a_broadcast_constant_lies_as_its_memory(device: Device) -> None:
+    x = torch.ones(2, 3)
+    runtime = VulkanProgram(program_from_script_module(torch.jit.script(_Refilled())), device)
+    found, expected = runtime.run("forward", [x]), _Refilled()(x)
+    assert [ours.tolist() for ours in found] == [theirs.tolist() for theirs in expected]

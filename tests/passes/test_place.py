@@ -355,3 +355,23 @@ def test_the_largest_image(sizes: Sequence[int], is_on_gpu: bool) -> None:
             return torch.relu(x)
 
     assert placed(M(), *shapes(sizes))["relu"] == (GPU if is_on_gpu else CPU)
+
+
+class Counting(nn.Module):
+    """Adds to its buffer in place, which the next call reads."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("total", torch.zeros(1, 4, 3, 5))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.total.add_(x)
+        return torch.tanh(x)
+
+
+@pytest.mark.parametrize("inputs", [(), (torch.ones(1, 4, 3, 5),)], ids=["no example", "example"])
+def test_what_the_next_call_reads_is_changed_on_the_cpu(inputs: tuple[torch.Tensor, ...]) -> None:
+    program = program_from_script_module(torch.jit.script(Counting().eval()))
+    run_passes(program, [SIMPLIFY, transfer(*inputs)], check=True)
+    writer = next(node for node in program.methods["forward"].walk() if node.op == "aten::add_")
+    assert writer.inputs[0].producer is not None and writer.inputs[0].producer.op == "prim::GetAttr"
