@@ -61,19 +61,25 @@ def index(x: TensorType, indices: Sequence[TensorType | None]) -> TensorType:
     return with_sizes(x, (*rest[:first], *taken, *rest[first:]))
 
 
-@shape_rule(
-    "aten::scatter.src",
-    "aten::scatter.value",
-    "aten::scatter_add",
-    "aten::scatter_reduce.two",
-    "aten::index_fill.int_Scalar",
-)
+@shape_rule("aten::scatter.src", "aten::scatter.value", "aten::scatter_add", "aten::scatter_reduce.two")
 def scattered(x: TensorType, dim: int, index: TensorType, value: Any, *_: Any) -> TensorType:
-    """As the operand, with other elements at some places."""
-    axis(dim, x.rank)
-    require(index.dtype == torch.int64 and x.dtype in PLAIN)
+    """As the operand, with other elements at some places, of which there are no more than of the operand's."""
+    place = axis(dim, x.rank)
+    require(index.dtype == torch.int64 and index.rank == x.rank and x.dtype in PLAIN)
+    limits = [(taken, size) for at, (taken, size) in enumerate(zip(index.sizes, x.sizes, strict=True)) if at != place]
     if isinstance(value, TensorType):
-        require(value.dtype == x.dtype and value.rank == index.rank == x.rank)
+        require(value.dtype == x.dtype and value.rank == x.rank)
+        limits += zip(index.sizes, value.sizes, strict=True)
+    for taken, limit in limits:
+        require(is_same(taken, limit) or taken <= limit)
+    return x
+
+
+@shape_rule("aten::index_fill.int_Scalar")
+def rows_filled(x: TensorType, dim: int, index: TensorType, value: Any) -> TensorType:
+    """As the operand, with a number in some rows."""
+    axis(dim, x.rank)
+    require(index.dtype == torch.int64 and index.rank <= 1 and x.dtype in PLAIN)
     return x
 
 

@@ -95,8 +95,8 @@ def pixel_shuffle(x: TensorType, factor: int) -> TensorType:
 
 @shape_rule("aten::pixel_unshuffle")
 def pixel_unshuffle(x: TensorType, factor: int) -> TensorType:
-    """The way back."""
-    require(x.rank >= 3 and factor > 0)
+    """The way back; of what is empty torch makes the operand."""
+    require(x.rank >= 3 and factor > 0 and x.numel > 0)
     *lead, channels, height, width = x.sizes
     require(height % factor == 0 and width % factor == 0)
     return with_sizes(x, (*lead, channels * factor * factor, height // factor, width // factor))

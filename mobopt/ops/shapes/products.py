@@ -11,7 +11,6 @@ from mobopt.ir.dimensions import Dimension
 from mobopt.ir.types import TensorType
 from mobopt.ops.shapes.layouts import row_major
 from mobopt.ops.shapes.rules import (
-    PLAIN,
     REALS,
     Sizes,
     broadcast,
@@ -92,6 +91,7 @@ def bilinear(x: TensorType, y: TensorType, weight: TensorType, bias: TensorType 
     _check(x, y, weight, *([bias] if bias is not None else []))
     require(x.sizes and weight.rank == 3 and equal(x.sizes[:-1], y.sizes[:-1]))
     require(x.sizes[-1] == weight.sizes[1] and y.sizes[-1] == weight.sizes[2])
+    require(x.numel > 0 and weight.numel > 0)  # torch refuses some that are empty
     require(bias is None or (bias.rank == 1 and bias.sizes[0] == weight.sizes[0]))
     return with_sizes(x, (*x.sizes[:-1], weight.sizes[0]))
 
@@ -158,13 +158,14 @@ def attention(
 
 @view_rule("aten::einsum")
 def einsum(equation: str, tensors: Sequence[TensorType], path: Any) -> TensorType:
-    """A sum over products, written with one letter for each dimension; ellipses are torch's to judge."""
+    """A sum over products of floats, written with one letter for each dimension; ellipses are torch's to judge, and so
+    are integers, which sums of one operand widen."""
     text = equation.replace(" ", "")
     operands, arrow, result = text.partition("->")
     subscripts = operands.split(",")
     letters = operands.replace(",", "")
     require(letters.isalpha() and (not result or result.isalpha()) and len(subscripts) == len(tensors))
-    require(all(item.dtype == tensors[0].dtype and item.dtype in PLAIN for item in tensors))
+    require(all(item.dtype == tensors[0].dtype and item.dtype.is_floating_point for item in tensors))
     sizes: dict[str, Dimension] = {}
     for names, tensor in zip(subscripts, tensors, strict=True):
         require(len(names) == tensor.rank)
