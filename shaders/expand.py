@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from .enumerations import GENERATED, glsl_of
+from .push_blocks import glsl_of_block
+from .push_constants import BLOCKS
 from .table import ShaderError, Variant
 
 _INCLUDE = re.compile(r'\s*#\s*include\s+"([^"]+)"')
@@ -41,7 +43,7 @@ def _included(path: Path, variant: str) -> list[str]:
 
 
 def _lines(path: Path, variant: str, within: tuple[Path, ...]) -> Iterator[str]:
-    """A file's lines, with those of a file or an enumeration that it includes in place of the directive."""
+    """A file's lines, with those of a file, an enumeration or a block that it includes in place of the directive."""
     if not path.is_file():
         raise ShaderError(f"shader variant {variant!r} needs {path}, which doesn't exist")
     if path in within:
@@ -51,15 +53,22 @@ def _lines(path: Path, variant: str, within: tuple[Path, ...]) -> Iterator[str]:
         if include is None:
             yield line
             continue
-        if include[1] in GENERATED:
+        made = _made(include[1])
+        if made is not None:
             yield f'#line 1 "{include[1]}"'
-            yield from glsl_of(GENERATED[include[1]])
-            yield _line_directive(path, number + 1)
-            continue
-        included = path.parent / include[1]
-        yield _line_directive(included, 1)
-        yield from _lines(included, variant, (*within, path))
+            yield from made
+        else:
+            included = path.parent / include[1]
+            yield _line_directive(included, 1)
+            yield from _lines(included, variant, (*within, path))
         yield _line_directive(path, number + 1)
+
+
+def _made(name: str) -> list[str] | None:
+    """The lines of what a table makes under that name; None if it is a file."""
+    if name in GENERATED:
+        return glsl_of(GENERATED[name])
+    return glsl_of_block(BLOCKS[name]) if name in BLOCKS else None
 
 
 def _line_directive(path: Path, number: int) -> str:

@@ -36,16 +36,7 @@ layout(set = 0, binding = 5, std430) coherent buffer PartialSums { vec4 partial_
 // How many of a block's workgroups have written theirs; zero before and after each dispatch.
 layout(set = 0, binding = 6, std430) coherent buffer Arrivals { int arrivals[]; };
 
-// Nests of three dimensions, the innermost last; offsets and strides count vec4s, those of the mask elements.
-struct Operand {
-    int offset, outer, middle, inner, row;
-};
-layout(push_constant) uniform Geometry {
-    int batches, middle_size, inner_size, query_count, key_count;
-    Operand query, key, value, place, bias;
-    int bias_column;
-    CHAIN_FIELDS
-};
+#include "attention_push.glsl"
 
 const int KEY_GROUPS = 8, ROW_GROUPS = LOCAL_SIZE / KEY_GROUPS;
 const int KEYS = 4 * KEY_QUADS * KEY_GROUPS; // of a tile

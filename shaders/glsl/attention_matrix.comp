@@ -26,15 +26,7 @@ READS(2, keys)
 READS(3, values)
 READS(4, mask)
 
-// Nests of three dimensions, the innermost last; offsets and strides count vec4s, those of the mask elements.
-struct Operand {
-    int offset, outer, middle, inner, row;
-};
-layout(push_constant) uniform Geometry {
-    int batches, middle_size, inner_size, query_count, key_count;
-    Operand query, key, value, place, bias;
-    int bias_column;
-};
+#include "attention_push.glsl"
 
 #define RUN uvec4
 const int VECTORS = 2; // vec4s of a run

@@ -9,7 +9,7 @@ layout(constant_id = 9) const int PRODUCT = 0;
 
 WRITES(0, result)
 READS(1, data)
-const int OUTPUT_REDUCED_WORD = OUTPUT_WORD + 1 + KEPT_RANK;
+#include "rewriting_push.glsl"
 
 void main() {
     Item item = this_item();

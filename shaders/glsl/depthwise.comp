@@ -3,8 +3,7 @@
 #extension GL_GOOGLE_include_directive : require
 // Depthwise convolution (one filter per channel) of channels_last tensors: an invocation computes OUT_HIGH x OUT_WIDE
 // neighbouring pixels of four channels, so that pixels and weights are read once for all of them. Neighbouring invocations hold
-// neighbouring channels. Offsets and strides count vec4s; the fields are those of DepthwisePush in
-// runtimes/vulkan/kernels/convolution_kernels.py.
+// neighbouring channels. Offsets and strides count vec4s.
 #define FORMS_ID 17
 #include "product_operands.glsl"
 
@@ -19,13 +18,7 @@ layout(constant_id = 15) const int OUT_WIDE = 4;
 layout(constant_id = 16) const int LOCAL_SIZE = 64;
 layout(local_size_x_id = 16, local_size_y = 1, local_size_z = 1) in;
 
-layout(push_constant) uniform Depthwise {
-    int invocations, channels, blocks_wide, blocks_high; // channels: vec4s
-    int height, width, out_height, out_width;
-    int input_offset, input_pitch, first_high, first_wide;
-    int out_offset, out_pitch, residual_offset, residual_pitch;
-    CHAIN_FIELDS
-};
+#include "depthwise_push.glsl"
 
 const int IN_HIGH = (OUT_HIGH - 1) * STRIDE_HIGH + (TAPS_HIGH - 1) * DILATION_HIGH + 1;
 const int IN_WIDE = (OUT_WIDE - 1) * STRIDE_WIDE + (TAPS_WIDE - 1) * DILATION_WIDE + 1;

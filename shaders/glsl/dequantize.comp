@@ -14,13 +14,7 @@ READS(1, scales)
 READS(2, zeros)
 WRITES(3, results)
 
-// Dimensions are four; strides of scales count elements, and are 0 where one scale is for all.
-layout(push_constant) uniform Geometry {
-    int count, held; // held: bytes of a row
-    int size_0, size_1, size_2, size_3;
-    int block_0, block_1, block_2, block_3;
-    int stride_0, stride_1, stride_2, stride_3;
-};
+#include "dequantize_push.glsl"
 
 void main() {
     int index = invocation_index();

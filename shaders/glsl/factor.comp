@@ -14,14 +14,14 @@ WRITES(1, pivots) // from 1, as in LAPACK
 WRITES(2, facts)  // of each matrix: the number of the first step that failed, or 0; whether the permutation is odd
 RAISES(3)
 
-layout(push_constant) uniform Geometry { int words[32]; }; // matrices, rows, columns
+#include "factor_push.glsl"
 
 int start;
 
-float at(int row, int column) { return intBitsToFloat(matrices_words[start + row * words[2] + column]); }
-void set(int row, int column, float value) { matrices_words[start + row * words[2] + column] = floatBitsToInt(value); }
+float at(int row, int column) { return intBitsToFloat(matrices_words[start + row * columns + column]); }
+void set(int row, int column, float value) { matrices_words[start + row * columns + column] = floatBitsToInt(value); }
 
-int largest_from(int k, int rows) {
+int largest_from(int k) {
     int best = k;
     for (int i = k + 1; i < rows; ++i) {
         if (abs(at(i, k)) > abs(at(best, k))) best = i;
@@ -29,7 +29,7 @@ int largest_from(int k, int rows) {
     return best;
 }
 
-void exchange(int first, int second, int columns) {
+void exchange(int first, int second) {
     for (int j = 0; j < columns; ++j) {
         float kept = at(first, j);
         set(first, j, at(second, j));
@@ -39,9 +39,7 @@ void exchange(int first, int second, int columns) {
 
 void main() {
     int number = invocation_index();
-    if (number >= words[0]) return;
-    int rows = words[1];
-    int columns = words[2];
+    if (number >= count) return;
     int steps = min(rows, columns);
     start = number * rows * columns;
     int failed = 0;
@@ -64,10 +62,10 @@ void main() {
             }
             continue;
         }
-        int best = METHOD == PIVOTED ? largest_from(k, rows) : k;
+        int best = METHOD == PIVOTED ? largest_from(k) : k;
         pivots_words[number * steps + k] = best + 1;
         if (best != k) {
-            exchange(k, best, columns);
+            exchange(k, best);
             odd ^= 1;
         }
         float pivot = at(k, k);

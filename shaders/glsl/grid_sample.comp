@@ -23,17 +23,11 @@ WRITES(0, result)
 READS(1, image)
 READS(2, grid)
 
-// Sizes of the result: batch, channels, space; sizes of the image's space; of the result and the image offset and strides; of the grid
-// offset and strides: batch, space, coordinates.
-layout(push_constant) uniform Geometry { int words[32]; };
-const int IMAGE_SIZES = 2 + RANK;
-const int RESULT = 2 + 2 * RANK;
-const int IMAGE = RESULT + 3 + RANK;
-const int GRID = IMAGE + 3 + RANK;
+#include "grid_sample_push.glsl"
 
 int image_start;
 
-float size_of(int d) { return float(words[IMAGE_SIZES + d]); }
+float size_of(int d) { return float(words[IMAGE_SIZES_WORD + d]); }
 
 float reflected(float place, int d) {
     precise float low = ALIGNED != 0 ? 0.0 : -0.5;
@@ -59,7 +53,7 @@ float element(float places[RANK]) {
     int offset = image_start;
     for (int d = 0; d < RANK; ++d) {
         if (!(places[d] >= 0.0 && places[d] < size_of(d))) return 0.0;
-        offset += int(places[d]) * words[IMAGE + 3 + d];
+        offset += int(places[d]) * words[IMAGE_WORD + 3 + d];
     }
     return intBitsToFloat(LOAD1(image, IMAGE_FORM, offset));
 }
@@ -117,22 +111,22 @@ void main() {
     if (rest >= items) return;
     int channel = rest - divide(rest, words[1]) * words[1]; // neighbours share a place
     rest = divide(rest, words[1]);
-    int target = words[RESULT] + channel * words[RESULT + 2];
-    int from = words[GRID];
+    int target = words[RESULT_WORD] + channel * words[RESULT_WORD + 2];
+    int from = words[GRID_WORD];
     for (int d = RANK - 1; d >= 0; --d) {
         int quotient = divide(rest, words[2 + d]);
         int place = rest - quotient * words[2 + d];
-        target += place * words[RESULT + 3 + d];
-        from += place * words[GRID + 2 + d];
+        target += place * words[RESULT_WORD + 3 + d];
+        from += place * words[GRID_WORD + 2 + d];
         rest = quotient;
     }
-    target += rest * words[RESULT + 1];
-    from += rest * words[GRID + 1];
-    image_start = words[IMAGE] + rest * words[IMAGE + 1] + channel * words[IMAGE + 2];
+    target += rest * words[RESULT_WORD + 1];
+    from += rest * words[GRID_WORD + 1];
+    image_start = words[IMAGE_WORD] + rest * words[IMAGE_WORD + 1] + channel * words[IMAGE_WORD + 2];
     float places[RANK];
     for (int d = 0; d < RANK; ++d) {
         // The coordinates of a place are the other way round: x first.
-        float given = intBitsToFloat(LOAD1(grid, GRID_FORM, from + (RANK - 1 - d) * words[GRID + 2 + RANK]));
+        float given = intBitsToFloat(LOAD1(grid, GRID_FORM, from + (RANK - 1 - d) * words[GRID_WORD + 2 + RANK]));
         precise float aligned = (given + 1.0) / 2.0 * (size_of(d) - 1.0);
         precise float centred = ((given + 1.0) * size_of(d) - 1.0) / 2.0;
         places[d] = ALIGNED != 0 ? aligned : centred;

@@ -14,7 +14,8 @@ READS(3, data)
 READS(2, data)
 #endif
 
-// After the output's offset and strides: 1 / count, 1 / (count - correction), and what is added to the variance.
+#include "moments_push.glsl"
+
 void main() {
     Item item = this_item();
     int start = kept_offset(item, INPUT_WORD);
@@ -30,7 +31,7 @@ void main() {
         }
         own += part;
     }
-    vec4 center = total_of(own) * parameter(0);
+    vec4 center = total_of(own) * number_at(SHARE_WORD);
     vec4 own_distance = vec4(0.0), own_square = vec4(0.0);
     STRETCHES(first, steps) {
         vec4 distance = vec4(0.0), square = vec4(0.0);
@@ -45,7 +46,7 @@ void main() {
         own_square += square;
     }
     totals_of(own_distance, own_square);
-    vec4 moved = own_distance * parameter(0);
+    vec4 moved = own_distance * number_at(SHARE_WORD);
     vec4 squares = not_negative(own_square - own_distance * moved);
     if (!item.exists || item.thread != 0) return;
 #ifdef PART
@@ -54,6 +55,6 @@ void main() {
     STORE_RESULT(shift, item, moved)
 #else
     STORE_RESULT(mean, item, center + moved)
-    STORE_RESULT(spread, item, spread_of(squares * parameter(1), parameter(2)))
+    STORE_RESULT(spread, item, spread_of(squares * number_at(NARROWER_WORD), number_at(ADDED_WORD)))
 #endif
 }

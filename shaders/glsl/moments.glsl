@@ -8,9 +8,6 @@ const int VARIANCE = 0, DEVIATION = 1, RECIPROCAL_DEVIATION = 2;
 shared ivec4 partial[LOCAL_SIZE];
 shared ivec4 partial_squares[LOCAL_SIZE];
 
-// After the output's offset and strides.
-float parameter(int n) { return intBitsToFloat(words[OUTPUT_WORD + 1 + KEPT_RANK + n]); }
-
 ivec4 sum(ivec4 a, ivec4 b) { return floatBitsToInt(intBitsToFloat(a) + intBitsToFloat(b)); }
 
 vec4 sum_of_lanes(vec4 value) {

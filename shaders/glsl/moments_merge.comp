@@ -11,10 +11,10 @@ READS(2, centers)
 READS(3, squares)
 READS(4, shifts)
 
-// After the output's offset and strides: count in all, 1 / (count - correction), what is added to the variance, then count of a part
-// and its share of the whole, and the same of the last part.
-vec4 choice(ivec4 part, int last, int word) {
-    return mix(vec4(parameter(word)), vec4(parameter(word + 2)), equal(part, ivec4(last)));
+#include "moments_merge_push.glsl"
+
+vec4 choice(ivec4 part, int last, int word, int last_word) {
+    return mix(vec4(number_at(word)), vec4(number_at(last_word)), equal(part, ivec4(last)));
 }
 
 void main() {
@@ -29,7 +29,7 @@ void main() {
         vec4 sum = vec4(0.0);
         STEPS_OF(s, first, steps) {
             Step step = reduced_step(s, strides);
-            vec4 value = intBitsToFloat(LOAD_STEP(centers, start, step, item)) * choice(step.index + lanes, last, 4);
+            vec4 value = intBitsToFloat(LOAD_STEP(centers, start, step, item)) * choice(step.index + lanes, last, PART_SHARE_WORD, LAST_SHARE_WORD);
             sum += LANES_REDUCED != 0 ? mix(vec4(0.0), value, lanes_of(step)) : value;
         }
         own += sum;
@@ -44,8 +44,8 @@ void main() {
             vec4 off = intBitsToFloat(LOAD_STEP(centers, start, step, item)) - center;
             off += intBitsToFloat(LOAD_STEP(shifts, start, step, item));
             vec4 within = intBitsToFloat(LOAD_STEP(squares, start, step, item));
-            vec4 off_square = within + choice(part, last, 3) * off * off;
-            off *= choice(part, last, 4);
+            vec4 off_square = within + choice(part, last, PART_COUNT_WORD, LAST_COUNT_WORD) * off * off;
+            off *= choice(part, last, PART_SHARE_WORD, LAST_SHARE_WORD);
             distance += LANES_REDUCED != 0 ? mix(vec4(0.0), off, lanes_of(step)) : off;
             square += LANES_REDUCED != 0 ? mix(vec4(0.0), off_square, lanes_of(step)) : off_square;
         }
@@ -53,8 +53,8 @@ void main() {
         own_square += square;
     }
     totals_of(own_distance, own_square);
-    vec4 all = not_negative(own_square - parameter(0) * own_distance * own_distance);
+    vec4 all = not_negative(own_square - number_at(COUNT_WORD) * own_distance * own_distance);
     if (!item.exists || item.thread != 0) return;
     STORE_RESULT(mean, item, center + own_distance)
-    STORE_RESULT(spread, item, spread_of(all * parameter(1), parameter(2)))
+    STORE_RESULT(spread, item, spread_of(all * number_at(NARROWER_WORD), number_at(ADDED_WORD)))
 }

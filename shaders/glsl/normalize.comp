@@ -13,17 +13,15 @@ READS(1, data)
 READS(2, weights)
 READS(3, biases)
 
-// Offset and strides of the output, of the weight, which are the bias' too, its offset, 1 / count, eps.
-const int OUTPUT_REDUCED_WORD = OUTPUT_WORD + 1 + KEPT_RANK;
-const int WEIGHT_WORD = OUTPUT_WORD + 1 + DIMS;
-const int BIAS_WORD = WEIGHT_WORD + 1 + DIMS;
+#include "rewriting_push.glsl"
+#include "normalize_push.glsl"
 
 void main() {
     Item item = this_item();
     int start = kept_offset(item, INPUT_WORD);
     int strides = INPUT_WORD + 1 + KEPT_RANK;
     int steps = reduced_steps();
-    float share = intBitsToFloat(words[BIAS_WORD + 1]), eps = intBitsToFloat(words[BIAS_WORD + 2]);
+    float share = number_at(SHARE_WORD), eps = number_at(EPS_WORD);
 
     vec4 center = vec4(0.0);
     if (IS_CENTERED != 0) {

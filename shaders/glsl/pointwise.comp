@@ -53,14 +53,12 @@ READS(6, operand_5)
 RAISES(7)
 #endif
 
-// sizes[RANK], then offset and strides[RANK] of the result and of each operand, then the immediates.
-layout(push_constant) uniform Geometry { int words[32]; CHAIN_FIELDS };
+#include "pointwise_push.glsl"
 
 // Registers: operands from 0, immediates from 6, results of instructions from 16.
 const int FIRST_IMMEDIATE = 6;
 const int FIRST_STEP = 16;
 
-int tensor_word(int tensor) { return RANK + tensor * (RANK + 1); }
 int inner_stride(int tensor) { return words[tensor_word(tensor) + RANK]; }
 
 // The register of an operand; in later rows only if it changes.
@@ -115,7 +113,7 @@ void main() {
     for (int t = 0; t <= OPERANDS; ++t) offsets[t] += lane * inner_stride(t);
 
     ivec4 registers[FIRST_STEP + MAX_STEPS];
-    for (int n = 0; n < IMMEDIATES; ++n) registers[FIRST_IMMEDIATE + n] = ivec4(words[tensor_word(1 + OPERANDS) + n]);
+    for (int n = 0; n < IMMEDIATES; ++n) registers[FIRST_IMMEDIATE + n] = ivec4(words[IMMEDIATES_WORD + n]);
     int end = min(lines - line, ROWS);
     for (int row = 0; row < end; ++row) {
         LOAD_OPERAND(0, operand_0, MODE_0)

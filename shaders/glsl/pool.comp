@@ -21,19 +21,7 @@ UPDATES(0, result)
 UPDATES(1, indices)
 READS(2, data)
 
-layout(push_constant) uniform Geometry {
-    int batch, channels;
-    int out_d, out_h, out_w;
-    int in_d, in_h, in_w;
-    int in_offset, in_n, in_c, in_z, in_y, in_x;       // offset and strides
-    int out_offset, out_n, out_c, out_z, out_y, out_x; // offset and strides
-    int step_d, step_h, step_w;
-    int pad_d, pad_h, pad_w;
-    int gap_d, gap_h, gap_w; // dilation
-    int divisor;             // 0: the size of the window
-    int unused[2];
-    CHAIN_FIELDS
-};
+#include "pool_push.glsl"
 
 // First place and end of a window in one dimension, and its length with padding.
 ivec3 window(int place, int size, int outputs, int kernel, int step, int pad, int gap) {
@@ -64,20 +52,20 @@ void main() {
     int n = quotient;
     int last = min(channels - channel - 1, 3);
 
-    ivec3 span_z = window(z, in_d, out_d, KERNEL_D, step_d, pad_d, gap_d);
-    ivec3 span_y = window(y, in_h, out_h, KERNEL_H, step_h, pad_h, gap_h);
-    ivec3 span_x = window(x, in_w, out_w, KERNEL_W, step_w, pad_w, gap_w);
+    ivec3 span_z = window(z, extent_d, out_d, KERNEL_D, step_d, pad_d, gap_d);
+    ivec3 span_y = window(y, extent_h, out_h, KERNEL_H, step_h, pad_h, gap_h);
+    ivec3 span_x = window(x, extent_w, out_w, KERNEL_W, step_w, pad_w, gap_w);
     int planes = ADAPTIVE != 0 ? span_z.z : KERNEL_D;
     int rows = ADAPTIVE != 0 ? span_y.z : KERNEL_H;
     int columns = ADAPTIVE != 0 ? span_x.z : KERNEL_W;
-    int base = in_offset + n * in_n + channel * in_c;
+    int base = source_offset + n * source_n + channel * source_c;
 
     vec4 total = vec4(AVERAGE != 0 ? 0.0 : intBitsToFloat(0xff800000));
-    ivec4 where = ivec4((max(span_z.x, 0) * in_h + max(span_y.x, 0)) * in_w + max(span_x.x, 0));
-    int target = out_offset + n * out_n + channel * out_c + z * out_z + y * out_y + x * out_x;
+    ivec4 where = ivec4((max(span_z.x, 0) * extent_h + max(span_y.x, 0)) * extent_w + max(span_x.x, 0));
+    int target = target_offset + n * target_n + channel * target_c + z * target_z + y * target_y + x * target_x;
     if (CONTINUES != 0) {
-        total = intBitsToFloat(RELOAD_LANES4(result, STORE_MODE, target, out_c, last));
-        if (WRITES_INDICES != 0) where = RELOAD_LANES4(indices, STORE_MODE & 1, target, out_c, last);
+        total = intBitsToFloat(RELOAD_LANES4(result, STORE_MODE, target, target_c, last));
+        if (WRITES_INDICES != 0) where = RELOAD_LANES4(indices, STORE_MODE & 1, target, target_c, last);
     }
     for (int k = 0; k < planes; ++k) {
         int from_z = span_z.x + k * gap_d;
@@ -87,17 +75,17 @@ void main() {
                 vec4 line = vec4(0.0);
                 for (int i = stretch; i < min(stretch + STRETCH, columns); ++i) {
                     int from_x = span_x.x + i * gap_w;
-                    bool inside = from_z >= 0 && from_z < in_d && from_y >= 0 && from_y < in_h && from_x >= 0 && from_x < in_w;
-                    int place = base + clamp(from_z, 0, in_d - 1) * in_z + clamp(from_y, 0, in_h - 1) * in_y
-                              + clamp(from_x, 0, in_w - 1) * in_x;
-                    vec4 value = intBitsToFloat(LOAD_LANES4(data, MODE, place, in_c, last));
+                    bool inside = from_z >= 0 && from_z < extent_d && from_y >= 0 && from_y < extent_h && from_x >= 0 && from_x < extent_w;
+                    int place = base + clamp(from_z, 0, extent_d - 1) * source_z + clamp(from_y, 0, extent_h - 1) * source_y
+                              + clamp(from_x, 0, extent_w - 1) * source_x;
+                    vec4 value = intBitsToFloat(LOAD_LANES4(data, MODE, place, source_c, last));
                     if (AVERAGE != 0) {
                         line += inside ? value : vec4(0.0);
                     } else {
                         bvec4 better = inside ? bvec4(ivec4(greaterThan(value, total)) | ivec4(is_nan(value))) : bvec4(false);
                         total = mix(total, value, better);
                         if (WRITES_INDICES != 0)
-                            where = mix(where, ivec4((from_z * in_h + from_y) * in_w + from_x), better);
+                            where = mix(where, ivec4((from_z * extent_h + from_y) * extent_w + from_x), better);
                     }
                 }
                 if (AVERAGE != 0) total += line;
@@ -105,11 +93,11 @@ void main() {
         }
     }
     if (AVERAGE != 0) {
-        int inside = (min(span_z.y, in_d) - max(span_z.x, 0)) * (min(span_y.y, in_h) - max(span_y.x, 0))
-                   * (min(span_x.y, in_w) - max(span_x.x, 0));
+        int inside = (min(span_z.y, extent_d) - max(span_z.x, 0)) * (min(span_y.y, extent_h) - max(span_y.x, 0))
+                   * (min(span_x.y, extent_w) - max(span_x.x, 0));
         int count = divisor != 0 ? divisor : COUNTS_PADDING != 0 ? span_z.z * span_y.z * span_x.z : inside;
         total /= float(count);
     }
-    STORE_LANES4(result, STORE_MODE, target, out_c, last, floatBitsToInt(total))
-    if (WRITES_INDICES != 0) { STORE_LANES4(indices, STORE_MODE & 1, target, out_c, last, where) }
+    STORE_LANES4(result, STORE_MODE, target, target_c, last, floatBitsToInt(total))
+    if (WRITES_INDICES != 0) { STORE_LANES4(indices, STORE_MODE & 1, target, target_c, last, where) }
 }

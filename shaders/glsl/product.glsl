@@ -1,6 +1,5 @@
 // What the kernels for implicit GEMM share: rows are output pixels (or rows of a matrix), columns are output channels in
 // vec4s, and the inner dimension runs over the filter's taps and the input's channels. All offsets and strides count vec4s.
-// The fields are those of Product in runtimes/vulkan/kernels/product.py.
 
 layout(constant_id = 8) const int SPATIAL = 0;    // rows are pixels of a (batch, height, width) grid, else they are one run
 layout(constant_id = 9) const int PADDED = 0;     // taps may fall outside of the input
@@ -9,19 +8,7 @@ layout(constant_id = 11) const int GROUPED = 0;   // a column reads only the cha
 
 #include "product_operands.glsl"
 
-layout(push_constant) uniform Product {
-    int rows, inner, columns; // inner: vec4s of one tap's channels, of one group
-    int input_offset, input_pitch, input_batch;
-    int height, width, out_height, out_width;
-    int taps_high, taps_wide, stride_high, stride_wide, first_high, first_wide, dilation_high, dilation_wide;
-    int weight_offset, weight_pitch, weight_batch;
-    int out_offset, out_pitch, out_row, out_batch;
-    int residual_offset, residual_pitch, residual_row, residual_batch;
-    int group_columns;
-    int column_lanes; // of product_tiles.comp, the logarithm
-    int start_row;    // of the first workgroup
-    CHAIN_FIELDS
-};
+#include "product_push.glsl"
 
 struct Pixel {
     int batch, y, x;

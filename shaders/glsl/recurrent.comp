@@ -21,12 +21,7 @@ READS(4, weights)  // [direction, 4 states before, state, gate, 4 units]
 READS(5, biases)   // of the new gate of a GRU, for the states before
 shared vec4 partial[LOCAL_SIZE * GATES];
 
-// All count vec4s, but for the rows and directions.
-layout(push_constant) uniform Geometry {
-    int rows, directions;
-    int gates_start[2], previous_start[2], states_start[2];
-    int gates_row, previous_row, states_row, cells_row, cells_direction;
-};
+#include "recurrent_push.glsl"
 
 const int UNIT_QUADS = (UNITS + 3) / 4, INNER_QUADS = (INNER + 3) / 4;
 

@@ -17,8 +17,7 @@ WRITES(0, result)
 READS(1, data)
 shared ivec4 partial[LOCAL_SIZE];
 
-// After the output's offset and strides: the exponent of RAISED, and the factor or exponent of what follows.
-float parameter(int n) { return intBitsToFloat(words[OUTPUT_WORD + 1 + KEPT_RANK + n]); }
+#include "reduce_push.glsl"
 
 ivec4 combined(ivec4 i, ivec4 j) {
     vec4 a = intBitsToFloat(i), b = intBitsToFloat(j);
@@ -39,15 +38,15 @@ ivec4 before(ivec4 bits) {
     vec4 x = intBitsToFloat(bits);
     if (BEFORE == ABSOLUTE) return floatBitsToInt(abs(x));
     if (BEFORE == SQUARED) return floatBitsToInt(x * x);
-    if (BEFORE == RAISED) return floatBitsToInt(power(abs(x), vec4(parameter(0))));
+    if (BEFORE == RAISED) return floatBitsToInt(power(abs(x), vec4(number_at(EXPONENT_WORD))));
     return bits;
 }
 
 ivec4 after(ivec4 bits) {
     vec4 x = intBitsToFloat(bits);
-    if (AFTER == SCALED) return floatBitsToInt(x * parameter(1));
+    if (AFTER == SCALED) return floatBitsToInt(x * number_at(SCALE_WORD));
     if (AFTER == ROOT) return floatBitsToInt(sqrt(x));
-    if (AFTER == POWER) return floatBitsToInt(power(x, vec4(parameter(1))));
+    if (AFTER == POWER) return floatBitsToInt(power(x, vec4(number_at(SCALE_WORD))));
     return bits;
 }
 

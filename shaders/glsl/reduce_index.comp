@@ -11,6 +11,7 @@ WRITES(0, indices)
 WRITES(1, values)
 READS(2, data)
 #ifdef MERGES
+#include "index_merge_push.glsl"
 READS(3, places)
 #endif
 shared ivec4 partial_keys[LOCAL_SIZE];
@@ -54,7 +55,7 @@ void main() {
         ivec4 candidate = key(LOAD_STEP(data, start, step, item));
         ivec4 index = ivec4(step.index) + (LANES_REDUCED != 0 ? ivec4(0, 1, 2, 3) : ivec4(0));
 #ifdef MERGES
-        index = index * words[OUTPUT_WORD + 1 + KEPT_RANK] + LOAD_STEP(places, start, step, item); // elements from part to part
+        index = index * words[PART_LENGTH_WORD] + LOAD_STEP(places, start, step, item); // elements from part to part
 #endif
         if (LANES_REDUCED != 0) {
             bvec4 real = lanes_of(step);

@@ -12,11 +12,10 @@ layout(constant_id = 5) const int MODE = 0;
 layout(constant_id = 6) const int STORE_MODE = 0;
 layout(constant_id = 7) const int LONG = 0; // an invocation walks many steps
 
-// Kept sizes, reduced sizes; the input's offset and strides (kept, then reduced); then what the kernel adds.
-layout(push_constant) uniform Geometry { int words[32]; CHAIN_FIELDS };
 const int DIMS = KEPT_RANK + REDUCED_RANK;
-const int INPUT_WORD = DIMS;
-const int OUTPUT_WORD = INPUT_WORD + 1 + DIMS;
+#include "reduction_push.glsl"
+
+float number_at(int word) { return intBitsToFloat(words[word]); }
 
 struct Item {
     bool exists;

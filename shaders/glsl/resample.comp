@@ -16,15 +16,7 @@ WRITES(0, result)
 READS(1, data)
 READS(2, table)
 
-layout(push_constant) uniform Geometry {
-    int batch, channels;
-    int out_d, out_h, out_w;
-    int in_offset, in_n, in_c, in_z, in_y, in_x;       // offset and strides
-    int out_offset, out_n, out_c, out_z, out_y, out_x; // offset and strides
-    int table_d, table_h, table_w;
-    int unused[12];
-    CHAIN_FIELDS
-};
+#include "resample_push.glsl"
 
 // The bindings of the table are read by single elements if no dimension has more than one tap, else by vec4s.
 #define PLACE(taps, first, place) ((taps) == 0 ? (place) : WORD(table, (first) + (place)))
@@ -50,12 +42,12 @@ void main() {
     int z = rest - quotient * out_d;
     int n = quotient;
     int last = min(channels - channel - 1, 3);
-    int base = in_offset + n * in_n + channel * in_c;
+    int base = source_offset + n * source_n + channel * source_c;
 
     ivec4 value;
     if (max(max(TAPS_D, TAPS_H), TAPS_W) < 2) {
-        int place = base + PLACE(TAPS_D, table_d, z) * in_z + PLACE(TAPS_H, table_h, y) * in_y + PLACE(TAPS_W, table_w, x) * in_x;
-        value = LOAD_LANES4(data, MODE, place, in_c, last);
+        int place = base + PLACE(TAPS_D, table_d, z) * source_z + PLACE(TAPS_H, table_h, y) * source_y + PLACE(TAPS_W, table_w, x) * source_x;
+        value = LOAD_LANES4(data, MODE, place, source_c, last);
     } else {
         vec4 total = vec4(0.0);
         for (int i = 0; i < PAIRS_W; ++i) {
@@ -67,16 +59,16 @@ void main() {
                     int plane = k % SIDES_D == 0 ? planes.x : planes.y;
                     int row = j % SIDES_H == 0 ? rows.x : rows.y;
                     float weight = intBitsToFloat(k % SIDES_D == 0 ? planes.z : planes.w) * intBitsToFloat(j % SIDES_H == 0 ? rows.z : rows.w);
-                    int line = base + plane * in_z + row * in_y;
-                    vec4 sum = intBitsToFloat(columns.z) * intBitsToFloat(LOAD_LANES4(data, MODE, line + columns.x * in_x, in_c, last));
+                    int line = base + plane * source_z + row * source_y;
+                    vec4 sum = intBitsToFloat(columns.z) * intBitsToFloat(LOAD_LANES4(data, MODE, line + columns.x * source_x, source_c, last));
                     if (SIDES_W == 2)
-                        sum += intBitsToFloat(columns.w) * intBitsToFloat(LOAD_LANES4(data, MODE, line + columns.y * in_x, in_c, last));
+                        sum += intBitsToFloat(columns.w) * intBitsToFloat(LOAD_LANES4(data, MODE, line + columns.y * source_x, source_c, last));
                     total += weight * sum;
                 }
             }
         }
         value = floatBitsToInt(total);
     }
-    int target = out_offset + n * out_n + channel * out_c + z * out_z + y * out_y + x * out_x;
-    STORE_LANES4(result, STORE_MODE, target, out_c, last, value)
+    int target = target_offset + n * target_n + channel * target_c + z * target_z + y * target_y + x * target_x;
+    STORE_LANES4(result, STORE_MODE, target, target_c, last, value)
 }

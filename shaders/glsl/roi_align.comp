@@ -15,15 +15,9 @@ READS(1, images)
 READS(2, regions)
 RAISES(3)
 
-// Sizes of the result: regions, channels, rows, columns; of the images: count, rows, columns; offset and strides of the result, the images and
-// the regions; the scale from the regions' coordinates to the images', as a float.
-layout(push_constant) uniform Geometry { int words[21]; };
-const int IMAGES = 4;
-const int RESULT = 7;
-const int IMAGE = 12;
-const int REGION = 17;
+#include "roi_align_push.glsl"
 
-float region_item(int start, int number) { return intBitsToFloat(LOAD1(regions, REGION_FORM, start + number * words[REGION + 2])); }
+float region_item(int start, int number) { return intBitsToFloat(LOAD1(regions, REGION_FORM, start + number * region_strides[1])); }
 
 // The two elements along a side that a place lies between, and the second one's share; no share of either outside.
 struct Pair { ivec2 elements; vec2 weights; };
@@ -43,49 +37,48 @@ float weighed(float weight, int offset) {
 
 void main() {
     int rest = invocation_index();
-    if (rest >= words[0] * words[1] * words[2] * words[3]) return;
+    if (rest >= sizes[0] * sizes[1] * sizes[2] * sizes[3]) return;
     int place[4]; // region, channel, row, column
     for (int d = 3; d >= 0; --d) {
-        int quotient = d > 0 ? divide(rest, words[d]) : 0;
-        place[d] = rest - quotient * words[d];
+        int quotient = d > 0 ? divide(rest, sizes[d]) : 0;
+        place[d] = rest - quotient * sizes[d];
         rest = quotient;
     }
-    int start = words[REGION] + place[0] * words[REGION + 1];
+    int start = region_offset + place[0] * region_strides[0];
     int number = int(region_item(start, 0));
-    if (number < 0 || number >= words[IMAGES]) {
+    if (number < 0 || number >= image_count) {
         RAISE_FLAG
         number = 0;
     }
-    int from = words[IMAGE] + number * words[IMAGE + 1] + place[1] * words[IMAGE + 2];
-    precise float scale = intBitsToFloat(words[REGION + 3]);
+    int from = image_offset + number * image_strides[0] + place[1] * image_strides[1];
     precise float begin[2];
     precise float cell[2];
     for (int d = 0; d < 2; ++d) { // rows, then columns; a region has x before y
-        begin[d] = region_item(start, 2 - d) * scale - (ALIGNED != 0 ? 0.5 : 0.0);
-        precise float end = region_item(start, 4 - d) * scale - (ALIGNED != 0 ? 0.5 : 0.0);
+        begin[d] = region_item(start, 2 - d) * region_scale - (ALIGNED != 0 ? 0.5 : 0.0);
+        precise float end = region_item(start, 4 - d) * region_scale - (ALIGNED != 0 ? 0.5 : 0.0);
         precise float extent = end - begin[d];
-        cell[d] = (ALIGNED != 0 ? extent : max(extent, 1.0)) / float(words[2 + d]);
+        cell[d] = (ALIGNED != 0 ? extent : max(extent, 1.0)) / float(sizes[2 + d]);
         begin[d] += float(place[2 + d]) * cell[d];
     }
     precise float total = 0.0;
     for (int i = 0; i < SAMPLES; ++i) {
         precise float y = begin[0] + (float(i) + 0.5) * cell[0] / float(SAMPLES);
-        Pair down = pair_at(y, words[IMAGES + 1]);
-        int row = down.elements.x * words[IMAGE + 3];
-        int next = down.elements.y * words[IMAGE + 3];
+        Pair down = pair_at(y, image_sizes[0]);
+        int row = down.elements.x * image_strides[2];
+        int next = down.elements.y * image_strides[2];
         for (int j = 0; j < SAMPLES; ++j) {
             precise float x = begin[1] + (float(j) + 0.5) * cell[1] / float(SAMPLES);
-            Pair across = pair_at(x, words[IMAGES + 2]);
+            Pair across = pair_at(x, image_sizes[1]);
             for (int k = 0; k < 2; ++k) {
-                int column = from + across.elements[k] * words[IMAGE + 4];
+                int column = from + across.elements[k] * image_strides[3];
                 total += weighed(down.weights.x * across.weights[k], row + column);
                 total += weighed(down.weights.y * across.weights[k], next + column);
             }
         }
     }
     float value = total / float(SAMPLES * SAMPLES);
-    int target = words[RESULT];
-    for (int d = 0; d < 4; ++d) target += place[d] * words[RESULT + 1 + d];
+    int target = result_offset;
+    for (int d = 0; d < 4; ++d) target += place[d] * result_strides[d];
     int bits = narrowed(TARGET_FORM, ivec4(floatBitsToInt(value))).x;
     PUT1(result, TARGET_FORM, target, bits)
 }

@@ -23,11 +23,7 @@ READS(1, source)
 READS(2, indices)
 RAISES(3)
 
-// sizes[RANK]; offset and strides[RANK] of the target, the source and the indices; length of the source along the dimension, that of the
-// target, and the strides of the three tensors there.
-layout(push_constant) uniform Geometry { int words[32]; };
-
-int tensor_word(int tensor) { return RANK + tensor * (RANK + 1); }
+#include "scatter_push.glsl"
 
 int combined(int old, int given) {
     if (OPERATION == REPLACE) return given;
@@ -74,16 +70,15 @@ void main() {
         for (int t = 0; t < 3; ++t) offsets[t] += place * words[tensor_word(t) + 1 + d];
         rest = quotient;
     }
-    int along = tensor_word(3);
-    int count = words[along];
-    int length = words[along + 1];
+    int count = words[COUNT_WORD];
+    int length = words[LENGTH_WORD];
     for (int i = 0; i < count; ++i) {
-        int chosen = LOAD1(indices, INDEX_FORM, offsets[2] + i * words[along + 4]);
+        int chosen = LOAD1(indices, INDEX_FORM, offsets[2] + i * words[INDEX_STEP_WORD]);
         if (chosen < LOWEST * length || chosen >= length) {
             RAISE_FLAG
             continue;
         }
         if (chosen < 0) chosen += length;
-        put(offsets[0] + chosen * words[along + 2], LOAD1(source, SOURCE_FORM, offsets[1] + i * words[along + 3]));
+        put(offsets[0] + chosen * words[TARGET_STEP_WORD], LOAD1(source, SOURCE_FORM, offsets[1] + i * words[SOURCE_STEP_WORD]));
     }
 }

@@ -15,10 +15,7 @@ WRITES(0, result)
 READS(1, lines)
 READS(2, values)
 
-// sizes[RANK]; offset and strides[RANK] of the result, of where lines begin, and of the values; length and stride of a line.
-layout(push_constant) uniform Geometry { int words[32]; };
-
-int tensor_word(int tensor) { return RANK + tensor * (RANK + 1); }
+#include "search_push.glsl"
 
 // By order_key: a driver may flush subnormal numbers to zero in comparisons of floats.
 bool is_beyond(int element, int value) {
@@ -42,8 +39,8 @@ void main() {
     }
     int value = LOAD1(values, VALUE_FORM, offsets[2]);
     int low = 0;
-    int high = words[tensor_word(3)];
-    int stride = words[tensor_word(3) + 1];
+    int high = words[LENGTH_WORD];
+    int stride = words[STRIDE_WORD];
     while (low < high) {
         int middle = (low + high) >> 1;
         if (is_beyond(LOAD1(lines, LINE_FORM, offsets[1] + middle * stride), value)) high = middle;

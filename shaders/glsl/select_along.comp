@@ -16,10 +16,7 @@ READS(2, indices)
 RAISES(3)
 #endif
 
-// sizes[RANK]; offset and strides[RANK] of the result, the data and the indices; size and stride of the chosen dimension.
-layout(push_constant) uniform Geometry { int words[32]; CHAIN_FIELDS };
-
-int tensor_word(int tensor) { return RANK + tensor * (RANK + 1); }
+#include "select_along_push.glsl"
 
 void main() {
     int inner = words[RANK - 1];
@@ -42,8 +39,8 @@ void main() {
         for (int t = 0; t < 3; ++t) offsets[t] += place * words[tensor_word(t) + 1 + d];
         rest = quotient;
     }
-    int length = words[tensor_word(3)];
-    int stride = words[tensor_word(3) + 1];
+    int length = words[LENGTH_WORD];
+    int stride = words[STRIDE_WORD];
     int step = words[tensor_word(1) + RANK];
     ivec4 chosen = LOAD_LANES4(indices, INDEX_MODE, offsets[2], words[tensor_word(2) + RANK], last);
 #ifdef CHECKED

@@ -12,8 +12,7 @@ WRITES(0, result)
 READS(1, data)
 shared ivec4 partial[LOCAL_SIZE];
 
-// The output has strides of kept and reduced dimensions.
-const int OUTPUT_REDUCED_WORD = OUTPUT_WORD + 1 + KEPT_RANK;
+#include "rewriting_push.glsl"
 
 // Of an element that is `off` from the largest.
 vec4 weight(vec4 off) { return or_nan(decay(off), off); }

@@ -18,42 +18,36 @@ WRITES(1, places)
 #ifdef MERGES
 READS(2, old_keys)
 READS(3, old_places)
-// Elements of all lines, elements of a line, and the length of sorted runs.
+#include "merge_push.glsl"
 #else
 READS(2, data)
-// sizes[RANK]; offset and strides[RANK] of the data; elements of all lines, elements of a line, and the stride along it.
-#endif
-layout(push_constant) uniform Geometry { int words[32]; };
-
-#ifdef MERGES
-const int COUNTS = 0;
-#else
-const int COUNTS = 2 * RANK + 1;
+#include "sort_push.glsl"
 
 int start_of(int line) {
-    int start = words[RANK];
+    int start = words[DATA_WORD];
     for (int d = RANK - 1; d >= 0; --d) {
         int quotient = d > 0 ? divide(line, words[d]) : 0;
-        start += (line - quotient * words[d]) * words[RANK + 1 + d];
+        start += (line - quotient * words[d]) * words[DATA_WORD + 1 + d];
         line = quotient;
     }
     return start;
 }
 
 int key_at(int start, int index) {
-    int key = order_key(INTEGER, LOAD1(data, FORM, start + index * words[COUNTS + 2]));
+    int key = order_key(INTEGER, LOAD1(data, FORM, start + index * words[STRIDE_WORD]));
     return DESCENDING != 0 ? ~key : key;
 }
 #endif
 
 void main() {
     int item = invocation_index();
-    if (item >= words[COUNTS]) return;
-    int length = words[COUNTS + 1];
+#ifndef MERGES
+    int count = words[COUNT_WORD], length = words[LENGTH_WORD];
+#endif
+    if (item >= count) return;
     int line = divide(item, length);
     int index = item - line * length;
 #ifdef MERGES
-    int width = words[2];
     int pair = divide(index, 2 * width) * 2 * width;
     bool is_left = index < pair + width;
     int key = WORD(old_keys, item);

@@ -12,18 +12,17 @@ UPDATES(0, sides)
 READS(1, matrices)
 READS(2, pivots)
 
-// Systems, rows, columns of a right side; offset of the matrices, and their strides: of systems, rows and columns.
-layout(push_constant) uniform Geometry { int words[32]; };
+#include "substitute_push.glsl"
 
 int start;
 
-int place_of(int row) { return start + row * words[2]; }
+int place_of(int row) { return start + row * columns; }
 float coefficient(int first, int row, int column) {
-    return intBitsToFloat(WORD(matrices, first + row * words[5] + column * words[6]));
+    return intBitsToFloat(WORD(matrices, first + row * row_stride + column * column_stride));
 }
 
 void exchange(int row, int number) {
-    int other = WORD(pivots, number * words[1] + row) - 1;
+    int other = WORD(pivots, number * rows + row) - 1;
     int kept = sides_words[place_of(row)];
     sides_words[place_of(row)] = sides_words[place_of(other)];
     sides_words[place_of(other)] = kept;
@@ -31,11 +30,10 @@ void exchange(int row, int number) {
 
 void main() {
     int item = invocation_index();
-    int rows = words[1];
-    if (item >= words[0] * words[2]) return;
-    int number = divide(item, words[2]);
-    start = number * rows * words[2] + item - number * words[2];
-    int first = words[3] + number * words[4];
+    if (item >= count * columns) return;
+    int number = divide(item, columns);
+    start = number * rows * columns + item - number * columns;
+    int first = offset + number * system_stride;
     if (EXCHANGES == UNDONE) {
         for (int i = rows - 1; i >= 0; --i) exchange(i, number);
         return;

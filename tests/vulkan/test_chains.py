@@ -13,14 +13,15 @@ from torch import nn
 
 from mobopt.frontends.torchscript import program_from_script_module
 from mobopt.runtimes.vulkan.engine import lane as lane_module
-from mobopt.runtimes.vulkan.engine.chains import NO_LINK, Chained, Link, may_chain, plan_chain
+from mobopt.runtimes.vulkan.engine.chains import NO_LINK, Chained, may_chain, plan_chain
 from mobopt.runtimes.vulkan.engine.device import Device
 from mobopt.runtimes.vulkan.engine.device_info import DeviceInfo
 from mobopt.runtimes.vulkan.engine.hazards import Barrier, GpuOperation
-from mobopt.runtimes.vulkan.engine.stream import CHAIN_END, Binding, Copy, Dispatch, Stream
+from mobopt.runtimes.vulkan.engine.stream import Binding, Copy, Dispatch, Stream
 from mobopt.runtimes.vulkan.engine.tensor import Storage
 from mobopt.runtimes.vulkan.kernels.device_costs import chained_workgroups
 from mobopt.runtimes.vulkan.program import VulkanProgram
+from mobopt.shaders.push_constants import CHAIN_END, Link
 
 FLUSH, ORDER = Barrier(after_writes=True), Barrier(after_writes=False)
 

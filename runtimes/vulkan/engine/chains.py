@@ -7,7 +7,6 @@ The kernels are the variants whose name ends with ``_chained``; ``shaders/glsl/c
 from __future__ import annotations
 
 import math
-import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -23,24 +22,10 @@ from mobopt.runtimes.vulkan.engine.pipelines import PipelineStore
 from mobopt.runtimes.vulkan.engine.recording import fill
 from mobopt.runtimes.vulkan.engine.resources import ResourceScope
 from mobopt.runtimes.vulkan.engine.stream import Dispatch
+from mobopt.shaders.push_constants import Link
 
 _MOST_ARRIVALS = 1 << 31
 _WORD_BYTES = 16
-
-
-@dataclass(frozen=True)
-class Link:
-    """What a chained dispatch waits for, and whether others wait for it."""
-
-    before: int
-    """Arrivals of workgroups that it waits for; 0: of none."""
-    in_all: int
-    """Arrivals of the whole run, after which the counter is zero again; 0: its workgroups don't arrive."""
-
-    @property
-    def push_constants(self) -> bytes:
-        """As ``CHAIN_FIELDS`` in ``chain.glsl``."""
-        return struct.pack("<II", self.before, self.in_all)
 
 
 NO_LINK = Link(0, 0)

@@ -429,7 +429,7 @@ class Lane:
             barriers = chained.barriers
             links.update((step, link) for step, link in zip(segment, chained.links, strict=True) if step in links)
         continues = number > 0 or bool(self._array_storages)
-        constants = {dispatch: links[dispatch].push_constants for dispatch in self._may_chain}
+        constants = {dispatch: links[dispatch].pack() for dispatch in self._may_chain}
         progress = None if self._progress is None else self._progress.descriptor_set
         return Recordable(segment, barriers, recording.bound, recording.places, continues, constants, progress)
 

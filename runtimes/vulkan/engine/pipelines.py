@@ -16,7 +16,8 @@ from mobopt.runtimes.vulkan.engine import vk
 from mobopt.runtimes.vulkan.engine.device import Device
 from mobopt.runtimes.vulkan.engine.pipeline_cache import cache_path, read_cache, write_cache
 from mobopt.runtimes.vulkan.engine.resources import ResourceScope
-from mobopt.runtimes.vulkan.engine.stream import CHAIN_END, Dispatch
+from mobopt.runtimes.vulkan.engine.stream import Dispatch
+from mobopt.shaders.push_constants import CHAIN_END
 
 _LOGGER = logging.getLogger("mobopt.vulkan")
 _MAX_BATCHES = 16

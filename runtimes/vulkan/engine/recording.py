@@ -12,8 +12,9 @@ from mobopt.runtimes.vulkan.engine.buffers import Buffer, Place
 from mobopt.runtimes.vulkan.engine.device import Device
 from mobopt.runtimes.vulkan.engine.hazards import Barrier, GpuOperation
 from mobopt.runtimes.vulkan.engine.resources import ResourceScope
-from mobopt.runtimes.vulkan.engine.stream import CHAIN_OFFSET, Binding, Copy, Dispatch
+from mobopt.runtimes.vulkan.engine.stream import Binding, Copy, Dispatch
 from mobopt.runtimes.vulkan.engine.tensor import Storage
+from mobopt.shaders.push_constants import Link
 
 _POLL_SECONDS = 0.01
 _WAIT_NANOSECONDS = 200_000_000
@@ -129,7 +130,7 @@ def _record_dispatch(commands: vk.Handle, dispatch: Dispatch, run: Recordable) -
     own = [bound.descriptor_set] if link is None else [bound.descriptor_set, run.progress]
     sets = vk.ffi.new("VkDescriptorSet[]", own)
     vk.lib.vkCmdBindDescriptorSets(commands, point, bound.layout, 0, len(own), sets, 0, vk.ffi.NULL)
-    for offset, constants in ((0, dispatch.push_constants), (CHAIN_OFFSET, link)):
+    for offset, constants in ((0, dispatch.push_constants), (Link.first, link)):
         if constants:
             data, stage = vk.ffi.from_buffer(constants), vk.VK_SHADER_STAGE_COMPUTE_BIT
             vk.lib.vkCmdPushConstants(commands, bound.layout, stage, offset, len(constants), data)

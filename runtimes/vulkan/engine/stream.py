@@ -15,8 +15,6 @@ from mobopt.ir.origin import NOWHERE, Origin
 from mobopt.runtimes.vulkan.engine.tensor import DeviceTensor, Storage, StorageKind
 
 VECTOR_BYTES = 16
-CHAIN_OFFSET, CHAIN_END = 128, 136
-"""Where push constants have ``CHAIN_FIELDS`` (``chain.glsl``): beyond all others."""
 
 MAX_ITERATIONS = 65_535
 """How often an invocation may go round loops, all of its loops together. Mesa's llvmpipe ends the loops of a shader

@@ -12,8 +12,9 @@ from mobopt.runtimes.vulkan.engine.device_info import DeviceInfo
 from mobopt.runtimes.vulkan.engine.stream import USUAL_ITERATIONS, bind
 from mobopt.runtimes.vulkan.engine.tensor import DeviceTensor
 from mobopt.runtimes.vulkan.kernels.device_costs import core_count, device_costs
-from mobopt.runtimes.vulkan.kernels.kernel_access import VECTOR, element_form, spread, words, writing
+from mobopt.runtimes.vulkan.kernels.kernel_access import VECTOR, element_form, spread, writing
 from mobopt.runtimes.vulkan.kernels.plan import Plan
+from mobopt.shaders.push_constants import AttentionPush
 
 BATCH_RANK = 3
 """Dimensions before those of rows and elements."""
@@ -65,12 +66,27 @@ class AttentionOperands:
         keys = self.key.sizes[-2]
         return min(keys, self.query.sizes[-2]) if is_causal else keys
 
-    def geometry(self) -> bytes:
-        """Push constants: sizes, and offsets and strides in vec4s, those of the mask in elements."""
-        tensors = (self.query, self.key, self.value, self.result)
-        numbers = [number // VECTOR for tensor in tensors for number in (tensor.offset, *tensor.strides[:-1])]
-        numbers += [0] * (BATCH_RANK + 3) if self.mask is None else [self.mask.offset, *self.mask.strides]
-        return words([self.batches, *self.query.sizes[1:3], self.query.sizes[-2], self.key.sizes[-2], *numbers])
+    def push_constants(self) -> AttentionPush:
+        """Sizes, and where the tensors lie."""
+        *bias, column = [0] * (BATCH_RANK + 3) if self.mask is None else [self.mask.offset, *self.mask.strides]
+        return AttentionPush(
+            batches=self.batches,
+            middle_size=self.query.sizes[1],
+            inner_size=self.query.sizes[2],
+            query_count=self.query.sizes[-2],
+            key_count=self.key.sizes[-2],
+            query=_in_vectors(self.query),
+            key=_in_vectors(self.key),
+            value=_in_vectors(self.value),
+            place=_in_vectors(self.result),
+            bias=bias,
+            bias_column=column,
+        )
+
+
+def _in_vectors(tensor: DeviceTensor) -> list[int]:
+    """Offset and strides of rows."""
+    return [number // VECTOR for number in (tensor.offset, *tensor.strides[:-1])]
 
 
 @dataclass(frozen=True)
@@ -155,7 +171,7 @@ def attend(plan: Plan, operands: AttentionOperands, scale: float, is_causal: boo
             *(block.invocations, block.rows, block.across, head, width, scale),
             *(int(is_causal), operands.mask_kind, block.key_quads, block.parts, *map(int, forms), block.piece),
         ],
-        operands.geometry(),
+        operands.push_constants(),
         iterations=block.iterations(head, operands.keys_seen(is_causal)),
     )
 

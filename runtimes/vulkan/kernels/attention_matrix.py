@@ -117,6 +117,6 @@ def attend_by_matrix_units(
             *(_LANES * block.subgroups, block.high, block.keys, head, width, scale),
             *(int(is_causal), operands.mask_kind, *map(int, forms)),
         ],
-        operands.geometry(),
+        operands.push_constants(),
         iterations=block.iterations(operands.keys_seen(is_causal), head, width),
     )

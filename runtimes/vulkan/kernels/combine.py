@@ -4,10 +4,10 @@ else in parts that a second step joins."""
 from __future__ import annotations
 
 import math
-import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
+from functools import partial
 
 import torch
 
@@ -19,6 +19,7 @@ from mobopt.runtimes.vulkan.kernels.pointwise_kernel import compute_into
 from mobopt.runtimes.vulkan.kernels.pointwise_program import ProgramBuilder, kind_of
 from mobopt.runtimes.vulkan.kernels.reduction_kernel import Reduction, plan_reduction, regrouped, run_reduction
 from mobopt.shaders.enumerations import Opcode
+from mobopt.shaders.push_constants import IndexMergePush, MomentsMergePush, MomentsPush, ReducePush
 
 
 class Combination(IntEnum):
@@ -54,11 +55,6 @@ class Spread(IntEnum):
     VARIANCE = 0
     DEVIATION = 1
     RECIPROCAL_DEVIATION = 2
-
-
-def float_bits(number: float) -> int:
-    """A float32 as a word of push constants."""
-    return int(struct.unpack("<i", struct.pack("<f", number))[0])
 
 
 def kept_sizes(sizes: Sequence[int], dims: Sequence[int]) -> list[int]:
@@ -137,14 +133,14 @@ def _reduce_into(plan: Plan, source: DeviceTensor, target: DeviceTensor, dims: S
     division = divide(plan.device, source, dims, reduction)
     if division is None:
         constants = [int(not source.is_floating), recipe.combination, recipe.before, recipe.after]
-        parameters = [float_bits(recipe.exponent), float_bits(recipe.scale)]
-        run_reduction(plan, "reduce", reduction, [source], [target], constants, parameters)
+        push = partial(ReducePush, exponent=recipe.exponent, scale=recipe.scale)
+        run_reduction(plan, "reduce", reduction, [source], [target], constants, push)
         return
-    partial = _partial(plan, division, source, dims, target.dtype)
+    parts = _partial(plan, division, source, dims, target.dtype)
     for first, piece in division.pieces(source):
-        part = _from(partial, first, piece.sizes[0])
+        part = _from(parts, first, piece.sizes[0])
         _reduce_into(plan, piece, part, [d + 1 for d in dims], replace(recipe, after=After.NOTHING))
-    _reduce_into(plan, partial, _as_one(target), [0], replace(recipe, before=Before.NOTHING))
+    _reduce_into(plan, parts, _as_one(target), [0], replace(recipe, before=Before.NOTHING))
 
 
 def _partial(
@@ -184,10 +180,10 @@ def moments(
         source, reduction = _prepared(plan, regrouped(plan, source, dims), mean, dims)
         division = divide(plan.device, source, dims, reduction, passes=2)
     count = math.prod(source.sizes[d] for d in dims)
-    narrower, added = float_bits(_inverse(max(count - correction, 0))), float_bits(eps)
+    narrower = _inverse(max(count - correction, 0))
     if division is None:
-        parameters = [float_bits(_inverse(count)), narrower, added]
-        run_reduction(plan, "moments", reduction, [source], [mean, wide], [spread], parameters, passes=2)
+        push = partial(MomentsPush, share=_inverse(count), narrower=narrower, added=eps)
+        run_reduction(plan, "moments", reduction, [source], [mean, wide], [spread], push, passes=2)
         return mean, wide
     parts = [_partial(plan, division, source, dims, torch.float32) for _ in ("center", "squares", "shift")]
     counts = []
@@ -196,13 +192,21 @@ def moments(
         inner = [d + 1 for d in dims]
         counts.append(math.prod(piece.sizes[d] for d in inner))
         piece, walk = _prepared(plan, piece, rows[0], inner)
-        parameters = [float_bits(_inverse(counts[-1]))]
-        run_reduction(plan, "moments_part", walk, [piece], rows, [Spread.VARIANCE], parameters, passes=2)
-    weights = [float_bits(number) for n in (counts[0], counts[-1]) for number in (n, n / count)]
+        push = partial(MomentsPush, share=_inverse(counts[-1]))
+        run_reduction(plan, "moments_part", walk, [piece], rows, [Spread.VARIANCE], push, passes=2)
     targets = [_as_one(mean), _as_one(wide)]
     _, walk = prepare(plan, parts[0], targets[0], [0])
-    parameters = [float_bits(count), narrower, added, *weights]
-    run_reduction(plan, "moments_merge", walk, parts, targets, [spread], parameters, passes=2)
+    merge = partial(
+        MomentsMergePush,
+        count=count,
+        narrower=narrower,
+        added=eps,
+        part_count=counts[0],
+        part_share=counts[0] / count,
+        last_count=counts[-1],
+        last_share=counts[-1] / count,
+    )
+    run_reduction(plan, "moments_merge", walk, parts, targets, [spread], merge, passes=2)
     return mean, wide
 
 
@@ -242,7 +246,8 @@ def _extremes_into(
     wholes = [_as_one(target) for target in targets]
     indices, values = found
     _, walk = prepare(plan, values, wholes[0], [0])
-    run_reduction(plan, "reduce_index_merge", walk, [values, indices], wholes, constants, [division.length])
+    push = partial(IndexMergePush, part_length=division.length)
+    run_reduction(plan, "reduce_index_merge", walk, [values, indices], wholes, constants, push)
 
 
 def running(

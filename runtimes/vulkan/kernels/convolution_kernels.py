@@ -9,7 +9,6 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 import torch
@@ -21,12 +20,11 @@ from mobopt.runtimes.vulkan.kernels.convolution_parameters import Convolution, P
 from mobopt.runtimes.vulkan.kernels.copies import as_channels_last, copied, in_words
 from mobopt.runtimes.vulkan.kernels.epilogue import Epilogue
 from mobopt.runtimes.vulkan.kernels.gpu_kernels import DEPTHWISE_INVOCATIONS, depthwise_block
-from mobopt.runtimes.vulkan.kernels.kernel_access import spread, words_of
+from mobopt.runtimes.vulkan.kernels.kernel_access import spread
 from mobopt.runtimes.vulkan.kernels.loops import Box, loop_boxes, summing_iterations
 from mobopt.runtimes.vulkan.kernels.pointwise_kernel import run_program
 from mobopt.runtimes.vulkan.kernels.pointwise_program import IDENTITY
 from mobopt.runtimes.vulkan.kernels.product import (
-    Product,
     ProductOperands,
     append_product,
     epilogue_constants,
@@ -34,6 +32,7 @@ from mobopt.runtimes.vulkan.kernels.product import (
     texels_fit,
 )
 from mobopt.runtimes.vulkan.kernels.weight_packing import Factors, bias_vector, depthwise_weights, product_weights
+from mobopt.shaders.push_constants import DepthwisePush, ProductPush
 
 if TYPE_CHECKING:
     from mobopt.runtimes.vulkan.kernels.plan import Plan
@@ -170,14 +169,14 @@ def _grid_product(
     residual: DeviceTensor | None,
     weights: Factors,
     **taps: int,
-) -> Product:
+) -> ProductPush:
     """A product whose rows are the pixels of a result; ``taps`` are the numbers of how it walks over the input."""
     batch, channels, out_height, out_width = result.sizes
     columns = aligned_channels(channels) // 4
     out_pitch, out_row, out_batch = _pixel_strides(result)
     other = residual if residual is not None else result
     residual_pitch, residual_row, residual_batch = _pixel_strides(other)
-    return Product(
+    return ProductPush(
         rows=batch * out_height * out_width,
         inner=aligned_channels(convolution.group_inputs) // 4,
         columns=columns,
@@ -219,7 +218,13 @@ def _pitch(tensor: DeviceTensor) -> int:
 
 
 def _append_grid(
-    plan: Plan, product: Product, operands: ProductOperands, epilogue: Epilogue, inner_tail: int, *, dense: bool = True
+    plan: Plan,
+    product: ProductPush,
+    operands: ProductOperands,
+    epilogue: Epilogue,
+    inner_tail: int,
+    *,
+    dense: bool = True,
 ) -> None:
     """Append a product of pixels, as a plain one if rows of the input and the result are the same run of pixels."""
     p = product
@@ -246,28 +251,6 @@ def depthwise_fits(convolution: Convolution) -> bool:
         return False
     span = [(taps - 1) * dilation + 1 for taps, dilation in zip(convolution.taps, convolution.dilation, strict=True)]
     return span[0] * span[1] <= _MAX_DEPTHWISE_READS
-
-
-@dataclass(frozen=True)
-class DepthwisePush:
-    """Push constants of ``depthwise.comp``, in its order; offsets, pitches and channels count vec4s."""
-
-    invocations: int
-    channels: int
-    blocks_wide: int
-    blocks_high: int
-    height: int
-    width: int
-    out_height: int
-    out_width: int
-    input_offset: int
-    input_pitch: int
-    first_high: int
-    first_wide: int
-    out_offset: int
-    out_pitch: int
-    residual_offset: int
-    residual_pitch: int
 
 
 def append_depthwise(
@@ -331,7 +314,7 @@ def append_depthwise(
             local_size,
             *operands.forms(epilogue),
         ),
-        words_of(push),
+        push,
         iterations=math.prod(span) * high * wide,
     )
 

@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 from mobopt.runtimes.vulkan.engine.device_cache import device_file, keep, read_kept
 from mobopt.runtimes.vulkan.engine.device_info import DeviceInfo
 from mobopt.runtimes.vulkan.engine.quirks import EMULATED_CHAINS
-from mobopt.runtimes.vulkan.engine.stream import CHAIN_END
+from mobopt.shaders.push_constants import CHAIN_END
 
 if sys.version_info >= (3, 11):
     import tomllib

@@ -4,10 +4,8 @@ And how a grid is spread."""
 
 from __future__ import annotations
 
-import struct
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from enum import IntEnum
-from typing import Any
 
 import torch
 
@@ -15,9 +13,6 @@ from mobopt.errors import UnsupportedError
 from mobopt.runtimes.vulkan.engine.device import DeviceInfo
 from mobopt.runtimes.vulkan.engine.stream import Binding, bind
 from mobopt.runtimes.vulkan.engine.tensor import WORD_BYTES, DeviceTensor
-
-PUSH_CONSTANT_WORDS = 32
-"""The least ``maxPushConstantsSize`` that Vulkan allows, in words."""
 
 VECTOR = 4
 
@@ -136,13 +131,9 @@ def spread(groups: int, limit: int = 65535) -> tuple[int, int, int]:
     return (-(-groups // rows), rows, 1)
 
 
-def words(values: Sequence[int]) -> bytes:
-    """Push constants of 32-bit integers, as many as the shaders declare."""
-    if len(values) > PUSH_CONSTANT_WORDS:
-        raise UnsupportedError(f"a kernel needs {len(values)} words of push constants; there are {PUSH_CONSTANT_WORDS}")
-    return struct.pack(f"<{len(values)}i", *values).ljust(4 * PUSH_CONSTANT_WORDS, b"\0")
-
-
-def words_of(parameters: Any) -> bytes:
-    """Push constants from the fields of a dataclass, all of them integers, in order."""
-    return words(tuple(vars(parameters).values()))
+def placed(tensors: Iterable[DeviceTensor], strides: Iterable[Sequence[int]]) -> list[int]:
+    """Offset and strides of tensors, one after the other, as push constants have them."""
+    numbers: list[int] = []
+    for tensor, own in zip(tensors, strides, strict=True):
+        numbers += (tensor.offset, *own)
+    return numbers

@@ -7,20 +7,19 @@ from collections.abc import Sequence
 
 from mobopt.runtimes.vulkan.engine.stream import USUAL_ITERATIONS
 from mobopt.runtimes.vulkan.engine.tensor import DeviceTensor
-from mobopt.runtimes.vulkan.kernels.combine import float_bits
 from mobopt.runtimes.vulkan.kernels.division import divide
 from mobopt.runtimes.vulkan.kernels.geometry import expanded
 from mobopt.runtimes.vulkan.kernels.kernel_access import (
-    PUSH_CONSTANT_WORDS,
     read_access,
     reading,
     uses_texels,
-    words,
     write_access,
     writing,
 )
 from mobopt.runtimes.vulkan.kernels.plan import Plan
 from mobopt.runtimes.vulkan.kernels.reduction_kernel import SUMMED_STEPS, Reduction, plan_reduction
+from mobopt.shaders.push_blocks import PUSH_CONSTANT_WORDS
+from mobopt.shaders.push_constants import NormalizePush
 
 _PASSES = 3
 """Walks: for the mean, for the variance, and to write."""
@@ -76,10 +75,7 @@ def normalize(
     data, form = next(bindings), next(accesses)
     bound = [data if tensor is None else next(bindings) for tensor in operands]
     forms = [-1 if tensor is None else next(accesses) for tensor in operands]
-    geometry = [*kept.sizes, *reduced.sizes, source.offset, *kept.strides[0], *reduced.strides[0]]
-    geometry += [target.offset, *kept.strides[1], *reduced.strides[1]]
-    offsets = [0 if tensor is None else tensor.offset for tensor in operands]
-    geometry += [offsets[0], *kept.strides[number], *reduced.strides[number], offsets[1]]
+    weight_offset, bias_offset = (0 if tensor is None else tensor.offset for tensor in operands)
     plan.dispatch(
         f"normalize{'_texels' if texels else ''}",
         [writing(target), data, *bound],
@@ -90,7 +86,16 @@ def normalize(
             int(plan.device.is_cpu or reduction.steps > 2 * SUMMED_STEPS),
             *(_SPREAD, int(is_centered), *forms),
         ],
-        words([*geometry, float_bits(1 / math.prod(source.sizes[d] for d in dims)), float_bits(eps)]),
+        NormalizePush(
+            sizes=(*kept.sizes, *reduced.sizes),
+            input=(source.offset, *kept.strides[0], *reduced.strides[0]),
+            output=(target.offset, *kept.strides[1]),
+            output_reduced=reduced.strides[1],
+            weight=(weight_offset, *kept.strides[number], *reduced.strides[number]),
+            bias=bias_offset,
+            share=1 / math.prod(source.sizes[d] for d in dims),
+            eps=eps,
+        ),
         iterations=_PASSES * (reduction.steps + reduction.steps // SUMMED_STEPS + 1) + _OTHER_ITERATIONS,
     )
     return True

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from mobopt.errors import InputError
+from mobopt.errors import InputError, UnsupportedError
 from mobopt.ir import NOWHERE, Origin, Value
 from mobopt.runtimes.half_ranges import fits_half
 from mobopt.runtimes.vulkan.engine.device import DeviceInfo
@@ -25,6 +25,8 @@ from mobopt.runtimes.vulkan.engine.tensor import (
     element_type,
     storage_type,
 )
+from mobopt.shaders.push_blocks import PushConstants
+from mobopt.shaders.table import ShaderError
 
 if TYPE_CHECKING:
     from mobopt.runtimes.vulkan.kernels.product_kernels import ProductKernel
@@ -225,7 +227,7 @@ class Plan:
         bindings: Sequence[Binding],
         groups: tuple[int, int, int],
         specialization: Sequence[int | float] = (),
-        push_constants: bytes = b"",
+        push_constants: PushConstants | None = None,
         *,
         iterations: int,
     ) -> None:
@@ -236,19 +238,24 @@ class Plan:
             bindings: its buffers.
             groups: workgroups in x, y and z.
             specialization: its specialization constants.
-            push_constants: its push constants.
+            push_constants: its push constants, as :mod:`mobopt.shaders.push_constants` has them.
             iterations: an upper bound of how often one invocation goes round loops, all of its loops together.
 
         Raises:
             LimitError: it exceeds a limit of the device, or of loops.
+            UnsupportedError: it needs more push constants than there are.
         """
+        try:
+            packed = b"" if push_constants is None else push_constants.pack()
+        except ShaderError as error:
+            raise UnsupportedError(str(error)) from None
         dispatch = Dispatch(
             shader,
             tuple(bindings),
             groups,
             iterations,
             tuple(specialization),
-            push_constants,
+            packed,
             self.label,
             self.source,
             self.call,

@@ -14,18 +14,17 @@ from mobopt.runtimes.vulkan.engine.stream import bind
 from mobopt.runtimes.vulkan.engine.tensor import DeviceTensor
 from mobopt.runtimes.vulkan.kernels.geometry import Iteration, expanded, merged
 from mobopt.runtimes.vulkan.kernels.kernel_access import (
-    PUSH_CONSTANT_WORDS,
     VECTOR,
     LoadMode,
     is_vector_run,
     load_mode,
     local_size,
     owns_storage,
+    placed,
     read_access,
     reading,
     spread,
     uses_texels,
-    words,
     write_access,
     writing,
 )
@@ -38,6 +37,8 @@ from mobopt.runtimes.vulkan.kernels.pointwise_program import (
     ProgramBuilder,
     Term,
 )
+from mobopt.shaders.push_blocks import PUSH_CONSTANT_WORDS
+from mobopt.shaders.push_constants import PointwisePush
 
 _SHORT_STEPS = 2
 _LONG_STEPS = (10, 10, 10, MAX_SPECIAL_STEPS)
@@ -172,15 +173,12 @@ def _dispatch(
     specialization += [rows, steady]
     for instruction in program.instructions:
         specialization += [instruction.opcode, *instruction.sources]
-    constants = list(nest.sizes)
-    for tensor, strides in zip([target, *operands], nest.strides, strict=True):
-        constants += [tensor.offset, *strides]
     plan.dispatch(
         f"pointwise_{_variant(program)}{'_texels' if texels else ''}",
         [writing(target), *bindings],
         spread(-(-items // size)),
         [int(value) for value in specialization],
-        words([*constants, *program.immediates]),
+        PointwisePush(nest.sizes, placed((target, *operands), nest.strides), program.immediates),
         iterations=_iterations(program, nest.rank, rows),
     )
 

@@ -23,57 +23,15 @@ from mobopt.runtimes.vulkan.kernels.kernel_access import (
     element_form,
     read_words,
     reads_texels,
-    words_of,
 )
 from mobopt.runtimes.vulkan.kernels.product_kernels import ProductKernel, TileKernel, choose_product_kernel
 from mobopt.runtimes.vulkan.kernels.product_scaling import Scaling
 from mobopt.runtimes.vulkan.kernels.product_shape import ProductShape
 from mobopt.runtimes.vulkan.kernels.weight_packing import Scales
+from mobopt.shaders.push_constants import ProductPush
 
 if TYPE_CHECKING:
     from mobopt.runtimes.vulkan.kernels.plan import Plan
-
-
-@dataclass(frozen=True)
-class Product:
-    """Push constants of ``product.glsl``, in its order; offsets, pitches and strides count vec4s."""
-
-    rows: int
-    inner: int
-    columns: int
-    input_offset: int
-    input_pitch: int
-    input_batch: int = 0
-    height: int = 1
-    width: int = 1
-    out_height: int = 1
-    out_width: int = 1
-    taps_high: int = 1
-    taps_wide: int = 1
-    stride_high: int = 1
-    stride_wide: int = 1
-    first_high: int = 0
-    first_wide: int = 0
-    dilation_high: int = 1
-    dilation_wide: int = 1
-    weight_offset: int = 0
-    weight_pitch: int = 0
-    weight_batch: int = 0
-    out_offset: int = 0
-    out_pitch: int = 0
-    out_row: int = 0
-    out_batch: int = 0
-    residual_offset: int = 0
-    residual_pitch: int = 0
-    residual_row: int = 0
-    residual_batch: int = 0
-    group_columns: int = 0
-    column_lanes: int = 0
-    start_row: int = 0
-
-    def pack(self) -> bytes:
-        """The numbers as the shader reads them."""
-        return words_of(self)
 
 
 @dataclass(frozen=True, eq=False)
@@ -116,7 +74,7 @@ class ProductOperands:
         return (forms,) if forms else ()
 
 
-def _half_run(product: Product, operands: ProductOperands, inner_tail: int) -> int:
+def _half_run(product: ProductPush, operands: ProductOperands, inner_tail: int) -> int:
     """:attr:`ProductShape.half_run` of a product."""
     forms = {element_form(operands.activations), element_form(operands.weights)}
     is_plain = operands.scales is None and operands.scaling is None
@@ -158,7 +116,7 @@ def epilogue_constants(epilogue: Epilogue, has_bias: bool) -> tuple[int | float,
 
 def append_product(
     plan: Plan,
-    product: Product,
+    product: ProductPush,
     operands: ProductOperands,
     epilogue: Epilogue,
     *,
@@ -209,8 +167,8 @@ def append_product(
 
 
 def _pieces(
-    device: DeviceInfo, product: Product, kernel: ProductKernel, shape: ProductShape
-) -> Iterator[tuple[Product, ProductShape]]:
+    device: DeviceInfo, product: ProductPush, kernel: ProductKernel, shape: ProductShape
+) -> Iterator[tuple[ProductPush, ProductShape]]:
     """The product as few ones whose workgroups the device can count: some of the batches and rows each."""
     across, down, deep = device.limits.max_compute_work_group_count
     rows = down * kernel.group_rows
@@ -238,7 +196,7 @@ def _pieces(
 
 def _append_whole(
     plan: Plan,
-    product: Product,
+    product: ProductPush,
     operands: ProductOperands,
     kernel: ProductKernel,
     shape: ProductShape,
@@ -254,14 +212,14 @@ def _append_whole(
         (*operands.bindings(kernel.texels), *joining, *scaling),
         kernel.groups(shape),
         (*ends, *walk, *kernel.constants, *operands.forms(epilogue)),
-        product.pack(),
+        product,
         iterations=kernel.iterations(shape),
     )
 
 
 def _append_joined(
     plan: Plan,
-    product: Product,
+    product: ProductPush,
     operands: ProductOperands,
     kernel: ProductKernel,
     shape: ProductShape,
@@ -278,7 +236,7 @@ def _append_joined(
 
 def _append_parts(
     plan: Plan,
-    product: Product,
+    product: ProductPush,
     operands: ProductOperands,
     kernel: ProductKernel,
     shape: ProductShape,
@@ -299,6 +257,6 @@ def _append_parts(
         sums.bindings(texels=False),
         (-(-shape.rows * product.columns // local_size), 1, shape.batches),
         (*ends, *walk, kernel.parts, local_size, *sums.forms(epilogue)),
-        product.pack(),
+        product,
         iterations=kernel.parts,
     )

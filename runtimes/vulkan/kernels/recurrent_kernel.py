@@ -11,9 +11,10 @@ import torch
 from mobopt.runtimes.vulkan.engine.device_info import DeviceInfo
 from mobopt.runtimes.vulkan.engine.tensor import DeviceTensor, aligned_channels
 from mobopt.runtimes.vulkan.kernels.device_costs import core_count
-from mobopt.runtimes.vulkan.kernels.kernel_access import VECTOR, LoadMode, reading, spread, uses_texels, words, writing
+from mobopt.runtimes.vulkan.kernels.kernel_access import VECTOR, LoadMode, reading, spread, uses_texels, writing
 from mobopt.runtimes.vulkan.kernels.plan import Plan
 from mobopt.shaders.enumerations import Cell
+from mobopt.shaders.push_constants import RecurrentPush
 
 _GROUP, _CPU_GROUP = 128, 8
 _MOST_THREADS = 16
@@ -49,13 +50,7 @@ def append_step(plan: Plan, cell: Cell, tensors: StepTensors) -> None:
     items = directions * rows * -(-units // VECTOR)
     group, threads = _threads(plan.device, items, -(-inner // VECTOR))
     cells = tensors.states[0] if tensors.cells is None else tensors.cells
-    starts = [
-        number // VECTOR
-        for each in (gates, tensors.previous, tensors.states)
-        for number in [tensor.offset for tensor in each][:2] + [0] * (2 - len(each))
-    ]
-    strides = [each.strides[0] // VECTOR for each in (gates[0], tensors.previous[0], tensors.states[0])]
-    strides += [0, 0] if tensors.cells is None else [cells.strides[1] // VECTOR, cells.strides[0] // VECTOR]
+    cell_strides = (0, 0) if tensors.cells is None else cells.strides
     plan.dispatch(
         f"recurrent{'_texels' if texels else ''}",
         [
@@ -65,9 +60,25 @@ def append_step(plan: Plan, cell: Cell, tensors: StepTensors) -> None:
         ],
         spread(-(-items * threads // group)),
         [group, threads, cell, units, inner],
-        words([rows, directions, *starts, *strides]),
+        RecurrentPush(
+            rows=rows,
+            directions=directions,
+            gates_start=_starts(gates),
+            previous_start=_starts(tensors.previous),
+            states_start=_starts(tensors.states),
+            gates_row=gates[0].strides[0] // VECTOR,
+            previous_row=tensors.previous[0].strides[0] // VECTOR,
+            states_row=tensors.states[0].strides[0] // VECTOR,
+            cells_row=cell_strides[1] // VECTOR,
+            cells_direction=cell_strides[0] // VECTOR,
+        ),
         iterations=-(-inner // (VECTOR * threads)) + 8 * cell.gates,
     )
+
+
+def _starts(tensors: Sequence[DeviceTensor]) -> list[int]:
+    """Where the tensors of up to two directions begin, in vec4s."""
+    return [tensor.offset // VECTOR for tensor in tensors][:2] + [0] * (2 - len(tensors))
 
 
 def _threads(device: DeviceInfo, items: int, quads: int) -> tuple[int, int]:

@@ -4,8 +4,9 @@ and loops."""
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from mobopt.runtimes.vulkan.engine.device_info import DeviceInfo
 from mobopt.runtimes.vulkan.engine.tensor import DeviceTensor, contiguous_strides
@@ -20,11 +21,11 @@ from mobopt.runtimes.vulkan.kernels.kernel_access import (
     reading,
     spread,
     uses_texels,
-    words,
     write_access,
     writing,
 )
 from mobopt.runtimes.vulkan.kernels.plan import Plan
+from mobopt.shaders.push_constants import ReductionPush, RewritingPush
 
 MAX_KEPT = 4
 MAX_REDUCED = 3
@@ -175,7 +176,7 @@ def run_reduction(
     sources: Sequence[DeviceTensor],
     targets: Sequence[DeviceTensor],
     constants: Sequence[int] = (),
-    parameters: Sequence[int] = (),
+    push: Callable[..., ReductionPush] = ReductionPush,
     *,
     passes: int = 1,
 ) -> None:
@@ -189,15 +190,13 @@ def run_reduction(
         targets: what is written, all with the strides and offset of the first, and all but indices with elements of the
         last one's form.
         constants: the kernel's own specialization constants.
-        parameters: the kernel's own push constants.
+        push: makes the push constants of what all such kernels have.
         passes: how often the kernel walks the elements of an item.
     """
     if targets[0].numel == 0:
         return
     source = sources[0]
     kept, reduced = reduction.kept, reduction.reduced
-    source_strides = (*kept.strides[0], *reduced.strides[0])
-    target_strides = kept.strides[1] + (reduced.strides[1] if len(reduced.strides) > 1 else ())
     mode = reduction.lane_mode(source, 0)
     texels = uses_texels(plan.device, [(source, mode)])
     specialization = [
@@ -211,13 +210,16 @@ def run_reduction(
         int(plan.device.is_cpu or reduction.steps > 2 * SUMMED_STEPS),
         *constants,
     ]
-    geometry = [*kept.sizes, *reduced.sizes, source.offset, *source_strides, targets[0].offset, *target_strides]
+    if len(reduced.strides) > 1:
+        push = partial(RewritingPush, output_reduced=reduced.strides[1])
+    sizes = (*kept.sizes, *reduced.sizes)
+    places = (source.offset, *kept.strides[0], *reduced.strides[0]), (targets[0].offset, *kept.strides[1])
     plan.dispatch(
         f"{shader}{'_texels' if texels else ''}",
         [*(writing(target) for target in targets), *(reading(each, mode, texels) for each in sources)],
         reduction.grid,
         specialization,
-        words([*geometry, *parameters]),
+        push(sizes, *places),
         iterations=passes * (reduction.steps + reduction.steps // SUMMED_STEPS + 1) + _OTHER_ITERATIONS,
     )
 

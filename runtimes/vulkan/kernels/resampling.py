@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 
@@ -18,8 +19,9 @@ from mobopt.runtimes.vulkan.kernels.copies import copied, strided_copy
 from mobopt.runtimes.vulkan.kernels.kernel_access import VECTOR, LoadMode
 from mobopt.runtimes.vulkan.kernels.loops import loop_iterations
 from mobopt.runtimes.vulkan.kernels.plan import Plan
-from mobopt.runtimes.vulkan.kernels.space_kernel import SPACE, as_volume, offset_and_strides, run_space_kernel
+from mobopt.runtimes.vulkan.kernels.space_kernel import SPACE, as_volume, run_space_kernel
 from mobopt.runtimes.vulkan.kernels.views import sliced
+from mobopt.shaders.push_constants import ResamplePush
 
 CUBIC_A = -0.75
 """The cubic convolution kernel's parameter, as in PyTorch."""
@@ -186,10 +188,10 @@ def resample(
         taps.append(0 if table is None else table.taps)
     names = [None if entry is None else entry[0] for entry in tables]
     packed = plan.packed([], ("resample", *names), lambda: torch.cat(parts))
-    geometry = [*result.sizes[2:], *offset_and_strides(volume), *offset_and_strides(result), *starts]
+    push = partial(ResamplePush, table=starts)
     mode = LoadMode.VECTOR if weighted else LoadMode.LANES
     iterations = loop_iterations([max(count, 1) for count in taps])
-    run_space_kernel(plan, "resample", volume, [result], taps, geometry, [(packed, mode)], iterations=iterations)
+    run_space_kernel(plan, "resample", volume, [result], taps, push, [(packed, mode)], iterations=iterations)
     return target
 
 

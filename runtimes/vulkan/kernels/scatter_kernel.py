@@ -16,14 +16,15 @@ from mobopt.runtimes.vulkan.kernels.kernel_access import (
     LoadMode,
     element_form,
     local_size,
+    placed,
     reading,
     spread,
-    words,
     writing,
 )
 from mobopt.runtimes.vulkan.kernels.plan import Plan
 from mobopt.runtimes.vulkan.kernels.views import sliced
 from mobopt.shaders.enumerations import Put
+from mobopt.shaders.push_constants import ScatterPush
 
 MAX_SCATTER_RANK = 7
 """Dimensions of the tensors; more do not fit into the push constants."""
@@ -101,9 +102,6 @@ def _dispatch(
     nest = merged(sizes, strides, order_by=2 if atomic else 0)
     lines = math.prod(nest.sizes)
     size = local_size(plan.device, lines * count)
-    geometry = list(nest.sizes)
-    for tensor, own in zip(tensors, nest.strides, strict=True):
-        geometry += [tensor.offset, *own]
     plan.dispatch(
         "scatter",
         [
@@ -124,7 +122,7 @@ def _dispatch(
             int(negative),
             int(atomic),
         ],
-        words([*geometry, count, target.sizes[dim], *steps]),
+        ScatterPush(nest.sizes, placed(tensors, nest.strides), count, target.sizes[dim], *steps),
         iterations=5 * (nest.rank + 1) + count,
     )
 

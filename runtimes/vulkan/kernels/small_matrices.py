@@ -10,10 +10,11 @@ import torch
 from mobopt.runtimes.vulkan.engine.tensor import DeviceTensor, contiguous_strides
 from mobopt.runtimes.vulkan.kernels.copies import as_contiguous
 from mobopt.runtimes.vulkan.kernels.geometry import expanded
-from mobopt.runtimes.vulkan.kernels.kernel_access import LoadMode, local_size, reading, spread, words, writing
+from mobopt.runtimes.vulkan.kernels.kernel_access import LoadMode, local_size, reading, spread, writing
 from mobopt.runtimes.vulkan.kernels.plan import Plan
 from mobopt.runtimes.vulkan.kernels.scatter_kernel import updated_copy
 from mobopt.shaders.enumerations import Exchanges, Method
+from mobopt.shaders.push_constants import FactorPush, SubstitutePush
 
 LARGEST = 32
 """Rows and columns of a matrix that one invocation factors."""
@@ -54,7 +55,7 @@ def factored(plan: Plan, matrices: DeviceTensor, method: Method, *, refuses: boo
             [writing(target, reads=True), writing(pivots), writing(facts), plan.stream.raised_by()],
             spread(-(-count // size)),
             [size, int(method), int(refuses)],
-            words([count, rows, columns]),
+            FactorPush(count, rows, columns),
             iterations=sum((rows - k) * (2 + max(columns - k, k)) + columns + k for k in range(steps)),
         )
     strides = facts.strides[:-1]
@@ -100,7 +101,7 @@ def substituted(
         ],
         spread(-(-count * columns // size)),
         [size, int(upper), int(unit), int(exchanges)],
-        words([count, rows, columns, square.offset, rows * rows, row_step, column_step]),
+        SubstitutePush(count, rows, columns, square.offset, rows * rows, row_step, column_step),
         iterations=rows * (rows + 2),
     )
     return target

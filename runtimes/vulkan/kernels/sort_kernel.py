@@ -12,12 +12,13 @@ from mobopt.runtimes.vulkan.kernels.kernel_access import (
     LoadMode,
     element_form,
     local_size,
+    placed,
     reading,
     spread,
-    words,
     writing,
 )
 from mobopt.runtimes.vulkan.kernels.plan import Plan
+from mobopt.shaders.push_constants import MergePush, SearchPush, SortPush
 
 MAX_SEARCH_RANK = 6
 """Dimensions that fit into the push constants."""
@@ -44,7 +45,7 @@ def sorted_places(plan: Plan, tensor: DeviceTensor, dim: int, *, descending: boo
             [writing(keys), writing(places), reading(tensor, LoadMode.LANES, False)],
             spread(-(-count // size)),
             [size, nest.rank, element_form(tensor), int(not tensor.is_floating), int(descending), _BLOCK],
-            words([*nest.sizes, tensor.offset, *nest.strides[0], count, length, tensor.strides[dim]]),
+            SortPush(nest.sizes, (tensor.offset, *nest.strides[0]), count, length, tensor.strides[dim]),
             iterations=_BLOCK + nest.rank,
         )
     width = _BLOCK
@@ -58,7 +59,7 @@ def sorted_places(plan: Plan, tensor: DeviceTensor, dim: int, *, descending: boo
             ],
             spread(-(-count // size)),
             [size],
-            words([count, length, width]),
+            MergePush(count, length, width),
             iterations=_HALVINGS,
         )
         keys, places = merged_keys, merged_places
@@ -93,14 +94,11 @@ def places_in(
     nest = merged(target.sizes, [target.strides, lines.strides, values.strides])
     items = math.prod(nest.sizes)
     size = local_size(plan.device, items)
-    geometry = list(nest.sizes)
-    for tensor, strides in zip((target, lines, values), nest.strides, strict=True):
-        geometry += [tensor.offset, *strides]
     plan.dispatch(
         "search",
         [writing(target), reading(lines, LoadMode.LANES, False), reading(values, LoadMode.LANES, False)],
         spread(-(-items // size)),
         [size, nest.rank, element_form(lines), element_form(values), int(not values.is_floating), int(right)],
-        words([*geometry, length, stride]),
+        SearchPush(nest.sizes, placed((target, lines, values), nest.strides), length, stride),
         iterations=_HALVINGS + 5 * (nest.rank + 1),
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from mobopt.runtimes.vulkan.engine.stream import Binding
@@ -19,11 +19,11 @@ from mobopt.runtimes.vulkan.kernels.kernel_access import (
     reading,
     spread,
     uses_texels,
-    words,
     write_access,
     writing,
 )
 from mobopt.runtimes.vulkan.kernels.plan import Plan
+from mobopt.shaders.push_constants import SpacePush
 
 SPACE = 3
 
@@ -86,7 +86,7 @@ def run_space_kernel(
     source: DeviceTensor,
     targets: Sequence[DeviceTensor],
     constants: Sequence[int],
-    geometry: Sequence[int],
+    push: Callable[..., SpacePush],
     tables: Sequence[tuple[DeviceTensor, LoadMode]] = (),
     *,
     iterations: int,
@@ -100,7 +100,7 @@ def run_space_kernel(
         source: what is read.
         targets: what is written, all with the strides and offset of the first.
         constants: the kernel's own specialization constants.
-        geometry: the kernel's push constants after batch and channels.
+        push: makes the push constants of what all such kernels have.
         tables: further inputs, and how they are read.
         iterations: how often an invocation goes round loops.
         continues: whether the kernel reads back what is in the targets.
@@ -112,6 +112,7 @@ def run_space_kernel(
     if items == 0:
         return
     size = local_size(plan.device, items)
+    sizes = (targets[0].sizes[0], lanes.channels, targets[0].sizes[2:])
     bindings: list[Binding] = [writing(target, reads=continues) for target in targets]
     bindings += [reading(tensor, mode, texels) for tensor, mode in operands]
     plan.dispatch(
@@ -119,7 +120,7 @@ def run_space_kernel(
         bindings,
         spread(-(-items // size)),
         [size, read_access(source, lanes.mode), write_access(targets[0], lanes.stores_vectors), *constants],
-        words([targets[0].sizes[0], lanes.channels, *geometry]),
+        push(*sizes, offset_and_strides(source), offset_and_strides(targets[0])),
         iterations=iterations,
     )
 

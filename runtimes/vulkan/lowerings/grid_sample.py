@@ -14,12 +14,12 @@ from mobopt.runtimes.vulkan.kernels.kernel_access import (
     local_size,
     reading,
     spread,
-    words,
     writing,
 )
 from mobopt.runtimes.vulkan.kernels.plan import Plan
 from mobopt.runtimes.vulkan.lowerings.checks import check_dtypes
 from mobopt.runtimes.vulkan.lowerings.registry import lowers
+from mobopt.shaders.push_constants import GridSamplePush
 
 _TAPS = 16
 """Elements that a place is made of, at most."""
@@ -41,9 +41,7 @@ def grid_sample(plan: Plan, call: Node) -> DeviceTensor:
     rank = image.rank - 2
     if not target.numel:
         return target
-    geometry = [*target.sizes, *image.sizes[2:]]
-    for tensor in (target, image, grid):
-        geometry += [tensor.offset, *tensor.strides]
+    places = [(tensor.offset, *tensor.strides) for tensor in (target, image, grid)]
     size = local_size(plan.device, target.numel)
     plan.dispatch(
         "grid_sample",
@@ -59,7 +57,7 @@ def grid_sample(plan: Plan, call: Node) -> DeviceTensor:
             call["padding_mode"],
             int(call["align_corners"]),
         ],
-        words(geometry),
+        GridSamplePush(target.sizes, image.sizes[2:], *places),
         iterations=_TAPS * (3 * rank + 1) + 8 * rank,
     )
     return target

@@ -13,17 +13,16 @@ from mobopt.runtimes.vulkan.engine.tensor import DeviceTensor, StorageKind, cont
 from mobopt.runtimes.vulkan.kernels.copies import copied
 from mobopt.runtimes.vulkan.kernels.geometry import broadcast_sizes, expanded, merged, normalized_dim
 from mobopt.runtimes.vulkan.kernels.kernel_access import (
-    PUSH_CONSTANT_WORDS,
     VECTOR,
     LoadMode,
     is_vector_run,
     load_mode,
     local_size,
+    placed,
     read_access,
     reading,
     spread,
     uses_texels,
-    words,
     write_access,
     writing,
 )
@@ -34,6 +33,8 @@ from mobopt.runtimes.vulkan.kernels.scatter_kernel import Negative
 from mobopt.runtimes.vulkan.lowerings.checks import OUT_OF_RANGE, check_dtypes, constants_within
 from mobopt.runtimes.vulkan.lowerings.registry import lowers
 from mobopt.shaders.enumerations import Opcode
+from mobopt.shaders.push_blocks import PUSH_CONSTANT_WORDS
+from mobopt.shaders.push_constants import SelectAlongPush
 
 _ANY_LENGTH = 2**30
 """Stands for the length of a dimension where indices have been checked already."""
@@ -69,9 +70,6 @@ def select_along(
     texels = uses_texels(plan.device, operands)
     items = math.prod(nest.sizes[:-1]) * -(-nest.sizes[-1] // VECTOR)
     size = local_size(plan.device, items)
-    geometry = list(nest.sizes)
-    for tensor, strides in zip((target, data, indices), nest.strides, strict=True):
-        geometry += [tensor.offset, *strides]
     stores = whole and is_vector_run(target.offset, nest.strides[0])
     bindings = [writing(target), *(reading(tensor, each, texels) for tensor, each in operands)]
     chosen = target.numel * data.elements.itemsize  # wherever in the storage it lies
@@ -89,7 +87,7 @@ def select_along(
             write_access(target, stores),
             int(negative),
         ],
-        words([*geometry, length, stride]),
+        SelectAlongPush(nest.sizes, placed((target, data, indices), nest.strides), length, stride),
         iterations=5 * (nest.rank + 1),
     )
 

@@ -18,7 +18,7 @@ from mobopt.runtimes.vulkan.kernels.copies import copied
 from mobopt.runtimes.vulkan.kernels.epilogue import Activation, Epilogue, epilogue_of
 from mobopt.runtimes.vulkan.kernels.geometry import expanded, merged
 from mobopt.runtimes.vulkan.kernels.plan import Plan
-from mobopt.runtimes.vulkan.kernels.product import Product, ProductOperands, append_product
+from mobopt.runtimes.vulkan.kernels.product import ProductOperands, append_product
 from mobopt.runtimes.vulkan.kernels.weight_packing import (
     Factors,
     bias_vector,
@@ -28,6 +28,7 @@ from mobopt.runtimes.vulkan.kernels.weight_packing import (
 )
 from mobopt.runtimes.vulkan.lowerings.registry import lower, lowers
 from mobopt.shaders.enumerations import Opcode
+from mobopt.shaders.push_constants import ProductPush
 
 
 def check_product(call: Node) -> str | None:
@@ -271,7 +272,7 @@ def _append(
     batches, rows, columns = result.sizes
     inner = left.sizes[2]
     other = residual if residual is not None else result
-    numbers = Product(
+    numbers = ProductPush(
         rows=rows,
         inner=aligned_channels(inner) // 4,
         columns=aligned_channels(columns) // 4,

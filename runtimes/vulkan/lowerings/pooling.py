@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 
@@ -21,12 +22,12 @@ from mobopt.runtimes.vulkan.kernels.space_kernel import (
     SPACE,
     as_volume,
     channels_innermost,
-    offset_and_strides,
     run_space_kernel,
 )
 from mobopt.runtimes.vulkan.lowerings.checks import check_floating
 from mobopt.runtimes.vulkan.lowerings.registry import lowers
 from mobopt.shaders.enumerations import Opcode
+from mobopt.shaders.push_constants import PoolPush
 
 
 @dataclass(frozen=True)
@@ -97,23 +98,21 @@ def _dispatch(
     indices: bool,
     continues: bool = False,
 ) -> None:
-    geometry = [
-        *result.sizes[2:],
-        *volume.sizes[2:],
-        *offset_and_strides(volume),
-        *offset_and_strides(result),
-        *window.stride,
-        *window.padding,
-        *window.dilation,
-        window.divisor,
-    ]
+    push = partial(
+        PoolPush,
+        extent=volume.sizes[2:],
+        step=window.stride,
+        pad=window.padding,
+        gap=window.dilation,
+        divisor=window.divisor,
+    )
     run_space_kernel(
         plan,
         "pool",
         volume,
         [result, chosen],
         window.constants(indices, continues),
-        geometry,
+        push,
         iterations=summing_iterations(window.kernel),
         continues=continues,
     )

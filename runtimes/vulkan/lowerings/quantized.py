@@ -9,9 +9,10 @@ from mobopt.ops.quantized import DEQUANTIZE, MIDDLE
 from mobopt.runtimes.vulkan.engine.stream import bind
 from mobopt.runtimes.vulkan.engine.tensor import DeviceTensor, contiguous_strides
 from mobopt.runtimes.vulkan.kernels.copies import as_contiguous
-from mobopt.runtimes.vulkan.kernels.kernel_access import element_form, spread, words
+from mobopt.runtimes.vulkan.kernels.kernel_access import element_form, spread
 from mobopt.runtimes.vulkan.kernels.plan import Plan
 from mobopt.runtimes.vulkan.lowerings.registry import lowers
+from mobopt.shaders.push_constants import DequantizePush
 
 _RANK = 4
 _LOCAL_SIZE = 64
@@ -45,7 +46,7 @@ def dequantize(plan: Plan, call: Node) -> DeviceTensor:
         (bind(integers), bind(factors), bind(zeros), bind(result, writes=True)),
         spread(-(-result.numel // _LOCAL_SIZE)),
         (_LOCAL_SIZE, element_form(integers), bits, MIDDLE if bits == 4 else 0, int(zero_points is not None)),
-        words((result.numel, held, *sizes, *blocks, *strides)),
+        DequantizePush(result.numel, held, sizes, blocks, strides),
         iterations=1,
     )
     return result

@@ -6,18 +6,17 @@ import torch
 
 from mobopt.ir import Node
 from mobopt.runtimes.vulkan.engine.tensor import DeviceTensor
-from mobopt.runtimes.vulkan.kernels.combine import float_bits
 from mobopt.runtimes.vulkan.kernels.kernel_access import (
     LoadMode,
     element_form,
     local_size,
     reading,
     spread,
-    words,
     writing,
 )
 from mobopt.runtimes.vulkan.kernels.plan import Plan
 from mobopt.runtimes.vulkan.lowerings.registry import lowers
+from mobopt.shaders.push_constants import RoiAlignPush
 
 _MOST_SAMPLES = 16
 """Of a cell along each side; an invocation goes through their square."""
@@ -43,9 +42,6 @@ def roi_align(plan: Plan, call: Node) -> DeviceTensor:
     target = plan.result(call.output)
     if not target.numel:
         return target
-    geometry = [*target.sizes, images.sizes[0], *images.sizes[2:]]
-    for tensor in (target, images, regions):
-        geometry += [tensor.offset, *tensor.strides]
     size, ratio = local_size(plan.device, target.numel), call["sampling_ratio"]
     plan.dispatch(
         "roi_align",
@@ -57,7 +53,18 @@ def roi_align(plan: Plan, call: Node) -> DeviceTensor:
         ],
         spread(-(-target.numel // size)),
         [size, ratio, element_form(images), element_form(regions), element_form(target), int(call["aligned"])],
-        words([*geometry, float_bits(call["spatial_scale"])]),
+        RoiAlignPush(
+            sizes=target.sizes,
+            image_count=images.sizes[0],
+            image_sizes=images.sizes[2:],
+            result_offset=target.offset,
+            result_strides=target.strides,
+            image_offset=images.offset,
+            image_strides=images.strides,
+            region_offset=regions.offset,
+            region_strides=regions.strides,
+            region_scale=call["spatial_scale"],
+        ),
         iterations=ratio * ratio * 4 + ratio + 6,
     )
     return target

@@ -1,0 +1,412 @@
+"""The push constants of every shader: each block is declared here, and nowhere else.
+
+The host makes one and packs it; a shader gets it by ``#include`` of its name in :data:`BLOCKS`
+(:mod:`mobopt.shaders.expand`; no such file exists). Unless said otherwise offsets and strides count elements.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, ClassVar
+
+from .push_blocks import PUSH_CONSTANT_BYTES, Array, Named, PushConstants, Structure, Uint, Words
+
+_Space = Annotated[Sequence[int], Named(("d", "h", "w"))]
+_Volume = Annotated[Sequence[int], Named(("offset", "n", "c", "z", "y", "x"))]
+"""Offset and strides."""
+_Four = Annotated[Sequence[int], Named(("0", "1", "2", "3"))]
+_Ends = Annotated[Sequence[int], Array(2)]
+_Nest = Annotated[Sequence[int], Structure("Operand", ("offset", "outer", "middle", "inner", "row"))]
+_Sizes = Annotated[Sequence[int], Words("RANK")]
+_Tensors = Annotated[Sequence[int], Words("RANK + 1", each="3")]
+"""Offset and strides of three tensors, one after the other."""
+
+
+@dataclass
+class Link(PushConstants):
+    """What a chained dispatch waits for, and whether others wait for it; beyond the constants of its shader."""
+
+    first: ClassVar[int] = PUSH_CONSTANT_BYTES
+    macro: ClassVar[str | None] = "CHAIN_FIELDS"
+
+    arrivals_before: Uint
+    """Arrivals of workgroups that it waits for; 0: of none."""
+    arrivals_in_all: Uint
+    """Arrivals of the whole run, after which the counter is zero again; 0: its workgroups don't arrive."""
+
+
+CHAIN_END = Link.end()
+"""Where the push constants of a chained dispatch end."""
+
+
+@dataclass(frozen=True)
+class ProductPush(PushConstants):
+    """Products of matrices and convolutions; offsets, pitches and strides count vec4s."""
+
+    rows: int
+    inner: int
+    """vec4s of one tap's channels, of one group."""
+    columns: int
+    input_offset: int
+    input_pitch: int
+    input_batch: int = 0
+    height: int = 1
+    width: int = 1
+    out_height: int = 1
+    out_width: int = 1
+    taps_high: int = 1
+    taps_wide: int = 1
+    stride_high: int = 1
+    stride_wide: int = 1
+    first_high: int = 0
+    first_wide: int = 0
+    dilation_high: int = 1
+    dilation_wide: int = 1
+    weight_offset: int = 0
+    weight_pitch: int = 0
+    weight_batch: int = 0
+    out_offset: int = 0
+    out_pitch: int = 0
+    out_row: int = 0
+    out_batch: int = 0
+    residual_offset: int = 0
+    residual_pitch: int = 0
+    residual_row: int = 0
+    residual_batch: int = 0
+    group_columns: int = 0
+    column_lanes: int = 0
+    """Of ``product_tiles.comp``, the logarithm."""
+    start_row: int = 0
+    """Of the first workgroup."""
+
+
+@dataclass
+class DepthwisePush(PushConstants):
+    """Depthwise convolutions; offsets, pitches and channels count vec4s."""
+
+    invocations: int
+    channels: int
+    blocks_wide: int
+    blocks_high: int
+    height: int
+    width: int
+    out_height: int
+    out_width: int
+    input_offset: int
+    input_pitch: int
+    first_high: int
+    first_wide: int
+    out_offset: int
+    out_pitch: int
+    residual_offset: int
+    residual_pitch: int
+
+
+@dataclass
+class SpacePush(PushConstants):
+    """What all kernels on volumes have: sizes of the result, and where the tensors lie."""
+
+    batch: int
+    channels: int
+    out: _Space
+    source: _Volume
+    target: _Volume
+
+
+@dataclass
+class PoolPush(SpacePush):
+    """Windows over volumes."""
+
+    extent: _Space
+    """Of the source."""
+    step: _Space
+    pad: _Space
+    gap: _Space
+    """Dilation."""
+    divisor: int
+    """0: the size of the window."""
+
+
+@dataclass
+class ResamplePush(SpacePush):
+    """Volumes of other sizes."""
+
+    table: _Space
+    """Where the taps of each dimension start."""
+
+
+@dataclass
+class AttentionPush(PushConstants):
+    """Nests of three dimensions, the innermost last; offsets and strides count vec4s, those of the mask elements."""
+
+    batches: int
+    middle_size: int
+    inner_size: int
+    query_count: int
+    key_count: int
+    query: _Nest
+    key: _Nest
+    value: _Nest
+    place: _Nest
+    """Of the result."""
+    bias: _Nest
+    """Of the mask."""
+    bias_column: int
+
+
+@dataclass
+class RecurrentPush(PushConstants):
+    """A step of a recurrent layer; all count vec4s, but for the rows and directions."""
+
+    rows: int
+    directions: int
+    gates_start: _Ends
+    previous_start: _Ends
+    states_start: _Ends
+    gates_row: int
+    previous_row: int
+    states_row: int
+    cells_row: int
+    cells_direction: int
+
+
+@dataclass
+class DequantizePush(PushConstants):
+    """Four dimensions; strides of scales are 0 where one scale is for all."""
+
+    count: int
+    held: int
+    """Bytes of a row."""
+    size: _Four
+    block: _Four
+    stride: _Four
+
+
+@dataclass
+class FactorPush(PushConstants):
+    """Small matrices that are factored."""
+
+    count: int
+    rows: int
+    columns: int
+
+
+@dataclass
+class SubstitutePush(PushConstants):
+    """Triangular systems, and where the coefficients of each lie."""
+
+    count: int
+    rows: int
+    columns: int
+    """Of a right side."""
+    offset: int
+    system_stride: int
+    row_stride: int
+    column_stride: int
+
+
+@dataclass
+class MergePush(PushConstants):
+    """Sorted runs that are merged in pairs."""
+
+    count: int
+    """Elements of all lines."""
+    length: int
+    """Of a line."""
+    width: int
+    """Of a run."""
+
+
+@dataclass
+class RoiAlignPush(PushConstants):
+    """Regions of images."""
+
+    sizes: Annotated[Sequence[int], Array(4)]
+    """Of the result: regions, channels, rows, columns."""
+    image_count: int
+    image_sizes: Annotated[Sequence[int], Array(2)]
+    result_offset: int
+    result_strides: Annotated[Sequence[int], Array(4)]
+    image_offset: int
+    image_strides: Annotated[Sequence[int], Array(4)]
+    region_offset: int
+    region_strides: Annotated[Sequence[int], Array(2)]
+    region_scale: float
+    """From the coordinates of regions to those of images."""
+
+
+@dataclass
+class GridSamplePush(PushConstants):
+    """Places of images; ``RANK`` is that of their space."""
+
+    sizes: Annotated[Sequence[int], Words("2 + RANK")]
+    """Of the result: batch, channels, space."""
+    image_sizes: Annotated[Sequence[int], Words("RANK")]
+    """Of the space alone."""
+    result: Annotated[Sequence[int], Words("3 + RANK")]
+    """Offset and strides."""
+    image: Annotated[Sequence[int], Words("3 + RANK")]
+    grid: Annotated[Sequence[int], Words("3 + RANK")]
+    """Offset, and strides of batch, space and coordinates."""
+
+
+@dataclass
+class PointwisePush(PushConstants):
+    """The result's nest; offset and strides of the result and of each operand; numbers that instructions name."""
+
+    sizes: _Sizes
+    tensor: Annotated[Sequence[int], Words("RANK + 1", each="OPERANDS + 1")]
+    immediates: Annotated[Sequence[int], Words("IMMEDIATES")]
+
+
+@dataclass
+class SelectAlongPush(PushConstants):
+    """The result, the data, whose chosen dimension has a length and a stride, and the indices."""
+
+    sizes: _Sizes
+    tensor: _Tensors
+    length: int
+    stride: int
+
+
+@dataclass
+class ScatterPush(PushConstants):
+    """The target, the source and the indices: all dimensions but the chosen one, then that one."""
+
+    sizes: _Sizes
+    tensor: _Tensors
+    count: int
+    """Of the indices."""
+    length: int
+    """Of the target."""
+    target_step: int
+    source_step: int
+    index_step: int
+
+
+@dataclass
+class SearchPush(PushConstants):
+    """The result, where sorted lines begin, and the values that are looked for."""
+
+    sizes: _Sizes
+    tensor: _Tensors
+    length: int
+    """Of a line."""
+    stride: int
+
+
+@dataclass
+class SortPush(PushConstants):
+    """Lines at the places of a nest."""
+
+    sizes: _Sizes
+    data: Annotated[Sequence[int], Words("RANK + 1")]
+    count: int
+    """Elements of all lines."""
+    length: int
+    stride: int
+
+
+@dataclass
+class ReductionPush(PushConstants):
+    """What all reductions have: sizes of kept and reduced dimensions, and where the input and the output lie."""
+
+    sizes: Annotated[Sequence[int], Words("DIMS")]
+    input: Annotated[Sequence[int], Words("1 + DIMS")]
+    output: Annotated[Sequence[int], Words("1 + KEPT_RANK")]
+
+
+@dataclass
+class ReducePush(ReductionPush):
+    """Numbers of what is done to elements and results."""
+
+    exponent: float
+    """Of each element."""
+    scale: float
+    """A factor or exponent of the result."""
+
+
+@dataclass
+class MomentsPush(ReductionPush):
+    """Mean and variance; those of a part need the first number only."""
+
+    share: float
+    """1 / count."""
+    narrower: float = 0.0
+    """1 / (count - correction)."""
+    added: float = 0.0
+    """To the variance."""
+
+
+@dataclass
+class MomentsMergePush(ReductionPush):
+    """Mean and variance of parts, all as long as the first one but for the last."""
+
+    count: float
+    """In all."""
+    narrower: float
+    """1 / (count - correction)."""
+    added: float
+    """To the variance."""
+    part_count: float
+    part_share: float
+    """Of the whole."""
+    last_count: float
+    last_share: float
+
+
+@dataclass
+class IndexMergePush(ReductionPush):
+    """Indices of parts."""
+
+    part_length: int
+
+
+@dataclass
+class RewritingPush(ReductionPush):
+    """Of kernels that write all elements."""
+
+    output_reduced: Annotated[Sequence[int], Words("REDUCED_RANK")]
+
+
+@dataclass
+class NormalizePush(RewritingPush):
+    """Normalisation in one dispatch; the bias has the strides of the weight."""
+
+    weight: Annotated[Sequence[int], Words("1 + DIMS")]
+    bias: int
+    """Its offset."""
+    share: float
+    """1 / count."""
+    eps: float
+
+
+BLOCKS: dict[str, type[PushConstants]] = {
+    "link_push.glsl": Link,
+    "product_push.glsl": ProductPush,
+    "depthwise_push.glsl": DepthwisePush,
+    "pool_push.glsl": PoolPush,
+    "resample_push.glsl": ResamplePush,
+    "attention_push.glsl": AttentionPush,
+    "recurrent_push.glsl": RecurrentPush,
+    "dequantize_push.glsl": DequantizePush,
+    "factor_push.glsl": FactorPush,
+    "substitute_push.glsl": SubstitutePush,
+    "merge_push.glsl": MergePush,
+    "roi_align_push.glsl": RoiAlignPush,
+    "grid_sample_push.glsl": GridSamplePush,
+    "pointwise_push.glsl": PointwisePush,
+    "select_along_push.glsl": SelectAlongPush,
+    "scatter_push.glsl": ScatterPush,
+    "search_push.glsl": SearchPush,
+    "sort_push.glsl": SortPush,
+    "reduction_push.glsl": ReductionPush,
+    "reduce_push.glsl": ReducePush,
+    "moments_push.glsl": MomentsPush,
+    "moments_merge_push.glsl": MomentsMergePush,
+    "index_merge_push.glsl": IndexMergePush,
+    "rewriting_push.glsl": RewritingPush,
+    "normalize_push.glsl": NormalizePush,
+}
+"""The blocks that shaders include, by the names that they include."""
