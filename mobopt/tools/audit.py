@@ -80,6 +80,9 @@ class AuditLine:
     """The operator that keeps these on the phone's CPU, if that is another one."""
 
 
+_CAUSES_NAMED = 3
+
+
 @dataclass(frozen=True)
 class Audit:
     """What a runtime does with a model.
@@ -96,7 +99,8 @@ class Audit:
             file.
         gpu_share: the part of the multiply-adds that the phone's GPU does, 0 to 1; None where sizes are not known, for
             other backends, and for an optimised file.
-        microseconds: what a call would take less on a phone, roughly, if its GPU ran all that is on the CPU.
+        microseconds: what a call would take less on a phone, roughly, if its GPU could run the causes that are worth
+            it.
         operators: of the optimised file, as a selective build names them.
         profile: the device whose limits are checked.
         limits: tensors and weights that it can't hold.
@@ -148,11 +152,20 @@ class Audit:
         on_cpu = self.counts.get(ON_CPU, 0)
         if self.gpu_share is None or not on_cpu:
             return ""
-        text = f"{self.gpu_share:.0%} of the multiply-adds run on the GPU; {on_cpu} operators run on the CPU"
+        text = f"{self.gpu_share:.0%} of the multiply-adds run on the GPU"
         causes = sum(cause.count for cause in self.causes)
-        because = f" because of {causes} of them" if 0 < causes < on_cpu else ""
+        if not causes:
+            return f"{text}; {_operators(on_cpu)} on the CPU"
+        caused = causes + sum(cause.followers for cause in self.causes)
+        because = f" because of {causes} of them" if causes < caused else ""
         saved = milliseconds_saved(self.microseconds)
-        return f"{text}{because}" + (f"; on the GPU, they would save {saved} a call" if saved else "")
+        others = [f"{on_cpu - caused} more only compute sizes"] if on_cpu > caused else []
+        is_together = saved and saved != milliseconds_saved(self.causes[0].microseconds)
+        worth = [f"kernels for those worth it save {saved} a call together"] if is_together else []
+        named = ", ".join(map(_named, self.causes[:_CAUSES_NAMED]))
+        rest = len(self.causes) - _CAUSES_NAMED
+        named += f", and {rest} more reasons" if rest > 1 else ", and 1 more reason" if rest == 1 else ""
+        return "; ".join([text, f"{_operators(caused)} on the CPU{because}: {named}", *worth, *others])
 
     @property
     def is_good(self) -> bool:
@@ -287,6 +300,18 @@ def _limits(
     if profile is not None:
         return over_limits(program, profile, settings.runtime, record_facts(program, examples))
     return over_limits(program, ANY_PHONE, settings.runtime, {}) if settings.backend == ANY_PHONE.backend else []
+
+
+def _operators(count: int) -> str:
+    return "1 operator runs" if count == 1 else f"{count} operators run"
+
+
+def _named(cause: Cause) -> str:
+    """A cause with what it drags along and what mending it alone would save."""
+    saved = milliseconds_saved(cause.microseconds)
+    drags = [f"{cause.followers} more follow" if cause.followers > 1 else "1 more follows"] if cause.followers else []
+    facts = "; ".join([*drags, *([f"a kernel saves {saved} a call"] if saved else [])])
+    return f"{cause.count} {cause.operator.replace(', ', '/')}" + (f" ({facts})" if facts else "")
 
 
 def _lines(calls: Iterable[AuditedCall]) -> list[AuditLine]:

@@ -131,7 +131,7 @@ class JudgedModel:
     gpu_share: float | None = None
     """The part of the multiply-adds that the GPU does, if sizes are known."""
     microseconds: float = 0.0
-    """What a call would take less, roughly, if the GPU ran all that is on the CPU."""
+    """What a call would take less, roughly, if the GPU could run the causes that are worth it."""
 
 
 def judge_model(program: Program, settings: Settings, examples: Examples) -> JudgedModel:
@@ -163,6 +163,7 @@ def judge_model(program: Program, settings: Settings, examples: Examples) -> Jud
     places = _places(left, remarks, flow)
     causes = flow.causes(places)
     left = {node: _following(call, node, causes) for node, call in left.items()}
+    found = _causes(left, flow, places, causes)
     calls = [
         left[node] if node in left else remarks.rewritten(node, on_target, on_cpu)
         for node, (on_target, on_cpu) in originals.items()
@@ -173,9 +174,9 @@ def judge_model(program: Program, settings: Settings, examples: Examples) -> Jud
         program,
         tuple(_notes([*simplified, *legalized, *packed])),
         CostChange(_count(originals), _count(_nodes(program)), *arithmetic),
-        tuple(_causes(left, flow, places, causes)),
+        tuple(cause for cause, _ in found),
         flow.share_on_gpu(places.on_cpu) if settings.backend in CPU_FALLBACK else None,
-        flow.microseconds_saved(places, places.on_cpu),
+        _most_saved(flow, places, [nodes for _, nodes in found]),
     )
 
 
@@ -194,23 +195,41 @@ def _following(call: AuditedCall, node: Node, causes: Mapping[Node, Node]) -> Au
 
 def _causes(
     calls: Mapping[Node, AuditedCall], flow: Dataflow, places: Places, causes: Mapping[Node, Node]
-) -> list[Cause]:
+) -> list[tuple[Cause, set[Node]]]:
     """The causes that share operator and reason, together, and those whose tensors the GPU can't hold by that reason
-    alone; what would help most first."""
+    alone, each with its nodes; what would help most first."""
     groups: dict[tuple[str, str], set[Node]] = defaultdict(set)
     for node in set(causes.values()):
         groups["" if node in places.misfits else calls[node].operator, calls[node].reason].add(node)
     found = [
-        Cause(
-            ", ".join(sorted({calls[node].operator for node in nodes})),
-            len(nodes),
-            reason,
-            sum(cause in nodes and node not in nodes for node, cause in causes.items()),
-            flow.microseconds_saved(places, nodes),
+        (
+            Cause(
+                ", ".join(sorted({calls[node].operator for node in nodes})),
+                len(nodes),
+                reason,
+                sum(cause in nodes and node not in nodes for node, cause in causes.items()),
+                flow.microseconds_saved(places, nodes),
+            ),
+            nodes,
         )
         for (_, reason), nodes in groups.items()
     ]
-    return sorted(found, key=lambda cause: (-cause.microseconds, -cause.followers, cause.operator, cause.reason))
+    return sorted(found, key=lambda pair: _worth(pair[0]))
+
+
+def _worth(cause: Cause) -> tuple[float, int, str, str]:
+    """What would help most comes first."""
+    return -cause.microseconds, -cause.followers, cause.operator, cause.reason
+
+
+def _most_saved(flow: Dataflow, places: Places, causes: Sequence[set[Node]]) -> float:
+    """What mending the first causes saves, as many of them as are worth it: some operators are faster on the CPU."""
+    mended: set[Node] = set()
+    most = 0.0
+    for nodes in causes:
+        mended |= nodes
+        most = max(most, flow.microseconds_saved(places, mended))
+    return most
 
 
 def _count(nodes: Iterable[Node]) -> int:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from mobopt.tools.audit import Audit
+from mobopt.tools.audit import Audit, AuditLine
 from mobopt.tools.audit_calls import MISSING, REWRITTEN, UNKNOWN, VERDICTS, WRONG
 from mobopt.tools.audit_page import MEANINGS
 from mobopt.tools.comparison_page import page_values
@@ -40,6 +40,7 @@ def page(found: Report) -> str:
         rewritten=[] if first is None else [line for line in first.lines if line.verdict == REWRITTEN],
         notes=() if first is None else first.notes,
         first=first,
+        right=[str(target) for target, audited in found.audits.items() if audited.is_good],
         verdicts=VERDICTS,
         meanings=MEANINGS,
         layers=layers[:_LAYERS_SHOWN],
@@ -59,26 +60,37 @@ def write_page(found: Report, path: Path) -> None:
 
 
 def advice_on(found: Report) -> list[Advice]:
-    """What would help, the gravest first; the same advice for several targets once."""
+    """What would help: backends in the order that was asked for, of each the gravest first; the same advice for several
+    targets once."""
     merged: dict[Advice, list[str]] = {}
-    for of_audit in (_problems, _costs, _causes):
-        for target, audited in found.audits.items():
-            for item in of_audit(audited):
-                merged.setdefault(item, []).append(str(target))
+    for backend in dict.fromkeys(target.backend for target in found.audits):
+        audits = {target: audited for target, audited in found.audits.items() if target.backend == backend}
+        for of_audit in (_problems, _costs, _causes):
+            for target, audited in audits.items():
+                for item in of_audit(audited):
+                    merged.setdefault(item, []).append(str(target))
     advice = [replace(item, targets=tuple(targets)) for item, targets in merged.items()]
     return [*advice, *_of_runs(found)]
 
 
 def _problems(audited: Audit) -> Iterator[Advice]:
+    alike: dict[tuple[str, str, str], list[AuditLine]] = {}
     for line in audited.lines:
         if line.verdict in _PROBLEMS:
-            where = f" ({line.sources[0]})" if line.sources else ""
-            text = f"{line.operator}{where} is {line.verdict}: {line.reason}"
-            yield Advice(f"{text}; {line.help}" if line.help else text)
+            alike.setdefault((line.verdict, line.reason, line.help), []).append(line)
+    for (verdict, reason, advice), lines in alike.items():
+        names = ", ".join(f"{line.operator}{_place(line)}" for line in lines)
+        text = f"{names} {'are' if len(lines) > 1 else 'is'} {verdict}: {reason}"
+        yield Advice(f"{text}; {advice}" if advice else text)
     for limit in audited.limits:
         yield Advice(f"{limit.node}: its {limit.subject} {limit.problem}; {limit.help}")
     if not audited.inputs and audited.backend != "cpu":
         yield Advice("Sizes decide much, and none are known: give example inputs", command="--random 1,3,224,224")
+
+
+def _place(line: AuditLine) -> str:
+    """The first line of source."""
+    return f" ({line.sources[0].split(', ')[0]})" if line.sources else ""
 
 
 def _costs(audited: Audit) -> Iterator[Advice]:

@@ -199,11 +199,40 @@ def test_causes_come_before_what_follows_from_them(invoke: Invoke, tmp_path: Pat
     assert causes["aten::scaled_dot_product_attention"]["microseconds"] < 5
     attention = 2 * 7 * 7 * 24
     assert found["gpu_share"] == pytest.approx(1 - attention / (attention + 7 * 24 * 96), abs=0.05)
+    assert found["microseconds"] >= max(cause["microseconds"] for cause in causes.values())
     printed = invoke("audit", tmp_path / "encoder.pt", "--random", "1,7,24").stdout
+    caused = sum(cause["count"] + cause["followers"] for cause in causes.values())
+    norm, other = causes.values()
     assert re.search(
-        r"\d\d% of the multiply-adds run on the GPU; \d+ operators run on the CPU because of 2 of them", printed
+        rf"\d\d% of the multiply-adds run on the GPU; {caused} operators run on the CPU because of 2 of them: "
+        rf"1 aten::layer_norm \({norm['followers']} more follows?; a kernel saves about 0.\d\d ms a call\), "
+        rf"1 aten::scaled_dot_product_attention \({other['followers']} more follow\)\.",
+        printed,
     )
     assert "nothing by itself" in printed
+
+
+class _Halves(nn.Module):
+    """Arithmetic on sizes, which traces have as operators on tensors."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.out = nn.LayerNorm(24), nn.Linear(24, 24)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.out(self.norm(x))
+        return torch.relu(y.reshape(y.size(0), y.size(1), 2, y.size(2) // 2))
+
+
+def test_arithmetic_on_sizes_is_no_operator_that_waits_for_a_kernel(invoke: Invoke, tmp_path: Path) -> None:
+    torch.jit.save(torch.jit.trace(_Halves().eval(), torch.zeros(1, 7, 24)), str(tmp_path / "halves.pt"))
+    found = audited(invoke, tmp_path / "halves.pt", "--random", "1,7,24")
+    (cause,) = found["causes"]
+    others = found["counts"]["cpu"] - cause["count"] - cause["followers"]
+    assert cause["operator"] == "aten::layer_norm" and others > 0
+    printed = invoke("audit", tmp_path / "halves.pt", "--random", "1,7,24").stdout
+    assert f" on the CPU because of 1 of them: 1 aten::layer_norm ({cause['followers']} more" in printed
+    assert f"; {others} more only compute sizes." in printed
 
 
 def test_allow_in_both_forms(invoke: Invoke, mixed: Path, tmp_path: Path) -> None:
