@@ -80,7 +80,14 @@ def _written(found: Bisection, folder: Path | None, model: Path) -> list[Path]:
     from mobopt.tools.small_program import write_sample
 
     title = f"{found.kind} {found.culprit} of {model.name} differs."
-    return write_sample(found.sample, folder, title=title, device=found.device, tolerance=found.tolerance)
+    return write_sample(
+        found.sample,
+        folder,
+        title=title,
+        device=found.device,
+        tolerance=found.tolerance,
+        precision=found.precision,
+    )
 
 
 def _data(found: Bisection, written: list[Path]) -> dict[str, Any]:

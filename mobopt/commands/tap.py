@@ -11,6 +11,7 @@ from mobopt.commands.shared_options import input_options, json_option
 from mobopt.commands.terminal import print_json, print_table, progress, say
 
 if TYPE_CHECKING:
+    from mobopt.tools.taps.table import Tap
     from mobopt.tools.taps.tap import Tapped
 
 _MOST_ROWS = 30
@@ -100,12 +101,13 @@ def _data(done: Tapped) -> dict[str, Any]:
     }
 
 
+def _sizes(item: Tap) -> str:
+    return "not known" if item.sizes is None else "x".join(map(str, item.sizes)) or "number"
+
+
 def _print(done: Tapped) -> None:
     taps = done.table.taps
-    rows = [
-        (item.key, item.form, "x".join(map(str, item.sizes)) or "number", item.node, "; ".join(item.source))
-        for item in taps
-    ]
+    rows = [(item.key, item.form, _sizes(item), item.node, "; ".join(item.source)) for item in taps]
     title = "taps" if len(rows) <= _MOST_ROWS else f"taps, {_MOST_ROWS} of {len(rows)}"
     print_table(title, ("name", "returned", "sizes", "node", "source"), rows[:_MOST_ROWS])
     say()

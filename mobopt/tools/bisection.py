@@ -63,6 +63,8 @@ class Bisection:
     """What a user should know."""
     seconds: float
     """That it took."""
+    precision: Precision = "fp32"
+    """Of the device."""
 
 
 def bisect(
@@ -125,7 +127,8 @@ def bisect(
     if found is None and device != CPU:
         found = search.bad_node(replace(side, device=device, precision=choice))
     found = found or search.nothing(device)
-    return replace(found, inputs=str(inputs), runs=search.runs, seconds=time.perf_counter() - started)
+    seconds = time.perf_counter() - started
+    return replace(found, inputs=str(inputs), runs=search.runs, seconds=seconds, precision=choice.precision)
 
 
 class _Search:

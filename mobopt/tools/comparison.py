@@ -107,7 +107,7 @@ def compare(
         tuple(outputs),
         tuple(work.unmatched()),
         work.unseen,
-        tuple(_remarks(sources[0], sides[0], method, args, work)),
+        tuple(_remarks(sources[0], sides[0], method, args, work, has_outputs_only=len(layers) <= len(outputs))),
         time.perf_counter() - started,
     )
 
@@ -161,9 +161,13 @@ def _in_words(side: Side, runner: Runner) -> str:
     return f"{side.name} on {runner.where}{passes}"
 
 
-def _remarks(source: Source, side: Side, method: str, args: Sequence[Any], work: ComparisonWork) -> Iterator[str]:
+def _remarks(
+    source: Source, side: Side, method: str, args: Sequence[Any], work: ComparisonWork, *, has_outputs_only: bool
+) -> Iterator[str]:
     """What else a reader should know."""
-    if work.is_of_other_model:
+    if work.is_of_other_model and work.unmatched() and has_outputs_only:
+        yield "no layer between inputs and outputs is common to both: they may be two different models"
+    elif work.is_of_other_model:
         yield "no origins are common to both models: layers were matched by source line, order and reader"
     if len(work.runners[0].lines) != len(work.runners[1].lines):
         yield (

@@ -16,6 +16,7 @@ from mobopt.files import whole_file
 from mobopt.ir import Graph, named_constants, print_graph
 from mobopt.ir.straight_line import as_program
 from mobopt.ops.contexts import PackedContext
+from mobopt.options import Precision
 from mobopt.tools.comparison_work import Sample
 
 FILES = ("program.txt", "before.txt", "values.npz", "run.py")
@@ -49,16 +50,20 @@ expected = {expected}
 if DEVICE == "cpu":
     found = Interpreter(program).run("forward", inputs)
 else:
+    from mobopt.options import PrecisionChoice
     from mobopt.runtimes.vulkan.program import VulkanProgram
 
-    found = VulkanProgram(program, None if DEVICE == "vulkan" else DEVICE).run("forward", inputs)
+    device = None if DEVICE == "vulkan" else DEVICE
+    found = VulkanProgram(program, device, precision=PrecisionChoice({precision!r})).run("forward", inputs)
 error = (found.double() - expected.double()).abs().max() / expected.double().abs().max()
 print(f"on {{DEVICE}}: the error is {{error:.1e}} of the scale; {{TOLERANCE:g}} is let pass")
 sys.exit(not error <= TOLERANCE)
 '''
 
 
-def write_sample(sample: Sample, folder: Path, *, title: str, device: str, tolerance: float) -> list[Path]:
+def write_sample(
+    sample: Sample, folder: Path, *, title: str, device: str, tolerance: float, precision: Precision = "fp32"
+) -> list[Path]:
     """Write the files.
 
     Args:
@@ -67,6 +72,7 @@ def write_sample(sample: Sample, folder: Path, *, title: str, device: str, toler
         title: what it shows, in a sentence.
         device: where the fault is seen.
         tolerance: the error that is let pass.
+        precision: of the device.
 
     Returns:
         The files.
@@ -90,6 +96,7 @@ def write_sample(sample: Sample, folder: Path, *, title: str, device: str, toler
         imports=f"from mobopt.ops.contexts import {', '.join(classes)}\n" if classes else "",
         device=device,
         tolerance=tolerance,
+        precision=precision,
         constants=constants,
         inputs=inputs,
         expected=expected,

@@ -24,7 +24,14 @@ from mobopt.tools.small_program import write_sample
 def exit_code(found: Bisection, folder: Path, monkeypatch: pytest.MonkeyPatch) -> object:
     """What the files of the smallest program end with."""
     assert found.sample is not None
-    written = write_sample(found.sample, folder, title=found.culprit, device=found.device, tolerance=found.tolerance)
+    written = write_sample(
+        found.sample,
+        folder,
+        title=found.culprit,
+        device=found.device,
+        tolerance=found.tolerance,
+        precision=found.precision,
+    )
     assert {path.name for path in written} >= {"program.txt", "values.npz", "run.py"}
     monkeypatch.setattr(sys, "argv", ["run.py"])
     with pytest.raises(SystemExit) as end:
@@ -94,12 +101,13 @@ def test_a_view_of_what_was_copied_runs_on_the_cpu(device: Device) -> None:
     assert found.kind == NODE and found.culprit.startswith("aten::tanh") and not found.remarks
 
 
-def test_what_halves_lose(device: Device) -> None:
+def test_what_halves_lose(device: Device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Values near 200, which halves hold to an eighth, and layers that take their difference."""
     script, x = cancelling_in_halves()
     found = bisect(script, device=device.info.name, example_inputs=[x], precision="fp16")
     assert found.kind == NODE and found.culprit.startswith("aten::linear") and "node 2 of 2" in found.culprit
     assert found.error > 1e-2 > found.error_before and found.tolerance == 1e-2
+    assert exit_code(found, tmp_path, monkeypatch) == 1
     assert bisect(script, device=device.info.name, example_inputs=[x]).kind == NOTHING
     kept = bisect(
         script, device=device.info.name, example_inputs=[x], precision="fp16", fp32_nodes="aten::linear", tolerance=1e-3

@@ -227,15 +227,44 @@ def test_branches_return_what_they_come_to(tmp_path: Path) -> None:
     script = torch.jit.script(Branching())
     done = tap(script, tmp_path / "t.ptl", example_inputs=[x], backend="cpu")
     assert any("that the example does not come to: aten::cos" in remark for remark in done.remarks)
-    key = next(item.key for item in done.table.taps if item.repeats)
+    seen, cosine, sum_ = (item for item in done.table.taps if item.repeats)
+    assert seen.sizes == (2, 3) and cosine.sizes is None and cosine.node.startswith("aten::cos")
     program = read_bundle(done.file)
     taps = Interpreter(program).run("tapped", [x])
-    assert torch.equal(taps[f"{key}.0"], torch.tanh(x)) and compare_dump(done.file, done.expected).agrees
-    other = Interpreter(program).run("tapped", [-x])
-    assert not any(name.startswith(key) for name in other)
-    assert compare_dump(done.file, save(other, tmp_path / "other.npz")).agrees
-    with pytest.raises(InputError, match=r"'cos' names stands in branches or loops \(aten::cos.*give inputs that do"):
-        tap(script, tmp_path / "t.ptl", example_inputs=[x], backend="cpu", nodes=["cos"])
+    assert torch.equal(taps[f"{seen.key}.0"], torch.tanh(x)) and compare_dump(done.file, done.expected).agrees
+    assert not any(name.startswith((cosine.key, sum_.key)) for name in taps)
+
+
+def test_branches_that_the_example_does_not_come_to_return_where_a_phone_does(tmp_path: Path) -> None:
+    x = torch.ones(2, 3)
+    script = torch.jit.script(Branching())
+    done = tap(script, tmp_path / "t.ptl", example_inputs=[x], backend="cpu", nodes=["cos", "tanh"])
+    tanh, cosine = (item for item in done.table.taps if item.repeats)
+    other = Interpreter(read_bundle(done.file)).run("tapped", [-x])
+    assert torch.equal(other[f"{cosine.key}.0"], torch.cos(-x))
+    assert not any(name.startswith(tanh.key) for name in other)
+    found = compare_dump(done.file, save(other, tmp_path / "other.npz"))
+    assert found.agrees and [layer.sizes for layer in found.layers] == [(2, 3)]
+    wrong = {**other, f"{cosine.key}.0": other[f"{cosine.key}.0"] + 0.5}
+    found = compare_dump(done.file, save(wrong, tmp_path / "wrong.npz"))
+    assert [layer.verdict for layer in found.layers] == ["wrong"]
+
+
+class Masks(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if float(x.sum()) > 0:
+            mask = x > 0.5
+            return mask.float() + x.double().long().float()
+        return x
+
+
+def test_what_is_not_reached_comes_as_float32(tmp_path: Path) -> None:
+    x = torch.tensor([[0.25, 0.75, 3.0]])
+    done = tap(torch.jit.script(Masks()), tmp_path / "t.ptl", example_inputs=[-x], backend="cpu")
+    taps = Interpreter(read_bundle(done.file)).run("tapped", [x])
+    by_node = {item.node.partition(" %")[0]: taps.get(f"{item.key}.0") for item in done.table.taps if item.repeats}
+    assert by_node["aten::gt"].equal(torch.tensor([[0.0, 1.0, 1.0]]))
+    assert all(tensor.dtype == torch.float32 for tensor in by_node.values())
 
 
 def test_a_phone_that_went_another_way_is_told(tmp_path: Path) -> None:
@@ -394,7 +423,7 @@ def test_bad_dumps_are_refused_with_one_message(tapped: Path, tmp_path: Path) ->
     numpy.savez(tmp_path / "other.npz", image=numpy.zeros(3))
     refused(tmp_path / "other.npz", "is not of this file: its names are image")
     numpy.save(tmp_path / "one.npy", numpy.zeros(3))
-    refused(tmp_path / "one.npy", "it holds one array")
+    refused(tmp_path / "one.npy", "it is no archive of arrays with names")
     with numpy.load(tapped.with_suffix(".expected.npz")) as archive:
         arrays = dict(archive)
     numpy.savez(tmp_path / "sizes.npz", **{**arrays, "output": arrays["output"][:, 1:]})

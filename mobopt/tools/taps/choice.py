@@ -12,7 +12,6 @@ import torch
 from mobopt.errors import InputError
 from mobopt.ir import Graph, Node, Value
 from mobopt.ir.origin import ModelNode
-from mobopt.ir.program import describe
 from mobopt.ir.types import TENSOR
 
 _TRANSFER = "aten::to.prim_Device"
@@ -25,11 +24,11 @@ class Choice:
 
     Attributes:
         values: in the order in which they are made.
-        unmet: nodes that the globs name and that the example does not come to, in short.
+        unreached: those of them that stand in branches or loops that the example does not come to.
     """
 
     values: tuple[Value, ...]
-    unmet: tuple[str, ...]
+    unreached: tuple[Value, ...]
 
 
 def choose(graph: Graph, patterns: Sequence[str], facts: Mapping[Value, torch.Tensor], name: str) -> Choice:
@@ -49,21 +48,19 @@ def choose(graph: Graph, patterns: Sequence[str], facts: Mapping[Value, torch.Te
         InputError: a glob names nothing.
     """
     values: list[Value] = []
-    skipped: list[str] = []
     unmet = dict.fromkeys(patterns)
     for node in graph.walk():
         hits = [pattern for pattern in patterns if _is_named(node, pattern)]
         if not hits or not _makes_tensors(node):
             continue
-        own = [value for value in node.outputs if value in facts]
-        if own or node.block is not graph.block:
+        is_nested = node.block is not graph.block
+        own = [value for value in node.outputs if value in facts or (is_nested and value.type == TENSOR)]
+        if own:
             unmet = {pattern: None for pattern in unmet if pattern not in hits}
-        if not own and node.block is not graph.block:
-            skipped.append(describe(node))
         values += own
     if unmet or not values:
-        raise InputError(_nothing_named(graph, next(iter(unmet), patterns[0] if patterns else ""), skipped, name))
-    return Choice(tuple(values), tuple(skipped))
+        raise InputError(_nothing_named(graph, next(iter(unmet), patterns[0] if patterns else ""), name))
+    return Choice(tuple(values), tuple(value for value in values if value not in facts))
 
 
 def _makes_tensors(node: Node) -> bool:
@@ -102,7 +99,7 @@ def module_of(item: ModelNode) -> str:
     return item.line.rpartition(" in ")[2] if " in " in item.line else ""
 
 
-def _nothing_named(graph: Graph, pattern: str, skipped: Sequence[str], name: str) -> str:
+def _nothing_named(graph: Graph, pattern: str, name: str) -> str:
     known = {
         text: None
         for node in graph.walk()
@@ -110,11 +107,6 @@ def _nothing_named(graph: Graph, pattern: str, skipped: Sequence[str], name: str
         for text in (*_own_names(node), *_origin_names(node))
         if text
     }
-    if skipped:
-        return (
-            f"{name}: what {pattern!r} names stands in branches or loops ({', '.join(skipped[:_SUGGESTED])}) that the "
-            "example does not come to; give inputs that do"
-        )
     close = get_close_matches(pattern.strip("*"), known, _SUGGESTED, 0.4) or list(known)[:_SUGGESTED]
     hint = f"; such names are {', '.join(close)}" if close else "; the method computes no tensors"
     return f"{name}: no node is named {pattern!r}{hint}"

@@ -183,7 +183,8 @@ class _Work:
         operators = tuple(text.partition(" %")[0] for text in steps)
         verdict = verdict_of(total, own, single, worst, growth, self.tolerance)
         turn = int(name.rpartition(".")[2]) if tap.repeats else 0
-        sizes = tuple(self.found[name].shape) if tap.repeats and tap.form != STATISTICS else tap.sizes
+        is_as_saved = tap.sizes is None or (tap.repeats and tap.form != STATISTICS)
+        sizes = tuple(self.found[name].shape) if is_as_saved else tap.sizes
         return Layer(operators, name, tap.source, sizes, tap.dtype, turn, "tap", total, own, growth, single, verdict)
 
     def output(self, number: int, tap: Tap) -> Output:

@@ -31,10 +31,10 @@ def read_dump(path: Path, table: TapTable) -> tuple[dict[str, torch.Tensor], lis
             files = {name: path / f"{name}.npy" for name in names if table.find(name)}
             found = {name: _tensor(numpy.load(file, allow_pickle=False)) for name, file in files.items()}
         else:
-            loaded = numpy.load(path, allow_pickle=False)
-            if isinstance(loaded, numpy.ndarray):
-                raise ValueError("it holds one array, and an .npz file holds several with names")
-            with loaded as archive:
+            with path.open("rb") as file:
+                if not zipfile.is_zipfile(file):
+                    raise ValueError("it is no archive of arrays with names")
+            with numpy.load(path, allow_pickle=False) as archive:
                 names = sorted(archive.files)
                 found = {name: _tensor(archive[name]) for name in names if table.find(name)}
     except OSError as error:

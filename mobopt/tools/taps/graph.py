@@ -63,7 +63,7 @@ def add_taps(
         method: the method that is tapped.
         values: its values, in the order in which they are made. What stands in branches and loops is returned as often
             as it is made.
-        facts: tensors of the example's run by their values, on the ``meta`` device.
+        facts: tensors of the example's run by their values, on the ``meta`` device; none of what it does not come to.
         arguments: of the example.
         options: how values are returned.
 
@@ -119,7 +119,7 @@ class _Tapping:
                 self._add(f"{INPUT}.{argument_name(value.name)}", value, argument, start, is_whole=True)
         for number, value in enumerate(values, 1):
             operator = _producer(value).op.rpartition("::")[2]
-            self._add(f"{number:03d}.{operator}", value, self.facts[value], None)
+            self._add(f"{number:03d}.{operator}", value, self.facts.get(value), None)
         for key, value in _leaves(OUTPUT, self.graph.outputs[0]):
             if value in self.facts:
                 self._add(key, value, self.facts[value], self.end, is_whole=True)
@@ -130,9 +130,11 @@ class _Tapping:
         self._return()
         return self.taps, self.remarks
 
-    def _add(self, key: str, value: Value, fact: torch.Tensor, anchor: Node | None, is_whole: bool = False) -> None:
+    def _add(
+        self, key: str, value: Value, fact: torch.Tensor | None, anchor: Node | None, is_whole: bool = False
+    ) -> None:
         """Return one more value, unless it is of complex numbers, which no phone's API carries."""
-        if fact.is_complex():
+        if fact is not None and fact.is_complex():
             self.remarks.append(f"{key}, %{value.name}, has complex numbers, which an app can't read: it is left out")
             return
         key = distinct(file_name(key), [tap.key for tap in self.taps])
@@ -142,8 +144,9 @@ class _Tapping:
         if anchor is None:
             anchor = self._anchor(value, repeats)
         most = self.options.most
-        is_whole = is_whole or most is None or fact.numel() <= most
-        step = 1 if is_whole else sampling_step(fact.numel(), self.options.samples)
+        count = 0 if fact is None else fact.numel()
+        is_whole = is_whole or most is None or count <= most
+        step = 1 if is_whole else sampling_step(count, self.options.samples)
         write = NodeWriter(self.graph, anchor, origin)
         result = self._written(write, value, fact, step, is_whole)
         if repeats:
@@ -156,16 +159,17 @@ class _Tapping:
                 f"%{value.name}" if node is None else describe(node),
                 tuple(map(node_text, origin.nodes)),
                 origin.lines,
-                tuple(fact.shape),
-                str(fact.dtype).removeprefix("torch."),
+                None if fact is None else tuple(fact.shape),
+                str(torch.float32 if fact is None else fact.dtype).removeprefix("torch."),
                 ELEMENTS if is_whole else STATISTICS,
                 step,
                 repeats,
             )
         )
 
-    def _written(self, write: NodeWriter, value: Value, fact: torch.Tensor, step: int, is_whole: bool) -> Value:
-        """What is returned of a value: all of it, or statistics, on the CPU and of a dtype that apps can read."""
+    def _written(self, write: NodeWriter, value: Value, fact: torch.Tensor | None, step: int, is_whole: bool) -> Value:
+        """What is returned of a value: all of it, or statistics, on the CPU and of a dtype that apps can read; float32
+        where the example does not tell the dtype."""
         node = value.producer
         copied = value
         if self.is_metal and node is not None and node.op.startswith("metal") and node.op != _METAL_COPY:
@@ -174,8 +178,9 @@ class _Tapping:
         if not is_whole:
             return write_statistics(write, on_host, step)
         result = on_host
-        if fact.dtype not in _CARRIED:
-            result = write("aten::to", result, _CODES[_carrier(fact.dtype)], False, False, None, overload="dtype")
+        if fact is None or fact.dtype not in _CARRIED:
+            carrier = torch.float32 if fact is None else _carrier(fact.dtype)
+            result = write("aten::to", result, _CODES[carrier], False, False, None, overload="dtype")
         return write("aten::contiguous", result, 0)  # Java reads channels_last tensors in another order
 
     def _keep(self, write: NodeWriter, key: str, result: Value) -> None:

@@ -18,7 +18,7 @@ from mobopt.errors import InputError
 
 TABLE_FILE = "mobopt_taps.json"
 """Name of the extra file."""
-_FORMAT = 2
+_FORMAT = 3
 ELEMENTS, STATISTICS = "elements", "statistics"
 """What is returned of a value: all of it, or numbers about it and a sample."""
 INPUT, OUTPUT = "input", "output"
@@ -37,8 +37,8 @@ class Tap:
     """The nodes of the model that it stands for, in order; the value is that of the last."""
     source: tuple[str, ...]
     """Lines of the model's source."""
-    sizes: tuple[int, ...]
-    """On the example inputs."""
+    sizes: tuple[int, ...] | None
+    """On the example inputs; None if the example does not come to it."""
     dtype: str
     form: str
     """``elements`` or ``statistics``."""
@@ -55,7 +55,7 @@ class Tap:
     @property
     def length(self) -> int:
         """Elements that are returned on inputs of the example's sizes."""
-        return math.prod(self.sizes)
+        return 0 if self.sizes is None else math.prod(self.sizes)
 
 
 @dataclass(frozen=True)
@@ -116,8 +116,8 @@ def _parsed(data: Mapping[str, Any]) -> TapTable:
         form, step = _text(item["form"]), item["step"]
         if form not in (ELEMENTS, STATISTICS) or not isinstance(step, int) or step < 1:
             raise ValueError(f"{item['key']!r} has the form {form!r} and the step {step!r}")
-        sizes = tuple(size for size in item["sizes"] if isinstance(size, int) and size >= 0)
-        if len(sizes) != len(item["sizes"]):
+        sizes = None if item["sizes"] is None else tuple(item["sizes"])
+        if sizes is not None and not all(isinstance(size, int) and size >= 0 for size in sizes):
             raise ValueError(f"{item['key']!r} has the sizes {item['sizes']!r}")
         names, origin, source = (_text(item["key"]), _text(item["node"])), item["origin"], item["source"]
         repeats = bool(item["repeats"])

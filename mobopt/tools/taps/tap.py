@@ -22,6 +22,7 @@ from mobopt.frontends.source import Source
 from mobopt.ir import Program
 from mobopt.ir.arguments import bind_arguments
 from mobopt.ir.nests import leaves_of
+from mobopt.ir.program import describe
 from mobopt.module import MobileModule
 from mobopt.optimizer import optimize
 from mobopt.options import (
@@ -160,10 +161,11 @@ def _with_taps(
     chosen = [known[value] for value in choice.values]
     seen = {known[value]: tensor for value, tensor in facts.items()}
     table, remarks = add_taps(program, method, chosen, seen, arguments, options)
-    if choice.unmet:
+    if choice.unreached:
+        names = ", ".join(describe(value.producer) for value in choice.unreached if value.producer is not None)
         remarks.append(
-            f"not returned, for they are in branches or loops that the example does not come to: "
-            f"{', '.join(choice.unmet)}; give inputs that do"
+            f"in branches or loops that the example does not come to: {names}; where a phone does, it returns all of "
+            "them, as float32"
         )
     return program, table, tuple(map(shown, remarks))
 
