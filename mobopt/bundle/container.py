@@ -6,6 +6,7 @@ which the ``FB`` extra field of its local header pads to; source records over 20
 
 from __future__ import annotations
 
+import errno
 import io
 import mmap
 import os
@@ -253,7 +254,7 @@ class _Window(io.RawIOBase):
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
         base = {os.SEEK_SET: 0, os.SEEK_CUR: self._position, os.SEEK_END: len(self._data)}[whence]
         if base + offset < 0:
-            raise ValueError("seek before the file's beginning")
+            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))  # as files do, which zipfile expects
         self._position = base + offset
         return self._position
 

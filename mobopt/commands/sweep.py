@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,6 +19,7 @@ from mobopt.options import DEFAULT_LEGALIZE, DEFAULT_RUNTIME
 if TYPE_CHECKING:
     from mobopt.tools.sweep import sweeping
     from mobopt.tools.sweep.jobs import Outcome, Task
+    from mobopt.tools.sweep.store import Result
 
 _RESULTS = "sweep.sqlite"
 _MESSAGE = 300
@@ -115,7 +116,8 @@ def run(
         click.echo(f"the results so far are in {output}; the same command goes on", err=True)
         raise
     before = f", {swept.before} of them by earlier runs" if swept.before else ""
-    say(f"{swept.total} tasks are done{before}; {swept.not_good} are not good")
+    tasks_are = "1 task is" if swept.total == 1 else f"{swept.total} tasks are"
+    say(f"{tasks_are} done{before}; {swept.not_good} are not good")
     say(f"mobopt sweep show {output}")
     if swept.not_good:
         raise click.exceptions.Exit(1)
@@ -177,7 +179,7 @@ def show(results: Path, pattern: str | None, logs: bool, page: Path | None, as_j
     from fnmatch import fnmatch
 
     from mobopt.files import check_writable
-    from mobopt.tools.sweep.matrix import Matrix
+    from mobopt.tools.sweep.matrix import Matrix, problems_of
     from mobopt.tools.sweep.store import read_results
 
     if page is not None:
@@ -196,16 +198,25 @@ def show(results: Path, pattern: str | None, logs: bool, page: Path | None, as_j
     print_table("", ("job", *(f"{state}>" for state in matrix.states)), matrix.counts())
     say()
     print_table("", ("model", *map(str, matrix.jobs)), ((model, *cells) for model, cells in matrix.rows()))
-    bad = [item for item in found if not item.outcome.is_good]
-    if bad:
+    groups = problems_of(found)
+    if groups:
         say()
-        rows = (
-            (item.model, item.job, item.outcome.state, item.outcome.attempts, _short(item.outcome.text)) for item in bad
-        )
-        print_table("not good", ("model", "job", "state", "attempts>", "what"), rows)
-    for item in bad if logs else ():
+        print_table("not good", ("model", "jobs", "state", "attempts>", "what"), map(_problem_row, groups))
+    for item in [item for group in groups for item in group] if logs else ():
         say(f"\n{item.model}: {item.job}: {item.outcome.state}, {item.outcome.text}")
         say(item.outcome.log or "(nothing was printed)")
+
+
+def _problem_row(group: Sequence[Result]) -> tuple[str, ...]:
+    outcome = group[0].outcome
+    attempts = max(item.outcome.attempts for item in group)
+    return (
+        group[0].model,
+        "\n".join(str(item.job) for item in group),
+        outcome.state,
+        str(attempts),
+        _short(outcome.text),
+    )
 
 
 @sweep.command()

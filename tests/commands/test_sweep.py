@@ -90,7 +90,7 @@ def test_a_sweep_that_is_stopped_says_how_to_go_on(
     assert "the results so far are in sweep.sqlite; the same command goes on" in result.stderr
     monkeypatch.undo()
     monkeypatch.chdir(tmp_path)
-    assert "1 tasks are done, 1 of them by earlier runs" in invoke("sweep", "a.pt", "--do", "audit").stdout
+    assert "1 task is done, 1 of them by earlier runs" in invoke("sweep", "a.pt", "--do", "audit").stdout
 
 
 def test_help(invoke: Invoke) -> None:

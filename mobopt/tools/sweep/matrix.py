@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from mobopt.tools.sweep.jobs import AUDIT, BAD, BENCH, COMPARE, CONVERT, GOOD, JOBS, STATES, Job, Outcome
@@ -53,6 +53,15 @@ class Matrix:
         """What is known of a pair, in a few words."""
         result = self.results.get((model, job))
         return _NO_RESULT if result is None else cell_text(job, result.outcome)
+
+
+def problems_of(results: Iterable[Result]) -> list[list[Result]]:
+    """What is not good: the results of a model that end in the same way, together."""
+    groups: dict[tuple[str, str, str], list[Result]] = {}
+    for result in results:
+        if not result.outcome.is_good:
+            groups.setdefault((result.model, result.outcome.state, result.outcome.text), []).append(result)
+    return list(groups.values())
 
 
 def cell_text(job: Job, outcome: Outcome) -> str:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from mobopt.tools.html_page import rendered, write_html
 from mobopt.tools.sweep.jobs import STATES, Job
-from mobopt.tools.sweep.matrix import Matrix
+from mobopt.tools.sweep.matrix import Matrix, problems_of
 from mobopt.tools.sweep.store import Result
 
 
@@ -24,11 +24,8 @@ class _Cell:
 def page(results: Sequence[Result], name: str) -> str:
     """The page."""
     matrix = Matrix.of(results)
-    bad = [result for result in results if not result.outcome.is_good]
-    groups: dict[tuple[str, str, str], list[Result]] = {}
-    for result in bad:
-        groups.setdefault((result.model, result.outcome.state, result.outcome.text), []).append(result)
-    problems = {result.key: number for number, group in enumerate(groups.values(), 1) for result in group}
+    groups = problems_of(results)
+    problems = {result.key: number for number, group in enumerate(groups, 1) for result in group}
     counts = Counter(result.outcome.state for result in results)
 
     def cell(model: str, job: Job) -> _Cell:
@@ -41,8 +38,8 @@ def page(results: Sequence[Result], name: str) -> str:
         name=name,
         matrix=matrix,
         rows=[(model, [cell(model, job) for job in matrix.jobs]) for model in matrix.models],
-        bad=bad,
-        groups=list(groups.values()),
+        bad=len(problems),
+        groups=groups,
         total=len(results),
         newest=max((result.finished for result in results), default=""),
         counts={state: counts[state] for state in STATES if counts[state]},

@@ -24,8 +24,11 @@ import torch
 
 from mobopt.errors import InputError, MoboptError
 from mobopt.files import whole_file
-from mobopt.frontends.open_source import source_of
+from mobopt.frontends.open_source import source_of, whole_source_of
+from mobopt.frontends.source import Source
+from mobopt.ir import Program
 from mobopt.options import DEFAULT_LEGALIZE, Settings
+from mobopt.samples.example_inputs import ChosenInputs
 from mobopt.tools.sweep.jobs import (
     AUDIT,
     BAD,
@@ -230,17 +233,13 @@ def _compare(task: Task, subject: Subject) -> Outcome:
 
 
 def _bench(task: Task, subject: Subject) -> Outcome:
-    from mobopt.optimizer import optimize
-    from mobopt.samples.example_inputs import choose_inputs
-
-    source = source_of(subject.model, (), subject.inputs)
-    optimized = optimize(source, _settings(task), subject.inputs)
-    inputs = optimized.inputs if optimized.inputs.by_method else choose_inputs(source)
+    source = whole_source_of(subject.model, subject.inputs)
+    program, inputs = _program(task, subject, source)
     arguments = inputs.by_method.get("forward")
     if arguments is None:
         raise InputError(f"no inputs are known that {source.name} takes; give them with --random 1,3,224,224")
     load = _load()
-    call, data = _prepared(optimized.program, task.job.device, arguments)
+    call, data = _prepared(program, task.job.device, arguments)
     eager = source.caller()
     with torch.no_grad():
         own, theirs = measured(
@@ -252,12 +251,26 @@ def _bench(task: Task, subject: Subject) -> Outcome:
     return Outcome(GOOD, f"{median:.3g} ms, eager {eager_median:.3g} ms", data)
 
 
+def _program(task: Task, subject: Subject, source: Source) -> tuple[Program, ChosenInputs]:
+    """What is measured, an optimised file as it is or a model after the passes of the job, and its inputs."""
+    from mobopt.optimizer import optimize
+    from mobopt.samples.example_inputs import choose_inputs
+    from mobopt.tools.optimized_files import is_optimized
+
+    if isinstance(subject.model, Path) and is_optimized(subject.model):
+        return source.program, choose_inputs(source, subject.inputs)
+    optimized = optimize(source, _settings(task), subject.inputs)
+    return optimized.program, optimized.inputs if optimized.inputs.by_method else choose_inputs(source)
+
+
 def _load() -> float | None:
     """How many processes want each core at the moment; None where the system does not tell."""
     return os.getloadavg()[0] / (os.cpu_count() or 1) if hasattr(os, "getloadavg") else None
 
 
-def _prepared(program: Any, device: str, arguments: Sequence[Any]) -> tuple[Callable[[list[Any]], Any], dict[str, Any]]:
+def _prepared(
+    program: Program, device: str, arguments: Sequence[Any]
+) -> tuple[Callable[[list[Any]], Any], dict[str, Any]]:
     """What runs ``forward`` on a device, and what is known of it."""
     if device == CPU:
         from mobopt.runtimes.cpu import Interpreter

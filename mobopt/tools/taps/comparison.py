@@ -183,15 +183,17 @@ class _Work:
         operators = tuple(text.partition(" %")[0] for text in steps)
         verdict = verdict_of(total, own, single, worst, growth, self.tolerance)
         turn = int(name.rpartition(".")[2]) if tap.repeats else 0
-        is_as_saved = tap.sizes is None or (tap.repeats and tap.form != STATISTICS)
-        sizes = tuple(self.found[name].shape) if is_as_saved else tap.sizes
+        is_as_made = not tap.repeats or tap.form == STATISTICS
+        sizes = tap.sizes if is_as_made and tap.sizes is not None else tuple(self.found[name].shape)
         return Layer(operators, name, tap.source, sizes, tap.dtype, turn, "tap", total, own, growth, single, verdict)
 
     def output(self, number: int, tap: Tap) -> Output:
         """What is found of a result."""
         reference, mine = self.reference[tap.key], self.found[tap.key]
         single = None if self.single is None else difference(reference, self.single[tap.key])
-        return Output(number, tap.sizes, self._difference(tap.key, reference), single, rank_changes(reference, mine))
+        return Output(
+            number, tap.sizes or (), self._difference(tap.key, reference), single, rank_changes(reference, mine)
+        )
 
     # Names.
 

@@ -10,7 +10,7 @@ import swept_models
 
 from mobopt.tools.sweep.changes import Changes, changes_of
 from mobopt.tools.sweep.jobs import Job, Outcome
-from mobopt.tools.sweep.matrix import Matrix
+from mobopt.tools.sweep.matrix import Matrix, problems_of
 from mobopt.tools.sweep.page import page, write_page
 from mobopt.tools.sweep.store import Result
 from mobopt.tools.sweep.zoo_page import zoo_page
@@ -137,3 +137,13 @@ def test_the_zoo_page_in_the_repository_is_of_such_a_sweep() -> None:
     assert len(models) >= 14
     for group, name in models:
         assert name in getattr(swept_models, group).names, name
+
+
+def test_results_that_end_alike_are_one_problem() -> None:
+    results = [result("a.pt", job, "refused", "it is truncated") for job in (AUDIT, CONVERT)]
+    results += [result("a.pt", BENCH, "refused", "no device"), result("b.pt", AUDIT), result("c.pt", AUDIT, "bad")]
+    assert [[str(item.key[1]) for item in group] for group in problems_of(results)] == [
+        [str(AUDIT), str(CONVERT)],
+        [str(BENCH)],
+        [str(AUDIT)],
+    ]
