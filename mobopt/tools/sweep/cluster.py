@@ -17,6 +17,7 @@ GPU = "GPU"
 device is for that one only. Small and capital letters are the same in both."""
 _CPU_SLOT = "cpu"
 _CONNECT_SECONDS = 10
+_WITHOUT_PORT = ("inproc:", "ucx:")
 _WORKER_SECONDS = 30
 
 
@@ -115,6 +116,8 @@ def default_workers() -> int:
 @contextmanager
 def _client_of(distributed: Any, address: str) -> Iterator[Any]:
     try:
+        if not address.startswith(_WITHOUT_PORT):
+            distributed.comm.get_address_host_port(address)  # a client of what is no address takes long to give up
         client = distributed.Client(address, timeout=_CONNECT_SECONDS, set_as_default=False)
     except (OSError, ValueError, TypeError, RuntimeError) as error:
         raise InputError(

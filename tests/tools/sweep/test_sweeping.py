@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import platform
@@ -123,6 +124,22 @@ def start_worker(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[byte
     for process in started:
         process.kill()
         process.wait()
+
+
+@pytest.mark.parametrize(
+    ("address", "message"),
+    [
+        ("nonsense", "missing port number in address 'nonsense'"),
+        ("http://127.0.0.1:8787", "unknown address scheme 'http'"),
+        ("tcp://127.0.0.1:port", "invalid literal"),
+    ],
+)
+def test_what_is_no_address_is_told_at_once(make_task: MakeTask, address: str, message: str) -> None:
+    started = time.monotonic()
+    with pytest.raises(InputError, match=rf"can't reach the scheduler {address}: {message}.*leave --scheduler out"):
+        sweep([make_task("good")], FILE, scheduler=address)
+    gc.collect()  # a client that was half made waits for 20 seconds when it goes
+    assert time.monotonic() - started < 10
 
 
 def test_two_worker_processes_one_of_which_is_killed(
