@@ -21,27 +21,47 @@ from mobopt.passes.varying_sizes import varying_values
 from mobopt.runtimes.cpu import Interpreter
 
 Facts = dict[Value, TensorFacts]
-State = tuple[list[Any], list[Snapshot]]
-"""What decides what a run computes: attributes and names of methods, and the methods' graphs."""
 
 _HALF = 5
 """Number of ``float16``; source: ``c10/core/ScalarType.h``."""
 
 
 @dataclass(frozen=True)
+class _State:
+    """What decides what a run computes."""
+
+    names_and_attributes: list[Any]
+    graphs: list[Snapshot]
+
+    @classmethod
+    def of(cls, program: Program) -> _State:
+        """What a Program is now."""
+        attributes = [item for name, attribute in program.attributes.items() for item in (name, attribute.value)]
+        return cls([*attributes, *program.methods], [Snapshot(graph) for graph in program.methods.values()])
+
+    def is_same(self, other: _State) -> bool:
+        """Whether a run would compute the same."""
+        return (
+            len(self.names_and_attributes) == len(other.names_and_attributes)
+            and all(map(operator.is_, self.names_and_attributes, other.names_and_attributes))
+            and all(before.is_same(now) for before, now in zip(self.graphs, other.graphs, strict=True))
+        )
+
+
+@dataclass
 class Examples:
-    """Example arguments of methods.
+    """Example arguments of methods, and what their last run told.
 
     Attributes:
         arguments: for each method, its arguments without self; none: nothing is known of sizes.
         are_guessed: whether nobody asked for these sizes: mobopt chose them, or tracing happened to use them. They
             decide what the target computes right, and no file is fixed to them.
+        recorded: the Program that was run last, as it was, and its facts.
     """
 
     arguments: Mapping[str, Sequence[Any]] = field(default_factory=dict)
     are_guessed: bool = False
-    _last: list[tuple[State, Facts]] = field(default_factory=list, repr=False, compare=False)
-    """State and facts of the Program that was run last."""
+    recorded: tuple[_State, Facts] | None = field(default=None, init=False, repr=False, compare=False)
 
 
 def record_facts(program: Program, examples: Examples) -> Facts:
@@ -56,10 +76,9 @@ def record_facts(program: Program, examples: Examples) -> Facts:
     """
     if not examples.arguments:
         return {}
-    state = _state(program)
-    for known, found in examples._last:
-        if _is_same(known, state):
-            return dict(found)
+    state = _State.of(program)
+    if examples.recorded is not None and examples.recorded[0].is_same(state):
+        return dict(examples.recorded[1])
     facts: Facts = {}
     calls = telling_calls(program)  # a call may leave tensors of other sizes to the next
     for method, arguments in examples.arguments.items():
@@ -73,7 +92,7 @@ def record_facts(program: Program, examples: Examples) -> Facts:
             seen = facts.setdefault(value, TensorFacts(is_seen=False))
             if value in varying.sizes:
                 facts[value] = seen.varying(value not in varying.ranks)
-    examples._last[:] = [(state, facts)]
+    examples.recorded = state, facts
     return dict(facts)
 
 
@@ -95,20 +114,6 @@ def _names_halves(node: Node) -> bool:
     positions = [index for index, value in enumerate(constants) if type(value) is int and value == _HALF]
     schema = schema_of_node(node) if positions else None
     return schema is not None and any(schema.arguments[index].name == "dtype" for index in positions)
-
-
-def _state(program: Program) -> State:
-    """What a Program is now."""
-    attributes = [item for name, attribute in program.attributes.items() for item in (name, attribute.value)]
-    return [*attributes, *program.methods], [Snapshot(graph) for graph in program.methods.values()]
-
-
-def _is_same(known: State, state: State) -> bool:
-    return (
-        len(known[0]) == len(state[0])
-        and all(map(operator.is_, known[0], state[0]))
-        and all(before.is_same(now) for before, now in zip(known[1], state[1], strict=True))
-    )
 
 
 def _tensors(block: Block) -> Iterator[Value]:

@@ -12,7 +12,7 @@ from mobopt.errors import UnsupportedError
 from mobopt.ir import Attribute, Graph, InsertionPoint, Node, Program, Value
 from mobopt.ir.schemas import schema_of
 from mobopt.ir.types import TENSOR, ListType
-from mobopt.ops.contexts import Conv1dPackedContext, GruPackedContext, LstmPackedContext, PackedContext
+from mobopt.ops.contexts import Conv1dPackedContext, GruPackedContext, PackedContext
 from mobopt.ops.schemas import PACKING_OPERATORS
 from mobopt.ops.unpacked_calls import unpacked_call
 from mobopt.passes.manager import After, Pass
@@ -20,7 +20,6 @@ from mobopt.passes.note_kinds import FLAG_DROPPED, UNPACKED
 from mobopt.passes.notes import NoteBook
 from mobopt.passes.rewriting import insert_node, replace_node
 from mobopt.runtimes.cpu.packed_common import pair
-from mobopt.runtimes.cpu.packed_vulkan import recurrent_parameters
 
 _FLAGS = ("optimized_for_vulkan", "optimized_for_metal", "mobile_optimized", "requires_backend_transfers")
 """Attributes by which PyTorch's own passes, and ours, say what a file is for."""
@@ -111,9 +110,7 @@ class _Layers:
         if name == "hx":
             return _listed(graph, node, item)
         if isinstance(context, GruPackedContext) and name == "params":
-            gates = 4 if isinstance(context, LstmPackedContext) else 3
-            weights = self._kept(context, name, lambda: recurrent_parameters(context, gates))
-            return _listed(graph, node, [graph.constant(weight) for weight in weights])
+            return _listed(graph, node, [graph.constant(weight) for weight in context.layer_parameters])
         if isinstance(item, torch.Tensor):
             return graph.constant(self._kept(context, name, item.contiguous))
         if name in _PAIRS and not isinstance(context, Conv1dPackedContext):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from functools import cached_property
 from typing import Any, ClassVar
 
 import torch
@@ -136,6 +137,7 @@ class GruPackedContext(PackedContext):
     builds write them."""
 
     qualified_name: ClassVar[str] = "__torch__.torch.classes.vulkan.GruPackedContext"
+    gates: ClassVar[int] = 3
     params: list[torch.Tensor]
     has_biases: bool
     num_layers: int
@@ -144,12 +146,31 @@ class GruPackedContext(PackedContext):
     bidirectional: bool
     batch_first: bool
 
+    @cached_property
+    def layer_parameters(self) -> list[torch.Tensor]:
+        """As ``aten::gru`` and ``aten::lstm`` take them: w_ih, w_hh, b_ih, b_hh of each layer.
+
+        Genuine builds write each layer split into gates, (w_ih, b_ih, w_hh, b_hh) of the first gate, then of the next;
+        those parts are put together once.
+        """
+        parts = 4 * self.gates
+        if len(self.params) != parts * self.num_layers:
+            return list(self.params)
+        layers = (self.params[start : start + parts] for start in range(0, len(self.params), parts))
+        return [torch.cat(layer[kind::4]) for layer in layers for kind in (0, 2, 1, 3)]
+
+    @property
+    def flags(self) -> tuple[bool, int, float, bool, bool, bool]:
+        """The arguments of ``aten::gru`` and ``aten::lstm`` after their parameters."""
+        return (self.has_biases, self.num_layers, self.dropout, self.train, self.bidirectional, self.batch_first)
+
 
 @dataclass(frozen=True, eq=False)
 class LstmPackedContext(GruPackedContext):
     """An LSTM; as :class:`GruPackedContext`, with 16 parts a layer in the split form."""
 
     qualified_name: ClassVar[str] = "__torch__.torch.classes.vulkan.LstmPackedContext"
+    gates: ClassVar[int] = 4
 
 
 @dataclass(frozen=True, eq=False)

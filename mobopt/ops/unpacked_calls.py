@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import fields
 from typing import Any
 
 from mobopt.ir import Attribute, Node, Value
@@ -55,7 +56,7 @@ def _convolution(x: Value, context: Conv2dPackedContext) -> Call:
 
 
 def _recurrent(context: GruPackedContext) -> dict[str, Any]:
-    return vars(context)
+    return {item.name: getattr(context, item.name) for item in fields(context)}
 
 
 def _context(value: Any, attributes: Mapping[str, Attribute]) -> PackedContext | None:

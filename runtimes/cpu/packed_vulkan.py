@@ -106,38 +106,17 @@ def run_batchnorm_context(x: Tensor, context: BatchNormPackedContext) -> Tensor:
     )
 
 
-def recurrent_parameters(context: GruPackedContext, gates: int) -> list[Tensor]:
-    """The flat weights of a GRU (3 gates) or LSTM (4 gates) as ``aten::gru`` and ``aten::lstm`` take them.
-
-    Genuine builds write each layer split into gates: (w_ih, b_ih, w_hh, b_hh) of the first gate, then of the next.
-    Those parts are put together here, as w_ih, w_hh, b_ih, b_hh of each layer.
-    """
-    parts_per_layer = 4 * gates
-    if len(context.params) != parts_per_layer * context.num_layers:
-        return list(context.params)
-    whole: list[Tensor] = []
-    for start in range(0, len(context.params), parts_per_layer):
-        layer = context.params[start : start + parts_per_layer]
-        whole += [torch.cat(layer[kind::4]) for kind in (0, 2, 1, 3)]
-    return whole
-
-
-def _flags(context: GruPackedContext) -> tuple[bool, int, float, bool, bool, bool]:
-    c = context
-    return c.has_biases, c.num_layers, c.dropout, c.train, c.bidirectional, c.batch_first
-
-
 def run_gru_context(x: Tensor, hidden: Tensor, context: GruPackedContext) -> tuple[Tensor, ...]:
     """GRU: outputs of all steps and the last hidden state."""
-    parameters = [weight.to(x.device) for weight in recurrent_parameters(context, gates=3)]
-    result: tuple[Tensor, ...] = torch.ops.aten.gru.input(x, hidden, parameters, *_flags(context))
+    parameters = [weight.to(x.device) for weight in context.layer_parameters]
+    result: tuple[Tensor, ...] = torch.ops.aten.gru.input(x, hidden, parameters, *context.flags)
     return result
 
 
 def run_lstm_context(x: Tensor, hidden: Tensor, cell: Tensor, context: LstmPackedContext) -> tuple[Tensor, ...]:
     """LSTM: outputs of all steps, the last hidden and the last cell state."""
-    parameters = [weight.to(x.device) for weight in recurrent_parameters(context, gates=4)]
-    result: tuple[Tensor, ...] = torch.ops.aten.lstm.input(x, [hidden, cell], parameters, *_flags(context))
+    parameters = [weight.to(x.device) for weight in context.layer_parameters]
+    result: tuple[Tensor, ...] = torch.ops.aten.lstm.input(x, [hidden, cell], parameters, *context.flags)
     return result
 
 

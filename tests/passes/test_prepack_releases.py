@@ -31,7 +31,6 @@ from mobopt.options import RUNTIMES, Settings
 from mobopt.passes.insert_prepack import InsertPrepack
 from mobopt.passes.pipelines import pipeline_for
 from mobopt.runtimes.cpu import Interpreter
-from mobopt.runtimes.cpu.packed_vulkan import recurrent_parameters
 
 HEAD = """
 graph(%self : __torch__.M,
@@ -296,7 +295,7 @@ def test_as_genuine_builds_have_it(net: str) -> None:
     if net == "lstm":  # genuine builds write the weights split by gate, and can't read them again
         (mine,), (split,) = contexts(found), theirs
         assert isinstance(split, LstmPackedContext)
-        assert_equal_states(mine.state(), [recurrent_parameters(split, gates=4), *split.state()[1:]])
+        assert_equal_states(mine.state(), [split.layer_parameters, *split.state()[1:]])
     else:
         assert_equal_contexts(contexts(found), theirs)
 
