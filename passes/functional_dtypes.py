@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 
 from mobopt.ir import Node, Value
+from mobopt.ir.nests import map_leaves
 from mobopt.ir.schemas import Schema
 from mobopt.ir.types import BOOL, FLOAT, INT, SCALAR, TENSOR, TensorType, Type
 from mobopt.ops.shapes import infer
 from mobopt.ops.targets import TensorFacts
 from mobopt.passes.rewriting import is_constant_tensor
+from mobopt.runtimes.cpu.kernels import kernel
 
 _SAMPLES: dict[Type, Any] = {INT: 2, FLOAT: 0.5, BOOL: True, SCALAR: 2}
 """A number of a type that is computed: which one it is decides no dtype."""
@@ -36,17 +38,35 @@ def change_of_dtype(node: Node, functional: Schema, facts: Mapping[Value, Tensor
     target, *others = node.inputs
     own = _known(target, facts)
     dtype = torch.float32 if own is None else own.dtype
-    unknown = [value for value in others if value.type == TENSOR and value is not target and not _known(value, facts)]
+    tensors = [value for value in others if value.type == TENSOR and value is not target]
+    unknown = [value for value in tensors if own is None or not _known(value, facts)]
     if unknown and may_differ:
         return f"%{unknown[0].name} may have another dtype, which would be the result's"
     arguments = [_argument(value, facts, dtype) for value in node.inputs]
-    made = infer(functional.qualified_name, arguments)
-    if isinstance(made, TensorType):
-        return "" if made.dtype == dtype else f"its functional form gives {_name(made.dtype)}"
+    made = _made_by(functional.qualified_name, arguments)
+    if made is not None:
+        return "" if made == dtype else f"its functional form gives {_name(made)}"
     wider = [item.dtype for item in arguments if isinstance(item, TensorType) and item.sizes and item.dtype != dtype]
     if wider and own is not None:
         return f"its functional form may give {_name(wider[0])}"
     return ""
+
+
+def _made_by(operator: str, arguments: Sequence[Any]) -> torch.dtype | None:
+    """The dtype of a result, by a rule or by torch's meta kernel; None where neither knows."""
+    made = infer(operator, arguments)
+    if isinstance(made, TensorType):
+        return made.dtype
+    metas = map_leaves(
+        list(arguments),
+        TensorType,
+        lambda kind: torch.empty(tuple(map(int, kind.sizes)), dtype=kind.dtype, device="meta"),
+    )
+    try:
+        result = kernel(operator)(*metas)
+    except Exception:  # whatever a meta kernel says of arguments that stand for unknown ones
+        return None
+    return result.dtype if isinstance(result, torch.Tensor) else None
 
 
 def _argument(value: Value, facts: Mapping[Value, TensorFacts], dtype: torch.dtype) -> Any:

@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from mobopt.ir import Block, Graph, Node, Program, Value
-from mobopt.ir.schemas import Schema, schema_of, schemas_of
+from mobopt.ir.schemas import Schema, schema_of
 from mobopt.ir.types import TENSOR
 from mobopt.ops.aliases import Aliases
 from mobopt.ops.effects import reads_metadata
 from mobopt.ops.parts import Parts
-from mobopt.ops.records import Trait, has_trait, is_in_place, record_of
+from mobopt.ops.records import Trait, functional_schema, has_trait, is_in_place, record_of
 from mobopt.ops.targets import TensorFacts
 from mobopt.passes.facts import Examples, record_facts
 from mobopt.passes.functional_dtypes import change_of_dtype
@@ -119,12 +119,7 @@ def _functional_form(node: Node) -> Schema | None:
     """The schema of the functional operator with the same arguments."""
     if not record_of(node.qualified_op).traits.isdisjoint({Trait.LATE_FUNCTIONAL_FORM, Trait.RANDOM}):
         return None
-    names = [argument.name for argument in schema_of(node.qualified_op).arguments]
-    for schema in schemas_of(node.op.removesuffix("_")):
-        same_names = [argument.name for argument in schema.arguments] == names
-        if schema.overload == node.overload and same_names and not schema.is_mutating:
-            return schema
-    return None
+    return functional_schema(schema_of(node.qualified_op))
 
 
 def _order(block: Block) -> list[Node]:

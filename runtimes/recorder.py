@@ -15,7 +15,7 @@ from mobopt.ir.nests import leaves_of, map_leaves
 from mobopt.ir.schemas import Schema, argument_names, schema_of, schemas_of
 from mobopt.ir.types import TENSOR, TensorType
 from mobopt.ops.effects import draws_numbers
-from mobopt.ops.records import Trait, has_trait, record_of
+from mobopt.ops.records import Trait, functional_schema, has_trait, record_of
 from mobopt.ops.schemas import PACKING_OPERATORS
 from mobopt.ops.shapes import infer, makes_new, strides_of
 from mobopt.runtimes.abstract import (
@@ -116,8 +116,10 @@ class Recorder:
         takes_number = op in WITH_NUMBERS
         if takes_number:
             op, args = WITH_NUMBERS[op](self.apply, op, args, source)
-        known = all(self.read(tensor).elements is not None for tensor in leaves_of(args, TracedTensor))
-        if draws_numbers(op, dict(zip(argument_names(op), args, strict=False))):
+        tensors = list(leaves_of(args, TracedTensor))
+        known = all(self.read(tensor).elements is not None for tensor in tensors)
+        draws = draws_numbers(op, dict(zip(argument_names(op), args, strict=False)))
+        if draws and not (tensors and all(tensor.meta.numel() == 0 for tensor in tensors)):
             return self._record(op, args, source)
         if has_trait(op, Trait.IGNORES_ELEMENTS):
             return self._fold(op, map_leaves(args, TracedTensor, self._stand_in), source)
@@ -439,15 +441,10 @@ def functional_form(schema: Schema, args: Sequence[Any]) -> tuple[str, list[Any]
         return "aten::full_like", [args[0], args[1], None, None, None, None, None]
     if schema.qualified_name == "aten::fill_.Tensor":
         return "aten::expand_as", [args[1], args[0]]
-    written = [argument.is_written and argument.keyword_only for argument in schema.arguments]
-    inputs = [
-        item for item, is_out in zip(zip(schema.arguments, args, strict=True), written, strict=True) if not is_out
-    ]
-    overloads = schemas_of(record_of(schema.qualified_name).functional or schema.name.removesuffix("_"))
-    for other in sorted(overloads, key=lambda other: other.overload != schema.overload):
-        same = [item.type for item, _ in inputs] == [item.type for item in other.arguments]
-        if same and not other.is_mutating:
-            return other.qualified_name, [value for _, value in inputs]
+    other = functional_schema(schema)
+    if other is not None:
+        given = zip(schema.arguments, args, strict=True)
+        return other.qualified_name, [value for item, value in given if not (item.is_written and item.keyword_only)]
     raise UnsupportedError(f"{schema.qualified_name} works in place and has no functional form that mobopt knows")
 
 

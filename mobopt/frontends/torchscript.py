@@ -16,6 +16,7 @@ from mobopt.bundle import read_bundle
 from mobopt.bundle.container import BundleFile
 from mobopt.errors import BundleError, InputError, UnsupportedError
 from mobopt.frontends.python_functions import without_python_functions
+from mobopt.frontends.traced_numbers import traced_numbers
 from mobopt.ir import Program
 from mobopt.ir.nests import leaves_of
 from mobopt.ir.types import BOOL
@@ -53,7 +54,8 @@ def program_from_script_module(module: torch.jit.ScriptModule, preserved_methods
         UnsupportedError: the module uses what a Program can't hold; the message names the place.
     """
     program = read_script_module(module, preserved_methods)
-    NumberOperands().run(program)  # as torch's interpreter does before it folds or runs a graph
+    # as torch's interpreter does before it folds or runs a graph
+    NumberOperands(numbers=traced_numbers(module)).run(program)
     return frozen(program, preserved_methods)
 
 

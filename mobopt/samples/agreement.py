@@ -80,13 +80,19 @@ def _compare_leaves(actual: Any, expected: Any) -> Agreement:
         return _TOTAL
     if expected.numel() == 0:
         return _NONE
-    left, right = actual.detach().double(), expected.detach().double()
+    left, right = _in_float64(actual), _in_float64(expected)
     equal = (left == right) | (left.isnan() & right.isnan())
     difference = torch.where(equal, 0.0, (left - right).abs()).nan_to_num(nan=float("inf")).max().item()
     finite = right[right.isfinite()].abs()
     scale = finite.max().item() if finite.numel() else 0.0
     relative = difference / scale if scale else (0.0 if difference == 0 else float("inf"))
     return Agreement(difference, relative, tolerance=TOLERANCES.get(expected.dtype, RELATIVE_TOLERANCE))
+
+
+def _in_float64(tensor: torch.Tensor) -> torch.Tensor:
+    """The elements of a tensor; of complex numbers, both parts."""
+    tensor = tensor.detach()
+    return torch.view_as_real(tensor.to(torch.complex128).resolve_conj()) if tensor.is_complex() else tensor.double()
 
 
 def agreement_of(source: Source, program: Program, inputs: ChosenInputs) -> Agreement:

@@ -240,6 +240,8 @@ class CallPlan:
         """Read the elements that an incomplete segment asks for; the call stands before the next one then."""
         values: dict[ir.Value, Value] = dict(zip(self.segment.inputs, given.inputs, strict=True))
         values.update(zip(self.outputs, computed, strict=True))
+        handed = [*self.segment.values_in(self.segment.result), *self.segment.values_in(self.segment.carried)]
+        values.update({value: value.elements.clone() for value in handed if value.elements is not None})
         looked = {value: on_host(values[value]) for value in self.segment.values_in(self.segment.result)}
         values.update(looked)
         carried = [values[value] for value in self.segment.values_in(self.segment.carried)]

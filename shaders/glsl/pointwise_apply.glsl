@@ -67,6 +67,8 @@ ivec4 mantissa_of(vec4 x) {
 }
 
 #define FLOAT(value) return floatBitsToInt(value)
+// As written: compilers know that a - a is 0, which it is not of infinities and NaN.
+#define EXACT(value) { precise vec4 exact = value; return floatBitsToInt(exact); }
 #define BOOL(value) return ivec4(value)
 
 ivec4 apply(int opcode, ivec4 i, ivec4 j, ivec4 k) {
@@ -91,18 +93,18 @@ ivec4 apply(int opcode, ivec4 i, ivec4 j, ivec4 k) {
     case EXPONENT: return exponent_of(a);
     case IS_NAN: BOOL(is_nan(a));
     case IS_INF: BOOL(is_inf(a));
-    case ADD: FLOAT(a + b);
-    case SUB: FLOAT(a - b);
+    case ADD: EXACT(a + b);
+    case SUB: EXACT(a - b);
     case MUL: FLOAT(a * b);
     case DIV: FLOAT(quotient(a, b));
-    case MAX: FLOAT(or_nan(or_nan(max(a, b), b), a));
-    case MIN: FLOAT(or_nan(or_nan(min(a, b), b), a));
+    case MAX: FLOAT(or_nan(or_nan(mix(max(a, b), a, equal(a, b)), b), a)); // of two zeros the first
+    case MIN: FLOAT(or_nan(or_nan(mix(min(a, b), a, equal(a, b)), b), a));
     case EQ: BOOL(equal(a, b));
     case NE: BOOL(notEqual(a, b));
     case LT: BOOL(lessThan(a, b));
     case LE: BOOL(lessThanEqual(a, b));
     case MULADD: FLOAT(a * b + c);
-    case LERP: FLOAT(mix(b - (b - a) * (1.0 - c), a + c * (b - a), lessThan(abs(c), vec4(0.5))));
+    case LERP: EXACT(mix(b - (b - a) * (1.0 - c), a + c * (b - a), lessThan(abs(c), vec4(0.5))));
     case RELU: case CLAMP: case PRELU: case HARDSWISH: case HARDSIGMOID: case HARDSHRINK: case SOFTSHRINK: case THRESHOLD:
         FLOAT(piecewise(opcode, a, b, c));
 

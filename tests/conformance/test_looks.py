@@ -120,3 +120,20 @@ def test_models_that_look(seed: int, tmp_path: Path, device: Device) -> None:
 @pytest.mark.parametrize("seed", range(100, 220))
 def test_more_models_that_look(seed: int, tmp_path: Path, device: Device) -> None:
     check(seed, tmp_path, device)
+
+
+class _Places(nn.Module):
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, int]:
+        places = x.cummin(0)[1]
+        number = int(places.sum())
+        return places * 1, places.split(1, 0)[0], number
+
+
+def test_what_is_constant_once_it_is_lowered_is_carried(device: Device) -> None:
+    """Places along a dimension of size 1 are zeros."""
+    x = torch.rand(1, 3)
+    program = VulkanProgram(program_from_script_module(torch.jit.script(_Places())), device)
+    found, expected = program(x), _Places()(x)
+    program.close()
+    assert found[2] == expected[2]
+    assert torch.equal(found[0], expected[0]) and torch.equal(found[1], expected[1])

@@ -382,3 +382,62 @@ class Rounds(nn.Module):
 def test_a_list_that_a_loop_fills_is_not_empty() -> None:
     optimise(Rounds(), [torch.randn(2, 3)], (Functionalize(),))
     optimise(Rounds(), [torch.randn(2, 3)], VULKAN)
+
+
+class _WrittenBySigns(nn.Module):
+    def forward(self, x: torch.Tensor, bits: torch.Tensor, mask: torch.Tensor) -> list[torch.Tensor]:
+        y, few, yes = x + 1.0, bits + 1, mask.clone()
+        y **= 2
+        few |= 8
+        few &= bits
+        few ^= 5
+        few <<= 2
+        few >>= 1
+        yes &= x > 0.5
+        yes |= mask
+        return [y, few, yes, y.pow_(x), y.floor_divide_(2.0)]
+
+
+@pytest.mark.parametrize("target", [{"backend": "vulkan", "runtime": "mobopt"}, {"backend": "cpu"}])
+@pytest.mark.parametrize("has_examples", [False, True])
+@pytest.mark.parametrize("how", ["script", "trace"])
+def test_signs_that_write(how: str, has_examples: bool, target: dict[str, str]) -> None:
+    """Their functional forms are called otherwise, or are another overload's."""
+    given = torch.rand(3, 5), torch.randint(0, 9, (7,)), torch.rand(3, 5) < 0.5
+    model = _WrittenBySigns()
+    made = torch.jit.script(model) if how == "script" else torch.jit.trace(model, given, check_trace=False)
+    optimized = optimize_for_mobile(made, example_inputs=list(given) if has_examples else None, **target)
+    for found, expected in zip(optimized(*given), model(*given), strict=True):
+        assert found.dtype == expected.dtype
+        torch.testing.assert_close(found, expected)
+
+
+class _Truth(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        z = torch.complex(x, x)
+        x.masked_fill_(x > 0, 4)
+        return z.logical_not_()
+
+
+@pytest.mark.parametrize("how", ["script", "export"])
+def test_truth_written_to_complex_numbers_is_complex(how: str) -> None:
+    x = torch.tensor([[0.0, 1.0, -2.0]])
+    model = torch.jit.script(_Truth()) if how == "script" else _Truth()
+    optimized = optimize_for_mobile(model, backend="vulkan", runtime="mobopt", example_inputs=[x.clone()])
+    found = optimized(x.clone())
+    assert found.dtype == torch.complex64 and torch.equal(found, _Truth()(x.clone()))
+
+
+class _Halves(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("scale", torch.rand(5))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return (x + 1).mul_(self.scale)
+
+
+def test_weights_of_another_dtype_leave_what_is_written_its_own() -> None:
+    x = torch.rand(3, 5).half()
+    optimized = optimize_for_mobile(torch.jit.script(_Halves()), backend="vulkan", runtime="mobopt")
+    assert optimized(x).dtype == torch.float16

@@ -139,3 +139,29 @@ def test_folding_and_examples_know_the_numbers(has_examples: bool) -> None:
     optimized = optimize_for_mobile(model, example_inputs=[x] if has_examples else None)
     for found, expected in zip(optimized(x), _Positions()(x), strict=True):
         torch.testing.assert_close(found, expected)
+
+
+class _Quotients(torch.nn.Module):
+    """Numbers in operators other than the four that PyTorch's interpreter knows, and in front."""
+
+    def forward(self, x: Tensor, one: Tensor) -> list[Tensor]:
+        changed = one * 1
+        changed *= -1.5
+        return [
+            torch.div(x, 1e-3, rounding_mode="floor"),
+            torch.floor_divide(x, 1.5),
+            2.5 // (x.abs() + 1),
+            3 // (one.to(torch.int8) + 2),
+            torch.floor_divide(one.half(), 0.25),
+            changed,
+        ]
+
+
+@pytest.mark.parametrize("target", [{"backend": "vulkan", "runtime": "mobopt"}, {"backend": "cpu"}])
+@pytest.mark.parametrize("has_examples", [False, True])
+def test_a_module_that_was_just_traced_knows_its_numbers(has_examples: bool, target: dict[str, str]) -> None:
+    given = torch.tensor([-7, 0, 5, 11]), torch.tensor(0.75)
+    model = torch.jit.trace(_Quotients(), given)  # type: ignore[no-untyped-call]
+    optimized = optimize_for_mobile(model, example_inputs=list(given) if has_examples else None, **target)
+    for found, expected in zip(optimized(*given), _Quotients()(*given), strict=True):
+        torch.testing.assert_close(found, expected)

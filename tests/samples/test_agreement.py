@@ -71,3 +71,9 @@ def test_the_worst_is_what_is_farthest_beyond_its_own_tolerance() -> None:
     half, single = torch.ones(3, dtype=torch.float16), torch.ones(3)
     assert not compare([half * 1.002, single * 1.001], [half, single]).agrees
     assert compare([half * 1.002, single], [half, single]).agrees
+
+
+def test_imaginary_parts_count() -> None:
+    expected = torch.complex(torch.ones(3), torch.ones(3))
+    assert compare(expected.clone(), expected).agrees
+    assert compare(expected.conj(), expected).relative == pytest.approx(2.0)

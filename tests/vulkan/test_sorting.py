@@ -142,3 +142,22 @@ def test_what_does_not_fit_is_refused(device: Device, function: Any, good: list[
     with pytest.raises(InputError, match="test_sorting"):
         program(x, wrong)
     torch.testing.assert_close(program(x, right), function(x, right))
+
+
+class _Searched(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> list[torch.Tensor]:
+        few = torch.tensor([torch.inf, 2.0, torch.nan]).to(x.dtype)
+        return [torch.isin(x, x), torch.isin(few, x), torch.isin(x, few, invert=True)]
+
+
+@pytest.mark.parametrize("count", [1, 4, 61])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_searches_among_nan(dtype: torch.dtype, count: int, device: Device) -> None:
+    """A binary search that meets NaN goes on behind it, past the largest numbers."""
+    x = torch.randint(-9, 9, (67,), generator=torch.Generator().manual_seed(count)).to(dtype)
+    x[torch.randperm(67, generator=torch.Generator().manual_seed(count))[:count]] = torch.nan
+    program = VulkanProgram(program_from_script_module(torch.jit.script(_Searched())), device)
+    found = program(x)
+    program.close()
+    for ours, theirs in zip(found, _Searched()(x), strict=True):
+        assert torch.equal(ours, theirs)

@@ -12,7 +12,7 @@ from functools import cache
 
 import torch
 
-from mobopt.ir.schemas import Schema, known_schema
+from mobopt.ir.schemas import Schema, known_schema, schemas_of
 from mobopt.ir.types import TENSOR, ListType, OptionalType, Type
 from mobopt.ops.records.creation import CREATION
 from mobopt.ops.records.language import LANGUAGE
@@ -28,6 +28,7 @@ __all__ = [
     "OperatorRecord",
     "Trait",
     "functional_name",
+    "functional_schema",
     "has_trait",
     "is_in_place",
     "operators_with",
@@ -60,6 +61,7 @@ _OF_ANYTHING = frozenset(
     }
 )
 """Traits that do not speak of tensors alone."""
+_SIGNS_IN_PLACE = {f"aten::__i{name}__": f"aten::__{name}__" for name in ("and", "or", "xor", "lshift", "rshift")}
 _FROM_TAGS = {
     torch.Tag.nondeterministic_seeded: Trait.RANDOM,
     torch.Tag.dynamic_output_shape: Trait.SIZES_BY_ELEMENTS,
@@ -106,15 +108,30 @@ def _written_down(name: str) -> OperatorRecord | None:
 
 
 def is_in_place(name: str) -> bool:
-    """Whether an operator writes into its first argument, by torch's naming rule."""
+    """Whether an operator writes into its first argument, by torch's naming rules."""
     plain = name.partition(".")[0]
-    return plain.endswith("_") and not plain.endswith("__")
+    return plain in _SIGNS_IN_PLACE or (plain.endswith("_") and not plain.endswith("__"))
 
 
 def functional_name(name: str) -> str:
-    """``aten::add.Tensor`` of ``aten::add_.Tensor``; other names as they are."""
+    """``aten::add.Tensor`` of ``aten::add_.Tensor``, ``aten::__and__`` of ``aten::__iand__``; others as they are."""
     plain, dot, overload = name.partition(".")
+    if plain in _SIGNS_IN_PLACE:
+        return f"{_SIGNS_IN_PLACE[plain]}{dot}{overload}"
     return f"{plain[:-1]}{dot}{overload}" if is_in_place(name) else name
+
+
+def functional_schema(schema: Schema) -> Schema | None:
+    """The operator that computes what another writes: arguments of the same types, but those to write to by name.
+
+    Its overload may be called otherwise: that of ``aten::pow_.Scalar`` is ``aten::pow.Tensor_Scalar``.
+    """
+    taken = [item.type for item in schema.arguments if not (item.is_written and item.keyword_only)]
+    overloads = schemas_of(record_of(schema.qualified_name).functional or functional_name(schema.name))
+    for other in sorted(overloads, key=lambda other: other.overload != schema.overload):
+        if [item.type for item in other.arguments] == taken and not other.is_mutating:
+            return other
+    return None
 
 
 def _from_tags(name: str) -> frozenset[Trait]:

@@ -135,6 +135,15 @@ def multiply(x: TensorType, y: Any) -> TensorType:
     return _broadcast(result_dtype(x, y), x, y)
 
 
+@shape_rule("aten::ldexp.Tensor")
+def ldexp(x: TensorType, exponent: TensorType) -> TensorType:
+    """Of common floats: of integers and an exponent without dimensions too, of which torch's meta kernel knows less."""
+    require(x.dtype in PLAIN and exponent.dtype in REALS)
+    mantissa = TensorType(float_dtype(x.dtype), x.sizes) if exponent.dtype in INTEGERS else x
+    dtype = mantissa.dtype if exponent.dtype in INTEGERS else result_dtype(x, exponent)
+    return _broadcast(dtype, x, exponent)
+
+
 @pointwise_rule(*_aten("div divide true_divide", "Tensor", "Scalar"))
 def divide(x: TensorType, y: Any) -> TensorType:
     """Of floats."""

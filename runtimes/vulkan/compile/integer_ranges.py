@@ -16,7 +16,7 @@ import torch
 
 from mobopt.ir import Node, Value
 from mobopt.ir.schemas import argument_names
-from mobopt.ops.records import Trait, has_trait
+from mobopt.ops.records import Trait, functional_name, has_trait
 
 Interval = tuple[int, int]
 """The least and the largest value, both included."""
@@ -106,8 +106,7 @@ def _measured(ref: Value) -> Interval:
 
 def _name(operator: str) -> str:
     """``add`` of ``aten::add_.Tensor``."""
-    name = operator.removeprefix("aten::").partition(".")[0]
-    return name.removesuffix("_") if not name.endswith("__") else name
+    return functional_name(operator).removeprefix("aten::").partition(".")[0]
 
 
 def _rule(*names: str) -> Callable[[_Rule], _Rule]:

@@ -81,7 +81,7 @@ def mode(build: NodeBuilder, node: Node) -> Sequence[Value]:
     x, dim = _line(build, node["self"]), node["dim"]
     values, places = build.all("aten::sort.stable", x, stable=True, dim=dim, descending=False)
     last = build("aten::contiguous", build("aten::transpose.int", values, dim, -1))
-    begins = build("aten::transpose.int", build("aten::searchsorted.Tensor", last, last), dim, -1)
+    begins = build("aten::transpose.int", build("aten::searchsorted.Tensor", _searched(build, last), last), dim, -1)
     length = x.sizes[dim]
     shape = [length if d == dim % x.rank else 1 for d in range(x.rank)]
     here = Value.of_elements(torch.arange(length).reshape(shape))
@@ -154,6 +154,13 @@ def search_number(build: NodeBuilder, node: Node) -> Value | None:
     return build("aten::reshape", found, [])
 
 
+def _searched(build: NodeBuilder, ordered: Value) -> Value:
+    """Sorted lines with infinities for their last elements that are NaN, among which a search would lose its way."""
+    if not ordered.dtype.is_floating_point:
+        return ordered
+    return build("aten::masked_fill.Scalar", ordered, build("aten::isnan", ordered), math.inf)
+
+
 @decomposes("aten::isin.Tensor_Tensor")
 def isin(build: NodeBuilder, node: Node) -> Value | None:
     """Whether what a search finds is the element itself."""
@@ -163,7 +170,7 @@ def isin(build: NodeBuilder, node: Node) -> Value | None:
     ordered, _ = build.all(
         "aten::sort.stable", build("aten::reshape", tests, [-1]), stable=True, dim=0, descending=False
     )
-    place = build("aten::searchsorted.Tensor", ordered, x)
+    place = build("aten::searchsorted.Tensor", _searched(build, ordered), x)
     place = build("aten::clamp_max", place, tests.numel - 1)
     found = build("aten::take", ordered, place)
     return build("aten::ne.Tensor" if node["invert"] else "aten::eq.Tensor", found, x)

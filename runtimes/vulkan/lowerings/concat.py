@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import torch
+
 from mobopt.ir import Node
 from mobopt.runtimes.vulkan.engine.tensor import DeviceTensor, contiguous_strides
 from mobopt.runtimes.vulkan.kernels.copies import as_contiguous, copied, strided_copy
@@ -80,7 +82,7 @@ def padded(plan: Plan, tensor: DeviceTensor, call: Node, padding: Sequence[int],
     pairs = [(0, 0)] * (tensor.rank - count) + [(padding[2 * d], padding[2 * d + 1]) for d in reversed(range(count))]
     target = plan.own_result(call.output)
     if any(amount > 0 for pair in pairs for amount in pair):
-        fill(plan, target, value, fresh=True)
+        fill(plan, target, bool(value) if target.dtype == torch.bool else value, fresh=True)
     inner = target
     source = cropped(tensor, pairs)
     for d, (before, _) in enumerate(pairs):

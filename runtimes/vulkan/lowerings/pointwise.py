@@ -103,7 +103,9 @@ def _operators() -> Iterator[str]:
 
 
 def check_pointwise(call: Node) -> str | None:
-    """As :func:`check_dtypes`, and an integer is not divided by zero."""
+    """As :func:`check_dtypes`; an integer is not divided by zero, and the next float is one of float32."""
+    if _name(call.qualified_op) == "nextafter" and call.output.dtype in _HALVES:
+        return f"the next float is looked for in float32, not in {call.output.dtype}"
     if _name(call.qualified_op) in _DIVISIONS and not call.output.dtype.is_floating_point and call.args[1] == 0:
         return "an integer is divided by zero, which torch refuses"
     return check_dtypes(call)

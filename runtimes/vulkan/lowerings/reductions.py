@@ -171,6 +171,10 @@ def norm(plan: Plan, call: Node) -> DeviceTensor:
     if order == 0:
         counted = converted(plan, _not_zero(plan, tensor), call.output.dtype)
         return _finished(reduce(plan, counted, dims, call.output.dtype, Combination.ADD), dims, call.output.rank)
+    if all(tensor.sizes[dim] == 1 for dim in dims):  # then torch raises nothing to powers, which may overflow
+        alone = ProgramBuilder()
+        magnitude = alone.step(Opcode.ABS, alone.tensor(tensor))
+        return _finished(compute(plan, alone, magnitude, tensor.sizes, call.output.dtype), dims, call.output.rank)
     recipes = {
         1.0: (Combination.ADD, Before.ABSOLUTE, After.NOTHING),
         2.0: (Combination.ADD, Before.SQUARED, After.ROOT),

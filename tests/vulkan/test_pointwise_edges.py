@@ -1,0 +1,114 @@
+"""What compilers of drivers and kernels of float32 easily get wrong at infinities, NaN, zeros and halves."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from mobopt.frontends.torchscript import program_from_script_module
+from mobopt.runtimes.vulkan.engine.device import Device
+from mobopt.runtimes.vulkan.program import VulkanProgram
+
+EDGES = torch.tensor([math.nan, math.inf, -math.inf, 0.0, -0.0, 2.0, 3.39e38])
+ZEROS = torch.tensor([0.0, -0.0, 0.0, -0.0, 1.0])
+OTHER_ZEROS = torch.tensor([-0.0, 0.0, 0.0, -0.0, 0.0])
+WITH_ITSELF: dict[str, Callable[[Tensor], Tensor]] = {
+    "x - x": lambda x: x - x,
+    "a sum without itself": lambda x: (x + 1.0) - (x + 1.0),
+    "a product without itself": lambda x: x * x - x * x,
+    "x + -x": lambda x: x + (-x),
+    "mse_loss": lambda x: functional.mse_loss(x, x, reduction="none"),
+    "lerp": lambda x: torch.lerp(x, x, 0.25),
+    "x / x": lambda x: x / x,
+    "x % x": lambda x: x % x,
+    "x == x": lambda x: (x == x).float(),
+    "0 * x": lambda x: 0 * x,
+}
+OF_TWO_ZEROS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "maximum": torch.maximum,
+    "minimum": torch.minimum,
+    "fmax": torch.fmax,
+    "fmin": torch.fmin,
+    "clamp_min": lambda x, y: x.clamp_min(0),
+    "clamp_max": lambda x, y: x.clamp_max(-0.0),
+    "clamp": lambda x, y: x.clamp(y, None),
+}
+
+
+def computed(device: Device, function: Callable[..., Tensor], *args: Tensor, fallback: str = "error") -> Tensor:
+    class Model(nn.Module):
+        def forward(self, *given: Tensor) -> Tensor:
+            return function(*given)
+
+    traced = torch.jit.trace(Model(), args, check_trace=False)
+    program = VulkanProgram(program_from_script_module(traced), device, fallback=fallback)
+    found = program(*args)
+    program.close()
+    return found
+
+
+def same(found: Tensor, expected: Tensor) -> None:
+    assert (found.dtype, found.shape) == (expected.dtype, expected.shape)
+    torch.testing.assert_close(found, expected, rtol=0, atol=0, equal_nan=True)
+    number = ~expected.isnan()
+    assert torch.equal(found[number].signbit(), expected[number].signbit()), f"{found} is not {expected}"
+
+
+@pytest.mark.parametrize("name", WITH_ITSELF)
+def test_operands_that_are_one(name: str, device: Device) -> None:
+    """A compiler may think that the difference is 0."""
+    same(computed(device, WITH_ITSELF[name], EDGES), WITH_ITSELF[name](EDGES))
+
+
+@pytest.mark.parametrize("name", OF_TWO_ZEROS)
+def test_of_two_zeros_the_first(name: str, device: Device) -> None:
+    function = OF_TWO_ZEROS[name]
+    same(computed(device, function, ZEROS, OTHER_ZEROS), function(ZEROS, OTHER_ZEROS))
+
+
+@pytest.mark.parametrize("order", [2, 1, 3, -1, 0.5, math.inf, -math.inf, 0])
+def test_norms_of_single_elements(order: float, device: Device) -> None:
+    """Their squares may overflow, or vanish."""
+    x = torch.tensor([[3.39e38, 1e-30, -2e-42, math.nan, 0.0, -math.inf]])
+    same(
+        computed(device, lambda x: torch.linalg.vector_norm(x, order, dim=0), x), torch.linalg.vector_norm(x, order, 0)
+    )
+
+
+def test_normalized_single_elements(device: Device) -> None:
+    x = torch.tensor([[3.39e38, 1e-30, -5.0]])
+    same(computed(device, lambda x: functional.normalize(x, dim=0), x), functional.normalize(x, dim=0))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+def test_the_next_number_of_a_dtype(dtype: torch.dtype, device: Device) -> None:
+    x, y = torch.tensor([1.0, -2.0, 0.0, 3.0]).to(dtype), torch.tensor([2.0, 0.0, -1.0, 3.0]).to(dtype)
+    fallback = "error" if dtype == torch.float32 else "cpu"
+    same(computed(device, torch.nextafter, x, y, fallback=fallback), torch.nextafter(x, y))
+
+
+@pytest.mark.parametrize("value", [0.25, -3.0, 0.0])
+def test_bools_padded_with_numbers(value: float, device: Device) -> None:
+    x = torch.tensor([[True, False, True]])
+    same(computed(device, lambda x: functional.pad(x, (1, 2), value=value), x), functional.pad(x, (1, 2), value=value))
+
+
+MANTISSAS = (torch.tensor([True]), torch.tensor([2, 3]), torch.tensor([1.0, 3.0]).half(), torch.tensor([1.5]))
+EXPONENTS = (
+    torch.tensor(1.0).half(),
+    torch.tensor([1.0]).bfloat16(),
+    torch.tensor(2),
+    torch.tensor([2]).to(torch.int8),
+)
+
+
+@pytest.mark.parametrize("exponent", EXPONENTS, ids=lambda value: f"{value.dtype}{list(value.shape)}")
+@pytest.mark.parametrize("mantissa", MANTISSAS, ids=lambda value: f"{value.dtype}{list(value.shape)}")
+def test_ldexp_has_the_dtype_of_eager(mantissa: Tensor, exponent: Tensor, device: Device) -> None:
+    found = computed(device, torch.ldexp, mantissa, exponent, fallback="cpu")
+    same(found, torch.ldexp(mantissa, exponent))
