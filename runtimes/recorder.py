@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
-from contextlib import suppress
 from functools import cache
 from typing import Any
 
@@ -281,15 +280,18 @@ class Recorder:
         except Exception as error:
             refused = error
         only_elements_tell = isinstance(refused, NotImplementedError) or "meta tensors" in str(refused)
+        in_torchs_words = refused
         for element in (0, 1):
-            with suppress(Exception):
+            try:
                 guess = map_leaves(function(*_filled(metas, element)), torch.Tensor, _without_elements)
                 if is_other or all(tensor.numel() for tensor in leaves_of(guess, torch.Tensor)):
                     return guess
                 only_elements_tell = True  # nothing computes an empty tensor, so no run would compare it with the guess
+            except Exception as error:  # the CPU's kernel says why in torch's own words
+                in_torchs_words = error
         if only_elements_tell:
             raise _OnlyElementsTellError(op) from refused
-        raise operator_error(op, source, metas, refused) from refused
+        raise operator_error(op, source, metas, in_torchs_words) from refused
 
     def _with_elements(self, args: Sequence[Any]) -> list[Any]:
         """Arguments with the elements that were read for them, as constants."""

@@ -10,7 +10,7 @@ import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, wait
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from typing import Any, NamedTuple, TypeVar
 
@@ -269,7 +269,7 @@ class VulkanProgram:
             try:
                 with torch.no_grad():
                     return deliver(polls)
-            except (UnforeseenResultError, RefusedOperandsError):
+            except (UnforeseenResultError, RefusedOperandsError, InputError):
                 return self._run(method, args, on_device)
             finally:
                 self._leave_plan(plan)
@@ -330,10 +330,15 @@ class VulkanProgram:
                     return ending(plan, place.given)
                 plan.hand_on(place.given, passing(plan, place.given))
                 place = place._replace(following=plan.following)
-            except RefusedOperandsError:
+            except (
+                RefusedOperandsError,
+                InputError,
+            ) as refused:  # a part of an operator on the CPU refuses in its words
                 with self._lock:
                     segment = self._specialized(place)
-                find_fault(segment, place.given)
+                with nullcontext() if isinstance(refused, RefusedOperandsError) else suppress(WideFloatsError):
+                    find_fault(segment, place.given)
+                raise
             finally:
                 self._leave_plan(plan)
 

@@ -186,6 +186,26 @@ _DECOMPOSED: dict[str, tuple[Callable[..., Any], tuple[Tensor, ...], tuple[Tenso
         (_TABLE, _t(0, 9).view(1, 2)),
         "aten::embedding_bag",
     ),
+    # Those that 32 bits don't hold are looked up on the CPU, by parts of the operator.
+    "nll_loss beyond 32 bits": (
+        nn.functional.nll_loss,
+        (_SCORES, _t(0, 3, 1)),
+        (_SCORES, _t(0, 2**40, 1)),
+        "aten::nll_loss_nd",
+    ),
+    "take beyond 32 bits": (torch.take, (_TABLE, _t(0, 34)), (_TABLE, _t(0, -(2**31) - 1)), "aten::take"),
+    "put beyond 32 bits": (
+        lambda x, i: x.put(i, torch.ones(2)),
+        (_TABLE, _t(0, 34)),
+        (_TABLE, _t(0, 2**31)),
+        "aten::put",
+    ),
+    "embedding_bag beyond 32 bits": (
+        lambda w, i: nn.functional.embedding_bag(i, w) * 2,
+        (_TABLE, _t(0, 4).view(1, 2)),
+        (_TABLE, _t(0, 2**33).view(1, 2)),
+        "aten::embedding_bag",
+    ),
 }
 
 
@@ -209,3 +229,45 @@ def test_decomposed_operators_refuse_in_torchs_words(name: str) -> None:
         assert str(refused.value).startswith(operator) and words in str(refused.value)
     torch.testing.assert_close(runtime(*good), expected)
     runtime.close()
+
+
+_SIZES: dict[str, tuple[Callable[..., Any], tuple[Tensor, ...], tuple[Tensor, ...]]] = {
+    "matmul": (torch.matmul, (_TABLE, _TABLE.t()), (_TABLE, _TABLE)),
+    "add": (torch.add, (_TABLE, _TABLE), (_TABLE, _TABLE[:2])),
+    "cat": (lambda x, y: torch.cat([x, y]), (_TABLE, _TABLE), (_TABLE, _TABLE.t())),
+    "stack": (lambda x, y: torch.stack([x, y]), (_TABLE, _TABLE), (_TABLE, _TABLE[:1])),
+    "linear": (lambda x: nn.functional.linear(x, torch.ones(2, 7)), (_TABLE,), (_TABLE.t(),)),
+    "conv2d": (
+        lambda x: nn.functional.conv2d(x, torch.ones(1, 3, 2, 2)),
+        (torch.ones(1, 3, 5, 4),),
+        (torch.ones(1, 2, 5, 4),),
+    ),
+    "layer_norm": (lambda x: nn.functional.layer_norm(x, (7,)), (_TABLE,), (_TABLE.t(),)),
+    "reflection": (lambda x: nn.functional.pad(x, (3, 3), mode="reflect"), (_TABLE,), (_TABLE[:, :2],)),
+    "amax of nothing": (lambda x: x.amax(0), (_TABLE,), (_TABLE[:0],)),
+    "topk": (lambda x: x.topk(4)[0], (_TABLE,), (_TABLE[:, :3],)),
+}
+
+
+@pytest.mark.parametrize("name", _SIZES)
+def test_sizes_are_refused_in_torchs_words(name: str) -> None:
+    """Kernels for meta tensors, which know sizes, put it otherwise."""
+    function, good, bad = _SIZES[name]
+    module = optimize_for_mobile(torch.jit.trace(Applied(function), good), backend="vulkan", runtime="mobopt")
+    with pytest.raises((RuntimeError, IndexError)) as torchs:
+        function(*bad)
+    with pytest.raises(InputError) as refused:
+        module(*bad)
+    assert str(torchs.value).splitlines()[0].rstrip(".") in str(refused.value)
+    torch.testing.assert_close(module(*good), function(*good))
+
+
+def test_a_mask_puts_a_number_of_another_dtype() -> None:
+    """Which torch takes for what it fills with."""
+
+    def put(x: Tensor, mask: Tensor, value: Tensor) -> Tensor:
+        return x.index_put((mask,), value)
+
+    given = torch.tensor([False, True, True, False]), torch.tensor([True, False, True, False]), torch.tensor(0.5)
+    module = optimize_for_mobile(torch.jit.trace(Applied(put), given), backend="vulkan", runtime="mobopt")
+    assert torch.equal(module(*given), put(*given))

@@ -15,7 +15,7 @@ def _words(text: str) -> list[str]:
 
 _POINTWISE = _words(
     "abs neg sign exp expm1 log log1p log2 sqrt rsqrt reciprocal sin cos tan asin acos atan sinh cosh tanh asinh acosh "
-    "atanh sigmoid erf erfc floor ceil round trunc frac square isnan isinf isfinite signbit logical_not bitwise_not "
+    "atanh sigmoid erf erfc floor ceil round trunc frac square isnan isinf isfinite logical_not bitwise_not "
     "positive exp2 log10 logit sinc deg2rad nan_to_num lgamma relu sgn"
 )
 _ACTIVATIONS = _words(
@@ -122,7 +122,6 @@ _JOINS = (
     "F.linear({a}, {b})",
     "torch.baddbmm({a}, {b}, {c})",
     "torch.cdist({a}, {b})",
-    "torch.cross({a}, {b}, dim={d})",
     "torch.dot({a}.flatten(), {b}.flatten())",
     "torch.kron({a}, {b})",
 )

@@ -42,6 +42,10 @@ def index_put(build: NodeBuilder, node: Node) -> Value | None:
     given = [(place, index) for place, index in enumerate(node["indices"]) if index is not None]
     if len(given) != 1 or given[0][1].dtype != torch.bool or x.numel == 0 or values.numel == 0:
         return None
+    if values.dtype != x.dtype:
+        if node["accumulate"] or values.numel != 1:
+            return None
+        values = build("aten::to.dtype", values, x.dtype)  # torch fills with a number
     ((first, mask),) = given
     rest = x.rank - first - mask.rank
     seen = build("aten::reshape", mask, [*mask.sizes, *[1] * rest])
