@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
+from importlib.util import find_spec
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -33,6 +36,54 @@ def test_each_row_meets_the_matrix_of_its_group(ends: tuple[int, ...], device: D
     last = torch.tensor([0] * (len(ends) - 1) + [len(rows)], dtype=torch.int32)
     others = [rows, matrices, last]
     torch.testing.assert_close(program.run("forward", others), rows @ matrices[-1])
+
+
+class OfTransformers(nn.Module):
+    def forward(self, rows: Tensor, matrices: Tensor, ends: Tensor) -> Tensor:
+        result: Tensor = torch.ops.transformers.grouped_mm_fallback(rows, matrices, ends)
+        return result
+
+
+@pytest.fixture(scope="module")
+def operator_of_transformers() -> None:
+    """What transformers registers, or, where it isn't installed, the same by its definition."""
+    if find_spec("transformers"):
+        importlib.import_module("transformers.integrations.moe")
+        return
+
+    def definition(rows: Tensor, matrices: Tensor, offs: Tensor) -> Tensor:
+        output, start = rows.new_zeros(rows.size(0), matrices.size(2)), 0
+        for matrix, end in zip(matrices, offs.tolist(), strict=True):
+            output[start:end] = rows[start:end] @ matrix
+            start = end
+        return output
+
+    schema = "(Tensor input, Tensor weight, Tensor offs) -> Tensor"
+    operator = torch.library.custom_op("transformers::grouped_mm_fallback", definition, mutates_args=(), schema=schema)
+    operator.register_fake(lambda rows, matrices, offs: rows.new_empty(rows.size(0), matrices.size(2)))
+
+
+@pytest.mark.usefixtures("operator_of_transformers")
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
+@pytest.mark.parametrize(
+    ("count", "ends"),
+    [
+        (13, (2, 5, 13)),
+        (13, (0, 7, 7)),
+        (3, (0, 0, 0, 0)),
+        (2, (0, 1, 1, 2)),
+        (5, (7,)),
+        (11, (5, 3, 7)),
+        (3, (1, 5, 2, 9)),
+    ],
+)
+def test_rows_of_no_group_are_zeros(count: int, ends: tuple[int, ...], dtype: torch.dtype, device: Device) -> None:
+    torch.manual_seed(0)
+    given = [torch.randn(count, 7), torch.randn(len(ends), 7, 11), torch.tensor(ends, dtype=dtype)]
+    traced = torch.jit.trace(OfTransformers(), given, check_trace=False)  # type: ignore[no-untyped-call]
+    program = VulkanProgram(program_from_script_module(traced), device)
+    torch.testing.assert_close(program.run("forward", given), OfTransformers()(*given))
+    assert not program.plan_report(given).fallbacks
 
 
 class Inverted(nn.Module):
