@@ -38,7 +38,7 @@ def test_batch_norms_have_the_statistics_of_what_they_see() -> None:
     calibrate(module, [torch.randn(1, 3, 37, 31)])
     with torch.no_grad():
         result = module.eval()(torch.randn(1, 3, 37, 31))
-    assert abs(float(result.mean())) < 0.2 and abs(float(result.std()) - 1.0) < 0.1
+    assert abs(float(result.mean()) - 0.5) < 0.2 and abs(float(result.std()) - 1.0) < 0.1
     assert module[1].momentum == 0.1
 
 
@@ -88,8 +88,8 @@ def test_the_table() -> None:
         {"net": "timm.lcnet_050", "source": "export", "state": "not run"},
     ]  # fmt: skip
     text = page(read(map(json.dumps, cases)))
-    assert f"| `{ONE}` | 2e-07 | 0e+00, 1 on the CPU | **torch can't** | 9 | 1.5 | 2.5 |\n" in text
-    assert "| `timm.mixnet_s` | **wrong** 5e-01 |  |  |  |  |  |\n" in text
+    assert f"| `{ONE}` | 2e-07 | 0e+00, 1 on the CPU | **torch can't** |  | 9 | 1.5 | 2.5 |\n" in text
+    assert "| `timm.mixnet_s` | **wrong** 5e-01 |  |  |  |  |  |  |\n" in text
     assert f"- aten::a: no \\| kernel: `{ONE}` (trace)\n" in text
     assert f"- torch can't: Error: no such \\*thing\\*: `{ONE}` (onnx)\n" in text
     assert "| export | 1 |  | 1 |  | 1 | " in text and "`timm.lcnet_050`" in text.partition("Not run: ")[2]

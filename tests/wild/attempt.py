@@ -10,7 +10,9 @@ import resource
 import time
 import warnings
 from collections.abc import Sequence
+from contextlib import redirect_stdout
 from dataclasses import dataclass
+from io import StringIO
 from multiprocessing.connection import Connection
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -24,7 +26,7 @@ from mobopt.errors import MoboptError
 from mobopt.optimizer import optimize_for_mobile
 from wild import NETS
 
-SOURCES = ("export", "trace", "onnx")
+SOURCES = ("export", "trace", "onnx", "script")
 RIGHT, WRONG, REFUSED, TORCH_CANT, FAULT, TIMEOUT, CRASHED, ABSENT = (
     "right", "wrong", "refused", "torch can't", "fault", "timeout", "crashed", "not run",
 )  # fmt: skip
@@ -102,7 +104,8 @@ def _guarded(case: Case) -> dict[str, Any]:
     module, inputs = NETS[case.net].build()
     with TemporaryDirectory() as folder:
         try:
-            source = _source(case.source, module, inputs, Path(folder))
+            with redirect_stdout(StringIO()):  # exporters print graphs
+                source = _source(case.source, module, inputs, Path(folder))
         except Exception as error:
             return {"state": TORCH_CANT, "message": _message(error)}
         try:
@@ -119,8 +122,13 @@ def _source(kind: str, module: nn.Module, inputs: Sequence[Tensor], folder: Path
         return torch.export.export(module, arguments)
     if kind == "trace":
         return torch.jit.trace(module, arguments, check_trace=False, strict=False)
+    if kind == "script":
+        return torch.jit.script(module)
     file = folder / "model.onnx"
-    torch.onnx.export(module, arguments, file, dynamo=True, verbose=False)
+    try:
+        torch.onnx.export(module, arguments, file, dynamo=True, verbose=False)
+    except torch.onnx.OnnxExporterError:  # the older exporter takes some nets that the newer one can't
+        torch.onnx.export(module, arguments, file, dynamo=False, verbose=False)
     return file
 
 

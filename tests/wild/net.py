@@ -13,7 +13,10 @@ from torch import Tensor, nn
 from torchvision_operators import torchvision_with_operators
 
 Made = tuple[nn.Module, Sequence[Tensor]]
-_CALIBRATION_BATCH = 4
+_CALIBRATION_BATCH = 16
+"""Statistics of fewer small images are so far from those of others that activations explode layer by layer."""
+_OFFSET = 0.5
+"""In deviations. A layer whose ReLU cuts off one half enlarges rounding 1.2 times, and fifty of them 10,000 times."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +70,7 @@ def wake(module: nn.Module) -> None:
 
 
 def calibrate(module: nn.Module, inputs: Sequence[Tensor]) -> None:
-    """Give batch norms the statistics of random images, so that no activation vanishes or explodes.
+    """Give batch norms the statistics of random images, and positive offsets, so that nothing vanishes or explodes.
 
     The mean of what they see is kept (``momentum`` None), as drawn from a batch like the inputs.
     """
@@ -80,6 +83,9 @@ def calibrate(module: nn.Module, inputs: Sequence[Tensor]) -> None:
         norm.momentum = None
         norm.train()
     with torch.no_grad():
+        for norm in norms:
+            if norm.bias is not None:
+                norm.bias.add_(_OFFSET)
         module(*(torch.randn(_CALIBRATION_BATCH, *x.shape[1:]) if x.is_floating_point() else x for x in inputs))
     for norm, momentum in zip(norms, momenta, strict=True):
         norm.momentum = momentum

@@ -18,8 +18,9 @@ Results = Mapping[tuple[str, str], Mapping[str, Any]]
 _HEAD = """
 ## Published networks, from each source
 
-On mobopt's own runtime; statistics of batch norms come from random images. *export* is `torch.export`, *trace* is
-`torch.jit.trace`, *onnx* is a file of `torch.onnx`. A cell is the error over the scale of eager's result, then how many
+On mobopt's own runtime; batch norms have the statistics of random images, and positive offsets. *export* is
+`torch.export`, *trace* is `torch.jit.trace`, *onnx* is a file of `torch.onnx`, by the older exporter where the newer
+one can't make it, *script* is `torch.jit.script`. A cell is the error over the scale of eager's result, then how many
 operators ran on the CPU, if any did. Times are of one call each, on lavapipe (a CPU of 4 cores, which wanted 10 to 25
 processes at once), beside eager PyTorch on one thread: they tell orders of magnitude.
 """
