@@ -206,3 +206,30 @@ def test_loops_and_branches_run_on_what_calls_bring() -> None:
         last, sums = Interpreter(program).run("forward", [x])
         torch.testing.assert_close(last, x * 2**trips)
         torch.testing.assert_close(sums, torch.tensor([float(x.sum()) * 2 ** (trip + 1) for trip in range(trips)]))
+
+
+@pytest.mark.parametrize(
+    ("image", "places", "tolerance"),
+    [(torch.float32, torch.float64, 1e-6), (torch.float64, torch.float32, 1e-12), (torch.float16, torch.float32, 1e-3)],
+)
+def test_images_and_places_of_different_dtypes(image: torch.dtype, places: torch.dtype, tolerance: float) -> None:
+    """As the older exporter of torch writes sampled features: ``GridSample`` takes them, torch's operator doesn't."""
+    torch.manual_seed(0)
+    x, grid = torch.randn(2, 3, 5, 7).to(image), (torch.rand(2, 4, 6, 2) * 2.4 - 1.2).to(places)
+    kinds = {
+        kind: helper.np_dtype_to_tensor_dtype(torch.empty(0, dtype=kind).numpy().dtype) for kind in (image, places)
+    }
+    graph = helper.make_graph(
+        [helper.make_node("GridSample", ["x", "grid"], ["y"], mode="linear", padding_mode="border")],
+        "sampled",
+        [
+            helper.make_tensor_value_info("x", kinds[image], x.shape),
+            helper.make_tensor_value_info("grid", kinds[places], grid.shape),
+        ],
+        [helper.make_tensor_value_info("y", kinds[image], [2, 3, 4, 6])],
+    )
+    program = source_of(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)])).program
+    found = Interpreter(program).run("forward", [x, grid])
+    expected = nn.functional.grid_sample(x.double(), grid.double(), padding_mode="border", align_corners=False)
+    assert found.dtype == image
+    torch.testing.assert_close(found.double(), expected, rtol=tolerance, atol=tolerance)

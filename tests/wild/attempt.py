@@ -21,6 +21,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from mobopt.errors import MoboptError
 from mobopt.optimizer import optimize_for_mobile
@@ -126,7 +127,8 @@ def _source(kind: str, module: nn.Module, inputs: Sequence[Tensor], folder: Path
         return torch.jit.script(module)
     file = folder / "model.onnx"
     try:
-        torch.onnx.export(module, arguments, file, dynamo=True, verbose=False)
+        with sdpa_kernel(SDPBackend.MATH):  # whose strides are those of torch.onnx's decompositions
+            torch.onnx.export(module, arguments, file, dynamo=True, verbose=False)
     except torch.onnx.OnnxExporterError:  # the older exporter takes some nets that the newer one can't
         torch.onnx.export(module, arguments, file, dynamo=False, verbose=False)
     return file

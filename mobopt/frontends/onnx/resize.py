@@ -310,8 +310,14 @@ _PADDING = {"zeros": 0, "border": 1, "reflection": 2}
 @translates("GridSample")
 def _grid_sample(call: Call) -> Any:
     mode, padding = call.get("mode", "linear"), call.get("padding_mode", "zeros")
-    aligned = bool(call.get("align_corners", 0))
-    return call.emit("grid_sampler", call.tensor(0), call.tensor(1), _SAMPLING[mode], _PADDING[padding], aligned)
+    aligned, emit = bool(call.get("align_corners", 0)), call.emit
+    x, grid = call.tensor(0), call.tensor(1)
+    if call.dtype(0) == call.dtype(1):
+        return emit("grid_sampler", x, grid, _SAMPLING[mode], _PADDING[padding], aligned)
+    wide = torch.promote_types(call.dtype(0), call.dtype(1))  # torch takes one dtype only
+    x, grid = emit("to.dtype", x, wide), emit("to.dtype", grid, wide)
+    sampled = emit("grid_sampler", x, grid, _SAMPLING[mode], _PADDING[padding], aligned)
+    return emit("to.dtype", sampled, call.dtype(0))
 
 
 @translates("AffineGrid")
