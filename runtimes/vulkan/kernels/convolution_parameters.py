@@ -93,7 +93,7 @@ def is_of_images(convolution: Convolution, output_sizes: Sequence[int]) -> bool:
     if convolution.weight.elements is None or convolution.input.dtype != torch.float32:
         return False
     whole_groups = convolution.group_inputs * reach % 4 == 0 and convolution.group_outputs % 4 == 0
-    if convolution.groups != 1 and not whole_groups and not (reach == 1 and convolution.is_depthwise):
+    if convolution.groups != 1 and not whole_groups and not convolution.is_depthwise:
         return False
     both = [size + 2 * padding for size, padding in zip(sizes[2:], convolution.padding, strict=True)]
     spans = [step * (size - 1) + 1 for size, step in zip(convolution.taps, convolution.dilation, strict=True)]
