@@ -402,14 +402,11 @@ class _Reader:
     def tuple_index(self, state: _State) -> None:
         """prim::TupleIndex."""
         value, index = self.pop_many(state, 2)
-        elements = self.tuple_type(value).elements
-        if (
-            not index.is_constant
-            or type(index.constant) is not int
-            or not -len(elements) <= index.constant < len(elements)
-        ):
-            raise self.error(f"takes an element of a tuple of {len(elements)} that it does not have")
-        state.stack += self.builder.node("prim::TupleIndex", [value, index], [elements[index.constant]])
+        whole, number = self.tuple_type(value), index.constant if index.is_constant else None
+        kind = whole.type_at(number) if index.type == INT else None
+        if kind is None:
+            raise self.error(f"takes an element of a tuple of {len(whole.elements)} that it does not have")
+        state.stack += self.builder.node("prim::TupleIndex", [value, index], [kind])
 
     def to_list(self, state: _State) -> None:
         """prim::tolist, whose type follows from its constants."""

@@ -245,7 +245,7 @@ class Compiler(OperatorCalls, ABC):
             return owner.fields[name]
         value = self.value(owner, node)
         if isinstance(value.type, TupleType) and name in value.type.fields:
-            return self.tuple_element(value, value.type.fields.index(name), node)
+            return self.tuple_element(value, self.builder.constant(value.type.fields.index(name)), node)
         op = _VALUE_ATTRIBUTES.get(name, f"prim::{name}")
         return self.call_operator(op, [value], {}, node)
 
@@ -312,9 +312,7 @@ class Compiler(OperatorCalls, ABC):
             return self.slice(value, node.slice, node)
         index = self.value(self.expression(node.slice), node)
         if isinstance(value.type, TupleType):
-            if not (index.is_constant and type(index.constant) is int):
-                raise self.error(node, "a tuple's element is chosen by a number that is not known")
-            return self.tuple_element(value, index.constant, node)
+            return self.tuple_element(value, index, node)
         if value.type == TENSOR:
             if not accepts(INT, index.type):
                 raise self.error(
@@ -323,13 +321,18 @@ class Compiler(OperatorCalls, ABC):
             return self.call_operator("aten::select", [value, self.builder.constant(0), index], {}, node)
         return self.call_operator("aten::__getitem__", [value, index], {}, node)
 
-    def tuple_element(self, value: Value, index: int, node: ast.AST) -> Value:
+    def tuple_element(self, value: Value, index: Value, node: ast.AST) -> Value:
         """An element of a tuple."""
-        kind = value.type
-        if not isinstance(kind, TupleType) or not -len(kind.elements) <= index < len(kind.elements):
-            raise self.error(node, f"{kind} has no element {index}")
-        inputs = [value, self.builder.constant(index)]
-        return self.builder.node("prim::TupleIndex", inputs, [kind.elements[index]])[0]
+        number = index.constant if index.is_constant else None
+        if index.type != INT:
+            raise self.error(node, f"an element of {value.type} is chosen by a {index.type}")
+        assert isinstance(value.type, TupleType)
+        kind = value.type.type_at(number)
+        if kind is None and number is None:
+            raise self.error(node, f"an element of {value.type} is chosen by a number that is not known")
+        if kind is None:
+            raise self.error(node, f"{value.type} has no element {number}")
+        return self.builder.node("prim::TupleIndex", [value, index], [kind])[0]
 
     def slice(self, value: Value, node: ast.Slice, where: ast.AST) -> Item:
         """``a[b:c:d]``"""

@@ -121,6 +121,15 @@ class TupleType(Type):
             return self.name
         return f"Tuple[{', '.join(t.annotation for t in self.elements)}]" if self.elements else "Tuple[()]"
 
+    def type_at(self, index: int | None) -> Type | None:
+        """The type of the element that a number chooses, which None stands for where it isn't known.
+
+        None if there is no such element, or if it depends on the number.
+        """
+        if index is None:
+            return self.elements[0] if len(set(self.elements)) == 1 else None
+        return self.elements[index] if -len(self.elements) <= index < len(self.elements) else None
+
 
 @dataclass(frozen=True)
 class ClassType(Type):

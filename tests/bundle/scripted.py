@@ -135,6 +135,17 @@ class Lists(nn.Module):
         return rows, parts, best, torch.cat([value, out]) + torch.tensor([1, 2])[0]
 
 
+class Tuples(nn.Module):
+    """Elements of tuples, by numbers that loops and calls bring."""
+
+    def forward(self, x: Tensor, sizes: tuple[int, int, int], last: int) -> tuple[list[int], Tensor]:
+        parts = (x, x + 1, x * 2)
+        found: list[int] = []
+        for number in range(3):
+            found.append(sizes[number] % sizes[-1])
+        return found, parts[last] - parts[0]
+
+
 CASES = {
     "everything": (
         Everything,
@@ -143,5 +154,6 @@ CASES = {
     "everything with optionals": (Everything, [(torch.ones(3, 3), 2, torch.ones(3, 3), ["n"])]),
     "warns": (Warns, [(torch.ones(1),), (-torch.ones(1),)]),
     "lists": (Lists, [(torch.arange(6.0), [1, 4, 2])]),
+    "tuples": (Tuples, [(torch.arange(5.0), (7, 11, 4), 1), (torch.arange(3.0), (1, 2, 3), -1)]),
 }
 """Modules and arguments for their ``forward``."""

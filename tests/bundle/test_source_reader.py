@@ -275,6 +275,9 @@ REFUSED: dict[str, str] = {
     "deep expression": forward("return " + "-" * 2000 + "x"),
     "brackets": forward("return " + "(" * 5000 + "x" + ")" * 5000),
     "chain": forward("return x" + ".a" * 20000),
+    "unlike elements": forward("y = ((x, 1))[i]\nreturn x", "x: Tensor, i: int"),
+    "far element": forward("y = ((x, x))[2]\nreturn x"),
+    "element by a tensor": forward("y = ((x, x))[x]\nreturn x"),
     "own tuple": (forward("y = annotate(__torch__.T, x)\nreturn x") + "class T(NamedTuple):\n  a : __torch__.T\n"),
 }
 
