@@ -83,6 +83,46 @@ def test_functions_are_what_they_compute(mode: str) -> None:
     assert not any(note.kind is RUNS_ON_CPU for note in module.notes)
 
 
+class _Attention(nn.Module):
+    """As timm's MobileViTv2 has it: nobody gives ``other``."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.BatchNorm1d(5)
+
+    def forward(self, x: torch.Tensor, other: torch.Tensor | None = None) -> torch.Tensor:
+        return self.norm(x) if other is None else self.hidden(x, other)
+
+    @torch.jit.ignore
+    def hidden(self, x: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+        return x * other
+
+
+class _Attentive(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.attention = _Attention()
+        self.scale = 3.0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.attention(x) * self.scale
+
+    @torch.jit.export
+    def half(self, x: torch.Tensor) -> torch.Tensor:
+        return self.attention(x) / 2
+
+
+def test_python_that_no_call_comes_to_is_left_out() -> None:
+    torch.manual_seed(2)
+    module, x = _Attentive(), torch.randn(3, 5)
+    script = torch.jit.script(module)
+    program = program_from_script_module(script, ["half"])
+    assert script.training and script.attention.training, "the module itself is not changed"
+    module.eval()
+    for name, method in (("forward", module), ("half", module.half)):
+        torch.testing.assert_close(Interpreter(program).run(name, [x]), method(x))
+
+
 def test_python_that_tracing_did_not_see_is_named() -> None:
     class Ignored(nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
