@@ -73,6 +73,8 @@ class DeviceForward:
     models that change buffers or inputs, random numbers, and what torch.export can't take. The reason is logged, once.
     Weights are looked at in each call by memory and version: a changed one makes new programs. Changes by ``.data``
     have no version, and are not seen.
+    What one module returns, the next finds on the device, if nobody has written to it: see
+    :class:`mobopt.runtimes.vulkan.mirrors.Mirrors`.
     """
 
     def __init__(
@@ -81,6 +83,7 @@ class DeviceForward:
         device: int | str | None = None,
         dynamic_shapes: Any = None,
         differentiates: bool = True,
+        name: str | None = None,
     ) -> None:
         """Open the device; programs are made by the calls.
 
@@ -89,6 +92,7 @@ class DeviceForward:
             device: as for :func:`mobopt.load`.
             dynamic_shapes: sizes that may change, as ``torch.export.export`` takes them.
             differentiates: whether a call in which weights need gradients is eager.
+            name: what the log calls the module; its class's name if not given.
 
         Raises:
             DeviceError: there is no such device.
@@ -97,6 +101,7 @@ class DeviceForward:
         self._device: Device = open_device(device)
         self._dynamic_shapes = dynamic_shapes
         self._differentiates = differentiates
+        self._name = name or type(module).__name__
         self._programs: list[_Compiled] = []
         self._refused: dict[Hashable, str] = {}
         self._weights = _Weights()
@@ -186,7 +191,7 @@ class DeviceForward:
         _check_effects(source)
         bound = bind_arguments(source.program, _FORWARD, args, kwargs)
         optimized = optimize(source, _SETTINGS, bound)
-        runtime = VulkanProgram(optimized.program, self._device)
+        runtime = VulkanProgram(optimized.program, self._device, mirrors=True)
         return _Compiled(form, source.program, runtime, source.result_structure)
 
     def _exported(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.export.ExportedProgram:
@@ -204,7 +209,7 @@ class DeviceForward:
     def _say(self, reason: str) -> None:
         if reason not in self._said:
             self._said.add(reason)
-            _LOG.warning("%s runs as eager PyTorch: %s", type(self._module).__name__, reason)
+            _LOG.warning("%s runs as eager PyTorch: %s", self._name, reason)
 
 
 def _weights_of(module: torch.nn.Module) -> list[torch.Tensor]:

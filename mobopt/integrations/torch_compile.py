@@ -65,6 +65,7 @@ class _Graph:
     def __init__(self, graph: fx.GraphModule, device: int | str | None) -> None:
         self._graph = graph
         self._device = device
+        self._name = _name_of(graph)
         self._modules: list[_Module] = []
         self._lock = threading.Lock()
         places = [node for node in graph.graph.nodes if node.op == "placeholder"]
@@ -79,6 +80,8 @@ class _Graph:
         left_out = {*self._weights, *self._numbers, *self._sizes}
         self._given = [index for index in range(len(places)) if index not in left_out]
         self._dynamic = {index: _dynamic_dimensions(values[index]) for index in self._given}
+        results: Any = graph.graph.output_node().args[0]
+        self._dynamic_results = [set(_dynamic_dimensions(node.meta.get("example_value")) or ()) for node in results]
 
     def __call__(self, *args: Any) -> Any:
         """What the graph returns."""
@@ -86,7 +89,11 @@ class _Graph:
         numbers = tuple(float(args[index]) for index in self._numbers)
         with self._lock:
             forward = self._forward(weights, numbers)
-        return forward(*(args[index] for index in self._given))
+        results = forward(*(args[index] for index in self._given))
+        for result, dims in zip(results, self._dynamic_results, strict=True):
+            if dims:  # for the graph that takes it, as torch's own backends do
+                result._dynamo_propagated_dynamic_indices = dims
+        return results
 
     def _forward(self, weights: tuple[Any, ...], numbers: tuple[float, ...]) -> DeviceForward:
         for module in self._modules:
@@ -95,7 +102,7 @@ class _Graph:
                 return module.forward
         made = self._module(weights, numbers).eval()
         shapes = tuple(self._dynamic[index] for index in self._given)
-        forward = DeviceForward(made, self._device, shapes if any(shapes) else None)
+        forward = DeviceForward(made, self._device, shapes if any(shapes) else None, name=self._name)
         self._modules = [*self._modules[-_MOST_MODULES + 1 :], _Module(weights, numbers, forward)]
         return forward
 
@@ -131,6 +138,15 @@ class _Graph:
                 held[str(node.target)] = _attribute(self._graph, str(node.target))
             copies[node] = graph.node_copy(node, lambda item: copies[item])
         return fx.GraphModule(_holder(held), graph)
+
+
+def _name_of(graph: fx.GraphModule) -> str:
+    """What the log calls a graph: where in the user's source it begins."""
+    for node in graph.graph.nodes:
+        places = re.findall(r'File "(.*)", line (\d+)', node.stack_trace or "")
+        if places:
+            return "the graph that begins at {}:{}".format(*places[-1])
+    return "a graph"
 
 
 def _own_name(place: fx.Node) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NoReturn
 
@@ -29,6 +29,9 @@ from mobopt.runtimes.vulkan.engine.tensor import HELD_DTYPES
 from mobopt.runtimes.vulkan.plan_report import PlanReport
 from mobopt.runtimes.vulkan.state_arrays import StateArrays
 
+Remember = Callable[[int, torch.Tensor, DeviceArray | None], None]
+"""Takes the number of an output, the output on the CPU, and an array with its elements."""
+
 
 class CallTensors:
     """The tensors and numbers of one call, where it stands.
@@ -37,10 +40,19 @@ class CallTensors:
         wholes: the memories of the state, in the state's own tensors.
         given: elements that were read and numbers of the host, with which the next segment's tape begins.
         values: of the tape of the segment that is up.
+        mirrored: arrays with the elements of inputs on the CPU, by number.
     """
 
-    def __init__(self, inputs: Sequence[Value], wholes: Sequence[torch.Tensor]) -> None:
-        """Begin; ``inputs`` are tensors of arguments, then of the state, each on the CPU or in an array."""
+    def __init__(
+        self, inputs: Sequence[Value], wholes: Sequence[torch.Tensor], mirrored: Mapping[int, DeviceArray]
+    ) -> None:
+        """Begin.
+
+        Args:
+            inputs: tensors of arguments, then of the state, each on the CPU or in an array.
+            wholes: the memories of the state.
+            mirrored: arrays with the elements of inputs on the CPU, by number.
+        """
         self.wholes = wholes
         self.answers: Sequence[torch.Tensor] = ()
         self.numbers: Sequence[Any] = ()
@@ -48,7 +60,8 @@ class CallTensors:
         self._inputs = inputs
         self._carried: Sequence[Value] = ()
         self._hosted: Sequence[torch.Tensor] = ()
-        self._arrays: dict[int, DeviceArray] = {}
+        self.mirrored = mirrored
+        self._arrays: dict[int, DeviceArray] = {**mirrored}
         self._classes = tuple([_integer_class(value) for value in inputs if value.dtype == torch.int64])
 
     @property
@@ -137,6 +150,9 @@ class CallPlan:
         arrays: StateArrays,
         in_arrays: Collection[int],
         is_later: bool,
+        mirrored: Collection[int] = (),
+        wanted: Collection[int] = (),
+        remember: Remember | None = None,
     ) -> None:
         """Make the executable.
 
@@ -149,6 +165,9 @@ class CallPlan:
             arrays: what of it lies on the device.
             in_arrays: numbers of the segment's inputs, arguments and parts of the state, that are given there.
             is_later: whether it isn't the first segment of the call; others take what they can in arrays.
+            mirrored: numbers of the segment's inputs that are on the CPU, and in arrays too.
+            wanted: numbers of the segment's outputs that are to be in arrays too, if they are returned on the CPU.
+            remember: is told of each output that is returned on the CPU, with its number and array.
         """
         self.following = segment.following
         self.users = 0
@@ -159,6 +178,7 @@ class CallPlan:
         self.exposes = () if gives_arrays else tuple(number for number in in_arrays if self._is_returned(number))
         hosted = range(segment.taken - len(segment.hosted), segment.taken)
         resident = {number for number, value in enumerate(segment.inputs) if is_later and may_stay(value)}
+        resident |= set(mirrored)
         bound = {
             index
             for index, (number, tensor) in enumerate(zip(built.inputs, built.stream.inputs, strict=True))
@@ -169,7 +189,12 @@ class CallPlan:
         self._resident = {built.inputs[index] for index in bound} & resident
         staying = self._staying({segment.inputs[number] for number in in_arrays})
         outputs = {index for index, ref in enumerate(built.outputs) if ref in staying}
-        self.executable = Executable(device, built.stream, bound, outputs) if built.outputs else None
+        self._remember = remember if segment.is_complete and not gives_arrays else None
+        self._kept = self._kept_of(built, wanted) if self._remember is not None else []
+        given, again = built.stream.outputs, [built.stream.outputs[number] for number in self._kept]
+        outputs |= set(range(len(given), len(given) + len(again)))
+        stream = replace(built.stream, outputs=[*given, *again])
+        self.executable = Executable(device, stream, bound, outputs) if built.outputs else None
         memory = None if self.executable is None else self.executable.memory
         self.own_bytes = 0 if memory is None else memory.arena_bytes + memory.io_bytes
         self._taken = built.inputs
@@ -179,7 +204,7 @@ class CallPlan:
         self._handed_on = [number for number in range(segment.taken) if segment.inputs[number] in returned]
         is_plain = segment.result == Returned(0) and segment.graph.outputs == built.outputs
         self._has_numbers = any(True for _ in leaves_of([segment.result, dict(segment.updates)], HostLeaf))
-        self._has_plain_result = is_plain and not (segment.updates or segment.writes)
+        self._has_plain_result = is_plain and not (segment.updates or segment.writes or remember)
 
     @property
     def is_complete(self) -> bool:
@@ -203,6 +228,26 @@ class CallPlan:
         staying = {value for target, value in segment.written.items() if target in kept}
         staying |= set(segment.values_in(segment.updates)) - set(segment.values_in(segment.result))
         return {value for value in staying if value.dtype != torch.int64 and value.numel}
+
+    def _kept_of(self, built: Built, wanted: Collection[int]) -> list[int]:
+        """Numbers of the stream's outputs that are returned on the CPU, and stay in arrays too."""
+        return [
+            index
+            for index, (value, tensor) in enumerate(zip(built.outputs, built.stream.outputs, strict=True))
+            if may_stay(value)
+            and not isinstance(tensor, HostTensor)
+            and self.segment.graph.outputs.index(value) in wanted
+        ]
+
+    def _remembered(self, computed: Sequence[Value], remember: Remember) -> Sequence[Value]:
+        """The outputs on the CPU, once it is said which arrays have their elements."""
+        results = [on_host(value) for value in computed[: len(self.outputs)]]
+        arrays = dict(zip(self._kept, computed[len(self.outputs) :], strict=True))
+        for number, result in enumerate(results):
+            array = arrays.get(number)
+            assert array is None or isinstance(array, DeviceArray)
+            remember(self.segment.graph.outputs.index(self.outputs[number]), result, array)
+        return results
 
     def is_right_for(self, integers: Sequence[Interval]) -> bool:
         """Whether int64 tensors of these classes are what it was made for."""
@@ -271,6 +316,8 @@ class CallPlan:
         """
         if self._has_plain_result:
             return computed[0]
+        if self._remember is not None:
+            computed = self._remembered(computed, self._remember)
         values = dict(zip(self.outputs, computed, strict=True))
         seen: set[int] = set()
         for number in self._handed_on:

@@ -17,9 +17,9 @@ from typing import Any, NamedTuple, TypeVar
 import torch
 
 from mobopt import ir
-from mobopt.errors import DeviceLostError, InputError
+from mobopt.errors import DeviceLostError
 from mobopt.ir import Program
-from mobopt.ir.nests import leaves_of, map_leaves
+from mobopt.ir.nests import map_leaves
 from mobopt.options import SINGLE, FallbackChoice, PrecisionChoice, check_fallback
 from mobopt.runtimes.bounds import NO_BOUNDS, InputBounds
 from mobopt.runtimes.checkpoint import Checkpoint
@@ -30,6 +30,7 @@ from mobopt.runtimes.segment import Segment
 from mobopt.runtimes.specializations import Specializations
 from mobopt.runtimes.specialize import go_on, specialize
 from mobopt.runtimes.state import ModelState
+from mobopt.runtimes.vulkan.call_arguments import as_meta, described, is_on_host, signature_of
 from mobopt.runtimes.vulkan.call_plan import (
     CallPlan,
     CallTensors,
@@ -49,6 +50,7 @@ from mobopt.runtimes.vulkan.engine.kept_clock import KeptClock
 from mobopt.runtimes.vulkan.engine.lane import Value
 from mobopt.runtimes.vulkan.engine.profiling import OperationTime
 from mobopt.runtimes.vulkan.kernels.plan import ConstantStore
+from mobopt.runtimes.vulkan.mirrors import Mirrors
 from mobopt.runtimes.vulkan.plan_report import PlanReport, joined
 from mobopt.runtimes.vulkan.plan_store import PlanStore
 from mobopt.runtimes.vulkan.state_arrays import StateArrays, is_kept_on_device
@@ -69,8 +71,6 @@ MAX_CHECKPOINTS = 4096
 
 Result = TypeVar("Result")
 
-_PLAIN = (bool, int, float, str, complex, type(None), torch.device, torch.dtype)
-
 
 class VulkanProgram:
     """A Program ready to run on a device; safe to call from several threads.
@@ -88,6 +88,7 @@ class VulkanProgram:
         precision: PrecisionChoice = SINGLE,
         ranges: ValueRanges | None = None,
         keep_clock: bool = False,
+        mirrors: bool = False,
     ) -> None:
         """Open the device; plans are made by the first call of each signature.
 
@@ -101,6 +102,9 @@ class VulkanProgram:
                 the first call of each computes on the CPU too.
             ranges: what nodes of the model made before.
             keep_clock: whether the clock of an NVIDIA GPU stays up for as long as this object lives.
+            mirrors: whether :meth:`run`, on a device across a bus, takes what other such programs have returned from
+                where it lies there, unless somebody has written to it, and keeps there what they take: see
+                :class:`Mirrors`.
 
         Raises:
             DeviceError: there is no such device.
@@ -126,6 +130,9 @@ class VulkanProgram:
         self._state_arrays = StateArrays(self.device)
         self._by_elements: set[str] = set()
         """Operators that gave other sizes than the meta kernels foretold."""
+        self._mirrors = mirrors and not self.device.info.has_unified_memory
+        self._taken_by_others: frozenset[int] = frozenset()
+        """Numbers of outputs that other programs take."""
         self._floats_fit = True
         """Whether no large float was made an int64 so far."""
         self._lock = threading.Lock()
@@ -403,14 +410,34 @@ class VulkanProgram:
             if not self.device.is_open or self.device.is_lost:
                 self._open_again()
             tensors: list[Any] = []
-            signature: tuple[Any, ...] = (method, on_device, _signature(args, tensors, on_device))
+            signature: tuple[Any, ...] = (method, on_device, signature_of(args, tensors, on_device))
             wholes: Sequence[torch.Tensor] = ()
             if self.model_state.names:
                 of_state, wholes, state_key = self._state_inputs(tensors)
                 signature = (*signature, state_key)
                 tensors += of_state
             in_arrays = [number for number, tensor in enumerate(tensors) if isinstance(tensor, DeviceArray)]
-            return _Place(method, args, on_device, signature, CallTensors(tensors, wholes), in_arrays)
+            mirrored = self._mirrored(tensors) if self._mirrors and not on_device else {}
+            signature = (*signature, *mirrored, self._taken_by_others)
+            return _Place(method, args, on_device, signature, CallTensors(tensors, wholes, mirrored), in_arrays)
+
+    def _mirrored(self, tensors: Sequence[Any]) -> dict[int, DeviceArray]:
+        """Arrays on the device with the elements of tensors on the CPU, by the tensors' numbers."""
+        mirrors = self.device.shared(Mirrors)
+        arrays = {number: mirrors.array(tensor) for number, tensor in enumerate(tensors) if is_on_host(tensor)}
+        return {number: array for number, array in arrays.items() if array is not None}
+
+    def _remember(self, number: int, result: torch.Tensor, array: DeviceArray | None) -> None:
+        """Let other programs find an output on the device."""
+
+        program = weakref.ref(self)
+
+        def want() -> None:
+            giver = program()
+            if giver is not None:
+                giver._taken_by_others |= {number}
+
+        self.device.shared(Mirrors).add(result, array, want)
 
     def _plan(self, place: _Place) -> CallPlan:
         """The plan with which a call goes on."""
@@ -459,7 +486,7 @@ class VulkanProgram:
         arrays.keep_only(wholes)
         state.forget_exposed(wholes)
         of_state: list[Any] = []
-        form = _signature(state.forms, of_state, False)
+        form = signature_of(state.forms, of_state, False)
         places = [memories.place(tensor) for tensor in arguments if isinstance(tensor, torch.Tensor)]
         for place in filter(None, places):  # the caller has it
             self._expose(wholes[place.memory])
@@ -484,11 +511,21 @@ class VulkanProgram:
         in_arrays = [segment.taken + number for number in place.in_arrays]
         is_later = place.following is not None
         plan = CallPlan(
-            self.device, segment, built, place.on_device, self.model_state, self._state_arrays, in_arrays, is_later
+            self.device,
+            segment,
+            built,
+            place.on_device,
+            self.model_state,
+            self._state_arrays,
+            in_arrays,
+            is_later,
+            [segment.taken + number for number in place.given.mirrored],
+            self._taken_by_others,
+            self._remember if self._mirrors else None,
         )
         plan.report = PlanReport(
             place.method,
-            ", ".join(_describe(value) for value in place.args),
+            ", ".join(described(value) for value in place.args),
             plan.executable.dispatches if plan.executable else 0,
             built.fallbacks,
             0 if segment.is_complete else len(segment.result),
@@ -531,7 +568,7 @@ class VulkanProgram:
         if place.following is not None:
             given = place.given
             return go_on(self.program, place.following, given.answers, given.numbers, self._by_elements)
-        args = map_leaves(list(place.args), DeviceArray, _as_meta)
+        args = map_leaves(list(place.args), DeviceArray, as_meta)
         self._bounds.check(place.method, args)
         if not self.model_state.names:
             return self._specializations.segment(place.method, args, self._by_elements)
@@ -566,43 +603,3 @@ def _forget_after_fork() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_forget_after_fork)
-
-
-def _signature(value: Any, tensors: list[Any], takes_arrays: bool) -> Any:
-    """What a plan depends on: structure, shapes, dtypes, where tensors lie, and plain values. Tensors, and arrays where
-    these are taken, are collected on the way."""
-    if isinstance(value, torch.Tensor):
-        tensors.append(value)
-        if value.is_meta:
-            raise InputError("an argument is a meta tensor, which has no elements; give one with values")
-        try:
-            return value.dtype, value.shape
-        except RuntimeError as error:
-            raise InputError("an argument is a nested tensor, which has no sizes; give a dense one") from error
-    if isinstance(value, (list, tuple)):
-        return type(value), *[_signature(item, tensors, takes_arrays) for item in value]
-    if isinstance(value, dict):
-        return dict, *[(key, _signature(item, tensors, takes_arrays)) for key, item in value.items()]
-    if isinstance(value, _PLAIN):
-        return type(value), value
-    if isinstance(value, DeviceArray):
-        if takes_arrays:
-            tensors.append(value)
-            return DeviceArray, value.dtype, value.shape
-        raise InputError("an argument is an array on the device; call run_on_device, or give its tensor()")
-    raise InputError(
-        f"an argument is a {type(value).__name__}; give tensors, numbers, strings, or lists, tuples and "
-        "dictionaries of them"
-    )
-
-
-def _as_meta(array: DeviceArray) -> torch.Tensor:
-    """What stands for an array while a model is specialised."""
-    return torch.empty_strided(array.shape, array.stride(), dtype=array.dtype, device="meta")
-
-
-def _describe(value: Any) -> str:
-    if isinstance(value, torch.Tensor):
-        return f"{str(value.dtype).removeprefix('torch.')}{list(value.shape)}"
-    tensors = list(leaves_of(value, torch.Tensor))
-    return f"{type(value).__name__} of {len(tensors)} tensors" if tensors else repr(value)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,9 @@ import torch
 
 from mobopt.errors import InputError
 from mobopt.integrations.torch_compile import compile_graph
+from mobopt.runtimes.vulkan import mirrors as mirrors_module
+from mobopt.runtimes.vulkan.engine.device import open_device
+from mobopt.runtimes.vulkan.mirrors import Mirrors
 from mobopt.samples.agreement import compare
 
 ROOT = Path(__file__).parents[2]
@@ -94,6 +98,70 @@ def test_breaks_of_the_graph() -> None:
         for sign in (1, -1):
             x = image().abs() * sign
             assert agrees(fast(x), Breaks()(x))
+
+
+class Pieces(torch.nn.Module):
+    """Three graphs, between which eager code may write to what one gives the next."""
+
+    def __init__(self, write: Callable[[torch.Tensor], Any]) -> None:
+        super().__init__()
+        torch.manual_seed(3)
+        self.first, self.second = torch.nn.Conv2d(3, 5, 3), torch.nn.Conv2d(5, 2, 3)
+        self.write = torch.compiler.disable(write)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = torch.relu(self.first(x))
+        self.write(y)
+        z = self.second(y)
+        torch._dynamo.graph_break()
+        return z.flatten(2).softmax(2) + z.mean()
+
+
+def by_numpy(y: torch.Tensor) -> None:
+    y.numpy()[0] += 1
+
+
+@pytest.mark.parametrize(
+    ("write", "found"),
+    [(lambda y: None, 2), (lambda y: y[0].add_(1), 1), (lambda y: y.data.mul_(2), 1), (by_numpy, 1)],
+)
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_pieces_find_on_the_device_what_nobody_has_written_to(
+    write: Callable[[torch.Tensor], Any], found: int, dynamic: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    device = open_device(None)
+    monkeypatch.setattr(device, "info", replace(device.info, kind="discrete"))
+    monkeypatch.setattr(mirrors_module, "LEAST_BYTES", 1)
+    model = Pieces(write).eval()
+    fast = compiled(model, dynamic=dynamic)
+    mirrors = device.shared(Mirrors)
+    with torch.no_grad():
+        for edge in (8, 8, 8, *((11, 7) if dynamic else ())):
+            before = mirrors.found
+            assert agrees(fast(image(edge=edge)), model(image(edge=edge)))
+    assert mirrors.found - before == found
+
+
+def test_marked_dimensions_are_symbols() -> None:
+    model = Pieces(lambda y: None).eval()
+    torch._dynamo.config.error_on_recompile, before = True, torch._dynamo.config.error_on_recompile
+    try:
+        fast = compiled(model)
+        with torch.no_grad():
+            for rows, edge in ((2, 8), (5, 8), (3, 13), (4, 7)):
+                x = image(rows, edge)
+                for dim in (0, 2, 3):
+                    torch._dynamo.mark_dynamic(x, dim)
+                assert agrees(fast(x), model(x))
+    finally:
+        torch._dynamo.config.error_on_recompile = before
+
+
+def test_the_log_says_where_a_graph_begins(caplog: pytest.LogCaptureFixture) -> None:
+    with torch.no_grad(), caplog.at_level(logging.WARNING, LOG):
+        compiled(noisy)(image())
+    line = noisy.__code__.co_firstlineno + 1
+    assert f"the graph that begins at {__file__}:{line} runs as eager PyTorch: aten::rand_like draws" in caplog.text
 
 
 class Counts(torch.nn.Module):

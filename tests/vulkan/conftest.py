@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,9 @@ if not {"VK_DRIVER_FILES", "MOBOPT_DEVICE"} & set(os.environ):
     os.environ["VK_DRIVER_FILES"] = ":".join(path for path in _DRIVERS if Path(path).exists())
 
 from mobopt.errors import DeviceError  # noqa: E402
+from mobopt.runtimes.vulkan.engine import buffers  # noqa: E402
+from mobopt.runtimes.vulkan.engine import executable as executable_module  # noqa: E402
+from mobopt.runtimes.vulkan.engine.array_memory import ArrayPool  # noqa: E402
 from mobopt.runtimes.vulkan.engine.device import Device, open_device  # noqa: E402
 
 _NAMED = os.environ.get("MOBOPT_DEVICE")
@@ -31,6 +35,24 @@ def any_device(request: pytest.FixtureRequest) -> Iterator[Device]:
 def device() -> Iterator[Device]:
     """The device that MOBOPT_DEVICE names, by default lavapipe; a message of the validation layer fails the test."""
     yield from _watched(_NAMED or "llvmpipe")
+
+
+@pytest.fixture
+def device_across_a_bus(device: Device, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Device:
+    """Lavapipe on the road of a device across a bus."""
+    monkeypatch.setattr(executable_module, "has_fast_upload_memory", lambda device: False)
+    monkeypatch.setattr(device, "info", replace(device.info, kind="discrete"))
+    pool = ArrayPool(device)
+    assert pool._use is buffers.MemoryUse.DEVICE
+    monkeypatch.setitem(device._shared, ArrayPool, pool)
+    request.addfinalizer(pool.close)
+    return device
+
+
+@pytest.fixture(params=[False, True], ids=["unified", "across a bus"])
+def any_road(request: pytest.FixtureRequest, device: Device) -> Device:
+    """Lavapipe as it is, and on the road of a device across a bus."""
+    return request.getfixturevalue("device_across_a_bus") if request.param else device
 
 
 def _watched(name: str) -> Iterator[Device]:

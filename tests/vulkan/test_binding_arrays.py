@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import threading
-from dataclasses import replace
 
 import pytest
 import torch
@@ -12,7 +11,6 @@ from engine_shaders import chain, engine_shaders, engine_spirv, scale, tensor  #
 
 from mobopt.errors import DeviceError, InputError
 from mobopt.runtimes.vulkan.engine import buffers
-from mobopt.runtimes.vulkan.engine import executable as executable_module
 from mobopt.runtimes.vulkan.engine import lane as lane_module
 from mobopt.runtimes.vulkan.engine.array import DeviceArray
 from mobopt.runtimes.vulkan.engine.array_memory import ArrayPool
@@ -21,19 +19,6 @@ from mobopt.runtimes.vulkan.engine.executable import Executable
 from mobopt.runtimes.vulkan.engine.stream import Copy, HostCall, Stream
 from mobopt.runtimes.vulkan.engine.tensor import StorageKind
 from mobopt.runtimes.vulkan.engine.transfers import Transfers
-
-
-@pytest.fixture(params=[False, True], ids=["unified", "across a bus"])
-def any_road(request: pytest.FixtureRequest, device: Device, monkeypatch: pytest.MonkeyPatch) -> Device:
-    """Lavapipe as it is, and on the road of a device across a bus."""
-    if request.param:
-        monkeypatch.setattr(executable_module, "has_fast_upload_memory", lambda device: False)
-        monkeypatch.setattr(device, "info", replace(device.info, kind="discrete"))
-        pool = ArrayPool(device)
-        assert pool._use is buffers.MemoryUse.DEVICE
-        monkeypatch.setitem(device._shared, ArrayPool, pool)
-        request.addfinalizer(pool.close)
-    return device
 
 
 def with_arrays(device: Device, stream: Stream) -> Executable:
