@@ -12,7 +12,7 @@ from typing import Any
 from mobopt.bundle.builder import check_size, value_type
 from mobopt.bundle.unpickler import Unpickled
 from mobopt.errors import BundleError, GraphError
-from mobopt.ir.types import ClassType, DictType, ListType, OptionalType, TupleType, Type, parse_type
+from mobopt.ir.types import ClassType, DictType, ListType, OptionalType, TupleType, Type, parse_type, plain_class_name
 
 VERSIONS = range(4, 10)
 """Bytecode versions that are read."""
@@ -184,7 +184,7 @@ def _tables(name: str, tables: Any, schema: Any, unpickled: Unpickled) -> Functi
             raise BundleError(f"bytecode, {name!r}: {instruction!r} is not an instruction (name, number, number)")
     known, named = _named_tuples(types)
     return Function(
-        name,
+        plain_class_name(name),
         instructions,
         tuple(_operator(name, item) for item in operators),
         constants,
@@ -302,6 +302,6 @@ def parse_bytecode_type(text: Any) -> Type:
     if not isinstance(text, str) or len(text) > _MAX_TYPE:
         raise BundleError(f"a type is {str(text)[:80]!r}, which is not a type's name; the file is damaged")
     try:
-        return parse_type(text)
+        return parse_type(plain_class_name(text))
     except GraphError as error:
         raise BundleError(f"bytecode: {error}") from None

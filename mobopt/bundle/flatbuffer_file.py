@@ -40,7 +40,7 @@ _OPCODES = re.findall(
 )
 """By number: ``torch/csrc/jit/runtime/instruction.h``."""
 _MOST_RECORDS = 100_000
-_SOURCE_NAME = re.compile(r"[\w.]+")
+_SOURCE_NAME = re.compile(r"[\w.<>]+")
 
 
 def is_flatbuffer(file: MappedFile) -> bool:

@@ -30,7 +30,7 @@ from mobopt.bundle.unpickler import (
 )
 from mobopt.errors import BundleError
 from mobopt.ir.dtypes import SCALAR_TYPES
-from mobopt.ir.types import BOOL, FLOAT, INT, DictType, ListType, Type
+from mobopt.ir.types import BOOL, FLOAT, INT, DictType, ListType, Type, plain_class_name
 
 FUNCTION = 16
 """The kind of a value that is a method."""
@@ -159,7 +159,7 @@ class FlatbufferValues:
         return self._container(result, [*keys, *values])
 
     def _enumeration(self, table: Table) -> PickledEnum:
-        name, value = table.string(0), self._earlier(table.number(1, "I"))
+        name, value = plain_class_name(table.string(0)), self._earlier(table.number(1, "I"))
         if not name.startswith("__torch__.") or not isinstance(value, (int, float, str)):
             raise damaged(f"a member of the enumeration {name!r} is a {type(value).__name__}")
         return self._nesting.counted(PickledEnum(name, value))
@@ -180,7 +180,7 @@ class FlatbufferValues:
         index = table.number(0, "I")
         if index >= len(self._classes):
             raise damaged(f"it refers to class {index} of {len(self._classes)}")
-        return self._classes[index].string(0), self._classes[index]
+        return plain_class_name(self._classes[index].string(0)), self._classes[index]
 
     def _object(self, table: Table) -> Any:
         name, kind = self._class(table)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -12,13 +13,15 @@ from mobopt.bundle.builder import check_size
 from mobopt.bundle.model_file import ModelFile
 from mobopt.bundle.source_places import SourcePlaces
 from mobopt.errors import BundleError, GraphError
-from mobopt.ir.types import ClassType, DictType, ListType, OptionalType, TupleType, Type, parse_type
+from mobopt.ir.types import ClassType, DictType, ListType, OptionalType, TupleType, Type, parse_type, plain_class_name
 
 _FREE_SOURCE = 1 << 20
 _MOST_COMPRESSION = 30
 """Source is deflated, and takes about a hundred times its size in memory once it is parsed: of a file, so many times
 its stored bytes may be parsed, and the free bytes beside."""
 _MAX_TYPE = 1 << 14
+_BRACKETED = re.compile(r"""("(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*')|\b__torch__(?:\.\w+)*\.<\w+>""")
+"""A string, or a class's name that isn't plain."""
 
 
 @dataclass(frozen=True)
@@ -55,6 +58,7 @@ class SourceLibrary:
 
     def __init__(self, archive: ModelFile) -> None:
         self._archive = archive
+        self._records = {plain_class_name(name): name for name in archive.records if name.startswith("code/")}
         self._modules: dict[str, dict[str, ast.stmt]] = {}
         self._classes: dict[str, SourceClass] = {}
         self._places: dict[str, SourcePlaces] = {}
@@ -73,9 +77,10 @@ class SourceLibrary:
         Raises:
             BundleError: the archive doesn't define it; the message names where it is used, if given.
         """
+        qualified_name = plain_class_name(qualified_name)
         if qualified_name in self._classes:
             return self._classes[qualified_name]
-        path, found = _record_of(qualified_name), self._definition(qualified_name)
+        path, found = self._record_of(qualified_name), self._definition(qualified_name)
         if isinstance(found, ast.FunctionDef):
             return SourceFunction(found, path)
         if not isinstance(found, ast.ClassDef):
@@ -85,8 +90,13 @@ class SourceLibrary:
         return self._classes[qualified_name]
 
     def _definition(self, qualified_name: str) -> ast.stmt | None:
-        path = _record_of(qualified_name)
+        path = self._record_of(qualified_name)
         return self._module(path).get(qualified_name.rpartition(".")[2]) if path in self._archive else None
+
+    def _record_of(self, qualified_name: str) -> str:
+        """Where the archive keeps what a name of its source means."""
+        path = f"code/{plain_class_name(qualified_name).rpartition('.')[0].replace('.', '/')}.py"
+        return self._records.get(path, path)
 
     def place(self, record: str, node: ast.AST) -> str:
         """Where in the author's source a piece of a record comes from, as far as the archive tells."""
@@ -168,7 +178,8 @@ class SourceLibrary:
             try:
                 with warnings.catch_warnings():
                     warnings.simplefilter("ignore", SyntaxWarning)
-                    tree = ast.parse(self._archive.read(path).decode())
+                    source = self._archive.read(path).decode()
+                    tree = ast.parse(_BRACKETED.sub(lambda match: match[1] or plain_class_name(match[0]), source))
             except SyntaxError as error:
                 raise BundleError(f"{path}:{error.lineno}: the source can't be parsed: {error.msg}") from None
             except (ValueError, MemoryError) as error:
@@ -194,11 +205,6 @@ def _definitions(tree: ast.Module, record: str) -> dict[str, ast.stmt]:
                     "all that a model's source holds"
                 )
     return found
-
-
-def _record_of(qualified_name: str) -> str:
-    """Where an archive keeps what a name of its source means."""
-    return f"code/{qualified_name.rpartition('.')[0].replace('.', '/')}.py"
 
 
 def _read_class(name: str, definition: ast.ClassDef, record: str) -> SourceClass:

@@ -19,7 +19,7 @@ from mobopt.bundle.nesting import Nesting
 from mobopt.bundle.other_tensors import is_other, refusal_of_class, refusal_of_tensor
 from mobopt.bundle.tensors import QUANTIZED_STORAGES, STORAGE_DTYPES, StorageLoader, rebuild_tensor, with_marks
 from mobopt.errors import BundleError, GraphError
-from mobopt.ir.types import BOOL, FLOAT, INT, TENSOR, DictType, ListType, Type, parse_type
+from mobopt.ir.types import BOOL, FLOAT, INT, TENSOR, DictType, ListType, Type, parse_type, plain_class_name
 from mobopt.ops.contexts import CONTEXT_CLASSES, PackedContext
 from mobopt.ops.quantized_contexts import QUANTIZED_CLASSES, AffineTensor
 
@@ -289,7 +289,7 @@ class _Machine:
         arguments, cls = self.pop(), self.pop()
         if arguments != () or not isinstance(cls, _Global) or not cls.module.startswith("__torch__"):
             raise BundleError("the pickle is damaged: it makes an object of what is not a class of the model")
-        self.push(self.nesting.counted(PickledObject(f"{cls.module}.{cls.name}")))
+        self.push(self.nesting.counted(PickledObject(plain_class_name(f"{cls.module}.{cls.name}"))))
 
     def build(self) -> None:
         """Give the object on top of the stack its state; packed contexts come into being here."""
@@ -313,7 +313,8 @@ class _Machine:
         arguments, function = self.pop(), self.pop()
         is_own = isinstance(function, _Global) and f"{function.module}.".startswith("__torch__.")
         if is_own and isinstance(arguments, (int, float, str)):
-            self.push(self.nesting.counted(PickledEnum(f"{function.module}.{function.name}", arguments)))
+            name = plain_class_name(f"{function.module}.{function.name}")
+            self.push(self.nesting.counted(PickledEnum(name, arguments)))
             return
         if not isinstance(function, _Global) or not isinstance(arguments, tuple):
             raise BundleError("the pickle is damaged: it calls what is not a function")

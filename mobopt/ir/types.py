@@ -131,6 +131,12 @@ class TupleType(Type):
         return self.elements[index] if -len(self.elements) <= index < len(self.elements) else None
 
 
+def plain_class_name(name: str) -> str:
+    """A class's name as it can stand in source, of the same length: torch writes names of Python modules such as
+    ``<run_path>``, of ``runpy``, as they are, and its own parser refuses them."""
+    return name.replace("<", "_").replace(">", "_")
+
+
 @dataclass(frozen=True)
 class ClassType(Type):
     """A class by its qualified name (``__torch__.torch.classes.vulkan.Conv2dPackedContext``)."""
