@@ -18,6 +18,7 @@ _HOMES = {
     "MobileModule": "mobopt.module",
     "PassPipeline": "mobopt.passes.pipelines",
     "load": "mobopt.module",
+    "load_gguf": "mobopt.frontends.gguf.loading",
     "optimize": "mobopt.integrations.optimized",
     "is_vulkan_available": "mobopt.runtimes.vulkan.engine.device",
     "export_opnames": "mobopt.tools.operator_names",
@@ -85,6 +86,7 @@ __all__ = [
     "generate_mobile_module_lints",
     "is_vulkan_available",
     "load",
+    "load_gguf",
     "migrate",
     "optimize",
     "optimize_for_mobile",
@@ -105,6 +107,7 @@ if TYPE_CHECKING:
         PassError,
         UnsupportedError,
     )
+    from mobopt.frontends.gguf.loading import load_gguf
     from mobopt.integrations.optimized import optimize
     from mobopt.lints import LintCode, generate_mobile_module_lints
     from mobopt.module import MobileModule, load

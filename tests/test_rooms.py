@@ -76,7 +76,7 @@ BELOW = {
     ),
     "commands": "errors bundle display face files ops options passes samples tools engine",
     "integrations": "errors frontends ir ops optimizer options vulkan engine",
-    "face": "errors integrations engine module optimizer options passes tools",
+    "face": "errors frontends integrations engine module optimizer options passes tools",
 }
 """What each room may import, beside itself."""
 

@@ -15,7 +15,7 @@ _LONGEST_PICKLE = 1 << 20
 _AT_START: tuple[tuple[int, bytes, str], ...] = (
     (4, b"TFL3", f"a TensorFlow Lite model; {_CONVERTED}"),
     (4, b"ET", f"an ExecuTorch program; {_CONVERTED}"),
-    (0, b"GGUF", f"a GGUF file of weights; {_EXPORT}"),
+    (0, b"GGUF", "a GGUF file of weights; give them to an nn.Module by mobopt.load_gguf, and convert that"),
     (0, b"\x89HDF", f"an HDF5 file, as Keras writes them; {_CONVERTED}"),
     (8, b'{"', f"a safetensors file, which holds weights without a model; {_EXPORT}"),
     (0, b"\x80\x02\x8a\nl\xfc\x9cF\xf9", f"a checkpoint of torch.save in the form of before 1.6; {_EXPORT}"),
