@@ -35,6 +35,18 @@ def bytes_of(*sizes: int) -> Any:
     return integers(0, 256, sizes, numpy.uint8)
 
 
+def lstm(directions: int, steps: int, columns: bool = False) -> list[Any]:
+    """Inputs of DynamicQuantizeLSTM, 8 to 16."""
+    shape = (directions, 64) if columns else (directions,)
+    given: list[Any] = [floats(steps, 1, 8)]
+    given += [integers(-128, 128, (directions, size, 64), numpy.int8) for size in (8, 16)]
+    given += [floats(directions, 128), None, floats(directions, 1, 16), floats(directions, 1, 16), None]
+    for _ in range(2):
+        steps_of = (numpy.abs(numpy.random.randn(*shape)) * 0.002 + 0.001).astype(numpy.float32)
+        given += [steps_of, numpy.zeros(shape, numpy.int8)]
+    return given
+
+
 CASES: dict[str, tuple[str, Any, int, dict[str, Any]]] = {
     "gelu": ("Gelu", lambda: [floats(2, 5)], 1, {}),
     "fast gelu": ("FastGelu", lambda: [floats(2, 5), floats(5)], 2, {}),
@@ -132,6 +144,114 @@ CASES: dict[str, tuple[str, Any, int, dict[str, Any]]] = {
         1,
         {},
     ),
+    "quantised pool, channels last": (
+        "QLinearGlobalAveragePool",
+        lambda: [bytes_of(1, 4, 5, 3), scale(), zero(), scale(0.01), zero(100)],
+        1,
+        {"channels_last": 1},
+    ),
+    "quantised windows": (
+        "QLinearAveragePool",
+        lambda: [bytes_of(1, 3, 7, 5), scale(), zero(), scale(0.01), zero(100)],
+        1,
+        {"kernel_shape": [3, 2], "strides": [2, 1], "pads": [1, 0, 1, 1], "count_include_pad": 1},
+    ),
+    "quantised windows, channels last": (
+        "QLinearAveragePool",
+        lambda: [bytes_of(1, 7, 5, 3), scale(), zero(), scale(0.01), zero(100)],
+        1,
+        {"kernel_shape": [3, 2], "channels_last": 1},
+    ),
+    "quantised sigmoid": ("QLinearSigmoid", lambda: [bytes_of(2, 5), scale(), zero(), scale(0.01), zero(3)], 1, {}),
+    "quantised leaky relu": (
+        "QLinearLeakyRelu",
+        lambda: [integers(-128, 128, (2, 5), numpy.int8), scale(), zero(-3, numpy.int8), scale(), zero(9, numpy.int8)],
+        1,
+        {"alpha": 0.2},
+    ),
+    "quantised softmax": (
+        "QLinearSoftmax",
+        lambda: [bytes_of(2, 3, 5), scale(), zero(), scale(1 / 256), zero(0)],
+        1,
+        {"axis": -1, "opset": 13},
+    ),
+    "quantised softmax of old": (
+        "QLinearSoftmax",
+        lambda: [bytes_of(2, 3, 5), scale(), zero(), scale(1 / 256), zero(0)],
+        1,
+        {"axis": 1, "opset": 11},
+    ),
+    "quantised choice": (
+        "QLinearWhere",
+        lambda: [
+            integers(0, 2, (2, 1), numpy.bool_),
+            bytes_of(2, 5),
+            scale(),
+            zero(),
+            bytes_of(5),
+            scale(0.03),
+            zero(90),
+            scale(0.05),
+            zero(100),
+        ],
+        2,
+        {},
+    ),
+    "quantised attention": (
+        "QAttention",
+        lambda: [
+            bytes_of(2, 5, 64),
+            integers(-128, 128, (64, 96), numpy.int8),
+            floats(96),
+            scale(0.01),
+            numpy.linspace(0.001, 0.004, 96).astype(numpy.float32),
+            None,
+            zero(),
+            numpy.zeros(96, numpy.int8),
+        ],
+        1,
+        {"num_heads": 4},
+    ),
+    "quantised attention with a mask": (
+        "QAttention",
+        lambda: [
+            bytes_of(2, 5, 64),
+            bytes_of(64, 96),
+            floats(96),
+            scale(0.01),
+            scale(0.003),
+            numpy.array([3, 5], numpy.int32),
+            zero(),
+            zero(99),
+        ],
+        1,
+        {"num_heads": 4},
+    ),
+    "dynamic product": (
+        "DynamicQuantizeMatMul",
+        lambda: [floats(3, 32), integers(-128, 128, (32, 40), numpy.int8), numpy.abs(floats(40)), None, floats(40)],
+        1,
+        {},
+    ),
+    "dynamic product of nothing but zeros": (
+        "DynamicQuantizeMatMul",
+        lambda: [floats(3, 4) * 0, bytes_of(4, 5), scale(), zero(100), floats(5)],
+        1,
+        {},
+    ),
+    "dynamic lstm": ("DynamicQuantizeLSTM", lambda: lstm(1, 4), 1, {"hidden_size": 16}),
+    "dynamic lstm of columns": (
+        "DynamicQuantizeLSTM",
+        lambda: lstm(2, 6, columns=True),
+        1,
+        {"hidden_size": 16, "direction": "bidirectional"},
+    ),
+    "dynamic lstm backwards": (
+        "DynamicQuantizeLSTM",
+        lambda: lstm(1, 5),
+        1,
+        {"hidden_size": 16, "direction": "reverse"},
+    ),
     "quantised product": (
         "QGemm",
         lambda: [bytes_of(3, 8), scale(), zero(), bytes_of(8, 4), scale(0.01), zero(100), None, scale(0.2), zero()],
@@ -172,6 +292,25 @@ def test_an_operator_is_as_in_onnxruntime(name: str) -> None:
         assert int((found.int() - expected.int()).abs().max()) <= 1  # halves may be rounded either way
     else:
         torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-4)
+
+
+def test_a_mean_which_onnxruntime_does_not_compute() -> None:
+    x = torch.randint(0, 256, (2, 3, 5), dtype=torch.uint8)
+    held = {"s": scale(), "z": zero(), "t": scale(0.01), "y0": zero(100)}
+    attributes = {"axes": [1, -1], "keepdims": 0}
+    node = helper.make_node("QLinearReduceMean", ["x", *held], ["y"], "n", domain="com.microsoft", **attributes)
+    graph = helper.make_graph(
+        [node],
+        "one",
+        [helper.make_tensor_value_info("x", 2, x.shape)],
+        [helper.make_empty_tensor_value_info("y")],
+        [numpy_helper.from_array(array, name) for name, array in held.items()],
+    )
+    imports = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
+    program = source_of(helper.make_model(graph, opset_imports=imports, ir_version=8)).program
+    mean = (x.double() - 120).mean((1, 2)) * float(held["s"])
+    expected = (mean / float(held["t"])).round().add(100).clamp(0, 255).to(torch.uint8)
+    assert torch.equal(Interpreter(program).run("forward", [x]), expected)
 
 
 @pytest.mark.parametrize("last", [0, 1])

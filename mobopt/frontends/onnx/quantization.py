@@ -34,7 +34,7 @@ def _along(call: Call, parameter: Any, operand: Operand, index: int = 0) -> Any:
     return emit("slice.Tensor", repeated, axis, 0, call.size(index, axis), 1)
 
 
-def _float_of(call: Call, index: int) -> Any:
+def float_of(call: Call, index: int) -> Any:
     """An integer input as float32; what was rounded has that already."""
     operand = call.operand(index)
     if operand.unrounded is not None:
@@ -63,7 +63,7 @@ def _quantize(call: Call) -> Any:
     x = x if call.dtype() == torch.float32 else emit("to.dtype", x, torch.float32)
     scale = emit("to.dtype", call.tensor(1), torch.float32) if call.dtype(1) != torch.float32 else call.tensor(1)
     scale = _along(call, scale, call.operand(1))
-    zero = _along(call, _float_of(call, 2), call.operand(2)) if call.has(2) else None
+    zero = _along(call, float_of(call, 2), call.operand(2)) if call.has(2) else None
     target = call.get("output_dtype", 0)
     dtype = call.dtype(2) if call.has(2) else dtype_of(target, call.place) if target else torch.uint8
     _check_bits(call)
@@ -84,9 +84,9 @@ def _dequantize(call: Call) -> Any:
     weight = _weight(call)
     if weight is not None:
         return Operand(torch.float32, call.operand().sizes, emitted(emit, weight, call.operand().constant))
-    x = _float_of(call, 0)
+    x = float_of(call, 0)
     if call.has(2):
-        zero = _along(call, _float_of(call, 2), call.operand(2))
+        zero = _along(call, float_of(call, 2), call.operand(2))
         x = emit("sub.Tensor", x, zero)
     target = call.get("output_dtype", 0)
     dtype = dtype_of(target, call.place) if target else call.dtype(1)
@@ -118,7 +118,7 @@ def _weight(call: Call) -> Quantized | None:
     return weight_of(integers, scale.reshape(counts), zeros, blocks, operand.is_packed)
 
 
-def _shifted_weight(call: Call, index: int, zero: int) -> Quantized | None:
+def shifted_weight(call: Call, index: int, zero: int) -> Quantized | None:
     """A constant weight less its constant zero points, which stays integers."""
     integers, point = call.operand(index).constant, call.operand(zero).constant if call.has(zero) else None
     if integers is None or not is_weight(integers) or (call.has(zero) and point is None):
@@ -133,9 +133,9 @@ def _shifted_weight(call: Call, index: int, zero: int) -> Quantized | None:
     return weight_of(integers, torch.ones(counts), zeros, blocks)
 
 
-def _shifted(call: Call, index: int, zero: int) -> Any:
+def shifted(call: Call, index: int, zero: int) -> Any:
     """An integer input less its zero point, as float32; constant weights stay integers."""
-    weight = _shifted_weight(call, index, zero)
+    weight = shifted_weight(call, index, zero)
     if weight is not None:
         return emitted(call.emit, weight, call.operand(index).constant)
     return _shifted_floats(call, index, zero)
@@ -143,10 +143,10 @@ def _shifted(call: Call, index: int, zero: int) -> Any:
 
 def _shifted_floats(call: Call, index: int, zero: int) -> Any:
     """The same of what is computed, or of constants ahead of time."""
-    x = _float_of(call, index)
+    x = float_of(call, index)
     if not call.has(zero):
         return x
-    point, operand = _float_of(call, zero), call.operand(zero)
+    point, operand = float_of(call, zero), call.operand(zero)
     if operand.rank == 1 and operand.known_sizes != (1,):
         shape = [-1, *[1] * (call.rank(index) - 1)] if "Conv" in call.node.op_type else [1, -1]
         if "MatMul" in call.node.op_type and index == 0:
@@ -164,7 +164,7 @@ def _requantized(call: Call, x: Any, scales: tuple[int, int, int], zero: int, ra
     factor = emit("mul.Tensor", call.tensor(scales[0]), _per_channel(call, scales[1], axis, rank))
     x = emit("mul.Tensor", x, emit("div.Tensor", factor, call.tensor(scales[2])))
     limits = torch.iinfo(call.dtype(zero))
-    rounded = emit("add.Tensor", emit("round", x), _float_of(call, zero))
+    rounded = emit("add.Tensor", emit("round", x), float_of(call, zero))
     rounded = emit("clamp", rounded, limits.min, limits.max)
     sizes = None if rank is None else (None,) * rank
     inferred = call.types[0][1] if call.types else None
@@ -179,9 +179,12 @@ def _per_channel(call: Call, index: int, axis: int, rank: int | None) -> Any:
 
 
 @translates("QLinearConv")
+@translates("QLinearConv", domain=MICROSOFT)
 def _qlinear_conv(call: Call) -> Any:
     emit = call.emit
-    x, weight = _shifted(call, 0, 2), _shifted(call, 3, 5)
+    if call.get("channels_last", 0):
+        raise call.unsupported("its channels come last")
+    x, weight = shifted(call, 0, 2), shifted(call, 3, 5)
     bias = emit("to.dtype", call.tensor(8), torch.float32) if call.has(8) else None
     result = convolved(call, x, weight, bias, kernel_sizes(call, 3))
     return _requantized(call, result, (1, 4, 6), 7, call.rank())
@@ -189,14 +192,14 @@ def _qlinear_conv(call: Call) -> Any:
 
 @translates("QLinearMatMul")
 def _qlinear_matmul(call: Call) -> Any:
-    result = product(call.emit, _shifted(call, 0, 2), _shifted(call, 3, 5))
+    result = product(call.emit, shifted(call, 0, 2), shifted(call, 3, 5))
     return _requantized(call, result, (1, 4, 6), 7, call.out_rank())
 
 
 @translates("QGemm", domain=MICROSOFT)
 def _qgemm(call: Call) -> Any:
     emit = call.emit
-    a, b = _shifted(call, 0, 2), _shifted(call, 3, 5)
+    a, b = shifted(call, 0, 2), shifted(call, 3, 5)
     a = emit("t", a) if call.get("transA", 0) else a
     b = transposed(emit, b) if call.get("transB", 0) else b
     result = product(emit, a, b)
@@ -207,40 +210,20 @@ def _qgemm(call: Call) -> Any:
     result = emit("mul.Tensor", result, scale)
     if not call.has(7):
         return Operand(torch.float32, (None, None), result)
-    zero = _float_of(call, 8)
+    zero = float_of(call, 8)
     return quantized(call, result, call.tensor(7), zero, call.dtype(8), (None, None))
 
 
 @translates("QLinearAdd", "QLinearMul", domain=MICROSOFT)
 def _qlinear_pair(call: Call) -> Any:
     emit = call.emit
-    left = emit("mul.Tensor", _shifted(call, 0, 2), call.tensor(1))
-    right = emit("mul.Tensor", _shifted(call, 3, 5), call.tensor(4))
+    left = emit("mul.Tensor", shifted(call, 0, 2), call.tensor(1))
+    right = emit("mul.Tensor", shifted(call, 3, 5), call.tensor(4))
     result = emit("add.Tensor" if call.node.op_type == "QLinearAdd" else "mul.Tensor", left, right)
-    zero = _float_of(call, 7) if call.has(7) else None
+    zero = float_of(call, 7) if call.has(7) else None
     ranks = [call.operand(index).rank for index in (0, 3)]
     sizes = None if None in ranks else (None,) * max(rank or 0 for rank in ranks)
     return quantized(call, result, call.tensor(6), zero, call.dtype(0), sizes)
-
-
-@translates("QLinearSigmoid", "QLinearLeakyRelu", domain=MICROSOFT)
-def _qlinear_activation(call: Call) -> Any:
-    emit = call.emit
-    x = emit("mul.Tensor", _shifted(call, 0, 2), call.tensor(1))
-    x = emit("sigmoid", x) if call.node.op_type == "QLinearSigmoid" else emit("leaky_relu", x, call.get("alpha", 0.01))
-    zero = _float_of(call, 4) if call.has(4) else None
-    return quantized(call, x, call.tensor(3), zero, call.dtype(0), call.operand().sizes)
-
-
-@translates("QLinearGlobalAveragePool", domain=MICROSOFT)
-def _qlinear_global_pool(call: Call) -> Any:
-    emit = call.emit
-    if call.get("channels_last", 0):
-        raise call.unsupported("its channels come last")
-    x = emit("mul.Tensor", _shifted(call, 0, 2), call.tensor(1))
-    x = emit("mean.dim", x, list(range(2, call.rank())), True)
-    zero = _float_of(call, 4) if call.has(4) else None
-    return quantized(call, x, call.tensor(3), zero, call.dtype(0), (None,) * call.rank())
 
 
 @translates("QLinearConcat", domain=MICROSOFT)
@@ -248,11 +231,11 @@ def _qlinear_concat(call: Call) -> Any:
     emit = call.emit
     parts = []
     for index in range(2, len(call.inputs), 3):
-        parts.append(emit("mul.Tensor", _shifted(call, index, index + 2), call.tensor(index + 1)))
+        parts.append(emit("mul.Tensor", shifted(call, index, index + 2), call.tensor(index + 1)))
     joined = emit("cat", parts, call.get("axis"))
     rank = call.operand(2).rank
     sizes = None if rank is None else (None,) * rank
-    return quantized(call, joined, call.tensor(0), _float_of(call, 1), call.dtype(1), sizes)
+    return quantized(call, joined, call.tensor(0), float_of(call, 1), call.dtype(1), sizes)
 
 
 @translates("ConvInteger")
@@ -270,28 +253,35 @@ def _matmul_integer(call: Call) -> Any:
     return emit("matmul", left, right)
 
 
-@translates("DynamicQuantizeLinear")
-def _dynamic_quantize(call: Call) -> Any:
-    """To uint8, by the least and the greatest element, and zero."""
-    emit, x = call.emit, call.tensor()
+def rounded_dynamically(call: Call, x: Any) -> tuple[Any, Any, Any]:
+    """Floats as 0 to 255, by the least and the greatest element, and zero; the step, and what stands for zero. Where
+    all are zero the step is 1, as in onnxruntime."""
+    emit = call.emit
     low = emit("clamp_max", emit("amin", x), 0)
     high = emit("clamp_min", emit("amax", x), 0)
-    scale = emit("div.Scalar", emit("sub.Tensor", high, low), 255.0)
-    zero = emit("clamp", emit("round", emit("div.Tensor", emit("neg", low), scale)), 0, 255)
-    point = Operand(torch.uint8, (), emit("to.dtype", zero, torch.uint8), unrounded=zero)
+    extent = emit("sub.Tensor", high, low)
+    step = emit("where.self", emit("eq.Scalar", extent, 0), torch.tensor(1.0), emit("div.Scalar", extent, 255.0))
+    zero = emit("clamp", emit("round", emit("div.Tensor", emit("neg", low), step)), 0, 255)
+    rounded = emit("add.Tensor", emit("round", emit("div.Tensor", x, step)), zero)
+    return emit("clamp", rounded, 0, 255), step, zero
+
+
+@translates("DynamicQuantizeLinear")
+def _dynamic_quantize(call: Call) -> Any:
+    """To uint8."""
+    rounded, step, zero = rounded_dynamically(call, call.tensor())
+    integers, point = (call.emit("to.dtype", item, torch.uint8) for item in (rounded, zero))
     return [
-        quantized(call, x, scale, zero, torch.uint8, call.operand().sizes),
-        Operand(torch.float32, (), scale),
-        point,
+        Operand(torch.uint8, call.operand().sizes, integers, unrounded=rounded),
+        Operand(torch.float32, (), step),
+        Operand(torch.uint8, (), point, unrounded=zero),
     ]
 
 
-@translates("MatMulIntegerToFloat", "DynamicQuantizeMatMul", domain=MICROSOFT)
+@translates("MatMulIntegerToFloat", domain=MICROSOFT)
 def _matmul_to_float(call: Call) -> Any:
     emit = call.emit
-    if call.node.op_type == "DynamicQuantizeMatMul":
-        raise call.unsupported("it quantises while it multiplies")
-    a, b = _shifted(call, 0, 4), _shifted(call, 1, 5)
+    a, b = shifted(call, 0, 4), shifted(call, 1, 5)
     result = emit("mul.Tensor", product(emit, a, b), emit("mul.Tensor", call.tensor(2), call.tensor(3)))
     result = emit("add.Tensor", result, call.tensor(6)) if call.has(6) else result
     rank = call.operand().rank

@@ -8,6 +8,7 @@ import torch
 
 from mobopt.frontends.onnx.control import build_loop, stacked
 from mobopt.frontends.onnx.operands import Operand
+from mobopt.frontends.onnx.quantization import rounded_dynamically
 from mobopt.frontends.onnx.registry import Call, translates
 from mobopt.ir import Value
 
@@ -22,6 +23,19 @@ _BETAS = {"HardSigmoid": 0.5, "ScaledTanh": 1.0, "Affine": 0.0}
 @translates("LSTM", "GRU", "RNN")
 def _recurrent(call: Call) -> Any:
     """Outputs of all steps, ``steps x directions x batch x hidden``, and the last state."""
+    return _layer(call, None)
+
+
+def dynamically_quantized_lstm(call: Call) -> Any:
+    """The same of a LSTM whose input, and whose state at each step, are rounded to 8 bits before they are multiplied.
+
+    Its weights, recurrences and the rest are those of a LSTM of floats.
+    """
+    return _layer(call, _DynamicCell)
+
+
+def _layer(call: Call, cell: type[_Cell] | None) -> Any:
+    """A layer; with a kind of cell, step by step by such."""
     kind = call.node.op_type
     direction = call.get("direction", "forward")
     directions = 2 if direction == "bidirectional" else 1
@@ -34,10 +48,10 @@ def _recurrent(call: Call) -> Any:
     states = [
         _initial(call, index, x, [directions, batch, hidden], batch_first) for index in (5, 6)[: 1 + (kind == "LSTM")]
     ]
-    if _is_plain(call, kind, directions):
+    if cell is None and _is_plain(call, kind, directions):
         results = _as_torch(call, kind, x, states, direction, hidden)
     else:
-        results = _step_by_step(call, kind, x, states, direction, hidden)
+        results = _step_by_step(call, kind, x, states, direction, hidden, cell or _Cell)
     steps, *last = results
     if batch_first:  # batch x steps x directions x hidden, batch x directions x hidden
         steps = emit("permute", steps, [2, 0, 1, 3])
@@ -120,28 +134,29 @@ def _as_torch(call: Call, kind: str, x: Any, states: list[Any], direction: str, 
     return [emit("flip", steps, [0]) if direction == "reverse" else steps, *last]
 
 
-def _step_by_step(call: Call, kind: str, x: Any, states: list[Any], direction: str, hidden: int) -> list[Any]:
+def _step_by_step(
+    call: Call, kind: str, x: Any, states: list[Any], direction: str, hidden: int, made: type[_Cell]
+) -> list[Any]:
     emit = call.emit
+    x = made.before(call, x)
     directions = ["forward", "reverse"] if direction == "bidirectional" else [direction]
     found = []
     for number, name in enumerate(directions):
         mine = [emit("select.int", state, 0, number) for state in states]
-        found.append(_one_direction(call, kind, x, mine, number, name == "reverse", hidden, len(directions)))
+        cell = made(call, kind, number, hidden, len(directions))
+        found.append(_one_direction(call, cell, x, mine, name == "reverse"))
     return [
         emit("stack", [item[0] for item in found], 1),
         *(emit("stack", list(items), 0) for items in list(zip(*found, strict=True))[1:]),
     ]
 
 
-def _one_direction(
-    call: Call, kind: str, x: Any, states: list[Any], number: int, is_reverse: bool, hidden: int, directions: int
-) -> list[Any]:
+def _one_direction(call: Call, cell: _Cell, x: Any, states: list[Any], is_reverse: bool) -> list[Any]:
     """A loop over the steps; rows that have ended keep their state, and give zeros."""
     emit = call.emit
-    cell = _Cell(call, kind, number, hidden, directions)
     lengths = emit("reshape", call.tensor(4), [-1, 1]) if call.has(4) else None
     trips = emit.size(x, 0)
-    sizes = (None, hidden)
+    sizes = (None, cell.hidden)
     carried = [Operand(call.dtype(), sizes, state) for state in states]
 
     def body(trip: Value, goes_on: Value, items: list[Any]) -> Any:
@@ -177,6 +192,11 @@ class _Cell:
         if call.has(7):
             row = call.emit("select.int", call.tensor(7), 0, number)
             self.peepholes = [self._rows(row, part, 0) for part in range(3)]
+
+    @staticmethod
+    def before(call: Call, x: Any) -> Any:
+        """What steps take of the input."""
+        return x
 
     def step(self, x: Any, states: list[Any]) -> list[Any]:
         """The states after a step."""
@@ -258,3 +278,16 @@ class _Cell:
         if not self.peepholes:
             return gate
         return self.call.emit("add.Tensor", gate, self.call.emit("mul.Tensor", self.peepholes[index], cell))
+
+
+class _DynamicCell(_Cell):
+    """A step that multiplies rounded numbers."""
+
+    @staticmethod
+    def before(call: Call, x: Any) -> Any:
+        """The whole input, rounded together."""
+        rounded, step, zero = rounded_dynamically(call, x)
+        return call.emit("mul.Tensor", call.emit("sub.Tensor", rounded, zero), step)
+
+    def _of_state(self, state: Any) -> Any:
+        return super()._of_state(self.before(self.call, state))
