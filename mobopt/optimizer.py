@@ -19,6 +19,7 @@ from torch.export import ExportedProgram
 from mobopt.errors import ArgumentTypeError, InputError, PassError, UnsupportedError
 from mobopt.frontends.module_source import check_examples
 from mobopt.frontends.open_source import is_onnx_model, source_of
+from mobopt.frontends.quantized_source import source_for
 from mobopt.frontends.script_module_source import names_to_preserve
 from mobopt.frontends.source import Source
 from mobopt.ir import Program
@@ -154,13 +155,13 @@ def optimize_for_mobile(
     )
     if isinstance(script_module, MobileModule):
         raise UnsupportedError("the module is optimised already; optimise the module that it was made from")
-    source = source_of(script_module, names, example_inputs, dynamic_shapes)
+    source = source_for(source_of(script_module, names, example_inputs, dynamic_shapes), settings)
     optimized = optimize(source, settings, example_inputs, passes)
     if settings.asks_for_sizes and (unknown := unknown_text(optimized.original, optimized.notes, optimized.inputs)):
         warnings.warn(f"{unknown}. Give example_inputs", stacklevel=2)
     if poor := poorly_quantized(optimized.notes):
         warnings.warn(poor, stacklevel=2)
-    if remark := expansion_remark(optimized.original, settings.backend):
+    if remark := expansion_remark(optimized.original):
         warnings.warn(remark, stacklevel=2)
     if explain:
         sys.stdout.writelines(f"{note}\n" for note in optimized.notes)

@@ -22,6 +22,8 @@ from mobopt.runtimes.cpu.builtins import BUILTINS
 from mobopt.runtimes.cpu.kernels import kernel
 
 _NEVER = frozenset({"prim::Uninitialized", "prim::isinstance", "aten::to.prim_Device", "aten::cuda", "aten::cpu"})
+_QUANTIZES = frozenset({"aten::quantize_per_tensor", "aten::quantize_per_channel", "aten::quantize_per_tensor_dynamic"})
+"""No file holds a constant that is a quantised tensor."""
 _CONTAINERS: dict[str, Callable[[list[Any]], tuple[Any, ...]]] = {
     "prim::ListConstruct": lambda items: (items,),
     "prim::TupleConstruct": lambda items: (tuple(items),),
@@ -87,7 +89,12 @@ def _are_plain(values: Sequence[Value]) -> bool:
 
 
 def _is_foldable(node: Node, aliases: Aliases) -> bool:
-    if node.qualified_op in _NEVER or not node.op.startswith(("aten::", "prim::")) or not node.outputs:
+    if (
+        node.qualified_op in _NEVER
+        or node.op in _QUANTIZES
+        or not node.op.startswith(("aten::", "prim::"))
+        or not node.outputs
+    ):
         return False
     if not all(value.is_constant for value in node.inputs) or not is_pure(node) or not is_permitted(node):
         return False

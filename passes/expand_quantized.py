@@ -32,13 +32,17 @@ _KEEPS_STEPS = frozenset({Trait.VIEW, Trait.MOVES_ELEMENTS, Trait.PADDING, Trait
 _ROUNDS_AGAIN = frozenset({Trait.POOLING, Trait.RESAMPLING})
 """Of operators that compute, and give the steps of their first argument."""
 _REDUCED = 127
-"""What 255 is where ``reduce_range`` is asked for."""
+"""What 255 is where ``reduce_range`` is asked for, and heeded."""
 _LEAST_SCALE = 0.1
 """Of a tensor of zeros; source: ``ChooseQuantizationParams`` in ``QuantUtils.h`` of PyTorch."""
 
 
 EXPANDED_OPERATORS = "expanded_operators"
 """In a Program's metadata: how many operators on quantised tensors became float arithmetic when it was read."""
+
+
+_OF_HALVES = ("quantized::linear_dynamic_fp16", "quantized::linear_relu_dynamic_fp16")
+"""What QNNPACK, which computes on phones, has no kernels of; source: ``qlinear_prepack.cpp`` of PyTorch."""
 
 
 @dataclass(frozen=True)
@@ -50,6 +54,7 @@ class Steps:
     bounds: tuple[int, int] = _UNSIGNED
 
 
+@dataclass(frozen=True)
 class ExpandQuantized(Pass):
     """Put floats in the place of quantised tensors.
 
@@ -68,6 +73,8 @@ class ExpandQuantized(Pass):
     """
 
     name = "expand_quantized"
+    heeds_reduced_range: bool = True
+    """Whether ``reduce_range`` of dynamic layers counts, as on FBGEMM; QNNPACK, which phones have, ignores it."""
 
     def rewrite(self, program: Program, notes: NoteBook) -> bool:
         """Rewrite every method that has quantised tensors.
@@ -77,27 +84,28 @@ class ExpandQuantized(Pass):
         """
         changed = False
         for graph in program.methods.values():
-            expansion = _Expansion(program, graph, notes)
+            expansion = _Expansion(program, graph, notes, self.heeds_reduced_range)
             expansion.rewrite(graph.block)
             changed |= expansion.has_changed
         return changed
 
 
-def expansion_remark(program: Program, backend: str) -> str:
-    """What a user should know of a model that was quantised; empty if it wasn't."""
+def expansion_remark(program: Program) -> str:
+    """What a user should know of a quantised model that became floats; empty if it did not."""
     count = program.metadata.get(EXPANDED_OPERATORS, 0)
     if not count:
         return ""
-    slower = "; PyTorch's own kernels of integers are faster on the CPU: keep the model as it is there"
-    return (
-        f"the model is quantised: {count} of its operators became float arithmetic that is rounded alike"
-        f"{slower if backend == 'cpu' else ''}"
-    )
+    return f"the model is quantised: {count} of its operators became float arithmetic that is rounded alike"
 
 
 def has_quantized(program: Program) -> bool:
     """Whether a method has quantised tensors."""
     return any(_is_quantized(node) for graph in program.methods.values() for node in graph.walk())
+
+
+def is_for_qnnpack(program: Program) -> bool:
+    """Whether phones' own kernels compute all that a quantised model asks for."""
+    return not any(node.op in _OF_HALVES for graph in program.methods.values() for node in graph.walk())
 
 
 def _is_quantized(node: Node) -> bool:
@@ -110,6 +118,7 @@ class Call:
 
     def __init__(self, expansion: _Expansion, node: Node) -> None:
         self.steps = expansion.steps
+        self.heeds_reduced_range = expansion.heeds_reduced_range
         self._expansion = expansion
         self.node = node
         names = [item.name for item in schema_of(node.qualified_op).arguments]
@@ -164,7 +173,7 @@ class Call:
         if not is_weight(integers):
             return self._value(stored.floats())
         counts = block_counts(integers.shape, stored.block_size)
-        scales, zeros = (item.reshape(counts) for item in (stored.scales, stored.zero_points))
+        scales, zeros = (item.float().reshape(counts) for item in (stored.scales, stored.zero_points))
         return self.emit(DEQUANTIZE, *weight_of(integers, scales, zeros, stored.block_size).arguments)
 
     def rounded(self, x: Value, steps: Steps) -> Value:
@@ -211,12 +220,14 @@ class _Expansion:
     Attributes:
         program: whose attributes hold the packed weights.
         graph: of the method.
+        heeds_reduced_range: see :class:`ExpandQuantized`.
         steps: of the floats that stand for quantised tensors.
         has_changed: whether there were any.
     """
 
-    def __init__(self, program: Program, graph: Graph, notes: NoteBook) -> None:
+    def __init__(self, program: Program, graph: Graph, notes: NoteBook, heeds_reduced_range: bool) -> None:
         self.program, self.graph, self._notes = program, graph, notes
+        self.heeds_reduced_range = heeds_reduced_range
         self.steps: dict[Value, Steps] = {}
         self.has_changed = False
 
@@ -479,7 +490,8 @@ def _softmax(call: Call) -> Value:
 @_expands("quantized::linear_dynamic", "quantized::linear_relu_dynamic")
 def _dynamic_linear(call: Call) -> Value:
     layer = call.layer("W_prepack")
-    x = _rounded_by_its_range(call, call.given["X"], _REDUCED if call.number("reduce_range") else _UNSIGNED[1])
+    highest = _REDUCED if call.heeds_reduced_range and call.number("reduce_range") else _UNSIGNED[1]
+    x = _rounded_by_its_range(call, call.given["X"], highest)
     made = call.emit("aten::linear", x, call.weight(layer.weight), layer.bias)
     return _with_activation(call, made)
 

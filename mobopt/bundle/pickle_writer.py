@@ -16,6 +16,7 @@ from mobopt.bundle.tensors import StorageTable, writable_tensor
 from mobopt.errors import BundleError
 from mobopt.ir.types import ANY, BOOL, FLOAT, INT, STR, TENSOR, DictType, ListType, OptionalType, TupleType, Type
 from mobopt.ops.contexts import PackedContext
+from mobopt.ops.quantized_contexts import AffineTensor
 
 _LIST_BUILDERS: dict[Type, str] = {
     INT: "build_intlist",
@@ -50,6 +51,8 @@ class PickleWriter:
             self._scalar(float(value) if kind == FLOAT and type(value) is int else value)
         elif isinstance(value, torch.Tensor):
             self._tensor(value)
+        elif isinstance(value, AffineTensor):
+            self._quantized_tensor(value)
         elif isinstance(value, tuple):
             self._typed_tuple(value, kind)
         elif isinstance(value, list):
@@ -137,17 +140,40 @@ class PickleWriter:
         plain = writable_tensor(tensor)
         self._global("torch._utils", "_rebuild_tensor_v2")
         self._out += b"("
-        self._storage(plain)
-        self._int(int(plain.storage_offset()))
-        self._int_tuple(plain.shape)
-        self._int_tuple(plain.stride())
+        self._elements(plain)
         self._out += b"\x88" if tensor.requires_grad else b"\x89"
         self._global("collections", "OrderedDict")
         self._out += b")RtR"
-        self._kept.append(plain)
 
-    def _storage(self, tensor: torch.Tensor) -> None:
-        storage_class, key, count = self._storages.reference(tensor)
+    def _quantized_tensor(self, tensor: AffineTensor) -> None:
+        """A tensor that its class restores with its scales."""
+        self._global("torch._utils", "_rebuild_qtensor")
+        self._out += b"("
+        self._elements(writable_tensor(tensor.integers), is_quantized=True)
+        self._out += b"("
+        if tensor.axis is None:
+            self._global("torch", "per_tensor_affine")
+            self._scalar(float(tensor.scales))
+            self._int(int(tensor.zero_points))
+        else:
+            self._global("torch", "per_channel_affine")
+            self._tensor(tensor.scales.double())
+            self._tensor(tensor.zero_points.long())
+            self._int(tensor.axis)
+        self._out += b"t\x89"
+        self._global("collections", "OrderedDict")
+        self._out += b")RtR"
+
+    def _elements(self, tensor: torch.Tensor, is_quantized: bool = False) -> None:
+        """Storage, offset, sizes and strides of a tensor, which is kept with its storage."""
+        self._storage(tensor, is_quantized)
+        self._int(int(tensor.storage_offset()))
+        self._int_tuple(tensor.shape)
+        self._int_tuple(tensor.stride())
+        self._kept.append(tensor)
+
+    def _storage(self, tensor: torch.Tensor, is_quantized: bool) -> None:
+        storage_class, key, count = self._storages.reference(tensor, is_quantized)
         if self._get(("storage", key, storage_class)):
             return
         self._out += b"("
@@ -201,7 +227,7 @@ class PickleWriter:
             return
         self._object(context.qualified_name)
         state = context.state()
-        self.value(state if context.state_is_list else tuple(state), ListType(ANY) if context.state_is_list else None)
+        self.value(state if context.state_is_list else tuple(state), context.state_type)
         self._out += b"b"
         self._put(("object", id(context)))
         self._kept.append(context)

@@ -32,6 +32,7 @@ QUANTIZED_STORAGES: dict[str, torch.dtype] = {
 }
 """Dtypes of the integers of quantised tensors."""
 
+_QUANTIZED_NAMES = {dtype: name for name, dtype in QUANTIZED_STORAGES.items()}
 _STORAGE_NAMES = {dtype: name for name, dtype in STORAGE_DTYPES.items()}
 _COPY_UP_TO = 1 << 12
 _ALIGNMENT = 16
@@ -180,13 +181,18 @@ class StorageTable:
         self._storages: list[torch.UntypedStorage] = []
         self._written = 0
 
-    def reference(self, tensor: torch.Tensor) -> tuple[str, str, int]:
+    def reference(self, tensor: torch.Tensor, is_quantized: bool = False) -> tuple[str, str, int]:
         """Storage class name, key and number of elements of a tensor's storage.
+
+        Args:
+            tensor: on the CPU.
+            is_quantized: whether it has the integers of a quantised tensor.
 
         Raises:
             BundleError: the tensor has no storage that files hold.
         """
-        if tensor.dtype not in _STORAGE_NAMES:
+        names = _QUANTIZED_NAMES if is_quantized else _STORAGE_NAMES
+        if tensor.dtype not in names:
             raise BundleError(f"a tensor of {tensor.dtype} can't be written; convert it to another dtype first")
         storage = tensor.untyped_storage()
         identity = (storage.data_ptr(), storage.nbytes())
@@ -195,7 +201,7 @@ class StorageTable:
         if identity not in self._keys:
             self._keys[identity] = f"{len(self._storages)}{self._suffix}"
             self._storages.append(storage)
-        return _STORAGE_NAMES[tensor.dtype], self._keys[identity], storage.nbytes() // tensor.itemsize
+        return names[tensor.dtype], self._keys[identity], storage.nbytes() // tensor.itemsize
 
     def write(self, archive: ArchiveWriter) -> None:
         """Write the records of the storages that were added since the last call."""

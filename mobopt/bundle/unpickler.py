@@ -79,7 +79,7 @@ _MARK = _Mark()
 _LISTS = {"build_intlist": INT, "build_tensorlist": TENSOR, "build_doublelist": FLOAT, "build_boollist": BOOL}
 _LIST_ELEMENTS: dict[str, type | tuple[type, ...]] = {
     "build_intlist": int,
-    "build_tensorlist": (torch.Tensor, type(None)),
+    "build_tensorlist": (torch.Tensor, AffineTensor, type(None)),
     "build_doublelist": float,
     "build_boollist": bool,
 }
@@ -358,13 +358,14 @@ class _Machine:
         integers = rebuild_tensor(storage.values, offset, sizes, strides, False)
         match quantizer:
             case (_Global() as kind, float() as scale, int() as zero) if (kind.module, kind.name) == _PER_TENSOR:
-                return AffineTensor(integers, torch.tensor([scale]), torch.tensor([float(zero)]), None)
+                scales = torch.tensor([scale], dtype=torch.double)
+                return AffineTensor(integers, scales, torch.tensor([float(zero)]), None)
             case (_Global() as kind, torch.Tensor() as scales, torch.Tensor() as zeros, int() as axis) if (
                 (kind.module, kind.name) == _PER_CHANNEL
                 and 0 <= axis < integers.dim()
                 and scales.shape == zeros.shape == integers.shape[axis : axis + 1]
             ):
-                return AffineTensor(integers, scales.float(), zeros.float(), axis)
+                return AffineTensor(integers, scales.double(), zeros.float(), axis)
         raise BundleError("the pickle is damaged: a quantised tensor has no scale that is known")
 
     def is_element(self, name: str, item: Any) -> bool:

@@ -13,8 +13,7 @@ from mobopt.bundle.tensors import StorageLoader
 from mobopt.bundle.unpickler import unpickle
 from mobopt.errors import BundleError, InputError, MoboptError
 from mobopt.frontends.source import Source, bundled_for, interpreted
-from mobopt.frontends.torchscript import frozen, read_model
-from mobopt.passes.expand_quantized import has_quantized
+from mobopt.frontends.torchscript import frozen, in_floats, read_model
 from mobopt.passes.number_operands import NumberOperands
 from mobopt.runtimes.cpu import Interpreter
 
@@ -47,10 +46,12 @@ class FileSource(Source):
             raise BundleError(f"{file} is optimised already; convert the model that it was made from")
         NumberOperands().run(self._original)  # as torch's interpreter does with the code of any file before it runs
         try:
-            self.program = frozen(self._original, preserved)
+            held = frozen(self._original, preserved)
         except InputError as error:
             raise InputError(f"{file}: {error}") from None
-        self._reference = self.program.clone() if has_quantized(self._original) else self._original
+        self.program = in_floats(held)
+        self.quantized = None if held is self.program else held
+        self._reference = self._original if self.quantized is None else self.program.clone()
 
     def caller(self, method: str = "forward") -> Callable[[Sequence[Any]], Any]:
         """The reference interpreter on the model as the file has it, before any pass but what makes floats of quantised

@@ -10,24 +10,25 @@ import torch
 
 from mobopt.errors import InputError, MissingMethodError
 from mobopt.frontends.source import Source, bundled_for, interpreted
-from mobopt.frontends.torchscript import program_from_script_module, saved_module
+from mobopt.frontends.torchscript import in_floats, read_frozen, saved_module
 from mobopt.ir.nests import map_leaves
-from mobopt.passes.expand_quantized import EXPANDED_OPERATORS
 
 
 class ScriptModuleSource(Source):
     """A ScriptModule that a user holds; its own code is run, as the user runs it."""
 
     def __init__(self, module: torch.jit.ScriptModule, preserved: Sequence[str] = ()) -> None:
-        """Read a module; see :func:`mobopt.frontends.torchscript.program_from_script_module`."""
+        """Read a module; see :func:`mobopt.frontends.torchscript.read_frozen`."""
         self._module = module
         self.name = module.original_name
-        self.program = program_from_script_module(module, preserved)
+        held = read_frozen(module, preserved)
+        self.program = in_floats(held)
+        self.quantized = None if held is self.program else held
 
     def caller(self, method: str = "forward") -> Callable[[Sequence[Any]], Any]:
         """The module itself in evaluation mode, or a copy if it has state, whose views of each other stay views; of a
         quantised one what it became when it was read, as a sum halfway between two steps may be rounded to either."""
-        if EXPANDED_OPERATORS in self.program.metadata:
+        if self.quantized is not None:
             return interpreted(self.program.clone(), method)
         module = self._module
         if self.program.attributes:

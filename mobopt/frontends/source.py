@@ -24,11 +24,13 @@ class Source(ABC):
 
     Attributes:
         name: for reports.
-        program: the model with constants, in evaluation mode; passes start from it.
+        program: the model with constants, in evaluation mode, and floats for quantised tensors.
+        quantized: the same with its quantised tensors; None if it has none.
     """
 
     name: str
     program: Program
+    quantized: Program | None = None
 
     @abstractmethod
     def caller(self, method: str = "forward") -> Callable[[Sequence[Any]], Any]:

@@ -20,6 +20,7 @@ from mobopt.frontends.traced_numbers import traced_numbers
 from mobopt.ir import Program
 from mobopt.ir.nests import leaves_of
 from mobopt.ir.types import BOOL
+from mobopt.ops.quantized_contexts import QuantizedLayer
 from mobopt.passes.expand_quantized import EXPANDED_OPERATORS, ExpandQuantized, has_quantized
 from mobopt.passes.freeze import Freeze
 from mobopt.passes.number_operands import NumberOperands
@@ -47,11 +48,21 @@ def program_from_script_module(module: torch.jit.ScriptModule, preserved_methods
     Returns:
         A Program with ``forward``, if the module has it, and the preserved methods. Parameters and buffers are
         constants of the graphs, on the CPU; attributes that the methods assign to or change in place, and preserved
-        ones, stay attributes.
+        ones, stay attributes. Quantised tensors become floats that are rounded alike.
 
     Raises:
         InputError: there is no method to translate, or a preserved name does not exist.
         UnsupportedError: the module uses what a Program can't hold; the message names the place.
+    """
+    return in_floats(read_frozen(module, preserved_methods))
+
+
+def read_frozen(module: torch.jit.ScriptModule, preserved_methods: Sequence[str] = ()) -> Program:
+    """The same with its quantised tensors.
+
+    Raises:
+        InputError: as :func:`program_from_script_module`.
+        UnsupportedError: likewise.
     """
     program = read_script_module(module, preserved_methods)
     # as torch's interpreter does before it folds or runs a graph
@@ -145,7 +156,23 @@ def frozen(program: Program, preserved: Sequence[str] = ()) -> Program:
     }
     result.class_name = re.sub(r"\.___torch_mangle_\d+", "", result.class_name)
     Freeze(tuple(attributes)).run(result)
-    if has_quantized(result):
-        result.metadata[EXPANDED_OPERATORS] = len(ExpandQuantized().run(result).notes)
-        Freeze(tuple(attributes)).run(result)  # drops the packed weights
+    return result
+
+
+def in_floats(program: Program, heeds_reduced_range: bool = True) -> Program:
+    """What a frozen Program computes, without quantised tensors; itself if it has none.
+
+    Args:
+        program: of :func:`frozen`; it is not changed.
+        heeds_reduced_range: see :class:`~mobopt.passes.expand_quantized.ExpandQuantized`.
+
+    Raises:
+        UnsupportedError: what it does with quantised tensors is not known.
+    """
+    if not has_quantized(program):
+        return program
+    result = program.clone()
+    result.metadata[EXPANDED_OPERATORS] = len(ExpandQuantized(heeds_reduced_range).run(result).notes)
+    kept = (name for name, item in result.attributes.items() if not isinstance(item.value, QuantizedLayer))
+    Freeze(tuple(kept)).run(result)  # drops the packed weights
     return result

@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 import torch
 
 from mobopt.errors import BundleError
+from mobopt.ir.types import ANY, ListType, Type
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,6 +29,11 @@ class PackedContext:
     def state(self) -> list[Any]:
         """The elements of the state, in wire order."""
         return [getattr(self, item.name) for item in fields(self)]
+
+    @property
+    def state_type(self) -> Type | None:
+        """Of the state; None for a tuple whose elements tell their types."""
+        return ListType(ANY) if self.state_is_list else None
 
     @classmethod
     def from_state(cls, state: Sequence[Any]) -> PackedContext:

@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 import torch
 
 from mobopt.errors import BundleError
+from mobopt.ir.types import STR, TENSOR, ListType, OptionalType, TupleType, Type
 from mobopt.ops.contexts import PackedContext
 from mobopt.ops.quantized import spread
 
@@ -26,7 +27,7 @@ class AffineTensor:
 
     Attributes:
         integers: int8, uint8 or int32.
-        scales: float32, of one element, or one for each index of a dimension.
+        scales: float64, as files have them, of one element, or one for each index of a dimension.
         zero_points: as many, float32.
         axis: that dimension; None for one scale.
     """
@@ -53,7 +54,7 @@ class AffineTensor:
         """What it stands for."""
         sizes, blocks = self.integers.shape, self.block_size
         steps, points = (spread(self.in_blocks(item), sizes, blocks) for item in (self.scales, self.zero_points))
-        return (self.integers.float() - points) * steps
+        return (self.integers.float() - points) * steps.float()
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,6 +100,10 @@ class QuantizedLinear(QuantizedLayer):
                 return cls(weight.detach(), _without_gradient(bias))
         raise _damaged(cls)
 
+    def state(self) -> list[Any]:
+        """Weight and bias."""
+        return [self.weight, self.bias]
+
     @classmethod
     def packed(cls, weight: Any, bias: Any, layer: Mapping[str, Any]) -> QuantizedLinear:
         """What ``torch.ao.nn.quantized.Linear`` packs."""
@@ -141,6 +146,17 @@ class QuantizedConvolution(QuantizedLayer):
         )
         plain = _without_gradient(bias)
         return cls(weight, plain, stride, padding, dilation, output_padding, numbers[-2], bool(numbers[-1]))
+
+    def state(self) -> list[Any]:
+        """That of version 2, which PyTorch writes and every release since 1.6 reads."""
+        lists = (self.stride, self.padding, self.dilation, self.output_padding)
+        numbers = [len(self.stride), *(number for items in lists for number in items), self.groups, self.transposed]
+        return ["2", [torch.tensor(numbers, dtype=torch.int16), self.weight], [self.bias]]
+
+    @property
+    def state_type(self) -> Type:
+        """Of version 2."""
+        return TupleType((STR, ListType(TENSOR), ListType(OptionalType(TENSOR))))
 
     @classmethod
     def packed(cls, weight: Any, bias: Any, layer: Mapping[str, Any]) -> QuantizedConvolution:

@@ -14,6 +14,7 @@ import torch
 from mobopt.bundle import read_bundle
 from mobopt.errors import InputError, UnsupportedError
 from mobopt.frontends.open_source import source_of
+from mobopt.frontends.quantized_source import source_for
 from mobopt.frontends.source import Source
 from mobopt.ir import Program
 from mobopt.module import MobileModule
@@ -217,6 +218,9 @@ def audit(
     )
     if subject.backend and legalize is not None:
         raise InputError(f"{subject.name} is optimised already; --legalize is for models before conversion")
+    if subject.source is not None:
+        target = source_for(subject.source, settings)
+        subject = replace(subject, program=target.program, source=target)
     profile = None if device_profile is None else find_profile(device_profile, settings.backend)
     if profile is not None and profile.backend == ANY_PHONE.backend:
         # A file is held against the limit below, where it is too large for the device.

@@ -12,6 +12,7 @@ from mobopt.bundle import write_lite, write_torchscript
 from mobopt.errors import InputError, MoboptError
 from mobopt.files import check_writable
 from mobopt.frontends.open_source import source_of
+from mobopt.frontends.quantized_source import source_for
 from mobopt.frontends.source import Source
 from mobopt.ir import Program
 from mobopt.optimizer import optimize
@@ -133,7 +134,7 @@ def convert_file(
     _check_ending(output)
     check_writable(output, [source] if isinstance(source, Path) else [])
     show(f"reading {source.name}")
-    model = source_of(source, preserved_methods)
+    model = source_for(source_of(source, preserved_methods), settings)
     show("running the passes")
     dump = None if dump_ir is None else GraphDump(dump_ir, model.program)
     optimized = optimize(model, settings, example_inputs, passes, dump)
@@ -164,7 +165,7 @@ def convert_file(
         tuple(kept),
         agreement is not None and agreement.is_rounding,
         unknown_text(optimized.original, optimized.notes, optimized.inputs) if settings.asks_for_sizes else "",
-        expansion_remark(optimized.original, settings.backend),
+        expansion_remark(optimized.original),
         time.perf_counter() - started,
     )
 

@@ -16,6 +16,7 @@ from mobopt.ir.schemas import schema_of, schemas_of
 from mobopt.ops.permitted import is_of_library, refusal
 from mobopt.ops.quantized import DEQUANTIZE, dequantized
 from mobopt.runtimes.cpu.packed import PACKED_KERNELS
+from mobopt.runtimes.cpu.packed_quantized import is_of_quantized_tensors, on_qnnpack
 from mobopt.runtimes.cpu.recurrent_checks import check_lstm, check_packed_lstm
 from mobopt.runtimes.cpu.vision import VISION_KERNELS
 
@@ -113,6 +114,8 @@ def kernel(op: str) -> Kernel:
         ) from None
     keywords = () if namespace == "prim" else _keyword_only(op)
     check = _CHECKED.get(op)
+    if is_of_quantized_tensors(op):
+        function = on_qnnpack(function)
 
     def call(*args: Any) -> Any:
         if check is not None:

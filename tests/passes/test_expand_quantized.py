@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -31,15 +32,24 @@ SCALE, ZERO = 0.07, 121
 pytestmark = pytest.mark.filterwarnings("ignore")  # torch says of each of its functions here that it is deprecated
 
 
+@contextmanager
+def _on(engine: str) -> Iterator[None]:
+    """Torch's setting for a while."""
+    before = torch.backends.quantized.engine
+    torch.backends.quantized.engine = engine
+    try:
+        yield
+    finally:
+        torch.backends.quantized.engine = before
+
+
 @pytest.fixture(params=["qnnpack", "x86"])
 def engine(request: pytest.FixtureRequest) -> Iterator[str]:
     """What packs and computes in torch."""
     if request.param not in torch.backends.quantized.supported_engines:
         pytest.skip(f"this torch has no {request.param}")
-    before = torch.backends.quantized.engine
-    torch.backends.quantized.engine = request.param
-    yield request.param
-    torch.backends.quantized.engine = before
+    with _on(request.param):
+        yield request.param
 
 
 def quantized(x: Tensor, scale: float = 0.05, zero: int = 117) -> Tensor:
@@ -217,17 +227,26 @@ def test_a_residual_net_from_files(engine: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("dtype", "spread"), [(torch.qint8, 3.0), (torch.qint8, 0.0), (torch.float16, 3.0)])
-def test_dynamic_linear(dtype: torch.dtype, spread: float, engine: str) -> None:
-    if dtype == torch.float16 and engine == "qnnpack":
-        pytest.skip("QNNPACK has no weights of halves")
+@pytest.mark.parametrize("runtime", ["2.6", "mobopt"])
+def test_dynamic_linear(dtype: torch.dtype, spread: float, runtime: str) -> None:
+    """Phones' QNNPACK rounds to 8 bits where ``reduce_range`` asks for 7, which desktops' kernels heed."""
+    supported = torch.backends.quantized.supported_engines
+    if not {"x86", "qnnpack"} <= set(supported):
+        pytest.skip(f"this torch has {supported} only")
     model = nn.Sequential(nn.Linear(37, 41), nn.ReLU(), nn.Linear(41, 5)).eval()
-    dynamic = torch.ao.quantization.quantize_dynamic(model, {nn.Linear}, dtype=dtype)
     x = torch.randn(3, 37) * spread
-    scale = float(dynamic(x).detach().abs().max())
-    scripted = torch.jit.script(dynamic)
-    for runtime in ("2.6", "mobopt"):
+    results = {}
+    for name in ("x86", "qnnpack") if dtype == torch.qint8 else ("x86",):
+        with _on(name):
+            dynamic = torch.ao.quantization.quantize_dynamic(model, {nn.Linear}, dtype=dtype)
+            results[name] = dynamic(x).detach()
+    expected = results["qnnpack" if runtime == "2.6" and dtype == torch.qint8 else "x86"]
+    with _on("x86"):
+        scripted = torch.jit.script(dynamic)
         optimised = mobopt.optimize_for_mobile(scripted, backend="vulkan", runtime=runtime, example_inputs=[x])
-        torch.testing.assert_close(optimised(x), dynamic(x).detach(), rtol=0, atol=scale * 0.02)
+    torch.testing.assert_close(optimised(x), expected, rtol=0, atol=float(expected.abs().max()) * 1e-5)
+    if len(results) == 2 and spread:
+        assert (results["x86"] - results["qnnpack"]).abs().max() > expected.abs().max() * 1e-3
 
 
 def test_text() -> None:
@@ -239,16 +258,14 @@ def test_text() -> None:
     assert "quantized::" not in text and "value=20." in text
 
 
-@pytest.mark.parametrize("backend", ["vulkan", "cpu"])
-def test_it_is_said(backend: str, tmp_path: Path) -> None:
+def test_it_is_said(tmp_path: Path) -> None:
     x = torch.randn(3, 5)
     traced = torch.jit.trace(Calling(lambda q: Q.add(q, q, 0.1, 120)), x, check_trace=False)
-    with pytest.warns(UserWarning, match="the model is quantised: 3 of its operators became float .*alike") as told:
-        mobopt.optimize_for_mobile(traced, backend=backend, example_inputs=[x])
-    assert any("keep the model as it is there" in str(item.message) for item in told) == (backend == "cpu")
+    with pytest.warns(UserWarning, match="the model is quantised: 3 of its operators became float .*alike"):
+        mobopt.optimize_for_mobile(traced, backend="vulkan", example_inputs=[x])
     traced.save(str(tmp_path / "model.pt"))
-    command = ["convert", str(tmp_path / "model.pt"), "-o", str(tmp_path / "made.ptl"), "--backend", backend]
-    result = CliRunner().invoke(main, [*command, "--random", "3,5"])
+    command = ["convert", str(tmp_path / "model.pt"), "-o", str(tmp_path / "made.ptl"), "--random", "3,5"]
+    result = CliRunner().invoke(main, command)
     assert result.exit_code == 0 and "the model is quantised: 3 of its operators" in " ".join(result.output.split())
 
 

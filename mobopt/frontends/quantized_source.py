@@ -1,0 +1,52 @@
+"""A quantised model as the target of a conversion computes it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from mobopt.frontends.source import Source, interpreted
+from mobopt.frontends.torchscript import in_floats
+from mobopt.ir import Program
+from mobopt.options import OWN_RUNTIME, Settings
+from mobopt.passes.expand_quantized import is_for_qnnpack
+
+
+def source_for(source: Source, settings: Settings) -> Source:
+    """A source whose program is what a conversion begins with, and is compared with.
+
+    For phones that is what QNNPACK computes: on the CPU its own integers, on GPUs floats that are rounded as there. The
+    same source where nothing is quantised, or for mobopt's own runtime.
+
+    Raises:
+        UnsupportedError: what the model does with quantised tensors has no form in floats.
+    """
+    if source.quantized is None or settings.runtime == OWN_RUNTIME:
+        return source
+    if settings.backend == "cpu" and is_for_qnnpack(source.quantized):
+        return _OnPhone(source, source.quantized)
+    return _OnPhone(source, in_floats(source.quantized, heeds_reduced_range=False))
+
+
+class _OnPhone(Source):
+    """A model with another program, which is what it is run as."""
+
+    def __init__(self, source: Source, program: Program) -> None:
+        self._source = source
+        self.name, self.program = source.name, program
+
+    def caller(self, method: str = "forward") -> Callable[[Sequence[Any]], Any]:
+        """The reference interpreter on the program."""
+        return interpreted(self.program.clone(), method)
+
+    def example_calls(self, method: str = "forward") -> list[Sequence[Any]]:
+        """Those of the model."""
+        return self._source.example_calls(method)
+
+    def example_shapes(self) -> list[Any] | None:
+        """Those of the model."""
+        return self._source.example_shapes()
+
+    def extra_files(self) -> dict[str, bytes]:
+        """Those of the model."""
+        return self._source.extra_files()
