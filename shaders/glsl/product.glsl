@@ -40,14 +40,15 @@ int residual_index(int batch, int row, Pixel pixel) {
                         : residual_offset + batch * residual_batch + row * residual_pitch;
 }
 
-// Store what becomes of a sum that the bias is part of.
-void store_biased(int result, int residual, int column, vec4 sum) {
+vec4 residual_at(int index) { return HAS_RESIDUAL != 0 ? RESIDUAL(index) : vec4(0.0); }
+
+// What becomes of a sum that the bias is part of.
+vec4 finished(vec4 sum, vec4 residual) {
     sum = before_residual(sum);
-    if (HAS_RESIDUAL != 0) sum = with_residual(sum, RESIDUAL(residual + column));
-    store(result + column, after_residual(sum));
+    if (HAS_RESIDUAL != 0) sum = with_residual(sum, residual);
+    return after_residual(sum);
 }
 
-void store_result(int result, int residual, int column, vec4 sum) {
-    if (HAS_BIAS != 0) sum += BIAS(column);
-    store_biased(result, residual, column, sum);
+void store_biased(int result, int residual, int column, vec4 sum) {
+    store(result + column, finished(sum, residual_at(residual + column)));
 }

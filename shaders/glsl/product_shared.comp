@@ -41,6 +41,7 @@ const int FACTORS = 4 * INNER_BLOCK * BLOCK_COLUMNS;
 const int TILES = 2 * (VALUES + FACTORS);
 const int BLOCK = BLOCK_ROWS * BLOCK_COLUMNS;
 const int SUMS = TEAMS > 1 ? TEAMS * BLOCK : 0;
+const int STORES = TEAMS > 1 ? (BLOCK + INVOCATIONS - 1) / INVOCATIONS : ROWS * COLUMNS;
 const int VALUE_FETCHES = (BLOCK_ROWS * INNER_BLOCK + INVOCATIONS - 1) / INVOCATIONS;
 const int FACTOR_SLOTS = LINES * INNER_BLOCK * BLOCK_COLUMNS; // what is fetched of the weights at a time
 const int FACTOR_FETCHES = (FACTOR_SLOTS + INVOCATIONS - 1) / INVOCATIONS;
@@ -177,10 +178,11 @@ void keep(int tiles) {
     }
 }
 
-#ifdef JOINS
-vec4 bias_of(bool exists, int column) { return vec4(0.0); } // the last part adds it
-#else
 vec4 bias_of(bool exists, int column) { return HAS_BIAS != 0 && exists ? BIAS(column) : vec4(0.0); }
+#ifdef JOINS
+vec4 first_bias(bool exists, int column) { return vec4(0.0); } // the last part adds it
+#else
+vec4 first_bias(bool exists, int column) { return bias_of(exists, column); }
 #endif
 
 void main() {
@@ -222,11 +224,11 @@ void main() {
 
     // Biases are fetched first, so that nothing waits for them in the end. Where teams add up their sums, those that one
     // invocation adds up are all in one column.
-    vec4 bias = TEAMS > 1 ? bias_of(has_column, base_column + column) : vec4(0.0);
+    vec4 bias = TEAMS > 1 ? first_bias(has_column, base_column + column) : vec4(0.0);
     vec4 sums[ROWS * COLUMNS];
     [[unroll]] for (int i = 0; i < ROWS * COLUMNS; ++i) {
         int at = block_column + my_column + i % COLUMNS * COLUMN_STEP;
-        sums[i] = TEAMS > 1 ? vec4(0.0) : bias_of(at < own_columns, base_column + at);
+        sums[i] = TEAMS > 1 ? vec4(0.0) : first_bias(at < own_columns, base_column + at);
     }
 
     fetch(start, end, has_column);
@@ -257,45 +259,48 @@ void main() {
                 pool[team * BLOCK + (my_row + i * ROW_STEP) * BLOCK_COLUMNS + my_column + j * COLUMN_STEP] = sums[i * COLUMNS + j];
         barrier();
     }
-    int count = TEAMS > 1 ? (BLOCK + INVOCATIONS - 1) / INVOCATIONS : ROWS * COLUMNS;
 #ifdef JOINS
-    int partial = block_number() * PARTS * count * INVOCATIONS + me;
-    [[unroll]] for (int i = 0; i < count; ++i) {
+    int partial = block_number() * PARTS * STORES * INVOCATIONS + me;
+    [[unroll]] for (int i = 0; i < STORES; ++i) {
         int slot = me + i * INVOCATIONS;
         vec4 sum = vec4(0.0);
         if (TEAMS == 1) sum = sums[i];
         if (TEAMS > 1 && slot < BLOCK)
             [[unroll]] for (int t = 0; t < TEAMS; ++t) sum += pool[t * BLOCK + slot];
-        partial_sums[partial + (part * count + i) * INVOCATIONS] = sum;
+        partial_sums[partial + (part * STORES + i) * INVOCATIONS] = sum;
     }
     if (!is_last()) return;
 #endif
-    [[unroll]] for (int i = 0; i < count; ++i) {
+    // All loads come before all stores: one that follows a store can't be moved before it, and would wait for the memory by itself.
+    int targets[STORES]; // -1: there is none
+    vec4 finals[STORES];
+    [[unroll]] for (int i = 0; i < STORES; ++i) {
         int slot = me + i * INVOCATIONS;
-        int row = TEAMS > 1 ? slot / BLOCK_COLUMNS : my_row + i / COLUMNS * ROW_STEP;
-        int at = TEAMS > 1 ? slot % BLOCK_COLUMNS : my_column + i % COLUMNS * COLUMN_STEP;
+        int row = block_row + (TEAMS > 1 ? slot / BLOCK_COLUMNS : my_row + i / COLUMNS * ROW_STEP);
+        int at = block_column + (TEAMS > 1 ? slot % BLOCK_COLUMNS : my_column + i % COLUMNS * COLUMN_STEP);
+        bool exists = row < rows && at < own_columns && (TEAMS == 1 || slot < BLOCK);
         vec4 sum = bias;
 #ifdef JOINS
         sum = vec4(0.0);
-        [[unroll]] for (int p = 0; p < PARTS; ++p) sum += partial_sums[partial + (p * count + i) * INVOCATIONS];
+        [[unroll]] for (int p = 0; p < PARTS; ++p) sum += partial_sums[partial + (p * STORES + i) * INVOCATIONS];
+        sum += bias_of(exists, base_column + at);
 #else
         if (TEAMS == 1) sum = sums[i];
         if (TEAMS > 1 && slot < BLOCK)
             [[unroll]] for (int t = 0; t < TEAMS; ++t) sum += pool[t * BLOCK + slot];
-#endif
-        row += block_row;
-        at += block_column;
-        if (row < rows && at < own_columns && (TEAMS == 1 || slot < BLOCK)) {
-            Pixel pixel = Pixel(0, 0, 0);
-            if (SPATIAL != 0) pixel = pixel_of(row);
-#ifdef JOINS
-            store_result(result_index(batch, row, pixel), residual_index(batch, row, pixel), base_column + at, sum);
-#else
-            if (PARTS > 1)
-                store(((batch * PARTS + part) * rows + row) * columns + base_column + at, sum);
-            else
-                store_biased(result_index(batch, row, pixel), residual_index(batch, row, pixel), base_column + at, sum);
-#endif
+        if (PARTS > 1) {
+            targets[i] = exists ? ((batch * PARTS + part) * rows + row) * columns + base_column + at : -1;
+            finals[i] = sum;
+            continue;
         }
+#endif
+        Pixel pixel = Pixel(0, 0, 0);
+        if (SPATIAL != 0) pixel = pixel_of(row);
+        targets[i] = exists ? result_index(batch, row, pixel) + base_column + at : -1;
+        vec4 residual = vec4(0.0);
+        if (exists) residual = residual_at(residual_index(batch, row, pixel) + base_column + at);
+        finals[i] = finished(sum, residual);
     }
+    [[unroll]] for (int i = 0; i < STORES; ++i)
+        if (targets[i] >= 0) store(targets[i], finals[i]);
 }

@@ -27,5 +27,7 @@ void main() {
     }
     Pixel pixel = Pixel(0, 0, 0);
     if (SPATIAL != 0) pixel = pixel_of(row);
-    store_result(result_index(batch, row, pixel), residual_index(batch, row, pixel), index - row * columns, sum);
+    int column = index - row * columns;
+    if (HAS_BIAS != 0) sum += BIAS(column);
+    store_biased(result_index(batch, row, pixel), residual_index(batch, row, pixel), column, sum);
 }

@@ -115,13 +115,19 @@ def test_bytes_of_all_results_are_halved_but_those_of_the_border() -> None:
     assert report.result_bytes - report.result_bytes_fp32 == -4 * image // 2
 
 
-def test_products_of_halves_are_computed_by_matrix_units(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Emulated ones, which are always chosen; the first layer reads the float32 input."""
+@pytest.mark.parametrize(("channels", "scale", "by_units"), [(16, 1.0, 3), (3, 1.0, 3), (3, 1e5, 2), (3, 1e-5, 2)])
+def test_products_of_halves_are_computed_by_matrix_units(
+    device: Device, monkeypatch: pytest.MonkeyPatch, channels: int, scale: float, by_units: int
+) -> None:
+    """Emulated ones, which are always chosen; the first layer rounds the float32 input if float16 holds it."""
     monkeypatch.setattr(device, "info", replace(device.info, switches=frozenset({"emulated-matrix-units"})))
-    layers = (nn.Conv2d(16, 24, 3, padding=1), nn.ReLU(), nn.Conv2d(24, 40, 3, stride=2), nn.Conv2d(40, 7, 1))
-    report = check(seeded(nn.Sequential(*layers)), numbers(2, 16, 13, 11))
-    assert (report.products, report.matrix_products) == (3, 2)
-    assert "2 of 3 products by matrix units" in str(report)
+    first = nn.Conv2d(channels, 24, 3, padding=1)
+    module = seeded(nn.Sequential(first, nn.ReLU(), nn.Conv2d(24, 40, 3, stride=2), nn.Conv2d(40, 7, 1)))
+    with torch.no_grad():
+        first.weight *= min(max(1 / scale, 0.01), 100)
+    report = check(module, numbers(2, channels, 13, 11) * scale)
+    assert (report.products, report.matrix_products) == (3, by_units)
+    assert f"{by_units} of 3 products by matrix units" in str(report)
 
 
 @pytest.mark.parametrize(("precision", "half"), [("fp16", torch.float16), ("bf16", torch.bfloat16)])

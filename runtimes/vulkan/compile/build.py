@@ -178,7 +178,14 @@ def _build(
             + "; ".join(dict.fromkeys(map(str, fallbacks)))
         )
     halved = NOTHING_HALVED if halving is None else halving.choose(graph, placement.reasons)
-    plan = Plan(device, constants, halved=halved.values, half=halved.elements, roundable=halved.roundable)
+    plan = Plan(
+        device,
+        constants,
+        halved=halved.values,
+        half=halved.elements,
+        roundable=halved.roundable,
+        roundable_inputs=halved.roundable_inputs,
+    )
     taken = tuple(number for number, value in enumerate(graph.inputs) if _is_read(graph, value))
     for number in taken:
         _place_input(plan, graph.inputs[number], placement)

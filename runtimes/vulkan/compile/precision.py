@@ -17,7 +17,7 @@ Tensors that are views of each other, or that one operator puts together, get th
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -129,6 +129,7 @@ class Halved:
         nodes: those whose weights are packed as halves.
         kept: nodes whose results are float32.
         roundable: results that are float32 only because the model returns them, of fp16, which matrix units take.
+        roundable_inputs: float32 images that float16 holds well, of fp16, and nodes read whose weights are halves.
     """
 
     precision: str = "fp16"
@@ -136,6 +137,7 @@ class Halved:
     nodes: frozenset[Node] = frozenset()
     kept: tuple[KeptNode, ...] = ()
     roundable: frozenset[Value] = frozenset()
+    roundable_inputs: frozenset[Value] = frozenset()
 
     @property
     def elements(self) -> torch.dtype:
@@ -227,7 +229,10 @@ class Halving:
                 choice.keep(value, RETURNED)
         for node in graph.block.nodes:
             self._consider(choice, node, node in on_host)
-        return choice.halved(graph)
+        images = [] if self._precision != "fp16" else choice.images(graph)
+        given = dict(zip(graph.inputs, self._inputs(), strict=True)) if images else {}
+        fitting = frozenset(value for value in images if fits_half(given[value], torch.float16))
+        return replace(choice.halved(graph), roundable_inputs=fitting)
 
     def _consider(self, choice: _Choice, node: Node, is_on_host: bool) -> None:
         """What one node asks of its operands and results."""
@@ -308,6 +313,12 @@ class _Choice:
             first, other = self._root(made[0]), self._root(value)
             if first is not other:
                 self._tied[other] = first
+
+    def images(self, graph: Graph) -> list[Value]:
+        """Inputs of the line that a node reads as images whose weights may be halves."""
+        nodes = set(self.nodes)
+        images = (value for value in graph.inputs if value.dtype == torch.float32 and len(value.sizes) == 4)
+        return [value for value in images if any(user in nodes for user, _ in value.uses)]
 
     def _root(self, value: Value) -> Value:
         while value in self._tied:

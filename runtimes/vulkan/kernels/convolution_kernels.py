@@ -9,19 +9,22 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
 import torch
 
 from mobopt.runtimes.vulkan.engine.device_info import DeviceInfo
 from mobopt.runtimes.vulkan.engine.stream import bind
-from mobopt.runtimes.vulkan.engine.tensor import DeviceTensor, aligned_channels
+from mobopt.runtimes.vulkan.engine.tensor import DeviceTensor, aligned_channels, default_strides
 from mobopt.runtimes.vulkan.kernels.convolution_parameters import Convolution, Phase, phases
 from mobopt.runtimes.vulkan.kernels.copies import as_channels_last, copied, in_words
+from mobopt.runtimes.vulkan.kernels.device_costs import device_costs
 from mobopt.runtimes.vulkan.kernels.epilogue import Epilogue
 from mobopt.runtimes.vulkan.kernels.gpu_kernels import DEPTHWISE_INVOCATIONS, depthwise_block
 from mobopt.runtimes.vulkan.kernels.kernel_access import spread
 from mobopt.runtimes.vulkan.kernels.loops import Box, loop_boxes, summing_iterations
+from mobopt.runtimes.vulkan.kernels.matrix_kernels import units_lanes
 from mobopt.runtimes.vulkan.kernels.pointwise_kernel import run_program
 from mobopt.runtimes.vulkan.kernels.pointwise_program import IDENTITY
 from mobopt.runtimes.vulkan.kernels.product import (
@@ -64,7 +67,7 @@ def append_product_convolution(
     """Implicit GEMM; needs constant weights, and groups (if any) of whole vec4s."""
     weight = convolution.filters
     assert weight is not None
-    source = _vectors(plan, source)
+    source = _rounded(plan, source) if _may_round(plan, convolution, source) else _vectors(plan, source)
     residual = None if residual is None else _vectors(plan, residual)
     filters = product_weights(plan, weight)
     operands = _operands(plan, convolution, source, filters, result, residual)
@@ -160,6 +163,20 @@ def _vectors(plan: Plan, tensor: DeviceTensor) -> DeviceTensor:
     """The tensor, or a copy of it, as channels_last pixels of whole vec4s, also the last one."""
     tensor = as_channels_last(plan, tensor)
     return copied(plan, tensor) if tensor.storage.capacity % 4 else tensor
+
+
+def _may_round(plan: Plan, convolution: Convolution, source: DeviceTensor) -> bool:
+    """Whether a convolution of halves reads an image of the caller's that is copied to another layout anyway."""
+    if convolution.input not in plan.roundable_inputs or source.channel_pitch is not None:
+        return False
+    weight = convolution.filters
+    is_half = isinstance(weight, torch.Tensor) and plan.weight_elements(weight) == torch.float16
+    return is_half and units_lanes(plan.device, device_costs(plan.device)) > 0
+
+
+def _rounded(plan: Plan, tensor: DeviceTensor) -> DeviceTensor:
+    """A copy as channels_last halves, for matrix units."""
+    return replace(copied(plan, tensor, default_strides(tensor.sizes, tensor.dtype), torch.float16), dtype=tensor.dtype)
 
 
 def _grid_product(

@@ -122,6 +122,8 @@ class Plan:
     """What halves are."""
     roundable: frozenset[Value] = frozenset()
     """Tensors of the graph that lie in float32 only because somebody outside reads them; kernels may round them."""
+    roundable_inputs: frozenset[Value] = frozenset()
+    """Inputs of the graph that a convolution of halves may round, where it copies them anyway."""
     halves_weights: bool = False
     """Whether weights of the call being lowered are packed as halves."""
     _tensors: dict[Value, DeviceTensor] = field(default_factory=dict)
