@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, TypeVar
 import torch
 
 from mobopt import ir
-from mobopt.errors import DeviceLostError
+from mobopt.errors import DeviceLostError, InputError
 from mobopt.ir import Program
 from mobopt.ir.nests import map_leaves
 from mobopt.options import SINGLE, FallbackChoice, PrecisionChoice, check_fallback
