@@ -70,8 +70,7 @@ class Specializations:
             InputError: as for ``specialize``.
             UnsupportedError: the same.
         """
-        tensors = list(leaves_of(list(args), torch.Tensor))
-        shapes = tuple(tuple(tensor.shape) for tensor in tensors)
+        shapes = _shapes(args)
         form = (method, frozenset(by_elements), _form(args))
         family = self._families.get(form)
         if family is None:
@@ -81,7 +80,8 @@ class Specializations:
             if not family.varying:
                 return specialize(self._program, method, args, by_elements=by_elements)
         for template in family.templates:
-            segment = template.segment(shapes)
+            values = template.matching(shapes)
+            segment = None if values is None else template.segment(values)
             if segment is not None:
                 return segment
         if family.attempts < MAX_TEMPLATES:
@@ -89,6 +89,18 @@ class Specializations:
             if segment is not None:
                 return segment
         return specialize(self._program, method, args, by_elements=by_elements)
+
+    def matching(
+        self, method: str, args: Sequence[Any], by_elements: Collection[str] = ()
+    ) -> tuple[Template, tuple[int, ...]] | None:
+        """The template that makes the Segment for such arguments, with the values of its symbols; None: there is none
+        so far. Args are those of :meth:`segment`."""
+        family = self._families.get((method, frozenset(by_elements), _form(args)))
+        if family is None:
+            return None
+        shapes = _shapes(args)
+        found = ((template, template.matching(shapes)) for template in family.templates)
+        return next(((template, values) for template, values in found if values is not None), None)
 
     def _declared(self, method: str, shapes: Shapes) -> set[tuple[int, int]]:
         """The inputs and dimensions that have bounds."""
@@ -133,6 +145,10 @@ class Specializations:
         lower, upper = self._bounds.of(method, number, dim) or (0, LARGEST_SIZE)
         origin = f"dimension {dim} of input {number}"
         return guards.symbol("", max(lower, 2), upper, example=size, origin=origin)
+
+
+def _shapes(args: Sequence[Any]) -> Shapes:
+    return tuple(tuple(tensor.shape) for tensor in leaves_of(list(args), torch.Tensor))
 
 
 def _form(value: Any) -> Any:

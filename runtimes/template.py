@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Any
 
 import torch
 
 from mobopt.ir import Graph, Node, Origin, Value
 from mobopt.ir.dimensions import Expression
+from mobopt.ir.guards import Guards, UndecidedError
 from mobopt.ir.nests import leaves_of, map_leaves
 from mobopt.ir.signature import InputSizes
 from mobopt.ir.types import TensorType
@@ -76,6 +78,7 @@ class Template:
             traced: its segment's graph may be changed afterwards.
         """
         segment, graph = traced.segment, traced.segment.graph
+        self._guards = traced.guards
         self._inputs = InputSizes(traced.inputs, traced.guards)
         self._sizes = traced.sizes
         self._numbers: dict[Any, tuple[_Number, Expression]] = {}
@@ -96,14 +99,66 @@ class Template:
         self._result = self._encoded(traced.result)
         self._updates, self._writes = segment.updates, segment.writes
         self._evaluate = traced.guards.compile(expression for _, expression in self._numbers.values())
+        made: list[_Made | _Constant] = [*self._given, *self._constants]
+        self._slots_made = [*made, *chain(*(call.outputs for call in self._calls))]
         del self._sizes, self._slots
 
-    def segment(self, sizes: Sequence[Sequence[int]]) -> Segment | None:
-        """The Segment for inputs of these sizes, or None if another one is needed, or none can be made."""
-        symbols = self._inputs.matching_values(sizes)
-        if symbols is None:
-            return None
-        numbers = self._evaluate(*symbols)
+    def matching(self, sizes: Sequence[Sequence[int]]) -> tuple[int, ...] | None:
+        """The values of the symbols for inputs of these sizes, or None if another template is needed."""
+        return self._inputs.matching_values(sizes)
+
+    def segment(self, values: Sequence[int]) -> Segment | None:
+        """The Segment for such values of the symbols, or None if none can be made."""
+        return self._filled_with(self._evaluate(*values))
+
+    def outline(self, values: Sequence[int]) -> Segment:
+        """As :meth:`segment`, without nodes: inputs and outputs alone."""
+        numbers = self._evaluate(*values)
+        needed = [*range(len(self._given)), *self._outputs]
+        slots = {index: self._value_at(index, numbers) for index in dict.fromkeys(needed)}
+        graph = Graph()
+        for index in range(len(self._given)):
+            graph.block.add_parameter(slots[index])
+        return self._returning(graph, slots, numbers)
+
+    def symbolic(self, values: Sequence[int], guards: Guards) -> Segment:
+        """The Segment with expressions as sizes.
+
+        Args:
+            values: of the symbols, which are the examples of those that are made.
+            guards: without symbols; gets those of the template, and what is known of them.
+
+        Raises:
+            UndecidedError: a constant depends on sizes.
+        """
+        if any(constant.source is not None for constant in self._constants):
+            raise UndecidedError("a constant depends on sizes")
+        known = zip(self._guards.symbols.values(), values, strict=True)
+        symbols = {
+            item.name: guards.symbol(item.name, item.lower, item.upper, example=value, origin=item.origin)
+            for item, value in known
+        }
+        for condition in self._guards.conditions:
+            known_condition = condition.expression.substitute(symbols)
+            if isinstance(known_condition, Expression):
+                guards.decide(known_condition, condition.relation)
+        made = self._filled_with([expression.substitute(symbols) for _, expression in self._numbers.values()])
+        assert made is not None, "no constant depends on sizes"
+        return made
+
+    def _value_at(self, index: int, numbers: Sequence[Any]) -> Value:
+        """An input, a constant or an output by itself."""
+        made = self._slots_made[index]
+        if isinstance(made, _Made):
+            return made.value(numbers)
+        assert made.elements is not None, "no constant depends on sizes"
+        return Value.of_elements(made.elements)
+
+    def _returning(self, graph: Graph, slots: Any, numbers: Sequence[Any]) -> Segment:
+        graph.return_values(*(slots[index] for index in self._outputs))
+        return Segment(graph, _filled(self._result, slots, numbers), updates=self._updates, writes=self._writes)
+
+    def _filled_with(self, numbers: Sequence[Any]) -> Segment | None:
         slots = [made.value(numbers) for made in self._given]
         graph = Graph()
         for value in slots:
@@ -117,8 +172,7 @@ class Template:
             outputs = [made.value(numbers) for made in call.outputs]
             graph.block.append(Node.call(call.op, _filled(call.args, slots, numbers), outputs, call.origin))
             slots += outputs
-        graph.return_values(*(slots[index] for index in self._outputs))
-        return Segment(graph, _filled(self._result, slots, numbers), updates=self._updates, writes=self._writes)
+        return self._returning(graph, slots, numbers)
 
     def _made(self, value: Value) -> _Made:
         self._slots[value] = _Slot(len(self._slots))

@@ -36,6 +36,9 @@ class Decisions(Protocol):
     def specialize(self, expression: Expression) -> int:
         """The value that the examples give; it is the expression's only one from then on."""
 
+    def hash_of(self, expression: Expression) -> int:
+        """The hash of an expression, where expressions may be keys."""
+
 
 class Atom:
     """A factor of a product: a symbol, or one of ``//``, ``%``, ``min``, ``max`` of operands."""
@@ -212,7 +215,7 @@ class Expression:
         return not self >= other
 
     def __hash__(self) -> int:
-        return hash(self.key)
+        return self.decisions.hash_of(self)
 
     def __bool__(self) -> bool:
         return self != 0

@@ -164,6 +164,10 @@ class Guards:
         self._record(expression - value, "==")
         return value
 
+    def hash_of(self, expression: Expression) -> int:
+        """The hash of an expression: any may be a key."""
+        return hash(expression.key)
+
     def known(self, expression: Expression, relation: str) -> bool | None:
         """Whether ``expression relation 0`` is always (True) or never (False) true, as far as the ranges tell."""
         if relation == "!=":

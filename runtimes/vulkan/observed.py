@@ -21,7 +21,7 @@ from mobopt.runtimes.vulkan.compile.precision import Halving
 from mobopt.runtimes.vulkan.engine.device import Device
 from mobopt.runtimes.vulkan.engine.executable import Executable
 from mobopt.runtimes.vulkan.engine.lane import RefusedError, Value
-from mobopt.runtimes.vulkan.kernels.plan import ConstantStore
+from mobopt.runtimes.vulkan.kernels.plan import ConstantStore, Plan
 from mobopt.runtimes.vulkan.program import VulkanProgram
 
 Refuse = Callable[[ir.Node], str | None]
@@ -110,7 +110,16 @@ class ObservedProgram(VulkanProgram):
             if output.name in self._wanted and output.name in values:
                 show(number, values[output.name], on_host(tensor))
 
-    def _built(self, segment: Segment, integers: Mapping[ir.Value, Interval], halving: Halving | None) -> Built:
+    def _of_template(self, place: Any, integers: Sequence[Interval]) -> None:
+        """None: nodes are shown, which only the segment of one size has."""
+
+    def _built(
+        self,
+        segment: Segment,
+        integers: Mapping[ir.Value, Interval],
+        halving: Halving | None = None,
+        plan_type: type[Plan] = Plan,
+    ) -> Built:
         graph = segment.graph
         if halving is not None:
             returned = set(graph.outputs)

@@ -43,13 +43,14 @@ from mobopt.runtimes.vulkan.compile.build import Built, Fallback, build_stream
 from mobopt.runtimes.vulkan.compile.host_function import UnforeseenResultError
 from mobopt.runtimes.vulkan.compile.integer_ranges import Interval
 from mobopt.runtimes.vulkan.compile.precision import Halving
+from mobopt.runtimes.vulkan.compile.recorded import LoweredTemplates, Recording
 from mobopt.runtimes.vulkan.engine.array import DeviceArray
 from mobopt.runtimes.vulkan.engine.device import Device, open_device
 from mobopt.runtimes.vulkan.engine.executable import MAX_LANES
 from mobopt.runtimes.vulkan.engine.kept_clock import KeptClock
 from mobopt.runtimes.vulkan.engine.lane import Value
 from mobopt.runtimes.vulkan.engine.profiling import OperationTime
-from mobopt.runtimes.vulkan.kernels.plan import ConstantStore
+from mobopt.runtimes.vulkan.kernels.plan import ConstantStore, Plan
 from mobopt.runtimes.vulkan.mirrors import Mirrors
 from mobopt.runtimes.vulkan.plan_report import PlanReport, joined
 from mobopt.runtimes.vulkan.plan_store import PlanStore
@@ -121,6 +122,7 @@ class VulkanProgram:
         self._allow_fallback = fallback == "cpu"
         self._constants = ConstantStore()
         self._specializations = Specializations(program, bounds)
+        self._lowered_templates = LoweredTemplates(self._constants)
         self._bounds = bounds
         self._plans = PlanStore(lambda: MAX_PLANS)
         self._later_plans = PlanStore(lambda: MAX_LATER_PLANS, MAX_PLANS, MAX_LATER_BYTES)
@@ -292,6 +294,7 @@ class VulkanProgram:
             self._last = None
 
     def _forget_plans(self) -> None:
+        self._lowered_templates.forget()
         self._plans.forget()
         self._later_plans.forget()
         self._checkpoints.clear()
@@ -501,13 +504,7 @@ class VulkanProgram:
 
     def _make(self, place: _Place, segment: Segment | None, integers: Sequence[Interval]) -> CallPlan:
         started = time.perf_counter()
-        segment = segment or self._specialized(place)
-        segment.tape = Tape(())  # what this call computed must not live as long as the plan
-        if segment.following is not None:
-            segment.following = self._known(place, segment.following)
-        wide = [value for value in segment.inputs if value.dtype == torch.int64]
-        classes = dict(zip(wide, integers, strict=True))
-        built = self._built(segment, classes, self._halving(place.given))
+        segment, built = self._of_template(place, integers) or self._of_size(place, segment, integers)
         in_arrays = [segment.taken + number for number in place.in_arrays]
         is_later = place.following is not None
         plan = CallPlan(
@@ -539,6 +536,29 @@ class VulkanProgram:
         self._tell_fallbacks(built.fallbacks)
         return plan
 
+    def _of_template(self, place: _Place, integers: Sequence[Interval]) -> tuple[Segment, Built] | None:
+        """A segment and what it is lowered to, where only sizes are new: see :class:`LoweredTemplates`."""
+        if place.following is not None or self.model_state.names or self._precision.is_half:
+            return None
+        args = self._checked_args(place)
+        found = self._specializations.matching(place.method, args, self._by_elements)
+        if found is None:
+            return None
+        return self._lowered_templates.built(*found, tuple(integers), self.device.info, self._recorded)
+
+    def _recorded(self, segment: Segment, integers: Mapping[ir.Value, Interval]) -> Built:
+        return self._built(segment, integers, plan_type=Recording)
+
+    def _of_size(self, place: _Place, segment: Segment | None, integers: Sequence[Interval]) -> tuple[Segment, Built]:
+        """A segment, which may be known, and what it is lowered to."""
+        segment = segment or self._specialized(place)
+        segment.tape = Tape(())  # what this call computed must not live as long as the plan
+        if segment.following is not None:
+            segment.following = self._known(place, segment.following)
+        wide = [value for value in segment.inputs if value.dtype == torch.int64]
+        classes = dict(zip(wide, integers, strict=True))
+        return segment, self._built(segment, classes, self._halving(place.given))
+
     def _tell_fallbacks(self, fallbacks: Sequence[Fallback]) -> None:
         """Tell what a new plan leaves to the CPU."""
         for fallback in dict.fromkeys(fallbacks):
@@ -552,7 +572,13 @@ class VulkanProgram:
             self._precision.precision, self._precision.fp32_nodes, self._ranges, lambda: [*map(on_host, given.inputs)]
         )
 
-    def _built(self, segment: Segment, integers: Mapping[ir.Value, Interval], halving: Halving | None) -> Built:
+    def _built(
+        self,
+        segment: Segment,
+        integers: Mapping[ir.Value, Interval],
+        halving: Halving | None = None,
+        plan_type: type[Plan] = Plan,
+    ) -> Built:
         """What a segment is lowered to."""
         return build_stream(
             segment,
@@ -562,17 +588,23 @@ class VulkanProgram:
             integers,
             self._floats_fit,
             halving=halving,
+            plan_type=plan_type,
         )
 
     def _specialized(self, place: _Place) -> Segment:
         if place.following is not None:
             given = place.given
             return go_on(self.program, place.following, given.answers, given.numbers, self._by_elements)
-        args = map_leaves(list(place.args), DeviceArray, as_meta)
-        self._bounds.check(place.method, args)
+        args = self._checked_args(place)
         if not self.model_state.names:
             return self._specializations.segment(place.method, args, self._by_elements)
         return specialize(self.program, place.method, args, self.model_state.forms, self._by_elements)
+
+    def _checked_args(self, place: _Place) -> list[Any]:
+        """Arguments of a call as tensors, whose sizes are within their bounds."""
+        args: list[Any] = map_leaves(list(place.args), DeviceArray, as_meta)
+        self._bounds.check(place.method, args)
+        return args
 
 
 class _Place(NamedTuple):

@@ -40,8 +40,8 @@ class Counted:
         self.hits = 0
         made = Template.segment
 
-        def counting(template: Template, sizes: list[tuple[int, ...]]) -> Segment | None:
-            segment = made(template, sizes)
+        def counting(template: Template, values: tuple[int, ...]) -> Segment | None:
+            segment = made(template, values)
             self.hits += segment is not None
             return segment
 

@@ -85,6 +85,7 @@ def build_stream(
     floats_fit: bool = True,
     refuse: Callable[[Node], str | None] = lambda node: None,
     halving: Halving | None = None,
+    plan_type: type[Plan] = Plan,
 ) -> Built:
     """Lower a Segment for a device.
 
@@ -98,6 +99,7 @@ def build_stream(
         floats_fit: whether floats that become int64 are taken to be small, which the device checks.
         refuse: why a node is to run on the CPU although the device could compute it, if it is.
         halving: what chooses the tensors that lie as halves; None: each lies as its dtype says.
+        plan_type: what lowerings append to.
 
     Raises:
         UnsupportedError: there are such calls and they may not.
@@ -121,7 +123,7 @@ def build_stream(
     while True:
         placement = place_calls(list(graph.block.nodes), integers or {}, floats_fit, large, refused)
         try:
-            return _build(segment, device, constants, allow_fallback, placement, halving)
+            return _build(segment, device, constants, allow_fallback, placement, halving, plan_type)
         except _RefusedCallError as error:
             refused.update((value, error.reason) for value in error.outputs)
             _take_apart(graph)
@@ -157,6 +159,7 @@ def _build(
     allow_fallback: bool,
     placement: Placement,
     halving: Halving | None,
+    plan_type: type[Plan],
 ) -> Built:
     """One attempt with a placement.
 
@@ -178,7 +181,7 @@ def _build(
             + "; ".join(dict.fromkeys(map(str, fallbacks)))
         )
     halved = NOTHING_HALVED if halving is None else halving.choose(graph, placement.reasons)
-    plan = Plan(
+    plan = plan_type(
         device,
         constants,
         halved=halved.values,
@@ -201,8 +204,7 @@ def _build(
                 _append_lowered(plan, node, concatenations.get(node))
     outputs = segment.computed_outputs()
     for value in outputs:
-        plan.label, plan.source = "result", NOWHERE if value.producer is None else value.producer.origin
-        plan.call = NO_CALL
+        plan.enter("result", (), NOWHERE if value.producer is None else value.producer.origin, NO_CALL)
         _append_output(plan, value, placement)
     plan.stream.chained_workgroups = chained_workgroups(device)
     halves = None if halving is None else halved.report(plan)
@@ -231,9 +233,7 @@ def _place_input(plan: Plan, ref: Value, placement: Placement) -> None:
 
 
 def _append_lowered(plan: Plan, node: Node, concatenation: Concatenation | None) -> None:
-    sizes = "x".join(map(str, node.outputs[0].sizes))
-    plan.label, plan.source = f"{parts_of(node)[0].qualified_op} {sizes}", node.origin
-    plan.call = _lowered_call([node])
+    plan.enter(parts_of(node)[0].qualified_op, node.outputs[0].sizes, node.origin, _lowered_call([node]))
     try:
         result = lower_supported(plan, node) if concatenation is None else concatenation.lower(plan, node)
     except LimitError as error:
@@ -266,9 +266,8 @@ def _append_output(plan: Plan, ref: Value, placement: Placement) -> None:
 
 def _append_host_call(plan: Plan, nodes: list[Node], placement: Placement) -> None:
     """Run consecutive nodes on the CPU in one go, so that what is between them stays there, at its full precision."""
-    plan.label = "CPU: " + ", ".join(dict.fromkeys(node.qualified_op for node in nodes))
-    plan.source = Origin.union(node.origin for node in nodes)
-    plan.call = _lowered_call(nodes)
+    names = ", ".join(dict.fromkeys(node.qualified_op for node in nodes))
+    plan.enter(f"CPU: {names}", (), Origin.union(node.origin for node in nodes), _lowered_call(nodes))
     group = set(nodes)
     read = dict.fromkeys(value for node in nodes for value in node.inputs if value.elements is None)
     inputs = tuple(value for value in read if value.producer not in group)

@@ -13,7 +13,7 @@ from mobopt.runtimes.vulkan.engine.stream import USUAL_ITERATIONS, bind
 from mobopt.runtimes.vulkan.engine.tensor import DeviceTensor
 from mobopt.runtimes.vulkan.kernels.device_costs import core_count, device_costs
 from mobopt.runtimes.vulkan.kernels.kernel_access import VECTOR, element_form, spread, writing
-from mobopt.runtimes.vulkan.kernels.plan import Plan
+from mobopt.runtimes.vulkan.kernels.plan import Plan, replayable
 from mobopt.shaders.push_constants import AttentionPush
 
 BATCH_RANK = 3
@@ -151,6 +151,7 @@ class AttentionBlock:
         )
 
 
+@replayable
 def attend(plan: Plan, operands: AttentionOperands, scale: float, is_causal: bool) -> None:
     """Append the dispatch of ``softmax(q k^T scale + mask) v``."""
     block = choose_block(plan.device, operands, is_causal)

@@ -14,7 +14,7 @@ from mobopt.runtimes.vulkan.kernels.attention_kernel import AttentionOperands
 from mobopt.runtimes.vulkan.kernels.device_costs import core_count, device_costs
 from mobopt.runtimes.vulkan.kernels.kernel_access import element_form, spread, writing
 from mobopt.runtimes.vulkan.kernels.matrix_kernels import EMULATED_UNITS, FRAGMENT, units_lanes
-from mobopt.runtimes.vulkan.kernels.plan import Plan
+from mobopt.runtimes.vulkan.kernels.plan import Plan, replayable
 
 MATRIX_ATTENTION = "attention_matrix"
 """What names of the variants begin with."""
@@ -102,6 +102,7 @@ def _blocks(emulated: bool) -> Iterator[MatrixAttentionBlock]:
         yield MatrixAttentionBlock(subgroups, 1, keys, emulated)
 
 
+@replayable
 def attend_by_matrix_units(
     plan: Plan, operands: AttentionOperands, block: MatrixAttentionBlock, scale: float, is_causal: bool
 ) -> None:

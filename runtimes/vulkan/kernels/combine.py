@@ -14,7 +14,7 @@ import torch
 from mobopt.runtimes.vulkan.engine.stream import MAX_ITERATIONS
 from mobopt.runtimes.vulkan.engine.tensor import DeviceTensor, word_type
 from mobopt.runtimes.vulkan.kernels.division import Division, collapsed, divide
-from mobopt.runtimes.vulkan.kernels.plan import Plan
+from mobopt.runtimes.vulkan.kernels.plan import Plan, replayable
 from mobopt.runtimes.vulkan.kernels.pointwise_kernel import compute_into
 from mobopt.runtimes.vulkan.kernels.pointwise_program import ProgramBuilder, kind_of
 from mobopt.runtimes.vulkan.kernels.reduction_kernel import Reduction, plan_reduction, regrouped, run_reduction
@@ -97,6 +97,7 @@ class _Recipe:
     after: After
     exponent: float
     scale: float
+    divisor: int
 
 
 def reduce(
@@ -109,6 +110,7 @@ def reduce(
     after: After = After.NOTHING,
     exponent: float = 1.0,
     scale: float = 1.0,
+    divisor: int = 1,
 ) -> DeviceTensor:
     """Reduce ``dims``, which stay as dimensions of size 1.
 
@@ -122,18 +124,21 @@ def reduce(
         after: done to the result.
         exponent: of ``Before.RAISED``.
         scale: the factor of ``After.SCALED``, or the exponent of ``After.POWER``.
+        divisor: of the scale, such as a count of elements; without any, the result is no number.
     """
     target = plan.empty(kept_sizes(source.sizes, dims), dtype)
-    _reduce_into(plan, source, target, dims, _Recipe(combination, before, after, exponent, scale))
+    _reduce_into(plan, source, target, dims, _Recipe(combination, before, after, exponent, scale, divisor))
     return target
 
 
+@replayable
 def _reduce_into(plan: Plan, source: DeviceTensor, target: DeviceTensor, dims: Sequence[int], recipe: _Recipe) -> None:
     source, reduction = _prepared(plan, source, target, dims)
     division = divide(plan.device, source, dims, reduction)
     if division is None:
         constants = [int(not source.is_floating), recipe.combination, recipe.before, recipe.after]
-        push = partial(ReducePush, exponent=recipe.exponent, scale=recipe.scale)
+        scale = recipe.scale / recipe.divisor if recipe.divisor else math.nan
+        push = partial(ReducePush, exponent=recipe.exponent, scale=scale)
         run_reduction(plan, "reduce", reduction, [source], [target], constants, push)
         return
     parts = _partial(plan, division, source, dims, target.dtype)
@@ -227,6 +232,7 @@ def extreme_indices(
     return values, indices
 
 
+@replayable
 def _extremes_into(
     plan: Plan, source: DeviceTensor, targets: Sequence[DeviceTensor], dims: Sequence[int], constants: Sequence[int]
 ) -> None:
@@ -260,6 +266,7 @@ def running(
     return target
 
 
+@replayable
 def _run_along(plan: Plan, source: DeviceTensor, target: DeviceTensor, dims: Sequence[int], product: bool) -> None:
     """Parts run on their own; the running totals of what lies before a part are then added to it (G. Blelloch, "Prefix
     sums and their applications", 1990)."""

@@ -10,7 +10,7 @@ import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 import torch
 
@@ -25,6 +25,7 @@ from mobopt.runtimes.vulkan.kernels.gpu_kernels import DEPTHWISE_INVOCATIONS, de
 from mobopt.runtimes.vulkan.kernels.kernel_access import spread
 from mobopt.runtimes.vulkan.kernels.loops import Box, loop_boxes, summing_iterations
 from mobopt.runtimes.vulkan.kernels.matrix_kernels import units_lanes
+from mobopt.runtimes.vulkan.kernels.plan import Plan, replayable
 from mobopt.runtimes.vulkan.kernels.pointwise_kernel import run_program
 from mobopt.runtimes.vulkan.kernels.pointwise_program import IDENTITY
 from mobopt.runtimes.vulkan.kernels.product import (
@@ -37,9 +38,6 @@ from mobopt.runtimes.vulkan.kernels.product import (
 from mobopt.runtimes.vulkan.kernels.weight_packing import Factors, bias_vector, depthwise_weights, product_weights
 from mobopt.shaders.push_constants import DepthwisePush, ProductPush
 
-if TYPE_CHECKING:
-    from mobopt.runtimes.vulkan.kernels.plan import Plan
-
 
 class AppendConvolution(Protocol):
     """What every kernel's function looks like."""
@@ -47,6 +45,7 @@ class AppendConvolution(Protocol):
     def __call__(
         self,
         plan: Plan,
+        /,
         convolution: Convolution,
         source: DeviceTensor,
         result: DeviceTensor,
@@ -270,6 +269,7 @@ def depthwise_fits(convolution: Convolution) -> bool:
     return span[0] * span[1] <= _MAX_DEPTHWISE_READS
 
 
+@replayable
 def append_depthwise(
     plan: Plan,
     convolution: Convolution,
@@ -361,12 +361,21 @@ def append_general(
     epilogue: Epilogue,
     residual: DeviceTensor | None,
 ) -> None:
-    """Any convolution on tensors of any layout, one invocation per element of the result; a long sum takes several
-    dispatches."""
-    final, result = result, result if result.has_words else plan.empty(result.sizes, result.dtype, result.strides)
-    source, weights = in_words(plan, source), in_words(plan, plan.tensor(convolution.weight))
-    bias = None if convolution.bias is None else in_words(plan, plan.tensor(convolution.bias))
-    residual = None if residual is None else in_words(plan, residual)
+    """Any convolution on tensors of any layout, one invocation per element of the result."""
+    weights = plan.tensor(convolution.weight)
+    bias = None if convolution.bias is None else plan.tensor(convolution.bias)
+    _append_general(plan, convolution, ProductOperands(source, weights, result, bias, residual), epilogue)
+
+
+@replayable
+def _append_general(plan: Plan, convolution: Convolution, operands: ProductOperands, epilogue: Epilogue) -> None:
+    """The same of tensors, of any layout too; a long sum takes several dispatches."""
+    final, result = operands.result, operands.result
+    if not result.has_words:
+        result = plan.empty(result.sizes, result.dtype, result.strides)
+    source, weights = in_words(plan, operands.activations), in_words(plan, operands.weights)
+    bias = None if operands.bias is None else in_words(plan, operands.bias)
+    residual = None if operands.residual is None else in_words(plan, operands.residual)
     rounding, local_size = rounding_form(epilogue), plan.device.workgroup(_GENERAL_LOCAL_SIZE)
     boxes = list(loop_boxes((*(1,) * (3 - len(convolution.taps)), *convolution.taps, convolution.group_inputs)))
     for number, box in enumerate(boxes):

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
+from mobopt.ir.guards import UndecidedError
 from mobopt.runtimes.vulkan.engine.tensor import DeviceTensor, contiguous_strides
 
 _KEPT_NESTS = 4096
@@ -36,12 +37,15 @@ def merged(sizes: Sequence[int], strides: Sequence[Sequence[int]], *, order_by: 
         strides: for each tensor, a stride per dimension.
         order_by: the tensor whose strides put the dimensions in order, outermost first; None keeps the order.
     """
-    return _merged(tuple(sizes), tuple(map(tuple, strides)), order_by)
+    nest = tuple(sizes), tuple(map(tuple, strides)), order_by
+    try:
+        return _kept_merged(*nest)
+    except UndecidedError:  # sizes of a recording are no keys
+        return _merged(*nest)
 
 
-@lru_cache(maxsize=_KEPT_NESTS)
 def _merged(sizes: tuple[int, ...], strides: tuple[tuple[int, ...], ...], order_by: int | None) -> Iteration:
-    """See :func:`merged`. Equal layers ask for the same again and again."""
+    """See :func:`merged`."""
     dims = [d for d, size in enumerate(sizes) if size != 1]
     if order_by is not None:
         dims.sort(key=lambda d: -abs(strides[order_by][d]))
@@ -60,6 +64,10 @@ def _merged(sizes: tuple[int, ...], strides: tuple[tuple[int, ...], ...], order_
     if not new_sizes:
         return Iteration((1,), tuple((1,) for _ in strides))
     return Iteration(tuple(new_sizes), tuple(tuple(new) for new in new_strides))
+
+
+_kept_merged = lru_cache(maxsize=_KEPT_NESTS)(_merged)
+"""Equal layers ask for the same again and again."""
 
 
 def broadcast_sizes(*shapes: Sequence[int]) -> tuple[int, ...]:

@@ -3,9 +3,10 @@ ask for."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from functools import wraps
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec
 
 import torch
 
@@ -31,6 +32,9 @@ from mobopt.shaders.table import ShaderError
 if TYPE_CHECKING:
     from mobopt.runtimes.vulkan.kernels.product_kernels import ProductKernel
     from mobopt.runtimes.vulkan.kernels.product_shape import ProductShape
+
+
+Arguments = ParamSpec("Arguments")
 
 
 class ConstantStore:
@@ -131,6 +135,16 @@ class Plan:
     _on_host: dict[Value, HostTensor] = field(default_factory=dict)
     _twins: dict[Value, Value] = field(default_factory=dict)
     """Results that are computed in a wider dtype, and the results of the graph that they become."""
+
+    def perform(self, step: Callable[..., None], args: Sequence[Any], named: Mapping[str, Any]) -> None:
+        """Do a replayable step of a lowering; see :func:`replayable`."""
+        step(self, *args, **named)
+
+    def enter(self, operator: str, sizes: Sequence[int], source: Origin, call: LoweredCall) -> None:
+        """Begin with another call: what is appended from now on is a part of it."""
+        self.label = label_of(operator, sizes)
+        self.source = source
+        self.call = call
 
     def tensor(self, ref: Value) -> DeviceTensor:
         """Where a tensor of the graph is on the device; a constant is put there on first use."""
@@ -266,9 +280,28 @@ class Plan:
         self.stream.append(dispatch)
 
 
+def label_of(operator: str, sizes: Sequence[int]) -> str:
+    """What a profile shows of a call."""
+    return f"{operator} {'x'.join(map(str, sizes))}".rstrip()
+
+
 def _storage_elements(sizes: Sequence[int], strides: Sequence[int]) -> int:
     """Elements of a storage that holds such a tensor, whole vec4s, at least one."""
     if 0 in sizes:
         return 4
     last = sum((size - 1) * stride for size, stride in zip(sizes, strides, strict=True)) + 1
     return -(-last // 4) * 4
+
+
+def replayable(function: Callable[Concatenate[Plan, Arguments], None]) -> Callable[Concatenate[Plan, Arguments], None]:
+    """Mark a function that appends dispatches of tensors that it is given, and does nothing else.
+
+    A recorded lowering (:mod:`mobopt.runtimes.vulkan.compile.recorded`) consists of its calls, so that what such a
+    function decides, it decides for each size anew. Its arguments are tensors, numbers, and plain records of these.
+    """
+
+    @wraps(function)
+    def performed(plan: Plan, /, *args: Arguments.args, **named: Arguments.kwargs) -> None:
+        plan.perform(function, args, named)
+
+    return performed

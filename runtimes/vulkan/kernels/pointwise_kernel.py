@@ -28,7 +28,7 @@ from mobopt.runtimes.vulkan.kernels.kernel_access import (
     write_access,
     writing,
 )
-from mobopt.runtimes.vulkan.kernels.plan import Plan
+from mobopt.runtimes.vulkan.kernels.plan import Plan, replayable
 from mobopt.runtimes.vulkan.kernels.pointwise_program import (
     IDENTITY,
     MAX_OPERANDS,
@@ -72,6 +72,7 @@ def compute_into(
     run_program(plan, program, operands, target, fresh=fresh)
 
 
+@replayable
 def run_program(
     plan: Plan, program: Program, operands: Sequence[DeviceTensor], target: DeviceTensor, *, fresh: bool = False
 ) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 from mobopt.runtimes.vulkan.engine.device_info import DeviceInfo
 from mobopt.runtimes.vulkan.engine.stream import Binding, bind
@@ -24,14 +23,12 @@ from mobopt.runtimes.vulkan.kernels.kernel_access import (
     read_words,
     reads_texels,
 )
+from mobopt.runtimes.vulkan.kernels.plan import Plan, replayable
 from mobopt.runtimes.vulkan.kernels.product_kernels import ProductKernel, TileKernel, choose_product_kernel
 from mobopt.runtimes.vulkan.kernels.product_scaling import Scaling
 from mobopt.runtimes.vulkan.kernels.product_shape import ProductShape
 from mobopt.runtimes.vulkan.kernels.weight_packing import Scales
 from mobopt.shaders.push_constants import ProductPush
-
-if TYPE_CHECKING:
-    from mobopt.runtimes.vulkan.kernels.plan import Plan
 
 
 @dataclass(frozen=True, eq=False)
@@ -114,6 +111,7 @@ def epilogue_constants(epilogue: Epilogue, has_bias: bool) -> tuple[int | float,
     )
 
 
+@replayable
 def append_product(
     plan: Plan,
     product: ProductPush,

@@ -12,7 +12,7 @@ from mobopt.runtimes.vulkan.engine.device_info import DeviceInfo
 from mobopt.runtimes.vulkan.engine.tensor import DeviceTensor, aligned_channels
 from mobopt.runtimes.vulkan.kernels.device_costs import core_count
 from mobopt.runtimes.vulkan.kernels.kernel_access import VECTOR, LoadMode, reading, spread, uses_texels, writing
-from mobopt.runtimes.vulkan.kernels.plan import Plan
+from mobopt.runtimes.vulkan.kernels.plan import Plan, replayable
 from mobopt.shaders.enumerations import Cell
 from mobopt.shaders.push_constants import RecurrentPush
 
@@ -40,6 +40,7 @@ class StepTensors:
     """What a GRU adds to the states' part of its new gate, (directions, units rounded up to vec4s)."""
 
 
+@replayable
 def append_step(plan: Plan, cell: Cell, tensors: StepTensors) -> None:
     """Append one step of all directions."""
     rows, units = tensors.states[0].sizes

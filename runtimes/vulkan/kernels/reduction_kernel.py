@@ -24,7 +24,7 @@ from mobopt.runtimes.vulkan.kernels.kernel_access import (
     write_access,
     writing,
 )
-from mobopt.runtimes.vulkan.kernels.plan import Plan
+from mobopt.runtimes.vulkan.kernels.plan import Plan, replayable
 from mobopt.shaders.push_constants import ReductionPush, RewritingPush
 
 MAX_KEPT = 4
@@ -169,6 +169,7 @@ def _threads(device: DeviceInfo, kept: Iteration, reduced: Iteration, lanes_redu
     return threads, _GROUP
 
 
+@replayable
 def run_reduction(
     plan: Plan,
     shader: str,

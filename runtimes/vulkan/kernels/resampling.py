@@ -6,19 +6,20 @@ falls the same way.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import TypeAlias
 
 import torch
 
 from mobopt.ir import Value
 from mobopt.runtimes.vulkan.engine.stream import USUAL_ITERATIONS
 from mobopt.runtimes.vulkan.engine.tensor import DeviceTensor
-from mobopt.runtimes.vulkan.kernels.copies import copied, strided_copy
+from mobopt.runtimes.vulkan.kernels.copies import strided_copy
 from mobopt.runtimes.vulkan.kernels.kernel_access import VECTOR, LoadMode
 from mobopt.runtimes.vulkan.kernels.loops import loop_iterations
-from mobopt.runtimes.vulkan.kernels.plan import Plan
+from mobopt.runtimes.vulkan.kernels.plan import Plan, replayable
 from mobopt.runtimes.vulkan.kernels.space_kernel import SPACE, as_volume, run_space_kernel
 from mobopt.runtimes.vulkan.kernels.views import sliced
 from mobopt.shaders.push_constants import ResamplePush
@@ -65,7 +66,7 @@ def scale_of(size: int, outputs: int, factor: float | None, align_corners: bool)
     return 1.0 / factor if factor is not None and factor > 0 else size / outputs
 
 
-def nearest_table(size: int, outputs: int, factor: float | None, *, exact: bool) -> AxisTable:
+def nearest_table(size: int, outputs: int, factor: float | None, exact: bool) -> AxisTable:
     """Nearest neighbour: the place below, or with ``exact`` the place whose centre is nearest."""
     scale = torch.tensor(scale_of(size, outputs, factor, False), dtype=torch.float32)
     places = torch.arange(outputs, dtype=torch.float32)
@@ -109,7 +110,7 @@ def _cubic_outer(x: torch.Tensor) -> torch.Tensor:
     return ((CUBIC_A * x - 5 * CUBIC_A) * x + 8 * CUBIC_A) * x - 4 * CUBIC_A
 
 
-def antialias_table(size: int, outputs: int, factor: float | None, align_corners: bool, *, cubic: bool) -> AxisTable:
+def antialias_table(size: int, outputs: int, factor: float | None, align_corners: bool, cubic: bool) -> AxisTable:
     """Interpolation whose filter widens with the reduction, as Pillow's (ATen/native/cpu/UpSampleKernel.cpp)."""
     scale = scale_of(size, outputs, factor, align_corners)
     width = 2.0 if cubic else 1.0
@@ -148,15 +149,12 @@ def padding_table(size: int, before: int, after: int, mode: str) -> AxisTable:
     return AxisTable(places[:, None])
 
 
-TableMaker = Callable[[], AxisTable]
+Table: TypeAlias = "partial[AxisTable]"
+"""What makes a table, with all its arguments, which name it."""
 
 
 def resample(
-    plan: Plan,
-    source: DeviceTensor,
-    sizes: Sequence[int],
-    tables: Sequence[tuple[tuple[object, ...], TableMaker] | None],
-    output: Value | None = None,
+    plan: Plan, source: DeviceTensor, sizes: Sequence[int], tables: Sequence[Table], output: Value | None = None
 ) -> DeviceTensor:
     """Make every output place from input places.
 
@@ -164,18 +162,24 @@ def resample(
         plan: where the dispatch goes.
         source: (N, C, space...) or (C, space...).
         sizes: of the result.
-        tables: for each dimension of space a name of its table and its maker, or None if places stay as they are.
+        tables: for each dimension of space.
         output: the call's result that it is, if it is one.
     """
-    spatial = len(tables)
     target = plan.empty(sizes, source.dtype) if output is None else plan.own_result(output)
+    _resample_into(plan, source, target, tables)
+    return target
+
+
+@replayable
+def _resample_into(plan: Plan, source: DeviceTensor, target: DeviceTensor, tables: Sequence[Table | None]) -> None:
+    """See :func:`resample`; where there is no table, places stay as they are."""
+    spatial = len(tables)
     volume, result = as_volume(source, spatial), as_volume(target, spatial)
-    made = [None if entry is None else entry[1]() for entry in tables]
-    if all(table is None for table in made):
-        return copied(plan, source)
+    made = [None if table is None else table() for table in tables]
     places = [1 if table is None else table.taps for table in made]
     if loop_iterations(places) > USUAL_ITERATIONS and sum(count > 1 for count in places) > 1:
-        return _resample_in_turn(plan, source, sizes, tables)
+        _resample_in_turn(plan, source, target, tables)
+        return
     weighted = any(table is not None and table.weights is not None for table in made)
     taps, starts = [0] * (SPACE - spatial), [0] * (SPACE - spatial)
     parts: list[torch.Tensor] = []
@@ -186,28 +190,24 @@ def resample(
             table = table.with_pairs() if weighted else table
             parts.append(table.packed())
         taps.append(0 if table is None else table.taps)
-    names = [None if entry is None else entry[0] for entry in tables]
+    names = [None if table is None else (table.func.__name__, table.args) for table in tables]
     packed = plan.packed([], ("resample", *names), lambda: torch.cat(parts))
     push = partial(ResamplePush, table=starts)
     mode = LoadMode.VECTOR if weighted else LoadMode.LANES
     iterations = loop_iterations([max(count, 1) for count in taps])
     run_space_kernel(plan, "resample", volume, [result], taps, push, [(packed, mode)], iterations=iterations)
-    return target
 
 
-def _resample_in_turn(
-    plan: Plan,
-    source: DeviceTensor,
-    sizes: Sequence[int],
-    tables: Sequence[tuple[tuple[object, ...], TableMaker] | None],
-) -> DeviceTensor:
+def _resample_in_turn(plan: Plan, source: DeviceTensor, target: DeviceTensor, tables: Sequence[Table | None]) -> None:
     """One dimension after the other, the last one first: what takes many places is a product of a table for each."""
     leading = source.rank - len(tables)
-    for d in reversed(range(len(tables))):
-        between = [*source.sizes]
-        between[leading + d] = sizes[leading + d]
-        source = resample(plan, source, between, [table if k == d else None for k, table in enumerate(tables)])
-    return source
+    turns = [d for d, table in enumerate(tables) if table is not None]
+    for d in reversed(turns):
+        sizes = [*source.sizes]
+        sizes[leading + d] = target.sizes[leading + d]
+        between = target if d == turns[0] else plan.empty(sizes, source.dtype)
+        _resample_into(plan, source, between, [table if k == d else None for k, table in enumerate(tables)])
+        source = between
 
 
 def repeated(plan: Plan, source: DeviceTensor, factors: Sequence[int]) -> DeviceTensor:

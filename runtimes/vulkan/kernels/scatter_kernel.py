@@ -21,7 +21,7 @@ from mobopt.runtimes.vulkan.kernels.kernel_access import (
     spread,
     writing,
 )
-from mobopt.runtimes.vulkan.kernels.plan import Plan
+from mobopt.runtimes.vulkan.kernels.plan import Plan, replayable
 from mobopt.runtimes.vulkan.kernels.views import sliced
 from mobopt.shaders.enumerations import Put
 from mobopt.shaders.push_constants import ScatterPush
@@ -42,6 +42,7 @@ class Negative(IntEnum):
     FROM_END = -1
 
 
+@replayable
 def scatter_along(
     plan: Plan,
     target: DeviceTensor,

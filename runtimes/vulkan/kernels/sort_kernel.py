@@ -17,7 +17,7 @@ from mobopt.runtimes.vulkan.kernels.kernel_access import (
     spread,
     writing,
 )
-from mobopt.runtimes.vulkan.kernels.plan import Plan
+from mobopt.runtimes.vulkan.kernels.plan import Plan, replayable
 from mobopt.shaders.push_constants import MergePush, SearchPush, SortPush
 
 MAX_SEARCH_RANK = 6
@@ -68,6 +68,7 @@ def sorted_places(plan: Plan, tensor: DeviceTensor, dim: int, *, descending: boo
     return DeviceTensor(places.storage, torch.int64, tensor.sizes, tuple(steps[d] for d in range(tensor.rank)))
 
 
+@replayable
 def places_in(
     plan: Plan,
     lines: DeviceTensor,

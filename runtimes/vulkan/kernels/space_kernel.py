@@ -22,7 +22,7 @@ from mobopt.runtimes.vulkan.kernels.kernel_access import (
     write_access,
     writing,
 )
-from mobopt.runtimes.vulkan.kernels.plan import Plan
+from mobopt.runtimes.vulkan.kernels.plan import Plan, replayable
 from mobopt.shaders.push_constants import SpacePush
 
 SPACE = 3
@@ -80,6 +80,7 @@ def _has_room(tensor: DeviceTensor, extra: int) -> bool:
     return tensor.span[1] + extra <= tensor.storage.capacity
 
 
+@replayable
 def run_space_kernel(
     plan: Plan,
     shader: str,

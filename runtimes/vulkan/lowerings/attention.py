@@ -15,7 +15,7 @@ from mobopt.runtimes.vulkan.kernels.attention_matrix import attend_by_matrix_uni
 from mobopt.runtimes.vulkan.kernels.copies import copied
 from mobopt.runtimes.vulkan.kernels.geometry import Iteration, expanded, merged
 from mobopt.runtimes.vulkan.kernels.matrix_kernels import EMULATED_UNITS
-from mobopt.runtimes.vulkan.kernels.plan import Plan
+from mobopt.runtimes.vulkan.kernels.plan import Plan, replayable
 from mobopt.runtimes.vulkan.kernels.pointwise_kernel import compute_into
 from mobopt.runtimes.vulkan.kernels.pointwise_program import Kind, ProgramBuilder
 from mobopt.runtimes.vulkan.kernels.views import sliced, swapped
@@ -149,6 +149,7 @@ def _batches_of(tensors: Sequence[DeviceTensor]) -> Iteration:
     return merged(tensors[0].sizes[:-2], [tensor.strides[:-2] for tensor in tensors], order_by=None)
 
 
+@replayable
 def _in_products(plan: Plan, operands: AttentionOperands, scale: float, is_causal: bool) -> None:
     """Scores by one product, their softmax, and its product with the values, for some queries at a time."""
     query, value = (rows_of_batches(plan, tensor, BATCH_RANK) for tensor in (operands.query, operands.value))

@@ -26,7 +26,7 @@ from mobopt.runtimes.vulkan.kernels.kernel_access import (
     write_access,
     writing,
 )
-from mobopt.runtimes.vulkan.kernels.plan import Plan
+from mobopt.runtimes.vulkan.kernels.plan import Plan, replayable
 from mobopt.runtimes.vulkan.kernels.pointwise_kernel import compute
 from mobopt.runtimes.vulkan.kernels.pointwise_program import Kind, ProgramBuilder
 from mobopt.runtimes.vulkan.kernels.scatter_kernel import Negative
@@ -40,6 +40,7 @@ _ANY_LENGTH = 2**30
 """Stands for the length of a dimension where indices have been checked already."""
 
 
+@replayable
 def select_along(
     plan: Plan,
     target: DeviceTensor,

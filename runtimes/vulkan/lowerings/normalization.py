@@ -13,7 +13,7 @@ from mobopt.runtimes.vulkan.engine.tensor import DeviceTensor
 from mobopt.runtimes.vulkan.kernels.combine import After, Before, Combination, Spread, moments, reduce
 from mobopt.runtimes.vulkan.kernels.geometry import view_strides
 from mobopt.runtimes.vulkan.kernels.normalization_kernel import normalize
-from mobopt.runtimes.vulkan.kernels.plan import Plan
+from mobopt.runtimes.vulkan.kernels.plan import Plan, replayable
 from mobopt.runtimes.vulkan.kernels.pointwise_kernel import compute_into
 from mobopt.runtimes.vulkan.kernels.pointwise_program import Kind, ProgramBuilder, Term
 from mobopt.runtimes.vulkan.kernels.views import reshaped
@@ -70,6 +70,7 @@ def normalized(
     return mean, reciprocal
 
 
+@replayable
 def _normalize(
     plan: Plan,
     tensor: DeviceTensor,
@@ -255,7 +256,7 @@ def rms_norm(plan: Plan, call: Node) -> DeviceTensor:
         Combination.ADD,
         Before.SQUARED,
         After.SCALED,
-        scale=1 / count if count else math.nan,
+        divisor=count,
     )
     builder = ProgramBuilder()
     root = builder.step(Opcode.RSQRT, builder.step(Opcode.ADD, builder.tensor(square), builder.scalar(eps, Kind.FLOAT)))

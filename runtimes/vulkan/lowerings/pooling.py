@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -243,10 +244,8 @@ def adaptive_average_pool(plan: Plan, call: Node) -> DeviceTensor:
     dims = range(tensor.rank - spatial, tensor.rank)
     space = [tensor.sizes[d] for d in dims]
     if all(size == 1 for size in call.output.sizes[-spatial:]) and 0 not in space:
-        scale = 1.0
-        for size in space:
-            scale /= size
-        return reduce(plan, tensor, list(dims), tensor.dtype, Combination.ADD, after=After.SCALED, scale=scale)
+        count = math.prod(space)
+        return reduce(plan, tensor, list(dims), tensor.dtype, Combination.ADD, after=After.SCALED, divisor=count)
     return pool(plan, tensor, call.output, spatial, _adaptive(space, call, spatial, average=True))[0]
 
 

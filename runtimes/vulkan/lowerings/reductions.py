@@ -54,9 +54,8 @@ def _simple(plan: Plan, call: Node, combination: Combination, *, mean: bool = Fa
     dtype = call.output.dtype
     tensor = converted(plan, plan.tensor(call.args[0]), dtype)
     dims = _dims(call, tensor)
-    count = math.prod(tensor.sizes[d] for d in dims)
-    after, scale = (After.SCALED, 1 / count if count else math.nan) if mean else (After.NOTHING, 1.0)
-    return _finished(reduce(plan, tensor, dims, dtype, combination, after=after, scale=scale), dims, call.output.rank)
+    after, count = (After.SCALED, math.prod(tensor.sizes[d] for d in dims)) if mean else (After.NOTHING, 1)
+    return _finished(reduce(plan, tensor, dims, dtype, combination, after=after, divisor=count), dims, call.output.rank)
 
 
 @lowers("aten::sum", "aten::sum.dim_IntList", check=check_dtypes)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from functools import partial
 
 from mobopt.ir import Node
 from mobopt.ir.schemas import argument_names
@@ -47,19 +48,14 @@ def _factors(call: Node, spatial: int) -> list[float | None]:
     return list(call.args[-spatial:])
 
 
-_Maker = Callable[[int, int, "float | None"], AxisTable]
-
-
-def _interpolate(plan: Plan, call: Node, kind: str, make: _Maker) -> DeviceTensor:
+def _interpolate(plan: Plan, call: Node, make: Callable[..., AxisTable], *options: bool) -> DeviceTensor:
+    """By tables of input size, output size, factor, and ``options``."""
     tensor = plan.tensor(call.args[0])
     spatial = _spatial(call)
     if tensor.rank == 4:
         tensor = as_channels_last(plan, tensor)
     axes = zip(tensor.sizes[-spatial:], call.output.sizes[-spatial:], _factors(call, spatial), strict=True)
-    tables = [
-        ((kind, size, outputs, factor), lambda s=size, o=outputs, f=factor: make(s, o, f))
-        for size, outputs, factor in axes
-    ]
+    tables = [partial(make, size, outputs, factor, *options) for size, outputs, factor in axes]
     return resample(plan, tensor, call.output.sizes, tables, call.output)
 
 
@@ -77,24 +73,20 @@ def upsample_nearest(plan: Plan, call: Node) -> DeviceTensor:
     ]
     if all(whole):
         return repeated(plan, tensor, whole)
-    return _interpolate(plan, call, f"nearest {exact}", lambda s, o, f: nearest_table(s, o, f, exact=exact))
+    return _interpolate(plan, call, nearest_table, exact)
 
 
 @lowers(*_both_forms(*(f"aten::{name}" for name in _SMOOTH)), check=check_floating)
 def upsample_smooth(plan: Plan, call: Node) -> DeviceTensor:
     """Linear or cubic interpolation."""
-    aligned = call["align_corners"]
     make = cubic_table if "cubic" in call.qualified_op else linear_table
-    return _interpolate(plan, call, f"{make.__name__} {aligned}", lambda s, o, f: make(s, o, f, aligned))
+    return _interpolate(plan, call, make, call["align_corners"])
 
 
 @lowers(*_both_forms(*(f"aten::{name}" for name in _ANTIALIASED)), check=check_floating)
 def upsample_antialiased(plan: Plan, call: Node) -> DeviceTensor:
     """Linear or cubic interpolation that averages where it reduces."""
-    aligned, cubic = call["align_corners"], "cubic" in call.qualified_op
-    return _interpolate(
-        plan, call, f"antialiased {aligned} {cubic}", lambda s, o, f: antialias_table(s, o, f, aligned, cubic=cubic)
-    )
+    return _interpolate(plan, call, antialias_table, call["align_corners"], "cubic" in call.qualified_op)
 
 
 def pad_by_places(plan: Plan, tensor: DeviceTensor, call: Node, padding: list[int], mode: str) -> DeviceTensor:
@@ -102,8 +94,7 @@ def pad_by_places(plan: Plan, tensor: DeviceTensor, call: Node, padding: list[in
     spatial = len(padding) // 2
     pairs = [(padding[2 * d], padding[2 * d + 1]) for d in reversed(range(spatial))]
     tables = [
-        ((mode, size, *pair), lambda s=size, p=pair: padding_table(s, p[0], p[1], mode))
-        for size, pair in zip(tensor.sizes[-spatial:], pairs, strict=True)
+        partial(padding_table, size, *pair, mode) for size, pair in zip(tensor.sizes[-spatial:], pairs, strict=True)
     ]
     return resample(plan, tensor, call.output.sizes, tables, call.output)
 

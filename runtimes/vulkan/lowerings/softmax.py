@@ -14,7 +14,7 @@ from mobopt.runtimes.vulkan.engine.tensor import DeviceTensor
 from mobopt.runtimes.vulkan.kernels.combine import Combination, prepare, reduce
 from mobopt.runtimes.vulkan.kernels.device_costs import core_count, device_costs
 from mobopt.runtimes.vulkan.kernels.geometry import normalized_dims
-from mobopt.runtimes.vulkan.kernels.plan import Plan
+from mobopt.runtimes.vulkan.kernels.plan import Plan, replayable
 from mobopt.runtimes.vulkan.kernels.pointwise_kernel import compute, compute_into
 from mobopt.runtimes.vulkan.kernels.pointwise_program import Kind, ProgramBuilder
 from mobopt.runtimes.vulkan.kernels.reduction_kernel import Reduction, run_reduction
@@ -42,21 +42,20 @@ def softmax(plan: Plan, call: Node) -> DeviceTensor:
     tensor = converted(plan, plan.tensor(call.args[0]), call.output.dtype)
     target = plan.own_result(call.output)
     quotient = Quotient.LOGARITHM if "log_softmax" in call.qualified_op else Quotient.PLAIN
-    return softmax_into(plan, tensor, target, normalized_dims(call["dim"], tensor.rank), quotient)
+    softmax_into(plan, tensor, target, normalized_dims(call["dim"], tensor.rank), quotient)
+    return target
 
 
+@replayable
 def softmax_into(
     plan: Plan, tensor: DeviceTensor, target: DeviceTensor, dims: Sequence[int], quotient: Quotient
-) -> DeviceTensor:
-    """Softmax over ``dims`` into ``target``, or, if that can't be read back, into another tensor; returns where."""
+) -> None:
+    """Softmax over ``dims`` into ``target``."""
     source, reduction = prepare(plan, tensor, target, dims, writes_all=True)
     if _PASSES * reduction.steps > USUAL_ITERATIONS or _leaves_idle(plan.device, reduction):
-        # The result is read back between the steps, so it isn't rounded before the last of them.
-        target = target if target.has_words else plan.empty(target.sizes, target.dtype, target.strides)
         _in_steps(plan, source, target, dims, quotient)
     else:
         run_reduction(plan, "softmax", reduction, [source], [target], [quotient], passes=_PASSES)
-    return target
 
 
 def _leaves_idle(device: DeviceInfo, reduction: Reduction) -> bool:
@@ -75,8 +74,10 @@ def _in_steps(plan: Plan, source: DeviceTensor, target: DeviceTensor, dims: Sequ
         top = _at_least(plan, top, torch.finfo(torch.float32).min)
     builder = ProgramBuilder()
     shifted = builder.step(Opcode.SUB, builder.tensor(source), builder.tensor(top))
-    compute_into(plan, builder, builder.step(Opcode.EXP, shifted), target, fresh=True)
-    total = reduce(plan, target, dims, target.dtype, Combination.ADD)
+    # The powers are read back, so they aren't rounded.
+    powers = target if target.has_words else plan.empty(target.sizes, target.dtype, target.strides)
+    compute_into(plan, builder, builder.step(Opcode.EXP, shifted), powers, fresh=True)
+    total = reduce(plan, powers, dims, powers.dtype, Combination.ADD)
     if quotient == Quotient.SAFE:
         total = _at_least(plan, total, 1.0)
     builder = ProgramBuilder()
@@ -84,7 +85,7 @@ def _in_steps(plan: Plan, source: DeviceTensor, target: DeviceTensor, dims: Sequ
         shifted = builder.step(Opcode.SUB, builder.tensor(source), builder.tensor(top))
         value = builder.step(Opcode.SUB, shifted, builder.step(Opcode.LOG, builder.tensor(total)))
     else:
-        value = builder.step(Opcode.DIV, builder.tensor(target), builder.tensor(total))
+        value = builder.step(Opcode.DIV, builder.tensor(powers), builder.tensor(total))
     compute_into(plan, builder, value, target, fresh=True)
 
 
