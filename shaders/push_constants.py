@@ -40,7 +40,7 @@ CHAIN_END = Link.end()
 """Where the push constants of a chained dispatch end."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class ProductPush(PushConstants):
     """Products of matrices and convolutions; offsets, pitches and strides count vec4s."""
 

@@ -95,7 +95,10 @@ class DeviceInfo:
         """Whether this is a driver that computes on the CPU."""
         return self.kind == "cpu"
 
-    @property
+    def __hash__(self) -> int:
+        return hash((self.name, self.driver, self.driver_uuid))
+
+    @cached_property
     def driver_release(self) -> tuple[int, ...]:
         """The numbers of the release that the driver's text names, as in ``llvmpipe Mesa 25.0.7``; none without it."""
         found = _RELEASE.search(self.driver)

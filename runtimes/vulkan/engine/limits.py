@@ -9,7 +9,7 @@ import torch
 
 from mobopt.errors import DeviceError
 from mobopt.runtimes.vulkan.engine.descriptors import texels
-from mobopt.runtimes.vulkan.engine.device_info import DeviceInfo, DeviceLimits
+from mobopt.runtimes.vulkan.engine.device_info import DeviceInfo
 from mobopt.runtimes.vulkan.engine.stream import MAX_ITERATIONS, Binding, Dispatch, Stream
 from mobopt.runtimes.vulkan.engine.tensor import element_type
 
@@ -36,11 +36,13 @@ def exceeded_limit(info: DeviceInfo, sizes: Sequence[int], dtype: torch.dtype) -
 
 
 def check_limits(info: DeviceInfo, stream: Stream) -> None:
-    """Check every dispatch.
+    """Check every dispatch, unless they were checked as they were appended.
 
     Raises:
         LimitError: one exceeds a limit; the message names the operation, the value and the limit.
     """
+    if stream.checked_for is info:
+        return
     for operation in stream.operations:
         if isinstance(operation, Dispatch):
             check_dispatch(info, operation)
@@ -67,7 +69,10 @@ def check_dispatch(info: DeviceInfo, dispatch: Dispatch) -> None:
         raise _exceeded(
             info, name, f"{size} bytes of push constants", "maxPushConstantsSize", limits.max_push_constants_size
         )
-    texel = sum(binding.texel_words > 0 for binding in dispatch.bindings)
+    texel = 0
+    for binding in dispatch.bindings:
+        if binding.texel_words:
+            texel += 1
     if texel > limits.max_texel_buffers:
         raise _exceeded(
             info, name, f"{texel} texel buffers", "maxPerStageDescriptorStorageImages", limits.max_texel_buffers
@@ -77,21 +82,17 @@ def check_dispatch(info: DeviceInfo, dispatch: Dispatch) -> None:
         raise _exceeded(
             info, name, f"{buffers} storage buffers", "maxPerStageDescriptorStorageBuffers", limits.max_storage_buffers
         )
-    for binding in dispatch.bindings:
-        if not _binding_fits(limits, binding):
-            _refuse_binding(info, name, binding)
-
-
-def _binding_fits(limits: DeviceLimits, binding: Binding) -> bool:
-    return (
-        binding.offset % limits.binding_alignment == 0
-        and binding.storage.nbytes <= limits.max_memory_allocation_size
-        and (
-            texels(binding) <= limits.max_texel_buffer_elements
-            if binding.texel_words
-            else binding.nbytes <= limits.max_storage_buffer_range
-        )
+    alignment, most, most_range = (
+        limits.binding_alignment,
+        limits.max_memory_allocation_size,
+        limits.max_storage_buffer_range,
     )
+    for binding in dispatch.bindings:
+        fits = (
+            texels(binding) <= limits.max_texel_buffer_elements if binding.texel_words else binding.nbytes <= most_range
+        )
+        if not fits or binding.offset % alignment or binding.storage.nbytes > most:
+            _refuse_binding(info, name, binding)
 
 
 def _refuse_binding(info: DeviceInfo, name: str, binding: Binding) -> None:

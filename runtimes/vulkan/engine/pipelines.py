@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from mobopt import shaders
 from mobopt.errors import DeviceError
@@ -25,8 +26,7 @@ _MIN_BATCH = 2
 _MAX_IDLE = 256
 
 
-@dataclass(frozen=True)
-class LayoutKey:
+class LayoutKey(NamedTuple):
     """What a pipeline layout is made from: which bindings are texel buffers, and the bytes of push constants."""
 
     texel: tuple[bool, ...]
@@ -35,8 +35,7 @@ class LayoutKey:
     """Whether set 1 is what dispatches count in that wait for each other: see ``chains.py``."""
 
 
-@dataclass(frozen=True)
-class PipelineKey:
+class PipelineKey(NamedTuple):
     """What a pipeline is made from; specialization constants are kept as bytes, four each."""
 
     shader: str
@@ -54,7 +53,7 @@ class PipelineLayout:
 
 def pipeline_key(dispatch: Dispatch, is_chained: bool = False) -> PipelineKey:
     """The pipeline that a dispatch runs, of its shader or of the shader's twin that is chained."""
-    texel = tuple(binding.texel_words > 0 for binding in dispatch.bindings)
+    texel = tuple([binding.texel_words > 0 for binding in dispatch.bindings])
     shader, size = dispatch.shader, len(dispatch.push_constants)
     if is_chained:
         shader, size = f"{shader}{shaders.CHAINED}", CHAIN_END
@@ -63,8 +62,8 @@ def pipeline_key(dispatch: Dispatch, is_chained: bool = False) -> PipelineKey:
 
 def pack_specialization(values: Sequence[int | float]) -> bytes:
     """Specialization constants 0, 1, 2, ... as bytes: floats as 32-bit floats, ints and bools as 32-bit integers."""
-    form = "<" + "".join("f" if isinstance(value, float) else "I" for value in values)
-    return struct.pack(form, *(value if isinstance(value, float) else int(value) & 0xFFFFFFFF for value in values))
+    form = "<" + "".join(["f" if isinstance(value, float) else "I" for value in values])
+    return struct.pack(form, *[value if isinstance(value, float) else int(value) & 0xFFFFFFFF for value in values])
 
 
 class PipelineStore:

@@ -12,6 +12,7 @@ from functools import cached_property
 import torch
 
 from mobopt.ir.origin import NOWHERE, Origin
+from mobopt.runtimes.vulkan.engine.device_info import DeviceInfo
 from mobopt.runtimes.vulkan.engine.tensor import DeviceTensor, Storage, StorageKind
 
 VECTOR_BYTES = 16
@@ -143,6 +144,8 @@ class Stream:
     chained_workgroups: int = 0
     """Up to how many workgroups a dispatch waits for others by a counter, rather than by a barrier; 0 where that is no
     gain, or where workgroups may start in another order than their dispatches: those that wait could keep them out."""
+    checked_for: DeviceInfo | None = None
+    """The device whose limits every dispatch was compared with when it was appended."""
     flag: DeviceTensor | None = None
     """One integer that a kernel sets to 1 where it meets operands that it must not be given: an index out of range, a
     divisor of zero, a float that no 32-bit integer can say."""

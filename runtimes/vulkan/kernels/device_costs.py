@@ -145,6 +145,9 @@ class CpuCosts:
     broadcast: float
     """A vec4 that one lane hands to all."""
 
+    def __hash__(self) -> int:
+        return hash((self.name, self.fetch))
+
     def covers(self, device: DeviceInfo) -> bool:
         """Whether they are meant for a device."""
         return (not self.drivers or device.driver_id in self.drivers) and self.since <= device.driver_release
@@ -167,6 +170,12 @@ def device_costs(device: DeviceInfo) -> DeviceCosts:
 
 def cpu_costs(device: DeviceInfo) -> CpuCosts:
     """The costs of a driver that computes on the CPU: as tuned, else those of the first row that covers it."""
+    return _cpu_costs(device, os.environ.get("MOBOPT_CACHE_DIR", ""))
+
+
+@lru_cache(maxsize=_MOST_DEVICES)
+def _cpu_costs(device: DeviceInfo, folder: str) -> CpuCosts:
+    """See :func:`cpu_costs`; what was tuned is kept in a folder."""
     return _with_tuned(next(costs for costs in cpu_rows() if costs.covers(device)), device, TUNED_ON_CPUS)
 
 
@@ -182,7 +191,7 @@ def keep_tuned(device: DeviceInfo, costs: Mapping[str, float]) -> bool:
         Whether they are kept for other processes.
     """
     is_kept = keep(_tuned_file(device), dict(costs))
-    _read_tuned.cache_clear()
+    _forget_read()
     return is_kept
 
 
@@ -190,8 +199,13 @@ def forget_tuned(device: DeviceInfo) -> bool:
     """Go by the table again; gives whether there was something to forget."""
     had = bool(tuned_costs(device))
     _tuned_file(device).unlink(missing_ok=True)
-    _read_tuned.cache_clear()
+    _forget_read()
     return had
+
+
+def _forget_read() -> None:
+    _read_tuned.cache_clear()
+    _cpu_costs.cache_clear()
 
 
 def _tuned_file(device: DeviceInfo) -> Path:

@@ -136,6 +136,9 @@ class Plan:
     _twins: dict[Value, Value] = field(default_factory=dict)
     """Results that are computed in a wider dtype, and the results of the graph that they become."""
 
+    def __post_init__(self) -> None:
+        self.stream.checked_for = self.device  # by :meth:`dispatch`
+
     def perform(self, step: Callable[..., None], args: Sequence[Any], named: Mapping[str, Any]) -> None:
         """Do a replayable step of a lowering; see :func:`replayable`."""
         step(self, *args, **named)

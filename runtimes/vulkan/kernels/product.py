@@ -156,7 +156,7 @@ def append_product(
         kernel = replace(kernel, scaled=True)
     walk = (int(spatial), int(padded), inner_tail, int(grouped))
     if isinstance(kernel, TileKernel) and kernel.column_lanes > 1:
-        product = replace(product, column_lanes=kernel.column_lanes.bit_length() - 1)
+        product = ProductPush(**{**vars(product), "column_lanes": kernel.column_lanes.bit_length() - 1})
     append = _append_whole if kernel.parts == 1 else _append_parts
     if isinstance(kernel, SharedKernel) and kernel.joins:
         append = _append_joined

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import NamedTuple
 
 from mobopt.runtimes.vulkan.engine.device_info import DeviceInfo
 from mobopt.runtimes.vulkan.engine.stream import USUAL_ITERATIONS
@@ -79,8 +81,8 @@ def choose_product_kernel(device: DeviceInfo, shape: ProductShape, texels: bool)
         return choose_gpu_kernel(device, shape)
     place = 1 if "second-product" in device.switches else 0
     broadcasts = texels and broadcasts_lanes(device)
-    tile = _choose_tile(device.limits.max_compute_work_group_count[0], cpu_costs(device), shape, place, broadcasts)
-    return replace(tile, texels=True) if texels else tile
+    widest = device.limits.max_compute_work_group_count[0]
+    return _choose_tile(widest, cpu_costs(device), shape, place, broadcasts, texels)
 
 
 def use_shared_memory(device: DeviceInfo) -> bool:
@@ -104,11 +106,43 @@ def panel_columns(device: DeviceInfo, columns: int) -> int:
 
 
 @lru_cache(maxsize=KEPT_CHOICES)
-def _choose_tile(widest: int, costs: CpuCosts, shape: ProductShape, place: int, broadcasts: bool) -> TileKernel:
+def _choose_tile(
+    widest: int, costs: CpuCosts, shape: ProductShape, place: int, broadcasts: bool, texels: bool
+) -> TileKernel:
     """The best tile, or one that comes after it."""
-    kernels = tile_kernels(shape, costs, broadcasts)
-    kernels.sort(key=lambda kernel: (kernel.groups(shape)[0] > widest, tile_nanoseconds(kernel, shape, costs)))
-    return kernels[min(place, len(kernels) - 1)]
+    tiles = _tiles_of_a_row(costs, replace(shape, rows=1), _parts(shape), broadcasts)
+
+    def cost(tile: _RowTile) -> tuple[bool, float]:
+        groups = tile.groups * -(-shape.rows // tile.group_rows)
+        return tile.across > widest, -(-groups // costs.threads) * tile.nanoseconds
+
+    best = sorted(tiles, key=cost)[min(place, len(tiles) - 1)]
+    return replace(best.kernel, texels=texels)
+
+
+class _RowTile(NamedTuple):
+    """What a tile costs, but for the number of rows, which most new sizes of a model differ in."""
+
+    kernel: TileKernel
+    group_rows: int
+    across: int
+    """Workgroups beside each other."""
+    groups: int
+    """Of a row of them, in all batches and parts."""
+    nanoseconds: float
+    """Of one."""
+
+
+@lru_cache(maxsize=KEPT_CHOICES)
+def _tiles_of_a_row(costs: CpuCosts, shape: ProductShape, parts: int, broadcasts: bool) -> list[_RowTile]:
+    """The tiles for a shape with one row, in the order of :func:`tile_kernels`."""
+    tiles = []
+    for kernel in tile_kernels(shape, costs, broadcasts):
+        kernel = replace(kernel, parts=parts)
+        across, _, deep = kernel.groups(shape)
+        nanoseconds = _group_nanoseconds(kernel, shape, costs)
+        tiles.append(_RowTile(kernel, kernel.group_rows, across, across * deep, nanoseconds))
+    return tiles
 
 
 def tile_kernels(shape: ProductShape, costs: CpuCosts, broadcasts: bool) -> list[TileKernel]:
@@ -140,11 +174,14 @@ def _parts(shape: ProductShape) -> int:
 
 def tile_nanoseconds(kernel: TileKernel, shape: ProductShape, costs: CpuCosts) -> float:
     """What the busiest thread takes."""
-    across, down, batches = kernel.groups(shape)
+    return -(-math.prod(kernel.groups(shape)) // costs.threads) * _group_nanoseconds(kernel, shape, costs)
+
+
+def _group_nanoseconds(kernel: TileKernel, shape: ProductShape, costs: CpuCosts) -> float:
+    """What a workgroup takes."""
     sums = kernel.rows * kernel.columns
     rows = kernel.rows * costs.fetch
     if kernel.broadcasts:
         rows = kernel.rows // LANES * costs.fetch + kernel.rows * costs.broadcast
     step = rows + 4 * kernel.columns * costs.fetch + sums * costs.multiply
-    group = costs.start + kernel.iterations(shape) * step + sums * costs.store
-    return -(-across * down * batches // costs.threads) * group
+    return costs.start + kernel.iterations(shape) * step + sums * costs.store
