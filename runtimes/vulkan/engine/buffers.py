@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -14,6 +15,9 @@ from mobopt.runtimes.vulkan.engine.device import Device
 from mobopt.runtimes.vulkan.engine.memory_plan import align
 from mobopt.runtimes.vulkan.engine.resources import ResourceScope
 from mobopt.runtimes.vulkan.engine.tensor import DeviceTensor, Storage
+
+if TYPE_CHECKING:
+    from mobopt.runtimes.vulkan.engine.descriptors import BufferViews
 
 CHUNK_BYTES = 1 << 30
 """What is allocated at once, unless one tensor takes more."""
@@ -45,6 +49,13 @@ class Buffer:
     handle: vk.Handle
     nbytes: int
     mapped: Any = field(default=None, repr=False)
+    views: BufferViews | None = field(default=None, repr=False)
+    """Keeps the texel views of a buffer that many plans bind; None: each plan makes its own."""
+
+    @cached_property
+    def number(self) -> int:
+        """Of its handle."""
+        return vk.number(self.handle)
 
 
 @dataclass(frozen=True)

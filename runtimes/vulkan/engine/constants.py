@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -17,6 +17,7 @@ from mobopt.runtimes.vulkan.engine.buffers import (
     placement_alignment,
     storage_bytes,
 )
+from mobopt.runtimes.vulkan.engine.descriptors import BufferViews
 from mobopt.runtimes.vulkan.engine.device import Device
 from mobopt.runtimes.vulkan.engine.recording import CommandPool, CopyRegion, submit_and_wait
 from mobopt.runtimes.vulkan.engine.resources import ResourceScope
@@ -91,6 +92,7 @@ class ConstantPool:
             offsets, nbytes = lay_out(group, placement_alignment(self._device))
             unified = self._device.info.has_unified_memory
             buffer = allocate_buffer(self._device, scope, nbytes, MemoryUse.UPLOAD if unified else MemoryUse.DEVICE)
+            buffer = replace(buffer, views=BufferViews(scope))
             places = {
                 storage: Place(buffer, offset, storage_bytes(storage))
                 for storage, offset in zip(group, offsets, strict=True)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from mobopt.runtimes.vulkan.engine import vk
-from mobopt.runtimes.vulkan.engine.buffers import Place
+from mobopt.runtimes.vulkan.engine.buffers import Buffer, Place
 from mobopt.runtimes.vulkan.engine.device import Device
 from mobopt.runtimes.vulkan.engine.memory_plan import align
-from mobopt.runtimes.vulkan.engine.pipelines import PipelineKey, PipelineStore, descriptor_type
+from mobopt.runtimes.vulkan.engine.pipelines import PipelineLayout, descriptor_type
 from mobopt.runtimes.vulkan.engine.resources import ResourceScope
 from mobopt.runtimes.vulkan.engine.stream import Binding, Dispatch
 from mobopt.runtimes.vulkan.engine.tensor import WORD_BYTES, Storage
@@ -22,26 +22,46 @@ def texels(binding: Binding) -> int:
     return -(-binding.nbytes // (WORD_BYTES * binding.texel_words))
 
 
-_Range = tuple[vk.Handle, int, int]
-"""A binding's bytes in a buffer: its handle, where they begin, and how many they are."""
+class BufferViews:
+    """Texel views of buffers, each made once."""
+
+    def __init__(self, scope: ResourceScope) -> None:
+        """Start with none; ``scope`` owns them, and lasts no longer than the buffers."""
+        self._scope = scope
+        self._views: dict[tuple[int, int, int, int], int] = {}
+
+    def view(self, buffer: Buffer, offset: int, nbytes: int, words: int) -> int:
+        """The number of the handle of a view whose texels are so many words."""
+        key = (buffer.number, offset, nbytes, words)
+        found = self._views.get(key)
+        if found is None:
+            info = vk.struct("VkBufferViewCreateInfo", buffer=buffer.handle, offset=offset, range=nbytes)
+            info.format = getattr(vk, _FORMATS[words])
+            handle = self._scope.create("BufferView", info, "make a texel buffer view")
+            found = self._views[key] = vk.number(handle)
+        return found
 
 
 class DescriptorSets:
-    """One descriptor set per dispatch, in order, in a pool of exactly their size."""
+    """One descriptor set per dispatch, in order, in a pool of exactly their size.
+
+    Attributes:
+        handles: the sets, an array of C that this object keeps.
+    """
 
     def __init__(
         self,
         device: Device,
         scope: ResourceScope,
-        keys: Mapping[Dispatch, PipelineKey],
+        layouts: Mapping[Dispatch, PipelineLayout],
         places: Mapping[Storage, Place],
     ) -> None:
         """Make them.
 
         Args:
             device: what runs the dispatches.
-            scope: owns the pool and the texel views.
-            keys: the dispatches, with the pipeline that each of them runs.
+            scope: owns the pool and the texel views, but for those of constants.
+            layouts: the dispatches, with the layout of the pipeline that each of them runs.
             places: where storages lie.
 
         Raises:
@@ -50,74 +70,48 @@ class DescriptorSets:
         self._device = device
         self._scope = scope
         self._places = places
-        self._views: dict[tuple[vk.Handle, int, int, int], vk.Handle] = {}
-        self._view_info = vk.struct("VkBufferViewCreateInfo")
-        self.handles: list[vk.Handle] = []
-        if keys:
-            dispatches = list(keys)
-            self.handles = self._allocate(dispatches, keys)
-            self._write(dispatches)
+        self._views = BufferViews(scope)
+        self.handles: vk.Handle = None
+        if layouts:
+            self.handles = self._allocate(layouts)
+            self._write(layouts)
 
-    def _allocate(self, dispatches: Sequence[Dispatch], keys: Mapping[Dispatch, PipelineKey]) -> list[vk.Handle]:
-        pool = self._create_pool(dispatches)
-        store = self._device.shared(PipelineStore)
-        layouts = [store.layout(keys[dispatch].layout).set_layout for dispatch in dispatches]
+    def _allocate(self, layouts: Mapping[Dispatch, PipelineLayout]) -> vk.Handle:
         info = vk.struct(
             "VkDescriptorSetAllocateInfo",
-            descriptorPool=pool,
+            descriptorPool=self._create_pool(list(layouts)),
             descriptorSetCount=len(layouts),
-            pSetLayouts=layouts,
+            pSetLayouts=[layout.set_layout for layout in layouts.values()],
         )
         handles = vk.ffi.new("VkDescriptorSet[]", len(layouts))
         vk.check(vk.lib.vkAllocateDescriptorSets(self._device.handle, info, handles), "allocate descriptor sets")
-        return list(handles)
+        return handles
 
     def _create_pool(self, dispatches: Sequence[Dispatch]) -> vk.Handle:
-        bindings = [binding for dispatch in dispatches for binding in dispatch.bindings]
-        texel = sum(binding.texel_words > 0 for binding in bindings)
-        counts = [(descriptor_type(True), texel), (descriptor_type(False), len(bindings) - texel)]
+        words = [binding.texel_words for dispatch in dispatches for binding in dispatch.bindings]
+        buffers = words.count(0)
+        counts = [(descriptor_type(True), len(words) - buffers), (descriptor_type(False), buffers)]
         sizes = [vk.struct("VkDescriptorPoolSize", type=kind, descriptorCount=count) for kind, count in counts if count]
         info = vk.struct(
             "VkDescriptorPoolCreateInfo", maxSets=len(dispatches), poolSizeCount=len(sizes), pPoolSizes=sizes
         )
         return self._scope.create("DescriptorPool", info, "make a descriptor pool")
 
-    def _write(self, dispatches: Sequence[Dispatch]) -> None:
-        count = sum(len(dispatch.bindings) for dispatch in dispatches)
-        writes = vk.ffi.new("VkWriteDescriptorSet[]", count)
-        buffers = vk.ffi.new("VkDescriptorBufferInfo[]", count)
-        views = vk.ffi.new("VkBufferView[]", count)
-        kind, types = vk.VK_STRUCTURE_TYPE_WRITE_DESCRIPTOR_SET, (descriptor_type(False), descriptor_type(True))
-        number = 0
-        for handle, dispatch in zip(self.handles, dispatches, strict=True):
-            for index, binding in enumerate(dispatch.bindings):
-                write = writes[number]
-                write.sType = kind
-                write.dstSet = handle
-                write.dstBinding = index
-                write.descriptorCount = 1
-                where = self._range(binding)
+    def _write(self, layouts: Mapping[Dispatch, PipelineLayout]) -> None:
+        words: list[int] = []
+        starts: list[int] = []
+        for dispatch in layouts:
+            starts.append(len(words))
+            for binding in dispatch.bindings:
+                place = self._places[binding.storage]
+                # Storages are padded to whole vec4s, so a binding may span the vec4 that its last byte is in.
+                offset, nbytes = place.offset + binding.offset, max(align(binding.nbytes, 16), 16)
                 if binding.texel_words:
-                    write.descriptorType = types[True]
-                    views[number] = self._view(where, binding.texel_words)
-                    write.pTexelBufferView = views + number
+                    views = place.buffer.views or self._views
+                    words.append(views.view(place.buffer, offset, nbytes, binding.texel_words))
                 else:
-                    write.descriptorType = types[False]
-                    buffers[number] = where
-                    write.pBufferInfo = buffers + number
-                number += 1
-        vk.lib.vkUpdateDescriptorSets(self._device.handle, count, writes, 0, vk.ffi.NULL)
-
-    def _range(self, binding: Binding) -> _Range:
-        place = self._places[binding.storage]
-        # Storages are padded to whole vec4s, so a binding may span the vec4 that its last byte is in.
-        return place.buffer.handle, place.offset + binding.offset, max(align(binding.nbytes, 16), 16)
-
-    def _view(self, where: _Range, words: int) -> vk.Handle:
-        key = (*where, words)
-        if key not in self._views:
-            info = self._view_info
-            info.buffer, info.offset, info.range = where
-            info.format = getattr(vk, _FORMATS[words])
-            self._views[key] = self._scope.create("BufferView", info, "make a texel buffer view")
-        return self._views[key]
+                    words += (place.buffer.number, offset, nbytes)
+        data = vk.ffi.new("uint64_t[]", words)
+        write, device, handles = vk.lib.vkUpdateDescriptorSetWithTemplate, self._device.handle, self.handles
+        for index, (layout, start) in enumerate(zip(layouts.values(), starts, strict=True)):
+            write(device, handles[index], layout.update_template, data + start)

@@ -370,13 +370,14 @@ class Lane:
     def _bind(
         self, scope: ResourceScope, dispatches: Sequence[Dispatch], places: Mapping[Storage, Place]
     ) -> dict[Dispatch, BoundDispatch]:
-        keys = {dispatch: self._keys[dispatch] for dispatch in dispatches}
-        sets = DescriptorSets(self._device, scope, keys, places)
         store = self._device.shared(PipelineStore)
-        bound: dict[Dispatch, BoundDispatch] = {}
-        for (dispatch, key), descriptor_set in zip(keys.items(), sets.handles, strict=True):
-            bound[dispatch] = BoundDispatch(self._pipelines[key], store.layout(key.layout).handle, descriptor_set)
-        return bound
+        keys = [self._keys[dispatch] for dispatch in dispatches]
+        layouts = {dispatch: store.layout(key.layout) for dispatch, key in zip(dispatches, keys, strict=True)}
+        sets = DescriptorSets(self._device, scope, layouts, places).handles
+        return {
+            dispatch: BoundDispatch(self._pipelines[key], layout.handle, sets, number)
+            for number, ((dispatch, layout), key) in enumerate(zip(layouts.items(), keys, strict=True))
+        }
 
     def _recording(self, buffers: tuple[Buffer, ...]) -> _Recording:
         """The commands for these arrays, recorded when they are first met."""

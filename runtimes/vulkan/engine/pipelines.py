@@ -25,6 +25,9 @@ _MAX_BATCHES = 16
 _MIN_BATCH = 2
 _MAX_IDLE = 256
 
+BUFFER_WORDS = 3
+"""64-bit words of a VkDescriptorBufferInfo."""
+
 
 class LayoutKey(NamedTuple):
     """What a pipeline layout is made from: which bindings are texel buffers, and the bytes of push constants."""
@@ -49,6 +52,8 @@ class PipelineLayout:
 
     handle: vk.Handle
     set_layout: vk.Handle
+    update_template: vk.Handle
+    """Writes a descriptor set from 64-bit words: of each binding in order its buffer, offset and range, or its view."""
 
 
 def pipeline_key(dispatch: Dispatch, is_chained: bool = False) -> PipelineKey:
@@ -240,7 +245,29 @@ class PipelineStore:
             pushConstantRangeCount=len(ranges),
             pPushConstantRanges=ranges,
         )
-        return PipelineLayout(self._scope.create("PipelineLayout", info, "make a pipeline layout"), set_layout)
+        handle = self._scope.create("PipelineLayout", info, "make a pipeline layout")
+        return PipelineLayout(handle, set_layout, self._create_update_template(key.texel, set_layout))
+
+    def _create_update_template(self, texels: Sequence[bool], set_layout: vk.Handle) -> vk.Handle:
+        words = [1 if texel else BUFFER_WORDS for texel in texels]
+        entries = [
+            vk.struct(
+                "VkDescriptorUpdateTemplateEntry",
+                dstBinding=index,
+                descriptorCount=1,
+                descriptorType=descriptor_type(texel),
+                offset=8 * sum(words[:index]),
+            )
+            for index, texel in enumerate(texels)
+        ]
+        info = vk.struct(
+            "VkDescriptorUpdateTemplateCreateInfo",
+            descriptorUpdateEntryCount=len(entries),
+            pDescriptorUpdateEntries=entries,
+            templateType=vk.VK_DESCRIPTOR_UPDATE_TEMPLATE_TYPE_DESCRIPTOR_SET,
+            descriptorSetLayout=set_layout,
+        )
+        return self._scope.create("DescriptorUpdateTemplate", info, "make a descriptor update template")
 
     def _create_cache(self, saved: bytes) -> vk.Handle:
         info = vk.struct("VkPipelineCacheCreateInfo", initialDataSize=len(saved), pInitialData=saved)

@@ -6,6 +6,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from typing import NamedTuple
 
 from mobopt.runtimes.vulkan.engine import vk
 from mobopt.runtimes.vulkan.engine.buffers import Buffer, Place
@@ -20,13 +21,15 @@ _POLL_SECONDS = 0.01
 _WAIT_NANOSECONDS = 200_000_000
 
 
-@dataclass(frozen=True, eq=False)
-class BoundDispatch:
+class BoundDispatch(NamedTuple):
     """The Vulkan objects of one dispatch."""
 
     pipeline: vk.Handle
     layout: vk.Handle
-    descriptor_set: vk.Handle
+    sets: vk.Handle
+    """An array of descriptor sets."""
+    number: int
+    """Of its own among them."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -127,9 +130,10 @@ def _record_dispatch(commands: vk.Handle, dispatch: Dispatch, run: Recordable) -
     bound, link = run.bound[dispatch], run.links.get(dispatch)
     point = vk.VK_PIPELINE_BIND_POINT_COMPUTE
     vk.lib.vkCmdBindPipeline(commands, point, bound.pipeline)
-    own = [bound.descriptor_set] if link is None else [bound.descriptor_set, run.progress]
-    sets = vk.ffi.new("VkDescriptorSet[]", own)
-    vk.lib.vkCmdBindDescriptorSets(commands, point, bound.layout, 0, len(own), sets, 0, vk.ffi.NULL)
+    count, sets = 1, bound.sets + bound.number
+    if link is not None:
+        count, sets = 2, vk.ffi.new("VkDescriptorSet[]", [sets[0], run.progress])
+    vk.lib.vkCmdBindDescriptorSets(commands, point, bound.layout, 0, count, sets, 0, vk.ffi.NULL)
     for offset, constants in ((0, dispatch.push_constants), (Link.first, link)):
         if constants:
             data, stage = vk.ffi.from_buffer(constants), vk.VK_SHADER_STAGE_COMPUTE_BIT

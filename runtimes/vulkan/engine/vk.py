@@ -181,6 +181,11 @@ def _array(ffi: Any, item: Any, values: list[Any]) -> Any:
     return array
 
 
+def number(handle: Handle) -> int:
+    """A handle as 64 bits: what descriptor update templates read."""
+    return int(_binding().ffi.cast("uint64_t", handle))
+
+
 @cache
 def _field_type(structure: Any, field: str) -> Any:
     return dict(structure.fields)[field].type
