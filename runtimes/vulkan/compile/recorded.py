@@ -29,7 +29,7 @@ from mobopt.runtimes.vulkan.compile.replay_code import ReplayWriter, Unrecordabl
 from mobopt.runtimes.vulkan.engine.device import DeviceInfo
 from mobopt.runtimes.vulkan.engine.limits import LimitError
 from mobopt.runtimes.vulkan.engine.stream import Binding, LoweredCall
-from mobopt.runtimes.vulkan.kernels.plan import ConstantStore, Plan, label_of
+from mobopt.runtimes.vulkan.kernels.plan import ConstantStore, Plan
 from mobopt.shaders.push_blocks import PushConstants
 
 _LOG = logging.getLogger("mobopt.vulkan")
@@ -115,9 +115,10 @@ class LoweredTemplate:
         for operation in built.stream.operations:
             if not isinstance(operation, RecordedStep):
                 raise UnrecordableError(f"{operation} is no step")
-            writer.call(operation.function, operation.args, operation.named)
             if operation.function is Plan.enter:
-                writer.label(label_of(*operation.args[:2]))
+                writer.enter(*operation.args)
+            else:
+                writer.call(operation.function, operation.args, operation.named)
         for name in ("inputs", "outputs"):
             writer.extend(name, getattr(built.stream, name))
         self._replay = writer.function()

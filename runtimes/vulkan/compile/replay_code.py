@@ -7,7 +7,7 @@ from dataclasses import fields, is_dataclass
 from enum import Enum
 from functools import partial
 from types import FunctionType
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -15,6 +15,7 @@ from mobopt.ir import Origin, Value
 from mobopt.ir.dimensions import Expression
 from mobopt.runtimes.vulkan.engine.stream import LoweredCall
 from mobopt.runtimes.vulkan.engine.tensor import DeviceTensor, Storage, StorageKind
+from mobopt.runtimes.vulkan.kernels.plan import label_of
 
 _PLAIN = (str, bytes, float, complex, range, torch.dtype, torch.Tensor, Enum, Origin, FunctionType, type)
 """What is the same for all sizes."""
@@ -22,6 +23,48 @@ _PLAIN = (str, bytes, float, complex, range, torch.dtype, torch.Tensor, Enum, Or
 
 class UnrecordableError(Exception):
     """What was recorded can't be done again for other sizes."""
+
+
+class _Step(NamedTuple):
+    """A step that was written."""
+
+    line: int
+    text: str
+    storages: Sequence[str]
+    """That it is given, in the order in which they come."""
+
+
+class _Storages:
+    """Collects the storages of a step's arguments.
+
+    Attributes:
+        texts: what the code calls them.
+    """
+
+    def __init__(self, text: Callable[[Any], str]) -> None:
+        self.texts: list[str] = []
+        self._text = text
+        self._numbers: dict[Storage, int] = {}
+
+    def form(self, value: Any) -> Any:
+        """What is equal for arguments with which a step does the same, but for the storages."""
+        if isinstance(value, Expression):
+            return value.key
+        if isinstance(value, Storage):
+            if value not in self._numbers:
+                self._numbers[value] = len(self.texts)
+                self.texts.append(self._text(value))
+            is_constant = value.kind is StorageKind.CONSTANT
+            return self._numbers[value], self.form(value.nbytes), is_constant, value.elements
+        if isinstance(value, (list, tuple)):
+            return type(value), *map(self.form, value)
+        if isinstance(value, partial):
+            return partial, value.func, self.form(value.args), self.form(tuple(value.keywords.items()))
+        if isinstance(value, Value):
+            return value if value.elements is not None else (value.dtype, self.form(value.sizes))
+        if is_dataclass(value) and not isinstance(value, type):
+            return type(value), *[self.form(getattr(value, field.name)) for field in fields(value)]
+        return type(value), repr(value) if isinstance(value, float) else value
 
 
 class ReplayWriter:
@@ -48,17 +91,30 @@ class ReplayWriter:
         """Of constants by identity, of expressions by key."""
         self._made: dict[int, str] = {}
         """Variables of objects, by identity."""
+        self._steps: dict[Any, _Step] = {}
+        """The first of steps that differ in storages alone."""
         self._labels: dict[str, str] = {}
         """Variables of labels."""
         self._kept: list[Any] = []
         """Objects whose identities are keys."""
 
     def call(self, function: Callable[..., None], args: Sequence[Any], named: Mapping[str, Any]) -> None:
-        """Write a call, whose first argument is the plan."""
-        self._lines.append(f"{self._constant(function)}(plan, {self._arguments(args, named)})")
+        """Write the call of a step; one that does what an earlier one did, with other storages, repeats it."""
+        text, storages = f"{self._constant(function)}(plan, {self._arguments(args, named)})", _Storages(self._text)
+        key = (function, storages.form(tuple(args)), storages.form(tuple(named.items())))
+        first = self._steps.get(key)
+        if first is None:
+            self._steps[key] = _Step(len(self._lines), text, storages.texts)
+            self._lines.append(text)
+            return
+        done, count = f"d{first.line}", "len(plan.stream.operations)"
+        self._lines[first.line] = f"m = {count}; {first.text}; {done} = plan.stream.operations[m:]"
+        self._lines.append(f"plan.repeat({done}, [{', '.join(first.storages)}], [{', '.join(storages.texts)}])")
 
-    def label(self, label: str) -> None:
-        """Say what the label of the plan was in the recording, which storages are named after."""
+    def enter(self, operator: str, sizes: Sequence[int], source: Origin, call: LoweredCall) -> None:
+        """Write that another call begins; storages are named after its label."""
+        self._lines.append(f"plan.enter({self._arguments((operator, sizes, source, call), {})})")
+        label = label_of(operator, sizes)
         name = self._labels[label] = f"l{len(self._labels)}"
         self._lines.append(f"{name} = plan.label")
 

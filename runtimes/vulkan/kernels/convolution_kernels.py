@@ -10,7 +10,7 @@ import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import torch
 
@@ -269,7 +269,15 @@ def depthwise_fits(convolution: Convolution) -> bool:
     return span[0] * span[1] <= _MAX_DEPTHWISE_READS
 
 
-@replayable
+class _Walk(NamedTuple):
+    """How a filter goes over an image, outermost dimension first."""
+
+    taps: tuple[int, ...]
+    stride: tuple[int, ...]
+    padding: tuple[int, ...]
+    dilation: tuple[int, ...]
+
+
 def append_depthwise(
     plan: Plan,
     convolution: Convolution,
@@ -285,11 +293,19 @@ def append_depthwise(
     residual = None if residual is None else _vectors(plan, residual)
     filters = Factors(depthwise_weights(plan, weight), 0)
     operands = _operands(plan, convolution, source, filters, result, residual)
+    walk = _Walk(convolution.taps, convolution.stride, convolution.padding, convolution.dilation)
+    _append_depthwise(plan, walk, operands, epilogue)
+
+
+@replayable
+def _append_depthwise(plan: Plan, walk: _Walk, operands: ProductOperands, epilogue: Epilogue) -> None:
+    """The dispatch."""
+    source, result = operands.activations, operands.result
     batch, channels, out_height, out_width = result.sizes
     vectors = aligned_channels(channels) // 4
-    high, wide = _depthwise_block(plan.device, convolution, result)
+    high, wide = _depthwise_block(plan.device, walk, result)
     blocks_high, blocks_wide = -(-out_height // high), -(-out_width // wide)
-    other = residual if residual is not None else result
+    other = operands.residual or result
     invocations = batch * blocks_high * blocks_wide * vectors
     push = DepthwisePush(
         invocations=invocations,
@@ -302,8 +318,8 @@ def append_depthwise(
         out_width=out_width,
         input_offset=source.offset // 4,
         input_pitch=_pitch(source),
-        first_high=-convolution.padding[0],
-        first_wide=-convolution.padding[1],
+        first_high=-walk.padding[0],
+        first_wide=-walk.padding[1],
         out_offset=result.offset // 4,
         out_pitch=_pitch(result),
         residual_offset=other.offset // 4,
@@ -311,9 +327,7 @@ def append_depthwise(
     )
     span = [
         (block - 1) * stride + (taps - 1) * dilation + 1
-        for block, stride, taps, dilation in zip(
-            (high, wide), convolution.stride, convolution.taps, convolution.dilation, strict=True
-        )
+        for block, stride, taps, dilation in zip((high, wide), walk.stride, walk.taps, walk.dilation, strict=True)
     ]
     texels = texels_fit(plan.device, operands)
     local_size = plan.device.workgroup(_DEPTHWISE_LOCAL_SIZE if plan.device.is_cpu else DEPTHWISE_INVOCATIONS)
@@ -323,9 +337,9 @@ def append_depthwise(
         spread(-(-invocations // local_size)),
         (
             *epilogue_constants(epilogue, operands.bias is not None),
-            *convolution.taps,
-            *convolution.stride,
-            *convolution.dilation,
+            *walk.taps,
+            *walk.stride,
+            *walk.dilation,
             high,
             wide,
             local_size,
@@ -339,10 +353,10 @@ def append_depthwise(
 _DEPTHWISE_LOCAL_SIZE = 16
 
 
-def _depthwise_block(device: DeviceInfo, convolution: Convolution, result: DeviceTensor) -> tuple[int, int]:
+def _depthwise_block(device: DeviceInfo, walk: _Walk, result: DeviceTensor) -> tuple[int, int]:
     """Rows and columns of the block of pixels that an invocation computes."""
     batch, channels, height, width = result.sizes
-    small = convolution.taps[0] * convolution.taps[1] <= 25 and max(convolution.dilation) == 1
+    small = walk.taps[0] * walk.taps[1] <= 25 and max(walk.dilation) == 1
     if not small:
         return 1, 1
     if not device.is_cpu:

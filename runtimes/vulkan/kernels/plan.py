@@ -143,6 +143,41 @@ class Plan:
         """Do a replayable step of a lowering; see :func:`replayable`."""
         step(self, *args, **named)
 
+    def repeat(self, done: Sequence[Dispatch], storages: Sequence[Storage], others: Sequence[Storage]) -> None:
+        """Append dispatches once more, as parts of the call that is being lowered.
+
+        Args:
+            done: what a step has appended.
+            storages: that the step was given.
+            others: as many of the same sizes and types, which take their places. What else the dispatches write to, but
+                for the flag, is theirs alone.
+        """
+        places = dict(zip(storages, others, strict=True))
+        for dispatch in done:
+            bindings = tuple([self._moved(binding, places, dispatch.label) for binding in dispatch.bindings])
+            again = (dispatch.shader, bindings, dispatch.groups, dispatch.iterations, dispatch.specialization)
+            self.stream.append(Dispatch(*again, dispatch.push_constants, self.label, self.source, self.call))
+
+    def _moved(self, binding: Binding, places: dict[Storage, Storage], label: str) -> Binding:
+        """A binding of what takes the place of its storage."""
+        old = binding.storage
+        new = places.get(old)
+        if new is None:
+            if old.kind in (StorageKind.CONSTANT, StorageKind.FLAG):
+                return binding
+            name = self.label if old.name == label else old.name
+            new = places[old] = Storage(old.nbytes, old.kind, None, name, old.elements)
+        return Binding(
+            new,
+            binding.offset,
+            binding.nbytes,
+            binding.reads,
+            binding.writes,
+            binding.texel_words,
+            binding.tensor,
+            binding.touched_bytes,
+        )
+
     def enter(self, operator: str, sizes: Sequence[int], source: Origin, call: LoweredCall) -> None:
         """Begin with another call: what is appended from now on is a part of it."""
         self.label = label_of(operator, sizes)
