@@ -208,6 +208,7 @@ class SymbolicRecorder(Recorder):
             self.note_sizes(tensor, kind.sizes)
             if is_constant:
                 self.deferred[tensor.ref] = Deferred(op, values, index)
+                self.sizes[tensor.ref] = kind.sizes
             elif kind.numel == 0:
                 self._pin_numbers(kind.sizes)
             if tensor.recipe is not None:
@@ -263,6 +264,7 @@ class SymbolicRecorder(Recorder):
         self.note_sizes(made, sizes)
         if any(isinstance(size, Expression) for size in sizes):
             self.deferred[made.ref] = Deferred("", (tensor.meta.dtype, sizes), 0)
+            self.sizes[made.ref] = sizes
         return made
 
     def _write(self, target: TracedTensor, value: TracedTensor, source: Origin) -> None:

@@ -11,7 +11,7 @@ import torch
 
 from mobopt.ir import Graph, Node, Origin, Value
 from mobopt.ir.dimensions import Expression
-from mobopt.ir.guards import Guards, UndecidedError
+from mobopt.ir.guards import Guards
 from mobopt.ir.nests import leaves_of, map_leaves
 from mobopt.ir.signature import InputSizes
 from mobopt.ir.types import TensorType
@@ -54,8 +54,10 @@ class _Constant:
     """A constant; ``source`` says how it is computed, if it depends on sizes."""
 
     elements: torch.Tensor | None
+    """None, if they depend on sizes."""
     source: Deferred | None
     """With slots in its arguments."""
+    made: _Made
 
 
 @dataclass(frozen=True, eq=False)
@@ -109,7 +111,9 @@ class Template:
 
     def segment(self, values: Sequence[int]) -> Segment | None:
         """The Segment for such values of the symbols, or None if none can be made."""
-        return self._filled_with(self._evaluate(*values))
+        numbers = self._evaluate(*values)
+        constants = self._computed_constants(numbers)
+        return None if constants is None else self._filled_with(numbers, constants)
 
     def outline(self, values: Sequence[int]) -> Segment:
         """As :meth:`segment`, without nodes: inputs and outputs alone."""
@@ -121,18 +125,17 @@ class Template:
             graph.block.add_parameter(slots[index])
         return self._returning(graph, slots, numbers)
 
-    def symbolic(self, values: Sequence[int], guards: Guards) -> Segment:
+    def symbolic(self, values: Sequence[int], guards: Guards) -> tuple[Segment, list[Value]]:
         """The Segment with expressions as sizes.
 
         Args:
             values: of the symbols, which are the examples of those that are made.
             guards: without symbols; gets those of the template, and what is known of them.
 
-        Raises:
-            UndecidedError: a constant depends on sizes.
+        Returns:
+            The Segment, and the constants in it that depend on sizes, which have no elements there: see
+            :meth:`open_constants`.
         """
-        if any(constant.source is not None for constant in self._constants):
-            raise UndecidedError("a constant depends on sizes")
         known = zip(self._guards.symbols.values(), values, strict=True)
         symbols = {
             item.name: guards.symbol(item.name, item.lower, item.upper, example=value, origin=item.origin)
@@ -142,32 +145,54 @@ class Template:
             known_condition = condition.expression.substitute(symbols)
             if isinstance(known_condition, Expression):
                 guards.decide(known_condition, condition.relation)
-        made = self._filled_with([expression.substitute(symbols) for _, expression in self._numbers.values()])
-        assert made is not None, "no constant depends on sizes"
-        return made
+        numbers: list[Any] = [expression.substitute(symbols) for _, expression in self._numbers.values()]
+        constants = [
+            made.made.value(numbers) if made.elements is None else Value.of_elements(made.elements)
+            for made in self._constants
+        ]
+        depending = [value for value in constants if value.elements is None]
+        return self._filled_with(numbers, constants), depending
+
+    def open_constants(self, values: Sequence[int]) -> list[torch.Tensor] | None:
+        """The constants that depend on sizes, in order; None if some can't be made."""
+        if all(constant.source is None for constant in self._constants):
+            return []
+        constants = self._computed_constants(self._evaluate(*values))
+        if constants is None:
+            return None
+        pairs = zip(constants, self._constants, strict=True)
+        return [value.constant for value, made in pairs if made.source is not None]
 
     def _value_at(self, index: int, numbers: Sequence[Any]) -> Value:
         """An input, a constant or an output by itself."""
         made = self._slots_made[index]
         if isinstance(made, _Made):
             return made.value(numbers)
-        assert made.elements is not None, "no constant depends on sizes"
+        assert made.elements is not None, "templates whose result is a constant that depends on sizes have no outlines"
         return Value.of_elements(made.elements)
 
     def _returning(self, graph: Graph, slots: Any, numbers: Sequence[Any]) -> Segment:
         graph.return_values(*(slots[index] for index in self._outputs))
         return Segment(graph, _filled(self._result, slots, numbers), updates=self._updates, writes=self._writes)
 
-    def _filled_with(self, numbers: Sequence[Any]) -> Segment | None:
-        slots = [made.value(numbers) for made in self._given]
-        graph = Graph()
-        for value in slots:
-            graph.block.add_parameter(value)
+    def _computed_constants(self, numbers: Sequence[int]) -> list[Value] | None:
+        """All constants, or None if some can't be made."""
+        slots: list[Value | None] = [None] * len(self._given)
+        made: list[Value] = []
         for constant in self._constants:
             elements = constant.elements if constant.source is None else _computed(constant.source, slots, numbers)
             if elements is None:
                 return None
-            slots.append(Value.of_elements(elements))
+            made.append(Value.of_elements(elements))
+            slots.append(made[-1])
+        return made
+
+    def _filled_with(self, numbers: Sequence[Any], constants: Sequence[Value]) -> Segment:
+        given = [made.value(numbers) for made in self._given]
+        graph = Graph()
+        for value in given:
+            graph.block.add_parameter(value)
+        slots = [*given, *constants]
         for call in self._calls:
             outputs = [made.value(numbers) for made in call.outputs]
             graph.block.append(Node.call(call.op, _filled(call.args, slots, numbers), outputs, call.origin))
@@ -180,8 +205,7 @@ class Template:
 
     def _constant(self, value: Value, source: Deferred | None) -> _Constant:
         encoded = None if source is None else replace(source, args=self._encoded(source.args))
-        self._slots[value] = _Slot(len(self._slots))
-        return _Constant(value.elements if source is None else None, encoded)
+        return _Constant(value.elements if source is None else None, encoded, self._made(value))
 
     def _encoded(self, nest: Any) -> Any:
         """A nest with slots in place of tensors, and numbers' places in place of expressions."""
@@ -209,7 +233,7 @@ def _with_sources(values: Sequence[Value], deferred: Mapping[Value, Deferred]) -
     return list(found)
 
 
-def _filled(nest: Any, slots: Sequence[Value], numbers: Sequence[int]) -> Any:
+def _filled(nest: Any, slots: Sequence[Value | None], numbers: Sequence[int]) -> Any:
     """A nest with what stands in the places that it names."""
     kind = type(nest)
     if kind is _Slot:
@@ -226,7 +250,7 @@ def _filled(nest: Any, slots: Sequence[Value], numbers: Sequence[int]) -> Any:
     return nest
 
 
-def _computed(source: Deferred, slots: Sequence[Value], numbers: Sequence[int]) -> torch.Tensor | None:
+def _computed(source: Deferred, slots: Sequence[Value | None], numbers: Sequence[int]) -> torch.Tensor | None:
     """A constant that depends on sizes; None if it is too large to be one, or the operator refuses."""
     args = _filled(source.args, slots, numbers)
     if not source.op:

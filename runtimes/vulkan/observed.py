@@ -118,7 +118,7 @@ class ObservedProgram(VulkanProgram):
         segment: Segment,
         integers: Mapping[ir.Value, Interval],
         halving: Halving | None = None,
-        plan_type: type[Plan] = Plan,
+        make_plan: Callable[..., Plan] = Plan,
     ) -> Built:
         graph = segment.graph
         if halving is not None:

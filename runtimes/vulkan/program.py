@@ -43,7 +43,7 @@ from mobopt.runtimes.vulkan.compile.build import Built, Fallback, build_stream
 from mobopt.runtimes.vulkan.compile.host_function import UnforeseenResultError
 from mobopt.runtimes.vulkan.compile.integer_ranges import Interval
 from mobopt.runtimes.vulkan.compile.precision import Halving
-from mobopt.runtimes.vulkan.compile.recorded import LoweredTemplates, Recording
+from mobopt.runtimes.vulkan.compile.recorded import LoweredTemplates
 from mobopt.runtimes.vulkan.engine.array import DeviceArray
 from mobopt.runtimes.vulkan.engine.device import Device, open_device
 from mobopt.runtimes.vulkan.engine.executable import MAX_LANES
@@ -544,10 +544,11 @@ class VulkanProgram:
         found = self._specializations.matching(place.method, args, self._by_elements)
         if found is None:
             return None
-        return self._lowered_templates.built(*found, tuple(integers), self.device.info, self._recorded)
 
-    def _recorded(self, segment: Segment, integers: Mapping[ir.Value, Interval]) -> Built:
-        return self._built(segment, integers, plan_type=Recording)
+        def build(segment: Segment, classes: Mapping[ir.Value, Interval], make_plan: Callable[..., Plan]) -> Built:
+            return self._built(segment, classes, make_plan=make_plan)
+
+        return self._lowered_templates.built(*found, tuple(integers), self.device.info, build)
 
     def _of_size(self, place: _Place, segment: Segment | None, integers: Sequence[Interval]) -> tuple[Segment, Built]:
         """A segment, which may be known, and what it is lowered to."""
@@ -577,7 +578,7 @@ class VulkanProgram:
         segment: Segment,
         integers: Mapping[ir.Value, Interval],
         halving: Halving | None = None,
-        plan_type: type[Plan] = Plan,
+        make_plan: Callable[..., Plan] = Plan,
     ) -> Built:
         """What a segment is lowered to."""
         return build_stream(
@@ -588,7 +589,7 @@ class VulkanProgram:
             integers,
             self._floats_fit,
             halving=halving,
-            plan_type=plan_type,
+            make_plan=make_plan,
         )
 
     def _specialized(self, place: _Place) -> Segment:

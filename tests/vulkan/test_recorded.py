@@ -20,11 +20,11 @@ from mobopt.runtimes.segment import Segment
 from mobopt.runtimes.specializations import Specializations
 from mobopt.runtimes.vulkan.compile.build import Built, build_stream
 from mobopt.runtimes.vulkan.compile.placement import integer_class
-from mobopt.runtimes.vulkan.compile.recorded import LoweredTemplates, LoweringGuards, Recording
+from mobopt.runtimes.vulkan.compile.recorded import LoweredTemplates, LoweringGuards
 from mobopt.runtimes.vulkan.engine.device_info import DeviceInfo
 from mobopt.runtimes.vulkan.engine.stream import Binding, Dispatch
 from mobopt.runtimes.vulkan.engine.tensor import Storage
-from mobopt.runtimes.vulkan.kernels.plan import ConstantStore
+from mobopt.runtimes.vulkan.kernels.plan import ConstantStore, Plan
 
 TRIALS = 6
 
@@ -76,8 +76,8 @@ class Checked:
         self.hits += 1
         assert words_of(*recorded) == words_of(segment, self._build(segment, integers)), [one.shape for one in args]
 
-    def _record(self, segment: Segment, integers: Any) -> Built:
-        return build_stream(segment, self._device, self._constants, True, integers, plan_type=Recording)
+    def _record(self, segment: Segment, integers: Any, make_plan: Any) -> Built:
+        return build_stream(segment, self._device, self._constants, True, integers, make_plan=make_plan)
 
     def _build(self, segment: Segment, integers: Any) -> Built:
         wide = [value for value in segment.inputs if value.dtype == torch.int64]
@@ -116,7 +116,8 @@ def hits_of_net(name: str, device: DeviceInfo, trials: int) -> int:
 
 @pytest.mark.parametrize("device", ["nvidia_h200", "cpu"])
 @pytest.mark.parametrize(
-    "name", ["RepVGG", "Res2Net", "StyleGAN", "SKNet", "Video", "Mask", "KeyWords", "PointMLP", "SpeakerEmbedding"]
+    "name",
+    ["RepVGG", "Res2Net", "StyleGAN", "SKNet", "Video", "Mask", "KeyWords", "PointMLP", "CoordConv", "GPT", "PSPNet"],
 )
 def test_recordings_of_nets(name: str, device: str) -> None:
     assert hits_of_net(name, device_info("cpu") if device == "cpu" else known_device(device), TRIALS) >= 3
@@ -152,6 +153,38 @@ def test_kernels_are_chosen_for_each_size(device: str) -> None:
     for height, width in sides:
         checked.check([torch.zeros(2, 3, height, width)])
     assert checked.hits >= 8
+
+
+class EqualLayers(nn.Module):
+    """Layers of one size, and places that are learned."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.places = nn.Parameter(torch.rand(50, 12))
+        self.layers = nn.ModuleList([nn.Linear(12, 12) for _ in range(4)])
+        self.norms = nn.ModuleList([nn.LayerNorm(12) for _ in range(4)])
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x + self.places[: x.size(1)]
+        for layer, norm in zip(self.layers, self.norms):  # noqa: B905  (TorchScript)
+            x = x + layer(norm(x))
+        return x
+
+
+def test_equal_layers_are_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
+    repeated: list[int] = []
+    repeat = Plan.repeat
+
+    def counting(plan: Plan, done: Any, storages: Any, others: Any) -> None:
+        repeated.append(len(done))
+        repeat(plan, done, storages, others)
+
+    monkeypatch.setattr(Plan, "repeat", counting)
+    checked = Checked(scripted(EqualLayers()), device_info("cpu"))
+    for length in (5, 7, 11, 17, 23, 29, 50):
+        checked.check([torch.zeros(1, length, 12)])
+    assert checked.hits == 6
+    assert len(repeated) == 6 * 6, "three of four layers, and of four norms, are repeated for each size"
 
 
 class FewerRows(nn.Module):

@@ -85,7 +85,7 @@ def build_stream(
     floats_fit: bool = True,
     refuse: Callable[[Node], str | None] = lambda node: None,
     halving: Halving | None = None,
-    plan_type: type[Plan] = Plan,
+    make_plan: Callable[..., Plan] = Plan,
 ) -> Built:
     """Lower a Segment for a device.
 
@@ -99,7 +99,7 @@ def build_stream(
         floats_fit: whether floats that become int64 are taken to be small, which the device checks.
         refuse: why a node is to run on the CPU although the device could compute it, if it is.
         halving: what chooses the tensors that lie as halves; None: each lies as its dtype says.
-        plan_type: what lowerings append to.
+        make_plan: makes what lowerings append to.
 
     Raises:
         UnsupportedError: there are such calls and they may not.
@@ -123,7 +123,7 @@ def build_stream(
     while True:
         placement = place_calls(list(graph.block.nodes), integers or {}, floats_fit, large, refused)
         try:
-            return _build(segment, device, constants, allow_fallback, placement, halving, plan_type)
+            return _build(segment, device, constants, allow_fallback, placement, halving, make_plan)
         except _RefusedCallError as error:
             refused.update((value, error.reason) for value in error.outputs)
             _take_apart(graph)
@@ -159,7 +159,7 @@ def _build(
     allow_fallback: bool,
     placement: Placement,
     halving: Halving | None,
-    plan_type: type[Plan],
+    make_plan: Callable[..., Plan],
 ) -> Built:
     """One attempt with a placement.
 
@@ -181,7 +181,7 @@ def _build(
             + "; ".join(dict.fromkeys(map(str, fallbacks)))
         )
     halved = NOTHING_HALVED if halving is None else halving.choose(graph, placement.reasons)
-    plan = plan_type(
+    plan = make_plan(
         device,
         constants,
         halved=halved.values,

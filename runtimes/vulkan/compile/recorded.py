@@ -12,12 +12,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
 
-from mobopt.ir import Origin, Value
+from mobopt.ir import Node, Origin, Value
 from mobopt.ir.dimensions import Expression
 from mobopt.ir.guards import Guards, UndecidedError
 from mobopt.ops.records import Trait, has_trait
@@ -28,9 +29,10 @@ from mobopt.runtimes.vulkan.compile.integer_ranges import Interval
 from mobopt.runtimes.vulkan.compile.replay_code import ReplayWriter, UnrecordableError
 from mobopt.runtimes.vulkan.engine.device import DeviceInfo
 from mobopt.runtimes.vulkan.engine.limits import LimitError
-from mobopt.runtimes.vulkan.engine.stream import Binding, LoweredCall
-from mobopt.runtimes.vulkan.kernels.plan import ConstantStore, Plan
-from mobopt.shaders.push_blocks import PushConstants
+from mobopt.runtimes.vulkan.engine.stream import LoweredCall
+from mobopt.runtimes.vulkan.engine.tensor import Storage
+from mobopt.runtimes.vulkan.kernels.plan import ConstantStore, Plan, constant_tensor, open_constant_tensor
+from mobopt.runtimes.vulkan.lowerings.pointwise import expression_of
 
 _LOG = logging.getLogger("mobopt.vulkan")
 
@@ -59,19 +61,9 @@ class Recording(Plan):
         super().enter(operator, sizes, source, call)
         self.perform(Plan.enter, (operator, tuple(sizes), source, call), {})
 
-    def dispatch(
-        self,
-        shader: str,
-        bindings: Sequence[Binding],
-        groups: tuple[int, int, int],
-        specialization: Sequence[int | float] = (),
-        push_constants: PushConstants | None = None,
-        *,
-        iterations: int,
-    ) -> None:
+    def dispatch(self, *args: Any, **named: Any) -> None:
         """Note a dispatch of a lowering that is no step."""
-        args = (shader, tuple(bindings), groups, tuple(specialization), push_constants)
-        self.perform(Plan.dispatch, args, {"iterations": iterations})
+        self.perform(Plan.dispatch, args, named)
 
 
 class LoweringGuards(Guards):
@@ -90,7 +82,9 @@ class LoweringGuards(Guards):
 class LoweredTemplate:
     """A lowered Segment whose sizes are open."""
 
-    def __init__(self, template: Template, guards: Guards, segment: Segment, built: Built) -> None:
+    def __init__(
+        self, template: Template, guards: Guards, segment: Segment, built: Built, constants: Sequence[Storage]
+    ) -> None:
         """Take what was recorded.
 
         Args:
@@ -98,6 +92,7 @@ class LoweredTemplate:
             guards: with all that was asked of sizes.
             segment: of the template, with the symbols of ``guards`` as sizes, lowered.
             built: what it was lowered to, by a :class:`Recording`.
+            constants: what stands in it for the constants that depend on sizes.
 
         Raises:
             UnrecordableError: something in it can't be made again.
@@ -111,7 +106,7 @@ class LoweredTemplate:
         self._outputs = [places[value] for value in built.outputs]
         self._assumed = [(segment.inputs.index(value), limits) for value, limits in built.assumed.items()]
         self._chained_workgroups = built.stream.chained_workgroups
-        writer = ReplayWriter(built.stream.flag)
+        writer = ReplayWriter(built.stream.flag, constants)
         for operation in built.stream.operations:
             if not isinstance(operation, RecordedStep):
                 raise UnrecordableError(f"{operation} is no step")
@@ -142,8 +137,11 @@ class LoweredTemplate:
         """
         if not self._guards.hold(values):
             return None
+        open_constants = self._template.open_constants(values)
+        if open_constants is None:
+            return None
         plan = Plan(device, constants)
-        self._replay(plan, self._numbers(*values))
+        self._replay(plan, self._numbers(*values), [constant_tensor(elements).storage for elements in open_constants])
         plan.stream.chained_workgroups = self._chained_workgroups
         segment = self._template.outline(values)
         outputs = tuple([segment.graph.outputs[number] for number in self._outputs])
@@ -151,15 +149,16 @@ class LoweredTemplate:
         return segment, Built(plan.stream, self._inputs, outputs, (), assumed)
 
 
-Build = Callable[[Segment, Mapping[Value, Interval]], Built]
-"""Lowers a segment, with the classes of its integers, by a :class:`Recording`."""
+Build = Callable[[Segment, Mapping[Value, Interval], Callable[..., Plan]], Built]
+"""Lowers a segment, with the classes of its integers, by a plan that is made so."""
 
 
 def record(template: Template, values: Sequence[int], integers: Sequence[Interval], build: Build) -> LoweredTemplate:
     """Lower a template for sizes, and for all that meet the same guards.
 
     Args:
-        template: of segments without constants that depend on sizes.
+        template: of segments; constants that depend on sizes are there for pointwise operators and concatenations
+            alone, which ask for no element of them.
         values: of its symbols.
         integers: the classes of the int64 inputs, in order.
         build: what lowers.
@@ -169,15 +168,24 @@ def record(template: Template, values: Sequence[int], integers: Sequence[Interva
         UndecidedError: the same.
     """
     guards = LoweringGuards()
-    segment = template.symbolic(values, guards)
+    segment, depending = template.symbolic(values, guards)
+    if not set(depending).isdisjoint(segment.graph.outputs):
+        raise UnrecordableError("a constant that depends on sizes is returned")
     for node in segment.graph.block.nodes:
+        if not set(depending).isdisjoint(node.inputs) and not _asks_for_no_element(node):
+            raise UnrecordableError(f"{node.qualified_op} of a constant that depends on sizes")
         if not has_trait(node.qualified_op, Trait.VIEW):
             for argument in node.args:  # one number for all sizes: lowerings ask what is a number
                 if isinstance(argument, Expression):
                     int(argument)
     wide = [value for value in segment.inputs if value.dtype == torch.int64]
-    built = build(segment, dict(zip(wide, integers, strict=True)))
-    return LoweredTemplate(template, guards, segment, built)
+    constants = {value: open_constant_tensor(value) for value in depending}
+    built = build(segment, dict(zip(wide, integers, strict=True)), partial(Recording, _tensors=dict(constants)))
+    return LoweredTemplate(template, guards, segment, built, [tensor.storage for tensor in constants.values()])
+
+
+def _asks_for_no_element(node: Node) -> bool:
+    return expression_of(node.qualified_op) is not None or has_trait(node.qualified_op, Trait.CONCATENATION)
 
 
 @dataclass(eq=False)

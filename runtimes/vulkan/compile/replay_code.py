@@ -68,7 +68,7 @@ class _Storages:
 
 
 class ReplayWriter:
-    """Writes a function ``(plan, numbers)`` of recorded steps.
+    """Writes a function ``(plan, numbers, constants)`` of recorded steps.
 
     Tensors and storages are made where they are first used, each once; what depends on no size, and lies in no storage
     of the plan, is a constant of the function.
@@ -77,14 +77,16 @@ class ReplayWriter:
         expressions: whose values are the function's numbers.
     """
 
-    def __init__(self, flag: DeviceTensor | None) -> None:
+    def __init__(self, flag: DeviceTensor | None, constants: Sequence[Storage]) -> None:
         """Begin.
 
         Args:
             flag: of the recorded stream.
+            constants: storages of constants that depend on sizes, of which the function is given others.
         """
         self.expressions: list[Expression] = []
         self._flag = None if flag is None else flag.storage
+        self._open = {storage: f"constants[{number}]" for number, storage in enumerate(constants)}
         self._lines: list[str] = []
         self._constants: dict[str, Any] = {}
         self._names: dict[Any, str] = {}
@@ -126,7 +128,7 @@ class ReplayWriter:
         """What was written."""
         numbers = "".join(f"n{index}, " for index in range(len(self.expressions)))
         lines = [f"({numbers}) = numbers", *self._lines]
-        source = "def replay(plan, numbers):\n" + "".join(f"    {line}\n" for line in lines)
+        source = "def replay(plan, numbers, constants):\n" + "".join(f"    {line}\n" for line in lines)
         names = dict(self._constants)
         exec(source, names)
         return names["replay"]  # type: ignore[no-any-return]
@@ -180,7 +182,7 @@ class ReplayWriter:
         if isinstance(value, Expression):
             return True
         if isinstance(value, Storage):
-            return value.kind is not StorageKind.CONSTANT
+            return value.kind is not StorageKind.CONSTANT or value in self._open
         if isinstance(value, Value):
             return value.elements is None and any(isinstance(size, Expression) for size in value.sizes)
         if isinstance(value, (list, tuple)):
@@ -190,6 +192,8 @@ class ReplayWriter:
         return False
 
     def _storage(self, storage: Storage) -> str:
+        if storage in self._open:
+            return self._open[storage]
         if storage.kind is StorageKind.CONSTANT:
             return self._constant(storage)
         if storage is self._flag:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
@@ -16,14 +16,14 @@ from mobopt.runtimes.vulkan.engine.memory_plan import align
 from mobopt.runtimes.vulkan.engine.resources import ResourceScope
 from mobopt.runtimes.vulkan.engine.tensor import DeviceTensor, Storage
 
-if TYPE_CHECKING:
-    from mobopt.runtimes.vulkan.engine.descriptors import BufferViews
-
 CHUNK_BYTES = 1 << 30
 """What is allocated at once, unless one tensor takes more."""
 
 _CACHE_LINE = 128
 _DEVICE_LOCAL, _HOST_VISIBLE, _HOST_COHERENT, _HOST_CACHED = 1, 2, 4, 8
+
+# By words of a texel.
+_FORMATS = {1: "VK_FORMAT_R32_SINT", 2: "VK_FORMAT_R32G32_SINT", 4: "VK_FORMAT_R32G32B32A32_SINT"}
 
 
 class MemoryUse(Enum):
@@ -56,6 +56,26 @@ class Buffer:
     def number(self) -> int:
         """Of its handle."""
         return vk.number(self.handle)
+
+
+class BufferViews:
+    """Texel views of buffers, each made once."""
+
+    def __init__(self, scope: ResourceScope) -> None:
+        """Start with none; ``scope`` owns them, and lasts no longer than the buffers."""
+        self._scope = scope
+        self._views: dict[tuple[int, int, int, int], int] = {}
+
+    def view(self, buffer: Buffer, offset: int, nbytes: int, words: int) -> int:
+        """The number of the handle of a view whose texels are so many words."""
+        key = (buffer.number, offset, nbytes, words)
+        found = self._views.get(key)
+        if found is None:
+            info = vk.struct("VkBufferViewCreateInfo", buffer=buffer.handle, offset=offset, range=nbytes)
+            info.format = getattr(vk, _FORMATS[words])
+            handle = self._scope.create("BufferView", info, "make a texel buffer view")
+            found = self._views[key] = vk.number(handle)
+        return found
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ import torch
 from mobopt.runtimes.vulkan.engine.buffers import (
     CHUNK_BYTES,
     Buffer,
+    BufferViews,
     MemoryUse,
     Place,
     allocate_buffer,
@@ -17,7 +18,6 @@ from mobopt.runtimes.vulkan.engine.buffers import (
     placement_alignment,
     storage_bytes,
 )
-from mobopt.runtimes.vulkan.engine.descriptors import BufferViews
 from mobopt.runtimes.vulkan.engine.device import Device
 from mobopt.runtimes.vulkan.engine.recording import CommandPool, CopyRegion, submit_and_wait
 from mobopt.runtimes.vulkan.engine.resources import ResourceScope

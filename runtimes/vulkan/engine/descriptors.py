@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from mobopt.runtimes.vulkan.engine import vk
-from mobopt.runtimes.vulkan.engine.buffers import Buffer, Place
+from mobopt.runtimes.vulkan.engine.buffers import BufferViews, Place
 from mobopt.runtimes.vulkan.engine.device import Device
 from mobopt.runtimes.vulkan.engine.memory_plan import align
 from mobopt.runtimes.vulkan.engine.pipelines import PipelineLayout, descriptor_type
@@ -13,33 +13,10 @@ from mobopt.runtimes.vulkan.engine.resources import ResourceScope
 from mobopt.runtimes.vulkan.engine.stream import Binding, Dispatch
 from mobopt.runtimes.vulkan.engine.tensor import WORD_BYTES, Storage
 
-# By words of a texel.
-_FORMATS = {1: "VK_FORMAT_R32_SINT", 2: "VK_FORMAT_R32G32_SINT", 4: "VK_FORMAT_R32G32B32A32_SINT"}
-
 
 def texels(binding: Binding) -> int:
     """Texels that a texel binding spans."""
     return -(-binding.nbytes // (WORD_BYTES * binding.texel_words))
-
-
-class BufferViews:
-    """Texel views of buffers, each made once."""
-
-    def __init__(self, scope: ResourceScope) -> None:
-        """Start with none; ``scope`` owns them, and lasts no longer than the buffers."""
-        self._scope = scope
-        self._views: dict[tuple[int, int, int, int], int] = {}
-
-    def view(self, buffer: Buffer, offset: int, nbytes: int, words: int) -> int:
-        """The number of the handle of a view whose texels are so many words."""
-        key = (buffer.number, offset, nbytes, words)
-        found = self._views.get(key)
-        if found is None:
-            info = vk.struct("VkBufferViewCreateInfo", buffer=buffer.handle, offset=offset, range=nbytes)
-            info.format = getattr(vk, _FORMATS[words])
-            handle = self._scope.create("BufferView", info, "make a texel buffer view")
-            found = self._views[key] = vk.number(handle)
-        return found
 
 
 class DescriptorSets:

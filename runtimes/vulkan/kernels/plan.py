@@ -107,6 +107,13 @@ def constant_tensor(values: torch.Tensor, name: str = "") -> DeviceTensor:
     return DeviceTensor(storage, values.dtype, tuple(values.shape), contiguous_strides(values.shape))
 
 
+def open_constant_tensor(ref: Value) -> DeviceTensor:
+    """What :func:`constant_tensor` would make of elements that are not known yet."""
+    strides, elements = contiguous_strides(ref.sizes), element_type(ref.dtype)
+    nbytes = _storage_elements(ref.sizes, strides) * elements.itemsize
+    return DeviceTensor(Storage(nbytes, StorageKind.CONSTANT, elements=elements), ref.dtype, ref.sizes, strides)
+
+
 @dataclass(eq=False)
 class Plan:
     """What a lowering sees: the device's facts, the stream it appends to, and where tensors are."""
