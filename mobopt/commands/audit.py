@@ -115,7 +115,9 @@ def _cause_row(cause: Cause) -> tuple[str, ...]:
 
 
 def _row(line: AuditLine) -> tuple[str, ...]:
-    shown = list(line.sources[:_SOURCES_SHOWN])
+    from mobopt.tools.audit import short_source
+
+    shown = [short_source(source) for source in line.sources[:_SOURCES_SHOWN]]
     if len(line.sources) > len(shown):
         shown.append(f"and {len(line.sources) - len(shown)} more")
     return line.operator, str(line.count), line.verdict, _why(line), "\n".join(shown), line.operands

@@ -150,13 +150,24 @@ class Audit:
     @property
     def placement(self) -> str:
         """In words, how much runs on the phone's GPU; empty if that is not known, or everything does."""
-        on_cpu = self.counts.get(ON_CPU, 0)
-        if self.gpu_share is None or not on_cpu:
+        return "; ".join(text for text in (self.share, self.reasons) if text)
+
+    @property
+    def share(self) -> str:
+        """In words, how much of the arithmetic the phone's GPU does; empty as :attr:`placement` is."""
+        is_told = self.gpu_share is not None and ON_CPU in self.counts
+        return f"{self.gpu_share:.0%} of the multiply-adds run on the GPU" if is_told else ""
+
+    @property
+    def reasons(self) -> str:
+        """In words, what runs on the phone's CPU, because of what, and what mending that would save; empty as
+        :attr:`placement` is."""
+        if not self.share:
             return ""
-        text = f"{self.gpu_share:.0%} of the multiply-adds run on the GPU"
+        on_cpu = self.counts[ON_CPU]
         causes = sum(cause.count for cause in self.causes)
         if not causes:
-            return f"{text}; {_operators(on_cpu)} on the CPU"
+            return f"{_operators(on_cpu)} on the CPU"
         caused = causes + sum(cause.followers for cause in self.causes)
         because = f" because of {causes} of them" if causes < caused else ""
         saved = milliseconds_saved(self.microseconds)
@@ -166,7 +177,7 @@ class Audit:
         named = ", ".join(map(_named, self.causes[:_CAUSES_NAMED]))
         rest = len(self.causes) - _CAUSES_NAMED
         named += f", and {rest} more reasons" if rest > 1 else ", and 1 more reason" if rest == 1 else ""
-        return "; ".join([text, f"{_operators(caused)} on the CPU{because}: {named}", *worth, *others])
+        return "; ".join([f"{_operators(caused)} on the CPU{because}: {named}", *worth, *others])
 
     @property
     def is_good(self) -> bool:
@@ -323,10 +334,24 @@ def _lines(calls: Iterable[AuditedCall]) -> list[AuditLine]:
     groups: dict[tuple[str, ...], list[AuditedCall]] = defaultdict(list)
     for call in calls:
         groups[call.operator, call.verdict, call.reason, call.follows].append(call)
-    lines = [_line(group) for group in groups.values()]
-    return sorted(
-        lines, key=lambda line: (VERDICTS.index(line.verdict), bool(line.follows), -line.count, line.operator)
-    )
+    ordered = sorted(groups.values(), key=lambda group: (_gravity(group[0]), -len(group), group[0].operator))
+    return [_line(group) for group in ordered]
+
+
+def _gravity(call: AuditedCall) -> tuple[int, int]:
+    """What comes first: the worst; of what is on the CPU its causes, and what only computes sizes last."""
+    return VERDICTS.index(call.verdict), 0 if call.is_cause else 1 if call.follows else 2
+
+
+_LINES_SHOWN = 2
+
+
+def short_source(source: str) -> str:
+    """Lines of source of one operator; of many, as fusions have, the first."""
+    lines = source.split(", ")
+    if len(lines) <= _LINES_SHOWN:
+        return source
+    return f"{lines[0]} and {len(lines) - 1} more lines"
 
 
 def _line(calls: Sequence[AuditedCall]) -> AuditLine:

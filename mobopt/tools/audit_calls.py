@@ -60,6 +60,8 @@ class AuditedCall:
     """What the author of the model can change."""
     follows: str = ""
     """The operator that keeps it on the phone's CPU, if that is another one."""
+    is_cause: bool = False
+    """Whether it keeps itself there, and maybe others."""
 
 
 _LEAST_MICROSECONDS = 5
@@ -189,8 +191,10 @@ def _places(calls: Mapping[Node, AuditedCall], remarks: _Remarks, flow: Dataflow
 
 
 def _following(call: AuditedCall, node: Node, causes: Mapping[Node, Node]) -> AuditedCall:
-    cause = causes.get(node, node)
-    return call if cause is node else replace(call, follows=cause.qualified_op)
+    cause = causes.get(node)
+    if cause is None:
+        return call
+    return replace(call, is_cause=True) if cause is node else replace(call, follows=cause.qualified_op)
 
 
 def _causes(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from mobopt.tools.audit import Audit
+from mobopt.tools.audit import Audit, short_source
 from mobopt.tools.audit_calls import VERDICTS
 from mobopt.tools.html_page import rendered, write_html
 
@@ -22,7 +22,7 @@ MEANINGS = {
 
 def page(audit: Audit) -> str:
     """The page."""
-    return rendered("audit", audit=audit, verdicts=VERDICTS, meanings=MEANINGS, total=sum(audit.counts.values()))
+    return rendered("audit", audit=audit, verdicts=VERDICTS, meanings=MEANINGS, short_source=short_source)
 
 
 def write_page(audit: Audit, path: Path) -> None:

@@ -18,6 +18,7 @@ from torch import nn
 
 import mobopt
 from mobopt.commands import main
+from mobopt.tools.audit import short_source
 from mobopt.tools.audit_page import page
 
 GOLDEN = Path(__file__).parents[1] / "golden"
@@ -233,6 +234,19 @@ def test_arithmetic_on_sizes_is_no_operator_that_waits_for_a_kernel(invoke: Invo
     printed = invoke("audit", tmp_path / "halves.pt", "--random", "1,7,24").stdout
     assert f" on the CPU because of 1 of them: 1 aten::layer_norm ({cause['followers']} more" in printed
     assert f"; {others} more only compute sizes." in printed
+    on_cpu = [item for item in found["lines"] if item["verdict"] == "cpu"]
+    assert on_cpu[0]["operator"] == "aten::layer_norm" and not on_cpu[-1]["follows"]  # sizes come last
+    follows = [bool(item["follows"]) for item in on_cpu[1:]]
+    assert follows[0] and follows == sorted(follows, reverse=True)
+    invoke("audit", tmp_path / "halves.pt", "--random", "1,7,24", "--html", "page.html")
+    page = (tmp_path / "page.html").read_text()
+    assert re.search(r"<b>Nothing is missing or wrong, and \d+% of the multiply-adds run on the GPU\.</b>", page)
+    assert 'class="outcome partly"' in page
+
+
+def test_many_lines_of_one_operator_are_shortened() -> None:
+    assert short_source("a.py:1, a.py:2") == "a.py:1, a.py:2"
+    assert short_source("a.py:1 in x, a.py:2, b.py:3, b.py:4") == "a.py:1 in x and 3 more lines"
 
 
 def test_allow_in_both_forms(invoke: Invoke, mixed: Path, tmp_path: Path) -> None:
