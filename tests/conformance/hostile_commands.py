@@ -44,6 +44,11 @@ COMMANDS = (
     ("convert", "FILE", "-o", "OUT", "--backend", "cpu"),
     ("convert", "FILE", "-o", "OUT", "--force"),
     ("run", "FILE", "--device", "cpu", "--random", "1,3,32,32"),
+    ("migrate", "FILE", "-o", "PLAIN", "--random", "1,3,32,32"),
+    ("compare", "FILE", "--device-a", "cpu", "--random", "1,3,32,32"),
+    ("report", "FILE", "-o", "PAGE", "--device", "cpu", "--random", "1,3,32,32"),
+    ("tap", "FILE", "-o", "OUT", "--random", "1,3,32,32"),
+    ("app-kit", "FILE", "-o", "KIT", "--force", "--random", "1,3,32,32"),
 )
 _READING = ("inspect", "opnames")
 SECONDS, SECONDS_PER_MEGABYTE = 2.0, 4.0
@@ -81,6 +86,7 @@ def main(folder: Path, first: int, count: int) -> None:
 def _run(command: Any, words: tuple[str, ...], data: bytes, folder: Path) -> str:
     """``ok``, or what went wrong."""
     file, out, watched = folder / "case.pt", folder / "out.ptl", folder / "watched"
+    named = {"FILE": file, "OUT": out, "PLAIN": folder / "plain.pt", "PAGE": folder / "page.html", "KIT": folder / "kit"}
     watched.mkdir(exist_ok=True)
     file.write_bytes(data)
     out.unlink(missing_ok=True)
@@ -91,7 +97,7 @@ def _run(command: Any, words: tuple[str, ...], data: bytes, folder: Path) -> str
     stop = int(started + seconds) + 3
     resource.setrlimit(resource.RLIMIT_CPU, (stop, resource.RLIM_INFINITY))
     text, errors = io.StringIO(), io.StringIO()
-    arguments = [{"FILE": str(file), "OUT": str(out)}.get(word, word) for word in words]
+    arguments = [str(named.get(word, word)) for word in words]
     try:
         with contextlib.redirect_stdout(text), contextlib.redirect_stderr(errors):
             command(arguments, standalone_mode=True)

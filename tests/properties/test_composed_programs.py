@@ -88,11 +88,11 @@ def check(seed: int, road: str, **target: Any) -> bool:
 
 @pytest.mark.parametrize("road", _ROADS)
 def test_compositions(road: str) -> None:
-    assert sum([check(seed, road, backend="vulkan", runtime="mobopt") for seed in range(12)]) >= 6
+    assert sum([check(seed, road, backend="vulkan", runtime="mobopt") for seed in range(4)]) >= 2
 
 
 def test_compositions_on_the_cpu() -> None:
-    assert sum([check(seed, "trace", backend="cpu") for seed in range(12)]) >= 6
+    assert sum([check(seed, "trace", backend="cpu") for seed in range(9)]) >= 5
 
 
 @pytest.mark.sweep
