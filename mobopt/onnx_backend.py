@@ -21,7 +21,7 @@ from onnx.backend.base import BackendRep as _BackendRep
 from onnx.backend.base import namedtupledict
 
 from mobopt.errors import InputError, MoboptError
-from mobopt.frontends.onnx.elements import ELEMENT_TYPES
+from mobopt.frontends.onnx.elements import ELEMENT_TYPES, PACKED_BITS
 from mobopt.frontends.onnx_source import OnnxSource
 from mobopt.ir.nests import map_leaves
 from mobopt.module import MobileModule
@@ -193,6 +193,9 @@ def _as_tensor(item: Any) -> Any:
     for dtype, plain in _BEYOND_NUMPY.items():
         if array.dtype == _array_type(dtype):
             return torch.from_numpy(whole.view(plain).copy()).view(dtype)
+    name = array.dtype.name.upper()
+    if name in PACKED_BITS:
+        return torch.from_numpy(whole.astype(numpy.int8 if PACKED_BITS[name][1] else numpy.uint8))
     try:
         return torch.from_numpy(whole)
     except TypeError:

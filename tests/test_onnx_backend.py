@@ -111,3 +111,19 @@ def test_sequences(given: list[Any]) -> None:
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
     [found] = onnx_backend.run_model(model, [given, numpy.zeros(3, numpy.float32)], "CPU")
     assert found == len(given) + 1
+
+
+@pytest.mark.parametrize("name", ["INT4", "UINT4", "INT2", "UINT2"])
+def test_arrays_of_few_bits(name: str) -> None:
+    kind = helper.tensor_dtype_to_np_dtype(getattr(TensorProto, name))
+    low, high = (-2, 1) if "2" in name else (-8, 7)
+    if name.startswith("U"):
+        low, high = 0, high - low
+    held = numpy.array([low, high, 1, 0]).astype(kind)
+    node = helper.make_node("DequantizeLinear", ["x", "s"], ["y"])
+    found = onnx_backend.run_node(node, [held, numpy.float32(0.5)], "CPU")[0]
+    assert found.tolist() == [low / 2, high / 2, 0.5, 0.0]
+    x = numpy.array([-99.0, 99.0, 0.5, 1.5], dtype=numpy.float32)
+    node = helper.make_node("QuantizeLinear", ["x", "s", "z"], ["y"])
+    found = onnx_backend.run_node(node, [x, numpy.float32(1), numpy.array(0).astype(kind)], "CPU")[0]
+    assert found.tolist() == [low, high, 0, min(2, high)]

@@ -67,6 +67,11 @@ def dtype_of(element_type: int, place: str) -> torch.dtype:
     )
 
 
+def packed_bits(element_type: int) -> int:
+    """The bits of integers of which several lie in a byte; 0 for others."""
+    return PACKED_BITS.get(type_name(element_type).upper(), (0, False))[0]
+
+
 class TensorReader:
     """Reads the tensors of one model.
 

@@ -15,7 +15,7 @@ from mobopt.bundle.builder import Allowance
 from mobopt.errors import BundleError
 from mobopt.frontends.onnx import families
 from mobopt.frontends.onnx.control import list_value
-from mobopt.frontends.onnx.elements import DTYPES, TensorReader
+from mobopt.frontends.onnx.elements import TensorReader, packed_bits
 from mobopt.frontends.onnx.emitter import Emitter
 from mobopt.frontends.onnx.operands import (
     AnyOperand,
@@ -180,8 +180,8 @@ def _operand_of(kind: Any, place: str) -> tuple[AnyOperand, Type]:
             if not isinstance(inner, (Operand, SequenceOperand)):
                 raise BundleError(f"{place} is an optional of an optional")
             return OptionalOperand(Value("", TENSOR), inner), OptionalType(inner_type)
-    is_packed = kind.WhichOneof("value") == "tensor_type" and kind.tensor_type.elem_type not in DTYPES
-    return Operand(dtype, sizes, is_packed=is_packed), TENSOR
+    bits = packed_bits(kind.tensor_type.elem_type) if kind.WhichOneof("value") == "tensor_type" else 0
+    return Operand(dtype, sizes, bits=bits), TENSOR
 
 
 def _returned(outputs: Sequence[AnyOperand], names: Sequence[str], emit: Emitter) -> Value:

@@ -45,7 +45,7 @@ class Operand:
         sizes: None where unknown; None if even their number is.
         numbers: its elements as an array of plain numbers and Values, where the host knows them.
         unrounded: the same numbers in floating point, before they became integers.
-        is_packed: whether ONNX has them as integers of less than 8 bits.
+        bits: of integers of less than 8, as ONNX has them; 0 of all others.
     """
 
     dtype: torch.dtype
@@ -53,8 +53,13 @@ class Operand:
     value: Any = None
     numbers: Any = None
     unrounded: Any = None
-    is_packed: bool = False
+    bits: int = 0
     _made: list[tuple[Block, Value]] = field(default_factory=list)
+
+    @property
+    def is_packed(self) -> bool:
+        """Whether ONNX has them as integers of less than 8 bits."""
+        return self.bits > 0
 
     @property
     def rank(self) -> int | None:

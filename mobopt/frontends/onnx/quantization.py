@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from mobopt.frontends.onnx.convolution import convolved, kernel_sizes
-from mobopt.frontends.onnx.elements import DTYPES, dtype_of
+from mobopt.frontends.onnx.elements import dtype_of, packed_bits
 from mobopt.frontends.onnx.few_bits import emitted, product, transposed
 from mobopt.frontends.onnx.operands import Operand, carrier
 from mobopt.frontends.onnx.pointwise import rounded_to_float8
@@ -42,17 +42,18 @@ def float_of(call: Call, index: int) -> Any:
     return call.emit("to.dtype", call.tensor(index), torch.float32)
 
 
-def quantized(call: Call, x: Any, scale: Any, zero: Any, dtype: torch.dtype, sizes: Any) -> Operand:
-    """Rounded to the nearest, half to even, and clamped."""
+def quantized(call: Call, x: Any, scale: Any, zero: Any, dtype: torch.dtype, sizes: Any, bits: int = 0) -> Operand:
+    """Rounded to the nearest, half to even, and clamped, to ``bits`` where integers have less than 8."""
     emit = call.emit
     x = emit("div.Tensor", x, scale)
     if dtype.is_floating_point:
         return Operand(dtype, sizes, rounded_to_float8(call, x, dtype, True))
     rounded = emit("round", x)
     rounded = emit("add.Tensor", rounded, zero) if zero is not None else rounded
-    limits = torch.iinfo(dtype)
-    rounded = emit("clamp", rounded, limits.min, limits.max)
-    return Operand(dtype, sizes, emit("to.dtype", rounded, carrier(dtype)), unrounded=rounded)
+    wide = bits or torch.iinfo(dtype).bits
+    least = -(1 << wide - 1) if dtype.is_signed else 0
+    rounded = emit("clamp", rounded, least, least + (1 << wide) - 1)
+    return Operand(dtype, sizes, emit("to.dtype", rounded, carrier(dtype)), unrounded=rounded, bits=bits)
 
 
 @translates("QuantizeLinear")
@@ -66,15 +67,8 @@ def _quantize(call: Call) -> Any:
     zero = _along(call, float_of(call, 2), call.operand(2)) if call.has(2) else None
     target = call.get("output_dtype", 0)
     dtype = call.dtype(2) if call.has(2) else dtype_of(target, call.place) if target else torch.uint8
-    _check_bits(call)
-    return quantized(call, x, scale, zero, dtype, call.operand().sizes)
-
-
-def _check_bits(call: Call) -> None:
-    """Refuse to make integers of less than 8 bits, which would be clamped otherwise."""
-    target = call.get("output_dtype", 0)
-    if (target and target not in DTYPES) or (call.has(2) and call.operand(2).is_packed):
-        raise call.unsupported("it makes integers of less than 8 bits")
+    bits = call.operand(2).bits if call.has(2) else packed_bits(target)
+    return quantized(call, x, scale, zero, dtype, call.operand().sizes, bits)
 
 
 @translates("DequantizeLinear")

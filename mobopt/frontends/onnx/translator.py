@@ -10,7 +10,7 @@ import onnx
 import torch
 
 from mobopt.errors import BundleError, MoboptError, UnsupportedError
-from mobopt.frontends.onnx.elements import DTYPES, TensorReader, dtype_of
+from mobopt.frontends.onnx.elements import TensorReader, dtype_of, packed_bits
 from mobopt.frontends.onnx.emitter import Emitter
 from mobopt.frontends.onnx.host import host_result
 from mobopt.frontends.onnx.operands import (
@@ -207,7 +207,7 @@ class Translator:
     def constant(self, proto: Any, name: str = "") -> Operand:
         """A tensor of the file."""
         operand = of_constant(self.reader.read(proto, "the model"))
-        operand.is_packed = proto.data_type not in DTYPES
+        operand.bits = packed_bits(proto.data_type)
         if operand.value.numel() > 1:
             self.emit.name_constant(operand.value, name or proto.name)
         return operand
