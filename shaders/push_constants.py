@@ -382,6 +382,23 @@ class NormalizePush(RewritingPush):
     eps: float
 
 
+@dataclass
+class NormalizeRowsPush(PushConstants):
+    """Normalisation of dense rows; places and pitches count vec4s."""
+
+    rows: int
+    width: int
+    data_start: int
+    data_pitch: int
+    result_start: int
+    result_pitch: int
+    weight_start: int
+    bias_start: int
+    share: float
+    """1 / elements of a row."""
+    eps: float
+
+
 BLOCKS: dict[str, type[PushConstants]] = {
     "link_push.glsl": Link,
     "product_push.glsl": ProductPush,
@@ -408,5 +425,6 @@ BLOCKS: dict[str, type[PushConstants]] = {
     "index_merge_push.glsl": IndexMergePush,
     "rewriting_push.glsl": RewritingPush,
     "normalize_push.glsl": NormalizePush,
+    "normalize_rows_push.glsl": NormalizeRowsPush,
 }
 """The blocks that shaders include, by the names that they include."""

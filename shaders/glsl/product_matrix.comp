@@ -51,7 +51,8 @@ const int FLOATS = 2 / VECTORS; // runs that four floats take
 const int SUM_PITCH = COLUMNS * FLOATS + SPARE;
 const int SUMS = M * SUM_PITCH; // of a row of fragments of a subgroup
 
-const int STORES = (TEAM_SIZE * M * COLUMNS + INVOCATIONS - 1) / INVOCATIONS; // of an invocation, for a row of fragments
+const int STORES = TEAM_SIZE * M * COLUMNS / INVOCATIONS; // of an invocation, for a row of fragments
+const int TURN = HAS_RESIDUAL == 0 || STORES < 2 ? 1 : STORES < 4 ? 2 : 4; // of those, how many at a time
 
 const int VALUE_SLOTS = BLOCK_ROWS * INNER_RUNS;
 const int VALUE_FETCHES = (VALUE_SLOTS + INVOCATIONS - 1) / INVOCATIONS;
@@ -217,38 +218,38 @@ void main() {
         barrier();
     }
 
-    // A row of fragments at a time, each subgroup's in a place of its own. Residuals are fetched before the subgroups wait for each other,
-    // and all loads come before all stores: one that follows a store can't be moved before it, and would wait for the memory by itself.
+    // A row of fragments at a time, each subgroup's in a place of its own. Residuals are loaded a few at a time, before anything is stored:
+    // a load that follows a store can't be moved before it, and would wait for the memory by itself.
     [[unroll]] for (int i = 0; i < HIGH; ++i) {
-        int targets[STORES]; // -1: there is none
-        vec4 finals[STORES];
-        [[unroll]] for (int s = 0; s < STORES; ++s) {
-            int line = (me + s * INVOCATIONS) / COLUMNS;
-            int owner = line / M;
-            int row = block_row + owner / ACROSS * ROWS + i * M + line % M;
-            int at = block_column + owner % ACROSS * COLUMNS + me % COLUMNS;
-            bool exists = line < TEAM_SIZE * M && row < rows && at < own_columns;
-            Pixel pixel = Pixel(0, 0, 0);
-            if (SPATIAL != 0 && PARTS == 1) pixel = pixel_of(row);
-            int target = PARTS > 1 ? ((batch * PARTS + part) * rows + row) * columns : result_index(batch, row, pixel);
-            targets[s] = exists ? target + base_column + at : -1;
-            finals[s] = vec4(0.0);
-            if (PARTS == 1 && exists) finals[s] = residual_at(residual_index(batch, row, pixel) + base_column + at);
-        }
         if (i > 0) barrier();
         [[unroll]] for (int j = 0; j < WIDE; ++j)
             store_sums(sums[i * WIDE + j], subgroup() * SUMS + j * N * FLOATS / 4, SUM_PITCH);
         barrier();
-        [[unroll]] for (int s = 0; s < STORES; ++s) {
-            if (targets[s] < 0) continue;
-            int line = (me + s * INVOCATIONS) / COLUMNS;
-            int owner = line / M;
-            vec4 sum = sum_at(owner * SUMS + line % M * SUM_PITCH + me % COLUMNS * FLOATS);
-            int at = block_column + owner % ACROSS * COLUMNS + me % COLUMNS;
-            if (PARTS == 1 && HAS_BIAS != 0) sum += BIAS(base_column + at);
-            finals[s] = PARTS > 1 ? sum : finished(sum, finals[s]);
+        for (int first = me; first < TEAM_SIZE * M * COLUMNS; first += TURN * INVOCATIONS) {
+            int targets[TURN]; // -1: there is none
+            vec4 others[TURN];
+            [[unroll]] for (int t = 0; t < TURN; ++t) {
+                int line = (first + t * INVOCATIONS) / COLUMNS;
+                int owner = line / M;
+                int row = block_row + owner / ACROSS * ROWS + i * M + line % M;
+                int at = block_column + owner % ACROSS * COLUMNS + first % COLUMNS;
+                bool exists = row < rows && at < own_columns;
+                Pixel pixel = Pixel(0, 0, 0);
+                if (SPATIAL != 0) pixel = pixel_of(row);
+                int target = PARTS > 1 ? ((batch * PARTS + part) * rows + row) * columns : result_index(batch, row, pixel);
+                targets[t] = exists ? target + base_column + at : -1;
+                others[t] = vec4(0.0);
+                if (exists) others[t] = residual_at(residual_index(batch, row, pixel) + base_column + at);
+            }
+            [[unroll]] for (int t = 0; t < TURN; ++t) {
+                if (targets[t] < 0) continue;
+                int line = (first + t * INVOCATIONS) / COLUMNS;
+                int owner = line / M;
+                int at = block_column + owner % ACROSS * COLUMNS + first % COLUMNS;
+                vec4 sum = sum_at(owner * SUMS + line % M * SUM_PITCH + first % COLUMNS * FLOATS);
+                if (HAS_BIAS != 0) sum += BIAS(base_column + at);
+                store(targets[t], PARTS > 1 ? sum : finished(sum, others[t]));
+            }
         }
-        [[unroll]] for (int s = 0; s < STORES; ++s)
-            if (targets[s] >= 0) store(targets[s], finals[s]);
     }
 }

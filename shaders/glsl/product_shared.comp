@@ -271,7 +271,8 @@ void main() {
     }
     if (!is_last()) return;
 #endif
-    // All loads come before all stores: one that follows a store can't be moved before it, and would wait for the memory by itself.
+    // All residuals are loaded before anything is stored: a load that follows a store can't be moved before it, and would wait for the
+    // memory by itself.
     int targets[STORES]; // -1: there is none
     vec4 finals[STORES];
     [[unroll]] for (int i = 0; i < STORES; ++i) {
@@ -289,8 +290,7 @@ void main() {
         if (TEAMS > 1 && slot < BLOCK)
             [[unroll]] for (int t = 0; t < TEAMS; ++t) sum += pool[t * BLOCK + slot];
         if (PARTS > 1) {
-            targets[i] = exists ? ((batch * PARTS + part) * rows + row) * columns + base_column + at : -1;
-            finals[i] = sum;
+            if (exists) store(((batch * PARTS + part) * rows + row) * columns + base_column + at, sum);
             continue;
         }
 #endif
@@ -300,7 +300,8 @@ void main() {
         vec4 residual = vec4(0.0);
         if (exists) residual = residual_at(residual_index(batch, row, pixel) + base_column + at);
         finals[i] = finished(sum, residual);
+        if (HAS_RESIDUAL == 0 && exists) store(targets[i], finals[i]);
     }
     [[unroll]] for (int i = 0; i < STORES; ++i)
-        if (targets[i] >= 0) store(targets[i], finals[i]);
+        if (HAS_RESIDUAL != 0 && targets[i] >= 0) store(targets[i], finals[i]);
 }

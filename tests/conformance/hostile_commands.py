@@ -86,7 +86,13 @@ def main(folder: Path, first: int, count: int) -> None:
 def _run(command: Any, words: tuple[str, ...], data: bytes, folder: Path) -> str:
     """``ok``, or what went wrong."""
     file, out, watched = folder / "case.pt", folder / "out.ptl", folder / "watched"
-    named = {"FILE": file, "OUT": out, "PLAIN": folder / "plain.pt", "PAGE": folder / "page.html", "KIT": folder / "kit"}
+    named = {
+        "FILE": file,
+        "OUT": out,
+        "PLAIN": folder / "plain.pt",
+        "PAGE": folder / "page.html",
+        "KIT": folder / "kit",
+    }
     watched.mkdir(exist_ok=True)
     file.write_bytes(data)
     out.unlink(missing_ok=True)

@@ -18,6 +18,7 @@ from harness import torch_operator, with_defaults
 from mobopt.ir import Node, Value
 from mobopt.ir.nests import leaves_of, map_leaves
 from mobopt.ops.contexts import LinearPackedContext
+from mobopt.runtimes.vulkan.engine.device_info import DeviceInfo
 from mobopt.runtimes.vulkan.engine.limits import LimitError
 from mobopt.runtimes.vulkan.engine.stream import MAX_ITERATIONS, USUAL_ITERATIONS, Dispatch
 from mobopt.runtimes.vulkan.engine.tensor import DeviceTensor, Storage, StorageKind, default_strides
@@ -235,13 +236,13 @@ def nothing_is_packed(monkeypatch):
     monkeypatch.setattr(Plan, "packed", lambda plan, sources, packing, pack: plan.empty((4,)))
 
 
-def lowered(kind: str, op: str, args: tuple[Any, ...]) -> list[Dispatch]:
-    """The dispatches of a call; tensors that aren't on the meta device are constants."""
+def lowered(kind: str | DeviceInfo, op: str, args: tuple[Any, ...]) -> list[Dispatch]:
+    """The dispatches of a call on a device, or one of a kind; tensors that aren't on the meta device are constants."""
     name = f"aten::{op}"
     result = _RESULTS.get(op, torch_operator(name))(*map_leaves(args, torch.Tensor, lambda tensor: tensor.to("meta")))
     if op == "max_pool1d_with_indices":
         result = [tensor.squeeze(2) for tensor in result]
-    plan = Plan(device_info(kind))
+    plan = Plan(device_info(kind) if isinstance(kind, str) else kind)
 
     def placed(tensor: torch.Tensor) -> Value:
         if not tensor.is_meta:
@@ -297,7 +298,7 @@ def test_constant_weights(kind):
 
 @pytest.mark.parametrize("kind", DEVICES)
 def test_packed_layer(kind):
-    plan = Plan(device_info(kind))
+    plan = Plan(device_info(kind) if isinstance(kind, str) else kind)
     source = Value.of_tensor(torch.float32, (3, 300_007))
     plan.place(source, plan.empty(source.sizes))
     context = LinearPackedContext(torch.zeros(300_007, 5), None)

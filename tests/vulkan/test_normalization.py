@@ -7,6 +7,7 @@ import torch
 from harness import check_op
 
 from mobopt.ir import Node, Value
+from mobopt.runtimes.vulkan.kernels import normalization_kernel
 from mobopt.runtimes.vulkan.lowerings.registry import load_lowerings, why_unsupported
 
 load_lowerings()
@@ -68,3 +69,50 @@ def test_a_normalisation_is_one_dispatch() -> None:
 def test_threads_share_a_normalisation(device, monkeypatch, op, args):
     monkeypatch.setattr(device, "info", replace(device.info, kind="discrete"))
     check_op(device, f"aten::{op}", *args, relative=2e-6, device_layout=False)
+
+
+@pytest.fixture
+def by_subgroups(device, monkeypatch):
+    """The device, as if its subgroups were known to normalise rows fast, which they are checked to do afterwards."""
+    if "subgroup_arithmetic" not in device.info.features:
+        pytest.skip("the device's subgroups don't add")
+    costs = replace(normalization_kernel.device_costs(device.info), normalizing_lanes=device.info.subgroup_size)
+    monkeypatch.setattr(normalization_kernel, "device_costs", lambda info: costs)
+    append, done = normalization_kernel._append_rows, []
+    monkeypatch.setattr(normalization_kernel, "_append_rows", lambda *args: done.append(append(*args)) or done[-1])
+    yield device
+    assert done[0] and done.count(True) >= len(done) // 2  # the harness also gives operands that aren't dense
+
+
+@pytest.mark.parametrize("vectors", [1, 3, 16, 31, 61])
+@pytest.mark.parametrize(("weighted", "biased"), [(True, True), (True, False), (False, False)])
+def test_rows_in_the_registers_of_a_subgroup(by_subgroups, vectors, weighted, biased):
+    generator = torch.Generator().manual_seed(vectors)
+    width = 4 * vectors
+    x = torch.randn(7, 5, width, generator=generator) * 3 + 40
+    weight, bias = torch.randn(2, width, generator=generator)
+    check_op(by_subgroups, "aten::layer_norm", x, [width], weight if weighted else None, bias if biased else None)
+    check_op(by_subgroups, "aten::rms_norm", x, [width], weight if weighted else None, 1e-6)
+    check_op(by_subgroups, "aten::layer_norm", x[:, ::2], [width], weight if weighted else None)
+
+
+def test_rows_in_registers_with_infinities_and_equal_elements(by_subgroups):
+    x = torch.randn(3, 24, generator=torch.Generator().manual_seed(2))
+    x[0], x[1, 5], x[2, 7] = 17.3, torch.inf, torch.nan
+    check_op(by_subgroups, "aten::layer_norm", x, [24], torch.ones(24), torch.zeros(24))
+
+
+def test_which_rows_a_subgroup_normalises():
+    from device_infos import known_device
+    from test_loop_bounds import lowered
+
+    h200 = known_device("nvidia_h200")
+    for sizes, shader in (
+        ((128, 384), "normalize_rows"),
+        ((2, 3, 1024), "normalize_rows"),
+        ((128, 1028), "normalize"),
+        ((128, 386), "normalize"),
+    ):
+        call = ("layer_norm", (torch.empty(sizes, device="meta"), [sizes[-1]], None, None))
+        assert [each.shader for each in lowered(h200, *call)] == [shader], sizes
+    assert dispatches("layer_norm", (torch.randn(128, 384), [384], None, None), "discrete") == ["normalize"]

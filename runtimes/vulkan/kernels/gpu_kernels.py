@@ -112,7 +112,10 @@ class SharedKernel:
 BLOCKS = (
     SharedKernel(64, 8, rows=4, columns=1, inner_block=4),
     SharedKernel(128, 32, rows=8, columns=2, inner_block=4),
+    SharedKernel(96, 32, rows=6, columns=2, inner_block=4),
+    SharedKernel(80, 32, rows=5, columns=2, inner_block=4),
     SharedKernel(128, 16, rows=8, columns=1, inner_block=4),
+    SharedKernel(96, 16, rows=6, columns=1, inner_block=4),
     SharedKernel(128, 8, rows=8, columns=1, inner_block=4),
     SharedKernel(64, 16, rows=8, columns=1, inner_block=8, teams=2),
     SharedKernel(32, 8, rows=8, columns=1, inner_block=8, teams=4),
@@ -122,7 +125,13 @@ BLOCKS = (
     SharedKernel(1, 4, rows=1, columns=1, inner_block=64, teams=64),
     SharedKernel(1, 4, rows=1, columns=1, inner_block=32, teams=32),
 )
+_UNDIVIDED = SharedKernel(96, 16, rows=6, columns=1, inner_block=4)
+"""Its parts never were the fastest, and cost more than the model says."""
 _PARTS = (2, 4, 8)
+_PARTS_OF_LARGE = (2, 3, 4, 5, 6, 7, 8)
+_LARGE = 2048
+"""vec4s of a block from which on any number of parts may be what gives all cores the same work; small blocks take as
+long as their loads, and more parts than are needed cost more than the model says."""
 _JOINING_BUFFERS = 9
 """Storage buffers of the kernels that join parts, at most."""
 
@@ -162,7 +171,7 @@ def _choose(device: DeviceInfo, costs: DeviceCosts, shape: ProductShape) -> GpuK
 def _may_join(device: DeviceInfo, kernel: SharedKernel) -> bool:
     """Whether the last workgroup may add up the parts of a kernel, in the order of ``product_sum.comp``."""
     enough = device.limits.max_storage_buffers >= _JOINING_BUFFERS
-    return kernel.parts in _PARTS and enough and "no-joins" not in device.switches
+    return kernel.parts in _PARTS_OF_LARGE and enough and "no-joins" not in device.switches
 
 
 def shared_kernels(device: DeviceInfo, costs: DeviceCosts, shape: ProductShape) -> Iterator[SharedKernel]:
@@ -179,7 +188,10 @@ def _divisions(block: SharedKernel, shape: ProductShape) -> Iterator[int]:
     while replace(block, parts=parts).iterations(shape) > USUAL_ITERATIONS:
         parts *= 2
     yield parts
-    yield from (more for more in _PARTS if more > parts and more * block.inner_block <= shape.inner)
+    if block == _UNDIVIDED:
+        return
+    choices = _PARTS_OF_LARGE if block.block_rows * block.block_columns >= _LARGE else _PARTS
+    yield from (more for more in choices if more > parts and more * block.inner_block <= shape.inner)
 
 
 def _excess(kernel: GpuKernel, shape: ProductShape, device: DeviceInfo) -> int:

@@ -7,11 +7,16 @@ from collections.abc import Sequence
 
 from mobopt.runtimes.vulkan.engine.stream import USUAL_ITERATIONS
 from mobopt.runtimes.vulkan.engine.tensor import DeviceTensor
+from mobopt.runtimes.vulkan.kernels.device_costs import device_costs
 from mobopt.runtimes.vulkan.kernels.division import divide
 from mobopt.runtimes.vulkan.kernels.geometry import expanded
 from mobopt.runtimes.vulkan.kernels.kernel_access import (
+    VECTOR,
+    LoadMode,
+    element_form,
     read_access,
     reading,
+    spread,
     uses_texels,
     write_access,
     writing,
@@ -19,13 +24,16 @@ from mobopt.runtimes.vulkan.kernels.kernel_access import (
 from mobopt.runtimes.vulkan.kernels.plan import Plan
 from mobopt.runtimes.vulkan.kernels.reduction_kernel import SUMMED_STEPS, Reduction, plan_reduction
 from mobopt.shaders.push_blocks import PUSH_CONSTANT_WORDS
-from mobopt.shaders.push_constants import NormalizePush
+from mobopt.shaders.push_constants import NormalizePush, NormalizeRowsPush
 
 _PASSES = 3
 """Walks: for the mean, for the variance, and to write."""
 _OTHER_ITERATIONS = 64
 _MOST_ON_CPU = 2**14
 """Elements beyond which CPU drivers are faster with two kernels: dispatches cost little there."""
+_MOST_HELD = 8
+"""vec4s of an invocation that holds its part of a row."""
+_ROWS_OF_A_GROUP = 2
 _SPREAD = 0
 """A constant of ``moments.glsl`` that the kernel doesn't ask for."""
 
@@ -65,6 +73,8 @@ def normalize(
     reduction = plan_reduction(plan.device, source, target, dims, writes_all=True, others=factors[:1])
     if reduction is None or not _fits(plan, source, dims, reduction):
         return False
+    if _append_rows(plan, source, target, reduction, operands, eps, is_centered):
+        return True
     kept, reduced = reduction.kept, reduction.reduced
     number = len(kept.strides) - 1  # of the factors' strides; without factors nobody reads them
     reads = [(source, reduction.lane_mode(source, 0))]
@@ -97,6 +107,60 @@ def normalize(
             eps=eps,
         ),
         iterations=_PASSES * (reduction.steps + reduction.steps // SUMMED_STEPS + 1) + _OTHER_ITERATIONS,
+    )
+    return True
+
+
+def _append_rows(
+    plan: Plan,
+    source: DeviceTensor,
+    target: DeviceTensor,
+    reduction: Reduction,
+    operands: Sequence[DeviceTensor | None],
+    eps: float,
+    is_centered: bool,
+) -> bool:
+    """Let each subgroup normalise a row that its registers hold, where the device is known to be faster so; gives
+    whether it does."""
+    lanes = device_costs(plan.device).normalizing_lanes
+    kept, reduced = reduction.kept, reduction.reduced
+    elements = reduced.sizes[-1]
+    vectors = elements // VECTOR
+    if not lanes or plan.device.subgroup_size != lanes or "subgroup_arithmetic" not in plan.device.features:
+        return False
+    if not reduction.lanes_reduced or kept.rank != 1 or reduced.rank != 1 or vectors > lanes * _MOST_HELD:
+        return False
+    factors = [tensor for tensor in operands if tensor is not None]
+    read = [(source, 0), *((tensor, len(kept.strides) - 1) for tensor in factors)]
+    whole = all(reduction.lane_mode(tensor, number) == LoadMode.VECTOR for tensor, number in read)
+    same = not factors or kept.strides[-1][0] == 0  # for all rows
+    if elements % VECTOR or not whole or not same or not reduction.stores_vectors(target):
+        return False
+    tensors = (source, *(source if tensor is None else tensor for tensor in operands), target)
+    forms = sum(element_form(tensor) << 3 * place for place, tensor in enumerate(tensors))
+    group = plan.device.workgroup(_ROWS_OF_A_GROUP * lanes)
+    if group % lanes:
+        return False
+    starts = [0 if tensor is None else tensor.offset // VECTOR for tensor in operands]
+    given = [int(tensor is not None) for tensor in operands]
+    plan.dispatch(
+        "normalize_rows",
+        [writing(target), *(reading(tensor, LoadMode.VECTOR, texels=False) for tensor in tensors[:-1])],
+        spread(-(-kept.sizes[0] // (group // lanes))),
+        (group, lanes, -(-vectors // lanes), int(is_centered), *given, forms),
+        NormalizeRowsPush(
+            rows=kept.sizes[0],
+            width=vectors,
+            data_start=source.offset // VECTOR,
+            data_pitch=kept.strides[0][0] // VECTOR,
+            result_start=target.offset // VECTOR,
+            result_pitch=kept.strides[1][0] // VECTOR,
+            weight_start=starts[0],
+            bias_start=starts[1],
+            share=1 / elements,
+            eps=eps,
+        ),
+        iterations=_OTHER_ITERATIONS,
     )
     return True
 
