@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy
 import onnx
+import onnx.reference
 import pytest
 import torch
 from bad_onnx_models import model_of, tensor_info
@@ -122,3 +123,39 @@ def test_the_logarithm_of_a_sigmoid_is_finite_where_the_sigmoid_vanishes() -> No
     assert "log" not in operators(program)
     x = torch.tensor([-200.0, 0.5, 90.0])
     assert torch.equal(Interpreter(program).run("forward", [x]), torch.nn.functional.logsigmoid(x))
+
+
+POOLS = [
+    ("AveragePool", [7], 2, 2, 0, 0),
+    ("AveragePool", [8, 5], 3, 2, 1, 0),
+    ("AveragePool", [9, 7], 3, 5, 1, 1),
+    ("AveragePool", [5, 4, 7], 2, 3, 0, 0),
+    ("AveragePool", [1, 10, 11], 2, 1, 1, 0),
+    ("MaxPool", [7], 2, 2, 0, 0),
+    ("MaxPool", [8, 5], 3, 2, 1, 0),
+    ("MaxPool", [5, 4, 7], 2, 3, 0, 0),
+]
+
+
+@pytest.mark.parametrize(("operator", "sizes", "kernel", "stride", "pad", "counts"), POOLS)
+def test_windows_that_are_rounded_up(
+    operator: str, sizes: list[int], kernel: int, stride: int, pad: int, counts: int
+) -> None:
+    """One operator, also where sizes are open; images smaller than a window, which torch refuses in three dimensions,
+    are padded."""
+    rank = len(sizes)
+    attributes: dict[str, Any] = {"kernel_shape": [kernel] * rank, "strides": [stride] * rank, "pads": [pad] * 2 * rank}
+    if operator == "AveragePool":
+        attributes["count_include_pad"] = counts
+    node = helper.make_node(operator, ["x"], ["y"], ceil_mode=1, **attributes)
+    x = torch.randn(2, 3, *sizes)
+    for known in (x.shape, [2, 3, *["s"] * rank]):
+        model = model_of([node], [tensor_info("x", known)], [tensor_info("y")], opset=22)
+        is_small = rank == 3 and operator == "AveragePool" and min(sizes) < kernel
+        if is_small and known is not x.shape:
+            continue
+        program = source_of(model).program
+        if not is_small:
+            assert operators(program) == [f"{'avg' if operator == 'AveragePool' else 'max'}_pool{rank}d"]
+        (expected,) = onnx.reference.ReferenceEvaluator(model).run(None, {"x": x.numpy()})
+        torch.testing.assert_close(Interpreter(program).run("forward", [x]), torch.from_numpy(expected))

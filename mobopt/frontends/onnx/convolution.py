@@ -185,27 +185,30 @@ def _max_pool(call: Call) -> Any:
     if rank > 3:
         raise call.unsupported(f"it has {rank} spatial dimensions")
     x, kernel, stride, dilation, pads, more = _pool_input(call, kernel, None)
+    rounds_up = bool(call.get("ceil_mode", 0)) and _fits(pads, kernel)
+    more = [0] * rank if rounds_up else more
     dtype = call.dtype()
     is_integer = not dtype.is_floating_point
     if is_integer:
         x = emit("to.dtype", x, torch.float32)
     total = (pads[0], [emit("add.int", one, other) for one, other in zip(pads[1], more, strict=True)])
-    is_plain = is_symmetric(total) and all(2 * pad <= size for pad, size in zip(total[0], kernel, strict=True))
+    is_plain = _fits(total, kernel)
     wants_indices = call.wants(1)
     source = x
     if not is_plain:
         x = padded(call, x, total, -math.inf)
     padding = total[0] if is_plain else [0] * rank
     if not wants_indices:
-        result = emit(f"max_pool{rank}d", x, kernel, stride, padding, dilation, False)
+        result = emit(f"max_pool{rank}d", x, kernel, stride, padding, dilation, rounds_up)
         return emit("to.dtype", result, dtype) if is_integer else result
-    result, indices = (
-        emit(f"max_pool{rank}d_with_indices", x, kernel, stride, padding, dilation, False)
-        if rank > 1
-        else (emit("max_pool1d_with_indices", x, kernel, stride, padding, dilation, False))
-    )
+    result, indices = emit(f"max_pool{rank}d_with_indices", x, kernel, stride, padding, dilation, rounds_up)
     indices = _indices_of_input(call, indices, source, total if not is_plain else ([0] * rank, [0] * rank), rank)
     return [emit("to.dtype", result, dtype) if is_integer else result, indices]
+
+
+def _fits(pads: Pads, kernel: Sequence[int]) -> bool:
+    """Whether torch's own windows take the padding."""
+    return is_symmetric(pads) and all(2 * pad <= size for pad, size in zip(pads[0], kernel, strict=True))
 
 
 def _indices_of_input(call: Call, indices: Any, source: Any, pads: Pads, rank: int) -> Any:
@@ -243,9 +246,12 @@ def _average_pool(call: Call) -> Any:
     counts = bool(call.get("count_include_pad", 0))
     is_exact = all(not isinstance(amount, Value) and amount == 0 for amount in more)
     is_dilated = any(item != 1 for item in dilation)
-    fits = is_symmetric(pads) and all(2 * pad <= size for pad, size in zip(pads[0], kernel, strict=True))
-    if is_exact and fits and not is_dilated:
-        return _average(call, x, kernel, stride, pads[0], counts)
+    rounds_up = bool(call.get("ceil_mode", 0)) and not is_exact
+    known = (call.operand().sizes or ())[2:]
+    # torch's kernel for three dimensions refuses images that are smaller than a window, whatever their padding.
+    is_small = rank == 3 and any(size is not None and size < edge for size, edge in zip(known, kernel, strict=False))
+    if (is_exact or rounds_up) and _fits(pads, kernel) and not (is_dilated or is_small):
+        return _average(call, x, kernel, stride, pads[0], counts, rounds_up)
     total = (pads[0], [emit("add.int", one, other) for one, other in zip(pads[1], more, strict=True)])
     unpadded = all(not isinstance(amount, Value) and amount == 0 for part in total for amount in part)
     if unpadded and not is_dilated:
@@ -274,11 +280,13 @@ def _channel_sums(call: Call, x: Any, weight: Any, stride: list[int], dilation: 
     return emit("reshape", sums, [sizes[0], sizes[1], *rest])
 
 
-def _average(call: Call, x: Any, kernel: list[int], stride: list[int], padding: list[int], counts: bool) -> Any:
+def _average(
+    call: Call, x: Any, kernel: list[int], stride: list[int], padding: list[int], counts: bool, rounds_up: bool = False
+) -> Any:
     rank = len(kernel)
     if rank == 1:
-        return call.emit("avg_pool1d", x, kernel, stride, padding, False, counts)
-    return call.emit(f"avg_pool{rank}d", x, kernel, stride, padding, False, counts, None)
+        return call.emit("avg_pool1d", x, kernel, stride, padding, rounds_up, counts)
+    return call.emit(f"avg_pool{rank}d", x, kernel, stride, padding, rounds_up, counts, None)
 
 
 @translates("LpPool")
