@@ -39,6 +39,7 @@ from mobopt.options import (
     parse_runtime,
 )
 from mobopt.passes.expand_quantized import expansion_remark
+from mobopt.passes.facts import Examples, may_have_halves
 from mobopt.passes.manager import PassRun, run_passes
 from mobopt.passes.notes import Note
 from mobopt.passes.pipelines import PassPipeline, pipeline_for
@@ -266,8 +267,8 @@ def _check_pipeline(passes: PassPipeline, settings: Settings) -> None:
 
 
 def _inputs_of(source: Source, settings: Settings, given: ExampleInputs | None) -> ChosenInputs:
-    """Inputs whose sizes the passes may believe; only those given for stock CPUs, which compute everything right."""
-    if settings.backend == "cpu":
+    """Inputs whose sizes the passes may believe; for stock CPUs, which compute all but halves right, those given."""
+    if settings.backend == "cpu" and not may_have_halves(source.program, Examples()):
         return ChosenInputs(None, NONE) if given is None else given_inputs(source.program, given)
     return choose_inputs(source, given)
 

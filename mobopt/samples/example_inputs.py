@@ -15,6 +15,7 @@ from mobopt.errors import EndlessError, InputError, MoboptError
 from mobopt.frontends.source import Source, bundled_for
 from mobopt.ir import Node, Program, Value
 from mobopt.ir.arguments import bind_arguments
+from mobopt.ir.nests import leaves_of
 from mobopt.ir.types import TENSOR
 from mobopt.ops.records import Like, Trait, record_of
 from mobopt.ops.schemas import schema_of
@@ -187,14 +188,14 @@ def _guesses(program: Program) -> Iterator[Sequence[Any]]:
     graph = program.methods.get("forward")
     if graph is None or any(value.type != TENSOR for value in graph.inputs[1:]):
         return
-    generator = torch.Generator().manual_seed(SEED)
+    generator, dtype = torch.Generator().manual_seed(SEED), _dtype_of_weights(program)
     kinds = [_kind_of(value, program) or [1, 3, "*", "*"] for value in graph.inputs[1:]]
     sizes = _IMAGE_SIZES if any("*" in kind for kind in kinds) else _SEQUENCE_SIZES
     for size in sizes:
-        yield [_made(kind, size, generator) for kind in kinds]
+        yield [_made(kind, size, dtype, generator) for kind in kinds]
     rows = [[1, _STEPS, *kind[1:]] if len(kind) == 2 and "ids" not in kind else kind for kind in kinds]
     if rows != kinds:  # a linear layer takes rows of any number
-        yield [_made(kind, sizes[0], generator) for kind in rows]
+        yield [_made(kind, sizes[0], dtype, generator) for kind in rows]
 
 
 def _is_told(program: Program) -> bool:
@@ -277,10 +278,19 @@ def _stored(value: Value, program: Program) -> Any:
     return None
 
 
-def _made(kind: list[int | str], size: int, generator: torch.Generator) -> torch.Tensor:
+def _dtype_of_weights(program: Program) -> torch.dtype:
+    """The one dtype that all weights have, which layers ask of their inputs; float32 if there is none."""
+    nodes = (node for graph in program.methods.values() for node in graph.walk())
+    values = [value.constant for node in nodes for value in node.inputs if value.is_constant]
+    tensors = leaves_of([*values, *(item.value for item in program.attributes.values())], torch.Tensor)
+    found = {tensor.dtype for tensor in tensors if tensor.dim() and tensor.is_floating_point()}
+    return found.pop() if len(found) == 1 else torch.float32
+
+
+def _made(kind: list[int | str], size: int, dtype: torch.dtype, generator: torch.Generator) -> torch.Tensor:
     if "ids" in kind:
         return torch.zeros(1, min(size, _SEQUENCE_SIZES[0]), dtype=torch.int64)
-    return torch.randn([size if item == "*" else int(item) for item in kind], generator=generator)
+    return torch.randn([size if item == "*" else int(item) for item in kind], generator=generator).to(dtype)
 
 
 def _shapes_text(values: Sequence[Any]) -> str:

@@ -21,7 +21,7 @@ from mobopt.module import MobileModule
 from mobopt.ops.targets.device_profiles import ANY_PHONE, DeviceProfile, find_profile
 from mobopt.ops.targets.table import IMAGE_LIMIT
 from mobopt.options import DEFAULT_LEGALIZE, DEFAULT_RUNTIME, Settings, parse_backend, parse_legalize, parse_runtime
-from mobopt.passes.facts import Examples, record_facts
+from mobopt.passes.facts import Examples, may_have_halves, record_facts
 from mobopt.samples.example_inputs import (
     NONE,
     ChosenInputs,
@@ -300,8 +300,8 @@ def _backend_of(subject: _Subject, asked: str | None) -> str:
 
 
 def _inputs_of(subject: _Subject, settings: Settings, given: ExampleInputs | None) -> ChosenInputs:
-    """Inputs whose sizes decide, as the conversion chooses them; a stock CPU computes every size right."""
-    if settings.backend == "cpu":
+    """Inputs whose sizes decide, as the conversion chooses them; a stock CPU takes all sizes, but no halves."""
+    if settings.backend == "cpu" and not may_have_halves(subject.program, Examples()):
         return ChosenInputs(None, NONE) if given is None else given_inputs(subject.program, given)
     if subject.source is None:
         return choose_inputs_of_bundle(subject.program, given)

@@ -146,6 +146,8 @@ def main():
     parser.add_argument("--together", type=int, default=1, help="files that are called in turn in one process")
     parser.add_argument("--poison", action="store_true", help="leave NaN in memory before every run")
     options = parser.parse_args()
+    if "qnnpack" in torch.backends.quantized.supported_engines:
+        torch.backends.quantized.engine = "qnnpack"  # as on phones
     if options.library:
         torch.ops.load_library(options.library)
     torch.set_num_threads(1)

@@ -128,6 +128,7 @@ _VALUES: dict[str, Callable[[], Probe]] = {
         Calls(lambda x: torch.topk(torch.log(x.exp() + 1) * torch.rsqrt(x.abs() + 1), 3, -1)[0].cumsum(-1)),
         [_rows(2, 7).half()],
     ),
+    "half einsum": lambda: Probe(Calls(lambda x: torch.einsum("bij,bkj->bik", x, x.relu())), [_rows(2, 5, 7).half()]),
     "half linear": lambda: Probe(nn.Sequential(nn.Linear(12, 7), nn.Softmax(-1)).half(), [_rows(3, 12).half()]),
 }
 """Values and dtypes that kernels differ in, and arguments that have defaults."""

@@ -23,7 +23,7 @@ def findings(program: Program, inputs: Sequence[torch.Tensor], target: Target) -
     facts = record_facts(program, Examples({"forward": inputs}))
     nodes = [node for node in program.methods["forward"].walk() if not node.op.startswith("prim::")]
     tensors = [node for node in nodes if not reads_metadata(node) and any(str(v.type) == "Tensor" for v in node.inputs)]
-    lists = [node for node in nodes if node.op == "aten::cat"]
+    lists = [node for node in nodes if node.op in ("aten::cat", "aten::einsum")]
     return [(node, judge(node, target, facts, program.attributes)) for node in dict.fromkeys((*tensors, *lists))]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -48,6 +49,7 @@ CALLS: dict[str, tuple[Callable[..., Any], tuple[Tensor, ...]]] = {
     "products": (lambda x, y: torch.baddbmm(x @ y, x, y), (halves(2, 5, 5), halves(2, 5, 5))),
     "functions": (lambda x: (x.exp() + 1).log().rsqrt().cumsum(0), (halves(7, 3),)),
     "a cast": (lambda x: x.half().tanh(), (torch.linspace(-3, 3, 13),)),
+    "einsum": (lambda x, y: torch.einsum("bij,bjk->bik", x, y), (halves(2, 5, 7), halves(2, 7, 3))),
     "clamp by tensors": (lambda x, y: torch.clamp(x, min=-y.abs(), max=None), (halves(5), halves(5))),
 }
 
@@ -115,5 +117,19 @@ def test_a_net_in_half_precision(backend: str, runtime: str) -> None:
     made = mobopt.optimize_for_mobile(
         torch.jit.script(net), backend=backend, runtime=runtime, example_inputs=[x], legalize="safe"
     )
+    with torch.no_grad():
+        torch.testing.assert_close(made(x), net(x), rtol=2 * ULP, atol=ULP)
+
+
+@pytest.mark.parametrize("backend", ["cpu", "vulkan"])
+@pytest.mark.parametrize("form", ["scripted", "traced"])
+def test_a_net_without_examples(backend: str, form: str) -> None:
+    """What a trace remembers, or the dtype of the weights, tells what has no kernel on 1.13's CPU."""
+    net, x = seeded(nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Flatten(), nn.Softmax(-1))), halves(1, 3, 7, 9)
+    script = torch.jit.script(net) if form == "scripted" else torch.jit.trace(net, x)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of sizes that nothing tells the GPU
+        made = mobopt.optimize_for_mobile(script, backend=backend, runtime="1.13")
+    assert all(finding.verdict == "native" for _, finding in findings(made.program, (x,), CPU))
     with torch.no_grad():
         torch.testing.assert_close(made(x), net(x), rtol=2 * ULP, atol=ULP)
