@@ -156,7 +156,8 @@ def optimize_for_mobile(
     )
     if isinstance(script_module, MobileModule):
         raise UnsupportedError("the module is optimised already; optimise the module that it was made from")
-    source = source_for(source_of(script_module, names, example_inputs, dynamic_shapes), settings)
+    source = source_of(script_module, names, example_inputs, dynamic_shapes)
+    source = source_for(source, settings.backend, settings.is_for_phones)
     optimized = optimize(source, settings, example_inputs, passes)
     if settings.asks_for_sizes and (unknown := unknown_text(optimized.original, optimized.notes, optimized.inputs)):
         warnings.warn(f"{unknown}. Give example_inputs", stacklevel=2)

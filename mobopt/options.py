@@ -137,6 +137,11 @@ class Settings:
     quantization: Quantization | None = None
 
     @property
+    def is_for_phones(self) -> bool:
+        """Whether a release of PyTorch Mobile runs the result."""
+        return self.runtime != OWN_RUNTIME
+
+    @property
     def asks_for_sizes(self) -> bool:
         """Whether it depends on sizes of inputs what the target computes right."""
         return self.backend != "cpu" and self.legalize != "off" and self.runtime != OWN_RUNTIME

@@ -8,22 +8,26 @@ from typing import Any
 from mobopt.frontends.source import Source, interpreted
 from mobopt.frontends.torchscript import in_floats
 from mobopt.ir import Program
-from mobopt.options import OWN_RUNTIME, Settings
 from mobopt.passes.expand_quantized import is_for_qnnpack
 
 
-def source_for(source: Source, settings: Settings) -> Source:
+def source_for(source: Source, backend: str, is_for_phones: bool) -> Source:
     """A source whose program is what a conversion begins with, and is compared with.
 
     For phones that is what QNNPACK computes: on the CPU its own integers, on GPUs floats that are rounded as there. The
     same source where nothing is quantised, or for mobopt's own runtime.
 
+    Args:
+        source: the model as it was read.
+        backend: of the conversion.
+        is_for_phones: whether it is for a release of PyTorch Mobile.
+
     Raises:
         UnsupportedError: what the model does with quantised tensors has no form in floats.
     """
-    if source.quantized is None or settings.runtime == OWN_RUNTIME:
+    if source.quantized is None or not is_for_phones:
         return source
-    if settings.backend == "cpu" and is_for_qnnpack(source.quantized):
+    if backend == "cpu" and is_for_qnnpack(source.quantized):
         return _OnPhone(source, source.quantized)
     return _OnPhone(source, in_floats(source.quantized, heeds_reduced_range=False))
 

@@ -230,7 +230,7 @@ def audit(
     if subject.backend and legalize is not None:
         raise InputError(f"{subject.name} is optimised already; --legalize is for models before conversion")
     if subject.source is not None:
-        target = source_for(subject.source, settings)
+        target = source_for(subject.source, settings.backend, settings.is_for_phones)
         subject = replace(subject, program=target.program, source=target)
     profile = None if device_profile is None else find_profile(device_profile, settings.backend)
     if profile is not None and profile.backend == ANY_PHONE.backend:
