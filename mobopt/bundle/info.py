@@ -161,7 +161,7 @@ def _contexts(program: Program) -> Iterator[ContextInfo]:
 
 def _context(name: str, context: PackedContext) -> ContextInfo:
     tensors = list(_tensors(context))
-    shape = tuple(tensors[0].shape) if tensors else ()
+    shape = next((tuple(item.shape) for item in _tensors(getattr(context, "weight", tensors))), ())
     short = context.qualified_name.removeprefix("__torch__.torch.classes.")
     return ContextInfo(name, short, shape, sum(tensor.numel() * tensor.element_size() for tensor in tensors))
 

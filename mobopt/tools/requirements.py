@@ -22,7 +22,7 @@ from mobopt.bundle.unpickler import CUSTOM_CLASSES
 from mobopt.ir import Node, Program
 from mobopt.ops.contexts import GruPackedContext, PackedContext
 from mobopt.ops.quantized import DEQUANTIZE
-from mobopt.ops.quantized_contexts import QUANTIZED_CLASSES
+from mobopt.ops.quantized_contexts import QUANTIZED_CLASSES, QuantizedLayer
 from mobopt.ops.targets import RELEASES, Target, judge, rows_for
 from mobopt.ops.targets.table import release_key
 from mobopt.stand_in import is_in_torch
@@ -313,7 +313,8 @@ def _transfers(program: Program) -> tuple[str, ...]:
 
 def _opens_here(program: Program) -> bool:
     """Whether the installed torch has every operator and class."""
-    return all(is_in_torch(node.op) for node in _nodes(program)) and not any(True for _ in _contexts(program))
+    has_others = any(not isinstance(context, QuantizedLayer) for context in _contexts(program))
+    return all(is_in_torch(node.op) for node in _nodes(program)) and not has_others
 
 
 def _notes(program: Program, backend: str, transfers: tuple[str, ...]) -> Iterator[str]:

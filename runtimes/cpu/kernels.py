@@ -16,7 +16,7 @@ from mobopt.ir.schemas import schema_of, schemas_of
 from mobopt.ops.permitted import is_of_library, refusal
 from mobopt.ops.quantized import DEQUANTIZE, dequantized
 from mobopt.runtimes.cpu.packed import PACKED_KERNELS
-from mobopt.runtimes.cpu.packed_quantized import is_of_quantized_tensors, on_qnnpack
+from mobopt.runtimes.cpu.packed_quantized import on_qnnpack, quantize_per_tensor
 from mobopt.runtimes.cpu.recurrent_checks import check_lstm, check_packed_lstm
 from mobopt.runtimes.cpu.vision import VISION_KERNELS
 
@@ -60,6 +60,7 @@ _OWN: dict[str, Kernel] = {
     **PACKED_KERNELS,
     **VISION_KERNELS,
     DEQUANTIZE: dequantized,
+    "aten::quantize_per_tensor": quantize_per_tensor,
     **{f"aten::tensor{kind}": _tensor_of for kind in ("", ".bool", ".int", ".float", ".complex")},
     "aten::as_tensor": _as_tensor,
     "aten::as_tensor.list": _as_tensor,
@@ -114,8 +115,8 @@ def kernel(op: str) -> Kernel:
         ) from None
     keywords = () if namespace == "prim" else _keyword_only(op)
     check = _CHECKED.get(op)
-    if is_of_quantized_tensors(op):
-        function = on_qnnpack(function)
+    if op.startswith("quantized::"):
+        function = on_qnnpack(op, function)
 
     def call(*args: Any) -> Any:
         if check is not None:

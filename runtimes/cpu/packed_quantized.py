@@ -12,26 +12,41 @@ from weakref import WeakKeyDictionary
 
 import torch
 
+from mobopt.errors import UnsupportedError
 from mobopt.ops.quantized_contexts import AffineTensor, QuantizedConvolution, QuantizedLayer
 
 _ENGINE = "qnnpack"
 _LOCK = threading.RLock()
 """The engine is a setting of the process."""
 _PACKED: WeakKeyDictionary[QuantizedLayer, Any] = WeakKeyDictionary()
+_REDUCIBLE = ("quantized::linear_dynamic", "quantized::linear_relu_dynamic")
+"""Operators whose last argument, ``reduce_range``, QNNPACK ignores, and says so to the terminal."""
+_DTYPES = {12: torch.qint8, 13: torch.quint8, 14: torch.qint32}
+"""By number; source: ``c10/core/ScalarType.h``."""
 
 
-def is_of_quantized_tensors(op: str) -> bool:
-    """Whether an operator makes quantised tensors, or computes with them or with quantised weights."""
-    return op.startswith(("quantized::", "aten::quantize_per_"))
+def quantize_per_tensor(x: torch.Tensor, scale: float, zero_point: int, dtype: int) -> torch.Tensor:
+    """The function of this name, which does not say to the terminal that it is deprecated, as the operator does.
+
+    Raises:
+        UnsupportedError: no quantised tensor has the dtype of this number.
+    """
+    if dtype not in _DTYPES:
+        raise UnsupportedError(f"the model quantises to dtype number {dtype} (c10::ScalarType), which is not known")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        return torch.quantize_per_tensor(x, scale, zero_point, _DTYPES[dtype])
 
 
-def on_qnnpack(function: Callable[..., Any]) -> Callable[..., Any]:
+def on_qnnpack(op: str, function: Callable[..., Any]) -> Callable[..., Any]:
     """A kernel of torch's that takes packed weights as files have them, and computes as on a phone."""
+    ignored = 1 if op in _REDUCIBLE else 0
 
     @wraps(function)
     def call(*args: Any) -> Any:
+        taken = args[: len(args) - ignored]
         with _engine():
-            return function(*(_packed(item) if isinstance(item, QuantizedLayer) else item for item in args))
+            return function(*(_packed(item) if isinstance(item, QuantizedLayer) else item for item in taken))
 
     return call
 

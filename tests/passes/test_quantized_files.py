@@ -18,8 +18,10 @@ from torch.jit.mobile import _load_for_lite_interpreter
 
 import mobopt
 from mobopt.commands import main
+from mobopt.errors import UnsupportedError
 from mobopt.ops.quantized_contexts import AffineTensor, QuantizedConv2d
 from mobopt.tools.requirements import inspect_bundle
+from mobopt.tools.taps.tap import tap
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore"),
@@ -170,7 +172,10 @@ def test_tools_read_such_files(tmp_path: Path) -> None:
         info, needs = inspect_bundle(tmp_path / name)
         classes = [item.class_name for item in info.contexts]
         assert classes == ["quantized.Conv2dPackedParamsBase", "quantized.LinearPackedParamsBase"]
-        assert needs.oldest
+        assert [item.weight_shape for item in info.contexts] == [(16, 3, 3, 3), (5, 560)]
+        assert needs.oldest and needs.opens_here
+        with pytest.raises(UnsupportedError, match="computes with quantised tensors, which apps can't read"):
+            tap(tmp_path / name, tmp_path / "tapped.ptl", example_inputs=[x])
         mobopt.migrate(tmp_path / name, tmp_path / "plain.pt", example_inputs=[x])
         torch.testing.assert_close(torch.jit.load(tmp_path / "plain.pt")(x), expected, rtol=0, atol=0.05)  # type: ignore[no-untyped-call]
     audit = CliRunner().invoke(main, ["audit", str(tmp_path / "source.pt"), "--backend", "cpu", "--random", "1,3,9,7"])

@@ -18,6 +18,7 @@ from mobopt.display import shown
 from mobopt.errors import BundleError, InputError, UnsupportedError
 from mobopt.files import check_writable, whole_file
 from mobopt.frontends.open_source import source_of
+from mobopt.frontends.quantized_source import source_for
 from mobopt.frontends.source import Source
 from mobopt.ir import Program
 from mobopt.ir.arguments import bind_arguments
@@ -33,6 +34,7 @@ from mobopt.options import (
     parse_legalize,
     parse_runtime,
 )
+from mobopt.passes.expand_quantized import has_quantized
 from mobopt.samples.example_inputs import ChosenInputs, ExampleInputs, choose_inputs, choose_inputs_of_bundle
 from mobopt.tools.app_kit.names import class_name, package_name
 from mobopt.tools.lacks import find_lacks
@@ -220,6 +222,18 @@ def _check(options: TapOptions) -> None:
 def _read(
     model: object, method: str, given: ExampleInputs | None, choices: tuple[str | None, str | None, str | None]
 ) -> _Model:
+    found = _read_any(model, method, given, choices)
+    if has_quantized(found.program):
+        raise UnsupportedError(
+            f"{found.name} computes with quantised tensors, which apps can't read; tap the model for --backend vulkan, "
+            "whose floats are rounded alike"
+        )
+    return found
+
+
+def _read_any(
+    model: object, method: str, given: ExampleInputs | None, choices: tuple[str | None, str | None, str | None]
+) -> _Model:
     if isinstance(model, (str, os.PathLike)):
         found = _optimized_file(Path(model), given)
     elif isinstance(model, MobileModule):
@@ -269,6 +283,7 @@ def _converted(
         parse_runtime(runtime or DEFAULT_RUNTIME),
         legalize=parse_legalize(legalize or DEFAULT_LEGALIZE),
     )
+    source = source_for(source, settings.backend, settings.is_for_phones)
     optimized = optimize(source, settings, given)
     lacks = find_lacks(optimized.program, settings, optimized.inputs.examples)
     if lacks:
