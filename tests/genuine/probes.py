@@ -89,6 +89,14 @@ def _quantized(module: nn.Module, x: Tensor) -> nn.Module:
     return made  # type: ignore[no-any-return]
 
 
+def _quantized_dynamically(*layers: nn.Module) -> nn.Module:
+    """Layers whose weights torch has quantised for phones, and whose inputs are quantised in each call."""
+    engine, torch.backends.quantized.engine = torch.backends.quantized.engine, "qnnpack"
+    made = torch.ao.quantization.quantize_dynamic(nn.Sequential(*layers).eval(), {nn.Linear}, torch.qint8)
+    torch.backends.quantized.engine = engine
+    return made
+
+
 def _rows(*sizes: int) -> Tensor:
     return torch.randn(sizes)
 
@@ -146,11 +154,12 @@ _QUANTIZED: dict[str, Callable[[], Probe]] = {
         nn.Sequential(nn.Conv2d(4, 8, 1), nn.ReLU(), nn.Conv2d(8, 8, 3, groups=8)), _rows(1, 4, 9, 7)
     ),
     "linear": lambda: _quantized_probe(nn.Sequential(nn.Linear(12, 8), nn.ReLU(), nn.Linear(8, 5)), _rows(3, 12)),
+    "dynamic": lambda: Probe(_quantized_dynamically(nn.Linear(12, 16), nn.ReLU(), nn.Linear(16, 5)), [_rows(3, 12)]),
     "classifier": lambda: _quantized_probe(
         nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Flatten(), nn.Linear(8 * 35, 5)), _rows(1, 3, 9, 7)
     ),
 }
-"""Torch's own quantised layers, which become floats that are rounded alike."""
+"""Torch's own quantised layers, which stay on the CPU, and become floats that are rounded alike on the GPU."""
 
 
 def probes() -> dict[str, Probe]:
