@@ -17,6 +17,7 @@ from mobopt.ir import Node, Program, Value
 from mobopt.ir.arguments import bind_arguments
 from mobopt.ir.nests import leaves_of
 from mobopt.ir.types import TENSOR
+from mobopt.ops.quantized_contexts import QuantizedConvolution, QuantizedLayer
 from mobopt.ops.records import Like, Trait, record_of
 from mobopt.ops.schemas import schema_of
 from mobopt.ops.unpacked_calls import unpacked_call
@@ -32,6 +33,7 @@ ASSUMED = "assumed"
 ExampleInputs = Sequence[Any] | Mapping[str, Sequence[Any]]
 """Arguments of ``forward``, or arguments by the name of the method."""
 
+_QUANTIZES = "aten::quantize_per_tensor"
 _FORWARD = "forward"
 _Finder = tuple[str, Callable[[], Iterator[Sequence[Any]]]]
 _USUAL_SIZES = (224, 32, 28, 64, 96, 128, 160, 227, 256, 299, 112, 84)
@@ -221,7 +223,8 @@ def _kind_of(value: Value, program: Program) -> list[int | str]:
             kind = _layer_input(node, index, program)
             if kind:
                 return kind
-            if not record_of(node.qualified_op).traits.isdisjoint({Trait.ELEMENTWISE, Trait.DROPOUT}):
+            traits = record_of(node.qualified_op).traits
+            if node.op == _QUANTIZES or not traits.isdisjoint({Trait.ELEMENTWISE, Trait.DROPOUT}):
                 values += node.outputs
             branch = node.block.node if node.op == "prim::Return" and node.block is not None else None
             if branch is not None and branch.op == "prim::If":
@@ -243,6 +246,9 @@ def _layer_input(node: Node, index: int, program: Program) -> list[int | str]:
     if Trait.RECURRENT in record_of(op).traits:
         sizes = [tensor.shape for tensor in arguments.get("params") or () if isinstance(tensor, torch.Tensor)]
         return [1, _STEPS, sizes[0][1]] if sizes else []
+    packed = next((item for item in arguments.values() if isinstance(item, QuantizedLayer)), None)
+    if packed is not None:
+        return _input_of_quantized(op, packed)
     weight = arguments.get("weight")
     if op.endswith("_cell"):
         weight = arguments.get("w_ih")
@@ -259,6 +265,15 @@ def _layer_input(node: Node, index: int, program: Program) -> list[int | str]:
     if op == "aten::batch_norm":
         return [1, weight.shape[0], "*", "*"]
     return []
+
+
+def _input_of_quantized(op: str, layer: QuantizedLayer) -> list[int | str]:
+    """What a layer with packed weights of integers takes; one of one dimension is packed as of two."""
+    sizes = (layer.weight if isinstance(layer.weight, torch.Tensor) else layer.weight.integers).shape
+    if not isinstance(layer, QuantizedConvolution):
+        return [1, sizes[1]]
+    channels = sizes[0] if layer.transposed else sizes[1] * layer.groups
+    return [1, channels, *["*"] * (1 if "1d" in op else len(layer.stride))]
 
 
 def _plain_call(node: Node, program: Program) -> tuple[str, dict[str, Any]]:

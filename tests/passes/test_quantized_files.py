@@ -180,3 +180,17 @@ def test_tools_read_such_files(tmp_path: Path) -> None:
         torch.testing.assert_close(torch.jit.load(tmp_path / "plain.pt")(x), expected, rtol=0, atol=0.05)  # type: ignore[no-untyped-call]
     audit = CliRunner().invoke(main, ["audit", str(tmp_path / "source.pt"), "--backend", "cpu", "--random", "1,3,9,7"])
     assert audit.exit_code == 0 and "quantized::conv2d" in audit.output, audit.output
+
+
+def test_inputs_are_guessed_of_such_layers(tmp_path: Path) -> None:
+    """Without examples, a conversion is compared on what the first layer takes."""
+    first = {"conv2d": nn.Conv2d(6, 8, 3, groups=2), "conv1d": nn.Conv1d(5, 8, 3), "linear": nn.Linear(37, 5)}
+    sizes = {"conv2d": (1, 6, 9, 7), "conv1d": (1, 5, 11), "linear": (1, 37)}
+    for name, layer in first.items():
+        model = torch.jit.script(statically(Layers(layer), torch.randn(sizes[name]), "qnnpack"))
+        model.save(str(tmp_path / "source.pt"))
+        command = ["convert", str(tmp_path / "source.pt"), "-o", str(tmp_path / "made.ptl"), "--backend", "cpu"]
+        result = CliRunner().invoke(main, command)
+        assert result.exit_code == 0 and "0.0e+00 of the output's scale" in " ".join(result.output.split()), (
+            result.output
+        )
