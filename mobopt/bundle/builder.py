@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -205,6 +205,34 @@ class GraphBuilder:
                 settle(value, kind)
         node.blocks[0].returns.set_inputs(then)
         node.blocks[1].returns.set_inputs(otherwise)
+        hints = [*names, *[""] * (len(types) - len(names))]
+        outputs = [node.add_output(self.graph.value(kind, name)) for kind, name in zip(types, hints, strict=True)]
+        self.append(node)
+        return outputs
+
+    def loop(
+        self,
+        limit: Value,
+        condition: Value,
+        carried: Sequence[Value],
+        fill: Callable[[Block, list[Type]], list[Value]],
+        names: Sequence[str] = (),
+    ) -> list[Value]:
+        """Append a loop; gives its results.
+
+        ``fill`` makes the body for types of what is carried, and gives what it returns; it is asked again with wider
+        types until the body keeps to them.
+        """
+        types = [value.type for value in carried]
+        while True:
+            node = Node("prim::Loop", [limit, condition, *carried], origin=self.origin)
+            returned = fill(node.add_block(), types)
+            widened = [join(kind, value.type) for kind, value in zip(types, returned[1:], strict=True)]
+            if widened == types:
+                break
+            node.destroy()
+            types = widened
+        node.blocks[0].returns.set_inputs(returned)
         hints = [*names, *[""] * (len(types) - len(names))]
         outputs = [node.add_output(self.graph.value(kind, name)) for kind, name in zip(types, hints, strict=True)]
         self.append(node)

@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from mobopt.bundle.attributes import ModuleTree, Submodule
 from mobopt.bundle.builder import Allowance, GraphBuilder
 from mobopt.bundle.bytecode import PROMOTED, Function, OperatorEntry
-from mobopt.bundle.result_types import join
 from mobopt.errors import BundleError, MoboptError
 from mobopt.ir import Block, Graph, Node, Value
 from mobopt.ir.schemas import accepts, schema_of, schemas_of
@@ -216,18 +215,9 @@ class _Reader:
         counter = self.pop(state)
         if not (counter.is_constant and counter.constant == 0):
             raise self.error("has a loop that does not count from 0")
-        types = [value.type for value in carried]
-        while True:
-            node = Node("prim::Loop", [limit, condition, *carried], origin=self.builder.origin)
-            returned = self.loop_body(node.add_block(), types, index + 1, after - 1, state)
-            widened = [join(kind, value.type) for kind, value in zip(types, returned[1:], strict=True)]
-            if widened == types:
-                break
-            node.destroy()
-            types = widened
-        node.blocks[0].returns.set_inputs(returned)
-        state.stack += [node.add_output(self.builder.graph.value(kind)) for kind in types]
-        self.builder.append(node)
+        state.stack += self.builder.loop(
+            limit, condition, carried, lambda body, types: self.loop_body(body, types, index + 1, after - 1, state)
+        )
         return after
 
     def loop_body(self, body: Block, types: list[Type], begin: int, end: int, state: _State) -> list[Value]:

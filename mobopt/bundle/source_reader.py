@@ -14,13 +14,12 @@ from typing import Any
 
 from mobopt.bundle.attributes import ModuleTree, Submodule
 from mobopt.bundle.builder import Allowance
-from mobopt.bundle.result_types import join
 from mobopt.bundle.source_compiler import Compiler
 from mobopt.bundle.source_library import SourceFunction, SourceLibrary
 from mobopt.bundle.source_operators import Ignored, Item, NewObject
 from mobopt.bundle.unpickler import PickledEnum, Unpickled
 from mobopt.errors import BundleError, MoboptError
-from mobopt.ir import Block, Graph, Node, Program, Value
+from mobopt.ir import Block, Graph, Program, Value
 from mobopt.ir.schemas import accepts
 from mobopt.ir.types import BOOL, INT, TupleType, Type
 
@@ -401,19 +400,14 @@ class SourceCompiler(Compiler):
         """A prim::Loop; the variables that its body assigns and that exist before it are carried."""
         names = [name for name in _assigned(statement.body) if isinstance(self.environment.get(name), Value)]
         carried = [self.known(self.environment[name]) for name in names]
-        types = [value.type for value in carried]
-        while True:
-            node = Node("prim::Loop", [limit, condition, *carried], origin=self.builder.origin)
-            returned = self.loop_body(node.add_block(), statement, names, types, test, bounds)
-            widened = [join(kind, value.type) for kind, value in zip(types, returned[1:], strict=True)]
-            if widened == types:
-                break
-            node.destroy()
-            types = widened
-        node.blocks[0].returns.set_inputs(returned)
-        for name, kind in zip(names, types, strict=True):
-            self.environment[name] = node.add_output(self.builder.graph.value(kind, name))
-        self.builder.append(node)
+        results = self.builder.loop(
+            limit,
+            condition,
+            carried,
+            lambda body, types: self.loop_body(body, statement, names, types, test, bounds),
+            names,
+        )
+        self.environment.update(zip(names, results, strict=True))
 
     def loop_body(
         self,
