@@ -42,6 +42,11 @@ def change_of_dtype(node: Node, functional: Schema, facts: Mapping[Value, Tensor
     unknown = [value for value in tensors if own is None or not _known(value, facts)]
     if unknown and may_differ:
         return f"%{unknown[0].name} may have another dtype, which would be the result's"
+    if own is None and may_differ:
+        for kind in (torch.int32, torch.bool):
+            made = _made_by(functional.qualified_name, [_argument(value, facts, kind) for value in node.inputs])
+            if made not in (None, kind):
+                return f"its functional form gives {_name(made)} of {_name(kind)}"
     arguments = [_argument(value, facts, dtype) for value in node.inputs]
     made = _made_by(functional.qualified_name, arguments)
     if made is not None:

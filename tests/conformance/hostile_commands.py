@@ -45,7 +45,7 @@ COMMANDS = (
     ("convert", "FILE", "-o", "OUT", "--force"),
     ("run", "FILE", "--device", "cpu", "--random", "1,3,32,32"),
     ("migrate", "FILE", "-o", "PLAIN", "--random", "1,3,32,32"),
-    ("compare", "FILE", "--device-a", "cpu", "--random", "1,3,32,32"),
+    ("compare", "FILE", "FILE", "--device-a", "cpu", "--random", "1,3,32,32"),
     ("report", "FILE", "-o", "PAGE", "--device", "cpu", "--random", "1,3,32,32"),
     ("tap", "FILE", "-o", "OUT", "--random", "1,3,32,32"),
     ("app-kit", "FILE", "-o", "KIT", "--force", "--random", "1,3,32,32"),
@@ -56,7 +56,7 @@ SECONDS, SECONDS_PER_MEGABYTE = 2.0, 4.0
 COMPUTING_SECONDS = 25.0
 """More for commands that compute with the model, ten of which loops that do not end may take."""
 MEMORY = 768 << 20
-_FORBIDDEN = ("os.exec", "os.system", "os.posix_spawn", "subprocess.", "socket.", "pickle.", "shutil.")
+_FORBIDDEN = ("os.exec", "os.system", "os.posix_spawn", "subprocess.", "socket.", "pickle.", "shutil.move")
 
 
 def case_file(number: int) -> tuple[tuple[str, ...], bytes]:

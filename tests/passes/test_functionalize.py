@@ -441,3 +441,22 @@ def test_weights_of_another_dtype_leave_what_is_written_its_own() -> None:
     x = torch.rand(3, 5).half()
     optimized = optimize_for_mobile(torch.jit.script(_Halves()), backend="vulkan", runtime="mobopt")
     assert optimized(x).dtype == torch.float16
+
+
+class _Running(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = x.clone()
+        y.cumsum_(0)
+        return y.floor_divide(2)
+
+
+@pytest.mark.parametrize("has_examples", [False, True])
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int8, torch.float16])
+def test_running_sums_in_place_keep_the_dtype(dtype: torch.dtype, has_examples: bool) -> None:
+    """Their functional form adds integers up as int64."""
+    x = torch.arange(7).to(dtype)
+    given = [x] if has_examples else None
+    optimized = optimize_for_mobile(
+        torch.jit.script(_Running()), backend="vulkan", runtime="mobopt", example_inputs=given
+    )
+    assert optimized(x).dtype == dtype and torch.equal(optimized(x), _Running()(x))
