@@ -53,10 +53,10 @@ class FileSource(Source):
         self.quantized = None if held is self.program else held
         self._reference = self._original if self.quantized is None else self.program.clone()
 
-    def caller(self, method: str = "forward") -> Callable[[Sequence[Any]], Any]:
+    def caller(self, method: str = "forward", is_bounded: bool = False) -> Callable[[Sequence[Any]], Any]:
         """The reference interpreter on the model as the file has it, before any pass but what makes floats of quantised
         tensors."""
-        return interpreted(self._reference, method)
+        return interpreted(self._reference, method, is_bounded)
 
     def example_calls(self, method: str = "forward") -> list[Sequence[Any]]:
         """What the file's own method for them returns; none if it can't be read."""

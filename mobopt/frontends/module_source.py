@@ -58,18 +58,18 @@ class ModuleSource(Source):
             self._graph = self._exported(dynamic_shapes)
         self.program = self._graph.program
 
-    def caller(self, method: str = _FORWARD) -> Callable[[Sequence[Any]], Any]:
+    def caller(self, method: str = _FORWARD, is_bounded: bool = False) -> Callable[[Sequence[Any]], Any]:
         """The module itself in evaluation mode, or a copy if it has state; its graph if it can't be copied."""
         graph = self._graph
         if not isinstance(graph, ExportedProgramSource):
-            return graph.caller(method)
+            return graph.caller(method, is_bounded)
         module = self._module
         if self.program.attributes:
             try:
                 module = copy.deepcopy(module)
             except (RuntimeError, TypeError) as error:
                 _LOG.warning("%s can't be copied, so its graph is compared with: %s", self.name, error)
-                return graph.caller(method)
+                return graph.caller(method, is_bounded)
 
         def call(inputs: Sequence[Any]) -> Any:
             with _evaluating(module), torch.no_grad():

@@ -41,9 +41,9 @@ class OnnxSource(Source):
         self.outputs = read.outputs
         self._original = read.program.clone()
 
-    def caller(self, method: str = "forward") -> Callable[[Sequence[Any]], Any]:
+    def caller(self, method: str = "forward", is_bounded: bool = False) -> Callable[[Sequence[Any]], Any]:
         """The reference interpreter on the model as it was read, before any pass."""
-        interpreter = Interpreter(self._original)
+        interpreter = Interpreter(self._original).bounded() if is_bounded else Interpreter(self._original)
 
         def call(inputs: Sequence[Any]) -> Any:
             try:

@@ -25,11 +25,11 @@ class ScriptModuleSource(Source):
         self.program = in_floats(held)
         self.quantized = None if held is self.program else held
 
-    def caller(self, method: str = "forward") -> Callable[[Sequence[Any]], Any]:
+    def caller(self, method: str = "forward", is_bounded: bool = False) -> Callable[[Sequence[Any]], Any]:
         """The module itself in evaluation mode, or a copy if it has state, whose views of each other stay views; of a
         quantised one what it became when it was read, as a sum halfway between two steps may be rounded to either."""
         if self.quantized is not None:
-            return interpreted(self.program.clone(), method)
+            return interpreted(self.program.clone(), method, is_bounded)
         module = self._module
         if self.program.attributes:
             module = torch.jit.load(io.BytesIO(saved_module(module)))  # type: ignore[no-untyped-call]

@@ -33,10 +33,11 @@ class Source(ABC):
     quantized: Program | None = None
 
     @abstractmethod
-    def caller(self, method: str = "forward") -> Callable[[Sequence[Any]], Any]:
+    def caller(self, method: str = "forward", is_bounded: bool = False) -> Callable[[Sequence[Any]], Any]:
         """What runs a method of the model as it is, on the CPU, with a state of its own.
 
-        It raises InputError if the model can't be run on the inputs, and may change them.
+        It raises InputError if the model can't be run on the inputs, and may change them. With ``is_bounded`` also if
+        loops of a file go round for long: for inputs that nobody gave.
         """
 
     @abstractmethod
@@ -57,9 +58,9 @@ def bundled_for(method: str) -> str:
     return BUNDLED_INPUTS if method == "forward" else f"{BUNDLED_INPUTS}_for_{method}"
 
 
-def interpreted(program: Program, method: str) -> Callable[[Sequence[Any]], Any]:
+def interpreted(program: Program, method: str, is_bounded: bool = False) -> Callable[[Sequence[Any]], Any]:
     """A method by the reference interpreter, which refuses inputs as a source's own caller does."""
-    interpreter = Interpreter(program)
+    interpreter = Interpreter(program).bounded() if is_bounded else Interpreter(program)
 
     def call(inputs: Sequence[Any]) -> Any:
         try:

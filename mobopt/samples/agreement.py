@@ -16,7 +16,7 @@ from mobopt.ir.arguments import bind_arguments
 from mobopt.ops.state import telling_calls
 from mobopt.runtimes.cpu import Interpreter
 from mobopt.runtimes.cpu.double import Float64Interpreter, in_double
-from mobopt.samples.example_inputs import ChosenInputs
+from mobopt.samples.example_inputs import GIVEN, ChosenInputs
 
 TIMES_ROUNDING = 4
 """How much farther from the result of float64 the optimised model may be than the model itself: sums in another order
@@ -101,11 +101,12 @@ def agreement_of(source: Source, program: Program, inputs: ChosenInputs) -> Agre
     Raises:
         InputError: the model can't be run on the inputs.
     """
-    found = [_agreement_of(source, program, *item) for item in inputs.by_method.items()]
+    is_bounded = inputs.origin != GIVEN
+    found = [_agreement_of(source, program, *item, is_bounded) for item in inputs.by_method.items()]
     return max(found, key=lambda item: item.share)
 
 
-def _agreement_of(source: Source, program: Program, method: str, inputs: Sequence[Any]) -> Agreement:
+def _agreement_of(source: Source, program: Program, method: str, inputs: Sequence[Any], is_bounded: bool) -> Agreement:
     interpreter = Interpreter(program)
     return agreement_of_calls(
         source,
@@ -113,11 +114,17 @@ def _agreement_of(source: Source, program: Program, method: str, inputs: Sequenc
         inputs,
         lambda arguments: interpreter.run(method, bind_arguments(program, method, arguments, {})),
         telling_calls(program),
+        is_bounded,
     )
 
 
 def agreement_of_calls(
-    source: Source, method: str, inputs: Sequence[Any], call: Callable[[list[Any]], Any], calls: int = 1
+    source: Source,
+    method: str,
+    inputs: Sequence[Any],
+    call: Callable[[list[Any]], Any],
+    calls: int = 1,
+    is_bounded: bool = False,
 ) -> Agreement:
     """How well a method of a model agrees with what a function gives; with state, over several calls.
 
@@ -127,11 +134,12 @@ def agreement_of_calls(
         inputs: its arguments.
         call: gives a result for arguments, which it may change.
         calls: how many show what the function remembers; what the model does is known.
+        is_bounded: whether the model is given up if its loops go round for long, as nobody gave the inputs.
 
     Raises:
         InputError: the model can't be run on the inputs.
     """
-    own = source.caller(method)
+    own = source.caller(method, is_bounded)
     calls = max(calls, telling_calls(source.program))
     results, expected = [], []
     for _ in range(calls):

@@ -1,17 +1,20 @@
 """Differences that single precision makes, and those that passes make."""
 
 import warnings
+from pathlib import Path
 
 import pytest
 import torch
 from torch import nn
 
 import mobopt
-from mobopt.errors import PassError
+from mobopt.errors import InputError, PassError
 from mobopt.frontends.script_module_source import ScriptModuleSource
 from mobopt.optimizer import check_agreement
+from mobopt.options import Settings
 from mobopt.samples.agreement import agreement_of, compare
 from mobopt.samples.example_inputs import choose_inputs
+from mobopt.tools.conversion import convert_file
 
 
 class Cancels(nn.Module):
@@ -77,3 +80,22 @@ def test_imaginary_parts_count() -> None:
     expected = torch.complex(torch.ones(3), torch.ones(3))
     assert compare(expected.clone(), expected).agrees
     assert compare(expected.conj(), expected).relative == pytest.approx(2.0)
+
+
+class _EndlessInVain(nn.Module):
+    """Passes take the loop out, for nothing reads what it computes."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y, count = torch.relu(x), 0
+        while count < 5:
+            x = x + 1
+        return y
+
+
+def test_a_file_that_does_not_end_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody gave the inputs on which the original would be compared."""
+    monkeypatch.setattr("mobopt.runtimes.cpu.evaluator._MOST_TRIPS", 1000)
+    path = tmp_path / "endless.pt"
+    torch.jit.save(torch.jit.script(nn.Sequential(nn.Linear(5, 3), _EndlessInVain())), path)
+    with pytest.raises(InputError, match="without an end"):
+        convert_file(path, tmp_path / "out.ptl", Settings(backend="cpu"))

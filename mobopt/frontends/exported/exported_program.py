@@ -47,9 +47,9 @@ class ExportedFileSource(Source):
             raise type(error)(f"{file}: {error}") from None
         self.program = _program(self._model, preserved)
 
-    def caller(self, method: str = _FORWARD) -> Callable[[Sequence[Any]], Any]:
+    def caller(self, method: str = _FORWARD, is_bounded: bool = False) -> Callable[[Sequence[Any]], Any]:
         """The reference interpreter on the graph as it was exported, before any pass."""
-        return interpreted(self._model.program, method)
+        return interpreted(self._model.program, method, is_bounded)
 
     def example_calls(self, method: str = _FORWARD) -> list[Sequence[Any]]:
         """What the model was exported with, if the file keeps it."""
@@ -84,7 +84,7 @@ class ExportedProgramSource(Source):
             raise UnsupportedError(f"can't convert the exported program: {error}") from None
         self.program = _program(self._model, preserved)
 
-    def caller(self, method: str = _FORWARD) -> Callable[[Sequence[Any]], Any]:
+    def caller(self, method: str = _FORWARD, is_bounded: bool = False) -> Callable[[Sequence[Any]], Any]:
         """The program's own module, a copy if it has state."""
         if method != _FORWARD:
             raise InputError(f"an exported program has no method {method!r}")
