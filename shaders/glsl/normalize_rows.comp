@@ -34,7 +34,7 @@ void main() {
         factors[i] = HAS_WEIGHT != 0 && inside ? LOAD_FLOATS4(weights, FORMS >> 3 & 7, weight_start + place) : vec4(1.0);
         shifts[i] = HAS_BIAS != 0 && inside ? LOAD_FLOATS4(biases, FORMS >> 6 & 7, bias_start + place) : vec4(0.0);
     }
-    float center = 0.0;
+    precise float center = 0.0; // what the distances below are from, to the last bit: equal elements are to give 0
     if (IS_CENTERED != 0) {
         vec4 own = vec4(0.0);
         [[unroll]] for (int i = 0; i < HELD; ++i) own += values[i];
@@ -42,7 +42,7 @@ void main() {
     }
     vec4 distances = vec4(0.0), squares = vec4(0.0);
     [[unroll]] for (int i = 0; i < HELD; ++i) {
-        vec4 off = lane + i * LANES < width ? values[i] - center : vec4(0.0);
+        precise vec4 off = lane + i * LANES < width ? values[i] - center : vec4(0.0);
         distances += off;
         squares += off * off;
     }

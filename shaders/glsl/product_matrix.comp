@@ -51,8 +51,8 @@ const int FLOATS = 2 / VECTORS; // runs that four floats take
 const int SUM_PITCH = COLUMNS * FLOATS + SPARE;
 const int SUMS = M * SUM_PITCH; // of a row of fragments of a subgroup
 
-const int STORES = TEAM_SIZE * M * COLUMNS / INVOCATIONS; // of an invocation, for a row of fragments
-const int TURN = HAS_RESIDUAL == 0 || STORES < 2 ? 1 : STORES < 4 ? 2 : 4; // of those, how many at a time
+const int SLOTS = TEAM_SIZE * M * COLUMNS; // vec4s of a row of fragments of all subgroups of a team
+const int STORES = (SLOTS + INVOCATIONS - 1) / INVOCATIONS;
 
 const int VALUE_SLOTS = BLOCK_ROWS * INNER_RUNS;
 const int VALUE_FETCHES = (VALUE_SLOTS + INVOCATIONS - 1) / INVOCATIONS;
@@ -154,16 +154,44 @@ vec4 sum_at(int place) {
     return sum;
 }
 
+// Which product, and which block of it.
+int part = int(gl_WorkGroupID.z) % PARTS;
+int product = int(gl_WorkGroupID.z) / PARTS;
+int group = GROUPED != 0 ? product : 0;
+int batch = GROUPED != 0 ? 0 : product;
+int own_columns = GROUPED != 0 ? group_columns : columns;
+int base_column = group * own_columns;
+int block_column = int(gl_WorkGroupID.x) * BLOCK_COLUMNS;
+int block_row = start_row + int(gl_WorkGroupID.y) * BLOCK_ROWS;
+
+// Where a vec4 of the result is.
+struct Spot {
+    bool exists;
+    int row, column;
+    Pixel pixel;
+};
+
+// Of slot `slot` of row `fragments` of fragments.
+Spot spot_of(int fragments, int slot) {
+    int line = slot / COLUMNS;
+    int owner = line / M;
+    Spot spot;
+    spot.row = block_row + owner / ACROSS * ROWS + fragments * M + line % M;
+    int at = block_column + owner % ACROSS * COLUMNS + slot % COLUMNS;
+    spot.exists = slot < SLOTS && spot.row < rows && at < own_columns;
+    spot.column = base_column + at;
+    spot.pixel = Pixel(0, 0, 0);
+    if (SPATIAL != 0) spot.pixel = pixel_of(spot.row);
+    return spot;
+}
+
+vec4 biased_sum(int slot, int column) {
+    int line = slot / COLUMNS;
+    vec4 sum = sum_at(line / M * SUMS + line % M * SUM_PITCH + slot % COLUMNS * FLOATS);
+    return HAS_BIAS != 0 ? sum + BIAS(column) : sum;
+}
+
 void main() {
-    int groups = GROUPED != 0 ? columns / group_columns : 1;
-    int part = int(gl_WorkGroupID.z) % PARTS;
-    int product = int(gl_WorkGroupID.z) / PARTS;
-    int group = GROUPED != 0 ? product : 0;
-    int batch = GROUPED != 0 ? 0 : product;
-    int own_columns = GROUPED != 0 ? group_columns : columns;
-    int base_column = group * own_columns;
-    int block_column = int(gl_WorkGroupID.x) * BLOCK_COLUMNS;
-    int block_row = start_row + int(gl_WorkGroupID.y) * BLOCK_ROWS;
 
     int total = SPATIAL != 0 ? taps_high * taps_wide * inner : inner; // the whole inner dimension, in vec4s
     int share = ((total + PARTS * INNER_BLOCK - 1) / (PARTS * INNER_BLOCK)) * INNER_BLOCK;
@@ -218,37 +246,37 @@ void main() {
         barrier();
     }
 
-    // A row of fragments at a time, each subgroup's in a place of its own. Residuals are loaded a few at a time, before anything is stored:
-    // a load that follows a store can't be moved before it, and would wait for the memory by itself.
+    // A row of fragments at a time, each subgroup's in a place of its own. Residuals are loaded before the subgroups wait for each other, and
+    // before anything is stored: a load that follows a store can't be moved before it, and would wait for the memory by itself.
     [[unroll]] for (int i = 0; i < HIGH; ++i) {
+        vec4 finals[STORES];
+        [[unroll]] for (int s = 0; s < STORES; ++s) {
+            finals[s] = vec4(0.0);
+            Spot spot = spot_of(i, me + s * INVOCATIONS);
+            if (HAS_RESIDUAL != 0 && spot.exists) finals[s] = residual_at(residual_index(batch, spot.row, spot.pixel) + spot.column);
+        }
         if (i > 0) barrier();
         [[unroll]] for (int j = 0; j < WIDE; ++j)
             store_sums(sums[i * WIDE + j], subgroup() * SUMS + j * N * FLOATS / 4, SUM_PITCH);
         barrier();
-        for (int first = me; first < TEAM_SIZE * M * COLUMNS; first += TURN * INVOCATIONS) {
-            int targets[TURN]; // -1: there is none
-            vec4 others[TURN];
-            [[unroll]] for (int t = 0; t < TURN; ++t) {
-                int line = (first + t * INVOCATIONS) / COLUMNS;
-                int owner = line / M;
-                int row = block_row + owner / ACROSS * ROWS + i * M + line % M;
-                int at = block_column + owner % ACROSS * COLUMNS + first % COLUMNS;
-                bool exists = row < rows && at < own_columns;
-                Pixel pixel = Pixel(0, 0, 0);
-                if (SPATIAL != 0) pixel = pixel_of(row);
-                int target = PARTS > 1 ? ((batch * PARTS + part) * rows + row) * columns : result_index(batch, row, pixel);
-                targets[t] = exists ? target + base_column + at : -1;
-                others[t] = vec4(0.0);
-                if (exists) others[t] = residual_at(residual_index(batch, row, pixel) + base_column + at);
+        if (HAS_RESIDUAL != 0) {
+            [[unroll]] for (int s = 0; s < STORES; ++s) {
+                Spot spot = spot_of(i, me + s * INVOCATIONS);
+                if (spot.exists) finals[s] = finished(biased_sum(me + s * INVOCATIONS, spot.column), finals[s]);
             }
-            [[unroll]] for (int t = 0; t < TURN; ++t) {
-                if (targets[t] < 0) continue;
-                int line = (first + t * INVOCATIONS) / COLUMNS;
-                int owner = line / M;
-                int at = block_column + owner % ACROSS * COLUMNS + first % COLUMNS;
-                vec4 sum = sum_at(owner * SUMS + line % M * SUM_PITCH + first % COLUMNS * FLOATS);
-                if (HAS_BIAS != 0) sum += BIAS(base_column + at);
-                store(targets[t], PARTS > 1 ? sum : finished(sum, others[t]));
+            [[unroll]] for (int s = 0; s < STORES; ++s) {
+                Spot spot = spot_of(i, me + s * INVOCATIONS);
+                if (spot.exists) store(result_index(batch, spot.row, spot.pixel) + spot.column, finals[s]);
+            }
+        } else {
+            for (int slot = me; slot < SLOTS; slot += INVOCATIONS) {
+                Spot spot = spot_of(i, slot);
+                if (!spot.exists) continue;
+                vec4 sum = biased_sum(slot, spot.column);
+                if (PARTS > 1)
+                    store(((batch * PARTS + part) * rows + spot.row) * columns + spot.column, sum);
+                else
+                    store(result_index(batch, spot.row, spot.pixel) + spot.column, finished(sum, vec4(0.0)));
             }
         }
     }

@@ -110,6 +110,7 @@ def test_which_rows_a_subgroup_normalises():
     for sizes, shader in (
         ((128, 384), "normalize_rows"),
         ((2, 3, 1024), "normalize_rows"),
+        ((1, 768), "normalize_rows"),
         ((128, 1028), "normalize"),
         ((128, 386), "normalize"),
     ):

@@ -6,12 +6,13 @@ matrices without having hardware for them.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from mobopt.runtimes.vulkan.engine.device_info import DeviceInfo
 from mobopt.runtimes.vulkan.engine.stream import USUAL_ITERATIONS
-from mobopt.runtimes.vulkan.kernels.device_costs import DeviceCosts, MatrixCosts
+from mobopt.runtimes.vulkan.kernels.device_costs import DeviceCosts, MatrixCosts, core_count
 from mobopt.runtimes.vulkan.kernels.product_shape import ProductShape
 from mobopt.shaders import is_built
 
@@ -141,6 +142,11 @@ BLOCKS = (
     MatrixKernel(16, 4, rows=16, columns=4, inner_block=128, teams=16, buffers=1),
 )
 _PARTS = (2, 4, 8)
+_CROWDED_ROWS = 96
+"""Blocks of so many rows have few subgroups, each with many sums: they are up to 1.6 times as fast as others where a
+core has more than one workgroup to turn to, and up to 1.5 times as slow where it hasn't."""
+_CROWD = 1.5
+"""Workgroups per core, at least."""
 
 
 def units_lanes(device: DeviceInfo, costs: DeviceCosts) -> int:
@@ -160,8 +166,12 @@ def matrix_kernels(device: DeviceInfo, costs: DeviceCosts, shape: ProductShape) 
         return
     for block in BLOCKS:
         kernel = replace(block, lanes=lanes, narrow=shape.half_run < 8, emulated=EMULATED_UNITS in device.switches)
-        if kernel.fits(device):
-            yield from (replace(kernel, parts=parts) for parts in _divisions(kernel, shape))
+        if not kernel.fits(device):
+            continue
+        for divided in (replace(kernel, parts=parts) for parts in _divisions(kernel, shape)):
+            is_crowd = math.prod(divided.groups(shape)) >= _CROWD * core_count(device)
+            if is_crowd or divided.block_rows != _CROWDED_ROWS:
+                yield divided
 
 
 def _divisions(kernel: MatrixKernel, shape: ProductShape) -> Iterator[int]:

@@ -133,7 +133,7 @@ def _append_rows(
     factors = [tensor for tensor in operands if tensor is not None]
     read = [(source, 0), *((tensor, len(kept.strides) - 1) for tensor in factors)]
     whole = all(reduction.lane_mode(tensor, number) == LoadMode.VECTOR for tensor, number in read)
-    same = not factors or kept.strides[-1][0] == 0  # for all rows
+    same = not factors or kept.sizes[0] == 1 or kept.strides[-1][0] == 0  # for all rows
     if elements % VECTOR or not whole or not same or not reduction.stores_vectors(target):
         return False
     tensors = (source, *(source if tensor is None else tensor for tensor in operands), target)

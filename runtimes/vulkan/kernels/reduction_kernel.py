@@ -121,6 +121,8 @@ def plan_reduction(
     if kept.rank > MAX_KEPT or reduced.rank > MAX_REDUCED:
         return None
     lanes_reduced = shares and _reduced_is_inner(kept, reduced)
+    if lanes_reduced and kept.sizes == (1,):  # no step to another item keeps lanes from being whole vec4s
+        kept = Iteration(kept.sizes, ((0,),) * len(kept.strides))
     if not lanes_reduced:
         kept = _rounded(kept, reduced, source, target)
     threads, group = _threads(device, kept, reduced, lanes_reduced) if shares else (1, _group(device))
