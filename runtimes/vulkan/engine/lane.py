@@ -207,8 +207,11 @@ class Lane:
         ]
         self._may_chain = {dispatch for dispatch, key in self._keys.items() if key.layout.is_chained}
         self._progress = Progress(device, self.scope) if self._may_chain else None
-        self._varying = [dispatch for dispatch in self._keys if self._touches_arrays(dispatch)]
-        fixed = [dispatch for dispatch in self._keys if not self._touches_arrays(dispatch)]
+        fixed = list(self._keys)
+        self._varying: list[Dispatch] = []
+        if self._array_storages:
+            self._varying = [dispatch for dispatch in self._keys if self._touches_arrays(dispatch)]
+            fixed = [dispatch for dispatch in self._keys if not self._touches_arrays(dispatch)]
         self._fixed = self._bind(self.scope, fixed, self._places)
         if not self._array_storages:
             self._recording(())

@@ -22,7 +22,7 @@ from mobopt.runtimes.vulkan.engine.device import Device
 from mobopt.runtimes.vulkan.engine.memory_plan import Life, largest_live_set, plan_arena
 from mobopt.runtimes.vulkan.engine.resources import ResourceScope
 from mobopt.runtimes.vulkan.engine.staging import StagedStream
-from mobopt.runtimes.vulkan.engine.stream import HostTensor, storages
+from mobopt.runtimes.vulkan.engine.stream import Dispatch, HostTensor, storages
 from mobopt.runtimes.vulkan.engine.tensor import Storage, StorageKind
 
 
@@ -141,9 +141,13 @@ def _lives(staged: StagedStream) -> dict[Storage, Life]:
             continue
         spans[tensor.storage] = (0, 0)
     for step, operation in enumerate(staged.operations):
-        for storage, _, _ in storages(operation):
-            first, _ = spans.get(storage, (step, step))
-            spans[storage] = (first, step)
+        if isinstance(operation, Dispatch):
+            touched = [binding.storage for binding in operation.bindings]
+        else:
+            touched = [storage for storage, _, _ in storages(operation)]
+        for storage in touched:
+            known = spans.get(storage)
+            spans[storage] = (step if known is None else known[0], step)
     if staged.flag is not None:
         spans[staged.flag.storage] = (0, end)
     for tensor in staged.outputs:
@@ -151,8 +155,9 @@ def _lives(staged: StagedStream) -> dict[Storage, Life]:
             continue
         first, _ = spans.get(tensor.storage, (end, end))
         spans[tensor.storage] = (first, end)
+    arrays = set(staged.array_storages)
     return {
         storage: Life(storage_bytes(storage), first, last)
         for storage, (first, last) in spans.items()
-        if storage not in staged.array_storages
+        if storage not in arrays
     }
