@@ -83,7 +83,8 @@ def test_the_table() -> None:
         {"net": ONE, "source": "export", "state": "right", "error": 2.5e-7, "on_cpu": [], "dispatches": 9, "ms": 1.5,
          "eager_ms": 2.5},
         {"net": ONE, "source": "trace", "state": "right", "error": 0.0, "on_cpu": ["aten::a at x.py:3: no | kernel"]},
-        {"net": ONE, "source": "onnx", "state": "torch can't", "message": "Error: <b>no</b> such *thing*"},
+        {"net": ONE, "source": "onnx", "state": "torch can't",
+         "message": "Error: <b>no</b> such *thing* :   File \"/x/y.py\", line 3"},
         {"net": "timm.mixnet_s", "source": "export", "state": "wrong", "error": 0.5, "on_cpu": []},
         {"net": "timm.lcnet_050", "source": "export", "state": "not run"},
     ]  # fmt: skip

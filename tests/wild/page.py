@@ -18,14 +18,16 @@ Results = Mapping[tuple[str, str], Mapping[str, Any]]
 _HEAD = """
 ## Published networks, from each source
 
-On mobopt's own runtime; batch norms have the statistics of random images, and positive offsets. *export* is
-`torch.export`, *trace* is `torch.jit.trace`, *onnx* is a file of `torch.onnx`, by the older exporter where the newer
-one can't make it, *script* is `torch.jit.script`. A cell is the error over the scale of eager's result, then how many
-operators ran on the CPU, if any did. Times are of one call each, on lavapipe (a CPU of 4 cores, which wanted 10 to 25
-processes at once), beside eager PyTorch on one thread: they tell orders of magnitude.
+On mobopt's own runtime; batch norms have the statistics of random images. *export* is `torch.export`, *trace* is
+`torch.jit.trace`, *onnx* is a file of `torch.onnx`, by the older exporter where the newer one can't make it, *script*
+is `torch.jit.script`. A cell is the error over the scale of eager's result, then how many operators ran on the CPU, if
+any did. Times are of one call each, on lavapipe (a CPU of 4 cores, which wanted 10 to 25 processes at once), beside eager
+PyTorch on one thread: they tell orders of magnitude.
 """
 _NATIVE, _HELPED = "right, nothing on the CPU", "right, with operators on the CPU"
 _MESSAGE = 200
+_NOISE = re.compile(r"<[^<>]*>|\x1b\[\d*m|[ :]*File \".*")
+"""Objects with their addresses, colours, and where files lie."""
 _COLUMNS = ("net", *SOURCES, "dispatches", "ms", "eager ms")
 
 
@@ -91,7 +93,7 @@ def _problems(results: Results) -> Iterator[str]:
     messages: dict[str, list[str]] = {}
     for (name, source), case in results.items():
         if "message" in case:
-            text = re.sub(r"<[^<>]*>|\x1b\[\d*m", "", case["message"])[:_MESSAGE]
+            text = _NOISE.sub("", case["message"])[:_MESSAGE]
             messages.setdefault(f"{case['state']}: {text}", []).append(f"`{name}` ({source})")
     yield from _listed("### What is not good\n", messages)
 
