@@ -39,9 +39,9 @@ class _OnPhone(Source):
         self._source = source
         self.name, self.program = source.name, program
 
-    def caller(self, method: str = "forward") -> Callable[[Sequence[Any]], Any]:
+    def caller(self, method: str = "forward", is_bounded: bool = False) -> Callable[[Sequence[Any]], Any]:
         """The reference interpreter on the program."""
-        return interpreted(self.program.clone(), method)
+        return interpreted(self.program.clone(), method, is_bounded)
 
     def example_calls(self, method: str = "forward") -> list[Sequence[Any]]:
         """Those of the model."""
