@@ -304,7 +304,6 @@ _WRITTEN = (
     "{a}.scatter_add_({d}, {b}.abs().long() % {a}.size({d}), {c})",
     "{a}.index_put_(({b}.abs().long() % {a}.size(0),), {c}, accumulate=True)",
     "{a}.masked_scatter_({b} > 0, {c})",
-    "{a}.cumsum_({d})",
     "{a}.addcmul_({b}, {c})",
     "{a}.lerp_({b}, 0.5)",
     "{a}.pow_({i})",
