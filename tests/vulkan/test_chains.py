@@ -145,7 +145,7 @@ def test_results_are_those_of_barriers(emulating: Device, monkeypatch: pytest.Mo
         for x, results in zip(inputs, expected, strict=True):
             assert all(map(torch.equal, net(x), results))
     assert emulating.chains
-    assert sum(link.before > 0 for link in plans[0].links) >= 5
+    assert sum(link.arrivals_before > 0 for link in plans[0].links) >= 5
 
 
 def test_who_waits_in_vain_gives_up_and_computes_with_barriers(
@@ -153,7 +153,7 @@ def test_who_waits_in_vain_gives_up_and_computes_with_barriers(
 ) -> None:
     def plan(*args: object) -> Chained:
         chained = plan_chain(*args)  # type: ignore[arg-type]
-        late = [replace(link, before=link.before + 10**6) if link.before else link for link in chained.links]
+        late = [replace(link, arrivals_before=link.arrivals_before + 10**6) if link.arrivals_before else link for link in chained.links]
         return Chained(chained.barriers, late)
 
     monkeypatch.setattr(lane_module, "plan_chain", plan)

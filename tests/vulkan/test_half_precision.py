@@ -112,7 +112,8 @@ def test_bytes_of_all_results_are_halved_but_those_of_the_border() -> None:
     report = check(seeded(layers), x)
     image = 16 * 33 * 31 * 4
     assert (report.halves, len(report.kept)) == (4, 1)
-    assert report.result_bytes - report.result_bytes_fp32 == -4 * image // 2
+    of_units = int(report.matrix_products > 0)  # they read a copy of the caller's image, rounded
+    assert report.result_bytes - report.result_bytes_fp32 == -(4 + of_units) * image // 2
 
 
 @pytest.mark.parametrize(("channels", "scale", "by_units"), [(16, 1.0, 3), (3, 1.0, 3), (3, 1e5, 2), (3, 1e-5, 2)])
