@@ -153,7 +153,8 @@ def test_who_waits_in_vain_gives_up_and_computes_with_barriers(
 ) -> None:
     def plan(*args: object) -> Chained:
         chained = plan_chain(*args)  # type: ignore[arg-type]
-        late = [replace(link, arrivals_before=link.arrivals_before + 10**6) if link.arrivals_before else link for link in chained.links]
+        waits = [link.arrivals_before + 10**6 if link.arrivals_before else 0 for link in chained.links]
+        late = [replace(link, arrivals_before=count) for link, count in zip(chained.links, waits, strict=True)]
         return Chained(chained.barriers, late)
 
     monkeypatch.setattr(lane_module, "plan_chain", plan)
