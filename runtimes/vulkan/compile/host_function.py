@@ -11,6 +11,7 @@ from mobopt.errors import MoboptError, UnsupportedError
 from mobopt.ir import Node, Value
 from mobopt.ir.nests import leaves_of, map_leaves
 from mobopt.runtimes.cpu.kernels import describe, kernel_in_line, operator_error
+from mobopt.runtimes.cpu.memory_check import check_memory
 
 
 class UnforeseenResultError(UnsupportedError):
@@ -39,7 +40,7 @@ class HostFunction:
         """The outputs for these inputs.
 
         Raises:
-            InputError: an operator refuses its arguments.
+            InputError: an operator refuses its arguments, or needs more memory than there is.
             UnforeseenResultError: a result has other sizes or another dtype than the call says.
         """
         values: dict[Value, torch.Tensor] = dict(zip(self._inputs, tensors, strict=True))
@@ -51,6 +52,7 @@ class HostFunction:
 
         for function, call in self._calls:
             args = map_leaves(call.args, Value, value_of)
+            check_memory(call, args)
             try:
                 result = list(leaves_of(function(*args), torch.Tensor))
             except MoboptError:
