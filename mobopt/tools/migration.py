@@ -22,7 +22,7 @@ from mobopt.frontends.source import Source
 from mobopt.passes.note_kinds import TRANSFER_REMOVED, UNPACKED
 from mobopt.passes.notes import Note
 from mobopt.samples.agreement import Agreement, agreement_of_calls
-from mobopt.samples.example_inputs import ChosenInputs, ExampleInputs, choose_inputs
+from mobopt.samples.example_inputs import GIVEN, ChosenInputs, ExampleInputs, choose_inputs
 from mobopt.tools.conversion import count_operators
 
 _FORWARD = "forward"
@@ -161,7 +161,7 @@ def _agreement(source: Source, written: Written, inputs: ChosenInputs, force: bo
     """How well the new file agrees with the model, where least; None if there is nothing to run, or nothing runs it."""
     try:
         found = [
-            agreement_of_calls(source, method, arguments, written.call(method))
+            agreement_of_calls(source, method, arguments, written.call(method), is_bounded=inputs.origin != GIVEN)
             for method, arguments in inputs.by_method.items()
             if method in written.methods
         ]

@@ -44,7 +44,7 @@ COMMANDS = (
     ("convert", "FILE", "-o", "OUT", "--backend", "cpu"),
     ("convert", "FILE", "-o", "OUT", "--force"),
     ("run", "FILE", "--device", "cpu", "--random", "1,3,32,32"),
-    ("migrate", "FILE", "-o", "PLAIN", "--random", "1,3,32,32"),
+    ("migrate", "FILE", "-o", "PLAIN"),
     ("compare", "FILE", "FILE", "--device-a", "cpu", "--random", "1,3,32,32"),
     ("report", "FILE", "-o", "PAGE", "--device", "cpu", "--random", "1,3,32,32"),
     ("tap", "FILE", "-o", "OUT", "--random", "1,3,32,32"),
