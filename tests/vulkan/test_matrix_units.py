@@ -48,6 +48,18 @@ def halves(*sizes: int) -> torch.Tensor:
     return (torch.rand(sizes, generator=generator) - 0.3).half()
 
 
+LLVMPIPE_TURNS = 60_000
+"""Of all loops of an invocation: llvmpipe ends shaders after 65,535, those around the emulation included."""
+
+
+def emulated_turns(kernel: MatrixKernel, shape: ProductShape) -> int:
+    """How often an invocation goes round the loops that stand for matrix units (``matrix_units.glsl``)."""
+    fragments = kernel.rows // 16 * (4 * kernel.columns // 16)
+    steps = 4 * kernel.inner_block // (16 * kernel.teams)
+    tiles = -(-shape.inner // (kernel.parts * kernel.inner_block))
+    return tiles * steps * fragments * (256 // 32) * (16 + 1)
+
+
 def force(monkeypatch: pytest.MonkeyPatch, device: Device, block: MatrixKernel, run: int, parts: int = 1) -> None:
     """Have products computed by a block, by matrix units if the device has them; they must read runs of ``run``."""
     emulated = "matrix_units" not in device.info.features
@@ -58,6 +70,8 @@ def force(monkeypatch: pytest.MonkeyPatch, device: Device, block: MatrixKernel, 
 
     def choose(info: DeviceInfo, shape: ProductShape) -> MatrixKernel:
         assert shape.half_run == run
+        if emulated and emulated_turns(kernel, shape) > LLVMPIPE_TURNS:
+            pytest.skip("llvmpipe would end the loops that stand for matrix units")
         return kernel
 
     monkeypatch.setattr(product_kernels, "use_shared_memory", lambda info: True)
