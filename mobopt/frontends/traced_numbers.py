@@ -20,12 +20,20 @@ def traced_numbers(module: torch.jit.ScriptModule) -> frozenset[NumberKey]:
     numbers; what it saves doesn't tell. Constants that are equal to one that was a tensor are left out.
     """
     numbers, tensors = set[NumberKey](), set[NumberKey]()
+    for graph in _graphs(module):
+        for tensor in _constants(graph):
+            (numbers if _is_number(tensor) else tensors).add(number_key(tensor))
+    return frozenset(numbers - tensors)
+
+
+def _graphs(module: torch.jit.ScriptModule | torch.jit.ScriptFunction[Any, Any]) -> Iterator[Any]:
+    """The graphs of all methods; a traced function has one."""
+    if isinstance(module, torch.jit.ScriptFunction):
+        yield module.graph
+        return
     for part in module.modules():
         compiled: Any = part._c
-        for name in compiled._method_names():
-            for tensor in _constants(compiled._get_method(name).graph):
-                (numbers if _is_number(tensor) else tensors).add(number_key(tensor))
-    return frozenset(numbers - tensors)
+        yield from (compiled._get_method(name).graph for name in compiled._method_names())
 
 
 def _constants(block: Any) -> Iterator[torch.Tensor]:
