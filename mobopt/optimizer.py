@@ -52,8 +52,8 @@ if TYPE_CHECKING:
     from onnx import ModelProto
 
 ILL_CONDITIONED = (
-    "optimised, it differs by {:.1e} of the output's scale, and in its own precision the model itself is as far from "
-    "the result of float64"
+    "optimised, it differs by {:.1e} of the output's scale, and what single precision rounds takes the model itself as "
+    "far from the result of float64"
 )
 __all__ = ["MobileOptimizerType", "optimize_for_mobile"]
 

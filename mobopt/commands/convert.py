@@ -228,7 +228,7 @@ def _print(conversion: Conversion, explain: bool) -> None:
     if conversion.remark:
         say(conversion.remark)
     if conversion.is_ill_conditioned:
-        say("the model is ill-conditioned: in single precision it is as far from the result of float64 itself")
+        say("the model is ill-conditioned: what single precision rounds takes it as far from the result of float64")
     for note in conversion.fixed:
         say(f"for inputs of these sizes only: {note.subject}{_place(note)}; {note.message}")
     for note in conversion.on_cpu:

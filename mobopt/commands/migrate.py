@@ -149,4 +149,4 @@ def _print(done: Migration, old: Path, explain: bool) -> None:
             f"scale, on {done.inputs}"
         )
     if done.is_ill_conditioned:
-        say("the model is ill-conditioned: in single precision it is as far from the result of float64 itself")
+        say("the model is ill-conditioned: what single precision rounds takes it as far from the result of float64")

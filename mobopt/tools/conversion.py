@@ -54,7 +54,7 @@ class Conversion:
     extra_files: tuple[str, ...]
     """Names of extra files of the source, which the result has too."""
     is_ill_conditioned: bool
-    """Whether the difference is large because single precision is: the model itself is as far from float64's result."""
+    """Whether the difference is large because single precision is: float32's roundings make as large ones."""
     unknown: str
     """What no example tells of sizes, in words; empty if nothing is unknown."""
     remark: str

@@ -12,7 +12,7 @@ from mobopt.errors import InputError, PassError
 from mobopt.frontends.script_module_source import ScriptModuleSource
 from mobopt.optimizer import check_agreement
 from mobopt.options import Settings
-from mobopt.samples.agreement import agreement_of, compare
+from mobopt.samples.agreement import agreement_of, agreement_of_calls, compare
 from mobopt.samples.example_inputs import choose_inputs
 from mobopt.tools.conversion import convert_file
 
@@ -59,6 +59,20 @@ def test_a_pass_that_is_wrong_is_blamed() -> None:
     assert not agreement_of(source, broken, inputs).is_rounding
     with pytest.raises(PassError, match="one by one"):
         check_agreement(source, broken, inputs)
+
+
+class _Largest(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return nn.functional.one_hot(x.argmax(), 2) * x.sum()
+
+
+@pytest.mark.parametrize(("second", "is_a_tie"), [(1.0 - 1e-7, True), (0.999, False)])
+def test_a_choice_between_equals_may_fall_the_other_way(second: float, is_a_tie: bool) -> None:
+    """Also where the model itself, in single precision, chooses as float64 does."""
+    source = ScriptModuleSource(torch.jit.script(_Largest()))
+    x = torch.tensor([1.0, second])
+    found = agreement_of_calls(source, "forward", [x], lambda arguments: _Largest()(arguments[0]).flip(0))
+    assert not found.relative < 1.0 and found.is_rounding == is_a_tie
 
 
 @pytest.mark.parametrize(("dtype", "steps"), [(torch.float32, 7), (torch.float16, 2), (torch.bfloat16, 2)])
