@@ -136,6 +136,86 @@ class Opcode(IntEnum):
     Y1 = 121
 
 
+class LoadMode(IntEnum):
+    """How four neighbouring lanes of an operand are read."""
+
+    VECTOR = 0
+    """Four elements that lie side by side, from a multiple of four on."""
+    SPLAT = 1
+    """One element for all lanes."""
+    SINGLES = 2
+    """One element for each lane, at equal distances."""
+
+
+class ElementForm(IntEnum):
+    """How the elements of a storage lie in its words."""
+
+    WORDS = 0
+    """float32, int32."""
+    HALVES = 1
+    """float16."""
+    BFLOATS = 2
+    ROUNDED = 3
+    """float32 that lies as float16: subnormal halves may become zero."""
+    SHORTS = 4
+    """int16."""
+    BYTES = 5
+    """int8."""
+    OCTETS = 6
+    """uint8, bool."""
+
+
+class Combination(IntEnum):
+    """How the elements of a reduction are combined."""
+
+    ADD = 0
+    MULTIPLY = 1
+    LARGEST = 2
+    SMALLEST = 3
+
+
+class Before(IntEnum):
+    """What is done to an element before it is combined with others."""
+
+    UNCHANGED = 0
+    ABSOLUTE = 1
+    SQUARED = 2
+    RAISED = 3
+
+
+class After(IntEnum):
+    """What is done to what a reduction gives."""
+
+    FINISHED = 0
+    SCALED = 1
+    ROOT = 2
+    POWER = 3
+
+
+class Spread(IntEnum):
+    """What is made of a variance."""
+
+    VARIANCE = 0
+    DEVIATION = 1
+    RECIPROCAL_DEVIATION = 2
+
+
+class Quotient(IntEnum):
+    """What a softmax makes of powers and their sum."""
+
+    PLAIN = 0
+    LOGARITHM = 1
+    SAFE = 2
+    """As plain; where all elements are negative infinity, zeros."""
+
+
+class Negative(IntEnum):
+    """What an index below zero means."""
+
+    REFUSED = 0
+    FROM_END = 1
+
+
 class Put(IntEnum):
     """How what is put is combined with what is there."""
 
@@ -179,6 +259,14 @@ class Cell(IntEnum):
 
 GENERATED: dict[str, type[IntEnum]] = {
     "opcode.glsl": Opcode,
+    "load_mode.glsl": LoadMode,
+    "element_form.glsl": ElementForm,
+    "combination.glsl": Combination,
+    "before.glsl": Before,
+    "after.glsl": After,
+    "spread.glsl": Spread,
+    "quotient_kind.glsl": Quotient,
+    "negative.glsl": Negative,
     "put.glsl": Put,
     "method.glsl": Method,
     "exchanges.glsl": Exchanges,

@@ -6,19 +6,17 @@
 #define RAISE_FLAG flag = 1;
 
 // How an operand is read: the two low bits of its access say how four neighbouring lanes are, the others are the form of its elements;
-// see LoadMode and read_access in runtimes/vulkan/kernels/kernel_access.py.
-const int LOAD_VECTOR = 0; // four elements that lie side by side, from a multiple of four on
-const int LOAD_SPLAT = 1;  // one element for all lanes
-const int LOAD_LANES = 2;  // an element per lane, `step` apart; `last` is the last lane that exists
+// `step` is from one lane to the next, `last` the last lane that exists. See read_access in runtimes/vulkan/kernels/kernel_access.py.
+#include "load_mode.glsl"
 
 #define LOAD_LANES4(name, access, first, step, last)                                                                   \
     widened((access) >> 2,                                                                                             \
-            ((access) & 3) == LOAD_VECTOR  ? RAW4(name, (access) >> 2, (first) >> 2)                                   \
-            : ((access) & 3) == LOAD_SPLAT ? ivec4(RAW1(name, (access) >> 2, first))                                   \
-                                           : ivec4(RAW1(name, (access) >> 2, first),                                   \
-                                                   RAW1(name, (access) >> 2, (first) + min(1, last) * (step)),         \
-                                                   RAW1(name, (access) >> 2, (first) + min(2, last) * (step)),         \
-                                                   RAW1(name, (access) >> 2, (first) + min(3, last) * (step))))
+            ((access) & 3) == VECTOR  ? RAW4(name, (access) >> 2, (first) >> 2)                                        \
+            : ((access) & 3) == SPLAT ? ivec4(RAW1(name, (access) >> 2, first))                                        \
+                                      : ivec4(RAW1(name, (access) >> 2, first),                                        \
+                                              RAW1(name, (access) >> 2, (first) + min(1, last) * (step)),              \
+                                              RAW1(name, (access) >> 2, (first) + min(2, last) * (step)),              \
+                                              RAW1(name, (access) >> 2, (first) + min(3, last) * (step))))
 
 // How a result is written: the low bit of its access says whether its lanes are whole vec4s, the others are the form of its elements;
 // see write_access in kernel_access.py.

@@ -6,14 +6,7 @@
 #ifndef ELEMENTS_GLSL
 #define ELEMENTS_GLSL
 
-// Types of elements; see ElementForm in runtimes/vulkan/kernels/kernel_access.py.
-const int WORDS = 0;   // float32, int32
-const int HALVES = 1;  // float16
-const int BFLOATS = 2; // bfloat16
-const int ROUNDED = 3; // float32 that lies as float16: subnormal halves may become zero
-const int SHORTS = 4;  // int16
-const int BYTES = 5;   // int8
-const int OCTETS = 6;  // uint8, bool
+#include "element_form.glsl"
 
 // What the variants that wait for other dispatches by a counter have besides; see chain.glsl.
 #ifndef CHAINED

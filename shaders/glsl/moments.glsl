@@ -3,7 +3,7 @@
 #include "reduction.glsl"
 
 layout(constant_id = 8) const int SPREAD = 0;
-const int VARIANCE = 0, DEVIATION = 1, RECIPROCAL_DEVIATION = 2;
+#include "spread.glsl"
 
 shared ivec4 partial[LOCAL_SIZE];
 shared ivec4 partial_squares[LOCAL_SIZE];

@@ -9,9 +9,9 @@ layout(constant_id = 9) const int COMBINATION = 0;
 layout(constant_id = 10) const int BEFORE = 0;
 layout(constant_id = 11) const int AFTER = 0;
 
-const int ADD = 0, MULTIPLY = 1, LARGEST = 2, SMALLEST = 3;
-const int ABSOLUTE = 1, SQUARED = 2, RAISED = 3;
-const int SCALED = 1, ROOT = 2, POWER = 3;
+#include "combination.glsl"
+#include "before.glsl"
+#include "after.glsl"
 
 WRITES(0, result)
 READS(1, data)

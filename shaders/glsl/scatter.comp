@@ -13,9 +13,10 @@ layout(constant_id = 3) const int SOURCE_FORM = 0;
 layout(constant_id = 4) const int INDEX_FORM = 0;
 layout(constant_id = 5) const int OPERATION = 0;
 layout(constant_id = 6) const int INTEGER = 0;
-layout(constant_id = 7) const int LOWEST = 0; // -1: negative indices count from the end; 0: they are refused, as what is too large
+layout(constant_id = 7) const int NEGATIVE = 0; // what is refused raises the flag, as what is too large does
 layout(constant_id = 8) const int ATOMIC = 0;
 
+#include "negative.glsl"
 #include "put.glsl"
 
 UPDATES(0, target)
@@ -74,7 +75,7 @@ void main() {
     int length = words[LENGTH_WORD];
     for (int i = 0; i < count; ++i) {
         int chosen = LOAD1(indices, INDEX_FORM, offsets[2] + i * words[INDEX_STEP_WORD]);
-        if (chosen < LOWEST * length || chosen >= length) {
+        if (chosen < (NEGATIVE == FROM_END ? -length : 0) || chosen >= length) {
             RAISE_FLAG
             continue;
         }

@@ -2,12 +2,13 @@
 // result[i, j, ...] = data[..., indices[i, j, ...], ...]: an index, itself a tensor, chooses the place along one dimension of the data.
 #extension GL_GOOGLE_include_directive : require
 #include "access.glsl"
+#include "negative.glsl"
 
 layout(constant_id = 1) const int RANK = 1;
 layout(constant_id = 2) const int MODE = 0;
 layout(constant_id = 3) const int INDEX_MODE = 0;
 layout(constant_id = 4) const int STORE_MODE = 0;
-layout(constant_id = 5) const int LOWEST = 0; // -1: negative indices count from the end; 0: they are refused, as what is too large
+layout(constant_id = 5) const int NEGATIVE = 0; // what is refused raises the flag, as what is too large does
 
 WRITES(0, result)
 READS(1, data)
@@ -44,13 +45,13 @@ void main() {
     int step = words[tensor_word(1) + RANK];
     ivec4 chosen = LOAD_LANES4(indices, INDEX_MODE, offsets[2], words[tensor_word(2) + RANK], last);
 #ifdef CHECKED
-    ivec4 outside = ivec4(lessThan(chosen, ivec4(LOWEST * length))) | ivec4(greaterThanEqual(chosen, ivec4(length)));
+    ivec4 outside = ivec4(lessThan(chosen, ivec4(NEGATIVE == FROM_END ? -length : 0))) | ivec4(greaterThanEqual(chosen, ivec4(length)));
     if (any(notEqual(outside & ivec4(lessThanEqual(ivec4(0, 1, 2, 3), ivec4(last))), ivec4(0)))) RAISE_FLAG
 #endif
     chosen += length * ivec4(lessThan(chosen, ivec4(0)));
     chosen = clamp(chosen, 0, length - 1);
     ivec4 value;
-    if ((INDEX_MODE & 3) == LOAD_SPLAT) {
+    if ((INDEX_MODE & 3) == SPLAT) {
         value = LOAD_LANES4(data, MODE, offsets[1] + chosen.x * stride, step, last);
     } else {
         ivec4 place = offsets[1] + chosen * stride + min(ivec4(0, 1, 2, 3), last) * step;

@@ -5,8 +5,8 @@
 #include "exponential.glsl"
 #include "logarithm.glsl"
 
-layout(constant_id = 8) const int QUOTIENT = 0; // see Quotient in runtimes/vulkan/lowerings/softmax.py
-const int LOGARITHM = 1, SAFE = 2;
+layout(constant_id = 8) const int QUOTIENT = 0;
+#include "quotient_kind.glsl"
 
 WRITES(0, result)
 READS(1, data)

@@ -6,7 +6,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from enum import IntEnum
 from functools import partial
 
 import torch
@@ -18,43 +17,8 @@ from mobopt.runtimes.vulkan.kernels.plan import Plan, replayable
 from mobopt.runtimes.vulkan.kernels.pointwise_kernel import compute_into
 from mobopt.runtimes.vulkan.kernels.pointwise_program import ProgramBuilder, kind_of
 from mobopt.runtimes.vulkan.kernels.reduction_kernel import Reduction, plan_reduction, regrouped, run_reduction
-from mobopt.shaders.enumerations import Opcode
+from mobopt.shaders.enumerations import After, Before, Combination, Opcode, Spread
 from mobopt.shaders.push_constants import IndexMergePush, MomentsMergePush, MomentsPush, ReducePush
-
-
-class Combination(IntEnum):
-    """How elements are combined; the numbers of ``reduce.comp``."""
-
-    ADD = 0
-    MULTIPLY = 1
-    LARGEST = 2
-    SMALLEST = 3
-
-
-class Before(IntEnum):
-    """What is done to an element first."""
-
-    NOTHING = 0
-    ABSOLUTE = 1
-    SQUARED = 2
-    RAISED = 3
-
-
-class After(IntEnum):
-    """What is done to the result."""
-
-    NOTHING = 0
-    SCALED = 1
-    ROOT = 2
-    POWER = 3
-
-
-class Spread(IntEnum):
-    """What ``moments.comp`` makes of the variance."""
-
-    VARIANCE = 0
-    DEVIATION = 1
-    RECIPROCAL_DEVIATION = 2
 
 
 def kept_sizes(sizes: Sequence[int], dims: Sequence[int]) -> list[int]:
@@ -106,8 +70,8 @@ def reduce(
     dims: Sequence[int],
     dtype: torch.dtype,
     combination: Combination,
-    before: Before = Before.NOTHING,
-    after: After = After.NOTHING,
+    before: Before = Before.UNCHANGED,
+    after: After = After.FINISHED,
     exponent: float = 1.0,
     scale: float = 1.0,
     divisor: int = 1,
@@ -144,8 +108,8 @@ def _reduce_into(plan: Plan, source: DeviceTensor, target: DeviceTensor, dims: S
     parts = _partial(plan, division, source, dims, target.dtype)
     for first, piece in division.pieces(source):
         part = _from(parts, first, piece.sizes[0])
-        _reduce_into(plan, piece, part, [d + 1 for d in dims], replace(recipe, after=After.NOTHING))
-    _reduce_into(plan, parts, _as_one(target), [0], replace(recipe, before=Before.NOTHING))
+        _reduce_into(plan, piece, part, [d + 1 for d in dims], replace(recipe, after=After.FINISHED))
+    _reduce_into(plan, parts, _as_one(target), [0], replace(recipe, before=Before.UNCHANGED))
 
 
 def _partial(

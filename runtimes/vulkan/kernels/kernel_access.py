@@ -5,7 +5,6 @@ And how a grid is spread."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from enum import IntEnum
 
 import torch
 
@@ -13,39 +12,20 @@ from mobopt.errors import UnsupportedError
 from mobopt.runtimes.vulkan.engine.device import DeviceInfo
 from mobopt.runtimes.vulkan.engine.stream import Binding, bind
 from mobopt.runtimes.vulkan.engine.tensor import WORD_BYTES, DeviceTensor
+from mobopt.shaders.enumerations import ElementForm, LoadMode
 
 VECTOR = 4
 
 
-class LoadMode(IntEnum):
-    """How four neighbouring lanes of an operand are read; the same numbers as in ``shaders/glsl/access.glsl``."""
-
-    VECTOR = 0
-    SPLAT = 1
-    LANES = 2
-
-
-class ElementForm(IntEnum):
-    """How the elements of a storage lie in its words; the same numbers as in ``shaders/glsl/elements.glsl``."""
-
-    WORD = 0
-    HALF = 1
-    BFLOAT = 2
-    ROUNDED = 3
-    SHORT = 4
-    BYTE = 5
-    OCTET = 6
-
-
 FORMS_OF_ELEMENTS = {
-    torch.float32: ElementForm.WORD,
-    torch.int32: ElementForm.WORD,
-    torch.float16: ElementForm.HALF,
-    torch.bfloat16: ElementForm.BFLOAT,
-    torch.int16: ElementForm.SHORT,
-    torch.int8: ElementForm.BYTE,
-    torch.uint8: ElementForm.OCTET,
-    torch.bool: ElementForm.OCTET,
+    torch.float32: ElementForm.WORDS,
+    torch.int32: ElementForm.WORDS,
+    torch.float16: ElementForm.HALVES,
+    torch.bfloat16: ElementForm.BFLOATS,
+    torch.int16: ElementForm.SHORTS,
+    torch.int8: ElementForm.BYTES,
+    torch.uint8: ElementForm.OCTETS,
+    torch.bool: ElementForm.OCTETS,
 }
 
 
@@ -70,7 +50,7 @@ def load_mode(offset: int, strides: Sequence[int]) -> LoadMode:
     """The cheapest way to read four lanes along the last of ``strides``, each run starting at a multiple of four."""
     if strides[-1] == 0:
         return LoadMode.SPLAT
-    return LoadMode.VECTOR if is_vector_run(offset, strides) else LoadMode.LANES
+    return LoadMode.VECTOR if is_vector_run(offset, strides) else LoadMode.SINGLES
 
 
 def is_vector_run(offset: int, strides: Sequence[int]) -> bool:

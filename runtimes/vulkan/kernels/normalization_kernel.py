@@ -12,7 +12,6 @@ from mobopt.runtimes.vulkan.kernels.division import divide
 from mobopt.runtimes.vulkan.kernels.geometry import expanded
 from mobopt.runtimes.vulkan.kernels.kernel_access import (
     VECTOR,
-    LoadMode,
     element_form,
     read_access,
     reading,
@@ -23,6 +22,7 @@ from mobopt.runtimes.vulkan.kernels.kernel_access import (
 )
 from mobopt.runtimes.vulkan.kernels.plan import Plan
 from mobopt.runtimes.vulkan.kernels.reduction_kernel import SUMMED_STEPS, Reduction, plan_reduction
+from mobopt.shaders.enumerations import LoadMode
 from mobopt.shaders.push_blocks import PUSH_CONSTANT_WORDS
 from mobopt.shaders.push_constants import NormalizePush, NormalizeRowsPush
 

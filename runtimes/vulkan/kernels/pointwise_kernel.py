@@ -15,7 +15,6 @@ from mobopt.runtimes.vulkan.engine.tensor import DeviceTensor
 from mobopt.runtimes.vulkan.kernels.geometry import Iteration, expanded, merged
 from mobopt.runtimes.vulkan.kernels.kernel_access import (
     VECTOR,
-    LoadMode,
     is_vector_run,
     load_mode,
     local_size,
@@ -37,6 +36,7 @@ from mobopt.runtimes.vulkan.kernels.pointwise_program import (
     ProgramBuilder,
     Term,
 )
+from mobopt.shaders.enumerations import LoadMode
 from mobopt.shaders.push_blocks import PUSH_CONSTANT_WORDS
 from mobopt.shaders.push_constants import PointwisePush
 
@@ -218,5 +218,5 @@ def _rows(device: DeviceInfo, nest: Iteration) -> int:
 def _within(mode: LoadMode, operand: DeviceTensor) -> LoadMode:
     """Vector loads only where the last one lies within the storage."""
     if mode == LoadMode.VECTOR and -(-_end(operand) // VECTOR) * VECTOR > _capacity(operand):
-        return LoadMode.LANES
+        return LoadMode.SINGLES
     return mode

@@ -15,19 +15,13 @@ from mobopt.runtimes.vulkan.engine.stream import Binding, bind
 from mobopt.runtimes.vulkan.engine.tensor import DeviceTensor
 from mobopt.runtimes.vulkan.kernels.epilogue import Epilogue
 from mobopt.runtimes.vulkan.kernels.gpu_kernels import SUM_INVOCATIONS, SharedKernel
-from mobopt.runtimes.vulkan.kernels.kernel_access import (
-    FORMS_OF_ELEMENTS,
-    ElementForm,
-    LoadMode,
-    element_form,
-    read_words,
-    reads_texels,
-)
+from mobopt.runtimes.vulkan.kernels.kernel_access import FORMS_OF_ELEMENTS, element_form, read_words, reads_texels
 from mobopt.runtimes.vulkan.kernels.plan import Plan, replayable
 from mobopt.runtimes.vulkan.kernels.product_kernels import ProductKernel, TileKernel, choose_product_kernel
 from mobopt.runtimes.vulkan.kernels.product_scaling import Scaling
 from mobopt.runtimes.vulkan.kernels.product_shape import ProductShape
 from mobopt.runtimes.vulkan.kernels.weight_packing import Scales
+from mobopt.shaders.enumerations import ElementForm, LoadMode
 from mobopt.shaders.push_constants import ProductPush
 
 
@@ -75,7 +69,7 @@ def _half_run(product: ProductPush, operands: ProductOperands, inner_tail: int) 
     """:attr:`ProductShape.half_run` of a product."""
     forms = {element_form(operands.activations), element_form(operands.weights)}
     is_plain = operands.scales is None and operands.scaling is None
-    if not is_plain or not forms <= {ElementForm.HALF, ElementForm.ROUNDED}:
+    if not is_plain or not forms <= {ElementForm.HALVES, ElementForm.ROUNDED}:
         return 0
     p = product
     inputs = (p.inner, p.input_offset, p.input_pitch, p.input_batch)

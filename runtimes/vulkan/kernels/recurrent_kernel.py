@@ -11,9 +11,9 @@ import torch
 from mobopt.runtimes.vulkan.engine.device_info import DeviceInfo
 from mobopt.runtimes.vulkan.engine.tensor import DeviceTensor, aligned_channels
 from mobopt.runtimes.vulkan.kernels.device_costs import core_count
-from mobopt.runtimes.vulkan.kernels.kernel_access import VECTOR, LoadMode, reading, spread, uses_texels, writing
+from mobopt.runtimes.vulkan.kernels.kernel_access import VECTOR, reading, spread, uses_texels, writing
 from mobopt.runtimes.vulkan.kernels.plan import Plan, replayable
-from mobopt.shaders.enumerations import Cell
+from mobopt.shaders.enumerations import Cell, LoadMode
 from mobopt.shaders.push_constants import RecurrentPush
 
 _GROUP, _CPU_GROUP = 128, 8

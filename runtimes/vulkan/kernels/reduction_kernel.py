@@ -14,7 +14,6 @@ from mobopt.runtimes.vulkan.kernels.copies import copied
 from mobopt.runtimes.vulkan.kernels.geometry import Iteration, merged
 from mobopt.runtimes.vulkan.kernels.kernel_access import (
     VECTOR,
-    LoadMode,
     is_vector_run,
     load_mode,
     read_access,
@@ -25,6 +24,7 @@ from mobopt.runtimes.vulkan.kernels.kernel_access import (
     writing,
 )
 from mobopt.runtimes.vulkan.kernels.plan import Plan, replayable
+from mobopt.shaders.enumerations import LoadMode
 from mobopt.shaders.push_constants import ReductionPush, RewritingPush
 
 MAX_KEPT = 4
@@ -78,7 +78,7 @@ class Reduction:
         mode = load_mode(tensor.offset, strides)
         inner = self.reduced.sizes[-1] if self.lanes_reduced else self.kept.sizes[-1]
         beyond = inner % VECTOR and tensor.span[1] + VECTOR - inner % VECTOR > tensor.storage.capacity
-        return LoadMode.LANES if mode == LoadMode.VECTOR and beyond else mode
+        return LoadMode.SINGLES if mode == LoadMode.VECTOR and beyond else mode
 
     def stores_vectors(self, target: DeviceTensor) -> bool:
         """Whether a result is written in whole vec4s."""

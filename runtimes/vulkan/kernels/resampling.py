@@ -17,11 +17,12 @@ from mobopt.ir import Value
 from mobopt.runtimes.vulkan.engine.stream import USUAL_ITERATIONS
 from mobopt.runtimes.vulkan.engine.tensor import DeviceTensor
 from mobopt.runtimes.vulkan.kernels.copies import strided_copy
-from mobopt.runtimes.vulkan.kernels.kernel_access import VECTOR, LoadMode
+from mobopt.runtimes.vulkan.kernels.kernel_access import VECTOR
 from mobopt.runtimes.vulkan.kernels.loops import loop_iterations
 from mobopt.runtimes.vulkan.kernels.plan import Plan, replayable
 from mobopt.runtimes.vulkan.kernels.space_kernel import SPACE, as_volume, run_space_kernel
 from mobopt.runtimes.vulkan.kernels.views import sliced
+from mobopt.shaders.enumerations import LoadMode
 from mobopt.shaders.push_constants import ResamplePush
 
 CUBIC_A = -0.75
@@ -193,7 +194,7 @@ def _resample_into(plan: Plan, source: DeviceTensor, target: DeviceTensor, table
     names = [None if table is None else (table.func.__name__, table.args) for table in tables]
     packed = plan.packed([], ("resample", *names), lambda: torch.cat(parts))
     push = partial(ResamplePush, table=starts)
-    mode = LoadMode.VECTOR if weighted else LoadMode.LANES
+    mode = LoadMode.VECTOR if weighted else LoadMode.SINGLES
     iterations = loop_iterations([max(count, 1) for count in taps])
     run_space_kernel(plan, "resample", volume, [result], taps, push, [(packed, mode)], iterations=iterations)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from enum import IntEnum
 
 import torch
 
@@ -12,18 +11,10 @@ from mobopt.runtimes.vulkan.engine.stream import USUAL_ITERATIONS
 from mobopt.runtimes.vulkan.engine.tensor import DeviceTensor, contiguous_strides
 from mobopt.runtimes.vulkan.kernels.copies import strided_copy
 from mobopt.runtimes.vulkan.kernels.geometry import merged
-from mobopt.runtimes.vulkan.kernels.kernel_access import (
-    LoadMode,
-    element_form,
-    local_size,
-    placed,
-    reading,
-    spread,
-    writing,
-)
+from mobopt.runtimes.vulkan.kernels.kernel_access import element_form, local_size, placed, reading, spread, writing
 from mobopt.runtimes.vulkan.kernels.plan import Plan, replayable
 from mobopt.runtimes.vulkan.kernels.views import sliced
-from mobopt.shaders.enumerations import Put
+from mobopt.shaders.enumerations import LoadMode, Negative, Put
 from mobopt.shaders.push_constants import ScatterPush
 
 MAX_SCATTER_RANK = 7
@@ -33,13 +24,6 @@ _ALONE = 256
 """Elements from which on a line is divided among invocations, where its order makes no difference."""
 _MANY_LINES = 2048
 """Lines that keep a device busy, so that none of them needs to be divided."""
-
-
-class Negative(IntEnum):
-    """What an index below zero means; the numbers of ``select_along.comp`` and ``scatter.comp``."""
-
-    REFUSED = 0
-    FROM_END = -1
 
 
 @replayable
@@ -107,8 +91,8 @@ def _dispatch(
         "scatter",
         [
             writing(target, reads=True),
-            reading(source, LoadMode.LANES, False),
-            reading(indices, LoadMode.LANES, False),
+            reading(source, LoadMode.SINGLES, False),
+            reading(indices, LoadMode.SINGLES, False),
             plan.stream.raised_by(),
         ],
         spread(-(-lines // size)),

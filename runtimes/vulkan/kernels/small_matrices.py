@@ -10,10 +10,10 @@ import torch
 from mobopt.runtimes.vulkan.engine.tensor import DeviceTensor, contiguous_strides
 from mobopt.runtimes.vulkan.kernels.copies import as_contiguous
 from mobopt.runtimes.vulkan.kernels.geometry import expanded
-from mobopt.runtimes.vulkan.kernels.kernel_access import LoadMode, local_size, reading, spread, writing
+from mobopt.runtimes.vulkan.kernels.kernel_access import local_size, reading, spread, writing
 from mobopt.runtimes.vulkan.kernels.plan import Plan
 from mobopt.runtimes.vulkan.kernels.scatter_kernel import updated_copy
-from mobopt.shaders.enumerations import Exchanges, Method
+from mobopt.shaders.enumerations import Exchanges, LoadMode, Method
 from mobopt.shaders.push_constants import FactorPush, SubstitutePush
 
 LARGEST = 32
@@ -96,8 +96,8 @@ def substituted(
         "substitute",
         [
             writing(target, reads=True),
-            reading(square, LoadMode.LANES, False),
-            reading(square if given is None else replace(given), LoadMode.LANES, False),
+            reading(square, LoadMode.SINGLES, False),
+            reading(square if given is None else replace(given), LoadMode.SINGLES, False),
         ],
         spread(-(-count * columns // size)),
         [size, int(upper), int(unit), int(exchanges)],

@@ -8,16 +8,9 @@ import torch
 
 from mobopt.runtimes.vulkan.engine.tensor import DeviceTensor, contiguous_strides
 from mobopt.runtimes.vulkan.kernels.geometry import merged
-from mobopt.runtimes.vulkan.kernels.kernel_access import (
-    LoadMode,
-    element_form,
-    local_size,
-    placed,
-    reading,
-    spread,
-    writing,
-)
+from mobopt.runtimes.vulkan.kernels.kernel_access import element_form, local_size, placed, reading, spread, writing
 from mobopt.runtimes.vulkan.kernels.plan import Plan, replayable
+from mobopt.shaders.enumerations import LoadMode
 from mobopt.shaders.push_constants import MergePush, SearchPush, SortPush
 
 MAX_SEARCH_RANK = 6
@@ -42,7 +35,7 @@ def sorted_places(plan: Plan, tensor: DeviceTensor, dim: int, *, descending: boo
     if count:
         plan.dispatch(
             "sort",
-            [writing(keys), writing(places), reading(tensor, LoadMode.LANES, False)],
+            [writing(keys), writing(places), reading(tensor, LoadMode.SINGLES, False)],
             spread(-(-count // size)),
             [size, nest.rank, element_form(tensor), int(not tensor.is_floating), int(descending), _BLOCK],
             SortPush(nest.sizes, (tensor.offset, *nest.strides[0]), count, length, tensor.strides[dim]),
@@ -55,7 +48,7 @@ def sorted_places(plan: Plan, tensor: DeviceTensor, dim: int, *, descending: boo
             "sort_merge",
             [
                 *(writing(made) for made in (merged_keys, merged_places)),
-                *(reading(old, LoadMode.LANES, False) for old in (keys, places)),
+                *(reading(old, LoadMode.SINGLES, False) for old in (keys, places)),
             ],
             spread(-(-count // size)),
             [size],
@@ -97,7 +90,7 @@ def places_in(
     size = local_size(plan.device, items)
     plan.dispatch(
         "search",
-        [writing(target), reading(lines, LoadMode.LANES, False), reading(values, LoadMode.LANES, False)],
+        [writing(target), reading(lines, LoadMode.SINGLES, False), reading(values, LoadMode.SINGLES, False)],
         spread(-(-items // size)),
         [size, nest.rank, element_form(lines), element_form(values), int(not values.is_floating), int(right)],
         SearchPush(nest.sizes, placed((target, lines, values), nest.strides), length, stride),

@@ -10,7 +10,6 @@ from mobopt.runtimes.vulkan.engine.stream import Binding
 from mobopt.runtimes.vulkan.engine.tensor import DeviceTensor, aligned_channels, contiguous_strides
 from mobopt.runtimes.vulkan.kernels.kernel_access import (
     VECTOR,
-    LoadMode,
     is_vector_run,
     load_mode,
     local_size,
@@ -23,6 +22,7 @@ from mobopt.runtimes.vulkan.kernels.kernel_access import (
     writing,
 )
 from mobopt.runtimes.vulkan.kernels.plan import Plan, replayable
+from mobopt.shaders.enumerations import LoadMode
 from mobopt.shaders.push_constants import SpacePush
 
 SPACE = 3
@@ -62,7 +62,7 @@ def channel_lanes(source: DeviceTensor, target: DeviceTensor) -> ChannelLanes:
     extra = rounded - channels
     readable = steps_in[-1] == 1 and _has_room(source, extra)
     if mode == LoadMode.VECTOR and not readable:
-        mode = LoadMode.LANES
+        mode = LoadMode.SINGLES
     writable = is_vector_run(target.offset, steps_out) and _has_room(target, extra)
     writable = writable and all(step >= rounded for step in steps_out[:-1])
     if extra and writable and readable and owns_storage(target):

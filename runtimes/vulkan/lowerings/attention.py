@@ -23,8 +23,8 @@ from mobopt.runtimes.vulkan.lowerings.checks import check_floating
 from mobopt.runtimes.vulkan.lowerings.creation import fill
 from mobopt.runtimes.vulkan.lowerings.matmul import append_batches, factors_of_batches, row_strides, rows_of_batches
 from mobopt.runtimes.vulkan.lowerings.registry import lowers
-from mobopt.runtimes.vulkan.lowerings.softmax import Quotient, softmax_into
-from mobopt.shaders.enumerations import Opcode
+from mobopt.runtimes.vulkan.lowerings.softmax import softmax_into
+from mobopt.shaders.enumerations import Opcode, Quotient
 
 _LONG = 1024
 """From so many queries and keys on, the scores of all queries are never kept at once."""

@@ -8,17 +8,11 @@ import torch
 
 from mobopt.ir import Node
 from mobopt.runtimes.vulkan.engine.tensor import DeviceTensor
-from mobopt.runtimes.vulkan.kernels.kernel_access import (
-    LoadMode,
-    element_form,
-    local_size,
-    reading,
-    spread,
-    writing,
-)
+from mobopt.runtimes.vulkan.kernels.kernel_access import element_form, local_size, reading, spread, writing
 from mobopt.runtimes.vulkan.kernels.plan import Plan
 from mobopt.runtimes.vulkan.lowerings.checks import check_dtypes
 from mobopt.runtimes.vulkan.lowerings.registry import lowers
+from mobopt.shaders.enumerations import LoadMode
 from mobopt.shaders.push_constants import GridSamplePush
 
 _TAPS = 16
@@ -45,7 +39,7 @@ def grid_sample(plan: Plan, call: Node) -> DeviceTensor:
     size = local_size(plan.device, target.numel)
     plan.dispatch(
         "grid_sample",
-        [writing(target), reading(image, LoadMode.LANES, False), reading(grid, LoadMode.LANES, False)],
+        [writing(target), reading(image, LoadMode.SINGLES, False), reading(grid, LoadMode.SINGLES, False)],
         spread(-(-math.prod(target.sizes) // size)),
         [
             size,

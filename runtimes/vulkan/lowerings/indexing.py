@@ -14,7 +14,6 @@ from mobopt.runtimes.vulkan.kernels.copies import copied
 from mobopt.runtimes.vulkan.kernels.geometry import broadcast_sizes, expanded, merged, normalized_dim
 from mobopt.runtimes.vulkan.kernels.kernel_access import (
     VECTOR,
-    LoadMode,
     is_vector_run,
     load_mode,
     local_size,
@@ -29,10 +28,9 @@ from mobopt.runtimes.vulkan.kernels.kernel_access import (
 from mobopt.runtimes.vulkan.kernels.plan import Plan, replayable
 from mobopt.runtimes.vulkan.kernels.pointwise_kernel import compute
 from mobopt.runtimes.vulkan.kernels.pointwise_program import Kind, ProgramBuilder
-from mobopt.runtimes.vulkan.kernels.scatter_kernel import Negative
 from mobopt.runtimes.vulkan.lowerings.checks import OUT_OF_RANGE, check_dtypes, constants_within
 from mobopt.runtimes.vulkan.lowerings.registry import lowers
-from mobopt.shaders.enumerations import Opcode
+from mobopt.shaders.enumerations import LoadMode, Negative, Opcode
 from mobopt.shaders.push_blocks import PUSH_CONSTANT_WORDS
 from mobopt.shaders.push_constants import SelectAlongPush
 
@@ -62,11 +60,11 @@ def select_along(
     if nest.rank * 4 + 5 > PUSH_CONSTANT_WORDS:
         indices = copied(plan, indices, contiguous_strides(indices.sizes))
         nest = merged(target.sizes, [target.strides, data.strides, indices.strides])
-    index_mode = LoadMode.SPLAT if nest.strides[2][-1] == 0 else LoadMode.LANES
-    mode = load_mode(data.offset, (stride, *nest.strides[1])) if index_mode == LoadMode.SPLAT else LoadMode.LANES
+    index_mode = LoadMode.SPLAT if nest.strides[2][-1] == 0 else LoadMode.SINGLES
+    mode = load_mode(data.offset, (stride, *nest.strides[1])) if index_mode == LoadMode.SPLAT else LoadMode.SINGLES
     whole = nest.sizes[-1] % VECTOR == 0
     if not whole and mode == LoadMode.VECTOR:
-        mode = LoadMode.LANES
+        mode = LoadMode.SINGLES
     operands = [(data, mode), (indices, index_mode)]
     texels = uses_texels(plan.device, operands)
     items = math.prod(nest.sizes[:-1]) * -(-nest.sizes[-1] // VECTOR)

@@ -6,7 +6,7 @@ import torch
 
 from mobopt.ir import Node
 from mobopt.runtimes.vulkan.engine.tensor import DeviceTensor
-from mobopt.runtimes.vulkan.kernels.combine import Combination, reduce
+from mobopt.runtimes.vulkan.kernels.combine import reduce
 from mobopt.runtimes.vulkan.kernels.copies import strided_copy
 from mobopt.runtimes.vulkan.kernels.geometry import broadcast_sizes, expanded
 from mobopt.runtimes.vulkan.kernels.plan import Plan
@@ -16,7 +16,7 @@ from mobopt.runtimes.vulkan.kernels.small_matrices import LARGEST, Factors, fact
 from mobopt.runtimes.vulkan.kernels.views import diagonal_view, sliced, swapped, unsqueezed, without_dims
 from mobopt.runtimes.vulkan.lowerings.checks import check_dtypes
 from mobopt.runtimes.vulkan.lowerings.registry import lowers
-from mobopt.shaders.enumerations import Exchanges, Method, Opcode
+from mobopt.shaders.enumerations import Combination, Exchanges, Method, Opcode
 
 
 def check_matrices(call: Node) -> str | None:

@@ -10,7 +10,7 @@ import torch
 
 from mobopt.ir import Node, Value
 from mobopt.runtimes.vulkan.engine.tensor import DeviceTensor
-from mobopt.runtimes.vulkan.kernels.combine import After, Before, Combination, Spread, moments, reduce
+from mobopt.runtimes.vulkan.kernels.combine import moments, reduce
 from mobopt.runtimes.vulkan.kernels.geometry import view_strides
 from mobopt.runtimes.vulkan.kernels.normalization_kernel import normalize
 from mobopt.runtimes.vulkan.kernels.plan import Plan, replayable
@@ -20,7 +20,7 @@ from mobopt.runtimes.vulkan.kernels.views import reshaped
 from mobopt.runtimes.vulkan.lowerings.checks import check_floating
 from mobopt.runtimes.vulkan.lowerings.matmul import row_strides
 from mobopt.runtimes.vulkan.lowerings.registry import lowers
-from mobopt.shaders.enumerations import Opcode
+from mobopt.shaders.enumerations import After, Before, Combination, Opcode, Spread
 
 
 def along(tensor: DeviceTensor, rank: int, dim: int) -> DeviceTensor:

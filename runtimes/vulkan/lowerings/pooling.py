@@ -13,7 +13,7 @@ from mobopt.ir import Node, Value
 from mobopt.ir.schemas import argument_names
 from mobopt.runtimes.vulkan.engine.stream import USUAL_ITERATIONS
 from mobopt.runtimes.vulkan.engine.tensor import DeviceTensor
-from mobopt.runtimes.vulkan.kernels.combine import After, Combination, reduce
+from mobopt.runtimes.vulkan.kernels.combine import reduce
 from mobopt.runtimes.vulkan.kernels.copies import as_channels_last
 from mobopt.runtimes.vulkan.kernels.loops import Box, loop_boxes, loop_iterations, summing_iterations
 from mobopt.runtimes.vulkan.kernels.plan import Plan
@@ -27,7 +27,7 @@ from mobopt.runtimes.vulkan.kernels.space_kernel import (
 )
 from mobopt.runtimes.vulkan.lowerings.checks import check_floating
 from mobopt.runtimes.vulkan.lowerings.registry import lowers
-from mobopt.shaders.enumerations import Opcode
+from mobopt.shaders.enumerations import After, Combination, Opcode
 from mobopt.shaders.push_constants import PoolPush
 
 

@@ -11,16 +11,7 @@ import torch
 from mobopt.ir import Node
 from mobopt.ir.schemas import argument_names
 from mobopt.runtimes.vulkan.engine.tensor import DeviceTensor
-from mobopt.runtimes.vulkan.kernels.combine import (
-    After,
-    Before,
-    Combination,
-    Spread,
-    extreme_indices,
-    moments,
-    reduce,
-    running,
-)
+from mobopt.runtimes.vulkan.kernels.combine import extreme_indices, moments, reduce, running
 from mobopt.runtimes.vulkan.kernels.copies import copied, strided_copy
 from mobopt.runtimes.vulkan.kernels.geometry import normalized_dims
 from mobopt.runtimes.vulkan.kernels.plan import Plan
@@ -29,7 +20,7 @@ from mobopt.runtimes.vulkan.kernels.pointwise_program import Kind, ProgramBuilde
 from mobopt.runtimes.vulkan.kernels.views import without_dims
 from mobopt.runtimes.vulkan.lowerings.checks import check_dtypes, check_floating
 from mobopt.runtimes.vulkan.lowerings.registry import lowers
-from mobopt.shaders.enumerations import Opcode
+from mobopt.shaders.enumerations import After, Before, Combination, Opcode, Spread
 
 
 def converted(plan: Plan, tensor: DeviceTensor, dtype: torch.dtype) -> DeviceTensor:
@@ -54,7 +45,7 @@ def _simple(plan: Plan, call: Node, combination: Combination, *, mean: bool = Fa
     dtype = call.output.dtype
     tensor = converted(plan, plan.tensor(call.args[0]), dtype)
     dims = _dims(call, tensor)
-    after, count = (After.SCALED, math.prod(tensor.sizes[d] for d in dims)) if mean else (After.NOTHING, 1)
+    after, count = (After.SCALED, math.prod(tensor.sizes[d] for d in dims)) if mean else (After.FINISHED, 1)
     return _finished(reduce(plan, tensor, dims, dtype, combination, after=after, divisor=count), dims, call.output.rank)
 
 
@@ -175,10 +166,10 @@ def norm(plan: Plan, call: Node) -> DeviceTensor:
         magnitude = alone.step(Opcode.ABS, alone.tensor(tensor))
         return _finished(compute(plan, alone, magnitude, tensor.sizes, call.output.dtype), dims, call.output.rank)
     recipes = {
-        1.0: (Combination.ADD, Before.ABSOLUTE, After.NOTHING),
+        1.0: (Combination.ADD, Before.ABSOLUTE, After.FINISHED),
         2.0: (Combination.ADD, Before.SQUARED, After.ROOT),
-        math.inf: (Combination.LARGEST, Before.ABSOLUTE, After.NOTHING),
-        -math.inf: (Combination.SMALLEST, Before.ABSOLUTE, After.NOTHING),
+        math.inf: (Combination.LARGEST, Before.ABSOLUTE, After.FINISHED),
+        -math.inf: (Combination.SMALLEST, Before.ABSOLUTE, After.FINISHED),
     }
     combination, before, after = recipes.get(order, (Combination.ADD, Before.RAISED, After.POWER))
     result = reduce(plan, tensor, dims, call.output.dtype, combination, before, after, order, 1 / order)

@@ -6,16 +6,10 @@ import torch
 
 from mobopt.ir import Node
 from mobopt.runtimes.vulkan.engine.tensor import DeviceTensor
-from mobopt.runtimes.vulkan.kernels.kernel_access import (
-    LoadMode,
-    element_form,
-    local_size,
-    reading,
-    spread,
-    writing,
-)
+from mobopt.runtimes.vulkan.kernels.kernel_access import element_form, local_size, reading, spread, writing
 from mobopt.runtimes.vulkan.kernels.plan import Plan
 from mobopt.runtimes.vulkan.lowerings.registry import lowers
+from mobopt.shaders.enumerations import LoadMode
 from mobopt.shaders.push_constants import RoiAlignPush
 
 _MOST_SAMPLES = 16
@@ -47,8 +41,8 @@ def roi_align(plan: Plan, call: Node) -> DeviceTensor:
         "roi_align",
         [
             writing(target),
-            reading(images, LoadMode.LANES, False),
-            reading(regions, LoadMode.LANES, False),
+            reading(images, LoadMode.SINGLES, False),
+            reading(regions, LoadMode.SINGLES, False),
             plan.stream.raised_by(),
         ],
         spread(-(-target.numel // size)),

@@ -16,12 +16,12 @@ from mobopt.runtimes.vulkan.kernels.geometry import broadcast_sizes, expanded, n
 from mobopt.runtimes.vulkan.kernels.plan import Plan
 from mobopt.runtimes.vulkan.kernels.pointwise_kernel import compute
 from mobopt.runtimes.vulkan.kernels.pointwise_program import Kind, ProgramBuilder, Term, kind_of
-from mobopt.runtimes.vulkan.kernels.scatter_kernel import MAX_SCATTER_RANK, Negative, scatter_along, updated_copy
+from mobopt.runtimes.vulkan.kernels.scatter_kernel import MAX_SCATTER_RANK, scatter_along, updated_copy
 from mobopt.runtimes.vulkan.kernels.views import permuted
 from mobopt.runtimes.vulkan.lowerings.checks import OUT_OF_RANGE, check_dtypes, constants_within
 from mobopt.runtimes.vulkan.lowerings.indexing import joined_places
 from mobopt.runtimes.vulkan.lowerings.registry import lowers
-from mobopt.shaders.enumerations import Opcode, Put
+from mobopt.shaders.enumerations import Negative, Opcode, Put
 
 _PUTS = {
     "add": Put.ADD,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from enum import IntEnum
 
 import torch
 
@@ -11,7 +10,7 @@ from mobopt.ir import Node
 from mobopt.runtimes.vulkan.engine.device_info import DeviceInfo
 from mobopt.runtimes.vulkan.engine.stream import USUAL_ITERATIONS
 from mobopt.runtimes.vulkan.engine.tensor import DeviceTensor
-from mobopt.runtimes.vulkan.kernels.combine import Combination, prepare, reduce
+from mobopt.runtimes.vulkan.kernels.combine import prepare, reduce
 from mobopt.runtimes.vulkan.kernels.device_costs import core_count, device_costs
 from mobopt.runtimes.vulkan.kernels.geometry import normalized_dims
 from mobopt.runtimes.vulkan.kernels.plan import Plan, replayable
@@ -21,19 +20,10 @@ from mobopt.runtimes.vulkan.kernels.reduction_kernel import Reduction, run_reduc
 from mobopt.runtimes.vulkan.lowerings.checks import check_dtypes
 from mobopt.runtimes.vulkan.lowerings.reductions import converted
 from mobopt.runtimes.vulkan.lowerings.registry import lowers
-from mobopt.shaders.enumerations import Opcode
+from mobopt.shaders.enumerations import Combination, Opcode, Quotient
 
 _PASSES = 3
 """Walks of ``softmax.comp``: the largest element, the sum of powers, the quotients."""
-
-
-class Quotient(IntEnum):
-    """What is made of powers and their sum; the numbers of ``softmax.comp``."""
-
-    PLAIN = 0
-    LOGARITHM = 1
-    SAFE = 2
-    """As plain; where all elements are negative infinity, zeros."""
 
 
 @lowers("aten::softmax.int", "aten::_softmax", "aten::log_softmax.int", "aten::_log_softmax", check=check_dtypes)

@@ -6,11 +6,11 @@ from mobopt.ir import Node
 from mobopt.runtimes.vulkan.engine.tensor import DeviceTensor, contiguous_strides
 from mobopt.runtimes.vulkan.kernels.geometry import normalized_dim
 from mobopt.runtimes.vulkan.kernels.plan import Plan
-from mobopt.runtimes.vulkan.kernels.scatter_kernel import Negative
 from mobopt.runtimes.vulkan.kernels.sort_kernel import MAX_SEARCH_RANK, places_in, sorted_places
 from mobopt.runtimes.vulkan.lowerings.checks import check_dtypes
 from mobopt.runtimes.vulkan.lowerings.indexing import select_along
 from mobopt.runtimes.vulkan.lowerings.registry import lowers
+from mobopt.shaders.enumerations import Negative
 
 
 def _places(plan: Plan, call: Node) -> tuple[DeviceTensor, DeviceTensor, int]:
