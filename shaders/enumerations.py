@@ -107,7 +107,7 @@ class Opcode(IntEnum):
     SELECT = 92
     TO_HALF = 93
     TO_BFLOAT = 94
-    FLOAT_TO_LONG = 95
+    FLOAT_TO_SMALL = 95
     INT_INDEX = 96
     COPY_SIGN = 97
     SIGN_BIT = 98
@@ -134,6 +134,8 @@ class Opcode(IntEnum):
     J1 = 119
     Y0 = 120
     Y1 = 121
+    FLOAT_TO_LONG = 122
+    INT_WRAP = 123
 
 
 class LoadMode(IntEnum):
@@ -163,6 +165,8 @@ class ElementForm(IntEnum):
     """int8."""
     OCTETS = 6
     """uint8, bool."""
+    LONGS = 7
+    """int64: two words, the low one first. Only shaders with LONG_INTEGERS know it."""
 
 
 class Combination(IntEnum):

@@ -146,8 +146,4 @@ def as_array(device: Device, tensor: torch.Tensor) -> Value:
     """A tensor of the CPU on the device; itself if the device has no elements for it."""
     if tensor.dtype not in HELD_DTYPES or tensor.layout != torch.strided or tensor.is_quantized:
         return tensor
-    if tensor.dtype == torch.int64 and tensor.numel():
-        low, high = (int(bound) for bound in torch.aminmax(tensor))
-        if low < -(2**31) or high >= 2**31:
-            return tensor
     return DeviceArray.from_tensor(device, tensor)

@@ -173,7 +173,7 @@ class VulkanProgram:
 
         Returns:
             The result with a :class:`DeviceArray` for each tensor, but for those that the device has no elements for
-            (float64, complex128, int64 beyond 32 bits), which lie on the CPU. An array that is an argument, or a view
+            (float64, complex128), which lie on the CPU. An array that is an argument, or a view
             of one, shares its memory; a part of the state is what the state is now.
 
         Raises:

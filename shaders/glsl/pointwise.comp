@@ -4,7 +4,11 @@
 // at ROWS places of the next one.
 #extension GL_GOOGLE_include_directive : require
 #include "access.glsl"
+#ifdef LONG_INTEGERS
+#include "pointwise_long.glsl"
+#else
 #include "pointwise_apply.glsl"
+#endif
 
 layout(constant_id = 1) const int RANK = 1;
 layout(constant_id = 2) const int OPERANDS = 1;
@@ -54,6 +58,12 @@ RAISES(7)
 #endif
 
 #include "pointwise_push.glsl"
+
+#ifdef LONG_INTEGERS // two words each
+#define IMMEDIATE(n) Long(ivec4(words[IMMEDIATES_WORD + 2 * n]), ivec4(words[IMMEDIATES_WORD + 2 * n + 1]))
+#else
+#define IMMEDIATE(n) ivec4(words[IMMEDIATES_WORD + n])
+#endif
 
 // Registers: operands from 0, immediates from 6, results of instructions from 16.
 const int FIRST_IMMEDIATE = 6;
@@ -112,8 +122,8 @@ void main() {
     int last = min(inner - lane - 1, 3);
     for (int t = 0; t <= OPERANDS; ++t) offsets[t] += lane * inner_stride(t);
 
-    ivec4 registers[FIRST_STEP + MAX_STEPS];
-    for (int n = 0; n < IMMEDIATES; ++n) registers[FIRST_IMMEDIATE + n] = ivec4(words[IMMEDIATES_WORD + n]);
+    Lanes registers[FIRST_STEP + MAX_STEPS];
+    for (int n = 0; n < IMMEDIATES; ++n) registers[FIRST_IMMEDIATE + n] = IMMEDIATE(n);
     int end = min(lines - line, ROWS);
     for (int row = 0; row < end; ++row) {
         LOAD_OPERAND(0, operand_0, MODE_0)
@@ -136,7 +146,7 @@ void main() {
         STEP(8)
         STEP(9)
 #endif
-        ivec4 value = registers[STEPS > 0 ? FIRST_STEP + STEPS - 1 : OPERANDS > 0 ? 0 : FIRST_IMMEDIATE];
+        Lanes value = registers[STEPS > 0 ? FIRST_STEP + STEPS - 1 : OPERANDS > 0 ? 0 : FIRST_IMMEDIATE];
         STORE_LANES4(result, STORE_MODE, offsets[0], inner_stride(0), last, value)
         if (ROWS > 1) {
             for (int t = 0; t <= OPERANDS; ++t) offsets[t] += words[tensor_word(t) + RANK - 1];

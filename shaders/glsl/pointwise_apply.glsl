@@ -165,7 +165,7 @@ ivec4 apply(int opcode, ivec4 i, ivec4 j, ivec4 k) {
 
     case INT_TO_FLOAT: FLOAT(vec4(i));
     case FLOAT_TO_INT:
-    case FLOAT_TO_LONG: return truncated(a);
+    case FLOAT_TO_SMALL: return truncated(a);
     case INT_NEG: return -i;
     case INT_ABS: return abs(i);
     case INT_SIGN: return sign(i);

@@ -33,7 +33,7 @@ ivec4 shift_right(ivec4 a, ivec4 count) { return a >> mix(count, ivec4(31), notE
 bool refuses(int opcode, ivec4 i, ivec4 j, int last) {
     bvec4 refused = bvec4(false);
     switch (opcode) {
-    case FLOAT_TO_LONG: refused = greaterThanEqual(i & 0x7fffffff, ivec4(0x4b800000)); break; // 2^24
+    case FLOAT_TO_SMALL: refused = greaterThanEqual(i & 0x7fffffff, ivec4(0x4b800000)); break; // 2^24
     case INT_INDEX: refused = notEqual(ivec4(lessThan(i, -j)) | ivec4(greaterThanEqual(i, j)), ivec4(0)); break;
     case INT_DIV_FLOOR:
     case INT_DIV_TRUNC:

@@ -46,6 +46,37 @@ int combined(int old, int given) {
     return (OPERATION == LARGEST ? a < b : b < a) ? given : old;
 }
 
+#ifdef LONG_INTEGERS // in the first lanes; the others are alike
+Long combined(Long old, Long given) {
+    if (OPERATION == REPLACE) return given;
+    if (INTEGER == 0) return extended(ivec4(combined(old.low.x, given.low.x)));
+    switch (OPERATION) {
+    case ADD: return plus(old, given);
+    case MULTIPLY: return times(old, given);
+    case LARGEST: return largest(old, given);
+    }
+    return smallest(old, given);
+}
+
+void put(int place, Long value) {
+    if (TARGET_FORM == LONGS) {
+        Long old = Long(ivec4(target_words[2 * place]), ivec4(target_words[2 * place + 1]));
+        Long result = combined(old, value);
+        PUT_LONG(target, place, result, x)
+    } else {
+        Long old = extended(widened(TARGET_FORM, ivec4(RELOAD_RAW1(target, TARGET_FORM, place))));
+        int bits = narrowed(TARGET_FORM, combined(old, value).low).x;
+        PUT1(target, TARGET_FORM, place, bits)
+    }
+}
+
+// What 32 bits can't hold is out of range.
+int index_at(int place) {
+    Long index = LOAD_PLACES4(indices, INDEX_FORM, ivec4(place));
+    return index.high.x == index.low.x >> 31 ? index.low.x : 0x7fffffff;
+}
+Long source_at(int place) { return LOAD_PLACES4(source, SOURCE_FORM, ivec4(place)); }
+#else
 void put(int place, int value) {
     if (ATOMIC != 0) { // of 32 bits, and an integer
         if (OPERATION == ADD) atomicAdd(target_shared[place], value);
@@ -57,6 +88,10 @@ void put(int place, int value) {
     int bits = narrowed(TARGET_FORM, ivec4(combined(old, value))).x;
     PUT1(target, TARGET_FORM, place, bits)
 }
+
+int index_at(int place) { return LOAD1(indices, INDEX_FORM, place); }
+int source_at(int place) { return LOAD1(source, SOURCE_FORM, place); }
+#endif
 
 void main() {
     int lines = 1;
@@ -74,12 +109,12 @@ void main() {
     int count = words[COUNT_WORD];
     int length = words[LENGTH_WORD];
     for (int i = 0; i < count; ++i) {
-        int chosen = LOAD1(indices, INDEX_FORM, offsets[2] + i * words[INDEX_STEP_WORD]);
+        int chosen = index_at(offsets[2] + i * words[INDEX_STEP_WORD]);
         if (chosen < (NEGATIVE == FROM_END ? -length : 0) || chosen >= length) {
             RAISE_FLAG
             continue;
         }
         if (chosen < 0) chosen += length;
-        put(offsets[0] + chosen * words[TARGET_STEP_WORD], LOAD1(source, SOURCE_FORM, offsets[1] + i * words[SOURCE_STEP_WORD]));
+        put(offsets[0] + chosen * words[TARGET_STEP_WORD], source_at(offsets[1] + i * words[SOURCE_STEP_WORD]));
     }
 }

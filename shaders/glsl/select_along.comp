@@ -43,21 +43,24 @@ void main() {
     int length = words[LENGTH_WORD];
     int stride = words[STRIDE_WORD];
     int step = words[tensor_word(1) + RANK];
+#ifdef LONG_INTEGERS // what 32 bits can't hold is out of range
+    Long given = LOAD_LANES4(indices, INDEX_MODE, offsets[2], words[tensor_word(2) + RANK], last);
+    ivec4 chosen = mix(given.low, ivec4(0x7fffffff), notEqual(given.high, given.low >> 31));
+#else
     ivec4 chosen = LOAD_LANES4(indices, INDEX_MODE, offsets[2], words[tensor_word(2) + RANK], last);
+#endif
 #ifdef CHECKED
     ivec4 outside = ivec4(lessThan(chosen, ivec4(NEGATIVE == FROM_END ? -length : 0))) | ivec4(greaterThanEqual(chosen, ivec4(length)));
     if (any(notEqual(outside & ivec4(lessThanEqual(ivec4(0, 1, 2, 3), ivec4(last))), ivec4(0)))) RAISE_FLAG
 #endif
     chosen += length * ivec4(lessThan(chosen, ivec4(0)));
     chosen = clamp(chosen, 0, length - 1);
-    ivec4 value;
+    Lanes value;
     if ((INDEX_MODE & 3) == SPLAT) {
         value = LOAD_LANES4(data, MODE, offsets[1] + chosen.x * stride, step, last);
     } else {
         ivec4 place = offsets[1] + chosen * stride + min(ivec4(0, 1, 2, 3), last) * step;
-        ivec4 bits = ivec4(RAW1(data, MODE >> 2, place.x), RAW1(data, MODE >> 2, place.y), RAW1(data, MODE >> 2, place.z),
-                           RAW1(data, MODE >> 2, place.w));
-        value = widened(MODE >> 2, bits);
+        value = LOAD_PLACES4(data, MODE >> 2, place);
     }
     STORE_LANES4(result, STORE_MODE, offsets[0], words[tensor_word(0) + RANK], last, value)
 }

@@ -1,4 +1,4 @@
-"""int64 is exact: on the device where its values fit in 32 bits, on the CPU where they may not."""
+"""int64 is exact: with 32 bits on the device where its values fit, else with 64, and on the CPU where no kernel can."""
 
 from __future__ import annotations
 
@@ -71,12 +71,11 @@ WIDE: dict[str, tuple[_Function, Tensor]] = {
 
 
 @pytest.mark.parametrize("name", WIDE)
-def test_what_may_not_fit_is_computed_on_the_cpu(device: Any, name: str) -> None:
+def test_what_may_not_fit_is_computed_with_64_bits(device: Any, name: str) -> None:
     function, x = WIDE[name]
     program = program_of(device, function, x)
     assert_exact(program(x), function(x), name)
-    reasons = [fallback.reason for fallback in program.plan_report((x,)).fallbacks]
-    assert any("32 bits" in reason for reason in reasons), reasons
+    assert not program.plan_report((x,)).fallbacks
     program.close()
 
 
@@ -128,18 +127,24 @@ def test_inputs_that_grow_get_other_plans(device: Any) -> None:
     for values in ([3, 4], [2**20, 5], [2**31 - 1, 5], [-(2**31), 5], [2**40, 5], [1, 2], [2**62, -(2**62)]):
         x = torch.tensor(values)
         assert_exact(program(x), (x * 2 + 1, x > 5), str(values))
-    assert program.plan_report((torch.tensor([2**40, 5]),)).fallbacks
-    assert not program.plan_report((torch.tensor([3, 4]),)).fallbacks
+        assert not program.plan_report((x,)).fallbacks
+    assert 2 <= len(program._plans) <= 3
     program.close()
 
 
 def test_large_floats_become_int64_exactly(device: Any) -> None:
     program = program_of(device, lambda x: (x.long() + 1, x.relu()), torch.tensor([3.0, 4.0]))
-    for values in ([1.5, 2.0], [3e9, 1.0], [float("nan"), float("inf")], [-1e30, 2.0**24], [1.0, 2.0]):
+    for values in (
+        [1.5, 2.0],
+        [3e9, 1.0],
+        [float("nan"), float("inf")],
+        [-1e30, 2.0**24],
+        [1.0, 2.0],
+    ):
         x = torch.tensor(values)
         found = program(x)
         assert torch.equal(found[0], x.long() + 1), values
-    assert any("32 bits" in fallback.reason for fallback in program.plan_report((x,)).fallbacks)
+        assert not program.plan_report((x,)).fallbacks
     program.close()
 
 

@@ -70,5 +70,5 @@ def test_programs_with_special_functions_are_short() -> None:
     builder.step(Opcode.ADD, value, value)
     assert not builder.fits
     checked = ProgramBuilder()
-    checked.step(Opcode.FLOAT_TO_LONG, checked.step(Opcode.LGAMMA, checked.scalar(0.5, Kind.FLOAT)), kind=Kind.INTEGER)
+    checked.step(Opcode.FLOAT_TO_SMALL, checked.step(Opcode.LGAMMA, checked.scalar(0.5, Kind.FLOAT)), kind=Kind.INTEGER)
     assert not checked.fits

@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
+import torch
+
 from mobopt.errors import UnsupportedError
 from mobopt.ir import NOWHERE, Graph, Node, Origin, Value
 from mobopt.ir.rewriting import dissolve
@@ -34,7 +36,6 @@ from mobopt.runtimes.vulkan.engine.tensor import (
     Storage,
     StorageKind,
     contiguous_strides,
-    element_type,
     storage_type,
 )
 from mobopt.runtimes.vulkan.kernels.copies import as_contiguous, copied
@@ -173,7 +174,7 @@ def _build(
     fold_epilogues(graph, placement.reasons)
     if use_shared_memory(device) and halving is None:  # where halves lie is chosen for what is in memory
         fold_scalings(graph, placement.reasons)
-    fuse_pointwise(graph, placement.reasons)
+    fuse_pointwise(graph, placement.reasons, placement.long)
     fallbacks = tuple(_fallback(node, reason) for node, reason in placement.reasons.items())
     if fallbacks and not allow_fallback:
         raise UnsupportedError(
@@ -186,6 +187,7 @@ def _build(
         constants,
         halved=halved.values,
         half=halved.elements,
+        long=placement.long,
         roundable=halved.roundable,
         roundable_inputs=halved.roundable_inputs,
     )
@@ -225,8 +227,10 @@ def _place_input(plan: Plan, ref: Value, placement: Placement) -> None:
     if placement.on_host(ref):
         plan.stream.inputs.append(plan.host_tensor(ref))
         return
-    nbytes = -(-max(ref.numel, 1) * element_type(ref.dtype).itemsize // WORD_BYTES) * WORD_BYTES
-    storage = Storage(nbytes, StorageKind.INPUT, name=ref.name, elements=storage_type(ref.dtype))
+    elements = torch.int64 if ref in placement.long else storage_type(ref.dtype)
+    itemsize = ref.dtype.itemsize if ref.dtype.is_complex else elements.itemsize
+    nbytes = -(-max(ref.numel, 1) * itemsize // WORD_BYTES) * WORD_BYTES
+    storage = Storage(nbytes, StorageKind.INPUT, name=ref.name, elements=elements)
     tensor = DeviceTensor(storage, ref.dtype, ref.sizes, contiguous_strides(ref.sizes))
     plan.stream.inputs.append(tensor)
     plan.place(ref, tensor)
@@ -243,6 +247,7 @@ def _append_lowered(plan: Plan, node: Node, concatenation: Concatenation | None)
         assert (tensor.dtype, tensor.sizes) == (value.dtype, value.sizes), f"{node!r} made {tensor}, not {value}"
         is_whole = tensor.storage.elements.itemsize >= storage_type(value.dtype).itemsize
         assert is_whole or value in plan.halved, f"{node!r} rounded {value}"
+        assert tensor.is_long == (value in plan.long), f"{node!r} made {tensor}, against what is known of its integers"
         plan.place(value, tensor)
 
 
@@ -252,7 +257,7 @@ def _append_output(plan: Plan, ref: Value, placement: Placement) -> None:
         plan.stream.outputs.append(plan.host_tensor(ref))
         return
     tensor = plan.tensor(ref)
-    if tensor.storage.elements == storage_type(ref.dtype):
+    if tensor.is_long or tensor.storage.elements == storage_type(ref.dtype):
         dense = as_contiguous(plan, tensor)
     else:
         dense = copied(plan, tensor, contiguous_strides(tensor.sizes), ref.dtype)
@@ -279,7 +284,8 @@ def _append_host_call(plan: Plan, nodes: list[Node], placement: Placement) -> No
 
     for value in outputs:
         if not placement.on_host(value):
-            plan.place(value, plan.empty(value.sizes, value.dtype, contiguous_strides(value.sizes)))
+            strides, elements = contiguous_strides(value.sizes), plan.elements_of(value)
+            plan.place(value, plan.empty(value.sizes, value.dtype, strides, elements))
     plan.stream.append(
         HostCall(
             run=HostFunction(nodes, inputs, outputs),

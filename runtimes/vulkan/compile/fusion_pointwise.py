@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable
 
-from mobopt.ir import Graph, Node
+from mobopt.ir import Graph, Node, Value
 from mobopt.ir.rewriting import dissolve, enclose
 from mobopt.runtimes.vulkan.engine.tensor import DeviceTensor
 from mobopt.runtimes.vulkan.kernels.plan import Plan
 from mobopt.runtimes.vulkan.kernels.pointwise_kernel import compute_result
 from mobopt.runtimes.vulkan.kernels.pointwise_program import ProgramBuilder, Term
-from mobopt.runtimes.vulkan.lowerings.pointwise import expression_of, value_of
+from mobopt.runtimes.vulkan.lowerings.pointwise import expression_of, needs_longs, value_of
 from mobopt.runtimes.vulkan.lowerings.registry import lowers, why_unsupported
 
 FUSED = "mobopt::pointwise"
@@ -20,19 +20,19 @@ _MAX_OPERANDS = 4
 """Fewer than the shader takes: each costs strides, and those of six seldom fit in the push constants."""
 
 
-def fuse_pointwise(graph: Graph, on_host: Container[Node] = ()) -> None:
+def fuse_pointwise(graph: Graph, on_host: Container[Node] = (), long: Container[Value] = frozenset()) -> None:
     """Join each pointwise node to the makers of its operands, where nothing else reads those.
 
-    Nodes of ``on_host`` stay as they are.
+    Nodes of ``on_host`` stay as they are. Tensors of ``long`` have integers of 64 bits.
     """
     fusible = {node for node in graph.block.nodes if node not in on_host and _is_fusible(node)}
     for node in graph.block.nodes:
         if node in fusible:
-            whole = _joined_with_makers(node, fusible)
+            whole = _joined_with_makers(node, fusible, long)
             fusible.add(whole)
 
 
-def _joined_with_makers(node: Node, fusible: Container[Node]) -> Node:
+def _joined_with_makers(node: Node, fusible: Container[Node], long: Container[Value]) -> Node:
     """The node, or one that holds it and those of its makers that could be joined to it."""
     whole = node
     for operand in dict.fromkeys(node.inputs):
@@ -41,7 +41,7 @@ def _joined_with_makers(node: Node, fusible: Container[Node]) -> Node:
             continue
         if any(user is not node for user, _ in operand.uses):
             continue
-        if _has_room([maker, whole]):
+        if _has_room([maker, whole], long):
             whole = enclose([*_taken_apart(maker), *_taken_apart(whole)], FUSED)
     return whole
 
@@ -50,9 +50,9 @@ def _is_fusible(node: Node) -> bool:
     return expression_of(node.qualified_op) is not None and why_unsupported(node) is None
 
 
-def _has_room(nodes: Iterable[Node]) -> bool:
+def _has_room(nodes: Iterable[Node], long: Container[Value]) -> bool:
     """Whether the shader can compute nodes as one."""
-    builder, term = _built(nodes)
+    builder, term = _built(nodes, long)
     builder.program(term)
     return builder.fits and len(builder.operands) <= _MAX_OPERANDS
 
@@ -61,22 +61,30 @@ def _taken_apart(node: Node) -> list[Node]:
     return dissolve(node) if node.op == FUSED else [node]
 
 
-def _built(nodes: Iterable[Node]) -> tuple[ProgramBuilder, Term]:
+def _built(nodes: Iterable[Node], long: Container[Value]) -> tuple[ProgramBuilder, Term]:
     """The instructions of nodes in order, and the result of the last."""
-    builder = ProgramBuilder()
+    parts = [(part, made) for node in nodes for part, made in _parts(node)]
+    is_long = any(made in long or needs_longs(part, long) for part, made in parts)
+    builder = ProgramBuilder(is_long=is_long)
     term = None
-    for node in nodes:
-        for part in node.blocks[0].nodes if node.op == FUSED else (node,):
-            term = builder.stored_as(value_of(builder, part), part.output.dtype)
-            builder.define(part.output, term)
-        assert term is not None
-        builder.define(node.output, term)
+    for part, made in parts:
+        term = builder.stored_as(value_of(builder, part), made.dtype, made in long)
+        builder.define(part.output, term)
+        builder.define(made, term)
     assert term is not None
     return builder, term
 
 
-@lowers(FUSED, exact=True)
+def _parts(node: Node) -> list[tuple[Node, Value]]:
+    """The nodes that a node consists of, each with what the graph knows its result as."""
+    if node.op != FUSED:
+        return [(node, node.output)]
+    parts = list(node.blocks[0].nodes)
+    return [*[(part, part.output) for part in parts[:-1]], (parts[-1], node.output)]
+
+
+@lowers(FUSED, exact=True, long=True)
 def fused_pointwise(plan: Plan, node: Node) -> DeviceTensor:
     """Several pointwise operators as one dispatch."""
-    builder, term = _built([node])
+    builder, term = _built([node], plan.long)
     return compute_result(plan, builder, term, node.output)

@@ -1,9 +1,9 @@
 """What the integers of a straight line can be: an interval for each tensor, by interval arithmetic over its nodes.
 
-Elements have 32 bits on the device, so a call on int64 tensors may run there only where what it reads and makes fits:
-indices, sizes, masks and comparisons with small numbers do. An operator without a rule makes int64 tensors of unknown
-contents. All rules are of exact integers; what leaves the range of its dtype wraps, so it may be anything of the dtype.
-(R. E. Moore, "Interval Analysis", 1966.)
+An int64 element takes 32 bits on the device where all that a tensor may hold fits: indices, sizes, masks and
+comparisons with small numbers do. Else it takes 64, which not every kernel computes with. An operator without a rule
+makes int64 tensors of unknown contents. All rules are of exact integers; what leaves the range of its dtype wraps, so
+it may be anything of the dtype. (R. E. Moore, "Interval Analysis", 1966.)
 """
 
 from __future__ import annotations
@@ -17,12 +17,13 @@ import torch
 from mobopt.ir import Node, Value
 from mobopt.ir.schemas import argument_names
 from mobopt.ops.records import Trait, functional_name, has_trait
+from mobopt.runtimes.vulkan.engine.tensor import WORD_INTEGERS
 
 Interval = tuple[int, int]
 """The least and the largest value, both included."""
 
-WORD: Interval = (-(2**31), 2**31 - 1)
-"""What an integer on the device can be."""
+WORD: Interval = WORD_INTEGERS
+"""What an integer of 32 bits can be."""
 
 FROM_FLOATS: Interval = (-(2**24) + 1, 2**24 - 1)
 """What a float that becomes an int64 can be on the device, which checks it. So narrow that sums with sizes fit too;

@@ -14,13 +14,11 @@ from mobopt.runtimes.vulkan.compile.integer_ranges import (
     IntegerRanges,
     Interval,
     dtype_interval,
-    is_integral,
     is_within,
 )
 from mobopt.runtimes.vulkan.engine.tensor import HELD_DTYPES
-from mobopt.runtimes.vulkan.lowerings.pointwise import expression_of
-from mobopt.runtimes.vulkan.lowerings.pointwise_expressions import common_dtype
-from mobopt.runtimes.vulkan.lowerings.registry import why_unsupported
+from mobopt.runtimes.vulkan.lowerings.pointwise import expression_of, integers_of
+from mobopt.runtimes.vulkan.lowerings.registry import takes_longs, why_unsupported
 
 _CLASSES: tuple[Interval, ...] = (
     (-(2**8), 2**8 - 1),
@@ -29,7 +27,7 @@ _CLASSES: tuple[Interval, ...] = (
     dtype_interval(torch.int64),
 )
 """What the integers of an input are taken for: few classes, so that few plans are made. Masks and kinds of tokens;
-tokens, places and pixels; what the device can hold; anything."""
+tokens, places and pixels; what 32 bits can hold; anything."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,13 +39,17 @@ class Placement:
     ranges: IntegerRanges
     assumed: Mapping[Value, Interval]
     """What the integers of int64 inputs must be for it to be right."""
+    long: frozenset[Value]
+    """The int64 tensors that need 64 bits for an element and meet a call that runs on the device."""
     too_large: Container[Value] = ()
     """Tensors that no buffer of the device can hold."""
 
     def on_host(self, ref: Value) -> bool:
-        """Whether a tensor lives on the host: the device has no elements of its dtype, its integers may not fit, or it
-        is too large."""
-        return ref.dtype not in HELD_DTYPES or ref in self.too_large or not is_within(_held(self.ranges, ref), WORD)
+        """Whether a tensor lives on the host: the device has no elements of its dtype, it is too large, or it needs 64
+        bits for an element and no call of the device reads or makes it."""
+        if ref.dtype not in HELD_DTYPES or ref in self.too_large:
+            return True
+        return is_long(self.ranges, ref) and ref not in self.long
 
 
 def integer_class(tensor: torch.Tensor) -> Interval:
@@ -92,7 +94,7 @@ def place_calls(
             if not is_within(given, wider):
                 continue
             other = _placed(calls, unsupported, {**placement.assumed, ref: wider}, floats_fit)
-            if other.reasons.keys() == placement.reasons.keys():
+            if other.reasons.keys() == placement.reasons.keys() and other.long == placement.long:
                 placement = other
                 break
     return replace(placement, too_large=too_large)
@@ -109,28 +111,26 @@ def _placed(
         reason = reason or _why_too_wide(call, ranges)
         if reason is not None:
             reasons[call] = reason
-    return Placement(reasons, ranges, inputs)
+    met = (ref for call in calls if call not in reasons for ref in (*call.inputs, *call.outputs))
+    return Placement(reasons, ranges, inputs, frozenset(ref for ref in met if is_long(ranges, ref)))
 
 
-def _held(ranges: IntegerRanges, ref: Value) -> Interval:
-    """The integers of an int64 tensor; nothing of others, which fit."""
-    return ranges.of(ref) if ref.dtype == torch.int64 else (0, 0)
+def is_long(ranges: IntegerRanges, ref: Value) -> bool:
+    """Whether a tensor is of int64 and may hold what 32 bits can't."""
+    return ref.dtype == torch.int64 and not is_within(ranges.of(ref), WORD)
 
 
 def _why_too_wide(call: Node, ranges: IntegerRanges) -> str | None:
-    """None, or which integers of a call may not fit in the 32 bits that they have on the device."""
+    """None, or which integers of a call may not fit in what its kernel computes with."""
     for ref in (*call.inputs, *call.outputs):
-        held = _held(ranges, ref)
-        if not is_within(held, WORD):
-            values = "of any size" if held == dtype_interval(torch.int64) else f"from {held[0]} to {held[1]}"
-            return f"int64 {values} may come, and integers on the device have 32 bits"
-    if any(ref.dtype.is_floating_point for ref in call.inputs) or expression_of(call.qualified_op) is None:
+        if is_long(ranges, ref) and not takes_longs(call):
+            low, high = ranges.of(ref)
+            values = "of any size" if (low, high) == dtype_interval(torch.int64) else f"from {low} to {high}"
+            return f"int64 {values} may come, and the kernel's integers have 32 bits"
+    dtype = None if expression_of(call.qualified_op) is None else integers_of(call)
+    if dtype is None:
         return None
-    dtype = call.output.dtype if call.output.dtype != torch.bool else common_dtype(*call.args[:2])
-    if not is_integral(dtype) or dtype == torch.bool:
-        return None
-    limits = dtype_interval(dtype) if dtype != torch.int64 else WORD
     for number in call.args:
-        if isinstance(number, int) and not is_within((number, number), limits):
-            return f"{number} doesn't fit in {dtype}, or in the 32 bits that an integer has on the device"
+        if isinstance(number, int) and not is_within((number, number), dtype_interval(dtype)):
+            return f"{number} doesn't fit in {dtype}"
     return None

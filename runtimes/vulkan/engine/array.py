@@ -15,12 +15,17 @@ from mobopt.errors import InputError
 from mobopt.runtimes.vulkan.engine.array_memory import ArrayMemory, ArrayPool
 from mobopt.runtimes.vulkan.engine.device import Device
 from mobopt.runtimes.vulkan.engine.recording import CopyRegion
-from mobopt.runtimes.vulkan.engine.tensor import HELD_DTYPES, contiguous_strides, element_type
+from mobopt.runtimes.vulkan.engine.tensor import (
+    HELD_DTYPES,
+    WORD_INTEGERS,
+    contiguous_strides,
+    element_type,
+    fits_words,
+)
 from mobopt.runtimes.vulkan.engine.transfers import Transfers
 
 _MAX_REGIONS = 4096
 """Runs of bytes that are copied one by one on the device; more go through the host."""
-_WORD = (-(2**31), 2**31 - 1)
 
 
 class DeviceArray:
@@ -28,8 +33,9 @@ class DeviceArray:
 
     Attributes:
         memory: where the elements lie.
-        dtype: as the model means it; an int64 array has elements of 32 bits.
+        dtype: as the model means it.
         shape: its sizes.
+        elements: the dtype of what lies in memory: int32 for an int64 array whose elements all fit, else the same.
         bounds: between which the elements of an int64 array lie.
     """
 
@@ -40,41 +46,60 @@ class DeviceArray:
         shape: Sequence[int],
         strides: Sequence[int] | None = None,
         offset: int = 0,
-        bounds: tuple[int, int] = _WORD,
+        elements: torch.dtype | None = None,
+        bounds: tuple[int, int] | None = None,
     ) -> None:
-        """Look at memory; :meth:`from_tensor` makes an array of elements. Without ``strides`` it is contiguous."""
+        """Look at memory; :meth:`from_tensor` makes an array of elements. Without ``strides`` it is contiguous, and
+        without ``elements`` an int64 array has such of 32 bits."""
         self.memory = memory
         self.dtype = dtype
         self.shape = torch.Size(shape)
         self._strides = contiguous_strides(shape) if strides is None else tuple(strides)
         self._offset = offset
-        self.bounds = bounds
+        self.elements = element_type(dtype) if elements is None else elements
+        limits = torch.iinfo(torch.int64)
+        widest = (limits.min, limits.max) if self.elements == torch.int64 else WORD_INTEGERS
+        self.bounds = widest if bounds is None else bounds
 
     @classmethod
-    def empty(cls, device: Device, shape: Sequence[int], dtype: torch.dtype = torch.float32) -> DeviceArray:
-        """A contiguous array with anything in it.
+    def empty(
+        cls,
+        device: Device,
+        shape: Sequence[int],
+        dtype: torch.dtype = torch.float32,
+        elements: torch.dtype | None = None,
+    ) -> DeviceArray:
+        """A contiguous array with anything in it; ``elements`` as in the array's attribute.
 
         Raises:
             DeviceError: memory is exhausted.
         """
         with device.in_use:
-            nbytes = max(math.prod(shape), 1) * element_type(dtype).itemsize
-            return cls(device.shared(ArrayPool).allocate(nbytes), dtype, shape)
+            held = element_type(dtype) if elements is None else elements
+            memory = device.shared(ArrayPool).allocate(max(math.prod(shape), 1) * held.itemsize)
+            return cls(memory, dtype, shape, elements=held)
 
     @classmethod
-    def from_tensor(cls, device: Device, values: torch.Tensor) -> DeviceArray:
+    def from_tensor(cls, device: Device, values: torch.Tensor, elements: torch.dtype | None = None) -> DeviceArray:
         """A contiguous array with the elements of a tensor.
 
+        Args:
+            device: where it is made.
+            values: the tensor, on the CPU.
+            elements: the dtype of what lies in memory; by default the narrowest that holds all of an int64 tensor.
+
         Raises:
-            InputError: the device has no elements for the dtype, or an integer doesn't fit in 32 bits.
+            InputError: the device has no elements for the dtype.
             DeviceError: memory is exhausted, or the device failed.
         """
-        elements, bounds = _elements(values.detach())
+        held = _elements(values.detach(), elements)
         with device.in_use:
-            array = cls.empty(device, values.shape, values.dtype)
-            array.bounds = bounds
-            if elements.numel():
-                device.shared(Transfers).upload(elements, array.memory.buffer, 0)
+            array = cls.empty(device, values.shape, values.dtype, held.dtype)
+            if held.numel():
+                if values.dtype == torch.int64:
+                    low, high = torch.aminmax(held)
+                    array.bounds = int(low), int(high)
+                device.shared(Transfers).upload(held, array.memory.buffer, 0)
             return array
 
     @property
@@ -90,7 +115,7 @@ class DeviceArray:
     @property
     def nbytes(self) -> int:
         """Bytes of its elements on the device."""
-        return self.shape.numel() * element_type(self.dtype).itemsize
+        return self.shape.numel() * self.elements.itemsize
 
     @property
     def is_contiguous(self) -> bool:
@@ -120,9 +145,8 @@ class DeviceArray:
         first, end = self._span()
         if first == end:
             return torch.empty(self.shape, dtype=self.dtype)
-        elements = element_type(self.dtype)
         flat = self.device.shared(Transfers).download(
-            self.memory.buffer, first * elements.itemsize, elements, end - first
+            self.memory.buffer, first * self.elements.itemsize, self.elements, end - first
         )
         return flat.as_strided(self.shape, self._strides).to(self.dtype, memory_format=torch.contiguous_format)
 
@@ -181,15 +205,15 @@ class DeviceArray:
             raise BufferError(f"{self} is seen by the CPU only; leave dl_device and stream None")
         if copy:
             return self.tensor().__dlpack__()
-        if element_type(self.dtype) != self.dtype:
-            raise BufferError(f"{self} has elements of {element_type(self.dtype)} there; copy it with tensor()")
+        if self.elements != self.dtype:
+            raise BufferError(f"{self} has elements of {self.elements} there; copy it with tensor()")
         bytes_seen = torch.from_numpy(numpy.asarray(self.memory.host_view()))
         whole = bytes_seen[: bytes_seen.numel() // self.dtype.itemsize * self.dtype.itemsize].view(self.dtype)
         return whole.as_strided(self.shape, self._strides, self._offset).__dlpack__()
 
     def as_strided(self, shape: Sequence[int], strides: Sequence[int], offset: int = 0) -> DeviceArray:
         """Another view of the same memory; strides and offset are in elements, from the start of the memory."""
-        return DeviceArray(self.memory, self.dtype, shape, strides, offset, self.bounds)
+        return DeviceArray(self.memory, self.dtype, shape, strides, offset, self.elements, self.bounds)
 
     def stride(self) -> tuple[int, ...]:
         """Strides, in elements."""
@@ -201,10 +225,10 @@ class DeviceArray:
 
     def clone(self, strides: Sequence[int] | None = None) -> DeviceArray:
         """A copy on the device, contiguous unless ``strides`` are given."""
-        copy = DeviceArray.empty(self.device, self.shape, self.dtype)
+        copy = DeviceArray.empty(self.device, self.shape, self.dtype, self.elements)
         if strides is not None:
             span = 1 + sum((size - 1) * stride for size, stride in zip(self.shape, strides, strict=True))
-            room = DeviceArray.empty(self.device, (max(span, 1),), self.dtype)
+            room = DeviceArray.empty(self.device, (max(span, 1),), self.dtype, self.elements)
             copy = room.as_strided(self.shape, strides)
         copy.copy_(self)
         copy.bounds = self.bounds
@@ -214,26 +238,32 @@ class DeviceArray:
         """Write the elements of an array of the same shape, dtype and device.
 
         Raises:
-            InputError: it is another.
+            InputError: it is another, or it holds integers for which this one has no room.
             DeviceError: the device failed.
         """
         if (source.shape, source.dtype, source.device) != (self.shape, self.dtype, self.device):
             raise InputError(f"{source} can't be copied to {self}; give the same shape, dtype and device")
         self.memory.check()
         source.memory.check()
+        if self.shape.numel():
+            with self.device.in_use:
+                self._copy_elements(source)
         self.bounds = source.bounds
-        if not self.shape.numel():
-            return
-        with self.device.in_use:
+
+    def _copy_elements(self, source: DeviceArray) -> None:
+        if source.elements == self.elements and source.memory is not self.memory:
             regions = _regions(self.shape, source, self)
-            if regions is not None and source.memory is not self.memory:
+            if regions is not None:
                 self.device.shared(Transfers).copy(source.memory.buffer, self.memory.buffer, regions)
-            else:
-                self._write_through_host(source.tensor())
+                return
+        values = source.tensor()
+        if source.elements != self.elements and not fits_words(values):
+            raise InputError(f"{source} holds integers that don't fit in the 32 bits that {self} has for each")
+        self._write_through_host(values)
 
     def _write_through_host(self, values: torch.Tensor) -> None:
         first, end = self._span()
-        transfers, elements = self.device.shared(Transfers), element_type(self.dtype)
+        transfers, elements = self.device.shared(Transfers), self.elements
         flat = transfers.download(self.memory.buffer, first * elements.itemsize, elements, end - first)
         flat.as_strided(self.shape, self._strides).copy_(values)
         transfers.upload(flat, self.memory.buffer, first * elements.itemsize)
@@ -246,8 +276,8 @@ class DeviceArray:
         return self._offset, self._offset + last + 1
 
 
-def _elements(values: torch.Tensor) -> tuple[torch.Tensor, tuple[int, int]]:
-    """A tensor's elements as the device holds them, contiguous, and between which int64 ones lie.
+def _elements(values: torch.Tensor, wanted: torch.dtype | None) -> torch.Tensor:
+    """A tensor's elements as the device holds them, contiguous, of the dtype that is wanted.
 
     Raises:
         InputError: it has none for them.
@@ -256,13 +286,10 @@ def _elements(values: torch.Tensor) -> tuple[torch.Tensor, tuple[int, int]]:
         raise InputError(f"a device has no elements for {values.dtype}; convert the tensor, or leave it on the CPU")
     if values.layout != torch.strided or values.is_quantized or values.device.type != "cpu":
         raise InputError(f"an array is made of a dense tensor on the CPU, not of a {values.layout} {values.dtype} one")
-    bounds = _WORD
-    if values.dtype == torch.int64 and values.numel():
-        low, high = (int(bound) for bound in torch.aminmax(values))
-        if low < _WORD[0] or high > _WORD[1]:
-            raise InputError(f"an int64 tensor holds {low} to {high}; integers on the device have 32 bits")
-        bounds = low, high
-    return values.to(element_type(values.dtype)).contiguous(), bounds
+    if wanted is None:
+        is_long = values.dtype == torch.int64 and not fits_words(values)
+        wanted = values.dtype if is_long else element_type(values.dtype)
+    return values.to(wanted).contiguous()
 
 
 def _regions(shape: Sequence[int], source: DeviceArray, target: DeviceArray) -> list[CopyRegion] | None:
@@ -273,7 +300,7 @@ def _regions(shape: Sequence[int], source: DeviceArray, target: DeviceArray) -> 
         run *= outer.pop()[0]
     if math.prod(size for size, _, _ in outer) > _MAX_REGIONS:
         return None
-    itemsize = element_type(source.dtype).itemsize
+    itemsize = source.elements.itemsize
     regions: list[CopyRegion] = []
     for position in itertools.product(*(range(size) for size, _, _ in outer)):
         places = list(zip(position, outer, strict=True))

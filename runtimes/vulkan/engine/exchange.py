@@ -9,6 +9,7 @@ import torch
 from mobopt.errors import InputError
 from mobopt.runtimes.vulkan.engine.array import DeviceArray
 from mobopt.runtimes.vulkan.engine.stream import HostTensor
+from mobopt.runtimes.vulkan.engine.tensor import fits_words
 
 
 class Slot(Protocol):
@@ -34,13 +35,12 @@ class DeviceSlot:
         """Copy a tensor there.
 
         Raises:
-            InputError: its shape is another, or an integer doesn't fit in 32 bits.
+            InputError: its shape is another, or an integer doesn't fit in the 32 bits that it has there.
         """
         check_shape(values, tuple(self._view.shape))
-        if values.dtype == torch.int64 and values.numel():
+        if values.dtype == torch.int64 and self._view.dtype == torch.int32 and not fits_words(values):
             low, high = (int(bound) for bound in torch.aminmax(values))
-            if low < -(2**31) or high >= 2**31:
-                raise InputError(f"an int64 tensor holds {low} to {high}; integers on the device have 32 bits")
+            raise InputError(f"an int64 tensor holds {low} to {high}, where 32 bits were made for each")
         self._view.copy_(values.detach() if values.requires_grad else values)
 
     def read(self) -> torch.Tensor:

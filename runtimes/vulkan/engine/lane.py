@@ -319,13 +319,14 @@ class Lane:
     def _bindable(self, value: Value, number: int) -> DeviceArray:
         """An array of the device with the input's elements, dense from the start of its memory."""
         tensor = self._staged.inputs[number]
+        assert isinstance(tensor, DeviceTensor)
         check_shape(value, tensor.sizes)
         if isinstance(value, DeviceArray):
             value.memory.check()
-            if value.device is self._device and value.dtype == tensor.dtype:
+            if value.device is self._device and (value.dtype, value.elements) == (tensor.dtype, tensor.elements):
                 return value if value.is_contiguous and value.storage_offset() == 0 else value.clone()
             value = value.tensor()
-        return DeviceArray.from_tensor(self._device, value.to(tensor.dtype))
+        return DeviceArray.from_tensor(self._device, value.to(tensor.dtype), tensor.elements)
 
     def _bound_buffers(self) -> tuple[Buffer, ...]:
         """The memory of the arrays of this call, that of the outputs new, in the order of the staged stream."""
@@ -342,7 +343,7 @@ class Lane:
         tensor = self._staged.outputs[index]
         assert isinstance(tensor, DeviceTensor)
         memory = self._made[self._staged.bound_outputs[index]]
-        return DeviceArray(memory, tensor.dtype, tensor.sizes, tensor.strides, tensor.offset)
+        return DeviceArray(memory, tensor.dtype, tensor.sizes, tensor.strides, tensor.offset, tensor.elements)
 
     def _slot(self, tensor: Exchanged) -> Slot | None:
         """Where the host writes or reads a tensor; None for an array."""

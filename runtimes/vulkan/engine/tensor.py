@@ -13,6 +13,9 @@ import torch
 WORD_BYTES = 4
 """Storages are whole words of 32 bits, which is what shaders read and write, whatever the elements in them."""
 
+WORD_INTEGERS = (-(2**31), 2**31 - 1)
+"""The least and the largest integer of a word."""
+
 CHANNEL_ALIGNMENT = 4
 
 _OWN_ELEMENTS = (
@@ -38,7 +41,7 @@ DEVICE_DTYPES = (
     torch.uint8,
     torch.bool,
 )
-"""Dtypes with a form on the device: floats are computed as float32, integers as int32."""
+"""Dtypes with a form on the device: floats are computed as float32, integers as int32, or int64 where they must be."""
 
 HELD_DTYPES = (*DEVICE_DTYPES, torch.complex64)
 """Dtypes of tensors that may lie on the device. Kernels compute with those of :data:`DEVICE_DTYPES` alone: a complex
@@ -48,8 +51,8 @@ tensor there is two floats an element, which :mod:`mobopt.runtimes.vulkan.loweri
 def element_type(dtype: torch.dtype) -> torch.dtype:
     """The dtype of the elements that stand for a dtype: itself, but int32 for int64, float32 for float64.
 
-    Integers that may not fit in 32 bits stay on the host (see :mod:`mobopt.runtimes.vulkan.compile.placement`); float64
-    is a Python number that was made a tensor.
+    Only an int64 tensor that may hold what 32 bits can't has elements of int64 (it is long, as
+    :mod:`mobopt.runtimes.vulkan.compile.placement` finds out); float64 is a Python number that was made a tensor.
     """
     return dtype if dtype in _OWN_ELEMENTS or dtype == torch.bool else word_type(dtype)
 
@@ -62,6 +65,14 @@ def storage_type(dtype: torch.dtype) -> torch.dtype:
 def word_type(dtype: torch.dtype) -> torch.dtype:
     """The dtype of 32 bits in which elements of a dtype are computed: float32 or int32."""
     return torch.float32 if dtype.is_floating_point else torch.int32
+
+
+def fits_words(values: torch.Tensor) -> bool:
+    """Whether 32 bits hold each element of an int64 tensor."""
+    if values.numel() == 0:
+        return True
+    low, high = (int(bound) for bound in torch.aminmax(values))
+    return WORD_INTEGERS[0] <= low and high <= WORD_INTEGERS[1]
 
 
 class StorageKind(Enum):
@@ -85,7 +96,7 @@ class Storage:
     """The elements of a CONSTANT, contiguous, ``nbytes`` long."""
     name: str = ""
     elements: torch.dtype = torch.float32
-    """The type of the elements, one of those that :func:`storage_type` gives."""
+    """The type of the elements, one of those that :func:`storage_type` gives, or int64."""
 
     @property
     def capacity(self) -> int:
@@ -98,9 +109,9 @@ class DeviceTensor:
     """A strided view of a storage; ``strides`` and ``offset`` count elements, not bytes.
 
     ``dtype`` is the dtype that the elements mean where they are computed with; the storage says of which type they are.
-    The two differ for int64 (see :func:`element_type`), for complex64, whose elements are pairs of those of the storage
-    (strides and offset count the pairs), and where halves or narrow integers are taken for float32 or
-    int32 (see :mod:`mobopt.runtimes.vulkan.lowerings.narrow`).
+    The two differ for int64 whose values fit in 32 bits (see :func:`element_type`), for complex64, whose elements are
+    pairs of those of the storage (strides and offset count the pairs), and where halves or narrow integers are taken
+    for float32 or int32 (see :mod:`mobopt.runtimes.vulkan.lowerings.narrow`).
     """
 
     storage: Storage
@@ -158,6 +169,11 @@ class DeviceTensor:
     def has_words(self) -> bool:
         """Whether its elements take 32 bits each in storage, as kernels need it that know no others."""
         return self.storage.elements.itemsize == WORD_BYTES
+
+    @property
+    def is_long(self) -> bool:
+        """Whether its elements take 64 bits each in storage, which kernels with Longs in registers read and write."""
+        return self.storage.elements == torch.int64
 
     @property
     def is_contiguous(self) -> bool:

@@ -13,9 +13,10 @@ import torch
 from mobopt.runtimes.vulkan.engine.stream import MAX_ITERATIONS
 from mobopt.runtimes.vulkan.engine.tensor import DeviceTensor, word_type
 from mobopt.runtimes.vulkan.kernels.division import Division, collapsed, divide
+from mobopt.runtimes.vulkan.kernels.geometry import expanded
 from mobopt.runtimes.vulkan.kernels.plan import Plan, replayable
-from mobopt.runtimes.vulkan.kernels.pointwise_kernel import compute_into
-from mobopt.runtimes.vulkan.kernels.pointwise_program import ProgramBuilder, kind_of
+from mobopt.runtimes.vulkan.kernels.pointwise_kernel import compute, compute_into
+from mobopt.runtimes.vulkan.kernels.pointwise_program import Kind, ProgramBuilder, kind_of
 from mobopt.runtimes.vulkan.kernels.reduction_kernel import Reduction, plan_reduction, regrouped, run_reduction
 from mobopt.shaders.enumerations import After, Before, Combination, Opcode, Spread
 from mobopt.shaders.push_constants import IndexMergePush, MomentsMergePush, MomentsPush, ReducePush
@@ -75,6 +76,7 @@ def reduce(
     exponent: float = 1.0,
     scale: float = 1.0,
     divisor: int = 1,
+    elements: torch.dtype | None = None,
 ) -> DeviceTensor:
     """Reduce ``dims``, which stay as dimensions of size 1.
 
@@ -89,8 +91,9 @@ def reduce(
         exponent: of ``Before.RAISED``.
         scale: the factor of ``After.SCALED``, or the exponent of ``After.POWER``.
         divisor: of the scale, such as a count of elements; without any, the result is no number.
+        elements: the type of what the result holds, if that isn't what stands for its dtype.
     """
-    target = plan.empty(kept_sizes(source.sizes, dims), dtype)
+    target = plan.empty(kept_sizes(source.sizes, dims), dtype, elements=elements)
     _reduce_into(plan, source, target, dims, _Recipe(combination, before, after, exponent, scale, divisor))
     return target
 
@@ -105,7 +108,7 @@ def _reduce_into(plan: Plan, source: DeviceTensor, target: DeviceTensor, dims: S
         push = partial(ReducePush, exponent=recipe.exponent, scale=scale)
         run_reduction(plan, "reduce", reduction, [source], [target], constants, push)
         return
-    parts = _partial(plan, division, source, dims, target.dtype)
+    parts = _partial(plan, division, source, dims, target.dtype, target.storage.elements)
     for first, piece in division.pieces(source):
         part = _from(parts, first, piece.sizes[0])
         _reduce_into(plan, piece, part, [d + 1 for d in dims], replace(recipe, after=After.FINISHED))
@@ -113,7 +116,12 @@ def _reduce_into(plan: Plan, source: DeviceTensor, target: DeviceTensor, dims: S
 
 
 def _partial(
-    plan: Plan, division: Division, source: DeviceTensor, dims: Sequence[int], dtype: torch.dtype
+    plan: Plan,
+    division: Division,
+    source: DeviceTensor,
+    dims: Sequence[int],
+    dtype: torch.dtype,
+    elements: torch.dtype | None = None,
 ) -> DeviceTensor:
     """Room for a result of each part: parts outermost, then the kept dimensions in the order of the source's memory, so
     that neighbours stay neighbours, in rows of whole vec4s."""
@@ -123,7 +131,7 @@ def _partial(
         if sizes[d] > 1:
             strides[d] = step
             step = -(-step * sizes[d] // 4) * 4
-    return plan.empty([division.count, *sizes], dtype, [step, *strides])
+    return plan.empty([division.count, *sizes], dtype, [step, *strides], elements)
 
 
 def _from(partial: DeviceTensor, first: int, count: int) -> DeviceTensor:
@@ -190,6 +198,15 @@ def extreme_indices(
 
     An index counts in row-major order over ``dims``; of equal elements the first is taken.
     """
+    if source.is_long:
+        combination = Combination.SMALLEST if smallest else Combination.LARGEST
+        extremes = reduce(plan, source, dims, source.dtype, combination, elements=source.storage.elements)
+        builder = ProgramBuilder()
+        found = builder.step(
+            Opcode.INT_EQ, builder.tensor(source), builder.tensor(expanded(extremes, source.sizes)), kind=Kind.BOOL
+        )
+        is_extreme = compute(plan, builder, found, source.sizes, torch.bool)
+        return extremes, extreme_indices(plan, is_extreme, dims, smallest=False)[1]
     values = plan.empty(kept_sizes(source.sizes, dims), source.dtype)
     indices = plan.empty(values.sizes, torch.int64, values.strides)
     _extremes_into(plan, source, [indices, values], dims, [int(not source.is_floating), int(smallest)])
@@ -221,11 +238,17 @@ def _extremes_into(
 
 
 def running(
-    plan: Plan, source: DeviceTensor, dims: Sequence[int], dtype: torch.dtype, *, product: bool
+    plan: Plan,
+    source: DeviceTensor,
+    dims: Sequence[int],
+    dtype: torch.dtype,
+    *,
+    product: bool,
+    elements: torch.dtype | None = None,
 ) -> DeviceTensor:
     """Running sums or products along the only one of ``dims`` (a scalar has none); the source's elements are of the
-    result's kind."""
-    target = plan.empty(source.sizes, dtype)
+    result's kind, which holds ``elements`` if that isn't what stands for its dtype."""
+    target = plan.empty(source.sizes, dtype, elements=elements)
     _run_along(plan, source, target, dims, product)
     return target
 
@@ -245,7 +268,7 @@ def _run_along(plan: Plan, source: DeviceTensor, target: DeviceTensor, dims: Seq
         _run_along(plan, piece, place, [d + 1 for d in dims], product)
     _, whole = pieces[0][1]
     totals = _last_of(whole, division.dim + 1)
-    before = plan.empty(totals.sizes, target.dtype)
+    before = plan.empty(totals.sizes, target.dtype, elements=target.storage.elements)
     _run_along(plan, totals, before, [0], product)
     for _, (first, place) in pieces:
         start, count = (first, place.sizes[0]) if first else (1, place.sizes[0] - 1)

@@ -7,7 +7,13 @@ from dataclasses import replace
 
 import torch
 
-from mobopt.runtimes.vulkan.engine.tensor import DeviceTensor, contiguous_strides, default_strides, word_type
+from mobopt.runtimes.vulkan.engine.tensor import (
+    DeviceTensor,
+    contiguous_strides,
+    default_strides,
+    storage_type,
+    word_type,
+)
 from mobopt.runtimes.vulkan.kernels.plan import Plan
 from mobopt.runtimes.vulkan.kernels.pointwise_kernel import compute_into
 from mobopt.runtimes.vulkan.kernels.pointwise_program import ProgramBuilder
@@ -27,7 +33,8 @@ def copied(
 ) -> DeviceTensor:
     """A copy with other strides; without them, in the default layout. Its elements are those of ``dtype``; without one,
     of the tensor's own type."""
-    target = plan.empty(tensor.sizes, tensor.storage.elements if dtype is None else dtype, strides)
+    elements = tensor.storage.elements if dtype is None else storage_type(dtype)
+    target = plan.empty(tensor.sizes, elements if dtype is None else dtype, strides, elements)
     strided_copy(plan, tensor, target, fresh=True)
     return replace(target, dtype=tensor.dtype) if dtype is None else target
 

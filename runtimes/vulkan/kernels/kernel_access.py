@@ -26,6 +26,7 @@ FORMS_OF_ELEMENTS = {
     torch.int8: ElementForm.BYTES,
     torch.uint8: ElementForm.OCTETS,
     torch.bool: ElementForm.OCTETS,
+    torch.int64: ElementForm.LONGS,
 }
 
 

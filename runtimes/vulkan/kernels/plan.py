@@ -14,7 +14,7 @@ from mobopt.errors import InputError, UnsupportedError
 from mobopt.ir import NOWHERE, Origin, Value
 from mobopt.runtimes.half_ranges import fits_half
 from mobopt.runtimes.vulkan.engine.device import DeviceInfo
-from mobopt.runtimes.vulkan.engine.limits import check_dispatch
+from mobopt.runtimes.vulkan.engine.limits import LimitError, check_dispatch
 from mobopt.runtimes.vulkan.engine.stream import NO_CALL, Binding, Dispatch, HostTensor, LoweredCall, Stream
 from mobopt.runtimes.vulkan.engine.tensor import (
     WORD_BYTES,
@@ -24,6 +24,7 @@ from mobopt.runtimes.vulkan.engine.tensor import (
     contiguous_strides,
     default_strides,
     element_type,
+    fits_words,
     storage_type,
 )
 from mobopt.shaders.push_blocks import PushConstants
@@ -80,22 +81,19 @@ def _identity(tensor: torch.Tensor) -> tuple[Any, ...]:
 
 
 def device_elements(values: torch.Tensor) -> torch.Tensor:
-    """Elements as the device holds them: contiguous, of the type that stands for their dtype.
+    """Elements as the device holds them: contiguous, of the type that stands for their dtype; int64 where 32 bits can't
+    hold them.
 
     Raises:
-        InputError: an integer doesn't fit in 32 bits, or the dtype has no form on the device.
+        InputError: the dtype has no form on the device.
     """
     values = values.detach()
     if values.dtype.is_complex or values.is_quantized:
         raise InputError(
             f"a {values.dtype} tensor has no form on the device; convert it to float32 or an integer dtype"
         )
-    if values.dtype == torch.int64 and values.numel() and (values.max() >= 2**31 or values.min() < -(2**31)):
-        raise InputError(
-            f"an int64 tensor holds {int(values.abs().max())}, "
-            "which doesn't fit in the 32 bits that an integer has on the device"
-        )
-    return values.to(element_type(values.dtype)).contiguous()
+    is_long = values.dtype == torch.int64 and not fits_words(values)
+    return values.to(values.dtype if is_long else element_type(values.dtype)).contiguous()
 
 
 def constant_tensor(values: torch.Tensor, name: str = "") -> DeviceTensor:
@@ -131,6 +129,8 @@ class Plan:
     """Tensors of the graph in float32 that lie as halves; see :mod:`mobopt.runtimes.vulkan.compile.precision`."""
     half: torch.dtype = torch.float16
     """What halves are."""
+    long: frozenset[Value] = frozenset()
+    """int64 tensors of the graph whose elements take 64 bits; see :mod:`mobopt.runtimes.vulkan.compile.placement`."""
     roundable: frozenset[Value] = frozenset()
     """Tensors of the graph that lie in float32 only because somebody outside reads them; kernels may round them."""
     roundable_inputs: frozenset[Value] = frozenset()
@@ -217,6 +217,8 @@ class Plan:
 
     def elements_of(self, ref: Value) -> torch.dtype:
         """Of which type the elements of a result of the graph are to be."""
+        if ref in self.long:
+            return torch.int64
         return self.half if ref in self.halved else storage_type(ref.dtype)
 
     def weight_elements(self, source: torch.Tensor) -> torch.dtype:
@@ -252,6 +254,8 @@ class Plan:
             self._reserved[part] = self._reserved[whole]
         if whole in self.halved:
             self.halved |= {part}
+        if whole in self.long:
+            self.long |= {part}
 
     def widen(self, ref: Value, twin: Value) -> None:
         """Say that ``twin``, of a wider dtype, stands for the result ``ref`` of a call while it is lowered."""
@@ -303,7 +307,7 @@ class Plan:
             iterations: an upper bound of how often one invocation goes round loops, all of its loops together.
 
         Raises:
-            LimitError: it exceeds a limit of the device, or of loops.
+            LimitError: it exceeds a limit of the device, or of loops, or the shader can't read its tensors.
             UnsupportedError: it needs more push constants than there are.
         """
         try:
@@ -321,6 +325,8 @@ class Plan:
             self.source,
             self.call,
         )
+        if not shader.endswith("_long") and any(b.tensor is not None and b.tensor.is_long for b in bindings):
+            raise LimitError(f"{self.label}: {shader} has no integers of 64 bits")
         check_dispatch(self.device, dispatch)
         self.stream.append(dispatch)
 

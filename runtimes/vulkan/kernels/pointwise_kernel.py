@@ -32,6 +32,7 @@ from mobopt.runtimes.vulkan.kernels.pointwise_program import (
     IDENTITY,
     MAX_OPERANDS,
     MAX_SPECIAL_STEPS,
+    MAX_STEPS,
     Program,
     ProgramBuilder,
     Term,
@@ -47,10 +48,16 @@ _MOST_ROWS = 8
 
 
 def compute(
-    plan: Plan, builder: ProgramBuilder, result: Term, sizes: Sequence[int], dtype: torch.dtype
+    plan: Plan,
+    builder: ProgramBuilder,
+    result: Term,
+    sizes: Sequence[int],
+    dtype: torch.dtype,
+    elements: torch.dtype | None = None,
 ) -> DeviceTensor:
-    """A new tensor of the given sizes that holds a builder's result; operands are broadcast to the sizes."""
-    target = plan.empty(sizes, dtype)
+    """A new tensor of the given sizes that holds a builder's result; operands are broadcast to the sizes. ``elements``
+    is the type of what it holds, if that isn't what stands for its dtype."""
+    target = plan.empty(sizes, dtype, elements=elements)
     compute_into(plan, builder, result, target, fresh=True)
     return target
 
@@ -66,7 +73,7 @@ def compute_into(
     plan: Plan, builder: ProgramBuilder, result: Term, target: DeviceTensor, *, fresh: bool = False
 ) -> None:
     """Write a builder's result into ``target``; see :func:`run_program`."""
-    program = builder.program(builder.converted_to(result, target.dtype))
+    program = builder.program(builder.converted_to(result, target.dtype, target.is_long))
     assert builder.fits, f"{plan.label}: {len(program.instructions)} instructions are more than the shader has"
     operands = [operand if isinstance(operand, DeviceTensor) else plan.tensor(operand) for operand in builder.operands]
     run_program(plan, program, operands, target, fresh=fresh)
@@ -88,10 +95,12 @@ def run_program(
     """
     if target.numel == 0:
         return
+    if not program.is_long and any(tensor.is_long for tensor in (target, *operands)):
+        program = replace(program, is_long=True)
     views = [expanded(operand, target.sizes) for operand in operands]
     # What pads a tensor may hold anything, also what a checked instruction refuses.
     nest = _loop_nest(target, views, fresh and not program.refuses)
-    needed = nest.rank + (1 + len(views)) * (nest.rank + 1) + len(program.immediates)
+    needed = nest.rank + (1 + len(views)) * (nest.rank + 1) + len(program.immediate_words)
     if needed > PUSH_CONSTANT_WORDS:
         _run_in_one_layout(plan, program, views, target, fresh)
         return
@@ -102,14 +111,14 @@ def _run_in_one_layout(
     plan: Plan, program: Program, operands: Sequence[DeviceTensor], target: DeviceTensor, fresh: bool
 ) -> None:
     """Copy operands, and the result if it must be, so that all dimensions become one."""
-    result = target if fresh else plan.empty(target.sizes, target.dtype)
+    result = target if fresh else plan.empty(target.sizes, target.dtype, elements=target.storage.elements)
     run_program(plan, program, [_laid_out_as(plan, operand, result) for operand in operands], result, fresh=True)
     if not fresh:
         run_program(plan, IDENTITY, [result], target)
 
 
 def _laid_out_as(plan: Plan, operand: DeviceTensor, model: DeviceTensor) -> DeviceTensor:
-    copy = plan.empty(operand.sizes, operand.dtype, model.strides)
+    copy = plan.empty(operand.sizes, operand.dtype, model.strides, operand.storage.elements)
     run_program(plan, IDENTITY, [operand], copy, fresh=True)
     return copy
 
@@ -149,7 +158,7 @@ def _dispatch(
     modes = [load_mode(operand.offset, strides) for operand, strides in zip(operands, nest.strides[1:], strict=True)]
     modes = [_within(mode, operand) for mode, operand in zip(modes, operands, strict=True)]
     stores_vectors = whole_runs and is_vector_run(target.offset, nest.strides[0])
-    texels = uses_texels(plan.device, list(zip(operands, modes, strict=True)))
+    texels = not program.is_long and uses_texels(plan.device, list(zip(operands, modes, strict=True)))
     bindings = [reading(operand, mode, texels) for operand, mode in zip(operands, modes, strict=True)]
     # Slots without an operand need something bound that the shader never reads.
     spare = replace(bindings[0] if bindings else bind(target), reads=False)
@@ -175,32 +184,39 @@ def _dispatch(
     for instruction in program.instructions:
         specialization += [instruction.opcode, *instruction.sources]
     plan.dispatch(
-        f"pointwise_{_variant(program)}{'_texels' if texels else ''}",
+        f"pointwise_{_variant(program)}{'_long' if program.is_long else '_texels' if texels else ''}",
         [writing(target), *bindings],
         spread(-(-items // size)),
         [int(value) for value in specialization],
-        PointwisePush(nest.sizes, placed((target, *operands), nest.strides), program.immediates),
+        PointwisePush(nest.sizes, placed((target, *operands), nest.strides), program.immediate_words),
         iterations=_iterations(program, nest.rank, rows),
     )
 
 
 _MOST_ITERATIONS = 33
 """Of one instruction: those of Hurwitz's zeta function; an integer power has 31, a remainder of floats 14."""
+_MOST_LONG_ITERATIONS = 64
+"""The same of integers of 64 bits: those of a quotient; a power has 63."""
 
 
 def _iterations(program: Program, rank: int, rows: int) -> int:
     tensors = 1 + program.operands
     place = (rank + 1) * (tensors + 1) + len(program.immediates)
-    return place + rows * (1 + tensors + _MOST_ITERATIONS * len(program.instructions))
+    most = _MOST_LONG_ITERATIONS if program.is_long else _MOST_ITERATIONS
+    return place + rows * (1 + tensors + most * len(program.instructions))
 
 
 def _variant(program: Program) -> str:
     """The shader that has what a program needs and least else: steps, functions, and checks."""
     is_short = len(program.instructions) <= _SHORT_STEPS
     steps = _SHORT_STEPS if is_short else _LONG_STEPS[program.functions]
+    functions = program.functions
+    if program.is_long and functions < 3:
+        is_short &= functions == 0
+        steps, functions = (_SHORT_STEPS, 0) if is_short else (MAX_STEPS, 2)
     if program.refuses:
-        return f"{steps}_{min(2, 2 * program.functions)}_checked"
-    return f"{steps}_{program.functions}"
+        return f"{steps}_{min(2, 2 * functions)}_checked"
+    return f"{steps}_{functions}"
 
 
 def _rows(device: DeviceInfo, nest: Iteration) -> int:

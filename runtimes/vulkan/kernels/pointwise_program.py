@@ -29,7 +29,7 @@ _ROUNDINGS = {torch.float16: Opcode.TO_HALF, torch.bfloat16: Opcode.TO_BFLOAT}
 
 _DIVISIONS = (Opcode.INT_DIV_FLOOR, Opcode.INT_DIV_TRUNC, Opcode.INT_REMAINDER, Opcode.INT_FMOD)
 
-CHECKED = (Opcode.FLOAT_TO_LONG, Opcode.INT_INDEX, *_DIVISIONS)
+CHECKED = (Opcode.FLOAT_TO_SMALL, Opcode.INT_INDEX, *_DIVISIONS)
 """Instructions that refuse some operands: they raise the run's flag (see :attr:`Plan.flag`)."""
 
 
@@ -51,7 +51,7 @@ _SPECIAL_FUNCTIONS = frozenset(opcode for opcode in Opcode if Opcode.ERFC <= opc
 
 
 class Kind(Enum):
-    """What the 32 bits of a register are."""
+    """What a register holds: 32 bits, but for the integers of programs that compute with 64."""
 
     FLOAT = "float"
     INTEGER = "integer"
@@ -92,6 +92,8 @@ class Program:
     immediates: tuple[int, ...] = ()
     """Bits of constants, as signed integers."""
     instructions: tuple[Instruction, ...] = ()
+    is_long: bool = False
+    """Whether its integers are of 64 bits."""
 
     @property
     def refuses(self) -> bool:
@@ -101,6 +103,13 @@ class Program:
             and not (instruction.opcode in _DIVISIONS and FIRST_IMMEDIATE <= instruction.sources[1] < FIRST_STEP)
             for instruction in self.instructions
         )
+
+    @property
+    def immediate_words(self) -> list[int]:
+        """The constants as push constants."""
+        if not self.is_long:
+            return list(self.immediates)
+        return [word for bits in self.immediates for word in (_wrapped(bits, 32), bits >> 32)]
 
     @property
     def functions(self) -> int:
@@ -118,9 +127,14 @@ Operand = Value | DeviceTensor
 
 @dataclass
 class ProgramBuilder:
-    """Collects instructions; ``operands`` are the tensors to be read, in the order of their registers."""
+    """Collects instructions; ``operands`` are the tensors to be read, in the order of their registers.
+
+    ``is_long`` says that integers are computed with 64 bits. Those of other dtypes than int64 must be stored as such
+    (:meth:`stored_as`) to wrap around.
+    """
 
     operands: list[Operand] = field(default_factory=list)
+    is_long: bool = False
     _immediates: list[int] = field(default_factory=list)
     _instructions: list[Instruction] = field(default_factory=list)
     _known: dict[Operand, Term] = field(default_factory=dict)
@@ -130,6 +144,7 @@ class ProgramBuilder:
         if tensor not in self._known:
             self._known[tensor] = Term(len(self.operands), kind_of(tensor.dtype), tensor.dtype)
             self.operands.append(tensor)
+            self.is_long |= isinstance(tensor, DeviceTensor) and tensor.is_long
         return self._known[tensor]
 
     def define(self, tensor: Operand, value: Term) -> None:
@@ -138,7 +153,7 @@ class ProgramBuilder:
 
     def scalar(self, number: float | int | bool, kind: Kind) -> Term:
         """A constant of the given kind."""
-        bits = _bits(number, kind)
+        bits = _bits(number, kind, 64 if self.is_long else 32)
         if bits not in self._immediates:
             self._immediates.append(bits)
         return Term(FIRST_IMMEDIATE + self._immediates.index(bits), kind)
@@ -159,27 +174,32 @@ class ProgramBuilder:
             opcode = Opcode.NE if value.kind == Kind.FLOAT else Opcode.INT_NE
             return self.step(opcode, value, self.scalar(0, value.kind), kind=Kind.BOOL)
         if value.kind == Kind.FLOAT:
-            return self.step(Opcode.FLOAT_TO_INT, value, kind=Kind.INTEGER)
+            return self.step(Opcode.FLOAT_TO_LONG if self.is_long else Opcode.FLOAT_TO_INT, value, kind=Kind.INTEGER)
         return Term(value.register, Kind.INTEGER)
 
-    def converted_to(self, value: Term, dtype: torch.dtype) -> Term:
+    def converted_to(self, value: Term, dtype: torch.dtype, is_long: bool = False) -> Term:
         """The value as what is stored for an element of ``dtype``, which the store rounds or lets wrap around. A float
-        that becomes an int64 must be below 2^24 (else the run is refused, see ``CHECKED``)."""
-        if dtype == torch.int64 and value.kind == Kind.FLOAT:
-            return self.step(Opcode.FLOAT_TO_LONG, value, kind=Kind.INTEGER)
-        return self.converted(value, kind_of(dtype))
+        that becomes an int64 which is not ``is_long`` must be below 2^24 (else the run is refused, see ``CHECKED``)."""
+        if value.kind != Kind.FLOAT or kind_of(dtype) != Kind.INTEGER:
+            return self.converted(value, kind_of(dtype))
+        opcode = Opcode.FLOAT_TO_INT
+        if dtype == torch.int64:
+            opcode = Opcode.FLOAT_TO_LONG if is_long else Opcode.FLOAT_TO_SMALL
+        return self.step(opcode, value, kind=Kind.INTEGER)
 
-    def stored_as(self, value: Term, dtype: torch.dtype) -> Term:
+    def stored_as(self, value: Term, dtype: torch.dtype, is_long: bool = False) -> Term:
         """The value as if it had been stored as ``dtype`` and read again: halves are rounded to nearest even, and
-        integers narrower than 32 bits wrap around."""
-        return value if value.dtype == dtype else replace(self._stored(value, dtype), dtype=dtype)
+        integers narrower than what is computed with wrap around."""
+        return value if value.dtype == dtype else replace(self._stored(value, dtype, is_long), dtype=dtype)
 
-    def _stored(self, value: Term, dtype: torch.dtype) -> Term:
-        value = self.converted_to(value, dtype)
+    def _stored(self, value: Term, dtype: torch.dtype, is_long: bool) -> Term:
+        value = self.converted_to(value, dtype, is_long)
         if dtype in _ROUNDINGS:
             return self.step(_ROUNDINGS[dtype], value)
         if dtype == torch.uint8:
             return self.step(Opcode.INT_AND, value, self.scalar(0xFF, Kind.INTEGER), kind=Kind.INTEGER)
+        if self.is_long and dtype in (torch.int8, torch.int16, torch.int32):
+            return self.step(Opcode.INT_WRAP, value, self.scalar(8 * dtype.itemsize, Kind.INTEGER), kind=Kind.INTEGER)
         if dtype in (torch.int8, torch.int16):
             spare = self.scalar(24 if dtype == torch.int8 else 16, Kind.INTEGER)
             shifted = self.step(Opcode.INT_SHIFT_LEFT, value, spare, kind=Kind.INTEGER)
@@ -213,15 +233,21 @@ class ProgramBuilder:
             implied = 0 if self.operands else FIRST_IMMEDIATE
         if result.register != implied:
             self.step(Opcode.MOVE, result, kind=result.kind)
-        return Program(len(self.operands), tuple(self._immediates), tuple(self._instructions))
+        return Program(len(self.operands), tuple(self._immediates), tuple(self._instructions), self.is_long)
 
 
-def _bits(number: float | int | bool, kind: Kind) -> int:
+def _bits(number: float | int | bool, kind: Kind, width: int) -> int:
     if kind == Kind.FLOAT:
         return int.from_bytes(_as_float32(float(number)), "little", signed=True)
     if kind == Kind.BOOL:
         return int(bool(number))
-    return (int(number) + 2**31) % 2**32 - 2**31
+    return _wrapped(int(number), width)
+
+
+def _wrapped(number: int, width: int) -> int:
+    """An integer in so many bits, with a sign."""
+    half = 1 << (width - 1)
+    return (number + half) % (2 * half) - half
 
 
 def _as_float32(number: float) -> bytes:

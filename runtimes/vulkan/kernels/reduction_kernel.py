@@ -187,7 +187,7 @@ def run_reduction(
 
     Args:
         plan: where the dispatch goes.
-        shader: variant name without the suffix of texel buffers.
+        shader: variant name without the suffix of texel buffers, or of integers of 64 bits.
         reduction: from :func:`plan_reduction`.
         sources: what is read, all with the sizes, strides and offset of the first.
         targets: what is written, all with the strides and offset of the first, and all but indices with elements of the
@@ -201,7 +201,8 @@ def run_reduction(
     source = sources[0]
     kept, reduced = reduction.kept, reduction.reduced
     mode = reduction.lane_mode(source, 0)
-    texels = uses_texels(plan.device, [(source, mode)])
+    long = any(tensor.is_long for tensor in (*sources, *targets))
+    texels = not long and uses_texels(plan.device, [(source, mode)])
     specialization = [
         reduction.group,
         kept.rank,
@@ -218,7 +219,7 @@ def run_reduction(
     sizes = (*kept.sizes, *reduced.sizes)
     places = (source.offset, *kept.strides[0], *reduced.strides[0]), (targets[0].offset, *kept.strides[1])
     plan.dispatch(
-        f"{shader}{'_texels' if texels else ''}",
+        f"{shader}{'_long' if long else '_texels' if texels else ''}",
         [*(writing(target) for target in targets), *(reading(each, mode, texels) for each in sources)],
         reduction.grid,
         specialization,

@@ -88,7 +88,7 @@ def _dispatch(
     lines = math.prod(nest.sizes)
     size = local_size(plan.device, lines * count)
     plan.dispatch(
-        "scatter",
+        "scatter_long" if any(tensor.is_long for tensor in tensors) else "scatter",
         [
             writing(target, reads=True),
             reading(source, LoadMode.SINGLES, False),
@@ -113,7 +113,11 @@ def _dispatch(
 
 
 def updated_copy(
-    plan: Plan, tensor: DeviceTensor, dtype: torch.dtype | None = None, order: Sequence[int] | None = None
+    plan: Plan,
+    tensor: DeviceTensor,
+    dtype: torch.dtype | None = None,
+    order: Sequence[int] | None = None,
+    elements: torch.dtype | None = None,
 ) -> DeviceTensor:
     """A dense copy that may be written to and read back.
 
@@ -122,10 +126,11 @@ def updated_copy(
         tensor: what is copied.
         dtype: of the copy; that of the tensor's elements if not given.
         order: the dimensions as they lie in memory, outermost first; their own order if not given.
+        elements: the type of what it holds, if that isn't what stands for its dtype.
     """
     dims = range(tensor.rank) if order is None else order
     steps = dict(zip(dims, contiguous_strides([tensor.sizes[d] for d in dims]), strict=True))
     strides = [steps[d] for d in range(tensor.rank)]
-    target = plan.empty(tensor.sizes, tensor.dtype if dtype is None else dtype, strides)
+    target = plan.empty(tensor.sizes, tensor.dtype if dtype is None else dtype, strides, elements)
     strided_copy(plan, tensor, target, fresh=True)
     return target

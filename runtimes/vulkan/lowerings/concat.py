@@ -47,7 +47,7 @@ def _strides_in_rows(tensors: Sequence[DeviceTensor], dim: int, call: Node) -> t
     return contiguous_strides(sizes) if in_rows else None
 
 
-@lowers("aten::cat", "aten::concat", "aten::concatenate", check=check_dtypes, exact=True)
+@lowers("aten::cat", "aten::concat", "aten::concatenate", check=check_dtypes, exact=True, long=True)
 def cat(plan: Plan, call: Node) -> DeviceTensor:
     """Concatenation; as in torch, empty vectors are skipped whatever the rank of the others."""
     rank = call.output.rank
@@ -55,14 +55,14 @@ def cat(plan: Plan, call: Node) -> DeviceTensor:
     return concatenated(plan, tensors, normalized_dim(call["dim"], rank), call)
 
 
-@lowers("aten::stack", check=check_dtypes, exact=True)
+@lowers("aten::stack", check=check_dtypes, exact=True, long=True)
 def stack(plan: Plan, call: Node) -> DeviceTensor:
     """Concatenation along a new dimension."""
     dim = call["dim"] % call.output.rank
     return concatenated(plan, [unsqueezed(plan.tensor(ref), dim) for ref in call["tensors"]], dim, call)
 
 
-@lowers("aten::hstack", "aten::vstack", check=check_dtypes, exact=True)
+@lowers("aten::hstack", "aten::vstack", check=check_dtypes, exact=True, long=True)
 def stack_flat(plan: Plan, call: Node) -> DeviceTensor:
     """Concatenation along columns or rows, of tensors with at least that many dimensions."""
     least = 2 if call.qualified_op == "aten::vstack" else 1
@@ -91,13 +91,13 @@ def padded(plan: Plan, tensor: DeviceTensor, call: Node, padding: Sequence[int],
     return target
 
 
-@lowers("aten::constant_pad_nd", check=check_dtypes, exact=True)
+@lowers("aten::constant_pad_nd", check=check_dtypes, exact=True, long=True)
 def constant_pad(plan: Plan, call: Node) -> DeviceTensor:
     """Constant padding of any dimensions."""
     return padded(plan, plan.tensor(call.args[0]), call, call["pad"], call["value"])
 
 
-@lowers("aten::pad", check=check_dtypes, exact=True)
+@lowers("aten::pad", check=check_dtypes, exact=True, long=True)
 def pad(plan: Plan, call: Node) -> DeviceTensor:
     """Padding in the mode that the call names."""
     tensor, mode = plan.tensor(call.args[0]), call["mode"]
@@ -106,7 +106,7 @@ def pad(plan: Plan, call: Node) -> DeviceTensor:
     return pad_by_places(plan, tensor, call, list(call["pad"]), mode)
 
 
-@lowers("aten::repeat", "aten::tile", check=check_dtypes, exact=True)
+@lowers("aten::repeat", "aten::tile", check=check_dtypes, exact=True, long=True)
 def repeat(plan: Plan, call: Node) -> DeviceTensor:
     """Copies of the whole tensor along each dimension."""
     tensor = plan.tensor(call.args[0])
@@ -123,7 +123,7 @@ def repeat(plan: Plan, call: Node) -> DeviceTensor:
     return target
 
 
-@lowers("aten::repeat_interleave.self_int", check=check_dtypes, exact=True)
+@lowers("aten::repeat_interleave.self_int", check=check_dtypes, exact=True, long=True)
 def repeat_interleave(plan: Plan, call: Node) -> DeviceTensor:
     """Each element several times in a row."""
     tensor, times = plan.tensor(call.args[0]), call["repeats"]
@@ -140,7 +140,7 @@ def repeat_interleave(plan: Plan, call: Node) -> DeviceTensor:
     return target
 
 
-@lowers("aten::flip", check=check_dtypes, exact=True)
+@lowers("aten::flip", check=check_dtypes, exact=True, long=True)
 def flip(plan: Plan, call: Node) -> DeviceTensor:
     """The order of elements reversed along dimensions."""
     tensor = plan.tensor(call.args[0])
@@ -153,7 +153,7 @@ def flip(plan: Plan, call: Node) -> DeviceTensor:
     return target
 
 
-@lowers("aten::roll", check=check_dtypes, exact=True)
+@lowers("aten::roll", check=check_dtypes, exact=True, long=True)
 def roll(plan: Plan, call: Node) -> DeviceTensor:
     """Elements moved along dimensions, those that leave coming back at the other end."""
     tensor = plan.tensor(call.args[0])
@@ -192,7 +192,7 @@ def _regrouped(
     return target
 
 
-@lowers("aten::pixel_shuffle", check=check_dtypes, exact=True)
+@lowers("aten::pixel_shuffle", check=check_dtypes, exact=True, long=True)
 def pixel_shuffle(plan: Plan, call: Node) -> DeviceTensor:
     """Channels become space."""
     tensor, r = plan.tensor(call.args[0]), call["upscale_factor"]
@@ -202,7 +202,7 @@ def pixel_shuffle(plan: Plan, call: Node) -> DeviceTensor:
     return _regrouped(plan, tensor, (*batch, c // (r * r), r, r, h, w), order, call)
 
 
-@lowers("aten::pixel_unshuffle", check=check_dtypes, exact=True)
+@lowers("aten::pixel_unshuffle", check=check_dtypes, exact=True, long=True)
 def pixel_unshuffle(plan: Plan, call: Node) -> DeviceTensor:
     """Space becomes channels."""
     tensor, r = plan.tensor(call.args[0]), call["downscale_factor"]
@@ -212,7 +212,7 @@ def pixel_unshuffle(plan: Plan, call: Node) -> DeviceTensor:
     return _regrouped(plan, tensor, (*batch, c, h // r, r, w // r, r), order, call)
 
 
-@lowers("aten::channel_shuffle", "aten::native_channel_shuffle", check=check_dtypes, exact=True)
+@lowers("aten::channel_shuffle", "aten::native_channel_shuffle", check=check_dtypes, exact=True, long=True)
 def channel_shuffle(plan: Plan, call: Node) -> DeviceTensor:
     """Channels of groups interleaved."""
     tensor, groups = plan.tensor(call.args[0]), call["groups"]

@@ -11,13 +11,13 @@ from mobopt.runtimes.vulkan.lowerings.checks import check_dtypes
 from mobopt.runtimes.vulkan.lowerings.registry import lowers
 
 
-@lowers("aten::clone", "aten::lift_fresh_copy", check=check_dtypes, exact=True)
+@lowers("aten::clone", "aten::lift_fresh_copy", check=check_dtypes, exact=True, long=True)
 def clone(plan: Plan, call: Node) -> DeviceTensor:
     """A copy, in the default layout."""
     return copied(plan, plan.tensor(call.args[0]))
 
 
-@lowers("aten::contiguous", check=check_dtypes, exact=True)
+@lowers("aten::contiguous", check=check_dtypes, exact=True, long=True)
 def contiguous(plan: Plan, call: Node) -> DeviceTensor:
     """The tensor itself if it is in the default layout, else a copy: which layout that is, is the device's own
     affair."""
@@ -40,6 +40,7 @@ def contiguous(plan: Plan, call: Node) -> DeviceTensor:
     "aten::cpu",
     check=check_dtypes,
     exact=True,
+    long=True,
 )
 def convert(plan: Plan, call: Node) -> DeviceTensor:
     """Another dtype; devices and layouts named by the model mean nothing here."""
@@ -47,6 +48,6 @@ def convert(plan: Plan, call: Node) -> DeviceTensor:
     copies = call.qualified_op == "aten::_to_copy" or ("copy" in argument_names(call.qualified_op) and call["copy"])
     if tensor.dtype == call.output.dtype and not copies:
         return tensor
-    target = plan.empty(tensor.sizes, call.output.dtype)
+    target = plan.empty(tensor.sizes, call.output.dtype, elements=plan.elements_of(call.output))
     strided_copy(plan, tensor, target, fresh=True)
     return target

@@ -66,7 +66,8 @@ def select_along(
     if not whole and mode == LoadMode.VECTOR:
         mode = LoadMode.SINGLES
     operands = [(data, mode), (indices, index_mode)]
-    texels = uses_texels(plan.device, operands)
+    long = data.is_long or indices.is_long
+    texels = not long and uses_texels(plan.device, operands)
     items = math.prod(nest.sizes[:-1]) * -(-nest.sizes[-1] // VECTOR)
     size = local_size(plan.device, items)
     stores = whole and is_vector_run(target.offset, nest.strides[0])
@@ -75,7 +76,7 @@ def select_along(
     bindings[1] = replace(bindings[1], touched_bytes=chosen)
     checked = indices.storage.kind is not StorageKind.CONSTANT and length < _ANY_LENGTH
     plan.dispatch(
-        f"select_along{'_checked' if checked else ''}{'_texels' if texels else ''}",
+        f"select_along{'_checked' if checked else ''}{'_long' if long else '_texels' if texels else ''}",
         [*bindings, plan.stream.raised_by()] if checked else bindings,
         spread(-(-items // size)),
         [
@@ -115,7 +116,7 @@ def check_indices(call: Node) -> str | None:
     return check_dtypes(call) if constants_within(indices, size, 0) else OUT_OF_RANGE
 
 
-@lowers("aten::index_select", check=check_indices, exact=True)
+@lowers("aten::index_select", check=check_indices, exact=True, long=True)
 def index_select(plan: Plan, call: Node) -> DeviceTensor:
     """Chosen places of one dimension."""
     data, indices = _not_scalar(plan.tensor(call.args[0])), _not_scalar(plan.tensor(call["index"]))
@@ -123,13 +124,13 @@ def index_select(plan: Plan, call: Node) -> DeviceTensor:
     return chosen if chosen.rank == call.output.rank else chosen.view((), ())
 
 
-@lowers("aten::embedding", check=check_indices, exact=True)
+@lowers("aten::embedding", check=check_indices, exact=True, long=True)
 def embedding(plan: Plan, call: Node) -> DeviceTensor:
     """Chosen rows."""
     return _chosen(plan, call, plan.tensor(call["weight"]), 0, plan.tensor(call["indices"]), Negative.REFUSED)
 
 
-@lowers("aten::gather", check=check_indices, exact=True)
+@lowers("aten::gather", check=check_indices, exact=True, long=True)
 def gather(plan: Plan, call: Node) -> DeviceTensor:
     """An element of one dimension for each index."""
     data, indices = _not_scalar(plan.tensor(call.args[0])), _not_scalar(plan.tensor(call["index"]))
@@ -155,7 +156,7 @@ def _check_index(call: Node) -> str | None:
     return check_dtypes(call)
 
 
-@lowers("aten::index.Tensor", "aten::index.Tensor_hacked_twin", check=_check_index, exact=True)
+@lowers("aten::index.Tensor", "aten::index.Tensor_hacked_twin", check=_check_index, exact=True, long=True)
 def index(plan: Plan, call: Node) -> DeviceTensor:
     """Indices for several dimensions at once, which broadcast with each other."""
     data = plan.tensor(call.args[0])

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from mobopt.ir import Node
 from mobopt.runtimes.vulkan.engine.tensor import DeviceTensor
-from mobopt.runtimes.vulkan.kernels.copies import copied, strided_copy
+from mobopt.runtimes.vulkan.kernels.copies import strided_copy
 from mobopt.runtimes.vulkan.kernels.geometry import normalized_dim
 from mobopt.runtimes.vulkan.kernels.plan import Plan
 from mobopt.runtimes.vulkan.kernels.views import diagonal_view, selected, sliced
@@ -21,11 +21,12 @@ def _writes(operator: str) -> Callable[[_Part], _Part]:
 
     def register(part: _Part) -> _Part:
         def lowering(plan: Plan, call: Node) -> DeviceTensor:
-            target = copied(plan, plan.tensor(call.args[0]))
+            target = plan.own_result(call.output)
+            strided_copy(plan, plan.tensor(call.args[0]), target, fresh=True)
             strided_copy(plan, plan.tensor(call["src"]), part(target, call))
             return target
 
-        lowers(operator, check=check_dtypes, exact=True)(lowering)
+        lowers(operator, check=check_dtypes, exact=True, long=True)(lowering)
         return part
 
     return register

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from functools import cache
 from typing import Any
 
@@ -13,10 +13,10 @@ from mobopt.ir.rewriting import passing_call
 from mobopt.ir.types import TENSOR
 from mobopt.ops.records import Trait, has_trait
 from mobopt.ops.schemas import Schema, schemas_of
-from mobopt.runtimes.vulkan.engine.tensor import DeviceTensor
+from mobopt.runtimes.vulkan.engine.tensor import WORD_INTEGERS, DeviceTensor
 from mobopt.runtimes.vulkan.kernels.plan import Plan
 from mobopt.runtimes.vulkan.kernels.pointwise_kernel import compute_result
-from mobopt.runtimes.vulkan.kernels.pointwise_program import ProgramBuilder, Term
+from mobopt.runtimes.vulkan.kernels.pointwise_program import Kind, ProgramBuilder, Term, kind_of
 from mobopt.runtimes.vulkan.lowerings.checks import check_dtypes
 from mobopt.runtimes.vulkan.lowerings.pointwise_expressions import EXPRESSIONS, Expression, common_dtype
 from mobopt.runtimes.vulkan.lowerings.registry import lowers
@@ -111,9 +111,28 @@ def check_pointwise(call: Node) -> str | None:
     return check_dtypes(call)
 
 
-@lowers(*_operators(), check=check_pointwise, exact=True)
+def needs_longs(call: Node, long: Container[Value]) -> bool:
+    """Whether a pointwise call computes with integers of 64 bits, where the tensors ``long`` have such: because of
+    them, or because of a number."""
+    if any(ref in long for ref in (*call.inputs, *call.outputs)):
+        return True
+    low, high = WORD_INTEGERS
+    return integers_of(call) == torch.int64 and any(
+        isinstance(number, int) and not low <= number <= high for number in call.args
+    )
+
+
+def integers_of(call: Node) -> torch.dtype | None:
+    """The dtype in which a pointwise call computes integers; None if it computes floats or bools."""
+    if any(ref.dtype.is_floating_point for ref in call.inputs):
+        return None
+    dtype = call.output.dtype if call.output.dtype != torch.bool else common_dtype(*call.args[:2])
+    return dtype if kind_of(dtype) == Kind.INTEGER else None
+
+
+@lowers(*_operators(), check=check_pointwise, exact=True, long=True)
 def pointwise(plan: Plan, call: Node) -> DeviceTensor:
     """One pointwise operator as one dispatch."""
-    builder = ProgramBuilder()
+    builder = ProgramBuilder(is_long=needs_longs(call, plan.long))
     result = value_of(builder, call)
     return compute_result(plan, builder, result, call.output)

@@ -501,7 +501,8 @@ def _nan_to_num(b: ProgramBuilder, call: Node) -> Term:
 
 @define("fill")
 def _fill(b: ProgramBuilder, call: Node) -> Term:
-    return load(b, call.args[1], kind_of(call.output.dtype))
+    value = call.args[1]
+    return b.tensor(value) if isinstance(value, Value) else b.scalar(value, kind_of(call.output.dtype))
 
 
 @define("zero")

@@ -23,13 +23,21 @@ from mobopt.runtimes.vulkan.lowerings.registry import lowers
 from mobopt.shaders.enumerations import After, Before, Combination, Opcode, Spread
 
 
-def converted(plan: Plan, tensor: DeviceTensor, dtype: torch.dtype) -> DeviceTensor:
-    """The tensor with elements of another form, or itself if they have it."""
+def converted(
+    plan: Plan, tensor: DeviceTensor, dtype: torch.dtype, elements: torch.dtype | None = None
+) -> DeviceTensor:
+    """The tensor with elements of another form (``elements``, if that isn't what stands for the dtype), or itself if
+    they have it."""
     if kind_of(tensor.dtype) == kind_of(dtype) or not (tensor.is_floating or dtype.is_floating_point):
         return tensor
-    target = plan.empty(tensor.sizes, dtype)
+    target = plan.empty(tensor.sizes, dtype, elements=elements)
     strided_copy(plan, tensor, target, fresh=True)
     return target
+
+
+def _long_elements(plan: Plan, call: Node) -> torch.dtype | None:
+    """The type of the elements of a call's results if they have 64 bits; None if they are what stands for its dtype."""
+    return torch.int64 if call.output in plan.long else None
 
 
 def _dims(call: Node, tensor: DeviceTensor) -> tuple[int, ...]:
@@ -42,45 +50,53 @@ def _finished(tensor: DeviceTensor, dims: Sequence[int], rank: int) -> DeviceTen
 
 
 def _simple(plan: Plan, call: Node, combination: Combination, *, mean: bool = False) -> DeviceTensor:
-    dtype = call.output.dtype
-    tensor = converted(plan, plan.tensor(call.args[0]), dtype)
+    dtype, elements = call.output.dtype, _long_elements(plan, call)
+    tensor = converted(plan, plan.tensor(call.args[0]), dtype, elements)
     dims = _dims(call, tensor)
     after, count = (After.SCALED, math.prod(tensor.sizes[d] for d in dims)) if mean else (After.FINISHED, 1)
-    return _finished(reduce(plan, tensor, dims, dtype, combination, after=after, divisor=count), dims, call.output.rank)
+    result = reduce(plan, tensor, dims, dtype, combination, after=after, divisor=count, elements=elements)
+    return _finished(result, dims, call.output.rank)
 
 
-@lowers("aten::sum", "aten::sum.dim_IntList", check=check_dtypes)
+@lowers("aten::sum", "aten::sum.dim_IntList", check=check_dtypes, long=True)
 def sum_(plan: Plan, call: Node) -> DeviceTensor:
-    """Sum; bools and integers are counted in int32."""
+    """Sum; bools and integers are counted in int32, or int64 where they must be."""
     return _simple(plan, call, Combination.ADD)
 
 
-@lowers("aten::mean", "aten::mean.dim", check=check_dtypes)
+@lowers("aten::mean", "aten::mean.dim", check=check_dtypes, long=True)
 def mean_(plan: Plan, call: Node) -> DeviceTensor:
     """Mean."""
     return _simple(plan, call, Combination.ADD, mean=True)
 
 
-@lowers("aten::prod", "aten::prod.dim_int", check=check_dtypes)
+@lowers("aten::prod", "aten::prod.dim_int", check=check_dtypes, long=True)
 def prod(plan: Plan, call: Node) -> DeviceTensor:
     """Product."""
     return _simple(plan, call, Combination.MULTIPLY)
 
 
-@lowers("aten::amax", "aten::max", check=check_dtypes, exact=True)
+@lowers("aten::amax", "aten::max", check=check_dtypes, exact=True, long=True)
 def largest(plan: Plan, call: Node) -> DeviceTensor:
     """Largest element; NaN if there is one."""
     return _simple(plan, call, Combination.LARGEST)
 
 
-@lowers("aten::amin", "aten::min", check=check_dtypes, exact=True)
+@lowers("aten::amin", "aten::min", check=check_dtypes, exact=True, long=True)
 def smallest(plan: Plan, call: Node) -> DeviceTensor:
     """Smallest element; NaN if there is one."""
     return _simple(plan, call, Combination.SMALLEST)
 
 
 @lowers(
-    "aten::any", "aten::any.dim", "aten::any.dims", "aten::all", "aten::all.dim", "aten::all.dims", check=check_dtypes
+    "aten::any",
+    "aten::any.dim",
+    "aten::any.dims",
+    "aten::all",
+    "aten::all.dim",
+    "aten::all.dims",
+    check=check_dtypes,
+    long=True,
 )
 def truth(plan: Plan, call: Node) -> DeviceTensor:
     """Whether any, or all, of the elements are not zero."""
@@ -105,7 +121,7 @@ def _not_zero(plan: Plan, tensor: DeviceTensor) -> DeviceTensor:
     return compute(plan, builder, truth_value, tensor.sizes, torch.bool)
 
 
-@lowers("aten::argmax", "aten::argmin", check=check_dtypes)
+@lowers("aten::argmax", "aten::argmin", check=check_dtypes, long=True)
 def index_of_extreme(plan: Plan, call: Node) -> DeviceTensor:
     """Index of the first largest or smallest element."""
     tensor = plan.tensor(call.args[0])
@@ -114,7 +130,7 @@ def index_of_extreme(plan: Plan, call: Node) -> DeviceTensor:
     return _finished(indices, dims, call.output.rank)
 
 
-@lowers("aten::max.dim", "aten::min.dim", check=check_dtypes, exact=True)
+@lowers("aten::max.dim", "aten::min.dim", check=check_dtypes, exact=True, long=True)
 def extreme_along(plan: Plan, call: Node) -> tuple[DeviceTensor, ...]:
     """Values and indices of the first largest or smallest elements of a dimension."""
     tensor = plan.tensor(call.args[0])
@@ -199,9 +215,10 @@ def _finite(builder: ProgramBuilder, tensor: DeviceTensor) -> Term:
     return builder.step(Opcode.SELECT, infinite, builder.scalar(0, Kind.FLOAT), value)
 
 
-@lowers("aten::cumsum", "aten::cumprod", check=check_dtypes)
+@lowers("aten::cumsum", "aten::cumprod", check=check_dtypes, long=True)
 def cumulative(plan: Plan, call: Node) -> DeviceTensor:
     """Running sums or products."""
-    tensor = converted(plan, plan.tensor(call.args[0]), call.output.dtype)
+    dtype, elements = call.output.dtype, _long_elements(plan, call)
+    tensor = converted(plan, plan.tensor(call.args[0]), dtype, elements)
     dims = normalized_dims(call["dim"], tensor.rank)
-    return running(plan, tensor, dims, call.output.dtype, product=call.qualified_op == "aten::cumprod")
+    return running(plan, tensor, dims, dtype, product=call.qualified_op == "aten::cumprod", elements=elements)

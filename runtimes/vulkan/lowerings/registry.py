@@ -37,6 +37,9 @@ class Lowering:
     exact: bool = False
     """Whether its results are elements of their dtypes by themselves: it moves elements, or rounds and wraps them.
     Other lowerings are given wider dtypes in place of narrow ones (see ``narrow.py``)."""
+    long: bool = False
+    """Whether it takes int64 tensors whose elements have 64 bits, and makes its results so where
+    :meth:`Plan.elements_of` says."""
 
 
 _LOWERINGS: dict[str, Lowering] = {}
@@ -48,11 +51,11 @@ def always(call: Node) -> str | None:
 
 
 def lowers(
-    *operators: str, check: Check = always, exact: bool = False
+    *operators: str, check: Check = always, exact: bool = False, long: bool = False
 ) -> Callable[[LoweringFunction], LoweringFunction]:
     """Register the decorated function as the lowering of ``operators`` (qualified names with overload).
 
-    See :class:`Lowering` for ``check`` and ``exact``.
+    See :class:`Lowering` for ``check``, ``exact`` and ``long``.
 
     Raises:
         ValueError: one of them has a lowering already.
@@ -62,7 +65,7 @@ def lowers(
         for operator in operators:
             if operator in _LOWERINGS:
                 raise ValueError(f"{operator} has two lowerings: {_LOWERINGS[operator].function} and {function}")
-            _LOWERINGS[operator] = Lowering(function, check, exact)
+            _LOWERINGS[operator] = Lowering(function, check, exact, long)
         return function
 
     return register
@@ -92,6 +95,12 @@ def why_unsupported(call: Node) -> str | None:
     if lowering is None:
         return "there is no lowering for this operator"
     return lowering.check(call)
+
+
+def takes_longs(call: Node) -> bool:
+    """Whether the lowering of a call computes with 64 bits where int64 tensors need them."""
+    lowering = _LOWERINGS.get(call.qualified_op)
+    return lowering is not None and lowering.long
 
 
 def lower(plan: Plan, call: Node) -> LoweringResult:

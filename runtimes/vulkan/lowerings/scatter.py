@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from mobopt.ir import Node, Value
-from mobopt.runtimes.vulkan.engine.tensor import DeviceTensor, contiguous_strides, element_type, word_type
+from mobopt.runtimes.vulkan.engine.tensor import DeviceTensor, contiguous_strides, word_type
 from mobopt.runtimes.vulkan.kernels.copies import as_contiguous
 from mobopt.runtimes.vulkan.kernels.geometry import broadcast_sizes, expanded, normalized_dim
 from mobopt.runtimes.vulkan.kernels.plan import Plan
@@ -65,11 +65,18 @@ def check_combined(call: Node) -> str | None:
     return _check(call)
 
 
-def _filled(plan: Plan, number: Any, sizes: Sequence[int], dtype: torch.dtype) -> DeviceTensor:
+def _filled(
+    plan: Plan, number: Any, sizes: Sequence[int], dtype: torch.dtype, elements: torch.dtype | None
+) -> DeviceTensor:
     """A tensor whose elements are one number."""
-    builder = ProgramBuilder()
-    value = builder.converted_to(_loaded(builder, plan, number, kind_of(dtype)), dtype)
-    return expanded(compute(plan, builder, value, (1,), dtype), sizes)
+    builder = ProgramBuilder(is_long=elements == torch.int64)
+    value = _loaded(builder, plan, number, kind_of(dtype))
+    return expanded(compute(plan, builder, value, (1,), dtype, elements), sizes)
+
+
+def _long_elements(plan: Plan, call: Node) -> torch.dtype | None:
+    """The type of the elements of a call's result if they have 64 bits; None if they are what stands for its dtype."""
+    return torch.int64 if call.output in plan.long else None
 
 
 def _loaded(builder: ProgramBuilder, plan: Plan, number: Any, kind: Kind) -> Term:
@@ -88,20 +95,27 @@ def _given(plan: Plan, call: Node, data: DeviceTensor, sizes: Sequence[int]) -> 
     """What is put: a number, or the first elements of a tensor."""
     given = call.args[3]
     if not isinstance(given, Value) or not given.rank:
-        return _filled(plan, given, sizes, data.dtype)
+        return _filled(plan, given, sizes, data.dtype, _long_elements(plan, call))
     source = plan.tensor(given)
     return source.view(sizes, source.strides)
+
+
+def _written_copy(plan: Plan, call: Node, data: DeviceTensor, order: Sequence[int] | None = None) -> DeviceTensor:
+    """A copy that elements are put into: as the data's, or of 64 bits where the result needs them."""
+    if call.output in plan.long:
+        return updated_copy(plan, data, data.dtype, order, torch.int64)
+    return updated_copy(plan, data, data.storage.elements, order)
 
 
 def _finished(tensor: DeviceTensor, call: Node) -> DeviceTensor:
     return tensor if tensor.rank == call.output.rank else tensor.view((), ())
 
 
-@lowers("aten::scatter.src", "aten::scatter.value", check=check_scattered, exact=True)
+@lowers("aten::scatter.src", "aten::scatter.value", check=check_scattered, exact=True, long=True)
 def scatter(plan: Plan, call: Node) -> DeviceTensor:
     """An element put for each index; of equal places the last one stays."""
     data, indices, dim = _operands(plan, call)
-    target = updated_copy(plan, data, data.storage.elements)
+    target = _written_copy(plan, call, data)
     scatter_along(plan, target, _given(plan, call, data, indices.sizes), indices, dim, Put.REPLACE)
     return _finished(replace(target, dtype=data.dtype), call)
 
@@ -112,6 +126,7 @@ def scatter(plan: Plan, call: Node) -> DeviceTensor:
     "aten::scatter_add",
     "aten::scatter_reduce.two",
     check=check_combined,
+    long=True,
 )
 def scatter_combined(plan: Plan, call: Node) -> DeviceTensor:
     """An element combined with what is there for each index, in their order."""
@@ -119,16 +134,24 @@ def scatter_combined(plan: Plan, call: Node) -> DeviceTensor:
     how = "add" if call.qualified_op == "aten::scatter_add" else call["reduce"]
     includes = call["include_self"] if call.qualified_op == "aten::scatter_reduce.two" else True
     source = _given(plan, call, data, indices.sizes)
-    return _finished(_combined(plan, data, source, indices, dim, how, includes), call)
+    return _finished(_combined(plan, call, data, source, indices, dim, how, includes), call)
 
 
 def _combined(
-    plan: Plan, data: DeviceTensor, source: DeviceTensor, indices: DeviceTensor, dim: int, how: str, includes: bool
+    plan: Plan,
+    call: Node,
+    data: DeviceTensor,
+    source: DeviceTensor,
+    indices: DeviceTensor,
+    dim: int,
+    how: str,
+    includes: bool,
 ) -> DeviceTensor:
     """A copy of the data, as elements of its dtype, with the elements of the source combined with what is there.
 
     Args:
         plan: where dispatches go.
+        call: what is lowered.
         data: what is copied.
         source: in the sizes of the indices.
         indices: no larger than the data but for ``dim``.
@@ -136,19 +159,19 @@ def _combined(
         how: torch's name of the combination.
         includes: whether what is there takes part where something is put.
     """
-    put = _PUTS[how]
-    target = updated_copy(plan, data, data.dtype)
+    put, elements = _PUTS[how], _long_elements(plan, call)
+    target = updated_copy(plan, data, data.dtype, elements=elements)
     if not includes:
         neutral = _NEUTRAL[put]
         if not data.is_floating and math.isinf(neutral):
-            limits = torch.iinfo(element_type(data.dtype))
+            limits = torch.iinfo(target.elements)
             neutral = limits.max if neutral > 0 else limits.min
-        first = _filled(plan, neutral, indices.sizes, data.dtype)
+        first = _filled(plan, neutral, indices.sizes, data.dtype, elements)
         scatter_along(plan, target, first, indices, dim, Put.REPLACE)
     scatter_along(plan, target, source, indices, dim, put)
     if how != "mean":
         return target
-    one, zero = (_filled(plan, number, (1,), data.dtype) for number in (1, 0))
+    one, zero = (_filled(plan, number, (1,), data.dtype, None) for number in (1, 0))
     counts = updated_copy(plan, expanded(one if includes else zero, data.sizes), data.dtype)
     scatter_along(plan, counts, expanded(one, indices.sizes), indices, dim, Put.ADD)
     floating = data.is_floating
@@ -157,9 +180,11 @@ def _combined(
     number = builder.step(
         Opcode.MAX if floating else Opcode.INT_MAX, builder.tensor(counts), builder.scalar(1, kind), kind=kind
     )
-    total = builder.stored_as(builder.tensor(replace(target, dtype=data.dtype)), data.storage.elements)
+    total = builder.tensor(replace(target, dtype=data.dtype))
+    if data.dtype != torch.int64:
+        total = builder.stored_as(total, data.storage.elements)
     mean = builder.step(Opcode.DIV if floating else Opcode.INT_DIV_FLOOR, total, number, kind=kind)
-    return compute(plan, builder, mean, data.sizes, data.dtype)
+    return compute(plan, builder, mean, data.sizes, data.dtype, elements)
 
 
 # One dimension of indices for all lines.
@@ -174,38 +199,39 @@ def _rows(plan: Plan, call: Node) -> tuple[DeviceTensor, DeviceTensor, DeviceTen
     if isinstance(given, Value) and given.rank:
         source = plan.tensor(given)
         return data, source.view(sizes, source.strides), places, dim
-    return data, _filled(plan, given, sizes, data.dtype), places, dim
+    return data, _filled(plan, given, sizes, data.dtype, _long_elements(plan, call)), places, dim
 
 
-@lowers("aten::index_copy", check=check_scattered, exact=True)
-@lowers("aten::index_fill.int_Scalar", "aten::index_fill.int_Tensor", check=check_filled, exact=True)
+@lowers("aten::index_copy", check=check_scattered, exact=True, long=True)
+@lowers("aten::index_fill.int_Scalar", "aten::index_fill.int_Tensor", check=check_filled, exact=True, long=True)
 def index_copy(plan: Plan, call: Node) -> DeviceTensor:
     """Rows, or a number, put at some places of a dimension; of equal places the last row stays."""
     data, source, places, dim = _rows(plan, call)
-    target = updated_copy(plan, data, data.storage.elements)
+    target = _written_copy(plan, call, data)
     negative = Negative.REFUSED if call.qualified_op == "aten::index_copy" else Negative.FROM_END
     scatter_along(plan, target, source, places, dim, Put.REPLACE, negative)
     return _finished(replace(target, dtype=data.dtype), call)
 
 
-@lowers("aten::index_add", check=check_combined, exact=True)
+@lowers("aten::index_add", check=check_combined, exact=True, long=True)
 def index_add(plan: Plan, call: Node) -> DeviceTensor:
     """Rows, times a number, added at some places of a dimension, in their order."""
     data, source, places, dim = _rows(plan, call)
     if call["alpha"] != 1:
-        builder = ProgramBuilder()
+        elements = _long_elements(plan, call)
+        builder = ProgramBuilder(is_long=elements is not None)
         kind = Kind.FLOAT if data.is_floating else Kind.INTEGER
         opcode = Opcode.MUL if data.is_floating else Opcode.INT_MUL
         scaled = builder.step(opcode, builder.tensor(source), builder.scalar(call["alpha"], kind), kind=kind)
-        source = compute(plan, builder, scaled, source.sizes, word_type(data.dtype))
-    return _finished(_combined(plan, data, source, places, dim, "add", includes=True), call)
+        source = compute(plan, builder, scaled, source.sizes, elements or word_type(data.dtype), elements)
+    return _finished(_combined(plan, call, data, source, places, dim, "add", includes=True), call)
 
 
-@lowers("aten::index_reduce", check=check_combined, exact=True)
+@lowers("aten::index_reduce", check=check_combined, exact=True, long=True)
 def index_reduce(plan: Plan, call: Node) -> DeviceTensor:
     """Rows combined with what is there at some places of a dimension, in their order."""
     data, source, places, dim = _rows(plan, call)
-    return _finished(_combined(plan, data, source, places, dim, call["reduce"], call["include_self"]), call)
+    return _finished(_combined(plan, call, data, source, places, dim, call["reduce"], call["include_self"]), call)
 
 
 # Indices of several dimensions at once.
@@ -242,7 +268,11 @@ def _put(plan: Plan, call: Node, put: Put) -> DeviceTensor:
     count = math.prod(shape)
     rest = tuple(data.sizes[d] for d in kept)
     lines = _merged_front(plan, source, rank, count)
-    target = updated_copy(plan, data, data.dtype if put is not Put.REPLACE else data.storage.elements, [*dims, *kept])
+    order = [*dims, *kept]
+    if put is Put.REPLACE:
+        target = _written_copy(plan, call, data, order)
+    else:
+        target = updated_copy(plan, data, data.dtype, order, _long_elements(plan, call))
     length = math.prod(lengths)
     flat = target.view((length, *rest), contiguous_strides((length, *rest)))
     scatter_along(plan, flat, lines, places.view((count, *rest), (1, *[0] * len(rest))), 0, put)
@@ -260,7 +290,7 @@ def _merged_front(plan: Plan, tensor: DeviceTensor, rank: int, count: int) -> De
     return dense.view(sizes, contiguous_strides(sizes))
 
 
-@lowers("aten::index_put", "aten::index_put.hacked_twin", check=check_put, exact=True)
+@lowers("aten::index_put", "aten::index_put.hacked_twin", check=check_put, exact=True, long=True)
 def index_put(plan: Plan, call: Node) -> DeviceTensor:
     """Elements put at places that indices of one or more dimensions say; of equal places the last one stays.
 

@@ -9,7 +9,7 @@ from mobopt.ir import Node
 from mobopt.runtimes.vulkan.engine.tensor import DeviceTensor
 from mobopt.runtimes.vulkan.kernels.geometry import normalized_dim
 from mobopt.runtimes.vulkan.kernels.plan import Plan
-from mobopt.runtimes.vulkan.kernels.pointwise_kernel import compute
+from mobopt.runtimes.vulkan.kernels.pointwise_kernel import compute, compute_result
 from mobopt.runtimes.vulkan.kernels.pointwise_program import ProgramBuilder, kind_of
 from mobopt.runtimes.vulkan.kernels.views import sliced
 from mobopt.runtimes.vulkan.lowerings.checks import check_dtypes, check_floating
@@ -41,7 +41,7 @@ def glu(plan: Plan, call: Node) -> DeviceTensor:
     return compute(plan, builder, value, call.output.sizes, tensor.dtype)
 
 
-@lowers("aten::tril", "aten::triu", check=check_dtypes, exact=True)
+@lowers("aten::tril", "aten::triu", check=check_dtypes, exact=True, long=True)
 def triangle(plan: Plan, call: Node) -> DeviceTensor:
     """The elements below or above a diagonal, zeros elsewhere."""
     tensor, shift = plan.tensor(call.args[0]), call["diagonal"]
@@ -51,7 +51,7 @@ def triangle(plan: Plan, call: Node) -> DeviceTensor:
     builder = ProgramBuilder()
     kind = kind_of(tensor.dtype)
     kept = builder.step(Opcode.SELECT, builder.tensor(mask), builder.tensor(tensor), builder.scalar(0, kind), kind=kind)
-    return compute(plan, builder, kept, tensor.sizes, tensor.dtype)
+    return compute_result(plan, builder, kept, call.output)
 
 
 @lowers("aten::frexp.Tensor", check=check_floating, exact=True)

@@ -32,7 +32,7 @@ def _view(*operators: str) -> Callable[[_View], _View]:
         def lowering(plan: Plan, call: Node) -> DeviceTensor:
             return function(plan.tensor(call.args[0]), call)
 
-        lowers(*(f"aten::{operator}" for operator in operators), check=check_dtypes, exact=True)(lowering)
+        lowers(*(f"aten::{operator}" for operator in operators), check=check_dtypes, exact=True, long=True)(lowering)
         return function
 
     return register
@@ -67,6 +67,7 @@ _reshape_lowering: LoweringFunction = lowers(
     "aten::view_copy",
     check=check_dtypes,
     exact=True,
+    long=True,
 )(_reshape)
 
 
@@ -169,13 +170,14 @@ def _unfold(tensor: DeviceTensor, call: Node) -> DeviceTensor:
     "aten::unsafe_chunk",
     check=check_dtypes,
     exact=True,
+    long=True,
 )
 def split(plan: Plan, call: Node) -> tuple[DeviceTensor, ...]:
     """Slices along one dimension, all of them views."""
     return _pieces(plan.tensor(call.args[0]), call["dim"], call)
 
 
-@lowers("aten::unbind.int", check=check_dtypes, exact=True)
+@lowers("aten::unbind.int", check=check_dtypes, exact=True, long=True)
 def unbind(plan: Plan, call: Node) -> tuple[DeviceTensor, ...]:
     """Every element of one dimension, as views."""
     tensor = plan.tensor(call.args[0])
@@ -196,6 +198,7 @@ def _evaluating(call: Node) -> str | None:
     *operators_with(Trait.DROPOUT),
     check=_evaluating,
     exact=True,
+    long=True,
 )
 def dropout(plan: Plan, call: Node) -> DeviceTensor:
     """The input itself."""
