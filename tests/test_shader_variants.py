@@ -67,10 +67,10 @@ def test_every_name_has_a_variant_and_every_variant_is_named() -> None:
     table = set(shaders.variants())
     missing = [pattern for pattern in patterns if not any(re.fullmatch(pattern, name) for name in table)]
     assert not missing
-    # A helper that takes the stem and adds "_texels" leaves a pattern that starts with anything. The engine itself
-    # adds "_chained".
+    # A helper that takes the stem and adds "_texels" or "_long" leaves a pattern that starts with anything. The engine
+    # itself adds "_chained".
     stems = "|".join(sorted(patterns))
-    assert not [name for name in table if not re.fullmatch(f"({stems})(_texels|{shaders.CHAINED})?", name)]
+    assert not [name for name in table if not re.fullmatch(f"({stems})(_texels|_long|{shaders.CHAINED})?", name)]
 
 
 @pytest.mark.parametrize("name", shaders.variants())

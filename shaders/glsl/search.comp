@@ -18,11 +18,17 @@ READS(2, values)
 #include "search_push.glsl"
 
 // By order_key: a driver may flush subnormal numbers to zero in comparisons of floats.
+#ifdef LONG_INTEGERS
+bool is_beyond(Key element, Key value) { return RIGHT != 0 ? is_less(value, element) : !is_less(element, value); }
+#define ELEMENT(name, form, index) KEY_AT(name, INTEGER, form, index)
+#else
+#define ELEMENT(name, form, index) LOAD1(name, form, index)
 bool is_beyond(int element, int value) {
     if (INTEGER == 0 && (is_nan(element) || is_nan(value))) return false;
     int element_key = order_key(INTEGER, element), value_key = order_key(INTEGER, value);
     return RIGHT != 0 ? element_key > value_key : element_key >= value_key;
 }
+#endif
 
 void main() {
     int items = 1;
@@ -37,13 +43,13 @@ void main() {
         for (int t = 0; t < 3; ++t) offsets[t] += place * words[tensor_word(t) + 1 + d];
         rest = quotient;
     }
-    int value = LOAD1(values, VALUE_FORM, offsets[2]);
+    Key value = ELEMENT(values, VALUE_FORM, offsets[2]);
     int low = 0;
     int high = words[LENGTH_WORD];
     int stride = words[STRIDE_WORD];
     while (low < high) {
         int middle = (low + high) >> 1;
-        if (is_beyond(LOAD1(lines, LINE_FORM, offsets[1] + middle * stride), value)) high = middle;
+        if (is_beyond(ELEMENT(lines, LINE_FORM, offsets[1] + middle * stride), value)) high = middle;
         else low = middle + 1;
     }
     result_words[offsets[0]] = low;

@@ -33,8 +33,8 @@ int start_of(int line) {
     return start;
 }
 
-int key_at(int start, int index) {
-    int key = order_key(INTEGER, LOAD1(data, FORM, start + index * words[STRIDE_WORD]));
+Key key_at(int start, int index) {
+    Key key = KEY_AT(data, INTEGER, FORM, start + index * words[STRIDE_WORD]);
     return DESCENDING != 0 ? ~key : key;
 }
 #endif
@@ -50,30 +50,30 @@ void main() {
 #ifdef MERGES
     int pair = divide(index, 2 * width) * 2 * width;
     bool is_left = index < pair + width;
-    int key = WORD(old_keys, item);
+    Key key = KEPT_KEY(old_keys, item);
     int low = min(is_left ? pair + width : pair, length); // of the other run
     int high = min(low + width, length);
     int first = low;
     while (low < high) {
         int middle = (low + high) >> 1;
-        int other = WORD(old_keys, line * length + middle);
-        if (is_left ? other < key : other <= key) low = middle + 1;
+        Key other = KEPT_KEY(old_keys, line * length + middle);
+        if (is_left ? is_less(other, key) : !is_less(key, other)) low = middle + 1;
         else high = middle;
     }
     int place = pair + (index - (is_left ? pair : pair + width)) + (low - first);
     int from = WORD(old_places, item);
 #else
     int start = start_of(line);
-    int key = key_at(start, index);
+    Key key = key_at(start, index);
     int first = index & ~(BLOCK - 1);
     int end = min(first + BLOCK, length);
     int place = first;
     for (int other = first; other < end; ++other) {
-        int against = key_at(start, other);
-        place += int(against < key || (against == key && other < index));
+        Key against = key_at(start, other);
+        place += int(is_less(against, key) || (against == key && other < index));
     }
     int from = index;
 #endif
-    keys_words[line * length + place] = key;
+    KEEP_KEY(keys, line * length + place, key)
     places_words[line * length + place] = from;
 }

@@ -1,7 +1,8 @@
 """Products of matrices of integers, by products of float32, which are exact below 2**24.
 
 Operands are taken apart into bytes, and rows into pieces so short that no sum of products of bytes reaches 2**24 in any
-order; what comes out is added up as int32, which wraps as torch's integers do.
+order; what comes out is added up as int32, which wraps as torch's integers do. Those of int64 would be too many bytes:
+all products of elements are made, and summed up, where memory has room for them.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ _EXACT = 1 << 24
 """All integers up to here are numbers of float32."""
 _MOST_PRODUCTS = 64
 """Of float32, that one of integers becomes; what needs more is left to the CPU."""
+_MOST_SUMMED = 1 << 20
+"""Products of elements of int64 that are held at once; what has more is left to the CPU."""
 
 
 @decomposes("aten::mm", "aten::bmm", "aten::mv", "aten::dot", "aten::matmul", "aten::_int_mm")
@@ -33,7 +36,7 @@ def integer_product(build: NodeBuilder, node: Node) -> Value | None:
 def integer_linear(build: NodeBuilder, node: Node) -> Value | None:
     """``x @ weight.T + bias``."""
     x, weight, bias = node.args
-    if weight.rank != 2 or weight.dtype not in _BYTES:
+    if weight.rank != 2 or weight.dtype.is_floating_point:
         return None
     made = _product(build, x, build("aten::t", weight), node.outputs[0])
     return made if made is None or bias is None else build("aten::add.Tensor", made, bias)
@@ -55,6 +58,8 @@ def added_integer_product(build: NodeBuilder, node: Node) -> Value | None:
 
 def _product(build: NodeBuilder, a: Value, b: Value, result: Value) -> Value | None:
     """As ``torch.matmul``, in the dtype of ``result``; None for what is no product of integers, or too long a one."""
+    if a.dtype == b.dtype == torch.int64 and a.sizes[-1] * result.numel <= _MOST_SUMMED:
+        return _sum_of_products(build, a, b, result)
     if a.dtype not in _BYTES or b.dtype not in _BYTES or 0 in (a.numel, b.numel, result.numel):
         return None
     a, b = _unwidened(a), _unwidened(b)
@@ -77,6 +82,14 @@ def _product(build: NodeBuilder, a: Value, b: Value, result: Value) -> Value | N
         total = part if total is None else build("aten::add.Tensor", total, part)
     assert total is not None
     return total if result.dtype == torch.int32 else build("aten::to.dtype", total, result.dtype)
+
+
+def _sum_of_products(build: NodeBuilder, a: Value, b: Value, result: Value) -> Value:
+    """As ``torch.matmul``, by way of a tensor with all products of elements."""
+    rows = build("aten::unsqueeze", a if a.rank > 1 else build("aten::unsqueeze", a, 0), -1)
+    columns = build("aten::unsqueeze", b if b.rank > 1 else build("aten::unsqueeze", b, 1), -3)
+    made = build("aten::sum.dim_IntList", build("aten::mul.Tensor", rows, columns), [-2], False)
+    return build("aten::reshape", made, list(result.sizes))
 
 
 def _unwidened(value: Value) -> Value:

@@ -29,12 +29,13 @@ def sorted_places(plan: Plan, tensor: DeviceTensor, dim: int, *, descending: boo
     outer = [d for d in range(tensor.rank) if d != dim]
     sizes = [tensor.sizes[d] for d in outer]
     length, count = tensor.sizes[dim], tensor.numel
-    keys, places = (plan.empty((count,), torch.int32) for _ in range(2))
+    key = torch.int64 if tensor.is_long else torch.int32
+    keys, places = plan.empty((count,), key, elements=key), plan.empty((count,), torch.int32)
     size = local_size(plan.device, count)
     nest = merged(sizes, [[tensor.strides[d] for d in outer]], order_by=None)
     if count:
         plan.dispatch(
-            "sort",
+            "sort_long" if tensor.is_long else "sort",
             [writing(keys), writing(places), reading(tensor, LoadMode.SINGLES, False)],
             spread(-(-count // size)),
             [size, nest.rank, element_form(tensor), int(not tensor.is_floating), int(descending), _BLOCK],
@@ -43,9 +44,9 @@ def sorted_places(plan: Plan, tensor: DeviceTensor, dim: int, *, descending: boo
         )
     width = _BLOCK
     while width < length and count:
-        merged_keys, merged_places = (plan.empty((count,), torch.int32) for _ in range(2))
+        merged_keys, merged_places = plan.empty((count,), key, elements=key), plan.empty((count,), torch.int32)
         plan.dispatch(
-            "sort_merge",
+            "sort_merge_long" if tensor.is_long else "sort_merge",
             [
                 *(writing(made) for made in (merged_keys, merged_places)),
                 *(reading(old, LoadMode.SINGLES, False) for old in (keys, places)),
@@ -89,7 +90,7 @@ def places_in(
     items = math.prod(nest.sizes)
     size = local_size(plan.device, items)
     plan.dispatch(
-        "search",
+        "search_long" if lines.is_long or values.is_long else "search",
         [writing(target), reading(lines, LoadMode.SINGLES, False), reading(values, LoadMode.SINGLES, False)],
         spread(-(-items // size)),
         [size, nest.rank, element_form(lines), element_form(values), int(not values.is_floating), int(right)],

@@ -21,18 +21,18 @@ def _places(plan: Plan, call: Node) -> tuple[DeviceTensor, DeviceTensor, int]:
     return data, sorted_places(plan, data, dim, descending=call["descending"]), dim
 
 
-@lowers("aten::argsort", "aten::argsort.stable", check=check_dtypes, exact=True)
+@lowers("aten::argsort", "aten::argsort.stable", check=check_dtypes, exact=True, long=True)
 def argsort(plan: Plan, call: Node) -> DeviceTensor:
     """Where the elements of sorted lines were; equal ones keep their order."""
     _, places, _ = _places(plan, call)
     return places if call.output.rank else places.view((), ())
 
 
-@lowers("aten::sort", "aten::sort.stable", check=check_dtypes, exact=True)
+@lowers("aten::sort", "aten::sort.stable", check=check_dtypes, exact=True, long=True)
 def sort(plan: Plan, call: Node) -> tuple[DeviceTensor, ...]:
     """Sorted lines, and where their elements were; equal ones keep their order."""
     data, places, dim = _places(plan, call)
-    values = plan.empty(data.sizes, data.dtype)
+    values = plan.empty(data.sizes, data.dtype, elements=data.storage.elements if data.is_long else None)
     base = data.view(data.sizes, [0 if d == dim else stride for d, stride in enumerate(data.strides)])
     select_along(plan, values, base, places, data.sizes[dim], data.strides[dim], Negative.REFUSED)
     return tuple(result if call.outputs[0].rank else result.view((), ()) for result in (values, places))
@@ -50,7 +50,7 @@ def check_search(call: Node) -> str | None:
     return check_dtypes(call)
 
 
-@lowers("aten::searchsorted.Tensor", check=check_search, exact=True)
+@lowers("aten::searchsorted.Tensor", check=check_search, exact=True, long=True)
 def searchsorted(plan: Plan, call: Node) -> DeviceTensor:
     """Where values would be put into sorted lines."""
     lines, values = plan.tensor(call["sorted_sequence"]), plan.tensor(call["self"])
