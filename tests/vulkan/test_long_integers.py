@@ -64,6 +64,7 @@ LONG: dict[str, Callable[[Tensor, Tensor], tuple[Tensor, ...]]] = {
     "divided": lambda a, b: (a // 7, a % 7, a // -7, a % -7, torch.fmod(a, 2**33), a // 2**33, a % 2**33),
     "moved": lambda a, b: (a.flip(0), torch.cat([a, _PLACES, b]), torch.stack([a, b], 1), a.roll(5), a[::3], a[1:-2]),
     "viewed": lambda a, b: (a.view(19, 19).t().contiguous(), a.view(19, 19)[3:, 2:5] + 1, a.view(19, 19).tril(-1)),
+    "viewed like longs": lambda a, b: (_PLACES.view_as(a) + 1, _PLACES.view(1, 361).expand_as(a.view(1, 361)) * 2),
     "chosen": lambda a, b: (a.gather(0, _PLACES), a[_PLACES - 3], a.view(19, 19)[_PLACES, _PLACES - 9]),
     "padded": lambda a, b: (nn.functional.pad(a, (1, 2), value=2**40), a.repeat(2), torch.full_like(a, _LARGEST)),
     "put": lambda a, b: (a.scatter(0, _PLACES, b), a.index_fill(0, _PLACES, 2**50), a.scatter_add(0, _PLACES, b)),
@@ -147,4 +148,16 @@ def test_no_kernel_of_32_bits_gets_64(device: Device) -> None:
     program = program_of(device, lambda x: nn.functional.pad(x[None], (2, 1), mode="reflect"), _EDGES)
     assert_exact(program(_EDGES), nn.functional.pad(_EDGES[None], (2, 1), mode="reflect"), "reflected")
     assert [fallback.op for fallback in program.plan_report((_EDGES,)).fallbacks]
+    program.close()
+
+
+def test_new_sizes_need_no_lowering_of_their_own(device: Device) -> None:
+    def function(a: Tensor, b: Tensor) -> tuple[Tensor, ...]:
+        return (a * b + 2**40) % 1000, a.cumsum(0), b.sum(), torch.cat([a, b]).sort()[0], b[a % 3]
+
+    a, b = _PAIRS.t().contiguous()
+    program = program_of(device, function, a[:5], b[:5])
+    for count in (5, 7, 11, 13):
+        assert_exact(program(a[:count], b[:count]), function(a[:count], b[:count]), f"{count} elements")
+        assert not program.plan_report((a[:count], b[:count])).fallbacks
     program.close()

@@ -38,7 +38,7 @@ from mobopt.runtimes.vulkan.engine.tensor import (
     contiguous_strides,
     storage_type,
 )
-from mobopt.runtimes.vulkan.kernels.copies import as_contiguous, copied
+from mobopt.runtimes.vulkan.kernels.copies import as_contiguous, copied, strided_copy
 from mobopt.runtimes.vulkan.kernels.device_costs import chained_workgroups
 from mobopt.runtimes.vulkan.kernels.epilogue import parts_of
 from mobopt.runtimes.vulkan.kernels.plan import ConstantStore, Plan
@@ -247,8 +247,14 @@ def _append_lowered(plan: Plan, node: Node, concatenation: Concatenation | None)
         assert (tensor.dtype, tensor.sizes) == (value.dtype, value.sizes), f"{node!r} made {tensor}, not {value}"
         is_whole = tensor.storage.elements.itemsize >= storage_type(value.dtype).itemsize
         assert is_whole or value in plan.halved, f"{node!r} rounded {value}"
-        assert tensor.is_long == (value in plan.long), f"{node!r} made {tensor}, against what is known of its integers"
-        plan.place(value, tensor)
+        plan.place(value, tensor if tensor.is_long == (value in plan.long) else _of_own_width(plan, tensor, value))
+
+
+def _of_own_width(plan: Plan, tensor: DeviceTensor, value: Value) -> DeviceTensor:
+    """A copy of an int64 tensor whose elements are as wide as is known of the value: a view has those of its source."""
+    copy = plan.own_result(value)
+    strided_copy(plan, tensor, copy, fresh=True)
+    return copy
 
 
 def _append_output(plan: Plan, ref: Value, placement: Placement) -> None:
