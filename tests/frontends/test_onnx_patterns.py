@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy
@@ -159,3 +160,96 @@ def test_windows_that_are_rounded_up(
             assert operators(program) == [f"{'avg' if operator == 'AveragePool' else 'max'}_pool{rank}d"]
         (expected,) = onnx.reference.ReferenceEvaluator(model).run(None, {"x": x.numpy()})
         torch.testing.assert_close(Interpreter(program).run("forward", [x]), torch.from_numpy(expected))
+
+
+class Pooled(torch.nn.Module):
+    def __init__(self, *size: int) -> None:
+        super().__init__()
+        self.size = size
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.adaptive_avg_pool2d(x * 2, self.size)
+
+
+class Unpooled(torch.nn.Module):
+    """As in SegNet: to where the greatest elements were, of a plane of odd sizes."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y, indices = torch.nn.functional.max_pool2d(x, 3, 2, 1, return_indices=True)
+        return torch.nn.functional.max_unpool2d(y.relu() + 1, indices, 3, 2, 1, output_size=x.shape[-2:])
+
+
+EXPORTED = [
+    (Pooled(2, 3), [2, 3, 7, 9], "adaptive_avg_pool2d"),  # all windows are equally large
+    (Pooled(2, 3), [2, 3, 7, 11], "adaptive_avg_pool2d"),
+    (Pooled(6, 1), [1, 5, 4, 7], "adaptive_avg_pool2d"),
+    (Pooled(5, 7), [1, 3, 13, 3], "adaptive_avg_pool2d"),
+    (Unpooled(), [2, 3, 7, 11], "max_unpool2d"),
+]
+
+
+@pytest.mark.parametrize(("module", "sizes", "op"), EXPORTED)
+def test_pools_that_the_exporter_takes_apart(
+    module: torch.nn.Module, sizes: list[int], op: str, tmp_path: Path
+) -> None:
+    x = torch.randn(sizes)
+    torch.onnx.export(module.eval(), (x,), tmp_path / "net.onnx", dynamo=True, verbose=False)
+    program = source_of(tmp_path / "net.onnx").program
+    found = operators(program)
+    assert op in found
+    assert not {"index", "index_put", "permute", "where", "mean", "div", "remainder"} & set(found)
+    torch.testing.assert_close(Interpreter(program).run("forward", [x]), module(x))
+
+
+@pytest.mark.parametrize(("last", "is_known"), [(10, True), (9, False)])
+def test_windows_of_other_elements_are_no_adaptive_pool(last: int, is_known: bool) -> None:
+    """Two windows of six rows and columns of eleven, which share one; or not quite those."""
+    rows = numpy.array([range(6), [5, 6, 7, 8, 9, last]])
+    places = numpy.stack([*numpy.broadcast_arrays(rows[:, :, None, None], rows)], -1)
+    nodes = [
+        helper.make_node("Transpose", ["x"], ["t"], perm=[2, 3, 0, 1]),
+        helper.make_node("GatherND", ["t", "places"], ["taken"]),
+        helper.make_node("Transpose", ["taken"], ["windows"], perm=[4, 5, 0, 1, 2, 3]),
+        helper.make_node("ReduceMean", ["windows", "axes"], ["y"], keepdims=0),
+    ]
+    constants = [number(places, "places"), number([-3, -1], "axes")]
+    inputs = [tensor_info("x", [2, 3, 11, 11])]
+    program = source_of(model_of(nodes, inputs, [tensor_info("y")], constants, opset=18)).program
+    assert ("adaptive_avg_pool2d" in operators(program)) is is_known
+    x = torch.randn(2, 3, 11, 11)
+    expected = x[:, :, places[..., 0], places[..., 1]].mean((3, 5))
+    torch.testing.assert_close(Interpreter(program).run("forward", [x]), expected)
+
+
+@pytest.mark.parametrize(("begins", "is_known"), [([0, 24, 48], True), ([1, 24, 47], False), ([0, 25, 48], False)])
+def test_planes_that_begin_elsewhere_are_no_unpooling(begins: list[int], is_known: bool) -> None:
+    nodes = [
+        helper.make_node("MaxPool", ["x"], ["values", "at"], kernel_shape=[2, 2], strides=[2, 2]),
+        helper.make_node("MaxPool", ["x"], ["same", "each"], kernel_shape=[1, 1]),
+        helper.make_node("Slice", ["each", "zeros", "ones", "axes"], ["first"]),
+        helper.make_node("Sub", ["at", "first"], ["plane"]),
+        helper.make_node("Add", ["plane", "begins"], ["moved"]),
+        helper.make_node("Reshape", ["moved", "row"], ["line"]),
+        helper.make_node("Unsqueeze", ["line", "row"], ["places"]),
+        helper.make_node("Reshape", ["values", "row"], ["updates"]),
+        helper.make_node("ScatterND", ["empty", "places", "updates"], ["flat"]),
+        helper.make_node("Reshape", ["flat", "sizes"], ["y"]),
+    ]
+    constants = [
+        number([0, 0], "zeros"),
+        number([1, 1], "ones"),
+        number([2, 3], "axes"),
+        number(numpy.reshape(begins, [1, 3, 1, 1]), "begins"),
+        number([-1], "row"),
+        number(numpy.zeros(72), "empty", numpy.float32),
+        number([1, 3, 4, 6], "sizes"),
+    ]
+    model = model_of(nodes, [tensor_info("x", [1, 3, 4, 6])], [tensor_info("y")], constants, opset=18)
+    program = source_of(model).program
+    found = operators(program)
+    assert ("max_unpool2d" in found) is is_known
+    x = torch.randn(1, 3, 4, 6)
+    values, indices = torch.nn.functional.max_pool2d(x, 2, return_indices=True)
+    places = indices + torch.tensor(begins).reshape(1, 3, 1, 1)
+    expected = torch.zeros(72).scatter(0, places.reshape(-1), values.reshape(-1)).reshape(x.shape)
+    assert torch.equal(Interpreter(program).run("forward", [x]), expected)

@@ -27,6 +27,7 @@ MORE = (
     "CRNN",
     "Conformer",
     "TCN",
+    "Siamese",
 )
 _NOT_ON_THE_GPU = ("cpu", "unknown", "missing", "wrong")
 

@@ -193,16 +193,14 @@ def _max_pool(call: Call) -> Any:
         x = emit("to.dtype", x, torch.float32)
     total = (pads[0], [emit("add.int", one, other) for one, other in zip(pads[1], more, strict=True)])
     is_plain = _fits(total, kernel)
-    wants_indices = call.wants(1)
-    source = x
     if not is_plain:
         x = padded(call, x, total, -math.inf)
     padding = total[0] if is_plain else [0] * rank
-    if not wants_indices:
+    if not call.wants(1):
         result = emit(f"max_pool{rank}d", x, kernel, stride, padding, dilation, rounds_up)
         return emit("to.dtype", result, dtype) if is_integer else result
     result, indices = emit(f"max_pool{rank}d_with_indices", x, kernel, stride, padding, dilation, rounds_up)
-    indices = _indices_of_input(call, indices, source, total if not is_plain else ([0] * rank, [0] * rank), rank)
+    indices = _indices_of_input(call, indices, total if not is_plain else ([0] * rank, [0] * rank), rank)
     return [emit("to.dtype", result, dtype) if is_integer else result, indices]
 
 
@@ -211,28 +209,34 @@ def _fits(pads: Pads, kernel: Sequence[int]) -> bool:
     return is_symmetric(pads) and all(2 * pad <= size for pad, size in zip(pads[0], kernel, strict=True))
 
 
-def _indices_of_input(call: Call, indices: Any, source: Any, pads: Pads, rank: int) -> Any:
-    """Positions in the whole tensor, of positions in the padded plane of a channel."""
-    emit = call.emit
-    sizes = [emit.size(source, dim) for dim in range(rank + 2)]
-    widths = [emit("add.int", emit("add.int", sizes[dim + 2], pads[0][dim]), pads[1][dim]) for dim in range(rank)]
+def _indices_of_input(call: Call, indices: Any, pads: Pads, rank: int) -> Any:
+    """Positions in the whole tensor, of positions in the plane of a channel, which may be padded."""
+    emit, sizes = call.emit, call.sizes()
     column_major = bool(call.get("storage_order", 0))
-    rest, places = indices, list[Any]()
-    for dim in reversed(range(rank)):
-        places.insert(0, emit("sub.Scalar", emit("remainder.Scalar", rest, widths[dim]), pads[0][dim]))
-        rest = emit("div.Scalar_mode", rest, widths[dim], "floor")
-    order = list(range(rank))
-    flat: Any = None
-    for dim in reversed(order) if column_major else order:
-        flat = (
-            places[dim] if flat is None else emit("add.Tensor", emit("mul.Scalar", flat, sizes[dim + 2]), places[dim])
-        )
+    flat = indices
+    if column_major or any((*pads[0], *pads[1])):
+        flat = _in_own_plane(call, indices, pads, list(range(rank))[:: -1 if column_major else 1])
     plane: Any = 1
     for size in sizes[2:]:
         plane = emit("mul.int", plane, size)
     planes = emit("arange", emit("mul.int", sizes[0], sizes[1]), dtype=torch.int64)
     offsets = emit("reshape", emit("mul.Scalar", planes, plane), [sizes[0], sizes[1], *[1] * rank])
     return emit("add.Tensor", flat, offsets)
+
+
+def _in_own_plane(call: Call, indices: Any, pads: Pads, order: Sequence[int]) -> Any:
+    """Positions in a plane whose dimensions lie in an order, of those in the padded plane."""
+    emit, rank = call.emit, len(order)
+    sizes = [call.size(0, dim + 2) for dim in range(rank)]
+    widths = [emit("add.int", emit("add.int", sizes[dim], pads[0][dim]), pads[1][dim]) for dim in range(rank)]
+    rest, places = indices, list[Any]()
+    for dim in reversed(range(rank)):
+        places.insert(0, emit("sub.Scalar", emit("remainder.Scalar", rest, widths[dim]), pads[0][dim]))
+        rest = emit("div.Scalar_mode", rest, widths[dim], "floor")
+    flat: Any = None
+    for dim in order:
+        flat = places[dim] if flat is None else emit("add.Tensor", emit("mul.Scalar", flat, sizes[dim]), places[dim])
+    return flat
 
 
 @translates("AveragePool")

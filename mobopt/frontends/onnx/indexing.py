@@ -7,6 +7,8 @@ from typing import Any
 import torch
 
 from mobopt.frontends.onnx.operands import Operand, carrier
+from mobopt.frontends.onnx.patterns import is_number, made_by
+from mobopt.frontends.onnx.pool_patterns import is_of_pool
 from mobopt.frontends.onnx.registry import Call, translates
 from mobopt.ir import Value
 
@@ -69,13 +71,23 @@ def _gather_nd(call: Call) -> Any:
         shape[dim] = -1
         columns.append(emit("reshape", emit("arange", call.size(0, dim), dtype=torch.int64), shape))
     for dim in range(depth):
-        column = emit("select.int", call.tensor(1), rank - 1, dim)
-        columns.append(_wrapped(call, column, call.size(0, batches + dim)))
+        columns.append(_wrapped(call, _column(call, dim), call.size(0, batches + dim)))
     return emit("index.Tensor", x, columns)
+
+
+def _column(call: Call, dim: int) -> Any:
+    """The indices of one dimension, of those in the last one of the second input."""
+    last = call.rank(1) - 1
+    row = made_by(call.tensor(1), "aten::unsqueeze")
+    if row is not None and (is_number(row.inputs[1], last) or is_number(row.inputs[1], -1)):
+        return row.inputs[0]
+    return call.emit("select.int", call.tensor(1), last, dim)
 
 
 def _wrapped(call: Call, indices: Any, size: Any) -> Any:
     emit = call.emit
+    if is_of_pool(indices):
+        return indices
     indices = emit("to.dtype", indices, torch.int64) if call.dtype(1) != torch.int64 else indices
     return emit("where.self", emit("lt.Scalar", indices, 0), emit("add.Scalar", indices, size), indices)
 
@@ -103,13 +115,11 @@ def _scatter_elements(call: Call) -> Any:
 def _scatter_nd(call: Call) -> Any:
     """Elements, or slices, at indices of the first dimensions."""
     emit, x, updates = call.emit, call.tensor(0), call.tensor(2)
-    rank, depth = call.rank(1), (call.operand(1).sizes or (None,))[-1]
+    depth = (call.operand(1).sizes or (None,))[-1]
     if depth is None:
         raise call.unsupported("how many indices each element has is known at run time only")
     reduction = call.get("reduction", "none")
-    columns = [
-        _wrapped(call, emit("select.int", call.tensor(1), rank - 1, dim), call.size(0, dim)) for dim in range(depth)
-    ]
+    columns = [_wrapped(call, _column(call, dim), call.size(0, dim)) for dim in range(depth)]
     if reduction in ("none", "add"):
         return emit("index_put", x, columns, updates, reduction == "add")
     # Rows of slices, by one index that counts them.

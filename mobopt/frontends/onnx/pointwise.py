@@ -10,6 +10,7 @@ import torch
 from mobopt.frontends.onnx.elements import PACKED_BITS, dtype_of, type_name
 from mobopt.frontends.onnx.operands import Operand, carrier
 from mobopt.frontends.onnx.patterns import interpolated, logarithm
+from mobopt.frontends.onnx.pool_patterns import plane_indices, quotient_of_windows
 from mobopt.frontends.onnx.registry import MICROSOFT, Call, translates
 
 _UNARY = {
@@ -99,7 +100,9 @@ def _add(call: Call) -> Any:
 
 @translates("Sub")
 def _sub(call: Call) -> Any:
-    return call.emit("sub.Tensor", call.tensor(0), call.tensor(1))
+    x, y = call.tensor(0), call.tensor(1)
+    indices = plane_indices(x, y) if call.dtype() == torch.int64 else None
+    return call.emit("sub.Tensor", x, y) if indices is None else indices
 
 
 @translates("Mul")
@@ -111,7 +114,8 @@ def _mul(call: Call) -> Any:
 def _div(call: Call) -> Any:
     x, y = call.tensor(0), call.tensor(1)
     if call.dtype().is_floating_point or call.dtype().is_complex:
-        return call.emit("div.Tensor", x, y)
+        mean = quotient_of_windows(call, x, y)
+        return call.emit("div.Tensor", x, y) if mean is None else mean
     check_order(call)
     return call.emit("div.Tensor_mode", x, y, "trunc")
 

@@ -8,6 +8,7 @@ import torch
 
 from mobopt.frontends.onnx.operands import carrier
 from mobopt.frontends.onnx.pointwise import ordered
+from mobopt.frontends.onnx.pool_patterns import mean_of_windows
 from mobopt.frontends.onnx.registry import Call, translates
 from mobopt.frontends.onnx.shapes import flattened
 
@@ -56,6 +57,9 @@ def _sums(call: Call) -> Any:
         for axis in axes:
             count = emit("mul.int", count, call.size(0, axis))
         return emit("to.dtype", emit("div.Scalar_mode", total, count, "trunc"), carrier(call.dtype()))
+    pooled = mean_of_windows(call, x, axes) if op == "ReduceMean" and axes and not keeps else None
+    if pooled is not None:
+        return pooled
     if axes:
         x = _accumulated(call, "mean" if op == "ReduceMean" else "sum", x, axes, keeps)
     if op == "ReduceL2":

@@ -13,6 +13,7 @@ from mobopt.frontends.onnx.elements import dtype_of
 from mobopt.frontends.onnx.few_bits import held_by, transposed
 from mobopt.frontends.onnx.operands import Operand, carrier, number_array, of_constant, of_numbers
 from mobopt.frontends.onnx.patterns import permuted, selected, stacked
+from mobopt.frontends.onnx.pool_patterns import unpooled
 from mobopt.frontends.onnx.registry import Call, translates
 from mobopt.ir import Value
 
@@ -57,7 +58,8 @@ def _reshape(call: Call) -> Any:
             call.size(0, dim) if not isinstance(size, Value) and size == 0 else _or_size(call, size, dim)
             for dim, size in enumerate(target)
         ]
-    return call.emit("reshape", call.tensor(), target)
+    found = unpooled(call, call.tensor(), target)
+    return call.emit("reshape", call.tensor(), target) if found is None else found
 
 
 def _or_size(call: Call, size: Any, dim: int) -> Any:
