@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import copy
-import math
 from dataclasses import dataclass
 
 import torch
@@ -99,19 +98,20 @@ class Decoder(nn.Module):
         self.embedding = nn.Embedding(sizes.vocabulary, sizes.width)
         self.blocks = nn.ModuleList(Block(sizes) for _ in range(sizes.layers))
         self.norm = nn.RMSNorm(sizes.width, eps=1e-5)
+        self.head = nn.Linear(sizes.width, sizes.vocabulary, bias=False)
 
     def forward(self, token: Tensor, position: Tensor) -> tuple[Tensor, Tensor]:
         """An int64 token (1, 1) and position (1) to the likeliest next token (1, 1) and all scores (1, vocabulary)."""
         x = self.embedding(token)
         for block in self.blocks:
             x = block(x, position)
-        scores = F.linear(self.norm(x)[:, -1], self.embedding.weight) / math.sqrt(x.shape[-1])
+        scores = self.head(self.norm(x)[:, -1])
         return scores.argmax(-1, keepdim=True), scores
 
 
 def main(small: bool = False, count: int = 64) -> None:
     """Generate tokens on the device and in eager PyTorch."""
-    torch.manual_seed(0)
+    torch.manual_seed(2)  # with it the tokens differ, and no two are nearly as likely: only the right cache gives them
     model = Decoder(SMALL if small else Sizes()).eval().requires_grad_(False)
     prompt = [3, 14, 15, 92]
     start = (torch.tensor([[prompt[0]]]), torch.tensor([0]))

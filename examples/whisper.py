@@ -105,6 +105,7 @@ class Decoder(nn.Module):
     def __init__(self, sizes: Sizes) -> None:
         super().__init__()
         self.token_embedding = nn.Embedding(sizes.vocabulary, sizes.width)
+        nn.init.normal_(self.token_embedding.weight, std=0.1)  # else what is heard drowns: a token follows itself
         self.positional_embedding = nn.Parameter(torch.randn(sizes.positions, sizes.width))
         self.blocks = nn.ModuleList(Block(sizes.width, sizes.heads, crosses=True) for _ in range(sizes.layers))
         self.ln = nn.LayerNorm(sizes.width)
