@@ -47,6 +47,22 @@ def lstm(directions: int, steps: int, columns: bool = False, batch: int = 1) -> 
     return given
 
 
+def experts(bits: int, rows: int, hidden: int, inner: int, block: int = 0, zeros: bool = False) -> list[Any]:
+    """Inputs of QMoE with five experts: seven tokens."""
+
+    def layer(outputs: int, inputs: int) -> list[Any]:
+        scales = (5, outputs, inputs // block) if block else (5, outputs)
+        return [bytes_of(5, outputs, inputs * bits // 8), numpy.abs(floats(*scales)) * 0.01, floats(5, outputs)]
+
+    def points(outputs: int, inputs: int) -> Any:
+        if not zeros:
+            return None
+        return bytes_of(5, outputs, inputs // block * bits // 8) if block else bytes_of(5, outputs * bits // 8)
+
+    given = [floats(7, hidden), floats(7, 5), *layer(rows, hidden), *layer(hidden, inner), None, None, None]
+    return [*given, points(rows, hidden), points(hidden, inner)]
+
+
 CASES: dict[str, tuple[str, Any, int, dict[str, Any]]] = {
     "gelu": ("Gelu", lambda: [floats(2, 5)], 1, {}),
     "fast gelu": ("FastGelu", lambda: [floats(2, 5), floats(5)], 2, {}),
@@ -258,6 +274,48 @@ CASES: dict[str, tuple[str, Any, int, dict[str, Any]]] = {
         lambda: [bytes_of(3, 8), scale(), zero(), bytes_of(8, 4), scale(0.01), zero(100), None, scale(0.2), zero()],
         1,
         {},
+    ),
+    "experts": (
+        "MoE",
+        lambda: [floats(7, 8), floats(7, 5), floats(5, 16, 8), floats(5, 16), floats(5, 8, 16), floats(5, 8)],
+        2,
+        {"k": 2, "activation_type": "gelu", "normalize_routing_weights": 1},
+    ),
+    "gated experts": (
+        "MoE",
+        lambda: [floats(2, 3, 8), floats(6, 5), floats(5, 32, 8), floats(5, 32), floats(5, 8, 16), floats(5, 8)],
+        2,
+        {"k": 1, "activation_type": "swiglu", "swiglu_fusion": 1, "activation_alpha": 1.5, "swiglu_limit": 2.0},
+    ),
+    "experts of four bits": (
+        "QMoE",
+        lambda: experts(4, 64, 32, 64),
+        2,
+        {"k": 2, "activation_type": "silu", "expert_weight_bits": 4, "normalize_routing_weights": 1},
+    ),
+    "experts of eight bits": (
+        "QMoE",
+        lambda: experts(8, 64, 32, 64, zeros=True),
+        2,
+        {"k": 3, "activation_type": "relu", "expert_weight_bits": 8},
+    ),
+    "experts that others weigh": (
+        "QMoE",
+        lambda: [*experts(4, 64, 32, 64), None, numpy.abs(floats(7, 5))],
+        2,
+        {"k": 2, "activation_type": "relu"},
+    ),
+    "gated experts of four bits with zero points": (
+        "QMoE",
+        lambda: experts(4, 128, 32, 64, block=16, zeros=True),
+        2,
+        {"k": 2, "activation_type": "swiglu", "swiglu_fusion": 1, "expert_weight_bits": 4, "block_size": 16},
+    ),
+    "experts with zero points of rows": (
+        "QMoE",
+        lambda: experts(4, 64, 32, 64, zeros=True),
+        2,
+        {"k": 1, "activation_type": "identity", "expert_weight_bits": 4},
     ),
 }
 

@@ -8,7 +8,7 @@ import torch
 
 from mobopt.frontends.onnx.emitter import Emitter
 from mobopt.ir import Value
-from mobopt.ops.quantized import DEQUANTIZE, Quantized
+from mobopt.ops.quantized import DEQUANTIZE, Quantized, unpacked
 
 
 def emitted(emit: Emitter, weight: Quantized, source: torch.Tensor | None = None) -> Value:
@@ -17,6 +17,36 @@ def emitted(emit: Emitter, weight: Quantized, source: torch.Tensor | None = None
         emit.name_as(weight.values, source)
     floats: Value = emit(DEQUANTIZE, *weight.arguments)
     return floats
+
+
+def of_rows(
+    emit: Emitter,
+    packed: torch.Tensor,
+    scales: torch.Tensor,
+    zeros: torch.Tensor | None,
+    bits: int,
+    columns: int,
+    block: int,
+) -> Value:
+    """The floats of a matrix of 4 or 8 bits as ``com.microsoft`` has them.
+
+    Args:
+        emit: appends to the graph.
+        packed: its integers, ``rows x bytes``; a row may have more bytes than its columns take.
+        scales: ``rows x blocks``.
+        zeros: of the same sizes, or integers ``rows x bytes``; None for the middle of what the bits hold.
+        bits: of each number.
+        columns: of the matrix.
+        block: how many columns have a scale in common.
+    """
+    blocks = scales.shape[1]
+    values = packed[:, : -(-columns * bits // 8)].contiguous()
+    if zeros is None and bits == 8:
+        zeros = torch.full(scales.shape, 128.0)
+    elif zeros is not None and not zeros.dtype.is_floating_point:
+        zeros = unpacked(zeros, blocks) if bits == 4 else zeros[:, :blocks]
+    zeros = None if zeros is None else zeros.to(torch.float32)
+    return emitted(emit, Quantized(values, scales.float(), zeros, (1, block), bits, columns), packed)
 
 
 def held_by(value: Any) -> Quantized | None:

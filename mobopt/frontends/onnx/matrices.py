@@ -6,10 +6,9 @@ from typing import Any
 
 import torch
 
-from mobopt.frontends.onnx.few_bits import emitted, product, transposed
+from mobopt.frontends.onnx.few_bits import of_rows, product, transposed
 from mobopt.frontends.onnx.operands import Operand
 from mobopt.frontends.onnx.registry import MICROSOFT, Call, translates
-from mobopt.ops.quantized import Quantized, unpacked
 
 
 @translates("MatMul")
@@ -126,20 +125,11 @@ def _matmul_of_bits(call: Call) -> Any:
 def _kept_bits(call: Call, bits: int) -> Any:
     """Constant weights as they are."""
     rows, inner, block = call.get("N"), call.get("K"), call.get("block_size")
-    blocks = -(-inner // block)
     constant, scales = call.operand(1).constant, call.operand(2).constant
     assert constant is not None and scales is not None
-    held = -(-inner * bits // 8)
-    values = constant.reshape(rows, -1)[:, :held].contiguous()
     zeros = call.operand(3).constant if call.has(3) else None
-    if zeros is not None and not zeros.dtype.is_floating_point:
-        points = zeros.reshape(rows, -1)
-        zeros = unpacked(points, blocks) if bits == 4 else points[:, :blocks]
-    if zeros is None and bits == 8:
-        zeros = torch.full((rows, blocks), 128.0)
-    zeros = None if zeros is None else zeros.to(torch.float32).reshape(rows, blocks)
-    weight = Quantized(values, scales.float().reshape(rows, blocks), zeros, (1, block), bits, inner)
-    return emitted(call.emit, weight, constant)
+    zeros = None if zeros is None else zeros.reshape(rows, -1)
+    return of_rows(call.emit, constant.reshape(rows, -1), scales.reshape(rows, -1), zeros, bits, inner, block)
 
 
 def _floats_of_bits(call: Call, bits: int) -> Any:
