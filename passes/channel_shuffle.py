@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from mobopt.ir import Graph, Node, Origin, Program, Value
-from mobopt.passes.facts import Examples, Facts, record_facts
+from mobopt.passes.facts import Examples, record_facts
 from mobopt.passes.manager import Pass
 from mobopt.passes.note_kinds import SHUFFLE_FOUND
 from mobopt.passes.notes import NoteBook
@@ -35,14 +35,14 @@ class RecognizeChannelShuffle(Pass):
 
     def rewrite(self, program: Program, notes: NoteBook) -> bool:
         """Replace in every method."""
-        facts = record_facts(program, self.examples)
-        changed = [self._rewrite_graph(graph, facts, notes) for graph in program.methods.values()]
+        record_facts(program, self.examples)
+        changed = [self._rewrite_graph(graph, notes) for graph in program.methods.values()]
         return any(changed)
 
-    def _rewrite_graph(self, graph: Graph, facts: Facts, notes: NoteBook) -> bool:
+    def _rewrite_graph(self, graph: Graph, notes: NoteBook) -> bool:
         changed = False
         for node in list(graph.walk()):
-            found = _shuffled(node, facts)
+            found = _shuffled(node)
             if found is None:
                 continue
             x, groups, others = found
@@ -53,7 +53,7 @@ class RecognizeChannelShuffle(Pass):
         return changed
 
 
-def _shuffled(last: Node, facts: Facts) -> tuple[Value, int, Origin] | None:
+def _shuffled(last: Node) -> tuple[Value, int, Origin] | None:
     """What is shuffled, its number of groups, and where the other nodes come from, if a node ends a shuffle."""
     if last.op not in _VIEWS or last.qualified_op == "aten::view.dtype":
         return None
@@ -66,13 +66,9 @@ def _shuffled(last: Node, facts: Facts) -> tuple[Value, int, Origin] | None:
         return None
     x = first.inputs[0]
     dims = [value.constant if value.is_constant else None for value in swap.inputs[1:]]
-    before, parts, after = (_sizes(value, facts) for value in (x, first.output, last.output))
+    before, parts, after = (value.facts.known_sizes or () for value in (x, first.output, last.output))
     if sorted(dim % 5 for dim in dims if dim is not None) != [1, 2] or len(before) != 4 or before != after:
         return None
     whole = len(parts) == 5 and (parts[0], *parts[3:]) == (before[0], *before[2:])
     others = [first.origin, swap.origin, *([] if swapped is None else [swapped.origin])]
     return (x, parts[1], Origin.union(others)) if whole else None
-
-
-def _sizes(value: Value, facts: Facts) -> tuple[int, ...]:
-    return (facts[value].known_sizes if value in facts else None) or ()

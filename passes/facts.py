@@ -2,98 +2,90 @@
 
 from __future__ import annotations
 
-import operator
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 
-from mobopt.ir import Block, Node, Program, Value
+from mobopt.ir import Node, Program, Value
+from mobopt.ir.facts import UNKNOWN, UNSEEN, facts_of_tensor
 from mobopt.ir.nests import leaves_of, map_leaves
-from mobopt.ir.snapshot import Snapshot
 from mobopt.ir.types import TENSOR
 from mobopt.ops.effects import schema_of_node
 from mobopt.ops.state import telling_calls
-from mobopt.ops.targets import TensorFacts
-from mobopt.ops.targets.facts import facts_of_tensor
+from mobopt.passes.inference import infer_facts, values_of
 from mobopt.passes.varying_sizes import varying_values
 from mobopt.runtimes.cpu import Interpreter
-
-Facts = dict[Value, TensorFacts]
 
 _HALF = 5
 """Number of ``float16``; source: ``c10/core/ScalarType.h``."""
 
 
 @dataclass(frozen=True)
-class _State:
-    """What decides what a run computes."""
-
-    names_and_attributes: list[Any]
-    graphs: list[Snapshot]
-
-    @classmethod
-    def of(cls, program: Program) -> _State:
-        """What a Program is now."""
-        attributes = [item for name, attribute in program.attributes.items() for item in (name, attribute.value)]
-        return cls([*attributes, *program.methods], [Snapshot(graph) for graph in program.methods.values()])
-
-    def is_same(self, other: _State) -> bool:
-        """Whether a run would compute the same."""
-        return (
-            len(self.names_and_attributes) == len(other.names_and_attributes)
-            and all(map(operator.is_, self.names_and_attributes, other.names_and_attributes))
-            and all(before.is_same(now) for before, now in zip(self.graphs, other.graphs, strict=True))
-        )
-
-
-@dataclass
 class Examples:
-    """Example arguments of methods, and what their last run told.
+    """Example arguments of methods.
 
     Attributes:
         arguments: for each method, its arguments without self; none: nothing is known of sizes.
         are_guessed: whether nobody asked for these sizes: mobopt chose them, or tracing happened to use them. They
             decide what the target computes right, and no file is fixed to them.
-        recorded: the Program that was run last, as it was, and its facts.
     """
 
     arguments: Mapping[str, Sequence[Any]] = field(default_factory=dict)
     are_guessed: bool = False
-    recorded: tuple[_State, Facts] | None = field(default=None, init=False, repr=False, compare=False)
 
 
-def record_facts(program: Program, examples: Examples) -> Facts:
-    """Sizes and dtypes of every tensor that the methods with examples compute.
+def record_facts(program: Program, examples: Examples) -> None:
+    """See to it that every tensor knows its facts: those of the methods' inputs and results, and all in between.
 
-    A value that is computed several times, in a loop, keeps only what is always the same; one whose sizes depend on
-    more than those of inputs keeps none (:mod:`mobopt.passes.varying_sizes`). Of a Program that has not changed since
-    the last call, what was recorded then is given.
+    The first time, the methods with examples are run on them. A value that is computed several times, in a loop, keeps
+    only what is always the same; one whose sizes depend on more than those of inputs keeps none
+    (:mod:`mobopt.passes.varying_sizes`). What has been rewritten since follows from that
+    (:mod:`mobopt.passes.inference`).
 
     Raises:
         InputError: the model can't be run on the examples.
     """
     if not examples.arguments:
-        return {}
-    state = _State.of(program)
-    if examples.recorded is not None and examples.recorded[0].is_same(state):
-        return dict(examples.recorded[1])
-    facts: Facts = {}
+        return
+    if program.observed is not examples:
+        _observe(program, examples)
+        program.observed = examples
+    infer_facts(program)
+
+
+def _observe(program: Program, examples: Examples) -> None:
+    values = [value for graph in program.methods.values() for value in values_of(graph.block)]
+    for value in values:
+        value.facts = UNSEEN if value.type == TENSOR else UNKNOWN
     calls = telling_calls(program)  # a call may leave tensors of other sizes to the next
     for method, arguments in examples.arguments.items():
         if method in program.methods:
-            observer = _Observer(program, facts)
+            observer = _Observer(program)
             for _ in range(calls):
                 observer.run(method, map_leaves(list(arguments), torch.Tensor, torch.Tensor.clone))
     for graph in program.methods.values():
-        varying = varying_values(graph, facts)
-        for value in _tensors(graph.block):
-            seen = facts.setdefault(value, TensorFacts(is_seen=False))
-            if value in varying.sizes:
-                facts[value] = seen.varying(value not in varying.ranks)
-    examples.recorded = state, facts
-    return dict(facts)
+        varying = varying_values(graph)
+        for value in varying.sizes:
+            if value.type == TENSOR:
+                value.facts = value.facts.varying(value not in varying.ranks)
+
+
+def forget_facts(program: Program) -> None:
+    """Take what was seen of tensors for wrong: the next who asks has the model run again."""
+    program.observed = None
+    for graph in program.methods.values():
+        for value in values_of(graph.block):
+            value.facts = UNKNOWN
+
+
+def forget_unseen(program: Program) -> None:
+    """Take what no run came to for what nobody has looked at."""
+    for graph in program.methods.values():
+        for value in values_of(graph.block):
+            if not value.facts.is_seen:
+                value.facts = UNKNOWN
 
 
 def may_have_halves(program: Program, examples: Examples) -> bool:
@@ -116,30 +108,19 @@ def _names_halves(node: Node) -> bool:
     return schema is not None and any(schema.arguments[index].name == "dtype" for index in positions)
 
 
-def _tensors(block: Block) -> Iterator[Value]:
-    """Every tensor that a block and those inside of it compute or are given."""
-    yield from (value for value in block.parameters if value.type == TENSOR)
-    for node in block.nodes:
-        yield from (value for value in node.outputs if value.type == TENSOR)
-        for inner in node.blocks:
-            yield from _tensors(inner)
-
-
 class _Observer(Interpreter):
     """Runs a program and writes down what it sees."""
 
-    def __init__(self, program: Program, facts: Facts) -> None:
+    def __init__(self, program: Program) -> None:
         super().__init__(program)
-        self._facts = facts
+        self._inputs = {value for graph in program.methods.values() for value in graph.inputs}
 
     def bind(self, values: Sequence[Value], results: Sequence[Any], environment: dict[Value, Any]) -> None:
         """Look at what values are."""
-        self._look(values, results)
-        super().bind(values, results, environment)
-
-    def _look(self, values: Sequence[Value], results: Sequence[Any]) -> None:
         for value, result in zip(values, results, strict=True):
             if isinstance(result, torch.Tensor) and not result.is_nested:  # a nested one has no sizes
                 seen = facts_of_tensor(result)
-                known = self._facts.get(value)
-                self._facts[value] = seen if known is None else known.merged(seen)
+                if value in self._inputs and result.layout == torch.strided and not result.is_contiguous():
+                    seen = replace(seen, is_contiguous=False)
+                value.facts = value.facts.merged(seen) if value.facts.is_seen and value.facts is not UNKNOWN else seen
+        super().bind(values, results, environment)

@@ -9,7 +9,7 @@ from mobopt.ir import Graph, Node, Program, Value
 from mobopt.ir.types import TENSOR
 from mobopt.ops.effects import listed_items
 from mobopt.ops.records import Like, record_of
-from mobopt.passes.facts import Examples, Facts, record_facts
+from mobopt.passes.facts import Examples, record_facts
 from mobopt.passes.manager import After, Pass
 from mobopt.passes.note_kinds import CHANNELS_FIXED
 from mobopt.passes.notes import NoteBook
@@ -36,19 +36,19 @@ class FixChannels(Pass):
 
     def rewrite(self, program: Program, notes: NoteBook) -> bool:
         """Replace in every method."""
-        facts = record_facts(program, self.examples)
+        record_facts(program, self.examples)
         changed = False
         for graph in program.methods.values():
-            changed |= _fix(graph, facts, notes)
+            changed |= _fix(graph, notes)
         return changed
 
 
-def _fix(graph: Graph, facts: Facts, notes: NoteBook) -> bool:
+def _fix(graph: Graph, notes: NoteBook) -> bool:
     changed = False
     known: dict[Value, int | None] = {}
     for node in list(graph.walk()):
         for tensor, number in _asked_for(node):
-            channels = _channels(tensor, facts, known)
+            channels = _channels(tensor, known)
             if channels is not None and number.uses:
                 notes.add(CHANNELS_FIXED, node, channels=channels)
                 number.replace_all_uses_with(graph.constant(channels, name=number.name))
@@ -74,46 +74,46 @@ def _is_one(value: Value) -> bool:
     return value.is_constant and value.constant == 1
 
 
-def _channels(value: Value, facts: Facts, known: dict[Value, int | None]) -> int | None:
+def _channels(value: Value, known: dict[Value, int | None]) -> int | None:
     """How many channels a tensor has for inputs of all sizes; None if that is not known."""
     if value not in known:
-        known[value] = None if value.producer is None else _of_node(value.producer, value, facts, known)
+        known[value] = None if value.producer is None else _of_node(value.producer, value, known)
     return known[value]
 
 
-def _of_node(node: Node, value: Value, facts: Facts, known: dict[Value, int | None]) -> int | None:
+def _of_node(node: Node, value: Value, known: dict[Value, int | None]) -> int | None:
     if node.outputs[0] is not value:
         return None
     record = record_of(node.qualified_op)
     match record.channels:
         case Like.WEIGHT | Like.TRANSPOSED_WEIGHT:
-            return _of_convolution(node, facts)
-        case Like.FIRST if record.spatial is None or _has_batch(node.inputs[0], record.spatial, facts):
-            return _channels(node.inputs[0], facts, known)
+            return _of_convolution(node)
+        case Like.FIRST if record.spatial is None or _has_batch(node.inputs[0], record.spatial):
+            return _channels(node.inputs[0], known)
         case Like.OPERANDS:
-            operands = [item for item in node.inputs if item.type == TENSOR and _same_rank(item, value, facts)]
-            found = [_channels(item, facts, known) for item in operands]
+            operands = [item for item in node.inputs if item.type == TENSOR and _same_rank(item, value)]
+            found = [_channels(item, known) for item in operands]
             return max((number for number in found if number is not None and number > 1), default=None)
         case Like.PARTS if _is_one(node.inputs[1]):
-            parts = [_channels(item, facts, known) for item in listed_items(node.inputs[0]) or ()]
+            parts = [_channels(item, known) for item in listed_items(node.inputs[0]) or ()]
             return None if not parts or None in parts else sum(part for part in parts if part is not None)
     return None
 
 
-def _has_batch(value: Value, spatial: int, facts: Facts) -> bool:
+def _has_batch(value: Value, spatial: int) -> bool:
     """Whether dimension 1 of what a window slides over is that of channels: without a batch, it is another."""
-    return value in facts and facts[value].known_rank == spatial + 2
+    return value.facts.known_rank == spatial + 2
 
 
-def _same_rank(one: Value, other: Value, facts: Facts) -> bool:
+def _same_rank(one: Value, other: Value) -> bool:
     """Whether dimension 1 of both is the same dimension."""
-    sizes = [facts[item].known_sizes if item in facts else None for item in (one, other)]
+    sizes = [item.facts.known_sizes for item in (one, other)]
     return sizes[0] is not None and sizes[1] is not None and len(sizes[0]) == len(sizes[1])
 
 
-def _of_convolution(node: Node, facts: Facts) -> int | None:
-    weight, seen = node.inputs[1], facts.get(node.inputs[0])
-    if not is_constant_tensor(weight) or seen is None or seen.known_sizes is None or seen.rank != weight.constant.dim():
+def _of_convolution(node: Node) -> int | None:
+    weight, seen = node.inputs[1], node.inputs[0].facts
+    if not is_constant_tensor(weight) or seen.known_sizes is None or seen.rank != weight.constant.dim():
         return None
     if record_of(node.qualified_op).channels == Like.WEIGHT:
         return int(weight.constant.shape[0])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from mobopt.ir import Graph, Node, Program, Value
-from mobopt.passes.facts import Examples, Facts, record_facts
+from mobopt.passes.facts import Examples, record_facts
 from mobopt.passes.manager import Pass
 from mobopt.passes.note_kinds import RANK_FIXED
 from mobopt.passes.notes import NoteBook
@@ -31,19 +31,19 @@ class FixRanks(Pass):
 
     def rewrite(self, program: Program, notes: NoteBook) -> bool:
         """Replace in every method."""
-        facts = record_facts(program, self.examples)
+        record_facts(program, self.examples)
         changed = False
         for graph in program.methods.values():
-            changed |= _fix(graph, facts, notes)
+            changed |= _fix(graph, notes)
             changed |= fold_rank_checks(graph, notes)
         return changed
 
 
-def _fix(graph: Graph, facts: Facts, notes: NoteBook) -> bool:
+def _fix(graph: Graph, notes: NoteBook) -> bool:
     changed = False
     for node in list(graph.walk()):
         tensor = _asked_for(node)
-        rank = facts[tensor].known_rank if tensor in facts else None
+        rank = None if tensor is None else tensor.facts.known_rank
         if rank is None:
             continue
         notes.add(RANK_FIXED, node, rank=rank)

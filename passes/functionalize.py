@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from mobopt.ir import Block, Graph, Node, Program, Value
@@ -12,7 +11,6 @@ from mobopt.ops.aliases import Aliases
 from mobopt.ops.effects import reads_metadata
 from mobopt.ops.parts import Parts
 from mobopt.ops.records import Trait, functional_schema, has_trait, is_in_place, record_of
-from mobopt.ops.targets import TensorFacts
 from mobopt.passes.facts import Examples, record_facts
 from mobopt.passes.functional_dtypes import change_of_dtype
 from mobopt.passes.manager import Pass
@@ -51,13 +49,12 @@ class Functionalize(Pass):
         """Replace what can be replaced."""
         found = {graph: [node for node in graph.walk() if _is_in_place(node)] for graph in program.methods.values()}
         combine = any(_combines(node) for nodes in found.values() for node in nodes)
-        facts = record_facts(program, self.examples) if combine else {}
-        changed = [self._rewrite_graph(graph, nodes, facts, notes) for graph, nodes in found.items() if nodes]
+        if combine:
+            record_facts(program, self.examples)
+        changed = [self._rewrite_graph(graph, nodes, notes) for graph, nodes in found.items() if nodes]
         return any(changed)
 
-    def _rewrite_graph(
-        self, graph: Graph, candidates: list[Node], facts: Mapping[Value, TensorFacts], notes: NoteBook
-    ) -> bool:
+    def _rewrite_graph(self, graph: Graph, candidates: list[Node], notes: NoteBook) -> bool:
         copies = _copy_written_inputs(graph, notes) if self.copies_inputs else []
         aliases, parts = Aliases(graph), Parts(graph)
         order = {node: index for index, node in enumerate(_order(graph.block))}
@@ -67,7 +64,7 @@ class Functionalize(Pass):
             reason = (
                 "PyTorch 1.13 has no functional form of it"
                 if functional is None
-                else _refusal(node, aliases, parts, order) or change_of_dtype(node, functional, facts, self.may_differ)
+                else _refusal(node, aliases, parts, order) or change_of_dtype(node, functional, self.may_differ)
             )
             if functional is None or reason:
                 notes.add(STAYS_IN_PLACE, node, reason=reason)

@@ -9,7 +9,7 @@ from mobopt.ir import Graph, Node, Program, Value
 from mobopt.ops.targets import Target, judge
 from mobopt.ops.targets.table import release_key
 from mobopt.options import DEFAULT_RUNTIME
-from mobopt.passes.facts import Examples, Facts, record_facts
+from mobopt.passes.facts import Examples, record_facts
 from mobopt.passes.manager import After, Pass
 from mobopt.passes.note_kinds import NOT_PACKED, PACKED
 from mobopt.passes.notes import NoteBook
@@ -63,11 +63,12 @@ class InsertPrepack(Pass):
     def rewrite(self, program: Program, notes: NoteBook) -> bool:
         """Rewrite every layer whose weights are known."""
         derived = DerivedTensors()
-        facts = record_facts(program, self.examples) if self.target is not None else {}
+        if self.target is not None:
+            record_facts(program, self.examples)
         changed = False
         for graph in program.methods.values():
             packer = Packer(graph, derived)
-            for node, rule, reason in self._layers(graph, facts):  # judged while facts are of the nodes that are there
+            for node, rule, reason in self._layers(graph):
                 if reason:
                     notes.add(NOT_PACKED, node, reason=reason)
                 else:
@@ -76,22 +77,22 @@ class InsertPrepack(Pass):
                     changed = True
         return changed
 
-    def _layers(self, graph: Graph, facts: Facts) -> list[tuple[Node, Rule, str]]:
+    def _layers(self, graph: Graph) -> list[tuple[Node, Rule, str]]:
         """Nodes that there is a rule for, and why they stay as they are, if they do."""
         found: list[tuple[Node, Rule, str]] = []
         roots: dict[Value, Value] = {}
         for node in graph.walk():
             rule = RULES[self.backend].get(node.qualified_op)
             if rule is not None:
-                reason = self._refusal(rule, node, facts) or rule.refusal(node, known_rank(node.inputs[0], roots))
+                reason = self._refusal(rule, node) or rule.refusal(node, known_rank(node.inputs[0], roots))
                 found.append((node, rule, reason))
         return found
 
-    def _refusal(self, rule: Rule, node: Node, facts: Facts) -> str:
+    def _refusal(self, rule: Rule, node: Node) -> str:
         """Why a rule is not for the runtime, or the runtime's operator not for the node."""
         if release_key(self.runtime) < release_key(rule.since):
             return f"the runtime of {self.runtime} has no operator for it, that of {rule.since} has"
         if self.target is None:
             return ""
-        finding = judge(node, self.target, facts)
+        finding = judge(node, self.target)
         return "" if finding.verdict == "native" else f"for {self.target} {finding.why}"

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from mobopt.ir import Graph, Node, Program, Value
 from mobopt.ops.aliases import Aliases
 from mobopt.ops.effects import written_inputs
-from mobopt.ops.targets import Finding, Target, TensorFacts, judge
+from mobopt.ops.targets import Finding, Target, judge
 from mobopt.options import LEGALIZE_LEVELS, MobileOptimizerType
 from mobopt.passes.facts import Examples, may_have_halves, record_facts
 from mobopt.passes.legalizations.site import FULL, Refused, Rewrite, Site, rewrites
@@ -56,16 +56,16 @@ class Legalize(Pass):
     def _round(self, program: Program, notes: NoteBook, refused: set[Node]) -> bool:
         # On Vulkan the sizes of any tensor may be too much, and dtypes are not known without a run.
         may_lack = self.target.backend == "vulkan" or may_have_halves(program, self.examples)
-        if not may_lack and not any(self._suspects(program, {}, ("wrong", "missing", "unknown"))):
+        if not may_lack and not any(self._suspects(program, ("wrong", "missing", "unknown"))):
             return False
-        facts = record_facts(program, self.examples)
+        record_facts(program, self.examples)
         written = [graph for graph in program.methods.values() if any(map(written_inputs, graph.walk()))]
         changed = False
-        for graph, node, finding in self._suspects(program, facts, ("wrong", "missing")):
+        for graph, node, finding in self._suspects(program, ("wrong", "missing")):
             choices = [item for item in self._rewrites_of(finding) if item.name not in self._blocked_rewrites()]
             if node in refused or not choices:
                 continue
-            if any(self._apply(graph, node, finding, item, facts, notes, graph in written) for item in choices):
+            if any(self._apply(program, graph, node, finding, item, notes, graph in written) for item in choices):
                 changed = True
             else:
                 refused.add(node)
@@ -83,25 +83,23 @@ class Legalize(Pass):
     def _blocked_rewrites(self) -> set[str]:
         return {name for kind in self.blocked for name in _SAME_AS.get(kind, ())}
 
-    def _suspects(
-        self, program: Program, facts: dict[Value, TensorFacts], verdicts: tuple[str, ...]
-    ) -> Iterator[tuple[Graph, Node, Finding]]:
+    def _suspects(self, program: Program, verdicts: tuple[str, ...]) -> Iterator[tuple[Graph, Node, Finding]]:
         """Nodes with one of these verdicts."""
         for graph in program.methods.values():
             for node in graph.walk():
                 if node.op.startswith("prim::"):
                     continue
-                finding = judge(node, self.target, facts, program.attributes)
+                finding = judge(node, self.target, program.attributes)
                 if finding.verdict in verdicts:
                     yield graph, node, finding
 
     def _apply(
         self,
+        program: Program,
         graph: Graph,
         node: Node,
         finding: Finding,
         rewrite: Rewrite,
-        facts: dict[Value, TensorFacts],
         notes: NoteBook,
         is_written: bool,
     ) -> bool:
@@ -112,7 +110,7 @@ class Legalize(Pass):
         assert node.block is not None
         start = node.previous
         try:
-            site = Site(graph, node, self.target, facts)
+            site = Site(program, graph, node, self.target)
             result = rewrite.apply(site)
             values = result if isinstance(result, tuple) else (result,)
             if is_written or any(value in node.inputs for value in values):
@@ -132,9 +130,9 @@ class Legalize(Pass):
             remark=site.remark,
         )
         for old, new_value in zip(node.outputs, values, strict=True):
+            if old.is_used and new_value not in node.inputs and not new_value.is_constant:
+                new_value.facts = old.facts  # which were seen
             old.replace_all_uses_with(new_value)
-            if old in facts:  # for readers that are rewritten in the same round
-                facts.setdefault(new_value, facts[old])
         node.destroy()
         return True
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from mobopt.ir import Block, Graph, Node, Value
+from mobopt.ir.facts import SIZES, UNKNOWN
 from mobopt.ir.program import copy_node
 from mobopt.passes.manager import GraphPass
 from mobopt.passes.note_kinds import NOT_UNROLLED, UNROLLED
@@ -91,3 +92,5 @@ def _rename(graph: Graph, node: Node) -> None:
             _rename(graph, inner)
     for value in node.outputs:
         value.name = graph.unique_name(value.name)
+        if value.facts.lasting != SIZES:  # of all trips together
+            value.facts = UNKNOWN

@@ -12,6 +12,7 @@ from typing import Any, ClassVar, NamedTuple
 from mobopt.errors import PassError
 from mobopt.ir import Graph, Program, print_graph, verify
 from mobopt.passes.facts import Examples
+from mobopt.passes.inference import check_facts
 from mobopt.passes.notes import Note, NoteBook
 
 _LOG = logging.getLogger("mobopt.passes")
@@ -137,6 +138,7 @@ def run_passes(
 def _check(item: Pass, program: Program, result: PassResult, before: str) -> None:
     try:
         verify(program)
+        check_facts(program)
     except Exception as error:
         raise PassError(f"pass {item.name} left a broken graph: {error}") from error
     if result.changed != (_fingerprint(program) != before):
@@ -145,7 +147,7 @@ def _check(item: Pass, program: Program, result: PassResult, before: str) -> Non
 
 def _fingerprint(program: Program) -> str:
     """Everything of a program that a pass may change, but for the elements of tensors."""
-    graphs = [f"{name} {print_graph(graph, digests=False)}" for name, graph in program.methods.items()]
+    graphs = [f"{name} {print_graph(graph, digests=False, facts=False)}" for name, graph in program.methods.items()]
     overloads = [node.overload for graph in program.methods.values() for node in graph.walk()]
     attributes = [f"{name} {item.type} {id(item.value)}" for name, item in program.attributes.items()]
     return "\n".join([*graphs, *overloads, *attributes])

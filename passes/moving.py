@@ -100,7 +100,9 @@ class Mover:
             self.ordered.add(node.insert_before(anchor))
             source = node.output
         inputs = [source, self.device, self.none, self.false, self.false]
-        return self.node("aten::to", inputs, TENSOR, anchor, value, overload="prim_Device")
+        copy = self.node("aten::to", inputs, TENSOR, anchor, value, overload="prim_Device")
+        copy.facts = value.facts
+        return copy
 
     def _after(self, value: Value) -> Node:
         """The node before which something stands right after the definition of a value."""

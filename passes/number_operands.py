@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 import torch
 
 from mobopt.ir import Graph, Node, Program, Value
+from mobopt.ir.facts import TensorFacts
 from mobopt.ir.schemas import schema_of, schemas_of
 from mobopt.ir.types import SCALAR, TENSOR
 from mobopt.ops.records import Trait, has_trait
-from mobopt.ops.targets import TensorFacts
-from mobopt.passes.facts import Examples, record_facts
+from mobopt.passes.facts import Examples, forget_facts, record_facts
 from mobopt.passes.manager import Pass
 from mobopt.passes.note_kinds import OPERAND_IS_NUMBER
 from mobopt.passes.notes import NoteBook
@@ -62,12 +62,14 @@ class NumberOperands(Pass):
         nodes = [(graph, node) for graph, node in nodes if _has_such(node)]
         if not nodes:
             return changed
-        facts = record_facts(program, self.examples)
+        record_facts(program, self.examples)
         for graph, node in nodes:
-            if not _keeps_its_dtype(facts.get(node.inputs[0]), node.inputs[1].constant):
+            if not _keeps_its_dtype(node.inputs[0].facts, node.inputs[1].constant):
                 _replace(graph, node, 1, "Scalar")
                 notes.add(OPERAND_IS_NUMBER, node)
                 changed = True
+        if changed:
+            forget_facts(program)  # dtypes of results have changed, as far as they are read
         return changed
 
     def _numbers_among(self, node: Node) -> list[int]:
@@ -117,9 +119,9 @@ def _has_such(node: Node) -> bool:
     return constant.dim() == 0 and constant.dtype != torch.bool and not constant.is_complex()
 
 
-def _keeps_its_dtype(facts: TensorFacts | None, constant: torch.Tensor) -> bool:
+def _keeps_its_dtype(facts: TensorFacts, constant: torch.Tensor) -> bool:
     """Whether the result's dtype is that of the other operand, be the constant a tensor or a number."""
-    if facts is None or facts.known_dtype is None or not facts.known_rank:
+    if facts.known_dtype is None or not facts.known_rank:
         return False
     is_floating = facts.known_dtype.startswith(("float", "bfloat", "complex"))
     return is_floating or (facts.known_dtype != "bool" and not constant.is_floating_point())

@@ -7,18 +7,19 @@ wrongly, reads copies on the CPU, and what it makes goes back.
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass
 
 import torch
 
 from mobopt.ir import Attribute, Graph, Node, Value
+from mobopt.ir.facts import facts_of_tensor
 from mobopt.ir.schemas import schema_of
 from mobopt.ir.types import TENSOR, ListType
 from mobopt.ops.aliases import Aliases
 from mobopt.ops.effects import handles_tensors, holds_tensors, reads_metadata, written_inputs
 from mobopt.ops.records import Trait, record_of
-from mobopt.ops.targets import Finding, Target, TensorFacts, judge
+from mobopt.ops.targets import Finding, Target, judge
 from mobopt.ops.targets.table import IMAGE_LIMIT
 from mobopt.ops.targets.verdicts import image_misfit
 from mobopt.passes.moving import Mover, before_order
@@ -47,7 +48,6 @@ class Placement:
     """What decides where a node runs."""
 
     target: Target
-    facts: Mapping[Value, TensorFacts]
     attributes: Mapping[str, Attribute]
 
 
@@ -68,30 +68,11 @@ def place_nodes(graph: Graph, placement: Placement, notes: NoteBook, ordered: se
     return placer.shared
 
 
-def lies_on_cpu(value: Value, facts: Mapping[Value, TensorFacts], image_limit: int = IMAGE_LIMIT) -> bool:
+def lies_on_cpu(value: Value, image_limit: int = IMAGE_LIMIT) -> bool:
     """Whether a tensor can't be on the GPU, or is a constant or an attribute, which files hold for the CPU."""
     if _is_stored(value) or (value.producer is not None and _is_transfer_to_cpu(value.producer)):
         return True
-    return value in facts and image_misfit(facts[value], image_limit) is not None
-
-
-class _FactsOfCopies(Mapping[Value, TensorFacts]):
-    """What is known of tensors, and of their copies on the other device."""
-
-    def __init__(self, facts: Mapping[Value, TensorFacts], ordered: Container[Node]) -> None:
-        self.facts = facts
-        self.ordered = ordered
-
-    def __getitem__(self, value: Value) -> TensorFacts:
-        while value not in self.facts and (origin := _origin(value, self.ordered)) is not value:
-            value = origin
-        return self.facts[value]
-
-    def __iter__(self) -> Iterator[Value]:
-        return iter(self.facts)
-
-    def __len__(self) -> int:
-        return len(self.facts)
+    return image_misfit(value.facts, image_limit) is not None
 
 
 class _Placer:
@@ -126,8 +107,7 @@ class _Placer:
             self._take_out(node)
 
     def _place(self, node: Node) -> None:
-        facts = _FactsOfCopies(self.placement.facts, self.ordered)
-        finding = judge(node, self.placement.target, facts, self.placement.attributes)
+        finding = judge(node, self.placement.target, self.placement.attributes)
         reason = self._reason_for_cpu(node, finding)
         if not reason and not self._is_with_its_operands(node):
             self._give_constants(node, finding)
@@ -185,21 +165,16 @@ class _Placer:
 
     def _is_unknown(self, value: Value) -> bool:
         """Whether the examples do not tell what a tensor is like."""
-        facts = self.placement.facts.get(value)
-        return value.type == TENSOR and facts is not None and (facts.varies or not facts.is_seen)
+        return value.type == TENSOR and (value.facts.varies or not value.facts.is_seen)
 
     def _is_misfit(self, value: Value) -> bool:
         """Whether a tensor can't be on the GPU, or is not known to be one that can."""
-        return value.type == TENSOR and lies_on_cpu(value, self.placement.facts)
+        return value.type == TENSOR and lies_on_cpu(value)
 
     def _counts(self, node: Node) -> bool:
         """Whether a node only computes with integers without dimensions: sizes, in traced models."""
-        facts = self.placement.facts
         tensors = [value for value in (*node.inputs, *node.outputs) if value.type == TENSOR and not value.is_constant]
-        known = [facts[value] for value in tensors if value in facts]
-        return len(known) == len(tensors) and all(
-            item.known_sizes == () and item.known_dtype == "int64" for item in known
-        )
+        return all((value.facts.known_sizes, value.facts.known_dtype) == ((), "int64") for value in tensors)
 
     def _reason_for_cpu(self, node: Node, finding: Finding) -> str:
         if not finding.is_good:
@@ -225,14 +200,13 @@ class _Placer:
 
     def _needs_order(self, value: Value) -> bool:
         """Whether a tensor on the CPU may be in another order than row-major; that of 4 dimensions is read wrongly."""
-        facts = self.placement.facts.get(value, TensorFacts())
         if value.is_constant:
             return not value.constant.is_contiguous()
-        return facts.known_sizes is None or len(facts.known_sizes) == 4
+        return value.facts.known_sizes is None or value.facts.rank == 4
 
     def _is_on_gpu(self, value: Value) -> bool:
         limit = self.placement.target.image_limit
-        return not lies_on_cpu(value, self.placement.facts, limit) and value not in self.shared
+        return not lies_on_cpu(value, limit) and value not in self.shared
 
     def _read_on_cpu(self, node: Node) -> None:
         """Make a node read copies on the CPU."""
@@ -291,10 +265,8 @@ class _Placer:
     def _on_gpu(self, value: Value) -> Value:
         if value.type != TENSOR or not _is_stored(value) or value in self.shared:
             return value
-        facts = self.placement.facts.get(value)
-        if value.is_constant:
-            facts = TensorFacts(str(value.constant.dtype).removeprefix("torch."), tuple(value.constant.shape))
-        is_misfit = facts is not None and image_misfit(facts, self.placement.target.image_limit) is not None
+        facts = facts_of_tensor(value.constant) if value.is_constant else value.facts
+        is_misfit = image_misfit(facts, self.placement.target.image_limit) is not None
         return value if is_misfit else self.to_gpu.moved_once(value)
 
 
@@ -371,7 +343,7 @@ def _shared_and_changed(graph: Graph, placement: Placement, aliases: Aliases) ->
     for node in writers:
         names = [value for value in aliases.members(node.inputs[0]) if value.type == TENSOR]
         chain = {node.inputs[0], *(other.output for other in writers if other.inputs[0] in names and other.outputs)}
-        is_good = judge(node, placement.target, placement.facts, placement.attributes).is_good
+        is_good = judge(node, placement.target, placement.attributes).is_good
         if not is_good or not set(names) <= chain or aliases.is_of_model(node.inputs[0]):
             shared.update(names)
     for value in graph.inputs[1:]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from dataclasses import dataclass, field
 
 import torch
@@ -11,7 +11,7 @@ from mobopt.ir import Attribute, Graph, Node, Program, Value, print_graph
 from mobopt.ir.types import BOOL
 from mobopt.ops.aliases import Aliases
 from mobopt.ops.effects import holds_tensors
-from mobopt.ops.targets import Target, TensorFacts
+from mobopt.ops.targets import Target
 from mobopt.ops.targets.table import IMAGE_LIMIT
 from mobopt.passes.facts import Examples, record_facts
 from mobopt.passes.manager import After, Pass
@@ -22,7 +22,6 @@ from mobopt.passes.place import Placement, cancel_transfers, lies_on_cpu, place_
 
 FLAG = "requires_backend_transfers"
 """Attribute that tells PyTorch's runtime that the graph moves its tensors itself."""
-_ROW_MAJOR = TensorFacts()
 
 
 @dataclass(frozen=True)
@@ -60,21 +59,21 @@ class Transfer(Pass):
         if FLAG in program.attributes:
             notes.add(FLAG_WAS_SET, FLAG)
             return False
-        facts = record_facts(program, self.examples)
+        record_facts(program, self.examples)
         changed = self.automatic
         for name, graph in program.methods.items():
             if name != "forward" and not any(holds_tensors(value.type) for value in graph.inputs[1:]):
                 continue
-            before = print_graph(graph, digests=False)
+            before = print_graph(graph, digests=False, facts=False)
             kept: set[Value] = set()
             ordered: set[Node] = set()
             if self.target is not None:
-                kept = place_nodes(graph, Placement(self.target, facts, program.attributes), notes, ordered)
+                kept = place_nodes(graph, Placement(self.target, program.attributes), notes, ordered)
             if self.automatic:
-                self._enter(graph, facts, kept, notes, ordered)
-                self._leave(graph, facts, notes, ordered)
+                self._enter(graph, kept, notes, ordered)
+                self._leave(graph, notes, ordered)
             cancel_transfers(graph, ordered)
-            changed = changed or print_graph(graph, digests=False) != before
+            changed = changed or print_graph(graph, digests=False, facts=False) != before
         if self.automatic:
             program.attributes[FLAG] = Attribute(BOOL, False)
         return changed
@@ -84,14 +83,7 @@ class Transfer(Pass):
         """Largest extent of an image."""
         return IMAGE_LIMIT if self.target is None else self.target.image_limit
 
-    def _enter(
-        self,
-        graph: Graph,
-        facts: Mapping[Value, TensorFacts],
-        kept: Collection[Value],
-        notes: NoteBook,
-        ordered: set[Node],
-    ) -> None:
+    def _enter(self, graph: Graph, kept: Collection[Value], notes: NoteBook, ordered: set[Node]) -> None:
         anchor = graph.block.nodes.first or graph.block.returns
         mover = Mover(
             graph,
@@ -99,12 +91,12 @@ class Transfer(Pass):
             self.device,
             notes,
             ordered,
-            lambda value: not facts.get(value, _ROW_MAJOR).is_contiguous,
+            lambda value: not value.facts.is_contiguous,
         )
         aliases = Aliases(graph)
         for value in graph.inputs[1:]:
             readers = [(node, index) for node, index in value.uses if node is not graph.block.returns]
-            if not readers or not holds_tensors(value.type) or lies_on_cpu(value, facts, self._limit) or value in kept:
+            if not readers or not holds_tensors(value.type) or lies_on_cpu(value, self._limit) or value in kept:
                 continue
             if any(node.op.endswith("_") for node in aliases.writers(value)):
                 notes.add(INPUT_MAY_CHANGE, value)
@@ -112,11 +104,11 @@ class Transfer(Pass):
             for node, index in readers:
                 node.replace_input(index, moved)
 
-    def _leave(self, graph: Graph, facts: Mapping[Value, TensorFacts], notes: NoteBook, ordered: set[Node]) -> None:
+    def _leave(self, graph: Graph, notes: NoteBook, ordered: set[Node]) -> None:
         mover = Mover(graph, torch.device("cpu"), "cpu", notes, ordered)
         returns = graph.block.returns
         for index, value in enumerate(returns.inputs):
-            if value not in graph.inputs and not lies_on_cpu(value, facts, self._limit):
+            if value not in graph.inputs and not lies_on_cpu(value, self._limit):
                 returns.replace_input(index, mover.returned(value, returns))
         for node in mover.rebuilt:
             node.destroy()

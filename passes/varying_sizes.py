@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 import torch
 
 from mobopt.ir import Block, Graph, Node, Value
+from mobopt.ir.facts import TensorFacts, facts_of_constant
 from mobopt.ir.types import FLOAT, NONE, SCALAR, STR, TENSOR, ClassType, OptionalType, Type
 from mobopt.ops.aliases import Aliases
 from mobopt.ops.effects import holds_tensors, listed_items, reads_metadata, schema_of_node, written_inputs
 from mobopt.ops.records import Trait, has_trait, record_of
-from mobopt.ops.targets import TensorFacts
 
 _BY_INDEX = frozenset({"aten::index.Tensor"})
 """Operators that are tagged, of which only truth values decide about sizes."""
@@ -42,14 +42,12 @@ class Varying:
         return len(self.numbers) + len(self.sizes) + len(self.ranks) + len(self.nones)
 
 
-def varying_values(graph: Graph, facts: Mapping[Value, TensorFacts]) -> Varying:
+def varying_values(graph: Graph) -> Varying:
     """Follow what is not known from the inputs through a method, until nothing is added.
 
-    Args:
-        graph: the method.
-        facts: what a run on example inputs has told. A branch that was not taken gives no facts.
+    Facts of its tensors are those of a run on example inputs, which tells nothing of a branch that was not taken.
     """
-    tracer = _Tracer(graph, facts)
+    tracer = _Tracer(graph)
     before = -1
     while before != len(tracer.found):
         before = len(tracer.found)
@@ -60,8 +58,7 @@ def varying_values(graph: Graph, facts: Mapping[Value, TensorFacts]) -> Varying:
 class _Tracer:
     """One walk after another over a graph; sets only grow."""
 
-    def __init__(self, graph: Graph, facts: Mapping[Value, TensorFacts]) -> None:
-        self.facts = facts
+    def __init__(self, graph: Graph) -> None:
         given = graph.inputs[1:]
         self.found = Varying(numbers=set(given), nones={value for value in given if _may_be_none(value)})
         writes = any(map(written_inputs, graph.walk()))
@@ -113,7 +110,7 @@ class _Tracer:
 
     def _decides_sizes(self, node: Node) -> bool:
         """Whether an input that varies decides about the sizes of the results."""
-        if _depends_on_elements(node, self.facts):
+        if _depends_on_elements(node):
             return any(value in self.found.numbers for value in node.inputs if holds_tensors(value.type))
         schema = schema_of_node(node)
         if schema is None:  # the language's own, which holds and hands on
@@ -182,7 +179,7 @@ class _Tracer:
         roots = {_same_sizes_as(value) for value in sources}
         if len(roots) == 1:
             return True
-        seen = {measure(_facts_of(value, self.facts)) for value in roots}
+        seen = {measure(_facts_of(value)) for value in roots}
         return len(seen) == 1 and None not in seen
 
 
@@ -194,10 +191,9 @@ def _rank(facts: TensorFacts) -> object:
     return facts.known_rank
 
 
-def _facts_of(value: Value, facts: Mapping[Value, TensorFacts]) -> TensorFacts:
-    if value.is_constant and isinstance(value.constant, torch.Tensor):
-        return TensorFacts(known_sizes=tuple(value.constant.shape))
-    return facts.get(value, TensorFacts())
+def _facts_of(value: Value) -> TensorFacts:
+    is_tensor = value.is_constant and isinstance(value.constant, torch.Tensor)
+    return facts_of_constant(value.constant) if is_tensor else value.facts
 
 
 def _same_sizes_as(value: Value) -> Value:
@@ -209,7 +205,7 @@ def _same_sizes_as(value: Value) -> Value:
     return value
 
 
-def _depends_on_elements(node: Node, facts: Mapping[Value, TensorFacts]) -> bool:
+def _depends_on_elements(node: Node) -> bool:
     """Whether the sizes of an operator's results depend on elements of its operands."""
     if node.op.startswith("prim::"):
         return False
@@ -217,15 +213,11 @@ def _depends_on_elements(node: Node, facts: Mapping[Value, TensorFacts]) -> bool
         if node.inputs[1].is_constant:
             return False
         indices = listed_items(node.inputs[1]) or node.inputs[1:]
-        return any(_dtype(item, facts) in _TRUTH for item in indices if not item.is_constant)
+        return any(item.facts.known_dtype in _TRUTH for item in indices if not item.is_constant)
     record = record_of(node.qualified_op)
     if record.schema is None:  # of a library that is not here
         return not node.op.startswith("aten::")
     return Trait.SIZES_BY_ELEMENTS in record.traits
-
-
-def _dtype(value: Value, facts: Mapping[Value, TensorFacts]) -> str | None:
-    return facts.get(value, TensorFacts()).known_dtype
 
 
 def _may_be_none(value: Value) -> bool:

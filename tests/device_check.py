@@ -11,7 +11,7 @@ from mobopt.ir.nests import leaves_of
 from mobopt.ops.effects import reads_metadata
 from mobopt.ops.schemas import schema_of
 from mobopt.ops.targets import Target, judge
-from mobopt.passes.facts import Examples, Facts, record_facts
+from mobopt.passes.facts import Examples, record_facts
 from mobopt.runtimes.cpu import Interpreter
 
 
@@ -22,10 +22,9 @@ class DeviceInterpreter(Interpreter):
     arguments that the target's rows say a kernel takes from the CPU. ``places`` collects where each operator ran.
     """
 
-    def __init__(self, program: Program, target: Target, facts: Facts) -> None:
+    def __init__(self, program: Program, target: Target) -> None:
         super().__init__(program)
         self.target = target
-        self.facts = facts
         self.places: defaultdict[str, set[str]] = defaultdict(set)
         self.gpu_nodes: set[Node] = set()
         self._devices: dict[int, tuple[torch.Tensor, str]] = {}
@@ -54,7 +53,7 @@ class DeviceInterpreter(Interpreter):
 
     def _check_mixed(self, node: Node, args: Sequence[Any]) -> None:
         """The GPU's kernel has to take these arguments from the CPU."""
-        row = judge(node, self.target, self.facts, self.program.attributes).row
+        row = judge(node, self.target, self.program.attributes).row
         allowed = row.cpu_operands if row is not None else ()
         for argument, value in zip(schema_of(node.qualified_op).arguments, args, strict=True):
             for tensor in leaves_of([value], torch.Tensor):
@@ -86,14 +85,14 @@ def run_judged(
     """
     result, interpreter = _run(program, target, inputs, method)
     for node in interpreter.gpu_nodes:
-        finding = judge(node, target, interpreter.facts, program.attributes)
+        finding = judge(node, target, program.attributes)
         assert finding.verdict == "native", f"{node!r} on the GPU: {finding}"
     return result, dict(interpreter.places)
 
 
 def _run(program: Program, target: Target, inputs: Sequence[Any], method: str) -> tuple[Any, DeviceInterpreter]:
-    facts = record_facts(program, Examples({method: inputs}))
-    interpreter = DeviceInterpreter(program, target, facts)
+    record_facts(program, Examples({method: inputs}))
+    interpreter = DeviceInterpreter(program, target)
     result = interpreter.run(method, inputs)
     for tensor in leaves_of([result], torch.Tensor):
         assert interpreter.device_of(tensor) == "cpu", "a result stays on the GPU"

@@ -20,6 +20,7 @@ from typing import Any
 import torch
 
 from mobopt.errors import GraphError
+from mobopt.ir.facts import UNKNOWN, TensorFacts
 from mobopt.ir.nests import leaves_of, map_leaves
 from mobopt.ir.node_list import InsertionPoint, NodeList
 from mobopt.ir.origin import NOWHERE, Origin
@@ -59,11 +60,13 @@ _NO_NAME = re.compile(r"[^\w.]")
 class Value:
     """One SSA value: a parameter of a block, an output of a node, or a constant."""
 
-    __slots__ = ("_constant", "_uses", "attribute", "name", "owner", "producer", "type")
+    __slots__ = ("_constant", "_uses", "attribute", "facts", "name", "owner", "producer", "type")
 
     def __init__(self, name: str, type: Type, constant: Any = _NOT_CONSTANT, attribute: str = "") -> None:
         self.name = name
         self.type = type
+        self.facts: TensorFacts = UNKNOWN
+        """What is known of a tensor of a Program, whose type says no more than that it is one."""
         self.producer: Node | None = None
         self.owner: Block | None = None
         """The block whose parameter this is, if it is one."""
@@ -147,9 +150,12 @@ class Value:
         return self._constant if self._constant is not _NOT_CONSTANT else None
 
     def replace_all_uses_with(self, other: Value) -> None:
-        """Make every reader of this value read ``other``, whose node then stands for this one's too."""
+        """Make every reader of this value read ``other``, whose node then stands for this one's too; what was known of
+        this one is known of ``other``."""
         if other is self:
             return
+        if other.facts is UNKNOWN and self._uses and not other.is_constant:
+            other.facts = self.facts
         if self.producer is not None and other.producer is not None and self.producer.computes:
             other.producer.origin |= self.producer.origin
         for node, index in self.uses:

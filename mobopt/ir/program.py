@@ -33,6 +33,8 @@ class Program:
     attributes: dict[str, Attribute] = field(default_factory=dict)
     class_name: str = "__torch__.Module"
     """Qualified name of the module's class."""
+    observed: object = None
+    """The example calls whose run told the facts of its tensors; None before one."""
     metadata: dict[str, Any] = field(default_factory=dict)
     """What is known beside the model: ``defaults`` ({method: {argument: value}}), ``input_rules`` ({method:
     :class:`~mobopt.ir.input_rules.InputRules`}, of models that were exported), ``names`` (what weights were called, and
@@ -56,6 +58,7 @@ class Program:
             methods={name: clone_graph(graph) for name, graph in self.methods.items()},
             attributes={name: Attribute(**vars(item)) for name, item in self.attributes.items()},
             class_name=self.class_name,
+            observed=self.observed,
             metadata=dict(self.metadata),
         )
 
@@ -78,7 +81,7 @@ def copy_block_into(source: Block, target: Block, values: dict[Value, Value]) ->
     """Append copies of a block's parameters, nodes and returns to ``target``; ``values`` maps old values to new and
     grows."""
     for parameter in source.parameters:
-        values[parameter] = target.add_parameter(Value(parameter.name, parameter.type))
+        values[parameter] = target.add_parameter(_copied(parameter))
     for node in source.nodes:
         target.append(copy_node(node, values))
     target.returns.set_inputs([_mapped(value, values) for value in source.outputs])
@@ -96,7 +99,13 @@ def copy_node(node: Node, values: dict[Value, Value]) -> Node:
     for block in node.blocks:
         copy_block_into(block, copy.add_block(), values)
     for output in node.outputs:
-        values[output] = copy.add_output(Value(output.name, output.type))
+        values[output] = copy.add_output(_copied(output))
+    return copy
+
+
+def _copied(value: Value) -> Value:
+    copy = Value(value.name, value.type)
+    copy.facts = value.facts
     return copy
 
 

@@ -19,6 +19,7 @@ from typing import Any
 import torch
 
 from mobopt.errors import GraphError, UnsupportedError
+from mobopt.ir.facts import UNKNOWN, parse_facts
 from mobopt.ir.graph import Block, Graph, Node, Value
 from mobopt.ir.literals import Scanner, parse_literal, print_literal
 from mobopt.ir.origin import Origin
@@ -29,20 +30,21 @@ _FORMS = (torch.dtype, torch.layout, torch.memory_format)
 """Plain arguments that are written as attributes of torch."""
 
 
-def print_graph(graph: Graph, sources: bool = False, digests: bool = True) -> str:
+def print_graph(graph: Graph, sources: bool = False, digests: bool = True, facts: bool = True) -> str:
     """The text of a graph.
 
     Args:
         graph: any graph; values without a name are numbered.
         sources: whether each node is followed by where it comes from.
         digests: whether constant tensors are told apart by their elements, all of which must be read for that.
+        facts: whether types of tensors are followed by what else is known of them.
     """
-    return _Printer(graph, sources, digests).text()
+    return _Printer(graph, sources, digests, facts).text()
 
 
 def named_constants(graph: Graph) -> dict[str, Any]:
     """The constants of a graph that have no literal, by the names under which its text must be given them."""
-    printer = _Printer(graph, sources=False, digests=False)
+    printer = _Printer(graph, sources=False, digests=False, facts=False)
     printer.text()
     return printer.without_literal
 
@@ -50,10 +52,11 @@ def named_constants(graph: Graph) -> dict[str, Any]:
 class _Printer:
     """Prints one graph."""
 
-    def __init__(self, graph: Graph, sources: bool, digests: bool) -> None:
+    def __init__(self, graph: Graph, sources: bool, digests: bool, facts: bool) -> None:
         self.graph = graph
         self.sources = sources
         self.digests = digests
+        self.facts = facts
         self.without_literal: dict[str, Any] = {}
         self.constants = list(dict.fromkeys(value for value in _read(graph.block) if value.is_constant))
         self.lines: list[str] = []
@@ -102,8 +105,9 @@ class _Printer:
         return ", ".join(map(self.name, values))
 
     def declaration(self, value: Value) -> str:
-        """``%a : Tensor``"""
-        return f"{self.name(value)} : {value.type}"
+        """``%a : Tensor float32[1, 3]``"""
+        facts = f" {value.facts.text}" if self.facts and value.facts is not UNKNOWN else ""
+        return f"{self.name(value)} : {value.type}{facts}"
 
     def constant(self, value: Value) -> str:
         """``[value=1]``"""
@@ -185,6 +189,7 @@ _NODE = re.compile(r"(?P<outputs>.*?)\s*=\s(?P<op>\w+::\w+)(?P<overload>\.\w+)?"
 _COMMENT = re.compile(r"(?:#\s*(?P<source>.*))?")
 _BLOCK = re.compile(r"block\d+\((?P<parameters>.*)\):")
 _RETURN = re.compile(r"(?:return|->)\s*\((?P<values>[^()]*)\)")
+_TYPE_AND_FACTS = re.compile(r"(?P<type>.*\S) (?P<facts>(?:\w+|\?)\[[\d, ?]*\](?: [a-z]+)*)")
 _DIGEST = re.compile(r"<Tensor [^<>]* [0-9a-f]{16}>")
 
 
@@ -318,11 +323,12 @@ class _GraphParser:
         except UnsupportedError as error:
             raise GraphError(f"{error}, in the line {line!r}") from None
 
-    def constant(self, outputs: list[tuple[str, Type]], text: str | None) -> None:
+    def constant(self, outputs: list[tuple[str, str]], text: str | None) -> None:
         """A ``prim::Constant`` line, with the text of its value."""
         if len(outputs) != 1:
             raise GraphError(f"a constant must have one name and type, not {len(outputs)}")
-        ((name, kind),) = outputs
+        ((name, written),) = outputs
+        kind = parse_type(written)
         if name in self.constants:
             value = self.constants[name]
             if text is not None and _DIGEST.search(text) and print_literal(value, kind, digests=True) != text:
@@ -332,12 +338,16 @@ class _GraphParser:
         self.graph.reserve_name(name)
         self.values[name] = Value(name, kind, value)
 
-    def value(self, name: str, kind: Type) -> Value:
-        """A new value of exactly this name."""
+    def value(self, name: str, text: str) -> Value:
+        """A new value of exactly this name, of a type with what is known of it."""
         if name in self.values:
             raise GraphError(f"%{name} is defined twice")
         self.graph.reserve_name(name)
-        return Value(name, kind)
+        match = _TYPE_AND_FACTS.fullmatch(text)
+        value = Value(name, parse_type(text if match is None else match["type"]))
+        if match is not None:
+            value.facts = parse_facts(match["facts"])
+        return value
 
     def references(self, text: str) -> list[Value]:
         """``%a, %b`` as values."""
@@ -347,7 +357,7 @@ class _GraphParser:
                 raise GraphError(f"%{name} is used before it is defined")
         return [self.values[name] for name in names]
 
-    def declarations(self, text: str) -> list[tuple[str, Type]]:
-        """``%a : Tensor, %b : (int, int)`` as names and types."""
+    def declarations(self, text: str) -> list[tuple[str, str]]:
+        """``%a : Tensor, %b : (int, int)`` as names and the texts of types."""
         parts = re.split(r"(?:^|,\s*)%([^\s,():]+)\s*:\s*", text)
-        return [(name, parse_type(kind.strip())) for name, kind in zip(parts[1::2], parts[2::2], strict=True)]
+        return [(name, kind.strip()) for name, kind in zip(parts[1::2], parts[2::2], strict=True)]

@@ -22,7 +22,6 @@ from mobopt.ir import Attribute, Node, Program, Value
 from mobopt.ops.arithmetic import OperatorCall, items_of, multiply_adds, window_elements
 from mobopt.ops.records import Trait, record_of
 from mobopt.ops.schemas import schema_of
-from mobopt.ops.targets.facts import TensorFacts, facts_of_constant
 from mobopt.ops.targets.table import release_key
 from mobopt.ops.unpacked_calls import unpacked_call
 
@@ -116,7 +115,7 @@ def product(rows: int, inner: int, columns: int) -> Cost:
     return Cost(1, rows * inner * columns, _FLOAT_BYTES * (rows * inner + inner * columns + rows * columns))
 
 
-def cost_of_node(node: Node, facts: Mapping[Value, TensorFacts], attributes: Mapping[str, Attribute]) -> Cost:
+def cost_of_node(node: Node, attributes: Mapping[str, Attribute]) -> Cost:
     """What one operator costs, as far as sizes are known; those of the interpreter cost nothing."""
     if node.op.startswith("prim::") or not any(str(value.type) == "Tensor" for value in node.outputs):
         return Cost()
@@ -126,35 +125,31 @@ def cost_of_node(node: Node, facts: Mapping[Value, TensorFacts], attributes: Map
         call = node.qualified_op, dict(zip(names, node.inputs, strict=False))
     operator, arguments = call
     tensors = [value for value in arguments.values() if isinstance(value, (Value, torch.Tensor, list))]
-    moved = sum(elements(item, facts) for value in tensors for item in items_of(value))
-    made = [_sizes(value, facts) for value in node.outputs]
+    moved = sum(elements(item) for value in tensors for item in items_of(value))
+    made = [_sizes(value) for value in node.outputs]
     moved += sum(map(math.prod, made))
-    called = OperatorCall(operator, arguments, made, lambda value: _sizes(value, facts))
+    called = OperatorCall(operator, arguments, made, _sizes)
     return Cost(1, _multiply_adds(called), _FLOAT_BYTES * moved)
 
 
-def cost_of_program(program: Program, facts: Mapping[Value, TensorFacts]) -> Cost:
+def cost_of_program(program: Program) -> Cost:
     """What all methods of a Program cost together, branches and loops once."""
-    return total(
-        cost_of_node(node, facts, program.attributes) for graph in program.methods.values() for node in graph.walk()
-    )
+    return total(cost_of_node(node, program.attributes) for graph in program.methods.values() for node in graph.walk())
 
 
-def _facts_of(value: Any, facts: Mapping[Value, TensorFacts]) -> TensorFacts:
-    if isinstance(value, Value):
-        value = value.constant if value.is_constant else facts.get(value)
-    return facts_of_constant(value) if isinstance(value, torch.Tensor) else value or TensorFacts()
-
-
-def _sizes(value: Any, facts: Mapping[Value, TensorFacts]) -> tuple[int, ...]:
+def _sizes(value: Any) -> tuple[int, ...]:
     """Sizes of a tensor; of one that is not known, as if it had no element."""
-    known = _facts_of(value, facts) if isinstance(value, (Value, torch.Tensor)) else TensorFacts()
-    return known.known_sizes if isinstance(known, TensorFacts) and known.known_sizes is not None else (0,)
+    if isinstance(value, Value) and value.is_constant:
+        value = value.constant
+    if isinstance(value, torch.Tensor):
+        return tuple(value.shape)
+    sizes = value.facts.known_sizes if isinstance(value, Value) else None
+    return (0,) if sizes is None else sizes
 
 
-def elements(value: Any, facts: Mapping[Value, TensorFacts]) -> int:
+def elements(value: Any) -> int:
     """How many elements a tensor has; 0 if that is not known."""
-    return math.prod(_sizes(value, facts))
+    return math.prod(_sizes(value))
 
 
 def _multiply_adds(call: OperatorCall) -> int:

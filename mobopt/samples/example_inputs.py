@@ -7,6 +7,7 @@ import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -53,7 +54,7 @@ class ChosenInputs:
     others: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
     """Given, or bundled with the model."""
 
-    @property
+    @cached_property
     def examples(self) -> Examples:
         """As passes take them."""
         if self.arguments is None or self.origin == ASSUMED:

@@ -313,8 +313,11 @@ def _limits(
 ) -> list[LimitFinding]:
     """Against the named device; without one only weights, which target rows do not judge, against most phones'."""
     if profile is not None:
-        return over_limits(program, profile, settings.runtime, record_facts(program, examples))
-    return over_limits(program, ANY_PHONE, settings.runtime, {}) if settings.backend == ANY_PHONE.backend else []
+        record_facts(program, examples)
+        return over_limits(program, profile, settings.runtime)
+    if settings.backend != ANY_PHONE.backend:
+        return []
+    return over_limits(program, ANY_PHONE, settings.runtime, only_weights=True)
 
 
 def _operators(count: int) -> str:

@@ -13,7 +13,7 @@ from mobopt.ops.effects import holds_tensors
 from mobopt.ops.targets import Finding, Target, judge
 from mobopt.options import LEGALIZE_LEVELS, Settings
 from mobopt.passes.backends import target_of
-from mobopt.passes.facts import Examples, Facts, record_facts
+from mobopt.passes.facts import Examples, forget_unseen, record_facts
 from mobopt.passes.legalizations.site import FULL, rewrites
 from mobopt.passes.legalize import Legalize
 from mobopt.passes.manager import PassRun, run_passes
@@ -150,15 +150,15 @@ def judge_model(program: Program, settings: Settings, examples: Examples) -> Jud
     passes = pipeline_for(settings, examples)
     steps = [index for index, item in enumerate(passes) if isinstance(item, (MetalRewrites, Legalize))]
     simplified = run_passes(program, passes[: steps[0]])
-    before = _Judge(program, settings, record_facts(program, examples))
-    arithmetic = [cost_of_program(program, before.facts).multiply_adds]
-    originals = {node: (before.stated(node), before.stated(node, before.cpu)) for node in _nodes(program)}
+    record_facts(program, examples)
+    judge_here = _Judge(program, settings)
+    arithmetic = [cost_of_program(program).multiply_adds]
+    originals = {node: (judge_here.stated(node), judge_here.stated(node, judge_here.cpu)) for node in _nodes(program)}
     legalized = run_passes(program, passes[steps[0] : steps[-1] + 1])
-    is_changed = any(run.result.changed for run in legalized)
-    after = _Judge(program, settings, record_facts(program, examples)) if is_changed else before
-    left = {node: after.placed(node) for node in _nodes(program)}
-    arithmetic.append(cost_of_program(program, after.facts).multiply_adds)
-    flow = Dataflow(program, after.facts, settings.runtime)
+    record_facts(program, examples)
+    left = {node: judge_here.placed(node) for node in _nodes(program)}
+    arithmetic.append(cost_of_program(program).multiply_adds)
+    flow = Dataflow(program, settings.runtime)
     packed = run_passes(program, passes[steps[-1] + 1 :])
     remarks = _Remarks(_notes([*legalized, *packed]))
     left = {node: remarks.applied_to(node, call) for node, call in left.items()}
@@ -248,9 +248,9 @@ def judge_bundle(program: Program, settings: Settings, examples: Examples) -> Ju
         InputError: the model can't be run on the examples.
     """
     # What no run came to is judged by the rows alone: what PyTorch's own files keep for other ranks is no fault.
-    seen = {value: facts for value, facts in record_facts(program, examples).items() if facts.is_seen}
-    judge_there = _Judge(program, settings, seen)
-    judge_cpu = _Judge(program, Settings("cpu", settings.runtime), judge_there.facts)
+    record_facts(program, examples)
+    forget_unseen(program)
+    judge_there, judge_cpu = (_Judge(program, item) for item in (settings, Settings("cpu", settings.runtime)))
     calls: list[AuditedCall] = []
     for graph in program.methods.values():
         on_gpu = gpu_values(program, graph)
@@ -270,9 +270,8 @@ def judge_bundle(program: Program, settings: Settings, examples: Examples) -> Ju
 class _Judge:
     """Judges nodes of a Program with what is known of its tensors."""
 
-    def __init__(self, program: Program, settings: Settings, facts: Facts) -> None:
+    def __init__(self, program: Program, settings: Settings) -> None:
         self.program = program
-        self.facts = facts
         self.target = target_of(settings)
         self.cpu = Target("cpu", settings.runtime)
         self.has_fallback = settings.backend in CPU_FALLBACK and settings.legalize != LEGALIZE_LEVELS[0]
@@ -292,7 +291,7 @@ class _Judge:
     def finding(self, node: Node, target: Target | None = None) -> Finding:
         """What a target does with a node; nodes without tensors are the interpreter's, which runs on the CPU."""
         target = target or (self.target if is_judged(node) else self.cpu)
-        finding = judge(node, target, self.facts, self.program.attributes)
+        finding = judge(node, target, self.program.attributes)
         if not finding.is_good and not self.is_reached(node):
             verdict = UNREACHED if finding.verdict == MISSING else UNKNOWN
             return Finding(verdict, f"not reached with these inputs; if it were: {finding.why}", finding.row)
@@ -302,9 +301,7 @@ class _Judge:
         """Whether the run on the examples came to a node, as far as that can be told: branches may not be taken."""
         results = [value for value in node.outputs if value.type == TENSOR]
         is_nested = node.block is not None and node.block.node is not None
-        return not (self.facts and is_nested and results) or any(
-            value in self.facts and self.facts[value].is_seen for value in results
-        )
+        return not (is_nested and results) or any(value.facts.is_seen for value in results)
 
     def of(self, node: Node, finding: Finding, verdict: str = "") -> AuditedCall:
         """A finding as a call."""
@@ -315,7 +312,7 @@ class _Judge:
 
     def made(self, node: Node, verdict: str, reason: str, rewrite: str = "", advice: str = "") -> AuditedCall:
         """A call of a node."""
-        operands = operands_text(node, self.facts)
+        operands = operands_text(node)
         return AuditedCall(
             node.qualified_op, describe(node), verdict, reason, node.source, operands, rewrite, help=advice
         )

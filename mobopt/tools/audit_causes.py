@@ -17,7 +17,6 @@ from mobopt.ops import costs
 from mobopt.ops.costs import Cost, Processor
 from mobopt.ops.effects import holds_tensors, reads_metadata
 from mobopt.ops.targets.verdicts import image_misfit
-from mobopt.passes.facts import Facts
 
 _FLOAT_BYTES = 4
 
@@ -45,12 +44,12 @@ class Places:
 class Dataflow:
     """What operators cost, and which hand tensors to which, as the graphs are now; passes may change them later."""
 
-    def __init__(self, program: Program, facts: Facts, runtime: str) -> None:
+    def __init__(self, program: Program, runtime: str) -> None:
         """Look at all methods.
 
         Args:
-            program: the model, before its tensors are moved between processors.
-            facts: sizes of its tensors; what is not known costs nothing.
+            program: the model, before its tensors are moved between processors; what is not known of these costs
+                nothing.
             runtime: release of PyTorch on the phone.
         """
         self._gpu = costs.gpu(runtime)
@@ -60,13 +59,13 @@ class Dataflow:
         self._bytes: dict[Value, int] = {}
         for graph in program.methods.values():
             for node in _operators(graph):
-                self._costs[node] = costs.cost_of_node(node, facts, program.attributes)
+                self._costs[node] = costs.cost_of_node(node, program.attributes)
                 self._operands[node] = tuple(dict.fromkeys(_tensors(node.inputs)))
                 self._makers.update((value, node) for value in node.outputs)
                 for value in (*self._operands[node], *node.outputs):
-                    self._bytes[value] = _FLOAT_BYTES * costs.elements(value, facts)
-        self._misfits = {node for node in self._costs if _meets_misfit(node, facts)}
-        self._counting = {node for node in self._costs if _only_counts(node, facts)}
+                    self._bytes[value] = _FLOAT_BYTES * costs.elements(value)
+        self._misfits = {node for node in self._costs if _meets_misfit(node)}
+        self._counting = {node for node in self._costs if _only_counts(node)}
 
     def meets_misfit(self, node: Node) -> bool:
         """Whether an operator reads or makes a tensor that the GPU can't hold."""
@@ -172,16 +171,14 @@ def _tensors(values: Iterable[Value]) -> Iterator[Value]:
             yield from _tensors(node.inputs)
 
 
-def _meets_misfit(node: Node, facts: Facts) -> bool:
-    known = [facts[value] for value in (*_tensors(node.inputs), *node.outputs) if value in facts]
-    return any(image_misfit(item) is not None for item in known)
+def _meets_misfit(node: Node) -> bool:
+    return any(image_misfit(value.facts) is not None for value in (*_tensors(node.inputs), *node.outputs))
 
 
-def _only_counts(node: Node, facts: Facts) -> bool:
+def _only_counts(node: Node) -> bool:
     """Whether all tensors are integers without dimensions, as sizes are in traced models."""
     values = [value for value in (*node.inputs, *node.outputs) if value.type == TENSOR and not value.is_constant]
-    known = [facts.get(value) for value in values]
-    return all(item is not None and (item.known_sizes, item.known_dtype) == ((), "int64") for item in known)
+    return all((value.facts.known_sizes, value.facts.known_dtype) == ((), "int64") for value in values)
 
 
 def _transfer(processor: Processor, count: int) -> float:

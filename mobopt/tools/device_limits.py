@@ -7,12 +7,11 @@ from dataclasses import dataclass
 
 import torch
 
-from mobopt.ir import Node, Program, describe
-from mobopt.ops.targets import TensorFacts, facts_of_constant
+from mobopt.ir import Node, Program, Value, describe
+from mobopt.ir.facts import facts_of_constant
 from mobopt.ops.targets.device_profiles import DeviceProfile, Extent, tensor_extent, weight_extent
 from mobopt.ops.targets.table import has_flat_weights
 from mobopt.ops.unpacked_calls import unpacked_call
-from mobopt.passes.facts import Facts
 from mobopt.tools.tensor_places import gpu_values
 
 _ADVICE = {
@@ -42,35 +41,38 @@ class LimitFinding:
         return f"{self.node}{place}: its {self.subject} {self.problem}; {self.help}"
 
 
-def over_limits(program: Program, profile: DeviceProfile, runtime: str, facts: Facts) -> list[LimitFinding]:
+def over_limits(
+    program: Program, profile: DeviceProfile, runtime: str, only_weights: bool = False
+) -> list[LimitFinding]:
     """What of an optimised Program a device can't hold.
 
     Args:
         program: the file.
         profile: the device.
         runtime: release of PyTorch, which packs weights in its own way.
-        facts: what is known of tensors; only those are looked at.
+        only_weights: whether tensors are left out.
     """
     found: list[LimitFinding] = []
     for graph in program.methods.values():
-        on_gpu = {value: facts[value] for value in gpu_values(program, graph) if value in facts}
+        on_gpu = set() if only_weights else gpu_values(program, graph)
         for value in graph.inputs[1:]:
             if value in on_gpu:
-                found += _tensor(f"%{value.name}", "", "input", on_gpu[value], profile)
+                found += _tensor(f"%{value.name}", "", "input", value, profile)
         for node in graph.walk():
             for value in node.outputs:
                 if value in on_gpu:
-                    found += _tensor(describe(node), node.source, "result", on_gpu[value], profile)
+                    found += _tensor(describe(node), node.source, "result", value, profile)
             if profile.backend == "vulkan":
                 found += _weight(node, program, profile, runtime)
     return found
 
 
-def _tensor(node: str, source: str, kind: str, facts: TensorFacts, profile: DeviceProfile) -> Iterator[LimitFinding]:
-    extent = None if facts.known_sizes is None else tensor_extent(facts.known_sizes)
+def _tensor(node: str, source: str, kind: str, value: Value, profile: DeviceProfile) -> Iterator[LimitFinding]:
+    sizes = value.facts.known_sizes
+    extent = None if sizes is None else tensor_extent(sizes)
     if extent is not None and (problem := profile.misfit(extent)):
         has_many_channels = extent[2] > max(extent[:2])
-        yield LimitFinding(node, source, f"{kind} {facts}", extent, problem, _ADVICE["tensor", has_many_channels])
+        yield LimitFinding(node, source, f"{kind} {value.facts}", extent, problem, _ADVICE["tensor", has_many_channels])
 
 
 def _weight(node: Node, program: Program, profile: DeviceProfile, runtime: str) -> Iterator[LimitFinding]:

@@ -5,11 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from mobopt.ir import Node, Program, Value, describe
+from mobopt.ir.facts import TensorFacts, facts_of_constant
+from mobopt.ir.types import TENSOR
 from mobopt.ops.effects import handles_tensors, holds_tensors, listed_items, reads_metadata
-from mobopt.ops.targets import Finding, Target, TensorFacts, facts_of_constant, judge
+from mobopt.ops.targets import Finding, Target, judge
 from mobopt.options import OWN_RUNTIME, Settings
 from mobopt.passes.backends import target_of
-from mobopt.passes.facts import Examples, Facts, record_facts
+from mobopt.passes.facts import Examples, record_facts
 from mobopt.passes.place import transferred
 from mobopt.passes.rewriting import is_constant_tensor
 
@@ -47,14 +49,14 @@ def find_lacks(program: Program, settings: Settings, examples: Examples) -> list
         return []
     has_fallback = settings.backend == "vulkan" and settings.legalize != "off"
     target = Target("cpu", settings.runtime) if has_fallback else target_of(settings)
-    facts = record_facts(program, examples)
+    record_facts(program, examples)
     lacks: list[Lack] = []
     for graph in program.methods.values():
         for node in graph.walk():
             if is_judged(node):
-                finding = judge(node, target, facts, program.attributes)
+                finding = judge(node, target, program.attributes)
                 if finding.verdict in ("wrong", "missing"):
-                    lacks.append(_lack(node, finding, facts))
+                    lacks.append(_lack(node, finding))
     return lacks
 
 
@@ -71,22 +73,20 @@ def is_judged(node: Node) -> bool:
     return any(holds_tensors(value.type) for value in (*node.inputs, *node.outputs))
 
 
-def _lack(node: Node, finding: Finding, facts: Facts) -> Lack:
+def _lack(node: Node, finding: Finding) -> Lack:
     advice = finding.row.help if finding.row is not None else ""
     return Lack(
-        node.qualified_op, describe(node), node.source, operands_text(node, facts), finding.verdict, finding.why, advice
+        node.qualified_op, describe(node), node.source, operands_text(node), finding.verdict, finding.why, advice
     )
 
 
-def operands_text(node: Node, facts: Facts) -> str:
+def operands_text(node: Node) -> str:
     """Dtypes and sizes of a node's tensors, also in lists: ``float32[1, 3, 7, 5], float32[8, 3, 3, 3]``."""
-    found = [_facts_of(item, facts) for value in node.inputs for item in listed_items(value) or (value,)]
+    found = [_facts_of(item) for value in node.inputs for item in listed_items(value) or (value,)]
     return ", ".join(str(item) for item in found if item is not None) or "no tensors"
 
 
-def _facts_of(value: Value, facts: Facts) -> TensorFacts | None:
+def _facts_of(value: Value) -> TensorFacts | None:
     if is_constant_tensor(value):
         return facts_of_constant(value.constant)
-    if str(value.type) != "Tensor":
-        return None
-    return facts.get(value, TensorFacts())
+    return value.facts if value.type == TENSOR else None

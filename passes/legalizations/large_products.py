@@ -7,7 +7,7 @@ from itertools import pairwise
 
 from mobopt.ir import Value
 from mobopt.passes.legalizations.building import plus, reshaped, slice_of, weight_of
-from mobopt.passes.legalizations.parts import check_worth, cut, even_bounds, in_blocks, join, parts_of, with_size
+from mobopt.passes.legalizations.parts import check_worth, cut, even_bounds, in_blocks, join, parts_of
 from mobopt.passes.legalizations.site import Refused, Site, legalizes
 
 _IMAGE_OPS = ("aten::flatten", "aten::reshape", "aten::view")
@@ -26,8 +26,7 @@ def rows_in_parts(site: Site) -> Value:
     made = site.sizes(site.node.output)
     parts = []
     for start, end in pairwise(bounds):
-        part = site.op(site.node.qualified_op, cut(site, left, dim, start, end), *site.node.inputs[1:])
-        parts.append(site.tell(part, with_size(made, len(made) - 2, end - start)))
+        parts.append(site.op(site.node.qualified_op, cut(site, left, dim, start, end), *site.node.inputs[1:]))
     return join(site, parts, len(made) - 2)
 
 
@@ -101,7 +100,7 @@ def linear_of_image(site: Site) -> Value:
         total = part(range(low, high), range(inner[0], inner[1]))
         for start, end in pairwise(inner[1:]):
             total = plus(site, total, part(range(low, high), range(start, end)))
-        joined.append(site.tell(reshaped(site, total, [1, high - low]), [1, high - low]))
+        joined.append(reshaped(site, total, [1, high - low]))
     return join(site, [_in_rank(site, item, len(made)) for item in joined], len(made) - 1)
 
 
@@ -110,8 +109,7 @@ def _in_rank(site: Site, row: Value, rank: int) -> Value:
     if rank == 2:
         return row
     features = site.sizes(row)[1]
-    sizes = [*[1] * (rank - 1), features]
-    return site.tell(reshaped(site, row, sizes), sizes)
+    return reshaped(site, row, [*[1] * (rank - 1), features])
 
 
 def _bounds(site: Site, x: Value, dim: int) -> list[int]:

@@ -133,12 +133,11 @@ def mean_of_parts(site: Site) -> Value:
     if parts.dim not in dims:
         raise Refused("it leaves the dimension that is divided")
     total: Value | None = None
-    made = site.sizes(site.node.output)
     for value in parts.values:
         share = site.sizes(value)[parts.dim] / parts.bounds[-1]
         mean = site.op(site.node.qualified_op, value, *site.node.inputs[1:])
-        term = site.tell(site.op("aten::mul.Scalar", site.tell(mean, made), share), made)
-        total = term if total is None else site.tell(plus(site, total, term), made)
+        term = site.op("aten::mul.Scalar", mean, share)
+        total = term if total is None else plus(site, total, term)
     assert total is not None
     return total
 
@@ -158,14 +157,8 @@ def _first_parts(site: Site, values: Sequence[Value]) -> Parts:
 
 def _each(site: Site, bounds: Sequence[int], dim: int, part: Callable[[int, int], Value]) -> Value:
     """What is computed for each part, joined."""
-    made = site.sizes(site.node.output)
-    results = []
-    for start, end in pairwise(bounds):
-        results.append(site.tell(part(start, end), with_size(made, dim, end - start)))
-    return join(site, results, dim)
+    return join(site, [part(start, end) for start, end in pairwise(bounds)], dim)
 
 
 def _each_value(site: Site, parts: Parts, dim: int, apply: Callable[[Value], Value]) -> Value:
-    made = site.sizes(site.node.output)
-    results = [site.tell(apply(value), with_size(made, dim, site.sizes(value)[parts.dim])) for value in parts.values]
-    return join(site, results, dim)
+    return join(site, [apply(value) for value in parts.values], dim)

@@ -17,7 +17,6 @@ from mobopt.passes.legalizations.parts import (
     join,
     parts_of,
     side_over,
-    with_size,
 )
 from mobopt.passes.legalizations.site import Refused, Site, legalizes
 
@@ -175,10 +174,8 @@ def _called(site: Site, x: Value, axis: _Axis, padding: int, output_padding: int
 
 def _dropped(site: Site, whole: Value, axis: _Axis, count: int, kept: Sequence[int]) -> Value:
     """The outputs of a part that are kept, of ``count`` at most."""
-    sizes = site.sizes(site.node.output)
-    site.tell(whole, with_size(sizes, axis.dim, count))
     if len(kept) == count:
         return whole
     if kept[-1] >= count:
         raise Refused("a part would have too few outputs")
-    return site.tell(slice_of(site, whole, axis.dim, kept[0], kept[-1] + 1), with_size(sizes, axis.dim, len(kept)))
+    return slice_of(site, whole, axis.dim, kept[0], kept[-1] + 1)

@@ -73,7 +73,7 @@ def _cut(site: Site, x: Value, dim: int, start: int, end: int) -> Value:
         return site.graph.constant(x.constant.narrow(dim, start, end - start).contiguous())
     parts = parts_of(site, x)
     if parts is None:
-        return site.tell(slice_of(site, x, dim, start, end), with_size(sizes, dim, end - start))
+        return slice_of(site, x, dim, start, end)
     if parts.dim != dim:
         return join(site, [cut(site, part, dim, start, end) for part in parts.values], parts.dim)
     pieces = [
@@ -88,9 +88,8 @@ def join(site: Site, parts: Sequence[Value], dim: int) -> Value:
     """Tensors one after the other."""
     if len(parts) == 1:
         return parts[0]
-    size = sum(site.sizes(part)[dim] for part in parts)
     joined: Value = site.op("aten::cat", list(parts), dim)
-    return site.tell(joined, with_size(site.sizes(parts[0]), dim, size))
+    return joined
 
 
 def in_blocks(
@@ -118,14 +117,12 @@ def in_blocks(
     if ways * terms == 1:
         raise Refused("its rows, columns and inner dimension fit; its samples are too many")
     check_worth(site, operands, ways * (2 * terms - 1), ways * terms)
-    made = site.sizes(site.node.output)
     joined = []
     for low, high in pairwise(outer):
-        sizes = with_size(made, dim, high - low)
         total: Value | None = None
         for start, end in pairwise(inner):
-            term = site.tell(block(range(low, high), range(start, end)), sizes)
-            total = term if total is None else site.tell(plus(site, total, term), sizes)
+            term = block(range(low, high), range(start, end))
+            total = term if total is None else plus(site, total, term)
         assert total is not None
         joined.append(total)
     return join(site, joined, dim)

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from mobopt.ir import Graph, Node, Value
+from mobopt.ir import Graph, Node, Program, Value
+from mobopt.ir.facts import TensorFacts, facts_of_constant
 from mobopt.ir.types import ListType
 from mobopt.ops.costs import Cost, cost_of_node
 from mobopt.ops.effects import listed_items
 from mobopt.ops.schemas import Argument, schema_of
-from mobopt.ops.targets import Target, TensorFacts, facts_of_constant
+from mobopt.ops.targets import Target
+from mobopt.passes.inference import Inference
 from mobopt.passes.rewriting import argument
 
 SAFE, FULL = "safe", "full"
@@ -70,7 +72,7 @@ def rewrites() -> Mapping[str, Rewrite]:
 class Site:
     """One node that is to be rewritten."""
 
-    def __init__(self, graph: Graph, node: Node, target: Target, facts: MutableMapping[Value, TensorFacts]) -> None:
+    def __init__(self, program: Program, graph: Graph, node: Node, target: Target) -> None:
         self.graph = graph
         self.node = node
         self.backend = target.backend
@@ -83,7 +85,7 @@ class Site:
         """Why this form was chosen, for the notes."""
         self.cuts: dict[tuple[Value, int, int, int], Value] = {}
         """What was cut out of tensors already, by dimension, start and end."""
-        self._facts = facts
+        self._inference = None if program.observed is None else Inference(program)
 
     def arg(self, name: str) -> Value:
         """The argument that the schema calls ``name``."""
@@ -126,7 +128,7 @@ class Site:
         value = self.arg(of) if isinstance(of, str) else of
         if value.is_constant and isinstance(value.constant, torch.Tensor):
             return facts_of_constant(value.constant)
-        return self._facts.get(value, TensorFacts())
+        return value.facts
 
     def sizes(self, of: str | Value) -> tuple[int, ...]:
         """Sizes of a tensor in the example.
@@ -142,12 +144,7 @@ class Site:
 
     def cost(self) -> Cost:
         """What the node costs as it is."""
-        return cost_of_node(self.node, self._facts, {})
-
-    def tell(self, value: Value, sizes: Sequence[int]) -> Value:
-        """Say what sizes a new float32 tensor has, for rewrites of its readers in the same round."""
-        self._facts[value] = TensorFacts("float32", tuple(sizes))
-        return value
+        return cost_of_node(self.node, {})
 
     def rank(self, of: str | Value) -> int:
         """Number of dimensions of a tensor.
@@ -178,6 +175,8 @@ class Site:
         returns = schema.returns[:outputs]
         node = self.graph.create(schema.name, inputs, returns, overload=schema.overload, origin=self.node.origin)
         node.insert_before(self.node)
+        if self._inference is not None:
+            self._inference.complete(node)
         return node.output if outputs == 1 else tuple(node.outputs)
 
     def _value(self, value: Any, item: Argument) -> Value:

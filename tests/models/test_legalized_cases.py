@@ -79,10 +79,10 @@ def _other_sizes(sizes: tuple[int, ...]) -> list[tuple[int, ...]]:
 
 def _check_gpu_nodes(program: Program, x: torch.Tensor, target: Target, places: dict[str, set[str]]) -> None:
     """Whatever runs on the GPU is right there, also on releases that are newer than the file was made for."""
-    facts = record_facts(program, Examples({"forward": (x,)}))
+    record_facts(program, Examples({"forward": (x,)}))
     for node in program.methods["forward"].walk():
         if is_judged(node) and places.get(node.qualified_op) == {"vulkan"} and not node.op.startswith("aten::to"):
-            finding = judge(node, target, facts, program.attributes)
+            finding = judge(node, target, program.attributes)
             assert finding.verdict == "native", f"{node!r} on {target}: {finding.why}"
 
 

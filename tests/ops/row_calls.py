@@ -9,9 +9,11 @@ from typing import Any
 import torch
 
 from mobopt.ir import Node, Value
+from mobopt.ir.facts import TensorFacts
 from mobopt.ir.types import FLOAT, TENSOR, ListType, Type
+from mobopt.ops.effects import listed_items
 from mobopt.ops.schemas import schema_of
-from mobopt.ops.targets import Finding, Target, TensorFacts, judge
+from mobopt.ops.targets import Finding, Target, judge
 from mobopt.ops.targets.call_view import CallView
 from mobopt.ops.targets.table import IMAGE_LIMIT
 
@@ -53,23 +55,24 @@ class RowCall:
 
     def finding(self) -> Finding:
         """What the rows say."""
-        node, facts = self._node()
         backend, release = self.target.split()
-        return judge(node, Target(backend, release), facts)
+        return judge(self._node(), Target(backend, release))
 
     def view(self, facts_known: bool = True) -> CallView:
         """What conditions see of it, or would see without an example."""
-        node, facts = self._node()
-        return CallView(node, facts if facts_known else {}, IMAGE_LIMIT)
+        return CallView(self._node(facts_known), IMAGE_LIMIT)
 
-    def _node(self) -> tuple[Node, dict[Value, TensorFacts]]:
-        facts: dict[Value, TensorFacts] = {}
+    def _node(self, facts_known: bool = True) -> Node:
         declared = schema_of(self.operator).arguments
         assert set(self.arguments) <= {argument.name for argument in declared}, self
         given = [self.arguments.get(argument.name, argument.default) for argument in declared]
-        inputs = [_value(item, argument.type, facts) for item, argument in zip(given, declared, strict=True)]
+        inputs = [_value(item, argument.type) for item, argument in zip(given, declared, strict=True)]
         op, _, overload = self.operator.partition(".")
-        return Node(op, inputs, [_tensor(self.result, facts)], overload=overload), facts
+        node = Node(op, inputs, [_tensor(self.result)], overload=overload)
+        if not facts_known:
+            for value in (*node.outputs, *(item for given in inputs for item in listed_items(given) or (given,))):
+                value.facts = TensorFacts()
+        return node
 
     def __str__(self) -> str:
         return f"{self.operator} on {self.target}: {self.expected}"
@@ -94,25 +97,25 @@ def stored(*sizes: int, dtype: str = "float32") -> Stored:
     return Stored(sizes, dtype)
 
 
-def _value(item: Any, kind: Type, facts: dict[Value, TensorFacts]) -> Value:
+def _value(item: Any, kind: Type) -> Value:
     if isinstance(item, Computed):
-        return _tensor(item, facts)
+        return _tensor(item)
     if isinstance(item, Stored):
         return Value("constant", TENSOR, torch.empty(item.sizes, dtype=getattr(torch, item.dtype)))
     if item is UNKNOWN:
         return Value("computed", kind)
     if isinstance(item, list) and any(isinstance(part, (Computed, Stored)) or part is UNKNOWN for part in item):
-        parts = [_value(part, FLOAT, facts) for part in item]
+        parts = [_value(part, FLOAT) for part in item]
         return Node("prim::ListConstruct", parts, [Value("list", ListType(TENSOR))]).output
     return Value("constant", kind, item)
 
 
-def _tensor(item: Computed, facts: dict[Value, TensorFacts]) -> Value:
+def _tensor(item: Computed) -> Value:
     made = Value("tensor", TENSOR)
     if item.by:
         op, _, overload = item.by.partition(".")
         numbers = [Value("number", FLOAT, number) for number in item.numbers]
         Node(op, [Value("input", TENSOR), *numbers], [made], overload=overload)
     if item.sizes is not None:
-        facts[made] = TensorFacts(item.dtype, item.sizes)
+        made.facts = TensorFacts(item.dtype, item.sizes)
     return made

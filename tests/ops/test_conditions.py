@@ -10,11 +10,11 @@ import vulkan_tensor_calls
 from row_calls import UNKNOWN, RowCall, call, stored, tensor
 
 from mobopt.errors import TableError
+from mobopt.ir.facts import UnknownFactError
 from mobopt.ops.targets import conditions, verdicts
 from mobopt.ops.targets.call_view import CallView
 from mobopt.ops.targets.condition_parser import definitions
 from mobopt.ops.targets.conditions import Condition, parse_condition
-from mobopt.ops.targets.facts import UnknownFactError
 from mobopt.ops.targets.row import Row
 from mobopt.ops.targets.table import all_rows, checked_rows
 

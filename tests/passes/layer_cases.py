@@ -47,10 +47,10 @@ def program_of_call(call: Call | torch.nn.Module, inputs: Sequence[torch.Tensor]
 
 def findings(program: Program, inputs: Sequence[torch.Tensor], runtime: str) -> list[tuple[Node, Finding]]:
     """Each operator of a program and what a release's Vulkan runtime does with it."""
-    facts = record_facts(program, Examples({"forward": inputs}))
+    record_facts(program, Examples({"forward": inputs}))
     target = Target("vulkan", runtime)
     nodes = [node for node in program.methods["forward"].walk() if not node.op.startswith("prim::")]
-    return [(node, judge(node, target, facts, program.attributes)) for node in nodes]
+    return [(node, judge(node, target, program.attributes)) for node in nodes]
 
 
 def verdict_of(call: Call | torch.nn.Module, inputs: Sequence[torch.Tensor], runtime: str, op: str) -> Finding:

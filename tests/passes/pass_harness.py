@@ -36,8 +36,8 @@ def apply(item: Pass, program: Program) -> tuple[str, list[str]]:
 
 
 def body_of(program: Program, method: str = "forward") -> str:
-    """The lines of a method after its head and its constants."""
-    lines = print_graph(program.methods[method]).splitlines()
+    """The lines of a method after its head and its constants, without what is known of tensors."""
+    lines = print_graph(program.methods[method], facts=False).splitlines()
     start = next(index for index, line in enumerate(lines) if line.rstrip().endswith("):"))
     return "\n".join(line[2:] for line in lines[start + 1 :] if "prim::Constant" not in line) + "\n"
 

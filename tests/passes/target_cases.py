@@ -20,11 +20,11 @@ from mobopt.runtimes.cpu import Interpreter
 
 def findings(program: Program, inputs: Sequence[torch.Tensor], target: Target) -> list[tuple[Node, Finding]]:
     """Each operator that computes with tensors, and what a target does with it."""
-    facts = record_facts(program, Examples({"forward": inputs}))
+    record_facts(program, Examples({"forward": inputs}))
     nodes = [node for node in program.methods["forward"].walk() if not node.op.startswith("prim::")]
     tensors = [node for node in nodes if not reads_metadata(node) and any(str(v.type) == "Tensor" for v in node.inputs)]
     lists = [node for node in nodes if node.op in ("aten::cat", "aten::einsum")]
-    return [(node, judge(node, target, facts, program.attributes)) for node in dict.fromkeys((*tensors, *lists))]
+    return [(node, judge(node, target, program.attributes)) for node in dict.fromkeys((*tensors, *lists))]
 
 
 def finding_on(call: Call | torch.nn.Module, inputs: Sequence[torch.Tensor], target: Target, op: str) -> Finding:

@@ -61,11 +61,11 @@ def within(
 
 def on_cpu(program: Program, inputs: Sequence[Tensor], runtime: str, limit: int) -> set[str]:
     """Operators that a tensor over the limit keeps on the CPU; nothing else may be amiss."""
-    facts = record_facts(program, Examples({"forward": inputs}))
+    record_facts(program, Examples({"forward": inputs}))
     found = set()
     for node, _ in findings(program, inputs, runtime):
         values = [*node.outputs, *node.inputs]
-        if any(value in facts and image_excess(facts[value], limit) for value in values):
+        if any(image_excess(value.facts, limit) for value in values):
             found.add(node.op)
     return found - {"aten::size"}
 

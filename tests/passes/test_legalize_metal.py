@@ -10,8 +10,9 @@ import torch.nn.functional as F  # noqa: N812 - as everywhere
 from target_cases import finding_on, findings, is_native, legalized_for
 
 from mobopt.frontends.torchscript import program_from_script_module
+from mobopt.ir.facts import TensorFacts
 from mobopt.ops.schemas import schema_of
-from mobopt.ops.targets import Target, TensorFacts
+from mobopt.ops.targets import Target
 from mobopt.ops.targets.table import all_rows
 from mobopt.ops.targets.verdicts import metal_misfit
 from mobopt.options import Settings

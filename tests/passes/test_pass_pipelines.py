@@ -247,7 +247,7 @@ def test_at_least_as_fused_as_pytorchs_own_pass(net: str) -> None:
     x = torch.from_numpy(numpy.load(GOLDEN / net / "input_0.npy"))
     choices = Settings("vulkan", clear_inputs=False)  # as PyTorch has them
     run_passes(program, pipeline_for(choices, Examples({"forward": (x,)})), check=True)
-    ours = tensor_operators(print_graph(program.methods["forward"]))
+    ours = tensor_operators(print_graph(program.methods["forward"], facts=False))
     theirs = tensor_operators((GOLDEN / net / "vulkan.graph.txt").read_text())
     del ours["aten::to"]  # that release has no transfers
     assert ours <= theirs  # less are the branches for other ranks, which that release keeps

@@ -11,9 +11,11 @@ from varying_cases import CASES, IMAGE, ROW, Cache, Layers
 
 from mobopt.frontends.torchscript import program_from_script_module
 from mobopt.ir import Program
+from mobopt.ir.types import TENSOR
 from mobopt.ops.targets import Target
 from mobopt.options import Settings
 from mobopt.passes.facts import Examples, record_facts
+from mobopt.passes.inference import values_of
 from mobopt.passes.manager import run_passes
 from mobopt.passes.pipelines import pipeline_for
 
@@ -87,8 +89,9 @@ def test_facts_say_what_is_not_known() -> None:
       return (%y)
     """
     program = program_of(text)
-    facts = record_facts(program, Examples({"forward": (torch.ones(2, 3), True)}))
-    said = {value.name: str(known) for value, known in facts.items()}
+    record_facts(program, Examples({"forward": (torch.ones(2, 3), True)}))
+    values = [value for value in values_of(program.methods["forward"].block) if value.type == TENSOR]
+    said = {value.name: str(value.facts) for value in values}
     assert said == {
         "x": "float32[2, 3]",
         "m": "int64[varying]",
@@ -98,5 +101,5 @@ def test_facts_say_what_is_not_known() -> None:
         "b": "?[?]",
         "y": "float32[varying]",
     }
-    ranks = {value.name: known.known_rank for value, known in facts.items()}
+    ranks = {value.name: value.facts.known_rank for value in values}
     assert (ranks["m"], ranks["z"], ranks["r"], ranks["y"], ranks["b"]) == (2, 2, None, None, None)

@@ -8,7 +8,7 @@ from torch import nn
 
 from mobopt import optimize_for_mobile
 from mobopt.errors import InputError
-from mobopt.ops.targets import TensorFacts
+from mobopt.ir.facts import TensorFacts
 from mobopt.ops.targets.device_profiles import (
     ANY_PHONE,
     DeviceProfile,

@@ -290,7 +290,7 @@ def convert(x: TensorType, dtype: Any, *_: Any) -> TensorType:
     return TensorType(dtype_of(dtype, x.dtype), x.sizes)
 
 
-@view_rule("aten::to.dtype_layout", "aten::to.device")
+@view_rule("aten::to.dtype_layout", "aten::to.device", "aten::to.prim_Device")
 def convert_at_second(x: TensorType, first: Any, second: Any, *_: Any) -> TensorType:
     """Of another dtype, which stands first, or behind a device."""
     asked = second if isinstance(first, torch.device) else first

@@ -3,9 +3,8 @@
 The rows (``*.toml``) are the one source of verdicts for legalisation, placement, audits and docs.
 """
 
-from mobopt.ops.targets.facts import TensorFacts, facts_of_constant
 from mobopt.ops.targets.row import RELEASES, Row
 from mobopt.ops.targets.table import Target, rows_for
 from mobopt.ops.targets.verdicts import Finding, judge
 
-__all__ = ["RELEASES", "Finding", "Row", "Target", "TensorFacts", "facts_of_constant", "judge", "rows_for"]
+__all__ = ["RELEASES", "Finding", "Row", "Target", "judge", "rows_for"]

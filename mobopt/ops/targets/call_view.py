@@ -10,12 +10,11 @@ from typing import Any, TypeVar
 import torch
 
 from mobopt.ir import Node, Value
+from mobopt.ir.facts import UNKNOWN, TensorFacts, UnknownFactError, facts_of_constant
 from mobopt.ops.effects import listed_items
 from mobopt.ops.schemas import schema_of
-from mobopt.ops.targets.facts import TensorFacts, UnknownFactError, facts_of_constant
 
 Reason = TypeVar("Reason")
-_UNKNOWN_TENSOR = TensorFacts()
 
 
 class CallView:
@@ -23,19 +22,15 @@ class CallView:
 
     Args:
         node: the call.
-        facts: what is known of tensors.
         limit: largest extent of an image on the device.
         arguments: by name, where they are not those of the node.
     """
 
-    __slots__ = ("_arguments", "_facts", "_node", "_read", "limit")
+    __slots__ = ("_arguments", "_node", "_read", "limit")
 
-    def __init__(
-        self, node: Node, facts: Mapping[Value, TensorFacts], limit: int, arguments: Mapping[str, Any] | None = None
-    ) -> None:
+    def __init__(self, node: Node, limit: int, arguments: Mapping[str, Any] | None = None) -> None:
         self.limit = limit
         self._node = node
-        self._facts = facts
         self._arguments = (
             dict(zip(_argument_names(node.qualified_op), node.inputs, strict=False)) if arguments is None else arguments
         )
@@ -54,7 +49,7 @@ class CallView:
     @property
     def outputs(self) -> list[TensorFacts]:
         """The facts of each result."""
-        return [self._facts.get(value, _UNKNOWN_TENSOR) for value in self._node.outputs]
+        return [value.facts for value in self._node.outputs]
 
     def is_computed(self, name: str) -> bool:
         """Whether an argument is a number, or a list of some, that is known only when the model runs."""
@@ -82,8 +77,8 @@ class CallView:
         for value in self._node.inputs:
             if value.is_constant and isinstance(value.constant, torch.Tensor) and not _is_number(value):
                 yield facts_of_constant(value.constant)
-            yield from (self._facts[item] for item in listed_items(value) or (value,) if item in self._facts)
-        yield from (self._facts[value] for value in self._node.outputs if value in self._facts)
+            yield from (item.facts for item in listed_items(value) or (value,) if item.facts is not UNKNOWN)
+        yield from (value.facts for value in self._node.outputs if value.facts is not UNKNOWN)
 
     def _seen(self, value: Any, name: str) -> Any:
         if isinstance(value, torch.Tensor):
@@ -93,7 +88,7 @@ class CallView:
         if value.is_constant:
             return _constant(value.constant)
         if _is_tensor(value):
-            return self._facts.get(value, _UNKNOWN_TENSOR)
+            return value.facts
         items = listed_items(value)
         if items is not None:
             return [self._seen(item, name) for item in items]

@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from mobopt.ir.facts import UnknownFactError
 from mobopt.ops.targets.call_view import CallView
-from mobopt.ops.targets.facts import UnknownFactError
 
 Variables = Mapping[int, Any]
 """What the variables of loops stand for, by their slots."""

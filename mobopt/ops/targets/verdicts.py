@@ -6,16 +6,15 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from mobopt.ir import Attribute, Node, Value
+from mobopt.ir import Attribute, Node
+from mobopt.ir.facts import TensorFacts, UnknownFactError
 from mobopt.ops.targets.call_view import CallView
-from mobopt.ops.targets.facts import TensorFacts, UnknownFactError
 from mobopt.ops.targets.row import Row
 from mobopt.ops.targets.table import IMAGE_LIMIT, Target, rows_for
 from mobopt.ops.unpacked_calls import unpacked_call
 
 _PYTORCH = ("aten", "prim", "quantized", "prepacked", "vulkan_prepack", "vulkan_quantized", "metal_prepack", "metal")
 """Namespaces of PyTorch's own operators."""
-_NOTHING: Mapping[Value, TensorFacts] = {}
 
 
 @dataclass(frozen=True)
@@ -42,26 +41,20 @@ class Finding:
         return self.verdict in ("native", "unknown")
 
 
-def judge(
-    node: Node,
-    target: Target,
-    facts: Mapping[Value, TensorFacts] = _NOTHING,
-    attributes: Mapping[str, Attribute] | None = None,
-) -> Finding:
+def judge(node: Node, target: Target, attributes: Mapping[str, Attribute] | None = None) -> Finding:
     """What a target's runtime does with a node; without a row it is missing (native on the CPU).
 
     Args:
         node: any node that is not of the ``prim`` namespace.
         target: the runtime.
-        facts: what is known of tensors.
         attributes: of the Program, for packed contexts.
     """
-    packed = _judge(node.qualified_op, CallView(node, facts, target.image_limit), target)
+    packed = _judge(node.qualified_op, CallView(node, target.image_limit), target)
     call = unpacked_call(node, attributes or {})
     if call is None or not packed.is_good:
         return packed
     operator, arguments = call
-    return _judge(operator, CallView(node, facts, target.image_limit, arguments), target)
+    return _judge(operator, CallView(node, target.image_limit, arguments), target)
 
 
 def _judge(operator: str, call: CallView, target: Target) -> Finding:
