@@ -127,6 +127,8 @@ class Inference(Evaluator):
             result, read = self._made(value)
         except _UntoldError as untold:
             return untold.facts
+        except RecursionError:  # a number that follows from hundreds of others
+            return _UNTOLD
         if not isinstance(result, TensorType):
             return UNSEEN
         return TensorFacts(name_of(result.dtype), result.sizes, read.lasting, varies=read.varies)  # type: ignore[arg-type]

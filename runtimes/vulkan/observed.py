@@ -10,6 +10,7 @@ import torch
 from mobopt import ir
 from mobopt.ir.straight_line import copy_line, name_values
 from mobopt.options import SINGLE, FallbackChoice, PrecisionChoice
+from mobopt.runtimes.bounds import NO_BOUNDS
 from mobopt.runtimes.half_ranges import ValueRanges
 from mobopt.runtimes.line_run import Show
 from mobopt.runtimes.segment import Returned, Segment
@@ -19,10 +20,12 @@ from mobopt.runtimes.vulkan.compile.integer_ranges import Interval
 from mobopt.runtimes.vulkan.compile.placement import integer_class
 from mobopt.runtimes.vulkan.compile.precision import Halving
 from mobopt.runtimes.vulkan.engine.device import Device
+from mobopt.runtimes.vulkan.engine.device_info import DeviceInfo
 from mobopt.runtimes.vulkan.engine.executable import Executable
 from mobopt.runtimes.vulkan.engine.lane import RefusedError, Value
 from mobopt.runtimes.vulkan.kernels.plan import ConstantStore, Plan
 from mobopt.runtimes.vulkan.program import VulkanProgram
+from mobopt.runtimes.vulkan.segment_builder import Place, SegmentBuilder
 
 Refuse = Callable[[ir.Node], str | None]
 """Why a node is to run on the CPU although the device could compute it; None if it is not."""
@@ -63,14 +66,11 @@ class ObservedProgram(VulkanProgram):
             precision: as for :class:`VulkanProgram`.
         """
         super().__init__(program, device, fallback, precision=precision)
+        self._builder = self._shown = _ObservedBuilder(self, fallback == "cpu", precision, wanted, split, refuse)
         self.lines: list[ir.Graph] = []
         self.made: list[frozenset[str]] = []
         self.fallbacks: dict[str, None] = {}
         self._wanted = wanted
-        self._split = split
-        self._refuse = refuse
-        self._seen: dict[ir.Graph, tuple[ir.Graph, frozenset[str]]] = {}
-        """By the graph that is lowered."""
 
     def observe(self, method: str, args: Sequence[Any], show: Show) -> Any:
         """What a method returns; see :meth:`VulkanProgram.run`.
@@ -99,7 +99,7 @@ class ObservedProgram(VulkanProgram):
             return self._attempt(lambda: self._walk(self._enter(method, args, False), passing, ending), begin_anew)
 
     def _show(self, plan: CallPlan, given: CallTensors, computed: Sequence[Value], show: Show) -> None:
-        line, made = self._seen[plan.segment.graph]
+        line, made = self._shown.seen[plan.segment.graph]
         number = len(self.lines)
         self.lines.append(line)
         self.made.append(made)
@@ -110,13 +110,37 @@ class ObservedProgram(VulkanProgram):
             if output.name in self._wanted and output.name in values:
                 show(number, values[output.name], on_host(tensor))
 
-    def _of_template(self, place: Any, integers: Sequence[Interval]) -> None:
+    def _tell_fallbacks(self, fallbacks: Sequence[Fallback]) -> None:
+        self.fallbacks.update(dict.fromkeys(map(str, fallbacks)))
+
+
+class _ObservedBuilder(SegmentBuilder):
+    """Names the values of segments, and has those that are wanted returned too."""
+
+    def __init__(
+        self,
+        observed: ObservedProgram,
+        allow_fallback: bool,
+        precision: PrecisionChoice,
+        wanted: Container[str],
+        split: Callable[[ir.Graph], Container[str]],
+        refuse: Refuse,
+    ) -> None:
+        super().__init__(observed.program, observed.model_state, NO_BOUNDS, precision, ValueRanges(), allow_fallback)
+        self.seen: dict[ir.Graph, tuple[ir.Graph, frozenset[str]]] = {}
+        """By the graph that is lowered."""
+        self._wanted = wanted
+        self._split = split
+        self._refuse = refuse
+
+    def _of_template(self, place: Place, integers: Sequence[Interval], info: DeviceInfo) -> None:
         """None: nodes are shown, which only the segment of one size has."""
 
-    def _built(
+    def _lowered(
         self,
         segment: Segment,
         integers: Mapping[ir.Value, Interval],
+        info: DeviceInfo,
         halving: Halving | None = None,
         make_plan: Callable[..., Plan] = Plan,
     ) -> Built:
@@ -124,30 +148,20 @@ class ObservedProgram(VulkanProgram):
         if halving is not None:
             returned = set(graph.outputs)
             halving.observed = lambda value: value not in returned
-        name_values(graph, str(len(self._seen)))
+        name_values(graph, str(len(self.seen)))
         line = copy_line(graph)
         split = self._split(line)
         _return_too(graph, lambda value: value.name in split)
-        self._lowered(segment, integers, halving)  # only to see what fusions leave
+
+        def built() -> Built:
+            fallback, fit = self._allow_fallback, self.floats_fit
+            return build_stream(segment, info, self._constants, fallback, integers, fit, self._refuse, halving)
+
+        built()  # only to see what fusions leave
         made = frozenset(value.name for node in graph.block.nodes for value in node.outputs if value.name)
         _return_too(graph, lambda value: value.name in self._wanted)
-        self._seen[graph] = line, made
-        return self._lowered(segment, integers, halving)
-
-    def _tell_fallbacks(self, fallbacks: Sequence[Fallback]) -> None:
-        self.fallbacks.update(dict.fromkeys(map(str, fallbacks)))
-
-    def _lowered(self, segment: Segment, integers: Mapping[ir.Value, Interval], halving: Halving | None) -> Built:
-        return build_stream(
-            segment,
-            self.device.info,
-            self._constants,
-            self._allow_fallback,
-            integers,
-            self._floats_fit,
-            self._refuse,
-            halving,
-        )
+        self.seen[graph] = line, made
+        return built()
 
 
 def _return_too(graph: ir.Graph, is_wanted: Callable[[ir.Value], bool]) -> None:

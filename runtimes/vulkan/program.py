@@ -8,52 +8,45 @@ import threading
 import time
 import weakref
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, wait
 from contextlib import nullcontext, suppress
 from dataclasses import replace
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import torch
 
-from mobopt import ir
 from mobopt.errors import DeviceLostError, InputError
 from mobopt.ir import Program
-from mobopt.ir.nests import map_leaves
 from mobopt.options import SINGLE, FallbackChoice, PrecisionChoice, check_fallback
 from mobopt.runtimes.bounds import NO_BOUNDS, InputBounds
 from mobopt.runtimes.checkpoint import Checkpoint
 from mobopt.runtimes.half_ranges import ValueRanges, check_patterns
-from mobopt.runtimes.host_tape import Decisions, Tape
+from mobopt.runtimes.host_tape import Decisions
 from mobopt.runtimes.memories import StateMemories
 from mobopt.runtimes.segment import Segment
-from mobopt.runtimes.specializations import Specializations
-from mobopt.runtimes.specialize import go_on, specialize
 from mobopt.runtimes.state import ModelState
-from mobopt.runtimes.vulkan.call_arguments import as_meta, described, is_on_host, signature_of
+from mobopt.runtimes.vulkan.call_arguments import described, is_on_host, signature_of
 from mobopt.runtimes.vulkan.call_plan import (
     CallPlan,
     CallTensors,
     RefusedOperandsError,
     WideFloatsError,
     find_fault,
-    on_host,
 )
-from mobopt.runtimes.vulkan.compile.build import Built, Fallback, build_stream
+from mobopt.runtimes.vulkan.compile.build import Fallback
 from mobopt.runtimes.vulkan.compile.host_function import UnforeseenResultError
 from mobopt.runtimes.vulkan.compile.integer_ranges import Interval
-from mobopt.runtimes.vulkan.compile.precision import Halving
-from mobopt.runtimes.vulkan.compile.recorded import LoweredTemplates
 from mobopt.runtimes.vulkan.engine.array import DeviceArray
 from mobopt.runtimes.vulkan.engine.device import Device, open_device
 from mobopt.runtimes.vulkan.engine.executable import MAX_LANES
 from mobopt.runtimes.vulkan.engine.kept_clock import KeptClock
 from mobopt.runtimes.vulkan.engine.lane import Value
 from mobopt.runtimes.vulkan.engine.profiling import OperationTime
-from mobopt.runtimes.vulkan.kernels.plan import ConstantStore, Plan
 from mobopt.runtimes.vulkan.mirrors import Mirrors
 from mobopt.runtimes.vulkan.plan_report import PlanReport, joined
 from mobopt.runtimes.vulkan.plan_store import PlanStore
+from mobopt.runtimes.vulkan.segment_builder import Place, SegmentBuilder
 from mobopt.runtimes.vulkan.state_arrays import StateArrays, is_kept_on_device
 from mobopt.runtimes.vulkan.submitted import Finish, SubmittedCalls
 
@@ -114,29 +107,20 @@ class VulkanProgram:
         """
         check_fallback(fallback)
         check_patterns(program, precision.fp32_nodes)
-        self._precision = precision
-        self._ranges = ValueRanges() if ranges is None else ranges
         self.program = program
         self.device = device if isinstance(device, Device) else open_device(device)
         self._clock = KeptClock(self.device.info) if keep_clock else None
-        self._allow_fallback = fallback == "cpu"
-        self._constants = ConstantStore()
-        self._specializations = Specializations(program, bounds)
-        self._lowered_templates = LoweredTemplates(self._constants)
-        self._bounds = bounds
         self._plans = PlanStore(lambda: MAX_PLANS)
         self._later_plans = PlanStore(lambda: MAX_LATER_PLANS, MAX_PLANS, MAX_LATER_BYTES)
         self._checkpoints: OrderedDict[Any, dict[Any, Checkpoint]] = OrderedDict()
         """By the signature of the call, then by their keys."""
         self.model_state = ModelState(program) if state is None else state
         self._state_arrays = StateArrays(self.device)
-        self._by_elements: set[str] = set()
-        """Operators that gave other sizes than the meta kernels foretold."""
+        known = ValueRanges() if ranges is None else ranges
+        self._builder = SegmentBuilder(program, self.model_state, bounds, precision, known, fallback == "cpu")
         self._mirrors = mirrors and not self.device.info.has_unified_memory
         self._taken_by_others: frozenset[int] = frozenset()
         """Numbers of outputs that other programs take."""
-        self._floats_fit = True
-        """Whether no large float was made an int64 so far."""
         self._lock = threading.Lock()
         """Held while plans are looked for and made, not while the device computes."""
         self._turn = self.model_state.lock if self.model_state.names else nullcontext()
@@ -294,12 +278,12 @@ class VulkanProgram:
             self._last = None
 
     def _forget_plans(self) -> None:
-        self._lowered_templates.forget()
+        self._builder.forget()
         self._plans.forget()
         self._later_plans.forget()
         self._checkpoints.clear()
 
-    def _take_plan(self, place: _Place) -> CallPlan:
+    def _take_plan(self, place: Place) -> CallPlan:
         """The plan with which a call goes on, which stays until :meth:`_leave_plan`.
 
         Raises:
@@ -322,7 +306,7 @@ class VulkanProgram:
 
     def _walk(
         self,
-        place: _Place,
+        place: Place,
         passing: Callable[[CallPlan, CallTensors], Sequence[Value]],
         ending: Callable[[CallPlan, CallTensors], Result],
     ) -> Result:
@@ -345,7 +329,7 @@ class VulkanProgram:
                 InputError,
             ) as refused:  # a part of an operator on the CPU refuses in its words
                 with self._lock:
-                    segment = self._specialized(place)
+                    segment = self._builder.segment(place)
                 with nullcontext() if isinstance(refused, RefusedOperandsError) else suppress(WideFloatsError):
                     find_fault(segment, place.given)
                 raise
@@ -359,14 +343,14 @@ class VulkanProgram:
             try:
                 return walk()
             except UnforeseenResultError as error:
-                if error.op in self._by_elements:
+                if error.op in self._builder.by_elements:
                     raise
                 with self._lock:
-                    self._by_elements.add(error.op)
+                    self._builder.by_elements.add(error.op)
                     self._forget_plans()
             except WideFloatsError:
                 with self._lock:
-                    self._floats_fit = False
+                    self._builder.floats_fit = False
                     self._forget_plans()
             except _ExposesStateError:
                 pass
@@ -407,7 +391,7 @@ class VulkanProgram:
         self._later_plans.drop()
         self._checkpoints.clear()
 
-    def _enter(self, method: str, args: Sequence[Any], on_device: bool) -> _Place:
+    def _enter(self, method: str, args: Sequence[Any], on_device: bool) -> Place:
         """Where a call begins."""
         with self._lock:
             if not self.device.is_open or self.device.is_lost:
@@ -422,7 +406,7 @@ class VulkanProgram:
             in_arrays = [number for number, tensor in enumerate(tensors) if isinstance(tensor, DeviceArray)]
             mirrored = self._mirrored(tensors) if self._mirrors and not on_device else {}
             signature = (*signature, *mirrored, self._taken_by_others)
-            return _Place(method, args, on_device, signature, CallTensors(tensors, wholes, mirrored), in_arrays)
+            return Place(method, args, on_device, signature, CallTensors(tensors, wholes, mirrored), in_arrays)
 
     def _mirrored(self, tensors: Sequence[Any]) -> dict[int, DeviceArray]:
         """Arrays on the device with the elements of tensors on the CPU, by the tensors' numbers."""
@@ -442,7 +426,7 @@ class VulkanProgram:
 
         self.device.shared(Mirrors).add(result, array, want)
 
-    def _plan(self, place: _Place) -> CallPlan:
+    def _plan(self, place: Place) -> CallPlan:
         """The plan with which a call goes on."""
         store, key, segment = self._plans, place.signature, None
         if place.following is not None:
@@ -457,12 +441,12 @@ class VulkanProgram:
             store.put(key, plan)
         return plan
 
-    def _decided(self, place: _Place, checkpoint: Checkpoint) -> tuple[Decisions, Segment | None]:
+    def _decided(self, place: Place, checkpoint: Checkpoint) -> tuple[Decisions, Segment | None]:
         """What stands for the segment that follows, which is made if none went this way yet."""
         given, segment = place.given, None
         leaf, values = checkpoint.decisions.find(given.given)
         if leaf is None:
-            segment = self._specialized(place)
+            segment = self._builder.segment(place)
             if checkpoint.decisions.size > MAX_DECISIONS:
                 checkpoint.decisions = Decisions()
             leaf = checkpoint.decisions.add(segment.tape)
@@ -470,7 +454,7 @@ class VulkanProgram:
         given.host(values, leaf.hosted)
         return leaf, segment
 
-    def _known(self, place: _Place, checkpoint: Checkpoint) -> Checkpoint:
+    def _known(self, place: Place, checkpoint: Checkpoint) -> Checkpoint:
         """The checkpoint of that key which a call of that signature came by first."""
         known = self._checkpoints.setdefault(place.signature, {})
         self._checkpoints.move_to_end(place.signature)
@@ -502,9 +486,11 @@ class VulkanProgram:
         self._state_arrays.bring_home_of(whole)
         self.model_state.expose(whole)
 
-    def _make(self, place: _Place, segment: Segment | None, integers: Sequence[Interval]) -> CallPlan:
+    def _make(self, place: Place, segment: Segment | None, integers: Sequence[Interval]) -> CallPlan:
         started = time.perf_counter()
-        segment, built = self._of_template(place, integers) or self._of_size(place, segment, integers)
+        segment, built = self._builder.build(place, segment, integers, self.device.info)
+        if segment.following is not None:
+            segment.following = self._known(place, segment.following)
         in_arrays = [segment.taken + number for number in place.in_arrays]
         is_later = place.following is not None
         plan = CallPlan(
@@ -536,90 +522,10 @@ class VulkanProgram:
         self._tell_fallbacks(built.fallbacks)
         return plan
 
-    def _of_template(self, place: _Place, integers: Sequence[Interval]) -> tuple[Segment, Built] | None:
-        """A segment and what it is lowered to, where only sizes are new: see :class:`LoweredTemplates`."""
-        if place.following is not None or self.model_state.names or self._precision.is_half:
-            return None
-        args = self._checked_args(place)
-        found = self._specializations.matching(place.method, args, self._by_elements)
-        if found is None:
-            return None
-
-        def build(segment: Segment, classes: Mapping[ir.Value, Interval], make_plan: Callable[..., Plan]) -> Built:
-            return self._built(segment, classes, make_plan=make_plan)
-
-        return self._lowered_templates.built(*found, tuple(integers), self.device.info, build)
-
-    def _of_size(self, place: _Place, segment: Segment | None, integers: Sequence[Interval]) -> tuple[Segment, Built]:
-        """A segment, which may be known, and what it is lowered to."""
-        segment = segment or self._specialized(place)
-        segment.tape = Tape(())  # what this call computed must not live as long as the plan
-        if segment.following is not None:
-            segment.following = self._known(place, segment.following)
-        wide = [value for value in segment.inputs if value.dtype == torch.int64]
-        classes = dict(zip(wide, integers, strict=True))
-        return segment, self._built(segment, classes, self._halving(place.given))
-
     def _tell_fallbacks(self, fallbacks: Sequence[Fallback]) -> None:
         """Tell what a new plan leaves to the CPU."""
         for fallback in dict.fromkeys(fallbacks):
             _LOG.warning("runs on the CPU: %s", fallback)
-
-    def _halving(self, given: CallTensors) -> Halving | None:
-        """What chooses halves for a segment that takes such tensors."""
-        if not self._precision.is_half:
-            return None
-        return Halving(
-            self._precision.precision, self._precision.fp32_nodes, self._ranges, lambda: [*map(on_host, given.inputs)]
-        )
-
-    def _built(
-        self,
-        segment: Segment,
-        integers: Mapping[ir.Value, Interval],
-        halving: Halving | None = None,
-        make_plan: Callable[..., Plan] = Plan,
-    ) -> Built:
-        """What a segment is lowered to."""
-        return build_stream(
-            segment,
-            self.device.info,
-            self._constants,
-            self._allow_fallback,
-            integers,
-            self._floats_fit,
-            halving=halving,
-            make_plan=make_plan,
-        )
-
-    def _specialized(self, place: _Place) -> Segment:
-        if place.following is not None:
-            given = place.given
-            return go_on(self.program, place.following, given.answers, given.numbers, self._by_elements)
-        args = self._checked_args(place)
-        if not self.model_state.names:
-            return self._specializations.segment(place.method, args, self._by_elements)
-        return specialize(self.program, place.method, args, self.model_state.forms, self._by_elements)
-
-    def _checked_args(self, place: _Place) -> list[Any]:
-        """Arguments of a call as tensors, whose sizes are within their bounds."""
-        args: list[Any] = map_leaves(list(place.args), DeviceArray, as_meta)
-        self._bounds.check(place.method, args)
-        return args
-
-
-class _Place(NamedTuple):
-    """Where a call stands: at its beginning, or after a look at elements."""
-
-    method: str
-    args: Sequence[Any]
-    on_device: bool
-    signature: Any
-    """What its first plan depends on."""
-    given: CallTensors
-    in_arrays: Sequence[int]
-    """Numbers of the call's inputs that lie on the device."""
-    following: Checkpoint | None = None
 
 
 class _ExposesStateError(Exception):
