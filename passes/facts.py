@@ -80,12 +80,13 @@ def forget_facts(program: Program) -> None:
             value.facts = UNKNOWN
 
 
-def forget_unseen(program: Program) -> None:
-    """Take what no run came to for what nobody has looked at."""
-    for graph in program.methods.values():
-        for value in values_of(graph.block):
-            if not value.facts.is_seen:
-                value.facts = UNKNOWN
+def forget_unseen(program: Program) -> frozenset[Value]:
+    """Take what no run came to for what nobody has looked at, and tell what that is."""
+    values = (value for graph in program.methods.values() for value in values_of(graph.block))
+    unseen = frozenset(value for value in values if not value.facts.is_seen)
+    for value in unseen:
+        value.facts = UNKNOWN
+    return unseen
 
 
 def may_have_halves(program: Program, examples: Examples) -> bool:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from mobopt.ir import Graph, Node, Program, describe
+from mobopt.ir import Graph, Node, Program, Value, describe
 from mobopt.ir.types import TENSOR
 from mobopt.ops.costs import cost_of_program
 from mobopt.ops.effects import holds_tensors
@@ -249,8 +249,8 @@ def judge_bundle(program: Program, settings: Settings, examples: Examples) -> Ju
     """
     # What no run came to is judged by the rows alone: what PyTorch's own files keep for other ranks is no fault.
     record_facts(program, examples)
-    forget_unseen(program)
-    judge_there, judge_cpu = (_Judge(program, item) for item in (settings, Settings("cpu", settings.runtime)))
+    unseen = forget_unseen(program)
+    judge_there, judge_cpu = (_Judge(program, item, unseen) for item in (settings, Settings("cpu", settings.runtime)))
     calls: list[AuditedCall] = []
     for graph in program.methods.values():
         on_gpu = gpu_values(program, graph)
@@ -270,8 +270,9 @@ def judge_bundle(program: Program, settings: Settings, examples: Examples) -> Ju
 class _Judge:
     """Judges nodes of a Program with what is known of its tensors."""
 
-    def __init__(self, program: Program, settings: Settings) -> None:
+    def __init__(self, program: Program, settings: Settings, unseen: Container[Value] = ()) -> None:
         self.program = program
+        self.unseen = unseen
         self.target = target_of(settings)
         self.cpu = Target("cpu", settings.runtime)
         self.has_fallback = settings.backend in CPU_FALLBACK and settings.legalize != LEGALIZE_LEVELS[0]
@@ -301,7 +302,7 @@ class _Judge:
         """Whether the run on the examples came to a node, as far as that can be told: branches may not be taken."""
         results = [value for value in node.outputs if value.type == TENSOR]
         is_nested = node.block is not None and node.block.node is not None
-        return not (is_nested and results) or any(value.facts.is_seen for value in results)
+        return not (is_nested and results) or any(value.facts.is_seen and value not in self.unseen for value in results)
 
     def of(self, node: Node, finding: Finding, verdict: str = "") -> AuditedCall:
         """A finding as a call."""
