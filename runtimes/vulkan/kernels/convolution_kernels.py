@@ -23,7 +23,7 @@ from mobopt.runtimes.vulkan.kernels.device_costs import device_costs
 from mobopt.runtimes.vulkan.kernels.epilogue import Epilogue
 from mobopt.runtimes.vulkan.kernels.gpu_kernels import DEPTHWISE_INVOCATIONS, depthwise_block
 from mobopt.runtimes.vulkan.kernels.kernel_access import spread
-from mobopt.runtimes.vulkan.kernels.loops import Box, loop_boxes, summing_iterations
+from mobopt.runtimes.vulkan.kernels.loops import Box, loop_boxes, loop_iterations
 from mobopt.runtimes.vulkan.kernels.matrix_kernels import units_lanes
 from mobopt.runtimes.vulkan.kernels.plan import Plan, replayable
 from mobopt.runtimes.vulkan.kernels.pointwise_kernel import run_program
@@ -409,7 +409,7 @@ def _append_general(plan: Plan, convolution: Convolution, operands: ProductOpera
                 rounding,
                 local_size,
             ),
-            iterations=summing_iterations([end - begin for begin, end in box]),
+            iterations=loop_iterations([end - begin for begin, end in box]),
         )
     if final is not result:
         run_program(plan, IDENTITY, [result], final)
