@@ -20,8 +20,11 @@ layout(local_size_x_id = 16, local_size_y = 1, local_size_z = 1) in;
 
 #include "depthwise_push.glsl"
 
-const int IN_HIGH = (OUT_HIGH - 1) * STRIDE_HIGH + (TAPS_HIGH - 1) * DILATION_HIGH + 1;
-const int IN_WIDE = (OUT_WIDE - 1) * STRIDE_WIDE + (TAPS_WIDE - 1) * DILATION_WIDE + 1;
+// Rows and columns between those that a block reads: a single pixel leaves out what lies between its taps.
+const int STEP_HIGH = OUT_HIGH == 1 ? DILATION_HIGH : 1;
+const int STEP_WIDE = OUT_WIDE == 1 ? DILATION_WIDE : 1;
+const int IN_HIGH = (OUT_HIGH - 1) * STRIDE_HIGH + (TAPS_HIGH - 1) * DILATION_HIGH / STEP_HIGH + 1;
+const int IN_WIDE = (OUT_WIDE - 1) * STRIDE_WIDE + (TAPS_WIDE - 1) * DILATION_WIDE / STEP_WIDE + 1;
 
 // Output o reads input i with tap (i - o * stride) / dilation, if that is a whole number in range; else -1.
 int tap_of(int i, int o, int stride, int dilation, int taps) {
@@ -50,15 +53,17 @@ void main() {
     int left = x * STRIDE_WIDE + first_wide;
     int origin = input_offset + channel + batch * height * width * input_pitch;
     [[unroll]] for (int i = 0; i < IN_HIGH; ++i) {
-        bool line_inside = uint(top + i) < uint(height);
+        int row = top + i * STEP_HIGH;
+        bool line_inside = uint(row) < uint(height);
         [[unroll]] for (int j = 0; j < IN_WIDE; ++j) {
-            bool inside = line_inside && uint(left + j) < uint(width);
-            vec4 value = ACTIVATION(inside ? origin + ((top + i) * width + left + j) * input_pitch : 0);
+            int column = left + j * STEP_WIDE;
+            bool inside = line_inside && uint(column) < uint(width);
+            vec4 value = ACTIVATION(inside ? origin + (row * width + column) * input_pitch : 0);
             value = inside ? value : vec4(0.0);
             [[unroll]] for (int o = 0; o < OUT_HIGH; ++o)
                 [[unroll]] for (int p = 0; p < OUT_WIDE; ++p) {
-                    int tap_y = tap_of(i, o, STRIDE_HIGH, DILATION_HIGH, TAPS_HIGH);
-                    int tap_x = tap_of(j, p, STRIDE_WIDE, DILATION_WIDE, TAPS_WIDE);
+                    int tap_y = tap_of(i * STEP_HIGH, o, STRIDE_HIGH, DILATION_HIGH, TAPS_HIGH);
+                    int tap_x = tap_of(j * STEP_WIDE, p, STRIDE_WIDE, DILATION_WIDE, TAPS_WIDE);
                     if (tap_y >= 0 && tap_x >= 0) sums[o * OUT_WIDE + p] += value * factors[tap_y * TAPS_WIDE + tap_x];
                 }
         }

@@ -245,7 +245,7 @@ def test_packed_context(device, transposed):
 
 
 def test_packed_context_1d(device):
-    source, weight = torch.randn(1, 8, 11), torch.randn(6, 4, 3)
+    source, weight = torch.randn(1, 8, 11), torch.randn(8, 4, 3)
     context = Conv1dPackedContext(weight, None, [2], [1], [1], 2)
     expected = functional.conv1d(source, weight, None, 2, 1, 1, 2)
     _check_context(device, "vulkan_prepack::run_conv1d_context", source, context, expected)

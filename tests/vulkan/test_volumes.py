@@ -31,10 +31,6 @@ OF_IMAGES = [
     ((2, 8, 7, 5, 6), (8, 1, 3, 2, 3), (2, 1, 2), (2, 0, 1), (2, 1, 1), 8),
     ((3, 1, 4, 5, 6), (1, 1, 3, 3, 3), (1, 1, 1), (1, 1, 1), (1, 1, 1), 1),
 ]
-OTHERS = [
-    ((2, 3, 5, 4, 3), (6, 1, 3, 3, 3), (1, 1, 1), (1, 1, 1), (1, 1, 1), 3),
-    ((2, 6, 5, 4, 3), (9, 2, 3, 3, 3), (1, 1, 1), (1, 1, 1), (1, 1, 1), 3),
-]
 
 
 @pytest.fixture(autouse=True)
@@ -42,12 +38,12 @@ def seeded() -> None:
     torch.manual_seed(0)
 
 
-@pytest.mark.parametrize("case", [*OF_IMAGES, *OTHERS])
+@pytest.mark.parametrize("case", OF_IMAGES)
 @pytest.mark.parametrize("with_bias", [True, False])
 def test_constant_weights(device: Device, case: Any, with_bias: bool) -> None:
     x, weight, bias = torch.randn(case[0]), torch.randn(case[1]), torch.randn(case[1][0])
     graph = check(device, "aten::conv3d", x, Constant(weight), Constant(bias) if with_bias else None, *case[2:])
-    assert ("aten::conv3d" in print_graph(graph)) == (case in OTHERS)
+    assert "aten::conv3d" not in print_graph(graph)
 
 
 @pytest.mark.parametrize("padding", ["same", "valid"])

@@ -265,8 +265,7 @@ def depthwise_fits(convolution: Convolution) -> bool:
     """Whether the depthwise kernel takes a convolution: its loops are unrolled, so filters must be small."""
     if not convolution.is_depthwise or len(convolution.taps) != 2:
         return False
-    span = [(taps - 1) * dilation + 1 for taps, dilation in zip(convolution.taps, convolution.dilation, strict=True)]
-    return span[0] * span[1] <= _MAX_DEPTHWISE_READS
+    return math.prod(convolution.taps) <= _MAX_DEPTHWISE_READS
 
 
 class _Walk(NamedTuple):
@@ -326,7 +325,7 @@ def _append_depthwise(plan: Plan, walk: _Walk, operands: ProductOperands, epilog
         residual_pitch=_pitch(other),
     )
     span = [
-        (block - 1) * stride + (taps - 1) * dilation + 1
+        (block - 1) * stride + (taps - 1) * (1 if block == 1 else dilation) + 1
         for block, stride, taps, dilation in zip((high, wide), walk.stride, walk.taps, walk.dilation, strict=True)
     ]
     texels = texels_fit(plan.device, operands)

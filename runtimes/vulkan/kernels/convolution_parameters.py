@@ -84,28 +84,6 @@ def convolution_of(call: Node) -> Convolution:
     )
 
 
-def is_of_images(convolution: Convolution, output_sizes: Sequence[int]) -> bool:
-    """Whether a convolution is one of volumes that kernels for images compute: with filters known beforehand, as much
-    padding behind rows and columns as before them, and groups that such kernels take."""
-    sizes, reach = convolution.input.sizes, 1 if is_of_columns(convolution) else convolution.taps[0]
-    if len(convolution.taps) != 3 or len(sizes) != 5 or convolution.transposed or 0 in (*sizes, *output_sizes):
-        return False
-    if convolution.weight.elements is None or convolution.input.dtype != torch.float32:
-        return False
-    whole_groups = convolution.group_inputs * reach % 4 == 0 and convolution.group_outputs % 4 == 0
-    if convolution.groups != 1 and not whole_groups and not convolution.is_depthwise:
-        return False
-    both = [size + 2 * padding for size, padding in zip(sizes[2:], convolution.padding, strict=True)]
-    spans = [step * (size - 1) + 1 for size, step in zip(convolution.taps, convolution.dilation, strict=True)]
-    results = [(size - span) // step + 1 for size, span, step in zip(both, spans, convolution.stride, strict=True)]
-    return results == list(output_sizes[2:])
-
-
-def is_of_columns(convolution: Convolution) -> bool:
-    """Whether every pixel of a frame is computed from the same pixel of other frames."""
-    return (convolution.taps[1:], convolution.stride[1:], convolution.padding[1:]) == ((1, 1), (1, 1), (0, 0))
-
-
 def _of_context(
     operand: Value, context: Conv1dPackedContext | Conv2dPackedContext | VulkanConv2dOpContext
 ) -> Convolution:

@@ -20,9 +20,9 @@ from mobopt.runtimes.vulkan.kernels.convolution_kernels import (
 from mobopt.runtimes.vulkan.kernels.convolution_parameters import (
     Convolution,
     convolution_of,
-    is_of_images,
     with_leading_dimension,
 )
+from mobopt.runtimes.vulkan.kernels.convolution_roads import road_of
 from mobopt.runtimes.vulkan.kernels.epilogue import epilogue_of
 from mobopt.runtimes.vulkan.kernels.plan import Plan
 from mobopt.runtimes.vulkan.kernels.product_scaling import ScaledInput
@@ -38,9 +38,8 @@ def check_convolution(call: Node) -> str | None:
             return f"convolution of {tensor.dtype} operands; only float32 is computed"
     if convolution.weight.rank - 2 > 3:
         return f"convolution in {convolution.weight.rank - 2} dimensions; at most 3 are computed"
-    if is_of_images(convolution, call.output.sizes):
-        return "convolution of volumes that is one of images; it is computed as such"
-    return None
+    road = road_of(convolution, call.output.sizes)
+    return None if road is None else f"convolution that is computed as {road.value}"
 
 
 @lowers(
