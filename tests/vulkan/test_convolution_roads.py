@@ -151,3 +151,15 @@ def test_packed_contexts(device: Device) -> None:
         for x in map(torch.randn, SIZES):
             torch.testing.assert_close(packed(x), module(x), rtol=1e-4, atol=1e-5)
             assert not packed.plan_report(x).fallbacks
+
+
+@pytest.mark.parametrize("precision", ["fp16", "bf16"])
+def test_halves(device: Device, precision: str) -> None:
+    module, x = Mixed().eval(), torch.randn(SIZES[0])
+    halves = mobopt.optimize_for_mobile(
+        torch.jit.script(module), backend="vulkan", runtime="mobopt", example_inputs=[x], precision=precision
+    )
+    with torch.no_grad():
+        expected = module(x)
+        error = float((halves(x) - expected).abs().max() / expected.abs().max())
+    assert error < {"fp16": 2e-3, "bf16": 1.6e-2}[precision]

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from mobopt.ir import Node, Value
@@ -113,14 +114,25 @@ def _as_product(build: NodeBuilder, wanted: Convolution, output: Value) -> Value
     """Patches of the image are the columns of a matrix, and filters the rows of another."""
     n, _, *area = output.sizes
     x, padding = padded(build, wanted, area)
-    patches = build("aten::im2col", x, *map(list, (wanted.taps, wanted.dilation, padding, wanted.stride)))
-    inner = wanted.group_inputs * math.prod(wanted.taps)
+    if any(padding):
+        x = build("aten::constant_pad_nd", x, [side for size in reversed(padding) for side in (size, size)], 0.0)
+    met = [_met_by(build, x, wanted, tap, area) for tap in itertools.product(*map(range, wanted.taps))]
+    patches = met[0] if len(met) == 1 else build("aten::stack", met, 2)
+    inner = wanted.group_inputs * len(met)
     columns = build("aten::reshape", patches, [n, wanted.groups, inner, math.prod(area)])
     rows = build("aten::reshape", wanted.weight, [1, wanted.groups, wanted.group_outputs, inner])
     result = build("aten::reshape", build("aten::matmul", rows, columns), list(output.sizes))
     if wanted.bias is None:
         return result
     return build("aten::add.Tensor", result, build("aten::reshape", wanted.bias, [1, -1, 1, 1]))
+
+
+def _met_by(build: NodeBuilder, x: Value, wanted: Convolution, tap: Sequence[int], area: Sequence[int]) -> Value:
+    """What one tap of the filter is multiplied with, for each pixel of the result."""
+    for d, (place, dilation, stride, count) in enumerate(zip(tap, wanted.dilation, wanted.stride, area, strict=True)):
+        first = place * dilation
+        x = build("aten::slice.Tensor", x, d + 2, first, first + (count - 1) * stride + 1, stride)
+    return x
 
 
 _ROADS: dict[Road, Callable[[NodeBuilder, Convolution, Value], Value]] = {

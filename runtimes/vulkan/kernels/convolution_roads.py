@@ -27,6 +27,8 @@ class Road(Enum):
 
 _LARGEST_PATCHES = 1 << 26
 """Elements of the matrix of patches that a product of computed weights reads."""
+_MOST_TAPS = 25
+"""Of a filter whose weights are computed: each is a view of the image."""
 
 
 def road_of(convolution: Convolution, output_sizes: Sequence[int]) -> Road | None:
@@ -56,7 +58,7 @@ def _is_product(convolution: Convolution, output_sizes: Sequence[int]) -> bool:
     sizes = convolution.input.sizes
     if convolution.transposed or Quantized.of(convolution.weight) is not None or 0 in (*sizes, *output_sizes):
         return False
-    if len(sizes) != 4 or convolution.input.dtype != torch.float32:
+    if len(sizes) != 4 or convolution.input.dtype != torch.float32 or math.prod(convolution.taps) > _MOST_TAPS:
         return False
     return sizes[0] * sizes[1] * math.prod(convolution.taps) * math.prod(output_sizes[2:]) <= _LARGEST_PATCHES
 
