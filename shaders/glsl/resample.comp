@@ -44,11 +44,13 @@ void main() {
     int last = min(channels - channel - 1, 3);
     int base = source_offset + n * source_n + channel * source_c;
 
-    ivec4 value;
+    Lanes value;
     if (max(max(TAPS_D, TAPS_H), TAPS_W) < 2) {
         int place = base + PLACE(TAPS_D, table_d, z) * source_z + PLACE(TAPS_H, table_h, y) * source_y + PLACE(TAPS_W, table_w, x) * source_x;
         value = LOAD_LANES4(data, MODE, place, source_c, last);
-    } else {
+    }
+#ifndef LONG_INTEGERS // of which there are no weighted sums
+    else {
         vec4 total = vec4(0.0);
         for (int i = 0; i < PAIRS_W; ++i) {
             ivec4 columns = TAP_PAIR(TAPS_W, table_w, x, i);
@@ -69,6 +71,7 @@ void main() {
         }
         value = floatBitsToInt(total);
     }
+#endif
     int target = target_offset + n * target_n + channel * target_c + z * target_z + y * target_y + x * target_x;
     STORE_LANES4(result, STORE_MODE, target, target_c, last, value)
 }

@@ -13,6 +13,9 @@ from mobopt.errors import InputError
 from mobopt.frontends.torchscript import program_from_script_module
 from mobopt.runtimes.vulkan.engine.array import DeviceArray
 from mobopt.runtimes.vulkan.engine.device import Device
+from mobopt.runtimes.vulkan.engine.limits import LimitError
+from mobopt.runtimes.vulkan.engine.stream import bind
+from mobopt.runtimes.vulkan.kernels.plan import Plan
 from mobopt.runtimes.vulkan.program import VulkanProgram
 
 _LARGEST, _LOWEST = torch.iinfo(torch.int64).max, torch.iinfo(torch.int64).min
@@ -67,6 +70,9 @@ LONG: dict[str, Callable[[Tensor, Tensor], tuple[Tensor, ...]]] = {
     "viewed like longs": lambda a, b: (_PLACES.view_as(a) + 1, _PLACES.view(1, 361).expand_as(a.view(1, 361)) * 2),
     "chosen": lambda a, b: (a.gather(0, _PLACES), a[_PLACES - 3], a.view(19, 19)[_PLACES, _PLACES - 9]),
     "padded": lambda a, b: (nn.functional.pad(a, (1, 2), value=2**40), a.repeat(2), torch.full_like(a, _LARGEST)),
+    "mirrored": lambda a, b: tuple(
+        nn.functional.pad(a.view(19, 19)[None], (2, 1), mode) for mode in ("reflect", "replicate", "circular")
+    ),
     "put": lambda a, b: (a.scatter(0, _PLACES, b), a.index_fill(0, _PLACES, 2**50), a.scatter_add(0, _PLACES, b)),
     "combined": lambda a, b: tuple(
         torch.ones(9).long().scatter_reduce(0, _PLACES, a, how, include_self=how == "amin")
@@ -143,11 +149,22 @@ def test_arrays_hold_64_bits_where_they_must(device: Device) -> None:
     program.close()
 
 
-def test_no_kernel_of_32_bits_gets_64(device: Device) -> None:
-    """Padding by places is done by a kernel of 32 bits, though other padding isn't."""
-    program = program_of(device, lambda x: nn.functional.pad(x[None], (2, 1), mode="reflect"), _EDGES)
-    assert_exact(program(_EDGES), nn.functional.pad(_EDGES[None], (2, 1), mode="reflect"), "reflected")
-    assert [fallback.op for fallback in program.plan_report((_EDGES,)).fallbacks]
+def test_no_shader_of_32_bits_gets_64(device: Device) -> None:
+    plan = Plan(device.info)
+    data = plan.empty((4,), torch.int64, elements=torch.int64)
+    with pytest.raises(LimitError, match="pool has no integers of 64 bits"):
+        plan.dispatch("pool", [bind(data)], (1, 1, 1), iterations=1)
+
+
+def test_what_has_no_kernel_of_64_bits_runs_on_the_cpu(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mobopt.runtimes.vulkan.compile.placement.takes_longs", lambda call: call.op != "aten::flip")
+    program = program_of(device, lambda x: (x + 1).flip(0) - 1, _EDGES)
+    assert_exact(program(_EDGES), _EDGES.flip(0), "turned round")
+    (fallback,) = program.plan_report((_EDGES,)).fallbacks
+    assert (fallback.op, fallback.reason) == (
+        "aten::flip",
+        "int64 of any size may come, and the kernel's integers have 32 bits",
+    )
     program.close()
 
 

@@ -97,7 +97,7 @@ def run_space_kernel(
 
     Args:
         plan: where the dispatch goes.
-        shader: variant name without the suffix of texel buffers.
+        shader: variant name without the suffix of texel buffers, or of integers of 64 bits.
         source: what is read.
         targets: what is written, all with the strides and offset of the first.
         constants: the kernel's own specialization constants.
@@ -108,7 +108,8 @@ def run_space_kernel(
     """
     lanes = channel_lanes(source, targets[0])
     operands = [(source, lanes.mode), *tables]
-    texels = uses_texels(plan.device, operands)
+    long = any(tensor.is_long for tensor in (source, *targets))
+    texels = not long and uses_texels(plan.device, operands)
     items = math.prod((targets[0].sizes[0], *targets[0].sizes[2:])) * -(-lanes.channels // VECTOR)
     if items == 0:
         return
@@ -117,7 +118,7 @@ def run_space_kernel(
     bindings: list[Binding] = [writing(target, reads=continues) for target in targets]
     bindings += [reading(tensor, mode, texels) for tensor, mode in operands]
     plan.dispatch(
-        f"{shader}{'_texels' if texels else ''}",
+        f"{shader}{'_long' if long else '_texels' if texels else ''}",
         bindings,
         spread(-(-items // size)),
         [size, read_access(source, lanes.mode), write_access(targets[0], lanes.stores_vectors), *constants],

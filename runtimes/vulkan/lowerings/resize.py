@@ -59,7 +59,7 @@ def _interpolate(plan: Plan, call: Node, make: Callable[..., AxisTable], *option
     return resample(plan, tensor, call.output.sizes, tables, call.output)
 
 
-@lowers(*_both_forms(*_NEAREST, *_NEAREST_EXACT), check=check_dtypes, exact=True)
+@lowers(*_both_forms(*_NEAREST, *_NEAREST_EXACT), check=check_dtypes, exact=True, long=True)
 def upsample_nearest(plan: Plan, call: Node) -> DeviceTensor:
     """Nearest neighbour; by whole factors, each place is copied several times."""
     exact = "exact" in call.qualified_op
@@ -103,6 +103,7 @@ def pad_by_places(plan: Plan, tensor: DeviceTensor, call: Node, padding: list[in
     *(f"aten::{kind}_pad{n}d" for kind in ("reflection", "replication") for n in (1, 2, 3)),
     check=check_dtypes,
     exact=True,
+    long=True,
 )
 def pad(plan: Plan, call: Node) -> DeviceTensor:
     """Mirrored or repeated edges."""

@@ -26,7 +26,9 @@ _PASSES = 3
 """Walks of ``softmax.comp``: the largest element, the sum of powers, the quotients."""
 
 
-@lowers("aten::softmax.int", "aten::_softmax", "aten::log_softmax.int", "aten::_log_softmax", check=check_dtypes)
+@lowers(
+    "aten::softmax.int", "aten::_softmax", "aten::log_softmax.int", "aten::_log_softmax", check=check_dtypes, long=True
+)
 def softmax(plan: Plan, call: Node) -> DeviceTensor:
     """Softmax along one dimension: one dispatch, unless the dimension is too long for one."""
     tensor = converted(plan, plan.tensor(call.args[0]), call.output.dtype)
