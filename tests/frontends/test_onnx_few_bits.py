@@ -169,3 +169,41 @@ def test_phones_get_floats() -> None:
     source = source_of(model_of(nodes, constants, x))
     program = optimize(source, Settings("vulkan", "2.6"), [torch.from_numpy(x)]).program
     assert not any(node.qualified_op == DEQUANTIZE for node in program.methods["forward"].walk())
+
+
+CONVOLUTIONS = {
+    # sizes of the input and the weight, groups, whether the weight is constant, how many convolutions of floats
+    "few products": ((2, 3, 7, 5), (4, 3, 3, 3), 1, False, 1),
+    "many channels": ((1, 67, 5, 7), (3, 67, 3, 3), 1, False, 3),
+    "small weights": ((1, 67, 5, 7), (3, 67, 3, 3), 1, True, 1),
+    "groups": ((1, 6, 11), (9, 2, 5), 3, True, 1),
+    "sums of 2**24 and more in a group": ((1, 300, 3), (2, 150, 2), 2, False, 0),
+}
+
+
+@pytest.mark.parametrize("name", CONVOLUTIONS)
+def test_convolutions_of_integers_are_exact(name: str) -> None:
+    """Also where a sum is beyond what float32 has of integers; on the device, unless float64 must do it."""
+    sizes, weights, groups, is_constant, count = CONVOLUTIONS[name]
+    x = torch.randint(0, 2, sizes, dtype=torch.uint8) * 255  # the largest sums
+    weight = torch.randint(-7, 8, weights, dtype=torch.int8)
+    weight = weight if is_constant else torch.full_like(weight, 127)
+    node = helper.make_node("ConvInteger", ["x", "w", "zero"], ["y"], group=groups)
+    tensors = {"w": weight, "zero": torch.tensor(3, dtype=torch.uint8)}
+    held = ["w", "zero"] if is_constant else ["zero"]
+    given = [helper.make_tensor_value_info("x", TensorProto.UINT8, sizes)]
+    given += [] if is_constant else [helper.make_tensor_value_info("w", TensorProto.INT8, weights)]
+    result = [helper.make_tensor_value_info("y", TensorProto.INT32, [None] * len(sizes))]
+    initializers = [numpy_helper.from_array(tensors[item].numpy(), item) for item in held]
+    graph = helper.make_graph([node], "one", given, result, initializers)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    program = source_of(model).program
+    made = [node for node in program.methods["forward"].walk() if node.op.startswith("aten::conv")]
+    assert len(made) == (count or 1)
+    inputs = [x] if is_constant else [x, weight]
+    function = getattr(torch.nn.functional, f"conv{len(sizes) - 2}d")
+    expected = function(x.double() - 3, weight.double(), groups=groups).to(torch.int32)
+    assert torch.equal(Interpreter(program).run("forward", inputs), expected)
+    module = MobileModule(program)
+    assert torch.equal(module(*inputs), expected)
+    assert bool(module.plan_report(*inputs).fallbacks) is (count == 0)

@@ -317,6 +317,44 @@ CASES: dict[str, tuple[str, Any, int, dict[str, Any]]] = {
         2,
         {"k": 1, "activation_type": "identity", "expert_weight_bits": 4},
     ),
+    "embeddings with a mask": (
+        "EmbedLayerNormalization",
+        lambda: [
+            *(integers(0, limit, (2, 5), numpy.int32) for limit in (11, 3)),
+            *(floats(limit, 8) for limit in (11, 7, 3)),
+            *(floats(8), floats(8), integers(0, 2, (2, 5), numpy.int32)),
+        ],
+        2,
+        {"epsilon": 1e-5},
+    ),
+    "quantised embeddings": (
+        "QEmbedLayerNormalization",
+        lambda: [
+            *(integers(0, limit, (2, 5), numpy.int32) for limit in (11, 3)),
+            *(bytes_of(limit, 8) for limit in (11, 7, 3)),
+            *(bytes_of(8), bytes_of(8), integers(0, 2, (2, 5), numpy.int32)),
+            *(scale(0.01 * number) for number in range(1, 6)),
+            *(zero(100 + number) for number in range(5)),
+        ],
+        2,
+        {"epsilon": 1e-5},
+    ),
+    "quantised embeddings without segments": (
+        "QEmbedLayerNormalization",
+        lambda: [
+            *(integers(0, 11, (2, 5), numpy.int32), None, bytes_of(11, 8), bytes_of(7, 8), None),
+            *(bytes_of(8), bytes_of(8), None, scale(0.01), scale(0.02), None, scale(0.03), scale(0.04)),
+            *(zero(100), zero(101), None, zero(102), zero(103)),
+        ],
+        1,
+        {"epsilon": 1e-5},
+    ),
+    "greatest elements, channels last": (
+        "NhwcMaxPool",
+        lambda: [bytes_of(2, 7, 5, 3)],
+        1,
+        {"kernel_shape": [3, 2], "strides": [2, 1], "pads": [1, 0, 1, 1]},
+    ),
 }
 
 
@@ -330,7 +368,8 @@ def test_an_operator_is_as_in_onnxruntime(name: str) -> None:
     held = {item: array for item, array in zip(names, arrays, strict=True) if item and item not in given}
     if operator.startswith("Q") and "i4" in given and not operator.endswith("Add"):
         held["i4"] = given.pop("i4")
-    node = helper.make_node(operator, names, ["y"], domain="com.microsoft", **attributes)
+    outputs = ["y", "lengths"] if "EmbedLayer" in operator else ["y"]
+    node = helper.make_node(operator, names, outputs, domain="com.microsoft", **attributes)
     graph = helper.make_graph(
         [node],
         "one",
@@ -338,7 +377,7 @@ def test_an_operator_is_as_in_onnxruntime(name: str) -> None:
             helper.make_tensor_value_info(item, helper.np_dtype_to_tensor_dtype(array.dtype), array.shape)
             for item, array in given.items()
         ],
-        [helper.make_empty_tensor_value_info("y")],
+        [helper.make_empty_tensor_value_info(name) for name in outputs],
         [numpy_helper.from_array(array, item) for item, array in held.items()],
     )
     imports = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
@@ -346,8 +385,11 @@ def test_an_operator_is_as_in_onnxruntime(name: str) -> None:
     options = runtime.SessionOptions()
     options.intra_op_num_threads = 1  # of more, DynamicQuantizeLSTM rounds each's rows by themselves
     session = runtime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
-    expected = torch.from_numpy(session.run(None, given)[0])
+    expected, *lengths = map(torch.from_numpy, session.run(None, given))
     found = Interpreter(source_of(model).program).run("forward", [torch.from_numpy(array) for array in given.values()])
+    if lengths:
+        found, others = found
+        assert torch.equal(others, lengths[0])
     if expected.dtype == torch.uint8:
         assert found.dtype == expected.dtype
         assert int((found.int() - expected.int()).abs().max()) <= 1  # halves may be rounded either way

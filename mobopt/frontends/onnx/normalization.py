@@ -119,10 +119,8 @@ def _skip_layer_norm(call: Call) -> Any:
 
 @translates("EmbedLayerNormalization", domain=MICROSOFT)
 def _embed_layer_norm(call: Call) -> Any:
-    """Embeddings of words, positions and segments, added and normalised."""
+    """Embeddings of words, positions and segments, added and normalised; how long the masks are; the sum."""
     emit, words = call.emit, call.tensor(0)
-    if call.has(7) or call.wants(1):
-        raise call.unsupported("it has a mask")
     total = emit("embedding", call.tensor(2), words)
     length = call.size(0, 1)
     if call.has(8):
@@ -132,7 +130,13 @@ def _embed_layer_norm(call: Call) -> Any:
     if call.has(1):
         total = emit("add.Tensor", total, emit("embedding", call.tensor(4), call.tensor(1)))
     result = emit("layer_norm", total, call.sizes(5), call.tensor(5), call.tensor(6), call.get("epsilon", 1e-12), False)
-    return [Operand(call.dtype(2), (None, None, None), result)]
+    seen = emit("eq.Scalar", call.tensor(7), 1) if call.has(7) else emit("zeros_like", words, dtype=torch.bool)
+    lengths = emit("to.dtype", emit("sum.dim_IntList", seen, [1]), torch.int32) if call.wants(1) else None
+    kinds = ((call.dtype(2), result), (torch.int32, lengths), (call.dtype(2), total))
+    return [
+        None if value is None else Operand(dtype, (None,) * (1 if value is lengths else 3), value)
+        for dtype, value in kinds
+    ]
 
 
 def rms_norm(call: Call, x: Any, scale: Any, axis: int, epsilon: float, rank: int) -> Any:

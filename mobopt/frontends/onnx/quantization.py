@@ -5,6 +5,8 @@ Integers that were rounded are kept as floats too; what dequantises them reads t
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -16,6 +18,10 @@ from mobopt.frontends.onnx.operands import Operand, carrier
 from mobopt.frontends.onnx.pointwise import rounded_to_float8
 from mobopt.frontends.onnx.registry import MICROSOFT, Call, translates
 from mobopt.ops.quantized import Quantized, block_counts, is_weight, weight_of
+
+_MOST, _EXACT = 255, 1 << 24
+"""What an integer of 8 bits is less its zero point at most; up to where float32 has all integers."""
+_MOST_PIECES = 16
 
 
 def _along(call: Call, parameter: Any, operand: Operand, index: int = 0) -> Any:
@@ -234,10 +240,43 @@ def _qlinear_concat(call: Call) -> Any:
 
 @translates("ConvInteger")
 def _conv_integer(call: Call) -> Any:
-    """In float64, which holds every sum of 32 bits."""
-    emit = call.emit
-    x, weight = (emit("to.dtype", _shifted_floats(call, index, index + 2), torch.float64) for index in (0, 1))
-    return emit("to.dtype", convolved(call, x, weight, None, kernel_sizes(call)), torch.int32)
+    """In float32, whose sums are exact below 2**24, of as many channels as never reach it; the rest in float64, which
+    holds every sum of 32 bits."""
+    emit, kernel = call.emit, kernel_sizes(call)
+    x, weight = (_shifted_floats(call, index, index + 2) for index in (0, 1))
+    pieces = _exact_pieces(call, weight, kernel)
+    if pieces is None:
+        x, weight = (emit("to.dtype", item, torch.float64) for item in (x, weight))
+        return emit("to.dtype", convolved(call, x, weight, None, kernel), torch.int32)
+    total: Any = None
+    for start, end in pieces:
+        whole = len(pieces) == 1
+        some, rows = (item if whole else emit("slice.Tensor", item, 1, start, end, 1) for item in (x, weight))
+        part = emit("to.dtype", convolved(call, some, rows, None, kernel), torch.int32)
+        total = part if total is None else emit("add.Tensor", total, part)
+    return total
+
+
+def _exact_pieces(call: Call, weight: Any, kernel: Sequence[int]) -> list[tuple[int, int]] | None:
+    """Channels of convolutions no sum of which reaches 2**24 in any order; None where a single one's may, or groups
+    would have to be taken apart."""
+    channels = (call.operand(1).sizes or (None, None))[1]
+    if channels is None:
+        return None
+    if isinstance(weight, torch.Tensor):
+        sums = weight.abs().flatten(2).sum(2).amax(0).double() if weight.numel() else torch.zeros(channels)
+    else:
+        sums = torch.full((channels,), float(_MOST * math.prod(kernel)))
+    pieces, begin, held = list[tuple[int, int]](), 0, 0.0
+    for channel, reach in enumerate((sums * _MOST).tolist()):
+        if reach >= _EXACT:
+            return None
+        if held + reach >= _EXACT:
+            pieces.append((begin, channel))
+            begin, held = channel, 0.0
+        held += reach
+    pieces.append((begin, channels))
+    return pieces if len(pieces) == 1 or (call.get("group", 1) == 1 and len(pieces) <= _MOST_PIECES) else None
 
 
 @translates("MatMulInteger")

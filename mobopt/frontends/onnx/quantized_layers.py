@@ -22,6 +22,15 @@ _OPSET = 17
 def _of_floats(
     call: Call, operator: str, inputs: Sequence[Operand | None], domain: str = "", opset: int = _OPSET
 ) -> Any:
+    """The first that a layer of floats gives; see :func:`_all_of_floats`."""
+    found = _all_of_floats(call, operator, inputs, domain, opset)
+    first = found[0] if isinstance(found, list) else found
+    return first.tensor(call.emit) if isinstance(first, Operand) else first
+
+
+def _all_of_floats(
+    call: Call, operator: str, inputs: Sequence[Operand | None], domain: str = "", opset: int = _OPSET
+) -> Any:
     """What a layer of floats gives.
 
     Args:
@@ -37,9 +46,7 @@ def _of_floats(
     translation = translation_of(domain, operator, opset)
     assert translation is not None
     types = [(torch.float32, sizes) for _, sizes in call.types]
-    found = translation(replace(call, node=node, version=opset, inputs=inputs, types=types))
-    first = found[0] if isinstance(found, list) else found
-    return first.tensor(call.emit) if isinstance(first, Operand) else first
+    return translation(replace(call, node=node, version=opset, inputs=inputs, types=types))
 
 
 def _dequantized(call: Call, index: int) -> Operand:
@@ -68,6 +75,14 @@ def _pool(call: Call) -> Any:
     result = _of_floats(call, call.node.op_type.removeprefix("QLinear"), [x])
     result = call.emit("permute", result, [0, *range(2, rank), 1]) if is_last else result
     return _quantized(call, result, 3, call.dtype(), rank)
+
+
+@translates("NhwcMaxPool", domain=MICROSOFT)
+def _max_pool(call: Call) -> Operand:
+    rank = call.rank()
+    x = _moved(call, call.operand(), [0, rank - 1, *range(1, rank - 1)])
+    result = _of_floats(call, "MaxPool", [x])
+    return call.like(call.emit("permute", result, [0, *range(2, rank), 1]), sizes=(None,) * rank)
 
 
 @translates("QLinearSigmoid", "QLinearLeakyRelu", domain=MICROSOFT)
@@ -122,6 +137,21 @@ def _attention(call: Call) -> Any:
         raise call.unsupported("it gives its keys and values")
     result = _of_floats(call, "Attention", [*given, *rest], MICROSOFT, 1)
     return Operand(torch.float32, (None,) * 3, result)
+
+
+@translates("QEmbedLayerNormalization", domain=MICROSOFT)
+def _embeddings(call: Call) -> Any:
+    """Tables, scale and bias are integers, with scales and zero points behind the mask."""
+    tables: list[Operand | None] = [None] * 5
+    for place, index in enumerate(range(2, 7)):
+        if call.has(index) and call.rank(index) == 2:
+            tables[place] = _weight(call, index, index + 6, index + 11)
+        elif call.has(index):
+            floats = call.emit("mul.Tensor", shifted(call, index, index + 11), call.tensor(index + 6))
+            tables[place] = Operand(torch.float32, call.operand(index).sizes, floats)
+    ids = [call.operand(index) if call.has(index) else None for index in (0, 1)]
+    mask = call.operand(7) if call.has(7) else None
+    return _all_of_floats(call, "EmbedLayerNormalization", [*ids, *tables, mask], MICROSOFT, 1)
 
 
 @translates("DynamicQuantizeMatMul", domain=MICROSOFT)
