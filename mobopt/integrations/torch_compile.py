@@ -26,7 +26,10 @@ _MOST_MODULES = 16
 
 
 def compile_graph(
-    graph: fx.GraphModule, example_inputs: Sequence[Any], options: dict[str, Any] | None = None
+    graph: fx.GraphModule,
+    example_inputs: Sequence[Any],
+    options: dict[str, Any] | None = None,
+    mode: str | None = None,
 ) -> Callable[..., Any]:
     """A backend of ``torch.compile``, for inference.
 
@@ -37,13 +40,19 @@ def compile_graph(
         graph: what Dynamo found.
         example_inputs: of the graph.
         options: ``device``: a number or name of a Vulkan device.
+        mode: there is none, but torch hands on what its caller gives.
 
     Returns:
         A function of the graph's inputs. Programs are made by its calls.
 
     Raises:
-        InputError: there is no such option.
+        InputError: there is no such option, or a mode is given.
     """
+    if mode is not None:
+        raise InputError(
+            f"the mode {mode!r} of torch.compile is Inductor's; leave it out: the backend mobopt has one mode, which "
+            "records all of a graph ahead"
+        )
     unknown = sorted(set(options or {}) - set(_OPTIONS))
     if unknown:
         raise InputError(f"the backend mobopt has no option {', '.join(unknown)}; it has {', '.join(_OPTIONS)}")

@@ -214,3 +214,8 @@ def test_training_is_eager(caplog: pytest.LogCaptureFixture) -> None:
 def test_unknown_options_are_refused() -> None:
     with pytest.raises(InputError, match="no option speed; it has device"):
         compile_graph(torch.fx.symbolic_trace(torch.nn.ReLU()), [], {"speed": 3})
+
+
+def test_modes_are_refused() -> None:
+    with pytest.raises(InputError, match=r"the mode 'reduce-overhead' of torch\.compile is Inductor's; leave it out"):
+        compile_graph(torch.fx.symbolic_trace(torch.nn.ReLU()), [], mode="reduce-overhead")
