@@ -113,7 +113,7 @@ def _is_quantized(node: Node) -> bool:
     return node.op == "aten::quantize_per_tensor" or node.op.startswith("quantized::")
 
 
-class Call:
+class QuantizedCall:
     """A node that is rewritten: its arguments by name, and operators before it."""
 
     def __init__(self, expansion: _Expansion, node: Node) -> None:
@@ -201,7 +201,7 @@ def _error(node: Node, reason: str) -> UnsupportedError:
     return UnsupportedError(f"{node.op}{place} computes on quantised tensors, and {reason}")
 
 
-Rule = Callable[[Call], "Value | None"]
+Rule = Callable[[QuantizedCall], "Value | None"]
 RULES: dict[str, Rule] = {}
 """What becomes of an operator, by its name without overload; a rule that gives None has changed the node itself."""
 
@@ -257,7 +257,7 @@ class _Expansion:
         return next((self.steps[value] for value in node.inputs if value in self.steps), None)
 
     def _apply(self, node: Node, rule: Rule) -> None:
-        result = rule(Call(self, node))
+        result = rule(QuantizedCall(self, node))
         self._notes.add(EXPANDED_QUANTIZED, node)
         self.has_changed = True
         if result is not None:
@@ -299,14 +299,14 @@ class _Expansion:
                 self.steps[output] = steps
 
 
-def _round_again(call: Call) -> Value:
+def _round_again(call: QuantizedCall) -> Value:
     node = call.node
     (steps,) = {call.steps[value] for value in node.inputs if value in call.steps}
     return call.rounded(call.emit(node.qualified_op, *node.inputs), steps)
 
 
 @_expands("aten::quantize_per_tensor")
-def _quantize(call: Call) -> Value:
+def _quantize(call: QuantizedCall) -> Value:
     number = call.number("dtype")
     if number not in _BOUNDS:
         raise call.error("only quint8 and qint8 are known")
@@ -315,22 +315,22 @@ def _quantize(call: Call) -> Value:
 
 
 @_expands("aten::dequantize")
-def _dequantize(call: Call) -> Value:
+def _dequantize(call: QuantizedCall) -> Value:
     return call.emit("aten::clone", call.node.inputs[0])
 
 
 @_expands("aten::q_scale")
-def _q_scale(call: Call) -> Value:
+def _q_scale(call: QuantizedCall) -> Value:
     return call.constant(call.steps[call.node.inputs[0]].scale)
 
 
 @_expands("aten::q_zero_point")
-def _q_zero_point(call: Call) -> Value:
+def _q_zero_point(call: QuantizedCall) -> Value:
     return call.constant(call.steps[call.node.inputs[0]].zero)
 
 
 @_expands("aten::relu", "aten::max_pool1d", "aten::max_pool2d", "aten::max_pool3d", "aten::adaptive_max_pool2d")
-def _of_elements(call: Call) -> Value:
+def _of_elements(call: QuantizedCall) -> Value:
     """Zero has steps of its own, and the greatest of some elements is one of them."""
     node = call.node
     result = call.emit(node.qualified_op, *node.inputs)
@@ -339,28 +339,28 @@ def _of_elements(call: Call) -> Value:
 
 
 @_expands("quantized::max_pool1d", "quantized::max_pool2d")
-def _max_pool(call: Call) -> Value:
+def _max_pool(call: QuantizedCall) -> Value:
     result = call.emit(call.node.op.replace("quantized", "aten"), *call.node.inputs)
     call.steps[result] = call.steps[call.node.inputs[0]]
     return result
 
 
 @_expands("aten::mean", "aten::leaky_relu", "aten::elu", "aten::hardswish", "aten::interpolate")
-def _computed(call: Call) -> Value:
+def _computed(call: QuantizedCall) -> Value:
     return _round_again(call)
 
 
 @_expands("aten::sigmoid", "aten::hardsigmoid")
-def _sigmoid(call: Call) -> Value:
+def _sigmoid(call: QuantizedCall) -> Value:
     return call.rounded(call.emit(call.node.qualified_op, *call.node.inputs), Steps(1 / 256, 0))
 
 
 @_expands("aten::tanh")
-def _tanh(call: Call) -> Value:
+def _tanh(call: QuantizedCall) -> Value:
     return call.rounded(call.emit(call.node.qualified_op, *call.node.inputs), Steps(2 / 256, 128))
 
 
-def _in_steps(call: Call, bound: Any, steps: Steps) -> float | None:
+def _in_steps(call: QuantizedCall, bound: Any, steps: Steps) -> float | None:
     """A bound as a quantised tensor has it."""
     if bound is None:
         return None
@@ -369,7 +369,7 @@ def _in_steps(call: Call, bound: Any, steps: Steps) -> float | None:
 
 
 @_expands("aten::hardtanh", "aten::clamp", "quantized::relu6")
-def _clamp(call: Call) -> Value:
+def _clamp(call: QuantizedCall) -> Value:
     x, *_ = call.node.inputs
     names = ("min_val", "max_val") if "min_val" in call.given else ("min", "max")
     bounds = [call.number(name) for name in names] if "relu6" not in call.node.op else [0.0, 6.0]
@@ -379,13 +379,13 @@ def _clamp(call: Call) -> Value:
     return result
 
 
-def _with_activation(call: Call, x: Value) -> Value:
+def _with_activation(call: QuantizedCall, x: Value) -> Value:
     """What the node asks for after its layer."""
     return call.emit("aten::relu", x) if "_relu" in call.node.op else x
 
 
 @_expands("quantized::add", "quantized::add_relu", "quantized::mul", "quantized::mul_relu")
-def _pointwise(call: Call) -> Value:
+def _pointwise(call: QuantizedCall) -> Value:
     if "scale" not in call.given:
         raise call.error("only sums and products of two quantised tensors are known")
     name = call.node.op.removeprefix("quantized::").removesuffix("_relu")
@@ -394,7 +394,7 @@ def _pointwise(call: Call) -> Value:
 
 
 @_expands("quantized::cat", "quantized::cat_relu")
-def _cat(call: Call) -> Value:
+def _cat(call: QuantizedCall) -> Value:
     made = _with_activation(call, call.emit("aten::cat", call.given["qx"], call.given["dim"]))
     if call.number("scale") is None:
         return call.rounded(made, call.steps[call.given["qx"]])
@@ -402,7 +402,7 @@ def _cat(call: Call) -> Value:
 
 
 @_expands("quantized::linear", "quantized::linear_relu")
-def _linear(call: Call) -> Value:
+def _linear(call: QuantizedCall) -> Value:
     layer = call.layer("W_prepack")
     made = call.emit("aten::linear", call.given["X"], call.weight(layer.weight), layer.bias)
     return call.to_result(_with_activation(call, made))
@@ -412,7 +412,7 @@ def _linear(call: Call) -> Value:
     *(f"quantized::conv{rank}d{relu}" for rank in (1, 2, 3) for relu in ("", "_relu")),
     *(f"quantized::conv_transpose{rank}d" for rank in (1, 2, 3)),
 )
-def _convolution(call: Call) -> Value:
+def _convolution(call: QuantizedCall) -> Value:
     layer = call.layer("packed_weight" if "packed_weight" in call.given else "weight")
     assert isinstance(layer, QuantizedConvolution)
     rank = int(call.node.op.removeprefix("quantized::conv").removeprefix("_transpose")[0])
@@ -431,64 +431,64 @@ def _convolution(call: Call) -> Value:
 
 
 @_expands(*(f"quantized::batch_norm{rank}d{relu}" for rank in (1, 2, 3) for relu in ("", "_relu")))
-def _batch_norm(call: Call) -> Value:
+def _batch_norm(call: QuantizedCall) -> Value:
     given = [call.given[name] for name in ("qx", "weight", "bias", "mean", "var")]
     made = call.emit("aten::batch_norm", *given, False, 0.1, call.given["eps"], False)
     return call.to_result(_with_activation(call, made))
 
 
 @_expands("quantized::layer_norm")
-def _layer_norm(call: Call) -> Value:
+def _layer_norm(call: QuantizedCall) -> Value:
     given = [call.given[name] for name in ("input", "normalized_shape", "weight", "bias", "eps")]
     return call.to_result(call.emit("aten::layer_norm", *given))
 
 
 @_expands("quantized::group_norm")
-def _group_norm(call: Call) -> Value:
+def _group_norm(call: QuantizedCall) -> Value:
     given = [call.given[name] for name in ("input", "num_groups", "weight", "bias", "eps")]
     return call.to_result(call.emit("aten::group_norm", *given))
 
 
 @_expands("quantized::instance_norm")
-def _instance_norm(call: Call) -> Value:
+def _instance_norm(call: QuantizedCall) -> Value:
     x, weight, bias, eps = (call.given[name] for name in ("input", "weight", "bias", "eps"))
     return call.to_result(call.emit("aten::instance_norm", x, weight, bias, None, None, True, 0.1, eps, False))
 
 
 @_expands("quantized::hardswish", "quantized::sigmoid")
-def _function(call: Call) -> Value:
+def _function(call: QuantizedCall) -> Value:
     return call.to_result(call.emit(call.node.op.replace("quantized", "aten"), call.node.inputs[0]))
 
 
 @_expands("quantized::leaky_relu")
-def _leaky_relu(call: Call) -> Value:
+def _leaky_relu(call: QuantizedCall) -> Value:
     return call.to_result(call.emit("aten::leaky_relu", call.given["qx"], call.given["negative_slope"]))
 
 
 @_expands("quantized::elu")
-def _elu(call: Call) -> Value:
+def _elu(call: QuantizedCall) -> Value:
     given = [call.given[name] for name in ("self", "alpha", "scale", "input_scale")]
     steps = Steps(float(call.number("output_scale")), int(call.number("output_zero_point")))
     return call.rounded(call.emit("aten::elu", *given), steps)
 
 
 @_expands("quantized::celu")
-def _celu(call: Call) -> Value:
+def _celu(call: QuantizedCall) -> Value:
     return call.to_result(call.emit("aten::celu", call.given["self"], call.given["alpha"]))
 
 
 @_expands("quantized::prelu")
-def _prelu(call: Call) -> Value:
+def _prelu(call: QuantizedCall) -> Value:
     return call.to_result(call.emit("aten::prelu", call.given["qx"], call.given["weight"]))
 
 
 @_expands("quantized::softmax")
-def _softmax(call: Call) -> Value:
+def _softmax(call: QuantizedCall) -> Value:
     return call.to_result(call.emit("aten::softmax.int", call.given["qx"], call.given["dim"]))
 
 
 @_expands("quantized::linear_dynamic", "quantized::linear_relu_dynamic")
-def _dynamic_linear(call: Call) -> Value:
+def _dynamic_linear(call: QuantizedCall) -> Value:
     layer = call.layer("W_prepack")
     highest = _REDUCED if call.heeds_reduced_range and call.number("reduce_range") else _UNSIGNED[1]
     x = _rounded_by_its_range(call, call.given["X"], highest)
@@ -497,12 +497,12 @@ def _dynamic_linear(call: Call) -> Value:
 
 
 @_expands("quantized::linear_dynamic_fp16", "quantized::linear_relu_dynamic_fp16")
-def _linear_of_halves(call: Call) -> Value:
+def _linear_of_halves(call: QuantizedCall) -> Value:
     layer = call.layer("W_prepack")
     return _with_activation(call, call.emit("aten::linear", call.given["X"], call.weight(layer.weight), layer.bias))
 
 
-def _rounded_by_its_range(call: Call, x: Value, highest: int) -> Value:
+def _rounded_by_its_range(call: QuantizedCall, x: Value, highest: int) -> Value:
     """A tensor in steps from its least to its greatest element; source: ``ChooseQuantizationParams``."""
     emit = call.emit
     least = emit("aten::clamp", emit("aten::min", x), None, 0.0)

@@ -8,7 +8,6 @@ wrongly, reads copies on the CPU, and what it makes goes back.
 from __future__ import annotations
 
 from collections.abc import Container, Mapping
-from dataclasses import dataclass
 
 import torch
 
@@ -43,27 +42,22 @@ _HEAVY = frozenset(
 _EXTRACTIONS = ("prim::ListUnpack", "aten::__getitem__")
 
 
-@dataclass(frozen=True)
-class Placement:
-    """What decides where a node runs."""
-
-    target: Target
-    attributes: Mapping[str, Attribute]
-
-
-def place_nodes(graph: Graph, placement: Placement, notes: NoteBook, ordered: set[Node]) -> set[Value]:
+def place_nodes(
+    graph: Graph, target: Target, attributes: Mapping[str, Attribute], notes: NoteBook, ordered: set[Node]
+) -> set[Value]:
     """Surround with transfers what has to run on the CPU; :func:`cancel_transfers` then takes out the needless ones.
 
     Args:
         graph: the method.
-        placement: what decides where a node runs.
+        target: the runtime that decides where a node runs.
+        attributes: of the Program.
         notes: what is said of nodes.
         ordered: gets the copies that are made row-major to be moved.
 
     Returns:
         Values whose memory is changed under several names, and which stay on the CPU.
     """
-    placer = _Placer(graph, placement, notes, ordered)
+    placer = _Placer(graph, target, attributes, notes, ordered)
     placer.run()
     return placer.shared
 
@@ -78,14 +72,17 @@ def lies_on_cpu(value: Value, image_limit: int = IMAGE_LIMIT) -> bool:
 class _Placer:
     """Places the nodes of one graph."""
 
-    def __init__(self, graph: Graph, placement: Placement, notes: NoteBook, ordered: set[Node]) -> None:
+    def __init__(
+        self, graph: Graph, target: Target, attributes: Mapping[str, Attribute], notes: NoteBook, ordered: set[Node]
+    ) -> None:
         self.graph = graph
-        self.placement = placement
+        self.target = target
+        self.attributes = attributes
         self.notes = notes
         self.to_gpu = Mover(graph, torch.device("vulkan"), "vulkan", notes, ordered, self._needs_order)
         self.to_cpu = Mover(graph, torch.device("cpu"), "cpu", notes, ordered)
         self.aliases = Aliases(graph)
-        self.shared = _shared_and_changed(graph, placement, self.aliases)
+        self.shared = _shared_and_changed(graph, target, attributes, self.aliases)
         self.ordered = ordered
         self.made_on_cpu: set[Value] = set()
         """Results of nodes on the CPU."""
@@ -107,7 +104,7 @@ class _Placer:
             self._take_out(node)
 
     def _place(self, node: Node) -> None:
-        finding = judge(node, self.placement.target, self.placement.attributes)
+        finding = judge(node, self.target, self.attributes)
         reason = self._reason_for_cpu(node, finding)
         if not reason and not self._is_with_its_operands(node):
             self._give_constants(node, finding)
@@ -205,7 +202,7 @@ class _Placer:
         return value.facts.known_sizes is None or value.facts.rank == 4
 
     def _is_on_gpu(self, value: Value) -> bool:
-        limit = self.placement.target.image_limit
+        limit = self.target.image_limit
         return not lies_on_cpu(value, limit) and value not in self.shared
 
     def _read_on_cpu(self, node: Node) -> None:
@@ -266,7 +263,7 @@ class _Placer:
         if value.type != TENSOR or not _is_stored(value) or value in self.shared:
             return value
         facts = facts_of_tensor(value.constant) if value.is_constant else value.facts
-        is_misfit = image_misfit(facts, self.placement.target.image_limit) is not None
+        is_misfit = image_misfit(facts, self.target.image_limit) is not None
         return value if is_misfit else self.to_gpu.moved_once(value)
 
 
@@ -332,7 +329,9 @@ def _is_untouched(node: Node) -> bool:
     return reads_metadata(node) or not traits.isdisjoint({Trait.FILLS, Trait.COMPARES_OBJECTS})
 
 
-def _shared_and_changed(graph: Graph, placement: Placement, aliases: Aliases) -> set[Value]:
+def _shared_and_changed(
+    graph: Graph, target: Target, attributes: Mapping[str, Attribute], aliases: Aliases
+) -> set[Value]:
     """Values whose memory is changed in place and seen under another name or by the next call, or changed by a node on
     the CPU.
 
@@ -343,7 +342,7 @@ def _shared_and_changed(graph: Graph, placement: Placement, aliases: Aliases) ->
     for node in writers:
         names = [value for value in aliases.members(node.inputs[0]) if value.type == TENSOR]
         chain = {node.inputs[0], *(other.output for other in writers if other.inputs[0] in names and other.outputs)}
-        is_good = judge(node, placement.target, placement.attributes).is_good
+        is_good = judge(node, target, attributes).is_good
         if not is_good or not set(names) <= chain or aliases.is_of_model(node.inputs[0]):
             shared.update(names)
     for value in graph.inputs[1:]:

@@ -18,7 +18,7 @@ from mobopt.passes.manager import After, Pass
 from mobopt.passes.moving import Mover
 from mobopt.passes.note_kinds import FLAG_WAS_SET, INPUT_MAY_CHANGE
 from mobopt.passes.notes import NoteBook
-from mobopt.passes.place import Placement, cancel_transfers, lies_on_cpu, place_nodes
+from mobopt.passes.place import cancel_transfers, lies_on_cpu, place_nodes
 
 FLAG = "requires_backend_transfers"
 """Attribute that tells PyTorch's runtime that the graph moves its tensors itself."""
@@ -68,7 +68,7 @@ class Transfer(Pass):
             kept: set[Value] = set()
             ordered: set[Node] = set()
             if self.target is not None:
-                kept = place_nodes(graph, Placement(self.target, program.attributes), notes, ordered)
+                kept = place_nodes(graph, self.target, program.attributes, notes, ordered)
             if self.automatic:
                 self._enter(graph, kept, notes, ordered)
                 self._leave(graph, notes, ordered)

@@ -13,7 +13,7 @@ from mobopt.ir.nests import leaves_of
 
 
 @dataclass(frozen=True)
-class Place:
+class MemoryPlace:
     """Where a tensor lies."""
 
     memory: int
@@ -42,13 +42,13 @@ class StateMemories:
         self._numbers = {storage: number for number, storage in enumerate(groups)}
         self.tensors = [_whole(list(group.values())) for group in groups.values()]
 
-    def place(self, tensor: torch.Tensor) -> Place | None:
+    def place(self, tensor: torch.Tensor) -> MemoryPlace | None:
         """Where a tensor lies; None if that is no memory of the state."""
         number = self._numbers.get(memory_of(tensor))
         if number is None:
             return None
         whole, view = self.tensors[number], _geometry(tensor)
-        return Place(number, None if view == _geometry(whole) and whole.dtype == tensor.dtype else view)
+        return MemoryPlace(number, None if view == _geometry(whole) and whole.dtype == tensor.dtype else view)
 
 
 def _whole(group: list[torch.Tensor]) -> torch.Tensor:

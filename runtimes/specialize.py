@@ -52,7 +52,7 @@ from mobopt.runtimes.abstract import (
 from mobopt.runtimes.checkpoint import Checkpoint, Standing
 from mobopt.runtimes.cpu.evaluator import Environment, Evaluator
 from mobopt.runtimes.host_tape import HostNumber, settled
-from mobopt.runtimes.memories import Place, StateMemories
+from mobopt.runtimes.memories import MemoryPlace, StateMemories
 from mobopt.runtimes.recorder import NeedsElementsError, Recorder
 from mobopt.runtimes.segment import Alias, HostLeaf, Leaf, Returned, Segment
 
@@ -240,7 +240,7 @@ class Specializer(Evaluator):
         values: list[Any] = map_leaves(list(args), torch.Tensor, lambda tensor: _or(lying(tensor), next(given)))
         return values
 
-    def _viewed(self, whole: TracedTensor, place: Place) -> TracedTensor:
+    def _viewed(self, whole: TracedTensor, place: MemoryPlace) -> TracedTensor:
         if place.view is None:
             return whole
         sizes, strides, offset = place.view

@@ -9,7 +9,7 @@ import torch
 from mobopt.errors import InputError
 from mobopt.ir.nests import leaves_of
 from mobopt.runtimes.vulkan.engine.array import DeviceArray
-from mobopt.runtimes.vulkan.engine.lane import Value
+from mobopt.runtimes.vulkan.engine.lane import TensorOrArray
 
 _PLAIN = (bool, int, float, str, complex, type(None), torch.device, torch.dtype)
 
@@ -42,7 +42,7 @@ def signature_of(value: Any, tensors: list[Any], takes_arrays: bool) -> Any:
     )
 
 
-def is_on_host(value: Value) -> bool:
+def is_on_host(value: TensorOrArray) -> bool:
     """Whether a value is a tensor with elements of its own on the CPU."""
     return isinstance(value, torch.Tensor) and value.layout == torch.strided and value.device.type == "cpu"
 

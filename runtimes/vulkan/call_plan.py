@@ -22,7 +22,7 @@ from mobopt.runtimes.vulkan.device_results import DeviceResults
 from mobopt.runtimes.vulkan.engine.array import DeviceArray
 from mobopt.runtimes.vulkan.engine.device import Device
 from mobopt.runtimes.vulkan.engine.executable import Executable
-from mobopt.runtimes.vulkan.engine.lane import RefusedError, Value
+from mobopt.runtimes.vulkan.engine.lane import RefusedError, TensorOrArray
 from mobopt.runtimes.vulkan.engine.profiling import OperationTime
 from mobopt.runtimes.vulkan.engine.stream import HostTensor
 from mobopt.runtimes.vulkan.engine.tensor import HELD_DTYPES
@@ -44,7 +44,7 @@ class CallTensors:
     """
 
     def __init__(
-        self, inputs: Sequence[Value], wholes: Sequence[torch.Tensor], mirrored: Mapping[int, DeviceArray]
+        self, inputs: Sequence[TensorOrArray], wholes: Sequence[torch.Tensor], mirrored: Mapping[int, DeviceArray]
     ) -> None:
         """Begin.
 
@@ -58,14 +58,14 @@ class CallTensors:
         self.numbers: Sequence[Any] = ()
         self.values: Sequence[Any] = ()
         self._inputs = inputs
-        self._carried: Sequence[Value] = ()
+        self._carried: Sequence[TensorOrArray] = ()
         self._hosted: Sequence[torch.Tensor] = ()
         self.mirrored = mirrored
         self._arrays: dict[int, DeviceArray] = {**mirrored}
         self._classes = tuple([_integer_class(value) for value in inputs if value.dtype == torch.int64])
 
     @property
-    def inputs(self) -> Sequence[Value]:
+    def inputs(self) -> Sequence[TensorOrArray]:
         """What the segment takes that is up: what is carried to it, what the host computed, then the call's inputs."""
         if not (self._carried or self._hosted):
             return self._inputs
@@ -83,7 +83,7 @@ class CallTensors:
         taken = [*self._carried, *self._hosted]
         return (*[_integer_class(value) for value in taken if value.dtype == torch.int64], *self._classes)
 
-    def carry(self, carried: Sequence[Value], answers: Sequence[torch.Tensor], numbers: Sequence[Any]) -> None:
+    def carry(self, carried: Sequence[TensorOrArray], answers: Sequence[torch.Tensor], numbers: Sequence[Any]) -> None:
         """Go on to the next segment."""
         self._carried, self.answers, self.numbers = carried, answers, numbers
         self._hosted = ()
@@ -93,7 +93,7 @@ class CallTensors:
         self.values = values
         self._hosted = [values[ref.number] for ref in hosted]
 
-    def array(self, number: int, device: Device) -> Value:
+    def array(self, number: int, device: Device) -> TensorOrArray:
         """An input of the segment; one of the call on the device, where it is copied once for all but the first."""
         number -= len(self._carried)
         if number < 0:
@@ -106,7 +106,7 @@ class CallTensors:
             self._arrays[number] = DeviceArray.from_tensor(device, tensor)
         return self._arrays[number]
 
-    def own(self, number: int, seen: Collection[int]) -> Value:
+    def own(self, number: int, seen: Collection[int]) -> TensorOrArray:
         """What is carried or hosted, as a tensor or an array that neither the caller nor the state has, nor those
         ``seen``."""
         if number >= len(self._carried):
@@ -239,7 +239,7 @@ class CallPlan:
             and self.segment.graph.outputs.index(value) in wanted
         ]
 
-    def _remembered(self, computed: Sequence[Value], remember: Remember) -> Sequence[Value]:
+    def _remembered(self, computed: Sequence[TensorOrArray], remember: Remember) -> Sequence[TensorOrArray]:
         """The outputs on the CPU, once it is said which arrays have their elements."""
         results = [on_host(value) for value in computed[: len(self.outputs)]]
         arrays = dict(zip(self._kept, computed[len(self.outputs) :], strict=True))
@@ -274,16 +274,16 @@ class CallPlan:
         call = self.executable.begin(self._given(given))
         return lambda polls: self.deliver(given, _checked(lambda: call.finish(polls)))
 
-    def compute(self, given: CallTensors) -> Sequence[Value]:
+    def compute(self, given: CallTensors) -> Sequence[TensorOrArray]:
         """The outputs of the device; see :meth:`run` for errors."""
         executable = self.executable
         if executable is None:
             return []
         return _checked(lambda: executable.run(self._given(given)))
 
-    def hand_on(self, given: CallTensors, computed: Sequence[Value]) -> None:
+    def hand_on(self, given: CallTensors, computed: Sequence[TensorOrArray]) -> None:
         """Read the elements that an incomplete segment asks for; the call stands before the next one then."""
-        values: dict[ir.Value, Value] = dict(zip(self.segment.inputs, given.inputs, strict=True))
+        values: dict[ir.Value, TensorOrArray] = dict(zip(self.segment.inputs, given.inputs, strict=True))
         values.update(zip(self.outputs, computed, strict=True))
         handed = [*self.segment.values_in(self.segment.result), *self.segment.values_in(self.segment.carried)]
         values.update({value: value.elements.clone() for value in handed if value.elements is not None})
@@ -292,7 +292,7 @@ class CallPlan:
         carried = [values[value] for value in self.segment.values_in(self.segment.carried)]
         given.carry(carried, *self.segment.handed_on(given.values, [*looked.values()]))
 
-    def profile(self, given: CallTensors) -> tuple[Sequence[Value], list[OperationTime]]:
+    def profile(self, given: CallTensors) -> tuple[Sequence[TensorOrArray], list[OperationTime]]:
         """The outputs of the device, and the times of one run."""
         return ([], []) if self.executable is None else self.executable.profile(self._given(given))
 
@@ -301,13 +301,13 @@ class CallPlan:
         if self.executable is not None:
             self.executable.close()
 
-    def _given(self, given: CallTensors) -> list[Value]:
+    def _given(self, given: CallTensors) -> list[TensorOrArray]:
         inputs, resident = given.inputs, self._resident
         if not resident:
             return [inputs[number] for number in self._taken]
         return [given.array(number, self._device) if number in resident else inputs[number] for number in self._taken]
 
-    def deliver(self, given: CallTensors, computed: Sequence[Value]) -> Any:
+    def deliver(self, given: CallTensors, computed: Sequence[TensorOrArray]) -> Any:
         """The result of a call, whose state becomes what it has made of it.
 
         Args:
@@ -349,7 +349,7 @@ def find_fault(segment: Segment, given: CallTensors) -> NoReturn:
     raise WideFloatsError
 
 
-def _checked(compute: Callable[[], Sequence[Value]]) -> Sequence[Value]:
+def _checked(compute: Callable[[], Sequence[TensorOrArray]]) -> Sequence[TensorOrArray]:
     try:
         return compute()
     except RefusedError:
@@ -372,10 +372,10 @@ def may_stay(value: ir.Value) -> bool:
     return value.dtype in HELD_DTYPES and value.dtype != torch.int64 and value.numel > 0
 
 
-def _integer_class(value: Value) -> Interval:
+def _integer_class(value: TensorOrArray) -> Interval:
     return class_of(value.bounds) if isinstance(value, DeviceArray) else integer_class(value)
 
 
-def on_host(value: Value) -> torch.Tensor:
+def on_host(value: TensorOrArray) -> torch.Tensor:
     """A tensor, or what an array holds."""
     return value.tensor() if isinstance(value, DeviceArray) else value

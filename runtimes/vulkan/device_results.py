@@ -14,7 +14,7 @@ from mobopt.runtimes.segment import Alias, Leaf, Segment
 from mobopt.runtimes.state import ModelState
 from mobopt.runtimes.vulkan.engine.array import DeviceArray
 from mobopt.runtimes.vulkan.engine.device import Device
-from mobopt.runtimes.vulkan.engine.lane import Value
+from mobopt.runtimes.vulkan.engine.lane import TensorOrArray
 from mobopt.runtimes.vulkan.engine.tensor import HELD_DTYPES
 from mobopt.runtimes.vulkan.state_arrays import StateArrays
 
@@ -27,7 +27,7 @@ class DeviceResults(Results):
     """
 
     def __init__(
-        self, segment: Segment, computed: Mapping[ir.Value, Any], inputs: Sequence[Value], gives_arrays: bool
+        self, segment: Segment, computed: Mapping[ir.Value, Any], inputs: Sequence[TensorOrArray], gives_arrays: bool
     ) -> None:
         """See :class:`Results`.
 
@@ -111,7 +111,7 @@ class DeviceResults(Results):
             return leaf.of(self._host(self._memory(leaf)))
         return self._host(self._tensor(leaf))
 
-    def _host(self, value: Value) -> torch.Tensor:
+    def _host(self, value: TensorOrArray) -> torch.Tensor:
         if isinstance(value, torch.Tensor):
             return value
         if id(value) not in self._on_host:
@@ -130,19 +130,19 @@ class DeviceResults(Results):
             return self._value(self._written[whole])
         return super()._memory(alias)
 
-    def _laid_out(self, value: Value, strides: tuple[int, ...]) -> Value:
+    def _laid_out(self, value: TensorOrArray, strides: tuple[int, ...]) -> TensorOrArray:
         if isinstance(value, DeviceArray):
             return value.clone(strides)
         copy: torch.Tensor = super()._laid_out(value, strides)
         return copy
 
 
-def _may_stay(value: Value) -> TypeGuard[DeviceArray]:
+def _may_stay(value: TensorOrArray) -> TypeGuard[DeviceArray]:
     """Whether the state keeps a value on the device."""
     return isinstance(value, DeviceArray) and value.dtype != torch.int64 and value.shape.numel() > 0
 
 
-def as_array(device: Device, tensor: torch.Tensor) -> Value:
+def as_array(device: Device, tensor: torch.Tensor) -> TensorOrArray:
     """A tensor of the CPU on the device; itself if the device has no elements for it."""
     if tensor.dtype not in HELD_DTYPES or tensor.layout != torch.strided or tensor.is_quantized:
         return tensor

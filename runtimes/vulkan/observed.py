@@ -22,10 +22,10 @@ from mobopt.runtimes.vulkan.compile.precision import Halving
 from mobopt.runtimes.vulkan.engine.device import Device
 from mobopt.runtimes.vulkan.engine.device_info import DeviceInfo
 from mobopt.runtimes.vulkan.engine.executable import Executable
-from mobopt.runtimes.vulkan.engine.lane import RefusedError, Value
+from mobopt.runtimes.vulkan.engine.lane import RefusedError, TensorOrArray
 from mobopt.runtimes.vulkan.kernels.plan import ConstantStore, Plan
 from mobopt.runtimes.vulkan.program import VulkanProgram
-from mobopt.runtimes.vulkan.segment_builder import Place, SegmentBuilder
+from mobopt.runtimes.vulkan.segment_builder import CallPlace, SegmentBuilder
 
 Refuse = Callable[[ir.Node], str | None]
 """Why a node is to run on the CPU although the device could compute it; None if it is not."""
@@ -81,7 +81,7 @@ class ObservedProgram(VulkanProgram):
             show: is told of the values that are wanted, and of all inputs of the lines, once a line is computed.
         """
 
-        def passing(plan: CallPlan, given: CallTensors) -> Sequence[Value]:
+        def passing(plan: CallPlan, given: CallTensors) -> Sequence[TensorOrArray]:
             computed = plan.compute(given)
             self._show(plan, given, computed, show)
             return computed
@@ -98,7 +98,7 @@ class ObservedProgram(VulkanProgram):
         with self._turn, torch.no_grad():
             return self._attempt(lambda: self._walk(self._enter(method, args, False), passing, ending), begin_anew)
 
-    def _show(self, plan: CallPlan, given: CallTensors, computed: Sequence[Value], show: Show) -> None:
+    def _show(self, plan: CallPlan, given: CallTensors, computed: Sequence[TensorOrArray], show: Show) -> None:
         line, made = self._shown.seen[plan.segment.graph]
         number = len(self.lines)
         self.lines.append(line)
@@ -133,7 +133,7 @@ class _ObservedBuilder(SegmentBuilder):
         self._split = split
         self._refuse = refuse
 
-    def _of_template(self, place: Place, integers: Sequence[Interval], info: DeviceInfo) -> None:
+    def _of_template(self, place: CallPlace, integers: Sequence[Interval], info: DeviceInfo) -> None:
         """None: nodes are shown, which only the segment of one size has."""
 
     def _lowered(

@@ -41,12 +41,12 @@ from mobopt.runtimes.vulkan.engine.array import DeviceArray
 from mobopt.runtimes.vulkan.engine.device import Device, open_device
 from mobopt.runtimes.vulkan.engine.executable import MAX_LANES
 from mobopt.runtimes.vulkan.engine.kept_clock import KeptClock
-from mobopt.runtimes.vulkan.engine.lane import Value
+from mobopt.runtimes.vulkan.engine.lane import TensorOrArray
 from mobopt.runtimes.vulkan.engine.profiling import OperationTime
 from mobopt.runtimes.vulkan.mirrors import Mirrors
 from mobopt.runtimes.vulkan.plan_report import PlanReport, joined
 from mobopt.runtimes.vulkan.plan_store import PlanStore
-from mobopt.runtimes.vulkan.segment_builder import Place, SegmentBuilder
+from mobopt.runtimes.vulkan.segment_builder import CallPlace, SegmentBuilder
 from mobopt.runtimes.vulkan.state_arrays import StateArrays, is_kept_on_device
 from mobopt.runtimes.vulkan.submitted import Finish, SubmittedCalls
 
@@ -199,7 +199,7 @@ class VulkanProgram:
         """
         times: list[OperationTime] = []
 
-        def profiled(plan: CallPlan, given: CallTensors) -> Sequence[Value]:
+        def profiled(plan: CallPlan, given: CallTensors) -> Sequence[TensorOrArray]:
             computed, found = plan.profile(given)
             end = times[-1].start_ns + times[-1].duration_ns if times else 0
             times.extend(replace(item, start_ns=end + item.start_ns) for item in found)
@@ -213,7 +213,7 @@ class VulkanProgram:
         """What the plans of a call with such arguments are made of; they are made if need be."""
         reports: list[PlanReport] = []
 
-        def computed(plan: CallPlan, given: CallTensors) -> Sequence[Value]:
+        def computed(plan: CallPlan, given: CallTensors) -> Sequence[TensorOrArray]:
             reports.append(plan.report)
             return plan.compute(given)
 
@@ -283,7 +283,7 @@ class VulkanProgram:
         self._later_plans.forget()
         self._checkpoints.clear()
 
-    def _take_plan(self, place: Place) -> CallPlan:
+    def _take_plan(self, place: CallPlace) -> CallPlan:
         """The plan with which a call goes on, which stays until :meth:`_leave_plan`.
 
         Raises:
@@ -306,8 +306,8 @@ class VulkanProgram:
 
     def _walk(
         self,
-        place: Place,
-        passing: Callable[[CallPlan, CallTensors], Sequence[Value]],
+        place: CallPlace,
+        passing: Callable[[CallPlan, CallTensors], Sequence[TensorOrArray]],
         ending: Callable[[CallPlan, CallTensors], Result],
     ) -> Result:
         """Take a call through its segments.
@@ -391,7 +391,7 @@ class VulkanProgram:
         self._later_plans.drop()
         self._checkpoints.clear()
 
-    def _enter(self, method: str, args: Sequence[Any], on_device: bool) -> Place:
+    def _enter(self, method: str, args: Sequence[Any], on_device: bool) -> CallPlace:
         """Where a call begins."""
         with self._lock:
             if not self.device.is_open or self.device.is_lost:
@@ -406,7 +406,7 @@ class VulkanProgram:
             in_arrays = [number for number, tensor in enumerate(tensors) if isinstance(tensor, DeviceArray)]
             mirrored = self._mirrored(tensors) if self._mirrors and not on_device else {}
             signature = (*signature, *mirrored, self._taken_by_others)
-            return Place(method, args, on_device, signature, CallTensors(tensors, wholes, mirrored), in_arrays)
+            return CallPlace(method, args, on_device, signature, CallTensors(tensors, wholes, mirrored), in_arrays)
 
     def _mirrored(self, tensors: Sequence[Any]) -> dict[int, DeviceArray]:
         """Arrays on the device with the elements of tensors on the CPU, by the tensors' numbers."""
@@ -426,7 +426,7 @@ class VulkanProgram:
 
         self.device.shared(Mirrors).add(result, array, want)
 
-    def _plan(self, place: Place) -> CallPlan:
+    def _plan(self, place: CallPlace) -> CallPlan:
         """The plan with which a call goes on."""
         store, key, segment = self._plans, place.signature, None
         if place.following is not None:
@@ -441,7 +441,7 @@ class VulkanProgram:
             store.put(key, plan)
         return plan
 
-    def _decided(self, place: Place, checkpoint: Checkpoint) -> tuple[Decisions, Segment | None]:
+    def _decided(self, place: CallPlace, checkpoint: Checkpoint) -> tuple[Decisions, Segment | None]:
         """What stands for the segment that follows, which is made if none went this way yet."""
         given, segment = place.given, None
         leaf, values = checkpoint.decisions.find(given.given)
@@ -454,7 +454,7 @@ class VulkanProgram:
         given.host(values, leaf.hosted)
         return leaf, segment
 
-    def _known(self, place: Place, checkpoint: Checkpoint) -> Checkpoint:
+    def _known(self, place: CallPlace, checkpoint: Checkpoint) -> Checkpoint:
         """The checkpoint of that key which a call of that signature came by first."""
         known = self._checkpoints.setdefault(place.signature, {})
         self._checkpoints.move_to_end(place.signature)
@@ -464,7 +464,9 @@ class VulkanProgram:
             known.clear()
         return known.setdefault(checkpoint.key, checkpoint)
 
-    def _state_inputs(self, arguments: Sequence[Value]) -> tuple[list[Value], Sequence[torch.Tensor], Any]:
+    def _state_inputs(
+        self, arguments: Sequence[TensorOrArray]
+    ) -> tuple[list[TensorOrArray], Sequence[torch.Tensor], Any]:
         """What a call takes of the state, where it lies now; its memories; and what a plan depends on of it."""
         state, arrays = self.model_state, self._state_arrays
         state.keep_elsewhere(arrays)
@@ -486,7 +488,7 @@ class VulkanProgram:
         self._state_arrays.bring_home_of(whole)
         self.model_state.expose(whole)
 
-    def _make(self, place: Place, segment: Segment | None, integers: Sequence[Interval]) -> CallPlan:
+    def _make(self, place: CallPlace, segment: Segment | None, integers: Sequence[Interval]) -> CallPlan:
         started = time.perf_counter()
         segment, built = self._builder.build(place, segment, integers, self.device.info)
         if segment.following is not None:

@@ -30,7 +30,7 @@ from mobopt.runtimes.vulkan.engine.device_info import DeviceInfo
 from mobopt.runtimes.vulkan.kernels.plan import ConstantStore, Plan
 
 
-class Place(NamedTuple):
+class CallPlace(NamedTuple):
     """Where a call stands: at its beginning, or after a look at elements."""
 
     method: str
@@ -87,7 +87,7 @@ class SegmentBuilder:
         """Give up what was lowered for all sizes."""
         self._templates.forget()
 
-    def segment(self, place: Place) -> Segment:
+    def segment(self, place: CallPlace) -> Segment:
         """The segment with which a call goes on.
 
         Raises:
@@ -102,7 +102,7 @@ class SegmentBuilder:
         return specialize(self._program, place.method, args, self._state.forms, self.by_elements)
 
     def build(
-        self, place: Place, segment: Segment | None, integers: Sequence[Interval], info: DeviceInfo
+        self, place: CallPlace, segment: Segment | None, integers: Sequence[Interval], info: DeviceInfo
     ) -> tuple[Segment, Built]:
         """A segment and what it is lowered to.
 
@@ -115,7 +115,7 @@ class SegmentBuilder:
         return self._of_template(place, integers, info) or self._of_size(place, segment, integers, info)
 
     def _of_template(
-        self, place: Place, integers: Sequence[Interval], info: DeviceInfo
+        self, place: CallPlace, integers: Sequence[Interval], info: DeviceInfo
     ) -> tuple[Segment, Built] | None:
         """Where only sizes are new: see :class:`LoweredTemplates`."""
         if place.following is not None or self._state.names or self._precision.is_half:
@@ -130,7 +130,7 @@ class SegmentBuilder:
         return self._templates.built(*found, tuple(integers), info, build)
 
     def _of_size(
-        self, place: Place, segment: Segment | None, integers: Sequence[Interval], info: DeviceInfo
+        self, place: CallPlace, segment: Segment | None, integers: Sequence[Interval], info: DeviceInfo
     ) -> tuple[Segment, Built]:
         segment = segment or self.segment(place)
         segment.tape = Tape(())  # what this call computed must not live as long as the plan
@@ -165,7 +165,7 @@ class SegmentBuilder:
             make_plan=make_plan,
         )
 
-    def _checked_args(self, place: Place) -> list[Any]:
+    def _checked_args(self, place: CallPlace) -> list[Any]:
         """Arguments of a call as tensors, whose sizes are within their bounds."""
         args: list[Any] = map_leaves(list(place.args), DeviceArray, as_meta)
         self._bounds.check(place.method, args)

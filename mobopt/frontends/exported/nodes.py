@@ -15,7 +15,7 @@ import torch
 from mobopt.bundle.builder import Allowance, GraphBuilder
 from mobopt.errors import BundleError, InputError, UnsupportedError
 from mobopt.frontends.exported.enums import dtype_of, layout, memory_format, scalar_type
-from mobopt.frontends.exported.quantization import TRANSLATIONS, Call
+from mobopt.frontends.exported.quantization import TRANSLATIONS, ExportedCall
 from mobopt.ir import Graph, Value
 from mobopt.ir.schemas import Argument, Schema, known_schema, resolve, schema_of
 from mobopt.ir.types import (
@@ -187,7 +187,7 @@ class NodeReader:
         if qualified in _ASSUMPTIONS:
             return
         if qualified in TRANSLATIONS:
-            self.bind(node["outputs"], TRANSLATIONS[qualified](Call(self, given)))
+            self.bind(node["outputs"], TRANSLATIONS[qualified](ExportedCall(self, given)))
             return
         if qualified == _CHECKED_NUMBER or qualified in _CHECKED_TENSOR:
             self._check(node)

@@ -58,7 +58,7 @@ class Reading(Protocol):
         """Dtype and sizes of a tensor, None where they are open."""
 
 
-class Call:
+class ExportedCall:
     """A node: its arguments by name."""
 
     def __init__(self, reading: Reading, given: Mapping[str, Any]) -> None:
@@ -122,7 +122,7 @@ class Call:
         return value if has_floats else self.emit("aten::to.dtype", value, _NUMBERS[torch.float32])
 
 
-Translation = Callable[[Call], list[Value]]
+Translation = Callable[[ExportedCall], list[Value]]
 TRANSLATIONS: dict[str, Translation] = {}
 """What becomes of an operator, by its name and overload."""
 
@@ -154,7 +154,7 @@ class _Blocks:
     reduced: list[int]
 
     @staticmethod
-    def of(call: Call, blocks: Sequence[Block]) -> _Blocks:
+    def of(call: ExportedCall, blocks: Sequence[Block]) -> _Blocks:
         """Blocks of the input.
 
         Raises:
@@ -187,15 +187,15 @@ class _Blocks:
                 raise UnsupportedError(f"blocks of {block} elements along a dimension that they do not divide")
         return _Blocks(sizes, view if len(view) > len(sizes) else None, kept, counts, reduced)
 
-    def apart(self, call: Call, x: Value) -> Value:
+    def apart(self, call: ExportedCall, x: Value) -> Value:
         """A tensor with its blocks apart."""
         return x if self.view is None else call.emit("aten::reshape", x, self.view)
 
-    def together(self, call: Call, x: Value) -> Value:
+    def together(self, call: ExportedCall, x: Value) -> Value:
         """The same as it was."""
         return x if self.view is None else call.emit("aten::reshape", x, self.sizes)
 
-    def fitted(self, call: Call, name: str, parameter: Value | float | None) -> Value | float | None:
+    def fitted(self, call: ExportedCall, name: str, parameter: Value | float | None) -> Value | float | None:
         """A scale or zero point that broadcasts beside the view."""
         if not isinstance(parameter, Value) or call.sizes(name) == self.kept:
             return parameter
@@ -203,7 +203,7 @@ class _Blocks:
 
 
 def _quantized(
-    call: Call, blocks: Sequence[Block], scale: str, zero: str, dtype: torch.dtype, *, rounds_last: bool = False
+    call: ExportedCall, blocks: Sequence[Block], scale: str, zero: str, dtype: torch.dtype, *, rounds_last: bool = False
 ) -> Value:
     """Rounded to the nearest, half to even, and clamped."""
     emit, apart = call.emit, _Blocks.of(call, blocks)
@@ -222,14 +222,14 @@ def _quantized(
     return _integers(call, x, dtype)
 
 
-def _integers(call: Call, x: Value, dtype: torch.dtype) -> Value:
+def _integers(call: ExportedCall, x: Value, dtype: torch.dtype) -> Value:
     """Whole floats as integers, which are remembered as floats."""
     result = call.emit("aten::to.dtype", x, _NUMBERS[dtype])
     call.reading.unrounded[result] = x
     return result
 
 
-def _dequantized(call: Call, blocks: Sequence[Block], scale: str, zero: str, dtype: torch.dtype) -> Value:
+def _dequantized(call: ExportedCall, blocks: Sequence[Block], scale: str, zero: str, dtype: torch.dtype) -> Value:
     weight = _stored_weight(call, blocks, scale, zero) if dtype == torch.float32 else None
     if weight is not None:
         return weight
@@ -244,7 +244,7 @@ def _dequantized(call: Call, blocks: Sequence[Block], scale: str, zero: str, dty
     return x if dtype == torch.float32 else emit("aten::to.dtype", x, _NUMBERS[dtype])
 
 
-def _stored_weight(call: Call, blocks: Sequence[Block], scale: str, zero: str) -> Value | None:
+def _stored_weight(call: ExportedCall, blocks: Sequence[Block], scale: str, zero: str) -> Value | None:
     """The floats of a weight that stays integers; None for other inputs."""
     source = call.tensor()
     integers = call.reading.stored.get(source)
@@ -262,7 +262,7 @@ def _stored_weight(call: Call, blocks: Sequence[Block], scale: str, zero: str) -
     return call.emit(DEQUANTIZE, call.reading.weight(weight.values, source), *rest)
 
 
-def _stored_parameter(call: Call, name: str) -> torch.Tensor | None:
+def _stored_parameter(call: ExportedCall, name: str) -> torch.Tensor | None:
     value = call.value(name)
     if value is None:
         return None
@@ -271,21 +271,21 @@ def _stored_parameter(call: Call, name: str) -> torch.Tensor | None:
     return call.reading.stored.get(value)
 
 
-def _whole(call: Call) -> list[Block]:
+def _whole(call: ExportedCall) -> list[Block]:
     return [None] * len(call.sizes())
 
 
-def _of_axis(call: Call) -> list[Block]:
+def _of_axis(call: ExportedCall) -> list[Block]:
     blocks = _whole(call)
     blocks[call.plain("axis")] = 1
     return blocks
 
 
-def _of_tokens(call: Call) -> list[Block]:
+def _of_tokens(call: ExportedCall) -> list[Block]:
     return [*[1] * (len(call.sizes()) - 1), None]
 
 
-def _of_groups(call: Call) -> list[Block]:
+def _of_groups(call: ExportedCall) -> list[Block]:
     group, columns = call.plain("group_size", 128), call.sizes()[-1]
     return [1, None if columns is not None and group > columns else group]
 
@@ -294,86 +294,86 @@ _PER_TENSOR = ("", ".tensor", ".tensor2")
 
 
 @_translates(*(f"quantized_decomposed::quantize_per_tensor{overload}" for overload in _PER_TENSOR))
-def _quantize_per_tensor(call: Call) -> list[Value]:
+def _quantize_per_tensor(call: ExportedCall) -> list[Value]:
     return [_quantized(call, _whole(call), "scale", "zero_point", call.dtype("dtype", torch.int8))]
 
 
 @_translates(*(f"quantized_decomposed::dequantize_per_tensor{overload}" for overload in _PER_TENSOR))
-def _dequantize_per_tensor(call: Call) -> list[Value]:
+def _dequantize_per_tensor(call: ExportedCall) -> list[Value]:
     return [_dequantized(call, _whole(call), "scale", "zero_point", call.dtype("out_dtype", torch.float32))]
 
 
 @_translates("quantized_decomposed::quantize_per_channel")
-def _quantize_per_channel(call: Call) -> list[Value]:
+def _quantize_per_channel(call: ExportedCall) -> list[Value]:
     return [_quantized(call, _of_axis(call), "scales", "zero_points", call.dtype("dtype", torch.int8))]
 
 
 @_translates("quantized_decomposed::dequantize_per_channel")
-def _dequantize_per_channel(call: Call) -> list[Value]:
+def _dequantize_per_channel(call: ExportedCall) -> list[Value]:
     return [_dequantized(call, _of_axis(call), "scales", "zero_points", call.dtype("out_dtype", torch.float32))]
 
 
 @_translates("quantized_decomposed::quantize_per_token")
-def _quantize_per_token(call: Call) -> list[Value]:
+def _quantize_per_token(call: ExportedCall) -> list[Value]:
     dtype = call.dtype("dtype", torch.int8)
     return [_quantized(call, _of_tokens(call), "scales", "zero_points", dtype, rounds_last=True)]
 
 
 @_translates("quantized_decomposed::dequantize_per_token")
-def _dequantize_per_token(call: Call) -> list[Value]:
+def _dequantize_per_token(call: ExportedCall) -> list[Value]:
     return [_dequantized(call, _of_tokens(call), "scales", "zero_points", call.dtype("output_dtype", torch.float32))]
 
 
 @_translates("quantized_decomposed::quantize_per_channel_group")
-def _quantize_per_channel_group(call: Call) -> list[Value]:
+def _quantize_per_channel_group(call: ExportedCall) -> list[Value]:
     dtype = call.dtype("dtype", torch.int8)
     return [_quantized(call, _of_groups(call), "scales", "zero_points", dtype, rounds_last=True)]
 
 
 @_translates("quantized_decomposed::dequantize_per_channel_group")
-def _dequantize_per_channel_group(call: Call) -> list[Value]:
+def _dequantize_per_channel_group(call: ExportedCall) -> list[Value]:
     return [_dequantized(call, _of_groups(call), "scales", "zero_points", call.dtype("output_dtype", torch.float32))]
 
 
 @_translates("torchao::quantize_affine", "torchao::_quantize_affine_no_zero_point")
-def _quantize_affine(call: Call) -> list[Value]:
+def _quantize_affine(call: ExportedCall) -> list[Value]:
     dtype = call.dtype("output_dtype", torch.int8)
     return [_quantized(call, call.plain("block_size"), "scale", "zero_point", dtype)]
 
 
 @_translates("torchao::dequantize_affine", "torchao::_dequantize_affine_no_zero_point")
-def _dequantize_affine(call: Call) -> list[Value]:
+def _dequantize_affine(call: ExportedCall) -> list[Value]:
     dtype = call.dtype("output_dtype", torch.float32)
     return [_dequantized(call, call.plain("block_size"), "scale", "zero_point", dtype)]
 
 
-def _extent(call: Call, x: Value, dims: list[int], keeps: bool) -> tuple[Value, Value]:
+def _extent(call: ExportedCall, x: Value, dims: list[int], keeps: bool) -> tuple[Value, Value]:
     """The least element or zero, the greatest or zero."""
     emit = call.emit
     low, high = emit("aten::amin", x, dims, keeps), emit("aten::amax", x, dims, keeps)
     return emit("aten::clamp", low, None, 0), emit("aten::clamp", high, 0, None)
 
 
-def _symmetric(call: Call, low: Value, high: Value, bounds: tuple[int, int], least: float) -> Value:
+def _symmetric(call: ExportedCall, low: Value, high: Value, bounds: tuple[int, int], least: float) -> Value:
     """Steps that reach as far below zero as above."""
     largest = call.emit("aten::maximum", call.emit("aten::neg", low), high)
     step = call.emit("aten::div.Scalar", largest, (bounds[1] - bounds[0]) / 2)
     return call.emit("aten::clamp", step, least, None)
 
 
-def _unclipped(call: Call, low: Value, high: Value, bounds: tuple[int, int], least: float) -> Value:
+def _unclipped(call: ExportedCall, low: Value, high: Value, bounds: tuple[int, int], least: float) -> Value:
     """Steps that reach both ends."""
     below, above = (call.emit("aten::div.Scalar", end, float(n)) for end, n in zip((low, high), bounds, strict=True))
     return call.emit("aten::clamp", call.emit("aten::maximum", below, above), least, None)
 
 
-def _asymmetric(call: Call, low: Value, high: Value, bounds: tuple[int, int], least: float) -> Value:
+def _asymmetric(call: ExportedCall, low: Value, high: Value, bounds: tuple[int, int], least: float) -> Value:
     """Steps from the least to the greatest."""
     step = call.emit("aten::div.Scalar", call.emit("aten::sub.Tensor", high, low), float(bounds[1] - bounds[0]))
     return call.emit("aten::clamp", step, least, None)
 
 
-def _point(call: Call, low: Value, step: Value, bounds: tuple[int, int]) -> Value:
+def _point(call: ExportedCall, low: Value, step: Value, bounds: tuple[int, int]) -> Value:
     """What stands for zero where steps begin at the least element."""
     point = call.emit(
         "aten::rsub.Scalar", call.emit("aten::round", call.emit("aten::div.Tensor", low, step)), bounds[0]
@@ -385,12 +385,12 @@ _STEPS = {"SYMMETRIC": _symmetric, "SYMMETRIC_NO_CLIPPING_ERR": _unclipped, "ASY
 """By torchao's names of mapping types."""
 
 
-def _bounds(call: Call, dtype: torch.dtype) -> tuple[int, int]:
+def _bounds(call: ExportedCall, dtype: torch.dtype) -> tuple[int, int]:
     limits = torch.iinfo(dtype)
     return int(call.plain("quant_min", limits.min)), int(call.plain("quant_max", limits.max))
 
 
-def _chosen_for_tensor(call: Call, kind: str) -> list[Value]:
+def _chosen_for_tensor(call: ExportedCall, kind: str) -> list[Value]:
     dtype = call.dtype("dtype", torch.int8)
     bounds, dims = _bounds(call, dtype), list(range(len(call.sizes())))
     low, high = _extent(call, call.floats(), dims, False)
@@ -403,17 +403,17 @@ def _chosen_for_tensor(call: Call, kind: str) -> list[Value]:
 
 
 @_translates("quantized_decomposed::choose_qparams.tensor")
-def _choose_qparams(call: Call) -> list[Value]:
+def _choose_qparams(call: ExportedCall) -> list[Value]:
     return _chosen_for_tensor(call, "ASYMMETRIC")
 
 
 @_translates("quantized_decomposed::choose_qparams_symmetric.tensor")
-def _choose_qparams_symmetric(call: Call) -> list[Value]:
+def _choose_qparams_symmetric(call: ExportedCall) -> list[Value]:
     return _chosen_for_tensor(call, "SYMMETRIC")
 
 
 @_translates("quantized_decomposed::choose_qparams_per_token")
-def _choose_qparams_per_token(call: Call) -> list[Value]:
+def _choose_qparams_per_token(call: ExportedCall) -> list[Value]:
     emit = call.emit
     largest = emit("aten::amax", emit("aten::abs", call.floats()), [-1], True)
     step = emit("aten::div.Scalar", emit("aten::clamp", largest, _LEAST_SCALE_OF_TOKENS, None), 127)
@@ -424,7 +424,7 @@ def _choose_qparams_per_token(call: Call) -> list[Value]:
     "quantized_decomposed::choose_qparams_per_token_asymmetric",
     "quantized_decomposed::_choose_qparams_per_token_asymmetric_impl",
 )
-def _choose_qparams_per_token_asymmetric(call: Call) -> list[Value]:
+def _choose_qparams_per_token_asymmetric(call: ExportedCall) -> list[Value]:
     emit, (lowest, highest) = call.emit, _XNNPACK_BOUNDS
     low, high = _extent(call, call.floats(), [-1], True)
     step = _asymmetric(call, low, high, _XNNPACK_BOUNDS, torch.finfo(torch.float32).eps)
@@ -440,7 +440,7 @@ def _choose_qparams_per_token_asymmetric(call: Call) -> list[Value]:
 
 
 @_translates("torchao::choose_qparams_affine")
-def _choose_qparams_affine(call: Call) -> list[Value]:
+def _choose_qparams_affine(call: ExportedCall) -> list[Value]:
     kind, keeps = call.plain("mapping_type"), call.plain("keepdim", False)
     if kind not in _STEPS:
         raise UnsupportedError(f"quantisation of the mapping type {kind!r}; {', '.join(_STEPS)} are read")
@@ -462,5 +462,5 @@ def _choose_qparams_affine(call: Call) -> list[Value]:
 
 
 @_translates("export::access_subclass_inner_tensor")
-def _access_subclass_inner_tensor(call: Call) -> list[Value]:
+def _access_subclass_inner_tensor(call: ExportedCall) -> list[Value]:
     return [call.reading.part(call.tensor("src_subclass_tensor"), call.plain("attr"))]

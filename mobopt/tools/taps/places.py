@@ -12,7 +12,7 @@ from mobopt.tools.taps.table import INPUT, OUTPUT
 
 
 @dataclass(frozen=True)
-class Place:
+class TapPlace:
     """A tapped value and the keys of those tapped ones that it is computed from."""
 
     value: Value
@@ -24,7 +24,7 @@ def kind_of(key: str) -> str:
     return key.split(".")[0]
 
 
-def places_of(graph: Graph) -> dict[str, Place]:
+def places_of(graph: Graph) -> dict[str, TapPlace]:
     """Where the taps of a tapped method lie, by their keys.
 
     Raises:
@@ -36,7 +36,7 @@ def places_of(graph: Graph) -> dict[str, Place]:
         if kind_of(key) not in (INPUT, OUTPUT):
             keys.setdefault(value, key)
     feeds = _Feeds(graph)
-    return {key: Place(value, tuple(sorted(feeds.nearest(value, keys)))) for key, value in values.items()}
+    return {key: TapPlace(value, tuple(sorted(feeds.nearest(value, keys)))) for key, value in values.items()}
 
 
 class _Feeds:

@@ -12,7 +12,7 @@ from mobopt.runtimes.vulkan.engine import vk
 from mobopt.runtimes.vulkan.engine.buffers import has_fast_upload_memory
 from mobopt.runtimes.vulkan.engine.chains import may_chain
 from mobopt.runtimes.vulkan.engine.device import Device
-from mobopt.runtimes.vulkan.engine.lane import Lane, Segment, Value
+from mobopt.runtimes.vulkan.engine.lane import Lane, Segment, TensorOrArray
 from mobopt.runtimes.vulkan.engine.limits import check_limits
 from mobopt.runtimes.vulkan.engine.memory import MemoryReport
 from mobopt.runtimes.vulkan.engine.pipelines import PipelineKey, PipelineStore, pipeline_key
@@ -94,7 +94,7 @@ class Executable:
         """Whether it can run; false once it or its device is closed."""
         return self._finalizer.alive and self._device.is_open
 
-    def run(self, inputs: Sequence[Value]) -> list[Value]:
+    def run(self, inputs: Sequence[TensorOrArray]) -> list[TensorOrArray]:
         """Run once.
 
         Args:
@@ -116,7 +116,7 @@ class Executable:
             finally:
                 self._give_back(lane)
 
-    def begin(self, inputs: Sequence[Value]) -> CallInFlight:
+    def begin(self, inputs: Sequence[TensorOrArray]) -> CallInFlight:
         """Start a run; a third one waits here for one of two that are in flight.
 
         Raises:
@@ -124,7 +124,7 @@ class Executable:
         """
         return CallInFlight(self, inputs)
 
-    def profile(self, inputs: Sequence[Value]) -> tuple[list[Value], list[OperationTime]]:
+    def profile(self, inputs: Sequence[TensorOrArray]) -> tuple[list[TensorOrArray], list[OperationTime]]:
         """Run once with a timestamp after every operation; returns the outputs, and the times in order.
 
         A duration is the time from the end of the operation before, so the sum is the time of the whole.
@@ -179,7 +179,7 @@ class Executable:
 class CallInFlight:
     """A run that has begun; :meth:`finish` must be called once."""
 
-    def __init__(self, executable: Executable, inputs: Sequence[Value]) -> None:
+    def __init__(self, executable: Executable, inputs: Sequence[TensorOrArray]) -> None:
         """Begin; see :meth:`Executable.begin`."""
         self._executable = executable
         self._gate = executable._device.in_use
@@ -193,7 +193,7 @@ class CallInFlight:
             self._lane = lane
             self._gate.stay()
 
-    def finish(self, polls: bool = True) -> list[Value]:
+    def finish(self, polls: bool = True) -> list[TensorOrArray]:
         """Wait for the outputs; see :meth:`Executable.run` and :meth:`Lane.finish`."""
         with self._gate.leaving():
             try:

@@ -46,7 +46,7 @@ _OVERDUE = (
 MAX_RECORDINGS = 16
 """Sets of arrays for which a lane keeps recorded commands; those not used for longest go first."""
 
-Value = torch.Tensor | DeviceArray
+TensorOrArray = torch.Tensor | DeviceArray
 """What a call takes and gives."""
 Segment = HostCall | list[GpuOperation]
 
@@ -177,7 +177,7 @@ class Lane:
         self.memory: MemoryLayout | None = None
         self._arrays: Sequence[DeviceArray | None] = ()
         self._made: dict[Storage, ArrayMemory] = {}
-        self._values: Sequence[Value] = ()
+        self._values: Sequence[TensorOrArray] = ()
         self._steps: Sequence[Step] = ()
         self._begun = 0
         self._recordings: OrderedDict[tuple[Buffer, ...], _Recording] = OrderedDict()
@@ -216,7 +216,7 @@ class Lane:
         if not self._array_storages:
             self._recording(())
 
-    def begin(self, values: Sequence[Value]) -> None:
+    def begin(self, values: Sequence[TensorOrArray]) -> None:
         """Give the inputs, and start as much as needs no waiting.
 
         Raises:
@@ -235,7 +235,7 @@ class Lane:
             self._begun = 1
             self._steps[0].begin()
 
-    def finish(self, polls: bool = True) -> list[Value]:
+    def finish(self, polls: bool = True) -> list[TensorOrArray]:
         """Wait until everything is computed; the outputs, new ones.
 
         Args:
@@ -279,7 +279,7 @@ class Lane:
         self._made = {}
         self._values = ()
 
-    def profile(self, values: Sequence[Value]) -> tuple[list[Value], list[OperationTime]]:
+    def profile(self, values: Sequence[TensorOrArray]) -> tuple[list[TensorOrArray], list[OperationTime]]:
         """Run once with a timestamp after every operation."""
         self._write_inputs(values)
         recording = self._recording(self._bound_buffers())
@@ -301,7 +301,7 @@ class Lane:
 
     # What goes in and out.
 
-    def _write_inputs(self, values: Sequence[Value]) -> None:
+    def _write_inputs(self, values: Sequence[TensorOrArray]) -> None:
         if self._device.poisons:
             fill_with_nan(self._device, self._temporary)
         arrays: list[DeviceArray | None] = []
@@ -316,7 +316,7 @@ class Lane:
         if self._flag is not None:
             self._flag.zero_()
 
-    def _bindable(self, value: Value, number: int) -> DeviceArray:
+    def _bindable(self, value: TensorOrArray, number: int) -> DeviceArray:
         """An array of the device with the input's elements, dense from the start of its memory."""
         tensor = self._staged.inputs[number]
         assert isinstance(tensor, DeviceTensor)
@@ -337,7 +337,7 @@ class Lane:
         given = [array.memory.buffer for array in self._arrays if array is not None]
         return (*given, *[memory.buffer for memory in self._made.values()])
 
-    def _output(self, index: int, slot: Slot | None) -> Value:
+    def _output(self, index: int, slot: Slot | None) -> TensorOrArray:
         if slot is not None:
             return slot.read()
         tensor = self._staged.outputs[index]

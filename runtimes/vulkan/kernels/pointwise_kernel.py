@@ -33,7 +33,7 @@ from mobopt.runtimes.vulkan.kernels.pointwise_program import (
     MAX_OPERANDS,
     MAX_SPECIAL_STEPS,
     MAX_STEPS,
-    Program,
+    PointwiseProgram,
     ProgramBuilder,
     Term,
 )
@@ -81,7 +81,12 @@ def compute_into(
 
 @replayable
 def run_program(
-    plan: Plan, program: Program, operands: Sequence[DeviceTensor], target: DeviceTensor, *, fresh: bool = False
+    plan: Plan,
+    program: PointwiseProgram,
+    operands: Sequence[DeviceTensor],
+    target: DeviceTensor,
+    *,
+    fresh: bool = False,
 ) -> None:
     """Dispatch a program.
 
@@ -108,7 +113,7 @@ def run_program(
 
 
 def _run_in_one_layout(
-    plan: Plan, program: Program, operands: Sequence[DeviceTensor], target: DeviceTensor, fresh: bool
+    plan: Plan, program: PointwiseProgram, operands: Sequence[DeviceTensor], target: DeviceTensor, fresh: bool
 ) -> None:
     """Copy operands, and the result if it must be, so that all dimensions become one."""
     result = target if fresh else plan.empty(target.sizes, target.dtype, elements=target.storage.elements)
@@ -152,7 +157,7 @@ def _capacity(tensor: DeviceTensor) -> int:
 
 
 def _dispatch(
-    plan: Plan, program: Program, operands: Sequence[DeviceTensor], target: DeviceTensor, nest: Iteration
+    plan: Plan, program: PointwiseProgram, operands: Sequence[DeviceTensor], target: DeviceTensor, nest: Iteration
 ) -> None:
     whole_runs = nest.sizes[-1] % VECTOR == 0
     modes = [load_mode(operand.offset, strides) for operand, strides in zip(operands, nest.strides[1:], strict=True)]
@@ -199,14 +204,14 @@ _MOST_LONG_ITERATIONS = 64
 """The same of integers of 64 bits: those of a quotient; a power has 63."""
 
 
-def _iterations(program: Program, rank: int, rows: int) -> int:
+def _iterations(program: PointwiseProgram, rank: int, rows: int) -> int:
     tensors = 1 + program.operands
     place = (rank + 1) * (tensors + 1) + len(program.immediates)
     most = _MOST_LONG_ITERATIONS if program.is_long else _MOST_ITERATIONS
     return place + rows * (1 + tensors + most * len(program.instructions))
 
 
-def _variant(program: Program) -> str:
+def _variant(program: PointwiseProgram) -> str:
     """The shader that has what a program needs and least else: steps, functions, and checks."""
     is_short = len(program.instructions) <= _SHORT_STEPS
     steps = _SHORT_STEPS if is_short else _LONG_STEPS[program.functions]

@@ -84,7 +84,7 @@ class Instruction:
 
 
 @dataclass(frozen=True)
-class Program:
+class PointwiseProgram:
     """Instructions on up to six operands; the last instruction, or the first operand, or else the first immediate, is
     the result."""
 
@@ -120,7 +120,7 @@ class Program:
         return max((level for level, family in enumerate(families, 1) if opcodes & family), default=0)
 
 
-IDENTITY = Program(operands=1)
+IDENTITY = PointwiseProgram(operands=1)
 
 Operand = Value | DeviceTensor
 
@@ -225,7 +225,7 @@ class ProgramBuilder:
         refuses = any(instruction.opcode in CHECKED for instruction in self._instructions)
         return not refuses and len(self._instructions) <= MAX_SPECIAL_STEPS
 
-    def program(self, result: Term) -> Program:
+    def program(self, result: Term) -> PointwiseProgram:
         """The finished program with the given result."""
         if self._instructions:
             implied = FIRST_STEP + len(self._instructions) - 1
@@ -233,7 +233,7 @@ class ProgramBuilder:
             implied = 0 if self.operands else FIRST_IMMEDIATE
         if result.register != implied:
             self.step(Opcode.MOVE, result, kind=result.kind)
-        return Program(len(self.operands), tuple(self._immediates), tuple(self._instructions), self.is_long)
+        return PointwiseProgram(len(self.operands), tuple(self._immediates), tuple(self._instructions), self.is_long)
 
 
 def _bits(number: float | int | bool, kind: Kind, width: int) -> int:
