@@ -220,9 +220,9 @@ class Inference(Evaluator):
 
 
 def _type_of(facts: TensorFacts) -> TensorType:
-    if facts.known_dtype is None or facts.seen_sizes is None:
+    if facts.seen_type is None:
         raise _UntoldError(facts if facts.varies else UNSEEN)
-    return TensorType(getattr(torch, facts.known_dtype), facts.seen_sizes)
+    return facts.seen_type
 
 
 def _lasting(read: Iterable[TensorFacts]) -> TensorFacts:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from mobopt.errors import GraphError
+from mobopt.ir.types import TensorType
 
 SIZES, RANK, NOTHING = "sizes", "rank", "nothing"
 _STRIDED, _VARYING, _UNSEEN = "strided", "varying", "unseen"
@@ -29,7 +30,7 @@ class TensorFacts:
 
     Attributes:
         known_dtype: name of the dtype, such as ``float32``.
-        seen_sizes: of each dimension, where it was seen last; what operators make of it follows from them.
+        seen_sizes: of each dimension, where it was seen first; what operators make of it follows from them.
         lasting: what of these is so wherever it was seen: ``sizes``, ``rank``, or ``nothing``.
         is_constant: whether the elements are known when the file is written.
         is_contiguous: whether an input was row-major.
@@ -89,6 +90,13 @@ class TensorFacts:
         """The last four sizes, with ones before them where there are fewer."""
         return (1, 1, 1, 1, *self.sizes)[-4:]
 
+    @property
+    def seen_type(self) -> TensorType | None:
+        """Dtype and sizes where it was seen first; None if no run tells them."""
+        if self.known_dtype is None or self.seen_sizes is None:
+            return None
+        return TensorType(getattr(torch, self.known_dtype), self.seen_sizes)
+
     def merged(self, later: TensorFacts) -> TensorFacts:
         """What holds for both, for a value that is computed several times (in a loop)."""
         if self.known_sizes is not None and self.known_sizes == later.known_sizes:
@@ -97,7 +105,7 @@ class TensorFacts:
             lasting = RANK if self.known_rank is not None and self.known_rank == later.known_rank else NOTHING
         return TensorFacts(
             self.known_dtype if self.known_dtype == later.known_dtype else None,
-            later.seen_sizes,
+            self.seen_sizes,
             lasting,
             self.is_constant and later.is_constant,
             self.is_contiguous and later.is_contiguous,

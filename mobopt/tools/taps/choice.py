@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
-
-import torch
 
 from mobopt.errors import InputError
 from mobopt.ir import Graph, Node, Value
@@ -31,7 +29,7 @@ class Choice:
     unreached: tuple[Value, ...]
 
 
-def choose(graph: Graph, patterns: Sequence[str], facts: Mapping[Value, torch.Tensor], name: str) -> Choice:
+def choose(graph: Graph, patterns: Sequence[str], name: str) -> Choice:
     """The tensors that a method computes and that globs name.
 
     A glob is matched with the name of the value, the operator with and without ``aten::``, and, of each node of the
@@ -39,9 +37,8 @@ def choose(graph: Graph, patterns: Sequence[str], facts: Mapping[Value, torch.Te
     only moves a tensor between devices has to be named itself.
 
     Args:
-        graph: of the method.
+        graph: of the method, whose values know what its example made of them.
         patterns: globs.
-        facts: tensors that the method computed on its example, on the ``meta`` device.
         name: of the model, for messages.
 
     Raises:
@@ -54,13 +51,13 @@ def choose(graph: Graph, patterns: Sequence[str], facts: Mapping[Value, torch.Te
         if not hits or not _makes_tensors(node):
             continue
         is_nested = node.block is not graph.block
-        own = [value for value in node.outputs if value in facts or (is_nested and value.type == TENSOR)]
+        own = [value for value in node.outputs if value.facts.seen_type or (is_nested and value.type == TENSOR)]
         if own:
             unmet = {pattern: None for pattern in unmet if pattern not in hits}
         values += own
     if unmet or not values:
         raise InputError(_nothing_named(graph, next(iter(unmet), patterns[0] if patterns else ""), name))
-    return Choice(tuple(values), tuple(value for value in values if value not in facts))
+    return Choice(tuple(values), tuple(value for value in values if value.facts.seen_type is None))
 
 
 def _makes_tensors(node: Node) -> bool:

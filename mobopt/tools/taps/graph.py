@@ -3,7 +3,8 @@ arguments that does so on inputs that the file holds."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -51,7 +52,6 @@ def add_taps(
     program: Program,
     method: str,
     values: Sequence[Value],
-    facts: Mapping[Value, torch.Tensor],
     arguments: Sequence[Any],
     options: TapOptions,
 ) -> tuple[TapTable, list[str]]:
@@ -63,7 +63,6 @@ def add_taps(
         method: the method that is tapped.
         values: its values, in the order in which they are made. What stands in branches and loops is returned as often
             as it is made.
-        facts: tensors of the example's run by their values, on the ``meta`` device; none of what it does not come to.
         arguments: of the example.
         options: how values are returned.
 
@@ -80,9 +79,7 @@ def add_taps(
         raise UnsupportedError(f"the file has a method {taken[0]!r}: it has taps already; tap the file it was made of")
     graph = program.methods[method]
     tapped, copies = _copied(graph)
-    taps, remarks = _Tapping(tapped, options, {copies[value]: facts[value] for value in facts}).tap(
-        [copies[value] for value in values], arguments
-    )
+    taps, remarks = _Tapping(tapped, options).tap([copies[value] for value in values], arguments)
     program.methods[name] = tapped
     _add_bundled_inputs(program, name, graph, arguments)
     if _moves_inputs(graph):
@@ -99,8 +96,8 @@ def add_taps(
 class _Tapping:
     """The way from a method to one that returns more."""
 
-    def __init__(self, graph: Graph, options: TapOptions, facts: Mapping[Value, torch.Tensor]) -> None:
-        self.graph, self.options, self.facts = graph, options, facts
+    def __init__(self, graph: Graph, options: TapOptions) -> None:
+        self.graph, self.options = graph, options
         self.aliases = Aliases(graph)
         self.is_metal = any(node.op.startswith("metal") for node in graph.walk())
         self.end = graph.block.returns
@@ -116,13 +113,13 @@ class _Tapping:
         start = self.graph.block.nodes.first or self.end
         for value, argument in zip(self.graph.inputs[1:], arguments, strict=True):
             if isinstance(argument, torch.Tensor) and value.type == TENSOR:
-                self._add(f"{INPUT}.{argument_name(value.name)}", value, argument, start, is_whole=True)
+                self._add(f"{INPUT}.{argument_name(value.name)}", value, start, is_whole=True)
         for number, value in enumerate(values, 1):
             operator = _producer(value).op.rpartition("::")[2]
-            self._add(f"{number:03d}.{operator}", value, self.facts.get(value), None)
+            self._add(f"{number:03d}.{operator}", value, None)
         for key, value in _leaves(OUTPUT, self.graph.outputs[0]):
-            if value in self.facts:
-                self._add(key, value, self.facts[value], self.end, is_whole=True)
+            if value.producer is not None and value.facts.seen_type is not None:
+                self._add(key, value, self.end, is_whole=True)
             elif value not in self.graph.inputs:
                 self.remarks.append(
                     f"{key} of the result is no tensor that can be told from the graph, and is left out"
@@ -130,11 +127,10 @@ class _Tapping:
         self._return()
         return self.taps, self.remarks
 
-    def _add(
-        self, key: str, value: Value, fact: torch.Tensor | None, anchor: Node | None, is_whole: bool = False
-    ) -> None:
+    def _add(self, key: str, value: Value, anchor: Node | None, is_whole: bool = False) -> None:
         """Return one more value, unless it is of complex numbers, which no phone's API carries."""
-        if fact is not None and fact.is_complex():
+        seen = value.facts.seen_type
+        if seen is not None and seen.dtype.is_complex:
             self.remarks.append(f"{key}, %{value.name}, has complex numbers, which an app can't read: it is left out")
             return
         key = distinct(file_name(key), [tap.key for tap in self.taps])
@@ -144,11 +140,12 @@ class _Tapping:
         if anchor is None:
             anchor = self._anchor(value, repeats)
         most = self.options.most
-        count = 0 if fact is None else fact.numel()
+        sizes = value.facts.seen_sizes
+        count = 0 if sizes is None else math.prod(sizes)
         is_whole = is_whole or most is None or count <= most
         step = 1 if is_whole else sampling_step(count, self.options.samples)
         write = NodeWriter(self.graph, anchor, origin)
-        result = self._written(write, value, fact, step, is_whole)
+        result = self._written(write, value, step, is_whole)
         if repeats:
             self._keep(write, key, result)
         else:
@@ -159,15 +156,15 @@ class _Tapping:
                 f"%{value.name}" if node is None else describe(node),
                 tuple(map(node_text, origin.nodes)),
                 origin.lines,
-                None if fact is None else tuple(fact.shape),
-                str(torch.float32 if fact is None else fact.dtype).removeprefix("torch."),
+                sizes,
+                value.facts.known_dtype or "float32",
                 ELEMENTS if is_whole else STATISTICS,
                 step,
                 repeats,
             )
         )
 
-    def _written(self, write: NodeWriter, value: Value, fact: torch.Tensor | None, step: int, is_whole: bool) -> Value:
+    def _written(self, write: NodeWriter, value: Value, step: int, is_whole: bool) -> Value:
         """What is returned of a value: all of it, or statistics, on the CPU and of a dtype that apps can read; float32
         where the example does not tell the dtype."""
         node = value.producer
@@ -178,8 +175,9 @@ class _Tapping:
         if not is_whole:
             return write_statistics(write, on_host, step)
         result = on_host
-        if fact is None or fact.dtype not in _CARRIED:
-            carrier = torch.float32 if fact is None else _carrier(fact.dtype)
+        seen = value.facts.seen_type
+        if seen is None or seen.dtype not in _CARRIED:
+            carrier = torch.float32 if seen is None else _carrier(seen.dtype)
             result = write("aten::to", result, _CODES[carrier], False, False, None, overload="dtype")
         return write("aten::contiguous", result, 0)  # Java reads channels_last tensors in another order
 

@@ -46,20 +46,6 @@ def run_watched(program: Program, method: str, arguments: Sequence[Any], see: Se
         return copy.deepcopy(interpreter.run(method, copy.deepcopy(list(arguments))))
 
 
-def observed_facts(program: Program, method: str, arguments: Sequence[Any]) -> dict[Value, torch.Tensor]:
-    """The tensors that a method computes, without their elements; of those that are made several times, the first."""
-    nodes = set(program.methods[method].walk())
-    found: dict[Value, torch.Tensor] = {}
-
-    def see(value: Value, result: Any) -> Any:
-        if isinstance(result, torch.Tensor) and value.producer in nodes:
-            found.setdefault(value, torch.empty_like(result, device="meta"))
-        return result
-
-    run_watched(program, method, arguments, see)
-    return found
-
-
 Instance = tuple[Value, int]
 """A value, and which time it is made, from 0: in a loop, the turn."""
 

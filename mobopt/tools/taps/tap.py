@@ -35,12 +35,13 @@ from mobopt.options import (
     parse_runtime,
 )
 from mobopt.passes.expand_quantized import has_quantized
+from mobopt.passes.facts import Examples, record_facts
 from mobopt.samples.example_inputs import ChosenInputs, ExampleInputs, choose_inputs, choose_inputs_of_bundle
 from mobopt.tools.app_kit.names import class_name, package_name
 from mobopt.tools.lacks import find_lacks
 from mobopt.tools.taps.choice import choose, is_transfer
 from mobopt.tools.taps.graph import TapOptions, add_taps, node_text
-from mobopt.tools.taps.observation import observed_facts, run_watched
+from mobopt.tools.taps.observation import run_watched
 from mobopt.tools.taps.snippets import kotlin_snippet, swift_snippet
 from mobopt.tools.taps.table import OUTPUT, TABLE_FILE, TapTable
 
@@ -156,13 +157,12 @@ def _with_taps(
     read: _Model, method: str, nodes: Sequence[str], arguments: Sequence[Any], options: TapOptions
 ) -> tuple[Program, TapTable, tuple[str, ...]]:
     """A copy of the Program that returns what globs name; the table of it, and remarks."""
-    facts = observed_facts(read.program, method, arguments)
-    choice = choose(read.program.methods[method], nodes, facts, read.name)
+    record_facts(read.program, Examples({method: arguments}))
+    choice = choose(read.program.methods[method], nodes, read.name)
     program = read.program.clone()
     known = dict(zip(_values(read.program, method), _values(program, method), strict=True))
     chosen = [known[value] for value in choice.values]
-    seen = {known[value]: tensor for value, tensor in facts.items()}
-    table, remarks = add_taps(program, method, chosen, seen, arguments, options)
+    table, remarks = add_taps(program, method, chosen, arguments, options)
     if choice.unreached:
         names = ", ".join(describe(value.producer) for value in choice.unreached if value.producer is not None)
         remarks.append(
