@@ -116,10 +116,12 @@ class Inference(Evaluator):
         """Of values that are no tensors, what they are, and what was read for that."""
 
     def complete(self, node: Node) -> None:
-        """Tell the tensors that a new node makes what is known of them."""
+        """Tell the tensors that a new node, which stands in a block, makes what is known of them."""
+        assert node.block is not None
+        is_unreached = _is_unreached(node.block)
         for value in node.outputs:
             if value.type == TENSOR:
-                value.facts = self.facts(value)
+                value.facts = UNSEEN if is_unreached else self.facts(value)
 
     def facts(self, value: Value) -> TensorFacts:
         """What the node that makes a tensor tells of it."""

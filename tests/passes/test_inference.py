@@ -20,7 +20,7 @@ from mobopt.optimizer import optimize
 from mobopt.options import Settings
 from mobopt.passes import facts
 from mobopt.passes.facts import Examples, record_facts
-from mobopt.passes.inference import check_facts, values_of
+from mobopt.passes.inference import Inference, check_facts, infer_facts, values_of
 from mobopt.passes.manager import graph_pass, run_passes
 from mobopt.passes.notes import NoteBook
 from mobopt.runtimes.cpu import Interpreter
@@ -153,6 +153,32 @@ def test_branches_give_what_holds_for_both() -> None:
     found = inferred_of(text)
     assert str(found["same"]) == "float32[7, 5]"
     assert found["other"].known_dtype == "float32" and found["other"].known_rank is None
+
+
+def test_of_a_branch_that_no_run_came_to_nothing_is_known() -> None:
+    text = """
+      %flag : bool = aten::gt(%n, %zero)
+      %y : Tensor = prim::If(%flag)
+        block0():
+          %a : Tensor = aten::relu(%x)
+          -> (%a)
+        block1():
+          %b : Tensor = aten::tanh(%x)
+          -> (%b)
+      return (%y)
+    """
+    program = program_of(HEAD + text)
+    record_facts(program, Examples({"forward": (torch.rand(7, 5), 1)}))
+    anchors = {node.op: node for node in program.methods["forward"].walk()}
+    graph = program.methods["forward"]
+    for op in ("aten::relu", "aten::tanh"):
+        node = graph.create("aten::sigmoid", anchors[op].inputs, names=[op[-4:]]).insert_before(anchors[op])
+        Inference(program).complete(node)
+    later = graph.create("aten::abs", anchors["aten::tanh"].inputs, names=["late"]).insert_before(anchors["aten::tanh"])
+    infer_facts(program)
+    found = known(program)
+    assert str(found["relu"]) == "float32[7, 5]"
+    assert not found["tanh"].is_seen and not later.output.facts.is_seen
 
 
 def test_a_list_that_is_filled_later_tells_nothing() -> None:
