@@ -1,10 +1,10 @@
 #version 450
 #extension GL_EXT_control_flow_attributes : require
 #extension GL_GOOGLE_include_directive : require
-// Depthwise convolution (one filter per channel) of channels_last tensors: an invocation computes OUT_HIGH x OUT_WIDE
-// neighbouring pixels of four channels, so that pixels and weights are read once for all of them. Neighbouring invocations hold
-// neighbouring channels. Offsets and strides count vec4s.
-#define FORMS_ID 17
+// Depthwise convolution (one filter per channel) of channels_last tensors, or one of groups of two channels: an invocation computes
+// OUT_HIGH x OUT_WIDE neighbouring pixels of four channels, so that pixels and weights are read once for all of them. Neighbouring
+// invocations hold neighbouring channels. Offsets and strides count vec4s.
+#define FORMS_ID 18
 #include "product_operands.glsl"
 
 layout(constant_id = 8) const int TAPS_HIGH = 3;
@@ -16,10 +16,12 @@ layout(constant_id = 13) const int DILATION_WIDE = 1;
 layout(constant_id = 14) const int OUT_HIGH = 2;
 layout(constant_id = 15) const int OUT_WIDE = 4;
 layout(constant_id = 16) const int LOCAL_SIZE = 64;
+layout(constant_id = 17) const int GROUP = 1; // channels of a group, 1 or 2
 layout(local_size_x_id = 16, local_size_y = 1, local_size_z = 1) in;
 
 #include "depthwise_push.glsl"
 
+const int TAPS = TAPS_HIGH * TAPS_WIDE;
 // Rows and columns between those that a block reads: a single pixel leaves out what lies between its taps.
 const int STEP_HIGH = OUT_HIGH == 1 ? DILATION_HIGH : 1;
 const int STEP_WIDE = OUT_WIDE == 1 ? DILATION_WIDE : 1;
@@ -42,8 +44,8 @@ void main() {
     int batch = line / blocks_high;
     int y = (line - batch * blocks_high) * OUT_HIGH;
 
-    vec4 factors[TAPS_HIGH * TAPS_WIDE];
-    [[unroll]] for (int t = 0; t < TAPS_HIGH * TAPS_WIDE; ++t) factors[t] = WEIGHT(t * channels + channel);
+    vec4 factors[GROUP * TAPS];
+    [[unroll]] for (int t = 0; t < GROUP * TAPS; ++t) factors[t] = WEIGHT(t * channels + channel);
     vec4 sums[OUT_HIGH * OUT_WIDE];
     vec4 start = vec4(0.0);
     if (HAS_BIAS != 0) start = BIAS(channel);
@@ -64,7 +66,11 @@ void main() {
                 [[unroll]] for (int p = 0; p < OUT_WIDE; ++p) {
                     int tap_y = tap_of(i * STEP_HIGH, o, STRIDE_HIGH, DILATION_HIGH, TAPS_HIGH);
                     int tap_x = tap_of(j * STEP_WIDE, p, STRIDE_WIDE, DILATION_WIDE, TAPS_WIDE);
-                    if (tap_y >= 0 && tap_x >= 0) sums[o * OUT_WIDE + p] += value * factors[tap_y * TAPS_WIDE + tap_x];
+                    int tap = tap_y * TAPS_WIDE + tap_x;
+                    if (tap_y < 0 || tap_x < 0) continue;
+                    // Each channel reads those of its group, and no others: what is no number stays within it.
+                    sums[o * OUT_WIDE + p] += (GROUP == 1 ? value : value.xxzz) * factors[tap];
+                    if (GROUP == 2) sums[o * OUT_WIDE + p] += value.yyww * factors[TAPS + tap];
                 }
         }
     }

@@ -40,6 +40,12 @@ DEPTHWISE = [
     ((1, 1, 9, 9), (1, 1, 3, 3), (1, 1), (1, 1), (1, 1), 1),
     ((1, 4, 40, 40), (4, 1, 17, 17), (1, 1), (8, 8), (1, 1), 4),
     ((1, 6, 1, 10), (6, 1, 1, 3), (1, 1), (0, 1), (1, 1), 6),
+    ((1, 64, 13, 11), (64, 2, 3, 3), (1, 1), (1, 1), (1, 1), 32),
+    ((3, 6, 11, 13), (6, 2, 3, 3), (2, 2), (1, 1), (1, 1), 3),
+    ((2, 10, 9, 8), (10, 2, 5, 3), (2, 1), (0, 2), (1, 1), 5),
+    ((1, 14, 17, 5), (14, 2, 3, 3), (1, 1), (2, 2), (2, 2), 7),
+    ((2, 2, 7, 7), (2, 2, 1, 1), (1, 1), (0, 0), (1, 1), 1),
+    ((1, 4, 30, 30), (4, 2, 9, 9), (1, 1), (4, 4), (1, 1), 2),
 ]
 
 
@@ -71,6 +77,15 @@ def test_channel_padding_is_not_read(device, family, tail):  # noqa: F811
         check_product(
             device, "aten::conv2d", source, weight, None, 1, 1, 1, groups, constants=(1,), device_layout=False
         )
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_groups_do_not_mix(device, family, bad):  # noqa: F811
+    """What is no number in a channel reaches the results of its own group alone."""
+    source = torch.randn(1, 6, 5, 7)
+    source[:, 3] = bad
+    for weight, groups in ((torch.randn(6, 2, 3, 3), 3), (torch.randn(6, 1, 3, 3), 6), (torch.randn(9, 2, 3, 3), 3)):
+        check_product(device, "aten::conv2d", source, weight, None, 1, 1, 1, groups, constants=(1,))
 
 
 @pytest.mark.parametrize(

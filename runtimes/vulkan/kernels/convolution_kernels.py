@@ -262,19 +262,26 @@ _MAX_DEPTHWISE_READS = 150
 
 
 def depthwise_fits(convolution: Convolution) -> bool:
-    """Whether the depthwise kernel takes a convolution: its loops are unrolled, so filters must be small."""
-    if not convolution.is_depthwise or len(convolution.taps) != 2:
+    """Whether the depthwise kernel takes a convolution, of groups of one channel or two: its loops are unrolled, so
+    filters must be small."""
+    group = convolution.group_inputs
+    if (
+        convolution.transposed
+        or len(convolution.taps) != 2
+        or (group, convolution.group_outputs) not in ((1, 1), (2, 2))
+    ):
         return False
-    return math.prod(convolution.taps) <= _MAX_DEPTHWISE_READS
+    return math.prod(convolution.taps) * group <= _MAX_DEPTHWISE_READS
 
 
 class _Walk(NamedTuple):
-    """How a filter goes over an image, outermost dimension first."""
+    """How a filter goes over an image, outermost dimension first, and how many channels it reads."""
 
     taps: tuple[int, ...]
     stride: tuple[int, ...]
     padding: tuple[int, ...]
     dilation: tuple[int, ...]
+    group: int
 
 
 def append_depthwise(
@@ -285,14 +292,16 @@ def append_depthwise(
     epilogue: Epilogue,
     residual: DeviceTensor | None,
 ) -> None:
-    """One filter per channel, each invocation a block of pixels."""
+    """Groups of one channel or two, each invocation a block of pixels."""
     weight = convolution.weight.elements
     assert weight is not None
     source = _vectors(plan, source)
     residual = None if residual is None else _vectors(plan, residual)
     filters = Factors(depthwise_weights(plan, weight), 0)
     operands = _operands(plan, convolution, source, filters, result, residual)
-    walk = _Walk(convolution.taps, convolution.stride, convolution.padding, convolution.dilation)
+    walk = _Walk(
+        convolution.taps, convolution.stride, convolution.padding, convolution.dilation, convolution.group_inputs
+    )
     _append_depthwise(plan, walk, operands, epilogue)
 
 
@@ -342,6 +351,7 @@ def _append_depthwise(plan: Plan, walk: _Walk, operands: ProductOperands, epilog
             high,
             wide,
             local_size,
+            walk.group,
             *operands.forms(epilogue),
         ),
         push,

@@ -9,7 +9,8 @@ from enum import Enum
 import torch
 
 from mobopt.ops.quantized import Quantized
-from mobopt.runtimes.vulkan.kernels.convolution_parameters import Convolution, phases
+from mobopt.runtimes.vulkan.kernels.convolution_kernels import depthwise_fits
+from mobopt.runtimes.vulkan.kernels.convolution_parameters import Convolution, phases, with_leading_dimension
 
 
 class Road(Enum):
@@ -49,7 +50,7 @@ def road_of(convolution: Convolution, output_sizes: Sequence[int]) -> Road | Non
             if convolution.group_outputs > 1:
                 return Road.REPEATED
             return Road.SPACED if convolution.transposed else None
-        if convolution.group_inputs % 4 or convolution.group_outputs % 4:
+        if (convolution.group_inputs % 4 or convolution.group_outputs % 4) and not _is_depthwise(convolution):
             return Road.PADDED_GROUPS
     return Road.PHASES if _is_in_phases(convolution, output_sizes) else None
 
@@ -61,6 +62,11 @@ def _is_product(convolution: Convolution, output_sizes: Sequence[int]) -> bool:
     if len(sizes) != 4 or convolution.input.dtype != torch.float32 or math.prod(convolution.taps) > _MOST_TAPS:
         return False
     return sizes[0] * sizes[1] * math.prod(convolution.taps) * math.prod(output_sizes[2:]) <= _LARGEST_PATCHES
+
+
+def _is_depthwise(convolution: Convolution) -> bool:
+    """Whether there is a kernel for it as it is."""
+    return depthwise_fits(with_leading_dimension(convolution) if len(convolution.taps) == 1 else convolution)
 
 
 def _is_in_phases(convolution: Convolution, output_sizes: Sequence[int]) -> bool:

@@ -195,14 +195,14 @@ def matrix_weights(plan: Plan, matrix: torch.Tensor, sizes: tuple[int, int]) -> 
 
 
 def depthwise_weights(plan: Plan, weight: torch.Tensor) -> DeviceTensor:
-    """A filter (channels, 1, high, wide) as (high, wide, channels rounded up to 4)."""
+    """A filter (channels, those of a group, high, wide) as (those of a group, high, wide, channels rounded up to 4)."""
     elements = plan.weight_elements(weight)
 
     def pack() -> torch.Tensor:
         source = weight.detach()
-        channels, _, high, wide = source.shape
-        packed = torch.zeros(high, wide, aligned_channels(channels), dtype=elements)
-        packed[..., :channels] = source[:, 0].permute(1, 2, 0)
+        channels, *sizes = source.shape
+        packed = torch.zeros(*sizes, aligned_channels(channels), dtype=elements)
+        packed[..., :channels] = source.permute(1, 2, 3, 0)
         return packed
 
     return plan.packed([weight], ("depthwise", elements), pack).of(torch.float32)
