@@ -12,6 +12,7 @@ import io
 import os
 import random
 import resource
+import signal
 import sys
 import time
 import traceback
@@ -56,7 +57,21 @@ SECONDS, SECONDS_PER_MEGABYTE = 2.0, 4.0
 COMPUTING_SECONDS = 25.0
 """More for commands that compute with the model, ten of which loops that do not end may take."""
 MEMORY = 768 << 20
+_GIVEN, _INTERRUPTED, _GRACE = "--random", 130, 3
+"""On inputs that a user gives, a model may compute for as long as it likes; Ctrl-C ends the command at once."""
 _FORBIDDEN = ("os.exec", "os.system", "os.posix_spawn", "subprocess.", "socket.", "pickle.", "shutil.move")
+
+
+def _limit(second: int, is_interrupted: bool) -> None:
+    """Let the process die when it has taken so much of the processor, and a while more; or interrupt it before."""
+
+    def interrupt(*_: object) -> None:
+        signal.signal(signal.SIGXCPU, signal.SIG_DFL)
+        resource.setrlimit(resource.RLIMIT_CPU, (second + _GRACE, resource.RLIM_INFINITY))
+        raise KeyboardInterrupt
+
+    signal.signal(signal.SIGXCPU, interrupt if is_interrupted else signal.SIG_DFL)
+    resource.setrlimit(resource.RLIMIT_CPU, (second + _GRACE * (not is_interrupted), resource.RLIM_INFINITY))
 
 
 def case_file(number: int) -> tuple[tuple[str, ...], bytes]:
@@ -100,8 +115,7 @@ def _run(command: Any, words: tuple[str, ...], data: bytes, folder: Path) -> str
     seconds = SECONDS + SECONDS_PER_MEGABYTE * _unpacked(data) / (1 << 20)
     seconds += 0 if words[0] in _READING else COMPUTING_SECONDS
     started = time.process_time()
-    stop = int(started + seconds) + 3
-    resource.setrlimit(resource.RLIMIT_CPU, (stop, resource.RLIM_INFINITY))
+    _limit(int(started + seconds), _GIVEN in words)
     text, errors = io.StringIO(), io.StringIO()
     arguments = [str(named.get(word, word)) for word in words]
     try:
@@ -113,9 +127,9 @@ def _run(command: Any, words: tuple[str, ...], data: bytes, folder: Path) -> str
     except BaseException:
         return f"traceback {traceback.format_exc()[-900:]!r}"
     spent, shown = time.process_time() - started, text.getvalue() + errors.getvalue()
-    if code not in (0, 1, 2, None):
+    if code not in (0, 1, 2, None) and not (code == _INTERRUPTED and _GIVEN in words):
         return f"exit {code}"
-    if spent > seconds:
+    if spent > seconds + _GRACE * (code == _INTERRUPTED):
         return f"time {spent:.1f} s of {seconds:.1f}"
     if "Traceback" in shown:
         return f"traceback {shown[-900:]!r}"
