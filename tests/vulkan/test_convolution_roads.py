@@ -30,7 +30,9 @@ ORDINARY: list[Any] = [
     (Road.PADDED_GROUPS, 1, (2, 9, 13), (6, 3, 5), (1,), (2,), (1,), 3),
     (Road.PADDED_GROUPS, 3, (2, 6, 5, 4, 3), (9, 2, 3, 3, 3), (1, 1, 1), (1, 1, 1), (1, 1, 1), 3),
     (None, 2, (1, 5, 40, 37), (5, 1, 3, 3), (1, 1), (16, 16), (16, 16), 5),
-    (None, 2, (1, 5, 20, 17), (5, 1, 13, 12), (1, 1), (6, 6), (1, 1), 5),
+    (Road.BANDS, 2, (1, 5, 20, 17), (5, 1, 13, 12), (1, 1), (6, 6), (1, 1), 5),
+    (Road.BANDS, 2, (2, 3, 45, 9), (3, 1, 19, 9), (2, 1), (3, 5), (2, 1), 3),
+    (Road.BANDS, 1, (2, 3, 401), (3, 1, 171), (2,), (30,), (1,), 3),
 ]
 # road, dimensions, input, filter, stride, padding, output padding, groups, dilation
 TRANSPOSED: list[Any] = [

@@ -15,6 +15,9 @@ from mobopt.runtimes.vulkan.decompositions.volumes import of_images, of_phases
 from mobopt.runtimes.vulkan.kernels.convolution_parameters import Convolution, convolution_of
 from mobopt.runtimes.vulkan.kernels.convolution_roads import Road, road_of
 
+_BAND_TAPS = 64
+"""Of a part of a large filter; more take compilers long."""
+
 
 @decomposes(
     "aten::conv1d",
@@ -110,12 +113,41 @@ def _with_more(build: NodeBuilder, x: Value, dimension: int, groups: int, more: 
     return build("aten::reshape", padded, [*before, groups * (size + more), *after])
 
 
+def _of_bands(build: NodeBuilder, wanted: Convolution, output: Value) -> Value:
+    """The sum of what parts of the filters make, each small enough for loops that are unrolled."""
+    area = output.sizes[2:]
+    x, padding = padded(build, wanted, area)
+    x = _with_zeros_around(build, x, padding)
+    wide = min(wanted.taps[-1], _BAND_TAPS)
+    sides = (_BAND_TAPS // wide, wide)[-len(wanted.taps) :]
+    cuts = [range(0, taps, side) for taps, side in zip(wanted.taps, sides, strict=True)]
+    total = None
+    for first in itertools.product(*cuts):
+        weight, met = wanted.weight, x
+        for d, (begin, side) in enumerate(zip(first, sides, strict=True)):
+            end = min(begin + side, wanted.taps[d])
+            weight = build("aten::slice.Tensor", weight, d + 2, begin, end, 1)
+            start, reach = begin * wanted.dilation[d], (end - begin - 1) * wanted.dilation[d] + 1
+            met = build("aten::slice.Tensor", met, d + 2, start, start + (area[d] - 1) * wanted.stride[d] + reach, 1)
+        bias = wanted.bias if total is None else None
+        part = replace(wanted, input=met, weight=weight, bias=bias, padding=(0,) * len(area))
+        made = convolved(build, part, area)
+        total = made if total is None else build("aten::add.Tensor", total, made)
+    assert total is not None
+    return total
+
+
+def _with_zeros_around(build: NodeBuilder, x: Value, padding: Sequence[int]) -> Value:
+    if not any(padding):
+        return x
+    return build("aten::constant_pad_nd", x, [side for size in reversed(padding) for side in (size, size)], 0.0)
+
+
 def _as_product(build: NodeBuilder, wanted: Convolution, output: Value) -> Value:
     """Patches of the image are the columns of a matrix, and filters the rows of another."""
     n, _, *area = output.sizes
     x, padding = padded(build, wanted, area)
-    if any(padding):
-        x = build("aten::constant_pad_nd", x, [side for size in reversed(padding) for side in (size, size)], 0.0)
+    x = _with_zeros_around(build, x, padding)
     met = [_met_by(build, x, wanted, tap, area) for tap in itertools.product(*map(range, wanted.taps))]
     patches = met[0] if len(met) == 1 else build("aten::stack", met, 2)
     inner = wanted.group_inputs * len(met)
@@ -141,5 +173,6 @@ _ROADS: dict[Road, Callable[[NodeBuilder, Convolution, Value], Value]] = {
     Road.REPEATED: _of_repeated,
     Road.SPACED: _of_spaced,
     Road.PADDED_GROUPS: _of_padded_groups,
+    Road.BANDS: _of_bands,
     Road.PRODUCT: _as_product,
 }

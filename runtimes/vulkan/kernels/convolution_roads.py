@@ -23,6 +23,7 @@ class Road(Enum):
     REPEATED = "a depthwise convolution of repeated channels: one input channel and several outputs in each group"
     SPACED = "an ordinary convolution of an input with zeros between its elements: transposed depthwise ones"
     PADDED_GROUPS = "a convolution whose groups are of multiples of four channels"
+    BANDS = "a sum of depthwise convolutions with parts of the filters: depthwise ones of large filters"
     PRODUCT = "a product of matrices: weights that are computed"
 
 
@@ -49,7 +50,9 @@ def road_of(convolution: Convolution, output_sizes: Sequence[int]) -> Road | Non
         if convolution.group_inputs == 1:
             if convolution.group_outputs > 1:
                 return Road.REPEATED
-            return Road.SPACED if convolution.transposed else None
+            if convolution.transposed:
+                return Road.SPACED
+            return Road.BANDS if len(convolution.taps) < 3 and not _is_depthwise(convolution) else None
         if (convolution.group_inputs % 4 or convolution.group_outputs % 4) and not _is_depthwise(convolution):
             return Road.PADDED_GROUPS
     return Road.PHASES if _is_in_phases(convolution, output_sizes) else None
