@@ -68,7 +68,7 @@ LONG: dict[str, Callable[[Tensor, Tensor], tuple[Tensor, ...]]] = {
     "moved": lambda a, b: (a.flip(0), torch.cat([a, _PLACES, b]), torch.stack([a, b], 1), a.roll(5), a[::3], a[1:-2]),
     "viewed": lambda a, b: (a.view(19, 19).t().contiguous(), a.view(19, 19)[3:, 2:5] + 1, a.view(19, 19).tril(-1)),
     "viewed like longs": lambda a, b: (_PLACES.view_as(a) + 1, _PLACES.view(1, 361).expand_as(a.view(1, 361)) * 2),
-    "chosen": lambda a, b: (a.gather(0, _PLACES), a[_PLACES - 3], a.view(19, 19)[_PLACES, _PLACES - 9]),
+    "chosen": lambda a, b: (a.gather(0, _PLACES), a[_PLACES - 3], a.view(19, 19)[_PLACES, a % 19, None]),
     "padded": lambda a, b: (nn.functional.pad(a, (1, 2), value=2**40), a.repeat(2), torch.full_like(a, _LARGEST)),
     "mirrored": lambda a, b: tuple(
         nn.functional.pad(a.view(19, 19)[None], (2, 1), mode) for mode in ("reflect", "replicate", "circular")
@@ -106,6 +106,19 @@ def test_floats_become_what_they_are_on_a_processor(device: Device) -> None:
     assert_exact(found[::2], (_FLOATS.long(), _FLOATS.half().long()), "floats")
     assert torch.equal(found[1], _FLOATS.long().sum())
     assert not program.plan_report((_FLOATS,)).fallbacks
+    program.close()
+
+
+def test_functions_take_64_bits_as_floats(device: Device) -> None:
+    def function(a: Tensor, b: Tensor) -> tuple[Tensor, ...]:
+        y = b.float()
+        return a.sqrt(), a.atan(), a.sin(), torch.pow(a, 0.5), y // 3 + a, a.isfinite(), a.angle(), (a * 3).exp(), a / b
+
+    a, b = _PAIRS[_PAIRS[:, 1] != 0].t().contiguous()
+    program = program_of(device, function, a, b)
+    for result, eager in zip(program(a, b), function(a, b), strict=True):
+        torch.testing.assert_close(result, eager, equal_nan=True)
+    assert not program.plan_report((a, b)).fallbacks
     program.close()
 
 

@@ -30,9 +30,9 @@ from mobopt.runtimes.vulkan.kernels.kernel_access import (
 from mobopt.runtimes.vulkan.kernels.plan import Plan, replayable
 from mobopt.runtimes.vulkan.kernels.pointwise_program import (
     IDENTITY,
+    MAX_LONG_STEPS,
     MAX_OPERANDS,
     MAX_SPECIAL_STEPS,
-    MAX_STEPS,
     PointwiseProgram,
     ProgramBuilder,
     Term,
@@ -189,7 +189,7 @@ def _dispatch(
     for instruction in program.instructions:
         specialization += [instruction.opcode, *instruction.sources]
     plan.dispatch(
-        f"pointwise_{_variant(program)}{'_long' if program.is_long else '_texels' if texels else ''}",
+        f"pointwise_{_variant(program)}{'_texels' if texels else ''}",
         [writing(target), *bindings],
         spread(-(-items // size)),
         [int(value) for value in specialization],
@@ -213,15 +213,13 @@ def _iterations(program: PointwiseProgram, rank: int, rows: int) -> int:
 
 def _variant(program: PointwiseProgram) -> str:
     """The shader that has what a program needs and least else: steps, functions, and checks."""
+    if program.is_long:
+        return f"{MAX_LONG_STEPS}_0{'_checked' if program.refuses else ''}_long"
     is_short = len(program.instructions) <= _SHORT_STEPS
     steps = _SHORT_STEPS if is_short else _LONG_STEPS[program.functions]
-    functions = program.functions
-    if program.is_long and functions < 3:
-        is_short &= functions == 0
-        steps, functions = (_SHORT_STEPS, 0) if is_short else (MAX_STEPS, 2)
     if program.refuses:
-        return f"{steps}_{min(2, 2 * functions)}_checked"
-    return f"{steps}_{functions}"
+        return f"{steps}_{min(2, 2 * program.functions)}_checked"
+    return f"{steps}_{program.functions}"
 
 
 def _rows(device: DeviceInfo, nest: Iteration) -> int:

@@ -22,6 +22,8 @@ MAX_IMMEDIATES = 10
 MAX_STEPS = 10
 MAX_SPECIAL_STEPS = 4
 """Of a program with special functions: a shader that has them takes long to compile."""
+MAX_LONG_STEPS = 4
+"""Of a program with integers of 64 bits, which has no functions, for the same reason."""
 FIRST_IMMEDIATE = MAX_OPERANDS
 FIRST_STEP = FIRST_IMMEDIATE + MAX_IMMEDIATES
 
@@ -209,12 +211,20 @@ class ProgramBuilder:
     @property
     def fits(self) -> bool:
         """Whether the shader has room for the program."""
+        if self.is_long and not self._fits_among_longs:
+            return False
         return (
             len(self.operands) <= MAX_OPERANDS
             and len(self._immediates) <= MAX_IMMEDIATES
             and len(self._instructions) <= MAX_STEPS
             and (not self._has_special_functions or self._fits_among_special_functions)
         )
+
+    @property
+    def _fits_among_longs(self) -> bool:
+        functions = _EXPONENTIAL | _OTHER_FUNCTIONS | _SPECIAL_FUNCTIONS
+        is_plain = functions.isdisjoint(instruction.opcode for instruction in self._instructions)
+        return is_plain and len(self._instructions) <= MAX_LONG_STEPS
 
     @property
     def _has_special_functions(self) -> bool:

@@ -195,10 +195,11 @@ def joined_places(
     """
     total: DeviceTensor | None = None
     given = list(zip(indices, lengths, strides, strict=True))
-    for start in range(0, len(given), _JOINED_AT_ONCE):
+    count = 1 if any(tensor.is_long for tensor in indices) else _JOINED_AT_ONCE
+    for start in range(0, len(given), count):
         builder = ProgramBuilder()
         place = None if total is None else builder.tensor(total)
-        for tensor, length, stride in given[start : start + _JOINED_AT_ONCE]:
+        for tensor, length, stride in given[start : start + count]:
             chosen = builder.tensor(expanded(tensor, shape))
             wrapped = builder.step(Opcode.INT_INDEX, chosen, builder.scalar(length, Kind.INTEGER), kind=Kind.INTEGER)
             term = builder.step(Opcode.INT_MUL, wrapped, builder.scalar(stride, Kind.INTEGER), kind=Kind.INTEGER)

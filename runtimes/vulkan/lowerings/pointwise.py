@@ -14,6 +14,7 @@ from mobopt.ir.types import TENSOR
 from mobopt.ops.records import Trait, has_trait
 from mobopt.ops.schemas import Schema, schemas_of
 from mobopt.runtimes.vulkan.engine.tensor import WORD_INTEGERS, DeviceTensor
+from mobopt.runtimes.vulkan.kernels.copies import copied
 from mobopt.runtimes.vulkan.kernels.plan import Plan
 from mobopt.runtimes.vulkan.kernels.pointwise_kernel import compute_result
 from mobopt.runtimes.vulkan.kernels.pointwise_program import Kind, ProgramBuilder, Term, kind_of
@@ -132,7 +133,26 @@ def integers_of(call: Node) -> torch.dtype | None:
 
 @lowers(*_operators(), check=check_pointwise, exact=True, long=True)
 def pointwise(plan: Plan, call: Node) -> DeviceTensor:
-    """One pointwise operator as one dispatch."""
+    """One pointwise operator as one dispatch, but for functions of integers of 64 bits: they become floats before."""
     builder = ProgramBuilder(is_long=needs_longs(call, plan.long))
     result = value_of(builder, call)
+    if builder.is_long and not builder.fits:
+        builder = ProgramBuilder()
+        with passing_call(
+            call.qualified_op, _as_floats(plan, call), [Value("", call.output.type)], call.origin
+        ) as same:
+            result = value_of(builder, same)
     return compute_result(plan, builder, result, call.output)
+
+
+def _as_floats(plan: Plan, call: Node) -> tuple[Any, ...]:
+    """The arguments of a call that computes floats, with such in place of integers of 64 bits."""
+
+    def operand(value: Any) -> Any:
+        if not (isinstance(value, Value) and plan.tensor(value).is_long):
+            return value
+        twin = Value.of_tensor(torch.float32, value.sizes)
+        plan.place(twin, copied(plan, plan.tensor(value), dtype=torch.float32))
+        return twin
+
+    return tuple(map(operand, call.args))
