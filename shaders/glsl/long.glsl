@@ -62,20 +62,25 @@ bvec4 is_beyond(Long count) { return notEqual((count.low & ~63) | count.high, iv
 Long shift_left(Long a, Long count) { return chosen(shifted_left(a, count.low & 63), extended(ivec4(0)), is_beyond(count)); }
 Long shift_right(Long a, Long count) { return shifted_right(a, mix(count.low & 63, ivec4(63), is_beyond(count))); }
 
-// The quotient of unsigned numbers, a bit at a time; divisors are not zero.
+// An unsigned number, to a few units in the last place of a float.
+vec4 rough(Long a) { return vec4(uvec4(a.high)) * 4294967296.0 + vec4(uvec4(a.low)); }
+
+// The quotient of unsigned numbers below or at 2^63; divisors are not zero. Each turn finds 21 bits more by a division of floats, rounded
+// to the nearest, so that what is left, which may be negative, is at most half of the divisor after the last.
 Long divide_unsigned(Long dividend, Long divisor) {
-    Long quotient = extended(ivec4(0)), rest = quotient;
-    for (int bit = 0; bit < 64; ++bit) {
-        bvec4 carries = is_negative(rest);
-        rest = shifted_left(rest, ivec4(1));
-        rest.low |= ivec4(uvec4(dividend.high) >> 31u);
-        dividend = shifted_left(dividend, ivec4(1));
-        bvec4 fits = either_of(carries, not(less_unsigned(rest, divisor)));
-        rest = chosen(rest, minus(rest, divisor), fits);
-        quotient = shifted_left(quotient, ivec4(1));
-        quotient.low |= ivec4(fits);
+    vec4 scale = rough(divisor);
+    Long quotient = extended(ivec4(0)), rest = dividend;
+    bvec4 below = bvec4(false);
+    for (int turn = 0; turn < 4; ++turn) {
+        vec4 part = floor(rough(chosen(rest, negated(rest), below)) / scale + 0.5);
+        uvec4 high = uvec4(part * 2.3283064365386963e-10);
+        Long step = Long(ivec4(uvec4(part - vec4(high) * 4294967296.0)), ivec4(high));
+        step = chosen(step, negated(step), below);
+        quotient = plus(quotient, step);
+        rest = minus(rest, times(step, divisor));
+        below = is_negative(rest);
     }
-    return quotient;
+    return plus(quotient, extended(-ivec4(below)));
 }
 
 // Division by zero is refused (see refuses()), and is one by one here; the lowest integer by -1 wraps.

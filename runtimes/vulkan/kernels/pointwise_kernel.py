@@ -200,8 +200,8 @@ def _dispatch(
 
 _MOST_ITERATIONS = 33
 """Of one instruction: those of Hurwitz's zeta function; an integer power has 31, a remainder of floats 14."""
-_MOST_LONG_ITERATIONS = 64
-"""The same of integers of 64 bits: those of a quotient; a power has 63."""
+_MOST_LONG_ITERATIONS = 63
+"""The same of integers of 64 bits: those of a power."""
 
 
 def _iterations(program: PointwiseProgram, rank: int, rows: int) -> int:
