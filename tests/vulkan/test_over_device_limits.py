@@ -120,3 +120,12 @@ def test_few_workgroups(device, monkeypatch):
     assert check(device, lambda x: functional.conv2d(x, weight, bias, padding=1).relu(), image)[1] == []
     whole = [torch.randint(-2, 3, (rows, 40_000)).float() for rows in (700, 3)]  # sums of whole numbers are exact
     assert check(device, lambda x, y: functional.linear(x, y), *whole)[1] == []
+
+
+def test_integers_of_64_bits_take_twice_the_room(small):
+    """800 fit with 32 bits, and not with 64."""
+    x = torch.arange(800)
+    assert check(small, lambda x: (x * 2).flip(0), x)[1] == []
+    _, hosted, reasons = check(small, lambda x: (x * 2).flip(0) + 1, x * 2**40)
+    assert hosted == ["mul.Scalar", "flip", "add.Scalar"]
+    assert "6400 bytes, but the maxStorageBufferRange of" in str(reasons[0])
