@@ -109,11 +109,6 @@ class DeviceForward:
         self._lock = threading.RLock()
 
     @property
-    def program_count(self) -> int:
-        """How many programs were made for kinds of input."""
-        return len(self._programs)
-
-    @property
     def reasons(self) -> frozenset[str]:
         """Why calls were eager."""
         return frozenset(self._said)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from mobopt.errors import GraphError, InputError
+from mobopt.errors import GraphError
 from mobopt.ir.guards import Guards
 from mobopt.ir.types import TensorType
 
@@ -79,32 +79,3 @@ class InputSizes:
         if any(sizes[index][dim] != size for (index, dim), size in zip(self._derived_places, found, strict=True)):
             return None
         return values
-
-
-def symbolic_inputs(
-    examples: Sequence[TensorType], bounds: Sequence[Sequence[tuple[int, int] | None]], guards: Guards
-) -> list[TensorType]:
-    """Types of inputs with symbols in place of the sizes that have bounds.
-
-    Sizes of an example that are equal and have equal bounds get symbols of their own: what a model asks of them becomes
-    a guard.
-
-    Args:
-        examples: the types of an example's tensors, whose sizes are numbers.
-        bounds: for each dimension of each tensor its least and its largest size, or None if it stays as it is.
-        guards: takes the new symbols.
-
-    Raises:
-        InputError: a size of the example is out of its bounds, or bounds are missing.
-    """
-    if [len(item) for item in bounds] != [kind.rank for kind in examples]:
-        raise InputError("bounds must be given for each dimension of each input, or None")
-    made = []
-    for index, (kind, ranges) in enumerate(zip(examples, bounds, strict=True)):
-        dimensions = list(kind.sizes)
-        for dim, given in enumerate(ranges):
-            if given is not None:
-                origin = f"dimension {dim} of input {index}"
-                dimensions[dim] = guards.symbol("", *given, example=int(kind.sizes[dim]), origin=origin)
-        made.append(TensorType(kind.dtype, tuple(dimensions)))
-    return made

@@ -164,11 +164,6 @@ class TensorType(Type):
         """Number of elements."""
         return math.prod(self.sizes)
 
-    @property
-    def is_concrete(self) -> bool:
-        """Whether all sizes are numbers."""
-        return all(isinstance(size, int) for size in self.sizes)
-
     def __eq__(self, other: object) -> bool:
         """Whether it is the same type; no sizes are compared that a guard would have to decide."""
         return isinstance(other, TensorType) and (self.dtype, self._keys()) == (other.dtype, other._keys())

@@ -319,11 +319,6 @@ def _larger(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     return torch.maximum(a.abs(), b.abs())
 
 
-def _part_of_frexp(x: torch.Tensor, part: str) -> torch.Tensor:
-    found: torch.Tensor = getattr(torch.frexp(x), part)
-    return found
-
-
 def _next_after(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     return torch.nextafter(a.float(), b.float())
 

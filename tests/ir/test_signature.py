@@ -5,15 +5,18 @@ import torch
 
 from mobopt.errors import GraphError, InputError
 from mobopt.ir.guards import Guards
-from mobopt.ir.signature import InputSizes, symbolic_inputs
+from mobopt.ir.signature import InputSizes
 from mobopt.ir.types import TensorType
 
 
 def example() -> tuple[Guards, list[TensorType]]:
     guards = Guards()
-    image = TensorType(torch.float32, (1, 3, 224, 160))
-    mask = TensorType(torch.bool, (224,))
-    return guards, symbolic_inputs([image, mask], [[None, None, (1, 512), (1, 512)], [(1, 512)]], guards)
+    sizes = (224, 160, 224)
+    names = ("dimension 2 of input 0", "dimension 3 of input 0", "dimension 0 of input 1")
+    height, width, rows = (
+        guards.symbol("", 1, 512, example=size, origin=name) for size, name in zip(sizes, names, strict=True)
+    )
+    return guards, [TensorType(torch.float32, (1, 3, height, width)), TensorType(torch.bool, (rows,))]
 
 
 def test_sizes_with_bounds_become_symbols() -> None:
@@ -45,9 +48,6 @@ def test_symbols_that_no_input_tells_are_refused() -> None:
         InputSizes([TensorType(torch.float32, (size + 1,))], guards)
 
 
-def test_bounds_that_do_not_fit_are_refused() -> None:
-    image = TensorType(torch.float32, (1, 3))
-    with pytest.raises(InputError, match="for each dimension"):
-        symbolic_inputs([image], [[None]], Guards())
+def test_an_example_out_of_its_bounds_is_refused() -> None:
     with pytest.raises(InputError, match="dimension 1 of input 0 is 3, and its upper bound is 2"):
-        symbolic_inputs([image], [[None, (1, 2)]], Guards())
+        Guards().symbol("", 1, 2, example=3, origin="dimension 1 of input 0")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -180,10 +179,3 @@ def _tensor_of(numbers: Any, dtype: torch.dtype, emit: Emitter) -> Any:
         return emit(f"tensor.{kind}", flat[0], dtype=dtype)
     row = emit("tensor", flat, dtype=dtype)
     return row if numbers.ndim == 1 else emit("reshape", row, list(numbers.shape))
-
-
-def count_of(sizes: Sizes | None) -> int | None:
-    """Number of elements, if it is known."""
-    if sizes is None or any(size is None for size in sizes):
-        return None
-    return math.prod(size for size in sizes if size is not None)
