@@ -152,16 +152,11 @@ class _ObservedBuilder(SegmentBuilder):
         line = copy_line(graph)
         split = self._split(line)
         _return_too(graph, lambda value: value.name in split)
-
-        def built() -> Built:
-            fallback, fit = self._allow_fallback, self.floats_fit
-            return build_stream(segment, info, self._constants, fallback, integers, fit, self._refuse, halving)
-
-        built()  # only to see what fusions leave
+        super()._lowered(segment, integers, info, halving)  # only to see what fusions leave
         made = frozenset(value.name for node in graph.block.nodes for value in node.outputs if value.name)
         _return_too(graph, lambda value: value.name in self._wanted)
         self.seen[graph] = line, made
-        return built()
+        return super()._lowered(segment, integers, info, halving)
 
 
 def _return_too(graph: ir.Graph, is_wanted: Callable[[ir.Value], bool]) -> None:

@@ -82,6 +82,7 @@ class SegmentBuilder:
         self._constants = ConstantStore()
         self._specializations = Specializations(program, bounds)
         self._templates = LoweredTemplates(self._constants)
+        self._refuse: Callable[[ir.Node], str | None] = lambda node: None
 
     def forget(self) -> None:
         """Give up what was lowered for all sizes."""
@@ -161,8 +162,9 @@ class SegmentBuilder:
             self._allow_fallback,
             integers,
             self.floats_fit,
-            halving=halving,
-            make_plan=make_plan,
+            self._refuse,
+            halving,
+            make_plan,
         )
 
     def _checked_args(self, place: CallPlace) -> list[Any]:
