@@ -13,7 +13,7 @@ from google.protobuf.message import DecodeError
 
 from mobopt.bundle.builder import Allowance
 from mobopt.errors import BundleError
-from mobopt.frontends.onnx import families
+from mobopt.frontends.onnx import families  # noqa: F401 - registers translations
 from mobopt.frontends.onnx.control import list_value
 from mobopt.frontends.onnx.elements import TensorReader, packed_bits
 from mobopt.frontends.onnx.emitter import Emitter
@@ -33,8 +33,6 @@ from mobopt.passes.dead_code_elimination import DeadCodeElimination
 OLDEST_OPSET = 7
 _MOST_BYTES = 1 << 31
 _MOST_INPUTS = 10_000
-FAMILIES = families.LOADED
-"""The modules whose translations are registered."""
 
 
 @dataclass(frozen=True)

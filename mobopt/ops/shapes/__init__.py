@@ -11,7 +11,7 @@ Strides are no part of it. In a program of functional operators they matter to `
 it lies.
 """
 
-from mobopt.ops.shapes import (
+from mobopt.ops.shapes import (  # noqa: F401 - each registers its own
     convolutions,
     creation,
     indexing,
@@ -32,24 +32,9 @@ from mobopt.ops.shapes.rules import NoRuleError, has_rule, infer, makes_new, ope
 
 __all__ = [
     "NoRuleError",
-    "convolutions",
-    "creation",
     "has_rule",
-    "indexing",
     "infer",
-    "joining",
     "makes_new",
-    "normalizations",
     "operators_with_rules",
-    "packed",
-    "padding",
-    "pointwise",
-    "pooling",
-    "products",
-    "quantized",
-    "recurrent",
-    "reductions",
-    "resizing",
     "strides_of",
-    "views",
 ]
