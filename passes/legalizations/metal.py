@@ -31,6 +31,8 @@ from mobopt.passes.legalizations.site import Refused, Site, legalizes
 
 _LARGEST_WEIGHT = 1 << 20
 """Elements of a constant weight beyond which moving channels by a convolution wastes too much."""
+_LARGEST_KERNEL = 1 << 26
+"""Elements of a weight beyond which a file with zeros for its dilation is of no use: 256 MiB."""
 _TEXEL = 4
 """Channels of a layer; groups of a convolution have to be multiples of it."""
 
@@ -40,6 +42,9 @@ def spread_kernel(site: Site) -> Value:
     """Zeros put between the kernel's elements in place of dilation."""
     weight, dilation = weight_of(site), spread(site.const("dilation"), 2)
     sizes = [step * (size - 1) + 1 for step, size in zip(dilation, weight.shape[2:], strict=True)]
+    count = math.prod((*weight.shape[:2], *sizes))
+    if count > _LARGEST_KERNEL:
+        raise Refused(f"with zeros between its elements, its weight would have {count:,} of them")
     wide = weight.new_zeros(*weight.shape[:2], *sizes)
     wide[:, :, :: dilation[0], :: dilation[1]] = weight
     rest = [site.arg(name) for name in ("bias", "stride", "padding")]
