@@ -122,6 +122,23 @@ def test_functions_take_64_bits_as_floats(device: Device) -> None:
     program.close()
 
 
+def test_indices_of_64_bits_choose_places_of_narrow_tensors(device: Device) -> None:
+    """So many that equal ones would be combined by atomic operations, which only 32 bits have."""
+
+    def function(x: Tensor) -> tuple[Tensor, ...]:
+        places = (x >> 63) + 1
+        ones = torch.ones(3001, dtype=_INT)
+        counts = torch.zeros(2, dtype=_INT)
+        return counts.scatter_add(0, places, ones), counts.index_add(0, places, ones), ones.float().cumsum(0)[places]
+
+    x = torch.arange(3001) - 1300
+    x[0] = -(2**40)
+    program = program_of(device, function, x)
+    assert_exact(program(x), function(x), "narrow tensors")
+    assert not program.plan_report((x,)).fallbacks
+    program.close()
+
+
 def test_quotients_are_exact(any_device: Device) -> None:
     """But for the lowest by -1, of which processors know no quotient, and by zero, which is refused."""
 

@@ -55,6 +55,7 @@ def scatter_along(
     if indices.numel == 0:
         return
     commutes = put in (Put.ADD, Put.LARGEST, Put.SMALLEST) and not target.is_floating and target.has_words
+    commutes &= not any(tensor.is_long for tensor in (source, indices))  # their shader has no such operations
     if commutes and count >= _ALONE and lines < _MANY_LINES:
         _dispatch(plan, target, source, indices, dim, put, negative, atomic=True)
         return
