@@ -102,6 +102,7 @@ def run_program(
         return
     if not program.is_long and any(tensor.is_long for tensor in (target, *operands)):
         program = replace(program, is_long=True)
+    assert not program.is_long or len(program.instructions) <= MAX_LONG_STEPS, f"{plan.label}: too long for 64 bits"
     views = [expanded(operand, target.sizes) for operand in operands]
     # What pads a tensor may hold anything, also what a checked instruction refuses.
     nest = _loop_nest(target, views, fresh and not program.refuses)
