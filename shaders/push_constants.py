@@ -193,6 +193,19 @@ class FactorPush(PushConstants):
 
 
 @dataclass
+class ReflectionsPush(PushConstants):
+    """Products of the reflections of small matrices."""
+
+    count: int
+    rows: int
+    columns: int
+    steps: int
+    """Reflections of each."""
+    width: int
+    """Columns of a product."""
+
+
+@dataclass
 class SubstitutePush(PushConstants):
     """Triangular systems, and where the coefficients of each lie."""
 
@@ -410,6 +423,7 @@ BLOCKS: dict[str, type[PushConstants]] = {
     "dequantize_push.glsl": DequantizePush,
     "factor_push.glsl": FactorPush,
     "substitute_push.glsl": SubstitutePush,
+    "reflections_push.glsl": ReflectionsPush,
     "merge_push.glsl": MergePush,
     "roi_align_push.glsl": RoiAlignPush,
     "grid_sample_push.glsl": GridSamplePush,

@@ -63,6 +63,9 @@ TOLERANCES = {
 # Operators of which torch leaves open, by its documentation, which of equal elements their places mean.
 _OPEN_TIES = {"sort", "argsort", "msort", "topk", "kthvalue", "median", "nanmedian", "mode"}
 
+# Operators whose vectors may have any sign, and more where values are equal or there are more vectors than values.
+_OPEN_VECTORS = {"svd", "linalg_svd"}
+
 
 class _OfTensors(torch.nn.Module):
     """A sample as a module that returns a tuple of tensors."""
@@ -101,8 +104,10 @@ def judge(sample: Sample, device: Device) -> Outcome:
             return Outcome(Verdict.REFUSED, _first_line(error))
         except Exception as error:
             return Outcome(Verdict.CRASHED, f"{type(error).__name__}: {_first_line(error)}")
-        if any(node.op.removeprefix("aten::") in _OPEN_TIES for node in program.methods["forward"].walk()):
+        if _operators(program) & _OPEN_TIES:
             found = _with_ties_as_in(expected, found, sample.tensors[0])
+        if _operators(program) & _OPEN_VECTORS:
+            found = _with_vectors_as_in(expected, found, sample.tensors[0])
         wrong = difference(found, expected, has_values)
         if wrong is not None and not (has_values and _is_as_near(sample, found, expected)):
             return Outcome(Verdict.WRONG, wrong)
@@ -163,6 +168,33 @@ def _mean_the_same(ours: torch.Tensor, theirs: torch.Tensor, x: torch.Tensor) ->
         ):
             return True
     return False
+
+
+def _with_vectors_as_in(
+    expected: Sequence[torch.Tensor], found: Sequence[torch.Tensor], x: torch.Tensor
+) -> tuple[torch.Tensor, ...]:
+    """Results with torch's singular vectors, where those that were found are orthogonal and make ``x`` too."""
+    if [part.shape for part in found] != [part.shape for part in expected] or len(found) != 3 or not x.numel():
+        return tuple(found)
+    left, values, right = found
+    count, tolerance = values.shape[-1], 1e-4 * max(1.0, float(x.abs().max()))
+    for rows in (right, right.mT):  # the older form gives columns
+        made = (
+            left[..., :count] * values.unsqueeze(-2) @ rows[..., :count, :] if rows.shape[-1] == x.shape[-1] else None
+        )
+        is_made = made is not None and made.shape == x.shape and torch.allclose(made, x, rtol=0, atol=tolerance)
+        if is_made and all(map(_is_orthogonal, (left, rows.mT))):
+            return expected[0], values, expected[2]
+    return tuple(found)
+
+
+def _is_orthogonal(columns: torch.Tensor) -> bool:
+    products = columns.mT @ columns
+    return torch.allclose(products, torch.eye(products.shape[-1]).expand_as(products), rtol=0, atol=1e-4)
+
+
+def _operators(program: Program) -> set[str]:
+    return {node.op.removeprefix("aten::") for node in program.methods["forward"].walk()}
 
 
 def _draws(program: Program) -> bool:

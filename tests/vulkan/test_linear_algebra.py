@@ -69,6 +69,39 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[Tensor, ...]]] = {
         (_randn(3, 2), TRIANGLE),
     ),
     **{
+        f"qr {mode} {'x'.join(map(str, x.shape))}": (lambda x, mode=mode: torch.linalg.qr(x, mode), (x,))
+        for mode in ("reduced", "complete", "r")
+        for x in (CAMERAS, LARGE, _randn(2, 7, 3), _randn(3, 7), _randn(2, 5, 1))
+    },
+    "qr of what needs no reflection": (torch.linalg.qr, (torch.tensor([[2.0, 1.0], [0.0, -3.0], [0.0, 0.0]]),)),
+    "qr of small and large numbers": (torch.linalg.qr, (MATRIX * torch.tensor([1e-25, 1e25, 1.0, 1e-30, 1e30]),)),
+    "qr, empty": (torch.linalg.qr, (CAMERAS[:0],)),
+    "svdvals": (torch.linalg.svdvals, (CAMERAS,)),
+    "svdvals of a large one": (torch.linalg.svdvals, (LARGE,)),
+    "svdvals of wide ones": (torch.linalg.svdvals, (_randn(2, 3, 17),)),
+    "svdvals of singular ones": (torch.linalg.svdvals, (torch.stack([SINGULAR, torch.zeros(3, 3), torch.eye(3)]),)),
+    "svdvals of vectors": (torch.linalg.svdvals, (_randn(7, 1),)),
+    "nuclear norm": (lambda x: torch.linalg.matrix_norm(x, "nuc"), (CAMERAS,)),
+    "spectral norm": (lambda x: torch.linalg.matrix_norm(x, 2), (_randn(3, 5, 7),)),
+    "norms of any dimensions": (
+        lambda x: (
+            torch.linalg.norm(x, 2, (0, 3), True),
+            torch.linalg.norm(x[0, 0], "nuc"),
+            torch.linalg.norm(x, 2, 1),
+        ),
+        (CAMERAS,),
+    ),
+    "condition, the other way": (lambda x: torch.linalg.cond(x, -2), (CAMERAS,)),
+    "rank above a limit": (
+        lambda x, y: (torch.linalg.matrix_rank(x, atol=0.5), torch.linalg.matrix_rank(x, atol=y, rtol=y / 10)),
+        (CAMERAS, CAMERAS[..., 0, 0].abs()),
+    ),
+    "svd, old": (lambda x: torch.svd(x)[1], (_randn(3, 7),)),
+    "condition": (torch.linalg.cond, (CAMERAS,)),
+    "rank": (torch.linalg.matrix_rank, (torch.stack([SINGULAR, torch.eye(3)]),)),
+    "pseudoinverse": (torch.linalg.pinv, (torch.stack([SINGULAR, torch.eye(3) + 1]),)),
+    "pseudoinverse of wide ones": (torch.linalg.pinv, (_randn(2, 3, 7),)),
+    **{
         f"lu_solve {left} {adjoint}": (
             lambda b, left=left, adjoint=adjoint: torch.linalg.lu_solve(FACTORS, PIVOTS, b, left=left, adjoint=adjoint),
             (_randn(7, 2, 3, 3),),
@@ -122,3 +155,44 @@ def test_large_matrices_stay_on_the_cpu(device: Device) -> None:
     torch.testing.assert_close(found, torch.linalg.inv(large), rtol=1e-3, atol=1e-3)
     (fallback,) = program.plan_report([large]).fallbacks
     assert "at most 32 rows and columns" in str(fallback)
+
+
+SPLIT = {
+    "square": CAMERAS,
+    "large": LARGE,
+    "tall": _randn(2, 17, 5),
+    "wide": _randn(3, 5, 17),
+    "of a lower rank": torch.stack([SINGULAR, torch.zeros(3, 3), torch.ones(3, 3)]),
+    "a column": _randn(5, 1),
+}
+
+
+@pytest.mark.parametrize("full", [False, True])
+@pytest.mark.parametrize("name", SPLIT)
+def test_singular_vectors_are_orthogonal_and_make_the_matrix(device: Device, name: str, full: bool) -> None:
+    """Their signs, and those of equal values altogether, are nobody's: torch's own differ from device to device."""
+    x = SPLIT[name]
+    program, (left, values, right) = _run(device, lambda x: torch.linalg.svd(x, full_matrices=full), x)
+    expected = torch.linalg.svd(x, full_matrices=full)
+    assert [left.shape, values.shape, right.shape] == [part.shape for part in expected]
+    scale = float(x.abs().max())
+    torch.testing.assert_close(values, expected.S, rtol=1e-5, atol=1e-5 * scale)
+    steps = values.shape[-1]
+    made = left[..., :steps] * values.unsqueeze(-2) @ right[..., :steps, :]
+    torch.testing.assert_close(made, x, rtol=1e-4, atol=1e-5 * scale)
+    for part in (left.mT @ left, right @ right.mT):
+        torch.testing.assert_close(part, torch.eye(part.shape[-1]).expand_as(part), rtol=0, atol=1e-5)
+    assert not program.plan_report([x]).fallbacks
+
+
+@pytest.mark.parametrize("factor", [1e-30, 1e30])
+def test_singular_values_whose_squares_do_not_fit(device: Device, factor: float) -> None:
+    program, (found,) = _run(device, torch.linalg.svdvals, CAMERAS * factor)
+    torch.testing.assert_close(found, torch.linalg.svdvals(CAMERAS * factor), rtol=1e-5, atol=0)
+    assert not program.plan_report([CAMERAS]).fallbacks
+
+
+def test_what_has_no_singular_values_is_torchs_error(device: Device) -> None:
+    program, _ = _run(device, torch.linalg.svdvals, torch.eye(3))
+    with pytest.raises(InputError, match="failed to converge"):
+        program(torch.full((3, 3), torch.nan))

@@ -175,3 +175,10 @@ def einsum(equation: str, tensors: Sequence[TensorType], path: Any) -> TensorTyp
         result = "".join(sorted(name for name in sizes if letters.count(name) == 1))
     require(len(set(result)) == len(result))
     return with_sizes(tensors[0], [sizes[name] for name in result])
+
+
+@view_rule("aten::geqrf")
+def geqrf(x: TensorType) -> tuple[TensorType, TensorType]:
+    """A triangle over vectors of reflections, and their scales."""
+    require(x.rank >= 2 and x.dtype in (torch.float32, torch.float64))
+    return x, with_sizes(x, (*x.sizes[:-2], min(x.sizes[-2:])))

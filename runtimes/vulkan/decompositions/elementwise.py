@@ -88,3 +88,11 @@ def pairs(build: NodeBuilder, node: Node) -> Value | None:
         "aten::sub.Tensor", build("aten::index_select", x, 0, first), build("aten::index_select", x, 0, second)
     )
     return build("aten::linalg_vector_norm", differences, node["p"], [-1])
+
+
+@decomposes("aten::rrelu")
+def randomised_slopes(build: NodeBuilder, node: Node) -> Value | None:
+    """Outside of training the slope is the middle one."""
+    if node["training"]:
+        return None
+    return build("aten::leaky_relu", node["self"], (float(node["lower"]) + float(node["upper"])) / 2)

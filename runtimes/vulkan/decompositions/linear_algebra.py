@@ -33,6 +33,29 @@ def lu_unpack(build: NodeBuilder, node: Node) -> Sequence[Value] | None:
     return permutation, low, high
 
 
+@decomposes("aten::linalg_qr")
+def qr(build: NodeBuilder, node: Node) -> Sequence[Value]:
+    """A triangle, and a product of reflections, which has no fewer columns than it takes."""
+    x, mode = node["A"], node["mode"]
+    rows, columns = x.sizes[-2:]
+    vectors, scales = build.all("aten::geqrf", x)
+    wide = rows if mode == "complete" else min(rows, columns)
+    triangle = build("aten::triu", build("aten::narrow", vectors, -2, 0, wide))
+    if mode == "r":
+        return Value.of_elements(torch.empty(node.outputs[0].sizes)), triangle
+    if wide < columns:
+        vectors = build("aten::narrow", vectors, -1, 0, wide)
+    elif wide > columns:
+        vectors = build("aten::constant_pad_nd", vectors, [0, wide - columns])
+    return build("aten::linalg_householder_product", vectors, scales), triangle
+
+
+@decomposes("aten::qr")
+def old_qr(build: NodeBuilder, node: Node) -> Sequence[Value]:
+    """The older form."""
+    return build.all("aten::linalg_qr", node["self"], "reduced" if node["some"] else "complete")
+
+
 @decomposes("aten::triangular_solve")
 def triangular_solve(build: NodeBuilder, node: Node) -> Sequence[Value]:
     """The older form, whose matrix may be transposed, and comes back."""

@@ -44,3 +44,25 @@ def multilabel_margin(build: NodeBuilder, node: Node) -> Value | tuple[Value, Va
         return loss
     flags = build("aten::to.dtype", is_target, node.outputs[1].dtype)
     return loss, build("aten::reshape", flags, list(node.outputs[1].sizes))
+
+
+@decomposes("aten::binary_cross_entropy")
+def binary_cross_entropy(build: NodeBuilder, node: Node) -> Value | None:
+    """``-t log(x) - (1 - t) log(1 - x)``, where no logarithm is below -100.
+
+    Chances outside of zero to one are an error: then zero is added from a place that there is not.
+    """
+    x, target = node["self"], node["target"]
+    if x.dtype != torch.float32 or x.numel == 0:
+        return None
+    low = build("aten::clamp_min", build("aten::log", x), -100.0)
+    high = build("aten::clamp_min", build("aten::log1p", build("aten::neg", x)), -100.0)
+    rest = build("aten::sub.Scalar", target, 1.0)
+    loss = build("aten::sub.Tensor", build("aten::mul.Tensor", rest, high), build("aten::mul.Tensor", target, low))
+    loss = loss if node["weight"] is None else build("aten::mul.Tensor", loss, node["weight"])
+    inside = build("aten::logical_and", build("aten::ge.Scalar", x, 0.0), build("aten::le.Scalar", x, 1.0))
+    outside = build("aten::any", build("aten::logical_not", inside))
+    place = build("aten::reshape", build("aten::to.dtype", outside, torch.int64), [1])
+    nothing = build("aten::index_select", Value.of_elements(torch.zeros(1)), 0, place)
+    loss = _reduced(build, loss, node["reduction"])
+    return build("aten::add.Tensor", loss, build("aten::reshape", nothing, [1] * loss.rank))

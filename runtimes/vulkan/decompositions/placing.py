@@ -71,3 +71,29 @@ def _at_true(build: NodeBuilder, values: Value, mask: Value, rest: int) -> Value
         refusal = build("aten::index_select", Value.of_elements(torch.zeros(1).long()), 0, excess)
         values = build("aten::index_select", values, place, build("aten::add.Tensor", order, refusal))
     return build("aten::reshape", values, sizes)
+
+
+@decomposes("aten::one_hot")
+def one_hot(build: NodeBuilder, node: Node) -> Value | None:
+    """Ones put where the classes say, which must be places that there are."""
+    classes, count = node["self"], node["num_classes"]
+    if count <= 0 or classes.numel == 0:
+        return None  # the largest class decides how many there are
+    empty = build("aten::new_zeros", classes, [*classes.sizes, count])
+    return build("aten::scatter.value", empty, -1, build("aten::unsqueeze", classes, -1), 1)
+
+
+@decomposes("aten::embedding_renorm")
+def embedding_renorm(build: NodeBuilder, node: Node) -> Value | None:
+    """Rows that are read and longer than allowed become as long as allowed."""
+    table, rows, longest = node["self"], node["indices"], node["max_norm"]
+    if table.dtype != torch.float32 or rows.numel == 0:
+        return None
+    unread = build("aten::new_zeros", table, [table.sizes[0]])
+    read = build("aten::index_fill.int_Scalar", unread, 0, build("aten::reshape", rows, [-1]), 1.0)
+    lengths = build("aten::linalg_vector_norm", table, node["norm_type"], [1])
+    is_read, is_long = build("aten::gt.Scalar", read, 0.0), build("aten::gt.Scalar", lengths, longest)
+    scale = build("aten::mul.Scalar", build("aten::reciprocal", build("aten::add.Scalar", lengths, 1e-7)), longest)
+    is_shortened = build("aten::logical_and", is_read, is_long)
+    scale = build("aten::where.self", is_shortened, scale, build("aten::ones_like", scale))
+    return build("aten::mul.Tensor", table, build("aten::unsqueeze", scale, 1))

@@ -1,8 +1,9 @@
-"""Dispatching ``shaders/glsl/factor.comp`` and ``substitute.comp``: small matrices, and systems of equations."""
+"""Dispatching the shaders of small matrices (``factor``, ``householder``, ``jacobi`` and others), and of systems."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -14,10 +15,12 @@ from mobopt.runtimes.vulkan.kernels.kernel_access import local_size, reading, sp
 from mobopt.runtimes.vulkan.kernels.plan import Plan
 from mobopt.runtimes.vulkan.kernels.scatter_kernel import updated_copy
 from mobopt.shaders.enumerations import Exchanges, LoadMode, Method
-from mobopt.shaders.push_constants import FactorPush, SubstitutePush
+from mobopt.shaders.push_constants import FactorPush, ReflectionsPush, SubstitutePush
 
 LARGEST = 32
 """Rows and columns of a matrix that one invocation factors."""
+_FEW_COLUMNS, _FEW_SWEEPS, _SWEEPS = 4, 6, 10
+"""Rotations converge quadratically: so many sweeps leave nothing that float32 could show."""
 
 
 @dataclass(frozen=True)
@@ -105,6 +108,88 @@ def substituted(
         iterations=rows * (rows + 2),
     )
     return target
+
+
+def reflected(plan: Plan, matrices: DeviceTensor) -> tuple[DeviceTensor, DeviceTensor]:
+    """An upper triangle with the vectors of reflections below it, as LAPACK's ``geqrf`` gives it, and their scales."""
+    *batch, rows, columns = matrices.sizes
+    count, steps = math.prod(batch), min(rows, columns)
+    target = updated_copy(plan, matrices)
+    scales = _dense(plan, (*batch, steps))
+    size = local_size(plan.device, count)
+    if target.numel:
+        plan.dispatch(
+            "householder",
+            [writing(target, reads=True), writing(scales)],
+            spread(-(-count // size)),
+            [size],
+            FactorPush(count, rows, columns),
+            iterations=sum(3 * (rows - k) + (columns - k) * (2 * (rows - k) + 1) for k in range(steps)),
+        )
+    return target, scales
+
+
+def reflections(
+    plan: Plan, vectors: DeviceTensor, scales: DeviceTensor, width: int, *, signed: bool = False
+) -> DeviceTensor:
+    """The product of reflections.
+
+    Args:
+        plan: where the dispatches go.
+        vectors: below the diagonal, dense, as :func:`reflected` gives them.
+        scales: dense; how many reflections there are.
+        width: columns of the product that are asked for.
+        signed: whether columns are turned so that the triangle above the vectors has no negative diagonal.
+    """
+    *batch, rows, columns = vectors.sizes
+    count, steps = math.prod(batch), scales.sizes[-1]
+    product = _dense(plan, (*batch, rows, width))
+    size = local_size(plan.device, count * width)
+    if product.numel:
+        plan.dispatch(
+            "reflections",
+            [
+                reading(vectors, LoadMode.LANES, False),
+                reading(scales, LoadMode.LANES, False),
+                writing(product, reads=True),
+            ],
+            spread(-(-count * width // size)),
+            [size, int(signed)],
+            ReflectionsPush(count, rows, columns, steps, width),
+            iterations=rows + steps * (2 * rows + 1),
+        )
+    return product
+
+
+def rotated(plan: Plan, matrices: DeviceTensor) -> tuple[DeviceTensor, DeviceTensor, DeviceTensor]:
+    """Columns turned until they are orthogonal and ordered by length, the rotation, and their lengths.
+
+    Args:
+        plan: where the dispatches go.
+        matrices: with no fewer rows than columns. What is not finite raises the flag of the run.
+    """
+    *batch, rows, columns = matrices.sizes
+    count = math.prod(batch)
+    target, turns = updated_copy(plan, matrices), _dense(plan, (*batch, columns, columns))
+    values = _dense(plan, (*batch, columns))
+    size, sweeps = local_size(plan.device, count), _FEW_SWEEPS if columns <= _FEW_COLUMNS else _SWEEPS
+    for sweep in range(sweeps if target.numel else 0):
+        plan.dispatch(
+            "jacobi",
+            [
+                *(writing(tensor, reads=True) for tensor in (target, turns, values)),
+                plan.stream.raised_by(),
+            ],
+            spread(-(-count // size)),
+            [size, int(sweep == 0), int(sweep == sweeps - 1)],
+            FactorPush(count, rows, columns),
+            iterations=columns * (columns - 1) // 2 * (2 * rows + columns + 1) + columns * (columns + 3 * rows + 3),
+        )
+    return target, turns, values
+
+
+def _dense(plan: Plan, sizes: Sequence[int]) -> DeviceTensor:
+    return plan.empty(sizes, torch.float32, contiguous_strides(sizes))
 
 
 def identities(plan: Plan, like: DeviceTensor) -> DeviceTensor:

@@ -12,7 +12,17 @@ from mobopt.runtimes.vulkan.kernels.geometry import broadcast_sizes, expanded
 from mobopt.runtimes.vulkan.kernels.plan import Plan
 from mobopt.runtimes.vulkan.kernels.pointwise_kernel import compute
 from mobopt.runtimes.vulkan.kernels.pointwise_program import Kind, ProgramBuilder, Term
-from mobopt.runtimes.vulkan.kernels.small_matrices import LARGEST, Factors, factored, identities, substituted
+from mobopt.runtimes.vulkan.kernels.scatter_kernel import updated_copy
+from mobopt.runtimes.vulkan.kernels.small_matrices import (
+    LARGEST,
+    Factors,
+    factored,
+    identities,
+    reflected,
+    reflections,
+    rotated,
+    substituted,
+)
 from mobopt.runtimes.vulkan.kernels.views import diagonal_view, sliced, swapped, unsqueezed, without_dims
 from mobopt.runtimes.vulkan.lowerings.checks import check_dtypes
 from mobopt.runtimes.vulkan.lowerings.registry import lowers
@@ -191,3 +201,40 @@ def log_determinant(plan: Plan, call: Node) -> tuple[DeviceTensor, ...]:
     builder = ProgramBuilder()
     sign = builder.step(Opcode.MUL, builder.tensor(parts[0]), _sign(builder, found))
     return compute(plan, builder, sign, parts[0].sizes, torch.float32), parts[1], found.matrices, found.pivots
+
+
+@lowers("aten::geqrf", check=check_matrices)
+def triangle_and_reflections(plan: Plan, call: Node) -> tuple[DeviceTensor, ...]:
+    """The upper triangle of a QR factorisation, and what the orthogonal matrix is made of."""
+    return reflected(plan, plan.tensor(call.args[0]))
+
+
+@lowers("aten::linalg_householder_product", "aten::orgqr", check=check_matrices)
+def product_of_reflections(plan: Plan, call: Node) -> DeviceTensor:
+    """The columns of an orthogonal matrix."""
+    vectors, scales = (updated_copy(plan, plan.tensor(value)) for value in call.args[:2])
+    return reflections(plan, vectors, scales, vectors.sizes[-1])
+
+
+@lowers("aten::linalg_svdvals", check=check_matrices)
+def singular_values(plan: Plan, call: Node) -> DeviceTensor:
+    """From the largest to the smallest."""
+    return rotated(plan, _tall(plan.tensor(call.args[0])))[2]
+
+
+@lowers("aten::linalg_svd", check=check_matrices)
+def singular_vectors(plan: Plan, call: Node) -> tuple[DeviceTensor, ...]:
+    """The same with vectors. The left ones are a QR factorisation's of the rotated columns: they are orthogonal also
+    where a column is zero, or there are more of them than columns."""
+    source = plan.tensor(call.args[0])
+    tall = _tall(source)
+    columns, turns, values = rotated(plan, tall)
+    vectors, scales = reflected(plan, columns)
+    left = reflections(plan, vectors, scales, tall.sizes[-2 if call["full_matrices"] else -1], signed=True)
+    if tall is source:
+        return left, values, _transposed(turns)
+    return turns, values, _transposed(left)
+
+
+def _tall(tensor: DeviceTensor) -> DeviceTensor:
+    return tensor if tensor.sizes[-2] >= tensor.sizes[-1] else _transposed(tensor)
