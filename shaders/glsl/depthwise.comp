@@ -66,11 +66,16 @@ void main() {
                 [[unroll]] for (int p = 0; p < OUT_WIDE; ++p) {
                     int tap_y = tap_of(i * STEP_HIGH, o, STRIDE_HIGH, DILATION_HIGH, TAPS_HIGH);
                     int tap_x = tap_of(j * STEP_WIDE, p, STRIDE_WIDE, DILATION_WIDE, TAPS_WIDE);
-                    int tap = tap_y * TAPS_WIDE + tap_x;
-                    if (tap_y < 0 || tap_x < 0) continue;
                     // Each channel reads those of its group, and no others: what is no number stays within it.
-                    sums[o * OUT_WIDE + p] += (GROUP == 1 ? value : value.xxzz) * factors[tap];
-                    if (GROUP == 2) sums[o * OUT_WIDE + p] += value.yyww * factors[TAPS + tap];
+                    if (tap_y >= 0 && tap_x >= 0) {
+                        int tap = tap_y * TAPS_WIDE + tap_x;
+                        if (GROUP == 1) {
+                            sums[o * OUT_WIDE + p] += value * factors[tap];
+                        } else {
+                            sums[o * OUT_WIDE + p] += value.xxzz * factors[tap];
+                            sums[o * OUT_WIDE + p] += value.yyww * factors[TAPS + tap];
+                        }
+                    }
                 }
         }
     }

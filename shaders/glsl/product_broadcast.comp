@@ -1,7 +1,8 @@
 #version 450
 #extension GL_EXT_control_flow_attributes : require
 #extension GL_GOOGLE_include_directive : require
-#extension GL_KHR_shader_subgroup_ballot : require
+#extension GL_KHR_shader_subgroup_basic : require
+#extension GL_KHR_shader_subgroup_shuffle : require
 // Implicit GEMM for CPU drivers that hand a register from one lane to all for less than a load: a subgroup of eight lanes, which lie
 // side by side along columns, keeps ROWS x 8 * COLUMNS vec4 sums. Lane l of an input's load f reads row 8 * f + l, so that one
 // address, one mask and one load serve eight rows.
@@ -15,10 +16,11 @@ const int LOADS = ROWS / LANES;
 
 #define ADD_ROW(l)                                                                                                     \
     {                                                                                                                  \
-        vec4 value = subgroupBroadcast(values, l);                                                                     \
+        vec4 value[TURN];                                                                                              \
+        [[unroll]] for (int t = 0; t < TURN; ++t) value[t] = subgroupShuffle(values[t], l);                            \
         [[unroll]] for (int j = 0; j < COLUMNS; ++j) {                                                                 \
             vec4 sum = sums[(f * LANES + l) * COLUMNS + j];                                                            \
-            ADD_PRODUCTS(sum, value, factors, j)                                                                       \
+            [[unroll]] for (int t = 0; t < TURN; ++t) { ADD_PRODUCTS(sum, value[t], factors, t, j) }                   \
             sums[(f * LANES + l) * COLUMNS + j] = sum;                                                                 \
         }                                                                                                              \
     }
@@ -26,8 +28,8 @@ const int LOADS = ROWS / LANES;
 #define STORE_ROW(l)                                                                                                   \
     {                                                                                                                  \
         int row = first_row + f * LANES + l;                                                                           \
-        int target = PARTS > 1 ? ((batch * PARTS + part) * rows + row) * columns : subgroupBroadcast(result[f], l);    \
-        int other = subgroupBroadcast(residual[f], l);                                                                 \
+        int target = PARTS > 1 ? ((batch * PARTS + part) * rows + row) * columns : subgroupShuffle(result[f], l);      \
+        int other = subgroupShuffle(residual[f], l);                                                                   \
         [[unroll]] for (int j = 0; j < COLUMNS; ++j)                                                                   \
             if (row < rows && first_column + j * LANES + lane < columns) {                                             \
                 vec4 sum = sums[(f * LANES + l) * COLUMNS + j];                                                        \
@@ -77,11 +79,11 @@ void main() {
     }
 
     for (Walk walk = walk_of(batch, part); walk.step < walk.end; advance(walk)) {
-        int present = present_of(walk);
-        vec4 factors[4 * COLUMNS];
-        LOAD_FACTORS(factors, walk, present, column, place)
+        vec4 factors[4 * TURN * COLUMNS];
+        LOAD_FACTORS(factors, walk, column, place)
         [[unroll]] for (int f = 0; f < LOADS; ++f) {
-            vec4 values = activation_of(walk, present, address[f], top[f], left[f]);
+            vec4 values[TURN];
+            [[unroll]] for (int t = 0; t < TURN; ++t) values[t] = activation_of(walk, t, address[f], top[f], left[f]);
             EACH_LANE(ADD_ROW)
         }
     }

@@ -47,14 +47,14 @@ void main() {
     }
 
     for (Walk walk = walk_of(batch, part); walk.step < walk.end; advance(walk)) {
-        int present = present_of(walk);
-        vec4 factors[4 * COLUMNS];
-        LOAD_FACTORS(factors, walk, present, column, place)
+        vec4 factors[4 * TURN * COLUMNS];
+        LOAD_FACTORS(factors, walk, column, place)
         [[unroll]] for (int i = 0; i < ROWS; ++i) {
-            vec4 value = activation_of(walk, present, address[i], top[i], left[i]);
+            vec4 values[TURN];
+            [[unroll]] for (int t = 0; t < TURN; ++t) values[t] = activation_of(walk, t, address[i], top[i], left[i]);
             [[unroll]] for (int j = 0; j < COLUMNS; ++j) {
                 vec4 sum = sums[i * COLUMNS + j];
-                ADD_PRODUCTS(sum, value, factors, j)
+                [[unroll]] for (int t = 0; t < TURN; ++t) { ADD_PRODUCTS(sum, values[t], factors, t, j) }
                 sums[i * COLUMNS + j] = sum;
             }
         }

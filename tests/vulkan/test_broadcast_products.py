@@ -18,7 +18,7 @@ from mobopt.runtimes.vulkan.engine.device_info import DeviceInfo
 from mobopt.runtimes.vulkan.kernels import product_kernels
 from mobopt.runtimes.vulkan.kernels.device_costs import cpu_costs, cpu_rows
 from mobopt.runtimes.vulkan.kernels.epilogue import Activation, Epilogue
-from mobopt.runtimes.vulkan.kernels.product_kernels import broadcasts_lanes, choose_product_kernel
+from mobopt.runtimes.vulkan.kernels.product_kernels import broadcasts_lanes, choose_product_kernel, tile_kernels
 from mobopt.runtimes.vulkan.kernels.product_shape import ProductShape
 from mobopt.shaders.enumerations import Opcode
 
@@ -35,6 +35,19 @@ def force(device: Device, monkeypatch: pytest.MonkeyPatch) -> ForceTile:
 
     def only(tile: tuple[int, int]) -> None:
         forced = replace(costs, tiles=(), broadcast_tiles=(tile,))
+        monkeypatch.setattr(product_kernels, "cpu_costs", lambda info: forced)
+
+    return only
+
+
+@pytest.fixture
+def force_plain(device: Device, monkeypatch: pytest.MonkeyPatch) -> ForceTile:
+    """The same of tiles that broadcast nothing."""
+    costs = cpu_costs(device.info)
+
+    def only(tile: tuple[int, int]) -> None:
+        forced = replace(costs, tiles=(tile,), broadcast_tiles=())
+        monkeypatch.setattr(product_kernels, "use_shared_memory", lambda info: False)
         monkeypatch.setattr(product_kernels, "cpu_costs", lambda info: forced)
 
     return only
@@ -76,6 +89,24 @@ def test_convolution(device: Device, force: ForceTile, tile: tuple[int, int], ca
     check_product(device, "aten::conv2d", *operands, constants=(1, 2), **options)
 
 
+@pytest.mark.parametrize("tile", [(4, 1), (16, 1), (7, 4)])
+@pytest.mark.parametrize("inner", [5, 12, 37])
+def test_plain_tiles(device: Device, force_plain: ForceTile, tile: tuple[int, int], inner: int) -> None:
+    """One step and two in a turn of the loop."""
+    force_plain(tile)
+    check_product(device, "aten::linear", torch.randn(19, inner), torch.randn(23, inner), None, constants=(1,))
+    weight = torch.randn(26, inner, 3, 2)
+    check_product(device, "aten::conv2d", torch.randn(2, inner, 5, 7), weight, None, 2, 1, constants=(1,))
+
+
+def test_turns() -> None:
+    """A turn of two steps never reaches into the next tap, and large tiles have none."""
+    costs = cpu_costs(lavapipe("22.3.6"))
+    for inner, taps, steps in ((18, 9, 2), (27, 9, 1), (36, 9, 2), (7, 1, 1), (8, 1, 2)):
+        for kernel in tile_kernels(ProductShape(49, inner, 64, 64, taps=taps), costs, broadcasts=True):
+            assert kernel.turn == (steps if kernel.broadcasts or kernel.rows * kernel.columns <= 16 else 1)
+
+
 def test_batches(device: Device, force: ForceTile) -> None:
     force((8, 2))
     check_product(device, "aten::bmm", torch.randn(3, 11, 9), torch.randn(3, 9, 70))
@@ -106,7 +137,7 @@ def test_a_long_sum_is_divided(device: Device, force: ForceTile) -> None:
 
 
 def lavapipe(release: str) -> DeviceInfo:
-    features = frozenset({"subgroup_ballot", "texel_formats"})
+    features = frozenset({"subgroup_shuffle", "texel_formats"})
     return replace(device_info("cpu"), driver_id=13, driver=f"llvmpipe Mesa {release} (LLVM 15.0.6)", features=features)
 
 
@@ -125,7 +156,7 @@ def test_costs_are_those_of_the_release() -> None:
 def test_who_broadcasts() -> None:
     wide, grouped = ProductShape(197, 96, 96, 96), ProductShape(197, 4, 12, 4)
     assert choose_product_kernel(lavapipe("25.0.7"), wide, texels=True).shader == "product_broadcast"
-    assert choose_product_kernel(lavapipe("22.3.6"), wide, texels=True).shader == "product_tiles_texels"
+    assert choose_product_kernel(lavapipe("22.3.6"), wide, texels=True).shader == "product_broadcast"
     assert choose_product_kernel(lavapipe("25.0.7"), grouped, texels=True).shader == "product_tiles_texels"
     assert choose_product_kernel(lavapipe("25.0.7"), wide, texels=False).shader == "product_tiles"
     for lacking in (

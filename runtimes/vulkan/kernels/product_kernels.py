@@ -30,6 +30,8 @@ class TileKernel:
     broadcasts: bool = False
     """Whether it is ``product_broadcast.comp``: the lanes, all along columns, share ``rows`` rows, which each of them
     loads some of. It reads through texel buffers only."""
+    turn: int = 1
+    """Steps along the inner dimension in each turn of the loop."""
 
     @property
     def shader(self) -> str:
@@ -43,7 +45,7 @@ class TileKernel:
     @property
     def constants(self) -> tuple[int, ...]:
         """Specialization constants from 12 on."""
-        return (self.rows, self.columns, self.parts)
+        return (self.rows, self.columns, self.parts, self.turn)
 
     @property
     def group_rows(self) -> int:
@@ -52,7 +54,7 @@ class TileKernel:
 
     def iterations(self, shape: ProductShape) -> int:
         """How often an invocation goes round its loop."""
-        return -(-shape.inner // self.parts)
+        return -(-shape.inner // (self.parts * self.turn))
 
     def groups(self, shape: ProductShape) -> tuple[int, int, int]:
         """Workgroups of a dispatch."""
@@ -68,6 +70,9 @@ ProductKernel = TileKernel | GpuKernel
 LANES = 8
 """Invocations of a workgroup of ``product_tiles.comp``: the vector of a CPU driver with 256-bit registers."""
 
+
+_SUMS_OF_LONG_TURNS = 16
+"""Of a plain tile: two steps of more of them are more code than a processor's nearest cache holds."""
 
 _MOST_STEPS = 2 * USUAL_ITERATIONS
 _STEPS_OF_A_PART = USUAL_ITERATIONS // 2
@@ -92,7 +97,7 @@ def use_shared_memory(device: DeviceInfo) -> bool:
 
 def broadcasts_lanes(device: DeviceInfo) -> bool:
     """Whether the lanes of a workgroup of a CPU driver are one subgroup, which can hand registers around."""
-    return device.subgroup_size == LANES and "subgroup_ballot" in device.features and reads_texels(device)
+    return device.subgroup_size == LANES and "subgroup_shuffle" in device.features and reads_texels(device)
 
 
 _MOST_PANEL_COLUMNS = 16
@@ -149,15 +154,16 @@ def tile_kernels(shape: ProductShape, costs: CpuCosts, broadcasts: bool) -> list
     """Every kernel that can compute a product on a CPU driver: of ``costs`` the tiles count, and ``broadcasts`` says
     whether lanes may hand registers around."""
     parts = _parts(shape)
+    steps = 2 if shape.inner % (2 * max(shape.taps, 1)) == 0 else 1
     found = [
-        TileKernel(rows, columns, lanes, parts=parts)
+        TileKernel(rows, columns, lanes, parts=parts, turn=steps if rows * columns <= _SUMS_OF_LONG_TURNS else 1)
         for rows, columns in costs.tiles
         for lanes in (8, 4, 2, 1)
         if shape.group_columns % columns == 0 or shape.group_columns == shape.columns
     ]
     if broadcasts:
         found += [
-            TileKernel(rows, columns, LANES, parts=parts, broadcasts=True)
+            TileKernel(rows, columns, LANES, parts=parts, broadcasts=True, turn=steps)
             for rows, columns in costs.broadcast_tiles
             if shape.group_columns % (LANES * columns) == 0 or shape.group_columns == shape.columns
         ]
@@ -184,4 +190,4 @@ def _group_nanoseconds(kernel: TileKernel, shape: ProductShape, costs: CpuCosts)
     if kernel.broadcasts:
         rows = kernel.rows // LANES * costs.fetch + kernel.rows * costs.broadcast
     step = rows + 4 * kernel.columns * costs.fetch + sums * costs.multiply
-    return costs.start + kernel.iterations(shape) * step + sums * costs.store
+    return costs.start + kernel.iterations(shape) * kernel.turn * step + sums * costs.store
