@@ -14,6 +14,7 @@ from sampling import sampled
 
 from mobopt.ir.nests import map_leaves
 from mobopt.runtimes.vulkan.engine.device_info import DeviceInfo
+from mobopt.runtimes.vulkan.lowerings import convolution
 from mobopt.runtimes.vulkan.lowerings.registry import load_lowerings
 
 load_lowerings()
@@ -189,7 +190,8 @@ def test_product_with_an_epilogue_and_constant_weights(either, random):
     check_product(either, "aten::linear", a, b, torch.randn(5, generator=random), constants=(1, 2))
 
 
-def test_convolutions(either, random):
+def test_convolutions(either, random, monkeypatch):
+    monkeypatch.setattr(convolution, "road_of", lambda *_: None)  # the kernel that convolutions have if all else fails
     x, weight = torch.randn(1, 40_001, 2, 3, generator=random), torch.randn(3, 40_001, 2, 2, generator=random)
     check(either, "conv2d", x, weight, relative=4e-6)
     check_product(either, "aten::conv2d", x, weight, torch.randn(3, generator=random), constants=(1, 2))

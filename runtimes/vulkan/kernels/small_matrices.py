@@ -149,8 +149,8 @@ def reflections(
         plan.dispatch(
             "reflections",
             [
-                reading(vectors, LoadMode.LANES, False),
-                reading(scales, LoadMode.LANES, False),
+                reading(vectors, LoadMode.SINGLES, False),
+                reading(scales, LoadMode.SINGLES, False),
                 writing(product, reads=True),
             ],
             spread(-(-count * width // size)),
