@@ -180,11 +180,12 @@ def stress(
     from mobopt.runtimes.vulkan.engine.device import open_device
     from mobopt.runtimes.vulkan.engine.quirks import SWITCHES, quirks_of
 
-    if replays < 2 or min(threads, seconds, minutes, pause) < 0 or not 0 <= tolerance < math.inf:
-        raise InputError(
-            f"replays={replays}, seconds={seconds}, threads={threads}, minutes={minutes}, pause={pause}, "
-            f"tolerance={tolerance}: give at least 2 replays, and no negative numbers"
-        )
+    if replays < 2:
+        raise InputError(f"replays={replays}: give at least 2 replays, for one has nothing to differ from")
+    limits = {"seconds": seconds, "threads": threads, "minutes": minutes, "pause": pause, "tolerance": tolerance}
+    for name, value in limits.items():
+        if not 0 <= value < math.inf:
+            raise InputError(f"{name}={value}: give a number that is not negative, nor infinite")
     unknown = [name for name in variants if name not in SWITCHES]
     if unknown:
         raise InputError(f"there is no variant {unknown[0]!r}; choose of {', '.join(SWITCHES)}")

@@ -227,8 +227,11 @@ def test_runs_end_when_their_share_of_the_time_is_over(device: Device, monkeypat
 
 def test_bad_arguments_are_refused() -> None:
     script, x = net()
-    for change in ({"replays": 1}, {"threads": -1}, {"pause": -1.0}, {"seconds": -1.0}, {"tolerance": float("nan")}):
-        with pytest.raises(InputError, match="give at least 2 replays"):
+    with pytest.raises(InputError, match="replays=1: give at least 2 replays"):
+        stress(script, example_inputs=[x], replays=1)
+    for change in ({"threads": -1}, {"pause": -1.0}, {"seconds": -1.0}, {"tolerance": float("nan")}):
+        (name, value), *_ = change.items()
+        with pytest.raises(InputError, match=f"^{name}={value}: give a number that is not negative"):
             stress(script, example_inputs=[x], **change)  # type: ignore[arg-type]
     with pytest.raises(InputError, match="there is no variant 'workgroups-7'; choose of workgroups-32"):
         stress(script, example_inputs=[x], variants=["workgroups-7"])

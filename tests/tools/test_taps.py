@@ -245,6 +245,9 @@ def test_branches_that_the_example_does_not_come_to_return_where_a_phone_does(tm
     assert not any(name.startswith(tanh.key) for name in other)
     found = compare_dump(done.file, save(other, tmp_path / "other.npz"))
     assert found.agrees and [layer.sizes for layer in found.layers] == [(2, 3)]
+    larger = Interpreter(read_bundle(done.file)).run("tapped", [torch.ones(5, 7)])
+    found = compare_dump(done.file, save(larger, tmp_path / "larger.npz"))
+    assert found.agrees and {item.sizes for item in (*found.layers, *found.outputs)} == {(5, 7)}
     wrong = {**other, f"{cosine.key}.0": other[f"{cosine.key}.0"] + 0.5}
     found = compare_dump(done.file, save(wrong, tmp_path / "wrong.npz"))
     assert [layer.verdict for layer in found.layers] == ["wrong"]

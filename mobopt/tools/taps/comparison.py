@@ -183,17 +183,21 @@ class _Work:
         operators = tuple(text.partition(" %")[0] for text in steps)
         verdict = verdict_of(total, own, single, worst, growth, self.tolerance)
         turn = int(name.rpartition(".")[2]) if tap.repeats else 0
-        is_as_made = not tap.repeats or tap.form == STATISTICS
-        sizes = tap.sizes if is_as_made and tap.sizes is not None else tuple(self.found[name].shape)
+        sizes = self._sizes(name, tap)
         return Layer(operators, name, tap.source, sizes, tap.dtype, turn, "tap", total, own, growth, single, verdict)
 
     def output(self, number: int, tap: Tap) -> Output:
         """What is found of a result."""
         reference, mine = self.reference[tap.key], self.found[tap.key]
         single = None if self.single is None else difference(reference, self.single[tap.key])
-        return Output(
-            number, tap.sizes or (), self._difference(tap.key, reference), single, rank_changes(reference, mine)
-        )
+        sizes = self._sizes(tap.key, tap)
+        return Output(number, sizes, self._difference(tap.key, reference), single, rank_changes(reference, mine))
+
+    def _sizes(self, name: str, tap: Tap) -> tuple[int, ...]:
+        """What the phone saved, which may be of other inputs than the example; of statistics, the example's."""
+        if tap.form == STATISTICS and tap.sizes is not None:
+            return tap.sizes
+        return tuple(self.found[name].shape)
 
     # Names.
 
