@@ -13,9 +13,12 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from functools import cache
 
-from .table import CHAINED, SPIRV_FOLDER, ShaderError, Variant, variants
+from .expand import expand
+from .table import CHAINED, GLSL_FOLDER, SHADERS_FOLDER, SPIRV_FOLDER, TABLE, ShaderError, Variant, variants
 
 __all__ = ["CHAINED", "ShaderError", "Variant", "fingerprint", "is_built", "load", "variants"]
 
@@ -24,17 +27,48 @@ def load(name: str) -> bytes:
     """The SPIR-V of a variant.
 
     Raises:
-        ShaderError: there is no such variant, or it hasn't been built.
+        ShaderError: there is no such variant, it hasn't been built, or its source has changed since.
     """
     if name not in variants():
         raise ShaderError(f"there is no shader variant {name!r}; add a row to shaders/variants.toml")
     path = SPIRV_FOLDER / f"{name}.spv"
     try:
-        return path.read_bytes()
+        spirv = path.read_bytes()
     except FileNotFoundError:
         raise ShaderError(
             f"shader variant {name!r} has not been compiled ({path} is missing); run `python -m mobopt.shaders.build`"
         ) from None
+    if _is_stale(name):
+        raise ShaderError(
+            f"shader variant {name!r} was compiled before its source changed, as after an update of a checkout; run "
+            "`python -m mobopt.shaders.build`"
+        )
+    return spirv
+
+
+def _is_stale(name: str) -> bool:
+    """Whether a variant was compiled of another text: its numbers would be wrong beside the host's new code."""
+    built = _texts_to_check()
+    if built is None:
+        return False
+    text = expand(variants()[name], GLSL_FOLDER)
+    return built.get(name) != hashlib.sha256(text.encode()).hexdigest()
+
+
+@cache
+def _texts_to_check() -> dict[str, str] | None:
+    """Hashes of what variants were compiled of; None if all that texts are made of is older, as builds leave it, or
+    this is no checkout."""
+    manifest = SPIRV_FOLDER / "manifest.json"
+    if not (SHADERS_FOLDER.parent / "pyproject.toml").exists():
+        return None
+    if not manifest.exists():
+        return {}
+    sources = [TABLE, *GLSL_FOLDER.glob("*"), *SHADERS_FOLDER.glob("*.py")]
+    built = manifest.stat().st_mtime_ns
+    if all(source.stat().st_mtime_ns <= built for source in sources):
+        return None
+    return {name: entry["text"] for name, entry in json.loads(manifest.read_bytes()).items()}
 
 
 @cache

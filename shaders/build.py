@@ -61,6 +61,8 @@ def build(glsl_folder: Path = GLSL_FOLDER, spirv_folder: Path = SPIRV_FOLDER, ta
         errors = {name: error for name, error in errors.items() if not _lacks_matrices(rows[name], error)}
     if current != manifest:
         _write_atomically(spirv_folder / "manifest.json", json.dumps(current, indent=0, sort_keys=True).encode())
+    else:
+        (spirv_folder / "manifest.json").touch()  # nothing is older than its source
     _remove_leftovers(spirv_folder, current)
     if errors:
         messages = "\n".join(f"{name}: {message}" for name, message in errors.items())

@@ -55,6 +55,43 @@ def test_only_what_changed_is_compiled(folder):
     assert _build(folder).compiled == ("one",)
 
 
+@pytest.fixture
+def loaded_from(folder, monkeypatch):
+    """What loads variants as from a checkout that has just begun to run."""
+    (folder / "pyproject.toml").touch()
+    for name, path in (("GLSL_FOLDER", ""), ("SHADERS_FOLDER", "shaders"), ("SPIRV_FOLDER", "spirv")):
+        monkeypatch.setattr(shaders, name, folder / path)
+    monkeypatch.setattr(shaders, "TABLE", folder / "variants.toml")
+    monkeypatch.setattr(shaders, "variants", lambda: parse_table((folder / "variants.toml").read_text()))
+
+    def load(name):
+        shaders._texts_to_check.cache_clear()
+        return shaders.load(name)
+
+    yield load
+    shaders._texts_to_check.cache_clear()
+
+
+def test_what_was_compiled_of_another_text_is_refused(folder, loaded_from):
+    _build(folder)
+    spirv = loaded_from("one")
+    (folder / "value.glsl").touch()  # as a checkout may
+    assert loaded_from("one") == spirv
+    (folder / "value.glsl").write_text("#define VALUE 4.0\n")
+    later = (folder / "spirv" / "manifest.json").stat().st_mtime + 1
+    os.utime(folder / "value.glsl", (later, later))
+    with pytest.raises(ShaderError, match=r"before its source changed.*shaders.build"):
+        loaded_from("one")
+    (folder / "pyproject.toml").unlink()  # what is installed lies as it was built
+    assert loaded_from("one") == spirv
+    (folder / "pyproject.toml").touch()
+    _build(folder)
+    assert loaded_from("one") != spirv
+    (folder / "spirv" / "manifest.json").unlink()
+    with pytest.raises(ShaderError, match="before its source changed"):
+        loaded_from("one")
+
+
 def test_variants_that_are_gone_are_removed(folder):
     _build(folder)
     (folder / "variants.toml").write_text('[one]\nsource = "one.comp"\ndefines = { FACTOR = "2.0" }\n')
