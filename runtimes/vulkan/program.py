@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from mobopt.errors import DeviceLostError, InputError
+from mobopt.errors import DeviceError, DeviceLostError, InputError
 from mobopt.ir import Program
 from mobopt.options import SINGLE, FallbackChoice, PrecisionChoice, check_fallback
 from mobopt.runtimes.bounds import NO_BOUNDS, InputBounds
@@ -338,8 +338,13 @@ class VulkanProgram:
 
     def _attempt(self, walk: Callable[[], Result], again: Callable[[], None] = lambda: None) -> Result:
         """A whole call. It begins anew with other plans where an operator gives what was not foretold, now from the
-        elements that it takes, where a large float becomes an int64, and where the caller gets a part of the state."""
+        elements that it takes, where a large float becomes an int64, and where the caller gets a part of the state.
+
+        Raises:
+            DeviceError: a kernel refuses what torch takes, large floats or not.
+        """
         while True:
+            floats_fit = self._builder.floats_fit
             try:
                 return walk()
             except UnforeseenResultError as error:
@@ -349,6 +354,11 @@ class VulkanProgram:
                     self._builder.by_elements.add(error.op)
                     self._forget_plans()
             except WideFloatsError:
+                if not floats_fit:
+                    raise DeviceError(
+                        "a kernel refused operands that torch takes, which is a fault of mobopt; please report the "
+                        "model, and run it with device='cpu' until it is mended"
+                    ) from None
                 with self._lock:
                     self._builder.floats_fit = False
                     self._forget_plans()

@@ -10,8 +10,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from mobopt.errors import InputError
+from mobopt.errors import DeviceError, InputError
 from mobopt.frontends.torchscript import program_from_script_module
+from mobopt.runtimes.vulkan import program as program_module
+from mobopt.runtimes.vulkan.call_plan import WideFloatsError
 from mobopt.runtimes.vulkan.engine.device import Device
 from mobopt.runtimes.vulkan.program import VulkanProgram
 
@@ -83,3 +85,21 @@ def test_randomised_slopes_are_one_outside_of_training(device: Device) -> None:
     program = VulkanProgram(program_from_script_module(traced), device)
     torch.testing.assert_close(program(x), module(x))
     assert not program.plan_report([x]).fallbacks
+
+
+def test_a_kernel_that_refuses_what_torch_takes_is_an_error(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not a call that begins anew for ever; a large float is what else it may have met, once."""
+    faults: list[object] = []
+
+    def find_none(*_: object) -> None:
+        faults.append(None)
+        raise WideFloatsError
+
+    monkeypatch.setattr(program_module, "find_fault", find_none)
+    call, arguments, bad, _ = CASES["one_hot"]
+    traced = torch.jit.trace(Applied(call), arguments, check_trace=False)  # type: ignore[no-untyped-call]
+    program = VulkanProgram(program_from_script_module(traced), device, fallback="error")
+    with pytest.raises(DeviceError, match="a fault of mobopt"):
+        program.run("forward", [bad])
+    assert len(faults) == 2
+    torch.testing.assert_close(program.run("forward", list(arguments)), call(*arguments))
