@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from mobopt.ir import Node, Value
+from mobopt.ir.dimensions import Expression
 from mobopt.ir.schemas import argument_names
 from mobopt.ops.records import Trait, functional_name, has_trait
 from mobopt.runtimes.vulkan.engine.tensor import WORD_INTEGERS
@@ -72,6 +73,9 @@ class IntegerRanges:
         """The interval of an argument, tensor or number."""
         if isinstance(argument, Value):
             return self.of(argument)
+        if isinstance(argument, Expression):
+            number: Any = argument  # for each size what it is: comparisons become guards
+            return number, number
         if isinstance(argument, (int, float)) and math.isfinite(argument):
             return int(argument), int(argument)
         return dtype_interval(torch.int64)
