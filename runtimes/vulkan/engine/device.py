@@ -226,7 +226,8 @@ class Device:
                 user.close()
             self.is_open = False
             if self.is_lending:
-                _LOGGER.warning("%s is closed, but its memory stays, for others have some of it", self.info.name)
+                level = logging.DEBUG if DeviceGate.process_is_ending else logging.WARNING
+                _LOGGER.log(level, "%s is closed, but its memory stays, for others have some of it", self.info.name)
                 self._instance.must_stay = True
                 return
             vk.lib.vkDestroyDevice(self.handle, vk.ffi.NULL)
