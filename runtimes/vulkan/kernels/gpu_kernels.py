@@ -156,16 +156,20 @@ def _choose(device: DeviceInfo, costs: DeviceCosts, shape: ProductShape) -> GpuK
     found: list[GpuKernel] = [*matrix_kernels(device, costs, shape)]
     if not found or "emulated-matrix-units" not in device.switches:
         found += shared_kernels(device, costs, shape)
-    kernels = sorted(
-        found, key=lambda kernel: (_excess(kernel, shape, device), nanoseconds(kernel, shape, costs, cores))
-    )
-    chosen = kernels[0]
-    if "second-product" in device.switches:
-        best = replace(chosen, parts=1)
-        chosen = next((kernel for kernel in kernels if replace(kernel, parts=1) != best), chosen)
+
+    def predicted(kernel: GpuKernel) -> float:
+        return nanoseconds(kernel, shape, costs, cores)
+
+    chosen = min(found, key=predicted)
+    if _excess(chosen, shape, device) or "second-product" in device.switches:
+        kernels = sorted(found, key=lambda kernel: (_excess(kernel, shape, device), predicted(kernel)))
+        chosen = kernels[0]
+        if "second-product" in device.switches:
+            best = replace(chosen, parts=1)
+            chosen = next((kernel for kernel in kernels if replace(kernel, parts=1) != best), chosen)
     if not isinstance(chosen, SharedKernel) or not _may_join(device, chosen):
         return chosen
-    return min(chosen, replace(chosen, joins=True), key=lambda kernel: nanoseconds(kernel, shape, costs, cores))
+    return min(chosen, replace(chosen, joins=True), key=predicted)
 
 
 def _may_join(device: DeviceInfo, kernel: SharedKernel) -> bool:
@@ -179,19 +183,27 @@ def shared_kernels(device: DeviceInfo, costs: DeviceCosts, shape: ProductShape) 
     blocks = [block for block in BLOCKS if block.fits(device) and block.rows * block.columns <= costs.most_sums]
     if "no-64" in device.switches:
         blocks = [block for block in blocks if block.invocations != 64]
-    return (replace(block, parts=parts) for block in blocks for parts in _divisions(block, shape))
+    return (kernel for block in blocks for kernel in _divisions(block, shape))
 
 
-def _divisions(block: SharedKernel, shape: ProductShape) -> Iterator[int]:
-    """Into how many parts the inner dimension may be divided."""
-    parts = 1
-    while replace(block, parts=parts).iterations(shape) > USUAL_ITERATIONS:
-        parts *= 2
-    yield parts
+def _divisions(block: SharedKernel, shape: ProductShape) -> Iterator[SharedKernel]:
+    """A block whose inner dimension is divided into as many parts as it may be."""
+    kernel = block
+    while kernel.iterations(shape) > USUAL_ITERATIONS:
+        kernel = _divided(block, 2 * kernel.parts)
+    yield kernel
     if block == _UNDIVIDED:
         return
     choices = _PARTS_OF_LARGE if block.block_rows * block.block_columns >= _LARGE else _PARTS
-    yield from (more for more in choices if more > parts and more * block.inner_block <= shape.inner)
+    for parts in choices:
+        if parts > kernel.parts and parts * block.inner_block <= shape.inner:
+            yield _divided(block, parts)
+
+
+@lru_cache(maxsize=KEPT_CHOICES)
+def _divided(block: SharedKernel, parts: int) -> SharedKernel:
+    """A block with its inner dimension in parts. New sizes ask for hundreds, and making takes longer than judging."""
+    return replace(block, parts=parts)
 
 
 def _excess(kernel: GpuKernel, shape: ProductShape, device: DeviceInfo) -> int:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from mobopt.runtimes.vulkan.engine.device_info import DeviceInfo
 from mobopt.runtimes.vulkan.engine.stream import USUAL_ITERATIONS
@@ -164,23 +165,34 @@ def matrix_kernels(device: DeviceInfo, costs: DeviceCosts, shape: ProductShape) 
     lanes = units_lanes(device, costs)
     if not shape.half_run or not lanes:
         return
-    for block in BLOCKS:
-        kernel = replace(block, lanes=lanes, narrow=shape.half_run < 8, emulated=EMULATED_UNITS in device.switches)
+    for kernel in _blocks(lanes, shape.half_run < 8, EMULATED_UNITS in device.switches):
         if not kernel.fits(device):
             continue
-        for divided in (replace(kernel, parts=parts) for parts in _divisions(kernel, shape)):
+        for divided in _divisions(kernel, shape):
             is_crowd = math.prod(divided.groups(shape)) >= _CROWD * core_count(device)
             if is_crowd or divided.block_rows != _CROWDED_ROWS:
                 yield divided
 
 
-def _divisions(kernel: MatrixKernel, shape: ProductShape) -> Iterator[int]:
-    """Into how many parts the inner dimension may be divided."""
-    parts = 1
-    while replace(kernel, parts=parts).iterations(shape) > USUAL_ITERATIONS:
-        parts *= 2
-    yield parts
-    yield from (more for more in _PARTS if more > parts and more * kernel.inner_block <= shape.inner)
+@lru_cache
+def _blocks(lanes: int, narrow: bool, emulated: bool) -> tuple[MatrixKernel, ...]:
+    return tuple(replace(block, lanes=lanes, narrow=narrow, emulated=emulated) for block in BLOCKS)
+
+
+def _divisions(kernel: MatrixKernel, shape: ProductShape) -> Iterator[MatrixKernel]:
+    """A kernel whose inner dimension is divided into as many parts as it may be."""
+    least = kernel
+    while least.iterations(shape) > USUAL_ITERATIONS:
+        least = _divided(kernel, 2 * least.parts)
+    yield least
+    for parts in _PARTS:
+        if parts > least.parts and parts * kernel.inner_block <= shape.inner:
+            yield _divided(kernel, parts)
+
+
+@lru_cache(maxsize=1024)
+def _divided(kernel: MatrixKernel, parts: int) -> MatrixKernel:
+    return replace(kernel, parts=parts)
 
 
 def matrix_nanoseconds(kernel: MatrixKernel, shape: ProductShape, costs: DeviceCosts, cores: int) -> float:
