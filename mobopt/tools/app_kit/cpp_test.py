@@ -27,7 +27,6 @@ _INFINITE = {"inf": "INFINITY", "-inf": "-INFINITY", "nan": "NAN"}
 
 def cpp_test(kit: Description) -> str:
     """The file ``<class>_test.cpp``, a program: ``test MODEL FOLDER``."""
-    tested = [(method, example) for method in kit.methods if (example := kit.tested(method)) is not None]
     lines = [
         f"// Made by mobopt app-kit for {comment(kit.file)}. Run it as: test path/of/{comment(kit.file)} path/of/test",
         f'#include "{header_name(kit)}"',
@@ -35,7 +34,7 @@ def cpp_test(kit: Description) -> str:
         *_HELPERS.splitlines(),
         "",
     ]
-    for method, example in tested:
+    for method, example in kit.tests:
         lines += [*_function(kit, method, example), ""]
     lines += [
         "int main(int argc, char** argv) {",
@@ -45,7 +44,7 @@ def cpp_test(kit: Description) -> str:
         "  }",
         "  folder = argv[2];",
         "  try {",
-        *(f"    test_{method.identifier}(argv[1]);" for method, _ in tested),
+        *(f"    test_{method.identifier}(argv[1]);" for method, _ in kit.tests),
         "  } catch (const c10::Error& error) {",
         "    std::cerr << error.what_without_backtrace() << '\\n';",
         "    return 2;",

@@ -139,6 +139,16 @@ class Description:
         tensors = leaves_of((example.arguments, example.result), torch.Tensor)
         return example if all(tensor.dtype in ALL_DTYPES for tensor in tensors) else None
 
+    @property
+    def tests(self) -> tuple[tuple[Method, Example], ...]:
+        """The methods with a test, and its example; without any, a kit has no files of tests."""
+        return tuple((method, example) for method in self.methods if (example := self.tested(method)) is not None)
+
+    @property
+    def kotlin_tests(self) -> tuple[tuple[Method, Example], ...]:
+        """Those that Kotlin can call."""
+        return tuple((method, example) for method, example in self.tests if not method.reason_not_in_java)
+
 
 def describe_methods(path: Path, backend: str, given: ExampleInputs | None) -> tuple[Method, ...]:
     """The methods of a file that an app calls, with examples where arguments are given, bundled or guessed.

@@ -100,7 +100,7 @@ def app_kit(
     show(f"writing {folder}")
     _write_whole(kit, folder)
     files = sorted(item.relative_to(folder).as_posix() for item in folder.rglob("*") if item.is_file())
-    tested = tuple(method.name for method in kit.methods if kit.tested(method) is not None)
+    tested = tuple(method.name for method, _ in kit.tests)
     return AppKit(folder, tuple(files), kit.class_name, tested, tuple(_remarks(kit)))
 
 
@@ -162,13 +162,15 @@ def _write_whole(kit: Description, folder: Path) -> None:
 
 
 def _write(kit: Description, folder: Path) -> None:
-    (folder / "test").mkdir(parents=True)
+    folder.mkdir()
     shutil.copyfile(kit.source, folder / kit.file)
     for name, text in texts(kit).items():
         target = folder / name
         target.parent.mkdir(exist_ok=True)
         target.write_text(text, encoding="utf-8", newline="\n")
-    write_test_data(kit, folder / "test")
+    if kit.tests:
+        (folder / "test").mkdir()
+        write_test_data(kit, folder / "test")
 
 
 def texts(kit: Description) -> dict[str, str]:
@@ -180,17 +182,21 @@ def texts(kit: Description) -> dict[str, str]:
         _MARK: selective_build_yaml(kit.operators),
         f"cpp/{header}": cpp_header(kit),
         f"cpp/{short}_model.cpp": cpp_source(kit),
-        f"cpp/{short}_test.cpp": cpp_test(kit),
     }
+    if kit.tests:
+        found[f"cpp/{short}_test.cpp"] = cpp_test(kit)
     if kit.needs.backend != "metal":
-        found |= {f"android/{name}.kt": kotlin_source(kit), f"android/{name}Test.kt": kotlin_test(kit)}
+        found[f"android/{name}.kt"] = kotlin_source(kit)
+        if kit.kotlin_tests:
+            found[f"android/{name}Test.kt"] = kotlin_test(kit)
     if kit.needs.backend != "vulkan":
         found |= {
             f"ios/{name}.h": objc_header(kit),
             f"ios/{name}.mm": objc_source(kit),
             f"ios/{name}.swift": swift_source(kit),
-            f"ios/{name}Tests.swift": swift_test(kit),
         }
+        if kit.tests:
+            found[f"ios/{name}Tests.swift"] = swift_test(kit)
     return found
 
 

@@ -41,10 +41,8 @@ def kotlin_test(kit: Description) -> str:
         "    private val instrumentation = InstrumentationRegistry.getInstrumentation()",
         f"    private val test = {kit.class_name}TestData(instrumentation.context.assets)",
     ]
-    for method in kit.methods:
-        example = kit.tested(method)
-        if example is not None and not method.reason_not_in_java:
-            lines += ["", *_test(kit, method, example)]
+    for method, example in kit.kotlin_tests:
+        lines += ["", *_test(kit, method, example)]
     lines += ["}", "", *_test_data(kit)]
     return "\n".join(lines) + "\n"
 

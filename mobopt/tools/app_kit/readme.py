@@ -24,8 +24,9 @@ def readme(kit: Description) -> str:
     lines = [
         f"# {kit.class_name}",
         "",
-        f"{code(kit.file)} is a model for PyTorch Mobile on {_NAMES[kit.needs.backend]}, with code that calls it and a",
-        "test. Made by `mobopt app-kit`; the code is yours to change.",
+        f"{code(kit.file)} is a model for PyTorch Mobile on {_NAMES[kit.needs.backend]}, with code that calls it"
+        + (" and a test." if kit.tests else "."),
+        "Made by `mobopt app-kit`; the code is yours to change.",
         "",
         *_contents(kit),
         "",
@@ -49,17 +50,17 @@ def _contents(kit: Description) -> Iterator[str]:
     yield "|---|---|"
     yield f"| {code(kit.file)} | the model |"
     if kit.needs.backend != "metal":
-        yield f"| `android/{name}.kt`, `android/{name}Test.kt` | Kotlin on org.pytorch, and an instrumented test |"
+        yield f"| `android/{name}.kt` | Kotlin on org.pytorch |"
+        if kit.kotlin_tests:
+            yield f"| `android/{name}Test.kt` | an instrumented test |"
     if kit.needs.backend != "vulkan":
-        yield (
-            f"| `ios/{name}.h`, `ios/{name}.mm`, `ios/{name}.swift`, `ios/{name}Tests.swift` | the bridge, "
-            "what Swift adds, and a test |"
-        )
-    yield (
-        f"| `cpp/{short}_model.h`, `cpp/{short}_model.cpp`, `cpp/{short}_test.cpp` | C++ for the bridge and "
-        "the NDK, and a test program |"
-    )
-    yield "| `test/test.json`, `test/*.bin` | example inputs, expected outputs |"
+        yield f"| `ios/{name}.h`, `ios/{name}.mm`, `ios/{name}.swift` | the bridge, and what Swift adds |"
+        if kit.tests:
+            yield f"| `ios/{name}Tests.swift` | a test |"
+    yield f"| `cpp/{short}_model.h`, `cpp/{short}_model.cpp` | C++ for the bridge and the NDK |"
+    if kit.tests:
+        yield f"| `cpp/{short}_test.cpp` | a test program |"
+        yield "| `test/test.json`, `test/*.bin` | example inputs, expected outputs |"
     yield f"| `operators.yaml` | the {len(kit.operators)} operators that the file asks of a runtime |"
 
 
@@ -307,10 +308,8 @@ def _test(kit: Description) -> Iterator[str]:
     name, short = kit.class_name, snake_case(kit.class_name)
     yield "## The test"
     yield ""
-    tested = [(method, example) for method in kit.methods if (example := kit.tested(method)) is not None]
-    if not tested:
-        yield "No method could be run here, for no inputs are known, so there is nothing to compare with."
-        yield "Make the kit again with `--random` or `--input`."
+    if not kit.tests:
+        yield from _why_no_test(kit)
         return
     yield (
         "Expected outputs are those of mobopt's reference interpreter on the CPU, in float32. A "
@@ -321,9 +320,9 @@ def _test(kit: Description) -> Iterator[str]:
         "where two values are closer than that:"
     )
     yield ""
-    yield from (f"- {code(method.name)}: {example.tolerance:g}{_why(kit)}" for method, example in tested)
+    yield from (f"- {code(method.name)}: {example.tolerance:g}{_why(kit)}" for method, example in kit.tests)
     yield ""
-    if kit.needs.backend != "metal":
+    if kit.kotlin_tests and kit.needs.backend != "metal":
         yield (
             f"- Android: `android/{name}Test.kt` into `src/androidTest/java`, what is in `test/` into "
             "`src/androidTest/assets`; needs"
@@ -337,6 +336,14 @@ def _test(kit: Description) -> Iterator[str]:
             f"- iOS: `ios/{name}Tests.swift` into the test target, what is in `test/`, and the model, as its resources."
         )
     yield f"- C++: `cpp/{short}_test.cpp` with the model's `.cpp`; run it with the path of the model and of `test/`."
+
+
+def _why_no_test(kit: Description) -> Iterator[str]:
+    if any(method.example is None for method in kit.methods):
+        yield "There is none: no method could be run here, as no inputs are known, so there is nothing to compare with."
+        yield "Make the kit again with `--random` or `--input`."
+    else:
+        yield "There is none: what the methods take and give is not of dtypes and types that this kit's tests hold."
 
 
 def _why(kit: Description) -> str:

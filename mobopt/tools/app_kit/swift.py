@@ -33,10 +33,8 @@ def swift_test(kit: Description) -> str:
         f"final class {kit.class_name}Tests: XCTestCase {{",
         f"    private let test = {kit.class_name}TestData(bundle: Bundle(for: {kit.class_name}Tests.self))",
     ]
-    for method in kit.methods:
-        example = kit.tested(method)
-        if example is not None:
-            lines += ["", *_test(kit, method, example)]
+    for method, example in kit.tests:
+        lines += ["", *_test(kit, method, example)]
     lines += ["}", "", *_TEST_DATA.replace("KIT", kit.class_name).splitlines()]
     return "\n".join(lines) + "\n"
 

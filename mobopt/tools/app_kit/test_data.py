@@ -24,10 +24,7 @@ def write_test_data(kit: Description, folder: Path) -> None:
     """
     tensors: dict[str, dict[str, Any]] = {}
     methods: dict[str, dict[str, Any]] = {}
-    for method in kit.methods:
-        example = kit.tested(method)
-        if example is None:
-            continue
+    for method, example in kit.tests:
         for name, tensor in named_tensors(method):
             data = raw_bytes(tensor)
             entry = tensors[name] = _described(name, tensor, data)

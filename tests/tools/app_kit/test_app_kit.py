@@ -164,3 +164,34 @@ def test_a_method_without_inputs_has_code_and_no_test(tmp_path: Path) -> None:
     assert kit.tested == ("forward",)
     assert any("encode has no test" in remark for remark in kit.remarks)
     assert "fun encode(inputIds: Tensor)" in (kit.folder / "android" / "Net.kt").read_text()
+
+
+@pytest.mark.parametrize("method", ["forward", "encode"])
+def test_a_kit_without_inputs_has_no_files_of_tests(method: str, tmp_path: Path) -> None:
+    class Net(torch.nn.Module):
+        def forward(self, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+            return torch.mm(a, b.reshape(7, 5))
+
+        @torch.jit.export
+        def encode(self, a: torch.Tensor) -> torch.Tensor:
+            return a.to(torch.bool)
+
+    script = torch.jit.script(Net().eval())
+    script._save_for_lite_interpreter(str(tmp_path / "net.ptl"))
+    given = None if method == "forward" else {"encode": [torch.randn(3, 7)]}
+    kit = mobopt.app_kit(tmp_path / "net.ptl", tmp_path / "kit", example_inputs=given)
+    readme = (kit.folder / "README.md").read_text(encoding="utf-8")
+    named = set(re.findall(r"`((?:android|ios|cpp|test)/[\w.]+\.\w+)`", readme))
+    assert {name for name in named if "*" not in name} <= set(kit.files)
+    tests = {name for name in kit.files if "est." in name or "Tests." in name or name.startswith("test/")}
+    if given is None:
+        assert kit.tested == () and not tests and "There is none: no method could be run" in readme
+    else:  # a mask, which Kotlin does not carry
+        assert kit.tested == ("encode",) and "cpp/net_test.cpp" in tests and "test/test.json" in tests
+        assert "ios/NetTests.swift" in tests and "android/NetTest.kt" not in tests and "NetTest.kt" not in readme
+    brackets = [text.count("{") - text.count("}") for text in _texts(kit.folder)]
+    assert not any(brackets)
+
+
+def _texts(folder: Path) -> list[str]:
+    return [path.read_text(encoding="utf-8") for path in folder.glob("*/*") if path.suffix in (".kt", ".cpp", ".swift")]
