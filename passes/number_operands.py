@@ -8,6 +8,7 @@ import torch
 
 from mobopt.ir import Graph, Node, Program, Value
 from mobopt.ir.facts import TensorFacts
+from mobopt.ir.literals import bytes_of
 from mobopt.ir.schemas import schema_of, schemas_of
 from mobopt.ir.types import SCALAR, TENSOR
 from mobopt.ops.records import Trait, has_trait
@@ -81,7 +82,7 @@ class NumberOperands(Pass):
 
 def number_key(tensor: torch.Tensor) -> NumberKey:
     """What tells a tensor without dimensions from another one."""
-    return tensor.dtype, tensor.reshape(1).numpy().tobytes()
+    return tensor.dtype, bytes_of(tensor)
 
 
 def _was_number(value: Value, numbers: frozenset[NumberKey]) -> bool:

@@ -165,3 +165,15 @@ def test_a_module_that_was_just_traced_knows_its_numbers(has_examples: bool, tar
     optimized = optimize_for_mobile(model, example_inputs=list(given) if has_examples else None, **target)
     for found, expected in zip(optimized(*given), _Quotients()(*given), strict=True):
         torch.testing.assert_close(found, expected)
+
+
+class _Scaled(torch.nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return (x + 0.5) * torch.tensor(0.25, dtype=x.dtype)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.complex64, torch.float16])
+def test_constants_of_any_dtype_beside_numbers(dtype: torch.dtype) -> None:
+    x = torch.arange(5.0).to(dtype)
+    optimized = optimize_for_mobile(torch.jit.trace(_Scaled(), x), backend="cpu", example_inputs=[x])  # type: ignore[no-untyped-call]
+    torch.testing.assert_close(optimized(x), _Scaled()(x))
