@@ -23,21 +23,31 @@ int turn_start;
 
 float column_at(int row, int column) { return intBitsToFloat(matrices_words[start + row * columns + column]); }
 
-void turn_matrix(int p, int q, float cosine, float sine) {
-    for (int i = 0; i < rows; ++i) {
-        int place = start + i * columns;
-        float a = intBitsToFloat(matrices_words[place + p]);
-        float b = intBitsToFloat(matrices_words[place + q]);
-        matrices_words[place + p] = floatBitsToInt(cosine * a - sine * b);
-        matrices_words[place + q] = floatBitsToInt(sine * a + cosine * b);
-    }
-    for (int i = 0; i < columns; ++i) {
-        int place = turn_start + i * columns;
-        float a = intBitsToFloat(turns_words[place + p]);
-        float b = intBitsToFloat(turns_words[place + q]);
-        turns_words[place + p] = floatBitsToInt(cosine * a - sine * b);
-        turns_words[place + q] = floatBitsToInt(sine * a + cosine * b);
-    }
+float turn_at(int row, int column) { return intBitsToFloat(turns_words[turn_start + row * columns + column]); }
+
+// Of a column and one to its right; the cosine is 1 - sine * half_tangent, so that small angles, of which there are many, keep lengths.
+vec2 turned(vec2 pair, float sine, float half_tangent) {
+    return vec2(pair.x - sine * (pair.y + half_tangent * pair.x), pair.y + sine * (pair.x - half_tangent * pair.y));
+}
+
+void set_pair(int row, int p, int q, vec2 pair) {
+    matrices_words[start + row * columns + p] = floatBitsToInt(pair.x);
+    matrices_words[start + row * columns + q] = floatBitsToInt(pair.y);
+}
+
+void set_turn(int row, int p, int q, vec2 pair) {
+    turns_words[turn_start + row * columns + p] = floatBitsToInt(pair.x);
+    turns_words[turn_start + row * columns + q] = floatBitsToInt(pair.y);
+}
+
+void turn_columns(int p, int q, float sine, float half_tangent) {
+    for (int i = 0; i < rows; ++i) set_pair(i, p, q, turned(vec2(column_at(i, p), column_at(i, q)), sine, half_tangent));
+    for (int i = 0; i < columns; ++i) set_turn(i, p, q, turned(vec2(turn_at(i, p), turn_at(i, q)), sine, half_tangent));
+}
+
+void exchange_columns(int p, int q) {
+    for (int i = 0; i < rows; ++i) set_pair(i, p, q, vec2(column_at(i, q), -column_at(i, p)));
+    for (int i = 0; i < columns; ++i) set_turn(i, p, q, vec2(turn_at(i, q), -turn_at(i, p)));
 }
 
 void begin(int number) {
@@ -81,12 +91,15 @@ void main() {
                 float ratio = (bb - aa) / (2.0 * ab);
                 float tangent = (ratio < 0.0 ? -1.0 : 1.0) / (abs(ratio) + sqrt(1.0 + ratio * ratio));
                 float cosine = 1.0 / sqrt(1.0 + tangent * tangent);
-                turn_matrix(p, q, cosine, cosine * tangent);
+                float sine = cosine * tangent;
+                float excess = sine * sine - (1.0 - cosine) * (1.0 + cosine); // of what should be 1, as devices round
+                sine -= 0.5 * excess * sine;
+                turn_columns(p, q, sine, sine / (1.0 + cosine));
                 float change = tangent * ab;
                 aa -= change;
                 bb += change;
             }
-            if (aa < bb) turn_matrix(p, q, 0.0, -1.0);
+            if (aa < bb) exchange_columns(p, q);
         }
     }
     if (LAST == 0) return;

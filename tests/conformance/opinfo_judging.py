@@ -64,7 +64,7 @@ TOLERANCES = {
 _OPEN_TIES = {"sort", "argsort", "msort", "topk", "kthvalue", "median", "nanmedian", "mode"}
 
 # Operators whose vectors may have any sign, and more where values are equal or there are more vectors than values.
-_OPEN_VECTORS = {"svd", "linalg_svd"}
+_OPEN_VECTORS = {"svd", "linalg_svd", "linalg_eigh"}
 
 
 class _OfTensors(torch.nn.Module):
@@ -173,7 +173,11 @@ def _mean_the_same(ours: torch.Tensor, theirs: torch.Tensor, x: torch.Tensor) ->
 def _with_vectors_as_in(
     expected: Sequence[torch.Tensor], found: Sequence[torch.Tensor], x: torch.Tensor
 ) -> tuple[torch.Tensor, ...]:
-    """Results with torch's singular vectors, where those that were found are orthogonal and make ``x`` too."""
+    """Results with torch's vectors, where those that were found are orthogonal and make ``x`` too."""
+    if len(found) == 2:  # eigenvalues and vectors, of the lower triangle or the upper one
+        found = (found[1], found[0], found[1].mT)
+        made = _with_vectors_as_in((expected[1], expected[0], expected[1].mT), found, _made_of(*expected))
+        return made[1], made[0]
     if [part.shape for part in found] != [part.shape for part in expected] or len(found) != 3 or not x.numel():
         return tuple(found)
     left, values, right = found
@@ -186,6 +190,11 @@ def _with_vectors_as_in(
         if is_made and all(map(_is_orthogonal, (left, rows.mT))):
             return expected[0], values, expected[2]
     return tuple(found)
+
+
+def _made_of(values: torch.Tensor, vectors: torch.Tensor) -> torch.Tensor:
+    """The symmetric matrix, one triangle of which was given."""
+    return vectors * values.unsqueeze(-2) @ vectors.mT
 
 
 def _is_orthogonal(columns: torch.Tensor) -> bool:

@@ -46,7 +46,10 @@ def test_histograms(computer: Any) -> None:
     x = torch.cat((torch.randn(101), torch.tensor([-1.0, 1.0, 0.5, torch.nan, torch.inf, -torch.inf])))
     for bins, low, high in ((7, -1, 1), (1, 0, 2), (100, -3, 3)):
         check(computer, "aten::histc", x, bins, low, high)
-    graph, _, _ = graph_of("aten::histc", torch.randn(5), 3)
+    for finite in (torch.randn(3, 17), torch.full((5,), 3.0), torch.zeros(1), torch.randn(101) * 1e-3 - 700):
+        check(computer, "aten::histc", finite, 7)
+        check(computer, "aten::histc", finite, 5, 2, 2)
+    graph, _, _ = graph_of("aten::histc", torch.randn(0), 3)
     decompose(graph)
     assert [node.op for node in graph.block.nodes] == ["aten::histc"]
 

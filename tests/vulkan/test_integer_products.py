@@ -60,8 +60,18 @@ def test_long_rows_of_bytes(computer: Any, length: int) -> None:
     check(computer, "aten::matmul", a.int(), b.int().t())
 
 
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_rows_too_long_for_products_of_bytes(computer: Any, dtype: torch.dtype) -> None:
+    check(computer, "aten::mm", numbers(dtype, 2, 2003), numbers(dtype, 2003, 3))
+
+
+def test_products_of_int64_in_pieces(computer: Any) -> None:
+    check(computer, "aten::bmm", torch.zeros(2, 3, 0).long(), torch.zeros(2, 0, 5).long())
+    check(computer, "aten::mm", numbers(torch.int64, 61, 401), numbers(torch.int64, 401, 67))
+
+
 def test_what_is_too_long_stays() -> None:
-    graph, _, _ = graph_of("aten::mm", numbers(torch.int32, 2, 2003), numbers(torch.int32, 2003, 2))
+    graph, _, _ = graph_of("aten::mm", numbers(torch.int64, 1031, 67), numbers(torch.int64, 67, 1033))
     decompose(graph)
     assert [node.op for node in graph.block.nodes] == ["aten::mm"]
 

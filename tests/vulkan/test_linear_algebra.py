@@ -43,6 +43,7 @@ DEFINITE = CAMERAS @ CAMERAS.mT + torch.eye(3)
 TRIANGLE = torch.linalg.cholesky(DEFINITE)
 FACTORS, PIVOTS = torch.linalg.lu_factor(CAMERAS)
 SINGULAR = torch.tensor([[1.0, 2.0, 3.0], [2.0, 4.0, 6.0], [1.0, 0.0, 1.0]])
+SYMMETRIC = SINGULAR + SINGULAR.mT
 CASES: dict[str, tuple[Callable[..., Any], tuple[Tensor, ...]]] = {
     "inverse": (torch.linalg.inv, (CAMERAS,)),
     "inverse of a large one": (torch.inverse, (LARGE,)),
@@ -95,6 +96,26 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[Tensor, ...]]] = {
     "rank above a limit": (
         lambda x, y: (torch.linalg.matrix_rank(x, atol=0.5), torch.linalg.matrix_rank(x, atol=y, rtol=y / 10)),
         (CAMERAS, CAMERAS[..., 0, 0].abs()),
+    ),
+    "eigenvalues": (torch.linalg.eigvalsh, (_randn(2, 17, 17),)),
+    "eigenvalues of an upper triangle": (lambda x: torch.linalg.eigvalsh(x, UPLO="U"), (LARGE,)),
+    "eigenvalues of large and small numbers": (torch.linalg.eigvalsh, (torch.stack([MATRIX * 1e30, MATRIX * 1e-30]),)),
+    "rank of symmetric ones": (
+        lambda x: torch.linalg.matrix_rank(x, hermitian=True, atol=1e-4),
+        (torch.stack([SYMMETRIC, -torch.eye(3), torch.zeros(3, 3)]),),
+    ),
+    "rank of no absolute limit": (
+        lambda x, y: (torch.linalg.matrix_rank(x, atol=0.0), torch.linalg.matrix_rank(x, atol=y)),
+        (torch.stack([SINGULAR, SINGULAR, torch.eye(3)]), torch.tensor([0.0, 2.0, 0.5])),
+    ),
+    "older forms of ranks": (
+        lambda x, y: (torch.linalg.matrix_rank(x, 0.5), torch.linalg.matrix_rank(x, y, hermitian=True)),
+        (SYMMETRIC, torch.tensor(0.25)),
+    ),
+    "pseudoinverse of symmetric ones": (lambda x: torch.linalg.pinv(x, hermitian=True), (SYMMETRIC + torch.eye(3),)),
+    "older forms of pseudoinverses": (
+        lambda x, y: (torch.pinverse(x, 0.1), torch.linalg.pinv(x, 0.2), torch.linalg.pinv(x, y)),
+        (_randn(5, 3), torch.tensor(0.3)),
     ),
     "svd, old": (lambda x: torch.svd(x)[1], (_randn(3, 7),)),
     "condition": (torch.linalg.cond, (CAMERAS,)),
@@ -182,6 +203,32 @@ def test_singular_vectors_are_orthogonal_and_make_the_matrix(device: Device, nam
     torch.testing.assert_close(made, x, rtol=1e-4, atol=1e-5 * scale)
     for part in (left.mT @ left, right @ right.mT):
         torch.testing.assert_close(part, torch.eye(part.shape[-1]).expand_as(part), rtol=0, atol=1e-5)
+    assert not program.plan_report([x]).fallbacks
+
+
+SYMMETRIES = {
+    "rank 2": SINGULAR + SINGULAR.mT,
+    "large": LARGE @ LARGE.mT,
+    "without a positive value": -(LARGE @ LARGE.mT),
+    "one value": 3 * torch.eye(5),
+    "two values": torch.eye(7) - 2 * torch.ones(7, 7) / 7,
+    "batches": CAMERAS,
+    "zeros and one number": torch.tensor([[[0.0]], [[-5.0]]]),
+}
+
+
+@pytest.mark.parametrize("upper", [False, True])
+@pytest.mark.parametrize("name", SYMMETRIES)
+def test_eigenvectors_are_orthogonal_and_make_the_matrix(device: Device, name: str, upper: bool) -> None:
+    x, triangle = SYMMETRIES[name], "U" if upper else "L"
+    program, (values, vectors) = _run(device, lambda x: torch.linalg.eigh(x, triangle), x)
+    half = x.triu() if upper else x.tril()
+    whole, scale = half + half.mT - torch.diag_embed(x.diagonal(0, -2, -1)), float(x.abs().max())
+    expected = torch.linalg.eigvalsh(x.double(), triangle).float()
+    torch.testing.assert_close(values, expected, rtol=2e-6, atol=2e-6 * float(expected.abs().max()))
+    torch.testing.assert_close(vectors * values.unsqueeze(-2) @ vectors.mT, whole, rtol=1e-5, atol=1e-5 * scale)
+    products = vectors.mT @ vectors
+    torch.testing.assert_close(products, torch.eye(x.shape[-1]).expand_as(products), rtol=0, atol=2e-6)
     assert not program.plan_report([x]).fallbacks
 
 

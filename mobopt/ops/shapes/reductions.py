@@ -267,3 +267,12 @@ def kthvalue(x: TensorType, k: int, dim: int, keepdim: bool) -> tuple[TensorType
     place = axis(dim, x.rank)
     require(x.dtype in REALS and x.sizes and 1 <= k <= x.sizes[place])
     return extreme_with_index(x, dim, keepdim)
+
+
+@shape_rule("aten::ctc_loss.IntList", "aten::ctc_loss.Tensor")
+def temporal_loss(
+    inputs: TensorType, targets: TensorType, input_lengths: Any, target_lengths: Any, _: Any, reduction: int, *__: Any
+) -> TensorType:
+    """A number for each text, or one of all; torch asks the lengths for it, which decide nothing."""
+    require(inputs.dtype in (torch.float32, torch.float64) and inputs.rank in (2, 3))
+    return TensorType(inputs.dtype, inputs.sizes[1:-1] if reduction == 0 else ())

@@ -1,8 +1,8 @@
 """Products of matrices of integers, by products of float32, which are exact below 2**24.
 
 Operands are taken apart into bytes, and rows into pieces so short that no sum of products of bytes reaches 2**24 in any
-order; what comes out is added up as int32, which wraps as torch's integers do. Those of int64 would be too many bytes:
-all products of elements are made, and summed up, where memory has room for them.
+order; what comes out is added up as int32, which wraps as torch's integers do. Where that were too many products, as of
+int64, all products of elements are made, and summed up, a piece of the rows after another.
 """
 
 from __future__ import annotations
@@ -20,9 +20,11 @@ _MOST_BYTES = max(_BYTES.values())
 _EXACT = 1 << 24
 """All integers up to here are numbers of float32."""
 _MOST_PRODUCTS = 64
-"""Of float32, that one of integers becomes; what needs more is left to the CPU."""
+"""Of float32, that one of integers becomes."""
 _MOST_SUMMED = 1 << 20
-"""Products of elements of int64 that are held at once; what has more is left to the CPU."""
+"""Products of elements of int64 that are held at once."""
+_MOST_SUMS = 32
+"""Sums of such that a product of matrices becomes; what needs more is left to the CPU."""
 
 
 @decomposes("aten::mm", "aten::bmm", "aten::mv", "aten::dot", "aten::matmul", "aten::_int_mm")
@@ -58,8 +60,8 @@ def added_integer_product(build: NodeBuilder, node: Node) -> Value | None:
 
 def _product(build: NodeBuilder, a: Value, b: Value, result: Value) -> Value | None:
     """As ``torch.matmul``, in the dtype of ``result``; None for what is no product of integers, or too long a one."""
-    if a.dtype == b.dtype == torch.int64 and a.sizes[-1] * result.numel <= _MOST_SUMMED:
-        return _sum_of_products(build, a, b, result)
+    if a.dtype == b.dtype == torch.int64:
+        return _sums_of_products(build, a, b, result)
     if a.dtype not in _BYTES or b.dtype not in _BYTES or 0 in (a.numel, b.numel, result.numel):
         return None
     a, b = _unwidened(a), _unwidened(b)
@@ -71,7 +73,7 @@ def _product(build: NodeBuilder, a: Value, b: Value, result: Value) -> Value | N
     ]
     starts = range(0, length, step)
     if len(places) * len(starts) > _MOST_PRODUCTS:
-        return None
+        return _sums_of_products(build, _as(build, a, result.dtype), _as(build, b, result.dtype), result)
     rows, columns = _bytes_of(build, a), _bytes_of(build, b)
     total: Value | None = None
     for (i, j), start in product(places, starts):
@@ -84,12 +86,25 @@ def _product(build: NodeBuilder, a: Value, b: Value, result: Value) -> Value | N
     return total if result.dtype == torch.int32 else build("aten::to.dtype", total, result.dtype)
 
 
-def _sum_of_products(build: NodeBuilder, a: Value, b: Value, result: Value) -> Value:
-    """As ``torch.matmul``, by way of a tensor with all products of elements."""
+def _sums_of_products(build: NodeBuilder, a: Value, b: Value, result: Value) -> Value | None:
+    """As ``torch.matmul``, by way of tensors with all products of elements, each of a piece of the inner dimension."""
+    length, step = a.sizes[-1], max(_MOST_SUMMED // max(result.numel, 1), 1)
+    if length > step * _MOST_SUMS:
+        return None
     rows = build("aten::unsqueeze", a if a.rank > 1 else build("aten::unsqueeze", a, 0), -1)
     columns = build("aten::unsqueeze", b if b.rank > 1 else build("aten::unsqueeze", b, 1), -3)
-    made = build("aten::sum.dim_IntList", build("aten::mul.Tensor", rows, columns), [-2], False)
-    return build("aten::reshape", made, list(result.sizes))
+    total: Value | None = None
+    for start in range(0, length, step) or [0]:
+        end = min(start + step, length)
+        pieces = (_piece(build, rows, -2, start, end), _piece(build, columns, -2, start, end))
+        made = build("aten::sum.dim_IntList", build("aten::mul.Tensor", *pieces), [-2], False, result.dtype)
+        total = made if total is None else build("aten::add.Tensor", total, made)
+    assert total is not None
+    return build("aten::reshape", total, list(result.sizes))
+
+
+def _as(build: NodeBuilder, value: Value, dtype: torch.dtype) -> Value:
+    return value if value.dtype == dtype else build("aten::to.dtype", value, dtype)
 
 
 def _unwidened(value: Value) -> Value:

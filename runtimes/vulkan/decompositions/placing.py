@@ -73,6 +73,31 @@ def _at_true(build: NodeBuilder, values: Value, mask: Value, rest: int) -> Value
     return build("aten::reshape", values, sizes)
 
 
+@decomposes("aten::nonzero_static")
+def nonzero_static(build: NodeBuilder, node: Node) -> Value | None:
+    """The places of the first elements that aren't zero, and the fill value where there are no more."""
+    x: Value = node["self"]
+    count, rank = node["size"], x.rank
+    if 0 in (x.numel, rank, count) or x.dtype.is_complex:
+        return None
+    is_true = x if x.dtype == torch.bool else build("aten::ne.Scalar", x, 0)
+    flat = build("aten::reshape", is_true, [-1])
+    order = build(
+        "aten::where.self", flat, _order_of_true(build, flat), build("aten::full_like", flat, count, torch.int64)
+    )
+    whole = build("aten::full", [count + 1], -1, torch.int64)
+    order = build("aten::clamp_max", order, count)  # what is beyond comes to the last place, which is cut off
+    own = Value.of_elements(torch.arange(x.numel))
+    found = build("aten::narrow", build("aten::scatter.src", whole, 0, order, own), 0, 0, count)
+    is_there = build("aten::unsqueeze", build("aten::ge.Scalar", found, 0), -1)
+    columns = []
+    for size in reversed(x.sizes):
+        columns.append(build("aten::remainder.Scalar", found, size))
+        found = build("aten::floor_divide.Scalar", found, size) if len(columns) < rank else found
+    places = build("aten::stack", columns[::-1], -1)
+    return build("aten::where.ScalarOther", is_there, places, node["fill_value"])
+
+
 @decomposes("aten::one_hot")
 def one_hot(build: NodeBuilder, node: Node) -> Value | None:
     """Ones put where the classes say, which must be places that there are."""

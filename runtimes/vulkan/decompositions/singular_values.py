@@ -66,40 +66,73 @@ def condition(build: NodeBuilder, node: Node) -> Value | None:
 
 @decomposes("aten::linalg_matrix_rank.atol_rtol_tensor", "aten::linalg_matrix_rank.atol_rtol_float")
 def rank(build: NodeBuilder, node: Node) -> Value | None:
-    """How many singular values are above a limit."""
+    """How many singular values are above a limit; of symmetric matrices they are magnitudes of eigenvalues."""
     x = node.args[0]
-    if node["hermitian"] or 0 in x.sizes:
+    if 0 in x.sizes or x.dtype != torch.float32:
         return None
-    values = build("aten::linalg_svdvals", x)
+    if node["hermitian"]:
+        values = build("aten::abs", build("aten::linalg_eigvalsh", x))
+    else:
+        values = build("aten::linalg_svdvals", x)
     above = build("aten::gt.Tensor", values, _limit(build, node, x, values))
     return build("aten::sum.dim_IntList", above, [-1])
 
 
+@decomposes("aten::linalg_matrix_rank", "aten::linalg_matrix_rank.tol_tensor")
+def old_rank(build: NodeBuilder, node: Node) -> Value:
+    """The older form, which takes a limit alone."""
+    form = "tensor" if isinstance(node["tol"], Value) else "float"
+    nothing = Value.of_elements(torch.zeros(())) if form == "tensor" else 0.0
+    return build(f"aten::linalg_matrix_rank.atol_rtol_{form}", node.args[0], node["tol"], nothing, node["hermitian"])
+
+
 @decomposes("aten::linalg_pinv.atol_rtol_tensor", "aten::linalg_pinv.atol_rtol_float")
 def pseudoinverse(build: NodeBuilder, node: Node) -> Value | None:
-    """The inverse of what singular values above a limit make."""
+    """The inverse of what singular values above a limit make, or eigenvalues of symmetric matrices."""
     x = node["self"]
-    if node["hermitian"] or 0 in x.sizes or x.dtype != torch.float32:
+    if 0 in x.sizes or x.dtype != torch.float32:
         return None
-    left, values, right = build.all("aten::linalg_svd", x, False)
-    above = build("aten::gt.Tensor", values, _limit(build, node, x, values))
+    if node["hermitian"]:
+        values, columns = build.all("aten::linalg_eigh", x)
+        left, magnitudes = columns, build("aten::abs", values)
+    else:
+        left, values, right = build.all("aten::linalg_svd", x, False)
+        columns, magnitudes = build("aten::transpose.int", right, -2, -1), values
+    above = build("aten::gt.Tensor", magnitudes, _limit(build, node, x, magnitudes))
     inverted = build("aten::where.self", above, build("aten::reciprocal", values), build("aten::zeros_like", values))
     rows = build("aten::mul.Tensor", build("aten::unsqueeze", inverted, -1), build("aten::transpose.int", left, -2, -1))
-    return build("aten::matmul", build("aten::transpose.int", right, -2, -1), rows)
+    return build("aten::matmul", columns, rows)
 
 
-def _limit(build: NodeBuilder, node: Node, x: Value, values: Value) -> Value:
+@decomposes("aten::linalg_pinv", "aten::pinverse", "aten::linalg_pinv.rcond_tensor")
+def old_pseudoinverse(build: NodeBuilder, node: Node) -> Value:
+    """The older forms, whose limit is a share of the largest value."""
+    form, share = "tensor" if isinstance(node["rcond"], Value) else "float", node["rcond"]
+    hermitian = node.op != "aten::pinverse" and node["hermitian"]
+    nothing = Value.of_elements(torch.zeros(())) if form == "tensor" else 0.0
+    return build(f"aten::linalg_pinv.atol_rtol_{form}", node["self"], atol=nothing, rtol=share, hermitian=hermitian)
+
+
+def _limit(build: NodeBuilder, node: Node, x: Value, magnitudes: Value) -> Value:
     """The larger of an absolute one and a share of the largest, which is that of rounding unless something is given."""
     absolute, relative = node["atol"], node["rtol"]
+    largest = build("aten::amax", magnitudes, [-1], True)
     if relative is None:
-        relative = torch.finfo(torch.float32).eps * max(x.sizes[-2:]) if absolute is None else 0.0
-    largest = build("aten::narrow", values, -1, 0, 1)
+        relative = _share_of_rounding(build, absolute, x)
     share = _times(build, largest, relative)
     if absolute is None:
         return share
     if isinstance(absolute, Value):
         return build("aten::maximum", share, build("aten::unsqueeze", absolute, -1))
     return build("aten::clamp_min", share, absolute)
+
+
+def _share_of_rounding(build: NodeBuilder, absolute: Value | float | None, x: Value) -> Value | float:
+    """None of it where an absolute limit is positive."""
+    share = torch.finfo(torch.float32).eps * max(x.sizes[-2:])
+    if isinstance(absolute, Value):
+        return build("aten::mul.Scalar", build("aten::le.Scalar", absolute, 0.0), share)
+    return 0.0 if absolute is not None and absolute > 0 else share
 
 
 def _times(build: NodeBuilder, largest: Value, relative: Value | float) -> Value:

@@ -84,25 +84,26 @@ def _transformed_frames(build: NodeBuilder, frames: Pair, window: Value, transfo
 @decomposes_complex("aten::istft")
 def istft(build: NodeBuilder, node: Node) -> Value | None:
     """(..., frequencies, frames) to (..., samples): the frames, times the window, are added where they lie, and divided
-    by the sum of the squared windows.
-
-    The device can't say that this sum is too small, as torch does, so the window must be known.
-    """
+    by the sum of the squared windows."""
     x, length, hop = node["self"], node["n_fft"], _hop(node)
     window = _window(build, node)
-    if x.dtype != torch.complex64 or window.elements is None or window.dtype.is_complex:
+    if x.dtype != torch.complex64 or window.dtype.is_complex:
         return None
     count, reach = x.sizes[-1], length + hop * (x.sizes[-1] - 1)
     start = length // 2 if node["center"] else 0
     end = reach - start if node["length"] is None else start + node["length"]
-    envelope = _envelope(window.constant, count, hop, start, min(end, reach))
-    if envelope is None:
+    known = None if window.elements is None else _envelope(window.constant, count, hop, start, min(end, reach))
+    if known is None and window.elements is not None:
         return None
     made = _signal_frames(build, node, window, hop)
+    if known is None:
+        envelope = _computed_envelope(build, window, count, hop, start, min(end, reach))
+    else:
+        envelope = Value.of_elements(known)
 
     def of_signal(part: Value) -> Value:
         signal = build("aten::narrow", _overlapped(build, part, hop), -1, start, min(end, reach) - start)
-        signal = build("aten::div.Tensor", signal, Value.of_elements(envelope))
+        signal = build("aten::div.Tensor", signal, envelope)
         signal = signal if end <= reach else build("aten::constant_pad_nd", signal, [0, end - reach], 0.0)
         return signal if x.rank == 3 else build("aten::squeeze.dim", signal, 0)
 
@@ -120,7 +121,7 @@ def _signal_frames(build: NodeBuilder, node: Node, window: Value, hop: int) -> P
     beyond = -length % hop
     is_real = not node["return_complex"]  # then the first half of a spectrum is what counts, even if there is all of it
     rows = each(lambda part: build("aten::slice.Tensor", part, -1, 0, length // 2 + 1), rows) if is_real else rows
-    if is_real and (length // 2 + 1) * 2 * length <= SMALL_MATRIX:
+    if is_real and (length // 2 + 1) * 2 * length <= SMALL_MATRIX and window.elements is not None:
         has_imaginary = rows.imaginary is not None
 
         def make(values: torch.Tensor) -> torch.Tensor:
@@ -165,6 +166,17 @@ def _envelope(window: torch.Tensor, count: int, hop: int, start: int, end: int) 
     frames = squares[:, None].expand(-1, count)[None]
     added = torch.nn.functional.fold(frames, (1, reach), (1, len(window)), stride=(1, hop)).flatten()[start:end]
     return added.float() if added.numel() and float(added.min()) > _LEAST_ENVELOPE else None
+
+
+def _computed_envelope(build: NodeBuilder, window: Value, count: int, hop: int, start: int, end: int) -> Value:
+    """The same of a window that is computed; where torch would refuse it, an index is out of range."""
+    length = window.sizes[0]
+    padded = build("aten::constant_pad_nd", build("aten::square", window), [0, -length % hop], 0.0)
+    frames = build("aten::expand", padded, [1, count, length + -length % hop])
+    added = build("aten::narrow", _overlapped(build, frames, hop), -1, start, end - start)
+    is_small = build("aten::any", build("aten::le.Scalar", added, _LEAST_ENVELOPE))
+    place = build("aten::reshape", build("aten::to.dtype", is_small, torch.int64), [1])
+    return build("aten::add.Tensor", added, build("aten::index_select", Value.of_elements(torch.zeros(1)), 0, place))
 
 
 # Windows and other arguments.

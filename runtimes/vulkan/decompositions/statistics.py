@@ -101,18 +101,38 @@ def correlations(build: NodeBuilder, node: Node) -> Value | None:
 
 @decomposes("aten::histc")
 def histogram(build: NodeBuilder, node: Node) -> Value | None:
-    """How many elements lie in each of some bins of one width; those outside count nowhere."""
+    """How many elements lie in each of some bins of one width; those outside count nowhere. Without bounds, or with two
+    equal ones, the bins reach from the smallest element to the largest."""
     x: Value = node["self"]
     bins, low, high = node["bins"], float(node["min"]), float(node["max"])
-    if x.dtype != torch.float32 or x.numel == 0 or low >= high or not 0 < bins <= _MOST_BINS:
-        return None  # where the elements decide the bins, the CPU looks at them
+    if x.dtype != torch.float32 or x.numel == 0 or not low <= high or not 0 < bins <= _MOST_BINS:
+        return None
     flat = build("aten::reshape", x, [-1])
-    above = build("aten::sub.Scalar", flat, low)
-    place = build("aten::floor", build("aten::div.Scalar", build("aten::mul.Scalar", above, bins), high - low))
-    inside = build("aten::logical_and", build("aten::ge.Scalar", flat, low), build("aten::le.Scalar", flat, high))
+    if low < high:
+        above, width = build("aten::sub.Scalar", flat, low), Value.of_elements(torch.tensor(high - low))
+        inside = build("aten::logical_and", build("aten::ge.Scalar", flat, low), build("aten::le.Scalar", flat, high))
+    else:
+        above, width = _from_the_smallest(build, flat)
+        inside = build("aten::ge.Scalar", above, 0.0)
+    place = build("aten::floor", build("aten::div.Tensor", build("aten::mul.Scalar", above, bins), width))
     place = build(
-        "aten::where.self", inside, build("aten::clamp", place, 0, bins - 1), build("aten::zeros_like", place)
+        "aten::clamp", build("aten::where.self", inside, place, build("aten::zeros_like", place)), 0, bins - 1
     )
     ones = build("aten::to.dtype", inside, torch.float32)
     empty = Value.of_elements(torch.zeros(bins))
     return build("aten::scatter_add", empty, 0, build("aten::to.dtype", place, torch.int64), ones)
+
+
+def _from_the_smallest(build: NodeBuilder, flat: Value) -> tuple[Value, Value]:
+    """How far elements are above the lower bound, and the upper one: a step around elements that are all equal.
+
+    What is not finite is an index out of range, so that torch refuses it.
+    """
+    smallest, largest = build("aten::amin", flat, [0]), build("aten::amax", flat, [0])
+    is_finite = build("aten::isfinite", build("aten::sub.Tensor", largest, smallest))
+    place = build("aten::reshape", build("aten::to.dtype", build("aten::logical_not", is_finite), torch.int64), [1])
+    nothing = build("aten::reshape", build("aten::index_select", Value.of_elements(torch.zeros(1)), 0, place), [])
+    around = build("aten::to.dtype", build("aten::eq.Tensor", smallest, largest), torch.float32)
+    low = build("aten::add.Tensor", build("aten::sub.Tensor", smallest, around), nothing)
+    high = build("aten::add.Tensor", largest, around)
+    return build("aten::sub.Tensor", flat, low), build("aten::sub.Tensor", high, low)

@@ -229,8 +229,11 @@ def singular_vectors(plan: Plan, call: Node) -> tuple[DeviceTensor, ...]:
     source = plan.tensor(call.args[0])
     tall = _tall(source)
     columns, turns, values = rotated(plan, tall)
-    vectors, scales = reflected(plan, columns)
-    left = reflections(plan, vectors, scales, tall.sizes[-2 if call["full_matrices"] else -1], signed=True)
+    width = tall.sizes[-2 if call["full_matrices"] else -1]
+    if call.outputs[0 if tall is source else 2].is_used:
+        left = reflections(plan, *reflected(plan, columns), width, signed=True)
+    else:
+        left = plan.empty((*tall.sizes[:-1], width), torch.float32)
     if tall is source:
         return left, values, _transposed(turns)
     return turns, values, _transposed(left)
