@@ -122,12 +122,18 @@ def _bags() -> Iterator[tuple[Any, ...]]:
     yield weight, indices, Constant(torch.tensor([0, 5, 6])), False, 0, False, torch.randn(12)
 
 
-def test_embedding_bag(computer: Any) -> None:
+@pytest.mark.parametrize("is_known", [True, False])
+def test_embedding_bag(computer: Any, is_known: bool) -> None:
     for args in _bags():
+        if not is_known:
+            args = (*args[:2], args[2].elements, *args[3:])
         check(computer, "aten::embedding_bag", *args)
         padded = (*args, *(False, None, False)[len(args) - 5 :], int(args[1][4]))
         check(computer, "aten::embedding_bag.padding_idx", *padded)
-    graph, _, _ = graph_of("aten::embedding_bag", torch.randn(5, 3), torch.tensor([1, 2]), torch.tensor([0, 1]))
+
+
+def test_no_rows_of_embedding_bag_stay() -> None:
+    graph, _, _ = graph_of("aten::embedding_bag", torch.randn(5, 3), torch.tensor([]).long(), torch.tensor([0, 0]))
     decompose(graph)
     assert [node.op for node in graph.block.nodes] == ["aten::embedding_bag"]
 

@@ -95,6 +95,19 @@ def test_signals_of_computed_windows(device: Device, hop: int, length: int | Non
         program(parts, torch.zeros(32))
 
 
+def test_bags_that_torch_refuses(device: Device) -> None:
+    table, indices = torch.randn(11, 5), torch.tensor([3, 1, 10, 0, 3])
+
+    def bags(rows: Tensor, offsets: Tensor) -> Tensor:
+        return nn.functional.embedding_bag(rows, table, offsets, mode="sum")
+
+    program = _program(device, bags, indices, torch.tensor([0, 2, 2]))
+    torch.testing.assert_close(program(indices, torch.tensor([0, 0, 5])), bags(indices, torch.tensor([0, 0, 5])))
+    for wrong in ([1, 2, 3], [0, 2, 6]):
+        with pytest.raises(InputError, match="offsets"):
+            program(indices, torch.tensor(wrong))
+
+
 def test_lengths_that_torch_refuses(device: Device) -> None:
     def reduced(x: Tensor, lengths: Tensor) -> Tensor:
         return torch.segment_reduce(x, "sum", lengths=lengths)

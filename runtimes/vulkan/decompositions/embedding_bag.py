@@ -26,36 +26,104 @@ class Mode(IntEnum):
     "aten::_embedding_bag_forward_only",
 )
 def embedding_bag(build: NodeBuilder, node: Node) -> Sequence[Value | None] | None:
-    """Bags whose bounds are known become rows of a matrix of indices, the shorter ones padded; others are left.
+    """Bags whose bounds are known become rows of a matrix of indices, the shorter ones padded; of others, each row is
+    put to those of its bag.
 
     Nothing else than the first result is computed: the others are for training.
     """
     weight, indices, offsets, _, mode, _, factors, has_last, padding = (*node.args, None)[:9]
-    if offsets.elements is None or indices.rank != 1 or any(value.is_used for value in node.outputs[1:]):
+    if indices.rank != 1 or any(value.is_used for value in node.outputs[1:]):
         return None
-    starts = offsets.elements.tolist()
+    padding = None if padding is None or padding == -1 else padding % weight.sizes[0]
+    bags = offsets.sizes[0] - bool(has_last)
+    if offsets.elements is not None:
+        made = _bags_of_known_bounds(
+            build, weight, indices, offsets.elements.tolist(), bags, factors, padding, Mode(mode)
+        )
+    elif indices.numel == 0 or bags < 1:
+        made = None
+    else:
+        rows, unused = _rows(build, weight, indices, factors, padding)
+        made = _put_together(build, rows, unused, _bag_of_each(build, offsets, indices.numel), bags, Mode(mode))
+    return None if made is None else (made, None, None, None)
+
+
+def _bags_of_known_bounds(
+    build: NodeBuilder,
+    weight: Value,
+    indices: Value,
+    starts: list[int],
+    bags: int,
+    factors: Value | None,
+    padding: int | None,
+    mode: Mode,
+) -> Value | None:
     ends = [*starts[1:], indices.numel][: len(starts)]
-    lengths = [end - start for start, end in zip(starts, ends, strict=True)][: len(starts) - bool(has_last)]
+    lengths = [end - start for start, end in zip(starts, ends, strict=True)][:bags]
     length = max(lengths, default=0)
     if length == 0 or min(lengths) < 0 or starts[0] != 0 or sum(lengths) != indices.numel:
         return None
-    bags = (len(lengths), length)
+    is_short = None
     if min(lengths) == length:
-        unused = None
-        indices, factors = (value and build("aten::reshape", value, list(bags)) for value in (indices, factors))
+        indices, factors = (value and build("aten::reshape", value, [bags, length]) for value in (indices, factors))
     else:
         steps = torch.arange(length)
-        places = torch.tensor(starts[: len(lengths)])[:, None] + steps
-        unused = Value.of_elements((steps >= torch.tensor(lengths)[:, None])[..., None])
+        places = torch.tensor(starts[:bags])[:, None] + steps
+        is_short = Value.of_elements((steps >= torch.tensor(lengths)[:, None])[..., None])
         chosen = Value.of_elements(places.clamp(max=indices.numel - 1))
         indices, factors = (value and build("aten::index.Tensor", value, [chosen]) for value in (indices, factors))
+    rows, unused = _rows(build, weight, indices, factors, padding)
+    if is_short is not None:
+        unused = is_short if unused is None else build("aten::logical_or", is_short, unused)
+    return _reduced(build, rows, unused, mode)
+
+
+def _rows(
+    build: NodeBuilder, weight: Value, indices: Value, factors: Value | None, padding: int | None
+) -> tuple[Value, Value | None]:
+    """The rows of the table, times their factors, and which are padding, if any can be."""
     rows = build("aten::embedding", weight, indices)
     if factors is not None:
         rows = build("aten::mul.Tensor", rows, build("aten::unsqueeze", factors, -1))
-    if padding is not None and padding != -1:
-        is_padding = build("aten::unsqueeze", build("aten::eq.Scalar", indices, padding % weight.sizes[0]), -1)
-        unused = is_padding if unused is None else build("aten::logical_or", unused, is_padding)
-    return (_reduced(build, rows, unused, Mode(mode)), None, None, None)
+    if padding is None:
+        return rows, None
+    return rows, build("aten::unsqueeze", build("aten::eq.Scalar", indices, padding), -1)
+
+
+def _bag_of_each(build: NodeBuilder, offsets: Value, count: int) -> Value:
+    """Which bag each index is in. Bags that don't begin with the first index, or begin beyond the last, are an index
+    out of range, as torch refuses them."""
+    wrong = build("aten::logical_or", build("aten::lt.Scalar", offsets, 0), build("aten::gt.Scalar", offsets, count))
+    first = build("aten::ne.Scalar", build("aten::narrow", offsets, 0, 0, 1), 0)
+    is_wrong = build("aten::logical_or", build("aten::any", wrong), first)
+    place = build("aten::reshape", build("aten::to.dtype", is_wrong, torch.int64), [1])
+    nothing = build("aten::index_select", Value.of_elements(torch.zeros(1).long()), 0, place)
+    places = Value.of_elements(torch.arange(count))
+    after = build("aten::searchsorted.Tensor", build("aten::to.dtype", offsets, torch.int64), places, right=True)
+    return build("aten::add.Tensor", build("aten::sub.Scalar", after, 1), nothing)
+
+
+def _put_together(build: NodeBuilder, rows: Value, unused: Value | None, bag: Value, bags: int, mode: Mode) -> Value:
+    """The rows of each bag as one; what lies behind the last bag goes into one more, which is cut off."""
+    neutral = float("-inf") if mode == Mode.MAX else 0.0
+    rows = rows if unused is None else build("aten::masked_fill.Scalar", rows, unused, neutral)
+    start = build("aten::new_full", rows, [bags + 1, rows.sizes[1]], neutral)
+    if mode == Mode.MAX:
+        made = build("aten::index_reduce", start, 0, bag, rows, "amax")
+        is_empty = build("aten::eq.Scalar", _counts(build, rows, unused, bag, bags), 0.0)
+        made = build("aten::masked_fill.Scalar", made, is_empty, 0.0)
+    else:
+        made = build("aten::index_add", start, 0, bag, rows)
+    if mode == Mode.MEAN:
+        made = build("aten::div.Tensor", made, build("aten::clamp_min", _counts(build, rows, unused, bag, bags), 1))
+    return build("aten::narrow", made, 0, 0, bags)
+
+
+def _counts(build: NodeBuilder, rows: Value, unused: Value | None, bag: Value, bags: int) -> Value:
+    """How many rows of each bag are used, as a column."""
+    ones = build("aten::new_ones", rows, [rows.sizes[0], 1])
+    ones = ones if unused is None else build("aten::masked_fill.Scalar", ones, unused, 0.0)
+    return build("aten::index_add", build("aten::new_zeros", rows, [bags + 1, 1]), 0, bag, ones)
 
 
 def _reduced(build: NodeBuilder, rows: Value, unused: Value | None, mode: Mode) -> Value:
