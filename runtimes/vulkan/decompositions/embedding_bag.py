@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from enum import IntEnum
 
 import torch
@@ -35,59 +36,59 @@ def embedding_bag(build: NodeBuilder, node: Node) -> Sequence[Value | None] | No
     if indices.rank != 1 or any(value.is_used for value in node.outputs[1:]):
         return None
     padding = None if padding is None or padding == -1 else padding % weight.sizes[0]
+    read = _Rows(weight, indices, factors, padding)
     bags = offsets.sizes[0] - bool(has_last)
     if offsets.elements is not None:
-        made = _bags_of_known_bounds(
-            build, weight, indices, offsets.elements.tolist(), bags, factors, padding, Mode(mode)
-        )
+        made = _of_known_bounds(build, read, offsets.elements.tolist(), bags, Mode(mode))
     elif indices.numel == 0 or bags < 1:
         made = None
     else:
-        rows, unused = _rows(build, weight, indices, factors, padding)
-        made = _put_together(build, rows, unused, _bag_of_each(build, offsets, indices.numel), bags, Mode(mode))
+        made = _put_together(build, *read.made(build), _bag_of_each(build, offsets, indices.numel), bags, Mode(mode))
     return None if made is None else (made, None, None, None)
 
 
-def _bags_of_known_bounds(
-    build: NodeBuilder,
-    weight: Value,
-    indices: Value,
-    starts: list[int],
-    bags: int,
-    factors: Value | None,
-    padding: int | None,
-    mode: Mode,
-) -> Value | None:
-    ends = [*starts[1:], indices.numel][: len(starts)]
+@dataclass(frozen=True)
+class _Rows:
+    """Which rows of a table are read, and what they are multiplied by."""
+
+    table: Value
+    indices: Value
+    factors: Value | None
+    padding: int | None
+    """The row that counts nowhere."""
+
+    def arranged(self, move: Callable[[Value], Value]) -> _Rows:
+        """The same in another order or shape."""
+        factors = None if self.factors is None else move(self.factors)
+        return _Rows(self.table, move(self.indices), factors, self.padding)
+
+    def made(self, build: NodeBuilder) -> tuple[Value, Value | None]:
+        """The rows, and which are padding, if any can be."""
+        rows = build("aten::embedding", self.table, self.indices)
+        if self.factors is not None:
+            rows = build("aten::mul.Tensor", rows, build("aten::unsqueeze", self.factors, -1))
+        if self.padding is None:
+            return rows, None
+        return rows, build("aten::unsqueeze", build("aten::eq.Scalar", self.indices, self.padding), -1)
+
+
+def _of_known_bounds(build: NodeBuilder, read: _Rows, starts: list[int], bags: int, mode: Mode) -> Value | None:
+    count = read.indices.numel
+    ends = [*starts[1:], count][: len(starts)]
     lengths = [end - start for start, end in zip(starts, ends, strict=True)][:bags]
     length = max(lengths, default=0)
-    if length == 0 or min(lengths) < 0 or starts[0] != 0 or sum(lengths) != indices.numel:
+    if length == 0 or min(lengths) < 0 or starts[0] != 0 or sum(lengths) != count:
         return None
-    is_short = None
     if min(lengths) == length:
-        indices, factors = (value and build("aten::reshape", value, [bags, length]) for value in (indices, factors))
-    else:
-        steps = torch.arange(length)
-        places = torch.tensor(starts[:bags])[:, None] + steps
-        is_short = Value.of_elements((steps >= torch.tensor(lengths)[:, None])[..., None])
-        chosen = Value.of_elements(places.clamp(max=indices.numel - 1))
-        indices, factors = (value and build("aten::index.Tensor", value, [chosen]) for value in (indices, factors))
-    rows, unused = _rows(build, weight, indices, factors, padding)
-    if is_short is not None:
-        unused = is_short if unused is None else build("aten::logical_or", is_short, unused)
+        matrix = read.arranged(lambda value: build("aten::reshape", value, [bags, length]))
+        return _reduced(build, *matrix.made(build), mode)
+    steps = torch.arange(length)
+    places = torch.tensor(starts[:bags])[:, None] + steps
+    is_short = Value.of_elements((steps >= torch.tensor(lengths)[:, None])[..., None])
+    chosen = Value.of_elements(places.clamp(max=count - 1))
+    rows, unused = read.arranged(lambda value: build("aten::index.Tensor", value, [chosen])).made(build)
+    unused = is_short if unused is None else build("aten::logical_or", is_short, unused)
     return _reduced(build, rows, unused, mode)
-
-
-def _rows(
-    build: NodeBuilder, weight: Value, indices: Value, factors: Value | None, padding: int | None
-) -> tuple[Value, Value | None]:
-    """The rows of the table, times their factors, and which are padding, if any can be."""
-    rows = build("aten::embedding", weight, indices)
-    if factors is not None:
-        rows = build("aten::mul.Tensor", rows, build("aten::unsqueeze", factors, -1))
-    if padding is None:
-        return rows, None
-    return rows, build("aten::unsqueeze", build("aten::eq.Scalar", indices, padding), -1)
 
 
 def _bag_of_each(build: NodeBuilder, offsets: Value, count: int) -> Value:
