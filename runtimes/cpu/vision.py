@@ -68,8 +68,16 @@ def _roi_align(x: Tensor, regions: Tensor, scale: float, rows: int, columns: int
     for number, image in enumerate(regions[:, 0].long().tolist()):
         down = _weights(edges[number, 1], lengths[number, 1], rows, ratio, x.shape[2])
         across = _weights(edges[number, 0], lengths[number, 0], columns, ratio, x.shape[3])
-        result[number] = down @ x[image] @ across.t()
+        near, wide = _used(down), _used(across)
+        result[number] = down[:, near] @ x[image, :, near, wide] @ across[:, wide].t()
     return result
+
+
+def _used(weights: Tensor) -> slice:
+    """The elements from the first that counts to the last: a region may be a small part of the image. What is not
+    a number counts everywhere."""
+    places = (weights != 0).any(0).nonzero()
+    return slice(int(places[0]), int(places[-1]) + 1) if len(places) else slice(0, 0)
 
 
 def _weights(begin: Tensor, length: Tensor, cells: int, ratio: int, size: int) -> Tensor:
