@@ -26,7 +26,7 @@ _HOMES = {
     "Audit": "mobopt.tools.audit",
     "AuditLine": "mobopt.tools.audit",
     "bisect": "mobopt.tools.bisection",
-    "Bisection": "mobopt.tools.bisection",
+    "Bisection": "mobopt.tools.bisection_results",
     "compare": "mobopt.tools.comparison",
     "Comparison": "mobopt.tools.comparison_results",
     "migrate": "mobopt.tools.migration",
@@ -117,7 +117,8 @@ if TYPE_CHECKING:
     from mobopt.runtimes.vulkan.engine.device import is_vulkan_available
     from mobopt.tools.app_kit.kit import AppKit, app_kit
     from mobopt.tools.audit import Audit, AuditLine, audit
-    from mobopt.tools.bisection import Bisection, bisect
+    from mobopt.tools.bisection import bisect
+    from mobopt.tools.bisection_results import Bisection
     from mobopt.tools.comparison import compare
     from mobopt.tools.comparison_results import Comparison
     from mobopt.tools.migration import migrate

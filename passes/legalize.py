@@ -40,36 +40,43 @@ class Legalize(Pass):
     examples: Examples = field(default_factory=Examples)
     blocked: frozenset[MobileOptimizerType] = frozenset()
     """Optimisations to leave out; rewrites that do the same are left out too."""
+    most: int | None = None
+    """How many rewrites to apply, the first ones; None: all."""
 
     def rewrite(self, program: Program, notes: NoteBook) -> bool:
         """Rewrite in rounds; sizes are recorded anew in each."""
         if self.level == LEGALIZE_LEVELS[0]:
             return False
         refused: set[Node] = set()
-        changed = False
+        applied = 0
         for _ in range(_ROUNDS):
-            if not self._round(program, notes, refused):
-                return changed
-            changed = True
+            left = None if self.most is None else self.most - applied
+            now = self._round(program, notes, refused, left)
+            applied += now
+            if not now:
+                return applied > 0
         raise AssertionError(f"legalisation for {self.target} does not come to an end")
 
-    def _round(self, program: Program, notes: NoteBook, refused: set[Node]) -> bool:
+    def _round(self, program: Program, notes: NoteBook, refused: set[Node], most: int | None) -> int:
+        """Rewrite each node at most once; gives the number of rewrites."""
         # On Vulkan the sizes of any tensor may be too much, and dtypes are not known without a run.
         may_lack = self.target.backend == "vulkan" or may_have_halves(program, self.examples)
         if not may_lack and not any(self._suspects(program, ("wrong", "missing", "unknown"))):
-            return False
+            return 0
         record_facts(program, self.examples)
         written = [graph for graph in program.methods.values() if any(map(written_inputs, graph.walk()))]
-        changed = False
+        applied = 0
         for graph, node, finding in self._suspects(program, ("wrong", "missing")):
+            if applied == most:
+                break
             choices = [item for item in self._rewrites_of(finding) if item.name not in self._blocked_rewrites()]
             if node in refused or not choices:
                 continue
             if any(self._apply(program, graph, node, finding, item, notes, graph in written) for item in choices):
-                changed = True
+                applied += 1
             else:
                 refused.add(node)
-        return changed
+        return applied
 
     def _rewrites_of(self, finding: Finding) -> list[Rewrite]:
         """What a row names, the cheaper one first; one for the example's sizes only where they may be believed."""

@@ -57,6 +57,12 @@ class Pass(ABC):
         choices: dict[str, Any] = {item.name: examples for item in fields(self) if item.name == "examples"}
         return replace(self, **choices) if choices else self
 
+    def at_most(self, count: int) -> Pass | None:
+        """This pass, ending after so many rewrites, for which it makes one note each; None if it can't: without a
+        field ``most``. Bisections find the rewrite to blame by it."""
+        choices: dict[str, Any] = {item.name: count for item in fields(self) if item.name == "most"}
+        return replace(self, **choices) if choices else None
+
     @abstractmethod
     def rewrite(self, program: Program, notes: NoteBook) -> bool:
         """Change the program; say whether anything changed."""

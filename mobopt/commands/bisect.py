@@ -1,4 +1,4 @@
-"""``mobopt bisect``: which pass, node or fusion makes a model's outputs differ."""
+"""``mobopt bisect``: which pass, rewrite, node, fusion or half makes a model's outputs differ."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from mobopt.commands.terminal import let_threads_sleep, print_json, progress, sa
 
 if TYPE_CHECKING:
     from mobopt.options import Precision
-    from mobopt.tools.bisection import Bisection
+    from mobopt.tools.bisection_results import Bisection
 
 
-@click.command(short_help="Find the pass, node or fusion that makes them differ.")
+@click.command(short_help="Find the pass, rewrite, node or fusion that makes them differ.")
 @click.argument("model", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="Folder for the smallest program that shows it.")
 @click.option("--device", default="vulkan", show_default=True, help="cpu (passes only), vulkan, a number or a name.")
@@ -45,16 +45,17 @@ def bisect(
 ) -> None:
     """Find what makes the outputs of MODEL differ from those of the plain model on the CPU.
 
-    With --passes, first the pass; then the node that goes wrong on the device, and whether by itself or by its fusion.
-    The number of runs is logarithmic in theirs. Exit code 1 if something was found.
+    With --passes, first the pass, and which of its rewrites; then the node that goes wrong on the device, and whether
+    by itself, by its fusion, or only in the halves of --precision. The number of runs is logarithmic in theirs. Exit
+    code 1 if something was found.
     """
     let_threads_sleep()
     with progress(f"reading {model.name}") as show:
         from mobopt.samples.inputs import InputOptions
-        from mobopt.tools import bisection
+        from mobopt.tools.bisection import bisect as search
 
         examples = InputOptions.parse(inputs, shapes)
-        found = bisection.bisect(
+        found = search(
             model,
             device=device,
             passes=pipeline_named(passes),
@@ -70,7 +71,7 @@ def bisect(
         print_json(_data(found, written))
     else:
         _print(found, written)
-    if found.kind != bisection.NOTHING:
+    if found.culprit:
         raise click.exceptions.Exit(1)
 
 

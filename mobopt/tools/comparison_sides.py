@@ -145,6 +145,7 @@ class DeviceRunner(Runner):
         method: str,
         split: Callable[[Graph], Container[str]] = lambda line: (),
         refuse: Callable[[Node], str | None] = lambda node: None,
+        stays_single: Callable[[Node], bool] = lambda node: False,
     ) -> None:
         """Open the device.
 
@@ -153,6 +154,7 @@ class DeviceRunner(Runner):
             method: the method's name.
             split: names of the values that no fusion may swallow.
             refuse: why a node is to run on the CPU, if it is.
+            stays_single: whether a node is to keep float32, beside those that the side's precision names.
 
         Raises:
             DeviceError: there is no such device.
@@ -162,7 +164,8 @@ class DeviceRunner(Runner):
         self.device = open_device(None if side.device == VULKAN else side.device)
         self.where = f"{self.device.info}{f', {side.precision.precision}' if side.precision.is_half else ''}"
         self.lines: list[Graph] = []
-        self._side, self._method, self._split, self._refuse = side, method, split, refuse
+        self._side, self._method = side, method
+        self._split, self._refuse, self._stays_single = split, refuse, stays_single
         self._made: list[frozenset[str]] = []
 
     def run(self, args: Sequence[Any], wanted: Container[Place], keep: Keep) -> Any:
@@ -177,6 +180,7 @@ class DeviceRunner(Runner):
             split=self._split,
             refuse=self._refuse,
             precision=self._side.precision,
+            stays_single=self._stays_single,
         )
 
         def show(line: int, value: Value, tensor: torch.Tensor) -> None:
@@ -201,7 +205,7 @@ class DeviceRunner(Runner):
         """See :meth:`Runner.part`."""
         from mobopt.runtimes.vulkan.observed import run_line
 
-        return run_line(self.device, line, inputs, self._side.precision)
+        return run_line(self.device, line, inputs, self._side.precision, self._stays_single)
 
 
 def runner_of(side: Side, method: str, *, is_double: bool = False, is_fused: bool = True) -> Runner:

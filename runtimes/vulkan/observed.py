@@ -53,6 +53,7 @@ class ObservedProgram(VulkanProgram):
         split: Callable[[ir.Graph], Container[str]] = lambda line: (),
         refuse: Refuse = lambda node: None,
         precision: PrecisionChoice = SINGLE,
+        stays_single: Callable[[ir.Node], bool] = lambda node: False,
     ) -> None:
         """Open the device.
 
@@ -64,9 +65,11 @@ class ObservedProgram(VulkanProgram):
             split: names of the values of a line that no fusion may swallow.
             refuse: the nodes to run on the CPU.
             precision: as for :class:`VulkanProgram`.
+            stays_single: the nodes to keep in float32, beside those that ``precision`` names.
         """
         super().__init__(program, device, fallback, precision=precision)
         self._builder = self._shown = _ObservedBuilder(self, fallback == "cpu", precision, wanted, split, refuse)
+        self._shown.stays_single = stays_single
         self.lines: list[ir.Graph] = []
         self.made: list[frozenset[str]] = []
         self.fallbacks: dict[str, None] = {}
@@ -129,6 +132,7 @@ class _ObservedBuilder(SegmentBuilder):
         super().__init__(observed.program, observed.model_state, NO_BOUNDS, precision, ValueRanges(), allow_fallback)
         self.seen: dict[ir.Graph, tuple[ir.Graph, frozenset[str]]] = {}
         """By the graph that is lowered."""
+        self.stays_single: Callable[[ir.Node], bool] = lambda node: False
         self._wanted = wanted
         self._split = split
         self._refuse = refuse
@@ -148,6 +152,7 @@ class _ObservedBuilder(SegmentBuilder):
         if halving is not None:
             returned = set(graph.outputs)
             halving.observed = lambda value: value not in returned
+            halving.stays_single = self.stays_single
         name_values(graph, str(len(self.seen)))
         line = copy_line(graph)
         split = self._split(line)
@@ -166,7 +171,11 @@ def _return_too(graph: ir.Graph, is_wanted: Callable[[ir.Value], bool]) -> None:
 
 
 def run_line(
-    device: Device, line: ir.Graph, inputs: Sequence[torch.Tensor], precision: PrecisionChoice = SINGLE
+    device: Device,
+    line: ir.Graph,
+    inputs: Sequence[torch.Tensor],
+    precision: PrecisionChoice = SINGLE,
+    stays_single: Callable[[ir.Node], bool] = lambda node: False,
 ) -> list[torch.Tensor]:
     """What a line, by itself, gives on a device.
 
@@ -175,6 +184,7 @@ def run_line(
         line: as specialising leaves it; it is not changed.
         inputs: its inputs.
         precision: of halves, what it returns is rounded as in the middle of a model.
+        stays_single: as for :class:`ObservedProgram`.
 
     Raises:
         InputError: the line refuses the inputs.
@@ -192,6 +202,7 @@ def run_line(
         if precision.is_half:
             halving = Halving(precision.precision, precision.fp32_nodes, ValueRanges(), lambda: inputs)
             halving.observed = lambda value: True
+            halving.stays_single = stays_single
         built = build_stream(segment, device.info, ConstantStore(), True, integers, floats_fit, halving=halving)
         executable = Executable(device, built.stream)
         try:

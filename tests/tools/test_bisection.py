@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import runpy
 import sys
@@ -15,9 +16,14 @@ from torch import nn
 
 from mobopt import PassPipeline
 from mobopt.errors import InputError
-from mobopt.ir import parse_graph
+from mobopt.ir import Value, parse_graph
+from mobopt.passes.legalizations import site as legalization_site
+from mobopt.passes.legalizations.site import Site, rewrites
 from mobopt.runtimes.vulkan.engine.device import Device
-from mobopt.tools.bisection import FUSION, NODE, NOTHING, PASS, Bisection, bisect, first_bad
+from mobopt.tools.bisection import bisect
+from mobopt.tools.bisection_results import FUSION, HALF, NODE, NOTHING, PASS, REWRITE, Bisection
+from mobopt.tools.bisection_search import first_bad
+from mobopt.tools.comparison import opened
 from mobopt.tools.small_program import write_sample
 
 
@@ -56,6 +62,43 @@ def test_a_wrong_pass(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: p
     hostile = replace(found, culprit='"""\nraise ValueError("\x1b[2J") #\\')
     assert exit_code(hostile, tmp_path, monkeypatch) == 1 and "\x1b" not in (tmp_path / "run.py").read_text()
     assert bisect(script, device="cpu", passes=right, example_inputs=[x]).kind == NOTHING
+
+
+class Pools(nn.Module):
+    """Three that phones pad wrongly, and conversions rewrite."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = torch.max_pool2d(torch.tanh(x) - 2, [3, 3], [1, 1], [1, 1])
+        x = torch.max_pool2d(torch.tanh(x) - 3, [3, 3], [1, 1], [1, 1])
+        return torch.max_pool2d(torch.sin(x) - 2, [3, 3], [1, 1], [1, 1])
+
+
+def test_a_wrong_rewrite(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second of three that one function does."""
+    script, x = torch.jit.script(Pools()), torch.randn(1, 3, 7, 5)
+    right = rewrites()["pool_after_replication"]
+    second = [
+        node
+        for node in opened(script, None, None)[0].program.methods["forward"].walk()
+        if node.op == "aten::max_pool2d"
+    ][1].origin
+
+    @functools.wraps(right.apply)
+    def wrong(site: Site) -> Value | tuple[Value, ...]:
+        result = right.apply(site)
+        assert isinstance(result, Value)
+        return site.op("aten::mul.Scalar", result, 1.5) if site.node.origin == second else result
+
+    monkeypatch.setitem(legalization_site._REWRITES, right.name, replace(right, apply=wrong))
+    passes = PassPipeline.default("vulkan", runtime="2.1")
+    found = bisect(script, device="cpu", passes=passes, example_inputs=[x])
+    assert found.kind == REWRITE and found.culprit.startswith("pool_after_replication of aten::max_pool2d %")
+    assert "number 2 of 3, by legalize, number " in found.culprit
+    assert found.error > 1e-3 > found.error_before and found.candidates == 3
+    assert any("zeros are read outside" in remark for remark in found.remarks)
+    assert found.runs <= 4 + math.ceil(math.log2(len(passes))) + math.ceil(math.log2(3))
+    assert exit_code(found, tmp_path, monkeypatch) == 1
+    assert "aten::mul" in (tmp_path / "program.txt").read_text()
 
 
 def test_a_wrong_kernel(device: Device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -105,7 +148,12 @@ def test_what_halves_lose(device: Device, tmp_path: Path, monkeypatch: pytest.Mo
     """Values near 200, which halves hold to an eighth, and layers that take their difference."""
     script, x = cancelling_in_halves()
     found = bisect(script, device=device.info.name, example_inputs=[x], precision="fp16")
-    assert found.kind == NODE and found.culprit.startswith("aten::linear") and "node 2 of 2" in found.culprit
+    first = found.culprit.removesuffix(" in fp16, node 1 of 2")
+    assert found.kind == HALF and first.startswith("aten::linear %") and found.source == ("linear.py:134 in 0",)
+    advice = next(remark for remark in found.remarks if f"with --fp32-nodes '{first}'" in remark)
+    assert "bisect again with that" in advice
+    more = bisect(script, device=device.info.name, example_inputs=[x], precision="fp16", fp32_nodes=first)
+    assert more.kind == HALF and "in fp16, node 2 of 2" in more.culprit
     assert found.error > 1e-2 > found.error_before and found.tolerance == 1e-2
     assert exit_code(found, tmp_path, monkeypatch) == 1
     assert bisect(script, device=device.info.name, example_inputs=[x]).kind == NOTHING

@@ -187,6 +187,7 @@ class Halving:
 
     Attributes:
         observed: whether a value is returned only to be seen, which does not make it float32.
+        stays_single: whether a node keeps float32 for a bisection.
     """
 
     def __init__(
@@ -201,6 +202,7 @@ class Halving:
             inputs: gives the line's inputs, of the call for which it is planned.
         """
         self.observed: Callable[[Value], bool] = lambda value: False
+        self.stays_single: Callable[[Node], bool] = lambda node: False
         self._precision, self._patterns = precision, patterns
         self._ranges = ranges
         self._inputs = inputs
@@ -261,7 +263,9 @@ class Halving:
             choice.tie([*(value for value in read if not value.is_constant), *node.outputs])
 
     def _named(self, parts: Sequence[Node]) -> str | None:
-        """Why the user wants float32 of a node; None if not."""
+        """Why the user, or a bisection, wants float32 of a node; None if not."""
+        if any(map(self.stays_single, parts)):
+            return BISECTED
         for pattern in self._patterns:
             if any(matches(pattern, part) for part in parts):
                 return f"{pattern!r} names it"
@@ -278,6 +282,7 @@ RETURNED = "the model returns it, or a tensor that is part of it"
 ON_CPU = "the CPU reads or makes it"
 DELICATE = "its operator is delicate"
 READ_DELICATELY = "a delicate operator reads it"
+BISECTED = "a bisection keeps it"
 OF_NUMBERS = "it is made of numbers alone"
 _OF_THE_GRAPH = (RETURNED, ON_CPU, DELICATE, READ_DELICATELY, OF_NUMBERS)
 
