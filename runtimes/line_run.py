@@ -12,7 +12,6 @@ from mobopt.ir import Graph, Node, Program, Value
 from mobopt.ir.nests import leaves_of, map_leaves
 from mobopt.ir.straight_line import copy_line, name_values
 from mobopt.ops.contexts import PackedContext
-from mobopt.runtimes.cpu.double import in_double
 from mobopt.runtimes.cpu.kernels import kernel_in_line, operator_error
 from mobopt.runtimes.memories import StateMemories
 from mobopt.runtimes.results import Results
@@ -20,6 +19,8 @@ from mobopt.runtimes.segment import HostLeaf, Segment
 from mobopt.runtimes.specialize import go_on, specialize
 from mobopt.runtimes.state import ModelState
 
+Change = Callable[[Any], Any]
+"""Gives a nest or a packed context with other floats: widened (``in_double``), or rounded (``in_halves``)."""
 Show = Callable[[int, Value, torch.Tensor], None]
 """Is told of each tensor that a line is given or makes: the line's number, the value, and its elements."""
 
@@ -31,20 +32,20 @@ class LineRun:
         lines: of the last call, in order; a model that looks at elements has several. Values have names.
     """
 
-    def __init__(self, program: Program, method: str, is_double: bool = False) -> None:
+    def __init__(self, program: Program, method: str, change: Change | None = None) -> None:
         """Make it.
 
         Args:
             program: the model; never changed.
             method: the method's name.
-            is_double: whether float64 stands wherever the model has float32. What follows from constants alone is
-                computed in float32 and then widened.
+            change: what inputs, constants and results go through, if anything. What follows from constants alone is
+                computed in float32 before.
         """
         self.lines: list[Graph] = []
         self._program = program
         self._method = method
-        self._evaluation = LineEvaluation(is_double)
-        self._is_double = is_double
+        self._evaluation = LineEvaluation(change)
+        self._change: Change = change or (lambda value: value)
         self._by_elements: set[str] = set()
 
     def run(self, args: Sequence[Any], show: Show) -> Any:
@@ -71,12 +72,12 @@ class LineRun:
     def _run(self, args: Sequence[Any], show: Show) -> Any:
         program, state = self._program, ModelState(self._program).working_copy(torch.Tensor.clone)
         given = [*leaves_of(list(args), torch.Tensor), *StateMemories(state).tensors]
-        given = in_double(given) if self._is_double else given
+        given = self._change(given)
         segment = specialize(program, self._method, args, state, self._by_elements)
         carried: list[torch.Tensor] = []
         while True:
             hosted = [segment.tape.values[ref.number] for ref in segment.hosted]
-            inputs = [*carried, *(in_double(hosted) if self._is_double else hosted), *given]
+            inputs = [*carried, *self._change(hosted), *given]
             values = self._compute(segment, inputs, show)
             if segment.following is None:
                 return _result(segment, values, inputs)
@@ -115,9 +116,9 @@ class UnforeseenSizesError(MoboptError):
 class LineEvaluation:
     """Computes lines with torch's CPU kernels, node by node; a tensor lives until its last reader has run."""
 
-    def __init__(self, is_double: bool = False) -> None:
-        """With ``is_double``, float64 stands wherever a line has float32."""
-        self._is_double = is_double
+    def __init__(self, change: Change | None = None) -> None:
+        """With ``change``, constants and results go through it."""
+        self._change = change
         self._constants: dict[int, tuple[Any, Any]] = {}
 
     def outputs(
@@ -146,27 +147,24 @@ class LineEvaluation:
 
     def _results(self, node: Node, values: dict[Value, torch.Tensor]) -> list[torch.Tensor]:
         args = map_leaves(node.args, Value, lambda value: self._known(value) if value.is_constant else values[value])
-        if self._is_double:
-            args = map_leaves(args, PackedContext, self._widened)
+        if self._change is not None:
+            args = map_leaves(args, PackedContext, self._changed)
         try:
             result = list(leaves_of(kernel_in_line(node.qualified_op)(*args), torch.Tensor))
         except MoboptError:
             raise
         except Exception as error:
             raise operator_error(node.qualified_op, node.origin, args, error) from error
-        return in_double(result) if self._is_double else result
+        return result if self._change is None else list(self._change(result))
 
     def _known(self, value: Value) -> Any:
-        """What a constant is; it is widened once."""
-        return self._widened(value.constant) if self._is_double else value.constant
+        """What a constant is; it is changed once."""
+        return value.constant if self._change is None else self._changed(value.constant)
 
-    def _widened(self, constant: Any) -> Any:
+    def _changed(self, constant: Any) -> Any:
+        assert self._change is not None
         if id(constant) not in self._constants:
-            wide = in_double(constant.state() if isinstance(constant, PackedContext) else constant)
-            self._constants[id(constant)] = (
-                constant,
-                (type(constant)(*wide) if isinstance(constant, PackedContext) else wide),
-            )
+            self._constants[id(constant)] = constant, self._change(constant)
         return self._constants[id(constant)][1]
 
 

@@ -13,6 +13,7 @@ import click
 from mobopt.commands.shared_options import input_options, json_option, method_option, precision_options
 from mobopt.commands.terminal import let_threads_sleep, print_json, print_table, progress, say
 from mobopt.errors import InputError
+from mobopt.options import PRECISIONS
 
 if TYPE_CHECKING:
     from mobopt.options import Precision
@@ -42,7 +43,8 @@ _MOST_ROWS = 30
     type=float,
     help="Error that is let pass, over the largest magnitude of A's value [default: 1e-4, of fp16 1e-2, of bf16 8e-2].",
 )
-@precision_options("Of B, on a Vulkan device.")
+@precision_options("Of B: what a Vulkan device stores; on the CPU every result is rounded.")
+@click.option("--precision-a", default="fp32", show_default=True, type=click.Choice(PRECISIONS), help="Of A, likewise.")
 @click.option("--all", "shows_all", is_flag=True, help="Print all layers, however many there are.")
 @json_option
 @click.option("--html", "page", type=click.Path(path_type=Path), help="Write a page, one bar a layer.")
@@ -62,6 +64,7 @@ def compare(
     tolerance: float | None,
     precision: Precision,
     fp32_nodes: tuple[str, ...],
+    precision_a: Precision,
     shows_all: bool,
     as_json: bool,
     page: Path | None,
@@ -100,6 +103,7 @@ def compare(
                 tolerance=tolerance,
                 precision=precision,
                 fp32_nodes=fp32_nodes,
+                precision_a=precision_a,
                 show=show,
             )
         if page is not None:
@@ -181,7 +185,8 @@ def _say_verdict(found: Comparison) -> None:
 
     first = found.first
     if first is None:
-        say(f"all {len(found.layers)} layers are within {found.tolerance:g}, in {found.seconds:.1f} s")
+        layers = "the one layer is" if len(found.layers) == 1 else f"all {len(found.layers)} layers are"
+        say(f"{layers} within {found.tolerance:g}, in {found.seconds:.1f} s")
     else:
         number = found.layers.index(first) + 1
         say(f"the first layer over {found.tolerance:g} is number {number}, {_place(first)}:")

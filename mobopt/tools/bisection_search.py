@@ -202,7 +202,7 @@ class Search:
         return 0 if is_bad(0) else first_bad(len(nodes), is_bad)
 
     def _on_cpu(self, side: Side) -> CpuRunner:
-        return CpuRunner(replace(side, device=CPU), self._method)
+        return CpuRunner(replace(side, device=CPU, precision=SINGLE), self._method)
 
     # The smallest program
 

@@ -20,7 +20,7 @@ from mobopt.frontends.source import Source
 from mobopt.ir.arguments import bind_arguments
 from mobopt.options import Precision, PrecisionChoice
 from mobopt.passes.pipelines import PassPipeline
-from mobopt.runtimes.half_ranges import HALVES
+from mobopt.runtimes.half_ranges import HALVES, check_patterns
 from mobopt.samples.agreement import RELATIVE_TOLERANCE, TOLERANCES
 from mobopt.samples.example_inputs import ChosenInputs, ExampleInputs, choose_inputs
 from mobopt.tools.comparison_results import Comparison
@@ -44,6 +44,7 @@ def compare(
     tolerance: float | None = None,
     precision: Precision = "fp32",
     fp32_nodes: str | Iterable[str] = (),
+    precision_a: Precision = "fp32",
     show: Callable[[str], None] = lambda step: None,
 ) -> Comparison:
     """Compare two runs of a model, or of two models that should do the same, layer by layer.
@@ -64,9 +65,10 @@ def compare(
         float64: whether the reference is computed in float64.
         fused: False: a device makes every value by itself, without fusions.
         tolerance: the error that is let pass, over the largest magnitude of the reference's value; without it 1e-4, and
-            1e-2 of fp16, 8e-2 of bf16.
-        precision: of the other one, on its device; see :func:`mobopt.load`.
-        fp32_nodes: patterns of its nodes that keep float32.
+            1e-2 of fp16, 8e-2 of bf16, of the coarser of both precisions.
+        precision: of the other one: on a device see :func:`mobopt.load`; on the CPU every result is rounded.
+        fp32_nodes: patterns of its nodes that keep float32, on a device.
+        precision_a: of the reference, likewise.
         show: is told each step.
 
     Returns:
@@ -76,8 +78,8 @@ def compare(
         InputError: the models can't be compared: other inputs or outputs, no inputs that they take, no common layer.
         MoboptError: a model or a device can't be used.
     """
-    choice = PrecisionChoice.of(precision, fp32_nodes)
-    tolerance = tolerance_of(tolerance, choice)
+    choices = PrecisionChoice.of(precision_a), PrecisionChoice.of(precision, fp32_nodes)
+    tolerance = tolerance_of(tolerance, *choices)
     if device_b is None:
         device_b = VULKAN if b is None and passes_b is None else CPU
     started = time.perf_counter()
@@ -86,9 +88,10 @@ def compare(
     inputs = choose_inputs(sources[0], example_inputs)
     args = arguments_of(sources, method, inputs)
     sides = (
-        Side.of(sources[0], device_a, passes_a, inputs),
-        replace(Side.of(sources[1], device_b, passes_b, inputs), precision=choice),
+        replace(Side.of(sources[0], device_a, passes_a, inputs), precision=choices[0]),
+        replace(Side.of(sources[1], device_b, passes_b, inputs), precision=choices[1]),
     )
+    check_patterns(sides[1].program, choices[1].fp32_nodes)
     runners = (
         runner_of(sides[0], method, is_double=float64, is_fused=fused),
         runner_of(sides[1], method, is_fused=fused),
@@ -112,13 +115,14 @@ def compare(
     )
 
 
-def tolerance_of(given: float | None, choice: PrecisionChoice) -> float:
-    """The error that is let pass, given or that of a precision.
+def tolerance_of(given: float | None, *choices: PrecisionChoice) -> float:
+    """The error that is let pass, given or that of the coarsest of some precisions.
 
     Raises:
         InputError: it is no number from 0 on.
     """
-    usual = TOLERANCES[HALVES[choice.precision]] if choice.is_half else RELATIVE_TOLERANCE
+    halves = (TOLERANCES[HALVES[choice.precision]] for choice in choices if choice.is_half)
+    usual = max(halves, default=RELATIVE_TOLERANCE)
     tolerance = usual if given is None else given
     if not 0 <= tolerance < math.inf:
         raise InputError(f"the tolerance is {tolerance}; give a number from 0 on, such as 1e-4")
@@ -177,7 +181,7 @@ def _remarks(
     for name, runner in zip("AB", work.runners, strict=True):
         for fallback in runner.fallbacks:
             yield f"{name} runs on the CPU: {fallback}"
-    if side.device == CPU and not side.passes:
+    if side.device == CPU and not side.passes and not side.precision.is_half:
         own = source.caller(method)(copy.deepcopy(list(args)))
         pairs = list(zip(tensors_of(work.results[0]), tensors_of(own), strict=True))
         worst = max((difference(theirs, mine).error for mine, theirs in pairs), default=0.0)

@@ -6,6 +6,7 @@ import copy
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Container, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -18,7 +19,9 @@ from mobopt.options import SINGLE, PrecisionChoice
 from mobopt.passes.manager import run_passes
 from mobopt.passes.pipelines import PassPipeline
 from mobopt.runtimes.cpu.double import in_double
-from mobopt.runtimes.line_run import LineEvaluation, LineRun
+from mobopt.runtimes.cpu.precision import in_halves
+from mobopt.runtimes.half_ranges import HALVES
+from mobopt.runtimes.line_run import Change, LineEvaluation, LineRun
 from mobopt.samples.example_inputs import ChosenInputs
 from mobopt.samples.inputs import SEED
 from mobopt.tools.layer_matching import Place
@@ -100,14 +103,24 @@ class Runner(ABC):
 
 
 class CpuRunner(Runner):
-    """Torch's kernels on the CPU, node by node."""
+    """Torch's kernels on the CPU, node by node; of halves, every result is rounded, as a phone's GPU may."""
 
     def __init__(self, side: Side, method: str, is_double: bool = False) -> None:
-        """With ``is_double``, in float64."""
-        self.where = "CPU in float64" if is_double else "CPU"
-        self._run = LineRun(side.program, method, is_double)
-        self._evaluation = LineEvaluation(is_double)
-        self._is_double = is_double
+        """With ``is_double``, in float64.
+
+        Raises:
+            InputError: halves are asked for of some nodes only.
+        """
+        precision = side.precision.precision
+        if side.precision.fp32_nodes:
+            raise InputError(f"the CPU in {precision} rounds every result; leave out fp32_nodes, or choose a device")
+        self.where = "CPU in float64" if is_double else f"CPU in {precision}" if side.precision.is_half else "CPU"
+        change: Change | None = in_double if is_double else None
+        if side.precision.is_half:
+            change = partial(in_halves, half=HALVES[precision])
+        self._run = LineRun(side.program, method, change)
+        self._evaluation = LineEvaluation(change)
+        self._change: Change = change or (lambda value: value)
 
     @property
     def lines(self) -> Sequence[Graph]:  # type: ignore[override]
@@ -131,8 +144,7 @@ class CpuRunner(Runner):
 
     def part(self, line: Graph, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """See :meth:`Runner.part`."""
-        given = in_double(list(inputs)) if self._is_double else inputs
-        values = self._evaluation.outputs(line, given)
+        values = self._evaluation.outputs(line, self._change(list(inputs)))
         return [values[value] for value in line.outputs]
 
 
@@ -219,13 +231,14 @@ def runner_of(side: Side, method: str, *, is_double: bool = False, is_fused: boo
 
     Raises:
         DeviceError: there is no such device.
-        InputError: float64 is asked for on a device, or halves on the CPU.
+        InputError: there is no such method; float64 is asked for on a device, or with halves; halves of some nodes only
+            on the CPU.
     """
     if method not in side.program.methods:
         methods = ", ".join(side.program.methods)
         raise InputError(f"{side.name} has no method {method!r}; its methods are {methods}; choose with --method")
-    if side.device == CPU and side.precision.is_half:
-        raise InputError(f"{side.precision.precision} is what a Vulkan device stores; choose one with --device-b")
+    if is_double and side.precision.is_half:
+        raise InputError(f"the reference is computed in float64 or in {side.precision.precision}; leave out one")
     if side.device == CPU:
         return CpuRunner(side, method, is_double)
     if is_double:

@@ -63,7 +63,7 @@ class JitteredInterpreter(Float64Interpreter):
         super().__init__(program)
 
     def _given(self, value: Any) -> Any:
-        return _with_tensors(value, self._off)
+        return with_tensors(value, self._off)
 
     def _off(self, tensor: torch.Tensor) -> torch.Tensor:
         if tensor.dtype not in _COARSER:
@@ -74,11 +74,11 @@ class JitteredInterpreter(Float64Interpreter):
 
 def in_double(value: Any) -> Any:
     """A nest, or a packed context, with its tensors of coarser floats in float64."""
-    return _with_tensors(value, lambda item: item.double() if item.dtype in _COARSER else item)
+    return with_tensors(value, lambda item: item.double() if item.dtype in _COARSER else item)
 
 
-def _with_tensors(value: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> Any:
+def with_tensors(value: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> Any:
     """A nest, or a packed context, with each of its tensors changed."""
     if isinstance(value, PackedContext):
-        return type(value)(*(_with_tensors(item, change) for item in value.state()))
+        return type(value)(*(with_tensors(item, change) for item in value.state()))
     return map_leaves(value, torch.Tensor, change)

@@ -16,6 +16,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 from mobopt.ir import Node, Program, Value
 from mobopt.ir.nests import leaves_of, map_leaves
 from mobopt.ops.contexts import PackedContext
+from mobopt.runtimes.cpu.double import with_tensors
 from mobopt.runtimes.cpu.interpreter import Interpreter
 
 LOSS = 0.01
@@ -156,6 +157,11 @@ class HalfInterpreter(Interpreter):
         names = ", ".join(f"%{value.name}" for value in node.inputs if not value.is_constant)
         text = f"{', '.join(f'%{value.name}' for value in node.outputs)} = {node.op}({names})"
         self.first_loss = PrecisionLoss(text, node.source, kind, relative, largest, self._half)
+
+
+def in_halves(value: Any, half: torch.dtype) -> Any:
+    """A nest, or a packed context, with the elements of its float tensors rounded to halves; dtypes stay."""
+    return with_tensors(value, lambda item: item.to(half).to(item.dtype) if item.dtype in _ROUNDED else item)
 
 
 def _round(tensor: torch.Tensor, half: torch.dtype) -> None:

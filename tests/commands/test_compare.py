@@ -72,7 +72,7 @@ def test_bisect_in_halves(invoke: Invoke, files: Path) -> None:
     found = json.loads(invoke(*command, "--json").stdout)
     assert found["kind"] == "nothing" and 1e-6 < found["error"] < 1e-2 and found["tolerance"] == 1e-2
     result = invoke(*command, "--tolerance", "1e-6", "--json")
-    assert result.exit_code == 1 and json.loads(result.stdout)["kind"] == "node"
+    assert result.exit_code == 1 and json.loads(result.stdout)["kind"] == "half"
     kept = invoke(*command, "--tolerance", "1e-6", "--fp32-nodes", "aten::*", "--json")
     assert kept.exit_code == 0, kept.output
     assert_refused(invoke(*command, "--device", "cpu", "--passes", "cpu"), "fp16 is what a Vulkan device stores")

@@ -11,12 +11,14 @@ import onnx.helper
 import onnx.numpy_helper
 import pytest
 import torch
-from comparison_models import Cancelling, Loops, Magnifying, doubled, net
+from comparison_models import Cancelling, Loops, Magnifying, cancelling_in_halves, doubled, net
 from torch import nn
 
 from mobopt import PassPipeline, optimize_for_mobile
 from mobopt.errors import InputError
 from mobopt.frontends.open_source import whole_source_of
+from mobopt.runtimes.cpu.double import in_double
+from mobopt.runtimes.cpu.precision import HalfInterpreter
 from mobopt.runtimes.line_run import LineRun
 from mobopt.runtimes.vulkan.engine.device import Device
 from mobopt.runtimes.vulkan.observed import ObservedProgram
@@ -202,7 +204,7 @@ def test_calls_begin_with_the_state_of_the_model(device: Device) -> None:
 
 def test_a_line_in_float64_is_exact() -> None:
     model, x = Cancelling().eval(), torch.rand(3, 1018)
-    run = LineRun(whole_source_of(torch.jit.script(model)).program, "forward", is_double=True)
+    run = LineRun(whole_source_of(torch.jit.script(model)).program, "forward", in_double)
     found = run.run([x], lambda line, value, tensor: None)
     torch.testing.assert_close(found, model.double()(x.double()))
 
@@ -293,3 +295,26 @@ def test_what_cannot_be_compared_is_said_in_one_message() -> None:
         compare(relu, device_a="vulkan", device_b="cpu", float64=True, example_inputs=[x])
     with pytest.raises(InputError, match="tolerance"):
         compare(relu, tolerance=math.nan, example_inputs=[x])
+
+
+def test_precisions_of_both_sides(device: Device) -> None:
+    """Values near 200, which halves hold to an eighth, and a layer that takes their difference."""
+    script, x = cancelling_in_halves()
+    on_cpu = compare(script, example_inputs=[x], device_b="cpu", precision="fp16")
+    assert on_cpu.other.endswith("CPU in fp16") and on_cpu.tolerance == 1e-2 and not on_cpu.agrees
+    rounded = HalfInterpreter(whole_source_of(script).program).run("forward", [x])
+    exact = script(x).detach()
+    worst = float((rounded - exact).abs().max() / exact.abs().max())
+    assert on_cpu.outputs[0].difference.error == pytest.approx(worst, rel=1e-5)
+    name = device.info.name
+    alike = compare(script, example_inputs=[x], device_a=name, device_b=name, precision_a="fp16", precision="fp16")
+    assert alike.agrees and alike.outputs[0].difference.error == 0 and "fp16" in alike.reference
+    apart = compare(script, example_inputs=[x], device_a=name, device_b=name, precision_a="bf16")
+    assert apart.tolerance == 8e-2 and "bf16" in apart.reference and not apart.agrees
+    for arguments, message in (
+        ({"precision": "fp16", "fp32_nodes": "aten::linear", "device_b": "cpu"}, "rounds every result"),
+        ({"precision_a": "fp16", "float64": True}, "float64 or in fp16; leave out one"),
+        ({"precision": "fp16", "fp32_nodes": "aten::gelu", "device_b": name}, "^fp32_nodes has 'aten::gelu', which no"),
+    ):
+        with pytest.raises(InputError, match=message):
+            compare(script, **{"example_inputs": [x], **arguments})  # type: ignore[arg-type]
