@@ -172,7 +172,7 @@ def _remarks(
     if work.is_of_other_model and work.unmatched() and has_outputs_only:
         yield "no layer between inputs and outputs is common to both: they may be two different models"
     elif work.is_of_other_model:
-        yield "no origins are common to both models: layers were matched by source line, order and reader"
+        yield "no origins are common to both models: layers were matched by making, source line, order and reader"
     if len(work.runners[0].lines) != len(work.runners[1].lines):
         yield (
             f"the model looks at elements {len(work.runners[0].lines) - 1} times on one side and "

@@ -46,7 +46,8 @@ class Layer:
     turn: int
     """Which time the node is computed, from 0: the trip of a loop."""
     matched_by: str
-    """``origin``, ``line``, ``order`` or ``reader``: how the two values were found to be the same layer's."""
+    """How the two values were found to be the same layer's: ``origin``, ``making``, ``line``, ``order`` or
+    ``reader``."""
     total: Difference
     """From the reference."""
     own: Difference | None

@@ -121,8 +121,38 @@ class ComparisonWork:
                 yield f"{item.node.op} {sizes}" + (f" at {item.node.source}" if item.node.source else "")
 
     def layers(self, *, alone: bool = True) -> list[Layer]:
-        """All of them, batch by batch; without ``alone``, none is run by itself."""
+        """All of them, batch by batch; without ``alone``, none is run by itself.
+
+        Where two files have no origins in common, a layer may be given another one's partner: it differs then, and all
+        that reads it agrees. Such have no partner, and what reads them is compared anew.
+        """
+        while True:
+            drafts = self._compared(alone)
+            strangers = self._strangers(drafts)
+            if not strangers:
+                return [self._layer(draft) for draft in drafts]
+            self.places = [place for place in self.places if place not in strangers]
+            for place in strangers:
+                del self._matches[place]
+            self._errors.clear()
+
+    def _strangers(self, drafts: Sequence[Draft]) -> set[Place]:
+        """Layers that were not matched by origin and differ, whose readers all agree."""
+        errors: dict[Place, list[float]] = {}
+        for draft in drafts:
+            for value in draft.part.inputs:
+                errors.setdefault((draft.place[0], value.name), []).append(self._errors.get(draft.place, math.inf))
+        return {
+            draft.place
+            for draft in drafts
+            if draft.partner.how != "origin"
+            and self._errors.get(draft.place, math.inf) > self.tolerance
+            and max(errors.get(draft.place, [math.inf])) <= self.tolerance
+        }
+
+    def _compared(self, alone: bool) -> list[Draft]:
         drafts = [self.draft(place) for place in self.places]
+        self._inner.clear()
         for draft in drafts:
             inner = (value.name for node in draft.part.block.nodes for value in node.outputs)
             self._inner.update((draft.place[0], name) for name in inner)
@@ -131,7 +161,7 @@ class ComparisonWork:
             self._show(f"comparing layers {done + 1} to {done + len(batch)} of {len(drafts)}")
             self._compare(batch, alone)
             done += len(batch)
-        return [self._layer(draft) for draft in drafts]
+        return drafts
 
     def sample(self, place: Place, known: Container[str]) -> Sample | None:
         """What makes a value from known ones, with the reference's values; None if these are not all known."""

@@ -1,12 +1,12 @@
-"""Which values of two runs are the same layer's: by origin, by source line, by order, and by what reads them."""
+"""Which values of two runs are the same layer's: by origin, by all that makes them, by source line, by order, and by
+what reads them."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
-from typing import Any
 
 import torch
 
@@ -62,7 +62,7 @@ class Match:
 
     reference: Place
     how: str
-    """``origin``, ``line``, ``order`` or ``reader``."""
+    """``origin``, ``making``, ``line``, ``order`` or ``reader``."""
     turn: int
     """Which of the values that the same node makes, from 0."""
 
@@ -81,8 +81,10 @@ def match(reference: Sequence[Graph], other: Sequence[Graph]) -> dict[Place, Mat
     theirs, ours = made_by(reference), made_by(other)
     found = _by_turns(theirs, ours, _origin_of, "origin")
     if 2 * len(found) < len(ours):  # nodes of another file: that some have one number and text means nothing
-        found = _by_turns(theirs, ours, _line_of, "line")
-        found.update(_by_order(theirs, ours, found))
+        identities = {item.value: _identity(item) for item in (*theirs, *ours)}
+        found = _by_making(reference, other, identities)
+        found.update(_by_turns(*_left(theirs, ours, found), lambda item: _line_of(item, identities), "line"))
+        found.update(_by_order(theirs, ours, found, identities))
         _by_readers(reference, other, found, _twins(theirs, ours))
     _by_readers(reference, other, found, {})
     return found
@@ -93,13 +95,54 @@ def _origin_of(item: Made) -> Hashable:
     return (nodes[-1], item.node.outputs.index(item.value)) if nodes else None
 
 
-def _line_of(item: Made) -> Hashable:
+def _line_of(item: Made, identities: Mapping[Value, Hashable]) -> Hashable:
     nodes = item.node.origin.nodes
     line = nodes[-1].line if nodes else ""
-    return (line, *_identity(item)) if line else None
+    return (line, identities[item.value]) if line else None
 
 
-def _by_turns(theirs: Iterable[Made], ours: Iterable[Made], key_of: Any, how: str) -> dict[Place, Match]:
+def _left(theirs: Iterable[Made], ours: Iterable[Made], found: Mapping[Place, Match]) -> tuple[list[Made], list[Made]]:
+    """What has no partner yet."""
+    taken = {partner.reference for partner in found.values()}
+    return [item for item in theirs if item.place not in taken], [item for item in ours if item.place not in found]
+
+
+def _by_making(
+    reference: Sequence[Graph], other: Sequence[Graph], identities: Mapping[Value, Hashable]
+) -> dict[Place, Match]:
+    """Values of the first lines that the same operators make of the same inputs: they are equal, whatever stands
+    where. Several with the same making are one value."""
+    if not reference or not other or len(reference[0].inputs) != len(other[0].inputs):
+        return {}
+    numbers: dict[Hashable, int] = {}
+    left, right = (_makings(line, identities, numbers) for line in (reference[0], other[0]))
+    return {
+        place: Match(makers[min(turn, len(makers) - 1)], "making", 0)
+        for making, places in right.items()
+        for turn, place in enumerate(places)
+        if (makers := left.get(making))
+    }
+
+
+def _makings(line: Graph, identities: Mapping[Value, Hashable], numbers: dict[Hashable, int]) -> dict[int, list[Place]]:
+    """The places of a first line by a number of all that makes them: the same number is the same making."""
+    made: dict[Value, int] = {
+        value: numbers.setdefault((place, value.sizes, value.dtype), len(numbers))
+        for place, value in enumerate(line.inputs)
+    }
+    found: dict[int, list[Place]] = defaultdict(list)
+    for node in line.block.nodes:
+        operands = tuple(made[value] for value in _operands(node))
+        for value in node.outputs:
+            key = (identities[value], "" if _weights(node) else (node.op, _numbers(node)), operands)
+            made[value] = numbers.setdefault(key, len(numbers))
+            found[made[value]].append((0, value.name))
+    return found
+
+
+def _by_turns(
+    theirs: Iterable[Made], ours: Iterable[Made], key_of: Callable[[Made], Hashable], how: str
+) -> dict[Place, Match]:
     """Values with the same key, turn by turn. Where one side makes several in place of one, the last is that one."""
     groups = _grouped(theirs, key_of), _grouped(ours, key_of)
     found: dict[Place, Match] = {}
@@ -115,7 +158,7 @@ def _by_turns(theirs: Iterable[Made], ours: Iterable[Made], key_of: Any, how: st
     return found
 
 
-def _grouped(items: Iterable[Made], key_of: Any) -> dict[Hashable, list[Made]]:
+def _grouped(items: Iterable[Made], key_of: Callable[[Made], Hashable]) -> dict[Hashable, list[Made]]:
     groups: dict[Hashable, list[Made]] = defaultdict(list)
     for item in items:
         key = key_of(item)
@@ -129,17 +172,26 @@ def _identity(item: Made) -> tuple[Hashable, ...]:
     node = item.node
     family = next((trait for trait in _FAMILIES if trait in record_of(node.qualified_op).traits), None)
     name = family.name if family is not None else node.op.rpartition("::")[2]
+    if family is Trait.POOLING:  # which has no weights
+        name += " of maxima" if "max" in node.op else ""
     numbers: Hashable = ()
     if family is None:
-        numbers = repr([argument for argument in node.args if not any(True for _ in leaves_of(argument, Value))])
+        numbers = _numbers(node)
     packed = list(leaves_of(node.args, PackedContext))
-    contexts = [context.state() for context in packed]
     ranges = [(getattr(item, "output_min", None), getattr(item, "output_max", None)) for item in packed]
-    tensors = [value.constant for value in node.inputs if value.is_constant]
-    tensors += leaves_of(contexts, torch.Tensor)
-    weights = tuple(sorted(_digest(tensor) for tensor in tensors))
+    weights = tuple(sorted(map(_digest, _weights(node))))
     clamped = tuple(item for item in ranges if item != (None, None))  # a layer with its activation is another value
     return name, item.form, node.outputs.index(item.value), numbers, weights, clamped
+
+
+def _numbers(node: Node) -> str:
+    return repr([argument for argument in node.args if not any(True for _ in leaves_of(argument, Value))])
+
+
+def _weights(node: Node) -> list[torch.Tensor]:
+    """Constant tensors that a node reads, also those of packed contexts."""
+    contexts = [context.state() for context in leaves_of(node.args, PackedContext)]
+    return [*(value.constant for value in node.inputs if value.is_constant), *leaves_of(contexts, torch.Tensor)]
 
 
 def _digest(tensor: torch.Tensor) -> str:
@@ -149,11 +201,13 @@ def _digest(tensor: torch.Tensor) -> str:
     return f"{flat.numel()} {float(flat.abs().sum()):.4g} {float((flat * flat).sum()):.4g}"
 
 
-def _by_order(theirs: Sequence[Made], ours: Sequence[Made], known: Mapping[Place, Match]) -> dict[Place, Match]:
+def _by_order(
+    theirs: Sequence[Made], ours: Sequence[Made], known: Mapping[Place, Match], identities: Mapping[Value, Hashable]
+) -> dict[Place, Match]:
     """The longest order of layers that both runs have; what is matched already keeps its partner."""
     anchors = {partner.reference: place for place, partner in known.items()}
-    left: list[Hashable] = [anchors.get(item.place) or _identity(item) for item in theirs]
-    right: list[Hashable] = [item.place if item.place in known else _identity(item) for item in ours]
+    left: list[Hashable] = [anchors.get(item.place) or identities[item.value] for item in theirs]
+    right: list[Hashable] = [item.place if item.place in known else identities[item.value] for item in ours]
     pairs = _common_order(left, right)
     return {ours[two].place: Match(theirs[one].place, "order", 0) for one, two in pairs if ours[two].place not in known}
 
@@ -198,8 +252,7 @@ def _twins(theirs: Sequence[Made], ours: Sequence[Made]) -> dict[Place, Place]:
 def _outline(item: Made) -> Hashable:
     """Family, sizes, and the size of the largest weight; None for what has no weights."""
     family = _kind(item.node)
-    tensors = [value.constant for value in item.node.inputs if value.is_constant]
-    tensors += leaves_of([context.state() for context in leaves_of(item.node.args, PackedContext)], torch.Tensor)
+    tensors = _weights(item.node)
     if not tensors or family not in _FAMILIES or not _operands(item.node):
         return None
     return family, item.form, _operands(item.node)[0].sizes, max(tensor.numel() for tensor in tensors)

@@ -318,3 +318,40 @@ def test_precisions_of_both_sides(device: Device) -> None:
     ):
         with pytest.raises(InputError, match=message):
             compare(script, **{"example_inputs": [x], **arguments})  # type: ignore[arg-type]
+
+
+class Branches(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        left = torch.tanh(torch.sin(x) * 2 + 1)
+        right = torch.tanh(torch.cos(x) * 2 + 1)
+        return torch.cat([left, right, nn.functional.max_pool2d(x, 1), nn.functional.avg_pool2d(x, 1)])
+
+
+class OtherOrder(nn.Module):
+    """The same, computed in another order."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        pooled = nn.functional.avg_pool2d(x, 1)
+        others = nn.functional.max_pool2d(x, 1)
+        right = torch.tanh(torch.cos(x) * 2 + 1)
+        left = torch.tanh(torch.sin(x) * 2 + 1)
+        return torch.cat([left, right, others, pooled])
+
+
+def test_branches_in_another_order() -> None:
+    """Layers that are alike in all that files tell are given each other's partners: nothing is wrong for that."""
+    x = torch.randn(2, 3, 5, 7)
+    found = compare(torch.jit.script(Branches()), torch.jit.script(OtherOrder()), example_inputs=[x])
+    assert found.agrees and {layer.verdict for layer in found.layers} == {AGREES}
+    assert len(found.layers) >= 5
+    wrong = torch.jit.script(Changed())
+    found = compare(torch.jit.script(Branches()), wrong, example_inputs=[x])
+    assert not found.agrees and found.culprits
+
+
+class Changed(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        pooled = nn.functional.avg_pool2d(x, 1)
+        right = torch.tanh(torch.cos(x) * 2 + 1)
+        left = torch.tanh(torch.sin(x) * 3 + 1)
+        return torch.cat([left, right, nn.functional.max_pool2d(x, 1), pooled])
