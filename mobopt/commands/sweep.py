@@ -179,7 +179,7 @@ def show(results: Path, pattern: str | None, logs: bool, page: Path | None, as_j
     from fnmatch import fnmatch
 
     from mobopt.files import check_writable
-    from mobopt.tools.sweep.matrix import Matrix, problems_of
+    from mobopt.tools.sweep.matrix import Matrix, busy_text, problems_of
     from mobopt.tools.sweep.store import read_results
 
     if page is not None:
@@ -198,6 +198,9 @@ def show(results: Path, pattern: str | None, logs: bool, page: Path | None, as_j
     print_table("", ("job", *(f"{state}>" for state in matrix.states)), matrix.counts())
     say()
     print_table("", ("model", *map(str, matrix.jobs)), ((model, *cells) for model, cells in matrix.rows()))
+    busy = busy_text(item.outcome for item in found)
+    if busy:
+        say(f"\nnote: {busy}")
     groups = problems_of(found)
     if groups:
         say()
@@ -234,9 +237,12 @@ def diff(old: Path, new: Path, slower: float, as_json: bool) -> None:
     import dataclasses
 
     from mobopt.tools.sweep.changes import KINDS, changes_of
+    from mobopt.tools.sweep.matrix import busy_text
     from mobopt.tools.sweep.store import read_results
 
-    found = changes_of(read_results(old), read_results(new), slower / 100)
+    results = read_results(old), read_results(new)
+    found = changes_of(*results, slower / 100)
+    busy = busy_text(item.outcome for part in results for item in part)
     if as_json:
         print_json({**dataclasses.asdict(found), "is_worse": found.is_worse})
     else:
@@ -253,5 +259,7 @@ def diff(old: Path, new: Path, slower: float, as_json: bool) -> None:
             f"{found.same} results are as before; {found.only_old} are only in the old file, "
             f"{found.only_new} only in the new one"
         )
+        if busy:
+            say(f"note: {busy}")
     if found.is_worse:
         raise click.exceptions.Exit(1)

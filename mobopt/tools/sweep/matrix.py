@@ -11,6 +11,8 @@ from mobopt.tools.sweep.jobs import AUDIT, BAD, BENCH, COMPARE, CONVERT, GOOD, J
 from mobopt.tools.sweep.store import Result
 
 _NO_RESULT = ""
+_BUSY = 1.5
+"""Processes for each core above which times are not to be trusted."""
 
 
 @dataclass(frozen=True)
@@ -73,6 +75,24 @@ def cell_text(job: Job, outcome: Outcome) -> str:
     if outcome.state == BAD:
         return f"bad: {text}" if text else "bad"
     return text or "good"
+
+
+def loads_of(outcomes: Iterable[Outcome]) -> list[float]:
+    """How many processes wanted each core while times were taken, where that was too many."""
+    loads = (outcome.data.get("load") for outcome in outcomes)
+    return [load for load in loads if isinstance(load, float) and load > _BUSY]
+
+
+def busy_text(outcomes: Iterable[Outcome]) -> str:
+    """What is to be said of times that were taken beside other work; empty if none were."""
+    loads = loads_of(outcomes)
+    if not loads:
+        return ""
+    times = "1 time was" if len(loads) == 1 else f"{len(loads)} times were"
+    return (
+        f"{times} taken while {min(loads):.0f} to {max(loads):.0f} processes wanted each core: measure "
+        "again on a quiet machine"
+    )
 
 
 def _audit_text(outcome: Outcome) -> str:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from mobopt.tools.html_page import rendered, write_html
 from mobopt.tools.sweep.jobs import STATES, Job
-from mobopt.tools.sweep.matrix import Matrix, problems_of
+from mobopt.tools.sweep.matrix import Matrix, busy_text, problems_of
 from mobopt.tools.sweep.store import Result
 
 
@@ -41,6 +41,7 @@ def page(results: Sequence[Result], name: str) -> str:
         bad=len(problems),
         groups=groups,
         total=len(results),
+        busy=busy_text(result.outcome for result in results),
         newest=max((result.finished for result in results), default=""),
         counts={state: counts[state] for state in STATES if counts[state]},
         meanings=STATES,

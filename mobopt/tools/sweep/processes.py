@@ -28,6 +28,9 @@ ABSENT = "absent"
 RESULT = "result.json"
 PROGRAM = ("-m", "mobopt.tools.sweep.work")
 """What Python runs for a task, with the folder and the model after it."""
+WHERE = getattr(signal, "SIGUSR1", None)
+"""The signal that has a task's process write where its threads are; None where systems have no such."""
+_ASKED_SECONDS = 0.5
 _LOG = "log.txt"
 _LOG_BYTES = 64_000
 _KILLS = tuple(number for number in (getattr(signal, "SIGKILL", None), signal.SIGTERM) if number is not None)
@@ -121,6 +124,7 @@ def _waited(process: subprocess.Popen[bytes], text: str, seconds: float) -> bool
     try:
         process.wait(seconds)
     except subprocess.TimeoutExpired:
+        _ask_where(process)
         return True
     finally:
         with suppress(BrokenPipeError):
@@ -128,10 +132,19 @@ def _waited(process: subprocess.Popen[bytes], text: str, seconds: float) -> bool
     return False
 
 
+def _ask_where(process: subprocess.Popen[bytes]) -> None:
+    """Have a process that is late write into its log where it is; one that can't ends."""
+    if WHERE is None:
+        return
+    with suppress(subprocess.TimeoutExpired):
+        process.send_signal(WHERE)
+        process.wait(_ASKED_SECONDS)
+
+
 def _environment(threads: int) -> dict[str, str]:
-    """Of a process: a worker's own may hold torch to one thread."""
+    """Of a process, which logs where it crashes: a worker's own may hold torch to one thread."""
     found = {name: value for name, value in os.environ.items() if name not in _THREADS}
-    return found | (dict.fromkeys(_THREADS, str(threads)) if threads else {})
+    return found | {"PYTHONFAULTHANDLER": "1"} | (dict.fromkeys(_THREADS, str(threads)) if threads else {})
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:

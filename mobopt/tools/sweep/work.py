@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import faulthandler
 import importlib
 import json
 import math
@@ -44,7 +45,7 @@ from mobopt.tools.sweep.jobs import (
     Outcome,
     Task,
 )
-from mobopt.tools.sweep.processes import RESULT
+from mobopt.tools.sweep.processes import RESULT, WHERE
 
 _MEASURING_SECONDS = 10.0
 _FEWEST_CALLS = 3
@@ -62,6 +63,8 @@ class Subject:
 
 def main() -> None:
     """Do the task, and write how it ended."""
+    if WHERE is not None:
+        faulthandler.register(WHERE)
     task = Task.of(json.loads(sys.stdin.readline()))
     threading.Thread(target=_end_with_worker, daemon=True).start()
     _limit_memory(task.limits.memory)

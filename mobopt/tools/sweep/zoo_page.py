@@ -13,7 +13,7 @@ from pathlib import Path
 from mobopt.display import shown
 from mobopt.errors import MoboptError
 from mobopt.tools.sweep.jobs import AUDIT, BENCH, COMPARE, CONVERT, STATES, Job, Outcome
-from mobopt.tools.sweep.matrix import Matrix, cell_text, milliseconds_text, times_of
+from mobopt.tools.sweep.matrix import Matrix, cell_text, loads_of, milliseconds_text, times_of
 from mobopt.tools.sweep.store import Result, read_results
 
 _HEAD = """# Models, and what became of them
@@ -35,8 +35,6 @@ $ python -m wild.page wild.jsonl >> docs/zoo.md
 """
 _AUDITED = ("native", "rewritten", "cpu", "unknown", "unreached", "missing", "wrong")
 _MESSAGE = 240
-_BUSY = 1.5
-"""Processes for each core above which times are not to be trusted."""
 
 
 def zoo_page(results: Sequence[Result]) -> str:
@@ -110,8 +108,8 @@ def _times(job: Job, found: Sequence[tuple[str, Outcome]]) -> Iterator[str]:
     device, count = ", ".join(sorted(devices)) or "no device", ", ".join(map(str, sorted(threads)))
     yield f"On {_plain(device)}; eager PyTorch on {count}"
     yield "threads of the same CPU. Medians of calls that take turns; peak memory beside the least that the plan needs."
-    loads = [outcome.data["load"] for _, outcome in found if isinstance(outcome.data.get("load"), float)]
-    if loads and max(loads) > _BUSY:
+    loads = loads_of(outcome for _, outcome in found)
+    if loads:
         yield (
             f"Other work ran meanwhile: {min(loads):.0f} to {max(loads):.0f} processes wanted each core. Ratios suffer "
             "less from it than times; measure on a machine of your own."

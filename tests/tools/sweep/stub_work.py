@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import json
 import os
 import signal
@@ -11,6 +12,7 @@ from pathlib import Path
 
 
 def main() -> None:
+    faulthandler.register(signal.SIGUSR1)
     task = json.loads(sys.stdin.readline())
     folder, model = Path(sys.argv[1]), Path(sys.argv[2])
     word, _, argument = model.read_text().partition(" ")

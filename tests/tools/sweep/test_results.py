@@ -10,7 +10,7 @@ import swept_models
 
 from mobopt.tools.sweep.changes import Changes, changes_of
 from mobopt.tools.sweep.jobs import Job, Outcome
-from mobopt.tools.sweep.matrix import Matrix, problems_of
+from mobopt.tools.sweep.matrix import Matrix, busy_text, problems_of
 from mobopt.tools.sweep.page import page, write_page
 from mobopt.tools.sweep.store import Result
 from mobopt.tools.sweep.zoo_page import zoo_page
@@ -125,6 +125,8 @@ def test_the_zoo_page(tmp_path: Path) -> None:
     assert "| `nets.c` | **timeout** |  |  |  |  |  |  |\n" in text
     problem = "- refused: no \\<b\\>inputs\\</b\\> \\*are\\* known"
     assert f"{problem}: `nets.c` (audit vulkan 2.1), `nets.c` (convert vulkan 2.1)\n" in text
+    busy = "1 time was taken while 4 to 4 processes wanted each core"
+    assert busy_text(item.outcome for item in results).startswith(busy) and busy in page(results, "zoo").lower()
     for table in re.findall(r"(?:^\|.*\n)+", text, re.MULTILINE):
         widths = {line.replace("\\|", "").count("|") for line in table.splitlines()}
         assert len(widths) == 1, table
