@@ -194,6 +194,9 @@ def show(results: Path, pattern: str | None, logs: bool, page: Path | None, as_j
     if as_json:
         print_json([dataclasses.asdict(item) for item in found])
         return
+    if not found:
+        say(f"there are no results in {results} yet")
+        return
     matrix = Matrix.of(found)
     print_table("", ("job", *(f"{state}>" for state in matrix.states)), matrix.counts())
     say()

@@ -6,7 +6,7 @@ import copy
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -65,6 +65,12 @@ class ChosenInputs:
     def by_method(self) -> dict[str, tuple[Any, ...]]:
         """Arguments of every method that has some."""
         return {**({} if self.arguments is None else {_FORWARD: self.arguments}), **self.others}
+
+    def words(self, method: str) -> str:
+        """Those of one method, as :meth:`__str__` has them."""
+        if method == _FORWARD:
+            return str(replace(self, others={}))
+        return str(ChosenInputs(None, NONE, {name: found for name, found in self.others.items() if name == method}))
 
     def __str__(self) -> str:
         texts = [] if self.arguments is None else [f"{_shapes_text(self.arguments)} ({self.origin})"]

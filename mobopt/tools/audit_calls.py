@@ -85,6 +85,11 @@ class Cause:
         """What a kernel for it alone would save, in words; other causes may keep the same tensors on the CPU."""
         return milliseconds_saved(self.microseconds) or "nothing by itself"
 
+    @property
+    def saves(self) -> bool:
+        """Whether a kernel for it alone would save anything."""
+        return bool(milliseconds_saved(self.microseconds))
+
 
 def milliseconds_saved(microseconds: float) -> str:
     """A saving in words; empty if it is too small for the cost model to tell."""

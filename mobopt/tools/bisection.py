@@ -77,5 +77,10 @@ def bisect(
     found = found or search.nothing(device)
     seconds = time.perf_counter() - started
     return replace(
-        found, inputs=str(inputs), tolerance=tolerance, runs=search.runs, seconds=seconds, precision=choice.precision
+        found,
+        inputs=inputs.words(method),
+        tolerance=tolerance,
+        runs=search.runs,
+        seconds=seconds,
+        precision=choice.precision,
     )

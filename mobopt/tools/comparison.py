@@ -103,7 +103,7 @@ def compare(
     return Comparison(
         _in_words(sides[0], runners[0]),
         _in_words(sides[1], runners[1]),
-        str(inputs) if method == "forward" else f"{method}: {inputs}",
+        inputs.words(method),
         method,
         tolerance,
         tuple(layers),

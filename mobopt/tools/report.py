@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import statistics
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -152,7 +152,8 @@ def report(
         model: a file, before conversion or optimised, or any model that mobopt takes.
         targets: backends and releases; an optimised file has its own backend.
         device: where it is run: ``"vulkan"`` for the best device, a number, a part of a name; None: nowhere.
-        example_inputs: arguments of ``forward``, or of several methods by name.
+        example_inputs: arguments of ``forward``, or of several methods by name, which are audited as conversions would
+            preserve them.
         repeat: timed calls.
         show: is told each step.
 
@@ -193,9 +194,12 @@ def _audits(
     """What each target does with the model; of an optimised file, releases of its own backend."""
     first = targets[0]
     subject: Any = source
+    preserved = [name for name in example_inputs if name != _FORWARD] if isinstance(example_inputs, Mapping) else []
     if isinstance(model, (str, Path)):
         show(f"auditing for {first}")
-        own = _tried(refusals, "audit", lambda: audit(model, None, first.runtime, example_inputs))
+        own = _tried(
+            refusals, "audit", lambda: audit(model, None, first.runtime, example_inputs, preserved_methods=preserved)
+        )
         if own is not None and own.is_bundle:
             subject = model
             runtimes = [target.runtime for target in targets if target.backend == own.backend] or [first.runtime]
@@ -203,7 +207,7 @@ def _audits(
     audits = {}
     for target in targets:
         show(f"auditing for {target}")
-        work = partial(audit, subject, target.backend, target.runtime, example_inputs)
+        work = partial(audit, subject, target.backend, target.runtime, example_inputs, preserved_methods=preserved)
         found = _tried(refusals, f"audit for {target}", work)
         if found is not None:
             audits[target] = found

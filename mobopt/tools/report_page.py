@@ -102,7 +102,8 @@ def _costs(audited: Audit) -> Iterator[Advice]:
 
 
 def _causes(audited: Audit) -> Iterator[Advice]:
-    for cause in audited.causes:
+    saving = [cause for cause in audited.causes if cause.saves]
+    for cause in saving or audited.causes:
         follow = "1 operator follows" if cause.followers == 1 else f"{cause.followers} operators follow"
         place = "on the phone's CPU" + (f", and {follow}" if cause.followers else "")
         yield Advice(f"{cause.count} {cause.operator} {place}: {cause.reason}. A kernel would save {cause.saved}")

@@ -211,7 +211,7 @@ def stress(
         info.driver,
         tuple(quirk.name for quirk in known),
         tuple(sorted(info.switches)),
-        str(chosen) if method == "forward" else f"{method}: {chosen}",
+        chosen.words(method),
         tolerance,
         tuple(conditions),
         time.perf_counter() - started,

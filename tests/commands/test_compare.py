@@ -94,3 +94,21 @@ def test_waiting_threads_sleep_before_torch_is_there(command: str, files: Path) 
     environment = {name: value for name, value in os.environ.items() if name != "OMP_WAIT_POLICY"}
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
     assert done.stdout.split() == ["torch", "passive"], done.stdout + done.stderr
+
+
+def test_inputs_are_of_the_method_that_runs(invoke: Invoke, tmp_path: Path) -> None:
+    script = torch.jit.script(TwoMethods().eval())
+    torch.jit.save(script, str(tmp_path / "two.pt"))
+    inputs = ("--random", "1,5", "--random", "decode:2,3", "--device-b", "cpu", "--json")
+    for method, words in (("decode", "decode: float32[2, 3]"), ("forward", "float32[1, 5] (given)")):
+        result = invoke("compare", tmp_path / "two.pt", "--method", method, *inputs)
+        assert json.loads(result.stdout)["inputs"] == words
+
+
+class TwoMethods(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.relu(x)
+
+    @torch.jit.export
+    def decode(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.sigmoid(x)

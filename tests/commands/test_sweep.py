@@ -69,10 +69,10 @@ def test_what_can_not_be_swept(invoke: Invoke, tmp_path: Path) -> None:
     assert_refused(invoke("sweep", "a.pt", "--backend", "opengl"), "Unknown backend")
     assert_refused(invoke("sweep", "a.pt", "-o", "no/s.sqlite"), "no folder")
     assert_refused(invoke("sweep", "a.pt", "-o", "a.pt"), "it is read as well")
-    assert_refused(invoke("sweep", "a.pt", "-o", "text.sqlite"), "damaged, or no sweep")
-    assert_refused(invoke("sweep", "show", "text.sqlite"), "damaged, or no sweep")
+    assert_refused(invoke("sweep", "a.pt", "-o", "text.sqlite"), "is no database, or its beginning")
+    assert_refused(invoke("sweep", "show", "text.sqlite"), "is no database, or its beginning")
     assert_refused(invoke("sweep", "show", "missing.sqlite"), "there is no sweep missing.sqlite")
-    assert_refused(invoke("sweep", "diff", "text.sqlite", "text.sqlite"), "damaged, or no sweep")
+    assert_refused(invoke("sweep", "diff", "text.sqlite", "text.sqlite"), "is no database, or its beginning")
     assert (tmp_path / "text.sqlite").read_text() == "no database"
     assert not (tmp_path / "sweep.sqlite").exists()
 

@@ -83,6 +83,8 @@ def test_everything_about_a_model(whole: Report) -> None:
     wrong = replace(whole.comparison, outputs=(replace(whole.comparison.outputs[0], difference=replace(
         whole.comparison.outputs[0].difference, error=0.5)),))  # fmt: skip
     assert "mobopt bisect &lt;img src=x&gt;.pt" in page(replace(whole, comparison=wrong))
+    costs = [item.text for item in advice_on(whole) if "A kernel would save" in item.text]
+    assert costs and not any("nothing by itself" in text for text in costs)
 
 
 def check_page(text: str) -> None:
@@ -112,6 +114,22 @@ def test_an_optimised_file_without_a_device(tmp_path: Path) -> None:
     assert found.comparison is None and found.measurement is None
     text = page(found)
     assert "<b>metal 2.1 computes it right.</b>" in text and "Accuracy" not in text
+
+
+class Methods(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.relu(x)
+
+    @torch.jit.export
+    def encode(self, x: Tensor) -> Tensor:
+        return torch.cumsum(x, 1)
+
+
+def test_methods_with_inputs_are_audited() -> None:
+    given = {"forward": [X], "encode": [X]}
+    found = report(torch.jit.script(Methods().eval()), targets=(VULKAN,), device=None, example_inputs=given)
+    assert not found.refusals
+    assert {line.operator for line in found.audits[VULKAN].lines} == {"aten::relu", "aten::cumsum"}
 
 
 def test_what_is_not_known_is_told(tmp_path: Path) -> None:

@@ -236,8 +236,11 @@ def _explained(path: Path, what: str) -> Iterator[None]:
             ) from None
         raise InputError(f"can't {what} {path}: {reason}; choose another path, or wait for who uses it") from None
     except (sqlite3.DatabaseError, ValueError, KeyError, TypeError) as error:
+        reason = " ".join(str(error).split())
+        if "not a database" in reason:
+            raise InputError(f"{path} is no database, or its beginning is damaged; name another file") from None
         raise InputError(
-            f"{path} is damaged, or no sweep: {error}; `sqlite3 {path} .recover` may rescue results, and a new sweep "
+            f"{path} is damaged, or no sweep: {reason}; `sqlite3 {path} .recover` may rescue results, and a new sweep "
             "needs another name"
         ) from None
 
