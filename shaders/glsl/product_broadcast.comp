@@ -11,35 +11,6 @@
 const int LANES = 8;
 const int LOADS = ROWS / LANES;
 
-// The lane of a broadcast must be a literal.
-#define EACH_LANE(what) what(0) what(1) what(2) what(3) what(4) what(5) what(6) what(7)
-
-#define ADD_ROW(l)                                                                                                     \
-    {                                                                                                                  \
-        vec4 value[TURN];                                                                                              \
-        [[unroll]] for (int t = 0; t < TURN; ++t) value[t] = subgroupShuffle(values[t], l);                            \
-        [[unroll]] for (int j = 0; j < COLUMNS; ++j) {                                                                 \
-            vec4 sum = sums[(f * LANES + l) * COLUMNS + j];                                                            \
-            [[unroll]] for (int t = 0; t < TURN; ++t) { ADD_PRODUCTS(sum, value[t], factors, t, j) }                   \
-            sums[(f * LANES + l) * COLUMNS + j] = sum;                                                                 \
-        }                                                                                                              \
-    }
-
-#define STORE_ROW(l)                                                                                                   \
-    {                                                                                                                  \
-        int row = first_row + f * LANES + l;                                                                           \
-        int target = PARTS > 1 ? ((batch * PARTS + part) * rows + row) * columns : subgroupShuffle(result[f], l);      \
-        int other = subgroupShuffle(residual[f], l);                                                                   \
-        [[unroll]] for (int j = 0; j < COLUMNS; ++j)                                                                   \
-            if (row < rows && first_column + j * LANES + lane < columns) {                                             \
-                vec4 sum = sums[(f * LANES + l) * COLUMNS + j];                                                        \
-                if (PARTS > 1)                                                                                         \
-                    store(target + column[j], sum);                                                                    \
-                else                                                                                                   \
-                    store_biased(target, other, column[j], sum);                                                       \
-            }                                                                                                          \
-    }
-
 void main() {
     int lane = int(gl_SubgroupInvocationID);
     int first_column = int(gl_WorkGroupID.x) * LANES * COLUMNS;
@@ -84,11 +55,31 @@ void main() {
         [[unroll]] for (int f = 0; f < LOADS; ++f) {
             vec4 values[TURN];
             [[unroll]] for (int t = 0; t < TURN; ++t) values[t] = activation_of(walk, t, address[f], top[f], left[f]);
-            EACH_LANE(ADD_ROW)
+            [[unroll]] for (int l = 0; l < LANES; ++l) {
+                vec4 value[TURN];
+                [[unroll]] for (int t = 0; t < TURN; ++t) value[t] = subgroupShuffle(values[t], l);
+                [[unroll]] for (int j = 0; j < COLUMNS; ++j) {
+                    vec4 sum = sums[(f * LANES + l) * COLUMNS + j];
+                    [[unroll]] for (int t = 0; t < TURN; ++t) { ADD_PRODUCTS(sum, value[t], factors, t, j) }
+                    sums[(f * LANES + l) * COLUMNS + j] = sum;
+                }
+            }
         }
     }
 
-    [[unroll]] for (int f = 0; f < LOADS; ++f) {
-        EACH_LANE(STORE_ROW)
+    // A shuffle by a lane that is known once the loop is unrolled is one permutation.
+    [[unroll]] for (int i = 0; i < ROWS; ++i) {
+        int row = first_row + i;
+        int target = subgroupShuffle(result[i / LANES], i % LANES);
+        int other = subgroupShuffle(residual[i / LANES], i % LANES);
+        if (PARTS > 1) target = ((batch * PARTS + part) * rows + row) * columns;
+        [[unroll]] for (int j = 0; j < COLUMNS; ++j)
+            if (row < rows && first_column + j * LANES + lane < columns) {
+                vec4 sum = sums[i * COLUMNS + j];
+                if (PARTS > 1)
+                    store(target + column[j], sum);
+                else
+                    store_biased(target, other, column[j], sum);
+            }
     }
 }
