@@ -4,8 +4,9 @@
 // Depthwise convolution (one filter per channel) of channels_last tensors, or one of groups of two channels: an invocation computes
 // OUT_HIGH x OUT_WIDE neighbouring pixels of four channels, so that pixels and weights are read once for all of them. Neighbouring
 // invocations hold neighbouring channels. Offsets and strides count vec4s.
-#define FORMS_ID 18
+#define FORMS_ID 19
 #include "product_operands.glsl"
+#include "rolled.glsl"
 
 layout(constant_id = 8) const int TAPS_HIGH = 3;
 layout(constant_id = 9) const int TAPS_WIDE = 3;
@@ -17,6 +18,7 @@ layout(constant_id = 14) const int OUT_HIGH = 2;
 layout(constant_id = 15) const int OUT_WIDE = 4;
 layout(constant_id = 16) const int LOCAL_SIZE = 64;
 layout(constant_id = 17) const int GROUP = 1; // channels of a group, 1 or 2
+layout(constant_id = 18) const int ROLLED = 0; // the stores are a loop, see rolled.glsl
 layout(local_size_x_id = 16, local_size_y = 1, local_size_z = 1) in;
 
 #include "depthwise_push.glsl"
@@ -33,6 +35,18 @@ int tap_of(int i, int o, int stride, int dilation, int taps) {
     int distance = i - o * stride;
     return distance >= 0 && distance % dilation == 0 && distance / dilation < taps ? distance / dilation : -1;
 }
+
+#define STORE_PIXEL(i)                                                                                                 \
+    {                                                                                                                  \
+        int o = i / OUT_WIDE, p = i % OUT_WIDE;                                                                        \
+        if (y + o < out_height && x + p < out_width) {                                                                 \
+            int pixel = (batch * out_height + y + o) * out_width + x + p;                                              \
+            vec4 value = before_residual(kept[i]);                                                                     \
+            if (HAS_RESIDUAL != 0)                                                                                     \
+                value = with_residual(value, RESIDUAL(residual_offset + pixel * residual_pitch + channel));            \
+            store(out_offset + pixel * out_pitch + channel, after_residual(value));                                    \
+        }                                                                                                              \
+    }
 
 void main() {
     int index = int((gl_WorkGroupID.y * gl_NumWorkGroups.x + gl_WorkGroupID.x) * gl_WorkGroupSize.x + gl_LocalInvocationID.x);
@@ -80,13 +94,7 @@ void main() {
         }
     }
 
-    [[unroll]] for (int o = 0; o < OUT_HIGH; ++o)
-        [[unroll]] for (int p = 0; p < OUT_WIDE; ++p)
-            if (y + o < out_height && x + p < out_width) {
-                int pixel = (batch * out_height + y + o) * out_width + x + p;
-                vec4 value = before_residual(sums[o * OUT_WIDE + p]);
-                if (HAS_RESIDUAL != 0)
-                    value = with_residual(value, RESIDUAL(residual_offset + pixel * residual_pitch + channel));
-                store(out_offset + pixel * out_pitch + channel, after_residual(value));
-            }
+    vec4 kept[OUT_HIGH * OUT_WIDE];
+    [[unroll]] for (int i = 0; i < OUT_HIGH * OUT_WIDE; ++i) kept[i] = sums[i];
+    EACH_STORED(OUT_HIGH * OUT_WIDE, STORE_PIXEL)
 }

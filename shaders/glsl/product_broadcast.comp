@@ -11,6 +11,22 @@
 const int LANES = 8;
 const int LOADS = ROWS / LANES;
 
+#define STORE_ROW(i)                                                                                                   \
+    {                                                                                                                  \
+        int row = first_row + i;                                                                                       \
+        int target = subgroupShuffle(result[i / LANES], i % LANES);                                                    \
+        int other = subgroupShuffle(residual[i / LANES], i % LANES);                                                   \
+        if (PARTS > 1) target = ((batch * PARTS + part) * rows + row) * columns;                                       \
+        [[unroll]] for (int j = 0; j < COLUMNS; ++j)                                                                   \
+            if (row < rows && first_column + j * LANES + lane < columns) {                                             \
+                vec4 sum = kept[i * COLUMNS + j];                                                                      \
+                if (PARTS > 1)                                                                                         \
+                    store(target + column[j], sum);                                                                    \
+                else                                                                                                   \
+                    store_biased(target, other, column[j], sum);                                                       \
+            }                                                                                                          \
+    }
+
 void main() {
     int lane = int(gl_SubgroupInvocationID);
     int first_column = int(gl_WorkGroupID.x) * LANES * COLUMNS;
@@ -55,6 +71,7 @@ void main() {
         [[unroll]] for (int f = 0; f < LOADS; ++f) {
             vec4 values[TURN];
             [[unroll]] for (int t = 0; t < TURN; ++t) values[t] = activation_of(walk, t, address[f], top[f], left[f]);
+            // A shuffle by a lane that is known once the loop is unrolled is one permutation.
             [[unroll]] for (int l = 0; l < LANES; ++l) {
                 vec4 value[TURN];
                 [[unroll]] for (int t = 0; t < TURN; ++t) value[t] = subgroupShuffle(values[t], l);
@@ -67,19 +84,7 @@ void main() {
         }
     }
 
-    // A shuffle by a lane that is known once the loop is unrolled is one permutation.
-    [[unroll]] for (int i = 0; i < ROWS; ++i) {
-        int row = first_row + i;
-        int target = subgroupShuffle(result[i / LANES], i % LANES);
-        int other = subgroupShuffle(residual[i / LANES], i % LANES);
-        if (PARTS > 1) target = ((batch * PARTS + part) * rows + row) * columns;
-        [[unroll]] for (int j = 0; j < COLUMNS; ++j)
-            if (row < rows && first_column + j * LANES + lane < columns) {
-                vec4 sum = sums[i * COLUMNS + j];
-                if (PARTS > 1)
-                    store(target + column[j], sum);
-                else
-                    store_biased(target, other, column[j], sum);
-            }
-    }
+    vec4 kept[ROWS * COLUMNS];
+    [[unroll]] for (int i = 0; i < ROWS * COLUMNS; ++i) kept[i] = sums[i];
+    EACH_STORED(ROWS, STORE_ROW)
 }

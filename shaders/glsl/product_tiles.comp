@@ -6,6 +6,18 @@
 // lanes, which costs more than the arithmetic on it, so tiles are large and arithmetic reuses every load.
 #include "product_walk.glsl"
 
+#define STORE_ROW(i)                                                                                                   \
+    {                                                                                                                  \
+        [[unroll]] for (int j = 0; j < COLUMNS; ++j)                                                                   \
+            if (first_row + i < rows && first_column + j < columns) {                                                  \
+                vec4 sum = kept[i * COLUMNS + j];                                                                      \
+                if (PARTS > 1)                                                                                         \
+                    store(((batch * PARTS + part) * rows + first_row + i) * columns + column[j], sum);                 \
+                else                                                                                                   \
+                    store_biased(result[i], residual[i], column[j], sum);                                              \
+            }                                                                                                          \
+    }
+
 void main() {
     // Of the eight invocations, 1 << column_lanes lie side by side along columns.
     int lane = int(gl_LocalInvocationID.x);
@@ -60,13 +72,7 @@ void main() {
         }
     }
 
-    [[unroll]] for (int i = 0; i < ROWS; ++i)
-        [[unroll]] for (int j = 0; j < COLUMNS; ++j)
-            if (first_row + i < rows && first_column + j < columns) {
-                vec4 sum = sums[i * COLUMNS + j];
-                if (PARTS > 1)
-                    store(((batch * PARTS + part) * rows + first_row + i) * columns + column[j], sum);
-                else
-                    store_biased(result[i], residual[i], column[j], sum);
-            }
+    vec4 kept[ROWS * COLUMNS];
+    [[unroll]] for (int i = 0; i < ROWS * COLUMNS; ++i) kept[i] = sums[i];
+    EACH_STORED(ROWS, STORE_ROW)
 }

@@ -1,8 +1,9 @@
 // How the products for CPU drivers walk along the inner dimension: taps and channels in one loop, as each further level would merge all
 // the sums once more on drivers that mask lanes: they do so in each turn of the loop, which takes TURN steps therefore. A long one is
 // divided into PARTS, whose sums product_sum.comp adds up.
-#define FORMS_ID 16
+#define FORMS_ID 17
 #include "product.glsl"
+#include "rolled.glsl"
 #ifdef QUANTIZED
 #include "quantized.glsl"
 const int LINES = 1; // from a vec4 of the inner dimension to the next one, in lines of weight_pitch
@@ -14,6 +15,7 @@ layout(constant_id = 12) const int ROWS = 8;
 layout(constant_id = 13) const int COLUMNS = 4;
 layout(constant_id = 14) const int PARTS = 1;
 layout(constant_id = 15) const int TURN = 1; // divides `inner`
+layout(constant_id = 16) const int ROLLED = 0; // the stores are a loop, see rolled.glsl
 layout(local_size_x = 8, local_size_y = 1, local_size_z = 1) in;
 
 struct Walk {

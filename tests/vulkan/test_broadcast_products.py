@@ -15,7 +15,7 @@ from sampling import sampled
 from mobopt.ir import Value
 from mobopt.runtimes.vulkan.engine.device import Device
 from mobopt.runtimes.vulkan.engine.device_info import DeviceInfo
-from mobopt.runtimes.vulkan.kernels import product_kernels
+from mobopt.runtimes.vulkan.kernels import convolution_kernels, product_kernels
 from mobopt.runtimes.vulkan.kernels.device_costs import cpu_costs, cpu_rows
 from mobopt.runtimes.vulkan.kernels.epilogue import Activation, Epilogue
 from mobopt.runtimes.vulkan.kernels.product_kernels import broadcasts_lanes, choose_product_kernel, tile_kernels
@@ -97,6 +97,31 @@ def test_plain_tiles(device: Device, force_plain: ForceTile, tile: tuple[int, in
     check_product(device, "aten::linear", torch.randn(19, inner), torch.randn(23, inner), None, constants=(1,))
     weight = torch.randn(26, inner, 3, 2)
     check_product(device, "aten::conv2d", torch.randn(2, inner, 5, 7), weight, None, 2, 1, constants=(1,))
+
+
+@pytest.mark.parametrize("rolls", [False, True])
+def test_stores_in_a_loop_or_not(device: Device, monkeypatch: pytest.MonkeyPatch, rolls: bool) -> None:
+    """Each driver has one of the two; both store what they should, with a residual, and nothing beyond the edges."""
+    if not device.info.is_cpu:
+        pytest.skip("only kernels of CPU drivers have both")
+    costs = replace(cpu_costs(device.info), rolls_stores=rolls)
+    for kernels in (product_kernels, convolution_kernels):
+        monkeypatch.setattr(kernels, "cpu_costs", lambda info: costs)
+    for filters, groups in (((37, 11, 3, 3), 1), ((11, 1, 3, 3), 11), ((8, 11, 1, 1), 1)):
+        x, weight = torch.randn(2, 11, 5, 7), torch.randn(filters)
+        options = {"padding": [filters[2] // 2] * 2, "groups": groups}
+        residual = torch.randn_like(torch.conv2d(x, weight, **options))
+        value = Value.of_tensor(residual.dtype, tuple(residual.shape))
+        check_product(
+            device,
+            "aten::conv2d",
+            *(x, weight, None),
+            constants=(1,),
+            epilogue=Epilogue(residual=value, after=Activation(Opcode.RELU)),
+            expected=torch.relu(torch.conv2d(x, weight, **options) + residual),
+            residual=residual,
+            **options,
+        )
 
 
 def test_turns() -> None:

@@ -19,7 +19,7 @@ from mobopt.runtimes.vulkan.engine.stream import bind
 from mobopt.runtimes.vulkan.engine.tensor import DeviceTensor, aligned_channels, default_strides
 from mobopt.runtimes.vulkan.kernels.convolution_parameters import Convolution, Phase, phases
 from mobopt.runtimes.vulkan.kernels.copies import as_channels_last, copied, in_words
-from mobopt.runtimes.vulkan.kernels.device_costs import device_costs
+from mobopt.runtimes.vulkan.kernels.device_costs import cpu_costs, device_costs
 from mobopt.runtimes.vulkan.kernels.epilogue import Epilogue
 from mobopt.runtimes.vulkan.kernels.gpu_kernels import DEPTHWISE_INVOCATIONS, depthwise_block
 from mobopt.runtimes.vulkan.kernels.kernel_access import spread
@@ -352,6 +352,7 @@ def _append_depthwise(plan: Plan, walk: _Walk, operands: ProductOperands, epilog
             wide,
             local_size,
             walk.group,
+            int(plan.device.is_cpu and cpu_costs(plan.device).rolls_stores),
             *operands.forms(epilogue),
         ),
         push,

@@ -147,6 +147,8 @@ class CpuCosts:
     """A workgroup."""
     broadcast: float
     """A vec4 that one lane hands to all."""
+    rolls_stores: bool = False
+    """Whether the stores of an invocation are a loop (``rolled.glsl``): the driver takes long to compile each."""
 
     def __hash__(self) -> int:
         return hash((self.name, self.fetch))

@@ -32,6 +32,8 @@ class TileKernel:
     loads some of. It reads through texel buffers only."""
     turn: int = 1
     """Steps along the inner dimension in each turn of the loop."""
+    rolls: bool = False
+    """Whether the stores are a loop: see :attr:`CpuCosts.rolls_stores`."""
 
     @property
     def shader(self) -> str:
@@ -45,7 +47,7 @@ class TileKernel:
     @property
     def constants(self) -> tuple[int, ...]:
         """Specialization constants from 12 on."""
-        return (self.rows, self.columns, self.parts, self.turn)
+        return (self.rows, self.columns, self.parts, self.turn, int(self.rolls))
 
     @property
     def group_rows(self) -> int:
@@ -122,7 +124,7 @@ def _choose_tile(
         return tile.across > widest, -(-groups // costs.threads) * tile.nanoseconds
 
     best = sorted(tiles, key=cost)[min(place, len(tiles) - 1)]
-    return replace(best.kernel, texels=texels)
+    return replace(best.kernel, texels=texels, rolls=costs.rolls_stores)
 
 
 class _RowTile(NamedTuple):
