@@ -10,9 +10,15 @@ from harness import assert_close, run_calls, torch_operator, with_defaults
 from mobopt.ir import Graph, Node, Value, verify_graph
 from mobopt.ir.nests import leaves_of, map_leaves
 from mobopt.runtimes.cpu.kernels import kernel
+from mobopt.runtimes.segment import Returned, Segment
+from mobopt.runtimes.vulkan.compile.build import build_stream
 from mobopt.runtimes.vulkan.compile.decompose import decompose
 from mobopt.runtimes.vulkan.compile.host_function import HostFunction
+from mobopt.runtimes.vulkan.compile.placement import integer_class
 from mobopt.runtimes.vulkan.decompositions.registry import load_decompositions
+from mobopt.runtimes.vulkan.engine.device import Device
+from mobopt.runtimes.vulkan.engine.executable import Executable
+from mobopt.runtimes.vulkan.kernels.plan import ConstantStore
 from mobopt.runtimes.vulkan.lowerings.registry import load_lowerings, why_unsupported
 
 load_lowerings()
@@ -59,9 +65,25 @@ def check(device: Any, op: str, *args: Any, returned: int = 1, relative: float =
     computed, nodes = [value for value in graph.outputs if value.elements is None], list(graph.block.nodes)
     if device is None:
         found = iter(HostFunction(nodes, graph.inputs, computed)(*inputs))
+    elif any(tensor.dtype == torch.int64 for tensor in inputs):  # how wide each is, all of them together tell
+        found = iter(run_built(device, graph, inputs, computed))
     else:
         found = iter(run_calls(device, nodes, list(zip(graph.inputs, inputs, strict=True)), computed))
     for value, tensor in zip(graph.outputs, expected, strict=True):
         result = next(found) if value.elements is None else value.elements
         assert_close(result, tensor, relative, f"{op}{[getattr(arg, 'shape', arg) for arg in args]}")
     return graph
+
+
+def run_built(device: Device, graph: Graph, inputs: list[torch.Tensor], wanted: list[Value]) -> list[torch.Tensor]:
+    """What a graph computes on a device, and nothing of it on the host, as calls of a model do."""
+    given = list(zip(graph.inputs, inputs, strict=True))
+    integers = {value: integer_class(tensor) for value, tensor in given if tensor.dtype == torch.int64}
+    segment = Segment(graph, [Returned(number) for number in range(len(graph.outputs))])
+    built = build_stream(segment, device.info, ConstantStore(), False, integers)
+    executable = Executable(device, built.stream)
+    try:
+        found = dict(zip(built.outputs, executable.run([inputs[number] for number in built.inputs]), strict=True))
+    finally:
+        executable.close()
+    return [found[value] for value in wanted]
