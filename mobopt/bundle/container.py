@@ -34,6 +34,8 @@ class MappedFile:
     path: str | None
 
 
+OLD_EXPORT_RECORD = "serialized_exported_program.json"
+"""Of what ``torch.export.save`` wrote up to PyTorch 2.7, which has no folder around its records."""
 _ALIGNMENT = 64
 _COMPRESS_ABOVE = 200
 _CHUNK = 1 << 22
@@ -66,7 +68,7 @@ class ArchiveReader:
 
     Attributes:
         name: the file's name for messages.
-        root: name of the folder that holds all records.
+        root: name of the folder that holds all records; empty for a program of torch.export of PyTorch 2.7 or older.
         records: what the archive holds, by record name, in the file's order.
 
     Raises:
@@ -133,9 +135,10 @@ class ArchiveReader:
             ) from None
         if not entries or len(entries) > _MAX_RECORDS:
             raise self.error(f"holds {len(entries)} records; a model has at least one and at most {_MAX_RECORDS}")
-        root = entries[0].orig_filename.partition("/")[0]
-        if not any(entry.orig_filename.startswith(f"{root}/") for entry in entries):
-            raise self.error(f"is {kind_of_records([entry.orig_filename for entry in entries], None)}")
+        names = [entry.orig_filename for entry in entries]
+        root = "" if OLD_EXPORT_RECORD in names else names[0].partition("/")[0]
+        if root and not any(name.startswith(f"{root}/") for name in names):
+            raise self.error(f"is {kind_of_records(names, None)}")
         records: dict[str, Record] = {}
         for entry in entries:
             record = self._record(entry, root)
@@ -147,7 +150,7 @@ class ArchiveReader:
 
     def _record(self, entry: zipfile.ZipInfo, root: str) -> Record:
         name = entry.orig_filename
-        parts = name.split("/")
+        parts = name.split("/") if root else [root, *name.split("/")]
         if len(parts) < 2 or parts[0] != root or ".." in parts or "\\" in name or "\0" in name:
             raise self.error(
                 f"holds {name!r}, which is not a record below its root folder {root!r}; it is no model file"
@@ -304,7 +307,7 @@ class ArchiveWriter:
 
     Args:
         file: an open binary file; it need not be seekable.
-        root: name of the folder that holds all records.
+        root: name of the folder that holds all records; empty for a program of torch.export of PyTorch 2.7 or older.
     """
 
     def __init__(self, file: IO[bytes], root: str) -> None:

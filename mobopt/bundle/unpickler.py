@@ -83,10 +83,15 @@ _LIST_ELEMENTS: dict[str, type | tuple[type, ...]] = {
     "build_doublelist": float,
     "build_boollist": bool,
 }
+_PARAMETERS = ("_rebuild_parameter", "_rebuild_parameter_with_state")
+"""What follows the tensor in their arguments (gradients, hooks, attributes) is nothing to a model that only infers."""
+_TENSOR_CLASSES = {("torch", "Tensor"), ("torch.nn.parameter", "Parameter"), ("torch.nn.parameter", "Buffer")}
 _FUNCTIONS = {
     *(("torch.jit._pickle", name) for name in (*_LISTS, "restore_type_tag")),
     ("torch._utils", "_rebuild_tensor_v2"),
     ("torch._utils", "_rebuild_qtensor"),
+    *(("torch._utils", name) for name in _PARAMETERS),
+    ("torch._tensor", "_rebuild_from_type_v2"),
     ("collections", "OrderedDict"),
     ("builtins", "complex"),
     ("torch", "device"),
@@ -262,7 +267,7 @@ class _Machine:
     def global_name(self) -> None:
         """Push a global, if it is one that models use."""
         module, name = self.take_line(), self.take_line()
-        known = (module, name) in _FUNCTIONS | _STORAGES | _SCHEMES
+        known = (module, name) in _FUNCTIONS | _STORAGES | _SCHEMES | _TENSOR_CLASSES
         if is_other(module, name):
             raise BundleError(refusal_of_tensor(name, *self.place()))
         if not known and module != "__torch__" and not module.startswith("__torch__."):
@@ -338,6 +343,10 @@ class _Machine:
                 raise BundleError("the pickle is damaged: a tensor has no storage")
             rebuilt = rebuild_tensor(storage.values, offset, sizes, strides, requires_grad)
             return with_marks(rebuilt, arguments[6]) if len(arguments) > 6 else rebuilt
+        if name in _PARAMETERS and arguments and isinstance(arguments[0], torch.Tensor):
+            return arguments[0]
+        if name == "_rebuild_from_type_v2":  # a tensor with attributes
+            return self.of_class(*arguments[:3])
         if name == "_rebuild_qtensor":
             return self.affine_tensor(*arguments[:5])
         if name == "OrderedDict" and arguments == ():
@@ -347,6 +356,16 @@ class _Machine:
         if name == "device" and len(arguments) == 1 and isinstance(arguments[0], str):
             return named_device(arguments[0])
         raise BundleError(f"the pickle is damaged: {name} has {len(arguments)} arguments")
+
+    def of_class(self, function: Any, cls: Any, arguments: Any) -> Any:
+        """A tensor of a class that adds nothing to it."""
+        if not isinstance(cls, _Global) or (cls.module, cls.name) not in _TENSOR_CLASSES:
+            raise BundleError("the pickle is damaged: it makes a tensor of what is no class of tensors")
+        if not isinstance(function, _Global) or (function.module, function.name) not in _FUNCTIONS:
+            raise BundleError("the pickle is damaged: it makes a tensor by what is not a function for that")
+        if function.name not in ("_rebuild_tensor_v2", *_PARAMETERS) or not isinstance(arguments, tuple):
+            raise BundleError(f"the pickle is damaged: it makes a tensor by {function.name}")
+        return self.call(function.name, arguments)
 
     def affine_tensor(self, storage: Any, offset: Any, sizes: Any, strides: Any, quantizer: Any) -> AffineTensor:
         """A quantised tensor; only quantised layers may hold one, which pack it."""

@@ -26,6 +26,8 @@ from mobopt.ir.nests import map_leaves
 from mobopt.ops.state import changed_attributes
 
 _LOG = logging.getLogger("mobopt.exporters")
+LEAST_TORCH = "2.9"
+"""Older ones refuse free sizes that are 1, or write another layout."""
 _LINES = 4
 """Of torch's message, which goes on with its own source."""
 
@@ -68,8 +70,14 @@ def exported_program(program: Program, method: str, args: Sequence[Any], sizes: 
 
     Raises:
         InputError: an input or a dimension that ``sizes`` names is not there, or can't be free.
-        UnsupportedError: the model keeps state, branches or calls operators that torch.export can't express.
+        UnsupportedError: the model keeps state, branches or calls operators that torch.export can't express, or the
+            installed PyTorch is too old.
     """
+    if torch.__version__ < LEAST_TORCH:
+        raise UnsupportedError(
+            f"writing .pt2, .onnx and .pte takes torch.export of PyTorch {LEAST_TORCH} or newer, and "
+            f"{torch.__version__} is installed; install a newer one, or write .pt"
+        )
     names = input_names(program, method)
     if sizes == "fixed":
         return Exported(_export(program, method, args, None))

@@ -55,6 +55,12 @@ def test_golden_files(path: Path) -> None:
     assert_expected(read_again(result)(*inputs), path)
 
 
+def test_an_older_pytorch_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch, "__version__", torch.torch_version.TorchVersion("2.8.0+cpu"))
+    with pytest.raises(UnsupportedError, match=r"takes torch.export of PyTorch 2.9 or newer, and 2.8.0\+cpu is"):
+        exported(torch.jit.script(nn.ReLU()), [torch.ones(2)])
+
+
 class Net(nn.Module):
     """Sizes are read and computed with; an operator works in place."""
 

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import copy
+import io
 import json
 import random
 import re
+import zipfile
 from collections.abc import Callable
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
+import numpy
 import pytest
 import torch
 from exported_nets import TURNS, example, exported, net, turns_net
@@ -257,6 +261,43 @@ def test_regions_of_autocast_are_refused() -> None:
         source_of(torch.export.export(Mixed(), (torch.ones(2, 2),)))
 
 
+OLDER = sorted((Path(__file__).parents[1] / "golden" / "exported").glob("*.pt2"))
+
+
+@pytest.mark.parametrize("path", OLDER, ids=lambda path: path.stem)
+def test_files_of_older_releases(path: Path) -> None:
+    """Their weights are pickles; those of 2.6 and 2.7 have no folder around their records."""
+    expected = {name: torch.from_numpy(value) for name, value in numpy.load(path.parent / "expected.npz").items()}
+    x = expected.pop("x")
+    module = optimize_for_mobile(path, backend="vulkan", runtime="mobopt")
+    for calls in (1, 2):
+        torch.testing.assert_close(module(x), expected, rtol=0, atol=1e-6)
+        assert dict(module.named_buffers())["calls"] == calls
+    assert module(x[:1].repeat(7, 1, 1, 1))["classes"].shape == (7, 7)
+    with pytest.raises(InputError, match="dimension 0 of the input 'x' is 9"):
+        module(x[:1].repeat(9, 1, 1, 1))
+
+
+@pytest.mark.parametrize(
+    ("record", "content", "message"),
+    [
+        ("serialized_state_dict.pt", [1], "it is no dictionary"),
+        ("serialized_state_dict.pt", {"conv.weight": 3}, "int for 'conv.weight'"),
+        ("serialized_state_dict.pt", {"conv.weight": Fraction(1, 3)}, "names the global fractions.Fraction"),
+        ("serialized_exported_program.json", None, "damaged record"),
+    ],
+)
+def test_damaged_and_hostile_files_of_older_releases(record: str, content: Any, message: str, tmp_path: Path) -> None:
+    buffer = io.BytesIO()
+    torch.save(content, buffer)
+    changed = tmp_path / "changed.pt2"
+    with zipfile.ZipFile(OLDER[0]) as old, zipfile.ZipFile(changed, "w") as new:
+        for name in old.namelist():
+            new.writestr(name, buffer.getvalue() if name == record else old.read(name))
+    with pytest.raises(BundleError, match=message):
+        source_of(changed)
+
+
 def rewritten(file: Path, folder: Path, change: Callable[[dict[str, bytes]], None]) -> Path:
     archive = ArchiveReader(file)
     records = {name: archive.read(name) for name in archive.records}
@@ -296,7 +337,7 @@ def pickled(records: dict[str, bytes]) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda records: records.update(serialized_exported_program=records.pop("archive_format")), "2.8 or older"),
+        (lambda records: records.pop("archive_format"), "a zip archive without a model"),
         (lambda records: records.update({"archive_format": b"pt3"}), "archive format b'pt3'"),
         (lambda records: records.update({"models/other.json": b"{}"}), "holds 2 models"),
         (lambda records: records.update({"models/net.json": b"[" * 99999}), "models|damaged"),

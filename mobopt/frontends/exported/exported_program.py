@@ -222,7 +222,7 @@ def _tree(spec: Any) -> Tree:
     if spec.is_leaf():
         return LEAF
     name = f"{getattr(spec.type, '__module__', '')}.{getattr(spec.type, '__qualname__', spec.type)}"
-    children = tuple(map(_tree, spec.children()))
+    children = tuple(map(_tree, spec.children() if hasattr(spec, "children") else spec.children_specs))  # to 2.8
     context = spec.context
     if spec.type is namedtuple:
         return Tree("named", children, context._fields, context.__qualname__)
