@@ -118,6 +118,7 @@ def _data(done: Migration) -> dict[str, Any]:
         "runner": done.runner,
         "relative_difference": done.relative_difference,
         "is_ill_conditioned": done.is_ill_conditioned,
+        "drawn": list(done.drawn),
         "operators_before": dict(done.operators_before),
         "operators_after": dict(done.operators_after),
         "notes": [note.data() for note in done.notes],
@@ -141,7 +142,12 @@ def _print(done: Migration, old: Path, explain: bool) -> None:
         say(remark)
     if done.left_out:
         say(f"not in the new file: {', '.join(done.left_out)}")
-    if done.relative_difference is None:
+    if done.drawn:
+        say(
+            f"the model draws random numbers ({', '.join(done.drawn)}), and {done.runner} draws others: "
+            f"sizes and dtypes agree with {old.name}, numbers were not compared, on {done.inputs}"
+        )
+    elif done.relative_difference is None:
         say(f"not compared with {old.name}: no inputs that it takes are known")
     else:
         say(

@@ -35,6 +35,7 @@ class ExecutorchFile(Target):
     """A ``.pte`` file of one method."""
 
     name = "ExecuTorch"
+    draws_as_torch = False
 
     def write(self, order: Order, path: Path) -> Written:
         """Lower and write; sizes are fixed unless ranges are asked for: ExecuTorch plans memory for the largest."""

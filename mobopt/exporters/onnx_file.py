@@ -34,6 +34,7 @@ class OnnxFile(Target):
     """An ``.onnx`` file of one method."""
 
     name = "ONNX"
+    draws_as_torch = False
 
     def write(self, order: Order, path: Path) -> Written:
         """Translate, check and infer shapes."""

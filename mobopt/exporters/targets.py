@@ -78,6 +78,8 @@ class Target(ABC):
     """In words."""
     needs_inputs = True
     """Whether the file can't be written without example inputs."""
+    draws_as_torch = True
+    """Whether random numbers are those of torch's generator, so that models that draw some can be compared."""
 
     @abstractmethod
     def write(self, order: Order, path: Path) -> Written:

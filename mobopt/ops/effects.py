@@ -5,7 +5,7 @@ Everything follows from the traits of operators.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import cache
 from typing import Any
 
@@ -37,6 +37,11 @@ def is_random(node: Node) -> bool:
     names = [argument.name for argument in schema_of(node.qualified_op).arguments]
     given = zip(names, node.inputs, strict=False)
     return draws_numbers(node.qualified_op, {name: value.constant for name, value in given if value.is_constant})
+
+
+def random_operators(nodes: Iterable[Node]) -> tuple[str, ...]:
+    """The names of the operators that draw random numbers, sorted."""
+    return tuple(sorted({node.op for node in nodes if has_trait(node.qualified_op, Trait.RANDOM) and is_random(node)}))
 
 
 def draws_numbers(op: str, known: Mapping[str, Any]) -> bool:

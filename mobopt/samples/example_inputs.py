@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -66,11 +66,10 @@ class ChosenInputs:
         """Arguments of every method that has some."""
         return {**({} if self.arguments is None else {_FORWARD: self.arguments}), **self.others}
 
-    def words(self, method: str) -> str:
-        """Those of one method, as :meth:`__str__` has them."""
-        if method == _FORWARD:
-            return str(replace(self, others={}))
-        return str(ChosenInputs(None, NONE, {name: found for name, found in self.others.items() if name == method}))
+    def of(self, methods: Collection[str]) -> ChosenInputs:
+        """Those of some methods alone."""
+        others = {name: arguments for name, arguments in self.others.items() if name in methods}
+        return replace(self, arguments=self.arguments if _FORWARD in methods else None, others=others)
 
     def __str__(self) -> str:
         texts = [] if self.arguments is None else [f"{_shapes_text(self.arguments)} ({self.origin})"]

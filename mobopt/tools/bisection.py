@@ -78,7 +78,7 @@ def bisect(
     seconds = time.perf_counter() - started
     return replace(
         found,
-        inputs=inputs.words(method),
+        inputs=str(inputs.of([method])),
         tolerance=tolerance,
         runs=search.runs,
         seconds=seconds,

@@ -103,7 +103,7 @@ def compare(
     return Comparison(
         _in_words(sides[0], runners[0]),
         _in_words(sides[1], runners[1]),
-        inputs.words(method),
+        str(inputs.of([method])),
         method,
         tolerance,
         tuple(layers),

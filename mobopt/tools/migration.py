@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import shutil
 import tempfile
@@ -19,6 +20,7 @@ from mobopt.exporters.targets import DEFAULT_DELEGATE, DEFAULT_OPSET, NotRunErro
 from mobopt.files import check_writable, whole_file
 from mobopt.frontends.open_source import whole_source_of
 from mobopt.frontends.source import Source
+from mobopt.ops.effects import random_operators
 from mobopt.passes.note_kinds import TRANSFER_REMOVED, UNPACKED
 from mobopt.passes.notes import Note
 from mobopt.samples.agreement import Agreement, agreement_of_calls
@@ -57,6 +59,8 @@ class Migration:
     """On the inputs, of the output's scale; None if it was not compared."""
     is_ill_conditioned: bool
     """Whether the difference is large because single precision is."""
+    drawn: tuple[str, ...]
+    """The operators whose random numbers the format draws in another way: sizes and dtypes were compared alone."""
     seconds: float
 
     @property
@@ -130,6 +134,9 @@ def migrate(
         written = target.write(order, draft)
         show(f"running {path.name}, and comparing")
         agreement = _agreement(source, written, inputs, force)
+        drawn = () if target.draws_as_torch else random_operators(source.program.methods[method].walk())
+        if drawn and agreement is not None and math.isfinite(agreement.absolute):
+            agreement = Agreement(0.0, 0.0)  # what is drawn differs, sizes and dtypes agree
         if not force:
             _refuse(agreement, inputs, written)
         size = draft.stat().st_size
@@ -149,10 +156,11 @@ def migrate(
         count_operators(plain.program),
         written.sizes,
         written.remarks,
-        str(inputs),
+        str(inputs.of(written.methods)),
         written.runner,
-        None if agreement is None else agreement.relative,
+        None if agreement is None or drawn else agreement.relative,
         agreement is not None and agreement.is_rounding,
+        drawn,
         time.perf_counter() - started,
     )
 
@@ -186,6 +194,6 @@ def _refuse(agreement: Agreement | None, inputs: ChosenInputs, written: Written)
     if not agreement.agrees:
         raise MigrationRefusedError(
             f"the new file, run by {written.runner}, differs from the model by {agreement.relative:.1e} of the "
-            f"output's scale, on {inputs}, so nothing was written. Try another format, or write it all the same with "
-            "--force"
+            f"output's scale, on {inputs.of(written.methods)}, so nothing was written. Try another format, or write it "
+            "all the same with --force"
         )

@@ -211,7 +211,7 @@ def stress(
         info.driver,
         tuple(quirk.name for quirk in known),
         tuple(sorted(info.switches)),
-        chosen.words(method),
+        str(chosen.of([method])),
         tolerance,
         tuple(conditions),
         time.perf_counter() - started,

@@ -61,6 +61,31 @@ def test_an_onnx_file(files: Path, tmp_path: Path, invoke: Invoke) -> None:
     assert [item.version for item in onnx.load(tmp_path / "new.onnx").opset_import] == [19]
 
 
+class Draws(torch.nn.Module):
+    """Random numbers, of which ONNX draws others."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + torch.rand_like(x)
+
+
+@pytest.mark.parametrize("ending", [".pt", ".pt2", ".onnx"])
+def test_random_numbers(ending: str, tmp_path: Path, invoke: Invoke) -> None:
+    torch.jit.save(torch.jit.script(Draws().eval()), tmp_path / "old.pt")  # type: ignore[no-untyped-call]
+    done = invoke("migrate", "old.pt", "-o", f"new{ending}", "--random", "3,5")
+    assert done.exit_code == 0 and (tmp_path / f"new{ending}").exists(), done.output
+    assert "ill-conditioned" not in done.stdout
+    if ending == ".onnx":
+        assert "draws random numbers (aten::rand_like)" in done.stdout and "numbers were not compared" in done.stdout
+    else:
+        assert "largest difference from old.pt" in done.stdout and ": 0.0e+00" in done.stdout
+
+
+def test_inputs_of_the_method_alone_are_told(tmp_path: Path, invoke: Invoke) -> None:
+    torch.jit.save(torch.jit.script(Coder().eval()), tmp_path / "old.pt")  # type: ignore[no-untyped-call]
+    done = invoke("migrate", "old.pt", "-o", "new.pt2", "--method", "encode", "--random", "encode:3,5")
+    assert done.exit_code == 0 and "on encode: float32[3, 5]" in done.stdout and "224" not in done.stdout
+
+
 class Coder(torch.nn.Module):
     """Two methods."""
 

@@ -113,3 +113,22 @@ def test_a_file_that_does_not_end_is_given_up(tmp_path: Path, monkeypatch: pytes
     torch.jit.save(torch.jit.script(nn.Sequential(nn.Linear(5, 3), _EndlessInVain())), path)
     with pytest.raises(InputError, match="without an end"):
         convert_file(path, tmp_path / "out.ptl", Settings(backend="cpu"))
+
+
+class _Draws(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + torch.rand_like(x) * nn.functional.dropout(x, 0.5, training=True)
+
+
+def test_what_is_drawn_is_the_same_for_both(recwarn: pytest.WarningsRecorder) -> None:
+    x = torch.randn(3, 5)
+    made = mobopt.optimize_for_mobile(torch.jit.script(_Draws().eval()), backend="vulkan", example_inputs=[x])
+    assert not [item for item in recwarn if "ill-conditioned" in str(item.message)]
+    source = ScriptModuleSource(torch.jit.script(_Draws().eval()))
+    inputs, before = choose_inputs(source, [x]), torch.get_rng_state()
+    assert agreement_of(source, made.program, inputs).absolute == 0.0
+    assert torch.equal(torch.get_rng_state(), before), "the caller's generator goes on where it was"
+    broken = source.program.clone()
+    (drawn,) = (node for node in broken.methods["forward"].walk() if node.op == "aten::rand_like")
+    drawn.output.replace_all_uses_with(drawn.inputs[0])
+    assert not agreement_of(source, broken, inputs).agrees
