@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
+from mobopt.errors import PassError
 from mobopt.ir import Graph, Node, Program, Value
 from mobopt.ops.aliases import Aliases
 from mobopt.ops.effects import written_inputs
@@ -55,7 +56,10 @@ class Legalize(Pass):
             applied += now
             if not now:
                 return applied > 0
-        raise AssertionError(f"legalisation for {self.target} does not come to an end")
+        raise PassError(
+            f"rewrites for {self.target} undo each other, which is a fault of mobopt; please report the model, and convert "
+            "it with --legalize safe (or off) until it is mended"
+        )
 
     def _round(self, program: Program, notes: NoteBook, refused: set[Node], most: int | None) -> int:
         """Rewrite each node at most once; gives the number of rewrites."""

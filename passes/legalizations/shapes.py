@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import torch
 
 from mobopt.ir import Node, Value
 from mobopt.ir.types import TENSOR, ListType
+from mobopt.ops.targets.device_profiles import tensor_extent
 from mobopt.passes.legalizations.building import (
     joined,
     pointwise,
@@ -23,6 +25,8 @@ from mobopt.passes.legalizations.site import Refused, Site, legalizes
 _MOST_PARTS = 64
 """Copies or slices that are put together; more would be slower than the CPU."""
 _END = (1 << 63) - 1
+_TURNED = (0, 1, 3, 2)
+"""Width and height in each other's place."""
 _RESHAPES = ("aten::reshape", "aten::view", "aten::flatten", "aten::_unsafe_view")
 _ORDERS = ("aten::permute", "aten::transpose", "aten::contiguous", "aten::clone")
 
@@ -357,15 +361,32 @@ def _joined_as_images(site: Site) -> Value:
     dim = site.const("dim") % rank
     if rank == 4 and (dim == 2 or (dim == 1 and site.const("dim") < 0)):
         return joined(site, parts, dim)
-    images = [_as_image(site, part, rank, dim) for part in parts]
+    if not _fits_as_image(site, dim):
+        if (rank, dim) != (4, 3):
+            raise Refused("as images that can be joined its operands are larger than the device's")
+        turned = joined(site, [permuted(site, part, _TURNED) for part in parts], 2)
+        return permuted(site, turned, _TURNED)
+    images = [
+        reshaped(site, part, _image_sizes([size_of(site, part, item) for item in range(rank)], dim)) for part in parts
+    ]
     whole = joined(site, images, 1 if (rank, dim) in ((3, 0), (4, 0)) else 2)
     first = parts[0]
     return reshaped(site, whole, [-1 if item == dim else size_of(site, first, item) for item in range(rank)])
 
 
-def _as_image(site: Site, x: Value, rank: int, dim: int) -> Value:
+def _fits_as_image(site: Site, dim: int) -> bool:
+    """Whether the result can be an image as it is joined, as far as its sizes are known."""
+    made = site.facts(site.node.output).known_sizes
+    if made is None:
+        return True
+    sizes = [size for size in _image_sizes(made, dim) if isinstance(size, int)]
+    rest = math.prod(made) // max(-math.prod(sizes), 1)  # of the one that is -1
+    extent = tensor_extent([rest if size == -1 else size for size in sizes])
+    return extent is None or max(extent) <= site.limit
+
+
+def _image_sizes(sizes: Sequence[int | Value], dim: int) -> list[int | Value]:
     """A view of 4 dimensions where what is joined is the channels (of one image) or the height."""
-    sizes = [size_of(site, x, item) for item in range(rank)]
     shapes: dict[tuple[int, int], list[int | Value]] = {
         (1, 0): [1, 1, -1, 1],
         (2, 0): [1, 1, -1, sizes[-1]],
@@ -377,7 +398,7 @@ def _as_image(site: Site, x: Value, rank: int, dim: int) -> Value:
         (4, 1): [sizes[0], 1, -1, sizes[-1]],
         (4, 3): [sizes[0], -1, sizes[-1], 1],
     }
-    return reshaped(site, x, shapes[rank, dim])
+    return shapes[len(sizes), dim]
 
 
 @legalizes("stack_by_cat", level="safe")

@@ -346,3 +346,15 @@ def test_the_audit_says_what_a_conversion_costs() -> None:
     assert 1 < change.arithmetic < 6
     unsized = torch.jit.script(nn.ReLU())
     assert str(audit(unsized, runtime="2.6").change).startswith("1 operators become ")
+
+
+@pytest.mark.parametrize("runtime", RELEASES)
+@pytest.mark.parametrize(
+    ("sizes", "stays"), [((17, 7, 7, 1), set()), ((29, 29, 3), {"aten::cat"}), ((5, 7, 3, 3), set())]
+)
+def test_what_is_joined_as_images_that_are_too_large(sizes: tuple[int, ...], stays: set[str], runtime: str) -> None:
+    """Images that are joined may be larger than the tensors: width and height change places, or the CPU joins."""
+    inputs = [rand(*sizes), rand(*sizes) + 1]
+    program, _ = within(LIMIT, lambda x, y: torch.cat([F.relu(x), y], -1), inputs, runtime)
+    assert {node.op for node, found in findings(program, inputs, runtime) if found.verdict != "native"} <= stays
+    assert not on_cpu(program, inputs, runtime, LIMIT)
