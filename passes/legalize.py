@@ -57,8 +57,8 @@ class Legalize(Pass):
             if not now:
                 return applied > 0
         raise PassError(
-            f"rewrites for {self.target} undo each other, which is a fault of mobopt; please report the model, and convert "
-            "it with --legalize safe (or off) until it is mended"
+            f"rewrites for {self.target} undo each other, which is a fault of mobopt; please report the model, and "
+            "convert it with --legalize safe (or off) until it is mended"
         )
 
     def _round(self, program: Program, notes: NoteBook, refused: set[Node], most: int | None) -> int:
