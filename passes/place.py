@@ -239,15 +239,23 @@ class _Placer:
                 user.replace_input(index, moved)
 
     def _bring_back_items(self, value: Value) -> None:
-        """Move what is taken out of a list; a list that is used in another way is moved as a whole, as it is then."""
+        """Move what is taken out of a list, or of a part of it; a list that is used in another way is moved as a whole,
+        as it is then."""
         others = [use for use in value.uses if not _is_extraction(use[0]) and not _is_untouched(use[0])]
         for user, index in others:
-            user.replace_input(index, self.to_gpu.moved(value, user))
+            if _hands_on(user):
+                self.made_on_cpu.add(user.output)
+                self._bring_back_items(user.output)
+            elif not self._has_to_be_on_cpu(user):
+                user.replace_input(index, self.to_gpu.moved(value, user))
         for user, _ in value.uses:
             if _is_extraction(user):
                 for item in user.outputs:
                     self.made_on_cpu.add(item)
                     self._bring_back(item, user)
+
+    def _has_to_be_on_cpu(self, node: Node) -> bool:
+        return _is_computation(node) and bool(self._reason_for_cpu(node, judge(node, self.target, self.attributes)))
 
     def _give_constants(self, node: Node, finding: Finding | None = None) -> None:
         """Move constants to the GPU for a node that runs there, or that hands them on as if they lay there."""
@@ -309,6 +317,13 @@ def _is_stored(value: Value) -> bool:
 
 def _is_extraction(node: Node) -> bool:
     return node.op in _EXTRACTIONS and bool(node.inputs) and isinstance(node.inputs[0].type, ListType)
+
+
+def _hands_on(node: Node) -> bool:
+    """Whether a node makes a list of what one other list holds, as slices of it do."""
+    lists = [value for value in node.inputs if holds_tensors(value.type)]
+    makes_one = len(node.outputs) == 1 and node.output.type == _TENSORS
+    return makes_one and len(lists) == 1 and not node.blocks and not handles_tensors(node) and not written_inputs(node)
 
 
 def _is_computation(node: Node) -> bool:

@@ -185,6 +185,32 @@ def test_lists_of_tensors() -> None:
     assert places["cat"] == GPU and places["erf"] == CPU and places["split"] == GPU
 
 
+class Grids(nn.Module):
+    """Slices of lists that the CPU makes: what they hold may not lie on the GPU."""
+
+    def __init__(self, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.dtype = dtype
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        rows, columns = torch.arange(x.size(0), dtype=self.dtype), torch.arange(x.size(1), dtype=self.dtype)
+        both = torch.meshgrid(rows, columns, indexing="ij")
+        whole = torch.cat(both[::-1], 1).float()
+        return torch.relu(x) + whole[:, : x.size(1)] * torch.stack(both[1:], 0)[0]
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.float32, torch.uint8])
+def test_slices_of_lists_from_the_cpu(dtype: torch.dtype) -> None:
+    x = torch.randn(2, 3)
+    places = placed(Grids(dtype), x)
+    assert places["meshgrid"] == CPU and places["relu"] == GPU
+    assert places["cat"] == (GPU if dtype == torch.float32 else CPU)
+    program = program_from_script_module(torch.jit.script(Grids(dtype).eval()))
+    run_passes(program, [SIMPLIFY, transfer(x), SIMPLIFY], check=True)
+    moves_lists = any(node.op == "aten::append" for node in program.methods["forward"].walk())
+    assert moves_lists == (dtype == torch.float32), "a list is moved, an element at a time, if these may lie there"
+
+
 class Flow(nn.Module):
     """Tensors through branches and loops, with a node on the CPU inside."""
 
