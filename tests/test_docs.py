@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import re
 import shlex
 from pathlib import Path
@@ -62,9 +63,42 @@ def test_what_pytorch_says_of_devices_is_on_the_page() -> None:
     with pytest.raises(RuntimeError) as caught:
         torch.rand(2).to("vulkan")
     assert is_on_the_page(str(caught.value)), str(caught.value)
+    with pytest.raises(RuntimeError) as caught:
+        torch.jit.load(saved(torch.nn.Linear(2, 2)), map_location="vulkan")
+    assert is_on_the_page(str(caught.value)), str(caught.value)
     with pytest.raises(TypeError) as refused:
         optimize_for_mobile(torch.nn.ReLU(), backend="vulkan")  # type: ignore[arg-type]
     assert is_on_the_page(str(refused.value)), str(refused.value)
+
+
+def saved(module: torch.nn.Module) -> io.BytesIO:
+    """A file of a module."""
+    file = io.BytesIO()
+    torch.jit.save(torch.jit.script(module), file)
+    file.seek(0)
+    return file
+
+
+SEEN = """
+(sizes.size() >= 0 && sizes.size() <= 4) is false! Texture storage only valid for 0 <= ndim <= 4, received: 5
+Not a supported Vulkan ScalarType!
+Vulkan unsqueeze only supports up to 3d tensors as input!
+Cannot access storage of VulkanOpaqueTensorImpl
+Could not run 'aten::index_select' with arguments from the 'Vulkan' backend. This could be because
+please report a bug to PyTorch. Only Tensors with 1 <= dim <= 4 can be represented as a Vulkan Image!
+Vulkan vk_format(): no corresponding format for dtype
+expected scalar type Float but found UNKNOWN_SCALAR
+Vulkan cat expects 4 dimensional inputs
+Vulkan mean expects 4-dimensional input!
+Failed to load method forward, error: 0x:14
+Missing operator: [4] aten::native_dropout.out
+""".strip().splitlines()
+"""What PyTorch's own Vulkan kernels of 2.6 and of 1.13.1 said to tensors that they don't take; then ExecuTorch."""
+
+
+@pytest.mark.parametrize("message", SEEN)
+def test_what_kernels_were_seen_to_say_is_on_the_page(message: str) -> None:
+    assert is_on_the_page(message), message
 
 
 def test_the_page_can_be_missed() -> None:
