@@ -181,7 +181,10 @@ class Search:
         shown = self._smallest((self._on_cpu(side), runner(count)), node)
         advice = f"with --fp32-nodes '{node.text}' the error of the outputs is {kept:.1e}"
         advice += "" if kept <= self._tolerance else "; bisect again with that to find what else does it"
-        shown = shown._replace(source=_line_of(node) or shown.source, remarks=(advice, *shown.remarks))
+        remarks = [advice]
+        if errors[count - 1] > self._tolerance / 2:
+            remarks.append("errors add up: the nodes before it make most of it")
+        shown = shown._replace(source=_line_of(node) or shown.source, remarks=(*remarks, *shown.remarks))
         culprit = f"{node.text} in {precision}, node {count} of {len(nodes)}"
         return self._found(HALF, culprit, (errors[count - 1], errors[count]), len(nodes), side.device, shown)
 

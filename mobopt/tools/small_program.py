@@ -17,6 +17,7 @@ from mobopt.ir import Graph, named_constants, print_graph
 from mobopt.ir.straight_line import as_program
 from mobopt.ops.contexts import PackedContext
 from mobopt.options import Precision
+from mobopt.runtimes.half_ranges import HALVES
 from mobopt.tools.comparison_work import Sample
 
 FILES = ("program.txt", "before.txt", "values.npz", "run.py")
@@ -55,10 +56,14 @@ else:
 
     device = None if DEVICE == "vulkan" else DEVICE
     found = VulkanProgram(program, device, precision=PrecisionChoice({precision!r})).run("forward", inputs)
-error = (found.double() - expected.double()).abs().max() / expected.double().abs().max()
+{rounding}error = (found.double() - expected.double()).abs().max() / expected.double().abs().max()
 print(f"on {{DEVICE}}: the error is {{error:.1e}} of the scale; {{TOLERANCE:g}} is let pass")
 sys.exit(not error <= TOLERANCE)
 '''
+
+
+_ROUNDING = """    found = found.to({}).float()  # as it is stored in the middle of a model
+"""
 
 
 def write_sample(
@@ -97,6 +102,7 @@ def write_sample(
         device=device,
         tolerance=tolerance,
         precision=precision,
+        rounding=_ROUNDING.format(HALVES[precision]) if precision in HALVES else "",
         constants=constants,
         inputs=inputs,
         expected=expected,

@@ -170,6 +170,20 @@ def test_what_halves_lose(device: Device, tmp_path: Path, monkeypatch: pytest.Mo
             bisect(script, **{"device": device.info.name, "example_inputs": [x], **arguments})  # type: ignore[arg-type]
 
 
+def test_what_is_only_rounded_is_seen_in_the_program(
+    device: Device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A tanh that halves store with errors of 2e-4, between layers that they hold exactly."""
+    first, second = nn.Linear(7, 7, bias=False), nn.Linear(7, 7, bias=False)
+    for layer in (first, second):
+        nn.init.eye_(layer.weight)
+    script = torch.jit.script(nn.Sequential(first, nn.Tanh(), second).eval())
+    x = (torch.randn(5, 7) * 64).round() / 64
+    found = bisect(script, device=device.info.name, example_inputs=[x], precision="fp16", tolerance=1e-4)
+    assert found.kind == HALF and found.culprit.startswith("aten::tanh")
+    assert exit_code(found, tmp_path, monkeypatch) == 1
+
+
 def test_nothing_to_find(device: Device) -> None:
     script, x = net()
     found = bisect(script, device=device.info.name, example_inputs=[x])
