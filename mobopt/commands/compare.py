@@ -234,10 +234,8 @@ def _output_text(output: Output) -> str:
     text = f"output {output.number}, {sizes}: error {_error(output.difference.error)} of the scale"
     if output.float32 is not None:
         text += f" (float32 on the CPU: {_error(output.float32.error)})"
-    ranks = output.ranks
-    if ranks is not None:
-        text += f"; of {ranks.rows} rows, the largest element is another in {ranks.first}, "
-        text += f"the order of the {ranks.k} largest in {ranks.order}"
+    if output.ranks is not None:
+        text += f"; {output.ranks}"
     return text
 
 

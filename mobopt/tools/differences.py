@@ -99,6 +99,13 @@ class RankChanges:
     order: int
     """Rows whose ``k`` largest are others, or in another order."""
 
+    def __str__(self) -> str:
+        if self.rows > 1:
+            text = f"of {self.rows} rows, the largest element is another in {self.first}"
+            return f"{text}, the order of the {self.k} largest in {self.order}"
+        first, order = ("another" if count else "the same" for count in (self.first, self.order))
+        return f"the largest element is {first}, the order of the {self.k} largest {order}"
+
 
 _RANKED = 5
 _IMAGES = 4

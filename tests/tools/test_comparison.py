@@ -257,6 +257,9 @@ def test_changes_of_ranks() -> None:
     two = torch.tensor([[5.0, 4, 3, 2, 1, 0], [4, 5, 3, 2, 1, 0], [5, 4, 3, 1, 2, 0]])
     found = rank_changes(one, two)
     assert found is not None and (found.k, found.rows, found.first, found.order) == (5, 3, 1, 2)
+    assert str(found) == "of 3 rows, the largest element is another in 1, the order of the 5 largest in 2"
+    single = rank_changes(one[:1], two[2:])
+    assert str(single) == "the largest element is the same, the order of the 5 largest another"
     maps = [tensor.T.reshape(1, 6, 3, 1).expand(1, 6, 3, 2) for tensor in (one, two)]
     of_maps = rank_changes(*maps)  # scores of six classes for each place of an image
     assert of_maps is not None and (of_maps.k, of_maps.rows, of_maps.first, of_maps.order) == (5, 6, 2, 4)
