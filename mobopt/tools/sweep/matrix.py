@@ -89,10 +89,13 @@ def busy_text(outcomes: Iterable[Outcome]) -> str:
     if not loads:
         return ""
     times = "1 time was" if len(loads) == 1 else f"{len(loads)} times were"
-    return (
-        f"{times} taken while {min(loads):.0f} to {max(loads):.0f} processes wanted each core: measure "
-        "again on a quiet machine"
-    )
+    return f"{times} taken while {crowd_text(loads)}: measure again on a quiet machine"
+
+
+def crowd_text(loads: Sequence[float]) -> str:
+    """Loads as the end of a sentence."""
+    bounds = dict.fromkeys(f"{load:.0f}" for load in (min(loads), max(loads)))
+    return f"{' to '.join(bounds)} processes wanted each core"
 
 
 def _audit_text(outcome: Outcome) -> str:

@@ -13,7 +13,7 @@ from pathlib import Path
 from mobopt.display import shown
 from mobopt.errors import MoboptError
 from mobopt.tools.sweep.jobs import AUDIT, BENCH, COMPARE, CONVERT, STATES, Job, Outcome
-from mobopt.tools.sweep.matrix import Matrix, cell_text, loads_of, milliseconds_text, times_of
+from mobopt.tools.sweep.matrix import Matrix, cell_text, crowd_text, loads_of, milliseconds_text, times_of
 from mobopt.tools.sweep.store import Result, read_results
 
 _HEAD = """# Models, and what became of them
@@ -111,8 +111,8 @@ def _times(job: Job, found: Sequence[tuple[str, Outcome]]) -> Iterator[str]:
     loads = loads_of(outcome for _, outcome in found)
     if loads:
         yield (
-            f"Other work ran meanwhile: {min(loads):.0f} to {max(loads):.0f} processes wanted each core. Ratios suffer "
-            "less from it than times; measure on a machine of your own."
+            f"Other work ran meanwhile: {crowd_text(loads)}. Ratios suffer less from it than times; measure on a machine "
+            "of your own."
         )
     yield ""
     rows = [_time_row(model, outcome) for model, outcome in found]
