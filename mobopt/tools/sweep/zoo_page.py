@@ -111,8 +111,8 @@ def _times(job: Job, found: Sequence[tuple[str, Outcome]]) -> Iterator[str]:
     loads = loads_of(outcome for _, outcome in found)
     if loads:
         yield (
-            f"Other work ran meanwhile: {crowd_text(loads)}. Ratios suffer less from it than times; measure on a machine "
-            "of your own."
+            f"Other work ran meanwhile: {crowd_text(loads)}. Ratios suffer less from it than times; measure on a "
+            "machine of your own."
         )
     yield ""
     rows = [_time_row(model, outcome) for model, outcome in found]
