@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import unicodedata
+from typing import Any
 
 _CONTROLS = ("Cc", "Cf", "Cs", "Co", "Zl", "Zp")
 """Categories of characters that move cursors, colour, hide, reorder or break lines: escape sequences begin with one."""
@@ -35,6 +37,15 @@ def size_text(count: int) -> str:
         if value < 1000:
             return f"{value:.1f} {unit}"
     return f"{value / 1000:.1f} GB"
+
+
+def finite(value: Any) -> Any:
+    """Nested lists and dictionaries as JSON can have them: null in place of infinity and of what is not a number."""
+    if isinstance(value, dict):
+        return {key: finite(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def rate_text(rate: float, unit: str = "") -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -241,13 +240,4 @@ def _output_text(output: Output) -> str:
 
 def _data(found: Comparison) -> dict[str, Any]:
     first = None if found.first is None else found.layers.index(found.first) + 1
-    return {**_finite(dataclasses.asdict(found)), "agrees": found.agrees, "first": first}
-
-
-def _finite(value: Any) -> Any:
-    """JSON has no infinity."""
-    if isinstance(value, dict):
-        return {key: _finite(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_finite(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+    return {**dataclasses.asdict(found), "agrees": found.agrees, "first": first}

@@ -87,7 +87,6 @@ def _data(found: Stress) -> dict[str, Any]:
 
     data = dataclasses.asdict(found)
     for item in data["conditions"]:
-        item["error"] = item["error"] if math.isfinite(item["error"]) else None
         if item["spot"] is not None:
             item["spot"]["values"] = [value if math.isfinite(value) else str(value) for value in item["spot"]["values"]]
     return {**data, "passes": found.passes, "cut": found.cut}

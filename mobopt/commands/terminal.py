@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from mobopt.display import shown
+from mobopt.display import finite, shown
 
 ShowStep = Callable[[str], None]
 
@@ -57,5 +57,5 @@ def let_threads_sleep() -> None:
 
 
 def print_json(data: Any) -> None:
-    """Print data as JSON."""
-    click.echo(json.dumps(data, indent=2, default=str))
+    """Print data as JSON, which has no infinity: null stands for it."""
+    click.echo(json.dumps(finite(data), indent=2, default=str, allow_nan=False))

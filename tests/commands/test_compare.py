@@ -12,6 +12,7 @@ import pytest
 import torch
 from command_harness import Invoke, assert_refused
 
+from mobopt.commands.terminal import print_json
 from mobopt.runtimes.vulkan.engine.device import Device
 
 RANDOM = ("--random", "1,3,5,5")
@@ -112,3 +113,8 @@ class TwoMethods(torch.nn.Module):
     @torch.jit.export
     def decode(self, x: torch.Tensor) -> torch.Tensor:
         return torch.sigmoid(x)
+
+
+def test_json_has_no_infinity(capsys: pytest.CaptureFixture[str]) -> None:
+    print_json({"error": float("inf"), "all": [1.5, float("nan"), {"low": -float("inf")}]})
+    assert json.loads(capsys.readouterr().out) == {"error": None, "all": [1.5, None, {"low": None}]}

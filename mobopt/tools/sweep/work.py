@@ -10,7 +10,6 @@ import dataclasses
 import faulthandler
 import importlib
 import json
-import math
 import os
 import statistics
 import sys
@@ -23,6 +22,7 @@ from typing import Any
 
 import torch
 
+from mobopt.display import finite
 from mobopt.errors import InputError, MoboptError
 from mobopt.files import whole_file
 from mobopt.frontends.open_source import source_of, whole_source_of
@@ -309,15 +309,6 @@ def measured(calls: Sequence[Callable[[], Any]], repeat: int) -> list[list[float
         if number >= _FEWEST_CALLS and time.perf_counter() > end:
             break
     return times
-
-
-def finite(value: Any) -> Any:
-    """The same for JSON, which has no infinity."""
-    if isinstance(value, dict):
-        return {key: finite(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [finite(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 if __name__ == "__main__":
