@@ -199,6 +199,10 @@ class Device:
         self.close()
         return open_device(self.info.index, self._instance.validation)
 
+    def twin(self) -> Device:
+        """The same device opened once more, with a queue of its own; whoever asks for it closes it."""
+        return Device(self.info, self.physical, self._instance)
+
     def abandon(self) -> None:
         """Forget the device without a word to the driver, whose threads a forked process doesn't have."""
         self.lock = threading.RLock()

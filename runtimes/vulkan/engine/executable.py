@@ -14,6 +14,7 @@ from mobopt.runtimes.vulkan.engine.chains import may_chain
 from mobopt.runtimes.vulkan.engine.device import Device
 from mobopt.runtimes.vulkan.engine.lane import Lane, Segment, TensorOrArray
 from mobopt.runtimes.vulkan.engine.limits import check_limits
+from mobopt.runtimes.vulkan.engine.machine_code import made_on_all_cores
 from mobopt.runtimes.vulkan.engine.memory import MemoryReport
 from mobopt.runtimes.vulkan.engine.pipelines import PipelineKey, PipelineStore, pipeline_key
 from mobopt.runtimes.vulkan.engine.profiling import OperationTime
@@ -66,8 +67,9 @@ class Executable:
                 dispatches = [operation for operation in self._staged.operations if isinstance(operation, Dispatch)]
                 most = stream.chained_workgroups if device.chains else 0
                 self._keys = {dispatch: pipeline_key(dispatch, may_chain(dispatch, most)) for dispatch in dispatches}
-                self._owned.acquire_pipelines(self._keys.values())
-                self._idle.append(self._add_lane())
+                with made_on_all_cores(device, self._keys):
+                    self._owned.acquire_pipelines(self._keys.values())
+                    self._idle.append(self._add_lane())
         except BaseException:
             self.close()
             raise
