@@ -52,6 +52,12 @@ def device_info(kind: str, **limits: Any) -> DeviceInfo:
     )
 
 
+def lavapipe(release: str) -> DeviceInfo:
+    """Mesa's driver that computes on the CPU, of a release such as ``25.0.7``."""
+    features = frozenset({"subgroup_shuffle", "texel_formats"})
+    return replace(device_info("cpu"), driver_id=13, driver=f"llvmpipe Mesa {release} (LLVM 15.0.6)", features=features)
+
+
 DEVICES = tuple(sorted(path.stem for path in (Path(__file__).parent / "devices").glob("*.toml")))
 """Names of devices whose facts are on file."""
 

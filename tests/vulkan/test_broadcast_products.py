@@ -8,13 +8,12 @@ from typing import Any
 
 import pytest
 import torch
-from device_infos import device_info
+from device_infos import device_info, lavapipe
 from products import check_product
 from sampling import sampled
 
 from mobopt.ir import Value
 from mobopt.runtimes.vulkan.engine.device import Device
-from mobopt.runtimes.vulkan.engine.device_info import DeviceInfo
 from mobopt.runtimes.vulkan.kernels import convolution_kernels, product_kernels
 from mobopt.runtimes.vulkan.kernels.device_costs import cpu_costs, cpu_rows
 from mobopt.runtimes.vulkan.kernels.epilogue import Activation, Epilogue
@@ -159,11 +158,6 @@ def test_a_long_sum_is_divided(device: Device, force: ForceTile) -> None:
     force((8, 1))
     a, b = torch.randn(5, 40001), torch.randn(40001, 9)
     check_product(device, "aten::mm", a, b)
-
-
-def lavapipe(release: str) -> DeviceInfo:
-    features = frozenset({"subgroup_shuffle", "texel_formats"})
-    return replace(device_info("cpu"), driver_id=13, driver=f"llvmpipe Mesa {release} (LLVM 15.0.6)", features=features)
 
 
 def test_costs_are_those_of_the_release() -> None:

@@ -7,7 +7,7 @@ from itertools import product
 
 import pytest
 import torch
-from device_infos import DEVICES, device_info, known_device
+from device_infos import DEVICES, device_info, known_device, lavapipe
 from model_zoo import ZOO
 from sampling import sampled
 from spirv_resources import resources
@@ -21,6 +21,7 @@ from mobopt.runtimes.segment import Segment
 from mobopt.runtimes.specialize import specialize
 from mobopt.runtimes.vulkan.compile.build import build_stream
 from mobopt.runtimes.vulkan.engine.limits import check_limits
+from mobopt.runtimes.vulkan.engine.pipelines import pipeline_key
 from mobopt.runtimes.vulkan.engine.stream import Dispatch
 from mobopt.runtimes.vulkan.kernels.device_costs import core_count, device_costs, profiles
 from mobopt.runtimes.vulkan.kernels.gpu_kernels import choose_gpu_kernel, depthwise_block
@@ -136,13 +137,13 @@ class _Attention(torch.nn.Module):
 
 
 @cache
-def segment_of(name: str) -> Segment:
+def segment_of(name: str, size: int = 64) -> Segment:
     with torch.random.fork_rng(), torch.no_grad():
         torch.manual_seed(0)
         if name == "attention":
             model, example = _Attention().eval(), torch.randn(1, 300, 32)
         else:
-            model, example = ZOO[name].build(), ZOO[name].example(height=64, width=64)
+            model, example = ZOO[name].build(), ZOO[name].example(height=size, width=size)
         traced = torch.jit.trace(model, (example,), check_trace=False)
     program = program_from_script_module(traced)
     run_passes(program, pipeline_for(Settings("vulkan", OWN_RUNTIME)))
@@ -168,3 +169,12 @@ def test_plans_of_networks_obey_the_limits(net, name):
         assert all(size <= limit for size, limit in zip(needed.size, limits.max_compute_work_group_size, strict=True))
         assert needed.shared_bytes <= limits.max_compute_shared_memory_size, dispatch
         assert set(shaders.variants()[dispatch.shader].requires) <= device.features
+
+
+@pytest.mark.parametrize("release", ["22.3.6", "25.0.7"])
+def test_a_cold_start_on_lavapipe_compiles_few_pipelines_of_little_code(release: str) -> None:
+    """Each takes the driver a quarter of a second; MobileNetV2 had 16, one of them from 350 kB."""
+    built = build_stream(segment_of("mobilenet_v2", 224), lavapipe(release), ConstantStore())
+    dispatches = [operation for operation in built.stream.operations if isinstance(operation, Dispatch)]
+    assert len({pipeline_key(dispatch) for dispatch in dispatches}) <= 13
+    assert max(len(shaders.load(dispatch.shader)) for dispatch in dispatches) <= 120_000

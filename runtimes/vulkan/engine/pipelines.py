@@ -21,8 +21,7 @@ from mobopt.runtimes.vulkan.engine.stream import Dispatch
 from mobopt.shaders.push_constants import CHAIN_END
 
 _LOGGER = logging.getLogger("mobopt.vulkan")
-_MAX_BATCHES = 16
-_MIN_BATCH = 2
+_MOST_THREADS = 16
 _MAX_IDLE = 256
 
 BUFFER_WORDS = 3
@@ -150,36 +149,32 @@ class PipelineStore:
         self._scope.close()
 
     def _create(self, keys: Sequence[PipelineKey]) -> None:
-        """Compile pipelines, a batch on each core: drivers compile a batch one by one."""
+        """Compile pipelines, each on the next core that is free: some take ten times as long as others."""
         started = time.perf_counter()
-        batches = max(1, min(os.cpu_count() or 1, _MAX_BATCHES, len(keys) // _MIN_BATCH))
+        threads = min(os.cpu_count() or 1, _MOST_THREADS, len(keys))
         modules_scope = self._device.scope()
         try:
             modules = {name: self._module(modules_scope, name) for name in {key.shader for key in keys}}
             infos = [self._pipeline_info(key, modules[key.shader]) for key in keys]
-            with ThreadPoolExecutor(batches) as pool:
-                results = list(pool.map(self._compile, (infos[start::batches] for start in range(batches))))
+            with ThreadPoolExecutor(threads) as pool:
+                results = list(pool.map(self._compile, infos))
         finally:
             modules_scope.close()
-        for start, (_, handles) in enumerate(results):
-            for key, handle in zip(keys[start::batches], handles, strict=True):
-                if handle != vk.ffi.NULL:
-                    scope = self._device.scope()
-                    scope.adopt("Pipeline", handle)
-                    self._pipelines[key] = scope, handle
+        for key, (_, handle) in zip(keys, results, strict=True):
+            if handle != vk.ffi.NULL:
+                scope = self._device.scope()
+                scope.adopt("Pipeline", handle)
+                self._pipelines[key] = scope, handle
         for result, _ in results:
             vk.check(result, f"compile {len(keys)} compute pipelines ({', '.join(sorted(modules))})")
         self._changed = True
         _LOGGER.debug("%d pipelines made in %.0f ms", len(keys), (time.perf_counter() - started) * 1e3)
 
-    def _compile(self, infos: Sequence[vk.Handle]) -> tuple[int, list[vk.Handle]]:
-        """The result of ``vkCreateComputePipelines``, and its handles, null where it failed."""
-        array = vk.ffi.new("VkComputePipelineCreateInfo[]", [info[0] for info in infos])
-        handles = vk.ffi.new("VkPipeline[]", len(infos))
-        result = vk.lib.vkCreateComputePipelines(
-            self._device.handle, self._cache, len(infos), array, vk.ffi.NULL, handles
-        )
-        return result, list(handles)
+    def _compile(self, info: vk.Handle) -> tuple[int, vk.Handle]:
+        """The result of ``vkCreateComputePipelines``, and its handle, null where it failed."""
+        handle = vk.ffi.new("VkPipeline*")
+        result = vk.lib.vkCreateComputePipelines(self._device.handle, self._cache, 1, info, vk.ffi.NULL, handle)
+        return result, handle[0]
 
     def _module(self, scope: ResourceScope, name: str) -> vk.Handle:
         try:
