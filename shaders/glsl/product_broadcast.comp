@@ -11,22 +11,6 @@
 const int LANES = 8;
 const int LOADS = ROWS / LANES;
 
-#define STORE_ROW(i)                                                                                                   \
-    {                                                                                                                  \
-        int row = first_row + i;                                                                                       \
-        int target = subgroupShuffle(result[i / LANES], i % LANES);                                                    \
-        int other = subgroupShuffle(residual[i / LANES], i % LANES);                                                   \
-        if (PARTS > 1) target = ((batch * PARTS + part) * rows + row) * columns;                                       \
-        [[unroll]] for (int j = 0; j < COLUMNS; ++j)                                                                   \
-            if (row < rows && first_column + j * LANES + lane < columns) {                                             \
-                vec4 sum = kept[i * COLUMNS + j];                                                                      \
-                if (PARTS > 1)                                                                                         \
-                    store(target + column[j], sum);                                                                    \
-                else                                                                                                   \
-                    store_biased(target, other, column[j], sum);                                                       \
-            }                                                                                                          \
-    }
-
 void main() {
     int lane = int(gl_SubgroupInvocationID);
     int first_column = int(gl_WorkGroupID.x) * LANES * COLUMNS;
@@ -86,5 +70,19 @@ void main() {
 
     vec4 kept[ROWS * COLUMNS];
     [[unroll]] for (int i = 0; i < ROWS * COLUMNS; ++i) kept[i] = sums[i];
-    EACH_STORED(ROWS, STORE_ROW)
+    // A loop, as drivers take as long to compile one store as hundreds of sums.
+    [[dont_unroll]] for (int i = 0; i < ROWS; ++i) {
+        int row = first_row + i;
+        int target = subgroupShuffle(result[i / LANES], i % LANES);
+        int other = subgroupShuffle(residual[i / LANES], i % LANES);
+        if (PARTS > 1) target = ((batch * PARTS + part) * rows + row) * columns;
+        [[unroll]] for (int j = 0; j < COLUMNS; ++j)
+            if (row < rows && first_column + j * LANES + lane < columns) {
+                vec4 sum = kept[i * COLUMNS + j];
+                if (PARTS > 1)
+                    store(target + column[j], sum);
+                else
+                    store_biased(target, other, column[j], sum);
+            }
+    }
 }
