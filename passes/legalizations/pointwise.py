@@ -326,21 +326,6 @@ def _number_less(site: Site, x: Value) -> tuple[Value, Value, int]:
     return scaled(site, x, -float(site.const("alpha"))), site.arg("other"), 1
 
 
-@legalizes("choose_by_step", level="safe")
-def choose_by_step(site: Site) -> Value:
-    """Each operand times a step of their difference, added: exact for finite elements."""
-    left, right = site.arg("self"), site.arg("other")
-    is_maximum = site.node.op in ("aten::maximum", "aten::max")
-    for x, bound in ((left, right), (right, left)):
-        if bound.is_constant and bound.constant.dim() == 0:
-            number = bound.constant.item()
-            return clamped(site, x, *((number, None) if is_maximum else (None, number)))
-    if site.facts(site.node.output).known_dtype != "float32" or site.rank(site.node.output) > 4:
-        raise Refused("Vulkan tensors are float32 and have at most 4 dimensions")
-    step = _step(site, minus(site, right, left) if is_maximum else minus(site, left, right))
-    return plus(site, times(site, right, step), times(site, left, _complement(site, step)))
-
-
 @legalizes("lerp_in_steps", level="safe")
 def lerp_in_steps(site: Site) -> Value:
     """The start plus the weighted difference."""

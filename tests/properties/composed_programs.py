@@ -185,8 +185,9 @@ def _equal(left: Tensor, right: Tensor) -> bool:
 
 
 def _overlaps_itself(x: Tensor) -> bool:
-    """Whether elements lie in one place, as those of an expanded tensor: torch refuses to write there, or warns."""
-    return any(size > 1 and stride == 0 for size, stride in zip(x.shape, x.stride(), strict=True))
+    """Whether elements lie in one place, as those of expanded and unfolded tensors: what writes there twice counts."""
+    span = 1 + sum((size - 1) * stride for size, stride in zip(x.shape, x.stride(), strict=True))
+    return x.numel() > 1 and torch.arange(span).as_strided(x.shape, x.stride()).unique().numel() < x.numel()
 
 
 def executed(lines: list[str], values: dict[str, Tensor], after: Callable[[Any], None] | None = None) -> dict[str, Any]:
@@ -238,10 +239,13 @@ def composition(seed: int, is_scripted: bool) -> Composition:
 
 
 def slack(program: Composition, seed: int) -> list[Tensor | None]:
-    """For each result, how far noise of a rounding after each statement carries its elements: infinite where it
-    decides an integer or a boolean, or whether an element is finite; None where it decides a size."""
+    """For each result, how far noise of a rounding after each statement carries its elements, or how far eager mode's
+    are from those in double precision: infinite where that decides an integer or a boolean, or whether an element is
+    finite; None where it decides a size."""
     exact = [value.clone() for value in _noisy(program, None)]
     spread: list[Tensor | None] = [torch.zeros(value.shape, dtype=torch.float64) for value in exact]
+    for number, value in enumerate(_in_double(program)):
+        spread[number] = distances(exact[number], value) if value.shape == exact[number].shape else None
     for turn in range(4):
         try:
             noisy = _noisy(program, torch.Generator().manual_seed(seed * 4 + turn))
@@ -254,6 +258,26 @@ def slack(program: Composition, seed: int) -> list[Tensor | None]:
                 continue
             spread[number] = torch.maximum(seen, distances(here, there))
     return spread
+
+
+_DOUBLE = {"torch.float32": "torch.float64", "torch.complex64": "torch.complex128", ".float()": ".double()"}
+
+
+def _in_double(program: Composition) -> list[Tensor]:
+    """The results with single precision's tensors in double; none if a statement takes no such tensors."""
+    lines = "\n".join(program.lines)
+    for single, double in _DOUBLE.items():
+        lines = lines.replace(single, double)
+    wide = {torch.float32: torch.float64, torch.complex64: torch.complex128}
+    values = {name: value.to(wide.get(value.dtype, value.dtype)) for name, value in program.inputs.items()}
+    torch.set_default_dtype(torch.float64)
+    try:
+        names = executed(lines.split("\n"), {name: value.clone() for name, value in values.items()})
+    except _REFUSALS:
+        return []
+    finally:
+        torch.set_default_dtype(torch.float32)
+    return [names[name] for name in program.results]
 
 
 def distances(left: Tensor, right: Tensor) -> Tensor:

@@ -42,8 +42,8 @@ def torchs(program: Composition, road: str) -> tuple[Any, list[Any]] | None:
 def difference(found: Sequence[Any], expected: Sequence[Any], spread: Sequence[Tensor | None]) -> str | None:
     """None if two results agree as far as rounding allows, else where they don't."""
     for number, (ours, theirs, noise) in enumerate(zip(found, expected, spread, strict=True)):
-        if not isinstance(theirs, Tensor):
-            if ours != theirs and noise is not None:
+        if not (isinstance(ours, Tensor) and isinstance(theirs, Tensor)):
+            if noise is not None and repr(ours) != repr(theirs):
                 return f"result {number} is {ours!r}, not {theirs!r}"
             continue
         if noise is None or noise.shape != theirs.shape:
