@@ -111,12 +111,17 @@ class Evaluator(ABC):
         self._bound: LoopBound | None = None
 
     def bounded(self: _Evaluator) -> _Evaluator:
-        """The same, which gives up loops that do not end soon: for runs that nobody asked for.
+        """The same, which gives up loops that do not end soon, and large results: for runs that nobody asked for.
 
-        Its methods raise EndlessError too.
+        Its methods raise EndlessError too; those of the interpreter InputError for a result of over a gigabyte.
         """
         self._bound = LoopBound()
         return self
+
+    @property
+    def is_bounded(self) -> bool:
+        """Whether nobody asked for the run."""
+        return self._bound is not None
 
     @abstractmethod
     def operator(self, node: Node, args: list[Any]) -> Any:

@@ -13,6 +13,7 @@ from mobopt.ir.nests import leaves_of, map_leaves
 from mobopt.ir.schemas import Schema, schema_of
 from mobopt.runtimes.cpu.evaluator import Evaluator
 from mobopt.runtimes.cpu.kernels import is_mutating, kernel, operator_error
+from mobopt.runtimes.cpu.memory_check import check_operator
 from mobopt.runtimes.state import ModelState
 
 
@@ -92,6 +93,7 @@ class Interpreter(Evaluator):
         function = kernel(op)
         if is_mutating(op):
             self._save_weights(schema_of(op), args)
+        check_operator(node, function, args, is_asked=not self.is_bounded)
         try:
             return function(*args)
         except MoboptError:
