@@ -22,6 +22,7 @@ from typing import Any
 import torch
 from composed_statements import SCRIPTED, STATEMENTS, UNSCRIPTED, WRITES
 from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 MAX_ELEMENTS = 300
 """Of a tensor; a statement that makes a larger one is taken back."""
@@ -245,7 +246,7 @@ def slack(program: Composition, seed: int) -> list[Tensor | None]:
     exact = [value.clone() for value in _noisy(program, None)]
     spread: list[Tensor | None] = [torch.zeros(value.shape, dtype=torch.float64) for value in exact]
     for number, value in enumerate(_in_double(program)):
-        spread[number] = distances(exact[number], value) if value.shape == exact[number].shape else None
+        spread[number] = _apart(exact[number], value) if value.shape == exact[number].shape else None
     for turn in range(4):
         try:
             noisy = _noisy(program, torch.Generator().manual_seed(seed * 4 + turn))
@@ -272,12 +273,22 @@ def _in_double(program: Composition) -> list[Tensor]:
     values = {name: value.to(wide.get(value.dtype, value.dtype)) for name, value in program.inputs.items()}
     torch.set_default_dtype(torch.float64)
     try:
-        names = executed(lines.split("\n"), {name: value.clone() for name, value in values.items()})
+        with sdpa_kernel(SDPBackend.MATH):  # the other kernel's rows of NaN are zeros
+            names = executed(lines.split("\n"), {name: value.clone() for name, value in values.items()})
     except _REFUSALS:
         return []
     finally:
         torch.set_default_dtype(torch.float32)
     return [names[name] for name in program.results]
+
+
+def _apart(single: Tensor, double: Tensor) -> Tensor:
+    """Distances; infinite between large numbers that have no digit in common, for something was divided by what
+    rounding left of zero."""
+    apart = distances(single, double)
+    sizes = [value.double().abs() if not value.is_complex() else value.abs().double() for value in (single, double)]
+    is_quotient = (torch.minimum(*sizes) > 2.0**22) & (apart > torch.maximum(*sizes) / 2)
+    return apart.masked_fill(is_quotient, torch.inf)
 
 
 def distances(left: Tensor, right: Tensor) -> Tensor:

@@ -112,3 +112,18 @@ EXPONENTS = (
 def test_ldexp_has_the_dtype_of_eager(mantissa: Tensor, exponent: Tensor, device: Device) -> None:
     found = computed(device, torch.ldexp, mantissa, exponent, fallback="cpu")
     same(found, torch.ldexp(mantissa, exponent))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("exponent", [0.5, -0.5])
+def test_roots_as_powers_at_negative_infinity_and_zero(device: Device, dtype: torch.dtype, exponent: float) -> None:
+    x = torch.tensor([-math.inf, math.inf, -0.0, 0.0, -4.0, math.nan, 1.0]).to(dtype)
+    same(computed(device, lambda x: x**exponent, x), x**exponent)
+
+
+@pytest.mark.parametrize("function", [torch.addcmul, torch.addcdiv, torch.mul, torch.div])
+def test_tensors_without_dimensions_beside_halves(device: Device, function: Callable[..., Tensor]) -> None:
+    """1e5 is infinite as a half, which combinations make of it, and products and quotients do not."""
+    x = torch.tensor([0.0, 1.0, -0.5, 0.25, 3.0], dtype=torch.float16)
+    args = (x, torch.tensor(1e5)) if function in (torch.mul, torch.div) else (x, x, torch.tensor(1e5))
+    same(computed(device, function, *args), function(*args))

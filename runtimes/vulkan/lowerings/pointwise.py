@@ -33,6 +33,9 @@ _KEEP_PRECISION = {
 }
 """Operators on halves whose numbers torch's CPU kernels take as float32; others round them to halves first."""
 
+_COMBINATIONS = ("addcmul", "addcdiv")
+"""Those of them that round tensors without dimensions nevertheless."""
+
 _DIVISIONS = ("floor_divide", "div", "divide", "remainder", "fmod")
 
 
@@ -72,7 +75,7 @@ def _with_halves(builder: ProgramBuilder, call: Node) -> tuple[Any, ...]:
             return value if keeps else float(torch.tensor(value, dtype=common))
         if not isinstance(value, Value) or value.dtype in (common, torch.bool):
             return value
-        if value.dtype.is_floating_point and keeps:
+        if value.dtype.is_floating_point and keeps and _name(call.qualified_op) not in _COMBINATIONS:
             return value
         rounded = Value.of_tensor(common, value.sizes)
         builder.define(rounded, builder.stored_as(builder.tensor(value), common))
