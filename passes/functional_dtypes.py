@@ -46,12 +46,21 @@ def change_of_dtype(node: Node, functional: Schema, may_differ: bool) -> str:
                 return f"its functional form gives {name_of(made)} of {name_of(kind)}"
     arguments = [_argument(value, dtype) for value in node.inputs]
     made = _made_by(functional.qualified_name, arguments)
+    if made is not None and made != dtype:
+        return f"its functional form gives {name_of(made)}"
+    if own is None and widens_integers(node, functional):
+        return "its functional form gives wider integers"
     if made is not None:
-        return "" if made == dtype else f"its functional form gives {name_of(made)}"
+        return ""
     wider = [item.dtype for item in arguments if isinstance(item, TensorType) and item.sizes and item.dtype != dtype]
     if wider and own is not None:
         return f"its functional form may give {name_of(wider[0])}"
     return ""
+
+
+def widens_integers(node: Node, functional: Schema) -> bool:
+    """Whether the functional form gives int64 where the tensor that is written to may be of smaller integers."""
+    return _made_by(functional.qualified_name, [_argument(value, torch.int32) for value in node.inputs]) == torch.int64
 
 
 def _made_by(operator: str, arguments: Sequence[Any]) -> torch.dtype | None:

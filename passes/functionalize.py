@@ -12,7 +12,7 @@ from mobopt.ops.effects import reads_metadata
 from mobopt.ops.parts import Parts
 from mobopt.ops.records import Trait, functional_schema, has_trait, is_in_place, record_of
 from mobopt.passes.facts import Examples, record_facts
-from mobopt.passes.functional_dtypes import change_of_dtype
+from mobopt.passes.functional_dtypes import change_of_dtype, widens_integers
 from mobopt.passes.manager import Pass
 from mobopt.passes.note_kinds import INPUT_IS_CHANGED, MADE_FUNCTIONAL, STAYS_IN_PLACE
 from mobopt.passes.notes import NoteBook
@@ -48,8 +48,7 @@ class Functionalize(Pass):
     def rewrite(self, program: Program, notes: NoteBook) -> bool:
         """Replace what can be replaced."""
         found = {graph: [node for node in graph.walk() if _is_in_place(node)] for graph in program.methods.values()}
-        combine = any(_combines(node) for nodes in found.values() for node in nodes)
-        if combine:
+        if any(_asks_for_dtypes(node) for nodes in found.values() for node in nodes):
             record_facts(program, self.examples)
         changed = [self._rewrite_graph(graph, nodes, notes) for graph, nodes in found.items() if nodes]
         return any(changed)
@@ -155,9 +154,12 @@ def _is_empty(value: Value, node: Node, aliases: Aliases, order: dict[Node, int]
     return not any(_reads_after(node, value, writer, order) for writer in aliases.fillers(value))
 
 
-def _combines(node: Node) -> bool:
-    """Whether a node reads other tensors than the one that it writes to, which may have other dtypes."""
-    return any(value.type == TENSOR and not value.is_constant for value in node.inputs[1:])
+def _asks_for_dtypes(node: Node) -> bool:
+    """Whether a node reads other tensors than the one that it writes to, which may have other dtypes, or its functional
+    form adds integers up as wider ones."""
+    functional = _functional_form(node)
+    combines = any(value.type == TENSOR and not value.is_constant for value in node.inputs[1:])
+    return combines or (functional is not None and widens_integers(node, functional))
 
 
 def _home(value: Value) -> Block | None:

@@ -187,6 +187,7 @@ _PAIRS = [
 ]
 
 
+@pytest.mark.filterwarnings("ignore:no inputs are known")
 @pytest.mark.parametrize("runtime", ["mobopt", "2.6"])
 @pytest.mark.parametrize("is_known", [True, False])
 @pytest.mark.parametrize("dtypes", _PAIRS)
@@ -451,12 +452,14 @@ class _Running(nn.Module):
 
 
 @pytest.mark.parametrize("has_examples", [False, True])
-@pytest.mark.parametrize("dtype", [torch.int32, torch.int8, torch.float16])
-def test_running_sums_in_place_keep_the_dtype(dtype: torch.dtype, has_examples: bool) -> None:
+@pytest.mark.filterwarnings("ignore:no inputs are known")
+@pytest.mark.parametrize("runtime", ["mobopt", "2.6"])
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int8, torch.float32])
+def test_running_sums_in_place_keep_the_dtype(dtype: torch.dtype, runtime: str, has_examples: bool) -> None:
     """Their functional form adds integers up as int64."""
     x = torch.arange(7).to(dtype)
     given = [x] if has_examples else None
     optimized = optimize_for_mobile(
-        torch.jit.script(_Running()), backend="vulkan", runtime="mobopt", example_inputs=given
+        torch.jit.script(_Running()), backend="vulkan", runtime=runtime, example_inputs=given
     )
     assert optimized(x).dtype == dtype and torch.equal(optimized(x), _Running()(x))

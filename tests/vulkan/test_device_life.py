@@ -174,7 +174,7 @@ def _run(body: str) -> subprocess.CompletedProcess[str]:
 def test_a_forked_process_has_a_device_of_its_own_or_says_why_not(busy: bool) -> None:
     begin = """
         stop = threading.Event()
-        thread = threading.Thread(target=lambda: [m(x) for _ in iter(stop.is_set, True)])
+        thread = threading.Thread(target=lambda: [(m(x), time.sleep(1e-3)) for _ in iter(stop.is_set, True)])
         thread.start()
     """
     end = "stop.set(); thread.join()"
