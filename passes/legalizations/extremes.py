@@ -54,7 +54,7 @@ def _larger(site: Site, left: Value, right: Value) -> Value:
     sizes = [size_of(site, left, dim) for dim in range(site.rank(left))]
     images = [left, right]
     if len(sizes) < 4:
-        image = [*[1] * (4 - max(len(sizes), 1)), *sizes[:-1], -1]
+        image: list[int | Value] = [*[1] * (4 - max(len(sizes), 1)), *sizes[:-1], -1]
         images = [reshaped(site, x, image) for x in images]
     height = sizes[-2] if len(sizes) > 1 else 1
     pooled: Value = site.op("aten::max_pool2d", joined(site, images, 2), [2, 1], [1, 1], [0, 0], [height, 1], False)

@@ -282,7 +282,7 @@ def _power(b: ProgramBuilder, call: Node) -> Term:
     if kind == Kind.INTEGER:
         return b.step(Opcode.INT_POW, load(b, base, kind), load(b, exponent, kind), kind=kind)
     a = load(b, base, kind)
-    simple = {-1: Opcode.RECIPROCAL, 1: Opcode.MOVE}
+    simple: dict[float, Opcode] = {-1: Opcode.RECIPROCAL, 1: Opcode.MOVE}
     if call.output.dtype != torch.float16:  # whose kernel takes no roots: they differ at -inf and -0
         simple |= {0.5: Opcode.SQRT, -0.5: Opcode.RSQRT}
     if not isinstance(exponent, Value):
