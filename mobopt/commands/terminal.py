@@ -24,7 +24,11 @@ def progress(first: str) -> Iterator[ShowStep]:
     """
     from rich.console import Console
 
-    with Console(stderr=True).status(first) as status:
+    console = Console(stderr=True)
+    if not console.is_terminal:  # nor is a thread started, which a process of little memory can't have
+        yield lambda step: None
+        return
+    with console.status(first) as status:
         yield status.update
 
 
