@@ -37,19 +37,32 @@ _STORAGE = Storage(48)
 of two, which those of models hardly ever are."""
 
 
+class MachineCode:
+    """What this process knows of a device's pipelines: ``device.shared(MachineCode)``."""
+
+    def __init__(self, device: Device) -> None:
+        self.met: set[PipelineKey] = set()
+        """Those that plans of this process have had."""
+
+    def close(self) -> None:
+        """There is nothing to give back."""
+
+
 @contextmanager
 def made_on_all_cores(device: Device, keys: Mapping[Dispatch, PipelineKey]) -> Iterator[None]:
     """Make the machine code of the pipelines that dispatches run, while the caller does something else; the end waits.
 
     Where that fails, as for lack of memory, it is logged, and the first dispatch makes it.
     """
-    if not _compiles_at_dispatch(device):
+    code = device.shared(MachineCode)
+    unmet = {key: dispatch for dispatch, key in keys.items() if key not in code.met}
+    code.met.update(unmet)
+    if len(unmet) < _FEWEST or not _compiles_at_dispatch(device):
         yield
         return
     path = device_file("machine_code", device.info, ".json")
     kept = read_kept(path)
-    new = {_digest(key): (dispatch, key) for dispatch, key in keys.items()}
-    new = {digest: pair for digest, pair in new.items() if digest not in kept}
+    new = {digest: (dispatch, key) for key, dispatch in unmet.items() if (digest := _digest(key)) not in kept}
     twins = min(_MOST_TWINS, os.cpu_count() or 1, len(new))
     if twins < _FEWEST:
         yield
