@@ -90,8 +90,10 @@ class _Placer:
     def run(self) -> None:
         """Place every node."""
         for node in list(self.graph.walk()):
+            if node.block is None:
+                continue
             if node.op == "prim::device":
-                node.output.replace_all_uses_with(self.graph.constant(torch.device("cpu"), name="device"))
+                self._be_on_cpu(node)
             elif node.op == "prim::SetAttr":
                 self._read_on_cpu(node)
             elif node.op.startswith("prim::"):
@@ -102,6 +104,15 @@ class _Placer:
                 self._place(node)
             self._keep_flows_on_cpu(node)
             self._take_out(node)
+
+    def _be_on_cpu(self, device: Node) -> None:
+        """Make the device of a tensor the CPU, where all tensors lie for the model; what goes there stays as it is."""
+        users = [user for user, _ in device.output.uses]
+        device.output.replace_all_uses_with(self.graph.constant(torch.device("cpu"), name="device"))
+        for user in users:
+            if _is_transfer_to_cpu(user) and user.inputs[4].is_constant and not user.inputs[4].constant:
+                user.output.replace_all_uses_with(user.inputs[0])
+                user.destroy()
 
     def _place(self, node: Node) -> None:
         finding = judge(node, self.target, self.attributes)

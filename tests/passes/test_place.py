@@ -211,6 +211,28 @@ def test_slices_of_lists_from_the_cpu(dtype: torch.dtype) -> None:
     assert moves_lists == (dtype == torch.float32), "a list is moved, an element at a time, if these may lie there"
 
 
+class ToADevice(nn.Module):
+    """What the CPU makes goes to the device of a tensor, which means nothing there, and on to the GPU."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Conv2d(2, 2, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = torch.tanh(x)
+        grid = torch.erf(x).to(y.device)
+        return self.layer(y + self.layer(grid - torch.relu(grid.to(y.device))))
+
+
+def test_what_the_model_moves_to_the_device_of_a_tensor() -> None:
+    places = placed(ToADevice(), torch.randn(1, 2, 3, 5))
+    assert places["erf"] == CPU and places["conv2d"] == GPU and places["add"] == GPU
+    program = program_from_script_module(torch.jit.script(ToADevice().eval()))
+    run_passes(program, [SIMPLIFY, transfer(torch.randn(1, 2, 3, 5)), SIMPLIFY], check=True)
+    moves = [node for node in program.methods["forward"].walk() if node.op == "aten::to"]
+    assert len(moves) == 3, "x and what erf makes go there, the result comes back"
+
+
 class Flow(nn.Module):
     """Tensors through branches and loops, with a node on the CPU inside."""
 
