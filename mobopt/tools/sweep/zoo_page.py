@@ -141,7 +141,8 @@ def _problems(results: Sequence[Result]) -> Iterator[str]:
     groups: dict[str, list[str]] = {}
     for result in results:
         if not result.outcome.is_good:
-            text = " ".join(result.outcome.text.split())[:_MESSAGE]
+            text = " ".join(result.outcome.text.split())
+            text = text if len(text) <= _MESSAGE else f"{text[:_MESSAGE].rstrip(': ')} ..."
             groups.setdefault(f"{result.outcome.state}: {text}", []).append(f"{_name(result.model)} ({result.job})")
     if not groups:
         return
