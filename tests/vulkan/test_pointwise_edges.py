@@ -127,3 +127,9 @@ def test_tensors_without_dimensions_beside_halves(device: Device, function: Call
     x = torch.tensor([0.0, 1.0, -0.5, 0.25, 3.0], dtype=torch.float16)
     args = (x, torch.tensor(1e5)) if function in (torch.mul, torch.div) else (x, x, torch.tensor(1e5))
     same(computed(device, function, *args), function(*args))
+
+
+@pytest.mark.parametrize("alpha", [-1, 0, 5])
+def test_factors_of_truth_values_are_truth_values(device: Device, alpha: int) -> None:
+    x, y = torch.tensor([[True, False, True, False], [True, True, False, False]])
+    same(computed(device, lambda x, y: torch.add(x, y, alpha=alpha), x, y), torch.add(x, y, alpha=alpha))

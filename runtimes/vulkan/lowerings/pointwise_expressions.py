@@ -249,7 +249,8 @@ def _same(b: ProgramBuilder, call: Node) -> Term:
 def _sum(b: ProgramBuilder, call: Node) -> Term:
     kind = result_kind(call)
     a, other = (load(b, argument, kind) for argument in call.args[:2])
-    alpha = call["alpha"]
+    # Of truth values the factor is one too: -1 takes nothing away.
+    alpha = bool(call["alpha"]) if call.output.dtype == torch.bool else call["alpha"]
     if call.qualified_op.startswith("aten::rsub"):
         a, other = other, a
     negated = not call.qualified_op.startswith("aten::add")
