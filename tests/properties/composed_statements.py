@@ -27,6 +27,8 @@ _BINARY = _words(
     "logical_and logical_or logical_xor bitwise_and bitwise_or bitwise_xor bitwise_left_shift bitwise_right_shift "
     "atan2 hypot copysign nextafter logaddexp xlogy heaviside float_power"
 )
+_NUMBERS = "{b}.where({b} == {b}, 1)"
+"""What is not NaN, whose sign is what a kernel left."""
 _VIEWS = (
     "{a}.transpose({d}, {e})",
     "{a}.permute({order})",
@@ -275,7 +277,7 @@ _SCALED = (
 STATEMENTS: list[str] = [
     *(f"torch.{name}({{a}})" for name in _POINTWISE),
     *(f"F.{name}({{a}})" for name in _ACTIVATIONS),
-    *(f"torch.{name}({{a}}, {{b}})" for name in _BINARY),
+    *(f"torch.{name}({{a}}, {_NUMBERS if name == 'copysign' else '{b}'})" for name in _BINARY),
     *(form.replace("{op}", sign) for form in _OPERATORS for sign in _SIGNS),
     *_VIEWS,
     *_VIEWS,
