@@ -76,6 +76,8 @@ LANES = 8
 _SUMS_OF_LONG_TURNS = 16
 """Of a plain tile: two steps of more of them are more code than a processor's nearest cache holds."""
 
+_WIDE_TILES = ((4, 4),)
+"""For results so wide that the device can't count workgroups of narrower ones."""
 _MOST_STEPS = 2 * USUAL_ITERATIONS
 _STEPS_OF_A_PART = USUAL_ITERATIONS // 2
 _LARGE = 2**20
@@ -117,7 +119,10 @@ def _choose_tile(
     widest: int, costs: CpuCosts, shape: ProductShape, place: int, broadcasts: bool, texels: bool
 ) -> TileKernel:
     """The best tile, or one that comes after it."""
-    tiles = _tiles_of_a_row(costs, replace(shape, rows=1), _parts(shape), broadcasts)
+    row, parts = replace(shape, rows=1), _parts(shape)
+    tiles = _tiles_of_a_row(costs, row, parts, broadcasts)
+    if all(tile.across > widest for tile in tiles):
+        tiles = _tiles_of_a_row(replace(costs, tiles=_WIDE_TILES), row, parts, broadcasts)
 
     def cost(tile: _RowTile) -> tuple[bool, float]:
         groups = tile.groups * -(-shape.rows // tile.group_rows)
