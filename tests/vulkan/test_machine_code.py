@@ -25,6 +25,7 @@ def twins(device: Device, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> li
     """The twins that are opened, with an empty cache, on a driver that compiles at the first dispatch."""
     if device.info.driver_id != vk.VK_DRIVER_ID_MESA_LLVMPIPE:
         pytest.skip("the driver compiles pipelines when they are made")
+    monkeypatch.setattr(device, "is_watched", False)
     monkeypatch.setenv("MOBOPT_CACHE_DIR", str(tmp_path))
     monkeypatch.delenv("MESA_SHADER_CACHE_DISABLE", raising=False)
     monkeypatch.setattr("os.cpu_count", lambda: 3)
@@ -67,6 +68,14 @@ def test_new_pipelines_are_dispatched_on_twins_once(device: Device, twins: list[
     assert len(twins) == 3  # one is not worth a twin
     _check(device, [*shifts, *(float(next(_numbers)) for _ in range(2))])
     assert len(twins) == 5
+
+
+def test_under_the_validation_layer_there_are_none(
+    device: Device, twins: list[Device], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(device, "is_watched", True)
+    _check(device, [float(next(_numbers)) for _ in range(4)])
+    assert not twins
 
 
 def test_without_a_cache_on_disk_there_are_none(

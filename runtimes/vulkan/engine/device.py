@@ -70,6 +70,8 @@ class Device:
         """Whether dispatches may wait for each other by counters; no more once one did in vain (``chains.py``)."""
         self.in_use = DeviceGate(info.name)
         """Entered for as long as a call, or the building of a plan, needs the device to stay open."""
+        self.is_watched = instance.validation
+        """Whether the Khronos validation layer watches."""
         self._instance = instance
         self._lent = 0
         self._put_off: deque[Callable[[], None]] = deque()
