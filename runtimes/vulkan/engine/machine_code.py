@@ -83,8 +83,8 @@ def made_on_all_cores(device: Device, keys: Mapping[Dispatch, PipelineKey]) -> I
 def _compiles_at_dispatch(device: Device) -> bool:
     """Whether it is lavapipe, with a cache on disk.
 
-    The validation layer is for finding faults, not for fast starts; once it took fences of twins for pending that had been
-    signalled.
+    Not under the validation layer, which is for finding faults and not for fast starts: once it took fences of twins for
+    pending that had been signalled.
     """
     switches = ("MESA_SHADER_CACHE_DISABLE", "MESA_GLSL_CACHE_DISABLE")
     has_cache = not any(os.environ.get(name, "").lower() in ("1", "true", "yes", "y") for name in switches)
