@@ -83,7 +83,7 @@ def made_on_all_cores(device: Device, keys: Mapping[Dispatch, PipelineKey]) -> I
 def _compiles_at_dispatch(device: Device) -> bool:
     """Whether it is lavapipe, with a cache on disk.
 
-    Not under the validation layer, which is for finding faults and not for fast starts: once it took fences of twins for
+    Not under the validation layer, which is for finding faults, not for fast starts: once it took fences of twins for
     pending that had been signalled.
     """
     switches = ("MESA_SHADER_CACHE_DISABLE", "MESA_GLSL_CACHE_DISABLE")
