@@ -15,7 +15,7 @@ import torch
 
 from mobopt.bundle.info import count_operators, tensor_bytes
 from mobopt.errors import DeviceError, InputError, MoboptError
-from mobopt.frontends.open_source import whole_source_of
+from mobopt.frontends.open_source import source_of, whole_source_of
 from mobopt.frontends.source import Source
 from mobopt.optimizer import optimize
 from mobopt.options import DEFAULT_RUNTIME, OWN_RUNTIME, Settings, parse_backend, parse_runtime
@@ -204,6 +204,8 @@ def _audits(
             subject = model
             runtimes = [target.runtime for target in targets if target.backend == own.backend] or [first.runtime]
             targets = [ReportTarget(own.backend, runtime) for runtime in runtimes]
+    if subject is source and not source.program.methods.keys() <= {_FORWARD, *preserved}:
+        subject = source_of(model, preserved, example_inputs)  # what conversions keep, and no methods that these call
     audits = {}
     for target in targets:
         show(f"auditing for {target}")

@@ -132,6 +132,25 @@ def test_methods_with_inputs_are_audited() -> None:
     assert {line.operator for line in found.audits[VULKAN].lines} == {"aten::relu", "aten::cumsum"}
 
 
+class Inner(nn.Module):
+    """As torchvision's classifiers are: forward calls another method."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.inner(x)
+
+    def inner(self, x: Tensor) -> Tensor:
+        return x.flatten(1).relu()
+
+
+@pytest.mark.parametrize("is_file", [True, False])
+def test_methods_that_forward_calls_are_audited_within_it(is_file: bool, tmp_path: Path) -> None:
+    scripted = torch.jit.script(Inner())
+    torch.jit.save(scripted, str(tmp_path / "m.pt"))
+    found = report(tmp_path / "m.pt" if is_file else scripted, targets=(VULKAN,), device=None, example_inputs=[X])
+    assert "unknown" not in found.audits[VULKAN].counts
+    assert sum(found.audits[VULKAN].counts.values()) == 2
+
+
 def test_what_is_not_known_is_told(tmp_path: Path) -> None:
     torch.jit.save(torch.jit.script(Reshaping()), str(tmp_path / "a.pt"))
     found = report(tmp_path / "a.pt", targets=(VULKAN,))
