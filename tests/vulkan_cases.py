@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
+from applied import Applied
 from torch import nn
 
 X = (1, 4, 5, 6)
@@ -20,17 +21,6 @@ class Case:
     sizes: tuple[int, ...]
     v1_13: str
     v2_6: str
-
-
-class Calls(nn.Module):
-    """A module that applies a function."""
-
-    def __init__(self, function: Callable[[torch.Tensor], torch.Tensor]) -> None:
-        super().__init__()
-        self.function = function
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.function(x)
 
 
 def _norm(channels: int) -> nn.Module:
@@ -152,5 +142,5 @@ def cases() -> dict[str, Case]:
     """Every case by its name in the table."""
     found = {name: Case(make, sizes, old, new) for name, (make, sizes, old, new) in _LAYERS.items()}
     for name, (function, old, new) in _FUNCTIONS.items():
-        found[name] = Case(lambda function=function: Calls(function), X, old, new)  # type: ignore[misc]
+        found[name] = Case(lambda function=function: Applied(function), X, old, new)  # type: ignore[misc]
     return found

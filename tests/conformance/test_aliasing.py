@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from applied import Applied
 from torch import nn
 
 from mobopt import optimize_for_mobile
@@ -34,19 +35,10 @@ CASES: dict[str, Callable[[torch.Tensor], Any]] = {
 }
 
 
-class Function(nn.Module):
-    def __init__(self, function: Callable[[torch.Tensor], Any]) -> None:
-        super().__init__()
-        self.function = function
-
-    def forward(self, x: torch.Tensor) -> Any:
-        return self.function(x)
-
-
 @pytest.mark.parametrize("backend", ["vulkan", "cpu"])
 @pytest.mark.parametrize("name", CASES)
 def test_writes_are_seen_where_eager_mode_shows_them(name: str, backend: str, device: object) -> None:
-    module = Function(CASES[name])
+    module = Applied(CASES[name])
     x = torch.randn(3, 4, generator=torch.Generator().manual_seed(7))
     traced = torch.jit.trace(module, x, strict=False, check_trace=False)
     mobile = optimize_for_mobile(traced, backend=backend, runtime="mobopt" if backend == "vulkan" else "2.6")
@@ -63,7 +55,7 @@ def test_writes_are_seen_where_eager_mode_shows_them(name: str, backend: str, de
 
 
 def test_inputs_in_another_order_of_elements_keep_their_values(device: object) -> None:
-    module = Function(lambda x: (x.flatten(), x.transpose(0, 1)[0], x))
+    module = Applied(lambda x: (x.flatten(), x.transpose(0, 1)[0], x))
     x = torch.randn(3, 4)
     mobile = optimize_for_mobile(torch.jit.trace(module, x), backend="vulkan", runtime="mobopt")
     for given in (torch.randn(4, 3).t(), torch.randn(6, 4)[::2], torch.randn(4).expand(3, 4)):

@@ -7,21 +7,13 @@ from typing import Any
 
 import pytest
 import torch
+from applied import Applied
 from torch import Tensor, nn
 
 from mobopt import optimize_for_mobile
 from mobopt.errors import InputError
 from mobopt.frontends.torchscript import program_from_script_module
 from mobopt.runtimes.vulkan.program import VulkanProgram
-
-
-class Applied(nn.Module):
-    def __init__(self, function: Callable[..., Any]) -> None:
-        super().__init__()
-        self.function = function
-
-    def forward(self, *args: Tensor) -> Any:
-        return self.function(*args)
 
 
 class _Doubled(nn.Module):

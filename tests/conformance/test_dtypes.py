@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from applied import Applied
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -296,15 +297,6 @@ def test_floats_become_integers_as_on_x86(device: Any) -> None:
         assert torch.equal(result, functions[name](x)), name
 
 
-class Results(nn.Module):
-    def __init__(self, function: _Function) -> None:
-        super().__init__()
-        self.function = function
-
-    def forward(self, *args: Tensor) -> Any:
-        return self.function(*args)
-
-
 def _complex(x: Tensor) -> list[Tensor]:
     turned = torch.view_as_complex(x.reshape(-1, 2)) * torch.view_as_complex(x.reshape(-1, 2))
     return [turned, torch.view_as_real(turned) + 1, torch.fft.rfft(x).abs() * 2, x.relu()]
@@ -330,7 +322,7 @@ HOST_CASES: dict[str, tuple[_Function, tuple[Tensor, ...]]] = {
 def test_what_the_device_has_no_elements_for_lives_on_the_host(device: Any, name: str) -> None:
     function, args = HOST_CASES[name]
     copies = [arg.clone() for arg in args]
-    traced = torch.jit.trace(Results(function), args, check_trace=False, strict=False)  # type: ignore[no-untyped-call]
+    traced = torch.jit.trace(Applied(function), args, check_trace=False, strict=False)  # type: ignore[no-untyped-call]
     program = VulkanProgram(program_from_script_module(traced), device)
     for _ in range(2):
         found, expected = program(*args), function(*args)

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from applied import Applied
 from sampling import sampled
 from torch import Tensor, nn
 
@@ -17,15 +18,6 @@ from mobopt.runtimes.vulkan.compile.integer_ranges import IntegerRanges, Interva
 from mobopt.runtimes.vulkan.program import VulkanProgram
 
 _Function = Callable[..., Any]
-
-
-class Applied(nn.Module):
-    def __init__(self, function: _Function) -> None:
-        super().__init__()
-        self.function = function
-
-    def forward(self, *args: Tensor) -> Any:
-        return self.function(*args)
 
 
 def program_of(device: Any, function: _Function, *args: Tensor) -> VulkanProgram:

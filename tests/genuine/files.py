@@ -23,6 +23,7 @@ import torch
 from hypothesis import HealthCheck, Phase, given, seed, settings
 
 sys.path.extend(str(Path(__file__).resolve().parents[1] / name) for name in (".", "passes", "properties"))
+from applied import Applied
 from check import leaves
 from layer_cases import Layer
 from model_zoo import ZOO
@@ -30,7 +31,7 @@ from nets import NETS
 from probes import probes
 from random_graphs import RandomModule, random_modules
 from tensor_cases import ALL
-from vulkan_cases import Calls, cases
+from vulkan_cases import cases
 
 import mobopt
 from mobopt.errors import MoboptError
@@ -132,7 +133,7 @@ def known_models() -> Iterator[Model]:
         yield _model(f"net {name}", net.module(), net.inputs(), net.ways)
     for name, probe in probes().items():
         is_scripted = probe.method != "forward" or not all(isinstance(value, torch.Tensor) for value in probe.inputs)
-        way = "scripted" if is_scripted or not isinstance(probe.module, Calls) else "traced"
+        way = "scripted" if is_scripted or not isinstance(probe.module, Applied) else "traced"
         model = _model(f"probe {name}", probe.module, probe.inputs, [way])
         yield replace(model, example=probe.example, method=probe.method)
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from applied import Applied
 from torch import Tensor, nn
 from varying_cases import CASES
-from vulkan_cases import Calls
 
 
 @dataclass(frozen=True)
@@ -115,15 +115,15 @@ _WIDE: dict[str, Callable[[], Probe]] = {
 """Over the limit of images."""
 
 _VALUES: dict[str, Callable[[], Probe]] = {
-    "softmax": lambda: Probe(Calls(lambda x: x.softmax(1)), [_rows(1, 5, 7, 3) * 200]),
-    "softmax of rows": lambda: Probe(Calls(lambda x: x.softmax(-1)), [_rows(5, 7) * 200]),
+    "softmax": lambda: Probe(Applied(lambda x: x.softmax(1)), [_rows(1, 5, 7, 3) * 200]),
+    "softmax of rows": lambda: Probe(Applied(lambda x: x.softmax(-1)), [_rows(5, 7) * 200]),
     "softmax above its example": lambda: Probe(
-        Calls(lambda x: x.softmax(-1)), [_rows(1, 3, 5, 7) * 200], [_rows(1, 3, 5, 7)]
+        Applied(lambda x: x.softmax(-1)), [_rows(1, 3, 5, 7) * 200], [_rows(1, 3, 5, 7)]
     ),
-    "log_softmax": lambda: Probe(Calls(lambda x: x.log_softmax(1)), [_rows(1, 5, 7, 3)]),
-    "log_softmax of large": lambda: Probe(Calls(lambda x: x.log_softmax(-1)), [_rows(1, 5, 7, 3) * 200]),
+    "log_softmax": lambda: Probe(Applied(lambda x: x.log_softmax(1)), [_rows(1, 5, 7, 3)]),
+    "log_softmax of large": lambda: Probe(Applied(lambda x: x.log_softmax(-1)), [_rows(1, 5, 7, 3) * 200]),
     "attention": lambda: Probe(
-        Calls(lambda x: (x @ x.transpose(-2, -1)).softmax(-1) @ x), [_rows(1, 4, 16, 16) * 8], [_rows(1, 4, 16, 16)]
+        Applied(lambda x: (x @ x.transpose(-2, -1)).softmax(-1) @ x), [_rows(1, 4, 16, 16) * 8], [_rows(1, 4, 16, 16)]
     ),
     "scripted defaults": lambda: Probe(_Defaults(), [_rows(1, 4, 5, 7)]),
     "half": lambda: Probe(nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(inplace=True)).half(), [_rows(1, 3, 9, 7).half()]),
@@ -133,10 +133,10 @@ _VALUES: dict[str, Callable[[], Probe]] = {
     ),
     "half steps": lambda: Probe(_Steps().half(), [_rows(1, 3, 5).half()]),
     "half functions": lambda: Probe(
-        Calls(lambda x: torch.topk(torch.log(x.exp() + 1) * torch.rsqrt(x.abs() + 1), 3, -1)[0].cumsum(-1)),
+        Applied(lambda x: torch.topk(torch.log(x.exp() + 1) * torch.rsqrt(x.abs() + 1), 3, -1)[0].cumsum(-1)),
         [_rows(2, 7).half()],
     ),
-    "half einsum": lambda: Probe(Calls(lambda x: torch.einsum("bij,bkj->bik", x, x.relu())), [_rows(2, 5, 7).half()]),
+    "half einsum": lambda: Probe(Applied(lambda x: torch.einsum("bij,bkj->bik", x, x.relu())), [_rows(2, 5, 7).half()]),
     "half linear": lambda: Probe(nn.Sequential(nn.Linear(12, 7), nn.Softmax(-1)).half(), [_rows(3, 12).half()]),
 }
 """Values and dtypes that kernels differ in, and arguments that have defaults."""

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from applied import Applied
 from torch import nn
 from torch.nn import functional
 
@@ -16,17 +17,8 @@ from mobopt.runtimes.vulkan.engine.device import Device
 from mobopt.runtimes.vulkan.program import VulkanProgram
 
 
-class Calls(nn.Module):
-    def __init__(self, function: Callable[..., Any]) -> None:
-        super().__init__()
-        self.function = function
-
-    def forward(self, *tensors: torch.Tensor) -> Any:
-        return self.function(*tensors)
-
-
 def traced(function: Callable[..., Any], tensors: Sequence[torch.Tensor], device: Device) -> VulkanProgram:
-    module = torch.jit.trace(Calls(function), tuple(tensors), check_trace=False, strict=False)
+    module = torch.jit.trace(Applied(function), tuple(tensors), check_trace=False, strict=False)
     return VulkanProgram(program_from_script_module(module), device)
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from applied import Applied
 from torch import Tensor, nn
 
 from mobopt.frontends.torchscript import program_from_script_module
@@ -24,17 +25,6 @@ RELATIVE = 4e-6
 
 load_lowerings()
 load_decompositions()
-
-
-class Applied(nn.Module):
-    """A function as a module."""
-
-    def __init__(self, function: Callable[..., Any]) -> None:
-        super().__init__()
-        self.function = function
-
-    def forward(self, *args: Tensor) -> Any:
-        return self.function(*args)
 
 
 def check(computer: Device | None, function: Callable[..., Any], *args: Tensor, relative: float = RELATIVE) -> None:

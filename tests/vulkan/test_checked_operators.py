@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from applied import Applied
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -21,15 +22,6 @@ _RANDOM = torch.Generator().manual_seed(0)
 CHANCES, SHARES = (torch.rand(3, 7, generator=_RANDOM) for _ in range(2))
 CLASSES = torch.randint(0, 7, (2, 3, 5), generator=_RANDOM)
 TABLE = torch.randn(11, 5, generator=_RANDOM)
-
-
-class Applied(nn.Module):
-    def __init__(self, function: Callable[..., Any]) -> None:
-        super().__init__()
-        self.function = function
-
-    def forward(self, *args: Tensor) -> Any:
-        return self.function(*args)
 
 
 def normed(rows: Tensor, table: Tensor, norm: float) -> Tensor:

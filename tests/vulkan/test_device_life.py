@@ -204,6 +204,15 @@ def test_a_daemon_thread_does_not_disturb_the_end(daemon: str) -> None:
     assert "Traceback" not in done.stderr
 
 
+def test_new_plans_are_made_while_the_process_ends() -> None:
+    """No thread may be started any more when functions of ``atexit`` run."""
+    done = _run(
+        "import atexit; atexit.register(lambda: print(*m(torch.ones(2, 4, 5)).shape, (m(x) == wanted).all().item()))"
+    )
+    assert (done.returncode, done.stdout) == (0, "2 4 7 True\n"), done.stderr
+    assert "Traceback" not in done.stderr
+
+
 def test_finalizers_do_not_wait_for_the_lock(device: Device) -> None:
     """The garbage collector runs in any thread, also in one for which the thread that has the lock is waiting."""
     pool = device.shared(ArrayPool)

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from applied import Applied
 from torch import nn
 
 from mobopt.frontends.torchscript import program_from_script_module
@@ -22,17 +23,8 @@ HALVES = (torch.float16, torch.bfloat16)
 NARROW = (*HALVES, torch.int16, torch.int8, torch.uint8, torch.bool)
 
 
-class _Function(nn.Module):
-    def __init__(self, function: Callable[..., Any]) -> None:
-        super().__init__()
-        self.function = function
-
-    def forward(self, *args: torch.Tensor) -> Any:
-        return self.function(*args)
-
-
 def _run(device: Device, function: Callable[..., Any], *args: torch.Tensor) -> Any:
-    traced = torch.jit.trace(_Function(function), args, check_trace=False)
+    traced = torch.jit.trace(Applied(function), args, check_trace=False)
     return VulkanProgram(program_from_script_module(traced), device, fallback="error")(*args)
 
 
@@ -179,7 +171,7 @@ def test_float32_has_no_forms(device: Device) -> None:
 @pytest.mark.parametrize("dtype", (torch.float32, torch.int32, *NARROW), ids=str)
 def test_what_crosses_to_the_device_takes_its_true_size(device: Device, dtype: torch.dtype) -> None:
     x = torch.zeros(6, 4).to(dtype)
-    stream = _stream(device, _Function(lambda value: value.t().contiguous().flip(0)), x)
+    stream = _stream(device, Applied(lambda value: value.t().contiguous().flip(0)), x)
     assert not any(isinstance(operation, HostCall) for operation in stream.operations)
     for exchanged in (*stream.inputs, *stream.outputs):
         assert isinstance(getattr(exchanged, "storage", None), Storage)
@@ -200,6 +192,6 @@ def test_results_are_rounded_where_they_are_written(device: Device, name: str) -
     """No dispatch of its own rounds what such an operator gives, and it is the nearest half of what float32 gives."""
     function, generator = _ROUNDED_BY_STORES[name], torch.Generator().manual_seed(6)
     x = torch.rand(2, 6, 7, 9, generator=generator).half()
-    wide, narrow = (_dispatches(_stream(device, _Function(function), each)) for each in (x.float(), x))
+    wide, narrow = (_dispatches(_stream(device, Applied(function), each)) for each in (x.float(), x))
     assert [dispatch.shader for dispatch in narrow] == [dispatch.shader for dispatch in wide]
     assert torch.equal(_run(device, function, x), _run(device, function, x.float()).half())

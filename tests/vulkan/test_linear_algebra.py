@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 import torch
+from applied import Applied
 from harness import assert_close
-from torch import Tensor, nn
+from torch import Tensor
 
 from mobopt.errors import InputError
 from mobopt.frontends.torchscript import program_from_script_module
@@ -20,15 +21,6 @@ _RANDOM = torch.Generator().manual_seed(0)
 
 def _randn(*sizes: int) -> Tensor:
     return torch.randn(sizes, generator=_RANDOM)
-
-
-class Applied(nn.Module):
-    def __init__(self, function: Callable[..., Any]) -> None:
-        super().__init__()
-        self.function = function
-
-    def forward(self, *args: Tensor) -> Any:
-        return self.function(*args)
 
 
 def _run(device: Device, function: Callable[..., Any], *given: Tensor) -> tuple[VulkanProgram, list[Tensor]]:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from applied import Applied
 from torch import Tensor, nn
 
 from mobopt.errors import InputError
@@ -20,15 +21,6 @@ from mobopt.runtimes.vulkan.program import VulkanProgram
 
 _LARGEST, _LOWEST = torch.iinfo(torch.int64).max, torch.iinfo(torch.int64).min
 _INT = torch.int32
-
-
-class Applied(nn.Module):
-    def __init__(self, function: Callable[..., Any]) -> None:
-        super().__init__()
-        self.function = function
-
-    def forward(self, *args: Tensor) -> Any:
-        return self.function(*args)
 
 
 def program_of(device: Device, function: Callable[..., Any], *args: Tensor) -> VulkanProgram:

@@ -7,21 +7,13 @@ from dataclasses import replace
 import pytest
 import torch
 import torch.nn.functional as functional
+from applied import Applied
 
 from mobopt.errors import UnsupportedError
 from mobopt.frontends.torchscript import program_from_script_module
 from mobopt.runtimes.vulkan.program import VulkanProgram
 
 BYTES = 4096
-
-
-class Function(torch.nn.Module):
-    def __init__(self, function):
-        super().__init__()
-        self.function = function
-
-    def forward(self, *args):
-        return self.function(*args)
 
 
 @pytest.fixture
@@ -33,7 +25,7 @@ def small(device, monkeypatch):
 
 
 def program(device, function, *inputs, fallback="cpu"):
-    return VulkanProgram(program_from_script_module(torch.jit.trace(Function(function), inputs)), device, fallback)
+    return VulkanProgram(program_from_script_module(torch.jit.trace(Applied(function), inputs)), device, fallback)
 
 
 def check(device, function, *inputs):

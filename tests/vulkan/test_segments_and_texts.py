@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from applied import Applied
 from one_node import Constant, check
 from torch import Tensor, nn
 
@@ -64,15 +65,6 @@ def test_exponentials(computer: Any, size: int) -> None:
     check(computer, "aten::linalg_matrix_exp", rotation, relative=1e-4)
     check(computer, "aten::linalg_matrix_exp", -500 * torch.eye(size) - x.abs())
     check(computer, "aten::linalg_matrix_exp", torch.zeros(size, size))
-
-
-class Applied(nn.Module):
-    def __init__(self, function: Callable[..., Any]) -> None:
-        super().__init__()
-        self.function = function
-
-    def forward(self, *args: Tensor) -> Any:
-        return self.function(*args)
 
 
 def _program(device: Device, function: Callable[..., Any], *given: Tensor) -> VulkanProgram:

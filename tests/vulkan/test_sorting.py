@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 import torch
+from applied import Applied
 from harness import check_op, run_op
-from torch import Tensor, nn
+from torch import Tensor
 
 from mobopt.errors import InputError
 from mobopt.frontends.torchscript import program_from_script_module
@@ -77,15 +78,6 @@ def test_search(any_device: Device, right: bool, as_int32: bool) -> None:
         (line[:0], _randn(3)),
     ):
         check_op(any_device, "aten::searchsorted.Tensor", lines, values, out_int32=as_int32, right=right)
-
-
-class Applied(nn.Module):
-    def __init__(self, function: Callable[..., Any]) -> None:
-        super().__init__()
-        self.function = function
-
-    def forward(self, *args: Tensor) -> Any:
-        return self.function(*args)
 
 
 WITH_NAN = torch.where(_randn(5, 7) > 1, torch.nan, _randn(5, 7))

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from applied import Applied
+from torch import Tensor
 from torch.nn import functional
 
 from mobopt.frontends.torchscript import program_from_script_module
@@ -20,15 +21,6 @@ from mobopt.runtimes.vulkan.program import VulkanProgram
 
 load_lowerings()
 load_decompositions()
-
-
-class Applied(nn.Module):
-    def __init__(self, function: Callable[..., Any]) -> None:
-        super().__init__()
-        self.function = function
-
-    def forward(self, *args: Tensor) -> Any:
-        return self.function(*args)
 
 
 _RANDOM = torch.Generator().manual_seed(0)

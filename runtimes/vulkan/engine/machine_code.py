@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from itertools import count
 
 from mobopt.errors import DeviceError
@@ -27,6 +28,7 @@ from mobopt.runtimes.vulkan.engine.pipelines import PipelineKey, PipelineStore
 from mobopt.runtimes.vulkan.engine.recording import BoundDispatch, CommandPool, Recordable, submit_and_wait
 from mobopt.runtimes.vulkan.engine.stream import Binding, Dispatch
 from mobopt.runtimes.vulkan.engine.tensor import Storage
+from mobopt.runtimes.vulkan.engine.threads import start
 
 _LOGGER = logging.getLogger("mobopt.vulkan")
 _MOST_TWINS = 8
@@ -69,7 +71,7 @@ def made_on_all_cores(device: Device, keys: Mapping[Dispatch, PipelineKey]) -> I
         return
     work, numbers = list(new.values()), count()
     with ThreadPoolExecutor(twins) as pool:
-        running = [pool.submit(_make, device, work, numbers) for _ in range(twins)]
+        running = start(pool, partial(_make, device, work, numbers), twins)
         yield
         try:
             for each in running:
@@ -77,7 +79,8 @@ def made_on_all_cores(device: Device, keys: Mapping[Dispatch, PipelineKey]) -> I
         except DeviceError as error:
             _LOGGER.warning("machine code is not made ahead on %s: %s", device.info.name, error)
             return
-    keep(path, {**kept, **dict.fromkeys(new, 1)})
+    if running:
+        keep(path, {**kept, **dict.fromkeys(new, 1)})
 
 
 def _compiles_at_dispatch(device: Device) -> bool:

@@ -7,7 +7,6 @@ import os
 import struct
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -18,6 +17,7 @@ from mobopt.runtimes.vulkan.engine.device import Device
 from mobopt.runtimes.vulkan.engine.pipeline_cache import cache_path, read_cache, write_cache
 from mobopt.runtimes.vulkan.engine.resources import ResourceScope
 from mobopt.runtimes.vulkan.engine.stream import Dispatch
+from mobopt.runtimes.vulkan.engine.threads import shared
 from mobopt.shaders.push_constants import CHAIN_END
 
 _LOGGER = logging.getLogger("mobopt.vulkan")
@@ -156,8 +156,7 @@ class PipelineStore:
         try:
             modules = {name: self._module(modules_scope, name) for name in {key.shader for key in keys}}
             infos = [self._pipeline_info(key, modules[key.shader]) for key in keys]
-            with ThreadPoolExecutor(threads) as pool:
-                results = list(pool.map(self._compile, infos))
+            results = shared(self._compile, infos, threads)
         finally:
             modules_scope.close()
         for key, (_, handle) in zip(keys, results, strict=True):
