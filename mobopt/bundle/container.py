@@ -307,7 +307,7 @@ class ArchiveWriter:
 
     Args:
         file: an open binary file; it need not be seekable.
-        root: name of the folder that holds all records; empty for a program of torch.export of PyTorch 2.7 or older.
+        root: name of the folder that holds all records.
     """
 
     def __init__(self, file: IO[bytes], root: str) -> None:

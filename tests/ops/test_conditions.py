@@ -6,6 +6,7 @@ import cpu_calls
 import metal_calls
 import pytest
 import vulkan_layer_calls
+import vulkan_product_calls
 import vulkan_tensor_calls
 from row_calls import UNKNOWN, RowCall, call, stored, tensor
 
@@ -18,7 +19,13 @@ from mobopt.ops.targets.conditions import Condition, parse_condition
 from mobopt.ops.targets.row import Row
 from mobopt.ops.targets.table import all_rows, checked_rows
 
-CALLS = (*vulkan_layer_calls.CALLS, *vulkan_tensor_calls.CALLS, *metal_calls.CALLS, *cpu_calls.CALLS)
+CALLS = (
+    *vulkan_layer_calls.CALLS,
+    *vulkan_product_calls.CALLS,
+    *vulkan_tensor_calls.CALLS,
+    *metal_calls.CALLS,
+    *cpu_calls.CALLS,
+)
 NEVER_FALSE = {"output.dtype == 'float32'"}
 """Unknown or true: tensors of other dtypes are refused before any row is asked."""
 

@@ -32,6 +32,7 @@ ALLOWED = {
     "passes/constant_propagation.py": "the operators of one rewrite",
     "passes/rank_bounds.py": "comparisons with their sides swapped, for one rewrite",
     "runtimes/cpu": "functions by the operators that they compute",
+    "runtimes/vulkan/kernels/convolution_parameters.py": "names of one family of kernels",
     "runtimes/vulkan/lowerings/pointwise.py": "how torch's CPU kernels round halves",
     "runtimes/vulkan/lowerings/pointwise_expressions.py": "expressions by the operators that they compute",
     "runtimes/vulkan/lowerings/resize.py": "names of one family of kernels",

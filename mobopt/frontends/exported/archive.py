@@ -27,7 +27,6 @@ _SCHEMA_MAJOR = 8
 """Of ``torch/_export/serde/schema.py``, from PyTorch 2.6 on."""
 _MODELS, _JSON = "models/", ".json"
 _LONGEST_JSON = 1 << 27
-_NEWER = "export the model again with PyTorch 2.9 or newer"
 
 
 @dataclass(frozen=True)
@@ -162,7 +161,10 @@ class ExportedArchive:
         version = self.model.get("schema_version")
         major = version.get("major") if isinstance(version, dict) else None
         if major != _SCHEMA_MAJOR:
-            raise self.error(f"is of version {major!r} of torch.export's schema, and {_SCHEMA_MAJOR} is read; {_NEWER}")
+            raise self.error(
+                f"is of version {major!r} of torch.export's schema, and {_SCHEMA_MAJOR} is read, which PyTorch 2.6 and "
+                "newer write: export the model again with one of them"
+            )
 
     def _tensors(self, kind: str, record: str) -> Iterator[tuple[str, torch.Tensor]]:
         """Records of tensors, as PyTorch 2.9 and newer write them."""

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import torch
 
 from mobopt.ir import Node, Value
+from mobopt.runtimes.vulkan.decompositions.refusals import unless
 from mobopt.runtimes.vulkan.decompositions.registry import NodeBuilder, decomposes
 
 _MOST_STEPS = 512
@@ -87,12 +88,9 @@ def _lengths(build: NodeBuilder, given: Value | list[int], count: int) -> Value 
 
 
 def _checked(build: NodeBuilder, lengths: Value, most: int) -> Value:
-    """The same; one that torch refuses is an index out of range."""
+    """The same; what torch refuses is refused."""
     good = build("aten::clamp", lengths, 0, most)
-    excess = build("aten::abs", build("aten::sub.Tensor", lengths, good))
-    return build(
-        "aten::add.Tensor", good, build("aten::index_select", Value.of_elements(torch.zeros(1).long()), 0, excess)
-    )
+    return unless(build, build("aten::ne.Tensor", lengths, good), good)
 
 
 def _likelihoods(build: NodeBuilder, inputs: Value, texts: _Texts, blank: int) -> Value:

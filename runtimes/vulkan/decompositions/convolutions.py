@@ -12,31 +12,14 @@ from mobopt.ops.contexts import Conv2dPackedContext, VulkanConv2dOpContext
 from mobopt.runtimes.vulkan.decompositions.convolved import convolved, padded
 from mobopt.runtimes.vulkan.decompositions.registry import NodeBuilder, decomposes
 from mobopt.runtimes.vulkan.decompositions.volumes import of_images, of_phases
-from mobopt.runtimes.vulkan.kernels.convolution_parameters import Convolution, convolution_of
+from mobopt.runtimes.vulkan.kernels.convolution_parameters import CONVOLUTIONS, Convolution, convolution_of
 from mobopt.runtimes.vulkan.kernels.convolution_roads import Road, road_of
 
 _BAND_TAPS = 64
 """Of a part of a large filter; more take compilers long."""
 
 
-@decomposes(
-    "aten::conv1d",
-    "aten::conv1d.padding",
-    "aten::conv2d",
-    "aten::conv2d.padding",
-    "aten::conv3d",
-    "aten::conv3d.padding",
-    "aten::conv_transpose1d",
-    "aten::conv_transpose2d.input",
-    "aten::conv_transpose3d.input",
-    "aten::convolution",
-    "aten::_convolution",
-    "aten::_convolution.deprecated",
-    "vulkan_prepack::run_conv1d_context",
-    "vulkan_prepack::run_conv2d_context",
-    "vulkan_prepack::run_tconv2d_context",
-    "vulkan_prepack::conv2d_clamp_run",
-)
+@decomposes(*CONVOLUTIONS)
 def convolution(build: NodeBuilder, node: Node) -> Value | None:
     """By the road that it takes, and then the clamp of a packed context."""
     wanted = convolution_of(node)

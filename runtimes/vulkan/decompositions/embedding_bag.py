@@ -9,6 +9,7 @@ from enum import IntEnum
 import torch
 
 from mobopt.ir import Node, Value
+from mobopt.runtimes.vulkan.decompositions.refusals import unless
 from mobopt.runtimes.vulkan.decompositions.registry import NodeBuilder, decomposes
 
 
@@ -92,16 +93,13 @@ def _of_known_bounds(build: NodeBuilder, read: _Rows, starts: list[int], bags: i
 
 
 def _bag_of_each(build: NodeBuilder, offsets: Value, count: int) -> Value:
-    """Which bag each index is in. Bags that don't begin with the first index, or begin beyond the last, are an index
-    out of range, as torch refuses them."""
+    """Which bag each index is in. Bags that don't begin with the first index, or begin beyond the last, are refused,
+    as torch does."""
     wrong = build("aten::logical_or", build("aten::lt.Scalar", offsets, 0), build("aten::gt.Scalar", offsets, count))
     first = build("aten::ne.Scalar", build("aten::narrow", offsets, 0, 0, 1), 0)
-    is_wrong = build("aten::logical_or", build("aten::any", wrong), first)
-    place = build("aten::reshape", build("aten::to.dtype", is_wrong, torch.int64), [1])
-    nothing = build("aten::index_select", Value.of_elements(torch.zeros(1).long()), 0, place)
     places = Value.of_elements(torch.arange(count))
     after = build("aten::searchsorted.Tensor", build("aten::to.dtype", offsets, torch.int64), places, right=True)
-    return build("aten::add.Tensor", build("aten::sub.Scalar", after, 1), nothing)
+    return unless(build, build("aten::logical_or", wrong, first), build("aten::sub.Scalar", after, 1))
 
 
 def _put_together(build: NodeBuilder, rows: Value, unused: Value | None, bag: Value, bags: int, mode: Mode) -> Value:

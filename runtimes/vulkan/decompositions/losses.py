@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from mobopt.ir import Node, Value
+from mobopt.runtimes.vulkan.decompositions.refusals import unless
 from mobopt.runtimes.vulkan.decompositions.registry import NodeBuilder, decomposes
 
 _MEAN, _SUM = 1, 2
@@ -61,8 +62,4 @@ def binary_cross_entropy(build: NodeBuilder, node: Node) -> Value | None:
     loss = build("aten::sub.Tensor", build("aten::mul.Tensor", rest, high), build("aten::mul.Tensor", target, low))
     loss = loss if node["weight"] is None else build("aten::mul.Tensor", loss, node["weight"])
     inside = build("aten::logical_and", build("aten::ge.Scalar", x, 0.0), build("aten::le.Scalar", x, 1.0))
-    outside = build("aten::any", build("aten::logical_not", inside))
-    place = build("aten::reshape", build("aten::to.dtype", outside, torch.int64), [1])
-    nothing = build("aten::index_select", Value.of_elements(torch.zeros(1)), 0, place)
-    loss = _reduced(build, loss, node["reduction"])
-    return build("aten::add.Tensor", loss, build("aten::reshape", nothing, [1] * loss.rank))
+    return unless(build, build("aten::logical_not", inside), _reduced(build, loss, node["reduction"]))

@@ -7,12 +7,13 @@ import math
 import torch
 
 from mobopt.ir import Node, Value
+from mobopt.runtimes.vulkan.decompositions.refusals import unless
 from mobopt.runtimes.vulkan.decompositions.registry import NodeBuilder, decomposes
 
 _LARGEST = 0.5
 """Norm of what the series is taken of: its next term is 6e-9 of the first."""
 _SQUARINGS = 32
-"""Larger norms than this many make of the smallest are refused, by an index out of range."""
+"""Larger norms than this many make of the smallest are refused."""
 
 
 @decomposes("aten::linalg_matrix_exp", "aten::matrix_exp")
@@ -25,20 +26,16 @@ def exponential(build: NodeBuilder, node: Node) -> Value | None:
     sums = build("aten::sum.dim_IntList", build("aten::abs", x), [-2], True)
     norm = build("aten::amax", sums, [-1], True)
     doublings = build("aten::ceil", build("aten::log2", build("aten::div.Scalar", norm, _LARGEST)))
-    count = build("aten::add.Tensor", build("aten::clamp", doublings, 0.0, float(_SQUARINGS)), _checked(build, norm))
+    # What is not finite has a result.
+    is_large = build(
+        "aten::logical_and", build("aten::gt.Scalar", doublings, _SQUARINGS), build("aten::isfinite", norm)
+    )
+    count = unless(build, is_large, build("aten::clamp", doublings, 0.0, float(_SQUARINGS)))
     result = _series(build, build("aten::mul.Tensor", x, build("aten::exp2", build("aten::neg", count))))
     for step in range(_SQUARINGS):
         squared = build("aten::matmul", result, result)
         result = build("aten::where.self", build("aten::gt.Scalar", count, float(step)), squared, result)
     return result
-
-
-def _checked(build: NodeBuilder, norm: Value) -> Value:
-    """Zero, if no norm is too large; what is not finite has a result."""
-    is_large = build("aten::gt.Scalar", norm, _LARGEST * 2**_SQUARINGS)
-    is_large = build("aten::any", build("aten::logical_and", is_large, build("aten::isfinite", norm)))
-    place = build("aten::reshape", build("aten::to.dtype", is_large, torch.int64), [1])
-    return build("aten::index_select", Value.of_elements(torch.zeros(1)), 0, place)
 
 
 def _series(build: NodeBuilder, x: Value) -> Value:

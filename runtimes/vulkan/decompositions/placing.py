@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from mobopt.ir import Node, Value
+from mobopt.runtimes.vulkan.decompositions.refusals import unless
 from mobopt.runtimes.vulkan.decompositions.registry import NodeBuilder, decomposes
 
 
@@ -66,10 +67,9 @@ def _at_true(build: NodeBuilder, values: Value, mask: Value, rest: int) -> Value
     if count > 1:
         flat = build("aten::reshape", mask, [-1])
         order = _order_of_true(build, flat)
-        # So many elements as are true must be given: others are an index out of range.
-        excess = build("aten::abs", build("aten::sub.Scalar", build("aten::sum", flat), count))
-        refusal = build("aten::index_select", Value.of_elements(torch.zeros(1).long()), 0, excess)
-        values = build("aten::index_select", values, place, build("aten::add.Tensor", order, refusal))
+        # So many elements as are true must be given.
+        is_wrong = build("aten::ne.Scalar", build("aten::sum", flat), count)
+        values = build("aten::index_select", values, place, unless(build, is_wrong, order))
     return build("aten::reshape", values, sizes)
 
 

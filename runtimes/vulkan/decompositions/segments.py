@@ -8,6 +8,7 @@ from typing import NamedTuple
 import torch
 
 from mobopt.ir import Node, Value
+from mobopt.runtimes.vulkan.decompositions.refusals import unless
 from mobopt.runtimes.vulkan.decompositions.registry import NodeBuilder, decomposes
 
 _MOST_ELEMENTS = 2**24
@@ -66,10 +67,7 @@ def _bounds(build: NodeBuilder, node: Node, bounds: Value, segments: int, rows: 
     if not node["unsafe"]:
         total = build("aten::sum.dim_IntList", bounds, [-1])
         is_negative = build("aten::any", build("aten::lt.Scalar", bounds, 0))
-        is_wrong = build("aten::logical_or", build("aten::any", build("aten::ne.Scalar", total, rows)), is_negative)
-        place = build("aten::reshape", build("aten::to.dtype", is_wrong, torch.int64), [1])
-        nothing = build("aten::index_select", Value.of_elements(torch.zeros(1).long()), 0, place)
-        ends = build("aten::add.Tensor", ends, nothing)
+        ends = unless(build, build("aten::logical_or", build("aten::ne.Scalar", total, rows), is_negative), ends)
     return build("aten::sub.Tensor", ends, bounds), ends
 
 

@@ -24,6 +24,7 @@ from mobopt.runtimes.vulkan.decompositions.fourier import (
     real_from_half,
     transformed,
 )
+from mobopt.runtimes.vulkan.decompositions.refusals import unless
 from mobopt.runtimes.vulkan.decompositions.registry import NodeBuilder, decomposes, decomposes_complex
 
 _LEAST_ENVELOPE = 1e-11
@@ -169,14 +170,13 @@ def _envelope(window: torch.Tensor, count: int, hop: int, start: int, end: int) 
 
 
 def _computed_envelope(build: NodeBuilder, window: Value, count: int, hop: int, start: int, end: int) -> Value:
-    """The same of a window that is computed; where torch would refuse it, an index is out of range."""
+    """The same of a window that is computed; what torch refuses is refused."""
     length = window.sizes[0]
     padded = build("aten::constant_pad_nd", build("aten::square", window), [0, -length % hop], 0.0)
     frames = build("aten::expand", padded, [1, count, length + -length % hop])
     added = build("aten::narrow", _overlapped(build, frames, hop), -1, start, end - start)
-    is_small = build("aten::any", build("aten::le.Scalar", added, _LEAST_ENVELOPE))
-    place = build("aten::reshape", build("aten::to.dtype", is_small, torch.int64), [1])
-    return build("aten::add.Tensor", added, build("aten::index_select", Value.of_elements(torch.zeros(1)), 0, place))
+    is_small = build("aten::le.Scalar", added, _LEAST_ENVELOPE)
+    return unless(build, is_small, added)
 
 
 # Windows and other arguments.

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import torch
 
 from mobopt.ir import Node, Value
+from mobopt.runtimes.vulkan.decompositions.refusals import unless
 from mobopt.runtimes.vulkan.decompositions.registry import NodeBuilder, decomposes
 
 _MOST_BINS = 2**20
@@ -126,13 +127,11 @@ def histogram(build: NodeBuilder, node: Node) -> Value | None:
 def _from_the_smallest(build: NodeBuilder, flat: Value) -> tuple[Value, Value]:
     """How far elements are above the lower bound, and the upper one: a step around elements that are all equal.
 
-    What is not finite is an index out of range, so that torch refuses it.
+    What is not finite is refused, as torch does.
     """
     smallest, largest = build("aten::amin", flat, [0]), build("aten::amax", flat, [0])
     is_finite = build("aten::isfinite", build("aten::sub.Tensor", largest, smallest))
-    place = build("aten::reshape", build("aten::to.dtype", build("aten::logical_not", is_finite), torch.int64), [1])
-    nothing = build("aten::reshape", build("aten::index_select", Value.of_elements(torch.zeros(1)), 0, place), [])
     around = build("aten::to.dtype", build("aten::eq.Tensor", smallest, largest), torch.float32)
-    low = build("aten::add.Tensor", build("aten::sub.Tensor", smallest, around), nothing)
+    low = unless(build, build("aten::logical_not", is_finite), build("aten::sub.Tensor", smallest, around))
     high = build("aten::add.Tensor", largest, around)
     return build("aten::sub.Tensor", flat, low), build("aten::sub.Tensor", high, low)

@@ -14,6 +14,26 @@ from mobopt.ops.contexts import Conv1dPackedContext, Conv2dPackedContext, Vulkan
 from mobopt.ops.quantized import Quantized
 from mobopt.runtimes.vulkan.kernels.product_scaling import Scaling
 
+CONVOLUTIONS = (
+    "aten::conv1d",
+    "aten::conv1d.padding",
+    "aten::conv2d",
+    "aten::conv2d.padding",
+    "aten::conv3d",
+    "aten::conv3d.padding",
+    "aten::conv_transpose1d",
+    "aten::conv_transpose2d.input",
+    "aten::conv_transpose3d.input",
+    "aten::convolution",
+    "aten::_convolution",
+    "aten::_convolution.deprecated",
+    "vulkan_prepack::run_conv1d_context",
+    "vulkan_prepack::run_conv2d_context",
+    "vulkan_prepack::run_tconv2d_context",
+    "vulkan_prepack::conv2d_clamp_run",
+)
+"""The operators whose calls :func:`convolution_of` reads."""
+
 
 @dataclass(frozen=True, eq=False)
 class Convolution:

@@ -18,6 +18,7 @@ from mobopt.runtimes.vulkan.kernels.convolution_kernels import (
     depthwise_fits,
 )
 from mobopt.runtimes.vulkan.kernels.convolution_parameters import (
+    CONVOLUTIONS,
     Convolution,
     convolution_of,
     with_leading_dimension,
@@ -42,25 +43,7 @@ def check_convolution(call: Node) -> str | None:
     return None if road is None else f"convolution that is computed as {road.value}"
 
 
-@lowers(
-    "aten::conv1d",
-    "aten::conv1d.padding",
-    "aten::conv2d",
-    "aten::conv2d.padding",
-    "aten::conv3d",
-    "aten::conv3d.padding",
-    "aten::conv_transpose1d",
-    "aten::conv_transpose2d.input",
-    "aten::conv_transpose3d.input",
-    "aten::convolution",
-    "aten::_convolution",
-    "aten::_convolution.deprecated",
-    "vulkan_prepack::run_conv1d_context",
-    "vulkan_prepack::run_conv2d_context",
-    "vulkan_prepack::run_tconv2d_context",
-    "vulkan_prepack::conv2d_clamp_run",
-    check=check_convolution,
-)
+@lowers(*CONVOLUTIONS, check=check_convolution)
 def convolution(plan: Plan, call: Node) -> DeviceTensor:
     """One dispatch (one per phase if transposed), with the call's epilogue in it."""
     wanted = _with_own_scaling(plan, call, _of_few_bits(call) or convolution_of(call))
