@@ -1,4 +1,4 @@
-"""Calls on which conditions of Vulkan's rows of products and convolutions are true, and such on which they are false."""
+"""Calls on which conditions of Vulkan's rows of products and convolutions are true, and such on which they are not."""
 
 from row_calls import UNKNOWN, RowCall, call, stored, tensor
 
