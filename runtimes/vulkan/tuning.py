@@ -51,7 +51,7 @@ Predict = Callable[[Parameters, ProductKernel, ProductShape], float]
 
 PRODUCTS = (
     (12544, 32, 16), (3136, 24, 144), (784, 192, 32), (784, 32, 192), (196, 384, 96), (196, 96, 576), (49, 960, 320),
-    (49, 320, 1280), (1, 1280, 1000), (128, 384, 384), (197, 384, 1536), (3136, 576, 64),
+    (49, 320, 1280), (7, 1280, 1000), (128, 384, 384), (197, 384, 1536), (3136, 576, 64),
 )  # fmt: skip
 """Rows, inner size and columns of what is measured: layers of networks, narrow and wide."""
 _ERROR_WEIGHT = 0.02
@@ -253,6 +253,7 @@ def _text(kernel: ProductKernel) -> str:
     if isinstance(kernel, TileKernel):
         how = "broadcast" if kernel.broadcasts else f"{kernel.column_lanes} lanes across"
         return f"{kernel.rows}x{kernel.columns}, {how}"
+    assert isinstance(kernel, SharedKernel)
     block = f"{kernel.block_rows}x{kernel.block_columns} by {kernel.rows}x{kernel.columns}"
     return f"{block}, {kernel.teams} teams, {kernel.parts} parts"
 

@@ -103,8 +103,9 @@ def test_gpus_choose_by_kept_costs() -> None:
     assert choose_gpu_kernel(gpu, shape) == before
 
 
-def test_bad_costs_change_kernels_and_tuning_brings_them_back(device: Device) -> None:
-    """Results stay right whatever the costs are."""
+def test_bad_costs_change_kernels_and_tuning_brings_them_back(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Results stay right whatever the costs are. Times of a busy machine say nothing: those that are fitted are made
+    up."""
     if not device.info.is_cpu:
         pytest.skip("the costs of CPU drivers")
     x, model = torch.randn(150, 70), nn.Linear(70, 96).eval()
@@ -120,7 +121,12 @@ def test_bad_costs_change_kernels_and_tuning_brings_them_back(device: Device) ->
     keep_tuned(device.info, {**START, "threads": 1e6})
     assert run() != before
     found = tuning.tune(device, 0.0, [(150, 70, 96)])
-    assert found.kernels > 10 and found.after["threads"] < 1e6
+    assert found.kernels > 10
+    shape = ProductShape(150, 18, 24, 24)
+    times = {kernel: tile_nanoseconds(kernel, shape, TRUE) for kernel in kernels_for(shape)}
+    monkeypatch.setattr(tuning, "_measure", lambda *_: [tuning.Measured(shape, times, dict(times))])
+    found = tuning.tune(device, 0.0, [(150, 70, 96)])
+    assert found.after["threads"] < 1e6
     keep_tuned(device.info, found.after)
     run()
     forget_tuned(device.info)

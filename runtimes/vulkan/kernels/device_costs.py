@@ -93,6 +93,12 @@ class DeviceCosts:
     """Of VkDriverId: those that were seen to start workgroups in the order of dispatches, which that takes."""
     most_sums: int
     """vec4s of a product that an invocation may keep in its registers."""
+    row_turn_cycles: float
+    """Of a turn in which an invocation of ``product_rows.comp`` reads factors, which nothing else hides."""
+    row_stage_cycles: float
+    """Of a stage in which half of its teams add up their sums and those of the others."""
+    row_gap: float
+    """vec4s that could have been read in place of jumping to the next line of factors."""
     depthwise_invocations_per_core: int
     """That a depthwise convolution needs at least before an invocation takes several pixels."""
     normalizing_lanes: int

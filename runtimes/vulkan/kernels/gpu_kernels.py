@@ -17,6 +17,7 @@ from mobopt.runtimes.vulkan.engine.stream import USUAL_ITERATIONS
 from mobopt.runtimes.vulkan.kernels.device_costs import DeviceCosts, core_count, device_costs
 from mobopt.runtimes.vulkan.kernels.matrix_kernels import MatrixKernel, matrix_kernels, matrix_nanoseconds
 from mobopt.runtimes.vulkan.kernels.product_shape import ProductShape
+from mobopt.runtimes.vulkan.kernels.row_kernels import RowKernel, row_kernels, row_nanoseconds
 
 
 @dataclass(frozen=True)
@@ -142,7 +143,9 @@ SUM_INVOCATIONS = 64
 """Of a workgroup of ``product_sum.comp``, each of which adds up one vec4."""
 
 
-GpuKernel = SharedKernel | MatrixKernel
+GpuKernel = SharedKernel | MatrixKernel | RowKernel
+_ROWS_OF_UNITS = 3
+"""From so many on, matrix units are faster than ``product_rows.comp``, which is the fastest where there are none."""
 
 
 def choose_gpu_kernel(device: DeviceInfo, shape: ProductShape) -> GpuKernel:
@@ -155,7 +158,8 @@ def _choose(device: DeviceInfo, costs: DeviceCosts, shape: ProductShape) -> GpuK
     cores = core_count(device)
     found: list[GpuKernel] = [*matrix_kernels(device, costs, shape)]
     if not found or "emulated-matrix-units" not in device.switches:
-        found += shared_kernels(device, costs, shape)
+        few = [*row_kernels(device, shape)] if not found or shape.rows < _ROWS_OF_UNITS else []
+        found = [*few] or [*found, *shared_kernels(device, costs, shape)]
 
     def predicted(kernel: GpuKernel) -> float:
         return nanoseconds(kernel, shape, costs, cores)
@@ -165,11 +169,15 @@ def _choose(device: DeviceInfo, costs: DeviceCosts, shape: ProductShape) -> GpuK
         kernels = sorted(found, key=lambda kernel: (_excess(kernel, shape, device), predicted(kernel)))
         chosen = kernels[0]
         if "second-product" in device.switches:
-            best = replace(chosen, parts=1)
-            chosen = next((kernel for kernel in kernels if replace(kernel, parts=1) != best), chosen)
+            chosen = next((kernel for kernel in kernels if _block(kernel) != _block(chosen)), chosen)
     if not isinstance(chosen, SharedKernel) or not _may_join(device, chosen):
         return chosen
     return min(chosen, replace(chosen, joins=True), key=predicted)
+
+
+def _block(kernel: GpuKernel) -> GpuKernel:
+    """The kernel with an inner dimension that isn't divided."""
+    return kernel if isinstance(kernel, RowKernel) else replace(kernel, parts=1)
 
 
 def _may_join(device: DeviceInfo, kernel: SharedKernel) -> bool:
@@ -216,6 +224,8 @@ def nanoseconds(kernel: GpuKernel, shape: ProductShape, costs: DeviceCosts, core
     """What a product takes, apart from what every dispatch does."""
     if isinstance(kernel, MatrixKernel):
         return matrix_nanoseconds(kernel, shape, costs, cores)
+    if isinstance(kernel, RowKernel):
+        return row_nanoseconds(kernel, shape, costs, cores)
     across, down, deep = kernel.groups(shape)
     queue = -(-across * down * deep // cores)
     steps = -(-shape.inner // (kernel.parts * kernel.inner_block))

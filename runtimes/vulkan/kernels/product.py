@@ -139,6 +139,7 @@ def append_product(
         batches=batches,
         taps=taps,
         half_run=_half_run(product, operands, inner_tail),
+        is_plain=not (spatial or grouped) and taps == 1 and operands.scaling is None,
     )
     choose = plan.choose_product or choose_product_kernel
     kernel = choose(plan.device, shape, texels_fit(plan.device, operands))

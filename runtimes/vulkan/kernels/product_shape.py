@@ -19,6 +19,8 @@ class ProductShape:
     """How many runs of input channels the inner dimension consists of."""
     half_run: int = 0
     """Of operands that are halves: how many of them, 8 or 4, lie side by side wherever a kernel reads; else 0."""
+    is_plain: bool = False
+    """Whether rows are one run, and every column sums over all of the input as it lies in memory."""
 
     @property
     def group_count(self) -> int:

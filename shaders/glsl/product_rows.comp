@@ -1,0 +1,90 @@
+#version 450
+#extension GL_EXT_control_flow_attributes : require
+#extension GL_GOOGLE_include_directive : require
+// A few rows times a matrix, for GPUs. Each factor is used for so few sums that reading the factors from memory is all that takes time, and
+// shared memory would only stand between: invocations read them straight into registers, STEPS x 4 vec4s at a time. COLUMNS invocations
+// that lie side by side read neighbouring vec4s; TEAMS of them share the inner dimension, and add their sums up in shared memory.
+#define FORMS_ID 17
+#include "product.glsl"
+#ifdef QUANTIZED
+#include "quantized.glsl"
+const int LINES = 1; // from a vec4 of the inner dimension to the next one, in lines of weight_pitch
+#else
+const int LINES = 4;
+#endif
+
+layout(constant_id = 12) const int ROWS = 1;          // of a workgroup
+layout(constant_id = 13) const int COLUMNS = 4;       // vec4s of a workgroup
+layout(constant_id = 14) const int TEAMS = 64;        // a power of two
+layout(constant_id = 15) const int STEPS = 2;         // vec4s of the inner dimension that an invocation reads at a time
+layout(constant_id = 16) const int INVOCATIONS = 256; // COLUMNS * TEAMS
+layout(local_size_x_id = 16, local_size_y = 1, local_size_z = 1) in;
+
+shared vec4 pool[ROWS * INVOCATIONS];
+
+void main() {
+    int me = int(gl_LocalInvocationID.x);
+    int team = me / COLUMNS;
+    int column = int(gl_WorkGroupID.x) * COLUMNS + me % COLUMNS;
+    int first_row = start_row + int(gl_WorkGroupID.y) * ROWS;
+    int batch = int(gl_WorkGroupID.z);
+    bool has_column = column < columns;
+    int weight = weight_offset + batch * weight_batch + column;
+    int lines = 4 * inner - (INNER_TAIL != 0 ? 4 - INNER_TAIL : 0);
+    int sources[ROWS];
+    [[unroll]] for (int i = 0; i < ROWS; ++i)
+        sources[i] = input_offset + batch * input_batch + min(first_row + i, rows - 1) * input_pitch;
+
+    // What the end needs is read first, so that it waits for nothing then.
+    bool ends = team == 0 && has_column;
+    vec4 bias = HAS_BIAS != 0 && ends ? BIAS(column) : vec4(0.0);
+    vec4 residuals[ROWS];
+    [[unroll]] for (int i = 0; i < ROWS; ++i) {
+        int row = first_row + i;
+        residuals[i] = vec4(0.0);
+        if (ends && row < rows) residuals[i] = residual_at(residual_index(batch, row, Pixel(0, 0, 0)) + column);
+    }
+
+    vec4 sums[ROWS];
+    [[unroll]] for (int i = 0; i < ROWS; ++i) sums[i] = vec4(0.0);
+    for (int step = team; step < inner; step += STEPS * TEAMS) {
+        vec4 factors[4 * STEPS];
+        vec4 values[ROWS * STEPS];
+        [[unroll]] for (int s = 0; s < STEPS; ++s) {
+            int k = step + s * TEAMS;
+            bool exists = has_column && k < inner;
+#ifdef QUANTIZED
+            ivec4 block = exists ? WEIGHT_BLOCK(weight + k * weight_pitch) : ivec4(0);
+            Scale scale = Scale(vec4(0.0), vec4(0.0));
+            if (exists) scale = scale_of(k, column);
+            [[unroll]] for (int c = 0; c < 4; ++c) factors[4 * s + c] = line_of(block, c, scale);
+#else
+            [[unroll]] for (int c = 0; c < 4; ++c) {
+                bool inside = exists && (INNER_TAIL == 0 || 4 * k + c < lines);
+                factors[4 * s + c] = inside ? WEIGHT(weight + (4 * k + c) * weight_pitch) : vec4(0.0);
+            }
+#endif
+            [[unroll]] for (int i = 0; i < ROWS; ++i) {
+                vec4 value = k < inner ? ACTIVATION(sources[i] + k) : vec4(0.0);
+                values[i * STEPS + s] = INNER_TAIL != 0 && k == inner - 1 ? head(value, INNER_TAIL) : value;
+            }
+        }
+        [[unroll]] for (int s = 0; s < STEPS; ++s)
+            [[unroll]] for (int c = 0; c < 4; ++c)
+                [[unroll]] for (int i = 0; i < ROWS; ++i) sums[i] += values[i * STEPS + s][c] * factors[4 * s + c];
+    }
+
+    [[unroll]] for (int i = 0; i < ROWS; ++i) pool[i * INVOCATIONS + me] = sums[i];
+    for (int half_teams = TEAMS / 2; half_teams > 0; half_teams /= 2) {
+        barrier();
+        if (team < half_teams)
+            [[unroll]] for (int i = 0; i < ROWS; ++i)
+                pool[i * INVOCATIONS + me] += pool[i * INVOCATIONS + me + half_teams * COLUMNS];
+    }
+    if (!ends) return;
+    [[unroll]] for (int i = 0; i < ROWS; ++i) {
+        int row = first_row + i;
+        vec4 sum = finished(pool[i * INVOCATIONS + me] + bias, residuals[i]);
+        if (row < rows) store(result_index(batch, row, Pixel(0, 0, 0)) + column, sum);
+    }
+}
