@@ -28,6 +28,7 @@ class StateMemories:
     Attributes:
         tensors: one for each memory, with all of its elements: the only tensor of the state that lies there, if it has
             them in order, else one row. To write to it is to write to the state.
+        places: of all tensors of the state, in order.
     """
 
     def __init__(self, state: Mapping[str, Any]) -> None:
@@ -37,10 +38,12 @@ class StateMemories:
             UnsupportedError: tensors of different dtypes share memory.
         """
         groups: dict[int, dict[int, torch.Tensor]] = {}
-        for tensor in leaves_of(list(state.values()), torch.Tensor):
+        tensors = list(leaves_of(list(state.values()), torch.Tensor))
+        for tensor in tensors:
             groups.setdefault(memory_of(tensor), {})[id(tensor)] = tensor
         self._numbers = {storage: number for number, storage in enumerate(groups)}
         self.tensors = [_whole(list(group.values())) for group in groups.values()]
+        self.places = tuple(map(self.place, tensors))
 
     def place(self, tensor: torch.Tensor) -> MemoryPlace | None:
         """Where a tensor lies; None if that is no memory of the state."""

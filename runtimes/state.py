@@ -20,7 +20,7 @@ from mobopt.ir import Program
 from mobopt.ir.nests import copy_nests, leaves_of
 from mobopt.ir.types import TENSOR
 from mobopt.ops.state import changed_attributes
-from mobopt.runtimes.memories import memory_of
+from mobopt.runtimes.memories import StateMemories, memory_of
 
 
 class Elsewhere(Protocol):
@@ -50,6 +50,7 @@ class ModelState:
         self._is_shared = False
         self._exposed: dict[int, torch.Tensor] = {}
         """Tensors that others have too, by memory."""
+        self._memories: StateMemories | None = None
 
     @property
     def values(self) -> Mapping[str, Any]:
@@ -67,6 +68,18 @@ class ModelState:
     def forms(self) -> Mapping[str, Any]:
         """The values, of whose tensors only the forms are right: the elements may be elsewhere."""
         return self._values
+
+    @property
+    def memories(self) -> StateMemories:
+        """Those of the values' tensors: found anew where a value was replaced, or where others have tensors, which may
+        lie elsewhere by now.
+
+        Raises:
+            UnsupportedError: tensors of different dtypes share memory.
+        """
+        if self._memories is None or self._is_shared or self._exposed:
+            self._memories = StateMemories(self._values)
+        return self._memories
 
     def keep_elsewhere(self, elsewhere: Elsewhere) -> None:
         """Have a runtime keep what tensors hold."""
@@ -87,11 +100,12 @@ class ModelState:
 
     def is_exposed(self, tensor: torch.Tensor) -> bool:
         """Whether somebody else may have the memory of a tensor, so that it must always be up to date."""
-        return self._is_shared or memory_of(tensor) in self._exposed
+        return self._is_shared or (bool(self._exposed) and memory_of(tensor) in self._exposed)
 
     def commit(self, values: Mapping[str, Any]) -> None:
         """Replace values by those that a call assigned; what it wrote in place is in the tensors already."""
         self._values.update(values)
+        self._memories = None
 
     def assign(self, name: str, value: Any) -> None:
         """Replace a value by one that the caller keeps too."""

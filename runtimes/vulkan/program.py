@@ -116,6 +116,12 @@ class VulkanProgram:
         """By the signature of the call, then by their keys."""
         self.model_state = ModelState(program) if state is None else state
         self._state_arrays = StateArrays(self.device)
+        self._memories: StateMemories | None = None
+        """Of the state, as the last call found it."""
+        self._state_form: Any = None
+        """What a plan depends on of the state's values, then."""
+        self._may_stay: Sequence[bool] = ()
+        """Whether the device has elements for these memories."""
         known = ValueRanges() if ranges is None else ranges
         self._builder = SegmentBuilder(program, self.model_state, bounds, precision, known, fallback == "cpu")
         self._mirrors = mirrors and not self.device.info.has_unified_memory
@@ -480,18 +486,19 @@ class VulkanProgram:
         """What a call takes of the state, where it lies now; its memories; and what a plan depends on of it."""
         state, arrays = self.model_state, self._state_arrays
         state.keep_elsewhere(arrays)
-        memories = StateMemories(state.forms)
+        memories = state.memories
         wholes = memories.tensors
-        arrays.keep_only(wholes)
-        state.forget_exposed(wholes)
-        of_state: list[Any] = []
-        form = signature_of(state.forms, of_state, False)
+        if memories is not self._memories:
+            arrays.keep_only(wholes)
+            state.forget_exposed(wholes)
+            self._memories, self._state_form = memories, signature_of(state.forms, [], False)
+            self._may_stay = [is_kept_on_device(whole) for whole in wholes]
         places = [memories.place(tensor) for tensor in arguments if isinstance(tensor, torch.Tensor)]
         for place in filter(None, places):  # the caller has it
             self._expose(wholes[place.memory])
-        stays = tuple(is_kept_on_device(whole) and not state.is_exposed(whole) for whole in wholes)
+        stays = tuple([may and not state.is_exposed(whole) for whole, may in zip(wholes, self._may_stay, strict=True)])
         values = [arrays.array(whole) if stay else whole for whole, stay in zip(wholes, stays, strict=True)]
-        return values, wholes, (form, tuple(places), tuple(map(memories.place, of_state)), stays)
+        return values, wholes, (self._state_form, tuple(places), memories.places, stays)
 
     def _expose(self, whole: torch.Tensor) -> None:
         """Keep a memory of the state on the CPU, for the caller gets tensors that lie there."""

@@ -43,10 +43,10 @@ class StateArrays:
         Args:
             whole: all of the memory, contiguous.
         """
-        kept = self._kept.get(memory_of(whole))
+        number = memory_of(whole)
+        kept = self._kept.get(number)
         if kept is None:
-            kept = _Kept(whole, DeviceArray.from_tensor(self.device, whole), is_new=False)
-            self._kept[memory_of(whole)] = kept
+            kept = self._kept[number] = _Kept(whole, DeviceArray.from_tensor(self.device, whole), is_new=False)
         return DeviceArray(kept.array.memory, whole.dtype, whole.shape)
 
     def put(self, tensor: torch.Tensor, array: DeviceArray) -> None:

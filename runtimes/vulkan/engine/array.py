@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy
@@ -24,8 +25,12 @@ from mobopt.runtimes.vulkan.engine.tensor import (
 )
 from mobopt.runtimes.vulkan.engine.transfers import Transfers
 
+_LONG_LIMITS = torch.iinfo(torch.int64)
+_LONG_INTEGERS = (_LONG_LIMITS.min, _LONG_LIMITS.max)
 _MAX_REGIONS = 4096
 """Runs of bytes that are copied one by one on the device; more go through the host."""
+_dense_strides = lru_cache(contiguous_strides)
+"""Of a ``torch.Size``: calls make arrays of the same few sizes."""
 
 
 class DeviceArray:
@@ -54,11 +59,10 @@ class DeviceArray:
         self.memory = memory
         self.dtype = dtype
         self.shape = torch.Size(shape)
-        self._strides = contiguous_strides(shape) if strides is None else tuple(strides)
+        self._strides = _dense_strides(self.shape) if strides is None else tuple(strides)
         self._offset = offset
         self.elements = element_type(dtype) if elements is None else elements
-        limits = torch.iinfo(torch.int64)
-        widest = (limits.min, limits.max) if self.elements == torch.int64 else WORD_INTEGERS
+        widest = _LONG_INTEGERS if self.elements == torch.int64 else WORD_INTEGERS
         self.bounds = widest if bounds is None else bounds
 
     @classmethod
@@ -117,10 +121,10 @@ class DeviceArray:
         """Bytes of its elements on the device."""
         return self.shape.numel() * self.elements.itemsize
 
-    @property
+    @cached_property
     def is_contiguous(self) -> bool:
         """Whether the elements lie dense in row-major order."""
-        dense = contiguous_strides(self.shape)
+        dense = _dense_strides(self.shape)
         return dense == self._strides or all(
             size == 1 or one == two for size, one, two in zip(self.shape, self._strides, dense, strict=True)
         )
