@@ -53,6 +53,8 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[Tensor, ...], tuple[Tensor, ...
         (_TABLE, _t(1, 6)),
         (_TABLE, _t(1, 7)),
     ),
+    "index_copy of one": (lambda x, i: x.index_copy(1, i, torch.ones(5, 1)), (_TABLE, _t(6)), (_TABLE, _t(7))),
+    "index_copy of one below": (lambda x, i: x.index_copy(1, i, torch.ones(5, 1)), (_TABLE, _t(0)), (_TABLE, _t(-1))),
     "index_add": (lambda x, i: x.index_add(0, i, torch.ones(2, 7)), (_TABLE, _t(1, 4)), (_TABLE, _t(-1, 4))),
     "index_fill below": (lambda x, i: x.index_fill(0, i, 7.0), (_TABLE, _t(1, -5)), (_TABLE, _t(1, -6))),
     "index_put added": (

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -14,7 +15,7 @@ from mobopt.runtimes.vulkan.engine.tensor import DeviceTensor, contiguous_stride
 from mobopt.runtimes.vulkan.kernels.copies import as_contiguous
 from mobopt.runtimes.vulkan.kernels.geometry import broadcast_sizes, expanded, normalized_dim
 from mobopt.runtimes.vulkan.kernels.plan import Plan
-from mobopt.runtimes.vulkan.kernels.pointwise_kernel import compute
+from mobopt.runtimes.vulkan.kernels.pointwise_kernel import compute, compute_into
 from mobopt.runtimes.vulkan.kernels.pointwise_program import Kind, ProgramBuilder, Term, kind_of
 from mobopt.runtimes.vulkan.kernels.scatter_kernel import MAX_SCATTER_RANK, scatter_along, updated_copy
 from mobopt.runtimes.vulkan.kernels.views import permuted
@@ -202,13 +203,51 @@ def _rows(plan: Plan, call: Node) -> tuple[DeviceTensor, DeviceTensor, DeviceTen
     return data, _filled(plan, given, sizes, data.dtype, _long_elements(plan, call)), places, dim
 
 
+def _takes_one_place(plan: Plan, call: Node) -> bool:
+    """Whether there is one index only, as where a decoder puts a token into its caches, and no integer of 64 bits."""
+    tensors = [plan.tensor(value) for value in call.inputs]
+    return call["index"].numel == 1 and call.output.rank > 0 and not any(tensor.is_long for tensor in tensors)
+
+
+def _copied_but_for_one_place(plan: Plan, call: Node, negative: Negative) -> DeviceTensor:
+    """The copy takes what is put there from its source: one dispatch, where a copy that is written to takes two."""
+    data, given = plan.tensor(call.args[0]), call.args[3]
+    dim = normalized_dim(call["dim"], data.rank)
+    size = data.sizes[dim]
+    builder = ProgramBuilder()
+    place = builder.tensor(expanded(_not_scalar(plan.tensor(call["index"])), (1,) * data.rank))
+    if negative == Negative.REFUSED:  # without their signs they are out of range
+        place = builder.step(Opcode.INT_AND, place, builder.scalar(2**31 - 1, Kind.INTEGER), kind=Kind.INTEGER)
+    place = builder.step(Opcode.INT_INDEX, place, builder.scalar(size, Kind.INTEGER), kind=Kind.INTEGER)
+    steps = plan.tensor(_steps(size)).view((size, *[1] * (data.rank - dim - 1)), (1, *[0] * (data.rank - dim - 1)))
+    is_there = builder.step(Opcode.INT_EQ, builder.tensor(steps), place, kind=Kind.BOOL)
+    kind = kind_of(data.dtype)
+    if isinstance(given, Value) and given.rank:
+        row = plan.tensor(given)
+        put = builder.tensor(row.view([1 if d == dim else data.sizes[d] for d in range(data.rank)], row.strides))
+    else:
+        put = builder.converted(_loaded(builder, plan, given, kind), kind)
+    value = builder.step(Opcode.SELECT, is_there, put, builder.tensor(data), kind=kind)
+    target = plan.empty(data.sizes, data.dtype, contiguous_strides(data.sizes), data.storage.elements)
+    compute_into(plan, builder, value, target, fresh=True)
+    return target
+
+
+@lru_cache(maxsize=64)
+def _steps(size: int) -> Value:
+    """The places of a dimension."""
+    return Value.of_elements(torch.arange(size, dtype=torch.int32))
+
+
 @lowers("aten::index_copy", check=check_scattered, exact=True, long=True)
 @lowers("aten::index_fill.int_Scalar", "aten::index_fill.int_Tensor", check=check_filled, exact=True, long=True)
 def index_copy(plan: Plan, call: Node) -> DeviceTensor:
     """Rows, or a number, put at some places of a dimension; of equal places the last row stays."""
+    negative = Negative.REFUSED if call.qualified_op == "aten::index_copy" else Negative.FROM_END
+    if _takes_one_place(plan, call):
+        return _copied_but_for_one_place(plan, call, negative)
     data, source, places, dim = _rows(plan, call)
     target = _written_copy(plan, call, data)
-    negative = Negative.REFUSED if call.qualified_op == "aten::index_copy" else Negative.FROM_END
     scatter_along(plan, target, source, places, dim, Put.REPLACE, negative)
     return _finished(replace(target, dtype=data.dtype), call)
 
