@@ -33,10 +33,9 @@ READS(3, values)
 READS(4, mask)
 // Of each block, for each of its parts: what every invocation has summed, then its next sum; then largest scores and totals likewise.
 layout(set = 0, binding = 5, std430) coherent buffer PartialSums { vec4 partial_sums[]; };
-// How many of a block's workgroups have written theirs; zero before and after each dispatch.
-layout(set = 0, binding = 6, std430) coherent buffer Arrivals { int arrivals[]; };
 
 #include "attention_push.glsl"
+#include "attention_operands.glsl"
 
 const int KEY_GROUPS = 8, ROW_GROUPS = LOCAL_SIZE / KEY_GROUPS;
 const int KEYS = 4 * KEY_QUADS * KEY_GROUPS; // of a tile
@@ -46,8 +45,6 @@ const int PIECES = (HEAD_QUADS + PIECE - 1) / PIECE;
 const int SLICE = ACROSS * KEY_GROUPS; // vec4s of a value in a tile
 const int SUMS = ROWS * ACROSS;
 const int SLOTS = SUMS + ROWS;
-const float LOWEST = -3.40282347e38;
-const float LOG2_E = 1.44269504;
 
 // Tiles of queries, of keys and of values. Scores' maxima and weights lie where keys were, in as many turns as there is room for. In
 // tiles whose rows invocations read side by side, quads are exchanged by bits of the row's number, which keeps them in different banks.
@@ -68,14 +65,6 @@ vec4 fetched_keys[KEY_FETCHES];
 vec4 fetched_values[VALUE_FETCHES];
 
 int local_row(int r) { return r * ROW_GROUPS + row_group; }
-
-vec4 without_tail(vec4 x, int quad, int count) {
-    return mix(vec4(0.0), x, lessThan(ivec4(0, 1, 2, 3) + 4 * quad, ivec4(count)));
-}
-
-int start_of(Operand operand, ivec3 batch) {
-    return operand.offset + batch.x * operand.outer + batch.y * operand.middle + batch.z * operand.inner;
-}
 
 void keep_queries(int start, int piece) {
     [[unroll]] for (int i = local; i < QUERIES; i += LOCAL_SIZE) {
@@ -166,12 +155,6 @@ void add_values(int turn) {
     }
 }
 
-// What is added to a score; finite numbers stay finite, as the largest negative one stands for keys that don't count in many models.
-vec4 in_powers_of_two(vec4 x) {
-    vec4 scaled = clamp(x * LOG2_E, vec4(LOWEST), vec4(-LOWEST));
-    return mix(scaled, x, greaterThanEqual(floatBitsToInt(x) & MAGNITUDE, ivec4(INFINITY)));
-}
-
 // Adds the mask to scores, and makes those of keys that don't count the least.
 void mask_scores(int first, int end, int bias_start) {
     [[unroll]] for (int r = 0; r < ROWS; ++r) {
@@ -246,21 +229,9 @@ void join_totals() {
 
 bool exists(int r) { return first_row + local_row(r) < query_count; }
 
-// Whether all workgroups of this block have arrived; what they wrote is visible then.
-bool is_last(int block) {
-    memoryBarrierBuffer();
-    barrier();
-    if (local == 0) {
-        memoryBarrierBuffer(); // also for what the others have written
-        bool last = atomicAdd(arrivals[block], 1) == PARTS - 1;
-        if (last) atomicExchange(arrivals[block], 0);
-        memoryBarrierBuffer();
-        pool[VALUES_START].x = last ? 1.0 : 0.0;
-    }
-    barrier();
-    memoryBarrierBuffer();
-    return pool[VALUES_START].x > 0.0;
-}
+#define ARRIVALS 6
+#define LAST pool[VALUES_START].x
+#include "arrival.glsl"
 
 void hand_on(int block, int part) {
     int from = (block * PARTS + part) * SLOTS * LOCAL_SIZE + local;
@@ -344,7 +315,7 @@ void main() {
     join_totals();
     if (PARTS > 1) {
         hand_on(block, part);
-        if (!is_last(block)) return;
+        if (!is_last(block, PARTS)) return;
         put_together(block);
     }
     int place_start = start_of(place, batch);

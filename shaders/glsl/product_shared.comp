@@ -6,9 +6,8 @@
 // Each invocation sums ROWS x COLUMNS vec4s, strided through the block so that neighbours read neighbours (V. Volkov and
 // J. Demmel, "Benchmarking GPUs to tune dense linear algebra", 2008). Where a result has too few blocks to fill a device, the inner
 // dimension is divided too: TEAMS of invocations share a tile and add their sums up in shared memory, and PARTS workgroups
-// write partial sums, which product_sum.comp adds up, or, with JOINS defined, the last of them to arrive: it finds by a counter that
-// all others have written theirs, as in CUDA's sample threadFenceReduction, and adds them up in their order, so that it doesn't matter
-// which of them is the last.
+// write partial sums, which product_sum.comp adds up, or, with JOINS defined, the last of them to arrive, in their
+// order, so that it doesn't matter which of them is the last.
 #define FORMS_ID 20
 #include "product.glsl"
 #ifdef QUANTIZED
@@ -56,28 +55,13 @@ int me = int(gl_LocalInvocationID.x);
 #ifdef JOINS
 // Of each block, for each of its parts: what every invocation has summed, then the next of its sums.
 layout(set = 0, binding = 5, std430) coherent buffer PartialSums { vec4 partial_sums[]; };
-// How many of a block's workgroups have written theirs; zero before and after each dispatch.
-layout(set = 0, binding = 6, std430) coherent buffer Arrivals { int arrivals[]; };
+#define ARRIVALS 6
+#define LAST pool[0].x
+#include "arrival.glsl"
 
 int block_number() {
     int deep = int(gl_WorkGroupID.z) / PARTS;
     return (deep * int(gl_NumWorkGroups.y) + int(gl_WorkGroupID.y)) * int(gl_NumWorkGroups.x) + int(gl_WorkGroupID.x);
-}
-
-// Whether all workgroups of this block have arrived; what they wrote is visible then.
-bool is_last() {
-    memoryBarrierBuffer();
-    barrier();
-    if (me == 0) {
-        memoryBarrierBuffer(); // also for what the others have written
-        bool last = atomicAdd(arrivals[block_number()], 1) == PARTS - 1;
-        if (last) atomicExchange(arrivals[block_number()], 0);
-        memoryBarrierBuffer();
-        pool[0].x = last ? 1.0 : 0.0;
-    }
-    barrier();
-    memoryBarrierBuffer();
-    return pool[0].x > 0.0;
 }
 #endif
 
@@ -269,7 +253,7 @@ void main() {
             [[unroll]] for (int t = 0; t < TEAMS; ++t) sum += pool[t * BLOCK + slot];
         partial_sums[partial + (part * STORES + i) * INVOCATIONS] = sum;
     }
-    if (!is_last()) return;
+    if (!is_last(block_number(), PARTS)) return;
 #endif
     // All residuals are loaded before anything is stored: a load that follows a store can't be moved before it, and would wait for the
     // memory by itself.

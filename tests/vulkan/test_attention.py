@@ -131,9 +131,53 @@ def test_a_cache_is_divided_among_workgroups(device: Any, monkeypatch: pytest.Mo
     choose_block = attention_kernel.choose_block
     monkeypatch.setattr(attention_kernel, "choose_block", choose)
     r = torch.randn
-    check_op(device, OP, r(2, 6, 1, 16), r(2, 2, 523, 16), r(2, 2, 523, 16), attn_mask=r(2, 1, 1, 523), enable_gqa=True,
-             relative=2e-5, device_layout=False)  # fmt: skip
-    assert chosen[0].parts == 8 and chosen[0].queries >= 3
+    check_op(device, OP, r(2, 10, 1, 16), r(2, 2, 523, 16), r(2, 2, 523, 16), attn_mask=r(2, 1, 1, 523),
+             enable_gqa=True, relative=2e-5, device_layout=False)  # fmt: skip
+    assert chosen[0].parts == 8 and chosen[0].queries >= 5
+
+
+def _few_queries() -> Iterator[tuple[list[torch.Tensor], dict[str, Any]]]:
+    r = torch.randn
+    yield operands((2, 3), 1, 523, 64), {}
+    yield operands((3,), 1, 67, 5, 7), {"scale": -0.3}
+    yield operands((), 1, 1, 3), {}
+    yield operands((1, 2), 3, 131, 128, 37), {"attn_mask": r(3, 131)}
+    yield operands((2, 2), 4, 64, 12), {"attn_mask": r(2, 1, 4, 64) > 0}
+    yield operands((2, 3), 1, 401, 96), {"attn_mask": torch.arange(401)[None] < 5}
+    yield operands((1, 2), 1, 65, 16), {"attn_mask": torch.zeros(1, 65, dtype=torch.bool)}
+    yield [r(2, 6, 1, 16), r(2, 2, 523, 16), r(2, 2, 523, 16)], {"enable_gqa": True, "attn_mask": r(2, 1, 1, 523)}
+    packed = r(1, 70, 3, 5, 8)
+    yield [packed[:, :2, 0].transpose(1, 2), packed[:, :, 1].transpose(1, 2), packed[:, :, 2].transpose(1, 2)], {}
+
+
+@pytest.mark.parametrize("cores", [1, 64])
+def test_few_queries(device: Any, monkeypatch: pytest.MonkeyPatch, cores: int) -> None:
+    """Of decoders: keys and values go to registers, those of one query to several workgroups where cores are many."""
+    torch.manual_seed(0)
+    monkeypatch.setattr(device, "info", replace(device.info, kind="discrete", cores=cores))
+    monkeypatch.setattr(lowering, "attend", None)
+    for tensors, options in _few_queries():
+        check_op(device, OP, *tensors, **options, relative=2e-5, device_layout=False)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_few_queries_of_halves(device: Any, monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    monkeypatch.setattr(device, "info", replace(device.info, kind="discrete", cores=64))
+    monkeypatch.setattr(lowering, "attend", None)
+    tensors = [tensor.to(dtype) for tensor in operands((3,), 1, 131, 40)]
+    relative = 3e-3 if dtype == torch.float16 else 2e-2
+    check_op(device, OP, *tensors, attn_mask=torch.randn(1, 131).to(dtype), relative=relative, device_layout=False)
+
+
+def test_few_queries_with_infinities_and_nan(device: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(0)
+    monkeypatch.setattr(device, "info", replace(device.info, kind="discrete", cores=64))
+    query, key, value = operands((4,), 1, 137, 8)
+    mask = torch.zeros(4, 1, 137)
+    mask[0, 0, 35], mask[1, 0, 1] = torch.inf, torch.nan
+    mask[2, 0, :136], mask[3] = -torch.inf, torch.finfo(torch.float32).min
+    check_op(device, OP, query, key, value, attn_mask=mask, relative=2e-5, device_layout=False)
 
 
 @pytest.mark.sweep

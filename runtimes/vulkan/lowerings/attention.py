@@ -12,6 +12,7 @@ from mobopt.ir import Node, Value
 from mobopt.runtimes.vulkan.engine.tensor import DeviceTensor
 from mobopt.runtimes.vulkan.kernels.attention_kernel import BATCH_RANK, AttentionOperands, attend
 from mobopt.runtimes.vulkan.kernels.attention_matrix import attend_by_matrix_units, matrix_block
+from mobopt.runtimes.vulkan.kernels.attention_row_kernel import attend_rows, row_of
 from mobopt.runtimes.vulkan.kernels.copies import copied
 from mobopt.runtimes.vulkan.kernels.geometry import Iteration, expanded, merged
 from mobopt.runtimes.vulkan.kernels.matrix_kernels import EMULATED_UNITS
@@ -72,6 +73,8 @@ def attention(plan: Plan, call: Node) -> DeviceTensor:
     operands = _operands(plan, grouped)
     if in_products:
         _in_products(plan, operands, scale, call["is_causal"])
+    elif row := row_of(plan.device, operands, call["is_causal"]):
+        attend_rows(plan, operands, row, scale)
     elif _of_halves(plan, call) and (block := matrix_block(plan.device, operands, scale, call["is_causal"])):
         attend_by_matrix_units(plan, operands, block, scale, call["is_causal"])
     else:
