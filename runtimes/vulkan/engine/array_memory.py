@@ -88,6 +88,7 @@ class ArrayPool:
         self._device = device
         self._use = MemoryUse.UPLOAD if hosts_arena(device) else MemoryUse.DEVICE
         self._blocks: set[_Block] = set()
+        self._lent: dict[weakref.ref[ArrayMemory], _Block] = {}
         self._idle: dict[int, list[_Block]] = {}
         self._idle_bytes = 0
 
@@ -103,7 +104,7 @@ class ArrayPool:
             if self._device.poisons:
                 fill_with_nan(self._device, [block.buffer])
             memory = ArrayMemory(self._device, block.buffer)
-            weakref.finalize(memory, self._device.when_free, partial(self._give_back, block)).atexit = False
+            self._lent[weakref.ref(memory, self._returned)] = block
             return memory
 
     @property
@@ -143,6 +144,10 @@ class ArrayPool:
             raise
         self._blocks.add(block)
         return block
+
+    def _returned(self, memory: weakref.ref[ArrayMemory]) -> None:
+        """Nobody refers to it any more."""
+        self._device.when_free(partial(self._give_back, self._lent.pop(memory)))
 
     def _give_back(self, block: _Block) -> None:
         """Keep a block for the next array of its size; under the lock."""

@@ -245,13 +245,15 @@ class Lane:
             RefusedError: a kernel met operands that it must not be given.
             DeviceError: the device failed.
         """
+        arrays = self._array_outputs()  # while the device computes
         try:
             self._finish_steps(polls)
         except _OverdueError:
             self._unchain()
             self._begin()
+            arrays = self._array_outputs()
             self._finish_steps(polls)
-        return [self._output(index, slot) for index, slot in enumerate(self._outputs)]
+        return self._with_read(arrays)
 
     def _finish_steps(self, polls: bool) -> None:
         for number, step in enumerate(self._steps):
@@ -288,7 +290,7 @@ class Lane:
         times: list[OperationTime] = []
         for step in recording.profiled:
             times += step.run(times[-1].start_ns + times[-1].duration_ns if times else 0)
-        return [self._output(index, slot) for index, slot in enumerate(self._outputs)], times
+        return self._with_read(self._array_outputs()), times
 
     def close(self) -> None:
         """Give everything back to the device, which is open."""
@@ -337,13 +339,20 @@ class Lane:
         given = [array.memory.buffer for array in self._arrays if array is not None]
         return (*given, *[memory.buffer for memory in self._made.values()])
 
-    def _output(self, index: int, slot: Slot | None) -> TensorOrArray:
-        if slot is not None:
-            return slot.read()
+    def _array_outputs(self) -> dict[int, DeviceArray]:
+        """Outputs that stay on the device, by number."""
+        return {index: self._array_output(index, storage) for index, storage in self._staged.bound_outputs.items()}
+
+    def _array_output(self, index: int, storage: Storage) -> DeviceArray:
         tensor = self._staged.outputs[index]
         assert isinstance(tensor, DeviceTensor)
-        memory = self._made[self._staged.bound_outputs[index]]
-        return DeviceArray(memory, tensor.dtype, tensor.sizes, tensor.strides, tensor.offset, tensor.elements)
+        return DeviceArray(
+            self._made[storage], tensor.dtype, tensor.sizes, tensor.strides, tensor.offset, tensor.elements
+        )
+
+    def _with_read(self, arrays: Mapping[int, DeviceArray]) -> list[TensorOrArray]:
+        """All outputs, of which the host reads those that aren't arrays."""
+        return [arrays[index] if slot is None else slot.read() for index, slot in enumerate(self._outputs)]
 
     def _slot(self, tensor: Exchanged) -> Slot | None:
         """Where the host writes or reads a tensor; None for an array."""
