@@ -96,7 +96,8 @@ class Segment:
     @property
     def written(self) -> dict[Value, Value]:
         """The inputs that the method writes to, with what they hold after it."""
-        return {self.inputs[self.taken + target]: self.graph.outputs[number] for target, number in self.writes}
+        inputs, outputs = self.inputs, self.graph.outputs
+        return {inputs[self.taken + target]: outputs[number] for target, number in self.writes}
 
     def handed_on(self, values: Sequence[Any], looked: Sequence[torch.Tensor]) -> tuple[list[torch.Tensor], list[Any]]:
         """The answers and the numbers for the next segment.
@@ -114,7 +115,8 @@ class Segment:
 
     def values_in(self, nest: Any) -> Iterator[Value]:
         """The values of all leaves of a nest."""
-        return map(self.value_of, leaves_of(nest, Leaf))
+        outputs = self.graph.outputs
+        return (outputs[leaf.number] for leaf in leaves_of(nest, Leaf))
 
     def computed_outputs(self) -> tuple[Value, ...]:
         """The outputs that nodes make, each once; others are constants or inputs."""

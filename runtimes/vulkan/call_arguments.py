@@ -14,6 +14,22 @@ from mobopt.runtimes.vulkan.engine.lane import TensorOrArray
 _PLAIN = (bool, int, float, str, complex, type(None), torch.device, torch.dtype)
 
 
+class Key:
+    """A nest of plain values as a part of keys, whose hash is computed once."""
+
+    __slots__ = ("_hash", "_value")
+
+    def __init__(self, value: Any) -> None:
+        self._value = value
+        self._hash = hash(value)
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or (isinstance(other, Key) and self._value == other._value)
+
+
 def signature_of(value: Any, tensors: list[Any], takes_arrays: bool) -> Any:
     """What a plan depends on: structure, shapes, dtypes, where tensors lie, and plain values. Tensors, and arrays where
     these are taken, are collected on the way."""

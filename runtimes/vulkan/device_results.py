@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import Any, TypeGuard
 
 import torch
@@ -40,10 +41,13 @@ class DeviceResults(Results):
         super().__init__(segment, computed, inputs)
         self._gives_arrays = gives_arrays
         self._written = segment.written
-        self._returned = set(segment.values_in(segment.result))
         self._on_host: dict[int, tuple[DeviceArray, torch.Tensor]] = {}
         self._carriers: dict[int, tuple[DeviceArray, torch.Tensor]] = {}
         self._in_other_hands: list[torch.Tensor] = []
+
+    @cached_property
+    def _returned(self) -> set[ir.Value]:
+        return set(self._segment.values_in(self._segment.result))
 
     def deliver_and_keep(
         self, device: Device, state: ModelState, wholes: Sequence[torch.Tensor], arrays: StateArrays

@@ -26,7 +26,7 @@ from mobopt.runtimes.host_tape import Decisions
 from mobopt.runtimes.memories import StateMemories
 from mobopt.runtimes.segment import Segment
 from mobopt.runtimes.state import ModelState
-from mobopt.runtimes.vulkan.call_arguments import described, is_on_host, signature_of
+from mobopt.runtimes.vulkan.call_arguments import Key, described, is_on_host, signature_of
 from mobopt.runtimes.vulkan.call_plan import (
     CallPlan,
     CallTensors,
@@ -118,7 +118,7 @@ class VulkanProgram:
         self._state_arrays = StateArrays(self.device)
         self._memories: StateMemories | None = None
         """Of the state, as the last call found it."""
-        self._state_form: Any = None
+        self._state_form = Key(None)
         """What a plan depends on of the state's values, then."""
         self._may_stay: Sequence[bool] = ()
         """Whether the device has elements for these memories."""
@@ -491,14 +491,15 @@ class VulkanProgram:
         if memories is not self._memories:
             arrays.keep_only(wholes)
             state.forget_exposed(wholes)
-            self._memories, self._state_form = memories, signature_of(state.forms, [], False)
+            self._memories = memories
+            self._state_form = Key((signature_of(state.forms, [], False), memories.places))
             self._may_stay = [is_kept_on_device(whole) for whole in wholes]
         places = [memories.place(tensor) for tensor in arguments if isinstance(tensor, torch.Tensor)]
         for place in filter(None, places):  # the caller has it
             self._expose(wholes[place.memory])
         stays = tuple([may and not state.is_exposed(whole) for whole, may in zip(wholes, self._may_stay, strict=True)])
         values = [arrays.array(whole) if stay else whole for whole, stay in zip(wholes, stays, strict=True)]
-        return values, wholes, (self._state_form, tuple(places), memories.places, stays)
+        return values, wholes, (self._state_form, tuple(places), stays)
 
     def _expose(self, whole: torch.Tensor) -> None:
         """Keep a memory of the state on the CPU, for the caller gets tensors that lie there."""

@@ -47,7 +47,11 @@ class StateArrays:
         kept = self._kept.get(number)
         if kept is None:
             kept = self._kept[number] = _Kept(whole, DeviceArray.from_tensor(self.device, whole), is_new=False)
-        return DeviceArray(kept.array.memory, whole.dtype, whole.shape)
+        array = kept.array
+        is_alike = array.dtype == whole.dtype and array.shape == whole.shape
+        if is_alike and array.is_contiguous and not array.storage_offset():
+            return array
+        return DeviceArray(array.memory, whole.dtype, whole.shape)
 
     def put(self, tensor: torch.Tensor, array: DeviceArray) -> None:
         """Have an array take the place of a tensor's memory, whose elements lie as the tensor's do."""
