@@ -71,11 +71,9 @@ def test_closing_leaves_no_object(device):
     assert +device.live_objects != before
     executable.close()
     executable.close()
-    # Layouts stay for the next plan.
+    # Layouts stay for the next plan; what another thread held of earlier tests may be gone by now.
     kept = {"PipelineLayout", "DescriptorSetLayout", "PipelineCache"}
-    assert {kind: n for kind, n in (+device.live_objects).items() if kind not in kept} == {
-        kind: n for kind, n in before.items() if kind not in kept
-    }
+    assert {kind for kind in device.live_objects - before if kind not in kept} == set()
     with pytest.raises(DeviceError, match="closed"):
         executable.run([torch.zeros(8)])
 
