@@ -19,6 +19,7 @@ ROOMS = {
     "mobopt.bundle": "bundle",
     "mobopt.commands": "commands",
     "mobopt.display": "display",
+    "mobopt.environment": "environment",
     "mobopt.errors": "errors",
     "mobopt.exporters": "exporters",
     "mobopt.files": "files",
@@ -49,6 +50,7 @@ ROOMS = {
 _BELOW_VULKAN = "errors ir ops runtimes"
 BELOW = {
     "display": "",
+    "environment": "errors",
     "errors": "",
     "shaders": "",
     "files": "errors",
@@ -61,7 +63,7 @@ BELOW = {
     "frontends": "errors bundle ir ops passes runtimes",
     "samples": "errors frontends ir ops passes runtimes",
     "exporters": "errors bundle ir ops passes runtimes",
-    "engine": "errors files shaders runtimes",
+    "engine": "environment errors files shaders runtimes",
     "kernels": f"{_BELOW_VULKAN} engine shaders",
     "lowerings": f"{_BELOW_VULKAN} engine kernels shaders",
     "decompositions": f"{_BELOW_VULKAN} kernels lowerings",
@@ -74,7 +76,7 @@ BELOW = {
         "errors bundle display exporters files frontends ir module ops optimizer options passes runtimes samples "
         "vulkan engine"
     ),
-    "commands": "errors bundle display face files ops options passes samples tools engine",
+    "commands": "environment errors bundle display face files ops options passes samples tools engine",
     "integrations": "errors frontends ir ops optimizer options vulkan engine",
     "face": "errors frontends integrations engine module optimizer options passes tools",
 }

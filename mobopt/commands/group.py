@@ -13,6 +13,7 @@ import click
 
 from mobopt import __version__
 from mobopt.display import shown
+from mobopt.environment import VARIABLES, warn_of_unknown
 from mobopt.errors import MoboptError
 
 COMMANDS = (
@@ -29,13 +30,9 @@ _NO_MEMORY = "there is not enough memory; use a smaller model or smaller inputs"
 _ALLOCATOR = "DefaultCPUAllocator: can't allocate memory"
 """How torch's own error begins, which is a plain RuntimeError."""
 
-_ENVIRONMENT = """\b
-Environment variables:
-  MOBOPT_DEVICE      the Vulkan device to use: a number or a part of a name
-  MOBOPT_CACHE_DIR   where compiled pipelines are kept between processes
-  MOBOPT_QUIRKS      what kernels do otherwise for a driver: names of docs/debugging.md, or none
-  MOBOPT_VALIDATION  1: the Khronos validation layer watches every call
-"""
+_ENVIRONMENT = "\b\nEnvironment variables:\n" + "".join(
+    f"  {name:<21} {meaning}\n" for name, meaning in VARIABLES.items()
+)
 
 
 class ErrorMessage(click.ClickException):
@@ -136,6 +133,7 @@ def main() -> None:
     logger = logging.getLogger("mobopt")
     if not logger.handlers:
         logger.addHandler(_Messages())
+    warn_of_unknown()
 
 
 class _Messages(logging.Handler):

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Protocol, TypeVar
 
+from mobopt.environment import is_on, warn_of_unknown
 from mobopt.errors import DeviceError
 from mobopt.runtimes.vulkan.engine import matrix_units, vk
 from mobopt.runtimes.vulkan.engine.device_gate import DeviceGate
@@ -273,6 +274,7 @@ def open_device(selector: int | str | None = None, validation: bool | None = Non
 
     Raises:
         DeviceError: there is no loader, no device, or none that the selector names.
+        InputError: MOBOPT_VALIDATION or MOBOPT_QUIRKS has a value that means nothing.
     """
     with _lock:
         watched = _wants_validation(validation)
@@ -331,7 +333,7 @@ if hasattr(os, "register_at_fork"):
 
 
 def _wants_validation(validation: bool | None) -> bool:
-    return os.environ.get("MOBOPT_VALIDATION") == "1" if validation is None else validation
+    return is_on("MOBOPT_VALIDATION") if validation is None else validation
 
 
 def _instance(validation: bool) -> Instance:
@@ -342,6 +344,7 @@ def _instance(validation: bool) -> Instance:
         )
     with _lock:
         if validation not in _instances:
+            warn_of_unknown()
             _instances[validation] = Instance(validation)
         return _instances[validation]
 
@@ -358,8 +361,9 @@ def _choose(infos: list[DeviceInfo], selector: int | str | None) -> int:
     """Index of the device that a selector means."""
     if not infos:
         raise DeviceError(_NO_DEVICE)
+    named = "" if selector is not None else os.environ.get("MOBOPT_DEVICE", "")
     if selector is None:
-        selector = os.environ.get("MOBOPT_DEVICE") or 0
+        selector = named or 0
     if isinstance(selector, str) and selector.strip().isdecimal():
         selector = int(selector)
     if isinstance(selector, int):
@@ -368,5 +372,8 @@ def _choose(infos: list[DeviceInfo], selector: int | str | None) -> int:
         matches = [info.index for info in infos if selector.lower() in info.name.lower()]
     if not matches:
         listed = "; ".join(map(str, infos))
-        raise DeviceError(f"there is no Vulkan device {selector!r}; choose a number or a part of a name of: {listed}")
+        source = " (MOBOPT_DEVICE)" if named else ""
+        raise DeviceError(
+            f"there is no Vulkan device {selector!r}{source}; choose a number or a part of a name of: {listed}"
+        )
     return matches[0]
