@@ -7,9 +7,11 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from sampling import sampled
 from torch import Tensor, nn
 from torch.nn import functional
 
+from mobopt.errors import MoboptError
 from mobopt.frontends.torchscript import program_from_script_module
 from mobopt.runtimes.vulkan.engine.device import Device
 from mobopt.runtimes.vulkan.program import VulkanProgram
@@ -133,3 +135,30 @@ def test_tensors_without_dimensions_beside_halves(device: Device, function: Call
 def test_factors_of_truth_values_are_truth_values(device: Device, alpha: int) -> None:
     x, y = torch.tensor([[True, False, True, False], [True, True, False, False]])
     same(computed(device, lambda x, y: torch.add(x, y, alpha=alpha), x, y), torch.add(x, y, alpha=alpha))
+
+
+NARROW = (torch.uint8, torch.int16)
+WRAPPED: list[tuple[int, torch.dtype]] = [(-1, torch.int64), (2**40 + 1, torch.int64), (-3, torch.int8)]
+
+
+@pytest.mark.parametrize(("number", "dtype"), sampled([*WRAPPED, (300, torch.int64), (70_003, torch.int32)], 2))
+def test_integers_without_dimensions_wrap_around_before_they_are_compared(
+    device: Device, number: int, dtype: torch.dtype
+) -> None:
+    """Of uint8 and int64 without dimensions, torch makes uint8 of both: 254 is less than -1, which is 255 then."""
+    integers, wide = torch.tensor([6, 4, 6, 254, 1, 0, 44]), torch.tensor(number, dtype=dtype)
+
+    def compared(wide: Tensor, *tensors: Tensor) -> Tensor:
+        results: list[Tensor] = []
+        for x in tensors:
+            results += [torch.lt(x, wide), torch.maximum(x, wide), torch.remainder(x, wide), x >> wide]
+        return torch.stack([result.long() for result in results])
+
+    tensors = [integers.to(narrow) for narrow in NARROW]
+    same(computed(device, compared, wide, *tensors), compared(wide, *tensors))
+
+
+def test_integers_are_not_raised_to_negative_numbers(device: Device) -> None:
+    x = torch.tensor([2, -3, 1, 5])
+    with pytest.raises((RuntimeError, MoboptError), match="Integers to negative integer powers are not allowed"):
+        computed(device, lambda x: x**-1, x, fallback="cpu")

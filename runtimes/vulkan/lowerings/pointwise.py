@@ -57,9 +57,12 @@ def value_of(builder: ProgramBuilder, call: Node) -> Term:
     """Append a pointwise call's instructions; the result is still to be stored as the output's dtype."""
     expression = expression_of(call.qualified_op)
     assert expression is not None
-    if not any(ref.dtype in _HALVES for ref in call.inputs):
+    if any(ref.dtype in _HALVES for ref in call.inputs):
+        args = _with_halves(builder, call)
+    elif any(ref.rank == 0 for ref in call.inputs):
+        args = _with_narrow_integers(builder, call)
+    else:
         return expression(builder, call)
-    args = _with_halves(builder, call)
     with passing_call(call.qualified_op, args, [Value("", call.output.type)], call.origin) as rounded:
         return expression(builder, rounded)
 
@@ -77,11 +80,37 @@ def _with_halves(builder: ProgramBuilder, call: Node) -> tuple[Any, ...]:
             return value
         if value.dtype.is_floating_point and keeps and _name(call.qualified_op) not in _COMBINATIONS:
             return value
-        rounded = Value.of_tensor(common, value.sizes)
-        builder.define(rounded, builder.stored_as(builder.tensor(value), common))
-        return rounded
+        return _converted(builder, value, common)
 
     return tuple(map(operand, call.args)) if common in _HALVES else call.args
+
+
+def _with_narrow_integers(builder: ProgramBuilder, call: Node) -> tuple[Any, ...]:
+    """The arguments of a call; what has no dimensions has no say in the dtype of integers, and is wrapped around to it
+    before torch computes."""
+    common = integers_of(call)
+
+    def operand(value: Any) -> Any:
+        if not isinstance(value, Value) or value.rank or common is None or _holds(common, value.dtype):
+            return value
+        return _converted(builder, value, common)
+
+    return tuple(map(operand, call.args))
+
+
+def _holds(dtype: torch.dtype, other: torch.dtype) -> bool:
+    """Whether integers of one dtype hold all of another's."""
+    if other == torch.bool:
+        return True
+    here, there = torch.iinfo(dtype), torch.iinfo(other)
+    return here.min <= there.min and there.max <= here.max
+
+
+def _converted(builder: ProgramBuilder, value: Value, dtype: torch.dtype) -> Value:
+    """A tensor as it is once it has been stored in a dtype."""
+    result = Value.of_tensor(dtype, value.sizes)
+    builder.define(result, builder.stored_as(builder.tensor(value), dtype))
+    return result
 
 
 @cache
@@ -107,11 +136,14 @@ def _operators() -> Iterator[str]:
 
 
 def check_pointwise(call: Node) -> str | None:
-    """As :func:`check_dtypes`; an integer is not divided by zero, and the next float is one of float32."""
+    """As :func:`check_dtypes`; integers are not divided by zero, nor raised to negative numbers, and the next float is
+    one of float32."""
     if _name(call.qualified_op) == "nextafter" and call.output.dtype in _HALVES:
         return f"the next float is looked for in float32, not in {call.output.dtype}"
     if _name(call.qualified_op) in _DIVISIONS and not call.output.dtype.is_floating_point and call.args[1] == 0:
         return "an integer is divided by zero, which torch refuses"
+    if call.qualified_op == "aten::pow.Tensor_Scalar" and integers_of(call) and call.args[1] < 0:
+        return "an integer is raised to a negative power, which torch refuses"
     return check_dtypes(call)
 
 
