@@ -9,6 +9,7 @@ import torch
 
 from mobopt.ir import Node, Value
 from mobopt.runtimes.vulkan.decompositions.registry import NodeBuilder, decomposes
+from mobopt.runtimes.vulkan.lowerings.pointwise_expressions import common_dtype
 
 
 def _line(build: NodeBuilder, value: Value) -> Value:
@@ -123,10 +124,10 @@ def running_extreme(build: NodeBuilder, node: Node) -> Sequence[Value] | None:
 
 @decomposes("aten::bucketize.Tensor")
 def bucketize(build: NodeBuilder, node: Node) -> Value:
-    """A search in one line."""
+    """A search in one line; one element has no say in the dtype, and wraps around to that of the line."""
     x: Value = node["self"]
     lines: Value = node["boundaries"]
-    common = torch.promote_types(x.dtype, lines.dtype)
+    common = common_dtype(x, lines)
     lines, values = (build("aten::to.dtype", part, common) if part.dtype != common else part for part in (lines, x))
     return build("aten::searchsorted.Tensor", lines, values, out_int32=node["out_int32"], right=node["right"])
 
