@@ -277,7 +277,9 @@ _BUILDERS = {
     "gemma2": partial(_text, "Gemma2", **_GROUPED, head_dim=8),
     "llama": partial(_text, "Llama"),
     "llama_with_past": partial(_with_past, "Llama"),
-    "mixtral": partial(_text, "Mixtral", **_GROUPED, intermediate_size=64, num_local_experts=4),
+    "mixtral": partial(
+        _text, "Mixtral", **_GROUPED, intermediate_size=64, num_local_experts=4, experts_implementation="batched_mm"
+    ),
     "mamba": partial(_text, "Mamba", state_size=8),
     "rwkv": partial(_text, "Rwkv", attention_hidden_size=32),
     "t5": _t5,
