@@ -17,6 +17,14 @@ from mobopt.runtimes.cpu import Interpreter
 
 BUNDLED_INPUTS = "get_all_bundled_inputs"
 """Method by which ``torch.utils.bundled_inputs`` gives the inputs of ``forward``."""
+HELPER_METHODS = (
+    BUNDLED_INPUTS,
+    "get_num_bundled_inputs",
+    "get_bundled_inputs_functions",
+    "_generate_bundled_inputs",
+    "__",
+)
+"""How methods begin that are not the model's own: those of bundled inputs, and of loading."""
 
 
 class Source(ABC):

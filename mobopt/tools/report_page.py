@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
+from mobopt.display import size_text
 from mobopt.tools.audit import Audit, AuditLine
 from mobopt.tools.audit_calls import MISSING, REWRITTEN, UNKNOWN, VERDICTS, WRONG
 from mobopt.tools.audit_page import MEANINGS
 from mobopt.tools.comparison_page import page_values
 from mobopt.tools.html_page import rendered, write_html
 from mobopt.tools.report import Report
+from mobopt.tools.report_runs import Measurement, MethodRun
 
 _LAYERS_SHOWN = 30
 _PROBLEMS = (WRONG, MISSING, UNKNOWN)
@@ -30,24 +33,34 @@ class Advice:
 
 def page(found: Report) -> str:
     """The page."""
-    measurement = found.measurement
-    layers = () if measurement is None else measurement.layers
     first = next(iter(found.audits.values()), None)
+    comparisons = {method: run.comparison for method, run in found.runs.items() if run.comparison is not None}
     return rendered(
         "report",
         report=found,
-        comparison=None if found.comparison is None else page_values(found.comparison),
+        comparisons={method: page_values(comparison) for method, comparison in comparisons.items()},
+        differing=[method for method, comparison in comparisons.items() if not comparison.agrees],
+        speeds={method: _speed(run.measurement) for method, run in found.runs.items() if run.measurement is not None},
+        size_text=size_text,
         rewritten=[] if first is None else [line for line in first.lines if line.verdict == REWRITTEN],
         notes=() if first is None else first.notes,
         first=first,
         right=[str(target) for target, audited in found.audits.items() if audited.is_good],
         verdicts=VERDICTS,
         meanings=MEANINGS,
-        layers=layers[:_LAYERS_SHOWN],
-        other_layers=(len(layers[_LAYERS_SHOWN:]), 1e3 * sum(layer.work.seconds for layer in layers[_LAYERS_SHOWN:])),
-        longest=max((layer.work.seconds for layer in layers), default=1.0) or 1.0,
         advice=advice_on(found),
     )
+
+
+def _speed(measurement: Measurement) -> dict[str, Any]:
+    """What the macro ``speed`` of the template asks for."""
+    shown, others = measurement.layers[:_LAYERS_SHOWN], measurement.layers[_LAYERS_SHOWN:]
+    return {
+        "found": measurement,
+        "layers": shown,
+        "others": (len(others), 1e3 * sum(layer.work.seconds for layer in others)),
+        "longest": max((layer.work.seconds for layer in shown), default=1.0) or 1.0,
+    }
 
 
 def write_page(found: Report, path: Path) -> None:
@@ -70,7 +83,9 @@ def advice_on(found: Report) -> list[Advice]:
                 for item in of_audit(audited):
                     merged.setdefault(item, []).append(str(target))
     advice = [replace(item, targets=tuple(targets)) for item, targets in merged.items()]
-    return [*advice, *_of_runs(found)]
+    for method, run in found.runs.items():
+        advice += _of_run(run, found.name, method if len(found.runs) > 1 else "")
+    return advice
 
 
 def _problems(audited: Audit) -> Iterator[Advice]:
@@ -109,19 +124,25 @@ def _causes(audited: Audit) -> Iterator[Advice]:
         yield Advice(f"{cause.count} {cause.operator} {place}: {cause.reason}. A kernel would save {cause.saved}")
 
 
-def _of_runs(found: Report) -> Iterator[Advice]:
-    comparison, measurement = found.comparison, found.measurement
+def _of_run(run: MethodRun, model: str, method: str) -> Iterator[Advice]:
+    """Of a method on the device of this machine; the method is named if there are several."""
+    comparison, measurement = run.comparison, run.measurement
+    of_method, option = (f" of {method}", f" --method {method}") if method else ("", "")
     if comparison is not None and not comparison.agrees:
         yield Advice(
-            "The device gives another result: find the pass, node or fusion", command=f"mobopt bisect {found.name}"
+            f"The device gives another result{of_method}: find the pass, node or fusion",
+            command=f"mobopt bisect {model}{option}",
         )
     if measurement is None:
         return
     for reason in dict.fromkeys(measurement.fallbacks):
-        yield Advice(f"On this device, the CPU computes {reason}")
+        yield Advice(f"On this device, the CPU computes{f', in {method},' if method else ''} {reason}")
     copied = sum(layer.work.seconds for layer in measurement.layers if layer.reason)
     whole = sum(layer.work.seconds for layer in measurement.layers)
     if whole and copied > whole / 10:
-        yield Advice(f"{copied / whole:.0%} of the time is spent on the CPU, between dispatches")
+        yield Advice(f"{copied / whole:.0%} of the time{of_method} is spent on the CPU, between dispatches")
     if measurement.median > measurement.eager_median:
-        yield Advice("Eager PyTorch on the CPU of this machine is faster than this device: it may not be worth a GPU")
+        where = f" in {method}" if method else ""
+        yield Advice(
+            f"Eager PyTorch on the CPU of this machine is faster{where} than this device: it may not be worth a GPU"
+        )

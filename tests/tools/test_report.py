@@ -53,8 +53,8 @@ def test_everything_about_a_model(whole: Report) -> None:
     assert facts["kind"] == "TorchScript" and facts["operators"].startswith("6 of 5 kinds: 2 aten::conv2d")
     assert set(whole.audits) == {VULKAN, METAL}
     assert whole.audits[VULKAN].is_good and whole.audits[METAL].problems
-    assert whole.comparison is not None and whole.comparison.agrees
-    found = whole.measurement
+    comparison, found = whole.runs["forward"].comparison, whole.runs["forward"].measurement
+    assert list(whole.runs) == ["forward"] and comparison is not None and comparison.agrees
     assert found is not None and len(found.milliseconds) == len(found.eager_milliseconds) == 2
     assert found.peak_bytes and found.lower_bound_bytes and found.peak_bytes >= found.lower_bound_bytes
     assert found.dispatches >= len(found.layers) >= 3 and not found.fallbacks
@@ -80,9 +80,12 @@ def test_everything_about_a_model(whole: Report) -> None:
     assert not any("times as many" in text for text in texts)
 
     check_page(page(whole))
-    wrong = replace(whole.comparison, outputs=(replace(whole.comparison.outputs[0], difference=replace(
-        whole.comparison.outputs[0].difference, error=0.5)),))  # fmt: skip
-    assert "mobopt bisect &lt;img src=x&gt;.pt" in page(replace(whole, comparison=wrong))
+    output = comparison.outputs[0]
+    wrong = replace(comparison, outputs=(replace(output, difference=replace(output.difference, error=0.5)),))
+    other = replace(whole, runs={"forward": replace(whole.runs["forward"], comparison=wrong)})
+    assert "mobopt bisect &lt;img src=x&gt;.pt</code>" in page(other)
+    assert any("result of encode" in item.text and item.command.endswith("--method encode") for item in advice_on(
+        replace(other, runs={**whole.runs, "encode": other.runs["forward"]})))  # fmt: skip
     costs = [item.text for item in advice_on(whole) if "A kernel would save" in item.text]
     assert costs and not any("nothing by itself" in text for text in costs)
 
@@ -111,7 +114,7 @@ def test_an_optimised_file_without_a_device(tmp_path: Path) -> None:
     optimize_for_mobile(script, backend="metal", example_inputs=[X])._save_for_lite_interpreter(str(tmp_path / "m.ptl"))
     found = report(tmp_path / "m.ptl", device=None, example_inputs=[X])
     assert list(found.audits) == [ReportTarget("metal")] and found.is_good
-    assert found.comparison is None and found.measurement is None
+    assert not found.runs
     text = page(found)
     assert "<b>metal 2.1 computes it right.</b>" in text and "Accuracy" not in text
 
@@ -130,6 +133,30 @@ def test_methods_with_inputs_are_audited() -> None:
     found = report(torch.jit.script(Methods().eval()), targets=(VULKAN,), device=None, example_inputs=given)
     assert not found.refusals
     assert {line.operator for line in found.audits[VULKAN].lines} == {"aten::relu", "aten::cumsum"}
+
+
+def test_methods_with_inputs_are_run(device: Device) -> None:
+    given = {"forward": [X], "encode": [X[:, :, :7]]}
+    model = torch.jit.script(Methods().eval())
+    found = report(model, targets=(VULKAN,), device=device.info.name, example_inputs=given, repeat=1)
+    assert list(found.runs) == ["forward", "encode"] and not found.refusals
+    for name, operator in {"forward": "relu", "encode": "cumsum"}.items():
+        comparison, measurement = found.runs[name].comparison, found.runs[name].measurement
+        assert comparison is not None and comparison.agrees
+        assert len(comparison.layers) == 1 and operator in comparison.layers[0].title
+        assert measurement is not None
+        layers = [layer for layer in measurement.layers if "aten::" in layer.title]
+        assert len(layers) == 1 and operator in layers[0].title and layers[0].work.bytes_read >= X[:, :, :7].nbytes
+    text = page(found)
+    titles = re.findall(r"<h2>(.*?)</h2>", text)
+    assert titles[-4:] == [
+        "Accuracy of forward",
+        "Accuracy of encode",
+        "Speed and memory of forward",
+        "Speed and memory of encode",
+    ]
+    assert re.search(r"A call of encode takes [\d.]+ ms", text) and text.count(" read, ") >= 2
+    assert len(re.findall(r"id=\"(\w+)\"", text)) == len(set(re.findall(r"id=\"(\w+)\"", text)))
 
 
 class Inner(nn.Module):

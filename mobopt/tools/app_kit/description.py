@@ -14,6 +14,7 @@ import torch
 from mobopt.bundle import BundleInfo
 from mobopt.errors import InputError, MoboptError
 from mobopt.frontends.open_source import read_program
+from mobopt.frontends.source import HELPER_METHODS
 from mobopt.ir import Program
 from mobopt.ir.arguments import argument_name
 from mobopt.ir.nests import leaves_of
@@ -30,14 +31,6 @@ JAVA_DTYPES = (torch.uint8, torch.int8, torch.int32, torch.int64, torch.float32,
 """Dtypes of org.pytorch.DType; tensors of others can't cross to Java."""
 ALL_DTYPES = (*JAVA_DTYPES, torch.float16, torch.int16, torch.bool)
 """Dtypes that test data is written of."""
-_HELPERS = (
-    "get_all_bundled_inputs",
-    "get_num_bundled_inputs",
-    "get_bundled_inputs_functions",
-    "_generate_bundled_inputs",
-    "__",
-)
-"""How methods begin that are not the app's: those of bundled inputs, and of loading."""
 _VULKAN_TOLERANCE = 1e-3
 _METAL_TOLERANCE = 0.01
 
@@ -157,7 +150,7 @@ def describe_methods(path: Path, backend: str, given: ExampleInputs | None) -> t
         InputError: the file can't be run on arguments that are given, or has no method for an app.
     """
     program = read_program(path)
-    names = [name for name in program.methods if not name.startswith(_HELPERS)]
+    names = [name for name in program.methods if not name.startswith(HELPER_METHODS)]
     if not names:
         raise InputError(f"{path} has no method that an app could call; it has {', '.join(program.methods) or 'none'}")
     chosen = choose_inputs_of_bundle(program, given)
