@@ -1,4 +1,4 @@
-"""Pages of HTML that need no network, from the templates beside this file; most extend ``page.html.j2``."""
+"""Pages of HTML that need no network, from the templates beside this file, which extend ``page.html.j2``."""
 
 from __future__ import annotations
 

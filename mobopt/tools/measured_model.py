@@ -45,7 +45,7 @@ class MeasuredModel:
     @property
     def inputs_text(self) -> str:
         """The inputs in words."""
-        return str(self.inputs)
+        return str(self.inputs.of([self.method]))
 
 
 def read_measured(

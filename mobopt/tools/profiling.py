@@ -13,7 +13,7 @@ from mobopt.options import FallbackChoice
 from mobopt.runtimes.vulkan.engine.stream import NO_CALL, Copy, Dispatch, HostCall, LoweredCall, moved_bytes
 from mobopt.samples.example_inputs import ExampleInputs
 from mobopt.tools.execution import timed_calls
-from mobopt.tools.measured_model import MeasuredModel, read_measured
+from mobopt.tools.measured_model import read_measured
 
 if TYPE_CHECKING:
     from mobopt.runtimes.vulkan.device_roofs import DeviceRoofs
@@ -205,7 +205,7 @@ def profile(
         model=model.name,
         device=str(runtime.device.info),
         driver=runtime.device.info.driver,
-        inputs=_inputs_text(model),
+        inputs=model.inputs_text,
         method=method,
         call_seconds=seconds[1:],
         runs=counted,
@@ -216,10 +216,6 @@ def profile(
         fallbacks=tuple(map(str, report.fallbacks)),
         peak_bytes=0 if report.memory is None else report.memory.peak_bytes,
     )
-
-
-def _inputs_text(model: MeasuredModel) -> str:
-    return model.inputs_text if model.method == "forward" else f"{model.method}: {model.inputs_text}"
 
 
 def median_times(runs: Sequence[Sequence[OperationTime]]) -> tuple[list[OperationTime], int]:

@@ -10,6 +10,7 @@ import pytest
 import torch
 from command_harness import Invoke, assert_refused
 from torch import nn
+from torch.utils import bundled_inputs
 
 from mobopt.runtimes.vulkan import device_roofs
 from mobopt.runtimes.vulkan.device_roofs import DeviceRoofs
@@ -89,6 +90,26 @@ def test_what_the_cpu_computes_and_what_is_nothing(invoke: Invoke, files: Path) 
     torch.jit.save(torch.jit.script(Size()), "size.pt")
     result = invoke("profile", "size.pt", *RANDOM, "--html", "page.html")
     assert result.exit_code == 0, result.output
+
+
+def test_inputs_are_those_of_the_method(invoke: Invoke) -> None:
+    scripted = torch.jit.script(Two())
+    calls = {scripted.forward: [(bundled_inputs.bundle_randn(2, 5),)], scripted.negate: [(torch.ones(3),)]}
+    torch.jit.save(bundled_inputs.bundle_inputs(scripted, calls), "two.pt")
+    for method, words in {"forward": "float32[2, 5] (bundled with the model)", "negate": "negate: float32[3]"}.items():
+        result = invoke("profile", "two.pt", "--method", method, "--repeat", 1)
+        assert f"inputs: {words}\n" in result.stdout, result.output
+
+
+class Two(nn.Module):
+    """Two methods, each with inputs of its own."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.relu(x)
+
+    @torch.jit.export
+    def negate(self, x: torch.Tensor) -> torch.Tensor:
+        return -x
 
 
 def test_bad_input(invoke: Invoke, files: Path) -> None:
