@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from difflib import get_close_matches
 from enum import IntEnum
+from pathlib import Path
 from typing import Literal, get_args
 
 from mobopt.errors import ArgumentTypeError, InputError, UnsupportedError
@@ -36,6 +37,8 @@ RUNTIMES = ("1.13", "2.0", "2.1", "2.2", "2.3", "2.4", "2.5", "2.6")
 DEFAULT_RUNTIME = "2.1"
 OWN_RUNTIME = "mobopt"
 """mobopt's own Vulkan runtime, which computes everything right: nothing is rewritten for the sake of a phone."""
+FORMATS = {".pt": "TorchScript", ".pt2": "ExportedProgram", ".onnx": "ONNX", ".pte": "ExecuTorch"}
+"""What a model can be migrated to, by the ending of the new file."""
 LEGALIZE_LEVELS = ("off", "safe", "full")
 """How far a conversion rewrites what the target computes wrongly or lacks; see ``passes/legalize.py``."""
 DEFAULT_LEGALIZE = "full"
@@ -168,6 +171,19 @@ def parse_runtime(runtime: str, others: tuple[str, ...] = (OWN_RUNTIME,)) -> str
     if runtime not in (*RUNTIMES, *others):
         raise UnsupportedError(f"runtime is {runtime!r}; bundles can be made for {', '.join((*RUNTIMES, *others))}")
     return runtime
+
+
+def parse_format(path: Path) -> str:
+    """The ending of a new file, one of :data:`FORMATS`.
+
+    Raises:
+        InputError: no format has this ending.
+    """
+    ending = path.suffix.lower()
+    if ending not in FORMATS:
+        known = ", ".join(f"{ending} ({name})" for ending, name in FORMATS.items())
+        raise InputError(f"the output {path} ends in {path.suffix or 'nothing'!r}, which names no format; use {known}")
+    return ending
 
 
 def parse_legalize(level: str) -> str:

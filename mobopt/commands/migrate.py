@@ -12,6 +12,7 @@ from mobopt.commands.shared_options import input_options, json_option
 from mobopt.commands.terminal import print_json, print_table, progress, say
 from mobopt.display import shown, size_text
 from mobopt.errors import InputError
+from mobopt.options import parse_format
 
 if TYPE_CHECKING:
     from mobopt.tools.migration import Migration
@@ -62,6 +63,7 @@ def migrate(
     if fixed_sizes and free:
         raise InputError("give --fixed-sizes or --free, not both")
     ranges = _ranges(free)
+    parse_format(output)
     with progress(f"reading {old.name}") as show:
         from mobopt.files import check_writable
         from mobopt.samples.inputs import InputOptions

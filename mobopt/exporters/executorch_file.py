@@ -18,6 +18,7 @@ from mobopt.errors import InputError, UnsupportedError
 from mobopt.exporters.exported_program import read_again
 from mobopt.exporters.missing_operators import with_known_operators
 from mobopt.exporters.targets import Call, Order, Target, Written
+from mobopt.options import FORMATS
 
 _LOG = logging.getLogger("mobopt.exporters")
 _PARTITIONERS = {
@@ -34,7 +35,7 @@ _WITHOUT_RUNTIME = ("vulkan",)
 class ExecutorchFile(Target):
     """A ``.pte`` file of one method."""
 
-    name = "ExecuTorch"
+    name = FORMATS[".pte"]
     draws_as_torch = False
 
     def write(self, order: Order, path: Path) -> Written:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from mobopt.errors import InputError
 from mobopt.exporters.executorch_file import ExecutorchFile
 from mobopt.exporters.onnx_file import OnnxFile
 from mobopt.exporters.targets import ExportedProgramFile, Target, TorchScriptFile
+from mobopt.options import parse_format
 
 TARGETS: dict[str, Target] = {
     ".pt": TorchScriptFile(),
@@ -24,7 +24,4 @@ def target_of(path: Path) -> Target:
     Raises:
         InputError: no format has this ending.
     """
-    if path.suffix.lower() not in TARGETS:
-        known = ", ".join(f"{ending} ({target.name})" for ending, target in TARGETS.items())
-        raise InputError(f"the output {path} ends in {path.suffix or 'nothing'!r}, which names no format; use {known}")
-    return TARGETS[path.suffix.lower()]
+    return TARGETS[parse_format(path)]

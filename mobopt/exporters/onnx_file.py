@@ -21,6 +21,7 @@ from mobopt.exporters.missing_operators import with_known_operators
 from mobopt.exporters.targets import Call, NotRunError, Order, Target, Written
 from mobopt.ir import Program
 from mobopt.ops.state import changed_attributes
+from mobopt.options import FORMATS
 
 _LOG = logging.getLogger("mobopt.exporters")
 OPSETS = range(18, 24)
@@ -33,7 +34,7 @@ _LACKS = re.compile(r"No ONNX function found for <OpOverload\(op='([\w.]+)'")
 class OnnxFile(Target):
     """An ``.onnx`` file of one method."""
 
-    name = "ONNX"
+    name = FORMATS[".onnx"]
     draws_as_torch = False
 
     def write(self, order: Order, path: Path) -> Written:

@@ -14,6 +14,7 @@ from mobopt.bundle import write_torchscript
 from mobopt.errors import InputError, MoboptError
 from mobopt.exporters.exported_program import Exported, Sizes, exported_program, save
 from mobopt.exporters.plain import PlainModel
+from mobopt.options import FORMATS
 
 DEFAULT_OPSET = 18
 DEFAULT_DELEGATE = "xnnpack"
@@ -93,7 +94,7 @@ class Target(ABC):
 class TorchScriptFile(Target):
     """Plain TorchScript, for ``torch.jit.load`` of any PyTorch."""
 
-    name = "TorchScript"
+    name = FORMATS[".pt"]
     needs_inputs = False
 
     def write(self, order: Order, path: Path) -> Written:
@@ -111,7 +112,7 @@ class TorchScriptFile(Target):
 class ExportedProgramFile(Target):
     """A ``.pt2`` file of torch.export."""
 
-    name = "ExportedProgram"
+    name = FORMATS[".pt2"]
 
     def write(self, order: Order, path: Path) -> Written:
         """One method."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ import mobopt
 from mobopt.errors import ArgumentTypeError, BundleError, InputError
 from mobopt.exporters.formats import TARGETS
 from mobopt.exporters.targets import Order, TorchScriptFile, Written
+from mobopt.options import FORMATS
 from mobopt.tools.migration import MigrationRefusedError
 
 GOLDEN = Path(__file__).parent.parent / "golden"
@@ -140,7 +143,7 @@ def test_a_file_that_computes_something_else_is_not_written(
     [
         (("FILE", "-o", "new.bin"), ("'.bin', which names no format", ".pt2 (ExportedProgram)")),
         (("FILE", "-o", "no/new.pt"), ("there is no folder no",)),
-        (("FILE", "-o", "FILE"), ("it is read as well",)),
+        (("PLAIN", "-o", "PLAIN"), ("it is read as well",)),
         (("FILE", "-o", "new.pt2", "--free", "x"), ("can't read --free 'x'",)),
         (("FILE", "-o", "new.pt2", "--free", "x:0=4..2"), ("2 is less than 4",)),
         (("FILE", "-o", "new.pt2", "--free", "x:0", "--fixed-sizes"), ("not both",)),
@@ -153,9 +156,19 @@ def test_a_file_that_computes_something_else_is_not_written(
 def test_bad_input(words: tuple[str, ...], texts: tuple[str, ...], files: Path, tmp_path: Path, invoke: Invoke) -> None:
     bundle, damaged = files / "bundle.ptl", files / "damaged.ptl"
     damaged.write_bytes(bundle.read_bytes()[:700])
-    given: list[Any] = [{"FILE": bundle, "DAMAGED": damaged}.get(word, word) for word in words]
+    places = {"FILE": bundle, "DAMAGED": damaged, "PLAIN": files / "scripted.pt"}
+    given: list[Any] = [places.get(word, word) for word in words]
     assert_refused(invoke("migrate", *given), *texts)
     assert_empty(tmp_path)
+
+
+def test_the_ending_is_refused_before_torch_is_imported(files: Path) -> None:
+    script = "import sys\nfrom mobopt.commands import main\ntry:\n    main()\n"
+    script += "finally:\n    assert 'torch' not in sys.modules"
+    command = [sys.executable, "-c", script, "migrate", str(files / "bundle.ptl"), "-o", "new.bin"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 2 and done.stderr.startswith("Error: the output new.bin ends in '.bin'")
+    assert {ending: target.name for ending, target in TARGETS.items()} == FORMATS
 
 
 class Unguessable(torch.nn.Module):
