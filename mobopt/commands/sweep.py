@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -110,9 +111,9 @@ def run(
     limits = Limits(timeout, int(memory * 1e9), threads)
     tasks = tasks_of(found, jobs, Options(random, legalize, repeat, tolerance), limits)
     try:
-        with _shown_progress(len(tasks)) as show:
+        with _ended_in_order(), _shown_progress(len(tasks)) as show:
             swept = run_sweep(tasks, output, scheduler=scheduler, workers=workers or 0, again=again, show=show)
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, SystemExit):
         click.echo(f"the results so far are in {output}; the same command goes on", err=True)
         raise
     before = f", {swept.before} of them by earlier runs" if swept.before else ""
@@ -121,6 +122,20 @@ def run(
     say(f"mobopt sweep show {output}")
     if swept.not_good:
         raise click.exceptions.Exit(1)
+
+
+@contextmanager
+def _ended_in_order() -> Iterator[None]:
+    """A SIGTERM ends the sweep as Ctrl-C does: with its tasks' processes, their folders and its lock."""
+
+    def end(number: int, frame: object) -> None:
+        raise SystemExit(128 + number)
+
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 @contextmanager

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -91,6 +95,30 @@ def test_a_sweep_that_is_stopped_says_how_to_go_on(
     monkeypatch.undo()
     monkeypatch.chdir(tmp_path)
     assert "1 task is done, 1 of them by earlier runs" in invoke("sweep", "a.pt", "--do", "audit").stdout
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows ends processes without a signal that they see")
+def test_a_sweep_that_is_terminated_leaves_nothing_behind(tmp_path: Path) -> None:
+    flag, temporary = tmp_path / "flag", tmp_path / "temporary"
+    temporary.mkdir()
+    (tmp_path / "a.pt").write_text(f"wait-once {flag}")
+    code = "import sys; from mobopt.tools.sweep import processes; processes.PROGRAM = (sys.argv.pop(1),); "
+    code += "from mobopt.commands import main; main()"
+    command = [sys.executable, "-c", code, str(STUB), "sweep", "a.pt", "--do", "audit"]
+    environment = {**os.environ, "TMPDIR": str(temporary)}
+    sweep = subprocess.Popen(command, cwd=tmp_path, env=environment, stderr=subprocess.PIPE, text=True)
+    end = time.monotonic() + 60
+    while not (flag.exists() and flag.read_text()):
+        assert time.monotonic() < end and sweep.poll() is None, "its task did not begin"
+        time.sleep(0.02)
+    assert list(temporary.glob("mobopt-sweep-*"))
+    sweep.terminate()
+    _, errors = sweep.communicate(timeout=60)
+    assert sweep.returncode == 128 + signal.SIGTERM
+    assert "the results so far are in sweep.sqlite; the same command goes on" in errors
+    assert not list(temporary.glob("mobopt-sweep-*")) and not (tmp_path / "sweep.sqlite.lock").exists()
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(flag.read_text()), 0)
 
 
 def test_help(invoke: Invoke) -> None:
