@@ -1,6 +1,6 @@
-"""The page ``docs/zoo.md``, from the results of a sweep: ``python -m mobopt.tools.sweep.zoo_page zoo.sqlite``.
+"""The page ``docs/zoo.md``, from the results of sweeps: ``python -m mobopt.tools.sweep.zoo_page zoo.sqlite``.
 
-It goes to standard output. The head of the page has the commands that make such a sweep of the tests' models.
+It goes to standard output. The head of the page has the commands that make such sweeps of the tests' models.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from mobopt.display import shown
+from mobopt.display import shown, size_text
 from mobopt.errors import MoboptError
 from mobopt.tools.sweep.jobs import AUDIT, BENCH, COMPARE, CONVERT, STATES, Job, Outcome
 from mobopt.tools.sweep.matrix import Matrix, cell_text, crowd_text, loads_of, milliseconds_text, times_of
@@ -22,9 +22,11 @@ Models of the tests, with random weights ([sweeps.md](sweeps.md)). The page is m
 
 ```console
 $ export PYTHONPATH=tests
-$ mobopt sweep $(python tests/swept_models.py) --do audit,convert -o zoo.sqlite
-$ mobopt sweep $(python tests/swept_models.py) --do bench --runtime mobopt -o zoo.sqlite
-$ python -m mobopt.tools.sweep.zoo_page zoo.sqlite > docs/zoo.md
+$ mobopt sweep $(python tests/swept_models.py) --do audit,convert --runtime 1.13,2.1,2.6 -o zoo.sqlite
+$ mobopt sweep $(python tests/swept_models.py) --do audit,convert --backend metal,cpu -o zoo.sqlite
+$ export LP_NUM_THREADS=1  # of lavapipe, as of eager PyTorch: other work on the machine does less harm
+$ mobopt sweep $(python tests/swept_models.py) --do bench --runtime mobopt --threads 1 --repeat 10 -o times.sqlite
+$ python -m mobopt.tools.sweep.zoo_page zoo.sqlite times.sqlite > docs/zoo.md
 $ python -m wild wild.jsonl  # goes on where it was stopped
 $ python -m wild.page wild.jsonl >> docs/zoo.md
 ```
@@ -42,18 +44,24 @@ def zoo_page(results: Sequence[Result]) -> str:
     matrix = Matrix.of(results)
     lines = [_HEAD, *_summary(matrix)]
     for job in matrix.jobs:
-        section = {AUDIT: _audits, CONVERT: _conversions, COMPARE: _comparisons, BENCH: _times}.get(job.do)
-        found = [
-            (model, matrix.results[model, job].outcome) for model in matrix.models if (model, job) in matrix.results
-        ]
-        if section is not None and found:
-            lines += [*section(job, found), ""]
+        section = {AUDIT: _audits, COMPARE: _comparisons, BENCH: _times}.get(job.do)
+        if section is not None:
+            lines += [*section(job, _found(matrix, job)), ""]
+        elif job == next(job for job in matrix.jobs if job.do == CONVERT):
+            lines += [*_conversions(matrix), ""]
     return "\n".join([*lines, *_problems(results)]).rstrip() + "\n"
+
+
+def _found(matrix: Matrix, job: Job) -> list[tuple[str, Outcome]]:
+    return [(model, matrix.results[model, job].outcome) for model in matrix.models if (model, job) in matrix.results]
 
 
 def _summary(matrix: Matrix) -> Iterator[str]:
     yield f"## {len(matrix.models)} models\n"
-    yield from _table(("job", *matrix.states), matrix.counts())
+    not_run = [len(matrix.models) - len(_found(matrix, job)) for job in matrix.jobs]
+    rows = [(*row, str(count or "")) for row, count in zip(matrix.counts(), not_run, strict=True)]
+    columns = ("job", *matrix.states, "not run")
+    yield from _table(columns, rows) if any(not_run) else _table(columns[:-1], [row[:-1] for row in rows])
     yield ""
     for state in matrix.states:
         yield f"- **{state}**: {STATES[state]}"
@@ -74,22 +82,29 @@ def _audits(job: Job, found: Sequence[tuple[str, Outcome]]) -> Iterator[str]:
     yield from _table(("model", "", *verdicts, "on the GPU", "why others are on the CPU"), rows)
 
 
-def _conversions(job: Job, found: Sequence[tuple[str, Outcome]]) -> Iterator[str]:
-    yield f"## Files for {job.target}\n"
-    yield "Error of the converted model, computed on the CPU, over the output's scale.\n"
-    rows = [
-        (
-            _name(model),
-            _state(outcome),
-            cell_text(job, outcome) if "error" in outcome.data else "",
-            f"{outcome.data['bytes'] / 1e6:.1f} MB" if "bytes" in outcome.data else "",
-            str(outcome.data.get("operators", "")),
-            str(outcome.data.get("on_cpu", "")),
-            str(outcome.data.get("fixed_to_sizes", "")),
-        )
-        for model, outcome in found
-    ]
-    yield from _table(("model", "", "error", "size", "operators", "of them on the CPU", "fixed to sizes"), rows)
+def _conversions(matrix: Matrix) -> Iterator[str]:
+    jobs = [job for job in matrix.jobs if job.do == CONVERT]
+    yield "## Files\n"
+    yield "Error of the converted model, computed on the CPU, over the output's scale; the file's size; how many of its"
+    yield "operators run on the phone's CPU; **sizes**: it takes inputs of the example's sizes only.\n"
+    rows = []
+    for model in matrix.models:
+        found = [matrix.results.get((model, job)) for job in jobs]
+        if any(found):
+            rows.append((_name(model), *("" if item is None else _file(item.outcome) for item in found)))
+    yield from _table(("model", *(job.target for job in jobs)), rows)
+
+
+def _file(outcome: Outcome) -> str:
+    if "bytes" not in outcome.data:
+        return _state(outcome)
+    error, on_cpu = outcome.data.get("error"), outcome.data["on_cpu"]
+    parts = ["not compared" if error is None else f"{error:.1e}", size_text(outcome.data["bytes"])]
+    if on_cpu:
+        parts.append(f"{on_cpu} of {outcome.data['operators']}")
+    if outcome.data["fixed_to_sizes"]:
+        parts.append("**sizes**")
+    return ", ".join(parts)
 
 
 def _comparisons(job: Job, found: Sequence[tuple[str, Outcome]]) -> Iterator[str]:
@@ -106,8 +121,8 @@ def _times(job: Job, found: Sequence[tuple[str, Outcome]]) -> Iterator[str]:
     threads = {outcome.data["threads"] for _, outcome in found if "threads" in outcome.data}
     yield f"## Times: {job.target}\n"
     device, count = ", ".join(sorted(devices)) or "no device", ", ".join(map(str, sorted(threads)))
-    yield f"On {_plain(device)}; eager PyTorch on {count}"
-    yield "threads of the same CPU. Medians of calls that take turns; peak memory beside the least that the plan needs."
+    yield f"On {_plain(device)}; eager PyTorch on {count} thread{'' if count == '1' else 's'} of the same CPU. Calls take"
+    yield "turns: medians, and the middle half of the ratios of each two; peak memory beside the least that the plan needs."
     loads = loads_of(outcome for _, outcome in found)
     if loads:
         yield (
@@ -129,11 +144,21 @@ def _time_row(model: str, outcome: Outcome) -> tuple[str, ...]:
         _state(outcome),
         milliseconds_text(statistics.median(own)),
         milliseconds_text(statistics.median(eager)),
-        f"{statistics.median(own) / statistics.median(eager):.2g}",
+        _ratio(own, eager),
         str(outcome.data.get("dispatches", "")),
         str(len(outcome.data.get("on_cpu", ()))),
-        f"{peak / 1e6:.1f} MB, {peak / max(bound, 1):.2f}x" if peak and bound is not None else "",
+        f"{size_text(peak)}, {peak / max(bound, 1):.2f}x" if peak and bound is not None else "",
     )
+
+
+def _ratio(own: Sequence[float], eager: Sequence[float]) -> str:
+    """Of times that were taken in turn: the median, and between which the middle half of them lies."""
+    ratios = [mine / theirs for mine, theirs in zip(own, eager, strict=False)]
+    median = f"{statistics.median(ratios):.2g}"
+    if len(ratios) < 2:
+        return median
+    low, _, high = statistics.quantiles(ratios, n=4, method="inclusive")
+    return f"{median} ({low:.2g} to {high:.2g})"
 
 
 def _problems(results: Sequence[Result]) -> Iterator[str]:
@@ -174,11 +199,12 @@ def _plain(text: str) -> str:
 
 
 def main() -> None:
-    """Print the page of the file that is named."""
-    if len(sys.argv) != 2:
-        sys.exit("usage: python -m mobopt.tools.sweep.zoo_page RESULTS")
+    """Print the page of the files that are named; of what several have, the last counts."""
+    if len(sys.argv) < 2:
+        sys.exit("usage: python -m mobopt.tools.sweep.zoo_page RESULTS...")
     try:
-        sys.stdout.write(zoo_page(read_results(Path(sys.argv[1]))))
+        results = {result.key: result for name in sys.argv[1:] for result in read_results(Path(name))}
+        sys.stdout.write(zoo_page(list(results.values())))
     except MoboptError as error:
         sys.exit(f"Error: {error}")
 

@@ -15,6 +15,7 @@ from mobopt.tools.sweep.page import page, write_page
 from mobopt.tools.sweep.store import Result
 from mobopt.tools.sweep.zoo_page import zoo_page
 
+METAL = Job("convert", "metal")
 AUDIT, CONVERT, BENCH = Job("audit"), Job("convert"), Job("bench", "vulkan", "mobopt", "llvmpipe")
 
 
@@ -106,7 +107,7 @@ def test_errors_that_grow_are_told_and_are_no_regression() -> None:
 def test_the_zoo_page(tmp_path: Path) -> None:
     counts = {"native": 7, "rewritten": 2, "cpu": 1}
     causes = [{"operator": "aten::gelu", "count": 1}]
-    times = {"ms": [2.0, 3.0, 4.0], "eager_ms": [1.5], "device": "llvmpipe", "threads": 2, "load": 4.2}
+    times = {"ms": [2.0, 3.0, 4.0], "eager_ms": [1.0, 2.0, 4.0], "device": "llvmpipe", "threads": 2, "load": 4.2}
     times |= {"on_cpu": [], "dispatches": 9, "peak_bytes": 2_000_000, "lower_bound_bytes": 1_000_000}
     results = [
         result("swept:zoo.a|b", AUDIT, gpu_share=0.983, on_cpu=1, counts=counts, causes=causes),
@@ -115,13 +116,19 @@ def test_the_zoo_page(tmp_path: Path) -> None:
         result("swept:nets.c", AUDIT, "refused", "no <b>inputs</b> *are* known"),
         result("swept:nets.c", CONVERT, "refused", "no <b>inputs</b> *are* known"),
         result("swept:nets.c", BENCH, "timeout", "it took longer than 5 s"),
+        result(
+            "swept:zoo.a|b", Job("convert", "metal"), error=None, bytes=7_000, on_cpu=0, operators=3, fixed_to_sizes=2
+        ),
     ]
     text = zoo_page(results)
     assert "## 2 models\n" in text
     assert "| `zoo.a\\|b` |  | 7 | 2 | 1 | 98% | `aten::gelu` |\n" in text
-    assert "| `zoo.a\\|b` |  | 2.5e-07 | 1.2 MB | 12 | 1 | 0 |\n" in text
-    assert "| `zoo.a\\|b` |  | 3 | 1.5 | 2 | 9 | 0 | 2.0 MB, 2.00x |\n" in text
-    assert "On llvmpipe; eager PyTorch on 2\n" in text and "4 processes wanted each core" in text
+    assert "| model | metal 2.1 | vulkan 2.1 |\n" in text
+    assert "| `zoo.a\\|b` | not compared, 7.0 kB, **sizes** | 2.5e-07, 1.2 MB, 1 of 12 |\n" in text
+    assert "| `nets.c` |  | **refused** |\n" in text
+    assert "| convert metal 2.1 | 1 |  |  | 1 |\n" in text and "not run" not in zoo_page(results[:3])
+    assert "| `zoo.a\\|b` |  | 3 | 2 | 1.5 (1.2 to 1.8) | 9 | 0 | 2.0 MB, 2.00x |\n" in text
+    assert "On llvmpipe; eager PyTorch on 2 threads of the same CPU" in text and "4 processes wanted each core" in text
     assert "| `nets.c` | **timeout** |  |  |  |  |  |  |\n" in text
     problem = "- refused: no \\<b\\>inputs\\</b\\> \\*are\\* known"
     assert f"{problem}: `nets.c` (audit vulkan 2.1), `nets.c` (convert vulkan 2.1)\n" in text
