@@ -99,10 +99,14 @@ class Member:
         return self.type.code if self.count is None else f"{self.type.code}{padding}x" * self.count
 
     @property
+    def declaration(self) -> str:
+        """As a variable of that name is declared."""
+        return f"{self.type.name} {self.name}{'' if self.count is None else f'[{self.count}]'}"
+
+    @property
     def glsl(self) -> str:
-        """As it is declared."""
-        size = "" if self.count is None else f"[{self.count}]"
-        return f"layout(offset = {self.offset}) {self.type.name} {self.name}{size};"
+        """As it is declared in the block."""
+        return f"layout(offset = {self.offset}) {self.declaration};"
 
 
 class PushConstants:
@@ -235,17 +239,23 @@ def glsl_of_block(block: type[PushConstants]) -> list[str]:
         return [f"#define {block.macro} {' '.join(member.glsl for member in declared)}"]
     definitions = dict.fromkeys(member.type.definition for member in declared if member.type.definition)
     body = [f"    {member.glsl}" for member in declared]
-    return [*definitions, *_block(block, [*body, "    CHAIN_FIELDS"])]
+    held = [f"{member.declaration} = pushed.{member.name};" for member in declared]
+    return [*definitions, *_block(block, body, held)]
 
 
-def _block(block: type[PushConstants], body: Sequence[str]) -> list[str]:
-    return [f"layout(push_constant) uniform {block.__name__} {{", *body, "};"]
+def _block(block: type[PushConstants], body: Sequence[str], held: Sequence[str]) -> list[str]:
+    """A block whose members shaders use by their names. Kernels for CPU drivers copy them to variables when they begin:
+    lavapipe of Mesa 22 loads a push constant once for each lane where some lanes have returned, else once for all."""
+    start = f"layout(push_constant) uniform {block.__name__} {{"
+    plain = [start, *body, "    CHAIN_FIELDS", "};"]
+    return ["#ifdef TEXELS", start, *body, "} pushed;", *held, "#else", *plain, "#endif"]
 
 
 def _glsl_of_words(block: type[PushConstants]) -> list[str]:
     (base,) = block.__bases__
     inherited = set() if base is PushConstants else set(_fields(base))
-    lines = [] if inherited else _block(block, [f"    int words[{PUSH_CONSTANT_WORDS}];", "    CHAIN_FIELDS"])
+    words = f"int words[{PUSH_CONSTANT_WORDS}]"
+    lines = [] if inherited else _block(block, [f"    {words};"], [f"{words} = pushed.words;"])
     start = "0"
     for field, hint in _fields(block).items():
         mark, name = _mark(hint), f"{field.upper()}_WORD"

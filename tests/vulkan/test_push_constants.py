@@ -104,8 +104,19 @@ def test_glsl_has_the_same_offsets() -> None:
     assert "    layout(offset = 88) uint seed;" in lines
 
 
+def test_kernels_for_cpus_copy_what_is_pushed() -> None:
+    lines = glsl_of_block(Mixed)
+    start, end = lines.index("} pushed;"), lines.index("#else")
+    assert lines[lines.index("#ifdef TEXELS") + 1].endswith("Mixed {")
+    held = lines[start + 1 : end]
+    assert "vec3 pair[2] = pushed.pair;" in held and "Nest nest = pushed.nest;" in held
+    assert [line.split(" = pushed.")[1] for line in held] == [f"{member.name};" for member in members(Mixed)]
+    assert "int words[32] = pushed.words;" in glsl_of_block(Runs)
+
+
 def test_words_are_found_by_constants() -> None:
-    assert glsl_of_block(Runs)[4:] == [
+    lines = glsl_of_block(Runs)
+    assert lines[lines.index("#endif") + 1 :] == [
         "const int SIZES_WORD = 0;",
         "int tensor_word(int number) { return RANK + number * (RANK + 1); }",
         "const int LENGTH_WORD = RANK + (2) * (RANK + 1);",
