@@ -122,8 +122,8 @@ def _times(job: Job, found: Sequence[tuple[str, Outcome]]) -> Iterator[str]:
     yield f"## Times: {job.target}\n"
     device, count = ", ".join(sorted(devices)) or "no device", ", ".join(map(str, sorted(threads)))
     plural = "" if count == "1" else "s"
-    yield f"On {_plain(device)}; eager PyTorch on {count} thread{plural} of the same CPU. Calls take turns: medians, and"
-    yield "the middle half of the ratios of each two; peak memory beside the least that the plan needs."
+    yield f"On {_plain(device)}; eager PyTorch on {count} thread{plural} of the same CPU. Calls take turns: medians,"
+    yield "and the middle half of the ratios of each two; peak memory beside the least that the plan needs."
     loads = loads_of(outcome for _, outcome in found)
     if loads:
         yield (
