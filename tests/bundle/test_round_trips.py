@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from archives import GOLDEN, bundle_id, records
+from sampling import sampled
 from stored_modules import Makes, Views
 from torch import nn
 
@@ -23,12 +24,16 @@ from mobopt.ops.contexts import PackedContext
 from mobopt.runtimes.cpu import Interpreter
 
 FORMS = {"code": write_torchscript, "bytecode": write_lite}
-FILES = [
-    pytest.param(path, form, id=f"{bundle_id(path)} {form}")
-    for path in sorted(GOLDEN.glob("*/*/*.pt*"))
-    for form in FORMS
-    if form == "code" or path.suffix == ".ptl"
-]
+FILES = sampled(
+    (
+        (path, form)
+        for path in sorted(GOLDEN.glob("*/*/*.pt*"))
+        for form in FORMS
+        if form == "code" or path.suffix == ".ptl"
+    ),
+    one_in=2,
+    key=lambda case: f"{bundle_id(case[0])} {case[1]}",
+)
 
 
 def rewritten(program: Program, form: str) -> Program:

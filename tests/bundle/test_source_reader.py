@@ -12,6 +12,7 @@ import scripted_modules as modules
 import torch
 from archives import archive
 from model_zoo import ZOO, tensors_of
+from sampling import sampled
 from torch import Tensor, nn
 
 from mobopt.bundle import read_bundle
@@ -163,7 +164,7 @@ def operators(block: Any) -> set[str]:
     return found - {"prim::Constant"}
 
 
-@pytest.mark.parametrize("name", ["mobilenet_v3_large", "googlenet", "deeplabv3_mobilenet"])
+@pytest.mark.parametrize("name", sampled(["mobilenet_v3_large", "googlenet", "deeplabv3_mobilenet"], one_in=2))
 def test_scripted_models(name: str, tmp_path: Path) -> None:
     module = ZOO[name].build()
     x = ZOO[name].example(2, 65, 97)

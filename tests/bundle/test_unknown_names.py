@@ -13,6 +13,7 @@ import pytest
 import stock_torch
 import torch
 from archives import GOLDEN, arrays, as_tuple, bundle_id
+from sampling import sampled
 from stock_torch import InStockTorch
 from torch.jit.mobile import _get_model_bytecode_version, _load_for_lite_interpreter
 
@@ -56,7 +57,7 @@ def assert_stops_at_unknown_names(program: Program, backend: str, in_stock_torch
         assert packed and packed <= ({None} if version < 6 else {2, 3, 4}), counts
 
 
-@pytest.mark.parametrize("path", GENUINE, ids=bundle_id)
+@pytest.mark.parametrize("path", sampled(GENUINE, one_in=2, key=bundle_id))
 def test_genuine_files_written_again(path: Path, in_stock_torch: InStockTorch) -> None:
     program = read_bundle(path)
     file = io.BytesIO()
@@ -66,7 +67,9 @@ def test_genuine_files_written_again(path: Path, in_stock_torch: InStockTorch) -
     assert_stops_at_unknown_names(read_bundle(file), backend, in_stock_torch)
 
 
-@pytest.mark.parametrize(("path", "backend"), OWN, ids=lambda item: item if isinstance(item, str) else bundle_id(item))
+@pytest.mark.parametrize(
+    ("path", "backend"), sampled(OWN, one_in=2, key=lambda case: f"{bundle_id(case[0])} {case[1]}")
+)
 def test_own_files(path: Path, backend: str, in_stock_torch: InStockTorch) -> None:
     module = torch.jit.load(path)
     optimized = mobopt.optimize_for_mobile(module, backend=backend, example_inputs=arrays(path, "input"))

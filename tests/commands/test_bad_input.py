@@ -204,24 +204,35 @@ def test_over_the_limits(invoke: Invoke, files: Path, monkeypatch: pytest.Monkey
     assert "runs on the CPU" in found.stderr and "maxStorageBufferRange" in found.stderr
 
 
-def test_no_vulkan_loader(files: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "command", [pytest.param("devices", marks=pytest.mark.sweep), "run bundle.ptl --random 1,3,5,5"]
+)
+def test_no_vulkan_loader(files: Path, tmp_path: Path, command: str) -> None:
     (tmp_path / "stub").mkdir()
     (tmp_path / "stub" / "vulkan.py").write_text("raise OSError('cannot find the Vulkan SDK')")
-    for arguments in (("devices",), ("run", files / "bundle.ptl", "--random", "1,3,5,5")):
-        done = run_mobopt(*arguments, cwd=tmp_path, PYTHONPATH=str(tmp_path / "stub"))
-        assert (done.returncode, done.stdout) == (2, "")
-        assert done.stderr.startswith("Error: no Vulkan loader") and "apt install" in done.stderr
-        assert len(done.stderr.splitlines()) == 1
+    (tmp_path / "bundle.ptl").symlink_to(files / "bundle.ptl")
+    done = run_mobopt(*command.split(), cwd=tmp_path, PYTHONPATH=str(tmp_path / "stub"))
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("Error: no Vulkan loader") and "apt install" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_files_are_made_without_a_vulkan_loader(files: Path, tmp_path: Path) -> None:
+    (tmp_path / "stub").mkdir()
+    (tmp_path / "stub" / "vulkan.py").write_text("raise OSError('cannot find the Vulkan SDK')")
     done = run_mobopt("convert", files / "scripted.pt", "-o", "m.ptl", cwd=tmp_path, PYTHONPATH=str(tmp_path / "stub"))
     assert done.returncode == 0, done.stderr
 
 
-def test_no_vulkan_device(files: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "command", ["devices", pytest.param("run bundle.ptl --random 1,3,5,5", marks=pytest.mark.sweep)]
+)
+def test_no_vulkan_device(files: Path, tmp_path: Path, command: str) -> None:
+    (tmp_path / "bundle.ptl").symlink_to(files / "bundle.ptl")
     environment = {"VK_DRIVER_FILES": "/nowhere.json", "MOBOPT_VALIDATION": "0"}
-    for arguments in (("devices",), ("run", files / "bundle.ptl", "--random", "1,3,5,5")):
-        done = run_mobopt(*arguments, cwd=tmp_path, **environment)
-        assert (done.returncode, done.stdout) == (2, "")
-        assert "mesa-vulkan-drivers" in done.stderr and "Traceback" not in done.stderr
+    done = run_mobopt(*command.split(), cwd=tmp_path, **environment)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "mesa-vulkan-drivers" in done.stderr and "Traceback" not in done.stderr
 
 
 def test_unknown_command(invoke: Invoke) -> None:

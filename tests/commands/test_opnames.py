@@ -82,7 +82,7 @@ FEW = ("mobilenet_v2",)
 
 
 @pytest.mark.parametrize("name", [pytest.param(name, marks=[] if name in FEW else [pytest.mark.sweep]) for name in ZOO])
-@pytest.mark.parametrize("form", ["scripted", "traced"])
+@pytest.mark.parametrize("form", ["scripted", pytest.param("traced", marks=pytest.mark.sweep)])
 def test_models_of_the_zoo(name: str, form: str) -> None:
     model = ZOO[name].build()
     module = (

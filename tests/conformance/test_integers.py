@@ -62,7 +62,7 @@ WIDE: dict[str, tuple[_Function, Tensor]] = {
 }
 
 
-@pytest.mark.parametrize("name", WIDE)
+@pytest.mark.parametrize("name", sampled(WIDE, one_in=2))
 def test_what_may_not_fit_is_computed_with_64_bits(device: Any, name: str) -> None:
     function, x = WIDE[name]
     program = program_of(device, function, x)

@@ -4,11 +4,13 @@ import copy
 import pickle
 import random
 import threading
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from sampling import sampled
 from state_programs import Program, random_program
 from torch import nn
 
@@ -124,8 +126,7 @@ def check_sequence(seed: int, folder: Path, is_traced: bool) -> None:
                 given = []
 
 
-@pytest.mark.parametrize("is_traced", [False, True])
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize(("seed", "is_traced"), sampled(product(range(10), [False, True]), one_in=2))
 def test_sequences_of_calls(seed: int, is_traced: bool, tmp_path: Path, device: object) -> None:
     check_sequence(seed, tmp_path, is_traced)
 

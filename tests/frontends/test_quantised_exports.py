@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 import torch.ao.quantization.fx._decomposed  # registers quantized_decomposed
+from sampling import sampled
 from torch import Tensor, nn
 
 import mobopt
@@ -106,7 +107,7 @@ def _by_tokens(x: Tensor, choose: Callable[..., tuple[Tensor, Tensor]]) -> Tenso
     return PT2E.dequantize_per_token(PT2E.quantize_per_token(x, scale, zero, *INT8), scale, zero, *INT8, torch.float32)
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", sampled(CASES, one_in=2))
 def test_operators_of_pt2e(name: str) -> None:
     function, stored = CASES[name]
     _agrees(Calling(function, *stored), torch.randn(3, 5, 7) * 2)

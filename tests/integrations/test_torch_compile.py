@@ -125,7 +125,7 @@ def by_numpy(y: torch.Tensor) -> None:
     ("write", "found"),
     [(lambda y: None, 2), (lambda y: y[0].add_(1), 1), (lambda y: y.data.mul_(2), 1), (by_numpy, 1)],
 )
-@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("dynamic", [pytest.param(False, marks=pytest.mark.sweep), True])
 def test_pieces_find_on_the_device_what_nobody_has_written_to(
     write: Callable[[torch.Tensor], Any], found: int, dynamic: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:

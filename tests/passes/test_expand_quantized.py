@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 from click.testing import CliRunner
+from sampling import sampled
 from torch import Tensor, nn
 
 import mobopt
@@ -128,7 +129,7 @@ def _agrees(module: Any, x: Tensor, step: float = 0.0, share: int = 50) -> Any:
 
 
 @pytest.mark.parametrize("engine", ["x86"], indirect=True)
-@pytest.mark.parametrize("name", FUNCTIONS)
+@pytest.mark.parametrize("name", sampled(FUNCTIONS, one_in=2))
 def test_functions(name: str, engine: str) -> None:
     x = torch.randn(2, 4, 5, 7) * 3
     traced = torch.jit.trace(Calling(FUNCTIONS[name]), x, check_trace=False)
@@ -168,7 +169,7 @@ LAYERS_OF: dict[str, tuple[Callable[[], list[nn.Module]], tuple[int, ...]]] = {
 }
 
 
-@pytest.mark.parametrize("name", LAYERS_OF)
+@pytest.mark.parametrize("name", sampled(LAYERS_OF, one_in=2))
 def test_layers(name: str, engine: str) -> None:
     make, sizes = LAYERS_OF[name]
     x = torch.randn(sizes)

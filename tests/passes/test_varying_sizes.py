@@ -1,11 +1,13 @@
 """What no example tells of sizes is not on the GPU, where PyTorch's kernels compute some sizes wrongly."""
 
+from itertools import product
 from typing import Any
 
 import pytest
 import torch
 from device_check import run_judged
 from pass_harness import assert_close, program_of
+from sampling import sampled
 from torch import nn
 from varying_cases import CASES, IMAGE, ROW, Cache, Layers
 
@@ -26,8 +28,7 @@ def converted(module: nn.Module, runtime: str, inputs: tuple[Any, ...], methods:
     return program
 
 
-@pytest.mark.parametrize("name", CASES)
-@pytest.mark.parametrize("runtime", ["1.13", "2.6"])
+@pytest.mark.parametrize(("name", "runtime"), sampled(product(CASES, ["1.13", "2.6"]), one_in=2))
 def test_the_gpu_computes_nothing_of_unknown_sizes(name: str, runtime: str) -> None:
     kind, example, method, call = CASES[name]
     module = kind()

@@ -262,11 +262,13 @@ def slack(program: Composition, seed: int) -> list[Tensor | None]:
 
 
 _DOUBLE = {"torch.float32": "torch.float64", "torch.complex64": "torch.complex128", ".float()": ".double()"}
+_GELU = re.compile(r"F\.gelu\((\w+), approximate='tanh'\)")
+"""Of halves it is computed in single precision too, where nothing is left of it at the far end."""
 
 
 def _in_double(program: Composition) -> list[Tensor]:
     """The results with single precision's tensors in double; none if a statement takes no such tensors."""
-    lines = "\n".join(program.lines)
+    lines = _GELU.sub(r"F.gelu(\1.double(), approximate='tanh').to(\1.dtype)", "\n".join(program.lines))
     for single, double in _DOUBLE.items():
         lines = lines.replace(single, double)
     wide = {torch.float32: torch.float64, torch.complex64: torch.complex128}
@@ -319,3 +321,6 @@ def _disturb(value: Tensor, generator: torch.Generator) -> None:
         size = _ROUNDING.get(value.dtype, 2.0**-22)
         factor = 1 + size * (torch.randint(0, 2, value.shape, generator=generator) * 2 - 1)
         value.mul_(factor.to(value.dtype) if value.dtype in _ROUNDING else factor)
+    if value.is_complex():  # the sign of a zero is what a kernel left, and decides on which side of a cut a number is
+        zeros = value.imag == 0
+        value.imag.mul_(1 - 2 * (torch.randint(0, 2, value.shape, generator=generator) * zeros))

@@ -51,7 +51,7 @@ def test_files_give_the_numbers_of_eager(name: str, way: str, variant: str) -> N
 @pytest.mark.parametrize(
     ("name", "way"),
     [
-        *sampled(ONE.items(), one_in=3),
+        *sampled(ONE.items(), one_in=5),
         *(pytest.param(name, way, marks=pytest.mark.sweep) for name, way in BOTH if way != ONE[name]),
     ],
 )

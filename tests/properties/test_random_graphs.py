@@ -138,7 +138,7 @@ _SETTINGS: dict[str, Any] = {
 }
 
 
-@settings(max_examples=12, derandomize=True, **_SETTINGS)
+@settings(max_examples=8, derandomize=True, **_SETTINGS)
 @given(item=random_modules(), version=st.sampled_from(BYTECODE_VERSIONS), given=st.booleans())
 def test_random_modules(item: RandomModule, version: int, given: bool) -> None:
     assume(is_well_conditioned(item, eager(item)))

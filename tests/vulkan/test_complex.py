@@ -237,7 +237,19 @@ def test_text_after() -> None:
           %2 : Float(3, 7) = aten::select.int(%0, -1, 1)
           %3 : Float(3, 7) = aten::mul.Tensor(%1, %x1)
           %4 : Float(3, 7) = aten::mul.Tensor(%2, %x1)
-          %5 : ComplexFloat(3, 7) = aten::complex(%3, %4)
-          return (%5)
+          %5 : Float(3, 7) = aten::mul.Scalar(%1, 0.0)
+          %6 : Float(3, 7) = aten::add.Tensor(%4, %5, 1)
+          %7 : ComplexFloat(3, 7) = aten::complex(%3, %6)
+          return (%7)
         """
     )
+
+
+@pytest.mark.parametrize("factor", [-3, 1.5, torch.tensor([-2.0, 3.0])[:, None]], ids=str)
+def test_zeros_have_the_signs_of_a_whole_product(device: Device, factor: Any) -> None:
+    """They decide on which side of a cut an angle is."""
+    z = torch.complex(torch.tensor([2.0, -2.0, 2.0, -2.0, 0.0, -0.0]), torch.tensor([0.0, 0.0, -0.0, -0.0, 0.0, 0.0]))
+    traced = torch.jit.trace(lambda z: (z * factor).imag, (z,))  # type: ignore[no-untyped-call]
+    program = VulkanProgram(program_from_script_module(traced), device, fallback="error")
+    assert torch.equal(program(z).signbit(), (z * factor).imag.signbit())
+    program.close()

@@ -193,10 +193,9 @@ def test_a_forked_process_has_a_device_of_its_own_or_says_why_not(busy: bool) ->
 @pytest.mark.parametrize(
     "daemon",
     [
-        "lambda: [m(x) for _ in iter(int, 1)]",
-        "lambda: [m(torch.ones(rows, 5)) for rows in range(1, 9999)]",
+        pytest.param("lambda: [m(x) for _ in iter(int, 1)]", id="in calls", marks=pytest.mark.sweep),
+        pytest.param("lambda: [m(torch.ones(rows, 5)) for rows in range(1, 9999)]", id="making plans"),
     ],
-    ids=["in calls", "making plans"],
 )
 def test_a_daemon_thread_does_not_disturb_the_end(daemon: str) -> None:
     done = _run(f"threading.Thread(target={daemon}, daemon=True).start(); time.sleep(0.3); print('end')")

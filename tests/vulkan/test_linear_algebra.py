@@ -9,6 +9,7 @@ import pytest
 import torch
 from applied import Applied
 from harness import assert_close
+from sampling import sampled
 from torch import Tensor
 
 from mobopt.errors import InputError
@@ -126,7 +127,7 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[Tensor, ...]]] = {
 
 
 @pytest.mark.filterwarnings("ignore:torch.triangular_solve is deprecated")
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", sampled(CASES, one_in=2))
 def test_small_matrices(device: Device, name: str) -> None:
     function, given = CASES[name]
     program, found = _run(device, function, *given)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import random
 from functools import lru_cache
+from itertools import product
 from typing import Any
 
 import pytest
 import torch
 from device_infos import DEVICES, device_info, known_device
 from nets import NETS
+from sampling import sampled
 from torch import Tensor, nn
 
 from mobopt.errors import MoboptError
@@ -27,6 +29,9 @@ from mobopt.runtimes.vulkan.engine.tensor import Storage
 from mobopt.runtimes.vulkan.kernels.plan import ConstantStore, Plan
 
 TRIALS = 6
+RECORDED = (
+    *("RepVGG", "Res2Net", "StyleGAN", "SKNet", "Video", "Mask", "KeyWords", "PointMLP", "CoordConv", "GPT", "PSPNet"),
+)
 
 
 def words_of(segment: Segment, built: Built) -> list[Any]:
@@ -114,11 +119,7 @@ def hits_of_net(name: str, device: DeviceInfo, trials: int) -> int:
     return checked.hits
 
 
-@pytest.mark.parametrize("device", ["nvidia_h200", "cpu"])
-@pytest.mark.parametrize(
-    "name",
-    ["RepVGG", "Res2Net", "StyleGAN", "SKNet", "Video", "Mask", "KeyWords", "PointMLP", "CoordConv", "GPT", "PSPNet"],
-)
+@pytest.mark.parametrize(("name", "device"), sampled(product(RECORDED, ["nvidia_h200", "cpu"]), one_in=2))
 def test_recordings_of_nets(name: str, device: str) -> None:
     assert hits_of_net(name, device_info("cpu") if device == "cpu" else known_device(device), TRIALS) >= 3
 

@@ -94,6 +94,10 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[Tensor, ...]]] = {
     "quantile": (lambda x: torch.quantile(x, torch.tensor([0.1, 0.75]), 1), (_randn(3, 37),)),
     "nanquantile": (lambda x: torch.nanquantile(x, 0.4, 1, interpolation="nearest"), (WITH_NAN,)),
     "bucketize": (lambda x: torch.bucketize(x, torch.tensor([-1.0, 0.0, 1.0]), right=True), (X,)),
+    "bucketize one of a wider dtype": (
+        lambda x, v: torch.bucketize(v, x, right=True),
+        (torch.tensor([0, 1, 1, 7, 200, 251, 254]).to(torch.uint8), torch.tensor(-4)),
+    ),
     "isin": (torch.isin, (_few(5, 7), torch.tensor([3, -2, 3]))),
     "sorter": (lambda x, v: torch.searchsorted(x, v, sorter=x.argsort()), (_randn(101), _randn(7))),
     "mask, a number": (lambda x: x.masked_scatter(x > 0, torch.arange(60.0)), (X,)),

@@ -120,9 +120,15 @@ def _added(build: NodeBuilder, a: Any, b: Any, alpha: Any) -> Value:
 
 @decomposes_complex("aten::mul.Tensor", "aten::mul.Scalar")
 def multiply(build: NodeBuilder, node: Node) -> Value:
-    """Two products for each part; one with a real number."""
+    """Two products for each part; one with a real number, to whose imaginary part belongs a zero that has a sign."""
     a, b = (operand(build, value) for value in node.args)
-    return _join(build, Parts(build).product(a, b))
+    parts = Parts(build)
+    product = parts.product(a, b)
+    if (a.imaginary is None) == (b.imaginary is None):
+        return _join(build, product)
+    other = b if a.imaginary is None else a
+    zero = build("aten::mul.Scalar", other.real, 0.0)
+    return joined(build, product.real, parts.add(product.imaginary, zero))
 
 
 @decomposes_complex("aten::square")
