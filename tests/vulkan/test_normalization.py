@@ -60,9 +60,10 @@ def test_a_normalisation_is_one_dispatch() -> None:
         if op in ("layer_norm", "group_norm", "rms_norm"):
             assert dispatches(op, args, "discrete") == ["normalize"], op
     long = ("layer_norm", (torch.randn(1, 5, 40_009), [40_009]))
-    large = ("layer_norm", (torch.randn(197, 768), [768]))
+    wide = ("layer_norm", (torch.randn(97, 2052), [2052]))
     assert len(dispatches(*long, "discrete")) > 1  # divided, as a walk of one invocation would be long
-    assert len(dispatches(*large, "cpu")) == 2 and dispatches(*large, "discrete") == ["normalize"]
+    assert len(dispatches(*wide, "cpu")) == 2 and dispatches(*wide, "discrete") == ["normalize"]
+    assert len(dispatches("layer_norm", (torch.randn(197, 768), [768]), "cpu")) == 1
 
 
 @pytest.mark.parametrize("op, args", [CALLS[n] for n in (4, 13)], ids=["group", "rms"])

@@ -29,8 +29,9 @@ from mobopt.shaders.push_constants import NormalizePush, NormalizeRowsPush
 _PASSES = 3
 """Walks: for the mean, for the variance, and to write."""
 _OTHER_ITERATIONS = 64
-_MOST_ON_CPU = 2**14
-"""Elements beyond which CPU drivers are faster with two kernels: dispatches cost little there."""
+_MOST_ON_CPU, _MOST_STEPS_ON_CPU = 2**14, 512
+"""Elements, and vec4s of an item, beyond which CPU drivers are faster with two kernels: dispatches cost little there,
+and one that walks long items thrice finds them no longer in the nearest caches."""
 _MOST_HELD = 8
 """vec4s of an invocation that holds its part of a row."""
 _ROWS_OF_A_GROUP = 2
@@ -66,7 +67,7 @@ def normalize(
     """
     operands = [None if tensor is None else expanded(tensor, source.sizes) for tensor in (weight, bias)]
     factors = [tensor for tensor in operands if tensor is not None]
-    if source.numel == 0 or (plan.device.is_cpu and source.numel > _MOST_ON_CPU):
+    if source.numel == 0:
         return False
     if any(tensor.strides != factors[0].strides for tensor in factors):
         return False
@@ -170,5 +171,7 @@ def _fits(plan: Plan, source: DeviceTensor, dims: Sequence[int], reduction: Redu
     kept, reduced = reduction.kept, reduction.reduced
     is_whole = math.prod((*kept.sizes, *reduced.sizes)) == source.numel  # else lanes of no element were added
     rank = kept.rank + reduced.rank
+    if plan.device.is_cpu and source.numel > _MOST_ON_CPU and reduction.steps > _MOST_STEPS_ON_CPU:
+        return False
     fits = 4 * rank + 6 <= PUSH_CONSTANT_WORDS and _PASSES * reduction.steps <= USUAL_ITERATIONS
     return is_whole and fits and divide(plan.device, source, dims, reduction, passes=_PASSES) is None
