@@ -18,7 +18,12 @@ if TYPE_CHECKING:
 
 @click.command(short_help="Find the pass, rewrite, node or fusion that makes them differ.")
 @click.argument("model", type=click.Path(exists=True, dir_okay=False, path_type=Path))
-@click.option("-o", "--output", type=click.Path(path_type=Path), help="Folder for the smallest program that shows it.")
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(file_okay=False, writable=True, path_type=Path),
+    help="Folder for the smallest program that shows it.",
+)
 @click.option("--device", default="vulkan", show_default=True, help="cpu (passes only), vulkan, a number or a name.")
 @click.option("--passes", metavar="BACKEND[:RUNTIME]", help="Passes that the model goes through: vulkan:2.6, cpu.")
 @input_options
@@ -70,7 +75,7 @@ def bisect(
     if as_json:
         print_json(_data(found, written))
     else:
-        _print(found, written)
+        _print(found, written, output)
     if found.culprit:
         raise click.exceptions.Exit(1)
 
@@ -109,7 +114,7 @@ def _data(found: Bisection, written: list[Path]) -> dict[str, Any]:
     }
 
 
-def _print(found: Bisection, written: list[Path]) -> None:
+def _print(found: Bisection, written: list[Path], folder: Path | None) -> None:
     say(f"inputs: {found.inputs}")
     if not found.culprit:
         say(f"the outputs agree: the largest error is {found.error:.1e} of the scale; {found.tolerance:g} is let pass")
@@ -127,6 +132,8 @@ def _print(found: Bisection, written: list[Path]) -> None:
             say(f"  {node.op}" + (f" at {node.source}" if node.source else ""))
         if not written:
             say("write it with -o FOLDER")
+    elif folder is not None:
+        say(f"no smaller program shows it: nothing is written to {folder}")
     for remark in found.remarks:
         say(f"note: {remark}")
     for path in written:

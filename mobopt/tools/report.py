@@ -16,7 +16,7 @@ from mobopt.options import DEFAULT_RUNTIME, parse_backend, parse_runtime
 from mobopt.passes.pipelines import PassPipeline
 from mobopt.samples.example_inputs import ExampleInputs, choose_inputs
 from mobopt.tools.audit import Audit, audit
-from mobopt.tools.report_runs import MethodRun, runs_of, tried
+from mobopt.tools.report_runs import BEST_DEVICE, MethodRun, runs_of, tried
 
 _FORWARD = "forward"
 _KINDS = {
@@ -89,7 +89,7 @@ def report(
     model: object,
     *,
     targets: Sequence[ReportTarget] = TARGETS,
-    device: str | None = "vulkan",
+    device: str | None = BEST_DEVICE,
     example_inputs: ExampleInputs | None = None,
     repeat: int = 10,
     show: Callable[[str], None] = lambda step: None,
@@ -106,9 +106,14 @@ def report(
         show: is told each step.
 
     Raises:
-        MoboptError: the model can't be read. What else can't be done is told in the report.
+        MoboptError: the model can't be read, or there is no device of this name. What else can't be done is told in the
+            report.
     """
     started = time.perf_counter()
+    if device not in (None, BEST_DEVICE):
+        from mobopt.runtimes.vulkan.engine.device import open_device
+
+        open_device(device)
     show("reading")
     source = whole_source_of(model, example_inputs)
     refusals: dict[str, str] = {}

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from mobopt.runtimes.vulkan.program import VulkanProgram
 
 Found = TypeVar("Found")
+BEST_DEVICE = "vulkan"
 _FORWARD = "forward"
 
 
@@ -133,7 +134,7 @@ class _Prepared:
 
     def __init__(self, source: Source, device: str, inputs: ChosenInputs, is_optimized: bool) -> None:
         self._source, self._inputs = source, inputs
-        self._device = None if device == "vulkan" else device
+        self._device = None if device == BEST_DEVICE else device
         self._program = source.program if is_optimized else None
 
     def measured(self, method: str, repeat: int) -> Measurement:

@@ -55,6 +55,7 @@ def test_what_can_not_be_compared(invoke: Invoke, files: Path, tmp_path: Path) -
     assert_refused(invoke("compare", scripted, *RANDOM, "--html", "no/folder.html"), "no folder")
     assert_refused(invoke("compare", files / "input.npy"), "input.npy")
     assert_refused(invoke("bisect", scripted, "--device", "cpu", *RANDOM), "nothing to bisect")
+    assert_refused(invoke("bisect", scripted, "-o", scripted, *RANDOM), "is a file")
 
 
 def test_bisect(invoke: Invoke, files: Path, tmp_path: Path) -> None:

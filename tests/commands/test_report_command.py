@@ -21,4 +21,5 @@ def test_what_can_not_be_reported(invoke: Invoke, files: Path, tmp_path: Path) -
     assert_refused(invoke("report", files / "scripted.pt", "--target", "opengl"), "Unknown backend")
     assert_refused(invoke("report", files / "scripted.pt", "--target", "vulkan:9.9"), "'9.9'")
     assert_refused(invoke("report", files / "scripted.pt", "-o", "no/page.html"), "no folder")
+    assert_refused(invoke("report", files / "scripted.pt", "--device", "nosuch"), "no Vulkan device 'nosuch'")
     assert not list(tmp_path.iterdir())

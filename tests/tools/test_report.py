@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from mobopt.errors import BundleError
+from mobopt.errors import BundleError, DeviceError
 from mobopt.optimizer import optimize_for_mobile
 from mobopt.runtimes.vulkan.engine.device import Device
 from mobopt.tools.report import Report, ReportTarget, report
@@ -192,6 +192,11 @@ class Reshaping(nn.Module):
 
     def forward(self, x: Tensor, y: Tensor) -> Tensor:
         return x.reshape(7, 13, 29) * y.reshape(29, 1)[0]
+
+
+def test_a_device_that_is_not_there(model_file: Path) -> None:
+    with pytest.raises(DeviceError, match="no Vulkan device 'nosuch'"):
+        report(model_file, device="nosuch")
 
 
 def test_a_file_that_can_not_be_read(tmp_path: Path) -> None:
