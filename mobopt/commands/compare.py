@@ -193,7 +193,8 @@ def _say_verdict(found: Comparison) -> None:
     for layer in found.culprits[:3]:
         if layer is not first:
             say(f"number {found.layers.index(layer) + 1}, {_place(layer)}, {VERDICTS[layer.verdict]}")
-    say("the outputs agree" if found.agrees else "the two differ")
+    agreed = "the outputs agree" if found.outputs else "the layers agree; no output was compared"
+    say(agreed if found.agrees else "the two differ")
 
 
 def _place(layer: Layer) -> str:

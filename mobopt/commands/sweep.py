@@ -118,7 +118,7 @@ def run(
         raise
     before = f", {swept.before} of them by earlier runs" if swept.before else ""
     tasks_are = "1 task is" if swept.total == 1 else f"{swept.total} tasks are"
-    say(f"{tasks_are} done{before}; {swept.not_good} are not good")
+    say(f"{tasks_are} done{before}; {swept.not_good} {'is' if swept.not_good == 1 else 'are'} not good")
     say(f"mobopt sweep show {output}")
     if swept.not_good:
         raise click.exceptions.Exit(1)

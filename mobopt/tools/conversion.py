@@ -93,7 +93,15 @@ class Conversion:
 
 
 class ConversionRefusedError(MoboptError):
-    """The conversion ran, and its result is not to be trusted, so nothing was written."""
+    """The conversion ran, and its result is not to be trusted, so nothing was written.
+
+    Attributes:
+        lacks: what the target lacks or computes wrongly, if that is why.
+    """
+
+    def __init__(self, message: str, lacks: Sequence[Lack] = ()) -> None:
+        super().__init__(message)
+        self.lacks = tuple(lacks)
 
 
 def convert_file(
@@ -179,7 +187,8 @@ def _refuse(settings: Settings, lacks: Sequence[Lack], inputs: ChosenInputs, agr
         raise ConversionRefusedError(
             f"PyTorch {settings.runtime} lacks or computes wrongly, on {settings.backend}:{lines}\n"
             "Nothing was written. Try another --runtime or --legalize full, change the model, or write it all the "
-            "same with --force"
+            "same with --force",
+            lacks,
         )
     if agreement is None:
         raise ConversionRefusedError(

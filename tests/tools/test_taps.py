@@ -21,6 +21,7 @@ from mobopt import TapOptions, compare_dump, optimize_for_mobile, tap
 from mobopt.bundle import read_bundle
 from mobopt.errors import InputError, MoboptError, UnsupportedError
 from mobopt.runtimes.cpu import Interpreter
+from mobopt.tools import comparison_page
 from mobopt.tools.comparison_results import AGREES, DIFFERS, INHERITS, ROUNDING, WRONG
 from mobopt.tools.taps.observation import run_watched
 from mobopt.tools.taps.places import places_of
@@ -104,6 +105,7 @@ def test_globs_choose(tmp_path: Path) -> None:
     assert chosen("batch_norm")[-1] == "vulkan_prepack::run_conv2d_context"  # of which it is a part
     assert "vulkan_prepack::run_linear_context" in chosen("head")
     assert chosen("tanh", "aten::me*") == ["aten::tanh", "aten::mean"]
+    assert not tap(script, tmp_path / "t.ptl", example_inputs=[x], nodes=["tanh"], runtime="2.6").vanished
     with pytest.raises(InputError, match=r"no node is named 'tan'; such names are .*tanh"):
         chosen("tan")
     with pytest.raises(InputError, match="no node is named 'softmax'"):
@@ -451,6 +453,9 @@ def test_a_folder_and_a_part_of_the_taps(tapped: Path, tmp_path: Path) -> None:
     assert found.agrees and found.unseen == 1 and found.inputs == "those that the file holds"
     assert found.unmatched == ("more, which is no tap of the file",)
     assert any("not in the dump: input.x" in remark for remark in found.remarks)
+    (folder / "output.npy").unlink()
+    without = compare_dump(tapped, folder)
+    assert not without.outputs and "The layers agree; no output was compared." in comparison_page.page(without)
 
 
 def test_tables_of_files_are_checked(tapped: Path) -> None:

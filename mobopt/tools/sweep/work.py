@@ -193,7 +193,8 @@ def _convert(task: Task, subject: Subject) -> Outcome:
     try:
         found = convert_file(source, output, _settings(task), example_inputs=subject.inputs)
     except ConversionRefusedError as error:
-        return Outcome(BAD, str(error))
+        lacks = {f"{lack.operator} is {lack.verdict}: {lack.why}" for lack in error.lacks}
+        return Outcome(BAD, str(error), {"lacks": sorted(lacks)})
     data = {
         "bytes": found.size,
         "error": found.relative_difference,

@@ -167,15 +167,20 @@ def _problems(results: Sequence[Result]) -> Iterator[str]:
     groups: dict[str, list[str]] = {}
     for result in results:
         if not result.outcome.is_good:
-            text = " ".join(result.outcome.text.split())
-            text = text if len(text) <= _MESSAGE else f"{text[:_MESSAGE].rstrip(': ')} ..."
-            groups.setdefault(f"{result.outcome.state}: {text}", []).append(f"{_name(result.model)} ({result.job})")
+            for text in _reasons(result.outcome):
+                groups.setdefault(f"{result.outcome.state}, {result.job}: {text}", []).append(_name(result.model))
     if not groups:
         return
     yield "## What is not good\n"
     for text, names in sorted(groups.items(), key=lambda item: -len(item[1])):
         listed = ", ".join(names[:6]) + (f" and {len(names) - 6} more" if len(names) > 6 else "")
         yield f"- {_plain(text)}: {listed}"
+
+
+def _reasons(outcome: Outcome) -> list[str]:
+    """What a target lacks, each operator by itself; else the message."""
+    text = " ".join(outcome.text.split())
+    return outcome.data.get("lacks") or [text if len(text) <= _MESSAGE else f"{text[:_MESSAGE].rstrip(': ')} ..."]
 
 
 def _table(columns: Sequence[str], rows: Iterator[tuple[str, ...]] | Sequence[tuple[str, ...]]) -> Iterator[str]:

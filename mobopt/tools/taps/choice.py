@@ -84,11 +84,20 @@ def _own_names(node: Node) -> Iterator[str]:
 
 def _origin_names(node: Node) -> Iterator[str]:
     for item in node.origin.nodes:
-        operator, _, value = item.text.partition(" %")
-        yield from (item.text, operator, operator.rpartition("::")[2], value)
-        if item.line:
-            yield item.line
-            yield module_of(item)
+        yield from _model_names(item)
+
+
+def _model_names(item: ModelNode) -> Iterator[str]:
+    operator, _, value = item.text.partition(" %")
+    yield from (item.text, operator, operator.rpartition("::")[2], value)
+    if item.line:
+        yield item.line
+        yield module_of(item)
+
+
+def is_meant(item: ModelNode, patterns: Sequence[str]) -> bool:
+    """Whether a glob of :func:`choose` names a node of the model."""
+    return any(fnmatchcase(name, pattern) for name in _model_names(item) for pattern in patterns)
 
 
 def module_of(item: ModelNode) -> str:

@@ -39,7 +39,7 @@ from mobopt.passes.facts import Examples, record_facts
 from mobopt.samples.example_inputs import ChosenInputs, ExampleInputs, choose_inputs, choose_inputs_of_bundle
 from mobopt.tools.app_kit.names import class_name, package_name
 from mobopt.tools.lacks import find_lacks
-from mobopt.tools.taps.choice import choose, is_transfer
+from mobopt.tools.taps.choice import choose, is_meant, is_transfer
 from mobopt.tools.taps.graph import TapOptions, add_taps, node_text
 from mobopt.tools.taps.observation import run_watched
 from mobopt.tools.taps.snippets import kotlin_snippet, swift_snippet
@@ -59,9 +59,9 @@ class Tapped:
         expected: what its taps are on the CPU, for the example, as ``.npz``.
         snippets: code that saves what the phone makes of them.
         table: the taps.
-        vanished: nodes of the model that have no value of their own in the file, with the key of the tap that they are
-            a part of; empty if none is.
-        removed: nodes of the model of which nothing is left, as they do nothing when the model is not trained.
+        vanished: nodes of the model that were asked for and have no value of their own in the file, with the key of the
+            tap that they are a part of; empty if none is.
+        removed: those of which nothing is left, as they do nothing when the model is not trained.
         inputs: of the example, in words.
         remarks: what a user should know.
     """
@@ -148,7 +148,7 @@ def tap(
     _check_read_back(content, table, arguments, expected)
     show(f"writing {path.name}")
     _write(files, content, expected, table, package)
-    vanished, removed = _vanished(read, method, table)
+    vanished, removed = _vanished(read, method, nodes, table)
     snippets = files.kotlin, files.swift
     return Tapped(path, files.expected, snippets, table, vanished, removed, str(read.inputs), remarks)
 
@@ -354,13 +354,17 @@ def _bits(tensor: torch.Tensor) -> tuple[Any, ...]:
     return tensor.dtype, tuple(tensor.shape), tensor.detach().contiguous().numpy().tobytes()
 
 
-def _vanished(read: _Model, method: str, table: TapTable) -> tuple[dict[str, str], tuple[str, ...]]:
-    """Nodes of the model that have no value in the file: inside which tap, and those of which nothing is left."""
+def _vanished(
+    read: _Model, method: str, patterns: Sequence[str], table: TapTable
+) -> tuple[dict[str, str], tuple[str, ...]]:
+    """Nodes of the model that were asked for and have no value in the file: inside which tap, and those of which
+    nothing is left."""
     nodes = [node for node in read.program.methods[method].walk() if node.origin.nodes]
     ends = {node.origin.nodes[-1] for node in nodes if node.computes and not is_transfer(node)}
     parts = sorted({item for node in nodes for item in node.origin.nodes})
     keys = {text: tap.key for tap in table.taps for text in tap.inside}
-    vanished = {text: keys.get(text, "") for item in parts if item not in ends for text in [node_text(item)]}
+    hidden = {node_text(item): item for item in parts if item not in ends}
+    vanished = {text: keys.get(text, "") for text, item in hidden.items() if text in keys or is_meant(item, patterns)}
     before = None if read.original is None else read.original.methods.get(method)
     origins = [] if before is None else [node.origin.nodes[0] for node in before.walk() if node.computes]
-    return vanished, tuple(node_text(item) for item in origins if item not in parts)
+    return vanished, tuple(node_text(item) for item in origins if item not in parts and is_meant(item, patterns))

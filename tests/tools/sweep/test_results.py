@@ -120,18 +120,27 @@ def test_the_zoo_page(tmp_path: Path) -> None:
             "swept:zoo.a|b", Job("convert", "metal"), error=None, bytes=7_000, on_cpu=0, operators=3, fixed_to_sizes=2
         ),
     ]
+    lacks = ["aten::gelu is missing: no kernel", "aten::sqrt is wrong: it is zero"]
+    results.append(result("swept:nets.c", METAL, "bad", "it lacks", lacks=lacks))
+    results.append(result("swept:nets.d", METAL, "bad", "it lacks", lacks=lacks[:1]))
     text = zoo_page(results)
-    assert "## 2 models\n" in text
+    assert "- bad, convert metal 2.1: aten::gelu is missing: no kernel: `nets.c`, `nets.d`\n" in text
+    assert "- bad, convert metal 2.1: aten::sqrt is wrong: it is zero: `nets.c`\n" in text
+    assert "## 3 models\n" in text
     assert "| `zoo.a\\|b` |  | 7 | 2 | 1 | 98% | `aten::gelu` |\n" in text
     assert "| model | metal 2.1 | vulkan 2.1 |\n" in text
     assert "| `zoo.a\\|b` | not compared, 7.0 kB, **sizes** | 2.5e-07, 1.2 MB, 1 of 12 |\n" in text
-    assert "| `nets.c` |  | **refused** |\n" in text
-    assert "| convert metal 2.1 | 1 |  |  | 1 |\n" in text and "not run" not in zoo_page(results[:3])
+    assert "| `nets.c` | **bad** | **refused** |\n" in text
+    assert (
+        "| convert metal 2.1 | 1 | 2 |  |  |  |\n" in text
+        and "| convert vulkan 2.1 | 1 |  | 1 |  | 1 |\n" in text
+        and "not run" not in zoo_page(results[:3])
+    )
     assert "| `zoo.a\\|b` |  | 3 | 2 | 1.5 (1.2 to 1.8) | 9 | 0 | 2.0 MB, 2.00x |\n" in text
     assert "On llvmpipe; eager PyTorch on 2 threads of the same CPU" in text and "4 processes wanted each core" in text
     assert "| `nets.c` | **timeout** |  |  |  |  |  |  |\n" in text
-    problem = "- refused: no \\<b\\>inputs\\</b\\> \\*are\\* known"
-    assert f"{problem}: `nets.c` (audit vulkan 2.1), `nets.c` (convert vulkan 2.1)\n" in text
+    for job in (AUDIT, CONVERT):
+        assert f"- refused, {job}: no \\<b\\>inputs\\</b\\> \\*are\\* known: `nets.c`\n" in text
     busy = "1 time was taken while 4 processes wanted each core"
     assert busy_text(item.outcome for item in results).startswith(busy) and busy in page(results, "zoo").lower()
     for table in re.findall(r"(?:^\|.*\n)+", text, re.MULTILINE):
