@@ -156,24 +156,33 @@ class PipelineStore:
         try:
             modules = {name: self._module(modules_scope, name) for name in {key.shader for key in keys}}
             infos = [self._pipeline_info(key, modules[key.shader]) for key in keys]
-            results = shared(self._compile, infos, threads)
+            places, results = self._compile(infos, threads)
         finally:
             modules_scope.close()
-        for key, (_, handle) in zip(keys, results, strict=True):
-            if handle != vk.ffi.NULL:
+        for key, place in zip(keys, places, strict=True):
+            if place[0] != vk.ffi.NULL:
                 scope = self._device.scope()
-                scope.adopt("Pipeline", handle)
-                self._pipelines[key] = scope, handle
-        for result, _ in results:
+                scope.adopt("Pipeline", place[0])
+                self._pipelines[key] = scope, place[0]
+        for result in results:
             vk.check(result, f"compile {len(keys)} compute pipelines ({', '.join(sorted(modules))})")
         self._changed = True
         _LOGGER.debug("%d pipelines made in %.0f ms", len(keys), (time.perf_counter() - started) * 1e3)
 
-    def _compile(self, info: vk.Handle) -> tuple[int, vk.Handle]:
-        """The result of ``vkCreateComputePipelines``, and its handle, null where it failed."""
-        handle = vk.ffi.new("VkPipeline*")
-        result = vk.lib.vkCreateComputePipelines(self._device.handle, self._cache, 1, info, vk.ffi.NULL, handle)
-        return result, handle[0]
+    def _compile(self, infos: Sequence[vk.Handle], threads: int) -> tuple[list[vk.Handle], list[int]]:
+        """Where ``vkCreateComputePipelines`` has put each handle, null where it failed, and its results.
+
+        Threads only call it: cffi makes a type or a function when it is first named, which ends the process if two
+        threads do so at once.
+        """
+        create, null = vk.lib.vkCreateComputePipelines, vk.ffi.NULL
+        places = [vk.ffi.new("VkPipeline*") for _ in infos]
+
+        def compiled(number: int) -> int:
+            result: int = create(self._device.handle, self._cache, 1, infos[number], null, places[number])
+            return result
+
+        return places, shared(compiled, range(len(infos)), threads)
 
     def _module(self, scope: ResourceScope, name: str) -> vk.Handle:
         try:
