@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from applied import Applied
+from sampling import sampled
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -59,7 +60,7 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[Tensor, ...], Tensor, str]] = {
 }
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", sampled(CASES, one_in=2))
 def test_what_is_refused_is_torchs_error_and_the_rest_is_native(device: Device, name: str) -> None:
     function, given, bad, words = CASES[name]
     traced = torch.jit.trace(Applied(function), given, check_trace=False)  # type: ignore[no-untyped-call]
