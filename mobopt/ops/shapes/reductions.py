@@ -275,4 +275,12 @@ def temporal_loss(
 ) -> TensorType:
     """A number for each text, or one of all; torch asks the lengths for it, which decide nothing."""
     require(inputs.dtype in (torch.float32, torch.float64) and inputs.rank in (2, 3))
+    require(all(size > 0 for size in inputs.sizes))
+    texts = inputs.sizes[1] if inputs.rank == 3 else 1
+    require(targets.rank != 2 or targets.sizes[0] == texts)
+    for lengths in (input_lengths, target_lengths):
+        counts = lengths.sizes if isinstance(lengths, TensorType) else (len(lengths),)
+        require(counts == (texts,) or (inputs.rank == 2 and counts == ()))
+    if not isinstance(target_lengths, TensorType):
+        require(targets.rank != 2 or max(target_lengths, default=0) <= targets.sizes[1])
     return TensorType(inputs.dtype, inputs.sizes[1:-1] if reduction == 0 else ())
