@@ -1,5 +1,6 @@
 // How kernels reach four neighbouring lanes of tensors of any strides, and how a grid is spread.
 #include "elements.glsl"
+#include "local_index.glsl"
 
 // The flag of a run, which a kernel raises where it meets operands that it must not be given; see Plan.flag.
 #define RAISES(slot) layout(set = 0, binding = slot, std430) writeonly buffer Flag { int flag; };
@@ -98,5 +99,5 @@ layout(constant_id = 0) const int LOCAL_SIZE = 1;
 
 // This invocation's place in a grid whose groups are spread over x and y.
 int invocation_index() {
-    return int(gl_WorkGroupID.y * gl_NumWorkGroups.x + gl_WorkGroupID.x) * LOCAL_SIZE + int(gl_LocalInvocationID.x);
+    return int(gl_WorkGroupID.y * gl_NumWorkGroups.x + gl_WorkGroupID.x) * LOCAL_SIZE + local_index();
 }

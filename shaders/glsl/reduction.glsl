@@ -26,7 +26,7 @@ struct Item {
 
 Item this_item() {
     int sharing = LOCAL_SIZE / THREADS;
-    int local = int(gl_LocalInvocationID.x);
+    int local = local_index();
     int group = int(gl_WorkGroupID.y * gl_NumWorkGroups.x + gl_WorkGroupID.x);
     Item item;
     // Neighbouring invocations read neighbouring elements.
