@@ -74,8 +74,12 @@ def _repeat_interleave(apply: Apply, op: str, args: Sequence[Any], source: Origi
     x, repeats, dim, size = args
     if dim is None:
         x, dim = apply("aten::reshape", [x, [-1]], source), 0
-    if x.meta.dim() == 0 or repeats.meta.dim() != 1 or repeats.meta.shape[0] != x.meta.shape[dim]:
-        return op, args  # torch repeats all alike, or refuses it
+    if x.meta.dim() == 0 or repeats.meta.dim() > 1:
+        return op, args  # torch takes elements, or refuses it
+    if repeats.meta.numel() == 1:  # all alike
+        repeats = apply("aten::expand", [repeats, [x.meta.shape[dim]], False], source)
+    if repeats.meta.shape[0] != x.meta.shape[dim]:
+        return op, args  # torch refuses it
     return "aten::index_select", [x, dim, apply("aten::repeat_interleave.Tensor", [repeats, size], source)]
 
 
