@@ -10,7 +10,6 @@ import mobopt
 from mobopt.runtimes.vulkan.engine.device import Device
 from mobopt.runtimes.vulkan.program import VulkanProgram
 
-
 torch.manual_seed(0)
 
 
