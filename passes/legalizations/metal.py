@@ -311,6 +311,8 @@ def join_as_channels(site: Site) -> Value:
 def join_by_convolutions(site: Site) -> Value:
     """Each part's channels put in their places among zeros by a 1x1 convolution, and the sum."""
     items = site.items("tensors")
+    if any(len(site.sizes(item)) != 4 for item in items):  # torch.cat passes over empty tensors of one dimension
+        raise Refused("one of its tensors is empty, and not four-dimensional")
     ends = list(itertools.accumulate(site.sizes(item)[1] for item in items))
     units = torch.eye(ends[-1])
     placed = [

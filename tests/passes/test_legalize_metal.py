@@ -298,6 +298,7 @@ def test_rewritten_is_native_and_right(case: tuple[str, Any, torch.Tensor]) -> N
         (lambda x: x.clone().mul_(x), IMAGE, "in place"),
         (lambda x: F.hardsigmoid(x), r(1, 2, 3, 2, 2), "batch of images"),
         (conv(1, 1, dilation=4096, padding=4096), r(1, 1, 5, 7), "67,125,249"),
+        (lambda x: torch.cat([torch.zeros(0), x], 1), r(1, 2, 5, 7), "is empty"),
     ],
 )  # fmt: skip
 def test_refused_with_a_reason(call: Any, x: torch.Tensor, reason: str) -> None:
