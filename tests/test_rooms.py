@@ -62,7 +62,7 @@ BELOW = {
     "passes": "errors ir ops options runtimes",
     "frontends": "errors bundle ir ops passes runtimes",
     "samples": "errors frontends ir ops passes runtimes",
-    "exporters": "errors bundle ir ops passes runtimes",
+    "exporters": "errors bundle ir ops options passes runtimes",
     "engine": "environment errors files shaders runtimes",
     "kernels": f"{_BELOW_VULKAN} engine shaders",
     "lowerings": f"{_BELOW_VULKAN} engine kernels shaders",
