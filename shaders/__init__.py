@@ -6,7 +6,8 @@
     source = "add.comp"            # in shaders/glsl
     defines = { VECTOR = 4 }       # optional; true stands for a name without a value
     requires = ["float16"]         # optional; features of DeviceInfo that the device must have
-    chains = true                  # optional; adds the variant add_vec4_chained, see glsl/chain_end.glsl
+    chains = true                  # optional; adds the variant add_vec4_chained, see glsl/chain_end.glsl; "ahead": it
+                                   # reads constants before it waits, so it calls wait_for_operands itself
 
 ``python -m mobopt.shaders.build`` compiles them; wheels carry the result.
 """

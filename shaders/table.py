@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -21,7 +21,9 @@ TABLE = SHADERS_FOLDER / "variants.toml"
 
 CHAINED = "_chained"
 """What the names of twins end with that wait for other dispatches by a counter: see ``glsl/chain_end.glsl``."""
-_CHAIN_MACRO = "CHAINED"
+_CHAIN_MACRO, _AHEAD_MACRO = "CHAINED", "READS_AHEAD"
+_CHAINS = {True: (_CHAIN_MACRO,), "ahead": (_CHAIN_MACRO, _AHEAD_MACRO)}
+"""The macros of a twin, by what its row has as ``chains``."""
 _CHAIN_FEATURE = "device_memory_model"
 _FIELDS = {"source", "defines", "requires", "chains"}
 
@@ -47,6 +49,11 @@ class Variant:
         """Whether it waits for other dispatches by a counter."""
         return any(name == _CHAIN_MACRO for name, _ in self.defines)
 
+    @property
+    def reads_ahead(self) -> bool:
+        """Whether it reads constants before it waits."""
+        return any(name == _AHEAD_MACRO for name, _ in self.defines)
+
 
 @cache
 def variants() -> Mapping[str, Variant]:
@@ -69,7 +76,8 @@ def parse_table(text: str) -> dict[str, Variant]:
     except tomllib.TOMLDecodeError as error:
         raise ShaderError(f"shaders/variants.toml can't be parsed: {error}") from None
     found = {name: _variant(name, row) for name, row in rows.items()}
-    return found | {f"{name}{CHAINED}": _chained(found[name]) for name, row in rows.items() if row.get("chains")}
+    twins = {name: _CHAINS[row["chains"]] for name, row in rows.items() if "chains" in row}
+    return found | {f"{name}{CHAINED}": _chained(found[name], macros) for name, macros in twins.items()}
 
 
 def _variant(name: str, row: Any) -> Variant:
@@ -78,12 +86,14 @@ def _variant(name: str, row: Any) -> Variant:
     unknown = set(row) - _FIELDS
     if unknown:
         raise ShaderError(f"shaders/variants.toml: [{name}] has {sorted(unknown)}; a row has only {sorted(_FIELDS)}")
+    if row.get("chains", True) not in _CHAINS:
+        raise ShaderError(f'shaders/variants.toml: [{name}] chains = {row["chains"]!r}; it is true or "ahead"')
     defines = tuple((key, _macro_value(value)) for key, value in sorted(row.get("defines", {}).items()))
     return Variant(name, row["source"], defines, tuple(row.get("requires", ())))
 
 
-def _chained(plain: Variant) -> Variant:
-    defines = tuple(sorted((*plain.defines, (_CHAIN_MACRO, ""))))
+def _chained(plain: Variant, macros: Iterable[str]) -> Variant:
+    defines = tuple(sorted((*plain.defines, *((macro, "") for macro in macros))))
     return Variant(f"{plain.name}{CHAINED}", plain.source, defines, (*plain.requires, _CHAIN_FEATURE))
 
 

@@ -273,6 +273,7 @@ def test_a_missing_source_is_named(folder):
         ("[one\n", "can't be parsed"),
         ("[one]\n", "needs source"),
         ('[one]\nsource = "a.comp"\nmacros = {}\n', "macros"),
+        ('[one]\nsource = "a.comp"\nchains = "late"\n', "chains = 'late'"),
     ],
 )
 def test_a_malformed_table(text, message):

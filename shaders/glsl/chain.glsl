@@ -5,3 +5,5 @@
 #define EXCHANGED nonprivate
 #include "link_push.glsl"
 #define main kernel
+// What other dispatches write may be read after it. A variant that reads ahead calls it itself, all invocations together, once.
+void wait_for_operands();

@@ -38,8 +38,14 @@ void arrive() {
     }
 }
 
-void main() {
+void wait_for_operands() {
     if (arrivals_before != 0u) wait_for_others();
+}
+
+void main() {
+#ifndef READS_AHEAD
+    wait_for_operands();
+#endif
     kernel();
     if (arrivals_in_all != 0u) arrive();
 }

@@ -12,6 +12,7 @@
 #ifndef CHAINED
 #define EXCHANGED
 #define CHAIN_FIELDS
+void wait_for_operands() {}
 #endif
 
 #ifdef TEXELS

@@ -4,7 +4,7 @@
 // A few rows times a matrix, for GPUs. Each factor is used for so few sums that reading the factors from memory is all that takes time, and
 // shared memory would only stand between: invocations read them straight into registers, STEPS x 4 vec4s at a time. COLUMNS invocations
 // that lie side by side read neighbouring vec4s; TEAMS of them share the inner dimension, and add their sums up in shared memory.
-#define FORMS_ID 17
+#define FORMS_ID 18
 #include "product.glsl"
 #ifdef QUANTIZED
 #include "quantized.glsl"
@@ -18,9 +18,32 @@ layout(constant_id = 13) const int COLUMNS = 4;       // vec4s of a workgroup
 layout(constant_id = 14) const int TEAMS = 64;        // a power of two
 layout(constant_id = 15) const int STEPS = 2;         // vec4s of the inner dimension that an invocation reads at a time
 layout(constant_id = 16) const int INVOCATIONS = 256; // COLUMNS * TEAMS
+layout(constant_id = 17) const int AHEAD = 0;         // whether the first weights are read before others have ended: they are constants
 layout(local_size_x_id = 16, local_size_y = 1, local_size_z = 1) in;
 
 shared vec4 pool[ROWS * INVOCATIONS];
+
+vec4 factors[4 * STEPS];
+
+// The weights of one turn from `step` on, of which vec4 0 of the inner dimension is at `weight`; zeros where there are none.
+void read_factors(int weight, int step, int column) {
+    int lines = 4 * inner - (INNER_TAIL != 0 ? 4 - INNER_TAIL : 0);
+    [[unroll]] for (int s = 0; s < STEPS; ++s) {
+        int k = step + s * TEAMS;
+        bool exists = column < columns && k < inner;
+#ifdef QUANTIZED
+        ivec4 block = exists ? WEIGHT_BLOCK(weight + k * weight_pitch) : ivec4(0);
+        Scale scale = Scale(vec4(0.0), vec4(0.0));
+        if (exists) scale = scale_of(k, column);
+        [[unroll]] for (int c = 0; c < 4; ++c) factors[4 * s + c] = line_of(block, c, scale);
+#else
+        [[unroll]] for (int c = 0; c < 4; ++c) {
+            bool inside = exists && (INNER_TAIL == 0 || 4 * k + c < lines);
+            factors[4 * s + c] = inside ? WEIGHT(weight + (4 * k + c) * weight_pitch) : vec4(0.0);
+        }
+#endif
+    }
+}
 
 void main() {
     int me = int(gl_LocalInvocationID.x);
@@ -28,15 +51,15 @@ void main() {
     int column = int(gl_WorkGroupID.x) * COLUMNS + me % COLUMNS;
     int first_row = start_row + int(gl_WorkGroupID.y) * ROWS;
     int batch = int(gl_WorkGroupID.z);
-    bool has_column = column < columns;
     int weight = weight_offset + batch * weight_batch + column;
-    int lines = 4 * inner - (INNER_TAIL != 0 ? 4 - INNER_TAIL : 0);
+    if (AHEAD != 0) read_factors(weight, team, column);
+    wait_for_operands();
     int sources[ROWS];
     [[unroll]] for (int i = 0; i < ROWS; ++i)
         sources[i] = input_offset + batch * input_batch + min(first_row + i, rows - 1) * input_pitch;
 
     // What the end needs is read first, so that it waits for nothing then.
-    bool ends = team == 0 && has_column;
+    bool ends = team == 0 && column < columns;
     vec4 bias = HAS_BIAS != 0 && ends ? BIAS(column) : vec4(0.0);
     vec4 residuals[ROWS];
     [[unroll]] for (int i = 0; i < ROWS; ++i) {
@@ -48,22 +71,10 @@ void main() {
     vec4 sums[ROWS];
     [[unroll]] for (int i = 0; i < ROWS; ++i) sums[i] = vec4(0.0);
     for (int step = team; step < inner; step += STEPS * TEAMS) {
-        vec4 factors[4 * STEPS];
+        if (AHEAD == 0 || step != team) read_factors(weight, step, column);
         vec4 values[ROWS * STEPS];
         [[unroll]] for (int s = 0; s < STEPS; ++s) {
             int k = step + s * TEAMS;
-            bool exists = has_column && k < inner;
-#ifdef QUANTIZED
-            ivec4 block = exists ? WEIGHT_BLOCK(weight + k * weight_pitch) : ivec4(0);
-            Scale scale = Scale(vec4(0.0), vec4(0.0));
-            if (exists) scale = scale_of(k, column);
-            [[unroll]] for (int c = 0; c < 4; ++c) factors[4 * s + c] = line_of(block, c, scale);
-#else
-            [[unroll]] for (int c = 0; c < 4; ++c) {
-                bool inside = exists && (INNER_TAIL == 0 || 4 * k + c < lines);
-                factors[4 * s + c] = inside ? WEIGHT(weight + (4 * k + c) * weight_pitch) : vec4(0.0);
-            }
-#endif
             [[unroll]] for (int i = 0; i < ROWS; ++i) {
                 vec4 value = k < inner ? ACTIVATION(sources[i] + k) : vec4(0.0);
                 values[i * STEPS + s] = INNER_TAIL != 0 && k == inner - 1 ? head(value, INNER_TAIL) : value;

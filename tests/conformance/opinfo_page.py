@@ -138,7 +138,7 @@ def _cell(judged: Judged) -> str:
 def _reasons(judged: Iterable[Judged]) -> str:
     """The two most frequent reasons of an operator, without the numbers that a process gives to traces."""
     reasons = Counter(
-        re.sub(r"(\.___torch_mangle_\d+)?\.py:\d+", ".py", outcome.reason)
+        re.sub(r"([./]___torch_mangle_\d+)?\.py(:\d+)?", ".py", outcome.reason)
         for each in judged
         for _, outcome in each.outcomes
         if outcome.reason

@@ -12,6 +12,7 @@ from device_infos import device_info
 from torch import nn
 
 from mobopt.frontends.torchscript import program_from_script_module
+from mobopt.runtimes.vulkan.engine import executable as executable_module
 from mobopt.runtimes.vulkan.engine import lane as lane_module
 from mobopt.runtimes.vulkan.engine.chains import NO_LINK, Chained, may_chain, plan_chain
 from mobopt.runtimes.vulkan.engine.device import Device
@@ -165,6 +166,41 @@ def test_who_waits_in_vain_gives_up_and_computes_with_barriers(
     assert not emulating.chains
     assert [record.levelname for record in caplog.records] == ["WARNING"]
     assert "does not start workgroups in the order of their dispatches" in caplog.text
+
+
+class Rows(nn.Module):
+    """Products of a row, weights of which are read ahead: in one turn and in several, and of what is computed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.wide, self.deep, self.narrow = nn.Linear(37, 2309), nn.Linear(2309, 41), nn.Linear(41, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        deep = torch.relu(self.deep(torch.tanh(self.wide(x))))
+        return self.narrow(deep) + nn.functional.linear(deep, deep.expand(3, 41) + 1)
+
+
+@pytest.mark.parametrize("rows", [1, 3])
+def test_weights_that_are_read_ahead(emulating: Device, monkeypatch: pytest.MonkeyPatch, rows: int) -> None:
+    seen: list[Dispatch] = []
+
+    def bound(dispatch: Dispatch, most: int) -> bool:
+        seen.append(dispatch)
+        return may_chain(dispatch, most)
+
+    monkeypatch.setattr(executable_module, "may_chain", bound)
+    torch.manual_seed(6)
+    model, inputs = Rows().eval(), [torch.randn(rows, 37) for _ in range(3)]
+    program = VulkanProgram(program_from_script_module(torch.jit.trace(model, inputs[0])), emulating)
+    for x in [*inputs, *inputs]:
+        torch.testing.assert_close(program(x), model(x), rtol=0, atol=2e-5)
+    ahead = [step.specialization[17] for step in seen if step.shader == "product_rows"]
+    assert ahead == [1, 1, 1, 0]  # the last one's weights are computed
+
+
+def test_those_that_read_ahead_chain_with_more_workgroups() -> None:
+    assert may_chain(step(16, "product_rows"), 8) and not may_chain(step(17, "product_rows"), 8)
+    assert not may_chain(step(9), 8)
 
 
 def test_a_stream_is_not_chained_unless_it_says_so() -> None:

@@ -109,6 +109,14 @@ def test_they_are_chosen_for_few_rows() -> None:
     assert isinstance(chosen(3, half_run=8), MatrixKernel) == (device_costs(H200).matrix is not None)
 
 
+def test_all_of_the_inner_dimension_is_read_ahead_if_it_can_be() -> None:
+    shape = ProductShape(1, 192, 768, 768, ahead=264, is_plain=True)
+    kernel = choose_gpu_kernel(H200, shape)
+    assert isinstance(kernel, RowKernel) and kernel.turns(shape) == 1 and kernel.groups(shape)[0] <= 264
+    wide = replace(shape, columns=12565, group_columns=12565)  # more workgroups than may wait
+    assert choose_gpu_kernel(H200, wide) == choose_gpu_kernel(H200, replace(wide, ahead=0))
+
+
 @pytest.mark.parametrize(("inner", "columns", "least"), [(192, 192, 48), (768, 192, 48), (192, 12565, 264)])
 def test_many_cores_have_work(inner: int, columns: int, least: int) -> None:
     kernel = choose_gpu_kernel(H200, shape := ProductShape(1, inner, columns, columns, is_plain=True))

@@ -29,6 +29,8 @@ _WORD_BYTES = 16
 
 
 NO_LINK = Link(0, 0)
+AHEAD = 2
+"""How many times as many workgroups are worth it where they read ahead while they wait."""
 
 
 @dataclass(frozen=True)
@@ -41,11 +43,10 @@ class Chained:
 
 def may_chain(dispatch: Dispatch, most_workgroups: int) -> bool:
     """Whether a dispatch has a chained variant, and not more workgroups than are worth it."""
-    return (
-        math.prod(dispatch.groups) <= most_workgroups
-        and f"{dispatch.shader}{shaders.CHAINED}" in shaders.variants()
-        and not any(binding.texel_words for binding in dispatch.bindings)
-    )
+    chained = shaders.variants().get(f"{dispatch.shader}{shaders.CHAINED}")
+    if chained is None or any(binding.texel_words for binding in dispatch.bindings):
+        return False
+    return math.prod(dispatch.groups) <= most_workgroups * (AHEAD if chained.reads_ahead else 1)
 
 
 def plan_chain(

@@ -280,9 +280,11 @@ def chained_workgroups(device: DeviceInfo) -> int:
         return 0
     if EMULATED_CHAINS in device.switches:
         return _ANY_NUMBER
+    if device.is_cpu:
+        return 0
     costs = device_costs(device)
     is_in_order = device.driver_id in costs.in_order_drivers
-    return costs.chained_workgroups_per_core * core_count(device) if is_in_order and not device.is_cpu else 0
+    return costs.chained_workgroups_per_core * core_count(device) if is_in_order else 0
 
 
 def core_count(device: DeviceInfo) -> int:

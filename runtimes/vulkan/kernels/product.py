@@ -10,9 +10,11 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from mobopt.runtimes.vulkan.engine.chains import AHEAD
 from mobopt.runtimes.vulkan.engine.device_info import DeviceInfo
 from mobopt.runtimes.vulkan.engine.stream import Binding, bind
-from mobopt.runtimes.vulkan.engine.tensor import DeviceTensor
+from mobopt.runtimes.vulkan.engine.tensor import DeviceTensor, StorageKind
+from mobopt.runtimes.vulkan.kernels.device_costs import chained_workgroups
 from mobopt.runtimes.vulkan.kernels.epilogue import Epilogue
 from mobopt.runtimes.vulkan.kernels.gpu_kernels import SUM_INVOCATIONS, SharedKernel
 from mobopt.runtimes.vulkan.kernels.kernel_access import FORMS_OF_ELEMENTS, element_form, read_words, reads_texels
@@ -20,6 +22,7 @@ from mobopt.runtimes.vulkan.kernels.plan import Plan, replayable
 from mobopt.runtimes.vulkan.kernels.product_kernels import ProductKernel, TileKernel, choose_product_kernel
 from mobopt.runtimes.vulkan.kernels.product_scaling import Scaling
 from mobopt.runtimes.vulkan.kernels.product_shape import ProductShape
+from mobopt.runtimes.vulkan.kernels.row_kernels import RowKernel
 from mobopt.runtimes.vulkan.kernels.weight_packing import Scales
 from mobopt.shaders.enumerations import ElementForm, LoadMode
 from mobopt.shaders.push_constants import ProductPush
@@ -75,6 +78,12 @@ def _half_run(product: ProductPush, operands: ProductOperands, inner_tail: int) 
     inputs = (p.inner, p.input_offset, p.input_pitch, p.input_batch)
     weights = (p.columns, p.group_columns, p.weight_offset, p.weight_pitch, p.weight_batch)
     return 4 if inner_tail or any(place % 2 for place in (*inputs, *weights)) else 8
+
+
+def _ahead(device: DeviceInfo, operands: ProductOperands) -> int:
+    """:attr:`ProductShape.ahead` of a product."""
+    is_known = operands.weights.storage.kind is StorageKind.CONSTANT
+    return AHEAD * chained_workgroups(device) if is_known else 0
 
 
 def rounding_form(epilogue: Epilogue) -> int:
@@ -139,10 +148,13 @@ def append_product(
         batches=batches,
         taps=taps,
         half_run=_half_run(product, operands, inner_tail),
+        ahead=_ahead(plan.device, operands),
         is_plain=not (spatial or grouped) and taps == 1 and operands.scaling is None,
     )
     choose = plan.choose_product or choose_product_kernel
     kernel = choose(plan.device, shape, texels_fit(plan.device, operands))
+    if isinstance(kernel, RowKernel):
+        kernel = replace(kernel, reads_ahead=shape.ahead > 0)
     if operands.scales is not None:
         kernel = replace(kernel, quantized=True)
         kernel = replace(kernel, joins=False) if isinstance(kernel, SharedKernel) else kernel

@@ -19,6 +19,9 @@ class ProductShape:
     """How many runs of input channels the inner dimension consists of."""
     half_run: int = 0
     """Of operands that are halves: how many of them, 8 or 4, lie side by side wherever a kernel reads; else 0."""
+    ahead: int = 0
+    """Workgroups up to which a dispatch may read its weights while those before it run: they are constants, and it
+    waits by a counter."""
     is_plain: bool = False
     """Whether rows are one run, and every column sums over all of the input as it lies in memory."""
 

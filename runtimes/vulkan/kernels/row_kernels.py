@@ -29,6 +29,8 @@ class RowKernel:
     """vec4s of the inner dimension that an invocation reads at a time."""
     quantized: bool = False
     """Whether weights are of few bits."""
+    reads_ahead: bool = False
+    """Whether a chained dispatch reads its first weights before those end that it waits for."""
 
     texels = False
     parts = 1
@@ -51,7 +53,7 @@ class RowKernel:
     @property
     def constants(self) -> tuple[int, ...]:
         """Specialization constants from 12 on."""
-        return (self.rows, self.columns, self.teams, self.steps, self.invocations)
+        return (self.rows, self.columns, self.teams, self.steps, self.invocations, int(self.reads_ahead))
 
     @property
     def group_rows(self) -> int:
@@ -87,6 +89,8 @@ _BLOCKS = (
 """Columns, teams and steps; the first is within the limits that every Vulkan device must have."""
 _RESIDENT_INVOCATIONS = 2048
 """Of a core, at most."""
+_STEPS_AHEAD = 2
+"""Whose weights an invocation can hold while it waits and leave room for others on its core."""
 
 
 def row_kernels(device: DeviceInfo, shape: ProductShape) -> Iterator[RowKernel]:
@@ -103,10 +107,15 @@ def _blocks(rows: int) -> tuple[RowKernel, ...]:
 
 def row_nanoseconds(kernel: RowKernel, shape: ProductShape, costs: DeviceCosts, cores: int) -> float:
     """What a product takes, apart from what every dispatch does."""
-    queue = -(-math.prod(kernel.groups(shape)) // cores)
+    groups = math.prod(kernel.groups(shape))
+    queue = -(-groups // cores)
     waves = -(-queue // max(_RESIDENT_INVOCATIONS // kernel.invocations, 1))
     narrowness = 1 + costs.row_gap / kernel.columns
     reads = queue * 4 * shape.inner * kernel.columns / 32 * costs.fetch_cycles * narrowness
     stages = kernel.teams.bit_length() * kernel.rows
-    waits = waves * (kernel.turns(shape) * costs.row_turn_cycles + stages * costs.row_stage_cycles)
+    turns = kernel.turns(shape)
+    if groups <= shape.ahead and kernel.steps <= _STEPS_AHEAD:
+        reads -= reads / turns
+        turns -= 1
+    waits = waves * (turns * costs.row_turn_cycles + stages * costs.row_stage_cycles)
     return (reads + waits) / costs.cycles_per_nanosecond
