@@ -143,7 +143,7 @@ def _makings(line: Graph, identities: Mapping[Value, Hashable], numbers: dict[Ha
 def _by_turns(
     theirs: Iterable[Made], ours: Iterable[Made], key_of: Callable[[Made], Hashable], how: str
 ) -> dict[Place, Match]:
-    """Values with the same key, turn by turn. Where one side makes several in place of one, the last is that one."""
+    """Values with the same key, turn by turn; where one side makes several in place of one, see :func:`_result_of`."""
     groups = _grouped(theirs, key_of), _grouped(ours, key_of)
     found: dict[Place, Match] = {}
     for key, right in groups[1].items():
@@ -151,11 +151,25 @@ def _by_turns(
         turns = min(len(left), len(right))
         if not turns or len(left) % turns or len(right) % turns:
             continue
-        lasts = [items[len(items) // turns - 1 :: len(items) // turns] for items in (left, right)]
-        for turn, (one, two) in enumerate(zip(*lasts, strict=True)):
+        for turn, (some, others) in enumerate(zip(_runs(left, turns), _runs(right, turns), strict=True)):
+            one, two = _result_of(some, others[-1]), _result_of(others, some[-1])
             if one.form == two.form:
                 found[two.place] = Match(one.place, how, turn)
     return found
+
+
+def _runs(items: Sequence[Made], count: int) -> list[Sequence[Made]]:
+    """Items in so many runs of the same length."""
+    length = len(items) // count
+    return [items[start : start + length] for start in range(0, len(items), length)]
+
+
+def _result_of(run: Sequence[Made], partner: Made) -> Made:
+    """What several values that stand for one of the other side come to: the last, which the others lead to. But a view
+    is made anew whenever its memory has been written to, and it is the first that the other side has."""
+    operator = partner.node.qualified_op
+    is_made_anew = Trait.VIEW in record_of(operator).traits and run[0].node.qualified_op == operator
+    return run[0] if is_made_anew else run[-1]
 
 
 def _grouped(items: Iterable[Made], key_of: Callable[[Made], Hashable]) -> dict[Hashable, list[Made]]:

@@ -19,9 +19,9 @@ _CASES_OF_A_PROCESS = 100
 def run_cases(first: int, count: int, folder: Path) -> list[str]:
     """What went wrong, by case; a process that dies is started anew behind the case that it died of."""
     wrong: list[str] = []
+    command = [sys.executable, "-X", "faulthandler", str(Path(__file__).with_name("hostile_commands.py"))]
     at, sound = first, 0
     while at < first + count:
-        command = [sys.executable, str(Path(__file__).with_name("hostile_commands.py"))]
         some = min(first + count - at, _CASES_OF_A_PROCESS)
         child = subprocess.run([*command, str(folder), str(at), str(some)], capture_output=True, text=True, check=False)
         last = ""
@@ -35,7 +35,7 @@ def run_cases(first: int, count: int, folder: Path) -> list[str]:
                 last = ""
         if child.returncode:
             assert last, child.stderr[-3000:]
-            wrong.append(f"{last}: died of {child.returncode}: {child.stderr[-300:]}")
+            wrong.append(f"{last}: died of {child.returncode}: {child.stderr[-3000:]}")
     assert sound + len(wrong) == count
     return wrong
 

@@ -94,6 +94,24 @@ def test_turns_of_loops_are_matched_one_by_one(device: Device) -> None:
     assert turns == {"aten::tanh": [0, 1, 2], "aten::add": [0, 1, 2]}
 
 
+def test_views_of_memory_that_is_written_to() -> None:
+    """The reference makes them anew after each write; passes make new values in place of the writes."""
+
+    class Cell(nn.LSTMCell):
+        def __init__(self) -> None:
+            super().__init__(7, 5)
+
+        def forward(self, x: torch.Tensor, hidden: torch.Tensor, memory: torch.Tensor) -> tuple[torch.Tensor, ...]:
+            return super().forward(x, (hidden, memory))
+
+    torch.manual_seed(1)
+    inputs = [torch.randn(3, 7), torch.randn(3, 5), torch.randn(3, 5)]
+    cell = torch.jit.trace(Cell(), inputs)
+    found = compare(cell, passes_b=PassPipeline.default("vulkan", runtime="mobopt"), example_inputs=inputs)
+    assert found.agrees and {layer.verdict for layer in found.layers} == {AGREES}
+    assert len([layer for layer in found.layers if layer.nodes[-1] == "aten::unsafe_chunk"]) == 4
+
+
 def test_passes_are_compared_by_origin() -> None:
     script, x = net()
     found = compare(script, passes_b=PassPipeline.default("vulkan", runtime="2.6"), example_inputs=[x])
