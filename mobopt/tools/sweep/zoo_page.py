@@ -23,9 +23,11 @@ Models of the tests, with random weights ([sweeps.md](sweeps.md)). The page is m
 ```console
 $ export PYTHONPATH=tests
 $ mobopt sweep $(python tests/swept_models.py) --do audit,convert -o zoo.sqlite
-$ mobopt sweep $(python tests/swept_models.py) --do convert --runtime 2.6 -o zoo.sqlite
-$ mobopt sweep $(python tests/swept_models.py) --do convert --backend metal -o zoo.sqlite
+$ mobopt sweep $(python tests/swept_models.py) --do audit,convert --runtime 2.6 -o zoo.sqlite
+$ mobopt sweep $(python tests/swept_models.py) --do audit,convert --backend metal -o zoo.sqlite
+$ mobopt sweep $(python tests/swept_models.py) --do convert --runtime 1.13 -o zoo.sqlite
 $ export LP_NUM_THREADS=1  # of lavapipe, as of eager PyTorch: other work on the machine does less harm
+$ mobopt sweep $(python tests/swept_models.py) --do compare --runtime mobopt -o zoo.sqlite
 $ mobopt sweep $(python tests/swept_models.py) --do bench --runtime mobopt --threads 1 --repeat 10 -o times.sqlite
 $ python -m mobopt.tools.sweep.zoo_page zoo.sqlite times.sqlite > docs/zoo.md
 $ python -m wild wild.jsonl  # goes on where it was stopped
@@ -36,8 +38,7 @@ $ python -m wild.page wild.jsonl >> docs/zoo.md
 (`tests/nets`), traced or scripted; `timm`, `torchvision` and `transformers` are those packages' networks
 (`tests/wild`): published widths and depths at small images, and transformers' classes in small configurations.
 
-Other targets are swept alike and are not on this page: audits for 2.6 and Metal, all for 1.13 and for the CPU, and
-comparisons layer by layer on devices (`--do compare`).
+Other targets are swept alike and are not on this page: audits for 1.13, and all for the CPU.
 """
 _AUDITED = ("native", "rewritten", "cpu", "unknown", "unreached", "missing", "wrong")
 _MESSAGE = 240
