@@ -12,7 +12,7 @@ from pathlib import Path
 
 from mobopt.display import shown, size_text
 from mobopt.errors import MoboptError
-from mobopt.tools.sweep.jobs import AUDIT, BENCH, COMPARE, CONVERT, STATES, Job, Outcome
+from mobopt.tools.sweep.jobs import AUDIT, BAD, BENCH, COMPARE, CONVERT, STATES, Job, Outcome
 from mobopt.tools.sweep.matrix import Matrix, cell_text, crowd_text, loads_of, milliseconds_text, times_of
 from mobopt.tools.sweep.store import Result, read_results
 
@@ -168,10 +168,10 @@ def _ratio(own: Sequence[float], eager: Sequence[float]) -> str:
 
 
 def _problems(results: Sequence[Result]) -> Iterator[str]:
-    """Messages of what is not good; one that several have, once."""
+    """Messages of what is not good; one that several have, once. What audits count has tables of its own."""
     groups: dict[str, list[str]] = {}
     for result in results:
-        if not result.outcome.is_good:
+        if not result.outcome.is_good and not (result.job.do == AUDIT and result.outcome.state == BAD):
             for text in _reasons(result.outcome):
                 groups.setdefault(f"{result.outcome.state}, {result.job}: {text}", []).append(_name(result.model))
     if not groups:
