@@ -23,6 +23,7 @@ from mobopt.ops.contexts import (
     VulkanConv2dOpContext,
 )
 from mobopt.runtimes.cpu.packed_common import beside, clamped_convolution, clamped_transposed_convolution
+from mobopt.runtimes.cpu.recurrent_checks import check_lstm
 
 Tensor = torch.Tensor
 
@@ -116,6 +117,7 @@ def run_gru_context(x: Tensor, hidden: Tensor, context: GruPackedContext) -> tup
 def run_lstm_context(x: Tensor, hidden: Tensor, cell: Tensor, context: LstmPackedContext) -> tuple[Tensor, ...]:
     """LSTM: outputs of all steps, the last hidden and the last cell state."""
     parameters = [weight.to(x.device) for weight in context.layer_parameters]
+    check_lstm(x, [hidden, cell], parameters, *context.flags)
     result: tuple[Tensor, ...] = torch.ops.aten.lstm.input(x, [hidden, cell], parameters, *context.flags)
     return result
 

@@ -8,7 +8,9 @@ import pytest
 import torch
 from torch import nn
 
+from mobopt.ops.contexts import LstmPackedContext
 from mobopt.runtimes.cpu.kernels import kernel
+from mobopt.runtimes.cpu.packed_vulkan import run_lstm_context
 
 
 def _arguments(**options: Any) -> tuple[nn.LSTM, list[Any]]:
@@ -67,6 +69,18 @@ def test_wrong_sizes(name: str, damage: Any) -> None:
     damage(args)
     with pytest.raises(RuntimeError, match="lstm: expected"):
         kernel("aten::lstm.input")(*args)
+
+
+@pytest.mark.parametrize("place", range(4))
+def test_packed_contexts(place: int) -> None:
+    """Files have them, with weights of any size."""
+    _, (x, state, weights, *flags) = _arguments()
+    context = LstmPackedContext(weights, *flags)
+    expected = torch.lstm(x, state, weights, *flags)
+    torch.testing.assert_close(run_lstm_context(x, *state, context), expected)
+    weights[place] = weights[place][:-1]
+    with pytest.raises(RuntimeError, match=f"lstm: expected weight {place} of size"):
+        run_lstm_context(x, *state, LstmPackedContext(weights, *flags))
 
 
 def test_packed_sequences() -> None:
