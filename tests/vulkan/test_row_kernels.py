@@ -113,6 +113,7 @@ def test_all_of_the_inner_dimension_is_read_ahead_if_it_can_be() -> None:
     shape = ProductShape(1, 192, 768, 768, ahead=264, is_plain=True)
     kernel = choose_gpu_kernel(H200, shape)
     assert isinstance(kernel, RowKernel) and kernel.turns(shape) == 1 and kernel.groups(shape)[0] <= 264
+    assert isinstance(choose_gpu_kernel(H200, replace(shape, inner=0)), RowKernel)  # nothing is read, ahead or not
     wide = replace(shape, columns=12565, group_columns=12565)  # more workgroups than may wait
     assert choose_gpu_kernel(H200, wide) == choose_gpu_kernel(H200, replace(wide, ahead=0))
 

@@ -114,7 +114,7 @@ def row_nanoseconds(kernel: RowKernel, shape: ProductShape, costs: DeviceCosts, 
     reads = queue * 4 * shape.inner * kernel.columns / 32 * costs.fetch_cycles * narrowness
     stages = kernel.teams.bit_length() * kernel.rows
     turns = kernel.turns(shape)
-    if groups <= shape.ahead and kernel.steps <= _STEPS_AHEAD:
+    if turns and groups <= shape.ahead and kernel.steps <= _STEPS_AHEAD:
         reads -= reads / turns
         turns -= 1
     waits = waves * (turns * costs.row_turn_cycles + stages * costs.row_stage_cycles)
