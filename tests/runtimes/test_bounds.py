@@ -79,6 +79,21 @@ def test_sizes_below_at_and_above_the_bounds(net: nn.Module, device: Any, monkey
     assert not traces, "a trace with symbols for one sample and one for several serve all sizes"
 
 
+def test_new_sizes_take_the_memory_of_those_given_up(
+    net: nn.Module, device: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mobopt.runtimes.vulkan.program.MAX_PLANS", 4)
+    program, draw = bounded(net, device), random.Random(8)
+    sizes = [(draw.randint(1, 3), 3, draw.randint(6, 20), draw.randint(5, 23)) for _ in range(60)]
+    for size in sizes[:30]:
+        program(torch.rand(size))
+    before = device.live_objects["Memory"]
+    for size in sizes[30:]:
+        program(torch.rand(size))
+    assert device.live_objects["Memory"] <= before + 2
+    program.close()
+
+
 @pytest.mark.sweep
 def test_a_thousand_sizes(net: nn.Module, device: Any) -> None:
     program = bounded(net, device)

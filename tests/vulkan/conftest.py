@@ -38,14 +38,13 @@ def device() -> Iterator[Device]:
 
 
 @pytest.fixture
-def device_across_a_bus(device: Device, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Device:
+def device_across_a_bus(device: Device, monkeypatch: pytest.MonkeyPatch) -> Device:
     """Lavapipe on the road of a device across a bus."""
     monkeypatch.setattr(executable_module, "has_fast_upload_memory", lambda device: False)
     monkeypatch.setattr(device, "info", replace(device.info, kind="discrete"))
     pool = ArrayPool(device)
     assert pool._use is buffers.MemoryUse.DEVICE
     monkeypatch.setitem(device._shared, ArrayPool, pool)
-    request.addfinalizer(pool.close)
     return device
 
 

@@ -13,6 +13,7 @@ from mobopt.errors import DeviceError, DeviceLostError, InputError
 from mobopt.runtimes.vulkan.engine import buffers
 from mobopt.runtimes.vulkan.engine.array import DeviceArray
 from mobopt.runtimes.vulkan.engine.array_memory import ArrayPool
+from mobopt.runtimes.vulkan.engine.buffer_pool import BufferPool
 from mobopt.runtimes.vulkan.engine.device import Device, open_device
 from mobopt.runtimes.vulkan.engine.transfers import Transfers
 
@@ -24,7 +25,6 @@ def any_road(request: pytest.FixtureRequest, device: Device, monkeypatch: pytest
         pool = ArrayPool(device)
         pool._use = buffers.MemoryUse.DEVICE
         monkeypatch.setitem(device._shared, ArrayPool, pool)
-        request.addfinalizer(pool.close)
     return device
 
 
@@ -138,7 +138,7 @@ def test_memory_goes_with_the_last_reference(device: Device) -> None:
 
 def test_idle_memory_is_bounded(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
     gc.collect()
-    monkeypatch.setattr("mobopt.runtimes.vulkan.engine.array_memory._MAX_IDLE_BYTES", 0)
+    monkeypatch.setattr("mobopt.runtimes.vulkan.engine.buffer_pool._MAX_IDLE_BYTES", 0)
     before = device.live_objects["Memory"]
     array = DeviceArray.empty(device, (12345,))
     assert device.live_objects["Memory"] > before
@@ -148,7 +148,7 @@ def test_idle_memory_is_bounded(device: Device, monkeypatch: pytest.MonkeyPatch)
 
 def test_exhausted_memory_frees_what_is_idle_first(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
     DeviceArray.empty(device, (54321,))
-    pool = device.shared(ArrayPool)
+    pool = device.shared(BufferPool)
     allocate, refused = buffers._allocate, []
 
     def scarce(device: Device, scope: object, nbytes: int, types: object, action: str) -> object:

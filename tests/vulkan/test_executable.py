@@ -12,6 +12,7 @@ from engine_shaders import chain, engine_shaders, engine_spirv, scale, tensor  #
 from mobopt.errors import DeviceError, InputError
 from mobopt.runtimes.vulkan.engine import buffers
 from mobopt.runtimes.vulkan.engine import executable as executable_module
+from mobopt.runtimes.vulkan.engine.buffer_pool import BufferPool
 from mobopt.runtimes.vulkan.engine.buffers import Place
 from mobopt.runtimes.vulkan.engine.executable import Executable
 from mobopt.runtimes.vulkan.engine.stream import Dispatch, HostCall, Stream, bind
@@ -53,6 +54,7 @@ def test_constants_are_uploaded_once_and_go_with_their_last_user(any_device):
     weights = tensor(StorageKind.CONSTANT, 33, name="weights")
     weights.storage.data = values
     first = Executable(any_device, _with_constant(weights))
+    any_device.shared(BufferPool).free_idle()
     buffers = any_device.live_objects["Buffer"]
     second = Executable(any_device, _with_constant(weights))
     assert any_device.live_objects["Buffer"] == buffers + 1  # its arena; no second copy of the constant
@@ -63,14 +65,38 @@ def test_constants_are_uploaded_once_and_go_with_their_last_user(any_device):
     second.close()
 
 
-def test_closing_leaves_no_object(device):
+def _free_what_is_left(device):
     gc.collect()
+    device.shared(BufferPool).free_idle()
+
+
+def test_the_memory_of_a_closed_executable_serves_smaller_ones(device):
+    _free_what_is_left(device)
+    Executable(device, chain(3, 1000)).close()
+    before = device.live_objects["Memory"]
+    for length in (1000, 997, 601):
+        executable = Executable(device, chain(3, length))
+        assert device.live_objects["Memory"] == before, length
+        values = torch.randn(length, generator=torch.Generator().manual_seed(length))
+        torch.testing.assert_close(executable.run([values])[0], values + 3.0)
+        executable.close()
+    for length in (1100, 400):  # the one does not fit, the other would waste more than half
+        executable = Executable(device, chain(3, length))
+        assert device.live_objects["Memory"] > before, length
+        executable.close()
+        _free_what_is_left(device)
+        Executable(device, chain(3, 1000)).close()
+
+
+def test_closing_leaves_no_object(device):
+    _free_what_is_left(device)
     before = +device.live_objects
     executable = Executable(device, chain(3, 8))
     executable.profile([torch.zeros(8)])
     assert +device.live_objects != before
     executable.close()
     executable.close()
+    device.shared(BufferPool).free_idle()
     # Layouts stay for the next plan; what another thread held of earlier tests may be gone by now.
     kept = {"PipelineLayout", "DescriptorSetLayout", "PipelineCache"}
     assert {kind for kind in device.live_objects - before if kind not in kept} == set()
@@ -79,12 +105,12 @@ def test_closing_leaves_no_object(device):
 
 
 def test_an_executable_that_is_forgotten_is_closed(device):
-    gc.collect()
+    _free_what_is_left(device)
     before = device.live_objects["Memory"]
     executable = Executable(device, chain(3, 8))
     assert device.live_objects["Memory"] > before
     del executable
-    gc.collect()
+    _free_what_is_left(device)
     assert device.live_objects["Memory"] <= before
 
 

@@ -1,30 +1,20 @@
-"""Memory of arrays: one buffer each, kept by references, and used again for the next array of its size."""
+"""Memory of arrays: one buffer each, kept by references."""
 
 from __future__ import annotations
 
 import weakref
-from dataclasses import dataclass
 from functools import partial
 
 from mobopt.errors import DeviceError, DeviceLostError
 from mobopt.runtimes.vulkan.engine import vk
-from mobopt.runtimes.vulkan.engine.buffers import Buffer, MemoryUse, Place, allocate_buffer, hosts_arena
+from mobopt.runtimes.vulkan.engine.buffer_pool import Block, BufferPool
+from mobopt.runtimes.vulkan.engine.buffers import Buffer, MemoryUse, Place, hosts_arena
 from mobopt.runtimes.vulkan.engine.device import Device
 from mobopt.runtimes.vulkan.engine.memory_plan import align
 from mobopt.runtimes.vulkan.engine.poison import fill_with_nan
-from mobopt.runtimes.vulkan.engine.resources import ResourceScope
 
 _GRANULE = 256
 """Sizes are rounded up to its multiples, so that arrays of nearly the same size use each other's memory."""
-_MAX_IDLE_BYTES = 256 << 20
-
-
-@dataclass(eq=False)
-class _Block:
-    """A buffer, and what owns it."""
-
-    scope: ResourceScope
-    buffer: Buffer
 
 
 class HostView:
@@ -87,10 +77,8 @@ class ArrayPool:
     def __init__(self, device: Device) -> None:
         self._device = device
         self._use = MemoryUse.UPLOAD if hosts_arena(device) else MemoryUse.DEVICE
-        self._blocks: set[_Block] = set()
-        self._lent: dict[weakref.ref[ArrayMemory], _Block] = {}
-        self._idle: dict[int, list[_Block]] = {}
-        self._idle_bytes = 0
+        self._buffers = device.shared(BufferPool)
+        self._lent: dict[weakref.ref[ArrayMemory], Block] = {}
 
     def allocate(self, nbytes: int) -> ArrayMemory:
         """Memory for at least ``nbytes`` bytes, with anything in it.
@@ -98,9 +86,8 @@ class ArrayPool:
         Raises:
             DeviceError: memory is exhausted.
         """
-        size = max(align(nbytes, _GRANULE), _GRANULE)
         with self._device.lock:
-            block = self._take(size)
+            block = self._buffers.take(max(align(nbytes, _GRANULE), _GRANULE), self._use)
             if self._device.poisons:
                 fill_with_nan(self._device, [block.buffer])
             memory = ArrayMemory(self._device, block.buffer)
@@ -110,57 +97,14 @@ class ArrayPool:
     @property
     def live_bytes(self) -> int:
         """Bytes of all arrays that someone refers to."""
-        return sum(block.buffer.nbytes for block in tuple(self._blocks)) - self._idle_bytes
+        return sum(block.buffer.nbytes for block in tuple(self._lent.values()))
 
     def close(self) -> None:
-        """Free everything, also what arrays refer to: they are of no use without the device. Where the device has lent
-        memory to others, nothing is."""
-        for block in self._blocks:
-            if not self._device.is_lending:
-                block.scope.close()
-        self._blocks.clear()
-        self._idle.clear()
-        self._idle_bytes = 0
-
-    def _take(self, size: int) -> _Block:
-        idle = self._idle.get(size)
-        if idle:
-            self._idle_bytes -= size
-            return idle.pop()
-        try:
-            return self._allocate(size)
-        except DeviceError:
-            if not self._idle_bytes:
-                raise
-            self._free_idle()
-            return self._allocate(size)
-
-    def _allocate(self, size: int) -> _Block:
-        scope = self._device.scope()
-        try:
-            block = _Block(scope, allocate_buffer(self._device, scope, size, self._use))
-        except BaseException:
-            scope.close()
-            raise
-        self._blocks.add(block)
-        return block
+        """Nothing: what arrays refer to goes with the pool of buffers."""
 
     def _returned(self, memory: weakref.ref[ArrayMemory]) -> None:
         """Nobody refers to it any more."""
-        self._device.when_free(partial(self._give_back, self._lent.pop(memory)))
+        self._device.when_free(partial(self._give_back, memory))
 
-    def _give_back(self, block: _Block) -> None:
-        """Keep a block for the next array of its size; under the lock."""
-        if block not in self._blocks or not self._device.is_open:
-            return
-        self._idle.setdefault(block.buffer.nbytes, []).append(block)
-        self._idle_bytes += block.buffer.nbytes
-        if self._idle_bytes > _MAX_IDLE_BYTES:
-            self._free_idle()
-
-    def _free_idle(self) -> None:
-        idle, self._idle, self._idle_bytes = self._idle, {}, 0
-        for blocks in idle.values():
-            for block in blocks:
-                self._blocks.discard(block)
-                block.scope.close()
+    def _give_back(self, memory: weakref.ref[ArrayMemory]) -> None:
+        self._buffers.give_back(self._lent.pop(memory))

@@ -189,7 +189,7 @@ class Lane:
 
     def _build(self) -> None:
         device, staged = self._device, self._staged
-        self.memory = memory = MemoryLayout(device, self.scope, staged)
+        self.memory = memory = MemoryLayout(device, staged)
         self._places = memory.places
         self._temporary = memory.temporary
         if memory.counters:
@@ -298,7 +298,7 @@ class Lane:
             recording.scope.close()
         self.scope.close()
         if self.memory is not None:
-            self.memory.release_constants()
+            self.memory.release()
             self.memory = None
 
     # What goes in and out.

@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from mobopt.errors import DeviceError
+from mobopt.runtimes.vulkan.engine.buffer_pool import Block, BufferPool
 from mobopt.runtimes.vulkan.engine.buffers import (
     CHUNK_BYTES,
     Buffer,
     MemoryUse,
     Place,
-    allocate_buffer,
     hosts_arena,
     lay_out,
     placement_alignment,
@@ -20,7 +20,6 @@ from mobopt.runtimes.vulkan.engine.buffers import (
 from mobopt.runtimes.vulkan.engine.constants import ConstantPool
 from mobopt.runtimes.vulkan.engine.device import Device
 from mobopt.runtimes.vulkan.engine.memory_plan import Life, largest_live_set, plan_arena
-from mobopt.runtimes.vulkan.engine.resources import ResourceScope
 from mobopt.runtimes.vulkan.engine.staging import StagedStream
 from mobopt.runtimes.vulkan.engine.stream import Dispatch, HostTensor, storages
 from mobopt.runtimes.vulkan.engine.tensor import Storage, StorageKind
@@ -43,14 +42,26 @@ class MemoryReport:
 class MemoryLayout:
     """Memory for every storage of a staged stream."""
 
-    def __init__(self, device: Device, scope: ResourceScope, staged: StagedStream) -> None:
-        """Allocate it in ``scope``, but for the constants, which are held until :meth:`release_constants`.
+    def __init__(self, device: Device, staged: StagedStream) -> None:
+        """Take it from the device's pools, until :meth:`release`.
 
         Raises:
             DeviceError: memory is exhausted, or a storage is larger than one allocation may be.
         """
         self._device = device
         self._pool = device.shared(ConstantPool)
+        self._buffers = device.shared(BufferPool)
+        self._blocks: list[Block] = []
+        self._constants: tuple[Storage, ...] = ()
+        self.places: dict[Storage, Place] = {}
+        try:
+            self.report = self._place(staged)
+        except BaseException:
+            self.release()
+            raise
+
+    def _place(self, staged: StagedStream) -> MemoryReport:
+        device = self._device
         lives = _lives(staged)
         if device.poisons:  # nothing may find what another storage has left in its place
             end = len(staged.operations)
@@ -67,20 +78,19 @@ class MemoryLayout:
         for storage in lives:
             if storage.kind not in (StorageKind.CONSTANT, StorageKind.COUNTERS):
                 by_use[_use(storage, staged)].append(storage)
-        self.places: dict[Storage, Place] = {}
         if hosts_arena(device):
             shared = [storage for group in by_use.values() for storage in group]
-            arena_bytes, io_bytes = self._place_arena(scope, shared, lives, MemoryUse.UPLOAD), 0
+            arena_bytes, io_bytes = self._place_arena(shared, lives, MemoryUse.UPLOAD), 0
         else:
-            arena_bytes = self._place_arena(scope, by_use[MemoryUse.DEVICE], lives, MemoryUse.DEVICE)
-            io_bytes = sum(self._place_io(scope, by_use[use], use) for use in (MemoryUse.UPLOAD, MemoryUse.DOWNLOAD))
+            arena_bytes = self._place_arena(by_use[MemoryUse.DEVICE], lives, MemoryUse.DEVICE)
+            io_bytes = sum(self._place_io(by_use[use], use) for use in (MemoryUse.UPLOAD, MemoryUse.DOWNLOAD))
         counters = [storage for storage in lives if storage.kind is StorageKind.COUNTERS]
-        arena_bytes += self._place_io(scope, counters, MemoryUse.DEVICE)
-        self._constants = tuple(constants)
+        arena_bytes += self._place_io(counters, MemoryUse.DEVICE)
         self.places.update(self._pool.acquire(constants))
+        self._constants = tuple(constants)
         constant_bytes = sum(storage_bytes(storage) for storage in constants)
         live = largest_live_set([life for storage, life in lives.items() if storage.kind is not StorageKind.CONSTANT])
-        self.report = MemoryReport(
+        return MemoryReport(
             constant_bytes, arena_bytes, io_bytes, constant_bytes + arena_bytes + io_bytes, constant_bytes + live
         )
 
@@ -96,14 +106,20 @@ class MemoryLayout:
         places = self.places.items()
         return list({place.buffer: None for storage, place in places if storage.kind is StorageKind.COUNTERS})
 
-    def release_constants(self) -> None:
-        """Let the constants go."""
+    def release(self) -> None:
+        """Let everything go; nothing on the device uses it any more."""
         self._pool.release(self._constants)
         self._constants = ()
+        for block in self._blocks:
+            self._buffers.give_back(block)
+        self._blocks.clear()
 
-    def _place_arena(
-        self, scope: ResourceScope, group: Sequence[Storage], lives: Mapping[Storage, Life], use: MemoryUse
-    ) -> int:
+    def _buffer(self, nbytes: int, use: MemoryUse) -> Buffer:
+        """One until :meth:`release`. Plans of other sizes take what those that were given up leave."""
+        self._blocks.append(self._buffers.take(nbytes, use, is_roomy=True))
+        return self._blocks[-1].buffer
+
+    def _place_arena(self, group: Sequence[Storage], lives: Mapping[Storage, Life], use: MemoryUse) -> int:
         limits = self._device.info.limits
         alignment = placement_alignment(self._device)
         largest = max((storage_bytes(storage) for storage in group), default=0)
@@ -111,16 +127,16 @@ class MemoryLayout:
         chunk = allowed // alignment * alignment
         plan = plan_arena([lives[storage] for storage in group], alignment, chunk)
         starts = range(0, plan.nbytes, chunk)
-        chunks = [allocate_buffer(self._device, scope, min(chunk, plan.nbytes - start), use) for start in starts]
+        chunks = [self._buffer(min(chunk, plan.nbytes - start), use) for start in starts]
         for storage, offset in zip(group, plan.offsets, strict=True):
             self.places[storage] = Place(chunks[offset // chunk], offset % chunk, storage_bytes(storage))
         return plan.nbytes
 
-    def _place_io(self, scope: ResourceScope, group: Sequence[Storage], use: MemoryUse) -> int:
+    def _place_io(self, group: Sequence[Storage], use: MemoryUse) -> int:
         if not group:
             return 0
         offsets, nbytes = lay_out(group, placement_alignment(self._device))
-        buffer = allocate_buffer(self._device, scope, nbytes, use)
+        buffer = self._buffer(nbytes, use)
         for storage, offset in zip(group, offsets, strict=True):
             self.places[storage] = Place(buffer, offset, storage_bytes(storage))
         return nbytes
