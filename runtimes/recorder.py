@@ -16,7 +16,8 @@ from mobopt.ir.types import TENSOR, TensorType
 from mobopt.ops.effects import draws_numbers
 from mobopt.ops.records import Trait, functional_schema, has_trait, record_of
 from mobopt.ops.schemas import PACKING_OPERATORS
-from mobopt.ops.shapes import infer, makes_new, strides_of
+from mobopt.ops.shapes import infer, makes_new, order_of, strides_of
+from mobopt.ops.shapes.layouts import Strides, dense
 from mobopt.runtimes.abstract import (
     TracedTensor,
     ViewRecipe,
@@ -406,10 +407,7 @@ def _by_rule(op: str, args: Sequence[Any]) -> Any:
     if not makes_new(op) or any(map(is_nested, tensors)):
         return None
     made = infer(op, map_leaves(list(args), TracedTensor, _type_of))
-    if all(tensor.meta.is_contiguous() for tensor in tensors):
-        return map_leaves(made, TensorType, lambda kind: torch.empty(_sizes_of(kind), dtype=kind.dtype, device=_META))
-    operands = [(tuple(tensor.meta.shape), tensor.meta.stride()) for tensor in tensors]
-    found = [strides_of(op, _sizes_of(kind), operands) for kind in leaves_of(made, TensorType)]
+    found = _strides_of(op, args, tensors, [_sizes_of(kind) for kind in leaves_of(made, TensorType)])
     known = [strides for strides in found if strides is not None]
     if len(known) < len(found):
         return None
@@ -419,6 +417,17 @@ def _by_rule(op: str, args: Sequence[Any]) -> Any:
         TensorType,
         lambda kind: torch.empty_strided(_sizes_of(kind), next(strides), dtype=kind.dtype, device=_META),
     )
+
+
+def _strides_of(
+    op: str, args: Sequence[Any], tensors: Sequence[TracedTensor], results: Sequence[tuple[int, ...]]
+) -> list[Strides | None]:
+    """How new results of these sizes lie, None where no rule tells; ``tensors`` are those among the arguments."""
+    if all(tensor.meta.is_contiguous() for tensor in tensors):
+        first = order_of(op, args)
+        return [dense(sizes, None if number else first) for number, sizes in enumerate(results)]
+    operands = [(tuple(tensor.meta.shape), tensor.meta.stride()) for tensor in tensors]
+    return [strides_of(op, sizes, operands) for sizes in results]
 
 
 def _type_of(tensor: TracedTensor) -> TensorType:

@@ -20,8 +20,8 @@ from mobopt.ir.dimensions import Dimension
 from mobopt.ir.guards import Guards
 from mobopt.ir.nests import leaves_of, map_leaves
 from mobopt.ir.types import TensorType
-from mobopt.ops.shapes import has_rule, infer, makes_new, strides_of
-from mobopt.ops.shapes.layouts import row_major
+from mobopt.ops.shapes import has_rule, infer, makes_new, order_of, strides_of
+from mobopt.ops.shapes.layouts import dense
 from mobopt.runtimes.cpu.interpreter import Interpreter
 from mobopt.runtimes.cpu.kernels import kernel
 
@@ -67,9 +67,10 @@ class _Checker(Interpreter):
         if found is not None:
             self.found.told.add(op)
             self._compare(f"{op}({given})", found, result)
-            for tensor in leaves_of(result, torch.Tensor) if makes_new(op) else ():
+            for number, tensor in enumerate(leaves_of(result, torch.Tensor)) if makes_new(op) else ():
                 sizes = tuple(tensor.shape)
-                strides = row_major(sizes, ()) if is_row_major else strides_of(op, sizes, lying)
+                order = order_of(op, args) if number == 0 else None
+                strides = dense(sizes, order) if is_row_major else strides_of(op, sizes, lying)
                 if strides is not None and not lie_alike(tensor, strides):
                     self.found.problems.append(f"{op}({given}), {lying}, lies {tensor.stride()} and not {strides}")
                 if tensor.numel() and tensor.untyped_storage().data_ptr() in storages:

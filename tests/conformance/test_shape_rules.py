@@ -109,6 +109,8 @@ LSTM = [tensor(16, 3), tensor(16, 4), tensor(16), tensor(16)]
         ("aten::div.Tensor", [tensor(3, dtype=torch.int64), tensor(dtype=torch.int32)]),
         ("aten::arange.start_step", [2, 11, 3, None, None, None, None]),
         ("aten::lstm.input", [tensor(2, 5, 3), [tensor(2, 2, 4)] * 2, LSTM * 2, True, 1, 0.0, False, True, True]),
+        ("aten::lstm_cell", [tensor(5, 3), [tensor(5, 4)] * 2, *LSTM]),
+        ("aten::rnn_tanh_cell", [tensor(5, 3), tensor(5, 16), tensor(16, 3), tensor(16, 16), tensor(16), None]),
     ],
 )
 def test_layers_with_other_sizes(operator: str, args: list[object]) -> None:

@@ -1,5 +1,6 @@
 """How results of operators on strided operands lie is what PyTorch's CPU kernels make."""
 
+import itertools
 import random
 from typing import Any
 
@@ -9,8 +10,8 @@ from torch import Tensor
 
 from mobopt.ir.schemas import Argument, schema_of
 from mobopt.ir.types import TensorType
-from mobopt.ops.shapes import infer, rules, strides_of
-from mobopt.ops.shapes.layouts import as_exchanged_operands, as_operands
+from mobopt.ops.shapes import infer, order_of, rules, strides_of
+from mobopt.ops.shapes.layouts import as_exchanged_operands, as_operands, dense
 from mobopt.runtimes.cpu.kernels import kernel
 
 
@@ -148,3 +149,17 @@ def test_unknown_layouts_are_left_to_torch() -> None:
     x = torch.rand(2, 3, 4, 5).permute(0, 3, 1, 2)
     assert infer("aten::max_pool2d", [TensorType(x.dtype, tuple(x.shape)), [2, 2], [2, 2], [0, 0], [1, 1], False])
     assert strides_of("aten::max_pool2d", (2, 5, 1, 2), lying(x)) is None
+
+
+@pytest.mark.parametrize("batch_first", [False, True])
+@pytest.mark.parametrize("layer", [torch.nn.LSTM, torch.nn.GRU, torch.nn.RNN])
+def test_time_comes_first_in_what_recurrent_layers_make(layer: type[torch.nn.RNNBase], batch_first: bool) -> None:
+    op = {torch.nn.LSTM: "aten::lstm.input", torch.nn.GRU: "aten::gru.input", torch.nn.RNN: "aten::rnn_tanh.input"}
+    order = order_of(op[layer], [None] * 8 + [batch_first])
+    for sizes, bidirectional, count in itertools.product([(3, 5, 2), (1, 5, 2), (3, 1, 2)], (False, True), (1, 2)):
+        made = layer(2, 4, count, batch_first=batch_first, bidirectional=bidirectional)
+        outputs, states = made(torch.rand(sizes))
+        strides = dense(tuple(outputs.shape), order)
+        for size, stride, wanted in zip(outputs.shape, outputs.stride(), strides, strict=True):
+            assert size == 1 or stride == wanted
+        assert all(state.is_contiguous() for state in (states if isinstance(states, tuple) else [states]))

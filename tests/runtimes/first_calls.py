@@ -60,6 +60,22 @@ class UNet(nn.Module):
         return self.last(torch.cat([x, self.up(low) + wide[:, :4]], 1))
 
 
+class Recurrent(nn.Module):
+    """Layers whose sequences come batch first, in both directions, and a cell."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers, self.others = nn.LSTM(5, 6, 2, batch_first=True, bidirectional=True), nn.GRU(12, 7)
+        self.cell = nn.GRUCell(7, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.others(self.layers(x)[0].transpose(0, 1))[0]
+        state = torch.zeros(x.size(0), 3)
+        for step in y.unbind(0):
+            state = self.cell(step, state)
+        return state
+
+
 def main() -> None:
     torch.manual_seed(0)
     calls: list[tuple[nn.Module, torch.Tensor]] = [
@@ -67,6 +83,7 @@ def main() -> None:
         (Transformer(), torch.rand(1, 3, 12, 12)),
         (Decoder(), torch.randint(0, 11, (1, 7))),
         (UNet(), torch.rand(1, 3, 8, 8)),
+        (Recurrent(), torch.rand(2, 4, 5)),
     ]
     for model, x in calls:
         script = torch.jit.script(model.eval())

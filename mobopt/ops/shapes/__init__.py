@@ -7,8 +7,8 @@ arguments that a rule is not sure of (others than models use, or that torch refu
 meta kernels tell, which need numbers, import hundreds of modules at their first use, and raise torch's own errors.
 
 Strides are no part of it. In a program of functional operators they matter to ``aten::view`` alone, which is taken for
-``aten::reshape`` here; whoever keeps strides asks :func:`makes_new` whether a result is new, and :func:`strides_of` how
-it lies.
+``aten::reshape`` here; whoever keeps strides asks :func:`makes_new` whether a result is new, and :func:`order_of` and
+:func:`strides_of` how it lies.
 """
 
 from mobopt.ops.shapes import (  # noqa: F401 - each registers its own
@@ -28,7 +28,15 @@ from mobopt.ops.shapes import (  # noqa: F401 - each registers its own
     resizing,
     views,
 )
-from mobopt.ops.shapes.rules import NoRuleError, has_rule, infer, makes_new, operators_with_rules, strides_of
+from mobopt.ops.shapes.rules import (
+    NoRuleError,
+    has_rule,
+    infer,
+    makes_new,
+    operators_with_rules,
+    order_of,
+    strides_of,
+)
 
 __all__ = [
     "NoRuleError",
@@ -36,5 +44,6 @@ __all__ = [
     "infer",
     "makes_new",
     "operators_with_rules",
+    "order_of",
     "strides_of",
 ]

@@ -7,13 +7,15 @@ PyTorch's own rules are followed, for ``view`` and ``is_contiguous`` show them t
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 Strides: TypeAlias = "tuple[int, ...]"
 Lying: TypeAlias = "tuple[tuple[int, ...], tuple[int, ...]]"
 """Sizes and strides of an operand."""
 Layout: TypeAlias = "Callable[[tuple[int, ...], Sequence[Lying]], tuple[int, ...] | None]"
 """The strides of a result of these sizes, or None where it isn't known."""
+Order: TypeAlias = "Callable[[Sequence[Any]], Sequence[int] | None]"
+"""The dimensions of a first result, innermost first, by the arguments of an operator, or None where it is row-major."""
 
 _RANKS_OF_FORMATS = (4, 5)
 """Ranks of tensors for which PyTorch knows orders with the channels last."""
@@ -21,14 +23,14 @@ _RANKS_OF_FORMATS = (4, 5)
 
 def row_major(sizes: tuple[int, ...], operands: Sequence[Lying]) -> Strides:
     """Whatever the order of operands is."""
-    return _dense(sizes, range(len(sizes))[::-1])
+    return dense(sizes)
 
 
 def row_major_but_images(sizes: tuple[int, ...], operands: Sequence[Lying]) -> Strides | None:
     """As :func:`row_major`, where operands can't have their channels last."""
     if any(len(given) in _RANKS_OF_FORMATS for given, _ in operands):
         return None
-    return _dense(sizes, range(len(sizes))[::-1])
+    return dense(sizes)
 
 
 def as_operands(sizes: tuple[int, ...], operands: Sequence[Lying]) -> Strides | None:
@@ -47,14 +49,14 @@ def as_operands(sizes: tuple[int, ...], operands: Sequence[Lying]) -> Strides | 
             if comparison > 0:
                 order[before], order[at] = order[at], order[before]
                 at = before
-    return _dense(sizes, order)
+    return dense(sizes, order)
 
 
-def _dense(sizes: tuple[int, ...], order: Sequence[int]) -> Strides:
-    """Strides of dimensions that lie in this order, the innermost first."""
+def dense(sizes: tuple[int, ...], order: Sequence[int] | None = None) -> Strides:
+    """Strides of dimensions that lie in this order, the innermost first; row-major if none is given."""
     strides = [0] * len(sizes)
     step = 1
-    for dim in order:
+    for dim in range(len(sizes))[::-1] if order is None else order:
         strides[dim] = step
         step *= max(sizes[dim], 1)
     return tuple(strides)

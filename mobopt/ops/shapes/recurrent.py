@@ -1,4 +1,4 @@
-"""Recurrent layers and cells. Results of layers may lie in another order: time comes first in memory."""
+"""Recurrent layers and cells."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from mobopt.ir.types import TensorType
-from mobopt.ops.shapes.rules import FLOATS, equal, require, view_rule
+from mobopt.ops.shapes.rules import FLOATS, equal, require, shape_rule
 from mobopt.ops.shapes.views import with_sizes
 
 
@@ -39,7 +39,12 @@ def _layers(
     return with_sizes(x, (*x.sizes[:2], size * directions)), hidden
 
 
-@view_rule("aten::lstm.input")
+def _time_first(args: Sequence[Any]) -> Sequence[int] | None:
+    """Layers walk along time, which comes first in memory also where the batch does in sizes."""
+    return (2, 0, 1) if args[-1] else None
+
+
+@shape_rule("aten::lstm.input", order=_time_first)
 def lstm(
     x: TensorType,
     states: Sequence[TensorType],
@@ -73,11 +78,11 @@ def recurrent(
     return _layers(gates, x, [state], parameters, has_biases, count, bidirectional, batch_first)
 
 
-view_rule("aten::gru.input")(partial(recurrent, 3))
-view_rule("aten::rnn_tanh.input", "aten::rnn_relu.input")(partial(recurrent, 1))
+shape_rule("aten::gru.input", order=_time_first)(partial(recurrent, 3))
+shape_rule("aten::rnn_tanh.input", "aten::rnn_relu.input", order=_time_first)(partial(recurrent, 1))
 
 
-@view_rule("aten::lstm_cell")
+@shape_rule("aten::lstm_cell")
 def lstm_cell(x: TensorType, states: Sequence[TensorType], *weights: Any) -> tuple[TensorType, TensorType]:
     """One step: the two states."""
     require(len(states) == 2)
@@ -91,8 +96,8 @@ def cell(gates: int, x: TensorType, state: TensorType, *weights: Any) -> TensorT
     return state
 
 
-view_rule("aten::gru_cell")(partial(cell, 3))
-view_rule("aten::rnn_tanh_cell", "aten::rnn_relu_cell")(partial(cell, 1))
+shape_rule("aten::gru_cell")(partial(cell, 3))
+shape_rule("aten::rnn_tanh_cell", "aten::rnn_relu_cell")(partial(cell, 1))
 
 
 def _require_step(

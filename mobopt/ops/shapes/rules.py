@@ -14,7 +14,7 @@ from mobopt.ir.dtypes import SCALAR_TYPES
 from mobopt.ir.guards import UndecidedError
 from mobopt.ir.types import TensorType
 from mobopt.ops.shapes.kinds import are_of_schema
-from mobopt.ops.shapes.layouts import Layout, Lying, Strides
+from mobopt.ops.shapes.layouts import Layout, Lying, Order, Strides
 
 _LOG = logging.getLogger("mobopt.shapes")
 
@@ -40,14 +40,18 @@ class NoRuleError(Exception):
 _RULES: dict[str, Rule] = {}
 _LAYOUTS: dict[str, Layout | None] = {}
 """Of operators whose results are new."""
+_ORDERS: dict[str, Order] = {}
+"""Of those whose first result may lie in another order than its operands do."""
 
 
-def shape_rule(*operators: str, layout: Layout | None = None) -> Callable[[_Rule], _Rule]:
+def shape_rule(*operators: str, layout: Layout | None = None, order: Order | None = None) -> Callable[[_Rule], _Rule]:
     """Register a rule for operators by their qualified names; their results are new, and row-major where all operands
-    are. ``layout`` tells how they lie for others."""
+    are, but for the first, of which ``order`` tells. ``layout`` tells how they lie for others."""
 
     def register(rule: _Rule) -> _Rule:
         _LAYOUTS.update(dict.fromkeys(operators, layout))
+        if order is not None:
+            _ORDERS.update(dict.fromkeys(operators, order))
         return view_rule(*operators)(rule)
 
     return register
@@ -109,6 +113,18 @@ def strides_of(operator: str, sizes: tuple[int, ...], operands: Sequence[Lying])
     """
     layout = _LAYOUTS[operator]
     return None if layout is None else layout(sizes, operands)
+
+
+def order_of(operator: str, args: Sequence[Any]) -> Sequence[int] | None:
+    """In which order the dimensions of the first result of an operator that :func:`makes_new` lie, innermost first,
+    where all operands lie row-major; None if it does so too. The other results do.
+
+    Args:
+        operator: qualified name.
+        args: all arguments of its schema, in order.
+    """
+    order = _ORDERS.get(operator)
+    return None if order is None else order(args)
 
 
 def operators_with_rules() -> list[str]:
