@@ -72,20 +72,20 @@ def _free_what_is_left(device):
 
 def test_the_memory_of_a_closed_executable_serves_smaller_ones(device):
     _free_what_is_left(device)
-    Executable(device, chain(3, 1000)).close()
+    Executable(device, chain(3, 100_000)).close()
     before = device.live_objects["Memory"]
-    for length in (1000, 997, 601):
+    for length in (100_000, 99_991, 60_101):
         executable = Executable(device, chain(3, length))
         assert device.live_objects["Memory"] == before, length
         values = torch.randn(length, generator=torch.Generator().manual_seed(length))
         torch.testing.assert_close(executable.run([values])[0], values + 3.0)
         executable.close()
-    for length in (1100, 400):  # the one does not fit, the other would waste more than half
+    for length in (110_000, 40_000):  # the one does not fit, the other would waste more than half
         executable = Executable(device, chain(3, length))
         assert device.live_objects["Memory"] > before, length
         executable.close()
         _free_what_is_left(device)
-        Executable(device, chain(3, 1000)).close()
+        Executable(device, chain(3, 100_000)).close()
 
 
 def test_closing_leaves_no_object(device):
@@ -269,6 +269,7 @@ def test_exhausted_memory_is_an_error_that_leaves_nothing(device, monkeypatch):
     allocate = buffers._allocate
     full = lambda device, scope, nbytes, types, action: allocate(device, scope, nbytes, [], action)  # noqa: E731
     monkeypatch.setattr(buffers, "_allocate", full)
+    _free_what_is_left(device)
     before = +device.live_objects
     with pytest.raises(DeviceError, match=r"allocate .* MiB of upload memory.*OUT_OF_DEVICE_MEMORY.*smaller input"):
         Executable(device, chain(3, 1000))

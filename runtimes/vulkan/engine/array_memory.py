@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from collections.abc import Sequence
 from functools import partial
 
 from mobopt.errors import DeviceError, DeviceLostError
@@ -86,13 +87,21 @@ class ArrayPool:
         Raises:
             DeviceError: memory is exhausted.
         """
-        with self._device.lock:
-            block = self._buffers.take(max(align(nbytes, _GRANULE), _GRANULE), self._use)
-            if self._device.poisons:
-                fill_with_nan(self._device, [block.buffer])
-            memory = ArrayMemory(self._device, block.buffer)
-            self._lent[weakref.ref(memory, self._returned)] = block
-            return memory
+        return self.allocate_all([nbytes])[0]
+
+    def allocate_all(self, sizes: Sequence[int]) -> list[ArrayMemory]:
+        """As :meth:`allocate`, of many: a call of a decoder wants memory for the caches of all its layers."""
+        device, take, use, lent, returned = self._device, self._buffers.take, self._use, self._lent, self._returned
+        made = []
+        with device.lock:
+            for nbytes in sizes:
+                block = take(max(align(nbytes, _GRANULE), _GRANULE), use)
+                memory = ArrayMemory(device, block.buffer)
+                lent[weakref.ref(memory, returned)] = block
+                made.append(memory)
+            if device.poisons:
+                fill_with_nan(device, [memory.buffer for memory in made])
+        return made
 
     @property
     def live_bytes(self) -> int:

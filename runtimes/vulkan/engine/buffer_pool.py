@@ -10,6 +10,8 @@ from mobopt.runtimes.vulkan.engine.device import Device
 from mobopt.runtimes.vulkan.engine.resources import ResourceScope
 
 _MAX_IDLE_BYTES = 256 << 20
+_LEAST_ROOMY_BYTES = 64 << 10
+"""Of what varies in size; so small plans can use each other's memory."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,18 +33,20 @@ class BufferPool:
         self._idle_bytes = 0
 
     def take(self, nbytes: int, use: MemoryUse, is_roomy: bool = False) -> Block:
-        """A buffer of ``nbytes`` bytes, until :meth:`give_back`.
+        """A buffer for ``nbytes`` bytes, until :meth:`give_back`.
 
         Args:
             nbytes: how many are needed.
             use: who touches it.
-            is_roomy: whether one that is idle may be up to twice as large, for what varies in size.
+            is_roomy: whether it may be larger, for what varies in size: one that is idle may be twice as large.
 
         Raises:
             DeviceError: memory is exhausted, also after what is idle was freed.
         """
         with self._device.lock:
-            block = self._take_idle(self._fitting(nbytes, use) if is_roomy else nbytes, use)
+            if is_roomy:
+                nbytes = self._fitting(max(nbytes, _LEAST_ROOMY_BYTES), use)
+            block = self._take_idle(nbytes, use)
             if block is None:
                 block = self._allocate_or_free(nbytes, use)
             self._taken.add(block)

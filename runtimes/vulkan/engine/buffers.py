@@ -33,6 +33,8 @@ class MemoryUse(Enum):
     UPLOAD = "upload"  # written by the host, read by the device
     DOWNLOAD = "download"  # written by the device, read by the host
 
+    __hash__ = object.__hash__  # Enum's own is a function of Python, and every array of a call asks for it
+
 
 # By use: flags that memory must have, flags worth having, flags better left to others.
 _WANTED = {

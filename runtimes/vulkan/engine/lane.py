@@ -201,7 +201,8 @@ class Lane:
         self._outputs = [self._slot(tensor) for tensor in staged.outputs]
         self._flag = None if staged.flag is None else self._view(staged.flag)
         self._array_storages = staged.array_storages
-        self._new_arrays = [(storage, storage_bytes(storage)) for storage in staged.bound_outputs.values()]
+        self._new_arrays = list(staged.bound_outputs.values())
+        self._new_bytes = [storage_bytes(storage) for storage in self._new_arrays]
         self._barriers = [
             [] if isinstance(segment, HostCall) else plan_barriers(segment, self._locate) for segment in self._segments
         ]
@@ -335,9 +336,10 @@ class Lane:
         if not self._array_storages:
             return ()
         pool = self._device.shared(ArrayPool)
-        self._made = {storage: pool.allocate(nbytes) for storage, nbytes in self._new_arrays}
+        made = pool.allocate_all(self._new_bytes)
+        self._made = dict(zip(self._new_arrays, made, strict=True))
         given = [array.memory.buffer for array in self._arrays if array is not None]
-        return (*given, *[memory.buffer for memory in self._made.values()])
+        return (*given, *[memory.buffer for memory in made])
 
     def _array_outputs(self) -> dict[int, DeviceArray]:
         """Outputs that stay on the device, by number."""
