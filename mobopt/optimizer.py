@@ -44,9 +44,10 @@ from mobopt.passes.manager import PassRun, run_passes
 from mobopt.passes.notes import Note
 from mobopt.passes.pipelines import PassPipeline, pipeline_for
 from mobopt.passes.quantize_weights import poorly_quantized
+from mobopt.runtimes.bounds import DeclaredBounds
 from mobopt.samples.agreement import agreement_of
-from mobopt.samples.example_inputs import NONE, ChosenInputs, ExampleInputs, choose_inputs, given_inputs
-from mobopt.samples.unknown_sizes import unknown_text
+from mobopt.samples.example_inputs import NONE, ChosenInputs, ExampleInputs, choose_inputs, given_inputs, with_bounds
+from mobopt.samples.unknown_sizes import by_size_text, unknown_text
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -66,6 +67,7 @@ def optimize_for_mobile(
     *,
     example_inputs: ExampleInputs | None = None,
     dynamic_shapes: Any = None,
+    bounds: DeclaredBounds | None = None,
     runtime: str = DEFAULT_RUNTIME,
     legalize: str = DEFAULT_LEGALIZE,
     xnnpack: bool = False,
@@ -96,6 +98,10 @@ def optimize_for_mobile(
             or a guess from the first layers. With the backend Vulkan, what no example tells of runs on the phone's CPU.
         dynamic_shapes: of an nn.Module, the sizes of inputs that may change, as ``torch.export.export`` takes them;
             the result refuses inputs of other sizes than the example's elsewhere.
+        bounds: the sizes that inputs may have, by method, for each tensor of its arguments, of each dimension the least
+            and the largest, or None: ``{"forward": [[(1, 16), None, None, None]]}``. The result is right for all of
+            them, and refuses others. Without them, those that the model was exported with, or else those of the
+            example. What the target computes right for some of them alone runs on the phone's CPU.
         runtime: the oldest PyTorch Mobile release that must load the result and compute it right; ``'mobopt'`` for
             mobopt's own runtime only, which needs no rewrites for the sake of phones.
         legalize: ``'off'``, ``'safe'`` or ``'full'``: how far to rewrite what the target computes wrongly or lacks;
@@ -128,8 +134,8 @@ def optimize_for_mobile(
 
     Warns:
         UserWarning: nothing is known of the sizes of inputs, or of some tensors, on which it depends what a phone's
-            GPU computes right; an nn.Module was traced; the model is ill-conditioned; a layer loses much of its weight
-            to rounding.
+            GPU computes right, or the GPU is right for only some of the sizes that inputs may have; an nn.Module was
+            traced; the model is ill-conditioned; a layer loses much of its weight to rounding.
 
     Raises:
         ArgumentTypeError: a TypeError: no model, an nn.Module without example inputs, an unknown backend, or a
@@ -158,9 +164,11 @@ def optimize_for_mobile(
         raise UnsupportedError("the module is optimised already; optimise the module that it was made from")
     source = source_of(script_module, names, example_inputs, dynamic_shapes)
     source = source_for(source, settings.backend, settings.is_for_phones)
-    optimized = optimize(source, settings, example_inputs, passes)
+    optimized = optimize(source, settings, example_inputs, passes, bounds=bounds)
     if settings.asks_for_sizes and (unknown := unknown_text(optimized.original, optimized.notes, optimized.inputs)):
         warnings.warn(f"{unknown}. Give example_inputs", stacklevel=2)
+    if by_size := by_size_text(optimized.program, optimized.notes):
+        warnings.warn(f"{by_size}. Declare fewer sizes, by bounds or in the export, where they suffice", stacklevel=2)
     if poor := poorly_quantized(optimized.notes):
         warnings.warn(poor, stacklevel=2)
     if remark := expansion_remark(optimized.original):
@@ -170,7 +178,9 @@ def optimize_for_mobile(
     if example_inputs is not None:
         check_agreement(source, optimized.unrounded(), optimized.inputs)
     device = None if settings.backend == "vulkan" else "cpu"
-    module = MobileModule(optimized.program, device, optimized.notes, precision=choice)
+    module = MobileModule(
+        optimized.program, device, optimized.notes, bounds=optimized.inputs.bounds or None, precision=choice
+    )
     if example_inputs is not None:
         module.learn_ranges(optimized.inputs.by_method)
     return module
@@ -228,6 +238,7 @@ def optimize(
     example_inputs: ExampleInputs | None = None,
     passes: PassPipeline | None = None,
     on_pass: Callable[[PassRun, Program], None] | None = None,
+    bounds: DeclaredBounds | None = None,
 ) -> Optimized:
     """Run a backend's passes on a model; arguments are checked already.
 
@@ -237,14 +248,16 @@ def optimize(
         example_inputs: arguments of its methods.
         passes: a pipeline for these settings, in place of the backend's own.
         on_pass: is told of each pass, with the Program after it.
+        bounds: the sizes that inputs may have.
 
     Raises:
-        InputError: the model can't be run on the example inputs, or the pipeline is for other settings.
+        InputError: the model can't be run on the example inputs, bounds don't fit the inputs, or the pipeline is for
+            other settings.
         UnsupportedError: the model or the backend needs what mobopt lacks.
     """
     if passes is not None:
         _check_pipeline(passes, settings)
-    inputs = _inputs_of(source, settings, example_inputs)
+    inputs = with_bounds(source.program, _inputs_of(source, settings, example_inputs), bounds or {})
     pipeline = pipeline_for(settings, inputs.examples) if passes is None else passes.with_examples(inputs.examples)
     program = source.program.clone()
     runs = run_passes(program, pipeline, on_pass=on_pass)

@@ -10,12 +10,15 @@ import torch
 
 from mobopt.ir import Node, Program, Value
 from mobopt.ir.facts import UNKNOWN, UNSEEN, facts_of_tensor
+from mobopt.ir.guards import closed_guards
 from mobopt.ir.nests import leaves_of, map_leaves
 from mobopt.ir.types import TENSOR
 from mobopt.ops.effects import schema_of_node
 from mobopt.ops.state import telling_calls
+from mobopt.passes.declared_sizes import declare_sizes, spread_sizes
 from mobopt.passes.inference import infer_facts, values_of
 from mobopt.passes.varying_sizes import varying_values
+from mobopt.runtimes.bounds import DeclaredBounds
 from mobopt.runtimes.cpu import Interpreter
 
 _HALF = 5
@@ -30,10 +33,12 @@ class Examples:
         arguments: for each method, its arguments without self; none: nothing is known of sizes.
         are_guessed: whether nobody asked for these sizes: mobopt chose them, or tracing happened to use them. They
             decide what the target computes right, and no file is fixed to them.
+        bounds: ranges of sizes of methods' inputs; models that were exported have theirs, if none are given here.
     """
 
     arguments: Mapping[str, Sequence[Any]] = field(default_factory=dict)
     are_guessed: bool = False
+    bounds: DeclaredBounds = field(default_factory=dict)
 
 
 def record_facts(program: Program, examples: Examples) -> None:
@@ -59,17 +64,22 @@ def _observe(program: Program, examples: Examples) -> None:
     values = [value for graph in program.methods.values() for value in values_of(graph.block)]
     for value in values:
         value.facts = UNSEEN if value.type == TENSOR else UNKNOWN
+    program.size_symbols = closed_guards()
     calls = telling_calls(program)  # a call may leave tensors of other sizes to the next
     for method, arguments in examples.arguments.items():
         if method in program.methods:
             observer = _Observer(program)
             for _ in range(calls):
                 observer.run(method, map_leaves(list(arguments), torch.Tensor, torch.Tensor.clone))
-    for graph in program.methods.values():
-        varying = varying_values(graph)
-        for value in varying.sizes:
-            if value.type == TENSOR:
-                value.facts = value.facts.varying(value not in varying.ranks)
+    for method, graph in program.methods.items():
+        arguments = examples.arguments.get(method, ())
+        declared = declare_sizes(program, method, arguments, examples.bounds, program.size_symbols)
+        varying = varying_values(graph, declared.inputs)
+        seen = {value: value.facts for value in varying.sizes if value.facts is not UNKNOWN}
+        for value, facts in seen.items():
+            value.facts = facts.varying(value not in varying.ranks)
+        if declared.sizes:
+            spread_sizes(program, graph, declared, seen)
 
 
 def forget_facts(program: Program) -> None:

@@ -14,10 +14,11 @@ import torch
 
 from mobopt.errors import GraphError
 from mobopt.ir import Block, Node, Program, Value
-from mobopt.ir.facts import NOTHING, RANK, SIZES, UNKNOWN, UNSEEN, TensorFacts, name_of
+from mobopt.ir.facts import NOTHING, RANK, SIZES, UNKNOWN, UNSEEN, TensorFacts, facts_of_type, name_of
 from mobopt.ir.nests import leaves_of, map_leaves
 from mobopt.ir.types import BOOL, FLOAT, INT, SCALAR, TENSOR, TensorType
-from mobopt.ops.effects import listed_items
+from mobopt.ops.effects import listed_items, schema_of_node
+from mobopt.ops.records import Trait, has_trait
 from mobopt.ops.shapes import infer
 from mobopt.ops.shapes.numbers import infer_held, infer_numbers, tells_numbers
 from mobopt.passes.rewriting import is_constant_tensor
@@ -25,6 +26,7 @@ from mobopt.runtimes.cpu.evaluator import Evaluator
 from mobopt.runtimes.cpu.kernels import kernel
 
 _NUMBERS = (INT, FLOAT, BOOL, SCALAR)
+_ANY_FLOAT = 0.5
 _LASTING = (SIZES, RANK, NOTHING)
 _UNTOLD = TensorFacts(lasting=NOTHING, varies=True)
 """Of a tensor whose sizes are computed from numbers that follow from no sizes."""
@@ -62,9 +64,9 @@ def check_facts(program: Program) -> None:
     inference = Inference(program)
     for graph in program.methods.values():
         for value in values_of(graph.block):
-            if value.producer is not None and value.facts is not UNKNOWN and value.facts.known_sizes is not None:
+            if value.producer is not None and value.facts is not UNKNOWN and value.facts.dimensions is not None:
                 made = inference.facts(value)
-                if made.known_sizes is not None and (made.dtype, made.sizes) != (value.facts.dtype, value.facts.sizes):
+                if made.dimensions is not None and made.type != value.facts.type:
                     raise GraphError(f"{value.producer!r} makes {made}, and {value.facts} is known of %{value.name}")
 
 
@@ -108,10 +110,18 @@ class _UntoldError(Exception):
 
 
 class Inference(Evaluator):
-    """Evaluates single nodes on types of tensors, and on numbers, as far as these follow from sizes."""
+    """Evaluates single nodes on types of tensors, and on numbers, as far as these follow from sizes.
 
-    def __init__(self, program: Program) -> None:
+    Args:
+        program: the model.
+        by_example: whether sizes that may vary are those of the example.
+        believes_attributes: whether numbers that are attributes stay as they are.
+    """
+
+    def __init__(self, program: Program, by_example: bool = False, believes_attributes: bool = True) -> None:
         super().__init__(program)
+        self._by_example = by_example
+        self._believes_attributes = believes_attributes
         self._results: dict[Value, tuple[Any, TensorFacts]] = {}
         """Of values that are no tensors, what they are, and what was read for that."""
 
@@ -128,12 +138,28 @@ class Inference(Evaluator):
         try:
             result, read = self._made(value)
         except _UntoldError as untold:
-            return untold.facts
+            return untold.facts if self._by_example or not self.program.size_symbols.symbols else self._varying(value)
         except RecursionError:  # a number that follows from hundreds of others
             return _UNTOLD
         if not isinstance(result, TensorType):
             return UNSEEN
-        return TensorFacts(name_of(result.dtype), result.sizes, read.lasting, varies=read.varies)  # type: ignore[arg-type]
+        return facts_of_type(name_of(result.dtype), result.sizes, lasting=read.lasting, varies=read.varies)
+
+    def decided(self, condition: Value) -> bool | None:
+        """What a condition is for all sizes that inputs may have; None if that is open."""
+        try:
+            result, read = self._look(condition)
+        except (_UntoldError, RecursionError):
+            return None
+        return bool(result) if isinstance(result, (bool, int)) and read.lasting == SIZES and not read.varies else None
+
+    def _varying(self, value: Value) -> TensorFacts:
+        """What the example tells of a tensor whose sizes the declared ranges leave open."""
+        made = Inference(self.program, by_example=True).facts(value)
+        assert value.producer is not None
+        return (
+            made.varying(not has_trait(value.producer.qualified_op, Trait.RANK_BY_SIZES)) if made.seen_sizes else made
+        )
 
     def operator(self, node: Node, args: list[Any]) -> Any:
         """What an operator makes of types and numbers."""
@@ -152,12 +178,18 @@ class Inference(Evaluator):
         """Whether a value stands for a tensor."""
         return isinstance(value, TensorType)
 
+    def _type_of(self, facts: TensorFacts) -> TensorType:
+        found = facts.seen_type if self._by_example else facts.type
+        if found is None:
+            raise _UntoldError(facts if facts.varies else UNSEEN)
+        return found
+
     def _look(self, value: Value) -> tuple[Any, TensorFacts]:
         """What a value is in the example, and what of that lasts."""
         if value.is_constant:
             return self.lift(value.constant), UNKNOWN
         if value.facts is not UNKNOWN:
-            return _type_of(value.facts), value.facts
+            return self._type_of(value.facts), value.facts
         if value not in self._results:
             self._results[value] = self._made(value)
         return self._results[value]
@@ -167,10 +199,10 @@ class Inference(Evaluator):
         node = value.producer
         if node is not None and node.op == "prim::If":
             return self._joined([block.outputs[node.outputs.index(value)] for block in node.blocks])
-        if node is not None and node.op == "prim::GetAttr":
+        if node is not None and node.op == "prim::GetAttr" and self._believes_attributes:
             attribute = self.program.attributes.get(node.attributes["name"])
             return self.lift(None if attribute is None else attribute.value), UNKNOWN
-        if node is None or node.blocks:
+        if node is None or node.blocks or node.op == "prim::GetAttr":
             raise _UntoldError(UNSEEN if value.type == TENSOR else _UNTOLD)
         if node.op == "prim::ListConstruct" and listed_items(value) is None:  # it is changed later
             raise _UntoldError(UNSEEN)
@@ -178,7 +210,7 @@ class Inference(Evaluator):
         if reads_tensor and value.type in _NUMBERS and not tells_numbers(node.qualified_op):
             read: list[TensorFacts] = []
             return self._held(node, read), _lasting(read)
-        looks = [self._look(item) for item in node.inputs]
+        looks = [self._operand(node, index) for index in range(len(node.inputs))]
         environment = dict(zip(node.inputs, (result for result, _ in looks), strict=True))
         try:
             results = self.node(node, environment)
@@ -186,6 +218,18 @@ class Inference(Evaluator):
             raise _UntoldError(UNSEEN) from error
         read = [facts for _, facts in looks]
         return results[node.outputs.index(value)], _lasting(read)
+
+    def _operand(self, node: Node, index: int) -> tuple[Any, TensorFacts]:
+        """What an input of a node is; of a float on which no size depends, any, if nothing tells it."""
+        try:
+            return self._look(node.inputs[index])
+        except _UntoldError:
+            schema = schema_of_node(node)
+            if node.inputs[index].type != FLOAT or schema is None or schema.is_variadic:
+                raise
+            if schema.arguments[index].type not in (FLOAT, SCALAR) or all(item.type != TENSOR for item in node.inputs):
+                raise
+            return _ANY_FLOAT, UNKNOWN
 
     def _joined(self, sources: list[Value]) -> tuple[Any, TensorFacts]:
         """One of several tensors; of those that no run came to nothing is given."""
@@ -219,12 +263,6 @@ class Inference(Evaluator):
         result, facts = self._look(value)
         read.append(facts)
         return result
-
-
-def _type_of(facts: TensorFacts) -> TensorType:
-    if facts.seen_type is None:
-        raise _UntoldError(facts if facts.varies else UNSEEN)
-    return facts.seen_type
 
 
 def _lasting(read: Iterable[TensorFacts]) -> TensorFacts:

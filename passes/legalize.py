@@ -6,7 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from mobopt.errors import PassError
-from mobopt.ir import Graph, Node, Program, Value
+from mobopt.ir import Block, Graph, Node, Program, Value
+from mobopt.ir.guards import UndecidedError
 from mobopt.ops.aliases import Aliases
 from mobopt.ops.effects import written_inputs
 from mobopt.ops.targets import Finding, Target, judge
@@ -76,8 +77,13 @@ class Legalize(Pass):
             choices = [item for item in self._rewrites_of(finding) if item.name not in self._blocked_rewrites()]
             if node in refused or not choices:
                 continue
+            block, start, end = node.block, node.previous, node.next
+            assert block is not None
             if any(self._apply(program, graph, node, finding, item, notes, graph in written) for item in choices):
                 applied += 1
+                if finding.is_by_size:  # what is open for the same operator again can't be closed by the same way
+                    made = _nodes_between(block, start, end)
+                    refused.update(new for new in made if new.qualified_op == node.qualified_op)
             else:
                 refused.add(node)
         return applied
@@ -95,13 +101,13 @@ class Legalize(Pass):
         return {name for kind in self.blocked for name in _SAME_AS.get(kind, ())}
 
     def _suspects(self, program: Program, verdicts: tuple[str, ...]) -> Iterator[tuple[Graph, Node, Finding]]:
-        """Nodes with one of these verdicts."""
+        """Nodes with one of these verdicts, and those that have one for some of the declared sizes."""
         for graph in program.methods.values():
             for node in graph.walk():
                 if node.op.startswith("prim::"):
                     continue
                 finding = judge(node, self.target, program.attributes)
-                if finding.verdict in verdicts:
+                if finding.verdict in verdicts or finding.is_by_size:
                     yield graph, node, finding
 
     def _apply(
@@ -126,7 +132,7 @@ class Legalize(Pass):
             values = result if isinstance(result, tuple) else (result,)
             if is_written or any(value in node.inputs for value in values):
                 _check_memory(graph, node, values)
-        except Refused as reason:
+        except (Refused, UndecidedError) as reason:
             while node.previous is not None and node.previous is not start:
                 node.previous.destroy()
             notes.add(NOT_REWRITTEN, node, why=finding.why, reason=str(reason))
@@ -146,6 +152,14 @@ class Legalize(Pass):
             old.replace_all_uses_with(new_value)
         node.destroy()
         return True
+
+
+def _nodes_between(block: Block, start: Node | None, end: Node | None) -> Iterator[Node]:
+    """The nodes of a block behind one, or from the first, and before another, or to the last."""
+    node = next(iter(block.nodes), None) if start is None else start.next
+    while node is not None and node is not end:
+        yield node
+        node = node.next
 
 
 _SAME_AS = {MobileOptimizerType.CONV_1D_TO_2D: ("convolve_1d_as_2d",)}

@@ -16,7 +16,7 @@ from mobopt.ir.facts import facts_of_tensor
 from mobopt.ir.schemas import schema_of
 from mobopt.ir.types import TENSOR, ListType
 from mobopt.ops.aliases import Aliases
-from mobopt.ops.effects import handles_tensors, holds_tensors, reads_metadata, written_inputs
+from mobopt.ops.effects import handles_tensors, holds_tensors, listed_items, reads_metadata, written_inputs
 from mobopt.ops.records import Trait, record_of
 from mobopt.ops.targets import Finding, Target, judge
 from mobopt.ops.targets.table import IMAGE_LIMIT
@@ -102,6 +102,8 @@ class _Placer:
                 self._keep_on_gpu(node)
             elif _is_computation(node):
                 self._place(node)
+            elif Trait.FILLS in record_of(node.qualified_op).traits and node.inputs[0] in self.made_on_cpu:
+                self._read_on_cpu(node)  # all that a list of the CPU holds lies there
             self._keep_flows_on_cpu(node)
             self._take_out(node)
 
@@ -129,7 +131,8 @@ class _Placer:
 
     def _note(self, node: Node, finding: Finding, reason: str) -> None:
         if reason:
-            self.notes.add(RUNS_ON_CPU, node, reason=reason, is_unknown=finding.verdict == "unknown")
+            is_unknown = finding.verdict == "unknown" and not finding.is_by_size
+            self.notes.add(RUNS_ON_CPU, node, reason=reason, is_unknown=is_unknown, is_by_size=finding.is_by_size)
         else:
             self.notes.add(WITH_ITS_OPERANDS, node)
 
@@ -188,7 +191,8 @@ class _Placer:
         if not finding.is_good:
             return finding.why
         if finding.verdict == "unknown":  # in a branch that the examples did not take, say
-            return finding.why if finding.row is None else f"the GPU does not compute it for all, and {finding.why}"
+            is_whole = finding.row is None or finding.is_by_size
+            return finding.why if is_whole else f"the GPU does not compute it for all, and {finding.why}"
         tensors = [value for value in (*node.inputs, *node.outputs) if value.type == TENSOR]
         held = [item for value in node.inputs if value.type != TENSOR for item in self._held(value)]
         if any(value in self.shared for value in (*tensors, *held)):
@@ -204,13 +208,15 @@ class _Placer:
 
     def _held(self, value: Value) -> list[Value]:
         """What a container may hold."""
-        return self.aliases.members(value) if holds_tensors(value.type) else []
+        if not holds_tensors(value.type):
+            return []
+        return [*self.aliases.members(value), *(listed_items(value) or ())]
 
     def _needs_order(self, value: Value) -> bool:
         """Whether a tensor on the CPU may be in another order than row-major; that of 4 dimensions is read wrongly."""
         if value.is_constant:
             return not value.constant.is_contiguous()
-        return value.facts.known_sizes is None or value.facts.rank == 4
+        return value.facts.dimensions is None or value.facts.rank == 4
 
     def _is_on_gpu(self, value: Value) -> bool:
         limit = self.target.image_limit

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -42,12 +42,13 @@ class Varying:
         return len(self.numbers) + len(self.sizes) + len(self.ranks) + len(self.nones)
 
 
-def varying_values(graph: Graph) -> Varying:
-    """Follow what is not known from the inputs through a method, until nothing is added.
+def varying_values(graph: Graph, inputs: Collection[Value] = ()) -> Varying:
+    """Follow what is not known from the inputs through a method, until nothing is added; ``inputs`` are those whose
+    own sizes are not known.
 
     Facts of its tensors are those of a run on example inputs, which tells nothing of a branch that was not taken.
     """
-    tracer = _Tracer(graph)
+    tracer = _Tracer(graph, inputs)
     before = -1
     while before != len(tracer.found):
         before = len(tracer.found)
@@ -58,9 +59,10 @@ def varying_values(graph: Graph) -> Varying:
 class _Tracer:
     """One walk after another over a graph; sets only grow."""
 
-    def __init__(self, graph: Graph) -> None:
+    def __init__(self, graph: Graph, inputs: Collection[Value]) -> None:
         given = graph.inputs[1:]
-        self.found = Varying(numbers=set(given), nones={value for value in given if _may_be_none(value)})
+        nones = {value for value in given if _may_be_none(value)}
+        self.found = Varying(numbers=set(given), sizes=set(inputs), nones=nones)
         writes = any(map(written_inputs, graph.walk()))
         self.aliases = Aliases(graph) if writes else None
         self.assigned = {node.attributes["name"] for node in graph.walk() if node.op == "prim::SetAttr"}
@@ -99,7 +101,8 @@ class _Tracer:
     def _operator(self, node: Node) -> None:
         found = self.found
         numbers, sizes = self._any(node, found.numbers), self._any(node, found.sizes)
-        ranks = self._any(node, found.ranks)
+        by_sizes = sizes and has_trait(node.qualified_op, Trait.RANK_BY_SIZES)
+        ranks = by_sizes or self._any(node, found.ranks)
         decides = self._decides_sizes(node) if numbers else False
         self._mark(node.outputs, numbers=numbers or sizes or ranks, sizes=sizes or decides, ranks=ranks)
         if numbers:  # out of a container, say

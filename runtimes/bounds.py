@@ -44,6 +44,11 @@ class InputBounds:
             return None
         return tensors[number][dim]
 
+    def check_all(self, arguments: Mapping[str, Sequence[Any]]) -> None:
+        """As :meth:`check`, for the arguments of several methods by their names."""
+        for method, args in arguments.items():
+            self.check(method, args)
+
     def check(self, method: str, args: Sequence[Any]) -> None:
         """Refuse arguments that are out of bounds.
 

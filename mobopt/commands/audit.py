@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from mobopt.commands.shared_options import input_options, json_option
+from mobopt.commands.shared_options import bound_option, input_options, json_option
 from mobopt.commands.terminal import print_json, print_table, progress, say
 from mobopt.options import DEFAULT_RUNTIME, RUNTIMES
 
@@ -37,6 +37,7 @@ _MEANINGS = {
 @click.option("--legalize", help="off, safe or full (the default): how far the conversion rewrites.")
 @click.option("--preserve", multiple=True, metavar="METHOD", help="Another method that the conversion will keep.")
 @input_options
+@bound_option
 @click.option(
     "--allow", type=click.Path(path_type=Path), help="The operator list of the app's PyTorch build, a YAML file."
 )
@@ -46,6 +47,7 @@ def audit(
     model: Path,
     inputs: tuple[str, ...],
     shapes: tuple[str, ...],
+    bounds: tuple[str, ...],
     preserve: tuple[str, ...],
     html: Path | None,
     as_json: bool,
@@ -59,13 +61,19 @@ def audit(
     """
     with progress(f"reading {model.name}"):
         from mobopt.files import check_writable
-        from mobopt.samples.inputs import InputOptions
+        from mobopt.samples.inputs import InputOptions, read_bounds
         from mobopt.tools.audit import audit as audit_model
 
         examples = InputOptions.parse(inputs, shapes)
         if html is not None:
             check_writable(html, [model, *examples.files, *([] if choices["allow"] is None else [choices["allow"]])])
-        found = audit_model(model, example_inputs=examples.tensors(), preserved_methods=preserve, **choices)
+        found = audit_model(
+            model,
+            example_inputs=examples.tensors(),
+            bounds=read_bounds(bounds),
+            preserved_methods=preserve,
+            **choices,
+        )
         if html is not None:
             from mobopt.tools.audit_page import write_page
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from mobopt.commands.shared_options import input_options, json_option
+from mobopt.commands.shared_options import bound_option, input_options, json_option
 from mobopt.commands.terminal import print_json, print_table, progress, say
 from mobopt.display import shown, size_text
 from mobopt.options import (
@@ -74,6 +74,7 @@ _NAMES = ", ".join(MobileOptimizerType.__members__)
 @click.option("--keep-float", multiple=True, metavar="PATTERN", help="Layers that keep their weights: 'layers.0.*'.")
 @click.option("--bytecode-version", default=8, show_default=True, type=click.IntRange(4, 8), help="Of a .ptl.")
 @input_options
+@bound_option
 @click.option("--force", is_flag=True, help="Write even if something is missing, or the result differs.")
 @click.option("--explain", is_flag=True, help="Print what each pass did, and what it left alone and why.")
 @click.option(
@@ -89,6 +90,7 @@ def convert(
     output: Path | None,
     inputs: tuple[str, ...],
     shapes: tuple[str, ...],
+    bounds: tuple[str, ...],
     preserve: tuple[str, ...],
     bytecode_version: int,
     force: bool,
@@ -111,7 +113,7 @@ def convert(
     model, output = _given("'MODEL'", model), _given("'-o' / '--output'", output)
     with progress(f"reading {model.name}") as show:
         from mobopt.files import check_writable
-        from mobopt.samples.inputs import InputOptions
+        from mobopt.samples.inputs import InputOptions, read_bounds
         from mobopt.tools.conversion import ConversionRefusedError, convert_file
 
         examples = InputOptions.parse(inputs, shapes)
@@ -124,6 +126,7 @@ def convert(
                 preserved_methods=preserve,
                 bytecode_version=bytecode_version,
                 example_inputs=examples.tensors(),
+                bounds=read_bounds(bounds),
                 dump_ir=dump_ir,
                 force=force,
                 show=show,
@@ -199,6 +202,7 @@ def _data(conversion: Conversion) -> dict[str, Any]:
         "light_on_cpu": conversion.beside,
         "is_ill_conditioned": conversion.is_ill_conditioned,
         "unknown": conversion.unknown,
+        "by_size": conversion.by_size,
         "reads_unwritten": [note.data() for note in conversion.unwritten],
         "extra_files": list(conversion.extra_files),
         "lacks": [dataclasses.asdict(lack) for lack in conversion.lacks],
@@ -231,8 +235,8 @@ def _print(conversion: Conversion, explain: bool) -> None:
         say("the model is ill-conditioned: what single precision rounds takes it as far from the result of float64")
     for note in conversion.fixed:
         say(f"for inputs of these sizes only: {note.subject}{_place(note)}; {note.message}")
-    for note in conversion.on_cpu:
-        say(f"on the device's CPU: {note.subject}{_place(note)}; {note.message}")
+    for subject, message in _grouped(conversion.on_cpu):
+        say(f"on the device's CPU: {subject}; {message}")
     if conversion.beside:
         say(f"with them, for the sake of fewer transfers: {conversion.beside} light operators")
     if conversion.extra_files:
@@ -241,8 +245,26 @@ def _print(conversion: Conversion, explain: bool) -> None:
         say(f"may give NaN after other models ran: {note.subject}{_place(note)}; {note.message}")
     for lack in conversion.lacks:
         say(f"written by force: {lack}")
+    if conversion.by_size:
+        say(f"by size: {conversion.by_size}; declare fewer sizes, with --bound or in the export, where they suffice")
     if conversion.unknown:
         say(f"unknown: {conversion.unknown}; give inputs, to other methods with --input METHOD:FILE")
+
+
+_SHOWN_ALONE = 3
+"""As many nodes that run on the CPU for the same reason have lines of their own."""
+
+
+def _grouped(notes: Sequence[Note]) -> Iterator[tuple[str, str]]:
+    """Nodes with what is said of them; many of one operator together."""
+    groups: dict[tuple[str, str], list[Note]] = {}
+    for note in notes:
+        groups.setdefault((note.subject.partition(" ")[0], note.message), []).append(note)
+    for (operator, message), group in groups.items():
+        if len(group) <= _SHOWN_ALONE:
+            yield from ((f"{note.subject}{_place(note)}", message) for note in group)
+        else:
+            yield f"{len(group)} {operator}, the first {group[0].subject}{_place(group[0])}", message
 
 
 def _print_quantized(conversion: Conversion) -> None:

@@ -27,6 +27,18 @@ def input_options(command: Command) -> Command:
     return given(random(command))
 
 
+def bound_option(command: Command) -> Command:
+    """``--bound``, for ``read_bounds``."""
+    option = click.option(
+        "--bound",
+        "bounds",
+        multiple=True,
+        metavar="DIM=LEAST..MOST",
+        help="Sizes that a dimension of the input may have: 0=1..16; of the second input 1.2=32..512; encode:0=1..4.",
+    )
+    return option(command)
+
+
 def method_option(command: Command) -> Command:
     """``--method``."""
     return click.option("--method", default="forward", show_default=True, help="Method to run.")(command)

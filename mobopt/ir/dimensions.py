@@ -24,6 +24,10 @@ Dimension: TypeAlias = "int | Expression"
 class Decisions(Protocol):
     """What is known of symbols, and who answers where nothing is known; :class:`mobopt.ir.guards.Guards` is one."""
 
+    @property
+    def examples(self) -> Mapping[str, int]:
+        """The examples' sizes by the names of symbols."""
+
     def bounds(self, expression: Expression) -> tuple[int, int]:
         """The least and the largest value, both included."""
 

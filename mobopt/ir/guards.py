@@ -32,7 +32,11 @@ _MOST_TERMS = 64
 """Expressions with more terms than this are not expanded to find out more about them."""
 
 
-class UndecidedError(Exception):
+class UnknownFactError(Exception):
+    """Something is asked for that only a run tells; whoever evaluates conditions catches it."""
+
+
+class UndecidedError(UnknownFactError):
     """A comparison that the ranges leave open, of symbols without examples, or after the guards were closed."""
 
 
@@ -143,7 +147,9 @@ class Guards:
         known = self.known(expression, relation)
         if known is not None:
             return known
-        example = self._example(expression, relation)
+        example = self._example(
+            expression, f"{Guard(expression, relation)} is true of only some of the sizes that inputs may have"
+        )
         is_true = {"==": example == 0, "!=": example != 0, ">=": example >= 0}[relation]
         if relation == ">=" and not is_true:
             self._record(-expression + -1, ">=")
@@ -160,7 +166,7 @@ class Guards:
         lower, upper = self.bounds(expression)
         if lower == upper:
             return lower
-        value = self._example(expression, "==")
+        value = self._example(expression, f"{expression} is not the same for all sizes that inputs may have")
         self._record(expression - value, "==")
         return value
 
@@ -189,12 +195,12 @@ class Guards:
             found = self._bounds[expression.key] = self._found_bounds(expression)
         return found
 
-    def _example(self, expression: Expression, relation: str) -> int:
+    def _example(self, expression: Expression, problem: str) -> int:
         if self.is_closed:
-            raise UndecidedError(f"{Guard(expression, relation)} is not decided by the guards")
+            raise UndecidedError(problem)
         value = expression.substitute(self.examples)
         if not isinstance(value, int):
-            raise UndecidedError(f"{Guard(expression, relation)} depends on sizes without examples")
+            raise UndecidedError(f"{problem}, and these have no examples")
         return value
 
     def _record(self, expression: Dimension, relation: str) -> None:
@@ -296,6 +302,13 @@ class Guards:
 
     def __str__(self) -> str:
         return "; ".join([*map(str, self.symbols.values()), *map(str, self.conditions)])
+
+
+def closed_guards() -> Guards:
+    """Guards that answer from ranges alone: what is derived with them holds for all sizes in these."""
+    guards = Guards()
+    guards.close()
+    return guards
 
 
 def parse_dimension(text: str, guards: Guards) -> Dimension:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from mobopt.ir.graph import Block, Graph, Node, Value
+from mobopt.ir.guards import Guards, closed_guards
 from mobopt.ir.origin import ModelNode, Origin
 from mobopt.ir.types import ClassType, Type
 
@@ -35,6 +36,8 @@ class Program:
     """Qualified name of the module's class."""
     observed: object = None
     """The example calls whose run told the facts of its tensors; None before one."""
+    size_symbols: Guards = field(default_factory=closed_guards)
+    """What stands for sizes of inputs that were declared to vary."""
     metadata: dict[str, Any] = field(default_factory=dict)
     """What is known beside the model: ``defaults`` ({method: {argument: value}}), ``input_rules`` ({method:
     :class:`~mobopt.ir.input_rules.InputRules`}, of models that were exported), ``names`` (what weights were called, and
@@ -59,6 +62,7 @@ class Program:
             attributes={name: Attribute(**vars(item)) for name, item in self.attributes.items()},
             class_name=self.class_name,
             observed=self.observed,
+            size_symbols=self.size_symbols,
             metadata=dict(self.metadata),
         )
 

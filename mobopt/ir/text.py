@@ -19,8 +19,9 @@ from typing import Any
 import torch
 
 from mobopt.errors import GraphError, UnsupportedError
-from mobopt.ir.facts import UNKNOWN, parse_facts
+from mobopt.ir.facts import FACTS_TEXT, UNKNOWN, parse_facts
 from mobopt.ir.graph import Block, Graph, Node, Value
+from mobopt.ir.guards import Guards
 from mobopt.ir.literals import Scanner, parse_literal, print_literal
 from mobopt.ir.origin import Origin
 from mobopt.ir.schemas import match_arguments, resolve, schemas_of
@@ -189,21 +190,22 @@ _NODE = re.compile(r"(?P<outputs>.*?)\s*=\s(?P<op>\w+::\w+)(?P<overload>\.\w+)?"
 _COMMENT = re.compile(r"(?:#\s*(?P<source>.*))?")
 _BLOCK = re.compile(r"block\d+\((?P<parameters>.*)\):")
 _RETURN = re.compile(r"(?:return|->)\s*\((?P<values>[^()]*)\)")
-_TYPE_AND_FACTS = re.compile(r"(?P<type>.*\S) (?P<facts>(?:\w+|\?)\[[\d, ?]*\](?: [a-z]+)*)")
+_TYPE_AND_FACTS = re.compile(rf"(?P<type>.*\S) (?P<facts>{FACTS_TEXT})")
 _DIGEST = re.compile(r"<Tensor [^<>]* [0-9a-f]{16}>")
 
 
-def parse_graph(text: str, constants: Mapping[str, Any] | None = None) -> Graph:
+def parse_graph(text: str, constants: Mapping[str, Any] | None = None, guards: Guards | None = None) -> Graph:
     """Read the text of a graph.
 
     Args:
         text: what :func:`print_graph` prints, or TorchScript's own graph text in its plain form.
         constants: values of the constants that have no literal, by name without ``%``.
+        guards: what the symbols of sizes belong to, if there are any.
 
     Raises:
         GraphError: the text can't be read; the message names the line.
     """
-    return _GraphParser(text, constants or {}).parse()
+    return _GraphParser(text, constants or {}, guards or Guards()).parse()
 
 
 class _ArgumentScanner(Scanner):
@@ -241,9 +243,10 @@ class _ArgumentScanner(Scanner):
 class _GraphParser:
     """Reads line by line; nesting follows from block headers and their ``->`` lines."""
 
-    def __init__(self, text: str, constants: Mapping[str, Any]) -> None:
+    def __init__(self, text: str, constants: Mapping[str, Any], guards: Guards) -> None:
         self.text = text
         self.constants = constants
+        self.guards = guards
         self.graph = Graph()
         self.values: dict[str, Value] = {}
 
@@ -344,9 +347,9 @@ class _GraphParser:
             raise GraphError(f"%{name} is defined twice")
         self.graph.reserve_name(name)
         match = _TYPE_AND_FACTS.fullmatch(text)
-        value = Value(name, parse_type(text if match is None else match["type"]))
+        value = Value(name, parse_type(text if match is None else match["type"], self.guards))
         if match is not None:
-            value.facts = parse_facts(match["facts"])
+            value.facts = parse_facts(match["facts"], self.guards)
         return value
 
     def references(self, text: str) -> list[Value]:

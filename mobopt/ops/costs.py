@@ -138,13 +138,14 @@ def cost_of_program(program: Program) -> Cost:
 
 
 def _sizes(value: Any) -> tuple[int, ...]:
-    """Sizes of a tensor; of one that is not known, as if it had no element."""
+    """Sizes of a tensor, in the example where they vary; of one that is not known, as if it had no element."""
     if isinstance(value, Value) and value.is_constant:
         value = value.constant
     if isinstance(value, torch.Tensor):
         return tuple(value.shape)
-    sizes = value.facts.known_sizes if isinstance(value, Value) else None
-    return (0,) if sizes is None else sizes
+    if not isinstance(value, Value) or value.facts.dimensions is None or value.facts.seen_sizes is None:
+        return (0,)
+    return value.facts.seen_sizes
 
 
 def elements(value: Any) -> int:

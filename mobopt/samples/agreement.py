@@ -18,6 +18,7 @@ from mobopt.ops.state import telling_calls
 from mobopt.runtimes.cpu import Interpreter
 from mobopt.runtimes.cpu.double import Float64Interpreter, JitteredInterpreter, in_double
 from mobopt.samples.example_inputs import GIVEN, ChosenInputs
+from mobopt.samples.other_sizes import inputs_of_other_sizes
 
 TIMES_ROUNDING = 4
 """How much farther from the result of float64 the optimised model may be than the model itself: sums in another order
@@ -100,14 +101,28 @@ def _in_float64(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def agreement_of(source: Source, program: Program, inputs: ChosenInputs) -> Agreement:
-    """How well a model and its optimised Program agree, on the CPU, where least; with state, over several calls.
+    """How well a model and its optimised Program agree, on the CPU, where least; with state, over several calls. Where
+    inputs may have other sizes, two of these count as well, if the model takes them.
 
     Raises:
         InputError: the model can't be run on the inputs.
     """
     is_bounded = inputs.origin != GIVEN
     found = [_agreement_of(source, program, *item, is_bounded) for item in inputs.by_method.items()]
+    for method, arguments in inputs.by_method.items():
+        for others in inputs_of_other_sizes(source.program, method, arguments, inputs.bounds):
+            if _takes(source, method, others, is_bounded):
+                found.append(_agreement_of(source, program, method, others, is_bounded))
     return max(found, key=lambda item: item.share)
+
+
+def _takes(source: Source, method: str, inputs: Sequence[Any], is_bounded: bool) -> bool:
+    """Whether a model can be run on inputs of sizes that it was declared to take; ranges may be too wide."""
+    try:
+        _result(source.caller(method, is_bounded), inputs)
+    except Exception:  # whatever a model raises for sizes that it was not written for
+        return False
+    return True
 
 
 def _agreement_of(source: Source, program: Program, method: str, inputs: Sequence[Any], is_bounded: bool) -> Agreement:

@@ -23,6 +23,7 @@ from mobopt.ops.records import Like, Trait, record_of
 from mobopt.ops.schemas import schema_of
 from mobopt.ops.unpacked_calls import unpacked_call
 from mobopt.passes.facts import Examples
+from mobopt.runtimes.bounds import DeclaredBounds, InputBounds, Range
 from mobopt.runtimes.cpu import Interpreter
 from mobopt.samples.inputs import SEED
 
@@ -53,13 +54,16 @@ class ChosenInputs:
     origin: str
     others: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
     """Given, or bundled with the model."""
+    bounds: DeclaredBounds = field(default_factory=dict)
+    """Sizes that inputs may have beside these, if anybody said so."""
 
     @cached_property
     def examples(self) -> Examples:
         """As passes take them."""
         if self.arguments is None or self.origin == ASSUMED:
-            return Examples(self.others)
-        return Examples({_FORWARD: self.arguments, **self.others}, are_guessed=self.origin in (TRACED, GUESSED))
+            return Examples(self.others, bounds=self.bounds)
+        arguments = {_FORWARD: self.arguments, **self.others}
+        return Examples(arguments, self.origin in (TRACED, GUESSED), self.bounds)
 
     @property
     def by_method(self) -> dict[str, tuple[Any, ...]]:
@@ -75,6 +79,44 @@ class ChosenInputs:
         texts = [] if self.arguments is None else [f"{_shapes_text(self.arguments)} ({self.origin})"]
         texts += [f"{method}: {_shapes_text(arguments)}" for method, arguments in self.others.items()]
         return "; ".join(texts) or "no inputs"
+
+
+def with_bounds(program: Program, inputs: ChosenInputs, bounds: DeclaredBounds) -> ChosenInputs:
+    """Inputs with the sizes that they may have besides.
+
+    Args:
+        program: the model.
+        inputs: what decides about sizes.
+        bounds: by method, for each tensor of its arguments, of each dimension the range; what is missing at the end of
+            a list is not bounded.
+
+    Raises:
+        InputError: a range has no size in it, or there is no such method, input or dimension; or no inputs are known.
+    """
+    InputBounds(bounds)
+    completed = {}
+    for method, declared in bounds.items():
+        if method not in program.methods:
+            raise InputError(
+                f"bounds are given for the method {method!r}, and the methods are {', '.join(program.methods)}"
+            )
+        if method not in inputs.examples.arguments:
+            raise InputError(f"bounds are given for {method}, and no inputs of it are known; give example inputs")
+        tensors = list(leaves_of(list(inputs.examples.arguments[method]), torch.Tensor))
+        if len(declared) > len(tensors):
+            raise InputError(f"bounds are given for input {len(declared) - 1} of {method}, and it has {len(tensors)}")
+        rows: list[list[Range | None]] = [list(ranges) for ranges in declared]
+        rows += [[] for _ in tensors[len(rows) :]]
+        for number, (row, tensor) in enumerate(zip(rows, tensors, strict=True)):
+            if len(row) > tensor.dim():
+                raise InputError(
+                    f"bounds are given for dimension {len(row) - 1} of input {number} of {method}, which has "
+                    f"{tensor.dim()} dimensions, numbered from 0"
+                )
+            row += [None] * (tensor.dim() - len(row))
+        completed[method] = rows
+    InputBounds(completed).check_all(inputs.examples.arguments)
+    return replace(inputs, bounds=completed)
 
 
 def given_inputs(program: Program, given: ExampleInputs) -> ChosenInputs:

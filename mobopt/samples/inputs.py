@@ -13,9 +13,11 @@ import numpy
 import torch
 
 from mobopt.errors import InputError
+from mobopt.runtimes.bounds import DeclaredBounds, Range
 
 _DTYPES = ("float32", "float16", "float64", "int64", "int32", "int16", "int8", "uint8", "bool")
 _INTEGERS_BELOW = 10
+_MOST_DIMENSIONS = 255
 SEED = 0
 
 
@@ -80,6 +82,37 @@ def _items(text: str) -> list[str] | None:
 def _made(text: str, make: Callable[[str], torch.Tensor]) -> torch.Tensor | list[torch.Tensor]:
     items = _items(text)
     return make(text) if items is None else [make(item) for item in items]
+
+
+_BOUND = re.compile(r"(?:(?P<method>[A-Za-z_]\w*):)?(?:(?P<tensor>\d+)\.)?(?P<dim>\d+)=(?P<least>\d+)\.\.(?P<most>\d+)")
+
+
+def read_bounds(texts: Iterable[str]) -> DeclaredBounds:
+    """Read ranges of sizes: ``0=1..16`` is dimension 0 of the first tensor of ``forward``, ``1.2=32..512`` dimension 2
+    of its second, ``encode:0=1..4`` that of another method.
+
+    Raises:
+        InputError: a text is none of these, or says something of a dimension again.
+    """
+    found: dict[str, list[list[Range | None]]] = {}
+    for text in texts:
+        match = _BOUND.fullmatch(text)
+        if match is None:
+            raise InputError(
+                f"can't read the bound {text!r}; write the dimension and its sizes, such as 0=1..16, 1.2=32..512 of "
+                "the second input, or encode:0=1..4 of another method"
+            )
+        tensors = found.setdefault(match["method"] or "forward", [])
+        number, dim = int(match["tensor"] or 0), int(match["dim"])
+        if max(number, dim) > _MOST_DIMENSIONS:
+            raise InputError(f"the bound {text!r} is of an input or a dimension beyond {_MOST_DIMENSIONS}")
+        tensors += [[] for _ in range(number + 1 - len(tensors))]
+        sizes = tensors[number]
+        sizes += [None] * (dim + 1 - len(sizes))
+        if sizes[dim] is not None:
+            raise InputError(f"there is another bound of the same dimension as {text!r}; give one")
+        sizes[dim] = int(match["least"]), int(match["most"])
+    return found
 
 
 def read_inputs(paths: Sequence[str]) -> list[Any]:

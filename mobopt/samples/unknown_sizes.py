@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from mobopt.ir import Program
+from mobopt.ir.guards import LARGEST_SIZE, Symbol
 from mobopt.ops.effects import holds_tensors
 from mobopt.passes.note_kinds import RUNS_ON_CPU
 from mobopt.passes.notes import Note
@@ -17,6 +18,28 @@ _BUNDLED = "_bundled_inputs"
 def unknown_notes(notes: Sequence[Note]) -> tuple[Note, ...]:
     """Nodes that run on the CPU because sizes decide what the GPU computes right, and none are known."""
     return tuple(note for note in notes if note.kind is RUNS_ON_CPU and note.parameters["is_unknown"])
+
+
+def by_size_text(program: Program, notes: Sequence[Note]) -> str:
+    """What runs on the CPU since inputs may have several sizes, in a sentence without an end; empty if nothing does.
+
+    Args:
+        program: after the passes.
+        notes: what these said.
+    """
+    count = sum(note.kind is RUNS_ON_CPU and note.parameters["is_by_size"] for note in notes)
+    if not count:
+        return ""
+    what = "1 operator runs" if count == 1 else f"{count} operators run"
+    sizes = ", ".join(_range_text(item) for item in program.size_symbols.symbols.values())
+    return (
+        f"{what} on the phone's CPU, because the GPU is right for only some of the sizes that inputs may have ({sizes})"
+    )
+
+
+def _range_text(item: Symbol) -> str:
+    most = "any size" if item.upper >= LARGEST_SIZE else str(item.upper)
+    return f"{item.name}, {item.origin}: {item.lower} to {most}"
 
 
 def methods_without_examples(program: Program, inputs: ChosenInputs) -> list[str]:

@@ -22,6 +22,7 @@ from mobopt.ops.targets.device_profiles import ANY_PHONE, DeviceProfile, find_pr
 from mobopt.ops.targets.table import IMAGE_LIMIT
 from mobopt.options import DEFAULT_LEGALIZE, DEFAULT_RUNTIME, Settings, parse_backend, parse_legalize, parse_runtime
 from mobopt.passes.facts import Examples, may_have_halves, record_facts
+from mobopt.runtimes.bounds import DeclaredBounds
 from mobopt.samples.example_inputs import (
     NONE,
     ChosenInputs,
@@ -29,6 +30,7 @@ from mobopt.samples.example_inputs import (
     choose_inputs,
     choose_inputs_of_bundle,
     given_inputs,
+    with_bounds,
 )
 from mobopt.tools.allowed_operators import read_allowed_operators
 from mobopt.tools.audit_calls import (
@@ -195,6 +197,7 @@ def audit(
     legalize: str | None = None,
     device_profile: str | None = None,
     allow: str | os.PathLike[str] | None = None,
+    bounds: DeclaredBounds | None = None,
 ) -> Audit:
     """Find out what a phone's runtime does with every operator of a model.
 
@@ -210,6 +213,7 @@ def audit(
         device_profile: name of a device in ``mobopt/ops/targets/device_profiles.toml`` whose limits are checked,
             and whose limit of images the conversion is asked to keep.
         allow: the operator list of the app's build of PyTorch, a YAML file.
+        bounds: the sizes that inputs may have, for all of which the verdict holds; see ``optimize_for_mobile``.
 
     Returns:
         A verdict for every operator, with reasons; ``is_good`` says whether anything speaks against shipping it.
@@ -239,7 +243,7 @@ def audit(
         settings = replace(settings, image_limit=limit)
     judge = judge_bundle if subject.backend else judge_model
     try:
-        inputs = _inputs_of(subject, settings, example_inputs)
+        inputs = with_bounds(subject.program, _inputs_of(subject, settings, example_inputs), bounds or {})
         judged = judge(subject.program.clone(), settings, inputs.examples)
     except UnsupportedError:  # it has operators that can't be run here, so nothing is known of sizes
         inputs = ChosenInputs(None, NONE)

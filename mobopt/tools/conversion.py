@@ -22,9 +22,10 @@ from mobopt.passes.manager import PassRun
 from mobopt.passes.note_kinds import QUANTIZED, READS_UNWRITTEN, RUNS_ON_CPU, WITH_ITS_OPERANDS
 from mobopt.passes.notes import Note
 from mobopt.passes.pipelines import PassPipeline
+from mobopt.runtimes.bounds import DeclaredBounds
 from mobopt.samples.agreement import Agreement, agreement_of
 from mobopt.samples.example_inputs import ChosenInputs, ExampleInputs, choose_inputs
-from mobopt.samples.unknown_sizes import unknown_text
+from mobopt.samples.unknown_sizes import by_size_text, unknown_text
 from mobopt.tools.graph_dump import GraphDump
 from mobopt.tools.lacks import Lack, find_lacks
 
@@ -57,6 +58,8 @@ class Conversion:
     """Whether the difference is large because single precision is: float32's roundings make as large ones."""
     unknown: str
     """What no example tells of sizes, in words; empty if nothing is unknown."""
+    by_size: str
+    """What runs on the CPU since inputs may have several sizes, in words; empty if nothing does."""
     remark: str
     """What became of quantised layers, in words; empty if there are none."""
     seconds: float
@@ -112,6 +115,7 @@ def convert_file(
     preserved_methods: Sequence[str] = (),
     bytecode_version: int = DEFAULT_BYTECODE_VERSION,
     example_inputs: ExampleInputs | None = None,
+    bounds: DeclaredBounds | None = None,
     passes: PassPipeline | None = None,
     dump_ir: Path | None = None,
     force: bool = False,
@@ -127,6 +131,7 @@ def convert_file(
         bytecode_version: of a lite bundle, 4 to 8.
         example_inputs: what to compare on, of ``forward`` or of several methods by name; without them, bundled inputs,
             for ``forward`` also inputs of the shapes traced, or guessed ones.
+        bounds: the sizes that inputs may have, for all of which the result must be right; see ``optimize_for_mobile``.
         passes: the passes to run, in place of those that the settings choose.
         dump_ir: a folder for the text of the model, and of what each pass that changes something leaves; it is made
             if it is missing.
@@ -145,7 +150,7 @@ def convert_file(
     model = source_for(source_of(source, preserved_methods), settings.backend, settings.is_for_phones)
     show("running the passes")
     dump = None if dump_ir is None else GraphDump(dump_ir, model.program)
-    optimized = optimize(model, settings, example_inputs, passes, dump)
+    optimized = optimize(model, settings, example_inputs, passes, dump, bounds)
     lacks = find_lacks(optimized.program, settings, optimized.inputs.examples)
     inputs = optimized.inputs if optimized.inputs.by_method else choose_inputs(model)
     show("comparing with the original")
@@ -173,6 +178,7 @@ def convert_file(
         tuple(kept),
         agreement is not None and agreement.is_rounding,
         unknown_text(optimized.original, optimized.notes, optimized.inputs) if settings.asks_for_sizes else "",
+        by_size_text(optimized.program, optimized.notes),
         expansion_remark(optimized.original),
         time.perf_counter() - started,
     )

@@ -68,7 +68,7 @@ def over_limits(
 
 
 def _tensor(node: str, source: str, kind: str, value: Value, profile: DeviceProfile) -> Iterator[LimitFinding]:
-    sizes = value.facts.known_sizes
+    sizes = value.facts.largest_sizes
     extent = None if sizes is None else tensor_extent(sizes)
     if extent is not None and (problem := profile.misfit(extent)):
         has_many_channels = extent[2] > max(extent[:2])

@@ -42,6 +42,9 @@ class GraphDump:
 def program_text(program: Program) -> str:
     """The methods of a Program and the names and types of its attributes, as text."""
     parts = [f"# {name}\n{print_graph(graph, sources=True)}" for name, graph in program.methods.items()]
+    if program.size_symbols.symbols:
+        symbols = [f"{item}  # {item.origin}\n" for item in program.size_symbols.symbols.values()]
+        parts.append(f"# sizes\n{''.join(symbols)}")
     if program.attributes:
         lines = [f"{name} : {item.type}\n" for name, item in program.attributes.items()]
         parts.append(f"# attributes\n{''.join(lines)}")

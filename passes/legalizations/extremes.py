@@ -45,7 +45,7 @@ def _repeated(site: Site, x: Value, other: Value) -> Value:
     """An operand, as large as the result: a sum with zeros of the other's size."""
     if site.sizes(x) == site.sizes(site.node.output):
         return x
-    zeros = torch.zeros(site.sizes(other)) if other.is_constant else clamped(site, other, 0.0, 0.0)
+    zeros = torch.zeros(other.constant.shape) if other.is_constant else clamped(site, other, 0.0, 0.0)
     return plus(site, x, zeros)
 
 

@@ -236,7 +236,7 @@ def _averaged(site: Site, kernel: list[int], stride: list[int], padding: list[in
     if site.rank("self") != 4:
         raise Refused("its input is not a batch of images")
     channels = site.sizes("self")[1]
-    weight = torch.full([channels, 1, *kernel], 1.0 / divisor)
+    weight = torch.full([int(channels), 1, *map(int, kernel)], 1.0 / divisor)
     result: Value = site.op("aten::conv2d", site.arg("self"), weight, None, stride, padding, [1, 1], channels)
     return result
 
@@ -314,7 +314,7 @@ def join_by_convolutions(site: Site) -> Value:
     if any(len(site.sizes(item)) != 4 for item in items):  # torch.cat passes over empty tensors of one dimension
         raise Refused("one of its tensors is empty, and not four-dimensional")
     ends = list(itertools.accumulate(site.sizes(item)[1] for item in items))
-    units = torch.eye(ends[-1])
+    units = torch.eye(int(ends[-1]))
     placed = [
         pointwise(site, item, units[:, start:end]) for item, start, end in zip(items, [0, *ends], ends, strict=False)
     ]
@@ -364,7 +364,7 @@ def channels_by_convolution(site: Site) -> Value:
     if kind == "channel_shuffle":
         count = _channels(site, 1)
         groups = site.const("groups")
-        return _chosen(site, count, torch.arange(count).reshape(groups, -1).t().flatten().tolist())
+        return _chosen(site, count, torch.arange(int(count)).reshape(groups, -1).t().flatten().tolist())
     if kind == "flip":
         dims = site.const("dims")
         if len(dims) != 1:
@@ -404,7 +404,7 @@ def _channels(site: Site, dim: int) -> int:
 def _chosen(site: Site, count: int, channels: Sequence[int]) -> Value:
     if len(channels) == 0 or len(channels) * count > _LARGEST_WEIGHT:
         raise Refused(f"{len(channels)} of {count} channels need no weight, or too large a one")
-    return pointwise(site, site.arg("self"), torch.eye(count)[list(channels)])
+    return pointwise(site, site.arg("self"), torch.eye(int(count))[list(channels)])
 
 
 @legalizes("softmax_of_rows", level="safe")

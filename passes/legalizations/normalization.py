@@ -95,7 +95,7 @@ def group_norm_by_layer_norms(site: Site) -> Value:
         raise Refused(f"it has {parts} groups, and more than {_MOST_GROUPS} one by one are slow")
     channels = sizes[1] // groups
     image = list(sizes[2:]) if len(sizes) == 4 else [1, math.prod(sizes[2:])]
-    shape = [channels, *image]
+    shape = [int(size) for size in (channels, *image)]
     texels = -(-channels // 4) * math.prod(image)
     if parts * texels**2 // 64 > _MOST_READS:
         raise Refused(f"its groups of {channels * math.prod(image)} elements are slow on this runtime")

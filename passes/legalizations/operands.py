@@ -83,7 +83,7 @@ def _with_channels(site: Site, x: Value, channels: int) -> Value | torch.Tensor:
         return x
     if x.is_constant:
         whole = x.constant.reshape((1,) * (3 - len(sizes)) + sizes)
-        return whole.expand(*whole.shape[:-3], channels, *whole.shape[-2:]).contiguous()  # type: ignore[no-any-return]
+        return whole.expand(*whole.shape[:-3], int(channels), *whole.shape[-2:]).contiguous()  # type: ignore[no-any-return]
     target = [-1] * max(len(sizes), 3)
     target[-3] = channels
     if len(sizes) == 1:
@@ -102,7 +102,7 @@ def expand_operands(site: Site) -> Value:
         if site.sizes(x) == sizes:
             operands.append(x)
         elif x.is_constant:
-            operands.append(x.constant.expand(sizes).contiguous())
+            operands.append(x.constant.expand([int(size) for size in sizes]).contiguous())
         else:
             operands.append(site.op("aten::expand", x, sizes))
     return _with_operands(site, operands)

@@ -40,7 +40,7 @@ def _convolved(site: Site, x: Value, channels: int) -> Value:
         return _cut(
             site, _convolved_evenly(site, x, channels, max(left, right), max(top, bottom)), left - right, top - bottom
         )
-    kernel = torch.outer(_tap(top, bottom), _tap(left, right)).expand(channels, 1, -1, -1).contiguous()
+    kernel = torch.outer(_tap(top, bottom), _tap(left, right)).expand(int(channels), 1, -1, -1).contiguous()
     padding = [max(top, bottom), max(left, right)]
     result: Value = site.op("aten::conv2d", x, kernel, None, [1, 1], padding, [1, 1], channels)
     return result
@@ -52,7 +52,7 @@ _MOST_UNEVEN = 2
 
 def _convolved_evenly(site: Site, x: Value, channels: int, wide: int, high: int) -> Value:
     """The same number of zeros on both sides."""
-    ones = torch.ones(channels, 1, 1, 1)
+    ones = torch.ones(int(channels), 1, 1, 1)
     result: Value = site.op("aten::conv2d", x, ones, None, [1, 1], [high, wide], [1, 1], channels)
     return result
 

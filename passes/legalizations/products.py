@@ -146,7 +146,7 @@ def attention_in_steps(site: Site) -> Value:
 @legalizes("causal_attention_in_steps", level="full")
 def causal_attention_in_steps(site: Site) -> Value:
     """Scores, a constant mask, softmax and the weighted sum, one by one."""
-    rows, columns = site.sizes("query")[-2], site.sizes("key")[-2]
+    rows, columns = int(site.sizes("query")[-2]), int(site.sizes("key")[-2])
     future = torch.ones(rows, columns, dtype=torch.bool).triu(1)
     return _attention(site, torch.zeros(rows, columns).masked_fill(future, _LOWEST))
 

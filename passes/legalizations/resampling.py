@@ -41,7 +41,7 @@ def _matrix_of(site: Site, axis: int, size: int, result: int) -> torch.Tensor:
     It is run on an image of which each line along the axis is a unit vector, and whose other axis stays as it is.
     """
     rank = site.rank(site.node.inputs[0])
-    units = torch.eye(size).reshape([1] * (rank - 2) + [size, size])
+    units = torch.eye(int(size)).reshape([1] * (rank - 2) + [size, size])
     arguments = [_along(site, index, axis, size, result) for index in range(1, len(site.node.inputs))]
     image = kernel(site.node.qualified_op)(units, *arguments)
     assert isinstance(image, torch.Tensor)

@@ -459,10 +459,10 @@ def expand_by_cat(site: Site) -> Value:
     x = _with_leading(site, site.arg("self"), len(sizes), rank)
     if rank == 4 and old[0] == counts[0] == 1:
         if counts[1] > 1:
-            x, counts[1] = pointwise(site, x, torch.ones(counts[1], 1)), 1
+            x, counts[1] = pointwise(site, x, torch.ones(int(counts[1]), 1)), 1
             old = (1, target[1], *old[2:])
         if old[2] == old[3] == 1 and max(counts[2:]) > 1:
-            return times(site, x, torch.ones(1, old[1], *counts[2:]))
+            return times(site, x, torch.ones(1, int(old[1]), *counts[2:]))
     if max(counts) > _MOST_PARTS:
         raise Refused(f"it is repeated {max(counts)} times")
     for dim, count in enumerate(counts):

@@ -35,6 +35,7 @@ def _places(channels: int, factor: int) -> torch.Tensor:
     """Ones at [channel * factor^2 + row * factor + column, channel, row, column]."""
     if channels**2 * factor**4 > _LARGEST_WEIGHT:
         raise Refused(f"{channels} channels and a factor of {factor} need too large a weight")
+    channels = int(channels)
     units = torch.eye(factor**2).reshape(factor**2, factor, factor)
     weight = torch.einsum("ab,kij->akbij", torch.eye(channels), units)
     return weight.reshape(channels * factor**2, channels, factor, factor)
@@ -52,7 +53,7 @@ def shuffle_channels_by_permutation(site: Site) -> Value:
         raise Refused("its input is not a batch of images")
     channels = sizes[1] // groups
     if sizes[2] * sizes[3] > site.limit:
-        matrix = torch.eye(sizes[1]).reshape(groups, channels, -1).transpose(0, 1).reshape(sizes[1], sizes[1])
+        matrix = torch.eye(int(sizes[1])).reshape(groups, channels, -1).transpose(0, 1).reshape(sizes[1], sizes[1])
         return pointwise(site, x, matrix)
     rows = reshaped(site, x, [size_of(site, x, 0), groups, channels, -1])
     swapped = site.op("aten::permute", rows, [0, 2, 1, 3])

@@ -9,7 +9,9 @@ from typing import Any
 import torch
 
 from mobopt.ir import Graph, Node, Program, Value
+from mobopt.ir.dimensions import Expression
 from mobopt.ir.facts import TensorFacts, facts_of_constant
+from mobopt.ir.nests import leaves_of
 from mobopt.ir.types import ListType
 from mobopt.ops.costs import Cost, cost_of_node
 from mobopt.ops.effects import listed_items
@@ -131,16 +133,19 @@ class Site:
         return value.facts
 
     def sizes(self, of: str | Value) -> tuple[int, ...]:
-        """Sizes of a tensor in the example.
+        """Sizes of a tensor, in the example but for those that are declared to vary.
+
+        These are expressions, which take a number's place: whatever needs their value, or would write it into the file,
+        raises :class:`UndecidedError` or :class:`Refused`.
 
         Raises:
             Refused: there is no example.
         """
-        sizes = self.facts(of).known_sizes
+        sizes = self.facts(of).dimensions
         if sizes is None:
             name = of if isinstance(of, str) else of.name
             raise Refused(f"the sizes of its {name} are not known; give example inputs")
-        return sizes
+        return sizes  # type: ignore[return-value]
 
     def cost(self) -> Cost:
         """What the node costs as it is."""
@@ -182,6 +187,8 @@ class Site:
     def _value(self, value: Any, item: Argument) -> Value:
         if isinstance(value, Value):
             return value
+        if next(leaves_of(value, Expression), None) is not None:
+            raise Refused(f"it would fix {item.name} to sizes that are declared to vary")
         if isinstance(value, (list, tuple)) and any(isinstance(part, Value) for part in value):
             parts = [part if isinstance(part, Value) else self.graph.constant(part) for part in value]
             kind = ListType(parts[0].type)

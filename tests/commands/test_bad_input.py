@@ -308,3 +308,21 @@ def test_interrupt(files: Path, tmp_path: Path) -> None:
     assert (process.returncode, stdout) == (130, b"")
     assert stderr.decode().strip() == "interrupted"
     assert_empty(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("bound", "message"),
+    [
+        ("0=2", "can't read the bound '0=2'"),
+        ("0=2..4", "dimension 0 of input 0 is 1, and its lower bound is 2"),
+        ("9=1..4", "dimension 9 of input 0 of forward, which has 4 dimensions"),
+        ("1.0=1..4", "bounds are given for input 1 of forward, and it has 1"),
+        ("encode:0=1..4", "the method 'encode', and the methods are forward"),
+    ],
+)
+@pytest.mark.parametrize("command", [("convert", "-o", "m.ptl"), ("audit",)])
+def test_bounds_that_do_not_fit(
+    invoke: Invoke, files: Path, command: tuple[str, ...], bound: str, message: str
+) -> None:
+    name, *options = command
+    assert_refused(invoke(name, files / "scripted.pt", *options, "--random", "1,3,5,5", "--bound", bound), message)

@@ -246,3 +246,11 @@ def test_graphs_are_dumped_after_each_pass_that_changes_them(invoke: Invoke, tmp
     assert "# attributes\n" in last and "optimized_for_vulkan : bool" in last
     blocked = invoke("convert", model, "-o", output, "--random", "1,3,8,8", "--dump-ir", model / "x")
     assert blocked.exit_code == 2 and "net.pt" in blocked.output
+
+
+def test_what_runs_on_the_cpu_for_some_sizes_is_said_once(invoke: Invoke, files: Path) -> None:
+    arguments = (files / "scripted.pt", "--random", "1,3,5,5", "--bound", "0=1..4")
+    result = invoke("convert", *arguments, "-o", "m.ptl")
+    assert "operators run on the phone's CPU, because the GPU is right for only some" in result.output
+    assert "s0, dimension 0 of the input input: 1 to 4" in result.output
+    assert "s0 >= 2 is true of only some of the sizes" in invoke("audit", *arguments).output

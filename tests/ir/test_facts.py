@@ -6,7 +6,8 @@ import pytest
 
 from mobopt.errors import GraphError
 from mobopt.ir import Program, parse_graph, print_graph
-from mobopt.ir.facts import NOTHING, RANK, UNKNOWN, UNSEEN, TensorFacts, UnknownFactError, parse_facts
+from mobopt.ir.facts import NOTHING, RANK, UNKNOWN, UNSEEN, TensorFacts, parse_facts
+from mobopt.ir.guards import UndecidedError, UnknownFactError, closed_guards
 
 IMAGE = TensorFacts("float32", (2, 3, 7, 5))
 CASES = {
@@ -28,6 +29,26 @@ CASES = {
 def test_text_is_read_as_what_it_was_written_from(text: str) -> None:
     assert CASES[text].text == text
     assert parse_facts(text) == CASES[text]
+
+
+def test_sizes_with_symbols_are_read_as_they_were_written() -> None:
+    guards = closed_guards()
+    guards.symbol("s0", 1, 9, 4)
+    guards.symbol("s1", 2, example=7)
+    for text in ("float32[s0, 3, (s1 + 1)//2]", "int64[max(0, s0 - 3)] strided", "?[s0*s1]"):
+        assert parse_facts(text, guards).text == text
+    facts = parse_facts("float32[s0, 3, s1//2]", guards)
+    assert (facts.seen_sizes, facts.known_sizes, facts.largest_sizes, facts.rank) == ((4, 3, 3), None, (9, 3, 3), 3)
+    assert facts == parse_facts("float32[s0, 3, s1//2]", guards) != parse_facts("float32[s0, 3, s1]", guards)
+    assert len({facts, parse_facts("float32[s0, 3, s1//2]", guards)}) == 1
+    assert facts.merged(facts).known_sizes is None
+    assert facts.varying(has_rank=True).text == "float32[4, 3, 3] several varying"
+    with pytest.raises(UndecidedError, match="s0 >= 5 is true of only some of the sizes that inputs may have"):
+        bool(facts.sizes[0] > 4)
+    with pytest.raises(UndecidedError, match="s0 is not the same for all sizes"):
+        int(facts.sizes[0])
+    with pytest.raises(GraphError, match="is written as float32"):
+        parse_facts("float32[s0]")
 
 
 @pytest.mark.parametrize(

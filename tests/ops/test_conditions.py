@@ -11,7 +11,7 @@ import vulkan_tensor_calls
 from row_calls import UNKNOWN, RowCall, call, stored, tensor
 
 from mobopt.errors import TableError
-from mobopt.ir.facts import UnknownFactError
+from mobopt.ir.guards import UnknownFactError
 from mobopt.ops.targets import conditions, verdicts
 from mobopt.ops.targets.call_view import CallView
 from mobopt.ops.targets.condition_parser import definitions

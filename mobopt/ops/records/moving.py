@@ -13,10 +13,12 @@ _SHAPES = joined(
         operators("reshape", _MOVES, _DISTINCT, rank="shape"),
         operators("view_as", _MOVES, _DISTINCT, Trait.READS_STRIDES),
         operators("view_as_complex view_as_real", Trait.READS_STRIDES),
-        operators("flatten ravel reshape_as squeeze unflatten unsqueeze", _MOVES, _DISTINCT),
+        operators("flatten ravel reshape_as unflatten unsqueeze", _MOVES, _DISTINCT),
+        operators("squeeze", _MOVES, _DISTINCT, Trait.RANK_BY_SIZES),
         operators("view_copy", _MOVES, Trait.READS_STRIDES, rank="size"),
         operators("view_copy.dtype", Trait.READS_STRIDES, rank=Like.FIRST),
-        operators("squeeze_copy unsqueeze_copy", _MOVES),
+        operators("squeeze_copy", _MOVES, Trait.RANK_BY_SIZES),
+        operators("unsqueeze_copy", _MOVES),
         operators("atleast_1d atleast_2d atleast_3d", _MOVES, Trait.HANDS_BACK),
         operators("as_strided as_strided_copy", _MOVES, Trait.OWN_STRIDES, Trait.READS_STRIDES, rank="size"),
         operators("as_strided_scatter", _MOVES, Trait.READS_STRIDES, rank=Like.FIRST),
@@ -42,7 +44,8 @@ _ORDERS = joined(
 _IN_PLACE = joined(
     [
         operators("swapaxes_ swapdims_ t_ transpose_", _MOVES, Trait.VIEWS_IN_PLACE, rank=Like.FIRST),
-        operators("squeeze_ unsqueeze_", _MOVES, Trait.VIEWS_IN_PLACE),
+        operators("squeeze_", _MOVES, Trait.VIEWS_IN_PLACE, Trait.RANK_BY_SIZES),
+        operators("unsqueeze_", _MOVES, Trait.VIEWS_IN_PLACE),
         operators("as_strided_", _MOVES, Trait.OWN_STRIDES, Trait.VIEWS_IN_PLACE, Trait.READS_STRIDES, rank="size"),
     ]
 )

@@ -61,6 +61,9 @@ class Trait(Enum):
     CHECKS_ELEMENTS = auto()
     """Ends in an error for some elements, which what it is composed of would take."""
 
+    RANK_BY_SIZES = auto()
+    """How many dimensions its results have depends on the sizes of its arguments."""
+
     # What it makes of the elements.
     ELEMENTWISE = auto()
     """Operands are broadcast, and an element of the result depends on the elements at its place alone."""

@@ -10,7 +10,8 @@ from typing import Any, TypeVar
 import torch
 
 from mobopt.ir import Node, Value
-from mobopt.ir.facts import UNKNOWN, TensorFacts, UnknownFactError, facts_of_constant
+from mobopt.ir.facts import UNKNOWN, TensorFacts, facts_of_constant
+from mobopt.ir.guards import UnknownFactError
 from mobopt.ops.effects import listed_items
 from mobopt.ops.schemas import schema_of
 
@@ -92,7 +93,7 @@ class CallView:
         items = listed_items(value)
         if items is not None:
             return [self._seen(item, name) for item in items]
-        raise UnknownFactError(name)
+        raise UnknownFactError(f"its {name} is not known")
 
 
 @cache

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from mobopt.ir.facts import UnknownFactError
+from mobopt.ir.guards import UnknownFactError
 from mobopt.ops.targets.call_view import CallView
 
 Variables = Mapping[int, Any]

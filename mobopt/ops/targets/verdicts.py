@@ -7,7 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from mobopt.ir import Attribute, Node
-from mobopt.ir.facts import TensorFacts, UnknownFactError
+from mobopt.ir.dimensions import Expression
+from mobopt.ir.facts import TensorFacts
+from mobopt.ir.guards import UndecidedError, UnknownFactError
 from mobopt.ops.targets.call_view import CallView
 from mobopt.ops.targets.row import Row
 from mobopt.ops.targets.table import IMAGE_LIMIT, Target, rows_for
@@ -34,6 +36,8 @@ class Finding:
     """native, wrong, missing, or unknown: only the sizes of the inputs tell."""
     why: str = ""
     row: Row | None = None
+    is_by_size: bool = False
+    """Of unknown: whether the row holds for some of the sizes that inputs may have by what was declared."""
 
     @property
     def is_good(self) -> bool:
@@ -72,7 +76,7 @@ def _judge(operator: str, call: CallView, target: Target) -> Finding:
         try:
             holds = row.condition is None or row.condition.holds(call)
         except UnknownFactError as unknown:
-            return Finding("unknown", f"its {unknown} is not known", row)
+            return _open_finding(row, unknown)
         if holds:
             return Finding(row.verdict, excess.why if row.over_limit and excess is not None else row.why, row)
     if target.backend == "cpu":
@@ -81,6 +85,13 @@ def _judge(operator: str, call: CallView, target: Target) -> Finding:
     if against is None:
         return Finding("missing", f"{target} has no kernel that was seen to compute this")
     return Finding("unknown" if against.is_open else "missing", against.why)
+
+
+def _open_finding(row: Row, unknown: UnknownFactError) -> Finding:
+    """What is told of a call on which a row's condition is open."""
+    if isinstance(unknown, UndecidedError):
+        return Finding("unknown", f"{row.why}, and {unknown}" if row.why else str(unknown), row, is_by_size=True)
+    return Finding("unknown", str(unknown), row)
 
 
 def _on_cpu(operator: str) -> Finding:
@@ -121,7 +132,8 @@ def image_excess(facts: TensorFacts, image_limit: int = IMAGE_LIMIT) -> Misfit |
     """Why the image of a tensor that is of the right kind is too large; None if it is not, as far as is known."""
     if not _has_image(facts):
         return None
-    batch, channels, height, width = (1, 1, 1, 1, *facts.sizes)[-4:]
+    assert facts.largest_sizes is not None
+    batch, channels, height, width = (1, 1, 1, 1, *facts.largest_sizes)[-4:]
     extent = max(width, height, batch * -(-channels // 4))
     if extent > image_limit:
         return Misfit(f"a tensor {facts} needs an image of extent {extent}, over the limit of {image_limit}")
@@ -136,12 +148,19 @@ def _kind_misfit(facts: TensorFacts, backend: str, most_dimensions: int) -> Misf
         return None
     if not 1 <= facts.known_rank <= most_dimensions:
         return Misfit(f"a tensor has {facts.known_rank} dimensions, and {backend} tensors have 1 to {most_dimensions}")
-    return Misfit("a tensor has no element") if _has_image(facts) and facts.numel == 0 else None
+    if facts.dimensions is None or facts.is_constant:
+        return None
+    if any(isinstance(size, int) and size == 0 for size in facts.dimensions):
+        return Misfit("a tensor has no element")
+    # Operators refuse the inputs that would make a size negative.
+    if any(isinstance(size, Expression) and size.lower == 0 for size in facts.dimensions):
+        return Misfit("a tensor has no element for some of the sizes that inputs may have", is_open=True)
+    return None
 
 
 def _has_image(facts: TensorFacts) -> bool:
     """Whether the size of a tensor's image is known; weights are packed in forms of their own."""
-    return facts.known_sizes is not None and not facts.is_constant
+    return facts.dimensions is not None and not facts.is_constant
 
 
 _METAL_SIDE, _METAL_LAYERS = 16384, 2048
@@ -158,8 +177,9 @@ def metal_misfit(facts: TensorFacts) -> Misfit | None:
     misfit = _kind_misfit(facts, "Metal", 5)
     if misfit is not None or not _has_image(facts):
         return misfit
-    channels, height, width = (1, 1, *facts.sizes)[-3:]
-    layers = math.prod(facts.sizes[:-3]) * -(-channels // 4)
+    assert facts.largest_sizes is not None
+    channels, height, width = (1, 1, *facts.largest_sizes)[-3:]
+    layers = math.prod(facts.largest_sizes[:-3]) * -(-channels // 4)
     if max(height, width) > _METAL_SIDE or layers > _METAL_LAYERS:
         return Misfit(
             f"a tensor {facts} needs a texture of {height} x {width} x {layers}, over {_METAL_SIDE} or {_METAL_LAYERS}"
