@@ -44,7 +44,9 @@ from mobopt.shaders.push_constants import PointwisePush
 _SHORT_STEPS = 2
 _LONG_STEPS = (10, 10, 10, MAX_SPECIAL_STEPS)
 """Of each level of functions."""
-_MOST_ROWS = 8
+_MANY_ROWS = 8
+_LEAST_ITEMS = 4096
+"""Vec4s from which an invocation computes many rows: some workgroups are left for each core."""
 
 
 def compute(
@@ -225,14 +227,12 @@ def _variant(program: PointwiseProgram) -> str:
 
 def _rows(device: DeviceInfo, nest: Iteration) -> int:
     """Places of the second dimension that one invocation computes: on a CPU many, as finding the first costs as much as
-    computing it; GPUs want many invocations."""
+    computing it; GPUs want many invocations. Numbers in between gained nothing, and each is another pipeline, which
+    a new size may ask for."""
     if not device.is_cpu or nest.rank == 1:
         return 1
     items = math.prod(nest.sizes[:-1]) * -(-nest.sizes[-1] // VECTOR)
-    rows = 1
-    while 2 * rows <= min(nest.sizes[-2], _MOST_ROWS) and items >= 2 * rows * 1024:
-        rows *= 2
-    return rows
+    return _MANY_ROWS if nest.sizes[-2] >= _MANY_ROWS and items >= _LEAST_ITEMS else 1
 
 
 def _within(mode: LoadMode, operand: DeviceTensor) -> LoadMode:
