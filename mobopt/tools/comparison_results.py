@@ -51,7 +51,7 @@ class Layer:
     total: Difference
     """From the reference."""
     own: Difference | None
-    """Of the layer run alone on the reference's values; None if these are not all known."""
+    """Of the layer run alone on the reference's values; None if these are not all known, or it draws random numbers."""
     amplification: float | None
     """The error over the largest one of the layer's inputs."""
     float32: Difference | None

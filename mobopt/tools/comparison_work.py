@@ -13,6 +13,7 @@ import torch
 from mobopt.errors import InputError, MoboptError
 from mobopt.ir import Graph
 from mobopt.ir.nests import leaves_of
+from mobopt.ops.effects import random_operators
 from mobopt.tools.comparison_results import Layer, Output, verdict_of
 from mobopt.tools.comparison_sides import Runner, part_between
 from mobopt.tools.differences import Difference, difference, rank_changes
@@ -253,6 +254,8 @@ class ComparisonWork:
             draft.own = self._alone(draft.part, [held[place] for place in draft.given], reference)
 
     def _alone(self, part: Graph, given: Sequence[torch.Tensor], reference: torch.Tensor) -> Difference | None:
+        if random_operators(part.block.nodes):
+            return None  # it would draw other numbers than in its place
         inputs = [tensor.to(value.dtype).contiguous() for tensor, value in zip(given, part.inputs, strict=True)]
         try:
             with torch.random.fork_rng(devices=[]), torch.no_grad():

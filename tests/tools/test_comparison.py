@@ -94,6 +94,22 @@ def test_turns_of_loops_are_matched_one_by_one(device: Device) -> None:
     assert turns == {"aten::tanh": [0, 1, 2], "aten::add": [0, 1, 2]}
 
 
+class Draws(nn.Module):
+    """Draws numbers, and computes with them."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        chosen = torch.multinomial(torch.softmax(x, -1), 3)
+        return torch.relu(x + torch.rand_like(x)) + chosen.sum()
+
+
+def test_random_numbers_are_the_same_in_their_place_and_not_judged_alone(device: Device) -> None:
+    x = torch.randn(2, 7, generator=torch.Generator().manual_seed(3))
+    found = compare(torch.jit.script(Draws()), device_b=device.info.name, example_inputs=[x])
+    random = [layer for layer in found.layers if {"aten::multinomial", "aten::rand_like"} & set(layer.nodes)]
+    assert random and all(layer.own is None for layer in random)
+    assert found.agrees and {layer.verdict for layer in found.layers} == {"agrees"}
+
+
 def test_views_of_memory_that_is_written_to() -> None:
     """The reference makes them anew after each write; passes make new values in place of the writes."""
 
