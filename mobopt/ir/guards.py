@@ -147,9 +147,7 @@ class Guards:
         known = self.known(expression, relation)
         if known is not None:
             return known
-        example = self._example(
-            expression, f"{Guard(expression, relation)} is true of only some of the sizes that inputs may have"
-        )
+        example = self._example(expression, relation)
         is_true = {"==": example == 0, "!=": example != 0, ">=": example >= 0}[relation]
         if relation == ">=" and not is_true:
             self._record(-expression + -1, ">=")
@@ -166,7 +164,7 @@ class Guards:
         lower, upper = self.bounds(expression)
         if lower == upper:
             return lower
-        value = self._example(expression, f"{expression} is not the same for all sizes that inputs may have")
+        value = self._example(expression)
         self._record(expression - value, "==")
         return value
 
@@ -195,13 +193,16 @@ class Guards:
             found = self._bounds[expression.key] = self._found_bounds(expression)
         return found
 
-    def _example(self, expression: Expression, problem: str) -> int:
-        if self.is_closed:
-            raise UndecidedError(problem)
-        value = expression.substitute(self.examples)
-        if not isinstance(value, int):
-            raise UndecidedError(f"{problem}, and these have no examples")
-        return value
+    def _example(self, expression: Expression, relation: str = "") -> int:
+        """The value of an expression in the examples, which is asked for by itself or to decide a relation to zero."""
+        value = None if self.is_closed else expression.substitute(self.examples)
+        if isinstance(value, int):
+            return value
+        if relation:
+            problem = f"{Guard(expression, relation)} is true of only some of the sizes that inputs may have"
+        else:
+            problem = f"{expression} is not the same for all sizes that inputs may have"
+        raise UndecidedError(problem)
 
     def _record(self, expression: Dimension, relation: str) -> None:
         assert isinstance(expression, Expression)
