@@ -25,7 +25,8 @@ $ export PYTHONPATH=tests
 $ mobopt sweep $(python tests/swept_models.py) --do audit,convert -o zoo.sqlite
 $ mobopt sweep $(python tests/swept_models.py) --do audit,convert --runtime 2.6 -o zoo.sqlite
 $ mobopt sweep $(python tests/swept_models.py) --do audit,convert --backend metal -o zoo.sqlite
-$ mobopt sweep $(python tests/swept_models.py) --do convert --runtime 1.13 -o zoo.sqlite
+$ mobopt sweep $(python tests/swept_models.py) --do audit,convert --runtime 1.13 -o zoo.sqlite
+$ mobopt sweep $(python tests/swept_models.py) --do audit,convert --backend cpu -o zoo.sqlite
 $ export LP_NUM_THREADS=1  # of lavapipe, as of eager PyTorch: other work on the machine does less harm
 $ mobopt sweep $(python tests/swept_models.py) --do compare --runtime mobopt -o zoo.sqlite
 $ mobopt sweep $(python tests/swept_models.py) --do bench --runtime mobopt --threads 1 --repeat 10 -o times.sqlite
@@ -37,8 +38,6 @@ $ python -m wild.page wild.jsonl >> docs/zoo.md
 `zoo` are published networks at their usual sizes; `nets` are small ones with the structure of published ones
 (`tests/nets`), traced or scripted; `timm`, `torchvision` and `transformers` are those packages' networks
 (`tests/wild`): published widths and depths at small images, and transformers' classes in small configurations.
-
-Other targets are swept alike and are not on this page: audits for 1.13, and all for the CPU.
 """
 _AUDITED = ("native", "rewritten", "cpu", "unknown", "unreached", "missing", "wrong")
 _MESSAGE = 240
