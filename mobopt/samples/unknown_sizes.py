@@ -31,10 +31,13 @@ def by_size_text(program: Program, notes: Sequence[Note]) -> str:
     if not count:
         return ""
     what = "1 operator runs" if count == 1 else f"{count} operators run"
-    sizes = ", ".join(_range_text(item) for item in program.size_symbols.symbols.values())
-    return (
-        f"{what} on the phone's CPU, because the GPU is right for only some of the sizes that inputs may have ({sizes})"
-    )
+    why = "the GPU is right for only some of the sizes that inputs may have"
+    return f"{what} on the phone's CPU, because {why} ({declared_text(program)})"
+
+
+def declared_text(program: Program) -> str:
+    """Which sizes inputs may have, where facts of the program say that they vary; empty if none does."""
+    return ", ".join(_range_text(item) for item in program.size_symbols.symbols.values())
 
 
 def _range_text(item: Symbol) -> str:

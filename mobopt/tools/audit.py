@@ -32,6 +32,7 @@ from mobopt.samples.example_inputs import (
     given_inputs,
     with_bounds,
 )
+from mobopt.samples.unknown_sizes import declared_text
 from mobopt.tools.allowed_operators import read_allowed_operators
 from mobopt.tools.audit_calls import (
     MISSING,
@@ -255,7 +256,7 @@ def audit(
         backend=settings.backend,
         runtime=settings.runtime,
         legalize="" if subject.backend else settings.legalize,
-        inputs=str(inputs) if inputs.by_method else "",
+        inputs="; ".join(filter(None, (str(inputs), declared_text(judged.program)))) if inputs.by_method else "",
         lines=tuple(_lines(judged.calls)),
         causes=judged.causes,
         gpu_share=judged.gpu_share,
