@@ -100,8 +100,8 @@ def optimize_for_mobile(
             the result refuses inputs of other sizes than the example's elsewhere.
         bounds: the sizes that inputs may have, by method, for each tensor of its arguments, of each dimension the least
             and the largest, or None: ``{"forward": [[(1, 16), None, None, None]]}``. The result is right for all of
-            them, and refuses others. Without them, those that the model was exported with, or else those of the
-            example. What the target computes right for some of them alone runs on the phone's CPU.
+            them, and refuses others. Where nothing is said, the size is the export's range, or else the example's.
+            What the target computes right for some of them alone runs on the phone's CPU.
         runtime: the oldest PyTorch Mobile release that must load the result and compute it right; ``'mobopt'`` for
             mobopt's own runtime only, which needs no rewrites for the sake of phones.
         legalize: ``'off'``, ``'safe'`` or ``'full'``: how far to rewrite what the target computes wrongly or lacks;

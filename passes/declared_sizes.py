@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import zip_longest
 from typing import Any
 
 import torch
@@ -67,13 +68,10 @@ def declare_sizes(
     """
     rules: InputRules | None = program.metadata.get("input_rules", {}).get(method)
     found = DeclaredSizes()
-    if method in bounds:
-        declared: Sequence[Sizes] = bounds[method]
-    elif rules is not None:
-        declared = [kind.sizes for kind in leaves_of(list(rules.inputs.values()), TensorType)]
-    else:
-        return found
-    maker = _SymbolMaker(symbols, rules if method not in bounds else None)
+    kinds = [] if rules is None else leaves_of(list(rules.inputs.values()), TensorType)
+    exported: list[Sizes] = [kind.sizes for kind in kinds]
+    declared = [_closer(own, sizes) for own, sizes in zip_longest(bounds.get(method, ()), exported, fillvalue=())]
+    maker = _SymbolMaker(symbols, rules)
     inputs = zip(program.methods[method].inputs[1:], arguments, strict=False)
     placed = [(value, tensor) for value, argument in inputs for tensor in leaves_of([argument], torch.Tensor)]
     pairs = [(value, tensor, sizes) for (value, tensor), sizes in zip(placed, declared, strict=False)]
@@ -86,6 +84,11 @@ def declare_sizes(
         elif any(isinstance(size, Expression) for size in made):
             found.sizes[value] = made
     return found
+
+
+def _closer(own: Sizes, exported: Sizes) -> Sizes:
+    """What was declared of a tensor's sizes: by the user, and where nothing was said, by the export."""
+    return [other if size is None else size for size, other in zip_longest(own, exported)]
 
 
 class _SymbolMaker:
@@ -165,15 +168,8 @@ class _Spreader:
         """Believe what follows from the operands, if it is what was seen in the example."""
         seen = self._seen[value]
         is_known = made.is_seen and not made.varies and made.dimensions is not None
-        if (
-            is_known
-            and seen.lasting == SIZES
-            and (made.known_dtype, made.seen_sizes)
-            == (
-                seen.known_dtype,
-                seen.seen_sizes,
-            )
-        ):
+        is_as_seen = made.known_dtype == seen.known_dtype and made.seen_sizes == seen.seen_sizes
+        if is_known and is_as_seen and seen.lasting == SIZES:
             value.facts = replace(seen, symbolic_sizes=made.symbolic_sizes)
 
     def _choice(self, node: Node) -> None:

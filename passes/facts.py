@@ -33,7 +33,7 @@ class Examples:
         arguments: for each method, its arguments without self; none: nothing is known of sizes.
         are_guessed: whether nobody asked for these sizes: mobopt chose them, or tracing happened to use them. They
             decide what the target computes right, and no file is fixed to them.
-        bounds: ranges of sizes of methods' inputs; models that were exported have theirs, if none are given here.
+        bounds: ranges of sizes of methods' inputs; where nothing is said, that of the export counts.
     """
 
     arguments: Mapping[str, Sequence[Any]] = field(default_factory=dict)

@@ -206,6 +206,17 @@ def test_an_export_is_right_for_all_sizes_that_it_takes(dims: tuple[int, ...], r
             assert_close(found, module(given))
 
 
+def test_bounds_leave_what_they_do_not_name_to_the_export() -> None:
+    torch.manual_seed(3)
+    module, example = Images().eval(), torch.randn(2, 3, 30, 41)
+    sizes = {0: Dim("batch", min=1, max=16), 3: Dim("width", min=17, max=50)}
+    program = source_of(torch.export.export(module, (example,), dynamic_shapes=(sizes,)), [], None).program.clone()
+    record_facts(program, Examples({"forward": [example]}, bounds={"forward": [[(2, 2)]]}))
+    assert program.methods["forward"].inputs[1].facts.text == "float32[2, 3, 30, s0]"
+    record_facts(program, Examples({"forward": [example]}, bounds={"forward": [[(1, 4)]]}))
+    assert {str(item).partition(": ")[2] for item in program.size_symbols.symbols.values()} >= {"1..4", "17..50"}
+
+
 @pytest.mark.parametrize(
     ("name", "kind", "runtime"), sampled(product(sorted(NETS), KINDS, ["1.13", "2.1", "2.6"]), one_in=9)
 )
