@@ -50,6 +50,11 @@ Sums multiplied(Left left, Right right, Sums sums) {
     return sums;
 }
 
+Sums added(Sums sums, Sums others) {
+    for (int i = 0; i < OWN; ++i) sums.own[i] += others.own[i];
+    return sums;
+}
+
 Sums load_sums(int place, int pitch) {
     Sums sums;
     for (int i = 0; i < OWN; ++i) {
@@ -115,6 +120,8 @@ Right load_turned(int place, int pitch) {
 }
 
 Sums multiplied(Left left, Right right, Sums sums) { return coopMatMulAdd(left, right, sums); }
+
+Sums added(Sums sums, Sums others) { return sums + others; }
 
 Sums load_sums(int place, int pitch) {
     Sums sums;

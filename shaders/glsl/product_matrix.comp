@@ -4,9 +4,18 @@
 // Implicit GEMM of halves by matrix units (VK_KHR_cooperative_matrix), with sums in float32. As product_shared.comp, from which the
 // walk is: a workgroup computes BLOCK_ROWS x BLOCK_COLUMNS vec4s from tiles in shared memory, and fetches the next tiles into registers
 // while it multiplies. A subgroup computes ROWS x COLUMNS vec4s by fragments of M x N elements. Operands are copied as the bits that they
-// are, one RUN of halves at a time: eight, or four where places of eight don't line up.
+// are, one RUN of halves at a time: eight, or four where places of eight don't line up. With SPLIT operands are floats, each of
+// which is the sum of two halves (product_split.glsl).
+#ifdef SPLIT
+#define FORMS_ID 25
+layout(constant_id = 24) const int COLUMN_TAIL = 0; // of the last vec4 of columns, 0 if it is full, or what is beside it is zero
+#else
 #define FORMS_ID 24
+#endif
 #include "product.glsl"
+#ifdef SCALED
+#include "product_scaling.glsl"
+#endif
 
 layout(constant_id = 12) const int BLOCK_ROWS = 64;
 layout(constant_id = 13) const int BLOCK_COLUMNS = 16; // vec4s
@@ -24,11 +33,9 @@ layout(local_size_x_id = 19, local_size_y = 1, local_size_z = 1) in;
 
 #ifdef NARROW
 #define RUN uvec2
-#define FETCH(name, index) uvec2(PAIR(name, index))
 const int VECTORS = 1; // vec4s of a run
 #else
 #define RUN uvec4
-#define FETCH(name, index) uvec4(QUAD(name, (index) >> 1))
 const int VECTORS = 2;
 #endif
 
@@ -40,13 +47,19 @@ const int VALUE_PITCH = INNER_RUNS + SPARE;
 const int FACTOR_PITCH = COLUMN_RUNS + SPARE;
 const int VALUES = BLOCK_ROWS * VALUE_PITCH;
 const int FACTORS = 4 * INNER_BLOCK * FACTOR_PITCH;
-const int TILES = VALUES + FACTORS;
+const int TILE_PAIR = VALUES + FACTORS;
+#ifdef SPLIT
+const int TILES = 2 * TILE_PAIR; // of the high halves, then of the low ones
+#else
+const int TILES = TILE_PAIR;
+#endif
 
 const int ACROSS = BLOCK_COLUMNS / COLUMNS;
 const int TEAM_SIZE = ACROSS * (BLOCK_ROWS / ROWS); // subgroups
 const int SUBGROUPS = TEAM_SIZE * TEAMS;
 const int HIGH = ROWS / M;
 const int WIDE = 4 * COLUMNS / N;
+const int STEPS = 4 * INNER_BLOCK / (K * TEAMS); // along the inner dimension, of a subgroup in a tile
 const int FLOATS = 2 / VECTORS; // runs that four floats take
 const int SUM_PITCH = COLUMNS * FLOATS + SPARE;
 const int SUMS = M * SUM_PITCH; // of a row of fragments of a subgroup
@@ -65,18 +78,43 @@ shared RUN pool[BUFFERS * TILES > SUBGROUPS * SUMS ? BUFFERS * TILES : SUBGROUPS
 int me = int(gl_LocalInvocationID.x);
 #include "matrix_units.glsl"
 
+// What a run is in registers, on its way from memory to a tile: LINE_OF(name, FORM, index) reads it, `keep_run` puts it there.
+#ifdef SPLIT
+#include "product_split.glsl"
+#else
+#define FETCHED RUN
+#ifdef NARROW
+#define LINE_OF(name, form, index) uvec2(PAIR(name, index))
+#else
+#define LINE_OF(name, form, index) uvec4(QUAD(name, (index) >> 1))
+#endif
+#define NOTHING RUN(0)
+
+void keep_value(int place, RUN run) { pool[place] = run; }
+void keep_factor(int place, RUN run) { pool[place] = run; }
+
+RUN head_of(RUN run, int count) {
+    run.x &= count == 1 ? 0xffffu : ~0u;
+    run.y &= count == 3 ? 0xffffu : 0u;
+    return run;
+}
+#endif
+
 const int OUTSIDE = -1 << 28; // the place of a row that doesn't exist
 
 // What this invocation fetches: one run of the inner dimension in VALUE_FETCHES rows, and one of columns in FACTOR_FETCHES lines.
 int row_addresses[VALUE_FETCHES];
 ivec2 row_places[VALUE_FETCHES];
+#ifdef SCALED
+int row_scales[VALUE_FETCHES];
+#endif
 int channel;
 ivec2 tap;
 int weight_address;
 int line;
 int line_end;
-RUN fetched_values[VALUE_FETCHES];
-RUN fetched_factors[FACTOR_FETCHES];
+FETCHED fetched_values[VALUE_FETCHES];
+FETCHED fetched_factors[FACTOR_FETCHES];
 
 void find_rows(int origin, int block_row) {
     [[unroll]] for (int i = 0; i < VALUE_FETCHES; ++i) {
@@ -84,6 +122,9 @@ void find_rows(int origin, int block_row) {
         bool exists = row < rows && me + i * INVOCATIONS < VALUE_SLOTS;
         row_places[i] = ivec2(exists ? 0 : OUTSIDE);
         row_addresses[i] = origin + row * input_pitch;
+#ifdef SCALED
+        row_scales[i] = scales_of(row);
+#endif
         if (SPATIAL != 0) {
             Pixel pixel = pixel_of(row);
             ivec2 place = ivec2(pixel.x * stride_wide + first_wide, pixel.y * stride_high + first_high);
@@ -103,13 +144,13 @@ void fetch(int start, int end, bool has_column) {
             ivec2 place = row_places[i] + shift;
             inside = exists && uint(place.x) < uint(width) && uint(place.y) < uint(height);
         }
-        fetched_values[i] = RUN(0);
-        if (inside) fetched_values[i] = FETCH(activations, row_addresses[i] + offset);
+        fetched_values[i] = NOTHING;
+        if (inside) fetched_values[i] = LINE_OF(activations, ACTIVATION_FORM, row_addresses[i] + offset);
+#ifdef SCALED
+        if (inside) fetched_values[i] = scaled_run(fetched_values[i], row_scales[i] + channel);
+#endif
 #ifdef NARROW
-        if (INNER_TAIL != 0 && channel == inner - 1) {
-            fetched_values[i].x &= INNER_TAIL == 1 ? 0xffffu : ~0u;
-            fetched_values[i].y &= INNER_TAIL == 3 ? 0xffffu : 0u;
-        }
+        if (INNER_TAIL != 0 && channel == inner - 1) fetched_values[i] = head_of(fetched_values[i], INNER_TAIL);
 #endif
     }
     channel += INNER_BLOCK;
@@ -121,8 +162,11 @@ void fetch(int start, int end, bool has_column) {
     [[unroll]] for (int i = 0; i < FACTOR_FETCHES; ++i) {
         int step = i * (INVOCATIONS / COLUMN_RUNS);
         bool inside = has_column && line + step < line_end && me + i * INVOCATIONS < FACTOR_SLOTS;
-        fetched_factors[i] = RUN(0);
-        if (inside) fetched_factors[i] = FETCH(weights, weight_address + step * weight_pitch);
+        fetched_factors[i] = NOTHING;
+        if (inside) fetched_factors[i] = LINE_OF(weights, WEIGHT_FORM, weight_address + step * weight_pitch);
+#ifdef SPLIT
+        if (COLUMN_TAIL != 0 && is_tail) fetched_factors[i] = head_of(fetched_factors[i], COLUMN_TAIL);
+#endif
     }
     line += 4 * INNER_BLOCK;
     weight_address += 4 * INNER_BLOCK * weight_pitch;
@@ -131,12 +175,12 @@ void fetch(int start, int end, bool has_column) {
 void keep(int tiles) {
     [[unroll]] for (int i = 0; i < VALUE_FETCHES; ++i) {
         int slot = me + i * INVOCATIONS;
-        if (slot < VALUE_SLOTS) pool[tiles + slot / INNER_RUNS * VALUE_PITCH + slot % INNER_RUNS] = fetched_values[i];
+        if (slot < VALUE_SLOTS) keep_value(tiles + slot / INNER_RUNS * VALUE_PITCH + slot % INNER_RUNS, fetched_values[i]);
     }
     [[unroll]] for (int i = 0; i < FACTOR_FETCHES; ++i) {
         int slot = me + i * INVOCATIONS;
         if (slot < FACTOR_SLOTS)
-            pool[tiles + VALUES + slot / COLUMN_RUNS * FACTOR_PITCH + slot % COLUMN_RUNS] = fetched_factors[i];
+            keep_factor(tiles + VALUES + slot / COLUMN_RUNS * FACTOR_PITCH + slot % COLUMN_RUNS, fetched_factors[i]);
     }
 }
 
@@ -185,33 +229,72 @@ Spot spot_of(int fragments, int slot) {
     return spot;
 }
 
-vec4 biased_sum(int slot, int column) {
+// The part of the whole inner dimension that this workgroup sums over, in vec4s.
+int total = SPATIAL != 0 ? taps_high * taps_wide * inner : inner;
+int share = ((total + PARTS * INNER_BLOCK - 1) / (PARTS * INNER_BLOCK)) * INNER_BLOCK;
+int first = part * share;
+int end = min(first + share, total);
+int inputs = input_offset + batch * input_batch + group * inner; // where they begin
+
+#ifdef SPLIT
+// Where sums of halves can't tell: what product_shared.comp would sum up.
+vec4 plain_sum(Spot spot) {
+    ivec2 place = ivec2(spot.pixel.x * stride_wide + first_wide, spot.pixel.y * stride_high + first_high);
+    int address = inputs + spot.row * input_pitch;
+    if (SPATIAL != 0) address = inputs + spot.pixel.batch * input_batch + (place.y * width + place.x) * input_pitch;
+    int weight = weight_offset + batch * weight_batch + spot.column;
+    vec4 sum = vec4(0.0);
+    for (int step = first; step < end; ++step) {
+        int index = SPATIAL != 0 ? step / inner : 0;
+        int own = step - index * inner;
+        ivec2 shift = ivec2(index % taps_wide * dilation_wide, index / taps_wide * dilation_high);
+        if (SPATIAL == 0) shift = ivec2(0);
+        bool inside = PADDED == 0 || (uint(place.x + shift.x) < uint(width) && uint(place.y + shift.y) < uint(height));
+        vec4 value = vec4(0.0);
+        if (inside) value = ACTIVATION(address + (shift.y * width + shift.x) * input_pitch + own);
+#ifdef SCALED
+        if (inside) value = scaled(value, scales_of(spot.row) + own);
+#endif
+        bool partial = INNER_TAIL != 0 && own == inner - 1;
+        if (partial) value = head(value, INNER_TAIL);
+        [[unroll]] for (int c = 0; c < 4; ++c)
+            if (SPATIAL != 0 || !partial || c < INNER_TAIL) sum += value[c] * WEIGHT(weight + (4 * step + c) * weight_pitch);
+    }
+    return sum;
+}
+#endif
+
+vec4 biased_sum(int slot, Spot spot) {
     int line = slot / COLUMNS;
     vec4 sum = sum_at(line / M * SUMS + line % M * SUM_PITCH + slot % COLUMNS * FLOATS);
-    return HAS_BIAS != 0 ? sum + BIAS(column) : sum;
+#ifdef SPLIT
+    sum = is_plain ? plain_sum(spot) : sum * unscaling();
+#endif
+    return HAS_BIAS != 0 ? sum + BIAS(spot.column) : sum;
 }
 
-void main() {
-
-    int total = SPATIAL != 0 ? taps_high * taps_wide * inner : inner; // the whole inner dimension, in vec4s
-    int share = ((total + PARTS * INNER_BLOCK - 1) / (PARTS * INNER_BLOCK)) * INNER_BLOCK;
-    int start = part * share;
-    int end = min(start + share, total);
-
-    find_rows(input_offset + batch * input_batch + group * inner, block_row);
-    channel = start + me % INNER_RUNS * VECTORS;
+// Has fetches begin at the first of the inner dimension.
+void rewind(int column) {
+    channel = first + me % INNER_RUNS * VECTORS;
     tap = ivec2(0);
     if (SPATIAL != 0) {
         int index = channel / inner;
         channel -= index * inner;
         tap = ivec2(index % taps_wide, index / taps_wide);
     }
+    line = 4 * first + me / COLUMN_RUNS;
+    weight_address = weight_offset + batch * weight_batch + line * weight_pitch + base_column + column;
+}
+
+void main() {
+    find_rows(inputs, block_row);
     int column = block_column + me % COLUMN_RUNS * VECTORS;
     bool has_column = column < own_columns;
-    line = 4 * start + me / COLUMN_RUNS;
+#ifdef SPLIT
+    is_tail = column + VECTORS == own_columns;
+#endif
     line_end = 4 * end;
     if (SPATIAL == 0 && INNER_TAIL != 0) line_end = min(line_end, 4 * inner - 4 + INNER_TAIL);
-    weight_address = weight_offset + batch * weight_batch + line * weight_pitch + base_column + column;
 
     int team = subgroup() / TEAM_SIZE;
     int member = subgroup() % TEAM_SIZE;
@@ -219,32 +302,65 @@ void main() {
     int my_run = member % ACROSS * COLUMNS / VECTORS;
 
     Sums sums[HIGH * WIDE];
+#ifdef SPLIT
+    begin_split();
+    for (int attempt = 0; attempt < 2; ++attempt) {
+#endif
     [[unroll]] for (int i = 0; i < HIGH * WIDE; ++i) sums[i] = no_sums();
-
-    fetch(start, end, has_column);
+    rewind(column);
+    fetch(first, end, has_column);
     int tiles = 0;
     keep(tiles);
     barrier();
-    for (; start < end; start += INNER_BLOCK) {
+    for (int start = first; start < end; start += INNER_BLOCK) {
         bool more = start + INNER_BLOCK < end;
         if (more) fetch(start + INNER_BLOCK, end, has_column);
-        [[unroll]] for (int step = 0; step < 4 * INNER_BLOCK / (K * TEAMS); ++step) {
+        int left = tiles + my_row * VALUE_PITCH;
+        int right = tiles + VALUES + my_run;
+#ifdef SPLIT
+        // All of a tile is summed up by itself, as units drop bits of what they add to.
+        Left high[STEPS * HIGH], low[STEPS * HIGH];
+        [[unroll]] for (int step = 0; step < STEPS; ++step)
+            [[unroll]] for (int i = 0; i < HIGH; ++i) {
+                int place = left + i * M * VALUE_PITCH + (step * TEAMS + team) * K / (4 * VECTORS);
+                high[step * HIGH + i] = load_left(place, VALUE_PITCH);
+                low[step * HIGH + i] = load_left(place + TILE_PAIR, VALUE_PITCH);
+            }
+        [[unroll]] for (int j = 0; j < WIDE; ++j) {
+            Sums own[HIGH];
+            [[unroll]] for (int i = 0; i < HIGH; ++i) own[i] = no_sums();
+            [[unroll]] for (int step = 0; step < STEPS; ++step) {
+                int place = right + (step * TEAMS + team) * K * FACTOR_PITCH + j * N / (4 * VECTORS);
+                Right factors = load_right(place, FACTOR_PITCH);
+                Right rest = load_right(place + TILE_PAIR, FACTOR_PITCH);
+                [[unroll]] for (int i = 0; i < HIGH; ++i) own[i] = multiplied(high[step * HIGH + i], rest, own[i]);
+                [[unroll]] for (int i = 0; i < HIGH; ++i) own[i] = multiplied(low[step * HIGH + i], factors, own[i]);
+                [[unroll]] for (int i = 0; i < HIGH; ++i) own[i] = multiplied(high[step * HIGH + i], factors, own[i]);
+            }
+            [[unroll]] for (int i = 0; i < HIGH; ++i) sums[i * WIDE + j] = added(sums[i * WIDE + j], own[i]);
+        }
+#else
+        [[unroll]] for (int step = 0; step < STEPS; ++step) {
             int k = (step * TEAMS + team) * K;
             Left values[HIGH];
             [[unroll]] for (int i = 0; i < HIGH; ++i)
-                values[i] = load_left(tiles + (my_row + i * M) * VALUE_PITCH + k / (4 * VECTORS), VALUE_PITCH);
+                values[i] = load_left(left + i * M * VALUE_PITCH + k / (4 * VECTORS), VALUE_PITCH);
             [[unroll]] for (int j = 0; j < WIDE; ++j) {
-                int place = tiles + VALUES + k * FACTOR_PITCH + my_run + j * N / (4 * VECTORS);
-                Right factors = load_right(place, FACTOR_PITCH);
+                Right factors = load_right(right + k * FACTOR_PITCH + j * N / (4 * VECTORS), FACTOR_PITCH);
                 [[unroll]] for (int i = 0; i < HIGH; ++i)
                     sums[i * WIDE + j] = multiplied(values[i], factors, sums[i * WIDE + j]);
             }
         }
+#endif
         if (BUFFERS == 1) barrier();
         if (BUFFERS == 2) tiles = TILES - tiles;
         if (more) keep(tiles);
         barrier();
     }
+#ifdef SPLIT
+        if (attempt > 0 || is_settled()) break;
+    }
+#endif
 
     // A row of fragments at a time, each subgroup's in a place of its own. Residuals are loaded before the subgroups wait for each other, and
     // before anything is stored: a load that follows a store can't be moved before it, and would wait for the memory by itself.
@@ -262,7 +378,7 @@ void main() {
         if (HAS_RESIDUAL != 0) {
             [[unroll]] for (int s = 0; s < STORES; ++s) {
                 Spot spot = spot_of(i, me + s * INVOCATIONS);
-                if (spot.exists) finals[s] = finished(biased_sum(me + s * INVOCATIONS, spot.column), finals[s]);
+                if (spot.exists) finals[s] = finished(biased_sum(me + s * INVOCATIONS, spot), finals[s]);
             }
             [[unroll]] for (int s = 0; s < STORES; ++s) {
                 Spot spot = spot_of(i, me + s * INVOCATIONS);
@@ -272,7 +388,7 @@ void main() {
             for (int slot = me; slot < SLOTS; slot += INVOCATIONS) {
                 Spot spot = spot_of(i, slot);
                 if (!spot.exists) continue;
-                vec4 sum = biased_sum(slot, spot.column);
+                vec4 sum = biased_sum(slot, spot);
                 if (PARTS > 1)
                     store(((batch * PARTS + part) * rows + spot.row) * columns + spot.column, sum);
                 else

@@ -28,7 +28,7 @@ from mobopt.runtimes.half_ranges import HALVES, ValueRanges, fits_half, matches
 from mobopt.runtimes.vulkan.engine.stream import Dispatch, storages
 from mobopt.runtimes.vulkan.engine.tensor import Storage, StorageKind
 from mobopt.runtimes.vulkan.kernels.attention_matrix import MATRIX_ATTENTION
-from mobopt.runtimes.vulkan.kernels.matrix_kernels import MATRIX_SHADER
+from mobopt.runtimes.vulkan.kernels.matrix_kernels import MATRIX_SHADER, SPLIT_SHADER
 from mobopt.runtimes.vulkan.kernels.plan import Plan
 
 _LEAST_WEIGHTS = 1024
@@ -60,7 +60,7 @@ class HalfReport:
         weight_bytes: of all constants.
         weight_bytes_fp32: likewise.
         products: dispatches of matrix products, convolutions and attention, those of sums of parts aside.
-        matrix_products: those of them that matrix units compute.
+        matrix_products: those of them that matrix units compute in halves.
     """
 
     precision: str
@@ -153,7 +153,8 @@ class Halved:
             (weights if storage.kind is StorageKind.CONSTANT else results).count(storage)
         shaders = [operation.shader for operation in plan.stream.operations if isinstance(operation, Dispatch)]
         products = [name for name in shaders if name.startswith(("product_", "attention")) and name != "product_sum"]
-        matrix_products = sum(name.startswith((MATRIX_SHADER, MATRIX_ATTENTION)) for name in products)
+        by_units = [name for name in products if name.startswith((MATRIX_SHADER, MATRIX_ATTENTION))]
+        matrix_products = sum(not name.startswith(SPLIT_SHADER) for name in by_units)
         return HalfReport(
             precision=self.precision,
             halves=len(halves),

@@ -121,6 +121,12 @@ class DeviceCosts:
     matrix: MatrixCosts | None = None
     """None where matrix units aren't known to be worth it: they are not used then."""
 
+    split: MatrixCosts | None = None
+    """The same for products of floats, which are split into halves: they take three products of halves, ..."""
+    split_names: tuple[str, ...] = ()
+    """... so they are used on devices only whose name has one of these in it: elsewhere ordinary arithmetic may be
+    faster."""
+
     def covers(self, device: DeviceInfo) -> bool:
         """Whether they are meant for a device."""
         return (not self.vendors or device.vendor_id in self.vendors) and (not self.kinds or device.kind in self.kinds)
@@ -268,9 +274,9 @@ def profiles() -> tuple[DeviceCosts, ...]:
 
 
 def _profile(row: Mapping[str, Any]) -> DeviceCosts:
-    matrix = MatrixCosts(**row["matrix"]) if "matrix" in row else None
+    matrix = {name: MatrixCosts(**row[name]) for name in ("matrix", "split") if name in row}
     lists = {name: tuple(row[name]) for name in ("vendors", "kinds", "in_order_drivers")}
-    return DeviceCosts(**{**row, **lists, "matrix": matrix})
+    return DeviceCosts(**{**row, **lists, **matrix, "split_names": tuple(row.get("split_names", ()))})
 
 
 def chained_workgroups(device: DeviceInfo) -> int:

@@ -158,7 +158,7 @@ def _choose(device: DeviceInfo, costs: DeviceCosts, shape: ProductShape) -> GpuK
     cores = core_count(device)
     found: list[GpuKernel] = [*matrix_kernels(device, costs, shape)]
     if not found or "emulated-matrix-units" not in device.switches:
-        few = [*row_kernels(device, shape)] if not found or shape.rows < _ROWS_OF_UNITS else []
+        few = [*row_kernels(device, shape)] if not shape.half_run or not found or shape.rows < _ROWS_OF_UNITS else []
         found = [*few] or [*found, *shared_kernels(device, costs, shape)]
 
     def predicted(kernel: GpuKernel) -> float:

@@ -1,5 +1,6 @@
-"""The kernels for products of halves by matrix units, and how their blocks are chosen.
+"""The kernels for products by matrix units, and how their blocks are chosen.
 
+Units multiply halves. Of floats, each is split into two halves, and three products of them are added up in float32.
 They are used on devices only whose profile in ``device_costs.toml`` has costs of them: a driver may offer cooperative
 matrices without having hardware for them.
 """
@@ -19,11 +20,17 @@ from mobopt.shaders import is_built
 
 MATRIX_SHADER = "product_matrix"
 """What names of the variants begin with."""
+SPLIT_SHADER = f"{MATRIX_SHADER}_split"
+"""The same of those for floats."""
 FRAGMENT = 16
 """M, N and K: every device with matrix units for halves that is known has this shape."""
 EMULATED_UNITS = "emulated-matrix-units"
 """The switch by which ordinary arithmetic stands for them."""
 _EMULATED_LANES = 32
+_EXTREMES = 16
+"""Bytes of what ``product_split.glsl`` has in shared memory besides."""
+NO_SPLIT_PRODUCTS = "no-split-products"
+"""The switch by which products of floats are left to ordinary arithmetic."""
 _EMULATED = MatrixCosts(*(1.0,) * 8)
 """Of ordinary arithmetic, beside which nothing else counts."""
 
@@ -52,6 +59,12 @@ class MatrixKernel:
     narrow: bool = False
     """Whether halves are read by four, rather than by eight."""
     emulated: bool = False
+    split: bool = False
+    """Whether operands are floats, each of which becomes two halves (``product_split.glsl``)."""
+    column_tail: int = 0
+    """Of split operands: numbers in the last vec4 of columns, 0 if it is full or what is beside them is zero."""
+    scaled: bool = False
+    """Whether the input is scaled as it is read, of a split product only."""
     quantized: bool = False
     """Never: weights of few bits have kernels of their own."""
 
@@ -60,7 +73,10 @@ class MatrixKernel:
     @property
     def shader(self) -> str:
         """The variant's name."""
-        return f"product_matrix{'_narrow' if self.narrow else ''}{'_emulated' if self.emulated else ''}"
+        return (
+            f"product_matrix{'_split_scaled' if self.scaled else '_split' if self.split else ''}"
+            f"{'_narrow' if self.narrow else ''}{'_emulated' if self.emulated else ''}"
+        )
 
     @property
     def team_size(self) -> int:
@@ -77,7 +93,7 @@ class MatrixKernel:
         """Shared memory of a workgroup: tiles, and at the end a row of fragments of each subgroup."""
         tile = self.block_rows * (8 * self.inner_block + 16) + 4 * self.inner_block * (8 * self.block_columns + 16)
         sums = self.team_size * self.teams * FRAGMENT * (16 * self.columns + 16)
-        return max(self.buffers * tile, sums)
+        return max(self.buffers * tile * (2 if self.split else 1), sums) + (_EXTREMES if self.split else 0)
 
     @property
     def constants(self) -> tuple[int, ...]:
@@ -93,6 +109,7 @@ class MatrixKernel:
             self.invocations,
             self.buffers,
             *(FRAGMENT,) * 3,
+            *((self.column_tail,) if self.split else ()),
         )
 
     @property
@@ -142,7 +159,22 @@ BLOCKS = (
     MatrixKernel(16, 4, rows=16, columns=4, inner_block=64, teams=8, buffers=1),
     MatrixKernel(16, 4, rows=16, columns=4, inner_block=128, teams=16, buffers=1),
 )
+# Likewise: of 31 that were measured on an H100, these are within 1 % of the best. Larger ones spill.
+SPLIT_BLOCKS = (
+    MatrixKernel(64, 8, rows=32, columns=8, inner_block=8, teams=2),
+    MatrixKernel(128, 32, rows=64, columns=8, inner_block=8, buffers=1),
+    MatrixKernel(128, 32, rows=32, columns=16, inner_block=8, buffers=1),
+    MatrixKernel(96, 32, rows=48, columns=8, inner_block=8, buffers=1),
+    MatrixKernel(128, 16, rows=32, columns=8, inner_block=8, buffers=1),
+    MatrixKernel(64, 16, rows=32, columns=8, inner_block=16, teams=4, buffers=1),
+    MatrixKernel(64, 16, rows=32, columns=8, inner_block=16, teams=2, buffers=1),
+    MatrixKernel(32, 16, rows=16, columns=8, inner_block=16, teams=4, buffers=1),
+    MatrixKernel(32, 8, rows=16, columns=8, inner_block=32, teams=8, buffers=1),
+    MatrixKernel(32, 8, rows=16, columns=8, inner_block=16, teams=4, buffers=1),
+    MatrixKernel(16, 8, rows=16, columns=8, inner_block=32, teams=8, buffers=1),
+)
 _PARTS = (2, 4, 8)
+_SPLIT_PARTS = (*_PARTS, 16)
 _CROWDED_ROWS = 96
 """Blocks of so many rows have few subgroups, each with many sums: they are up to 1.6 times as fast as others where a
 core has more than one workgroup to turn to, and up to 1.5 times as slow where it hasn't."""
@@ -163,9 +195,10 @@ def units_lanes(device: DeviceInfo, costs: DeviceCosts) -> int:
 def matrix_kernels(device: DeviceInfo, costs: DeviceCosts, shape: ProductShape) -> Iterator[MatrixKernel]:
     """Every kernel with matrix units that can compute a product on a device; none where they aren't used."""
     lanes = units_lanes(device, costs)
-    if not shape.half_run or not lanes:
+    run = shape.half_run or (shape.float_run if _splits(device, costs) else 0)
+    if not run or not lanes:
         return
-    for kernel in _blocks(lanes, shape.half_run < 8, EMULATED_UNITS in device.switches):
+    for kernel in _blocks(lanes, run < 8, EMULATED_UNITS in device.switches, not shape.half_run):
         if not kernel.fits(device):
             continue
         for divided in _divisions(kernel, shape):
@@ -174,9 +207,18 @@ def matrix_kernels(device: DeviceInfo, costs: DeviceCosts, shape: ProductShape) 
                 yield divided
 
 
+def _splits(device: DeviceInfo, costs: DeviceCosts) -> bool:
+    """Whether floats are split into halves for matrix units."""
+    if NO_SPLIT_PRODUCTS in device.switches or "subgroup_arithmetic" not in device.features:
+        return False
+    is_known = costs.split is not None and any(name in device.name for name in costs.split_names)
+    return is_known or EMULATED_UNITS in device.switches
+
+
 @lru_cache
-def _blocks(lanes: int, narrow: bool, emulated: bool) -> tuple[MatrixKernel, ...]:
-    return tuple(replace(block, lanes=lanes, narrow=narrow, emulated=emulated) for block in BLOCKS)
+def _blocks(lanes: int, narrow: bool, emulated: bool, split: bool) -> tuple[MatrixKernel, ...]:
+    blocks = SPLIT_BLOCKS if split else BLOCKS
+    return tuple(replace(block, lanes=lanes, narrow=narrow, emulated=emulated, split=split) for block in blocks)
 
 
 def _divisions(kernel: MatrixKernel, shape: ProductShape) -> Iterator[MatrixKernel]:
@@ -185,7 +227,7 @@ def _divisions(kernel: MatrixKernel, shape: ProductShape) -> Iterator[MatrixKern
     while least.iterations(shape) > USUAL_ITERATIONS:
         least = _divided(kernel, 2 * least.parts)
     yield least
-    for parts in _PARTS:
+    for parts in _SPLIT_PARTS if kernel.split else _PARTS:
         if parts > least.parts and parts * kernel.inner_block <= shape.inner:
             yield _divided(kernel, parts)
 
@@ -197,7 +239,7 @@ def _divided(kernel: MatrixKernel, parts: int) -> MatrixKernel:
 
 def matrix_nanoseconds(kernel: MatrixKernel, shape: ProductShape, costs: DeviceCosts, cores: int) -> float:
     """What a product takes, apart from what every dispatch does."""
-    matrix = costs.matrix or _EMULATED
+    matrix = (costs.split if kernel.split else costs.matrix) or _EMULATED
     across, down, deep = kernel.groups(shape)
     queue = -(-across * down * deep // cores)
     steps = -(-shape.inner // (kernel.parts * kernel.inner_block))

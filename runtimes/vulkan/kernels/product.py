@@ -18,6 +18,7 @@ from mobopt.runtimes.vulkan.kernels.device_costs import chained_workgroups
 from mobopt.runtimes.vulkan.kernels.epilogue import Epilogue
 from mobopt.runtimes.vulkan.kernels.gpu_kernels import SUM_INVOCATIONS, SharedKernel
 from mobopt.runtimes.vulkan.kernels.kernel_access import FORMS_OF_ELEMENTS, element_form, read_words, reads_texels
+from mobopt.runtimes.vulkan.kernels.matrix_kernels import MatrixKernel
 from mobopt.runtimes.vulkan.kernels.plan import Plan, replayable
 from mobopt.runtimes.vulkan.kernels.product_kernels import ProductKernel, TileKernel, choose_product_kernel
 from mobopt.runtimes.vulkan.kernels.product_scaling import Scaling
@@ -70,14 +71,32 @@ class ProductOperands:
 
 def _half_run(product: ProductPush, operands: ProductOperands, inner_tail: int) -> int:
     """:attr:`ProductShape.half_run` of a product."""
-    forms = {element_form(operands.activations), element_form(operands.weights)}
-    is_plain = operands.scales is None and operands.scaling is None
-    if not is_plain or not forms <= {ElementForm.HALVES, ElementForm.ROUNDED}:
+    if operands.scaling is not None or not _forms(operands) <= _HALVES:
         return 0
     p = product
     inputs = (p.inner, p.input_offset, p.input_pitch, p.input_batch)
     weights = (p.columns, p.group_columns, p.weight_offset, p.weight_pitch, p.weight_batch)
     return 4 if inner_tail or any(place % 2 for place in (*inputs, *weights)) else 8
+
+
+_HALVES = frozenset({ElementForm.HALVES, ElementForm.ROUNDED})
+_FLOATS = _HALVES | {ElementForm.WORDS, ElementForm.BFLOATS}
+
+
+def _forms(operands: ProductOperands) -> set[ElementForm]:
+    """As what matrix units would read the operands; none of those that they read, if weights are of few bits."""
+    if operands.scales is not None:
+        return {ElementForm.BYTES}
+    return {element_form(operands.activations), element_form(operands.weights)}
+
+
+def _float_run(product: ProductPush, operands: ProductOperands, inner_tail: int) -> int:
+    """:attr:`ProductShape.float_run` of a product."""
+    forms = _forms(operands)
+    if not forms <= _FLOATS or (forms <= _HALVES and operands.scaling is None):
+        return 0
+    sizes = (product.inner, product.columns, product.group_columns)
+    return 4 if inner_tail or any(size % 2 for size in sizes) else 8
 
 
 def _ahead(device: DeviceInfo, operands: ProductOperands) -> int:
@@ -125,6 +144,7 @@ def append_product(
     spatial: bool = False,
     padded: bool = False,
     inner_tail: int = 0,
+    column_tail: int = 0,
 ) -> None:
     """Append the dispatches of a product.
 
@@ -137,6 +157,7 @@ def append_product(
         spatial: whether rows are pixels of a grid.
         padded: whether taps may fall outside of the input.
         inner_tail: elements of the last vec4 of the inner dimension, 0 if it is full.
+        column_tail: elements of the last vec4 of columns, 0 if it is full or the weights are zero beside them.
     """
     grouped = product.group_columns not in (0, product.columns)
     taps = product.taps_high * product.taps_wide
@@ -148,6 +169,7 @@ def append_product(
         batches=batches,
         taps=taps,
         half_run=_half_run(product, operands, inner_tail),
+        float_run=_float_run(product, operands, inner_tail),
         ahead=_ahead(plan.device, operands),
         is_plain=not (spatial or grouped) and taps == 1 and operands.scaling is None,
     )
@@ -155,11 +177,13 @@ def append_product(
     kernel = choose(plan.device, shape, texels_fit(plan.device, operands))
     if isinstance(kernel, RowKernel):
         kernel = replace(kernel, reads_ahead=shape.ahead > 0)
+    if isinstance(kernel, MatrixKernel) and kernel.split:
+        kernel = replace(kernel, column_tail=column_tail)
     if operands.scales is not None:
         kernel = replace(kernel, quantized=True)
         kernel = replace(kernel, joins=False) if isinstance(kernel, SharedKernel) else kernel
     if operands.scaling is not None:
-        assert isinstance(kernel, SharedKernel), "only products in shared memory scale their input"
+        assert isinstance(kernel, (SharedKernel, MatrixKernel)), "only products in shared memory scale their input"
         kernel = replace(kernel, scaled=True)
     walk = (int(spatial), int(padded), inner_tail, int(grouped))
     if isinstance(kernel, TileKernel) and kernel.column_lanes > 1:

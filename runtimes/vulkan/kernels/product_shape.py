@@ -19,6 +19,8 @@ class ProductShape:
     """How many runs of input channels the inner dimension consists of."""
     half_run: int = 0
     """Of operands that are halves: how many of them, 8 or 4, lie side by side wherever a kernel reads; else 0."""
+    float_run: int = 0
+    """The same of floats, or of floats and halves, which kernels may split into halves; else 0."""
     ahead: int = 0
     """Workgroups up to which a dispatch may read its weights while those before it run: they are constants, and it
     waits by a counter."""

@@ -290,7 +290,7 @@ def _append(
         residual_batch=other.strides[0] // 4,
     )
     operands = ProductOperands(left, right.tensor, result, bias, residual, right.scales)
-    append_product(plan, numbers, operands, epilogue, batches=batches, inner_tail=inner % 4)
+    append_product(plan, numbers, operands, epilogue, batches=batches, inner_tail=inner % 4, column_tail=columns % 4)
 
 
 def row_strides(sizes: Sequence[int]) -> tuple[int, ...]:
