@@ -15,13 +15,15 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 from models import PASSES, Contestant, cuda_contestants, first_tensor, median_times
-from precision import MODELS, built
+from table_nets import built
 
 from mobopt.frontends.torchscript import program_from_script_module
 from mobopt.options import PrecisionChoice
 from mobopt.passes.manager import run_passes
 from mobopt.runtimes.vulkan.engine.device import Device, open_device
 from mobopt.runtimes.vulkan.program import VulkanProgram
+
+MODELS = ["mobilenet_v2", "resnet18", "resnet50", "unet_bilinear", "encoder_6x384", "vit_small"]
 
 
 def measure(name: str, precision: str, device: Device, args: argparse.Namespace) -> int:

@@ -14,7 +14,7 @@ from functools import lru_cache
 
 from mobopt.runtimes.vulkan.engine.device_info import DeviceInfo
 from mobopt.runtimes.vulkan.engine.stream import USUAL_ITERATIONS
-from mobopt.runtimes.vulkan.kernels.device_costs import DeviceCosts, MatrixCosts, core_count
+from mobopt.runtimes.vulkan.kernels.device_costs import DeviceCosts, MatrixCosts, core_count, device_costs
 from mobopt.runtimes.vulkan.kernels.product_shape import ProductShape
 from mobopt.shaders import is_built
 
@@ -207,8 +207,13 @@ def matrix_kernels(device: DeviceInfo, costs: DeviceCosts, shape: ProductShape) 
                 yield divided
 
 
+def splits(device: DeviceInfo) -> bool:
+    """Whether products of floats may be computed by matrix units, which take halves."""
+    costs = device_costs(device)
+    return units_lanes(device, costs) > 0 and _splits(device, costs)
+
+
 def _splits(device: DeviceInfo, costs: DeviceCosts) -> bool:
-    """Whether floats are split into halves for matrix units."""
     if NO_SPLIT_PRODUCTS in device.switches or "subgroup_arithmetic" not in device.features:
         return False
     is_known = costs.split is not None and any(name in device.name for name in costs.split_names)
