@@ -7,8 +7,9 @@
 // are, one RUN of halves at a time: eight, or four where places of eight don't line up. With SPLIT operands are floats, each of
 // which is the sum of two halves (product_split.glsl).
 #ifdef SPLIT
-#define FORMS_ID 25
+#define FORMS_ID 26
 layout(constant_id = 24) const int COLUMN_TAIL = 0; // of the last vec4 of columns, 0 if it is full, or what is beside it is zero
+layout(constant_id = 25) const int IS_WEIGHT_SPLIT = 0; // weights lie as halves: four high ones, then four low ones
 #else
 #define FORMS_ID 24
 #endif
@@ -258,7 +259,7 @@ vec4 plain_sum(Spot spot) {
         bool partial = INNER_TAIL != 0 && own == inner - 1;
         if (partial) value = head(value, INNER_TAIL);
         [[unroll]] for (int c = 0; c < 4; ++c)
-            if (SPATIAL != 0 || !partial || c < INNER_TAIL) sum += value[c] * WEIGHT(weight + (4 * step + c) * weight_pitch);
+            if (SPATIAL != 0 || !partial || c < INNER_TAIL) sum += value[c] * factor_at(weight + (4 * step + c) * weight_pitch);
     }
     return sum;
 }

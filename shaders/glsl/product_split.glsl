@@ -29,7 +29,7 @@ const uint INFINITE = 255u;
 shared uint extremes[4];
 
 float met_values = 0.0; // those magnitudes themselves, of this invocation; NaN, which may be lost, becomes NaN all the same
-float met_factors = 0.0;
+float met_factors = IS_WEIGHT_SPLIT != 0 ? 1.0 : 0.0; // the scale suits weights that the host has split
 uint value_scale = USUAL_VALUE_SCALE;
 uint factor_scale = USUAL_FACTOR_SCALE;
 bool is_plain = false;
@@ -59,6 +59,14 @@ void keep_floats(int place, Floats floats, float scale) {
     pool[place + TILE_PAIR] = low;
 }
 
+// Four weights.
+vec4 factor_at(int index) {
+    if (IS_WEIGHT_SPLIT == 0) return WEIGHT(index);
+    uvec4 halves = uvec4(QUAD(weights, index));
+    vec4 high = vec4(unpackHalf2x16(halves.x), unpackHalf2x16(halves.y));
+    return (high + vec4(unpackHalf2x16(halves.z), unpackHalf2x16(halves.w))) * power_of_two(254u - USUAL_FACTOR_SCALE);
+}
+
 float largest(float met, Floats floats) {
     [[unroll]] for (int v = 0; v < VECTORS; ++v)
         [[unroll]] for (int c = 0; c < 4; ++c) met = max(met, abs(floats.own[v][c]));
@@ -71,6 +79,19 @@ void keep_value(int place, Floats floats) {
 }
 
 void keep_factor(int place, Floats floats) {
+    if (IS_WEIGHT_SPLIT != 0) {
+        RUN high, low;
+        [[unroll]] for (int v = 0; v < VECTORS; ++v) {
+            uvec4 halves = floatBitsToUint(floats.own[v]);
+            high[2 * v] = halves.x;
+            high[2 * v + 1] = halves.y;
+            low[2 * v] = halves.z;
+            low[2 * v + 1] = halves.w;
+        }
+        pool[place] = high;
+        pool[place + TILE_PAIR] = low;
+        return;
+    }
     met_factors = largest(met_factors, floats);
     keep_floats(place, floats, power_of_two(factor_scale));
 }
@@ -111,6 +132,6 @@ bool is_settled() {
     is_plain = !is_moderate(value) || !is_moderate(factor);
     if (is_plain) return true;
     value_scale = AIM + 127u - value;
-    factor_scale = AIM + 127u - factor;
+    if (IS_WEIGHT_SPLIT == 0) factor_scale = AIM + 127u - factor;
     return false;
 }

@@ -63,6 +63,8 @@ class MatrixKernel:
     """Whether operands are floats, each of which becomes two halves (``product_split.glsl``)."""
     column_tail: int = 0
     """Of split operands: numbers in the last vec4 of columns, 0 if it is full or what is beside them is zero."""
+    is_weight_split: bool = False
+    """Of split operands: whether the weights lie as halves already (:func:`split_weights`)."""
     scaled: bool = False
     """Whether the input is scaled as it is read, of a split product only."""
     quantized: bool = False
@@ -109,7 +111,7 @@ class MatrixKernel:
             self.invocations,
             self.buffers,
             *(FRAGMENT,) * 3,
-            *((self.column_tail,) if self.split else ()),
+            *((self.column_tail, int(self.is_weight_split)) if self.split else ()),
         )
 
     @property

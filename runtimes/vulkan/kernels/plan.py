@@ -4,7 +4,7 @@ ask for."""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import wraps
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec
 
@@ -27,6 +27,7 @@ from mobopt.runtimes.vulkan.engine.tensor import (
     fits_words,
     storage_type,
 )
+from mobopt.runtimes.vulkan.kernels.split_floats import split_weights
 from mobopt.shaders.push_blocks import PushConstants
 from mobopt.shaders.table import ShaderError
 
@@ -45,6 +46,14 @@ class ConstantStore:
         self._packed: dict[tuple[Any, ...], tuple[DeviceTensor, Sequence[torch.Tensor]]] = {}
         self._derived: dict[tuple[Any, ...], tuple[torch.Tensor, Sequence[torch.Tensor]]] = {}
         self._fitting: dict[tuple[Any, ...], tuple[bool, torch.Tensor]] = {}
+        self._split: dict[Storage, Storage | None] = {}
+
+    def split(self, weights: DeviceTensor) -> DeviceTensor | None:
+        """Weights whose floats are taken apart into halves, see :func:`split_weights`; None where they can't be."""
+        if weights.storage not in self._split:
+            self._split[weights.storage] = split_weights(weights)
+        storage = self._split[weights.storage]
+        return None if storage is None else replace(weights, storage=storage)
 
     def get(
         self, sources: Sequence[torch.Tensor], packing: tuple[Any, ...], pack: Callable[[], torch.Tensor]

@@ -178,7 +178,9 @@ def append_product(
     if isinstance(kernel, RowKernel):
         kernel = replace(kernel, reads_ahead=shape.ahead > 0)
     if isinstance(kernel, MatrixKernel) and kernel.split:
-        kernel = replace(kernel, column_tail=column_tail)
+        weights = plan.constants.split(operands.weights)
+        kernel = replace(kernel, column_tail=column_tail if weights is None else 0, is_weight_split=weights is not None)
+        operands = operands if weights is None else replace(operands, weights=weights)
     if operands.scales is not None:
         kernel = replace(kernel, quantized=True)
         kernel = replace(kernel, joins=False) if isinstance(kernel, SharedKernel) else kernel
