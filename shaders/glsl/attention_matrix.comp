@@ -1,7 +1,8 @@
 #version 450
 // As attention.comp, for halves by matrix units, with scores and sums in float32 (T. Dao, FlashAttention-2, 2023). A subgroup has HIGH rows
 // of fragments, each of 16 queries: their scores and results stay in its registers. Only the largest score of each row goes through
-// shared memory, as it isn't known which lane holds which element, and weights, which become operands as halves.
+// shared memory, as it isn't known which lane holds which element, and weights, which become operands as halves. With SPLIT operands are
+// floats, each of which is the sum of two halves (split.glsl).
 #extension GL_EXT_control_flow_attributes : require
 #extension GL_GOOGLE_include_directive : require
 #include "access.glsl"
@@ -48,16 +49,26 @@ const int WEIGHT_PITCH = 2 * ACROSS + 1;
 const int TOP_PITCH = 5; // of a fragment of floats
 const int RESULT_PITCH = 4 * WIDE + 1;
 const int VALUES_START = KEYS * KEY_PITCH;
-const int QUERIES_START = VALUES_START + KEYS * VALUE_PITCH;
-const int OWN_WEIGHTS = OWN_ROWS * (WEIGHT_PITCH > TOP_PITCH ? WEIGHT_PITCH : TOP_PITCH); // of a subgroup
-#ifdef EMULATED
-const int WEIGHTS_START = QUERIES_START + TILE_ROWS * KEY_PITCH;
-const int LOOP_RUNS = WEIGHTS_START + OWN_WEIGHTS * SUBGROUPS;
+const int QUERY_RUNS = TILE_ROWS * KEY_PITCH;
+#ifdef SPLIT
+const int PARTS = 2; // of an operand, high halves before low ones
 #else
-const int WEIGHTS_START = QUERIES_START; // subgroups hold their queries in registers
-const int QUERY_RUNS = TILE_ROWS * KEY_PITCH, WEIGHT_RUNS = OWN_WEIGHTS * SUBGROUPS;
-const int LOOP_RUNS = QUERIES_START + (QUERY_RUNS > WEIGHT_RUNS ? QUERY_RUNS : WEIGHT_RUNS);
+const int PARTS = 1;
 #endif
+const int TILES = KEYS * (KEY_PITCH + VALUE_PITCH); // from high halves to low ones
+#ifdef EMULATED
+const int QUERIES_START = PARTS * TILES;
+const int WEIGHTS_START = QUERIES_START + PARTS * QUERY_RUNS;
+const int LOW_WEIGHTS = (PARTS - 1) * OWN_ROWS * WEIGHT_PITCH; // from high halves to low ones
+#else
+const int QUERIES_START = 0; // subgroups hold their queries, and their weights, in registers
+const int WEIGHTS_START = PARTS * TILES;
+const int LOW_WEIGHTS = 0;
+#endif
+const int OWN_WEIGHTS = LOW_WEIGHTS + OWN_ROWS * (WEIGHT_PITCH > TOP_PITCH ? WEIGHT_PITCH : TOP_PITCH); // of a subgroup
+const int WEIGHTS_END = WEIGHTS_START + OWN_WEIGHTS * SUBGROUPS;
+const int QUERIES_END = QUERIES_START + PARTS * QUERY_RUNS;
+const int LOOP_RUNS = WEIGHTS_END > QUERIES_END ? WEIGHTS_END : QUERIES_END;
 const int RESULT_RUNS = SUBGROUPS * M * RESULT_PITCH;
 shared RUN pool[LOOP_RUNS > RESULT_RUNS ? LOOP_RUNS : RESULT_RUNS];
 shared vec2 halves_of_rows[TILE_ROWS];
@@ -69,16 +80,30 @@ int me = int(gl_LocalInvocationID.x);
 const int KEY_RUNS = HEAD / 8, VALUE_RUNS = WIDTH / 8;
 const int KEY_FETCHES = (KEYS * 2 * STEPS + LOCAL_SIZE - 1) / LOCAL_SIZE;
 const int VALUE_FETCHES = (KEYS * 2 * WIDE + LOCAL_SIZE - 1) / LOCAL_SIZE;
-RUN fetched_keys[KEY_FETCHES];
-RUN fetched_values[VALUE_FETCHES];
 
+// Eight elements, from an even number of vec4s on: RUN_OF reads them.
+const int QUERY = 0, KEY = 1, VALUE = 2;
+#ifdef SPLIT
+#define OPERANDS 3
+#include "split.glsl"
+#define FETCHED Floats
+#define RUN_OF(name, form, quad) Floats(vec4[2](LOAD_FLOATS4(name, form, quad), LOAD_FLOATS4(name, form, (quad) + 1)))
+#define NOTHING Floats(vec4[2](vec4(0.0), vec4(0.0)))
+
+void keep_run(int operand, int place, int apart, Floats floats) { keep_split(operand, place, place + apart, floats); }
+#else
+#define FETCHED RUN
 RUN rounded(ivec4 a, ivec4 b) {
     ivec4 low = narrowed_to_halves(a), high = narrowed_to_halves(b);
     return RUN(low.xz | low.yw << 16, high.xz | high.yw << 16);
 }
-
-// Eight elements, from an even number of vec4s on.
 #define RUN_OF(name, form, quad) ((form) == WORDS ? rounded(QUAD(name, quad), QUAD(name, (quad) + 1)) : RUN(QUAD(name, (quad) >> 1)))
+#define NOTHING RUN(0)
+
+void keep_run(int operand, int place, int apart, RUN run) { pool[place] = run; }
+#endif
+FETCHED fetched_keys[KEY_FETCHES];
+FETCHED fetched_values[VALUE_FETCHES];
 
 int start_of(Operand operand, ivec3 batch) {
     return operand.offset + batch.x * operand.outer + batch.y * operand.middle + batch.z * operand.inner;
@@ -87,7 +112,7 @@ int start_of(Operand operand, ivec3 batch) {
 void fetch_keys(int start, int first, int end) {
     [[unroll]] for (int i = 0; i < KEY_FETCHES; ++i) {
         int slot = me + i * LOCAL_SIZE, k = first + slot / (2 * STEPS), run = slot % (2 * STEPS);
-        fetched_keys[i] = RUN(0);
+        fetched_keys[i] = NOTHING;
         if (k < end && run < KEY_RUNS && slot < KEYS * 2 * STEPS) fetched_keys[i] = RUN_OF(keys, KEY_FORM, start + k * key.row + 2 * run);
     }
 }
@@ -95,7 +120,7 @@ void fetch_keys(int start, int first, int end) {
 void fetch_values(int start, int first, int end) {
     [[unroll]] for (int i = 0; i < VALUE_FETCHES; ++i) {
         int slot = me + i * LOCAL_SIZE, k = first + slot / (2 * WIDE), run = slot % (2 * WIDE);
-        fetched_values[i] = RUN(0);
+        fetched_values[i] = NOTHING;
         if (k < end && run < VALUE_RUNS && slot < KEYS * 2 * WIDE) fetched_values[i] = RUN_OF(values, VALUE_FORM, start + k * value.row + 2 * run);
     }
 }
@@ -103,20 +128,21 @@ void fetch_values(int start, int first, int end) {
 void keep() {
     [[unroll]] for (int i = 0; i < KEY_FETCHES; ++i) {
         int slot = me + i * LOCAL_SIZE;
-        if (slot < KEYS * 2 * STEPS) pool[slot / (2 * STEPS) * KEY_PITCH + slot % (2 * STEPS)] = fetched_keys[i];
+        if (slot < KEYS * 2 * STEPS) keep_run(KEY, slot / (2 * STEPS) * KEY_PITCH + slot % (2 * STEPS), TILES, fetched_keys[i]);
     }
     [[unroll]] for (int i = 0; i < VALUE_FETCHES; ++i) {
         int slot = me + i * LOCAL_SIZE;
-        if (slot < KEYS * 2 * WIDE) pool[VALUES_START + slot / (2 * WIDE) * VALUE_PITCH + slot % (2 * WIDE)] = fetched_values[i];
+        if (slot < KEYS * 2 * WIDE)
+            keep_run(VALUE, VALUES_START + slot / (2 * WIDE) * VALUE_PITCH + slot % (2 * WIDE), TILES, fetched_values[i]);
     }
 }
 
 void keep_queries(int start, int first_row) {
     for (int slot = me; slot < TILE_ROWS * 2 * STEPS; slot += LOCAL_SIZE) {
         int row = slot / (2 * STEPS), run = slot % (2 * STEPS);
-        RUN x = RUN(0);
+        FETCHED x = NOTHING;
         if (first_row + row < query_count && run < KEY_RUNS) x = RUN_OF(queries, QUERY_FORM, start + (first_row + row) * query.row + 2 * run);
-        pool[QUERIES_START + row * KEY_PITCH + run] = x;
+        keep_run(QUERY, QUERIES_START + row * KEY_PITCH + run, QUERY_RUNS, x);
     }
 }
 
@@ -150,21 +176,25 @@ vec2 reduced_row(int i, bool largest) {
     return halves_of_rows[own_row + row];
 }
 
+// A score of a query and a key, which may not count.
+float masked(float s, int row, int k, int end, int bias_start) {
+    bool counts = k < end;
+    if (MASKED != 0) {
+        int at = bias_start + min(row, query_count - 1) * bias.row + min(k, end - 1) * bias_column;
+        int bits = LOAD1(mask, MASK_FORM, at);
+        if (MASKED == 1) s += (bits & MAGNITUDE) < INFINITY ? clamp(intBitsToFloat(bits) / SCALE, LOWEST, -LOWEST) : intBitsToFloat(bits);
+        else counts = counts && bits != 0;
+    }
+    if (CAUSAL != 0) counts = counts && k <= row;
+    return counts ? s : intBitsToFloat(0xff800000);
+}
+
 void mask_scores(int first, int end, int first_row, int bias_start) {
     [[unroll]] for (int i = 0; i < HIGH; ++i)
         [[unroll]] for (int j = 0; j < ACROSS; ++j)
             [[unroll]] for (int e = 0; e < COUNT(numbers); ++e) {
                 int row = first_row + own_row + i * M + row_of(e), k = first + j * N + column_of(e);
-                float s = ELEMENT(scores[i * ACROSS + j], e);
-                bool counts = k < end;
-                if (MASKED != 0) {
-                    int at = bias_start + min(row, query_count - 1) * bias.row + min(k, end - 1) * bias_column;
-                    int bits = LOAD1(mask, MASK_FORM, at);
-                    if (MASKED == 1) s += (bits & MAGNITUDE) < INFINITY ? clamp(intBitsToFloat(bits) / SCALE, LOWEST, -LOWEST) : intBitsToFloat(bits);
-                    else counts = counts && bits != 0;
-                }
-                if (CAUSAL != 0) counts = counts && k <= row;
-                ELEMENT(scores[i * ACROSS + j], e) = counts ? s : intBitsToFloat(0xff800000);
+                ELEMENT(scores[i * ACROSS + j], e) = masked(ELEMENT(scores[i * ACROSS + j], e), row, k, end, bias_start);
             }
 }
 
@@ -186,7 +216,7 @@ void find_tops() {
     wait_for_lanes();
 }
 
-// Weights, as operands; what was summed before is scaled.
+// Weights, which become operands; what was summed before is scaled.
 void weigh() {
     [[unroll]] for (int i = 0; i < HIGH; ++i) {
         [[unroll]] for (int e = 0; e < COUNT(numbers); ++e) {
@@ -200,11 +230,47 @@ void weigh() {
             ELEMENT(total[i], e) = ELEMENT(total[i], e) * stat.y + added;
             [[unroll]] for (int c = 0; c < WIDE; ++c) ELEMENT(sums[i * WIDE + c], e) *= stat.y;
         }
-        [[unroll]] for (int j = 0; j < ACROSS; ++j)
-            store_halves(scores[i * ACROSS + j], own_weights + i * M * WEIGHT_PITCH + 2 * j, WEIGHT_PITCH);
     }
+}
+
+// Weights as halves into shared memory. Of split ones first the high halves: what they miss stays in `scores`.
+void store_weights(int start) {
+    [[unroll]] for (int i = 0; i < HIGH; ++i)
+        [[unroll]] for (int j = 0; j < ACROSS; ++j) {
+            Sums weights = scores[i * ACROSS + j];
+#ifdef SPLIT
+            [[unroll]] for (int e = 0; e < COUNT(weights); ++e) {
+                ELEMENT(weights, e) = rounded_to_eleven_bits(vec4(ELEMENT(weights, e))).x;
+                ELEMENT(scores[i * ACROSS + j], e) -= ELEMENT(weights, e);
+            }
+#endif
+            store_halves(weights, start + i * M * WEIGHT_PITCH + 2 * j, WEIGHT_PITCH);
+        }
     wait_for_lanes();
 }
+
+// A fragment of queries, of keys, of weights or of values, `run` runs along the dimension that is summed over.
+Left query_at(int i, int s, int part) {
+    return load_left(QUERIES_START + part * QUERY_RUNS + (own_row + i * M) * KEY_PITCH + 2 * s, KEY_PITCH);
+}
+Right key_at(int j, int s, int part) { return load_turned(part * TILES + j * N * KEY_PITCH + 2 * s, KEY_PITCH); }
+Left weight_at(int i, int k, int part) {
+    return load_left(own_weights + part * LOW_WEIGHTS + i * M * WEIGHT_PITCH + 2 * k, WEIGHT_PITCH);
+}
+Right value_at(int k, int c, int part) {
+    return load_right(part * TILES + VALUES_START + k * K * VALUE_PITCH + 2 * c, VALUE_PITCH);
+}
+
+#ifdef SPLIT
+#include "attention_plain.glsl"
+
+// Before the first barrier.
+void begin_split() {
+    if (me < OPERANDS) extremes[me] = 0u;
+    met = float[3](0.0, 0.0, 0.0);
+    scales = uint[3](ONE + 4u, ONE + 4u, ONE + 4u);
+}
+#endif
 
 void main() {
     int group = int(gl_WorkGroupID.y * gl_NumWorkGroups.x + gl_WorkGroupID.x);
@@ -221,13 +287,21 @@ void main() {
     own_weights = WEIGHTS_START + subgroup() * OWN_WEIGHTS;
 
     int end = CAUSAL != 0 ? min(key_count, first_row + TILE_ROWS) : key_count;
+#ifdef SPLIT
+    begin_split();
+    for (int attempt = 0; attempt < 2; ++attempt) {
+#endif
     fetch_keys(key_start, 0, end);
     fetch_values(value_start, 0, end);
     keep_queries(start_of(query, batch), first_row);
     barrier();
     Left own_queries[HIGH * STEPS];
-    [[unroll]] for (int i = 0; i < HIGH * STEPS; ++i)
-        own_queries[i] = load_left(QUERIES_START + (own_row + i / STEPS * M) * KEY_PITCH + i % STEPS * 2, KEY_PITCH);
+    [[unroll]] for (int i = 0; i < HIGH * STEPS; ++i) own_queries[i] = query_at(i / STEPS, i % STEPS, 0);
+#ifdef SPLIT
+    Left low_queries[HIGH * STEPS];
+    [[unroll]] for (int i = 0; i < HIGH * STEPS; ++i) low_queries[i] = query_at(i / STEPS, i % STEPS, 1);
+    float unscaling_scores = unscaling(QUERY) * unscaling(KEY);
+#endif
     barrier();
     number_elements();
     [[unroll]] for (int i = 0; i < HIGH; ++i) {
@@ -247,25 +321,65 @@ void main() {
         [[unroll]] for (int j = 0; j < ACROSS; ++j) {
             [[unroll]] for (int i = 0; i < HIGH; ++i) scores[i * ACROSS + j] = no_sums();
             [[unroll]] for (int s = 0; s < STEPS; ++s) {
-                Right factors = load_turned(j * N * KEY_PITCH + 2 * s, KEY_PITCH);
+                Right factors = key_at(j, s, 0);
+#ifdef SPLIT
+                Right rest = key_at(j, s, 1);
+                [[unroll]] for (int i = 0; i < HIGH; ++i) {
+                    scores[i * ACROSS + j] = multiplied(own_queries[i * STEPS + s], rest, scores[i * ACROSS + j]);
+                    scores[i * ACROSS + j] = multiplied(low_queries[i * STEPS + s], factors, scores[i * ACROSS + j]);
+                }
+#endif
                 [[unroll]] for (int i = 0; i < HIGH; ++i)
                     scores[i * ACROSS + j] = multiplied(own_queries[i * STEPS + s], factors, scores[i * ACROSS + j]);
             }
+#ifdef SPLIT
+            [[unroll]] for (int i = 0; i < HIGH; ++i)
+                [[unroll]] for (int e = 0; e < COUNT(numbers); ++e) ELEMENT(scores[i * ACROSS + j], e) *= unscaling_scores;
+#endif
         }
         if (MASKED != 0 || first + KEYS > (CAUSAL != 0 ? min(end, first_row) : end)) mask_scores(first, end, first_row, bias_start);
         find_tops();
         weigh();
-        [[unroll]] for (int k = 0; k < ACROSS; ++k) {
-            Left weights[HIGH];
-            [[unroll]] for (int i = 0; i < HIGH; ++i)
-                weights[i] = load_left(own_weights + i * M * WEIGHT_PITCH + 2 * k, WEIGHT_PITCH);
-            [[unroll]] for (int c = 0; c < WIDE; ++c) {
-                Right factors = load_right(VALUES_START + k * K * VALUE_PITCH + 2 * c, VALUE_PITCH);
-                [[unroll]] for (int i = 0; i < HIGH; ++i) sums[i * WIDE + c] = multiplied(weights[i], factors, sums[i * WIDE + c]);
+        store_weights(own_weights);
+        Left weights[HIGH * ACROSS];
+        [[unroll]] for (int i = 0; i < HIGH * ACROSS; ++i) weights[i] = weight_at(i / ACROSS, i % ACROSS, 0);
+#ifdef SPLIT
+        wait_for_lanes(); // their weights were read
+        store_weights(own_weights + LOW_WEIGHTS);
+        Left low_weights[HIGH * ACROSS];
+        [[unroll]] for (int i = 0; i < HIGH * ACROSS; ++i) low_weights[i] = weight_at(i / ACROSS, i % ACROSS, 1);
+        [[unroll]] for (int c = 0; c < WIDE; ++c) {
+            Sums own[HIGH]; // of this tile, as units drop bits of what they add to
+            [[unroll]] for (int i = 0; i < HIGH; ++i) own[i] = no_sums();
+            [[unroll]] for (int k = 0; k < ACROSS; ++k) {
+                Right factors = value_at(k, c, 0);
+                Right rest = value_at(k, c, 1);
+                [[unroll]] for (int i = 0; i < HIGH; ++i) {
+                    own[i] = multiplied(weights[i * ACROSS + k], rest, own[i]);
+                    own[i] = multiplied(low_weights[i * ACROSS + k], factors, own[i]);
+                    own[i] = multiplied(weights[i * ACROSS + k], factors, own[i]);
+                }
             }
+            [[unroll]] for (int i = 0; i < HIGH; ++i) sums[i * WIDE + c] = added(sums[i * WIDE + c], own[i]);
         }
+#else
+        [[unroll]] for (int k = 0; k < ACROSS; ++k)
+            [[unroll]] for (int c = 0; c < WIDE; ++c) {
+                Right factors = value_at(k, c, 0);
+                [[unroll]] for (int i = 0; i < HIGH; ++i)
+                    sums[i * WIDE + c] = multiplied(weights[i * ACROSS + k], factors, sums[i * WIDE + c]);
+            }
+#endif
         wait_for_lanes(); // their weights were read
     }
+#ifdef SPLIT
+        if (attempt > 0 || is_settled()) break;
+    }
+    if (is_plain) {
+        attend_plainly(batch, first_row, end);
+        return;
+    }
+#endif
 
     [[unroll]] for (int i = 0; i < HIGH; ++i) store_sums(total[i], own_weights + i * M * TOP_PITCH, TOP_PITCH);
     wait_for_lanes();
@@ -282,6 +396,9 @@ void main() {
             if (first_row + row < query_count) {
                 float whole = halves_of_rows[row].x + halves_of_rows[row].y;
                 float scale = whole == 0.0 ? 0.0 : 1.0 / whole; // where no key counts, torch gives zeros
+#ifdef SPLIT
+                scale *= unscaling(VALUE);
+#endif
                 vec4 x = uintBitsToFloat(pool[line * RESULT_PITCH + quad]) * scale;
                 STORE_FLOATS4(result, RESULT_FORM, place_start + (first_row + row) * place.row + quad, x)
             }

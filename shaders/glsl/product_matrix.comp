@@ -269,7 +269,7 @@ vec4 biased_sum(int slot, Spot spot) {
     int line = slot / COLUMNS;
     vec4 sum = sum_at(line / M * SUMS + line % M * SUM_PITCH + slot % COLUMNS * FLOATS);
 #ifdef SPLIT
-    sum = is_plain ? plain_sum(spot) : sum * unscaling();
+    sum = is_plain ? plain_sum(spot) : sum * (unscaling(VALUE) * unscaling(FACTOR));
 #endif
     return HAS_BIAS != 0 ? sum + BIAS(spot.column) : sum;
 }

@@ -27,7 +27,7 @@ from mobopt.ops.records import Trait, has_trait
 from mobopt.runtimes.half_ranges import HALVES, ValueRanges, fits_half, matches
 from mobopt.runtimes.vulkan.engine.stream import Dispatch, storages
 from mobopt.runtimes.vulkan.engine.tensor import Storage, StorageKind
-from mobopt.runtimes.vulkan.kernels.attention_matrix import MATRIX_ATTENTION
+from mobopt.runtimes.vulkan.kernels.attention_matrix import MATRIX_ATTENTION, SPLIT_ATTENTION
 from mobopt.runtimes.vulkan.kernels.matrix_kernels import MATRIX_SHADER, SPLIT_SHADER
 from mobopt.runtimes.vulkan.kernels.plan import Plan
 
@@ -154,7 +154,7 @@ class Halved:
         shaders = [operation.shader for operation in plan.stream.operations if isinstance(operation, Dispatch)]
         products = [name for name in shaders if name.startswith(("product_", "attention")) and name != "product_sum"]
         by_units = [name for name in products if name.startswith((MATRIX_SHADER, MATRIX_ATTENTION))]
-        matrix_products = sum(not name.startswith(SPLIT_SHADER) for name in by_units)
+        matrix_products = sum(not name.startswith((SPLIT_SHADER, SPLIT_ATTENTION)) for name in by_units)
         return HalfReport(
             precision=self.precision,
             halves=len(halves),

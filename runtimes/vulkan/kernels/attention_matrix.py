@@ -1,4 +1,5 @@
-"""Dispatching ``shaders/glsl/attention_matrix.comp``: attention of halves by matrix units."""
+"""Dispatching ``shaders/glsl/attention_matrix.comp``: attention by matrix units, of halves, or of floats as two halves
+each."""
 
 from __future__ import annotations
 
@@ -13,17 +14,21 @@ from mobopt.runtimes.vulkan.engine.tensor import DeviceTensor
 from mobopt.runtimes.vulkan.kernels.attention_kernel import AttentionOperands
 from mobopt.runtimes.vulkan.kernels.device_costs import core_count, device_costs
 from mobopt.runtimes.vulkan.kernels.kernel_access import element_form, spread, writing
-from mobopt.runtimes.vulkan.kernels.matrix_kernels import EMULATED_UNITS, FRAGMENT, units_lanes
+from mobopt.runtimes.vulkan.kernels.matrix_kernels import EMULATED_UNITS, FRAGMENT, splits, units_lanes
 from mobopt.runtimes.vulkan.kernels.plan import Plan, replayable
 
 MATRIX_ATTENTION = "attention_matrix"
 """What names of the variants begin with."""
+SPLIT_ATTENTION = f"{MATRIX_ATTENTION}_split"
+"""The same of those for floats."""
 _LANES = 32
 """Of the subgroups that the kernel is written for."""
 _RUN = 8
 """Halves that are read at a time."""
 _MOST_ELEMENTS = 128
 """Of a query or a value, for whose fragments an invocation has registers."""
+_EXTREMES = 16
+"""Bytes of what ``split.glsl`` has in shared memory besides."""
 _LEAST_QUERIES = 16
 """Of a fragment; fewer leave most of it empty."""
 
@@ -38,11 +43,13 @@ class MatrixAttentionBlock:
     keys: int
     """Of a tile."""
     emulated: bool = False
+    split: bool = False
+    """Whether operands are floats, each of which becomes two halves (``split.glsl``)."""
 
     @property
     def shader(self) -> str:
         """The variant's name."""
-        return f"attention_matrix{'_emulated' if self.emulated else ''}"
+        return f"attention_matrix{'_split' if self.split else ''}{'_emulated' if self.emulated else ''}"
 
     @property
     def queries(self) -> int:
@@ -52,11 +59,13 @@ class MatrixAttentionBlock:
     def shared_bytes(self, head: int, width: int) -> int:
         """Tiles of keys, values, queries and weights, or results in float32."""
         key_pitch, value_pitch = (2 * -(-size // FRAGMENT) + 1 for size in (head, width))
+        operands = 2 if self.split else 1
         weights = self.queries * max(self.keys // _RUN + 1, 5)
-        queries = self.queries * key_pitch
-        shared = weights + queries if self.emulated else max(weights, queries)
+        queries = operands * self.queries * key_pitch
+        tiles = operands * self.keys * (key_pitch + value_pitch)
+        shared = tiles + operands * weights + queries if self.emulated else max(tiles + weights, queries)
         results = self.subgroups * FRAGMENT * (2 * value_pitch - 1)
-        return 16 * max(self.keys * (key_pitch + value_pitch) + shared, results) + 16 * self.queries
+        return 16 * max(shared, results) + 16 * self.queries + (_EXTREMES if self.split else 0)
 
     def groups(self, operands: AttentionOperands) -> int:
         """Workgroups."""
@@ -69,19 +78,21 @@ class MatrixAttentionBlock:
 
 
 def matrix_block(
-    device: DeviceInfo, operands: AttentionOperands, scale: float, is_causal: bool
+    device: DeviceInfo, operands: AttentionOperands, scale: float, is_causal: bool, *, split: bool = False
 ) -> MatrixAttentionBlock | None:
-    """The block by which matrix units compute attention of halves, or of floats that may be rounded to them; None where
-    they don't."""
+    """The block by which matrix units compute attention of halves, or of floats that may be rounded to them; with
+    ``split``, of floats that may not. None where they don't."""
     head, width = operands.query.sizes[-1], operands.value.sizes[-1]
     if units_lanes(device, device_costs(device)) != _LANES or max(head, width) > _MOST_ELEMENTS:
+        return None
+    if split and not splits(device):
         return None
     if scale <= 0 or operands.query.sizes[-2] < _LEAST_QUERIES or not all(map(_in_runs, operands.inputs[:3])):
         return None
     keys = operands.keys_seen(is_causal)
     blocks = [
         block
-        for block in _blocks(EMULATED_UNITS in device.switches)
+        for block in _blocks(EMULATED_UNITS in device.switches, split)
         if block.shared_bytes(head, width) <= device.limits.max_compute_shared_memory_size
         and block.iterations(keys, head, width) <= USUAL_ITERATIONS
     ]
@@ -96,10 +107,10 @@ def _in_runs(tensor: DeviceTensor) -> bool:
     return tensor.storage.elements in (torch.float16, torch.float32) and aligned
 
 
-def _blocks(emulated: bool) -> Iterator[MatrixAttentionBlock]:
+def _blocks(emulated: bool, split: bool) -> Iterator[MatrixAttentionBlock]:
     """The largest first. Of 20 that were measured on an H200, the best for some size of a network each."""
-    for subgroups, keys in ((8, 64), (4, 64), (4, 32), (1, 32)):
-        yield MatrixAttentionBlock(subgroups, 1, keys, emulated)
+    for subgroups, keys in ((4, 64), (4, 32), (1, 32)) if split else ((8, 64), (4, 64), (4, 32), (1, 32)):
+        yield MatrixAttentionBlock(subgroups, 1, keys, emulated, split)
 
 
 @replayable

@@ -11,7 +11,7 @@ import torch
 from mobopt.ir import Node, Value
 from mobopt.runtimes.vulkan.engine.tensor import DeviceTensor
 from mobopt.runtimes.vulkan.kernels.attention_kernel import BATCH_RANK, AttentionOperands, attend
-from mobopt.runtimes.vulkan.kernels.attention_matrix import attend_by_matrix_units, matrix_block
+from mobopt.runtimes.vulkan.kernels.attention_matrix import MatrixAttentionBlock, attend_by_matrix_units, matrix_block
 from mobopt.runtimes.vulkan.kernels.attention_row_kernel import attend_rows, row_of
 from mobopt.runtimes.vulkan.kernels.copies import copied
 from mobopt.runtimes.vulkan.kernels.geometry import Iteration, expanded, merged
@@ -75,11 +75,17 @@ def attention(plan: Plan, call: Node) -> DeviceTensor:
         _in_products(plan, operands, scale, call["is_causal"])
     elif row := row_of(plan.device, operands, call["is_causal"]):
         attend_rows(plan, operands, row, scale)
-    elif _of_halves(plan, call) and (block := matrix_block(plan.device, operands, scale, call["is_causal"])):
+    elif block := _matrix_block(plan, call, operands, scale):
         attend_by_matrix_units(plan, operands, block, scale, call["is_causal"])
     else:
         attend(plan, operands, scale, call["is_causal"])
     return target
+
+
+def _matrix_block(plan: Plan, call: Node, operands: AttentionOperands, scale: float) -> MatrixAttentionBlock | None:
+    """The block by which matrix units compute it, of halves or of floats that are split; None where they don't."""
+    block = matrix_block(plan.device, operands, scale, call["is_causal"]) if _of_halves(plan, call) else None
+    return block or matrix_block(plan.device, operands, scale, call["is_causal"], split=True)
 
 
 def _of_halves(plan: Plan, call: Node) -> bool:

@@ -1,0 +1,144 @@
+"""Attention of floats by matrix units for halves, emulated where the device has none, beside float64."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from harness import run_calls, torch_operator, with_defaults
+from products import constant_call
+
+from mobopt.ir import Value
+from mobopt.runtimes.vulkan.kernels.attention_kernel import AttentionOperands
+from mobopt.runtimes.vulkan.kernels.attention_matrix import MatrixAttentionBlock, matrix_block
+from mobopt.runtimes.vulkan.lowerings import attention as lowering
+
+OP = "aten::scaled_dot_product_attention"
+BLOCKS = [MatrixAttentionBlock(*sizes, split=True) for sizes in ((1, 1, 32), (2, 1, 32), (4, 1, 32), (4, 1, 64))]
+each_block = pytest.mark.parametrize(
+    "block", [pytest.param(block, marks=() if block is BLOCKS[0] else pytest.mark.sweep) for block in BLOCKS]
+)
+LOSS = 4e-6
+"""Of the largest value: scores lose 2^-22 of what they sum up, and weights as much as scores of up to 8 do."""
+
+
+@pytest.fixture
+def units(device: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The device with matrix units, its own or emulated ones."""
+    torch.manual_seed(0)
+    if "matrix_units" not in device.info.features:
+        switches = device.info.switches | {"emulated-matrix-units"}
+        monkeypatch.setattr(device, "info", replace(device.info, switches=switches))
+    return device
+
+
+def force(monkeypatch: pytest.MonkeyPatch, device: Any, block: MatrixAttentionBlock) -> None:
+    """Have attention computed by a block, of operands for which one would be chosen."""
+    forced = replace(block, emulated="emulated-matrix-units" in device.info.switches)
+
+    def choose(
+        info: Any, operands: AttentionOperands, scale: float, is_causal: bool, split: bool = False
+    ) -> MatrixAttentionBlock:
+        assert split and matrix_block(info, operands, scale, is_causal, split=True) is not None
+        needed = forced.shared_bytes(operands.query.sizes[-1], operands.value.sizes[-1])
+        if needed > info.limits.max_compute_shared_memory_size:
+            pytest.skip("the block needs more shared memory")
+        return forced
+
+    monkeypatch.setattr(lowering, "matrix_block", choose)
+
+
+def run(device: Any, tensors: tuple[torch.Tensor, ...], **options: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    """What the device computes, and float64."""
+    args = with_defaults(OP, tensors, options)
+    wide = [
+        value.double() if isinstance(value, torch.Tensor) and value.is_floating_point() else value for value in args
+    ]
+    exact = torch_operator(OP)(*wide[:6], scale=wide[6], enable_gqa=wide[7])
+    call = constant_call(OP, args, (), exact.float())
+    inputs = [(ref, value) for ref, value in zip(call.args, args, strict=True) if isinstance(ref, Value)]
+    (found,) = run_calls(device, [call], inputs, list(call.outputs), device_layout=False)
+    return found, exact
+
+
+def check(device: Any, *tensors: torch.Tensor, **options: Any) -> None:
+    """Compare with float64."""
+    found, exact = run(device, tensors, **options)
+    assert found.dtype == torch.float32
+    assert float((found.double() - exact).abs().max()) <= LOSS * float(tensors[2].double().abs().max())
+
+
+@each_block
+def test_odd_sizes(units: Any, monkeypatch: pytest.MonkeyPatch, block: MatrixAttentionBlock) -> None:
+    force(monkeypatch, units, block)
+    check(units, torch.randn(3, 37, 24), torch.randn(3, 53, 24), torch.randn(3, 53, 40), scale=0.3)
+    check(units, torch.randn(2, 67, 16), torch.randn(2, 71, 16), torch.randn(2, 71, 16), is_causal=True)
+
+
+@each_block
+def test_masks(units: Any, monkeypatch: pytest.MonkeyPatch, block: MatrixAttentionBlock) -> None:
+    force(monkeypatch, units, block)
+    shape = [torch.randn(2, 3, 19, 16), torch.randn(2, 3, 41, 16), torch.randn(2, 3, 41, 16)]
+    check(units, *shape, attn_mask=torch.randn(2, 1, 1, 41))
+    mask = torch.randn(3, 19, 41) > 0.5
+    mask[1, 3] = False  # torch gives zeros where no key counts
+    check(units, *shape, attn_mask=mask)
+    finite = torch.zeros(19, 41)
+    finite[1], finite[2], finite[3, 4:] = torch.finfo(torch.float32).min, -1e20, torch.finfo(torch.float32).min
+    check(units, *shape, attn_mask=finite)
+
+
+@pytest.mark.sweep
+@each_block
+def test_usual_heads(units: Any, monkeypatch: pytest.MonkeyPatch, block: MatrixAttentionBlock) -> None:
+    force(monkeypatch, units, block)
+    check(units, torch.randn(2, 67, 64), torch.randn(2, 71, 64), torch.randn(2, 71, 64), is_causal=True)
+    check(units, torch.randn(2, 67, 128), torch.randn(2, 71, 128), torch.randn(2, 71, 128))
+
+
+def test_heads_that_share_keys(units: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    force(monkeypatch, units, BLOCKS[0])
+    packed = torch.randn(1, 23, 10, 16).transpose(1, 2)  # as models split one linear layer
+    check(units, packed[:, :6], packed[:, 6:8], packed[:, 8:], enable_gqa=True)
+
+
+# Of queries, keys and values: what the scales suit, what needs others, and what no scale suits.
+MAGNITUDES = [(0, 0, 0), (-9, 8, 3), (11, -12, 0), (0, 0, 13), (0, 0, -20), (30, -30, 35), (45, -46, 0), (0, 0, -60)]
+
+
+@pytest.mark.parametrize("magnitudes", MAGNITUDES)
+@pytest.mark.parametrize("is_causal", [False, True])
+def test_magnitudes(
+    units: Any, monkeypatch: pytest.MonkeyPatch, magnitudes: tuple[int, int, int], is_causal: bool
+) -> None:
+    force(monkeypatch, units, BLOCKS[0])
+    sizes = (2, 37, 16), (2, 41, 16), (2, 41, 24)
+    check(units, *(torch.randn(s) * 2.0**m for s, m in zip(sizes, magnitudes, strict=True)), is_causal=is_causal)
+
+
+@pytest.mark.parametrize("number", [math.inf, -math.inf, math.nan, 1e30, 70000.0, 0.0])
+@pytest.mark.parametrize("operand", [0, 1, 2])
+def test_special_numbers(units: Any, monkeypatch: pytest.MonkeyPatch, number: float, operand: int) -> None:
+    """What infinities and NaN become is what attention of floats makes of them."""
+    force(monkeypatch, units, BLOCKS[0])
+    tensors = torch.randn(2, 37, 16), torch.randn(2, 41, 16), torch.randn(2, 41, 24)
+    tensors[operand][1, 5, 3] = number
+    found, exact = run(units, tensors)
+    expected = torch_operator(OP)(*tensors)
+    assert torch.equal(found.isnan(), expected.isnan())
+    rest = ~expected.isnan()
+    assert torch.equal(found[rest].isinf(), expected[rest].isinf())
+    finite = rest & expected.isfinite()
+    largest = float(exact[finite].abs().max())
+    assert float((found.double() - exact)[finite].abs().max()) <= 3 * LOSS * largest
+
+
+def test_what_units_do_not_compute(units: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the switch's leave, floats are left to ordinary arithmetic."""
+    monkeypatch.setattr(lowering, "attend_by_matrix_units", None)
+    switches = units.info.switches | {"no-split-products"}
+    monkeypatch.setattr(units, "info", replace(units.info, switches=switches))
+    check(units, torch.randn(2, 19, 16), torch.randn(2, 21, 16), torch.randn(2, 21, 16))
