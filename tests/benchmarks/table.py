@@ -12,6 +12,8 @@ import argparse
 import copy
 import json
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -43,17 +45,24 @@ def halves_on_cuda(model: nn.Module, x: Tensor) -> dict[str, Contestant]:
     return {f"{name}, fp16": lambda run=run: run().float() for name, run in found.items()}  # type: ignore[misc, attr-defined]
 
 
-def planned(device: Device, program: Any, precision: str, x: Tensor) -> VulkanProgram:
-    """A runner with its plan made: by the switches of its name."""
+@contextmanager
+def switched(device: Device, precision: str) -> Iterator[None]:
+    """The device, with the switches by whose plans something runs."""
     info = device.info
     if precision == UNSPLIT:
         device.info = replace(info, switches=info.switches | {NO_SPLIT_PRODUCTS})
     try:
+        yield
+    finally:
+        device.info = info
+
+
+def planned(device: Device, program: Any, precision: str, x: Tensor) -> VulkanProgram:
+    """A runner with its plan made."""
+    with switched(device, precision):
         runner = VulkanProgram(program, device, precision=PrecisionChoice.of(precision.partition(",")[0]))
         runner(x)
         return runner
-    finally:
-        device.info = info
 
 
 def measure(name: str, device: Device, options: argparse.Namespace) -> dict[str, Any]:
@@ -82,8 +91,10 @@ def measure(name: str, device: Device, options: argparse.Namespace) -> dict[str,
     print(f"{name} {list(x.shape)}")
     for key, milliseconds in times.items():
         print(f"  {key:22}{milliseconds:9.3f} ms   error {errors[key]:.1e}", flush=True)
-    devices = {key: described(key, runner, x) for key, runner in runners.items()}
-    for runner in runners.values():
+    devices = {}
+    for key, runner in runners.items():
+        with switched(device, key):
+            devices[key] = described(key, runner, x)
         runner.close()
     return {"times": times, "errors": errors, "devices": devices}
 
