@@ -29,6 +29,9 @@ _MOST_ELEMENTS = 128
 """Of a query or a value, for whose fragments an invocation has registers."""
 _EXTREMES = 16
 """Bytes of what ``split.glsl`` has in shared memory besides."""
+_FEW_SUBGROUPS = 4
+_LEAST_SPLIT_KEYS = 256
+"""From so many on, splitting floats pays: 6 heads of 64 with 197 keys took 21 us for 19, 16 with 256 keys 37 for 43."""
 _LEAST_QUERIES = 16
 """Of a fragment; fewer leave most of it empty."""
 
@@ -85,18 +88,21 @@ def matrix_block(
     head, width = operands.query.sizes[-1], operands.value.sizes[-1]
     if units_lanes(device, device_costs(device)) != _LANES or max(head, width) > _MOST_ELEMENTS:
         return None
-    if split and not splits(device):
+    is_emulated = EMULATED_UNITS in device.switches
+    keys = operands.keys_seen(is_causal)
+    if split and not (splits(device) and (keys >= _LEAST_SPLIT_KEYS or is_emulated)):
         return None
     if scale <= 0 or operands.query.sizes[-2] < _LEAST_QUERIES or not all(map(_in_runs, operands.inputs[:3])):
         return None
-    keys = operands.keys_seen(is_causal)
     blocks = [
         block
-        for block in _blocks(EMULATED_UNITS in device.switches, split)
+        for block in _blocks(is_emulated, split)
         if block.shared_bytes(head, width) <= device.limits.max_compute_shared_memory_size
         and block.iterations(keys, head, width) <= USUAL_ITERATIONS
     ]
     large = blocks[0] if blocks and blocks[0].groups(operands) >= core_count(device) else None
+    if split:
+        return large or next((block for block in blocks if block.subgroups <= _FEW_SUBGROUPS), None)
     return large or next(iter(blocks[1:] or blocks), None)
 
 
@@ -108,8 +114,9 @@ def _in_runs(tensor: DeviceTensor) -> bool:
 
 
 def _blocks(emulated: bool, split: bool) -> Iterator[MatrixAttentionBlock]:
-    """The largest first. Of 20 that were measured on an H200, the best for some size of a network each."""
-    for subgroups, keys in ((4, 64), (4, 32), (1, 32)) if split else ((8, 64), (4, 64), (4, 32), (1, 32)):
+    """The largest first. Of 20 that were measured on an H200, and 7 of floats on an H100, the best for some size of a
+    network each; the smallest are for devices with less shared memory."""
+    for subgroups, keys in ((8, 32), (4, 32), (1, 32)) if split else ((8, 64), (4, 64), (4, 32), (1, 32)):
         yield MatrixAttentionBlock(subgroups, 1, keys, emulated, split)
 
 
