@@ -118,7 +118,8 @@ def optimize_for_mobile(
         quantize: with the runtime ``'mobopt'``, round the weights of layers: ``'int8_weights'``, with a scale for each
             output channel, or ``'int4_weights'``, where linear layers have 4 bits and a scale for each group of
             weights, and other layers 8. They take a quarter or an eighth of the memory, on the device too, and
-            arithmetic stays float32.
+            arithmetic stays float32. ``'int8_dynamic'``, also for the backend CPU, has the weights of linear layers as
+            the first does, and rounds their inputs to 8 bits in each call: phones' CPUs compute such with integers.
         quantize_group: with ``'int4_weights'``, how many weights share a scale: 32 (the default), 64 or 128.
         keep_float: patterns of the names of layers that keep their weights, such as ``'lm_head'`` or ``'layers.0.*'``.
         explain: print what each pass did, and what it left alone and why.

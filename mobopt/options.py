@@ -92,7 +92,8 @@ class PrecisionChoice:
 SINGLE = PrecisionChoice()
 
 
-QUANTIZATIONS = ("int8_weights", "int4_weights")
+INT8_DYNAMIC = "int8_dynamic"
+QUANTIZATIONS = ("int8_weights", "int4_weights", INT8_DYNAMIC)
 GROUPS = (32, 64, 128)
 
 
@@ -101,7 +102,8 @@ class Quantization:
     """How the weights of layers are rounded to integers.
 
     Attributes:
-        scheme: one of :data:`QUANTIZATIONS`.
+        scheme: one of :data:`QUANTIZATIONS`. With ``int8_dynamic``, inputs of linear layers are rounded too, in each
+            call, by their own range.
         group: how many weights of a linear layer share a scale, along the inner dimension, if they have 4 bits.
         keep: patterns of the names of layers that keep their floats, ``layers.0.*``.
     """
@@ -126,7 +128,8 @@ class Settings:
         clear_inputs: whether the Vulkan variant for phones clamps inputs before convolutions that would read what lies
             in memory beyond their last channel; without legalisation nothing is clamped.
         image_limit: largest extent of a 3-D image on the device, for Vulkan; None: what most phones have.
-        quantization: how weights are rounded, for :data:`OWN_RUNTIME`; None: they are not.
+        quantization: how weights are rounded, for :data:`OWN_RUNTIME`, or, with ``int8_dynamic``, the backend cpu;
+            None: they are not.
     """
 
     backend: str = "vulkan"

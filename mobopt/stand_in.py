@@ -20,6 +20,7 @@ from mobopt.bundle import write_torchscript
 from mobopt.ir import Attribute, Graph, InsertionPoint, Program, Value
 from mobopt.ir.types import ANY, ClassType, Type
 from mobopt.ops.contexts import PackedContext
+from mobopt.ops.quantized_contexts import NAMESPACE, QuantizedLayer
 from mobopt.ops.schemas import Schema, schema_of
 
 _lock = threading.Lock()
@@ -93,14 +94,19 @@ def _text(schema: Schema) -> str:
 
 
 def _open(kind: Type) -> Type:
-    return ANY if isinstance(kind, ClassType) else kind
+    return ANY if isinstance(kind, ClassType) and not kind.name.startswith(NAMESPACE) else kind
+
+
+def _is_foreign(value: object) -> bool:
+    """Whether a value is a context of a class that stock torch lacks; it has those of quantised layers."""
+    return isinstance(value, PackedContext) and not isinstance(value, QuantizedLayer)
 
 
 def _without_contexts(program: Program) -> Program:
-    """A copy in which every context is an empty tuple of type Any, held by an attribute."""
+    """A copy in which every context that stock torch lacks is an empty tuple of type Any, held by an attribute."""
     copy = program.clone()
     for name, attribute in copy.attributes.items():
-        if isinstance(attribute.value, PackedContext):
+        if _is_foreign(attribute.value):
             copy.attributes[name] = Attribute(ANY, ())
     for graph in copy.methods.values():
         _lift_constants(copy, graph)
@@ -125,4 +131,4 @@ def _lift_constants(program: Program, graph: Graph) -> None:
 
 
 def _is_context(value: Value) -> bool:
-    return value.is_constant and isinstance(value.constant, PackedContext)
+    return value.is_constant and _is_foreign(value.constant)

@@ -9,6 +9,7 @@ from mobopt.errors import InputError
 from mobopt.ops.targets import Target
 from mobopt.ops.targets.table import IMAGE_LIMIT
 from mobopt.options import (
+    INT8_DYNAMIC,
     OWN_RUNTIME,
     RUNTIMES,
     MobileOptimizerType,
@@ -23,6 +24,7 @@ from mobopt.passes.constant_propagation import ConstantPropagation
 from mobopt.passes.conv1d_to_2d import Conv1dTo2d
 from mobopt.passes.copy_to_host import CopyToHost
 from mobopt.passes.dead_code_elimination import DeadCodeElimination
+from mobopt.passes.expand_quantized import ExpandQuantized
 from mobopt.passes.expand_weights import ExpandWeights
 from mobopt.passes.facts import Examples
 from mobopt.passes.fix_channels import FixChannels
@@ -40,6 +42,7 @@ from mobopt.passes.loop_unrolling import LoopUnrolling
 from mobopt.passes.manager import Pass
 from mobopt.passes.metal_rewrites import MetalRewrites
 from mobopt.passes.number_operands import NumberOperands
+from mobopt.passes.quantize_dynamic import QuantizeDynamic
 from mobopt.passes.quantize_weights import QuantizeWeights
 from mobopt.passes.remove_dropout import RemoveDropout
 from mobopt.passes.remove_list_mutation import RemoveListMutation
@@ -163,6 +166,7 @@ def _cpu(settings: Settings, examples: Examples) -> Steps:
         *_first(examples),
         (FoldBatchNorm(), "before a convolution of one dimension becomes one of two, and a squeeze follows it"),
         (Conv1dTo2d(), "normalisations are folded; packing knows no convolution of one dimension"),
+        *_quantize(settings),
         *_legalize(settings, examples),
         *(packing if settings.xnnpack else []),
         (HoistConvPackedParams(), "independent of the others"),
@@ -174,7 +178,13 @@ def _cpu(settings: Settings, examples: Examples) -> Steps:
 def _quantize(settings: Settings) -> Steps:
     if settings.quantization is None:
         return []
-    return [(QuantizeWeights(settings.quantization), "normalisations are folded, and weights are not packed yet")]
+    why = "normalisations are folded, and weights are not packed yet"
+    if settings.quantization.scheme != INT8_DYNAMIC:
+        return [(QuantizeWeights(settings.quantization), why)]
+    rounds = QuantizeDynamic(settings.quantization)
+    if settings.backend == "cpu":
+        return [(rounds, why)]
+    return [(rounds, why), (ExpandQuantized(False), "GPUs have floats for it, which are rounded to as many bits")]
 
 
 def _packing() -> Steps:
@@ -220,16 +230,27 @@ def _check(settings: Settings) -> None:
     if settings.runtime == OWN_RUNTIME and settings.backend != "vulkan":
         raise InputError(f"runtime {OWN_RUNTIME} is for the backend vulkan; the backend is {settings.backend}")
     if settings.quantization is not None and settings.runtime != OWN_RUNTIME:
-        raise InputError(
-            f"weights are quantised for the runtime {OWN_RUNTIME}, and the runtime is {settings.runtime}: no release "
-            "of PyTorch Mobile computes with such weights on a GPU"
-        )
+        _check_quantization(settings, settings.quantization.scheme)
     if settings.xnnpack and settings.backend != "cpu":
         raise InputError(f"xnnpack is for the backend cpu; the backend is {settings.backend}")
     if settings.copy_to_host and settings.backend != "metal":
         raise InputError(f"copy-to-host is for the backend metal; the backend is {settings.backend}")
     if settings.image_limit is not None and settings.backend != "vulkan":
         raise InputError(f"a device's image limit is for the backend vulkan; the backend is {settings.backend}")
+
+
+def _check_quantization(settings: Settings, scheme: str) -> None:
+    """Of a conversion for phones."""
+    if scheme != INT8_DYNAMIC:
+        raise InputError(
+            f"weights are quantised for the runtime {OWN_RUNTIME}, and the runtime is {settings.runtime}: no release "
+            f"of PyTorch Mobile computes with such weights on a GPU; {INT8_DYNAMIC} is for phones' CPUs (backend cpu)"
+        )
+    if settings.backend != "cpu":
+        raise InputError(
+            f"{INT8_DYNAMIC} is for the backend cpu and for the runtime {OWN_RUNTIME}; the backend is "
+            f"{settings.backend}: phones' GPUs compute no such layers"
+        )
 
 
 _BUILDERS: dict[str, Callable[[Settings, Examples], Steps]] = {

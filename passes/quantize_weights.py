@@ -74,7 +74,7 @@ class QuantizeWeights(Pass):
             if key not in known:
                 known[key] = weight.constant, quantized(weight.constant, bits, blocks)
             _note(notes, node, name, *known[key])
-            _replace(graph, node, known[key][1])
+            self._replace(graph, node, known[key][1])
             changed = True
         return changed
 
@@ -112,6 +112,18 @@ class QuantizeWeights(Pass):
             return 4, (1, min(self.quantization.group, sizes[1]))
         return 8, (1, *sizes[1:])
 
+    def _replace(self, graph: Graph, node: Node, stored: Quantized) -> None:
+        """Let a layer read what a quantised weight stands for."""
+        weight = _weight_of(node)
+        tensors = (("integers", stored.values), ("scales", stored.scales))
+        inputs = [graph.constant(tensor, name=f"{weight.name}.{name}") for name, tensor in tensors]
+        inputs[0].attribute = weight.attribute
+        inputs += [graph.constant(item) for item in (None, list(stored.block_size), stored.bits, stored.columns)]
+        floats = insert_node(graph, node, DEQUANTIZE, inputs, name=weight.name)
+        place = _weight_place(node)
+        assert place is not None
+        node.replace_input(place, floats)
+
 
 def _weight_place(node: Node) -> int | None:
     """Which input of a layer is its weight; None for what is no layer."""
@@ -132,19 +144,6 @@ def layer_name(node: Node) -> str:
     modules = [line.partition(" in ")[2] for line in node.origin.lines[:1]]
     owner = weight.attribute.rpartition(".")[0] or weight.attribute
     return next(filter(None, (*modules, owner)), weight.name)
-
-
-def _replace(graph: Graph, node: Node, stored: Quantized) -> None:
-    """Let a layer read what a quantised weight stands for."""
-    weight = _weight_of(node)
-    tensors = (("integers", stored.values), ("scales", stored.scales))
-    inputs = [graph.constant(tensor, name=f"{weight.name}.{name}") for name, tensor in tensors]
-    inputs[0].attribute = weight.attribute
-    inputs += [graph.constant(item) for item in (None, list(stored.block_size), stored.bits, stored.columns)]
-    floats = insert_node(graph, node, DEQUANTIZE, inputs, name=weight.name)
-    place = _weight_place(node)
-    assert place is not None
-    node.replace_input(place, floats)
 
 
 def _note(notes: NoteBook, node: Node, name: str, weight: torch.Tensor, stored: Quantized) -> None:

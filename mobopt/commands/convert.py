@@ -15,6 +15,7 @@ from mobopt.options import (
     DEFAULT_LEGALIZE,
     DEFAULT_RUNTIME,
     GROUPS,
+    INT8_DYNAMIC,
     OWN_RUNTIME,
     QUANTIZATIONS,
     RUNTIMES,
@@ -63,7 +64,9 @@ _NAMES = ", ".join(MobileOptimizerType.__members__)
 )
 @click.option("--device-profile", metavar="NAME", help="With vulkan: for the image limit of a device, as audit knows.")
 @click.option(
-    "--quantize", metavar="SCHEME", help=f"With --runtime {OWN_RUNTIME}: round weights; {' or '.join(QUANTIZATIONS)}."
+    "--quantize",
+    metavar="SCHEME",
+    help=f"With --runtime {OWN_RUNTIME}: round weights; {', '.join(QUANTIZATIONS)}. {INT8_DYNAMIC} also with cpu.",
 )
 @click.option(
     "--quantize-group",
