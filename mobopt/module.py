@@ -18,6 +18,7 @@ from torch.jit._recursive import wrap_cpp_module
 from mobopt.bundle import read_bundle, write_lite, write_torchscript
 from mobopt.bundle.prepare import names_in_files
 from mobopt.errors import InputError, UnsupportedError
+from mobopt.frontends.torchscript import in_floats
 from mobopt.ir import Program
 from mobopt.ir.arguments import bind_arguments
 from mobopt.options import SINGLE, FallbackChoice, Precision, PrecisionChoice, check_fallback
@@ -196,7 +197,7 @@ class MobileModule(torch.jit.RecursiveScriptModule):  # type: ignore[misc, name-
             from mobopt.runtimes.vulkan.program import VulkanProgram
 
             return VulkanProgram(
-                self.program,
+                in_floats(self.program, heeds_reduced_range=False),  # a file for a phone's CPU may have integers
                 self.device,
                 self.__dict__["_fallback"],
                 self.model_state,

@@ -119,7 +119,9 @@ def optimize_for_mobile(
             output channel, or ``'int4_weights'``, where linear layers have 4 bits and a scale for each group of
             weights, and other layers 8. They take a quarter or an eighth of the memory, on the device too, and
             arithmetic stays float32. ``'int8_dynamic'``, also for the backend CPU, has the weights of linear layers as
-            the first does, and rounds their inputs to 8 bits in each call: phones' CPUs compute such with integers.
+            the first does, and rounds their inputs to 8 bits in each call; ``'int8_static'``, likewise, lets
+            convolutions, linear layers and what lies between them compute with integers of 8 bits throughout, in steps
+            that ``example_inputs`` show. Phones' CPUs have kernels of integers for both.
         quantize_group: with ``'int4_weights'``, how many weights share a scale: 32 (the default), 64 or 128.
         keep_float: patterns of the names of layers that keep their weights, such as ``'lm_head'`` or ``'layers.0.*'``.
         explain: print what each pass did, and what it left alone and why.

@@ -92,8 +92,10 @@ class PrecisionChoice:
 SINGLE = PrecisionChoice()
 
 
-INT8_DYNAMIC = "int8_dynamic"
-QUANTIZATIONS = ("int8_weights", "int4_weights", INT8_DYNAMIC)
+INT8_DYNAMIC, INT8_STATIC = "int8_dynamic", "int8_static"
+WITH_INPUTS = (INT8_DYNAMIC, INT8_STATIC)
+"""Schemes that round the inputs of layers, too."""
+QUANTIZATIONS = ("int8_weights", "int4_weights", *WITH_INPUTS)
 GROUPS = (32, 64, 128)
 
 
@@ -103,7 +105,8 @@ class Quantization:
 
     Attributes:
         scheme: one of :data:`QUANTIZATIONS`. With ``int8_dynamic``, inputs of linear layers are rounded too, in each
-            call, by their own range.
+            call, by their own range; with ``int8_static`` those of convolutions and linear layers, by the range that
+            example inputs show, and what lies between them stays integers.
         group: how many weights of a linear layer share a scale, along the inner dimension, if they have 4 bits.
         keep: patterns of the names of layers that keep their floats, ``layers.0.*``.
     """
@@ -128,8 +131,8 @@ class Settings:
         clear_inputs: whether the Vulkan variant for phones clamps inputs before convolutions that would read what lies
             in memory beyond their last channel; without legalisation nothing is clamped.
         image_limit: largest extent of a 3-D image on the device, for Vulkan; None: what most phones have.
-        quantization: how weights are rounded, for :data:`OWN_RUNTIME`, or, with ``int8_dynamic``, the backend cpu;
-            None: they are not.
+        quantization: how weights are rounded, for :data:`OWN_RUNTIME`, or, with :data:`WITH_INPUTS`, the backend
+            cpu; None: they are not.
     """
 
     backend: str = "vulkan"

@@ -9,9 +9,10 @@ from mobopt.errors import InputError
 from mobopt.ops.targets import Target
 from mobopt.ops.targets.table import IMAGE_LIMIT
 from mobopt.options import (
-    INT8_DYNAMIC,
+    INT8_STATIC,
     OWN_RUNTIME,
     RUNTIMES,
+    WITH_INPUTS,
     MobileOptimizerType,
     Settings,
 )
@@ -43,6 +44,7 @@ from mobopt.passes.manager import Pass
 from mobopt.passes.metal_rewrites import MetalRewrites
 from mobopt.passes.number_operands import NumberOperands
 from mobopt.passes.quantize_dynamic import QuantizeDynamic
+from mobopt.passes.quantize_static import QuantizeStatic
 from mobopt.passes.quantize_weights import QuantizeWeights
 from mobopt.passes.remove_dropout import RemoveDropout
 from mobopt.passes.remove_list_mutation import RemoveListMutation
@@ -122,7 +124,7 @@ def _vulkan(settings: Settings, examples: Examples) -> Steps:
         ),
         *_fix_ranks(settings, examples),
         (FoldBatchNorm(), "before packing, while weights are plain tensors"),
-        *_quantize(settings),
+        *_quantize(settings, examples),
         *_legalize(settings, examples),
         (
             InsertPrepack("vulkan", settings.runtime, target, examples),
@@ -166,7 +168,7 @@ def _cpu(settings: Settings, examples: Examples) -> Steps:
         *_first(examples),
         (FoldBatchNorm(), "before a convolution of one dimension becomes one of two, and a squeeze follows it"),
         (Conv1dTo2d(), "normalisations are folded; packing knows no convolution of one dimension"),
-        *_quantize(settings),
+        *_quantize(settings, examples),
         *_legalize(settings, examples),
         *(packing if settings.xnnpack else []),
         (HoistConvPackedParams(), "independent of the others"),
@@ -175,16 +177,22 @@ def _cpu(settings: Settings, examples: Examples) -> Steps:
     ]
 
 
-def _quantize(settings: Settings) -> Steps:
+def _quantize(settings: Settings, examples: Examples) -> Steps:
     if settings.quantization is None:
         return []
     why = "normalisations are folded, and weights are not packed yet"
-    if settings.quantization.scheme != INT8_DYNAMIC:
+    scheme = settings.quantization.scheme
+    if scheme not in WITH_INPUTS:
         return [(QuantizeWeights(settings.quantization), why)]
-    rounds = QuantizeDynamic(settings.quantization)
+    steps: Steps = [(QuantizeDynamic(settings.quantization), why)]
+    if scheme == INT8_STATIC:
+        steps = [(QuantizeStatic(settings.quantization, examples), why)]
+        if settings.backend == "cpu":
+            pure = Functionalize(False, examples)
+            steps = [(pure, "before quantising, which looks at pure operators"), *steps]
     if settings.backend == "cpu":
-        return [(rounds, why)]
-    return [(rounds, why), (ExpandQuantized(False), "GPUs have floats for it, which are rounded to as many bits")]
+        return steps
+    return [*steps, (ExpandQuantized(False), "GPUs have floats for it, which are rounded to as many bits")]
 
 
 def _packing() -> Steps:
@@ -241,14 +249,15 @@ def _check(settings: Settings) -> None:
 
 def _check_quantization(settings: Settings, scheme: str) -> None:
     """Of a conversion for phones."""
-    if scheme != INT8_DYNAMIC:
+    if scheme not in WITH_INPUTS:
         raise InputError(
             f"weights are quantised for the runtime {OWN_RUNTIME}, and the runtime is {settings.runtime}: no release "
-            f"of PyTorch Mobile computes with such weights on a GPU; {INT8_DYNAMIC} is for phones' CPUs (backend cpu)"
+            f"of PyTorch Mobile computes with such weights on a GPU; {' and '.join(WITH_INPUTS)} are for phones' CPUs "
+            "(backend cpu)"
         )
     if settings.backend != "cpu":
         raise InputError(
-            f"{INT8_DYNAMIC} is for the backend cpu and for the runtime {OWN_RUNTIME}; the backend is "
+            f"{scheme} is for the backend cpu and for the runtime {OWN_RUNTIME}; the backend is "
             f"{settings.backend}: phones' GPUs compute no such layers"
         )
 

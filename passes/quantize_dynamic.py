@@ -37,7 +37,7 @@ class QuantizeDynamic(QuantizeWeights):
         """Why a layer keeps its floats; empty if it does not."""
         if node.op != "aten::linear":
             return "only linear layers round their inputs in each call"
-        reason = super()._refusal(node)
+        reason = self._unfit(node)
         bias = argument(node, "bias")
         if not reason and not bias.is_constant:
             return "its bias is not constant"

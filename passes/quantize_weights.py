@@ -54,12 +54,7 @@ class QuantizeWeights(Pass):
         Raises:
             InputError: a pattern of what is to stay matches no layer.
         """
-        layers = [
-            (graph, node)
-            for graph in program.methods.values()
-            for node in graph.walk()
-            if _weight_place(node) is not None
-        ]
+        layers = [(graph, node) for graph in program.methods.values() for node in weight_places(graph)]
         self._check_patterns(list(dict.fromkeys(layer_name(node) for _, node in layers)))
         known: dict[object, tuple[torch.Tensor, Quantized]] = {}
         changed = False
@@ -68,12 +63,12 @@ class QuantizeWeights(Pass):
             if reason:
                 notes.add(STAYS, node, reason=reason)
                 continue
-            weight, name = _weight_of(node), layer_name(node)
+            weight = _weight_of(node)
             bits, blocks = self._form(node)
             key = (tensor_key(weight.constant), bits, blocks)
             if key not in known:
                 known[key] = weight.constant, quantized(weight.constant, bits, blocks)
-            _note(notes, node, name, *known[key])
+            note_rounding(notes, node, *known[key])
             self._replace(graph, node, known[key][1])
             changed = True
         return changed
@@ -87,6 +82,15 @@ class QuantizeWeights(Pass):
 
     def _refusal(self, node: Node) -> str:
         """Why a layer keeps its weight; empty if it does not."""
+        reason = self._unfit(node)
+        if not reason:
+            _, blocks = self._form(node)
+            if torch.Size(blocks).numel() < _LEAST:
+                return f"a scale would be for {torch.Size(blocks).numel()} elements, which saves nothing"
+        return reason
+
+    def _unfit(self, node: Node) -> str:
+        """Why a layer's weight can't become integers, or is not to; empty if it may."""
         name, weight = layer_name(node), _weight_of(node)
         for pattern in self.quantization.keep:
             if fnmatchcase(name, pattern):
@@ -98,9 +102,6 @@ class QuantizeWeights(Pass):
             return f"its weight is {str(tensor.dtype).removeprefix('torch.')}"
         if not tensor.isfinite().all():
             return "its weight is not finite"
-        _, blocks = self._form(node)
-        if torch.Size(blocks).numel() < _LEAST:
-            return f"a scale would be for {torch.Size(blocks).numel()} elements, which saves nothing"
         return ""
 
     def _form(self, node: Node) -> tuple[int, tuple[int, ...]]:
@@ -134,6 +135,11 @@ def _weight_place(node: Node) -> int | None:
     return None
 
 
+def weight_places(graph: Graph) -> list[Node]:
+    """The layers with a weight."""
+    return [node for node in graph.walk() if _weight_place(node) is not None]
+
+
 def _weight_of(node: Node) -> Value:
     return argument(node, "weight")
 
@@ -146,9 +152,10 @@ def layer_name(node: Node) -> str:
     return next(filter(None, (*modules, owner)), weight.name)
 
 
-def _note(notes: NoteBook, node: Node, name: str, weight: torch.Tensor, stored: Quantized) -> None:
+def note_rounding(notes: NoteBook, node: Node, weight: torch.Tensor, stored: Quantized) -> None:
+    """Say what a layer's weight has become."""
     error = relative_error(weight, stored)
-    parameters = {"layer": name, "bits": stored.bits, "error": error}
+    parameters = {"layer": layer_name(node), "bits": stored.bits, "error": error}
     notes.add(QUANTIZED, node, before=weight.nbytes, after=stored.nbytes, **parameters)
     if not error <= _LARGE_ERRORS[stored.bits]:
         notes.add(QUANTIZED_POORLY, node, **parameters)

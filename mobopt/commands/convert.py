@@ -15,7 +15,6 @@ from mobopt.options import (
     DEFAULT_LEGALIZE,
     DEFAULT_RUNTIME,
     GROUPS,
-    INT8_DYNAMIC,
     OWN_RUNTIME,
     QUANTIZATIONS,
     RUNTIMES,
@@ -66,7 +65,7 @@ _NAMES = ", ".join(MobileOptimizerType.__members__)
 @click.option(
     "--quantize",
     metavar="SCHEME",
-    help=f"With --runtime {OWN_RUNTIME}: round weights; {', '.join(QUANTIZATIONS)}. {INT8_DYNAMIC} also with cpu.",
+    help=f"With --runtime {OWN_RUNTIME}: round weights; {', '.join(QUANTIZATIONS)}. The last two also with cpu.",
 )
 @click.option(
     "--quantize-group",

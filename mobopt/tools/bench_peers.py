@@ -30,9 +30,11 @@ class Mobopt(Peer):
     def open(self, bench: Bench) -> Contestant:
         """See :meth:`Peer.open`."""
         from mobopt.frontends.open_source import read_program
+        from mobopt.frontends.torchscript import in_floats
         from mobopt.runtimes.vulkan.program import VulkanProgram
 
-        runtime = VulkanProgram(read_program(bench.file(self.form)), bench.device, keep_clock=bench.keep_clock)
+        program = in_floats(read_program(bench.file(self.form)), heeds_reduced_range=False)
+        runtime = VulkanProgram(program, bench.device, keep_clock=bench.keep_clock)
         args = bench.args()
 
         def peak() -> int:

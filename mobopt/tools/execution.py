@@ -13,6 +13,7 @@ import torch
 
 from mobopt.errors import InputError
 from mobopt.frontends.open_source import read_program
+from mobopt.frontends.torchscript import in_floats
 from mobopt.ir import Program
 from mobopt.ir.arguments import bind_arguments
 from mobopt.ir.nests import leaves_of, map_leaves
@@ -154,6 +155,7 @@ def _run_on_vulkan(
 
     exact = _reference(program, args, method, repeat) if choice.is_half else None
     started = time.perf_counter()
+    program = in_floats(program, heeds_reduced_range=False)  # a file for a phone's CPU may have integers
     runtime = VulkanProgram(program, device, fallback, precision=choice, keep_clock=keep_clock)
     try:
         report = runtime.plan_report(args, method)

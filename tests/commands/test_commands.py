@@ -52,6 +52,20 @@ def test_convert_writes_what_run_gives_back(invoke: Invoke, files: Path, tmp_pat
     assert {path.name for path in tmp_path.iterdir()} == {name, "y.npy"}
 
 
+def test_a_file_of_integers_for_a_cpu_runs_on_both(invoke: Invoke, files: Path) -> None:
+    inputs = ("--input", files / "input.npy")
+    result = invoke(
+        "convert", files / "scripted.pt", "-o", "q.ptl", "--backend", "cpu", "--quantize", "int8_static", *inputs
+    )
+    assert result.exit_code == 0, result.output
+    assert "with rounded weights it differs from the model by" in result.stdout
+    expected = numpy.load(files / "expected.npy")
+    for device in ("cpu", DRIVER):
+        result = invoke("run", "q.ptl", *inputs, "--output", "y.npy", "--device", device)
+        assert result.exit_code == 0, result.output
+        assert 0 < abs(numpy.load("y.npy") - expected).max() < 0.05 * abs(expected).max()
+
+
 def test_convert_as_json(invoke: Invoke, files: Path) -> None:
     result = invoke("convert", files / "scripted.pt", "-o", "out.ptl", "--random", "1,3,5,5", "--json")
     data = json.loads(result.stdout)

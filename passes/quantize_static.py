@@ -1,0 +1,292 @@
+"""Convolutional nets compute with integers throughout: weights are rounded once, and tensors in between to steps that
+example inputs tell."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from mobopt.errors import InputError
+from mobopt.ir import Graph, InsertionPoint, Node, Program, Value
+from mobopt.ir.nests import map_leaves
+from mobopt.ir.types import TENSOR, ClassType, ListType
+from mobopt.ops.effects import reads_metadata
+from mobopt.ops.quantized import Quantized, quantized
+from mobopt.ops.quantized_contexts import AffineTensor, QuantizedConv2d, QuantizedLayer, QuantizedLinear
+from mobopt.passes.facts import Examples
+from mobopt.passes.note_kinds import STAYS
+from mobopt.passes.notes import NoteBook
+from mobopt.passes.quantize_weights import QuantizeWeights, layer_name, note_rounding, weight_places
+from mobopt.passes.rewriting import argument, insert_node
+from mobopt.runtimes.cpu import Interpreter
+
+_QUINT8 = 13
+"""Number of the dtype; source: ``c10/core/ScalarType.h``."""
+_LEAST_SCALE = 2.0**-20
+"""Of tensors that were zero in all examples."""
+_KEEP_STEPS = frozenset(
+    f"aten::{name}"
+    for name in (
+        *("max_pool2d", "adaptive_avg_pool2d", "flatten", "reshape", "view", "permute", "transpose", "contiguous"),
+        *("relu", "hardtanh", "clamp"),
+    )
+)
+"""Operators that torch has for quantised tensors, and whose results have the steps of their input."""
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What the examples showed of a tensor."""
+
+    least: float
+    greatest: float
+    sizes: tuple[int, ...]
+
+    @property
+    def is_finite(self) -> bool:
+        """Whether all numbers were."""
+        return math.isfinite(self.greatest - self.least)
+
+    def steps(self, floor: float = -math.inf) -> tuple[float, int]:
+        """Scale and zero point of uint8 for numbers from ``floor`` on; zero is one of the steps."""
+        least, greatest = max(min(self.least, 0.0), floor), max(self.greatest, 0.0)
+        scale = max((greatest - least) / 255, _LEAST_SCALE)
+        return scale, min(max(round(-least / scale), 0), 255)
+
+
+class _Observer(Interpreter):
+    """Runs a program and keeps the range of each float32 tensor."""
+
+    def __init__(self, program: Program) -> None:
+        super().__init__(program)
+        self.seen: dict[Value, Seen] = {}
+
+    def bind(self, values: Sequence[Value], results: Sequence[Any], environment: dict[Value, Any]) -> None:
+        """Look at what values are."""
+        for value, result in zip(values, results, strict=True):
+            if isinstance(result, torch.Tensor) and result.dtype == torch.float32 and result.numel():
+                low, high = (float(bound) for bound in torch.aminmax(result.detach()))
+                known = self.seen.get(value, Seen(low, high, ()))
+                self.seen[value] = Seen(min(low, known.least), max(high, known.greatest), tuple(result.shape))
+        super().bind(values, results, environment)
+
+
+@dataclass(frozen=True)
+class QuantizeStatic(QuantizeWeights):
+    """Let convolutions of images, linear layers, and sums, concatenations and pools between them compute with integers.
+
+    Given:
+        %c = aten::conv2d(%x, %w, %b, ...)
+        %y = aten::relu(%c)
+    Result:
+        %q = aten::quantize_per_tensor(%x, 0.02, 128, 13)
+        %r = quantized::conv2d(%q, %packed, 0.05, 0)
+        %y = aten::dequantize(%r)
+
+    Steps of 8 bits go from the least to the greatest number that a tensor had in the examples. An activation that is
+    zero below zero is what the least step makes of a layer's sums, so it needs no operator. What torch has no operator
+    for computes with floats, between ``dequantize`` and the next layer's ``quantize_per_tensor``.
+    """
+
+    name = "quantize_static"
+    examples: Examples = field(default_factory=Examples)
+
+    def rewrite(self, program: Program, notes: NoteBook) -> bool:
+        """Rewrite the methods that examples are given for.
+
+        Raises:
+            InputError: there are no examples, or a pattern of what is to stay matches no layer.
+        """
+        if not self.examples.arguments or self.examples.are_guessed:
+            raise InputError(
+                "int8_static learns from example inputs how large numbers get; give some (--input, --random; "
+                "example_inputs)"
+            )
+        layers = [node for graph in program.methods.values() for node in weight_places(graph)]
+        self._check_patterns(list(dict.fromkeys(map(layer_name, layers))))
+        changed = False
+        for method, arguments in self.examples.arguments.items():
+            observer = _Observer(program)
+            observer.run(method, map_leaves(list(arguments), torch.Tensor, torch.Tensor.clone))
+            seen = {value: item for value, item in observer.seen.items() if item.is_finite}
+            rewriting = _Rewriting(self, program.methods[method], notes, seen)
+            changed |= rewriting.rewrite()
+        return changed
+
+    def refusal(self, node: Node) -> str:
+        """Why a layer keeps its floats; empty if it does not."""
+        if node.qualified_op not in ("aten::conv2d", "aten::linear"):
+            return "only convolutions of images and linear layers have kernels of integers"
+        reason = self._unfit(node)
+        if not reason and not argument(node, "bias").is_constant:
+            return "its bias is not constant"
+        return reason
+
+    def rounded(self, node: Node) -> Quantized:
+        """The weight of a layer, with a scale for each output channel."""
+        weight = argument(node, "weight").constant
+        return quantized(weight, 8, (1, *weight.shape[1:]))
+
+
+class _Rewriting:
+    """Of one method.
+
+    Attributes:
+        steps: of values, the quantised ones that stand for them.
+    """
+
+    def __init__(self, owner: QuantizeStatic, graph: Graph, notes: NoteBook, seen: Mapping[Value, Seen]) -> None:
+        self._owner, self._graph, self._notes, self._seen = owner, graph, notes, seen
+        self._stands_for: dict[Value, Value] = {}
+        self._replaced: list[Node] = []
+        self._layers = set(weight_places(graph))
+
+    def rewrite(self) -> bool:
+        """Go through the nodes in their order; then floats are made where they are still read."""
+        for node in list(self._graph.block.nodes):
+            if node not in self._replaced:
+                self._visit(node)
+        for value, integers in self._stands_for.items():
+            self._finish(value, integers)
+        for node in reversed(self._replaced):
+            if not any(output.is_used for output in node.outputs):
+                node.destroy()
+        return bool(self._replaced)
+
+    def _visit(self, node: Node) -> None:
+        if node.qualified_op in ("aten::conv2d", "aten::linear"):
+            self._layer(node)
+        elif node.op in _KEEP_STEPS and node.inputs[0] in self._stands_for:
+            self._like(node)
+        elif node.qualified_op == "aten::add.Tensor":
+            self._sum(node)
+        elif node.qualified_op == "aten::cat":
+            self._joined(node)
+        elif node in self._layers:
+            self._notes.add(STAYS, node, reason=self._owner.refusal(node))
+
+    def _layer(self, node: Node) -> None:
+        """A convolution or a linear layer, with the activation after it."""
+        x = argument(node, "input")
+        reason = self._owner.refusal(node)
+        if not reason and not (x in self._seen and node.output in self._seen):
+            reason = "the examples don't come to it, or bring it infinities or other than float32"
+        if not reason and not self._takes(node, len(self._seen[x].sizes)):
+            reason = f"kernels of integers take no input of {len(self._seen[x].sizes)} dimensions"
+        if reason:
+            self._notes.add(STAYS, node, reason=reason)
+            return
+        weight = argument(node, "weight")
+        stored = self._owner.rounded(node)
+        note_rounding(self._notes, node, weight.constant, stored)
+        packed = self._graph.constant(_packed(node, stored), ClassType(_class_of(node)), f"{weight.name}.packed")
+        packed.attribute = weight.attribute
+        op, overload = ("quantized::conv2d", "new") if node.op == "aten::conv2d" else ("quantized::linear", "")
+        self._made(node, op, [self._integers(x, node), packed], overload)
+
+    @staticmethod
+    def _takes(node: Node, rank: int) -> bool:
+        return rank == 4 if node.op == "aten::conv2d" else rank > 1
+
+    def _sum(self, node: Node) -> None:
+        left, right, alpha = node.inputs
+        both = all(value in self._stands_for for value in (left, right)) and node.output in self._seen
+        if both and alpha.is_constant and alpha.constant == 1 and self._seen[left].sizes == self._seen[right].sizes:
+            self._made(node, "quantized::add", [self._stands_for[left], self._stands_for[right]])
+
+    def _joined(self, node: Node) -> None:
+        items, dim = node.inputs
+        maker = items.producer
+        if maker is None or maker.op != "prim::ListConstruct" or node.output not in self._seen:
+            return
+        if all(value in self._stands_for for value in maker.inputs):
+            parts = [self._stands_for[value] for value in maker.inputs]
+            listed = insert_node(self._graph, node, "prim::ListConstruct", parts, type=ListType(TENSOR))
+            self._made(node, "quantized::cat", [listed, dim])
+
+    def _like(self, node: Node) -> None:
+        """An operator whose result has the steps of its input."""
+        inputs = [self._stands_for[node.inputs[0]], *node.inputs[1:]]
+        made = insert_node(self._graph, node, node.op, inputs, overload=node.overload, name=node.output.name)
+        self._stands_for[node.output] = made
+        self._replaced.append(node)
+
+    def _made(self, node: Node, op: str, inputs: Sequence[Value], overload: str = "") -> None:
+        """Put an operator that rounds its result in a node's place, and in that of the activation after it."""
+        last, floor = node, -math.inf
+        activation = self._activation_after(node)
+        if activation is not None:
+            last, floor = activation, 0.0
+        scale, zero = self._seen[last.output].steps(floor)
+        steps = [self._graph.constant(scale), self._graph.constant(zero)]
+        made = insert_node(self._graph, node, op, [*inputs, *steps], overload=overload, name=last.output.name)
+        self._stands_for[last.output] = made
+        self._replaced += [node, last] if last is not node else [node]
+
+    def _activation_after(self, node: Node) -> Node | None:
+        """What alone reads a node's result, and makes zero of what is below zero."""
+        users = [user for user, _ in node.output.uses]
+        if len(users) != 1 or users[0].op not in _ACTIVATIONS or users[0].output not in self._seen:
+            return None
+        return users[0] if _ACTIVATIONS[users[0].op](users[0]) else None
+
+    def _integers(self, x: Value, before: Node) -> Value:
+        """A tensor's integers."""
+        if x not in self._stands_for:
+            scale, zero = self._seen[x].steps()
+            numbers = [self._graph.constant(number) for number in (scale, zero, _QUINT8)]
+            self._stands_for[x] = insert_node(self._graph, before, "aten::quantize_per_tensor", [x, *numbers])
+        return self._stands_for[x]
+
+    def _finish(self, value: Value, integers: Value) -> None:
+        """Floats for those who still read some; sizes are read of the integers."""
+        made = integers.producer
+        assert made is not None
+        if made.op == "aten::quantize_per_tensor":
+            return
+        floats: Value | None = None
+        for user, place in value.uses:
+            if user in self._replaced:
+                continue
+            if reads_metadata(user) and user.op != "prim::dtype":
+                user.replace_input(place, integers)
+                continue
+            if floats is None:
+                node = self._graph.create("aten::dequantize", [integers], [TENSOR], overload="self", origin=made.origin)
+                InsertionPoint.after(made).insert(node)
+                floats = node.output
+            user.replace_input(place, floats)
+
+
+def _is_clamp_from_zero(node: Node) -> bool:
+    least = node.inputs[1]
+    return least.is_constant and least.constant == 0
+
+
+_ACTIVATIONS: dict[str, Callable[[Node], bool]] = {
+    "aten::relu": lambda node: True,
+    "aten::relu6": lambda node: True,
+    "aten::hardtanh": _is_clamp_from_zero,
+    "aten::clamp": _is_clamp_from_zero,
+}
+
+
+def _class_of(node: Node) -> str:
+    return (QuantizedConv2d if node.op == "aten::conv2d" else QuantizedLinear).qualified_name
+
+
+def _packed(node: Node, stored: Quantized) -> QuantizedLayer:
+    """The packed weights of a layer."""
+    scales = stored.scales.reshape(-1).double()
+    weight = AffineTensor(stored.values, scales, torch.zeros_like(scales, dtype=torch.float32), 0)
+    bias = argument(node, "bias").constant
+    if node.op == "aten::linear":
+        return QuantizedLinear(weight, bias)
+    stride, padding, dilation, groups = (
+        argument(node, name).constant for name in ("stride", "padding", "dilation", "groups")
+    )
+    return QuantizedConv2d(weight, bias, list(stride), list(padding), list(dilation), [0, 0], groups, False)
