@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from device_infos import known_device
 from harness import run_calls, torch_operator, with_defaults
 from products import constant_call, with_epilogue
 from test_matrix_units import CONVOLUTIONS, LLVMPIPE_TURNS, emulated_turns
@@ -18,10 +19,15 @@ from mobopt.frontends.torchscript import program_from_script_module
 from mobopt.ir import Value
 from mobopt.runtimes.vulkan.engine.device import Device
 from mobopt.runtimes.vulkan.engine.device_info import DeviceInfo
+from mobopt.runtimes.vulkan.engine.stream import Dispatch
 from mobopt.runtimes.vulkan.kernels import product_kernels
 from mobopt.runtimes.vulkan.kernels.epilogue import Activation, Epilogue
-from mobopt.runtimes.vulkan.kernels.matrix_kernels import SPLIT_BLOCKS, MatrixKernel
+from mobopt.runtimes.vulkan.kernels.gpu_kernels import choose_gpu_kernel
+from mobopt.runtimes.vulkan.kernels.matrix_kernels import SPLIT_BLOCKS, MatrixKernel, splits
+from mobopt.runtimes.vulkan.kernels.plan import constant_tensor
 from mobopt.runtimes.vulkan.kernels.product_shape import ProductShape
+from mobopt.runtimes.vulkan.kernels.row_kernels import RowKernel
+from mobopt.runtimes.vulkan.kernels.split_floats import FACTOR_SCALE, split_weights
 from mobopt.runtimes.vulkan.program import VulkanProgram
 from mobopt.shaders.enumerations import Opcode
 
@@ -169,6 +175,70 @@ def test_one_large_magnitude_among_small_ones(device, monkeypatch):
     assert torch.allclose(found[3].double(), exact[3], rtol=1e-6)
 
 
+# rows, inner and columns, elements; what was the fastest on an H100, or within 2 % of it, apart from parts
+FASTEST = [
+    ((49, 4608, 512), (64, 16, 16, 4, 16)),
+    ((128, 384, 1536), (32, 16, 16, 4, 1)),
+    ((512, 768, 2304), (96, 32, 8, 1, 1)),
+    ((512, 3072, 768), (128, 32, 8, 1, 4)),
+    ((12544, 1152, 128), (96, 32, 8, 1, 1)),
+    ((4096, 4096, 4096), (128, 32, 8, 1, 1)),
+]
+
+
+@pytest.mark.parametrize(("sizes", "chosen"), FASTEST)
+def test_blocks_of_the_device_that_the_costs_were_fitted_to(sizes, chosen):
+    rows, inner, columns = sizes
+    shape = ProductShape(rows, inner // 4, columns // 4, columns // 4, float_run=8)
+    found = choose_gpu_kernel(known_device("nvidia_h200"), shape)
+    assert isinstance(found, MatrixKernel) and found.split
+    assert (found.block_rows, found.block_columns, found.inner_block, found.teams, found.parts) == chosen
+
+
+def test_where_floats_are_split():
+    h200 = known_device("nvidia_h200")
+    shape = ProductShape(4096, 1024, 1024, 1024, float_run=8)
+
+    def is_split(name: str = "NVIDIA H200", switches: frozenset[str] = frozenset()) -> bool:
+        device = replace(h200, name=name, switches=switches)
+        kernel = choose_gpu_kernel(device, shape)
+        assert splits(device) == isinstance(kernel, MatrixKernel)
+        return isinstance(kernel, MatrixKernel)
+
+    assert is_split() and is_split("NVIDIA H100 80GB HBM3")
+    assert not is_split("NVIDIA GeForce RTX 4090")
+    assert is_split("NVIDIA A100", frozenset({"split-products"}))
+    assert not is_split(switches=frozenset({"no-split-products"}))
+    assert not is_split(switches=frozenset({"no-matrix-units"}))
+    few = ProductShape(3, 1024, 1024, 1024, float_run=8, is_plain=True)
+    assert isinstance(choose_gpu_kernel(h200, few), RowKernel)
+
+
+@pytest.mark.parametrize("block", SPLIT_BLOCKS)
+def test_blocks_are_divided_evenly(block):
+    block = replace(block, split=True)
+    assert block.rows % 16 == 0 and block.block_rows % block.rows == 0
+    assert block.columns % 4 == 0 and block.block_columns % block.columns == 0
+    assert 4 * block.inner_block % (16 * block.teams) == 0
+    for vectors in (1, 2):
+        assert block.invocations % (block.inner_block // vectors) == 0
+        assert block.invocations % (block.block_columns // vectors) == 0
+    assert block.invocations <= 1024 and block.shared_bytes <= 49152
+
+
+def test_weights_that_the_host_splits():
+    data = floats(64) * 2.0 ** torch.arange(-20, 5).repeat(3)[:64]
+    weights = constant_tensor(data)
+    halves = split_weights(weights).data.view(torch.float16).reshape(-1, 2, 4).double()
+    error = (halves.sum(1).reshape(-1) / FACTOR_SCALE - data.double()).abs()
+    assert (error <= 2.0**-22 * data.abs() + 2.0**-33).all()
+    assert split_weights(weights).nbytes == weights.storage.nbytes
+    for unsuited in (data * 2.0**20, data * 2.0**-30, torch.full((4,), math.inf), torch.full((4,), math.nan)):
+        assert split_weights(constant_tensor(unsuited)) is None
+    assert split_weights(constant_tensor(data.half())) is None
+    assert split_weights(constant_tensor(torch.zeros(8))) is not None
+
+
 SPECIAL = [math.inf, -math.inf, math.nan, 0.0, -0.0, 1e30, -1e-30, 65504.0, 70000.0, 6e-8]
 
 
@@ -250,6 +320,8 @@ def test_scaled_inputs(device, monkeypatch, channels, magnitude):
     x[0, 3, 2, 2] = magnitude
     runner = VulkanProgram(program_from_script_module(torch.jit.script(model)), device)
     found = runner(x)
+    shaders = [step.operation.shader for step in runner.profile([x]) if isinstance(step.operation, Dispatch)]
+    assert sum(shader.startswith("product_matrix_split_scaled") for shader in shaders) == 2
     runner.close()
     with torch.no_grad():
         exact = model.double()(x.double()).float()

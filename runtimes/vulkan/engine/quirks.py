@@ -32,6 +32,7 @@ SWITCHES = {
     "shared-products": "products by blocks in shared memory, as on GPUs, on drivers that compute on the CPU",
     "no-joins": "sums of divided products by a second dispatch, rather than by the last workgroup to arrive",
     "no-matrix-units": "products of halves by ordinary arithmetic, also where there are matrix units",
+    "split-products": "products of floats by units that multiply halves, also where that isn't known to be faster",
     "no-split-products": "products of floats by ordinary arithmetic, also where units that multiply halves are faster",
     "emulated-matrix-units": "products of halves by the kernels for matrix units, which are emulated, to try them",
     "no-chains": "barriers between all dispatches that depend on each other, rather than counters between some",

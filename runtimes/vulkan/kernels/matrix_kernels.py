@@ -29,8 +29,8 @@ EMULATED_UNITS = "emulated-matrix-units"
 _EMULATED_LANES = 32
 _EXTREMES = 16
 """Bytes of what ``product_split.glsl`` has in shared memory besides."""
-NO_SPLIT_PRODUCTS = "no-split-products"
-"""The switch by which products of floats are left to ordinary arithmetic."""
+SPLIT_PRODUCTS, NO_SPLIT_PRODUCTS = "split-products", "no-split-products"
+"""The switches by which units compute products of floats also where nobody has measured it, and nowhere."""
 _EMULATED = MatrixCosts(*(1.0,) * 8)
 """Of ordinary arithmetic, beside which nothing else counts."""
 
@@ -178,8 +178,8 @@ SPLIT_BLOCKS = (
 _PARTS = (2, 4, 8)
 _SPLIT_PARTS = (*_PARTS, 16)
 _CROWDED_ROWS = 96
-"""Blocks of so many rows have few subgroups, each with many sums: they are up to 1.6 times as fast as others where a
-core has more than one workgroup to turn to, and up to 1.5 times as slow where it hasn't."""
+"""Blocks of halves of so many rows have few subgroups, each with many sums: they are up to 1.6 times as fast as others
+where a core has more than one workgroup to turn to, and up to 1.5 times as slow where it hasn't."""
 _CROWD = 1.5
 """Workgroups per core, at least."""
 
@@ -205,7 +205,7 @@ def matrix_kernels(device: DeviceInfo, costs: DeviceCosts, shape: ProductShape) 
             continue
         for divided in _divisions(kernel, shape):
             is_crowd = math.prod(divided.groups(shape)) >= _CROWD * core_count(device)
-            if is_crowd or divided.block_rows != _CROWDED_ROWS:
+            if is_crowd or divided.split or divided.block_rows != _CROWDED_ROWS:
                 yield divided
 
 
@@ -218,8 +218,8 @@ def splits(device: DeviceInfo) -> bool:
 def _splits(device: DeviceInfo, costs: DeviceCosts) -> bool:
     if NO_SPLIT_PRODUCTS in device.switches or "subgroup_arithmetic" not in device.features:
         return False
-    is_known = costs.split is not None and any(name in device.name for name in costs.split_names)
-    return is_known or EMULATED_UNITS in device.switches
+    is_known = SPLIT_PRODUCTS in device.switches or any(name in device.name for name in costs.split_names)
+    return (costs.split is not None and is_known) or EMULATED_UNITS in device.switches
 
 
 @lru_cache
