@@ -46,10 +46,8 @@ class QuantizeDynamic(QuantizeWeights):
     def _replace(self, graph: Graph, node: Node, stored: Quantized) -> None:
         """Put the operator on packed weights in the layer's place."""
         weight, bias = argument(node, "weight"), argument(node, "bias").constant
-        scales = stored.scales.reshape(-1).double()
-        integers = AffineTensor(stored.values, scales, torch.zeros_like(scales, dtype=torch.float32), 0)
         kind = ClassType(QuantizedLinear.qualified_name)
-        packed = graph.constant(QuantizedLinear(integers, bias), kind, f"{weight.name}.packed")
+        packed = graph.constant(QuantizedLinear(channel_weight(stored), bias), kind, f"{weight.name}.packed")
         packed.attribute = weight.attribute
         x, first = argument(node, "input"), graph.constant(0)
         has_rows = isinstance(x.type, TensorType) and x.rank > 1
@@ -61,3 +59,11 @@ class QuantizeDynamic(QuantizeWeights):
             made = insert_node(graph, node, "aten::squeeze", [made, first], overload="dim")
         node.output.replace_all_uses_with(made)
         node.destroy()
+
+
+def channel_weight(stored: Quantized) -> AffineTensor:
+    """A weight with a scale for each output channel as torch packs it; QNNPACK takes no scale of zero, as channels of
+    zeros have."""
+    scales = stored.scales.reshape(-1).double()
+    scales = torch.where(scales > 0, scales, scales.max() if bool((scales > 0).any()) else 1.0)
+    return AffineTensor(stored.values, scales, torch.zeros_like(scales, dtype=torch.float32), 0)

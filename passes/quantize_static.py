@@ -16,12 +16,13 @@ from mobopt.ir.nests import map_leaves
 from mobopt.ir.types import TENSOR, ClassType, ListType
 from mobopt.ops.effects import reads_metadata
 from mobopt.ops.quantized import Quantized, quantized
-from mobopt.ops.quantized_contexts import AffineTensor, QuantizedConv2d, QuantizedLayer, QuantizedLinear
+from mobopt.ops.quantized_contexts import QuantizedConv2d, QuantizedLayer, QuantizedLinear
 from mobopt.passes.facts import Examples
 from mobopt.passes.note_kinds import STAYS
 from mobopt.passes.notes import NoteBook
+from mobopt.passes.quantize_dynamic import channel_weight
 from mobopt.passes.quantize_weights import QuantizeWeights, layer_name, note_rounding, weight_places
-from mobopt.passes.rewriting import argument, insert_node
+from mobopt.passes.rewriting import argument, insert_node, replace_node
 from mobopt.runtimes.cpu import Interpreter
 
 _QUINT8 = 13
@@ -85,7 +86,8 @@ class QuantizeStatic(QuantizeWeights):
     Result:
         %q = aten::quantize_per_tensor(%x, 0.02, 128, 13)
         %r = quantized::conv2d(%q, %packed, 0.05, 0)
-        %y = aten::dequantize(%r)
+        %f = aten::dequantize(%r)
+        %y = aten::contiguous(%f, 0)
 
     Steps of 8 bits go from the least to the greatest number that a tensor had in the examples. An activation that is
     zero below zero is what the least step makes of a layer's sums, so it needs no operator. What torch has no operator
@@ -155,12 +157,30 @@ class _Rewriting:
         for node in reversed(self._replaced):
             if not any(output.is_used for output in node.outputs):
                 node.destroy()
+        if self._replaced:
+            self._forget_layouts()
         return bool(self._replaced)
+
+    def _forget_layouts(self) -> None:
+        """QNNPACK's results lie channels_last: no view asks for strides as convolutions of floats leave them, and apps,
+        which read a result's memory, get rows."""
+        for node in list(self._graph.walk()):
+            if node.qualified_op == "aten::view":
+                replace_node(self._graph, node, "aten::reshape", node.inputs)
+        readers = [self._graph.block.returns]
+        while readers:
+            reader = readers.pop()
+            for place, value in enumerate(reader.inputs):
+                if value.producer is not None and value.producer.op in _CONTAINERS:
+                    readers.append(value.producer)
+                elif value.type == TENSOR and not value.is_constant:
+                    dense = [value, self._graph.constant(0)]  # torch.contiguous_format
+                    reader.replace_input(place, insert_node(self._graph, reader, "aten::contiguous", dense))
 
     def _visit(self, node: Node) -> None:
         if node.qualified_op in ("aten::conv2d", "aten::linear"):
             self._layer(node)
-        elif node.op in _KEEP_STEPS and node.inputs[0] in self._stands_for:
+        elif node.op in _KEEP_STEPS and node.inputs[0] in self._stands_for and _has_kernel(node):
             self._like(node)
         elif node.qualified_op == "aten::add.Tensor":
             self._sum(node)
@@ -262,6 +282,17 @@ class _Rewriting:
             user.replace_input(place, floats)
 
 
+_CONTAINERS = ("prim::TupleConstruct", "prim::ListConstruct", "prim::DictConstruct")
+
+
+def _has_kernel(node: Node) -> bool:
+    """Whether QNNPACK has one for what a node asks: its pools have windows of more than one pixel."""
+    if node.op != "aten::max_pool2d":
+        return True
+    window = argument(node, "kernel_size")
+    return window.is_constant and math.prod(window.constant) > 1
+
+
 def _is_clamp_from_zero(node: Node) -> bool:
     least = node.inputs[1]
     return least.is_constant and least.constant == 0
@@ -281,9 +312,7 @@ def _class_of(node: Node) -> str:
 
 def _packed(node: Node, stored: Quantized) -> QuantizedLayer:
     """The packed weights of a layer."""
-    scales = stored.scales.reshape(-1).double()
-    weight = AffineTensor(stored.values, scales, torch.zeros_like(scales, dtype=torch.float32), 0)
-    bias = argument(node, "bias").constant
+    weight, bias = channel_weight(stored), argument(node, "bias").constant
     if node.op == "aten::linear":
         return QuantizedLinear(weight, bias)
     stride, padding, dilation, groups = (

@@ -97,7 +97,8 @@ def test_a_layer_before_and_after() -> None:
     assert re.search(
         r"%(\S+) : Tensor = aten::quantize_per_tensor\(%\S+, %\S+, %\S+, %\S+\)\n"
         r"  %(\S+) : Tensor = quantized::conv2d\(%\1, %self.0.weight.packed, %\S+, %\S+\)\n"
-        r"  %(\S+) : Tensor = aten::dequantize\(%\2\)\n  return \(%\3\)",
+        r"  %(\S+) : Tensor = aten::dequantize\(%\2\)\n"
+        r"  %(\S+) : Tensor = aten::contiguous\(%\3, %\S+\)\n  return \(%\4\)",
         print_graph(program.methods["forward"]),
     ), print_graph(program.methods["forward"])
     (note,) = run.result.notes
@@ -209,6 +210,36 @@ def test_branches_read_floats() -> None:
 def test_what_can_not_be_asked_for(options: dict[str, object], message: str) -> None:
     with pytest.raises(InputError, match=message):
         optimized(Net(), **options)
+
+
+class Views(nn.Module):
+    """What asks for the layout that convolutions of floats leave, a pool of single pixels, and a filter of zeros."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.zeros = nn.Conv2d(3, 6, 3), nn.Conv2d(6, 4, 1)
+        self.head = nn.Linear(6 * 5, 7)
+        nn.init.zeros_(self.zeros.weight[1:3])
+
+    def forward(self, x: Tensor) -> tuple[Tensor, dict[str, Tensor], list[Tensor]]:
+        x = self.first(x)
+        y = torch.sigmoid(x).view(x.size(0), 6, -1)
+        z = nn.functional.max_pool2d(x, 1, 2).view(x.size(0), -1)[:, : 6 * 5]
+        return self.head(z), {"y": y, "x": x}, [self.zeros(x)]
+
+
+@pytest.mark.usefixtures("qnnpack")
+def test_layouts_are_those_of_floats(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model = Views()
+    module = optimized(model)
+    module._save_for_lite_interpreter(str(tmp_path / "net.ptl"))
+    with torch.no_grad():
+        expected = model(X)
+    for made in (module(X), _load_for_lite_interpreter(str(tmp_path / "net.ptl"))(X)):
+        found = [made[0], *made[1].values(), *made[2]]
+        for one, exact in zip(found, [expected[0], *expected[1].values(), *expected[2]], strict=True):
+            assert one.is_contiguous() and (one - exact).abs().max() < 0.05 * exact.abs().max()
 
 
 def test_infinities_in_examples() -> None:
