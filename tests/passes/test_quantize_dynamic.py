@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -42,15 +41,6 @@ class Tagger(torch.nn.Module):
 # It takes 8 bits of inputs, which is what is wanted of it.
 pytestmark = pytest.mark.filterwarnings("ignore:Currently, qnnpack incorrectly ignores reduce_range:UserWarning")
 WORDS = torch.tensor([[3, 52, 0, 17, 9], [5, 5, 41, 2, 30]])
-
-
-@pytest.fixture
-def qnnpack() -> Iterator[None]:
-    """torch's kernels that phones have."""
-    engine = torch.backends.quantized.engine
-    torch.backends.quantized.engine = "qnnpack"
-    yield
-    torch.backends.quantized.engine = engine
 
 
 def rounded(x: torch.Tensor) -> torch.Tensor:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -57,15 +56,6 @@ def image(*sizes: int) -> Tensor:
 
 
 X = image(2, 3, 29, 23)
-
-
-@pytest.fixture
-def qnnpack() -> Iterator[None]:
-    """torch's kernels that phones have."""
-    engine = torch.backends.quantized.engine
-    torch.backends.quantized.engine = "qnnpack"
-    yield
-    torch.backends.quantized.engine = engine
 
 
 def optimized(model: nn.Module, x: Tensor = X, **options: object) -> MobileModule:

@@ -48,6 +48,15 @@ def device_across_a_bus(device: Device, monkeypatch: pytest.MonkeyPatch) -> Devi
     return device
 
 
+@pytest.fixture
+def units(device: Device, monkeypatch: pytest.MonkeyPatch) -> Device:
+    """The device with matrix units, its own or emulated ones."""
+    if "matrix_units" not in device.info.features:
+        switches = device.info.switches | {"emulated-matrix-units"}
+        monkeypatch.setattr(device, "info", replace(device.info, switches=switches))
+    return device
+
+
 @pytest.fixture(params=[False, True], ids=["unified", "across a bus"])
 def any_road(request: pytest.FixtureRequest, device: Device) -> Device:
     """Lavapipe as it is, and on the road of a device across a bus."""

@@ -31,16 +31,6 @@ ROUNDING = 2.0**-11
 """Of each weight and each element of the result, which become halves."""
 
 
-@pytest.fixture
-def units(device: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """The device with matrix units, its own or emulated ones."""
-    torch.manual_seed(0)
-    if "matrix_units" not in device.info.features:
-        switches = device.info.switches | {"emulated-matrix-units"}
-        monkeypatch.setattr(device, "info", replace(device.info, switches=switches))
-    return device
-
-
 def force(monkeypatch: pytest.MonkeyPatch, device: Any, block: MatrixAttentionBlock) -> None:
     """Have attention computed by a block, of operands for which one would be chosen."""
     forced = replace(block, emulated="emulated-matrix-units" in device.info.switches)

@@ -35,6 +35,14 @@ CONVOLUTIONS = [
     ((2, 16, 9, 7), (32, 8, 3, 3), (1, 1), (2, 1), (2, 1), 2),
     ((1, 8, 11, 3), (16, 8, 2, 3), (1, 2), (0, 2), (1, 1), 1),
 ]
+# batches, rows, inner and columns, and how many halves lie side by side
+BATCHES = [
+    ((3, 19, 70, 21), 4),
+    ((2, 1, 301, 8), 4),
+    ((1, 67, 8, 136), 8),
+    ((5, 17, 48, 24), 8),
+    ((1, 131, 127, 129), 4),
+]
 DEFAULT = BLOCKS[0], BLOCKS[-2]
 """Of the default run: two buffers, and many teams."""
 each_block = pytest.mark.parametrize(
@@ -123,7 +131,7 @@ def test_convolution(device, monkeypatch, block, case, run, parts):
 @each_block
 @pytest.mark.parametrize(
     ("sizes", "run"),
-    [((3, 19, 70, 21), 4), ((2, 1, 301, 8), 4), ((1, 67, 8, 136), 8), ((5, 17, 48, 24), 8), ((1, 131, 127, 129), 4)],
+    BATCHES,
 )
 def test_batches(device, monkeypatch, block, sizes, run):
     force(monkeypatch, device, block, run)

@@ -25,16 +25,6 @@ LOSS = 4e-6
 """Of the largest value: scores lose 2^-22 of what they sum up, and weights as much as scores of up to 8 do."""
 
 
-@pytest.fixture
-def units(device: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """The device with matrix units, its own or emulated ones."""
-    torch.manual_seed(0)
-    if "matrix_units" not in device.info.features:
-        switches = device.info.switches | {"emulated-matrix-units"}
-        monkeypatch.setattr(device, "info", replace(device.info, switches=switches))
-    return device
-
-
 def force(monkeypatch: pytest.MonkeyPatch, device: Any, block: MatrixAttentionBlock) -> None:
     """Have attention computed by a block, of operands for which one would be chosen."""
     forced = replace(block, emulated="emulated-matrix-units" in device.info.switches)

@@ -12,7 +12,7 @@ import torch
 from device_infos import known_device
 from harness import run_calls, torch_operator, with_defaults
 from products import constant_call, with_epilogue
-from test_matrix_units import CONVOLUTIONS, LLVMPIPE_TURNS, emulated_turns
+from test_matrix_units import BATCHES, CONVOLUTIONS, LLVMPIPE_TURNS, emulated_turns
 from torch import Tensor, nn
 
 from mobopt.frontends.torchscript import program_from_script_module
@@ -116,7 +116,7 @@ def test_convolution(device, monkeypatch, block, case, length, parts):
 @each_block
 @pytest.mark.parametrize(
     ("sizes", "length"),
-    [((3, 19, 70, 21), 4), ((2, 1, 301, 8), 4), ((1, 67, 8, 136), 8), ((5, 17, 48, 24), 8), ((1, 131, 127, 129), 4)],
+    BATCHES,
 )
 def test_batches(device, monkeypatch, block, sizes, length):
     force(monkeypatch, device, block, length)
