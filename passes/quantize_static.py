@@ -112,6 +112,8 @@ class QuantizeStatic(QuantizeWeights):
         self._check_patterns(list(dict.fromkeys(map(layer_name, layers))))
         changed = False
         for method, arguments in self.examples.arguments.items():
+            if method not in program.methods:
+                continue
             observer = _Observer(program)
             observer.run(method, map_leaves(list(arguments), torch.Tensor, torch.Tensor.clone))
             seen = {value: item for value, item in observer.seen.items() if item.is_finite}
