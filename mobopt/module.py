@@ -18,7 +18,6 @@ from torch.jit._recursive import wrap_cpp_module
 from mobopt.bundle import read_bundle, write_lite, write_torchscript
 from mobopt.bundle.prepare import names_in_files
 from mobopt.errors import InputError, UnsupportedError
-from mobopt.frontends.torchscript import in_floats
 from mobopt.ir import Program
 from mobopt.ir.arguments import bind_arguments
 from mobopt.options import SINGLE, FallbackChoice, Precision, PrecisionChoice, check_fallback
@@ -197,7 +196,7 @@ class MobileModule(torch.jit.RecursiveScriptModule):  # type: ignore[misc, name-
             from mobopt.runtimes.vulkan.program import VulkanProgram
 
             return VulkanProgram(
-                in_floats(self.program, heeds_reduced_range=False),  # a file for a phone's CPU may have integers
+                _in_floats(self.program),
                 self.device,
                 self.__dict__["_fallback"],
                 self.model_state,
@@ -475,6 +474,15 @@ def load(
         if _extra_files is not None and name in program.metadata["extra_files"]:
             _extra_files[name] = program.metadata["extra_files"][name]
     return MobileModule(program, device, fallback=fallback, bounds=bounds, precision=choice, keep_clock=keep_clock)
+
+
+def _in_floats(program: Program) -> Program:
+    """A file for a phone's CPU may have integers; GPUs have floats for them, which are rounded alike."""
+    if not any(node.op.startswith("quantized::") for graph in program.methods.values() for node in graph.walk()):
+        return program
+    from mobopt.frontends.torchscript import in_floats
+
+    return in_floats(program, heeds_reduced_range=False)
 
 
 def _restore(
