@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 
 from mobopt.ir import Graph, Node
-from mobopt.ir.types import ClassType, TensorType
+from mobopt.ir.types import TensorType
 from mobopt.ops.quantized import Quantized
 from mobopt.ops.quantized_contexts import AffineTensor, QuantizedLinear
 from mobopt.passes.quantize_weights import QuantizeWeights
@@ -46,8 +46,7 @@ class QuantizeDynamic(QuantizeWeights):
     def _replace(self, graph: Graph, node: Node, stored: Quantized) -> None:
         """Put the operator on packed weights in the layer's place."""
         weight, bias = argument(node, "weight"), argument(node, "bias").constant
-        kind = ClassType(QuantizedLinear.qualified_name)
-        packed = graph.constant(QuantizedLinear(channel_weight(stored), bias), kind, f"{weight.name}.packed")
+        packed = graph.constant(QuantizedLinear(channel_weight(stored), bias), name=f"{weight.name}.packed")
         packed.attribute = weight.attribute
         x, first = argument(node, "input"), graph.constant(0)
         has_rows = isinstance(x.type, TensorType) and x.rank > 1

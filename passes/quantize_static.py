@@ -13,7 +13,7 @@ import torch
 from mobopt.errors import InputError
 from mobopt.ir import Graph, InsertionPoint, Node, Program, Value
 from mobopt.ir.nests import map_leaves
-from mobopt.ir.types import TENSOR, ClassType, ListType
+from mobopt.ir.types import TENSOR, ListType
 from mobopt.ops.effects import reads_metadata
 from mobopt.ops.quantized import Quantized, quantized
 from mobopt.ops.quantized_contexts import QuantizedConv2d, QuantizedLayer, QuantizedLinear
@@ -21,7 +21,7 @@ from mobopt.passes.facts import Examples
 from mobopt.passes.note_kinds import STAYS
 from mobopt.passes.notes import NoteBook
 from mobopt.passes.quantize_dynamic import channel_weight
-from mobopt.passes.quantize_weights import QuantizeWeights, layer_name, note_rounding, weight_places
+from mobopt.passes.quantize_weights import QuantizeWeights, layer_name, layers_with_weights, note_rounding
 from mobopt.passes.rewriting import argument, insert_node, replace_node
 from mobopt.runtimes.cpu import Interpreter
 
@@ -108,7 +108,7 @@ class QuantizeStatic(QuantizeWeights):
                 "int8_static learns from example inputs how large numbers get; give some (--input, --random; "
                 "example_inputs)"
             )
-        layers = [node for graph in program.methods.values() for node in weight_places(graph)]
+        layers = [node for graph in program.methods.values() for node in layers_with_weights(graph)]
         self._check_patterns(list(dict.fromkeys(map(layer_name, layers))))
         changed = False
         for method, arguments in self.examples.arguments.items():
@@ -147,7 +147,7 @@ class _Rewriting:
         self._owner, self._graph, self._notes, self._seen = owner, graph, notes, seen
         self._stands_for: dict[Value, Value] = {}
         self._replaced: list[Node] = []
-        self._layers = set(weight_places(graph))
+        self._layers = set(layers_with_weights(graph))
 
     def rewrite(self) -> bool:
         """Go through the nodes in their order; then floats are made where they are still read."""
@@ -205,7 +205,7 @@ class _Rewriting:
         weight = argument(node, "weight")
         stored = self._owner.rounded(node)
         note_rounding(self._notes, node, weight.constant, stored)
-        packed = self._graph.constant(_packed(node, stored), ClassType(_class_of(node)), f"{weight.name}.packed")
+        packed = self._graph.constant(_packed(node, stored), name=f"{weight.name}.packed")
         packed.attribute = weight.attribute
         op, overload = ("quantized::conv2d", "new") if node.op == "aten::conv2d" else ("quantized::linear", "")
         self._made(node, op, [self._integers(x, node), packed], overload)
@@ -306,10 +306,6 @@ _ACTIVATIONS: dict[str, Callable[[Node], bool]] = {
     "aten::hardtanh": _is_clamp_from_zero,
     "aten::clamp": _is_clamp_from_zero,
 }
-
-
-def _class_of(node: Node) -> str:
-    return (QuantizedConv2d if node.op == "aten::conv2d" else QuantizedLinear).qualified_name
 
 
 def _packed(node: Node, stored: Quantized) -> QuantizedLayer:

@@ -54,7 +54,7 @@ class QuantizeWeights(Pass):
         Raises:
             InputError: a pattern of what is to stay matches no layer.
         """
-        layers = [(graph, node) for graph in program.methods.values() for node in weight_places(graph)]
+        layers = [(graph, node) for graph in program.methods.values() for node in layers_with_weights(graph)]
         self._check_patterns(list(dict.fromkeys(layer_name(node) for _, node in layers)))
         known: dict[object, tuple[torch.Tensor, Quantized]] = {}
         changed = False
@@ -135,7 +135,7 @@ def _weight_place(node: Node) -> int | None:
     return None
 
 
-def weight_places(graph: Graph) -> list[Node]:
+def layers_with_weights(graph: Graph) -> list[Node]:
     """The layers with a weight."""
     return [node for node in graph.walk() if _weight_place(node) is not None]
 

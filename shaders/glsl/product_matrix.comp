@@ -79,7 +79,7 @@ shared RUN pool[BUFFERS * TILES > SUBGROUPS * SUMS ? BUFFERS * TILES : SUBGROUPS
 int me = int(gl_LocalInvocationID.x);
 #include "matrix_units.glsl"
 
-// What a run is in registers, on its way from memory to a tile: LINE_OF(name, FORM, index) reads it, `keep_run` puts it there.
+// What a run is in registers, on its way from memory to a tile: LINE_OF(name, FORM, index) reads it, keep_value and keep_factor put it there.
 #ifdef SPLIT
 #include "product_split.glsl"
 #else
