@@ -17,7 +17,7 @@ layout(constant_id = 6) const int CAUSAL = 0; // a query sees the keys up to its
 layout(constant_id = 7) const int MASKED = 0; // 1: a float is added to scores, 2: a bool says which count
 layout(constant_id = 8) const int MASK_FORM = 0;
 layout(constant_id = 9) const int RESULT_FORM = 0;
-layout(constant_id = 10) const int QUERY_FORM = HALVES; // or words, of floats that become halves here
+layout(constant_id = 10) const int QUERY_FORM = HALVES; // or words, of floats that are split
 layout(constant_id = 11) const int KEY_FORM = HALVES;
 layout(constant_id = 12) const int VALUE_FORM = HALVES;
 
@@ -93,11 +93,7 @@ const int QUERY = 0, KEY = 1, VALUE = 2;
 void keep_run(int operand, int place, int apart, Floats floats) { keep_split(operand, place, place + apart, floats); }
 #else
 #define FETCHED RUN
-RUN rounded(ivec4 a, ivec4 b) {
-    ivec4 low = narrowed_to_halves(a), high = narrowed_to_halves(b);
-    return RUN(low.xz | low.yw << 16, high.xz | high.yw << 16);
-}
-#define RUN_OF(name, form, quad) ((form) == WORDS ? rounded(QUAD(name, quad), QUAD(name, (quad) + 1)) : RUN(QUAD(name, (quad) >> 1)))
+#define RUN_OF(name, form, quad) RUN(QUAD(name, (quad) >> 1))
 #define NOTHING RUN(0)
 
 void keep_run(int operand, int place, int apart, RUN run) { pool[place] = run; }

@@ -6,6 +6,11 @@
 // while it multiplies. A subgroup computes ROWS x COLUMNS vec4s by fragments of M x N elements. Operands are copied as the bits that they
 // are, one RUN of halves at a time: eight, or four where places of eight don't line up. With SPLIT operands are floats, each of
 // which is the sum of two halves (product_split.glsl).
+#if defined(SPLIT) && defined(NORMALIZED)
+#define ATTEMPTS 3 // other bases may want other scales
+#elif defined(SPLIT) || defined(NORMALIZED)
+#define ATTEMPTS 2
+#endif
 #ifdef SPLIT
 #define FORMS_ID 26
 layout(constant_id = 24) const int COLUMN_TAIL = 0; // of the last vec4 of columns, 0 if it is full, or what is beside it is zero
@@ -16,6 +21,9 @@ layout(constant_id = 25) const int IS_WEIGHT_SPLIT = 0; // weights lie as halves
 #include "product.glsl"
 #ifdef SCALED
 #include "product_scaling.glsl"
+#endif
+#ifdef NORMALIZED
+#include "product_normalized.glsl"
 #endif
 
 layout(constant_id = 12) const int BLOCK_ROWS = 64;
@@ -116,6 +124,9 @@ int line;
 int line_end;
 FETCHED fetched_values[VALUE_FETCHES];
 FETCHED fetched_factors[FACTOR_FETCHES];
+#ifdef NORMALIZED
+#include "product_matrix_normalized.glsl"
+#endif
 
 void find_rows(int origin, int block_row) {
     [[unroll]] for (int i = 0; i < VALUE_FETCHES; ++i) {
@@ -154,6 +165,10 @@ void fetch(int start, int end, bool has_column) {
         if (INNER_TAIL != 0 && channel == inner - 1) fetched_values[i] = head_of(fetched_values[i], INNER_TAIL);
 #endif
     }
+#ifdef NORMALIZED
+    is_inside = exists;
+    is_last = channel == inner - 1;
+#endif
     channel += INNER_BLOCK;
     while (SPATIAL != 0 && channel >= inner) {
         channel -= inner;
@@ -176,6 +191,10 @@ void fetch(int start, int end, bool has_column) {
 void keep(int tiles) {
     [[unroll]] for (int i = 0; i < VALUE_FETCHES; ++i) {
         int slot = me + i * INVOCATIONS;
+#ifdef NORMALIZED
+        if (has_bases) move_to_base(i);
+        meet(i, fetched_values[i]);
+#endif
         if (slot < VALUE_SLOTS) keep_value(tiles + slot / INNER_RUNS * VALUE_PITCH + slot % INNER_RUNS, fetched_values[i]);
     }
     [[unroll]] for (int i = 0; i < FACTOR_FETCHES; ++i) {
@@ -256,6 +275,9 @@ vec4 plain_sum(Spot spot) {
 #ifdef SCALED
         if (inside) value = scaled(value, scales_of(spot.row) + own);
 #endif
+#ifdef NORMALIZED
+        if (has_bases) value -= base_of(spot.row - block_row);
+#endif
         bool partial = INNER_TAIL != 0 && own == inner - 1;
         if (partial) value = head(value, INNER_TAIL);
         [[unroll]] for (int c = 0; c < 4; ++c)
@@ -270,6 +292,9 @@ vec4 biased_sum(int slot, Spot spot) {
     vec4 sum = sum_at(line / M * SUMS + line % M * SUM_PITCH + slot % COLUMNS * FLOATS);
 #ifdef SPLIT
     sum = is_plain ? plain_sum(spot) : sum * (unscaling(VALUE) * unscaling(FACTOR));
+#endif
+#ifdef NORMALIZED
+    sum = normalized_sum(sum, mean_of(spot.row - block_row), scale_of(spot.row - block_row), spot.column);
 #endif
     return HAS_BIAS != 0 ? sum + BIAS(spot.column) : sum;
 }
@@ -286,6 +311,25 @@ void rewind(int column) {
     line = 4 * first + me / COLUMN_RUNS;
     weight_address = weight_offset + batch * weight_batch + line * weight_pitch + base_column + column;
 }
+
+#ifdef ATTEMPTS
+// Whether sums are what they should be, or can't be better; else there is what another attempt needs. All invocations together.
+bool is_done(int attempt) {
+    bool done = true;
+#ifdef NORMALIZED
+    find_statistics();
+    done = !are_bases_missing();
+#endif
+    if (attempt == ATTEMPTS) return true;
+#ifdef SPLIT
+    done = is_settled() && done;
+#endif
+#ifdef NORMALIZED
+    if (are_bases_missing()) begin_from_bases();
+#endif
+    return done;
+}
+#endif
 
 void main() {
     find_rows(inputs, block_row);
@@ -305,9 +349,17 @@ void main() {
     Sums sums[HIGH * WIDE];
 #ifdef SPLIT
     begin_split();
-    for (int attempt = 0; attempt < 2; ++attempt) {
+#endif
+#ifdef NORMALIZED
+    if (me == 0) is_some_row_far = 0u;
+#endif
+#ifdef ATTEMPTS
+    for (int attempt = 1;; ++attempt) {
 #endif
     [[unroll]] for (int i = 0; i < HIGH * WIDE; ++i) sums[i] = no_sums();
+#ifdef NORMALIZED
+    forget_rows();
+#endif
     rewind(column);
     fetch(first, end, has_column);
     int tiles = 0;
@@ -358,8 +410,8 @@ void main() {
         if (more) keep(tiles);
         barrier();
     }
-#ifdef SPLIT
-        if (attempt > 0 || is_settled()) break;
+#ifdef ATTEMPTS
+        if (is_done(attempt)) break;
     }
 #endif
 

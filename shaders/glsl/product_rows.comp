@@ -13,6 +13,10 @@ const int LINES = 1; // from a vec4 of the inner dimension to the next one, in l
 const int LINES = 4;
 #endif
 
+#ifdef NORMALIZED
+#include "product_normalized.glsl"
+#endif
+
 layout(constant_id = 12) const int ROWS = 1;          // of a workgroup
 layout(constant_id = 13) const int COLUMNS = 4;       // vec4s of a workgroup
 layout(constant_id = 14) const int TEAMS = 64;        // a power of two
@@ -22,6 +26,10 @@ layout(constant_id = 17) const int AHEAD = 0;         // whether the first weigh
 layout(local_size_x_id = 16, local_size_y = 1, local_size_z = 1) in;
 
 shared vec4 pool[ROWS * INVOCATIONS];
+
+#ifdef NORMALIZED
+shared vec2 both_pool[ROWS * INVOCATIONS]; // sums of a row and of its squares
+#endif
 
 vec4 factors[4 * STEPS];
 
@@ -69,15 +77,32 @@ void main() {
     }
 
     vec4 sums[ROWS];
+#ifdef NORMALIZED
+    float bases[ROWS];
+    RowStatistics found[ROWS];
+    bool is_some_row_far = false;
+    [[unroll]] for (int i = 0; i < ROWS; ++i) bases[i] = 0.0;
+    for (int attempt = 0; attempt < 2; ++attempt) {
+    vec2 both[ROWS];
+    [[unroll]] for (int i = 0; i < ROWS; ++i) both[i] = vec2(0.0);
+#else
+    const int attempt = 0;
+#endif
     [[unroll]] for (int i = 0; i < ROWS; ++i) sums[i] = vec4(0.0);
     for (int step = team; step < inner; step += STEPS * TEAMS) {
-        if (AHEAD == 0 || step != team) read_factors(weight, step, column);
+        if (AHEAD == 0 || step != team || attempt > 0) read_factors(weight, step, column);
         vec4 values[ROWS * STEPS];
         [[unroll]] for (int s = 0; s < STEPS; ++s) {
             int k = step + s * TEAMS;
             [[unroll]] for (int i = 0; i < ROWS; ++i) {
                 vec4 value = k < inner ? ACTIVATION(sources[i] + k) : vec4(0.0);
+#ifdef NORMALIZED
+                if (attempt > 0 && k < inner) value -= bases[i];
+#endif
                 values[i * STEPS + s] = INNER_TAIL != 0 && k == inner - 1 ? head(value, INNER_TAIL) : value;
+#ifdef NORMALIZED
+                both[i] += both_of(values[i * STEPS + s]);
+#endif
             }
         }
         [[unroll]] for (int s = 0; s < STEPS; ++s)
@@ -85,17 +110,41 @@ void main() {
                 [[unroll]] for (int i = 0; i < ROWS; ++i) sums[i] += values[i * STEPS + s][c] * factors[4 * s + c];
     }
 
-    [[unroll]] for (int i = 0; i < ROWS; ++i) pool[i * INVOCATIONS + me] = sums[i];
+    [[unroll]] for (int i = 0; i < ROWS; ++i) {
+        pool[i * INVOCATIONS + me] = sums[i];
+#ifdef NORMALIZED
+        both_pool[i * INVOCATIONS + me] = both[i];
+#endif
+    }
     for (int half_teams = TEAMS / 2; half_teams > 0; half_teams /= 2) {
         barrier();
         if (team < half_teams)
-            [[unroll]] for (int i = 0; i < ROWS; ++i)
+            [[unroll]] for (int i = 0; i < ROWS; ++i) {
                 pool[i * INVOCATIONS + me] += pool[i * INVOCATIONS + me + half_teams * COLUMNS];
+#ifdef NORMALIZED
+                both_pool[i * INVOCATIONS + me] += both_pool[i * INVOCATIONS + me + half_teams * COLUMNS];
+#endif
+            }
     }
+#ifdef NORMALIZED
+    barrier();
+    [[unroll]] for (int i = 0; i < ROWS; ++i) {
+        found[i] = statistics_of(both_pool[i * INVOCATIONS + me % COLUMNS]);
+        if (found[i].is_far) is_some_row_far = true;
+    }
+    if (!is_some_row_far || attempt > 0) break;
+    [[unroll]] for (int i = 0; i < ROWS; ++i) bases[i] = found[i].mean;
+    barrier(); // the pools were read
+    }
+#endif
     if (!ends) return;
     [[unroll]] for (int i = 0; i < ROWS; ++i) {
         int row = first_row + i;
-        vec4 sum = finished(pool[i * INVOCATIONS + me] + bias, residuals[i]);
+        vec4 sum = pool[i * INVOCATIONS + me];
+#ifdef NORMALIZED
+        sum = normalized_sum(sum, found[i].mean, found[i].scale, column);
+#endif
+        sum = finished(sum + bias, residuals[i]);
         if (row < rows) store(result_index(batch, row, Pixel(0, 0, 0)) + column, sum);
     }
 }

@@ -17,6 +17,7 @@ from mobopt.runtimes.vulkan.compile.attention import find_attention
 from mobopt.runtimes.vulkan.compile.concatenation import Concatenation, find_concatenations
 from mobopt.runtimes.vulkan.compile.decompose import decompose
 from mobopt.runtimes.vulkan.compile.fusion import fold_epilogues
+from mobopt.runtimes.vulkan.compile.fusion_normalization import fold_normalizations
 from mobopt.runtimes.vulkan.compile.fusion_pointwise import fuse_pointwise
 from mobopt.runtimes.vulkan.compile.fusion_scaling import fold_scalings
 from mobopt.runtimes.vulkan.compile.host_function import HostFunction
@@ -174,6 +175,7 @@ def _build(
     fold_epilogues(graph, placement.reasons)
     if use_shared_memory(device) and halving is None:  # where halves lie is chosen for what is in memory
         fold_scalings(graph, placement.reasons)
+    fold_normalizations(graph, device, placement.reasons, halving.names if halving is not None else lambda node: False)
     fuse_pointwise(graph, placement.reasons, placement.long)
     fallbacks = tuple(_fallback(node, reason) for node, reason in placement.reasons.items())
     if fallbacks and not allow_fallback:
@@ -188,7 +190,6 @@ def _build(
         halved=halved.values,
         half=halved.elements,
         long=placement.long,
-        roundable=halved.roundable,
         roundable_inputs=halved.roundable_inputs,
     )
     taken = tuple(number for number, value in enumerate(graph.inputs) if _is_read(graph, value))

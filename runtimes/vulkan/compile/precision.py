@@ -5,7 +5,8 @@ fusion keeps in registers stay float32. Products whose operands are both float16
 device has them: products of halves are exact there, and their sums float32. What is chosen are storages, once, after
 fusion: of the result of each node, and of the weights that it reads. A node keeps float32 where rounding would harm:
 
-- results that the model returns, or that the CPU reads, and those that are made of numbers alone;
+- results that the model returns, unless products read them as well in fp16 (keys and values that a cache keeps: as
+  operands they count as halves anyway), those that the CPU reads, and those that are made of numbers alone;
 - what :attr:`~mobopt.ops.records.Trait.DELICATE` operators read and give, and what becomes integers or truth values;
 - what the user's patterns name;
 - values that were too large or too small for float16 on inputs that were seen
@@ -16,7 +17,7 @@ Tensors that are views of each other, or that one operator puts together, get th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -128,7 +129,6 @@ class Halved:
         values: results and constants of the graph.
         nodes: those whose weights are packed as halves.
         kept: nodes whose results are float32.
-        roundable: results that are float32 only because the model returns them, of fp16, which matrix units take.
         roundable_inputs: float32 images that float16 holds well, of fp16, and nodes read whose weights are halves.
     """
 
@@ -136,7 +136,6 @@ class Halved:
     values: frozenset[Value] = frozenset()
     nodes: frozenset[Node] = frozenset()
     kept: tuple[KeptNode, ...] = ()
-    roundable: frozenset[Value] = frozenset()
     roundable_inputs: frozenset[Value] = frozenset()
 
     @property
@@ -237,6 +236,10 @@ class Halving:
         fitting = frozenset(value for value in images if fits_half(given[value], torch.float16))
         return replace(choice.halved(graph), roundable_inputs=fitting)
 
+    def names(self, node: Node) -> bool:
+        """Whether the user, or a bisection, wants float32 of a node."""
+        return self._named([node]) is not None
+
     def _consider(self, choice: _Choice, node: Node, is_on_host: bool) -> None:
         """What one node asks of its operands and results."""
         parts = _parts(node)
@@ -249,6 +252,7 @@ class Halving:
         reason = self._named(parts) or self._unwell(parts)
         if reason is None:
             choice.nodes.append(node)
+            choice.multiply(read & _multiplied(parts))
         last = parts[-1]
         if reason is None and _is_delicate(last) and not has_trait(last.qualified_op, Trait.SOFTMAX):
             reason = DELICATE
@@ -299,6 +303,8 @@ class _Choice:
     _reasons: dict[Value, str] = field(default_factory=dict)
     _unfit: set[Value] = field(default_factory=set)
     """Those that stay float32 for another reason than that the model returns them, or for another as well."""
+    _multiplied: set[Value] = field(default_factory=set)
+    """Operands of products and attention, which matrix units take as halves."""
     _tied: dict[Value, Value] = field(default_factory=dict)
 
     def make(self, value: Value, node: Node) -> None:
@@ -311,6 +317,10 @@ class _Choice:
         self._reasons.setdefault(value, reason)
         if reason != RETURNED:
             self._unfit.add(value)
+
+    def multiply(self, values: Iterable[Value]) -> None:
+        """Values are operands of a product."""
+        self._multiplied.update(values)
 
     def tie(self, values: Sequence[Value]) -> None:
         """Values become halves together; inputs of the line, which are what they are, aside."""
@@ -334,24 +344,24 @@ class _Choice:
     def halved(self, graph: Graph) -> Halved:
         """The end of it."""
         reasons: dict[Value, str] = {}
+        multiplied = set(map(self._root, self._multiplied)) if self.precision == "fp16" else set()
+        unfit = {self._root(value) for value in self._unfit}
         for value, reason in self._reasons.items():
-            if value in self._makers or value.is_constant:
-                reasons.setdefault(self._root(value), reason)
+            root = self._root(value)
+            if (value in self._makers or value.is_constant) and (root in unfit or root not in multiplied):
+                reasons.setdefault(root, reason)
         values = {value for value in self._makers if self._root(value) not in reasons}
         kept = {
             node: KeptNode(_parts(node)[0].qualified_op, reasons[self._root(value)], node.origin)
             for value, node in self._makers.items()
             if value not in values
         }
-        unfit = {self._root(value) for value in self._unfit}
-        roundable = {value for value in self._makers if value not in values and self._root(value) not in unfit}
         constants = set(_constants(graph, self.nodes, reasons, HALVES[self.precision]))
         return Halved(
             self.precision,
             frozenset(values | constants),
             frozenset(self.nodes),
             tuple(kept.values()),
-            frozenset(roundable if self.precision == "fp16" else ()),
         )
 
 
@@ -373,6 +383,13 @@ def _constants(graph: Graph, nodes: Sequence[Node], kept: Mapping[Value, str], h
 
 def _parts(node: Node) -> list[Node]:
     return list(node.blocks[0].nodes) if node.blocks else [node]
+
+
+def _multiplied(parts: Sequence[Node]) -> set[Value]:
+    """What products and attention among the parts of a node read."""
+    products = (part for part in parts if any(has_trait(part.qualified_op, trait) for trait in _PRODUCTS))
+    operands = (value for part in products for value in part.args[:3] if isinstance(value, Value))
+    return {value for value in operands if not value.is_constant}
 
 
 def _is_delicate(node: Node) -> bool:
@@ -397,6 +414,9 @@ def _read_delicately(parts: Sequence[Node], inner: Container[Value]) -> set[Valu
         if _is_delicate(part):
             found |= sources
     return found
+
+
+_PRODUCTS = (Trait.PRODUCT, Trait.CONVOLUTION)
 
 
 def _moves(node: Node) -> bool:

@@ -78,6 +78,11 @@ def parts_of(node: Node) -> list[Node]:
     return list(dropwhile(lambda part: not _is_product(part), node.blocks[0].nodes))
 
 
+def is_folded(node: Node, product: Node) -> bool:
+    """Whether a node that makes an input of a product was folded into it: it is computed nowhere else then."""
+    return node.block is not None and node.block is product.block and node.block.node is not None
+
+
 def _is_product(node: Node) -> bool:
     return not record_of(node.qualified_op).traits.isdisjoint((Trait.PRODUCT, Trait.CONVOLUTION))
 

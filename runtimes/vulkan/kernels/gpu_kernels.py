@@ -153,13 +153,20 @@ def choose_gpu_kernel(device: DeviceInfo, shape: ProductShape) -> GpuKernel:
     return _choose(device, device_costs(device), shape)
 
 
+def predicted_nanoseconds(device: DeviceInfo, shape: ProductShape) -> float:
+    """What a product of a shape takes by the kernel that is chosen for it, apart from what every dispatch does."""
+    costs = device_costs(device)
+    return nanoseconds(_choose(device, costs, shape), shape, costs, core_count(device))
+
+
 @lru_cache(maxsize=KEPT_CHOICES)
 def _choose(device: DeviceInfo, costs: DeviceCosts, shape: ProductShape) -> GpuKernel:
     cores = core_count(device)
     found: list[GpuKernel] = [*matrix_kernels(device, costs, shape)]
     if not found or "emulated-matrix-units" not in device.switches:
         few = [*row_kernels(device, shape)] if not shape.half_run or not found or shape.rows < _ROWS_OF_UNITS else []
-        found = [*few] or [*found, *shared_kernels(device, costs, shape)]
+        others = [] if shape.is_normalized else shared_kernels(device, costs, shape)
+        found = [*few] or [*found, *others]
 
     def predicted(kernel: GpuKernel) -> float:
         return nanoseconds(kernel, shape, costs, cores)

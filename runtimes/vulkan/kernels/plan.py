@@ -140,8 +140,6 @@ class Plan:
     """What halves are."""
     long: frozenset[Value] = frozenset()
     """int64 tensors of the graph whose elements take 64 bits; see :mod:`mobopt.runtimes.vulkan.compile.placement`."""
-    roundable: frozenset[Value] = frozenset()
-    """Tensors of the graph that lie in float32 only because somebody outside reads them; kernels may round them."""
     roundable_inputs: frozenset[Value] = frozenset()
     """Inputs of the graph that a convolution of halves may round, where it copies them anyway."""
     halves_weights: bool = False

@@ -21,6 +21,7 @@ from mobopt.runtimes.vulkan.kernels.kernel_access import FORMS_OF_ELEMENTS, elem
 from mobopt.runtimes.vulkan.kernels.matrix_kernels import MatrixKernel
 from mobopt.runtimes.vulkan.kernels.plan import Plan, replayable
 from mobopt.runtimes.vulkan.kernels.product_kernels import ProductKernel, TileKernel, choose_product_kernel
+from mobopt.runtimes.vulkan.kernels.product_normalizing import Normalization
 from mobopt.runtimes.vulkan.kernels.product_scaling import Scaling
 from mobopt.runtimes.vulkan.kernels.product_shape import ProductShape
 from mobopt.runtimes.vulkan.kernels.row_kernels import RowKernel
@@ -42,6 +43,8 @@ class ProductOperands:
     """Of weights of few bits, which a variant of the kernels reads."""
     scaling: Scaling | None = None
     """What becomes of the activations as they are read, by another variant."""
+    normalization: Normalization | None = None
+    """How rows of the activations are normalised, by another."""
 
     def bindings(self, texels: bool) -> tuple[Binding, ...]:
         """Bindings 0 to 4 of the kernels, and 5 for scales; a missing operand is bound to the activations, and not
@@ -56,7 +59,7 @@ class ProductOperands:
         scales = () if self.scales is None else (read(self.scales.tensor),)
         return (read(self.activations), weights, *others, bind(self.result, writes=True), *scales)
 
-    def forms(self, epilogue: Epilogue) -> tuple[int, ...]:
+    def forms(self, epilogue: Epilogue) -> tuple[int | float, ...]:
         """The last specialization constants of the kernels: FORMS of ``epilogue.glsl``, which may be missing where all
         are float32, then those of ``quantized.glsl``."""
         tensors = (self.activations, self.weights, self.residual or self.result, self.result)
@@ -64,8 +67,9 @@ class ProductOperands:
         forms |= rounding_form(epilogue)
         if self.scales is not None:
             return (forms, *self.scales.constants)
-        if self.scaling is not None:
-            return (forms, *self.scaling.constants)
+        extra = self.scaling or self.normalization
+        if extra is not None:
+            return (forms, *extra.constants)
         return (forms,) if forms else ()
 
 
@@ -172,6 +176,7 @@ def append_product(
         float_run=_float_run(product, operands, inner_tail),
         ahead=_ahead(plan.device, operands),
         is_plain=not (spatial or grouped) and taps == 1 and operands.scaling is None,
+        is_normalized=operands.normalization is not None,
     )
     choose = plan.choose_product or choose_product_kernel
     kernel = choose(plan.device, shape, texels_fit(plan.device, operands))
@@ -237,10 +242,10 @@ def _append_whole(
 ) -> None:
     """One dispatch; ``joining`` is what it joins parts with."""
     ends = epilogue_constants(epilogue, operands.bias is not None)
-    scaling = () if operands.scaling is None else operands.scaling.bindings()
+    extra = operands.scaling or operands.normalization
     plan.dispatch(
         kernel.shader,
-        (*operands.bindings(kernel.texels), *joining, *scaling),
+        (*operands.bindings(kernel.texels), *joining, *(() if extra is None else extra.bindings())),
         kernel.groups(shape),
         (*ends, *walk, *kernel.constants, *operands.forms(epilogue)),
         product,

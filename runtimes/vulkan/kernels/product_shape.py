@@ -26,6 +26,8 @@ class ProductShape:
     waits by a counter."""
     is_plain: bool = False
     """Whether rows are one run, and every column sums over all of the input as it lies in memory."""
+    is_normalized: bool = False
+    """Whether its rows are normalised as they are read, so that a workgroup needs all of a row."""
 
     @property
     def group_count(self) -> int:

@@ -29,6 +29,8 @@ class RowKernel:
     """vec4s of the inner dimension that an invocation reads at a time."""
     quantized: bool = False
     """Whether weights are of few bits."""
+    normalized: bool = False
+    """Whether rows are normalised (``product_normalized.glsl``)."""
     reads_ahead: bool = False
     """Whether a chained dispatch reads its first weights before those end that it waits for."""
 
@@ -38,6 +40,8 @@ class RowKernel:
     @property
     def shader(self) -> str:
         """The variant's name."""
+        if self.normalized:
+            return "product_rows_normalized"
         return "product_rows_quantized" if self.quantized else "product_rows"
 
     @property
@@ -47,8 +51,8 @@ class RowKernel:
 
     @property
     def shared_bytes(self) -> int:
-        """Shared memory of a workgroup: the teams' sums."""
-        return 16 * self.rows * self.invocations
+        """Shared memory of a workgroup: the teams' sums, and those of the rows themselves."""
+        return (24 if self.normalized else 16) * self.rows * self.invocations
 
     @property
     def constants(self) -> tuple[int, ...]:
@@ -96,13 +100,13 @@ _STEPS_AHEAD = 2
 def row_kernels(device: DeviceInfo, shape: ProductShape) -> Iterator[RowKernel]:
     """Every such kernel that can compute a product on a device."""
     if shape.is_plain and shape.rows <= MOST_ROWS:
-        blocks = _blocks(1 << (shape.rows - 1).bit_length())
+        blocks = _blocks(1 << (shape.rows - 1).bit_length(), shape.is_normalized)
         yield from (block for block in blocks if block.fits(device) and block.iterations(shape) <= USUAL_ITERATIONS)
 
 
 @lru_cache
-def _blocks(rows: int) -> tuple[RowKernel, ...]:
-    return tuple(RowKernel(rows, *block) for block in _BLOCKS)
+def _blocks(rows: int, normalized: bool) -> tuple[RowKernel, ...]:
+    return tuple(RowKernel(rows, *block, normalized=normalized) for block in _BLOCKS)
 
 
 def row_nanoseconds(kernel: RowKernel, shape: ProductShape, costs: DeviceCosts, cores: int) -> float:

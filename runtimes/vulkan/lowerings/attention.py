@@ -84,14 +84,9 @@ def attention(plan: Plan, call: Node) -> DeviceTensor:
 
 def _matrix_block(plan: Plan, call: Node, operands: AttentionOperands, scale: float) -> MatrixAttentionBlock | None:
     """The block by which matrix units compute it, of halves or of floats that are split; None where they don't."""
-    block = matrix_block(plan.device, operands, scale, call["is_causal"]) if _of_halves(plan, call) else None
+    in_halves = all(tensor.storage.elements == torch.float16 for tensor in operands.inputs[:3])
+    block = matrix_block(plan.device, operands, scale, call["is_causal"]) if in_halves else None
     return block or matrix_block(plan.device, operands, scale, call["is_causal"], split=True)
-
-
-def _of_halves(plan: Plan, call: Node) -> bool:
-    """Whether operands are halves, or may be rounded to them."""
-    values = [call[name] for name in ("query", "key", "value")]
-    return all(value in plan.roundable or plan.tensor(value).storage.elements == torch.float16 for value in values)
 
 
 def _result(plan: Plan, output: Value, *, beside: bool) -> DeviceTensor:

@@ -15,10 +15,18 @@ from mobopt.ops.quantized import Quantized
 from mobopt.runtimes.vulkan.engine.tensor import DeviceTensor, aligned_channels, contiguous_strides
 from mobopt.runtimes.vulkan.kernels.convolution_parameters import constant_ref
 from mobopt.runtimes.vulkan.kernels.copies import copied
-from mobopt.runtimes.vulkan.kernels.epilogue import Activation, Epilogue, epilogue_of
+from mobopt.runtimes.vulkan.kernels.epilogue import Activation, Epilogue, epilogue_of, is_folded
 from mobopt.runtimes.vulkan.kernels.geometry import expanded, merged
-from mobopt.runtimes.vulkan.kernels.plan import Plan
+from mobopt.runtimes.vulkan.kernels.normalization_kernel import normalize
+from mobopt.runtimes.vulkan.kernels.plan import Plan, replayable
 from mobopt.runtimes.vulkan.kernels.product import ProductOperands, append_product
+from mobopt.runtimes.vulkan.kernels.product_normalizing import (
+    Normalization,
+    NormalizedInput,
+    RowNormalization,
+    can_normalize,
+    pays,
+)
 from mobopt.runtimes.vulkan.kernels.weight_packing import (
     Factors,
     bias_vector,
@@ -26,9 +34,11 @@ from mobopt.runtimes.vulkan.kernels.weight_packing import (
     matrix_weights,
     row_weights,
 )
-from mobopt.runtimes.vulkan.lowerings.registry import lower, lowers
+from mobopt.runtimes.vulkan.lowerings.registry import lower, lowers, why_unsupported
 from mobopt.shaders.enumerations import Opcode
 from mobopt.shaders.push_constants import ProductPush
+
+_CONTEXT = "vulkan_prepack::run_linear_context"
 
 
 def check_product(call: Node) -> str | None:
@@ -60,7 +70,17 @@ def takes_quantized(call: Node) -> bool:
     return quantized is not None and call["input"].dtype == torch.float32 and has_row_scales(quantized)
 
 
-@lowers("vulkan_prepack::run_linear_context", check=check_product)
+def takes_normalization(call: Node) -> bool:
+    """Whether a call is a linear layer of constants in float32, whose kernels may normalise the rows of its input."""
+    if call.qualified_op not in ("aten::linear", _CONTEXT) or why_unsupported(call) is not None:
+        return False
+    if not call.args[0].dtype == call.output.dtype == torch.float32 or call.output.numel == 0:
+        return False
+    constants = () if call.qualified_op == _CONTEXT else (call["weight"], call["bias"])
+    return all(value is None or value.elements is not None for value in constants)
+
+
+@lowers(_CONTEXT, check=check_product)
 def linear_context(plan: Plan, call: Node) -> DeviceTensor:
     """A linear layer whose weight is (in, out)."""
     context = call.args[1]
@@ -185,12 +205,80 @@ def _layer(
     """A linear layer: ``source @ matrix + bias``, with the call's epilogue."""
     epilogue = epilogue_of(call)
     residual = None if epilogue.residual is None else plan.tensor(epilogue.residual)
+    maker = source.producer
+    if maker is not None and is_folded(maker, call):
+        found = NormalizedInput.of(source)
+        assert found is not None and matrix.elements is not None
+        weights = found.rows.weights(plan, matrix.elements)
+        if can_normalize(plan, plan.tensor(found.source), math.prod(source.sizes[:-1]), weights):
+            given = None if bias is None else bias.elements
+            return _normalizing_layer(plan, call, found, matrix.elements, given, epilogue, residual)
+        plan.place(source, _normalized_apart(plan, maker))
     vector = None
     if bias is not None and bias.elements is not None:
         vector = bias_vector(plan, bias.elements)
     elif bias is not None:
         vector = copied(plan, plan.tensor(bias), dtype=torch.float32)
     return _matmul(plan, source, matrix, call.output, epilogue, vector, residual, factors)
+
+
+def _normalizing_layer(
+    plan: Plan,
+    call: Node,
+    found: NormalizedInput,
+    matrix: torch.Tensor,
+    bias: torch.Tensor | None,
+    epilogue: Epilogue,
+    residual: DeviceTensor | None,
+) -> DeviceTensor:
+    """A linear layer whose kernel can normalise the rows of its input."""
+    left = rows_of_batches(plan, plan.tensor(found.source), 0)
+    result = plan.own_result(call.output, None, row_strides(call.output.sizes))
+    rows, columns = left.sizes[1], matrix.shape[1]
+    target = result.view((1, rows, columns), (0, aligned_channels(columns), 1))
+    if residual is not None:
+        residual = rows_of_batches(plan, residual, 0)
+    _append_normalizing(plan, left, found.rows, matrix, bias, target, epilogue, residual)
+    return result
+
+
+@replayable
+def _append_normalizing(
+    plan: Plan,
+    left: DeviceTensor,
+    rows: RowNormalization,
+    matrix: torch.Tensor,
+    bias: torch.Tensor | None,
+    result: DeviceTensor,
+    epilogue: Epilogue,
+    residual: DeviceTensor | None,
+) -> None:
+    """Append the product of normalised rows (1, rows, inner): in one dispatch where that is faster, else in two."""
+    (_, count, inner), columns = left.sizes, matrix.shape[1]
+    folded = rows.weights(plan, matrix)
+    are_halves = plan.weight_elements(folded) == torch.float16
+    if not pays(plan.device, count, inner, columns, are_halves):
+        elements = plan.half if plan.halves_weights else torch.float32
+        between = plan.empty(left.sizes, torch.float32, row_strides(left.sizes), elements)
+        gains, shifts = (None if v is None else bias_vector(plan, v).view((inner,), (1,)) for v in rows.vectors)
+        if normalize(plan, left, between, (2,), gains, shifts, rows.eps, is_centered=rows.is_centered):
+            own = None if bias is None else bias_vector(plan, bias)
+            factors = matrix_weights(plan, matrix, (inner, columns))
+            _append(plan, between, factors, result, epilogue, own, residual)
+            return
+    summed = rows.bias(plan, matrix, bias)
+    own = None if summed is None else bias_vector(plan, summed)
+    factors = matrix_weights(plan, folded, (inner, columns))
+    _append(plan, left, factors, result, epilogue, own, residual, rows.normalization(plan, folded))
+
+
+def _normalized_apart(plan: Plan, call: Node) -> DeviceTensor:
+    """What a normalisation makes that was folded into a product whose kernels can't do it."""
+    if plan.halves_weights:
+        plan.halved |= {call.output}
+    result = lower(plan, call)
+    assert isinstance(result, DeviceTensor)
+    return result
 
 
 def _right(plan: Plan, matrix: Value) -> Factors:
@@ -265,6 +353,7 @@ def _append(
     epilogue: Epilogue,
     bias: DeviceTensor | None,
     residual: DeviceTensor | None,
+    normalization: Normalization | None = None,
 ) -> None:
     """Append the product of (batch, rows, inner) and (batch, inner, columns)."""
     if result.numel == 0:
@@ -289,7 +378,7 @@ def _append(
         residual_pitch=other.strides[1] // 4,
         residual_batch=other.strides[0] // 4,
     )
-    operands = ProductOperands(left, right.tensor, result, bias, residual, right.scales)
+    operands = ProductOperands(left, right.tensor, result, bias, residual, right.scales, normalization=normalization)
     append_product(plan, numbers, operands, epilogue, batches=batches, inner_tail=inner % 4, column_tail=columns % 4)
 
 
