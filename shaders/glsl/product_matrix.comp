@@ -12,11 +12,11 @@
 #define ATTEMPTS 2
 #endif
 #ifdef SPLIT
-#define FORMS_ID 26
-layout(constant_id = 24) const int COLUMN_TAIL = 0; // of the last vec4 of columns, 0 if it is full, or what is beside it is zero
-layout(constant_id = 25) const int IS_WEIGHT_SPLIT = 0; // weights lie as halves: four high ones, then four low ones
+#define FORMS_ID 27
+layout(constant_id = 25) const int COLUMN_TAIL = 0; // of the last vec4 of columns, 0 if it is full, or what is beside it is zero
+layout(constant_id = 26) const int IS_WEIGHT_SPLIT = 0; // weights lie as halves: four high ones, then four low ones
 #else
-#define FORMS_ID 24
+#define FORMS_ID 25
 #endif
 #include "product.glsl"
 #ifdef SCALED
@@ -38,6 +38,7 @@ layout(constant_id = 20) const int BUFFERS = 2; // of tiles: with one, a step ne
 layout(constant_id = 21) const int M = 16;
 layout(constant_id = 22) const int N = 16;
 layout(constant_id = 23) const int K = 16;
+layout(constant_id = 24) const int AHEAD = 0; // whether the first weights are read before others have ended: they are constants
 layout(local_size_x_id = 19, local_size_y = 1, local_size_z = 1) in;
 
 #ifdef NARROW
@@ -146,7 +147,7 @@ void find_rows(int origin, int block_row) {
     }
 }
 
-void fetch(int start, int end, bool has_column) {
+void fetch_values(int start, int end) {
     ivec2 shift = tap * ivec2(dilation_wide, dilation_high);
     int offset = SPATIAL != 0 ? channel + (shift.y * width + shift.x) * input_pitch : channel;
     bool exists = start + me % INNER_RUNS * VECTORS < end;
@@ -175,6 +176,9 @@ void fetch(int start, int end, bool has_column) {
         ++tap.x;
         if (tap.x == taps_wide) tap = ivec2(0, tap.y + 1);
     }
+}
+
+void fetch_factors(bool has_column) {
     [[unroll]] for (int i = 0; i < FACTOR_FETCHES; ++i) {
         int step = i * (INVOCATIONS / COLUMN_RUNS);
         bool inside = has_column && line + step < line_end && me + i * INVOCATIONS < FACTOR_SLOTS;
@@ -353,21 +357,30 @@ void main() {
 #ifdef NORMALIZED
     if (me == 0) is_some_row_far = 0u;
 #endif
+    rewind(column);
+    if (AHEAD != 0) fetch_factors(has_column);
+    wait_for_operands();
 #ifdef ATTEMPTS
     for (int attempt = 1;; ++attempt) {
+        if (attempt > 1) rewind(column);
+#else
+    const int attempt = 1;
 #endif
     [[unroll]] for (int i = 0; i < HIGH * WIDE; ++i) sums[i] = no_sums();
 #ifdef NORMALIZED
     forget_rows();
 #endif
-    rewind(column);
-    fetch(first, end, has_column);
+    fetch_values(first, end);
+    if (AHEAD == 0 || attempt > 1) fetch_factors(has_column);
     int tiles = 0;
     keep(tiles);
     barrier();
     for (int start = first; start < end; start += INNER_BLOCK) {
         bool more = start + INNER_BLOCK < end;
-        if (more) fetch(start + INNER_BLOCK, end, has_column);
+        if (more) {
+            fetch_values(start + INNER_BLOCK, end);
+            fetch_factors(has_column);
+        }
         int left = tiles + my_row * VALUE_PITCH;
         int right = tiles + VALUES + my_run;
 #ifdef SPLIT

@@ -8,7 +8,7 @@
 // dimension is divided too: TEAMS of invocations share a tile and add their sums up in shared memory, and PARTS workgroups
 // write partial sums, which product_sum.comp adds up, or, with JOINS defined, the last of them to arrive, in their
 // order, so that it doesn't matter which of them is the last.
-#define FORMS_ID 20
+#define FORMS_ID 21
 #include "product.glsl"
 #ifdef QUANTIZED
 #include "quantized.glsl"
@@ -29,6 +29,7 @@ layout(constant_id = 16) const int INNER_BLOCK = 4;    // vec4s; divides INVOCAT
 layout(constant_id = 17) const int TEAMS = 1;          // divides INNER_BLOCK
 layout(constant_id = 18) const int PARTS = 1;
 layout(constant_id = 19) const int INVOCATIONS = 256;  // (BLOCK_ROWS / ROWS) * (BLOCK_COLUMNS / COLUMNS) * TEAMS
+layout(constant_id = 20) const int AHEAD = 0; // whether the first weights are read before others have ended: they are constants
 layout(local_size_x_id = 19, local_size_y = 1, local_size_z = 1) in;
 
 const int COLUMN_STEP = BLOCK_COLUMNS / COLUMNS;
@@ -104,7 +105,7 @@ void find_rows(int origin, int block_row) {
     }
 }
 
-void fetch(int start, int end, bool has_column) {
+void fetch_values(int start, int end) {
     ivec2 shift = tap * ivec2(dilation_wide, dilation_high);
     int offset = SPATIAL != 0 ? channel + (shift.y * width + shift.x) * input_pitch : channel;
     bool exists = start + me % INNER_BLOCK < end;
@@ -127,6 +128,9 @@ void fetch(int start, int end, bool has_column) {
         ++tap.x;
         if (tap.x == taps_wide) tap = ivec2(0, tap.y + 1);
     }
+}
+
+void fetch_factors(bool has_column) {
     [[unroll]] for (int i = 0; i < FACTOR_FETCHES; ++i) {
         int step = i * (INVOCATIONS / BLOCK_COLUMNS);
         bool inside = has_column && line + step < line_end && me + i * INVOCATIONS < FACTOR_SLOTS;
@@ -206,6 +210,9 @@ void main() {
     int my_column = lane % COLUMN_STEP;
     int my_row = lane / COLUMN_STEP;
 
+    if (AHEAD != 0) fetch_factors(has_column);
+    wait_for_operands();
+
     // Biases are fetched first, so that nothing waits for them in the end. Where teams add up their sums, those that one
     // invocation adds up are all in one column.
     vec4 bias = TEAMS > 1 ? first_bias(has_column, base_column + column) : vec4(0.0);
@@ -215,13 +222,17 @@ void main() {
         sums[i] = TEAMS > 1 ? vec4(0.0) : first_bias(at < own_columns, base_column + at);
     }
 
-    fetch(start, end, has_column);
+    fetch_values(start, end);
+    if (AHEAD == 0) fetch_factors(has_column);
     int tiles = 0;
     keep(tiles);
     barrier();
     for (; start < end; start += INNER_BLOCK) {
         bool more = start + INNER_BLOCK < end;
-        if (more) fetch(start + INNER_BLOCK, end, has_column);
+        if (more) {
+            fetch_values(start + INNER_BLOCK, end);
+            fetch_factors(has_column);
+        }
         [[unroll]] for (int step = 0; step < INNER_BLOCK / TEAMS; ++step) {
             int k = step * TEAMS + team;
             vec4 value[ROWS];

@@ -42,6 +42,8 @@ class SharedKernel:
     """Whether weights are of few bits."""
     scaled: bool = False
     """Whether the input is scaled as it is read."""
+    reads_ahead: bool = False
+    """Whether a chained dispatch reads its first weights before those end that it waits for."""
 
     texels = False
 
@@ -81,6 +83,7 @@ class SharedKernel:
             self.teams,
             self.parts,
             self.invocations,
+            int(self.reads_ahead),
         )
 
     @property

@@ -72,6 +72,8 @@ class MatrixKernel:
     """Whether the input's rows are normalised (``product_normalized.glsl``)."""
     quantized: bool = False
     """Never: weights of few bits have kernels of their own."""
+    reads_ahead: bool = False
+    """Whether a chained dispatch reads its first weights before those end that it waits for."""
 
     texels = False
 
@@ -120,6 +122,7 @@ class MatrixKernel:
             self.invocations,
             self.buffers,
             *(FRAGMENT,) * 3,
+            int(self.reads_ahead),
             *((self.column_tail, int(self.is_weight_split)) if self.split else ()),
         )
 

@@ -24,7 +24,6 @@ from mobopt.runtimes.vulkan.kernels.product_kernels import ProductKernel, TileKe
 from mobopt.runtimes.vulkan.kernels.product_normalizing import Normalization
 from mobopt.runtimes.vulkan.kernels.product_scaling import Scaling
 from mobopt.runtimes.vulkan.kernels.product_shape import ProductShape
-from mobopt.runtimes.vulkan.kernels.row_kernels import RowKernel
 from mobopt.runtimes.vulkan.kernels.weight_packing import Scales
 from mobopt.shaders.enumerations import ElementForm, LoadMode
 from mobopt.shaders.push_constants import ProductPush
@@ -180,8 +179,8 @@ def append_product(
     )
     choose = plan.choose_product or choose_product_kernel
     kernel = choose(plan.device, shape, texels_fit(plan.device, operands))
-    if isinstance(kernel, RowKernel):
-        kernel = replace(kernel, reads_ahead=shape.ahead > 0)
+    if not isinstance(kernel, TileKernel):
+        kernel = replace(kernel, reads_ahead=math.prod(kernel.groups(shape)) <= shape.ahead)
     if isinstance(kernel, MatrixKernel) and kernel.split:
         weights = plan.constants.split(operands.weights)
         kernel = replace(kernel, column_tail=column_tail if weights is None else 0, is_weight_split=weights is not None)
