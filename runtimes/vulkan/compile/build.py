@@ -22,6 +22,7 @@ from mobopt.runtimes.vulkan.compile.fusion_pointwise import fuse_pointwise
 from mobopt.runtimes.vulkan.compile.fusion_scaling import fold_scalings
 from mobopt.runtimes.vulkan.compile.host_function import HostFunction
 from mobopt.runtimes.vulkan.compile.integer_ranges import Interval
+from mobopt.runtimes.vulkan.compile.normalizations import find_normalizations
 from mobopt.runtimes.vulkan.compile.placement import Placement, place_calls
 from mobopt.runtimes.vulkan.compile.precision import NOTHING_HALVED, HalfReport, Halving
 from mobopt.runtimes.vulkan.compile.projections import join_projections
@@ -114,6 +115,7 @@ def build_stream(
         halving.begin(graph)
     decompose(graph)
     simplify(graph)
+    find_normalizations(graph)
     if use_shared_memory(device):
         find_attention(graph)
         join_projections(graph, constants)
