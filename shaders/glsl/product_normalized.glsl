@@ -2,10 +2,19 @@
 // Normalization in runtimes/vulkan/kernels/product_normalizing.py. Sums needn't wait for a row's statistics, which the walk along it
 // gives as well: sum((x - mean) * w) = sum((x - base) * w) - (mean - base) * sum(w). Bases are zero at first. Where means are so far from it
 // that the difference would lose digits, all is computed once more with the means that were found as bases.
-layout(constant_id = FORMS_ID + 1) const int IS_CENTERED = 1; // else nothing is subtracted, and squares stand for the variance
-layout(constant_id = FORMS_ID + 2) const float EPSILON = 1e-5;
+#ifdef QUANTIZED
+#define ROWS_ID FORMS_ID + 4
+#define SUMS_BINDING 6
+READS(7, gains) // weights of few bits can't have them in them
+layout(constant_id = ROWS_ID + 2) const int HAS_GAINS = 0;
+#else
+#define ROWS_ID FORMS_ID + 1
+#define SUMS_BINDING 5
+#endif
+layout(constant_id = ROWS_ID) const int IS_CENTERED = 1; // else nothing is subtracted, and squares stand for the variance
+layout(constant_id = ROWS_ID + 1) const float EPSILON = 1e-5;
 
-READS(5, column_sums)
+READS(SUMS_BINDING, column_sums)
 
 const float FAR = 8.0; // squares of means, over variances
 

@@ -102,6 +102,9 @@ void main() {
                 values[i * STEPS + s] = INNER_TAIL != 0 && k == inner - 1 ? head(value, INNER_TAIL) : value;
 #ifdef NORMALIZED
                 both[i] += both_of(values[i * STEPS + s]);
+#ifdef QUANTIZED
+                if (HAS_GAINS != 0 && k < inner) values[i * STEPS + s] *= LOAD_FLOATS4(gains, WORDS, k);
+#endif
 #endif
             }
         }

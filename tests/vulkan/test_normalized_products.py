@@ -11,6 +11,7 @@ from device_infos import known_device, lavapipe
 from test_matrix_units import LLVMPIPE_TURNS, emulated_turns
 from torch import Tensor, nn
 
+from mobopt import optimize_for_mobile
 from mobopt.frontends.torchscript import program_from_script_module
 from mobopt.ir import Graph, parse_graph, print_graph, verify_graph
 from mobopt.ir.rewriting import dissolve
@@ -281,3 +282,26 @@ def test_two_dispatches_where_that_is_faster(units: Device, monkeypatch, precisi
     bound = {"fp32": 1e-6, "fp16": 2e-3, "bf16": 2e-2}[precision]
     assert float((found.double() - exact).abs().max() / exact.abs().max()) <= bound
     runner.close()
+
+
+@pytest.mark.parametrize("scheme", ["int8_weights", "int4_weights"])
+@pytest.mark.parametrize("rows", [1, 3])
+@pytest.mark.parametrize(("is_rms", "offset"), [(True, 0.0), (False, 0.0), (False, 100.0)])
+def test_weights_of_few_bits(device: Device, monkeypatch, scheme: str, rows: int, is_rms: bool, offset: float) -> None:
+    """Beside the same integers in float64; gains are not in them."""
+    model = Layer(64, 48, is_rms).eval()
+    x, added = floats(rows, 64), torch.tensor(offset)
+    with torch.no_grad():
+        exported = torch.export.export(model, (x, added))
+        module = optimize_for_mobile(exported, backend="vulkan", runtime="mobopt", quantize=scheme)
+        expected = module(x, added)
+        monkeypatch.setattr(device, "info", replace(device.info, switches=device.info.switches | {"shared-products"}))
+        monkeypatch.setattr(device, "info", replace(device.info, kind="discrete"))
+        runner = VulkanProgram(module.program, device)
+        found = runner(x, added)
+        steps = [step.operation for step in runner.profile([x, added])]
+        runner.close()
+    names = [step.shader for step in steps if isinstance(step, Dispatch)]
+    assert names.count("product_rows_normalized_quantized") == 1, names
+    assert not any(name.startswith("normalize") for name in names)
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5 * max(1.0, offset / 10))

@@ -10,7 +10,7 @@ from mobopt.ir.rewriting import dissolve, enclose
 from mobopt.runtimes.vulkan.engine.device_info import DeviceInfo
 from mobopt.runtimes.vulkan.kernels.epilogue import PRODUCT, parts_of
 from mobopt.runtimes.vulkan.kernels.product_normalizing import NormalizedInput, may_normalize
-from mobopt.runtimes.vulkan.lowerings.matmul import takes_normalization
+from mobopt.runtimes.vulkan.lowerings.matmul import takes_normalization, takes_quantized
 
 
 def fold_normalizations(
@@ -40,5 +40,6 @@ def fold_normalizations(
         found = NormalizedInput.of(product.args[0])
         if found is None or found.node in on_host or is_apart(found.node) or len(found.node.output.uses) != 1:
             continue
-        if may_normalize(device, math.prod(found.source.sizes[:-1]), found.source.sizes[-1]):
+        rows, inner = math.prod(found.source.sizes[:-1]), found.source.sizes[-1]
+        if may_normalize(device, rows, inner, of_few_bits=takes_quantized(product)):
             enclose([found.node, *(dissolve(node) if node.op == PRODUCT else [node])], PRODUCT)

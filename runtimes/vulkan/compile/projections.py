@@ -1,20 +1,21 @@
-"""Joins the linear layers that make queries, keys and values of one input, so that one product computes them."""
+"""Joins linear layers of one input, so that one product computes them: queries, keys and values, gates and what passes
+them."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
 import torch
 
 from mobopt.ir import Graph, Node, Value
 from mobopt.ops.contexts import LinearPackedContext
-from mobopt.ops.quantized import Quantized
+from mobopt.ops.quantized import DEQUANTIZE, Quantized
 from mobopt.ops.records import Trait, has_trait
+from mobopt.runtimes.vulkan.kernels.epilogue import activation_of, added_operands
 from mobopt.runtimes.vulkan.kernels.plan import ConstantStore
 from mobopt.runtimes.vulkan.lowerings.registry import why_unsupported
 
-_ATTENTION = "aten::scaled_dot_product_attention"
 _ALIGNMENT = 8
 """Elements of which the width of each layer is a multiple, so that kernels can read their parts as they lie."""
 
@@ -24,7 +25,7 @@ class _Layer:
     """A linear layer of constants."""
 
     node: Node
-    weight: torch.Tensor
+    weight: torch.Tensor | Quantized
     """(out, in)"""
     bias: torch.Tensor | None
 
@@ -33,9 +34,18 @@ class _Layer:
         source: Value = self.node.args[0]
         return source
 
+    @property
+    def kind(self) -> Hashable:
+        """Of layers that can be one."""
+        weight = self.weight
+        if isinstance(weight, torch.Tensor):
+            return self.input, self.bias is None, weight.dtype
+        packing = (weight.values.dtype, weight.scales.dtype, weight.zero_points is None, weight.block_size, weight.bits)
+        return self.input, self.bias is None, packing
+
 
 def join_projections(graph: Graph, constants: ConstantStore) -> None:
-    """Make one linear layer of those of equal input that attention reads, and their results slices of its own.
+    """Make one linear layer of those of equal input, and their results slices of its own.
 
     Given:
         %a : Float(1, 5, 16) = aten::linear(%x, %w0, %b0)
@@ -44,45 +54,55 @@ def join_projections(graph: Graph, constants: ConstantStore) -> None:
         %y : Float(1, 5, 32) = aten::linear(%x, %w, %b2)
         %a : Float(1, 5, 16) = aten::slice.Tensor(%y, 2, 0, 16, 1)
         %b : Float(1, 5, 16) = aten::slice.Tensor(%y, 2, 16, 32, 1)
+
+    Layers stay as they are whose results need memory of their own, or go through what their own dispatch would do.
     """
-    for attention in [node for node in graph.block.nodes if node.op == _ATTENTION]:
-        groups: dict[Value, list[_Layer]] = {}
-        for name in ("query", "key", "value"):
-            layer = _layer_behind(attention[name])
-            if layer is not None:
-                groups.setdefault(layer.input, []).append(layer)
-        for layers in groups.values():
-            nodes = {layer.node for layer in layers}
-            if len(nodes) == len(layers) > 1 and len({layer.bias is None for layer in layers}) == 1:
-                _join(graph, layers, constants)
+    groups: dict[Hashable, list[_Layer]] = {}
+    for node in graph.block.nodes:
+        layer = _layer(node)
+        if layer is not None and node.output.sizes[-1] % _ALIGNMENT == 0 and not _would_lose(graph, node.output):
+            groups.setdefault(layer.kind, []).append(layer)
+    for layers in groups.values():
+        if len(layers) > 1:
+            _join(graph, layers, constants)
 
 
-def _layer_behind(value: Value) -> _Layer | None:
-    """The layer of which a value is a view, and nothing else reads it."""
-    while (node := value.producer) is not None and has_trait(node.qualified_op, Trait.VIEW) and len(value.uses) == 1:
-        value = node.args[0]
-    if node is None or len(value.uses) != 1 or value.sizes[-1] % _ALIGNMENT:
-        return None
+def _layer(node: Node) -> _Layer | None:
     if node.op == "vulkan_prepack::run_linear_context":
         context = node.args[1]
         assert isinstance(context, LinearPackedContext)
         return _Layer(node, context.weight.t(), context.bias)
-    if node.op != "aten::linear" or node["weight"].elements is None or Quantized.of(node["weight"]) is not None:
+    if node.op != "aten::linear" or (node["bias"] is not None and node["bias"].elements is None):
         return None
-    bias = node["bias"]
-    if bias is not None and bias.elements is None:
-        return None
-    return _Layer(node, node["weight"].elements, None if bias is None else bias.elements)
+    weight: torch.Tensor | Quantized | None = node["weight"].elements
+    quantized = Quantized.of(node["weight"])
+    if quantized is not None and len(quantized.sizes) == 2 and quantized.block_size[0] == 1:
+        weight = quantized
+    return None if weight is None else _Layer(node, weight, None if node["bias"] is None else node["bias"].elements)
+
+
+def _would_lose(graph: Graph, value: Value) -> bool:
+    """Whether a layer alone does more than its product, or makes what is returned."""
+    while len(value.uses) == 1:
+        reader = value.uses[0][0]
+        if reader is graph.block.returns or len(reader.outputs) != 1:
+            break
+        if activation_of(reader) is not None:
+            return any(user.qualified_op != "aten::mul.Tensor" for user, _ in reader.output.uses)
+        if not has_trait(reader.qualified_op, Trait.VIEW):
+            return bool(added_operands(reader))
+        value = reader.output
+    return any(user is graph.block.returns for user, _ in value.uses)
 
 
 def _join(graph: Graph, layers: Sequence[_Layer], constants: ConstantStore) -> None:
-    weight = _joined([layer.weight for layer in layers], constants)
+    order = {node: number for number, node in enumerate(graph.block.nodes)}
+    first = min((layer.node for layer in layers), key=order.__getitem__)
+    weight = _joined_weights([layer.weight for layer in layers], constants, first)
     biases = [layer.bias for layer in layers if layer.bias is not None]
     bias = _joined(biases, constants) if biases else None
     x = layers[0].input
     whole = Value.of_tensor(layers[0].node.output.dtype, (*layers[0].node.output.sizes[:-1], weight.sizes[0]))
-    order = {node: number for number, node in enumerate(graph.block.nodes)}
-    first = min((layer.node for layer in layers), key=order.__getitem__)
     product = Node.call("aten::linear", (x, weight, bias), [whole], first.origin)
     if why_unsupported(product) is not None:
         product.destroy()
@@ -90,7 +110,7 @@ def _join(graph: Graph, layers: Sequence[_Layer], constants: ConstantStore) -> N
     product.insert_before(first)
     start = 0
     for layer in layers:
-        old, end = layer.node.output, start + layer.weight.shape[0]
+        old, end = layer.node.output, start + layer.node.output.sizes[-1]
         args = (product.output, whole.rank - 1, start, end, 1)
         part = Node.call("aten::slice.Tensor", args, [Value("", old.type)], layer.node.origin)
         part.insert_before(first)
@@ -98,9 +118,28 @@ def _join(graph: Graph, layers: Sequence[_Layer], constants: ConstantStore) -> N
         old.replace_all_uses_with(part.output)
         start = end
     for layer in layers:
+        makers = [value.producer for value in layer.node.inputs]
         layer.node.destroy()
+        for maker in makers:
+            if maker is not None and maker.qualified_op == DEQUANTIZE and not maker.output.uses:
+                maker.destroy()
 
 
 def _joined(parts: Sequence[torch.Tensor], constants: ConstantStore) -> Value:
     """Rows of all parts; the same tensor in every plan."""
     return Value.of_elements(constants.derived(parts, ("joined rows",), lambda: torch.cat([*parts])))
+
+
+def _joined_weights(weights: Sequence[torch.Tensor | Quantized], constants: ConstantStore, place: Node) -> Value:
+    """Rows of all weights; of few bits, the floats that a call before ``place`` makes of them."""
+    quantized = [weight for weight in weights if isinstance(weight, Quantized)]
+    if not quantized:
+        return _joined([weight for weight in weights if isinstance(weight, torch.Tensor)], constants)
+    zeros = [weight.zero_points for weight in quantized if weight.zero_points is not None]
+    values, scales = ([getattr(weight, name) for weight in quantized] for name in ("values", "scales"))
+    args = [_joined(values, constants), _joined(scales, constants), _joined(zeros, constants) if zeros else None]
+    rows = sum(weight.sizes[0] for weight in quantized)
+    made = Value.of_tensor(quantized[0].scales.dtype, (rows, quantized[0].columns))
+    call = Node.call(DEQUANTIZE, (*args, *quantized[0].arguments[3:]), [made], place.origin)
+    call.insert_before(place)
+    return call.output

@@ -64,11 +64,9 @@ class ProductOperands:
         tensors = (self.activations, self.weights, self.residual or self.result, self.result)
         forms = sum(element_form(tensor) << 3 * place for place, tensor in enumerate(tensors))
         forms |= rounding_form(epilogue)
-        if self.scales is not None:
-            return (forms, *self.scales.constants)
-        extra = self.scaling or self.normalization
-        if extra is not None:
-            return (forms, *extra.constants)
+        extras = [extra for extra in (self.scales, self.scaling, self.normalization) if extra is not None]
+        if extras:
+            return (forms, *(number for extra in extras for number in extra.constants))
         return (forms,) if forms else ()
 
 
@@ -241,10 +239,12 @@ def _append_whole(
 ) -> None:
     """One dispatch; ``joining`` is what it joins parts with."""
     ends = epilogue_constants(epilogue, operands.bias is not None)
-    extra = operands.scaling or operands.normalization
+    extra: tuple[Binding, ...] = () if operands.scaling is None else operands.scaling.bindings()
+    if operands.normalization is not None:
+        extra = operands.normalization.bindings(operands.activations)
     plan.dispatch(
         kernel.shader,
-        (*operands.bindings(kernel.texels), *joining, *(() if extra is None else extra.bindings())),
+        (*operands.bindings(kernel.texels), *joining, *extra),
         kernel.groups(shape),
         (*ends, *walk, *kernel.constants, *operands.forms(epilogue)),
         product,

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from mobopt.ir import Node, Value
+from mobopt.ops.quantized import Quantized
 from mobopt.runtimes.vulkan.engine.device_info import DeviceInfo
 from mobopt.runtimes.vulkan.engine.stream import Binding, bind
 from mobopt.runtimes.vulkan.engine.tensor import DeviceTensor
@@ -68,6 +69,28 @@ class RowNormalization:
 
         return plan.constants.derived([matrix, shifts, *given], ("shifts in",), shifted)
 
+    def beside(
+        self, plan: Plan, weight: Quantized, bias: torch.Tensor | None
+    ) -> tuple[torch.Tensor | None, Normalization]:
+        """The bias and the normalisation for a matrix (columns, inner) of few bits, which can't have the gains in it;
+        floats are made of it on the host where there is something to add up."""
+        column_sums = None
+        if self.is_centered:
+            gains = torch.ones(weight.sizes[1]) if self.gains is None else self.gains
+            sources = [*weight.sources] if self.gains is None else [*weight.sources, gains]
+            summed = plan.constants.derived(sources, ("gains summed",), lambda: _times(weight, gains))
+            column_sums = bias_vector(plan, summed)
+        shifts, given = self.shifts, [] if bias is None else [bias]
+
+        def shifted() -> torch.Tensor:
+            assert shifts is not None
+            return _times(weight, shifts) if bias is None else _times(weight, shifts) + bias.float()
+
+        if shifts is not None:
+            bias = plan.constants.derived([*weight.sources, shifts, *given], ("shifts summed",), shifted)
+        vector = None if self.gains is None else bias_vector(plan, self.gains)
+        return bias, Normalization(column_sums, self.eps, self.is_centered, vector, of_few_bits=True)
+
     def normalization(self, plan: Plan, weights: torch.Tensor) -> Normalization:
         """As the kernels take it, for weights that have the gains in them."""
         elements = plan.weight_elements(weights)
@@ -108,34 +131,49 @@ class NormalizedInput:
 
 @dataclass(frozen=True, eq=False)
 class Normalization:
-    """What a product does beside its sums; ``column_sums`` is a dense vector of float32 at offset 0, of whole vec4s."""
+    """What a product does beside its sums; tensors are dense vectors of float32 at offset 0, of whole vec4s."""
 
-    column_sums: DeviceTensor
+    column_sums: DeviceTensor | None
+    """Which nobody reads where nothing is subtracted."""
     eps: float
     is_centered: bool
+    gains: DeviceTensor | None = None
+    """By which the input is multiplied, of weights of few bits."""
+    of_few_bits: bool = False
 
-    def bindings(self) -> tuple[Binding, ...]:
-        """The last binding of the kernels."""
-        return (bind(self.column_sums),)
+    def bindings(self, other: DeviceTensor) -> tuple[Binding, ...]:
+        """The last bindings of the kernels; ``other`` stands for what there isn't."""
+        sums = bind(self.column_sums or other)
+        return (sums, bind(self.gains or other)) if self.of_few_bits else (sums,)
 
     @property
     def constants(self) -> tuple[int | float, ...]:
         """The last specialization constants of the kernels."""
-        return int(self.is_centered), float(self.eps)
+        numbers = int(self.is_centered), float(self.eps)
+        return (*numbers, int(self.gains is not None)) if self.of_few_bits else numbers
 
 
-def may_normalize(device: DeviceInfo, rows: int, inner: int) -> bool:
-    """Whether a product on a device may normalise so many rows of so many elements, as far as sizes tell."""
+def may_normalize(device: DeviceInfo, rows: int, inner: int, of_few_bits: bool = False) -> bool:
+    """Whether a product on a device may normalise so many rows of so many elements, as far as sizes tell, by weights
+    ``of_few_bits`` or by floats."""
     if NO_NORMALIZED_PRODUCTS in device.switches or not use_shared_memory(device) or not 0 < inner <= _MOST_ELEMENTS:
         return False
-    return units_lanes(device, device_costs(device)) > 0 or rows <= MOST_ROWS
+    return rows <= MOST_ROWS or (not of_few_bits and units_lanes(device, device_costs(device)) > 0)
 
 
-def can_normalize(plan: Plan, source: DeviceTensor, rows: int, weights: torch.Tensor) -> bool:
+def _times(weight: Quantized, vector: torch.Tensor) -> torch.Tensor:
+    return (weight.floats().double() @ vector.double()).float()
+
+
+def can_normalize(
+    plan: Plan, source: DeviceTensor, rows: int, normalization: RowNormalization, weight: torch.Tensor | Quantized
+) -> bool:
     """Whether there is a kernel for elements as they lie, where :func:`may_normalize` is true."""
+    if isinstance(weight, Quantized):
+        return True
     if rows <= MOST_ROWS and not units_lanes(plan.device, device_costs(plan.device)):
         return True
-    if plan.weight_elements(weights) == torch.float16:
+    if plan.weight_elements(normalization.weights(plan, weight)) == torch.float16:
         return source.elements == torch.float16
     return splits(plan.device)
 

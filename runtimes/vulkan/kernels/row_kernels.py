@@ -40,9 +40,7 @@ class RowKernel:
     @property
     def shader(self) -> str:
         """The variant's name."""
-        if self.normalized:
-            return "product_rows_normalized"
-        return "product_rows_quantized" if self.quantized else "product_rows"
+        return f"product_rows{'_normalized' if self.normalized else ''}{'_quantized' if self.quantized else ''}"
 
     @property
     def invocations(self) -> int:

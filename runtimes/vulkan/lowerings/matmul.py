@@ -56,7 +56,7 @@ def linear(plan: Plan, call: Node) -> DeviceTensor:
     quantized = Quantized.of(weight)
     if quantized is not None and takes_quantized(call):
         matrix = Value.of_tensor(weight.dtype, weight.sizes[::-1])
-        return _layer(plan, call, call["input"], matrix, call["bias"], row_weights(plan, quantized))
+        return _layer(plan, call, call["input"], matrix, call["bias"], quantized)
     if weight.elements is not None:
         return _layer(plan, call, call["input"], constant_ref(weight.elements.t()), call["bias"])
     tensor = plan.tensor(weight)
@@ -66,18 +66,20 @@ def linear(plan: Plan, call: Node) -> DeviceTensor:
 
 def takes_quantized(call: Node) -> bool:
     """Whether a linear layer reads its weight, a constant of few bits, as it is."""
-    quantized = Quantized.of(call["weight"])
+    quantized = None if call.qualified_op == _CONTEXT else Quantized.of(call["weight"])
     return quantized is not None and call["input"].dtype == torch.float32 and has_row_scales(quantized)
 
 
 def takes_normalization(call: Node) -> bool:
-    """Whether a call is a linear layer of constants in float32, whose kernels may normalise the rows of its input."""
+    """Whether a call is a linear layer of constants, for float32, whose kernels may normalise the rows of its input."""
     if call.qualified_op not in ("aten::linear", _CONTEXT) or why_unsupported(call) is not None:
         return False
     if not call.args[0].dtype == call.output.dtype == torch.float32 or call.output.numel == 0:
         return False
-    constants = () if call.qualified_op == _CONTEXT else (call["weight"], call["bias"])
-    return all(value is None or value.elements is not None for value in constants)
+    if call.qualified_op == _CONTEXT:
+        return True
+    weight, bias = call["weight"], call["bias"]
+    return (weight.elements is not None or takes_quantized(call)) and (bias is None or bias.elements is not None)
 
 
 @lowers(_CONTEXT, check=check_product)
@@ -200,25 +202,27 @@ def _with_dropped(tensor: DeviceTensor, left_rank: int, right_rank: int) -> Devi
 
 
 def _layer(
-    plan: Plan, call: Node, source: Value, matrix: Value, bias: Value | None, factors: Factors | None = None
+    plan: Plan, call: Node, source: Value, matrix: Value, bias: Value | None, quantized: Quantized | None = None
 ) -> DeviceTensor:
-    """A linear layer: ``source @ matrix + bias``, with the call's epilogue."""
+    """A linear layer: ``source @ matrix + bias``, with the call's epilogue; ``quantized`` is a matrix of few bits,
+    transposed."""
     epilogue = epilogue_of(call)
     residual = None if epilogue.residual is None else plan.tensor(epilogue.residual)
     maker = source.producer
     if maker is not None and is_folded(maker, call):
         found = NormalizedInput.of(source)
-        assert found is not None and matrix.elements is not None
-        weights = found.rows.weights(plan, matrix.elements)
-        if can_normalize(plan, plan.tensor(found.source), math.prod(source.sizes[:-1]), weights):
-            given = None if bias is None else bias.elements
-            return _normalizing_layer(plan, call, found, matrix.elements, given, epilogue, residual)
+        assert found is not None
+        weight, own = quantized or matrix.elements, None if bias is None else bias.elements
+        assert weight is not None
+        if can_normalize(plan, plan.tensor(found.source), math.prod(source.sizes[:-1]), found.rows, weight):
+            return _normalizing_layer(plan, call, found, weight, own, epilogue, residual)
         plan.place(source, _normalized_apart(plan, maker))
     vector = None
     if bias is not None and bias.elements is not None:
         vector = bias_vector(plan, bias.elements)
     elif bias is not None:
         vector = copied(plan, plan.tensor(bias), dtype=torch.float32)
+    factors = None if quantized is None else row_weights(plan, quantized)
     return _matmul(plan, source, matrix, call.output, epilogue, vector, residual, factors)
 
 
@@ -226,19 +230,24 @@ def _normalizing_layer(
     plan: Plan,
     call: Node,
     found: NormalizedInput,
-    matrix: torch.Tensor,
+    weight: torch.Tensor | Quantized,
     bias: torch.Tensor | None,
     epilogue: Epilogue,
     residual: DeviceTensor | None,
 ) -> DeviceTensor:
-    """A linear layer whose kernel can normalise the rows of its input."""
+    """A linear layer whose kernel can normalise the rows of its input; a weight of few bits is transposed."""
     left = rows_of_batches(plan, plan.tensor(found.source), 0)
     result = plan.own_result(call.output, None, row_strides(call.output.sizes))
-    rows, columns = left.sizes[1], matrix.shape[1]
+    rows, columns = left.sizes[1], call.output.sizes[-1]
     target = result.view((1, rows, columns), (0, aligned_channels(columns), 1))
     if residual is not None:
         residual = rows_of_batches(plan, residual, 0)
-    _append_normalizing(plan, left, found.rows, matrix, bias, target, epilogue, residual)
+    if isinstance(weight, Quantized):
+        summed, normalization = found.rows.beside(plan, weight, bias)
+        vector = None if summed is None else bias_vector(plan, summed)
+        _append(plan, left, row_weights(plan, weight), target, epilogue, vector, residual, normalization)
+    else:
+        _append_normalizing(plan, left, found.rows, weight, bias, target, epilogue, residual)
     return result
 
 
