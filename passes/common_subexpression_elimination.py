@@ -14,6 +14,9 @@ from mobopt.passes.manager import GraphPass
 from mobopt.passes.note_kinds import SAME_AS
 from mobopt.passes.notes import NoteBook
 
+_MOST_BYTES = 2**16
+"""Of tensors that are compared: masks, places, tables of angles, which each layer of a model may have for itself."""
+
 
 class CommonSubexpressionElimination(GraphPass):
     """Remove pure nodes that repeat an earlier one, of the same block or of a block around it.
@@ -80,11 +83,22 @@ def _key(node: Node) -> Hashable:
 
 
 def _value_key(value: Value) -> Hashable:
-    """Equal for the same value; constants are the same if they are equal, tensors if they are identical."""
+    """Equal for the same value; constants are the same if they are equal, large tensors if they are identical."""
     if not value.is_constant:
         return id(value)
     known = value.constant
+    if isinstance(known, torch.Tensor) and known.nbytes <= _MOST_BYTES and type(known) is torch.Tensor:
+        return _contents(known)
     if isinstance(known, (int, float, str, torch.device, type(None))):
         return type(known).__name__, repr(known)
     plain = isinstance(known, (list, tuple)) and all(isinstance(item, (int, float, str)) for item in known)
     return (str(value.type), repr(known)) if plain else id(known)
+
+
+def _contents(tensor: torch.Tensor) -> Hashable:
+    """Equal for tensors of equal bits, types and layouts; identities where there are no plain bits."""
+    if tensor.is_quantized or tensor.layout is not torch.strided or tensor.device.type != "cpu":
+        return id(tensor)
+    dense = tensor.detach().resolve_conj().resolve_neg().contiguous().reshape(-1)
+    bits = dense.view(torch.uint8).numpy().tobytes() if dense.numel() else b""
+    return tensor.dtype, tuple(tensor.shape), tensor.stride(), bits

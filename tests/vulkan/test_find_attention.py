@@ -9,9 +9,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from mobopt import optimize_for_mobile
 from mobopt.frontends.torchscript import program_from_script_module
 from mobopt.ir import Graph, parse_graph, print_graph, verify_graph
-from mobopt.runtimes.vulkan.compile.attention import find_attention
+from mobopt.runtimes.vulkan.compile.attention import find_attention, share_heads
 from mobopt.runtimes.vulkan.compile.projections import join_projections
 from mobopt.runtimes.vulkan.engine.stream import Dispatch
 from mobopt.runtimes.vulkan.kernels.plan import ConstantStore
@@ -119,27 +120,190 @@ def test_model(device: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     assert sum(item.shader.startswith("product_") for item in operations if isinstance(item, Dispatch)) == 1
 
 
-def test_projections_of_one_input_are_joined() -> None:
-    tensors = {name: torch.randn(16, 12) for name in ("w0", "w1", "w2")} | {"b": torch.randn(16)}
+LAYERS = {name: torch.randn(16, 12) for name in ("w0", "w1", "w2")} | {"b": torch.randn(16)}
+IN, OUT = "Float(2, 5, 12)", "Float(2, 5, 16)"
+
+
+def joined(*lines: str, returned: str = "%y") -> Graph:
+    """A graph after layers of one input were joined."""
     constants = "".join(
-        f"  %{name} : Float{tuple(value.shape)} = prim::Constant[value=<Tensor>]()\n" for name, value in tensors.items()
+        f"  %{name} : Float{tuple(value.shape)} = prim::Constant[value=<Tensor>]()\n" for name, value in LAYERS.items()
     ).replace("(16,)", "(16)")
-    x, y = "Float(2, 5, 12)", "Float(2, 5, 16)"
-    text = f"""graph(%x : {x}, %z : {x}):
-{constants}  %q : {y} = aten::linear(%z, %w0, %b)
-  %k : {y} = aten::linear(%x, %w1, %b)
-  %v : {y} = aten::linear(%x, %w2, %b)
-  %y : {y} = aten::scaled_dot_product_attention(%q, %k, %v, None, 0.0, False, None, False)
-  return (%y)
-"""
-    graph = parse_graph(text, tensors)
+    text = f"graph(%x : {IN}, %z : {IN}):\n{constants}" + "".join(f"  {line}\n" for line in lines)
+    graph = parse_graph(f"{text}  return ({returned})\n", LAYERS)
     join_projections(graph, ConstantStore())
     verify_graph(graph)
+    return graph
+
+
+GATE, UP = f"%g : {OUT} = aten::linear(%x, %w0, None)", f"%u : {OUT} = aten::linear(%x, %w1, None)"
+GATED = [f"%s : {OUT} = aten::silu(%g)", f"%y : {OUT} = aten::mul.Tensor(%s, %u)"]
+
+
+def test_a_gate_and_what_passes_it_are_joined() -> None:
+    graph = joined(GATE, UP, *GATED)
+    operators = [node.op.removeprefix("aten::") for node in graph.block.nodes if node.op.startswith("aten::")]
+    assert operators == ["linear", "slice", "slice", "silu", "mul"]
+
+
+@pytest.mark.parametrize(
+    ("lines", "returned"),
+    [
+        ([GATE, UP.replace("%x", "%z"), *GATED], "%y"),  # of another input
+        ([GATE, UP.replace("None", "%b"), *GATED], "%y"),  # one has a bias
+        ([GATE, UP], "%g, %u"),  # they are returned
+        ([GATE, UP, f"%s : {OUT} = aten::relu(%g)", f"%y : {OUT} = aten::add.Tensor(%s, %u, 1)"], "%y"),  # epilogues
+        ([GATE, UP, f"%s : {OUT} = aten::silu(%g)", f"%y : {OUT} = aten::softmax.int(%s, -1, None)"], "%y, %u"),
+    ],
+)
+def test_layers_that_stay_apart(lines: list[str], returned: str) -> None:
+    assert sum(node.op == "aten::linear" for node in joined(*lines, returned=returned).block.nodes) == 2
+
+
+@pytest.mark.parametrize("scheme", ["int8_weights", "int4_weights"])
+def test_layers_of_few_bits_are_joined(device: Any, monkeypatch: pytest.MonkeyPatch, scheme: str) -> None:
+    """With the same numbers as apart."""
+
+    class Gated(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            torch.manual_seed(0)
+            self.gate, self.up, self.down = nn.Linear(64, 40), nn.Linear(64, 40), nn.Linear(40, 64)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.down(nn.functional.silu(self.gate(x)) * self.up(x))
+
+    model, x = Gated().eval(), torch.randn(2, 11, 64, generator=torch.Generator().manual_seed(0))
+    exported = torch.export.export(model, (x,))
+    module = optimize_for_mobile(exported, backend="vulkan", runtime="mobopt", quantize=scheme)
+    with torch.no_grad():
+        expected = module(x)
+        monkeypatch.setattr(device, "info", replace(device.info, kind="discrete"))
+        program = VulkanProgram(module.program, device)
+        result = program(x)
+    operations = [item.operation for item in program.profile([x])]
+    program.close()
+    torch.testing.assert_close(result, expected, rtol=1e-5, atol=1e-6)
+    shaders = [item.shader for item in operations if isinstance(item, Dispatch)]
+    assert sum(name.startswith("product_") and name != "product_sum" for name in shaders) == 2, shaders
+
+
+def test_projections_of_one_input_are_joined() -> None:
+    graph = joined(
+        f"%q : {OUT} = aten::linear(%z, %w0, %b)",
+        f"%k : {OUT} = aten::linear(%x, %w1, %b)",
+        f"%v : {OUT} = aten::linear(%x, %w2, %b)",
+        f"%y : {OUT} = aten::scaled_dot_product_attention(%q, %k, %v, None, 0.0, False, None, False)",
+    )
     nodes = [node for node in graph.block.nodes if node.op.startswith("aten::")]
     assert [node.op for node in nodes] == [
         *("aten::linear", "aten::linear", "aten::slice", "aten::slice", "aten::scaled_dot_product_attention")
     ]
-    joined = nodes[1]
-    assert torch.equal(joined["weight"].elements, torch.cat([tensors["w1"], tensors["w2"]]))
-    assert joined["bias"].numel == 32 and joined.output.sizes == (2, 5, 32)
+    layer = nodes[1]
+    assert torch.equal(layer["weight"].elements, torch.cat([LAYERS["w1"], LAYERS["w2"]]))
+    assert layer["bias"].numel == 32 and layer.output.sizes == (2, 5, 32)
     assert [node.args[1:] for node in nodes[2:4]] == [(2, 0, 16, 1), (2, 16, 32, 1)]
+
+
+K8, KEYS = "Float(1, 8, 7, 4)", "Float(1, 2, 7, 4)"
+ATTEND = "%y : Float(1, 8, 5, 4) = aten::scaled_dot_product_attention(%q, %k, %v, None, 0.0, False, None, False)"
+REPEATS = [
+    f"%{name} : {K8} = aten::repeat_interleave.self_int(%{of}, 4, 1, None)" for name, of in (("k", "a"), ("v", "b"))
+]
+
+
+def spread(name: str, source: str, dim: int = 2) -> list[str]:
+    one, many = ("1, 2, 1, 7, 4", "1, 2, 4, 7, 4") if dim == 2 else ("1, 1, 2, 7, 4", "1, 4, 2, 7, 4")
+    return [
+        f"%{name}1 : Float({one}) = aten::unsqueeze(%{source}, {dim})",
+        f"%{name}2 : Float({many}) = aten::expand(%{name}1, [{many}], False)",
+        f"%{name} : {K8} = aten::reshape(%{name}2, [1, 8, 7, 4])",
+    ]
+
+
+def shared(*lines: str, returned: str = "%y") -> list[str]:
+    """The operators that are left when heads are shared."""
+    text = f"graph(%q : Float(1, 8, 5, 4), %a : {KEYS}, %b : {KEYS}):\n" + "".join(f"  {line}\n" for line in lines)
+    graph = parse_graph(f"{text}  return ({returned})\n", {})
+    share_heads(graph)
+    verify_graph(graph)
+    nodes = [node for node in graph.block.nodes if node.op.startswith("aten::")]
+    assert nodes[-1]["enable_gqa"] == (len(nodes) == 1 or returned != "%y")
+    return [node.op.removeprefix("aten::") for node in nodes]
+
+
+def test_repeated_heads_are_shared() -> None:
+    attention = "scaled_dot_product_attention"
+    assert shared(*REPEATS, ATTEND) == [attention]
+    assert shared(*spread("k", "a"), *spread("v", "b"), ATTEND) == [attention]
+    assert shared(*REPEATS, ATTEND, returned="%y, %k") == ["repeat_interleave", attention]
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        [REPEATS[0], "%v : Float(1, 8, 7, 4) = aten::repeat(%b, [1, 4, 1, 1])"],  # heads in another order
+        [*spread("k", "a", 1), *spread("v", "b", 1)],
+        [REPEATS[0], f"%v : {K8} = aten::cat([%b, %b, %b, %b], 1)"],
+    ],
+)
+def test_other_repetitions_stay(lines: list[str]) -> None:
+    assert len(shared(*lines, ATTEND)) > 1
+
+
+class Grouped(nn.Module):
+    """Attention as Llama's: rotary positions, and heads that share keys and values."""
+
+    def __init__(self, heads: int, groups: int, size: int, is_by_hand: bool) -> None:
+        super().__init__()
+        self.heads, self.groups, self.size, self.is_by_hand = heads, groups, size, is_by_hand
+        width = heads * size
+        self.q, self.k, self.v = (nn.Linear(width, n * size, bias=False) for n in (heads, groups, groups))
+        angle = torch.outer(torch.arange(40.0), 1.0 / 100 ** (torch.arange(0, size, 2) / size)).repeat(1, 2)
+        self.register_buffer("cos", angle.cos())
+        self.register_buffer("sin", angle.sin())
+
+    def rotated(self, x: Tensor) -> Tensor:
+        half = self.size // 2
+        turned = torch.cat((-x[..., half:], x[..., :half]), dim=-1)
+        return x * self.cos[: x.size(2)] + turned * self.sin[: x.size(2)]
+
+    def forward(self, x: Tensor) -> Tensor:
+        n, t, _ = x.shape
+        q, k, v = (layer(x).view(n, t, -1, self.size).transpose(1, 2) for layer in (self.q, self.k, self.v))
+        q, k = self.rotated(q), self.rotated(k)
+        times = self.heads // self.groups
+        k, v = (
+            y[:, :, None].expand(n, self.groups, times, t, self.size).reshape(n, self.heads, t, self.size)
+            for y in (k, v)
+        )
+        if self.is_by_hand:
+            return torch.softmax(q @ k.transpose(2, 3) / 2, -1) @ v
+        return nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+
+
+@pytest.mark.parametrize("is_by_hand", [False, True])
+@pytest.mark.parametrize("sizes", [(1, 1), (1, 11), (3, 7)])
+@pytest.mark.parametrize("shape", [(4, 2, 8), (6, 1, 12), (3, 3, 4)])
+def test_rotary_grouped_attention(
+    device: Any, monkeypatch: pytest.MonkeyPatch, shape: tuple[int, int, int], sizes: tuple[int, int], is_by_hand: bool
+) -> None:
+    """Queries, keys and values are one product, rotations a dispatch or two each, and nothing is repeated."""
+    monkeypatch.setattr(device, "info", replace(device.info, kind="discrete"))
+    torch.manual_seed(0)
+    model = Grouped(*shape, is_by_hand).eval()
+    x = torch.randn(*sizes, shape[0] * shape[2], generator=torch.Generator().manual_seed(1))
+    program = VulkanProgram(program_from_script_module(torch.jit.trace(model, x)), device)
+    with torch.no_grad():
+        result, expected = program(x), model.double()(x.double())
+    assert isinstance(result, Tensor)
+    operations = [item.operation for item in program.profile([x])]
+    program.close()
+    assert float((result - expected).abs().max()) <= 1e-5 * float(expected.abs().max())
+    shaders = [item.shader for item in operations if isinstance(item, Dispatch)]
+    assert sum(name.startswith("product_") and name != "product_sum" for name in shaders) == 1, shaders
+    assert sum(name.startswith("attention") for name in shaders) == 1
+    labels = [item.label for item in operations if isinstance(item, Dispatch)]
+    rotations = [label for label in labels if label.startswith("mobopt::rotary")]
+    each = [1 if sum(size > 1 for size in (sizes[0], heads, sizes[1])) < 2 else 2 for heads in shape[:2]]
+    assert len(rotations) == sum(each), labels

@@ -1,4 +1,5 @@
-"""Finds attention that a model wrote as products and a softmax, so that one kernel computes it."""
+"""Finds attention that a model wrote as products and a softmax, and heads that were repeated for it, so that one kernel
+computes it from keys and values as they are."""
 
 from __future__ import annotations
 
@@ -82,6 +83,92 @@ def _replace(last: Node) -> None:
     last.output.replace_all_uses_with(attention.output)
     for step in (last, *steps):
         step.destroy()
+
+
+def share_heads(graph: Graph) -> None:
+    """Let queries' heads share keys and values that were repeated for them.
+
+    Given:
+        %k : Float(1, 8, 7, 4) = aten::repeat_interleave.self_int(%a, 4, 1, None)
+        %v : Float(1, 8, 7, 4) = aten::repeat_interleave.self_int(%b, 4, 1, None)
+        %y : Float(1, 8, 5, 4) = aten::scaled_dot_product_attention(%q, %k, %v, None, 0.0, False, None, False)
+    Result:
+        %y : Float(1, 8, 5, 4) = aten::scaled_dot_product_attention(%q, %a, %b, None, 0.0, False, None, True)
+
+    So it is with what ``a[:, :, None].expand(...).reshape(...)`` repeats.
+    """
+    for node in graph.block.nodes:
+        if node.op != _ATTENTION or node["enable_gqa"]:
+            continue
+        key, value = (_shared(node[name]) for name in ("key", "value"))
+        if key is None or value is None or key.sizes[-3] != value.sizes[-3] or node["query"].rank != key.rank:
+            continue
+        args = (node["query"], key, value, *node.args[3:-1], True)
+        again = Node.call(_ATTENTION, args, [Value("", node.output.type)], node.origin)
+        if why_unsupported(again) is not None:
+            again.destroy()
+            continue
+        again.insert_before(node)
+        again.output.name, node.output.name = node.output.name, ""
+        node.output.replace_all_uses_with(again.output)
+        repeated = [node["key"].producer, node["value"].producer]
+        node.destroy()
+        for maker in repeated:
+            _destroy_unread(maker)
+
+
+def _shared(value: Value) -> Value | None:
+    """The tensor (..., heads, rows, columns) each of whose heads ``value`` has several times, one beside the other."""
+    node = value.producer
+    if node is None or value.rank < 3:
+        return None
+    if node.qualified_op == "aten::transpose.int":
+        return _turned_back(node)
+    if node.qualified_op == "aten::repeat_interleave.self_int":
+        source: Value = node.args[0]
+        is_of_heads = node["dim"] is not None and node["dim"] % source.rank == source.rank - 3
+        return source if is_of_heads and source.sizes[-2:] == value.sizes[-2:] else None
+    while node is not None and has_trait(node.qualified_op, Trait.IDENTITY):
+        node = node.args[0].producer
+    if node is None or not has_trait(node.qualified_op, Trait.VIEW):
+        return None
+    return _spread_heads(node.args[0], value)
+
+
+def _turned_back(node: Node) -> Value | None:
+    """What was repeated, where rows and columns were exchanged twice since."""
+    inner = node.args[0].producer
+    if inner is None or inner.qualified_op != "aten::transpose.int":
+        return None
+    rank = node.output.rank
+    turns = [sorted(dim % rank for dim in (step["dim0"], step["dim1"])) for step in (node, inner)]
+    return _shared(inner.args[0]) if turns == [[rank - 2, rank - 1]] * 2 else None
+
+
+def _spread_heads(spread: Value, value: Value) -> Value | None:
+    """What has the heads of ``value``, a view of ``spread``, if that is it with a dimension that was spread."""
+    while (node := spread.producer) is not None and has_trait(node.qualified_op, Trait.IDENTITY):
+        spread = node.args[0]
+    *lead, heads, times, rows, columns = (1, *spread.sizes)
+    if node is None or node.qualified_op != "aten::expand" or spread.rank != value.rank + 1:
+        return None
+    source: Value = node.args[0]
+    if (*lead[1:], heads * times, rows, columns) != value.sizes or source.rank != spread.rank:
+        return None
+    inner = source.producer
+    if inner is None or inner.qualified_op != "aten::unsqueeze" or source.sizes != (*lead[1:], heads, 1, rows, columns):
+        return None
+    return inner.args[0] if inner["dim"] % source.rank == source.rank - 3 else None
+
+
+def _destroy_unread(node: Node | None) -> None:
+    """Take out a node whose results nobody reads, and then what it alone has read."""
+    if node is None or node.block is None or any(output.uses for output in node.outputs):
+        return
+    read = [value.producer for value in dict.fromkeys(node.inputs)]
+    node.destroy()
+    for maker in read:
+        _destroy_unread(maker)
 
 
 def _made_for(value: Value, reader: Node) -> Node | None:

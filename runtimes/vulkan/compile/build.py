@@ -13,12 +13,13 @@ from mobopt.ir import NOWHERE, Graph, Node, Origin, Value
 from mobopt.ir.rewriting import dissolve
 from mobopt.ops.arithmetic import flops_of
 from mobopt.runtimes.segment import Segment
-from mobopt.runtimes.vulkan.compile.attention import find_attention
+from mobopt.runtimes.vulkan.compile.attention import find_attention, share_heads
 from mobopt.runtimes.vulkan.compile.concatenation import Concatenation, find_concatenations
 from mobopt.runtimes.vulkan.compile.decompose import decompose
 from mobopt.runtimes.vulkan.compile.fusion import fold_epilogues
 from mobopt.runtimes.vulkan.compile.fusion_normalization import fold_normalizations
 from mobopt.runtimes.vulkan.compile.fusion_pointwise import fuse_pointwise
+from mobopt.runtimes.vulkan.compile.fusion_rotary import fold_rotary
 from mobopt.runtimes.vulkan.compile.fusion_scaling import fold_scalings
 from mobopt.runtimes.vulkan.compile.host_function import HostFunction
 from mobopt.runtimes.vulkan.compile.integer_ranges import Interval
@@ -118,6 +119,7 @@ def build_stream(
     find_normalizations(graph)
     if use_shared_memory(device):
         find_attention(graph)
+        share_heads(graph)
         join_projections(graph, constants)
     choose_rows_first(graph)
     if halving is not None:
@@ -178,6 +180,7 @@ def _build(
     if use_shared_memory(device) and halving is None:  # where halves lie is chosen for what is in memory
         fold_scalings(graph, placement.reasons)
     fold_normalizations(graph, device, placement.reasons, halving.names if halving is not None else lambda node: False)
+    fold_rotary(graph, placement.reasons)
     fuse_pointwise(graph, placement.reasons, placement.long)
     fallbacks = tuple(_fallback(node, reason) for node, reason in placement.reasons.items())
     if fallbacks and not allow_fallback:

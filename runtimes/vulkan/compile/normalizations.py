@@ -10,7 +10,8 @@ from mobopt.ir import Graph, Node, Value
 from mobopt.runtimes.vulkan.lowerings.registry import why_unsupported
 
 _MEAN = "aten::mean.dim"
-_MUL, _ADD, _SUB, _DIV = (f"aten::{name}.Tensor" for name in ("mul", "add", "sub", "div"))
+_MUL, _DIV = "aten::mul.Tensor", "aten::div.Tensor"
+_ADD, _SUB = "aten::add.Tensor", "aten::sub.Tensor"
 _POWERS = ("aten::pow.Tensor_Scalar", "aten::pow.Tensor_Tensor")
 
 

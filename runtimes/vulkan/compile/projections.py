@@ -17,7 +17,7 @@ from mobopt.runtimes.vulkan.kernels.plan import ConstantStore
 from mobopt.runtimes.vulkan.lowerings.registry import why_unsupported
 
 _ALIGNMENT = 8
-"""Elements of which the width of each layer is a multiple, so that kernels can read their parts as they lie."""
+"""Elements at a multiple of which the part of each layer begins, so that kernels can read it as it lies."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ def join_projections(graph: Graph, constants: ConstantStore) -> None:
     groups: dict[Hashable, list[_Layer]] = {}
     for node in graph.block.nodes:
         layer = _layer(node)
-        if layer is not None and node.output.sizes[-1] % _ALIGNMENT == 0 and not _would_lose(graph, node.output):
+        if layer is not None and not _would_lose(graph, node.output):
             groups.setdefault(layer.kind, []).append(layer)
     for layers in groups.values():
         if len(layers) > 1:
@@ -116,7 +116,7 @@ def _join(graph: Graph, layers: Sequence[_Layer], constants: ConstantStore) -> N
         part.insert_before(first)
         part.output.name, old.name = old.name, ""
         old.replace_all_uses_with(part.output)
-        start = end
+        start = _aligned(end)
     for layer in layers:
         makers = [value.producer for value in layer.node.inputs]
         layer.node.destroy()
@@ -126,8 +126,21 @@ def _join(graph: Graph, layers: Sequence[_Layer], constants: ConstantStore) -> N
 
 
 def _joined(parts: Sequence[torch.Tensor], constants: ConstantStore) -> Value:
-    """Rows of all parts; the same tensor in every plan."""
-    return Value.of_elements(constants.derived(parts, ("joined rows",), lambda: torch.cat([*parts])))
+    """Rows of all parts, each with zeros up to where the next one begins; the same tensor in every plan."""
+
+    def join() -> torch.Tensor:
+        joined = torch.zeros(sum(_aligned(part.shape[0]) for part in parts), *parts[0].shape[1:], dtype=parts[0].dtype)
+        start = 0
+        for part in parts:
+            joined[start : start + part.shape[0]] = part
+            start += _aligned(part.shape[0])
+        return joined
+
+    return Value.of_elements(constants.derived(parts, ("joined rows",), join))
+
+
+def _aligned(count: int) -> int:
+    return -(-count // _ALIGNMENT) * _ALIGNMENT
 
 
 def _joined_weights(weights: Sequence[torch.Tensor | Quantized], constants: ConstantStore, place: Node) -> Value:
@@ -137,9 +150,8 @@ def _joined_weights(weights: Sequence[torch.Tensor | Quantized], constants: Cons
         return _joined([weight for weight in weights if isinstance(weight, torch.Tensor)], constants)
     zeros = [weight.zero_points for weight in quantized if weight.zero_points is not None]
     values, scales = ([getattr(weight, name) for weight in quantized] for name in ("values", "scales"))
-    args = [_joined(values, constants), _joined(scales, constants), _joined(zeros, constants) if zeros else None]
-    rows = sum(weight.sizes[0] for weight in quantized)
-    made = Value.of_tensor(quantized[0].scales.dtype, (rows, quantized[0].columns))
+    args = _joined(values, constants), _joined(scales, constants), _joined(zeros, constants) if zeros else None
+    made = Value.of_tensor(quantized[0].scales.dtype, (args[1].sizes[0], quantized[0].columns))
     call = Node.call(DEQUANTIZE, (*args, *quantized[0].arguments[3:]), [made], place.origin)
     call.insert_before(place)
     return call.output
