@@ -131,3 +131,19 @@ def test_blocks_fit_phones(name: str) -> None:
     for rows in range(1, MOST_ROWS + 1):
         kernel = choose_gpu_kernel(device, ProductShape(rows, 192, 768, 768, is_plain=True))
         assert isinstance(kernel, RowKernel) and kernel.fits(device)
+
+
+def test_blocks_of_few_bits() -> None:
+    """Registers of a core are enough for one workgroup of 1024 invocations that read such weights."""
+    h200 = known_device("nvidia_h200")
+
+    def chosen(inner: int, columns: int) -> tuple[int, int, int]:
+        shape = ProductShape(1, inner // 4, columns // 4, columns // 4, ahead=264, is_plain=True, has_few_bits=True)
+        kernel = choose_gpu_kernel(h200, shape)
+        assert isinstance(kernel, RowKernel)
+        return kernel.columns, kernel.teams, kernel.steps
+
+    assert chosen(2048, 2048) == (4, 256, 2)  # in 128 workgroups, one for each of 132 cores
+    assert chosen(2048, 2560) == (4, 128, 2)  # which would be 160
+    assert chosen(2048, 11264) == (8, 64, 1)
+    assert chosen(2048, 32000) == (32, 16, 2)

@@ -173,6 +173,7 @@ def append_product(
         float_run=_float_run(product, operands, inner_tail),
         ahead=_ahead(plan.device, operands),
         is_plain=not (spatial or grouped) and taps == 1 and operands.scaling is None,
+        has_few_bits=operands.scales is not None,
         is_normalized=operands.normalization is not None,
     )
     choose = plan.choose_product or choose_product_kernel
