@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -49,6 +50,17 @@ def test_a_root_mean_square_norm() -> None:
     (node,) = (node for node in graph.block.nodes if node.op.startswith("aten::"))
     assert (node.op, node["normalized_shape"], node["eps"]) == ("aten::rms_norm", [24], 1e-6)
     assert torch.equal(node["weight"].elements, TENSORS["w"]) and node.output.name == "y"
+
+
+def test_several_norms() -> None:
+    second = [line.replace("%y", "%z").replace("%x", "%y") for line in (SQUARE, MEAN, EPS, ROOT, NORM, GAIN)]
+    lines = [SQUARE, MEAN, EPS, ROOT, NORM, GAIN, *(_numbered(line) for line in second)]
+    assert operators(found(*lines, returned="%z")) == ["rms_norm", "rms_norm"]
+
+
+def _numbered(line: str) -> str:
+    """With other names of what is between."""
+    return re.sub(r"%([qmarn])\b", r"%\g<1>2", line)
 
 
 CENTER = f"%d : {X} = aten::sub.Tensor(%x, %u, 1)"

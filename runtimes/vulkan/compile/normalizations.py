@@ -30,7 +30,7 @@ def find_normalizations(graph: Graph) -> None:
 
     Only steps in float32 that nothing else reads are taken; weight and bias are constants.
     """
-    for node in graph.block.nodes:
+    for node in list(graph.block.nodes):  # what comes after a node may go with it
         if node.block is not None and node.qualified_op in (_MUL, _DIV):
             found = _normalized(node)
             if found is not None:
