@@ -40,6 +40,16 @@ def enclose(nodes: Sequence[Node], op: str, point: InsertionPoint | None = None)
     return whole
 
 
+def destroy_unread(node: Node | None) -> None:
+    """Take out a node whose results nobody reads, and then what it alone has read."""
+    if node is None or node.block is None or node.blocks or any(output.uses for output in node.outputs):
+        return
+    read = [value.producer for value in dict.fromkeys(node.inputs)]
+    node.destroy()
+    for maker in read:
+        destroy_unread(maker)
+
+
 def dissolve(whole: Node) -> list[Node]:
     """Put the nodes of the body of :func:`enclose` in the place of the node that holds it."""
     body = whole.blocks[0]

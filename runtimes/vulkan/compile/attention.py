@@ -8,6 +8,7 @@ from collections.abc import Callable
 import torch
 
 from mobopt.ir import Graph, Node, Value
+from mobopt.ir.rewriting import destroy_unread
 from mobopt.ops.records import Trait, has_trait
 from mobopt.runtimes.vulkan.lowerings.registry import why_unsupported
 
@@ -114,7 +115,7 @@ def share_heads(graph: Graph) -> None:
         repeated = [node["key"].producer, node["value"].producer]
         node.destroy()
         for maker in repeated:
-            _destroy_unread(maker)
+            destroy_unread(maker)
 
 
 def _shared(value: Value) -> Value | None:
@@ -159,16 +160,6 @@ def _spread_heads(spread: Value, value: Value) -> Value | None:
     if inner is None or inner.qualified_op != "aten::unsqueeze" or source.sizes != (*lead[1:], heads, 1, rows, columns):
         return None
     return inner.args[0] if inner["dim"] % source.rank == source.rank - 3 else None
-
-
-def _destroy_unread(node: Node | None) -> None:
-    """Take out a node whose results nobody reads, and then what it alone has read."""
-    if node is None or node.block is None or any(output.uses for output in node.outputs):
-        return
-    read = [value.producer for value in dict.fromkeys(node.inputs)]
-    node.destroy()
-    for maker in read:
-        _destroy_unread(maker)
 
 
 def _made_for(value: Value, reader: Node) -> Node | None:

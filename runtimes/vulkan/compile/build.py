@@ -13,6 +13,7 @@ from mobopt.ir import NOWHERE, Graph, Node, Origin, Value
 from mobopt.ir.rewriting import dissolve
 from mobopt.ops.arithmetic import flops_of
 from mobopt.runtimes.segment import Segment
+from mobopt.runtimes.vulkan.compile.activations import find_activations
 from mobopt.runtimes.vulkan.compile.attention import find_attention, share_heads
 from mobopt.runtimes.vulkan.compile.concatenation import Concatenation, find_concatenations
 from mobopt.runtimes.vulkan.compile.decompose import decompose
@@ -117,6 +118,7 @@ def build_stream(
     decompose(graph)
     simplify(graph)
     find_normalizations(graph)
+    find_activations(graph)
     if use_shared_memory(device):
         find_attention(graph)
         share_heads(graph)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 
 from mobopt.ir import Graph, Node, Value
+from mobopt.ir.rewriting import destroy_unread
 from mobopt.runtimes.vulkan.lowerings.registry import why_unsupported
 
 _MEAN = "aten::mean.dim"
@@ -186,15 +187,4 @@ def _replace(found: _Found) -> None:
     node.insert_before(last)
     node.output.name, last.output.name = last.output.name, ""
     last.output.replace_all_uses_with(node.output)
-    _destroy_unread(last)
-
-
-def _destroy_unread(node: Node) -> None:
-    """Take out a node whose results nobody reads, and then what it alone has read."""
-    if node.block is None or any(output.uses for output in node.outputs):
-        return
-    read = [value.producer for value in dict.fromkeys(node.inputs)]
-    node.destroy()
-    for maker in read:
-        if maker is not None and not maker.blocks:
-            _destroy_unread(maker)
+    destroy_unread(last)

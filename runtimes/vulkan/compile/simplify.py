@@ -1,5 +1,5 @@
 """Rewrites of a straight line that leave less to do: copies that nobody can tell from their source, batch normalisation
-as one multiply-add. They run before any fusion."""
+as one multiply-add, matrices that are rows of a tensor for a linear layer only. They run before any fusion."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from mobopt.ir import Graph, Node, Value
-from mobopt.ir.rewriting import replace_call
+from mobopt.ir.rewriting import destroy_unread, replace_call
 from mobopt.ir.types import TensorType
 from mobopt.ops.records import Trait, record_of
 
@@ -21,6 +21,38 @@ def simplify(graph: Graph) -> None:
         _make_arithmetic(node)
     for node in graph.block.nodes:
         _remove_copy(graph, node)
+    for node in list(graph.block.nodes):
+        _leave_rows(node)
+
+
+def _leave_rows(node: Node) -> None:
+    """Let a linear layer take a tensor as it is, where a matrix was made of it, and a tensor of the result again.
+
+    Given:
+        %m : Float(14, 64) = aten::view(%x, [-1, 64])
+        %n : Float(14, 96) = aten::linear(%m, %w, %b)
+        %y : Float(2, 7, 96) = aten::view(%n, [2, 7, 96])
+    Result:
+        %y : Float(2, 7, 96) = aten::linear(%x, %w, %b)
+    """
+    if node.block is None or node.op not in ("aten::linear", "vulkan_prepack::run_linear_context"):
+        return
+    matrix: Value = node.args[0]
+    before, readers = matrix.producer, [user for user, _ in node.output.uses]
+    if before is None or len(readers) != 1 or not (_is_view(before) and _is_view(readers[0])):
+        return
+    (after,), source = readers, before.args[0]
+    if source.sizes[-1:] != matrix.sizes[-1:] or after.output.sizes != (*source.sizes[:-1], node.output.sizes[-1]):
+        return
+    layer = Node.call(node.qualified_op, (source, *node.args[1:]), [Value("", after.output.type)], node.origin)
+    layer.insert_before(node)
+    layer.output.name, after.output.name = after.output.name, ""
+    after.output.replace_all_uses_with(layer.output)
+    destroy_unread(after)
+
+
+def _is_view(node: Node) -> bool:
+    return node.op in ("aten::view", "aten::reshape")
 
 
 def _remove_copy(graph: Graph, node: Node) -> None:
