@@ -305,3 +305,20 @@ def test_weights_of_few_bits(device: Device, monkeypatch, scheme: str, rows: int
     assert names.count("product_rows_normalized_quantized") == 1, names
     assert not any(name.startswith("normalize") for name in names)
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5 * max(1.0, offset / 10))
+
+
+@pytest.mark.parametrize("is_with_units", [False, True])
+def test_one_program_for_all_sizes(device: Device, monkeypatch, is_with_units: bool) -> None:
+    """Lowerings are recorded for sizes that are open; few rows and many are different kernels."""
+    switch = "emulated-matrix-units" if is_with_units else "shared-products"
+    monkeypatch.setattr(device, "info", replace(device.info, kind="discrete", switches=frozenset({switch})))
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.LayerNorm(24), nn.Linear(24, 20)).eval()
+    runner = VulkanProgram(program_from_script_module(torch.jit.trace(model, floats(9, 24))), device)
+    for rows in (9, 11, 3, 1, 17, 4, 5):
+        x = floats(rows, 24)
+        with torch.no_grad():
+            torch.testing.assert_close(runner(x), model(x), rtol=1e-5, atol=2e-6)
+        shaders = [step.operation.shader for step in runner.profile([x]) if isinstance(step.operation, Dispatch)]
+        assert any(name.startswith("product_rows_normalized") for name in shaders) == (rows <= 4 and not is_with_units)
+    runner.close()

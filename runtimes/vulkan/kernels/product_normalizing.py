@@ -158,7 +158,8 @@ def may_normalize(device: DeviceInfo, rows: int, inner: int, of_few_bits: bool =
     ``of_few_bits`` or by floats."""
     if NO_NORMALIZED_PRODUCTS in device.switches or not use_shared_memory(device) or not 0 < inner <= _MOST_ELEMENTS:
         return False
-    return rows <= MOST_ROWS or (not of_few_bits and units_lanes(device, device_costs(device)) > 0)
+    # Of sizes it is asked last, as all that is asked of open ones is a condition on a recorded plan.
+    return (not of_few_bits and units_lanes(device, device_costs(device)) > 0) or rows <= MOST_ROWS
 
 
 def _times(weight: Quantized, vector: torch.Tensor) -> torch.Tensor:
@@ -171,7 +172,7 @@ def can_normalize(
     """Whether there is a kernel for elements as they lie, where :func:`may_normalize` is true."""
     if isinstance(weight, Quantized):
         return True
-    if rows <= MOST_ROWS and not units_lanes(plan.device, device_costs(plan.device)):
+    if not units_lanes(plan.device, device_costs(plan.device)) and rows <= MOST_ROWS:
         return True
     if plan.weight_elements(normalization.weights(plan, weight)) == torch.float16:
         return source.elements == torch.float16
