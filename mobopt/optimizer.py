@@ -10,7 +10,7 @@ import os
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -28,6 +28,7 @@ from mobopt.ops.targets.device_profiles import image_limit_of
 from mobopt.options import (
     DEFAULT_LEGALIZE,
     DEFAULT_RUNTIME,
+    INT8_STATIC,
     MobileOptimizerType,
     Precision,
     PrecisionChoice,
@@ -78,6 +79,7 @@ def optimize_for_mobile(
     quantize: str | None = None,
     quantize_group: int | None = None,
     keep_float: Sequence[str] = (),
+    calibration_inputs: Sequence[Sequence[Any]] = (),
     explain: bool = False,
     precision: Precision = "fp32",
     fp32_nodes: str | Iterable[str] = (),
@@ -124,6 +126,8 @@ def optimize_for_mobile(
             that ``example_inputs`` show. Phones' CPUs have kernels of integers for both.
         quantize_group: with ``'int4_weights'``, how many weights share a scale: 32 (the default), 64 or 128.
         keep_float: patterns of the names of layers that keep their weights, such as ``'lm_head'`` or ``'layers.0.*'``.
+        calibration_inputs: with ``'int8_static'``, arguments of further calls of ``forward``, from which it learns as
+            well: ``[(image,) for image in images]``.
         explain: print what each pass did, and what it left alone and why.
         precision: with the backend Vulkan, ``'fp16'`` or ``'bf16'``: when the module is called, weights and tensors
             between operators lie in the device's memory as float16 or bfloat16, but for those that rounding would harm,
@@ -146,7 +150,7 @@ def optimize_for_mobile(
         MissingMethodError: an AttributeError: a method to preserve doesn't exist.
         BundleError: the file can't be read, or is optimised already.
         InputError: the blocklist names an unknown optimisation, the pipeline is for other arguments, there is no such
-            precision, or no node matches a pattern.
+            precision, no node matches a pattern, or calibration inputs are none, or aren't for ``'int8_static'``.
         UnsupportedError: the module, the backend or the runtime needs what mobopt lacks.
         PassError: the optimised module differs from the original on the example inputs.
     """
@@ -167,7 +171,8 @@ def optimize_for_mobile(
         raise UnsupportedError("the module is optimised already; optimise the module that it was made from")
     source = source_of(script_module, names, example_inputs, dynamic_shapes)
     source = source_for(source, settings.backend, settings.is_for_phones)
-    optimized = optimize(source, settings, example_inputs, passes, bounds=bounds)
+    calibration = checked_calibration(calibration_inputs, settings)
+    optimized = optimize(source, settings, example_inputs, passes, bounds=bounds, calibration=calibration)
     if settings.asks_for_sizes and (unknown := unknown_text(optimized.original, optimized.notes, optimized.inputs)):
         warnings.warn(f"{unknown}. Give example_inputs", stacklevel=2)
     if by_size := by_size_text(optimized.program, optimized.notes):
@@ -242,6 +247,7 @@ def optimize(
     passes: PassPipeline | None = None,
     on_pass: Callable[[PassRun, Program], None] | None = None,
     bounds: DeclaredBounds | None = None,
+    calibration: Sequence[Sequence[Any]] = (),
 ) -> Optimized:
     """Run a backend's passes on a model; arguments are checked already.
 
@@ -252,6 +258,7 @@ def optimize(
         passes: a pipeline for these settings, in place of the backend's own.
         on_pass: is told of each pass, with the Program after it.
         bounds: the sizes that inputs may have.
+        calibration: arguments of further calls of ``forward``, to learn how large numbers get.
 
     Raises:
         InputError: the model can't be run on the example inputs, bounds don't fit the inputs, or the pipeline is for
@@ -261,10 +268,28 @@ def optimize(
     if passes is not None:
         _check_pipeline(passes, settings)
     inputs = with_bounds(source.program, _inputs_of(source, settings, example_inputs), bounds or {})
+    inputs = replace(inputs, calibration=calibration)
     pipeline = pipeline_for(settings, inputs.examples) if passes is None else passes.with_examples(inputs.examples)
     program = source.program.clone()
     runs = run_passes(program, pipeline, on_pass=on_pass)
     return Optimized(source.program, program, tuple(runs), inputs, pipeline)
+
+
+def checked_calibration(calls: Sequence[Sequence[Any]], settings: Settings) -> Sequence[Sequence[Any]]:
+    """Arguments of further calls, as they are asked for.
+
+    Raises:
+        InputError: they aren't sequences of arguments, or nothing learns from them.
+    """
+    if not isinstance(calls, Sequence) or not all(isinstance(call, (list, tuple)) for call in calls):
+        raise InputError(
+            f"calibration_inputs is a {type(calls).__name__} that isn't made of lists or tuples of arguments; write "
+            "[(image,) for image in images]"
+        )
+    scheme = None if settings.quantization is None else settings.quantization.scheme
+    if calls and scheme != INT8_STATIC:
+        raise InputError(f"nothing learns from calibration inputs but {INT8_STATIC}, and quantize is {scheme!r}")
+    return calls
 
 
 def _check_pipeline(passes: PassPipeline, settings: Settings) -> None:

@@ -34,11 +34,13 @@ class Examples:
         are_guessed: whether nobody asked for these sizes: mobopt chose them, or tracing happened to use them. They
             decide what the target computes right, and no file is fixed to them.
         bounds: ranges of sizes of methods' inputs; where nothing is said, that of the export counts.
+        calibration: arguments of further calls of ``forward``, which tell how large numbers get, and nothing of sizes.
     """
 
     arguments: Mapping[str, Sequence[Any]] = field(default_factory=dict)
     are_guessed: bool = False
     bounds: DeclaredBounds = field(default_factory=dict)
+    calibration: Sequence[Sequence[Any]] = ()
 
 
 def record_facts(program: Program, examples: Examples) -> None:

@@ -101,7 +101,8 @@ class QuantizeStatic(QuantizeWeights):
         """Rewrite the methods that examples are given for.
 
         Raises:
-            InputError: there are no examples, or a pattern of what is to stay matches no layer.
+            InputError: there are no examples, the model can't be run on one, or a pattern of what is to stay matches no
+                layer.
         """
         if not self.examples.arguments or self.examples.are_guessed:
             raise InputError(
@@ -115,7 +116,8 @@ class QuantizeStatic(QuantizeWeights):
             if method not in program.methods:
                 continue
             observer = _Observer(program)
-            observer.run(method, map_leaves(list(arguments), torch.Tensor, torch.Tensor.clone))
+            for call in (arguments, *(self.examples.calibration if method == "forward" else ())):
+                observer.run(method, map_leaves(list(call), torch.Tensor, torch.Tensor.clone))
             seen = {value: item for value, item in observer.seen.items() if item.is_finite}
             rewriting = _Rewriting(self, program.methods[method], notes, seen)
             changed |= rewriting.rewrite()

@@ -74,6 +74,12 @@ _NAMES = ", ".join(MobileOptimizerType.__members__)
     help=f"With int4_weights, weights that share a scale: {', '.join(map(str, GROUPS))}.",
 )
 @click.option("--keep-float", multiple=True, metavar="PATTERN", help="Layers that keep their weights: 'layers.0.*'.")
+@click.option(
+    "--calibration",
+    metavar="DIR",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="With int8_static: a folder with a .npy or .npz file of inputs for each call to learn from, besides --input.",
+)
 @click.option("--bytecode-version", default=8, show_default=True, type=click.IntRange(4, 8), help="Of a .ptl.")
 @input_options
 @bound_option
@@ -95,6 +101,7 @@ def convert(
     bounds: tuple[str, ...],
     preserve: tuple[str, ...],
     bytecode_version: int,
+    calibration: Path | None,
     force: bool,
     explain: bool,
     dump_ir: Path | None,
@@ -115,7 +122,7 @@ def convert(
     model, output = _given("'MODEL'", model), _given("'-o' / '--output'", output)
     with progress(f"reading {model.name}") as show:
         from mobopt.files import check_writable
-        from mobopt.samples.inputs import InputOptions, read_bounds
+        from mobopt.samples.inputs import InputOptions, read_bounds, read_calls
         from mobopt.tools.conversion import ConversionRefusedError, convert_file
 
         examples = InputOptions.parse(inputs, shapes)
@@ -129,6 +136,7 @@ def convert(
                 bytecode_version=bytecode_version,
                 example_inputs=examples.tensors(),
                 bounds=read_bounds(bounds),
+                calibration_inputs=() if calibration is None else read_calls(calibration),
                 dump_ir=dump_ir,
                 force=force,
                 show=show,

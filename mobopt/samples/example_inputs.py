@@ -56,14 +56,16 @@ class ChosenInputs:
     """Given, or bundled with the model."""
     bounds: DeclaredBounds = field(default_factory=dict)
     """Sizes that inputs may have beside these, if anybody said so."""
+    calibration: Sequence[Sequence[Any]] = ()
+    """Of further calls of ``forward``, which tell how large numbers get."""
 
     @cached_property
     def examples(self) -> Examples:
         """As passes take them."""
         if self.arguments is None or self.origin == ASSUMED:
-            return Examples(self.others, bounds=self.bounds)
+            return Examples(self.others, bounds=self.bounds, calibration=self.calibration)
         arguments = {_FORWARD: self.arguments, **self.others}
-        return Examples(arguments, self.origin in (TRACED, GUESSED), self.bounds)
+        return Examples(arguments, self.origin in (TRACED, GUESSED), self.bounds, self.calibration)
 
     @property
     def by_method(self) -> dict[str, tuple[Any, ...]]:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile
 
 import numpy
 import torch
@@ -122,6 +123,31 @@ def read_inputs(paths: Sequence[str]) -> list[Any]:
         InputError: a file can't be read or is not a plain array of numbers.
     """
     return [_made(path, _read) for path in paths]
+
+
+def read_calls(folder: Path) -> list[list[torch.Tensor]]:
+    """Read the arguments of a call from each file of a folder, in the order of their names: the only one from a
+    ``.npy`` file, and those of an ``.npz`` file in the order in which it holds them.
+
+    Raises:
+        InputError: a file can't be read or holds no plain arrays of numbers, or there is none.
+    """
+    files = sorted(path for path in folder.iterdir() if path.suffix in (".npy", ".npz"))
+    if not files:
+        raise InputError(
+            f"{folder} holds no .npy or .npz files; write one for each call, with numpy.save or numpy.savez"
+        )
+    return [_read_several(path) if path.suffix == ".npz" else [_read(str(path))] for path in files]
+
+
+def _read_several(path: Path) -> list[torch.Tensor]:
+    try:
+        with numpy.load(path, allow_pickle=False) as held:
+            return [torch.from_numpy(numpy.ascontiguousarray(held[name])) for name in held.files]
+    except (OSError, ValueError, TypeError, EOFError, BadZipFile) as error:
+        raise InputError(
+            f"the input {path} is not an .npz file of numbers: {error}; write it with numpy.savez"
+        ) from None
 
 
 def _read(path: str) -> torch.Tensor:

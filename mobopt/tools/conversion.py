@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from mobopt.bundle import write_lite, write_torchscript
 from mobopt.errors import InputError, MoboptError
@@ -15,7 +16,7 @@ from mobopt.frontends.open_source import source_of
 from mobopt.frontends.quantized_source import source_for
 from mobopt.frontends.source import Source
 from mobopt.ir import Program
-from mobopt.optimizer import optimize
+from mobopt.optimizer import checked_calibration, optimize
 from mobopt.options import Settings
 from mobopt.passes.expand_quantized import expansion_remark
 from mobopt.passes.manager import PassRun
@@ -116,6 +117,7 @@ def convert_file(
     bytecode_version: int = DEFAULT_BYTECODE_VERSION,
     example_inputs: ExampleInputs | None = None,
     bounds: DeclaredBounds | None = None,
+    calibration_inputs: Sequence[Sequence[Any]] = (),
     passes: PassPipeline | None = None,
     dump_ir: Path | None = None,
     force: bool = False,
@@ -132,6 +134,7 @@ def convert_file(
         example_inputs: what to compare on, of ``forward`` or of several methods by name; without them, bundled inputs,
             for ``forward`` also inputs of the shapes traced, or guessed ones.
         bounds: the sizes that inputs may have, for all of which the result must be right; see ``optimize_for_mobile``.
+        calibration_inputs: arguments of further calls, to learn how large numbers get; see ``optimize_for_mobile``.
         passes: the passes to run, in place of those that the settings choose.
         dump_ir: a folder for the text of the model, and of what each pass that changes something leaves; it is made
             if it is missing.
@@ -150,7 +153,8 @@ def convert_file(
     model = source_for(source_of(source, preserved_methods), settings.backend, settings.is_for_phones)
     show("running the passes")
     dump = None if dump_ir is None else GraphDump(dump_ir, model.program)
-    optimized = optimize(model, settings, example_inputs, passes, dump, bounds)
+    calibration = checked_calibration(calibration_inputs, settings)
+    optimized = optimize(model, settings, example_inputs, passes, dump, bounds, calibration)
     lacks = find_lacks(optimized.program, settings, optimized.inputs.examples)
     inputs = optimized.inputs if optimized.inputs.by_method else choose_inputs(model)
     show("comparing with the original")

@@ -6,13 +6,16 @@ import re
 from collections import Counter
 from pathlib import Path
 
+import numpy
 import pytest
 import torch
+from click.testing import CliRunner, Result
 from torch import Tensor, nn
 from torch.jit.mobile import _load_for_lite_interpreter
 
 import mobopt
 from mobopt import MobileModule, PassPipeline, optimize_for_mobile
+from mobopt.commands import main
 from mobopt.errors import InputError
 from mobopt.frontends.open_source import source_of
 from mobopt.ir import print_graph
@@ -242,3 +245,59 @@ def test_infinities_in_examples() -> None:
 def test_the_pipeline_without_rounding() -> None:
     pipeline = PassPipeline.default("cpu", quantize=INT8_STATIC)
     assert "quantize_static" in pipeline.names and "quantize_static" not in pipeline.without_rounding().names
+
+
+def test_it_learns_from_several_calls() -> None:
+    """A call that isn't like the others would be cut off at what they reached."""
+    model, loud = Net().eval(), 20 * image(1, 3, 29, 23)
+    expected = model(loud)[0].detach()
+
+    def error(calls: list[object]) -> float:
+        module = optimize_for_mobile(
+            torch.jit.script(model), example_inputs=[X], quantize="int8_static", calibration_inputs=calls
+        )
+        found: Tensor = module(loud)[0]
+        return float((found - expected).abs().max() / expected.abs().max())
+
+    assert error([(image(1, 3, 29, 23),), [loud]]) < 0.1 < error([])
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"calibration_inputs": [X]}, "calibration_inputs is a list that isn't made of lists or tuples of arguments"),
+        ({"calibration_inputs": X}, "calibration_inputs is a Tensor that isn't made of"),
+        ({"calibration_inputs": [(X,)], "quantize": None}, "nothing learns from calibration inputs but int8_static"),
+    ],
+)
+def test_what_nothing_is_learnt_from(options: dict[str, object], message: str) -> None:
+    given = {"example_inputs": [X], "quantize": "int8_static", **options}
+    with pytest.raises(InputError, match=message):
+        optimize_for_mobile(torch.jit.script(Net().eval()), **given)  # type: ignore[arg-type]
+
+
+def test_a_folder_of_calls(tmp_path: Path) -> None:
+    model, calls = tmp_path / "model.pt", tmp_path / "calls"
+    torch.jit.script(Net().eval()).save(str(model))
+    options = ["--backend", "cpu", "--random", "2,3,29,23", "--quantize", "int8_static", "--calibration", str(calls)]
+    calls.mkdir()
+
+    def converted(name: str) -> Result:
+        return CliRunner().invoke(main, ["convert", str(model), "-o", str(tmp_path / name), *options])
+
+    result = converted("none.ptl")
+    assert result.exit_code == 2 and "holds no .npy or .npz files" in result.output
+    (calls / "a.npz").write_bytes(b"PK broken")
+    assert "a.npz is not an .npz file of numbers" in converted("broken.ptl").output
+    assert not list(tmp_path.glob("*.ptl"))
+    numpy.savez(calls / "a.npz", (20 * image(1, 3, 29, 23)).numpy())
+    numpy.save(calls / "b.npy", image(1, 3, 29, 23).numpy())
+    assert converted("loud.ptl").exit_code == 0
+    for path in calls.glob("*.npz"):
+        path.unlink()
+    assert converted("quiet.ptl").exit_code == 0
+    loud = 20 * image(1, 3, 29, 23)
+    found = [_load_for_lite_interpreter(str(tmp_path / name))(loud)[0] for name in ("loud.ptl", "quiet.ptl")]
+    expected = Net().eval()(loud)[0].detach()
+    errors = [float((result - expected).abs().max() / expected.abs().max()) for result in found]
+    assert errors[0] < 0.1 < errors[1]
