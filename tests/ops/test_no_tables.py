@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+import mobopt.ops.schemas  # noqa: F401  # registers operators that are no library's
 from mobopt.ir.schemas import schemas_of
 
 ROOT = Path(__file__).resolve().parents[2]
