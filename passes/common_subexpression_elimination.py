@@ -87,7 +87,7 @@ def _value_key(value: Value) -> Hashable:
     if not value.is_constant:
         return id(value)
     known = value.constant
-    if isinstance(known, torch.Tensor) and known.nbytes <= _MOST_BYTES and type(known) is torch.Tensor:
+    if type(known) is torch.Tensor and known.numel() * known.element_size() <= _MOST_BYTES:
         return _contents(known)
     if isinstance(known, (int, float, str, torch.device, type(None))):
         return type(known).__name__, repr(known)

@@ -82,12 +82,24 @@ def _hand_over(maker: Node, whole: Node) -> None:
 def replace_call(node: Node, qualified_op: str, args: Sequence[Any]) -> Node:
     """Put another operator in the place of a node; it makes the same values from other arguments."""
     new = Node.call(qualified_op, args, [Value("", value.type) for value in node.outputs], node.origin)
-    new.insert_before(node)
-    for old, value in zip(node.outputs, new.outputs, strict=True):
-        value.name, old.name = old.name, ""
-        old.replace_all_uses_with(value)
+    make_instead(new, node)
     node.destroy()
     return new
+
+
+def make_instead(call: Node, node: Node) -> None:
+    """Let a call that stands in no block yet make, before a node, what everybody reads of the node."""
+    call.insert_before(node)
+    for old, value in zip(node.outputs, call.outputs, strict=True):
+        value.name, old.name = old.name, ""
+        old.replace_all_uses_with(value)
+
+
+def made_only_for(value: object, reader: Node) -> Node | None:
+    """What makes a value that ``reader`` reads once, and nothing else reads."""
+    if not isinstance(value, Value) or len(value.uses) != 1 or value.uses[0][0] is not reader:
+        return None
+    return value.producer
 
 
 @contextmanager

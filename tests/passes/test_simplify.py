@@ -5,8 +5,9 @@ import torch
 from pass_harness import apply, expect, operators, optimise, program_of
 from torch import nn
 
+from mobopt.ir import Graph, Value
 from mobopt.passes.backends import SIMPLIFY
-from mobopt.passes.common_subexpression_elimination import CommonSubexpressionElimination
+from mobopt.passes.common_subexpression_elimination import CommonSubexpressionElimination, _value_key
 from mobopt.passes.constant_folding import ConstantFolding
 from mobopt.passes.constant_propagation import ConstantPropagation
 from mobopt.passes.dead_code_elimination import DeadCodeElimination
@@ -418,3 +419,23 @@ def test_copies_of_a_loop_read_the_same_constants() -> None:
     apply(LoopUnrolling(), program)
     first, second = program.methods["forward"].block.nodes
     assert first.inputs[1] is second.inputs[1]
+
+
+def _constant(tensor: torch.Tensor) -> Value:
+    return Value.of_elements(tensor) if tensor.layout is torch.strided else Graph().constant(tensor)
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "are_same"),
+    [
+        (torch.arange(6), torch.arange(6), True),
+        (torch.tensor([0.0]), torch.tensor([-0.0]), False),
+        (torch.zeros(2), torch.zeros(2, dtype=torch.int32), False),
+        (torch.zeros(2, 3), torch.zeros(3, 2).t(), False),  # another layout
+        (torch.zeros(2**15), torch.zeros(2**15), False),  # large ones aren't looked at
+        (torch.eye(2).to_sparse(), torch.eye(2).to_sparse(), False),
+    ],
+)
+def test_equal_small_tables_are_one(first: torch.Tensor, second: torch.Tensor, are_same: bool) -> None:
+    """Each layer of a model may have places and masks for itself."""
+    assert (_value_key(_constant(first)) == _value_key(_constant(second))) == are_same

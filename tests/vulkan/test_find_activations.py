@@ -46,6 +46,9 @@ def test_text() -> None:
     assert found(SIGMOID, f"%y : {X} = aten::mul.Tensor(%z, %s)") == ["sigmoid", "mul"]
     steeper = [f"%a : {X} = aten::mul.Scalar(%x, 1.702)", f"%s : {X} = aten::sigmoid(%a)"]
     assert found(*steeper, SILU) == ["mul", "sigmoid", "mul"]
+    for bound in (9, 100, 30_000):
+        clamp = f"%a : {X} = aten::clamp(%x, None, {bound}.0)"
+        assert found(clamp, SIGMOID, f"%y : {X} = aten::mul.Tensor(%a, %s)") == ["clamp", "sigmoid", "mul"]
 
 
 def _cubic(x: Tensor) -> Tensor:

@@ -21,6 +21,7 @@ load_lowerings()
 
 X, M = "Float(2, 5, 24)", "Float(2, 5, 1)"
 TENSORS = {"w": torch.rand(24) + 0.5, "b": torch.rand(24), "c": torch.rand(5, 1), "e": torch.tensor(1e-6)}
+TENSORS["f"] = torch.full((1, 1, 1, 1), 1e-6)
 SQUARE = f"%q : {X} = aten::pow.Tensor_Scalar(%x, 2)"
 MEAN = f"%m : {M} = aten::mean.dim(%q, [-1], True, None)"
 EPS = f"%a : {M} = aten::add.Scalar(%m, 1e-06, 1)"
@@ -97,6 +98,16 @@ def test_a_layer_norm() -> None:
 )
 def test_what_stays(lines: list[str], returned: str) -> None:
     assert not {"rms_norm", "layer_norm"} & set(operators(found(*lines, returned=returned)))
+
+
+def test_eps_of_more_dimensions_stays() -> None:
+    """The result has them, too."""
+    steps = [
+        f"%a : Float(1, {M[6:]} = aten::add.Tensor(%m, %f, 1)",
+        f"%r : Float(1, {M[6:]} = aten::rsqrt(%a)",
+        f"%y : Float(1, {X[6:]} = aten::mul.Tensor(%x, %r)",
+    ]
+    assert operators(found(SQUARE, MEAN, *steps)) == ["pow", "mean", "add", "rsqrt", "mul"]
 
 
 def test_factors_of_rows_stay_outside() -> None:

@@ -25,7 +25,8 @@ from mobopt.runtimes.vulkan.kernels import gpu_kernels, product_kernels, product
 from mobopt.runtimes.vulkan.kernels.epilogue import PRODUCT, parts_of
 from mobopt.runtimes.vulkan.kernels.gpu_kernels import choose_gpu_kernel
 from mobopt.runtimes.vulkan.kernels.matrix_kernels import BLOCKS, SPLIT_BLOCKS, MatrixKernel
-from mobopt.runtimes.vulkan.kernels.product_normalizing import may_normalize, pays
+from mobopt.runtimes.vulkan.kernels.plan import Plan
+from mobopt.runtimes.vulkan.kernels.product_normalizing import RowNormalization, can_normalize, may_normalize, pays
 from mobopt.runtimes.vulkan.kernels.product_shape import ProductShape
 from mobopt.runtimes.vulkan.kernels.row_kernels import RowKernel
 from mobopt.runtimes.vulkan.lowerings import matmul
@@ -116,7 +117,17 @@ def test_what_is_chosen(half_run: int) -> None:
 
 def test_what_does_not_pay() -> None:
     """In halves, the blocks that suit many rows best run out of registers."""
-    assert not pays(H200, 512, 768, 2304, True) or not pays(H200, 3136, 96, 384, True)
+    assert not pays(H200, 512, 768, 2304, True) and not pays(H200, 512, 768, 3072, True)
+    assert pays(H200, 784, 192, 768, True)
+
+
+def test_few_rows_of_floats_where_units_take_halves_only() -> None:
+    """Floats are split on some GPUs only; the kernel for few rows is there for all."""
+    plan = Plan(replace(H200, name="NVIDIA GeForce RTX 4090"))
+    source, weight = plan.empty((1, 384)), torch.ones(384, 64)
+    rows = RowNormalization(None, None, 1e-5, True)
+    assert can_normalize(plan, source, 1, rows, weight) and not can_normalize(plan, source, 197, rows, weight)
+    assert can_normalize(Plan(H200), source, 197, rows, weight)
 
 
 def floats(*sizes: int) -> Tensor:

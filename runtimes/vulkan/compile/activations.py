@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from mobopt.ir import Graph, Node, Value
-from mobopt.ir.rewriting import destroy_unread
+from mobopt.ir.rewriting import destroy_unread, make_instead
 from mobopt.ops.records import Trait, has_trait
 from mobopt.runtimes.cpu.kernels import kernel_in_line
 from mobopt.runtimes.vulkan.lowerings.registry import why_unsupported
@@ -64,10 +64,16 @@ def find_activations(graph: Graph) -> None:
         if node.block is None or node.op not in _MIDDLES or node.output.dtype != torch.float32:
             continue
         if samples is None:
-            samples = torch.cat([torch.linspace(-8, 8, 101, dtype=torch.float64), torch.tensor([-40.0, 40.0]).double()])
+            samples = _samples()
         found = _found(node, samples)
         if found is not None:
             _replace(*found)
+
+
+def _samples() -> Tensor:
+    """Where functions are compared: where they bend, and up to the largest floats, where steps may have bounds."""
+    large = 10.0 ** torch.arange(1, 38.5, 0.5, dtype=torch.float64)
+    return torch.cat([torch.linspace(-8, 8, 101, dtype=torch.float64), large, -large])
 
 
 def _found(middle: Node, samples: Tensor) -> tuple[Value, Node, _Activation] | None:
@@ -137,7 +143,5 @@ def _replace(argument: Value, last: Node, activation: _Activation) -> None:
     if why_unsupported(call) is not None:
         call.destroy()
         return
-    call.insert_before(last)
-    call.output.name, last.output.name = last.output.name, ""
-    last.output.replace_all_uses_with(call.output)
+    make_instead(call, last)
     destroy_unread(last)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import torch
 
 from mobopt.ir import Graph, Node, Value
-from mobopt.ir.rewriting import destroy_unread
+from mobopt.ir.rewriting import destroy_unread, made_only_for, make_instead
 from mobopt.ops.records import Trait, has_trait
 from mobopt.runtimes.vulkan.lowerings.registry import why_unsupported
 
@@ -44,7 +44,7 @@ def find_attention(graph: Graph) -> None:
 
 def _replace(last: Node) -> None:
     weights, value = last.args[:2]
-    softmax = _made_for(weights, last)
+    softmax = made_only_for(weights, last)
     if softmax is None or not has_trait(softmax.qualified_op, Trait.SOFTMAX) or softmax.op != "aten::softmax":
         return
     if softmax["dim"] not in (-1, weights.rank - 1) or softmax["dtype"] not in (None, torch.float32):
@@ -56,14 +56,14 @@ def _replace(last: Node) -> None:
         steps.append(found[0])
         scores, mask = found[1:]
     scale = 1.0
-    while (step := _made_for(scores, steps[-1])) is not None and step.qualified_op in _SCALINGS:
+    while (step := made_only_for(scores, steps[-1])) is not None and step.qualified_op in _SCALINGS:
         factor = _number(step.args[1])
         if factor is None:
             return
         scale = _SCALINGS[step.qualified_op](scale, factor)
         steps.append(step)
         scores = step.args[0]
-    product = _made_for(scores, steps[-1])
+    product = made_only_for(scores, steps[-1])
     if product is None or product.op not in _PRODUCTS:
         return
     steps.append(product)
@@ -79,9 +79,7 @@ def _replace(last: Node) -> None:
         key.destroy()
         return
     key.insert_before(last)
-    attention.insert_before(last)
-    attention.output.name, last.output.name = last.output.name, ""
-    last.output.replace_all_uses_with(attention.output)
+    make_instead(attention, last)
     for step in (last, *steps):
         step.destroy()
 
@@ -109,9 +107,7 @@ def share_heads(graph: Graph) -> None:
         if why_unsupported(again) is not None:
             again.destroy()
             continue
-        again.insert_before(node)
-        again.output.name, node.output.name = node.output.name, ""
-        node.output.replace_all_uses_with(again.output)
+        make_instead(again, node)
         repeated = [node["key"].producer, node["value"].producer]
         node.destroy()
         for maker in repeated:
@@ -162,11 +158,6 @@ def _spread_heads(spread: Value, value: Value) -> Value | None:
     return inner.args[0] if inner["dim"] % source.rank == source.rank - 3 else None
 
 
-def _made_for(value: Value, reader: Node) -> Node | None:
-    """What makes a value that only ``reader`` reads."""
-    return value.producer if len(value.uses) == 1 and value.uses[0][0] is reader else None
-
-
 def _number(value: object) -> float | None:
     """A factor that is known: a number, or a constant of one element."""
     if isinstance(value, Value):
@@ -176,7 +167,7 @@ def _number(value: object) -> float | None:
 
 def _sum_with_mask(scores: Value, reader: Node) -> tuple[Node, Value, Value] | None:
     """A sum of scores and a mask that attention may add instead: the node, the scores and the mask."""
-    step = _made_for(scores, reader)
+    step = made_only_for(scores, reader)
     if step is None or step.qualified_op != "aten::add.Tensor" or step["alpha"] != 1:
         return None
     first, second = step.args[:2]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 
 from mobopt.ir import Graph, Node, Value
-from mobopt.ir.rewriting import destroy_unread
+from mobopt.ir.rewriting import destroy_unread, made_only_for, make_instead
 from mobopt.runtimes.vulkan.lowerings.registry import why_unsupported
 
 _MEAN = "aten::mean.dim"
@@ -60,7 +60,7 @@ def _normalized(node: Node) -> _Found | None:
     for values, scale in pairs:
         spread = _behind_root(scale, node, is_reciprocal=node.qualified_op == _MUL)
         found = None if spread is None else _of(values, *spread, node)
-        if found is not None:
+        if found is not None and found.source.sizes == node.output.sizes:  # a constant eps may have more dimensions
             return found
     return None
 
@@ -77,7 +77,7 @@ def _of(values: Value, variance: Value, eps: float, last: Node) -> _Found | None
 
 def _behind_root(scale: Value, reader: Node, is_reciprocal: bool) -> tuple[Value, float] | None:
     """What ``scale`` is the root of, or its reciprocal: a variance, and what is added to it."""
-    step = _made_for(scale, reader)
+    step = made_only_for(scale, reader)
     if step is None:
         return None
     if is_reciprocal and step.qualified_op == "aten::reciprocal":
@@ -86,7 +86,7 @@ def _behind_root(scale: Value, reader: Node, is_reciprocal: bool) -> tuple[Value
     is_power = step.qualified_op in _POWERS and _number(step.args[1]) == power
     if not is_power and step.qualified_op != ("aten::rsqrt" if is_reciprocal else "aten::sqrt"):
         return None
-    added = _made_for(step.args[0], step)
+    added = made_only_for(step.args[0], step)
     if added is None or added.qualified_op not in (_ADD, "aten::add.Scalar") or added["alpha"] != 1:
         return None
     left, right = added.args[:2]
@@ -112,7 +112,7 @@ def _is_mean_square(variance: Value, values: Value, mean: object = None) -> bool
     """Whether a variance is the mean of the squares of each row of ``values``, or of what else has subtracted the
     ``mean`` from the same."""
     node = variance.producer
-    square = None if node is None or node.qualified_op != _MEAN else _made_for(node.args[0], node)
+    square = None if node is None or node.qualified_op != _MEAN else made_only_for(node.args[0], node)
     if node is None or square is None or not _is_mean(variance, square.output):
         return False
     root = square.args[0]
@@ -146,13 +146,6 @@ def _number(value: object) -> float | None:
     return float(value) if isinstance(value, (int, float)) else None
 
 
-def _made_for(value: object, reader: Node) -> Node | None:
-    """What makes a value that only ``reader`` reads."""
-    if not isinstance(value, Value) or any(user is not reader for user, _ in value.uses):
-        return None
-    return value.producer
-
-
 def _vector_of(node: Node, operator: str, value: Value) -> torch.Tensor | None:
     """A constant with an element for each of the last dimension, with which a node does what ``operator`` does."""
     if node.qualified_op != operator or (operator == _ADD and node["alpha"] != 1):
@@ -184,7 +177,5 @@ def _replace(found: _Found) -> None:
     if found.source.rank == 0 or why_unsupported(node) is not None:
         node.destroy()
         return
-    node.insert_before(last)
-    node.output.name, last.output.name = last.output.name, ""
-    last.output.replace_all_uses_with(node.output)
+    make_instead(node, last)
     destroy_unread(last)

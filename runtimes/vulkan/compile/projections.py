@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import torch
 
 from mobopt.ir import Graph, Node, Value
+from mobopt.ir.rewriting import destroy_unread
 from mobopt.ops.contexts import LinearPackedContext
 from mobopt.ops.quantized import DEQUANTIZE, Quantized
 from mobopt.ops.records import Trait, has_trait
@@ -106,6 +107,7 @@ def _join(graph: Graph, layers: Sequence[_Layer], constants: ConstantStore) -> N
     product = Node.call("aten::linear", (x, weight, bias), [whole], first.origin)
     if why_unsupported(product) is not None:
         product.destroy()
+        destroy_unread(weight.producer)
         return
     product.insert_before(first)
     start = 0
@@ -118,11 +120,7 @@ def _join(graph: Graph, layers: Sequence[_Layer], constants: ConstantStore) -> N
         old.replace_all_uses_with(part.output)
         start = _aligned(end)
     for layer in layers:
-        makers = [value.producer for value in layer.node.inputs]
-        layer.node.destroy()
-        for maker in makers:
-            if maker is not None and maker.qualified_op == DEQUANTIZE and not maker.output.uses:
-                maker.destroy()
+        destroy_unread(layer.node)
 
 
 def _joined(parts: Sequence[torch.Tensor], constants: ConstantStore) -> Value:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from mobopt.ir import Graph, Node, Value
-from mobopt.ir.rewriting import destroy_unread, replace_call
+from mobopt.ir.rewriting import destroy_unread, make_instead, replace_call
 from mobopt.ir.types import TensorType
 from mobopt.ops.records import Trait, record_of
 
@@ -45,9 +45,7 @@ def _leave_rows(node: Node) -> None:
     if source.sizes[-1:] != matrix.sizes[-1:] or after.output.sizes != (*source.sizes[:-1], node.output.sizes[-1]):
         return
     layer = Node.call(node.qualified_op, (source, *node.args[1:]), [Value("", after.output.type)], node.origin)
-    layer.insert_before(node)
-    layer.output.name, after.output.name = after.output.name, ""
-    after.output.replace_all_uses_with(layer.output)
+    make_instead(layer, after)
     destroy_unread(after)
 
 

@@ -172,11 +172,10 @@ def can_normalize(
     """Whether there is a kernel for elements as they lie, where :func:`may_normalize` is true."""
     if isinstance(weight, Quantized):
         return True
-    if not units_lanes(plan.device, device_costs(plan.device)) and rows <= MOST_ROWS:
-        return True
-    if plan.weight_elements(normalization.weights(plan, weight)) == torch.float16:
-        return source.elements == torch.float16
-    return splits(plan.device)
+    are_halves = plan.weight_elements(normalization.weights(plan, weight)) == torch.float16
+    by_units = units_lanes(plan.device, device_costs(plan.device)) > 0
+    by_units = by_units and (source.elements == torch.float16 if are_halves else splits(plan.device))
+    return by_units or rows <= MOST_ROWS
 
 
 def pays(device: DeviceInfo, rows: int, inner: int, columns: int, are_halves: bool) -> bool:

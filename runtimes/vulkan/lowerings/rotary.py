@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import torch
 
 from mobopt.ir import Node, Value
+from mobopt.ir.rewriting import made_only_for
 from mobopt.runtimes.vulkan.engine.tensor import DeviceTensor
 from mobopt.runtimes.vulkan.kernels.geometry import expanded
 from mobopt.runtimes.vulkan.kernels.plan import Plan
@@ -39,7 +40,7 @@ def rotation_of(node: Node) -> Rotation | None:
     """What a sum is a rotation of; None if it is none."""
     if node.qualified_op != "aten::add.Tensor" or node["alpha"] != 1 or node.output.dtype != torch.float32:
         return None
-    left, right = (_made_for(value, node) for value in node.args[:2])
+    left, right = (made_only_for(value, node) for value in node.args[:2])
     for plain, turned in ((left, right), (right, left)):
         if plain is None or turned is None or plain is turned or {plain.qualified_op, turned.qualified_op} != {_MUL}:
             continue
@@ -56,13 +57,13 @@ def rotation_of(node: Node) -> Rotation | None:
 
 def _turning(joined: object, reader: Node) -> tuple[Value, Node, Node] | None:
     """What ``cat([-second, first], -1)`` turns, its negation, and itself."""
-    cat = _made_for(joined, reader)
+    cat = made_only_for(joined, reader)
     if cat is None or cat.qualified_op != "aten::cat" or len(cat["tensors"]) != 2:
         return None
     if cat["dim"] not in (-1, cat.output.rank - 1):
         return None
     negated, first = cat["tensors"]
-    neg = _made_for(negated, cat)
+    neg = made_only_for(negated, cat)
     if neg is None or neg.qualified_op != "aten::neg":
         return None
     one, two = _half_of(first), _half_of(neg.args[0])
@@ -93,12 +94,6 @@ def _spreads(value: object, whole: Value) -> bool:
     if not isinstance(value, Value) or value.dtype != torch.float32 or not 0 < value.rank <= whole.rank:
         return False
     return value.sizes[-1] == whole.sizes[-1]
-
-
-def _made_for(value: object, reader: Node) -> Node | None:
-    """What makes a value that only ``reader`` reads, once."""
-    is_only = isinstance(value, Value) and len(value.uses) == 1 and value.uses[0][0] is reader
-    return value.producer if isinstance(value, Value) and is_only else None
 
 
 @lowers(ROTARY, exact=True)
