@@ -66,6 +66,14 @@ class _Observer(Interpreter):
         super().__init__(program)
         self.seen: dict[Value, Seen] = {}
 
+    def watch(self, method: str, arguments: Sequence[Any]) -> None:
+        """Run a method on copies of arguments, which it may change.
+
+        Raises:
+            InputError: it can't be run on them.
+        """
+        self.run(method, map_leaves(list(arguments), torch.Tensor, torch.Tensor.clone))
+
     def bind(self, values: Sequence[Value], results: Sequence[Any], environment: dict[Value, Any]) -> None:
         """Look at what values are."""
         for value, result in zip(values, results, strict=True):
@@ -116,8 +124,12 @@ class QuantizeStatic(QuantizeWeights):
             if method not in program.methods:
                 continue
             observer = _Observer(program)
-            for call in (arguments, *(self.examples.calibration if method == "forward" else ())):
-                observer.run(method, map_leaves(list(call), torch.Tensor, torch.Tensor.clone))
+            observer.watch(method, arguments)
+            for number, call in enumerate(self.examples.calibration if method == "forward" else ()):
+                try:
+                    observer.watch(method, call)
+                except InputError as error:
+                    raise InputError(f"call {number} of the calibration inputs: {error}") from None
             seen = {value: item for value, item in observer.seen.items() if item.is_finite}
             rewriting = _Rewriting(self, program.methods[method], notes, seen)
             changed |= rewriting.rewrite()

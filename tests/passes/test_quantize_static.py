@@ -267,6 +267,7 @@ def test_it_learns_from_several_calls() -> None:
     [
         ({"calibration_inputs": [X]}, "calibration_inputs is a list that isn't made of lists or tuples of arguments"),
         ({"calibration_inputs": X}, "calibration_inputs is a Tensor that isn't made of"),
+        ({"calibration_inputs": [(X,), (X[:, :2],)]}, "call 1 of the calibration inputs: aten::conv2d"),
         ({"calibration_inputs": [(X,)], "quantize": None}, "nothing learns from calibration inputs but int8_static"),
     ],
 )
