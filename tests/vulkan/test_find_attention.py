@@ -239,6 +239,11 @@ def test_repeated_heads_are_shared() -> None:
     assert shared(*REPEATS, ATTEND, returned="%y, %k") == ["repeat_interleave", attention]
 
 
+def test_a_query_for_all_heads_stays() -> None:
+    first = "%o : Float(1, 1, 5, 4) = aten::slice.Tensor(%q, 1, 0, 1, 1)"
+    assert len(shared(*REPEATS, first, ATTEND.replace("%q", "%o"))) == 4
+
+
 @pytest.mark.parametrize(
     "lines",
     [

@@ -102,6 +102,8 @@ def share_heads(graph: Graph) -> None:
         key, value = (_shared(node[name]) for name in ("key", "value"))
         if key is None or value is None or key.sizes[-3] != value.sizes[-3] or node["query"].rank != key.rank:
             continue
+        if not node["query"].sizes[-3] == node["key"].sizes[-3] == node["value"].sizes[-3]:  # one is for all others
+            continue
         args = (node["query"], key, value, *node.args[3:-1], True)
         again = Node.call(_ATTENTION, args, [Value("", node.output.type)], node.origin)
         if why_unsupported(again) is not None:
@@ -127,7 +129,7 @@ def _shared(value: Value) -> Value | None:
         return source if is_of_heads and source.sizes[-2:] == value.sizes[-2:] else None
     while node is not None and has_trait(node.qualified_op, Trait.IDENTITY):
         node = node.args[0].producer
-    if node is None or not has_trait(node.qualified_op, Trait.VIEW):
+    if node is None or (node.op not in ("aten::view", "aten::reshape") and node.op != "aten::_unsafe_view"):
         return None
     return _spread_heads(node.args[0], value)
 

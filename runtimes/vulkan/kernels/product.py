@@ -24,6 +24,7 @@ from mobopt.runtimes.vulkan.kernels.product_kernels import ProductKernel, TileKe
 from mobopt.runtimes.vulkan.kernels.product_normalizing import Normalization
 from mobopt.runtimes.vulkan.kernels.product_scaling import Scaling
 from mobopt.runtimes.vulkan.kernels.product_shape import ProductShape
+from mobopt.runtimes.vulkan.kernels.row_kernels import RowKernel
 from mobopt.runtimes.vulkan.kernels.weight_packing import Scales
 from mobopt.shaders.enumerations import ElementForm, LoadMode
 from mobopt.shaders.push_constants import ProductPush
@@ -190,6 +191,8 @@ def append_product(
     if operands.scaling is not None:
         assert isinstance(kernel, (SharedKernel, MatrixKernel)), "only products in shared memory scale their input"
         kernel = replace(kernel, scaled=True)
+    if operands.normalization is not None:
+        assert isinstance(kernel, (RowKernel, MatrixKernel)) and kernel.normalized, "others would leave it out"
     walk = (int(spatial), int(padded), inner_tail, int(grouped))
     if isinstance(kernel, TileKernel) and kernel.column_lanes > 1:
         product = ProductPush(**{**vars(product), "column_lanes": kernel.column_lanes.bit_length() - 1})
