@@ -17,6 +17,8 @@ _Volume = Annotated[Sequence[int], Named(("offset", "n", "c", "z", "y", "x"))]
 """Offset and strides."""
 _Four = Annotated[Sequence[int], Named(("0", "1", "2", "3"))]
 _Ends = Annotated[Sequence[int], Array(2)]
+_Jobs = Annotated[Sequence[int], Array(3)]
+_Rows = Annotated[Sequence[int], Structure("Rows", ("offset", "batch", "row"))]
 _Nest = Annotated[Sequence[int], Structure("Operand", ("offset", "outer", "middle", "inner", "row"))]
 _Sizes = Annotated[Sequence[int], Words("RANK")]
 _Tensors = Annotated[Sequence[int], Words("RANK + 1", each="3")]
@@ -153,6 +155,26 @@ class AttentionPush(PushConstants):
     bias: _Nest
     """Of the mask."""
     bias_column: int
+
+
+@dataclass
+class RotaryPush(PushConstants):
+    """Up to three jobs, of which those that there aren't have no heads; offsets and strides count vec4s, but for that
+    of the places. Results and caches are dense."""
+
+    batches: int
+    heads: _Jobs
+    rows: _Jobs
+    """Of results."""
+    source_offset: _Jobs
+    source_batch: _Jobs
+    source_head: _Jobs
+    source_row: _Jobs
+    cache_offset: _Jobs
+    result_offset: _Jobs
+    cosines_place: _Rows
+    sines_place: _Rows
+    places_offset: int
 
 
 @dataclass
@@ -419,6 +441,7 @@ BLOCKS: dict[str, type[PushConstants]] = {
     "pool_push.glsl": PoolPush,
     "resample_push.glsl": ResamplePush,
     "attention_push.glsl": AttentionPush,
+    "rotary_push.glsl": RotaryPush,
     "recurrent_push.glsl": RecurrentPush,
     "dequantize_push.glsl": DequantizePush,
     "factor_push.glsl": FactorPush,

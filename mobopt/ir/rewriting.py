@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from itertools import islice
 from typing import Any
 
 from mobopt.errors import GraphError
@@ -12,7 +13,9 @@ from mobopt.ir.node_list import InsertionPoint
 from mobopt.ir.origin import NOWHERE, Origin
 
 
-def enclose(nodes: Sequence[Node], op: str, point: InsertionPoint | None = None) -> Node:
+def enclose(
+    nodes: Sequence[Node], op: str, point: InsertionPoint | None = None, ends: Sequence[Node] | None = None
+) -> Node:
     """Make several nodes the body of a new one, which makes what the last of them made.
 
     The body reads what it needs from outside by itself, so the new node has no inputs. Nothing else may read what the
@@ -22,21 +25,23 @@ def enclose(nodes: Sequence[Node], op: str, point: InsertionPoint | None = None)
         nodes: of one block, in order.
         op: what the new node is called.
         point: where it stands, in the place of the last node if not given.
+        ends: nodes that are not read by the others, in place of the last: it makes what all of them made.
 
     Raises:
         GraphError: something else reads what one of the others makes.
     """
-    last = nodes[-1]
+    last, ends = nodes[-1], ends or nodes[-1:]
     inner = set(nodes)
-    for node in nodes[:-1]:
-        if any(user not in inner for output in node.outputs for user, _ in output.uses):
+    for node in nodes:
+        if node not in ends and any(user not in inner for output in node.outputs for user, _ in output.uses):
             raise GraphError(f"{node!r} is read outside of what it should become a part of")
     whole = (point or InsertionPoint.before(last)).insert(Node(op, origin=Origin.union(node.origin for node in nodes)))
     body = whole.add_block()
     for node in nodes:
         body.append(node.remove())
-    _hand_over(last, whole)
-    body.returns.set_inputs(last.outputs)
+    for end in ends:
+        _hand_over(end, whole)
+    body.returns.set_inputs([value for end in ends for value in end.outputs])
     return whole
 
 
@@ -53,18 +58,22 @@ def destroy_unread(node: Node | None) -> None:
 def dissolve(whole: Node) -> list[Node]:
     """Put the nodes of the body of :func:`enclose` in the place of the node that holds it."""
     body = whole.blocks[0]
-    nodes = list(body.nodes)
+    nodes, ends = list(body.nodes), dict.fromkeys(value.producer for value in body.outputs)
     body.returns.set_inputs(())
     point = InsertionPoint.before(whole)
     for node in nodes:
         point.insert(node.remove())
-    for output in nodes[-1].outputs:
-        output.producer = None
-    nodes[-1].outputs.clear()
-    for output in whole.outputs:
-        output.producer = None
-        nodes[-1].add_output(output)
+    made = iter(list(whole.outputs))
     whole.outputs.clear()
+    for end in ends:
+        assert end is not None
+        count = len(end.outputs)
+        for output in end.outputs:
+            output.producer = None
+        end.outputs.clear()
+        for output in islice(made, count):
+            output.producer = None
+            end.add_output(output)
     whole.destroy()
     return nodes
 

@@ -6,13 +6,6 @@
 // that lie side by side read neighbouring vec4s; TEAMS of them share the inner dimension, and add their sums up in shared memory.
 #define FORMS_ID 18
 #include "product.glsl"
-#ifdef QUANTIZED
-#include "quantized.glsl"
-const int LINES = 1; // from a vec4 of the inner dimension to the next one, in lines of weight_pitch
-#else
-const int LINES = 4;
-#endif
-
 #ifdef NORMALIZED
 #include "product_normalized.glsl"
 #endif
@@ -39,17 +32,10 @@ void read_factors(int weight, int step, int column) {
     [[unroll]] for (int s = 0; s < STEPS; ++s) {
         int k = step + s * TEAMS;
         bool exists = column < columns && k < inner;
-#ifdef QUANTIZED
-        ivec4 block = exists ? WEIGHT_BLOCK(weight + k * weight_pitch) : ivec4(0);
-        Scale scale = Scale(vec4(0.0), vec4(0.0));
-        if (exists) scale = scale_of(k, column);
-        [[unroll]] for (int c = 0; c < 4; ++c) factors[4 * s + c] = line_of(block, c, scale);
-#else
         [[unroll]] for (int c = 0; c < 4; ++c) {
             bool inside = exists && (INNER_TAIL == 0 || 4 * k + c < lines);
             factors[4 * s + c] = inside ? WEIGHT(weight + (4 * k + c) * weight_pitch) : vec4(0.0);
         }
-#endif
     }
 }
 
@@ -102,9 +88,6 @@ void main() {
                 values[i * STEPS + s] = INNER_TAIL != 0 && k == inner - 1 ? head(value, INNER_TAIL) : value;
 #ifdef NORMALIZED
                 both[i] += both_of(values[i * STEPS + s]);
-#ifdef QUANTIZED
-                if (HAS_GAINS != 0 && k < inner) values[i * STEPS + s] *= LOAD_FLOATS4(gains, WORDS, k);
-#endif
 #endif
             }
         }

@@ -131,9 +131,9 @@ def test_a_cache_is_divided_among_workgroups(device: Any, monkeypatch: pytest.Mo
     choose_block = attention_kernel.choose_block
     monkeypatch.setattr(attention_kernel, "choose_block", choose)
     r = torch.randn
-    check_op(device, OP, r(2, 10, 1, 16), r(2, 2, 523, 16), r(2, 2, 523, 16), attn_mask=r(2, 1, 1, 523),
+    check_op(device, OP, r(2, 20, 1, 16), r(2, 2, 523, 16), r(2, 2, 523, 16), attn_mask=r(2, 1, 1, 523),
              enable_gqa=True, relative=2e-5, device_layout=False)  # fmt: skip
-    assert chosen[0].parts == 8 and chosen[0].queries >= 5
+    assert chosen[0].parts == 8 and chosen[0].queries >= 8
 
 
 def _few_queries() -> Iterator[tuple[list[torch.Tensor], dict[str, Any]]]:

@@ -133,17 +133,37 @@ def test_blocks_fit_phones(name: str) -> None:
         assert isinstance(kernel, RowKernel) and kernel.fits(device)
 
 
-def test_blocks_of_few_bits() -> None:
-    """Registers of a core are enough for one workgroup of 1024 invocations that read such weights."""
-    h200 = known_device("nvidia_h200")
+def _of_few_bits(inner: int, columns: int, bits: int = 4) -> ProductShape:
+    return ProductShape(1, inner // 4, columns // 4, columns // 4, ahead=264, is_plain=True, bits=bits)
 
-    def chosen(inner: int, columns: int) -> tuple[int, int, int]:
-        shape = ProductShape(1, inner // 4, columns // 4, columns // 4, ahead=264, is_plain=True, has_few_bits=True)
-        kernel = choose_gpu_kernel(h200, shape)
-        assert isinstance(kernel, RowKernel)
+
+def test_blocks_of_few_bits() -> None:
+    """Few columns are divided among many invocations; many columns have wide blocks, whose loads lie side by side."""
+
+    def chosen(shape: ProductShape) -> tuple[int, int, int]:
+        kernel = choose_gpu_kernel(H200, shape)
+        assert isinstance(kernel, RowKernel) and kernel.bits == shape.bits
         return kernel.columns, kernel.teams, kernel.steps
 
-    assert chosen(2048, 2048) == (4, 256, 2)  # in 128 workgroups, one for each of 132 cores
-    assert chosen(2048, 2560) == (4, 128, 2)  # which would be 160
-    assert chosen(2048, 11264) == (8, 64, 1)
-    assert chosen(2048, 32000) == (32, 16, 2)
+    assert chosen(_of_few_bits(768, 768)) == (2, 128, 2)
+    assert chosen(_of_few_bits(5632, 2048)) == (2, 128, 4)
+    assert chosen(_of_few_bits(2048, 11264)) == (4, 64, 4)
+    assert chosen(_of_few_bits(768, 32000)) == (16, 16, 4)
+    assert chosen(_of_few_bits(2048, 32000, bits=8)) == (8, 32, 4)
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+def test_workgroups_of_few_bits_cover_all_columns(bits: int) -> None:
+    shape = _of_few_bits(64, 4 * 37, bits)
+    for kernel in row_kernels(H200, shape):
+        across = kernel.groups(shape)[0] * kernel.columns * kernel.vectors
+        assert shape.columns <= across < shape.columns + kernel.columns * kernel.vectors
+
+
+@pytest.mark.parametrize("name", ["arm_mali_g78", "qualcomm_adreno_650", "apple_m1_moltenvk"])
+@pytest.mark.parametrize("bits", [4, 8])
+def test_blocks_of_few_bits_fit_phones(name: str, bits: int) -> None:
+    device = known_device(name)
+    for rows in range(1, MOST_ROWS + 1):
+        kernel = choose_gpu_kernel(device, replace(_of_few_bits(768, 3072, bits), rows=rows))
+        assert isinstance(kernel, RowKernel) and kernel.fits(device)

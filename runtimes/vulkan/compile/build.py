@@ -20,7 +20,7 @@ from mobopt.runtimes.vulkan.compile.decompose import decompose
 from mobopt.runtimes.vulkan.compile.fusion import fold_epilogues
 from mobopt.runtimes.vulkan.compile.fusion_normalization import fold_normalizations
 from mobopt.runtimes.vulkan.compile.fusion_pointwise import fuse_pointwise
-from mobopt.runtimes.vulkan.compile.fusion_rotary import fold_rotary
+from mobopt.runtimes.vulkan.compile.fusion_rotary import fold_rotary, join_rotary
 from mobopt.runtimes.vulkan.compile.fusion_scaling import fold_scalings
 from mobopt.runtimes.vulkan.compile.host_function import HostFunction
 from mobopt.runtimes.vulkan.compile.integer_ranges import Interval
@@ -182,7 +182,7 @@ def _build(
     if use_shared_memory(device) and halving is None:  # where halves lie is chosen for what is in memory
         fold_scalings(graph, placement.reasons)
     fold_normalizations(graph, device, placement.reasons, halving.names if halving is not None else lambda node: False)
-    fold_rotary(graph, placement.reasons)
+    fold_rotary(graph, device, placement.reasons)
     fuse_pointwise(graph, placement.reasons, placement.long)
     fallbacks = tuple(_fallback(node, reason) for node, reason in placement.reasons.items())
     if fallbacks and not allow_fallback:
@@ -191,6 +191,7 @@ def _build(
             + "; ".join(dict.fromkeys(map(str, fallbacks)))
         )
     halved = NOTHING_HALVED if halving is None else halving.choose(graph, placement.reasons)
+    join_rotary(graph, device, placement.reasons, placement.long)
     plan = make_plan(
         device,
         constants,

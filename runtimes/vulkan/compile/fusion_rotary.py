@@ -1,16 +1,19 @@
-"""Folds the steps of rotary positions into one node."""
+"""Folds the steps of rotary positions into one node, then what a decoder does with queries, keys and values."""
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Container, Sequence
+from dataclasses import dataclass
 
-from mobopt.ir import Graph, Node
-from mobopt.ir.rewriting import enclose
+from mobopt.ir import Graph, Node, Value
+from mobopt.ir.rewriting import dissolve, enclose, made_only_for
+from mobopt.runtimes.vulkan.engine.device_info import DeviceInfo
+from mobopt.runtimes.vulkan.kernels.rotary_kernel import MOST_JOBS, may_rotate
 from mobopt.runtimes.vulkan.lowerings.registry import why_unsupported
-from mobopt.runtimes.vulkan.lowerings.rotary import ROTARY, rotation_of
+from mobopt.runtimes.vulkan.lowerings.rotary import ROTARY, Rotation, put_of, rotation_of
 
 
-def fold_rotary(graph: Graph, on_host: Container[Node] = ()) -> None:
+def fold_rotary(graph: Graph, device: DeviceInfo, on_host: Container[Node] = ()) -> None:
     """Let one node compute rotary positions, where nothing else reads the steps.
 
     Given:
@@ -27,8 +30,117 @@ def fold_rotary(graph: Graph, on_host: Container[Node] = ()) -> None:
 
     Nodes of ``on_host`` stay as they are.
     """
+    if not may_rotate(device):
+        return
     order = {node: number for number, node in enumerate(graph.block.nodes)}
     for node in graph.block.nodes:
         found = None if node in on_host else rotation_of(node)
         if found is not None and not any(part in on_host or why_unsupported(part) for part in found.nodes):
             enclose([*sorted(found.nodes[:-1], key=order.__getitem__), node], ROTARY)
+
+
+@dataclass(frozen=True, eq=False)
+class _Job:
+    """A node that turns rows, or puts one into a cache, which may be turned before."""
+
+    nodes: tuple[Node, ...]
+    """In order; the last makes what is read elsewhere."""
+    turn: Rotation | None
+    put: Node | None
+
+    @property
+    def size(self) -> tuple[int, ...]:
+        """Batches, rows that come in, and their elements: the same of all jobs of a node."""
+        *lead, elements = self.nodes[-1].output.sizes
+        return (lead[0] if len(lead) > 2 else 1, 1 if self.put else lead[-1], elements)
+
+    def goes_with(self, other: _Job) -> bool:
+        """Whether one node may do both."""
+        turns = [job.turn.tables for job in (self, other) if job.turn is not None]
+        same_tables = len(turns) < 2 or all(map(_are_same, *turns))
+        same_place = self.put is None or other.put is None or self.put["index"] is other.put["index"]
+        return self.size == other.size and same_tables and same_place
+
+
+def join_rotary(graph: Graph, device: DeviceInfo, on_host: Container[Node] = (), long: Container[Value] = ()) -> None:
+    """Let one node turn queries and keys, and put keys and values into their caches.
+
+    Given:
+        %q1 : Float(1, 4, 1, 8) = mobopt::rotary()
+          ...
+        %k1 : Float(1, 2, 1, 8) = mobopt::rotary()
+          ...
+        %keys1 : Float(1, 2, 16, 8) = aten::index_copy(%keys, 2, %place, %k1)
+        %values1 : Float(1, 2, 16, 8) = aten::index_copy(%values, 2, %place, %v)
+    Result:
+        %q1 : Float(1, 4, 1, 8), %keys1 : Float(1, 2, 16, 8), %values1 : Float(1, 2, 16, 8) = mobopt::rotary()
+          ...
+
+    Nodes of ``on_host`` stay as they are, and so do those that read what is ``long``, of 64 bits.
+    """
+    if may_rotate(device):
+        for group in _groups(graph, _jobs(graph, on_host, long)):
+            _join(graph, group)
+
+
+def _are_same(first: Value, second: Value) -> bool:
+    """Whether they are one, or the same memory of constants."""
+    one, other = first.elements, second.elements
+    if first is second or one is None or other is None:
+        return first is second
+    return one.data_ptr() == other.data_ptr() and one.shape == other.shape and one.stride() == other.stride()
+
+
+def _groups(graph: Graph, jobs: Sequence[_Job]) -> list[list[_Job]]:
+    """Jobs that go together, where no result is read before the last of them can begin."""
+    order: dict[Node | None, int] = {node: number for number, node in enumerate(graph.block.nodes)}
+
+    def first_read(job: _Job) -> int:
+        return min((order.get(user, len(order)) for user, _ in job.nodes[-1].output.uses), default=len(order))
+
+    groups: list[list[_Job]] = []
+    left = list(jobs)
+    while left:
+        group, limit = left[:1], first_read(left[0])
+        for job in left[1:]:
+            if len(group) == MOST_JOBS or order[job.nodes[-1]] >= limit:
+                break
+            if all(job.goes_with(member) for member in group):
+                group.append(job)
+                limit = min(limit, first_read(job))
+        left = [job for job in left if job not in group]
+        groups.append(group)
+    return groups
+
+
+def _jobs(graph: Graph, on_host: Container[Node], long: Container[Value]) -> list[_Job]:
+    jobs: list[_Job] = []
+    taken: set[Node] = set()
+    for node in reversed(list(graph.block.nodes)):
+        if node in taken or node in on_host:
+            continue
+        put = put_of(node)
+        if put is not None and any(value in long for value in put.inputs):
+            continue
+        source = node if put is None else made_only_for(put["source"], put)
+        turn = source if source is not None and source.op == ROTARY and source not in on_host else None
+        if put is None and turn is None:
+            continue
+        parts = () if turn is None else tuple(turn.blocks[0].nodes)
+        taken |= {turn} if turn is not None else set()
+        nodes = tuple(part for part in (turn, put) if part is not None)
+        jobs.append(_Job(nodes, rotation_of(parts[-1]) if parts else None, put))
+    return jobs[::-1]
+
+
+def _join(graph: Graph, group: Sequence[_Job]) -> None:
+    """Make one node of jobs, if they are several nodes."""
+    if sum(len(job.nodes) for job in group) < 2:
+        return
+    nodes: list[Node] = []
+    ends: list[Node] = []
+    for job in group:
+        nodes += [part for node in job.nodes for part in (dissolve(node) if node.blocks else [node])]
+        ends.append(nodes[-1])
+    order = {node: number for number, node in enumerate(graph.block.nodes)}
+    enclose(sorted(nodes, key=order.__getitem__), ROTARY, ends=ends)

@@ -75,6 +75,6 @@ def _flattened(nodes: Iterable[Node]) -> Iterator[Node]:
 
 
 def _made_by(value: Value) -> Value:
-    """The value itself, or what the last of its parts makes if a fused node makes it."""
+    """The value itself, or what a part makes of a fused node that makes it."""
     node = value.producer
-    return _made_by(node.blocks[0].outputs[0]) if node is not None and node.blocks else value
+    return _made_by(node.blocks[0].outputs[node.outputs.index(value)]) if node is not None and node.blocks else value

@@ -11,7 +11,7 @@ from mobopt.runtimes.vulkan.kernels.device_costs import core_count
 from mobopt.runtimes.vulkan.kernels.kernel_access import VECTOR, element_form, spread, writing
 from mobopt.runtimes.vulkan.kernels.plan import Plan, replayable
 
-MOST_QUERIES = 4
+MOST_QUERIES = 8
 """Each has workgroups of its own, which read all keys; more share what they read by another kernel."""
 _MOST_QUADS = 32
 """vec4s of a query, and of a value: registers hold a quarter of them."""

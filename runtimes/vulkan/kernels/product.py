@@ -174,7 +174,7 @@ def append_product(
         float_run=_float_run(product, operands, inner_tail),
         ahead=_ahead(plan.device, operands),
         is_plain=not (spatial or grouped) and taps == 1 and operands.scaling is None,
-        has_few_bits=operands.scales is not None,
+        bits=0 if operands.scales is None else operands.scales.bits,
         is_normalized=operands.normalization is not None,
     )
     choose = plan.choose_product or choose_product_kernel
@@ -186,8 +186,10 @@ def append_product(
         kernel = replace(kernel, column_tail=column_tail if weights is None else 0, is_weight_split=weights is not None)
         operands = operands if weights is None else replace(operands, weights=weights)
     if operands.scales is not None:
-        kernel = replace(kernel, quantized=True)
-        kernel = replace(kernel, joins=False) if isinstance(kernel, SharedKernel) else kernel
+        if isinstance(kernel, SharedKernel):
+            kernel = replace(kernel, quantized=True, joins=False)
+        elif isinstance(kernel, TileKernel):
+            kernel = replace(kernel, quantized=True)
     if operands.scaling is not None:
         assert isinstance(kernel, (SharedKernel, MatrixKernel)), "only products in shared memory scale their input"
         kernel = replace(kernel, scaled=True)

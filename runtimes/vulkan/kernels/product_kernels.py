@@ -107,10 +107,11 @@ def broadcasts_lanes(device: DeviceInfo) -> bool:
 _MOST_PANEL_COLUMNS = 16
 
 
-def panel_columns(device: DeviceInfo, columns: int) -> int:
-    """Columns of a panel: a CPU reads a narrow panel as one run of memory, which its prefetcher follows."""
+def panel_columns(device: DeviceInfo, columns: int, aligned: int = 1) -> int:
+    """Columns of a panel: a CPU reads a narrow panel as one run of memory, which its prefetcher follows; GPUs have one
+    panel, of a multiple of ``aligned``."""
     if use_shared_memory(device):
-        return columns
+        return -(-columns // aligned) * aligned
     return max(width for width in range(1, _MOST_PANEL_COLUMNS + 1) if columns % width == 0)
 
 

@@ -26,8 +26,8 @@ class ProductShape:
     waits by a counter."""
     is_plain: bool = False
     """Whether rows are one run, and every column sums over all of the input as it lies in memory."""
-    has_few_bits: bool = False
-    """Whether the weights are integers of few bits."""
+    bits: int = 0
+    """Of weights that are integers, 8 or 4; else 0."""
     is_normalized: bool = False
     """Whether its rows are normalised as they are read, so that a workgroup needs all of a row."""
 

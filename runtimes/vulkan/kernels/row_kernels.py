@@ -12,23 +12,23 @@ from functools import lru_cache
 
 from mobopt.runtimes.vulkan.engine.device_info import DeviceInfo
 from mobopt.runtimes.vulkan.engine.stream import USUAL_ITERATIONS
-from mobopt.runtimes.vulkan.kernels.device_costs import DeviceCosts, core_count
+from mobopt.runtimes.vulkan.kernels.device_costs import DeviceCosts
 from mobopt.runtimes.vulkan.kernels.product_shape import ProductShape
 
 
 @dataclass(frozen=True)
 class RowKernel:
-    """``product_rows.comp``: a workgroup computes ``rows`` x ``columns`` vec4s from registers."""
+    """``product_rows.comp`` and ``product_rows_quantized.comp``: a workgroup computes a few rows from registers."""
 
     rows: int
     columns: int
-    """vec4s, each of one invocation of a team."""
+    """Invocations of a team, each with a vec4 of columns, or with 16 bytes of weights of few bits."""
     teams: int
     """Invocations that share an element of the result: a power of two."""
     steps: int
-    """vec4s of the inner dimension that an invocation reads at a time."""
-    quantized: bool = False
-    """Whether weights are of few bits."""
+    """vec4s of the inner dimension that an invocation reads at a time: a power of two."""
+    bits: int = 0
+    """Of weights that are integers, 8 or 4; else 0."""
     normalized: bool = False
     """Whether rows are normalised (``product_normalized.glsl``)."""
     reads_ahead: bool = False
@@ -40,7 +40,7 @@ class RowKernel:
     @property
     def shader(self) -> str:
         """The variant's name."""
-        return f"product_rows{'_normalized' if self.normalized else ''}{'_quantized' if self.quantized else ''}"
+        return f"product_rows{'_normalized' if self.normalized else ''}{'_quantized' if self.bits else ''}"
 
     @property
     def invocations(self) -> int:
@@ -48,9 +48,14 @@ class RowKernel:
         return self.columns * self.teams
 
     @property
+    def vectors(self) -> int:
+        """vec4s of columns of an invocation."""
+        return 8 // self.bits if self.bits else 1
+
+    @property
     def shared_bytes(self) -> int:
         """Shared memory of a workgroup: the teams' sums, and those of the rows themselves."""
-        return (24 if self.normalized else 16) * self.rows * self.invocations
+        return (16 * self.vectors + (8 if self.normalized else 0)) * self.rows * self.invocations
 
     @property
     def constants(self) -> tuple[int, ...]:
@@ -72,7 +77,7 @@ class RowKernel:
 
     def groups(self, shape: ProductShape) -> tuple[int, int, int]:
         """Workgroups of a dispatch."""
-        return (-(-shape.columns // self.columns), -(-shape.rows // self.rows), shape.batches)
+        return (-(-shape.columns // (self.columns * self.vectors)), -(-shape.rows // self.rows), shape.batches)
 
     def fits(self, device: DeviceInfo) -> bool:
         """Whether the device's limits allow it."""
@@ -89,11 +94,8 @@ _BLOCKS = (
     *((8, 64, 1), (8, 128, 1), (8, 128, 4), (16, 64, 2), (32, 16, 1)),
 )
 """Columns, teams and steps; the first is within the limits that every Vulkan device must have."""
-_BLOCKS_OF_FEW_BITS = ((4, 32, 1), (4, 128, 2), (4, 256, 2), (8, 64, 1), (32, 16, 2))
-"""The same, of 25 that were measured on an H100 for products of decoders of 768 and 2048: within 3 % of the best."""
-_CROWDED_INVOCATIONS = 1024
-"""Such blocks of few bits need registers of which a core has only enough for one: they are slow where there are more
-of them than cores."""
+_BLOCKS_OF_FEW_BITS = ((4, 16, 2), (2, 128, 2), (4, 128, 2), (2, 128, 4), (4, 64, 4), (8, 32, 4), (16, 16, 4))
+"""The same, of 33 that were measured on an H100 for 24 products of decoders of 4 and of 8 bits."""
 _RESIDENT_INVOCATIONS = 2048
 """Of a core, at most."""
 _STEPS_AHEAD = 2
@@ -103,30 +105,39 @@ _STEPS_AHEAD = 2
 def row_kernels(device: DeviceInfo, shape: ProductShape) -> Iterator[RowKernel]:
     """Every such kernel that can compute a product on a device."""
     if shape.is_plain and shape.rows <= MOST_ROWS:
-        blocks = _blocks(1 << (shape.rows - 1).bit_length(), shape.is_normalized, shape.has_few_bits)
-        if shape.has_few_bits:
-            cores = core_count(device)
-            blocks = tuple(b for b in blocks if b.invocations < _CROWDED_INVOCATIONS or b.groups(shape)[0] <= cores)
+        blocks = _blocks(1 << (shape.rows - 1).bit_length(), shape.is_normalized, shape.bits)
         yield from (block for block in blocks if block.fits(device) and block.iterations(shape) <= USUAL_ITERATIONS)
 
 
 @lru_cache
-def _blocks(rows: int, normalized: bool, few_bits: bool) -> tuple[RowKernel, ...]:
-    blocks = _BLOCKS_OF_FEW_BITS if few_bits else _BLOCKS
-    return tuple(RowKernel(rows, *block, normalized=normalized) for block in blocks)
+def _blocks(rows: int, normalized: bool, bits: int) -> tuple[RowKernel, ...]:
+    blocks = _BLOCKS_OF_FEW_BITS if bits else _BLOCKS
+    return tuple(RowKernel(rows, *block, bits, normalized) for block in blocks)
 
 
 def row_nanoseconds(kernel: RowKernel, shape: ProductShape, costs: DeviceCosts, cores: int) -> float:
     """What a product takes, apart from what every dispatch does."""
     groups = math.prod(kernel.groups(shape))
     queue = -(-groups // cores)
+    turns = kernel.turns(shape)
+    if kernel.bits:
+        return _few_bits_nanoseconds(kernel, queue, turns)
     waves = -(-queue // max(_RESIDENT_INVOCATIONS // kernel.invocations, 1))
     narrowness = 1 + costs.row_gap / kernel.columns
     reads = queue * 4 * shape.inner * kernel.columns / 32 * costs.fetch_cycles * narrowness
     stages = kernel.teams.bit_length() * kernel.rows
-    turns = kernel.turns(shape)
     if turns and groups <= shape.ahead and kernel.steps <= _STEPS_AHEAD:
         reads -= reads / turns
         turns -= 1
     waits = waves * (turns * costs.row_turn_cycles + stages * costs.row_stage_cycles)
     return (reads + waits) / costs.cycles_per_nanosecond
+
+
+def _few_bits_nanoseconds(kernel: RowKernel, queue: int, turns: int) -> float:
+    """The same of weights of few bits, in the time of an H100, to whose timings this was fitted: what it chooses takes
+    3 % more than the best of the blocks. Other devices have other times, but few rows have no other kernels there."""
+    resident = _RESIDENT_INVOCATIONS / (kernel.invocations * (1 + 0.39 * kernel.steps))
+    waves = -(-queue // max(int(resident), 1))
+    reads = queue * kernel.invocations * turns * kernel.steps * 0.53 * (1 + 0.68 / kernel.columns)
+    stages = kernel.teams.bit_length() * kernel.rows
+    return reads + waves * (turns * 670.0 + stages * 190.0) + kernel.steps * 150.0

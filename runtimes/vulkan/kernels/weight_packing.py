@@ -150,13 +150,14 @@ def row_weights(plan: Plan, weight: Quantized) -> Factors:
 def _in_blocks(
     plan: Plan, weight: Quantized, packing: tuple[Any, ...], integers: PackMatrix, arrangement: Arrangement
 ) -> Factors:
-    """Weights of few bits in blocks of 4 x 4, in panels as floats are, and their scales."""
+    """Weights of few bits in blocks of 4 x 4, in panels as floats are, and their scales. On GPUs lines of blocks are
+    whole vec4s of memory."""
     rows, columns = packing[:2]
-    width = panel_columns(plan.device, columns // 4)
+    width = panel_columns(plan.device, columns // 4, 8 // weight.bits)
     arrange, group = arrangement
 
     def blocks() -> torch.Tensor:
-        lines = integers().reshape(rows // 4, 4, columns // (4 * width), width, 4)
+        lines = _aligned_columns(integers(), max(columns, 4 * width)).reshape(rows // 4, 4, -1, width, 4)
         flat = lines.permute(2, 0, 3, 1, 4).reshape(-1)
         if weight.bits == 4:
             flat = (flat[::2] & 15) | (flat[1::2] << 4)
@@ -177,7 +178,7 @@ def _in_blocks(
 
 
 def _aligned_columns(matrix: torch.Tensor, columns: int) -> torch.Tensor:
-    return torch.nn.functional.pad(matrix, (0, columns - matrix.shape[1]))
+    return torch.nn.functional.pad(matrix, (0, columns - matrix.shape[-1]))
 
 
 def matrix_weights(plan: Plan, matrix: torch.Tensor, sizes: tuple[int, int]) -> Factors:

@@ -22,7 +22,13 @@ from mobopt.runtimes.vulkan.kernels.pointwise_program import Kind, ProgramBuilde
 from mobopt.runtimes.vulkan.kernels.views import sliced, swapped
 from mobopt.runtimes.vulkan.lowerings.checks import check_floating
 from mobopt.runtimes.vulkan.lowerings.creation import fill
-from mobopt.runtimes.vulkan.lowerings.matmul import append_batches, factors_of_batches, row_strides, rows_of_batches
+from mobopt.runtimes.vulkan.lowerings.matmul import (
+    append_batches,
+    factors_of_batches,
+    row_strides,
+    rows_of_batches,
+    with_dense_rows,
+)
 from mobopt.runtimes.vulkan.lowerings.registry import lowers
 from mobopt.runtimes.vulkan.lowerings.softmax import softmax_into
 from mobopt.shaders.enumerations import Opcode, Quotient
@@ -64,7 +70,7 @@ def attention(plan: Plan, call: Node) -> DeviceTensor:
         fill(plan, target, 0.0, fresh=True)
         return target
     heads = key.sizes[-3] if call["enable_gqa"] else lead[-1] if lead else 1
-    tensors = [_with_dense_rows(plan, tensor) for tensor in (query, key, value)]
+    tensors = [with_dense_rows(plan, tensor) for tensor in (query, key, value)]
     if mask is not None:
         tensors.append(expanded(mask, (*lead, query.sizes[-2], key.sizes[-2])))
     grouped = [_grouped(tensor, lead, heads) for tensor in (target, *tensors)]
@@ -97,14 +103,6 @@ def _result(plan: Plan, output: Value, *, beside: bool) -> DeviceTensor:
     *outer, heads = outer
     steps = row_strides((*outer, rows, heads, columns))
     return plan.own_result(output, output.sizes, (*steps[:-3], steps[-2], steps[-3], 1))
-
-
-def _with_dense_rows(plan: Plan, tensor: DeviceTensor) -> DeviceTensor:
-    """The tensor itself if its rows are dense and start on vec4s, else a copy of which that is true."""
-    steps = [stride for size, stride in zip(tensor.sizes[:-1], tensor.strides[:-1], strict=True) if size > 1]
-    aligned = all(number % 4 == 0 for number in (tensor.offset, tensor.storage.capacity, *steps))
-    dense = tensor.sizes[-1] == 1 or tensor.strides[-1] == 1
-    return tensor if aligned and dense else copied(plan, tensor, row_strides(tensor.sizes))
 
 
 def _grouped(tensor: DeviceTensor, lead: Sequence[int], heads: int) -> DeviceTensor:

@@ -394,3 +394,11 @@ def _append(
 def row_strides(sizes: Sequence[int]) -> tuple[int, ...]:
     """Row-major strides with rows of whole vec4s."""
     return contiguous_strides((*sizes[:-1], aligned_channels(sizes[-1])))
+
+
+def with_dense_rows(plan: Plan, tensor: DeviceTensor) -> DeviceTensor:
+    """The tensor itself if its rows are dense and start on vec4s, else a copy of which that is true."""
+    steps = [stride for size, stride in zip(tensor.sizes[:-1], tensor.strides[:-1], strict=True) if size > 1]
+    aligned = all(number % 4 == 0 for number in (tensor.offset, tensor.storage.capacity, *steps))
+    dense = tensor.sizes[-1] == 1 or tensor.strides[-1] == 1
+    return tensor if aligned and dense else copied(plan, tensor, row_strides(tensor.sizes))

@@ -3,25 +3,24 @@ second half of the last dimension, negated, before the first. ``compile/fusion_r
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 
 from mobopt.ir import Node, Value
 from mobopt.ir.rewriting import made_only_for
-from mobopt.runtimes.vulkan.engine.tensor import DeviceTensor
+from mobopt.runtimes.vulkan.engine.tensor import DeviceTensor, contiguous_strides
+from mobopt.runtimes.vulkan.kernels.copies import as_contiguous
 from mobopt.runtimes.vulkan.kernels.geometry import expanded
 from mobopt.runtimes.vulkan.kernels.plan import Plan
-from mobopt.runtimes.vulkan.kernels.pointwise_kernel import compute_into
-from mobopt.runtimes.vulkan.kernels.pointwise_program import Kind, ProgramBuilder
-from mobopt.runtimes.vulkan.kernels.views import sliced
-from mobopt.runtimes.vulkan.lowerings.matmul import row_strides
+from mobopt.runtimes.vulkan.kernels.rotary_kernel import RotaryJob, rotate
+from mobopt.runtimes.vulkan.lowerings.matmul import with_dense_rows
 from mobopt.runtimes.vulkan.lowerings.registry import lowers
-from mobopt.shaders.enumerations import Opcode
 
 ROTARY = "mobopt::rotary"
-"""The nodes of its body: a negation, a concatenation, two products and their sum, maybe in another order."""
+"""Its body has a negation, a concatenation, two products and their sum, for each tensor that it turns, and what puts
+rows into caches; it makes what the last of each make."""
+_MOST_RANK = 4
 _MUL = "aten::mul.Tensor"
 
 
@@ -35,10 +34,17 @@ class Rotation:
     cosines: Value
     sines: Value
 
+    @property
+    def tables(self) -> tuple[Value, Value]:
+        """Cosines and sines."""
+        return self.cosines, self.sines
 
-def rotation_of(node: Node) -> Rotation | None:
+
+def rotation_of(node: Node | None) -> Rotation | None:
     """What a sum is a rotation of; None if it is none."""
-    if node.qualified_op != "aten::add.Tensor" or node["alpha"] != 1 or node.output.dtype != torch.float32:
+    if node is None or node.qualified_op != "aten::add.Tensor" or node["alpha"] != 1:
+        return None
+    if node.output.dtype != torch.float32 or not 0 < node.output.rank <= _MOST_RANK or node.output.sizes[-1] % 8:
         return None
     left, right = (made_only_for(value, node) for value in node.args[:2])
     for plain, turned in ((left, right), (right, left)):
@@ -90,57 +96,65 @@ def _half_of(value: Value) -> tuple[Value, int] | None:
 
 
 def _spreads(value: object, whole: Value) -> bool:
-    """Whether a value is a float32 tensor that is broadcast to the sizes of ``whole`` but in the last dimension."""
+    """Whether a value is a float32 tensor that is broadcast to the sizes of ``whole``, for all heads, but not in the
+    last dimension."""
     if not isinstance(value, Value) or value.dtype != torch.float32 or not 0 < value.rank <= whole.rank:
         return False
-    return value.sizes[-1] == whole.sizes[-1]
+    return value.sizes[-1] == whole.sizes[-1] and (value.rank < 3 or value.sizes[-3] == 1)
+
+
+def put_of(node: Node) -> Node | None:
+    """A node itself if it puts one row into a copy of a cache."""
+    if node.qualified_op != "aten::index_copy" or node["index"].numel != 1 or not 2 <= node.output.rank <= _MOST_RANK:
+        return None
+    cache, row = node.args[0], node["source"]
+    is_of_rows = node["dim"] in (-2, cache.rank - 2) and cache.sizes[-1] % 4 == 0 and row.rank == cache.rank
+    return node if is_of_rows and cache.dtype == row.dtype == torch.float32 else None
 
 
 @lowers(ROTARY, exact=True)
-def rotary(plan: Plan, node: Node) -> DeviceTensor:
-    """One dispatch over both halves of the last dimension, or, for many rows of several heads, whose strides are more
-    than push constants hold, one for each half; rows of the result are dense."""
-    found = rotation_of(node.blocks[0].nodes[-1])
-    assert found is not None
-    sizes = node.output.sizes
-    tensors = [expanded(plan.tensor(value), sizes) for value in (found.source, found.cosines, found.sines)]
-    target = plan.own_result(node.output, None, row_strides(sizes))
-    if sum(size > 1 for size in sizes[:-1]) > 1:
-        for is_second in (False, True):
-            _rotate_half(plan, tensors, target, is_second)
-        return target
-    first, second = (_repeated(_half(tensors[0], is_second)) for is_second in (False, True))
-    signs = plan.packed((), ("signs of halves",), lambda: torch.tensor([-1.0, 1.0])).view((2, 1), (1, 0))
-    builder = ProgramBuilder()
-    cosines, sines = (builder.tensor(_in_halves(tensor)) for tensor in tensors[1:])
-    one, two = builder.tensor(first), builder.tensor(second)
-    is_second_half = builder.step(Opcode.LT, builder.scalar(0.0, Kind.FLOAT), builder.tensor(signs), kind=Kind.BOOL)
-    turned = builder.step(Opcode.SELECT, is_second_half, one, builder.step(Opcode.NEG, two))
-    plain = builder.step(Opcode.MUL, builder.step(Opcode.SELECT, is_second_half, two, one), cosines)
-    compute_into(plan, builder, builder.step(Opcode.MULADD, turned, sines, plain), _in_halves(target), fresh=True)
-    return target
+def rotary(plan: Plan, node: Node) -> tuple[DeviceTensor, ...]:
+    """One dispatch for everything; rows of the results are dense."""
+    ends = [value.producer for value in node.blocks[0].outputs if value.producer is not None]
+    puts = [put_of(end) for end in ends]
+    sums = [end if put is None else put["source"].producer for end, put in zip(ends, puts, strict=True)]
+    turns = [rotation_of(node) for node in sums]
+    jobs = [_job(plan, *parts) for parts in zip(turns, puts, node.outputs, strict=True)]
+    tables: list[DeviceTensor] = []
+    for turn, job in zip(turns, jobs, strict=True):
+        if turn is not None and not tables:
+            sizes = (job.source.sizes[0], 1, *job.source.sizes[-2:])
+            for value in (turn.cosines, turn.sines):
+                tables.append(expanded(_of_rank_four(with_dense_rows(plan, plan.tensor(value))), sizes))
+    places = [plan.tensor(put["index"]) for put in puts if put is not None]
+    rotate(plan, jobs, tables, places[0] if places else None)
+    return tuple(
+        job.result.view(value.sizes, job.result.strides[4 - value.rank :])
+        for job, value in zip(jobs, node.outputs, strict=True)
+    )
 
 
-def _rotate_half(plan: Plan, tensors: Sequence[DeviceTensor], target: DeviceTensor, is_second: bool) -> None:
-    builder = ProgramBuilder()
-    own, other = (builder.tensor(_half(tensors[0], which)) for which in (is_second, not is_second))
-    cosines, sines = (builder.tensor(_half(tensor, is_second)) for tensor in tensors[1:])
-    turned = other if is_second else builder.step(Opcode.NEG, other)
-    value = builder.step(Opcode.MULADD, turned, sines, builder.step(Opcode.MUL, own, cosines))
-    compute_into(plan, builder, value, _half(target, is_second))
+def _job(plan: Plan, turn: Rotation | None, put: Node | None, output: Value) -> RotaryJob:
+    if turn is not None:
+        given = turn.source
+    else:
+        assert put is not None, "what is neither turned nor put anywhere is no job"
+        given = put["source"]
+    source = with_dense_rows(plan, plan.tensor(given))
+    cache = None if put is None else as_contiguous(plan, with_dense_rows(plan, plan.tensor(put.args[0])))
+    strides = contiguous_strides(output.sizes)
+    if cache is None:
+        result = plan.own_result(output, None, strides)
+    else:
+        result = plan.empty(output.sizes, output.dtype, strides, cache.storage.elements)
+    return RotaryJob(
+        _of_rank_four(source),
+        _of_rank_four(result),
+        turn is not None,
+        None if cache is None else _of_rank_four(cache),
+    )
 
 
-def _half(tensor: DeviceTensor, is_second: bool) -> DeviceTensor:
-    half = tensor.sizes[-1] // 2
-    return sliced(tensor, tensor.rank - 1, half if is_second else 0, half)
-
-
-def _in_halves(tensor: DeviceTensor) -> DeviceTensor:
-    """A view whose last dimension is two."""
-    half, step = tensor.sizes[-1] // 2, tensor.strides[-1]
-    return tensor.view((*tensor.sizes[:-1], 2, half), (*tensor.strides[:-1], half * step, step))
-
-
-def _repeated(tensor: DeviceTensor) -> DeviceTensor:
-    """A half, for both of them."""
-    return tensor.view((*tensor.sizes[:-1], 2, tensor.sizes[-1]), (*tensor.strides[:-1], 0, tensor.strides[-1]))
+def _of_rank_four(tensor: DeviceTensor) -> DeviceTensor:
+    ones = 4 - tensor.rank
+    return tensor.view((*[1] * ones, *tensor.sizes), (*[0] * ones, *tensor.strides))
