@@ -198,6 +198,13 @@ class CallPlan:
         memory = None if self.executable is None else self.executable.memory
         self.own_bytes = 0 if memory is None else memory.arena_bytes + memory.io_bytes
         self._taken = built.inputs
+        first = len(segment.inputs)
+        self._written = {
+            index: built.inputs[index] - first
+            for index, tensor in enumerate(built.stream.inputs)
+            if not isinstance(tensor, HostTensor) and tensor.storage in built.stream.in_place
+        }
+        """Inputs of the stream that it writes to, and which memory of the state each is, counted from the last."""
         self.outputs = built.outputs
         self._assumed = [built.assumed[value] for value in segment.inputs if value in built.assumed]
         returned = set(segment.graph.outputs)
@@ -303,9 +310,10 @@ class CallPlan:
 
     def _given(self, given: CallTensors) -> list[TensorOrArray]:
         inputs, resident = given.inputs, self._resident
-        if not resident:
-            return [inputs[number] for number in self._taken]
-        return [given.array(number, self._device) if number in resident else inputs[number] for number in self._taken]
+        taken = [given.array(number, self._device) if number in resident else inputs[number] for number in self._taken]
+        for index, memory in self._written.items():
+            taken[index] = self._arrays.own(given.wholes[memory])
+        return taken
 
     def deliver(self, given: CallTensors, computed: Sequence[TensorOrArray]) -> Any:
         """The result of a call, whose state becomes what it has made of it.

@@ -24,7 +24,7 @@ class DeviceResults(Results):
     """Results in tensors or in arrays.
 
     In tensors they share memory as in eager mode, also with the state. An array that is an argument, or a view of one,
-    shares its memory; one that is a part of the state is what the state is now, since calls never write to an array.
+    shares its memory; one that is a part of the state is what the state is now: calls don't write to what others have.
     """
 
     def __init__(
@@ -75,7 +75,9 @@ class DeviceResults(Results):
                 whole.copy_(value)
                 arrays.discard(whole)
         for array, carrier in self._carriers.values():
-            arrays.put(carrier, array)
+            arrays.put(carrier, array, is_shared=True)
+        if self._gives_arrays:
+            arrays.give(leaves_of(result, DeviceArray))
         for tensor in self._in_other_hands:
             state.expose(tensor)
         if updates:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -147,6 +147,7 @@ class _ObservedBuilder(SegmentBuilder):
         info: DeviceInfo,
         halving: Halving | None = None,
         make_plan: Callable[..., Plan] = Plan,
+        state: Collection[ir.Value] = (),
     ) -> Built:
         graph = segment.graph
         if halving is not None:

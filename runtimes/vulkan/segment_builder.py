@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -137,7 +137,8 @@ class SegmentBuilder:
         segment.tape = Tape(())  # what this call computed must not live as long as the plan
         wide = [value for value in segment.inputs if value.dtype == torch.int64]
         classes = dict(zip(wide, integers, strict=True))
-        return segment, self._lowered(segment, classes, info, self._halving(place.given))
+        halving, state = self._halving(place.given), _state_in_arrays(place, segment)
+        return segment, self._lowered(segment, classes, info, halving, state=state)
 
     def _halving(self, given: CallTensors) -> Halving | None:
         """What chooses halves for a segment that takes such tensors."""
@@ -153,6 +154,7 @@ class SegmentBuilder:
         info: DeviceInfo,
         halving: Halving | None = None,
         make_plan: Callable[..., Plan] = Plan,
+        state: Collection[ir.Value] = (),
     ) -> Built:
         """What a segment is lowered to."""
         return build_stream(
@@ -165,6 +167,7 @@ class SegmentBuilder:
             self._refuse,
             halving,
             make_plan,
+            state,
         )
 
     def _checked_args(self, place: CallPlace) -> list[Any]:
@@ -172,3 +175,11 @@ class SegmentBuilder:
         args: list[Any] = map_leaves(list(place.args), DeviceArray, as_meta)
         self._bounds.check(place.method, args)
         return args
+
+
+def _state_in_arrays(place: CallPlace, segment: Segment) -> list[ir.Value]:
+    """Inputs of a call's only segment that are parts of the state and lie on the device."""
+    if place.following is not None:
+        return []
+    first = len(place.given.inputs) - len(place.given.wholes)
+    return [segment.inputs[segment.taken + number] for number in place.in_arrays if number >= first]

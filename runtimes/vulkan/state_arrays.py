@@ -26,11 +26,13 @@ class _Kept:
     array: DeviceArray
     is_new: bool
     """Whether the tensor is out of date."""
+    is_shared: bool = False
+    """Whether somebody else may have an array in its memory."""
 
 
 class StateArrays:
-    """Arrays by the memory whose place they take. A call never writes to one: it makes another, which is put in its
-    place when the whole call is done."""
+    """Arrays by the memory whose place they take. A call makes others, which are put in their place when the whole call
+    is done; or it writes to those that nobody else has, and undoes that if it fails."""
 
     def __init__(self, device: Device) -> None:
         self.device = device
@@ -53,9 +55,28 @@ class StateArrays:
             return array
         return DeviceArray(array.memory, whole.dtype, whole.shape)
 
-    def put(self, tensor: torch.Tensor, array: DeviceArray) -> None:
-        """Have an array take the place of a tensor's memory, whose elements lie as the tensor's do."""
-        self._kept[memory_of(tensor)] = _Kept(tensor, array, is_new=True)
+    def own(self, whole: torch.Tensor) -> DeviceArray:
+        """As :meth:`array`, of a memory that is there: one that nobody else has, so that a call may write to it."""
+        kept = self._kept[memory_of(whole)]
+        if kept.is_shared:
+            kept.array, kept.is_shared = kept.array.clone(), False
+        return self.array(whole)
+
+    def put(self, tensor: torch.Tensor, array: DeviceArray, is_shared: bool = False) -> None:
+        """Have an array take the place of a tensor's memory, whose elements lie as the tensor's do.
+
+        Args:
+            tensor: of the state.
+            array: what it holds from now on.
+            is_shared: whether somebody else may have the array.
+        """
+        self._kept[memory_of(tensor)] = _Kept(tensor, array, True, is_shared)
+
+    def give(self, arrays: Iterable[DeviceArray]) -> None:
+        """Arrays that a caller gets, maybe in memories of the state."""
+        given = {id(array.memory) for array in arrays}
+        for kept in self._kept.values():
+            kept.is_shared |= id(kept.array.memory) in given
 
     def discard(self, tensor: torch.Tensor) -> None:
         """A tensor is up to date, and what counts."""

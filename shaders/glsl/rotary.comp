@@ -1,14 +1,14 @@
 #version 450
 // What a decoder does between the product that makes queries, keys and values, and attention: up to three jobs, each of which copies rows, or
 // turns them by rotary positions, x * cosines + turned(x) * sines, where `turned` puts the second half of a row, negated, before the
-// first (J. Su et al., "RoFormer", 2021); and puts what came of it into a copy of a cache, in place of the row that `places` says.
+// first (J. Su et al., "RoFormer", 2021); and puts what came of it into a cache, in place of the row that `places` says: into a copy, or the cache itself, whose row goes to a journal.
 // See RotaryJob in runtimes/vulkan/kernels/rotary_kernel.py.
 #extension GL_GOOGLE_include_directive : require
 #include "access.glsl"
 #include "rotary_push.glsl"
 
 layout(constant_id = 1) const int QUADS = 2; // vec4s of a row, an even number
-layout(constant_id = 2) const int KIND_0 = 0; // bits: whether rows are turned, whether there is a cache
+layout(constant_id = 2) const int KIND_0 = 0; // bits: whether rows are turned, whether there is a cache, whether it is written to
 layout(constant_id = 3) const int KIND_1 = 0;
 layout(constant_id = 4) const int KIND_2 = 0;
 layout(constant_id = 5) const int FORMS_0 = 0; // three bits each: of source, cache and result
@@ -17,9 +17,9 @@ layout(constant_id = 7) const int FORMS_2 = 0;
 layout(constant_id = 8) const int COSINES_FORM = 0;
 layout(constant_id = 9) const int SINES_FORM = 0;
 
-WRITES(0, result_0)
-WRITES(1, result_1)
-WRITES(2, result_2)
+UPDATES(0, result_0)
+UPDATES(1, result_1)
+UPDATES(2, result_2)
 READS(3, source_0)
 READS(4, source_1)
 READS(5, source_2)
@@ -30,6 +30,7 @@ READS(9, cosines)
 READS(10, sines)
 READS(11, places)
 RAISES(12)
+WRITES(13, journal) // a vec4 for each invocation
 
 vec4 turned(vec4 own, vec4 other, int batch, int row, int quad) {
     vec4 c = LOAD_FLOATS4(cosines, COSINES_FORM, cosines_place.offset + batch * cosines_place.batch + row * cosines_place.row + quad);
@@ -39,33 +40,37 @@ vec4 turned(vec4 own, vec4 other, int batch, int row, int quad) {
 
 #define JOB(n)                                                                                                         \
     {                                                                                                                  \
-        int count = batches * heads[n] * rows[n] * QUADS;                                                              \
+        bool has_cache = (KIND_##n & 2) != 0, in_place = (KIND_##n & 4) != 0;                                          \
+        int lines = in_place ? 1 : rows[n];                                                                            \
+        int count = batches * heads[n] * lines * QUADS;                                                                \
+        bool is_there = place >= 0 && place < rows[n];                                                                 \
         if (item >= 0 && item < count) {                                                                               \
-            bool has_cache = (KIND_##n & 2) != 0;                                                                      \
             int line = item / QUADS, quad = item % QUADS;                                                              \
-            int head = divide(line, rows[n]), row = line - head * rows[n];                                             \
+            int head = divide(line, lines), row = in_place ? place : line - head * lines;                              \
             vec4 value;                                                                                                \
-            if (has_cache && item == 0 && (place < 0 || place >= rows[n])) RAISE_FLAG                                  \
+            if (has_cache && item == 0 && !is_there) RAISE_FLAG                                                        \
             if (has_cache && row != place) {                                                                           \
                 value = LOAD_FLOATS4(cache_##n, FORMS_##n >> 3 & 7, cache_offset[n] + item);                           \
             } else {                                                                                                   \
                 int batch = divide(head, heads[n]);                                                                    \
-                head -= batch * heads[n];                                                                              \
-                if (has_cache) row = 0;                                                                                \
-                int start = source_offset[n] + batch * source_batch[n] + head * source_head[n] + row * source_row[n];  \
+                int own_row = has_cache ? 0 : row;                                                                     \
+                int start = source_offset[n] + batch * source_batch[n] + (head - batch * heads[n]) * source_head[n]    \
+                            + own_row * source_row[n];                                                                 \
                 value = LOAD_FLOATS4(source_##n, FORMS_##n & 7, start + quad);                                         \
                 if ((KIND_##n & 1) != 0) {                                                                             \
                     int other = start + (quad < QUADS / 2 ? quad + QUADS / 2 : quad - QUADS / 2);                      \
-                    value = turned(value, LOAD_FLOATS4(source_##n, FORMS_##n & 7, other), batch, row, quad);           \
+                    value = turned(value, LOAD_FLOATS4(source_##n, FORMS_##n & 7, other), batch, own_row, quad);       \
                 }                                                                                                      \
             }                                                                                                          \
-            STORE_FLOATS4(result_##n, FORMS_##n >> 6 & 7, result_offset[n] + item, value)                              \
+            int index = result_offset[n] + (in_place ? (head * rows[n] + row) * QUADS + quad : item);                  \
+            if (in_place && is_there) journal_quads[invocation] = result_##n##_quads[index];                           \
+            if (!in_place || is_there) STORE_FLOATS4(result_##n, FORMS_##n >> 6 & 7, index, value)                     \
         }                                                                                                              \
         item -= count;                                                                                                 \
     }
 
 void main() {
-    int item = invocation_index();
+    int invocation = invocation_index(), item = invocation;
     int place = ((KIND_0 | KIND_1 | KIND_2) & 2) != 0 ? WORD(places, places_offset) : 0;
     JOB(0)
     JOB(1)

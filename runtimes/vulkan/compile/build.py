@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
@@ -23,6 +23,7 @@ from mobopt.runtimes.vulkan.compile.fusion_pointwise import fuse_pointwise
 from mobopt.runtimes.vulkan.compile.fusion_rotary import fold_rotary, join_rotary
 from mobopt.runtimes.vulkan.compile.fusion_scaling import fold_scalings
 from mobopt.runtimes.vulkan.compile.host_function import HostFunction
+from mobopt.runtimes.vulkan.compile.in_place import written_in_place
 from mobopt.runtimes.vulkan.compile.integer_ranges import Interval
 from mobopt.runtimes.vulkan.compile.normalizations import find_normalizations
 from mobopt.runtimes.vulkan.compile.placement import Placement, place_calls
@@ -91,6 +92,7 @@ def build_stream(
     refuse: Callable[[Node], str | None] = lambda node: None,
     halving: Halving | None = None,
     make_plan: Callable[..., Plan] = Plan,
+    state: Collection[Value] = (),
 ) -> Built:
     """Lower a Segment for a device.
 
@@ -105,6 +107,7 @@ def build_stream(
         refuse: why a node is to run on the CPU although the device could compute it, if it is.
         halving: what chooses the tensors that lie as halves; None: each lies as its dtype says.
         make_plan: makes what lowerings append to.
+        state: inputs that may be written to, parts of the state in arrays that nobody else has.
 
     Raises:
         UnsupportedError: there are such calls and they may not.
@@ -131,7 +134,7 @@ def build_stream(
     while True:
         placement = place_calls(list(graph.block.nodes), integers or {}, floats_fit, large, refused)
         try:
-            return _build(segment, device, constants, allow_fallback, placement, halving, make_plan)
+            return _build(segment, device, constants, allow_fallback, placement, halving, make_plan, state)
         except _RefusedCallError as error:
             refused.update((value, error.reason) for value in error.outputs)
             _take_apart(graph)
@@ -168,6 +171,7 @@ def _build(
     placement: Placement,
     halving: Halving | None,
     make_plan: Callable[..., Plan],
+    state: Collection[Value],
 ) -> Built:
     """One attempt with a placement.
 
@@ -190,8 +194,9 @@ def _build(
             f"{len(fallbacks)} operators can't run on the GPU; allow the CPU with fallback='cpu', or change the model: "
             + "; ".join(dict.fromkeys(map(str, fallbacks)))
         )
-    halved = NOTHING_HALVED if halving is None else halving.choose(graph, placement.reasons)
-    join_rotary(graph, device, placement.reasons, placement.long)
+    in_place = written_in_place(segment, device, state, placement.reasons, placement.long)
+    halved = NOTHING_HALVED if halving is None else halving.choose(graph, placement.reasons, in_place)
+    join_rotary(graph, device, placement.reasons, placement.long, in_place)
     plan = make_plan(
         device,
         constants,
@@ -199,6 +204,7 @@ def _build(
         half=halved.elements,
         long=placement.long,
         roundable_inputs=halved.roundable_inputs,
+        in_place=in_place,
     )
     taken = tuple(number for number, value in enumerate(graph.inputs) if _is_read(graph, value))
     for number in taken:

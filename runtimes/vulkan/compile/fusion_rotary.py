@@ -62,7 +62,13 @@ class _Job:
         return self.size == other.size and same_tables and same_place
 
 
-def join_rotary(graph: Graph, device: DeviceInfo, on_host: Container[Node] = (), long: Container[Value] = ()) -> None:
+def join_rotary(
+    graph: Graph,
+    device: DeviceInfo,
+    on_host: Container[Node] = (),
+    long: Container[Value] = (),
+    in_place: Container[Value] = (),
+) -> None:
     """Let one node turn queries and keys, and put keys and values into their caches.
 
     Given:
@@ -76,11 +82,13 @@ def join_rotary(graph: Graph, device: DeviceInfo, on_host: Container[Node] = (),
         %q1 : Float(1, 4, 1, 8), %keys1 : Float(1, 2, 16, 8), %values1 : Float(1, 2, 16, 8) = mobopt::rotary()
           ...
 
-    Nodes of ``on_host`` stay as they are, and so do those that read what is ``long``, of 64 bits.
+    Nodes of ``on_host`` stay as they are, and so do those that read what is ``long``, of 64 bits. Values ``in_place``
+    are made by such a node in any case.
     """
     if may_rotate(device):
         for group in _groups(graph, _jobs(graph, on_host, long)):
-            _join(graph, group)
+            if sum(len(job.nodes) for job in group) > 1 or group[0].nodes[-1].output in in_place:
+                _join(graph, group)
 
 
 def _are_same(first: Value, second: Value) -> bool:
@@ -134,9 +142,6 @@ def _jobs(graph: Graph, on_host: Container[Node], long: Container[Value]) -> lis
 
 
 def _join(graph: Graph, group: Sequence[_Job]) -> None:
-    """Make one node of jobs, if they are several nodes."""
-    if sum(len(job.nodes) for job in group) < 2:
-        return
     nodes: list[Node] = []
     ends: list[Node] = []
     for job in group:

@@ -223,9 +223,12 @@ class Halving:
         if self._precision == "fp16":
             self._ranges.watch(graph, self._inputs)
 
-    def choose(self, graph: Graph, on_host: Container[Node]) -> Halved:
-        """What lies as halves, of a line whose nodes are fused; those ``on_host`` run on the CPU."""
+    def choose(self, graph: Graph, on_host: Container[Node], in_place: Iterable[Value] = ()) -> Halved:
+        """What lies as halves, of a line whose nodes are fused; those ``on_host`` run on the CPU, and values
+        ``in_place`` come to lie in inputs."""
         choice = _Choice(self._precision)
+        for value in in_place:
+            choice.keep(value, IN_PLACE)
         for value in graph.outputs:
             if not self.observed(value):
                 choice.keep(value, RETURNED)
@@ -285,11 +288,12 @@ class Halving:
 
 RETURNED = "the model returns it, or a tensor that is part of it"
 ON_CPU = "the CPU reads or makes it"
+IN_PLACE = "it is a part of the state, which is written to where it lies"
 DELICATE = "its operator is delicate"
 READ_DELICATELY = "a delicate operator reads it"
 BISECTED = "a bisection keeps it"
 OF_NUMBERS = "it is made of numbers alone"
-_OF_THE_GRAPH = (RETURNED, ON_CPU, DELICATE, READ_DELICATELY, OF_NUMBERS)
+_OF_THE_GRAPH = (RETURNED, ON_CPU, IN_PLACE, DELICATE, READ_DELICATELY, OF_NUMBERS)
 
 
 @dataclass

@@ -57,6 +57,7 @@ class Executable:
             array_outputs=array_outputs,
         )
         self._segments = list(_segments(self._staged))
+        self._undoing = [operation for operation in self._staged.undo if not isinstance(operation, HostCall)]
         self._changed = threading.Condition()
         self._owned = _Owned(device)
         self._idle: list[Lane] = []
@@ -64,7 +65,8 @@ class Executable:
         self._finalizer = weakref.finalize(self, device.when_free, self._owned.close)
         try:
             with device.in_use:
-                dispatches = [operation for operation in self._staged.operations if isinstance(operation, Dispatch)]
+                operations = (*self._staged.operations, *self._undoing)
+                dispatches = [operation for operation in operations if isinstance(operation, Dispatch)]
                 most = stream.chained_workgroups if device.chains else 0
                 self._keys = {dispatch: pipeline_key(dispatch, may_chain(dispatch, most)) for dispatch in dispatches}
                 with made_on_all_cores(device, self._keys):
@@ -89,7 +91,7 @@ class Executable:
     @property
     def dispatches(self) -> int:
         """How many dispatches each run makes."""
-        return len(self._keys)
+        return sum(isinstance(operation, Dispatch) for operation in self._staged.operations)
 
     @property
     def is_open(self) -> bool:
@@ -173,7 +175,7 @@ class Executable:
                 self._changed.notify_all()
 
     def _add_lane(self) -> Lane:
-        lane = Lane(self._device, self._staged, self._segments, self._keys, self._owned.pipelines)
+        lane = Lane(self._device, self._staged, self._segments, self._undoing, self._keys, self._owned.pipelines)
         self._owned.lanes.append(lane)
         return lane
 

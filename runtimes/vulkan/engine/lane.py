@@ -150,6 +150,7 @@ class _Recording:
     steps: list[Step]
     is_chained: bool = False
     profiled: list[ProfiledStep] | None = None
+    undo: Submission | None = None
 
 
 class Lane:
@@ -160,6 +161,7 @@ class Lane:
         device: Device,
         staged: StagedStream,
         segments: Sequence[Segment],
+        undoing: list[GpuOperation],
         keys: Mapping[Dispatch, PipelineKey],
         pipelines: Mapping[PipelineKey, vk.Handle],
     ) -> None:
@@ -171,6 +173,7 @@ class Lane:
         self._device = device
         self._staged = staged
         self._segments = segments
+        self._undoing = undoing
         self._keys = keys
         self._pipelines = pipelines
         self.scope = device.scope()
@@ -180,6 +183,8 @@ class Lane:
         self._values: Sequence[TensorOrArray] = ()
         self._steps: Sequence[Step] = ()
         self._begun = 0
+        self._written: _Recording | None = None
+        """What has written to inputs that must become what they were, unless the call ends well."""
         self._recordings: OrderedDict[tuple[Buffer, ...], _Recording] = OrderedDict()
         try:
             self._build()
@@ -204,7 +209,8 @@ class Lane:
         self._new_arrays = list(staged.bound_outputs.values())
         self._new_bytes = [storage_bytes(storage) for storage in self._new_arrays]
         self._barriers = [
-            [] if isinstance(segment, HostCall) else plan_barriers(segment, self._locate) for segment in self._segments
+            [] if isinstance(segment, HostCall) else plan_barriers(segment, self._locate)
+            for segment in (*self._segments, self._undoing)
         ]
         self._may_chain = {dispatch for dispatch, key in self._keys.items() if key.layout.is_chained}
         self._progress = Progress(device, self.scope) if self._may_chain else None
@@ -231,13 +237,15 @@ class Lane:
 
     def _begin(self) -> None:
         self._write_inputs(self._values)
-        self._steps = self._recording(self._bound_buffers()).steps
+        recording = self._recording(self._bound_buffers())
+        self._steps = recording.steps
         if self._steps:
             self._begun = 1
             self._steps[0].begin()
+            self._written = recording if self._undoing else None
 
     def finish(self, polls: bool = True) -> list[TensorOrArray]:
-        """Wait until everything is computed; the outputs, new ones.
+        """Wait until everything is computed; the outputs, new ones, but for inputs that were written to.
 
         Args:
             polls: whether to poll for a short while, or to sleep: see :meth:`Submission.finish`.
@@ -250,11 +258,14 @@ class Lane:
         try:
             self._finish_steps(polls)
         except _OverdueError:
+            self._undo()
             self._unchain()
             self._begin()
             arrays = self._array_outputs()
             self._finish_steps(polls)
-        return self._with_read(arrays)
+        results = self._with_read(arrays)
+        self._written = None
+        return results
 
     def _finish_steps(self, polls: bool) -> None:
         for number, step in enumerate(self._steps):
@@ -276,6 +287,7 @@ class Lane:
         if self._begun:
             self._steps[self._begun - 1].settle()
             self._begun = 0
+        self._undo()
         for slot in self._host_slots.values():
             slot.clear()
         self._arrays = ()
@@ -291,7 +303,19 @@ class Lane:
         times: list[OperationTime] = []
         for step in recording.profiled:
             times += step.run(times[-1].start_ns + times[-1].duration_ns if times else 0)
+            self._written = recording if self._undoing else None
         return self._with_read(self._array_outputs()), times
+
+    def _undo(self) -> None:
+        """Make inputs that were written to what they were."""
+        recording, self._written = self._written, None
+        if recording is None or self._device.is_lost:
+            return
+        if recording.undo is None:
+            number = len(self._segments)
+            commands = recording.pool.record(self._recordable(recording, self._undoing, number, False))
+            recording.undo = Submission(self._device, commands, self._fence)
+        recording.undo.run()
 
     def close(self) -> None:
         """Give everything back to the device, which is open."""
@@ -343,7 +367,12 @@ class Lane:
 
     def _array_outputs(self) -> dict[int, DeviceArray]:
         """Outputs that stay on the device, by number."""
-        return {index: self._array_output(index, storage) for index, storage in self._staged.bound_outputs.items()}
+        made = {index: self._array_output(index, storage) for index, storage in self._staged.bound_outputs.items()}
+        for index, number in self._staged.outputs_in_inputs.items():
+            array = self._arrays[number]
+            assert array is not None
+            made[index] = array
+        return made
 
     def _array_output(self, index: int, storage: Storage) -> DeviceArray:
         tensor = self._staged.outputs[index]

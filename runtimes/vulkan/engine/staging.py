@@ -36,6 +36,10 @@ class StagedStream:
     """Storages of inputs, by number, that each call binds to arrays."""
     bound_outputs: Mapping[int, Storage]
     """Storages of outputs, by number, that each call binds to new arrays."""
+    outputs_in_inputs: Mapping[int, int]
+    """Outputs that are what has become of an input's array, by number, and the number of the input."""
+    undo: tuple[Operation, ...]
+    """What makes such inputs what they were."""
 
     @property
     def array_storages(self) -> tuple[Storage, ...]:
@@ -83,9 +87,10 @@ def stage(
             operations.append(operation)
     read = {storage for operation in stream.operations for storage, reads, _ in storages(operation) if reads}
     outputs = list(stream.outputs)
-    bound_outputs = _bind_outputs(operations, outputs, array_outputs)
+    in_inputs = _in_inputs(stream, bound_inputs, array_outputs)
+    bound_outputs = _bind_outputs(operations, outputs, [index for index in array_outputs if index not in in_inputs])
     for index, tensor in enumerate(outputs):
-        if isinstance(tensor, HostTensor) or index in bound_outputs:
+        if isinstance(tensor, HostTensor) or index in bound_outputs or index in in_inputs:
             continue
         direct = (
             tensor.storage.kind is StorageKind.OUTPUT
@@ -104,7 +109,21 @@ def stage(
         frozenset(device_storages),
         bound_inputs,
         bound_outputs,
+        in_inputs,
+        tuple(stream.undo),
     )
+
+
+def _in_inputs(stream: Stream, bound: Mapping[int, Storage], arrays: Collection[int]) -> dict[int, int]:
+    """The outputs that lie in inputs which are written to, each with the number of its input; both are arrays."""
+    numbers = {storage: number for number, storage in bound.items() if storage in stream.in_place}
+    assert numbers.keys() == stream.in_place, "an input that is written to must be an array"
+    found: dict[int, int] = {}
+    for index, tensor in enumerate(stream.outputs):
+        if not isinstance(tensor, HostTensor) and tensor.storage in numbers:
+            assert index in arrays, "what has become of an array is one"
+            found[index] = numbers[tensor.storage]
+    return found
 
 
 def _bind_outputs(operations: list[Operation], outputs: list[Exchanged], arrays: Collection[int]) -> dict[int, Storage]:

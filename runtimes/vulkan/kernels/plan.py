@@ -142,6 +142,8 @@ class Plan:
     """int64 tensors of the graph whose elements take 64 bits; see :mod:`mobopt.runtimes.vulkan.compile.placement`."""
     roundable_inputs: frozenset[Value] = frozenset()
     """Inputs of the graph that a convolution of halves may round, where it copies them anyway."""
+    in_place: Mapping[Value, Value] = field(default_factory=dict)
+    """What comes to lie in the memory of an input, which is written to, and the input."""
     halves_weights: bool = False
     """Whether weights of the call being lowered are packed as halves."""
     _tensors: dict[Value, DeviceTensor] = field(default_factory=dict)

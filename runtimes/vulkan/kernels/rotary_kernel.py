@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from mobopt.runtimes.vulkan.engine.device_info import DeviceInfo
 from mobopt.runtimes.vulkan.engine.stream import bind
-from mobopt.runtimes.vulkan.engine.tensor import DeviceTensor
+from mobopt.runtimes.vulkan.engine.tensor import DeviceTensor, contiguous_strides
 from mobopt.runtimes.vulkan.kernels.kernel_access import (
     VECTOR,
     element_form,
@@ -23,7 +23,7 @@ from mobopt.shaders.enumerations import LoadMode
 from mobopt.shaders.push_constants import RotaryPush
 
 MOST_JOBS = 3
-_BUFFERS = 15
+_BUFFERS = 16
 """Storage buffers of the kernel, at most: the last two where it waits for others by a counter."""
 _INVOCATIONS = 512
 """Of a workgroup on a GPU: few workgroups may wait by a counter."""
@@ -36,10 +36,27 @@ class RotaryJob:
     source: DeviceTensor
     result: DeviceTensor
     """Dense."""
-    is_turned: bool
+    is_turned: bool = False
     """Whether rotary positions are added."""
     cache: DeviceTensor | None = None
-    """Of the sizes of the result, dense. The result is a copy of it, but for the one row of the source."""
+    """Of the sizes of the result, dense. The result is a copy of it, but for the one row of the source. If it is the
+    result itself, of float32, nothing is copied."""
+
+    @property
+    def is_in_place(self) -> bool:
+        """Whether a cache is written to."""
+        return self.cache is not None and self.cache.storage is self.result.storage
+
+    @property
+    def quads(self) -> int:
+        """vec4s that are computed."""
+        written = self.source if self.is_in_place else self.result
+        return math.prod(written.sizes) // VECTOR
+
+    @property
+    def kind(self) -> int:
+        """As the shader calls it."""
+        return int(self.is_turned) | 2 * int(self.cache is not None) | 4 * int(self.is_in_place)
 
 
 def may_rotate(device: DeviceInfo) -> bool:
@@ -47,11 +64,11 @@ def may_rotate(device: DeviceInfo) -> bool:
     return device.limits.max_storage_buffers >= _BUFFERS
 
 
-@replayable
 def rotate(
     plan: Plan, jobs: Sequence[RotaryJob], tables: Sequence[DeviceTensor], place: DeviceTensor | None = None
 ) -> None:
-    """Append the dispatch of up to three jobs of as many batches and elements of a row.
+    """Append the dispatch of up to three jobs of as many batches and elements of a row. What undoes those that write to
+    caches goes to the stream's ``undo``.
 
     Args:
         plan: where it goes.
@@ -59,34 +76,63 @@ def rotate(
         tables: cosines and sines (batches, 1, rows, elements), whose strides may be 0; none if nothing is turned.
         place: the row of caches that is replaced, of int32; the run's flag is raised where caches have no such row.
     """
+    journal = _journal(plan, jobs)
+    _rotate(plan, jobs, tables, place, journal)
+    if journal is not None:
+        first, undoing = 0, []
+        for job in jobs:
+            if job.is_in_place:
+                sizes = job.source.sizes
+                old = DeviceTensor(journal.storage, journal.dtype, sizes, contiguous_strides(sizes), first)
+                undoing.append(RotaryJob(old, job.result, cache=job.result))
+            first += VECTOR * job.quads
+        _rotate(plan, undoing, (), place, _journal(plan, undoing))
+        plan.stream.undo.append(plan.stream.operations.pop())
+
+
+def _journal(plan: Plan, jobs: Sequence[RotaryJob]) -> DeviceTensor | None:
+    """Where the rows lie that jobs write over; None if there are none."""
+    is_needed = any(job.is_in_place for job in jobs)
+    return plan.empty((sum(job.quads for job in jobs) * VECTOR,)) if is_needed else None
+
+
+@replayable
+def _rotate(
+    plan: Plan,
+    jobs: Sequence[RotaryJob],
+    tables: Sequence[DeviceTensor],
+    place: DeviceTensor | None,
+    journal: DeviceTensor | None,
+) -> None:
     first = jobs[0]
     cosines, sines = tables or (first.source, first.source)
     places = first.source if place is None else place
     sources, results = [job.source for job in jobs], [job.result for job in jobs]
-    caches = [job.cache or job.source for job in jobs]
+    caches = [job.source if job.cache is None or job.is_in_place else job.cache for job in jobs]
     missing = MOST_JOBS - len(jobs)
     read = [*sources, *[sources[0]] * missing, *caches, *[caches[0]] * missing, cosines, sines]
     texels = uses_texels(plan.device, [(tensor, LoadMode.VECTOR) for tensor in read])
-    quads = sum(math.prod(result.sizes) // VECTOR for result in results)
+    quads = sum(job.quads for job in jobs)
     size = local_size(plan.device, quads) if plan.device.is_cpu else plan.device.workgroup(_INVOCATIONS)
-    kinds = [int(job.is_turned) | 2 * int(job.cache is not None) for job in jobs]
     forms = [
         sum(int(element_form(tensor)) << 3 * number for number, tensor in enumerate(three))
         for three in zip(sources, caches, results, strict=True)
     ]
+    spare = bind(results[0], reads=False)
     plan.dispatch(
         f"rotary{'_texels' if texels else ''}",
         [
-            *(writing(result) for result in results),
-            *(bind(results[0], reads=False) for _ in range(missing)),
+            *(writing(job.result, reads=job.is_in_place) for job in jobs),
+            *(spare for _ in range(missing)),
             *(reading(tensor, LoadMode.VECTOR, texels) for tensor in read),
             reading(places, LoadMode.SINGLES, texels),
-            bind(results[0], reads=False) if place is None else plan.stream.raised_by(),
+            spare if place is None else plan.stream.raised_by(),
+            spare if journal is None else writing(journal),
         ],
         spread(-(-quads // size)),
         [
             *(size, first.result.sizes[-1] // VECTOR),
-            *(*kinds, *[0] * missing),
+            *(*(job.kind for job in jobs), *[0] * missing),
             *(*forms, *[0] * missing),
             *(int(element_form(cosines)), int(element_form(sines))),
         ],

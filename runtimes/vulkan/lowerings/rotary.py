@@ -143,7 +143,10 @@ def _job(plan: Plan, turn: Rotation | None, put: Node | None, output: Value) -> 
     source = with_dense_rows(plan, plan.tensor(given))
     cache = None if put is None else as_contiguous(plan, with_dense_rows(plan, plan.tensor(put.args[0])))
     strides = contiguous_strides(output.sizes)
-    if cache is None:
+    if output in plan.in_place and cache is not None:
+        result = cache = plan.tensor(plan.in_place[output])
+        plan.stream.in_place.add(cache.storage)
+    elif cache is None:
         result = plan.own_result(output, None, strides)
     else:
         result = plan.empty(output.sizes, output.dtype, strides, cache.storage.elements)
