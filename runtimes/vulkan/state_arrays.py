@@ -37,6 +37,8 @@ class StateArrays:
     def __init__(self, device: Device) -> None:
         self.device = device
         self._kept: dict[int, _Kept] = {}
+        self._by_tensor: dict[int, _Kept] = {}
+        """The same by the tensor itself, which is found faster than its memory."""
         device.register(self)
 
     def array(self, whole: torch.Tensor) -> DeviceArray:
@@ -45,10 +47,9 @@ class StateArrays:
         Args:
             whole: all of the memory, contiguous.
         """
-        number = memory_of(whole)
-        kept = self._kept.get(number)
+        kept = self._find(whole)
         if kept is None:
-            kept = self._kept[number] = _Kept(whole, DeviceArray.from_tensor(self.device, whole), is_new=False)
+            kept = self._keep(_Kept(whole, DeviceArray.from_tensor(self.device, whole), is_new=False))
         array = kept.array
         is_alike = array.dtype == whole.dtype and array.shape == whole.shape
         if is_alike and array.is_contiguous and not array.storage_offset():
@@ -57,8 +58,8 @@ class StateArrays:
 
     def own(self, whole: torch.Tensor) -> DeviceArray:
         """As :meth:`array`, of a memory that is there: one that nobody else has, so that a call may write to it."""
-        kept = self._kept[memory_of(whole)]
-        if kept.is_shared:
+        kept = self._find(whole)
+        if kept is not None and kept.is_shared:
             kept.array, kept.is_shared = kept.array.clone(), False
         return self.array(whole)
 
@@ -70,7 +71,11 @@ class StateArrays:
             array: what it holds from now on.
             is_shared: whether somebody else may have the array.
         """
-        self._kept[memory_of(tensor)] = _Kept(tensor, array, True, is_shared)
+        kept = self._by_tensor.get(id(tensor))
+        if kept is None:
+            self._keep(_Kept(tensor, array, True, is_shared))
+        else:
+            kept.array, kept.is_new, kept.is_shared = array, True, is_shared
 
     def give(self, arrays: Iterable[DeviceArray]) -> None:
         """Arrays that a caller gets, maybe in memories of the state."""
@@ -80,13 +85,13 @@ class StateArrays:
 
     def discard(self, tensor: torch.Tensor) -> None:
         """A tensor is up to date, and what counts."""
-        self._kept.pop(memory_of(tensor), None)
+        self._drop(memory_of(tensor))
 
     def keep_only(self, wholes: Iterable[torch.Tensor]) -> None:
         """Let go of memories that are no longer part of the state."""
         numbers = {memory_of(tensor) for tensor in wholes}
         for number in self._kept.keys() - numbers:
-            del self._kept[number]
+            self._drop(number)
 
     def bring_home(self) -> None:
         """Bring all tensors up to date."""
@@ -95,32 +100,48 @@ class StateArrays:
 
     def bring_home_of(self, tensor: torch.Tensor) -> None:
         """Bring the memory of a tensor up to date, which is what counts from now on."""
-        kept = self._kept.pop(memory_of(tensor), None)
+        kept = self._drop(memory_of(tensor))
         if kept is not None:
             self._bring_home(kept)
 
     def forget(self) -> None:
         """Let all arrays go."""
         self._kept.clear()
+        self._by_tensor.clear()
 
     def lose(self) -> bool:
         """Let all arrays go, whose device was lost; whether something is lost with them."""
         is_lost = any(kept.is_new for kept in self._kept.values())
-        self._kept.clear()
+        self.forget()
         return is_lost
 
     def close(self) -> None:
         """The device is about to be closed."""
         if not self.device.is_lost and not DeviceGate.process_is_ending:
             self.bring_home()
-            self._kept.clear()
+            self.forget()
 
     def bring_home_after_fork(self) -> None:
         """Read what the host sees, in the process that was forked; the driver is none of its business."""
         for kept in list(self._kept.values()):
             if kept.array.memory.is_host_visible:
                 self._bring_home(kept)
-        self._kept.clear()
+        self.forget()
+
+    def _find(self, whole: torch.Tensor) -> _Kept | None:
+        return self._by_tensor.get(id(whole)) or self._kept.get(memory_of(whole))
+
+    def _keep(self, kept: _Kept) -> _Kept:
+        number = memory_of(kept.tensor)
+        self._drop(number)
+        self._kept[number] = self._by_tensor[id(kept.tensor)] = kept
+        return kept
+
+    def _drop(self, number: int) -> _Kept | None:
+        kept = self._kept.pop(number, None)
+        if kept is not None:
+            del self._by_tensor[id(kept.tensor)]
+        return kept
 
     def _bring_home(self, kept: _Kept) -> None:
         if not kept.is_new:
