@@ -20,7 +20,7 @@ from mobopt.ops.effects import handles_tensors, holds_tensors, listed_items, rea
 from mobopt.ops.records import Trait, record_of
 from mobopt.ops.targets import Finding, Target, judge
 from mobopt.ops.targets.table import IMAGE_LIMIT
-from mobopt.ops.targets.verdicts import image_misfit
+from mobopt.ops.targets.verdicts import QUANTIZED, image_misfit
 from mobopt.passes.moving import Mover, before_order
 from mobopt.passes.note_kinds import RUNS_ON_CPU, WITH_ITS_OPERANDS
 from mobopt.passes.notes import NoteBook
@@ -204,6 +204,8 @@ class _Placer:
         operands = [value for value in node.inputs if value.type == TENSOR and not value.is_constant]
         if not operands or not record_of(node.qualified_op).traits.isdisjoint(_HEAVY):
             return False
+        if any(value.facts.known_dtype == QUANTIZED for value in (*operands, *node.outputs)):
+            return False  # quantised tensors can't be moved
         return all(_origin(value, self.ordered) in self.made_on_cpu for value in operands)
 
     def _held(self, value: Value) -> list[Value]:

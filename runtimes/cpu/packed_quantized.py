@@ -13,7 +13,8 @@ from weakref import WeakKeyDictionary
 import torch
 
 from mobopt.errors import UnsupportedError
-from mobopt.ops.quantized_contexts import AffineTensor, QuantizedConvolution, QuantizedLayer
+from mobopt.ops.affine_tensor import AffineTensor
+from mobopt.ops.quantized_contexts import QuantizedConvolution, QuantizedLayer
 
 _ENGINE = "qnnpack"
 _LOCK = threading.RLock()
