@@ -358,7 +358,10 @@ def _reads_sizes(node: Node) -> bool:
 
 
 def _is_untouched(node: Node) -> bool:
-    """Whether a node does not look at elements, so that it does not matter where they lie."""
+    """Whether a node does not look at elements, so that it does not matter where they lie; an empty dictionary has
+    none."""
+    if not node.inputs and not any(value.type == TENSOR for value in node.outputs):
+        return True
     traits = record_of(node.qualified_op).traits
     return reads_metadata(node) or not traits.isdisjoint({Trait.FILLS, Trait.COMPARES_OBJECTS})
 
