@@ -274,9 +274,9 @@ def _check_quantization(settings: Settings, scheme: str) -> None:
     releases = [name for name in RUNTIMES if computes_quantized(Target("vulkan", name))]
     if settings.runtime not in releases:
         raise InputError(
-            f"{scheme} with the backend vulkan is for the runtimes {' and '.join((*releases, OWN_RUNTIME))}, whose GPU "
-            f"kernels of integers were seen to be right, and the runtime is {settings.runtime}; the backend cpu has "
-            "such layers in every release"
+            f"{scheme} with the backend vulkan needs GPU kernels of integers that were seen to be right: those of "
+            f"PyTorch {' and '.join(releases)}, and the runtime is {settings.runtime}. Give runtime {releases[0]} or "
+            f"{OWN_RUNTIME}, or the backend cpu, which has such layers in every release"
         )
     if settings.legalize == "off":
         raise InputError(f"{scheme} asks what the target computes right, and legalize is 'off'; give 'safe' or 'full'")

@@ -15,7 +15,7 @@ from mobopt.ir import Graph, InsertionPoint, Node, Program, Value
 from mobopt.ir.facts import TensorFacts
 from mobopt.ir.nests import map_leaves
 from mobopt.ir.types import TENSOR, ListType
-from mobopt.ops.effects import reads_metadata
+from mobopt.ops.affine_tensor import QUINT8
 from mobopt.ops.targets import Target, judge
 from mobopt.ops.targets.verdicts import QUANTIZED
 from mobopt.passes.facts import Examples, record_facts
@@ -26,8 +26,6 @@ from mobopt.passes.quantized_forms import Qnnpack, QuantizedForm, Vulkan
 from mobopt.passes.rewriting import argument, insert_node, replace_node, tensor_key
 from mobopt.runtimes.cpu import Interpreter
 
-_QUINT8 = 13
-"""Number of the dtype; source: ``c10/core/ScalarType.h``."""
 _LEAST_SCALE = 2.0**-20
 """Of tensors that were zero in all examples."""
 _KEEP_STEPS = frozenset(
@@ -38,6 +36,10 @@ _KEEP_STEPS = frozenset(
     )
 )
 """Operators that torch has for quantised tensors, and whose results have the steps of their input."""
+
+
+_READ_SIZES = ("aten::size", "aten::dim", "aten::numel", "aten::len")
+"""Operators to which a quantised tensor is as its floats are; others ask for a dtype, or for elements."""
 
 
 @dataclass(frozen=True)
@@ -313,7 +315,7 @@ class _Rewriting:
         """A tensor's integers."""
         if x not in self._stands_for:
             scale, zero = self._seen[x].steps()
-            numbers = [self._graph.constant(number) for number in (scale, zero, _QUINT8)]
+            numbers = [self._graph.constant(number) for number in (scale, zero, QUINT8)]
             made = insert_node(self._graph, before, "aten::quantize_per_tensor", [x, *numbers])
             made.facts = _in_integers(x)
             self._stands_for[x] = made
@@ -329,7 +331,7 @@ class _Rewriting:
         for user, place in value.uses:
             if user in self._replaced:
                 continue
-            if reads_metadata(user) and user.op != "prim::dtype":
+            if user.op in _READ_SIZES:
                 user.replace_input(place, integers)
                 continue
             if floats is None:

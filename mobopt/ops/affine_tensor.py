@@ -8,6 +8,10 @@ import torch
 
 from mobopt.ops.quantized import spread
 
+QUINT8 = 13
+DTYPES = {12: torch.qint8, QUINT8: torch.quint8, 14: torch.qint32}
+"""Dtypes of quantised tensors by number; source: ``c10/core/ScalarType.h``."""
+
 
 @dataclass(frozen=True, eq=False)
 class AffineTensor:

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F  # noqa: N812
 
+from mobopt.ops.affine_tensor import QUINT8
 from mobopt.ops.contexts import (
     BatchNormPackedContext,
     Conv1dPackedContext,
@@ -145,11 +146,8 @@ def _arithmetic(operator: Callable[[Tensor, Tensor], Tensor]) -> Callable[..., T
 
 
 def _rounded(result: Tensor, scale: float, zero_point: int) -> Tensor:
-    return quantize_per_tensor(result, scale, zero_point, _QUINT8)
+    return quantize_per_tensor(result, scale, zero_point, QUINT8)
 
-
-_QUINT8 = 13
-"""The dtype that the kernels give, by number; source: ``c10/core/ScalarType.h``."""
 
 VULKAN_KERNELS: dict[str, Callable[..., Any]] = {
     "vulkan_prepack::create_conv2d_context": create_conv2d_context,
