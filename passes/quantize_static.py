@@ -151,7 +151,7 @@ class QuantizeStatic(QuantizeWeights):
 
     def refusal(self, node: Node) -> str:
         """Why a layer keeps its floats; empty if it does not."""
-        if node.qualified_op not in ("aten::conv2d", "aten::linear"):
+        if node.qualified_op not in self.written_as.layers:
             return "only convolutions of images and linear layers have kernels of integers"
         reason = self._unfit(node)
         if not reason and not argument(node, "bias").is_constant:
@@ -208,16 +208,16 @@ class _Rewriting:
                     reader.replace_input(place, insert_node(self._graph, reader, "aten::contiguous", dense))
 
     def _visit(self, node: Node) -> None:
-        if node.qualified_op in ("aten::conv2d", "aten::linear"):
+        if node.qualified_op in self._form.layers:
             self._layer(node)
         elif node.qualified_op == "aten::add.Tensor":
             self._sum(node)
         elif node.qualified_op == "aten::cat":
             self._joined(node)
-        elif node.inputs and node.inputs[0] in self._stands_for and self._may_keep_steps(node):
-            self._like(node)
         elif node in self._layers:
             self._notes.add(STAYS, node, reason=self._owner.refusal(node))
+        elif node.inputs and node.inputs[0] in self._stands_for and self._may_keep_steps(node):
+            self._like(node)
 
     def _layer(self, node: Node) -> None:
         """A convolution or a linear layer, with the activation after it."""
@@ -251,7 +251,7 @@ class _Rewriting:
 
     @staticmethod
     def _takes(node: Node, rank: int) -> bool:
-        return rank == 4 if node.op == "aten::conv2d" else rank > 1
+        return rank > 1 if node.op == "aten::linear" else rank == 4
 
     def _sum(self, node: Node) -> None:
         left, right, alpha = node.inputs

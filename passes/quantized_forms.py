@@ -67,25 +67,35 @@ class Vulkan(QuantizedForm):
 
     layers: ClassVar[dict[str, str]] = {
         "aten::conv2d": "vulkan_prepack::run_qconv2d_context",
+        "aten::conv_transpose2d.input": "vulkan_prepack::run_qconv2d_context",
         "aten::linear": "vulkan_prepack::run_qlinear_context",
     }
     sum: ClassVar[str] = "vulkan_quantized::add"
     cat: ClassVar[str | None] = None
 
     def rounded(self, node: Node) -> Quantized:
-        """Linear layers take one scale."""
-        weight = argument(node, "weight").constant
-        return quantized(weight, 8, tuple(weight.shape)) if node.op == "aten::linear" else _by_channel(node)
+        """Linear layers take one scale; transposed convolutions, which have no groups, have their outputs second."""
+        sizes = tuple(argument(node, "weight").constant.shape)
+        if node.op == "aten::conv2d":
+            return _by_channel(node)
+        blocks = sizes if node.op == "aten::linear" else (sizes[0], 1, *sizes[2:])
+        return quantized(argument(node, "weight").constant, 8, blocks)
 
     def packed(self, node: Node, stored: Quantized) -> PackedContext:
         """Of ``torch.classes.vulkan``, with a bias, which kernels read unasked."""
+        is_transposed = node.op == "aten::conv_transpose2d"
         weight, bias = channel_weight(stored), argument(node, "bias").constant
         if bias is None:
-            bias = torch.zeros(len(stored.values))
+            bias = torch.zeros(stored.sizes[1 if is_transposed else 0])
         if node.op == "aten::linear":
             return QuantizedLinearContext(replace(weight, axis=None).transposed(), bias)
         stride, padding, dilation, groups = _settings(node)
-        return QuantizedConv2dContext(weight, bias, stride, padding, dilation, False, True, [0], groups, None, None)
+        if is_transposed:
+            weight, added = replace(weight, axis=1), list(argument(node, "output_padding").constant)
+        else:
+            added = [0]
+        settings = (stride, padding, dilation, is_transposed, True, added, groups)
+        return QuantizedConv2dContext(weight, bias, *settings, None, None)
 
     def arguments(self, x: Value, packed: Value, steps: Sequence[Value]) -> list[Value]:
         """The context comes last."""

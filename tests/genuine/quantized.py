@@ -167,6 +167,10 @@ CONVOLUTIONS = {
     "input of qint8": (5, 7, {"dtype": torch.qint8}),
     "transposed": (3, 5, {"transposed": True, "kernel": 2, "stride": 2}),
     "transposed, padding": (4, 6, {"transposed": True, "padding": 1, "stride": 2, "output_padding": 1}),
+    "transposed, scales by channel": (4, 6, {"transposed": True, "stride": 2, "axis": 1}),
+    "transposed, 2 groups": (4, 6, {"transposed": True, "groups": 2}),
+    "transposed, dilation": (4, 6, {"transposed": True, "dilation": 2}),
+    "transposed, batch of 2": (4, 6, {"transposed": True, "batch": 2}),
     "transposed, without bias": (4, 6, {"transposed": True, "bias": False}),
 }
 LINEAR = {

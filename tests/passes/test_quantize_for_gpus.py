@@ -121,13 +121,12 @@ def test_numbers_of_two_layers() -> None:
 def test_what_becomes_integers_and_what_stays() -> None:
     module = optimized(Net())
     found = operators(module.program)
-    assert found["vulkan_prepack::run_qconv2d_context"] == 6 and found["vulkan_prepack::run_qlinear_context"] == 1
+    assert found["vulkan_prepack::run_qconv2d_context"] == 7 and found["vulkan_prepack::run_qlinear_context"] == 1
     assert found["vulkan_quantized::add"] == 1
-    assert found["vulkan_prepack::run_tconv2d_context"] == found["aten::sigmoid"] == found["aten::cat"] == 1
+    assert found["aten::sigmoid"] == found["aten::cat"] == 1
     (relu,) = (node for node in module.program.methods["forward"].walk() if node.op == "aten::relu")
     assert relu.inputs[0].producer.op == "vulkan_quantized::add"  # two read what is added
-    reasons = {note.parameters["reason"] for note in module.notes if note.kind is STAYS}
-    assert reasons == {"only convolutions of images and linear layers have kernels of integers"}
+    assert not any(note.kind is STAYS for note in module.notes)
     assert set(verdicts(module, "2.6").values()) == {"native"}
     lacks = verdicts(module, "2.2")
     for op in ("vulkan_prepack::run_qconv2d_context", "vulkan_quantized::add", "aten::dequantize.self"):
@@ -151,6 +150,36 @@ def test_files(tmp_path: Path) -> None:
             assert (found - exact).abs().max() < 0.05 * exact.abs().max()
     for found, exact in zip(first, expected, strict=True):
         assert (found - exact).abs().max() < 0.05 * exact.abs().max()
+
+
+def test_transposed_convolutions() -> None:
+    torch.manual_seed(0)
+    layer = nn.ConvTranspose2d(3, 5, 3, 2, 1, output_padding=1, bias=False).eval()
+    module = optimized(nn.Sequential(layer))
+    (run,) = (node for node in module.program.methods["forward"].walk() if node.op.startswith(_RUN))
+    context = run.inputs[-1].constant
+    assert context.transposed and context.weight.axis == 1 and len(context.weight.scales) == 5
+    with torch.no_grad():
+        weight = quantized(layer.weight, 8, (3, 1, 3, 3)).floats()
+        steps = steps_of(layer(X))
+        exact = rounded(torch.conv_transpose2d(rounded(X, steps_of(X)), weight, None, 2, 1, 1), steps)
+    for found in (module(X), Interpreter(module.program).run("forward", [X])):
+        assert off_by_steps(found, exact, steps[0]) < 0.005
+
+
+def test_layers_that_stay() -> None:
+    """By a pattern, and for lack of a kernel; groups are rewritten."""
+    model = nn.Sequential(
+        nn.Conv2d(3, 4, 3), nn.Conv2d(4, 4, 3), nn.Conv2d(4, 4, 3, groups=2), nn.Flatten(2), nn.Conv1d(4, 2, 3)
+    )
+    module = optimized(model, keep_float=["1"])
+    found = operators(module.program)
+    reasons = [note.parameters["reason"] for note in module.notes if note.kind is STAYS]
+    assert reasons == [
+        "1 is to keep its weight, by '1'",
+        "only convolutions of images and linear layers have kernels of integers",
+    ]
+    assert found["vulkan_prepack::run_conv2d_context"] == 1 and found["vulkan_prepack::run_qconv2d_context"] == 2
 
 
 def test_samples_of_a_batch_share_their_weights() -> None:
