@@ -98,7 +98,7 @@ class _Placer:
                 self._read_on_cpu(node)
             elif node.op.startswith("prim::"):
                 self._give_constants(node)
-            elif node.op.startswith(_GPU_ONLY):
+            elif node.op.startswith(_GPU_ONLY) or _is_quantized(node):
                 self._keep_on_gpu(node)
             elif _is_computation(node):
                 self._place(node)
@@ -204,8 +204,6 @@ class _Placer:
         operands = [value for value in node.inputs if value.type == TENSOR and not value.is_constant]
         if not operands or not record_of(node.qualified_op).traits.isdisjoint(_HEAVY):
             return False
-        if any(value.facts.known_dtype == QUANTIZED for value in (*operands, *node.outputs)):
-            return False  # quantised tensors can't be moved
         return all(_origin(value, self.ordered) in self.made_on_cpu for value in operands)
 
     def _held(self, value: Value) -> list[Value]:
@@ -350,6 +348,11 @@ def _is_computation(node: Node) -> bool:
     if _is_untouched(node) or not handles_tensors(node) or transferred(node) is not None:
         return False
     return any(holds_tensors(value.type) for value in (*node.inputs, *node.outputs))
+
+
+def _is_quantized(node: Node) -> bool:
+    """Whether a node reads or makes a quantised tensor, which can't be moved; the target computes all that there is."""
+    return any(value.facts.known_dtype == QUANTIZED for value in (*node.inputs, *node.outputs))
 
 
 def _reads_sizes(node: Node) -> bool:

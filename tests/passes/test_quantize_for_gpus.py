@@ -228,8 +228,19 @@ class AfterCpu(nn.Module):
         return self.last(torch.cumprod(x, 3))
 
 
-def test_tensors_are_quantised_where_they_stay() -> None:
-    module = optimized(AfterCpu())
+class OfChanged(AfterCpu):
+    """A layer that reads memory that is changed under another name, and so stays on the CPU."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x.clone()
+        if x.size(3) > 1:
+            x[..., 1:].mul_(2.0)
+        return self.last(x)
+
+
+@pytest.mark.parametrize("make", [AfterCpu, OfChanged])
+def test_tensors_are_quantised_where_they_stay(make: type[nn.Module]) -> None:
+    module = optimized(make())
     nodes = list(module.program.methods["forward"].walk())
     (quantise,) = (node for node in nodes if node.op == "aten::quantize_per_tensor")
     assert quantise.inputs[0].producer.qualified_op == "aten::to.prim_Device"
