@@ -477,8 +477,9 @@ def load(
 
 
 def _in_floats(program: Program) -> Program:
-    """A file for a phone's CPU may have integers; GPUs have floats for them, which are rounded alike."""
-    if not any(node.op.startswith("quantized::") for graph in program.methods.values() for node in graph.walk()):
+    """A file for phones may have integers; mobopt's own runtime has floats for them, which are rounded alike."""
+    marks = ("quantized::", "aten::quantize_per_tensor")
+    if not any(node.op.startswith(marks) for graph in program.methods.values() for node in graph.walk()):
         return program
     from mobopt.frontends.torchscript import in_floats
 

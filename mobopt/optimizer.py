@@ -123,7 +123,8 @@ def optimize_for_mobile(
             arithmetic stays float32. ``'int8_dynamic'``, also for the backend CPU, has the weights of linear layers as
             the first does, and rounds their inputs to 8 bits in each call; ``'int8_static'``, likewise, lets
             convolutions, linear layers and what lies between them compute with integers of 8 bits throughout, in steps
-            that ``example_inputs`` show. Phones' CPUs have kernels of integers for both.
+            that ``example_inputs`` show. Phones' CPUs have kernels of integers for both, their GPUs, with the runtime
+            ``'2.6'``, for ``'int8_static'``.
         quantize_group: with ``'int4_weights'``, how many weights share a scale: 32 (the default), 64 or 128.
         keep_float: patterns of the names of layers that keep their weights, such as ``'lm_head'`` or ``'layers.0.*'``.
         calibration_inputs: with ``'int8_static'``, arguments of further calls of ``forward``, from which it learns as

@@ -131,8 +131,8 @@ class Settings:
         clear_inputs: whether the Vulkan variant for phones clamps inputs before convolutions that would read what lies
             in memory beyond their last channel; without legalisation nothing is clamped.
         image_limit: largest extent of a 3-D image on the device, for Vulkan; None: what most phones have.
-        quantization: how weights are rounded, for :data:`OWN_RUNTIME`, or, with :data:`WITH_INPUTS`, the backend
-            cpu; None: they are not.
+        quantization: how weights are rounded, for :data:`OWN_RUNTIME`, with :data:`WITH_INPUTS` also for the backend
+            cpu, with :data:`INT8_STATIC` for Vulkan's newest release; None: they are not.
     """
 
     backend: str = "vulkan"

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from mobopt.errors import InputError
 from mobopt.ops.targets import Target
-from mobopt.ops.targets.table import IMAGE_LIMIT
+from mobopt.ops.targets.table import IMAGE_LIMIT, computes_quantized
 from mobopt.options import (
     INT8_STATIC,
     OWN_RUNTIME,
@@ -124,8 +124,9 @@ def _vulkan(settings: Settings, examples: Examples) -> Steps:
         ),
         *_fix_ranks(settings, examples),
         (FoldBatchNorm(), "before packing, while weights are plain tensors"),
-        *_quantize(settings, examples),
+        *([] if target is not None else _quantize(settings, examples)),
         *_legalize(settings, examples),
+        *_quantize_images(settings, examples, target),
         (
             InsertPrepack("vulkan", settings.runtime, target, examples),
             "the layers have the forms that it knows, and keep them",
@@ -195,6 +196,14 @@ def _quantize(settings: Settings, examples: Examples) -> Steps:
     return [*steps, (ExpandQuantized(False), "GPUs have floats for it, which are rounded to as many bits")]
 
 
+def _quantize_images(settings: Settings, examples: Examples, target: Target | None) -> Steps:
+    """For phones' GPUs, which have integers in the layers that they compute right of floats."""
+    if settings.quantization is None or target is None:
+        return []
+    step = QuantizeStatic(settings.quantization, examples, target)
+    return [(step, "layers have the forms that the target computes right, and weights are not packed yet")]
+
+
 def _packing() -> Steps:
     return [
         (FuseClamp(), "between packing and folding: the range is an argument of the packing operator"),
@@ -255,11 +264,22 @@ def _check_quantization(settings: Settings, scheme: str) -> None:
             f"of PyTorch Mobile computes with such weights on a GPU; {' and '.join(WITH_INPUTS)} are for phones' CPUs "
             "(backend cpu)"
         )
-    if settings.backend != "cpu":
+    if settings.backend == "cpu":
+        return
+    if scheme != INT8_STATIC or settings.backend != "vulkan":
         raise InputError(
             f"{scheme} is for the backend cpu and for the runtime {OWN_RUNTIME}; the backend is "
             f"{settings.backend}: phones' GPUs compute no such layers"
         )
+    releases = [name for name in RUNTIMES if computes_quantized(Target("vulkan", name))]
+    if settings.runtime not in releases:
+        raise InputError(
+            f"{scheme} with the backend vulkan needs GPU kernels of integers that were seen to be right: those of "
+            f"PyTorch {' and '.join(releases)}, and the runtime is {settings.runtime}. Give runtime {releases[0]} or "
+            f"{OWN_RUNTIME}, or the backend cpu, which has such layers in every release"
+        )
+    if settings.legalize == "off":
+        raise InputError(f"{scheme} asks what the target computes right, and legalize is 'off'; give 'safe' or 'full'")
 
 
 _BUILDERS: dict[str, Callable[[Settings, Examples], Steps]] = {

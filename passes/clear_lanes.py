@@ -26,7 +26,7 @@ _PERMUTATIONS = frozenset({"aten::permute", "aten::transpose", "aten::t"})
 """Operators that fill unused lanes with what lies behind the end of a dimension, since 2.6; zeros before."""
 _UNBOUNDED = frozenset({"aten::div.Tensor", "aten::log", "aten::pow.Tensor_Scalar", "aten::pow.Scalar"})
 """Operators that make zeros in unused lanes infinite or NaN."""
-_BOUNDED = frozenset({"aten::clamp", "aten::hardtanh", "aten::relu6", "aten::hardsigmoid"})
+_BOUNDED = frozenset({"aten::clamp", "aten::hardtanh", "aten::relu6", "aten::hardsigmoid", "aten::dequantize"})
 """Operators that give finite numbers in every lane."""
 
 
@@ -168,6 +168,8 @@ def _mixes_unused_lanes(node: Node, attributes: Mapping[str, Attribute]) -> bool
     if call is None or _is_depthwise(node, attributes):
         return False
     operator, arguments = call
+    if not arguments["weight"].is_floating_point():  # it reads integers, all of which are finite
+        return False
     is_transposed = operator.startswith("aten::conv_transpose")
     channels: int = arguments["weight"].shape[0 if is_transposed else 1]
     groups: int = 1 if is_transposed else arguments["groups"]

@@ -9,15 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
 from mobopt.errors import UnsupportedError
 from mobopt.ir import Block, Graph, Node, Program, Value
 from mobopt.ir.schemas import schema_of
+from mobopt.ops.affine_tensor import AffineTensor
+from mobopt.ops.contexts import QuantizedConv2dContext, QuantizedLinearContext
 from mobopt.ops.quantized import DEQUANTIZE, block_counts, is_weight, weight_of
-from mobopt.ops.quantized_contexts import AffineTensor, QuantizedConvolution, QuantizedLayer
+from mobopt.ops.quantized_contexts import QuantizedConvolution, QuantizedLayer
 from mobopt.ops.records import Trait, record_of
 from mobopt.passes.manager import Pass
 from mobopt.passes.note_kinds import EXPANDED_QUANTIZED
@@ -110,7 +112,10 @@ def is_for_qnnpack(program: Program) -> bool:
 
 def _is_quantized(node: Node) -> bool:
     """Whether an operator makes quantised tensors, or computes with quantised weights."""
-    return node.op == "aten::quantize_per_tensor" or node.op.startswith("quantized::")
+    return node.op == "aten::quantize_per_tensor" or node.op.startswith(("quantized::", "vulkan_quantized::"))
+
+
+_Context = TypeVar("_Context", QuantizedConv2dContext, QuantizedLinearContext)
 
 
 class QuantizedCall:
@@ -151,19 +156,32 @@ class QuantizedCall:
         return value.constant.item() if isinstance(value.constant, torch.Tensor) else value.constant
 
     def layer(self, name: str) -> QuantizedLayer:
-        """The packed weights of an argument.
+        """The packed weights of an argument, as phones' CPUs have them.
 
         Raises:
             UnsupportedError: they are computed.
         """
-        value = self.given[name]
-        producer = value.producer
-        held = value.constant if value.is_constant else None
-        if producer is not None and producer.op == "prim::GetAttr":
-            held = self._expansion.program.attributes[producer.attributes["name"]].value
+        held = self._held(name)
         if not isinstance(held, QuantizedLayer):
             raise self.error("its weights are computed")
         return held
+
+    def context(self, kind: type[_Context]) -> _Context:
+        """The packed weights of the last argument, as phones' GPUs have them.
+
+        Raises:
+            UnsupportedError: they are computed, or floats.
+        """
+        held = self._held("vk_context")
+        if not isinstance(held, kind):
+            raise self.error("its weights are computed, or not quantised")
+        return held
+
+    def _held(self, name: str) -> object:
+        value = self.given[name]
+        if value.producer is not None and value.producer.op == "prim::GetAttr":
+            return self._expansion.program.attributes[value.producer.attributes["name"]].value
+        return value.constant if value.is_constant else None
 
     def weight(self, stored: AffineTensor | torch.Tensor) -> Value:
         """The floats of a stored tensor, which stays integers if it is large."""
@@ -428,6 +446,33 @@ def _convolution(call: QuantizedCall) -> Value:
     else:
         made = call.emit(f"aten::conv{rank}d", x, weight, layer.bias, stride, padding, dilation, layer.groups)
     return call.to_result(_with_activation(call, made))
+
+
+@_expands("vulkan_prepack::run_qconv2d_context")
+def _convolution_on_gpu(call: QuantizedCall) -> Value:
+    layer = call.context(QuantizedConv2dContext)
+    x, weight, between = call.given["X"], call.weight(layer.weight), (layer.stride, layer.padding)
+    if layer.transposed:
+        after = (layer.output_padding, layer.groups, layer.dilation)
+        made = call.emit("aten::conv_transpose2d.input", x, weight, layer.bias, *between, *after)
+    else:
+        made = call.emit("aten::conv2d", x, weight, layer.bias, *between, layer.dilation, layer.groups)
+    if (layer.output_min, layer.output_max) != (None, None):
+        made = call.emit("aten::clamp", made, layer.output_min, layer.output_max)
+    return call.to_result(made)
+
+
+@_expands("vulkan_prepack::run_qlinear_context")
+def _linear_on_gpu(call: QuantizedCall) -> Value:
+    layer = call.context(QuantizedLinearContext)
+    made = call.emit("aten::linear", call.given["X"], call.weight(layer.weight.transposed()), layer.bias)
+    return call.to_result(made)
+
+
+@_expands(*(f"vulkan_quantized::{name}" for name in ("add", "sub", "mul", "div")))
+def _arithmetic_on_gpu(call: QuantizedCall) -> Value:
+    name = call.node.op.removeprefix("vulkan_quantized::")
+    return call.to_result(call.emit(f"aten::{name}.Tensor", call.given["qa"], call.given["qb"]))
 
 
 @_expands(*(f"quantized::batch_norm{rank}d{relu}" for rank in (1, 2, 3) for relu in ("", "_relu")))

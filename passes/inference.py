@@ -80,14 +80,14 @@ def made_by(operator: str, args: Sequence[Any]) -> Any:
     made = infer(operator, args)
     if made is not None:
         return made
-    metas = map_leaves(
-        list(args),
-        TensorType,
-        lambda kind: torch.empty(tuple(map(int, kind.sizes)), dtype=kind.dtype, device="meta"),
-    )
     try:
+        metas = map_leaves(
+            list(args),
+            TensorType,
+            lambda kind: torch.empty(tuple(map(int, kind.sizes)), dtype=kind.dtype, device="meta"),
+        )
         result = kernel(operator)(*metas)
-    except Exception:  # whatever a meta kernel says of arguments that stand for unknown ones
+    except Exception:  # whatever torch says of meta tensors that stand for unknown or quantised ones
         return None
     return map_leaves(result, torch.Tensor, lambda tensor: TensorType(tensor.dtype, tuple(tensor.shape)))
 

@@ -20,7 +20,7 @@ from mobopt.ops.effects import handles_tensors, holds_tensors, listed_items, rea
 from mobopt.ops.records import Trait, record_of
 from mobopt.ops.targets import Finding, Target, judge
 from mobopt.ops.targets.table import IMAGE_LIMIT
-from mobopt.ops.targets.verdicts import image_misfit
+from mobopt.ops.targets.verdicts import QUANTIZED, image_misfit
 from mobopt.passes.moving import Mover, before_order
 from mobopt.passes.note_kinds import RUNS_ON_CPU, WITH_ITS_OPERANDS
 from mobopt.passes.notes import NoteBook
@@ -98,7 +98,7 @@ class _Placer:
                 self._read_on_cpu(node)
             elif node.op.startswith("prim::"):
                 self._give_constants(node)
-            elif node.op.startswith(_GPU_ONLY):
+            elif node.op.startswith(_GPU_ONLY) or _is_quantized(node):
                 self._keep_on_gpu(node)
             elif _is_computation(node):
                 self._place(node)
@@ -350,13 +350,21 @@ def _is_computation(node: Node) -> bool:
     return any(holds_tensors(value.type) for value in (*node.inputs, *node.outputs))
 
 
+def _is_quantized(node: Node) -> bool:
+    """Whether a node reads or makes a quantised tensor, which can't be moved; the target computes all that there is."""
+    return any(value.facts.known_dtype == QUANTIZED for value in (*node.inputs, *node.outputs))
+
+
 def _reads_sizes(node: Node) -> bool:
     """Whether a node reads the same of a tensor wherever it lies."""
     return reads_metadata(node) and Trait.READS_PLACE not in record_of(node.qualified_op).traits
 
 
 def _is_untouched(node: Node) -> bool:
-    """Whether a node does not look at elements, so that it does not matter where they lie."""
+    """Whether a node does not look at elements, so that it does not matter where they lie; an empty dictionary has
+    none."""
+    if not node.inputs and not any(value.type == TENSOR for value in node.outputs):
+        return True
     traits = record_of(node.qualified_op).traits
     return reads_metadata(node) or not traits.isdisjoint({Trait.FILLS, Trait.COMPARES_OBJECTS})
 

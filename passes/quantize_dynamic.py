@@ -8,8 +8,9 @@ import torch
 
 from mobopt.ir import Graph, Node
 from mobopt.ir.types import TensorType
+from mobopt.ops.affine_tensor import AffineTensor
 from mobopt.ops.quantized import Quantized
-from mobopt.ops.quantized_contexts import AffineTensor, QuantizedLinear
+from mobopt.ops.quantized_contexts import QuantizedLinear
 from mobopt.passes.quantize_weights import QuantizeWeights
 from mobopt.passes.rewriting import argument, insert_node
 

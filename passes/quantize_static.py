@@ -5,28 +5,27 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 
 from mobopt.errors import InputError
 from mobopt.ir import Graph, InsertionPoint, Node, Program, Value
+from mobopt.ir.facts import TensorFacts
 from mobopt.ir.nests import map_leaves
 from mobopt.ir.types import TENSOR, ListType
-from mobopt.ops.effects import reads_metadata
-from mobopt.ops.quantized import Quantized, quantized
-from mobopt.ops.quantized_contexts import QuantizedConv2d, QuantizedLayer, QuantizedLinear
-from mobopt.passes.facts import Examples
+from mobopt.ops.affine_tensor import QUINT8
+from mobopt.ops.targets import Target, judge
+from mobopt.ops.targets.verdicts import QUANTIZED
+from mobopt.passes.facts import Examples, record_facts
 from mobopt.passes.note_kinds import STAYS
 from mobopt.passes.notes import NoteBook
-from mobopt.passes.quantize_dynamic import channel_weight
 from mobopt.passes.quantize_weights import QuantizeWeights, layer_name, layers_with_weights, note_rounding
-from mobopt.passes.rewriting import argument, insert_node, replace_node
+from mobopt.passes.quantized_forms import Qnnpack, QuantizedForm, Vulkan
+from mobopt.passes.rewriting import argument, insert_node, replace_node, tensor_key
 from mobopt.runtimes.cpu import Interpreter
 
-_QUINT8 = 13
-"""Number of the dtype; source: ``c10/core/ScalarType.h``."""
 _LEAST_SCALE = 2.0**-20
 """Of tensors that were zero in all examples."""
 _KEEP_STEPS = frozenset(
@@ -37,6 +36,10 @@ _KEEP_STEPS = frozenset(
     )
 )
 """Operators that torch has for quantised tensors, and whose results have the steps of their input."""
+
+
+_READ_SIZES = ("aten::size", "aten::dim", "aten::numel", "aten::len")
+"""Operators to which a quantised tensor is as its floats are; others ask for a dtype, or for elements."""
 
 
 @dataclass(frozen=True)
@@ -100,10 +103,19 @@ class QuantizeStatic(QuantizeWeights):
     Steps of 8 bits go from the least to the greatest number that a tensor had in the examples. An activation that is
     zero below zero is what the least step makes of a layer's sums, so it needs no operator. What torch has no operator
     for computes with floats, between ``dequantize`` and the next layer's ``quantize_per_tensor``.
+
+    With a target, a GPU, the operators are Vulkan's (``vulkan_prepack::run_qconv2d_context``), of which the target
+    computes all right.
     """
 
     name = "quantize_static"
     examples: Examples = field(default_factory=Examples)
+    target: Target | None = None
+
+    @property
+    def written_as(self) -> QuantizedForm:
+        """The operators that stand for layers."""
+        return Qnnpack() if self.target is None else Vulkan()
 
     def rewrite(self, program: Program, notes: NoteBook) -> bool:
         """Rewrite the methods that examples are given for.
@@ -119,6 +131,8 @@ class QuantizeStatic(QuantizeWeights):
             )
         layers = [node for graph in program.methods.values() for node in layers_with_weights(graph)]
         self._check_patterns(list(dict.fromkeys(map(layer_name, layers))))
+        if self.target is not None:
+            record_facts(program, self.examples)
         changed = False
         for method, arguments in self.examples.arguments.items():
             if method not in program.methods:
@@ -137,17 +151,15 @@ class QuantizeStatic(QuantizeWeights):
 
     def refusal(self, node: Node) -> str:
         """Why a layer keeps its floats; empty if it does not."""
-        if node.qualified_op not in ("aten::conv2d", "aten::linear"):
+        if node.qualified_op not in self.written_as.layers:
             return "only convolutions of images and linear layers have kernels of integers"
         reason = self._unfit(node)
         if not reason and not argument(node, "bias").is_constant:
             return "its bias is not constant"
+        if not reason and self.target is not None:
+            finding = judge(node, self.target)
+            return "" if finding.verdict == "native" else f"for {self.target} {finding.why}"
         return reason
-
-    def rounded(self, node: Node) -> Quantized:
-        """The weight of a layer, with a scale for each output channel."""
-        weight = argument(node, "weight").constant
-        return quantized(weight, 8, (1, *weight.shape[1:]))
 
 
 class _Rewriting:
@@ -159,8 +171,10 @@ class _Rewriting:
 
     def __init__(self, owner: QuantizeStatic, graph: Graph, notes: NoteBook, seen: Mapping[Value, Seen]) -> None:
         self._owner, self._graph, self._notes, self._seen = owner, graph, notes, seen
+        self._target, self._form = owner.target, owner.written_as
         self._stands_for: dict[Value, Value] = {}
         self._replaced: list[Node] = []
+        self._contexts: dict[str, Value] = {}
         self._layers = set(layers_with_weights(graph))
 
     def rewrite(self) -> bool:
@@ -173,7 +187,7 @@ class _Rewriting:
         for node in reversed(self._replaced):
             if not any(output.is_used for output in node.outputs):
                 node.destroy()
-        if self._replaced:
+        if self._replaced and self._target is None:
             self._forget_layouts()
         return bool(self._replaced)
 
@@ -194,16 +208,16 @@ class _Rewriting:
                     reader.replace_input(place, insert_node(self._graph, reader, "aten::contiguous", dense))
 
     def _visit(self, node: Node) -> None:
-        if node.qualified_op in ("aten::conv2d", "aten::linear"):
+        if node.qualified_op in self._form.layers:
             self._layer(node)
-        elif node.op in _KEEP_STEPS and node.inputs[0] in self._stands_for and _has_kernel(node):
-            self._like(node)
         elif node.qualified_op == "aten::add.Tensor":
             self._sum(node)
         elif node.qualified_op == "aten::cat":
             self._joined(node)
         elif node in self._layers:
             self._notes.add(STAYS, node, reason=self._owner.refusal(node))
+        elif node.inputs and node.inputs[0] in self._stands_for and self._may_keep_steps(node):
+            self._like(node)
 
     def _layer(self, node: Node) -> None:
         """A convolution or a linear layer, with the activation after it."""
@@ -217,41 +231,66 @@ class _Rewriting:
             self._notes.add(STAYS, node, reason=reason)
             return
         weight = argument(node, "weight")
-        stored = self._owner.rounded(node)
+        packed = self._packed(node, weight)
+        integers = self._integers(x, node)
+        self._made(
+            node, self._form.layers[node.qualified_op], lambda steps: self._form.arguments(integers, packed, steps)
+        )
+
+    def _packed(self, node: Node, weight: Value) -> Value:
+        """The packed weights of a layer; layers of one weight and the same settings share them."""
+        stored = self._form.rounded(node)
         note_rounding(self._notes, node, weight.constant, stored)
-        packed = self._graph.constant(_packed(node, stored), name=f"{weight.name}.packed")
-        packed.attribute = weight.attribute
-        op, overload = ("quantized::conv2d", "new") if node.op == "aten::conv2d" else ("quantized::linear", "")
-        self._made(node, op, [self._integers(x, node), packed], overload)
+        settings = [value.constant for value in node.inputs[1:]]
+        key = repr([tensor_key(item) if isinstance(item, torch.Tensor) else item for item in settings])
+        if key not in self._contexts:
+            packed = self._graph.constant(self._form.packed(node, stored), name=f"{weight.name}.packed")
+            packed.attribute = weight.attribute
+            self._contexts[key] = packed
+        return self._contexts[key]
 
     @staticmethod
     def _takes(node: Node, rank: int) -> bool:
-        return rank == 4 if node.op == "aten::conv2d" else rank > 1
+        return rank > 1 if node.op == "aten::linear" else rank == 4
 
     def _sum(self, node: Node) -> None:
         left, right, alpha = node.inputs
         both = all(value in self._stands_for for value in (left, right)) and node.output in self._seen
         if both and alpha.is_constant and alpha.constant == 1 and self._seen[left].sizes == self._seen[right].sizes:
-            self._made(node, "quantized::add", [self._stands_for[left], self._stands_for[right]])
+            operands = [self._stands_for[left], self._stands_for[right]]
+            self._made(node, self._form.sum, lambda steps: [*operands, *steps])
 
     def _joined(self, node: Node) -> None:
         items, dim = node.inputs
         maker = items.producer
-        if maker is None or maker.op != "prim::ListConstruct" or node.output not in self._seen:
+        cat = self._form.cat
+        if maker is None or maker.op != "prim::ListConstruct" or node.output not in self._seen or cat is None:
             return
         if all(value in self._stands_for for value in maker.inputs):
             parts = [self._stands_for[value] for value in maker.inputs]
             listed = insert_node(self._graph, node, "prim::ListConstruct", parts, type=ListType(TENSOR))
-            self._made(node, "quantized::cat", [listed, dim])
+            self._made(node, cat, lambda steps: [listed, dim, *steps])
 
     def _like(self, node: Node) -> None:
-        """An operator whose result has the steps of its input."""
+        """An operator whose result has the steps of its input, where the target computes that right."""
         inputs = [self._stands_for[node.inputs[0]], *node.inputs[1:]]
         made = insert_node(self._graph, node, node.op, inputs, overload=node.overload, name=node.output.name)
+        made.facts = _in_integers(node.output)
+        assert made.producer is not None
+        if self._target is not None and judge(made.producer, self._target).verdict != "native":
+            made.producer.destroy()
+            return
         self._stands_for[node.output] = made
         self._replaced.append(node)
 
-    def _made(self, node: Node, op: str, inputs: Sequence[Value], overload: str = "") -> None:
+    def _may_keep_steps(self, node: Node) -> bool:
+        """Whether there may be a kernel that gives the steps of its input."""
+        if self._target is None:
+            return node.op in _KEEP_STEPS and _has_kernel(node)
+        is_tensor = [value.type for value in node.outputs] == [TENSOR]
+        return is_tensor and not node.op.startswith("prim::") and judge(node, self._target).verdict == "native"
+
+    def _made(self, node: Node, operator: str, arguments: Callable[[Sequence[Value]], list[Value]]) -> None:
         """Put an operator that rounds its result in a node's place, and in that of the activation after it."""
         last, floor = node, -math.inf
         activation = self._activation_after(node)
@@ -259,7 +298,9 @@ class _Rewriting:
             last, floor = activation, 0.0
         scale, zero = self._seen[last.output].steps(floor)
         steps = [self._graph.constant(scale), self._graph.constant(zero)]
-        made = insert_node(self._graph, node, op, [*inputs, *steps], overload=overload, name=last.output.name)
+        op, _, overload = operator.partition(".")
+        made = insert_node(self._graph, node, op, arguments(steps), overload=overload, name=last.output.name)
+        made.facts = _in_integers(last.output)
         self._stands_for[last.output] = made
         self._replaced += [node, last] if last is not node else [node]
 
@@ -274,8 +315,10 @@ class _Rewriting:
         """A tensor's integers."""
         if x not in self._stands_for:
             scale, zero = self._seen[x].steps()
-            numbers = [self._graph.constant(number) for number in (scale, zero, _QUINT8)]
-            self._stands_for[x] = insert_node(self._graph, before, "aten::quantize_per_tensor", [x, *numbers])
+            numbers = [self._graph.constant(number) for number in (scale, zero, QUINT8)]
+            made = insert_node(self._graph, before, "aten::quantize_per_tensor", [x, *numbers])
+            made.facts = _in_integers(x)
+            self._stands_for[x] = made
         return self._stands_for[x]
 
     def _finish(self, value: Value, integers: Value) -> None:
@@ -288,13 +331,14 @@ class _Rewriting:
         for user, place in value.uses:
             if user in self._replaced:
                 continue
-            if reads_metadata(user) and user.op != "prim::dtype":
+            if user.op in _READ_SIZES:
                 user.replace_input(place, integers)
                 continue
             if floats is None:
                 node = self._graph.create("aten::dequantize", [integers], [TENSOR], overload="self", origin=made.origin)
                 InsertionPoint.after(made).insert(node)
                 floats = node.output
+                floats.facts = value.facts
             user.replace_input(place, floats)
 
 
@@ -322,12 +366,7 @@ _ACTIVATIONS: dict[str, Callable[[Node], bool]] = {
 }
 
 
-def _packed(node: Node, stored: Quantized) -> QuantizedLayer:
-    """The packed weights of a layer."""
-    weight, bias = channel_weight(stored), argument(node, "bias").constant
-    if node.op == "aten::linear":
-        return QuantizedLinear(weight, bias)
-    stride, padding, dilation, groups = (
-        argument(node, name).constant for name in ("stride", "padding", "dilation", "groups")
-    )
-    return QuantizedConv2d(weight, bias, list(stride), list(padding), list(dilation), [0, 0], groups, False)
+def _in_integers(value: Value) -> TensorFacts:
+    """What is known of the tensor of integers that stands for one of floats, as far as anything is."""
+    facts = value.facts
+    return replace(facts, known_dtype=QUANTIZED) if facts.known_dtype == "float32" else facts

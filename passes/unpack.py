@@ -12,7 +12,7 @@ from mobopt.errors import UnsupportedError
 from mobopt.ir import Attribute, Graph, InsertionPoint, Node, Program, Value
 from mobopt.ir.schemas import schema_of
 from mobopt.ir.types import TENSOR, ListType
-from mobopt.ops.contexts import Conv1dPackedContext, GruPackedContext, PackedContext
+from mobopt.ops.contexts import Conv1dPackedContext, GruPackedContext, PackedContext, QuantizedContext
 from mobopt.ops.schemas import PACKING_OPERATORS
 from mobopt.ops.unpacked_calls import unpacked_call
 from mobopt.passes.manager import After, Pass
@@ -99,7 +99,7 @@ class _Layers:
         if value.producer is not None:
             found = self.attributes[value.producer.attributes["name"]].value
         assert isinstance(found, PackedContext)
-        if getattr(found, "quantized", False):
+        if isinstance(found, QuantizedContext):
             raise UnsupportedError(f"{node.op}{_place(node)} has quantised weights, which can't be unpacked")
         return found
 

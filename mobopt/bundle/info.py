@@ -16,8 +16,8 @@ from mobopt.bundle.open_file import open_model_file
 from mobopt.bundle.reader import read_bundle
 from mobopt.ir import Graph, Program
 from mobopt.ir.arguments import argument_name
+from mobopt.ops.affine_tensor import AffineTensor
 from mobopt.ops.contexts import PackedContext
-from mobopt.ops.quantized_contexts import AffineTensor
 
 
 @dataclass(frozen=True)

@@ -15,8 +15,8 @@ import torch
 from mobopt.bundle.tensors import StorageTable, writable_tensor
 from mobopt.errors import BundleError
 from mobopt.ir.types import ANY, BOOL, FLOAT, INT, STR, TENSOR, DictType, ListType, OptionalType, TupleType, Type
+from mobopt.ops.affine_tensor import AffineTensor
 from mobopt.ops.contexts import PackedContext
-from mobopt.ops.quantized_contexts import AffineTensor
 
 _LIST_BUILDERS: dict[Type, str] = {
     INT: "build_intlist",

@@ -14,7 +14,8 @@ from mobopt.bundle.bytecode import Function
 from mobopt.bundle.other_tensors import refusal_of_tensor
 from mobopt.bundle.source_library import SourceClass, SourceFunction
 from mobopt.errors import BundleError
-from mobopt.ops.quantized_contexts import QUANTIZED_CLASSES, AffineTensor
+from mobopt.ops.affine_tensor import AffineTensor
+from mobopt.ops.quantized_contexts import QUANTIZED_CLASSES
 
 _SET_STATE = "__setstate__"
 _QUANTIZED, _PACKS = "ops.quantized.", "_prepack"

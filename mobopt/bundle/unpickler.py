@@ -20,8 +20,9 @@ from mobopt.bundle.other_tensors import is_other, refusal_of_class, refusal_of_t
 from mobopt.bundle.tensors import QUANTIZED_STORAGES, STORAGE_DTYPES, StorageLoader, rebuild_tensor, with_marks
 from mobopt.errors import BundleError, GraphError
 from mobopt.ir.types import BOOL, FLOAT, INT, TENSOR, DictType, ListType, Type, parse_type, plain_class_name
+from mobopt.ops.affine_tensor import AffineTensor
 from mobopt.ops.contexts import CONTEXT_CLASSES, PackedContext
-from mobopt.ops.quantized_contexts import QUANTIZED_CLASSES, AffineTensor
+from mobopt.ops.quantized_contexts import QUANTIZED_CLASSES
 
 _MAX_TYPE = 1 << 14
 _QUANTIZED = ".quantized."
@@ -368,9 +369,9 @@ class _Machine:
         return self.call(function.name, arguments)
 
     def affine_tensor(self, storage: Any, offset: Any, sizes: Any, strides: Any, quantizer: Any) -> AffineTensor:
-        """A quantised tensor; only quantised layers may hold one, which pack it."""
+        """A quantised tensor; only quantised layers and packed weights may hold one."""
         holders, attribute = self.place()
-        if not any(_QUANTIZED in class_name for _, class_name in holders):
+        if not any(_may_hold_integers(class_name) for _, class_name in holders):
             raise BundleError(refusal_of_tensor("_rebuild_qtensor", holders, attribute))
         if not isinstance(storage, _Storage):
             raise BundleError("the pickle is damaged: a tensor has no storage")
@@ -415,6 +416,11 @@ class _Machine:
         if self.storages is None:
             raise BundleError("it holds a tensor where none belongs; the file is damaged")
         self.push(_Storage(self.storages.load(dtype, key, count)))
+
+
+def _may_hold_integers(class_name: str) -> bool:
+    context = CONTEXT_CLASSES.get(class_name)
+    return _QUANTIZED in class_name or (context is not None and context.with_integers is not None)
 
 
 def packed_context(class_name: str, state: Any, holders: Callable[[], list[tuple[str, str]]]) -> PackedContext:

@@ -65,7 +65,8 @@ _NAMES = ", ".join(MobileOptimizerType.__members__)
 @click.option(
     "--quantize",
     metavar="SCHEME",
-    help=f"With --runtime {OWN_RUNTIME}: round weights; {', '.join(QUANTIZATIONS)}. The last two also with cpu.",
+    help=f"With --runtime {OWN_RUNTIME}: round weights; {', '.join(QUANTIZATIONS)}. The last two also with cpu, the "
+    "last also with vulkan and --runtime 2.6.",
 )
 @click.option(
     "--quantize-group",

@@ -20,6 +20,7 @@ from mobopt.frontends.traced_numbers import traced_numbers
 from mobopt.ir import Program
 from mobopt.ir.nests import leaves_of
 from mobopt.ir.types import BOOL
+from mobopt.ops.contexts import QuantizedContext
 from mobopt.ops.quantized_contexts import QuantizedLayer
 from mobopt.passes.expand_quantized import EXPANDED_OPERATORS, ExpandQuantized, has_quantized
 from mobopt.passes.freeze import Freeze
@@ -173,6 +174,10 @@ def in_floats(program: Program, heeds_reduced_range: bool = True) -> Program:
         return program
     result = program.clone()
     result.metadata[EXPANDED_OPERATORS] = len(ExpandQuantized(heeds_reduced_range).run(result).notes)
-    kept = (name for name, item in result.attributes.items() if not isinstance(item.value, QuantizedLayer))
+    kept = (
+        name
+        for name, item in result.attributes.items()
+        if not isinstance(item.value, (QuantizedLayer, QuantizedContext))
+    )
     Freeze(tuple(kept)).run(result)  # drops the packed weights
     return result

@@ -15,6 +15,7 @@ import torch
 
 from mobopt.errors import BundleError
 from mobopt.ir.types import ANY, ListType, Type
+from mobopt.ops.affine_tensor import AffineTensor
 
 
 @dataclass(frozen=True, eq=False)
@@ -25,6 +26,8 @@ class PackedContext:
     """The class's name in files: ``__torch__.torch.classes.<namespace>.<class>``."""
     state_is_list: ClassVar[bool] = True
     """Whether the state is a generic list (``List[Any]``), as Vulkan's are, or a tuple."""
+    with_integers: ClassVar[type[PackedContext] | None] = None
+    """What the class's objects are where the weight, the first element, is quantised."""
 
     def state(self) -> list[Any]:
         """The elements of the state, in wire order."""
@@ -42,6 +45,8 @@ class PackedContext:
         Raises:
             BundleError: the state has another number of elements, or an element has a wrong type.
         """
+        if cls.with_integers is not None and isinstance(next(iter(state), None), AffineTensor):
+            return cls.with_integers.from_state(state)
         names = [item.name for item in fields(cls)]
         if len(state) != len(names):
             raise BundleError(
@@ -60,6 +65,10 @@ _TENSORS = {"weight", "bias", "running_mean", "running_var"}
 def _check_element(cls: type[PackedContext], name: str, value: Any) -> None:
     if name in _INT_LISTS:
         good = isinstance(value, list) and all(isinstance(item, int) for item in value)
+    elif name == "weight" and issubclass(cls, QuantizedContext):
+        good = isinstance(value, AffineTensor)
+    elif name == "quantized":
+        good = value is issubclass(cls, QuantizedContext)
     elif name in _TENSORS:
         good = isinstance(value, torch.Tensor) or (value is None and name != "weight")
     elif name in ("output_min", "output_max"):
@@ -73,6 +82,48 @@ def _check_element(cls: type[PackedContext], name: str, value: Any) -> None:
 
 
 @dataclass(frozen=True, eq=False)
+class QuantizedContext(PackedContext):
+    """Base of those whose weight is quantised; Vulkan's kernels take a bias of floats, and need one."""
+
+    weight: AffineTensor
+    bias: torch.Tensor | None
+
+
+@dataclass(frozen=True, eq=False)
+class QuantizedConv2dContext(QuantizedContext):
+    """A :class:`Conv2dPackedContext` whose weight is quantised."""
+
+    qualified_name: ClassVar[str] = "__torch__.torch.classes.vulkan.Conv2dPackedContext"
+    stride: list[int]
+    padding: list[int]
+    dilation: list[int]
+    transposed: bool
+    quantized: bool
+    output_padding: list[int]
+    groups: int
+    output_min: int | float | None
+    output_max: int | float | None
+
+    @cached_property
+    def in_floats(self) -> Conv2dPackedContext:
+        """The layer that it rounds the result of."""
+        settings = (self.stride, self.padding, self.dilation, self.transposed, False, self.output_padding, self.groups)
+        return Conv2dPackedContext(self.weight.floats(), self.bias, *settings, self.output_min, self.output_max)
+
+
+@dataclass(frozen=True, eq=False)
+class QuantizedLinearContext(QuantizedContext):
+    """A :class:`LinearPackedContext` whose weight is quantised; (in, out)."""
+
+    qualified_name: ClassVar[str] = "__torch__.torch.classes.vulkan.LinearPackedContext"
+
+    @cached_property
+    def in_floats(self) -> LinearPackedContext:
+        """The layer that it rounds the result of."""
+        return LinearPackedContext(self.weight.floats(), self.bias)
+
+
+@dataclass(frozen=True, eq=False)
 class Conv2dPackedContext(PackedContext):
     """A 2-d convolution or transposed convolution with its output clamp.
 
@@ -80,6 +131,7 @@ class Conv2dPackedContext(PackedContext):
     """
 
     qualified_name: ClassVar[str] = "__torch__.torch.classes.vulkan.Conv2dPackedContext"
+    with_integers: ClassVar[type[PackedContext] | None] = QuantizedConv2dContext
     weight: torch.Tensor
     bias: torch.Tensor | None
     stride: list[int]
@@ -111,6 +163,7 @@ class LinearPackedContext(PackedContext):
     """A linear layer; weight is transposed: (in, out)."""
 
     qualified_name: ClassVar[str] = "__torch__.torch.classes.vulkan.LinearPackedContext"
+    with_integers: ClassVar[type[PackedContext] | None] = QuantizedLinearContext
     weight: torch.Tensor
     bias: torch.Tensor | None
 

@@ -21,7 +21,7 @@ def _names(text: str) -> frozenset[str]:
     return frozenset(re.split(r"\s+", text.strip()))
 
 
-_OWN_NAMESPACES = frozenset({"vulkan_prepack", "metal_prepack", "metal", "prepacked", "mobopt"})
+_OWN_NAMESPACES = frozenset({"vulkan_prepack", "vulkan_quantized", "metal_prepack", "metal", "prepacked", "mobopt"})
 """What mobile builds of PyTorch add, and mobopt itself; mobopt computes it."""
 
 _TORCHS_NAMESPACES = _names(

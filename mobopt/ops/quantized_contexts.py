@@ -8,53 +8,17 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
 
 from mobopt.errors import BundleError
 from mobopt.ir.types import STR, TENSOR, ListType, OptionalType, TupleType, Type
+from mobopt.ops.affine_tensor import AffineTensor
 from mobopt.ops.contexts import PackedContext
-from mobopt.ops.quantized import spread
 
 NAMESPACE = "__torch__.torch.classes.quantized."
-
-
-@dataclass(frozen=True, eq=False)
-class AffineTensor:
-    """A quantised tensor: ``(integers - zero_points) * scales``.
-
-    Attributes:
-        integers: int8, uint8 or int32.
-        scales: float64, as files have them, of one element, or one for each index of a dimension.
-        zero_points: as many, float32.
-        axis: that dimension; None for one scale.
-    """
-
-    integers: torch.Tensor
-    scales: torch.Tensor
-    zero_points: torch.Tensor
-    axis: int | None
-
-    @property
-    def block_size(self) -> list[int]:
-        """Elements that share a scale, for each dimension."""
-        return [1 if dim == self.axis else size for dim, size in enumerate(self.integers.shape)]
-
-    def in_blocks(self, parameter: torch.Tensor) -> torch.Tensor:
-        """Scales or zero points with a dimension for each of the integers'."""
-        return parameter.reshape([-1 if dim == self.axis else 1 for dim in range(self.integers.dim())])
-
-    def unsqueezed(self, dim: int) -> AffineTensor:
-        """With a dimension of size 1, behind that of the scales."""
-        return replace(self, integers=self.integers.unsqueeze(dim))
-
-    def floats(self) -> torch.Tensor:
-        """What it stands for."""
-        sizes, blocks = self.integers.shape, self.block_size
-        steps, points = (spread(self.in_blocks(item), sizes, blocks) for item in (self.scales, self.zero_points))
-        return (self.integers.float() - points) * steps.float()
 
 
 @dataclass(frozen=True, eq=False)

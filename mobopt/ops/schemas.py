@@ -20,6 +20,7 @@ _RNN = (
     "Tensor[] params_cpu, bool has_biases, int num_layers, float dropout, bool train, "
     "bool bidirectional, bool batch_first"
 )
+_TWO_QUANTIZED = "Tensor qa, Tensor qb, float scale, int zero_point"
 
 _SCHEMAS = (
     f"vulkan_prepack::create_conv2d_context({_CONV}, {_CLAMP}) -> {_VULKAN}Conv2dPackedContext",
@@ -46,6 +47,14 @@ _SCHEMAS = (
     "Tensor? running_var_opt, bool training, float momentum, float eps, bool cudnn_enable) "
     f"-> {_VULKAN}BatchNormPackedContext",
     f"vulkan_prepack::run_batchnorm_context(Tensor input_vk, {_VULKAN}BatchNormPackedContext context) -> Tensor out",
+    f"vulkan_prepack::run_qconv2d_context(Tensor X, float scale, int zero_point, "
+    f"{_VULKAN}Conv2dPackedContext vk_context) -> Tensor Y",
+    f"vulkan_prepack::run_qlinear_context(Tensor X, float scale, int zero_point, "
+    f"{_VULKAN}LinearPackedContext vk_context) -> Tensor Y",
+    f"vulkan_quantized::add({_TWO_QUANTIZED}) -> Tensor qc",
+    f"vulkan_quantized::sub({_TWO_QUANTIZED}) -> Tensor qc",
+    f"vulkan_quantized::mul({_TWO_QUANTIZED}) -> Tensor qc",
+    f"vulkan_quantized::div({_TWO_QUANTIZED}) -> Tensor qc",
     f"metal_prepack::conv2d_prepack({_CONV}, {_CLAMP}) -> {_METAL}Conv2dOpContext",
     f"metal_prepack::conv2d_run(Tensor X, {_METAL}Conv2dOpContext W_prepack) -> Tensor Y",
     f"metal_prepack::linear_prepack(Tensor W, Tensor? B, {_CLAMP}) -> {_METAL}LinearOpContext",

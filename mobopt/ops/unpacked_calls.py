@@ -16,13 +16,18 @@ from mobopt.ops.contexts import (
     LinearPackedContext,
     LstmPackedContext,
     PackedContext,
+    QuantizedConv2dContext,
+    QuantizedLinearContext,
 )
 
 Call = tuple[str, dict[str, Any]]
 
 
 def unpacked_call(node: Node, attributes: Mapping[str, Attribute]) -> Call | None:
-    """The plain operator and its arguments by name; None for nodes that read no known context."""
+    """The plain operator and its arguments by name; None for nodes that read no known context.
+
+    Of a quantised weight the argument is its integers, which have its sizes.
+    """
     if not node.args or "pack" not in node.op.partition("::")[0]:
         return None
     context = _context(node.args[-1], attributes)
@@ -33,6 +38,11 @@ def unpacked_call(node: Node, attributes: Mapping[str, Attribute]) -> Call | Non
         return "aten::linear", {"input": x, "weight": context.weight.t(), "bias": context.bias}
     if isinstance(context, Conv2dPackedContext):
         return _convolution(x, context)
+    if isinstance(context, QuantizedLinearContext):
+        return "aten::linear", {"input": x, "weight": context.weight.integers.t(), "bias": context.bias}
+    if isinstance(context, QuantizedConv2dContext):
+        operator, arguments = _convolution(x, context)
+        return operator, {**arguments, "weight": context.weight.integers}
     if isinstance(context, LstmPackedContext):
         return "aten::lstm.input", {"input": x, "hx": list(node.args[1:3]), **_recurrent(context)}
     if isinstance(context, GruPackedContext):
@@ -50,7 +60,7 @@ def unpacked_call(node: Node, attributes: Mapping[str, Attribute]) -> Call | Non
     return "aten::linear", {"input": x, **vars(context)}
 
 
-def _convolution(x: Value, context: Conv2dPackedContext) -> Call:
+def _convolution(x: Value, context: Conv2dPackedContext | QuantizedConv2dContext) -> Call:
     operator = "aten::conv_transpose2d.input" if context.transposed else "aten::conv2d"
     return operator, {"input": x, **vars(context)}
 

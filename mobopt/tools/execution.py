@@ -155,7 +155,7 @@ def _run_on_vulkan(
 
     exact = _reference(program, args, method, repeat) if choice.is_half else None
     started = time.perf_counter()
-    program = in_floats(program, heeds_reduced_range=False)  # a file for a phone's CPU may have integers
+    program = in_floats(program, heeds_reduced_range=False)  # a file for phones may have integers
     runtime = VulkanProgram(program, device, fallback, precision=choice, keep_clock=keep_clock)
     try:
         report = runtime.plan_report(args, method)

@@ -15,8 +15,9 @@ from mobopt.passes.legalizations.site import FULL, rewrites
 
 _BACKENDS = {
     "vulkan": (
-        "Operators of PyTorch's Vulkan backend, whose tensors are float32 images of 1 to 4 dimensions. What has no row "
-        "is missing there, and runs on the phone's CPU, between transfers."
+        "Operators of PyTorch's Vulkan backend, whose tensors are float32 images of 1 to 4 dimensions, or quantised "
+        "ones of 8 bits (quint8), which rows of their own are about. What has no row is missing there, and runs on the "
+        "phone's CPU, between transfers."
     ),
     "metal": "Operators of PyTorch's Metal backend. What has no row is missing there.",
     "cpu": "Operators of PyTorch's mobile CPU builds. What has no row and is PyTorch's own is native.",
@@ -70,6 +71,7 @@ def _line(row: Row) -> str:
     reason = "; ".join(text for text in (row.why, row.help) if text)
     operators = " ".join(f"`{name}`" for name in row.operators)
     conditions = ["a tensor is over the limit"] if row.over_limit else []
+    conditions += ["a tensor is quantised"] if row.quantized else []
     conditions += [f"`{' '.join(row.when.split())}`"] if row.when else []
     condition = ", ".join(conditions)
     cells = (operators, condition, releases_text(row), row.verdict, reason, _rewrite_text(row), row.evidence)

@@ -13,7 +13,8 @@ from weakref import WeakKeyDictionary
 import torch
 
 from mobopt.errors import UnsupportedError
-from mobopt.ops.quantized_contexts import AffineTensor, QuantizedConvolution, QuantizedLayer
+from mobopt.ops.affine_tensor import DTYPES, AffineTensor
+from mobopt.ops.quantized_contexts import QuantizedConvolution, QuantizedLayer
 
 _ENGINE = "qnnpack"
 _LOCK = threading.RLock()
@@ -21,8 +22,6 @@ _LOCK = threading.RLock()
 _PACKED: WeakKeyDictionary[QuantizedLayer, Any] = WeakKeyDictionary()
 _REDUCIBLE = ("quantized::linear_dynamic", "quantized::linear_relu_dynamic")
 """Operators whose last argument, ``reduce_range``, QNNPACK ignores, and says so to the terminal."""
-_DTYPES = {12: torch.qint8, 13: torch.quint8, 14: torch.qint32}
-"""By number; source: ``c10/core/ScalarType.h``."""
 
 
 def quantize_per_tensor(x: torch.Tensor, scale: float, zero_point: int, dtype: int) -> torch.Tensor:
@@ -31,11 +30,11 @@ def quantize_per_tensor(x: torch.Tensor, scale: float, zero_point: int, dtype: i
     Raises:
         UnsupportedError: no quantised tensor has the dtype of this number.
     """
-    if dtype not in _DTYPES:
+    if dtype not in DTYPES:
         raise UnsupportedError(f"the model quantises to dtype number {dtype} (c10::ScalarType), which is not known")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
-        return torch.quantize_per_tensor(x, scale, zero_point, _DTYPES[dtype])
+        return torch.quantize_per_tensor(x, scale, zero_point, DTYPES[dtype])
 
 
 def on_qnnpack(op: str, function: Callable[..., Any]) -> Callable[..., Any]:

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F  # noqa: N812
 
+from mobopt.ops.affine_tensor import QUINT8
 from mobopt.ops.contexts import (
     BatchNormPackedContext,
     Conv1dPackedContext,
@@ -20,9 +21,12 @@ from mobopt.ops.contexts import (
     LayernormPackedContext,
     LinearPackedContext,
     LstmPackedContext,
+    QuantizedConv2dContext,
+    QuantizedLinearContext,
     VulkanConv2dOpContext,
 )
 from mobopt.runtimes.cpu.packed_common import beside, clamped_convolution, clamped_transposed_convolution
+from mobopt.runtimes.cpu.packed_quantized import quantize_per_tensor
 from mobopt.runtimes.cpu.recurrent_checks import check_lstm
 
 Tensor = torch.Tensor
@@ -122,6 +126,29 @@ def run_lstm_context(x: Tensor, hidden: Tensor, cell: Tensor, context: LstmPacke
     return result
 
 
+def run_qconv2d_context(x: Tensor, scale: float, zero_point: int, context: QuantizedConv2dContext) -> Tensor:
+    """A convolution, or a transposed one, in floats, whose result is rounded to steps."""
+    return _rounded(run_conv2d_context(x.dequantize(), context.in_floats), scale, zero_point)
+
+
+def run_qlinear_context(x: Tensor, scale: float, zero_point: int, context: QuantizedLinearContext) -> Tensor:
+    """The same of a linear layer."""
+    return _rounded(run_linear_context(x.dequantize(), context.in_floats), scale, zero_point)
+
+
+def _arithmetic(operator: Callable[[Tensor, Tensor], Tensor]) -> Callable[..., Tensor]:
+    """What rounds the result of two tensors to steps."""
+
+    def run(x: Tensor, y: Tensor, scale: float, zero_point: int) -> Tensor:
+        return _rounded(operator(x.dequantize(), y.dequantize()), scale, zero_point)
+
+    return run
+
+
+def _rounded(result: Tensor, scale: float, zero_point: int) -> Tensor:
+    return quantize_per_tensor(result, scale, zero_point, QUINT8)
+
+
 VULKAN_KERNELS: dict[str, Callable[..., Any]] = {
     "vulkan_prepack::create_conv2d_context": create_conv2d_context,
     "vulkan_prepack::create_tconv2d_context": create_tconv2d_context,
@@ -141,5 +168,11 @@ VULKAN_KERNELS: dict[str, Callable[..., Any]] = {
     "vulkan_prepack::run_gru_context": run_gru_context,
     "vulkan_prepack::create_lstm_context": LstmPackedContext,
     "vulkan_prepack::run_lstm_context": run_lstm_context,
+    "vulkan_prepack::run_qconv2d_context": run_qconv2d_context,
+    "vulkan_prepack::run_qlinear_context": run_qlinear_context,
+    "vulkan_quantized::add": _arithmetic(torch.add),
+    "vulkan_quantized::sub": _arithmetic(torch.sub),
+    "vulkan_quantized::mul": _arithmetic(torch.mul),
+    "vulkan_quantized::div": _arithmetic(torch.div),
 }
 """Implementations by operator name."""

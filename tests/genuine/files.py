@@ -35,6 +35,8 @@ from vulkan_cases import cases
 
 import mobopt
 from mobopt.errors import MoboptError
+from mobopt.options import WITH_INPUTS
+from mobopt.runtimes.cpu import Interpreter
 
 ZOO_SIZES = (1, 3, 96, 80)
 
@@ -77,8 +79,11 @@ class Model:
     method: str = "forward"
 
 
-def write(folder: Path, model: Model, form: str, runtime: str, backend: str) -> None:
-    """Optimise a module for a release and save it with its numbers; says so if that is refused, or not as asked."""
+def write(folder: Path, model: Model, form: str, runtime: str, backend: str, scheme: str | None = None) -> None:
+    """Optimise a module for a release and save it with its numbers; says so if that is refused, or not as asked.
+
+    What is expected is what eager gives, but with a scheme of quantisation what mobopt's interpreter does.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     with torch.no_grad():
         expected = getattr(model.module.eval(), model.method)(*copies(model.inputs))
@@ -94,7 +99,10 @@ def write(folder: Path, model: Model, form: str, runtime: str, backend: str) -> 
                 runtime=runtime,
                 example_inputs=list(example),
                 preserved_methods=[model.method] if model.method != "forward" else [],
+                quantize=scheme,
             )
+            if scheme is not None:
+                expected = Interpreter(made.program).run(model.method, copies(model.inputs))
             made.save(folder / "model.pt")
             made._save_for_lite_interpreter(folder / "model.ptl")
         except MoboptError as error:
@@ -174,6 +182,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--only", default="", metavar="PATTERN", help="regular expression in names of models")
     parser.add_argument("--source", default="script", choices=["script", "module", "onnx"], help="what mobopt is given")
+    parser.add_argument("--quantize", choices=WITH_INPUTS, help="a scheme that the backend has")
     options = parser.parse_args()
     for runtime in options.runtime:
         for model in chain(known_models(), random_models(options.random, options.seed)):
@@ -181,7 +190,7 @@ def main() -> None:
                 continue
             for form in model.scripts if options.source == "script" else [options.source]:
                 folder = options.folder / runtime / re.sub(r"\W+", "_", f"{model.name} {form}")
-                write(folder, model, form, runtime, options.backend)
+                write(folder, model, form, runtime, options.backend, options.quantize)
 
 
 if __name__ == "__main__":

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
 from pathlib import Path
 from typing import Any
 
 import check
 import numpy as np
 import pytest
+import quantized
 import torch
 from files import Model, write
 from torch import Tensor, nn
@@ -81,3 +83,21 @@ def test_differences_are_by_scale(found: list[float], expected: list[float], dif
     assert check.difference(torch.tensor(found), np.array(expected, np.float32)) == pytest.approx(difference)
     halves = check.difference(torch.tensor(found), np.array(expected, np.float16))
     assert halves == pytest.approx(difference / check.HALVES)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_what_is_told_of_quantised_tensors() -> None:
+    x = torch.arange(6.0).reshape(2, 3)
+    found = torch.quantize_per_tensor(x, 0.5, 3, torch.quint8)
+    assert quantized.verdict(found, x, (0.5, 3), found) == (
+        "0 of 6 not the nearest step, at most 0.00 away; QNNPACK: 0 differ, by at most 0"
+    )
+    assert quantized.verdict(found, x + 0.375, (0.5, 3)) == "6 of 6 not the nearest step, at most 0.75 away"
+    assert quantized.verdict(found, x, (0.25, 3)).endswith("the steps are (0.5, 3), not (0.25, 3)")
+    assert quantized.verdict(found, x.t(), (0.5, 3)) == "sizes (2, 3) for (3, 2)"
+
+
+def test_calls_are_as_their_functions_take_them() -> None:
+    for function, *given in quantized.CALLS.values():
+        options = given.pop() if isinstance(given[-1], dict) else {}
+        inspect.signature(function).bind(*given, **options)

@@ -7,6 +7,7 @@ import metal_calls
 import pytest
 import vulkan_layer_calls
 import vulkan_product_calls
+import vulkan_quantized_calls
 import vulkan_tensor_calls
 from row_calls import UNKNOWN, RowCall, call, stored, tensor
 
@@ -22,6 +23,7 @@ from mobopt.ops.targets.table import all_rows, checked_rows
 CALLS = (
     *vulkan_layer_calls.CALLS,
     *vulkan_product_calls.CALLS,
+    *vulkan_quantized_calls.CALLS,
     *vulkan_tensor_calls.CALLS,
     *metal_calls.CALLS,
     *cpu_calls.CALLS,

@@ -30,6 +30,7 @@ ALLOWED = {
     "passes/number_operands.py": "the operators of one rewrite",
     "passes/constant_folding.py": "what one pass leaves alone",
     "passes/quantize_static.py": "what torch has for quantised tensors, for one rewrite",
+    "passes/quantized_forms.py": "what stands for a layer there, for the same rewrite",
     "passes/remove_list_mutation.py": "the operators of one rewrite",
     "passes/constant_propagation.py": "the operators of one rewrite",
     "passes/rank_bounds.py": "comparisons with their sides swapped, for one rewrite",

@@ -19,8 +19,9 @@ from mobopt.commands import main
 from mobopt.errors import BundleError, MoboptError, UnsupportedError
 from mobopt.frontends.torchscript import program_from_script_module
 from mobopt.ir import print_graph
+from mobopt.ops.affine_tensor import AffineTensor
 from mobopt.ops.quantized import DEQUANTIZE
-from mobopt.ops.quantized_contexts import AffineTensor, QuantizedConv2d, QuantizedLinear
+from mobopt.ops.quantized_contexts import QuantizedConv2d, QuantizedLinear
 from mobopt.ops.records import Trait, record_of
 from mobopt.ops.records.layers import LAYERS
 from mobopt.passes.expand_quantized import RULES

@@ -1,5 +1,6 @@
 """Where nodes run: transfers around what the target lacks, with rows made for the test."""
 
+from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -209,6 +210,30 @@ def test_slices_of_lists_from_the_cpu(dtype: torch.dtype) -> None:
     run_passes(program, [SIMPLIFY, transfer(x), SIMPLIFY], check=True)
     moves_lists = any(node.op == "aten::append" for node in program.methods["forward"].walk())
     assert moves_lists == (dtype == torch.float32), "a list is moved, an element at a time, if these may lie there"
+
+
+class Named(nn.Module):
+    """A dictionary that is empty at first, as torchvision's backbones return one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Conv2d(2, 3, 1), nn.Conv2d(3, 2, 1)
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+        found: dict[str, torch.Tensor] = OrderedDict()
+        found["first"] = self.first(x)
+        return self.second(found["first"]), found
+
+
+def test_dictionaries_that_are_filled() -> None:
+    x = torch.randn(1, 2, 3, 5)
+    places = placed(Named(), x)
+    assert places["conv2d"] == GPU
+    program = program_from_script_module(torch.jit.script(Named().eval()))
+    run_passes(program, [SIMPLIFY, transfer(x), SIMPLIFY], check=True)
+    nodes = program.methods["forward"].block.nodes
+    (put,) = (node for node in nodes if node.op == "aten::_set_item")
+    assert put.inputs[2].producer.op == "aten::conv2d"
 
 
 class ToADevice(nn.Module):

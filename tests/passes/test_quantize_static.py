@@ -196,7 +196,13 @@ def test_branches_read_floats() -> None:
     ("options", "message"),
     [
         ({"example_inputs": None}, "int8_static learns from example inputs how large numbers get; give some"),
-        ({"backend": "vulkan", "runtime": "2.6"}, "int8_static is for the backend cpu and for the runtime mobopt"),
+        ({"backend": "metal", "runtime": "2.6"}, "int8_static is for the backend cpu and for the runtime mobopt"),
+        (
+            {"backend": "vulkan", "runtime": "2.2"},
+            "int8_static with the backend vulkan needs GPU kernels of integers that were seen to be right: those of "
+            "PyTorch 2.6, and the runtime is 2.2. Give runtime 2.6 or mobopt, or the backend cpu",
+        ),
+        ({"backend": "vulkan", "runtime": "2.6", "legalize": "off"}, "legalize is 'off'; give 'safe' or 'full'"),
         ({"keep_float": ["haed"]}, "no layer matches 'haed'.*did you mean head"),
     ],
 )
@@ -233,6 +239,24 @@ def test_layouts_are_those_of_floats(tmp_path: Path) -> None:
         found = [made[0], *made[1].values(), *made[2]]
         for one, exact in zip(found, [expected[0], *expected[1].values(), *expected[2]], strict=True):
             assert one.is_contiguous() and (one - exact).abs().max() < 0.05 * exact.abs().max()
+
+
+class Asked(nn.Module):
+    """What asks whether a tensor is of floats."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(3, 6, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.first(x)
+        return x.flatten(2) if x.is_floating_point() and x.dim() == 4 else x
+
+
+def test_a_layer_still_makes_floats() -> None:
+    for options in ({}, {"backend": "vulkan", "runtime": "2.6"}):
+        module = optimized(Asked(), **options)
+        assert module(X).shape == (2, 6, 27 * 21)
 
 
 def test_infinities_in_examples() -> None:

@@ -19,7 +19,8 @@ from torch.jit.mobile import _load_for_lite_interpreter
 import mobopt
 from mobopt.commands import main
 from mobopt.errors import UnsupportedError
-from mobopt.ops.quantized_contexts import AffineTensor, QuantizedConv2d
+from mobopt.ops.affine_tensor import AffineTensor
+from mobopt.ops.quantized_contexts import QuantizedConv2d
 from mobopt.tools.requirements import inspect_bundle
 from mobopt.tools.taps.tap import tap
 

@@ -11,7 +11,8 @@ from mobopt.errors import UnsupportedError
 from mobopt.frontends.torchscript import program_from_script_module
 from mobopt.ir import verify
 from mobopt.ir.types import BOOL, ClassType
-from mobopt.ops.contexts import Conv2dPackedContext, PackedContext
+from mobopt.ops.affine_tensor import AffineTensor
+from mobopt.ops.contexts import Conv2dPackedContext, PackedContext, QuantizedConv2dContext
 from mobopt.options import Settings
 from mobopt.passes.manager import run_passes
 from mobopt.passes.pipelines import pipeline_for
@@ -30,9 +31,9 @@ _TEXT = """
 """
 
 
-def _context(low: float | None = None, high: float | None = None, quantized: bool = False) -> Conv2dPackedContext:
+def _context(low: float | None = None, high: float | None = None) -> Conv2dPackedContext:
     weight = torch.randn(3, 3, 3, 3)
-    return Conv2dPackedContext(weight, None, [1, 1], [1, 1], [1, 1], False, quantized, [0], 1, low, high)
+    return Conv2dPackedContext(weight, None, [1, 1], [1, 1], [1, 1], False, False, [0], 1, low, high)
 
 
 def test_a_convolution_and_its_range_are_two_operators() -> None:
@@ -100,8 +101,11 @@ def test_every_layer_that_a_backend_packs(backend: str) -> None:
 
 
 def test_what_can_not_be_unpacked_is_named() -> None:
+    integers = torch.zeros(3, 3, 3, 3, dtype=torch.int8)
+    weight = AffineTensor(integers, torch.ones(1, dtype=torch.double), torch.zeros(1), None)
+    packed = QuantizedConv2dContext(weight, None, [1, 1], [1, 1], [1, 1], False, True, [0], 1, None, None)
     with pytest.raises(UnsupportedError, match="run_conv2d_context has quantised weights"):
-        Unpack().run(program_of(_TEXT, attributes={"packed": (_CONTEXT, _context(quantized=True))}))
+        Unpack().run(program_of(_TEXT, attributes={"packed": (_CONTEXT, packed)}))
     computed = """
     graph(%self : __torch__.M,
           %x : Tensor,

@@ -98,12 +98,12 @@ _RESAMPLED = joined(
 _ON_PACKED_WEIGHTS = joined(
     [
         operators(
-            "run_conv1d_context run_conv2d_context run_tconv2d_context conv2d_clamp_run",
+            "run_conv1d_context run_conv2d_context run_tconv2d_context run_qconv2d_context conv2d_clamp_run",
             Trait.CONVOLUTION,
             rank=Like.FIRST,
             namespace="vulkan_prepack",
         ),
-        operators("run_linear_context", Trait.PRODUCT, rank=Like.FIRST, namespace="vulkan_prepack"),
+        operators("run_linear_context run_qlinear_context", Trait.PRODUCT, rank=Like.FIRST, namespace="vulkan_prepack"),
         operators(
             "run_batchnorm_context run_layernorm_context",
             *(Trait.NORMALIZATION, Trait.KEEPS_SIZES),
@@ -134,9 +134,11 @@ _ON_QUANTIZED_TENSORS = operators(
     namespace="quantized",
 )
 
+_ON_QUANTIZED_IMAGES = operators("add sub mul div", Trait.COMPUTES, namespace="vulkan_quantized")
+
 LAYERS: Entries = joined(
     [
         *(_CONVOLUTIONS, _PRODUCTS, _NORMALIZATIONS, _SOFTMAXES, _POOLS, _OTHER_POOLS, _RECURRENT, _RESAMPLED),
-        *(_ON_PACKED_WEIGHTS, _QUANTIZED, _ON_QUANTIZED_TENSORS),
+        *(_ON_PACKED_WEIGHTS, _QUANTIZED, _ON_QUANTIZED_TENSORS, _ON_QUANTIZED_IMAGES),
     ]
 )

@@ -13,12 +13,14 @@ from mobopt.ops.contexts import (
     Conv2dPackedContext,
     GruPackedContext,
     LinearPackedContext,
+    QuantizedConv2dContext,
+    QuantizedLinearContext,
     VulkanConv2dOpContext,
 )
 from mobopt.ops.shapes.convolutions import convolution, transposed_convolution
 from mobopt.ops.shapes.layouts import row_major
 from mobopt.ops.shapes.products import linear
-from mobopt.ops.shapes.rules import FLOATS, equal, require, shape_rule, view_rule
+from mobopt.ops.shapes.rules import FLOATS, broadcast, equal, require, shape_rule, view_rule
 from mobopt.ops.shapes.views import with_sizes
 
 
@@ -61,6 +63,33 @@ def packed_linear(x: TensorType, context: LinearPackedContext) -> TensorType:
         x, with_sizes(_type(context.weight), context.weight.shape[::-1]), _bias_type(context.bias)
     )
     return made
+
+
+@shape_rule("vulkan_prepack::run_qconv2d_context")
+def quantized_convolution(x: TensorType, scale: float, zero_point: int, context: QuantizedConv2dContext) -> TensorType:
+    """As of floats, in steps."""
+    return _in_steps(packed_convolution(_in_floats(x), context.in_floats))
+
+
+@shape_rule("vulkan_prepack::run_qlinear_context", layout=row_major)
+def quantized_linear(x: TensorType, scale: float, zero_point: int, context: QuantizedLinearContext) -> TensorType:
+    """As of floats, in steps."""
+    return _in_steps(packed_linear(_in_floats(x), context.in_floats))
+
+
+@shape_rule(*(f"vulkan_quantized::{name}" for name in ("add", "sub", "mul", "div")))
+def quantized_arithmetic(x: TensorType, y: TensorType, scale: float, zero_point: int) -> TensorType:
+    """Of the sizes that both are broadcast to, in steps."""
+    return _in_steps(with_sizes(_in_floats(x), broadcast(_in_floats(y).sizes, x.sizes)))
+
+
+def _in_floats(x: TensorType) -> TensorType:
+    require(x.dtype == torch.quint8)
+    return TensorType(torch.float32, x.sizes)
+
+
+def _in_steps(x: TensorType) -> TensorType:
+    return TensorType(torch.quint8, x.sizes)
 
 
 def packed_recurrent(states: int, x: TensorType, *given: Any) -> tuple[TensorType, ...]:

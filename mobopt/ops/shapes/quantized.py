@@ -1,13 +1,30 @@
-"""Floats that integers of few bits stand for."""
+"""Quantised tensors, and floats that integers of few bits stand for."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+import torch
+
 from mobopt.ir.dimensions import Dimension
 from mobopt.ir.types import TensorType
+from mobopt.ops.affine_tensor import DTYPES
 from mobopt.ops.quantized import BITS, DEQUANTIZE
 from mobopt.ops.shapes.rules import FLOATS, INTEGERS, equal, require, shape_rule
+
+
+@shape_rule("aten::quantize_per_tensor")
+def quantize(x: TensorType, scale: float, zero_point: int, dtype: int) -> TensorType:
+    """The same sizes; torch's meta kernel says that it gives floats."""
+    require(x.dtype == torch.float32 and dtype in DTYPES)
+    return TensorType(DTYPES[dtype], x.sizes)
+
+
+@shape_rule("aten::dequantize.self")
+def in_floats(x: TensorType) -> TensorType:
+    """The same sizes."""
+    require(x.dtype in DTYPES.values())
+    return TensorType(torch.float32, x.sizes)
 
 
 @shape_rule(DEQUANTIZE)

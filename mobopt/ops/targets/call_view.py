@@ -69,6 +69,10 @@ class CallView:
         """The least and the largest that an element of an argument can be, by the operator that makes it."""
         return _bounds(self._arguments[name])
 
+    def has_dtype(self, name: str) -> bool:
+        """Whether one of the call's tensors is known to be of a dtype."""
+        return any(facts.known_dtype == name for facts in self._tensors())
+
     def misfit(self, check: Callable[[TensorFacts], Reason | None]) -> Reason | None:
         """The first that a check has against one of the call's tensors; None if none, as far as is known."""
         return next((reason for facts in self._tensors() if (reason := check(facts)) is not None), None)

@@ -14,8 +14,8 @@ def shadowed(rows: Sequence[Row]) -> Iterator[tuple[Row, str]]:
     """Each row that is never asked about one of its operators, with that operator.
 
     An earlier row decides all that a later one is about where it covers the release and the same calls (those with
-    tensors that fit the GPU, over its limit, or all), and its condition is a part of the later one's: it has none, or
-    all operands of its ``and`` are operands of the other's.
+    tensors that fit the GPU, over its limit, or all; quantised or not), and its condition is a part of the later one's:
+    it has none, or all operands of its ``and`` are operands of the other's.
     """
     seen: dict[str, list[Row]] = defaultdict(list)
     for row in rows:
@@ -28,6 +28,7 @@ def shadowed(rows: Sequence[Row]) -> Iterator[tuple[Row, str]]:
 
 def _is_wider(earlier: Row, later: Row) -> bool:
     sees_same = earlier.sees_misfits or (earlier.over_limit == later.over_limit and not later.sees_misfits)
+    sees_same &= earlier.any_dtype or earlier.quantized == later.quantized
     return sees_same and _conjuncts(earlier.when) <= _conjuncts(later.when)
 
 

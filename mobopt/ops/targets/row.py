@@ -33,6 +33,8 @@ class Row:
     over_limit: bool = False
     """Whether the row is about calls with a tensor that is larger than an image may be, and about no others."""
     evidence: str = "tried"
+    quantized: bool = False
+    """Whether the row is about calls with a quantised tensor, and about no others; for Vulkan."""
     any_dtype: bool = False
     any_rank: bool = False
     cpu_operands: tuple[str, ...] = ()

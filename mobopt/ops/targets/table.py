@@ -28,6 +28,7 @@ _FILES = {
     "vulkan": (
         "vulkan_limits.toml",
         "vulkan_packed.toml",
+        "vulkan_quantized.toml",
         "vulkan_layers.toml",
         "vulkan_images.toml",
         "vulkan_pointwise.toml",
@@ -76,6 +77,12 @@ def release_key(name: str) -> tuple[int, ...]:
 def has_flat_weights(runtime: str) -> bool:
     """Whether a release packs weights of convolutions into 2-D images (``ops/Convolution.cpp``), not 3-D ones."""
     return release_key(runtime) >= (2, 6)
+
+
+def computes_quantized(target: Target) -> bool:
+    """Whether a GPU has kernels of integers that were seen to be right."""
+    rows = all_rows(target.backend)
+    return any(row.quantized and row.verdict == "native" and row.covers(target.release) for row in rows)
 
 
 @cache

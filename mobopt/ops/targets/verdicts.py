@@ -19,6 +19,10 @@ _PYTORCH = ("aten", "prim", "quantized", "prepacked", "vulkan_prepack", "vulkan_
 """Namespaces of PyTorch's own operators."""
 
 
+QUANTIZED = "quint8"
+"""The dtype of quantised tensors that Vulkan's kernels were seen to compute right; others they compute wrongly, too."""
+
+
 @dataclass(frozen=True)
 class Misfit:
     """Why a tensor can't be an image on the GPU."""
@@ -53,16 +57,22 @@ def judge(node: Node, target: Target, attributes: Mapping[str, Attribute] | None
         target: the runtime.
         attributes: of the Program, for packed contexts.
     """
-    packed = _judge(node.qualified_op, CallView(node, target.image_limit), target)
+    view = CallView(node, target.image_limit)
+    is_quantized = target.backend == "vulkan" and view.has_dtype(QUANTIZED)
+    packed = _judge(node.qualified_op, view, target, is_quantized)
     call = unpacked_call(node, attributes or {})
     if call is None or not packed.is_good:
         return packed
-    operator, arguments = call
-    return _judge(operator, CallView(node, target.image_limit, arguments), target)
+    operator, arguments = call  # what floats are wrong for, integers are wrong for: kernels share all but the reading
+    return _judge(operator, CallView(node, target.image_limit, arguments), target, is_quantized=False)
 
 
-def _judge(operator: str, call: CallView, target: Target) -> Finding:
-    rows = [row for row in rows_for(target.backend).get(operator, ()) if row.covers(target.release)]
+def _judge(operator: str, call: CallView, target: Target, is_quantized: bool) -> Finding:
+    rows = [
+        row
+        for row in rows_for(target.backend).get(operator, ())
+        if row.covers(target.release) and (row.any_dtype or row.quantized == is_quantized)
+    ]
     checks = {"vulkan": no_image, "metal": metal_misfit}
     misfit = call.misfit(checks[target.backend]) if target.backend in checks else None
     excess = None
@@ -83,7 +93,8 @@ def _judge(operator: str, call: CallView, target: Target) -> Finding:
         return _on_cpu(operator)
     against = misfit or excess
     if against is None:
-        return Finding("missing", f"{target} has no kernel that was seen to compute this")
+        what = "this on quantised tensors" if is_quantized else "this"
+        return Finding("missing", f"{target} has no kernel that was seen to compute {what}")
     return Finding("unknown" if against.is_open else "missing", against.why)
 
 
@@ -112,7 +123,7 @@ def image_misfit(facts: TensorFacts, image_limit: int = IMAGE_LIMIT) -> Misfit |
 
 def no_image(facts: TensorFacts) -> Misfit | None:
     """Why a tensor is no image, of whatever size; None if it is one, as far as is known."""
-    misfit = _kind_misfit(facts, "Vulkan", 4)
+    misfit = _kind_misfit(facts, "Vulkan", 4, ("float32", QUANTIZED))
     if misfit is None and not facts.is_seen:
         return Misfit(
             "no example input came here, and a tensor's sizes, dtype and number of dimensions decide what the GPU "
@@ -140,9 +151,11 @@ def image_excess(facts: TensorFacts, image_limit: int = IMAGE_LIMIT) -> Misfit |
     return None
 
 
-def _kind_misfit(facts: TensorFacts, backend: str, most_dimensions: int) -> Misfit | None:
+def _kind_misfit(
+    facts: TensorFacts, backend: str, most_dimensions: int, dtypes: tuple[str, ...] = ("float32",)
+) -> Misfit | None:
     """Why a GPU can't hold a tensor of this dtype and number of dimensions; None if it can, as far as is known."""
-    if facts.known_dtype not in (None, "float32"):
+    if facts.known_dtype not in (None, *dtypes):
         return Misfit(f"a tensor is {facts.known_dtype}, and {backend} tensors are float32")
     if facts.known_rank is None:
         return None
