@@ -359,6 +359,9 @@ class Recorder:
         Raises:
             UnsupportedError: the view shows the bits of its memory as another dtype.
         """
+        scattered = self._scattered(target, value, source)
+        if scattered is not None:
+            return scattered
         memory, view = target.memory, target.meta
         base, base_meta = whole(memory.ref, memory.meta), memory.meta
         if view.is_neg():
@@ -382,6 +385,28 @@ class Recorder:
         shaped = self.apply("aten::reshape", [merged, list(base_meta.shape)], source)
         is_complex = memory.meta.is_complex() and not base_meta.is_complex()
         return self.read(self.apply("aten::view_as_complex", [shaped], source) if is_complex else shaped)
+
+    def _scattered(self, target: TracedTensor, value: TracedTensor, source: Origin) -> Value | None:
+        """The same of a view that is slices and selections of its memory; None of others."""
+        view, memory = target, target.memory
+        while view.recipe is not None:
+            recipe, parent = view.recipe, view.recipe.args[0]
+            if recipe.op not in _CUTS or parent.memory is not memory:
+                return None
+            if not _lie_alike(view.meta, parent.meta):
+                name = f"{recipe.op.partition('.')[0]}_scatter"
+                value = self.apply(name, [parent, value, *recipe.args[1:]], source)
+            view = parent
+        return self.read(value) if _lie_alike(view.meta, memory.meta) else None
+
+
+_CUTS = ("aten::slice.Tensor", "aten::select.int")
+"""Views whose memory another operator (``..._scatter``) writes to."""
+
+
+def _lie_alike(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether two views of a memory are the same."""
+    return (one.shape, one.stride(), one.storage_offset()) == (other.shape, other.stride(), other.storage_offset())
 
 
 def _scalar_tensor(number: float, dtype: torch.dtype) -> torch.Tensor:

@@ -8,7 +8,7 @@
 #include "rotary_push.glsl"
 
 layout(constant_id = 1) const int QUADS = 2; // vec4s of a row, an even number
-layout(constant_id = 2) const int KIND_0 = 0; // bits: whether rows are turned, whether there is a cache, whether it is written to
+layout(constant_id = 2) const int KIND_0 = 0; // bits: whether rows are turned; there is a cache; it is written to; places count from its end too
 layout(constant_id = 3) const int KIND_1 = 0;
 layout(constant_id = 4) const int KIND_2 = 0;
 layout(constant_id = 5) const int FORMS_0 = 0; // three bits each: of source, cache and result
@@ -43,6 +43,7 @@ vec4 turned(vec4 own, vec4 other, int batch, int row, int quad) {
         bool has_cache = (KIND_##n & 2) != 0, in_place = (KIND_##n & 4) != 0;                                          \
         int lines = in_place ? 1 : rows[n];                                                                            \
         int count = batches * heads[n] * lines * QUADS;                                                                \
+        int place = (KIND_##n & 8) != 0 && given < 0 ? given + rows[n] : given;                                        \
         bool is_there = place >= 0 && place < rows[n];                                                                 \
         if (item >= 0 && item < count) {                                                                               \
             int line = item / QUADS, quad = item % QUADS;                                                              \
@@ -71,7 +72,7 @@ vec4 turned(vec4 own, vec4 other, int batch, int row, int quad) {
 
 void main() {
     int invocation = invocation_index(), item = invocation;
-    int place = ((KIND_0 | KIND_1 | KIND_2) & 2) != 0 ? WORD(places, places_offset) : 0;
+    int given = ((KIND_0 | KIND_1 | KIND_2) & 2) != 0 ? WORD(places, places_offset) : 0;
     JOB(0)
     JOB(1)
     JOB(2)

@@ -103,6 +103,33 @@ def test_in_place_operators_become_functional():
     assert torch.equal(x, kept)
 
 
+class WritesToParts(nn.Module):
+    """Slices and selections, of each other too, some of which are the whole tensor."""
+
+    def __init__(self, is_cut_alone: bool) -> None:
+        super().__init__()
+        self.is_cut_alone = is_cut_alone
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = x.clone()
+        y[:, :].mul_(2.0)
+        y[1] = 3.0
+        y[1:, 2:5:2] += x[1:, :2]
+        y[:2][1:][0, -1] = y[0, 0]
+        if not self.is_cut_alone:
+            y.t()[1:3].relu_()
+        return y
+
+
+@pytest.mark.parametrize("is_cut_alone", [True, False])
+def test_parts_are_written_without_tables_of_places(is_cut_alone: bool) -> None:
+    x = torch.randn(4, 7, generator=torch.Generator().manual_seed(0))
+    found, (segment,) = run(WritesToParts(is_cut_alone), x)
+    assert torch.equal(found, WritesToParts(is_cut_alone)(x))
+    assert ("aten::index_select" not in operators(segment)) == is_cut_alone
+    assert operators(segment).count("aten::select_scatter") == 3
+
+
 class ChangesInputAndWeight(nn.Module):
     def __init__(self) -> None:
         super().__init__()

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from mobopt.errors import MoboptError
+from mobopt.frontends.exported.exported_program import ExportedProgramSource
 from mobopt.frontends.torchscript import program_from_script_module
 from mobopt.options import PrecisionChoice
 from mobopt.runtimes.vulkan.compile.in_place import NO_WRITES_IN_PLACE
@@ -279,5 +280,41 @@ def test_caches_in_one_memory(device: Device) -> None:
     try:
         for place in (4, 0, 4):
             assert close(runner(row(place), at(place)), exact(row(place), at(place)))
+    finally:
+        runner.close()
+
+
+class Indexed(nn.Module):
+    """Rows that are assigned by an index, of caches and of what they are views of."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        for name in ("keys", "values"):
+            self.register_buffer(name, torch.zeros(1, HEADS, CACHED, SIZE))
+
+    def forward(self, x: Tensor, place: Tensor) -> Tensor:
+        self.keys[:, :, place] = x
+        self.values[:, :, place] = x[0] * 2.0
+        return (self.keys * self.values).sum(2)
+
+
+@pytest.mark.parametrize("way", ["script", "export"])
+def test_rows_by_index(device: Device, road: str, way: str) -> None:
+    """Also counted from the end, and out of range."""
+    module = Indexed().eval()
+    if way == "script":
+        program = program_from_script_module(torch.jit.script(module))
+    else:
+        program = ExportedProgramSource(torch.export.export(module, (row(1), at(1)))).program
+    runner, exact = VulkanProgram(program, device), Indexed().eval()
+    try:
+        for number, place in enumerate((4, 0, CACHED - 1, -1, -CACHED)):
+            found = runner(row(number), at(place))
+            assert close(found, exact(row(number), at(place)))
+        assert writes_in_place(runner)
+        for place in (CACHED, -CACHED - 1):
+            with pytest.raises(MoboptError, match="index"):
+                runner(row(9), at(place))
+        assert all(map(close, caches(runner), (exact.keys, exact.values)))
     finally:
         runner.close()

@@ -226,3 +226,26 @@ def test_many_rows(device: Device, road: str, sizes: tuple[int, ...]) -> None:
         assert sum(name.startswith("rotary") for name in shaders) == 1, shaders
     finally:
         runner.close()
+
+
+PUTS = {
+    "index_copy": "aten::index_copy(%keys, 2, %place, %{row})",
+    "index_put": "aten::index_put(%keys, [None, None, %place], %{row}, False)",
+    "accumulated": "aten::index_put(%keys, [None, None, %place], %{row}, True)",
+    "other dimension": "aten::index_put(%keys, [None, %place], %{row}, False)",
+}
+
+
+@pytest.mark.parametrize(("how", "is_joined"), [(how, how.startswith("index")) for how in PUTS])
+def test_ways_to_put_a_row(device: Device, how: str, is_joined: bool) -> None:
+    row = "k6" if how == "index_copy" else "r"
+    lines = [*turned("k", 2), *(["%r : Float(2, 1, 16) = aten::view(%k6, [2, 1, 16])"] if row == "r" else [])]
+    lines.append(f"%k7 : Float(1, 2, 19, 16) = {PUTS[how].format(row=row)}")
+    found = operators(joined(device, lines, "%k7"))
+    assert (found == [ROTARY]) if is_joined else (len(found) == 3)
+
+
+def test_a_row_that_is_repeated_is_not_put(device: Device) -> None:
+    text = "%k7 : Float(1, 2, 19, 16) = aten::index_put(%keys, [None, None, %place], %r, False)"
+    lines = ["%r : Float(1, 1, 1, 16) = aten::slice.Tensor(%k, 1, 0, 1, 1)", text, put("v7", "values", "v")]
+    assert ROTARY not in operators(joined(device, lines, "%k7, %v7"))

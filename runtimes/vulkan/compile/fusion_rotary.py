@@ -10,7 +10,7 @@ from mobopt.ir.rewriting import dissolve, enclose, made_only_for
 from mobopt.runtimes.vulkan.engine.device_info import DeviceInfo
 from mobopt.runtimes.vulkan.kernels.rotary_kernel import MOST_JOBS, may_rotate
 from mobopt.runtimes.vulkan.lowerings.registry import why_unsupported
-from mobopt.runtimes.vulkan.lowerings.rotary import ROTARY, Rotation, put_of, rotation_of
+from mobopt.runtimes.vulkan.lowerings.rotary import ROTARY, Put, Rotation, is_same_rows, put_of, rotation_of
 
 
 def fold_rotary(graph: Graph, device: DeviceInfo, on_host: Container[Node] = ()) -> None:
@@ -46,7 +46,7 @@ class _Job:
     nodes: tuple[Node, ...]
     """In order; the last makes what is read elsewhere."""
     turn: Rotation | None
-    put: Node | None
+    put: Put | None
 
     @property
     def size(self) -> tuple[int, ...]:
@@ -58,7 +58,7 @@ class _Job:
         """Whether one node may do both."""
         turns = [job.turn.tables for job in (self, other) if job.turn is not None]
         same_tables = len(turns) < 2 or all(map(_are_same, *turns))
-        same_place = self.put is None or other.put is None or self.put["index"] is other.put["index"]
+        same_place = self.put is None or other.put is None or self.put.index is other.put.index
         return self.size == other.size and same_tables and same_place
 
 
@@ -128,17 +128,31 @@ def _jobs(graph: Graph, on_host: Container[Node], long: Container[Value]) -> lis
         if node in taken or node in on_host:
             continue
         put = put_of(node)
-        if put is not None and any(value in long for value in put.inputs):
+        if put is not None and any(value in long for value in node.inputs):
             continue
-        source = node if put is None else made_only_for(put["source"], put)
-        turn = source if source is not None and source.op == ROTARY and source not in on_host else None
-        if put is None and turn is None:
-            continue
-        parts = () if turn is None else tuple(turn.blocks[0].nodes)
-        taken |= {turn} if turn is not None else set()
-        nodes = tuple(part for part in (turn, put) if part is not None)
-        jobs.append(_Job(nodes, rotation_of(parts[-1]) if parts else None, put))
+        nodes = (node,) if put is None else _turned_for(put, on_host)
+        turn = nodes[0] if nodes[0].op == ROTARY else None
+        taken |= set(nodes)
+        if put is not None or turn is not None:
+            rotation = None if turn is None else rotation_of(list(turn.blocks[0].nodes)[-1])
+            jobs.append(_Job(nodes, rotation, put))
     return jobs[::-1]
+
+
+def _turned_for(put: Put, on_host: Container[Node]) -> tuple[Node, ...]:
+    """What puts a row, and before it what turned the row for nothing else, with views in between."""
+    nodes = [put.node]
+    value: object = put.source
+    while True:
+        maker = made_only_for(value, nodes[0])
+        if maker is None or maker in on_host:
+            return (put.node,)
+        nodes.insert(0, maker)
+        if maker.op == ROTARY:
+            return tuple(nodes)
+        if not is_same_rows(maker):
+            return (put.node,)
+        value = maker.args[0]
 
 
 def _join(graph: Graph, group: Sequence[_Job]) -> None:

@@ -44,6 +44,6 @@ def written_in_place(
     for target, value in segment.written.items():
         put = None if value.producer is None else put_of(value.producer)
         is_alone = target in state and len(target.uses) == 1 and value not in given and made.count(value) == 1
-        if put is not None and is_alone and put.args[0] is target and not any(item in long for item in put.inputs):
+        if put is not None and is_alone and put.cache is target and not any(item in long for item in put.node.inputs):
             found[value] = target
     return found

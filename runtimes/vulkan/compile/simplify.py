@@ -76,6 +76,9 @@ def _copied(node: Node) -> Value | None:
         return parts[0] if len(parts) == 1 and parts[0].dtype == node.output.dtype else None
     if Trait.PADDING in traits:
         return node.args[0] if not any(node["pad"]) else None
+    if node.qualified_op == "aten::slice.Tensor" or _is_view(node):
+        is_whole = node.args[0].sizes == node.output.sizes and node.args[0].dtype == node.output.dtype
+        return node.args[0] if is_whole and node.output.numel else None
     same = (Trait.IDENTITY in traits and node.args[0].dtype == node.output.dtype) or (
         Trait.DROPOUT in traits and not node["train"]
     )

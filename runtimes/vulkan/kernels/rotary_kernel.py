@@ -41,6 +41,8 @@ class RotaryJob:
     cache: DeviceTensor | None = None
     """Of the sizes of the result, dense. The result is a copy of it, but for the one row of the source. If it is the
     result itself, of float32, nothing is copied."""
+    wraps: bool = False
+    """Whether rows of the cache below zero count from its end."""
 
     @property
     def is_in_place(self) -> bool:
@@ -56,7 +58,7 @@ class RotaryJob:
     @property
     def kind(self) -> int:
         """As the shader calls it."""
-        return int(self.is_turned) | 2 * int(self.cache is not None) | 4 * int(self.is_in_place)
+        return int(self.is_turned) | 2 * int(self.cache is not None) | 4 * int(self.is_in_place) | 8 * int(self.wraps)
 
 
 def may_rotate(device: DeviceInfo) -> bool:
@@ -84,7 +86,7 @@ def rotate(
             if job.is_in_place:
                 sizes = job.source.sizes
                 old = DeviceTensor(journal.storage, journal.dtype, sizes, contiguous_strides(sizes), first)
-                undoing.append(RotaryJob(old, job.result, cache=job.result))
+                undoing.append(RotaryJob(old, job.result, cache=job.result, wraps=job.wraps))
             first += VECTOR * job.quads
         _rotate(plan, undoing, (), place, _journal(plan, undoing))
         plan.stream.undo.append(plan.stream.operations.pop())

@@ -3,6 +3,7 @@ second half of the last dimension, negated, before the first. ``compile/fusion_r
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -103,22 +104,70 @@ def _spreads(value: object, whole: Value) -> bool:
     return value.sizes[-1] == whole.sizes[-1] and (value.rank < 3 or value.sizes[-3] == 1)
 
 
-def put_of(node: Node) -> Node | None:
-    """A node itself if it puts one row into a copy of a cache."""
-    if node.qualified_op != "aten::index_copy" or node["index"].numel != 1 or not 2 <= node.output.rank <= _MOST_RANK:
+@dataclass(frozen=True)
+class Put:
+    """One row that comes into a copy of a cache."""
+
+    node: Node
+    cache: Value
+    index: Value
+    """Of one element."""
+    source: Value
+    """The row, with or without dimensions of one element."""
+    wraps: bool
+    """Whether an index below zero counts from the end."""
+
+    @property
+    def row_sizes(self) -> tuple[int, ...]:
+        """Those of the row with all dimensions of the cache."""
+        *lead, _, elements = self.cache.sizes
+        return (*lead, 1, elements)
+
+
+def put_of(node: Node | None) -> Put | None:
+    """What a node puts, one row of float32 into one place; None if it is another node."""
+    if node is None or node.qualified_op not in ("aten::index_copy", "aten::index_put"):
         return None
-    cache, row = node.args[0], node["source"]
-    is_of_rows = node["dim"] in (-2, cache.rank - 2) and cache.sizes[-1] % 4 == 0 and row.rank == cache.rank
-    return node if is_of_rows and cache.dtype == row.dtype == torch.float32 else None
+    cache: Value = node.args[0]
+    if cache.dtype != torch.float32 or not 2 <= cache.rank <= _MOST_RANK or cache.sizes[-1] % 4:
+        return None
+    if node.qualified_op == "aten::index_copy":
+        put = Put(node, cache, node["index"], node["source"], wraps=False)
+        is_row = node["dim"] in (-2, cache.rank - 2)
+    else:
+        given = {place: index for place, index in enumerate(node["indices"]) if index is not None}
+        is_row = [*given] == [cache.rank - 2] and not node["accumulate"]
+        if not is_row or given[cache.rank - 2].rank != 1:
+            return None
+        put = Put(node, cache, given[cache.rank - 2], node["values"], wraps=True)
+    is_row = is_row and put.index.numel == 1 and put.index.dtype == torch.int64 and put.source.dtype == torch.float32
+    return put if is_row and _without_ones(put.source.sizes) == _without_ones(put.row_sizes) else None
+
+
+def _without_ones(sizes: Sequence[int]) -> list[int]:
+    return [size for size in sizes if size != 1]
+
+
+def source_of(value: Value) -> Node | None:
+    """What makes a value, but for views that only add or take away dimensions of one element."""
+    node = value.producer
+    while node is not None and is_same_rows(node):
+        node = node.args[0].producer
+    return node
+
+
+def is_same_rows(node: Node) -> bool:
+    """Whether a node is a view with the sizes of its source, but for dimensions of one element."""
+    is_view = node.qualified_op in ("aten::view", "aten::reshape")
+    return is_view and _without_ones(node.args[0].sizes) == _without_ones(node.output.sizes)
 
 
 @lowers(ROTARY, exact=True)
 def rotary(plan: Plan, node: Node) -> tuple[DeviceTensor, ...]:
     """One dispatch for everything; rows of the results are dense."""
-    ends = [value.producer for value in node.blocks[0].outputs if value.producer is not None]
+    ends = [value.producer for value in node.blocks[0].outputs]
     puts = [put_of(end) for end in ends]
-    sums = [end if put is None else put["source"].producer for end, put in zip(ends, puts, strict=True)]
-    turns = [rotation_of(node) for node in sums]
+    turns = [rotation_of(end if put is None else source_of(put.source)) for end, put in zip(ends, puts, strict=True)]
     jobs = [_job(plan, *parts) for parts in zip(turns, puts, node.outputs, strict=True)]
     tables: list[DeviceTensor] = []
     for turn, job in zip(turns, jobs, strict=True):
@@ -126,7 +175,7 @@ def rotary(plan: Plan, node: Node) -> tuple[DeviceTensor, ...]:
             sizes = (job.source.sizes[0], 1, *job.source.sizes[-2:])
             for value in (turn.cosines, turn.sines):
                 tables.append(expanded(_of_rank_four(with_dense_rows(plan, plan.tensor(value))), sizes))
-    places = [plan.tensor(put["index"]) for put in puts if put is not None]
+    places = [plan.tensor(put.index) for put in puts if put is not None]
     rotate(plan, jobs, tables, places[0] if places else None)
     return tuple(
         job.result.view(value.sizes, job.result.strides[4 - value.rank :])
@@ -134,14 +183,16 @@ def rotary(plan: Plan, node: Node) -> tuple[DeviceTensor, ...]:
     )
 
 
-def _job(plan: Plan, turn: Rotation | None, put: Node | None, output: Value) -> RotaryJob:
+def _job(plan: Plan, turn: Rotation | None, put: Put | None, output: Value) -> RotaryJob:
     if turn is not None:
         given = turn.source
     else:
         assert put is not None, "what is neither turned nor put anywhere is no job"
-        given = put["source"]
+        given = put.source
     source = with_dense_rows(plan, plan.tensor(given))
-    cache = None if put is None else as_contiguous(plan, with_dense_rows(plan, plan.tensor(put.args[0])))
+    if put is not None:
+        source = _with_sizes(source, put.row_sizes)
+    cache = None if put is None else as_contiguous(plan, with_dense_rows(plan, plan.tensor(put.cache)))
     strides = contiguous_strides(output.sizes)
     if output in plan.in_place and cache is not None:
         result = cache = plan.tensor(plan.in_place[output])
@@ -155,7 +206,14 @@ def _job(plan: Plan, turn: Rotation | None, put: Node | None, output: Value) -> 
         _of_rank_four(result),
         turn is not None,
         None if cache is None else _of_rank_four(cache),
+        put is not None and put.wraps,
     )
+
+
+def _with_sizes(tensor: DeviceTensor, sizes: Sequence[int]) -> DeviceTensor:
+    """A view that has other dimensions of one element."""
+    steps = iter([stride for size, stride in zip(tensor.sizes, tensor.strides, strict=True) if size != 1])
+    return tensor.view(sizes, [0 if size == 1 else next(steps) for size in sizes])
 
 
 def _of_rank_four(tensor: DeviceTensor) -> DeviceTensor:
