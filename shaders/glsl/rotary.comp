@@ -1,13 +1,13 @@
 #version 450
 // What a decoder does between the product that makes queries, keys and values, and attention: up to three jobs, each of which copies rows, or
-// turns them by rotary positions, x * cosines + turned(x) * sines, where `turned` puts the second half of a row, negated, before the
-// first (J. Su et al., "RoFormer", 2021); and puts what came of it into a cache, in place of the row that `places` says: into a copy, or the cache itself, whose row goes to a journal.
+// turns them, or their first elements, by rotary positions, x * cosines + turned(x) * sines, where `turned` puts the second half, negated,
+// before the first (J. Su et al., "RoFormer", 2021); and puts what came of it into a cache, in place of the row that `places` says: into a copy, or the cache itself, whose row goes to a journal.
 // See RotaryJob in runtimes/vulkan/kernels/rotary_kernel.py.
 #extension GL_GOOGLE_include_directive : require
 #include "access.glsl"
 #include "rotary_push.glsl"
 
-layout(constant_id = 1) const int QUADS = 2; // vec4s of a row, an even number
+layout(constant_id = 1) const int QUADS = 2; // vec4s of a row
 layout(constant_id = 2) const int KIND_0 = 0; // bits: whether rows are turned; there is a cache; it is written to; places count from its end too
 layout(constant_id = 3) const int KIND_1 = 0;
 layout(constant_id = 4) const int KIND_2 = 0;
@@ -16,6 +16,7 @@ layout(constant_id = 6) const int FORMS_1 = 0;
 layout(constant_id = 7) const int FORMS_2 = 0;
 layout(constant_id = 8) const int COSINES_FORM = 0;
 layout(constant_id = 9) const int SINES_FORM = 0;
+layout(constant_id = 10) const int TURNED = 2; // vec4s of a row that are turned, the first ones, an even number
 
 UPDATES(0, result_0)
 UPDATES(1, result_1)
@@ -35,7 +36,7 @@ WRITES(13, journal) // a vec4 for each invocation
 vec4 turned(vec4 own, vec4 other, int batch, int row, int quad) {
     vec4 c = LOAD_FLOATS4(cosines, COSINES_FORM, cosines_place.offset + batch * cosines_place.batch + row * cosines_place.row + quad);
     vec4 s = LOAD_FLOATS4(sines, SINES_FORM, sines_place.offset + batch * sines_place.batch + row * sines_place.row + quad);
-    return own * c + (quad < QUADS / 2 ? -other : other) * s;
+    return own * c + (quad < TURNED / 2 ? -other : other) * s;
 }
 
 #define JOB(n)                                                                                                         \
@@ -58,8 +59,8 @@ vec4 turned(vec4 own, vec4 other, int batch, int row, int quad) {
                 int start = source_offset[n] + batch * source_batch[n] + (head - batch * heads[n]) * source_head[n]    \
                             + own_row * source_row[n];                                                                 \
                 value = LOAD_FLOATS4(source_##n, FORMS_##n & 7, start + quad);                                         \
-                if ((KIND_##n & 1) != 0) {                                                                             \
-                    int other = start + (quad < QUADS / 2 ? quad + QUADS / 2 : quad - QUADS / 2);                      \
+                if ((KIND_##n & 1) != 0 && quad < TURNED) {                                                            \
+                    int other = start + (quad < TURNED / 2 ? quad + TURNED / 2 : quad - TURNED / 2);                   \
                     value = turned(value, LOAD_FLOATS4(source_##n, FORMS_##n & 7, other), batch, own_row, quad);       \
                 }                                                                                                      \
             }                                                                                                          \

@@ -207,6 +207,81 @@ def turned_rows(x: Tensor, cosines: Tensor, sines: Tensor) -> Tensor:
     return x * cosines + torch.cat((-x[..., half:], x[..., :half]), -1) * sines
 
 
+class Partial(nn.Module):
+    """Rotations of the first elements of each head, as GPT-NeoX's and Phi's, and a cache."""
+
+    def __init__(self, count: int) -> None:
+        super().__init__()
+        self.count = count
+        self.register_buffer("keys", torch.zeros(1, 2, 5, 24))
+
+    def turned(self, x: Tensor, cosines: Tensor, sines: Tensor) -> Tensor:
+        first = turned_rows(x[..., : self.count], cosines, sines)
+        return torch.cat((first, x[..., self.count :]), -1)
+
+    def forward(self, q: Tensor, k: Tensor, cosines: Tensor, sines: Tensor, place: Tensor) -> tuple[Tensor, Tensor]:
+        q, k = self.turned(q, cosines, sines), self.turned(k, cosines, sines)
+        if k.size(2) == 1:
+            self.keys.index_copy_(2, place, k)
+            return q * 2.0, self.keys * 2.0
+        return q * 2.0, k * 2.0
+
+
+@pytest.mark.parametrize("rows", [1, 7])
+@pytest.mark.parametrize(("count", "is_folded"), [(8, True), (16, True), (12, False)])
+def test_some_elements_of_heads(device: Device, road: str, rows: int, count: int, is_folded: bool) -> None:
+    generator = torch.Generator().manual_seed(7)
+    q, k = (torch.randn(1, heads, rows, 24, generator=generator) for heads in (3, 2))
+    cosines, sines = (torch.randn(1, 1, rows, count, generator=generator) for _ in range(2))
+    inputs = (q, k, cosines, sines, torch.tensor([3]))
+    runner = VulkanProgram(program_from_script_module(torch.jit.script(Partial(count).eval())), device)
+    try:
+        expected = Partial(count).double().eval()(*(x.double() for x in inputs[:-1]), inputs[-1])
+        for found, wanted in zip(runner(*inputs), expected, strict=True):
+            assert float((found - wanted).abs().max()) <= 1e-6 * float(wanted.abs().max())
+        shaders = [item.operation.shader for item in runner.profile(inputs) if isinstance(item.operation, Dispatch)]
+        rest = ["pointwise"] * 4  # two products, and their copies as outputs
+        kinds = [name.partition("_")[0] for name in shaders]
+        assert (kinds == ["rotary", *rest]) == is_folded, shaders
+    finally:
+        runner.close()
+
+
+class RowsFirst(nn.Module):
+    """Rotations before heads are put first, of whole numbers of heads, then of one token into a cache."""
+
+    def __init__(self, cached: int, heads: int, size: int) -> None:
+        super().__init__()
+        self.register_buffer("keys", torch.zeros(1, heads, cached, size))
+
+    def forward(self, q: Tensor, k: Tensor, cosines: Tensor, sines: Tensor, place: Tensor) -> tuple[Tensor, Tensor]:
+        q, k = turned_rows(q, cosines, sines), turned_rows(k, cosines, sines)
+        if k.size(1) == 1:
+            self.keys.index_copy_(2, place, k.transpose(1, 2))
+            return q.transpose(1, 2) * 2.0, self.keys * 2.0
+        return q.transpose(1, 2) * 2.0, k * 2.0
+
+
+@pytest.mark.parametrize("rows", [1, 7])
+@pytest.mark.parametrize("is_of_one_size", [True, False])
+def test_rows_before_heads(device: Device, road: str, rows: int, is_of_one_size: bool) -> None:
+    generator = torch.Generator().manual_seed(7)
+    heads = rows if is_of_one_size and rows > 1 else 3
+    q, k = (torch.randn(1, rows, n, 16, generator=generator) for n in (heads, 2))
+    cosines, sines = (torch.randn(1, rows, 1, 16, generator=generator) for _ in range(2))
+    model, inputs = RowsFirst(5, 2, 16).eval(), (q, k, cosines, sines, torch.tensor([3]))
+    runner = VulkanProgram(program_from_script_module(torch.jit.script(model)), device)
+    try:
+        exact = RowsFirst(5, 2, 16).double().eval()
+        expected = exact(*(x.double() for x in inputs[:-1]), inputs[-1])
+        for found, wanted in zip(runner(*inputs), expected, strict=True):
+            assert float((found - wanted).abs().max()) <= 1e-6 * float(wanted.abs().max())
+        shaders = [item.operation.shader for item in runner.profile(inputs) if isinstance(item.operation, Dispatch)]
+        assert sum(name.startswith("rotary") for name in shaders) == 1, shaders
+    finally:
+        runner.close()
+
+
 @pytest.mark.parametrize("sizes", [(1, 3, 7, 16), (2, 5, 11, 8)])
 def test_many_rows(device: Device, road: str, sizes: tuple[int, ...]) -> None:
     batches, heads, rows, size = sizes

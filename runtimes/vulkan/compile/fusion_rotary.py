@@ -33,8 +33,8 @@ def fold_rotary(graph: Graph, device: DeviceInfo, on_host: Container[Node] = ())
     if not may_rotate(device):
         return
     order = {node: number for number, node in enumerate(graph.block.nodes)}
-    for node in graph.block.nodes:
-        found = None if node in on_host else rotation_of(node)
+    for node in reversed(list(graph.block.nodes)):
+        found = None if node in on_host or node.block is not graph.block else rotation_of(node)
         if found is not None and not any(part in on_host or why_unsupported(part) for part in found.nodes):
             enclose([*sorted(found.nodes[:-1], key=order.__getitem__), node], ROTARY)
 
@@ -52,12 +52,13 @@ class _Job:
     def size(self) -> tuple[int, ...]:
         """Batches, rows that come in, and their elements: the same of all jobs of a node."""
         *lead, elements = self.nodes[-1].output.sizes
-        return (lead[0] if len(lead) > 2 else 1, 1 if self.put else lead[-1], elements)
+        row = -2 if self.turn is not None and self.turn.is_of_rows_first else -1
+        return (lead[0] if len(lead) > 2 else 1, 1 if self.put else lead[row], elements)
 
     def goes_with(self, other: _Job) -> bool:
         """Whether one node may do both."""
         turns = [job.turn.tables for job in (self, other) if job.turn is not None]
-        same_tables = len(turns) < 2 or all(map(_are_same, *turns))
+        same_tables = len(turns) < 2 or all(map(_are_same, *turns))  # so as many elements are turned, too
         same_place = self.put is None or other.put is None or self.put.index is other.put.index
         return self.size == other.size and same_tables and same_place
 

@@ -75,7 +75,8 @@ def rotate(
     Args:
         plan: where it goes.
         jobs: what is computed.
-        tables: cosines and sines (batches, 1, rows, elements), whose strides may be 0; none if nothing is turned.
+        tables: cosines and sines (batches, 1, rows, elements that are turned, the first ones of a row), whose strides
+            may be 0; none if nothing is turned.
         place: the row of caches that is replaced, of int32; the run's flag is raised where caches have no such row.
     """
     journal = _journal(plan, jobs)
@@ -136,7 +137,7 @@ def _rotate(
             *(size, first.result.sizes[-1] // VECTOR),
             *(*(job.kind for job in jobs), *[0] * missing),
             *(*forms, *[0] * missing),
-            *(int(element_form(cosines)), int(element_form(sines))),
+            *(int(element_form(cosines)), int(element_form(sines)), cosines.sizes[-1] // VECTOR),
         ],
         _push_constants(jobs, cosines, sines, places),
         iterations=1,

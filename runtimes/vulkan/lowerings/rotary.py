@@ -4,7 +4,7 @@ second half of the last dimension, negated, before the first. ``compile/fusion_r
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -15,6 +15,7 @@ from mobopt.runtimes.vulkan.kernels.copies import as_contiguous
 from mobopt.runtimes.vulkan.kernels.geometry import expanded
 from mobopt.runtimes.vulkan.kernels.plan import Plan
 from mobopt.runtimes.vulkan.kernels.rotary_kernel import RotaryJob, rotate
+from mobopt.runtimes.vulkan.kernels.views import swapped
 from mobopt.runtimes.vulkan.lowerings.matmul import with_dense_rows
 from mobopt.runtimes.vulkan.lowerings.registry import lowers
 
@@ -27,10 +28,10 @@ _MUL = "aten::mul.Tensor"
 
 @dataclass(frozen=True)
 class Rotation:
-    """What a sum computes."""
+    """What a sum computes, or a concatenation of it and elements that aren't turned."""
 
     nodes: tuple[Node, ...]
-    """In order; the sum is the last."""
+    """In order; what makes the result is the last."""
     source: Value
     cosines: Value
     sines: Value
@@ -40,9 +41,20 @@ class Rotation:
         """Cosines and sines."""
         return self.cosines, self.sines
 
+    @property
+    def is_of_rows_first(self) -> bool:
+        """Whether tables are for rows that stand before the heads: (batches, rows, heads, elements). Tables of one row
+        fit both; there is one row then."""
+        if any(table.rank > 2 and table.sizes[-3] != 1 for table in self.tables):
+            return True
+        is_one_row = all(table.sizes[-2:-1] in ((), (1,)) for table in self.tables)
+        return is_one_row and self.source.sizes[-3:-2] == (1,)
+
 
 def rotation_of(node: Node | None) -> Rotation | None:
-    """What a sum is a rotation of; None if it is none."""
+    """What a node is a rotation of, the last one of its steps; None if it is none."""
+    if node is not None and node.qualified_op == "aten::cat":
+        return _rotation_of_first_elements(node)
     if node is None or node.qualified_op != "aten::add.Tensor" or node["alpha"] != 1:
         return None
     if node.output.dtype != torch.float32 or not 0 < node.output.rank <= _MOST_RANK or node.output.sizes[-1] % 8:
@@ -57,9 +69,38 @@ def rotation_of(node: Node | None) -> Rotation | None:
                 continue
             whole, neg, cat = steps
             others = [value for value in plain.args[:2] if value is not whole]
-            if len(others) == 1 and _spreads(others[0], whole) and _spreads(sines, whole):
-                return Rotation((neg, cat, plain, turned, node), whole, others[0], sines)
+            if len(others) != 1 or not (_spreads(others[0], whole) and _spreads(sines, whole)):
+                continue
+            found = Rotation((neg, cat, plain, turned, node), whole, others[0], sines)
+            if not found.is_of_rows_first or all(table.rank < 2 or table.sizes[-2] == 1 for table in found.tables):
+                return found
     return None
+
+
+def _rotation_of_first_elements(cat: Node) -> Rotation | None:
+    """Of rows whose other elements stay as they are: ``cat([turned(x[..., :n]), x[..., n:]], -1)``."""
+    if len(cat["tensors"]) != 2 or cat["dim"] not in (-1, cat.output.rank - 1) or cat.output.sizes[-1] % 4:
+        return None
+    turned, rest = cat["tensors"]
+    found = rotation_of(made_only_for(turned, cat))
+    first, last = (None if found is None else _cut_of(found.source)), _cut_of(rest)
+    if found is None or first is None or last is None or first[0] is not last[0]:
+        return None
+    whole, count = first[0], turned.sizes[-1]
+    if (first[1], last[1]) != (0, count) or whole.sizes != cat.output.sizes:
+        return None
+    return replace(found, nodes=(*found.nodes, cat), source=whole)
+
+
+def _cut_of(value: Value) -> tuple[Value, int] | None:
+    """The tensor of which a value is neighbouring elements of the last dimension, and the first of them."""
+    node = value.producer
+    if node is None or node.qualified_op != "aten::slice.Tensor" or node["step"] != 1:
+        return None
+    whole = node.args[0]
+    start = node["start"] or 0
+    is_last = node["dim"] in (-1, whole.rank - 1)
+    return (whole, int(start + whole.sizes[-1] if start < 0 else start)) if is_last else None
 
 
 def _turning(joined: object, reader: Node) -> tuple[Value, Node, Node] | None:
@@ -90,18 +131,15 @@ def _half_of(value: Value) -> tuple[Value, int] | None:
     if len(node.outputs) == 2:  # of chunk or split, whose sizes tell that they are halves
         is_cut = node.qualified_op.startswith(("aten::chunk", "aten::split"))
         return (whole, node.outputs.index(value)) if is_cut else None
-    if node.qualified_op != "aten::slice.Tensor" or node["step"] != 1 or node["dim"] not in (-1, whole.rank - 1):
-        return None
-    start = node["start"] or 0
-    return whole, int((start + whole.sizes[-1] if start < 0 else start) > 0)
+    cut = _cut_of(value)
+    return None if cut is None else (whole, int(cut[1] > 0))
 
 
 def _spreads(value: object, whole: Value) -> bool:
-    """Whether a value is a float32 tensor that is broadcast to the sizes of ``whole``, for all heads, but not in the
-    last dimension."""
+    """Whether a value is a float32 tensor that is broadcast to the sizes of ``whole``, of as many elements in a row."""
     if not isinstance(value, Value) or value.dtype != torch.float32 or not 0 < value.rank <= whole.rank:
         return False
-    return value.sizes[-1] == whole.sizes[-1] and (value.rank < 3 or value.sizes[-3] == 1)
+    return value.sizes[-1] == whole.sizes[-1]
 
 
 @dataclass(frozen=True)
@@ -158,6 +196,10 @@ def source_of(value: Value) -> Node | None:
 
 def is_same_rows(node: Node) -> bool:
     """Whether a node is a view with the sizes of its source, but for dimensions of one element."""
+    if node.qualified_op == "aten::transpose.int":
+        sizes = node.args[0].sizes
+        one, other = sorted(node[name] % len(sizes) for name in ("dim0", "dim1")) if sizes else (0, 0)
+        return other - one < 2 and 1 in sizes[one : other + 1]
     is_view = node.qualified_op in ("aten::view", "aten::reshape")
     return is_view and _without_ones(node.args[0].sizes) == _without_ones(node.output.sizes)
 
@@ -172,15 +214,24 @@ def rotary(plan: Plan, node: Node) -> tuple[DeviceTensor, ...]:
     tables: list[DeviceTensor] = []
     for turn, job in zip(turns, jobs, strict=True):
         if turn is not None and not tables:
-            sizes = (job.source.sizes[0], 1, *job.source.sizes[-2:])
-            for value in (turn.cosines, turn.sines):
-                tables.append(expanded(_of_rank_four(with_dense_rows(plan, plan.tensor(value))), sizes))
+            sizes = (job.source.sizes[0], 1, job.source.sizes[-2], turn.cosines.sizes[-1])
+            for value in turn.tables:
+                table = _heads_first(_of_rank_four(with_dense_rows(plan, plan.tensor(value))), turn)
+                tables.append(expanded(table, sizes))
     places = [plan.tensor(put.index) for put in puts if put is not None]
     rotate(plan, jobs, tables, places[0] if places else None)
+    results = [
+        _heads_first(job.result, None if put else turn) for turn, put, job in zip(turns, puts, jobs, strict=True)
+    ]
     return tuple(
-        job.result.view(value.sizes, job.result.strides[4 - value.rank :])
-        for job, value in zip(jobs, node.outputs, strict=True)
+        result.view(value.sizes, result.strides[4 - value.rank :])
+        for result, value in zip(results, node.outputs, strict=True)
     )
+
+
+def _heads_first(tensor: DeviceTensor, turn: Rotation | None) -> DeviceTensor:
+    """(batches, heads, rows, elements) of what is turned, or the other way round."""
+    return swapped(tensor, 1, 2) if turn is not None and turn.is_of_rows_first else tensor
 
 
 def _job(plan: Plan, turn: Rotation | None, put: Put | None, output: Value) -> RotaryJob:
@@ -190,24 +241,19 @@ def _job(plan: Plan, turn: Rotation | None, put: Put | None, output: Value) -> R
         assert put is not None, "what is neither turned nor put anywhere is no job"
         given = put.source
     source = with_dense_rows(plan, plan.tensor(given))
-    if put is not None:
-        source = _with_sizes(source, put.row_sizes)
-    cache = None if put is None else as_contiguous(plan, with_dense_rows(plan, plan.tensor(put.cache)))
-    strides = contiguous_strides(output.sizes)
-    if output in plan.in_place and cache is not None:
+    if put is None:
+        source = _heads_first(_of_rank_four(source), turn)
+        result = plan.own_result(output, source.sizes, contiguous_strides(source.sizes))
+        return RotaryJob(source, result, turn is not None)
+    source = _with_sizes(source, put.row_sizes)
+    if output in plan.in_place:
         result = cache = plan.tensor(plan.in_place[output])
         plan.stream.in_place.add(cache.storage)
-    elif cache is None:
-        result = plan.own_result(output, None, strides)
     else:
-        result = plan.empty(output.sizes, output.dtype, strides, cache.storage.elements)
-    return RotaryJob(
-        _of_rank_four(source),
-        _of_rank_four(result),
-        turn is not None,
-        None if cache is None else _of_rank_four(cache),
-        put is not None and put.wraps,
-    )
+        cache = as_contiguous(plan, with_dense_rows(plan, plan.tensor(put.cache)))
+        result = plan.empty(output.sizes, output.dtype, contiguous_strides(output.sizes), cache.storage.elements)
+    source, result, cache = map(_of_rank_four, (source, result, cache))
+    return RotaryJob(source, result, turn is not None, cache, put.wraps)
 
 
 def _with_sizes(tensor: DeviceTensor, sizes: Sequence[int]) -> DeviceTensor:
