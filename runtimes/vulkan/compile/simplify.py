@@ -57,6 +57,9 @@ def _remove_copy(graph: Graph, node: Node) -> None:
     """Let the readers of a copy read its source, unless the caller is to be given both, or an input for its own."""
     source = _copied(node)
     if source is None:
+        if _is_whole(node) and not _is_returned(graph, node.output):
+            node.output.replace_all_uses_with(node.args[0])
+            node.destroy()
         return
     if _is_returned(graph, node.output) and (source.producer is None or _is_returned(graph, source)):
         return
@@ -68,6 +71,13 @@ def _is_returned(graph: Graph, value: Value) -> bool:
     return any(user is graph.block.returns for user, _ in value.uses)
 
 
+def _is_whole(node: Node) -> bool:
+    """Whether a node is a view that shows all of its source, as it is."""
+    if node.qualified_op != "aten::slice.Tensor" and not _is_view(node):
+        return False
+    return node.output.numel > 0 and (node.args[0].sizes, node.args[0].dtype) == (node.output.sizes, node.output.dtype)
+
+
 def _copied(node: Node) -> Value | None:
     """The tensor whose elements the only output has, or None if there is no such."""
     traits = record_of(node.qualified_op).traits
@@ -76,9 +86,6 @@ def _copied(node: Node) -> Value | None:
         return parts[0] if len(parts) == 1 and parts[0].dtype == node.output.dtype else None
     if Trait.PADDING in traits:
         return node.args[0] if not any(node["pad"]) else None
-    if node.qualified_op == "aten::slice.Tensor" or _is_view(node):
-        is_whole = node.args[0].sizes == node.output.sizes and node.args[0].dtype == node.output.dtype
-        return node.args[0] if is_whole and node.output.numel else None
     same = (Trait.IDENTITY in traits and node.args[0].dtype == node.output.dtype) or (
         Trait.DROPOUT in traits and not node["train"]
     )
