@@ -247,6 +247,27 @@ def test_some_elements_of_heads(device: Device, road: str, rows: int, count: int
         runner.close()
 
 
+class Normed(nn.Module):
+    """Heads that are normalised before they are turned, as Qwen3's."""
+
+    def forward(self, q: Tensor, cosines: Tensor, sines: Tensor, gains: Tensor) -> Tensor:
+        return turned_rows(torch.rms_norm(q, [16], gains, 1e-6).transpose(1, 2), cosines, sines) * 2.0
+
+
+def test_a_norm_of_heads_is_read_as_it_lies(device: Device, road: str) -> None:
+    generator = torch.Generator().manual_seed(7)
+    q = torch.randn(1, 7, 3, 16, generator=generator)
+    inputs = (q, *(torch.randn(size, generator=generator) for size in ((7, 16), (7, 16), (16,))))
+    runner = VulkanProgram(program_from_script_module(torch.jit.script(Normed().eval())), device)
+    try:
+        found, expected = runner(*inputs), Normed()(*(x.double() for x in inputs))
+        assert float((found - expected).abs().max()) <= 2e-6 * float(expected.abs().max())
+        labels = [item.operation.label for item in runner.profile(inputs)]
+        assert sum(label.startswith("mobopt::rotary") for label in labels) == 1, labels
+    finally:
+        runner.close()
+
+
 class RowsFirst(nn.Module):
     """Rotations before heads are put first, of whole numbers of heads, then of one token into a cache."""
 

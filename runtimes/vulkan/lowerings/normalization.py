@@ -60,8 +60,7 @@ def normalized(
     target: DeviceTensor,
 ) -> tuple[DeviceTensor, DeviceTensor]:
     """Normalise over ``dims``; writes ``target`` (of the tensor's sizes, with a storage of its own) and returns mean
-    and
-    reciprocal deviation."""
+    and reciprocal deviation."""
     mean, reciprocal = moments(plan, tensor, dims, 0, Spread.RECIPROCAL_DEVIATION, eps)
     builder = ProgramBuilder()
     centered = builder.step(Opcode.SUB, builder.tensor(tensor), builder.tensor(mean))
@@ -85,16 +84,20 @@ def _normalize(
         normalized(plan, tensor, dims, weight, bias, eps, target)
 
 
+def _in_rows(plan: Plan, tensor: DeviceTensor, dims: Sequence[int], output: Value) -> DeviceTensor:
+    """Where a norm's result lies: of rows that lie so, in rows, as a product or a rotation that reads it wants it."""
+    in_rows = len(dims) == 1 and tensor.strides[-1] == 1
+    return plan.own_result(output, strides=row_strides(output.sizes) if in_rows else None)
+
+
 @lowers("aten::layer_norm", "aten::native_layer_norm", check=check_floating)
 def layer_norm(plan: Plan, call: Node) -> DeviceTensor | tuple[DeviceTensor, ...]:
     """Layer normalisation over the last dimensions."""
     tensor = plan.tensor(call.args[0])
     weight, bias = _optional(plan, call["weight"]), _optional(plan, call["bias"])
     first = tensor.rank - len(call["normalized_shape"])
-    output = call.outputs[0]
-    in_rows = first == tensor.rank - 1 and tensor.strides[-1] == 1  # as what reads it, a product of rows, wants it
-    target = plan.own_result(output, strides=row_strides(output.sizes) if in_rows else None)
     dims = range(first, tensor.rank)
+    target = _in_rows(plan, tensor, dims, call.outputs[0])
     if call.qualified_op == "aten::layer_norm":
         _normalize(plan, tensor, dims, weight, bias, call["eps"], target)
         return target
@@ -244,7 +247,7 @@ def rms_norm(plan: Plan, call: Node) -> DeviceTensor:
     dims = range(tensor.rank - len(call["normalized_shape"]), tensor.rank)
     weight = _optional(plan, call["weight"])
     eps = torch.finfo(tensor.dtype).eps if call["eps"] is None else call["eps"]
-    target = plan.own_result(call.output)
+    target = _in_rows(plan, tensor, dims, call.output)
     if normalize(plan, tensor, target, dims, weight, None, eps, is_centered=False):
         return target
     count = math.prod(tensor.sizes[d] for d in dims)
