@@ -80,7 +80,8 @@ def random(*sizes: int, seed: int = 0) -> torch.Tensor:
 
 SIZES = [(1, 67, 37), (2, 67, 41), (5, 131, 129)]
 MORE_SIZES = [(1, 64, 32), (33, 100, 7), (1, 256, 1021), (64, 96, 80), (3, 1, 5), (2, 5, 1), (1, 2048, 64)]
-"""Vectors and matrices, even and odd numbers of vec4s, whole and partial groups, primes, one column, one element of the inner dimension."""
+"""Vectors and matrices, even and odd numbers of vec4s, whole and partial groups, primes, one column, one element of the
+inner dimension."""
 
 
 @pytest.mark.parametrize(
