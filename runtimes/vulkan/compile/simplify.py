@@ -58,8 +58,7 @@ def _remove_copy(graph: Graph, node: Node) -> None:
     source = _copied(node)
     if source is None:
         if _is_whole(node) and not _is_returned(graph, node.output):
-            node.output.replace_all_uses_with(node.args[0])
-            node.destroy()
+            _let_read(node, node.args[0])
         return
     if _is_returned(graph, node.output) and (source.producer is None or _is_returned(graph, source)):
         return
@@ -69,6 +68,15 @@ def _remove_copy(graph: Graph, node: Node) -> None:
 
 def _is_returned(graph: Graph, value: Value) -> bool:
     return any(user is graph.block.returns for user, _ in value.uses)
+
+
+def _let_read(view: Node, source: Value) -> None:
+    """Let the readers of a view read its source; if nothing makes that, they stand for the view, too."""
+    if source.producer is None:
+        for reader, _ in view.output.uses:
+            reader.origin |= view.origin
+    view.output.replace_all_uses_with(source)
+    view.destroy()
 
 
 def _is_whole(node: Node) -> bool:
