@@ -82,16 +82,8 @@ def _check_element(cls: type[PackedContext], name: str, value: Any) -> None:
 
 
 @dataclass(frozen=True, eq=False)
-class QuantizedContext(PackedContext):
-    """Base of those whose weight is quantised; Vulkan's kernels take a bias of floats, and need one."""
-
-    weight: AffineTensor
-    bias: torch.Tensor | None
-
-
-@dataclass(frozen=True, eq=False)
-class QuantizedConv2dContext(QuantizedContext):
-    """A :class:`Conv2dPackedContext` whose weight is quantised."""
+class _Conv2dSettings(PackedContext):
+    """What follows weight and bias in the state of a 2-d convolution."""
 
     qualified_name: ClassVar[str] = "__torch__.torch.classes.vulkan.Conv2dPackedContext"
     stride: list[int]
@@ -103,6 +95,19 @@ class QuantizedConv2dContext(QuantizedContext):
     groups: int
     output_min: int | float | None
     output_max: int | float | None
+
+
+@dataclass(frozen=True, eq=False)
+class QuantizedContext(PackedContext):
+    """Base of those whose weight is quantised; Vulkan's kernels take a bias of floats, and need one."""
+
+    weight: AffineTensor
+    bias: torch.Tensor | None
+
+
+@dataclass(frozen=True, eq=False)
+class QuantizedConv2dContext(_Conv2dSettings, QuantizedContext):
+    """A :class:`Conv2dPackedContext` whose weight is quantised."""
 
     @cached_property
     def in_floats(self) -> Conv2dPackedContext:
@@ -124,25 +129,21 @@ class QuantizedLinearContext(QuantizedContext):
 
 
 @dataclass(frozen=True, eq=False)
-class Conv2dPackedContext(PackedContext):
+class _FloatWeight(PackedContext):
+    """What stands before the settings of a convolution of floats."""
+
+    weight: torch.Tensor
+    bias: torch.Tensor | None
+
+
+@dataclass(frozen=True, eq=False)
+class Conv2dPackedContext(_Conv2dSettings, _FloatWeight):
     """A 2-d convolution or transposed convolution with its output clamp.
 
     ``weight`` is as torch has it: (out, in/groups, kh, kw), or (in, out/groups, kh, kw) if ``transposed``.
     """
 
-    qualified_name: ClassVar[str] = "__torch__.torch.classes.vulkan.Conv2dPackedContext"
     with_integers: ClassVar[type[PackedContext] | None] = QuantizedConv2dContext
-    weight: torch.Tensor
-    bias: torch.Tensor | None
-    stride: list[int]
-    padding: list[int]
-    dilation: list[int]
-    transposed: bool
-    quantized: bool
-    output_padding: list[int]
-    groups: int
-    output_min: int | float | None
-    output_max: int | float | None
 
 
 @dataclass(frozen=True, eq=False)

@@ -12,7 +12,7 @@ import numpy
 import pytest
 import torch
 from pass_harness import program_of
-from test_quantize_static import Net, image, rounded, steps_of
+from test_quantize_static import Net, image, rounded, steps_of, two_layers
 from torch import Tensor, nn
 
 import mobopt
@@ -103,19 +103,11 @@ def test_layers_before_and_after() -> None:
 
 
 def test_numbers_of_two_layers() -> None:
-    torch.manual_seed(0)
-    model = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1, stride=2), nn.ReLU(), nn.Conv2d(8, 8, 3, groups=8)).eval()
-    first, second = model[0], model[2]
-    with torch.no_grad():
-        middle, last = model[:2](X), model(X)
-        weights = [quantized(layer.weight, 8, (1, *layer.weight.shape[1:])).floats() for layer in (first, second)]
-        x = rounded(X, steps_of(X))
-        x = rounded(torch.conv2d(x, weights[0], first.bias, 2, 1), steps_of(middle, 0.0))
-        exact = rounded(torch.conv2d(x, weights[1], second.bias, groups=8), steps_of(last))
+    model, exact, step = two_layers(X)
     module = optimized(model)
     assert operators(module.program)["aten::dequantize.self"] == 1
     for found in (module(X), Interpreter(module.program).run("forward", [X])):
-        assert off_by_steps(found, exact, steps_of(last)[0]) < 0.005
+        assert off_by_steps(found, exact, step) < 0.005
 
 
 def test_what_becomes_integers_and_what_stays() -> None:

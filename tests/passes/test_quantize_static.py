@@ -98,20 +98,26 @@ def test_a_layer_before_and_after() -> None:
     assert note.kind is QUANTIZED and note.parameters["layer"] == "0"
 
 
-@pytest.mark.usefixtures("qnnpack")
-def test_numbers_of_two_layers() -> None:
+def two_layers(given: Tensor) -> tuple[nn.Module, Tensor, float]:
+    """A model, what its integers give by float arithmetic that is rounded, and the step of that."""
     torch.manual_seed(0)
     model = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1, stride=2), nn.ReLU(), nn.Conv2d(8, 8, 3, groups=8)).eval()
     first, second = model[0], model[2]
     with torch.no_grad():
-        middle, last = model[:2](X), model(X)
+        middle, last = model[:2](given), model(given)
         weights = [quantized(layer.weight, 8, (1, *layer.weight.shape[1:])).floats() for layer in (first, second)]
-        x = rounded(X, steps_of(X))
+        x = rounded(given, steps_of(given))
         x = rounded(torch.conv2d(x, weights[0], first.bias, 2, 1), steps_of(middle, 0.0))
         exact = rounded(torch.conv2d(x, weights[1], second.bias, groups=8), steps_of(last))
+    return model, exact, steps_of(last)[0]
+
+
+@pytest.mark.usefixtures("qnnpack")
+def test_numbers_of_two_layers() -> None:
+    model, exact, step = two_layers(X)
     for options in ({}, {"backend": "vulkan", "runtime": "mobopt"}):
         found = optimized(model, **options)(X)
-        off = ((found - exact) / steps_of(last)[0]).round().abs()  # a sum halfway between two steps may take either
+        off = ((found - exact) / step).round().abs()  # a sum halfway between two steps may take either
         assert float(off.max()) <= 1 and float((off > 0).float().mean()) < 0.005
 
 

@@ -12,6 +12,7 @@ from mobopt.runtimes.vulkan.engine import vk
 from mobopt.runtimes.vulkan.engine.buffers import has_fast_upload_memory
 from mobopt.runtimes.vulkan.engine.chains import may_chain
 from mobopt.runtimes.vulkan.engine.device import Device
+from mobopt.runtimes.vulkan.engine.hazards import GpuOperation
 from mobopt.runtimes.vulkan.engine.lane import Lane, Segment, TensorOrArray
 from mobopt.runtimes.vulkan.engine.limits import check_limits
 from mobopt.runtimes.vulkan.engine.machine_code import made_on_all_cores
@@ -57,7 +58,7 @@ class Executable:
             array_outputs=array_outputs,
         )
         self._segments = list(_segments(self._staged))
-        self._undoing = [operation for operation in self._staged.undo if not isinstance(operation, HostCall)]
+        self._undoing: list[GpuOperation] = [*self._staged.undo]
         self._changed = threading.Condition()
         self._owned = _Owned(device)
         self._idle: list[Lane] = []

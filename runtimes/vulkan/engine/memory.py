@@ -164,9 +164,9 @@ def _lives(staged: StagedStream) -> dict[Storage, Life]:
         for storage in touched:
             known = spans.get(storage)
             spans[storage] = (step if known is None else known[0], step)
-    for operation in staged.undo:
-        for storage, _, _ in storages(operation):
-            spans[storage] = (spans.get(storage, (end, end))[0], end)
+    for dispatch in staged.undo:
+        for binding in dispatch.bindings:
+            spans[binding.storage] = (spans.get(binding.storage, (end, end))[0], end)
     if staged.flag is not None:
         spans[staged.flag.storage] = (0, end)
     for tensor in staged.outputs:

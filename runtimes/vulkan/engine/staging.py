@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 
 from mobopt.runtimes.vulkan.engine.stream import (
     Copy,
+    Dispatch,
     Exchanged,
     HostCall,
     HostTensor,
@@ -38,7 +39,7 @@ class StagedStream:
     """Storages of outputs, by number, that each call binds to new arrays."""
     outputs_in_inputs: Mapping[int, int]
     """Outputs that are what has become of an input's array, by number, and the number of the input."""
-    undo: tuple[Operation, ...]
+    undo: tuple[Dispatch, ...]
     """What makes such inputs what they were."""
 
     @property

@@ -148,7 +148,7 @@ class Stream:
     """The device whose limits every dispatch was compared with when it was appended."""
     in_place: set[Storage] = field(default_factory=set)
     """Of inputs that operations write to, so that outputs lie there."""
-    undo: list[Operation] = field(default_factory=list)
+    undo: list[Dispatch] = field(default_factory=list)
     """What makes these inputs what they were, after all operations."""
     flag: DeviceTensor | None = None
     """One integer that a kernel sets to 1 where it meets operands that it must not be given: an index out of range, a

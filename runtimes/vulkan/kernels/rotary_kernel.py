@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from mobopt.runtimes.vulkan.engine.device_info import DeviceInfo
-from mobopt.runtimes.vulkan.engine.stream import bind
+from mobopt.runtimes.vulkan.engine.stream import Dispatch, bind
 from mobopt.runtimes.vulkan.engine.tensor import DeviceTensor, contiguous_strides
 from mobopt.runtimes.vulkan.kernels.kernel_access import (
     VECTOR,
@@ -90,7 +90,9 @@ def rotate(
                 undoing.append(RotaryJob(old, job.result, cache=job.result, wraps=job.wraps))
             first += VECTOR * job.quads
         _rotate(plan, undoing, (), place, _journal(plan, undoing))
-        plan.stream.undo.append(plan.stream.operations.pop())
+        undo = plan.stream.operations.pop()
+        assert isinstance(undo, Dispatch)
+        plan.stream.undo.append(undo)
 
 
 def _journal(plan: Plan, jobs: Sequence[RotaryJob]) -> DeviceTensor | None:
