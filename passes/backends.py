@@ -269,7 +269,7 @@ def _check_quantization(settings: Settings, scheme: str) -> None:
     if scheme != INT8_STATIC or settings.backend != "vulkan":
         raise InputError(
             f"{scheme} is for the backend cpu and for the runtime {OWN_RUNTIME}; the backend is "
-            f"{settings.backend}: phones' GPUs compute no such layers"
+            f"{settings.backend}, whose kernels compute no such layers"
         )
     releases = [name for name in RUNTIMES if computes_quantized(Target("vulkan", name))]
     if settings.runtime not in releases:

@@ -152,7 +152,7 @@ def test_a_quantised_module_of_torch_is_saved_by_torch(tmp_path: Path) -> None:
     ("options", "message"),
     [
         ({"backend": "vulkan", "runtime": "2.6"}, "int8_dynamic is for the backend cpu and for the runtime mobopt"),
-        ({"backend": "metal"}, "the backend is metal: phones' GPUs compute no such layers"),
+        ({"backend": "metal"}, "the backend is metal, whose kernels compute no such layers"),
         ({"backend": "cpu", "quantize": "int8_weights"}, "int8_dynamic and int8_static are for phones' CPUs"),
         ({"quantize_group": 32}, "quantize_group is 32 with int8_dynamic"),
         ({"keep_float": ["haed"]}, "no layer matches 'haed'.*did you mean head"),
