@@ -65,14 +65,8 @@ float score_of(int tile, int k, int key_number, int bias_start, int end) {
 float top = LOWEST, total = 0.0;
 vec4 sum = vec4(0.0);
 
-// What other keys have, scaled to the largest score of both.
-void add(vec2 others, vec4 values) {
-    float most = max(top, others.x);
-    float before = exp2(top - most), now = exp2(others.x - most);
-    top = most;
-    total = total * before + others.y * now;
-    sum = sum * before + values * now;
-}
+// How sums are scaled whose largest score is `score`, where `top` is the largest of all.
+float share_of(float score) { return exp2(score - top); }
 
 void main() {
     int group = int(gl_WorkGroupID.y * gl_NumWorkGroups.x + gl_WorkGroupID.x);
@@ -134,11 +128,20 @@ void main() {
         tile = KEYS - tile;
     }
 
+    // The largest score of all is found first, so that no load waits for what was made of another.
     sums[local] = sum;
     if (lane == 0) stats[slot] = vec2(top, total);
     barrier();
-    if (slot == 0)
-        for (int s = 1; s < SLOTS; ++s) add(stats[s], sums[s * LANES + lane]);
+    if (slot == 0) {
+        [[unroll]] for (int s = 1; s < SLOTS; ++s) top = max(top, stats[s].x);
+        total = 0.0;
+        sum = vec4(0.0);
+        [[unroll]] for (int s = 0; s < SLOTS; ++s) {
+            float own = share_of(stats[s].x);
+            total += stats[s].y * own;
+            sum += sums[s * LANES + lane] * own;
+        }
+    }
     if (PARTS > 1) {
         int from = number * PARTS * (LANES + 1);
         if (slot == 0) {
@@ -146,14 +149,18 @@ void main() {
             if (lane == 0) partial_sums[from + part * (LANES + 1) + LANES] = vec4(top, total, 0.0, 0.0);
         }
         if (!is_last(number, PARTS)) return;
-        top = LOWEST;
-        total = 0.0;
-        sum = vec4(0.0);
-        if (slot == 0)
-            for (int p = 0; p < PARTS; ++p) {
-                int at = from + p * (LANES + 1);
-                add(partial_sums[at + LANES].xy, partial_sums[at + lane]);
+        if (slot == 0) {
+            vec2 found[PARTS];
+            [[unroll]] for (int p = 0; p < PARTS; ++p) found[p] = partial_sums[from + p * (LANES + 1) + LANES].xy;
+            [[unroll]] for (int p = 0; p < PARTS; ++p) top = max(top, found[p].x);
+            total = 0.0;
+            sum = vec4(0.0);
+            [[unroll]] for (int p = 0; p < PARTS; ++p) {
+                float own = share_of(found[p].x);
+                total += found[p].y * own;
+                sum += partial_sums[from + p * (LANES + 1) + lane] * own;
             }
+        }
     }
     if (slot > 0 || lane >= WIDTH_QUADS) return;
     vec4 value = sum * (total == 0.0 ? 0.0 : 1.0 / total); // where no key counts, torch gives zeros

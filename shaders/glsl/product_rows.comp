@@ -18,11 +18,8 @@ layout(constant_id = 16) const int INVOCATIONS = 256; // COLUMNS * TEAMS
 layout(constant_id = 17) const int AHEAD = 0;         // whether the first weights are read before others have ended: they are constants
 layout(local_size_x_id = 16, local_size_y = 1, local_size_z = 1) in;
 
-shared vec4 pool[ROWS * INVOCATIONS];
-
-#ifdef NORMALIZED
-shared vec2 both_pool[ROWS * INVOCATIONS]; // sums of a row and of its squares
-#endif
+#define SUMS_OF_A_ROW 1
+#include "teams.glsl"
 
 vec4 factors[4 * STEPS];
 
@@ -96,23 +93,10 @@ void main() {
                 [[unroll]] for (int i = 0; i < ROWS; ++i) sums[i] += values[i * STEPS + s][c] * factors[4 * s + c];
     }
 
-    [[unroll]] for (int i = 0; i < ROWS; ++i) {
-        pool[i * INVOCATIONS + me] = sums[i];
+    ADD_UP_TEAMS
 #ifdef NORMALIZED
-        both_pool[i * INVOCATIONS + me] = both[i];
-#endif
-    }
-    for (int half_teams = TEAMS / 2; half_teams > 0; half_teams /= 2) {
-        barrier();
-        if (team < half_teams)
-            [[unroll]] for (int i = 0; i < ROWS; ++i) {
-                pool[i * INVOCATIONS + me] += pool[i * INVOCATIONS + me + half_teams * COLUMNS];
-#ifdef NORMALIZED
-                both_pool[i * INVOCATIONS + me] += both_pool[i * INVOCATIONS + me + half_teams * COLUMNS];
-#endif
-            }
-    }
-#ifdef NORMALIZED
+    if (team == 0)
+        [[unroll]] for (int i = 0; i < ROWS; ++i) both_pool[i * INVOCATIONS + me] = both[i];
     barrier();
     [[unroll]] for (int i = 0; i < ROWS; ++i) {
         found[i] = statistics_of(both_pool[i * INVOCATIONS + me % COLUMNS]);
@@ -126,7 +110,7 @@ void main() {
     if (!ends) return;
     [[unroll]] for (int i = 0; i < ROWS; ++i) {
         int row = first_row + i;
-        vec4 sum = pool[i * INVOCATIONS + me];
+        vec4 sum = sums[i];
 #ifdef NORMALIZED
         sum = normalized_sum(sum, found[i].mean, found[i].scale, column);
 #endif

@@ -26,11 +26,8 @@ const int GROUP_STEPS = 1 << (GROUP < 8 ? GROUP : 8);
 const int SHARING = GROUP_STEPS < STEPS ? GROUP_STEPS : STEPS; // of STEPS that have the same scale
 const int SCALES = STEPS / SHARING;
 
-shared vec4 pool[ROWS * WIDE * INVOCATIONS];
-
-#ifdef NORMALIZED
-shared vec2 both_pool[ROWS * INVOCATIONS]; // sums of a row and of its squares
-#endif
+#define SUMS_OF_A_ROW WIDE
+#include "teams.glsl"
 
 ivec4 blocks[STEPS];
 Scale scale_vectors[SCALES * WIDE];
@@ -128,21 +125,10 @@ void main() {
         }
     }
 
-    [[unroll]] for (int i = 0; i < ROWS * WIDE; ++i) pool[i * INVOCATIONS + me] = sums[i];
+    ADD_UP_TEAMS
 #ifdef NORMALIZED
-    [[unroll]] for (int i = 0; i < ROWS; ++i) both_pool[i * INVOCATIONS + me] = both[i];
-#endif
-    for (int half_teams = TEAMS / 2; half_teams > 0; half_teams /= 2) {
-        barrier();
-        if (team < half_teams) {
-            int other = me + half_teams * COLUMNS;
-            [[unroll]] for (int i = 0; i < ROWS * WIDE; ++i) pool[i * INVOCATIONS + me] += pool[i * INVOCATIONS + other];
-#ifdef NORMALIZED
-            [[unroll]] for (int i = 0; i < ROWS; ++i) both_pool[i * INVOCATIONS + me] += both_pool[i * INVOCATIONS + other];
-#endif
-        }
-    }
-#ifdef NORMALIZED
+    if (team == 0)
+        [[unroll]] for (int i = 0; i < ROWS; ++i) both_pool[i * INVOCATIONS + me] = both[i];
     barrier();
     [[unroll]] for (int i = 0; i < ROWS; ++i) {
         found[i] = statistics_of(both_pool[i * INVOCATIONS + me % COLUMNS]);
@@ -158,7 +144,7 @@ void main() {
         if (column + w >= columns) break;
         [[unroll]] for (int i = 0; i < ROWS; ++i) {
             int row = first_row + i;
-            vec4 sum = pool[(i * WIDE + w) * INVOCATIONS + me];
+            vec4 sum = sums[i * WIDE + w];
 #ifdef NORMALIZED
             sum = normalized_sum(sum, found[i].mean, found[i].scale, column + w);
 #endif
