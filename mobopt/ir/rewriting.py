@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import islice
 from typing import Any
@@ -25,7 +25,7 @@ def enclose(
         nodes: of one block, in order.
         op: what the new node is called.
         point: where it stands, in the place of the last node if not given.
-        ends: nodes that are not read by the others, in place of the last: it makes what all of them made.
+        ends: nodes, in place of the last: the new one makes what all of them made. Others may read it too.
 
     Raises:
         GraphError: something else reads what one of the others makes.
@@ -40,7 +40,7 @@ def enclose(
     for node in nodes:
         body.append(node.remove())
     for end in ends:
-        _hand_over(end, whole)
+        _hand_over(end, whole, inner)
     body.returns.set_inputs([value for end in ends for value in end.outputs])
     return whole
 
@@ -68,24 +68,28 @@ def dissolve(whole: Node) -> list[Node]:
     for end in ends:
         assert end is not None
         count = len(end.outputs)
-        for output in end.outputs:
-            output.producer = None
+        own = list(end.outputs)
         end.outputs.clear()
-        for output in islice(made, count):
-            output.producer = None
+        for output, inside in zip(islice(made, count), own, strict=True):
+            inside.producer = output.producer = None
+            for node, index in inside.uses:
+                node.replace_input(index, output)
             end.add_output(output)
     whole.destroy()
     return nodes
 
 
-def _hand_over(maker: Node, whole: Node) -> None:
-    """Let ``whole`` make the values of ``maker``, which gets others in their place."""
+def _hand_over(maker: Node, whole: Node, inner: Container[Node]) -> None:
+    """Let ``whole`` make the values of ``maker``, which gets others in their place, for those that are ``inner``."""
     values = list(maker.outputs)
     maker.outputs.clear()
     for value in values:
         value.producer = None
         whole.add_output(value)
-        maker.add_output(Value("", value.type))
+        own = maker.add_output(Value("", value.type))
+        for node, index in value.uses:
+            if node in inner:
+                node.replace_input(index, own)
 
 
 def replace_call(node: Node, qualified_op: str, args: Sequence[Any]) -> Node:

@@ -1,10 +1,12 @@
 // How the teams of a workgroup add up what they have summed: ROWS * SUMS_OF_A_ROW vec4s of each invocation, and with NORMALIZED the sums of
-// each row and of its squares. An invocation adds up those of TEAMS_AT_ONCE teams between two barriers; its loads don't wait for each other,
-// which a loop that halves the teams, or one that may end early, makes them do: 1,560 cycles on an H100 for 128 teams, and 780 now.
+// each row and of its squares. An invocation adds up those of TEAMS_AT_ONCE teams between two barriers, by loads that don't wait for each
+// other, which a loop that halves the teams makes them do: 1,590 cycles on an H100 for 128 teams, and 835 now. More at once takes so many
+// registers that the driver's loop over the weights gets slower, by 15 %.
 
-const int TEAMS_AT_ONCE = 8;
+const int TEAMS_AT_ONCE = 4;
 const int SECOND = TEAMS > TEAMS_AT_ONCE ? TEAMS / TEAMS_AT_ONCE : 1; // teams that are left after a stage
 const int THIRD = SECOND > TEAMS_AT_ONCE ? SECOND / TEAMS_AT_ONCE : 1;
+const int FOURTH = THIRD > TEAMS_AT_ONCE ? THIRD / TEAMS_AT_ONCE : 1; // at most as many, as there are 256 teams at most
 
 shared vec4 pool[ROWS * SUMS_OF_A_ROW * INVOCATIONS];
 #ifdef NORMALIZED
@@ -30,4 +32,4 @@ shared vec2 both_pool[ROWS * INVOCATIONS];
             }                                                                                                                    \
     }
 
-#define ADD_UP_TEAMS ADD_UP(TEAMS, SECOND) ADD_UP(SECOND, THIRD) ADD_UP(THIRD, 1)
+#define ADD_UP_TEAMS ADD_UP(TEAMS, SECOND) ADD_UP(SECOND, THIRD) ADD_UP(THIRD, FOURTH) ADD_UP(FOURTH, 1)

@@ -18,6 +18,7 @@ from mobopt.runtimes.vulkan.compile.attention import find_attention, share_heads
 from mobopt.runtimes.vulkan.compile.concatenation import Concatenation, find_concatenations
 from mobopt.runtimes.vulkan.compile.decompose import decompose
 from mobopt.runtimes.vulkan.compile.fusion import fold_epilogues
+from mobopt.runtimes.vulkan.compile.fusion_cached_attention import fold_cached_attention
 from mobopt.runtimes.vulkan.compile.fusion_normalization import fold_normalizations
 from mobopt.runtimes.vulkan.compile.fusion_pointwise import fuse_pointwise
 from mobopt.runtimes.vulkan.compile.fusion_rotary import fold_rotary, join_rotary
@@ -197,6 +198,7 @@ def _build(
     in_place = written_in_place(segment, device, state, placement.reasons, placement.long)
     halved = NOTHING_HALVED if halving is None else halving.choose(graph, placement.reasons, in_place)
     join_rotary(graph, device, placement.reasons, placement.long, in_place)
+    fold_cached_attention(graph, device, placement.reasons, in_place)
     plan = make_plan(
         device,
         constants,

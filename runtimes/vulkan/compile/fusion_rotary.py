@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 
 from mobopt.ir import Graph, Node, Value
+from mobopt.ir.node_list import InsertionPoint
 from mobopt.ir.rewriting import dissolve, enclose, made_only_for
 from mobopt.runtimes.vulkan.engine.device_info import DeviceInfo
 from mobopt.runtimes.vulkan.kernels.rotary_kernel import MOST_JOBS, may_rotate
@@ -105,7 +106,7 @@ def _groups(graph: Graph, jobs: Sequence[_Job]) -> list[list[_Job]]:
     order: dict[Node | None, int] = {node: number for number, node in enumerate(graph.block.nodes)}
 
     def first_read(job: _Job) -> int:
-        return min((order.get(user, len(order)) for user, _ in job.nodes[-1].output.uses), default=len(order))
+        return _first_read(job.nodes[-1].output, order)
 
     groups: list[list[_Job]] = []
     left = list(jobs)
@@ -120,6 +121,14 @@ def _groups(graph: Graph, jobs: Sequence[_Job]) -> list[list[_Job]]:
         left = [job for job in left if job not in group]
         groups.append(group)
     return groups
+
+
+def _first_read(value: Value, order: Mapping[Node | None, int]) -> int:
+    """Where a value is read first, but for views, which may as well come later."""
+    numbers = (
+        _first_read(user.output, order) if is_same_rows(user) else order.get(user, len(order)) for user, _ in value.uses
+    )
+    return min(numbers, default=len(order))
 
 
 def _jobs(graph: Graph, on_host: Container[Node], long: Container[Value]) -> list[_Job]:
@@ -163,4 +172,16 @@ def _join(graph: Graph, group: Sequence[_Job]) -> None:
         nodes += [part for node in job.nodes for part in (dissolve(node) if node.blocks else [node])]
         ends.append(nodes[-1])
     order = {node: number for number, node in enumerate(graph.block.nodes)}
-    enclose(sorted(nodes, key=order.__getitem__), ROTARY, ends=ends)
+    _move_views(enclose(sorted(nodes, key=order.__getitem__), ROTARY, ends=ends))
+
+
+def _move_views(whole: Node) -> None:
+    """Put views of what a node makes behind it that stand before it."""
+    last = whole
+    views = [user for value in whole.outputs for user, _ in value.uses]
+    while views:
+        view = views.pop(0)
+        if view.block is whole.block and view is not view.block.returns and view.is_before(whole):
+            InsertionPoint.after(last).insert(view.remove())
+            last = view
+            views += [user for user, _ in view.output.uses]

@@ -34,6 +34,7 @@ SWITCHES = {
     "no-matrix-units": "products of halves by ordinary arithmetic, also where there are matrix units",
     "split-products": "products of floats by units that multiply halves, also where that isn't known to be faster",
     "no-split-products": "products of floats by ordinary arithmetic, also where units that multiply halves are faster",
+    "no-cached-attention": "the newest keys and values come into their caches before attention, not as part of it",
     "no-writes-in-place": "caches that a model changes by a row are copied, not written to where they lie",
     "no-normalized-products": "layer norms by dispatches of their own, not by the products that read them",
     "emulated-matrix-units": "products of halves by the kernels for matrix units, which are emulated, to try them",

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from mobopt.runtimes.vulkan.engine.device_info import DeviceInfo
 from mobopt.runtimes.vulkan.engine.stream import bind
-from mobopt.runtimes.vulkan.kernels.attention_kernel import AttentionOperands
+from mobopt.runtimes.vulkan.engine.tensor import DeviceTensor
+from mobopt.runtimes.vulkan.kernels.attention_kernel import BATCH_RANK, AttentionOperands
 from mobopt.runtimes.vulkan.kernels.device_costs import core_count
 from mobopt.runtimes.vulkan.kernels.kernel_access import VECTOR, element_form, spread, writing
 from mobopt.runtimes.vulkan.kernels.plan import Plan, replayable
@@ -40,36 +42,89 @@ class AttentionRow:
         return self.turns + self.invocations // self.lanes + self.parts
 
 
+def may_attend_rows(queries: int, head: int, width: int) -> bool:
+    """Whether queries are few enough, and not too long.
+
+    Args:
+        queries: those that share keys.
+        head: elements of a query.
+        width: elements of a value.
+    """
+    return queries <= MOST_QUERIES and max(head, width) <= _MOST_QUADS * VECTOR
+
+
 def row_of(device: DeviceInfo, operands: AttentionOperands, is_causal: bool) -> AttentionRow | None:
     """How the keys are divided; None where queries are too many, or too long."""
     queries, keys = operands.query.sizes[-2], operands.key.sizes[-2]
-    head, width = (-(-tensor.sizes[-1] // VECTOR) for tensor in (operands.query, operands.value))
-    if is_causal or queries > MOST_QUERIES or max(head, width) > _MOST_QUADS:
+    head, width = operands.query.sizes[-1], operands.value.sizes[-1]
+    if is_causal or not may_attend_rows(queries, head, width):
         return None
     invocations = device.workgroup(_INVOCATIONS)
-    lanes = max(1 << (width - 1).bit_length(), _SHARERS)
+    lanes = max(1 << (-(-width // VECTOR) - 1).bit_length(), _SHARERS)
     tiles = -(-keys // (invocations // _SHARERS))
     wanted = -(-_GROUPS_PER_CORE * core_count(device) // (operands.batches * queries))
     turns = -(-tiles // max(min(wanted, tiles, _MOST_PARTS), 1))
     return AttentionRow(invocations, lanes, turns, -(-tiles // turns))
 
 
+@dataclass(frozen=True, eq=False)
+class CachedRows:
+    """The newest row of keys and values, which comes into their caches as part of attention. Tensors are nests as those
+    of :class:`AttentionOperands`; the caches are its keys and values, dense and of float32."""
+
+    key: DeviceTensor
+    value: DeviceTensor
+    tables: Sequence[DeviceTensor]
+    """Cosines and sines of rotary positions, of the first elements of a row; none if nothing is turned."""
+    is_query_turned: bool
+    is_key_turned: bool
+    place: DeviceTensor
+    """The row of the caches, of int32; the run's flag is raised where caches have no such row."""
+    wraps: bool
+    """Whether places below zero count from the caches' end."""
+    journal: DeviceTensor
+    """Where the rows go that are written over."""
+
+    @property
+    def inputs(self) -> tuple[DeviceTensor, ...]:
+        """What the kernel binds as nests; something for tables, too."""
+        cosines, sines = self.tables or (self.key, self.key)
+        return self.key, self.value, cosines, sines
+
+    @property
+    def constants(self) -> list[int]:
+        """The last specialization constants of the kernel: those of ``attention_cache.glsl``."""
+        forms = sum(int(element_form(tensor)) << 3 * number for number, tensor in enumerate(self.inputs))
+        nests = [number // VECTOR for tensor in self.inputs for number in (tensor.offset, *tensor.strides[:BATCH_RANK])]
+        turned = self.tables[0].sizes[-1] // VECTOR if self.tables else 0
+        kinds = (int(self.is_query_turned), int(self.is_key_turned), turned, int(self.wraps))
+        return [*kinds, self.place.offset, forms, *nests]
+
+
 @replayable
-def attend_rows(plan: Plan, operands: AttentionOperands, row: AttentionRow, scale: float) -> None:
-    """Append the dispatch of ``softmax(q k^T scale + mask) v``."""
+def attend_rows(
+    plan: Plan, operands: AttentionOperands, row: AttentionRow, scale: float, rows: CachedRows | None = None
+) -> None:
+    """Append the dispatch of ``softmax(q k^T scale + mask) v``, with what comes into caches before."""
     head, width = operands.query.sizes[-1], operands.value.sizes[-1]
     queries = operands.batches * operands.query.sizes[-2]
     is_divided = row.parts > 1
     sums = plan.empty((queries * row.parts * (row.lanes + 1) * VECTOR if is_divided else VECTOR,))
     forms = [int(element_form(tensor)) for tensor in (*operands.inputs, operands.result)]
+    query, key, value, mask = operands.inputs
+    caches = [bind(cache) if rows is None else writing(cache, reads=True) for cache in (key, value)]
+    counters = plan.counters(queries if is_divided else 1)
+    bindings = [writing(operands.result), bind(query), *caches, bind(mask), writing(sums, reads=True), counters]
+    if rows is not None:
+        bindings += [*map(bind, rows.inputs), bind(rows.place), plan.stream.raised_by(), writing(rows.journal)]
     plan.dispatch(
-        "attention_row",
-        [
-            *(writing(operands.result), *map(bind, operands.inputs)),
-            *(writing(sums, reads=True), plan.counters(queries if is_divided else 1)),
-        ],
+        "attention_row" if rows is None else "attention_row_cached",
+        bindings,
         spread(queries * row.parts),
-        [row.invocations, row.lanes, head, width, scale, operands.mask_kind, row.parts, *forms],
+        [
+            *(row.invocations, row.lanes, head, width, scale, operands.mask_kind, row.parts, *forms),
+            *([] if rows is None else rows.constants),
+        ],
         operands.push_constants(),
         iterations=row.iterations,
     )

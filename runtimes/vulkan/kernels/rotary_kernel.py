@@ -79,26 +79,31 @@ def rotate(
             may be 0; none if nothing is turned.
         place: the row of caches that is replaced, of int32; the run's flag is raised where caches have no such row.
     """
-    journal = _journal(plan, jobs)
+    journal = journal_of(plan, jobs)
     _rotate(plan, jobs, tables, place, journal)
     if journal is not None:
-        first, undoing = 0, []
-        for job in jobs:
-            if job.is_in_place:
-                sizes = job.source.sizes
-                old = DeviceTensor(journal.storage, journal.dtype, sizes, contiguous_strides(sizes), first)
-                undoing.append(RotaryJob(old, job.result, cache=job.result, wraps=job.wraps))
-            first += VECTOR * job.quads
-        _rotate(plan, undoing, (), place, _journal(plan, undoing))
-        undo = plan.stream.operations.pop()
-        assert isinstance(undo, Dispatch)
-        plan.stream.undo.append(undo)
+        undo_rows(plan, jobs, place, journal)
 
 
-def _journal(plan: Plan, jobs: Sequence[RotaryJob]) -> DeviceTensor | None:
-    """Where the rows lie that jobs write over; None if there are none."""
+def journal_of(plan: Plan, jobs: Sequence[RotaryJob]) -> DeviceTensor | None:
+    """Where the rows lie that jobs write over, those of one job after the other, dense; None if there are none."""
     is_needed = any(job.is_in_place for job in jobs)
     return plan.empty((sum(job.quads for job in jobs) * VECTOR,)) if is_needed else None
+
+
+def undo_rows(plan: Plan, jobs: Sequence[RotaryJob], place: DeviceTensor | None, journal: DeviceTensor) -> None:
+    """Let the stream's ``undo`` put back what jobs have written over, from their journal."""
+    first, undoing = 0, []
+    for job in jobs:
+        if job.is_in_place:
+            sizes = job.source.sizes
+            old = DeviceTensor(journal.storage, journal.dtype, sizes, contiguous_strides(sizes), first)
+            undoing.append(RotaryJob(old, job.result, cache=job.result, wraps=job.wraps))
+        first += VECTOR * job.quads
+    _rotate(plan, undoing, (), place, journal_of(plan, undoing))
+    undo = plan.stream.operations.pop()
+    assert isinstance(undo, Dispatch)
+    plan.stream.undo.append(undo)
 
 
 @replayable

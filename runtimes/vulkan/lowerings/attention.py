@@ -65,7 +65,7 @@ def attention(plan: Plan, call: Node) -> DeviceTensor:
     scale = 1 / math.sqrt(query.sizes[-1]) if call["scale"] is None else float(call["scale"])
     in_products = plan.device.is_cpu and EMULATED_UNITS not in plan.device.switches
     lead = call.output.sizes[:-2]
-    target = _result(plan, call.output, beside=not in_products or math.prod(lead[:-1]) == 1)
+    target = result_of(plan, call.output, beside=not in_products or math.prod(lead[:-1]) == 1)
     if target.numel == 0 or key.sizes[-2] == 0:
         fill(plan, target, 0.0, fresh=True)
         return target
@@ -73,10 +73,10 @@ def attention(plan: Plan, call: Node) -> DeviceTensor:
     tensors = [with_dense_rows(plan, tensor) for tensor in (query, key, value)]
     if mask is not None:
         tensors.append(expanded(mask, (*lead, query.sizes[-2], key.sizes[-2])))
-    grouped = [_grouped(tensor, lead, heads) for tensor in (target, *tensors)]
+    grouped = [grouped_by_keys(tensor, lead, heads) for tensor in (target, *tensors)]
     if query.sizes[-2] == 1 and not call["is_causal"]:
-        grouped = _heads_as_queries(grouped)
-    operands = _operands(plan, grouped)
+        grouped = heads_as_queries(grouped)
+    operands = operands_of(_nests(plan, grouped))
     if in_products:
         _in_products(plan, operands, scale, call["is_causal"])
     elif row := row_of(plan.device, operands, call["is_causal"]):
@@ -95,7 +95,7 @@ def _matrix_block(plan: Plan, call: Node, operands: AttentionOperands, scale: fl
     return block or matrix_block(plan.device, operands, scale, call["is_causal"], split=True)
 
 
-def _result(plan: Plan, output: Value, *, beside: bool) -> DeviceTensor:
+def result_of(plan: Plan, output: Value, *, beside: bool) -> DeviceTensor:
     """Where the result goes, in rows of whole vec4s; ``beside`` puts heads beside each other, as models join them."""
     *outer, rows, columns = output.sizes
     if not outer or not beside:
@@ -105,7 +105,7 @@ def _result(plan: Plan, output: Value, *, beside: bool) -> DeviceTensor:
     return plan.own_result(output, output.sizes, (*steps[:-3], steps[-2], steps[-3], 1))
 
 
-def _grouped(tensor: DeviceTensor, lead: Sequence[int], heads: int) -> DeviceTensor:
+def grouped_by_keys(tensor: DeviceTensor, lead: Sequence[int], heads: int) -> DeviceTensor:
     """A view expanded to batches of ``lead``, whose last dimension becomes two: the ``heads`` of keys, and queries'
     heads that share one."""
     rows = tensor.sizes[-2:]
@@ -122,28 +122,45 @@ def _grouped(tensor: DeviceTensor, lead: Sequence[int], heads: int) -> DeviceTen
     return expanded(tensor.view(sizes, strides), (*lead[:-1], heads, shared, *rows))
 
 
-def _heads_as_queries(tensors: Sequence[DeviceTensor]) -> list[DeviceTensor]:
+def heads_as_queries(tensors: Sequence[DeviceTensor]) -> list[DeviceTensor]:
     """Single queries of the heads that share keys as the queries of one head: result, query, and maybe the mask turned,
     key and value as they are, but for the heads that only repeat them."""
     if tensors[0].rank < 4:
         return list(tensors)
     result, query, key, value, *mask = tensors
-    first = [sliced(tensor, tensor.rank - 3, 0, 1) for tensor in (key, value)]
     result, query, *mask = (swapped(tensor, -2, -3) for tensor in (result, query, *mask))
-    return [result, query, *first, *mask]
+    return [result, query, without_repeats(key), without_repeats(value), *mask]
 
 
-def _operands(plan: Plan, tensors: Sequence[DeviceTensor]) -> AttentionOperands:
-    """Result, query, key, value, and maybe the mask, of equal batches, with three dimensions of these."""
+def without_repeats(tensor: DeviceTensor) -> DeviceTensor:
+    """Keys or values of the first of the heads that share them."""
+    return sliced(tensor, tensor.rank - 3, 0, 1)
+
+
+def _nests(plan: Plan, tensors: Sequence[DeviceTensor]) -> list[DeviceTensor]:
+    """Tensors of equal batches with three dimensions of these, the first of which is written to."""
+    found = nests_of(tensors)
+    if found is None:
+        found = nests_of([tensors[0], *(copied(plan, tensor, row_strides(tensor.sizes)) for tensor in tensors[1:])])
+        assert found is not None, "the batches of a dense result are one run"
+    return found
+
+
+def nests_of(tensors: Sequence[DeviceTensor]) -> list[DeviceTensor] | None:
+    """The same without copies; None where batches don't lie in so few dimensions."""
     nest = _batches_of(tensors)
     if nest.rank > BATCH_RANK:
-        tensors = [tensors[0], *(copied(plan, tensor, row_strides(tensor.sizes)) for tensor in tensors[1:])]
-        nest = _batches_of(tensors)
+        return None
     ones = [1] * (BATCH_RANK - nest.rank)
-    result, query, key, value, *mask = (
+    return [
         tensor.view((*ones, *nest.sizes, *tensor.sizes[-2:]), (*[0] * len(ones), *strides, *tensor.strides[-2:]))
         for tensor, strides in zip(tensors, nest.strides, strict=True)
-    )
+    ]
+
+
+def operands_of(nests: Sequence[DeviceTensor]) -> AttentionOperands:
+    """Result, query, key, value, and maybe the mask."""
+    result, query, key, value, *mask = nests
     return AttentionOperands(query, key, value, mask[0] if mask else None, result)
 
 

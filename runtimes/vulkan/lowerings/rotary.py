@@ -214,10 +214,7 @@ def rotary(plan: Plan, node: Node) -> tuple[DeviceTensor, ...]:
     tables: list[DeviceTensor] = []
     for turn, job in zip(turns, jobs, strict=True):
         if turn is not None and not tables:
-            sizes = (job.source.sizes[0], 1, job.source.sizes[-2], turn.cosines.sizes[-1])
-            for value in turn.tables:
-                table = _heads_first(_of_rank_four(with_dense_rows(plan, plan.tensor(value))), turn)
-                tables.append(expanded(table, sizes))
+            tables = tables_of(plan, turn, job.source.sizes[0], job.source.sizes[-2])
     places = [plan.tensor(put.index) for put in puts if put is not None]
     rotate(plan, jobs, tables, places[0] if places else None)
     results = [
@@ -229,30 +226,43 @@ def rotary(plan: Plan, node: Node) -> tuple[DeviceTensor, ...]:
     )
 
 
+def tables_of(plan: Plan, turn: Rotation, batches: int, rows: int) -> list[DeviceTensor]:
+    """Cosines and sines, (batches, 1, rows, elements that are turned)."""
+    sizes = (batches, 1, rows, turn.cosines.sizes[-1])
+    dense = (_of_rank_four(with_dense_rows(plan, plan.tensor(value))) for value in turn.tables)
+    return [expanded(_heads_first(table, turn), sizes) for table in dense]
+
+
+def turned_source(plan: Plan, turn: Rotation) -> DeviceTensor:
+    """What is turned, (batches, heads, rows, elements)."""
+    return _heads_first(_of_rank_four(with_dense_rows(plan, plan.tensor(turn.source))), turn)
+
+
+def new_row(plan: Plan, put: Put, turn: Rotation | None) -> DeviceTensor:
+    """What comes into a cache, before it is turned, of rank four."""
+    source = with_dense_rows(plan, plan.tensor(put.source if turn is None else turn.source))
+    return _of_rank_four(_with_sizes(source, put.row_sizes))
+
+
 def _heads_first(tensor: DeviceTensor, turn: Rotation | None) -> DeviceTensor:
     """(batches, heads, rows, elements) of what is turned, or the other way round."""
     return swapped(tensor, 1, 2) if turn is not None and turn.is_of_rows_first else tensor
 
 
 def _job(plan: Plan, turn: Rotation | None, put: Put | None, output: Value) -> RotaryJob:
-    if turn is not None:
-        given = turn.source
-    else:
-        assert put is not None, "what is neither turned nor put anywhere is no job"
-        given = put.source
-    source = with_dense_rows(plan, plan.tensor(given))
     if put is None:
-        source = _heads_first(_of_rank_four(source), turn)
+        assert turn is not None, "what is neither turned nor put anywhere is no job"
+        source = turned_source(plan, turn)
         result = plan.own_result(output, source.sizes, contiguous_strides(source.sizes))
-        return RotaryJob(source, result, turn is not None)
-    source = _with_sizes(source, put.row_sizes)
+        return RotaryJob(source, result, is_turned=True)
+    source = new_row(plan, put, turn)
     if output in plan.in_place:
         result = cache = plan.tensor(plan.in_place[output])
         plan.stream.in_place.add(cache.storage)
     else:
         cache = as_contiguous(plan, with_dense_rows(plan, plan.tensor(put.cache)))
         result = plan.empty(output.sizes, output.dtype, contiguous_strides(output.sizes), cache.storage.elements)
-    source, result, cache = map(_of_rank_four, (source, result, cache))
+    result, cache = map(_of_rank_four, (result, cache))
     return RotaryJob(source, result, turn is not None, cache, put.wraps)
 
 
