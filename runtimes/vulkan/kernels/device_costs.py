@@ -56,6 +56,24 @@ class MatrixCosts:
 
 
 @dataclass(frozen=True)
+class FewBitsCosts:
+    """Costs of products of a few rows by weights of few bits, in nanoseconds of a core."""
+
+    read_nanoseconds: float
+    """16 bytes of weights, read and multiplied by an invocation."""
+    gap: float
+    """Such reads that could have been done in place of jumping to the next line of weights."""
+    turn_nanoseconds: float
+    """Of a turn in which an invocation reads, which nothing else hides."""
+    stage_nanoseconds: float
+    """Of a stage in which half of the teams add up their sums and those of the others."""
+    step_nanoseconds: float
+    """Of each step of a turn, once."""
+    step_registers: float
+    """By how much of an invocation each step of a turn makes it larger: fewer of them fit a core."""
+
+
+@dataclass(frozen=True)
 class DeviceCosts:
     """Costs of a family of devices. A cycle is one of a core; costs in cycles are of 32 invocations together."""
 
@@ -99,6 +117,7 @@ class DeviceCosts:
     """Of a stage in which half of its teams add up their sums and those of the others."""
     row_gap: float
     """vec4s that could have been read in place of jumping to the next line of factors."""
+    few_bits: FewBitsCosts
     depthwise_invocations_per_core: int
     """That a depthwise convolution needs at least before an invocation takes several pixels."""
     normalizing_lanes: int
@@ -275,8 +294,11 @@ def profiles() -> tuple[DeviceCosts, ...]:
 
 def _profile(row: Mapping[str, Any]) -> DeviceCosts:
     matrix = {name: MatrixCosts(**row[name]) for name in ("matrix", "split") if name in row}
+    few_bits = FewBitsCosts(**row["few_bits"])
     lists = {name: tuple(row[name]) for name in ("vendors", "kinds", "in_order_drivers")}
-    return DeviceCosts(**{**row, **lists, **matrix, "split_names": tuple(row.get("split_names", ()))})
+    return DeviceCosts(
+        **{**row, **lists, **matrix, "few_bits": few_bits, "split_names": tuple(row.get("split_names", ()))}
+    )
 
 
 def chained_workgroups(device: DeviceInfo) -> int:
