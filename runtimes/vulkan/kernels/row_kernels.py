@@ -12,7 +12,7 @@ from functools import lru_cache
 
 from mobopt.runtimes.vulkan.engine.device_info import DeviceInfo
 from mobopt.runtimes.vulkan.engine.stream import USUAL_ITERATIONS
-from mobopt.runtimes.vulkan.kernels.device_costs import DeviceCosts, FewBitsCosts
+from mobopt.runtimes.vulkan.kernels.costs import DeviceCosts, FewBitsCosts
 from mobopt.runtimes.vulkan.kernels.product_shape import ProductShape
 
 

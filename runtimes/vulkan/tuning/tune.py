@@ -1,0 +1,203 @@
+"""Tunes a device: measures families of kernels one after the other, fits their costs, and tells whether matrix units
+are worth it."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from mobopt.runtimes.vulkan.engine.device import Device
+from mobopt.runtimes.vulkan.kernels.costs import DeviceCosts
+from mobopt.runtimes.vulkan.kernels.device_costs import cpu_costs, device_costs
+from mobopt.runtimes.vulkan.kernels.matrix_kernels import MatrixKernel
+from mobopt.runtimes.vulkan.kernels.product_kernels import ProductKernel, TileKernel
+from mobopt.runtimes.vulkan.kernels.row_kernels import RowKernel
+from mobopt.runtimes.vulkan.kernels.tuned_costs import (
+    CPU,
+    FEW_BITS,
+    HALVES,
+    ROWS,
+    SHARED,
+    SPLIT,
+    UnitsUse,
+    costs_of,
+    with_costs,
+)
+from mobopt.runtimes.vulkan.lowerings.registry import load_lowerings
+from mobopt.runtimes.vulkan.tuning.families import (
+    ON_UNITS,
+    Family,
+    carried_over,
+    costs_in,
+    cpu_family,
+    gpu_family,
+    is_on,
+    with_units,
+)
+from mobopt.runtimes.vulkan.tuning.fitting import Parameters, Predict, chosen, excess, fit, mistake, predicting
+from mobopt.runtimes.vulkan.tuning.layers import LAYERS, Layer
+from mobopt.runtimes.vulkan.tuning.measuring import Bench, Measured
+from mobopt.runtimes.vulkan.tuning.result import Choice, FamilyTuning, Tuning
+
+Show = Callable[[str], None]
+Layers = Mapping[str, Sequence[Layer]]
+
+_SHARES = {SHARED: 0.3, HALVES: 0.2, SPLIT: 0.2, ROWS: 0.15, FEW_BITS: 0.15}
+"""Of the time, in the order in which families are measured: costs of the first have a part in those of the others."""
+LEAST_GAIN = 0.03
+"""By which products must be faster with matrix units: less may be noise."""
+
+
+def tune(device: Device, seconds: float = 60.0, layers: Layers = LAYERS, show: Show = lambda step: None) -> Tuning:
+    """Measure a device and fit its costs; nothing is kept.
+
+    Args:
+        device: with timestamps.
+        seconds: for measuring, after every kernel was measured once.
+        layers: what is measured, by family of kernels.
+        show: is told each step.
+
+    Raises:
+        DeviceError: the device has no timestamps, or failed.
+    """
+    load_lowerings()
+    if device.info.is_cpu:
+        own = costs_of(cpu_costs(device.info), CPU)
+        found = Tuner(device, layers, show).tuned(cpu_family(device.info), seconds)
+        return Tuning((found.told(own),))
+    return Tuning(tuple(_gpu_families(device, seconds, Tuner(device, layers, show))))
+
+
+def _gpu_families(device: Device, seconds: float, tuner: Tuner) -> Iterator[FamilyTuning]:
+    info, before = device.info, device_costs(device.info)
+    costs = before
+    for name, share in _SHARES.items():
+        start = with_units(info, costs, name) if name in ON_UNITS else costs
+        if start is None or (name == SPLIT and not costs.uses_units):
+            continue
+        found = tuner.tuned(gpu_family(name, info, start, before), share * seconds, is_on(info, before, name))
+        yield found.told(_known(before, name))
+        if found.units is None or found.units.is_used:
+            costs = with_costs(start, name, found.after)
+        elif name == HALVES:
+            costs = replace(costs, uses_units=False)
+        if name == SHARED:
+            costs = carried_over(costs, before)
+
+
+def _known(costs: DeviceCosts, name: str) -> Parameters:
+    """The costs of a family that a device has; none where nobody knows them."""
+    is_unknown = (name == HALVES and costs.matrix is None) or (name == SPLIT and costs.split is None)
+    return {} if is_unknown else costs_of(costs, name)
+
+
+@dataclass(frozen=True)
+class _Found:
+    """What the times of a family tell."""
+
+    family: Family
+    items: Sequence[Measured]
+    after: Parameters
+    predict: Predict
+    units: UnitsUse | None
+    used_units: bool
+
+    def told(self, before: Parameters) -> FamilyTuning:
+        """What is told of it, beside the costs that the device had."""
+        spreads = [spread for item in self.items for spread in item.spreads]
+        return FamilyTuning(
+            self.family.name,
+            before,
+            self.after,
+            tuple(map(self._choice, self.items)),
+            len(spreads),
+            statistics.median(spreads),
+            self.units,
+            self.used_units,
+        )
+
+    def _choice(self, item: Measured) -> Choice:
+        uses_units = self.units is None or self.units.is_used
+        old = chosen(_allowed(item, self.used_units), self.family.before, item.shape)
+        new = chosen(_allowed(item, uses_units), self.predict, item.shape)
+        return Choice(
+            str(item.layer),
+            text_of(old),
+            text_of(new),
+            item.times[old],
+            item.times[new],
+            item.least,
+            self.family.before(old, item.shape),
+            self.predict(new, item.shape),
+        )
+
+
+class Tuner:
+    """Measures families, and fits their costs."""
+
+    def __init__(self, device: Device, layers: Layers, show: Show) -> None:
+        self._device, self._layers, self._show = device, layers, show
+
+    def tuned(self, family: Family, seconds: float, used: bool = True) -> _Found:
+        """What is found for a family; ``used`` says whether its kernels were chosen before."""
+        items = self._measured(family, seconds)
+        self._show("fitting costs")
+        after = best_of(family, items, is_known=used)
+        predict = family.model(after)
+        units = units_use(items, predict) if family.name in ON_UNITS else None
+        return _Found(family, items, costs_in(after), predict, units, used)
+
+    def _measured(self, family: Family, seconds: float) -> Sequence[Measured]:
+        """Times of some kernels, then of those, too, that are the best by what these tell."""
+        with Bench(self._device, self._layers[family.name]) as bench:
+            bench.prepare(family.first, self._show)
+            rounds = 1 if family.name == CPU else 2
+            self._show(f"measuring {bench.kernels} kernels")
+            bench.measure(seconds / rounds)
+            if rounds > 1:
+                predict = family.model(predicting(family.start, family.model, bench.items))
+                bench.prepare(lambda item: family.found(item, predict), self._show)
+                self._show(f"measuring {bench.kernels} kernels")
+                bench.measure(seconds / rounds)
+            return bench.items
+
+
+def best_of(family: Family, items: Sequence[Measured], is_known: bool) -> Parameters:
+    """Parameters as fitted, if they choose faster kernels than those of the start; those of a family that nobody knows
+    on a device also if they only predict better."""
+    fitted = fit(family.start, family.model, items)
+    new, old = family.model(fitted), family.model(family.start)
+    gain = excess(old, items) - excess(new, items)
+    if gain > 0 or (not is_known and gain == 0 and mistake(new, items) < mistake(old, items)):
+        return fitted
+    return family.start
+
+
+def units_use(items: Sequence[Measured], predict: Predict) -> UnitsUse:
+    """Whether matrix units are worth it: whether what is chosen where they may be used takes less time, beyond noise,
+    than what is chosen where they may not."""
+    taken, without = (
+        sum(item.times[chosen(_allowed(item, uses_units), predict, item.shape)] for item in items)
+        for uses_units in (True, False)
+    )
+    noise = statistics.median(spread for item in items for spread in item.spreads)
+    return UnitsUse(taken * (1 + max(noise, LEAST_GAIN)) < without, taken, without)
+
+
+def _allowed(item: Measured, uses_units: bool) -> Collection[ProductKernel]:
+    return [kernel for kernel in item.times if uses_units or not isinstance(kernel, MatrixKernel)]
+
+
+def text_of(kernel: ProductKernel) -> str:
+    """A kernel in few words."""
+    if isinstance(kernel, TileKernel):
+        how = "broadcast" if kernel.broadcasts else f"{kernel.column_lanes} lanes across"
+        return f"{kernel.rows}x{kernel.columns}, {how}"
+    if isinstance(kernel, RowKernel):
+        return f"{kernel.columns} across, {kernel.teams} teams, {kernel.steps} steps"
+    block = f"{kernel.block_rows}x{kernel.block_columns} by {kernel.rows}x{kernel.columns}"
+    parts = f"{kernel.teams} teams, {kernel.parts} parts"
+    if isinstance(kernel, MatrixKernel):
+        return f"units, {block}, {parts}"
+    return f"{block}, {parts}{', joined' if kernel.joins else ''}"
