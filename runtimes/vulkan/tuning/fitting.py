@@ -78,7 +78,7 @@ def fit(start: Parameters, model: Model, measured: Sequence[Measured]) -> Parame
         distance = sum(math.log(tried[name] / value) ** 2 for name, value in start.items()) / len(start)
         return mistake(model(tried), measured) + _DISTANCE_WEIGHT * distance
 
-    return _better(min(start, predicting(start, model, measured), key=found_wrong), found_wrong)
+    return _better(min(start, *_predicting(start, model, measured), key=found_wrong), found_wrong)
 
 
 def _better(best: Parameters, found_wrong: Callable[[Parameters], float]) -> Parameters:
@@ -104,7 +104,12 @@ def _changed(parameters: Parameters, step: float) -> Iterator[Parameters]:
 
 
 def predicting(start: Parameters, model: Model, measured: Sequence[Measured]) -> Parameters:
-    """The parameters that predict best, by the method of Levenberg and Marquardt on logarithms, from several starts:
+    """The parameters that predict best."""
+    return min(_predicting(start, model, measured), key=lambda tried: _error(model(tried), measured))
+
+
+def _predicting(start: Parameters, model: Model, measured: Sequence[Measured]) -> list[Parameters]:
+    """Parameters that predict best nearby, by the method of Levenberg and Marquardt on logarithms, from several starts:
     costs that don't show at one of them do at another."""
     names = [name for name in start if name not in _FIXED]
     origin = torch.tensor([math.log(start[name]) for name in names], dtype=torch.float64)
@@ -124,8 +129,8 @@ def predicting(start: Parameters, model: Model, measured: Sequence[Measured]) ->
         pull = math.sqrt(_PULL / len(names)) * (place - origin)
         return torch.cat([torch.tensor(found, dtype=torch.float64), pull])
 
-    places = [_least_squares(origin, residuals), *(_least_squares(origin + step, residuals) for step in farther)]
-    return parameters(min(places, key=lambda place: float(residuals(place).square().sum())))
+    starts = [origin, *(origin + step for step in farther)]
+    return [parameters(_least_squares(place, residuals)) for place in starts]
 
 
 def _least_squares(place: torch.Tensor, residuals: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:

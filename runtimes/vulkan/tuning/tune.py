@@ -45,6 +45,8 @@ Layers = Mapping[str, Sequence[Layer]]
 
 _SHARES = {SHARED: 0.3, HALVES: 0.2, SPLIT: 0.2, ROWS: 0.15, FEW_BITS: 0.15}
 """Of the time, in the order in which families are measured: costs of the first have a part in those of the others."""
+_FOLDS = 3
+"""Parts of the layers, each of which is left out of a fit that is tried on it."""
 LEAST_GAIN = 0.03
 """By which products must be faster with matrix units: less may be noise."""
 
@@ -164,14 +166,27 @@ class Tuner:
 
 
 def best_of(family: Family, items: Sequence[Measured], is_known: bool) -> Parameters:
-    """Parameters as fitted, if they choose faster kernels than those of the start; those of a family that nobody knows
-    on a device also if they only predict better."""
+    """Parameters as fitted, if they choose faster kernels than those of the start, for layers that they weren't fitted
+    to as well; those of a family that nobody knows on a device also if they only predict better."""
     fitted = fit(family.start, family.model, items)
     new, old = family.model(fitted), family.model(family.start)
     gain = excess(old, items) - excess(new, items)
-    if gain > 0 or (not is_known and gain == 0 and mistake(new, items) < mistake(old, items)):
-        return fitted
-    return family.start
+    if is_known:
+        return fitted if gain > 0 and _holds_elsewhere(family, items) else family.start
+    return fitted if (gain, mistake(old, items)) > (0, mistake(new, items)) else family.start
+
+
+def _holds_elsewhere(family: Family, items: Sequence[Measured]) -> bool:
+    """Whether what is fitted to some layers chooses faster kernels for the others."""
+    if len(items) < _FOLDS:
+        return True
+    gain = 0.0
+    for fold in range(_FOLDS):
+        left_out = items[fold::_FOLDS]
+        others = [item for number, item in enumerate(items) if number % _FOLDS != fold]
+        fitted = fit(family.start, family.model, others)
+        gain += excess(family.model(family.start), left_out) - excess(family.model(fitted), left_out)
+    return gain > 0
 
 
 def units_use(items: Sequence[Measured], predict: Predict) -> UnitsUse:
