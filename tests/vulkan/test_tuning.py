@@ -46,7 +46,7 @@ from mobopt.runtimes.vulkan.kernels.tuned_costs import (
 from mobopt.runtimes.vulkan.lowerings.registry import load_lowerings
 from mobopt.runtimes.vulkan.program import VulkanProgram
 from mobopt.runtimes.vulkan.tuning import fitting, tune
-from mobopt.runtimes.vulkan.tuning.families import carried_over, gpu_family, with_units
+from mobopt.runtimes.vulkan.tuning.families import carried_over, gpu_family, scaled, with_units
 from mobopt.runtimes.vulkan.tuning.kept import keep_costs
 from mobopt.runtimes.vulkan.tuning.layers import LAYERS, Layer, PreparedLayer
 from mobopt.runtimes.vulkan.tuning.measuring import Measured
@@ -247,6 +247,21 @@ def test_matrix_units_are_not_used_where_they_take_more_time(monkeypatch: pytest
     keep_costs(h200, found)
     assert uses_units(h200, WIDE) and uses_units(h200, FLOATS)
     forget_tuned(h200)
+
+
+def test_times_of_a_slow_device_compare_with_those_of_its_units(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The table's costs choose the right blocks, and are as right of how long these take, beside units."""
+    info = a_gpu_with_units()
+    table = with_units(info, device_costs(info), SPLIT)
+    assert table is not None
+    slow = with_costs(table, SHARED, scaled(costs_of(table, SHARED), 8.0))
+    found = tuned(monkeypatch, info, carried_over(slow, table))
+    blocks = found.families[0]
+    assert blocks.excess_after <= blocks.excess_before < 0.01
+    assert blocks.before["cycles_per_nanosecond"] / blocks.after["cycles_per_nanosecond"] == pytest.approx(8.0, rel=0.3)
+    keep_costs(info, found)
+    assert uses_units(info, WIDE) and uses_units(info, FLOATS) and found.excess_after < 0.01
+    forget_tuned(info)
 
 
 def test_noise_is_not_fitted(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -175,6 +175,13 @@ _KERNELS: Mapping[str, Callable[[DeviceInfo, DeviceCosts, ProductShape], Iterabl
 }
 
 
+def scaled(parameters: Parameters, factor: float) -> Parameters:
+    """Costs of blocks in shared memory by which each takes as many times as long."""
+    slower = {name: value * factor for name, value in parameters.items() if name.endswith("_nanoseconds")}
+    clock = parameters["cycles_per_nanosecond"] / factor
+    return {**parameters, **slower, "cycles_per_nanosecond": clock}
+
+
 def with_units(info: DeviceInfo, costs: DeviceCosts, name: str) -> DeviceCosts | None:
     """Costs by which matrix units compute products of halves, or of floats, too: if nobody knows what they cost on a
     device, the costs of one that they were measured on. None where a device has no units that kernels can use."""

@@ -3,6 +3,7 @@ are worth it."""
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -26,6 +27,7 @@ from mobopt.runtimes.vulkan.kernels.tuned_costs import (
 )
 from mobopt.runtimes.vulkan.lowerings.registry import load_lowerings
 from mobopt.runtimes.vulkan.tuning.families import (
+    DISPATCH,
     ON_UNITS,
     Family,
     carried_over,
@@ -33,6 +35,7 @@ from mobopt.runtimes.vulkan.tuning.families import (
     cpu_family,
     gpu_family,
     is_on,
+    scaled,
     with_units,
 )
 from mobopt.runtimes.vulkan.tuning.fitting import Parameters, Predict, chosen, excess, fit, mistake, predicting
@@ -47,6 +50,8 @@ _SHARES = {SHARED: 0.3, HALVES: 0.2, SPLIT: 0.2, ROWS: 0.15, FEW_BITS: 0.15}
 """Of the time, in the order in which families are measured: costs of the first have a part in those of the others."""
 _FOLDS = 3
 """Parts of the layers, each of which is left out of a fit that is tried on it."""
+_FAR = 1.25
+"""Times of a prediction."""
 LEAST_GAIN = 0.03
 """By which products must be faster with matrix units: less may be noise."""
 
@@ -172,8 +177,18 @@ def best_of(family: Family, items: Sequence[Measured], is_known: bool) -> Parame
     new, old = family.model(fitted), family.model(family.start)
     gain = excess(old, items) - excess(new, items)
     if is_known:
-        return fitted if gain > 0 and _holds_elsewhere(family, items) else family.start
+        return fitted if gain > 0 and _holds_elsewhere(family, items) else _as_long(family, fitted, items)
     return fitted if (gain, mistake(old, items)) > (0, mistake(new, items)) else family.start
+
+
+def _as_long(family: Family, fitted: Parameters, items: Sequence[Measured]) -> Parameters:
+    """What a family starts from, which chooses as it did. Of blocks in shared memory, which others are compared with,
+    it is made to predict times as long as those that were measured, if they are far from it."""
+    new, old = family.model({**fitted, DISPATCH: 0.0}), family.model({**family.start, DISPATCH: 0.0})
+    best = [(min(item.times, key=item.times.__getitem__), item.shape) for item in items]
+    factor = math.exp(statistics.median(math.log(new(kernel, shape) / old(kernel, shape)) for kernel, shape in best))
+    is_far = family.name == SHARED and abs(math.log(factor)) > math.log(_FAR)
+    return {**scaled(family.start, factor), DISPATCH: fitted[DISPATCH]} if is_far else family.start
 
 
 def _holds_elsewhere(family: Family, items: Sequence[Measured]) -> bool:
