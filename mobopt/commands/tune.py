@@ -117,6 +117,8 @@ def _used(is_used: bool) -> str:
 
 def _why(family: str, use: UnitsUse) -> str:
     whose = "for halves" if family == "halves" else "for floats"
+    if not use.is_right:
+        return f"{whose}: their results are wrong on this device"
     taken, without = use.nanoseconds / 1e3, use.nanoseconds_without / 1e3
     return f"{whose}: the layers take {taken:.0f} us where they may be, {without:.0f} us where they may not"
 

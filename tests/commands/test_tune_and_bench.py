@@ -18,7 +18,7 @@ from mobopt.runtimes.cpu import Interpreter
 from mobopt.runtimes.vulkan import device_roofs
 from mobopt.runtimes.vulkan.device_roofs import DeviceRoofs
 from mobopt.runtimes.vulkan.engine.device import Device
-from mobopt.runtimes.vulkan.kernels.tuned_costs import FEW_BITS, HALVES, ROWS, SHARED
+from mobopt.runtimes.vulkan.kernels.tuned_costs import FEW_BITS, HALVES, ROWS, SHARED, TunedCosts
 from mobopt.runtimes.vulkan.tuning import result, tune
 from mobopt.runtimes.vulkan.tuning.layers import LAYERS, Layer
 from mobopt.samples.inputs import random_inputs
@@ -212,4 +212,7 @@ def test_tune_a_gpu(invoke: Invoke, device: Device, monkeypatch: pytest.MonkeyPa
     assert {"device", "tuning", "roofs", "is_kept"} == data.keys()
     family = data["tuning"]["families"][1]
     assert family["name"] == HALVES and family["units"]["nanoseconds_without"] > 0 and family["choices"][0]["before"]
+    monkeypatch.setattr(tools_tuning, "kept_costs", lambda info: TunedCosts(kept["costs"], {HALVES: wrong}))
+    wrong = tools_tuning.UnitsUse(False, 1.0, 2.0, is_right=False)
+    assert "not used for halves: their results are wrong" in invoke("tune", "--show").stdout
     assert "is forgotten" in invoke("tune", "--forget").stdout

@@ -8,6 +8,7 @@ import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from types import SimpleNamespace
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -48,7 +49,7 @@ from mobopt.runtimes.vulkan.program import VulkanProgram
 from mobopt.runtimes.vulkan.tuning import fitting, tune
 from mobopt.runtimes.vulkan.tuning.families import carried_over, gpu_family, scaled, with_units
 from mobopt.runtimes.vulkan.tuning.kept import keep_costs
-from mobopt.runtimes.vulkan.tuning.layers import LAYERS, Layer, PreparedLayer
+from mobopt.runtimes.vulkan.tuning.layers import LAYERS, Layer, PreparedLayer, forced
 from mobopt.runtimes.vulkan.tuning.measuring import Measured
 from mobopt.runtimes.vulkan.tuning.result import Tuning
 
@@ -58,6 +59,15 @@ SHAPES = [
 ]
 START = {"threads": 4.0, "fetch": 12.5, "multiply": 11.0, "store": 125.0, "start": 250.0, "broadcast": 20.0}
 TRUE = replace(cpu_rows()[0], threads=4, fetch=40.0, multiply=3.0, store=300.0, start=4000.0, broadcast=5.0)
+
+
+TINY = {
+    SHARED: (Layer(20, 24, 16), Layer(9, 5, 7, is_convolution=True)),
+    HALVES: (Layer(20, 24, 16, are_halves=True), Layer(9, 8, 8, is_convolution=True, are_halves=True)),
+    SPLIT: (Layer(17, 23, 9), Layer(9, 8, 8, is_convolution=True)),
+    ROWS: (Layer(1, 24, 40), Layer(3, 13, 9, are_halves=True)),
+    FEW_BITS: (Layer(1, 64, 40, bits=4), Layer(2, 30, 9, bits=8)),
+}
 
 
 @pytest.fixture(autouse=True)
@@ -161,11 +171,18 @@ class MadeUpBench:
         return 2500.0 + factor * nanoseconds(kernel, shape, cls.true, core_count(info))
 
 
-def tuned(monkeypatch: pytest.MonkeyPatch, info: DeviceInfo, true: DeviceCosts, emulates_units: float = 1.0) -> Tuning:
-    """What tuning makes of times that are made of costs."""
+def tuned(
+    monkeypatch: pytest.MonkeyPatch,
+    info: DeviceInfo,
+    true: DeviceCosts,
+    emulates_units: float = 1.0,
+    error: float = 0.0,
+) -> Tuning:
+    """What tuning makes of times that are made of costs, and of results that are wrong by an error."""
     monkeypatch.setattr(MadeUpBench, "true", true, raising=False)
     monkeypatch.setattr(MadeUpBench, "emulates_units", emulates_units)
     monkeypatch.setattr(tune, "Bench", MadeUpBench)
+    monkeypatch.setattr(PreparedLayer, "error", lambda layer, device, choose: error)
     return tune.tune(SimpleNamespace(info=info), 0.0)  # type: ignore[arg-type]
 
 
@@ -273,6 +290,29 @@ def test_noise_is_not_fitted(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found.excess_after - 0.02 < found.excess_before < 0.25 and found.excess_after <= found.excess_before
 
 
+@pytest.mark.parametrize("error", [0.1, math.nan])
+def test_matrix_units_with_wrong_results_are_not_used(monkeypatch: pytest.MonkeyPatch, error: float) -> None:
+    h200 = known_device("nvidia_h200")
+    found = tuned(monkeypatch, h200, device_costs(h200), error=error)
+    (units,) = [family.units for family in found.families if family.units is not None]
+    assert not units.is_right and not units.is_used and found.is_better
+    keep_costs(h200, found)
+    assert not uses_units(h200, WIDE) and tuned_costs(h200).units[HALVES] == units
+    forget_tuned(h200)
+
+
+@pytest.mark.parametrize("layer", [*TINY[HALVES], *TINY[SPLIT]], ids=str)
+def test_results_are_checked(units: Device, layer: Layer) -> None:
+    """Those of emulated units are right."""
+    load_lowerings()
+    prepared, info = PreparedLayer(layer), replace(units.info, kind="discrete")
+    shape, exact = prepared.shape(info), prepared._exact()
+    kernel = min(matrix_kernels(info, device_costs(info), shape), key=lambda kernel: kernel.parts)
+    assert 0 < prepared.error(units, forced(kernel)) <= (2e-3 if layer.are_halves else 1e-5)
+    with patch.object(PreparedLayer, "_exact", lambda layer: 1.01 * exact):
+        assert 0.009 < prepared.error(units, forced(kernel)) < 0.011
+
+
 def test_a_gain_within_noise_is_none() -> None:
     h200 = known_device("nvidia_h200")
     units, other = (choose_gpu_kernel(h200, shape) for shape in (WIDE, replace(WIDE, half_run=0)))
@@ -378,15 +418,6 @@ def test_gpus_choose_by_kept_costs() -> None:
     assert before.parts > 1 == choose_gpu_kernel(gpu, shape).parts
     forget_tuned(gpu)
     assert choose_gpu_kernel(gpu, shape) == before
-
-
-TINY = {
-    SHARED: (Layer(20, 24, 16), Layer(9, 5, 7, is_convolution=True)),
-    HALVES: (Layer(20, 24, 16, are_halves=True), Layer(9, 8, 8, is_convolution=True, are_halves=True)),
-    SPLIT: (Layer(17, 23, 9), Layer(9, 8, 8, is_convolution=True)),
-    ROWS: (Layer(1, 24, 40), Layer(3, 13, 9, are_halves=True)),
-    FEW_BITS: (Layer(1, 64, 40, bits=4), Layer(2, 30, 9, bits=8)),
-}
 
 
 def test_all_families_of_a_gpu(units: Device, monkeypatch: pytest.MonkeyPatch) -> None:

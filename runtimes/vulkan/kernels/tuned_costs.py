@@ -54,6 +54,8 @@ class UnitsUse:
     """With what is chosen where units may be."""
     nanoseconds_without: float
     """With what is chosen where they may not."""
+    is_right: bool = True
+    """False where their results were wrong, so that they aren't used."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -140,7 +142,12 @@ def _checked(kept: Mapping[str, Any], is_cpu: bool) -> TunedCosts:
             raise ValueError("other costs")
     for family, use in found.units.items():
         times = (use.nanoseconds, use.nanoseconds_without)
-        if family not in found.costs or not isinstance(use.is_used, bool) or not all(map(_is_cost, times)):
+        if (
+            family not in found.costs
+            or type(use.is_used) is not bool
+            or type(use.is_right) is not bool
+            or not all(map(_is_cost, times))
+        ):
             raise ValueError("units without costs")
     return found
 

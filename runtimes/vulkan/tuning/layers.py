@@ -11,11 +11,14 @@ import torch
 
 from mobopt.ir import Node, Value
 from mobopt.ops.quantized import DEQUANTIZE, quantized
+from mobopt.runtimes.vulkan.engine.device import Device
 from mobopt.runtimes.vulkan.engine.device_info import DeviceInfo
+from mobopt.runtimes.vulkan.engine.executable import Executable
 from mobopt.runtimes.vulkan.engine.stream import Stream
-from mobopt.runtimes.vulkan.engine.tensor import DeviceTensor, aligned_channels
+from mobopt.runtimes.vulkan.engine.tensor import DeviceTensor, StorageKind, aligned_channels, contiguous_strides
+from mobopt.runtimes.vulkan.kernels.copies import copied
 from mobopt.runtimes.vulkan.kernels.plan import ConstantStore, Plan, constant_tensor
-from mobopt.runtimes.vulkan.kernels.product_kernels import ProductKernel, choose_product_kernel
+from mobopt.runtimes.vulkan.kernels.product_kernels import ProductKernel, TileKernel, choose_product_kernel
 from mobopt.runtimes.vulkan.kernels.product_shape import ProductShape
 from mobopt.runtimes.vulkan.kernels.tuned_costs import CPU, FEW_BITS, HALVES, ROWS, SHARED, SPLIT
 from mobopt.runtimes.vulkan.lowerings.registry import lower
@@ -102,6 +105,15 @@ LAYERS: Mapping[str, tuple[Layer, ...]] = {
 """By family of kernels, those that it is measured on."""
 
 
+def forced(kernel: ProductKernel) -> Choose:
+    """Have a product computed by a kernel, whatever it is."""
+
+    def choose(info: DeviceInfo, shape: ProductShape, texels: bool) -> ProductKernel:
+        return replace(kernel, texels=texels) if isinstance(kernel, TileKernel) else kernel
+
+    return choose
+
+
 class PreparedLayer:
     """A layer with elements, which kernels are tried on."""
 
@@ -151,6 +163,40 @@ class PreparedLayer:
 
     def stream(self, info: DeviceInfo, choose: Choose) -> Stream:
         """The layer's dispatches, with the kernel that is chosen."""
+        return self._lowered(info, choose)[0].stream
+
+    def error(self, device: Device, choose: Choose) -> float:
+        """How far what a device computes is from float64, by the scale of the result; of weights that are floats.
+
+        Raises:
+            DeviceError: the device failed.
+        """
+        plan, result = self._lowered(device.info, choose)
+        dense = copied(plan, result, contiguous_strides(result.sizes), torch.float32)
+        dense.storage.kind = StorageKind.OUTPUT
+        plan.stream.outputs.append(dense)
+        executable = Executable(device, plan.stream)
+        try:
+            (made,) = executable.run([])
+        finally:
+            executable.close()
+        assert isinstance(made, torch.Tensor)
+        exact = self._exact()
+        return float((made.double() - exact).abs().max() / exact.abs().max())
+
+    def _exact(self) -> torch.Tensor:
+        held, weight = self._source.storage.data, self._weight.elements
+        assert held is not None and weight is not None
+        layer = self.layer
+        source = held.reshape(layer.rows, -1)[:, : layer.inner].double()
+        weight = (weight.half() if layer.are_halves else weight).double()
+        if not layer.is_convolution:
+            return source @ weight.t()
+        side = math.isqrt(layer.rows)
+        return torch.conv2d(source.t().reshape(1, layer.inner, side, side), weight, padding=1)
+
+    def _lowered(self, info: DeviceInfo, choose: Choose) -> tuple[Plan, DeviceTensor]:
+        """A plan of the layer, and its result."""
         layer, source = self.layer, self._source
         side = source.sizes[2:]
         result = Value.of_tensor(torch.float32, (1, layer.columns, *side) if side else (layer.rows, layer.columns))
@@ -158,9 +204,7 @@ class PreparedLayer:
         plan = Plan(info, self._constants, choose_product=choose, halved=halved, halves_weights=layer.are_halves)
         operand = Value.of_tensor(torch.float32, source.sizes)
         plan.place(operand, source)
-        if layer.is_convolution:
-            ways = ([1, 1], [1, 1], [1, 1], 1)
-            lower(plan, Node.call("aten::conv2d", (operand, self._weight, None, *ways), (result,)))
-        else:
-            lower(plan, Node.call("aten::linear", (operand, self._weight, None), (result,)))
-        return plan.stream
+        operator, ways = ("aten::conv2d", ([1, 1], [1, 1], [1, 1], 1)) if layer.is_convolution else ("aten::linear", ())
+        made = lower(plan, Node.call(operator, (operand, self._weight, None, *ways), (result,)))
+        assert isinstance(made, DeviceTensor)
+        return plan, made

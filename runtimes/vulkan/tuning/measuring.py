@@ -6,18 +6,17 @@ import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import zip_longest
 from types import TracebackType
 
 from mobopt.runtimes.vulkan.engine.device import Device
-from mobopt.runtimes.vulkan.engine.device_info import DeviceInfo
 from mobopt.runtimes.vulkan.engine.executable import Executable
 from mobopt.runtimes.vulkan.engine.pipelines import PipelineStore, pipeline_key
 from mobopt.runtimes.vulkan.engine.stream import Dispatch, Operation, Stream
-from mobopt.runtimes.vulkan.kernels.product_kernels import ProductKernel, TileKernel
+from mobopt.runtimes.vulkan.kernels.product_kernels import ProductKernel
 from mobopt.runtimes.vulkan.kernels.product_shape import ProductShape
-from mobopt.runtimes.vulkan.tuning.layers import Choose, Layer, PreparedLayer
+from mobopt.runtimes.vulkan.tuning.layers import Layer, PreparedLayer, forced
 
 _LEAST_ROUNDS = 3
 """The first one of a kernel warms up."""
@@ -101,7 +100,7 @@ class Bench:
             ready = {run.kernel for run in runs}
             for kernel in dict.fromkeys(choose(item)):
                 if kernel not in ready:
-                    new.append((runs, item, kernel, layer.stream(self._device.info, _forced(kernel))))
+                    new.append((runs, item, kernel, layer.stream(self._device.info, forced(kernel))))
         show(f"preparing {len(new)} kernels")
         with _pipelines(self._device, [stream for *_, stream in new]):
             for runs, item, kernel, stream in new:
@@ -135,10 +134,3 @@ def _pipelines(device: Device, streams: Iterable[Stream]) -> Iterator[None]:
 
 def _is_timed(step: Operation) -> bool:
     return isinstance(step, Dispatch) and step.shader.startswith(_SHADERS)
-
-
-def _forced(kernel: ProductKernel) -> Choose:
-    def choose(info: DeviceInfo, shape: ProductShape, texels: bool) -> ProductKernel:
-        return replace(kernel, texels=texels) if isinstance(kernel, TileKernel) else kernel
-
-    return choose

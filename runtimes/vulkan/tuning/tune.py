@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from mobopt.runtimes.vulkan.engine.device import Device
+from mobopt.runtimes.vulkan.engine.device_info import DeviceInfo
 from mobopt.runtimes.vulkan.kernels.costs import DeviceCosts
 from mobopt.runtimes.vulkan.kernels.device_costs import cpu_costs, device_costs
 from mobopt.runtimes.vulkan.kernels.matrix_kernels import MatrixKernel
@@ -39,7 +40,7 @@ from mobopt.runtimes.vulkan.tuning.families import (
     with_units,
 )
 from mobopt.runtimes.vulkan.tuning.fitting import Parameters, Predict, chosen, excess, fit, mistake, predicting
-from mobopt.runtimes.vulkan.tuning.layers import LAYERS, Layer
+from mobopt.runtimes.vulkan.tuning.layers import LAYERS, Layer, PreparedLayer, forced
 from mobopt.runtimes.vulkan.tuning.measuring import Bench, Measured
 from mobopt.runtimes.vulkan.tuning.result import Choice, FamilyTuning, Tuning
 
@@ -52,6 +53,8 @@ _FOLDS = 3
 """Parts of the layers, each of which is left out of a fit that is tried on it."""
 _FAR = 1.25
 """Times of a prediction."""
+_MOST_ERROR, _MOST_ERROR_OF_HALVES = 1e-5, 2e-3
+"""Of the scale of a result; halves are rounded to 11 bits."""
 LEAST_GAIN = 0.03
 """By which products must be faster with matrix units: less may be noise."""
 
@@ -79,11 +82,13 @@ def tune(device: Device, seconds: float = 60.0, layers: Layers = LAYERS, show: S
 def _gpu_families(device: Device, seconds: float, tuner: Tuner) -> Iterator[FamilyTuning]:
     info, before = device.info, device_costs(device.info)
     costs = before
-    for name, share in _SHARES.items():
+    shares = {name: share for name, share in _SHARES.items() if _is_able(info, before, name)}
+    for name, share in shares.items():
         start = with_units(info, costs, name) if name in ON_UNITS else costs
         if start is None or (name == SPLIT and not costs.uses_units):
             continue
-        found = tuner.tuned(gpu_family(name, info, start, before), share * seconds, is_on(info, before, name))
+        time = seconds * share / sum(shares.values())
+        found = tuner.tuned(gpu_family(name, info, start, before), time, is_on(info, before, name))
         yield found.told(_known(before, name))
         if found.units is None or found.units.is_used:
             costs = with_costs(start, name, found.after)
@@ -91,6 +96,11 @@ def _gpu_families(device: Device, seconds: float, tuner: Tuner) -> Iterator[Fami
             costs = replace(costs, uses_units=False)
         if name == SHARED:
             costs = carried_over(costs, before)
+
+
+def _is_able(info: DeviceInfo, costs: DeviceCosts, name: str) -> bool:
+    """Whether a device can run kernels of a family."""
+    return name not in ON_UNITS or with_units(info, costs, name) is not None
 
 
 def _known(costs: DeviceCosts, name: str) -> Parameters:
@@ -153,7 +163,20 @@ class Tuner:
         after = best_of(family, items, is_known=used)
         predict = family.model(after)
         units = units_use(items, predict) if family.name in ON_UNITS else None
+        if units is not None and units.is_used and not self._are_right(items, predict):
+            units = replace(units, is_used=False, is_right=False)
         return _Found(family, items, costs_in(after), predict, units, used)
+
+    def _are_right(self, items: Sequence[Measured], predict: Predict) -> bool:
+        """Whether kernels with matrix units compute what they should: nobody may have tried them on such a device."""
+        self._show("checking results of matrix units")
+        for item in items:
+            kernel = chosen(item.times, predict, item.shape)
+            if isinstance(kernel, MatrixKernel):
+                most = _MOST_ERROR_OF_HALVES if item.layer.are_halves else _MOST_ERROR
+                if not PreparedLayer(item.layer).error(self._device, forced(kernel)) <= most:
+                    return False
+        return True
 
     def _measured(self, family: Family, seconds: float) -> Sequence[Measured]:
         """Times of some kernels, then of those, too, that are the best by what these tell."""
@@ -184,11 +207,14 @@ def best_of(family: Family, items: Sequence[Measured], is_known: bool) -> Parame
 def _as_long(family: Family, fitted: Parameters, items: Sequence[Measured]) -> Parameters:
     """What a family starts from, which chooses as it did. Of blocks in shared memory, which others are compared with,
     it is made to predict times as long as those that were measured, if they are far from it."""
+    if family.name != SHARED:
+        return family.start
     new, old = family.model({**fitted, DISPATCH: 0.0}), family.model({**family.start, DISPATCH: 0.0})
     best = [(min(item.times, key=item.times.__getitem__), item.shape) for item in items]
     factor = math.exp(statistics.median(math.log(new(kernel, shape) / old(kernel, shape)) for kernel, shape in best))
-    is_far = family.name == SHARED and abs(math.log(factor)) > math.log(_FAR)
-    return {**scaled(family.start, factor), DISPATCH: fitted[DISPATCH]} if is_far else family.start
+    if abs(math.log(factor)) <= math.log(_FAR):
+        return family.start
+    return {**scaled(family.start, factor), DISPATCH: fitted[DISPATCH]}
 
 
 def _holds_elsewhere(family: Family, items: Sequence[Measured]) -> bool:
