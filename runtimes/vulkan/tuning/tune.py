@@ -7,6 +7,7 @@ import math
 import statistics
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from mobopt.runtimes.vulkan.engine.device import Device
 from mobopt.runtimes.vulkan.engine.device_info import DeviceInfo
@@ -158,9 +159,8 @@ class Tuner:
 
     def tuned(self, family: Family, seconds: float, used: bool = True) -> _Found:
         """What is found for a family; ``used`` says whether its kernels were chosen before."""
-        items = self._measured(family, seconds)
-        self._show("fitting costs")
-        after = best_of(family, items, is_known=used)
+        with Bench(self._device, self._layers[family.name]) as bench:
+            after, items = self._fitted(bench, family, seconds, is_known=used), bench.items
         predict = family.model(after)
         units = units_use(items, predict) if family.name in ON_UNITS else None
         if units is not None and units.is_used and not self._are_right(items, predict):
@@ -178,19 +178,28 @@ class Tuner:
                     return False
         return True
 
-    def _measured(self, family: Family, seconds: float) -> Sequence[Measured]:
-        """Times of some kernels, then of those, too, that are the best by what these tell."""
-        with Bench(self._device, self._layers[family.name]) as bench:
-            bench.prepare(family.first, self._show)
-            rounds = 1 if family.name == CPU else 2
-            self._show(f"measuring {bench.kernels} kernels")
-            bench.measure(seconds / rounds)
-            if rounds > 1:
-                predict = family.model(predicting(family.start, family.model, bench.items))
-                bench.prepare(lambda item: family.found(item, predict), self._show)
-                self._show(f"measuring {bench.kernels} kernels")
-                bench.measure(seconds / rounds)
-            return bench.items
+    def _fitted(self, bench: Bench, family: Family, seconds: float, is_known: bool) -> Parameters:
+        """Parameters from times of some kernels, and of those that are the best by what these tell. What is chosen by
+        them is measured at last, so that what is told of it is true."""
+        if family.name == CPU:
+            self._measure(bench, family.first, seconds)
+            return self._best(bench, family, is_known)
+        self._measure(bench, family.first, seconds / 3)
+        predict = family.model(predicting(family.start, family.model, bench.items))
+        self._measure(bench, partial(family.found, predict=predict), seconds / 3)
+        after = self._best(bench, family, is_known)
+        new, old = family.model(after), family.model(family.start)
+        self._measure(bench, partial(family.found, predict=new), seconds / 3)
+        return family.start if is_known and excess(new, bench.items) > excess(old, bench.items) else after
+
+    def _measure(self, bench: Bench, choose: Callable[[Measured], Iterator[ProductKernel]], seconds: float) -> None:
+        bench.prepare(choose, self._show)
+        self._show(f"measuring {bench.kernels} kernels")
+        bench.measure(seconds)
+
+    def _best(self, bench: Bench, family: Family, is_known: bool) -> Parameters:
+        self._show("fitting costs")
+        return best_of(family, bench.items, is_known)
 
 
 def best_of(family: Family, items: Sequence[Measured], is_known: bool) -> Parameters:
