@@ -190,7 +190,8 @@ class Tuner:
         after = self._best(bench, family, is_known)
         new, old = family.model(after), family.model(family.start)
         self._measure(bench, partial(family.found, predict=new), seconds / 3)
-        return family.start if is_known and excess(new, bench.items) > excess(old, bench.items) else after
+        is_worse = is_known and excess(new, bench.items) > excess(old, bench.items)
+        return _as_long(family, after, bench.items) if is_worse else after
 
     def _measure(self, bench: Bench, choose: Callable[[Measured], Iterator[ProductKernel]], seconds: float) -> None:
         bench.prepare(choose, self._show)
