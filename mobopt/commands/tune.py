@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import click
@@ -14,7 +13,17 @@ from mobopt.display import rate_text
 from mobopt.errors import InputError
 
 if TYPE_CHECKING:
-    from mobopt.tools.tuning import Tuned, Tuning
+    from mobopt.tools.tuning import FamilyTuning, Tuned, TunedCosts, UnitsUse
+
+_TITLES = {
+    "cpu": "products",
+    "shared": "products of floats",
+    "halves": "products of halves by matrix units",
+    "split": "products of floats by matrix units",
+    "rows": "products of a few rows",
+    "few_bits": "products of a few rows by integers",
+}
+"""Of families of kernels."""
 
 
 @click.command(short_help="Measure a device, and choose kernels by that.")
@@ -26,9 +35,10 @@ if TYPE_CHECKING:
 def tune(device: str | None, seconds: float, shows: bool, forget: bool, as_json: bool) -> None:
     """Measure a Vulkan device, and choose kernels by what was measured from now on.
 
-    Every kernel of products is timed on shapes of networks, and the costs by which mobopt chooses are fitted to that.
-    They are kept in the cache's folder for this device, its driver and this release. Only choices between kernels that
-    are all right depend on them. The device's roofs, which `mobopt profile` shows, are measured anew, too.
+    Kernels of products are timed on layers of networks, in float32, in halves and with weights of few bits, and the
+    costs by which mobopt chooses are fitted to that. Matrix units are used from now on where they took less time.
+    All of it is kept in the cache's folder for this device, its driver and this release. Only choices between kernels
+    that are all right depend on it. The device's roofs, which `mobopt profile` shows, are measured anew, too.
     """
     if shows and forget:
         raise InputError("give --show or --forget, not both")
@@ -39,40 +49,57 @@ def tune(device: str | None, seconds: float, shows: bool, forget: bool, as_json:
         say(f"{name}: " + ("what was kept is forgotten" if had else "nothing was kept"))
         return
     if shows:
-        name, costs = tuning.kept(device)
+        name, kept = tuning.kept(device)
         if as_json:
-            print_json({"device": name, "costs": costs})
-        elif not costs:
+            print_json({"device": name, **dataclasses.asdict(kept)})
+        elif not kept.costs:
             say(f"{name} is not tuned; kernels are chosen by mobopt's own table")
         else:
-            _print_costs(name, costs, costs)
+            _print_kept(name, kept)
         return
     with progress("opening the device") as show:
         found = tuning.tune(device, seconds, show)
     if as_json:
-        data = dataclasses.asdict(found)
-        excess = {"excess_before": found.tuning.excess_before, "excess_after": found.tuning.excess_after}
-        print_json({**data, **excess})
+        print_json(found.data())
         return
-    _print_costs(found.device, found.tuning.before, found.tuning.after)
-    _print_choices(found.tuning)
+    say(found.device)
+    for family in found.tuning.families:
+        _print_family(family)
     _print_end(found)
 
 
-def _print_costs(device: str, before: Mapping[str, float], after: Mapping[str, float]) -> None:
+def _print_kept(device: str, kept: TunedCosts) -> None:
     say(device)
-    is_same = before is after
-    rows = [(name, f"{before[name]:.4g}", "" if is_same else f"{value:.4g}") for name, value in after.items()]
-    print_table("", ("cost", "kept>" if is_same else "before>", "" if is_same else "fitted>"), rows)
+    for family, costs in kept.costs.items():
+        say()
+        rows = [(name, f"{value:.4g}") for name, value in costs.items()]
+        say(_TITLES[family])
+        print_table("", ("cost", "kept>"), rows)
+        if family in kept.units:
+            use = kept.units[family]
+            say(f"matrix units are {_used(use.is_used)} {_why(family, use)}")
 
 
-def _print_choices(found: Tuning) -> None:
+def _print_family(found: FamilyTuning) -> None:
+    say()
+    rows = [
+        (name, f"{found.before[name]:.4g}" if name in found.before else "unknown", f"{value:.4g}")
+        for name, value in found.after.items()
+    ]
+    say(_TITLES[found.name])
+    print_table("", ("cost", "before>", "fitted>"), rows)
+    _print_choices(found)
+    say(f"{found.kernels} kernels measured; chosen ones take {found.excess_before:.1%} more than the best before,")
+    say(f"and {found.excess_after:.1%} after")
+
+
+def _print_choices(found: FamilyTuning) -> None:
     def text(choice_time: float, predicted: float) -> str:
         return f"{choice_time / 1e3:.1f} ({predicted / 1e3:.1f})"
 
     rows = [
         (
-            "{} x {} by {}".format(*choice.shape),
+            choice.layer,
             choice.before,
             text(choice.before_time, choice.predicted_before),
             "the same" if choice.after == choice.before else choice.after,
@@ -81,15 +108,37 @@ def _print_choices(found: Tuning) -> None:
         )
         for choice in found.choices
     ]
-    columns = ("product", "kernel before", "us (predicted)>", "kernel after", "us (predicted)>", "best us>")
-    say()
-    print_table("choices", columns, rows)
+    print_table("", ("layer", "kernel before", "us (predicted)>", "kernel after", "us (predicted)>", "best us>"), rows)
+
+
+def _used(is_used: bool) -> str:
+    return "used" if is_used else "not used"
+
+
+def _why(family: str, use: UnitsUse) -> str:
+    whose = "for halves" if family == "halves" else "for floats"
+    if not use.is_right:
+        return f"{whose}: their results are wrong on this device"
+    taken, without = use.nanoseconds / 1e3, use.nanoseconds_without / 1e3
+    return f"{whose}: the layers take {taken:.0f} us where they may be, {without:.0f} us where they may not"
+
+
+def _print_units(found: Tuned) -> None:
+    """Whether matrix units are used from now on, and why."""
+    families = found.tuning.families
+    for family in families:
+        if family.units is not None and found.is_kept:
+            say(f"matrix units are {_used(family.units.is_used)} from now on {_why(family.name, family.units)}")
+        elif family.units is not None:
+            say(f"matrix units are {_used(family.used_units)}, as before, {_why(family.name, family.units)}")
+    if families[0].name != "cpu" and all(family.units is None for family in families):
+        say("matrix units are not used: the device has none that products can use, or they are switched off")
 
 
 def _print_end(found: Tuned) -> None:
     tuning, roofs = found.tuning, found.roofs
     say()
-    say(f"{tuning.kernels} kernels measured; chosen kernels take {tuning.excess_before:.1%} more than the best before,")
+    say(f"{tuning.kernels} kernels in all: chosen ones take {tuning.excess_before:.1%} more than the best before,")
     say(f"and {tuning.excess_after:.1%} after")
     copies, products = rate_text(roofs.bytes_per_second, "B/s"), rate_text(roofs.flops_per_second, "FLOP/s")
     say(f"roofs: copies {copies}, products {products}, a dispatch {roofs.dispatch_seconds * 1e6:.1f} us")
@@ -102,3 +151,4 @@ def _print_end(found: Tuned) -> None:
         say("kept; `mobopt tune --forget` undoes it")
     else:
         say("not kept: the cache's folder can't be written")
+    _print_units(found)

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Any
 
 from mobopt.runtimes.vulkan.device_roofs import DeviceRoofs, roofs_of
 from mobopt.runtimes.vulkan.engine.device import open_device
-from mobopt.runtimes.vulkan.tuning import Tuning as Tuning
-from mobopt.runtimes.vulkan.tuning import forget_costs, keep_costs, kept_costs
-from mobopt.runtimes.vulkan.tuning import tune as fitted
+from mobopt.runtimes.vulkan.tuning.kept import TunedCosts as TunedCosts
+from mobopt.runtimes.vulkan.tuning.kept import UnitsUse as UnitsUse
+from mobopt.runtimes.vulkan.tuning.kept import forget_costs, keep_costs, kept_costs
+from mobopt.runtimes.vulkan.tuning.result import FamilyTuning as FamilyTuning
+from mobopt.runtimes.vulkan.tuning.result import Tuning
+from mobopt.runtimes.vulkan.tuning.tune import tune as measured
 
 
 @dataclass(frozen=True)
@@ -20,7 +24,16 @@ class Tuned:
     tuning: Tuning
     roofs: DeviceRoofs
     is_kept: bool
-    """Whether later processes choose by the fitted costs."""
+    """Whether later processes choose by what was found."""
+
+    def data(self) -> dict[str, Any]:
+        """What JSON has of it."""
+        return {
+            "device": self.device,
+            "tuning": self.tuning.data(),
+            "roofs": asdict(self.roofs),
+            "is_kept": self.is_kept,
+        }
 
 
 def tune(device: str | None, seconds: float, show: Callable[[str], None] = lambda step: None) -> Tuned:
@@ -35,17 +48,17 @@ def tune(device: str | None, seconds: float, show: Callable[[str], None] = lambd
         DeviceError: there is no such device, it has no timestamps, or it failed.
     """
     opened = open_device(device)
-    tuning = fitted(opened, seconds, show=show)
+    tuning = measured(opened, seconds, show=show)
     show("measuring roofs")
     roofs = roofs_of(opened, again=True)
-    is_kept = tuning.is_better and keep_costs(opened.info, tuning.after)
+    is_kept = tuning.is_better and keep_costs(opened.info, tuning)
     return Tuned(str(opened.info), tuning, roofs, is_kept)
 
 
-def kept(device: str | None) -> tuple[str, Mapping[str, float]]:
-    """The device in words, and the costs that an earlier tuning kept; none if there was none."""
+def kept(device: str | None) -> tuple[str, TunedCosts]:
+    """The device in words, and what an earlier tuning kept; no costs if there was none."""
     info = open_device(device).info
-    return str(info), dict(kept_costs(info))
+    return str(info), kept_costs(info)
 
 
 def forget(device: str | None) -> tuple[str, bool]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,11 +15,15 @@ from command_harness import Invoke, assert_refused
 from mobopt.errors import InputError, UnsupportedError
 from mobopt.frontends.open_source import read_program
 from mobopt.runtimes.cpu import Interpreter
-from mobopt.runtimes.vulkan import device_roofs, tuning
+from mobopt.runtimes.vulkan import device_roofs
 from mobopt.runtimes.vulkan.device_roofs import DeviceRoofs
 from mobopt.runtimes.vulkan.engine.device import Device
+from mobopt.runtimes.vulkan.kernels.tuned_costs import FEW_BITS, HALVES, ROWS, SHARED, TunedCosts
+from mobopt.runtimes.vulkan.tuning import result, tune
+from mobopt.runtimes.vulkan.tuning.layers import LAYERS, Layer
 from mobopt.samples.inputs import random_inputs
 from mobopt.tools import bench, bench_folder
+from mobopt.tools import tuning as tools_tuning
 from mobopt.tools.bench_peers import PEERS, Bench, Contestant, Peer
 
 RANDOM = ("--random", "1,3,5,5")
@@ -151,17 +156,63 @@ def test_turns_and_spread(monkeypatch: pytest.MonkeyPatch) -> None:
     assert bench.spread([4.0, 1.0, 2.0, 3.0, 5.0]) == (2.0, 3.0, 4.0) and bench.spread([7.0]) == (7.0, 7.0, 7.0)
 
 
-def test_tune(invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tuning, "PRODUCTS", ((20, 24, 16),))
+@pytest.fixture
+def few_layers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What takes little time: a layer a family, and known roofs."""
+    for name in LAYERS:
+        layer = Layer(2 if name in (ROWS, FEW_BITS) else 20, 24, 16, are_halves=name == HALVES)
+        monkeypatch.setitem(LAYERS, name, (replace(layer, bits=8 if name == FEW_BITS else 0),))
     monkeypatch.setattr(device_roofs, "measure_roofs", lambda device: DeviceRoofs(1e10, 4e10, 5e-5))
+
+
+@pytest.mark.usefixtures("few_layers")
+def test_tune(invoke: Invoke) -> None:
     assert "is not tuned" in invoke("tune", "--show").stdout
     result = invoke("tune", "--seconds", 0)
     assert result.exit_code == 0, result.output
     assert "kernels measured" in result.stdout and "20 x 24 by 16" in result.stdout
+    assert "matrix units" not in result.stdout
     is_kept = "--forget" in result.stdout
     shown = json.loads(invoke("tune", "--show", "--json").stdout)
-    assert bool(shown["costs"]) == is_kept
+    assert bool(shown["costs"]) == is_kept and shown["units"] == {}
     assert ("is forgotten" if is_kept else "nothing was kept") in invoke("tune", "--forget").stdout
     assert "is not tuned" in invoke("tune", "--show").stdout
     assert_refused(invoke("tune", "--show", "--forget"), "not both")
     assert_refused(invoke("tune", "--device", "nosuchdevice"), "nosuchdevice")
+
+
+@pytest.mark.usefixtures("few_layers")
+def test_tune_a_gpu(invoke: Invoke, device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With emulated units, which take longer than anything else."""
+    switches = device.info.switches | {"emulated-matrix-units"}
+    monkeypatch.setattr(device, "info", replace(device.info, kind="discrete", switches=switches))
+    monkeypatch.setattr(tools_tuning, "open_device", lambda name: device)
+    monkeypatch.setattr(tune, "LEAST_GAIN", 1e9)  # so that noise decides nothing
+    monkeypatch.setattr(result, "MOST_NOISE", -1.0)
+    noisy = invoke("tune", "--seconds", 0).stdout
+    assert "nothing is kept" in noisy and "matrix units are used, as before, for halves: the layers take" in noisy
+    monkeypatch.setattr(result, "MOST_NOISE", 1e9)
+    made = invoke("tune", "--seconds", 0)
+    assert made.exit_code == 0, made.output
+    for text in (
+        *("products of floats", "products of a few rows", "products of a few rows by integers", "row_gap"),
+        *("products of halves by matrix units", "unknown", "2 x 24 by 16, int8", "20 x 24 by 16, halves"),
+        *(
+            "matrix units are not used from now on for halves: the layers take ",
+            "where they may not",
+            "kept; `mobopt tune --forget`",
+        ),
+    ):
+        assert text in made.stdout
+    shown = invoke("tune", "--show").stdout
+    assert "matrix units are not used for halves" in shown and "few_bits" not in shown and "read_nanoseconds" in shown
+    kept = json.loads(invoke("tune", "--show", "--json").stdout)
+    assert kept["costs"].keys() == {SHARED, HALVES, ROWS, FEW_BITS} and not kept["units"][HALVES]["is_used"]
+    data = json.loads(invoke("tune", "--seconds", 0, "--json").stdout)
+    assert {"device", "tuning", "roofs", "is_kept"} == data.keys()
+    family = data["tuning"]["families"][1]
+    assert family["name"] == HALVES and family["units"]["nanoseconds_without"] > 0 and family["choices"][0]["before"]
+    monkeypatch.setattr(tools_tuning, "kept_costs", lambda info: TunedCosts(kept["costs"], {HALVES: wrong}))
+    wrong = tools_tuning.UnitsUse(False, 1.0, 2.0, is_right=False)
+    assert "not used for halves: their results are wrong" in invoke("tune", "--show").stdout
+    assert "is forgotten" in invoke("tune", "--forget").stdout

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import json
+import math
+import zlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from types import SimpleNamespace
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -10,23 +16,44 @@ from device_infos import known_device
 from torch import nn
 
 from mobopt.frontends.torchscript import program_from_script_module
-from mobopt.runtimes.vulkan import tuning
 from mobopt.runtimes.vulkan.engine.device import Device
 from mobopt.runtimes.vulkan.engine.device_cache import device_file
+from mobopt.runtimes.vulkan.engine.device_info import DeviceInfo
 from mobopt.runtimes.vulkan.engine.stream import Dispatch
-from mobopt.runtimes.vulkan.kernels.device_costs import (
-    cpu_costs,
-    cpu_rows,
-    device_costs,
+from mobopt.runtimes.vulkan.kernels.costs import DeviceCosts
+from mobopt.runtimes.vulkan.kernels.device_costs import core_count, cpu_costs, cpu_rows, device_costs, profiles
+from mobopt.runtimes.vulkan.kernels.gpu_kernels import choose_gpu_kernel, nanoseconds, shared_kernels
+from mobopt.runtimes.vulkan.kernels.matrix_kernels import MatrixKernel, matrix_kernels, splits, units_lanes
+from mobopt.runtimes.vulkan.kernels.product_kernels import ProductKernel, TileKernel, tile_kernels, tile_nanoseconds
+from mobopt.runtimes.vulkan.kernels.product_shape import ProductShape
+from mobopt.runtimes.vulkan.kernels.row_kernels import row_kernels
+from mobopt.runtimes.vulkan.kernels.tuned_costs import (
+    CPU,
+    FEW_BITS,
+    FITTED,
+    HALVES,
+    NOT_TUNED,
+    ROWS,
+    SHARED,
+    SPLIT,
+    TunedCosts,
+    UnitsUse,
+    costs_of,
     forget_tuned,
     keep_tuned,
     tuned_costs,
+    with_costs,
 )
-from mobopt.runtimes.vulkan.kernels.gpu_kernels import choose_gpu_kernel
-from mobopt.runtimes.vulkan.kernels.product_kernels import TileKernel, tile_kernels, tile_nanoseconds
-from mobopt.runtimes.vulkan.kernels.product_shape import ProductShape
+from mobopt.runtimes.vulkan.lowerings.registry import load_lowerings
 from mobopt.runtimes.vulkan.program import VulkanProgram
+from mobopt.runtimes.vulkan.tuning import fitting, tune
+from mobopt.runtimes.vulkan.tuning.families import carried_over, gpu_family, scaled, with_units
+from mobopt.runtimes.vulkan.tuning.kept import keep_costs
+from mobopt.runtimes.vulkan.tuning.layers import LAYERS, Layer, PreparedLayer, forced
+from mobopt.runtimes.vulkan.tuning.measuring import Measured
+from mobopt.runtimes.vulkan.tuning.result import Tuning
 
+LAYER = Layer(1, 1, 1)
 SHAPES = [
     ProductShape(rows, inner, columns, columns) for rows, inner, columns in ((196, 96, 24), (49, 240, 80), (7, 9, 4))
 ]
@@ -34,13 +61,27 @@ START = {"threads": 4.0, "fetch": 12.5, "multiply": 11.0, "store": 125.0, "start
 TRUE = replace(cpu_rows()[0], threads=4, fetch=40.0, multiply=3.0, store=300.0, start=4000.0, broadcast=5.0)
 
 
+TINY = {
+    SHARED: (Layer(20, 24, 16), Layer(9, 5, 7, is_convolution=True)),
+    HALVES: (Layer(20, 24, 16, are_halves=True), Layer(9, 8, 8, is_convolution=True, are_halves=True)),
+    SPLIT: (Layer(17, 23, 9), Layer(9, 8, 8, is_convolution=True)),
+    ROWS: (Layer(1, 24, 40), Layer(3, 13, 9, are_halves=True)),
+    FEW_BITS: (Layer(1, 64, 40, bits=4), Layer(2, 30, 9, bits=8)),
+}
+
+
 @pytest.fixture(autouse=True)
 def own_cache(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
     monkeypatch.setenv("MOBOPT_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
 
 
-def predict(parameters, kernel, shape):
-    return tile_nanoseconds(kernel, shape, replace(TRUE, **{**parameters, "threads": round(parameters["threads"])}))
+def model(parameters: Mapping[str, float]) -> fitting.Predict:
+    costs = with_costs(TRUE, CPU, parameters)
+
+    def predict(kernel, shape):
+        return tile_nanoseconds(kernel, shape, costs)
+
+    return predict
 
 
 def kernels_for(shape: ProductShape) -> list[TileKernel]:
@@ -49,40 +90,316 @@ def kernels_for(shape: ProductShape) -> list[TileKernel]:
 
 def test_a_fit_finds_the_costs_that_times_were_made_of() -> None:
     measured = [
-        tuning.Measured(shape, {kernel: tile_nanoseconds(kernel, shape, TRUE) for kernel in kernels_for(shape)})
+        Measured(LAYER, shape, {kernel: tile_nanoseconds(kernel, shape, TRUE) for kernel in kernels_for(shape)})
         for shape in SHAPES
     ]
-    fitted = tuning.fit(START, predict, measured)
-    assert tuning.mistake(fitted, predict, measured) < 0.2 * tuning.mistake(START, predict, measured)
+    fitted = fitting.fit(START, model, measured)
+    assert fitting.mistake(model(fitted), measured) < 0.2 * fitting.mistake(model(START), measured)
     for item in measured:
-        chosen = min(item.times, key=lambda kernel: predict(fitted, kernel, item.shape))
-        assert item.times[chosen] <= 1.1 * item.least
+        chosen = fitting.chosen(item.times, model(fitted), item.shape)
+        assert item.times[chosen] <= 1.02 * item.least
     assert fitted["threads"] == 4.0
 
 
 def test_costs_that_decide_nothing_stay() -> None:
     """Times of one kernel a shape fit many costs; those of the start are as good as any."""
     kernel = kernels_for(SHAPES[0])[0]
-    measured = [tuning.Measured(SHAPES[0], {kernel: predict(START, kernel, SHAPES[0])})]
-    assert tuning.fit(START, predict, measured) == START
+    measured = [Measured(LAYER, SHAPES[0], {kernel: model(START)(kernel, SHAPES[0])})]
+    assert fitting.fit(START, model, measured) == START
+
+
+def a_gpu_with_units() -> DeviceInfo:
+    """A device that nobody has measured, with matrix units."""
+    h200 = known_device("nvidia_h200")
+    amd = known_device("amd_rx_6800_radv")
+    return replace(amd, matrix_shapes=h200.matrix_shapes, subgroup_size=32, features=amd.features | {"matrix_units"})
+
+
+def another_gpu(costs: DeviceCosts) -> DeviceCosts:
+    """Costs far from a device's own, in ways that change choices."""
+    factors = {
+        SHARED: {"cycles_per_nanosecond": 0.4, "latency_cycles": 9.0, "second_dispatch_nanoseconds": 6.0,
+                 "fetch_cycles": 0.3, "store_cycles": 4.0, "joined_sum_nanoseconds": 5.0},
+        HALVES: {"multiplications_per_cycle": 0.05, "latency_cycles": 14.0, "start_cycles": 0.2, "read_cycles": 0.2},
+        SPLIT: {"multiplications_per_cycle": 0.2, "fetch_cycles": 0.15, "latency_cycles": 20.0, "start_cycles": 0.1},
+        ROWS: {"row_turn_cycles": 12.0, "row_stage_cycles": 0.1, "row_gap": 8.0},
+        FEW_BITS: {"read_nanoseconds": 3.0, "turn_nanoseconds": 0.1, "stage_nanoseconds": 7.0, "gap": 20.0},
+    }  # fmt: skip
+    for name, changes in factors.items():
+        own = costs_of(costs, name)
+        costs = with_costs(costs, name, {key: value * changes.get(key, 1.0) for key, value in own.items()})
+    return costs
+
+
+class MadeUpBench:
+    """Stands for a device whose times are made of costs, with a little noise."""
+
+    true: DeviceCosts
+    emulates_units = 1.0
+    """How many times as long products by matrix units take."""
+    noise = 0.02
+
+    def __init__(self, device: Device, layers: Sequence[Layer]) -> None:
+        load_lowerings()
+        self.info = device.info
+        self.items = [Measured(layer, PreparedLayer(layer).shape(self.info)) for layer in layers]
+
+    def __enter__(self) -> MadeUpBench:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    @property
+    def kernels(self) -> int:
+        return 0
+
+    def prepare(self, choose: Callable[[Measured], Iterable[ProductKernel]], show: Callable[[str], None]) -> None:
+        for item in self.items:
+            for kernel in choose(item):
+                noise = 1 + self.noise * (zlib.crc32(repr((kernel, item.layer)).encode()) % 1000) / 1000
+                item.times[kernel] = noise * self.time(self.info, kernel, item.shape)
+                item.next_times[kernel] = 1.01 * item.times[kernel]
+
+    def measure(self, seconds: float) -> None:
+        pass
+
+    @classmethod
+    def time(cls, info: DeviceInfo, kernel: ProductKernel, shape: ProductShape) -> float:
+        """Without noise."""
+        factor = cls.emulates_units if isinstance(kernel, MatrixKernel) else 1.0
+        return 2500.0 + factor * nanoseconds(kernel, shape, cls.true, core_count(info))
+
+
+def tuned(
+    monkeypatch: pytest.MonkeyPatch,
+    info: DeviceInfo,
+    true: DeviceCosts,
+    emulates_units: float = 1.0,
+    error: float = 0.0,
+) -> Tuning:
+    """What tuning makes of times that are made of costs, and of results that are wrong by an error."""
+    monkeypatch.setattr(MadeUpBench, "true", true, raising=False)
+    monkeypatch.setattr(MadeUpBench, "emulates_units", emulates_units)
+    monkeypatch.setattr(tune, "Bench", MadeUpBench)
+    monkeypatch.setattr(PreparedLayer, "error", lambda layer, device, choose: error)
+    return tune.tune(SimpleNamespace(info=info), 0.0)  # type: ignore[arg-type]
+
+
+def lost(info: DeviceInfo, layers: Iterable[Layer]) -> float:
+    """How much longer what is chosen takes than the best of all kernels: a mean of logarithms."""
+    total = []
+    for layer in layers:
+        shape = PreparedLayer(layer).shape(info)
+        costs = with_units(info, device_costs(info), SPLIT)
+        assert costs is not None
+        few = [*row_kernels(info, shape)]
+        kernels = few or [*shared_kernels(info, costs, shape), *matrix_kernels(info, costs, shape)]
+        best = min(MadeUpBench.time(info, kernel, shape) for kernel in kernels)
+        total.append(math.log(max(MadeUpBench.time(info, choose_gpu_kernel(info, shape), shape) / best, 1.0)))
+    return sum(total) / len(total)
+
+
+def test_a_fit_gets_far_from_where_it_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Times are made of other costs than the table's; what is chosen then takes a few percent more than the best of all
+    kernels, also of those that weren't measured."""
+    info = a_gpu_with_units()
+    table = with_units(info, device_costs(info), SPLIT)
+    assert table is not None
+    found = tuned(monkeypatch, info, another_gpu(table))
+    before = {name: lost(info, LAYERS[name]) for name in (SHARED, HALVES, SPLIT, ROWS, FEW_BITS)}
+    assert keep_costs(info, found)
+    after = {name: lost(info, LAYERS[name]) for name in before}
+    assert all(after[name] < 0.05 < before[name] for name in before)
+    assert [family.name for family in found.families if not family.before] == [HALVES, SPLIT]
+    forget_tuned(info)
+
+
+WIDE = ProductShape(784, 128, 128, 128, half_run=8)
+FLOATS = replace(WIDE, half_run=0, float_run=8)
+
+
+def uses_units(info: DeviceInfo, shape: ProductShape) -> bool:
+    return isinstance(choose_gpu_kernel(info, shape), MatrixKernel)
+
+
+def test_matrix_units_are_used_where_they_take_less_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    info = a_gpu_with_units()
+    true = with_units(info, device_costs(info), SPLIT)
+    assert true is not None
+    assert not uses_units(info, WIDE) and units_lanes(info, device_costs(info)) == 0 and not splits(info)
+    found = tuned(monkeypatch, info, true)
+    assert [family.units.is_used for family in found.families if family.units] == [True, True]
+    assert found.is_better and keep_costs(info, found)
+    assert uses_units(info, WIDE) and uses_units(info, FLOATS) and splits(info)
+    for switches, of_halves, of_floats in (
+        ("no-matrix-units", False, False),
+        ("no-split-products", True, False),
+        ("split-products", True, True),
+    ):
+        switched = replace(info, switches=frozenset({switches}))
+        assert (uses_units(switched, WIDE), uses_units(switched, FLOATS)) == (of_halves, of_floats)
+    again = tuned(monkeypatch, info, true)
+    assert again.excess_after <= again.excess_before and not any(family.changes_units for family in again.families)
+    forget_tuned(info)
+    assert not uses_units(info, WIDE)
+
+
+def test_matrix_units_are_not_used_where_they_take_more_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As of a driver that offers them without having hardware for them, on a device that would use them untuned."""
+    h200 = known_device("nvidia_h200")
+    table = device_costs(h200)
+    assert uses_units(h200, WIDE) and uses_units(h200, FLOATS)
+    found = tuned(monkeypatch, h200, table, emulates_units=40.0)
+    names = [family.name for family in found.families]
+    assert names == [SHARED, HALVES, ROWS, FEW_BITS]  # splitting floats can't pay where halves don't
+    halves = found.families[1]
+    assert halves.units is not None and not halves.units.is_used and halves.changes_units and found.is_better
+    assert halves.excess_after < halves.excess_before
+    keep_costs(h200, found)
+    assert not uses_units(h200, WIDE) and not uses_units(h200, FLOATS) and not splits(h200)
+    assert uses_units(replace(h200, switches=frozenset({"split-products"})), FLOATS)
+    assert uses_units(replace(h200, switches=frozenset({"emulated-matrix-units"})), WIDE)
+    found = tuned(monkeypatch, h200, table)  # now they are fast
+    keep_costs(h200, found)
+    assert uses_units(h200, WIDE) and uses_units(h200, FLOATS)
+    forget_tuned(h200)
+
+
+def test_times_of_a_slow_device_compare_with_those_of_its_units(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The table's costs choose the right blocks, and are as right of how long these take, beside units."""
+    info = a_gpu_with_units()
+    table = with_units(info, device_costs(info), SPLIT)
+    assert table is not None
+    slow = with_costs(table, SHARED, scaled(costs_of(table, SHARED), 8.0))
+    found = tuned(monkeypatch, info, carried_over(slow, table))
+    blocks = found.families[0]
+    assert blocks.excess_after <= blocks.excess_before < 0.01
+    assert blocks.before["cycles_per_nanosecond"] / blocks.after["cycles_per_nanosecond"] == pytest.approx(8.0, rel=0.3)
+    keep_costs(info, found)
+    assert uses_units(info, WIDE) and uses_units(info, FLOATS) and found.excess_after < 0.01
+    forget_tuned(info)
+
+
+def test_noise_is_not_fitted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Costs that happen to choose faster kernels of those that were measured choose no faster ones of other layers."""
+    h200 = known_device("nvidia_h200")
+    monkeypatch.setattr(MadeUpBench, "noise", 0.3)
+    found = tuned(monkeypatch, h200, device_costs(h200))
+    assert sum(family.before == family.after for family in found.families) >= 4
+    assert found.excess_after - 0.02 < found.excess_before < 0.25 and found.excess_after <= found.excess_before
+
+
+@pytest.mark.parametrize("error", [0.1, math.nan])
+def test_matrix_units_with_wrong_results_are_not_used(monkeypatch: pytest.MonkeyPatch, error: float) -> None:
+    h200 = known_device("nvidia_h200")
+    found = tuned(monkeypatch, h200, device_costs(h200), error=error)
+    (units,) = [family.units for family in found.families if family.units is not None]
+    assert not units.is_right and not units.is_used and found.is_better
+    keep_costs(h200, found)
+    assert not uses_units(h200, WIDE) and tuned_costs(h200).units[HALVES] == units
+    forget_tuned(h200)
+
+
+@pytest.mark.parametrize("layer", [*TINY[HALVES], *TINY[SPLIT]], ids=str)
+def test_results_are_checked(units: Device, layer: Layer) -> None:
+    """Those of emulated units are right."""
+    load_lowerings()
+    prepared, info = PreparedLayer(layer), replace(units.info, kind="discrete")
+    shape, exact = prepared.shape(info), prepared._exact()
+    kernel = min(matrix_kernels(info, device_costs(info), shape), key=lambda kernel: kernel.parts)
+    assert 0 < prepared.error(units, forced(kernel)) <= (2e-3 if layer.are_halves else 1e-5)
+    with patch.object(PreparedLayer, "_exact", lambda layer: 1.01 * exact):
+        assert 0.009 < prepared.error(units, forced(kernel)) < 0.011
+
+
+def test_a_gain_within_noise_is_none() -> None:
+    h200 = known_device("nvidia_h200")
+    units, other = (choose_gpu_kernel(h200, shape) for shape in (WIDE, replace(WIDE, half_run=0)))
+
+    def use(time: float, noise: float) -> UnitsUse:
+        times = {units: time, other: 100.0}
+        slower = {kernel: taken * (1 + noise) for kernel, taken in times.items()}
+        predict = {units: 1.0, other: 2.0}.__getitem__
+        return tune.units_use([Measured(LAYER, WIDE, times, slower)], lambda kernel, shape: predict(kernel))
+
+    assert use(95.0, 0.01) == UnitsUse(True, 95.0, 100.0)
+    assert not use(98.0, 0.01).is_used and not use(95.0, 0.1).is_used and not use(105.0, 0.01).is_used
+
+
+def test_other_families_predict_what_they_did_when_blocks_are_fitted() -> None:
+    h200 = known_device("nvidia_h200")
+    before = device_costs(h200)
+    costs = carried_over(replace(before, cycles_per_nanosecond=0.7, fetch_cycles=5.0), before)
+    for name in (HALVES, SPLIT, ROWS):
+        old, new = (gpu_family(name, h200, known, known).before for known in (before, costs))
+        for layer in LAYERS[name]:
+            shape = PreparedLayer(layer).shape(h200)
+            ratios = [
+                (new(kernel, shape) - 1000) / (old(kernel, shape) - 1000)
+                for kernel in gpu_family(name, h200, before, before).kernels(shape)
+                if kernel.parts == 1
+            ]
+            assert max(ratios) == pytest.approx(min(ratios)) and (name == ROWS or ratios[0] == pytest.approx(1))
+
+
+def test_few_kernels_are_measured() -> None:
+    """A pipeline takes a driver up to .3 s."""
+    load_lowerings()
+    h200, count = known_device("nvidia_h200"), 0
+    for name in (SHARED, HALVES, SPLIT, ROWS, FEW_BITS):
+        family = gpu_family(name, h200, device_costs(h200), device_costs(h200))
+        count += sum(len({*family.first(Measured(layer, PreparedLayer(layer).shape(h200)))}) for layer in LAYERS[name])
+    assert count < 450
+
+
+FITTED_ON_CPU = {"threads": 8.0, "fetch": 1.0, "multiply": 2.0, "store": 3.0, "start": 4.0, "broadcast": 5.0}
 
 
 def test_kept_costs_are_read_and_forgotten(device: Device) -> None:
     cpu, gpu = replace(device.info, kind="cpu"), known_device("nvidia_h200")
     table = cpu_costs(cpu), device_costs(gpu)
-    fitted = {"threads": 8.0, "fetch": 1.0, "multiply": 2.0, "store": 3.0, "start": 4.0, "broadcast": 5.0}
-    assert keep_tuned(cpu, fitted) and tuned_costs(cpu) == fitted
-    assert cpu_costs(cpu) == replace(table[0], **fitted) and isinstance(cpu_costs(cpu).threads, int)
+    fitted = TunedCosts({CPU: FITTED_ON_CPU}, {})
+    assert keep_tuned(cpu, fitted) and tuned_costs(cpu).costs == fitted.costs
+    assert cpu_costs(cpu) == replace(table[0], **FITTED_ON_CPU) and isinstance(cpu_costs(cpu).threads, int)
+    assert device_costs(cpu).name in [profile.name for profile in profiles()]  # of kernels for GPUs on it
     assert device_costs(gpu) == table[1]  # another device
-    assert tuned_costs(replace(cpu, driver_version=cpu.driver_version + 1)) == {}  # another release of the driver
+    assert (
+        tuned_costs(replace(cpu, driver_version=cpu.driver_version + 1)) is NOT_TUNED
+    )  # another release of the driver
     assert forget_tuned(cpu) and not forget_tuned(cpu) and cpu_costs(cpu) == table[0]
+
+
+def test_every_family_is_kept() -> None:
+    gpu = known_device("nvidia_h200")
+    table = device_costs(gpu)
+    costs = {name: {key: 2 * value for key, value in costs_of(table, name).items()} for name in FITTED if name != CPU}
+    units = {HALVES: UnitsUse(True, 1.0, 2.0), SPLIT: UnitsUse(False, 2.0, 1.0)}
+    keep_tuned(gpu, TunedCosts(costs, units))
+    read = device_costs(gpu)
+    assert all(costs_of(read, name) == costs[name] for name in costs)
+    assert read.uses_units and read.split_names == () and tuned_costs(gpu).units == units
+    assert read.cores == table.cores and read.origin == table.origin
+    forget_tuned(gpu)
+    assert device_costs(gpu) == table
+
+
+def _form(**changes: object) -> str:
+    good: dict[str, object] = {"form": 2, "costs": {CPU: FITTED_ON_CPU}, "units": {}}
+    return json.dumps({**good, **changes})
 
 
 @pytest.mark.parametrize(
     "text",
-    ["{", "[]", '{"fetch": 1}', '{"threads": 2, "fetch": -1, "multiply": 1, "store": 1, "start": 1, "broadcast": 1}'],
+    [
+        *("{", "[]", '{"fetch": 1}', json.dumps(FITTED_ON_CPU), json.dumps(costs_of(profiles()[0], SHARED))),
+        *(_form(form=3), _form(costs={}), _form(costs={CPU: {**FITTED_ON_CPU, "fetch": -1}}), _form(units=[])),
+        *(_form(costs={CPU: {"fetch": 1}}), _form(costs={SHARED: costs_of(profiles()[0], SHARED)})),
+        *(_form(units={HALVES: {"is_used": True}}), _form(units={HALVES: {**vars(UnitsUse(True, 1, 2))}})),
+    ],
 )
 def test_a_bad_file_is_not_used(device: Device, text: str, caplog: pytest.LogCaptureFixture) -> None:
+    """One of an older release, too: it had other costs, by names alone."""
     cpu = replace(device.info, kind="cpu")
     table = cpu_costs(cpu)
     path = device_file("costs", cpu, ".json")
@@ -96,11 +413,45 @@ def test_gpus_choose_by_kept_costs() -> None:
     gpu = known_device("nvidia_h200")
     shape = ProductShape(49, 1152, 128, 128)
     before = choose_gpu_kernel(gpu, shape)
-    costs = {name: float(getattr(device_costs(gpu), name)) for name in tuning.TUNED_ON_GPUS}
-    keep_tuned(gpu, {**costs, "second_dispatch_nanoseconds": 1e9})
+    costs = {**costs_of(device_costs(gpu), SHARED), "second_dispatch_nanoseconds": 1e9}
+    keep_tuned(gpu, TunedCosts({SHARED: costs}, {}))
     assert before.parts > 1 == choose_gpu_kernel(gpu, shape).parts
     forget_tuned(gpu)
     assert choose_gpu_kernel(gpu, shape) == before
+
+
+def test_all_families_of_a_gpu(units: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For real, with emulated units; all executables are closed."""
+    monkeypatch.setattr(units, "info", replace(units.info, kind="discrete"))
+    steps: list[str] = []
+    found = tune.tune(units, 0.0, TINY, steps.append)
+    assert [family.name for family in found.families][:2] == [SHARED, HALVES]
+    assert {family.name for family in found.families} - {SPLIT} == {SHARED, HALVES, ROWS, FEW_BITS}
+    for family in found.families:
+        assert family.after.keys() == set(FITTED[family.name]) and family.excess_after >= 0
+        assert [choice.layer for choice in family.choices] == [str(layer) for layer in TINY[family.name]]
+        assert all(choice.after_time >= choice.least_time > 0 for choice in family.choices)
+    assert any("20 x 24 by 16" in step for step in steps)
+    assert not any(units.live_objects[name] for name in ("CommandPool", "DescriptorPool", "QueryPool"))
+    assert keep_costs(units.info, found)
+    other = replace(units.info, index=99)
+    for family in found.families:
+        assert costs_of(device_costs(other), family.name) == pytest.approx(family.after)
+    assert forget_tuned(units.info) and tuned_costs(units.info) is NOT_TUNED
+
+
+def test_what_is_measured_reads_what_it_should(units: Device) -> None:
+    """Layers are lowered to products only, of the elements that their family is for."""
+    load_lowerings()
+    gpu = replace(units.info, kind="discrete")
+    for name, layers in LAYERS.items():
+        for layer in layers if name != CPU else ():
+            prepared = PreparedLayer(layer)
+            shape = prepared.shape(gpu)
+            assert bool(shape.half_run) == layer.are_halves and shape.bits == layer.bits
+            assert shape.taps == (9 if layer.is_convolution else 1) and shape.rows == layer.rows
+            stream = prepared.stream(gpu, lambda info, shape, texels: choose_gpu_kernel(info, shape))
+            assert all(isinstance(step, Dispatch) and step.shader.startswith("product") for step in stream.operations)
 
 
 def test_bad_costs_change_kernels_and_tuning_brings_them_back(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -118,16 +469,20 @@ def test_bad_costs_change_kernels_and_tuning_brings_them_back(device: Device, mo
 
     before = run()
     # As if all workgroups were computed at once: the smallest are the best then.
-    keep_tuned(device.info, {**START, "threads": 1e6})
+    keep_tuned(device.info, TunedCosts({CPU: {**START, "threads": 1e6}}, {}))
     assert run() != before
-    found = tuning.tune(device, 0.0, [(150, 70, 96)])
+    layers = {CPU: [Layer(150, 70, 96)]}
+    found = tune.tune(device, 0.0, layers)
     assert found.kernels > 10
     shape = ProductShape(150, 18, 24, 24)
     times = {kernel: tile_nanoseconds(kernel, shape, TRUE) for kernel in kernels_for(shape)}
-    monkeypatch.setattr(tuning, "_measure", lambda *_: [tuning.Measured(shape, times, dict(times))])
-    found = tuning.tune(device, 0.0, [(150, 70, 96)])
-    assert found.after["threads"] < 1e6
-    keep_tuned(device.info, found.after)
+    monkeypatch.setattr(MadeUpBench, "prepare", lambda *_: None)
+    monkeypatch.setattr(MadeUpBench, "__init__", lambda bench, *_: None)
+    monkeypatch.setattr(MadeUpBench, "items", [Measured(LAYER, shape, times, dict(times))], raising=False)
+    monkeypatch.setattr(tune, "Bench", MadeUpBench)
+    found = tune.tune(device, 0.0, layers)
+    assert found.families[0].after["threads"] < 1e6
+    keep_costs(device.info, found)
     run()
     forget_tuned(device.info)
     assert run() == before

@@ -14,7 +14,8 @@ from functools import lru_cache
 
 from mobopt.runtimes.vulkan.engine.device_info import DeviceInfo
 from mobopt.runtimes.vulkan.engine.stream import USUAL_ITERATIONS
-from mobopt.runtimes.vulkan.kernels.device_costs import DeviceCosts, core_count, device_costs
+from mobopt.runtimes.vulkan.kernels.costs import DeviceCosts
+from mobopt.runtimes.vulkan.kernels.device_costs import core_count, device_costs
 from mobopt.runtimes.vulkan.kernels.matrix_kernels import MatrixKernel, matrix_kernels, matrix_nanoseconds
 from mobopt.runtimes.vulkan.kernels.product_shape import ProductShape
 from mobopt.runtimes.vulkan.kernels.row_kernels import RowKernel, row_kernels, row_nanoseconds
@@ -180,7 +181,7 @@ def _choose(device: DeviceInfo, costs: DeviceCosts, shape: ProductShape) -> GpuK
         chosen = kernels[0]
         if "second-product" in device.switches:
             chosen = next((kernel for kernel in kernels if _block(kernel) != _block(chosen)), chosen)
-    if not isinstance(chosen, SharedKernel) or not _may_join(device, chosen):
+    if not isinstance(chosen, SharedKernel) or not may_join(device, chosen):
         return chosen
     return min(chosen, replace(chosen, joins=True), key=predicted)
 
@@ -190,7 +191,7 @@ def _block(kernel: GpuKernel) -> GpuKernel:
     return kernel if isinstance(kernel, RowKernel) else replace(kernel, parts=1)
 
 
-def _may_join(device: DeviceInfo, kernel: SharedKernel) -> bool:
+def may_join(device: DeviceInfo, kernel: SharedKernel) -> bool:
     """Whether the last workgroup may add up the parts of a kernel, in the order of ``product_sum.comp``."""
     enough = device.limits.max_storage_buffers >= _JOINING_BUFFERS
     return kernel.parts in _PARTS_OF_LARGE and enough and "no-joins" not in device.switches

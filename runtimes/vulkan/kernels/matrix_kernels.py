@@ -1,8 +1,8 @@
 """The kernels for products by matrix units, and how their blocks are chosen.
 
 Units multiply halves. Of floats, each is split into two halves, and three products of them are added up in float32.
-They are used on devices only whose profile in ``device_costs.toml`` has costs of them: a driver may offer cooperative
-matrices without having hardware for them.
+They are used on devices only whose profile in ``device_costs.toml`` has costs of them, or where ``mobopt tune`` has
+measured that they take less time: a driver may offer cooperative matrices without having hardware for them.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from typing import Any
 
 from mobopt.runtimes.vulkan.engine.device_info import DeviceInfo
 from mobopt.runtimes.vulkan.engine.stream import USUAL_ITERATIONS
-from mobopt.runtimes.vulkan.kernels.device_costs import DeviceCosts, MatrixCosts, core_count, device_costs
+from mobopt.runtimes.vulkan.kernels.costs import DeviceCosts, MatrixCosts
+from mobopt.runtimes.vulkan.kernels.device_costs import core_count, device_costs
 from mobopt.runtimes.vulkan.kernels.product_shape import ProductShape
 from mobopt.shaders import is_built
 
@@ -202,7 +203,8 @@ def units_lanes(device: DeviceInfo, costs: DeviceCosts) -> int:
         return 0
     if EMULATED_UNITS in device.switches:
         return _EMULATED_LANES
-    offered = costs.matrix is not None and (FRAGMENT,) * 3 in device.matrix_shapes and is_built(MATRIX_SHADER)
+    is_known = costs.matrix is not None and (costs.uses_units or SPLIT_PRODUCTS in device.switches)
+    offered = is_known and (FRAGMENT,) * 3 in device.matrix_shapes and is_built(MATRIX_SHADER)
     return device.subgroup_size if offered else 0
 
 
@@ -221,9 +223,10 @@ def matrix_kernels(device: DeviceInfo, costs: DeviceCosts, shape: ProductShape) 
                 yield divided
 
 
-def splits(device: DeviceInfo) -> bool:
-    """Whether products of floats may be computed by matrix units, which take halves."""
-    costs = device_costs(device)
+def splits(device: DeviceInfo, costs: DeviceCosts | None = None) -> bool:
+    """Whether products of floats may be computed by matrix units, which take halves: by the costs of the device, or by
+    others."""
+    costs = costs or device_costs(device)
     return units_lanes(device, costs) > 0 and _splits(device, costs)
 
 

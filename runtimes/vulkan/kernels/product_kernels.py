@@ -9,7 +9,8 @@ from typing import NamedTuple
 
 from mobopt.runtimes.vulkan.engine.device_info import DeviceInfo
 from mobopt.runtimes.vulkan.engine.stream import USUAL_ITERATIONS
-from mobopt.runtimes.vulkan.kernels.device_costs import CpuCosts, cpu_costs
+from mobopt.runtimes.vulkan.kernels.costs import CpuCosts
+from mobopt.runtimes.vulkan.kernels.device_costs import cpu_costs
 from mobopt.runtimes.vulkan.kernels.gpu_kernels import KEPT_CHOICES, GpuKernel, choose_gpu_kernel
 from mobopt.runtimes.vulkan.kernels.kernel_access import reads_texels
 from mobopt.runtimes.vulkan.kernels.product_shape import ProductShape

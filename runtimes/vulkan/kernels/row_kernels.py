@@ -12,7 +12,7 @@ from functools import lru_cache
 
 from mobopt.runtimes.vulkan.engine.device_info import DeviceInfo
 from mobopt.runtimes.vulkan.engine.stream import USUAL_ITERATIONS
-from mobopt.runtimes.vulkan.kernels.device_costs import DeviceCosts
+from mobopt.runtimes.vulkan.kernels.costs import DeviceCosts, FewBitsCosts
 from mobopt.runtimes.vulkan.kernels.product_shape import ProductShape
 
 
@@ -121,7 +121,7 @@ def row_nanoseconds(kernel: RowKernel, shape: ProductShape, costs: DeviceCosts, 
     queue = -(-groups // cores)
     turns = kernel.turns(shape)
     if kernel.bits:
-        return _few_bits_nanoseconds(kernel, queue, turns)
+        return _few_bits_nanoseconds(kernel, queue, turns, costs.few_bits)
     waves = -(-queue // max(_RESIDENT_INVOCATIONS // kernel.invocations, 1))
     narrowness = 1 + costs.row_gap / kernel.columns
     reads = queue * 4 * shape.inner * kernel.columns / 32 * costs.fetch_cycles * narrowness
@@ -133,11 +133,13 @@ def row_nanoseconds(kernel: RowKernel, shape: ProductShape, costs: DeviceCosts, 
     return (reads + waits) / costs.cycles_per_nanosecond
 
 
-def _few_bits_nanoseconds(kernel: RowKernel, queue: int, turns: int) -> float:
-    """The same of weights of few bits, in the time of an H100, to whose timings this was fitted: what it chooses takes
-    3 % more than the best of the blocks. Other devices have other times, but few rows have no other kernels there."""
-    resident = _RESIDENT_INVOCATIONS / (kernel.invocations * (1 + 0.39 * kernel.steps))
+def _few_bits_nanoseconds(kernel: RowKernel, queue: int, turns: int, costs: FewBitsCosts) -> float:
+    """The same of weights of few bits."""
+    resident = _RESIDENT_INVOCATIONS / (kernel.invocations * (1 + costs.step_registers * kernel.steps))
     waves = -(-queue // max(int(resident), 1))
-    reads = queue * kernel.invocations * turns * kernel.steps * 0.53 * (1 + 0.68 / kernel.columns)
+    reads = (
+        queue * kernel.invocations * turns * kernel.steps * costs.read_nanoseconds * (1 + costs.gap / kernel.columns)
+    )
     stages = kernel.teams.bit_length() * kernel.rows
-    return reads + waves * (turns * 670.0 + stages * 190.0) + kernel.steps * 150.0
+    waits = waves * (turns * costs.turn_nanoseconds + stages * costs.stage_nanoseconds)
+    return reads + waits + kernel.steps * costs.step_nanoseconds
