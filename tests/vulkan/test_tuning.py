@@ -8,6 +8,7 @@ import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from types import SimpleNamespace
+from typing import Any
 from unittest.mock import patch
 
 import pytest
@@ -15,6 +16,7 @@ import torch
 from device_infos import known_device
 from torch import nn
 
+from mobopt.errors import DeviceError
 from mobopt.frontends.torchscript import program_from_script_module
 from mobopt.runtimes.vulkan.engine.device import Device
 from mobopt.runtimes.vulkan.engine.device_cache import device_file
@@ -50,7 +52,7 @@ from mobopt.runtimes.vulkan.tuning import fitting, tune
 from mobopt.runtimes.vulkan.tuning.families import carried_over, gpu_family, scaled, with_units
 from mobopt.runtimes.vulkan.tuning.kept import keep_costs
 from mobopt.runtimes.vulkan.tuning.layers import LAYERS, Layer, PreparedLayer, forced
-from mobopt.runtimes.vulkan.tuning.measuring import Measured
+from mobopt.runtimes.vulkan.tuning.measuring import Bench, Measured
 from mobopt.runtimes.vulkan.tuning.result import Tuning
 
 LAYER = Layer(1, 1, 1)
@@ -299,6 +301,27 @@ def test_matrix_units_with_wrong_results_are_not_used(monkeypatch: pytest.Monkey
     keep_costs(h200, found)
     assert not uses_units(h200, WIDE) and tuned_costs(h200).units[HALVES] == units
     forget_tuned(h200)
+
+
+def test_a_driver_that_refuses_kernels_for_matrix_units(
+    units: Device, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The others are tuned; another error ends the tuning."""
+    monkeypatch.setattr(units, "info", replace(units.info, kind="discrete"))
+    prepare = Bench.prepare
+
+    def refuse(bench: Bench, choose: Any, show: Any) -> None:
+        if any(isinstance(kernel, MatrixKernel) for item in bench.items for kernel in choose(item)):
+            raise DeviceError("no such instructions")
+        prepare(bench, choose, show)
+
+    monkeypatch.setattr(Bench, "prepare", refuse)
+    found = tune.tune(units, 0.0, TINY)
+    assert [family.name for family in found.families] == [SHARED, ROWS, FEW_BITS]
+    assert "no such instructions" in caplog.text and not units.live_objects["CommandPool"]
+    monkeypatch.setattr(Bench, "prepare", lambda *args: (_ for _ in ()).throw(DeviceError("lost")))
+    with pytest.raises(DeviceError, match="lost"):
+        tune.tune(units, 0.0, TINY)
 
 
 @pytest.mark.parametrize("layer", [*TINY[HALVES], *TINY[SPLIT]], ids=str)

@@ -177,11 +177,12 @@ def _join(graph: Graph, group: Sequence[_Job]) -> None:
 
 def _move_views(whole: Node) -> None:
     """Put views of what a node makes behind it that stand before it."""
-    last = whole
+    block, last = whole.block, whole
+    assert block is not None, "it was put where its last part stood"
     views = [user for value in whole.outputs for user, _ in value.uses]
     while views:
         view = views.pop(0)
-        if view.block is whole.block and view is not view.block.returns and view.is_before(whole):
+        if view.block is block and view is not block.returns and view.is_before(whole):
             InsertionPoint.after(last).insert(view.remove())
             last = view
             views += [user for user, _ in view.output.uses]

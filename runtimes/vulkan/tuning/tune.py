@@ -3,12 +3,14 @@ are worth it."""
 
 from __future__ import annotations
 
+import logging
 import math
 import statistics
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
+from mobopt.errors import DeviceError
 from mobopt.runtimes.vulkan.engine.device import Device
 from mobopt.runtimes.vulkan.engine.device_info import DeviceInfo
 from mobopt.runtimes.vulkan.kernels.costs import DeviceCosts
@@ -48,6 +50,7 @@ from mobopt.runtimes.vulkan.tuning.result import Choice, FamilyTuning, Tuning
 Show = Callable[[str], None]
 Layers = Mapping[str, Sequence[Layer]]
 
+_LOGGER = logging.getLogger("mobopt.vulkan")
 _SHARES = {SHARED: 0.3, HALVES: 0.2, SPLIT: 0.2, ROWS: 0.15, FEW_BITS: 0.15}
 """Of the time, in the order in which families are measured: costs of the first have a part in those of the others."""
 _FOLDS = 3
@@ -89,7 +92,13 @@ def _gpu_families(device: Device, seconds: float, tuner: Tuner) -> Iterator[Fami
         if start is None or (name == SPLIT and not costs.uses_units):
             continue
         time = seconds * share / sum(shares.values())
-        found = tuner.tuned(gpu_family(name, info, start, before), time, is_on(info, before, name))
+        try:
+            found = tuner.tuned(gpu_family(name, info, start, before), time, is_on(info, before, name))
+        except DeviceError as error:
+            if name not in ON_UNITS:
+                raise
+            _LOGGER.warning("matrix units are not tuned, as %s can't run kernels for them: %s", info.name, error)
+            continue
         yield found.told(_known(before, name))
         if found.units is None or found.units.is_used:
             costs = with_costs(start, name, found.after)
