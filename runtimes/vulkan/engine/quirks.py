@@ -36,6 +36,7 @@ SWITCHES = {
     "no-split-products": "products of floats by ordinary arithmetic, also where units that multiply halves are faster",
     "no-writes-in-place": "caches that a model changes by a row are copied, not written to where they lie",
     "no-normalized-products": "layer norms by dispatches of their own, not by the products that read them",
+    "no-gated-products": "gates let pass by dispatches of their own, not by the products that make both",
     "emulated-matrix-units": "products of halves by the kernels for matrix units, which are emulated, to try them",
     "no-chains": "barriers between all dispatches that depend on each other, rather than counters between some",
     EMULATED_CHAINS: "counters between dispatches, with barriers all the same, to try them on any device",
