@@ -13,11 +13,13 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from mobopt import optimize_for_mobile
+from mobopt.frontends.script_module_source import ScriptModuleSource
 from mobopt.frontends.torchscript import program_from_script_module
 from mobopt.ir import Graph, Node, Value
 from mobopt.ir.nests import map_leaves
 from mobopt.ops.quantized import DEQUANTIZE, Quantized, quantized
-from mobopt.options import PrecisionChoice
+from mobopt.optimizer import optimize
+from mobopt.options import PrecisionChoice, Settings
 from mobopt.runtimes.segment import Segment
 from mobopt.runtimes.vulkan.compile.build import build_stream
 from mobopt.runtimes.vulkan.engine import executable as executable_module
@@ -151,6 +153,19 @@ def test_what_is_not_finite_stays_in_its_column(gpu: Device) -> None:
     (found,) = executable.run([x])
     executable.close()
     torch.testing.assert_close(found.double(), expected, rtol=1e-5, atol=1e-5, equal_nan=True)
+
+
+def test_groups_that_kernels_do_not_take(gpu: Device) -> None:
+    """They become floats first, which no constants are."""
+    gate, passing = (quantized(floats(20, 72, seed=seed), 4, (1, 24)) for seed in (2, 3))
+    segment, expected = segment_of(x := floats(2, 72), gate, passing, None)
+    stream = build_stream(segment, gpu.info, ConstantStore()).stream
+    names = [step.shader for step in stream.operations if isinstance(step, Dispatch)]
+    assert names == ["dequantize", *names[1:-1], "pointwise_2_1"] and names.count("dequantize") == 1
+    executable = Executable(gpu, stream)
+    (found,) = executable.run([x])
+    executable.close()
+    torch.testing.assert_close(found.double(), expected, rtol=1e-5, atol=1e-5)
 
 
 # Models.
@@ -321,31 +336,44 @@ def test_weights_of_few_bits(gpu: Device, scheme: str, norm: str, rows: int) -> 
     assert shaders == [f"product_rows{'_normalized' if norm else ''}_quantized", "product_rows_quantized"]
 
 
+def test_layers_that_a_phone_was_given(gpu: Device) -> None:
+    """Whose weights are (in, out), in packed contexts."""
+    model, x = FeedForward(68, 44, bias=True).eval(), floats(1, 68)
+    with torch.no_grad():
+        traced = torch.jit.trace(model, x)
+    program = VulkanProgram(optimize(ScriptModuleSource(traced), Settings("vulkan"), [x]).program, gpu)
+    found, shaders = program(x), shaders_in(program, x)
+    program.close()
+    assert error_of(found, model, x) <= LOSS and shaders == ["product_rows"] * 2
+
+
 def constants_of(program: VulkanProgram, x: Tensor) -> set[Storage]:
     steps = [step.operation for step in program.profile([x])]
     held = (storage for step in steps if isinstance(step, Dispatch) for storage, _, _ in storages(step))
     return {storage for storage in held if storage.kind is StorageKind.CONSTANT}
 
 
+@pytest.mark.parametrize("precision", ["fp32", "fp16"])
 @pytest.mark.parametrize("scheme", [None, "int8_weights", "int4_weights"])
 @pytest.mark.parametrize("is_one", [False, True])
-def test_prompts_and_tokens_have_the_same_weights(gpu: Device, scheme: str | None, is_one: bool) -> None:
+def test_prompts_and_tokens_have_the_same_weights(
+    gpu: Device, precision: str, scheme: str | None, is_one: bool
+) -> None:
     model = FeedForward(96, 44, bias=True, is_one=is_one).eval()
     prompt, token = floats(1, 11, 96), floats(1, 1, 96)
     rows = torch.export.Dim("rows", min=1, max=64)
     exported = torch.export.export(model, (prompt,), dynamic_shapes=({1: rows},))
     quantize = {} if scheme is None else {"quantize": scheme}
     module = optimize_for_mobile(exported, backend="vulkan", runtime="mobopt", **quantize)
-    program = VulkanProgram(module.program, gpu)
+    program = VulkanProgram(module.program, gpu, precision=PrecisionChoice.of(precision))
     found = [program(x) for x in (prompt, token)]
     assert ["pointwise_2_1" in shaders_in(program, x) for x in (prompt, token)] == [True, False]
     held = [constants_of(program, x) for x in (prompt, token)]
     program.close()
     assert held[0] == held[1]
-    each = 1 if scheme == "int8_weights" else 4
-    if scheme != "int4_weights":
-        assert sum(storage.nbytes >= 96 * 88 * each for storage in held[0]) == 1
-    if scheme is None:
+    bits = {"int8_weights": 8, "int4_weights": 4, None: 32 if precision == "fp32" else 16}[scheme]
+    assert sorted(storage.nbytes for storage in held[0])[-1] == 96 * 88 * bits // 8
+    if scheme is None and precision == "fp32":
         for x, result in zip((prompt, token), found, strict=True):
             assert error_of(result, model, x) <= LOSS
             model.float()
@@ -371,15 +399,18 @@ def test_a_switch_leaves_it_out(gpu: Device) -> None:
     assert error_of(found, model, x) <= LOSS
 
 
-def test_what_a_profile_says(gpu: Device) -> None:
-    model, x = FeedForward(68, 44, norm="rms"), floats(1, 68)
+@pytest.mark.parametrize("rows", [1, 9])
+def test_what_a_profile_says(gpu: Device, rows: int) -> None:
+    model, x = FeedForward(68, 44), floats(rows, 68)
     program = program_of(model, x, gpu)
-    first = next(step.operation for step in program.profile([x]) if isinstance(step.operation, Dispatch))
+    steps = [step.operation for step in program.profile([x]) if isinstance(step.operation, Dispatch)]
     program.close()
-    assert first.label == "aten::linear 1x44"
-    texts = [node.text.partition(" ")[0] for node in first.source.nodes]
-    assert sorted(texts) == ["aten::linear", "aten::linear", "aten::mul", "aten::rms_norm", "aten::silu"]
-    assert first.call.flops >= 2 * 68 * 88
+    texts = [[node.text.partition(" ")[0] for node in step.source.nodes] for step in steps]
+    layers, gating = ["aten::linear"] * 2, ["aten::mul", "aten::silu"]
+    last = ["aten::add", "aten::linear"]
+    assert [sorted(each) for each in texts] == ([[*layers, *gating], last] if rows == 1 else [layers, gating, last])
+    assert steps[0].label == ("aten::linear 1x44" if rows == 1 else "aten::linear 9x88")
+    assert steps[0].call.flops >= 2 * rows * 68 * 88
 
 
 @pytest.mark.parametrize("scheme", ["", "int4"])
