@@ -109,14 +109,17 @@ void main() {
     barrier(); // the pools were read
     }
 #endif
+    if (GATED == 0 && !ends) return;
     [[unroll]] for (int i = 0; i < ROWS; ++i) {
 #ifdef NORMALIZED
         if (ends) sums[i] = normalized_sum(sums[i], found[i].mean, found[i].scale, column);
 #endif
         sums[i] += bias;
     }
-    if (GATED != 0) STORE_GATED
-    if (GATED != 0 || !ends) return;
+    if (GATED != 0) {
+        STORE_GATED
+        return;
+    }
     [[unroll]] for (int i = 0; i < ROWS; ++i) {
         int row = first_row + i;
         vec4 sum = finished(sums[i], residuals[i]);

@@ -141,6 +141,7 @@ void main() {
     barrier(); // the pools were read
     }
 #endif
+    if (GATED == 0 && !ends) return;
     [[unroll]] for (int w = 0; w < WIDE; ++w)
         [[unroll]] for (int i = 0; i < ROWS; ++i) {
 #ifdef NORMALIZED
@@ -149,8 +150,10 @@ void main() {
 #endif
             sums[i * WIDE + w] += bias[w];
         }
-    if (GATED != 0) STORE_GATED
-    if (GATED != 0 || !ends) return;
+    if (GATED != 0) {
+        STORE_GATED
+        return;
+    }
     [[unroll]] for (int w = 0; w < WIDE; ++w) {
         if (column + w >= columns) break;
         [[unroll]] for (int i = 0; i < ROWS; ++i) {

@@ -182,8 +182,8 @@ def append_product(
         shape = replace(shape, half_run=0, float_run=0)
     kernel = choose(plan.device, shape, texels_fit(plan.device, operands))
     if epilogue.is_gated:
-        is_able = isinstance(kernel, RowKernel) and kernel.columns * kernel.vectors % 2 == 0
-        assert is_able, "others would store gates and what passes them"
+        assert isinstance(kernel, RowKernel), "others would store gates and what passes them"
+        assert kernel.columns * kernel.vectors % 2 == 0, "a gate would be in another workgroup than what passes it"
         kernel = replace(kernel, gated=True)
     if not isinstance(kernel, TileKernel):
         kernel = replace(kernel, reads_ahead=math.prod(kernel.groups(shape)) <= shape.ahead)
