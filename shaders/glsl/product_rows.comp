@@ -4,7 +4,7 @@
 // A few rows times a matrix, for GPUs. Each factor is used for so few sums that reading the factors from memory is all that takes time, and
 // shared memory would only stand between: invocations read them straight into registers, STEPS x 4 vec4s at a time. COLUMNS invocations
 // that lie side by side read neighbouring vec4s; TEAMS of them share the inner dimension, and add their sums up in shared memory.
-#define FORMS_ID 18
+#define FORMS_ID 19
 #include "product.glsl"
 #ifdef NORMALIZED
 #include "product_normalized.glsl"
@@ -16,10 +16,12 @@ layout(constant_id = 14) const int TEAMS = 64;        // a power of two
 layout(constant_id = 15) const int STEPS = 2;         // vec4s of the inner dimension that an invocation reads at a time
 layout(constant_id = 16) const int INVOCATIONS = 256; // COLUMNS * TEAMS
 layout(constant_id = 17) const int AHEAD = 0;         // whether the first weights are read before others have ended: they are constants
+layout(constant_id = 18) const int GATED = 0;         // see gates.glsl
 layout(local_size_x_id = 16, local_size_y = 1, local_size_z = 1) in;
 
 #define SUMS_OF_A_ROW 1
 #include "teams.glsl"
+#include "gates.glsl"
 
 vec4 factors[4 * STEPS];
 
@@ -107,14 +109,20 @@ void main() {
     barrier(); // the pools were read
     }
 #endif
-    if (!ends) return;
+    if (GATED == 0 && !ends) return;
+    [[unroll]] for (int i = 0; i < ROWS; ++i) {
+#ifdef NORMALIZED
+        if (ends) sums[i] = normalized_sum(sums[i], found[i].mean, found[i].scale, column);
+#endif
+        sums[i] += bias;
+    }
+    if (GATED != 0) {
+        STORE_GATED
+        return;
+    }
     [[unroll]] for (int i = 0; i < ROWS; ++i) {
         int row = first_row + i;
-        vec4 sum = sums[i];
-#ifdef NORMALIZED
-        sum = normalized_sum(sum, found[i].mean, found[i].scale, column);
-#endif
-        sum = finished(sum + bias, residuals[i]);
+        vec4 sum = finished(sums[i], residuals[i]);
         if (row < rows) store(result_index(batch, row, Pixel(0, 0, 0)) + column, sum);
     }
 }

@@ -5,7 +5,7 @@
 // WIDE vec4s of columns, for each of STEPS neighbours of the inner dimension: they wait in registers as they lie in memory, which holds
 // enough reads for the memory's rate under way, and become floats only when they are multiplied. Neighbours share a scale, which their
 // sum is multiplied by.
-#define FORMS_ID 18
+#define FORMS_ID 19
 #include "product.glsl"
 #include "quantized.glsl"
 
@@ -19,6 +19,7 @@ layout(constant_id = 14) const int TEAMS = 32;        // that share the inner di
 layout(constant_id = 15) const int STEPS = 4;         // neighbouring vec4s of the inner dimension that an invocation reads at a time, a power of two
 layout(constant_id = 16) const int INVOCATIONS = 256; // COLUMNS * TEAMS
 layout(constant_id = 17) const int AHEAD = 0;         // whether the first weights are read before others have ended: they are constants
+layout(constant_id = 18) const int GATED = 0;         // see gates.glsl
 layout(local_size_x_id = 16, local_size_y = 1, local_size_z = 1) in;
 
 const int WIDE = 8 / BITS; // vec4s of columns of an invocation
@@ -28,6 +29,7 @@ const int SCALES = STEPS / SHARING;
 
 #define SUMS_OF_A_ROW WIDE
 #include "teams.glsl"
+#include "gates.glsl"
 
 ivec4 blocks[STEPS];
 Scale scale_vectors[SCALES * WIDE];
@@ -139,16 +141,24 @@ void main() {
     barrier(); // the pools were read
     }
 #endif
-    if (!ends) return;
+    if (GATED == 0 && !ends) return;
+    [[unroll]] for (int w = 0; w < WIDE; ++w)
+        [[unroll]] for (int i = 0; i < ROWS; ++i) {
+#ifdef NORMALIZED
+            if (ends && column + w < columns)
+                sums[i * WIDE + w] = normalized_sum(sums[i * WIDE + w], found[i].mean, found[i].scale, column + w);
+#endif
+            sums[i * WIDE + w] += bias[w];
+        }
+    if (GATED != 0) {
+        STORE_GATED
+        return;
+    }
     [[unroll]] for (int w = 0; w < WIDE; ++w) {
         if (column + w >= columns) break;
         [[unroll]] for (int i = 0; i < ROWS; ++i) {
             int row = first_row + i;
-            vec4 sum = sums[i * WIDE + w];
-#ifdef NORMALIZED
-            sum = normalized_sum(sum, found[i].mean, found[i].scale, column + w);
-#endif
-            sum = finished(sum + bias[w], residuals[i * WIDE + w]);
+            vec4 sum = finished(sums[i * WIDE + w], residuals[i * WIDE + w]);
             if (row < rows) store(result_index(batch, row, Pixel(0, 0, 0)) + column + w, sum);
         }
     }

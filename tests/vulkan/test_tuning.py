@@ -447,6 +447,8 @@ def test_all_families_of_a_gpu(units: Device, monkeypatch: pytest.MonkeyPatch) -
     """For real, with emulated units; all executables are closed."""
     monkeypatch.setattr(units, "info", replace(units.info, kind="discrete"))
     steps: list[str] = []
+    names = ("CommandPool", "DescriptorPool", "QueryPool")
+    before = [units.live_objects[name] for name in names]
     found = tune.tune(units, 0.0, TINY, steps.append)
     assert [family.name for family in found.families][:2] == [SHARED, HALVES]
     assert {family.name for family in found.families} - {SPLIT} == {SHARED, HALVES, ROWS, FEW_BITS}
@@ -455,7 +457,7 @@ def test_all_families_of_a_gpu(units: Device, monkeypatch: pytest.MonkeyPatch) -
         assert [choice.layer for choice in family.choices] == [str(layer) for layer in TINY[family.name]]
         assert all(choice.after_time >= choice.least_time > 0 for choice in family.choices)
     assert any("20 x 24 by 16" in step for step in steps)
-    assert not any(units.live_objects[name] for name in ("CommandPool", "DescriptorPool", "QueryPool"))
+    assert before == [units.live_objects[name] for name in names]
     assert keep_costs(units.info, found)
     other = replace(units.info, index=99)
     for family in found.families:

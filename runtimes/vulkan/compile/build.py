@@ -19,10 +19,12 @@ from mobopt.runtimes.vulkan.compile.concatenation import Concatenation, find_con
 from mobopt.runtimes.vulkan.compile.decompose import decompose
 from mobopt.runtimes.vulkan.compile.fusion import fold_epilogues
 from mobopt.runtimes.vulkan.compile.fusion_cached_attention import fold_cached_attention
+from mobopt.runtimes.vulkan.compile.fusion_gates import fold_gates
 from mobopt.runtimes.vulkan.compile.fusion_normalization import fold_normalizations
 from mobopt.runtimes.vulkan.compile.fusion_pointwise import fuse_pointwise
 from mobopt.runtimes.vulkan.compile.fusion_rotary import fold_rotary, join_rotary
 from mobopt.runtimes.vulkan.compile.fusion_scaling import fold_scalings
+from mobopt.runtimes.vulkan.compile.gates import interleave_gates
 from mobopt.runtimes.vulkan.compile.host_function import HostFunction
 from mobopt.runtimes.vulkan.compile.in_place import written_in_place
 from mobopt.runtimes.vulkan.compile.integer_ranges import Interval
@@ -126,6 +128,7 @@ def build_stream(
     if use_shared_memory(device):
         find_attention(graph)
         share_heads(graph)
+        interleave_gates(graph, constants)
         join_projections(graph, constants)
     choose_rows_first(graph)
     if halving is not None:
@@ -186,7 +189,9 @@ def _build(
     fold_epilogues(graph, placement.reasons)
     if use_shared_memory(device) and halving is None:  # where halves lie is chosen for what is in memory
         fold_scalings(graph, placement.reasons)
-    fold_normalizations(graph, device, placement.reasons, halving.names if halving is not None else lambda node: False)
+    is_apart = halving.names if halving is not None else lambda node: False
+    fold_gates(graph, device, placement.reasons, halving is not None, is_apart)
+    fold_normalizations(graph, device, placement.reasons, is_apart)
     fold_rotary(graph, device, placement.reasons)
     fuse_pointwise(graph, placement.reasons, placement.long)
     fallbacks = tuple(_fallback(node, reason) for node, reason in placement.reasons.items())

@@ -46,6 +46,9 @@ IDENTITY = Activation()
 class Epilogue:
     """``after(before(sum + bias) + residual)``; the residual has the sizes of the result.
 
+    Where vec4s of columns of gates and of what passes them take turns, it is ``before(gate + bias) * (passing + bias)``
+    of half as many columns, and nothing else.
+
     Where the steps stand for operators on halves, ``rounding`` is the dtype to which each of them rounds what it gives
     to the next one; None where they are one operator, or on float32.
     """
@@ -54,14 +57,22 @@ class Epilogue:
     residual: Value | None = None
     after: Activation = IDENTITY
     rounding: torch.dtype | None = None
+    is_gated: bool = False
 
     @property
     def is_identity(self) -> bool:
         """Whether it changes nothing."""
-        return self.before.is_identity and self.residual is None and self.after.is_identity
+        is_plain = self.before.is_identity and self.residual is None and self.after.is_identity
+        return is_plain and not self.is_gated
+
+    def sizes_of(self, sizes: Sequence[int]) -> tuple[int, ...]:
+        """Of what is stored, of sums of some sizes."""
+        return (*sizes[:-1], sizes[-1] // 2) if self.is_gated else tuple(sizes)
 
     def followed_by(self, node: Node, source: Value) -> Epilogue | None:
         """This epilogue and then a node, which reads ``source`` as what was computed; None if there is no room."""
+        if self.is_gated:
+            return None
         activation = activation_of(node)
         if activation is not None and self.residual is None:
             return replace(self, before=activation) if self.before.is_identity else None
@@ -100,9 +111,19 @@ def folded_epilogue(parts: Sequence[Node]) -> Epilogue | None:
     dtype = parts[0].output.dtype
     if dtype != torch.float32:
         epilogue = Epilogue(rounding=dtype) if epilogue is not None and epilogue.is_identity else None
+    gate = None if epilogue is None else gate_of(parts)
+    if epilogue is not None and gate is not None:
+        return replace(epilogue, before=gate, is_gated=True) if epilogue.is_identity else None
     for part, following in pairwise(parts):
         epilogue = None if epilogue is None else epilogue.followed_by(following, part.output)
     return epilogue
+
+
+def gate_of(parts: Sequence[Node]) -> Activation | None:
+    """What a product with what was folded into it does to its gates; None if it has none, as only they multiply."""
+    if all(part.qualified_op != "aten::mul.Tensor" for part in parts):
+        return None
+    return next(found for part in parts if (found := activation_of(part)) is not None)
 
 
 def _own_epilogue(call: Node) -> Epilogue:

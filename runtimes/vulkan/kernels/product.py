@@ -178,7 +178,13 @@ def append_product(
         is_normalized=operands.normalization is not None,
     )
     choose = plan.choose_product or choose_product_kernel
+    if epilogue.is_gated:  # as matrix units know nothing of gates
+        shape = replace(shape, half_run=0, float_run=0)
     kernel = choose(plan.device, shape, texels_fit(plan.device, operands))
+    if epilogue.is_gated:
+        assert isinstance(kernel, RowKernel), "others would store gates and what passes them"
+        assert kernel.columns * kernel.vectors % 2 == 0, "a gate would be in another workgroup than what passes it"
+        kernel = replace(kernel, gated=True)
     if not isinstance(kernel, TileKernel):
         kernel = replace(kernel, reads_ahead=math.prod(kernel.groups(shape)) <= shape.ahead)
     if isinstance(kernel, MatrixKernel) and kernel.split:

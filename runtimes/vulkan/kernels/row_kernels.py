@@ -33,6 +33,8 @@ class RowKernel:
     """Whether rows are normalised (``product_normalized.glsl``)."""
     reads_ahead: bool = False
     """Whether a chained dispatch reads its first weights before those end that it waits for."""
+    gated: bool = False
+    """Whether it stores what gates let pass (``gates.glsl``)."""
 
     texels = False
     parts = 1
@@ -60,7 +62,15 @@ class RowKernel:
     @property
     def constants(self) -> tuple[int, ...]:
         """Specialization constants from 12 on."""
-        return (self.rows, self.columns, self.teams, self.steps, self.invocations, int(self.reads_ahead))
+        return (
+            self.rows,
+            self.columns,
+            self.teams,
+            self.steps,
+            self.invocations,
+            int(self.reads_ahead),
+            int(self.gated),
+        )
 
     @property
     def group_rows(self) -> int:

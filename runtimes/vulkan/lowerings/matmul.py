@@ -168,10 +168,10 @@ def _matmul(
 ) -> DeviceTensor:
     """``torch.matmul`` with an epilogue; ``residual`` has the sizes of ``output``, the result. ``factors`` is what a
     constant ``right`` was packed to, if it was."""
-    sizes = output.sizes
+    sizes = epilogue.sizes_of(output.sizes)
     a = plan.tensor(left)
     a = a.view((1, *a.sizes), (0, *a.strides)) if a.rank == 1 else a
-    rows, columns = a.sizes[-2], right.sizes[-1] if right.rank > 1 else 1
+    rows, columns = a.sizes[-2], sizes[-1] if right.rank > 1 else 1
     batch: Sequence[int] = ()
     if math.prod(right.sizes[:-2]) == 1:
         rows = math.prod(a.sizes[:-1])
@@ -181,7 +181,7 @@ def _matmul(
         tensor = plan.tensor(right)
         a = rows_of_batches(plan, expanded(a, (*batch, rows, a.sizes[-1])), len(batch))
         b = factors_of_batches(plan, rows_of_batches(plan, expanded(tensor, (*batch, *tensor.sizes[-2:])), len(batch)))
-    whole = (*sizes, 1) if right.rank == 1 else tuple(sizes)
+    whole = (*sizes, 1) if right.rank == 1 else sizes
     result = plan.own_result(output, whole, row_strides(whole))
     pitch = aligned_channels(columns)
     target = result.view((math.prod(batch), rows, columns), (rows * pitch, pitch, 1))
@@ -237,8 +237,9 @@ def _normalizing_layer(
 ) -> DeviceTensor:
     """A linear layer whose kernel can normalise the rows of its input; a weight of few bits is transposed."""
     left = rows_of_batches(plan, plan.tensor(found.source), 0)
-    result = plan.own_result(call.output, None, row_strides(call.output.sizes))
-    rows, columns = left.sizes[1], call.output.sizes[-1]
+    sizes = epilogue.sizes_of(call.output.sizes)
+    result = plan.own_result(call.output, sizes, row_strides(sizes))
+    rows, columns = left.sizes[1], sizes[-1]
     target = result.view((1, rows, columns), (0, aligned_channels(columns), 1))
     if residual is not None:
         residual = rows_of_batches(plan, residual, 0)
@@ -367,8 +368,8 @@ def _append(
     """Append the product of (batch, rows, inner) and (batch, inner, columns)."""
     if result.numel == 0:
         return
-    batches, rows, columns = result.sizes
-    inner = left.sizes[2]
+    batches, rows, stored = result.sizes
+    inner, columns = left.sizes[2], 2 * stored if epilogue.is_gated else stored
     other = residual if residual is not None else result
     numbers = ProductPush(
         rows=rows,
