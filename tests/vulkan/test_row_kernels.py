@@ -147,7 +147,7 @@ def test_blocks_of_few_bits() -> None:
 
     assert chosen(_of_few_bits(768, 768)) == (2, 128, 2)
     assert chosen(_of_few_bits(5632, 2048)) == (2, 256, 2)
-    assert chosen(_of_few_bits(2048, 11264)) == (6, 64, 4)
+    assert chosen(_of_few_bits(2048, 11264)) == (6, 64, 2)
     assert chosen(_of_few_bits(768, 32000)) == (16, 16, 4)
     assert chosen(_of_few_bits(2048, 32000, bits=8)) == (8, 32, 4)
 
