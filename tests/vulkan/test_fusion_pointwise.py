@@ -207,6 +207,20 @@ def test_copies_go() -> None:
     )
 
 
+def test_concatenations_with_nothing_go() -> None:
+    """As of what Phi-3's rotary positions leave of a head, which is nothing."""
+    text = """
+        graph(%x : F):
+          %a : F = aten::relu(%x)
+          %n : Float(2, 5, 7, 0) = aten::slice.Tensor(%a, 3, 6, 9223372036854775807, 1)
+          %b : F = aten::cat([%a, %n], -1)
+          %c : F = aten::neg(%b)
+          return (%c)
+        """
+    found = simplified(text)
+    assert "aten::cat" not in found and "aten::neg(%a)" in found
+
+
 def test_copies_that_the_caller_is_given_stay() -> None:
     for returned in ("%b", "%a, %b"):
         source = "%x" if returned == "%b" else "%a"

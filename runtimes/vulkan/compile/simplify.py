@@ -91,7 +91,9 @@ def _copied(node: Node) -> Value | None:
     traits = record_of(node.qualified_op).traits
     if Trait.CONCATENATION in traits:
         parts = node["tensors"]
-        return parts[0] if len(parts) == 1 and parts[0].dtype == node.output.dtype else None
+        parts = [part for part in parts if part.numel > 0] if len(parts) > 1 else parts
+        is_same = len(parts) == 1 and (parts[0].dtype, parts[0].sizes) == (node.output.dtype, node.output.sizes)
+        return parts[0] if is_same else None
     if Trait.PADDING in traits:
         return node.args[0] if not any(node["pad"]) else None
     same = (Trait.IDENTITY in traits and node.args[0].dtype == node.output.dtype) or (
