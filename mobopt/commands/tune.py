@@ -138,8 +138,9 @@ def _print_units(found: Tuned) -> None:
 def _print_end(found: Tuned) -> None:
     tuning, roofs = found.tuning, found.roofs
     say()
-    say(f"{tuning.kernels} kernels in all: chosen ones take {tuning.excess_before:.1%} more than the best before,")
-    say(f"and {tuning.excess_after:.1%} after")
+    if len(tuning.families) > 1:
+        say(f"{tuning.kernels} kernels in all: chosen ones take {tuning.excess_before:.1%} more than the best before,")
+        say(f"and {tuning.excess_after:.1%} after")
     copies, products = rate_text(roofs.bytes_per_second, "B/s"), rate_text(roofs.flops_per_second, "FLOP/s")
     say(f"roofs: copies {copies}, products {products}, a dispatch {roofs.dispatch_seconds * 1e6:.1f} us")
     if not tuning.is_trustworthy:

@@ -216,6 +216,20 @@ def test_halves(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
         runner.close()
 
 
+def test_what_a_profile_says(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    on_a_gpu(device, monkeypatch)
+    sizes = Sizes()
+    runner = runner_of(device, Layer(sizes), sizes)
+    try:
+        steps = [item.operation for item in runner.profile(of_step(sizes, 3))]
+        (step,) = [step for step in steps if isinstance(step, Dispatch) and step.shader == CACHED]
+        operators = {node.text.partition(" ")[0] for node in step.source.nodes}
+        assert {"aten::index_copy_", "aten::scaled_dot_product_attention", "aten::cat"} <= operators
+        assert step.call.flops >= 4 * sizes.heads * sizes.cached * sizes.head
+    finally:
+        runner.close()
+
+
 class ReadBefore(Layer):
     """The keys are read before attention, by what it waits for."""
 
