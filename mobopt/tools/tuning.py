@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from mobopt.errors import UnsupportedError
 from mobopt.runtimes.vulkan.device_roofs import DeviceRoofs, roofs_of
 from mobopt.runtimes.vulkan.engine.device import open_device
+from mobopt.runtimes.vulkan.engine.device_info import DeviceInfo
+from mobopt.runtimes.vulkan.engine.kept_clock import KeptClock
 from mobopt.runtimes.vulkan.tuning.kept import TunedCosts as TunedCosts
 from mobopt.runtimes.vulkan.tuning.kept import UnitsUse as UnitsUse
 from mobopt.runtimes.vulkan.tuning.kept import forget_costs, keep_costs, kept_costs
 from mobopt.runtimes.vulkan.tuning.result import FamilyTuning as FamilyTuning
 from mobopt.runtimes.vulkan.tuning.result import Tuning
 from mobopt.runtimes.vulkan.tuning.tune import tune as measured
+
+_LOGGER = logging.getLogger("mobopt.vulkan")
 
 
 @dataclass(frozen=True)
@@ -48,11 +55,27 @@ def tune(device: str | None, seconds: float, show: Callable[[str], None] = lambd
         DeviceError: there is no such device, it has no timestamps, or it failed.
     """
     opened = open_device(device)
-    tuning = measured(opened, seconds, show=show)
-    show("measuring roofs")
-    roofs = roofs_of(opened, again=True)
+    with _held_clock(opened.info):
+        tuning = measured(opened, seconds, show=show)
+        show("measuring roofs")
+        roofs = roofs_of(opened, again=True)
     is_kept = tuning.is_better and keep_costs(opened.info, tuning)
     return Tuned(str(opened.info), tuning, roofs, is_kept)
+
+
+@contextmanager
+def _held_clock(info: DeviceInfo) -> Iterator[None]:
+    """Keeps an NVIDIA GPU's clock where it is in calls back to back, if that can be: it falls in the pauses between
+    single kernels, and times of a low clock choose other kernels."""
+    clock = None
+    try:
+        clock = KeptClock(info)
+    except UnsupportedError as error:
+        _LOGGER.info("the clock is not held while the device is measured: %s", error)
+    try:
+        yield
+    finally:
+        del clock
 
 
 def kept(device: str | None) -> tuple[str, TunedCosts]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import weakref
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -18,6 +19,7 @@ from mobopt.runtimes.cpu import Interpreter
 from mobopt.runtimes.vulkan import device_roofs
 from mobopt.runtimes.vulkan.device_roofs import DeviceRoofs
 from mobopt.runtimes.vulkan.engine.device import Device
+from mobopt.runtimes.vulkan.engine.device_info import DeviceInfo
 from mobopt.runtimes.vulkan.kernels.tuned_costs import FEW_BITS, HALVES, ROWS, SHARED, TunedCosts
 from mobopt.runtimes.vulkan.tuning import result, tune
 from mobopt.runtimes.vulkan.tuning.layers import LAYERS, Layer
@@ -179,6 +181,25 @@ def test_tune(invoke: Invoke) -> None:
     assert "is not tuned" in invoke("tune", "--show").stdout
     assert_refused(invoke("tune", "--show", "--forget"), "not both")
     assert_refused(invoke("tune", "--device", "nosuchdevice"), "nosuchdevice")
+
+
+def test_the_clock_is_held_while_a_gpu_is_tuned(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    held: weakref.WeakSet[object] = weakref.WeakSet()
+    counts: list[int] = []
+
+    class Clock:
+        def __init__(self, info: DeviceInfo) -> None:
+            held.add(self)
+
+    def note(*args: object, **named: object) -> None:
+        counts.append(len(held))
+        raise UnsupportedError("seen enough")
+
+    monkeypatch.setattr(tools_tuning, "KeptClock", Clock)
+    monkeypatch.setattr(tools_tuning, "measured", note)
+    with pytest.raises(UnsupportedError, match="seen enough"):
+        tools_tuning.tune(os.environ["MOBOPT_DEVICE"], 0.0)
+    assert counts == [1] and not held
 
 
 @pytest.mark.usefixtures("few_layers")
