@@ -39,3 +39,17 @@ def test_what_is_read_elsewhere_is_an_end() -> None:
     neg, exp, other, _ = graph.block.nodes
     with pytest.raises(GraphError, match="is read outside"):
         enclose([neg, exp, other], "mobopt::both", ends=[exp])
+
+
+def test_an_end_that_another_reads() -> None:
+    """It reads what is made inside; readers elsewhere, what the new node makes."""
+    graph = _graph()
+    neg, exp, other, add = graph.block.nodes
+    whole = enclose([neg, exp, other, add], "mobopt::both", ends=[add, other])
+    verify_graph(graph)
+    assert [value.name for value in whole.outputs] == ["d", "c"]
+    assert add.args[1] is other.output is not whole.outputs[1]
+    assert graph.block.returns.inputs == tuple(whole.outputs)
+    assert dissolve(whole) == [neg, exp, other, add]
+    verify_graph(graph)
+    assert print_graph(graph) == print_graph(_graph())
