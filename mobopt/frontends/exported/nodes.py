@@ -35,6 +35,7 @@ from mobopt.ops.records import Trait, record_of
 
 _OPERATORS = "torch.ops."
 _HIGHER_ORDER = "torch.ops.higher_order."
+_FUNCTORCH = "torch._functorch."
 _PYTHON = {
     "_operator.add": "aten::add",
     "_operator.sub": "aten::sub",
@@ -160,6 +161,10 @@ class NodeReader:
             self.bind(node["outputs"], [self._python(_PYTHON[target], arguments)])
         elif target == "torch.sym_ite":
             self.bind(node["outputs"], [self._choice(*(self.argument(item["arg"]) for item in node["inputs"]))])
+        elif target.startswith(_FUNCTORCH):
+            raise UnsupportedError(
+                "steps of torch.vmap can't be read; save the exported program again after run_decompositions({})"
+            )
         else:
             raise UnsupportedError(f"the function {target} of sizes is not known; write it with arithmetic")
 
