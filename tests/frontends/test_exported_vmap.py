@@ -11,6 +11,7 @@ from torch.nn import functional
 
 from mobopt import optimize_for_mobile
 from mobopt.errors import UnsupportedError
+from mobopt.frontends.exported import transforms
 from mobopt.frontends.exported.exported_program import ExportedProgramSource
 from mobopt.frontends.open_source import source_of
 from mobopt.runtimes.cpu import Interpreter
@@ -55,6 +56,47 @@ def test_vmap_is_what_it_comes_to(by_index: bool, is_strict: bool) -> None:
         expected = model(x)
         torch.testing.assert_close(interpreter.run("forward", [x]), expected)
     torch.testing.assert_close(source.caller()([x]), Masked(by_index)(x))
+
+
+class Cached(Masked):
+    """A cache that is a buffer and a constant of the program, as in wrappers of transformers' StaticCache."""
+
+    def __init__(self) -> None:
+        super().__init__(by_index=True)
+        self.layers = [torch.zeros(2, 7, 8)]
+        self.register_buffer("keys", self.layers[0], persistent=False)
+
+    def forward(self, x: Tensor, place: Tensor) -> Tensor:
+        self.layers[0].index_copy_(1, place, x)
+        return super().forward(self.layers[0])
+
+
+def test_caches_stay_state() -> None:
+    x, place = torch.randn(2, 1, 8, generator=torch.Generator().manual_seed(1)), torch.tensor([3])
+    interpreter = Interpreter(ExportedProgramSource(torch.export.export(Cached(), (x, place))).program)
+    model = Cached()
+    for number in (3, 0, 6):
+        place = torch.tensor([number])
+        torch.testing.assert_close(interpreter.run("forward", [x, place]), model(x, place))
+
+
+def test_steps_without_an_end_are_refused() -> None:
+    exported = torch.export.export(Masked(False), (torch.randn(2, 7, 8),))
+    for node in list(exported.graph.nodes):
+        if getattr(node.target, "__name__", "") == "_vmap_decrement_nesting":
+            exported.graph.erase_node(node)
+    with pytest.raises(UnsupportedError, match=r"none of torch\.vmap"):
+        ExportedProgramSource(exported)
+
+
+def test_what_can_not_be_traced_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(function: object) -> None:
+        raise RuntimeError("no rule\nat all")
+
+    exported = torch.export.export(Masked(False), (torch.randn(2, 7, 8),))
+    monkeypatch.setattr(transforms, "make_fx", fail)
+    with pytest.raises(UnsupportedError, match=r"torch\.vmap does in the exported program: no rule$"):
+        ExportedProgramSource(exported)
 
 
 def test_open_sizes_stay_open() -> None:

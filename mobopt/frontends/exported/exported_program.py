@@ -18,6 +18,7 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 from mobopt.errors import BundleError, InputError, MoboptError, UnsupportedError
 from mobopt.frontends.exported.archive import ExportedArchive
 from mobopt.frontends.exported.reader import ExportedModel
+from mobopt.frontends.exported.transforms import without_transforms
 from mobopt.frontends.exported.trees import LEAF, Tree, arrange, tree_of
 from mobopt.frontends.source import Source, interpreted
 from mobopt.frontends.torchscript import frozen
@@ -79,7 +80,7 @@ class ExportedProgramSource(Source):
         self.name = name
         self._exported = exported
         try:
-            self._model = ExportedModel(_archived(_without_transforms(exported)), None, _trees(exported))
+            self._model = ExportedModel(_archived(without_transforms(exported)), None, _trees(exported))
         except BundleError as error:
             raise UnsupportedError(f"can't convert the exported program: {error}") from None
         self.program = _program(self._model, preserved)
@@ -134,31 +135,6 @@ class ExportedProgramSource(Source):
 
 def _program(model: ExportedModel, preserved: Sequence[str]) -> Program:
     return frozen(model.program, preserved)
-
-
-def _without_transforms(exported: ExportedProgram) -> ExportedProgram:
-    """The program with the operators that ``torch.vmap`` comes to, where export wrote down its steps: masks of
-    transformers are made by it. It is traced anew then, which takes nothing else apart.
-
-    Raises:
-        UnsupportedError: torch can't do that.
-    """
-    graphs = [module for module in exported.graph_module.modules() if isinstance(module, torch.fx.GraphModule)]
-    targets = {node.target for module in graphs for node in module.graph.nodes if node.op == "call_function"}
-    if not any(map(_is_transform, targets)):
-        return exported
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", FutureWarning)  # of torch's own parts
-            return exported.run_decompositions({})
-    except Exception as error:  # as it is another trace, all that tracing raises
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise UnsupportedError(f"torch can't trace what torch.vmap does in the exported program: {reason}") from error
-
-
-def _is_transform(target: Any) -> bool:
-    module = str(getattr(target, "__module__", ""))
-    return module.startswith("torch._functorch") or str(target) == "flat_apply"
 
 
 def _with_own_state(exported: ExportedProgram) -> ExportedProgram:
