@@ -27,7 +27,7 @@ def main() -> None:
         Path(argument).touch()
         os.kill(os.getpid(), signal.SIGKILL)
     if word == "bad_alloc":
-        print("terminate called after throwing an instance of 'std::bad_alloc'")
+        print("terminate called after throwing an instance of 'std::bad_alloc'", flush=True)
         os.abort()
     if word == "silent":
         return
