@@ -6,7 +6,7 @@
 const int TEAMS_AT_ONCE = 4;
 const int SECOND = TEAMS > TEAMS_AT_ONCE ? TEAMS / TEAMS_AT_ONCE : 1; // teams that are left after a stage
 const int THIRD = SECOND > TEAMS_AT_ONCE ? SECOND / TEAMS_AT_ONCE : 1;
-const int FOURTH = THIRD > TEAMS_AT_ONCE ? THIRD / TEAMS_AT_ONCE : 1; // at most as many, as there are 256 teams at most
+const int FOURTH = THIRD > TEAMS_AT_ONCE ? THIRD / TEAMS_AT_ONCE : 1; // at most TEAMS_AT_ONCE, as there are 256 teams at most
 
 shared vec4 pool[ROWS * SUMS_OF_A_ROW * INVOCATIONS];
 #ifdef NORMALIZED

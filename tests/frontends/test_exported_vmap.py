@@ -58,6 +58,21 @@ def test_vmap_is_what_it_comes_to(by_index: bool, is_strict: bool) -> None:
     torch.testing.assert_close(source.caller()([x]), Masked(by_index)(x))
 
 
+def test_steps_within_a_block_of_the_program() -> None:
+    """Export makes graphs of their own of what runs without gradients."""
+
+    class Inner(Masked):
+        def forward(self, x: Tensor) -> Tensor:
+            with torch.no_grad():
+                found = super().forward(x)
+            return found * 2.0
+
+    x = torch.randn(2, 7, 8, generator=torch.Generator().manual_seed(1))
+    exported = torch.export.export(Inner(False), (x,))
+    interpreter = Interpreter(ExportedProgramSource(exported).program)
+    torch.testing.assert_close(interpreter.run("forward", [x]), Inner(False)(x))
+
+
 class Cached(Masked):
     """A cache that is a buffer and a constant of the program, as in wrappers of transformers' StaticCache."""
 

@@ -83,15 +83,17 @@ class Layer(nn.Module):
             return counts
         return torch.where(counts, 0.25, -torch.inf).to(self.keys.dtype) if self.sizes.mask == "float" else None
 
+    def put(self, cache: Tensor, place: Tensor, row: Tensor, wraps: bool) -> None:
+        if wraps:
+            cache[:, :, place] = row
+        else:
+            cache.index_copy_(2, place, row)
+
     def forward(self, x: Tensor, place: Tensor) -> Tensor:
         tables = self.tables(place) if self.sizes.turned else None
         q, k, v = self.rows(self.q, x, tables), self.rows(self.k, x, tables), self.rows(self.v, x)
-        if self.sizes.puts:
-            self.keys[:, :, place] = k
-            self.values[:, :, place] = v
-        else:
-            self.keys.index_copy_(2, place, k)
-            self.values.index_copy_(2, place, v)
+        for cache, row in ((self.keys, k), (self.values, v)):
+            self.put(cache, place, row, self.sizes.puts)
         is_grouped = self.sizes.heads != self.sizes.shared
         found = functional.scaled_dot_product_attention(
             q, self.keys, self.values, attn_mask=self.seen(place), enable_gqa=is_grouped
@@ -181,6 +183,28 @@ def test_a_row_that_there_is_not(device: Device, road: str, puts: bool) -> None:
         runner.close()
 
 
+@pytest.mark.parametrize("keys_wrap", [False, True])
+def test_a_place_that_one_of_two_refuses(device: Device, road: str, keys_wrap: bool) -> None:
+    """``index_copy_`` takes no places from the end, and the cache beside it isn't written either."""
+
+    class Mixed(Layer):
+        def put(self, cache: Tensor, place: Tensor, row: Tensor, wraps: bool) -> None:
+            super().put(cache, place, row, wraps=keys_wrap == (cache is self.keys))
+
+    sizes = Sizes(turned=0, mask="none")
+    runner, exact = runner_of(device, Mixed(sizes), sizes), Mixed(sizes).double().requires_grad_(False)
+    try:
+        x, where = of_step(sizes, 4)
+        assert is_close(runner(x, where), exact(x.double(), where))
+        before = [cache_of(runner, name) for name in ("keys", "values")]
+        with pytest.raises(MoboptError, match="index"):
+            runner(x, torch.tensor([-1]))
+        assert all(map(torch.equal, before, (cache_of(runner, name) for name in ("keys", "values"))))
+        assert CACHED in shaders_of(runner, (x, where))
+    finally:
+        runner.close()
+
+
 def test_what_is_written_over_comes_back(device: Device, road: str) -> None:
     """A later step of the call fails, when the rows have been written."""
 
@@ -244,6 +268,17 @@ class OtherTables(Layer):
         return super().turn(x, tables if x.size(1) == self.sizes.shared else (tables[1], tables[0]))
 
 
+class TurnedValues(Layer):
+    """Values are turned, too."""
+
+    def rows(self, layer: nn.Module, x: Tensor, tables: tuple[Tensor, Tensor] | None = None) -> Tensor:
+        return super().rows(layer, x, self.place_tables if layer is self.v else tables)
+
+    def tables(self, place: Tensor) -> tuple[Tensor, Tensor]:
+        self.place_tables = super().tables(place)
+        return self.place_tables
+
+
 @pytest.mark.parametrize(
     ("layer", "sizes", "switch"),
     [
@@ -254,6 +289,7 @@ class OtherTables(Layer):
         (Layer, Sizes(), NO_CACHED_ATTENTION),
         (ReadBefore, Sizes(mask="else"), ""),
         (OtherTables, Sizes(), ""),
+        (TurnedValues, Sizes(), ""),
     ],
 )
 def test_what_stays_apart(

@@ -26,20 +26,25 @@ def without_transforms(exported: ExportedProgram) -> ExportedProgram:
     Raises:
         UnsupportedError: torch can't trace what they do, or they are steps of something else.
     """
-    if not any(map(_is_transform, exported.graph.nodes)):
+    if not any(_has_transforms(module) for module in exported.graph_module.modules()):
         return exported
     plain = copy.copy(exported)
     plain._graph_module = copy.deepcopy(exported.graph_module)
-    for stretch in list(_stretches(plain.graph_module.graph)):
-        try:
-            _replace(plain.graph_module, stretch)
-        except Exception as error:  # tracing raises whatever the operators do
-            reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-            raise UnsupportedError(
-                f"torch can't trace what torch.vmap does in the exported program: {reason}"
-            ) from error
-    plain.graph_module.recompile()
+    for module in filter(_has_transforms, list(plain.graph_module.modules())):
+        for stretch in list(_stretches(module.graph)):
+            try:
+                _replace(module, stretch)
+            except Exception as error:  # tracing raises whatever the operators do
+                reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+                raise UnsupportedError(
+                    f"torch can't trace what torch.vmap does in the exported program: {reason}"
+                ) from error
+        module.recompile()
     return plain
+
+
+def _has_transforms(module: Any) -> bool:
+    return isinstance(module, fx.GraphModule) and any(map(_is_transform, module.graph.nodes))
 
 
 def _is_transform(node: fx.Node) -> bool:

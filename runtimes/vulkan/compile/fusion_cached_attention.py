@@ -12,7 +12,7 @@ from mobopt.runtimes.vulkan.kernels.matrix_kernels import EMULATED_UNITS
 from mobopt.runtimes.vulkan.kernels.rotary_kernel import may_rotate
 from mobopt.runtimes.vulkan.lowerings.cached_attention import CACHED_ATTENTION
 from mobopt.runtimes.vulkan.lowerings.registry import why_unsupported
-from mobopt.runtimes.vulkan.lowerings.rotary import ROTARY, is_same_rows
+from mobopt.runtimes.vulkan.lowerings.rotary import ROTARY, is_same_rows, put_of, source_of
 
 NO_CACHED_ATTENTION = "no-cached-attention"
 """The switch by which rows come into their caches before attention."""
@@ -62,10 +62,19 @@ def _suits(attention: Node, rotary: Node, in_place: Collection[Value]) -> bool:
         return False
     if attention["is_causal"] or query.rank != 4 or query.sizes[-2] != 1 or why_unsupported(attention) is not None:
         return False
+    if not key.rank == value.rank == 4 or key.sizes[:2] != value.sizes[:2] or 0 in (*query.sizes, *key.sizes):
+        return False
     heads, shared = key.sizes[1], query.sizes[1] // key.sizes[1]
     is_grouped = query.sizes[1] == heads * (shared if attention["enable_gqa"] else 1)
-    same_batches = key.rank == value.rank == 4 and query.sizes[0] == key.sizes[0] and key.sizes[1] == value.sizes[1]
-    return is_grouped and same_batches and may_attend_rows(shared, query.sizes[-1], value.sizes[-1])
+    is_plain = not _is_turned(rotary, rotary.outputs.index(value)) and query.sizes[0] == key.sizes[0]
+    return is_grouped and is_plain and may_attend_rows(shared, query.sizes[-1], value.sizes[-1])
+
+
+def _is_turned(rotary: Node, number: int) -> bool:
+    """Whether what comes into a cache, one of the results, is turned before."""
+    put = put_of(rotary.blocks[0].outputs[number].producer)
+    maker = None if put is None else source_of(put.source)
+    return maker is not None and maker.block is rotary.blocks[0]
 
 
 def _steps_to(attention: Node, turned: Value) -> list[Node] | None:

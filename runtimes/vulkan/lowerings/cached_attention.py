@@ -68,9 +68,9 @@ def cached_attention(plan: Plan, node: Node) -> tuple[DeviceTensor, ...]:
     assert nests is not None, "batches and heads are two dimensions"
     operands = operands_of(nests[: -len(rows)])
     key_rows, value_rows, *table_rows = nests[-len(rows) :]
+    wraps = keys.wraps and values.wraps  # a place that one of them refuses is refused
     jobs = [
-        RotaryJob(source, cache, cache=cache, wraps=put.wraps)
-        for source, cache, put in zip((key, value), caches, (keys, values), strict=True)
+        RotaryJob(source, cache, cache=cache, wraps=wraps) for source, cache in zip((key, value), caches, strict=True)
     ]
     journal = journal_of(plan, jobs)
     place = plan.tensor(keys.index)
@@ -78,9 +78,7 @@ def cached_attention(plan: Plan, node: Node) -> tuple[DeviceTensor, ...]:
     assert journal is not None and row is not None, "the caches are written to, and queries are few"
     scale = 1 / math.sqrt(query.sizes[-1]) if attention["scale"] is None else float(attention["scale"])
     turns = query_turn is not None, key_turn is not None
-    attend_rows(
-        plan, operands, row, scale, CachedRows(key_rows, value_rows, table_rows, *turns, place, keys.wraps, journal)
-    )
+    attend_rows(plan, operands, row, scale, CachedRows(key_rows, value_rows, table_rows, *turns, place, wraps, journal))
     undo_rows(plan, jobs, place, journal)
     plan.stream.in_place.update(cache.storage for cache in caches)
     return (target, *caches)
