@@ -41,7 +41,7 @@ class FewBitsCosts:
     turn_nanoseconds: float
     """Of a turn in which an invocation reads, which nothing else hides."""
     stage_nanoseconds: float
-    """Of a stage in which half of the teams add up their sums and those of the others."""
+    """Of adding up the sums of the teams, for each bit of their number."""
     step_nanoseconds: float
     """Of each step of a turn, once."""
     step_registers: float
@@ -89,7 +89,7 @@ class DeviceCosts:
     row_turn_cycles: float
     """Of a turn in which an invocation of ``product_rows.comp`` reads factors, which nothing else hides."""
     row_stage_cycles: float
-    """Of a stage in which half of its teams add up their sums and those of the others."""
+    """Of adding up the sums of its teams, for each bit of their number."""
     row_gap: float
     """vec4s that could have been read in place of jumping to the next line of factors."""
     few_bits: FewBitsCosts
