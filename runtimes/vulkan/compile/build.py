@@ -23,6 +23,7 @@ from mobopt.runtimes.vulkan.compile.fusion_gates import fold_gates
 from mobopt.runtimes.vulkan.compile.fusion_normalization import fold_normalizations
 from mobopt.runtimes.vulkan.compile.fusion_pointwise import fuse_pointwise
 from mobopt.runtimes.vulkan.compile.fusion_rotary import fold_rotary, join_rotary
+from mobopt.runtimes.vulkan.compile.fusion_row_layers import fold_row_layers
 from mobopt.runtimes.vulkan.compile.fusion_scaling import fold_scalings
 from mobopt.runtimes.vulkan.compile.gates import interleave_gates
 from mobopt.runtimes.vulkan.compile.host_function import HostFunction
@@ -192,6 +193,7 @@ def _build(
     is_apart = halving.names if halving is not None else lambda node: False
     fold_gates(graph, device, placement.reasons, halving is not None, is_apart)
     fold_normalizations(graph, device, placement.reasons, is_apart)
+    fold_row_layers(graph, device, placement.reasons, halving is not None, is_apart)
     fold_rotary(graph, device, placement.reasons)
     fuse_pointwise(graph, placement.reasons, placement.long)
     fallbacks = tuple(_fallback(node, reason) for node, reason in placement.reasons.items())

@@ -92,6 +92,8 @@ class DeviceCosts:
     """Of adding up the sums of its teams, for each bit of their number."""
     row_gap: float
     """vec4s that could have been read in place of jumping to the next line of factors."""
+    lone_read_bytes_per_cycle: float
+    """That a core reads from its second-level cache while few others do; no core reads more."""
     few_bits: FewBitsCosts
     depthwise_invocations_per_core: int
     """That a depthwise convolution needs at least before an invocation takes several pixels."""
