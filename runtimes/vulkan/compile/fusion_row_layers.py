@@ -34,9 +34,9 @@ def fold_row_layers(
         %y : Float(1, 64) = mobopt::row_layers()
           block0():
             %z : Float(1, 8) = aten::linear(%x, %w0, %b0)
-            %r : Float(1, 8) = aten::relu(%z)
-            %h : Float(1, 64) = aten::linear(%r, %w1, %b1)
-            -> (%h)
+            %h : Float(1, 8) = aten::relu(%z)
+            %0 : Float(1, 64) = aten::linear(%h, %w1, %b1)
+            -> (%0)
 
     It runs after all that is folded into products. Nodes of ``on_host``, and those of which ``is_apart`` is true, stay
     as they are. ``are_halves`` says whether floats may lie as halves.

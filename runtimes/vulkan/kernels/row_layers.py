@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import takewhile
 
 from mobopt.runtimes.vulkan.engine.chains import AHEAD
 from mobopt.runtimes.vulkan.engine.device_info import DeviceInfo
@@ -35,9 +36,11 @@ _COLUMNS = (16, 8, 32)
 _INVOCATIONS = (128, 256, 512)
 """Of a workgroup; every Vulkan device must have the first."""
 _MOST_STEPS = 4
-"""vec4s of the inner dimension whose weights an invocation holds at a time: 64 registers."""
+"""vec4s of the first layer's inner dimension whose weights an invocation holds at a time: 64 registers."""
 _MOST_STEPS_OF_ROWS = 2
 """The same of several rows, whose values and sums take registers as well."""
+_STEPS_OF_SECOND = 1
+"""The same of the second layer, whose first weights it holds beside those."""
 _WARP_BYTES = 512
 """Of 32 vec4s, for which costs are."""
 
@@ -138,7 +141,7 @@ def row_layers_kernels(device: DeviceInfo, shape: RowLayersShape) -> Iterator[Ro
         for invocations in _INVOCATIONS:
             if shape.middle <= invocations:
                 first = Sharing.of(shape.inner, shape.middle, invocations, steps)
-                second = Sharing.of(shape.middle, columns, invocations, _MOST_STEPS_OF_ROWS)
+                second = Sharing.of(shape.middle, columns, invocations, _STEPS_OF_SECOND)
                 kernel = RowLayersKernel(rows, invocations, first, second)
                 if kernel.fits(device, shape):
                     yield kernel
@@ -148,7 +151,7 @@ def row_layers_nanoseconds(
     kernel: RowLayersKernel, shape: RowLayersShape, costs: DeviceCosts, cores: int, itemsize: int
 ) -> float:
     """What two layers take, apart from what every dispatch does. That weights may be read while others still compute
-    isn't counted.
+    isn't counted. The second layer's are read as those of other products of few rows; see ``row_nanoseconds``.
 
     Args:
         kernel: of the layers.
@@ -159,13 +162,13 @@ def row_layers_nanoseconds(
     """
     groups = kernel.groups(shape)
     queue, busy = -(-groups // cores), min(groups, cores)
-    vectors = 4 * shape.middle * (shape.inner + kernel.second.columns)
     rate = min(costs.lone_read_bytes_per_cycle, _WARP_BYTES / costs.fetch_cycles * cores / busy)
-    reads = queue * 4 * itemsize * vectors / rate
+    own_columns = kernel.second.columns + costs.row_gap
+    reads = 16 * itemsize * shape.inner * shape.middle / rate + shape.middle * own_columns / 8 * costs.fetch_cycles
     turns = kernel.first.turns(shape.inner) + kernel.second.turns(shape.middle)
     stages = (kernel.first.teams.bit_length() + kernel.second.teams.bit_length()) * kernel.rows
-    waits = queue * (turns * costs.row_turn_cycles + stages * costs.row_stage_cycles)
-    return (reads + waits) / costs.cycles_per_nanosecond
+    waits = turns * costs.row_turn_cycles + stages * costs.row_stage_cycles
+    return queue * (reads + waits) / costs.cycles_per_nanosecond
 
 
 @lru_cache(maxsize=KEPT_CHOICES)
@@ -192,7 +195,7 @@ def most_joined_rows(device: DeviceInfo, inner: int, middle: int, columns: int, 
     if NO_ROW_LAYERS in device.switches or not use_shared_memory(device):
         return 0
     counts = range(1, MOST_ROWS + 1)
-    return max((rows for rows in counts if _pays(device, (rows, inner, middle, columns), are_halves)), default=0)
+    return len([*takewhile(lambda rows: _pays(device, (rows, inner, middle, columns), are_halves), counts)])
 
 
 def _pays(device: DeviceInfo, sizes: tuple[int, int, int, int], are_halves: bool) -> bool:

@@ -70,7 +70,8 @@ def _convolution_layer(call: Node) -> RowLayer | None:
     weight, bias = wanted.weight.elements, wanted.bias
     if weight is None or (bias is not None and bias.elements is None) or wanted.transposed or wanted.groups != 1:
         return None
-    if wanted.input.rank != wanted.weight.rank or {*wanted.taps, *wanted.stride} != {1} or any(wanted.padding):
+    is_plain = all(number == 1 for number in (*wanted.taps, *wanted.stride)) and not any(wanted.padding)
+    if wanted.input.rank != wanted.weight.rank or not is_plain:
         return None
     matrix = weight.reshape(weight.shape[0], weight.shape[1]).t()
     return RowLayer(wanted.input, matrix, None if bias is None else bias.elements, of_images=True)
