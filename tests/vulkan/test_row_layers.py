@@ -10,6 +10,7 @@ from itertools import chain, pairwise
 import pytest
 import torch
 from device_infos import known_device, lavapipe
+from test_recorded import Checked
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -441,6 +442,15 @@ def test_one_program_for_all_sizes(gpu: Device) -> None:
                 torch.testing.assert_close(program(x), model(x), rtol=1e-5, atol=2e-6)
             assert (SHADER in [step.shader for step in dispatches(program, x)]) == (rows <= MOST_ROWS)
         program.close()
+
+
+def test_recordings_are_what_lowering_gives() -> None:
+    for model, sizes in ((Layers((68, 11, 44)), (68,)), (Excitation(40, 10), (3, 5, 6))):
+        traced = program_from_script_module(torch.jit.trace(model.eval(), floats(9, *sizes)))
+        checked = Checked(traced, H200)
+        for rows in (9, 11, 3, 4, 5, 2):
+            checked.check([floats(rows, *sizes)])
+        assert checked.hits >= 4
 
 
 def test_a_switch_leaves_it_out(gpu: Device) -> None:
