@@ -38,6 +38,7 @@ SWITCHES = {
     "no-writes-in-place": "caches that a model changes by a row are copied, not written to where they lie",
     "no-normalized-products": "layer norms by dispatches of their own, not by the products that read them",
     "no-gated-products": "gates let pass by dispatches of their own, not by the products that make both",
+    "no-planar-inputs": "images copied to channels_last before the convolutions that could read them as they lie",
     "emulated-matrix-units": "products of halves by the kernels for matrix units, which are emulated, to try them",
     "no-chains": "barriers between all dispatches that depend on each other, rather than counters between some",
     EMULATED_CHAINS: "counters between dispatches, with barriers all the same, to try them on any device",
