@@ -55,8 +55,10 @@ class SharedKernel:
         """The variant's name."""
         if self.quantized:
             return "product_shared_quantized"
-        reading = "_scaled" if self.scaled else "_planar" if self.planar else ""
-        return f"product_shared{'_joins' if self.joins else ''}{reading}"
+        return (
+            f"product_shared{'_joins' if self.joins else ''}"
+            f"{'_scaled' if self.scaled else '_planar' if self.planar else ''}"
+        )
 
     @property
     def invocations(self) -> int:
