@@ -387,14 +387,14 @@ def test_where_a_copy_costs_less() -> None:
 
 
 class Wide(nn.Module):
-    """A layer that reads planes of small images only."""
+    """A layer of two images that reads planes of small ones only."""
 
     def __init__(self) -> None:
         super().__init__()
         self.first, self.second = nn.Conv2d(3, 64, 7, padding=3), nn.Conv2d(64, 5, 1)
 
-    def forward(self, x: Tensor) -> Tensor:
-        return self.second(torch.relu(self.first(x)))
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        return self.second(torch.relu(self.first(x))) - self.second(torch.relu(self.first(y)))
 
 
 def test_each_size_decides_for_itself() -> None:
@@ -402,9 +402,9 @@ def test_each_size_decides_for_itself() -> None:
     checked = Checked(program, h200)
     firsts = set()
     for side in (31, 33, 64, 700, 47, 512, 1024):
-        x = torch.zeros(2, 3, side, side + 1)
-        checked.check([x])
-        stream = build_stream(specialize(program, "forward", [x]), h200, ConstantStore()).stream
+        images = [torch.zeros(2, 3, side, side + 1) for _ in range(2)]
+        checked.check(images)
+        stream = build_stream(specialize(program, "forward", images), h200, ConstantStore()).stream
         firsts.add(next(step.shader for step in stream.operations if isinstance(step, Dispatch)))
     assert checked.hits >= 5
     assert any("planar" in first for first in firsts) and any("planar" not in first for first in firsts)

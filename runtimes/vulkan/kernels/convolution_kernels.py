@@ -205,7 +205,7 @@ def _vectors(plan: Plan, tensor: DeviceTensor) -> DeviceTensor:
 
 
 def _may_round(plan: Plan, convolution: Convolution, source: DeviceTensor) -> bool:
-    """Whether a convolution of halves reads an image of the caller's that is copied to another layout anyway."""
+    """Whether a convolution of halves reads an image of the caller's that it would copy to another layout anyway."""
     if convolution.input not in plan.roundable_inputs or not _is_copied(source):
         return False
     weight = convolution.filters
