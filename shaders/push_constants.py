@@ -44,7 +44,8 @@ CHAIN_END = Link.end()
 
 @dataclass
 class ProductPush(PushConstants):
-    """Products of matrices and convolutions; offsets, pitches and strides count vec4s."""
+    """Products of matrices and convolutions; offsets, pitches and strides count vec4s, those of an input that is planes
+    of an image floats."""
 
     rows: int
     inner: int

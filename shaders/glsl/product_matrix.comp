@@ -25,6 +25,10 @@ layout(constant_id = 26) const int IS_WEIGHT_SPLIT = 0; // weights lie as halves
 #ifdef NORMALIZED
 #include "product_normalized.glsl"
 #endif
+#ifdef PLANAR
+#define NARROW // a run is a tap
+#include "product_planar.glsl"
+#endif
 
 layout(constant_id = 12) const int BLOCK_ROWS = 64;
 layout(constant_id = 13) const int BLOCK_COLUMNS = 16; // vec4s
@@ -108,6 +112,19 @@ RUN head_of(RUN run, int count) {
     run.y &= count == 3 ? 0xffffu : 0u;
     return run;
 }
+
+#ifdef PLANAR
+// Rounded as copies round that stand for float32.
+RUN planar_run(int place) {
+    ivec4 halves = converted_to_halves(floatBitsToInt(planes_at(place)));
+    return RUN(halves.xz | halves.yw << 16);
+}
+#endif
+#endif
+#ifdef PLANAR
+#define VALUE_RUN(place) planar_run(place)
+#else
+#define VALUE_RUN(place) LINE_OF(activations, ACTIVATION_FORM, place)
 #endif
 
 const int OUTSIDE = -1 << 28; // the place of a row that doesn't exist
@@ -158,7 +175,7 @@ void fetch_values(int start, int end) {
             inside = exists && uint(place.x) < uint(width) && uint(place.y) < uint(height);
         }
         fetched_values[i] = NOTHING;
-        if (inside) fetched_values[i] = LINE_OF(activations, ACTIVATION_FORM, row_addresses[i] + offset);
+        if (inside) fetched_values[i] = VALUE_RUN(row_addresses[i] + offset);
 #ifdef SCALED
         if (inside) fetched_values[i] = scaled_run(fetched_values[i], row_scales[i] + channel);
 #endif
@@ -170,12 +187,16 @@ void fetch_values(int start, int end) {
     is_inside = exists;
     is_last = channel == inner - 1;
 #endif
+#ifdef PLANAR
+    tap = tap_after(tap, INNER_BLOCK);
+#else
     channel += INNER_BLOCK;
     while (SPATIAL != 0 && channel >= inner) {
         channel -= inner;
         ++tap.x;
         if (tap.x == taps_wide) tap = ivec2(0, tap.y + 1);
     }
+#endif
 }
 
 void fetch_factors(bool has_column) {

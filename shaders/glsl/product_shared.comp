@@ -20,6 +20,9 @@ const int LINES = 4;
 #ifdef SCALED
 #include "product_scaling.glsl"
 #endif
+#ifdef PLANAR
+#include "product_planar.glsl"
+#endif
 
 layout(constant_id = 12) const int BLOCK_ROWS = 64;
 layout(constant_id = 13) const int BLOCK_COLUMNS = 16; // vec4s
@@ -122,12 +125,16 @@ void fetch_values(int start, int end) {
 #endif
         if (partial) fetched_values[i] = head(fetched_values[i], INNER_TAIL);
     }
+#ifdef PLANAR
+    tap = tap_after(tap, INNER_BLOCK);
+#else
     channel += INNER_BLOCK;
     while (SPATIAL != 0 && channel >= inner) {
         channel -= inner;
         ++tap.x;
         if (tap.x == taps_wide) tap = ivec2(0, tap.y + 1);
     }
+#endif
 }
 
 void fetch_factors(bool has_column) {

@@ -62,3 +62,7 @@ Floats scaled_run(Floats floats, int index) {
     return floats;
 }
 #endif
+
+#ifdef PLANAR
+Floats planar_run(int place) { return Floats(vec4[1](planes_at(place))); }
+#endif

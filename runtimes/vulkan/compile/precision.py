@@ -336,7 +336,7 @@ class _Choice:
 
     def images(self, graph: Graph) -> list[Value]:
         """Inputs of the line that a node reads as images whose weights may be halves."""
-        nodes = set(self.nodes)
+        nodes = {part for node in self.nodes for part in _parts(node)}
         images = (value for value in graph.inputs if value.dtype == torch.float32 and len(value.sizes) == 4)
         return [value for value in images if any(user in nodes for user, _ in value.uses)]
 

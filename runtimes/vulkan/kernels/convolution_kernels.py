@@ -18,7 +18,7 @@ from mobopt.runtimes.vulkan.engine.device_info import DeviceInfo
 from mobopt.runtimes.vulkan.engine.stream import bind
 from mobopt.runtimes.vulkan.engine.tensor import DeviceTensor, aligned_channels, default_strides
 from mobopt.runtimes.vulkan.kernels.convolution_parameters import Convolution, Phase, phases
-from mobopt.runtimes.vulkan.kernels.copies import as_channels_last, copied, in_words
+from mobopt.runtimes.vulkan.kernels.copies import copied, in_words
 from mobopt.runtimes.vulkan.kernels.device_costs import cpu_costs, device_costs
 from mobopt.runtimes.vulkan.kernels.epilogue import Epilogue
 from mobopt.runtimes.vulkan.kernels.gpu_kernels import DEPTHWISE_INVOCATIONS, depthwise_block
@@ -31,10 +31,12 @@ from mobopt.runtimes.vulkan.kernels.pointwise_program import IDENTITY
 from mobopt.runtimes.vulkan.kernels.product import (
     ProductOperands,
     append_product,
+    chosen_kernel,
     epilogue_constants,
     rounding_form,
     texels_fit,
 )
+from mobopt.runtimes.vulkan.kernels.product_planes import Planes, are_planes, reads_planes
 from mobopt.runtimes.vulkan.kernels.weight_packing import Factors, bias_vector, depthwise_weights, product_weights
 from mobopt.shaders.push_constants import DepthwisePush, ProductPush
 
@@ -66,15 +68,51 @@ def append_product_convolution(
     """Implicit GEMM; needs constant weights, and groups (if any) of whole vec4s."""
     weight = convolution.filters
     assert weight is not None
-    source = _rounded(plan, source) if _may_round(plan, convolution, source) else _vectors(plan, source)
+    is_rounded = _may_round(plan, convolution, source)
+    is_plain = convolution.groups == 1 and convolution.scaling is None and convolution.quantized is None
+    is_image = is_plain and are_planes(source) and _is_copied(source)
+    if not is_image:
+        source = _rounded(plan, source) if is_rounded else _vectors(plan, source)
     residual = None if residual is None else _vectors(plan, residual)
     filters = product_weights(plan, weight)
     operands = _operands(plan, convolution, source, filters, result, residual)
-    product = _grid_product(
+    if is_image:
+        _append_image(plan, convolution, operands, filters, epilogue, is_rounded)
+    else:
+        product = _convolution_product(convolution, operands, filters)
+        _append_grid(plan, product, operands, epilogue, convolution.group_inputs % 4)
+
+
+@replayable
+def _append_image(
+    plan: Plan,
+    convolution: Convolution,
+    operands: ProductOperands,
+    filters: Factors,
+    epilogue: Epilogue,
+    is_rounded: bool,
+) -> None:
+    """A convolution of an image that lies in planes: it reads these, or a copy, by what takes less time.
+
+    ``is_rounded`` says that either may be rounded to halves for matrix units.
+    """
+    image, tail = operands.activations, convolution.group_inputs % 4
+    planar = replace(operands, planes=Planes(is_rounded))
+    product = _convolution_product(convolution, planar, filters)
+    kernel, shape = chosen_kernel(plan, product, planar, spatial=True, inner_tail=tail)
+    pixels = image.numel // image.sizes[1]
+    if reads_planes(plan.device, kernel, shape, image.sizes[1], pixels):
+        _append_grid(plan, product, planar, epilogue, tail, dense=False)
+        return
+    operands = replace(operands, activations=_rounded(plan, image) if is_rounded else _vectors(plan, image))
+    _append_grid(plan, _convolution_product(convolution, operands, filters), operands, epilogue, tail)
+
+
+def _convolution_product(convolution: Convolution, operands: ProductOperands, filters: Factors) -> ProductPush:
+    """A convolution that isn't transposed as a product."""
+    return _grid_product(
         convolution,
-        source,
-        result,
-        residual,
+        operands,
         filters,
         taps_high=convolution.taps[0],
         taps_wide=convolution.taps[1],
@@ -85,7 +123,6 @@ def append_product_convolution(
         dilation_high=convolution.dilation[0],
         dilation_wide=convolution.dilation[1],
     )
-    _append_grid(plan, product, operands, epilogue, convolution.group_inputs % 4)
 
 
 def append_transposed_phases(
@@ -120,9 +157,7 @@ def append_transposed_phases(
         operands = _operands(plan, convolution, source, filters, part, other)
         product = _grid_product(
             convolution,
-            source,
-            part,
-            other,
+            operands,
             filters,
             taps_high=len(high.taps),
             taps_wide=len(wide.taps),
@@ -158,15 +193,20 @@ def _operands(
     return ProductOperands(source, filters.tensor, result, bias, residual, filters.scales, convolution.scaling)
 
 
+def _is_copied(tensor: DeviceTensor) -> bool:
+    """Whether an image must be copied to become channels_last pixels of whole vec4s, also the last one."""
+    pitch = tensor.channel_pitch
+    return pitch is None or pitch % 4 != 0 or tensor.offset % 4 != 0 or tensor.storage.capacity % 4 != 0
+
+
 def _vectors(plan: Plan, tensor: DeviceTensor) -> DeviceTensor:
-    """The tensor, or a copy of it, as channels_last pixels of whole vec4s, also the last one."""
-    tensor = as_channels_last(plan, tensor)
-    return copied(plan, tensor) if tensor.storage.capacity % 4 else tensor
+    """The tensor, or a copy of it, as channels_last pixels of whole vec4s."""
+    return copied(plan, tensor, default_strides(tensor.sizes, torch.float32)) if _is_copied(tensor) else tensor
 
 
 def _may_round(plan: Plan, convolution: Convolution, source: DeviceTensor) -> bool:
-    """Whether a convolution of halves reads an image of the caller's that is copied to another layout anyway."""
-    if convolution.input not in plan.roundable_inputs or source.channel_pitch is not None:
+    """Whether a convolution of halves reads an image of the caller's that it would copy to another layout anyway."""
+    if convolution.input not in plan.roundable_inputs or not _is_copied(source):
         return False
     weight = convolution.filters
     is_half = isinstance(weight, torch.Tensor) and plan.weight_elements(weight) == torch.float16
@@ -178,15 +218,10 @@ def _rounded(plan: Plan, tensor: DeviceTensor) -> DeviceTensor:
     return replace(copied(plan, tensor, default_strides(tensor.sizes, tensor.dtype), torch.float16), dtype=tensor.dtype)
 
 
-def _grid_product(
-    convolution: Convolution,
-    source: DeviceTensor,
-    result: DeviceTensor,
-    residual: DeviceTensor | None,
-    weights: Factors,
-    **taps: int,
-) -> ProductPush:
+def _grid_product(convolution: Convolution, operands: ProductOperands, weights: Factors, **taps: int) -> ProductPush:
     """A product whose rows are the pixels of a result; ``taps`` are the numbers of how it walks over the input."""
+    source, result, residual = operands.activations, operands.result, operands.residual
+    input_offset, input_pitch, input_batch = _places(source, operands.planes is not None)
     batch, channels, out_height, out_width = result.sizes
     columns = aligned_channels(channels) // 4
     out_pitch, out_row, out_batch = _pixel_strides(result)
@@ -196,9 +231,9 @@ def _grid_product(
         rows=batch * out_height * out_width,
         inner=aligned_channels(convolution.group_inputs) // 4,
         columns=columns,
-        input_offset=source.offset // 4,
-        input_pitch=_pitch(source),
-        input_batch=source.sizes[2] * source.sizes[3] * _pitch(source),
+        input_offset=input_offset,
+        input_pitch=input_pitch,
+        input_batch=input_batch,
         height=source.sizes[2],
         width=source.sizes[3],
         out_height=out_height,
@@ -215,6 +250,15 @@ def _grid_product(
         group_columns=columns // convolution.groups,
         **taps,
     )
+
+
+def _places(source: DeviceTensor, planar: bool) -> tuple[int, int, int]:
+    """Where an input starts, and how far it is from pixel to pixel and image to image: in floats, if it lies in planes,
+    else in vec4s."""
+    channels, height, width = source.sizes[1:]
+    if planar:
+        return source.offset, 1, channels * height * width
+    return source.offset // 4, _pitch(source), height * width * _pitch(source)
 
 
 def _pixel_strides(tensor: DeviceTensor) -> tuple[int, int, int]:

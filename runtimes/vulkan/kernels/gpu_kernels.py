@@ -43,6 +43,8 @@ class SharedKernel:
     """Whether weights are of few bits."""
     scaled: bool = False
     """Whether the input is scaled as it is read."""
+    planar: bool = False
+    """Whether the input is planes of an image."""
     reads_ahead: bool = False
     """Whether a chained dispatch reads its first weights before those end that it waits for."""
 
@@ -53,7 +55,10 @@ class SharedKernel:
         """The variant's name."""
         if self.quantized:
             return "product_shared_quantized"
-        return f"product_shared{'_joins' if self.joins else ''}{'_scaled' if self.scaled else ''}"
+        return (
+            f"product_shared{'_joins' if self.joins else ''}"
+            f"{'_scaled' if self.scaled else '_planar' if self.planar else ''}"
+        )
 
     @property
     def invocations(self) -> int:

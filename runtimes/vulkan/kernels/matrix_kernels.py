@@ -69,6 +69,8 @@ class MatrixKernel:
     """Of split operands: whether the weights lie as halves already (:func:`split_weights`)."""
     scaled: bool = False
     """Whether the input is scaled as it is read, of a split product only."""
+    planar: bool = False
+    """Whether the input is planes of an image, whose taps are read by four."""
     normalized: bool = False
     """Whether the input's rows are normalised (``product_normalized.glsl``)."""
     quantized: bool = False
@@ -86,6 +88,8 @@ class MatrixKernel:
                 f"product_matrix{'_split' if self.split else ''}_normalized"
                 f"{'_narrow' if self.narrow else ''}{'_emulated' if self.emulated else ''}"
             )
+        if self.planar:
+            return f"product_matrix{'_split' if self.split else ''}_planar{'_emulated' if self.emulated else ''}"
         return (
             f"product_matrix{'_split_scaled' if self.scaled else '_split' if self.split else ''}"
             f"{'_narrow' if self.narrow else ''}{'_emulated' if self.emulated else ''}"

@@ -141,7 +141,7 @@ class Plan:
     long: frozenset[Value] = frozenset()
     """int64 tensors of the graph whose elements take 64 bits; see :mod:`mobopt.runtimes.vulkan.compile.placement`."""
     roundable_inputs: frozenset[Value] = frozenset()
-    """Inputs of the graph that a convolution of halves may round, where it copies them anyway."""
+    """Inputs of the graph that a convolution of halves may round, where it would copy them anyway."""
     in_place: Mapping[Value, Value] = field(default_factory=dict)
     """What comes to lie in the memory of an input, which is written to, and the input."""
     halves_weights: bool = False

@@ -22,6 +22,7 @@ from mobopt.runtimes.vulkan.kernels.matrix_kernels import MatrixKernel
 from mobopt.runtimes.vulkan.kernels.plan import Plan, replayable
 from mobopt.runtimes.vulkan.kernels.product_kernels import ProductKernel, TileKernel, choose_product_kernel
 from mobopt.runtimes.vulkan.kernels.product_normalizing import Normalization
+from mobopt.runtimes.vulkan.kernels.product_planes import Planes
 from mobopt.runtimes.vulkan.kernels.product_scaling import Scaling
 from mobopt.runtimes.vulkan.kernels.product_shape import ProductShape
 from mobopt.runtimes.vulkan.kernels.row_kernels import RowKernel
@@ -45,6 +46,8 @@ class ProductOperands:
     """What becomes of the activations as they are read, by another variant."""
     normalization: Normalization | None = None
     """How rows of the activations are normalised, by another."""
+    planes: Planes | None = None
+    """How the activations are read that are planes of an image, by another: places of them count floats."""
 
     def bindings(self, texels: bool) -> tuple[Binding, ...]:
         """Bindings 0 to 4 of the kernels, and 5 for scales; a missing operand is bound to the activations, and not
@@ -89,7 +92,9 @@ def _forms(operands: ProductOperands) -> set[ElementForm]:
     """As what matrix units would read the operands; none of those that they read, if weights are of few bits."""
     if operands.scales is not None:
         return {ElementForm.BYTES}
-    return {element_form(operands.activations), element_form(operands.weights)}
+    is_rounded = operands.planes is not None and operands.planes.is_rounded
+    values = ElementForm.ROUNDED if is_rounded else element_form(operands.activations)
+    return {values, element_form(operands.weights)}
 
 
 def _float_run(product: ProductPush, operands: ProductOperands, inner_tail: int) -> int:
@@ -161,27 +166,11 @@ def append_product(
         inner_tail: elements of the last vec4 of the inner dimension, 0 if it is full.
         column_tail: elements of the last vec4 of columns, 0 if it is full or the weights are zero beside them.
     """
-    grouped = product.group_columns not in (0, product.columns)
-    taps = product.taps_high * product.taps_wide
-    shape = ProductShape(
-        rows=product.rows,
-        inner=product.inner * taps,
-        columns=product.columns,
-        group_columns=product.group_columns or product.columns,
-        batches=batches,
-        taps=taps,
-        half_run=_half_run(product, operands, inner_tail),
-        float_run=_float_run(product, operands, inner_tail),
-        ahead=_ahead(plan.device, operands),
-        is_plain=not (spatial or grouped) and taps == 1 and operands.scaling is None,
-        bits=0 if operands.scales is None else operands.scales.bits,
-        is_normalized=operands.normalization is not None,
+    is_gated = epilogue.is_gated
+    kernel, shape = chosen_kernel(
+        plan, product, operands, batches=batches, spatial=spatial, inner_tail=inner_tail, is_gated=is_gated
     )
-    choose = plan.choose_product or choose_product_kernel
-    if epilogue.is_gated:  # as matrix units know nothing of gates
-        shape = replace(shape, half_run=0, float_run=0)
-    kernel = choose(plan.device, shape, texels_fit(plan.device, operands))
-    if epilogue.is_gated:
+    if is_gated:
         assert isinstance(kernel, RowKernel), "others would store gates and what passes them"
         assert kernel.columns * kernel.vectors % 2 == 0, "a gate would be in another workgroup than what passes it"
         kernel = replace(kernel, gated=True)
@@ -199,9 +188,12 @@ def append_product(
     if operands.scaling is not None:
         assert isinstance(kernel, (SharedKernel, MatrixKernel)), "only products in shared memory scale their input"
         kernel = replace(kernel, scaled=True)
+    if operands.planes is not None:
+        assert isinstance(kernel, (SharedKernel, MatrixKernel)), "only products in shared memory read planes"
+        kernel = replace(kernel, planar=True)
     if operands.normalization is not None:
         assert isinstance(kernel, (RowKernel, MatrixKernel)) and kernel.normalized, "others would leave it out"
-    walk = (int(spatial), int(padded), inner_tail, int(grouped))
+    walk = (int(spatial), int(padded), inner_tail, int(_is_grouped(product)))
     if isinstance(kernel, TileKernel) and kernel.column_lanes > 1:
         product = ProductPush(**{**vars(product), "column_lanes": kernel.column_lanes.bit_length() - 1})
     append = _append_whole if kernel.parts == 1 else _append_parts
@@ -209,6 +201,46 @@ def append_product(
         append = _append_joined
     for piece, piece_shape in _pieces(plan.device, product, kernel, shape):
         append(plan, piece, operands, kernel, piece_shape, epilogue, walk)
+
+
+def chosen_kernel(
+    plan: Plan,
+    product: ProductPush,
+    operands: ProductOperands,
+    *,
+    batches: int = 1,
+    spatial: bool = False,
+    inner_tail: int = 0,
+    is_gated: bool = False,
+) -> tuple[ProductKernel, ProductShape]:
+    """The kernel for a product, not yet as the variant that its operands need, and the shape that it is chosen for.
+
+    The arguments are those of :func:`append_product`; ``is_gated`` is its epilogue's.
+    """
+    taps = product.taps_high * product.taps_wide
+    shape = ProductShape(
+        rows=product.rows,
+        inner=product.inner * taps,
+        columns=product.columns,
+        group_columns=product.group_columns or product.columns,
+        batches=batches,
+        taps=taps,
+        half_run=_half_run(product, operands, inner_tail),
+        float_run=_float_run(product, operands, inner_tail),
+        ahead=_ahead(plan.device, operands),
+        is_plain=not (spatial or _is_grouped(product)) and taps == 1 and operands.scaling is None,
+        bits=0 if operands.scales is None else operands.scales.bits,
+        is_normalized=operands.normalization is not None,
+    )
+    choose = plan.choose_product or choose_product_kernel
+    if is_gated:  # as matrix units know nothing of gates
+        shape = replace(shape, half_run=0, float_run=0)
+    return choose(plan.device, shape, texels_fit(plan.device, operands)), shape
+
+
+def _is_grouped(product: ProductPush) -> bool:
+    """Whether a column reads only the channels of its group."""
+    return product.group_columns not in (0, product.columns)
 
 
 def _pieces(
@@ -292,12 +324,10 @@ def _append_parts(
 ) -> None:
     """Partial sums, then their sum with the epilogue."""
     partial = plan.empty((shape.batches * kernel.parts, product.rows, 4 * product.columns))
-    parts = ProductOperands(
-        operands.activations, operands.weights, partial, scales=operands.scales, scaling=operands.scaling
-    )
+    parts = replace(operands, result=partial, bias=None, residual=None)
     _append_whole(plan, product, parts, kernel, shape, Epilogue(), walk)
     ends = epilogue_constants(epilogue, operands.bias is not None)
-    sums = replace(operands, activations=partial, scales=None, scaling=None)
+    sums = replace(operands, activations=partial, scales=None, scaling=None, planes=None)
     local_size = plan.device.workgroup(SUM_INVOCATIONS)
     plan.dispatch(
         "product_sum",

@@ -1,0 +1,68 @@
+"""Images that a convolution reads as the caller gives them: at most four channels, each of which is a plane of floats.
+
+So the first convolution of a network needs no copy in channels_last before it. The shaders' half is
+``shaders/glsl/product_planar.glsl``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from mobopt.runtimes.vulkan.engine.device_info import DeviceInfo
+from mobopt.runtimes.vulkan.engine.tensor import DeviceTensor
+from mobopt.runtimes.vulkan.kernels.device_costs import core_count, device_costs
+from mobopt.runtimes.vulkan.kernels.gpu_kernels import SharedKernel
+from mobopt.runtimes.vulkan.kernels.matrix_kernels import MatrixKernel
+from mobopt.runtimes.vulkan.kernels.product_kernels import ProductKernel
+from mobopt.runtimes.vulkan.kernels.product_shape import ProductShape
+
+NO_PLANAR_INPUTS = "no-planar-inputs"
+"""The switch by which all images are copied to channels_last first."""
+_MOST_CHANNELS = 4
+_PLANE_CYCLES = 8.0
+"""32 floats of a further plane, beside what a vec4 costs. A guess on the safe side: neighbours read neighbours, so it
+is little more than an instruction for the place and one for the load."""
+_COPY_CYCLES = 400.0
+"""32 pixels that are copied, of a core. Less than half of what was measured on an H100 (.12 ns a pixel of all cores, in
+images of 224 x 224 at batch 32)."""
+
+
+@dataclass(frozen=True)
+class Planes:
+    """How a kernel reads the planes of an image."""
+
+    is_rounded: bool = False
+    """Whether kernels that multiply halves may take it, and round what they read."""
+
+
+def are_planes(tensor: DeviceTensor) -> bool:
+    """Whether an image (batch, C, height, width) lies as the kernels read planes: float32, row-major, C at most 4."""
+    return (
+        tensor.rank == 4
+        and tensor.sizes[1] <= _MOST_CHANNELS
+        and tensor.dtype == tensor.elements == torch.float32
+        and tensor.is_contiguous
+    )
+
+
+def reads_planes(device: DeviceInfo, kernel: ProductKernel, shape: ProductShape, channels: int, pixels: int) -> bool:
+    """Whether a kernel should read planes: it can, and what its further loads cost is less than a copy, and the
+    dispatch for it.
+
+    Args:
+        device: where it runs.
+        kernel: what is chosen for the product.
+        shape: of the product; its inner dimension is a vec4 for each tap.
+        channels: of the image.
+        pixels: of all images of the batch, which a copy would write.
+    """
+    if NO_PLANAR_INPUTS in device.switches or not isinstance(kernel, (SharedKernel, MatrixKernel)):
+        return False
+    costs, cores = device_costs(device), core_count(device)
+    across, down, deep = kernel.groups(shape)
+    loads = -(-across * down * deep // cores) * kernel.block_rows * -(-shape.inner // kernel.parts) / 32
+    further = loads * (channels - 1) * _PLANE_CYCLES
+    copying = pixels / 32 / cores * _COPY_CYCLES + costs.second_dispatch_nanoseconds * costs.cycles_per_nanosecond
+    return further < copying
