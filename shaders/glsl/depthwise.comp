@@ -23,17 +23,18 @@ layout(local_size_x_id = 16, local_size_y = 1, local_size_z = 1) in;
 
 #include "depthwise_push.glsl"
 
-const int TAPS = TAPS_HIGH * TAPS_WIDE;
-// Rows and columns between those that a block reads: a single pixel leaves out what lies between its taps.
-const int STEP_HIGH = OUT_HIGH == 1 ? DILATION_HIGH : 1;
-const int STEP_WIDE = OUT_WIDE == 1 ? DILATION_WIDE : 1;
-const int IN_HIGH = (OUT_HIGH - 1) * STRIDE_HIGH + (TAPS_HIGH - 1) * DILATION_HIGH / STEP_HIGH + 1;
-const int IN_WIDE = (OUT_WIDE - 1) * STRIDE_WIDE + (TAPS_WIDE - 1) * DILATION_WIDE / STEP_WIDE + 1;
+int top, left; // of the pixels that this invocation reads
+int origin;    // where they are
+vec4 filters[GROUP * TAPS_HIGH * TAPS_WIDE];
+#define FILTER(tap) filters[tap]
+#include "depthwise_block.glsl"
 
-// Output o reads input i with tap (i - o * stride) / dilation, if that is a whole number in range; else -1.
-int tap_of(int i, int o, int stride, int dilation, int taps) {
-    int distance = i - o * stride;
-    return distance >= 0 && distance % dilation == 0 && distance / dilation < taps ? distance / dilation : -1;
+vec4 input_at(int row, int column) {
+    row += top;
+    column += left;
+    bool inside = uint(row) < uint(height) && uint(column) < uint(width);
+    vec4 value = ACTIVATION(inside ? origin + (row * width + column) * input_pitch : 0);
+    return inside ? value : vec4(0.0);
 }
 
 #define STORE_PIXEL(i)                                                                                                 \
@@ -58,43 +59,15 @@ void main() {
     int batch = line / blocks_high;
     int y = (line - batch * blocks_high) * OUT_HIGH;
 
-    vec4 factors[GROUP * TAPS];
-    [[unroll]] for (int t = 0; t < GROUP * TAPS; ++t) factors[t] = WEIGHT(t * channels + channel);
-    vec4 sums[OUT_HIGH * OUT_WIDE];
+    [[unroll]] for (int t = 0; t < GROUP * TAPS; ++t) filters[t] = WEIGHT(t * channels + channel);
     vec4 start = vec4(0.0);
     if (HAS_BIAS != 0) start = BIAS(channel);
-    [[unroll]] for (int o = 0; o < OUT_HIGH * OUT_WIDE; ++o) sums[o] = start;
-
-    int top = y * STRIDE_HIGH + first_high;
-    int left = x * STRIDE_WIDE + first_wide;
-    int origin = input_offset + channel + batch * height * width * input_pitch;
-    [[unroll]] for (int i = 0; i < IN_HIGH; ++i) {
-        int row = top + i * STEP_HIGH;
-        bool line_inside = uint(row) < uint(height);
-        [[unroll]] for (int j = 0; j < IN_WIDE; ++j) {
-            int column = left + j * STEP_WIDE;
-            bool inside = line_inside && uint(column) < uint(width);
-            vec4 value = ACTIVATION(inside ? origin + (row * width + column) * input_pitch : 0);
-            value = inside ? value : vec4(0.0);
-            [[unroll]] for (int o = 0; o < OUT_HIGH; ++o)
-                [[unroll]] for (int p = 0; p < OUT_WIDE; ++p) {
-                    int tap_y = tap_of(i * STEP_HIGH, o, STRIDE_HIGH, DILATION_HIGH, TAPS_HIGH);
-                    int tap_x = tap_of(j * STEP_WIDE, p, STRIDE_WIDE, DILATION_WIDE, TAPS_WIDE);
-                    // Each channel reads those of its group, and no others: what is no number stays within it.
-                    if (tap_y >= 0 && tap_x >= 0) {
-                        int tap = tap_y * TAPS_WIDE + tap_x;
-                        if (GROUP == 1) {
-                            sums[o * OUT_WIDE + p] += value * factors[tap];
-                        } else {
-                            sums[o * OUT_WIDE + p] += value.xxzz * factors[tap];
-                            sums[o * OUT_WIDE + p] += value.yyww * factors[TAPS + tap];
-                        }
-                    }
-                }
-        }
-    }
+    top = y * STRIDE_HIGH + first_high;
+    left = x * STRIDE_WIDE + first_wide;
+    origin = input_offset + channel + batch * height * width * input_pitch;
+    filter_block(start);
 
     vec4 kept[OUT_HIGH * OUT_WIDE];
-    [[unroll]] for (int i = 0; i < OUT_HIGH * OUT_WIDE; ++i) kept[i] = sums[i];
+    [[unroll]] for (int i = 0; i < OUT_HIGH * OUT_WIDE; ++i) kept[i] = filtered[i];
     EACH_STORED(OUT_HIGH * OUT_WIDE, STORE_PIXEL)
 }

@@ -7,7 +7,7 @@
 // J. Demmel, "Benchmarking GPUs to tune dense linear algebra", 2008). Where a result has too few blocks to fill a device, the inner
 // dimension is divided too: TEAMS of invocations share a tile and add their sums up in shared memory, and PARTS workgroups
 // write partial sums, which product_sum.comp adds up, or, with JOINS defined, the last of them to arrive, in their
-// order, so that it doesn't matter which of them is the last.
+// order, so that it doesn't matter which of them is the last. With DEPTHWISE defined, a depthwise convolution follows (product_depthwise.glsl).
 #define FORMS_ID 21
 #include "product.glsl"
 #ifdef QUANTIZED
@@ -43,7 +43,11 @@ const int VALUES = BLOCK_ROWS * VALUE_PITCH;
 const int FACTORS = 4 * INNER_BLOCK * BLOCK_COLUMNS;
 const int TILES = 2 * (VALUES + FACTORS);
 const int BLOCK = BLOCK_ROWS * BLOCK_COLUMNS;
+#ifdef DEPTHWISE
+const int SUMS = TEAMS * BLOCK > INVOCATIONS ? TEAMS * BLOCK : INVOCATIONS; // the region is there at the end, and what its means are added up from
+#else
 const int SUMS = TEAMS > 1 ? TEAMS * BLOCK : 0;
+#endif
 const int STORES = TEAMS > 1 ? (BLOCK + INVOCATIONS - 1) / INVOCATIONS : ROWS * COLUMNS;
 const int VALUE_FETCHES = (BLOCK_ROWS * INNER_BLOCK + INVOCATIONS - 1) / INVOCATIONS;
 const int FACTOR_SLOTS = LINES * INNER_BLOCK * BLOCK_COLUMNS; // what is fetched of the weights at a time
@@ -55,6 +59,10 @@ shared vec4 pool[TILES > SUMS ? TILES : SUMS];
 const int OUTSIDE = -1 << 28; // the place of a row that doesn't exist
 
 int me = int(gl_LocalInvocationID.x);
+
+#ifdef DEPTHWISE
+#include "product_depthwise.glsl"
+#endif
 
 #ifdef JOINS
 // Of each block, for each of its parts: what every invocation has summed, then the next of its sums.
@@ -95,12 +103,20 @@ void find_rows(int origin, int block_row) {
         int row = block_row + (me + i * INVOCATIONS) / INNER_BLOCK;
         bool exists = row < rows && me + i * INVOCATIONS < BLOCK_ROWS * INNER_BLOCK;
         row_places[i] = ivec2(exists ? 0 : OUTSIDE);
+#ifdef DEPTHWISE
+        Pixel pixel = region_pixel(row);
+        exists = exists && is_in_image(pixel);
+        if (!exists) row_places[i] = ivec2(OUTSIDE);
+        row = pixel.y * out_width + pixel.x;
+#endif
         row_addresses[i] = origin + row * input_pitch;
 #ifdef SCALED
         row_scales[i] = scales_of(row);
 #endif
         if (SPATIAL != 0) {
+#ifndef DEPTHWISE
             Pixel pixel = pixel_of(row);
+#endif
             ivec2 place = ivec2(pixel.x * stride_wide + first_wide, pixel.y * stride_high + first_high);
             if (exists) row_places[i] = place;
             row_addresses[i] = origin + pixel.batch * input_batch + (place.y * width + place.x) * input_pitch;
@@ -189,7 +205,11 @@ void main() {
     int own_columns = GROUPED != 0 ? group_columns : columns;
     int base_column = group * own_columns;
     int block_column = int(gl_WorkGroupID.x) * BLOCK_COLUMNS;
+#ifdef DEPTHWISE
+    int block_row = 0; // of the region
+#else
     int block_row = start_row + int(gl_WorkGroupID.y) * BLOCK_ROWS;
+#endif
 
     int total = SPATIAL != 0 ? taps_high * taps_wide * inner : inner; // the whole inner dimension, in vec4s
     int share = ((total + PARTS * INNER_BLOCK - 1) / (PARTS * INNER_BLOCK)) * INNER_BLOCK;
@@ -217,6 +237,9 @@ void main() {
     int my_column = lane % COLUMN_STEP;
     int my_row = lane / COLUMN_STEP;
 
+#ifdef DEPTHWISE
+    keep_filters(block_column);
+#endif
     if (AHEAD != 0) fetch_factors(has_column);
     wait_for_operands();
 
@@ -261,6 +284,25 @@ void main() {
                 pool[team * BLOCK + (my_row + i * ROW_STEP) * BLOCK_COLUMNS + my_column + j * COLUMN_STEP] = sums[i * COLUMNS + j];
         barrier();
     }
+#ifdef DEPTHWISE
+    vec4 expanded[STORES];
+    [[unroll]] for (int i = 0; i < STORES; ++i) {
+        int slot = me + i * INVOCATIONS;
+        vec4 sum = bias;
+        if (TEAMS == 1) sum = sums[i];
+        if (TEAMS > 1 && slot < BLOCK)
+            [[unroll]] for (int t = 0; t < TEAMS; ++t) sum += pool[t * BLOCK + slot];
+        expanded[i] = before_residual(sum);
+    }
+    if (TEAMS > 1) barrier();
+    [[unroll]] for (int i = 0; i < STORES; ++i) {
+        int slot = me + i * INVOCATIONS;
+        if (TEAMS == 1) slot = (my_row + i / COLUMNS * ROW_STEP) * BLOCK_COLUMNS + my_column + i % COLUMNS * COLUMN_STEP;
+        if (slot < BLOCK) pool[slot] = expanded[i];
+    }
+    barrier();
+    filter_region(block_column, batch);
+#else
 #ifdef JOINS
     int partial = block_number() * PARTS * STORES * INVOCATIONS + me;
     [[unroll]] for (int i = 0; i < STORES; ++i) {
@@ -306,4 +348,5 @@ void main() {
     }
     [[unroll]] for (int i = 0; i < STORES; ++i)
         if (HAS_RESIDUAL != 0 && targets[i] >= 0) store(targets[i], finals[i]);
+#endif
 }

@@ -19,6 +19,7 @@ from mobopt.runtimes.vulkan.compile.concatenation import Concatenation, find_con
 from mobopt.runtimes.vulkan.compile.decompose import decompose
 from mobopt.runtimes.vulkan.compile.fusion import fold_epilogues
 from mobopt.runtimes.vulkan.compile.fusion_cached_attention import fold_cached_attention
+from mobopt.runtimes.vulkan.compile.fusion_depthwise import fold_expansions
 from mobopt.runtimes.vulkan.compile.fusion_gates import fold_gates
 from mobopt.runtimes.vulkan.compile.fusion_normalization import fold_normalizations
 from mobopt.runtimes.vulkan.compile.fusion_pointwise import fuse_pointwise
@@ -191,6 +192,8 @@ def _build(
     if use_shared_memory(device) and halving is None:  # where halves lie is chosen for what is in memory
         fold_scalings(graph, placement.reasons)
     is_apart = halving.names if halving is not None else lambda node: False
+    if use_shared_memory(device):
+        fold_expansions(graph, device, placement.reasons, is_apart)
     fold_gates(graph, device, placement.reasons, halving is not None, is_apart)
     fold_normalizations(graph, device, placement.reasons, is_apart)
     fold_row_layers(graph, device, placement.reasons, halving is not None, is_apart)

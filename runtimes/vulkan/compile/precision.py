@@ -252,12 +252,13 @@ class Halving:
             for value in (*read, *node.outputs):
                 choice.keep(value, ON_CPU)
             return
-        reason = self._named(parts) or self._unwell(parts)
+        reason = self._named(parts) or self._unwell(parts, _ends(node))
         if reason is None:
             choice.nodes.append(node)
             choice.multiply(read & _multiplied(parts))
-        last = parts[-1]
-        if reason is None and _is_delicate(last) and not has_trait(last.qualified_op, Trait.SOFTMAX):
+        ends = _ends(node)
+        is_delicate = any(_is_delicate(end) and not has_trait(end.qualified_op, Trait.SOFTMAX) for end in ends)
+        if reason is None and is_delicate:
             reason = DELICATE
         if reason is None and not any(value.dtype.is_floating_point for value in read):
             reason = OF_NUMBERS
@@ -267,7 +268,7 @@ class Halving:
                 choice.keep(value, reason)
         for value in _read_delicately(parts, inner):
             choice.keep(value, READ_DELICATELY)
-        if len(parts) == 1 and _moves(last):
+        if len(parts) == 1 and _moves(node):
             choice.tie([*(value for value in read if not value.is_constant), *node.outputs])
 
     def _named(self, parts: Sequence[Node]) -> str | None:
@@ -279,11 +280,12 @@ class Halving:
                 return f"{pattern!r} names it"
         return None
 
-    def _unwell(self, parts: Sequence[Node]) -> str | None:
-        """Why what a node makes does not become halves."""
+    def _unwell(self, parts: Sequence[Node], ends: Sequence[Node]) -> str | None:
+        """Why what a node makes, by those of its parts that are ``ends``, does not become halves."""
         if any(part.origin.nodes in self._delicate and not _is_delicate(part) for part in parts):
             return DELICATE
-        return self._ranges.why_not(parts[-1]) if self._precision == "fp16" else None
+        reasons = map(self._ranges.why_not, ends) if self._precision == "fp16" else ()
+        return next((reason for reason in reasons if reason is not None), None)
 
 
 RETURNED = "the model returns it, or a tensor that is part of it"
@@ -387,6 +389,13 @@ def _constants(graph: Graph, nodes: Sequence[Node], kept: Mapping[Value, str], h
 
 def _parts(node: Node) -> list[Node]:
     return list(node.blocks[0].nodes) if node.blocks else [node]
+
+
+def _ends(node: Node) -> list[Node]:
+    """The parts of a node that make what it gives."""
+    if not node.blocks:
+        return [node]
+    return [value.producer for value in node.blocks[0].outputs if value.producer is not None]
 
 
 def _multiplied(parts: Sequence[Node]) -> set[Value]:

@@ -70,16 +70,16 @@ def append_product_convolution(
     assert weight is not None
     is_rounded = _may_round(plan, convolution, source)
     is_plain = convolution.groups == 1 and convolution.scaling is None and convolution.quantized is None
-    is_image = is_plain and are_planes(source) and _is_copied(source)
+    is_image = is_plain and are_planes(source) and is_copied(source)
     if not is_image:
-        source = _rounded(plan, source) if is_rounded else _vectors(plan, source)
-    residual = None if residual is None else _vectors(plan, residual)
+        source = _rounded(plan, source) if is_rounded else whole_vectors(plan, source)
+    residual = None if residual is None else whole_vectors(plan, residual)
     filters = product_weights(plan, weight)
-    operands = _operands(plan, convolution, source, filters, result, residual)
+    operands = convolution_operands(plan, convolution, source, filters, result, residual)
     if is_image:
         _append_image(plan, convolution, operands, filters, epilogue, is_rounded)
     else:
-        product = _convolution_product(convolution, operands, filters)
+        product = convolution_product(convolution, operands, filters)
         _append_grid(plan, product, operands, epilogue, convolution.group_inputs % 4)
 
 
@@ -98,17 +98,17 @@ def _append_image(
     """
     image, tail = operands.activations, convolution.group_inputs % 4
     planar = replace(operands, planes=Planes(is_rounded))
-    product = _convolution_product(convolution, planar, filters)
+    product = convolution_product(convolution, planar, filters)
     kernel, shape = chosen_kernel(plan, product, planar, spatial=True, inner_tail=tail)
     pixels = image.numel // image.sizes[1]
     if reads_planes(plan.device, kernel, shape, image.sizes[1], pixels):
         _append_grid(plan, product, planar, epilogue, tail, dense=False)
         return
-    operands = replace(operands, activations=_rounded(plan, image) if is_rounded else _vectors(plan, image))
-    _append_grid(plan, _convolution_product(convolution, operands, filters), operands, epilogue, tail)
+    operands = replace(operands, activations=_rounded(plan, image) if is_rounded else whole_vectors(plan, image))
+    _append_grid(plan, convolution_product(convolution, operands, filters), operands, epilogue, tail)
 
 
-def _convolution_product(convolution: Convolution, operands: ProductOperands, filters: Factors) -> ProductPush:
+def convolution_product(convolution: Convolution, operands: ProductOperands, filters: Factors) -> ProductPush:
     """A convolution that isn't transposed as a product."""
     return _grid_product(
         convolution,
@@ -136,8 +136,8 @@ def append_transposed_phases(
     """A transposed convolution: an ordinary one of stride 1 for each residue of a result's place modulo the stride."""
     weight = convolution.filters
     assert weight is not None
-    source = _vectors(plan, source)
-    residual = None if residual is None else _vectors(plan, residual)
+    source = whole_vectors(plan, source)
+    residual = None if residual is None else whole_vectors(plan, residual)
     along = [
         phases(size, taps, stride, padding, dilation)
         for size, taps, stride, padding, dilation in zip(
@@ -154,7 +154,7 @@ def append_transposed_phases(
         filters = product_weights(plan, weight, taps, transposed_groups=convolution.groups)
         part = _phase_view(result, high, wide, convolution.stride)
         other = None if residual is None else _phase_view(residual, high, wide, convolution.stride)
-        operands = _operands(plan, convolution, source, filters, part, other)
+        operands = convolution_operands(plan, convolution, source, filters, part, other)
         product = _grid_product(
             convolution,
             operands,
@@ -178,7 +178,7 @@ def _phase_view(tensor: DeviceTensor, high: Phase, wide: Phase, stride: Sequence
     )
 
 
-def _operands(
+def convolution_operands(
     plan: Plan,
     convolution: Convolution,
     source: DeviceTensor,
@@ -186,6 +186,7 @@ def _operands(
     result: DeviceTensor,
     residual: DeviceTensor | None,
 ) -> ProductOperands:
+    """Its tensors, ``source`` and ``residual`` as they are read and ``filters`` as they are packed."""
     bias = None
     if convolution.bias is not None:
         assert convolution.bias.elements is not None
@@ -193,20 +194,20 @@ def _operands(
     return ProductOperands(source, filters.tensor, result, bias, residual, filters.scales, convolution.scaling)
 
 
-def _is_copied(tensor: DeviceTensor) -> bool:
+def is_copied(tensor: DeviceTensor) -> bool:
     """Whether an image must be copied to become channels_last pixels of whole vec4s, also the last one."""
     pitch = tensor.channel_pitch
     return pitch is None or pitch % 4 != 0 or tensor.offset % 4 != 0 or tensor.storage.capacity % 4 != 0
 
 
-def _vectors(plan: Plan, tensor: DeviceTensor) -> DeviceTensor:
+def whole_vectors(plan: Plan, tensor: DeviceTensor) -> DeviceTensor:
     """The tensor, or a copy of it, as channels_last pixels of whole vec4s."""
-    return copied(plan, tensor, default_strides(tensor.sizes, torch.float32)) if _is_copied(tensor) else tensor
+    return copied(plan, tensor, default_strides(tensor.sizes, torch.float32)) if is_copied(tensor) else tensor
 
 
 def _may_round(plan: Plan, convolution: Convolution, source: DeviceTensor) -> bool:
     """Whether a convolution of halves reads an image of the caller's that it would copy to another layout anyway."""
-    if convolution.input not in plan.roundable_inputs or not _is_copied(source):
+    if convolution.input not in plan.roundable_inputs or not is_copied(source):
         return False
     weight = convolution.filters
     is_half = isinstance(weight, torch.Tensor) and plan.weight_elements(weight) == torch.float16
@@ -287,10 +288,20 @@ def _append_grid(
     dense: bool = True,
 ) -> None:
     """Append a product of pixels, as a plain one if rows of the input and the result are the same run of pixels."""
+    spatial = not dense or is_spatial(product)
+    append_product(plan, product, operands, epilogue, spatial=spatial, padded=is_padded(product), inner_tail=inner_tail)
+
+
+def is_spatial(product: ProductPush) -> bool:
+    """Whether rows are pixels of a grid, as a filter goes over it; else they are the input's pixels one by one."""
     p = product
-    taps = (p.taps_high, p.taps_wide)
-    steps = (p.stride_high, p.stride_wide, *taps)
-    spatial = not dense or steps != (1, 1, 1, 1) or (p.first_high, p.first_wide) != (0, 0)
+    steps = (p.stride_high, p.stride_wide, p.taps_high, p.taps_wide)
+    return steps != (1, 1, 1, 1) or (p.first_high, p.first_wide) != (0, 0)
+
+
+def is_padded(product: ProductPush) -> bool:
+    """Whether taps may fall outside of the input."""
+    p = product
     last = [
         (size - 1) * stride + first + (count - 1) * dilation
         for size, stride, first, count, dilation in (
@@ -298,8 +309,7 @@ def _append_grid(
             (p.out_width, p.stride_wide, p.first_wide, p.taps_wide, p.dilation_wide),
         )
     ]
-    padded = min(p.first_high, p.first_wide) < 0 or last[0] >= p.height or last[1] >= p.width
-    append_product(plan, p, operands, epilogue, spatial=spatial, padded=padded, inner_tail=inner_tail)
+    return min(p.first_high, p.first_wide) < 0 or last[0] >= p.height or last[1] >= p.width
 
 
 _MAX_DEPTHWISE_READS = 150
@@ -339,10 +349,10 @@ def append_depthwise(
     """Groups of one channel or two, each invocation a block of pixels."""
     weight = convolution.weight.elements
     assert weight is not None
-    source = _vectors(plan, source)
-    residual = None if residual is None else _vectors(plan, residual)
+    source = whole_vectors(plan, source)
+    residual = None if residual is None else whole_vectors(plan, residual)
     filters = Factors(depthwise_weights(plan, weight), 0)
-    operands = _operands(plan, convolution, source, filters, result, residual)
+    operands = convolution_operands(plan, convolution, source, filters, result, residual)
     walk = _Walk(
         convolution.taps, convolution.stride, convolution.padding, convolution.dilation, convolution.group_inputs
     )

@@ -22,11 +22,13 @@ NO_PLANAR_INPUTS = "no-planar-inputs"
 """The switch by which all images are copied to channels_last first."""
 _MOST_CHANNELS = 4
 _PLANE_CYCLES = 8.0
-"""32 floats of a further plane, beside what a vec4 costs. A guess on the safe side: neighbours read neighbours, so it
-is little more than an instruction for the place and one for the load."""
-_COPY_CYCLES = 400.0
-"""32 pixels that are copied, of a core. Less than half of what was measured on an H100 (.12 ns a pixel of all cores, in
-images of 224 x 224 at batch 32)."""
+"""32 floats of a further plane, beside what a vec4 costs, where workgroups queue for a core: one that has a core to
+itself waits for its loads anyway (an H100: ResNet18 at batch 1 takes 6 us less by planes, ResNet50 at batch 8 9 us)."""
+_ROUNDED_PLANE_CYCLES = 27.0
+"""The same, of floats that become halves (an H100: ResNet50 takes 18 us more at batch 8, 119 us at batch 32, so it
+copies)."""
+_COPY_CYCLES = 100.0
+"""32 pixels that are copied, of a core."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +64,9 @@ def reads_planes(device: DeviceInfo, kernel: ProductKernel, shape: ProductShape,
         return False
     costs, cores = device_costs(device), core_count(device)
     across, down, deep = kernel.groups(shape)
-    loads = -(-across * down * deep // cores) * kernel.block_rows * -(-shape.inner // kernel.parts) / 32
-    further = loads * (channels - 1) * _PLANE_CYCLES
+    queued = -(-across * down * deep // cores) - 1
+    loads = queued * kernel.block_rows * -(-shape.inner // kernel.parts) / 32
+    is_rounded = isinstance(kernel, MatrixKernel) and not kernel.split
+    further = loads * (channels - 1) * (_ROUNDED_PLANE_CYCLES if is_rounded else _PLANE_CYCLES)
     copying = pixels / 32 / cores * _COPY_CYCLES + costs.second_dispatch_nanoseconds * costs.cycles_per_nanosecond
     return further < copying

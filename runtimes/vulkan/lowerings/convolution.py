@@ -89,6 +89,28 @@ def takes_scaling(call: Node) -> bool:
     return Quantized.of(wanted.weight) is None and _kernel_of(wanted) is append_product_convolution
 
 
+def is_expansion(call: Node) -> bool:
+    """Whether a call is a convolution of images, of one group and by floats, that the kernels of products compute."""
+    if call.qualified_op not in CONVOLUTIONS:
+        return False
+    wanted = convolution_of(call)
+    if wanted.input.rank != 4 or wanted.groups != 1 or wanted.input.numel == 0 or wanted.input.dtype != torch.float32:
+        return False
+    return Quantized.of(wanted.weight) is None and _kernel_of(wanted) is append_product_convolution
+
+
+def is_depthwise(call: Node) -> bool:
+    """Whether a call is a depthwise convolution of images with as much padding after them as before."""
+    if call.qualified_op not in CONVOLUTIONS:
+        return False
+    wanted = convolution_of(call)
+    if wanted.input.rank != 4 or not wanted.is_depthwise or wanted.input.dtype != torch.float32:
+        return False
+    lopsided = any(step * (taps - 1) % 2 for step, taps in zip(wanted.dilation, wanted.taps, strict=True))
+    is_even = not (lopsided and call.qualified_op.endswith(".padding"))
+    return is_even and _kernel_of(wanted) is append_depthwise and wanted.input.numel > 0
+
+
 def _batched(tensor: DeviceTensor, spatial: int) -> DeviceTensor:
     """The tensor with a batch dimension."""
     if tensor.rank == spatial + 2:

@@ -1,0 +1,381 @@
+"""A convolution and the depthwise one that reads it, in one dispatch: the first half of an inverted residual
+(M. Sandler et al., "MobileNetV2: Inverted residuals and linear bottlenecks", 2018).
+
+A workgroup computes some channels of a region of the expanded image in shared memory, and filters them. The image
+between is never in memory. A region is all of a small image, whose mean may be a second result then; larger images have
+tiles, whose regions overlap. The shaders' half is ``shaders/glsl/product_depthwise.glsl``.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+from mobopt.runtimes.vulkan.engine.chains import AHEAD
+from mobopt.runtimes.vulkan.engine.device_info import DeviceInfo
+from mobopt.runtimes.vulkan.engine.stream import bind
+from mobopt.runtimes.vulkan.engine.tensor import DeviceTensor
+from mobopt.runtimes.vulkan.kernels.convolution_kernels import (
+    convolution_operands,
+    convolution_product,
+    is_copied,
+    is_padded,
+    is_spatial,
+    whole_vectors,
+)
+from mobopt.runtimes.vulkan.kernels.convolution_parameters import Convolution
+from mobopt.runtimes.vulkan.kernels.costs import DeviceCosts
+from mobopt.runtimes.vulkan.kernels.device_costs import chained_workgroups, core_count, device_costs
+from mobopt.runtimes.vulkan.kernels.epilogue import Epilogue
+from mobopt.runtimes.vulkan.kernels.gpu_kernels import KEPT_CHOICES, SharedKernel
+from mobopt.runtimes.vulkan.kernels.kernel_access import element_form
+from mobopt.runtimes.vulkan.kernels.plan import Plan, replayable
+from mobopt.runtimes.vulkan.kernels.product import ProductOperands, epilogue_constants
+from mobopt.runtimes.vulkan.kernels.product_planes import NO_PLANAR_INPUTS, Planes, are_planes
+from mobopt.runtimes.vulkan.kernels.product_shape import ProductShape
+from mobopt.runtimes.vulkan.kernels.weight_packing import bias_vector, depthwise_weights, product_weights
+from mobopt.shaders.push_constants import ProductPush
+
+NO_EXPANDED_DEPTHWISE = "no-expanded-depthwise"
+"""The switch by which depthwise convolutions read what they filter from memory."""
+
+
+@dataclass(frozen=True)
+class FilterWalk:
+    """How a depthwise filter goes over images of a size; one number for rows, one for columns."""
+
+    height: int
+    width: int
+    taps: tuple[int, ...]
+    stride: tuple[int, ...]
+    padding: tuple[int, ...]
+    """Before the first element and after the last."""
+    dilation: tuple[int, ...]
+
+    @property
+    def results(self) -> tuple[int, int]:
+        """Height and width of what it gives."""
+        high, wide = (
+            (size + 2 * padding - dilation * (taps - 1) - 1) // stride + 1
+            for size, padding, dilation, taps, stride in zip(
+                (self.height, self.width), self.padding, self.dilation, self.taps, self.stride, strict=True
+            )
+        )
+        return high, wide
+
+    def region(self, tile: tuple[int, int]) -> tuple[int, int]:
+        """Height and width of what a tile of results reads."""
+        high, wide = (
+            (size - 1) * stride + (taps - 1) * dilation + 1
+            for size, stride, taps, dilation in zip(tile, self.stride, self.taps, self.dilation, strict=True)
+        )
+        return high, wide
+
+
+@dataclass(frozen=True)
+class ExpandedKernel(SharedKernel):
+    """``product_shared.comp`` with a depthwise convolution at its end."""
+
+    walk: FilterWalk | None = None
+    tile: tuple[int, int] = (1, 1)
+    """Results of a workgroup, rows and columns."""
+    region: tuple[int, int] = (1, 1)
+    """What it expands for them."""
+    is_whole: bool = False
+    """Whether that is all of an image."""
+
+    @property
+    def shader(self) -> str:
+        """The variant's name."""
+        return f"product_shared_depthwise{'_planar' if self.planar else ''}"
+
+    @property
+    def filtering(self) -> FilterWalk:
+        """How it filters."""
+        assert self.walk is not None
+        return self.walk
+
+    @property
+    def taps(self) -> int:
+        """Of the filter."""
+        return math.prod(self.filtering.taps)
+
+    @property
+    def shared_bytes(self) -> int:
+        """Shared memory of a workgroup: that of the product, which also holds the region, and filters."""
+        region = 16 * max(self.teams * self.block_rows * self.block_columns, self.invocations)
+        return max(super().shared_bytes, region) + 16 * self.taps * self.block_columns
+
+    @property
+    def turns(self) -> int:
+        """vec4s of the result that an invocation computes, one after the other."""
+        return -(-math.prod(self.tile) * self.block_columns // self.invocations)
+
+    @property
+    def filter_constants(self) -> tuple[int, ...]:
+        """Specialization constants from 22 on."""
+        walk = self.filtering
+        places = (walk.taps, walk.stride, walk.dilation, walk.padding, self.region, self.tile)
+        return (*(number for pair in places for number in pair), int(self.is_whole))
+
+    @property
+    def tiles(self) -> int:
+        """Of an image."""
+        return math.prod(-(-size // own) for size, own in zip(self.filtering.results, self.tile, strict=True))
+
+    def groups(self, shape: ProductShape) -> tuple[int, int, int]:
+        """Workgroups of a dispatch."""
+        return -(-shape.columns // self.block_columns), self.tiles, shape.batches
+
+    def iterations(self, shape: ProductShape) -> int:
+        """How often an invocation goes round its loops."""
+        filters = -(-self.taps * self.block_columns // self.invocations)
+        return super().iterations(shape) + filters + self.turns + self.invocations.bit_length()
+
+
+_TILES = ((2, 2), (4, 4), (4, 7), (4, 8), (7, 7), (8, 8), (7, 14), (8, 16), (14, 14), (16, 16))
+_MOST_PIXELS_OF_MEANS = 256
+"""Of an image whose mean is taken: it is one region."""
+_MOST_PIXELS = 512
+"""Of a region: its sums lie in registers of a workgroup."""
+_BLOCKS = tuple(itertools.product((2, 4), (2, 4, 8), (2, 4, 8), (1, 2, 4)))
+"""Rows of an invocation, vec4s of columns of a workgroup, those of the inner dimension in a tile, and teams."""
+_LEAST_INVOCATIONS = 64
+"""Of a workgroup, unless the region has too few pixels."""
+_MOST_INVOCATIONS = 512
+
+
+def expanded_kernels(device: DeviceInfo, walk: FilterWalk, needs_means: bool = False) -> list[ExpandedKernel]:
+    """Every kernel that a device can run; those that ``needs_means`` have an image in one region."""
+    regions = list(_regions(walk, needs_means))
+    found = [kernel for region in regions for kernel in _kernels(walk, *region) if kernel.fits(device)]
+    return [kernel for kernel in found if kernel.invocations >= _LEAST_INVOCATIONS] or found
+
+
+def _kernels(
+    walk: FilterWalk, tile: tuple[int, int], region: tuple[int, int], is_whole: bool
+) -> Iterator[ExpandedKernel]:
+    """Those of a tile."""
+    for rows, columns, inner_block, teams in _BLOCKS:
+        steps = -(-math.prod(region) // rows)
+        while steps * columns * teams % inner_block:
+            steps += 1
+        kernel = ExpandedKernel(
+            steps * rows,
+            columns,
+            rows,
+            columns=1,
+            inner_block=inner_block,
+            teams=teams,
+            walk=walk,
+            tile=tile,
+            region=region,
+            is_whole=is_whole,
+        )
+        if kernel.invocations <= _MOST_INVOCATIONS and inner_block % teams == 0:
+            yield kernel
+
+
+def _regions(walk: FilterWalk, needs_means: bool) -> Iterator[tuple[tuple[int, int], tuple[int, int], bool]]:
+    """Tiles, what they read, and whether that is all of an image. Tiles are the same for all sizes, so that some kernel
+    fits any size if one fits a large one."""
+    if walk.height * walk.width <= _MOST_PIXELS:
+        yield walk.results, (walk.height, walk.width), True
+    if needs_means:
+        return
+    for tile in _TILES:
+        region = walk.region(tile)
+        if math.prod(region) <= _MOST_PIXELS:
+            yield tile, region, False
+
+
+_LATENCY = 245.0
+"""Cycles of a tile of the inner dimension that nothing else hides. This and what follows was fitted to 7,800 timings of
+26 layers of MobileNets and EfficientNet on an H100: the kernels that it chooses take 7 % more than the best."""
+_FETCH = 32.0
+"""Of 32 vec4s from memory to shared memory."""
+_READ = 0.25
+"""Of 32 vec4s from shared memory, by the product."""
+_TAP = 88.0
+"""Of a tap of a filter that nothing else hides."""
+_FILTER = 7.3
+"""Of 32 vec4s that are multiplied by a tap."""
+_STORE = 23.0
+"""Of 32 vec4s of a result."""
+_SUM = 6.9
+"""Of 32 sums of teams, of vec4s."""
+_START = 58.0
+"""Of a workgroup."""
+_LARGE = 1 << 12
+"""Rows and columns of an image that is no region."""
+_MOST_WORK = 11_000
+"""Of a core: vec4s of the inner dimension times vec4s of the expanded image. On an H100 all layers of MobileNets and
+EfficientNet at batch 1 gain (up to 9,200), those of 18,000 and more (batch 8) lose up to 8 %."""
+
+
+def expanded_nanoseconds(kernel: ExpandedKernel, shape: ProductShape, costs: DeviceCosts, cores: int) -> float:
+    """What it takes, apart from what every dispatch of its kind does."""
+    queue = -(-math.prod(kernel.groups(shape)) // cores)
+    block = kernel.block_rows * kernel.block_columns
+    step = (
+        16 * block * kernel.inner_block / costs.multiplications_per_cycle
+        + _READ * kernel.invocations * kernel.inner_block / kernel.teams * (kernel.rows + 4) / 32
+        + _FETCH * kernel.inner_block * (kernel.block_rows + 4 * kernel.block_columns) / 32
+    )
+    product = -(-shape.inner // kernel.inner_block) * max(_LATENCY + step, queue * step)
+    results = math.prod(kernel.tile) * kernel.block_columns / 32
+    work = _START + _SUM * kernel.teams * block / 32 + (_FILTER * kernel.taps + _STORE) * results
+    return (product + _TAP * kernel.taps * kernel.turns + queue * work) / costs.cycles_per_nanosecond
+
+
+def choose_expanded_kernel(device: DeviceInfo, shape: ProductShape, walk: FilterWalk, means: bool) -> ExpandedKernel:
+    """The kernel that should take the least time."""
+    return _choose(device, device_costs(device), shape, walk, means)
+
+
+@lru_cache(maxsize=KEPT_CHOICES)
+def _choose(
+    device: DeviceInfo, costs: DeviceCosts, shape: ProductShape, walk: FilterWalk, means: bool
+) -> ExpandedKernel:
+    cores = core_count(device)
+    return min(
+        expanded_kernels(device, walk, means), key=lambda kernel: expanded_nanoseconds(kernel, shape, costs, cores)
+    )
+
+
+def most_expanded_pixels(device: DeviceInfo, expansion: Convolution, depthwise: Convolution) -> int:
+    """Of all images together: how many pixels between the two convolutions one dispatch may have to be worth it. It
+    computes the borders of its regions again, by smaller blocks than a product of its own would have."""
+    if NO_EXPANDED_DEPTHWISE in device.switches or not _has_kernels(device, _walk_of(depthwise, _LARGE, _LARGE)):
+        return 0
+    inner = -(-expansion.group_inputs // 4) * math.prod(expansion.taps)
+    columns = -(-expansion.group_outputs // 4)
+    return _MOST_WORK * core_count(device) // (inner * columns)
+
+
+def most_pixels_of_means(device: DeviceInfo, depthwise: Convolution) -> int:
+    """How many pixels an image may have that is filtered and whose mean is taken in the same dispatch."""
+    pixels = _MOST_PIXELS_OF_MEANS
+    while pixels and not _has_kernels(device, _walk_of(depthwise, pixels, 1), needs_means=True):
+        pixels //= 2
+    return pixels
+
+
+@lru_cache(maxsize=KEPT_CHOICES)
+def _has_kernels(device: DeviceInfo, walk: FilterWalk, needs_means: bool = False) -> bool:
+    return bool(expanded_kernels(device, walk, needs_means))
+
+
+def _walk_of(depthwise: Convolution, height: int, width: int) -> FilterWalk:
+    return FilterWalk(height, width, depthwise.taps, depthwise.stride, depthwise.padding, depthwise.dilation)
+
+
+@dataclass(frozen=True, eq=False)
+class FilterOperands:
+    """What the depthwise convolution reads besides, and the means of its results."""
+
+    weights: DeviceTensor
+    bias: DeviceTensor | None
+    means: DeviceTensor | None
+
+
+def append_expanded_depthwise(
+    plan: Plan,
+    expansion: Convolution,
+    depthwise: Convolution,
+    source: DeviceTensor,
+    result: DeviceTensor,
+    means: DeviceTensor | None,
+    expanded_sizes: tuple[int, ...],
+    epilogues: tuple[Epilogue, Epilogue],
+) -> None:
+    """Append the dispatch.
+
+    Args:
+        plan: where it goes.
+        expansion: an ordinary convolution of one group.
+        depthwise: what reads it.
+        source: what the expansion reads.
+        result: what the depthwise convolution makes, (batch, channels, height, width).
+        means: (batch, channels, 1, 1), of the result over its pixels, if they are asked for.
+        expanded_sizes: of the image between.
+        epilogues: of both.
+    """
+    weight, filters = expansion.filters, depthwise.weight.elements
+    assert weight is not None and filters is not None
+    is_image = are_planes(source) and is_copied(source) and NO_PLANAR_INPUTS not in plan.device.switches
+    source = source if is_image else whole_vectors(plan, source)
+    factors = product_weights(plan, weight)
+    operands = convolution_operands(plan, expansion, source, factors, result, None)
+    operands = replace(operands, planes=Planes() if is_image else None)
+    product = convolution_product(expansion, operands, factors)
+    height, width = expanded_sizes[2:]
+    product = replace(product, out_height=height, out_width=width)
+    bias = None if depthwise.bias is None else depthwise.bias.elements
+    filtering = FilterOperands(
+        depthwise_weights(plan, filters), None if bias is None else bias_vector(plan, bias), means
+    )
+    walk = _walk_of(depthwise, height, width)
+    _append(plan, product, operands, filtering, walk, epilogues, expansion.group_inputs % 4)
+
+
+@replayable
+def _append(
+    plan: Plan,
+    product: ProductPush,
+    operands: ProductOperands,
+    filtering: FilterOperands,
+    walk: FilterWalk,
+    epilogues: tuple[Epilogue, Epilogue],
+    inner_tail: int,
+) -> None:
+    """The dispatch."""
+    taps = product.taps_high * product.taps_wide
+    batches = operands.activations.sizes[0]
+    shape = ProductShape(
+        rows=walk.height * walk.width,
+        inner=product.inner * taps,
+        columns=product.columns,
+        group_columns=product.columns,
+        batches=batches,
+        taps=taps,
+        ahead=AHEAD * chained_workgroups(plan.device),
+    )
+    kernel = choose_expanded_kernel(plan.device, shape, walk, filtering.means is not None)
+    groups = kernel.groups(shape)
+    is_planar = operands.planes is not None
+    kernel = replace(kernel, planar=is_planar, reads_ahead=math.prod(groups) <= shape.ahead)
+    epilogue, then = epilogues[0], epilogues[1].before
+    means = filtering.means or operands.result
+    plan.dispatch(
+        kernel.shader,
+        (
+            *operands.bindings(texels=False),
+            bind(filtering.weights),
+            bind(filtering.bias or filtering.weights),
+            bind(means, writes=True),
+        ),
+        groups,
+        (
+            *epilogue_constants(epilogue, operands.bias is not None),
+            int(is_planar or is_spatial(product)),
+            int(is_padded(product)),
+            inner_tail,
+            0,
+            *kernel.constants,
+            (operands.forms(epilogue) or (0,))[0],
+            *kernel.filter_constants,
+            int(filtering.bias is not None),
+            int(then.opcode),
+            float(then.first),
+            float(then.second),
+            element_form(filtering.weights),
+            int(filtering.means is not None),
+            element_form(means),
+        ),
+        replace(product, rows=math.prod(kernel.region)),
+        iterations=kernel.iterations(shape),
+    )
