@@ -30,6 +30,7 @@ from mobopt.runtimes.vulkan.compile.gates import interleave_gates
 from mobopt.runtimes.vulkan.compile.host_function import HostFunction
 from mobopt.runtimes.vulkan.compile.in_place import written_in_place
 from mobopt.runtimes.vulkan.compile.integer_ranges import Interval
+from mobopt.runtimes.vulkan.compile.layer_scales import fold_layer_scales
 from mobopt.runtimes.vulkan.compile.normalizations import find_normalizations
 from mobopt.runtimes.vulkan.compile.placement import Placement, place_calls
 from mobopt.runtimes.vulkan.compile.precision import NOTHING_HALVED, HalfReport, Halving
@@ -127,6 +128,7 @@ def build_stream(
     simplify(graph)
     find_normalizations(graph)
     find_activations(graph)
+    fold_layer_scales(graph, constants)
     if use_shared_memory(device):
         find_attention(graph)
         share_heads(graph)
