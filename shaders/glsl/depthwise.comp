@@ -25,8 +25,13 @@ layout(local_size_x_id = 16, local_size_y = 1, local_size_z = 1) in;
 
 int top, left; // of the pixels that this invocation reads
 int origin;    // where they are
-vec4 filters[GROUP * TAPS_HIGH * TAPS_WIDE];
+#ifdef TEXELS
+vec4 filters[GROUP * TAPS_HIGH * TAPS_WIDE]; // loaded before all else, as the drivers that read texels do best
 #define FILTER(tap) filters[tap]
+#else
+int weight; // where those of this invocation are
+#define FILTER(tap) WEIGHT((tap) * channels + weight)
+#endif
 #include "depthwise_block.glsl"
 
 vec4 input_at(int row, int column) {
@@ -59,7 +64,11 @@ void main() {
     int batch = line / blocks_high;
     int y = (line - batch * blocks_high) * OUT_HIGH;
 
+#ifdef TEXELS
     [[unroll]] for (int t = 0; t < GROUP * TAPS; ++t) filters[t] = WEIGHT(t * channels + channel);
+#else
+    weight = channel;
+#endif
     vec4 start = vec4(0.0);
     if (HAS_BIAS != 0) start = BIAS(channel);
     top = y * STRIDE_HIGH + first_high;

@@ -20,7 +20,7 @@ from mobopt.runtimes.vulkan.engine.device_info import DeviceInfo
 from mobopt.runtimes.vulkan.engine.hazards import Barrier, GpuOperation
 from mobopt.runtimes.vulkan.engine.stream import Binding, Copy, Dispatch, Stream
 from mobopt.runtimes.vulkan.engine.tensor import Storage
-from mobopt.runtimes.vulkan.kernels.device_costs import chained_workgroups
+from mobopt.runtimes.vulkan.kernels.device_costs import ahead_workgroups, chained_workgroups
 from mobopt.runtimes.vulkan.program import VulkanProgram
 from mobopt.shaders.push_constants import CHAIN_END, Link
 
@@ -81,7 +81,9 @@ def able(driver: int, vendor: int, *switches: str) -> DeviceInfo:
 
 def test_which_devices_chain() -> None:
     nvidia = able(4, 0x10DE)
-    assert chained_workgroups(nvidia) == 30
+    assert chained_workgroups(nvidia) == 150
+    assert ahead_workgroups(nvidia) == 60
+    assert ahead_workgroups(able(4, 0x10DE, "no-chains")) == 0
     assert chained_workgroups(replace(nvidia, driver_id=23)) == 0  # Mesa's NVK was not tried
     assert chained_workgroups(replace(nvidia, features=frozenset())) == 0
     assert chained_workgroups(replace(nvidia, limits=replace(nvidia.limits, max_push_constants_size=128))) == 0
@@ -198,9 +200,10 @@ def test_weights_that_are_read_ahead(emulating: Device, monkeypatch: pytest.Monk
     assert ahead == [1, 1, 1, 0]  # the last one's weights are computed
 
 
-def test_those_that_read_ahead_chain_with_more_workgroups() -> None:
-    assert may_chain(step(16, "product_rows"), 8) and not may_chain(step(17, "product_rows"), 8)
-    assert not may_chain(step(9), 8)
+def test_how_many_workgroups_chain() -> None:
+    assert may_chain(step(8), 8) and not may_chain(step(9), 8)
+    assert may_chain(step(8, "product_rows"), 8) and not may_chain(step(9, "product_rows"), 8)
+    assert not may_chain(step(8, "attention"), 8)  # it has no twin
 
 
 def test_a_stream_is_not_chained_unless_it_says_so() -> None:

@@ -29,8 +29,6 @@ _WORD_BYTES = 16
 
 
 NO_LINK = Link(0, 0)
-AHEAD = 2
-"""How many times as many workgroups are worth it where they read ahead while they wait."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +44,7 @@ def may_chain(dispatch: Dispatch, most_workgroups: int) -> bool:
     chained = shaders.variants().get(f"{dispatch.shader}{shaders.CHAINED}")
     if chained is None or any(binding.texel_words for binding in dispatch.bindings):
         return False
-    return math.prod(dispatch.groups) <= most_workgroups * (AHEAD if chained.reads_ahead else 1)
+    return math.prod(dispatch.groups) <= most_workgroups
 
 
 def plan_chain(

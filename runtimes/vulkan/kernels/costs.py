@@ -82,6 +82,8 @@ class DeviceCosts:
     """A vec4 of a partial sum that it reads."""
     chained_workgroups_per_core: int
     """Up to which a dispatch waits for others by a counter: see :attr:`Stream.chained_workgroups`."""
+    ahead_workgroups_per_core: int
+    """Up to which it reads its first weights meanwhile: those that start later find everything computed."""
     in_order_drivers: tuple[int, ...]
     """Of VkDriverId: those that were seen to start workgroups in the order of dispatches, which that takes."""
     most_sums: int

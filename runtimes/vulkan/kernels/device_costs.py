@@ -104,6 +104,14 @@ def chained_workgroups(device: DeviceInfo) -> int:
     return costs.chained_workgroups_per_core * core_count(device) if is_in_order else 0
 
 
+def ahead_workgroups(device: DeviceInfo) -> int:
+    """Workgroups up to which a dispatch that waits by a counter reads constants before those before it have ended."""
+    most = chained_workgroups(device)
+    if EMULATED_CHAINS in device.switches:
+        return most
+    return min(most, device_costs(device).ahead_workgroups_per_core * core_count(device)) if most else 0
+
+
 def core_count(device: DeviceInfo) -> int:
     """How many workgroups compute at the same time; a guess if the driver doesn't say."""
     return device.cores or device_costs(device).cores

@@ -14,7 +14,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from mobopt.runtimes.vulkan.engine.chains import AHEAD
 from mobopt.runtimes.vulkan.engine.device_info import DeviceInfo
 from mobopt.runtimes.vulkan.engine.stream import bind
 from mobopt.runtimes.vulkan.engine.tensor import DeviceTensor
@@ -28,7 +27,7 @@ from mobopt.runtimes.vulkan.kernels.convolution_kernels import (
 )
 from mobopt.runtimes.vulkan.kernels.convolution_parameters import Convolution
 from mobopt.runtimes.vulkan.kernels.costs import DeviceCosts
-from mobopt.runtimes.vulkan.kernels.device_costs import chained_workgroups, core_count, device_costs
+from mobopt.runtimes.vulkan.kernels.device_costs import ahead_workgroups, core_count, device_costs
 from mobopt.runtimes.vulkan.kernels.epilogue import Epilogue
 from mobopt.runtimes.vulkan.kernels.gpu_kernels import KEPT_CHOICES, SharedKernel
 from mobopt.runtimes.vulkan.kernels.kernel_access import element_form
@@ -342,7 +341,7 @@ def _append(
         group_columns=product.columns,
         batches=batches,
         taps=taps,
-        ahead=AHEAD * chained_workgroups(plan.device),
+        ahead=ahead_workgroups(plan.device),
     )
     kernel = choose_expanded_kernel(plan.device, shape, walk, filtering.means is not None)
     groups = kernel.groups(shape)

@@ -10,11 +10,10 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from mobopt.runtimes.vulkan.engine.chains import AHEAD
 from mobopt.runtimes.vulkan.engine.device_info import DeviceInfo
 from mobopt.runtimes.vulkan.engine.stream import Binding, bind
 from mobopt.runtimes.vulkan.engine.tensor import DeviceTensor, StorageKind
-from mobopt.runtimes.vulkan.kernels.device_costs import chained_workgroups
+from mobopt.runtimes.vulkan.kernels.device_costs import ahead_workgroups
 from mobopt.runtimes.vulkan.kernels.epilogue import Epilogue
 from mobopt.runtimes.vulkan.kernels.gpu_kernels import SUM_INVOCATIONS, SharedKernel
 from mobopt.runtimes.vulkan.kernels.kernel_access import FORMS_OF_ELEMENTS, element_form, read_words, reads_texels
@@ -109,7 +108,7 @@ def _float_run(product: ProductPush, operands: ProductOperands, inner_tail: int)
 def _ahead(device: DeviceInfo, operands: ProductOperands) -> int:
     """:attr:`ProductShape.ahead` of a product."""
     is_known = operands.weights.storage.kind is StorageKind.CONSTANT
-    return AHEAD * chained_workgroups(device) if is_known else 0
+    return ahead_workgroups(device) if is_known else 0
 
 
 def rounding_form(epilogue: Epilogue) -> int:

@@ -12,12 +12,11 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import takewhile
 
-from mobopt.runtimes.vulkan.engine.chains import AHEAD
 from mobopt.runtimes.vulkan.engine.device_info import DeviceInfo
 from mobopt.runtimes.vulkan.engine.stream import USUAL_ITERATIONS, Binding, bind
 from mobopt.runtimes.vulkan.engine.tensor import DeviceTensor
 from mobopt.runtimes.vulkan.kernels.costs import DeviceCosts
-from mobopt.runtimes.vulkan.kernels.device_costs import chained_workgroups, core_count, device_costs
+from mobopt.runtimes.vulkan.kernels.device_costs import ahead_workgroups, core_count, device_costs
 from mobopt.runtimes.vulkan.kernels.epilogue import Activation, Epilogue
 from mobopt.runtimes.vulkan.kernels.gpu_kernels import KEPT_CHOICES, predicted_nanoseconds
 from mobopt.runtimes.vulkan.kernels.kernel_access import element_form
@@ -275,7 +274,7 @@ def append_row_layers(
         residual_pitch=other.strides[1] // 4,
     )
     ends = epilogue_constants(epilogue, operands.second_bias is not None)
-    reads_ahead = groups <= AHEAD * chained_workgroups(plan.device)
+    reads_ahead = groups <= ahead_workgroups(plan.device)
     firsts = int(operands.first_bias is not None), int(between.opcode), float(between.first), float(between.second)
     plan.dispatch(
         "product_row_layers",
