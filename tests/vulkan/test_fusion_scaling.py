@@ -103,7 +103,7 @@ class _Block(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         x = torch.relu(self.first(x))
         gate = torch.sigmoid(self.excite(torch.relu(self.squeeze(x.mean([2, 3], keepdim=True)))))
-        x = self.second(gate * x)
+        x = torch.tanh(self.second(gate * x))  # else what follows is in its weights
         x = torch.relu(self.third(torch.relu(x * self.scale + self.shift)))
         return self.fourth(torch.relu(torch.addcmul(self.shift[:22], x, self.scale[:22])))
 

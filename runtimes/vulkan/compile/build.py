@@ -191,10 +191,10 @@ def _build(
     graph = segment.graph
     fold_weights(graph, placement.reasons)
     fold_epilogues(graph, placement.reasons)
-    if use_shared_memory(device) and halving is None:  # where halves lie is chosen for what is in memory
-        fold_scalings(graph, placement.reasons)
     is_apart = halving.names if halving is not None else lambda node: False
+    is_unfit = halving.is_unfit if halving is not None else lambda node: False
     if use_shared_memory(device):
+        fold_scalings(graph, placement.reasons, is_apart, is_unfit)
         fold_expansions(graph, device, placement.reasons, is_apart)
     fold_gates(graph, device, placement.reasons, halving is not None, is_apart)
     fold_normalizations(graph, device, placement.reasons, is_apart)

@@ -6,7 +6,7 @@ convolution reads its input, so they take no dispatch and their results no memor
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Callable, Container
 
 from mobopt.ir import Graph, Node
 from mobopt.ir.rewriting import dissolve, enclose
@@ -17,7 +17,12 @@ from mobopt.runtimes.vulkan.lowerings.convolution import convolution, takes_scal
 from mobopt.runtimes.vulkan.lowerings.registry import lowering_of, why_unsupported
 
 
-def fold_scalings(graph: Graph, on_host: Container[Node] = ()) -> None:
+def fold_scalings(
+    graph: Graph,
+    on_host: Container[Node] = (),
+    is_apart: Callable[[Node], bool] = lambda node: False,
+    is_unfit: Callable[[Node], bool] = lambda node: False,
+) -> None:
     """Let each convolution that can scale its input itself do so, where nothing else reads what was scaled.
 
     Given:
@@ -30,22 +35,23 @@ def fold_scalings(graph: Graph, on_host: Container[Node] = ()) -> None:
             %z : Float(1, 4, 5, 5) = aten::conv2d(%m, %w, None, [1, 1], [0, 0], [1, 1], 1)
             -> (%z)
 
-    It runs after epilogues are folded. Nodes of ``on_host`` stay as they are.
+    It runs after epilogues are folded. Nodes of ``on_host``, and those of which ``is_apart`` is true, stay as they are;
+    so does what makes a scaled image of which ``is_unfit`` is true: halves don't hold it, and a kernel that multiplies
+    halves would round it.
     """
     for node in graph.block.nodes:
-        if node not in on_host:
-            _fold(node, on_host)
+        found = None if node in on_host or any(map(is_apart, parts_of(node))) else _scaled_input(node)
+        if found is None or is_unfit(found.nodes[-1]):
+            continue
+        if any(part in on_host or is_apart(part) or len(part.output.uses) != 1 for part in found.nodes):
+            continue
+        enclose([*found.nodes, *(dissolve(node) if node.op == PRODUCT else [node])], PRODUCT)
 
 
-def _fold(node: Node, on_host: Container[Node]) -> None:
+def _scaled_input(node: Node) -> ScaledInput | None:
+    """What a convolution reads that could scale it itself; None if it is another node, or reads something else."""
     product = parts_of(node)[0]
     lowering = lowering_of(product.qualified_op)
     if lowering is None or lowering.function is not convolution or why_unsupported(product) is not None:
-        return
-    if not takes_scaling(product):
-        return
-    found = ScaledInput.of(convolution_of(product).input)
-    if found is None or any(part in on_host or len(part.output.uses) != 1 for part in found.nodes):
-        return
-    parts = dissolve(node) if node.op == PRODUCT else [node]
-    enclose([*found.nodes, *parts], PRODUCT)
+        return None
+    return ScaledInput.of(convolution_of(product).input) if takes_scaling(product) else None

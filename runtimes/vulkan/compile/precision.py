@@ -29,8 +29,10 @@ from mobopt.runtimes.half_ranges import HALVES, ValueRanges, fits_half, matches
 from mobopt.runtimes.vulkan.engine.stream import Dispatch, storages
 from mobopt.runtimes.vulkan.engine.tensor import Storage, StorageKind
 from mobopt.runtimes.vulkan.kernels.attention_matrix import MATRIX_ATTENTION, SPLIT_ATTENTION
+from mobopt.runtimes.vulkan.kernels.epilogue import PRODUCT, parts_of
 from mobopt.runtimes.vulkan.kernels.matrix_kernels import MATRIX_SHADER, SPLIT_SHADER
 from mobopt.runtimes.vulkan.kernels.plan import Plan
+from mobopt.runtimes.vulkan.kernels.product_scaling import ScaledInput
 
 _LEAST_WEIGHTS = 1024
 """Elements of a constant that is worth being halved where it is no weight of a product."""
@@ -243,6 +245,10 @@ class Halving:
         """Whether the user, or a bisection, wants float32 of a node."""
         return self._named([node]) is not None
 
+    def is_unfit(self, node: Node) -> bool:
+        """Whether what a node makes is not to become halves, by its values or its operator."""
+        return self._unwell([node], [node]) is not None
+
     def _consider(self, choice: _Choice, node: Node, is_on_host: bool) -> None:
         """What one node asks of its operands and results."""
         parts = _parts(node)
@@ -268,6 +274,8 @@ class Halving:
                 choice.keep(value, reason)
         for value in _read_delicately(parts, inner):
             choice.keep(value, READ_DELICATELY)
+        for value in _scales(node):
+            choice.keep(value, SCALES)
         if len(parts) == 1 and _moves(node):
             choice.tie([*(value for value in read if not value.is_constant), *node.outputs])
 
@@ -293,9 +301,10 @@ ON_CPU = "the CPU reads or makes it"
 IN_PLACE = "it is a part of the state, which is written to where it lies"
 DELICATE = "its operator is delicate"
 READ_DELICATELY = "a delicate operator reads it"
+SCALES = "a product scales its input by it, in float32"
 BISECTED = "a bisection keeps it"
 OF_NUMBERS = "it is made of numbers alone"
-_OF_THE_GRAPH = (RETURNED, ON_CPU, IN_PLACE, DELICATE, READ_DELICATELY, OF_NUMBERS)
+_OF_THE_GRAPH = (RETURNED, ON_CPU, IN_PLACE, DELICATE, READ_DELICATELY, SCALES, OF_NUMBERS)
 
 
 @dataclass
@@ -403,6 +412,12 @@ def _multiplied(parts: Sequence[Node]) -> set[Value]:
     products = (part for part in parts if any(has_trait(part.qualified_op, trait) for trait in _PRODUCTS))
     operands = (value for part in products for value in part.args[:3] if isinstance(value, Value))
     return {value for value in operands if not value.is_constant}
+
+
+def _scales(node: Node) -> list[Value]:
+    """The numbers by which a product scales its input, which its kernels read as float32: a few of each image."""
+    found = ScaledInput.folded_into(parts_of(node)[0]) if node.op == PRODUCT else None
+    return [] if found is None else [value for value in (found.factor, found.shift) if value is not None]
 
 
 def _is_delicate(node: Node) -> bool:

@@ -68,7 +68,7 @@ class MatrixKernel:
     is_weight_split: bool = False
     """Of split operands: whether the weights lie as halves already (:func:`split_weights`)."""
     scaled: bool = False
-    """Whether the input is scaled as it is read, of a split product only."""
+    """Whether the input is scaled as it is read, and rounded again if halves are multiplied."""
     planar: bool = False
     """Whether the input is planes of an image, whose taps are read by four."""
     normalized: bool = False
@@ -91,7 +91,7 @@ class MatrixKernel:
         if self.planar:
             return f"product_matrix{'_split' if self.split else ''}_planar{'_emulated' if self.emulated else ''}"
         return (
-            f"product_matrix{'_split_scaled' if self.scaled else '_split' if self.split else ''}"
+            f"product_matrix{'_split' if self.split else ''}{'_scaled' if self.scaled else ''}"
             f"{'_narrow' if self.narrow else ''}{'_emulated' if self.emulated else ''}"
         )
 

@@ -75,7 +75,7 @@ class ProductOperands:
 
 def _half_run(product: ProductPush, operands: ProductOperands, inner_tail: int) -> int:
     """:attr:`ProductShape.half_run` of a product."""
-    if operands.scaling is not None or not _forms(operands) <= _HALVES:
+    if not _forms(operands) <= _HALVES:
         return 0
     p = product
     inputs = (p.inner, p.input_offset, p.input_pitch, p.input_batch)
@@ -99,7 +99,7 @@ def _forms(operands: ProductOperands) -> set[ElementForm]:
 def _float_run(product: ProductPush, operands: ProductOperands, inner_tail: int) -> int:
     """:attr:`ProductShape.float_run` of a product."""
     forms = _forms(operands)
-    if not forms <= _FLOATS or (forms <= _HALVES and operands.scaling is None):
+    if not forms <= _FLOATS or forms <= _HALVES:
         return 0
     sizes = (product.inner, product.columns, product.group_columns)
     return 4 if inner_tail or any(size % 2 for size in sizes) else 8

@@ -15,6 +15,7 @@ from mobopt.ir import Node, Value
 from mobopt.runtimes.vulkan.engine.stream import Binding, bind
 from mobopt.runtimes.vulkan.engine.tensor import DeviceTensor, aligned_channels
 from mobopt.runtimes.vulkan.kernels.copies import copied
+from mobopt.runtimes.vulkan.kernels.epilogue import is_folded
 from mobopt.runtimes.vulkan.kernels.weight_packing import bias_vector
 from mobopt.shaders.enumerations import Opcode
 
@@ -55,6 +56,12 @@ class ScaledInput:
             return None
         image, factor = _image_and_vector(maker, *maker.args[:2])
         return None if factor is None else ScaledInput((maker, *nodes), image, factor, shift, then)
+
+    @staticmethod
+    def folded_into(product: Node) -> ScaledInput | None:
+        """What the first operand of a product is a scaling of, if that was folded into it."""
+        maker = product.args[0].producer
+        return None if maker is None or not is_folded(maker, product) else ScaledInput.of(product.args[0])
 
     def lowered(self, plan: Plan) -> Scaling:
         """As the kernels take it."""

@@ -24,7 +24,7 @@ from mobopt.runtimes.vulkan.kernels.convolution_parameters import (
     with_leading_dimension,
 )
 from mobopt.runtimes.vulkan.kernels.convolution_roads import road_of
-from mobopt.runtimes.vulkan.kernels.epilogue import epilogue_of, is_folded
+from mobopt.runtimes.vulkan.kernels.epilogue import epilogue_of
 from mobopt.runtimes.vulkan.kernels.plan import Plan
 from mobopt.runtimes.vulkan.kernels.product_scaling import ScaledInput
 from mobopt.runtimes.vulkan.kernels.weight_packing import has_channel_scales
@@ -68,12 +68,8 @@ def convolution(plan: Plan, call: Node) -> DeviceTensor:
 
 def _with_own_scaling(plan: Plan, call: Node, wanted: Convolution) -> Convolution:
     """A convolution of what its input is a scaling of, if that was folded into it."""
-    maker = wanted.input.producer
-    if maker is None or not is_folded(maker, call):
-        return wanted
-    found = ScaledInput.of(wanted.input)
-    assert found is not None
-    return replace(wanted, input=found.source, scaling=found.lowered(plan))
+    found = ScaledInput.folded_into(call)
+    return wanted if found is None else replace(wanted, input=found.source, scaling=found.lowered(plan))
 
 
 def takes_scaling(call: Node) -> bool:
