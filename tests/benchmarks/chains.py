@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -32,10 +31,9 @@ def measure(name: str, precision: str, device: Device, args: argparse.Namespace)
     program = program_from_script_module(torch.jit.script(model))
     run_passes(program, PASSES)
     runners = {key: VulkanProgram(program, device, precision=PrecisionChoice.of(precision)) for key in ("old", "new")}
-    info = device.info
-    device.info = replace(info, switches=info.switches | {"no-chains"})
+    device.chains = False  # not by the switch: with it other kernels may be chosen
     expected = first_tensor(runners["old"](x)).clone()  # planned now
-    device.info = info
+    device.chains = True
     wrong = sum(not torch.equal(first_tensor(runners["new"](x)), expected) for _ in range(args.repeats))
     contestants: dict[str, Contestant] = {
         "mobopt": lambda: runners["new"](x),

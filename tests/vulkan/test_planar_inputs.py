@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import pytest
@@ -80,6 +80,15 @@ def shaders(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     monkeypatch.setattr(Plan, "dispatch", noting)
     return names
+
+
+@pytest.fixture
+def only_units(units: Device, monkeypatch: pytest.MonkeyPatch) -> Iterator[Device]:
+    """A device with no other kernels of shared memory, which a GPU may take for small products."""
+    monkeypatch.setattr(gpu_kernels, "shared_kernels", lambda *_: iter(()))
+    gpu_kernels._choose.cache_clear()
+    yield units
+    gpu_kernels._choose.cache_clear()
 
 
 def force(monkeypatch: pytest.MonkeyPatch, device: Device, block: SharedKernel | MatrixKernel, split: bool) -> None:
@@ -319,14 +328,14 @@ def test_dispatches_that_wait_by_a_counter(emulating, shaders) -> None:  # noqa:
 
 @pytest.mark.parametrize("channels", [1, 2, 3, 4])
 @torch.no_grad()
-def test_images_in_half_precision(units, shaders, channels) -> None:
+def test_images_in_half_precision(only_units, shaders, channels) -> None:
     """One channel too, which is channels_last as it lies, but for its pitch."""
     generator = torch.Generator().manual_seed(channels)
     module = nn.Sequential(nn.Conv2d(channels, 24, 3, stride=2, padding=1), nn.ReLU(), nn.Conv2d(24, 7, 1)).eval()
     for parameter in module.parameters():
         parameter.data = torch.randn(parameter.shape, generator=generator) / 4
     x = floats(2, channels, 13, 11)
-    found = VulkanProgram(scripted(module), units, precision=PrecisionChoice("fp16"))(x)
+    found = VulkanProgram(scripted(module), only_units, precision=PrecisionChoice("fp16"))(x)
     assert shaders[0].startswith("product_matrix_planar")
     halves = [nn.functional.conv2d(x.half().float(), module[0].weight.half().float(), module[0].bias, 2, 1)]
     halves.append(
@@ -335,13 +344,13 @@ def test_images_in_half_precision(units, shaders, channels) -> None:
     assert float((found - halves[1]).abs().max()) <= 1e-3 * float(halves[1].abs().max())
 
 
-def test_values_that_halves_do_not_hold_stay_floats(units, shaders) -> None:
+def test_values_that_halves_do_not_hold_stay_floats(only_units, shaders) -> None:
     module = nn.Conv2d(3, 24, 3, padding=1).eval()
     x = floats(2, 3, 13, 11) * 1e6
     with torch.no_grad():
         module.weight.copy_((floats(24, 3, 3, 3) / 100).half())
         expected = module(x)
-        found = VulkanProgram(scripted(module), units, precision=PrecisionChoice("fp16"))(x)
+        found = VulkanProgram(scripted(module), only_units, precision=PrecisionChoice("fp16"))(x)
     assert shaders[0].startswith("product_matrix_split_planar")
     assert_close(found, expected)
 

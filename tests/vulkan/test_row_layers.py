@@ -52,8 +52,8 @@ Activate = Callable[[Tensor], Tensor]
 
 @pytest.fixture
 def gpu(device: Device, monkeypatch: pytest.MonkeyPatch) -> Device:
-    """The device with the kernels of GPUs, without matrix units."""
-    info = replace(device.info, kind="discrete", switches=frozenset({"no-matrix-units"}))
+    """The device with the kernels of GPUs, without matrix units, and with the costs of none in particular."""
+    info = replace(device.info, kind="discrete", vendor_id=0, switches=frozenset({"no-matrix-units"}))
     monkeypatch.setattr(device, "info", info)
     return device
 
