@@ -13,13 +13,14 @@ from functools import partial
 import pytest
 import torch
 from device_infos import known_device
+from straight_lines import line_of
 from test_recorded import Checked
 from torch import Tensor, nn
 from torch.nn import functional
 
 from mobopt import optimize_for_mobile
 from mobopt.frontends.torchscript import program_from_script_module
-from mobopt.ir import Graph, Node, Value, parse_graph, print_graph, verify_graph
+from mobopt.ir import Graph, Node, Value, print_graph, verify_graph
 from mobopt.ir.rewriting import dissolve
 from mobopt.options import PrecisionChoice
 from mobopt.runtimes.vulkan.compile.fusion import fold_epilogues
@@ -71,12 +72,7 @@ ONE = "[1, 1], [0, 0], [1, 1]"
 def folded(
     *lines: str, returned: str = "%y", given: str = f"%x : {X}, %u : {E}", device: DeviceInfo = H200, apart: str = ""
 ) -> Graph:
-    constants = "".join(
-        f"  %{name} : Float({', '.join(map(str, value.shape))}) = prim::Constant[value=<Tensor>]()\n"
-        for name, value in TENSORS.items()
-    )
-    text = f"graph({given}):\n{constants}" + "".join(f"  {line}\n" for line in lines)
-    graph = parse_graph(f"{text}  return ({returned})\n", TENSORS)
+    graph = line_of(lines, TENSORS, given, returned)
     fold_epilogues(graph)
     fold_scalings(graph)
     fold_expansions(graph, device, is_apart=lambda node: node.qualified_op == apart)
@@ -170,12 +166,10 @@ def test_what_pays(batch: int, does: bool) -> None:
     x, e = f"Float({batch}, 96, 14, 14)", f"Float({batch}, 576, 14, 14)"
     tensors = {"w": floats(576, 96, 1, 1), "k": floats(576, 1, 3, 3)}
     lines = [
-        "%w : Float(576, 96, 1, 1) = prim::Constant[value=<Tensor>]()",
-        "%k : Float(576, 1, 3, 3) = prim::Constant[value=<Tensor>]()",
         f"%e : {e} = aten::conv2d(%x, %w, None, {ONE}, 1)",
         f"%y : {e} = aten::conv2d(%e, %k, None, [1, 1], [1, 1], [1, 1], 576)",
     ]
-    graph = parse_graph(f"graph(%x : {x}):\n" + "".join(f"  {line}\n" for line in lines) + "  return (%y)\n", tensors)
+    graph = line_of(lines, tensors, f"%x : {x}", "%y")
     fold_expansions(graph, H200)
     assert bool(_parts(graph)) is does
 

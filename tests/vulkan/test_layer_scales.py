@@ -8,13 +8,14 @@ from dataclasses import replace
 import pytest
 import torch
 from device_infos import known_device
+from straight_lines import line_of
 from test_recorded import Checked
 from torch import Tensor, nn
 from torch.nn import functional
 
 from mobopt import optimize_for_mobile
 from mobopt.frontends.torchscript import program_from_script_module
-from mobopt.ir import Graph, parse_graph, print_graph, verify_graph
+from mobopt.ir import Graph, print_graph, verify_graph
 from mobopt.runtimes.specialize import specialize
 from mobopt.runtimes.vulkan.compile.build import build_stream
 from mobopt.runtimes.vulkan.compile.layer_scales import fold_layer_scales
@@ -44,12 +45,7 @@ H, Z, X = "Float(1, 5, 7, 5)", "Float(1, 5, 7, 8)", "Float(1, 8, 5, 7)"
 def folded(
     *lines: str, returned: str = "%y", given: str = f"%h : {H}, %x : {X}, %r : {Z}, %i : Float(1, 3, 5, 7)"
 ) -> Graph:
-    constants = "".join(
-        f"  %{name} : Float({', '.join(map(str, value.shape))}) = prim::Constant[value=<Tensor>]()\n"
-        for name, value in TENSORS.items()
-    )
-    text = f"graph({given}):\n{constants}" + "".join(f"  {line}\n" for line in lines)
-    graph = parse_graph(f"{text}  return ({returned})\n", TENSORS)
+    graph = line_of(lines, TENSORS, given, returned)
     fold_layer_scales(graph, ConstantStore())
     verify_graph(graph)
     return graph

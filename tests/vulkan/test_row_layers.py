@@ -10,6 +10,7 @@ from itertools import chain, pairwise
 import pytest
 import torch
 from device_infos import known_device, lavapipe
+from straight_lines import line_of
 from test_recorded import Checked
 from torch import Tensor, nn
 from torch.nn import functional
@@ -80,12 +81,7 @@ def folded(
     device: DeviceInfo = H200,
     apart: str = "",
 ) -> Graph:
-    constants = "".join(
-        f"  %{name} : Float({', '.join(map(str, value.shape))}) = prim::Constant[value=<Tensor>]()\n"
-        for name, value in TENSORS.items()
-    )
-    text = f"graph({given}):\n{constants}" + "".join(f"  {line}\n" for line in lines)
-    graph = parse_graph(f"{text}  return ({returned})\n", TENSORS)
+    graph = line_of(lines, TENSORS, given, returned)
     fold_epilogues(graph)
     fold_scalings(graph)
     fold_row_layers(graph, device, is_apart=lambda node: node.qualified_op == apart)
