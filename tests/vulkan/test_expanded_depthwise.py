@@ -157,6 +157,8 @@ def test_what_is_not(lines: list[str], returned: str) -> None:
 
 def test_where_it_is_not() -> None:
     assert _parts(folded(EXPAND, FILTER, apart="aten::conv2d")) == []
+    without_mean = folded(EXPAND, FILTER, SILU, MEAN, returned="%s, %m", apart="aten::adaptive_avg_pool2d")
+    assert _parts(without_mean) == [["conv2d", "conv2d", "silu"]]
     assert _parts(folded(EXPAND, FILTER, device=replace(H200, switches=frozenset({NO_EXPANDED_DEPTHWISE})))) == []
 
 

@@ -44,7 +44,8 @@ def fold_expansions(
         if stage is None or maker is None or before is None or any(map(is_apart, (*before, *stage))):
             continue
         if _pays(device, before, stage):
-            mean = _mean_of(node, before[-1].output, on_host, most_pixels_of_means(device, convolution_of(stage[0])))
+            most = most_pixels_of_means(device, convolution_of(stage[0]))
+            mean = [found for found in _mean_of(node, before[-1].output, on_host, most) if not is_apart(found)]
             parts = [*_opened(maker), *_opened(node), *mean]
             enclose(parts, EXPANDED_DEPTHWISE, ends=[stage[-1], *mean])
 

@@ -276,7 +276,7 @@ class Halving:
             choice.keep(value, READ_DELICATELY)
         for value in _scales(node):
             choice.keep(value, SCALES)
-        if len(parts) == 1 and _moves(node):
+        if len(parts) == 1 and _moves(parts[0]):
             choice.tie([*(value for value in read if not value.is_constant), *node.outputs])
 
     def _named(self, parts: Sequence[Node]) -> str | None:

@@ -74,16 +74,17 @@ class FilterWalk:
         return high, wide
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class ExpandedKernel(SharedKernel):
     """``product_shared.comp`` with a depthwise convolution at its end."""
 
-    walk: FilterWalk | None = None
-    tile: tuple[int, int] = (1, 1)
+    walk: FilterWalk
+    """How it filters."""
+    tile: tuple[int, int]
     """Results of a workgroup, rows and columns."""
-    region: tuple[int, int] = (1, 1)
+    region: tuple[int, int]
     """What it expands for them."""
-    is_whole: bool = False
+    is_whole: bool
     """Whether that is all of an image."""
 
     @property
@@ -92,15 +93,9 @@ class ExpandedKernel(SharedKernel):
         return f"product_shared_depthwise{'_planar' if self.planar else ''}"
 
     @property
-    def filtering(self) -> FilterWalk:
-        """How it filters."""
-        assert self.walk is not None
-        return self.walk
-
-    @property
     def taps(self) -> int:
         """Of the filter."""
-        return math.prod(self.filtering.taps)
+        return math.prod(self.walk.taps)
 
     @property
     def shared_bytes(self) -> int:
@@ -116,14 +111,14 @@ class ExpandedKernel(SharedKernel):
     @property
     def filter_constants(self) -> tuple[int, ...]:
         """Specialization constants from 22 on."""
-        walk = self.filtering
+        walk = self.walk
         places = (walk.taps, walk.stride, walk.dilation, walk.padding, self.region, self.tile)
         return (*(number for pair in places for number in pair), int(self.is_whole))
 
     @property
     def tiles(self) -> int:
         """Of an image."""
-        return math.prod(-(-size // own) for size, own in zip(self.filtering.results, self.tile, strict=True))
+        return math.prod(-(-size // own) for size, own in zip(self.walk.results, self.tile, strict=True))
 
     def groups(self, shape: ProductShape) -> tuple[int, int, int]:
         """Workgroups of a dispatch."""

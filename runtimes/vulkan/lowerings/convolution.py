@@ -75,14 +75,7 @@ def _with_own_scaling(plan: Plan, call: Node, wanted: Convolution) -> Convolutio
 def takes_scaling(call: Node) -> bool:
     """Whether the kernel of a convolution for GPUs can scale its input as it reads it: it does for single pixels."""
     wanted = convolution_of(call)
-    if (
-        wanted.input.rank != 4
-        or wanted.input.numel == 0
-        or wanted.input.dtype != torch.float32
-        or (wanted.taps, wanted.padding, wanted.groups) != ((1, 1), (0, 0), 1)
-    ):
-        return False
-    return Quantized.of(wanted.weight) is None and _kernel_of(wanted) is append_product_convolution
+    return (wanted.taps, wanted.padding) == ((1, 1), (0, 0)) and is_expansion(call)
 
 
 def is_expansion(call: Node) -> bool:
