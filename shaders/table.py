@@ -49,11 +49,6 @@ class Variant:
         """Whether it waits for other dispatches by a counter."""
         return any(name == _CHAIN_MACRO for name, _ in self.defines)
 
-    @property
-    def reads_ahead(self) -> bool:
-        """Whether it reads constants before it waits."""
-        return any(name == _AHEAD_MACRO for name, _ in self.defines)
-
 
 @cache
 def variants() -> Mapping[str, Variant]:
