@@ -243,50 +243,7 @@ void keep(int tiles) {
     }
 }
 
-// Four sums of a row of fragments, of all teams.
-vec4 sum_at(int place) {
-    vec4 sum = vec4(0.0);
-    [[unroll]] for (int t = 0; t < TEAMS; ++t) {
-        int at = place + t * TEAM_SIZE * SUMS;
-#ifdef NARROW
-        sum += uintBitsToFloat(uvec4(pool[at], pool[at + 1]));
-#else
-        sum += uintBitsToFloat(pool[at]);
-#endif
-    }
-    return sum;
-}
-
-// Which product, and which block of it.
-int part = int(gl_WorkGroupID.z) % PARTS;
-int product = int(gl_WorkGroupID.z) / PARTS;
-int group = GROUPED != 0 ? product : 0;
-int batch = GROUPED != 0 ? 0 : product;
-int own_columns = GROUPED != 0 ? group_columns : columns;
-int base_column = group * own_columns;
-int block_column = int(gl_WorkGroupID.x) * BLOCK_COLUMNS;
-int block_row = start_row + int(gl_WorkGroupID.y) * BLOCK_ROWS;
-
-// Where a vec4 of the result is.
-struct Spot {
-    bool exists;
-    int row, column;
-    Pixel pixel;
-};
-
-// Of slot `slot` of row `fragments` of fragments.
-Spot spot_of(int fragments, int slot) {
-    int line = slot / COLUMNS;
-    int owner = line / M;
-    Spot spot;
-    spot.row = block_row + owner / ACROSS * ROWS + fragments * M + line % M;
-    int at = block_column + owner % ACROSS * COLUMNS + slot % COLUMNS;
-    spot.exists = slot < SLOTS && spot.row < rows && at < own_columns;
-    spot.column = base_column + at;
-    spot.pixel = Pixel(0, 0, 0);
-    if (SPATIAL != 0) spot.pixel = pixel_of(spot.row);
-    return spot;
-}
+#include "product_matrix_sums.glsl"
 
 // The part of the whole inner dimension that this workgroup sums over, in vec4s.
 int total = SPATIAL != 0 ? taps_high * taps_wide * inner : inner;
@@ -326,17 +283,7 @@ vec4 plain_sum(Spot spot) {
 }
 #endif
 
-vec4 biased_sum(int slot, Spot spot) {
-    int line = slot / COLUMNS;
-    vec4 sum = sum_at(line / M * SUMS + line % M * SUM_PITCH + slot % COLUMNS * FLOATS);
-#ifdef SPLIT
-    sum = is_plain ? plain_sum(spot) : sum * (unscaling(VALUE) * unscaling(FACTOR));
-#endif
-#ifdef NORMALIZED
-    sum = normalized_sum(sum, mean_of(spot.row - block_row), scale_of(spot.row - block_row), spot.column);
-#endif
-    return HAS_BIAS != 0 ? sum + BIAS(spot.column) : sum;
-}
+#include "product_matrix_stores.glsl"
 
 // Has fetches begin at the first of the inner dimension.
 void rewind(int column) {
@@ -385,7 +332,6 @@ void main() {
     int my_row = member / ACROSS * ROWS;
     int my_run = member % ACROSS * COLUMNS / VECTORS;
 
-    Sums sums[HIGH * WIDE];
 #ifdef SPLIT
     begin_split();
 #endif
@@ -462,39 +408,5 @@ void main() {
         if (is_done(attempt)) break;
     }
 #endif
-
-    // A row of fragments at a time, each subgroup's in a place of its own. Residuals are loaded before the subgroups wait for each other, and
-    // before anything is stored: a load that follows a store can't be moved before it, and would wait for the memory by itself.
-    [[unroll]] for (int i = 0; i < HIGH; ++i) {
-        vec4 finals[STORES];
-        [[unroll]] for (int s = 0; s < STORES; ++s) {
-            finals[s] = vec4(0.0);
-            Spot spot = spot_of(i, me + s * INVOCATIONS);
-            if (HAS_RESIDUAL != 0 && spot.exists) finals[s] = residual_at(residual_index(batch, spot.row, spot.pixel) + spot.column);
-        }
-        if (i > 0) barrier();
-        [[unroll]] for (int j = 0; j < WIDE; ++j)
-            store_sums(sums[i * WIDE + j], subgroup() * SUMS + j * N * FLOATS / 4, SUM_PITCH);
-        barrier();
-        if (HAS_RESIDUAL != 0) {
-            [[unroll]] for (int s = 0; s < STORES; ++s) {
-                Spot spot = spot_of(i, me + s * INVOCATIONS);
-                if (spot.exists) finals[s] = finished(biased_sum(me + s * INVOCATIONS, spot), finals[s]);
-            }
-            [[unroll]] for (int s = 0; s < STORES; ++s) {
-                Spot spot = spot_of(i, me + s * INVOCATIONS);
-                if (spot.exists) store(result_index(batch, spot.row, spot.pixel) + spot.column, finals[s]);
-            }
-        } else {
-            for (int slot = me; slot < SLOTS; slot += INVOCATIONS) {
-                Spot spot = spot_of(i, slot);
-                if (!spot.exists) continue;
-                vec4 sum = biased_sum(slot, spot);
-                if (PARTS > 1)
-                    store(((batch * PARTS + part) * rows + spot.row) * columns + spot.column, sum);
-                else
-                    store(result_index(batch, spot.row, spot.pixel) + spot.column, finished(sum, vec4(0.0)));
-            }
-        }
-    }
+    store_all();
 }

@@ -27,6 +27,7 @@ from mobopt.runtimes.vulkan.engine.tensor import (
     fits_words,
     storage_type,
 )
+from mobopt.runtimes.vulkan.kernels.fragment_weights import fragment_weights
 from mobopt.runtimes.vulkan.kernels.split_floats import split_weights
 from mobopt.shaders.push_blocks import PushConstants
 from mobopt.shaders.table import ShaderError
@@ -54,6 +55,13 @@ class ConstantStore:
             self._split[weights.storage] = split_weights(weights)
         storage = self._split[weights.storage]
         return None if storage is None else replace(weights, storage=storage)
+
+    def fragments(self, weights: DeviceTensor, lines: int, columns: int) -> DeviceTensor:
+        """Weights in the order of ``product_fragments.comp``."""
+        key = (weights.storage, "fragments")
+        if key not in self._split:
+            self._split[key] = fragment_weights(weights.storage, lines, columns)
+        return replace(weights, storage=self._split[key])
 
     def get(
         self, sources: Sequence[torch.Tensor], packing: tuple[Any, ...], pack: Callable[[], torch.Tensor]

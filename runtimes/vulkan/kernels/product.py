@@ -15,6 +15,7 @@ from mobopt.runtimes.vulkan.engine.stream import Binding, bind
 from mobopt.runtimes.vulkan.engine.tensor import DeviceTensor, StorageKind
 from mobopt.runtimes.vulkan.kernels.device_costs import ahead_workgroups
 from mobopt.runtimes.vulkan.kernels.epilogue import Epilogue
+from mobopt.runtimes.vulkan.kernels.fragment_kernels import FragmentKernel
 from mobopt.runtimes.vulkan.kernels.gpu_kernels import SUM_INVOCATIONS, SharedKernel
 from mobopt.runtimes.vulkan.kernels.kernel_access import FORMS_OF_ELEMENTS, element_form, read_words, reads_texels
 from mobopt.runtimes.vulkan.kernels.matrix_kernels import MatrixKernel
@@ -179,6 +180,10 @@ def append_product(
         weights = plan.constants.split(operands.weights)
         kernel = replace(kernel, column_tail=column_tail if weights is None else 0, is_weight_split=weights is not None)
         operands = operands if weights is None else replace(operands, weights=weights)
+    if isinstance(kernel, FragmentKernel):
+        weights = plan.constants.fragments(operands.weights, 4 * shape.inner, 4 * shape.columns)
+        operands = replace(operands, weights=weights)
+        product = ProductPush(**{**vars(product), "weight_pitch": -(-shape.columns // 2)})
     if operands.scales is not None:
         if isinstance(kernel, SharedKernel):
             kernel = replace(kernel, quantized=True, joins=False)

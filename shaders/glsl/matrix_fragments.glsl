@@ -1,0 +1,143 @@
+// Fragments that invocations fill from registers, where matrix_units.glsl has them from shared memory. The order of elements is NVIDIA's; see
+// `fragment_order` in kernels/matrix_kernels.py. Element e of an invocation is in line lane / 4 + e / 4 * 8 (a row of the left side and of sums, a
+// column of the right side), at place 2 * (lane % 4) + e % 2 + e / 2 % 2 * 8 of it, so four invocations share a line. Eight neighbours of the inner
+// dimension that an invocation reads at once are its part of two fragments: which neighbour a fragment takes for its first
+// doesn't matter as long as both sides agree, as it is summed over. Likewise a fragment of sums is one of the left side as it lies.
+const int LANES_USED = 32;
+const int OWN_ELEMENTS = 8;
+
+#ifdef EMULATED
+#extension GL_KHR_shader_subgroup_basic : require
+struct Left {
+    float own[OWN_ELEMENTS];
+};
+#define Right Left
+#define Sums Left
+#define ELEMENT(fragment, e) fragment.own[e]
+#define HALF(x) (x)
+#define HALVES_OF(word) unpackHalf2x16(word)
+
+int subgroup() { return me / LANES_USED; }
+int lane() { return me % LANES_USED; }
+
+#else
+#include "matrix_units.glsl"
+#extension GL_KHR_shader_subgroup_shuffle : require
+#define HALF(x) float16_t(x)
+#define HALVES_OF(word) unpackFloat2x16(word)
+#endif
+
+int line_of_lane() { return lane() / 4; }
+int run_of_lane() { return lane() % 4; }
+int line_of(int e) { return line_of_lane() + e / 4 * 8; }
+int place_of(int e) { return 2 * run_of_lane() + e % 2 + e / 2 % 2 * 8; }
+
+#ifdef EMULATED
+shared uint exchanged[SUBGROUPS * 256]; // pairs of halves of a left and a right fragment of each subgroup
+
+Sums no_sums() {
+    Sums sums;
+    for (int e = 0; e < OWN_ELEMENTS; ++e) sums.own[e] = 0.0;
+    return sums;
+}
+
+// All invocations of a workgroup together.
+Sums multiplied(Left left, Right right, Sums sums) {
+    for (int e = 0; e < OWN_ELEMENTS; e += 2) {
+        int at = subgroup() * 256 + line_of(e) * 8 + place_of(e) / 2;
+        exchanged[at] = packHalf2x16(vec2(left.own[e], left.own[e + 1]));
+        exchanged[at + 128] = packHalf2x16(vec2(right.own[e], right.own[e + 1]));
+    }
+    barrier();
+    for (int e = 0; e < OWN_ELEMENTS; ++e) {
+        int row = subgroup() * 256 + line_of(e) * 8, column = subgroup() * 256 + 128 + place_of(e) * 8;
+        for (int k = 0; k < 8; ++k) {
+            vec2 x = unpackHalf2x16(exchanged[row + k]), y = unpackHalf2x16(exchanged[column + k]);
+            sums.own[e] += x.x * y.x + x.y * y.y;
+        }
+    }
+    barrier();
+    return sums;
+}
+
+Sums added(Sums sums, Sums others) {
+    for (int e = 0; e < OWN_ELEMENTS; ++e) sums.own[e] += others.own[e];
+    return sums;
+}
+
+void store_sums(Sums sums, int place, int pitch) {
+    for (int e = 0; e < OWN_ELEMENTS; ++e) pool[place + line_of(e) * pitch + place_of(e) / 4][place_of(e) % 4] = floatBitsToUint(sums.own[e]);
+}
+#endif
+
+// Of four neighbours in each of two lines, eight lines apart.
+#define FILL(fragment, upper, lower)                                                                                   \
+    ELEMENT(fragment, 0) = HALVES_OF(upper.x).x;                                                                       \
+    ELEMENT(fragment, 1) = HALVES_OF(upper.x).y;                                                                       \
+    ELEMENT(fragment, 2) = HALVES_OF(upper.y).x;                                                                       \
+    ELEMENT(fragment, 3) = HALVES_OF(upper.y).y;                                                                       \
+    ELEMENT(fragment, 4) = HALVES_OF(lower.x).x;                                                                       \
+    ELEMENT(fragment, 5) = HALVES_OF(lower.x).y;                                                                       \
+    ELEMENT(fragment, 6) = HALVES_OF(lower.y).x;                                                                       \
+    ELEMENT(fragment, 7) = HALVES_OF(lower.y).y;
+
+Left left_of(uvec2 upper, uvec2 lower) {
+    Left left;
+    FILL(left, upper, lower)
+    return left;
+}
+
+Right right_of(uvec2 upper, uvec2 lower) {
+    Right right;
+    FILL(right, upper, lower)
+    return right;
+}
+
+// The same of floats that are halves.
+Left left_of_floats(vec4 upper, vec4 lower) {
+    Left left;
+    [[unroll]] for (int e = 0; e < 4; ++e) {
+        ELEMENT(left, e) = HALF(upper[e]);
+        ELEMENT(left, e + 4) = HALF(lower[e]);
+    }
+    return left;
+}
+
+// Sums that are rounded, as the left side of another product.
+Left left_of_sums(Sums sums) {
+    Left left;
+    [[unroll]] for (int e = 0; e < OWN_ELEMENTS; ++e) ELEMENT(left, e) = HALF(ELEMENT(sums, e));
+    return left;
+}
+
+// The largest, or the sum, of what the four invocations of each line have. All invocations of a workgroup together.
+#ifdef EMULATED
+shared vec2 shared_lines[SUBGROUPS * LANES_USED];
+
+vec2 largest_of_lines(vec2 own) {
+    shared_lines[me] = own;
+    barrier();
+    for (int i = 0; i < 4; ++i) own = max(own, shared_lines[me / 4 * 4 + i]);
+    barrier();
+    return own;
+}
+
+vec2 sum_of_lines(vec2 own) {
+    shared_lines[me] = own;
+    barrier();
+    int at = me / 4 * 4;
+    own = (shared_lines[at] + shared_lines[at + 1]) + (shared_lines[at + 2] + shared_lines[at + 3]);
+    barrier();
+    return own;
+}
+#else
+vec2 largest_of_lines(vec2 own) {
+    own = max(own, subgroupShuffleXor(own, 1u));
+    return max(own, subgroupShuffleXor(own, 2u));
+}
+
+vec2 sum_of_lines(vec2 own) {
+    own += subgroupShuffleXor(own, 1u);
+    return own + subgroupShuffleXor(own, 2u);
+}
+#endif

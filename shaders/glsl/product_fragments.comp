@@ -1,0 +1,167 @@
+#version 450
+#extension GL_EXT_control_flow_attributes : require
+#extension GL_GOOGLE_include_directive : require
+// As product_matrix.comp, without tiles: each subgroup reads the fragments of its operands straight from memory into the registers in which
+// matrix units take them, so it waits for nobody until its sums are added to those of the other teams. An invocation has eight neighbours
+// of the inner dimension of each line of its fragments (matrix_fragments.glsl); weights lie in the order in which it reads them.
+#define FORMS_ID 20
+#include "product.glsl"
+
+layout(constant_id = 12) const int ROWS = 32;    // of a subgroup
+layout(constant_id = 13) const int COLUMNS = 8;  // vec4s of a subgroup
+layout(constant_id = 14) const int ACROSS = 1;   // subgroups side by side
+layout(constant_id = 15) const int TEAMS = 8;    // of subgroups, which divide the inner dimension
+layout(constant_id = 16) const int PARTS = 1;    // workgroups that share an element of the result
+layout(constant_id = 17) const int INVOCATIONS = 256;
+layout(constant_id = 18) const int DEPTH = 2;    // steps whose operands are on their way
+layout(constant_id = 19) const int AHEAD = 0;    // whether the first weights are read before others have ended: they are constants
+layout(local_size_x_id = 17, local_size_y = 1, local_size_z = 1) in;
+
+#define RUN uvec4
+const int VECTORS = 2; // vec4s of a run
+const int M = 16, N = 16, K = 16;
+const int BLOCK_ROWS = ROWS;
+const int BLOCK_COLUMNS = ACROSS * COLUMNS;
+const int TEAM_SIZE = ACROSS;
+const int SUBGROUPS = TEAM_SIZE * TEAMS;
+const int HIGH = ROWS / M;
+const int WIDE = 4 * COLUMNS / N;
+const int FLOATS = 1; // runs that four floats take
+const int SUM_PITCH = COLUMNS + 1;
+const int SUMS = M * SUM_PITCH; // of a row of fragments of a subgroup
+const int SLOTS = TEAM_SIZE * M * COLUMNS; // vec4s of a row of fragments of all subgroups of a team
+const int STORES = (SLOTS + INVOCATIONS - 1) / INVOCATIONS;
+
+const int LINES = 2 * HIGH;  // rows of an invocation
+const int EIGHTS = 2 * WIDE; // its columns
+const int STEP = 4;          // runs of a step: those of four neighbours among the invocations
+
+shared RUN pool[SUBGROUPS * SUMS];
+int me = int(gl_LocalInvocationID.x);
+#include "matrix_fragments.glsl"
+#include "product_matrix_sums.glsl"
+#include "product_matrix_stores.glsl"
+
+const int OUTSIDE = -1 << 28; // the place of a row that doesn't exist
+
+int addresses[LINES];
+ivec2 places[LINES];
+// Two sets, by name: an index that isn't known before loops are unrolled puts arrays into local memory (NVIDIA).
+RUN values[LINES], factors[EIGHTS];
+RUN next_values[LINES], next_factors[EIGHTS];
+
+int total = (SPATIAL != 0 ? taps_high * taps_wide * inner : inner) / VECTORS; // runs of the inner dimension
+int steps = (total + STEP - 1) / STEP;
+int turns = (steps + PARTS * TEAMS - 1) / (PARTS * TEAMS); // of a subgroup
+int first;                                                 // step of this subgroup
+float per_channel = float(VECTORS) / float(inner);
+float per_tap_wide = 1.0 / float(taps_wide);
+
+void find_rows() {
+    int inputs = input_offset + batch * input_batch;
+    [[unroll]] for (int i = 0; i < LINES; ++i) {
+        int row = block_row + i * 8 + line_of_lane();
+        places[i] = ivec2(row < rows ? 0 : OUTSIDE);
+        addresses[i] = inputs + row * input_pitch;
+        if (SPATIAL != 0) {
+            Pixel pixel = pixel_of(row);
+            ivec2 place = ivec2(pixel.x * stride_wide + first_wide, pixel.y * stride_high + first_high);
+            if (row < rows) places[i] = place;
+            addresses[i] = inputs + pixel.batch * input_batch + (place.y * width + place.x) * input_pitch;
+        }
+    }
+}
+
+struct Reach {
+    bool exists;
+    int offset;
+    ivec2 shift;
+};
+
+// Which of the input a turn reads.
+Reach reach_of(int turn) {
+    int run = (first + turn * TEAMS) * STEP + run_of_lane();
+    Reach reach = Reach(turn < turns && run < total, run * VECTORS, ivec2(0));
+    if (SPATIAL != 0) {
+        // Exact: a quotient of numbers below 2^20 is further than that from a whole number.
+        int index = int((float(run) + 0.5) * per_channel);
+        int high = int((float(index) + 0.5) * per_tap_wide);
+        reach.shift = ivec2(index - high * taps_wide, high) * ivec2(dilation_wide, dilation_high);
+        reach.offset += (reach.shift.y * width + reach.shift.x) * input_pitch - index * inner;
+    }
+    return reach;
+}
+
+RUN value_at(int i, Reach reach) {
+    bool inside = reach.exists && places[i].x > OUTSIDE;
+    if (PADDED != 0) {
+        ivec2 place = places[i] + reach.shift;
+        inside = reach.exists && uint(place.x) < uint(width) && uint(place.y) < uint(height);
+    }
+    RUN run = RUN(0);
+    if (inside) run = RUN(QUAD(activations, (addresses[i] + reach.offset) >> 1));
+    return run;
+}
+
+// A step of eight columns is one load of all invocations side by side. `weight_pitch` counts those of a step.
+RUN factor_at(int turn, int eight) {
+    int step = first + turn * TEAMS;
+    RUN run = RUN(0);
+    if (turn < turns && step < steps && eight < weight_pitch) run = RUN(QUAD(weights, (step * weight_pitch + eight) * LANES_USED + lane()));
+    return run;
+}
+
+#define FETCH_VALUES(into, turn)                                                                                                 \
+    {                                                                                                                            \
+        Reach reach = reach_of(turn);                                                                                            \
+        [[unroll]] for (int i = 0; i < LINES; ++i) into[i] = value_at(i, reach);                                                 \
+    }
+#define FETCH_FACTORS(into, turn)                                                                                                \
+    { [[unroll]] for (int j = 0; j < EIGHTS; ++j) into[j] = factor_at(turn, eight + j); }
+// By the first or the second four of the eight neighbours that an invocation has of each line.
+#define MULTIPLY_FOURS(rows_of, columns_of, four)                                                                                \
+    {                                                                                                                            \
+        Left left[HIGH];                                                                                                         \
+        [[unroll]] for (int i = 0; i < HIGH; ++i) left[i] = left_of(rows_of[2 * i].four, rows_of[2 * i + 1].four);               \
+        [[unroll]] for (int j = 0; j < WIDE; ++j) {                                                                              \
+            Right right = right_of(columns_of[2 * j].four, columns_of[2 * j + 1].four);                                          \
+            [[unroll]] for (int i = 0; i < HIGH; ++i) sums[i * WIDE + j] = multiplied(left[i], right, sums[i * WIDE + j]);       \
+        }                                                                                                                        \
+    }
+#define MULTIPLY(rows_of, columns_of)                                                                                            \
+    MULTIPLY_FOURS(rows_of, columns_of, xy)                                                                                      \
+    MULTIPLY_FOURS(rows_of, columns_of, zw)
+
+void main() {
+    int team = subgroup() / TEAM_SIZE;
+    first = part * TEAMS * turns + team;
+    int eight = (block_column + subgroup() % TEAM_SIZE * COLUMNS) / VECTORS;
+    find_rows();
+    if (AHEAD != 0) {
+        FETCH_FACTORS(factors, 0)
+        if (DEPTH > 1) FETCH_FACTORS(next_factors, 1)
+    }
+    wait_for_operands();
+    [[unroll]] for (int i = 0; i < HIGH * WIDE; ++i) sums[i] = no_sums();
+    FETCH_VALUES(values, 0)
+    if (AHEAD == 0) FETCH_FACTORS(factors, 0)
+    if (DEPTH > 1) {
+        FETCH_VALUES(next_values, 1)
+        if (AHEAD == 0) FETCH_FACTORS(next_factors, 1)
+    }
+    for (int turn = 0; turn < turns; turn += DEPTH) {
+        MULTIPLY(values, factors)
+        if (turn + DEPTH < turns) {
+            FETCH_VALUES(values, turn + DEPTH)
+            FETCH_FACTORS(factors, turn + DEPTH)
+        }
+        if (DEPTH > 1 && turn + 1 < turns) {
+            MULTIPLY(next_values, next_factors)
+            if (turn + DEPTH + 1 < turns) {
+                FETCH_VALUES(next_values, turn + DEPTH + 1)
+                FETCH_FACTORS(next_factors, turn + DEPTH + 1)
+            }
+        }
+    }
+    store_all();
+}

@@ -1,0 +1,52 @@
+// What becomes of the sums of a workgroup of a kernel with matrix units.
+Sums sums[HIGH * WIDE];
+
+vec4 biased_sum(int slot, Spot spot) {
+    int line = slot / COLUMNS;
+    vec4 sum = sum_at(line / M * SUMS + line % M * SUM_PITCH + slot % COLUMNS * FLOATS);
+#ifdef SPLIT
+    sum = is_plain ? plain_sum(spot) : sum * (unscaling(VALUE) * unscaling(FACTOR));
+#endif
+#ifdef NORMALIZED
+    sum = normalized_sum(sum, mean_of(spot.row - block_row), scale_of(spot.row - block_row), spot.column);
+#endif
+    return HAS_BIAS != 0 ? sum + BIAS(spot.column) : sum;
+}
+
+// All invocations together, after all of them have read what is in `pool`.
+void store_all() {
+    // A row of fragments at a time, each subgroup's in a place of its own. Residuals are loaded before the subgroups wait for each other, and
+    // before anything is stored: a load that follows a store can't be moved before it, and would wait for the memory by itself.
+    [[unroll]] for (int i = 0; i < HIGH; ++i) {
+        vec4 finals[STORES];
+        [[unroll]] for (int s = 0; s < STORES; ++s) {
+            finals[s] = vec4(0.0);
+            Spot spot = spot_of(i, me + s * INVOCATIONS);
+            if (HAS_RESIDUAL != 0 && spot.exists) finals[s] = residual_at(residual_index(batch, spot.row, spot.pixel) + spot.column);
+        }
+        if (i > 0) barrier();
+        [[unroll]] for (int j = 0; j < WIDE; ++j)
+            store_sums(sums[i * WIDE + j], subgroup() * SUMS + j * N * FLOATS / 4, SUM_PITCH);
+        barrier();
+        if (HAS_RESIDUAL != 0) {
+            [[unroll]] for (int s = 0; s < STORES; ++s) {
+                Spot spot = spot_of(i, me + s * INVOCATIONS);
+                if (spot.exists) finals[s] = finished(biased_sum(me + s * INVOCATIONS, spot), finals[s]);
+            }
+            [[unroll]] for (int s = 0; s < STORES; ++s) {
+                Spot spot = spot_of(i, me + s * INVOCATIONS);
+                if (spot.exists) store(result_index(batch, spot.row, spot.pixel) + spot.column, finals[s]);
+            }
+        } else {
+            for (int slot = me; slot < SLOTS; slot += INVOCATIONS) {
+                Spot spot = spot_of(i, slot);
+                if (!spot.exists) continue;
+                vec4 sum = biased_sum(slot, spot);
+                if (PARTS > 1)
+                    store(((batch * PARTS + part) * rows + spot.row) * columns + spot.column, sum);
+                else
+                    store(result_index(batch, spot.row, spot.pixel) + spot.column, finished(sum, vec4(0.0)));
+            }
+        }
+    }
+}
