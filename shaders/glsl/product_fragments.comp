@@ -4,8 +4,19 @@
 // As product_matrix.comp, without tiles: each subgroup reads the fragments of its operands straight from memory into the registers in which
 // matrix units take them, so it waits for nobody until its sums are added to those of the other teams. An invocation has eight neighbours
 // of the inner dimension of each line of its fragments (matrix_fragments.glsl); weights lie in the order in which it reads them.
+#if defined(SPLIT) && defined(NORMALIZED)
+#define ATTEMPTS 3 // other bases may want other scales
+#elif defined(SPLIT) || defined(NORMALIZED)
+#define ATTEMPTS 2
+#endif
 #define FORMS_ID 20
 #include "product.glsl"
+#ifdef SCALED
+#include "product_scaling.glsl"
+#endif
+#ifdef NORMALIZED
+#include "product_normalized.glsl"
+#endif
 
 layout(constant_id = 12) const int ROWS = 32;    // of a subgroup
 layout(constant_id = 13) const int COLUMNS = 8;  // vec4s of a subgroup
@@ -40,16 +51,14 @@ shared RUN pool[SUBGROUPS * SUMS];
 int me = int(gl_LocalInvocationID.x);
 #include "matrix_fragments.glsl"
 #include "product_matrix_sums.glsl"
-#include "product_matrix_stores.glsl"
 
 const int OUTSIDE = -1 << 28; // the place of a row that doesn't exist
 
 int addresses[LINES];
 ivec2 places[LINES];
-// Two sets, by name: an index that isn't known before loops are unrolled puts arrays into local memory (NVIDIA).
-RUN values[LINES], factors[EIGHTS];
-RUN next_values[LINES], next_factors[EIGHTS];
-
+#ifdef SCALED
+int row_scales[LINES];
+#endif
 int total = (SPATIAL != 0 ? taps_high * taps_wide * inner : inner) / VECTORS; // runs of the inner dimension
 int steps = (total + STEP - 1) / STEP;
 int turns = (steps + PARTS * TEAMS - 1) / (PARTS * TEAMS); // of a subgroup
@@ -63,6 +72,9 @@ void find_rows() {
         int row = block_row + i * 8 + line_of_lane();
         places[i] = ivec2(row < rows ? 0 : OUTSIDE);
         addresses[i] = inputs + row * input_pitch;
+#ifdef SCALED
+        row_scales[i] = scales_of(row);
+#endif
         if (SPATIAL != 0) {
             Pixel pixel = pixel_of(row);
             ivec2 place = ivec2(pixel.x * stride_wide + first_wide, pixel.y * stride_high + first_high);
@@ -92,15 +104,10 @@ Reach reach_of(int turn) {
     return reach;
 }
 
-RUN value_at(int i, Reach reach) {
-    bool inside = reach.exists && places[i].x > OUTSIDE;
-    if (PADDED != 0) {
-        ivec2 place = places[i] + reach.shift;
-        inside = reach.exists && uint(place.x) < uint(width) && uint(place.y) < uint(height);
-    }
-    RUN run = RUN(0);
-    if (inside) run = RUN(QUAD(activations, (addresses[i] + reach.offset) >> 1));
-    return run;
+bool is_inside(ivec2 place, Reach reach) {
+    if (PADDED == 0) return reach.exists && place.x > OUTSIDE;
+    place += reach.shift;
+    return reach.exists && uint(place.x) < uint(width) && uint(place.y) < uint(height);
 }
 
 // A step of eight columns is one load of all invocations side by side. `weight_pitch` counts those of a step.
@@ -111,13 +118,83 @@ RUN factor_at(int turn, int eight) {
     return run;
 }
 
+#ifdef SPLIT
+#include "product_fragments_split.glsl"
+#else
+#define FETCHED RUN
+#define NOTHING RUN(0)
+#define FACTORS EIGHTS // runs of a step
+#define FETCHED_AT(place) RUN(QUAD(activations, (place) >> 1))
+#define FACTOR_AT(turn, j) factor_at(turn, eight + j)
+#endif
+#ifdef NORMALIZED
+#include "product_fragments_normalized.glsl"
+#endif
+#ifdef SCALED
+#ifdef SPLIT
+Floats scaled_run(Floats floats, int index) { return Floats(vec4[2](scaled(floats.own[0], index), scaled(floats.own[1], index + 1))); }
+#else
+// Rounded as copies round that stand for float32.
+RUN scaled_run(RUN run, int index) {
+    vec4 lower = intBitsToFloat(converted_halves(split(ivec2(run.xy)))), upper = intBitsToFloat(converted_halves(split(ivec2(run.zw))));
+    ivec4 first = converted_to_halves(floatBitsToInt(scaled(lower, index)));
+    ivec4 second = converted_to_halves(floatBitsToInt(scaled(upper, index + 1)));
+    return uvec4(first.xz | first.yw << 16, second.xz | second.yw << 16);
+}
+#endif
+#endif
+#ifdef SPLIT
+// A value as it is multiplied.
+vec4 prepared_value(vec4 value, int row, int index) {
+#ifdef SCALED
+    return scaled(value, scales_of(row) + index);
+#elif defined(NORMALIZED)
+    return has_bases ? value - base_of(row - block_row) : value;
+#else
+    return value;
+#endif
+}
+#endif
+#include "product_matrix_stores.glsl"
+
+// Two sets, by name: an index that isn't known before loops are unrolled puts arrays into local memory (NVIDIA).
+FETCHED values[LINES], next_values[LINES];
+RUN factors[FACTORS], next_factors[FACTORS];
+int eight; // the first eight columns of this subgroup
+
 #define FETCH_VALUES(into, turn)                                                                                                 \
     {                                                                                                                            \
         Reach reach = reach_of(turn);                                                                                            \
-        [[unroll]] for (int i = 0; i < LINES; ++i) into[i] = value_at(i, reach);                                                 \
+        [[unroll]] for (int i = 0; i < LINES; ++i) {                                                                             \
+            into[i] = NOTHING;                                                                                                   \
+            if (is_inside(places[i], reach)) into[i] = FETCHED_AT(addresses[i] + reach.offset);                                  \
+        }                                                                                                                        \
     }
 #define FETCH_FACTORS(into, turn)                                                                                                \
-    { [[unroll]] for (int j = 0; j < EIGHTS; ++j) into[j] = factor_at(turn, eight + j); }
+    { [[unroll]] for (int j = 0; j < FACTORS; ++j) into[j] = FACTOR_AT(turn, j); }
+
+// What becomes of values before they are multiplied: any earlier would be to wait for them.
+#ifdef SCALED
+#define PREPARE(of, turn)                                                                                                        \
+    {                                                                                                                            \
+        Reach reach = reach_of(turn);                                                                                            \
+        [[unroll]] for (int i = 0; i < LINES; ++i)                                                                               \
+            if (is_inside(places[i], reach)) of[i] = scaled_run(of[i], row_scales[i] + reach.offset);                            \
+    }
+#elif defined(NORMALIZED)
+#define PREPARE(of, turn)                                                                                                        \
+    {                                                                                                                            \
+        Reach reach = reach_of(turn);                                                                                            \
+        [[unroll]] for (int i = 0; i < LINES; ++i) {                                                                             \
+            if (has_bases && is_inside(places[i], reach)) of[i] = from_base(of[i], base_of(i * 8 + line_of_lane()));             \
+            both_met[i] += both_of_run(of[i]);                                                                                   \
+        }                                                                                                                        \
+    }
+#else
+#define PREPARE(of, turn)
+#endif
+
+#ifndef SPLIT
 // By the first or the second four of the eight neighbours that an invocation has of each line.
 #define MULTIPLY_FOURS(rows_of, columns_of, four)                                                                                \
     {                                                                                                                            \
@@ -131,31 +208,69 @@ RUN factor_at(int turn, int eight) {
 #define MULTIPLY(rows_of, columns_of)                                                                                            \
     MULTIPLY_FOURS(rows_of, columns_of, xy)                                                                                      \
     MULTIPLY_FOURS(rows_of, columns_of, zw)
+#endif
+
+#ifdef ATTEMPTS
+// Whether sums are what they should be, or can't be better; else there is what another attempt needs. All invocations together.
+bool is_done(int attempt) {
+    bool done = true;
+#ifdef NORMALIZED
+    find_statistics();
+    done = !are_bases_missing();
+#endif
+    if (attempt == ATTEMPTS) return true;
+#ifdef SPLIT
+    done = is_settled() && done;
+#endif
+#ifdef NORMALIZED
+    if (are_bases_missing()) begin_from_bases();
+#endif
+    return done;
+}
+#endif
 
 void main() {
-    int team = subgroup() / TEAM_SIZE;
-    first = part * TEAMS * turns + team;
-    int eight = (block_column + subgroup() % TEAM_SIZE * COLUMNS) / VECTORS;
+    first = part * TEAMS * turns + subgroup() / TEAM_SIZE;
+    eight = (block_column + subgroup() % TEAM_SIZE * COLUMNS) / VECTORS;
     find_rows();
+#ifdef SPLIT
+    begin_split();
+#endif
+#ifdef NORMALIZED
+    if (me == 0) is_some_row_far = 0u;
+#endif
     if (AHEAD != 0) {
         FETCH_FACTORS(factors, 0)
         if (DEPTH > 1) FETCH_FACTORS(next_factors, 1)
     }
     wait_for_operands();
+#ifdef ATTEMPTS
+    for (int attempt = 1;; ++attempt) {
+#ifdef SPLIT
+        barrier(); // extremes are zero
+#endif
+#else
+    const int attempt = 1;
+#endif
     [[unroll]] for (int i = 0; i < HIGH * WIDE; ++i) sums[i] = no_sums();
+#ifdef NORMALIZED
+    forget_rows();
+#endif
     FETCH_VALUES(values, 0)
-    if (AHEAD == 0) FETCH_FACTORS(factors, 0)
+    if (AHEAD == 0 || attempt > 1) FETCH_FACTORS(factors, 0)
     if (DEPTH > 1) {
         FETCH_VALUES(next_values, 1)
-        if (AHEAD == 0) FETCH_FACTORS(next_factors, 1)
+        if (AHEAD == 0 || attempt > 1) FETCH_FACTORS(next_factors, 1)
     }
     for (int turn = 0; turn < turns; turn += DEPTH) {
+        PREPARE(values, turn)
         MULTIPLY(values, factors)
         if (turn + DEPTH < turns) {
             FETCH_VALUES(values, turn + DEPTH)
             FETCH_FACTORS(factors, turn + DEPTH)
         }
         if (DEPTH > 1 && turn + 1 < turns) {
+            PREPARE(next_values, turn + 1)
             MULTIPLY(next_values, next_factors)
             if (turn + DEPTH + 1 < turns) {
                 FETCH_VALUES(next_values, turn + DEPTH + 1)
@@ -163,5 +278,9 @@ void main() {
             }
         }
     }
+#ifdef ATTEMPTS
+        if (is_done(attempt)) break;
+    }
+#endif
     store_all();
 }

@@ -31,6 +31,28 @@ class MatrixCosts:
 
 
 @dataclass(frozen=True)
+class FragmentCosts:
+    """Costs of products whose operands go from memory straight to registers, in cycles of a core."""
+
+    read_cycles: float
+    """16 lines of a step, which a subgroup reads."""
+    multiply_cycles: float
+    """16 x 16 sums of a step."""
+    overlap: float
+    """Subgroups that a core lets read and multiply at the same time."""
+    latency_cycles: float
+    """Of a step that nothing else hides."""
+    start_cycles: float
+    """A dispatch."""
+    group_cycles: float
+    """A workgroup."""
+    store_cycles: float
+    """32 vec4s of sums."""
+    finish_cycles: float
+    """16 rows of a workgroup, which are stored one after the other."""
+
+
+@dataclass(frozen=True)
 class FewBitsCosts:
     """Costs of products of a few rows by weights of few bits, in nanoseconds of a core."""
 
@@ -122,6 +144,10 @@ class DeviceCosts:
     """Whether they are used where there are costs of them: false where it was measured that others take less time."""
     split: MatrixCosts | None = None
     """The same for products of floats, which are split into halves: they take three products of halves, ..."""
+    fragments: FragmentCosts | None = None
+    """Of products of halves by operands in registers; None where that isn't known to be faster."""
+    split_fragments: FragmentCosts | None = None
+    """The same of floats."""
     split_names: tuple[str, ...] = ()
     """... so they are used on devices only whose name has one of these in it (an empty one is in every name):
     elsewhere ordinary arithmetic may be faster."""

@@ -1,17 +1,41 @@
-"""The kernels for products by matrix units whose operands go from memory straight to registers."""
+"""The kernels for products by matrix units whose operands go from memory straight to registers: no tile lies in shared
+memory, and no subgroup waits for another until sums are added up, so layers of few rows take less time by them.
+
+They take a device whose units have fragments in the order that the shader knows, and weights that are constants.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from mobopt.runtimes.vulkan.engine.device_info import DeviceInfo
-from mobopt.runtimes.vulkan.kernels.matrix_kernels import FRAGMENT
+from mobopt.runtimes.vulkan.engine.stream import USUAL_ITERATIONS
+from mobopt.runtimes.vulkan.kernels.costs import DeviceCosts, FragmentCosts
+from mobopt.runtimes.vulkan.kernels.device_costs import device_costs
+from mobopt.runtimes.vulkan.kernels.matrix_kernels import EMULATED_UNITS, FRAGMENT, splits, units_lanes
 from mobopt.runtimes.vulkan.kernels.product_shape import ProductShape
+from mobopt.shaders import is_built
 
-LINE_HALVES = 32
-"""Neighbours of the inner dimension in a step."""
-EIGHT = 8
-"""Columns that an instruction reads."""
+FRAGMENT_SHADER = "product_fragments"
+"""What names of the variants begin with."""
+NO_FRAGMENTS = "no-fragments"
+"""The switch by which operands go through shared memory."""
+STEP = 8
+"""vec4s of the inner dimension in a step."""
+_LANES = 32
+"""Of the subgroups that the kernel is written for."""
+_EXTREMES = 16
+"""Bytes of what ``split.glsl`` has in shared memory besides."""
+_EXCHANGED = 1024 + 256
+"""Bytes of shared memory by which a subgroup emulates units."""
+_KNOWN_ORDER = frozenset({0x10DE})
+"""Vendors whose fragments are in the order of ``matrix_fragments.glsl``: seen on an H100 and an H200 of NVIDIA's."""
+_MOST_RUNS = 1 << 20
+"""Of the inner dimension, whose quotients the shader finds in float32."""
+_PARTS = (2, 4)
 
 
 @dataclass(frozen=True)
@@ -27,20 +51,30 @@ class FragmentKernel:
     """Subgroups side by side."""
     teams: int = 8
     """Subgroups that share an element of the result, within a workgroup."""
-    depth: int = 2
+    depth: int = 1
     """Steps whose operands are on their way."""
     parts: int = 1
+    """Workgroups that share an element of the result; their sums are added by ``product_sum.comp``."""
     emulated: bool = False
+    split: bool = False
+    """Whether operands are floats, each of which becomes two halves (``product_fragments_split.glsl``)."""
+    scaled: bool = False
+    """Whether the input is scaled as it is read, and rounded again if halves are multiplied."""
+    normalized: bool = False
+    """Whether the input's rows are normalised (``product_normalized.glsl``)."""
     reads_ahead: bool = False
+    """Whether a chained dispatch reads its first weights before those end that it waits for."""
 
     texels = False
-    normalized = False
-    split = False
 
     @property
     def shader(self) -> str:
         """The variant's name."""
-        return f"product_fragments{'_emulated' if self.emulated else ''}"
+        return (
+            f"product_fragments{'_split' if self.split else ''}"
+            f"{'_scaled' if self.scaled else '_normalized' if self.normalized else ''}"
+            f"{'_emulated' if self.emulated else ''}"
+        )
 
     @property
     def block_columns(self) -> int:
@@ -48,14 +82,22 @@ class FragmentKernel:
         return self.across * self.columns
 
     @property
+    def subgroups(self) -> int:
+        """Of a workgroup."""
+        return self.across * self.teams
+
+    @property
     def invocations(self) -> int:
         """Of a workgroup."""
-        return 32 * self.across * self.teams
+        return _LANES * self.subgroups
 
     @property
     def shared_bytes(self) -> int:
-        """Of a workgroup: a row of fragments of each subgroup."""
-        return 16 * self.across * self.teams * FRAGMENT * (self.columns + 1)
+        """Of a workgroup: a row of fragments of each subgroup, and statistics of rows."""
+        sums = 16 * self.subgroups * FRAGMENT * (self.columns + 1)
+        rows = (16 + 8 * self.teams) * self.rows + _EXTREMES if self.normalized else 0
+        emulated = _EXCHANGED * self.subgroups if self.emulated else 0
+        return sums + rows + emulated + (_EXTREMES if self.split else 0)
 
     @property
     def constants(self) -> tuple[int, ...]:
@@ -70,10 +112,14 @@ class FragmentKernel:
         """Rows of a workgroup."""
         return self.rows
 
+    def turns(self, shape: ProductShape) -> int:
+        """Steps of a subgroup."""
+        return -(-shape.inner // (STEP * self.parts * self.teams))
+
     def iterations(self, shape: ProductShape) -> int:
         """How often an invocation goes round its loops."""
-        turns = -(-shape.inner // (8 * self.parts * self.teams)) + self.depth
-        return turns + -(-self.rows * self.block_columns // self.invocations) + self.rows // FRAGMENT
+        stores = -(-self.rows * self.block_columns // self.invocations) + self.rows // FRAGMENT
+        return self.turns(shape) + self.depth + stores
 
     def groups(self, shape: ProductShape) -> tuple[int, int, int]:
         """Workgroups of a dispatch."""
@@ -84,3 +130,89 @@ class FragmentKernel:
         limits = device.limits
         invocations = min(limits.max_compute_work_group_invocations, limits.max_compute_work_group_size[0])
         return self.invocations <= invocations and self.shared_bytes <= limits.max_compute_shared_memory_size
+
+
+BLOCKS = (
+    FragmentKernel(32, 8, across=2, teams=4),
+    FragmentKernel(32, 8, across=1, teams=8),
+    FragmentKernel(32, 8, across=2, teams=2),
+    FragmentKernel(32, 8, across=4, teams=1),
+    FragmentKernel(48, 16, across=1, teams=2),
+    FragmentKernel(16, 8, across=1, teams=8, depth=2),
+    FragmentKernel(16, 8, across=2, teams=4),
+    FragmentKernel(16, 4, across=1, teams=16, depth=2),
+)
+SPLIT_BLOCKS = (
+    FragmentKernel(32, 8, across=2, teams=4),
+    FragmentKernel(32, 8, across=1, teams=8),
+    FragmentKernel(16, 8, across=1, teams=8),
+    FragmentKernel(16, 4, across=1, teams=16),
+)
+
+
+def takes_fragments(device: DeviceInfo) -> bool:
+    """Whether these kernels may be used: fragments of the device's units are in the order that they know."""
+    if NO_FRAGMENTS in device.switches or units_lanes(device, device_costs(device)) != _LANES:
+        return False
+    is_known = device.vendor_id in _KNOWN_ORDER and "subgroup_shuffle" in device.features
+    return is_known or EMULATED_UNITS in device.switches
+
+
+def fragment_kernels(device: DeviceInfo, costs: DeviceCosts, shape: ProductShape) -> Iterator[FragmentKernel]:
+    """Every kernel of these that can compute a product on a device; none where they aren't used."""
+    split = not shape.half_run
+    is_able = shape.packs and (shape.half_run or (shape.float_run and splits(device, costs)))
+    is_emulated, known = EMULATED_UNITS in device.switches, costs.split_fragments if split else costs.fragments
+    if not is_able or not takes_fragments(device):
+        return
+    if not (is_emulated or (known is not None and is_built(FRAGMENT_SHADER))) or shape.inner // 2 > _MOST_RUNS:
+        return
+    for kernel in _blocks(is_emulated, split, shape.is_normalized):
+        if kernel.fits(device):
+            yield from [kernel] if shape.is_normalized else _divisions(kernel, shape)
+
+
+@lru_cache
+def _blocks(emulated: bool, split: bool, normalized: bool) -> tuple[FragmentKernel, ...]:
+    alike = {"emulated": emulated, "split": split, "normalized": normalized}
+    return tuple(replace(block, **alike) for block in (SPLIT_BLOCKS if split else BLOCKS))
+
+
+def _divisions(kernel: FragmentKernel, shape: ProductShape) -> Iterator[FragmentKernel]:
+    """A kernel whose inner dimension is divided into as many parts as it may be."""
+    least = kernel
+    while least.iterations(shape) > USUAL_ITERATIONS:
+        least = _divided(kernel, 2 * least.parts)
+    yield least
+    for parts in _PARTS:
+        if parts > least.parts and 2 * parts * STEP * kernel.teams <= shape.inner:
+            yield _divided(kernel, parts)
+
+
+@lru_cache(maxsize=1024)
+def _divided(kernel: FragmentKernel, parts: int) -> FragmentKernel:
+    return replace(kernel, parts=parts)
+
+
+def fragment_nanoseconds(kernel: FragmentKernel, shape: ProductShape, costs: DeviceCosts, cores: int) -> float:
+    """What a product takes, apart from what every dispatch does."""
+    own = (costs.split_fragments if kernel.split else costs.fragments) or _EMULATED
+    queue = -(-math.prod(kernel.groups(shape)) // cores)
+    turns = kernel.turns(shape)
+    # A run of eight halves of each line; four invocations read a step of a line.
+    runs = (kernel.rows + 4 * kernel.columns) / FRAGMENT
+    step = own.read_cycles * runs + own.multiply_cycles * kernel.rows * kernel.columns / 64
+    alone = turns * (own.latency_cycles / kernel.depth + step) + own.read_cycles * runs
+    together = turns * kernel.subgroups * step / own.overlap
+    stores = own.store_cycles * kernel.rows * kernel.columns * kernel.subgroups / _LANES
+    cycles = max(alone, queue * together) + own.start_cycles + queue * (own.group_cycles + stores)
+    cycles += own.finish_cycles * kernel.rows / FRAGMENT
+    nanoseconds = cycles / costs.cycles_per_nanosecond
+    if kernel.parts == 1:
+        return nanoseconds
+    partial_sums = shape.batches * shape.rows * shape.columns * kernel.parts
+    return nanoseconds + costs.second_dispatch_nanoseconds + costs.partial_sum_nanoseconds * partial_sums
+
+
+_EMULATED = FragmentCosts(*(1.0,) * 8)
+"""Of ordinary arithmetic, beside which nothing else counts."""

@@ -16,6 +16,7 @@ from mobopt.runtimes.vulkan.engine.device_info import DeviceInfo
 from mobopt.runtimes.vulkan.engine.stream import USUAL_ITERATIONS
 from mobopt.runtimes.vulkan.kernels.costs import DeviceCosts
 from mobopt.runtimes.vulkan.kernels.device_costs import core_count, device_costs
+from mobopt.runtimes.vulkan.kernels.fragment_kernels import FragmentKernel, fragment_kernels, fragment_nanoseconds
 from mobopt.runtimes.vulkan.kernels.matrix_kernels import MatrixKernel, matrix_kernels, matrix_nanoseconds
 from mobopt.runtimes.vulkan.kernels.product_shape import ProductShape
 from mobopt.runtimes.vulkan.kernels.row_kernels import RowKernel, row_kernels, row_nanoseconds
@@ -152,7 +153,7 @@ SUM_INVOCATIONS = 64
 """Of a workgroup of ``product_sum.comp``, each of which adds up one vec4."""
 
 
-GpuKernel = SharedKernel | MatrixKernel | RowKernel
+GpuKernel = SharedKernel | MatrixKernel | FragmentKernel | RowKernel
 _ROWS_OF_UNITS = 3
 """From so many on, matrix units are faster than ``product_rows.comp``, which is the fastest where there are none."""
 
@@ -171,7 +172,7 @@ def predicted_nanoseconds(device: DeviceInfo, shape: ProductShape) -> float:
 @lru_cache(maxsize=KEPT_CHOICES)
 def _choose(device: DeviceInfo, costs: DeviceCosts, shape: ProductShape) -> GpuKernel:
     cores = core_count(device)
-    found: list[GpuKernel] = [*matrix_kernels(device, costs, shape)]
+    found: list[GpuKernel] = [*matrix_kernels(device, costs, shape), *fragment_kernels(device, costs, shape)]
     if not found or "emulated-matrix-units" not in device.switches:
         few = [*row_kernels(device, shape)] if not shape.half_run or not found or shape.rows < _ROWS_OF_UNITS else []
         others = [] if shape.is_normalized else shared_kernels(device, costs, shape)
@@ -240,6 +241,8 @@ def nanoseconds(kernel: GpuKernel, shape: ProductShape, costs: DeviceCosts, core
     """What a product takes, apart from what every dispatch does."""
     if isinstance(kernel, MatrixKernel):
         return matrix_nanoseconds(kernel, shape, costs, cores)
+    if isinstance(kernel, FragmentKernel):
+        return fragment_nanoseconds(kernel, shape, costs, cores)
     if isinstance(kernel, RowKernel):
         return row_nanoseconds(kernel, shape, costs, cores)
     across, down, deep = kernel.groups(shape)

@@ -48,6 +48,7 @@ class ConstantStore:
         self._derived: dict[tuple[Any, ...], tuple[torch.Tensor, Sequence[torch.Tensor]]] = {}
         self._fitting: dict[tuple[Any, ...], tuple[bool, torch.Tensor]] = {}
         self._split: dict[Storage, Storage | None] = {}
+        self._fragments: dict[Storage, Storage] = {}
 
     def split(self, weights: DeviceTensor) -> DeviceTensor | None:
         """Weights whose floats are taken apart into halves, see :func:`split_weights`; None where they can't be."""
@@ -56,12 +57,15 @@ class ConstantStore:
         storage = self._split[weights.storage]
         return None if storage is None else replace(weights, storage=storage)
 
-    def fragments(self, weights: DeviceTensor, lines: int, columns: int) -> DeviceTensor:
-        """Weights in the order of ``product_fragments.comp``."""
-        key = (weights.storage, "fragments")
-        if key not in self._split:
-            self._split[key] = fragment_weights(weights.storage, lines, columns)
-        return replace(weights, storage=self._split[key])
+    def fragments(self, weights: DeviceTensor, lines: int, *, split: bool) -> DeviceTensor | None:
+        """Weights of so many lines in the order of fragments, see :func:`fragment_weights`; None where floats can't be
+        taken apart into halves."""
+        source = self.split(weights) if split else weights
+        if source is None:
+            return None
+        if source.storage not in self._fragments:
+            self._fragments[source.storage] = fragment_weights(source.storage, lines, split=split)
+        return replace(weights, storage=self._fragments[source.storage])
 
     def get(
         self, sources: Sequence[torch.Tensor], packing: tuple[Any, ...], pack: Callable[[], torch.Tensor]

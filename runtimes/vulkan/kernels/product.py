@@ -15,10 +15,10 @@ from mobopt.runtimes.vulkan.engine.stream import Binding, bind
 from mobopt.runtimes.vulkan.engine.tensor import DeviceTensor, StorageKind
 from mobopt.runtimes.vulkan.kernels.device_costs import ahead_workgroups
 from mobopt.runtimes.vulkan.kernels.epilogue import Epilogue
-from mobopt.runtimes.vulkan.kernels.fragment_kernels import FragmentKernel
+from mobopt.runtimes.vulkan.kernels.fragment_kernels import FragmentKernel, takes_fragments
 from mobopt.runtimes.vulkan.kernels.gpu_kernels import SUM_INVOCATIONS, SharedKernel
 from mobopt.runtimes.vulkan.kernels.kernel_access import FORMS_OF_ELEMENTS, element_form, read_words, reads_texels
-from mobopt.runtimes.vulkan.kernels.matrix_kernels import MatrixKernel
+from mobopt.runtimes.vulkan.kernels.matrix_kernels import MatrixKernel, splits
 from mobopt.runtimes.vulkan.kernels.plan import Plan, replayable
 from mobopt.runtimes.vulkan.kernels.product_kernels import ProductKernel, TileKernel, choose_product_kernel
 from mobopt.runtimes.vulkan.kernels.product_normalizing import Normalization
@@ -106,6 +106,23 @@ def _float_run(product: ProductPush, operands: ProductOperands, inner_tail: int)
     return 4 if inner_tail or any(size % 2 for size in sizes) else 8
 
 
+def _packs(plan: Plan, product: ProductPush, operands: ProductOperands, batches: int, inner_tail: int) -> bool:
+    """:attr:`ProductShape.packs` of a product."""
+    if not takes_fragments(plan.device):
+        return False
+    weights, p = operands.weights, product
+    is_matrix = batches == 1 and p.weight_offset == 0 and p.weight_pitch == p.columns and not _is_grouped(p)
+    lines = 4 * p.inner * p.taps_high * p.taps_wide
+    is_whole = is_matrix and weights.storage.capacity == lines * 4 * p.columns
+    if weights.storage.kind is not StorageKind.CONSTANT or not is_whole or inner_tail or p.inner % 2:
+        return False
+    if operands.planes is not None or operands.scales is not None:
+        return False
+    if _forms(operands) <= _HALVES:
+        return not any(place % 2 for place in (p.input_offset, p.input_pitch, p.input_batch))
+    return splits(plan.device) and plan.constants.split(weights) is not None
+
+
 def _ahead(device: DeviceInfo, operands: ProductOperands) -> int:
     """:attr:`ProductShape.ahead` of a product."""
     is_known = operands.weights.storage.kind is StorageKind.CONSTANT
@@ -181,22 +198,24 @@ def append_product(
         kernel = replace(kernel, column_tail=column_tail if weights is None else 0, is_weight_split=weights is not None)
         operands = operands if weights is None else replace(operands, weights=weights)
     if isinstance(kernel, FragmentKernel):
-        weights = plan.constants.fragments(operands.weights, 4 * shape.inner, 4 * shape.columns)
+        weights = plan.constants.fragments(operands.weights, 4 * shape.inner, split=kernel.split)
+        assert weights is not None, "the shape says that there are some"
         operands = replace(operands, weights=weights)
-        product = ProductPush(**{**vars(product), "weight_pitch": -(-shape.columns // 2)})
+        product = replace(product, weight_pitch=-(-shape.columns // 2) * (2 if kernel.split else 1))
     if operands.scales is not None:
         if isinstance(kernel, SharedKernel):
             kernel = replace(kernel, quantized=True, joins=False)
         elif isinstance(kernel, TileKernel):
             kernel = replace(kernel, quantized=True)
     if operands.scaling is not None:
-        assert isinstance(kernel, (SharedKernel, MatrixKernel)), "only products in shared memory scale their input"
+        assert isinstance(kernel, (SharedKernel, MatrixKernel, FragmentKernel)), "others would leave it out"
         kernel = replace(kernel, scaled=True)
     if operands.planes is not None:
         assert isinstance(kernel, (SharedKernel, MatrixKernel)), "only products in shared memory read planes"
         kernel = replace(kernel, planar=True)
     if operands.normalization is not None:
-        assert isinstance(kernel, (RowKernel, MatrixKernel)) and kernel.normalized, "others would leave it out"
+        assert isinstance(kernel, (RowKernel, MatrixKernel, FragmentKernel)), "others would leave it out"
+        assert kernel.normalized
     walk = (int(spatial), int(padded), inner_tail, int(_is_grouped(product)))
     if isinstance(kernel, TileKernel) and kernel.column_lanes > 1:
         product = ProductPush(**{**vars(product), "column_lanes": kernel.column_lanes.bit_length() - 1})
@@ -231,6 +250,7 @@ def chosen_kernel(
         taps=taps,
         half_run=_half_run(product, operands, inner_tail),
         float_run=_float_run(product, operands, inner_tail),
+        packs=_packs(plan, product, operands, batches, inner_tail),
         ahead=_ahead(plan.device, operands),
         is_plain=not (spatial or _is_grouped(product)) and taps == 1 and operands.scaling is None,
         bits=0 if operands.scales is None else operands.scales.bits,
