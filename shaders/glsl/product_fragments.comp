@@ -4,11 +4,6 @@
 // As product_matrix.comp, without tiles: each subgroup reads the fragments of its operands straight from memory into the registers in which
 // matrix units take them, so it waits for nobody until its sums are added to those of the other teams. An invocation has eight neighbours
 // of the inner dimension of each line of its fragments (matrix_fragments.glsl); weights lie in the order in which it reads them.
-#if defined(SPLIT) && defined(NORMALIZED)
-#define ATTEMPTS 3 // other bases may want other scales
-#elif defined(SPLIT) || defined(NORMALIZED)
-#define ATTEMPTS 2
-#endif
 #define FORMS_ID 20
 #include "product.glsl"
 #ifdef SCALED
@@ -118,22 +113,10 @@ RUN factor_at(int turn, int eight) {
     return run;
 }
 
-#ifdef SPLIT
-#include "product_fragments_split.glsl"
-#else
-#define FETCHED RUN
-#define NOTHING RUN(0)
-#define FACTORS EIGHTS // runs of a step
-#define FETCHED_AT(place) RUN(QUAD(activations, (place) >> 1))
-#define FACTOR_AT(turn, j) factor_at(turn, eight + j)
-#endif
 #ifdef NORMALIZED
 #include "product_fragments_normalized.glsl"
 #endif
 #ifdef SCALED
-#ifdef SPLIT
-Floats scaled_run(Floats floats, int index) { return Floats(vec4[2](scaled(floats.own[0], index), scaled(floats.own[1], index + 1))); }
-#else
 // Rounded as copies round that stand for float32.
 RUN scaled_run(RUN run, int index) {
     vec4 lower = intBitsToFloat(converted_halves(split(ivec2(run.xy)))), upper = intBitsToFloat(converted_halves(split(ivec2(run.zw))));
@@ -142,36 +125,28 @@ RUN scaled_run(RUN run, int index) {
     return uvec4(first.xz | first.yw << 16, second.xz | second.yw << 16);
 }
 #endif
-#endif
-#ifdef SPLIT
-// A value as it is multiplied.
-vec4 prepared_value(vec4 value, int row, int index) {
-#ifdef SCALED
-    return scaled(value, scales_of(row) + index);
-#elif defined(NORMALIZED)
-    return has_bases ? value - base_of(row - block_row) : value;
-#else
-    return value;
-#endif
-}
-#endif
 #include "product_matrix_stores.glsl"
 
 // Two sets, by name: an index that isn't known before loops are unrolled puts arrays into local memory (NVIDIA).
-FETCHED values[LINES], next_values[LINES];
-RUN factors[FACTORS], next_factors[FACTORS];
+RUN values[LINES], next_values[LINES];
+RUN factors[EIGHTS], next_factors[EIGHTS];
 int eight; // the first eight columns of this subgroup
 
 #define FETCH_VALUES(into, turn)                                                                                                 \
     {                                                                                                                            \
         Reach reach = reach_of(turn);                                                                                            \
         [[unroll]] for (int i = 0; i < LINES; ++i) {                                                                             \
-            into[i] = NOTHING;                                                                                                   \
-            if (is_inside(places[i], reach)) into[i] = FETCHED_AT(addresses[i] + reach.offset);                                  \
+            into[i] = RUN(0);                                                                                                    \
+            if (is_inside(places[i], reach)) into[i] = RUN(QUAD(activations, (addresses[i] + reach.offset) >> 1));               \
         }                                                                                                                        \
     }
 #define FETCH_FACTORS(into, turn)                                                                                                \
-    { [[unroll]] for (int j = 0; j < FACTORS; ++j) into[j] = FACTOR_AT(turn, j); }
+    { [[unroll]] for (int j = 0; j < EIGHTS; ++j) into[j] = factor_at(turn, eight + j); }
+#define FETCH_FIRST_FACTORS                                                                                                      \
+    {                                                                                                                            \
+        FETCH_FACTORS(factors, 0)                                                                                                \
+        if (DEPTH > 1) FETCH_FACTORS(next_factors, 1)                                                                            \
+    }
 
 // What becomes of values before they are multiplied: any earlier would be to wait for them.
 #ifdef SCALED
@@ -194,7 +169,6 @@ int eight; // the first eight columns of this subgroup
 #define PREPARE(of, turn)
 #endif
 
-#ifndef SPLIT
 // By the first or the second four of the eight neighbours that an invocation has of each line.
 #define MULTIPLY_FOURS(rows_of, columns_of, four)                                                                                \
     {                                                                                                                            \
@@ -208,60 +182,26 @@ int eight; // the first eight columns of this subgroup
 #define MULTIPLY(rows_of, columns_of)                                                                                            \
     MULTIPLY_FOURS(rows_of, columns_of, xy)                                                                                      \
     MULTIPLY_FOURS(rows_of, columns_of, zw)
-#endif
-
-#ifdef ATTEMPTS
-// Whether sums are what they should be, or can't be better; else there is what another attempt needs. All invocations together.
-bool is_done(int attempt) {
-    bool done = true;
-#ifdef NORMALIZED
-    find_statistics();
-    done = !are_bases_missing();
-#endif
-    if (attempt == ATTEMPTS) return true;
-#ifdef SPLIT
-    done = is_settled() && done;
-#endif
-#ifdef NORMALIZED
-    if (are_bases_missing()) begin_from_bases();
-#endif
-    return done;
-}
-#endif
 
 void main() {
     first = part * TEAMS * turns + subgroup() / TEAM_SIZE;
     eight = (block_column + subgroup() % TEAM_SIZE * COLUMNS) / VECTORS;
     find_rows();
-#ifdef SPLIT
-    begin_split();
-#endif
 #ifdef NORMALIZED
     if (me == 0) is_some_row_far = 0u;
 #endif
-    if (AHEAD != 0) {
-        FETCH_FACTORS(factors, 0)
-        if (DEPTH > 1) FETCH_FACTORS(next_factors, 1)
-    }
+    if (AHEAD != 0) FETCH_FIRST_FACTORS
     wait_for_operands();
-#ifdef ATTEMPTS
-    for (int attempt = 1;; ++attempt) {
-#ifdef SPLIT
-        barrier(); // extremes are zero
-#endif
-#else
-    const int attempt = 1;
+    if (AHEAD == 0) FETCH_FIRST_FACTORS
+#ifdef NORMALIZED
+    while (true) {
 #endif
     [[unroll]] for (int i = 0; i < HIGH * WIDE; ++i) sums[i] = no_sums();
 #ifdef NORMALIZED
     forget_rows();
 #endif
     FETCH_VALUES(values, 0)
-    if (AHEAD == 0 || attempt > 1) FETCH_FACTORS(factors, 0)
-    if (DEPTH > 1) {
-        FETCH_VALUES(next_values, 1)
-        if (AHEAD == 0 || attempt > 1) FETCH_FACTORS(next_factors, 1)
-    }
+    if (DEPTH > 1) FETCH_VALUES(next_values, 1)
     for (int turn = 0; turn < turns; turn += DEPTH) {
         PREPARE(values, turn)
         MULTIPLY(values, factors)
@@ -278,8 +218,11 @@ void main() {
             }
         }
     }
-#ifdef ATTEMPTS
-        if (is_done(attempt)) break;
+#ifdef NORMALIZED
+        find_statistics();
+        if (!are_bases_missing()) break;
+        begin_from_bases();
+        FETCH_FIRST_FACTORS
     }
 #endif
     store_all();

@@ -14,15 +14,6 @@ void forget_rows() {
     [[unroll]] for (int i = 0; i < LINES; ++i) both_met[i] = vec2(0.0);
 }
 
-#ifdef SPLIT
-vec2 both_of_run(Floats floats) { return both_of(floats.own[0]) + both_of(floats.own[1]); }
-
-Floats from_base(Floats floats, float base) {
-    floats.own[0] -= base;
-    floats.own[1] -= base;
-    return floats;
-}
-#else
 vec2 both_of_run(RUN run) {
     return both_of(vec4(unpackHalf2x16(run.x), unpackHalf2x16(run.y))) + both_of(vec4(unpackHalf2x16(run.z), unpackHalf2x16(run.w)));
 }
@@ -31,7 +22,6 @@ RUN from_base(RUN run, float base) {
     [[unroll]] for (int w = 0; w < 4; ++w) run[w] = packHalf2x16(unpackHalf2x16(run[w]) - base);
     return run;
 }
-#endif
 
 // Subgroups side by side have met the same rows.
 void find_statistics() {
@@ -58,9 +48,5 @@ void begin_from_bases() {
     barrier();
     for (int row = me; row < ROWS; row += INVOCATIONS) rows_met[row].x = rows_met[row].y;
     has_bases = true;
-#ifdef SPLIT
-    met[VALUE] = 0.0;
-    if (me == 0) extremes[VALUE] = 0u;
-#endif
     barrier();
 }

@@ -42,8 +42,6 @@ class FragmentCosts:
     """Subgroups that a core lets read and multiply at the same time."""
     latency_cycles: float
     """Of a step that nothing else hides."""
-    start_cycles: float
-    """A dispatch."""
     group_cycles: float
     """A workgroup."""
     store_cycles: float
@@ -146,8 +144,6 @@ class DeviceCosts:
     """The same for products of floats, which are split into halves: they take three products of halves, ..."""
     fragments: FragmentCosts | None = None
     """Of products of halves by operands in registers; None where that isn't known to be faster."""
-    split_fragments: FragmentCosts | None = None
-    """The same of floats."""
     split_names: tuple[str, ...] = ()
     """... so they are used on devices only whose name has one of these in it (an empty one is in every name):
     elsewhere ordinary arithmetic may be faster."""

@@ -17,7 +17,7 @@ from typing import Any
 
 from mobopt.runtimes.vulkan.engine.device_info import DeviceInfo
 from mobopt.runtimes.vulkan.engine.quirks import EMULATED_CHAINS
-from mobopt.runtimes.vulkan.kernels.costs import CpuCosts, DeviceCosts, FewBitsCosts, MatrixCosts
+from mobopt.runtimes.vulkan.kernels.costs import CpuCosts, DeviceCosts, FewBitsCosts, FragmentCosts, MatrixCosts
 from mobopt.runtimes.vulkan.kernels.tuned_costs import CPU, HALVES, SPLIT, TunedCosts, tuned_costs, with_costs
 from mobopt.shaders.push_constants import CHAIN_END
 
@@ -83,10 +83,18 @@ def profiles() -> tuple[DeviceCosts, ...]:
 
 def _profile(row: Mapping[str, Any]) -> DeviceCosts:
     matrix = {name: MatrixCosts(**row[name]) for name in ("matrix", "split") if name in row}
+    fragments = FragmentCosts(**row["fragments"]) if "fragments" in row else None
     few_bits = FewBitsCosts(**row["few_bits"])
     lists = {name: tuple(row[name]) for name in ("vendors", "kinds", "in_order_drivers")}
     return DeviceCosts(
-        **{**row, **lists, **matrix, "few_bits": few_bits, "split_names": tuple(row.get("split_names", ()))}
+        **{
+            **row,
+            **lists,
+            **matrix,
+            "fragments": fragments,
+            "few_bits": few_bits,
+            "split_names": tuple(row.get("split_names", ())),
+        }
     )
 
 

@@ -57,15 +57,11 @@ class ConstantStore:
         storage = self._split[weights.storage]
         return None if storage is None else replace(weights, storage=storage)
 
-    def fragments(self, weights: DeviceTensor, lines: int, *, split: bool) -> DeviceTensor | None:
-        """Weights of so many lines in the order of fragments, see :func:`fragment_weights`; None where floats can't be
-        taken apart into halves."""
-        source = self.split(weights) if split else weights
-        if source is None:
-            return None
-        if source.storage not in self._fragments:
-            self._fragments[source.storage] = fragment_weights(source.storage, lines, split=split)
-        return replace(weights, storage=self._fragments[source.storage])
+    def fragments(self, weights: DeviceTensor, lines: int) -> DeviceTensor:
+        """Weights of so many lines in the order of fragments, see :func:`fragment_weights`."""
+        if weights.storage not in self._fragments:
+            self._fragments[weights.storage] = fragment_weights(weights.storage, lines)
+        return replace(weights, storage=self._fragments[weights.storage])
 
     def get(
         self, sources: Sequence[torch.Tensor], packing: tuple[Any, ...], pack: Callable[[], torch.Tensor]

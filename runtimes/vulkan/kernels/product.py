@@ -18,7 +18,7 @@ from mobopt.runtimes.vulkan.kernels.epilogue import Epilogue
 from mobopt.runtimes.vulkan.kernels.fragment_kernels import FragmentKernel, takes_fragments
 from mobopt.runtimes.vulkan.kernels.gpu_kernels import SUM_INVOCATIONS, SharedKernel
 from mobopt.runtimes.vulkan.kernels.kernel_access import FORMS_OF_ELEMENTS, element_form, read_words, reads_texels
-from mobopt.runtimes.vulkan.kernels.matrix_kernels import MatrixKernel, splits
+from mobopt.runtimes.vulkan.kernels.matrix_kernels import MatrixKernel
 from mobopt.runtimes.vulkan.kernels.plan import Plan, replayable
 from mobopt.runtimes.vulkan.kernels.product_kernels import ProductKernel, TileKernel, choose_product_kernel
 from mobopt.runtimes.vulkan.kernels.product_normalizing import Normalization
@@ -116,11 +116,9 @@ def _packs(plan: Plan, product: ProductPush, operands: ProductOperands, batches:
     is_whole = is_matrix and weights.storage.capacity == lines * 4 * p.columns
     if weights.storage.kind is not StorageKind.CONSTANT or not is_whole or inner_tail or p.inner % 2:
         return False
-    if operands.planes is not None or operands.scales is not None:
+    if operands.planes is not None or not _forms(operands) <= _HALVES:
         return False
-    if _forms(operands) <= _HALVES:
-        return not any(place % 2 for place in (p.input_offset, p.input_pitch, p.input_batch))
-    return splits(plan.device) and plan.constants.split(weights) is not None
+    return not any(place % 2 for place in (p.input_offset, p.input_pitch, p.input_batch))
 
 
 def _ahead(device: DeviceInfo, operands: ProductOperands) -> int:
@@ -198,10 +196,8 @@ def append_product(
         kernel = replace(kernel, column_tail=column_tail if weights is None else 0, is_weight_split=weights is not None)
         operands = operands if weights is None else replace(operands, weights=weights)
     if isinstance(kernel, FragmentKernel):
-        weights = plan.constants.fragments(operands.weights, 4 * shape.inner, split=kernel.split)
-        assert weights is not None, "the shape says that there are some"
-        operands = replace(operands, weights=weights)
-        product = replace(product, weight_pitch=-(-shape.columns // 2) * (2 if kernel.split else 1))
+        operands = replace(operands, weights=plan.constants.fragments(operands.weights, 4 * shape.inner))
+        product = replace(product, weight_pitch=-(-shape.columns // 2))
     if operands.scales is not None:
         if isinstance(kernel, SharedKernel):
             kernel = replace(kernel, quantized=True, joins=False)

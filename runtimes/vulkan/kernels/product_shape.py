@@ -22,8 +22,8 @@ class ProductShape:
     float_run: int = 0
     """The same of floats, or of floats and halves, which kernels may split into halves; else 0."""
     packs: bool = False
-    """Whether the weights are one matrix of constants, which may be put into another order, and eight numbers of the
-    input lie side by side wherever a kernel reads."""
+    """Whether operands are halves, the weights one matrix of constants, which may be put into another order, and eight
+    numbers of the input lie side by side wherever a kernel reads."""
     ahead: int = 0
     """Workgroups up to which a dispatch may read its weights while those before it run: they are constants, and it
     waits by a counter."""
