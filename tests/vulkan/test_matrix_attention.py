@@ -12,17 +12,22 @@ from products import constant_call
 
 from mobopt.ir import Value
 from mobopt.runtimes.vulkan.kernels.attention_kernel import AttentionOperands
-from mobopt.runtimes.vulkan.kernels.attention_matrix import MatrixAttentionBlock, matrix_block
+from mobopt.runtimes.vulkan.kernels.attention_matrix import (
+    KEYS_AHEAD,
+    VALUES_AHEAD,
+    MatrixAttentionBlock,
+    matrix_block,
+)
 from mobopt.runtimes.vulkan.lowerings import attention as lowering
 
 OP = "aten::scaled_dot_product_attention"
 BLOCKS = [
-    MatrixAttentionBlock(2, 1, 32),
-    MatrixAttentionBlock(1, 2, 32),
-    MatrixAttentionBlock(1, 1, 32),
-    MatrixAttentionBlock(4, 1, 32),
-    MatrixAttentionBlock(4, 1, 64),
-    MatrixAttentionBlock(8, 1, 64),
+    MatrixAttentionBlock(2, 2, 1, 32, KEYS_AHEAD),
+    MatrixAttentionBlock(1, 1, 1, 32),
+    MatrixAttentionBlock(1, 1, 2, 16, KEYS_AHEAD | VALUES_AHEAD),
+    MatrixAttentionBlock(1, 3, 2, 32, VALUES_AHEAD),
+    MatrixAttentionBlock(4, 1, 1, 32, KEYS_AHEAD | VALUES_AHEAD),
+    MatrixAttentionBlock(1, 8, 1, 16, KEYS_AHEAD | VALUES_AHEAD),
 ]
 each_block = pytest.mark.parametrize(
     "block", [pytest.param(block, marks=() if block is BLOCKS[0] else pytest.mark.sweep) for block in BLOCKS]
@@ -37,7 +42,7 @@ def force(monkeypatch: pytest.MonkeyPatch, device: Any, block: MatrixAttentionBl
 
     def choose(info: Any, operands: AttentionOperands, scale: float, is_causal: bool) -> MatrixAttentionBlock:
         assert matrix_block(info, operands, scale, is_causal) is not None
-        needed = forced.shared_bytes(operands.query.sizes[-1], operands.value.sizes[-1])
+        needed = forced.shared_bytes(operands.value.sizes[-1])
         if needed > info.limits.max_compute_shared_memory_size:
             pytest.skip("the block needs more shared memory")
         return forced

@@ -13,11 +13,25 @@ from products import constant_call
 
 from mobopt.ir import Value
 from mobopt.runtimes.vulkan.kernels.attention_kernel import AttentionOperands
-from mobopt.runtimes.vulkan.kernels.attention_matrix import MatrixAttentionBlock, matrix_block
+from mobopt.runtimes.vulkan.kernels.attention_matrix import (
+    KEYS_AHEAD,
+    VALUES_AHEAD,
+    MatrixAttentionBlock,
+    matrix_block,
+)
 from mobopt.runtimes.vulkan.lowerings import attention as lowering
 
 OP = "aten::scaled_dot_product_attention"
-BLOCKS = [MatrixAttentionBlock(*sizes, split=True) for sizes in ((1, 1, 32), (2, 1, 32), (4, 1, 32), (4, 1, 64))]
+BLOCKS = [
+    MatrixAttentionBlock(*sizes, split=True)
+    for sizes in (
+        (1, 2, 1, 16, KEYS_AHEAD),
+        (1, 1, 1, 32),
+        (2, 1, 2, 16, VALUES_AHEAD),
+        (4, 1, 1, 32),
+        (1, 7, 1, 32, 3),
+    )
+]
 each_block = pytest.mark.parametrize(
     "block", [pytest.param(block, marks=() if block is BLOCKS[0] else pytest.mark.sweep) for block in BLOCKS]
 )
@@ -32,7 +46,7 @@ def force(monkeypatch: pytest.MonkeyPatch, device: Any, block: MatrixAttentionBl
     def choose(
         info: Any, operands: AttentionOperands, scale: float, is_causal: bool, split: bool = False
     ) -> MatrixAttentionBlock:
-        needed = forced.shared_bytes(operands.query.sizes[-1], operands.value.sizes[-1])
+        needed = forced.shared_bytes(operands.value.sizes[-1])
         if needed > info.limits.max_compute_shared_memory_size:
             pytest.skip("the block needs more shared memory")
         assert split and matrix_block(info, operands, scale, is_causal, split=True) is not None
