@@ -59,9 +59,9 @@ void fetch_keys(int start, int first, int end) {
         }
 }
 
-// Values are the right side of a product, whose lines are elements of the result and whose inner dimension is that of keys. Element 8 * (p % 8) + 2 * f + p / 8
-// of a group of 64 is line p of fragment f: so an invocation needs of each of its four keys eight neighbours, whose pairs are its elements of
-// the four fragments.
+// Values are the right side of a product, whose lines are elements of the result, and whose inner dimension is that of keys. Element
+// 8 * (p % 8) + 2 * f + p / 8 of a group of 64 is line p of fragment f: so an invocation needs of each of its four keys eight neighbours, whose
+// pairs are its elements of the four fragments.
 void fetch_values(int start, int first, int end) {
     [[unroll]] for (int at = 0; at < ACROSS * GROUPS; ++at)
         [[unroll]] for (int e = 0; e < 4; ++e) {

@@ -229,13 +229,10 @@ void main() {
     own_row = first_row + subgroup() / TEAMS * OWN_ROWS;
     team = subgroup() % TEAMS;
 
+    // All subgroups go round the loop equally often, though some see fewer keys: a driver doesn't know that the invocations of each agree.
     int end_of_all = CAUSAL != 0 ? min(key_count, first_row + TILE_ROWS) : key_count;
+    int turns = (end_of_all + TEAMS * KEYS - 1) / (TEAMS * KEYS);
     int end = own_row >= query_count ? 0 : CAUSAL != 0 ? min(key_count, own_row + OWN_ROWS) : key_count;
-#ifdef EMULATED
-    int turns = (end_of_all + TEAMS * KEYS - 1) / (TEAMS * KEYS); // subgroups wait for each other there
-#else
-    int turns = (end + TEAMS * KEYS - 1) / (TEAMS * KEYS);
-#endif
     int unmasked = CAUSAL != 0 ? min(end, own_row + 1) : end; // keys that all queries see
 #ifdef SPLIT
     begin_split();

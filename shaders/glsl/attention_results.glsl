@@ -1,5 +1,6 @@
-// What becomes of the sums of attention_matrix.comp. By the order of values in fragments (attention_fragments.glsl) an invocation has of each of its rows 16
-// neighbours of each group of 64: four vec4s. Of a row of fragments, vec4s 0 to 3 of a group are of row line_of_lane(), 4 to 7 of the one eight below.
+// What becomes of the sums of attention_matrix.comp. By the order of values in fragments (attention_fragments.glsl) an invocation has of each of
+// its rows 16 neighbours of each group of 64: four vec4s. Of a row of fragments, vec4s 0 to 3 of a group are of row line_of_lane(), 4 to 7 of the
+// one eight below.
 #define RESULT_PAIR(i, c, e) ELEMENT(sums[(i) * WIDE + (c)], e), ELEMENT(sums[(i) * WIDE + (c)], (e) + 2)
 #define RESULT(i, g, n)                                                                                                          \
     vec4(RESULT_PAIR(i, 4 * (g) + (n) % 2 * 2, (n) / 4 * 4 + (n) / 2 % 2), RESULT_PAIR(i, 4 * (g) + (n) % 2 * 2 + 1, (n) / 4 * 4 + (n) / 2 % 2))
