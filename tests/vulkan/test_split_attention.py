@@ -133,7 +133,7 @@ def test_magnitudes_of_teams_and_groups(
 
 
 def test_heads_that_share_keys(units: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    force(monkeypatch, units, BLOCKS[1])
+    force(monkeypatch, units, BLOCKS[0])
     packed = torch.randn(1, 23, 10, 16).transpose(1, 2)  # as models split one linear layer
     check(units, packed[:, :6], packed[:, 6:8], packed[:, 8:], enable_gqa=True)
 
