@@ -1,8 +1,8 @@
-// Attention of a workgroup's queries by ordinary arithmetic, where halves can't tell: the same steps, a tile of keys after another, each
-// score by one invocation. Scores and weights lie in `pool`.
-const int QUADS = WIDTH / 4;
-const int OWN_QUADS = (TILE_ROWS * QUADS + LOCAL_SIZE - 1) / LOCAL_SIZE;
-const int PLAIN_KEYS = KEYS < LOOP_RUNS * 4 / TILE_ROWS ? KEYS : LOOP_RUNS * 4 / TILE_ROWS; // of a tile
+// Attention of a workgroup's queries by ordinary arithmetic, where halves can't tell: the same steps, a tile of keys after another. An invocation
+// computes a vec4 of the result, and of each tile the score of its row and one key.
+const int QUADS = WIDTH / 4; // of a row, and keys of a tile
+const int PLAIN_ROWS = LOCAL_SIZE / QUADS;
+shared float plain_scores[LOCAL_SIZE + QUADS];
 
 float plain_score(int query_place, int key_place) {
     float sum = 0.0;
@@ -11,55 +11,35 @@ float plain_score(int query_place, int key_place) {
     return sum;
 }
 
-#define PLACE(row, k) pool[((row) * PLAIN_KEYS + (k)) / 4][((row) * PLAIN_KEYS + (k)) % 4]
-
-// What becomes of the scores of a row: weights, and by what they scale what was summed before.
-void weigh_plainly(int row) {
-    float top = stats[row].x, sum = 0.0;
-    for (int k = 0; k < PLAIN_KEYS; ++k) top = max(top, uintBitsToFloat(PLACE(row, k)));
-    float scale = exp2((stats[row].x - top) * EXPONENT);
-    for (int k = 0; k < PLAIN_KEYS; ++k) {
-        float weight = exp2((uintBitsToFloat(PLACE(row, k)) - top) * EXPONENT);
-        PLACE(row, k) = floatBitsToUint(weight);
-        sum += weight;
-    }
-    stats[row] = vec2(top, scale);
-    halves_of_rows[row].x = halves_of_rows[row].x * scale + sum;
-}
-
 void attend_plainly(ivec3 batch, int first_row, int end) {
     int query_start = start_of(query, batch), key_start = start_of(key, batch), value_start = start_of(value, batch);
     int bias_start = start_of(bias, batch), place_start = start_of(place, batch);
-    vec4 own[OWN_QUADS];
-    for (int i = 0; i < OWN_QUADS; ++i) own[i] = vec4(0.0);
-    for (int row = me; row < TILE_ROWS; row += LOCAL_SIZE) {
-        stats[row] = vec2(LOWEST, 1.0);
-        halves_of_rows[row] = vec2(0.0);
-    }
-    for (int first = 0; first < end; first += PLAIN_KEYS) {
-        barrier();
-        for (int slot = me; slot < TILE_ROWS * PLAIN_KEYS; slot += LOCAL_SIZE) {
-            int row = slot / PLAIN_KEYS, k = slot % PLAIN_KEYS;
-            int query_place = query_start + min(first_row + row, query_count - 1) * query.row;
-            float score = plain_score(query_place, key_start + min(first + k, end - 1) * key.row);
-            PLACE(row, k) = floatBitsToUint(masked(score, first_row + row, first + k, end, bias_start));
+    int quad = me % QUADS, end_row = min(first_row + TILE_ROWS, query_count);
+    for (int base = first_row; base < end_row; base += PLAIN_ROWS) {
+        int row = base + me / QUADS;
+        int query_place = query_start + min(row, query_count - 1) * query.row;
+        float top = LOWEST, whole = 0.0;
+        vec4 own = vec4(0.0);
+        for (int first = 0; first < end; first += QUADS) {
+            barrier();
+            float score = plain_score(query_place, key_start + min(first + quad, end - 1) * key.row);
+            plain_scores[me] = masked(score, row, first + quad, end, bias_start);
+            barrier();
+            float most = top;
+            for (int k = 0; k < QUADS; ++k) most = max(most, plain_scores[me - quad + k]);
+            float scaling = exp2((top - most) * EXPONENT);
+            top = most;
+            whole *= scaling;
+            own *= scaling;
+            for (int k = 0; k < min(QUADS, end - first); ++k) {
+                float weight = exp2((plain_scores[me - quad + k] - most) * EXPONENT);
+                whole += weight;
+                own += weight * LOAD_FLOATS4(values, VALUE_FORM, value_start + (first + k) * value.row + quad);
+            }
         }
-        barrier();
-        for (int row = me; row < TILE_ROWS; row += LOCAL_SIZE) weigh_plainly(row);
-        barrier();
-        for (int i = 0; i < OWN_QUADS; ++i) {
-            int slot = me + i * LOCAL_SIZE, row = slot / QUADS, quad = slot % QUADS;
-            if (row >= TILE_ROWS) continue;
-            own[i] *= stats[row].y;
-            for (int k = 0; k < min(PLAIN_KEYS, end - first); ++k)
-                own[i] += uintBitsToFloat(PLACE(row, k)) * LOAD_FLOATS4(values, VALUE_FORM, value_start + (first + k) * value.row + quad);
+        if (me < PLAIN_ROWS * QUADS && row < end_row) {
+            vec4 x = own * (whole == 0.0 ? 0.0 : 1.0 / whole); // where no key counts, torch gives zeros
+            STORE_FLOATS4(result, RESULT_FORM, place_start + row * place.row + quad, x)
         }
-    }
-    for (int i = 0; i < OWN_QUADS; ++i) {
-        int slot = me + i * LOCAL_SIZE, row = slot / QUADS, quad = slot % QUADS;
-        if (row >= TILE_ROWS || first_row + row >= query_count) continue;
-        float whole = halves_of_rows[row].x;
-        vec4 x = own[i] * (whole == 0.0 ? 0.0 : 1.0 / whole); // where no key counts, torch gives zeros
-        STORE_FLOATS4(result, RESULT_FORM, place_start + (first_row + row) * place.row + quad, x)
     }
 }

@@ -10,17 +10,14 @@ struct Left {
 };
 struct Right {
     int place, pitch;
-    bool turned;
 };
 struct Sums {
     float own[OWN];
 };
-#define COUNT(sums) OWN
 #define ELEMENT(sums, i) sums.own[i]
 
 int subgroup() { return me / LANES; }
 int lane() { return me % LANES; }
-void wait_for_lanes() { barrier(); }
 
 Sums no_sums() {
     Sums sums;
@@ -29,23 +26,18 @@ Sums no_sums() {
 }
 
 Left load_left(int place, int pitch) { return Left(place, pitch); }
-Right load_right(int place, int pitch) { return Right(place, pitch, false); }
-Right load_turned(int place, int pitch) { return Right(place, pitch, true); }
+Right load_right(int place, int pitch) { return Right(place, pitch); }
 
 float half_at(int line, int column) {
     RUN run = pool[line + column / (4 * VECTORS)];
     return unpackHalf2x16(run[column / 2 % (2 * VECTORS)])[column % 2];
 }
 
-float factor_at(Right right, int k, int n) {
-    return right.turned ? half_at(right.place + n * right.pitch, k) : half_at(right.place + k * right.pitch, n);
-}
-
 Sums multiplied(Left left, Right right, Sums sums) {
     for (int i = 0; i < OWN; ++i) {
         int slot = lane() * OWN + i;
         for (int k = 0; k < K; ++k)
-            sums.own[i] += half_at(left.place + slot / N * left.pitch, k) * factor_at(right, k, slot % N);
+            sums.own[i] += half_at(left.place + slot / N * left.pitch, k) * half_at(right.place + k * right.pitch, slot % N);
     }
     return sums;
 }
@@ -55,27 +47,10 @@ Sums added(Sums sums, Sums others) {
     return sums;
 }
 
-Sums load_sums(int place, int pitch) {
-    Sums sums;
-    for (int i = 0; i < OWN; ++i) {
-        int slot = lane() * OWN + i;
-        sums.own[i] = uintBitsToFloat(pool[place + slot / N * pitch + slot % N / (2 * VECTORS)][slot % N % (2 * VECTORS)]);
-    }
-    return sums;
-}
-
 void store_sums(Sums sums, int place, int pitch) {
     for (int i = 0; i < OWN; ++i) {
         int slot = lane() * OWN + i;
         pool[place + slot / N * pitch + slot % N / (2 * VECTORS)][slot % N % (2 * VECTORS)] = floatBitsToUint(sums.own[i]);
-    }
-}
-
-void store_halves(Sums sums, int place, int pitch) {
-    for (int i = 0; i < OWN; i += 2) {
-        int slot = lane() * OWN + i, column = slot % N;
-        pool[place + slot / N * pitch + column / (4 * VECTORS)][column / 2 % (2 * VECTORS)] =
-            packHalf2x16(vec2(sums.own[i], sums.own[i + 1]));
     }
 }
 #else
@@ -87,16 +62,10 @@ void store_halves(Sums sums, int place, int pitch) {
 #define Left coopmat<float16_t, gl_ScopeSubgroup, M, K, gl_MatrixUseA>
 #define Right coopmat<float16_t, gl_ScopeSubgroup, K, N, gl_MatrixUseB>
 #define Sums coopmat<float, gl_ScopeSubgroup, M, N, gl_MatrixUseAccumulator>
-#define Rounded coopmat<float16_t, gl_ScopeSubgroup, M, N, gl_MatrixUseAccumulator>
-#define COUNT(sums) sums.length()
 #define ELEMENT(sums, i) sums[i]
 
 int subgroup() { return int(gl_SubgroupID); }
 int lane() { return int(gl_SubgroupInvocationID); }
-void wait_for_lanes() {
-    subgroupMemoryBarrierShared();
-    subgroupBarrier();
-}
 
 Sums no_sums() { return Sums(0.0); }
 
@@ -112,26 +81,9 @@ Right load_right(int place, int pitch) {
     return right;
 }
 
-// Of a matrix that lies transposed.
-Right load_turned(int place, int pitch) {
-    Right right;
-    coopMatLoad(right, pool, place, pitch, gl_CooperativeMatrixLayoutColumnMajor);
-    return right;
-}
-
 Sums multiplied(Left left, Right right, Sums sums) { return coopMatMulAdd(left, right, sums); }
 
 Sums added(Sums sums, Sums others) { return sums + others; }
 
-Sums load_sums(int place, int pitch) {
-    Sums sums;
-    coopMatLoad(sums, pool, place, pitch, gl_CooperativeMatrixLayoutRowMajor);
-    return sums;
-}
-
 void store_sums(Sums sums, int place, int pitch) { coopMatStore(sums, pool, place, pitch, gl_CooperativeMatrixLayoutRowMajor); }
-
-void store_halves(Sums sums, int place, int pitch) {
-    coopMatStore(Rounded(sums), pool, place, pitch, gl_CooperativeMatrixLayoutRowMajor);
-}
 #endif

@@ -5,7 +5,7 @@ vec4 biased_sum(int slot, Spot spot) {
     int line = slot / COLUMNS;
     vec4 sum = sum_at(line / M * SUMS + line % M * SUM_PITCH + slot % COLUMNS * FLOATS);
 #ifdef SPLIT
-    sum = is_plain ? plain_sum(spot) : sum * (unscaling(VALUE) * unscaling(FACTOR));
+    sum = is_plain ? plain_sum(spot) : sum * (UNSCALING(VALUE) * UNSCALING(FACTOR));
 #endif
 #ifdef NORMALIZED
     sum = normalized_sum(sum, mean_of(spot.row - block_row), scale_of(spot.row - block_row), spot.column);

@@ -2,6 +2,10 @@
 #define OPERANDS 2
 #include "split.glsl"
 
+struct Floats {
+    vec4 own[VECTORS];
+};
+
 const int VALUE = 0, FACTOR = 1;
 const uint FACTOR_SCALE = ONE + 8u; // also of weights that the host has split, see split_floats.py
 
@@ -21,6 +25,21 @@ void begin_split() {
     if (me < 2) extremes[me] = 0u;
     met = float[2](0.0, IS_WEIGHT_SPLIT != 0 ? 1.0 : 0.0); // the scale suits weights that the host has split
     scales = uint[2](ONE + 4u, FACTOR_SCALE);
+}
+
+// Puts floats at a place of `pool` for high halves, and another for low ones.
+void keep_split(int operand, int high_place, int low_place, Floats floats) {
+    RUN high, low;
+    [[unroll]] for (int v = 0; v < VECTORS; ++v) {
+        MEET(operand, floats.own[v])
+        Halves halves = halved(floats.own[v] * SCALING(operand));
+        high[2 * v] = halves.high.x;
+        high[2 * v + 1] = halves.high.y;
+        low[2 * v] = halves.low.x;
+        low[2 * v + 1] = halves.low.y;
+    }
+    pool[high_place] = high;
+    pool[low_place] = low;
 }
 
 void keep_value(int place, Floats floats) { keep_split(VALUE, place, place + TILE_PAIR, floats); }

@@ -2,13 +2,8 @@
 // and R. Yokota, "Recovering single precision accuracy from Tensor Cores while surpassing the FP32 theoretical peak performance", 2022).
 // A half has 11 bits, so what is missing is 2^-22 of a product. It has few exponents, too: operands are scaled by powers of two, first by
 // such as suit most networks. Which magnitudes were met is asked at the end: where scales didn't suit them, all is computed once more by
-// scales that do; beyond EXTREME, and with infinities, by ordinary arithmetic. Runs of halves lie in `pool`. The shader that includes
-// this says how many OPERANDS there are.
+// scales that do; beyond EXTREME, and with infinities, by ordinary arithmetic. The shader that includes this says how many OPERANDS there are.
 #extension GL_KHR_shader_subgroup_arithmetic : require
-
-struct Floats {
-    vec4 own[VECTORS];
-};
 
 const uint ONE = 127u; // exponents have the bias of floats
 const uint LEAST = ONE - 2u; // of the largest magnitude, scaled: the low halves of smaller ones would lose bits
@@ -16,7 +11,7 @@ const uint MOST = ONE + 15u; // and larger ones would be infinite
 const uint AIM = ONE + 13u;
 const uint EXTREME = 40u;
 
-// The bits of the largest magnitudes. Four words, as matrices in `pool` must lie on whole 16 bytes, wherever it is.
+// The bits of the largest magnitudes. Four words, as matrices in shared memory must lie on whole 16 bytes, wherever they are.
 shared uint extremes[4];
 
 float met[OPERANDS];   // those of this invocation; NaN, which may be lost, becomes NaN all the same
@@ -24,26 +19,26 @@ uint scales[OPERANDS]; // as exponents
 bool is_plain = false;
 
 float power_of_two(uint exponent) { return uintBitsToFloat(exponent << 23); }
-float unscaling(int operand) { return power_of_two(2u * ONE - scales[operand]); }
+// Macros, as indices that come through functions put arrays into local memory (NVIDIA).
+#define SCALING(operand) power_of_two(scales[operand])
+#define UNSCALING(operand) power_of_two(2u * ONE - scales[operand])
+#define MEET(operand, x) met[operand] = max(met[operand], largest(abs(x)));
+
+float largest(vec4 x) { return max(max(x.x, x.y), max(x.z, x.w)); }
 
 // The integers keep the driver from taking a number and its half for the same.
 vec4 rounded_to_eleven_bits(vec4 x) { return uintBitsToFloat((floatBitsToUint(x) + 0x1000u) & ~0x1fffu); }
 
-// Puts floats at a place for high halves, and another for low ones.
-void keep_split(int operand, int high_place, int low_place, Floats floats) {
-    RUN high, low;
-    [[unroll]] for (int v = 0; v < VECTORS; ++v) {
-        [[unroll]] for (int c = 0; c < 4; ++c) met[operand] = max(met[operand], abs(floats.own[v][c]));
-        vec4 x = floats.own[v] * power_of_two(scales[operand]);
-        vec4 rounded = rounded_to_eleven_bits(x);
-        vec4 rest = x - rounded;
-        high[2 * v] = packHalf2x16(rounded.xy);
-        high[2 * v + 1] = packHalf2x16(rounded.zw);
-        low[2 * v] = packHalf2x16(rest.xy);
-        low[2 * v + 1] = packHalf2x16(rest.zw);
-    }
-    pool[high_place] = high;
-    pool[low_place] = low;
+struct Halves {
+    uvec2 high, low;
+};
+
+uvec2 packed_halves(vec4 x) { return uvec2(packHalf2x16(x.xy), packHalf2x16(x.zw)); }
+
+// Of floats that are scaled.
+Halves halved(vec4 x) {
+    vec4 rounded = rounded_to_eleven_bits(x);
+    return Halves(packed_halves(rounded), packed_halves(x - rounded));
 }
 
 bool is_moderate(uint exponent) { return exponent > ONE - EXTREME && exponent < ONE + EXTREME; }
@@ -60,10 +55,11 @@ bool is_settled() {
     [[unroll]] for (int o = 0; o < OPERANDS; ++o) {
         uint exponent = extremes[o] >> 23;
         uint scaled = exponent + scales[o];
-        if (extremes[o] == 0u || (scaled >= LEAST + ONE && scaled < MOST + ONE)) continue;
-        if (!is_moderate(exponent)) is_plain = true;
-        settled = false;
-        scales[o] = AIM + ONE - exponent;
+        if (extremes[o] != 0u && (scaled < LEAST + ONE || scaled >= MOST + ONE)) {
+            if (!is_moderate(exponent)) is_plain = true;
+            settled = false;
+            scales[o] = AIM + ONE - exponent;
+        }
     }
     return settled || is_plain;
 }

@@ -7,22 +7,29 @@ from typing import Any
 
 import pytest
 import torch
+from device_infos import known_device
 from harness import run_calls, torch_operator, with_defaults
 from products import constant_call
 
 from mobopt.ir import Value
+from mobopt.runtimes.vulkan.engine.tensor import DeviceTensor, Storage, default_strides
 from mobopt.runtimes.vulkan.kernels.attention_kernel import AttentionOperands
-from mobopt.runtimes.vulkan.kernels.attention_matrix import MatrixAttentionBlock, matrix_block
+from mobopt.runtimes.vulkan.kernels.attention_matrix import (
+    KEYS_AHEAD,
+    VALUES_AHEAD,
+    MatrixAttentionBlock,
+    matrix_block,
+)
 from mobopt.runtimes.vulkan.lowerings import attention as lowering
 
 OP = "aten::scaled_dot_product_attention"
 BLOCKS = [
-    MatrixAttentionBlock(2, 1, 32),
-    MatrixAttentionBlock(1, 2, 32),
-    MatrixAttentionBlock(1, 1, 32),
-    MatrixAttentionBlock(4, 1, 32),
-    MatrixAttentionBlock(4, 1, 64),
-    MatrixAttentionBlock(8, 1, 64),
+    MatrixAttentionBlock(2, 2, 1, 16, KEYS_AHEAD),
+    MatrixAttentionBlock(1, 1, 1, 32),
+    MatrixAttentionBlock(1, 1, 2, 32, KEYS_AHEAD | VALUES_AHEAD),
+    MatrixAttentionBlock(1, 3, 2, 32, VALUES_AHEAD),
+    MatrixAttentionBlock(4, 1, 1, 32, KEYS_AHEAD | VALUES_AHEAD),
+    MatrixAttentionBlock(1, 8, 1, 16, KEYS_AHEAD | VALUES_AHEAD),
 ]
 each_block = pytest.mark.parametrize(
     "block", [pytest.param(block, marks=() if block is BLOCKS[0] else pytest.mark.sweep) for block in BLOCKS]
@@ -31,13 +38,15 @@ ROUNDING = 2.0**-11
 """Of each weight and each element of the result, which become halves."""
 
 
-def force(monkeypatch: pytest.MonkeyPatch, device: Any, block: MatrixAttentionBlock) -> None:
+def force(
+    monkeypatch: pytest.MonkeyPatch, device: Any, block: MatrixAttentionBlock, *, would_be_chosen: bool = True
+) -> None:
     """Have attention computed by a block, of operands for which one would be chosen."""
     forced = replace(block, emulated="emulated-matrix-units" in device.info.switches)
 
     def choose(info: Any, operands: AttentionOperands, scale: float, is_causal: bool) -> MatrixAttentionBlock:
-        assert matrix_block(info, operands, scale, is_causal) is not None
-        needed = forced.shared_bytes(operands.query.sizes[-1], operands.value.sizes[-1])
+        assert (matrix_block(info, operands, scale, is_causal) is not None) == would_be_chosen
+        needed = forced.shared_bytes(operands.value.sizes[-1])
         if needed > info.limits.max_compute_shared_memory_size:
             pytest.skip("the block needs more shared memory")
         return forced
@@ -93,8 +102,47 @@ def test_usual_heads(units: Any, monkeypatch: pytest.MonkeyPatch, block: MatrixA
     check(units, halves(2, 67, 128), halves(2, 71, 128), halves(2, 71, 128))
 
 
-def test_heads_that_share_keys(units: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "head, width",
+    [
+        (40, 72),
+        pytest.param(16, 8, marks=pytest.mark.sweep),
+        pytest.param(128, 96, marks=pytest.mark.sweep),
+        pytest.param(8, 128, marks=pytest.mark.sweep),
+    ],
+)
+def test_heads_and_values_of_other_sizes(units: Any, monkeypatch: pytest.MonkeyPatch, head: int, width: int) -> None:
     force(monkeypatch, units, BLOCKS[0])
+    check(units, halves(3, 37, head), halves(3, 101, head), halves(3, 101, width))
+
+
+def test_teams(units: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Several tiles each, and none; also of keys that later queries alone see, and where nothing counts."""
+    force(monkeypatch, units, MatrixAttentionBlock(1, 7, 1, 16, KEYS_AHEAD | VALUES_AHEAD))
+    check(units, halves(2, 33, 24), halves(2, 197, 24), halves(2, 197, 40))
+    check(units, halves(1, 19, 24), halves(1, 107, 24), halves(1, 107, 40))
+    check(units, halves(2, 33, 24), halves(2, 3, 24), halves(2, 3, 40))
+    check(units, halves(1, 197, 24), halves(1, 197, 24), halves(1, 197, 40), is_causal=True)
+    mask = torch.randn(33, 197) > 1
+    mask[:, 64:96] = False
+    mask[3:21] = False
+    check(units, halves(2, 33, 24), halves(2, 197, 24), halves(2, 197, 40), attn_mask=mask)
+
+
+@pytest.mark.parametrize("block", [BLOCKS[0], BLOCKS[4]])
+@pytest.mark.parametrize("queries", [5, 17])
+def test_groups_without_queries(
+    units: Any, monkeypatch: pytest.MonkeyPatch, block: MatrixAttentionBlock, queries: int
+) -> None:
+    force(monkeypatch, units, block, would_be_chosen=queries >= 16)
+    shape = halves(2, queries, 16), halves(2, 43, 16), halves(2, 43, 16)
+    check(units, *shape)
+    check(units, *shape, is_causal=True)
+    check(units, *shape, attn_mask=torch.randn(queries, 43))
+
+
+def test_heads_that_share_keys(units: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    force(monkeypatch, units, BLOCKS[1])
     packed = halves(1, 23, 10, 16).transpose(1, 2)  # as models split one linear layer
     check(units, packed[:, :6], packed[:, 6:8], packed[:, 8:], enable_gqa=True)
 
@@ -108,3 +156,30 @@ def test_what_units_do_not_compute(
     """Few queries, rows that can't be read by eight halves, long ones and turned scores are computed otherwise."""
     monkeypatch.setattr(lowering, "attend_by_matrix_units", None)
     check(units, halves(2, queries, head), halves(2, 21, head), halves(2, 21, head), scale=scale)
+
+
+def operands_of(batches: int, queries: int, keys: int, elements: int) -> AttentionOperands:
+    """Of halves, dense."""
+
+    def tensor(rows: int) -> DeviceTensor:
+        sizes = (1, 1, batches, rows, elements)
+        storage = Storage(2 * batches * rows * elements, elements=torch.float16)
+        return DeviceTensor(storage, torch.float32, sizes, default_strides(sizes, torch.float32))
+
+    return AttentionOperands(tensor(queries), tensor(keys), tensor(keys), None, tensor(queries))
+
+
+@pytest.mark.parametrize(
+    "batches, queries, keys, groups, teams",
+    [(8, 4096, 4096, 8, 1), (8, 1024, 1024, 2, 4), (6, 197, 197, 1, 7), (6, 197, 1000, 1, 8), (12, 17, 20, 1, 1)],
+)
+def test_few_queries_have_many_teams(batches: int, queries: int, keys: int, groups: int, teams: int) -> None:
+    h200 = replace(known_device("nvidia_h200"), driver_id=4)
+    assert h200.cores == 132
+    block = matrix_block(h200, operands_of(batches, queries, keys, 64), 1.0, is_causal=False)
+    assert block is not None and (block.query_groups, block.teams) == (groups, teams)
+
+
+def test_fragments_of_an_unknown_order_are_not_used() -> None:
+    h200 = replace(known_device("nvidia_h200"), driver_id=23)  # Mesa's NVK was not tried
+    assert matrix_block(h200, operands_of(6, 197, 197, 64), 1.0, is_causal=False) is None

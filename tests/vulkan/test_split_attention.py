@@ -13,11 +13,25 @@ from products import constant_call
 
 from mobopt.ir import Value
 from mobopt.runtimes.vulkan.kernels.attention_kernel import AttentionOperands
-from mobopt.runtimes.vulkan.kernels.attention_matrix import MatrixAttentionBlock, matrix_block
+from mobopt.runtimes.vulkan.kernels.attention_matrix import (
+    KEYS_AHEAD,
+    VALUES_AHEAD,
+    MatrixAttentionBlock,
+    matrix_block,
+)
 from mobopt.runtimes.vulkan.lowerings import attention as lowering
 
 OP = "aten::scaled_dot_product_attention"
-BLOCKS = [MatrixAttentionBlock(*sizes, split=True) for sizes in ((1, 1, 32), (2, 1, 32), (4, 1, 32), (4, 1, 64))]
+BLOCKS = [
+    MatrixAttentionBlock(*sizes, split=True)
+    for sizes in (
+        (1, 2, 1, 16, KEYS_AHEAD),
+        (1, 1, 1, 32),
+        (2, 1, 1, 16, VALUES_AHEAD),
+        (4, 1, 1, 32),
+        (1, 7, 1, 16, KEYS_AHEAD | VALUES_AHEAD),
+    )
+]
 each_block = pytest.mark.parametrize(
     "block", [pytest.param(block, marks=() if block is BLOCKS[0] else pytest.mark.sweep) for block in BLOCKS]
 )
@@ -32,7 +46,7 @@ def force(monkeypatch: pytest.MonkeyPatch, device: Any, block: MatrixAttentionBl
     def choose(
         info: Any, operands: AttentionOperands, scale: float, is_causal: bool, split: bool = False
     ) -> MatrixAttentionBlock:
-        needed = forced.shared_bytes(operands.query.sizes[-1], operands.value.sizes[-1])
+        needed = forced.shared_bytes(operands.value.sizes[-1])
         if needed > info.limits.max_compute_shared_memory_size:
             pytest.skip("the block needs more shared memory")
         assert split and matrix_block(info, operands, scale, is_causal, split=True) is not None
@@ -87,6 +101,35 @@ def test_usual_heads(units: Any, monkeypatch: pytest.MonkeyPatch, block: MatrixA
     force(monkeypatch, units, block)
     check(units, torch.randn(2, 67, 64), torch.randn(2, 71, 64), torch.randn(2, 71, 64), is_causal=True)
     check(units, torch.randn(2, 67, 128), torch.randn(2, 71, 128), torch.randn(2, 71, 128))
+
+
+@pytest.mark.parametrize(
+    "head, width", [(40, 24)] + [pytest.param(*sizes, marks=pytest.mark.sweep) for sizes in ((40, 72), (128, 96))]
+)
+def test_heads_and_values_of_other_sizes(units: Any, monkeypatch: pytest.MonkeyPatch, head: int, width: int) -> None:
+    force(monkeypatch, units, BLOCKS[0])
+    check(units, torch.randn(3, 37, head), torch.randn(3, 101, head), torch.randn(3, 101, width))
+
+
+def test_teams(units: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Several tiles each, and none; also of keys that later queries alone see, and where nothing counts."""
+    force(monkeypatch, units, BLOCKS[-1])
+    check(units, torch.randn(2, 33, 24), torch.randn(2, 3, 24), torch.randn(2, 3, 40))
+    check(units, torch.randn(1, 197, 24), torch.randn(1, 197, 24), torch.randn(1, 197, 40), is_causal=True)
+    mask = torch.randn(33, 197) > 1
+    mask[3:21] = False
+    check(units, torch.randn(2, 33, 24), torch.randn(2, 197, 24), torch.randn(2, 197, 40), attn_mask=mask)
+
+
+@pytest.mark.parametrize("magnitude", [-9, 40])
+@pytest.mark.parametrize("block", [BLOCKS[2], pytest.param(BLOCKS[-1], marks=pytest.mark.sweep)])
+def test_magnitudes_of_teams_and_groups(
+    units: Any, monkeypatch: pytest.MonkeyPatch, block: MatrixAttentionBlock, magnitude: int
+) -> None:
+    """A second attempt, and ordinary arithmetic, of which a workgroup goes through its rows in rounds."""
+    force(monkeypatch, units, block)
+    tensors = torch.randn(2, 37, 16), torch.randn(2, 83, 16), torch.randn(2, 83, 40) * 2.0**magnitude
+    check(units, *tensors, is_causal=magnitude > 0)
 
 
 def test_heads_that_share_keys(units: Any, monkeypatch: pytest.MonkeyPatch) -> None:

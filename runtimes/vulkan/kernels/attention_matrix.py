@@ -4,7 +4,7 @@ each."""
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -21,30 +21,43 @@ MATRIX_ATTENTION = "attention_matrix"
 """What names of the variants begin with."""
 SPLIT_ATTENTION = f"{MATRIX_ATTENTION}_split"
 """The same of those for floats."""
+KEYS_AHEAD, VALUES_AHEAD = 1, 2
+"""What a subgroup reads while it computes the tile before."""
+_BOTH_AHEAD = KEYS_AHEAD | VALUES_AHEAD
+_ORDERED_DRIVERS = (4,)
+"""VkDriverId of those whose fragments have the order of ``matrix_fragments.glsl``: NVIDIA's."""
 _LANES = 32
 """Of the subgroups that the kernel is written for."""
 _RUN = 8
 """Halves that are read at a time."""
 _MOST_ELEMENTS = 128
 """Of a query or a value, for whose fragments an invocation has registers."""
+_NARROW = 64
+"""Elements of queries and values, up to which more keys are in a tile."""
 _EXTREMES = 16
 """Bytes of what ``split.glsl`` has in shared memory besides."""
-_FEW_SUBGROUPS = 4
-_LEAST_SPLIT_KEYS = 256
-"""From so many on, splitting floats pays: 6 heads of 64 with 197 keys took 21 us for 19, 16 with 256 keys 37 for 43."""
 _LEAST_QUERIES = 16
 """Of a fragment; fewer leave most of it empty."""
+_LEAST_SPLIT_KEYS = 64
+"""From so many on, splitting floats pays (a guess)."""
+_FILLED = 1.5
+"""Workgroups for each core of a device, from which on a block is large enough to be taken."""
 
 
 @dataclass(frozen=True)
 class MatrixAttentionBlock:
     """What a workgroup computes."""
 
-    subgroups: int
+    query_groups: int
+    """Of subgroups that have different queries."""
+    teams: int
+    """Subgroups of such a group, which divide the tiles of keys."""
     high: int
     """Rows of fragments of a subgroup."""
     keys: int
     """Of a tile."""
+    ahead: int = 0
+    """:data:`KEYS_AHEAD`, :data:`VALUES_AHEAD`, or both together."""
     emulated: bool = False
     split: bool = False
     """Whether operands are floats, each of which becomes two halves (``split.glsl``)."""
@@ -55,29 +68,75 @@ class MatrixAttentionBlock:
         return f"attention_matrix{'_split' if self.split else ''}{'_emulated' if self.emulated else ''}"
 
     @property
+    def subgroups(self) -> int:
+        """Of a workgroup."""
+        return self.query_groups * self.teams
+
+    @property
     def queries(self) -> int:
         """Of a workgroup."""
-        return FRAGMENT * self.high * self.subgroups
+        return FRAGMENT * self.high * self.query_groups
 
-    def shared_bytes(self, head: int, width: int) -> int:
-        """Tiles of keys, values, queries and weights, or results in float32."""
-        key_pitch, value_pitch = (2 * -(-size // FRAGMENT) + 1 for size in (head, width))
-        operands = 2 if self.split else 1
-        weights = self.queries * max(self.keys // _RUN + 1, 5)
-        queries = operands * self.queries * key_pitch
-        tiles = operands * self.keys * (key_pitch + value_pitch)
-        shared = tiles + operands * weights + queries if self.emulated else max(tiles + weights, queries)
-        results = self.subgroups * FRAGMENT * (2 * value_pitch - 1)
-        return 16 * max(shared, results) + 16 * self.queries + (_EXTREMES if self.split else 0)
+    @property
+    def _exchanged(self) -> int:
+        """vec4s of an invocation that teams exchange at a time."""
+        return 4 if self.emulated else 8
+
+    def shared_bytes(self, width: int) -> int:
+        """What teams exchange: results in float32, and two numbers of each row. Besides what stands for matrix units,
+        and, of floats, the scores of ordinary arithmetic."""
+        results = 16 * self._exchanged * _LANES * self.subgroups + 8 * FRAGMENT * self.high * self.subgroups
+        units = (4 * FRAGMENT * FRAGMENT + 8 * _LANES) * self.subgroups if self.emulated else 0
+        plain = 4 * (_LANES * self.subgroups + width // 4) + _EXTREMES if self.split else 0
+        return (results if self.teams > 1 else 24) + units + plain
 
     def groups(self, operands: AttentionOperands) -> int:
         """Workgroups."""
         return operands.batches * -(-operands.query.sizes[-2] // self.queries)
 
-    def iterations(self, keys: int, head: int, width: int) -> int:
+    def iterations(self, keys: int, width: int) -> int:
         """How often an invocation goes round the loops."""
-        queries = -(-self.queries * head // (_RUN * self.subgroups * _LANES))
-        return -(-keys // self.keys) + queries + self.high * (FRAGMENT * width // (4 * _LANES) + 1) + 2
+        turns = (2 if self.split else 1) * (-(-keys // (self.keys * self.teams)) + 1)
+        exchanges = self.high * -(-width // 64) * 8 // self._exchanged if self.teams > 1 else 0
+        return turns + exchanges * -(-self._exchanged // self.teams)
+
+    def fits(self, device: DeviceInfo, keys: int, width: int) -> bool:
+        """Whether the device's limits allow it."""
+        limits = device.limits
+        invocations = min(limits.max_compute_work_group_invocations, limits.max_compute_work_group_size[0])
+        return (
+            _LANES * self.subgroups <= invocations
+            and self.shared_bytes(width) <= limits.max_compute_shared_memory_size
+            and self.iterations(keys, width) <= USUAL_ITERATIONS
+        )
+
+
+# The largest first. The first that gives every core _FILLED workgroups is taken, else the last; blocks have no more
+# teams than there are tiles. What is read ahead lies in registers, which the widest operands need for themselves.
+_BLOCKS = (
+    MatrixAttentionBlock(8, 1, 1, 32, _BOTH_AHEAD),
+    MatrixAttentionBlock(4, 2, 1, 32, _BOTH_AHEAD),
+    MatrixAttentionBlock(2, 4, 1, 32, _BOTH_AHEAD),
+    MatrixAttentionBlock(1, 8, 1, 32, _BOTH_AHEAD),
+)
+_WIDE_BLOCKS = (
+    MatrixAttentionBlock(8, 1, 1, 16, _BOTH_AHEAD),
+    MatrixAttentionBlock(4, 2, 1, 16, _BOTH_AHEAD),
+    MatrixAttentionBlock(2, 4, 1, 16, _BOTH_AHEAD),
+    MatrixAttentionBlock(1, 8, 1, 16, _BOTH_AHEAD),
+)
+_SPLIT_BLOCKS = (
+    MatrixAttentionBlock(8, 1, 1, 16, _BOTH_AHEAD),
+    MatrixAttentionBlock(4, 2, 1, 16, _BOTH_AHEAD),
+    MatrixAttentionBlock(2, 4, 1, 16, _BOTH_AHEAD),
+    MatrixAttentionBlock(1, 8, 1, 32, VALUES_AHEAD),
+)
+_WIDE_SPLIT_BLOCKS = (
+    MatrixAttentionBlock(8, 1, 1, 16),
+    MatrixAttentionBlock(4, 2, 1, 16),
+    MatrixAttentionBlock(2, 4, 1, 16),
+    MatrixAttentionBlock(1, 8, 1, 16),
+)
 
 
 def matrix_block(
@@ -86,24 +145,25 @@ def matrix_block(
     """The block by which matrix units compute attention of halves, or of floats that may be rounded to them; with
     ``split``, of floats that may not. None where they don't."""
     head, width = operands.query.sizes[-1], operands.value.sizes[-1]
+    is_emulated = EMULATED_UNITS in device.switches
     if units_lanes(device, device_costs(device)) != _LANES or max(head, width) > _MOST_ELEMENTS:
         return None
-    is_emulated = EMULATED_UNITS in device.switches
+    if not is_emulated and device.driver_id not in _ORDERED_DRIVERS:
+        return None
     keys = operands.keys_seen(is_causal)
-    if split and not (splits(device) and (keys >= _LEAST_SPLIT_KEYS or is_emulated)):
+    if split and not (splits(device) and (is_emulated or _splitting_pays(keys))):
         return None
     if scale <= 0 or operands.query.sizes[-2] < _LEAST_QUERIES or not all(map(_in_runs, operands.inputs[:3])):
         return None
-    blocks = [
-        block
-        for block in _blocks(is_emulated, split)
-        if block.shared_bytes(head, width) <= device.limits.max_compute_shared_memory_size
-        and block.iterations(keys, head, width) <= USUAL_ITERATIONS
-    ]
-    large = blocks[0] if blocks and blocks[0].groups(operands) >= core_count(device) else None
-    if split:
-        return large or next((block for block in blocks if block.subgroups <= _FEW_SUBGROUPS), None)
-    return large or next(iter(blocks[1:] or blocks), None)
+    blocks = [block for block in _blocks(max(head, width), keys, is_emulated, split) if block.fits(device, keys, width)]
+    enough = _FILLED * core_count(device)
+    return next((block for block in blocks if block.groups(operands) >= enough), blocks[-1] if blocks else None)
+
+
+def _splitting_pays(keys: int) -> bool:
+    """Whether floats take less time as two halves each than by ordinary arithmetic, if every query sees so many
+    keys."""
+    return keys >= _LEAST_SPLIT_KEYS
 
 
 def _in_runs(tensor: DeviceTensor) -> bool:
@@ -113,11 +173,14 @@ def _in_runs(tensor: DeviceTensor) -> bool:
     return tensor.storage.elements in (torch.float16, torch.float32) and aligned
 
 
-def _blocks(emulated: bool, split: bool) -> Iterator[MatrixAttentionBlock]:
-    """The largest first. Of 20 that were measured on an H200, and 7 of floats on an H100, the best for some size of a
-    network each; the smallest are for devices with less shared memory."""
-    for subgroups, keys in ((8, 32), (4, 32), (1, 32)) if split else ((8, 64), (4, 64), (4, 32), (1, 32)):
-        yield MatrixAttentionBlock(subgroups, 1, keys, emulated, split)
+def _blocks(elements: int, keys: int, emulated: bool, split: bool) -> Iterator[MatrixAttentionBlock]:
+    """Those for queries or values of so many elements, the largest first."""
+    if elements <= _NARROW:
+        blocks = _SPLIT_BLOCKS if split else _BLOCKS
+    else:
+        blocks = _WIDE_SPLIT_BLOCKS if split else _WIDE_BLOCKS
+    for block in blocks:
+        yield replace(block, teams=min(block.teams, -(-keys // block.keys)), emulated=emulated, split=split)
 
 
 @replayable
@@ -134,8 +197,8 @@ def attend_by_matrix_units(
         spread(block.groups(operands)),
         [
             *(_LANES * block.subgroups, block.high, block.keys, head, width, scale),
-            *(int(is_causal), operands.mask_kind, *map(int, forms)),
+            *(int(is_causal), operands.mask_kind, *map(int, forms), block.teams, block.ahead),
         ],
         operands.push_constants(),
-        iterations=block.iterations(operands.keys_seen(is_causal), head, width),
+        iterations=block.iterations(operands.keys_seen(is_causal), width),
     )
