@@ -162,7 +162,7 @@ int eight; // the first eight columns of this subgroup
         Reach reach = reach_of(turn);                                                                                            \
         [[unroll]] for (int i = 0; i < LINES; ++i) {                                                                             \
             if (has_bases && is_inside(places[i], reach)) of[i] = from_base(of[i], base_of(i * 8 + line_of_lane()));             \
-            both_met[i] += both_of_run(of[i]);                                                                                   \
+            if (subgroup() % TEAM_SIZE == 0) both_met[i] += both_of_run(of[i]); /* the others have the same rows */              \
         }                                                                                                                        \
     }
 #else

@@ -13,14 +13,16 @@ from typing import Any, TypeVar
 
 from mobopt.runtimes.vulkan.engine.device_cache import device_file, keep, read_kept
 from mobopt.runtimes.vulkan.engine.device_info import DeviceInfo
-from mobopt.runtimes.vulkan.kernels.costs import CpuCosts, DeviceCosts, FewBitsCosts, MatrixCosts
+from mobopt.runtimes.vulkan.kernels.costs import CpuCosts, DeviceCosts, FewBitsCosts, FragmentCosts, MatrixCosts
 
 _LOGGER = logging.getLogger("mobopt.vulkan")
 _MOST_DEVICES = 64
 
-CPU, SHARED, ROWS, FEW_BITS, HALVES, SPLIT = "cpu", "shared", "rows", "few_bits", "halves", "split"
+CPU, SHARED, ROWS, FEW_BITS = "cpu", "shared", "rows", "few_bits"
+HALVES, SPLIT, FRAGMENTS = "halves", "split", "fragments"
 """Families of kernels: of drivers that compute on the CPU; blocks in shared memory; a few rows; a few rows by weights
-of few bits; matrix units, of halves and of floats that are split into halves."""
+of few bits; matrix units, of halves and of floats that are split into halves, and of halves that go straight to
+registers."""
 
 FITTED: Mapping[str, tuple[str, ...]] = {
     CPU: ("threads", "fetch", "multiply", "store", "start", "broadcast"),
@@ -32,14 +34,16 @@ FITTED: Mapping[str, tuple[str, ...]] = {
     FEW_BITS: tuple(item.name for item in fields(FewBitsCosts)),
     HALVES: tuple(item.name for item in fields(MatrixCosts)),
     SPLIT: tuple(item.name for item in fields(MatrixCosts)),
+    FRAGMENTS: tuple(item.name for item in fields(FragmentCosts)),
 }
 """The costs that are fitted for each family: of :class:`CpuCosts`, of :class:`DeviceCosts`, or of a part of these."""
-_PARTS: Mapping[str, tuple[str, type[MatrixCosts] | type[FewBitsCosts]]] = {
+_PARTS: Mapping[str, tuple[str, type[MatrixCosts] | type[FewBitsCosts] | type[FragmentCosts]]] = {
     FEW_BITS: ("few_bits", FewBitsCosts),
     HALVES: ("matrix", MatrixCosts),
     SPLIT: ("split", MatrixCosts),
+    FRAGMENTS: ("fragments", FragmentCosts),
 }
-_FORM = 2
+_FORM = 3
 """Of what is kept."""
 
 Costs = TypeVar("Costs", CpuCosts, DeviceCosts)

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from mobopt.runtimes.vulkan.engine.device_info import DeviceInfo
 from mobopt.runtimes.vulkan.kernels.costs import DeviceCosts
 from mobopt.runtimes.vulkan.kernels.device_costs import core_count, cpu_costs, profiles
+from mobopt.runtimes.vulkan.kernels.fragment_kernels import fragment_kernels, takes_fragments
 from mobopt.runtimes.vulkan.kernels.gpu_kernels import SharedKernel, may_join, nanoseconds, shared_kernels
 from mobopt.runtimes.vulkan.kernels.matrix_kernels import matrix_kernels, splits, units_lanes
 from mobopt.runtimes.vulkan.kernels.product_kernels import (
@@ -24,6 +25,7 @@ from mobopt.runtimes.vulkan.kernels.row_kernels import row_kernels
 from mobopt.runtimes.vulkan.kernels.tuned_costs import (
     CPU,
     FEW_BITS,
+    FRAGMENTS,
     HALVES,
     ROWS,
     SHARED,
@@ -170,6 +172,7 @@ _KERNELS: Mapping[str, Callable[[DeviceInfo, DeviceCosts, ProductShape], Iterabl
     SHARED: shared_kernels,
     HALVES: matrix_kernels,
     SPLIT: matrix_kernels,
+    FRAGMENTS: fragment_kernels,
     ROWS: lambda info, costs, shape: row_kernels(info, shape),
     FEW_BITS: lambda info, costs, shape: row_kernels(info, shape),
 }
@@ -197,7 +200,7 @@ def is_on(info: DeviceInfo, costs: DeviceCosts, name: str) -> bool:
     """Whether kernels of a family may be chosen by costs."""
     if name in ON_UNITS:
         return splits(info, costs) if name == SPLIT else units_lanes(info, costs) > 0
-    return True
+    return name != FRAGMENTS or (takes_fragments(info, costs) and costs.fragments is not None)
 
 
 def carried_over(costs: DeviceCosts, before: DeviceCosts) -> DeviceCosts:

@@ -20,7 +20,7 @@ from mobopt.runtimes.vulkan.kernels.copies import copied
 from mobopt.runtimes.vulkan.kernels.plan import ConstantStore, Plan, constant_tensor
 from mobopt.runtimes.vulkan.kernels.product_kernels import ProductKernel, TileKernel, choose_product_kernel
 from mobopt.runtimes.vulkan.kernels.product_shape import ProductShape
-from mobopt.runtimes.vulkan.kernels.tuned_costs import CPU, FEW_BITS, HALVES, ROWS, SHARED, SPLIT
+from mobopt.runtimes.vulkan.kernels.tuned_costs import CPU, FEW_BITS, FRAGMENTS, HALVES, ROWS, SHARED, SPLIT
 from mobopt.runtimes.vulkan.lowerings.registry import lower
 
 Choose = Callable[[DeviceInfo, ProductShape, bool], ProductKernel]
@@ -91,6 +91,14 @@ LAYERS: Mapping[str, tuple[Layer, ...]] = {
     SPLIT: (
         *_linear((128, 384, 1536), (512, 768, 2304), (512, 3072, 768), (784, 512, 128), (67, 331, 135)),
         *_convolutions((56, 64, 64), (28, 128, 128), (7, 512, 512)),
+    ),
+    # Of ResNets at batches of 1 and 8, a U-Net and transformers.
+    FRAGMENTS: _halves(
+        (
+            *_linear((197, 384, 1536), (128, 1536, 384), (784, 512, 128), (3136, 64, 256), (49, 2048, 512)),
+            *_linear((512, 768, 2304), (512, 3072, 768), (1568, 256, 1024)),
+            *_convolutions((56, 64, 64), (28, 128, 128), (14, 256, 256), (7, 512, 512), (112, 48, 48)),
+        )
     ),
     # Of decoders, for one token or a few.
     ROWS: (

@@ -15,12 +15,14 @@ from mobopt.runtimes.vulkan.engine.device import Device
 from mobopt.runtimes.vulkan.engine.device_info import DeviceInfo
 from mobopt.runtimes.vulkan.kernels.costs import DeviceCosts
 from mobopt.runtimes.vulkan.kernels.device_costs import cpu_costs, device_costs
+from mobopt.runtimes.vulkan.kernels.fragment_kernels import FragmentKernel
 from mobopt.runtimes.vulkan.kernels.matrix_kernels import MatrixKernel
 from mobopt.runtimes.vulkan.kernels.product_kernels import ProductKernel, TileKernel
 from mobopt.runtimes.vulkan.kernels.row_kernels import RowKernel
 from mobopt.runtimes.vulkan.kernels.tuned_costs import (
     CPU,
     FEW_BITS,
+    FRAGMENTS,
     HALVES,
     ROWS,
     SHARED,
@@ -51,7 +53,7 @@ Show = Callable[[str], None]
 Layers = Mapping[str, Sequence[Layer]]
 
 _LOGGER = logging.getLogger("mobopt.vulkan")
-_SHARES = {SHARED: 0.3, HALVES: 0.2, SPLIT: 0.2, ROWS: 0.15, FEW_BITS: 0.15}
+_SHARES = {SHARED: 0.25, HALVES: 0.15, SPLIT: 0.2, FRAGMENTS: 0.15, ROWS: 0.125, FEW_BITS: 0.125}
 """Of the time, in the order in which families are measured: costs of the first have a part in those of the others."""
 _FOLDS = 3
 """Parts of the layers, each of which is left out of a fit that is tried on it."""
@@ -89,7 +91,7 @@ def _gpu_families(device: Device, seconds: float, tuner: Tuner) -> Iterator[Fami
     shares = {name: share for name, share in _SHARES.items() if _is_able(info, before, name)}
     for name, share in shares.items():
         start = with_units(info, costs, name) if name in ON_UNITS else costs
-        if start is None or (name == SPLIT and not costs.uses_units):
+        if start is None or (name in (SPLIT, FRAGMENTS) and not costs.uses_units):
             continue
         time = seconds * share / sum(shares.values())
         try:
@@ -110,7 +112,7 @@ def _gpu_families(device: Device, seconds: float, tuner: Tuner) -> Iterator[Fami
 
 def _is_able(info: DeviceInfo, costs: DeviceCosts, name: str) -> bool:
     """Whether a device can run kernels of a family."""
-    return name not in ON_UNITS or with_units(info, costs, name) is not None
+    return with_units(info, costs, name) is not None if name in ON_UNITS else is_on(info, costs, name)
 
 
 def _known(costs: DeviceCosts, name: str) -> Parameters:
@@ -271,6 +273,8 @@ def text_of(kernel: ProductKernel) -> str:
         return f"{kernel.rows}x{kernel.columns}, {how}"
     if isinstance(kernel, RowKernel):
         return f"{kernel.columns} across, {kernel.teams} teams, {kernel.steps} steps"
+    if isinstance(kernel, FragmentKernel):
+        return f"registers, {kernel.rows}x{kernel.block_columns}, {kernel.teams} teams, {kernel.depth} steps"
     block = f"{kernel.block_rows}x{kernel.block_columns} by {kernel.rows}x{kernel.columns}"
     parts = f"{kernel.teams} teams, {kernel.parts} parts"
     if isinstance(kernel, MatrixKernel):
