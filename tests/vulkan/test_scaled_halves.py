@@ -198,13 +198,14 @@ def test_by_shared_memory(device, monkeypatch, shaders, batch, channels, parts, 
 
 
 @pytest.mark.parametrize(
-    ("precision", "name"), [("fp16", "product_matrix_scaled"), ("bf16", "product_matrix_split_scaled")]
+    ("precision", "names"),
+    [("fp16", ("product_matrix_scaled", "product_fragments_scaled")), ("bf16", ("product_matrix_split_scaled",))],
 )
 @pytest.mark.parametrize(("batch", "channels"), [(1, 24), (3, 13), (2, 41)])
-def test_networks_by_units(units, shaders, batch, channels, precision, name) -> None:  # noqa: F811
+def test_networks_by_units(units, shaders, batch, channels, precision, names) -> None:  # noqa: F811
     check(units, excited(channels), numbers(batch, 5, 11, 7), PrecisionChoice(precision))
     if "matrix_units" not in units.info.features:  # emulated ones are always chosen
-        assert sum(shader.startswith(name) for shader in shaders) == 2
+        assert sum(shader.startswith(names) for shader in shaders) == 2
 
 
 @pytest.mark.parametrize(
@@ -230,7 +231,7 @@ def test_dispatches_that_wait_by_a_counter(emulating, monkeypatch, shaders) -> N
     monkeypatch.setattr(emulating, "info", replace(emulating.info, switches=switches))
     check(emulating, excited(24), numbers(2, 5, 11, 7), FP16)
     assert emulating.chains
-    assert sum(shader.startswith("product_matrix_scaled") for shader in shaders) == 2
+    assert sum(shader.startswith("product_fragments_scaled") for shader in shaders) == 2
 
 
 class Dense(nn.Module):

@@ -33,6 +33,7 @@ from mobopt.runtimes.vulkan.kernels.tuned_costs import (
     CPU,
     FEW_BITS,
     FITTED,
+    FRAGMENTS,
     HALVES,
     NOT_TUNED,
     ROWS,
@@ -67,6 +68,7 @@ TINY = {
     SHARED: (Layer(20, 24, 16), Layer(9, 5, 7, is_convolution=True)),
     HALVES: (Layer(20, 24, 16, are_halves=True), Layer(9, 8, 8, is_convolution=True, are_halves=True)),
     SPLIT: (Layer(17, 23, 9), Layer(9, 8, 8, is_convolution=True)),
+    FRAGMENTS: (Layer(20, 24, 16, are_halves=True), Layer(9, 8, 8, is_convolution=True, are_halves=True)),
     ROWS: (Layer(1, 24, 40), Layer(3, 13, 9, are_halves=True)),
     FEW_BITS: (Layer(1, 64, 40, bits=4), Layer(2, 30, 9, bits=8)),
 }
@@ -408,7 +410,7 @@ def test_every_family_is_kept() -> None:
 
 
 def _form(**changes: object) -> str:
-    good: dict[str, object] = {"form": 2, "costs": {CPU: FITTED_ON_CPU}, "units": {}}
+    good: dict[str, object] = {"form": 3, "costs": {CPU: FITTED_ON_CPU}, "units": {}}
     return json.dumps({**good, **changes})
 
 
@@ -416,7 +418,7 @@ def _form(**changes: object) -> str:
     "text",
     [
         *("{", "[]", '{"fetch": 1}', json.dumps(FITTED_ON_CPU), json.dumps(costs_of(profiles()[0], SHARED))),
-        *(_form(form=3), _form(costs={}), _form(costs={CPU: {**FITTED_ON_CPU, "fetch": -1}}), _form(units=[])),
+        *(_form(form=2), _form(costs={}), _form(costs={CPU: {**FITTED_ON_CPU, "fetch": -1}}), _form(units=[])),
         *(_form(costs={CPU: {"fetch": 1}}), _form(costs={SHARED: costs_of(profiles()[0], SHARED)})),
         *(_form(units={HALVES: {"is_used": True}}), _form(units={HALVES: {**vars(UnitsUse(True, 1, 2))}})),
     ],

@@ -30,6 +30,7 @@ from mobopt.runtimes.vulkan.engine.stream import Dispatch, storages
 from mobopt.runtimes.vulkan.engine.tensor import Storage, StorageKind
 from mobopt.runtimes.vulkan.kernels.attention_matrix import MATRIX_ATTENTION, SPLIT_ATTENTION
 from mobopt.runtimes.vulkan.kernels.epilogue import PRODUCT, parts_of
+from mobopt.runtimes.vulkan.kernels.fragment_kernels import FRAGMENT_SHADER
 from mobopt.runtimes.vulkan.kernels.matrix_kernels import MATRIX_SHADER, SPLIT_SHADER
 from mobopt.runtimes.vulkan.kernels.plan import Plan
 from mobopt.runtimes.vulkan.kernels.product_scaling import ScaledInput
@@ -154,7 +155,7 @@ class Halved:
             (weights if storage.kind is StorageKind.CONSTANT else results).count(storage)
         shaders = [operation.shader for operation in plan.stream.operations if isinstance(operation, Dispatch)]
         products = [name for name in shaders if name.startswith(("product_", "attention")) and name != "product_sum"]
-        by_units = [name for name in products if name.startswith((MATRIX_SHADER, MATRIX_ATTENTION))]
+        by_units = [name for name in products if name.startswith((MATRIX_SHADER, FRAGMENT_SHADER, MATRIX_ATTENTION))]
         matrix_products = sum(not name.startswith((SPLIT_SHADER, SPLIT_ATTENTION)) for name in by_units)
         return HalfReport(
             precision=self.precision,

@@ -37,7 +37,7 @@ _EXTREMES = 16
 _LEAST_QUERIES = 16
 """Of a fragment; fewer leave most of it empty."""
 _LEAST_SPLIT_KEYS = 64
-"""From so many on, splitting floats pays: 6 heads of 64 with 197 keys took 16 us for 11, fewer than 128 weren't measured."""
+"""From so many on, splitting floats pays: 6 heads of 64 with 197 keys took 11 us for 16. Below 128 nothing was tried."""
 _FILLED = 1.4
 """Workgroups for each core of a device, from which on a block is large enough to be taken."""
 
@@ -110,24 +110,25 @@ class MatrixAttentionBlock:
 
 
 # The largest first. The first that gives every core _FILLED workgroups is taken, else the last; blocks have no more
-# teams than there are tiles. Of 13 blocks that were measured on an H200 with seven sizes each, the best or within 5 % of it. What is read
-# ahead lies in registers: two rows of fragments, and the widest operands, need these for themselves.
-_BLOCKS = (
+# teams than there are tiles. Of 13 that were measured on an H200 with seven sizes, the best, or within 5 % of it. What
+# is read ahead lies in registers, which two rows of fragments and the widest operands need for themselves.
+_Blocks = tuple[MatrixAttentionBlock, ...]
+_BLOCKS: _Blocks = (
     MatrixAttentionBlock(4, 1, 2, 32),
     MatrixAttentionBlock(2, 2, 1, 32, _BOTH_AHEAD),
     MatrixAttentionBlock(1, 8, 1, 16, _BOTH_AHEAD),
 )
-_WIDE_BLOCKS = (
+_WIDE_BLOCKS: _Blocks = (
     MatrixAttentionBlock(8, 1, 1, 16, _BOTH_AHEAD),
     MatrixAttentionBlock(4, 2, 1, 16, _BOTH_AHEAD),
     MatrixAttentionBlock(1, 8, 1, 16, _BOTH_AHEAD),
 )
-_SPLIT_BLOCKS = (
+_SPLIT_BLOCKS: _Blocks = (
     MatrixAttentionBlock(4, 1, 2, 16),
     MatrixAttentionBlock(2, 4, 1, 16, _BOTH_AHEAD),
     MatrixAttentionBlock(1, 8, 1, 16),
 )
-_WIDE_SPLIT_BLOCKS = (
+_WIDE_SPLIT_BLOCKS: _Blocks = (
     MatrixAttentionBlock(8, 1, 1, 16),
     MatrixAttentionBlock(1, 8, 1, 16),
 )

@@ -124,8 +124,8 @@ class FragmentKernel:
         return self.invocations <= invocations and self.shared_bytes <= limits.max_compute_shared_memory_size
 
 
-# Of 125 whose times on 52 layers were measured on an H200, or predicted to 9 %, these are within 3 % of the best. One that isn't here,
-# 32 x 4 with two steps on their way, is as good, but chained variants of it need local memory.
+# Of 125 whose times on 52 layers were measured on an H200, or predicted to 9 %, these are within 3 % of the best.
+# Chained variants of another one, as good, need local memory: 32 x 4, with two steps on their way.
 BLOCKS = (
     FragmentKernel(16, 8, teams=4, depth=2),
     FragmentKernel(16, 8, teams=2, depth=2),
