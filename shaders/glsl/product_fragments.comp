@@ -12,6 +12,9 @@
 #ifdef NORMALIZED
 #include "product_normalized.glsl"
 #endif
+#ifdef PLANAR
+#include "product_planar.glsl"
+#endif
 
 layout(constant_id = 12) const int ROWS = 32;    // of a subgroup
 layout(constant_id = 13) const int COLUMNS = 8;  // vec4s of a subgroup
@@ -54,11 +57,11 @@ ivec2 places[LINES];
 #ifdef SCALED
 int row_scales[LINES];
 #endif
-int total = (SPATIAL != 0 ? taps_high * taps_wide * inner : inner) / VECTORS; // runs of the inner dimension
+int total = ((SPATIAL != 0 ? taps_high * taps_wide * inner : inner) + 1) / VECTORS; // runs of the inner dimension
 int steps = (total + STEP - 1) / STEP;
 int turns = (steps + PARTS * TEAMS - 1) / (PARTS * TEAMS); // of a subgroup
 int first;                                                 // step of this subgroup
-float per_channel = float(VECTORS) / float(inner);
+float per_channel = 1.0 / float(inner);
 float per_tap_wide = 1.0 / float(taps_wide);
 
 void find_rows() {
@@ -85,19 +88,24 @@ struct Reach {
     ivec2 shift;
 };
 
-// Which of the input a turn reads.
-Reach reach_of(int turn) {
-    int run = (first + turn * TEAMS) * STEP + run_of_lane();
-    Reach reach = Reach(turn < turns && run < total, run * VECTORS, ivec2(0));
+// What of the input is at place `vector` of the inner dimension, in vec4s.
+Reach reach_at(int turn, int vector) {
+    Reach reach = Reach(turn < turns, vector, ivec2(0));
     if (SPATIAL != 0) {
         // Exact: a quotient of numbers below 2^20 is further than that from a whole number.
-        int index = int((float(run) + 0.5) * per_channel);
+        int index = int((float(vector) + 0.5) * per_channel);
         int high = int((float(index) + 0.5) * per_tap_wide);
         reach.shift = ivec2(index - high * taps_wide, high) * ivec2(dilation_wide, dilation_high);
         reach.offset += (reach.shift.y * width + reach.shift.x) * input_pitch - index * inner;
+        reach.exists = reach.exists && high < taps_high;
+    } else {
+        reach.exists = reach.exists && vector < inner;
     }
     return reach;
 }
+
+// The first of a run that a turn reads.
+Reach reach_of(int turn) { return reach_at(turn, ((first + turn * TEAMS) * STEP + run_of_lane()) * VECTORS); }
 
 bool is_inside(ivec2 place, Reach reach) {
     if (PADDED == 0) return reach.exists && place.x > OUTSIDE;
@@ -116,13 +124,17 @@ RUN factor_at(int turn, int eight) {
 #ifdef NORMALIZED
 #include "product_fragments_normalized.glsl"
 #endif
-#ifdef SCALED
+#if defined(PLANAR) || defined(SCALED)
 // Rounded as copies round that stand for float32.
+uvec2 rounded(vec4 value) {
+    ivec4 halves = converted_to_halves(floatBitsToInt(value));
+    return uvec2(halves.xz | halves.yw << 16);
+}
+#endif
+#ifdef SCALED
 RUN scaled_run(RUN run, int index) {
     vec4 lower = intBitsToFloat(converted_halves(split(ivec2(run.xy)))), upper = intBitsToFloat(converted_halves(split(ivec2(run.zw))));
-    ivec4 first = converted_to_halves(floatBitsToInt(scaled(lower, index)));
-    ivec4 second = converted_to_halves(floatBitsToInt(scaled(upper, index + 1)));
-    return uvec4(first.xz | first.yw << 16, second.xz | second.yw << 16);
+    return RUN(rounded(scaled(lower, index)), rounded(scaled(upper, index + 1)));
 }
 #endif
 #include "product_matrix_stores.glsl"
@@ -132,6 +144,19 @@ RUN values[LINES], next_values[LINES];
 RUN factors[EIGHTS], next_factors[EIGHTS];
 int eight; // the first eight columns of this subgroup
 
+#ifdef PLANAR
+// A run is two taps.
+#define FETCH_VALUES(into, turn)                                                                                                 \
+    {                                                                                                                            \
+        Reach reach = reach_of(turn), next = reach_at(turn, 1 + ((first + (turn) * TEAMS) * STEP + run_of_lane()) * VECTORS);    \
+        [[unroll]] for (int i = 0; i < LINES; ++i) {                                                                             \
+            vec4 one = vec4(0.0), other = vec4(0.0);                                                                             \
+            if (is_inside(places[i], reach)) one = planes_at(addresses[i] + reach.offset);                                       \
+            if (is_inside(places[i], next)) other = planes_at(addresses[i] + next.offset);                                       \
+            into[i] = RUN(rounded(one), rounded(other));                                                                         \
+        }                                                                                                                        \
+    }
+#else
 #define FETCH_VALUES(into, turn)                                                                                                 \
     {                                                                                                                            \
         Reach reach = reach_of(turn);                                                                                            \
@@ -140,6 +165,7 @@ int eight; // the first eight columns of this subgroup
             if (is_inside(places[i], reach)) into[i] = RUN(QUAD(activations, (addresses[i] + reach.offset) >> 1));               \
         }                                                                                                                        \
     }
+#endif
 #define FETCH_FACTORS(into, turn)                                                                                                \
     { [[unroll]] for (int j = 0; j < EIGHTS; ++j) into[j] = factor_at(turn, eight + j); }
 #define FETCH_FIRST_FACTORS                                                                                                      \

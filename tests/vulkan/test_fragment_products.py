@@ -153,6 +153,25 @@ def test_scaled_inputs(units: Device, monkeypatch, block, batch: int, own: bool)
     assert float((found.double() - exact).abs().max() / exact.abs().max()) <= 3e-3
 
 
+@torch.no_grad()
+@pytest.mark.parametrize("block", SMALL)
+@pytest.mark.parametrize(("channels", "taps", "batch"), [(3, 7, 1), (1, 3, 3), (4, 2, 2), (2, 5, 1)])
+def test_planes(units: Device, monkeypatch, block, channels: int, taps: int, batch: int) -> None:
+    """A run is two taps, of which the last may not be there."""
+    forced(monkeypatch, units, block)
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(channels, 21, taps, stride=2, padding=taps // 2), nn.Conv2d(21, 8, 1)).eval()
+    x = normalized.floats(batch, channels, 19, 23)
+    program = program_from_script_module(torch.jit.script(model))
+    runner = VulkanProgram(program, units, precision=PrecisionChoice.of("fp16"))
+    found = runner(x)
+    steps = [item.operation for item in runner.profile([x])]
+    assert any("fragments_planar" in step.shader for step in steps if isinstance(step, Dispatch))
+    exact = model.double()(x.double())
+    runner.close()
+    assert float((found.double() - exact).abs().max() / exact.abs().max()) <= 2e-3
+
+
 def test_order_of_weights() -> None:
     lines, columns = 72, 20
     matrix = of_halves.halves(lines, columns)

@@ -53,6 +53,8 @@ class FragmentKernel:
     emulated: bool = False
     scaled: bool = False
     """Whether the input is scaled as it is read, and rounded again."""
+    planar: bool = False
+    """Whether the input is planes of an image, whose taps are read by two."""
     normalized: bool = False
     """Whether the input's rows are normalised (``product_normalized.glsl``)."""
     reads_ahead: bool = False
@@ -63,10 +65,9 @@ class FragmentKernel:
     @property
     def shader(self) -> str:
         """The variant's name."""
-        return (
-            f"product_fragments{'_scaled' if self.scaled else '_normalized' if self.normalized else ''}"
-            f"{'_emulated' if self.emulated else ''}"
-        )
+        kinds = {"_scaled": self.scaled, "_planar": self.planar, "_normalized": self.normalized}
+        kind = next((name for name, applies in kinds.items() if applies), "")
+        return f"{FRAGMENT_SHADER}{kind}{'_emulated' if self.emulated else ''}"
 
     @property
     def block_columns(self) -> int:

@@ -114,11 +114,11 @@ def _packs(plan: Plan, product: ProductPush, operands: ProductOperands, batches:
     is_matrix = batches == 1 and p.weight_offset == 0 and p.weight_pitch == p.columns and not _is_grouped(p)
     lines = 4 * p.inner * p.taps_high * p.taps_wide
     is_whole = is_matrix and weights.storage.capacity == lines * 4 * p.columns
-    if weights.storage.kind is not StorageKind.CONSTANT or not is_whole or inner_tail or p.inner % 2:
+    if weights.storage.kind is not StorageKind.CONSTANT or not is_whole or not _forms(operands) <= _HALVES:
         return False
-    if operands.planes is not None or not _forms(operands) <= _HALVES:
-        return False
-    return not any(place % 2 for place in (p.input_offset, p.input_pitch, p.input_batch))
+    if operands.planes is not None:
+        return True
+    return not (inner_tail or any(place % 2 for place in (p.inner, p.input_offset, p.input_pitch, p.input_batch)))
 
 
 def _ahead(device: DeviceInfo, operands: ProductOperands) -> int:
@@ -207,7 +207,7 @@ def append_product(
         assert isinstance(kernel, (SharedKernel, MatrixKernel, FragmentKernel)), "others would leave it out"
         kernel = replace(kernel, scaled=True)
     if operands.planes is not None:
-        assert isinstance(kernel, (SharedKernel, MatrixKernel)), "only products in shared memory read planes"
+        assert isinstance(kernel, (SharedKernel, MatrixKernel, FragmentKernel)), "others can't read planes"
         kernel = replace(kernel, planar=True)
     if operands.normalization is not None:
         assert isinstance(kernel, (RowKernel, MatrixKernel, FragmentKernel)), "others would leave it out"

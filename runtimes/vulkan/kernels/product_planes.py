@@ -13,6 +13,7 @@ import torch
 from mobopt.runtimes.vulkan.engine.device_info import DeviceInfo
 from mobopt.runtimes.vulkan.engine.tensor import DeviceTensor
 from mobopt.runtimes.vulkan.kernels.device_costs import core_count, device_costs
+from mobopt.runtimes.vulkan.kernels.fragment_kernels import FragmentKernel
 from mobopt.runtimes.vulkan.kernels.gpu_kernels import SharedKernel
 from mobopt.runtimes.vulkan.kernels.matrix_kernels import MatrixKernel
 from mobopt.runtimes.vulkan.kernels.product_kernels import ProductKernel
@@ -20,6 +21,8 @@ from mobopt.runtimes.vulkan.kernels.product_shape import ProductShape
 
 NO_PLANAR_INPUTS = "no-planar-inputs"
 """The switch by which all images are copied to channels_last first."""
+_Able = SharedKernel | MatrixKernel | FragmentKernel
+"""Kernels that can read planes."""
 _MOST_CHANNELS = 4
 _PLANE_CYCLES = 8.0
 """32 floats of a further plane, beside what a vec4 costs, where workgroups queue for a core: one that has a core to
@@ -60,13 +63,13 @@ def reads_planes(device: DeviceInfo, kernel: ProductKernel, shape: ProductShape,
         channels: of the image.
         pixels: of all images of the batch, which a copy would write.
     """
-    if NO_PLANAR_INPUTS in device.switches or not isinstance(kernel, (SharedKernel, MatrixKernel)):
+    if NO_PLANAR_INPUTS in device.switches or not isinstance(kernel, _Able):
         return False
     costs, cores = device_costs(device), core_count(device)
     across, down, deep = kernel.groups(shape)
     queued = -(-across * down * deep // cores) - 1
-    loads = queued * kernel.block_rows * -(-shape.inner // kernel.parts) / 32
-    is_rounded = isinstance(kernel, MatrixKernel) and not kernel.split
+    loads = queued * kernel.group_rows * -(-shape.inner // kernel.parts) / 32
+    is_rounded = isinstance(kernel, FragmentKernel) or (isinstance(kernel, MatrixKernel) and not kernel.split)
     further = loads * (channels - 1) * (_ROUNDED_PLANE_CYCLES if is_rounded else _PLANE_CYCLES)
     copying = pixels / 32 / cores * _COPY_CYCLES + costs.second_dispatch_nanoseconds * costs.cycles_per_nanosecond
     return further < copying
