@@ -12,6 +12,7 @@ from harness import run_calls, torch_operator, with_defaults
 from products import constant_call
 
 from mobopt.ir import Value
+from mobopt.runtimes.vulkan.kernels import attention_matrix
 from mobopt.runtimes.vulkan.kernels.attention_kernel import AttentionOperands
 from mobopt.runtimes.vulkan.kernels.attention_matrix import (
     KEYS_AHEAD,
@@ -53,6 +54,7 @@ def force(monkeypatch: pytest.MonkeyPatch, device: Any, block: MatrixAttentionBl
         return forced
 
     monkeypatch.setattr(lowering, "matrix_block", choose)
+    monkeypatch.setattr(attention_matrix, "_LEAST_SPLIT_KEYS", 0)
 
 
 def run(device: Any, tensors: tuple[torch.Tensor, ...], **options: Any) -> tuple[torch.Tensor, torch.Tensor]:
