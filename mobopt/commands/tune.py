@@ -20,6 +20,7 @@ _TITLES = {
     "shared": "products of floats",
     "halves": "products of halves by matrix units",
     "split": "products of floats by matrix units",
+    "fragments": "products of halves by matrix units, from registers",
     "rows": "products of a few rows",
     "few_bits": "products of a few rows by integers",
 }

@@ -26,10 +26,11 @@ _Able = SharedKernel | MatrixKernel | FragmentKernel
 _MOST_CHANNELS = 4
 _PLANE_CYCLES = 8.0
 """32 floats of a further plane, beside what a vec4 costs, where workgroups queue for a core: one that has a core to
-itself waits for its loads anyway (an H100: ResNet18 at batch 1 takes 6 us less by planes, ResNet50 at batch 8 9 us)."""
+itself waits for its loads anyway (an H100: ResNet18 at batch 1 takes 6 us less by planes, ResNet50 at batch 8 9 us).
+Halves, straight to registers (an H200): U-Net 10 us less, ViT-small 3, ResNets the same."""
 _ROUNDED_PLANE_CYCLES = 27.0
-"""The same, of floats that become halves (an H100: ResNet50 takes 18 us more at batch 8, 119 us at batch 32, so it
-copies)."""
+"""The same, of floats that become halves in shared memory (an H100: ResNet50 takes 18 us more at batch 8, 119 us at
+batch 32, so it copies)."""
 _COPY_CYCLES = 100.0
 """32 pixels that are copied, of a core."""
 
@@ -69,7 +70,7 @@ def reads_planes(device: DeviceInfo, kernel: ProductKernel, shape: ProductShape,
     across, down, deep = kernel.groups(shape)
     queued = -(-across * down * deep // cores) - 1
     loads = queued * kernel.group_rows * -(-shape.inner // kernel.parts) / 32
-    is_rounded = isinstance(kernel, FragmentKernel) or (isinstance(kernel, MatrixKernel) and not kernel.split)
+    is_rounded = isinstance(kernel, MatrixKernel) and not kernel.split
     further = loads * (channels - 1) * (_ROUNDED_PLANE_CYCLES if is_rounded else _PLANE_CYCLES)
     copying = pixels / 32 / cores * _COPY_CYCLES + costs.second_dispatch_nanoseconds * costs.cycles_per_nanosecond
     return further < copying
