@@ -24,6 +24,7 @@ from mobopt.runtimes.vulkan.engine.device_info import DeviceInfo
 from mobopt.runtimes.vulkan.engine.stream import Dispatch
 from mobopt.runtimes.vulkan.kernels.costs import DeviceCosts
 from mobopt.runtimes.vulkan.kernels.device_costs import core_count, cpu_costs, cpu_rows, device_costs, profiles
+from mobopt.runtimes.vulkan.kernels.fragment_kernels import FragmentKernel
 from mobopt.runtimes.vulkan.kernels.gpu_kernels import choose_gpu_kernel, nanoseconds, shared_kernels
 from mobopt.runtimes.vulkan.kernels.matrix_kernels import MatrixKernel, matrix_kernels, splits, units_lanes
 from mobopt.runtimes.vulkan.kernels.product_kernels import ProductKernel, TileKernel, tile_kernels, tile_nanoseconds
@@ -313,7 +314,7 @@ def test_a_driver_that_refuses_kernels_for_matrix_units(
     prepare, before = Bench.prepare, units.live_objects["CommandPool"]
 
     def refuse(bench: Bench, choose: Any, show: Any) -> None:
-        if any(isinstance(kernel, MatrixKernel) for item in bench.items for kernel in choose(item)):
+        if any(isinstance(kernel, (MatrixKernel, FragmentKernel)) for item in bench.items for kernel in choose(item)):
             raise DeviceError("no such instructions")
         prepare(bench, choose, show)
 
@@ -453,7 +454,7 @@ def test_all_families_of_a_gpu(units: Device, monkeypatch: pytest.MonkeyPatch) -
     before = [units.live_objects[name] for name in names]
     found = tune.tune(units, 0.0, TINY, steps.append)
     assert [family.name for family in found.families][:2] == [SHARED, HALVES]
-    assert {family.name for family in found.families} - {SPLIT} == {SHARED, HALVES, ROWS, FEW_BITS}
+    assert {family.name for family in found.families} - {SPLIT, FRAGMENTS} == {SHARED, HALVES, ROWS, FEW_BITS}
     for family in found.families:
         assert family.after.keys() == set(FITTED[family.name]) and family.excess_after >= 0
         assert [choice.layer for choice in family.choices] == [str(layer) for layer in TINY[family.name]]

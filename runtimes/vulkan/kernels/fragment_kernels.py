@@ -65,9 +65,12 @@ class FragmentKernel:
     @property
     def shader(self) -> str:
         """The variant's name."""
-        kinds = {"_scaled": self.scaled, "_planar": self.planar, "_normalized": self.normalized}
-        kind = next((name for name, applies in kinds.items() if applies), "")
-        return f"{FRAGMENT_SHADER}{kind}{'_emulated' if self.emulated else ''}"
+        if self.normalized:
+            return f"product_fragments_normalized{'_emulated' if self.emulated else ''}"
+        return (
+            f"product_fragments{'_scaled' if self.scaled else '_planar' if self.planar else ''}"
+            f"{'_emulated' if self.emulated else ''}"
+        )
 
     @property
     def block_columns(self) -> int:

@@ -97,7 +97,7 @@ def _gpu_families(device: Device, seconds: float, tuner: Tuner) -> Iterator[Fami
         try:
             found = tuner.tuned(gpu_family(name, info, start, before), time, is_on(info, before, name))
         except DeviceError as error:
-            if name not in ON_UNITS:
+            if name not in (*ON_UNITS, FRAGMENTS):
                 raise
             _LOGGER.warning("matrix units are not tuned, as %s can't run kernels for them: %s", info.name, error)
             continue
