@@ -1,5 +1,5 @@
 // Fragments that invocations fill from registers, where matrix_units.glsl has them from shared memory. The order of elements is NVIDIA's; see
-// `fragment_order` in kernels/matrix_kernels.py. Element e of an invocation is in line lane / 4 + e / 4 * 8 (a row of the left side and of sums, a
+// `knows_fragments` in kernels/matrix_kernels.py. Element e of an invocation is in line lane / 4 + e / 4 * 8 (a row of the left side and of sums, a
 // column of the right side), at place 2 * (lane % 4) + e % 2 + e / 2 % 2 * 8 of it, so four invocations share a line. Eight neighbours of the inner
 // dimension that an invocation reads at once are its part of two fragments: which neighbour a fragment takes for its first
 // doesn't matter as long as both sides agree, as it is summed over. Likewise a fragment of sums is one of the left side as it lies.
@@ -91,16 +91,6 @@ Right right_of(uvec2 upper, uvec2 lower) {
     Right right;
     FILL(right, upper, lower)
     return right;
-}
-
-// The same of floats that are halves.
-Left left_of_floats(vec4 upper, vec4 lower) {
-    Left left;
-    [[unroll]] for (int e = 0; e < 4; ++e) {
-        ELEMENT(left, e) = HALF(upper[e]);
-        ELEMENT(left, e + 4) = HALF(lower[e]);
-    }
-    return left;
 }
 
 // Sums that are rounded, as the left side of another product.

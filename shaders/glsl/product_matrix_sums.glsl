@@ -1,5 +1,6 @@
 // Which block of which product a workgroup of a kernel with matrix units computes, and where its sums lie: those of a row of fragments of
 // each subgroup in `pool`, SUM_PITCH runs from line to line.
+
 // Four sums of a row of fragments, of all teams.
 vec4 sum_at(int place) {
     vec4 sum = vec4(0.0);

@@ -35,6 +35,10 @@ from mobopt.shaders.enumerations import Opcode
 SMALL = FragmentKernel(16, 8, across=2), FragmentKernel(32, 4, teams=3, depth=2)
 
 
+MOST_EMULATED = 128
+"""Rows times vec4s of a subgroup."""
+
+
 def blocks_of(blocks: Sequence[FragmentKernel]) -> pytest.MarkDecorator:
     """Two small ones, and, in the sweep, all that are chosen from."""
     marked = [*SMALL, *(pytest.param(block, marks=pytest.mark.sweep) for block in blocks)]
@@ -44,6 +48,8 @@ def blocks_of(blocks: Sequence[FragmentKernel]) -> pytest.MarkDecorator:
 def forced(monkeypatch: pytest.MonkeyPatch, units: Device, block: FragmentKernel) -> list[FragmentKernel]:
     """Have products that these kernels can compute computed by a block; which ones were is what the list gets."""
     emulated = "matrix_units" not in units.info.features
+    if emulated and block.rows * block.columns > MOST_EMULATED:
+        pytest.skip("llvmpipe would take minutes to compile it")
     seen: list[FragmentKernel] = []
 
     def choose(info: DeviceInfo, shape: ProductShape) -> object:
