@@ -3,7 +3,6 @@ odd sizes, beside float64."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -39,10 +38,7 @@ MOST_EMULATED = 128
 """Rows times vec4s of a subgroup."""
 
 
-def blocks_of(blocks: Sequence[FragmentKernel]) -> pytest.MarkDecorator:
-    """Two small ones, and, in the sweep, all that are chosen from."""
-    marked = [*SMALL, *(pytest.param(block, marks=pytest.mark.sweep) for block in blocks)]
-    return pytest.mark.parametrize("block", marked, ids=lambda block: "-".join(map(str, block.constants[:7])))
+each_block = pytest.mark.parametrize("block", SMALL, ids=lambda block: "-".join(map(str, block.constants[:7])))
 
 
 def forced(monkeypatch: pytest.MonkeyPatch, units: Device, block: FragmentKernel) -> list[FragmentKernel]:
@@ -77,7 +73,7 @@ CONVOLUTIONS = [
 ]
 
 
-@blocks_of(BLOCKS)
+@each_block
 @pytest.mark.parametrize("parts", [1, 3])
 @pytest.mark.parametrize("case", CONVOLUTIONS)
 def test_convolution_of_halves(units: Device, monkeypatch, block: FragmentKernel, case: Any, parts: int) -> None:
@@ -87,7 +83,17 @@ def test_convolution_of_halves(units: Device, monkeypatch, block: FragmentKernel
     assert seen
 
 
-@blocks_of(BLOCKS)
+@pytest.mark.sweep
+@pytest.mark.parametrize("block", BLOCKS)
+def test_every_block(units: Device, monkeypatch, block: FragmentKernel) -> None:
+    case = CONVOLUTIONS[2]
+    seen = forced(monkeypatch, units, block)
+    args = [of_halves.halves(*case[0]), of_halves.halves(*case[1]), of_halves.halves(case[1][0])]
+    of_halves.check(units, "aten::conv2d", *args, *map(list, case[2:5]), 1, constants=(1, 2))
+    assert seen
+
+
+@each_block
 @pytest.mark.parametrize("inner", [8, 88, 520])
 def test_linear_layers(units: Device, monkeypatch, block: FragmentKernel, inner: int) -> None:
     seen = forced(monkeypatch, units, block)
@@ -116,7 +122,7 @@ def normalizing(monkeypatch: pytest.MonkeyPatch, units: Device, block: FragmentK
     monkeypatch.setattr(matmul, "pays", lambda *sizes: True)
 
 
-@blocks_of(BLOCKS)
+@each_block
 @pytest.mark.parametrize(("sizes", "offset"), [((67, 104, 64), 0.0), ((19, 24, 24), 0.0), ((40, 264, 72), 20.0)])
 def test_normalized_halves(units: Device, monkeypatch, block, sizes: tuple[int, int, int], offset: float) -> None:
     rows, inner, columns = sizes
