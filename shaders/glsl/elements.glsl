@@ -98,6 +98,12 @@ ivec4 converted_to_halves(ivec4 bits) {
     return ivec4(words.x, words.x >> 16, words.y, words.y >> 16) & 0xffff;
 }
 
+// Four floats as two words, rounded as copies round that stand for float32.
+uvec2 rounded_halves(vec4 value) {
+    ivec4 halves = converted_to_halves(floatBitsToInt(value));
+    return uvec2(halves.xz | halves.yw << 16);
+}
+
 // Elements as registers hold them.
 ivec4 widened(int form, ivec4 bits) {
     switch (form) {

@@ -124,17 +124,10 @@ RUN factor_at(int turn, int eight) {
 #ifdef NORMALIZED
 #include "product_fragments_normalized.glsl"
 #endif
-#if defined(PLANAR) || defined(SCALED)
-// Rounded as copies round that stand for float32.
-uvec2 rounded(vec4 value) {
-    ivec4 halves = converted_to_halves(floatBitsToInt(value));
-    return uvec2(halves.xz | halves.yw << 16);
-}
-#endif
 #ifdef SCALED
 RUN scaled_run(RUN run, int index) {
     vec4 lower = intBitsToFloat(converted_halves(split(ivec2(run.xy)))), upper = intBitsToFloat(converted_halves(split(ivec2(run.zw))));
-    return RUN(rounded(scaled(lower, index)), rounded(scaled(upper, index + 1)));
+    return RUN(rounded_halves(scaled(lower, index)), rounded_halves(scaled(upper, index + 1)));
 }
 #endif
 #include "product_matrix_stores.glsl"
@@ -153,7 +146,7 @@ int eight; // the first eight columns of this subgroup
             vec4 one = vec4(0.0), other = vec4(0.0);                                                                             \
             if (is_inside(places[i], reach)) one = planes_at(addresses[i] + reach.offset);                                       \
             if (is_inside(places[i], next)) other = planes_at(addresses[i] + next.offset);                                       \
-            into[i] = RUN(rounded(one), rounded(other));                                                                         \
+            into[i] = RUN(rounded_halves(one), rounded_halves(other));                                                                         \
         }                                                                                                                        \
     }
 #else

@@ -1,14 +1,9 @@
-// What product_fragments.comp knows of the rows of its block where their product is of normalised rows (product_normalized.glsl).
-shared vec4 rows_met[ROWS]; // base, mean from there on, scale
+// How product_fragments.comp meets the rows of its block where their product is of normalised rows.
+#include "product_rows_met.glsl"
+
 shared vec2 met_of_teams[TEAMS * ROWS];
-shared uint is_some_row_far;
 
-bool has_bases = false;
 vec2 both_met[LINES]; // sums of what this invocation fetched of a row, and of the squares
-
-float base_of(int row) { return rows_met[row].x; }
-float mean_of(int row) { return rows_met[row].y; }
-float scale_of(int row) { return rows_met[row].z; }
 
 void forget_rows() {
     [[unroll]] for (int i = 0; i < LINES; ++i) both_met[i] = vec2(0.0);
@@ -34,19 +29,7 @@ void find_statistics() {
     for (int row = me; row < ROWS; row += INVOCATIONS) {
         vec2 both = vec2(0.0);
         for (int team = 0; team < TEAMS; ++team) both += met_of_teams[team * ROWS + row];
-        RowStatistics found = statistics_of(both);
-        rows_met[row].yz = vec2(found.mean, found.scale);
-        if (found.is_far) is_some_row_far = 1u;
+        know_row(row, both);
     }
-    barrier();
-}
-
-bool are_bases_missing() { return is_some_row_far != 0u && !has_bases; }
-
-// All invocations together.
-void begin_from_bases() {
-    barrier();
-    for (int row = me; row < ROWS; row += INVOCATIONS) rows_met[row].x = rows_met[row].y;
-    has_bases = true;
     barrier();
 }

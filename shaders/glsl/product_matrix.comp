@@ -113,21 +113,14 @@ RUN head_of(RUN run, int count) {
     return run;
 }
 
-#if defined(PLANAR) || defined(SCALED)
-// Rounded as copies round that stand for float32.
-uvec2 rounded(vec4 value) {
-    ivec4 halves = converted_to_halves(floatBitsToInt(value));
-    return uvec2(halves.xz | halves.yw << 16);
-}
-#endif
 #ifdef PLANAR
-RUN planar_run(int place) { return rounded(planes_at(place)); }
+RUN planar_run(int place) { return rounded_halves(planes_at(place)); }
 #endif
 #ifdef SCALED
 RUN scaled_run(RUN run, int index) {
     [[unroll]] for (int v = 0; v < VECTORS; ++v) {
         vec4 value = intBitsToFloat(converted_halves(split(ivec2(run[2 * v], run[2 * v + 1]))));
-        uvec2 halves = rounded(scaled(value, index + v));
+        uvec2 halves = rounded_halves(scaled(value, index + v));
         run[2 * v] = halves.x;
         run[2 * v + 1] = halves.y;
     }

@@ -1,14 +1,8 @@
-// What product_matrix.comp knows of the rows of its block where their product is of normalised rows (product_normalized.glsl).
-shared vec4 rows_met[BLOCK_ROWS]; // base, mean from there on, scale
-shared uint is_some_row_far;
+// How product_matrix.comp meets the rows of its block where their product is of normalised rows.
+#include "product_rows_met.glsl"
 
-bool has_bases = false;
 bool is_inside, is_last; // whether what was fetched is of the inner dimension, and its end
 vec2 both_met[VALUE_FETCHES]; // sums of what this invocation fetched of a row, and of the squares
-
-float base_of(int row) { return rows_met[row].x; }
-float mean_of(int row) { return rows_met[row].y; }
-float scale_of(int row) { return rows_met[row].z; }
 
 void forget_rows() {
     [[unroll]] for (int i = 0; i < VALUE_FETCHES; ++i) both_met[i] = vec2(0.0);
@@ -53,23 +47,7 @@ void find_statistics() {
     for (int row = me; row < BLOCK_ROWS; row += INVOCATIONS) {
         vec2 both = vec2(0.0);
         for (int run = 0; run < INNER_RUNS; ++run) both += uintBitsToFloat(pool[run * BLOCK_ROWS + row].xy);
-        RowStatistics found = statistics_of(both);
-        rows_met[row].yz = vec2(found.mean, found.scale);
-        if (found.is_far) is_some_row_far = 1u;
+        know_row(row, both);
     }
-    barrier();
-}
-
-bool are_bases_missing() { return is_some_row_far != 0u && !has_bases; }
-
-// All invocations together.
-void begin_from_bases() {
-    barrier();
-    for (int row = me; row < BLOCK_ROWS; row += INVOCATIONS) rows_met[row].x = rows_met[row].y;
-    has_bases = true;
-#ifdef SPLIT
-    met[VALUE] = 0.0;
-    if (me == 0) extremes[VALUE] = 0u;
-#endif
     barrier();
 }

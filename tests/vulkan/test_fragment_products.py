@@ -20,9 +20,10 @@ from mobopt.options import PrecisionChoice
 from mobopt.runtimes.vulkan.engine.device import Device
 from mobopt.runtimes.vulkan.engine.device_info import DeviceInfo
 from mobopt.runtimes.vulkan.engine.stream import Dispatch
-from mobopt.runtimes.vulkan.kernels import fragment_kernels, product_kernels
+from mobopt.runtimes.vulkan.kernels import product_kernels
+from mobopt.runtimes.vulkan.kernels.device_costs import device_costs
 from mobopt.runtimes.vulkan.kernels.epilogue import Activation, Epilogue
-from mobopt.runtimes.vulkan.kernels.fragment_kernels import BLOCKS, FragmentKernel, takes_fragments
+from mobopt.runtimes.vulkan.kernels.fragment_kernels import BLOCKS, FragmentKernel, fragment_kernels, takes_fragments
 from mobopt.runtimes.vulkan.kernels.fragment_weights import fragment_weights
 from mobopt.runtimes.vulkan.kernels.gpu_kernels import choose_gpu_kernel
 from mobopt.runtimes.vulkan.kernels.plan import constant_tensor
@@ -32,12 +33,8 @@ from mobopt.runtimes.vulkan.program import VulkanProgram
 from mobopt.shaders.enumerations import Opcode
 
 SMALL = FragmentKernel(16, 8, across=2), FragmentKernel(32, 4, teams=3, depth=2)
-
-
 MOST_EMULATED = 128
 """Rows times vec4s of a subgroup."""
-
-
 each_block = pytest.mark.parametrize("block", SMALL, ids=lambda block: "-".join(map(str, block.constants[:7])))
 
 
@@ -49,7 +46,7 @@ def forced(monkeypatch: pytest.MonkeyPatch, units: Device, block: FragmentKernel
     seen: list[FragmentKernel] = []
 
     def choose(info: DeviceInfo, shape: ProductShape) -> object:
-        if not shape.packs:
+        if not shape.fits_fragments:
             return choose_gpu_kernel(info, shape)
         kernel = replace(block, emulated=emulated, normalized=shape.is_normalized)
         if not kernel.fits(info):
@@ -196,23 +193,20 @@ def test_order_of_weights() -> None:
 
 
 H200 = replace(known_device("nvidia_h200"), driver_id=4)
-SHAPE = ProductShape(197, 384, 96, 96, half_run=8, packs=True)
+SHAPE = ProductShape(197, 384, 96, 96, half_run=8, fits_fragments=True)
 
 
 def test_where_they_are_chosen() -> None:
     """Where weights are constants, runs of eight line up, and the order of fragments is known."""
     assert takes_fragments(H200) and isinstance(choose_gpu_kernel(H200, SHAPE), FragmentKernel)
-    unknown, switched = replace(H200, driver_id=0), replace(H200, switches=frozenset({"no-fragments"}))
-    for device, shape in ((H200, replace(SHAPE, packs=False)), (unknown, SHAPE), (switched, SHAPE)):
+    others = (
+        replace(H200, driver_id=0),
+        replace(H200, name="NVIDIA GeForce RTX 4090"),  # whose order nobody has seen
+        replace(H200, switches=frozenset({"no-fragments"})),
+    )
+    for device, shape in ((H200, replace(SHAPE, fits_fragments=False)), *((other, SHAPE) for other in others)):
         assert not isinstance(choose_gpu_kernel(device, shape), FragmentKernel)
-    assert not [*fragment_kernels.fragment_kernels(device_info("integrated"), fragment_kernels_costs(), SHAPE)]
-
-
-def fragment_kernels_costs() -> Any:
-    """Costs that have some for these kernels."""
-    from mobopt.runtimes.vulkan.kernels.device_costs import device_costs
-
-    return device_costs(H200)
+    assert not [*fragment_kernels(device_info("integrated"), device_costs(H200), SHAPE)]
 
 
 @pytest.mark.parametrize("block", BLOCKS)

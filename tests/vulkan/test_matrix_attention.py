@@ -185,5 +185,9 @@ def test_few_queries_have_many_teams(batches: int, queries: int, keys: int, grou
 
 
 def test_fragments_of_an_unknown_order_are_not_used() -> None:
-    h200 = replace(known_device("nvidia_h200"), driver_id=23)  # Mesa's NVK was not tried
-    assert matrix_block(h200, operands_of(6, 197, 197, 64), 1.0, is_causal=False) is None
+    h200 = replace(known_device("nvidia_h200"), driver_id=4)
+    for other in (
+        replace(h200, driver_id=23),
+        replace(h200, name="NVIDIA GeForce RTX 4090"),
+    ):  # NVK, another architecture
+        assert matrix_block(other, operands_of(6, 197, 197, 64), 1.0, is_causal=False) is None

@@ -26,6 +26,7 @@ from mobopt.runtimes.vulkan.engine.device_info import DeviceInfo
 from mobopt.runtimes.vulkan.engine.stream import Dispatch
 from mobopt.runtimes.vulkan.kernels import gpu_kernels, matrix_kernels, product_kernels
 from mobopt.runtimes.vulkan.kernels.epilogue import Activation, Epilogue
+from mobopt.runtimes.vulkan.kernels.fragment_kernels import takes_fragments
 from mobopt.runtimes.vulkan.kernels.gpu_kernels import SharedKernel, choose_gpu_kernel
 from mobopt.runtimes.vulkan.kernels.matrix_kernels import MatrixKernel
 from mobopt.runtimes.vulkan.kernels.plan import ConstantStore, Plan
@@ -336,7 +337,8 @@ def test_images_in_half_precision(only_units, shaders, channels) -> None:
         parameter.data = torch.randn(parameter.shape, generator=generator) / 4
     x = floats(2, channels, 13, 11)
     found = VulkanProgram(scripted(module), only_units, precision=PrecisionChoice("fp16"))(x)
-    assert shaders[0].startswith(("product_matrix_planar", "product_fragments_planar"))
+    kind = "fragments" if takes_fragments(only_units.info) else "matrix"
+    assert shaders[0].startswith(f"product_{kind}_planar")
     halves = [nn.functional.conv2d(x.half().float(), module[0].weight.half().float(), module[0].bias, 2, 1)]
     halves.append(
         nn.functional.conv2d(halves[0].relu().half().float(), module[2].weight.half().float(), module[2].bias)

@@ -198,14 +198,20 @@ def test_by_shared_memory(device, monkeypatch, shaders, batch, channels, parts, 
 
 
 @pytest.mark.parametrize(
-    ("precision", "names"),
-    [("fp16", ("product_matrix_scaled", "product_fragments_scaled")), ("bf16", ("product_matrix_split_scaled",))],
+    ("precision", "first", "second"),
+    [
+        ("fp16", "product_fragments_scaled", "product_matrix_scaled_narrow"),
+        ("bf16", "product_matrix_split_scaled", "product_matrix_split_scaled"),
+    ],
 )
 @pytest.mark.parametrize(("batch", "channels"), [(1, 24), (3, 13), (2, 41)])
-def test_networks_by_units(units, shaders, batch, channels, precision, names) -> None:  # noqa: F811
+def test_networks_by_units(units, shaders, batch, channels, precision, first, second) -> None:  # noqa: F811
+    """The second scaled image has an odd number of channels, the first as many as are given."""
     check(units, excited(channels), numbers(batch, 5, 11, 7), PrecisionChoice(precision))
     if "matrix_units" not in units.info.features:  # emulated ones are always chosen
-        assert sum(shader.startswith(names) for shader in shaders) == 2
+        found = [shader for shader in shaders if "scaled" in shader]
+        assert len(found) == 2 and found[1].startswith(second)
+        assert found[0].startswith(first if channels % 8 == 0 else second)
 
 
 @pytest.mark.parametrize(
@@ -231,7 +237,7 @@ def test_dispatches_that_wait_by_a_counter(emulating, monkeypatch, shaders) -> N
     monkeypatch.setattr(emulating, "info", replace(emulating.info, switches=switches))
     check(emulating, excited(24), numbers(2, 5, 11, 7), FP16)
     assert emulating.chains
-    assert sum("scaled" in shader for shader in shaders) == 2
+    assert sum(shader.startswith(("product_fragments_scaled", "product_matrix_scaled")) for shader in shaders) == 2
 
 
 class Dense(nn.Module):

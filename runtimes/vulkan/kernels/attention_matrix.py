@@ -14,7 +14,14 @@ from mobopt.runtimes.vulkan.engine.tensor import DeviceTensor
 from mobopt.runtimes.vulkan.kernels.attention_kernel import AttentionOperands
 from mobopt.runtimes.vulkan.kernels.device_costs import core_count, device_costs
 from mobopt.runtimes.vulkan.kernels.kernel_access import element_form, spread, writing
-from mobopt.runtimes.vulkan.kernels.matrix_kernels import EMULATED_UNITS, FRAGMENT, knows_fragments, splits
+from mobopt.runtimes.vulkan.kernels.matrix_kernels import (
+    EMULATED_FRAGMENT_BYTES,
+    EMULATED_UNITS,
+    FRAGMENT,
+    SUBGROUP_LANES,
+    knows_fragments,
+    splits,
+)
 from mobopt.runtimes.vulkan.kernels.plan import Plan, replayable
 
 MATRIX_ATTENTION = "attention_matrix"
@@ -24,8 +31,6 @@ SPLIT_ATTENTION = f"{MATRIX_ATTENTION}_split"
 KEYS_AHEAD, VALUES_AHEAD = 1, 2
 """What a subgroup reads while it computes the tile before."""
 _BOTH_AHEAD = KEYS_AHEAD | VALUES_AHEAD
-_LANES = 32
-"""Of the subgroups that the kernel is written for."""
 _RUN = 8
 """Halves that are read at a time."""
 _MOST_ELEMENTS = 128
@@ -37,7 +42,7 @@ _EXTREMES = 16
 _LEAST_QUERIES = 16
 """Of a fragment; fewer leave most of it empty."""
 _LEAST_SPLIT_KEYS = 64
-"""From so many on, splitting pays: 6 heads of 64 with 197 keys took 11 us for 16. Fewer than 128 weren't tried."""
+"""From so many on, it should pay: 6 heads of 64 with 197 keys took 11 us for 16; below 128 nothing was tried."""
 _FILLED = 1.4
 """Workgroups for each core of a device, from which on a block is large enough to be taken."""
 
@@ -83,9 +88,9 @@ class MatrixAttentionBlock:
     def shared_bytes(self, width: int) -> int:
         """What teams exchange: results in float32, and two numbers of each row. Besides what stands for matrix units,
         and, of floats, the scores of ordinary arithmetic."""
-        results = 16 * self._exchanged * _LANES * self.subgroups + 8 * FRAGMENT * self.high * self.subgroups
-        units = (4 * FRAGMENT * FRAGMENT + 8 * _LANES) * self.subgroups if self.emulated else 0
-        plain = 4 * (_LANES * self.subgroups + width // 4) + _EXTREMES if self.split else 0
+        results = 16 * self._exchanged * SUBGROUP_LANES * self.subgroups + 8 * FRAGMENT * self.high * self.subgroups
+        units = EMULATED_FRAGMENT_BYTES * self.subgroups if self.emulated else 0
+        plain = 4 * (SUBGROUP_LANES * self.subgroups + width // 4) + _EXTREMES if self.split else 0
         return (results if self.teams > 1 else 24) + units + plain
 
     def groups(self, operands: AttentionOperands) -> int:
@@ -103,15 +108,16 @@ class MatrixAttentionBlock:
         limits = device.limits
         invocations = min(limits.max_compute_work_group_invocations, limits.max_compute_work_group_size[0])
         return (
-            _LANES * self.subgroups <= invocations
+            SUBGROUP_LANES * self.subgroups <= invocations
             and self.shared_bytes(width) <= limits.max_compute_shared_memory_size
             and self.iterations(keys, width) <= USUAL_ITERATIONS
         )
 
 
 # The largest first. The first that gives every core _FILLED workgroups is taken, else the last; blocks have no more
-# teams than there are tiles. Of 13 that were measured on an H200 with seven sizes, the best, or within 5 % of it. What
-# is read ahead lies in registers, which two rows of fragments and the widest operands need for themselves.
+# teams than there are tiles. Of 14 that were measured on an H200 with seven sizes, 12 of floats, the best of each, or
+# within 5 % of it. What is read ahead lies in registers, which two rows of fragments and the widest operands need for
+# themselves.
 _Blocks = tuple[MatrixAttentionBlock, ...]
 _BLOCKS: _Blocks = (
     MatrixAttentionBlock(4, 1, 2, 32),
@@ -183,7 +189,7 @@ def attend_by_matrix_units(
         [writing(operands.result), *map(bind, operands.inputs)],
         spread(block.groups(operands)),
         [
-            *(_LANES * block.subgroups, block.high, block.keys, head, width, scale),
+            *(SUBGROUP_LANES * block.subgroups, block.high, block.keys, head, width, scale),
             *(int(is_causal), operands.mask_kind, *map(int, forms), block.teams, block.ahead),
         ],
         operands.push_constants(),

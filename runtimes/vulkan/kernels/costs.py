@@ -144,6 +144,9 @@ class DeviceCosts:
     """The same for products of floats, which are split into halves: they take three products of halves, ..."""
     fragments: FragmentCosts | None = None
     """Of products of halves by operands in registers; None where that isn't known to be faster."""
+    fragment_names: tuple[str, ...] = ()
+    """Whose name has one of these in it has fragments in the order that kernels know which fill them from registers;
+    others may have another one, by which results would be wrong."""
     split_names: tuple[str, ...] = ()
     """... so they are used on devices only whose name has one of these in it (an empty one is in every name):
     elsewhere ordinary arithmetic may be faster."""

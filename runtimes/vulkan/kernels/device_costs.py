@@ -86,16 +86,9 @@ def _profile(row: Mapping[str, Any]) -> DeviceCosts:
     fragments = FragmentCosts(**row["fragments"]) if "fragments" in row else None
     few_bits = FewBitsCosts(**row["few_bits"])
     lists = {name: tuple(row[name]) for name in ("vendors", "kinds", "in_order_drivers")}
-    return DeviceCosts(
-        **{
-            **row,
-            **lists,
-            **matrix,
-            "fragments": fragments,
-            "few_bits": few_bits,
-            "split_names": tuple(row.get("split_names", ())),
-        }
-    )
+    names = {name: tuple(row.get(name, ())) for name in ("split_names", "fragment_names")}
+    parts = {**lists, **matrix, **names, "fragments": fragments, "few_bits": few_bits}
+    return DeviceCosts(**{**row, **parts})
 
 
 def chained_workgroups(device: DeviceInfo) -> int:

@@ -28,10 +28,12 @@ FRAGMENT = 16
 """M, N and K: every device with matrix units for halves that is known has this shape."""
 EMULATED_UNITS = "emulated-matrix-units"
 """The switch by which ordinary arithmetic stands for them."""
-_LANES = 32
+SUBGROUP_LANES = 32
 """Of the subgroups that kernels which fill fragments are written for, and that are emulated."""
+EMULATED_FRAGMENT_BYTES = 4 * FRAGMENT * FRAGMENT + 8 * SUBGROUP_LANES
+"""Of shared memory, by which a subgroup emulates units with fragments from registers, ``matrix_fragments.glsl``."""
 _ORDERED_DRIVERS = (4,)
-"""Of VkDriverId: those whose fragments are in the order of ``matrix_fragments.glsl``. NVIDIA's, as seen on an H200."""
+"""Of VkDriverId: those whose fragments may be in the order of ``matrix_fragments.glsl``: NVIDIA's."""
 _EXTREMES = 16
 """Bytes of what ``product_split.glsl`` has in shared memory besides."""
 SPLIT_PRODUCTS, NO_SPLIT_PRODUCTS = "split-products", "no-split-products"
@@ -209,7 +211,7 @@ def units_lanes(device: DeviceInfo, costs: DeviceCosts) -> int:
     if "no-matrix-units" in device.switches:
         return 0
     if EMULATED_UNITS in device.switches:
-        return _LANES
+        return SUBGROUP_LANES
     is_known = costs.matrix is not None and (costs.uses_units or SPLIT_PRODUCTS in device.switches)
     offered = is_known and (FRAGMENT,) * 3 in device.matrix_shapes and is_built(MATRIX_SHADER)
     return device.subgroup_size if offered else 0
@@ -218,10 +220,10 @@ def units_lanes(device: DeviceInfo, costs: DeviceCosts) -> int:
 def knows_fragments(device: DeviceInfo, costs: DeviceCosts) -> bool:
     """Whether kernels may fill the fragments of a device's units from registers: they are used, and the order of
     elements is known."""
-    if units_lanes(device, costs) != _LANES:
+    if units_lanes(device, costs) != SUBGROUP_LANES:
         return False
-    is_known = device.driver_id in _ORDERED_DRIVERS and "subgroup_shuffle" in device.features
-    return is_known or EMULATED_UNITS in device.switches
+    is_ordered = device.driver_id in _ORDERED_DRIVERS and any(name in device.name for name in costs.fragment_names)
+    return (is_ordered and "subgroup_shuffle" in device.features) or EMULATED_UNITS in device.switches
 
 
 def matrix_kernels(device: DeviceInfo, costs: DeviceCosts, shape: ProductShape) -> Iterator[MatrixKernel]:

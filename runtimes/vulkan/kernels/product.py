@@ -106,8 +106,8 @@ def _float_run(product: ProductPush, operands: ProductOperands, inner_tail: int)
     return 4 if inner_tail or any(size % 2 for size in sizes) else 8
 
 
-def _packs(plan: Plan, product: ProductPush, operands: ProductOperands, batches: int, inner_tail: int) -> bool:
-    """:attr:`ProductShape.packs` of a product."""
+def _fits_fragments(plan: Plan, product: ProductPush, operands: ProductOperands, batches: int, inner_tail: int) -> bool:
+    """:attr:`ProductShape.fits_fragments` of a product."""
     if not takes_fragments(plan.device):
         return False
     weights, p = operands.weights, product
@@ -246,7 +246,7 @@ def chosen_kernel(
         taps=taps,
         half_run=_half_run(product, operands, inner_tail),
         float_run=_float_run(product, operands, inner_tail),
-        packs=_packs(plan, product, operands, batches, inner_tail),
+        fits_fragments=_fits_fragments(plan, product, operands, batches, inner_tail),
         ahead=_ahead(plan.device, operands),
         is_plain=not (spatial or _is_grouped(product)) and taps == 1 and operands.scaling is None,
         bits=0 if operands.scales is None else operands.scales.bits,

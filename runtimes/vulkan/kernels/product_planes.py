@@ -21,7 +21,7 @@ from mobopt.runtimes.vulkan.kernels.product_shape import ProductShape
 
 NO_PLANAR_INPUTS = "no-planar-inputs"
 """The switch by which all images are copied to channels_last first."""
-_Able = SharedKernel | MatrixKernel | FragmentKernel
+_PlanarKernel = SharedKernel | MatrixKernel | FragmentKernel
 """Kernels that can read planes."""
 _MOST_CHANNELS = 4
 _PLANE_CYCLES = 8.0
@@ -64,7 +64,7 @@ def reads_planes(device: DeviceInfo, kernel: ProductKernel, shape: ProductShape,
         channels: of the image.
         pixels: of all images of the batch, which a copy would write.
     """
-    if NO_PLANAR_INPUTS in device.switches or not isinstance(kernel, _Able):
+    if NO_PLANAR_INPUTS in device.switches or not isinstance(kernel, _PlanarKernel):
         return False
     costs, cores = device_costs(device), core_count(device)
     across, down, deep = kernel.groups(shape)

@@ -21,9 +21,9 @@ class ProductShape:
     """Of operands that are halves: how many of them, 8 or 4, lie side by side wherever a kernel reads; else 0."""
     float_run: int = 0
     """The same of floats, or of floats and halves, which kernels may split into halves; else 0."""
-    packs: bool = False
-    """Whether operands are halves, the weights one matrix of constants, which may be put into another order, and eight
-    numbers of the input lie side by side wherever a kernel reads."""
+    fits_fragments: bool = False
+    """Whether ``product_fragments.comp`` can read the operands: they are halves, the weights one matrix of constants,
+    which may be put into another order, and eight numbers of the input lie side by side wherever a kernel reads."""
     ahead: int = 0
     """Workgroups up to which a dispatch may read its weights while those before it run: they are constants, and it
     waits by a counter."""
