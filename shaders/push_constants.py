@@ -107,6 +107,25 @@ class DepthwisePush(PushConstants):
 
 
 @dataclass
+class ImageRowsPush(PushConstants):
+    """Images with zeros around them, as pixels beside each other."""
+
+    pixels: int
+    """Of all results."""
+    out_width: int
+    """In places of some pixels."""
+    out_height: int
+    width: int
+    """Of an image."""
+    height: int
+    left: int
+    """Zeros before each line of an image."""
+    top: int
+    """Lines of zeros before it."""
+    input_offset: int
+
+
+@dataclass
 class SpacePush(PushConstants):
     """What all kernels on volumes have: sizes of the result, and where the tensors lie."""
 
@@ -439,6 +458,7 @@ BLOCKS: dict[str, type[PushConstants]] = {
     "link_push.glsl": Link,
     "product_push.glsl": ProductPush,
     "depthwise_push.glsl": DepthwisePush,
+    "image_rows_push.glsl": ImageRowsPush,
     "pool_push.glsl": PoolPush,
     "resample_push.glsl": ResamplePush,
     "attention_push.glsl": AttentionPush,

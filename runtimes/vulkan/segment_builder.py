@@ -137,15 +137,18 @@ class SegmentBuilder:
         segment.tape = Tape(())  # what this call computed must not live as long as the plan
         wide = [value for value in segment.inputs if value.dtype == torch.int64]
         classes = dict(zip(wide, integers, strict=True))
-        halving, state = self._halving(place.given), _state_in_arrays(place, segment)
+        halving, state = self._halving(place), _state_in_arrays(place, segment)
         return segment, self._lowered(segment, classes, info, halving, state=state)
 
-    def _halving(self, given: CallTensors) -> Halving | None:
-        """What chooses halves for a segment that takes such tensors."""
-        choice = self._precision
+    def _halving(self, place: CallPlace) -> Halving | None:
+        """What chooses halves for the segment with which a call goes on."""
+        choice, given = self._precision, place.given
         if not choice.is_half:
             return None
-        return Halving(choice.precision, choice.fp32_nodes, self._ranges, lambda: [*map(on_host, given.inputs)])
+        tensors = range(len(given.inputs)) if place.following is None else ()  # later ones take arrays where they can
+        from_host = {number for number in tensors if number not in (*place.in_arrays, *given.mirrored)}
+        ranges = self._ranges
+        return Halving(choice.precision, choice.fp32_nodes, ranges, lambda: [*map(on_host, given.inputs)], from_host)
 
     def _lowered(
         self,

@@ -86,11 +86,12 @@ struct Reach {
     bool exists;
     int offset;
     ivec2 shift;
+    bool is_tail; // the last of a row of taps, of which four halves exist if INNER_TAIL says so
 };
 
 // What of the input is at place `vector` of the inner dimension, in vec4s.
 Reach reach_at(int turn, int vector) {
-    Reach reach = Reach(turn < turns, vector, ivec2(0));
+    Reach reach = Reach(turn < turns, vector, ivec2(0), false);
     if (SPATIAL != 0) {
         // Exact: a quotient of numbers below 2^20 is further than that from a whole number.
         int index = int((float(vector) + 0.5) * per_channel);
@@ -98,6 +99,7 @@ Reach reach_at(int turn, int vector) {
         reach.shift = ivec2(index - high * taps_wide, high) * ivec2(dilation_wide, dilation_high);
         reach.offset += (reach.shift.y * width + reach.shift.x) * input_pitch - index * inner;
         reach.exists = reach.exists && high < taps_high;
+        reach.is_tail = index + 1 == (high + 1) * taps_wide && vector + VECTORS == (index + 1) * inner;
     } else {
         reach.exists = reach.exists && vector < inner;
     }
@@ -156,6 +158,7 @@ int eight; // the first eight columns of this subgroup
         [[unroll]] for (int i = 0; i < LINES; ++i) {                                                                             \
             into[i] = RUN(0);                                                                                                    \
             if (is_inside(places[i], reach)) into[i] = RUN(QUAD(activations, (addresses[i] + reach.offset) >> 1));               \
+            if (INNER_TAIL != 0 && reach.is_tail) into[i].zw = uvec2(0);                                                         \
         }                                                                                                                        \
     }
 #endif

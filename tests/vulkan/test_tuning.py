@@ -51,7 +51,7 @@ from mobopt.runtimes.vulkan.kernels.tuned_costs import (
 from mobopt.runtimes.vulkan.lowerings.registry import load_lowerings
 from mobopt.runtimes.vulkan.program import VulkanProgram
 from mobopt.runtimes.vulkan.tuning import fitting, tune
-from mobopt.runtimes.vulkan.tuning.families import carried_over, gpu_family, is_on, scaled, with_units
+from mobopt.runtimes.vulkan.tuning.families import carried_over, gpu_family, scaled, with_units
 from mobopt.runtimes.vulkan.tuning.kept import keep_costs
 from mobopt.runtimes.vulkan.tuning.layers import LAYERS, Layer, PreparedLayer, forced
 from mobopt.runtimes.vulkan.tuning.measuring import Bench, Measured
@@ -454,8 +454,8 @@ def test_all_families_of_a_gpu(units: Device, monkeypatch: pytest.MonkeyPatch) -
     before = [units.live_objects[name] for name in names]
     found = tune.tune(units, 0.0, TINY, steps.append)
     assert [family.name for family in found.families][:2] == [SHARED, HALVES]
-    known = {FRAGMENTS} if is_on(units.info, device_costs(units.info), FRAGMENTS) else set()
-    assert {family.name for family in found.families} - {SPLIT} == {SHARED, HALVES, ROWS, FEW_BITS} | known
+    others = {SPLIT, FRAGMENTS}  # of which there are none where units were no faster for such small layers
+    assert {family.name for family in found.families} - others == {SHARED, HALVES, ROWS, FEW_BITS}
     for family in found.families:
         assert family.after.keys() == set(FITTED[family.name]) and family.excess_after >= 0
         assert [choice.layer for choice in family.choices] == [str(layer) for layer in TINY[family.name]]

@@ -6,8 +6,6 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
-import torch
-
 from mobopt.errors import UnsupportedError
 from mobopt.ir import NOWHERE, Graph, Node, Origin, Value
 from mobopt.ir.rewriting import dissolve
@@ -50,8 +48,9 @@ from mobopt.runtimes.vulkan.engine.tensor import (
     storage_type,
 )
 from mobopt.runtimes.vulkan.kernels.copies import as_contiguous, copied, strided_copy
-from mobopt.runtimes.vulkan.kernels.device_costs import chained_workgroups
+from mobopt.runtimes.vulkan.kernels.device_costs import chained_workgroups, device_costs
 from mobopt.runtimes.vulkan.kernels.epilogue import parts_of
+from mobopt.runtimes.vulkan.kernels.matrix_kernels import units_lanes
 from mobopt.runtimes.vulkan.kernels.plan import ConstantStore, Plan
 from mobopt.runtimes.vulkan.kernels.product_kernels import use_shared_memory
 from mobopt.runtimes.vulkan.lowerings.registry import load_lowerings, lower_supported
@@ -208,7 +207,8 @@ def _build(
             + "; ".join(dict.fromkeys(map(str, fallbacks)))
         )
     in_place = written_in_place(segment, device, state, placement.reasons, placement.long)
-    halved = NOTHING_HALVED if halving is None else halving.choose(graph, placement.reasons, in_place)
+    has_units = units_lanes(device, device_costs(device)) > 0
+    halved = NOTHING_HALVED if halving is None else halving.choose(graph, placement.reasons, in_place, has_units)
     join_rotary(graph, device, placement.reasons, placement.long, in_place)
     fold_cached_attention(graph, device, placement.reasons, in_place)
     plan = make_plan(
@@ -256,7 +256,7 @@ def _place_input(plan: Plan, ref: Value, placement: Placement) -> None:
     if placement.on_host(ref):
         plan.stream.inputs.append(plan.host_tensor(ref))
         return
-    elements = torch.int64 if ref in placement.long else storage_type(ref.dtype)
+    elements = plan.elements_of(ref)
     itemsize = ref.dtype.itemsize if ref.dtype.is_complex else elements.itemsize
     nbytes = -(-max(ref.numel, 1) * itemsize // WORD_BYTES) * WORD_BYTES
     storage = Storage(nbytes, StorageKind.INPUT, name=ref.name, elements=elements)

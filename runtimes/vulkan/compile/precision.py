@@ -13,11 +13,14 @@ fusion: of the result of each node, and of the weights that it reads. A node kee
   (:class:`~mobopt.runtimes.half_ranges.ValueRanges`); bfloat16 has the range of float32, and an eighth of the bits.
 
 Tensors that are views of each other, or that one operator puts together, get the same elements.
+
+An input that the host writes before each call is written as halves if it is an image that only convolutions read, whose
+matrix units would round it anyway: half of its bytes go to the device.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -129,7 +132,7 @@ class Halved:
 
     Attributes:
         precision: what halves are.
-        values: results and constants of the graph.
+        values: results, constants and inputs of the graph.
         nodes: those whose weights are packed as halves.
         kept: nodes whose results are float32.
         roundable_inputs: float32 images that float16 holds well, of fp16, and nodes read whose weights are halves.
@@ -194,7 +197,12 @@ class Halving:
     """
 
     def __init__(
-        self, precision: str, patterns: Sequence[str], ranges: ValueRanges, inputs: Callable[[], Sequence[torch.Tensor]]
+        self,
+        precision: str,
+        patterns: Sequence[str],
+        ranges: ValueRanges,
+        inputs: Callable[[], Sequence[torch.Tensor]],
+        from_host: Collection[int] = (),
     ) -> None:
         """Begin.
 
@@ -203,12 +211,14 @@ class Halving:
             patterns: of the nodes that keep float32.
             ranges: what nodes of the model were seen to make.
             inputs: gives the line's inputs, of the call for which it is planned.
+            from_host: numbers of those that the host writes for each call.
         """
         self.observed: Callable[[Value], bool] = lambda value: False
         self.stays_single: Callable[[Node], bool] = lambda node: False
         self._precision, self._patterns = precision, patterns
         self._ranges = ranges
         self._inputs = inputs
+        self._from_host = from_host
         self._delicate: frozenset[object] = frozenset()
         """What in the model delicate nodes come from: where these are taken apart, all their parts are delicate."""
 
@@ -226,9 +236,17 @@ class Halving:
         if self._precision == "fp16":
             self._ranges.watch(graph, self._inputs)
 
-    def choose(self, graph: Graph, on_host: Container[Node], in_place: Iterable[Value] = ()) -> Halved:
-        """What lies as halves, of a line whose nodes are fused; those ``on_host`` run on the CPU, and values
-        ``in_place`` come to lie in inputs."""
+    def choose(
+        self, graph: Graph, on_host: Container[Node], in_place: Iterable[Value] = (), has_units: bool = False
+    ) -> Halved:
+        """What lies as halves, of a line whose nodes are fused.
+
+        Args:
+            graph: the line.
+            on_host: nodes that run on the CPU.
+            in_place: values that come to lie in inputs.
+            has_units: whether convolutions of halves are computed by matrix units, which round their images.
+        """
         choice = _Choice(self._precision)
         for value in in_place:
             choice.keep(value, IN_PLACE)
@@ -240,7 +258,10 @@ class Halving:
         images = [] if self._precision != "fp16" else choice.images(graph)
         given = dict(zip(graph.inputs, self._inputs(), strict=True)) if images else {}
         fitting = frozenset(value for value in images if fits_half(given[value], torch.float16))
-        return replace(choice.halved(graph), roundable_inputs=fitting)
+        halved = choice.halved(graph)
+        written = {value for number, value in enumerate(graph.inputs) if number in self._from_host}
+        rounded = {value for value in fitting & written if has_units and choice.is_image_alone(value)}
+        return replace(halved, values=halved.values | rounded, roundable_inputs=fitting)
 
     def names(self, node: Node) -> bool:
         """Whether the user, or a bisection, wants float32 of a node."""
@@ -351,6 +372,13 @@ class _Choice:
         nodes = {part for node in self.nodes for part in _parts(node)}
         images = (value for value in graph.inputs if value.dtype == torch.float32 and len(value.sizes) == 4)
         return [value for value in images if any(user in nodes for user, _ in value.uses)]
+
+    def is_image_alone(self, value: Value) -> bool:
+        """Whether nothing reads an input but convolutions whose weights may be halves, as their image."""
+        nodes = {part for node in self.nodes for part in _parts(node)}
+        users = [user for user, _ in value.uses]
+        are_convolutions = all(user in nodes and has_trait(user.qualified_op, Trait.CONVOLUTION) for user in users)
+        return are_convolutions and not any(value in user.inputs[1:] for user in users)
 
     def _root(self, value: Value) -> Value:
         while value in self._tied:

@@ -21,7 +21,9 @@ from mobopt.runtimes.vulkan.kernels.convolution_parameters import Convolution, P
 from mobopt.runtimes.vulkan.kernels.copies import copied, in_words
 from mobopt.runtimes.vulkan.kernels.device_costs import cpu_costs, device_costs
 from mobopt.runtimes.vulkan.kernels.epilogue import Epilogue
+from mobopt.runtimes.vulkan.kernels.fragment_kernels import FragmentKernel
 from mobopt.runtimes.vulkan.kernels.gpu_kernels import DEPTHWISE_INVOCATIONS, depthwise_block
+from mobopt.runtimes.vulkan.kernels.image_rows import ImageRows, append_image_rows
 from mobopt.runtimes.vulkan.kernels.kernel_access import spread
 from mobopt.runtimes.vulkan.kernels.loops import Box, loop_boxes, loop_iterations
 from mobopt.runtimes.vulkan.kernels.matrix_kernels import units_lanes
@@ -36,7 +38,7 @@ from mobopt.runtimes.vulkan.kernels.product import (
     rounding_form,
     texels_fit,
 )
-from mobopt.runtimes.vulkan.kernels.product_planes import Planes, are_planes, reads_planes
+from mobopt.runtimes.vulkan.kernels.product_planes import Planes, are_planes, reads_planes, reads_rows
 from mobopt.runtimes.vulkan.kernels.weight_packing import Factors, bias_vector, depthwise_weights, product_weights
 from mobopt.shaders.push_constants import DepthwisePush, ProductPush
 
@@ -104,8 +106,36 @@ def _append_image(
     if reads_planes(plan.device, kernel, shape, image.sizes[1], pixels):
         _append_grid(plan, product, planar, epilogue, tail, dense=False)
         return
+    if reads_rows(plan.device, kernel, convolution):
+        _append_rows(plan, convolution, operands, epilogue, is_rounded)
+        return
     operands = replace(operands, activations=_rounded(plan, image) if is_rounded else whole_vectors(plan, image))
     _append_grid(plan, convolution_product(convolution, operands, filters), operands, epilogue, tail)
+
+
+def _append_rows(
+    plan: Plan, convolution: Convolution, operands: ProductOperands, epilogue: Epilogue, is_rounded: bool
+) -> None:
+    """By a copy in which the taps of a row of the filter are runs of memory; see :func:`_append_image`."""
+    image = operands.activations
+    for pairs in (True, False) if is_rounded else (False,):
+        rows = ImageRows.of(convolution, operands.result, pairs)
+        own = rows.convolution(plan, convolution)
+        assert own.filters is not None
+        filters = product_weights(plan, own.filters)
+        laid = rows.image(plan, image, torch.float16 if is_rounded else image.elements)
+        operands = replace(operands, activations=laid, weights=filters.tensor)
+        product = convolution_product(own, operands, filters)
+        tail = convolution.taps[1] % 2 * _ODD_TAIL if pairs else 0
+        kernel, _ = chosen_kernel(plan, product, operands, spatial=True, inner_tail=tail)
+        if isinstance(kernel, FragmentKernel):
+            break
+    append_image_rows(plan, image, laid, rows, convolution.padding)
+    _append_grid(plan, product, operands, epilogue, tail, dense=False)
+
+
+_ODD_TAIL = 4
+"""Halves of the last run of eight that are of a row of an odd number of taps, as ``product_fragments.comp`` asks."""
 
 
 def convolution_product(convolution: Convolution, operands: ProductOperands, filters: Factors) -> ProductPush:

@@ -81,7 +81,7 @@ def _half_run(product: ProductPush, operands: ProductOperands, inner_tail: int) 
     p = product
     inputs = (p.inner, p.input_offset, p.input_pitch, p.input_batch)
     weights = (p.columns, p.group_columns, p.weight_offset, p.weight_pitch, p.weight_batch)
-    return 4 if inner_tail or any(place % 2 for place in (*inputs, *weights)) else 8
+    return 4 if inner_tail % 4 or any(place % 2 for place in (*inputs, *weights)) else 8
 
 
 _HALVES = frozenset({ElementForm.HALVES, ElementForm.ROUNDED})
@@ -118,7 +118,7 @@ def _fits_fragments(plan: Plan, product: ProductPush, operands: ProductOperands,
         return False
     if operands.planes is not None:
         return True
-    return not (inner_tail or any(place % 2 for place in (p.inner, p.input_offset, p.input_pitch, p.input_batch)))
+    return not (inner_tail % 4 or any(place % 2 for place in (p.inner, p.input_offset, p.input_pitch, p.input_batch)))
 
 
 def _ahead(device: DeviceInfo, operands: ProductOperands) -> int:
