@@ -100,9 +100,18 @@ Left left_of_sums(Sums sums) {
     return left;
 }
 
-// The largest, or the sum, of what the four invocations of each line have. All invocations of a workgroup together.
+// The largest, or the sum, of what the four invocations of each line have; and what the neighbour of an invocation has, of which each is the
+// other's. All invocations of a workgroup together.
 #ifdef EMULATED
 shared vec2 shared_lines[SUBGROUPS * LANES_USED];
+
+vec2 of_neighbour(vec2 own) {
+    shared_lines[me] = own;
+    barrier();
+    vec2 other = shared_lines[me ^ 1];
+    barrier();
+    return other;
+}
 
 vec2 largest_of_lines(vec2 own) {
     shared_lines[me] = own;
@@ -121,6 +130,8 @@ vec2 sum_of_lines(vec2 own) {
     return own;
 }
 #else
+vec2 of_neighbour(vec2 own) { return subgroupShuffleXor(own, 1u); }
+
 vec2 largest_of_lines(vec2 own) {
     own = max(own, subgroupShuffleXor(own, 1u));
     return max(own, subgroupShuffleXor(own, 2u));
@@ -131,3 +142,13 @@ vec2 sum_of_lines(vec2 own) {
     return own + subgroupShuffleXor(own, 2u);
 }
 #endif
+
+// Four neighbouring columns of a fragment of sums: of line line_of_lane() + 8 * lower, the vec4 columns_of_lane().
+vec4 four_columns(Sums sums, int lower) {
+    vec2 first = vec2(ELEMENT(sums, 4 * lower), ELEMENT(sums, 4 * lower + 1)), last = vec2(ELEMENT(sums, 4 * lower + 2), ELEMENT(sums, 4 * lower + 3));
+    bool is_odd = (lane() & 1) != 0;
+    vec2 other = of_neighbour(is_odd ? first : last);
+    return is_odd ? vec4(other, last) : vec4(first, other);
+}
+
+int columns_of_lane() { return run_of_lane() % 2 * 2 + run_of_lane() / 2; }

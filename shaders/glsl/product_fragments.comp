@@ -45,7 +45,9 @@ const int LINES = 2 * HIGH;  // rows of an invocation
 const int EIGHTS = 2 * WIDE; // its columns
 const int STEP = 4;          // runs of a step: those of four neighbours among the invocations
 
-shared RUN pool[SUBGROUPS * SUMS];
+// Without teams, sums needn't go through shared memory; many of them would not fit the registers that storing takes besides.
+const int KEEPS_SUMS = TEAMS > 1 ? 0 : HIGH * WIDE > 8 ? 0 : 1;
+shared RUN pool[KEEPS_SUMS != 0 ? 1 : SUBGROUPS * SUMS];
 int me = int(gl_LocalInvocationID.x);
 #include "matrix_fragments.glsl"
 #include "product_matrix_sums.glsl"
@@ -133,6 +135,36 @@ RUN scaled_run(RUN run, int index) {
 }
 #endif
 #include "product_matrix_stores.glsl"
+
+// Sums of nobody else are added: neighbours among the invocations exchange pairs, so that each has four columns of a line, and nobody waits.
+void store_own() {
+    [[unroll]] for (int i = 0; i < 2 * HIGH; ++i) {
+        vec4 residuals[WIDE];
+        Spot spot;
+        spot.row = block_row + i * 8 + line_of_lane();
+        spot.pixel = Pixel(0, 0, 0);
+        if (SPATIAL != 0) spot.pixel = pixel_of(spot.row);
+        int column = block_column + subgroup() * COLUMNS + columns_of_lane();
+        if (HAS_RESIDUAL != 0) {
+            int line = residual_index(batch, spot.row, spot.pixel);
+            [[unroll]] for (int j = 0; j < WIDE; ++j) {
+                residuals[j] = vec4(0.0);
+                if (spot.row < rows && column + 4 * j < columns) residuals[j] = residual_at(line + column + 4 * j);
+            }
+        }
+        [[unroll]] for (int j = 0; j < WIDE; ++j) {
+            vec4 sum = four_columns(sums[i / 2 * WIDE + j], i % 2);
+            spot.column = column + 4 * j;
+            if (spot.row < rows && spot.column < columns) {
+                sum = biased_sum(sum, spot);
+                if (PARTS > 1)
+                    store(((batch * PARTS + part) * rows + spot.row) * columns + spot.column, sum);
+                else
+                    store(result_index(batch, spot.row, spot.pixel) + spot.column, finished(sum, HAS_RESIDUAL != 0 ? residuals[j] : vec4(0.0)));
+            }
+        }
+    }
+}
 
 // Two sets, by name: an index that isn't known before loops are unrolled puts arrays into local memory (NVIDIA).
 RUN values[LINES], next_values[LINES];
@@ -247,5 +279,8 @@ void main() {
         FETCH_FIRST_FACTORS
     }
 #endif
-    store_all();
+    if (KEEPS_SUMS != 0)
+        store_own();
+    else
+        store_all();
 }

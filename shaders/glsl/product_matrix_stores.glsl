@@ -1,9 +1,7 @@
 // What becomes of the sums of a workgroup of a kernel with matrix units.
 Sums sums[HIGH * WIDE];
 
-vec4 biased_sum(int slot, Spot spot) {
-    int line = slot / COLUMNS;
-    vec4 sum = sum_at(line / M * SUMS + line % M * SUM_PITCH + slot % COLUMNS * FLOATS);
+vec4 biased_sum(vec4 sum, Spot spot) {
 #ifdef SPLIT
     sum = is_plain ? plain_sum(spot) : sum * (UNSCALING(VALUE) * UNSCALING(FACTOR));
 #endif
@@ -11,6 +9,11 @@ vec4 biased_sum(int slot, Spot spot) {
     sum = normalized_sum(sum, mean_of(spot.row - block_row), scale_of(spot.row - block_row), spot.column);
 #endif
     return HAS_BIAS != 0 ? sum + BIAS(spot.column) : sum;
+}
+
+vec4 biased_sum(int slot, Spot spot) {
+    int line = slot / COLUMNS;
+    return biased_sum(sum_at(line / M * SUMS + line % M * SUM_PITCH + slot % COLUMNS * FLOATS), spot);
 }
 
 // All invocations together, after all of them have read what is in `pool`.

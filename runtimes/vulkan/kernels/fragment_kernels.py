@@ -31,6 +31,8 @@ NO_FRAGMENTS = "no-fragments"
 """The switch by which operands go through shared memory."""
 _STEP = 8
 """vec4s of the inner dimension in a step."""
+_MOST_KEPT = 512
+"""Rows times vec4s of a subgroup whose sums are stored from registers."""
 _MOST_RUNS = 1 << 20
 """Of the inner dimension, whose quotients the shader finds in float32."""
 
@@ -90,9 +92,14 @@ class FragmentKernel:
         return SUBGROUP_LANES * self.subgroups
 
     @property
+    def keeps_sums(self) -> bool:
+        """Whether sums are stored from registers, and don't go through shared memory, as the shader does it."""
+        return self.teams == 1 and self.rows * self.columns <= _MOST_KEPT
+
+    @property
     def shared_bytes(self) -> int:
-        """Of a workgroup: a row of fragments of each subgroup, and statistics of rows."""
-        sums = 16 * self.subgroups * FRAGMENT * (self.columns + 1)
+        """Of a workgroup: a row of fragments of each subgroup, unless it keeps its sums, and statistics of rows."""
+        sums = 16 if self.keeps_sums else 16 * self.subgroups * FRAGMENT * (self.columns + 1)
         rows = (16 + 8 * self.teams) * self.rows + 16 if self.normalized else 0
         emulated = EMULATED_FRAGMENT_BYTES * self.subgroups if self.emulated else 0
         return sums + rows + emulated
@@ -130,24 +137,28 @@ class FragmentKernel:
         return self.invocations <= invocations and self.shared_bytes <= limits.max_compute_shared_memory_size
 
 
-# Of 125 whose times on 52 layers were measured on an H200, or predicted to 9 %, what is chosen among these takes 3 %
-# more than the best, in the mean of layers.
-# Chained variants of another one, as good, need local memory: 32 x 4, with two steps on their way.
+# Of 160 whose times on 64 layers were measured on an H200 (each on some 45 of them), or predicted to 11 %, what is chosen among these takes
+# 3 % more than the best, in the mean of layers.
+# Chained variants of another one need local memory: 32 x 4, across 1, with two steps on their way.
 BLOCKS = (
-    FragmentKernel(16, 8, teams=4, depth=2),
-    FragmentKernel(16, 8, teams=2, depth=2),
-    FragmentKernel(16, 8, across=2, teams=4, depth=2),
-    FragmentKernel(16, 4, teams=8, depth=2),
+    FragmentKernel(16, 4, teams=2),
+    FragmentKernel(16, 4, teams=8),
     FragmentKernel(16, 4, teams=16, depth=2),
+    FragmentKernel(16, 8, teams=2, depth=2),
+    FragmentKernel(16, 8, teams=4, depth=2),
+    FragmentKernel(16, 8, teams=16),
+    FragmentKernel(32, 4, teams=2),
     FragmentKernel(32, 4, across=2),
+    FragmentKernel(32, 8, teams=4, depth=2),
     FragmentKernel(32, 16, teams=8),
+    FragmentKernel(32, 16, across=2),
     FragmentKernel(48, 8, across=2, teams=2),
-    FragmentKernel(48, 16, teams=8),
     FragmentKernel(48, 16, teams=4),
-    FragmentKernel(48, 16, across=2),
-    FragmentKernel(64, 8, across=2),
+    FragmentKernel(48, 16, teams=8),
+    FragmentKernel(48, 16, across=4),
+    FragmentKernel(64, 8, across=2, depth=2),
     FragmentKernel(64, 8, across=2, teams=2),
-    FragmentKernel(64, 16, across=4, teams=2),
+    FragmentKernel(64, 16, across=2),
 )
 
 
