@@ -74,6 +74,7 @@ VIEWS: dict[str, tuple[Callable[[Tensor], list[Tensor]], tuple[int, ...]]] = {
     "columns": (lambda y: [y[:, 1:6]], (3, 7)),
     "every third": (lambda y: [y[::3, 2]], (11, 3)),
     "seen again": (lambda y: [y.expand(3, 5, 7)], (5, 1)),
+    "many single halves": (lambda y: [y.t()], (67, 101)),
     "parts": (lambda y: [*y.unbind(1)], (5, 3, 7)),
     "read later": (lambda y: [y, y[1:] * 2.0, y.t() - 1.0], (3, 5)),
     "joined": (lambda y: [torch.cat([y, torch.tanh(y)], 1), y], (3, 5)),
