@@ -14,6 +14,7 @@ from mobopt.runtimes.host_tape import Ref
 from mobopt.runtimes.results import Results
 from mobopt.runtimes.segment import Alias, HostLeaf, Returned, Segment
 from mobopt.runtimes.state import ModelState
+from mobopt.runtimes.vulkan.array_outputs import ArrayOutputs, may_stay
 from mobopt.runtimes.vulkan.compile.build import Built
 from mobopt.runtimes.vulkan.compile.host_function import HostFunction
 from mobopt.runtimes.vulkan.compile.integer_ranges import Interval, is_within
@@ -25,7 +26,6 @@ from mobopt.runtimes.vulkan.engine.executable import Executable
 from mobopt.runtimes.vulkan.engine.lane import RefusedError, TensorOrArray
 from mobopt.runtimes.vulkan.engine.profiling import OperationTime
 from mobopt.runtimes.vulkan.engine.stream import HostTensor
-from mobopt.runtimes.vulkan.engine.tensor import HELD_DTYPES
 from mobopt.runtimes.vulkan.plan_report import PlanReport
 from mobopt.runtimes.vulkan.state_arrays import StateArrays
 
@@ -149,9 +149,9 @@ class CallPlan:
         state: ModelState,
         arrays: StateArrays,
         in_arrays: Collection[int],
+        stays: ArrayOutputs,
         is_later: bool,
         mirrored: Collection[int] = (),
-        wanted: Collection[int] = (),
         remember: Remember | None = None,
     ) -> None:
         """Make the executable.
@@ -164,9 +164,9 @@ class CallPlan:
             state: of the model.
             arrays: what of it lies on the device.
             in_arrays: numbers of the segment's inputs, arguments and parts of the state, that are given there.
+            stays: what it computes that stays there.
             is_later: whether it isn't the first segment of the call; others take what they can in arrays.
             mirrored: numbers of the segment's inputs that are on the CPU, and in arrays too.
-            wanted: numbers of the segment's outputs that are to be in arrays too, if they are returned on the CPU.
             remember: is told of each output that is returned on the CPU, with its number and array.
         """
         self.following = segment.following
@@ -187,10 +187,13 @@ class CallPlan:
             and (number in in_arrays or number in resident)
         }
         self._resident = {built.inputs[index] for index in bound} & resident
-        staying = self._staying({segment.inputs[number] for number in in_arrays})
-        outputs = {index for index, ref in enumerate(built.outputs) if ref in staying}
+        outputs = {index for index, ref in enumerate(built.outputs) if ref in stays.alone}
         self._remember = remember if segment.is_complete and not gives_arrays else None
-        self._kept = self._kept_of(built, wanted) if self._remember is not None else []
+        self._kept = [
+            index
+            for index, (value, tensor) in enumerate(zip(built.outputs, built.stream.outputs, strict=True))
+            if value in stays.too and not isinstance(tensor, HostTensor)
+        ]
         given, again = built.stream.outputs, [built.stream.outputs[number] for number in self._kept]
         outputs |= set(range(len(given), len(given) + len(again)))
         stream = replace(built.stream, outputs=[*given, *again])
@@ -222,29 +225,6 @@ class CallPlan:
         """Whether a tensor of the result lies in the memory of an input."""
         memory = self.segment.inputs[number]
         return any(self.segment.value_of(leaf) is memory for leaf in leaves_of(self.segment.result, Alias))
-
-    def _staying(self, kept: Collection[ir.Value]) -> set[ir.Value]:
-        """What is computed and stays on the device: what is carried, if nobody looks at it; all of a result in arrays;
-        else what is written to memories of the state that lie there, and new values that are not returned too."""
-        segment = self.segment
-        if not segment.is_complete:
-            looked = set(segment.values_in(segment.result))
-            return {value for value in segment.values_in(segment.carried) if may_stay(value) and value not in looked}
-        if self._gives_arrays:
-            return set(segment.graph.outputs)
-        staying = {value for target, value in segment.written.items() if target in kept}
-        staying |= set(segment.values_in(segment.updates)) - set(segment.values_in(segment.result))
-        return {value for value in staying if value.dtype != torch.int64 and value.numel}
-
-    def _kept_of(self, built: Built, wanted: Collection[int]) -> list[int]:
-        """Numbers of the stream's outputs that are returned on the CPU, and stay in arrays too."""
-        return [
-            index
-            for index, (value, tensor) in enumerate(zip(built.outputs, built.stream.outputs, strict=True))
-            if may_stay(value)
-            and not isinstance(tensor, HostTensor)
-            and self.segment.graph.outputs.index(value) in wanted
-        ]
 
     def _remembered(self, computed: Sequence[TensorOrArray], remember: Remember) -> Sequence[TensorOrArray]:
         """The outputs on the CPU, once it is said which arrays have their elements."""
@@ -372,12 +352,6 @@ def _with_numbers(segment: Segment, values: Sequence[Any]) -> Segment:
 
     result = map_leaves(segment.result, HostLeaf, number)
     return replace(segment, result=result, updates=copy_nests(segment.updates, HostLeaf, number))
-
-
-def may_stay(value: ir.Value) -> bool:
-    """Whether what is carried from segment to segment stays on the device. Of int64 the host must see the elements to
-    tell whether they fit."""
-    return value.dtype in HELD_DTYPES and value.dtype != torch.int64 and value.numel > 0
 
 
 def _integer_class(value: TensorOrArray) -> Interval:

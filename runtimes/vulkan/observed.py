@@ -148,6 +148,7 @@ class _ObservedBuilder(SegmentBuilder):
         halving: Halving | None = None,
         make_plan: Callable[..., Plan] = Plan,
         state: Collection[ir.Value] = (),
+        arrays: Callable[[], Collection[ir.Value]] = tuple,
     ) -> Built:
         graph = segment.graph
         if halving is not None:
@@ -162,7 +163,7 @@ class _ObservedBuilder(SegmentBuilder):
         made = frozenset(value.name for node in graph.block.nodes for value in node.outputs if value.name)
         _return_too(graph, lambda value: value.name in self._wanted)
         self.seen[graph] = line, made
-        return super()._lowered(segment, integers, info, halving)
+        return super()._lowered(segment, integers, info, halving, arrays=arrays)
 
 
 def _return_too(graph: ir.Graph, is_wanted: Callable[[ir.Value], bool]) -> None:

@@ -421,8 +421,10 @@ class VulkanProgram:
                 tensors += of_state
             in_arrays = [number for number, tensor in enumerate(tensors) if isinstance(tensor, DeviceArray)]
             mirrored = self._mirrored(tensors) if self._mirrors and not on_device else {}
-            signature = (*signature, *mirrored, self._taken_by_others)
-            return CallPlace(method, args, on_device, signature, CallTensors(tensors, wholes, mirrored), in_arrays)
+            wanted = self._taken_by_others
+            signature = (*signature, *mirrored, wanted)
+            given = CallTensors(tensors, wholes, mirrored)
+            return CallPlace(method, args, on_device, signature, given, in_arrays, wanted)
 
     def _mirrored(self, tensors: Sequence[Any]) -> dict[int, DeviceArray]:
         """Arrays on the device with the elements of tensors on the CPU, by the tensors' numbers."""
@@ -521,9 +523,9 @@ class VulkanProgram:
             self.model_state,
             self._state_arrays,
             in_arrays,
+            place.array_outputs(segment),
             is_later,
             [segment.taken + number for number in place.given.mirrored],
-            self._taken_by_others,
             self._remember if self._mirrors else None,
         )
         plan.report = PlanReport(

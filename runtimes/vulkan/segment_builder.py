@@ -19,6 +19,7 @@ from mobopt.runtimes.segment import Segment
 from mobopt.runtimes.specializations import Specializations
 from mobopt.runtimes.specialize import go_on, specialize
 from mobopt.runtimes.state import ModelState
+from mobopt.runtimes.vulkan.array_outputs import ArrayOutputs, array_outputs
 from mobopt.runtimes.vulkan.call_arguments import as_meta
 from mobopt.runtimes.vulkan.call_plan import CallTensors, on_host
 from mobopt.runtimes.vulkan.compile.build import Built, build_stream
@@ -41,7 +42,14 @@ class CallPlace(NamedTuple):
     given: CallTensors
     in_arrays: Sequence[int]
     """Numbers of the call's inputs that lie on the device."""
+    wanted: Collection[int]
+    """Numbers of outputs that other programs take."""
     following: Checkpoint | None = None
+
+    def array_outputs(self, segment: Segment) -> ArrayOutputs:
+        """What stays on the device of that with which the call goes on."""
+        in_arrays = [segment.taken + number for number in self.in_arrays]
+        return array_outputs(segment, self.on_device, in_arrays, self.wanted)
 
 
 class SegmentBuilder:
@@ -138,7 +146,9 @@ class SegmentBuilder:
         wide = [value for value in segment.inputs if value.dtype == torch.int64]
         classes = dict(zip(wide, integers, strict=True))
         halving, state = self._halving(place), _state_in_arrays(place, segment)
-        return segment, self._lowered(segment, classes, info, halving, state=state)
+        return segment, self._lowered(
+            segment, classes, info, halving, state=state, arrays=lambda: place.array_outputs(segment).all
+        )
 
     def _halving(self, place: CallPlace) -> Halving | None:
         """What chooses halves for the segment with which a call goes on."""
@@ -158,6 +168,7 @@ class SegmentBuilder:
         halving: Halving | None = None,
         make_plan: Callable[..., Plan] = Plan,
         state: Collection[ir.Value] = (),
+        arrays: Callable[[], Collection[ir.Value]] = tuple,
     ) -> Built:
         """What a segment is lowered to."""
         return build_stream(
@@ -171,6 +182,7 @@ class SegmentBuilder:
             halving,
             make_plan,
             state,
+            arrays,
         )
 
     def _checked_args(self, place: CallPlace) -> list[Any]:

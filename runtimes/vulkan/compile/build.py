@@ -98,6 +98,7 @@ def build_stream(
     halving: Halving | None = None,
     make_plan: Callable[..., Plan] = Plan,
     state: Collection[Value] = (),
+    arrays: Callable[[], Collection[Value]] = tuple,
 ) -> Built:
     """Lower a Segment for a device.
 
@@ -113,6 +114,7 @@ def build_stream(
         halving: what chooses the tensors that lie as halves; None: each lies as its dtype says.
         make_plan: makes what lowerings append to.
         state: inputs that may be written to, parts of the state in arrays that nobody else has.
+        arrays: gives the outputs that stay on the device, in arrays; it is asked once nodes are fused.
 
     Raises:
         UnsupportedError: there are such calls and they may not.
@@ -141,7 +143,7 @@ def build_stream(
     while True:
         placement = place_calls(list(graph.block.nodes), integers or {}, floats_fit, large, refused)
         try:
-            return _build(segment, device, constants, allow_fallback, placement, halving, make_plan, state)
+            return _build(segment, device, constants, allow_fallback, placement, halving, make_plan, state, arrays)
         except _RefusedCallError as error:
             refused.update((value, error.reason) for value in error.outputs)
             _take_apart(graph)
@@ -179,6 +181,7 @@ def _build(
     halving: Halving | None,
     make_plan: Callable[..., Plan],
     state: Collection[Value],
+    arrays: Callable[[], Collection[Value]],
 ) -> Built:
     """One attempt with a placement.
 
@@ -233,10 +236,10 @@ def _build(
             for node in group:
                 plan.halves_weights = node in halved.nodes
                 _append_lowered(plan, node, concatenations.get(node))
-    outputs = segment.computed_outputs()
+    outputs, in_arrays = segment.computed_outputs(), arrays()
     for value in outputs:
         plan.enter("result", (), NOWHERE if value.producer is None else value.producer.origin, NO_CALL)
-        _append_output(plan, value, placement)
+        _append_output(plan, value, placement, value in in_arrays)
     plan.stream.chained_workgroups = chained_workgroups(device)
     halves = None if halving is None else halved.report(plan)
     return Built(plan.stream, taken, outputs, fallbacks, placement.assumed, halves)
@@ -286,13 +289,18 @@ def _of_own_width(plan: Plan, tensor: DeviceTensor, value: Value) -> DeviceTenso
     return copy
 
 
-def _append_output(plan: Plan, ref: Value, placement: Placement) -> None:
-    """Make a tensor an output: in place if it fills a temporary of its own, else the engine copies it."""
+def _append_output(plan: Plan, ref: Value, placement: Placement, is_array: bool) -> None:
+    """Make a tensor an output: in place if it fills a temporary of its own, else the engine copies it.
+
+    What lies as halves crosses to the host so, which widens them: half the bytes, and the same floats. Whoever has an
+    array finds there what its dtype says.
+    """
     if placement.on_host(ref):
         plan.stream.outputs.append(plan.host_tensor(ref))
         return
     tensor = plan.tensor(ref)
-    if tensor.is_long or tensor.storage.elements == storage_type(ref.dtype):
+    is_halved = ref in plan.halved and not is_array
+    if is_halved or tensor.is_long or tensor.storage.elements == storage_type(ref.dtype):
         dense = as_contiguous(plan, tensor)
     else:
         dense = copied(plan, tensor, contiguous_strides(tensor.sizes), ref.dtype)

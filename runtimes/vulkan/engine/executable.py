@@ -53,7 +53,7 @@ class Executable:
         self._staged = stage(
             stream,
             stage_inputs=across_bus and not has_fast_upload_memory(device),
-            stage_read_outputs=across_bus,
+            stage_outputs=across_bus,
             array_inputs=array_inputs,
             array_outputs=array_outputs,
         )

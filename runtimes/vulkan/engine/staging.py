@@ -6,7 +6,7 @@ around host calls; everything else is the device's own.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from mobopt.runtimes.vulkan.engine.stream import (
@@ -21,6 +21,9 @@ from mobopt.runtimes.vulkan.engine.stream import (
     storages,
 )
 from mobopt.runtimes.vulkan.engine.tensor import DeviceTensor, Storage, StorageKind
+
+_FEW_ELEMENTS = 4096
+"""An H200 takes 2 to 4 ns to store a single element across the bus, and some microseconds to begin a copy."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +55,7 @@ def stage(
     stream: Stream,
     *,
     stage_inputs: bool,
-    stage_read_outputs: bool,
+    stage_outputs: bool,
     array_inputs: Collection[int] = (),
     array_outputs: Collection[int] = (),
 ) -> StagedStream:
@@ -61,8 +64,8 @@ def stage(
     Args:
         stream: the plan; left as it is.
         stage_inputs: whether inputs are copied to memory of the device first (the host can write none of it).
-        stage_read_outputs: whether an output that a later operation reads stays in memory of the device, and is copied
-            at the end, since host-visible memory is slow for the device.
+        stage_outputs: whether an output that a later operation reads, or that is stored in many single elements,
+            stays in memory of the device, and is copied at the end, since host-visible memory is slow for the device.
         array_inputs: numbers of inputs that are arrays on the device already; tensors of the host can't be.
         array_outputs: numbers of outputs that become arrays on the device; tensors of the host can't.
     """
@@ -86,7 +89,7 @@ def stage(
             operations += [replace(operation, inputs=downloads, outputs=results), *uploads]
         else:
             operations.append(operation)
-    read = {storage for operation in stream.operations for storage, reads, _ in storages(operation) if reads}
+    slow = _slow_across_a_bus(stream.operations) if stage_outputs else set()
     outputs = list(stream.outputs)
     in_inputs = _in_inputs(stream, bound_inputs, array_outputs)
     bound_outputs = _bind_outputs(operations, outputs, [index for index in array_outputs if index not in in_inputs])
@@ -95,7 +98,7 @@ def stage(
             continue
         direct = (
             tensor.storage.kind is StorageKind.OUTPUT
-            and not (stage_read_outputs and tensor.storage in read)
+            and tensor.storage not in slow
             and tensor.storage not in bound_outputs.values()
         )
         if not direct:
@@ -113,6 +116,16 @@ def stage(
         in_inputs,
         tuple(stream.undo),
     )
+
+
+def _slow_across_a_bus(operations: Sequence[Operation]) -> set[Storage]:
+    """The storages that operations read, or store in many single elements."""
+    slow = {storage for operation in operations for storage, reads, _ in storages(operation) if reads}
+    for operation in operations:
+        for binding in operation.bindings if isinstance(operation, Dispatch) else ():
+            if binding.by_element and binding.tensor is not None and binding.tensor.numel > _FEW_ELEMENTS:
+                slow.add(binding.storage)
+    return slow
 
 
 def _in_inputs(stream: Stream, bound: Mapping[int, Storage], arrays: Collection[int]) -> dict[int, int]:

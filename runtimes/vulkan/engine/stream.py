@@ -46,6 +46,8 @@ class Binding:
     are made of it."""
     touched_bytes: int | None = None
     """How many bytes of the range the shader touches at most, where the tensor doesn't tell."""
+    by_element: bool = False
+    """Whether it is written in single elements, which are slow across a bus."""
 
     @property
     def used_bytes(self) -> int:
@@ -166,7 +168,14 @@ class Stream:
         self.operations.append(operation)
 
 
-def bind(tensor: DeviceTensor, *, writes: bool = False, reads: bool | None = None, texel_words: int = 0) -> Binding:
+def bind(
+    tensor: DeviceTensor,
+    *,
+    writes: bool = False,
+    reads: bool | None = None,
+    texel_words: int = 0,
+    by_element: bool = False,
+) -> Binding:
     """Bind a tensor's whole storage, so that a shader indexes it with the tensor's own offset and strides.
 
     Args:
@@ -174,6 +183,7 @@ def bind(tensor: DeviceTensor, *, writes: bool = False, reads: bool | None = Non
         writes: whether the shader writes it.
         reads: whether the shader reads it; by default it does unless it writes.
         texel_words: 0 for a storage buffer, else the words of a texel of a storage texel buffer.
+        by_element: whether it writes single elements.
     """
     return Binding(
         storage=tensor.storage,
@@ -183,6 +193,7 @@ def bind(tensor: DeviceTensor, *, writes: bool = False, reads: bool | None = Non
         writes=writes,
         texel_words=texel_words,
         tensor=tensor,
+        by_element=by_element,
     )
 
 

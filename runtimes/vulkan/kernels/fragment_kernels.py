@@ -137,8 +137,8 @@ class FragmentKernel:
         return self.invocations <= invocations and self.shared_bytes <= limits.max_compute_shared_memory_size
 
 
-# Of 160 whose times on 64 layers were measured on an H200 (each on some 45 of them), or predicted to 11 %, what is chosen among these takes
-# 3 % more than the best, in the mean of layers.
+# Of 160 of which some 45 were measured on each of 64 layers on an H200, the others predicted to 11 %, what is chosen
+# among these takes 3 % more than the best, in the mean of layers.
 # Chained variants of another one need local memory: 32 x 4, across 1, with two steps on their way.
 BLOCKS = (
     FragmentKernel(16, 4, teams=2),

@@ -72,9 +72,9 @@ def read_words(tensor: DeviceTensor, mode: LoadMode) -> int:
     return VECTOR * tensor.storage.elements.itemsize // WORD_BYTES if mode == LoadMode.VECTOR else 1
 
 
-def writing(tensor: DeviceTensor, *, reads: bool = False) -> Binding:
+def writing(tensor: DeviceTensor, *, reads: bool = False, by_element: bool = False) -> Binding:
     """Bind a result, which the kernel may read back."""
-    return bind(tensor, reads=reads, writes=True)
+    return bind(tensor, reads=reads, writes=True, by_element=by_element)
 
 
 def owns_storage(tensor: DeviceTensor) -> bool:

@@ -200,6 +200,7 @@ class Plan:
             binding.texel_words,
             binding.tensor,
             binding.touched_bytes,
+            binding.by_element,
         )
 
     def enter(self, operator: str, sizes: Sequence[int], source: Origin, call: LoweredCall) -> None:

@@ -193,7 +193,7 @@ def _dispatch(
         specialization += [instruction.opcode, *instruction.sources]
     plan.dispatch(
         f"pointwise_{_variant(program)}{'_texels' if texels else ''}",
-        [writing(target), *bindings],
+        [writing(target, by_element=not stores_vectors), *bindings],
         spread(-(-items // size)),
         [int(value) for value in specialization],
         PointwisePush(nest.sizes, placed((target, *operands), nest.strides), program.immediate_words),
