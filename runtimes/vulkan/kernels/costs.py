@@ -42,12 +42,12 @@ class FragmentCosts:
     """Subgroups that a core lets read and multiply at the same time."""
     latency_cycles: float
     """Of a step that nothing else hides."""
-    group_cycles: float
-    """A workgroup."""
     store_cycles: float
     """32 vec4s of sums."""
     finish_cycles: float
-    """16 rows of a workgroup, which are stored one after the other."""
+    """16 rows of a workgroup, which are stored one after the other through shared memory: latency."""
+    kept_finish_cycles: float
+    """The same of sums that are stored from registers."""
 
 
 @dataclass(frozen=True)

@@ -33,6 +33,13 @@ _STEP = 8
 """vec4s of the inner dimension in a step."""
 _MOST_KEPT = 512
 """Rows times vec4s of a subgroup whose sums are stored from registers."""
+# Of an invocation, and of a core of an H100 or H200.
+_MOST_REGISTERS = 255
+_OTHER_REGISTERS = 45
+"""Beside operands and sums."""
+_CORE_REGISTERS = 65536
+_CORE_INVOCATIONS = 2048
+_CORE_SHARED_BYTES = 220_000
 _MOST_RUNS = 1 << 20
 """Of the inner dimension, whose quotients the shader finds in float32."""
 
@@ -105,6 +112,15 @@ class FragmentKernel:
         return sums + rows + emulated
 
     @property
+    def resident(self) -> int:
+        """Workgroups that a core has room for at once, about: by their registers, and by shared memory."""
+        lines, columns = self.rows // 8, self.columns // 2
+        sums = self.rows * self.columns // 8
+        registers = min(_MOST_REGISTERS, 4 * self.depth * (lines + columns) + sums + _OTHER_REGISTERS)
+        rooms = (_CORE_REGISTERS // (-(-registers // 8) * 8 * self.invocations), _CORE_INVOCATIONS // self.invocations)
+        return max(1, min(*rooms, _CORE_SHARED_BYTES // self.shared_bytes))
+
+    @property
     def constants(self) -> tuple[int, ...]:
         """Specialization constants from 12 on."""
         return (
@@ -137,28 +153,22 @@ class FragmentKernel:
         return self.invocations <= invocations and self.shared_bytes <= limits.max_compute_shared_memory_size
 
 
-# Of 160 of which some 45 were measured on each of 64 layers on an H200, the others predicted to 11 %, what is chosen
-# among these takes 3 % more than the best, in the mean of layers.
+# Of 160 of which some 45 were measured on each of 73 layers (an H200, those with residuals on an H100), the others
+# predicted to 15 %, what is chosen among these takes 3 % more than the best, in the mean of layers.
 # Chained variants of another one need local memory: 32 x 4, across 1, with two steps on their way.
 BLOCKS = (
-    FragmentKernel(16, 4, teams=2),
-    FragmentKernel(16, 4, teams=8),
+    FragmentKernel(16, 4, teams=8, depth=2),
     FragmentKernel(16, 4, teams=16, depth=2),
-    FragmentKernel(16, 8, teams=2, depth=2),
+    FragmentKernel(16, 8, teams=2),
     FragmentKernel(16, 8, teams=4, depth=2),
-    FragmentKernel(16, 8, teams=16),
-    FragmentKernel(32, 4, teams=2),
-    FragmentKernel(32, 4, across=2),
-    FragmentKernel(32, 8, teams=4, depth=2),
+    FragmentKernel(16, 8, teams=16, depth=2),
+    FragmentKernel(16, 8, across=4),
+    FragmentKernel(32, 8, teams=2, depth=2),
+    FragmentKernel(32, 8, across=2),
     FragmentKernel(32, 16, teams=8),
     FragmentKernel(32, 16, across=2),
     FragmentKernel(48, 8, across=2, teams=2),
-    FragmentKernel(48, 16, teams=4),
     FragmentKernel(48, 16, teams=8),
-    FragmentKernel(48, 16, across=4),
-    FragmentKernel(64, 8, across=2, depth=2),
-    FragmentKernel(64, 8, across=2, teams=2),
-    FragmentKernel(64, 16, across=2),
 )
 
 
@@ -193,11 +203,12 @@ def fragment_nanoseconds(kernel: FragmentKernel, shape: ProductShape, costs: Dev
     # A run of eight halves of each line; four invocations read a step of a line.
     runs = (kernel.rows + 4 * kernel.columns) / FRAGMENT
     step = own.read_cycles * runs + own.multiply_cycles * kernel.rows * kernel.columns / 64
-    alone = turns * (own.latency_cycles / kernel.depth + step) + own.read_cycles * runs
-    together = turns * kernel.subgroups * step / own.overlap
+    finish = own.kept_finish_cycles if kernel.keeps_sums else own.finish_cycles
+    alone = turns * (own.latency_cycles / kernel.depth + step) + finish * kernel.rows / FRAGMENT
     stores = own.store_cycles * kernel.rows * kernel.columns * kernel.subgroups / SUBGROUP_LANES
-    cycles = max(alone, queue * together) + queue * (own.group_cycles + stores)
-    cycles += own.finish_cycles * kernel.rows / FRAGMENT
+    together = turns * kernel.subgroups * step / own.overlap + stores
+    # Both the latency of one after the other, where few are there at once, and what all take of a core.
+    cycles = math.hypot(max(1.0, queue / kernel.resident) * alone, queue * together)
     nanoseconds = cycles / costs.cycles_per_nanosecond
     if kernel.parts == 1:
         return nanoseconds

@@ -43,7 +43,7 @@ _PARTS: Mapping[str, tuple[str, type[MatrixCosts] | type[FewBitsCosts] | type[Fr
     SPLIT: ("split", MatrixCosts),
     FRAGMENTS: ("fragments", FragmentCosts),
 }
-_FORM = 3
+_FORM = 4
 """Of what is kept."""
 
 Costs = TypeVar("Costs", CpuCosts, DeviceCosts)
