@@ -14,7 +14,8 @@ from mobopt.runtimes.bounds import NO_BOUNDS
 from mobopt.runtimes.half_ranges import ValueRanges
 from mobopt.runtimes.line_run import Show
 from mobopt.runtimes.segment import Returned, Segment
-from mobopt.runtimes.vulkan.call_plan import CallPlan, CallTensors, on_host
+from mobopt.runtimes.vulkan.call import Call, on_host
+from mobopt.runtimes.vulkan.call_plan import CallPlan
 from mobopt.runtimes.vulkan.compile.build import Built, Fallback, build_stream
 from mobopt.runtimes.vulkan.compile.integer_ranges import Interval
 from mobopt.runtimes.vulkan.compile.placement import integer_class
@@ -25,7 +26,7 @@ from mobopt.runtimes.vulkan.engine.executable import Executable
 from mobopt.runtimes.vulkan.engine.lane import RefusedError, TensorOrArray
 from mobopt.runtimes.vulkan.kernels.plan import ConstantStore, Plan
 from mobopt.runtimes.vulkan.program import VulkanProgram
-from mobopt.runtimes.vulkan.segment_builder import CallPlace, SegmentBuilder
+from mobopt.runtimes.vulkan.segment_builder import SegmentBuilder
 
 Refuse = Callable[[ir.Node], str | None]
 """Why a node is to run on the CPU although the device could compute it; None if it is not."""
@@ -84,29 +85,29 @@ class ObservedProgram(VulkanProgram):
             show: is told of the values that are wanted, and of all inputs of the lines, once a line is computed.
         """
 
-        def passing(plan: CallPlan, given: CallTensors) -> Sequence[TensorOrArray]:
-            computed = plan.compute(given)
-            self._show(plan, given, computed, show)
+        def passing(plan: CallPlan, call: Call) -> Sequence[TensorOrArray]:
+            computed = plan.compute(call)
+            self._show(plan, call, computed, show)
             return computed
 
-        def ending(plan: CallPlan, given: CallTensors) -> Any:
-            computed = passing(plan, given)
-            return plan.deliver(given, computed)
+        def ending(plan: CallPlan, call: Call) -> Any:
+            computed = passing(plan, call)
+            return plan.deliver(call, computed)
 
         def begin_anew() -> None:
             self.lines.clear()
             self.made.clear()
 
         begin_anew()
-        with self._turn, torch.no_grad():
-            return self._attempt(lambda: self._walk(self._enter(method, args, False), passing, ending), begin_anew)
+        with self.model_state.lock:
+            return self._attempt(method, args, False, passing, ending, begin_anew)
 
-    def _show(self, plan: CallPlan, given: CallTensors, computed: Sequence[TensorOrArray], show: Show) -> None:
+    def _show(self, plan: CallPlan, call: Call, computed: Sequence[TensorOrArray], show: Show) -> None:
         line, made = self._shown.seen[plan.segment.graph]
         number = len(self.lines)
         self.lines.append(line)
         self.made.append(made)
-        for value, tensor in zip(line.inputs, given.inputs, strict=True):
+        for value, tensor in zip(line.inputs, call.inputs, strict=True):
             show(number, value, on_host(tensor))
         values = {value.name: value for node in line.block.nodes for value in node.outputs}
         for output, tensor in zip(plan.outputs, computed, strict=True):
@@ -137,7 +138,7 @@ class _ObservedBuilder(SegmentBuilder):
         self._split = split
         self._refuse = refuse
 
-    def _of_template(self, place: CallPlace, integers: Sequence[Interval], info: DeviceInfo) -> None:
+    def _of_template(self, call: Call, integers: Sequence[Interval], info: DeviceInfo) -> None:
         """None: nodes are shown, which only the segment of one size has."""
 
     def _lowered(

@@ -25,6 +25,8 @@ class PlanStore:
         self._most_bytes = most_bytes
         self._plans: OrderedDict[Any, CallPlan] = OrderedDict()
         self._bytes = 0
+        self._latest: CallPlan | None = None
+        """The last one used."""
 
     def __len__(self) -> int:
         return len(self._plans)
@@ -35,13 +37,14 @@ class PlanStore:
     def get(self, key: Any) -> CallPlan | None:
         """A plan, which becomes the last one used."""
         plan = self._plans.get(key)
-        if plan is not None:
+        if plan is not None and plan is not self._latest:
             self._plans.move_to_end(key)
+            self._latest = plan
         return plan
 
     def put(self, key: Any, plan: CallPlan) -> None:
         """Keep a plan, and give up those that are too many."""
-        self._plans[key] = plan
+        self._plans[key] = self._latest = plan
         self._bytes += plan.own_bytes
         while self._is_full():
             self._retire()
@@ -54,6 +57,7 @@ class PlanStore:
     def drop(self) -> None:
         """Forget plans that another process has too, and close none."""
         self._plans.clear()
+        self._latest = None
         self._bytes = 0
 
     def _is_full(self) -> bool:
@@ -64,5 +68,7 @@ class PlanStore:
         _, plan = self._plans.popitem(last=False)
         self._bytes -= plan.own_bytes
         plan.is_retired = True
+        if plan is self._latest:
+            self._latest = None
         if not plan.users:
             plan.close()

@@ -26,14 +26,9 @@ from mobopt.runtimes.host_tape import Decisions
 from mobopt.runtimes.memories import StateMemories
 from mobopt.runtimes.segment import Segment
 from mobopt.runtimes.state import ModelState
+from mobopt.runtimes.vulkan.call import Call
 from mobopt.runtimes.vulkan.call_arguments import Key, described, is_on_host, signature_of
-from mobopt.runtimes.vulkan.call_plan import (
-    CallPlan,
-    CallTensors,
-    RefusedOperandsError,
-    WideFloatsError,
-    find_fault,
-)
+from mobopt.runtimes.vulkan.call_plan import CallPlan, WideFloatsError, find_fault
 from mobopt.runtimes.vulkan.compile.build import Fallback
 from mobopt.runtimes.vulkan.compile.host_function import UnforeseenResultError
 from mobopt.runtimes.vulkan.compile.integer_ranges import Interval
@@ -41,12 +36,12 @@ from mobopt.runtimes.vulkan.engine.array import DeviceArray
 from mobopt.runtimes.vulkan.engine.device import Device, open_device
 from mobopt.runtimes.vulkan.engine.executable import MAX_LANES
 from mobopt.runtimes.vulkan.engine.kept_clock import KeptClock
-from mobopt.runtimes.vulkan.engine.lane import TensorOrArray
+from mobopt.runtimes.vulkan.engine.lane import RefusedError, TensorOrArray
 from mobopt.runtimes.vulkan.engine.profiling import OperationTime
 from mobopt.runtimes.vulkan.mirrors import Mirrors
 from mobopt.runtimes.vulkan.plan_report import PlanReport, joined
 from mobopt.runtimes.vulkan.plan_store import PlanStore
-from mobopt.runtimes.vulkan.segment_builder import CallPlace, SegmentBuilder
+from mobopt.runtimes.vulkan.segment_builder import SegmentBuilder
 from mobopt.runtimes.vulkan.state_arrays import StateArrays, is_kept_on_device
 from mobopt.runtimes.vulkan.submitted import Finish, SubmittedCalls
 
@@ -64,6 +59,8 @@ MAX_CHECKPOINTS = 4096
 """Checkpoints of one signature that are told apart; then new ones are not compared with the old ones any more."""
 
 Result = TypeVar("Result")
+Passing = Callable[[CallPlan, Call], Sequence[TensorOrArray]]
+"""Computes a segment that ends with a look at elements."""
 
 
 class VulkanProgram:
@@ -129,8 +126,8 @@ class VulkanProgram:
         """Numbers of outputs that other programs take."""
         self._lock = threading.Lock()
         """Held while plans are looked for and made, not while the device computes."""
-        self._turn = self.model_state.lock if self.model_state.names else nullcontext()
-        self._calls = self._no_calls()
+        self._calls: SubmittedCalls | None = None
+        """Those that were submitted, once one was."""
         self._last: Future[Any] | None = None
         """The last call that was submitted, if calls change the state."""
         self._was_lost = False
@@ -151,7 +148,8 @@ class VulkanProgram:
             UnsupportedError: the model needs what neither the device nor the CPU can do, or the CPU may not be used.
             DeviceError: the device failed or ran out of memory.
         """
-        self._await_turn()
+        if self._calls is not None:
+            self._await_turn(self._calls)
         return self._run(method, args, False)
 
     def run_on_device(self, method: str, args: Sequence[Any]) -> Any:
@@ -169,7 +167,8 @@ class VulkanProgram:
         Raises:
             As for :meth:`run`.
         """
-        self._await_turn()
+        if self._calls is not None:
+            self._await_turn(self._calls)
         return self._run(method, args, True)
 
     def submit(self, method: str, args: Sequence[Any], on_device: bool = False) -> Future[Any]:
@@ -183,17 +182,19 @@ class VulkanProgram:
         """
         future: Future[Any] = Future()
         future.set_running_or_notify_cancel()
+        calls = self._submitted_calls()
         try:
+            calls.make_room()
             finish = None if self.model_state.names else self._begun(method, args, on_device)
         except Exception as error:
             future.set_exception(error)
             return future
         if finish is not None:
-            return self._calls.add(finish)
+            return calls.add(finish)
         with self._lock:
             if self.model_state.names:
                 self._last = future
-            self._calls.run(future, lambda: self._run(method, args, on_device))
+            calls.run(future, lambda: self._run(method, args, on_device))
         return future
 
     def profile(self, args: Sequence[Any], method: str = "forward") -> list[OperationTime]:
@@ -205,29 +206,29 @@ class VulkanProgram:
         """
         times: list[OperationTime] = []
 
-        def profiled(plan: CallPlan, given: CallTensors) -> Sequence[TensorOrArray]:
-            computed, found = plan.profile(given)
+        def profiled(plan: CallPlan, call: Call) -> Sequence[TensorOrArray]:
+            computed, found = plan.profile(call)
             end = times[-1].start_ns + times[-1].duration_ns if times else 0
             times.extend(replace(item, start_ns=end + item.start_ns) for item in found)
             return computed
 
-        with self.model_state.lock, torch.no_grad():
-            self._attempt(lambda: self._walk(self._enter(method, args, False), profiled, profiled), times.clear)
+        with self.model_state.lock:
+            self._attempt(method, args, False, profiled, profiled, times.clear)
         return times
 
     def plan_report(self, args: Sequence[Any], method: str = "forward") -> PlanReport:
         """What the plans of a call with such arguments are made of; they are made if need be."""
         reports: list[PlanReport] = []
 
-        def computed(plan: CallPlan, given: CallTensors) -> Sequence[TensorOrArray]:
+        def computed(plan: CallPlan, call: Call) -> Sequence[TensorOrArray]:
             reports.append(plan.report)
-            return plan.compute(given)
+            return plan.compute(call)
 
-        def ended(plan: CallPlan, given: CallTensors) -> None:
+        def ended(plan: CallPlan, call: Call) -> None:
             reports.append(plan.report)
 
-        with self.model_state.lock, torch.no_grad():
-            self._attempt(lambda: self._walk(self._enter(method, args, False), computed, ended), reports.clear)
+        with self.model_state.lock:
+            self._attempt(method, args, False, computed, ended, reports.clear)
         return joined(reports)
 
     def close(self) -> None:
@@ -236,30 +237,32 @@ class VulkanProgram:
             self._forget_plans()
 
     def _run(self, method: str, args: Sequence[Any], on_device: bool) -> Any:
-        with self._turn, torch.no_grad():
-            result = self._attempt(
-                lambda: self._walk(self._enter(method, args, on_device), CallPlan.compute, CallPlan.run)
-            )
-            self._was_lost = False
-            return result
+        if self.model_state.names:
+            with self.model_state.lock:
+                result = self._attempt(method, args, on_device, CallPlan.compute, CallPlan.run)
+        else:
+            result = self._attempt(method, args, on_device, CallPlan.compute, CallPlan.run)
+        self._was_lost = False
+        return result
 
-    def _no_calls(self) -> SubmittedCalls:
-        return SubmittedCalls(MAX_LANES, workers=1 if self.model_state.names else MAX_LANES)
+    def _submitted_calls(self) -> SubmittedCalls:
+        with self._lock:
+            if self._calls is None:
+                self._calls = SubmittedCalls(MAX_LANES, workers=1 if self.model_state.names else MAX_LANES)
+            return self._calls
 
     def _begun(self, method: str, args: Sequence[Any], on_device: bool) -> Finish | None:
         """Start a call without state; the function that is returned ends it.
 
         One that looks at elements can't be started: calls that wait there for a lane must not hold another.
         """
-        self._calls.make_room()
         with torch.no_grad():
-            place = self._enter(method, args, on_device)
-            plan = self._take_plan(place)
+            call, plan = self._enter(method, args, on_device)
             if not plan.is_complete:
                 self._leave_plan(plan)
                 return None
             try:
-                deliver = plan.begin(place.given)
+                deliver = plan.begin(call)
             except BaseException:
                 self._leave_plan(plan)
                 raise
@@ -268,16 +271,16 @@ class VulkanProgram:
             try:
                 with torch.no_grad():
                     return deliver(polls)
-            except (UnforeseenResultError, RefusedOperandsError, InputError):
+            except (UnforeseenResultError, RefusedError, InputError):
                 return self._run(method, args, on_device)
             finally:
                 self._leave_plan(plan)
 
         return finish
 
-    def _await_turn(self) -> None:
+    def _await_turn(self, calls: SubmittedCalls) -> None:
         """Let the calls that were submitted end, if they change the state; of others those that are too many."""
-        self._calls.make_room()
+        calls.make_room()
         last = self._last
         if last is not None:
             wait([last])
@@ -289,20 +292,19 @@ class VulkanProgram:
         self._later_plans.forget()
         self._checkpoints.clear()
 
-    def _take_plan(self, place: CallPlace) -> CallPlan:
-        """The plan with which a call goes on, which stays until :meth:`_leave_plan`.
+    def _take_plan(self, call: Call) -> CallPlan:
+        """The plan with which a call goes on, which stays until :meth:`_leave_plan`; the lock is held.
 
         Raises:
             _ExposesStateError: it must begin anew.
         """
-        with self._lock:
-            plan = self._plan(place)
-            if plan.exposes:
-                for number in plan.exposes:
-                    self._expose(place.given.wholes[number - len(place.given.inputs)])
-                raise _ExposesStateError
-            plan.users += 1
-            return plan
+        plan = self._plan(call)
+        if plan.exposes:
+            for number in plan.exposes:
+                self._expose(call.wholes[number - len(call.inputs)])
+            raise _ExposesStateError
+        plan.users += 1
+        return plan
 
     def _leave_plan(self, plan: CallPlan) -> None:
         with self._lock:
@@ -312,47 +314,63 @@ class VulkanProgram:
 
     def _walk(
         self,
-        place: CallPlace,
-        passing: Callable[[CallPlan, CallTensors], Sequence[TensorOrArray]],
-        ending: Callable[[CallPlan, CallTensors], Result],
+        method: str,
+        args: Sequence[Any],
+        on_device: bool,
+        passing: Passing,
+        ending: Callable[[CallPlan, Call], Result],
     ) -> Result:
-        """Take a call through its segments.
-
-        Args:
-            place: where it stands.
-            passing: what computes a segment that ends with a look at elements.
-            ending: what is done with the last one.
-        """
+        """Take a call through its segments; see :meth:`_attempt`."""
+        call, plan = self._enter(method, args, on_device)
         while True:
-            plan = self._take_plan(place)
             try:
                 if plan.following is None:
-                    return ending(plan, place.given)
-                plan.hand_on(place.given, passing(plan, place.given))
-                place = place._replace(following=plan.following)
-            except (
-                RefusedOperandsError,
-                InputError,
-            ) as refused:  # a part of an operator on the CPU refuses in its words
-                with self._lock:
-                    segment = self._builder.segment(place)
-                with nullcontext() if isinstance(refused, RefusedOperandsError) else suppress(WideFloatsError):
-                    find_fault(segment, place.given)
+                    return ending(plan, call)
+                plan.hand_on(call, passing(plan, call))
+            except (RefusedError, InputError) as refused:  # a part of an operator on the CPU refuses in its words
+                self._find_fault(call, refused)
                 raise
             finally:
                 self._leave_plan(plan)
+            with self._lock:
+                plan = self._take_plan(call)
 
-    def _attempt(self, walk: Callable[[], Result], again: Callable[[], None] = lambda: None) -> Result:
+    def _find_fault(self, call: Call, refused: RefusedError | InputError) -> None:
+        """Say what is wrong with operands, in torch's words, if anything is."""
+        with self._lock:
+            segment = self._builder.segment(call)
+        with nullcontext() if isinstance(refused, RefusedError) else suppress(WideFloatsError):
+            find_fault(segment, call)
+
+    def _attempt(
+        self,
+        method: str,
+        args: Sequence[Any],
+        on_device: bool,
+        passing: Passing,
+        ending: Callable[[CallPlan, Call], Result],
+        again: Callable[[], None] = lambda: None,
+    ) -> Result:
         """A whole call. It begins anew with other plans where an operator gives what was not foretold, now from the
         elements that it takes, where a large float becomes an int64, and where the caller gets a part of the state.
+
+        Args:
+            method: of the model.
+            args: without self.
+            on_device: whether results stay on the device.
+            passing: what computes a segment that ends with a look at elements.
+            ending: what is done with the last one.
+            again: is called before the call begins anew.
 
         Raises:
             DeviceError: a kernel refuses what torch takes, large floats or not.
         """
         while True:
             floats_fit = self._builder.floats_fit
+            had_gradients = torch.is_grad_enabled()
             try:
-                return walk()
+                torch._C._set_grad_enabled(False)  # what torch.no_grad does in 1.5 us
+                return self._walk(method, args, on_device, passing, ending)
             except UnforeseenResultError as error:
                 if error.op in self._builder.by_elements:
                     raise
@@ -370,6 +388,8 @@ class VulkanProgram:
                     self._forget_plans()
             except _ExposesStateError:
                 pass
+            finally:
+                torch._C._set_grad_enabled(had_gradients)
             again()
 
     def _open_again(self) -> None:
@@ -400,31 +420,29 @@ class VulkanProgram:
         """Drop the plans of the process that this one was forked from; a thread of it may have held the locks."""
         self._lock = threading.Lock()
         self.model_state.lock = threading.RLock()
-        self._turn = self.model_state.lock if self.model_state.names else nullcontext()
-        self._calls, self._last = self._no_calls(), None
+        self._calls = self._last = None
         self._state_arrays.bring_home_after_fork()
         self._plans.drop()
         self._later_plans.drop()
         self._checkpoints.clear()
 
-    def _enter(self, method: str, args: Sequence[Any], on_device: bool) -> CallPlace:
-        """Where a call begins."""
+    def _enter(self, method: str, args: Sequence[Any], on_device: bool) -> tuple[Call, CallPlan]:
+        """Where a call begins, and the plan with which it does; see :meth:`_take_plan`."""
         with self._lock:
-            if not self.device.is_open or self.device.is_lost:
+            if not self.device.is_open or self.device.in_use.is_lost:
                 self._open_again()
             tensors: list[Any] = []
-            signature: tuple[Any, ...] = (method, on_device, signature_of(args, tensors, on_device))
+            of_args = [signature_of(value, tensors, on_device) for value in args]
             wholes: Sequence[torch.Tensor] = ()
+            of_state: Any = None
             if self.model_state.names:
-                of_state, wholes, state_key = self._state_inputs(tensors)
-                signature = (*signature, state_key)
-                tensors += of_state
-            in_arrays = [number for number, tensor in enumerate(tensors) if isinstance(tensor, DeviceArray)]
+                state, wholes, of_state = self._state_inputs(tensors)
+                tensors += state
             mirrored = self._mirrored(tensors) if self._mirrors and not on_device else {}
             wanted = self._taken_by_others
-            signature = (*signature, *mirrored, wanted)
-            given = CallTensors(tensors, wholes, mirrored)
-            return CallPlace(method, args, on_device, signature, given, in_arrays, wanted)
+            signature = (method, on_device, of_state, wanted, *of_args, *mirrored)
+            call = Call(method, args, on_device, signature, tensors, wholes, mirrored, wanted)
+            return call, self._take_plan(call)
 
     def _mirrored(self, tensors: Sequence[Any]) -> dict[int, DeviceArray]:
         """Arrays on the device with the elements of tensors on the CPU, by the tensors' numbers."""
@@ -444,38 +462,37 @@ class VulkanProgram:
 
         self.device.shared(Mirrors).add(result, array, want)
 
-    def _plan(self, place: CallPlace) -> CallPlan:
+    def _plan(self, call: Call) -> CallPlan:
         """The plan with which a call goes on."""
-        store, key, segment = self._plans, place.signature, None
-        if place.following is not None:
-            store, (key, segment) = self._later_plans, self._decided(place, place.following)
-        integers = place.given.integers()
+        store, key, segment = self._plans, call.signature, None
+        if call.following is not None:
+            store, (key, segment) = self._later_plans, self._decided(call, call.following)
         plan = store.get(key)
-        while plan is not None and not plan.is_right_for(integers):
-            key = (key, integers)
+        while plan is not None and not plan.is_right_for(call):
+            key = (key, call.integers())
             plan = store.get(key)
         if plan is None:
-            plan = self._make(place, segment, integers)
+            plan = self._make(call, segment, call.integers())
             store.put(key, plan)
         return plan
 
-    def _decided(self, place: CallPlace, checkpoint: Checkpoint) -> tuple[Decisions, Segment | None]:
+    def _decided(self, call: Call, checkpoint: Checkpoint) -> tuple[Decisions, Segment | None]:
         """What stands for the segment that follows, which is made if none went this way yet."""
-        given, segment = place.given, None
-        leaf, values = checkpoint.decisions.find(given.given)
+        segment = None
+        leaf, values = checkpoint.decisions.find(call.given)
         if leaf is None:
-            segment = self._builder.segment(place)
+            segment = self._builder.segment(call)
             if checkpoint.decisions.size > MAX_DECISIONS:
                 checkpoint.decisions = Decisions()
             leaf = checkpoint.decisions.add(segment.tape)
             leaf.hosted, values = segment.hosted, segment.tape.values
-        given.host(values, leaf.hosted)
+        call.host(values, leaf.hosted)
         return leaf, segment
 
-    def _known(self, place: CallPlace, checkpoint: Checkpoint) -> Checkpoint:
+    def _known(self, call: Call, checkpoint: Checkpoint) -> Checkpoint:
         """The checkpoint of that key which a call of that signature came by first."""
-        known = self._checkpoints.setdefault(place.signature, {})
-        self._checkpoints.move_to_end(place.signature)
+        known = self._checkpoints.setdefault(call.signature, {})
+        self._checkpoints.move_to_end(call.signature)
         if len(self._checkpoints) > MAX_PLANS:
             self._checkpoints.popitem(last=False)
         if len(known) >= MAX_CHECKPOINTS:
@@ -508,29 +525,29 @@ class VulkanProgram:
         self._state_arrays.bring_home_of(whole)
         self.model_state.expose(whole)
 
-    def _make(self, place: CallPlace, segment: Segment | None, integers: Sequence[Interval]) -> CallPlan:
+    def _make(self, call: Call, segment: Segment | None, integers: Sequence[Interval]) -> CallPlan:
         started = time.perf_counter()
-        segment, built = self._builder.build(place, segment, integers, self.device.info)
+        segment, built = self._builder.build(call, segment, integers, self.device.info)
         if segment.following is not None:
-            segment.following = self._known(place, segment.following)
-        in_arrays = [segment.taken + number for number in place.in_arrays]
-        is_later = place.following is not None
+            segment.following = self._known(call, segment.following)
+        in_arrays = [segment.taken + number for number in call.in_arrays]
+        is_later = call.following is not None
         plan = CallPlan(
             self.device,
             segment,
             built,
-            place.on_device,
+            call.on_device,
             self.model_state,
             self._state_arrays,
             in_arrays,
-            place.array_outputs(segment),
+            call.array_outputs(segment),
             is_later,
-            [segment.taken + number for number in place.given.mirrored],
+            [segment.taken + number for number in call.mirrored],
             self._remember if self._mirrors else None,
         )
         plan.report = PlanReport(
-            place.method,
-            ", ".join(described(value) for value in place.args),
+            call.method,
+            ", ".join(described(value) for value in call.args),
             plan.executable.dispatches if plan.executable else 0,
             built.fallbacks,
             0 if segment.is_complete else len(segment.result),
@@ -540,7 +557,7 @@ class VulkanProgram:
         )
         for node in built.halves.pinned if built.halves else ():
             _LOG.info("stays float32: %s", node)
-        _LOG.debug("planned %s(%s): %d dispatches", place.method, plan.report.signature, plan.report.dispatches)
+        _LOG.debug("planned %s(%s): %d dispatches", call.method, plan.report.signature, plan.report.dispatches)
         self._tell_fallbacks(built.fallbacks)
         return plan
 

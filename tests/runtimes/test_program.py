@@ -47,6 +47,43 @@ def test_results_of_every_form(device):
     assert program(x, None)[1].abs().sum() > 0
 
 
+class Several(nn.Module):
+    """Returns new tensors alone, of a convolution and of integers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Conv2d(3, 5, 3)
+
+    def forward(self, x: torch.Tensor) -> tuple[dict[str, torch.Tensor], list[torch.Tensor], None]:
+        y = self.layer(x)
+        return {"y": y, "places": y.argmax(1)}, [y, torch.relu(y)], None
+
+
+def test_new_results_are_dense_and_the_callers_own(device):
+    module, x = Several(), torch.randn(2, 3, 6, 5)
+    program, expected = load(module, device), module(x)
+    for _ in range(2):
+        found = program(x)
+        assert found[2] is None and found[1][0] is found[0]["y"]
+        pairs = [(found[0][key], expected[0][key]) for key in ("y", "places")] + [(found[1][1], expected[1][1])]
+        for result, exact in pairs:
+            torch.testing.assert_close(result, exact.detach(), atol=1e-5, rtol=1e-5)
+            assert result.dtype == exact.dtype and result.is_contiguous()
+            result.zero_()
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+def test_a_call_computes_without_gradients_and_leaves_their_mode(device, enabled):
+    program, x = load(Several(), device), torch.randn(2, 3, 6, 5, requires_grad=True)
+    with torch.set_grad_enabled(enabled):
+        for _ in range(2):
+            assert not program(x)[0]["y"].requires_grad
+            assert torch.is_grad_enabled() == enabled
+        with pytest.raises(InputError):
+            program(x[:, :2])
+        assert torch.is_grad_enabled() == enabled
+
+
 def test_strided_inputs_and_all_dtypes(device):
     class Sum(nn.Module):
         def forward(self, x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

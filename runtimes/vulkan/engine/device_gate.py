@@ -22,7 +22,8 @@ class DeviceGate:
         """Whether a call of the device has ended in :class:`DeviceLostError`."""
         self._name = name
         self._is_closed = False
-        self._count = 0
+        self._inside: list[None] = []
+        """An item for each call that is in: a list grows and shrinks at once, without a lock."""
         self._changed = threading.Condition()
 
     def __enter__(self) -> None:
@@ -31,10 +32,10 @@ class DeviceGate:
         Raises:
             DeviceError: it is closed or lost.
         """
-        with self._changed:
-            if not self._is_closed and not self.is_lost:
-                self._count += 1
-                return
+        self._inside.append(None)  # before the question, so that whoever closes it now waits
+        if not (self._is_closed or self.is_lost):
+            return
+        self.__exit__(None, None, None)
         if self.process_is_ending and threading.current_thread().daemon:
             threading.Event().wait()  # An error would be printed over the last lines of the program.
         how = "was lost" if self.is_lost else "is closed"
@@ -44,16 +45,16 @@ class DeviceGate:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         """Let it be closed."""
-        with self._changed:
-            self.is_lost |= isinstance(error, DeviceLostError)
-            self._count -= 1
-            if self._is_closed and not self._count:
+        if isinstance(error, DeviceLostError):
+            self.is_lost = True
+        del self._inside[-1:]
+        if self._is_closed:
+            with self._changed:
                 self._changed.notify_all()
 
     def stay(self) -> None:
         """Count a call once more, which is in: it ends in :meth:`leaving`, perhaps in another thread."""
-        with self._changed:
-            self._count += 1
+        self._inside.append(None)
 
     @contextmanager
     def leaving(self) -> Iterator[None]:
@@ -67,12 +68,12 @@ class DeviceGate:
 
     def close(self, wait_seconds: float | None = None) -> bool:
         """Let nobody in any more, and wait until all are out; False if they are not within ``wait_seconds``."""
+        self._is_closed = True
         with self._changed:
-            self._is_closed = True
-            return self._changed.wait_for(lambda: not self._count, wait_seconds)
+            return self._changed.wait_for(lambda: not self._inside, wait_seconds)
 
     def forget(self) -> None:
         """Be closed, and count nobody: the threads that were in stayed in the process that this one was forked from."""
         self._changed = threading.Condition()
         self._is_closed = True
-        self._count = 0
+        self._inside = []

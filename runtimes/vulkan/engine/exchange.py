@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Protocol
 
 import torch
@@ -18,8 +19,11 @@ class Slot(Protocol):
     def write(self, values: torch.Tensor) -> None:
         """Put a tensor there."""
 
-    def read(self) -> torch.Tensor:
-        """A new contiguous tensor with what is there."""
+    def room(self) -> torch.Tensor | None:
+        """What :meth:`read` is given, made while the device still computes."""
+
+    def read(self, room: torch.Tensor | None = None) -> torch.Tensor:
+        """A new contiguous tensor with what is there: ``room``, if there is one."""
 
 
 class DeviceSlot:
@@ -28,8 +32,9 @@ class DeviceSlot:
     def __init__(self, view: torch.Tensor, dtype: torch.dtype) -> None:
         """``view`` are its elements as they lie in storage; ``dtype`` is what they stand for."""
         self._view = view
-        self._dtype = dtype
-        self._is_exact = view.dtype == dtype
+        self._sizes = view.shape
+        self.room = partial(torch.empty_like, view, dtype=dtype, memory_format=torch.contiguous_format)
+        self._has_words = view.dtype == torch.int32
 
     def write(self, values: torch.Tensor) -> None:
         """Copy a tensor there.
@@ -37,17 +42,15 @@ class DeviceSlot:
         Raises:
             InputError: its shape is another, or an integer doesn't fit in the 32 bits that it has there.
         """
-        check_shape(values, tuple(self._view.shape))
-        if values.dtype == torch.int64 and self._view.dtype == torch.int32 and not fits_words(values):
+        check_shape(values, self._sizes)
+        if self._has_words and values.dtype == torch.int64 and not fits_words(values):
             low, high = (int(bound) for bound in torch.aminmax(values))
             raise InputError(f"an int64 tensor holds {low} to {high}, where 32 bits were made for each")
         self._view.copy_(values.detach() if values.requires_grad else values)
 
-    def read(self) -> torch.Tensor:
-        """A new contiguous tensor with its elements."""
-        if self._is_exact:
-            return self._view.clone(memory_format=torch.contiguous_format)
-        return self._view.to(self._dtype, memory_format=torch.contiguous_format, copy=True)
+    def read(self, room: torch.Tensor | None = None) -> torch.Tensor:
+        """A new contiguous tensor with its elements: ``room``, if there is one."""
+        return (self.room() if room is None else room).copy_(self._view)
 
 
 class HostSlot:
@@ -66,7 +69,10 @@ class HostSlot:
         check_shape(values, self._sizes)
         self._values = values.detach()
 
-    def read(self) -> torch.Tensor:
+    def room(self) -> None:
+        """None: what is kept need not be dense."""
+
+    def read(self, room: torch.Tensor | None = None) -> torch.Tensor:
         """A copy of it, so that nobody changes what was given."""
         assert self._values is not None, "it is read before it is written"
         return self._values.clone(memory_format=torch.contiguous_format)
@@ -82,5 +88,5 @@ def check_shape(values: torch.Tensor | DeviceArray, sizes: tuple[int, ...]) -> N
     Raises:
         InputError: it has others.
     """
-    if tuple(values.shape) != sizes:
+    if values.shape != sizes:
         raise InputError(f"a tensor of shape {tuple(values.shape)} was given where the plan takes {sizes}")

@@ -59,7 +59,11 @@ class Executable:
         )
         self._segments = list(_segments(self._staged))
         self._undoing: list[GpuOperation] = [*self._staged.undo]
-        self._changed = threading.Condition()
+        self._lock = threading.RLock()
+        """Of the condition, whose own methods are Python: each call takes it twice."""
+        self._changed = threading.Condition(self._lock)
+        self._waiting = 0
+        """How many threads are told when a lane is idle again."""
         self._owned = _Owned(device)
         self._idle: list[Lane] = []
         self._max_lanes = MAX_LANES
@@ -148,32 +152,43 @@ class Executable:
 
     def close(self) -> None:
         """Give everything back to the device, once calls in flight have ended. A second call does nothing."""
-        with self._changed:
-            self._changed.wait_for(lambda: len(self._idle) == len(self._owned.lanes))
+        with self._lock:
+            while self._finalizer.alive and len(self._idle) < len(self._owned.lanes):
+                self._wait()
             if self._finalizer.detach() is not None:
+                self._idle.clear()
                 self._owned.close()
 
     def _take(self) -> Lane:
-        """A lane that no other call has."""
-        with self._changed:
-            while self.is_open:
-                if self._idle:
-                    return self._idle.pop()
+        """A lane that no other call has; the device is open."""
+        with self._lock:
+            while not self._idle:
+                if not self.is_open:
+                    raise DeviceError("this executable is closed; build the plan again")
                 if len(self._owned.lanes) < self._max_lanes:
                     try:
                         return self._add_lane()
                     except DeviceError:  # memory for one call is all there is
                         self._max_lanes = len(self._owned.lanes)
-                self._changed.wait()
-        raise DeviceError("this executable is closed; build the plan again")
+                self._wait()
+            return self._idle.pop()
+
+    def _wait(self) -> None:
+        """Until a lane is idle again, perhaps; the lock is held before and after."""
+        self._waiting += 1
+        try:
+            self._changed.wait()
+        finally:
+            self._waiting -= 1
 
     def _give_back(self, lane: Lane) -> None:
         try:
             lane.settle()
         finally:
-            with self._changed:
+            with self._lock:
                 self._idle.append(lane)
-                self._changed.notify_all()
+                if self._waiting:
+                    self._changed.notify_all()
 
     def _add_lane(self) -> Lane:
         lane = Lane(self._device, self._staged, self._segments, self._undoing, self._keys, self._owned.pipelines)

@@ -6,7 +6,7 @@ import logging
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 
@@ -178,7 +178,8 @@ class Lane:
         self._pipelines = pipelines
         self.scope = device.scope()
         self.memory: MemoryLayout | None = None
-        self._arrays: Sequence[DeviceArray | None] = ()
+        self._arrays: dict[int, DeviceArray] = {}
+        """What is bound, by the number of the input."""
         self._made: dict[Storage, ArrayMemory] = {}
         self._values: Sequence[TensorOrArray] = ()
         self._steps: Sequence[Step] = ()
@@ -201,9 +202,10 @@ class Lane:
             fill(device, memory.counters, 0)
         self._fence = create_fence(self.scope)
         self._host_slots: dict[HostTensor, HostSlot] = {}
-        self._bound_inputs = [staged.bound_inputs.get(index) for index in range(len(staged.inputs))]
-        self._inputs = [self._slot(tensor) for tensor in staged.inputs]
+        inputs = [self._slot(tensor) for tensor in staged.inputs]
+        self._written_inputs = [(number, slot) for number, slot in enumerate(inputs) if slot is not None]
         self._outputs = [self._slot(tensor) for tensor in staged.outputs]
+        self._read_outputs = [(number, slot) for number, slot in enumerate(self._outputs) if slot is not None]
         self._flag = None if staged.flag is None else self._view(staged.flag)
         self._array_storages = staged.array_storages
         self._new_arrays = list(staged.bound_outputs.values())
@@ -230,8 +232,8 @@ class Lane:
             InputError: the number or shape of the inputs is wrong, or an integer doesn't fit in 32 bits.
             DeviceError: the device failed.
         """
-        if len(values) != len(self._inputs):
-            raise InputError(f"the plan takes {len(self._inputs)} inputs, and {len(values)} were given")
+        if len(values) != len(self._staged.inputs):
+            raise InputError(f"the plan takes {len(self._staged.inputs)} inputs, and {len(values)} were given")
         self._values = values
         self._begin()
 
@@ -254,16 +256,16 @@ class Lane:
             RefusedError: a kernel met operands that it must not be given.
             DeviceError: the device failed.
         """
-        arrays = self._array_outputs()  # while the device computes
+        rooms = self._rooms()  # while the device computes
         try:
             self._finish_steps(polls)
         except _OverdueError:
             self._undo()
             self._unchain()
             self._begin()
-            arrays = self._array_outputs()
+            rooms = self._rooms()
             self._finish_steps(polls)
-        results = self._with_read(arrays)
+        results = self._with_read(rooms)
         self._written = None
         return results
 
@@ -273,6 +275,7 @@ class Lane:
                 self._begun = number + 1
                 step.begin()
             step.finish(polls)
+        self._begun = 0
 
     def _unchain(self) -> None:
         """Have barriers between dispatches from now on, whatever was recorded."""
@@ -287,10 +290,11 @@ class Lane:
         if self._begun:
             self._steps[self._begun - 1].settle()
             self._begun = 0
-        self._undo()
+        if self._written is not None:
+            self._undo()
         for slot in self._host_slots.values():
             slot.clear()
-        self._arrays = ()
+        self._arrays = {}
         self._made = {}
         self._values = ()
 
@@ -304,7 +308,7 @@ class Lane:
         for step in recording.profiled:
             times += step.run(times[-1].start_ns + times[-1].duration_ns if times else 0)
             self._written = recording if self._undoing else None
-        return self._with_read(self._array_outputs()), times
+        return self._with_read(self._rooms()), times
 
     def _undo(self) -> None:
         """Make inputs that were written to what they were."""
@@ -331,15 +335,11 @@ class Lane:
     def _write_inputs(self, values: Sequence[TensorOrArray]) -> None:
         if self._device.poisons:
             fill_with_nan(self._device, self._temporary)
-        arrays: list[DeviceArray | None] = []
-        for slot, storage, value in zip(self._inputs, self._bound_inputs, values, strict=True):
-            if storage is None:
-                assert slot is not None
-                slot.write(value.tensor() if isinstance(value, DeviceArray) else value)
-                arrays.append(None)
-            else:
-                arrays.append(self._bindable(value, len(arrays)))
-        self._arrays = arrays
+        for number, slot in self._written_inputs:
+            value = values[number]
+            slot.write(value.tensor() if isinstance(value, DeviceArray) else value)
+        for number in self._staged.bound_inputs:
+            self._arrays[number] = self._bindable(values[number], number)
         if self._flag is not None:
             self._flag.zero_()
 
@@ -362,28 +362,30 @@ class Lane:
         pool = self._device.shared(ArrayPool)
         made = pool.allocate_all(self._new_bytes)
         self._made = dict(zip(self._new_arrays, made, strict=True))
-        given = [array.memory.buffer for array in self._arrays if array is not None]
+        given = [array.memory.buffer for array in self._arrays.values()]
         return (*given, *[memory.buffer for memory in made])
 
-    def _array_outputs(self) -> dict[int, DeviceArray]:
-        """Outputs that stay on the device, by number."""
-        made = {index: self._array_output(index, storage) for index, storage in self._staged.bound_outputs.items()}
-        for index, number in self._staged.outputs_in_inputs.items():
-            array = self._arrays[number]
-            assert array is not None
-            made[index] = array
-        return made
+    def _rooms(self) -> list[Any]:
+        """Where the outputs will be: arrays of those that stay on the device, and rooms of the others' slots."""
+        return [
+            self._array_output(number) if slot is None else slot.room() for number, slot in enumerate(self._outputs)
+        ]
 
-    def _array_output(self, index: int, storage: Storage) -> DeviceArray:
-        tensor = self._staged.outputs[index]
+    def _array_output(self, number: int) -> DeviceArray:
+        written = self._staged.outputs_in_inputs.get(number)
+        if written is not None:
+            return self._arrays[written]
+        tensor = self._staged.outputs[number]
         assert isinstance(tensor, DeviceTensor)
         return DeviceArray(
-            self._made[storage], tensor.dtype, tensor.sizes, tensor.strides, tensor.offset, tensor.elements
+            self._made[tensor.storage], tensor.dtype, tensor.sizes, tensor.strides, tensor.offset, tensor.elements
         )
 
-    def _with_read(self, arrays: Mapping[int, DeviceArray]) -> list[TensorOrArray]:
+    def _with_read(self, rooms: list[Any]) -> list[TensorOrArray]:
         """All outputs, of which the host reads those that aren't arrays."""
-        return [arrays[index] if slot is None else slot.read() for index, slot in enumerate(self._outputs)]
+        for number, slot in self._read_outputs:
+            rooms[number] = slot.read(rooms[number])
+        return rooms
 
     def _slot(self, tensor: Exchanged) -> Slot | None:
         """Where the host writes or reads a tensor; None for an array."""
