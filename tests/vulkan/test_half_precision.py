@@ -112,8 +112,8 @@ def test_bytes_of_all_results_are_halved_but_those_of_the_border() -> None:
     report = check(seeded(layers), x)
     image = 16 * 33 * 31 * 4
     assert (report.halves, len(report.kept)) == (4, 1)
-    of_units = int(report.matrix_products > 0)  # they read a copy of the caller's image, rounded
-    assert report.result_bytes - report.result_bytes_fp32 == -(4 + of_units) * image // 2
+    of_units = int(report.matrix_products > 0)  # they read a copy of the caller's image, and both are rounded
+    assert report.result_bytes - report.result_bytes_fp32 == -(4 + 2 * of_units) * image // 2
 
 
 @pytest.mark.parametrize(("channels", "scale", "by_units"), [(16, 1.0, 3), (3, 1.0, 3), (3, 1e5, 2), (3, 1e-5, 2)])
@@ -135,6 +135,7 @@ def test_products_of_halves_are_computed_by_matrix_units(
 def test_weights_and_results_between_layers_are_rounded_and_nothing_else(precision: str, half: torch.dtype) -> None:
     first, second = nn.Conv2d(5, 40, 3, bias=False), nn.Conv2d(40, 7, 3, bias=False)
     module, x = seeded(nn.Sequential(first, nn.Tanh(), second)), numbers(1, 5, 11, 13)
+    x = x.half().float()  # as matrix units, if there are any, take it
     weights = [layer.weight.detach().to(half).float() for layer in (first, second)]
     between = torch.tanh(nn.functional.conv2d(x, weights[0])).to(half).float()
     expected = nn.functional.conv2d(between, weights[1])
@@ -332,7 +333,7 @@ def test_the_command_says_what_lies_as_halves(tmp_path: Path) -> None:
 
 
 def test_a_comparison_shows_what_halves_cost() -> None:
-    script, x = torch.jit.script(seeded(Convolutions())), numbers(1, 3, 13, 11)
+    script, x = torch.jit.script(seeded(Convolutions())), numbers(1, 3, 13, 11).half().float()
     by_layer = mobopt.compare(script, example_inputs=[x], precision="fp16")
     assert by_layer.agrees and by_layer.tolerance == 1e-2
     assert 1e-5 < max(layer.total.error for layer in by_layer.layers) < by_layer.tolerance / 4
