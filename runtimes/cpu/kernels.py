@@ -160,4 +160,4 @@ def describe(value: Any) -> str:
 def kernel_in_line(qualified_op: str) -> Callable[..., Any]:
     """As :func:`kernel`, for a node of a straight line, which has no strides: a view may be of a tensor that lies in
     another order than in the model, whose copies are gone."""
-    return kernel("aten::reshape" if qualified_op == "aten::view" else qualified_op)
+    return kernel("aten::reshape" if qualified_op in ("aten::view", "aten::_unsafe_view") else qualified_op)
