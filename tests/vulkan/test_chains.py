@@ -81,7 +81,7 @@ def able(driver: int, vendor: int, *switches: str) -> DeviceInfo:
 
 def test_which_devices_chain() -> None:
     nvidia = able(4, 0x10DE)
-    assert chained_workgroups(nvidia) == 150
+    assert chained_workgroups(nvidia) == 300
     assert ahead_workgroups(nvidia) == 60
     assert ahead_workgroups(able(4, 0x10DE, "no-chains")) == 0
     assert chained_workgroups(replace(nvidia, driver_id=23)) == 0  # Mesa's NVK was not tried
