@@ -4,7 +4,7 @@
 // Depthwise convolution (one filter per channel) of channels_last tensors, or one of groups of two channels: an invocation computes
 // OUT_HIGH x OUT_WIDE neighbouring pixels of four channels, so that pixels and weights are read once for all of them. Neighbouring
 // invocations hold neighbouring channels. Offsets and strides count vec4s.
-#define FORMS_ID 19
+#define FORMS_ID 20
 #include "product_operands.glsl"
 #include "rolled.glsl"
 
@@ -19,6 +19,7 @@ layout(constant_id = 15) const int OUT_WIDE = 4;
 layout(constant_id = 16) const int LOCAL_SIZE = 64;
 layout(constant_id = 17) const int GROUP = 1; // channels of a group, 1 or 2
 layout(constant_id = 18) const int ROLLED = 0; // the stores are a loop, see rolled.glsl
+layout(constant_id = 19) const int TEAMS = 1;  // of invocations, which divide the rows of a filter: of single pixels, by groups of one channel
 layout(local_size_x_id = 16, local_size_y = 1, local_size_z = 1) in;
 
 #include "depthwise_push.glsl"
@@ -42,6 +43,25 @@ vec4 input_at(int row, int column) {
     return inside ? value : vec4(0.0);
 }
 
+#ifndef TEXELS
+const int ITEMS = LOCAL_SIZE / TEAMS;
+shared vec4 parts[TEAMS > 1 ? LOCAL_SIZE : 1];
+
+// The sum of a pixel, of the first team; all invocations together. One that computes all of a large filter by itself waits for its loads.
+vec4 sum_of_teams(vec4 start, int team) {
+    vec4 sum = team == 0 ? start : vec4(0.0);
+    for (int i = team; i < TAPS_HIGH; i += TEAMS)
+        [[unroll]] for (int j = 0; j < TAPS_WIDE; ++j)
+            sum += input_at(i * DILATION_HIGH, j * DILATION_WIDE) * FILTER(i * TAPS_WIDE + j);
+    int me = int(gl_LocalInvocationID.x);
+    parts[me] = sum;
+    barrier();
+    if (team == 0)
+        [[unroll]] for (int t = 1; t < TEAMS; ++t) sum += parts[me + t * ITEMS];
+    return sum;
+}
+#endif
+
 #define STORE_PIXEL(i)                                                                                                 \
     {                                                                                                                  \
         int o = i / OUT_WIDE, p = i % OUT_WIDE;                                                                        \
@@ -55,8 +75,17 @@ vec4 input_at(int row, int column) {
     }
 
 void main() {
-    int index = int((gl_WorkGroupID.y * gl_NumWorkGroups.x + gl_WorkGroupID.x) * gl_WorkGroupSize.x + gl_LocalInvocationID.x);
+    int group = int(gl_WorkGroupID.y * gl_NumWorkGroups.x + gl_WorkGroupID.x);
+#ifdef TEXELS
+    int index = group * int(gl_WorkGroupSize.x) + int(gl_LocalInvocationID.x);
     if (index >= invocations) return;
+#else
+    int team = TEAMS > 1 ? int(gl_LocalInvocationID.x) / ITEMS : 0;
+    int index = group * ITEMS + int(gl_LocalInvocationID.x) % ITEMS;
+    bool exists = index < invocations;
+    if (TEAMS == 1 && !exists) return;
+    index = min(index, invocations - 1);
+#endif
     int block = index / channels;
     int channel = index - block * channels;
     int line = block / blocks_wide;
@@ -74,7 +103,14 @@ void main() {
     top = y * STRIDE_HIGH + first_high;
     left = x * STRIDE_WIDE + first_wide;
     origin = input_offset + channel + batch * height * width * input_pitch;
-    filter_block(start);
+#ifndef TEXELS
+    if (TEAMS > 1) {
+        vec4 sum = sum_of_teams(start, team);
+        if (team > 0 || !exists) return;
+        filtered[0] = sum;
+    } else
+#endif
+        filter_block(start);
 
     vec4 kept[OUT_HIGH * OUT_WIDE];
     [[unroll]] for (int i = 0; i < OUT_HIGH * OUT_WIDE; ++i) kept[i] = filtered[i];

@@ -19,7 +19,7 @@ from mobopt.runtimes.vulkan.engine.stream import bind
 from mobopt.runtimes.vulkan.engine.tensor import DeviceTensor, aligned_channels, default_strides
 from mobopt.runtimes.vulkan.kernels.convolution_parameters import Convolution, Phase, phases
 from mobopt.runtimes.vulkan.kernels.copies import copied, in_words
-from mobopt.runtimes.vulkan.kernels.device_costs import cpu_costs, device_costs
+from mobopt.runtimes.vulkan.kernels.device_costs import core_count, cpu_costs, device_costs
 from mobopt.runtimes.vulkan.kernels.epilogue import Epilogue
 from mobopt.runtimes.vulkan.kernels.fragment_kernels import FragmentKernel
 from mobopt.runtimes.vulkan.kernels.gpu_kernels import DEPTHWISE_INVOCATIONS, depthwise_block
@@ -38,6 +38,7 @@ from mobopt.runtimes.vulkan.kernels.product import (
     rounding_form,
     texels_fit,
 )
+from mobopt.runtimes.vulkan.kernels.product_kernels import use_shared_memory
 from mobopt.runtimes.vulkan.kernels.product_planes import Planes, are_planes, reads_planes, reads_rows
 from mobopt.runtimes.vulkan.kernels.weight_packing import Factors, bias_vector, depthwise_weights, product_weights
 from mobopt.shaders.push_constants import DepthwisePush, ProductPush
@@ -422,11 +423,12 @@ def _append_depthwise(plan: Plan, walk: _Walk, operands: ProductOperands, epilog
         for block, stride, taps, dilation in zip((high, wide), walk.stride, walk.taps, walk.dilation, strict=True)
     ]
     texels = texels_fit(plan.device, operands)
-    local_size = plan.device.workgroup(_DEPTHWISE_LOCAL_SIZE if plan.device.is_cpu else DEPTHWISE_INVOCATIONS)
+    items = plan.device.workgroup(_DEPTHWISE_LOCAL_SIZE if plan.device.is_cpu else DEPTHWISE_INVOCATIONS)
+    teams = 1 if texels else _depthwise_teams(plan.device, walk, items, invocations)
     plan.dispatch(
         "depthwise_texels" if texels else "depthwise",
         operands.bindings(texels),
-        spread(-(-invocations // local_size)),
+        spread(-(-invocations // items)),
         (
             *epilogue_constants(epilogue, operands.bias is not None),
             *walk.taps,
@@ -434,9 +436,10 @@ def _append_depthwise(plan: Plan, walk: _Walk, operands: ProductOperands, epilog
             *walk.dilation,
             high,
             wide,
-            local_size,
+            items * teams,
             walk.group,
             int(plan.device.is_cpu and cpu_costs(plan.device).rolls_stores),
+            teams,
             *operands.forms(epilogue),
         ),
         push,
@@ -445,12 +448,29 @@ def _append_depthwise(plan: Plan, walk: _Walk, operands: ProductOperands, epilog
 
 
 _DEPTHWISE_LOCAL_SIZE = 16
+_MOST_SMALL_TAPS = 25
+"""Of filters of which an invocation computes several pixels."""
+
+
+_MOST_LONE_PIXELS = 600
+"""Vec4s of results of a core up to which rows of large filters are divided: an H100 takes 7 us for 10 then, for 7x7 of
+384 channels, 14 x 14; with twice as many nothing is gained."""
+
+
+def _depthwise_teams(device: DeviceInfo, walk: _Walk, items: int, invocations: int) -> int:
+    """Among how many invocations of a workgroup of ``items`` pixels the rows of a large filter are divided: one that
+    computes a pixel by itself waits for its loads, where there are few others."""
+    if not use_shared_memory(device) or walk.group != 1 or math.prod(walk.taps) <= _MOST_SMALL_TAPS:
+        return 1
+    if invocations > _MOST_LONE_PIXELS * core_count(device):
+        return 1
+    return max(1, min(walk.taps[0], device.workgroup(items * walk.taps[0]) // items))
 
 
 def _depthwise_block(device: DeviceInfo, walk: _Walk, result: DeviceTensor) -> tuple[int, int]:
     """Rows and columns of the block of pixels that an invocation computes."""
     batch, channels, height, width = result.sizes
-    small = walk.taps[0] * walk.taps[1] <= 25 and max(walk.dilation) == 1
+    small = math.prod(walk.taps) <= _MOST_SMALL_TAPS and max(walk.dilation) == 1
     if not small:
         return 1, 1
     if not device.is_cpu:
