@@ -41,7 +41,7 @@ SWITCHES = {
     "no-row-layers": "two small layers of a few rows by a dispatch each, not by one for both",
     "no-expanded-depthwise": "depthwise convolutions and those that they read by a dispatch each, not by one for both",
     "no-fragments": "products of halves by matrix units from shared memory, not straight from registers",
-    "no-planar-inputs": "images copied to channels_last before the convolutions that could read them as they lie",
+    "no-planar-inputs": "images copied to channels_last before the convolutions that could read planes or rows of them",
     "emulated-matrix-units": "products of halves by the kernels for matrix units, which are emulated, to try them",
     "no-chains": "barriers between all dispatches that depend on each other, rather than counters between some",
     EMULATED_CHAINS: "counters between dispatches, with barriers all the same, to try them on any device",
