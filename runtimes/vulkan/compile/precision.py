@@ -369,16 +369,20 @@ class _Choice:
 
     def images(self, graph: Graph) -> list[Value]:
         """Inputs of the line that a node reads as images whose weights may be halves."""
-        nodes = {part for node in self.nodes for part in _parts(node)}
+        nodes = self._weighted()
         images = (value for value in graph.inputs if value.dtype == torch.float32 and len(value.sizes) == 4)
         return [value for value in images if any(user in nodes for user, _ in value.uses)]
 
     def is_image_alone(self, value: Value) -> bool:
         """Whether nothing reads an input but convolutions whose weights may be halves, as their image."""
-        nodes = {part for node in self.nodes for part in _parts(node)}
+        nodes = self._weighted()
         users = [user for user, _ in value.uses]
         are_convolutions = all(user in nodes and has_trait(user.qualified_op, Trait.CONVOLUTION) for user in users)
         return are_convolutions and not any(value in user.inputs[1:] for user in users)
+
+    def _weighted(self) -> set[Node]:
+        """The parts of nodes whose weights may be halves."""
+        return {part for node in self.nodes for part in _parts(node)}
 
     def _root(self, value: Value) -> Value:
         while value in self._tied:

@@ -450,8 +450,6 @@ def _append_depthwise(plan: Plan, walk: _Walk, operands: ProductOperands, epilog
 _DEPTHWISE_LOCAL_SIZE = 16
 _MOST_SMALL_TAPS = 25
 """Of filters of which an invocation computes several pixels."""
-
-
 _MOST_LONE_PIXELS = 600
 """Vec4s of results of a core up to which rows of large filters are divided: an H100 takes 7 us for 10 then, for 7x7 of
 384 channels, 14 x 14; with twice as many nothing is gained."""

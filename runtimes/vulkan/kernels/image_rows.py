@@ -95,7 +95,15 @@ class ImageRows:
 def append_image_rows(
     plan: Plan, source: DeviceTensor, image: DeviceTensor, rows: ImageRows, padding: Sequence[int]
 ) -> None:
-    """Copy images in planes; ``padding`` is how many zeros lie before their first line and column."""
+    """Copy images that lie in planes to rows of pixels, with zeros around.
+
+    Args:
+        plan: where it goes.
+        source: (batch, up to 4 channels, height, width), of floats or halves.
+        image: what ``rows.image`` gave.
+        rows: the layout.
+        padding: pixels of zeros before the first line and before the first column.
+    """
     pixels = image.numel // _CHANNELS
     size = local_size(plan.device, pixels)
     plan.dispatch(

@@ -178,7 +178,8 @@ def append_product(
         batches: independent products, a stride apart (not if ``spatial``).
         spatial: whether rows are pixels of a grid.
         padded: whether taps may fall outside of the input.
-        inner_tail: elements of the last vec4 of the inner dimension, 0 if it is full.
+        inner_tail: elements of the last vec4 of the inner dimension, 0 if it is full; 4, where halves go straight to
+            registers, if only four of the last eight of a row of taps exist.
         column_tail: elements of the last vec4 of columns, 0 if it is full or the weights are zero beside them.
     """
     is_gated = epilogue.is_gated

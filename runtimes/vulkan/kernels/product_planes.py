@@ -33,7 +33,7 @@ _ROUNDED_PLANE_CYCLES = 27.0
 batch 32, so it copies)."""
 _COPY_CYCLES = 100.0
 """32 pixels that are copied, of a core."""
-# Straight to registers, on an H200: fitted to 11 first layers at batches of 1, 8 and 32.
+# Straight to registers, on an H200: chosen by hand from times of 11 first layers at batches of 1, 8 and 32.
 _PLANES_NANOSECONDS = 3500.0
 """What planes take beyond rows of pixels, however few loads there are."""
 _LOAD_NANOSECONDS = 50.0
@@ -78,11 +78,11 @@ def reads_planes(device: DeviceInfo, kernel: ProductKernel, shape: ProductShape,
         return False
     costs, cores = device_costs(device), core_count(device)
     across, down, deep = kernel.groups(shape)
+    queue = -(-across * down * deep // cores)
     if isinstance(kernel, FragmentKernel):
-        loads = -(-across * down * deep // cores) * kernel.rows * -(-shape.inner // kernel.parts) / 32
+        loads = queue * kernel.rows * -(-shape.inner // kernel.parts) / 32
         return _PLANES_NANOSECONDS + _LOAD_NANOSECONDS * loads < _ROWS_NANOSECONDS + _PIXEL_NANOSECONDS * pixels
-    queued = -(-across * down * deep // cores) - 1
-    loads = queued * kernel.group_rows * -(-shape.inner // kernel.parts) / 32
+    loads = (queue - 1) * kernel.group_rows * -(-shape.inner // kernel.parts) / 32
     is_rounded = isinstance(kernel, MatrixKernel) and not kernel.split
     further = loads * (channels - 1) * (_ROUNDED_PLANE_CYCLES if is_rounded else _PLANE_CYCLES)
     copying = pixels / 32 / cores * _COPY_CYCLES + costs.second_dispatch_nanoseconds * costs.cycles_per_nanosecond
