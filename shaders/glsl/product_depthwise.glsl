@@ -19,7 +19,7 @@ layout(constant_id = FORMS_ID + 15) const int THEN = MOVE;
 layout(constant_id = FORMS_ID + 16) const float THEN_FIRST = 0.0;
 layout(constant_id = FORMS_ID + 17) const float THEN_SECOND = 0.0;
 layout(constant_id = FORMS_ID + 18) const int FILTER_FORM = WORDS;
-layout(constant_id = FORMS_ID + 19) const int HAS_MEANS = 0; // of all pixels of an image, which are one region then
+layout(constant_id = FORMS_ID + 19) const int HAS_MEANS = 0; // of the pixels of each tile, over the number of all pixels
 layout(constant_id = FORMS_ID + 20) const int MEANS_FORM = WORDS;
 const int GROUP = 1;
 const int OUT_HIGH = 1; // an invocation takes one pixel at a time
@@ -104,6 +104,7 @@ void filter_region(int block_column, int batch) {
     if (HAS_MEANS != 0) {
         total = column_sum(total);
         if (me < BLOCK_COLUMNS && has_column)
-            STORE_FLOATS4(means, MEANS_FORM, batch * columns + column, total / float(filtered_height * filtered_width))
+            STORE_FLOATS4(means, MEANS_FORM, (batch * int(gl_NumWorkGroups.y) + int(gl_WorkGroupID.y)) * columns + column,
+                          total / float(filtered_height * filtered_width))
     }
 }

@@ -3,9 +3,9 @@
 #extension GL_GOOGLE_include_directive : require
 // Two layers of a few rows, for GPUs. Each workgroup computes all columns of the first one, which are few, keeps them in shared memory, and
 // computes its own columns of the second one from them. Invocations read factors as in product_rows.comp; both layers have teams of their
-// own, and weights of both are there when what is waited for is. Product.glsl's weights are the first layer's, its biases and its epilogue
+// own, and weights of both are there when what is waited for is. A row may be the sum of several. Product.glsl's weights are the first layer's, its biases and its epilogue
 // the second one's, and so are its columns and its pitch of weights; the first one's is FIRST_COLUMNS.
-#define FORMS_ID 27
+#define FORMS_ID 30
 #include "product.glsl"
 
 layout(constant_id = 12) const int ROWS = 1;
@@ -23,6 +23,9 @@ layout(constant_id = 23) const int FIRST_END = MOVE; // what becomes of the firs
 layout(constant_id = 24) const float FIRST_END_FIRST = 0.0;
 layout(constant_id = 25) const float FIRST_END_SECOND = 0.0;
 layout(constant_id = 26) const int SECOND_WEIGHT_FORM = 0;
+layout(constant_id = 27) const int ADDENDS = 1;     // lines of the input that are added up to a row
+layout(constant_id = 28) const int SUMMED = 1;      // their vec4s, if there are several
+layout(constant_id = 29) const int SUMMING = 1;     // invocations that share a vec4 of them: a power of two
 layout(local_size_x_id = 13, local_size_y = 1, local_size_z = 1) in;
 
 READS(5, second_weights)
@@ -34,6 +37,7 @@ const int TEAMS_AT_ONCE = 4; // see teams.glsl
 
 shared vec4 pool[ROWS * INVOCATIONS];
 shared vec4 middle[ROWS * FIRST_COLUMNS];
+shared vec4 added[ADDENDS > 1 ? ROWS * SUMMED : 1];
 
 vec4 first_factors[4 * FIRST_STEPS];
 vec4 factors[4 * STEPS];
@@ -74,6 +78,19 @@ void add_up(int me, int team, int teams, int across) {
     }
 }
 
+// Adds up the lines of each row; leaves `sums` at zero.
+void add_lines(int me) {
+    int team = me / SUMMED, k = me % SUMMED;
+    for (int line = team; line < (team < SUMMING ? ADDENDS : 0); line += SUMMING)
+        [[unroll]] for (int i = 0; i < ROWS; ++i) sums[i] += ACTIVATION(input_offset + min(i, rows - 1) * input_pitch + line * SUMMED + k);
+    add_up(me, team, SUMMING, SUMMED);
+    [[unroll]] for (int i = 0; i < ROWS; ++i) {
+        if (team == 0) added[i * SUMMED + k] = sums[i];
+        sums[i] = vec4(0.0);
+    }
+    barrier();
+}
+
 void main() {
     int me = int(gl_LocalInvocationID.x);
     int first_team = me / FIRST_COLUMNS;
@@ -100,6 +117,7 @@ void main() {
         if (ends && i < rows) residuals[i] = residual_at(residual_offset + i * residual_pitch + column);
         sums[i] = vec4(0.0);
     }
+    if (ADDENDS > 1) add_lines(me);
 
     for (int step = first_step; step < inner; step += FIRST_STEPS * FIRST_TEAMS) {
         if (AHEAD == 0 || step != first_step) read_first_factors(step, first_column);
@@ -107,7 +125,8 @@ void main() {
         [[unroll]] for (int s = 0; s < FIRST_STEPS; ++s) {
             int k = step + s * FIRST_TEAMS;
             [[unroll]] for (int i = 0; i < ROWS; ++i) {
-                vec4 value = k < inner ? ACTIVATION(sources[i] + k) : vec4(0.0);
+                vec4 value = vec4(0.0);
+                if (k < inner) value = ADDENDS > 1 ? added[i * SUMMED + k] : ACTIVATION(sources[i] + k);
                 values[i * FIRST_STEPS + s] = INNER_TAIL != 0 && k == inner - 1 ? head(value, INNER_TAIL) : value;
             }
         }

@@ -18,6 +18,7 @@ from mobopt.runtimes.vulkan.compile.decompose import decompose
 from mobopt.runtimes.vulkan.compile.fusion import fold_epilogues
 from mobopt.runtimes.vulkan.compile.fusion_cached_attention import fold_cached_attention
 from mobopt.runtimes.vulkan.compile.fusion_depthwise import fold_expansions
+from mobopt.runtimes.vulkan.compile.fusion_excitation import fold_excitations
 from mobopt.runtimes.vulkan.compile.fusion_gates import fold_gates
 from mobopt.runtimes.vulkan.compile.fusion_normalization import fold_normalizations
 from mobopt.runtimes.vulkan.compile.fusion_pointwise import fuse_pointwise
@@ -201,6 +202,7 @@ def _build(
     fold_gates(graph, device, placement.reasons, halving is not None, is_apart)
     fold_normalizations(graph, device, placement.reasons, is_apart)
     fold_row_layers(graph, device, placement.reasons, halving is not None, is_apart)
+    fold_excitations(graph, device, placement.reasons, is_apart)
     fold_rotary(graph, device, placement.reasons)
     fuse_pointwise(graph, placement.reasons, placement.long)
     fallbacks = tuple(_fallback(node, reason) for node, reason in placement.reasons.items())

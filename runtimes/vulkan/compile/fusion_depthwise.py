@@ -76,22 +76,22 @@ def _mean_of(node: Node, expanded: Value, on_host: Container[Node], most_pixels:
     """What takes the mean of each image that a node makes, before anything else reads it; none if there is none, or a
     workgroup can't have all of an expanded image."""
     block = node.block
-    readers = [_in_block(user, block) for user, _ in node.output.uses]
-    mean = next((user for user in readers if user not in on_host and _is_mean(user, node.output)), None)
+    readers = [reader_in(block, user) for user, _ in node.output.uses]
+    mean = next((user for user in readers if user not in on_host and is_mean_of_pixels(user, node.output)), None)
     if mean is None or any(user is not mean and not mean.is_before(user) for user in readers):
         return []
     height, width = expanded.sizes[-2:]
     return [mean] if height * width <= most_pixels else []
 
 
-def _in_block(node: Node, block: Block | None) -> Node:
+def reader_in(block: Block | None, node: Node) -> Node:
     """A node of a block, or the one of the block whose body it is in."""
     if node.block is block or node.block is None or node.block.node is None:
         return node
     return node.block.node
 
 
-def _is_mean(node: Node, image: Value) -> bool:
+def is_mean_of_pixels(node: Node, image: Value) -> bool:
     """Whether a node takes the mean of each channel of an image, and keeps its dimensions."""
     if node.op == "aten::adaptive_avg_pool2d":
         return node.args[0] is image and list(node.args[1]) == [1, 1]

@@ -3,7 +3,8 @@
 
 A workgroup computes some channels of a region of the expanded image in shared memory, and filters them. The image
 between is never in memory. A region is all of a small image, whose mean may be a second result then; larger images have
-tiles, whose regions overlap. The shaders' half is ``shaders/glsl/product_depthwise.glsl``.
+tiles, whose regions overlap, and which give sums of theirs (``excited_depthwise.py``). The shaders' half is
+``shaders/glsl/product_depthwise.glsl``.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import itertools
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from enum import Enum
 from functools import lru_cache
 
 from mobopt.runtimes.vulkan.engine.device_info import DeviceInfo
@@ -35,6 +37,7 @@ from mobopt.runtimes.vulkan.kernels.plan import Plan, replayable
 from mobopt.runtimes.vulkan.kernels.product import ProductOperands, epilogue_constants
 from mobopt.runtimes.vulkan.kernels.product_planes import NO_PLANAR_INPUTS, Planes, are_planes
 from mobopt.runtimes.vulkan.kernels.product_shape import ProductShape
+from mobopt.runtimes.vulkan.kernels.row_layers import MOST_ADDENDS
 from mobopt.runtimes.vulkan.kernels.weight_packing import bias_vector, depthwise_weights, product_weights
 from mobopt.shaders.push_constants import ProductPush
 
@@ -203,6 +206,8 @@ _SUM = 6.9
 """Of 32 sums of teams, of vec4s."""
 _START = 58.0
 """Of a workgroup."""
+_LINE = 1.0
+"""Of a vec4 of a tile's sums, which each workgroup of what reads them adds up: a guess."""
 _LARGE = 1 << 12
 """Rows and columns of an image that is no region."""
 _MOST_WORK = 11_000
@@ -225,19 +230,34 @@ def expanded_nanoseconds(kernel: ExpandedKernel, shape: ProductShape, costs: Dev
     return (product + _TAP * kernel.taps * kernel.turns + queue * work) / costs.cycles_per_nanosecond
 
 
-def choose_expanded_kernel(device: DeviceInfo, shape: ProductShape, walk: FilterWalk, means: bool) -> ExpandedKernel:
+class Means(Enum):
+    """What becomes of the mean of each image."""
+
+    NONE = "not asked for"
+    WHOLE = "a result"
+    OF_TILES = "a result as sums of tiles, which its reader adds up"
+
+
+def choose_expanded_kernel(device: DeviceInfo, shape: ProductShape, walk: FilterWalk, means: Means) -> ExpandedKernel:
     """The kernel that should take the least time."""
     return _choose(device, device_costs(device), shape, walk, means)
 
 
 @lru_cache(maxsize=KEPT_CHOICES)
 def _choose(
-    device: DeviceInfo, costs: DeviceCosts, shape: ProductShape, walk: FilterWalk, means: bool
+    device: DeviceInfo, costs: DeviceCosts, shape: ProductShape, walk: FilterWalk, means: Means
 ) -> ExpandedKernel:
     cores = core_count(device)
-    return min(
-        expanded_kernels(device, walk, means), key=lambda kernel: expanded_nanoseconds(kernel, shape, costs, cores)
-    )
+
+    def nanoseconds(kernel: ExpandedKernel) -> float:
+        own = expanded_nanoseconds(kernel, shape, costs, cores)
+        lines = kernel.tiles if means is Means.OF_TILES else 0
+        return own + _LINE * lines * shape.columns / costs.cycles_per_nanosecond
+
+    kernels = expanded_kernels(device, walk, means is Means.WHOLE)
+    if means is Means.OF_TILES:
+        kernels = [kernel for kernel in kernels if kernel.tiles <= MOST_ADDENDS]
+    return min(kernels, key=nanoseconds)
 
 
 def most_expanded_pixels(device: DeviceInfo, expansion: Convolution, depthwise: Convolution) -> int:
@@ -250,8 +270,16 @@ def most_expanded_pixels(device: DeviceInfo, expansion: Convolution, depthwise: 
     return _MOST_WORK * core_count(device) // (inner * columns)
 
 
+def most_pixels_of_tiles(device: DeviceInfo, depthwise: Convolution) -> int:
+    """How many pixels a filtered image may have whose tiles give sums: at most ``MOST_ADDENDS`` of the largest square
+    ones cover it."""
+    walk = _walk_of(depthwise, _LARGE, _LARGE)
+    sides = [kernel.tile[0] for kernel in expanded_kernels(device, walk) if kernel.tile[0] == kernel.tile[1]]
+    return MOST_ADDENDS * max(sides, default=0)
+
+
 def most_pixels_of_means(device: DeviceInfo, depthwise: Convolution) -> int:
-    """How many pixels an image may have that is filtered and whose mean is taken in the same dispatch."""
+    """How many pixels an image may have that is filtered and whose mean is taken in the same dispatch, as a whole."""
     pixels = _MOST_PIXELS_OF_MEANS
     while pixels and not _has_kernels(device, _walk_of(depthwise, pixels, 1), needs_means=True):
         pixels //= 2
@@ -268,25 +296,43 @@ def _walk_of(depthwise: Convolution, height: int, width: int) -> FilterWalk:
 
 
 @dataclass(frozen=True, eq=False)
-class FilterOperands:
-    """What the depthwise convolution reads besides, and the means of its results."""
+class Expansion:
+    """A convolution and the depthwise one that reads it, with their tensors."""
 
+    product: ProductPush
+    operands: ProductOperands
+    """Of the first; its result is that of the second."""
     weights: DeviceTensor
     bias: DeviceTensor | None
-    means: DeviceTensor | None
+    """Of the second."""
+    walk: FilterWalk
+    epilogues: tuple[Epilogue, Epilogue]
+    inner_tail: int
+
+    def shape(self, device: DeviceInfo) -> ProductShape:
+        """The first as a product."""
+        product, taps = self.product, self.product.taps_high * self.product.taps_wide
+        return ProductShape(
+            rows=self.walk.height * self.walk.width,
+            inner=product.inner * taps,
+            columns=product.columns,
+            group_columns=product.columns,
+            batches=self.operands.activations.sizes[0],
+            taps=taps,
+            ahead=ahead_workgroups(device),
+        )
 
 
-def append_expanded_depthwise(
+def expansion_of(
     plan: Plan,
     expansion: Convolution,
     depthwise: Convolution,
     source: DeviceTensor,
     result: DeviceTensor,
-    means: DeviceTensor | None,
     expanded_sizes: tuple[int, ...],
     epilogues: tuple[Epilogue, Epilogue],
-) -> None:
-    """Append the dispatch.
+) -> Expansion:
+    """What :func:`append_expanded_depthwise` takes.
 
     Args:
         plan: where it goes.
@@ -294,7 +340,6 @@ def append_expanded_depthwise(
         depthwise: what reads it.
         source: what the expansion reads.
         result: what the depthwise convolution makes, (batch, channels, height, width).
-        means: (batch, channels, 1, 1), of the result over its pixels, if they are asked for.
         expanded_sizes: of the image between.
         epilogues: of both.
     """
@@ -309,66 +354,64 @@ def append_expanded_depthwise(
     height, width = expanded_sizes[2:]
     product = replace(product, out_height=height, out_width=width)
     bias = None if depthwise.bias is None else depthwise.bias.elements
-    filtering = FilterOperands(
-        depthwise_weights(plan, filters), None if bias is None else bias_vector(plan, bias), means
+    return Expansion(
+        product,
+        operands,
+        depthwise_weights(plan, filters),
+        None if bias is None else bias_vector(plan, bias),
+        _walk_of(depthwise, height, width),
+        epilogues,
+        expansion.group_inputs % 4,
     )
-    walk = _walk_of(depthwise, height, width)
-    _append(plan, product, operands, filtering, walk, epilogues, expansion.group_inputs % 4)
 
 
 @replayable
-def _append(
-    plan: Plan,
-    product: ProductPush,
-    operands: ProductOperands,
-    filtering: FilterOperands,
-    walk: FilterWalk,
-    epilogues: tuple[Epilogue, Epilogue],
-    inner_tail: int,
-) -> None:
-    """The dispatch."""
-    taps = product.taps_high * product.taps_wide
-    batches = operands.activations.sizes[0]
-    shape = ProductShape(
-        rows=walk.height * walk.width,
-        inner=product.inner * taps,
-        columns=product.columns,
-        group_columns=product.columns,
-        batches=batches,
-        taps=taps,
-        ahead=ahead_workgroups(plan.device),
-    )
-    kernel = choose_expanded_kernel(plan.device, shape, walk, filtering.means is not None)
+def append_expanded_depthwise(plan: Plan, expansion: Expansion, means: DeviceTensor | None) -> None:
+    """Append the dispatch.
+
+    Args:
+        plan: where it goes.
+        expansion: what it computes.
+        means: (batch, channels, 1, 1), of the result over its pixels, if they are asked for.
+    """
+    kind = Means.NONE if means is None else Means.WHOLE
+    kernel = choose_expanded_kernel(plan.device, expansion.shape(plan.device), expansion.walk, kind)
+    dispatch_expansion(plan, expansion, kernel, means)
+
+
+def dispatch_expansion(plan: Plan, expansion: Expansion, kernel: ExpandedKernel, means: DeviceTensor | None) -> None:
+    """Append the dispatch of a kernel; ``means`` have room for those of each tile, which add up to the image's."""
+    shape, product, operands = expansion.shape(plan.device), expansion.product, expansion.operands
     groups = kernel.groups(shape)
     is_planar = operands.planes is not None
     kernel = replace(kernel, planar=is_planar, reads_ahead=math.prod(groups) <= shape.ahead)
-    epilogue, then = epilogues[0], epilogues[1].before
-    means = filtering.means or operands.result
+    epilogue, then = expansion.epilogues[0], expansion.epilogues[1].before
+    written = means or operands.result
     plan.dispatch(
         kernel.shader,
         (
             *operands.bindings(texels=False),
-            bind(filtering.weights),
-            bind(filtering.bias or filtering.weights),
-            bind(means, writes=True),
+            bind(expansion.weights),
+            bind(expansion.bias or expansion.weights),
+            bind(written, writes=True),
         ),
         groups,
         (
             *epilogue_constants(epilogue, operands.bias is not None),
             int(is_planar or is_spatial(product)),
             int(is_padded(product)),
-            inner_tail,
+            expansion.inner_tail,
             0,
             *kernel.constants,
             (operands.forms(epilogue) or (0,))[0],
             *kernel.filter_constants,
-            int(filtering.bias is not None),
+            int(expansion.bias is not None),
             int(then.opcode),
             float(then.first),
             float(then.second),
-            element_form(filtering.weights),
-            int(filtering.means is not None),
-            element_form(means),
+            element_form(expansion.weights),
+            int(means is not None),
+            element_form(written),
         ),
         replace(product, rows=math.prod(kernel.region)),
         iterations=kernel.iterations(shape),

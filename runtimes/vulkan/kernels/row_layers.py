@@ -30,6 +30,8 @@ from mobopt.shaders.push_constants import ProductPush
 
 NO_ROW_LAYERS = "no-row-layers"
 """The switch by which each layer has a dispatch of its own."""
+MOST_ADDENDS = 2048
+"""Lines that are added up to a row."""
 _BUFFERS = 7
 _COLUMNS = (16, 8, 32)
 _INVOCATIONS = (128, 256, 512)
@@ -53,11 +55,13 @@ class RowLayersShape:
     middle: int
     """Columns of the first layer, which the second one adds up."""
     columns: int
+    addends: int = 1
+    """Lines of the input that are added up to a row."""
 
     @staticmethod
-    def of(rows: int, inner: int, middle: int, columns: int) -> RowLayersShape:
+    def of(rows: int, inner: int, middle: int, columns: int, addends: int = 1) -> RowLayersShape:
         """The shape of layers with so many elements."""
-        return RowLayersShape(rows, -(-inner // 4), -(-middle // 4), -(-columns // 4))
+        return RowLayersShape(rows, -(-inner // 4), -(-middle // 4), -(-columns // 4), addends)
 
 
 @dataclass(frozen=True)
@@ -96,10 +100,18 @@ class RowLayersKernel:
     first: Sharing
     second: Sharing
 
-    @property
-    def shared_bytes(self) -> int:
-        """Shared memory of a workgroup: the teams' sums, and what the first layer makes."""
-        return 16 * self.rows * (self.invocations + self.first.columns)
+    def shared_bytes(self, shape: RowLayersShape) -> int:
+        """Shared memory of a workgroup: the teams' sums, what the first layer makes, and rows that are added up."""
+        added = shape.inner if shape.addends > 1 else 0
+        return 16 * self.rows * (self.invocations + self.first.columns + added)
+
+    def summing(self, shape: RowLayersShape) -> int:
+        """Invocations that share a vec4 of the lines that are added up."""
+        return 1 << ((self.invocations // shape.inner).bit_length() - 1)
+
+    def addend_constants(self, shape: RowLayersShape) -> tuple[int, int, int]:
+        """Specialization constants from 27 on."""
+        return (1, 1, 1) if shape.addends == 1 else (shape.addends, shape.inner, self.summing(shape))
 
     @property
     def constants(self) -> tuple[int, ...]:
@@ -112,9 +124,12 @@ class RowLayersKernel:
         return -(-shape.columns // self.second.columns)
 
     def iterations(self, shape: RowLayersShape) -> int:
-        """How often an invocation goes round its loops: it reads, and adds up, twice."""
+        """How often an invocation goes round its loops: it reads, and adds up, twice, after adding up lines."""
         teams = self.first.teams.bit_length() + self.second.teams.bit_length()
-        return self.first.turns(shape.inner) + self.second.turns(shape.middle) + teams
+        lines = 0
+        if shape.addends > 1:
+            lines = -(-shape.addends // self.summing(shape)) + self.summing(shape).bit_length()
+        return self.first.turns(shape.inner) + self.second.turns(shape.middle) + teams + lines
 
     def fits(self, device: DeviceInfo, shape: RowLayersShape) -> bool:
         """Whether the device's limits, and those of loops, allow it."""
@@ -122,7 +137,8 @@ class RowLayersKernel:
         invocations = min(limits.max_compute_work_group_invocations, limits.max_compute_work_group_size[0])
         return (
             self.invocations <= invocations
-            and self.shared_bytes <= limits.max_compute_shared_memory_size
+            and (shape.addends == 1 or shape.inner <= self.invocations)
+            and self.shared_bytes(shape) <= limits.max_compute_shared_memory_size
             and self.groups(shape) <= limits.max_compute_work_group_count[0]
             and self.iterations(shape) <= USUAL_ITERATIONS
         )
@@ -181,6 +197,12 @@ def _choose(
     return min(timed, key=lambda each: each[1], default=None)
 
 
+def adds_lines(device: DeviceInfo, inner: int, middle: int, columns: int) -> bool:
+    """Whether some kernel of two layers can add up as many lines as there may be to each row."""
+    shape = RowLayersShape.of(MOST_ROWS, inner, middle, columns, MOST_ADDENDS)
+    return any(True for _ in row_layers_kernels(device, shape))
+
+
 def most_joined_rows(device: DeviceInfo, inner: int, middle: int, columns: int, are_halves: bool) -> int:
     """Up to how many rows two layers are worth one dispatch; 0 if they never are.
 
@@ -213,10 +235,9 @@ def _pays(device: DeviceInfo, sizes: tuple[int, int, int, int], are_halves: bool
 
 @dataclass(frozen=True, eq=False)
 class RowLayersOperands:
-    """The tensors of two layers; those of rows are (1, rows, columns) with dense rows that start on vec4s, biases dense
-    vectors of float32 at offset 0, of whole vec4s."""
+    """The tensors of two layers; those of rows are (1, rows, columns) with dense rows that start on vec4s, biases
+    dense vectors of float32 at offset 0, of whole vec4s."""
 
-    source: DeviceTensor
     first: Factors
     first_bias: DeviceTensor | None
     second: Factors
@@ -224,37 +245,45 @@ class RowLayersOperands:
     residual: DeviceTensor | None
     result: DeviceTensor
 
-    def bindings(self) -> tuple[Binding, ...]:
+    def bindings(self, source: DeviceTensor) -> tuple[Binding, ...]:
         """Bindings 0 to 6 of the kernel; a missing operand is bound to the first weights, and not read."""
         weights = self.first.tensor
         others = (bind(weights if tensor is None else tensor) for tensor in (self.second_bias, self.residual))
         more = bind(self.second.tensor), bind(weights if self.first_bias is None else self.first_bias)
-        return bind(self.source), bind(weights), *others, bind(self.result, writes=True), *more
+        return bind(source), bind(weights), *others, bind(self.result, writes=True), *more
 
-    @property
-    def forms(self) -> tuple[int, int]:
-        """The last specialization constants of the kernel: the form of the second weights, and those of the others."""
-        tensors = (self.source, self.first.tensor, self.residual or self.result, self.result)
-        forms = sum(element_form(tensor) << 3 * place for place, tensor in enumerate(tensors))
-        return int(element_form(self.second.tensor)), forms
+    def forms(self, source: DeviceTensor) -> int:
+        """The last specialization constant of the kernel: the forms of tensors but the second weights."""
+        tensors = (source, self.first.tensor, self.residual or self.result, self.result)
+        return sum(element_form(tensor) << 3 * place for place, tensor in enumerate(tensors))
 
 
 @replayable
 def append_row_layers(
-    plan: Plan, operands: RowLayersOperands, between: Activation, epilogue: Epilogue, *, middle: int
+    plan: Plan,
+    source: DeviceTensor,
+    operands: RowLayersOperands,
+    between: Activation,
+    epilogue: Epilogue,
+    *,
+    middle: int,
+    addends: int = 1,
 ) -> None:
     """Append the dispatch of two layers.
 
     Args:
         plan: where it goes.
+        source: what they read, (1, rows, columns) with dense rows that start on vec4s; of lines that are to be added
+            up, the first of each row.
         operands: the tensors.
         between: what becomes of the first layer's sums.
         epilogue: what becomes of the second layer's.
         middle: elements of a row between them.
+        addends: lines that are added up to a row, one after the other in whole vec4s.
     """
-    source, result = operands.source, operands.result
+    result = operands.result
     _, rows, inner = source.sizes
-    shape = RowLayersShape.of(rows, inner, middle, result.sizes[-1])
+    shape = RowLayersShape.of(rows, inner, middle, result.sizes[-1], addends)
     itemsize = operands.first.tensor.storage.elements.itemsize
     found = _choose(plan.device, device_costs(plan.device), shape, itemsize)
     assert found is not None and operands.first.pitch == shape.middle, "most_joined_rows() has said that there is one"
@@ -278,9 +307,12 @@ def append_row_layers(
     firsts = int(operands.first_bias is not None), int(between.opcode), float(between.first), float(between.second)
     plan.dispatch(
         "product_row_layers",
-        operands.bindings(),
+        operands.bindings(source),
         (groups, 1, 1),
-        (*ends, 0, 0, inner % 4, 0, *kernel.constants, int(reads_ahead), middle % 4, *firsts, *operands.forms),
+        (
+            *(*ends, 0, 0, inner % 4, 0, *kernel.constants, int(reads_ahead), middle % 4, *firsts),
+            *(int(element_form(operands.second.tensor)), *kernel.addend_constants(shape), operands.forms(source)),
+        ),
         push,
         iterations=kernel.iterations(shape),
     )

@@ -13,7 +13,7 @@ from mobopt.ir import Node, Value
 from mobopt.ops.contexts import LinearPackedContext
 from mobopt.runtimes.vulkan.engine.tensor import DeviceTensor
 from mobopt.runtimes.vulkan.kernels.convolution_parameters import CONVOLUTIONS, convolution_of
-from mobopt.runtimes.vulkan.kernels.epilogue import folded_epilogue
+from mobopt.runtimes.vulkan.kernels.epilogue import Activation, Epilogue, folded_epilogue
 from mobopt.runtimes.vulkan.kernels.plan import Plan
 from mobopt.runtimes.vulkan.kernels.row_layers import RowLayersOperands, append_row_layers
 from mobopt.runtimes.vulkan.kernels.weight_packing import bias_vector, matrix_weights
@@ -77,26 +77,45 @@ def _convolution_layer(call: Node) -> RowLayer | None:
     return RowLayer(wanted.input, matrix, None if bias is None else bias.elements, of_images=True)
 
 
-@lowers(ROW_LAYERS, exact=True)
-def row_layers(plan: Plan, node: Node) -> DeviceTensor:
-    """One dispatch."""
-    parts = list(node.blocks[0].nodes)
+@dataclass(frozen=True, eq=False)
+class RowLayers:
+    """Two layers, with what their dispatch takes but for what they read."""
+
+    first: RowLayer
+    operands: RowLayersOperands
+    between: Activation
+    epilogue: Epilogue
+    middle: int
+    """Elements of a row between them."""
+    result: DeviceTensor
+    """As the second one's node makes it."""
+
+
+def row_layers_of(plan: Plan, parts: Sequence[Node], output: Value) -> RowLayers:
+    """The layers of a fused node's parts, and where its output goes."""
     place = max(number for number, part in enumerate(parts) if row_layer_of(part) is not None)
     first, second = row_layer_of(parts[0]), row_layer_of(parts[place])
     between, epilogue = folded_epilogue(parts[:place]), folded_epilogue(parts[place:])
     assert first is not None and second is not None and between is not None and epilogue is not None
-    sizes = _columns_last(node.output.sizes) if second.of_images else node.output.sizes
-    result = plan.own_result(node.output, sizes, row_strides(sizes))
+    sizes = _columns_last(output.sizes) if second.of_images else output.sizes
+    result = plan.own_result(output, sizes, row_strides(sizes))
     residual = None if epilogue.residual is None else _rows(plan, epilogue.residual, second.of_images)
     factors = [matrix_weights(plan, layer.matrix, _sizes(layer)) for layer in (first, second)]
     biases = [None if layer.bias is None else bias_vector(plan, layer.bias) for layer in (first, second)]
-    source = _rows(plan, first.source, first.of_images)
     target = rows_of_batches(plan, _with_rows(result), 0)
-    operands = RowLayersOperands(source, factors[0], biases[0], factors[1], biases[1], residual, target)
-    append_row_layers(plan, operands, between.before, epilogue, middle=_sizes(first)[1])
-    if not second.of_images:
-        return result
-    return result.view(node.output.sizes, (result.strides[0], result.strides[-1], *result.strides[1:-1]))
+    operands = RowLayersOperands(factors[0], biases[0], factors[1], biases[1], residual, target)
+    if second.of_images:
+        result = result.view(output.sizes, (result.strides[0], result.strides[-1], *result.strides[1:-1]))
+    return RowLayers(first, operands, between.before, epilogue, _sizes(first)[1], result)
+
+
+@lowers(ROW_LAYERS, exact=True)
+def row_layers(plan: Plan, node: Node) -> DeviceTensor:
+    """One dispatch."""
+    layers = row_layers_of(plan, list(node.blocks[0].nodes), node.output)
+    source = _rows(plan, layers.first.source, layers.first.of_images)
+    append_row_layers(plan, source, layers.operands, layers.between, layers.epilogue, middle=layers.middle)
+    return layers.result
 
 
 def _sizes(layer: RowLayer) -> tuple[int, int]:
