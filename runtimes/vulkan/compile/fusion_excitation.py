@@ -1,5 +1,5 @@
-"""Joins a depthwise convolution with the squeeze-and-excitation of what it makes, so that nobody reads the image to take
-its mean."""
+"""Joins a depthwise convolution with the squeeze-and-excitation of what it makes, so that nobody reads the image to
+take its mean."""
 
 from __future__ import annotations
 

@@ -28,6 +28,8 @@ class MatrixCosts:
     """A workgroup."""
     finish_cycles: float
     """Of a vec4 that an invocation stores, which nothing else hides."""
+    code_cycles: float
+    """Of the kernel's instructions, which come from memory once where a pipeline comes after others."""
 
 
 @dataclass(frozen=True)
@@ -48,6 +50,8 @@ class FragmentCosts:
     """16 rows of a workgroup, which are stored one after the other through shared memory: latency."""
     kept_finish_cycles: float
     """The same of sums that are stored from registers."""
+    code_cycles: float
+    """Of the kernel's instructions, as those of ``MatrixCosts``."""
 
 
 @dataclass(frozen=True)
@@ -92,6 +96,15 @@ class DeviceCosts:
     """A vec4 of a result."""
     latency_cycles: float
     """Of a step that nothing else hides."""
+    turn_cycles: float
+    """Of a vec4 that an invocation fetches in a step, likewise."""
+    team_cycles: float
+    """Of a team's sum of a vec4 that an invocation adds up, likewise."""
+    start_cycles: float
+    """A workgroup."""
+    code_cycles: float
+    """Of a product of a vec4 with four, or a fetch, that has instructions of its own in a step: they come from memory
+    once where a pipeline comes after others."""
     second_dispatch_nanoseconds: float
     """A dispatch that waits for another."""
     partial_sum_nanoseconds: float

@@ -74,6 +74,17 @@ class SharedKernel:
         return 16 * max(tiles, sums)
 
     @property
+    def fetches(self) -> int:
+        """vec4s that an invocation fetches in a step."""
+        factors = 4 * self.inner_block * self.block_columns
+        return -(-self.block_rows * self.inner_block // self.invocations) + -(-factors // self.invocations)
+
+    @property
+    def instructions(self) -> int:
+        """What an invocation does in a step by instructions of their own: products of a vec4 with four, and fetches."""
+        return self.inner_block // self.teams * self.rows * self.columns + self.fetches
+
+    @property
     def partial_sums(self) -> int:
         """vec4s that a workgroup writes where parts are joined: as many of each invocation."""
         return -(-self.block_rows * self.block_columns // self.invocations) * self.invocations
@@ -133,6 +144,11 @@ BLOCKS = (
     SharedKernel(32, 8, rows=4, columns=1, inner_block=16, teams=4),
     SharedKernel(16, 8, rows=4, columns=1, inner_block=8, teams=4),
     SharedKernel(16, 4, rows=4, columns=1, inner_block=16, teams=8),
+    SharedKernel(32, 8, rows=4, columns=1, inner_block=16, teams=8),
+    SharedKernel(16, 8, rows=4, columns=1, inner_block=16, teams=8),
+    SharedKernel(16, 4, rows=4, columns=1, inner_block=32, teams=16),
+    SharedKernel(8, 8, rows=2, columns=1, inner_block=32, teams=16),
+    SharedKernel(8, 4, rows=2, columns=1, inner_block=32, teams=16),
     SharedKernel(1, 4, rows=1, columns=1, inner_block=64, teams=64),
     SharedKernel(1, 4, rows=1, columns=1, inner_block=32, teams=32),
 )
@@ -254,8 +270,11 @@ def nanoseconds(kernel: GpuKernel, shape: ProductShape, costs: DeviceCosts, core
     reads = kernel.invocations * kernel.inner_block / kernel.teams * (kernel.rows + 4 * kernel.columns) / 32
     fetches = kernel.inner_block * (kernel.block_rows + 4 * kernel.block_columns) / 32
     step = multiplications + costs.read_cycles * reads + costs.fetch_cycles * fetches
-    stores = queue * costs.store_cycles * block * kernel.teams / 32
-    nanoseconds = (steps * max(costs.latency_cycles + step, queue * step) + stores) / costs.cycles_per_nanosecond
+    latency = costs.latency_cycles + costs.turn_cycles * kernel.fetches
+    stores = queue * (costs.start_cycles + costs.store_cycles * block * kernel.teams / 32)
+    stores += costs.team_cycles * kernel.teams * -(-block // kernel.invocations)
+    stores += costs.code_cycles * kernel.instructions
+    nanoseconds = (steps * max(latency + step, queue * step) + stores) / costs.cycles_per_nanosecond
     if kernel.parts == 1:
         return nanoseconds
     partial_sums = shape.batches * shape.rows * shape.columns * kernel.parts

@@ -38,7 +38,7 @@ _EXTREMES = 16
 """Bytes of what ``product_split.glsl`` has in shared memory besides."""
 SPLIT_PRODUCTS, NO_SPLIT_PRODUCTS = "split-products", "no-split-products"
 """The switches by which units compute products of floats also where nobody has measured it, and nowhere."""
-_EMULATED = MatrixCosts(*(1.0,) * 8)
+_EMULATED = MatrixCosts(*(1.0,) * 9)
 """Of ordinary arithmetic, beside which nothing else counts."""
 
 
@@ -291,7 +291,7 @@ def matrix_nanoseconds(kernel: MatrixKernel, shape: ProductShape, costs: DeviceC
     step = multiplications + matrix.fetch_cycles * fetches + matrix.read_cycles * reads
     latency = matrix.latency_cycles + matrix.turn_cycles * 32 * fetches / kernel.invocations
     stores = queue * (matrix.start_cycles + matrix.store_cycles * block * kernel.teams / 32)
-    stores += matrix.finish_cycles * block / kernel.invocations
+    stores += matrix.finish_cycles * block / kernel.invocations + matrix.code_cycles
     cycles = steps * max(latency + step, queue * step) + stores
     nanoseconds = cycles / costs.cycles_per_nanosecond + queue * _statistics_nanoseconds(kernel, steps)
     if kernel.parts == 1:

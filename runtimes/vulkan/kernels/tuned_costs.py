@@ -27,7 +27,8 @@ registers."""
 FITTED: Mapping[str, tuple[str, ...]] = {
     CPU: ("threads", "fetch", "multiply", "store", "start", "broadcast"),
     SHARED: (
-        *("cycles_per_nanosecond", "fetch_cycles", "read_cycles", "store_cycles", "latency_cycles"),
+        *("cycles_per_nanosecond", "fetch_cycles", "read_cycles", "store_cycles", "latency_cycles", "turn_cycles"),
+        *("team_cycles", "start_cycles", "code_cycles"),
         *("second_dispatch_nanoseconds", "partial_sum_nanoseconds", "arrival_nanoseconds", "joined_sum_nanoseconds"),
     ),
     ROWS: ("row_turn_cycles", "row_stage_cycles", "row_gap"),
@@ -43,7 +44,7 @@ _PARTS: Mapping[str, tuple[str, type[MatrixCosts] | type[FewBitsCosts] | type[Fr
     SPLIT: ("split", MatrixCosts),
     FRAGMENTS: ("fragments", FragmentCosts),
 }
-_FORM = 4
+_FORM = 5
 """Of what is kept."""
 
 Costs = TypeVar("Costs", CpuCosts, DeviceCosts)
