@@ -131,11 +131,22 @@ def test_products_of_halves_are_computed_by_matrix_units(
     assert f"{by_units} of 3 products by matrix units" in str(report)
 
 
+@pytest.mark.parametrize("scale", [1.0, 1e30, 1e-30])
+def test_products_of_bfloat16_are_computed_by_matrix_units(device: Device, monkeypatch, scale: float) -> None:
+    """Whatever the magnitudes of an image are, which is rounded."""
+    monkeypatch.setattr(device, "info", replace(device.info, switches=frozenset({"emulated-matrix-units"})))
+    module = seeded(nn.Sequential(nn.Conv2d(5, 24, 3, padding=1), nn.ReLU(), nn.Conv2d(24, 7, 1, bias=False)))
+    with torch.no_grad():
+        module[0].bias.mul_(scale)  # type: ignore[union-attr, operator]
+    report = check(module, numbers(2, 5, 13, 11) * scale, LOSSES["bf16"], precision="bf16")
+    assert (report.products, report.matrix_products) == (2, 2)
+
+
 @pytest.mark.parametrize(("precision", "half"), [("fp16", torch.float16), ("bf16", torch.bfloat16)])
 def test_weights_and_results_between_layers_are_rounded_and_nothing_else(precision: str, half: torch.dtype) -> None:
     first, second = nn.Conv2d(5, 40, 3, bias=False), nn.Conv2d(40, 7, 3, bias=False)
     module, x = seeded(nn.Sequential(first, nn.Tanh(), second)), numbers(1, 5, 11, 13)
-    x = x.half().float()  # as matrix units, if there are any, take it
+    x = x.to(half).float()  # as matrix units, if there are any, take it
     weights = [layer.weight.detach().to(half).float() for layer in (first, second)]
     between = torch.tanh(nn.functional.conv2d(x, weights[0])).to(half).float()
     expected = nn.functional.conv2d(between, weights[1])
