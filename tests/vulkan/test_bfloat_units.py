@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import product
 from typing import Any
 
 import pytest
@@ -38,7 +39,16 @@ load_lowerings()
 BF16 = PrecisionChoice("bf16")
 LOSS = 1.2e-2
 """Of three layers, over the scale of their result; each rounding is at most 3.9e-3 of its element."""
-each_matrix_block = pytest.mark.parametrize("block", [BLOCKS[0], BLOCKS[-2]], ids=["one team", "teams"])
+each_matrix_block = pytest.mark.parametrize("block", [BLOCKS[0], BLOCKS[-2]], ids=["two teams", "eight teams"])
+
+
+def some(cases: Sequence[Any], *numbers: int) -> list[Any]:
+    """Cases, of which all but some are for sweeps: what they are about is the same for halves of either type."""
+    marks = [() if number in numbers else pytest.mark.sweep for number in range(len(cases))]
+    return [
+        pytest.param(*(case if isinstance(case, tuple) else (case,)), marks=mark)
+        for case, mark in zip(cases, marks, strict=True)
+    ]
 
 
 @pytest.fixture(autouse=True)
@@ -62,14 +72,14 @@ def check_convolution(device: Device, case: Sequence[Any]) -> None:
 
 @each_matrix_block
 @pytest.mark.parametrize("parts", [1, 3])
-@pytest.mark.parametrize(("case", "run"), [*zip(through_memory.CONVOLUTIONS, (8, 4, 4, 8, 8), strict=True)][:4])
+@pytest.mark.parametrize(("case", "run"), some([*zip(through_memory.CONVOLUTIONS, (8, 4, 4, 8, 8), strict=True)], 0, 1))
 def test_convolution_through_shared_memory(units, monkeypatch, block, case, run: int, parts: int) -> None:
     through_memory.force(monkeypatch, units, block, run, parts)
     check_convolution(units, case)
 
 
 @each_matrix_block
-@pytest.mark.parametrize(("sizes", "run"), through_memory.BATCHES)
+@pytest.mark.parametrize(("sizes", "run"), some(through_memory.BATCHES, 0, 3))
 def test_batches(units, monkeypatch, block, sizes: Sequence[int], run: int) -> None:
     through_memory.force(monkeypatch, units, block, run)
     batch, rows, inner, columns = sizes
@@ -78,7 +88,7 @@ def test_batches(units, monkeypatch, block, sizes: Sequence[int], run: int) -> N
 
 @fragments.each_block
 @pytest.mark.parametrize("parts", [1, 3])
-@pytest.mark.parametrize("case", fragments.CONVOLUTIONS)
+@pytest.mark.parametrize("case", some([(case,) for case in fragments.CONVOLUTIONS], 0, 4))
 def test_convolution_from_registers(units, monkeypatch, block: FragmentKernel, case, parts: int) -> None:
     seen = fragments.forced(monkeypatch, units, replace(block, parts=parts))
     check_convolution(units, case)
@@ -123,8 +133,12 @@ def test_normalized_from_registers(units, monkeypatch, block, sizes, offset: flo
     check_normalized(units, sizes, offset, "product_fragments_bfloat_normalized")
 
 
-@pytest.mark.parametrize("from_registers", [False, True])
-@pytest.mark.parametrize(("batch", "channels", "columns", "stride", "own"), [scaled.CASES[at] for at in (0, 2, 4, 5)])
+SCALED = [(False, *case) for case in scaled.CASES] + [(True, *case) for case in scaled.CASES if case[1] % 8 == 0]
+
+
+@pytest.mark.parametrize(
+    ("from_registers", "batch", "channels", "columns", "stride", "own"), some(SCALED, 0, 2, len(SCALED) - 1)
+)
 def test_scaled_inputs(
     units, monkeypatch, shaders, from_registers, batch, channels, columns, stride, own  # noqa: F811
 ) -> None:  # fmt: skip
@@ -141,18 +155,19 @@ def test_scaled_inputs(
         scaled.grid(*([batch] if own else []), channels, 1, 1),
     )
     found = VulkanProgram(scripted(model), units, precision=BF16)(x, factor)
-    (product,) = [shader for shader in shaders if shader.startswith("product_") and shader != "product_sum"]
-    assert "_bfloat_scaled" in product or (from_registers and channels % 8)
+    (layer,) = [shader for shader in shaders if shader.startswith("product_") and shader != "product_sum"]
+    assert layer.startswith(f"product_{'fragments' if from_registers else 'matrix'}_bfloat_scaled")
     exact = model.exact(x, factor, torch.bfloat16)
     assert not torch.equal(exact, model.exact(x, factor, torch.float32))
     scaled.agrees(found, exact.detach())
 
 
+IMAGES = [*product(("", "no-fragments"), (False, True), CASES[:5])]
+
+
 @torch.no_grad()
-@pytest.mark.parametrize("is_copied", [False, True])
-@pytest.mark.parametrize("switch", ["", "no-fragments"])
-@pytest.mark.parametrize("case", CASES[:5], ids=lambda case: "x".join(map(str, (*case[0], *case[1]))))
-def test_images(only_units, monkeypatch, shaders, case, is_copied: bool, switch: str) -> None:  # noqa: F811
+@pytest.mark.parametrize(("switch", "is_copied", "case"), some(IMAGES, 0, 6, 13))
+def test_images(only_units, monkeypatch, shaders, switch: str, is_copied: bool, case) -> None:  # noqa: F811
     """Planes, or rows of pixels, of an image of the caller's, which is rounded to bfloat16."""
     monkeypatch.setattr(convolution_kernels, "reads_planes", lambda *_: not is_copied)
     info = only_units.info
@@ -165,7 +180,7 @@ def test_images(only_units, monkeypatch, shaders, case, is_copied: bool, switch:
     assert float((found - expected).abs().max()) <= 8e-3 * float(expected.abs().max())
 
 
-@pytest.mark.parametrize("block", [attention.BLOCKS[0], replace(attention.BLOCKS[3], high=1)], ids=["queries", "teams"])
+@pytest.mark.parametrize("block", some(attention.BLOCKS, 0))
 def test_attention(units: Any, monkeypatch, block: MatrixAttentionBlock) -> None:
     attention.force(monkeypatch, units, block)
     torch.manual_seed(0)

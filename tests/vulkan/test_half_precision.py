@@ -169,20 +169,20 @@ class Cached(nn.Module):
         return nn.functional.scaled_dot_product_attention(q, k, v), k
 
 
-@pytest.mark.parametrize(("factor", "by_units"), [(0.5, 1), (1e5, 0)])
+@pytest.mark.parametrize(("precision", "factor", "by_units"), [("fp16", 0.5, 1), ("fp16", 1e5, 0), ("bf16", 0.5, 1)])
 def test_attention_rounds_what_only_the_caller_keeps_in_float32(
-    device: Device, monkeypatch: pytest.MonkeyPatch, factor: float, by_units: int
+    device: Device, monkeypatch: pytest.MonkeyPatch, precision: str, factor: float, by_units: int
 ) -> None:
     """Keys that are too large for halves stay what they are."""
     monkeypatch.setattr(device, "info", replace(device.info, switches=frozenset({"emulated-matrix-units"})))
     model, x = seeded(Cached(factor)), numbers(2, 19, 16)
     with torch.no_grad():
         expected, keys = model(x)
-    fast = halved(model, x)
+    fast, loss = halved(model, x, precision=precision), LOSSES[precision]
     found, found_keys = fast(x)
-    assert float((found - expected).abs().max()) <= (LOSS if by_units else 0.1) * float(expected.abs().max())
+    assert float((found - expected).abs().max()) <= (loss if by_units else 0.1) * float(expected.abs().max())
     assert found_keys.dtype == torch.float32
-    assert float((found_keys - keys).abs().max()) <= LOSS * float(keys.abs().max())
+    assert float((found_keys - keys).abs().max()) <= loss * float(keys.abs().max())
     report = fast.plan_report(x).halves
     assert report is not None
     assert (report.products, report.matrix_products) == (2, by_units)

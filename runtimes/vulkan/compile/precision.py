@@ -6,8 +6,9 @@ matrix units where the device has them for these: products are exact there, and 
 storages, once, after fusion: of the result of each node, and of the weights that it reads. A node keeps float32 where
 rounding would harm:
 
-- results that the model returns, unless products read them as well in fp16 (keys and values that a cache keeps: as
-  operands they count as halves anyway), those that the CPU reads, and those that are made of numbers alone;
+- results that the model returns, unless products read them as well (keys and values that a cache keeps: as operands
+  they count as halves anyway), in bf16 if matrix units multiply it; those that the CPU reads, and those that are made
+  of numbers alone;
 - what :attr:`~mobopt.ops.records.Trait.DELICATE` operators read and give, and what becomes integers or truth values;
 - what the user's patterns name;
 - values that were too large or too small for float16 on inputs that were seen
@@ -251,7 +252,8 @@ class Halving:
             graph: the line.
             on_host: nodes that run on the CPU.
             in_place: values that come to lie in inputs.
-            has_units: whether convolutions of these halves are computed by matrix units, which round their images.
+            has_units: whether products of these halves are computed by matrix units, which round images and what the
+                model returns as well.
         """
         choice = _Choice(self._precision)
         for value in in_place:
@@ -264,7 +266,7 @@ class Halving:
         images = choice.images(graph)
         given = dict(zip(graph.inputs, self._inputs(), strict=True)) if images else {}
         fitting = frozenset(value for value in images if fits_half(given[value], self.elements))
-        halved = choice.halved(graph)
+        halved = choice.halved(graph, self._precision == "fp16" or has_units)
         written = {value for number, value in enumerate(graph.inputs) if number in self._from_host}
         rounded = {value for value in fitting & written if has_units and choice.is_image_alone(value)}
         return replace(halved, values=halved.values | rounded, roundable_inputs=fitting)
@@ -395,10 +397,10 @@ class _Choice:
             value = self._tied[value]
         return value
 
-    def halved(self, graph: Graph) -> Halved:
-        """The end of it."""
+    def halved(self, graph: Graph, are_operands_halves: bool) -> Halved:
+        """The end of it; ``are_operands_halves`` says that products round what they read, whatever it is."""
         reasons: dict[Value, str] = {}
-        multiplied = set(map(self._root, self._multiplied)) if self.precision == "fp16" else set()
+        multiplied = set(map(self._root, self._multiplied)) if are_operands_halves else set()
         unfit = {self._root(value) for value in self._unfit}
         for value, reason in self._reasons.items():
             root = self._root(value)

@@ -227,14 +227,18 @@ def units_lanes(device: DeviceInfo, costs: DeviceCosts) -> int:
     return device.subgroup_size if offered else 0
 
 
+def offers_bfloats(device: DeviceInfo) -> bool:
+    """Whether a device's matrix units, where they are used, multiply bfloat16."""
+    return (FRAGMENT,) * 3 in device.bfloat_shapes and is_built(_BFLOAT_SHADER)
+
+
 def multiplies(device: DeviceInfo, elements: torch.dtype) -> bool:
     """Whether matrix units are used for products of elements of a type as they lie, or emulated."""
     if units_lanes(device, device_costs(device)) == 0:
         return False
     if elements != torch.bfloat16:
         return elements == torch.float16
-    has_them = (FRAGMENT,) * 3 in device.bfloat_shapes and is_built(_BFLOAT_SHADER)
-    return has_them or EMULATED_UNITS in device.switches
+    return offers_bfloats(device) or EMULATED_UNITS in device.switches
 
 
 def knows_fragments(device: DeviceInfo, costs: DeviceCosts) -> bool:
