@@ -16,8 +16,8 @@ rounding would harm:
 
 Tensors that are views of each other, or that one operator puts together, get the same elements.
 
-In fp16 an input that the host writes before each call is written as halves if it is an image that only convolutions
-read, whose matrix units would round it anyway: half of its bytes go to the device.
+An input that the host writes before each call is written as halves if it is an image that only convolutions read, whose
+matrix units would round it anyway: half of its bytes go to the device.
 """
 
 from __future__ import annotations
@@ -268,8 +268,7 @@ class Halving:
         fitting = frozenset(value for value in images if fits_half(given[value], self.elements))
         halved = choice.halved(graph, self._precision == "fp16" or has_units)
         written = {value for number, value in enumerate(graph.inputs) if number in self._from_host}
-        is_faster = has_units and self._precision == "fp16"  # to bfloat16 torch rounds in more time than floats take
-        rounded = {value for value in fitting & written if is_faster and choice.is_image_alone(value)}
+        rounded = {value for value in fitting & written if has_units and choice.is_image_alone(value)}
         return replace(halved, values=halved.values | rounded, roundable_inputs=fitting)
 
     def names(self, node: Node) -> bool:
