@@ -28,7 +28,7 @@ from mobopt.runtimes.vulkan.kernels import convolution_kernels
 from mobopt.runtimes.vulkan.kernels.attention_matrix import MatrixAttentionBlock
 from mobopt.runtimes.vulkan.kernels.epilogue import Activation, Epilogue
 from mobopt.runtimes.vulkan.kernels.fragment_kernels import FragmentKernel
-from mobopt.runtimes.vulkan.kernels.matrix_kernels import BLOCKS, MatrixKernel, multiplies
+from mobopt.runtimes.vulkan.kernels.matrix_kernels import BLOCKS, multiplies
 from mobopt.runtimes.vulkan.kernels.plan import ConstantStore, Plan, constant_tensor
 from mobopt.runtimes.vulkan.lowerings.registry import load_lowerings, lower
 from mobopt.runtimes.vulkan.program import VulkanProgram
@@ -234,5 +234,3 @@ def test_where_their_kernels_are_chosen() -> None:
 def test_names_of_variants() -> None:
     """A block of split floats has no variant for bfloat16."""
     assert replace(BLOCKS[0], split=True, bfloats=True).shader == "product_matrix_split"
-    assert MatrixAttentionBlock(1, 1, 1, 16, split=True).shader == "attention_matrix_split"
-    assert isinstance(BLOCKS[0], MatrixKernel)
