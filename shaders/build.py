@@ -57,8 +57,8 @@ def build(glsl_folder: Path = GLSL_FOLDER, spirv_folder: Path = SPIRV_FOLDER, ta
     if stale:
         compiled, errors = _compile_all(need_compiler(compiler), {name: texts[name] for name in stale}, spirv_folder)
         current.update(compiled)
-        # An old compiler knows no cooperative matrices; devices do without them then.
-        errors = {name: error for name, error in errors.items() if not _lacks_matrices(rows[name], error)}
+        # An old compiler knows no cooperative matrices, or no bfloat16; devices do without them then.
+        errors = {name: error for name, error in errors.items() if not _lacks_units(rows[name], error)}
     if current != manifest:
         _write_atomically(spirv_folder / "manifest.json", json.dumps(current, indent=0, sort_keys=True).encode())
     else:
@@ -71,8 +71,12 @@ def build(glsl_folder: Path = GLSL_FOLDER, spirv_folder: Path = SPIRV_FOLDER, ta
     return BuildResult(tuple(stale), tuple(name for name in rows if name not in stale), identity)
 
 
-def _lacks_matrices(row: Variant, error: CompileError) -> bool:
-    return "matrix_units" in row.requires and "GL_KHR_cooperative_matrix" in str(error)
+_UNIT_EXTENSIONS = {"matrix_units": "GL_KHR_cooperative_matrix", "bfloat16_units": "GL_EXT_bfloat16"}
+"""By the feature that variants require which use them."""
+
+
+def _lacks_units(row: Variant, error: CompileError) -> bool:
+    return any(feature in row.requires and name in str(error) for feature, name in _UNIT_EXTENSIONS.items())
 
 
 Entry = dict[str, str]

@@ -109,9 +109,16 @@ def test_each_failure_is_named_and_the_rest_is_built(folder):
         _build(folder)
 
 
-@pytest.mark.parametrize("needed", ["matrix_units", "float16"])
-def test_an_old_compiler_leaves_out_what_is_for_matrix_units(folder, needed):
-    lines = _SHADER.replace("#extension", "#extension GL_KHR_cooperative_matrix_of_tomorrow : require\n#extension", 1)
+@pytest.mark.parametrize(
+    ("needed", "extension"),
+    [
+        ("matrix_units", "GL_KHR_cooperative_matrix_of_tomorrow"),
+        ("bfloat16_units", "GL_EXT_bfloat16_of_tomorrow"),
+        ("float16", "GL_KHR_cooperative_matrix_of_tomorrow"),
+    ],
+)
+def test_an_old_compiler_leaves_out_what_is_for_matrix_units(folder, needed, extension):
+    lines = _SHADER.replace("#extension", f"#extension {extension} : require\n#extension", 1)
     (folder / "units.comp").write_text(lines)
     table = folder / "variants.toml"
     row = f'[units]\nsource = "units.comp"\nrequires = ["{needed}"]\ndefines = {{ FACTOR = 3 }}\n'

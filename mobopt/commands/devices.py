@@ -14,7 +14,7 @@ from mobopt.errors import DeviceError
 if TYPE_CHECKING:
     from mobopt.runtimes.vulkan.engine.device_info import DeviceInfo
 
-_SHOWN = ("float16", "int8", "matrix_units", "timestamps")
+_SHOWN = ("float16", "int8", "matrix_units", "bfloat16_units", "timestamps")
 
 
 @click.command(short_help="List Vulkan devices, the best first.")

@@ -6,6 +6,7 @@
 const int LANES_USED = 32;
 const int OWN_ELEMENTS = 8;
 
+#include "unit_halves.glsl"
 #ifdef EMULATED
 #extension GL_KHR_shader_subgroup_basic : require
 struct Left {
@@ -14,8 +15,6 @@ struct Left {
 #define Right Left
 #define Sums Left
 #define ELEMENT(fragment, e) fragment.own[e]
-#define HALF(x) (x)
-#define HALVES_OF(word) unpackHalf2x16(word)
 
 int subgroup() { return me / LANES_USED; }
 int lane() { return me % LANES_USED; }
@@ -23,8 +22,6 @@ int lane() { return me % LANES_USED; }
 #else
 #include "matrix_units.glsl"
 #extension GL_KHR_shader_subgroup_shuffle : require
-#define HALF(x) float16_t(x)
-#define HALVES_OF(word) unpackFloat2x16(word)
 #endif
 
 int line_of_lane() { return lane() / 4; }
@@ -45,14 +42,14 @@ Sums no_sums() {
 Sums multiplied(Left left, Right right, Sums sums) {
     for (int e = 0; e < OWN_ELEMENTS; e += 2) {
         int at = subgroup() * 256 + line_of(e) * 8 + place_of(e) / 2;
-        exchanged[at] = packHalf2x16(vec2(left.own[e], left.own[e + 1]));
-        exchanged[at + 128] = packHalf2x16(vec2(right.own[e], right.own[e + 1]));
+        exchanged[at] = rounded_pair(vec2(left.own[e], left.own[e + 1]));
+        exchanged[at + 128] = rounded_pair(vec2(right.own[e], right.own[e + 1]));
     }
     barrier();
     for (int e = 0; e < OWN_ELEMENTS; ++e) {
         int row = subgroup() * 256 + line_of(e) * 8, column = subgroup() * 256 + 128 + place_of(e) * 8;
         for (int k = 0; k < 8; ++k) {
-            vec2 x = unpackHalf2x16(exchanged[row + k]), y = unpackHalf2x16(exchanged[column + k]);
+            vec2 x = pair_of(exchanged[row + k]), y = pair_of(exchanged[column + k]);
             sums.own[e] += x.x * y.x + x.y * y.y;
         }
     }
@@ -72,14 +69,14 @@ void store_sums(Sums sums, int place, int pitch) {
 
 // Of four neighbours in each of two lines, eight lines apart.
 #define FILL(fragment, upper, lower)                                                                                   \
-    ELEMENT(fragment, 0) = HALVES_OF(upper.x).x;                                                                       \
-    ELEMENT(fragment, 1) = HALVES_OF(upper.x).y;                                                                       \
-    ELEMENT(fragment, 2) = HALVES_OF(upper.y).x;                                                                       \
-    ELEMENT(fragment, 3) = HALVES_OF(upper.y).y;                                                                       \
-    ELEMENT(fragment, 4) = HALVES_OF(lower.x).x;                                                                       \
-    ELEMENT(fragment, 5) = HALVES_OF(lower.x).y;                                                                       \
-    ELEMENT(fragment, 6) = HALVES_OF(lower.y).x;                                                                       \
-    ELEMENT(fragment, 7) = HALVES_OF(lower.y).y;
+    ELEMENT(fragment, 0) = UNIT_PAIR(upper.x).x;                                                                       \
+    ELEMENT(fragment, 1) = UNIT_PAIR(upper.x).y;                                                                       \
+    ELEMENT(fragment, 2) = UNIT_PAIR(upper.y).x;                                                                       \
+    ELEMENT(fragment, 3) = UNIT_PAIR(upper.y).y;                                                                       \
+    ELEMENT(fragment, 4) = UNIT_PAIR(lower.x).x;                                                                       \
+    ELEMENT(fragment, 5) = UNIT_PAIR(lower.x).y;                                                                       \
+    ELEMENT(fragment, 6) = UNIT_PAIR(lower.y).x;                                                                       \
+    ELEMENT(fragment, 7) = UNIT_PAIR(lower.y).y;
 
 Left left_of(uvec2 upper, uvec2 lower) {
     Left left;
@@ -96,7 +93,7 @@ Right right_of(uvec2 upper, uvec2 lower) {
 // Sums that are rounded, as the left side of another product.
 Left left_of_sums(Sums sums) {
     Left left;
-    [[unroll]] for (int e = 0; e < OWN_ELEMENTS; ++e) ELEMENT(left, e) = HALF(ELEMENT(sums, e));
+    [[unroll]] for (int e = 0; e < OWN_ELEMENTS; ++e) ELEMENT(left, e) = UNIT_HALF(ELEMENT(sums, e));
     return left;
 }
 

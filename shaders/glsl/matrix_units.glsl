@@ -1,6 +1,7 @@
 // Products of fragments, M x K by K x N elements, that a subgroup holds: by the matrix units of the device, or, with EMULATED, by ordinary
 // arithmetic, so that the kernels can be tried where there are none. Places and pitches count elements of `pool`, which are runs of
 // 4 * VECTORS halves.
+#include "unit_halves.glsl"
 #ifdef EMULATED
 const int LANES = 32;
 const int OWN = 8; // sums of an invocation, side by side: M and N are 16
@@ -30,7 +31,7 @@ Right load_right(int place, int pitch) { return Right(place, pitch); }
 
 float half_at(int line, int column) {
     RUN run = pool[line + column / (4 * VECTORS)];
-    return unpackHalf2x16(run[column / 2 % (2 * VECTORS)])[column % 2];
+    return pair_of(run[column / 2 % (2 * VECTORS)])[column % 2];
 }
 
 Sums multiplied(Left left, Right right, Sums sums) {
@@ -57,10 +58,9 @@ void store_sums(Sums sums, int place, int pitch) {
 #extension GL_KHR_memory_scope_semantics : require
 #extension GL_KHR_shader_subgroup_basic : require
 #extension GL_KHR_cooperative_matrix : require
-#extension GL_EXT_shader_explicit_arithmetic_types_float16 : require
 
-#define Left coopmat<float16_t, gl_ScopeSubgroup, M, K, gl_MatrixUseA>
-#define Right coopmat<float16_t, gl_ScopeSubgroup, K, N, gl_MatrixUseB>
+#define Left coopmat<UNIT_HALF, gl_ScopeSubgroup, M, K, gl_MatrixUseA>
+#define Right coopmat<UNIT_HALF, gl_ScopeSubgroup, K, N, gl_MatrixUseB>
 #define Sums coopmat<float, gl_ScopeSubgroup, M, N, gl_MatrixUseAccumulator>
 #define ELEMENT(sums, i) sums[i]
 

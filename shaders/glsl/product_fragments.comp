@@ -130,8 +130,7 @@ RUN factor_at(int turn, int eight) {
 #endif
 #ifdef SCALED
 RUN scaled_run(RUN run, int index) {
-    vec4 lower = intBitsToFloat(converted_halves(split(ivec2(run.xy)))), upper = intBitsToFloat(converted_halves(split(ivec2(run.zw))));
-    return RUN(rounded_halves(scaled(lower, index)), rounded_halves(scaled(upper, index + 1)));
+    return RUN(rounded_four(scaled(four_of(run.xy), index)), rounded_four(scaled(four_of(run.zw), index + 1)));
 }
 #endif
 #include "product_matrix_stores.glsl"
@@ -180,7 +179,7 @@ int eight; // the first eight columns of this subgroup
             vec4 one = vec4(0.0), other = vec4(0.0);                                                                             \
             if (is_inside(places[i], reach)) one = planes_at(addresses[i] + reach.offset);                                       \
             if (is_inside(places[i], next)) other = planes_at(addresses[i] + next.offset);                                       \
-            into[i] = RUN(rounded_halves(one), rounded_halves(other));                                                                         \
+            into[i] = RUN(rounded_four(one), rounded_four(other));                                                               \
         }                                                                                                                        \
     }
 #else

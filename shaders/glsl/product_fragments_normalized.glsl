@@ -10,11 +10,11 @@ void forget_rows() {
 }
 
 vec2 both_of_run(RUN run) {
-    return both_of(vec4(unpackHalf2x16(run.x), unpackHalf2x16(run.y))) + both_of(vec4(unpackHalf2x16(run.z), unpackHalf2x16(run.w)));
+    return both_of(vec4(pair_of(run.x), pair_of(run.y))) + both_of(vec4(pair_of(run.z), pair_of(run.w)));
 }
 
 RUN from_base(RUN run, float base) {
-    [[unroll]] for (int w = 0; w < 4; ++w) run[w] = packHalf2x16(unpackHalf2x16(run[w]) - base);
+    [[unroll]] for (int w = 0; w < 4; ++w) run[w] = rounded_pair(pair_of(run[w]) - base);
     return run;
 }
 

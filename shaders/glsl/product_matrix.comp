@@ -114,13 +114,12 @@ RUN head_of(RUN run, int count) {
 }
 
 #ifdef PLANAR
-RUN planar_run(int place) { return rounded_halves(planes_at(place)); }
+RUN planar_run(int place) { return rounded_four(planes_at(place)); }
 #endif
 #ifdef SCALED
 RUN scaled_run(RUN run, int index) {
     [[unroll]] for (int v = 0; v < VECTORS; ++v) {
-        vec4 value = intBitsToFloat(converted_halves(split(ivec2(run[2 * v], run[2 * v + 1]))));
-        uvec2 halves = rounded_halves(scaled(value, index + v));
+        uvec2 halves = rounded_four(scaled(four_of(uvec2(run[2 * v], run[2 * v + 1])), index + v));
         run[2 * v] = halves.x;
         run[2 * v + 1] = halves.y;
     }

@@ -19,11 +19,11 @@ Floats from_base(Floats floats, float base) {
 }
 #else
 void meet(int i, RUN run) {
-    [[unroll]] for (int w = 0; w < 2 * VECTORS; w += 2) both_met[i] += both_of(vec4(unpackHalf2x16(run[w]), unpackHalf2x16(run[w + 1])));
+    [[unroll]] for (int w = 0; w < 2 * VECTORS; w += 2) both_met[i] += both_of(vec4(pair_of(run[w]), pair_of(run[w + 1])));
 }
 
 RUN from_base(RUN run, float base) {
-    [[unroll]] for (int w = 0; w < 2 * VECTORS; ++w) run[w] = packHalf2x16(unpackHalf2x16(run[w]) - base);
+    [[unroll]] for (int w = 0; w < 2 * VECTORS; ++w) run[w] = rounded_pair(pair_of(run[w]) - base);
     return run;
 }
 #endif

@@ -67,5 +67,6 @@ def known_device(name: str) -> DeviceInfo:
     facts = tomllib.loads((Path(__file__).parent / "devices" / f"{name}.toml").read_text(encoding="utf-8"))
     limits = {key: tuple(value) if isinstance(value, list) else value for key, value in facts.pop("limits").items()}
     facts["features"] = frozenset(facts["features"])
-    facts["matrix_shapes"] = tuple(map(tuple, facts.get("matrix_shapes", ())))
+    for name in ("matrix_shapes", "bfloat_shapes"):
+        facts[name] = tuple(map(tuple, facts.get(name, ())))
     return replace(device_info(facts["kind"]), **facts, limits=DeviceLimits(**limits))

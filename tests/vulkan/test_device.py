@@ -11,6 +11,7 @@ import torch
 
 from mobopt.errors import DeviceError
 from mobopt.runtimes.vulkan.engine import device as device_module
+from mobopt.runtimes.vulkan.engine import matrix_units, vk
 from mobopt.runtimes.vulkan.engine.device import list_devices, open_device
 from mobopt.runtimes.vulkan.engine.executable import Executable
 from mobopt.runtimes.vulkan.engine.stream import Binding, Copy, Stream, bind
@@ -55,6 +56,14 @@ def test_facts_of_lavapipe(device):
     assert info.limits.max_storage_buffer_range >= 1 << 27
     assert info.memory_bytes > 0
     assert "Mesa" in info.driver
+
+
+def test_the_structure_that_turns_on_bfloat16(device):
+    """The binding hasn't got it: its type, a pointer, and three truth values, of dot products no."""
+    assert not device.info.bfloat_shapes
+    found = matrix_units.bfloat_features(vk.ffi.NULL)
+    words = vk.ffi.cast("uint32_t*", found)
+    assert vk.ffi.sizeof(found[0]) == 32 and [words[index] for index in (0, 4, 5, 6)] == [1000141000, 1, 0, 1]
 
 
 def test_a_device_is_opened_once_and_chosen_by_number_or_name(device):

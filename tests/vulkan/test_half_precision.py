@@ -131,11 +131,22 @@ def test_products_of_halves_are_computed_by_matrix_units(
     assert f"{by_units} of 3 products by matrix units" in str(report)
 
 
+@pytest.mark.parametrize("scale", [1.0, 1e30, 1e-30])
+def test_products_of_bfloat16_are_computed_by_matrix_units(device: Device, monkeypatch, scale: float) -> None:
+    """Whatever the magnitudes of an image are, which is rounded."""
+    monkeypatch.setattr(device, "info", replace(device.info, switches=frozenset({"emulated-matrix-units"})))
+    module = seeded(nn.Sequential(nn.Conv2d(5, 24, 3, padding=1), nn.ReLU(), nn.Conv2d(24, 7, 1, bias=False)))
+    with torch.no_grad():
+        module[0].bias.mul_(scale)  # type: ignore[union-attr, operator]
+    report = check(module, numbers(2, 5, 13, 11) * scale, LOSSES["bf16"], precision="bf16")
+    assert (report.products, report.matrix_products) == (2, 2)
+
+
 @pytest.mark.parametrize(("precision", "half"), [("fp16", torch.float16), ("bf16", torch.bfloat16)])
 def test_weights_and_results_between_layers_are_rounded_and_nothing_else(precision: str, half: torch.dtype) -> None:
     first, second = nn.Conv2d(5, 40, 3, bias=False), nn.Conv2d(40, 7, 3, bias=False)
     module, x = seeded(nn.Sequential(first, nn.Tanh(), second)), numbers(1, 5, 11, 13)
-    x = x.half().float()  # as matrix units, if there are any, take it
+    x = x.to(half).float()  # as matrix units, if there are any, take it
     weights = [layer.weight.detach().to(half).float() for layer in (first, second)]
     between = torch.tanh(nn.functional.conv2d(x, weights[0])).to(half).float()
     expected = nn.functional.conv2d(between, weights[1])
@@ -158,20 +169,20 @@ class Cached(nn.Module):
         return nn.functional.scaled_dot_product_attention(q, k, v), k
 
 
-@pytest.mark.parametrize(("factor", "by_units"), [(0.5, 1), (1e5, 0)])
+@pytest.mark.parametrize(("precision", "factor", "by_units"), [("fp16", 0.5, 1), ("fp16", 1e5, 0), ("bf16", 0.5, 1)])
 def test_attention_rounds_what_only_the_caller_keeps_in_float32(
-    device: Device, monkeypatch: pytest.MonkeyPatch, factor: float, by_units: int
+    device: Device, monkeypatch: pytest.MonkeyPatch, precision: str, factor: float, by_units: int
 ) -> None:
     """Keys that are too large for halves stay what they are."""
     monkeypatch.setattr(device, "info", replace(device.info, switches=frozenset({"emulated-matrix-units"})))
     model, x = seeded(Cached(factor)), numbers(2, 19, 16)
     with torch.no_grad():
         expected, keys = model(x)
-    fast = halved(model, x)
+    fast, loss = halved(model, x, precision=precision), LOSSES[precision]
     found, found_keys = fast(x)
-    assert float((found - expected).abs().max()) <= (LOSS if by_units else 0.1) * float(expected.abs().max())
+    assert float((found - expected).abs().max()) <= (loss if by_units else 0.1) * float(expected.abs().max())
     assert found_keys.dtype == torch.float32
-    assert float((found_keys - keys).abs().max()) <= LOSS * float(keys.abs().max())
+    assert float((found_keys - keys).abs().max()) <= loss * float(keys.abs().max())
     report = fast.plan_report(x).halves
     assert report is not None
     assert (report.products, report.matrix_products) == (2, by_units)

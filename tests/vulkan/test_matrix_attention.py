@@ -36,7 +36,7 @@ MOST_EMULATED = 32
 each_block = pytest.mark.parametrize(
     "block", [pytest.param(block, marks=() if block is BLOCKS[0] else pytest.mark.sweep) for block in BLOCKS]
 )
-ROUNDING = 2.0**-11
+ROUNDINGS = {torch.float16: 2.0**-11, torch.bfloat16: 2.0**-8}
 """Of each weight and each element of the result, which become halves."""
 
 
@@ -65,12 +65,12 @@ def check(device: Any, *tensors: torch.Tensor, **options: Any) -> None:
         value.double() if isinstance(value, torch.Tensor) and value.is_floating_point() else value for value in args
     ]
     exact = torch_operator(OP)(*wide[:6], scale=wide[6], enable_gqa=wide[7])
-    call = constant_call(OP, args, (), exact.half())
+    call = constant_call(OP, args, (), exact.to(tensors[0].dtype))
     inputs = [(ref, value) for ref, value in zip(call.args, args, strict=True) if isinstance(ref, Value)]
     (found,) = run_calls(device, [call], inputs, list(call.outputs), device_layout=False)
     scale = float(tensors[2].double().abs().max())
-    assert found.dtype == torch.float16
-    assert float((found.double() - exact).abs().max()) <= 2 * ROUNDING * scale
+    assert found.dtype == tensors[0].dtype
+    assert float((found.double() - exact).abs().max()) <= 2 * ROUNDINGS[found.dtype] * scale
 
 
 def halves(*sizes: int) -> torch.Tensor:

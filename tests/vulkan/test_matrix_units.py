@@ -24,7 +24,7 @@ from mobopt.shaders.enumerations import Opcode
 
 SUM_LOSS = 2e-6
 """Of the scale of a product: what sums in float32 lose."""
-ROUNDING = 2.0**-11
+ROUNDINGS = {torch.float16: 2.0**-11, torch.bfloat16: 2.0**-8}
 """Of each element that is stored as a half."""
 
 # input, filter, stride, padding, dilation, groups
@@ -50,10 +50,10 @@ each_block = pytest.mark.parametrize(
 )
 
 
-def halves(*sizes: int) -> torch.Tensor:
+def halves(*sizes: int, dtype: torch.dtype = torch.float16) -> torch.Tensor:
     """Seeded numbers that are halves."""
     generator = torch.Generator().manual_seed(sum(sizes))
-    return (torch.rand(sizes, generator=generator) - 0.3).half()
+    return (torch.rand(sizes, generator=generator) - 0.3).to(dtype)
 
 
 LLVMPIPE_TURNS = 60_000
@@ -95,11 +95,11 @@ def check(
     residual: torch.Tensor | None = None,
 ) -> None:
     """Compare with float64 of the same halves; steps of an epilogue round in between."""
-    given = len(args)
+    given, dtype = len(args), args[0].dtype
     args = with_defaults(op, args, {})
     wide = [value.double() if isinstance(value, torch.Tensor) else value for value in args]
     exact = torch_operator(op)(*wide[:given])
-    call = constant_call(op, args, constants, exact.half())
+    call = constant_call(op, args, constants, exact.to(dtype))
     inputs = [
         (ref, value)
         for ref, value in zip(call.args, args, strict=True)
@@ -112,10 +112,10 @@ def check(
         inputs.append((epilogue.residual, residual))
         exact, roundings = torch.relu(exact) + residual.double(), 3
     (found,) = run_calls(device, [call], inputs, list(call.outputs))
-    assert found.dtype == torch.float16 and found.shape == exact.shape
-    scale = float(exact.abs().max())
-    error = (found.double() - exact).abs() - roundings * ROUNDING * exact.abs()
-    assert float(error.max()) <= SUM_LOSS * scale + (roundings - 1) * ROUNDING * scale
+    assert found.dtype == dtype and found.shape == exact.shape
+    scale, rounding = float(exact.abs().max()), ROUNDINGS[dtype]
+    error = (found.double() - exact).abs() - roundings * rounding * exact.abs()
+    assert float(error.max()) <= SUM_LOSS * scale + (roundings - 1) * rounding * scale
 
 
 @each_block
@@ -164,7 +164,7 @@ def test_nothing_comes_of_numbers_beside_a_matrix(device, monkeypatch):
     exact = wide[:, :5].double() @ weight.double().t()
     call = constant_call("aten::linear", (wide[:, :5], weight, None), (1,), exact.half())
     (found,) = run_calls(device, [call], [(call.args[0], wide[:, :5])], list(call.outputs), device_layout=False)
-    assert torch.allclose(found.double(), exact, rtol=ROUNDING, atol=1e-5)
+    assert torch.allclose(found.double(), exact, rtol=ROUNDINGS[torch.float16], atol=1e-5)
 
 
 @pytest.mark.parametrize("block", BLOCKS)

@@ -44,9 +44,9 @@ class Scaled(nn.Module):
     def forward(self, x: Tensor, factor: Tensor) -> Tensor:
         return self.layer(torch.relu(x * factor + self.shift))
 
-    def exact(self, x: Tensor, factor: Tensor) -> Tensor:
+    def exact(self, x: Tensor, factor: Tensor, halves: torch.dtype = torch.float16) -> Tensor:
         """With float64 sums of halves, to which the scaled image is rounded."""
-        scaled = torch.relu(x * factor + self.shift).half()
+        scaled = torch.relu(x * factor + self.shift).to(halves)
         weight, bias = self.layer.weight.double(), self.layer.bias.double()
         return torch.conv2d(scaled.double(), weight, bias, self.layer.stride)
 
@@ -201,7 +201,7 @@ def test_by_shared_memory(device, monkeypatch, shaders, batch, channels, parts, 
     ("precision", "first", "second"),
     [
         ("fp16", "product_fragments_scaled", "product_matrix_scaled_narrow"),
-        ("bf16", "product_matrix_split_scaled", "product_matrix_split_scaled"),
+        ("bf16", "product_fragments_bfloat_scaled", "product_matrix_bfloat_scaled_narrow"),
     ],
 )
 @pytest.mark.parametrize(("batch", "channels"), [(1, 24), (3, 13), (2, 41)])

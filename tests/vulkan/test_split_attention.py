@@ -101,6 +101,13 @@ def test_masks(units: Any, monkeypatch: pytest.MonkeyPatch, block: MatrixAttenti
     check(units, *shape, attn_mask=finite)
 
 
+def test_keys_and_values_of_bfloat16(units: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beside queries that stay float32; each number is two halves to the last bit."""
+    force(monkeypatch, units, BLOCKS[0])
+    keys, values = torch.randn(3, 53, 24).bfloat16(), torch.randn(3, 53, 40).bfloat16()
+    check(units, torch.randn(3, 37, 24), keys, values, scale=0.3)
+
+
 @pytest.mark.sweep
 @each_block
 def test_usual_heads(units: Any, monkeypatch: pytest.MonkeyPatch, block: MatrixAttentionBlock) -> None:

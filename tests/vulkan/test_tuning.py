@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import zlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -182,12 +182,13 @@ def tuned(
     true: DeviceCosts,
     emulates_units: float = 1.0,
     error: float = 0.0,
+    wrong: Collection[torch.dtype] = (torch.float16, torch.bfloat16),
 ) -> Tuning:
-    """What tuning makes of times that are made of costs, and of results that are wrong by an error."""
+    """What tuning makes of times that are made of costs, and of results that are wrong by an error, of some halves."""
     monkeypatch.setattr(MadeUpBench, "true", true, raising=False)
     monkeypatch.setattr(MadeUpBench, "emulates_units", emulates_units)
     monkeypatch.setattr(tune, "Bench", MadeUpBench)
-    monkeypatch.setattr(PreparedLayer, "error", lambda layer, device, choose: error)
+    monkeypatch.setattr(PreparedLayer, "error", lambda layer, device, choose: error if layer.half in wrong else 0.0)
     return tune.tune(SimpleNamespace(info=info), 0.0)  # type: ignore[arg-type]
 
 
@@ -306,6 +307,14 @@ def test_matrix_units_with_wrong_results_are_not_used(monkeypatch: pytest.Monkey
     forget_tuned(h200)
 
 
+def test_matrix_units_that_multiply_bfloat16_wrongly_are_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    """None of them, unless the device doesn't say that it multiplies it."""
+    h200 = known_device("nvidia_h200")
+    for info, is_right in ((h200, False), (replace(h200, bfloat_shapes=()), True)):
+        found = tuned(monkeypatch, info, device_costs(info), error=0.1, wrong={torch.bfloat16})
+        assert next(family.units for family in found.families if family.name == HALVES).is_right == is_right
+
+
 def test_a_driver_that_refuses_kernels_for_matrix_units(
     units: Device, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -327,16 +336,24 @@ def test_a_driver_that_refuses_kernels_for_matrix_units(
         tune.tune(units, 0.0, TINY)
 
 
-@pytest.mark.parametrize("layer", [*TINY[HALVES], *TINY[SPLIT]], ids=str)
-def test_results_are_checked(units: Device, layer: Layer) -> None:
+@pytest.mark.parametrize(
+    ("layer", "half"),
+    [
+        *((layer, half) for layer in TINY[HALVES] for half in (torch.float16, torch.bfloat16)),
+        *((layer, torch.float16) for layer in TINY[SPLIT]),
+    ],
+    ids=str,
+)
+def test_results_are_checked(units: Device, layer: Layer, half: torch.dtype) -> None:
     """Those of emulated units are right."""
     load_lowerings()
-    prepared, info = PreparedLayer(layer), replace(units.info, kind="discrete")
+    prepared, info = PreparedLayer(layer, half), replace(units.info, kind="discrete")
     shape, exact = prepared.shape(info), prepared._exact()
     kernel = min(matrix_kernels(info, device_costs(info), shape), key=lambda kernel: kernel.parts)
-    assert 0 < prepared.error(units, forced(kernel)) <= (2e-3 if layer.are_halves else 1e-5)
-    with patch.object(PreparedLayer, "_exact", lambda layer: 1.01 * exact):
-        assert 0.009 < prepared.error(units, forced(kernel)) < 0.011
+    bounds = {torch.float16: 2e-3, torch.bfloat16: 1.6e-2} if layer.are_halves else {torch.float16: 1e-5}
+    assert 0 < prepared.error(units, forced(kernel)) <= bounds[half]
+    with patch.object(PreparedLayer, "_exact", lambda layer: 1.1 * exact):
+        assert 0.08 < prepared.error(units, forced(kernel)) < 0.1
 
 
 def test_a_gain_within_noise_is_none() -> None:

@@ -49,9 +49,9 @@ from mobopt.runtimes.vulkan.engine.tensor import (
     storage_type,
 )
 from mobopt.runtimes.vulkan.kernels.copies import as_contiguous, copied, strided_copy
-from mobopt.runtimes.vulkan.kernels.device_costs import chained_workgroups, device_costs
+from mobopt.runtimes.vulkan.kernels.device_costs import chained_workgroups
 from mobopt.runtimes.vulkan.kernels.epilogue import parts_of
-from mobopt.runtimes.vulkan.kernels.matrix_kernels import units_lanes
+from mobopt.runtimes.vulkan.kernels.matrix_kernels import multiplies
 from mobopt.runtimes.vulkan.kernels.plan import ConstantStore, Plan
 from mobopt.runtimes.vulkan.kernels.product_kernels import use_shared_memory
 from mobopt.runtimes.vulkan.lowerings.registry import load_lowerings, lower_supported
@@ -196,10 +196,11 @@ def _build(
     fold_epilogues(graph, placement.reasons)
     is_apart = halving.names if halving is not None else lambda node: False
     is_unfit = halving.is_unfit if halving is not None else lambda node: False
+    has_units = halving is not None and multiplies(device, halving.elements)
     if use_shared_memory(device):
         fold_scalings(graph, placement.reasons, is_apart, is_unfit)
         fold_expansions(graph, device, placement.reasons, is_apart)
-    fold_gates(graph, device, placement.reasons, halving is not None, is_apart)
+    fold_gates(graph, device, placement.reasons, has_units, is_apart)
     fold_normalizations(graph, device, placement.reasons, is_apart)
     fold_row_layers(graph, device, placement.reasons, halving is not None, is_apart)
     fold_excitations(graph, device, placement.reasons, is_apart)
@@ -212,7 +213,6 @@ def _build(
             + "; ".join(dict.fromkeys(map(str, fallbacks)))
         )
     in_place = written_in_place(segment, device, state, placement.reasons, placement.long)
-    has_units = units_lanes(device, device_costs(device)) > 0
     halved = NOTHING_HALVED if halving is None else halving.choose(graph, placement.reasons, in_place, has_units)
     join_rotary(graph, device, placement.reasons, placement.long, in_place)
     fold_cached_attention(graph, device, placement.reasons, in_place)

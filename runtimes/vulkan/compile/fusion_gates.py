@@ -5,13 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Container
 
-import torch
-
 from mobopt.ir import Graph, Node, Value
 from mobopt.ir.rewriting import dissolve, enclose
 from mobopt.ops.quantized import Quantized
 from mobopt.runtimes.vulkan.engine.device_info import DeviceInfo
 from mobopt.runtimes.vulkan.kernels.epilogue import PRODUCT, activation_of, parts_of
+from mobopt.runtimes.vulkan.kernels.matrix_kernels import multiplies
 from mobopt.runtimes.vulkan.kernels.product_gating import most_gated_rows
 from mobopt.runtimes.vulkan.lowerings.matmul import takes_quantized
 from mobopt.runtimes.vulkan.lowerings.registry import why_unsupported
@@ -40,7 +39,7 @@ def fold_gates(
             ...
 
     It runs before normalisations are folded. Nodes of ``on_host``, and those of which ``is_apart`` is true, stay as
-    they are. ``are_halves`` says whether floats may lie as halves.
+    they are. ``are_halves`` says whether floats may lie as halves that matrix units multiply.
     """
     for node in list(graph.block.nodes):
         parts = parts_of(node)
@@ -84,6 +83,6 @@ def _has_kernel(layer: Node, device: DeviceInfo, are_halves: bool) -> bool:
         return False
     bits = 0 if quantized is None else quantized.bits
     columns, inner = layer["weight"].sizes
-    most = most_gated_rows(device, inner, columns, bits, are_halves or layer.output.dtype != torch.float32)
+    most = most_gated_rows(device, inner, columns, bits, are_halves or multiplies(device, layer.output.dtype))
     # Of sizes it is asked last, as all that is asked of open ones is a condition on a recorded plan.
     return most > 0 and math.prod(layer.output.sizes[:-1]) <= most

@@ -1,12 +1,14 @@
 """Which float32 tensors of a plan lie in memory as halves: ``precision="fp16"``, or ``"bf16"``.
 
 Nothing of it changes what is computed: kernels widen what they load and round what they store, so sums and all that a
-fusion keeps in registers stay float32. Products whose operands are both float16 are computed by matrix units where the
-device has them: products of halves are exact there, and their sums float32. What is chosen are storages, once, after
-fusion: of the result of each node, and of the weights that it reads. A node keeps float32 where rounding would harm:
+fusion keeps in registers stay float32. Products whose operands are both float16, or both bfloat16, are computed by
+matrix units where the device has them for these: products are exact there, and their sums float32. What is chosen are
+storages, once, after fusion: of the result of each node, and of the weights that it reads. A node keeps float32 where
+rounding would harm:
 
-- results that the model returns, unless products read them as well in fp16 (keys and values that a cache keeps: as
-  operands they count as halves anyway), those that the CPU reads, and those that are made of numbers alone;
+- results that the model returns, unless products read them as well (keys and values that a cache keeps: as operands
+  they count as halves anyway), in bf16 if matrix units multiply it; those that the CPU reads, and those that are made
+  of numbers alone;
 - what :attr:`~mobopt.ops.records.Trait.DELICATE` operators read and give, and what becomes integers or truth values;
 - what the user's patterns name;
 - values that were too large or too small for float16 on inputs that were seen
@@ -135,7 +137,7 @@ class Halved:
         values: results, constants and inputs of the graph.
         nodes: those whose weights are packed as halves.
         kept: nodes whose results are float32.
-        roundable_inputs: float32 images that float16 holds well, of fp16, and nodes read whose weights are halves.
+        roundable_inputs: float32 images that halves hold well, and nodes read whose weights are halves.
     """
 
     precision: str = "fp16"
@@ -222,6 +224,11 @@ class Halving:
         self._delicate: frozenset[object] = frozenset()
         """What in the model delicate nodes come from: where these are taken apart, all their parts are delicate."""
 
+    @property
+    def elements(self) -> torch.dtype:
+        """The type of halves."""
+        return HALVES[self._precision]
+
     def begin(self, graph: Graph) -> None:
         """Look at the line before nodes are taken apart."""
         delicate = (node for node in graph.block.nodes if has_trait(node.qualified_op, Trait.DELICATE))
@@ -245,7 +252,8 @@ class Halving:
             graph: the line.
             on_host: nodes that run on the CPU.
             in_place: values that come to lie in inputs.
-            has_units: whether convolutions of halves are computed by matrix units, which round their images.
+            has_units: whether products of these halves are computed by matrix units, which round images and what the
+                model returns as well.
         """
         choice = _Choice(self._precision)
         for value in in_place:
@@ -255,10 +263,10 @@ class Halving:
                 choice.keep(value, RETURNED)
         for node in graph.block.nodes:
             self._consider(choice, node, node in on_host)
-        images = [] if self._precision != "fp16" else choice.images(graph)
+        images = choice.images(graph)
         given = dict(zip(graph.inputs, self._inputs(), strict=True)) if images else {}
-        fitting = frozenset(value for value in images if fits_half(given[value], torch.float16))
-        halved = choice.halved(graph)
+        fitting = frozenset(value for value in images if fits_half(given[value], self.elements))
+        halved = choice.halved(graph, self._precision == "fp16" or has_units)
         written = {value for number, value in enumerate(graph.inputs) if number in self._from_host}
         rounded = {value for value in fitting & written if has_units and choice.is_image_alone(value)}
         return replace(halved, values=halved.values | rounded, roundable_inputs=fitting)
@@ -389,10 +397,10 @@ class _Choice:
             value = self._tied[value]
         return value
 
-    def halved(self, graph: Graph) -> Halved:
-        """The end of it."""
+    def halved(self, graph: Graph, are_operands_halves: bool) -> Halved:
+        """The end of it; ``are_operands_halves`` says that products round what they read, whatever it is."""
         reasons: dict[Value, str] = {}
-        multiplied = set(map(self._root, self._multiplied)) if self.precision == "fp16" else set()
+        multiplied = set(map(self._root, self._multiplied)) if are_operands_halves else set()
         unfit = {self._root(value) for value in self._unfit}
         for value, reason in self._reasons.items():
             root = self._root(value)

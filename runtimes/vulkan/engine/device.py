@@ -97,6 +97,8 @@ class Device:
         enabled = sorted({_PORTABILITY_EXTENSION} & extensions(self.physical))
         if self.info.matrix_shapes:
             enabled.append(matrix_units.EXTENSION)
+        if self.info.bfloat_shapes:
+            enabled.append(matrix_units.BFLOAT_EXTENSION)
         info = vk.struct(
             "VkDeviceCreateInfo",
             pNext=self._features(),
@@ -130,6 +132,8 @@ class Device:
             chain = vk.struct(name, pNext=chain, vulkanMemoryModel=1, vulkanMemoryModelDeviceScope=model)
         if "matrix_units" in has:
             chain = vk.struct(matrix_units.FEATURES, pNext=chain, cooperativeMatrix=1)
+        if "bfloat16_units" in has:
+            chain = matrix_units.bfloat_features(chain)
         features = vk.struct("VkPhysicalDeviceFeatures2", pNext=chain)
         for name, field in _CORE_FEATURES.items():
             setattr(features.features, field, name in has)

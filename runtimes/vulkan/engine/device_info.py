@@ -73,7 +73,8 @@ class DeviceInfo:
     limits: DeviceLimits
     features: frozenset[str]
     """Of ``float16 int8 int16 int64 float64 storage16 storage8 texel_formats timestamps subgroup_vote
-    subgroup_arithmetic subgroup_ballot subgroup_shuffle matrix_units device_memory_model``: what the device has."""
+    subgroup_arithmetic subgroup_ballot subgroup_shuffle matrix_units bfloat16_units device_memory_model``: what the
+    device has."""
     subgroup_size: int
     memory_bytes: int
     """Size of the largest device-local heap."""
@@ -87,6 +88,8 @@ class DeviceInfo:
     """What tells it from other devices in every API of its driver."""
     matrix_shapes: tuple[matrix_units.Shape, ...] = ()
     """Of products of halves, with float32 sums, by matrix units; none if there are none."""
+    bfloat_shapes: tuple[matrix_units.Shape, ...] = ()
+    """The same of bfloat16."""
     switches: frozenset[str] = frozenset()
     """Choices that are made otherwise, for what the driver is known to compute wrongly: see ``quirks.py``."""
 
@@ -141,6 +144,8 @@ def query_device(instance: vk.Handle, handle: vk.Handle, index: int) -> DeviceIn
     core = found.core
     features = _features(handle, found)
     shapes = _matrix_shapes(instance, handle, found, features)
+    bfloat_shapes = _bfloat_shapes(instance, handle, features) if shapes else ()
+    units = {name for name, own in (("matrix_units", shapes), ("bfloat16_units", bfloat_shapes)) if own}
     return DeviceInfo(
         index=index,
         name=vk.string(core.deviceName),
@@ -153,7 +158,7 @@ def query_device(instance: vk.Handle, handle: vk.Handle, index: int) -> DeviceIn
         pipeline_cache_uuid=bytes(core.pipelineCacheUUID),
         driver_uuid=bytes(found.identity.driverUUID),
         limits=_limits(found, _largest_buffer(handle, core)),
-        features=features | {"matrix_units"} if shapes else features,
+        features=features | units,
         subgroup_size=found.subgroup.subgroupSize,
         memory_bytes=_device_memory(handle),
         timestamp_period_ns=core.limits.timestampPeriod if "timestamps" in features else 0.0,
@@ -161,6 +166,7 @@ def query_device(instance: vk.Handle, handle: vk.Handle, index: int) -> DeviceIn
         driver_id=found.driver.driverID,
         device_uuid=bytes(found.identity.deviceUUID),
         matrix_shapes=shapes,
+        bfloat_shapes=bfloat_shapes,
         switches=switches_for(quirks_of(found.driver.driverID, core.vendorID, core.driverVersion)),
     )
 
@@ -307,6 +313,13 @@ def _matrix_shapes(
     if matrix_units.EXTENSION not in extensions(handle) or not matrix_units.has_matrix_units(handle):
         return ()
     return matrix_units.half_shapes(instance, handle)
+
+
+def _bfloat_shapes(instance: vk.Handle, handle: vk.Handle, features: frozenset[str]) -> tuple[matrix_units.Shape, ...]:
+    """Of a device with matrix units. Shaders take words apart into integers of 16 bits."""
+    if "int16" not in features or matrix_units.BFLOAT_EXTENSION not in extensions(handle):
+        return ()
+    return matrix_units.bfloat_shapes(instance, handle) if matrix_units.has_bfloat_units(handle) else ()
 
 
 def _device_memory(handle: vk.Handle) -> int:

@@ -64,11 +64,16 @@ class MatrixAttentionBlock:
     emulated: bool = False
     split: bool = False
     """Whether operands are floats, each of which becomes two halves (``split.glsl``)."""
+    bfloats: bool = False
+    """Whether they are halves of bfloat16."""
 
     @property
     def shader(self) -> str:
         """The variant's name."""
-        return f"attention_matrix{'_split' if self.split else ''}{'_emulated' if self.emulated else ''}"
+        return (
+            f"attention_matrix{'_split' if self.split else '_bfloat' if self.bfloats else ''}"
+            f"{'_emulated' if self.emulated else ''}"
+        )
 
     @property
     def subgroups(self) -> int:
@@ -163,7 +168,7 @@ def _in_runs(tensor: DeviceTensor) -> bool:
     """Whether a tensor's rows can be read by eight elements."""
     steps = [stride for size, stride in zip(tensor.sizes[:-1], tensor.strides[:-1], strict=True) if size > 1]
     aligned = all(number % _RUN == 0 for number in (tensor.offset, tensor.sizes[-1], *steps))
-    return tensor.storage.elements in (torch.float16, torch.float32) and aligned
+    return tensor.storage.elements in (torch.float16, torch.bfloat16, torch.float32) and aligned
 
 
 def _blocks(elements: int, keys: int, emulated: bool, split: bool) -> Iterator[MatrixAttentionBlock]:
@@ -181,6 +186,7 @@ def attend_by_matrix_units(
     plan: Plan, operands: AttentionOperands, block: MatrixAttentionBlock, scale: float, is_causal: bool
 ) -> None:
     """Append the dispatch of ``softmax(q k^T scale + mask) v``."""
+    block = replace(block, bfloats=not block.split and operands.query.storage.elements == torch.bfloat16)
     head, width = operands.query.sizes[-1], operands.value.sizes[-1]
     *inputs, mask = operands.inputs
     forms = [element_form(tensor) for tensor in (mask, operands.result, *inputs)]

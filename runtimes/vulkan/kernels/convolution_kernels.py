@@ -19,14 +19,14 @@ from mobopt.runtimes.vulkan.engine.stream import bind
 from mobopt.runtimes.vulkan.engine.tensor import DeviceTensor, aligned_channels, default_strides
 from mobopt.runtimes.vulkan.kernels.convolution_parameters import Convolution, Phase, phases
 from mobopt.runtimes.vulkan.kernels.copies import copied, in_words
-from mobopt.runtimes.vulkan.kernels.device_costs import core_count, cpu_costs, device_costs
+from mobopt.runtimes.vulkan.kernels.device_costs import core_count, cpu_costs
 from mobopt.runtimes.vulkan.kernels.epilogue import Epilogue
 from mobopt.runtimes.vulkan.kernels.fragment_kernels import FragmentKernel
 from mobopt.runtimes.vulkan.kernels.gpu_kernels import DEPTHWISE_INVOCATIONS, depthwise_block
 from mobopt.runtimes.vulkan.kernels.image_rows import ImageRows, append_image_rows
 from mobopt.runtimes.vulkan.kernels.kernel_access import spread
 from mobopt.runtimes.vulkan.kernels.loops import Box, loop_boxes, loop_iterations
-from mobopt.runtimes.vulkan.kernels.matrix_kernels import units_lanes
+from mobopt.runtimes.vulkan.kernels.matrix_kernels import multiplies
 from mobopt.runtimes.vulkan.kernels.plan import Plan, replayable
 from mobopt.runtimes.vulkan.kernels.pointwise_kernel import run_program
 from mobopt.runtimes.vulkan.kernels.pointwise_program import IDENTITY
@@ -100,7 +100,7 @@ def _append_image(
     ``is_rounded`` says that either may be rounded to halves for matrix units.
     """
     image, tail = operands.activations, convolution.group_inputs % 4
-    planar = replace(operands, planes=Planes(is_rounded))
+    planar = replace(operands, planes=Planes(plan.half if is_rounded else None))
     product = convolution_product(convolution, planar, filters)
     kernel, shape = chosen_kernel(plan, product, planar, spatial=True, inner_tail=tail)
     pixels = image.numel // image.sizes[1]
@@ -124,7 +124,7 @@ def _append_rows(
         own = rows.convolution(plan, convolution)
         assert own.filters is not None
         filters = product_weights(plan, own.filters)
-        laid = rows.image(plan, image, torch.float16 if is_rounded else image.elements)
+        laid = rows.image(plan, image, plan.half if is_rounded else image.elements)
         operands = replace(operands, activations=laid, weights=filters.tensor)
         product = convolution_product(own, operands, filters)
         tail = convolution.taps[1] % 2 * _ODD_TAIL if pairs else 0
@@ -241,13 +241,13 @@ def _may_round(plan: Plan, convolution: Convolution, source: DeviceTensor) -> bo
     if convolution.input not in plan.roundable_inputs or not is_copied(source):
         return False
     weight = convolution.filters
-    is_half = isinstance(weight, torch.Tensor) and plan.weight_elements(weight) == torch.float16
-    return is_half and units_lanes(plan.device, device_costs(plan.device)) > 0
+    is_half = isinstance(weight, torch.Tensor) and plan.weight_elements(weight) == plan.half
+    return is_half and multiplies(plan.device, plan.half)
 
 
 def _rounded(plan: Plan, tensor: DeviceTensor) -> DeviceTensor:
     """A copy as channels_last halves, for matrix units."""
-    return replace(copied(plan, tensor, default_strides(tensor.sizes, tensor.dtype), torch.float16), dtype=tensor.dtype)
+    return replace(copied(plan, tensor, default_strides(tensor.sizes, tensor.dtype), plan.half), dtype=tensor.dtype)
 
 
 def _grid_product(convolution: Convolution, operands: ProductOperands, weights: Factors, **taps: int) -> ProductPush:

@@ -68,6 +68,8 @@ class FragmentKernel:
     """Whether the input is scaled as it is read, and rounded again."""
     planar: bool = False
     """Whether the input is planes of an image, whose taps are read by two."""
+    bfloats: bool = False
+    """Whether halves are of bfloat16."""
     normalized: bool = False
     """Whether the input's rows are normalised (``product_normalized.glsl``)."""
     reads_ahead: bool = False
@@ -78,10 +80,9 @@ class FragmentKernel:
     @property
     def shader(self) -> str:
         """The variant's name."""
-        if self.normalized:
-            return f"product_fragments_normalized{'_emulated' if self.emulated else ''}"
         return (
-            f"product_fragments{'_scaled' if self.scaled else '_planar' if self.planar else ''}"
+            f"product_fragments{'_bfloat' if self.bfloats else ''}"
+            f"{'_normalized' if self.normalized else '_scaled' if self.scaled else '_planar' if self.planar else ''}"
             f"{'_emulated' if self.emulated else ''}"
         )
 

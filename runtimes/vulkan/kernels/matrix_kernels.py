@@ -1,6 +1,7 @@
 """The kernels for products by matrix units, and how their blocks are chosen.
 
-Units multiply halves. Of floats, each is split into two halves, and three products of them are added up in float32.
+Units multiply halves, which are of float16 or, where the device has units for these, of bfloat16. Of floats, each is
+split into two halves of float16, and three products of them are added up in float32.
 They are used on devices only whose profile in ``device_costs.toml`` has costs of them, or where ``mobopt tune`` has
 measured that they take less time: a driver may offer cooperative matrices without having hardware for them.
 """
@@ -13,6 +14,8 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
+import torch
+
 from mobopt.runtimes.vulkan.engine.device_info import DeviceInfo
 from mobopt.runtimes.vulkan.engine.stream import USUAL_ITERATIONS
 from mobopt.runtimes.vulkan.kernels.costs import DeviceCosts, MatrixCosts
@@ -24,6 +27,7 @@ MATRIX_SHADER = "product_matrix"
 """What names of the variants begin with."""
 SPLIT_SHADER = f"{MATRIX_SHADER}_split"
 """The same of those for floats."""
+_BFLOAT_SHADER = f"{MATRIX_SHADER}_bfloat"
 FRAGMENT = 16
 """M, N and K: every device with matrix units for halves that is known has this shape."""
 EMULATED_UNITS = "emulated-matrix-units"
@@ -76,6 +80,8 @@ class MatrixKernel:
     """Whether the input is scaled as it is read, and rounded again if halves are multiplied."""
     planar: bool = False
     """Whether the input is planes of an image, whose taps are read by four."""
+    bfloats: bool = False
+    """Whether halves are of bfloat16."""
     normalized: bool = False
     """Whether the input's rows are normalised (``product_normalized.glsl``)."""
     quantized: bool = False
@@ -90,13 +96,17 @@ class MatrixKernel:
         """The variant's name."""
         if self.normalized:
             return (
-                f"product_matrix{'_split' if self.split else ''}_normalized"
+                f"product_matrix{'_split' if self.split else '_bfloat' if self.bfloats else ''}_normalized"
                 f"{'_narrow' if self.narrow else ''}{'_emulated' if self.emulated else ''}"
             )
         if self.planar:
-            return f"product_matrix{'_split' if self.split else ''}_planar{'_emulated' if self.emulated else ''}"
+            return (
+                f"product_matrix{'_split' if self.split else '_bfloat' if self.bfloats else ''}_planar"
+                f"{'_emulated' if self.emulated else ''}"
+            )
         return (
-            f"product_matrix{'_split' if self.split else ''}{'_scaled' if self.scaled else ''}"
+            f"product_matrix{'_split' if self.split else '_bfloat' if self.bfloats else ''}"
+            f"{'_scaled' if self.scaled else ''}"
             f"{'_narrow' if self.narrow else ''}{'_emulated' if self.emulated else ''}"
         )
 
@@ -215,6 +225,20 @@ def units_lanes(device: DeviceInfo, costs: DeviceCosts) -> int:
     is_known = costs.matrix is not None and (costs.uses_units or SPLIT_PRODUCTS in device.switches)
     offered = is_known and (FRAGMENT,) * 3 in device.matrix_shapes and is_built(MATRIX_SHADER)
     return device.subgroup_size if offered else 0
+
+
+def offers_bfloats(device: DeviceInfo) -> bool:
+    """Whether a device's matrix units, where they are used, multiply bfloat16."""
+    return (FRAGMENT,) * 3 in device.bfloat_shapes and is_built(_BFLOAT_SHADER)
+
+
+def multiplies(device: DeviceInfo, elements: torch.dtype) -> bool:
+    """Whether matrix units are used for products of elements of a type as they lie, or emulated."""
+    if units_lanes(device, device_costs(device)) == 0:
+        return False
+    if elements != torch.bfloat16:
+        return elements == torch.float16
+    return offers_bfloats(device) or EMULATED_UNITS in device.switches
 
 
 def knows_fragments(device: DeviceInfo, costs: DeviceCosts) -> bool:

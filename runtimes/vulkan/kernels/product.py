@@ -10,6 +10,8 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+import torch
+
 from mobopt.runtimes.vulkan.engine.device_info import DeviceInfo
 from mobopt.runtimes.vulkan.engine.stream import Binding, bind
 from mobopt.runtimes.vulkan.engine.tensor import DeviceTensor, StorageKind
@@ -18,7 +20,7 @@ from mobopt.runtimes.vulkan.kernels.epilogue import Epilogue
 from mobopt.runtimes.vulkan.kernels.fragment_kernels import FragmentKernel, takes_fragments
 from mobopt.runtimes.vulkan.kernels.gpu_kernels import SUM_INVOCATIONS, SharedKernel
 from mobopt.runtimes.vulkan.kernels.kernel_access import FORMS_OF_ELEMENTS, element_form, read_words, reads_texels
-from mobopt.runtimes.vulkan.kernels.matrix_kernels import MatrixKernel
+from mobopt.runtimes.vulkan.kernels.matrix_kernels import MatrixKernel, multiplies
 from mobopt.runtimes.vulkan.kernels.plan import Plan, replayable
 from mobopt.runtimes.vulkan.kernels.product_kernels import ProductKernel, TileKernel, choose_product_kernel
 from mobopt.runtimes.vulkan.kernels.product_normalizing import Normalization
@@ -74,9 +76,9 @@ class ProductOperands:
         return (forms,) if forms else ()
 
 
-def _half_run(product: ProductPush, operands: ProductOperands, inner_tail: int) -> int:
+def _half_run(device: DeviceInfo, product: ProductPush, operands: ProductOperands, inner_tail: int) -> int:
     """:attr:`ProductShape.half_run` of a product."""
-    if not _forms(operands) <= _HALVES:
+    if not _are_halves(device, operands):
         return 0
     p = product
     inputs = (p.inner, p.input_offset, p.input_pitch, p.input_batch)
@@ -85,22 +87,28 @@ def _half_run(product: ProductPush, operands: ProductOperands, inner_tail: int) 
 
 
 _HALVES = frozenset({ElementForm.HALVES, ElementForm.ROUNDED})
-_FLOATS = _HALVES | {ElementForm.WORDS, ElementForm.BFLOATS}
+_BFLOATS = frozenset({ElementForm.BFLOATS})
+_FLOATS = _HALVES | _BFLOATS | {ElementForm.WORDS}
+
+
+def _are_halves(device: DeviceInfo, operands: ProductOperands) -> bool:
+    """Whether matrix units of a device, if it has any, multiply the operands as they lie."""
+    forms = _forms(operands)
+    return forms <= _HALVES or (forms == _BFLOATS and multiplies(device, torch.bfloat16))
 
 
 def _forms(operands: ProductOperands) -> set[ElementForm]:
     """As what matrix units would read the operands; none of those that they read, if weights are of few bits."""
     if operands.scales is not None:
         return {ElementForm.BYTES}
-    is_rounded = operands.planes is not None and operands.planes.is_rounded
-    values = ElementForm.ROUNDED if is_rounded else element_form(operands.activations)
+    rounded = None if operands.planes is None else operands.planes.rounded
+    values = element_form(operands.activations) if rounded is None else FORMS_OF_ELEMENTS[rounded]
     return {values, element_form(operands.weights)}
 
 
-def _float_run(product: ProductPush, operands: ProductOperands, inner_tail: int) -> int:
+def _float_run(device: DeviceInfo, product: ProductPush, operands: ProductOperands, inner_tail: int) -> int:
     """:attr:`ProductShape.float_run` of a product."""
-    forms = _forms(operands)
-    if not forms <= _FLOATS or forms <= _HALVES:
+    if not _forms(operands) <= _FLOATS or _are_halves(device, operands):
         return 0
     sizes = (product.inner, product.columns, product.group_columns)
     return 4 if inner_tail or any(size % 2 for size in sizes) else 8
@@ -114,7 +122,7 @@ def _fits_fragments(plan: Plan, product: ProductPush, operands: ProductOperands,
     is_matrix = batches == 1 and p.weight_offset == 0 and p.weight_pitch == p.columns and not _is_grouped(p)
     lines = 4 * p.inner * p.taps_high * p.taps_wide
     is_whole = is_matrix and weights.storage.capacity == lines * 4 * p.columns
-    if weights.storage.kind is not StorageKind.CONSTANT or not is_whole or not _forms(operands) <= _HALVES:
+    if weights.storage.kind is not StorageKind.CONSTANT or not is_whole or not _are_halves(plan.device, operands):
         return False
     if operands.planes is not None:
         return True
@@ -196,6 +204,8 @@ def append_product(
         weights = plan.constants.split(operands.weights)
         kernel = replace(kernel, column_tail=column_tail if weights is None else 0, is_weight_split=weights is not None)
         operands = operands if weights is None else replace(operands, weights=weights)
+    if isinstance(kernel, (MatrixKernel, FragmentKernel)):
+        kernel = replace(kernel, bfloats=_forms(operands) == _BFLOATS)
     if isinstance(kernel, FragmentKernel):
         operands = replace(operands, weights=plan.constants.fragments(operands.weights, 4 * shape.inner))
         product = replace(product, weight_pitch=-(-shape.columns // 2))
@@ -245,8 +255,8 @@ def chosen_kernel(
         group_columns=product.group_columns or product.columns,
         batches=batches,
         taps=taps,
-        half_run=_half_run(product, operands, inner_tail),
-        float_run=_float_run(product, operands, inner_tail),
+        half_run=_half_run(plan.device, product, operands, inner_tail),
+        float_run=_float_run(plan.device, product, operands, inner_tail),
         fits_fragments=_fits_fragments(plan, product, operands, batches, inner_tail),
         ahead=_ahead(plan.device, operands),
         is_plain=not (spatial or _is_grouped(product)) and taps == 1 and operands.scaling is None,

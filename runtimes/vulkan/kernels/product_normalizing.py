@@ -18,7 +18,7 @@ from mobopt.runtimes.vulkan.engine.stream import Binding, bind
 from mobopt.runtimes.vulkan.engine.tensor import DeviceTensor
 from mobopt.runtimes.vulkan.kernels.device_costs import device_costs
 from mobopt.runtimes.vulkan.kernels.gpu_kernels import predicted_nanoseconds
-from mobopt.runtimes.vulkan.kernels.matrix_kernels import splits, units_lanes
+from mobopt.runtimes.vulkan.kernels.matrix_kernels import multiplies, splits, units_lanes
 from mobopt.runtimes.vulkan.kernels.plan import Plan
 from mobopt.runtimes.vulkan.kernels.product_kernels import use_shared_memory
 from mobopt.runtimes.vulkan.kernels.product_shape import ProductShape
@@ -172,9 +172,8 @@ def can_normalize(
     """Whether there is a kernel for elements as they lie, where :func:`may_normalize` is true."""
     if isinstance(weight, Quantized):
         return True
-    are_halves = plan.weight_elements(normalization.weights(plan, weight)) == torch.float16
-    by_units = units_lanes(plan.device, device_costs(plan.device)) > 0
-    by_units = by_units and (source.elements == torch.float16 if are_halves else splits(plan.device))
+    elements = plan.weight_elements(normalization.weights(plan, weight))
+    by_units = source.elements == elements if multiplies(plan.device, elements) else splits(plan.device)
     return by_units or rows <= MOST_ROWS
 
 

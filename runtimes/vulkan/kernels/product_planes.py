@@ -48,8 +48,8 @@ _PIXEL_NANOSECONDS = 0.0056
 class Planes:
     """How a kernel reads the planes of an image."""
 
-    is_rounded: bool = False
-    """Whether kernels that multiply halves may take it, and round what they read."""
+    rounded: torch.dtype | None = None
+    """The halves to which kernels that multiply them may round what they read; None: they may not take it."""
 
 
 def are_planes(tensor: DeviceTensor) -> bool:
@@ -58,7 +58,7 @@ def are_planes(tensor: DeviceTensor) -> bool:
         tensor.rank == 4
         and tensor.sizes[1] <= _MOST_CHANNELS
         and tensor.dtype == torch.float32
-        and tensor.elements in (torch.float32, torch.float16)
+        and tensor.elements in (torch.float32, torch.float16, torch.bfloat16)
         and tensor.is_contiguous
     )
 

@@ -15,7 +15,7 @@ from mobopt.runtimes.vulkan.kernels.attention_matrix import MatrixAttentionBlock
 from mobopt.runtimes.vulkan.kernels.attention_row_kernel import attend_rows, row_of
 from mobopt.runtimes.vulkan.kernels.copies import copied
 from mobopt.runtimes.vulkan.kernels.geometry import Iteration, expanded, merged
-from mobopt.runtimes.vulkan.kernels.matrix_kernels import EMULATED_UNITS
+from mobopt.runtimes.vulkan.kernels.matrix_kernels import EMULATED_UNITS, multiplies
 from mobopt.runtimes.vulkan.kernels.plan import Plan, replayable
 from mobopt.runtimes.vulkan.kernels.pointwise_kernel import compute_into
 from mobopt.runtimes.vulkan.kernels.pointwise_program import Kind, ProgramBuilder
@@ -90,7 +90,9 @@ def attention(plan: Plan, call: Node) -> DeviceTensor:
 
 def _matrix_block(plan: Plan, call: Node, operands: AttentionOperands, scale: float) -> MatrixAttentionBlock | None:
     """The block by which matrix units compute it, of halves or of floats that are split; None where they don't."""
-    in_halves = all(tensor.storage.elements == torch.float16 for tensor in operands.inputs[:3])
+    elements = operands.query.storage.elements
+    is_alike = all(tensor.storage.elements == elements for tensor in operands.inputs[:3])
+    in_halves = is_alike and multiplies(plan.device, elements)
     block = matrix_block(plan.device, operands, scale, call["is_causal"]) if in_halves else None
     return block or matrix_block(plan.device, operands, scale, call["is_causal"], split=True)
 

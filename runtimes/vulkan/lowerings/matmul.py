@@ -17,6 +17,7 @@ from mobopt.runtimes.vulkan.kernels.convolution_parameters import constant_ref
 from mobopt.runtimes.vulkan.kernels.copies import copied
 from mobopt.runtimes.vulkan.kernels.epilogue import Activation, Epilogue, epilogue_of, is_folded
 from mobopt.runtimes.vulkan.kernels.geometry import expanded, merged
+from mobopt.runtimes.vulkan.kernels.matrix_kernels import multiplies
 from mobopt.runtimes.vulkan.kernels.normalization_kernel import normalize
 from mobopt.runtimes.vulkan.kernels.plan import Plan, replayable
 from mobopt.runtimes.vulkan.kernels.product import ProductOperands, append_product
@@ -266,8 +267,7 @@ def _append_normalizing(
     """Append the product of normalised rows (1, rows, inner): in one dispatch where that is faster, else in two."""
     (_, count, inner), columns = left.sizes, matrix.shape[1]
     folded = rows.weights(plan, matrix)
-    are_halves = plan.weight_elements(folded) == torch.float16
-    if not pays(plan.device, count, inner, columns, are_halves):
+    if not pays(plan.device, count, inner, columns, multiplies(plan.device, plan.weight_elements(folded))):
         elements = plan.half if plan.halves_weights else torch.float32
         between = plan.empty(left.sizes, torch.float32, row_strides(left.sizes), elements)
         gains, shifts = (None if v is None else bias_vector(plan, v).view((inner,), (1,)) for v in rows.vectors)

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import torch
 
@@ -125,8 +126,9 @@ def forced(kernel: ProductKernel) -> Choose:
 class PreparedLayer:
     """A layer with elements, which kernels are tried on."""
 
-    def __init__(self, layer: Layer) -> None:
-        self.layer = layer
+    def __init__(self, layer: Layer, half: torch.dtype = torch.float16) -> None:
+        """``half`` is what halves are."""
+        self.layer, self.half = layer, half
         self._constants = ConstantStore()
         self._generator = torch.Generator().manual_seed(0)
 
@@ -141,7 +143,7 @@ class PreparedLayer:
         width = aligned_channels(layer.inner)
         elements = torch.zeros(layer.rows, width)
         elements[:, : layer.inner] = self._random(layer.rows, layer.inner)
-        tensor = constant_tensor(elements.half() if layer.are_halves else elements).of(torch.float32)
+        tensor = constant_tensor(elements.to(self.half) if layer.are_halves else elements).of(torch.float32)
         if not layer.is_convolution:
             return tensor.view((layer.rows, layer.inner), (width, 1))
         side = math.isqrt(layer.rows)
@@ -197,7 +199,7 @@ class PreparedLayer:
         assert held is not None and weight is not None
         layer = self.layer
         source = held.reshape(layer.rows, -1)[:, : layer.inner].double()
-        weight = (weight.half() if layer.are_halves else weight).double()
+        weight = (weight.to(self.half) if layer.are_halves else weight).double()
         if not layer.is_convolution:
             return source @ weight.t()
         side = math.isqrt(layer.rows)
@@ -209,7 +211,8 @@ class PreparedLayer:
         side = source.sizes[2:]
         result = Value.of_tensor(torch.float32, (1, layer.columns, *side) if side else (layer.rows, layer.columns))
         halved = frozenset({result}) if layer.are_halves else frozenset()
-        plan = Plan(info, self._constants, choose_product=choose, halved=halved, halves_weights=layer.are_halves)
+        halving: dict[str, Any] = {"halved": halved, "half": self.half, "halves_weights": layer.are_halves}
+        plan = Plan(info, self._constants, choose_product=choose, **halving)
         operand = Value.of_tensor(torch.float32, source.sizes)
         plan.place(operand, source)
         operator, ways = ("aten::conv2d", ([1, 1], [1, 1], [1, 1], 1)) if layer.is_convolution else ("aten::linear", ())

@@ -10,13 +10,15 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
+import torch
+
 from mobopt.errors import DeviceError
 from mobopt.runtimes.vulkan.engine.device import Device
 from mobopt.runtimes.vulkan.engine.device_info import DeviceInfo
 from mobopt.runtimes.vulkan.kernels.costs import DeviceCosts
 from mobopt.runtimes.vulkan.kernels.device_costs import cpu_costs, device_costs
 from mobopt.runtimes.vulkan.kernels.fragment_kernels import FragmentKernel
-from mobopt.runtimes.vulkan.kernels.matrix_kernels import MatrixKernel
+from mobopt.runtimes.vulkan.kernels.matrix_kernels import MatrixKernel, offers_bfloats
 from mobopt.runtimes.vulkan.kernels.product_kernels import ProductKernel, TileKernel
 from mobopt.runtimes.vulkan.kernels.row_kernels import RowKernel
 from mobopt.runtimes.vulkan.kernels.tuned_costs import (
@@ -59,8 +61,10 @@ _FOLDS = 3
 """Parts of the layers, each of which is left out of a fit that is tried on it."""
 _FAR = 1.25
 """Times of a prediction."""
-_MOST_ERROR, _MOST_ERROR_OF_HALVES = 1e-5, 2e-3
-"""Of the scale of a result; halves are rounded to 11 bits."""
+_MOST_ERROR = 1e-5
+"""Of the scale of a result."""
+_MOST_ERROR_OF_HALVES = {torch.float16: 2e-3, torch.bfloat16: 1.6e-2}
+"""Likewise; halves are rounded to 11 bits, or to 8."""
 LEAST_GAIN = 0.03
 """By which products must be faster with matrix units: less may be noise."""
 
@@ -181,11 +185,14 @@ class Tuner:
     def _are_right(self, items: Sequence[Measured], predict: Predict) -> bool:
         """Whether kernels with matrix units compute what they should: nobody may have tried them on such a device."""
         self._show("checking results of matrix units")
+        halves = {torch.float16, *([torch.bfloat16] if offers_bfloats(self._device.info) else [])}
         for item in items:
             kernel = chosen(item.times, predict, item.shape)
-            if isinstance(kernel, MatrixKernel):
-                most = _MOST_ERROR_OF_HALVES if item.layer.are_halves else _MOST_ERROR
-                if not PreparedLayer(item.layer).error(self._device, forced(kernel)) <= most:
+            if not isinstance(kernel, MatrixKernel):
+                continue
+            for half in halves if item.layer.are_halves else {torch.float16}:
+                most = _MOST_ERROR_OF_HALVES[half] if item.layer.are_halves else _MOST_ERROR
+                if not PreparedLayer(item.layer, half).error(self._device, forced(kernel)) <= most:
                     return False
         return True
 
