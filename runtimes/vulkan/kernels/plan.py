@@ -57,10 +57,11 @@ class ConstantStore:
         storage = self._split[weights.storage]
         return None if storage is None else replace(weights, storage=storage)
 
-    def fragments(self, weights: DeviceTensor, lines: int) -> DeviceTensor:
-        """Weights of so many lines in the order of fragments, see :func:`fragment_weights`."""
+    def fragments(self, weights: DeviceTensor, lines: int, *, split: bool = False) -> DeviceTensor:
+        """Weights of so many lines, or what :meth:`split` made of them, in the order of fragments, see
+        :func:`fragment_weights`."""
         if weights.storage not in self._fragments:
-            self._fragments[weights.storage] = fragment_weights(weights.storage, lines)
+            self._fragments[weights.storage] = fragment_weights(weights.storage, lines, split=split)
         return replace(weights, storage=self._fragments[weights.storage])
 
     def get(
