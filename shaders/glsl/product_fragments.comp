@@ -139,8 +139,8 @@ const int FACTORS = EIGHTS;
 #include "product_fragments_normalized.glsl"
 #endif
 #if defined(SCALED) && !defined(SPLIT)
-RUN scaled_run(RUN run, int index) {
-    return RUN(rounded_four(scaled(four_of(run.xy), index)), rounded_four(scaled(four_of(run.zw), index + 1)));
+RUN scaled_run(RUN run, Scale lower, Scale upper) {
+    return RUN(rounded_four(scaled(four_of(run.xy), lower)), rounded_four(scaled(four_of(run.zw), upper)));
 }
 #endif
 #include "product_matrix_stores.glsl"
@@ -229,11 +229,19 @@ int first_load; // of the weights of this subgroup
 
 // What becomes of values before they are multiplied: any earlier would be to wait for them.
 #ifdef SCALED
+// Rows of images that have no factors of their own share what the first of them reads.
 #define PREPARE(of, turn)                                                                                                        \
     {                                                                                                                            \
         Reach reach = reach_of(turn);                                                                                            \
-        [[unroll]] for (int i = 0; i < LINES; ++i)                                                                               \
-            if (is_inside(places[i], reach)) of[i] = scaled_run(of[i], row_scales[i] + reach.offset);                            \
+        Scale lower = Scale(vec4(0.0), vec4(0.0)), upper = lower;                                                                \
+        [[unroll]] for (int i = 0; i < LINES; ++i) {                                                                             \
+            bool inside = is_inside(places[i], reach);                                                                           \
+            if (VARIES != 0 ? inside : i == 0 && reach.exists) {                                                                 \
+                lower = scale_at(row_scales[i] + reach.offset);                                                                  \
+                upper = scale_at(row_scales[i] + reach.offset + 1);                                                              \
+            }                                                                                                                    \
+            if (inside) of[i] = scaled_run(of[i], lower, upper);                                                                 \
+        }                                                                                                                        \
     }
 #elif defined(NORMALIZED)
 #define PREPARE(of, turn)                                                                                                        \

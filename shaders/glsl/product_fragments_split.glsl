@@ -34,7 +34,7 @@ bool is_split_settled() {
 vec4 unscaled_factors(vec4 x) { return x * power_of_two(2u * ONE - FACTOR_SCALE); }
 
 #ifdef SCALED
-Floats scaled_run(Floats floats, int index) { return Floats(scaled(floats.lower, index), scaled(floats.upper, index + 1)); }
+Floats scaled_run(Floats floats, Scale lower, Scale upper) { return Floats(scaled(floats.lower, lower), scaled(floats.upper, upper)); }
 #endif
 
 struct SplitRun {
@@ -98,7 +98,8 @@ vec4 plain_sum(Spot spot) {
         if (!is_inside(place, reach)) continue;
         Floats floats = FETCHED_AT(address + reach.offset);
 #ifdef SCALED
-        floats = scaled_run(floats, scales_of(spot.row) + reach.offset);
+        int scale = scales_of(spot.row) + reach.offset;
+        floats = scaled_run(floats, scale_at(scale), scale_at(scale + 1));
 #endif
         int load = (run / STEP * weight_pitch + spot.column / 2 * 2) * LANES_USED + spot.column % 2 * 4 * STEP + run % STEP;
         [[unroll]] for (int o = 0; o < 4; ++o) {

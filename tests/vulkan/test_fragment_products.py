@@ -33,7 +33,8 @@ from mobopt.runtimes.vulkan.kernels.fragment_kernels import (
     takes_fragments,
 )
 from mobopt.runtimes.vulkan.kernels.fragment_weights import fragment_weights
-from mobopt.runtimes.vulkan.kernels.gpu_kernels import choose_gpu_kernel
+from mobopt.runtimes.vulkan.kernels.gpu_kernels import SharedKernel, choose_gpu_kernel
+from mobopt.runtimes.vulkan.kernels.matrix_kernels import MatrixKernel
 from mobopt.runtimes.vulkan.kernels.plan import constant_tensor
 from mobopt.runtimes.vulkan.kernels.product_shape import ProductShape
 from mobopt.runtimes.vulkan.kernels.split_floats import FACTOR_SCALE, split_weights
@@ -288,7 +289,37 @@ def test_where_they_are_chosen() -> None:
     assert not [*fragment_kernels(device_info("integrated"), device_costs(H200), SHAPE)]
 
 
-@pytest.mark.parametrize("block", BLOCKS)
+# rows, inner and columns, elements; taps; what was the fastest on an H100 and an H200, or within 2 % of it
+FASTEST = [
+    ((3136, 576, 64), 9, (16, 8, 1, 4)),
+    ((784, 1152, 128), 9, (32, 8, 1, 8)),
+    ((49, 4608, 512), 9, (16, 4, 1, 16)),
+    ((1568, 2304, 256), 9, (48, 8, 1, 4)),
+    ((3136, 64, 256), 1, (16, 8, 4, 1)),
+]
+
+
+@pytest.mark.parametrize(("sizes", "taps", "chosen"), FASTEST)
+def test_blocks_of_floats_on_the_devices_that_the_costs_were_fitted_to(sizes, taps, chosen) -> None:
+    rows, inner, columns = sizes
+    shape = ProductShape(rows, inner // 4, columns // 4, columns // 4, taps=taps, float_run=8, fits_fragments=True)
+    found = choose_gpu_kernel(H200, shape)
+    assert isinstance(found, FragmentKernel) and found.split
+    assert (found.rows, found.columns, found.across, found.teams) == chosen
+
+
+def test_where_floats_are_split_in_registers() -> None:
+    shape = ProductShape(784, 288, 32, 32, taps=9, float_run=8, fits_fragments=True)
+    assert isinstance(choose_gpu_kernel(H200, shape), FragmentKernel)
+    assert isinstance(choose_gpu_kernel(replace(H200, switches=frozenset({"no-fragments"})), shape), MatrixKernel)
+    for device in (replace(H200, switches=frozenset({"no-split-products"})), replace(H200, name="NVIDIA A100")):
+        assert isinstance(choose_gpu_kernel(device, shape), SharedKernel)
+    # Ordinary arithmetic takes no longer where there is little to multiply.
+    small = ProductShape(3136, 6, 36, 36, float_run=8, fits_fragments=True)
+    assert not isinstance(choose_gpu_kernel(H200, small), FragmentKernel)
+
+
+@pytest.mark.parametrize("block", [*BLOCKS, *SPLIT_BLOCKS])
 def test_blocks_are_divided_evenly(block: FragmentKernel) -> None:
     assert block.rows % 16 == 0 and block.columns % 4 == 0 and block.depth in (1, 2)
     for normalizes in (False, True):

@@ -217,9 +217,9 @@ def append_product(
         kernel = replace(kernel, bfloats=_forms(operands) == _BFLOATS)
     if isinstance(kernel, FragmentKernel):
         whole = plan.constants.split(operands.weights) if kernel.split else operands.weights
-        assert whole is not None
-        weights = plan.constants.fragments(whole, 4 * shape.inner, split=kernel.split)
-        operands = replace(operands, weights=weights)
+        assert whole is not None, "the host can't split them"
+        ordered = plan.constants.fragments(whole, 4 * shape.inner, split=kernel.split)
+        operands = replace(operands, weights=ordered)
         product = replace(product, weight_pitch=-(-shape.columns // 2) * (2 if kernel.split else 1))
     if operands.scales is not None:
         if isinstance(kernel, SharedKernel):
