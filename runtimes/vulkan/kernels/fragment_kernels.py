@@ -85,8 +85,10 @@ class FragmentKernel:
     @property
     def shader(self) -> str:
         """The variant's name."""
+        if self.split:
+            return f"product_fragments_split{'_scaled' if self.scaled else ''}{'_emulated' if self.emulated else ''}"
         return (
-            f"product_fragments{'_split' if self.split else '_bfloat' if self.bfloats else ''}"
+            f"product_fragments{'_bfloat' if self.bfloats else ''}"
             f"{'_normalized' if self.normalized else '_scaled' if self.scaled else '_planar' if self.planar else ''}"
             f"{'_emulated' if self.emulated else ''}"
         )
