@@ -121,9 +121,11 @@ def test_every_block_of_floats(units: Device, monkeypatch, block: FragmentKernel
 
 
 # What the scale suits, what needs others, and what none suits.
-@pytest.mark.parametrize("exponent", [-6, 10, 11, -20, 38, -39, 60, -70])
-def test_magnitudes(units: Device, monkeypatch, exponent: int) -> None:
-    seen = forced(monkeypatch, units, SMALL[1])
+@pytest.mark.parametrize(
+    ("exponent", "parts"), [*((exponent, 1) for exponent in (-6, 10, 11, -20, 38, -39, -70)), (-20, 2), (60, 2)]
+)
+def test_magnitudes(units: Device, monkeypatch, exponent: int, parts: int) -> None:
+    seen = forced(monkeypatch, units, replace(SMALL[1], parts=parts))
     case = floats(1, 24, 7, 5) * 2.0**exponent, floats(19, 24, 3, 3)
     of_floats.check(units, "aten::conv2d", *case, None, [1, 1], [1, 1], constants=(1,))
     assert [kernel.split for kernel in seen] == [True]
@@ -322,5 +324,6 @@ def test_where_floats_are_split_in_registers() -> None:
 @pytest.mark.parametrize("block", [*BLOCKS, *SPLIT_BLOCKS])
 def test_blocks_are_divided_evenly(block: FragmentKernel) -> None:
     assert block.rows % 16 == 0 and block.columns % 4 == 0 and block.depth in (1, 2)
+    assert block.block_columns <= 64  # weights have as many zeros behind them
     for normalizes in (False, True):
         assert replace(block, normalized=normalizes).shared_bytes <= 49152 and block.invocations <= 512

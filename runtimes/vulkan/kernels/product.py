@@ -135,7 +135,7 @@ def _splits_fragments(plan: Plan, operands: ProductOperands) -> bool:
     """Whether ``product_fragments.comp`` can split the floats of operands into halves, weights on the host."""
     if operands.planes is not None or operands.normalization is not None or not splits(plan.device):
         return False
-    return _forms(operands) <= _FLOATS and plan.constants.split(operands.weights) is not None
+    return _forms(operands) <= _FLOATS and plan.constants.can_split(operands.weights)
 
 
 def _ahead(device: DeviceInfo, operands: ProductOperands) -> int:
@@ -216,10 +216,7 @@ def append_product(
     if isinstance(kernel, (MatrixKernel, FragmentKernel)):
         kernel = replace(kernel, bfloats=_forms(operands) == _BFLOATS)
     if isinstance(kernel, FragmentKernel):
-        whole = plan.constants.split(operands.weights) if kernel.split else operands.weights
-        assert whole is not None, "the host can't split them"
-        ordered = plan.constants.fragments(whole, 4 * shape.inner, split=kernel.split)
-        operands = replace(operands, weights=ordered)
+        operands = replace(operands, weights=plan.constants.fragments(operands.weights, 4 * shape.inner))
         product = replace(product, weight_pitch=-(-shape.columns // 2) * (2 if kernel.split else 1))
     if operands.scales is not None:
         if isinstance(kernel, SharedKernel):
