@@ -3,7 +3,11 @@
 #extension GL_GOOGLE_include_directive : require
 // As product_matrix.comp, without tiles: each subgroup reads the fragments of its operands straight from memory into the registers in which
 // matrix units take them, so it waits for nobody until its sums are added to those of the other teams. An invocation has eight neighbours
-// of the inner dimension of each line of its fragments (matrix_fragments.glsl); weights lie in the order in which it reads them.
+// of the inner dimension of each line of its fragments (matrix_fragments.glsl); weights lie in the order in which it reads them. With SPLIT
+// operands are floats, each of which is the sum of two halves (product_fragments_split.glsl).
+#if defined(SPLIT) || defined(NORMALIZED)
+#define ATTEMPTS
+#endif
 #define FORMS_ID 20
 #include "product.glsl"
 #ifdef SCALED
@@ -66,21 +70,24 @@ int first;                                                 // step of this subgr
 float per_channel = 1.0 / float(inner);
 float per_tap_wide = 1.0 / float(taps_wide);
 
+void find_row(int row, out ivec2 place, out int address) {
+    place = ivec2(row < rows ? 0 : OUTSIDE);
+    address = input_offset + batch * input_batch + row * input_pitch;
+    if (SPATIAL != 0) {
+        Pixel pixel = pixel_of(row);
+        ivec2 own = ivec2(pixel.x * stride_wide + first_wide, pixel.y * stride_high + first_high);
+        if (row < rows) place = own;
+        address = input_offset + pixel.batch * input_batch + (own.y * width + own.x) * input_pitch;
+    }
+}
+
 void find_rows() {
-    int inputs = input_offset + batch * input_batch;
     [[unroll]] for (int i = 0; i < LINES; ++i) {
         int row = block_row + i * 8 + line_of_lane();
-        places[i] = ivec2(row < rows ? 0 : OUTSIDE);
-        addresses[i] = inputs + row * input_pitch;
+        find_row(row, places[i], addresses[i]);
 #ifdef SCALED
         row_scales[i] = scales_of(row);
 #endif
-        if (SPATIAL != 0) {
-            Pixel pixel = pixel_of(row);
-            ivec2 place = ivec2(pixel.x * stride_wide + first_wide, pixel.y * stride_high + first_high);
-            if (row < rows) places[i] = place;
-            addresses[i] = inputs + pixel.batch * input_batch + (place.y * width + place.x) * input_pitch;
-        }
     }
 }
 
@@ -117,20 +124,23 @@ bool is_inside(ivec2 place, Reach reach) {
     return reach.exists && uint(place.x) < uint(width) && uint(place.y) < uint(height);
 }
 
-// A step of eight columns is one load of all invocations side by side. `weight_pitch` counts those of a step.
-RUN factor_at(int turn, int eight) {
-    int step = first + turn * TEAMS;
-    RUN run = RUN(0);
-    if (turn < turns && step < steps && eight < weight_pitch) run = RUN(QUAD(weights, (step * weight_pitch + eight) * LANES_USED + lane()));
-    return run;
-}
-
+// What a run of the input is on its way, and loads of weights in a step.
+#ifdef SPLIT
+#include "product_fragments_split.glsl"
+#else
+#define FETCHED RUN
+#define NOTHING RUN(0)
+#define FETCHED_AT(place) RUN(QUAD(activations, (place) >> 1))
+#define CUT_TAIL(run, reach)                                                                                                     \
+    if (INNER_TAIL != 0 && reach.is_tail) run.zw = uvec2(0);
+const int FACTORS = EIGHTS;
+#endif
 #ifdef NORMALIZED
 #include "product_fragments_normalized.glsl"
 #endif
-#ifdef SCALED
-RUN scaled_run(RUN run, int index) {
-    return RUN(rounded_four(scaled(four_of(run.xy), index)), rounded_four(scaled(four_of(run.zw), index + 1)));
+#if defined(SCALED) && !defined(SPLIT)
+RUN scaled_run(RUN run, Scale lower, Scale upper) {
+    return RUN(rounded_four(scaled(four_of(run.xy), lower)), rounded_four(scaled(four_of(run.zw), upper)));
 }
 #endif
 #include "product_matrix_stores.glsl"
@@ -154,21 +164,28 @@ void store_own() {
         [[unroll]] for (int j = 0; j < WIDE; ++j) {
             vec4 sum = four_columns(sums[i / 2 * WIDE + j], i % 2);
             spot.column = column + 4 * j;
-            if (spot.row < rows && spot.column < columns) {
-                sum = biased_sum(sum, spot);
-                if (PARTS > 1)
-                    store(((batch * PARTS + part) * rows + spot.row) * columns + spot.column, sum);
-                else
-                    store(result_index(batch, spot.row, spot.pixel) + spot.column, finished(sum, HAS_RESIDUAL != 0 ? residuals[j] : vec4(0.0)));
-            }
+            if (spot.row < rows && spot.column < columns) store_sum(spot, biased_sum(sum, spot), HAS_RESIDUAL != 0 ? residuals[j] : vec4(0.0));
         }
     }
 }
 
+#ifdef SPLIT
+void store_plain() {
+    for (int i = 0; i < HIGH; ++i)
+        for (int slot = me; slot < SLOTS; slot += INVOCATIONS) {
+            Spot spot = spot_of(i, slot);
+            if (!spot.exists) continue;
+            vec4 sum = plain_sum(spot);
+            if (HAS_BIAS != 0) sum += BIAS(spot.column);
+            store_sum(spot, sum, residual_at(residual_index(batch, spot.row, spot.pixel) + spot.column));
+        }
+}
+#endif
+
 // Two sets, by name: an index that isn't known before loops are unrolled puts arrays into local memory (NVIDIA).
-RUN values[LINES], next_values[LINES];
-RUN factors[EIGHTS], next_factors[EIGHTS];
-int eight; // the first eight columns of this subgroup
+FETCHED values[LINES], next_values[LINES];
+RUN factors[FACTORS], next_factors[FACTORS];
+int first_load; // of the weights of this subgroup
 
 #ifdef PLANAR
 // A run is two taps.
@@ -187,14 +204,23 @@ int eight; // the first eight columns of this subgroup
     {                                                                                                                            \
         Reach reach = reach_of(turn);                                                                                            \
         [[unroll]] for (int i = 0; i < LINES; ++i) {                                                                             \
-            into[i] = RUN(0);                                                                                                    \
-            if (is_inside(places[i], reach)) into[i] = RUN(QUAD(activations, (addresses[i] + reach.offset) >> 1));               \
-            if (INNER_TAIL != 0 && reach.is_tail) into[i].zw = uvec2(0);                                                         \
+            into[i] = NOTHING;                                                                                                   \
+            if (is_inside(places[i], reach)) into[i] = FETCHED_AT(addresses[i] + reach.offset);                                  \
+            CUT_TAIL(into[i], reach)                                                                                             \
         }                                                                                                                        \
     }
 #endif
+// A step of eight columns is one load of all invocations side by side, or two of halves that are split; `weight_pitch` counts those of a step.
+// What lies behind the last columns is multiplied, too, and nobody stores it.
 #define FETCH_FACTORS(into, turn)                                                                                                \
-    { [[unroll]] for (int j = 0; j < EIGHTS; ++j) into[j] = factor_at(turn, eight + j); }
+    {                                                                                                                            \
+        int step = first + (turn) * TEAMS;                                                                                       \
+        int place = (step * weight_pitch + first_load) * LANES_USED + lane();                                                    \
+        [[unroll]] for (int j = 0; j < FACTORS; ++j) {                                                                           \
+            into[j] = RUN(0);                                                                                                    \
+            if ((turn) < turns && step < steps) into[j] = RUN(QUAD(weights, place + j * LANES_USED));                            \
+        }                                                                                                                        \
+    }
 #define FETCH_FIRST_FACTORS                                                                                                      \
     {                                                                                                                            \
         FETCH_FACTORS(factors, 0)                                                                                                \
@@ -203,11 +229,19 @@ int eight; // the first eight columns of this subgroup
 
 // What becomes of values before they are multiplied: any earlier would be to wait for them.
 #ifdef SCALED
+// Rows of images that have no factors of their own share what the first of them reads.
 #define PREPARE(of, turn)                                                                                                        \
     {                                                                                                                            \
         Reach reach = reach_of(turn);                                                                                            \
-        [[unroll]] for (int i = 0; i < LINES; ++i)                                                                               \
-            if (is_inside(places[i], reach)) of[i] = scaled_run(of[i], row_scales[i] + reach.offset);                            \
+        Scale lower = Scale(vec4(0.0), vec4(0.0)), upper = lower;                                                                \
+        [[unroll]] for (int i = 0; i < LINES; ++i) {                                                                             \
+            bool inside = is_inside(places[i], reach);                                                                           \
+            if (VARIES != 0 ? inside : i == 0 && reach.exists) {                                                                 \
+                lower = scale_at(row_scales[i] + reach.offset);                                                                  \
+                upper = scale_at(row_scales[i] + reach.offset + 1);                                                              \
+            }                                                                                                                    \
+            if (inside) of[i] = scaled_run(of[i], lower, upper);                                                                 \
+        }                                                                                                                        \
     }
 #elif defined(NORMALIZED)
 #define PREPARE(of, turn)                                                                                                        \
@@ -222,6 +256,7 @@ int eight; // the first eight columns of this subgroup
 #define PREPARE(of, turn)
 #endif
 
+#ifndef SPLIT
 // By the first or the second four of the eight neighbours that an invocation has of each line.
 #define MULTIPLY_FOURS(rows_of, columns_of, four)                                                                                \
     {                                                                                                                            \
@@ -235,47 +270,75 @@ int eight; // the first eight columns of this subgroup
 #define MULTIPLY(rows_of, columns_of)                                                                                            \
     MULTIPLY_FOURS(rows_of, columns_of, xy)                                                                                      \
     MULTIPLY_FOURS(rows_of, columns_of, zw)
+// And has the operands that come next read.
+#define TURN(rows_of, columns_of, turn)                                                                                          \
+    {                                                                                                                            \
+        PREPARE(rows_of, turn)                                                                                                   \
+        MULTIPLY(rows_of, columns_of)                                                                                            \
+        if (turn + DEPTH < turns) {                                                                                              \
+            FETCH_VALUES(rows_of, turn + DEPTH)                                                                                  \
+            FETCH_FACTORS(columns_of, turn + DEPTH)                                                                              \
+        }                                                                                                                        \
+    }
+#endif
+
+#ifdef ATTEMPTS
+// Before the first barrier.
+void begin_attempts() {
+#ifdef SPLIT
+    begin_split();
+#else
+    if (me == 0) is_some_row_far = 0u;
+#endif
+}
+
+// Whether sums are what they should be, or can't be better; else there is what another attempt needs. All invocations together.
+bool is_done() {
+#ifdef SPLIT
+    return is_split_settled();
+#else
+    find_statistics();
+    if (!are_bases_missing()) return true;
+    begin_from_bases();
+    return false;
+#endif
+}
+#endif
 
 void main() {
     first = part * TEAMS * turns + subgroup() / TEAM_SIZE;
-    eight = (block_column + subgroup() % TEAM_SIZE * COLUMNS) / VECTORS;
+    first_load = (block_column + subgroup() % TEAM_SIZE * COLUMNS) / VECTORS * (FACTORS / EIGHTS);
     find_rows();
-#ifdef NORMALIZED
-    if (me == 0) is_some_row_far = 0u;
+#ifdef ATTEMPTS
+    begin_attempts();
 #endif
     if (AHEAD != 0) FETCH_FIRST_FACTORS
     wait_for_operands();
     if (AHEAD == 0) FETCH_FIRST_FACTORS
-#ifdef NORMALIZED
+#ifdef ATTEMPTS
     while (true) {
 #endif
     [[unroll]] for (int i = 0; i < HIGH * WIDE; ++i) sums[i] = no_sums();
-#ifdef NORMALIZED
+#if defined(SPLIT)
+    forget_values();
+#elif defined(NORMALIZED)
     forget_rows();
 #endif
     FETCH_VALUES(values, 0)
     if (DEPTH > 1) FETCH_VALUES(next_values, 1)
     for (int turn = 0; turn < turns; turn += DEPTH) {
-        PREPARE(values, turn)
-        MULTIPLY(values, factors)
-        if (turn + DEPTH < turns) {
-            FETCH_VALUES(values, turn + DEPTH)
-            FETCH_FACTORS(factors, turn + DEPTH)
-        }
-        if (DEPTH > 1 && turn + 1 < turns) {
-            PREPARE(next_values, turn + 1)
-            MULTIPLY(next_values, next_factors)
-            if (turn + DEPTH + 1 < turns) {
-                FETCH_VALUES(next_values, turn + DEPTH + 1)
-                FETCH_FACTORS(next_factors, turn + DEPTH + 1)
-            }
-        }
+        TURN(values, factors, turn)
+        if (DEPTH > 1 && turn + 1 < turns) TURN(next_values, next_factors, turn + 1)
     }
-#ifdef NORMALIZED
-        find_statistics();
-        if (!are_bases_missing()) break;
-        begin_from_bases();
+#ifdef ATTEMPTS
+        if (is_done()) break;
         FETCH_FIRST_FACTORS
+    }
+#endif
+#ifdef SPLIT
+    if (is_plain) {
+        store_plain();
+        return;
     }
 #endif
     if (KEEPS_SUMS != 0)

@@ -273,6 +273,8 @@ vec4 plain_sum(Spot spot) {
     }
     return sum;
 }
+
+vec4 whole_sum(vec4 sum, Spot spot) { return is_plain ? plain_sum(spot) : sum * (UNSCALING(VALUE) * UNSCALING(FACTOR)); }
 #endif
 
 #include "product_matrix_stores.glsl"

@@ -3,7 +3,7 @@ Sums sums[HIGH * WIDE];
 
 vec4 biased_sum(vec4 sum, Spot spot) {
 #ifdef SPLIT
-    sum = is_plain ? plain_sum(spot) : sum * (UNSCALING(VALUE) * UNSCALING(FACTOR));
+    sum = whole_sum(sum, spot);
 #endif
 #ifdef NORMALIZED
     sum = normalized_sum(sum, mean_of(spot.row - block_row), scale_of(spot.row - block_row), spot.column);
@@ -14,6 +14,14 @@ vec4 biased_sum(vec4 sum, Spot spot) {
 vec4 biased_sum(int slot, Spot spot) {
     int line = slot / COLUMNS;
     return biased_sum(sum_at(line / M * SUMS + line % M * SUM_PITCH + slot % COLUMNS * FLOATS), spot);
+}
+
+// Of a sum that the bias is part of.
+void store_sum(Spot spot, vec4 sum, vec4 residual) {
+    if (PARTS > 1)
+        store(((batch * PARTS + part) * rows + spot.row) * columns + spot.column, sum);
+    else
+        store(result_index(batch, spot.row, spot.pixel) + spot.column, finished(sum, residual));
 }
 
 // All invocations together, after all of them have read what is in `pool`.
@@ -43,12 +51,7 @@ void store_all() {
         } else {
             for (int slot = me; slot < SLOTS; slot += INVOCATIONS) {
                 Spot spot = spot_of(i, slot);
-                if (!spot.exists) continue;
-                vec4 sum = biased_sum(slot, spot);
-                if (PARTS > 1)
-                    store(((batch * PARTS + part) * rows + spot.row) * columns + spot.column, sum);
-                else
-                    store(result_index(batch, spot.row, spot.pixel) + spot.column, finished(sum, vec4(0.0)));
+                if (spot.exists) store_sum(spot, biased_sum(slot, spot), vec4(0.0));
             }
         }
     }

@@ -15,8 +15,20 @@ READS(6, shifts)
 // Where the factors of a row start.
 int scales_of(int row) { return VARIES != 0 ? row / (out_height * out_width) * inner : 0; }
 
-vec4 scaled(vec4 value, int index) {
-    value *= LOAD_FLOATS4(factors, WORDS, index);
-    if (HAS_SHIFT != 0) value += LOAD_FLOATS4(shifts, WORDS, VARIES != 0 ? index % inner : index);
+struct Scale {
+    vec4 factor, shift;
+};
+
+Scale scale_at(int index) {
+    Scale scale = Scale(LOAD_FLOATS4(factors, WORDS, index), vec4(0.0));
+    if (HAS_SHIFT != 0) scale.shift = LOAD_FLOATS4(shifts, WORDS, VARIES != 0 ? index % inner : index);
+    return scale;
+}
+
+vec4 scaled(vec4 value, Scale scale) {
+    value *= scale.factor;
+    if (HAS_SHIFT != 0) value += scale.shift;
     return activated(THEN, value, vec4(0.0), vec4(0.0));
 }
+
+vec4 scaled(vec4 value, int index) { return scaled(value, scale_at(index)); }

@@ -157,6 +157,8 @@ class DeviceCosts:
     """The same for products of floats, which are split into halves: they take three products of halves, ..."""
     fragments: FragmentCosts | None = None
     """Of products of halves by operands in registers; None where that isn't known to be faster."""
+    split_fragments: FragmentCosts | None = None
+    """The same of products of floats, which are split."""
     fragment_names: tuple[str, ...] = ()
     """Whose name has one of these in it has fragments in the order that kernels know which fill them from registers;
     others may have another one, by which results would be wrong."""

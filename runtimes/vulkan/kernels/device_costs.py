@@ -83,11 +83,11 @@ def profiles() -> tuple[DeviceCosts, ...]:
 
 def _profile(row: Mapping[str, Any]) -> DeviceCosts:
     matrix = {name: MatrixCosts(**row[name]) for name in ("matrix", "split") if name in row}
-    fragments = FragmentCosts(**row["fragments"]) if "fragments" in row else None
+    fragments = {name: FragmentCosts(**row[name]) for name in ("fragments", "split_fragments") if name in row}
     few_bits = FewBitsCosts(**row["few_bits"])
     lists = {name: tuple(row[name]) for name in ("vendors", "kinds", "in_order_drivers")}
     names = {name: tuple(row.get(name, ())) for name in ("split_names", "fragment_names")}
-    parts = {**lists, **matrix, **names, "fragments": fragments, "few_bits": few_bits}
+    parts = {**lists, **matrix, **names, **fragments, "few_bits": few_bits}
     return DeviceCosts(**{**row, **parts})
 
 

@@ -1,5 +1,6 @@
 """The kernels for products by matrix units whose operands go from memory straight to registers: no tile lies in shared
-memory, and no subgroup waits for another until sums are added up, so layers of few rows take less time by them.
+memory, and no subgroup waits for another until sums are added up, so layers of few rows take less time by them. Floats
+become two halves each, in each subgroup that reads them.
 
 They take a device whose units have fragments in the order that the shader knows, and weights that are constants.
 """
@@ -18,9 +19,11 @@ from mobopt.runtimes.vulkan.kernels.device_costs import device_costs
 from mobopt.runtimes.vulkan.kernels.matrix_kernels import (
     EMULATED_FRAGMENT_BYTES,
     EMULATED_UNITS,
+    EXTREMES_BYTES,
     FRAGMENT,
     SUBGROUP_LANES,
     knows_fragments,
+    splits,
 )
 from mobopt.runtimes.vulkan.kernels.product_shape import ProductShape
 from mobopt.shaders import is_built
@@ -64,8 +67,10 @@ class FragmentKernel:
     parts: int = 1
     """Workgroups that share an element of the result; their sums are added by ``product_sum.comp``."""
     emulated: bool = False
+    split: bool = False
+    """Whether operands are floats, each of which becomes two halves (``product_fragments_split.glsl``)."""
     scaled: bool = False
-    """Whether the input is scaled as it is read, and rounded again."""
+    """Whether the input is scaled as it is read, and rounded again if halves are multiplied."""
     planar: bool = False
     """Whether the input is planes of an image, whose taps are read by two."""
     bfloats: bool = False
@@ -80,6 +85,8 @@ class FragmentKernel:
     @property
     def shader(self) -> str:
         """The variant's name."""
+        if self.split:
+            return f"product_fragments_split{'_scaled' if self.scaled else ''}{'_emulated' if self.emulated else ''}"
         return (
             f"product_fragments{'_bfloat' if self.bfloats else ''}"
             f"{'_normalized' if self.normalized else '_scaled' if self.scaled else '_planar' if self.planar else ''}"
@@ -112,13 +119,15 @@ class FragmentKernel:
         sums = 16 if self.keeps_sums else 16 * self.subgroups * FRAGMENT * (self.columns + 1)
         rows = (16 + 8 * self.teams) * self.rows + 16 if self.normalized else 0
         emulated = EMULATED_FRAGMENT_BYTES * self.subgroups if self.emulated else 0
-        return sums + rows + emulated
+        return sums + rows + emulated + (EXTREMES_BYTES if self.split else 0)
 
     @property
     def resident(self) -> int:
         """Workgroups that a core has room for at once, about: by their registers, and by shared memory."""
         lines, columns = self.rows // 8, self.columns // 2
         sums = self.rows * self.columns // 8
+        if self.split:  # floats, both their halves, both halves of weights, and sums of a step
+            lines, columns, sums = 2 * lines, 2 * columns, 2 * sums
         others = _OTHER_REGISTERS + (_STATISTICS_REGISTERS if self.normalized else 0)
         registers = min(_MOST_REGISTERS, 4 * self.depth * (lines + columns) + sums + others)
         rooms = (_CORE_REGISTERS // (-(-registers // 8) * 8 * self.invocations), _CORE_INVOCATIONS // self.invocations)
@@ -185,6 +194,25 @@ BLOCKS_OF_NORMALIZED = (*(block for block in BLOCKS if block != _SLOW_WITH_STATI
 """The narrow one is the best for rows of few elements: 3136 x 96 by 96 x 384."""
 
 
+# Of 40 that were measured on 60 layers, what is chosen among these, or from shared memory, takes 1.5 % more than the
+# best, in the mean of layers. 64 x 8 and 32 x 16 need local memory, as 16 x 8 by 16 teams do.
+SPLIT_BLOCKS = (
+    FragmentKernel(16, 4, teams=8),
+    FragmentKernel(16, 4, teams=16),
+    FragmentKernel(16, 8, teams=2),
+    FragmentKernel(16, 8, teams=4),
+    FragmentKernel(16, 8, teams=8),
+    FragmentKernel(16, 8, across=4),
+    FragmentKernel(32, 8, teams=4),
+    FragmentKernel(32, 8, teams=8),
+    FragmentKernel(32, 8, across=2, teams=2),
+    FragmentKernel(48, 8, teams=2),
+    FragmentKernel(48, 8, teams=4),
+    FragmentKernel(48, 8, across=2),
+    FragmentKernel(48, 8, across=2, teams=2),
+)
+
+
 def takes_fragments(device: DeviceInfo, costs: DeviceCosts | None = None) -> bool:
     """Whether these kernels may be used: by the costs of the device, or by others."""
     return NO_FRAGMENTS not in device.switches and knows_fragments(device, costs or device_costs(device))
@@ -192,11 +220,14 @@ def takes_fragments(device: DeviceInfo, costs: DeviceCosts | None = None) -> boo
 
 def fragment_kernels(device: DeviceInfo, costs: DeviceCosts, shape: ProductShape) -> Iterator[FragmentKernel]:
     """Every kernel of these that can compute a product on a device; none where they aren't used."""
-    is_emulated = EMULATED_UNITS in device.switches
-    is_known = is_emulated or (costs.fragments is not None and is_built(FRAGMENT_SHADER))
+    is_emulated, is_split = EMULATED_UNITS in device.switches, not shape.half_run
+    known = costs.split_fragments if is_split else costs.fragments
+    is_known = is_emulated or (known is not None and is_built(FRAGMENT_SHADER))
     if not (shape.fits_fragments and is_known and takes_fragments(device, costs)) or shape.inner // 2 > _MOST_RUNS:
         return
-    for kernel in _blocks(is_emulated, shape.is_normalized):
+    if is_split and not splits(device, costs):
+        return
+    for kernel in _blocks(is_emulated, is_split, shape.is_normalized):
         while kernel.iterations(shape) > USUAL_ITERATIONS:
             kernel = replace(kernel, parts=2 * kernel.parts)
         if kernel.fits(device) and not (shape.is_normalized and kernel.parts > 1):
@@ -204,14 +235,14 @@ def fragment_kernels(device: DeviceInfo, costs: DeviceCosts, shape: ProductShape
 
 
 @lru_cache
-def _blocks(emulated: bool, normalized: bool) -> tuple[FragmentKernel, ...]:
-    blocks = BLOCKS_OF_NORMALIZED if normalized else BLOCKS
-    return tuple(replace(block, emulated=emulated, normalized=normalized) for block in blocks)
+def _blocks(emulated: bool, split: bool, normalized: bool) -> tuple[FragmentKernel, ...]:
+    blocks = SPLIT_BLOCKS if split else BLOCKS_OF_NORMALIZED if normalized else BLOCKS
+    return tuple(replace(block, emulated=emulated, split=split, normalized=normalized) for block in blocks)
 
 
 def fragment_nanoseconds(kernel: FragmentKernel, shape: ProductShape, costs: DeviceCosts, cores: int) -> float:
     """What a product takes, apart from what every dispatch does."""
-    own = costs.fragments or _EMULATED
+    own = (costs.split_fragments if kernel.split else costs.fragments) or _EMULATED
     queue = -(-math.prod(kernel.groups(shape)) // cores)
     turns = kernel.turns(shape)
     # A run of eight halves of each line; four invocations read a step of a line.

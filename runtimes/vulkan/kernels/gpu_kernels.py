@@ -188,7 +188,9 @@ def predicted_nanoseconds(device: DeviceInfo, shape: ProductShape) -> float:
 @lru_cache(maxsize=KEPT_CHOICES)
 def _choose(device: DeviceInfo, costs: DeviceCosts, shape: ProductShape) -> GpuKernel:
     cores = core_count(device)
-    found: list[GpuKernel] = [*fragment_kernels(device, costs, shape)] or [*matrix_kernels(device, costs, shape)]
+    found: list[GpuKernel] = [*fragment_kernels(device, costs, shape)]
+    if not found or not shape.half_run:  # halves take no longer where they can go straight to registers
+        found += matrix_kernels(device, costs, shape)
     if not found or "emulated-matrix-units" not in device.switches:
         few = [*row_kernels(device, shape)] if not shape.half_run or not found or shape.rows < _ROWS_OF_UNITS else []
         others = [] if shape.is_normalized else shared_kernels(device, costs, shape)

@@ -38,8 +38,8 @@ EMULATED_FRAGMENT_BYTES = 4 * FRAGMENT * FRAGMENT + 8 * SUBGROUP_LANES
 """Of shared memory, by which a subgroup emulates units with fragments from registers, ``matrix_fragments.glsl``."""
 _ORDERED_DRIVERS = (4,)
 """Of VkDriverId: those whose fragments may be in the order of ``matrix_fragments.glsl``: NVIDIA's."""
-_EXTREMES = 16
-"""Bytes of what ``product_split.glsl`` has in shared memory besides."""
+EXTREMES_BYTES = 16
+"""Of what ``split.glsl`` has in shared memory besides."""
 SPLIT_PRODUCTS, NO_SPLIT_PRODUCTS = "split-products", "no-split-products"
 """The switches by which units compute products of floats also where nobody has measured it, and nowhere."""
 _EMULATED = MatrixCosts(*(1.0,) * 9)
@@ -125,8 +125,8 @@ class MatrixKernel:
         """Shared memory of a workgroup: tiles, and at the end a row of fragments of each subgroup."""
         tile = self.block_rows * (8 * self.inner_block + 16) + 4 * self.inner_block * (8 * self.block_columns + 16)
         sums = self.team_size * self.teams * FRAGMENT * (16 * self.columns + 16)
-        rows = 16 * self.block_rows + _EXTREMES if self.normalized else 0
-        return max(self.buffers * tile * (2 if self.split else 1), sums) + (_EXTREMES if self.split else 0) + rows
+        rows = 16 * self.block_rows + EXTREMES_BYTES if self.normalized else 0
+        return max(self.buffers * tile * (2 if self.split else 1), sums) + (EXTREMES_BYTES if self.split else 0) + rows
 
     @property
     def constants(self) -> tuple[int, ...]:

@@ -28,7 +28,7 @@ from mobopt.runtimes.vulkan.engine.tensor import (
     storage_type,
 )
 from mobopt.runtimes.vulkan.kernels.fragment_weights import fragment_weights
-from mobopt.runtimes.vulkan.kernels.split_floats import split_weights
+from mobopt.runtimes.vulkan.kernels.split_floats import are_splittable, split_weights
 from mobopt.shaders.push_blocks import PushConstants
 from mobopt.shaders.table import ShaderError
 
@@ -48,6 +48,7 @@ class ConstantStore:
         self._derived: dict[tuple[Any, ...], tuple[torch.Tensor, Sequence[torch.Tensor]]] = {}
         self._fitting: dict[tuple[Any, ...], tuple[bool, torch.Tensor]] = {}
         self._split: dict[Storage, Storage | None] = {}
+        self._splittable: dict[Storage, bool] = {}
         self._fragments: dict[Storage, Storage] = {}
 
     def split(self, weights: DeviceTensor) -> DeviceTensor | None:
@@ -57,10 +58,20 @@ class ConstantStore:
         storage = self._split[weights.storage]
         return None if storage is None else replace(weights, storage=storage)
 
+    def can_split(self, weights: DeviceTensor) -> bool:
+        """Whether floats of weights can be taken apart into halves; they are looked at once."""
+        if weights.storage not in self._splittable:
+            self._splittable[weights.storage] = are_splittable(weights)
+        return self._splittable[weights.storage]
+
     def fragments(self, weights: DeviceTensor, lines: int) -> DeviceTensor:
-        """Weights of so many lines in the order of fragments, see :func:`fragment_weights`."""
+        """Weights of so many lines in the order of fragments, see :func:`fragment_weights`; floats, which can be split,
+        are taken apart into halves."""
         if weights.storage not in self._fragments:
-            self._fragments[weights.storage] = fragment_weights(weights.storage, lines)
+            split = split_weights(weights)
+            self._fragments[weights.storage] = fragment_weights(
+                split or weights.storage, lines, split=split is not None
+            )
         return replace(weights, storage=self._fragments[weights.storage])
 
     def get(

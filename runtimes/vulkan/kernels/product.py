@@ -20,7 +20,7 @@ from mobopt.runtimes.vulkan.kernels.epilogue import Epilogue
 from mobopt.runtimes.vulkan.kernels.fragment_kernels import FragmentKernel, takes_fragments
 from mobopt.runtimes.vulkan.kernels.gpu_kernels import SUM_INVOCATIONS, SharedKernel
 from mobopt.runtimes.vulkan.kernels.kernel_access import FORMS_OF_ELEMENTS, element_form, read_words, reads_texels
-from mobopt.runtimes.vulkan.kernels.matrix_kernels import MatrixKernel, multiplies
+from mobopt.runtimes.vulkan.kernels.matrix_kernels import MatrixKernel, multiplies, splits
 from mobopt.runtimes.vulkan.kernels.plan import Plan, replayable
 from mobopt.runtimes.vulkan.kernels.product_kernels import ProductKernel, TileKernel, choose_product_kernel
 from mobopt.runtimes.vulkan.kernels.product_normalizing import Normalization
@@ -122,11 +122,20 @@ def _fits_fragments(plan: Plan, product: ProductPush, operands: ProductOperands,
     is_matrix = batches == 1 and p.weight_offset == 0 and p.weight_pitch == p.columns and not _is_grouped(p)
     lines = 4 * p.inner * p.taps_high * p.taps_wide
     is_whole = is_matrix and weights.storage.capacity == lines * 4 * p.columns
-    if weights.storage.kind is not StorageKind.CONSTANT or not is_whole or not _are_halves(plan.device, operands):
+    if weights.storage.kind is not StorageKind.CONSTANT or not is_whole:
         return False
+    if not _are_halves(plan.device, operands):
+        return not (inner_tail or p.inner % 2) and _splits_fragments(plan, operands)
     if operands.planes is not None:
         return True
     return not (inner_tail % 4 or any(place % 2 for place in (p.inner, p.input_offset, p.input_pitch, p.input_batch)))
+
+
+def _splits_fragments(plan: Plan, operands: ProductOperands) -> bool:
+    """Whether ``product_fragments.comp`` can split the floats of operands into halves, weights on the host."""
+    if operands.planes is not None or operands.normalization is not None or not splits(plan.device):
+        return False
+    return _forms(operands) <= _FLOATS and plan.constants.can_split(operands.weights)
 
 
 def _ahead(device: DeviceInfo, operands: ProductOperands) -> int:
@@ -208,7 +217,7 @@ def append_product(
         kernel = replace(kernel, bfloats=_forms(operands) == _BFLOATS)
     if isinstance(kernel, FragmentKernel):
         operands = replace(operands, weights=plan.constants.fragments(operands.weights, 4 * shape.inner))
-        product = replace(product, weight_pitch=-(-shape.columns // 2))
+        product = replace(product, weight_pitch=-(-shape.columns // 2) * (2 if kernel.split else 1))
     if operands.scales is not None:
         if isinstance(kernel, SharedKernel):
             kernel = replace(kernel, quantized=True, joins=False)
@@ -265,7 +274,7 @@ def chosen_kernel(
     )
     choose = plan.choose_product or choose_product_kernel
     if is_gated:  # as matrix units know nothing of gates
-        shape = replace(shape, half_run=0, float_run=0)
+        shape = replace(shape, half_run=0, float_run=0, fits_fragments=False)
     return choose(plan.device, shape, texels_fit(plan.device, operands)), shape
 
 

@@ -22,8 +22,9 @@ class ProductShape:
     float_run: int = 0
     """The same of floats, or of floats and halves, which kernels may split into halves; else 0."""
     fits_fragments: bool = False
-    """Whether ``product_fragments.comp`` can read the operands: they are halves, the weights one matrix of constants,
-    which may be put into another order, and eight numbers of the input lie side by side wherever a kernel reads."""
+    """Whether ``product_fragments.comp`` can read the operands: they are halves, or floats of which the weights can be
+    split on the host, the weights are one matrix of constants, which may be put into another order, and eight numbers
+    of the input lie side by side wherever a kernel reads."""
     ahead: int = 0
     """Workgroups up to which a dispatch may read its weights while those before it run: they are constants, and it
     waits by a counter."""

@@ -19,9 +19,9 @@ _LOGGER = logging.getLogger("mobopt.vulkan")
 _MOST_DEVICES = 64
 
 CPU, SHARED, ROWS, FEW_BITS = "cpu", "shared", "rows", "few_bits"
-HALVES, SPLIT, FRAGMENTS = "halves", "split", "fragments"
+HALVES, SPLIT, FRAGMENTS, SPLIT_FRAGMENTS = "halves", "split", "fragments", "split_fragments"
 """Families of kernels: of drivers that compute on the CPU; blocks in shared memory; a few rows; a few rows by weights
-of few bits; matrix units, of halves and of floats that are split into halves, and of halves that go straight to
+of few bits; matrix units, of halves and of floats that are split into halves, and of both that go straight to
 registers."""
 
 FITTED: Mapping[str, tuple[str, ...]] = {
@@ -36,6 +36,7 @@ FITTED: Mapping[str, tuple[str, ...]] = {
     HALVES: tuple(item.name for item in fields(MatrixCosts)),
     SPLIT: tuple(item.name for item in fields(MatrixCosts)),
     FRAGMENTS: tuple(item.name for item in fields(FragmentCosts)),
+    SPLIT_FRAGMENTS: tuple(item.name for item in fields(FragmentCosts)),
 }
 """The costs that are fitted for each family: of :class:`CpuCosts`, of :class:`DeviceCosts`, or of a part of these."""
 _PARTS: Mapping[str, tuple[str, type[MatrixCosts] | type[FewBitsCosts] | type[FragmentCosts]]] = {
@@ -43,6 +44,7 @@ _PARTS: Mapping[str, tuple[str, type[MatrixCosts] | type[FewBitsCosts] | type[Fr
     HALVES: ("matrix", MatrixCosts),
     SPLIT: ("split", MatrixCosts),
     FRAGMENTS: ("fragments", FragmentCosts),
+    SPLIT_FRAGMENTS: ("split_fragments", FragmentCosts),
 }
 _FORM = 5
 """Of what is kept."""

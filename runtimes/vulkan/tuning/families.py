@@ -30,6 +30,7 @@ from mobopt.runtimes.vulkan.kernels.tuned_costs import (
     ROWS,
     SHARED,
     SPLIT,
+    SPLIT_FRAGMENTS,
     costs_of,
     with_costs,
 )
@@ -38,6 +39,8 @@ from mobopt.runtimes.vulkan.tuning.measuring import Measured
 
 ON_UNITS = (HALVES, SPLIT)
 """Families that need matrix units."""
+IN_REGISTERS = (FRAGMENTS, SPLIT_FRAGMENTS)
+"""And those whose operands go straight to their registers."""
 DISPATCH = "dispatch_nanoseconds"
 """What every dispatch takes: times have it in them and costs don't, as it decides nothing."""
 _DISPATCH_START = 1000.0
@@ -173,6 +176,7 @@ _KERNELS: Mapping[str, Callable[[DeviceInfo, DeviceCosts, ProductShape], Iterabl
     HALVES: matrix_kernels,
     SPLIT: matrix_kernels,
     FRAGMENTS: fragment_kernels,
+    SPLIT_FRAGMENTS: fragment_kernels,
     ROWS: lambda info, costs, shape: row_kernels(info, shape),
     FEW_BITS: lambda info, costs, shape: row_kernels(info, shape),
 }
@@ -200,6 +204,8 @@ def is_on(info: DeviceInfo, costs: DeviceCosts, name: str) -> bool:
     """Whether kernels of a family may be chosen by costs."""
     if name in ON_UNITS:
         return splits(info, costs) if name == SPLIT else units_lanes(info, costs) > 0
+    if name == SPLIT_FRAGMENTS:
+        return costs.split_fragments is not None and takes_fragments(info, costs) and splits(info, costs)
     return name != FRAGMENTS or (takes_fragments(info, costs) and costs.fragments is not None)
 
 

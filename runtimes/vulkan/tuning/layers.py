@@ -21,7 +21,16 @@ from mobopt.runtimes.vulkan.kernels.copies import copied
 from mobopt.runtimes.vulkan.kernels.plan import ConstantStore, Plan, constant_tensor
 from mobopt.runtimes.vulkan.kernels.product_kernels import ProductKernel, TileKernel, choose_product_kernel
 from mobopt.runtimes.vulkan.kernels.product_shape import ProductShape
-from mobopt.runtimes.vulkan.kernels.tuned_costs import CPU, FEW_BITS, FRAGMENTS, HALVES, ROWS, SHARED, SPLIT
+from mobopt.runtimes.vulkan.kernels.tuned_costs import (
+    CPU,
+    FEW_BITS,
+    FRAGMENTS,
+    HALVES,
+    ROWS,
+    SHARED,
+    SPLIT,
+    SPLIT_FRAGMENTS,
+)
 from mobopt.runtimes.vulkan.lowerings.registry import lower
 
 Choose = Callable[[DeviceInfo, ProductShape, bool], ProductKernel]
@@ -100,6 +109,12 @@ LAYERS: Mapping[str, tuple[Layer, ...]] = {
             *_linear((512, 768, 2304), (512, 3072, 768), (1568, 256, 1024)),
             *_convolutions((56, 64, 64), (28, 128, 128), (14, 256, 256), (7, 512, 512), (112, 48, 48)),
         )
+    ),
+    # Of the same in float32.
+    SPLIT_FRAGMENTS: (
+        *_linear((197, 384, 1536), (197, 1536, 384), (784, 512, 128), (3136, 64, 256), (49, 2048, 512)),
+        *_linear((1568, 1024, 256)),
+        *_convolutions((56, 64, 64), (28, 128, 128), (14, 256, 256), (7, 512, 512), (112, 48, 48), (28, 128, 32)),
     ),
     # Of decoders, for one token or a few.
     ROWS: (

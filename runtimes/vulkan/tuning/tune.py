@@ -29,6 +29,7 @@ from mobopt.runtimes.vulkan.kernels.tuned_costs import (
     ROWS,
     SHARED,
     SPLIT,
+    SPLIT_FRAGMENTS,
     UnitsUse,
     costs_of,
     with_costs,
@@ -36,6 +37,7 @@ from mobopt.runtimes.vulkan.kernels.tuned_costs import (
 from mobopt.runtimes.vulkan.lowerings.registry import load_lowerings
 from mobopt.runtimes.vulkan.tuning.families import (
     DISPATCH,
+    IN_REGISTERS,
     ON_UNITS,
     Family,
     carried_over,
@@ -55,7 +57,15 @@ Show = Callable[[str], None]
 Layers = Mapping[str, Sequence[Layer]]
 
 _LOGGER = logging.getLogger("mobopt.vulkan")
-_SHARES = {SHARED: 0.25, HALVES: 0.15, SPLIT: 0.2, FRAGMENTS: 0.15, ROWS: 0.125, FEW_BITS: 0.125}
+_SHARES = {
+    SHARED: 0.2,
+    HALVES: 0.15,
+    SPLIT: 0.15,
+    FRAGMENTS: 0.125,
+    SPLIT_FRAGMENTS: 0.125,
+    ROWS: 0.125,
+    FEW_BITS: 0.125,
+}
 """Of the time, in the order in which families are measured: costs of the first have a part in those of the others."""
 _FOLDS = 3
 """Parts of the layers, each of which is left out of a fit that is tried on it."""
@@ -95,13 +105,13 @@ def _gpu_families(device: Device, seconds: float, tuner: Tuner) -> Iterator[Fami
     shares = {name: share for name, share in _SHARES.items() if _is_able(info, before, name)}
     for name, share in shares.items():
         start = with_units(info, costs, name) if name in ON_UNITS else costs
-        if start is None or (name in (SPLIT, FRAGMENTS) and not costs.uses_units):
+        if start is None or (name in (SPLIT, *IN_REGISTERS) and not costs.uses_units):
             continue
         time = seconds * share / sum(shares.values())
         try:
             found = tuner.tuned(gpu_family(name, info, start, before), time, is_on(info, before, name))
         except DeviceError as error:
-            if name not in (*ON_UNITS, FRAGMENTS):
+            if name not in (*ON_UNITS, *IN_REGISTERS):
                 raise
             _LOGGER.warning("matrix units are not tuned, as %s can't run kernels for them: %s", info.name, error)
             continue
