@@ -130,6 +130,7 @@ def test_the_image_that_is_scaled(mean: str) -> None:
         (LINES, "%y, %g, %m"),  # the mean is returned
         ([*LINES, f"%u : {M} = aten::tanh(%m)"], "%y, %g, %u"),  # something else reads it
         ([*LINES[:3], f"%u : {E} = aten::tanh(%y)", *LINES[3:]], "%u, %g"),  # something reads the image before
+        ([EXPAND, FILTER, MEAN.replace("%m", "%n"), *LINES[2:]], "%y, %g, %n"),  # another mean is a part already
     ],
 )
 def test_what_is_not(lines: list[str], returned: str) -> None:

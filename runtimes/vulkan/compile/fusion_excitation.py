@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container
 
-from mobopt.ir import Graph, Node, Value
+from mobopt.ir import Graph, Node
 from mobopt.ir.rewriting import dissolve, enclose, made_only_for
 from mobopt.ops.records import Trait, has_trait
 from mobopt.runtimes.vulkan.compile.fusion_depthwise import is_mean_of_pixels, reader_in
@@ -61,18 +61,23 @@ def _squeezed_by(layers: Node) -> tuple[Node, Node] | None:
     first = next(iter(layers.blocks[0].nodes))
     layer = row_layer_of(first)
     maker = None if layer is None else made_only_for(layer.source, first)
-    if layer is None or maker is None:
+    if maker is None:
         return None
-    depthwise, mean = maker, maker
-    if maker.op == EXPANDED_DEPTHWISE:
-        mean = maker.blocks[0].outputs[-1].producer  # type: ignore[assignment]
-    elif maker.args and isinstance(maker.args[0], Value) and maker.args[0].producer is not None:
-        depthwise = maker.args[0].producer
-    if depthwise.op != EXPANDED_DEPTHWISE or not is_mean_of_pixels(mean, mean.args[0]):
+    depthwise, mean = _both(maker)
+    if depthwise is None or depthwise.op != EXPANDED_DEPTHWISE or mean is None:
         return None
     readers = [reader_in(depthwise.block, user) for user, _ in depthwise.outputs[0].uses]
     is_first = all(reader is mean or layers.is_before(reader) for reader in readers)
-    return (depthwise, mean) if is_first else None
+    return (depthwise, mean) if is_first and is_mean_of_pixels(mean, mean.args[0]) else None
+
+
+def _both(maker: Node) -> tuple[Node | None, Node | None]:
+    """What makes an image without a mean yet, and what may take one; or the node that does both, and its last part."""
+    if maker.op == EXPANDED_DEPTHWISE:
+        return maker, maker.blocks[0].outputs[-1].producer
+    image = next(iter(maker.inputs), None)
+    depthwise = None if image is None else image.producer
+    return depthwise if depthwise is not None and len(depthwise.outputs) == 1 else None, maker
 
 
 def _can(device: DeviceInfo, depthwise: Node, layers: Node) -> bool:
