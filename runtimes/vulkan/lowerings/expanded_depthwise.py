@@ -27,9 +27,11 @@ EXCITED_DEPTHWISE = "mobopt::excited_depthwise"
 def expanded_depthwise(plan: Plan, node: Node) -> tuple[DeviceTensor, ...]:
     """One dispatch."""
     body = node.blocks[0]
-    means = [value.producer for value in body.outputs][1:]
+    last, *means = [value.producer for value in body.outputs]
+    parts = [part for part in body.nodes if part not in means]
+    assert parts[-1] is last, "the mean is of what comes last"
     result, *others = plan.result(node.outputs[0]), *map(plan.own_result, node.outputs[1:])
-    expansion = _expansion(plan, [part for part in body.nodes if part not in means], result)
+    expansion = _expansion(plan, parts, result)
     append_expanded_depthwise(plan, expansion, others[0] if others else None)
     return (result, *others)
 
