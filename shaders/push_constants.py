@@ -6,8 +6,9 @@ The host makes one and packs it; a shader gets it by ``#include`` of its name in
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Annotated, ClassVar
 
 from .push_blocks import PUSH_CONSTANT_BYTES, Array, Named, PushConstants, Structure, Uint, Words
@@ -38,6 +39,8 @@ class Link(PushConstants):
     """Arrivals of the whole run, after which the counter is zero again; 0: its workgroups don't arrive."""
 
 
+NO_LINK = Link(0, 0)
+"""Of a dispatch that waits for nobody, and that nobody waits for."""
 CHAIN_END = Link.end()
 """Where the push constants of a chained dispatch end."""
 
@@ -82,6 +85,11 @@ class ProductPush(PushConstants):
     """Of ``product_tiles.comp``, the logarithm."""
     start_row: int = 0
     """Of the first workgroup."""
+
+    @classmethod
+    def unpack(cls, packed: bytes) -> ProductPush:
+        """What was packed."""
+        return cls(*struct.unpack_from(f"<{len(fields(cls))}i", packed))
 
 
 @dataclass

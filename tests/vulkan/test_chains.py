@@ -14,7 +14,7 @@ from torch import nn
 from mobopt.frontends.torchscript import program_from_script_module
 from mobopt.runtimes.vulkan.engine import executable as executable_module
 from mobopt.runtimes.vulkan.engine import lane as lane_module
-from mobopt.runtimes.vulkan.engine.chains import NO_LINK, Chained, may_chain, plan_chain
+from mobopt.runtimes.vulkan.engine.chains import Chained, may_chain, plan_chain
 from mobopt.runtimes.vulkan.engine.device import Device
 from mobopt.runtimes.vulkan.engine.device_info import DeviceInfo
 from mobopt.runtimes.vulkan.engine.hazards import Barrier, GpuOperation
@@ -22,7 +22,7 @@ from mobopt.runtimes.vulkan.engine.stream import Binding, Copy, Dispatch, Stream
 from mobopt.runtimes.vulkan.engine.tensor import Storage
 from mobopt.runtimes.vulkan.kernels.device_costs import ahead_workgroups, chained_workgroups
 from mobopt.runtimes.vulkan.program import VulkanProgram
-from mobopt.shaders.push_constants import CHAIN_END, Link
+from mobopt.shaders.push_constants import CHAIN_END, NO_LINK, Link
 
 FLUSH, ORDER = Barrier(after_writes=True), Barrier(after_writes=False)
 
@@ -31,13 +31,11 @@ def step(workgroups: int, shader: str = "depthwise", texel_words: int = 0) -> Di
     return Dispatch(shader, (Binding(Storage(64), 0, 64, texel_words=texel_words),), (workgroups, 1, 1), 0)
 
 
-def planned(
-    steps: Sequence[GpuOperation], barriers: Sequence[Barrier | None], most: int, keeps: bool = False
-) -> Chained:
+def planned(steps: Sequence[GpuOperation], barriers: Sequence[Barrier | None], most: int) -> Chained:
     def is_chained(operation: GpuOperation) -> bool:
         return isinstance(operation, Dispatch) and may_chain(operation, most)
 
-    return plan_chain(steps, barriers, is_chained, keeps)
+    return plan_chain(steps, barriers, is_chained)
 
 
 def test_each_waits_for_all_before_it() -> None:
@@ -61,11 +59,6 @@ def test_a_group_with_one_that_can_not_wait_has_barriers() -> None:
     barriers = [None, FLUSH, None, ORDER]
     chained = planned([step(3), step(5), step(9), step(2)], barriers, 8)
     assert chained == Chained(barriers, [NO_LINK] * 4)
-
-
-def test_emulation_keeps_the_barriers() -> None:
-    chained = planned([step(3), step(5)], [None, ORDER], 8, keeps=True)
-    assert chained == Chained([None, FLUSH], [Link(0, 8), Link(3, 8)])
 
 
 def test_more_arrivals_than_a_counter_holds() -> None:

@@ -106,6 +106,7 @@ class LoweredTemplate:
         self._outputs = [places[value] for value in built.outputs]
         self._assumed = [(segment.inputs.index(value), limits) for value, limits in built.assumed.items()]
         self._chained_workgroups = built.stream.chained_workgroups
+        self._code_ahead_bytes = built.stream.code_ahead_bytes
         writer = ReplayWriter(built.stream.flag, constants)
         for operation in built.stream.operations:
             if not isinstance(operation, RecordedStep):
@@ -143,6 +144,7 @@ class LoweredTemplate:
         plan = Plan(device, constants)
         self._replay(plan, self._numbers(*values), [constant_tensor(elements).storage for elements in open_constants])
         plan.stream.chained_workgroups = self._chained_workgroups
+        plan.stream.code_ahead_bytes = self._code_ahead_bytes
         segment = self._template.outline(values)
         outputs = tuple([segment.graph.outputs[number] for number in self._outputs])
         assumed = {segment.inputs[number]: limits for number, limits in self._assumed}

@@ -22,13 +22,10 @@ from mobopt.runtimes.vulkan.engine.pipelines import PipelineStore
 from mobopt.runtimes.vulkan.engine.recording import fill
 from mobopt.runtimes.vulkan.engine.resources import ResourceScope
 from mobopt.runtimes.vulkan.engine.stream import Dispatch
-from mobopt.shaders.push_constants import Link
+from mobopt.shaders.push_constants import NO_LINK, Link
 
 _MOST_ARRIVALS = 1 << 31
 _WORD_BYTES = 16
-
-
-NO_LINK = Link(0, 0)
 
 
 @dataclass(frozen=True)
@@ -51,7 +48,6 @@ def plan_chain(
     operations: Sequence[GpuOperation],
     barriers: Sequence[Barrier | None],
     is_chained: Callable[[GpuOperation], bool],
-    keeps_barriers: bool = False,
 ) -> Chained:
     """Let counters stand for barriers that chained dispatches alone are on both sides of.
 
@@ -61,7 +57,6 @@ def plan_chain(
         operations: of one submission.
         barriers: what they need, in order; see :func:`mobopt.runtimes.vulkan.engine.hazards.plan_barriers`.
         is_chained: whether an operation runs a chained variant.
-        keeps_barriers: whether barriers stay where counters stand for them, to try the counters anywhere.
     """
     groups = _groups(operations, barriers, is_chained)
     waits = [False, *(earlier.is_chained and later.is_chained for earlier, later in pairwise(groups))]
@@ -79,7 +74,7 @@ def plan_chain(
         links += [Link(before if does_wait else 0, in_all if arrivals else 0)] * len(group.places)
         before += arrivals
         start = group.places.start
-        if does_wait and not keeps_barriers:
+        if does_wait:
             planned[start] = None
         elif planned[start] is not None:
             # Those that were left out flushed writes, which this one does for them.

@@ -15,7 +15,8 @@ from mobopt.runtimes.vulkan.engine import vk
 from mobopt.runtimes.vulkan.engine.array import DeviceArray
 from mobopt.runtimes.vulkan.engine.array_memory import ArrayMemory, ArrayPool
 from mobopt.runtimes.vulkan.engine.buffers import Buffer, Place, host_view, storage_bytes
-from mobopt.runtimes.vulkan.engine.chains import NO_LINK, Progress, plan_chain
+from mobopt.runtimes.vulkan.engine.chains import Progress, plan_chain
+from mobopt.runtimes.vulkan.engine.code_ahead import plan_code_ahead
 from mobopt.runtimes.vulkan.engine.descriptors import DescriptorSets
 from mobopt.runtimes.vulkan.engine.device import Device
 from mobopt.runtimes.vulkan.engine.exchange import DeviceSlot, HostSlot, Slot, check_shape
@@ -37,6 +38,7 @@ from mobopt.runtimes.vulkan.engine.resources import ResourceScope
 from mobopt.runtimes.vulkan.engine.staging import StagedStream
 from mobopt.runtimes.vulkan.engine.stream import Dispatch, Exchanged, HostCall, HostTensor
 from mobopt.runtimes.vulkan.engine.tensor import DeviceTensor, Storage
+from mobopt.shaders.push_constants import NO_LINK
 
 _LOGGER = logging.getLogger("mobopt.vulkan")
 _OVERDUE = (
@@ -214,6 +216,8 @@ class Lane:
             [] if isinstance(segment, HostCall) else plan_barriers(segment, self._locate)
             for segment in (*self._segments, self._undoing)
         ]
+        least = staged.code_ahead_bytes
+        self._brings_code = least is not None and memory.report.constant_bytes >= least
         self._may_chain = {dispatch for dispatch, key in self._keys.items() if key.layout.is_chained}
         self._progress = Progress(device, self.scope) if self._may_chain else None
         fixed = list(self._keys)
@@ -470,15 +474,18 @@ class Lane:
     ) -> Recordable:
         barriers: Sequence[Barrier | None] = self._barriers[number]
         links = dict.fromkeys(self._may_chain, NO_LINK)
+        ahead: Mapping[int, list[Dispatch]] = {}
         if is_chained:
-            emulated = EMULATED_CHAINS in self._device.info.switches
-            chained = plan_chain(segment, barriers, self._may_chain.__contains__, emulated)
-            barriers = chained.barriers
+            chained = plan_chain(segment, barriers, self._may_chain.__contains__)
+            if self._brings_code:
+                ahead = plan_code_ahead(segment, chained.barriers, self._keys)
+            if EMULATED_CHAINS not in self._device.info.switches:
+                barriers = chained.barriers
             links.update((step, link) for step, link in zip(segment, chained.links, strict=True) if step in links)
         continues = number > 0 or bool(self._array_storages)
         constants = {dispatch: links[dispatch].pack() for dispatch in self._may_chain}
         progress = None if self._progress is None else self._progress.descriptor_set
-        return Recordable(segment, barriers, recording.bound, recording.places, continues, constants, progress)
+        return Recordable(segment, barriers, recording.bound, recording.places, continues, constants, progress, ahead)
 
     def _profiled_step(self, recording: _Recording, number: int) -> ProfiledStep:
         segment = self._segments[number]

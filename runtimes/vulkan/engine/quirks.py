@@ -44,6 +44,7 @@ SWITCHES = {
     "no-planar-inputs": "images copied to channels_last before the convolutions that could read planes or rows of them",
     "emulated-matrix-units": "products of halves by the kernels for matrix units, which are emulated, to try them",
     "no-chains": "barriers between all dispatches that depend on each other, rather than counters between some",
+    "no-code-ahead": "instructions of kernels come from memory when they are needed, not some steps before",
     EMULATED_CHAINS: "counters between dispatches, with barriers all the same, to try them on any device",
     "no-texels": "no loads through texel buffers",
 }

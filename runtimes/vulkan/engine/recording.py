@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from typing import NamedTuple
 
 from mobopt.runtimes.vulkan.engine import vk
 from mobopt.runtimes.vulkan.engine.buffers import Buffer, Place
+from mobopt.runtimes.vulkan.engine.code_ahead import emptied
 from mobopt.runtimes.vulkan.engine.device import Device
 from mobopt.runtimes.vulkan.engine.hazards import Barrier, GpuOperation
 from mobopt.runtimes.vulkan.engine.resources import ResourceScope
 from mobopt.runtimes.vulkan.engine.stream import Binding, Copy, Dispatch
 from mobopt.runtimes.vulkan.engine.tensor import Storage
-from mobopt.shaders.push_constants import Link
+from mobopt.shaders.push_constants import NO_LINK, Link
 
 _POLL_SECONDS = 0.01
 _WAIT_NANOSECONDS = 200_000_000
@@ -46,6 +47,8 @@ class Recordable:
     """Of dispatches of chained shaders: the push constants that say what they wait for."""
     progress: vk.Handle = None
     """The descriptor set that those count in."""
+    ahead: Mapping[int, Sequence[Dispatch]] = field(default_factory=dict)
+    """By the number of an operation: dispatches of whose kernels the instructions are read after it."""
 
 
 @dataclass(frozen=True)
@@ -85,6 +88,8 @@ class CommandPool:
                 _record_dispatch(commands, operation, run)
             else:
                 _record_copy(commands, operation, run.places)
+            for dispatch in run.ahead.get(index, ()):
+                _record_empty(commands, dispatch, run)
             if queries is not None:
                 vk.lib.vkCmdWriteTimestamp(commands, vk.VK_PIPELINE_STAGE_BOTTOM_OF_PIPE_BIT, queries, index + 1)
         _record_host_barrier(commands)
@@ -127,12 +132,23 @@ class CommandPool:
 
 
 def _record_dispatch(commands: vk.Handle, dispatch: Dispatch, run: Recordable) -> None:
-    bound, link = run.bound[dispatch], run.links.get(dispatch)
+    _record_bound(commands, dispatch, run.bound[dispatch], run.links.get(dispatch), run.progress)
+
+
+def _record_empty(commands: vk.Handle, dispatch: Dispatch, run: Recordable) -> None:
+    """One workgroup of the same kernel, which has no rows to compute, waits for nobody, and is waited for by nobody."""
+    link = NO_LINK.pack() if dispatch in run.links else None
+    _record_bound(commands, emptied(dispatch), run.bound[dispatch], link, run.progress)
+
+
+def _record_bound(
+    commands: vk.Handle, dispatch: Dispatch, bound: BoundDispatch, link: bytes | None, progress: vk.Handle
+) -> None:
     point = vk.VK_PIPELINE_BIND_POINT_COMPUTE
     vk.lib.vkCmdBindPipeline(commands, point, bound.pipeline)
     count, sets = 1, bound.sets + bound.number
     if link is not None:
-        count, sets = 2, vk.ffi.new("VkDescriptorSet[]", [sets[0], run.progress])
+        count, sets = 2, vk.ffi.new("VkDescriptorSet[]", [sets[0], progress])
     vk.lib.vkCmdBindDescriptorSets(commands, point, bound.layout, 0, count, sets, 0, vk.ffi.NULL)
     for offset, constants in ((0, dispatch.push_constants), (Link.first, link)):
         if constants:

@@ -44,6 +44,8 @@ class StagedStream:
     """Outputs that are what has become of an input's array, by number, and the number of the input."""
     undo: tuple[Dispatch, ...]
     """What makes such inputs what they were."""
+    code_ahead_bytes: int | None
+    """As of the stream."""
 
     @property
     def array_storages(self) -> tuple[Storage, ...]:
@@ -115,6 +117,7 @@ def stage(
         bound_outputs,
         in_inputs,
         tuple(stream.undo),
+        stream.code_ahead_bytes,
     )
 
 

@@ -146,6 +146,9 @@ class Stream:
     chained_workgroups: int = 0
     """Up to how many workgroups a dispatch waits for others by a counter, rather than by a barrier; 0 where that is no
     gain, or where workgroups may start in another order than their dispatches: those that wait could keep them out."""
+    code_ahead_bytes: int | None = None
+    """From how many bytes of constants on the instructions of kernels are read before they are needed (see
+    ``code_ahead.py``); None: never."""
     checked_for: DeviceInfo | None = None
     """The device whose limits every dispatch was compared with when it was appended."""
     in_place: set[Storage] = field(default_factory=set)

@@ -117,6 +117,8 @@ class DeviceCosts:
     """Up to which a dispatch waits for others by a counter: see :attr:`Stream.chained_workgroups`."""
     ahead_workgroups_per_core: int
     """Up to which it reads its first weights meanwhile: those that start later find everything computed."""
+    code_ahead_bytes: int
+    """Constants of a plan from which on instructions are read ahead: see :attr:`Stream.code_ahead_bytes`."""
     in_order_drivers: tuple[int, ...]
     """Of VkDriverId: those that were seen to start workgroups in the order of dispatches, which that takes."""
     most_sums: int

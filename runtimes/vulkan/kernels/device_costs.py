@@ -105,6 +105,13 @@ def chained_workgroups(device: DeviceInfo) -> int:
     return costs.chained_workgroups_per_core * core_count(device) if is_in_order else 0
 
 
+def code_ahead_bytes(device: DeviceInfo) -> int | None:
+    """What :attr:`Stream.code_ahead_bytes` is on a device."""
+    if not chained_workgroups(device) or "no-code-ahead" in device.switches:
+        return None
+    return 0 if EMULATED_CHAINS in device.switches else device_costs(device).code_ahead_bytes
+
+
 def ahead_workgroups(device: DeviceInfo) -> int:
     """Workgroups up to which a dispatch that waits by a counter reads constants before those before it have ended."""
     most = chained_workgroups(device)
