@@ -7,6 +7,7 @@ import math
 import zlib
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
@@ -138,6 +139,11 @@ def another_gpu(costs: DeviceCosts) -> DeviceCosts:
     return costs
 
 
+@cache
+def shape_of(layer: Layer, info: DeviceInfo) -> ProductShape:
+    return PreparedLayer(layer).shape(info)
+
+
 class MadeUpBench:
     """Stands for a device whose times are made of costs, with a little noise."""
 
@@ -149,7 +155,7 @@ class MadeUpBench:
     def __init__(self, device: Device, layers: Sequence[Layer]) -> None:
         load_lowerings()
         self.info = device.info
-        self.items = [Measured(layer, PreparedLayer(layer).shape(self.info)) for layer in layers]
+        self.items = [Measured(layer, shape_of(layer, self.info)) for layer in layers]
 
     def __enter__(self) -> MadeUpBench:
         return self
@@ -198,7 +204,7 @@ def lost(info: DeviceInfo, layers: Iterable[Layer]) -> float:
     """How much longer what is chosen takes than the best of all kernels: a mean of logarithms."""
     total = []
     for layer in layers:
-        shape = PreparedLayer(layer).shape(info)
+        shape = shape_of(layer, info)
         costs = with_units(info, device_costs(info), SPLIT)
         assert costs is not None
         few = [*row_kernels(info, shape)]
@@ -379,7 +385,7 @@ def test_other_families_predict_what_they_did_when_blocks_are_fitted() -> None:
     for name in (HALVES, SPLIT, ROWS):
         old, new = (gpu_family(name, h200, known, known).before for known in (before, costs))
         for layer in LAYERS[name]:
-            shape = PreparedLayer(layer).shape(h200)
+            shape = shape_of(layer, h200)
             ratios = [
                 (new(kernel, shape) - 1000) / (old(kernel, shape) - 1000)
                 for kernel in gpu_family(name, h200, before, before).kernels(shape)
@@ -394,7 +400,7 @@ def test_few_kernels_are_measured() -> None:
     h200, count = known_device("nvidia_h200"), 0
     for name in (SHARED, HALVES, SPLIT, ROWS, FEW_BITS):
         family = gpu_family(name, h200, device_costs(h200), device_costs(h200))
-        count += sum(len({*family.first(Measured(layer, PreparedLayer(layer).shape(h200)))}) for layer in LAYERS[name])
+        count += sum(len({*family.first(Measured(layer, shape_of(layer, h200)))}) for layer in LAYERS[name])
     assert count < 450
 
 

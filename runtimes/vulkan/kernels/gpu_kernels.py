@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 from mobopt.runtimes.vulkan.engine.device_info import DeviceInfo
 from mobopt.runtimes.vulkan.engine.stream import USUAL_ITERATIONS
@@ -61,7 +61,7 @@ class SharedKernel:
             f"{'_scaled' if self.scaled else '_planar' if self.planar else ''}"
         )
 
-    @property
+    @cached_property
     def invocations(self) -> int:
         """Of a workgroup."""
         return (self.block_rows // self.rows) * (self.block_columns // self.columns) * self.teams
@@ -73,13 +73,13 @@ class SharedKernel:
         sums = self.teams * self.block_rows * self.block_columns if self.teams > 1 else 0
         return 16 * max(tiles, sums)
 
-    @property
+    @cached_property
     def fetches(self) -> int:
         """vec4s that an invocation fetches in a step."""
         factors = 4 * self.inner_block * self.block_columns
         return -(-self.block_rows * self.inner_block // self.invocations) + -(-factors // self.invocations)
 
-    @property
+    @cached_property
     def instructions(self) -> int:
         """What an invocation does in a step by instructions of their own: products of a vec4 with four, and fetches."""
         return self.inner_block // self.teams * self.rows * self.columns + self.fetches
