@@ -13,6 +13,8 @@ from .table import ShaderError, Variant
 
 _INCLUDE = re.compile(r'\s*#\s*include\s+"([^"]+)"')
 _VERSION = re.compile(r"\s*#\s*version\b")
+_UNROLL, _KEEP, _EMULATED = "[[unroll]]", "[[dont_unroll]]", "EMULATED"
+"""Emulated matrix units are loops: unrolled ones take drivers that compute on the CPU minutes to compile."""
 _BEFORE_CHAINED, _AFTER_CHAINED = "chain.glsl", "chain_end.glsl"
 
 
@@ -35,7 +37,8 @@ def expand(variant: Variant, glsl_folder: Path) -> str:
         begin += _included(glsl_folder / _BEFORE_CHAINED, variant.name)
         lines += _included(glsl_folder / _AFTER_CHAINED, variant.name)
     lines[version + 1 : version + 1] = [*begin, _line_directive(source, version + 2)]
-    return "\n".join(lines) + "\n"
+    text = "\n".join(lines) + "\n"
+    return text.replace(_UNROLL, _KEEP) if _EMULATED in dict(variant.defines) else text
 
 
 def _included(path: Path, variant: str) -> list[str]:
