@@ -332,6 +332,13 @@ def test_kernels(gpu: Device, monkeypatch: pytest.MonkeyPatch, number: int) -> N
 
 @pytest.mark.sweep
 @pytest.mark.parametrize("number", range(len(WALKS)))
+def test_more_kernels(gpu: Device, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+    _check_kernels(gpu, monkeypatch, number, 60)
+
+
+@pytest.mark.sweep
+@pytest.mark.long
+@pytest.mark.parametrize("number", range(len(WALKS)))
 def test_every_kernel(gpu: Device, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
     _check_kernels(gpu, monkeypatch, number, 1000)
 
