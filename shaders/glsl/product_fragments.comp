@@ -19,6 +19,11 @@
 #ifdef PLANAR
 #include "product_planar.glsl"
 #endif
+#ifdef SHORTCUT
+// vec4s of the inner dimension, its last, that are of another input: a convolution of single pixels whose result is added. It lies where a
+// residual would, with the strides of that convolution.
+layout(constant_id = FORMS_ID + 1) const int OTHER_INNER = 2;
+#endif
 
 layout(constant_id = 12) const int ROWS = 32;    // of a subgroup
 layout(constant_id = 13) const int COLUMNS = 8;  // vec4s of a subgroup
@@ -63,7 +68,13 @@ ivec2 places[LINES];
 #ifdef SCALED
 int row_scales[LINES];
 #endif
-int total = ((SPATIAL != 0 ? taps_high * taps_wide * inner : inner) + 1) / VECTORS; // runs of the inner dimension
+int own_inner = SPATIAL != 0 ? taps_high * taps_wide * inner : inner;
+#ifdef SHORTCUT
+int other_addresses[LINES];
+int total = (own_inner + OTHER_INNER) / VECTORS; // runs of the inner dimension
+#else
+int total = (own_inner + 1) / VECTORS;
+#endif
 int steps = (total + STEP - 1) / STEP;
 int turns = (steps + PARTS * TEAMS - 1) / (PARTS * TEAMS); // of a subgroup
 int first;                                                 // step of this subgroup
@@ -81,12 +92,23 @@ void find_row(int row, out ivec2 place, out int address) {
     }
 }
 
+#ifdef SHORTCUT
+int other_address(int row) {
+    Pixel pixel = Pixel(0, 0, 0);
+    if (SPATIAL != 0) pixel = pixel_of(row);
+    return residual_index(batch, row, pixel);
+}
+#endif
+
 void find_rows() {
     [[unroll]] for (int i = 0; i < LINES; ++i) {
         int row = block_row + i * 8 + line_of_lane();
         find_row(row, places[i], addresses[i]);
 #ifdef SCALED
         row_scales[i] = scales_of(row);
+#endif
+#ifdef SHORTCUT
+        other_addresses[i] = other_address(row);
 #endif
     }
 }
@@ -96,11 +118,18 @@ struct Reach {
     int offset;
     ivec2 shift;
     bool is_tail; // the last of a row of taps, of which four halves exist if INNER_TAIL says so
+    bool is_other; // of the other input
 };
 
 // What of the input is at place `vector` of the inner dimension, in vec4s.
 Reach reach_at(int turn, int vector) {
-    Reach reach = Reach(turn < turns, vector, ivec2(0), false);
+    Reach reach = Reach(turn < turns, vector, ivec2(0), false, false);
+#ifdef SHORTCUT
+    if (vector >= own_inner) {
+        int other = vector - own_inner;
+        return Reach(turn < turns && other < OTHER_INNER, other, ivec2(0), false, true);
+    }
+#endif
     if (SPATIAL != 0) {
         // Exact: a quotient of numbers below 2^20 is further than that from a whole number.
         int index = int((float(vector) + 0.5) * per_channel);
@@ -119,7 +148,7 @@ Reach reach_at(int turn, int vector) {
 Reach reach_of(int turn) { return reach_at(turn, ((first + turn * TEAMS) * STEP + run_of_lane()) * VECTORS); }
 
 bool is_inside(ivec2 place, Reach reach) {
-    if (PADDED == 0) return reach.exists && place.x > OUTSIDE;
+    if (PADDED == 0 || reach.is_other) return reach.exists && place.x > OUTSIDE;
     place += reach.shift;
     return reach.exists && uint(place.x) < uint(width) && uint(place.y) < uint(height);
 }
@@ -131,6 +160,7 @@ bool is_inside(ivec2 place, Reach reach) {
 #define FETCHED RUN
 #define NOTHING RUN(0)
 #define FETCHED_AT(place) RUN(QUAD(activations, (place) >> 1))
+#define OTHER_AT(place) RUN(QUAD(residuals, (place) >> 1))
 #define CUT_TAIL(run, reach)                                                                                                     \
     if (INNER_TAIL != 0 && reach.is_tail) run.zw = uvec2(0);
 const int FACTORS = EIGHTS;
@@ -182,6 +212,16 @@ void store_plain() {
 }
 #endif
 
+#ifdef SHORTCUT
+FETCHED values_of(int i, Reach reach) {
+    if (reach.is_other) return OTHER_AT(other_addresses[i] + reach.offset);
+    return FETCHED_AT(addresses[i] + reach.offset);
+}
+#define VALUES_OF(i, reach) values_of(i, reach)
+#else
+#define VALUES_OF(i, reach) FETCHED_AT(addresses[i] + reach.offset)
+#endif
+
 // Two sets, by name: an index that isn't known before loops are unrolled puts arrays into local memory (NVIDIA).
 FETCHED values[LINES], next_values[LINES];
 RUN factors[FACTORS], next_factors[FACTORS];
@@ -205,7 +245,7 @@ int first_load; // of the weights of this subgroup
         Reach reach = reach_of(turn);                                                                                            \
         [[unroll]] for (int i = 0; i < LINES; ++i) {                                                                             \
             into[i] = NOTHING;                                                                                                   \
-            if (is_inside(places[i], reach)) into[i] = FETCHED_AT(addresses[i] + reach.offset);                                  \
+            if (is_inside(places[i], reach)) into[i] = VALUES_OF(i, reach);                                                      \
             CUT_TAIL(into[i], reach)                                                                                             \
         }                                                                                                                        \
     }

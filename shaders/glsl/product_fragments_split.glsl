@@ -14,6 +14,7 @@ struct Floats {
 #define FETCHED Floats
 #define NOTHING Floats(vec4(0.0), vec4(0.0))
 #define FETCHED_AT(place) Floats(ACTIVATION(place), ACTIVATION((place) + 1))
+#define OTHER_AT(place) Floats(RESIDUAL(place), RESIDUAL((place) + 1))
 #define CUT_TAIL(run, reach)
 
 // Before the first barrier.
@@ -91,12 +92,23 @@ vec4 plain_sum(Spot spot) {
     ivec2 place;
     int address;
     find_row(spot.row, place, address);
+#ifdef SHORTCUT
+    int other = other_address(spot.row);
+#endif
     vec4 sum = vec4(0.0);
     int share = turns * TEAMS * STEP;
     for (int run = part * share; run < min(part * share + share, total); ++run) {
         Reach reach = reach_at(0, run * VECTORS);
         if (!is_inside(place, reach)) continue;
+#ifdef SHORTCUT
+        Floats floats = NOTHING;
+        if (reach.is_other)
+            floats = OTHER_AT(other + reach.offset);
+        else
+            floats = FETCHED_AT(address + reach.offset);
+#else
         Floats floats = FETCHED_AT(address + reach.offset);
+#endif
 #ifdef SCALED
         int scale = scales_of(spot.row) + reach.offset;
         floats = scaled_run(floats, scale_at(scale), scale_at(scale + 1));

@@ -25,6 +25,7 @@ from mobopt.runtimes.vulkan.compile.fusion_pointwise import fuse_pointwise
 from mobopt.runtimes.vulkan.compile.fusion_rotary import fold_rotary, join_rotary
 from mobopt.runtimes.vulkan.compile.fusion_row_layers import fold_row_layers
 from mobopt.runtimes.vulkan.compile.fusion_scaling import fold_scalings
+from mobopt.runtimes.vulkan.compile.fusion_shortcuts import fold_shortcuts
 from mobopt.runtimes.vulkan.compile.gates import interleave_gates
 from mobopt.runtimes.vulkan.compile.host_function import HostFunction
 from mobopt.runtimes.vulkan.compile.in_place import written_in_place
@@ -198,6 +199,7 @@ def _build(
     is_unfit = halving.is_unfit if halving is not None else lambda node: False
     has_units = halving is not None and multiplies(device, halving.elements)
     if use_shared_memory(device):
+        fold_shortcuts(graph, device, placement.reasons, has_units, is_apart)
         fold_scalings(graph, placement.reasons, is_apart, is_unfit)
         fold_expansions(graph, device, placement.reasons, is_apart)
     fold_gates(graph, device, placement.reasons, has_units, is_apart)

@@ -83,7 +83,7 @@ def append_product_convolution(
         _append_image(plan, convolution, operands, filters, epilogue, is_rounded)
     else:
         product = convolution_product(convolution, operands, filters)
-        _append_grid(plan, product, operands, epilogue, convolution.group_inputs % 4)
+        append_grid(plan, product, operands, epilogue, convolution.group_inputs % 4)
 
 
 @replayable
@@ -105,13 +105,13 @@ def _append_image(
     kernel, shape = chosen_kernel(plan, product, planar, spatial=True, inner_tail=tail)
     pixels = image.numel // image.sizes[1]
     if reads_planes(plan.device, kernel, shape, image.sizes[1], pixels):
-        _append_grid(plan, product, planar, epilogue, tail, dense=False)
+        append_grid(plan, product, planar, epilogue, tail, dense=False)
         return
     if reads_rows(plan.device, kernel, convolution):
         _append_rows(plan, convolution, operands, epilogue, is_rounded)
         return
     operands = replace(operands, activations=_rounded(plan, image) if is_rounded else whole_vectors(plan, image))
-    _append_grid(plan, convolution_product(convolution, operands, filters), operands, epilogue, tail)
+    append_grid(plan, convolution_product(convolution, operands, filters), operands, epilogue, tail)
 
 
 def _append_rows(
@@ -132,7 +132,7 @@ def _append_rows(
         if isinstance(kernel, FragmentKernel):
             break
     append_image_rows(plan, image, laid, rows, convolution.padding)
-    _append_grid(plan, product, operands, epilogue, tail, dense=False)
+    append_grid(plan, product, operands, epilogue, tail, dense=False)
 
 
 _ODD_TAIL = 4
@@ -197,7 +197,7 @@ def append_transposed_phases(
             dilation_high=high.step,
             dilation_wide=wide.step,
         )
-        _append_grid(plan, product, operands, epilogue, convolution.group_inputs % 4, dense=False)
+        append_grid(plan, product, operands, epilogue, convolution.group_inputs % 4, dense=False)
 
 
 def _phase_view(tensor: DeviceTensor, high: Phase, wide: Phase, stride: Sequence[int]) -> DeviceTensor:
@@ -309,7 +309,7 @@ def _pitch(tensor: DeviceTensor) -> int:
     return pitch // 4
 
 
-def _append_grid(
+def append_grid(
     plan: Plan,
     product: ProductPush,
     operands: ProductOperands,

@@ -77,6 +77,8 @@ class FragmentKernel:
     """Whether halves are of bfloat16."""
     normalized: bool = False
     """Whether the input's rows are normalised (``product_normalized.glsl``)."""
+    shortcut: bool = False
+    """Whether the last of the inner dimension are of another input (:attr:`ProductOperands.shortcut`)."""
     reads_ahead: bool = False
     """Whether a chained dispatch reads its first weights before those end that it waits for."""
 
@@ -86,7 +88,14 @@ class FragmentKernel:
     def shader(self) -> str:
         """The variant's name."""
         if self.split:
-            return f"product_fragments_split{'_scaled' if self.scaled else ''}{'_emulated' if self.emulated else ''}"
+            return (
+                f"product_fragments_split{'_scaled' if self.scaled else '_shortcut' if self.shortcut else ''}"
+                f"{'_emulated' if self.emulated else ''}"
+            )
+        if self.shortcut:
+            return (
+                f"product_fragments{'_bfloat' if self.bfloats else ''}_shortcut{'_emulated' if self.emulated else ''}"
+            )
         return (
             f"product_fragments{'_bfloat' if self.bfloats else ''}"
             f"{'_normalized' if self.normalized else '_scaled' if self.scaled else '_planar' if self.planar else ''}"

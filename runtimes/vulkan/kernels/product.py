@@ -50,6 +50,9 @@ class ProductOperands:
     """How rows of the activations are normalised, by another."""
     planes: Planes | None = None
     """How the activations are read that are planes of an image, by another: places of them count floats."""
+    shortcut: int = 0
+    """vec4s of the inner dimension, after those of the activations, that ``residual`` has, by another: the input of a
+    convolution of single pixels whose result is added, with its strides as the residual's."""
 
     def bindings(self, texels: bool) -> tuple[Binding, ...]:
         """Bindings 0 to 4 of the kernels, and 5 for scales; a missing operand is bound to the activations, and not
@@ -71,8 +74,9 @@ class ProductOperands:
         forms = sum(element_form(tensor) << 3 * place for place, tensor in enumerate(tensors))
         forms |= rounding_form(epilogue)
         extras = [extra for extra in (self.scales, self.scaling, self.normalization) if extra is not None]
-        if extras:
-            return (forms, *(number for extra in extras for number in extra.constants))
+        if extras or self.shortcut:
+            shortcut = (self.shortcut,) if self.shortcut else ()
+            return (forms, *(number for extra in extras for number in extra.constants), *shortcut)
         return (forms,) if forms else ()
 
 
@@ -120,15 +124,24 @@ def _fits_fragments(plan: Plan, product: ProductPush, operands: ProductOperands,
         return False
     weights, p = operands.weights, product
     is_matrix = batches == 1 and p.weight_offset == 0 and p.weight_pitch == p.columns and not _is_grouped(p)
-    lines = 4 * p.inner * p.taps_high * p.taps_wide
+    lines = 4 * (p.inner * p.taps_high * p.taps_wide + operands.shortcut)
     is_whole = is_matrix and weights.storage.capacity == lines * 4 * p.columns
-    if weights.storage.kind is not StorageKind.CONSTANT or not is_whole:
+    if weights.storage.kind is not StorageKind.CONSTANT or not is_whole or not _fits_shortcut(p, operands):
         return False
     if not _are_halves(plan.device, operands):
         return not (inner_tail or p.inner % 2) and _splits_fragments(plan, operands)
     if operands.planes is not None:
         return True
     return not (inner_tail % 4 or any(place % 2 for place in (p.inner, p.input_offset, p.input_pitch, p.input_batch)))
+
+
+def _fits_shortcut(product: ProductPush, operands: ProductOperands) -> bool:
+    """Whether the other input of a product, if it has one, can go straight to registers as its activations do."""
+    other, p = operands.residual, product
+    if not operands.shortcut or other is None:
+        return not operands.shortcut
+    places = (operands.shortcut, p.residual_offset, p.residual_pitch, p.residual_row, p.residual_batch)
+    return element_form(other) == element_form(operands.activations) and not any(place % 2 for place in places)
 
 
 def _splits_fragments(plan: Plan, operands: ProductOperands) -> bool:
@@ -232,6 +245,9 @@ def append_product(
     if operands.normalization is not None:
         assert isinstance(kernel, (RowKernel, MatrixKernel, FragmentKernel)), "others would leave it out"
         assert kernel.normalized
+    if operands.shortcut:
+        assert isinstance(kernel, FragmentKernel) and kernel.parts == 1, "others would leave it out"
+        kernel = replace(kernel, shortcut=True)
     walk = (int(spatial), int(padded), inner_tail, int(_is_grouped(product)))
     if isinstance(kernel, TileKernel) and kernel.column_lanes > 1:
         product = ProductPush(**{**vars(product), "column_lanes": kernel.column_lanes.bit_length() - 1})
@@ -259,7 +275,7 @@ def chosen_kernel(
     taps = product.taps_high * product.taps_wide
     shape = ProductShape(
         rows=product.rows,
-        inner=product.inner * taps,
+        inner=product.inner * taps + operands.shortcut,
         columns=product.columns,
         group_columns=product.group_columns or product.columns,
         batches=batches,
