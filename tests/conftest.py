@@ -25,6 +25,10 @@ if any(Path(place, "vulkan/explicit_layer.d/VkLayer_khronos_validation.json").ex
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # for the processes that tests start
 torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
 
+# torch.jit knows builtin functions by their ids, in a table that it makes when something is first scripted: of one that
+# a test has put there for a while, the id would be another object's afterwards.
+torch.jit._builtins._get_builtin_table()
+
 # Warnings are errors: what torch says once in a process would fail whichever test comes first.
 torch.set_warn_always(True)
 
