@@ -18,6 +18,7 @@ from mobopt.runtimes.vulkan.engine.chains import Chained, may_chain, plan_chain
 from mobopt.runtimes.vulkan.engine.device import Device
 from mobopt.runtimes.vulkan.engine.device_info import DeviceInfo
 from mobopt.runtimes.vulkan.engine.hazards import Barrier, GpuOperation
+from mobopt.runtimes.vulkan.engine.recording import Recordable
 from mobopt.runtimes.vulkan.engine.stream import Binding, Copy, Dispatch, Stream
 from mobopt.runtimes.vulkan.engine.tensor import Storage
 from mobopt.runtimes.vulkan.kernels.device_costs import ahead_workgroups, chained_workgroups
@@ -142,6 +143,22 @@ def test_results_are_those_of_barriers(emulating: Device, monkeypatch: pytest.Mo
             assert all(map(torch.equal, net(x), results))
     assert emulating.chains
     assert sum(link.arrivals_before > 0 for link in plans[0].links) >= 5
+
+
+def test_emulation_keeps_the_barriers(emulating: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    runs: list[Recordable] = []
+    record = lane_module.CommandPool.record
+
+    def noted(pool: lane_module.CommandPool, run: Recordable, *queries: object) -> object:
+        runs.append(run)
+        return record(pool, run, *queries)
+
+    monkeypatch.setattr(lane_module.CommandPool, "record", noted)
+    net, inputs, _ = built(emulating)
+    plain = runs[0].barriers
+    runs.clear()
+    net(inputs[0])
+    assert list(runs[0].barriers) == list(plain) and any(plain)
 
 
 def test_who_waits_in_vain_gives_up_and_computes_with_barriers(

@@ -17,7 +17,7 @@ from mobopt.runtimes.vulkan.lowerings.convolution import is_expansion
 from mobopt.runtimes.vulkan.lowerings.registry import why_unsupported
 from mobopt.runtimes.vulkan.lowerings.summed_convolutions import SUMMED_CONVOLUTIONS, can_be_shortcut
 
-NO_SHORTCUTS = "no-summed-convolutions"
+NO_SUMMED_CONVOLUTIONS = "no-summed-convolutions"
 """The switch by which convolutions whose results are added have a dispatch each."""
 
 
@@ -46,7 +46,7 @@ def fold_shortcuts(
     It runs after epilogues are folded. Nodes of ``on_host``, and those of which ``is_apart`` is true, stay as they are;
     ``has_units`` says that halves are multiplied by matrix units.
     """
-    if NO_SHORTCUTS in device.switches or not takes_fragments(device) or not (has_units or splits(device)):
+    if NO_SUMMED_CONVOLUTIONS in device.switches or not takes_fragments(device) or not (has_units or splits(device)):
         return
     for node in list(graph.block.nodes):
         other = None if node in on_host or node.op != PRODUCT else _added_to(node)

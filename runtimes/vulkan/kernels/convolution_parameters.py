@@ -66,6 +66,11 @@ class Convolution:
         return self.weight.sizes[2:]
 
     @property
+    def is_of_single_pixels(self) -> bool:
+        """Whether each result is of one pixel of an image."""
+        return (self.taps, self.padding) == ((1, 1), (0, 0))
+
+    @property
     def group_inputs(self) -> int:
         """Input channels of a group."""
         return self.weight.sizes[0] // self.groups if self.transposed else self.weight.sizes[1]

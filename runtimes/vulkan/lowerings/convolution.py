@@ -74,8 +74,7 @@ def _with_own_scaling(plan: Plan, call: Node, wanted: Convolution) -> Convolutio
 
 def takes_scaling(call: Node) -> bool:
     """Whether the kernel of a convolution for GPUs can scale its input as it reads it: it does for single pixels."""
-    wanted = convolution_of(call)
-    return (wanted.taps, wanted.padding) == ((1, 1), (0, 0)) and is_expansion(call)
+    return convolution_of(call).is_of_single_pixels and is_expansion(call)
 
 
 def is_expansion(call: Node) -> bool:

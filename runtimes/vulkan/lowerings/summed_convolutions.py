@@ -31,14 +31,10 @@ def summed_convolutions(plan: Plan, node: Node) -> DeviceTensor:
 
 def in_order(one: Convolution, other: Convolution) -> tuple[Convolution, Convolution]:
     """Two convolutions, the shortcut last: that of single pixels, and if both are, the one that has a stride."""
-    is_shortcut = _is_of_pixels(one) and (one.stride != (1, 1) or not _is_of_pixels(other))
+    is_shortcut = one.is_of_single_pixels and (one.stride != (1, 1) or not other.is_of_single_pixels)
     return (other, one) if is_shortcut else (one, other)
-
-
-def _is_of_pixels(convolution: Convolution) -> bool:
-    return (convolution.taps, convolution.padding) == ((1, 1), (0, 0))
 
 
 def can_be_shortcut(one: Convolution, other: Convolution) -> bool:
     """Whether one of two convolutions is of single pixels."""
-    return _is_of_pixels(one) or _is_of_pixels(other)
+    return one.is_of_single_pixels or other.is_of_single_pixels
