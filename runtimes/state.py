@@ -77,7 +77,7 @@ class ModelState:
         Raises:
             UnsupportedError: tensors of different dtypes share memory.
         """
-        if self._memories is None or self._is_shared or self._exposed:
+        if self._memories is None or not self.is_private:
             self._memories = StateMemories(self._values)
         return self._memories
 
@@ -97,6 +97,11 @@ class ModelState:
     def expose(self, tensor: torch.Tensor) -> None:
         """Say that somebody else has a tensor, which is up to date, and may write to it."""
         self._exposed[memory_of(tensor)] = tensor
+
+    @property
+    def is_private(self) -> bool:
+        """Whether nobody else has any of its tensors."""
+        return not (self._is_shared or self._exposed)
 
     def is_exposed(self, tensor: torch.Tensor) -> bool:
         """Whether somebody else may have the memory of a tensor, so that it must always be up to date."""

@@ -18,7 +18,7 @@ from mobopt.runtimes.vulkan.call import Call, on_host
 from mobopt.runtimes.vulkan.compile.build import Built
 from mobopt.runtimes.vulkan.compile.host_function import HostFunction
 from mobopt.runtimes.vulkan.compile.integer_ranges import is_within
-from mobopt.runtimes.vulkan.device_results import DeviceResults
+from mobopt.runtimes.vulkan.device_results import DeviceResults, as_array
 from mobopt.runtimes.vulkan.engine.array import DeviceArray
 from mobopt.runtimes.vulkan.engine.device import Device
 from mobopt.runtimes.vulkan.engine.executable import Executable
@@ -131,11 +131,25 @@ class CallPlan:
         self._has_plain_result = is_plain and segment.result == Returned(0)
         are_returned = all(isinstance(leaf, Returned) for leaf in leaves_of(segment.result, Leaf))
         self._has_plain_results = is_plain and are_returned and not gives_arrays
+        self._owned_version = 0
+        """Of the state's arrays, when it was seen last that nobody else has those that are written to."""
+        can_renew = are_returned and segment.graph.outputs == built.outputs and not self._has_numbers
+        self._renews = can_renew and not (segment.updates or self._remember) and self._writes_in_place()
 
     @property
     def is_complete(self) -> bool:
         """Whether the call ends with it."""
         return self.following is None
+
+    def _writes_in_place(self) -> bool:
+        """Whether all that a call makes of the state, if anything, is written to arrays that it does not return."""
+        if self.executable is None or not self.segment.writes:
+            return False
+        values, inputs = self.outputs, self.segment.inputs
+        pairs = self.executable.outputs_in_inputs.items()
+        renewed = {inputs[self._taken[number]]: values[output] for output, number in pairs if output < len(values)}
+        returned = set(self.segment.values_in(self.segment.result))
+        return self.segment.written == renewed and returned.isdisjoint(renewed.values())
 
     def _is_returned(self, number: int) -> bool:
         """Whether a tensor of the result lies in the memory of an input."""
@@ -206,9 +220,16 @@ class CallPlan:
             return call.inputs
         inputs, resident = call.inputs, self._resident
         taken = [call.array(number, self._device) if number in resident else inputs[number] for number in self._taken]
-        for index, memory in self._written.items():
-            taken[index] = self._arrays.own(call.wholes[memory])
+        if self._written and self._owned_version != self._arrays.version:
+            for index, memory in self._written.items():
+                taken[index] = self._arrays.own(call.wholes[memory])
+            self._owned_version = self._arrays.version
         return taken
+
+    def _result(self, value: TensorOrArray) -> TensorOrArray:
+        if self._gives_arrays and isinstance(value, torch.Tensor):
+            return as_array(self._device, value)
+        return value
 
     def deliver(self, call: Call, computed: Sequence[TensorOrArray]) -> Any:
         """The result of a call, whose state becomes what it has made of it.
@@ -221,6 +242,9 @@ class CallPlan:
             return computed[0]
         if self._has_plain_results:
             return map_leaves(self.segment.result, Returned, lambda leaf: computed[leaf.number])
+        if self._renews:
+            self._arrays.renew([call.wholes[memory] for memory in self._written.values()])
+            return map_leaves(self.segment.result, Returned, lambda leaf: self._result(computed[leaf.number]))
         if self._remember is not None:
             computed = self._remembered(computed, self._remember)
         values = dict(zip(self.outputs, computed, strict=True))

@@ -117,7 +117,7 @@ class VulkanProgram:
         """Of the state, as the last call found it."""
         self._state_form = Key(None)
         """What a plan depends on of the state's values, then."""
-        self._may_stay: Sequence[bool] = ()
+        self._may_stay: tuple[bool, ...] = ()
         """Whether the device has elements for these memories."""
         known = ValueRanges() if ranges is None else ranges
         self._builder = SegmentBuilder(program, self.model_state, bounds, precision, known, fallback == "cpu")
@@ -512,13 +512,14 @@ class VulkanProgram:
             state.forget_exposed(wholes)
             self._memories = memories
             self._state_form = Key((signature_of(state.forms, [], False), memories.places))
-            self._may_stay = [is_kept_on_device(whole) for whole in wholes]
+            self._may_stay = tuple([is_kept_on_device(whole) for whole in wholes])
         places = [memories.place(tensor) for tensor in arguments if isinstance(tensor, torch.Tensor)]
         for place in filter(None, places):  # the caller has it
             self._expose(wholes[place.memory])
-        stays = tuple([may and not state.is_exposed(whole) for whole, may in zip(wholes, self._may_stay, strict=True)])
-        values = [arrays.array(whole) if stay else whole for whole, stay in zip(wholes, stays, strict=True)]
-        return values, wholes, (self._state_form, tuple(places), stays)
+        stays = self._may_stay
+        if not state.is_private:
+            stays = tuple([may and not state.is_exposed(whole) for whole, may in zip(wholes, stays, strict=True)])
+        return arrays.inputs(wholes, stays), wholes, (self._state_form, tuple(places), stays)
 
     def _expose(self, whole: torch.Tensor) -> None:
         """Keep a memory of the state on the CPU, for the caller gets tensors that lie there."""

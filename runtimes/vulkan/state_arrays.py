@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import itertools
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -12,8 +13,10 @@ from mobopt.runtimes.memories import memory_of
 from mobopt.runtimes.vulkan.engine.array import DeviceArray
 from mobopt.runtimes.vulkan.engine.device import Device
 from mobopt.runtimes.vulkan.engine.device_gate import DeviceGate
+from mobopt.runtimes.vulkan.engine.lane import TensorOrArray
 from mobopt.runtimes.vulkan.engine.tensor import HELD_DTYPES
 
+_VERSIONS = itertools.count(1)
 _DTYPES = frozenset(HELD_DTYPES) - {torch.int64}
 """Of int64 the host must see the elements to tell whether they fit."""
 
@@ -32,14 +35,35 @@ class _Kept:
 
 class StateArrays:
     """Arrays by the memory whose place they take. A call makes others, which are put in their place when the whole call
-    is done; or it writes to those that nobody else has, and undoes that if it fails."""
+    is done; or it writes to those that nobody else has, and undoes that if it fails.
+
+    Attributes:
+        version: another one, of all such objects, whenever an array takes the place of another, or may be shared with
+            somebody. A decoder's caches are the same arrays from call to call, so that they needn't be looked for.
+    """
 
     def __init__(self, device: Device) -> None:
         self.device = device
         self._kept: dict[int, _Kept] = {}
         self._by_tensor: dict[int, _Kept] = {}
         """The same by the tensor itself, which is found faster than its memory."""
+        self.version = next(_VERSIONS)
+        self._found: tuple[Sequence[torch.Tensor], Sequence[bool], list[TensorOrArray]] | None = None
+        """What :meth:`inputs` gave since the version is this."""
         device.register(self)
+
+    def inputs(self, wholes: Sequence[torch.Tensor], stays: Sequence[bool]) -> list[TensorOrArray]:
+        """What memories hold: arrays of those that stay on the device, and the tensors themselves of others.
+
+        Args:
+            wholes: all of each memory, contiguous. The same sequence is known again.
+            stays: which of them do.
+        """
+        found = self._found
+        if found is None or found[0] is not wholes or found[1] != stays:
+            values = [self.array(whole) if stay else whole for whole, stay in zip(wholes, stays, strict=True)]
+            found = self._found = wholes, stays, values
+        return found[2]
 
     def array(self, whole: torch.Tensor) -> DeviceArray:
         """What a memory holds, copied to the device if it is not there yet.
@@ -61,6 +85,7 @@ class StateArrays:
         kept = self._find(whole)
         if kept is not None and kept.is_shared:
             kept.array, kept.is_shared = kept.array.clone(), False
+            self._change()
         return self.array(whole)
 
     def put(self, tensor: torch.Tensor, array: DeviceArray, is_shared: bool = False) -> None:
@@ -74,14 +99,24 @@ class StateArrays:
         kept = self._by_tensor.get(id(tensor))
         if kept is None:
             self._keep(_Kept(tensor, array, True, is_shared))
-        else:
-            kept.array, kept.is_new, kept.is_shared = array, True, is_shared
+            return
+        if kept.array is not array or kept.is_shared != is_shared:
+            self._change()
+        kept.array, kept.is_new, kept.is_shared = array, True, is_shared
+
+    def renew(self, tensors: Iterable[torch.Tensor]) -> None:
+        """Say that a call has written to arrays that nobody else has, those of these memories."""
+        for kept in map(self._find, tensors):
+            assert kept is not None, "it was given in its array"
+            kept.is_new = True
 
     def give(self, arrays: Iterable[DeviceArray]) -> None:
         """Arrays that a caller gets, maybe in memories of the state."""
         given = {id(array.memory) for array in arrays}
         for kept in self._kept.values():
-            kept.is_shared |= id(kept.array.memory) in given
+            if not kept.is_shared and id(kept.array.memory) in given:
+                kept.is_shared = True
+                self._change()
 
     def discard(self, tensor: torch.Tensor) -> None:
         """A tensor is up to date, and what counts."""
@@ -108,6 +143,7 @@ class StateArrays:
         """Let all arrays go."""
         self._kept.clear()
         self._by_tensor.clear()
+        self._change()
 
     def lose(self) -> bool:
         """Let all arrays go, whose device was lost; whether something is lost with them."""
@@ -135,13 +171,18 @@ class StateArrays:
         number = memory_of(kept.tensor)
         self._drop(number)
         self._kept[number] = self._by_tensor[id(kept.tensor)] = kept
+        self._change()
         return kept
 
     def _drop(self, number: int) -> _Kept | None:
         kept = self._kept.pop(number, None)
         if kept is not None:
             del self._by_tensor[id(kept.tensor)]
+            self._change()
         return kept
+
+    def _change(self) -> None:
+        self.version, self._found = next(_VERSIONS), None
 
     def _bring_home(self, kept: _Kept) -> None:
         if not kept.is_new:

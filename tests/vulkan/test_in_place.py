@@ -19,6 +19,7 @@ from mobopt.runtimes.vulkan.engine import lane
 from mobopt.runtimes.vulkan.engine.array import DeviceArray
 from mobopt.runtimes.vulkan.engine.device import Device
 from mobopt.runtimes.vulkan.program import VulkanProgram
+from mobopt.runtimes.vulkan.state_arrays import StateArrays
 
 HEADS, CACHED, SIZE = 3, 11, 8
 
@@ -210,6 +211,43 @@ def test_arrays_that_others_have_are_not_written_to(device: Device) -> None:
             assert close(runner(row(2), at(place), at(3)), exact(row(2), at(place), at(3)))
         assert all(torch.equal(array.tensor(), old) for array, old in zip(given, before, strict=True))
         assert writes_in_place(runner)
+        assert all(map(close, caches(runner), (exact.keys, exact.values)))
+    finally:
+        runner.close()
+
+
+def test_arrays_of_the_state_are_looked_for_once(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Until somebody else has one of them: a decoder has two for each layer, and looks for none of them in a call."""
+    looked: list[Tensor] = []
+    bound: list[int] = []
+    array, bindable = StateArrays.array, lane.Lane._bindable
+
+    def counted_array(self: StateArrays, whole: Tensor) -> DeviceArray:
+        looked.append(whole)
+        return array(self, whole)
+
+    def counted_bindable(self: lane.Lane, value: Any, number: int) -> DeviceArray:
+        bound.append(number)
+        return bindable(self, value, number)
+
+    monkeypatch.setattr(StateArrays, "array", counted_array)
+    monkeypatch.setattr(lane.Lane, "_bindable", counted_bindable)
+    runner, exact = runner_of(device), Cached().eval()
+    inputs = [DeviceArray.from_tensor(device, tensor) for tensor in (row(1), at(2), at(3))]
+    expected = exact(row(1), at(2), at(3))
+    try:
+        for _ in range(2):
+            runner.run_on_device("forward", inputs)
+        looked.clear()
+        bound.clear()
+        assert close(runner.run_on_device("forward", inputs).tensor(), expected)
+        assert not looked and not bound
+        keys = runner.run_on_device("caches", ())[0]
+        before = keys.tensor().clone()
+        looked.clear()
+        moved = [inputs[0], DeviceArray.from_tensor(device, at(5)), inputs[2]]
+        assert close(runner.run_on_device("forward", moved).tensor(), exact(row(1), at(5), at(3)))
+        assert looked and bound and torch.equal(keys.tensor(), before)
         assert all(map(close, caches(runner), (exact.keys, exact.values)))
     finally:
         runner.close()

@@ -89,6 +89,11 @@ class Executable:
         return memory.report
 
     @property
+    def outputs_in_inputs(self) -> Mapping[int, int]:
+        """Outputs that are what has become of an input's array, by number, and the number of the input."""
+        return self._staged.outputs_in_inputs
+
+    @property
     def host_calls(self) -> int:
         """How many operations run on the CPU in each run."""
         return sum(isinstance(segment, HostCall) for segment in self._segments)

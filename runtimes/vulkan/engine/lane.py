@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -180,6 +181,8 @@ class Lane:
         self._pipelines = pipelines
         self.scope = device.scope()
         self.memory: MemoryLayout | None = None
+        self._seen: dict[int, Callable[[], DeviceArray | None]] = dict.fromkeys(staged.bound_inputs, lambda: None)
+        """References to the arrays that were bound last, by the number of the input."""
         self._arrays: dict[int, DeviceArray] = {}
         """What is bound, by the number of the input."""
         self._made: dict[Storage, ArrayMemory] = {}
@@ -342,10 +345,21 @@ class Lane:
         for number, slot in self._written_inputs:
             value = values[number]
             slot.write(value.tensor() if isinstance(value, DeviceArray) else value)
-        for number in self._staged.bound_inputs:
-            self._arrays[number] = self._bindable(values[number], number)
+        self._arrays = self._bindables(values)
         if self._flag is not None:
             self._flag.zero_()
+
+    def _bindables(self, values: Sequence[TensorOrArray]) -> dict[int, DeviceArray]:
+        """What is bound in this call; of arrays that were bound as they are in the call before nothing is asked."""
+        bound: dict[int, DeviceArray] = {}
+        for number, seen in self._seen.items():
+            value = values[number]
+            if isinstance(value, DeviceArray) and seen() is value:
+                bound[number] = value
+            else:
+                array = bound[number] = self._bindable(value, number)
+                self._seen[number] = weakref.ref(array)
+        return bound
 
     def _bindable(self, value: TensorOrArray, number: int) -> DeviceArray:
         """An array of the device with the input's elements, dense from the start of its memory."""
