@@ -13,12 +13,12 @@ from products import check_product
 from mobopt.ir import Value
 from mobopt.runtimes.vulkan.engine.device import Device
 from mobopt.runtimes.vulkan.kernels import product_kernels
-from mobopt.runtimes.vulkan.kernels.device_costs import device_costs
+from mobopt.runtimes.vulkan.kernels.device_costs import core_count, device_costs
 from mobopt.runtimes.vulkan.kernels.epilogue import Activation, Epilogue, clamp
 from mobopt.runtimes.vulkan.kernels.gpu_kernels import GpuKernel, choose_gpu_kernel
 from mobopt.runtimes.vulkan.kernels.matrix_kernels import MatrixKernel
 from mobopt.runtimes.vulkan.kernels.product_shape import ProductShape
-from mobopt.runtimes.vulkan.kernels.row_kernels import MOST_ROWS, RowKernel, row_kernels
+from mobopt.runtimes.vulkan.kernels.row_kernels import _SHARE_AHEAD, MOST_ROWS, RowKernel, _resident, row_kernels
 from mobopt.shaders.enumerations import Opcode
 
 H200 = known_device("nvidia_h200")
@@ -110,12 +110,21 @@ def test_they_are_chosen_for_few_rows() -> None:
 
 
 def test_all_of_the_inner_dimension_is_read_ahead_if_it_can_be() -> None:
-    shape = ProductShape(1, 192, 768, 768, ahead=264, is_plain=True)
+    shape = ProductShape(1, 192, 192, 192, ahead=264, is_plain=True)
     kernel = choose_gpu_kernel(H200, shape)
     assert isinstance(kernel, RowKernel) and kernel.turns(shape) == 1 and kernel.groups(shape)[0] <= 264
     assert isinstance(choose_gpu_kernel(H200, replace(shape, inner=0)), RowKernel)  # nothing is read, ahead or not
     wide = replace(shape, columns=12565, group_columns=12565)  # more workgroups than may wait
     assert choose_gpu_kernel(H200, wide) == choose_gpu_kernel(H200, replace(wide, ahead=0))
+
+
+@pytest.mark.parametrize("columns", [576, 768, 1024])
+def test_workgroups_have_room_beside_those_that_they_wait_for(columns: int) -> None:
+    """144 workgroups of 512 invocations that hold two steps each would read all ahead, but a core has room for one."""
+    shape = ProductShape(1, 192, columns, columns, ahead=264, is_plain=True)
+    kernel = choose_gpu_kernel(H200, shape)
+    assert isinstance(kernel, RowKernel) and kernel.turns(shape) > 1
+    assert kernel.groups(shape)[0] <= _SHARE_AHEAD * core_count(H200) * _resident(kernel)
 
 
 @pytest.mark.parametrize(("inner", "columns", "least"), [(192, 192, 48), (768, 192, 48), (192, 12565, 264)])

@@ -101,7 +101,7 @@ MOST_ROWS = 4
 # Of 60 that were measured on an H200, for 16 shapes and two types of elements, these are within 2 % of the best.
 _BLOCKS = (
     *((4, 32, 1), (4, 64, 1), (4, 128, 1), (4, 128, 2), (4, 256, 2)),
-    *((8, 64, 1), (8, 128, 1), (8, 128, 4), (16, 64, 2), (32, 16, 1)),
+    *((8, 64, 1), (8, 64, 2), (8, 128, 1), (16, 64, 2), (32, 16, 1)),
 )
 """Columns, teams and steps; the first is within the limits that every Vulkan device must have."""
 _BLOCKS_OF_FEW_BITS = (
@@ -112,6 +112,12 @@ _BLOCKS_OF_FEW_BITS = (
 are the best of some more in whole decoders, where dispatches of few workgroups chain."""
 _RESIDENT_INVOCATIONS = 2048
 """Of a core, at most."""
+_REGISTERS = 65536
+"""Of a core, that its invocations share."""
+_SHARE_AHEAD = 0.65
+"""Of the device's room for workgroups, which those have that read ahead: the dispatch before them has the rest."""
+_LATE_CYCLES = 900.0
+"""What all wait for workgroups that begin when that dispatch has ended: measured by decoders as a whole on an H200."""
 _STEPS_AHEAD = 2
 """Whose weights an invocation can hold while it waits and leave room for others on its core."""
 
@@ -136,15 +142,29 @@ def row_nanoseconds(kernel: RowKernel, shape: ProductShape, costs: DeviceCosts, 
     turns = kernel.turns(shape)
     if kernel.bits:
         return _few_bits_nanoseconds(kernel, queue, turns, costs.few_bits)
-    waves = -(-queue // max(_RESIDENT_INVOCATIONS // kernel.invocations, 1))
+    resident = _resident(kernel)
+    waves = -(-queue // resident)
     narrowness = 1 + costs.row_gap / kernel.columns
     reads = queue * 4 * shape.inner * kernel.columns / 32 * costs.fetch_cycles * narrowness
     stages = kernel.teams.bit_length() * kernel.rows
+    late = 0.0
     if turns and groups <= shape.ahead and kernel.steps <= _STEPS_AHEAD:
-        reads -= reads / turns
-        turns -= 1
+        share = min(_SHARE_AHEAD * cores * resident / groups, 1.0)  # of workgroups that read ahead
+        reads -= share * reads / turns
+        if share < 1:
+            late = _LATE_CYCLES
+        else:
+            turns -= 1
     waits = waves * (turns * costs.row_turn_cycles + stages * costs.row_stage_cycles)
-    return (reads + waits) / costs.cycles_per_nanosecond
+    return (reads + waits + late) / costs.cycles_per_nanosecond
+
+
+def _resident(kernel: RowKernel) -> int:
+    """Workgroups that a core has room for: others begin when these have ended, so they read nothing ahead. A guess at
+    an invocation's registers: weights, rows and sums. 512 invocations of two steps are alone on an H200's core, of one
+    step they aren't."""
+    registers = 32 + 4 * kernel.rows + kernel.steps * (16 + 4 * kernel.rows)
+    return max(min(_RESIDENT_INVOCATIONS, _REGISTERS // registers) // kernel.invocations, 1)
 
 
 def _few_bits_nanoseconds(kernel: RowKernel, queue: int, turns: int, costs: FewBitsCosts) -> float:
