@@ -25,13 +25,47 @@ from mobopt.runtimes.vulkan.engine.device import Device, open_device  # noqa: E4
 
 _NAMED = os.environ.get("MOBOPT_DEVICE")
 _LONG_ON_SWIFTSHADER = frozenset({"test_pointwise.py", "test_long_integers.py"})
+_EMULATED = frozenset(
+    f"test_{name}.py"
+    for name in (
+        *(
+            "attention",
+            "bfloat_units",
+            "cached_attention",
+            "convolution_roads",
+            "excited_depthwise",
+            "expanded_depthwise",
+        ),
+        *("find_attention", "fragment_products", "fusion_scaling", "gated_products", "gpu_kernels", "half_outputs"),
+        *("half_precision", "image_rows", "matrix_attention", "matrix_units", "normalized_products", "planar_inputs"),
+        *("row_layers", "scaled_halves", "split_attention", "split_products", "summed_convolutions"),
+    )
+)
+"""Of kernels for GPUs, which lavapipe compiles for seconds each."""
+_ONE_IN = 4
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """SwiftShader takes up to a minute to compile what these files try, so CI tries a quarter of it."""
+    """SwiftShader takes up to a minute to compile what some files try, so CI tries a quarter of it. Of kernels for GPUs
+    the default run on lavapipe has a quarter of each test's cases, one at least, and CI's sweeps half of the others."""
+    families: dict[tuple[Path, str], list[pytest.Item]] = {}
     for item in items:
-        if item.path.name in _LONG_ON_SWIFTSHADER and "[swiftshader" in item.nodeid and crc32(item.nodeid.encode()) % 4:
+        if item.path.name in _LONG_ON_SWIFTSHADER and "[swiftshader" in item.nodeid and _draw(item) % 4:
             item.add_marker(pytest.mark.long)
+        is_compiled = item.path.name in _EMULATED and "device" in getattr(item, "fixturenames", ())
+        if is_compiled and not _NAMED and item.get_closest_marker("sweep") is None:
+            families.setdefault((item.path, item.name.partition("[")[0]), []).append(item)
+    for family in families.values():
+        for number, item in enumerate(sorted(family, key=_draw)[-(-len(family) // _ONE_IN) :]):
+            item.add_marker(pytest.mark.sweep)
+            if number % 2:
+                item.add_marker(pytest.mark.long)
+
+
+def _draw(item: pytest.Item) -> int:
+    """A number that depends on the test's name alone."""
+    return crc32(item.nodeid.encode())
 
 
 @pytest.fixture(params=[_NAMED] if _NAMED else ["llvmpipe", pytest.param("swiftshader", marks=pytest.mark.sweep)])

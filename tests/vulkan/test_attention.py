@@ -95,9 +95,8 @@ BLOCKS = [
 ]
 
 
-@pytest.mark.parametrize(
-    "block", [pytest.param(block, marks=() if block is BLOCKS[3] else pytest.mark.sweep) for block in BLOCKS]
-)
+@pytest.mark.sweep
+@pytest.mark.parametrize("block", BLOCKS)
 def test_blocks(device: Any, monkeypatch: pytest.MonkeyPatch, block: AttentionBlock) -> None:
     """Tiles of every kind, of odd sizes, with results wider than a workgroup computes and keys divided."""
     torch.manual_seed(0)

@@ -85,6 +85,7 @@ def test_odd_sizes(units: Any, monkeypatch: pytest.MonkeyPatch, block: MatrixAtt
     check(units, halves(2, 67, 16), halves(2, 71, 16), halves(2, 71, 16), is_causal=True)
 
 
+@pytest.mark.sweep
 @each_block
 def test_masks(units: Any, monkeypatch: pytest.MonkeyPatch, block: MatrixAttentionBlock) -> None:
     force(monkeypatch, units, block)
@@ -120,6 +121,7 @@ def test_heads_and_values_of_other_sizes(units: Any, monkeypatch: pytest.MonkeyP
     check(units, halves(3, 37, head), halves(3, 101, head), halves(3, 101, width))
 
 
+@pytest.mark.sweep
 def test_teams(units: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Several tiles each, and none; also of keys that later queries alone see, and where nothing counts."""
     force(monkeypatch, units, MatrixAttentionBlock(1, 7, 1, 16, KEYS_AHEAD | VALUES_AHEAD))

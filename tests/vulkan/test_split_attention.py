@@ -85,9 +85,16 @@ def check(device: Any, *tensors: torch.Tensor, **options: Any) -> None:
 def test_odd_sizes(units: Any, monkeypatch: pytest.MonkeyPatch, block: MatrixAttentionBlock) -> None:
     force(monkeypatch, units, block)
     check(units, torch.randn(3, 37, 24), torch.randn(3, 53, 24), torch.randn(3, 53, 40), scale=0.3)
+
+
+@pytest.mark.sweep
+@each_block
+def test_causal_rows(units: Any, monkeypatch: pytest.MonkeyPatch, block: MatrixAttentionBlock) -> None:
+    force(monkeypatch, units, block)
     check(units, torch.randn(2, 67, 16), torch.randn(2, 71, 16), torch.randn(2, 71, 16), is_causal=True)
 
 
+@pytest.mark.sweep
 @each_block
 def test_masks(units: Any, monkeypatch: pytest.MonkeyPatch, block: MatrixAttentionBlock) -> None:
     force(monkeypatch, units, block)
@@ -101,6 +108,7 @@ def test_masks(units: Any, monkeypatch: pytest.MonkeyPatch, block: MatrixAttenti
     check(units, *shape, attn_mask=finite)
 
 
+@pytest.mark.sweep
 def test_keys_and_values_of_bfloat16(units: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Beside queries that stay float32; each number is two halves to the last bit."""
     force(monkeypatch, units, BLOCKS[0])
@@ -116,14 +124,15 @@ def test_usual_heads(units: Any, monkeypatch: pytest.MonkeyPatch, block: MatrixA
     check(units, torch.randn(2, 67, 128), torch.randn(2, 71, 128), torch.randn(2, 71, 128))
 
 
-@pytest.mark.parametrize(
-    "head, width", [(40, 24)] + [pytest.param(*sizes, marks=pytest.mark.sweep) for sizes in ((40, 72), (128, 96))]
-)
+@pytest.mark.sweep
+@pytest.mark.parametrize("head, width", [(40, 24), (40, 72), (128, 96)])
 def test_heads_and_values_of_other_sizes(units: Any, monkeypatch: pytest.MonkeyPatch, head: int, width: int) -> None:
     force(monkeypatch, units, BLOCKS[0])
     check(units, torch.randn(3, 37, head), torch.randn(3, 101, head), torch.randn(3, 101, width))
 
 
+@pytest.mark.sweep
+@pytest.mark.long
 def test_teams(units: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Several tiles each, and none; also of keys that later queries alone see, and where nothing counts."""
     force(monkeypatch, units, BLOCKS[-1])
@@ -145,6 +154,7 @@ def test_magnitudes_of_teams_and_groups(
     check(units, *tensors, is_causal=magnitude > 0)
 
 
+@pytest.mark.sweep
 def test_heads_that_share_keys(units: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     force(monkeypatch, units, BLOCKS[0])
     packed = torch.randn(1, 23, 10, 16).transpose(1, 2)  # as models split one linear layer
