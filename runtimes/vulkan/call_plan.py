@@ -133,6 +133,7 @@ class CallPlan:
         self._has_plain_results = is_plain and are_returned and not gives_arrays
         self._owned_version = 0
         """Of the state's arrays, when it was seen last that nobody else has those that are written to."""
+        self._writer = object()
         can_renew = are_returned and segment.graph.outputs == built.outputs and not self._has_numbers
         self._renews = can_renew and not (segment.updates or self._remember) and self._writes_in_place()
 
@@ -243,7 +244,7 @@ class CallPlan:
         if self._has_plain_results:
             return map_leaves(self.segment.result, Returned, lambda leaf: computed[leaf.number])
         if self._renews:
-            self._arrays.renew([call.wholes[memory] for memory in self._written.values()])
+            self._arrays.renew(self._writer, (call.wholes[memory] for memory in self._written.values()))
             return map_leaves(self.segment.result, Returned, lambda leaf: self._result(computed[leaf.number]))
         if self._remember is not None:
             computed = self._remembered(computed, self._remember)

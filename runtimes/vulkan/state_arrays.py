@@ -50,6 +50,8 @@ class StateArrays:
         self.version = next(_VERSIONS)
         self._found: tuple[Sequence[torch.Tensor], Sequence[bool], list[TensorOrArray]] | None = None
         """What :meth:`inputs` gave since the version is this."""
+        self._renewed_by: object = None
+        """Who has written to all of its arrays since one came home, or was replaced."""
         device.register(self)
 
     def inputs(self, wholes: Sequence[torch.Tensor], stays: Sequence[bool]) -> list[TensorOrArray]:
@@ -104,11 +106,19 @@ class StateArrays:
             self._change()
         kept.array, kept.is_new, kept.is_shared = array, True, is_shared
 
-    def renew(self, tensors: Iterable[torch.Tensor]) -> None:
-        """Say that a call has written to arrays that nobody else has, those of these memories."""
+    def renew(self, writer: object, tensors: Iterable[torch.Tensor]) -> None:
+        """Say that a call has written to arrays that nobody else has, those of these memories.
+
+        Args:
+            writer: what writes to them, and always to the same ones.
+            tensors: of the state.
+        """
+        if self._renewed_by is writer:
+            return
         for kept in map(self._find, tensors):
             assert kept is not None, "it was given in its array"
             kept.is_new = True
+        self._renewed_by = writer
 
     def give(self, arrays: Iterable[DeviceArray]) -> None:
         """Arrays that a caller gets, maybe in memories of the state."""
@@ -182,7 +192,7 @@ class StateArrays:
         return kept
 
     def _change(self) -> None:
-        self.version, self._found = next(_VERSIONS), None
+        self.version, self._found, self._renewed_by = next(_VERSIONS), None, None
 
     def _bring_home(self, kept: _Kept) -> None:
         if not kept.is_new:
@@ -197,6 +207,7 @@ class StateArrays:
         flat = torch.empty(0, dtype=kept.tensor.dtype).set_(storage, 0, (count,))  # type: ignore[call-overload]
         flat.copy_(DeviceArray(kept.array.memory, kept.tensor.dtype, (count,)).read())
         kept.is_new = False
+        self._renewed_by = None
 
 
 def is_kept_on_device(whole: torch.Tensor) -> bool:

@@ -42,13 +42,13 @@ _EMULATED = frozenset(
     )
 )
 """Of kernels for GPUs, which lavapipe compiles for seconds each."""
-_ONE_IN = 4
+_ONE_IN = 6
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """SwiftShader takes up to a minute to compile what some files try, so CI tries a quarter of it. Of kernels for GPUs
-    the default run on lavapipe has a quarter of each test's cases, one at least, and CI's sweeps half of the others."""
+    the default run on lavapipe has a sixth of each test's cases, one at least, and CI's sweeps half of the others."""
     families: dict[tuple[Path, str], list[pytest.Item]] = {}
     for item in items:
         if item.path.name in _LONG_ON_SWIFTSHADER and "[swiftshader" in item.nodeid and _draw(item) % 4:

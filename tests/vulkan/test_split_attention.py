@@ -143,8 +143,9 @@ def test_teams(units: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     check(units, torch.randn(2, 33, 24), torch.randn(2, 197, 24), torch.randn(2, 197, 40), attn_mask=mask)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("magnitude", [-9, 40])
-@pytest.mark.parametrize("block", [BLOCKS[2], pytest.param(BLOCKS[-1], marks=pytest.mark.sweep)])
+@pytest.mark.parametrize("block", [BLOCKS[2], BLOCKS[-1]])
 def test_magnitudes_of_teams_and_groups(
     units: Any, monkeypatch: pytest.MonkeyPatch, block: MatrixAttentionBlock, magnitude: int
 ) -> None:
@@ -166,7 +167,7 @@ MAGNITUDES = [(0, 0, 0), (-9, 8, 3), (11, -12, 0), (0, 0, 13), (0, 0, -20), (30,
 
 
 @pytest.mark.parametrize("magnitudes", MAGNITUDES)
-@pytest.mark.parametrize("is_causal", [False, True])
+@pytest.mark.parametrize("is_causal", [False, pytest.param(True, marks=pytest.mark.sweep)])
 def test_magnitudes(
     units: Any, monkeypatch: pytest.MonkeyPatch, magnitudes: tuple[int, int, int], is_causal: bool
 ) -> None:
