@@ -13,6 +13,7 @@ from harness import check_op
 from mobopt.ir import Node, Value
 from mobopt.runtimes.vulkan.kernels import attention_kernel
 from mobopt.runtimes.vulkan.kernels.attention_kernel import AttentionBlock
+from mobopt.runtimes.vulkan.kernels.attention_row_kernel import AttentionRow, row_of
 from mobopt.runtimes.vulkan.lowerings import attention as lowering
 from mobopt.runtimes.vulkan.lowerings.registry import load_lowerings, why_unsupported
 
@@ -157,6 +158,27 @@ def test_few_queries(device: Any, monkeypatch: pytest.MonkeyPatch, cores: int) -
     monkeypatch.setattr(lowering, "attend", None)
     for tensors, options in _few_queries():
         check_op(device, OP, *tensors, **options, relative=2e-5, device_layout=False)
+
+
+def test_large_workgroups_divide_long_caches(device: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(device, "info", replace(device.info, kind="discrete", cores=8))
+    monkeypatch.setattr(lowering, "attend", None)
+    chosen: list[AttentionRow | None] = []
+
+    def choose(*args: Any) -> AttentionRow | None:
+        chosen.append(row_of(*args))
+        return chosen[-1]
+
+    monkeypatch.setattr(lowering, "row_of", choose)
+    usual, large = device.info.workgroup(256), device.info.workgroup(1024)
+    for heads, keys, size, invocations in (
+        (3, 523, 12, usual),
+        (3, 1031, 12, large),
+        (4, 2311, 64, large),
+        (3, 1031, 68, usual),
+    ):
+        check_op(device, OP, *operands((heads,), 1, keys, size), relative=2e-5, device_layout=False)
+        assert chosen[-1] is not None and chosen[-1].invocations == invocations
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
