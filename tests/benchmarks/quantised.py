@@ -112,8 +112,8 @@ def half_precision(model: nn.Module, inputs: tuple[Tensor, ...]) -> float:
 
 
 def in_a_row(call: Callable[[], DeviceArray], count: int = 200) -> float:
-    """Milliseconds of each of several calls, the last of which somebody waits for. A GPU's clock has fallen while a model
-    was made ready, so there are calls for half a second before."""
+    """Milliseconds of each of several calls, the last of which somebody waits for, after calls for half a second: while
+    a model was made ready, a GPU's clock has fallen."""
     start = time.perf_counter()
     while time.perf_counter() < start + 0.5:
         call().tensor()
