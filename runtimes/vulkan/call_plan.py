@@ -123,27 +123,32 @@ class CallPlan:
         self._takes_inputs = self._taken == tuple(range(first)) and not (self._resident or self._written)
         self.outputs = built.outputs
         self._assumed = [built.assumed[value] for value in segment.inputs if value in built.assumed]
-        returned = set(segment.graph.outputs)
-        self._handed_on = [number for number in range(segment.taken) if segment.inputs[number] in returned]
-        self._has_numbers = any(True for _ in leaves_of([segment.result, dict(segment.updates)], HostLeaf))
-        changes = self._has_numbers or segment.updates or segment.writes or remember
-        is_plain = segment.graph.outputs == built.outputs and not changes
-        self._has_plain_result = is_plain and segment.result == Returned(0)
-        are_returned = all(isinstance(leaf, Returned) for leaf in leaves_of(segment.result, Leaf))
-        self._has_plain_results = is_plain and are_returned and not gives_arrays
         self._owned_version = 0
         """Of the state's arrays, when it was seen last that nobody else has those that are written to."""
         self._writer = object()
-        can_renew = are_returned and segment.graph.outputs == built.outputs and not self._has_numbers
-        self._renews = can_renew and not (segment.updates or self._remember) and self._writes_in_place()
+        """By which the state's arrays know the plan; the plan itself they would keep alive."""
+        self._prepare_delivery(remember is not None)
 
     @property
     def is_complete(self) -> bool:
         """Whether the call ends with it."""
         return self.following is None
 
+    def _prepare_delivery(self, may_remember: bool) -> None:
+        """Find out how a call's result comes of what it computes: few need all that :class:`DeviceResults` does."""
+        segment = self.segment
+        returned = set(segment.graph.outputs)
+        self._handed_on = [number for number in range(segment.taken) if segment.inputs[number] in returned]
+        self._has_numbers = any(True for _ in leaves_of([segment.result, dict(segment.updates)], HostLeaf))
+        is_all_computed = segment.graph.outputs == self.outputs and not (self._has_numbers or segment.updates)
+        is_plain = is_all_computed and not (segment.writes or may_remember)
+        are_returned = all(isinstance(leaf, Returned) for leaf in leaves_of(segment.result, Leaf))
+        self._has_plain_result = is_plain and segment.result == Returned(0)
+        self._has_plain_results = is_plain and are_returned and not self._gives_arrays
+        self._renews = is_all_computed and are_returned and self._remember is None and self._writes_in_place()
+
     def _writes_in_place(self) -> bool:
-        """Whether all that a call makes of the state, if anything, is written to arrays that it does not return."""
+        """Whether a call changes the state, and only by writing to arrays that it does not return."""
         if self.executable is None or not self.segment.writes:
             return False
         values, inputs = self.outputs, self.segment.inputs
@@ -227,7 +232,8 @@ class CallPlan:
             self._owned_version = self._arrays.version
         return taken
 
-    def _result(self, value: TensorOrArray) -> TensorOrArray:
+    def _where_wanted(self, value: TensorOrArray) -> TensorOrArray:
+        """A result on the device, if the call wants it there and the device has elements for it."""
         if self._gives_arrays and isinstance(value, torch.Tensor):
             return as_array(self._device, value)
         return value
@@ -245,7 +251,7 @@ class CallPlan:
             return map_leaves(self.segment.result, Returned, lambda leaf: computed[leaf.number])
         if self._renews:
             self._arrays.renew(self._writer, (call.wholes[memory] for memory in self._written.values()))
-            return map_leaves(self.segment.result, Returned, lambda leaf: self._result(computed[leaf.number]))
+            return map_leaves(self.segment.result, Returned, lambda leaf: self._where_wanted(computed[leaf.number]))
         if self._remember is not None:
             computed = self._remembered(computed, self._remember)
         values = dict(zip(self.outputs, computed, strict=True))
