@@ -98,11 +98,17 @@ ivec4 converted_to_halves(ivec4 bits) {
     return ivec4(words.x, words.x >> 16, words.y, words.y >> 16) & 0xffff;
 }
 
-// Four floats as two words, rounded as copies round that stand for float32.
+// Four floats as two words, rounded as copies round that stand for float32. With ROUNDS_HALVES the shader is for devices with a type of
+// halves, whose conversions are known to round to nearest, ties to even: one instruction of a pair for some sixteen.
+#ifdef ROUNDS_HALVES
+#extension GL_EXT_shader_explicit_arithmetic_types_float16 : require
+uvec2 rounded_halves(vec4 value) { return uvec2(packFloat2x16(f16vec2(value.xy)), packFloat2x16(f16vec2(value.zw))); }
+#else
 uvec2 rounded_halves(vec4 value) {
     ivec4 halves = converted_to_halves(floatBitsToInt(value));
     return uvec2(halves.xz | halves.yw << 16);
 }
+#endif
 
 // Elements as registers hold them.
 ivec4 widened(int form, ivec4 bits) {

@@ -42,6 +42,16 @@ int residual_index(int batch, int row, Pixel pixel) {
 
 vec4 residual_at(int index) { return HAS_RESIDUAL != 0 ? RESIDUAL(index) : vec4(0.0); }
 
+// The same as it lies in memory, for who reads it long before it is added: halves take half of the registers so.
+ivec4 residual_bits(int index) {
+    if (HAS_RESIDUAL == 0) return ivec4(0);
+    return RESIDUAL_FORM == WORDS ? QUAD(residuals, index) : ivec4(PAIR(residuals, index), 0, 0);
+}
+
+vec4 residual_of(ivec4 bits) {
+    return intBitsToFloat(RESIDUAL_FORM == WORDS ? bits : widened(RESIDUAL_FORM, split(bits.xy)));
+}
+
 // What becomes of a sum that the bias is part of.
 vec4 finished(vec4 sum, vec4 residual) {
     sum = before_residual(sum);

@@ -49,8 +49,12 @@ Pixel region_pixel(int row) { return Pixel(0, region_y + row / REGION_WIDE, regi
 
 bool is_in_image(Pixel pixel) { return uint(pixel.y) < uint(out_height) && uint(pixel.x) < uint(out_width); }
 
+vec4 filter_bias = vec4(0.0); // of the column of this invocation
+
 // Filters are constants: they are read before the dispatch waits for what it reads.
 void keep_filters(int block_column) {
+    int own = block_column + me % BLOCK_COLUMNS;
+    if (HAS_FILTER_BIAS != 0 && own < columns) filter_bias = LOAD_FLOATS4(filter_biases, WORDS, own);
     for (int slot = me; slot < FILTERS; slot += INVOCATIONS) {
         int column = block_column + slot % BLOCK_COLUMNS;
         kept_filters[slot] = vec4(0.0);
@@ -87,14 +91,12 @@ vec4 column_sum(vec4 own) {
 void filter_region(int block_column, int batch) {
     int column = block_column + me % BLOCK_COLUMNS;
     bool has_column = column < columns;
-    vec4 start = vec4(0.0);
-    if (HAS_FILTER_BIAS != 0 && has_column) start = LOAD_FLOATS4(filter_biases, WORDS, column);
     vec4 total = vec4(0.0);
     for (int pixel = me / BLOCK_COLUMNS; pixel < TILE_HIGH * TILE_WIDE; pixel += INVOCATIONS / BLOCK_COLUMNS) {
         int y = tile_y + pixel / TILE_WIDE, x = tile_x + pixel % TILE_WIDE;
         first_y = y * STRIDE_HIGH - PADDING_HIGH;
         first_x = x * STRIDE_WIDE - PADDING_WIDE;
-        filter_block(start);
+        filter_block(filter_bias);
         if (has_column && y < filtered_height && x < filtered_width) {
             vec4 value = activated(THEN, filtered[0], vec4(THEN_FIRST), vec4(THEN_SECOND));
             store(out_offset + batch * out_batch + y * out_row + x * out_pitch + column, value);

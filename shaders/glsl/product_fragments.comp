@@ -8,6 +8,9 @@
 #if defined(SPLIT) || defined(NORMALIZED)
 #define ATTEMPTS
 #endif
+#if !defined(EMULATED) && !defined(BFLOAT)
+#define ROUNDS_HALVES // the devices whose order of fragments is known do
+#endif
 #define FORMS_ID 20
 #include "product.glsl"
 #ifdef SCALED
@@ -177,26 +180,32 @@ RUN scaled_run(RUN run, Scale lower, Scale upper) {
 
 // Sums of nobody else are added: neighbours among the invocations exchange pairs, so that each has four columns of a line, and nobody waits.
 void store_own() {
+    int column = block_column + subgroup() * COLUMNS + columns_of_lane();
+    ColumnEnd ends[WIDE];
+    [[unroll]] for (int j = 0; j < WIDE; ++j) ends[j] = column_end(column + 4 * j < columns, column + 4 * j);
+    Spot spots[2 * HIGH];
+    ivec4 own_residuals[2 * HIGH * WIDE];
     [[unroll]] for (int i = 0; i < 2 * HIGH; ++i) {
-        vec4 residuals[WIDE];
-        Spot spot;
-        spot.row = block_row + i * 8 + line_of_lane();
-        spot.pixel = Pixel(0, 0, 0);
-        if (SPATIAL != 0) spot.pixel = pixel_of(spot.row);
-        int column = block_column + subgroup() * COLUMNS + columns_of_lane();
-        if (HAS_RESIDUAL != 0) {
-            int line = residual_index(batch, spot.row, spot.pixel);
-            [[unroll]] for (int j = 0; j < WIDE; ++j) {
-                residuals[j] = vec4(0.0);
-                if (spot.row < rows && column + 4 * j < columns) residuals[j] = residual_at(line + column + 4 * j);
-            }
-        }
+        spots[i].row = block_row + i * 8 + line_of_lane();
+        spots[i].pixel = Pixel(0, 0, 0);
+        if (SPATIAL != 0) spots[i].pixel = pixel_of(spots[i].row);
+        spots[i].column = column;
+        spots[i].exists = spots[i].row < rows;
+        int place = HAS_RESIDUAL != 0 ? residual_place(spots[i]) : 0;
         [[unroll]] for (int j = 0; j < WIDE; ++j) {
-            vec4 sum = four_columns(sums[i / 2 * WIDE + j], i % 2);
-            spot.column = column + 4 * j;
-            if (spot.row < rows && spot.column < columns) store_sum(spot, biased_sum(sum, spot), HAS_RESIDUAL != 0 ? residuals[j] : vec4(0.0));
+            own_residuals[i * WIDE + j] = ivec4(0);
+            if (HAS_RESIDUAL != 0 && spots[i].exists && column + 4 * j < columns)
+                own_residuals[i * WIDE + j] = residual_bits(place + 4 * j);
         }
     }
+    [[unroll]] for (int i = 0; i < 2 * HIGH; ++i)
+        [[unroll]] for (int j = 0; j < WIDE; ++j) {
+            vec4 sum = four_columns(sums[i / 2 * WIDE + j], i % 2);
+            Spot spot = spots[i];
+            spot.column += 4 * j;
+            if (spot.exists && spot.column < columns)
+                store_ended(spot, ended(biased_sum(sum, spot, ends[j]), residual_of(own_residuals[i * WIDE + j])));
+        }
 }
 
 #ifdef SPLIT
@@ -207,7 +216,7 @@ void store_plain() {
             if (!spot.exists) continue;
             vec4 sum = plain_sum(spot);
             if (HAS_BIAS != 0) sum += BIAS(spot.column);
-            store_sum(spot, sum, residual_at(residual_index(batch, spot.row, spot.pixel) + spot.column));
+            store_ended(spot, ended(sum, residual_at(residual_place(spot))));
         }
 }
 #endif
@@ -355,6 +364,9 @@ void main() {
     if (AHEAD != 0) FETCH_FIRST_FACTORS
     wait_for_operands();
     if (AHEAD == 0) FETCH_FIRST_FACTORS
+    if (KEEPS_SUMS == 0) {
+        READ_ENDS_EARLY
+    }
 #ifdef ATTEMPTS
     while (true) {
 #endif
@@ -383,6 +395,8 @@ void main() {
 #endif
     if (KEEPS_SUMS != 0)
         store_own();
-    else
+    else {
+        READ_ENDS_LATE
         store_all();
+    }
 }

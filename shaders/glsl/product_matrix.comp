@@ -335,6 +335,7 @@ void main() {
     rewind(column);
     if (AHEAD != 0) fetch_factors(has_column);
     wait_for_operands();
+    READ_ENDS_EARLY
 #ifdef ATTEMPTS
     for (int attempt = 1;; ++attempt) {
         if (attempt > 1) rewind(column);
@@ -402,5 +403,6 @@ void main() {
         if (is_done(attempt)) break;
     }
 #endif
+    READ_ENDS_LATE
     store_all();
 }

@@ -32,8 +32,10 @@ RowStatistics statistics_of(vec2 both) {
     return RowStatistics(mean, 1.0 / sqrt(variance + EPSILON), mean * mean > FAR * variance);
 }
 
-vec4 normalized_sum(vec4 sum, float mean, float scale, int column) {
-    if (IS_CENTERED != 0) sum -= mean * LOAD_FLOATS4(column_sums, WORDS, column);
+vec4 column_sum_at(int column) { return IS_CENTERED != 0 ? LOAD_FLOATS4(column_sums, WORDS, column) : vec4(0.0); }
+
+vec4 normalized_sum(vec4 sum, float mean, float scale, vec4 column_sum) {
+    if (IS_CENTERED != 0) sum -= mean * column_sum;
     return sum * scale;
 }
 

@@ -54,6 +54,9 @@ void main() {
     // What the end needs is read first, so that it waits for nothing then.
     bool ends = team == 0 && column < columns;
     vec4 bias = HAS_BIAS != 0 && ends ? BIAS(column) : vec4(0.0);
+#ifdef NORMALIZED
+    vec4 column_sum = ends ? column_sum_at(column) : vec4(0.0);
+#endif
     vec4 residuals[ROWS];
     [[unroll]] for (int i = 0; i < ROWS; ++i) {
         int row = first_row + i;
@@ -112,7 +115,7 @@ void main() {
     if (GATED == 0 && !ends) return;
     [[unroll]] for (int i = 0; i < ROWS; ++i) {
 #ifdef NORMALIZED
-        if (ends) sums[i] = normalized_sum(sums[i], found[i].mean, found[i].scale, column);
+        if (ends) sums[i] = normalized_sum(sums[i], found[i].mean, found[i].scale, column_sum);
 #endif
         sums[i] += bias;
     }

@@ -69,9 +69,15 @@ void main() {
     // What the end needs is read first, so that it waits for nothing then.
     bool ends = team == 0;
     vec4 bias[WIDE], residuals[ROWS * WIDE];
+#ifdef NORMALIZED
+    vec4 own_sums[WIDE]; // of the weights' columns
+#endif
     [[unroll]] for (int w = 0; w < WIDE; ++w) {
         bool exists = ends && column + w < columns;
         bias[w] = HAS_BIAS != 0 && exists ? BIAS(column + w) : vec4(0.0);
+#ifdef NORMALIZED
+        own_sums[w] = exists ? column_sum_at(column + w) : vec4(0.0);
+#endif
         [[unroll]] for (int i = 0; i < ROWS; ++i) {
             int row = first_row + i;
             residuals[i * WIDE + w] = vec4(0.0);
@@ -146,7 +152,7 @@ void main() {
         [[unroll]] for (int i = 0; i < ROWS; ++i) {
 #ifdef NORMALIZED
             if (ends && column + w < columns)
-                sums[i * WIDE + w] = normalized_sum(sums[i * WIDE + w], found[i].mean, found[i].scale, column + w);
+                sums[i * WIDE + w] = normalized_sum(sums[i * WIDE + w], found[i].mean, found[i].scale, own_sums[w]);
 #endif
             sums[i * WIDE + w] += bias[w];
         }

@@ -190,11 +190,15 @@ void keep(int tiles) {
 }
 
 vec4 bias_of(bool exists, int column) { return HAS_BIAS != 0 && exists ? BIAS(column) : vec4(0.0); }
-#ifdef JOINS
-vec4 first_bias(bool exists, int column) { return vec4(0.0); } // the last part adds it
-#else
-vec4 first_bias(bool exists, int column) { return bias_of(exists, column); }
-#endif
+
+// Where in the block the store `i` of an invocation is, which has multiplied from `my_row` and `my_column` on.
+int stored_row(int i, int my_row) { return TEAMS > 1 ? (me + i * INVOCATIONS) / BLOCK_COLUMNS : my_row + i / COLUMNS * ROW_STEP; }
+int stored_column(int i, int my_column) {
+    return TEAMS > 1 ? (me + i * INVOCATIONS) % BLOCK_COLUMNS : my_column + i % COLUMNS * COLUMN_STEP;
+}
+bool is_stored(int i) { return TEAMS == 1 || me + i * INVOCATIONS < BLOCK; }
+
+const int HOLDS_RESIDUALS = STORES <= 2 ? 1 : 0; // in few registers, from the beginning on
 
 void main() {
     int groups = GROUPED != 0 ? columns / group_columns : 1;
@@ -245,12 +249,26 @@ void main() {
 
     // Biases are fetched first, so that nothing waits for them in the end. Where teams add up their sums, those that one
     // invocation adds up are all in one column.
-    vec4 bias = TEAMS > 1 ? first_bias(has_column, base_column + column) : vec4(0.0);
+    vec4 bias = TEAMS > 1 ? bias_of(has_column, base_column + column) : vec4(0.0);
     vec4 sums[ROWS * COLUMNS];
     [[unroll]] for (int i = 0; i < ROWS * COLUMNS; ++i) {
         int at = block_column + my_column + i % COLUMNS * COLUMN_STEP;
-        sums[i] = TEAMS > 1 ? vec4(0.0) : first_bias(at < own_columns, base_column + at);
+        sums[i] = vec4(0.0);
+#ifndef JOINS
+        if (TEAMS == 1) sums[i] = bias_of(at < own_columns, base_column + at);
+#endif
     }
+#ifndef DEPTHWISE
+    ivec4 residuals[STORES];
+    [[unroll]] for (int i = 0; i < STORES; ++i) {
+        int row = block_row + stored_row(i, my_row), at = block_column + stored_column(i, my_column);
+        residuals[i] = ivec4(0);
+        if (HAS_RESIDUAL == 0 || HOLDS_RESIDUALS == 0 || !is_stored(i) || row >= rows || at >= own_columns) continue;
+        Pixel pixel = Pixel(0, 0, 0);
+        if (SPATIAL != 0) pixel = pixel_of(row);
+        residuals[i] = residual_bits(residual_index(batch, row, pixel) + base_column + at);
+    }
+#endif
 
     fetch_values(start, end);
     if (AHEAD == 0) fetch_factors(has_column);
@@ -321,14 +339,13 @@ void main() {
     vec4 finals[STORES];
     [[unroll]] for (int i = 0; i < STORES; ++i) {
         int slot = me + i * INVOCATIONS;
-        int row = block_row + (TEAMS > 1 ? slot / BLOCK_COLUMNS : my_row + i / COLUMNS * ROW_STEP);
-        int at = block_column + (TEAMS > 1 ? slot % BLOCK_COLUMNS : my_column + i % COLUMNS * COLUMN_STEP);
-        bool exists = row < rows && at < own_columns && (TEAMS == 1 || slot < BLOCK);
+        int row = block_row + stored_row(i, my_row), at = block_column + stored_column(i, my_column);
+        bool exists = row < rows && at < own_columns && is_stored(i);
         vec4 sum = bias;
 #ifdef JOINS
         sum = vec4(0.0);
         [[unroll]] for (int p = 0; p < PARTS; ++p) sum += partial_sums[partial + (p * STORES + i) * INVOCATIONS];
-        sum += bias_of(exists, base_column + at);
+        sum += TEAMS > 1 ? bias : bias_of(exists, base_column + at);
 #else
         if (TEAMS == 1) sum = sums[i];
         if (TEAMS > 1 && slot < BLOCK)
@@ -341,9 +358,8 @@ void main() {
         Pixel pixel = Pixel(0, 0, 0);
         if (SPATIAL != 0) pixel = pixel_of(row);
         targets[i] = exists ? result_index(batch, row, pixel) + base_column + at : -1;
-        vec4 residual = vec4(0.0);
-        if (exists) residual = residual_at(residual_index(batch, row, pixel) + base_column + at);
-        finals[i] = finished(sum, residual);
+        if (exists && HOLDS_RESIDUALS == 0) residuals[i] = residual_bits(residual_index(batch, row, pixel) + base_column + at);
+        finals[i] = finished(sum, residual_of(residuals[i]));
         if (HAS_RESIDUAL == 0 && exists) store(targets[i], finals[i]);
     }
     [[unroll]] for (int i = 0; i < STORES; ++i)
