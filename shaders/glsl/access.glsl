@@ -11,13 +11,14 @@
 #include "load_mode.glsl"
 
 #define LOAD_WORDS4(name, access, first, step, last)                                                                   \
-    widened((access) >> 2,                                                                                             \
-            ((access) & 3) == VECTOR  ? RAW4(name, (access) >> 2, (first) >> 2)                                        \
-            : ((access) & 3) == SPLAT ? ivec4(RAW1(name, (access) >> 2, first))                                        \
+    (((access) & 3) == VECTOR                                                                                          \
+         ? LOAD4(name, (access) >> 2, (first) >> 2)                                                                    \
+         : widened((access) >> 2, ((access) & 3) == SPLAT                                                              \
+                                      ? ivec4(RAW1(name, (access) >> 2, first))                                        \
                                       : ivec4(RAW1(name, (access) >> 2, first),                                        \
                                               RAW1(name, (access) >> 2, (first) + min(1, last) * (step)),              \
                                               RAW1(name, (access) >> 2, (first) + min(2, last) * (step)),              \
-                                              RAW1(name, (access) >> 2, (first) + min(3, last) * (step))))
+                                              RAW1(name, (access) >> 2, (first) + min(3, last) * (step)))))
 
 #define WORDS_AT(name, form, place)                                                                                    \
     widened(form, ivec4(RAW1(name, form, (place).x), RAW1(name, form, (place).y), RAW1(name, form, (place).z), RAW1(name, form, (place).w)))
@@ -34,10 +35,10 @@
 
 #define STORE_WORDS4(name, access, first, step, last, value)                                                           \
     {                                                                                                                  \
-        ivec4 narrow = narrowed((access) >> 1, value);                                                                 \
         if (((access) & 1) != 0) {                                                                                     \
-            PUT4(name, (access) >> 1, (first) >> 2, narrow)                                                            \
+            STORE4(name, (access) >> 1, (first) >> 2, value)                                                           \
         } else {                                                                                                       \
+            ivec4 narrow = narrowed((access) >> 1, value);                                                             \
             PUT1(name, (access) >> 1, first, narrow.x)                                                                 \
             if ((last) > 0) PUT1(name, (access) >> 1, (first) + (step), narrow.y)                                      \
             if ((last) > 1) PUT1(name, (access) >> 1, (first) + 2 * (step), narrow.z)                                  \

@@ -89,26 +89,26 @@ ivec4 converted_halves(ivec4 bits) {
     return floatBitsToInt(vec4(unpackHalf2x16(words.x).x, unpackHalf2x16(words.y).x, unpackHalf2x16(words.z).x, unpackHalf2x16(words.w).x));
 }
 
-// The nearest halves by them. Which way they round is the device's affair, so normal numbers are rounded before, ties to even.
-ivec4 converted_to_halves(ivec4 bits) {
-    ivec4 magnitude = min(bits & 0x7fffffff, ivec4(0x7fc00000)); // of NaN one without low bits, to which adding would carry
-    magnitude = (magnitude + 0xfff + ((magnitude >> 13) & 1)) & ~0x1fff;
-    vec4 value = intBitsToFloat(magnitude | (bits & 0x80000000));
-    ivec2 words = ivec2(packHalf2x16(value.xy), packHalf2x16(value.zw));
-    return ivec4(words.x, words.x >> 16, words.y, words.y >> 16) & 0xffff;
-}
+vec4 converted_halves(ivec2 words) { return vec4(unpackHalf2x16(uint(words.x)), unpackHalf2x16(uint(words.y))); }
 
 // Four floats as two words, rounded as copies round that stand for float32. With ROUNDS_HALVES the shader is for devices with a type of
-// halves, whose conversions are known to round to nearest, ties to even: one instruction of a pair for some sixteen.
+// halves, whose conversions are known to round to nearest, ties to even: one instruction of a pair for some sixteen. Which way others
+// round is the device's affair, so normal numbers are rounded before.
 #ifdef ROUNDS_HALVES
 #extension GL_EXT_shader_explicit_arithmetic_types_float16 : require
 uvec2 rounded_halves(vec4 value) { return uvec2(packFloat2x16(f16vec2(value.xy)), packFloat2x16(f16vec2(value.zw))); }
 #else
 uvec2 rounded_halves(vec4 value) {
-    ivec4 halves = converted_to_halves(floatBitsToInt(value));
-    return uvec2(halves.xz | halves.yw << 16);
+    ivec4 bits = floatBitsToInt(value);
+    ivec4 magnitude = min(bits & 0x7fffffff, ivec4(0x7fc00000)); // of NaN one without low bits, to which adding would carry
+    magnitude = (magnitude + 0xfff + ((magnitude >> 13) & 1)) & ~0x1fff;
+    value = intBitsToFloat(magnitude | (bits & 0x80000000));
+    return uvec2(packHalf2x16(value.xy), packHalf2x16(value.zw));
 }
 #endif
+
+// The same, one in the low bits of each lane.
+ivec4 converted_to_halves(ivec4 bits) { return split(ivec2(rounded_halves(intBitsToFloat(bits)))) & 0xffff; }
 
 // Elements as registers hold them.
 ivec4 widened(int form, ivec4 bits) {
@@ -140,7 +140,8 @@ ivec4 narrowed(int form, ivec4 value) {
 #define RAW4(name, form, quad)                                                                                         \
     ((form) == WORDS ? QUAD(name, quad) : (form) <= SHORTS ? split(PAIR(name, quad)) : split(WORD(name, quad)))
 #define RAW1(name, form, index) (WORD(name, (index) >> word_shift(form)) >> bit_of(form, index))
-#define LOAD4(name, form, quad) widened(form, RAW4(name, form, quad))
+#define LOAD4(name, form, quad)                                                                                        \
+    ((form) == ROUNDED ? floatBitsToInt(converted_halves(PAIR(name, quad))) : widened(form, RAW4(name, form, quad)))
 #define LOAD1(name, form, index) widened(form, ivec4(RAW1(name, form, index))).x
 #define LOAD_FLOATS4(name, form, quad) intBitsToFloat(LOAD4(name, form, quad))
 
@@ -166,9 +167,13 @@ ivec4 narrowed(int form, ivec4 value) {
         atomicAnd(name##_shared[(index) >> word_shift(form)], ~((form) <= SHORTS ? 0xffff << bit_of(form, index) : 0xff << bit_of(form, index))); \
         atomicOr(name##_shared[(index) >> word_shift(form)], (bits) << bit_of(form, index));                           \
     }
-#define STORE_FLOATS4(name, form, quad, value)                                                                         \
-    {                                                                                                                  \
-        ivec4 narrow = narrowed(form, floatBitsToInt(value));                                                          \
+// Stores of what registers hold.
+#define STORE4(name, form, quad, bits)                                                                                 \
+    if ((form) == ROUNDED) {                                                                                           \
+        name##_pairs[quad] = ivec2(rounded_halves(intBitsToFloat(bits)));                                              \
+    } else {                                                                                                           \
+        ivec4 narrow = narrowed(form, bits);                                                                           \
         PUT4(name, form, quad, narrow)                                                                                 \
     }
+#define STORE_FLOATS4(name, form, quad, value) STORE4(name, form, quad, floatBitsToInt(value))
 #endif

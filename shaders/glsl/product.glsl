@@ -49,6 +49,7 @@ ivec4 residual_bits(int index) {
 }
 
 vec4 residual_of(ivec4 bits) {
+    if (RESIDUAL_FORM == ROUNDED) return converted_halves(bits.xy);
     return intBitsToFloat(RESIDUAL_FORM == WORDS ? bits : widened(RESIDUAL_FORM, split(bits.xy)));
 }
 

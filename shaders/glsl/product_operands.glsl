@@ -17,12 +17,4 @@ WRITES(4, results)
 #define BIAS(index) LOAD_FLOATS4(biases, WORDS, index)
 #define RESIDUAL(index) LOAD_FLOATS4(residuals, RESIDUAL_FORM, index)
 
-void store(int index, vec4 value) {
-#ifdef ROUNDS_HALVES
-    if (RESULT_FORM == ROUNDED || RESULT_FORM == HALVES) {
-        results_pairs[index] = ivec2(rounded_halves(value));
-        return;
-    }
-#endif
-    STORE_FLOATS4(results, RESULT_FORM, index, value)
-}
+void store(int index, vec4 value) { STORE_FLOATS4(results, RESULT_FORM, index, value) }

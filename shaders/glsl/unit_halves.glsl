@@ -14,7 +14,7 @@ uvec2 rounded_four(vec4 value) {
 uint rounded_pair(vec2 value) { return rounded_four(value.xyxy).x; }
 #else
 vec2 pair_of(uint word) { return unpackHalf2x16(word); }
-vec4 four_of(uvec2 words) { return intBitsToFloat(converted_halves(split(ivec2(words)))); }
+vec4 four_of(uvec2 words) { return converted_halves(ivec2(words)); }
 uvec2 rounded_four(vec4 value) { return rounded_halves(value); }
 uint rounded_pair(vec2 value) { return packHalf2x16(value); } // which way is the device's affair
 #endif
