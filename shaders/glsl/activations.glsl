@@ -78,6 +78,17 @@ vec4 gelu_tanh(vec4 x) {
     return gated_by(x, negative, decay(-0.5 * abs(high), 0.5 * mix(-low, low, negative)));
 }
 
+// The same by the device's own exponential and fewer terms, to 2^-16 of the result: for who rounds it to halves next, to 2^-12.
+vec4 roughly_gated(vec4 x, vec4 z) { return x / (1.0 + exp2(-1.44269504 * z)); }
+
+vec4 rough_gelu(vec4 x) {
+    vec4 a = abs(x), t = 1.0 / (1.0 + 0.36 * a);
+    vec4 share = t * polynomial(t, 0.14191387, 0.162311373, 0.0460002699, 0.245486835, -0.095710996) * exp2(-0.72134752 * a * a);
+    return x * mix(1.0 - share, share, is_negative(x));
+}
+
+vec4 rough_gelu_tanh(vec4 x) { return roughly_gated(x, x * (GELU_LINEAR + GELU_CUBIC * x * x)); }
+
 vec4 softplus(vec4 x, vec4 beta, vec4 threshold) {
     vec4 low;
     precise vec4 z = two_product(x, beta, low);
@@ -99,5 +110,16 @@ vec4 activated(int opcode, vec4 a, vec4 b, vec4 c) {
     case MUL: return a * b; // the alpha of addmm and its like
     }
     return piecewise(opcode, a, b, c);
+}
+
+bool has_rough_form(int opcode) { return opcode == SIGMOID || opcode == SILU || opcode == GELU || opcode == GELU_TANH; }
+
+vec4 roughly_activated(int opcode, vec4 x) {
+    switch (opcode) {
+    case SIGMOID: return or_nan(roughly_gated(vec4(1.0), x), x);
+    case SILU: return roughly_gated(x, x);
+    case GELU: return rough_gelu(x);
+    }
+    return rough_gelu_tanh(x);
 }
 #endif

@@ -16,19 +16,26 @@ layout(constant_id = 7) const float AFTER_SECOND = 0.0;
 // Forms of elements, three bits each: of the activations, weights, residuals and results, and of what is between the steps below; see
 // ProductOperands.forms in runtimes/vulkan/kernels/product.py. The shader that includes this says which constant it is.
 layout(constant_id = FORMS_ID) const int FORMS = 0;
+const int RESULT_FORM = FORMS >> 9 & 7;
 const int STEP_FORM = FORMS >> 12 & 7;
+
+// What an activation gives that is rounded next, unless the result stands for tensors of halves: those are as the operators' own.
+vec4 activation(int opcode, vec4 value, float first, float second) {
+    if (RESULT_FORM == ROUNDED && has_rough_form(opcode)) return roughly_activated(opcode, value);
+    return activated(opcode, value, vec4(first), vec4(second));
+}
 
 // What a step gives as the next one gets it, where each of them stands for an operator on halves.
 vec4 between(vec4 value) { return intBitsToFloat(widened(STEP_FORM, narrowed(STEP_FORM, floatBitsToInt(value)))); }
 
 vec4 before_residual(vec4 sum) {
     if (BEFORE != MOVE) sum = between(sum);
-    return activated(BEFORE, sum, vec4(BEFORE_FIRST), vec4(BEFORE_SECOND));
+    return activation(BEFORE, sum, BEFORE_FIRST, BEFORE_SECOND);
 }
 
 vec4 with_residual(vec4 sum, vec4 residual) { return between(sum) + residual; }
 
 vec4 after_residual(vec4 sum) {
     if (AFTER != MOVE) sum = between(sum);
-    return activated(AFTER, sum, vec4(AFTER_FIRST), vec4(AFTER_SECOND));
+    return activation(AFTER, sum, AFTER_FIRST, AFTER_SECOND);
 }

@@ -98,7 +98,7 @@ void filter_region(int block_column, int batch) {
         first_x = x * STRIDE_WIDE - PADDING_WIDE;
         filter_block(filter_bias);
         if (has_column && y < filtered_height && x < filtered_width) {
-            vec4 value = activated(THEN, filtered[0], vec4(THEN_FIRST), vec4(THEN_SECOND));
+            vec4 value = activation(THEN, filtered[0], THEN_FIRST, THEN_SECOND);
             store(out_offset + batch * out_batch + y * out_row + x * out_pitch + column, value);
             total += value;
         }

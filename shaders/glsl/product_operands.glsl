@@ -4,7 +4,6 @@
 const int ACTIVATION_FORM = FORMS & 7;
 const int WEIGHT_FORM = FORMS >> 3 & 7;
 const int RESIDUAL_FORM = FORMS >> 6 & 7;
-const int RESULT_FORM = FORMS >> 9 & 7;
 
 READS(0, activations)
 READS(1, weights)

@@ -368,3 +368,32 @@ def test_copies_that_are_left_out_are_no_matter_to_what_halves_are_seen_of() -> 
     module, x = Patches(), numbers(2, 4, 5, 7)
     found, expected = halved(module, x)(x), module(x)
     assert (found - expected).abs().max() < 2e-3 * expected.abs().max()
+
+
+@pytest.mark.parametrize("function", ["sigmoid", "silu", "gelu", "gelu_tanh"])
+def test_activations_that_are_rounded_next_are_those_of_float32_but_for_rounding(function: str) -> None:
+    functions = {
+        "sigmoid": nn.Sigmoid(),
+        "silu": nn.SiLU(),
+        "gelu": nn.GELU(),
+        "gelu_tanh": nn.GELU(approximate="tanh"),
+    }
+    width = 64
+
+    # Halves times ones are summed exactly, so what is compared is the activation.
+    first, last = nn.Linear(width, width), nn.Linear(width, width)
+    with torch.no_grad():
+        for layer in (first, last):
+            layer.weight.copy_(torch.eye(width))
+            layer.bias.zero_()
+    model = nn.Sequential(first, functions[function], last).eval()
+    x = torch.cat(
+        [torch.linspace(-11, 11, 60 * width), torch.logspace(-3, 4, 2 * width), -torch.logspace(-3, 4, 2 * width)]
+    )
+    x = x.half().float().view(-1, width)
+    expected = functions[function](x.double())
+    found = halved(model, x)(x).double()
+    # Half of the last place of a normal half, and of a subnormal one; the functions themselves may be off by 2^-15.
+    allowed = expected.abs() * (2.0**-11 + 2.0**-15) + 2.0**-24
+    worst = ((found - expected).abs() / allowed).max()
+    assert worst <= 1, float(worst)
