@@ -6,7 +6,7 @@ import logging
 import os
 import struct
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -15,9 +15,11 @@ from mobopt.errors import DeviceError
 from mobopt.runtimes.vulkan.engine import vk
 from mobopt.runtimes.vulkan.engine.device import Device
 from mobopt.runtimes.vulkan.engine.pipeline_cache import cache_path, read_cache, write_cache
+from mobopt.runtimes.vulkan.engine.quirks import WHOLE_SHADERS
 from mobopt.runtimes.vulkan.engine.resources import ResourceScope
 from mobopt.runtimes.vulkan.engine.stream import Dispatch
 from mobopt.runtimes.vulkan.engine.threads import shared
+from mobopt.shaders.pruning import pruned
 from mobopt.shaders.push_constants import CHAIN_END
 
 _LOGGER = logging.getLogger("mobopt.vulkan")
@@ -68,6 +70,27 @@ def pack_specialization(values: Sequence[int | float]) -> bytes:
     """Specialization constants 0, 1, 2, ... as bytes: floats as 32-bit floats, ints and bools as 32-bit integers."""
     form = "<" + "".join(["f" if isinstance(value, float) else "I" for value in values])
     return struct.pack(form, *[value if isinstance(value, float) else int(value) & 0xFFFFFFFF for value in values])
+
+
+class _Modules:
+    """Shader modules of pipelines that are made together."""
+
+    def __init__(self, scope: ResourceScope, codes: Mapping[str, bytes], switches: Collection[str]) -> None:
+        """``codes`` are the SPIR-V of shaders by their names."""
+        self._scope = scope
+        self._codes = codes
+        self._whole = WHOLE_SHADERS in switches
+        self._made: dict[tuple[str, bytes], vk.Handle] = {}
+
+    def of(self, key: PipelineKey) -> vk.Handle:
+        """The shader of a pipeline; without what its constants rule out, where the driver would translate that too."""
+        values = b"" if self._whole else key.specialization
+        if (key.shader, values) not in self._made:
+            code = self._codes[key.shader]
+            code = code if self._whole else pruned(code, values)
+            info = vk.struct("VkShaderModuleCreateInfo", codeSize=len(code), pCode=code)
+            self._made[key.shader, values] = self._scope.create("ShaderModule", info, f"load shader {key.shader!r}")
+        return self._made[key.shader, values]
 
 
 class PipelineStore:
@@ -154,8 +177,9 @@ class PipelineStore:
         threads = min(os.cpu_count() or 1, _MOST_THREADS, len(keys))
         modules_scope = self._device.scope()
         try:
-            modules = {name: self._module(modules_scope, name) for name in {key.shader for key in keys}}
-            infos = [self._pipeline_info(key, modules[key.shader]) for key in keys]
+            codes = {name: self._code(name) for name in {key.shader for key in keys}}
+            modules = _Modules(modules_scope, codes, self._device.info.switches)
+            infos = [self._pipeline_info(key, modules.of(key)) for key in keys]
             places, results = self._compile(infos, threads)
         finally:
             modules_scope.close()
@@ -165,7 +189,7 @@ class PipelineStore:
                 scope.adopt("Pipeline", place[0])
                 self._pipelines[key] = scope, place[0]
         for result in results:
-            vk.check(result, f"compile {len(keys)} compute pipelines ({', '.join(sorted(modules))})")
+            vk.check(result, f"compile {len(keys)} compute pipelines ({', '.join(sorted(codes))})")
         self._changed = True
         _LOGGER.debug("%d pipelines made in %.0f ms", len(keys), (time.perf_counter() - started) * 1e3)
 
@@ -184,7 +208,7 @@ class PipelineStore:
 
         return places, shared(compiled, range(len(infos)), threads)
 
-    def _module(self, scope: ResourceScope, name: str) -> vk.Handle:
+    def _code(self, name: str) -> bytes:
         try:
             code = shaders.load(name)
             lacking = set(shaders.variants()[name].requires) - self._device.info.features
@@ -192,8 +216,7 @@ class PipelineStore:
             raise DeviceError(str(error)) from None
         if lacking:
             raise DeviceError(f"shader {name!r} needs {sorted(lacking)}, which {self._device.info.name} lacks")
-        info = vk.struct("VkShaderModuleCreateInfo", codeSize=len(code), pCode=code)
-        return scope.create("ShaderModule", info, f"load shader {name!r}")
+        return code
 
     def _pipeline_info(self, key: PipelineKey, module: vk.Handle) -> vk.Handle:
         count = len(key.specialization) // 4

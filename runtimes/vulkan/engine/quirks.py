@@ -23,6 +23,7 @@ else:
 
 VARIABLE = "MOBOPT_QUIRKS"
 EMULATED_CHAINS = "emulated-chains"
+WHOLE_SHADERS = "whole-shaders"
 SWITCHES = {
     "workgroups-32": "workgroups of 32 invocations, where kernels are free to choose",
     "workgroups-64": "workgroups of 64 invocations, where kernels are free to choose",
@@ -47,6 +48,7 @@ SWITCHES = {
     "no-chains": "barriers between all dispatches that depend on each other, rather than counters between some",
     "no-code-ahead": "instructions of kernels come from memory when they are needed, not some steps before",
     EMULATED_CHAINS: "counters between dispatches, with barriers all the same, to try them on any device",
+    WHOLE_SHADERS: "shaders come to the driver with the branches that their constants rule out, not without",
     "no-texels": "no loads through texel buffers",
 }
 """What can be chosen otherwise, by name."""
