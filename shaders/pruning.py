@@ -7,7 +7,8 @@ propagation with conditional branches", 1991, but optimistic about nothing that 
 can't be reached are left out. Only branches change: constants stay specialization constants, for pipelines to give.
 
 Of the format (the SPIR-V specification, version 1.3) this knows words 0 to 4, the instructions that are named here, and
-that a structured header names blocks which must exist though nothing reaches them.
+that a structured header names blocks which must exist though nothing reaches them. Switches are of 32 bits. A module
+whose blocks lie in an order that one walk doesn't do for is left whole.
 """
 
 from __future__ import annotations
@@ -180,21 +181,20 @@ class Module:
         while place < size:
             word = words[place]
             opcode, end = word & 0xFFFF, place + (word >> 16)
-            if self._functions:
+            if opcode == _FUNCTION:
+                self._functions.append(_Function(place))
+                label = 0
+            elif self._functions:
                 if opcode == _LABEL:
                     label, begin, merge = words[place + 1], place, 0
                 elif opcode in (_SELECTION_MERGE, _LOOP_MERGE):
                     merge = place
                 elif opcode in _TERMINATORS:
                     self._functions[-1].blocks.append(_Block(label, begin, merge or place, place, end))
-                elif opcode == _FUNCTION:
-                    self._functions.append(_Function(place))
                 elif opcode == _FUNCTION_END:
                     self._functions[-1].end = end
                 elif end - place > 2 and words[place + 2] in decorated:  # the first time is where it is defined
                     self._decorate(label, decorated.pop(words[place + 2]))
-            elif opcode == _FUNCTION:
-                self._functions.append(_Function(place))
             elif opcode == _DECORATE:
                 decorated.setdefault(words[place + 1], array("I")).extend(words[place:end])
                 if words[place + 2] == _SPEC_ID:
@@ -281,7 +281,7 @@ class Module:
                 else:
                     self._evaluate(known, opcode, words[place + 2], place + 3, end)
             targets = self._targets(block, known)
-            if len(targets) == 1:
+            if len(targets) == 1 and words[block.terminator] & 0xFFFF != _BRANCH:
                 reached.chosen[block.label] = targets[0]
             for target in targets:
                 if places[target] <= number and target not in reached.labels:
@@ -388,7 +388,7 @@ class Module:
                 result.extend([(3 + len(pairs)) << 16 | _PHI, kind, words[place + 2], *pairs])
                 body = end
         opcode, chosen = words[block.terminator] & 0xFFFF, reached.chosen.get(block.label)
-        if chosen is None or opcode == _BRANCH:
+        if chosen is None:
             result += words[body : block.end]
             return
         is_loop = words[block.merge] & 0xFFFF == _LOOP_MERGE

@@ -38,7 +38,7 @@ def step(shader: str = "product_fragments", constant: int = 0, push: ProductPush
 def planned(
     steps: list[Dispatch], barriers: dict[int, Barrier] | None = None, unchained: Collection[int] = ()
 ) -> dict[int, list[int]]:
-    keys = {one: pipeline_key(one, number not in unchained) for number, one in enumerate(steps)}
+    keys = {one: pipeline_key(one, (), number not in unchained) for number, one in enumerate(steps)}
     found = plan_code_ahead(steps, [(barriers or {}).get(number) for number in range(len(steps))], keys)
     return {place: [steps.index(one) for one in ones] for place, ones in found.items()}
 

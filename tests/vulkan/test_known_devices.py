@@ -176,5 +176,5 @@ def test_a_cold_start_on_lavapipe_compiles_few_pipelines_of_little_code(release:
     """Each takes the driver a quarter of a second; MobileNetV2 had 16, one of them from 350 kB."""
     built = build_stream(segment_of("mobilenet_v2", 224), lavapipe(release), ConstantStore())
     dispatches = [operation for operation in built.stream.operations if isinstance(operation, Dispatch)]
-    assert len({pipeline_key(dispatch) for dispatch in dispatches}) <= 13
+    assert len({pipeline_key(dispatch, ()) for dispatch in dispatches}) <= 13
     assert max(len(shaders.load(dispatch.shader)) for dispatch in dispatches) <= 120_000

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from dataclasses import replace
 from itertools import product
 
 import pytest
@@ -10,6 +11,7 @@ import torch
 from engine_shaders import GROUP_SIZE, engine_shaders, engine_spirv, tensor  # noqa: F401
 
 from mobopt import shaders
+from mobopt.runtimes.vulkan.engine import vk
 from mobopt.runtimes.vulkan.engine.executable import Executable
 from mobopt.runtimes.vulkan.engine.quirks import WHOLE_SHADERS, quirks_of, switches_for
 from mobopt.runtimes.vulkan.engine.stream import Dispatch, Stream, bind
@@ -69,12 +71,32 @@ def test_numbers(any_device, kind, turns, skips):
     executable.close()
 
 
+def test_the_switch_holds_for_pipelines_that_a_device_has_without_it(any_device, monkeypatch):
+    """As ``mobopt stress`` turns it, on one device."""
+    usual, sizes = any_device.info, []
+    made = vk.struct
+
+    def seen(name, **fields):
+        if name == "VkShaderModuleCreateInfo":
+            sizes.append(fields["codeSize"])
+        return made(name, **fields)
+
+    monkeypatch.setattr(vk, "struct", seen)
+    for switches in (usual.switches - {WHOLE_SHADERS}, usual.switches | {WHOLE_SHADERS}):
+        monkeypatch.setattr(any_device, "info", replace(usual, switches=switches))
+        executable = Executable(any_device, branches(0, 7, True))
+        (y,) = executable.run([torch.arange(COUNT, dtype=torch.int32)])
+        assert y.tolist() == [expected(x, 0, 7, True) for x in range(COUNT)]
+        executable.close()
+    assert sizes[0] < sizes[1] == len(shaders.load("branches"))
+
+
 def test_what_is_ruled_out_is_not_there():
     code = shaders.load("branches")
     sizes = {kind: len(pruned(code, struct.pack("<4I", GROUP_SIZE, kind, 5, 0))) for kind in range(4)}
     assert sizes[0] < sizes[3] < len(code)
 
 
-def test_drivers_that_fold_first_get_whole_shaders():
+def test_drivers_that_gain_nothing_get_whole_shaders():
     assert WHOLE_SHADERS in switches_for(quirks_of(NVIDIA, 0x10DE, 0), "")
     assert WHOLE_SHADERS not in switches_for(quirks_of(LAVAPIPE, 0, 0), "")

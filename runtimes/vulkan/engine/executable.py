@@ -73,7 +73,8 @@ class Executable:
                 operations = (*self._staged.operations, *self._undoing)
                 dispatches = [operation for operation in operations if isinstance(operation, Dispatch)]
                 most = stream.chained_workgroups if device.chains else 0
-                self._keys = {dispatch: pipeline_key(dispatch, may_chain(dispatch, most)) for dispatch in dispatches}
+                switches = device.info.switches
+                self._keys = {each: pipeline_key(each, switches, may_chain(each, most)) for each in dispatches}
                 with made_on_all_cores(device, self._keys):
                     self._owned.acquire_pipelines(self._keys.values())
                     self._idle.append(self._add_lane())

@@ -45,6 +45,8 @@ class PipelineKey(NamedTuple):
     shader: str
     specialization: bytes
     layout: LayoutKey
+    is_whole: bool = False
+    """Whether the driver gets the shader with what its constants rule out."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,13 +59,14 @@ class PipelineLayout:
     """Writes a descriptor set from 64-bit words: of each binding in order its buffer, offset and range, or its view."""
 
 
-def pipeline_key(dispatch: Dispatch, is_chained: bool = False) -> PipelineKey:
-    """The pipeline that a dispatch runs, of its shader or of the shader's twin that is chained."""
+def pipeline_key(dispatch: Dispatch, switches: Collection[str], is_chained: bool = False) -> PipelineKey:
+    """The pipeline that a dispatch runs by a device's switches, of its shader or of the shader's chained twin."""
     texel = tuple([binding.texel_words > 0 for binding in dispatch.bindings])
     shader, size = dispatch.shader, len(dispatch.push_constants)
     if is_chained:
         shader, size = f"{shader}{shaders.CHAINED}", CHAIN_END
-    return PipelineKey(shader, pack_specialization(dispatch.specialization), LayoutKey(texel, size, is_chained))
+    layout = LayoutKey(texel, size, is_chained)
+    return PipelineKey(shader, pack_specialization(dispatch.specialization), layout, WHOLE_SHADERS in switches)
 
 
 def pack_specialization(values: Sequence[int | float]) -> bytes:
@@ -75,19 +78,18 @@ def pack_specialization(values: Sequence[int | float]) -> bytes:
 class _Modules:
     """Shader modules of pipelines that are made together."""
 
-    def __init__(self, scope: ResourceScope, codes: Mapping[str, bytes], switches: Collection[str]) -> None:
+    def __init__(self, scope: ResourceScope, codes: Mapping[str, bytes]) -> None:
         """``codes`` are the SPIR-V of shaders by their names."""
         self._scope = scope
         self._codes = codes
-        self._whole = WHOLE_SHADERS in switches
         self._made: dict[tuple[str, bytes], vk.Handle] = {}
 
     def of(self, key: PipelineKey) -> vk.Handle:
         """The shader of a pipeline; without what its constants rule out, where the driver would translate that too."""
-        values = b"" if self._whole else key.specialization
+        code, values = self._codes[key.shader], b"" if key.is_whole else key.specialization
         if (key.shader, values) not in self._made:
-            code = self._codes[key.shader]
-            code = code if self._whole else pruned(code, values)
+            if not key.is_whole:
+                code = pruned(code, values)
             info = vk.struct("VkShaderModuleCreateInfo", codeSize=len(code), pCode=code)
             self._made[key.shader, values] = self._scope.create("ShaderModule", info, f"load shader {key.shader!r}")
         return self._made[key.shader, values]
@@ -178,7 +180,7 @@ class PipelineStore:
         modules_scope = self._device.scope()
         try:
             codes = {name: self._code(name) for name in {key.shader for key in keys}}
-            modules = _Modules(modules_scope, codes, self._device.info.switches)
+            modules = _Modules(modules_scope, codes)
             infos = [self._pipeline_info(key, modules.of(key)) for key in keys]
             places, results = self._compile(infos, threads)
         finally:

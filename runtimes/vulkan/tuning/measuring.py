@@ -124,7 +124,8 @@ class Bench:
 def _pipelines(device: Device, streams: Iterable[Stream]) -> Iterator[None]:
     """Pipelines of streams, made together, so on all cores."""
     dispatches = (step for stream in streams for step in stream.operations if isinstance(step, Dispatch))
-    keys, store = [pipeline_key(dispatch) for dispatch in dispatches], device.shared(PipelineStore)
+    keys = [pipeline_key(dispatch, device.info.switches) for dispatch in dispatches]
+    store = device.shared(PipelineStore)
     store.acquire(keys)
     try:
         yield
