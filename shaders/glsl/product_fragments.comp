@@ -221,16 +221,6 @@ void store_plain() {
 }
 #endif
 
-#ifdef SHORTCUT
-FETCHED values_of(int i, Reach reach) {
-    if (reach.is_other) return OTHER_AT(other_addresses[i] + reach.offset);
-    return FETCHED_AT(addresses[i] + reach.offset);
-}
-#define VALUES_OF(i, reach) values_of(i, reach)
-#else
-#define VALUES_OF(i, reach) FETCHED_AT(addresses[i] + reach.offset)
-#endif
-
 // Two sets, by name: an index that isn't known before loops are unrolled puts arrays into local memory (NVIDIA).
 FETCHED values[LINES], next_values[LINES];
 RUN factors[FACTORS], next_factors[FACTORS];
@@ -249,15 +239,30 @@ int first_load; // of the weights of this subgroup
         }                                                                                                                        \
     }
 #else
+#define FETCH_EACH(into, reach, value)                                                                                           \
+    [[unroll]] for (int i = 0; i < LINES; ++i) {                                                                                 \
+        into[i] = NOTHING;                                                                                                       \
+        if (is_inside(places[i], reach)) into[i] = value;                                                                        \
+        CUT_TAIL(into[i], reach)                                                                                                 \
+    }
+#ifdef SHORTCUT
+// One branch for all rows: with one for each, their loads wait for each other.
 #define FETCH_VALUES(into, turn)                                                                                                 \
     {                                                                                                                            \
         Reach reach = reach_of(turn);                                                                                            \
-        [[unroll]] for (int i = 0; i < LINES; ++i) {                                                                             \
-            into[i] = NOTHING;                                                                                                   \
-            if (is_inside(places[i], reach)) into[i] = VALUES_OF(i, reach);                                                      \
-            CUT_TAIL(into[i], reach)                                                                                             \
+        if (reach.is_other) {                                                                                                    \
+            FETCH_EACH(into, reach, OTHER_AT(other_addresses[i] + reach.offset))                                                 \
+        } else {                                                                                                                 \
+            FETCH_EACH(into, reach, FETCHED_AT(addresses[i] + reach.offset))                                                     \
         }                                                                                                                        \
     }
+#else
+#define FETCH_VALUES(into, turn)                                                                                                 \
+    {                                                                                                                            \
+        Reach reach = reach_of(turn);                                                                                            \
+        FETCH_EACH(into, reach, FETCHED_AT(addresses[i] + reach.offset))                                                         \
+    }
+#endif
 #endif
 // A step of eight columns is one load of all invocations side by side, or two of halves that are split; `weight_pitch` counts those of a step.
 // What lies behind the last columns is multiplied, too, and nobody stores it.

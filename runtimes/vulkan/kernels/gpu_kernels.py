@@ -189,9 +189,11 @@ def predicted_nanoseconds(device: DeviceInfo, shape: ProductShape) -> float:
 def _choose(device: DeviceInfo, costs: DeviceCosts, shape: ProductShape) -> GpuKernel:
     cores = core_count(device)
     found: list[GpuKernel] = [*fragment_kernels(device, costs, shape)]
-    if not found or not shape.half_run:  # halves take no longer where they can go straight to registers
+    is_fragments_own = bool(found) and shape.has_shortcut
+    # Halves take no longer where they can go straight to registers.
+    if not found or not (shape.half_run or is_fragments_own):
         found += matrix_kernels(device, costs, shape)
-    if not found or "emulated-matrix-units" not in device.switches:
+    if not found or not (is_fragments_own or "emulated-matrix-units" in device.switches):
         few = [*row_kernels(device, shape)] if not shape.half_run or not found or shape.rows < _ROWS_OF_UNITS else []
         others = [] if shape.is_normalized else shared_kernels(device, costs, shape)
         found = [*few] or [*found, *others]
