@@ -16,9 +16,10 @@ from mobopt.runtimes.vulkan.engine.tensor import DeviceTensor
 from mobopt.runtimes.vulkan.kernels.combine import reduce
 from mobopt.runtimes.vulkan.kernels.copies import as_channels_last
 from mobopt.runtimes.vulkan.kernels.loops import Box, loop_boxes, loop_iterations, summing_iterations
-from mobopt.runtimes.vulkan.kernels.plan import Plan
+from mobopt.runtimes.vulkan.kernels.plan import Plan, replayable
 from mobopt.runtimes.vulkan.kernels.pointwise_kernel import compute_into
 from mobopt.runtimes.vulkan.kernels.pointwise_program import Kind, ProgramBuilder
+from mobopt.runtimes.vulkan.kernels.pool_halves import append_pool_of_halves, compares_halves
 from mobopt.runtimes.vulkan.kernels.space_kernel import (
     SPACE,
     as_volume,
@@ -43,6 +44,11 @@ class Window:
     adaptive: bool = False
     counts_padding: bool = False
     divisor: int = 0
+
+    @property
+    def is_plain_maximum(self) -> bool:
+        """Whether each result is the largest of neighbours."""
+        return not (self.average or self.adaptive) and set(self.dilation) == {1}
 
     def constants(self, writes_indices: bool, continues: bool = False) -> list[int]:
         """Specialization constants of ``pool.comp``."""
@@ -89,6 +95,7 @@ def pool(
     return target, places
 
 
+@replayable
 def _dispatch(
     plan: Plan,
     volume: DeviceTensor,
@@ -107,6 +114,9 @@ def _dispatch(
         gap=window.dilation,
         divisor=window.divisor,
     )
+    if window.is_plain_maximum and not (indices or continues) and compares_halves(plan.device, volume, result):
+        append_pool_of_halves(plan, volume, result, window.kernel, push)
+        return
     run_space_kernel(
         plan,
         "pool",
