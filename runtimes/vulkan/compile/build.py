@@ -37,6 +37,7 @@ from mobopt.runtimes.vulkan.compile.precision import NOTHING_HALVED, HalfReport,
 from mobopt.runtimes.vulkan.compile.projections import join_projections
 from mobopt.runtimes.vulkan.compile.quantized import choose_rows_first, fold_weights, is_never_made
 from mobopt.runtimes.vulkan.compile.simplify import simplify
+from mobopt.runtimes.vulkan.compile.upsampling import convolve_before_upsampling
 from mobopt.runtimes.vulkan.decompositions.registry import load_decompositions
 from mobopt.runtimes.vulkan.engine.device_info import DeviceInfo
 from mobopt.runtimes.vulkan.engine.limits import LimitError, exceeded_limit
@@ -132,6 +133,7 @@ def build_stream(
     find_normalizations(graph)
     find_activations(graph)
     fold_layer_scales(graph, constants)
+    convolve_before_upsampling(graph)
     if use_shared_memory(device):
         find_attention(graph)
         share_heads(graph)

@@ -17,7 +17,7 @@ from mobopt.ir import Value
 from mobopt.runtimes.vulkan.engine.stream import USUAL_ITERATIONS
 from mobopt.runtimes.vulkan.engine.tensor import DeviceTensor
 from mobopt.runtimes.vulkan.kernels.copies import strided_copy
-from mobopt.runtimes.vulkan.kernels.kernel_access import VECTOR
+from mobopt.runtimes.vulkan.kernels.kernel_access import VECTOR, owns_storage
 from mobopt.runtimes.vulkan.kernels.loops import loop_iterations
 from mobopt.runtimes.vulkan.kernels.plan import Plan, replayable
 from mobopt.runtimes.vulkan.kernels.space_kernel import SPACE, as_volume, run_space_kernel
@@ -166,7 +166,7 @@ def resample(
         tables: for each dimension of space.
         output: the call's result that it is, if it is one.
     """
-    target = plan.empty(sizes, source.dtype) if output is None else plan.own_result(output)
+    target = plan.empty(sizes, source.dtype) if output is None else plan.result(output)
     _resample_into(plan, source, target, tables)
     return target
 
@@ -211,11 +211,13 @@ def _resample_in_turn(plan: Plan, source: DeviceTensor, target: DeviceTensor, ta
         source = between
 
 
-def repeated(plan: Plan, source: DeviceTensor, factors: Sequence[int]) -> DeviceTensor:
-    """Each place of the last dimensions repeated a whole number of times: one strided copy."""
+def repeated(plan: Plan, source: DeviceTensor, factors: Sequence[int], output: Value) -> DeviceTensor:
+    """Each place of the last dimensions repeated a whole number of times: one strided copy, to a call's result."""
     leading = source.rank - len(factors)
-    sizes = [*source.sizes[:leading], *(s * f for s, f in zip(source.sizes[leading:], factors, strict=True))]
-    target = plan.empty(sizes, source.dtype, elements=source.storage.elements)
+    if output.dtype.is_floating_point:
+        target = plan.result(output)
+    else:
+        target = plan.empty(output.sizes, source.dtype, elements=source.storage.elements)
     fine_sizes, from_strides, to_strides = (
         list(source.sizes[:leading]),
         list(source.strides[:leading]),
@@ -225,7 +227,8 @@ def repeated(plan: Plan, source: DeviceTensor, factors: Sequence[int]) -> Device
         fine_sizes += [source.sizes[d], factor]
         from_strides += [source.strides[d], 0]
         to_strides += [target.strides[d] * factor, target.strides[d]]
-    strided_copy(plan, source.view(fine_sizes, from_strides), target.view(fine_sizes, to_strides), fresh=True)
+    fine = target.view(fine_sizes, to_strides)
+    strided_copy(plan, source.view(fine_sizes, from_strides), fine, fresh=owns_storage(target))
     return target
 
 

@@ -72,7 +72,7 @@ def upsample_nearest(plan: Plan, call: Node) -> DeviceTensor:
         for s, o, f in zip(sizes, outputs, factors, strict=True)
     ]
     if all(whole):
-        return repeated(plan, tensor, whole)
+        return repeated(plan, tensor, whole, call.output)
     return _interpolate(plan, call, nearest_table, exact)
 
 
