@@ -52,18 +52,10 @@ def _read_by(node: Node) -> Node | None:
         return None
     convolution = convolution_of(node)
     upsampling = made_only_for(convolution.input, node)
-    if upsampling is None or upsampling.qualified_op not in _UPSAMPLING or convolution.transposed:
+    if upsampling is None or not has_trait(upsampling.qualified_op, Trait.RESAMPLING) or convolution.transposed:
         return None
     if not convolution.is_of_single_pixels or set(convolution.stride) != {1} or not epilogue_of(node).is_identity:
         return None
     source: Value = upsampling.args[0]
     is_larger = math.prod(convolution.input.sizes[2:]) > math.prod(source.sizes[2:])
     return upsampling if is_larger and node.output.sizes[1] <= source.sizes[1] else None
-
-
-_UPSAMPLING = frozenset(
-    f"aten::{name}{overload}"
-    for name in ("upsample_bilinear2d", "upsample_bicubic2d", "upsample_nearest2d", "_upsample_nearest_exact2d")
-    for overload in ("", ".vec")
-)
-"""The operators; all else that they read are numbers."""
