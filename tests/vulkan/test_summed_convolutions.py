@@ -24,7 +24,8 @@ from mobopt.runtimes.vulkan.engine.stream import Dispatch
 from mobopt.runtimes.vulkan.kernels import product_kernels
 from mobopt.runtimes.vulkan.kernels.device_costs import device_costs
 from mobopt.runtimes.vulkan.kernels.fragment_kernels import FragmentKernel
-from mobopt.runtimes.vulkan.kernels.gpu_kernels import shared_kernels
+from mobopt.runtimes.vulkan.kernels.gpu_kernels import choose_gpu_kernel, shared_kernels
+from mobopt.runtimes.vulkan.kernels.product_shape import ProductShape
 from mobopt.runtimes.vulkan.lowerings.registry import load_lowerings
 from mobopt.runtimes.vulkan.lowerings.summed_convolutions import SUMMED_CONVOLUTIONS
 from mobopt.runtimes.vulkan.program import VulkanProgram
@@ -237,3 +238,16 @@ def test_devices_without_such_kernels(switch: str) -> None:
     assert SUMMED_CONVOLUTIONS not in {node.op for node in graph.block.nodes}
     graph = folded(MAIN, SHORTCUT, ADD, device=known_device("amd_rx_6800_radv"))
     assert SUMMED_CONVOLUTIONS not in {node.op for node in graph.block.nodes}
+
+
+@pytest.mark.parametrize("run", ["half_run", "float_run"])
+@pytest.mark.parametrize(("pixels", "inner", "columns"), [(3136, 32, 64), (784, 96, 128), (196, 192, 256)])
+@pytest.mark.parametrize("batch", [1, 8, 32])
+def test_kernels_that_are_chosen(run: str, pixels: int, inner: int, columns: int, batch: int) -> None:
+    """Of fragments, also where those of shared memory would be faster without a shortcut; none that spills much."""
+    shape = ProductShape(pixels * batch, inner, columns, columns, fits_fragments=True, shortcut=inner // 2, **{run: 8})
+    kernel = choose_gpu_kernel(H200, shape)
+    assert isinstance(kernel, FragmentKernel) and kernel.shortcut and kernel.parts == 1
+    assert kernel.registers <= 255, "a block of 64 x 16 takes twice as long"
+    other = choose_gpu_kernel(H200, replace(shape, shortcut=0))
+    assert not getattr(other, "shortcut", False)

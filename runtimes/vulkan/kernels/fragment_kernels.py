@@ -42,13 +42,12 @@ _OTHER_REGISTERS = 45
 """Beside operands and sums."""
 _STATISTICS_REGISTERS = 40
 """And besides, where rows are normalised: a guess by which ViT-small's layers get the blocks that were fastest."""
-# With a shortcut, by which what is chosen takes 6 % more than the best in the mean of 24 layers of ResNet50 at batches
-# of 1, 3, 8 and 32 (an H200): registers of rows' other addresses and of two ways to read, of halves and of floats that
-# are split; cycles of a step for each register that is too many; how much longer a run of values takes.
-_SHORTCUT_REGISTERS = 60
-_SPLIT_SHORTCUT_REGISTERS = 40
-_SPILL_CYCLES = 20.0
-_SHORTCUT_READS = 2.5
+# With a shortcut, by which what is chosen takes 7 % (of floats .4 %) more than the best in the mean of 24 layers of
+# ResNet50 at batches of 1, 3, 8 and 32 (an H200): registers of each row of an invocation for its other address and two
+# ways to read, cycles of a step for each that is too many, and what reading the other's share of values takes besides.
+_SHORTCUT_REGISTERS = 15
+_SPILL_CYCLES = 10.0
+_SHORTCUT_READS = 3.0
 _CORE_REGISTERS = 65536
 _CORE_INVOCATIONS = 2048
 _CORE_SHARED_BYTES = 220_000
@@ -146,7 +145,7 @@ class FragmentKernel:
             lines, columns, sums = 2 * lines, 2 * columns, 2 * sums
         others = _STATISTICS_REGISTERS if self.normalized else 0
         if self.shortcut:
-            others += _SPLIT_SHORTCUT_REGISTERS if self.split else _SHORTCUT_REGISTERS
+            others += _SHORTCUT_REGISTERS * self.rows // 8
         return 4 * self.depth * (lines + columns) + sums + _OTHER_REGISTERS + others
 
     @property
@@ -250,7 +249,7 @@ def fragment_kernels(device: DeviceInfo, costs: DeviceCosts, shape: ProductShape
         return
     if is_split and not splits(device, costs):
         return
-    for kernel in _blocks(is_emulated, is_split, shape.is_normalized, shape.has_shortcut):
+    for kernel in _blocks(is_emulated, is_split, shape.is_normalized, shape.shortcut > 0):
         while kernel.iterations(shape) > USUAL_ITERATIONS:
             kernel = replace(kernel, parts=2 * kernel.parts)
         if kernel.fits(device) and not (shape.is_normalized and kernel.parts > 1):
@@ -270,7 +269,7 @@ def fragment_nanoseconds(kernel: FragmentKernel, shape: ProductShape, costs: Dev
     queue = -(-math.prod(kernel.groups(shape)) // cores)
     turns = kernel.turns(shape)
     # A run of eight halves of each line; four invocations read a step of a line.
-    runs = (kernel.rows * (_SHORTCUT_READS if kernel.shortcut else 1.0) + 4 * kernel.columns) / FRAGMENT
+    runs = (kernel.rows * (1 + _SHORTCUT_READS * shape.shortcut / shape.inner) + 4 * kernel.columns) / FRAGMENT
     step = own.read_cycles * runs + own.multiply_cycles * kernel.rows * kernel.columns / 64
     if kernel.shortcut:
         step += _SPILL_CYCLES * max(0, kernel.registers - _MOST_REGISTERS)

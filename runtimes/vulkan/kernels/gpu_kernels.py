@@ -189,7 +189,7 @@ def predicted_nanoseconds(device: DeviceInfo, shape: ProductShape) -> float:
 def _choose(device: DeviceInfo, costs: DeviceCosts, shape: ProductShape) -> GpuKernel:
     cores = core_count(device)
     found: list[GpuKernel] = [*fragment_kernels(device, costs, shape)]
-    is_fragments_own = bool(found) and shape.has_shortcut
+    is_fragments_own = bool(found) and shape.shortcut > 0
     # Halves take no longer where they can go straight to registers.
     if not found or not (shape.half_run or is_fragments_own):
         found += matrix_kernels(device, costs, shape)

@@ -287,7 +287,7 @@ def chosen_kernel(
         is_plain=not (spatial or _is_grouped(product)) and taps == 1 and operands.scaling is None,
         bits=0 if operands.scales is None else operands.scales.bits,
         is_normalized=operands.normalization is not None,
-        has_shortcut=operands.shortcut > 0,
+        shortcut=operands.shortcut,
     )
     choose = plan.choose_product or choose_product_kernel
     if is_gated:  # as matrix units know nothing of gates

@@ -34,8 +34,8 @@ class ProductShape:
     """Of weights that are integers, 8 or 4; else 0."""
     is_normalized: bool = False
     """Whether its rows are normalised as they are read, so that a workgroup needs all of a row."""
-    has_shortcut: bool = False
-    """Whether the last of its inner dimension are of another input, which ``product_fragments.comp`` alone reads."""
+    shortcut: int = 0
+    """How many of its inner dimension, the last, are of another input, which ``product_fragments.comp`` alone reads."""
 
     @property
     def group_count(self) -> int:
