@@ -2,8 +2,8 @@
 that changes its size (K. He et al., "Deep residual learning for image recognition", 2015).
 
 The inner dimension of the product has both: first the taps and channels of the one, then the channels of the other,
-which reads every pixel that its stride names. ``product_fragments.comp`` does so with ``SHORTCUT``; where another
-kernel is the fastest, there are two products, of which one adds the other's result.
+which reads every pixel that its stride names. ``product_fragments.comp`` does so with ``SHORTCUT``; where it can't,
+or would have to divide the inner dimension, there are two products, of which one adds the other's result.
 """
 
 from __future__ import annotations
