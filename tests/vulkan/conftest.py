@@ -81,6 +81,22 @@ def device() -> Iterator[Device]:
 
 
 @pytest.fixture
+def lavapipe(device: Device) -> Device:
+    """The device, for tests of facts that are lavapipe's own."""
+    if "llvmpipe" not in device.info.name:
+        pytest.skip(f"{device.info.name} is not lavapipe")
+    return device
+
+
+@pytest.fixture
+def watched(device: Device) -> Device:
+    """The device, for tests of what the Khronos validation layer sees."""
+    if not device.is_watched:
+        pytest.skip("MOBOPT_VALIDATION=0: there is no validation layer")
+    return device
+
+
+@pytest.fixture
 def device_across_a_bus(device: Device, monkeypatch: pytest.MonkeyPatch) -> Device:
     """Lavapipe on the road of a device across a bus."""
     monkeypatch.setattr(executable_module, "has_fast_upload_memory", lambda device: False)

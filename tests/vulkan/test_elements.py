@@ -129,7 +129,7 @@ def _net(dtype: torch.dtype) -> tuple[nn.Module, torch.Tensor]:
     return _Net().to(dtype).eval(), torch.rand(2, 3, 10, 12).to(dtype)
 
 
-_LENGTHS = {"product_tiles": 17, "product_shared": 20, "product_rows": 19, "product_sum": 14, "depthwise": 20}
+_LENGTHS = {"product_tiles": 17, "product_shared": 21, "product_rows": 19, "product_sum": 14, "depthwise": 20}
 _PRODUCTS = {name + texels: length for name, length in _LENGTHS.items() for texels in ("", "_texels")}
 _PRODUCTS["product_broadcast"] = _LENGTHS["product_tiles"]
 """The shaders of products, and their specialization constants without FORMS."""

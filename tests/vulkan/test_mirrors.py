@@ -281,7 +281,9 @@ def test_small_tensors_are_copied(pair: Pair, monkeypatch: pytest.MonkeyPatch) -
     assert [pair.call(lambda y: y[1:]) for _ in range(2)] == [0, 0]
 
 
-def test_where_the_device_has_the_hosts_memory_all_are_copied(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_the_device_has_the_hosts_memory_all_are_copied(
+    lavapipe: Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(mirrors_module, "LEAST_BYTES", 1)
-    assert device.info.has_unified_memory
-    assert [Pair(device).call(same) for _ in range(3)] == [0, 0, 0]
+    assert lavapipe.info.has_unified_memory
+    assert [Pair(lavapipe).call(same) for _ in range(3)] == [0, 0, 0]
