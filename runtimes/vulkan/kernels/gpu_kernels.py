@@ -189,11 +189,11 @@ def predicted_nanoseconds(device: DeviceInfo, shape: ProductShape) -> float:
 def _choose(device: DeviceInfo, costs: DeviceCosts, shape: ProductShape) -> GpuKernel:
     cores = core_count(device)
     found: list[GpuKernel] = [*fragment_kernels(device, costs, shape)]
-    is_fragments_own = bool(found) and shape.shortcut > 0
+    only_fragments = bool(found) and shape.shortcut > 0
     # Halves take no longer where they can go straight to registers.
-    if not found or not (shape.half_run or is_fragments_own):
+    if not found or not (shape.half_run or only_fragments):
         found += matrix_kernels(device, costs, shape)
-    if not found or not (is_fragments_own or "emulated-matrix-units" in device.switches):
+    if not found or not (only_fragments or "emulated-matrix-units" in device.switches):
         few = [*row_kernels(device, shape)] if not shape.half_run or not found or shape.rows < _ROWS_OF_UNITS else []
         others = [] if shape.is_normalized else shared_kernels(device, costs, shape)
         found = [*few] or [*found, *others]
