@@ -119,9 +119,9 @@ def test_temporaries_share_the_arena(device):
     executable = Executable(device, chain(20, 100_000))
     report = executable.memory
     assert report.peak_bytes == report.arena_bytes + report.io_bytes + report.constant_bytes
-    # Inputs and outputs too, since this device has one kind of memory.
+    # Inputs and outputs too, where a device has one kind of memory.
     assert report.arena_bytes <= 2 * 400_000 + 512
-    assert report.io_bytes == 0
+    assert report.io_bytes == (0 if buffers.hosts_arena(device) else 2 * 400_000)
     assert report.lower_bound_bytes == 800_000
     executable.close()
 
@@ -258,7 +258,8 @@ def test_a_tensor_over_a_limit_is_named(device):
     limit = device.info.limits.max_storage_buffer_range
     huge = DeviceTensor(Storage(limit + 16, name="features.0"), torch.float32, (limit // 4 + 4,), (1,))
     stream = Stream([Dispatch("scale", (bind(huge, writes=True),), (1, 1, 1), 0, label="conv")])
-    with pytest.raises(DeviceError, match=rf"conv, tensor features.0: {limit + 16} bytes.*maxStorageBufferRange"):
+    exceeded = rf"conv, tensor features.0: {limit + 16} bytes.*max(StorageBufferRange|MemoryAllocationSize)"
+    with pytest.raises(DeviceError, match=exceeded):
         Executable(device, stream)
     texels = Stream([Dispatch("scale", (bind(huge, texel_words=1),), (1, 1, 1), 0, label="conv")])
     small = replace(device.info, limits=replace(device.info.limits, max_texel_buffer_elements=65536))
@@ -272,7 +273,8 @@ def test_exhausted_memory_is_an_error_that_leaves_nothing(device, monkeypatch):
     monkeypatch.setattr(buffers, "_allocate", full)
     _free_what_is_left(device)
     before = +device.live_objects
-    with pytest.raises(DeviceError, match=r"allocate .* MiB of upload memory.*OUT_OF_DEVICE_MEMORY.*smaller input"):
+    exhausted = r"allocate .* MiB of (upload|device) memory.*OUT_OF_DEVICE_MEMORY.*smaller input"
+    with pytest.raises(DeviceError, match=exhausted):
         Executable(device, chain(3, 1000))
     assert not device.live_objects - before
 
