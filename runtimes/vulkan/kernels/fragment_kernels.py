@@ -269,9 +269,10 @@ def fragment_nanoseconds(kernel: FragmentKernel, shape: ProductShape, costs: Dev
     queue = -(-math.prod(kernel.groups(shape)) // cores)
     turns = kernel.turns(shape)
     # A run of eight halves of each line; four invocations read a step of a line.
-    runs = (kernel.rows * (1 + _SHORTCUT_READS * shape.shortcut / shape.inner) + 4 * kernel.columns) / FRAGMENT
+    runs = (kernel.rows + 4 * kernel.columns) / FRAGMENT
     step = own.read_cycles * runs + own.multiply_cycles * kernel.rows * kernel.columns / 64
     if kernel.shortcut:
+        step += own.read_cycles * kernel.rows / FRAGMENT * _SHORTCUT_READS * shape.shortcut / shape.inner
         step += _SPILL_CYCLES * max(0, kernel.registers - _MOST_REGISTERS)
     finish = own.kept_finish_cycles if kernel.keeps_sums else own.finish_cycles
     alone = turns * (own.latency_cycles / kernel.depth + step) + finish * kernel.rows / FRAGMENT

@@ -26,7 +26,8 @@ def compares_halves(device: DeviceInfo, source: DeviceTensor, target: DeviceTens
 
 
 def _lies_in_runs(tensor: DeviceTensor) -> bool:
-    """Halves are flushed where they are subnormal, which those that stand for float32 may be."""
+    """Whether eight halves that stand for float32 lie side by side wherever a run of channels begins. Those of a tensor
+    of float16 are for the other kernel: here subnormal ones may be flushed."""
     steps = (tensor.offset, *(tensor.strides[d] for d in (0, 2, 3, 4) if tensor.sizes[d] > 1))
     is_rounded = element_form(tensor) == ElementForm.ROUNDED
     return is_rounded and tensor.strides[1] == 1 and all(step % _RUN == 0 for step in steps)
