@@ -462,7 +462,16 @@ class NormalizeRowsPush(PushConstants):
     eps: float
 
 
+@dataclass
+class DoorbellPush(PushConstants):
+    """A wait for the host."""
+
+    most_polls: Uint
+    """After so many it gives up."""
+
+
 BLOCKS: dict[str, type[PushConstants]] = {
+    "doorbell_push.glsl": DoorbellPush,
     "link_push.glsl": Link,
     "product_push.glsl": ProductPush,
     "depthwise_push.glsl": DepthwisePush,

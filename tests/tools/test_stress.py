@@ -91,15 +91,15 @@ def test_what_changes_from_run_to_run_is_found_with_its_layer(device: Device, mo
     """What nobody wrote is another number each time: the lane leaves a counter there, as another tenant would."""
     script, x = torch.jit.script(nn.Sequential(nn.Softmax(1), nn.Linear(17, 11)).eval()), torch.randn(1, 17)
     counter = itertools.count(1)
-    begin = Lane._write_inputs
+    prepare = Lane._prepare
 
     def leaving_numbers(lane: Lane, values: object) -> None:
         for buffer in lane._temporary:
             assert buffer.mapped is not None
             torch.frombuffer(buffer.mapped, dtype=torch.float32, count=buffer.nbytes // 4).fill_(float(next(counter)))
-        begin(lane, values)  # type: ignore[arg-type]
+        prepare(lane, values)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(Lane, "_write_inputs", leaving_numbers)
+    monkeypatch.setattr(Lane, "_prepare", leaving_numbers)
     with faulty("aten::softmax.int", writes_nothing):
         found = stress(script, device=device.info.index, example_inputs=[x], replays=4, threads=0, variants=())
     first = found.conditions[0]

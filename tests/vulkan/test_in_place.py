@@ -169,8 +169,11 @@ def test_an_interrupted_call_leaves_the_caches(device: Device, monkeypatch: pyte
         runner.close()
 
 
-def test_a_run_that_is_begun_anew_undoes_the_first(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As where dispatches waited for others in vain."""
+@pytest.mark.parametrize("error", [lane._OverdueError, lane._LateError])
+def test_a_run_that_is_begun_anew_undoes_the_first(
+    device: Device, monkeypatch: pytest.MonkeyPatch, error: type[Exception]
+) -> None:
+    """As where dispatches waited for others, or for the host, in vain."""
     runner, exact = runner_of(device), Cached().eval()
     try:
         assert close(runner(row(1), at(4), at(3)), exact(row(1), at(4), at(3)))
@@ -183,7 +186,7 @@ def test_a_run_that_is_begun_anew_undoes_the_first(device: Device, monkeypatch: 
                 finish(self, polls)
             finally:
                 if len(begun) == 1:
-                    raise lane._OverdueError
+                    raise error
 
         with monkeypatch.context() as patch:
             patch.setattr(lane.Lane, "_finish_steps", overdue)

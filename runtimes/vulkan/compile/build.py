@@ -51,7 +51,7 @@ from mobopt.runtimes.vulkan.engine.tensor import (
     storage_type,
 )
 from mobopt.runtimes.vulkan.kernels.copies import as_contiguous, copied, strided_copy
-from mobopt.runtimes.vulkan.kernels.device_costs import chained_workgroups, code_ahead_bytes
+from mobopt.runtimes.vulkan.kernels.device_costs import chained_workgroups, code_ahead_bytes, doorbell_bytes
 from mobopt.runtimes.vulkan.kernels.epilogue import parts_of
 from mobopt.runtimes.vulkan.kernels.matrix_kernels import multiplies
 from mobopt.runtimes.vulkan.kernels.plan import ConstantStore, Plan
@@ -248,6 +248,7 @@ def _build(
         _append_output(plan, value, placement, value in in_arrays)
     plan.stream.chained_workgroups = chained_workgroups(device)
     plan.stream.code_ahead_bytes = code_ahead_bytes(device)
+    plan.stream.doorbell_bytes = doorbell_bytes(device)
     halves = None if halving is None else halved.report(plan)
     return Built(plan.stream, taken, outputs, fallbacks, placement.assumed, halves)
 

@@ -107,6 +107,7 @@ class LoweredTemplate:
         self._assumed = [(segment.inputs.index(value), limits) for value, limits in built.assumed.items()]
         self._chained_workgroups = built.stream.chained_workgroups
         self._code_ahead_bytes = built.stream.code_ahead_bytes
+        self._doorbell_bytes = built.stream.doorbell_bytes
         writer = ReplayWriter(built.stream.flag, constants)
         for operation in built.stream.operations:
             if not isinstance(operation, RecordedStep):
@@ -145,6 +146,7 @@ class LoweredTemplate:
         self._replay(plan, self._numbers(*values), [constant_tensor(elements).storage for elements in open_constants])
         plan.stream.chained_workgroups = self._chained_workgroups
         plan.stream.code_ahead_bytes = self._code_ahead_bytes
+        plan.stream.doorbell_bytes = self._doorbell_bytes
         segment = self._template.outline(values)
         outputs = tuple([segment.graph.outputs[number] for number in self._outputs])
         assumed = {segment.inputs[number]: limits for number, limits in self._assumed}

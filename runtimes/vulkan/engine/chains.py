@@ -121,7 +121,6 @@ class Progress:
         self.reset()
         self.descriptor_set = self._describe(scope)
 
-    @property
     def is_overdue(self) -> bool:
         """Whether the results of a run that has ended are not to be used."""
         return bool(self._view.item())

@@ -52,6 +52,11 @@ class DeviceGate:
             with self._changed:
                 self._changed.notify_all()
 
+    @property
+    def is_lone(self) -> bool:
+        """Whether no other call is in beside the caller's."""
+        return len(self._inside) <= 1
+
     def stay(self) -> None:
         """Count a call once more, which is in: it ends in :meth:`leaving`, perhaps in another thread."""
         self._inside.append(None)

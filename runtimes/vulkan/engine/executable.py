@@ -12,6 +12,7 @@ from mobopt.runtimes.vulkan.engine import vk
 from mobopt.runtimes.vulkan.engine.buffers import has_fast_upload_memory
 from mobopt.runtimes.vulkan.engine.chains import may_chain
 from mobopt.runtimes.vulkan.engine.device import Device
+from mobopt.runtimes.vulkan.engine.doorbell import plan_doorbell
 from mobopt.runtimes.vulkan.engine.hazards import GpuOperation
 from mobopt.runtimes.vulkan.engine.lane import Lane, Segment, TensorOrArray
 from mobopt.runtimes.vulkan.engine.limits import check_limits
@@ -59,6 +60,7 @@ class Executable:
         )
         self._segments = list(_segments(self._staged))
         self._undoing: list[GpuOperation] = [*self._staged.undo]
+        self._doorbell = plan_doorbell(device.info, self._staged, stream.doorbell_bytes)
         self._lock = threading.RLock()
         """Of the condition, whose own methods are Python: each call takes it twice."""
         self._changed = threading.Condition(self._lock)
@@ -72,6 +74,8 @@ class Executable:
             with device.in_use:
                 operations = (*self._staged.operations, *self._undoing)
                 dispatches = [operation for operation in operations if isinstance(operation, Dispatch)]
+                if self._doorbell is not None:
+                    dispatches.append(self._doorbell.dispatch)
                 most = stream.chained_workgroups if device.chains else 0
                 switches = device.info.switches
                 self._keys = {each: pipeline_key(each, switches, may_chain(each, most)) for each in dispatches}
@@ -197,7 +201,15 @@ class Executable:
                     self._changed.notify_all()
 
     def _add_lane(self) -> Lane:
-        lane = Lane(self._device, self._staged, self._segments, self._undoing, self._keys, self._owned.pipelines)
+        lane = Lane(
+            self._device,
+            self._staged,
+            self._segments,
+            self._undoing,
+            self._keys,
+            self._owned.pipelines,
+            self._doorbell,
+        )
         self._owned.lanes.append(lane)
         return lane
 

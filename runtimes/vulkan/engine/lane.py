@@ -20,6 +20,7 @@ from mobopt.runtimes.vulkan.engine.chains import Progress, plan_chain
 from mobopt.runtimes.vulkan.engine.code_ahead import plan_code_ahead
 from mobopt.runtimes.vulkan.engine.descriptors import DescriptorSets
 from mobopt.runtimes.vulkan.engine.device import Device
+from mobopt.runtimes.vulkan.engine.doorbell import Doorbell, DoorbellPlan
 from mobopt.runtimes.vulkan.engine.exchange import DeviceSlot, HostSlot, Slot, check_shape
 from mobopt.runtimes.vulkan.engine.hazards import Barrier, GpuOperation, plan_barriers
 from mobopt.runtimes.vulkan.engine.memory import MemoryLayout
@@ -56,6 +57,10 @@ Segment = HostCall | list[GpuOperation]
 
 class _OverdueError(Exception):
     """A dispatch has waited in vain for those before it."""
+
+
+class _LateError(Exception):
+    """The host has rung after the device had given up."""
 
 
 class RefusedError(Exception):
@@ -117,12 +122,13 @@ class _CheckedStep:
             raise RefusedError
 
 
-class _ChainedStep:
-    """A submission after which it is asked whether dispatches waited for others in vain."""
+class _DoubtfulStep:
+    """A submission after which it is asked whether its dispatches waited for something in vain."""
 
-    def __init__(self, step: Step, progress: Progress) -> None:
+    def __init__(self, step: Step, waited_in_vain: Callable[[], bool], error: type[Exception]) -> None:
         self._step = step
-        self._progress = progress
+        self._waited_in_vain = waited_in_vain
+        self._error = error
         self.begin = step.begin
         self.settle = step.settle
 
@@ -130,16 +136,16 @@ class _ChainedStep:
         """Wait for it.
 
         Raises:
-            _OverdueError: what it computed is not to be used.
+            Exception: what it computed is not to be used.
             RefusedError, DeviceError: as for other steps.
         """
         try:
             self._step.finish(polls)
         except RefusedError:
-            if not self._progress.is_overdue:
+            if not self._waited_in_vain():
                 raise
-        if self._progress.is_overdue:
-            raise _OverdueError
+        if self._waited_in_vain():
+            raise self._error
 
 
 @dataclass(eq=False)
@@ -167,6 +173,7 @@ class Lane:
         undoing: list[GpuOperation],
         keys: Mapping[Dispatch, PipelineKey],
         pipelines: Mapping[PipelineKey, vk.Handle],
+        doorbell: DoorbellPlan | None,
     ) -> None:
         """Allocate everything, and record the commands unless they read or write arrays.
 
@@ -179,6 +186,7 @@ class Lane:
         self._undoing = undoing
         self._keys = keys
         self._pipelines = pipelines
+        self._doorbell_plan = doorbell
         self.scope = device.scope()
         self.memory: MemoryLayout | None = None
         self._seen: dict[int, Callable[[], DeviceArray | None]] = dict.fromkeys(staged.bound_inputs, lambda: None)
@@ -187,6 +195,8 @@ class Lane:
         """What is bound, by the number of the input."""
         self._made: dict[Storage, ArrayMemory] = {}
         self._values: Sequence[TensorOrArray] = ()
+        self._given: Sequence[torch.Tensor] = ()
+        """What the host writes."""
         self._steps: Sequence[Step] = ()
         self._begun = 0
         self._written: _Recording | None = None
@@ -201,7 +211,8 @@ class Lane:
     def _build(self) -> None:
         device, staged = self._device, self._staged
         self.memory = memory = MemoryLayout(device, staged)
-        self._places = memory.places
+        self._doorbell = None if self._doorbell_plan is None else Doorbell(device, self.scope, self._doorbell_plan)
+        self._places = memory.places if self._doorbell is None else {**memory.places, **self._doorbell.places}
         self._temporary = memory.temporary
         if memory.counters:
             fill(device, memory.counters, 0)
@@ -242,11 +253,30 @@ class Lane:
         if len(values) != len(self._staged.inputs):
             raise InputError(f"the plan takes {len(self._staged.inputs)} inputs, and {len(values)} were given")
         self._values = values
-        self._begin()
+        self._begin(self._device.in_use.is_lone)
 
-    def _begin(self) -> None:
-        self._write_inputs(self._values)
+    def _begin(self, may_be_early: bool = False) -> None:
+        """Write the inputs and submit; where the device may wait for the inputs, the other way round."""
+        self._prepare(self._values)
         recording = self._recording(self._bound_buffers())
+        if self._doorbell is None:
+            self._write_inputs()
+            self._begin_steps(recording)
+        else:
+            self._begin_awaited(recording, self._doorbell, may_be_early)
+
+    def _begin_awaited(self, recording: _Recording, bell: Doorbell, may_be_early: bool) -> None:
+        bell.hush()
+        try:
+            if may_be_early:
+                self._begin_steps(recording)
+            self._write_inputs()
+        finally:
+            bell.ring()  # also after an error: nothing on the device must be left waiting
+        if not may_be_early:
+            self._begin_steps(recording)
+
+    def _begin_steps(self, recording: _Recording) -> None:
         self._steps = recording.steps
         if self._steps:
             self._begun = 1
@@ -264,17 +294,25 @@ class Lane:
             DeviceError: the device failed.
         """
         rooms = self._rooms()  # while the device computes
+        while not self._is_computed(polls):
+            self._begin()
+            rooms = self._rooms()
+        results = self._with_read(rooms)
+        self._written = None
+        return results
+
+    def _is_computed(self, polls: bool) -> bool:
+        """Wait; false if something was waited for in vain, which won't be again."""
         try:
             self._finish_steps(polls)
         except _OverdueError:
             self._undo()
             self._unchain()
-            self._begin()
-            rooms = self._rooms()
-            self._finish_steps(polls)
-        results = self._with_read(rooms)
-        self._written = None
-        return results
+            return False
+        except _LateError:
+            self._undo()
+            return False
+        return True
 
     def _finish_steps(self, polls: bool) -> None:
         for number, step in enumerate(self._steps):
@@ -304,10 +342,12 @@ class Lane:
         self._arrays = {}
         self._made = {}
         self._values = ()
+        self._given = ()
 
     def profile(self, values: Sequence[TensorOrArray]) -> tuple[list[TensorOrArray], list[OperationTime]]:
         """Run once with a timestamp after every operation."""
-        self._write_inputs(values)
+        self._prepare(values)
+        self._write_inputs()
         recording = self._recording(self._bound_buffers())
         if recording.profiled is None:
             recording.profiled = [self._profiled_step(recording, number) for number in range(len(self._segments))]
@@ -339,15 +379,21 @@ class Lane:
 
     # What goes in and out.
 
-    def _write_inputs(self, values: Sequence[TensorOrArray]) -> None:
+    def _prepare(self, values: Sequence[TensorOrArray]) -> None:
+        """All that may need the device before a call: it can't have it any more once the call waits there."""
         if self._device.poisons:
             fill_with_nan(self._device, self._temporary)
-        for number, slot in self._written_inputs:
-            value = values[number]
-            slot.write(value.tensor() if isinstance(value, DeviceArray) else value)
+        self._given = [
+            value.tensor() if isinstance(value := values[number], DeviceArray) else value
+            for number, _ in self._written_inputs
+        ]
         self._arrays = self._bindables(values)
         if self._flag is not None:
             self._flag.zero_()
+
+    def _write_inputs(self) -> None:
+        for (_, slot), value in zip(self._written_inputs, self._given, strict=True):
+            slot.write(value)
 
     def _bindables(self, values: Sequence[TensorOrArray]) -> dict[int, DeviceArray]:
         """What is bound in this call; of arrays that were bound as they are in the call before nothing is asked."""
@@ -478,15 +524,25 @@ class Lane:
         segment = self._segments[number]
         if isinstance(segment, HostCall):
             return _HostStep(segment, self._host_step_slot)
-        commands = recording.pool.record(self._recordable(recording, segment, number, recording.is_chained))
+        bell = self._doorbell if number == 0 else None
+        commands = recording.pool.record(self._recordable(recording, segment, number, recording.is_chained, bell))
         submission = Submission(self._device, commands, self._fence)
-        step = submission if self._flag is None else _CheckedStep(submission, self._flag)
-        return _ChainedStep(step, self._progress) if recording.is_chained and self._progress is not None else step
+        step: Step = submission if self._flag is None else _CheckedStep(submission, self._flag)
+        if recording.is_chained and self._progress is not None:
+            step = _DoubtfulStep(step, self._progress.is_overdue, _OverdueError)
+        return step if bell is None else _DoubtfulStep(step, bell.is_late, _LateError)
 
     def _recordable(
-        self, recording: _Recording, segment: list[GpuOperation], number: int, is_chained: bool
+        self,
+        recording: _Recording,
+        segment: Sequence[GpuOperation],
+        number: int,
+        is_chained: bool,
+        bell: Doorbell | None = None,
     ) -> Recordable:
         barriers: Sequence[Barrier | None] = self._barriers[number]
+        if bell is not None:
+            segment, barriers = bell.plan.before(segment, barriers)
         links = dict.fromkeys(self._may_chain, NO_LINK)
         ahead: Mapping[int, list[Dispatch]] = {}
         if is_chained:

@@ -23,6 +23,7 @@ else:
 
 VARIABLE = "MOBOPT_QUIRKS"
 EMULATED_CHAINS = "emulated-chains"
+EMULATED_DOORBELLS = "emulated-doorbells"
 WHOLE_SHADERS = "whole-shaders"
 SWITCHES = {
     "workgroups-32": "workgroups of 32 invocations, where kernels are free to choose",
@@ -48,6 +49,8 @@ SWITCHES = {
     "no-chains": "barriers between all dispatches that depend on each other, rather than counters between some",
     "no-code-ahead": "instructions of kernels come from memory when they are needed, not some steps before",
     EMULATED_CHAINS: "counters between dispatches, with barriers all the same, to try them on any device",
+    "no-doorbells": "calls are submitted when the host has written their inputs, not before",
+    EMULATED_DOORBELLS: "calls are submitted before the host has written their inputs, to try it on any device",
     WHOLE_SHADERS: "shaders come to the driver with the branches that their constants rule out, not without",
     "no-texels": "no loads through texel buffers",
 }

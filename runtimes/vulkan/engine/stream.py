@@ -149,6 +149,9 @@ class Stream:
     code_ahead_bytes: int | None = None
     """From how many bytes of constants on the instructions of kernels are read before they are needed (see
     ``code_ahead.py``); None: never."""
+    doorbell_bytes: int | None = None
+    """From how many bytes on that the host writes for a call, the call is submitted before (see ``doorbell.py``); None:
+    never."""
     checked_for: DeviceInfo | None = None
     """The device whose limits every dispatch was compared with when it was appended."""
     in_place: set[Storage] = field(default_factory=set)

@@ -167,6 +167,11 @@ class DeviceCosts:
     split_names: tuple[str, ...] = ()
     """... so they are used on devices only whose name has one of these in it (an empty one is in every name):
     elsewhere ordinary arithmetic may be faster."""
+    doorbell_bytes: int = 0
+    """That the host writes for a call, from which on the call is submitted before: see ``doorbell.py``."""
+    doorbell_names: tuple[str, ...] = ()
+    """Whose name has one of these in it sees what the host writes in the order in which it is written, also while
+    dispatches run."""
 
     def covers(self, device: DeviceInfo) -> bool:
         """Whether they are meant for a device."""

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from mobopt.runtimes.vulkan.engine.device_info import DeviceInfo
-from mobopt.runtimes.vulkan.engine.quirks import EMULATED_CHAINS
+from mobopt.runtimes.vulkan.engine.quirks import EMULATED_CHAINS, EMULATED_DOORBELLS
 from mobopt.runtimes.vulkan.kernels.costs import CpuCosts, DeviceCosts, FewBitsCosts, FragmentCosts, MatrixCosts
 from mobopt.runtimes.vulkan.kernels.tuned_costs import CPU, HALVES, SPLIT, TunedCosts, tuned_costs, with_costs
 from mobopt.shaders.push_constants import CHAIN_END
@@ -86,7 +86,7 @@ def _profile(row: Mapping[str, Any]) -> DeviceCosts:
     fragments = {name: FragmentCosts(**row[name]) for name in ("fragments", "split_fragments") if name in row}
     few_bits = FewBitsCosts(**row["few_bits"])
     lists = {name: tuple(row[name]) for name in ("vendors", "kinds", "in_order_drivers")}
-    names = {name: tuple(row.get(name, ())) for name in ("split_names", "fragment_names")}
+    names = {name: tuple(row.get(name, ())) for name in ("split_names", "fragment_names", "doorbell_names")}
     parts = {**lists, **matrix, **names, **fragments, "few_bits": few_bits}
     return DeviceCosts(**{**row, **parts})
 
@@ -110,6 +110,17 @@ def code_ahead_bytes(device: DeviceInfo) -> int | None:
     if not chained_workgroups(device) or "no-code-ahead" in device.switches:
         return None
     return 0 if EMULATED_CHAINS in device.switches else device_costs(device).code_ahead_bytes
+
+
+def doorbell_bytes(device: DeviceInfo) -> int | None:
+    """What :attr:`Stream.doorbell_bytes` is on a device."""
+    if "no-doorbells" in device.switches:
+        return None
+    if EMULATED_DOORBELLS in device.switches:
+        return 0
+    costs = device_costs(device)
+    is_known = device.driver_id in costs.in_order_drivers and any(name in device.name for name in costs.doorbell_names)
+    return costs.doorbell_bytes if is_known else None
 
 
 def ahead_workgroups(device: DeviceInfo) -> int:
