@@ -189,23 +189,30 @@ def _regions(walk: FilterWalk, needs_means: bool) -> Iterator[tuple[tuple[int, i
             yield tile, region, False
 
 
-_LATENCY = 245.0
-"""Cycles of a tile of the inner dimension that nothing else hides. This and what follows was fitted to 7,800 timings of
-26 layers of MobileNets and EfficientNet on an H100: the kernels that it chooses take 7 % more than the best."""
-_FETCH = 32.0
+_LATENCY = 75.0
+"""Cycles of a tile of the inner dimension that nothing else hides. This and what follows was fitted to 1,780 timings of
+32 layers of MobileNets and EfficientNet on an H200: the kernels that it chooses take 3 % more than the best."""
+_FETCH = 36.0
 """Of 32 vec4s from memory to shared memory."""
-_READ = 0.25
+_READ = 0.92
 """Of 32 vec4s from shared memory, by the product."""
-_TAP = 88.0
+_TAP = 5.7
 """Of a tap of a filter that nothing else hides."""
-_FILTER = 7.3
-"""Of 32 vec4s that are multiplied by a tap."""
-_STORE = 23.0
-"""Of 32 vec4s of a result."""
-_SUM = 6.9
-"""Of 32 sums of teams, of vec4s."""
-_START = 58.0
+_START = 275.0
 """Of a workgroup."""
+_ENTRY = 2060.0
+"""Of workgroups that a core has at the same time, from the first instruction to the last store, that nothing else
+hides."""
+_ROOM_BYTES = 48 << 10
+"""Of shared memory that workgroups have which a core has at the same time: the driver gives them no more together than
+it lets one have, though the core has 228 KiB (fitted, sharply)."""
+_ROOM_INVOCATIONS = 2048
+_ROOM_WORKGROUPS = 32
+_ROOM_REGISTERS = 65_536
+_REGISTERS = 38
+"""Of an invocation, ..."""
+_ROW_REGISTERS = 8
+"""... and for each of its rows."""
 _LINE = 1.0
 """Of a vec4 of a tile's sums, which each workgroup of what reads them adds up: a guess."""
 _LARGE = 1 << 12
@@ -215,19 +222,27 @@ _MOST_WORK = 11_000
 EfficientNet at batch 1 gain (up to 9,200), those of 18,000 and more (batch 8) lose up to 8 %."""
 
 
+def _workgroups_at_once(kernel: ExpandedKernel) -> int:
+    """How many a core has room for."""
+    invocations = -(-kernel.invocations // 32) * 32
+    registers = (_REGISTERS + _ROW_REGISTERS * kernel.rows) * invocations
+    room = min(_ROOM_BYTES // kernel.shared_bytes, _ROOM_REGISTERS // registers, _ROOM_INVOCATIONS // invocations)
+    return max(1, min(room, _ROOM_WORKGROUPS))
+
+
 def expanded_nanoseconds(kernel: ExpandedKernel, shape: ProductShape, costs: DeviceCosts, cores: int) -> float:
     """What it takes, apart from what every dispatch of its kind does."""
     queue = -(-math.prod(kernel.groups(shape)) // cores)
-    block = kernel.block_rows * kernel.block_columns
+    turns = -(-queue // _workgroups_at_once(kernel))
     step = (
-        16 * block * kernel.inner_block / costs.multiplications_per_cycle
+        16 * kernel.block_rows * kernel.block_columns * kernel.inner_block / costs.multiplications_per_cycle
         + _READ * kernel.invocations * kernel.inner_block / kernel.teams * (kernel.rows + 4) / 32
         + _FETCH * kernel.inner_block * (kernel.block_rows + 4 * kernel.block_columns) / 32
     )
-    product = -(-shape.inner // kernel.inner_block) * max(_LATENCY + step, queue * step)
-    results = math.prod(kernel.tile) * kernel.block_columns / 32
-    work = _START + _SUM * kernel.teams * block / 32 + (_FILTER * kernel.taps + _STORE) * results
-    return (product + _TAP * kernel.taps * kernel.turns + queue * work) / costs.cycles_per_nanosecond
+    steps = -(-shape.inner // kernel.inner_block)
+    work = _START + steps * step
+    waits = _ENTRY + steps * _LATENCY + _TAP * kernel.taps * kernel.turns
+    return max(turns * (waits + work), queue * work) / costs.cycles_per_nanosecond
 
 
 class Means(Enum):
