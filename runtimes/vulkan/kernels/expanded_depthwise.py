@@ -205,7 +205,7 @@ _ENTRY = 2060.0
 hides."""
 _ROOM_BYTES = 48 << 10
 """Of shared memory that workgroups have which a core has at the same time: the driver gives them no more together than
-it lets one have, though the core has 228 KiB (fitted, sharply)."""
+it lets one have, though the core of an H200 has 228 KiB (fitted)."""
 _ROOM_INVOCATIONS = 2048
 _ROOM_WORKGROUPS = 32
 _ROOM_REGISTERS = 65_536
