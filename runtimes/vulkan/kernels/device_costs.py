@@ -8,6 +8,7 @@ CPU drivers have a model of their own.
 
 from __future__ import annotations
 
+import platform
 import sys
 from collections.abc import Mapping
 from dataclasses import replace
@@ -30,6 +31,8 @@ _TABLE = Path(__file__).with_name("device_costs.toml")
 _MOST_DEVICES = 64
 _ANY_NUMBER = 1 << 31
 _ANY_NAME = ""
+_HOSTS_OF_DOORBELLS = ("x86_64", "AMD64")
+"""Others may reach an NVIDIA GPU by two ways that have no order (GH200), and write in another order themselves."""
 
 
 def device_costs(device: DeviceInfo) -> DeviceCosts:
@@ -120,7 +123,7 @@ def doorbell_bytes(device: DeviceInfo) -> int | None:
         return 0
     costs = device_costs(device)
     is_known = device.driver_id in costs.in_order_drivers and any(name in device.name for name in costs.doorbell_names)
-    return costs.doorbell_bytes if is_known else None
+    return costs.doorbell_bytes if is_known and platform.machine() in _HOSTS_OF_DOORBELLS else None
 
 
 def ahead_workgroups(device: DeviceInfo) -> int:
