@@ -165,7 +165,7 @@ def test_beside_another_call_the_inputs_are_written_first(
 
 
 def test_a_host_that_rings_late_computes_anew(
-    net: tuple[VulkanProgram, Net], order: list[str], monkeypatch: pytest.MonkeyPatch
+    net: tuple[VulkanProgram, Net], order: list[str], monkeypatch: pytest.MonkeyPatch, waiting: Device
 ) -> None:
     write = DeviceSlot.write
 
@@ -177,6 +177,7 @@ def test_a_host_that_rings_late_computes_anew(
         patch.setattr(DeviceSlot, "write", slowly)
         assert is_right(net, 3)
     assert order == EARLY + ORDINARY
+    assert waiting.chains  # dispatches that wait for the one that gave up had not
     assert all(is_right(net, seed) for seed in range(4, 8))
 
 
