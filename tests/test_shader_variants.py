@@ -50,7 +50,7 @@ def shader_parameters(trees: list[ast.Module]) -> dict[str, int]:
 def named_shaders() -> Iterator[str]:
     """A regular expression for each place of the runtime that names a shader."""
     trees = [ast.parse(path.read_text(encoding="utf-8")) for path in sorted(RUNTIME.rglob("*.py"))]
-    positions = shader_parameters(trees)
+    positions = {**shader_parameters(trees), "Dispatch": 0}
     assert "dispatch" in positions
     for node in (node for tree in trees for node in ast.walk(tree)):
         if isinstance(node, ast.FunctionDef) and node.name == "shader":
