@@ -7,6 +7,11 @@ from dataclasses import dataclass
 
 from mobopt.runtimes.vulkan.engine.device_info import DeviceInfo
 
+CORE_REGISTERS = 65_536
+"""Of 32 bits, that workgroups have which a core computes at the same time (NVIDIA's; elsewhere a guess)."""
+CORE_INVOCATIONS = 2048
+"""Of such workgroups, likewise."""
+
 
 @dataclass(frozen=True)
 class MatrixCosts:

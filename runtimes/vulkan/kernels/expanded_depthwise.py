@@ -28,7 +28,7 @@ from mobopt.runtimes.vulkan.kernels.convolution_kernels import (
     whole_vectors,
 )
 from mobopt.runtimes.vulkan.kernels.convolution_parameters import Convolution
-from mobopt.runtimes.vulkan.kernels.costs import DeviceCosts
+from mobopt.runtimes.vulkan.kernels.costs import CORE_INVOCATIONS, CORE_REGISTERS, DeviceCosts
 from mobopt.runtimes.vulkan.kernels.device_costs import ahead_workgroups, core_count, device_costs
 from mobopt.runtimes.vulkan.kernels.epilogue import Epilogue
 from mobopt.runtimes.vulkan.kernels.gpu_kernels import KEPT_CHOICES, SharedKernel
@@ -206,9 +206,7 @@ hides."""
 _ROOM_BYTES = 48 << 10
 """Of shared memory that workgroups have which a core has at the same time: the driver gives them no more together than
 it lets one have, though the core of an H200 has 228 KiB (fitted)."""
-_ROOM_INVOCATIONS = 2048
 _ROOM_WORKGROUPS = 32
-_ROOM_REGISTERS = 65_536
 _REGISTERS = 38
 """Of an invocation, ..."""
 _ROW_REGISTERS = 8
@@ -226,7 +224,7 @@ def _workgroups_at_once(kernel: ExpandedKernel) -> int:
     """How many a core has room for."""
     invocations = -(-kernel.invocations // 32) * 32
     registers = (_REGISTERS + _ROW_REGISTERS * kernel.rows) * invocations
-    room = min(_ROOM_BYTES // kernel.shared_bytes, _ROOM_REGISTERS // registers, _ROOM_INVOCATIONS // invocations)
+    room = min(_ROOM_BYTES // kernel.shared_bytes, CORE_REGISTERS // registers, CORE_INVOCATIONS // invocations)
     return max(1, min(room, _ROOM_WORKGROUPS))
 
 

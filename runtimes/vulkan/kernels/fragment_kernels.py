@@ -14,7 +14,7 @@ from functools import lru_cache
 
 from mobopt.runtimes.vulkan.engine.device_info import DeviceInfo
 from mobopt.runtimes.vulkan.engine.stream import USUAL_ITERATIONS
-from mobopt.runtimes.vulkan.kernels.costs import DeviceCosts, FragmentCosts
+from mobopt.runtimes.vulkan.kernels.costs import CORE_INVOCATIONS, CORE_REGISTERS, DeviceCosts, FragmentCosts
 from mobopt.runtimes.vulkan.kernels.device_costs import device_costs
 from mobopt.runtimes.vulkan.kernels.matrix_kernels import (
     EMULATED_FRAGMENT_BYTES,
@@ -48,8 +48,6 @@ _STATISTICS_REGISTERS = 40
 _SHORTCUT_REGISTERS = 15
 _SPILL_CYCLES = 10.0
 _SHORTCUT_READS = 3.0
-_CORE_REGISTERS = 65536
-_CORE_INVOCATIONS = 2048
 _CORE_SHARED_BYTES = 220_000
 _MOST_RUNS = 1 << 20
 """Of the inner dimension, whose quotients the shader finds in float32."""
@@ -152,7 +150,7 @@ class FragmentKernel:
     def resident(self) -> int:
         """Workgroups that a core has room for at once, about: by their registers, and by shared memory."""
         registers = min(_MOST_REGISTERS, self.registers)
-        rooms = (_CORE_REGISTERS // (-(-registers // 8) * 8 * self.invocations), _CORE_INVOCATIONS // self.invocations)
+        rooms = (CORE_REGISTERS // (-(-registers // 8) * 8 * self.invocations), CORE_INVOCATIONS // self.invocations)
         return max(1, min(*rooms, _CORE_SHARED_BYTES // self.shared_bytes))
 
     @property
