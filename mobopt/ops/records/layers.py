@@ -103,7 +103,8 @@ _ON_PACKED_WEIGHTS = joined(
             rank=Like.FIRST,
             namespace="vulkan_prepack",
         ),
-        operators("run_linear_context run_qlinear_context", Trait.PRODUCT, rank=Like.FIRST, namespace="vulkan_prepack"),
+        operators("run_linear_context", Trait.PRODUCT, rank=Like.FIRST, contracted="X", namespace="vulkan_prepack"),
+        operators("run_qlinear_context", Trait.PRODUCT, rank=Like.FIRST, namespace="vulkan_prepack"),
         operators(
             "run_batchnorm_context run_layernorm_context",
             *(Trait.NORMALIZATION, Trait.KEEPS_SIZES),

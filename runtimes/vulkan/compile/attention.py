@@ -12,7 +12,8 @@ from mobopt.ir.rewriting import destroy_unread, made_only_for, make_instead
 from mobopt.ops.records import Trait, has_trait
 from mobopt.runtimes.vulkan.lowerings.registry import why_unsupported
 
-_ATTENTION = "aten::scaled_dot_product_attention"
+ATTENTION = "aten::scaled_dot_product_attention"
+"""The operator that one kernel computes."""
 _PRODUCTS = ("aten::matmul", "aten::bmm")
 _SCALINGS: dict[str, Callable[[float, float], float]] = {
     "aten::mul.Scalar": float.__mul__,
@@ -73,7 +74,7 @@ def _replace(last: Node) -> None:
     sizes = (*turned.sizes[:-2], turned.sizes[-1], turned.sizes[-2])
     key = Node.call("aten::transpose.int", (turned, -2, -1), [Value.of_tensor(turned.dtype, sizes)], product.origin)
     args = (query, key.output, value, mask, 0.0, False, scale, False)
-    attention = Node.call(_ATTENTION, args, [Value("", last.output.type)], last.origin)
+    attention = Node.call(ATTENTION, args, [Value("", last.output.type)], last.origin)
     if why_unsupported(attention) is not None:
         attention.destroy()
         key.destroy()
@@ -97,7 +98,7 @@ def share_heads(graph: Graph) -> None:
     So it is with what ``a[:, :, None].expand(...).reshape(...)`` repeats.
     """
     for node in graph.block.nodes:
-        if node.op != _ATTENTION or node["enable_gqa"]:
+        if node.op != ATTENTION or node["enable_gqa"]:
             continue
         key, value = (_shared(node[name]) for name in ("key", "value"))
         if key is None or value is None or key.sizes[-3] != value.sizes[-3] or node["query"].rank != key.rank:
@@ -105,7 +106,7 @@ def share_heads(graph: Graph) -> None:
         if not node["query"].sizes[-3] == node["key"].sizes[-3] == node["value"].sizes[-3]:  # one is for all others
             continue
         args = (node["query"], key, value, *node.args[3:-1], True)
-        again = Node.call(_ATTENTION, args, [Value("", node.output.type)], node.origin)
+        again = Node.call(ATTENTION, args, [Value("", node.output.type)], node.origin)
         if why_unsupported(again) is not None:
             again.destroy()
             continue

@@ -31,6 +31,7 @@ from mobopt.runtimes.vulkan.compile.host_function import HostFunction
 from mobopt.runtimes.vulkan.compile.in_place import written_in_place
 from mobopt.runtimes.vulkan.compile.integer_ranges import Interval
 from mobopt.runtimes.vulkan.compile.layer_scales import fold_layer_scales
+from mobopt.runtimes.vulkan.compile.narrowing import narrow_early
 from mobopt.runtimes.vulkan.compile.normalizations import find_normalizations
 from mobopt.runtimes.vulkan.compile.placement import Placement, place_calls
 from mobopt.runtimes.vulkan.compile.precision import NOTHING_HALVED, HalfReport, Halving
@@ -139,6 +140,7 @@ def build_stream(
         share_heads(graph)
         interleave_gates(graph, constants)
         join_projections(graph, constants)
+    narrow_early(graph)
     choose_rows_first(graph)
     if halving is not None:
         halving.watch(graph)
