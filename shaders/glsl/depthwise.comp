@@ -19,7 +19,7 @@ layout(constant_id = 15) const int OUT_WIDE = 4;
 layout(constant_id = 16) const int LOCAL_SIZE = 64;
 layout(constant_id = 17) const int GROUP = 1; // channels of a group, 1 or 2
 layout(constant_id = 18) const int ROLLED = 0; // the stores are a loop, see rolled.glsl
-layout(constant_id = 19) const int TEAMS = 1;  // of invocations, which divide the rows of a filter: of single pixels, by groups of one channel
+layout(constant_id = 19) const int TEAMS = 1;  // of invocations, which divide the rows of a filter: of blocks one pixel high, by groups of one channel
 layout(local_size_x_id = 16, local_size_y = 1, local_size_z = 1) in;
 
 #include "depthwise_push.glsl"
@@ -45,34 +45,44 @@ vec4 input_at(int row, int column) {
 
 #ifndef TEXELS
 const int ITEMS = LOCAL_SIZE / TEAMS;
-shared vec4 parts[TEAMS > 1 ? LOCAL_SIZE : 1];
+shared vec4 parts[TEAMS > 1 ? OUT_WIDE * LOCAL_SIZE : 1];
 
-// The sum of a pixel, of the first team; all invocations together. One that computes all of a large filter by itself waits for its loads.
-vec4 sum_of_teams(vec4 start, int team) {
-    vec4 sum = team == 0 ? start : vec4(0.0);
+// Sums of the pixels of a line, by the rows of the filter that are this team's, for all teams to see. One invocation that computes all of
+// a large filter by itself waits for its loads.
+void filter_rows(vec4 start, int team) {
+    [[unroll]] for (int p = 0; p < OUT_WIDE; ++p) filtered[p] = team == 0 ? start : vec4(0.0);
     for (int i = team; i < TAPS_HIGH; i += TEAMS)
-        [[unroll]] for (int j = 0; j < TAPS_WIDE; ++j)
-            sum += input_at(i * DILATION_HIGH, j * DILATION_WIDE) * FILTER(i * TAPS_WIDE + j);
-    int me = int(gl_LocalInvocationID.x);
-    parts[me] = sum;
+        [[unroll]] for (int j = 0; j < IN_WIDE; ++j) {
+            vec4 value = input_at(i * DILATION_HIGH, j * STEP_WIDE);
+            [[unroll]] for (int p = 0; p < OUT_WIDE; ++p) {
+                int tap = tap_of(j * STEP_WIDE, p, STRIDE_WIDE, DILATION_WIDE, TAPS_WIDE);
+                if (tap >= 0) filtered[p] += value * FILTER(i * TAPS_WIDE + tap);
+            }
+        }
+    [[unroll]] for (int p = 0; p < OUT_WIDE; ++p) parts[p * LOCAL_SIZE + int(gl_LocalInvocationID.x)] = filtered[p];
     barrier();
-    if (team == 0)
-        [[unroll]] for (int t = 1; t < TEAMS; ++t) sum += parts[me + t * ITEMS];
+}
+
+vec4 sum_of_teams(int p) {
+    vec4 sum = vec4(0.0);
+    [[unroll]] for (int t = 0; t < TEAMS; ++t) sum += parts[p * LOCAL_SIZE + t * ITEMS + int(gl_LocalInvocationID.x) % ITEMS];
     return sum;
 }
 #endif
 
-#define STORE_PIXEL(i)                                                                                                 \
-    {                                                                                                                  \
-        int o = i / OUT_WIDE, p = i % OUT_WIDE;                                                                        \
-        if (y + o < out_height && x + p < out_width) {                                                                 \
-            int pixel = (batch * out_height + y + o) * out_width + x + p;                                              \
-            vec4 value = before_residual(kept[i]);                                                                     \
-            if (HAS_RESIDUAL != 0)                                                                                     \
-                value = with_residual(value, RESIDUAL(residual_offset + pixel * residual_pitch + channel));            \
-            store(out_offset + pixel * out_pitch + channel, after_residual(value));                                    \
-        }                                                                                                              \
-    }
+// Where the block of this invocation is.
+int batch, y, x;
+int channel;
+
+void finish(int pixel_y, int pixel_x, vec4 sum) {
+    if (pixel_y >= out_height || pixel_x >= out_width) return;
+    int pixel = (batch * out_height + pixel_y) * out_width + pixel_x;
+    vec4 value = before_residual(sum);
+    if (HAS_RESIDUAL != 0) value = with_residual(value, RESIDUAL(residual_offset + pixel * residual_pitch + channel));
+    store(out_offset + pixel * out_pitch + channel, after_residual(value));
+}
+
+#define STORE_PIXEL(i) finish(y + i / OUT_WIDE, x + i % OUT_WIDE, kept[i]);
 
 void main() {
     int group = int(gl_WorkGroupID.y * gl_NumWorkGroups.x + gl_WorkGroupID.x);
@@ -87,11 +97,11 @@ void main() {
     index = min(index, invocations - 1);
 #endif
     int block = index / channels;
-    int channel = index - block * channels;
+    channel = index - block * channels;
     int line = block / blocks_wide;
-    int x = (block - line * blocks_wide) * OUT_WIDE;
-    int batch = line / blocks_high;
-    int y = (line - batch * blocks_high) * OUT_HIGH;
+    x = (block - line * blocks_wide) * OUT_WIDE;
+    batch = line / blocks_high;
+    y = (line - batch * blocks_high) * OUT_HIGH;
 
 #ifdef TEXELS
     [[unroll]] for (int t = 0; t < GROUP * TAPS; ++t) filters[t] = WEIGHT(t * channels + channel);
@@ -105,12 +115,13 @@ void main() {
     origin = input_offset + channel + batch * height * width * input_pitch;
 #ifndef TEXELS
     if (TEAMS > 1) {
-        vec4 sum = sum_of_teams(start, team);
-        if (team > 0 || !exists) return;
-        filtered[0] = sum;
-    } else
+        filter_rows(start, team);
+        if (!exists) return;
+        for (int p = team; p < OUT_WIDE; p += TEAMS) finish(y, x + p, sum_of_teams(p));
+        return;
+    }
 #endif
-        filter_block(start);
+    filter_block(start);
 
     vec4 kept[OUT_HIGH * OUT_WIDE];
     [[unroll]] for (int i = 0; i < OUT_HIGH * OUT_WIDE; ++i) kept[i] = filtered[i];

@@ -18,9 +18,11 @@ from mobopt.ir import Value
 from mobopt.options import PrecisionChoice
 from mobopt.runtimes.vulkan.engine.device import Device
 from mobopt.runtimes.vulkan.engine.device_info import DeviceInfo
-from mobopt.runtimes.vulkan.kernels import convolution_kernels
-from mobopt.runtimes.vulkan.kernels.convolution_kernels import _depthwise_teams, _Walk
+from mobopt.runtimes.vulkan.engine.tensor import DeviceTensor, Storage, StorageKind, contiguous_strides
+from mobopt.runtimes.vulkan.kernels import convolution_kernels, gpu_kernels
+from mobopt.runtimes.vulkan.kernels.convolution_kernels import _divided, _Walk
 from mobopt.runtimes.vulkan.kernels.epilogue import Activation, Epilogue
+from mobopt.runtimes.vulkan.kernels.gpu_kernels import DepthwiseDivision
 from mobopt.runtimes.vulkan.kernels.plan import Plan
 from mobopt.runtimes.vulkan.program import VulkanProgram
 from mobopt.shaders.enumerations import Opcode
@@ -49,13 +51,14 @@ def constants(device: Device, monkeypatch: pytest.MonkeyPatch) -> list[Sequence[
         dispatch(plan, shader, bindings, groups, numbers, *rest, **named)  # type: ignore[arg-type]
 
     monkeypatch.setattr(Plan, "dispatch", noting)
-    monkeypatch.setattr(convolution_kernels, "_MOST_LONE_PIXELS", 1 << 20)
+    monkeypatch.setattr(gpu_kernels, "_SOME", 1 << 20)
+    monkeypatch.setattr(gpu_kernels, "_MANY", 1 << 20)
     with_switches(device, monkeypatch, "shared-products", "no-texels")
     return found
 
 
-def forced(monkeypatch: pytest.MonkeyPatch, teams: int) -> None:
-    monkeypatch.setattr(convolution_kernels, "_depthwise_teams", lambda *_: teams)
+def forced(monkeypatch: pytest.MonkeyPatch, *division: int) -> None:
+    monkeypatch.setattr(convolution_kernels, "_divided", lambda *_: DepthwiseDivision(*division))
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: "x".join(map(str, (*case[0], *case[1]))))
@@ -63,13 +66,23 @@ def test_each_row_of_a_filter(device, constants, case) -> None:
     source, weight, bias = floats(*case[0]), floats(*case[1]), floats(case[1][0])
     check_product(device, "aten::conv2d", source, weight, bias, *map(list, case[2:]), case[0][1], constants=(1, 2))
     (numbers,) = constants
-    assert numbers[TEAMS] == case[1][2] and numbers[LOCAL_SIZE] % numbers[TEAMS] == 0
+    assert numbers[TEAMS] == min(case[1][2], 8) and numbers[LOCAL_SIZE] % numbers[TEAMS] == 0
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: "x".join(map(str, (*case[0], *case[1]))))
+@pytest.mark.parametrize("division", [(1, 4), (1, 2, 2), (1, 7, 3), (1, 1, 4), (2, 3)], ids=str)
+def test_blocks(device, constants, monkeypatch, division, case) -> None:
+    forced(monkeypatch, *division)
+    source, weight, bias = floats(*case[0]), floats(*case[1]), floats(case[1][0])
+    check_product(device, "aten::conv2d", source, weight, bias, *map(list, case[2:]), case[0][1], constants=(1, 2))
+    assert len(constants) == 1
 
 
 @pytest.mark.parametrize("teams", [2, 3, 5])
-def test_several_rows_of_a_filter(device, constants, monkeypatch, teams: int) -> None:
-    """Some teams have a row less than others; a residual and an activation are the first team's."""
-    forced(monkeypatch, teams)
+@pytest.mark.parametrize("wide", [1, 4])
+def test_several_rows_of_a_filter(device, constants, monkeypatch, wide: int, teams: int) -> None:
+    """Some teams have a row less than others; each finishes some of the pixels, or none."""
+    forced(monkeypatch, 1, wide, teams)
     source, weight, residual = floats(2, 13, 9, 11), floats(13, 1, 7, 7), floats(2, 13, 9, 11)
     steps = Epilogue(Activation(Opcode.RELU), Value.of_tensor(torch.float32, (2, 13, 9, 11)))
     expected = torch.relu(torch.conv2d(source, weight, None, 1, 3, 1, 13)) + residual
@@ -101,14 +114,20 @@ def test_dispatches_that_wait_by_a_counter(emulating, constants) -> None:  # noq
     assert emulating.chains and [numbers[TEAMS] for numbers in constants] == [7, 7]
 
 
-def teams(info: DeviceInfo, invocations: int, taps: tuple[int, int] = (7, 7), group: int = 1) -> int:
-    return _depthwise_teams(info, _Walk(taps, (1, 1), (3, 3), (1, 1), group), 32, invocations)
+def division(
+    info: DeviceInfo, sizes: tuple[int, ...], taps: tuple[int, int] = (7, 7), group: int = 1
+) -> DepthwiseDivision:
+    walk = _Walk(taps, (1, 1), (taps[0] // 2, taps[1] // 2), (1, 1), group)
+    storage = Storage(64, StorageKind.TEMPORARY, elements=torch.float32)
+    return _divided(info, walk, DeviceTensor(storage, torch.float32, sizes, contiguous_strides(sizes)))
 
 
 def test_which_are_divided() -> None:
-    """As was measured on an H100: ConvNeXt-tiny's images at batch 1, and its smallest at batch 8."""
     h200 = known_device("nvidia_h200")
-    assert teams(h200, 14 * 14 * 96) == teams(h200, 56 * 56 * 24) == teams(h200, 8 * 7 * 7 * 192) == 7
-    assert teams(h200, 8 * 14 * 14 * 96) == 1
-    assert teams(h200, 1000, (5, 5)) == teams(h200, 1000, group=2) == teams(device_info("cpu"), 1000) == 1
-    assert teams(replace(h200, limits=replace(h200.limits, max_compute_work_group_invocations=128)), 1000) == 4
+    assert division(h200, (1, 192, 28, 28)) == (1, 4, 7)
+    assert division(h200, (8, 96, 56, 56)) == (2, 2, 1)
+    assert division(h200, (1, 40, 14, 14), (25, 3)) == (1, 4, 8)
+    assert division(h200, (1, 40, 14, 14), group=2) == (1, 4, 1)
+    assert division(device_info("cpu"), (1, 40, 14, 14)) == (1, 1, 1)
+    few = replace(h200.limits, max_compute_work_group_invocations=128)
+    assert division(replace(h200, limits=few), (1, 40, 14, 14)) == (1, 4, 4)

@@ -18,7 +18,7 @@ from mobopt.runtimes.vulkan.kernels.gpu_kernels import (
     SharedKernel,
     choose_gpu_kernel,
     core_count,
-    depthwise_block,
+    depthwise_division,
 )
 from mobopt.runtimes.vulkan.kernels.product_shape import ProductShape
 from mobopt.runtimes.vulkan.program import VulkanProgram
@@ -207,10 +207,12 @@ def test_choice_respects_the_number_of_workgroups(device):
     assert choose_gpu_kernel(narrow, shape).groups(shape)[1] <= 10
 
 
-def test_depthwise_block(device):
+def test_depthwise_division(device):
     gpu = a_gpu(device)
-    assert depthwise_block(gpu, 112, 112, 8) == (2, 2)
-    assert depthwise_block(gpu, 7, 7, 240) == (1, 1)
+    assert depthwise_division(gpu, 1120, 112, 80, (3, 3)) == (2, 2, 1)
+    assert depthwise_division(gpu, 7, 7, 240, (3, 3)) == (1, 4, 3)
+    assert depthwise_division(gpu, 1, 100, 240, (1, 9)) == (1, 4, 1)
+    assert depthwise_division(gpu, 100, 1, 240, (9, 1)) == (1, 1, 8)
 
 
 def test_core_count(device):

@@ -24,7 +24,7 @@ from mobopt.runtimes.vulkan.engine.limits import check_limits
 from mobopt.runtimes.vulkan.engine.pipelines import pipeline_key
 from mobopt.runtimes.vulkan.engine.stream import Dispatch
 from mobopt.runtimes.vulkan.kernels.device_costs import core_count, device_costs, profiles
-from mobopt.runtimes.vulkan.kernels.gpu_kernels import choose_gpu_kernel, depthwise_block
+from mobopt.runtimes.vulkan.kernels.gpu_kernels import choose_gpu_kernel, depthwise_division
 from mobopt.runtimes.vulkan.kernels.plan import ConstantStore
 from mobopt.runtimes.vulkan.kernels.product_shape import ProductShape
 
@@ -52,14 +52,19 @@ H200_PRODUCTS = [
     ((1, 25088, 4096), (1, 4, 1, 1, 32, 32, 8)),
     ((7, 70000, 12), (1, 4, 1, 1, 32, 32, 8)),
 ]
-# Rows of pixels, columns and vec4s of channels; then the pixels of an invocation.
+# Rows of pixels, columns, vec4s of channels and sides of the filter; then the pixels of an invocation, and teams.
 H200_DEPTHWISE = [
-    ((112, 112, 8), (2, 2)),
-    ((56, 56, 36), (2, 2)),
-    ((28, 28, 48), (2, 1)),
-    ((14, 14, 144), (1, 1)),
-    ((7, 7, 240), (1, 1)),
-    ((448, 224, 16), (2, 2)),
+    ((448, 56, 24, 3), (2, 2, 1)),
+    ((112, 14, 168, 5), (2, 2, 1)),
+    ((448, 56, 24, 7), (2, 2, 1)),
+    ((112, 14, 96, 3), (1, 4, 2)),
+    ((56, 7, 288, 5), (1, 4, 3)),
+    ((56, 56, 24, 7), (1, 4, 4)),
+    ((112, 14, 96, 7), (1, 4, 4)),
+    ((14, 14, 96, 3), (1, 4, 3)),
+    ((28, 28, 30, 5), (1, 4, 5)),
+    ((28, 28, 48, 7), (1, 4, 7)),
+    ((448, 56, 24, 11), (1, 4, 6)),
 ]
 
 
@@ -72,8 +77,9 @@ def test_products_of_the_device_that_the_costs_were_fitted_to(sizes, chosen):
 
 
 @pytest.mark.parametrize(("sizes", "chosen"), H200_DEPTHWISE)
-def test_depthwise_blocks_of_the_device_that_the_costs_were_fitted_to(sizes, chosen):
-    assert depthwise_block(known_device("nvidia_h200"), *sizes) == chosen
+def test_depthwise_convolutions_of_the_device_that_the_costs_were_fitted_to(sizes, chosen):
+    rows, columns, vectors, side = sizes
+    assert depthwise_division(known_device("nvidia_h200"), rows, columns, vectors, (side, side)) == chosen
 
 
 @pytest.mark.parametrize("name", DEVICES)

@@ -6,15 +6,19 @@ _MOVES, _DISTINCT = Trait.MOVES_ELEMENTS, Trait.DISTINCT
 
 _SHAPES = joined(
     [
-        operators("view", _MOVES, _DISTINCT, Trait.READS_STRIDES, rank="size"),
+        operators("view", _MOVES, _DISTINCT, Trait.KEEPS_ORDER, Trait.READS_STRIDES, rank="size"),
         operators("view.dtype", Trait.READS_STRIDES, rank=Like.FIRST),
-        operators("_unsafe_view", _MOVES, _DISTINCT, Trait.READS_STRIDES, Trait.HANDS_BACK, rank="size"),
+        operators(
+            "_unsafe_view",
+            *(_MOVES, _DISTINCT, Trait.KEEPS_ORDER, Trait.READS_STRIDES, Trait.HANDS_BACK),
+            rank="size",
+        ),
         operators("_reshape_alias", _MOVES, Trait.OWN_STRIDES, Trait.UNCHECKED, Trait.READS_STRIDES, rank="size"),
-        operators("reshape", _MOVES, _DISTINCT, rank="shape"),
-        operators("view_as", _MOVES, _DISTINCT, Trait.READS_STRIDES),
+        operators("reshape", _MOVES, _DISTINCT, Trait.KEEPS_ORDER, rank="shape"),
+        operators("view_as", _MOVES, _DISTINCT, Trait.KEEPS_ORDER, Trait.READS_STRIDES),
         operators("view_as_complex view_as_real", Trait.READS_STRIDES),
-        operators("flatten ravel reshape_as unflatten unsqueeze", _MOVES, _DISTINCT),
-        operators("squeeze", _MOVES, _DISTINCT, Trait.RANK_BY_SIZES),
+        operators("flatten ravel reshape_as unflatten unsqueeze", _MOVES, _DISTINCT, Trait.KEEPS_ORDER),
+        operators("squeeze", _MOVES, _DISTINCT, Trait.KEEPS_ORDER, Trait.RANK_BY_SIZES),
         operators("view_copy", _MOVES, Trait.READS_STRIDES, rank="size"),
         operators("view_copy.dtype", Trait.READS_STRIDES, rank=Like.FIRST),
         operators("squeeze_copy", _MOVES, Trait.RANK_BY_SIZES),

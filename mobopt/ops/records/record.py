@@ -73,6 +73,8 @@ class Trait(Enum):
     """The result has the elements of the first argument, each at its place, in the result's dtype."""
     MOVES_ELEMENTS = auto()
     """The results' elements are elements of the arguments, or of their dtype's rounding of them: no arithmetic."""
+    KEEPS_ORDER = auto()
+    """The result has all elements of the first argument, in their order, in other sizes."""
     EXPANDS = auto()
     """Makes a tensor that is larger than what it is made of, so it is not computed ahead of time."""
     BY_PARTS = auto()

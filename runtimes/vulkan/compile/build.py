@@ -32,6 +32,7 @@ from mobopt.runtimes.vulkan.compile.in_place import written_in_place
 from mobopt.runtimes.vulkan.compile.integer_ranges import Interval
 from mobopt.runtimes.vulkan.compile.layer_scales import fold_layer_scales
 from mobopt.runtimes.vulkan.compile.narrowing import narrow_early
+from mobopt.runtimes.vulkan.compile.norm_views import view_before_norms
 from mobopt.runtimes.vulkan.compile.normalizations import find_normalizations
 from mobopt.runtimes.vulkan.compile.placement import Placement, place_calls
 from mobopt.runtimes.vulkan.compile.precision import NOTHING_HALVED, HalfReport, Halving
@@ -141,6 +142,7 @@ def build_stream(
         interleave_gates(graph, constants)
         join_projections(graph, constants)
     narrow_early(graph)
+    view_before_norms(graph)
     choose_rows_first(graph)
     if halving is not None:
         halving.watch(graph)

@@ -14,6 +14,7 @@ from mobopt.ir.schemas import argument_names
 from mobopt.ir.types import TensorType
 from mobopt.ops.records import Trait, has_trait, record_of
 from mobopt.runtimes.vulkan.compile.attention import ATTENTION
+from mobopt.runtimes.vulkan.compile.normalizations import normalizes_rows
 
 
 @dataclass(frozen=True)
@@ -144,7 +145,7 @@ _SELECT, _SLICE = "aten::select.int", "aten::slice.Tensor"
 def _worth_it(narrowed: Mapping[Node, tuple[_Rows, _Operands]]) -> dict[Node, tuple[_Rows, _Operands]]:
     """Those that hang together with a product or a norm."""
     kept: set[Node] = set()
-    waiting = [node for node in narrowed if has_trait(node.qualified_op, Trait.PRODUCT) or _is_norm(node)]
+    waiting = [node for node in narrowed if has_trait(node.qualified_op, Trait.PRODUCT) or normalizes_rows(node)]
     while waiting:
         node = waiting.pop()
         if node in kept:
@@ -216,13 +217,9 @@ def _of_softmax(node: Node, rows: _Rows) -> _Operands | None:
 
 def _of_norm(node: Node, rows: _Rows) -> _Operands | None:
     source: Value = node.args[0]
-    if not _is_norm(node) or rows.dim >= source.rank - len(node["normalized_shape"]):
+    if not normalizes_rows(node) or rows.dim >= source.rank - len(node["normalized_shape"]):
         return None
     return _of_one(node, source, rows)
-
-
-def _is_norm(node: Node) -> bool:
-    return has_trait(node.qualified_op, Trait.NORMALIZATION) and "normalized_shape" in argument_names(node.qualified_op)
 
 
 def _of_view(node: Node, rows: _Rows) -> _Operands | None:
@@ -233,7 +230,7 @@ def _of_view(node: Node, rows: _Rows) -> _Operands | None:
         dim = pair[1 - pair.index(rows.dim)] if rows.dim in pair else rows.dim
     elif node.qualified_op == _PERMUTE:
         dim = node["dims"][rows.dim] % source.rank
-    elif node.op in _RESHAPES and source.numel == node.output.numel:
+    elif has_trait(node.qualified_op, Trait.KEEPS_ORDER) and len(node.inputs) == 1:
         dim = _reshaped_dim(source.sizes, node.output.sizes, rows.dim)
     else:
         return None
@@ -241,7 +238,6 @@ def _of_view(node: Node, rows: _Rows) -> _Operands | None:
 
 
 _TRANSPOSE, _PERMUTE = "aten::transpose.int", "aten::permute"
-_RESHAPES = ("aten::view", "aten::reshape", "aten::flatten")
 
 
 def _reshaped_dim(before: Sequence[int], after: Sequence[int], dim: int) -> int:
@@ -273,7 +269,7 @@ _RULES: Sequence[tuple[Iterable[Trait], Callable[[Node, _Rows], _Operands | None
 
 def _rebuilt(node: Node, rows: _Rows, args: list[Any], made: Value) -> Node:
     """A node that makes rows of what ``node`` makes."""
-    if node.op in _RESHAPES:
+    if has_trait(node.qualified_op, Trait.KEEPS_ORDER):
         return Node.call("aten::reshape", (args[0], list(made.sizes)), [made], node.origin)
     if node.op == ATTENTION:
         args[argument_names(node.qualified_op).index("is_causal")] = False

@@ -8,6 +8,8 @@ import torch
 
 from mobopt.ir import Graph, Node, Value
 from mobopt.ir.rewriting import destroy_unread, made_only_for, make_instead
+from mobopt.ir.schemas import argument_names
+from mobopt.ops.records import Trait, has_trait
 from mobopt.runtimes.vulkan.lowerings.registry import why_unsupported
 
 _MEAN = "aten::mean.dim"
@@ -36,6 +38,12 @@ def find_normalizations(graph: Graph) -> None:
             found = _normalized(node)
             if found is not None:
                 _replace(found)
+
+
+def normalizes_rows(node: Node) -> bool:
+    """Whether a node is a norm over the last dimensions of a tensor, each row of them by itself."""
+    is_norm = has_trait(node.qualified_op, Trait.NORMALIZATION)
+    return is_norm and "normalized_shape" in argument_names(node.qualified_op)
 
 
 @dataclass

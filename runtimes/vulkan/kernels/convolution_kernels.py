@@ -19,10 +19,10 @@ from mobopt.runtimes.vulkan.engine.stream import bind
 from mobopt.runtimes.vulkan.engine.tensor import DeviceTensor, aligned_channels, default_strides
 from mobopt.runtimes.vulkan.kernels.convolution_parameters import Convolution, Phase, phases
 from mobopt.runtimes.vulkan.kernels.copies import copied, in_words
-from mobopt.runtimes.vulkan.kernels.device_costs import core_count, cpu_costs
+from mobopt.runtimes.vulkan.kernels.device_costs import cpu_costs
 from mobopt.runtimes.vulkan.kernels.epilogue import Epilogue
 from mobopt.runtimes.vulkan.kernels.fragment_kernels import FragmentKernel
-from mobopt.runtimes.vulkan.kernels.gpu_kernels import DEPTHWISE_INVOCATIONS, depthwise_block
+from mobopt.runtimes.vulkan.kernels.gpu_kernels import DEPTHWISE_INVOCATIONS, DepthwiseDivision, depthwise_division
 from mobopt.runtimes.vulkan.kernels.image_rows import ImageRows, append_image_rows
 from mobopt.runtimes.vulkan.kernels.kernel_access import spread
 from mobopt.runtimes.vulkan.kernels.loops import Box, loop_boxes, loop_iterations
@@ -396,7 +396,7 @@ def _append_depthwise(plan: Plan, walk: _Walk, operands: ProductOperands, epilog
     source, result = operands.activations, operands.result
     batch, channels, out_height, out_width = result.sizes
     vectors = aligned_channels(channels) // 4
-    high, wide = _depthwise_block(plan.device, walk, result)
+    high, wide, teams = _divided(plan.device, walk, result)
     blocks_high, blocks_wide = -(-out_height // high), -(-out_width // wide)
     other = operands.residual or result
     invocations = batch * blocks_high * blocks_wide * vectors
@@ -424,7 +424,7 @@ def _append_depthwise(plan: Plan, walk: _Walk, operands: ProductOperands, epilog
     ]
     texels = texels_fit(plan.device, operands)
     items = plan.device.workgroup(_DEPTHWISE_LOCAL_SIZE if plan.device.is_cpu else DEPTHWISE_INVOCATIONS)
-    teams = 1 if texels else _depthwise_teams(plan.device, walk, items, invocations)
+    teams = 1 if texels else teams
     plan.dispatch(
         "depthwise_texels" if texels else "depthwise",
         operands.bindings(texels),
@@ -449,31 +449,20 @@ def _append_depthwise(plan: Plan, walk: _Walk, operands: ProductOperands, epilog
 
 _DEPTHWISE_LOCAL_SIZE = 16
 _MOST_SMALL_TAPS = 25
-"""Of filters of which an invocation computes several pixels."""
-_MOST_LONE_PIXELS = 600
-"""Vec4s of results of a core up to which rows of large filters are divided: an H100 takes 7 us for 10 then, for 7x7 of
-384 channels, 14 x 14; with twice as many nothing is gained."""
+"""Of filters of which an invocation of a CPU's driver computes several pixels."""
 
 
-def _depthwise_teams(device: DeviceInfo, walk: _Walk, items: int, invocations: int) -> int:
-    """Among how many invocations of a workgroup of ``items`` pixels the rows of a large filter are divided: one that
-    computes a pixel by itself waits for its loads, where there are few others."""
-    if not use_shared_memory(device) or walk.group != 1 or math.prod(walk.taps) <= _MOST_SMALL_TAPS:
-        return 1
-    if invocations > _MOST_LONE_PIXELS * core_count(device):
-        return 1
-    return max(1, min(walk.taps[0], device.workgroup(items * walk.taps[0]) // items))
-
-
-def _depthwise_block(device: DeviceInfo, walk: _Walk, result: DeviceTensor) -> tuple[int, int]:
-    """Rows and columns of the block of pixels that an invocation computes."""
+def _divided(device: DeviceInfo, walk: _Walk, result: DeviceTensor) -> DepthwiseDivision:
+    """How a depthwise convolution is divided among invocations."""
     batch, channels, height, width = result.sizes
-    small = math.prod(walk.taps) <= _MOST_SMALL_TAPS and max(walk.dilation) == 1
-    if not small:
-        return 1, 1
-    if not device.is_cpu:
-        return depthwise_block(device, batch * height, width, aligned_channels(channels) // 4)
-    return (2 if height > 1 else 1), min((4, 2, 1), key=lambda wide: (-(-width // wide) * (wide + 2), -wide))
+    if use_shared_memory(device):
+        vectors = aligned_channels(channels) // 4
+        division = depthwise_division(device, batch * height, width, vectors, walk.taps)
+        return division if walk.group == 1 else division._replace(teams=1)
+    if math.prod(walk.taps) > _MOST_SMALL_TAPS or max(walk.dilation) > 1:
+        return DepthwiseDivision(1, 1)
+    wide = min((4, 2, 1), key=lambda wide: (-(-width // wide) * (wide + 2), -wide))
+    return DepthwiseDivision(2 if height > 1 else 1, wide)
 
 
 _GENERAL_LOCAL_SIZE = 64

@@ -8,9 +8,11 @@ What each of these costs is a fact of the device: ``device_costs.py``.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
+from typing import NamedTuple
 
 from mobopt.runtimes.vulkan.engine.device_info import DeviceInfo
 from mobopt.runtimes.vulkan.engine.stream import USUAL_ITERATIONS
@@ -293,18 +295,42 @@ DEPTHWISE_INVOCATIONS = 32
 """Of a workgroup of ``depthwise.comp`` on a GPU."""
 
 
-def depthwise_block(device: DeviceInfo, rows: int, columns: int, vectors: int) -> tuple[int, int]:
-    """Rows and columns of the block of pixels of an invocation of ``depthwise.comp``: the largest that leaves enough of
-    them.
+class DepthwiseDivision(NamedTuple):
+    """What an invocation of ``depthwise.comp`` computes: a block of pixels, or what some rows of a filter add."""
+
+    high: int
+    wide: int
+    teams: int = 1
+    """Invocations among which the rows of the filter are divided; blocks are one pixel high then."""
+
+
+_LINE = 4
+"""Pixels of a block of one line: they share most of what they read."""
+_MANY, _SOME = 12, 3
+"""Results, in ``depthwise_invocations_per_core`` of a core, from which on an invocation has pixels of two lines, and
+from which on teams have two rows each: measured on an H200, filters of 3x3, 5x5 and 7x7, at batch 1 and 8."""
+_MOST_UNROLLED_TAPS = 49
+"""Of four pixels at once: more are more code than a core's cache holds. Teams have the code of one row."""
+_MOST_TEAMS = 8
+"""The sums of 32 blocks of four pixels fill the shared memory that every device has then."""
+
+
+def depthwise_division(
+    device: DeviceInfo, rows: int, columns: int, vectors: int, taps: Sequence[int]
+) -> DepthwiseDivision:
+    """How a depthwise convolution is divided among invocations. One that computes all of a block waits for its loads,
+    where there are few others.
 
     Args:
         device: where it runs.
         rows: of all images of a batch.
         columns: of an image.
         vectors: of channels.
+        taps: rows and columns of the filter.
     """
-    enough = device_costs(device).depthwise_invocations_per_core * core_count(device)
-    for high, wide in ((2, 2), (2, 1)):
-        if -(-rows // high) * -(-columns // wide) * vectors >= enough:
-            return high, wide
-    return 1, 1
+    results = rows * columns * vectors / (device_costs(device).depthwise_invocations_per_core * core_count(device))
+    if results >= _MANY and math.prod(taps) <= _MOST_UNROLLED_TAPS:
+        return DepthwiseDivision(min(2, rows), min(2, columns))
+    teams = min(_MOST_TEAMS, taps[0] if results < _SOME else -(-taps[0] // 2))
+    most = device.workgroup(DEPTHWISE_INVOCATIONS * teams) // DEPTHWISE_INVOCATIONS
+    return DepthwiseDivision(1, min(_LINE, columns), max(1, min(teams, most)))
