@@ -39,6 +39,7 @@ from mobopt.runtimes.vulkan.compile.precision import NOTHING_HALVED, HalfReport,
 from mobopt.runtimes.vulkan.compile.projections import join_projections
 from mobopt.runtimes.vulkan.compile.quantized import choose_rows_first, fold_weights, is_never_made
 from mobopt.runtimes.vulkan.compile.simplify import simplify
+from mobopt.runtimes.vulkan.compile.tokens import add_before_joining
 from mobopt.runtimes.vulkan.compile.upsampling import convolve_before_upsampling
 from mobopt.runtimes.vulkan.decompositions.registry import load_decompositions
 from mobopt.runtimes.vulkan.engine.device_info import DeviceInfo
@@ -135,6 +136,7 @@ def build_stream(
     find_normalizations(graph)
     find_activations(graph)
     fold_layer_scales(graph, constants)
+    add_before_joining(graph, constants)
     convolve_before_upsampling(graph)
     if use_shared_memory(device):
         find_attention(graph)

@@ -1,0 +1,160 @@
+"""Positions are added to the patches of an image before the tokens of a class join them, by the convolution that makes
+the patches (A. Dosovitskiy et al., "An image is worth 16x16 words", 2021)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from mobopt.ir import Graph, InsertionPoint, Node, Value
+from mobopt.ir.rewriting import destroy_unread, made_only_for, make_instead
+from mobopt.ir.types import TensorType
+from mobopt.ops.records import Trait, has_trait
+from mobopt.runtimes.vulkan.kernels.plan import ConstantStore
+
+_ADD, _TRANSPOSE, _EXPAND = "aten::add.Tensor", "aten::transpose.int", "aten::expand"
+
+
+def add_before_joining(graph: Graph, constants: ConstantStore) -> None:
+    """Add to each part of a concatenation what is added to the whole, if a convolution makes the only one that varies.
+
+    Given:
+        %f : Float(1, 8, 6) = aten::flatten.using_ints(%c, 2, -1)
+        %t : Float(1, 6, 8) = aten::transpose.int(%f, 1, 2)
+        %j : Float(1, 7, 8) = aten::cat([%token, %t], 1)
+        %y : Float(1, 7, 8) = aten::add.Tensor(%j, %table, 1)
+    Result:
+        %0 : Float(1, 8, 6) = aten::transpose.int(%rows, 1, 2)
+        %1 : Float(1, 8, 2, 3) = aten::reshape(%0, [1, 8, 2, 3])
+        %2 : Float(1, 8, 2, 3) = aten::add.Tensor(%c, %1, 1)
+        %f : Float(1, 8, 6) = aten::flatten.using_ints(%2, 2, -1)
+        %t : Float(1, 6, 8) = aten::transpose.int(%f, 1, 2)
+        %y : Float(1, 7, 8) = aten::cat([%sum, %t], 1)
+
+    ``table`` is a constant, of one batch; ``rows`` and ``sum`` are made of it and of ``token``.
+    """
+    for node in list(graph.block.nodes):
+        found = _joined(node)
+        if found is not None:
+            _replace(found, constants)
+
+
+@dataclass(frozen=True)
+class _Joined:
+    """Parts that become one, and what is added to that."""
+
+    node: Node
+    """The sum."""
+    concatenation: Node
+    table: Value
+    varying: int
+    """The number of the part that a convolution makes."""
+    views: Sequence[Node]
+    """From what the convolution makes to that part."""
+
+    @property
+    def parts(self) -> list[Value]:
+        """What is joined."""
+        parts: list[Value] = list(self.concatenation["tensors"])
+        return parts
+
+
+def views_of(part: Value, reader: Node) -> tuple[Value, list[Node]]:
+    """What a part of a concatenation is a view of, and the views to it, where nothing else reads one of them."""
+    views: list[Node] = []
+    maker = made_only_for(part, reader)
+    while maker is not None and (maker.qualified_op == _TRANSPOSE or has_trait(maker.qualified_op, Trait.KEEPS_ORDER)):
+        views.insert(0, maker)
+        part = maker.args[0]
+        maker = made_only_for(part, maker)
+    return part, views
+
+
+def _joined(node: Node) -> _Joined | None:
+    """What can be added before."""
+    if node.qualified_op != _ADD or node["alpha"] != 1 or node.output.dtype != torch.float32:
+        return None
+    for whole, table in (node.args[:2], node.args[1::-1]):
+        maker = made_only_for(whole, node)
+        if maker is None or not isinstance(table, Value) or not has_trait(maker.qualified_op, Trait.CONCATENATION):
+            continue
+        varying = [number for number, part in enumerate(maker["tensors"]) if _constant_of(part) is None]
+        if len(varying) != 1 or not _fits(table, whole, maker["dim"] % whole.rank):
+            continue
+        root, views = views_of(maker["tensors"][varying[0]], maker)
+        is_alone = root.producer is not None and made_only_for(root, views[0] if views else maker) is root.producer
+        if is_alone and root.producer is not None and has_trait(root.producer.qualified_op, Trait.CONVOLUTION):
+            keeps_batch = all(view.output.sizes[:1] == root.sizes[:1] for view in views)
+            return _Joined(node, maker, table, varying[0], views) if views and keeps_batch else None
+    return None
+
+
+def _fits(table: Value, whole: Value, dim: int) -> bool:
+    """Whether a table has a number for each element of one of a batch."""
+    return (
+        table.elements is not None and dim > 0 and table.sizes == (1, *whole.sizes[1:]) and table.dtype == whole.dtype
+    )
+
+
+def _constant_of(part: Value) -> torch.Tensor | None:
+    """The elements of a constant, or of one that is repeated for each of a batch."""
+    maker = part.producer
+    if maker is not None and maker.op == _EXPAND:
+        part = maker.args[0]
+        return part.elements if part.rank == maker.output.rank else None
+    return part.elements
+
+
+def _replace(found: _Joined, constants: ConstantStore) -> None:
+    dim = found.concatenation["dim"] % found.node.output.rank
+    table = found.table.elements
+    assert table is not None
+    new: list[Value] = []
+    start = 0
+    for number, part in enumerate(found.parts):
+        rows = _rows(table, dim, start, part.sizes[dim], constants)
+        start += part.sizes[dim]
+        new.append(part if number == found.varying else _sum(part, rows, found.node, constants))
+        if number == found.varying:
+            _add_to_root(found, rows)
+    joined = Node.call(
+        found.concatenation.qualified_op, (new, dim), [Value("", found.node.output.type)], found.node.origin
+    )
+    make_instead(joined, found.node)
+    destroy_unread(found.node)
+
+
+def _rows(table: torch.Tensor, dim: int, start: int, count: int, constants: ConstantStore) -> torch.Tensor:
+    return constants.derived([table], ("rows", dim, start, count), lambda: table.narrow(dim, start, count).contiguous())
+
+
+def _sum(part: Value, rows: torch.Tensor, before: Node, constants: ConstantStore) -> Value:
+    """A constant part with its rows of the table."""
+    own = _constant_of(part)
+    assert own is not None
+    total = Value.of_elements(constants.derived([own, rows], ("sum",), lambda: own + rows))
+    if part.producer is None:
+        return total
+    again = Node.call(_EXPAND, (total, list(part.sizes), False), [Value("", part.type)], before.origin)
+    again.insert_before(before)
+    return again.output
+
+
+def _add_to_root(found: _Joined, rows: torch.Tensor) -> None:
+    """Add rows of the table to what the convolution makes, by the views the other way round."""
+    first = found.views[0]
+    root: Value = first.args[0]
+    point = InsertionPoint.before(first)
+    added = Value.of_elements(rows)
+    for view in reversed(found.views):
+        sizes = (1, *view.args[0].sizes[1:])
+        made = Value("", TensorType(torch.float32, sizes))
+        is_turned = view.qualified_op == _TRANSPOSE
+        args = (added, *view.args[1:]) if is_turned else (added, list(sizes))
+        added = point.insert(
+            Node.call(_TRANSPOSE if is_turned else "aten::reshape", args, [made], found.node.origin)
+        ).output
+    total = point.insert(Node.call(_ADD, (root, added, 1), [Value("", root.type)], found.node.origin))
+    first.replace_input(first.inputs.index(root), total.output)

@@ -1,0 +1,133 @@
+"""Positions that are added before tokens join patches: as text, where not, and what is made in place."""
+
+from __future__ import annotations
+
+import textwrap
+from dataclasses import replace
+
+import pytest
+import torch
+from straight_lines import line_of
+from test_planar_inputs import scripted
+from torch import Tensor, nn
+
+from mobopt.ir import Graph, print_graph, verify_graph
+from mobopt.options import PrecisionChoice
+from mobopt.runtimes.vulkan.compile.tokens import add_before_joining
+from mobopt.runtimes.vulkan.engine.device import Device
+from mobopt.runtimes.vulkan.kernels.plan import ConstantStore
+from mobopt.runtimes.vulkan.program import VulkanProgram
+
+
+def floats(*sizes: int) -> Tensor:
+    return torch.randn(sizes, generator=torch.Generator().manual_seed(sum(sizes)))
+
+
+TENSORS = {
+    "w": floats(8, 3, 2, 2),
+    "token": floats(1, 1, 8),
+    "table": floats(1, 7, 8),
+    "row": floats(1, 1, 8),
+    "tables": floats(2, 7, 8),
+}
+CONV = "%c : Float(2, 8, 2, 3) = aten::conv2d(%x, %w, None, [2, 2], [0, 0], [1, 1], 1)"
+FLATTEN = "%f : Float(2, 8, 6) = aten::flatten.using_ints(%c, 2, -1)"
+TURN = "%t : Float(2, 6, 8) = aten::transpose.int(%f, 1, 2)"
+EXPAND = "%e : Float(2, 1, 8) = aten::expand(%token, [2, -1, -1], False)"
+JOIN = "%j : Float(2, 7, 8) = aten::cat([%e, %t], 1)"
+ADD = "%y : Float(2, 7, 8) = aten::add.Tensor(%table, %j, 1)"
+
+
+def added(*lines: str, returned: str = "%y", given: str = "%x : Float(2, 3, 4, 6)") -> Graph:
+    graph = line_of(lines, TENSORS, given, returned)
+    add_before_joining(graph, ConstantStore())
+    verify_graph(graph)
+    return graph
+
+
+def operators(graph: Graph) -> list[str]:
+    return [node.op.removeprefix("aten::") for node in graph.block.nodes if node.op != "prim::Constant"]
+
+
+def test_the_text() -> None:
+    graph = added(CONV, FLATTEN, TURN, EXPAND, JOIN, ADD)
+    text = print_graph(graph, digests=False)
+    used = [line for line in text.splitlines() if "prim::Constant" not in line]
+    assert "\n".join(used) == textwrap.dedent(
+        """\
+        graph(%x : Float(2, 3, 4, 6)):
+          %c : Float(2, 8, 2, 3) = aten::conv2d(%x, %w, None, [2, 2], [0, 0], [1, 1], 1)
+          %2 : Float(1, 8, 6) = aten::transpose.int(%0, 1, 2)
+          %3 : Float(1, 8, 2, 3) = aten::reshape(%2, [1, 8, 2, 3])
+          %4 : Float(2, 8, 2, 3) = aten::add.Tensor(%c, %3, 1)
+          %f : Float(2, 8, 6) = aten::flatten.using_ints(%4, 2, -1)
+          %t : Float(2, 6, 8) = aten::transpose.int(%f, 1, 2)
+          %5 : Float(2, 1, 8) = aten::expand(%1, [2, 1, 8], False)
+          %y : Float(2, 7, 8) = aten::cat([%5, %t], 1)
+          return (%y)"""
+    )
+    (join,) = [node for node in graph.block.nodes if node.op == "aten::cat"]
+    total = join.args[0][0].producer.args[0].elements
+    assert torch.equal(total, TENSORS["token"] + TENSORS["table"][:, :1])
+
+
+@pytest.mark.parametrize(
+    ("lines", "returned"),
+    [
+        ([CONV, FLATTEN, TURN, EXPAND, JOIN, ADD], "%y, %j"),
+        ([CONV, FLATTEN, TURN, EXPAND, JOIN, ADD], "%y, %t"),
+        ([CONV, FLATTEN, TURN, EXPAND, JOIN, ADD.replace(", 1)", ", 2)")], "%y"),
+        ([CONV, FLATTEN, TURN, EXPAND, JOIN, ADD.replace("%table", "%row")], "%y"),
+        ([CONV, FLATTEN, TURN, EXPAND, JOIN, ADD.replace("%table", "%tables")], "%y"),
+        (["%j : Float(2, 7, 8) = aten::cat([%x, %x], 1)", ADD], "%y"),
+    ],
+    ids=["joined returned", "patches returned", "factor", "of a row", "of a batch", "no image"],
+)
+def test_what_stays(lines: list[str], returned: str) -> None:
+    given = "%x : Float(2, 3, 4, 6)" if len(lines) > 2 else "%x : Float(2, 3, 8)"
+    before = [line.split("= aten::")[1].partition("(")[0].partition(".")[0] for line in lines]
+    assert operators(added(*lines, returned=returned, given=given)) == before
+
+
+class Patches(nn.Module):
+    """How vision transformers begin."""
+
+    def __init__(self, tokens: int, at_end: bool, width: int = 12) -> None:
+        super().__init__()
+        torch.manual_seed(2)
+        self.made = nn.Conv2d(3, width, 4, stride=4)
+        self.tokens = nn.ParameterList([torch.randn(1, 1, width) for _ in range(tokens)])
+        self.positions = nn.Parameter(torch.randn(1, 15 + tokens, width))
+        self.norm, self.at_end = nn.LayerNorm(width), at_end
+
+    def forward(self, x: Tensor) -> Tensor:
+        patches = self.made(x).flatten(2).transpose(1, 2)
+        tokens: list[Tensor] = []
+        for token in self.tokens:
+            tokens.append(token.expand(x.shape[0], -1, -1))
+        parts = [patches, *tokens] if self.at_end else [*tokens, patches]
+        return self.norm(torch.cat(parts, 1) + self.positions)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+@pytest.mark.parametrize("switches", ["", "shared-products"])
+@pytest.mark.parametrize(("tokens", "at_end", "batch"), [(1, False, 1), (2, False, 3), (1, True, 2), (2, True, 1)])
+@torch.no_grad()
+def test_beside_the_cpu(
+    device: Device,
+    monkeypatch: pytest.MonkeyPatch,
+    tokens: int,
+    at_end: bool,
+    batch: int,
+    switches: str,
+    precision: str,
+) -> None:
+    if switches:
+        monkeypatch.setattr(device, "info", replace(device.info, switches=frozenset({switches})))
+    model, x = Patches(tokens, at_end).eval(), floats(batch, 3, 12, 20)
+    runner = VulkanProgram(scripted(torch.jit.trace(model, x)), device, precision=PrecisionChoice(precision))
+    expected = model(x)
+    loss = 2e-6 if precision == "fp32" else 3e-3
+    assert float((runner(x) - expected).abs().max()) <= loss * float(expected.abs().max())
+    copies = [item.label for item in runner.profile([x]) if "cat" in item.label]
+    assert len(copies) == tokens, f"patches are made in place: {copies}"
