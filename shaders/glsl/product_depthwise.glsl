@@ -62,12 +62,12 @@ void keep_filters(int block_column) {
     }
 }
 
-int first_y, first_x; // the pixel of the image that the first tap reads
+int first_y, first_x; // of the region: the pixel that the first tap reads
 
+// What lies outside of the image is zero in a region, and outside of one that is all of an image.
 vec4 input_at(int row, int column) {
-    Pixel pixel = Pixel(0, first_y + row, first_x + column);
-    int y = pixel.y - region_y, x = pixel.x - region_x;
-    bool inside = is_in_image(pixel) && y < REGION_HIGH && x < REGION_WIDE;
+    int y = first_y + row, x = first_x + column;
+    bool inside = IS_WHOLE == 0 || uint(y) < uint(REGION_HIGH) && uint(x) < uint(REGION_WIDE);
     return inside ? pool[(y * REGION_WIDE + x) * BLOCK_COLUMNS + me % BLOCK_COLUMNS] : vec4(0.0);
 }
 
@@ -93,10 +93,13 @@ void filter_region(int block_column, int batch) {
     bool has_column = column < columns;
     vec4 total = vec4(0.0);
     for (int pixel = me / BLOCK_COLUMNS; pixel < TILE_HIGH * TILE_WIDE; pixel += INVOCATIONS / BLOCK_COLUMNS) {
-        int y = tile_y + pixel / TILE_WIDE, x = tile_x + pixel % TILE_WIDE;
-        first_y = y * STRIDE_HIGH - PADDING_HIGH;
-        first_x = x * STRIDE_WIDE - PADDING_WIDE;
+        int y = pixel / TILE_WIDE, x = pixel % TILE_WIDE;
+        first_y = y * STRIDE_HIGH;
+        first_x = x * STRIDE_WIDE;
+        if (IS_WHOLE != 0) first_y -= PADDING_HIGH, first_x -= PADDING_WIDE;
         filter_block(filter_bias);
+        y += tile_y;
+        x += tile_x;
         if (has_column && y < filtered_height && x < filtered_width) {
             vec4 value = activation(THEN, filtered[0], THEN_FIRST, THEN_SECOND);
             store(out_offset + batch * out_batch + y * out_row + x * out_pitch + column, value);

@@ -310,7 +310,8 @@ void main() {
         if (TEAMS == 1) sum = sums[i];
         if (TEAMS > 1 && slot < BLOCK)
             [[unroll]] for (int t = 0; t < TEAMS; ++t) sum += pool[t * BLOCK + slot];
-        expanded[i] = before_residual(sum);
+        bool inside = IS_WHOLE != 0 || is_in_image(region_pixel(stored_row(i, my_row)));
+        expanded[i] = inside ? before_residual(sum) : vec4(0.0);
     }
     if (TEAMS > 1) barrier();
     [[unroll]] for (int i = 0; i < STORES; ++i) {

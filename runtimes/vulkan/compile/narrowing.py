@@ -67,18 +67,18 @@ def narrow_early(graph: Graph) -> None:
     if not narrowed:
         return
     parts: dict[Value, tuple[Value, _Rows]] = {}
-    slices: dict[tuple[Value, _Rows], Value] = {}
+    slices: dict[Value, list[tuple[Value, _Rows]]] = {}
 
     def part_of(value: Any, rows: _Rows | None, node: Node) -> Any:
         if rows is None:
             return value
         made, known = parts.get(value, (value, _Rows(rows.dim, 0, value.sizes[rows.dim])))
-        if rows == known:
-            return made
-        if (value, rows) not in slices:
-            start = rows.start - known.start
-            slices[value, rows] = _slice(made, _Rows(rows.dim, start, start + rows.count), node)
-        return slices[value, rows]
+        for sliced, own in ((made, known), *slices.setdefault(value, [])):
+            if own == rows:
+                return sliced
+        start = rows.start - known.start
+        slices[value].append((_slice(made, _Rows(rows.dim, start, start + rows.count), node), rows))
+        return slices[value][-1][0]
 
     for node, (rows, operands) in narrowed.items():
         args = [part_of(arg, own, node) for arg, own in zip(node.args, operands, strict=True)]
@@ -133,10 +133,16 @@ def _chosen(node: Node) -> _Rows | None:
     dim = node["dim"] % source.rank
     size = source.sizes[dim]
     if node.qualified_op == _SELECT:
-        place = node["index"] % size
+        place = _place(node["index"], size)
         return _Rows(dim, place, place + 1)
-    start, end, step = slice(node["start"], node["end"], node["step"]).indices(size)
-    return _Rows(dim, start, end) if step == 1 and start < end else None
+    start = 0 if node["start"] is None else _place(node["start"], size)
+    end = size if node["end"] is None else _place(node["end"], size)
+    return _Rows(dim, start, end) if node["step"] == 1 and start < end else None
+
+
+def _place(index: int, size: int) -> int:
+    """An index that may count from the end, or lie outside."""
+    return min(max(index + size if index < 0 else index, 0), size)
 
 
 _SELECT, _SLICE = "aten::select.int", "aten::slice.Tensor"
@@ -204,10 +210,8 @@ def _of_attention(node: Node, rows: _Rows) -> _Operands | None:
         return None
     if query is key or query is node["value"]:
         return None
-    found = [rows if arg is query else None for arg in node.args]
-    if mask is not None:
-        found[node.args.index(mask)] = _broadcast(mask, node.output, rows)
-    return found
+    own = {"query": rows, "attn_mask": _broadcast(mask, node.output, rows)}
+    return [own.get(name) for name in argument_names(node.qualified_op)]
 
 
 def _of_softmax(node: Node, rows: _Rows) -> _Operands | None:

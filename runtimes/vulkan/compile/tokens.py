@@ -112,10 +112,12 @@ def _replace(found: _Joined, constants: ConstantStore) -> None:
     table = found.table.elements
     assert table is not None
     new: list[Value] = []
+    counts = [0 if number == found.varying else part.sizes[dim] for number, part in enumerate(found.parts)]
+    counts[found.varying] = table.shape[dim] - sum(counts)
     start = 0
     for number, part in enumerate(found.parts):
-        rows = _rows(table, dim, start, part.sizes[dim], constants)
-        start += part.sizes[dim]
+        rows = _rows(table, dim, start, counts[number], constants)
+        start += counts[number]
         new.append(part if number == found.varying else _sum(part, rows, found.node, constants))
         if number == found.varying:
             _add_to_root(found, rows)
