@@ -131,3 +131,46 @@ def test_beside_the_cpu(
     assert float((runner(x) - expected).abs().max()) <= loss * float(expected.abs().max())
     copies = [item.label for item in runner.profile([x]) if "cat" in item.label]
     assert len(copies) == tokens, f"patches are made in place: {copies}"
+
+
+class Joined(nn.Module):
+    """Patches, and tokens that something else makes."""
+
+    def __init__(self, make: str) -> None:
+        super().__init__()
+        torch.manual_seed(4)
+        self.made, self.other = nn.Conv2d(3, 12, 4, stride=4), nn.Conv2d(3, 12, 4, stride=4)
+        self.layer, self.norm, self.end = nn.Linear(5, 12), nn.LayerNorm(12), nn.Linear(12, 8)
+        self.make = make
+
+    def forward(self, x: Tensor, z: Tensor) -> Tensor:
+        patches, tokens = self.made(x).flatten(2).transpose(1, 2), self.layer(z)
+        made = {
+            "a layer": lambda: tokens,
+            "a norm": lambda: self.norm(tokens),
+            "arithmetic": lambda: torch.relu(tokens) + 1,
+            "other patches": lambda: self.other(x * 2).flatten(2).transpose(1, 2),
+            "a softmax": lambda: torch.softmax(tokens, -1),
+            "a sum": lambda: tokens.sum(1, keepdim=True),
+            "a product": lambda: tokens @ tokens.transpose(1, 2) @ tokens,
+            "attention": lambda: nn.functional.scaled_dot_product_attention(tokens, tokens, tokens),
+            "the patches": lambda: patches * 2,
+            "running sums": lambda: torch.cumsum(tokens, 1),
+        }[self.make]()
+        return self.end(self.norm(torch.cat([made, patches], 1))) + made.mean()
+
+
+MAKERS = ["a layer", "a norm", "arithmetic", "other patches", "a softmax", "a sum", "a product", "attention"]
+
+
+@pytest.mark.parametrize("switches", [(), ("shared-products", "no-texels")], ids=["CPU", "GPU"])
+@pytest.mark.parametrize("make", [*MAKERS, "the patches", "running sums"])
+@torch.no_grad()
+def test_whoever_makes_the_other_tokens(
+    device: Device, monkeypatch: pytest.MonkeyPatch, make: str, switches: tuple[str, ...]
+) -> None:
+    """Parts of a batch lie apart in what they are joined to."""
+    monkeypatch.setattr(device, "info", replace(device.info, switches=frozenset(switches)))
+    model, inputs = Joined(make).eval(), (floats(3, 3, 8, 12), floats(3, 4, 5))
+    runner = VulkanProgram(scripted(torch.jit.trace(model, inputs)), device)
+    torch.testing.assert_close(runner(*inputs), model(*inputs), atol=1e-5, rtol=1e-5)
