@@ -14,7 +14,7 @@ from mobopt.ir.types import TensorType
 from mobopt.ops.records import Trait, has_trait
 from mobopt.runtimes.vulkan.kernels.plan import ConstantStore
 
-_ADD, _TRANSPOSE, _EXPAND = "aten::add.Tensor", "aten::transpose.int", "aten::expand"
+_ADD, _TRANSPOSE = "aten::add.Tensor", "aten::transpose.int"
 
 
 def add_before_joining(graph: Graph, constants: ConstantStore) -> None:
@@ -33,7 +33,8 @@ def add_before_joining(graph: Graph, constants: ConstantStore) -> None:
         %t : Float(1, 6, 8) = aten::transpose.int(%f, 1, 2)
         %y : Float(1, 7, 8) = aten::cat([%sum, %t], 1)
 
-    ``table`` is a constant, of one batch; ``rows`` and ``sum`` are made of it and of ``token``.
+    ``table`` and ``token`` are constants, of which ``rows`` and ``sum`` are made. Batches stay as they are: a
+    convolution takes in what has the sizes of its result.
     """
     for node in list(graph.block.nodes):
         found = _joined(node)
@@ -80,31 +81,16 @@ def _joined(node: Node) -> _Joined | None:
         maker = made_only_for(whole, node)
         if maker is None or not isinstance(table, Value) or not has_trait(maker.qualified_op, Trait.CONCATENATION):
             continue
-        varying = [number for number, part in enumerate(maker["tensors"]) if _constant_of(part) is None]
-        if len(varying) != 1 or not _fits(table, whole, maker["dim"] % whole.rank):
+        if table.sizes != whole.sizes or whole.sizes[0] != 1 or table.elements is None or table.dtype != torch.float32:
+            continue
+        varying = [number for number, part in enumerate(maker["tensors"]) if part.elements is None]
+        if len(varying) != 1 or maker["dim"] % whole.rank == 0:
             continue
         root, views = views_of(maker["tensors"][varying[0]], maker)
         is_alone = root.producer is not None and made_only_for(root, views[0] if views else maker) is root.producer
         if is_alone and root.producer is not None and has_trait(root.producer.qualified_op, Trait.CONVOLUTION):
-            keeps_batch = all(view.output.sizes[:1] == root.sizes[:1] for view in views)
-            return _Joined(node, maker, table, varying[0], views) if views and keeps_batch else None
+            return _Joined(node, maker, table, varying[0], views) if views else None
     return None
-
-
-def _fits(table: Value, whole: Value, dim: int) -> bool:
-    """Whether a table has a number for each element of one of a batch."""
-    return (
-        table.elements is not None and dim > 0 and table.sizes == (1, *whole.sizes[1:]) and table.dtype == whole.dtype
-    )
-
-
-def _constant_of(part: Value) -> torch.Tensor | None:
-    """The elements of a constant, or of one that is repeated for each of a batch."""
-    maker = part.producer
-    if maker is not None and maker.op == _EXPAND:
-        part = maker.args[0]
-        return part.elements if part.rank == maker.output.rank else None
-    return part.elements
 
 
 def _replace(found: _Joined, constants: ConstantStore) -> None:
@@ -118,7 +104,7 @@ def _replace(found: _Joined, constants: ConstantStore) -> None:
     for number, part in enumerate(found.parts):
         rows = _rows(table, dim, start, counts[number], constants)
         start += counts[number]
-        new.append(part if number == found.varying else _sum(part, rows, found.node, constants))
+        new.append(part if number == found.varying else _sum(part, rows, constants))
         if number == found.varying:
             _add_to_root(found, rows)
     joined = Node.call(
@@ -132,16 +118,11 @@ def _rows(table: torch.Tensor, dim: int, start: int, count: int, constants: Cons
     return constants.derived([table], ("rows", dim, start, count), lambda: table.narrow(dim, start, count).contiguous())
 
 
-def _sum(part: Value, rows: torch.Tensor, before: Node, constants: ConstantStore) -> Value:
+def _sum(part: Value, rows: torch.Tensor, constants: ConstantStore) -> Value:
     """A constant part with its rows of the table."""
-    own = _constant_of(part)
+    own = part.elements
     assert own is not None
-    total = Value.of_elements(constants.derived([own, rows], ("sum",), lambda: own + rows))
-    if part.producer is None:
-        return total
-    again = Node.call(_EXPAND, (total, list(part.sizes), False), [Value("", part.type)], before.origin)
-    again.insert_before(before)
-    return again.output
+    return Value.of_elements(constants.derived([own, rows], ("sum",), lambda: own + rows))
 
 
 def _add_to_root(found: _Joined, rows: torch.Tensor) -> None:
@@ -151,10 +132,9 @@ def _add_to_root(found: _Joined, rows: torch.Tensor) -> None:
     point = InsertionPoint.before(first)
     added = Value.of_elements(rows)
     for view in reversed(found.views):
-        sizes = (1, *view.args[0].sizes[1:])
-        made = Value("", TensorType(torch.float32, sizes))
+        made = Value("", TensorType(torch.float32, view.args[0].sizes))
         is_turned = view.qualified_op == _TRANSPOSE
-        args = (added, *view.args[1:]) if is_turned else (added, list(sizes))
+        args = (added, *view.args[1:]) if is_turned else (added, list(made.sizes))
         added = point.insert(
             Node.call(_TRANSPOSE if is_turned else "aten::reshape", args, [made], found.node.origin)
         ).output
