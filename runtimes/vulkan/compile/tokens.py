@@ -87,9 +87,9 @@ def _joined(node: Node) -> _Joined | None:
         if len(varying) != 1 or maker["dim"] % whole.rank == 0:
             continue
         root, views = views_of(maker["tensors"][varying[0]], maker)
-        is_alone = root.producer is not None and made_only_for(root, views[0] if views else maker) is root.producer
-        if is_alone and root.producer is not None and has_trait(root.producer.qualified_op, Trait.CONVOLUTION):
-            return _Joined(node, maker, table, varying[0], views) if views else None
+        convolution = made_only_for(root, views[0]) if views else None
+        if convolution is not None and has_trait(convolution.qualified_op, Trait.CONVOLUTION):
+            return _Joined(node, maker, table, varying[0], views)
     return None
 
 
