@@ -307,6 +307,7 @@ def test_what_nothing_is_learnt_from(options: dict[str, object], message: str) -
         optimize_for_mobile(torch.jit.script(Net().eval()), **given)  # type: ignore[arg-type]
 
 
+@pytest.mark.usefixtures("qnnpack")
 def test_a_folder_of_calls(tmp_path: Path) -> None:
     model, calls = tmp_path / "model.pt", tmp_path / "calls"
     torch.jit.script(Net().eval()).save(str(model))
