@@ -4,8 +4,8 @@
 // such as suit most networks. Which magnitudes were met is asked at the end: where scales didn't suit them, all is computed once more by
 // scales that do; beyond EXTREME, and with infinities, by ordinary arithmetic. The shader that includes this says how many OPERANDS there are.
 #extension GL_KHR_shader_subgroup_arithmetic : require
+#include "split_halves.glsl"
 
-const uint ONE = 127u; // exponents have the bias of floats
 const uint LEAST = ONE - 2u; // of the largest magnitude, scaled: the low halves of smaller ones would lose bits
 const uint MOST = ONE + 15u; // and larger ones would be infinite
 const uint AIM = ONE + 13u;
@@ -18,28 +18,10 @@ float met[OPERANDS];   // those of this invocation; NaN, which may be lost, beco
 uint scales[OPERANDS]; // as exponents
 bool is_plain = false;
 
-float power_of_two(uint exponent) { return uintBitsToFloat(exponent << 23); }
 // Macros, as indices that come through functions put arrays into local memory (NVIDIA).
 #define SCALING(operand) power_of_two(scales[operand])
 #define UNSCALING(operand) power_of_two(2u * ONE - scales[operand])
 #define MEET(operand, x) met[operand] = max(met[operand], largest(abs(x)));
-
-float largest(vec4 x) { return max(max(x.x, x.y), max(x.z, x.w)); }
-
-// The integers keep the driver from taking a number and its half for the same.
-vec4 rounded_to_eleven_bits(vec4 x) { return uintBitsToFloat((floatBitsToUint(x) + 0x1000u) & ~0x1fffu); }
-
-struct Halves {
-    uvec2 high, low;
-};
-
-uvec2 packed_halves(vec4 x) { return uvec2(packHalf2x16(x.xy), packHalf2x16(x.zw)); }
-
-// Of floats that are scaled.
-Halves halved(vec4 x) {
-    vec4 rounded = rounded_to_eleven_bits(x);
-    return Halves(packed_halves(rounded), packed_halves(x - rounded));
-}
 
 bool is_moderate(uint exponent) { return exponent > ONE - EXTREME && exponent < ONE + EXTREME; }
 

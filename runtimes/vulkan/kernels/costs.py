@@ -78,6 +78,20 @@ class FewBitsCosts:
 
 
 @dataclass(frozen=True)
+class UnitRowCosts:
+    """Costs of products of a few rows by weights of 4 bits with matrix units (``unit_row_kernels.py``)."""
+
+    block_cycles: float
+    """64 lines of 16 columns, which a subgroup multiplies, of one scheduler of a core."""
+    least_subgroups: float
+    """With so many a scheduler is busy."""
+    turn_nanoseconds: float
+    """Of a turn in which a subgroup reads weights, which nothing else hides."""
+    start_nanoseconds: float
+    """Of workgroups that a core has at the same time."""
+
+
+@dataclass(frozen=True)
 class DeviceCosts:
     """Costs of a family of devices. A cycle is one of a core; costs in cycles are of 32 invocations together."""
 
@@ -166,6 +180,8 @@ class DeviceCosts:
     """Of products of halves by operands in registers; None where that isn't known to be faster."""
     split_fragments: FragmentCosts | None = None
     """The same of products of floats, which are split."""
+    unit_rows: UnitRowCosts | None = None
+    """Of products of a few rows by weights of 4 bits with matrix units; None where that isn't known to be faster."""
     fragment_names: tuple[str, ...] = ()
     """Whose name has one of these in it has fragments in the order that kernels know which fill them from registers;
     others may have another one, by which results would be wrong."""

@@ -18,7 +18,14 @@ from typing import Any
 
 from mobopt.runtimes.vulkan.engine.device_info import DeviceInfo
 from mobopt.runtimes.vulkan.engine.quirks import EMULATED_CHAINS, EMULATED_DOORBELLS
-from mobopt.runtimes.vulkan.kernels.costs import CpuCosts, DeviceCosts, FewBitsCosts, FragmentCosts, MatrixCosts
+from mobopt.runtimes.vulkan.kernels.costs import (
+    CpuCosts,
+    DeviceCosts,
+    FewBitsCosts,
+    FragmentCosts,
+    MatrixCosts,
+    UnitRowCosts,
+)
 from mobopt.runtimes.vulkan.kernels.tuned_costs import CPU, HALVES, SPLIT, TunedCosts, tuned_costs, with_costs
 from mobopt.shaders.push_constants import CHAIN_END
 
@@ -87,10 +94,11 @@ def profiles() -> tuple[DeviceCosts, ...]:
 def _profile(row: Mapping[str, Any]) -> DeviceCosts:
     matrix = {name: MatrixCosts(**row[name]) for name in ("matrix", "split") if name in row}
     fragments = {name: FragmentCosts(**row[name]) for name in ("fragments", "split_fragments") if name in row}
+    rows = {"unit_rows": UnitRowCosts(**row["unit_rows"])} if "unit_rows" in row else {}
     few_bits = FewBitsCosts(**row["few_bits"])
     lists = {name: tuple(row[name]) for name in ("vendors", "kinds", "in_order_drivers")}
     names = {name: tuple(row.get(name, ())) for name in ("split_names", "fragment_names", "doorbell_names")}
-    parts = {**lists, **matrix, **names, **fragments, "few_bits": few_bits}
+    parts = {**lists, **matrix, **names, **fragments, **rows, "few_bits": few_bits}
     return DeviceCosts(**{**row, **parts})
 
 

@@ -243,7 +243,8 @@ def fragment_kernels(device: DeviceInfo, costs: DeviceCosts, shape: ProductShape
     is_emulated, is_split = EMULATED_UNITS in device.switches, not shape.half_run
     known = costs.split_fragments if is_split else costs.fragments
     is_known = is_emulated or (known is not None and is_built(FRAGMENT_SHADER))
-    if not (shape.fits_fragments and is_known and takes_fragments(device, costs)) or shape.inner // 2 > _MOST_RUNS:
+    is_float = shape.fits_fragments and not shape.bits
+    if not (is_float and is_known and takes_fragments(device, costs)) or shape.inner // 2 > _MOST_RUNS:
         return
     if is_split and not splits(device, costs):
         return

@@ -22,6 +22,7 @@ from mobopt.runtimes.vulkan.kernels.fragment_kernels import FragmentKernel, frag
 from mobopt.runtimes.vulkan.kernels.matrix_kernels import MatrixKernel, matrix_kernels, matrix_nanoseconds
 from mobopt.runtimes.vulkan.kernels.product_shape import ProductShape
 from mobopt.runtimes.vulkan.kernels.row_kernels import RowKernel, row_kernels, row_nanoseconds
+from mobopt.runtimes.vulkan.kernels.unit_row_kernels import UnitRowKernel, unit_row_kernels, unit_row_nanoseconds
 
 
 @dataclass(frozen=True)
@@ -171,7 +172,7 @@ SUM_INVOCATIONS = 64
 """Of a workgroup of ``product_sum.comp``, each of which adds up one vec4."""
 
 
-GpuKernel = SharedKernel | MatrixKernel | FragmentKernel | RowKernel
+GpuKernel = SharedKernel | MatrixKernel | FragmentKernel | RowKernel | UnitRowKernel
 _ROWS_OF_UNITS = 3
 """From so many on, matrix units are faster than ``product_rows.comp``, which is the fastest where there are none."""
 
@@ -190,6 +191,8 @@ def predicted_nanoseconds(device: DeviceInfo, shape: ProductShape) -> float:
 @lru_cache(maxsize=KEPT_CHOICES)
 def _choose(device: DeviceInfo, costs: DeviceCosts, shape: ProductShape) -> GpuKernel:
     cores = core_count(device)
+    if units := [*unit_row_kernels(device, costs, shape)]:
+        return min(units, key=lambda kernel: unit_row_nanoseconds(kernel, shape, costs, cores))
     found: list[GpuKernel] = [*fragment_kernels(device, costs, shape)]
     only_fragments = bool(found) and shape.shortcut > 0
     # Halves take no longer where they can go straight to registers.
@@ -216,7 +219,7 @@ def _choose(device: DeviceInfo, costs: DeviceCosts, shape: ProductShape) -> GpuK
 
 def _block(kernel: GpuKernel) -> GpuKernel:
     """The kernel with an inner dimension that isn't divided."""
-    return kernel if isinstance(kernel, RowKernel) else replace(kernel, parts=1)
+    return kernel if isinstance(kernel, (RowKernel, UnitRowKernel)) else replace(kernel, parts=1)
 
 
 def may_join(device: DeviceInfo, kernel: SharedKernel) -> bool:
@@ -267,6 +270,8 @@ def nanoseconds(kernel: GpuKernel, shape: ProductShape, costs: DeviceCosts, core
         return fragment_nanoseconds(kernel, shape, costs, cores)
     if isinstance(kernel, RowKernel):
         return row_nanoseconds(kernel, shape, costs, cores)
+    if isinstance(kernel, UnitRowKernel):
+        return unit_row_nanoseconds(kernel, shape, costs, cores)
     across, down, deep = kernel.groups(shape)
     queue = -(-across * down * deep // cores)
     steps = -(-shape.inner // (kernel.parts * kernel.inner_block))

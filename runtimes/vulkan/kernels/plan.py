@@ -29,6 +29,7 @@ from mobopt.runtimes.vulkan.engine.tensor import (
 )
 from mobopt.runtimes.vulkan.kernels.fragment_weights import fragment_weights
 from mobopt.runtimes.vulkan.kernels.split_floats import are_splittable, split_weights
+from mobopt.runtimes.vulkan.kernels.unit_row_weights import unit_row_scales, unit_row_weights
 from mobopt.shaders.push_blocks import PushConstants
 from mobopt.shaders.table import ShaderError
 
@@ -73,6 +74,18 @@ class ConstantStore:
                 split or weights.storage, lines, split=split is not None
             )
         return replace(weights, storage=self._fragments[weights.storage])
+
+    def row_units(
+        self, weights: DeviceTensor, scales: DeviceTensor, sizes: tuple[int, int], has_offsets: bool
+    ) -> tuple[DeviceTensor, DeviceTensor]:
+        """Weights of 4 bits, a matrix of ``sizes``, in the order of fragments, and their scales, see
+        :func:`unit_row_weights` and :func:`unit_row_scales`."""
+        if weights.storage not in self._fragments:
+            self._fragments[weights.storage] = unit_row_weights(weights.storage, *sizes)
+        if scales.storage not in self._fragments:
+            self._fragments[scales.storage] = unit_row_scales(scales.storage, sizes[1], has_offsets)
+        ordered = (replace(tensor, storage=self._fragments[tensor.storage]) for tensor in (weights, scales))
+        return next(ordered), next(ordered)
 
     def get(
         self, sources: Sequence[torch.Tensor], packing: tuple[Any, ...], pack: Callable[[], torch.Tensor]

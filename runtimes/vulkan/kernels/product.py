@@ -28,6 +28,7 @@ from mobopt.runtimes.vulkan.kernels.product_planes import Planes
 from mobopt.runtimes.vulkan.kernels.product_scaling import Scaling
 from mobopt.runtimes.vulkan.kernels.product_shape import ProductShape
 from mobopt.runtimes.vulkan.kernels.row_kernels import RowKernel
+from mobopt.runtimes.vulkan.kernels.unit_row_kernels import EIGHT, UnitRowKernel
 from mobopt.runtimes.vulkan.kernels.weight_packing import Scales
 from mobopt.shaders.enumerations import ElementForm, LoadMode
 from mobopt.shaders.push_constants import ProductPush
@@ -123,7 +124,10 @@ def _fits_fragments(plan: Plan, product: ProductPush, operands: ProductOperands,
     if not takes_fragments(plan.device):
         return False
     weights, p = operands.weights, product
-    is_matrix = batches == 1 and p.weight_offset == 0 and p.weight_pitch == p.columns and not _is_grouped(p)
+    is_matrix = batches == 1 and p.weight_offset == 0 and not _is_grouped(p)
+    if operands.scales is not None:
+        return is_matrix and weights.storage.kind is StorageKind.CONSTANT and 1 << operands.scales.group >= EIGHT
+    is_matrix = is_matrix and p.weight_pitch == p.columns
     lines = 4 * (p.inner * p.taps_high * p.taps_wide + operands.shortcut)
     is_whole = is_matrix and weights.storage.capacity == lines * 4 * p.columns
     if weights.storage.kind is not StorageKind.CONSTANT or not is_whole or not _fits_shortcut(p, operands):
@@ -217,8 +221,8 @@ def append_product(
         plan, product, operands, batches=batches, spatial=spatial, inner_tail=inner_tail, is_gated=is_gated
     )
     if is_gated:
-        assert isinstance(kernel, RowKernel), "others would store gates and what passes them"
-        assert kernel.columns * kernel.vectors % 2 == 0, "a gate would be in another workgroup than what passes it"
+        assert isinstance(kernel, (RowKernel, UnitRowKernel)), "others would store gates and what passes them"
+        assert kernel.group_columns % 2 == 0, "a gate would be in another workgroup than what passes it"
         kernel = replace(kernel, gated=True)
     if not isinstance(kernel, TileKernel):
         kernel = replace(kernel, reads_ahead=math.prod(kernel.groups(shape)) <= shape.ahead)
@@ -232,7 +236,11 @@ def append_product(
         operands = replace(operands, weights=plan.constants.fragments(operands.weights, 4 * shape.inner))
         product = replace(product, weight_pitch=-(-shape.columns // 2) * (2 if kernel.split else 1))
     if operands.scales is not None:
-        if isinstance(kernel, SharedKernel):
+        if isinstance(kernel, UnitRowKernel):
+            scales, sizes = operands.scales, (4 * shape.inner, 4 * shape.columns)
+            weights, vectors = plan.constants.row_units(operands.weights, scales.tensor, sizes, scales.has_offsets)
+            operands = replace(operands, weights=weights, scales=replace(scales, tensor=vectors))
+        elif isinstance(kernel, SharedKernel):
             kernel = replace(kernel, quantized=True, joins=False)
         elif isinstance(kernel, TileKernel):
             kernel = replace(kernel, quantized=True)
@@ -243,7 +251,7 @@ def append_product(
         assert isinstance(kernel, (SharedKernel, MatrixKernel, FragmentKernel)), "others can't read planes"
         kernel = replace(kernel, planar=True)
     if operands.normalization is not None:
-        assert isinstance(kernel, (RowKernel, MatrixKernel, FragmentKernel)), "others would leave it out"
+        assert isinstance(kernel, (RowKernel, UnitRowKernel, MatrixKernel, FragmentKernel)), "others would leave it out"
         assert kernel.normalized
     if operands.shortcut:
         assert isinstance(kernel, FragmentKernel) and kernel.parts == 1, "others would leave it out"
@@ -290,8 +298,8 @@ def chosen_kernel(
         shortcut=operands.shortcut,
     )
     choose = plan.choose_product or choose_product_kernel
-    if is_gated:  # as matrix units know nothing of gates
-        shape = replace(shape, half_run=0, float_run=0, fits_fragments=False)
+    if is_gated:  # as matrix units know nothing of gates but where weights have few bits
+        shape = replace(shape, half_run=0, float_run=0, fits_fragments=shape.fits_fragments and shape.bits > 0)
     return choose(plan.device, shape, texels_fit(plan.device, operands)), shape
 
 

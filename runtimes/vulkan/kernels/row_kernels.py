@@ -55,6 +55,11 @@ class RowKernel:
         return 8 // self.bits if self.bits else 1
 
     @property
+    def group_columns(self) -> int:
+        """vec4s of columns of a workgroup."""
+        return self.columns * self.vectors
+
+    @property
     def shared_bytes(self) -> int:
         """Shared memory of a workgroup: the teams' sums, and those of the rows themselves."""
         return (16 * self.vectors + (8 if self.normalized else 0)) * self.rows * self.invocations
@@ -87,7 +92,7 @@ class RowKernel:
 
     def groups(self, shape: ProductShape) -> tuple[int, int, int]:
         """Workgroups of a dispatch."""
-        return (-(-shape.columns // (self.columns * self.vectors)), -(-shape.rows // self.rows), shape.batches)
+        return (-(-shape.columns // self.group_columns), -(-shape.rows // self.rows), shape.batches)
 
     def fits(self, device: DeviceInfo) -> bool:
         """Whether the device's limits allow it."""

@@ -34,6 +34,7 @@ from mobopt.runtimes.vulkan.kernels.tuned_costs import (
     costs_of,
     with_costs,
 )
+from mobopt.runtimes.vulkan.kernels.unit_row_kernels import UnitRowKernel
 from mobopt.runtimes.vulkan.lowerings.registry import load_lowerings
 from mobopt.runtimes.vulkan.tuning.families import (
     DISPATCH,
@@ -288,8 +289,8 @@ def text_of(kernel: ProductKernel) -> str:
     if isinstance(kernel, TileKernel):
         how = "broadcast" if kernel.broadcasts else f"{kernel.column_lanes} lanes across"
         return f"{kernel.rows}x{kernel.columns}, {how}"
-    if isinstance(kernel, RowKernel):
-        return f"{kernel.columns} across, {kernel.teams} teams, {kernel.steps} steps"
+    if isinstance(kernel, (RowKernel, UnitRowKernel)):
+        return f"{kernel.group_columns} across, {kernel.teams} teams, {kernel.steps} steps"
     if isinstance(kernel, FragmentKernel):
         return f"registers, {kernel.rows}x{kernel.block_columns}, {kernel.teams} teams, {kernel.depth} steps"
     block = f"{kernel.block_rows}x{kernel.block_columns} by {kernel.rows}x{kernel.columns}"
