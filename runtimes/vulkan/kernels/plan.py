@@ -80,12 +80,12 @@ class ConstantStore:
     ) -> tuple[DeviceTensor, DeviceTensor]:
         """Weights of 4 bits, a matrix of ``sizes``, in the order of fragments, and their scales, see
         :func:`unit_row_weights` and :func:`unit_row_scales`."""
-        if weights.storage not in self._fragments:
-            self._fragments[weights.storage] = unit_row_weights(weights.storage, *sizes)
-        if scales.storage not in self._fragments:
-            self._fragments[scales.storage] = unit_row_scales(scales.storage, sizes[1], has_offsets)
-        ordered = (replace(tensor, storage=self._fragments[tensor.storage]) for tensor in (weights, scales))
-        return next(ordered), next(ordered)
+        ordered = self._fragments
+        if weights.storage not in ordered:
+            ordered[weights.storage] = unit_row_weights(weights.storage, *sizes)
+        if scales.storage not in ordered:
+            ordered[scales.storage] = unit_row_scales(scales.storage, sizes[1], has_offsets)
+        return replace(weights, storage=ordered[weights.storage]), replace(scales, storage=ordered[scales.storage])
 
     def get(
         self, sources: Sequence[torch.Tensor], packing: tuple[Any, ...], pack: Callable[[], torch.Tensor]
