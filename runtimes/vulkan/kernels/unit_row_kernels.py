@@ -61,7 +61,7 @@ class UnitRowKernel:
     @property
     def shader(self) -> str:
         """The variant's name."""
-        return f"{_SHADER}{'_normalized' if self.normalized else ''}{'_emulated' if self.emulated else ''}"
+        return f"product_row_units{'_normalized' if self.normalized else ''}{'_emulated' if self.emulated else ''}"
 
     @property
     def invocations(self) -> int:
