@@ -38,7 +38,7 @@ _EMULATED = frozenset(
         ),
         *("find_attention", "fragment_products", "fusion_scaling", "gated_products", "gpu_kernels", "half_outputs"),
         *("half_precision", "image_rows", "matrix_attention", "matrix_units", "normalized_products", "planar_inputs"),
-        *("row_layers", "scaled_halves", "split_attention", "split_products", "summed_convolutions"),
+        *("row_layers", "row_units", "scaled_halves", "split_attention", "split_products", "summed_convolutions"),
     )
 )
 """Of kernels for GPUs, which lavapipe compiles for seconds each."""
@@ -48,7 +48,7 @@ _ONE_IN = 6
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """SwiftShader takes up to a minute to compile what some files try, so CI tries a quarter of it. Of kernels for GPUs
-    lavapipe has a sixth of each test's cases by default, one at least, and in CI's sweeps an eighth of the rest."""
+    lavapipe has a sixth of each test's cases by default, one at least, and in CI's sweeps a sixteenth of the rest."""
     families: dict[tuple[Path, str], list[pytest.Item]] = {}
     for item in items:
         if item.path.name in _LONG_ON_SWIFTSHADER and "[swiftshader" in item.nodeid and _draw(item) % 4:
@@ -59,7 +59,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for family in families.values():
         for number, item in enumerate(sorted(family, key=_draw)[-(-len(family) // _ONE_IN) :]):
             item.add_marker(pytest.mark.sweep)
-            if number % 8:
+            if number % 16:
                 item.add_marker(pytest.mark.long)
 
 

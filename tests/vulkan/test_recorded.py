@@ -125,8 +125,9 @@ def test_recordings_of_nets(name: str, device: str) -> None:
 
 
 @pytest.mark.sweep
-@pytest.mark.parametrize("device", ["cpu", *DEVICES])
-@pytest.mark.parametrize("name", NETS)
+@pytest.mark.parametrize(
+    ("name", "device"), sampled(product(NETS, ["cpu", *DEVICES]), one_in=3, others=pytest.mark.long)
+)
 def test_recordings_of_all_nets(name: str, device: str) -> None:
     hits_of_net(name, device_info("cpu") if device == "cpu" else known_device(device), 4 * TRIALS)
 
