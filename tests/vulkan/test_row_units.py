@@ -198,6 +198,11 @@ def test_blocks_that_were_the_fastest(inner: int, columns: int, block: tuple[int
     assert isinstance(kernel, UnitRowKernel) and (kernel.tiles, kernel.teams, kernel.steps) == block
 
 
+def test_the_second_best_is_another_block() -> None:
+    second = chosen(replace(H200, switches=frozenset({"second-product"})))
+    assert isinstance(second, UnitRowKernel) and second != chosen()
+
+
 # Weights.
 
 

@@ -191,17 +191,7 @@ def predicted_nanoseconds(device: DeviceInfo, shape: ProductShape) -> float:
 @lru_cache(maxsize=KEPT_CHOICES)
 def _choose(device: DeviceInfo, costs: DeviceCosts, shape: ProductShape) -> GpuKernel:
     cores = core_count(device)
-    if units := [*unit_row_kernels(device, costs, shape)]:
-        return min(units, key=lambda kernel: unit_row_nanoseconds(kernel, shape, costs, cores))
-    found: list[GpuKernel] = [*fragment_kernels(device, costs, shape)]
-    only_fragments = bool(found) and shape.shortcut > 0
-    # Halves take no longer where they can go straight to registers.
-    if not found or not (shape.half_run or only_fragments):
-        found += matrix_kernels(device, costs, shape)
-    if not found or not (only_fragments or "emulated-matrix-units" in device.switches):
-        few = [*row_kernels(device, shape)] if not shape.half_run or not found or shape.rows < _ROWS_OF_UNITS else []
-        others = [] if shape.is_normalized else shared_kernels(device, costs, shape)
-        found = [*few] or [*found, *others]
+    found: list[GpuKernel] = [*unit_row_kernels(device, costs, shape)] or _without_unit_rows(device, costs, shape)
 
     def predicted(kernel: GpuKernel) -> float:
         return nanoseconds(kernel, shape, costs, cores)
@@ -215,6 +205,20 @@ def _choose(device: DeviceInfo, costs: DeviceCosts, shape: ProductShape) -> GpuK
     if not isinstance(chosen, SharedKernel) or not may_join(device, chosen):
         return chosen
     return min(chosen, replace(chosen, joins=True), key=predicted)
+
+
+def _without_unit_rows(device: DeviceInfo, costs: DeviceCosts, shape: ProductShape) -> list[GpuKernel]:
+    """Every kernel for a product that isn't one of a few rows by weights of 4 bits with matrix units."""
+    found: list[GpuKernel] = [*fragment_kernels(device, costs, shape)]
+    only_fragments = bool(found) and shape.shortcut > 0
+    # Halves take no longer where they can go straight to registers.
+    if not found or not (shape.half_run or only_fragments):
+        found += matrix_kernels(device, costs, shape)
+    if not found or not (only_fragments or "emulated-matrix-units" in device.switches):
+        few = [*row_kernels(device, shape)] if not shape.half_run or not found or shape.rows < _ROWS_OF_UNITS else []
+        others = [] if shape.is_normalized else shared_kernels(device, costs, shape)
+        found = [*few] or [*found, *others]
+    return found
 
 
 def _block(kernel: GpuKernel) -> GpuKernel:
