@@ -16,7 +16,7 @@ from mobopt.runtimes.vulkan.compile.integer_ranges import (
     dtype_interval,
     is_within,
 )
-from mobopt.runtimes.vulkan.engine.tensor import HELD_DTYPES
+from mobopt.runtimes.vulkan.engine.tensor import HELD_DTYPES, integer_bounds
 from mobopt.runtimes.vulkan.lowerings.pointwise import expression_of, integers_of
 from mobopt.runtimes.vulkan.lowerings.registry import takes_longs, why_unsupported
 
@@ -56,8 +56,7 @@ def integer_class(tensor: torch.Tensor) -> Interval:
     """The class of an int64 tensor's elements."""
     if tensor.numel() == 0:
         return _CLASSES[0]
-    low, high = (int(bound) for bound in torch.aminmax(tensor))
-    return class_of((low, high))
+    return class_of(integer_bounds(tensor))
 
 
 def class_of(interval: Interval) -> Interval:

@@ -10,7 +10,7 @@ import torch
 from mobopt.errors import InputError
 from mobopt.runtimes.vulkan.engine.array import DeviceArray
 from mobopt.runtimes.vulkan.engine.stream import HostTensor
-from mobopt.runtimes.vulkan.engine.tensor import fits_words
+from mobopt.runtimes.vulkan.engine.tensor import fits_words, integer_bounds
 
 
 class Slot(Protocol):
@@ -44,7 +44,7 @@ class DeviceSlot:
         """
         check_shape(values, self._sizes)
         if self._has_words and values.dtype == torch.int64 and not fits_words(values):
-            low, high = (int(bound) for bound in torch.aminmax(values))
+            low, high = integer_bounds(values)
             raise InputError(f"an int64 tensor holds {low} to {high}, where 32 bits were made for each")
         self._view.copy_(values.detach() if values.requires_grad else values)
 

@@ -189,8 +189,11 @@ class Lane:
         self._doorbell_plan = doorbell
         self.scope = device.scope()
         self.memory: MemoryLayout | None = None
-        self._seen: dict[int, Callable[[], DeviceArray | None]] = dict.fromkeys(staged.bound_inputs, lambda: None)
-        """References to the arrays that were bound last, by the number of the input."""
+        self._bound_inputs = list(staged.bound_inputs)
+        self._seen: list[Callable[[], DeviceArray | None]] = [lambda: None] * len(self._bound_inputs)
+        """References to the arrays that were bound last, one for each of these inputs."""
+        self._seen_buffers: list[Buffer] = []
+        """Their memory."""
         self._arrays: dict[int, DeviceArray] = {}
         """What is bound, by the number of the input."""
         self._made: dict[Storage, ArrayMemory] = {}
@@ -397,15 +400,17 @@ class Lane:
 
     def _bindables(self, values: Sequence[TensorOrArray]) -> dict[int, DeviceArray]:
         """What is bound in this call; of arrays that were bound as they are in the call before nothing is asked."""
-        bound: dict[int, DeviceArray] = {}
-        for number, seen in self._seen.items():
-            value = values[number]
-            if isinstance(value, DeviceArray) and seen() is value:
-                bound[number] = value
-            else:
-                array = bound[number] = self._bindable(value, number)
-                self._seen[number] = weakref.ref(array)
-        return bound
+        given = [values[number] for number in self._bound_inputs]
+        seen = [reference() for reference in self._seen]
+        arrays = [array for value, array in zip(given, seen, strict=True) if array is not None and value is array]
+        if len(arrays) < len(given):
+            arrays = [
+                array if array is not None and value is array else self._bindable(value, number)
+                for value, array, number in zip(given, seen, self._bound_inputs, strict=True)
+            ]
+            self._seen = [weakref.ref(array) for array in arrays]
+            self._seen_buffers = [array.memory.buffer for array in arrays]
+        return dict(zip(self._bound_inputs, arrays, strict=True))
 
     def _bindable(self, value: TensorOrArray, number: int) -> DeviceArray:
         """An array of the device with the input's elements, dense from the start of its memory."""
@@ -426,8 +431,7 @@ class Lane:
         pool = self._device.shared(ArrayPool)
         made = pool.allocate_all(self._new_bytes)
         self._made = dict(zip(self._new_arrays, made, strict=True))
-        given = [array.memory.buffer for array in self._arrays.values()]
-        return (*given, *[memory.buffer for memory in made])
+        return (*self._seen_buffers, *[memory.buffer for memory in made])
 
     def _rooms(self) -> list[Any]:
         """Where the outputs will be: arrays of those that stay on the device, and rooms of the others' slots."""

@@ -67,11 +67,20 @@ def word_type(dtype: torch.dtype) -> torch.dtype:
     return torch.float32 if dtype.is_floating_point else torch.int32
 
 
+def integer_bounds(values: torch.Tensor) -> tuple[int, int]:
+    """The least and the largest element of an int64 tensor that isn't empty."""
+    if values.numel() == 1:  # a decoder's token, which is asked for several times a call
+        only = int(values.item())
+        return only, only
+    low, high = torch.aminmax(values)
+    return int(low), int(high)
+
+
 def fits_words(values: torch.Tensor) -> bool:
     """Whether 32 bits hold each element of an int64 tensor."""
     if values.numel() == 0:
         return True
-    low, high = (int(bound) for bound in torch.aminmax(values))
+    low, high = integer_bounds(values)
     return WORD_INTEGERS[0] <= low and high <= WORD_INTEGERS[1]
 
 
