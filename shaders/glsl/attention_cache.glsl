@@ -3,28 +3,28 @@
 // rows of them can be read before the dispatches have ended that this one waits for. Tensors are nests of three dimensions, which
 // begin at the first of four numbers, in vec4s. See CachedRows in runtimes/vulkan/kernels/attention_row_kernel.py.
 
-layout(constant_id = 12) const int QUERY_TURNED = 0;
-layout(constant_id = 13) const int KEY_TURNED = 0;
-layout(constant_id = 14) const int TURNED = 2; // vec4s of a row that are turned, the first ones, an even number
-layout(constant_id = 15) const int WRAPS = 0;  // places count from the end of the caches, too
-layout(constant_id = 16) const int PLACE = 0;  // which element of `places`
-layout(constant_id = 17) const int NEW_FORMS = 0; // three bits each: of the new key, the new value, cosines and sines
-layout(constant_id = 18) const int KEY_START = 0;
-layout(constant_id = 19) const int KEY_OUTER = 0;
-layout(constant_id = 20) const int KEY_MIDDLE = 0;
-layout(constant_id = 21) const int KEY_INNER = 0;
-layout(constant_id = 22) const int VALUE_START = 0;
-layout(constant_id = 23) const int VALUE_OUTER = 0;
-layout(constant_id = 24) const int VALUE_MIDDLE = 0;
-layout(constant_id = 25) const int VALUE_INNER = 0;
-layout(constant_id = 26) const int COSINES_START = 0;
-layout(constant_id = 27) const int COSINES_OUTER = 0;
-layout(constant_id = 28) const int COSINES_MIDDLE = 0;
-layout(constant_id = 29) const int COSINES_INNER = 0;
-layout(constant_id = 30) const int SINES_START = 0;
-layout(constant_id = 31) const int SINES_OUTER = 0;
-layout(constant_id = 32) const int SINES_MIDDLE = 0;
-layout(constant_id = 33) const int SINES_INNER = 0;
+layout(constant_id = 15) const int QUERY_TURNED = 0;
+layout(constant_id = 16) const int KEY_TURNED = 0;
+layout(constant_id = 17) const int TURNED = 2; // vec4s of a row that are turned, the first ones, an even number
+layout(constant_id = 18) const int WRAPS = 0;  // places count from the end of the caches, too
+layout(constant_id = 19) const int PLACE = 0;  // which element of `places`
+layout(constant_id = 20) const int NEW_FORMS = 0; // three bits each: of the new key, the new value, cosines and sines
+layout(constant_id = 21) const int KEY_START = 0;
+layout(constant_id = 22) const int KEY_OUTER = 0;
+layout(constant_id = 23) const int KEY_MIDDLE = 0;
+layout(constant_id = 24) const int KEY_INNER = 0;
+layout(constant_id = 25) const int VALUE_START = 0;
+layout(constant_id = 26) const int VALUE_OUTER = 0;
+layout(constant_id = 27) const int VALUE_MIDDLE = 0;
+layout(constant_id = 28) const int VALUE_INNER = 0;
+layout(constant_id = 29) const int COSINES_START = 0;
+layout(constant_id = 30) const int COSINES_OUTER = 0;
+layout(constant_id = 31) const int COSINES_MIDDLE = 0;
+layout(constant_id = 32) const int COSINES_INNER = 0;
+layout(constant_id = 33) const int SINES_START = 0;
+layout(constant_id = 34) const int SINES_OUTER = 0;
+layout(constant_id = 35) const int SINES_MIDDLE = 0;
+layout(constant_id = 36) const int SINES_INNER = 0;
 
 READS(7, new_keys)
 READS(8, new_values)

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
+from device_infos import known_device
 from harness import check_op
 
 from mobopt.ir import Node, Value
+from mobopt.runtimes.vulkan.engine.tensor import DeviceTensor, Storage
 from mobopt.runtimes.vulkan.kernels import attention_kernel
-from mobopt.runtimes.vulkan.kernels.attention_kernel import AttentionBlock
+from mobopt.runtimes.vulkan.kernels.attention_kernel import AttentionBlock, AttentionOperands
 from mobopt.runtimes.vulkan.kernels.attention_row_kernel import AttentionRow, row_of
+from mobopt.runtimes.vulkan.kernels.kernel_access import VECTOR
 from mobopt.runtimes.vulkan.lowerings import attention as lowering
 from mobopt.runtimes.vulkan.lowerings.registry import load_lowerings, why_unsupported
 
@@ -158,6 +162,44 @@ def test_few_queries(device: Any, monkeypatch: pytest.MonkeyPatch, cores: int) -
     monkeypatch.setattr(lowering, "attend", None)
     for tensors, options in _few_queries():
         check_op(device, OP, *tensors, **options, relative=2e-5, device_layout=False)
+
+
+def test_few_queries_on_small_devices(device: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What Vulkan promises at least, 128 invocations and 16 KiB of shared memory, is enough, with fewer queries to a
+    workgroup."""
+    torch.manual_seed(0)
+    limits = replace(
+        device.info.limits, max_compute_work_group_invocations=128, max_compute_shared_memory_size=16 * 1024
+    )
+    monkeypatch.setattr(device, "info", replace(device.info, kind="discrete", cores=64, limits=limits))
+    monkeypatch.setattr(lowering, "attend", None)
+    r = torch.randn
+    for tensors, options in (
+        (operands((2,), 7, 131, 128), {"attn_mask": r(7, 131)}),
+        (operands((2, 3), 8, 71, 64, 97), {"attn_mask": r(8, 71) > 0}),
+        ([r(2, 10, 1, 20), r(2, 2, 67, 20), r(2, 2, 67, 20)], {"enable_gqa": True}),
+    ):
+        check_op(device, OP, *tensors, **options, relative=2e-5, device_layout=False)
+
+
+@pytest.mark.parametrize(("invocations", "shared"), [(128, 16 * 1024), (256, 32 * 1024), (1024, 48 * 1024)])
+def test_what_a_workgroup_has_fits(invocations: int, shared: int) -> None:
+    """All keys, and no more shared memory, invocations or parts to read at once than there may be."""
+    info = known_device("nvidia_h200")
+    limits = replace(info.limits, max_compute_work_group_invocations=invocations, max_compute_shared_memory_size=shared)
+    info, storage = replace(info, limits=limits), Storage(4)
+    lengths = (64, 64), (128, 37), (5, 128), (3, 1)
+    for batches, queries, keys, (head, width) in itertools.product((1, 4, 32), (1, 3, 8), (1, 67, 512, 9001), lengths):
+        query, key, value, result = (
+            DeviceTensor(storage, torch.float32, (1, 1, batches, rows, row), (0,) * 5)
+            for rows, row in ((queries, head), (keys, head), (keys, width), (queries, width))
+        )
+        row = row_of(info, AttentionOperands(query, key, value, None, result), is_causal=False)
+        assert row is not None
+        assert row.shared_bytes(head, width) <= shared and row.invocations <= invocations
+        assert row.slices >= 1 and row.sharers <= row.lanes and row.lanes * VECTOR >= width
+        assert row.keys * row.turns * row.parts >= keys > row.keys * row.turns * (row.parts - 1)
+        assert row.parts <= 8 * row.slices
 
 
 def test_large_workgroups_divide_long_caches(device: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from mobopt.runtimes.vulkan.engine.device_info import DeviceInfo
 from mobopt.runtimes.vulkan.engine.stream import bind
@@ -15,17 +15,23 @@ from mobopt.runtimes.vulkan.kernels.kernel_access import VECTOR, element_form, s
 from mobopt.runtimes.vulkan.kernels.plan import Plan, replayable
 
 MOST_QUERIES = 8
-"""Each has workgroups of its own, which read all keys; more share what they read by another kernel."""
+"""More share what they read by another kernel."""
 _MOST_QUADS = 32
-"""vec4s of a query, and of a value: registers hold a quarter of them."""
+"""vec4s of a query, and of a value: registers hold a part of them."""
 _INVOCATIONS = 256
-_SHARERS = 4
-"""Invocations that share the product with a key."""
+_MOST_ROWS = 4
+"""Of a workgroup."""
+_SHARERS = (4, 8)
+"""Invocations that share the product with a key: the more, the fewer keys has a tile, and the more workgroups there
+are, which is better where they are less than one for each core."""
+_LEAST_GROUPS_PER_CORE = 0.75
 _MOST_PARTS = 32
+_MOST_OWN_PARTS = 8
+"""Parts whose sums an invocation reads in the end: all at once, in registers."""
 _GROUPS_PER_CORE = 2.0
 _LONG_TURNS = 3
-"""From so many tiles a workgroup on, large workgroups are faster, fewer than there are cores: 1 to 4 % of a whole token
-of GPT-2's shape with 32 heads and 1,536 to 4,096 keys, 21 % with 8,192 (H200)."""
+"""From so many tiles a workgroup of one query on, large workgroups are faster, fewer than there are cores: 1 to 4 % of
+a whole token of GPT-2's shape with 32 heads and 1,536 to 4,096 keys, 21 % with 8,192 (H200)."""
 _INVOCATIONS_OF_LONG = 1024
 _LANES_OF_LONG = 16
 """With more an invocation has more registers than there are for so many."""
@@ -38,16 +44,46 @@ class AttentionRow:
 
     invocations: int
     lanes: int
-    """Invocations that share a value."""
-    turns: int
+    """Invocations that share a value: of each query one for each vec4."""
+    rows: int
+    """Queries."""
+    sharers: int
+    """Invocations that share the product with a key."""
+    keeps: bool = False
+    """Whether values stay in the registers of those that read them; of one query only."""
+    turns: int = 1
     """Tiles of keys of a workgroup."""
-    parts: int
-    """Workgroups that divide the keys of a query."""
+    parts: int = 1
+    """Workgroups that divide the keys."""
+
+    @property
+    def keys(self) -> int:
+        """Of a tile."""
+        return self.invocations // self.sharers
+
+    @property
+    def slices(self) -> int:
+        """Invocations that share a vec4 of the result."""
+        return self.invocations // (self.rows * self.lanes)
 
     @property
     def iterations(self) -> int:
         """How often an invocation goes round the loops."""
-        return self.turns + self.invocations // self.lanes + self.parts
+        return self.turns + 2 * self.slices + self.rows
+
+    def shared_bytes(self, head: int, width: int) -> int:
+        """Of a workgroup, with a new row."""
+        queries = (self.rows + 1) * -(-head // VECTOR) + -(-width // VECTOR)
+        values = self.invocations if self.keeps else self.keys * self.lanes
+        shares = self.rows * self.sharers * (self.keys + 32 // self.sharers)
+        return 16 * (queries + values) + 4 * (shares + self.rows * self.keys + 2 * self.rows * self.slices + 1)
+
+    def divided(self, keys: int, wanted: float) -> AttentionRow:
+        """With keys among about as many workgroups as are wanted for each of what it computes."""
+        tiles = -(-keys // self.keys)
+        most = min(_MOST_PARTS, _MOST_OWN_PARTS * self.slices)
+        turns = -(-tiles // max(min(math.ceil(wanted), tiles, most), 1))
+        return replace(self, turns=turns, parts=-(-tiles // turns))
 
 
 def may_attend_rows(queries: int, head: int, width: int) -> bool:
@@ -62,24 +98,45 @@ def may_attend_rows(queries: int, head: int, width: int) -> bool:
 
 
 def row_of(device: DeviceInfo, operands: AttentionOperands, is_causal: bool) -> AttentionRow | None:
-    """How the keys are divided; None where queries are too many, or too long."""
+    """How queries and keys are divided; None where queries are too many, or too long."""
     queries, keys = operands.query.sizes[-2], operands.key.sizes[-2]
     head, width = operands.query.sizes[-1], operands.value.sizes[-1]
     if is_causal or not may_attend_rows(queries, head, width):
         return None
-    lanes = max(1 << (-(-width // VECTOR) - 1).bit_length(), _SHARERS)
-    groups = core_count(device) / (operands.batches * queries)
-    row = _divided(keys, lanes, device.workgroup(_INVOCATIONS), _GROUPS_PER_CORE * groups)
-    if row.turns < _LONG_TURNS or lanes > _LANES_OF_LONG or device.is_cpu:
-        return row
-    return _divided(keys, lanes, device.workgroup(_INVOCATIONS_OF_LONG), _GROUPS_PER_CORE_OF_LONG * groups)
+    cores = core_count(device) / operands.batches
+    for sharers in _SHARERS:
+        row = _undivided(device, queries, head, width, _INVOCATIONS, sharers)
+        groups = -(-queries // row.rows)
+        if groups * -(-keys // row.keys) >= _LEAST_GROUPS_PER_CORE * cores:
+            break
+    usual = row.divided(keys, _GROUPS_PER_CORE * cores / groups)
+    if usual.turns < _LONG_TURNS or queries > 1 or row.lanes > _LANES_OF_LONG or device.is_cpu:
+        return usual
+    large = _undivided(device, queries, head, width, _INVOCATIONS_OF_LONG, _SHARERS[-1], keeps=True)
+    return large.divided(keys, _GROUPS_PER_CORE_OF_LONG * cores / groups)
 
 
-def _divided(keys: int, lanes: int, invocations: int, wanted: float) -> AttentionRow:
-    """Keys among about as many workgroups as are wanted for each query."""
-    tiles = -(-keys // (invocations // _SHARERS))
-    turns = -(-tiles // max(min(math.ceil(wanted), tiles, _MOST_PARTS), 1))
-    return AttentionRow(invocations, lanes, turns, -(-tiles // turns))
+def _undivided(
+    device: DeviceInfo,
+    queries: int,
+    head: int,
+    width: int,
+    invocations: int,
+    least_sharers: int,
+    keeps: bool = False,
+) -> AttentionRow:
+    """As many queries as a workgroup has room for, with the largest tiles of these."""
+    invocations, limit = device.workgroup(invocations), device.limits.max_compute_shared_memory_size
+    quads = 1 << (-(-width // VECTOR) - 1).bit_length()
+    rows = min(1 << (queries - 1).bit_length(), _MOST_ROWS)
+    while True:
+        sharers = least_sharers
+        while sharers <= _MOST_QUADS:
+            row = AttentionRow(invocations, max(quads, sharers), rows, sharers, keeps)
+            if row.slices and row.shared_bytes(head, width) <= limit:
+                return row
+            sharers *= 2
+        rows //= 2
 
 
 @dataclass(frozen=True, eq=False)
@@ -122,22 +179,23 @@ def attend_rows(
 ) -> None:
     """Append the dispatch of ``softmax(q k^T scale + mask) v``, with what comes into caches before."""
     head, width = operands.query.sizes[-1], operands.value.sizes[-1]
-    queries = operands.batches * operands.query.sizes[-2]
+    groups = operands.batches * -(-operands.query.sizes[-2] // row.rows)
     is_divided = row.parts > 1
-    sums = plan.empty((queries * row.parts * (row.lanes + 1) * VECTOR if is_divided else VECTOR,))
+    sums = plan.empty((groups * row.parts * row.rows * (row.lanes + 1) * VECTOR if is_divided else VECTOR,))
     forms = [int(element_form(tensor)) for tensor in (*operands.inputs, operands.result)]
     query, key, value, mask = operands.inputs
     caches = [bind(cache) if rows is None else writing(cache, reads=True) for cache in (key, value)]
-    counters = plan.counters(queries if is_divided else 1)
+    counters = plan.counters(groups if is_divided else 1)
     bindings = [writing(operands.result), bind(query), *caches, bind(mask), writing(sums, reads=True), counters]
     if rows is not None:
         bindings += [*map(bind, rows.inputs), bind(rows.place), plan.stream.raised_by(), writing(rows.journal)]
     plan.dispatch(
         "attention_row" if rows is None else "attention_row_cached",
         bindings,
-        spread(queries * row.parts),
+        spread(groups * row.parts),
         [
             *(row.invocations, row.lanes, head, width, scale, operands.mask_kind, row.parts, *forms),
+            *(row.rows, row.sharers, int(row.keeps)),
             *([] if rows is None else rows.constants),
         ],
         operands.push_constants(),
