@@ -11,7 +11,7 @@ import ast
 import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 
@@ -48,6 +48,8 @@ class InputRules:
         self.inputs = dict(inputs)
         self.guards = guards
         self.conditions = tuple(conditions)
+        self._plain = {name: (rule.dtype, rule.sizes) for name, rule in self.inputs.items() if _is_plain(rule)}
+        """Dtypes and sizes of tensors whose sizes have no symbols: to compare others would be to decide them."""
 
     def ranges(self) -> list[list[tuple[int, int] | None]]:
         """For each tensor among the inputs, of each dimension the least and the largest size; None where it has one
@@ -68,6 +70,8 @@ class InputRules:
         """
         found = _Found(self.guards)
         for (name, rule), value in zip(self.inputs.items(), arguments, strict=True):
+            if isinstance(value, torch.Tensor) and self._plain.get(name) == (value.dtype, value.shape):
+                continue
             _check(found, f"the input {name!r}", rule, value)
         found.finish()
         named = dict(zip(self.inputs, arguments, strict=True))
@@ -76,6 +80,10 @@ class InputRules:
                 raise InputError(
                     f"the inputs break a condition that the model was exported with, {condition}; {_REMEDY}"
                 )
+
+
+def _is_plain(rule: Rule) -> TypeGuard[TensorType]:
+    return isinstance(rule, TensorType) and rule.sizes is not None and all(type(size) is int for size in rule.sizes)
 
 
 class _Found:
@@ -141,8 +149,6 @@ def _check(found: _Found, what: str, rule: Rule, value: Any) -> None:
 
 
 def _check_tensor(found: _Found, what: str, rule: TensorType, value: Any) -> None:
-    if isinstance(value, torch.Tensor) and value.dtype == rule.dtype and value.shape == rule.sizes:
-        return  # as nearly always: no size of the rule has a symbol, and all are right
     sizes = getattr(value, "shape", getattr(value, "sizes", None))
     dtype = getattr(value, "dtype", None)
     if sizes is None or not isinstance(dtype, torch.dtype):

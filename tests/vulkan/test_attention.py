@@ -14,7 +14,7 @@ from harness import check_op
 
 from mobopt.ir import Node, Value
 from mobopt.runtimes.vulkan.engine.tensor import DeviceTensor, Storage
-from mobopt.runtimes.vulkan.kernels import attention_kernel
+from mobopt.runtimes.vulkan.kernels import attention_kernel, attention_row_kernel
 from mobopt.runtimes.vulkan.kernels.attention_kernel import AttentionBlock, AttentionOperands
 from mobopt.runtimes.vulkan.kernels.attention_row_kernel import AttentionRow, row_of
 from mobopt.runtimes.vulkan.kernels.kernel_access import VECTOR
@@ -194,8 +194,7 @@ def test_what_a_workgroup_has_fits(invocations: int, shared: int) -> None:
             DeviceTensor(storage, torch.float32, (1, 1, batches, rows, row), (0,) * 5)
             for rows, row in ((queries, head), (keys, head), (keys, width), (queries, width))
         )
-        row = row_of(info, AttentionOperands(query, key, value, None, result), is_causal=False)
-        assert row is not None
+        row = row_of(info, AttentionOperands(query, key, value, None, result))
         assert row.shared_bytes(head, width) <= shared and row.invocations <= invocations
         assert row.invocations == row.slices * row.rows * row.lanes == row.sharers * row.keys
         assert row.slices >= 1 and row.sharers <= row.lanes and row.lanes * VECTOR >= width
@@ -206,13 +205,13 @@ def test_what_a_workgroup_has_fits(invocations: int, shared: int) -> None:
 def test_large_workgroups_divide_long_caches(device: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(device, "info", replace(device.info, kind="discrete", cores=8))
     monkeypatch.setattr(lowering, "attend", None)
-    chosen: list[AttentionRow | None] = []
+    chosen: list[AttentionRow] = []
 
-    def choose(*args: Any) -> AttentionRow | None:
+    def choose(*args: Any) -> AttentionRow:
         chosen.append(row_of(*args))
         return chosen[-1]
 
-    monkeypatch.setattr(lowering, "row_of", choose)
+    monkeypatch.setattr(attention_row_kernel, "row_of", choose)
     usual, large = device.info.workgroup(256), device.info.workgroup(1024)
     for heads, keys, size, invocations in (
         (3, 523, 12, usual),
@@ -221,7 +220,7 @@ def test_large_workgroups_divide_long_caches(device: Any, monkeypatch: pytest.Mo
         (3, 1031, 68, usual),
     ):
         check_op(device, OP, *operands((heads,), 1, keys, size), relative=2e-5, device_layout=False)
-        assert chosen[-1] is not None and chosen[-1].invocations == invocations
+        assert chosen[-1].invocations == invocations
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)

@@ -97,12 +97,10 @@ def may_attend_rows(queries: int, head: int, width: int) -> bool:
     return queries <= MOST_QUERIES and max(head, width) <= _MOST_QUADS * VECTOR
 
 
-def row_of(device: DeviceInfo, operands: AttentionOperands, is_causal: bool) -> AttentionRow | None:
-    """How queries and keys are divided; None where queries are too many, or too long."""
+def row_of(device: DeviceInfo, operands: AttentionOperands) -> AttentionRow:
+    """How queries and keys are divided; see :func:`may_attend_rows`."""
     queries, keys = operands.query.sizes[-2], operands.key.sizes[-2]
     head, width = operands.query.sizes[-1], operands.value.sizes[-1]
-    if is_causal or not may_attend_rows(queries, head, width):
-        return None
     cores = core_count(device) / operands.batches
     for sharers in _SHARERS:
         row = _undivided(device, queries, head, width, _INVOCATIONS, sharers)
@@ -176,10 +174,9 @@ class CachedRows:
 
 
 @replayable
-def attend_rows(
-    plan: Plan, operands: AttentionOperands, row: AttentionRow, scale: float, rows: CachedRows | None = None
-) -> None:
+def attend_rows(plan: Plan, operands: AttentionOperands, scale: float, rows: CachedRows | None = None) -> None:
     """Append the dispatch of ``softmax(q k^T scale + mask) v``, with what comes into caches before."""
+    row = row_of(plan.device, operands)
     head, width = operands.query.sizes[-1], operands.value.sizes[-1]
     groups = operands.batches * -(-operands.query.sizes[-2] // row.rows)
     is_divided = row.parts > 1

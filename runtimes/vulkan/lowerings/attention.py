@@ -12,7 +12,7 @@ from mobopt.ir import Node, Value
 from mobopt.runtimes.vulkan.engine.tensor import DeviceTensor
 from mobopt.runtimes.vulkan.kernels.attention_kernel import BATCH_RANK, AttentionOperands, attend
 from mobopt.runtimes.vulkan.kernels.attention_matrix import MatrixAttentionBlock, attend_by_matrix_units, matrix_block
-from mobopt.runtimes.vulkan.kernels.attention_row_kernel import attend_rows, row_of
+from mobopt.runtimes.vulkan.kernels.attention_row_kernel import attend_rows, may_attend_rows
 from mobopt.runtimes.vulkan.kernels.copies import copied
 from mobopt.runtimes.vulkan.kernels.geometry import Iteration, expanded, merged
 from mobopt.runtimes.vulkan.kernels.matrix_kernels import EMULATED_UNITS, multiplies
@@ -79,13 +79,19 @@ def attention(plan: Plan, call: Node) -> DeviceTensor:
     operands = operands_of(_nests(plan, grouped))
     if in_products:
         _in_products(plan, operands, scale, call["is_causal"])
-    elif row := row_of(plan.device, operands, call["is_causal"]):
-        attend_rows(plan, operands, row, scale)
+    elif not call["is_causal"] and _are_few(operands):
+        attend_rows(plan, operands, scale)
     elif block := _matrix_block(plan, call, operands, scale):
         attend_by_matrix_units(plan, operands, block, scale, call["is_causal"])
     else:
         attend(plan, operands, scale, call["is_causal"])
     return target
+
+
+def _are_few(operands: AttentionOperands) -> bool:
+    """Whether the kernel for few queries takes them."""
+    queries, head = operands.query.sizes[-2:]
+    return may_attend_rows(queries, head, operands.value.sizes[-1])
 
 
 def _matrix_block(plan: Plan, call: Node, operands: AttentionOperands, scale: float) -> MatrixAttentionBlock | None:
