@@ -33,13 +33,16 @@ class Link(PushConstants):
     first: ClassVar[int] = PUSH_CONSTANT_BYTES
     macro: ClassVar[str | None] = "CHAIN_FIELDS"
 
+    arrivals_settled: Uint
+    """Arrivals after which nobody reads any more what it will read, until that has been written for it: caches that are
+    emptied then have nothing old of it in the end. At most those before it."""
     arrivals_before: Uint
     """Arrivals of workgroups that it waits for; 0: of none."""
     arrivals_in_all: Uint
     """Arrivals of the whole run, after which the counter is zero again; 0: its workgroups don't arrive."""
 
 
-NO_LINK = Link(0, 0)
+NO_LINK = Link(0, 0, 0)
 """Of a dispatch that waits for nobody, and that nobody waits for."""
 CHAIN_END = Link.end()
 """Where the push constants of a chained dispatch end."""

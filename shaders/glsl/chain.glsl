@@ -1,4 +1,5 @@
 // What stands before a kernel that waits for earlier dispatches by a counter: see chain_end.glsl, which stands after it.
+#extension GL_EXT_control_flow_attributes : require
 #extension GL_KHR_memory_scope_semantics : require
 #pragma use_vulkan_memory_model
 // Tensors are written and read by dispatches with no barrier between them, so accesses take part in the order that fences make.

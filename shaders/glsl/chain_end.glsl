@@ -22,23 +22,32 @@ void meet() {
                    gl_SemanticsAcquireRelease | gl_SemanticsMakeAvailable | gl_SemanticsMakeVisible);
 }
 
+// How often others have arrived, once that is `wanted` or more, or there were too many polls. `count` is what is known of it.
+uint arrivals_from(uint wanted, uint count) {
+    uint turns = uint(TURNS * float(gl_NumWorkGroups.x * gl_NumWorkGroups.y * gl_NumWorkGroups.z));
+    uint idle = arrivals_in_all;
+    for (uint polls = 0u; count < wanted && polls < MOST_POLLS; ++polls) {
+        [[dont_unroll]] for (uint i = 0u; i < turns; ++i) idle = idle * 1664525u + 1013904223u;
+        if (idle == 0u) ++polls; // or the turns would be left out
+        count = arrived_now();
+    }
+    return count;
+}
+
+// The fence empties the cache of this core, which takes as long as a load, so it isn't the last thing: what was read into that cache after
+// the fence, while the last arrivals were waited for, is nothing that the kernel reads (Link, plan_chain in engine/chains.py), and what it
+// reads was in memory before those arrivals were. Such order is more than the memory model promises, and what these devices do.
 // Not under a condition that a constant decides, though few wait for nothing: then NVIDIA's compiler keeps arrays of some kernels in local
 // memory, and a dispatch that needs any starts late (6 us, an H100).
 void wait_for_operands() {
     if (gl_LocalInvocationIndex == 0) {
-        uint count = arrived_first;
-        uint turns = uint(TURNS * float(gl_NumWorkGroups.x * gl_NumWorkGroups.y * gl_NumWorkGroups.z));
-        uint idle = arrivals_in_all;
-        for (uint polls = 0u; count < arrivals_before && polls < MOST_POLLS; ++polls) {
-            for (uint i = 0u; i < turns; ++i) idle = idle * 1664525u + 1013904223u;
-            if (idle == 0u) ++polls; // or the turns would be left out
-            count = arrived_now();
-        }
+        uint count = arrivals_from(arrivals_settled, arrived_first);
+        memoryBarrier(gl_ScopeDevice, gl_StorageSemanticsBuffer, gl_SemanticsAcquire | gl_SemanticsMakeVisible);
+        count = arrivals_from(arrivals_before, count);
         if (count < arrivals_before) {
             overdue = 1u;
             atomicOr(arrived, GIVEN_UP, gl_ScopeDevice, 0, gl_SemanticsRelaxed);
         }
-        memoryBarrier(gl_ScopeDevice, gl_StorageSemanticsBuffer, gl_SemanticsAcquire | gl_SemanticsMakeVisible);
     }
     meet();
 }

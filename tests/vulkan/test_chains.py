@@ -36,13 +36,29 @@ def planned(steps: Sequence[GpuOperation], barriers: Sequence[Barrier | None], m
     def is_chained(operation: GpuOperation) -> bool:
         return isinstance(operation, Dispatch) and may_chain(operation, most)
 
-    return plan_chain(steps, barriers, is_chained)
+    return plan_chain(steps, barriers, is_chained, lambda storage: (id(storage), 0))
 
 
 def test_each_waits_for_all_before_it() -> None:
     chained = planned([step(3), step(5), step(7), step(2)], [None, FLUSH, None, ORDER], 8)
     assert chained.barriers == [None] * 4
-    assert chained.links == [Link(0, 17), Link(3, 17), Link(3, 17), Link(15, 17)]
+    assert chained.links == [Link(0, 0, 17), Link(0, 3, 17), Link(0, 3, 17), Link(3, 15, 17)]
+
+
+def test_who_reads_what_was_rewritten_empties_its_cache_last() -> None:
+    """Of what a dispatch reads and writes, a cache may have what was there before."""
+    rewritten, other = Storage(64), Storage(64)
+
+    def steps_of(read: Storage, written: Storage) -> Dispatch:
+        target = Binding(written, 0, 64, reads=False, writes=True)
+        return Dispatch("depthwise", (Binding(read, 0, 64), target), (3, 1, 1), 0)
+
+    in_place = [step(3), steps_of(rewritten, rewritten), steps_of(rewritten, other), steps_of(other, rewritten)]
+    chained = planned(in_place, [None, FLUSH, FLUSH, FLUSH], 8)
+    assert chained.links == [Link(0, 0, 12), Link(0, 3, 12), Link(6, 6, 12), Link(6, 9, 12)]
+    elsewhere = [step(3), steps_of(rewritten, other), steps_of(other, rewritten), step(3)]
+    chained = planned(elsewhere, [None, FLUSH, FLUSH, FLUSH], 8)
+    assert chained.links == [Link(0, 0, 12), Link(0, 3, 12), Link(3, 6, 12), Link(6, 9, 12)]
 
 
 def test_wide_dispatches_copies_and_kernels_without_a_twin_keep_their_barriers() -> None:
@@ -53,7 +69,7 @@ def test_wide_dispatches_copies_and_kernels_without_a_twin_keep_their_barriers()
         # The writes of the first one have no other barrier any more that flushes them.
         assert chained.barriers == [None, None, FLUSH, FLUSH, None]
         # Nobody waits for the second one, whom the barrier is after, so it doesn't arrive.
-        assert chained.links == [Link(0, 12), Link(3, 0), NO_LINK, Link(0, 12), Link(10, 12)]
+        assert chained.links == [Link(0, 0, 12), Link(0, 3, 0), NO_LINK, Link(0, 0, 12), Link(3, 10, 12)]
 
 
 def test_a_group_with_one_that_can_not_wait_has_barriers() -> None:

@@ -166,10 +166,11 @@ def test_products_pack_all_words() -> None:
 
 def test_links_lie_beyond_all_blocks() -> None:
     assert glsl_of_block(Link) == [
-        "#define CHAIN_FIELDS layout(offset = 128) uint arrivals_before; layout(offset = 132) uint arrivals_in_all;"
+        "#define CHAIN_FIELDS layout(offset = 128) uint arrivals_settled; layout(offset = 132) uint arrivals_before; "
+        "layout(offset = 136) uint arrivals_in_all;"
     ]
-    assert Link(3, 2**31).pack() == struct.pack("<2I", 3, 2**31)
-    assert Link.first == 128 and CHAIN_END == 136
+    assert Link(1, 3, 2**31).pack() == struct.pack("<3I", 1, 3, 2**31)
+    assert Link.first == 128 and CHAIN_END == 140
 
 
 def test_no_shader_declares_push_constants_by_hand() -> None:

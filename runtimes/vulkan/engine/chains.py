@@ -17,11 +17,12 @@ from mobopt import shaders
 from mobopt.runtimes.vulkan.engine import vk
 from mobopt.runtimes.vulkan.engine.buffers import MemoryUse, allocate_buffer
 from mobopt.runtimes.vulkan.engine.device import Device
-from mobopt.runtimes.vulkan.engine.hazards import Barrier, GpuOperation
+from mobopt.runtimes.vulkan.engine.hazards import Barrier, GpuOperation, Location, reads_rewritten
 from mobopt.runtimes.vulkan.engine.pipelines import PipelineStore
 from mobopt.runtimes.vulkan.engine.recording import fill
 from mobopt.runtimes.vulkan.engine.resources import ResourceScope
 from mobopt.runtimes.vulkan.engine.stream import Dispatch
+from mobopt.runtimes.vulkan.engine.tensor import Storage
 from mobopt.shaders.push_constants import NO_LINK, Link
 
 _MOST_ARRIVALS = 1 << 31
@@ -48,15 +49,19 @@ def plan_chain(
     operations: Sequence[GpuOperation],
     barriers: Sequence[Barrier | None],
     is_chained: Callable[[GpuOperation], bool],
+    locate: Callable[[Storage], Location],
 ) -> Chained:
     """Let counters stand for barriers that chained dispatches alone are on both sides of.
 
-    A dispatch waits for all arrivals before it, so the order is that of the barriers.
+    A dispatch waits for all arrivals before it, so the order is that of the barriers. Those of the group before it are
+    the only ones that write or read anything while it waits for them alone. So it may empty its core's cache as soon as
+    all others have arrived, unless they read what they write for it, too.
 
     Args:
         operations: of one submission.
         barriers: what they need, in order; see :func:`mobopt.runtimes.vulkan.engine.hazards.plan_barriers`.
         is_chained: whether an operation runs a chained variant.
+        locate: where storages lie.
     """
     groups = _groups(operations, barriers, is_chained)
     waits = [False, *(earlier.is_chained and later.is_chained for earlier, later in pairwise(groups))]
@@ -69,10 +74,14 @@ def plan_chain(
     in_all = sum(arriving)
     if not 0 < in_all < _MOST_ARRIVALS:
         return Chained(barriers, [NO_LINK] * len(operations))
-    planned, links, before = list(barriers), [], 0
-    for group, does_wait, arrivals in zip(groups, waits, arriving, strict=True):
-        links += [Link(before if does_wait else 0, in_all if arrivals else 0)] * len(group.places)
-        before += arrivals
+    planned, links, settled, before = list(barriers), [], 0, 0
+    for number, (group, does_wait, arrivals) in enumerate(zip(groups, waits, arriving, strict=True)):
+        own, last_own = (operations[each.places.start : each.places.stop] for each in (group, groups[number - 1]))
+        if does_wait and reads_rewritten(own, last_own, locate):
+            settled = before
+        waited = (settled, before) if does_wait else (0, 0)
+        links += [Link(*waited, in_all if arrivals else 0)] * len(group.places)
+        settled, before = before, before + arrivals
         start = group.places.start
         if does_wait:
             planned[start] = None

@@ -24,6 +24,8 @@ class Barrier:
     """Whether earlier writes must be made visible (RAW, WAW); else it only orders execution (WAR)."""
 
 
+_LINE_BYTES = 128
+"""What a cache may read at once."""
 _Range = tuple[int, int, int]
 """Bytes of a buffer: what stands for it, the first, and one past the last."""
 
@@ -57,6 +59,26 @@ def plan_barriers(operations: Sequence[GpuOperation], locate: Callable[[Storage]
     return barriers
 
 
+def reads_rewritten(
+    later: Sequence[GpuOperation], earlier: Sequence[GpuOperation], locate: Callable[[Storage], Location]
+) -> bool:
+    """Whether some operations read lines of memory of which earlier ones both read and write parts.
+
+    Of such lines a core's cache may have what was there before they were written, although it was empty when the
+    earlier operations began.
+    """
+    read = [_lines(binding, locate) for operation in earlier for binding in _bindings(operation) if binding.reads]
+    written = [_lines(binding, locate) for operation in earlier for binding in _bindings(operation) if binding.writes]
+    rewritten = [
+        (buffer, max(start, begin), min(end, stop))
+        for buffer, start, end in read
+        for other, begin, stop in written
+        if buffer == other and start < stop and begin < end
+    ]
+    wanted = [_lines(binding, locate) for operation in later for binding in _bindings(operation) if binding.reads]
+    return _conflict(wanted, rewritten)
+
+
 _FLUSHING, _ORDERING = Barrier(after_writes=True), Barrier(after_writes=False)
 
 
@@ -68,6 +90,11 @@ def _range(binding: Binding, locate: Callable[[Storage], Location]) -> _Range:
     buffer, start = locate(binding.storage)
     start += binding.offset
     return buffer, start, start + binding.nbytes
+
+
+def _lines(binding: Binding, locate: Callable[[Storage], Location]) -> _Range:
+    buffer, start, end = _range(binding, locate)
+    return buffer, start // _LINE_BYTES * _LINE_BYTES, -(-end // _LINE_BYTES) * _LINE_BYTES
 
 
 def _conflict(first: Sequence[_Range], second: Sequence[_Range]) -> bool:

@@ -550,7 +550,7 @@ class Lane:
         links = dict.fromkeys(self._may_chain, NO_LINK)
         ahead: Mapping[int, list[Dispatch]] = {}
         if is_chained:
-            chained = plan_chain(segment, barriers, self._may_chain.__contains__)
+            chained = plan_chain(segment, barriers, self._may_chain.__contains__, self._locate)
             if self._brings_code:
                 ahead = plan_code_ahead(segment, chained.barriers, self._keys)
             if EMULATED_CHAINS not in self._device.info.switches:
