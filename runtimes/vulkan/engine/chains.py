@@ -76,8 +76,7 @@ def plan_chain(
         return Chained(barriers, [NO_LINK] * len(operations))
     planned, links, settled, before = list(barriers), [], 0, 0
     for number, (group, does_wait, arrivals) in enumerate(zip(groups, waits, arriving, strict=True)):
-        own, last_own = (operations[each.places.start : each.places.stop] for each in (group, groups[number - 1]))
-        if does_wait and reads_rewritten(own, last_own, locate):
+        if does_wait and reads_rewritten(group.operations, groups[number - 1].operations, locate):
             settled = before
         waited = (settled, before) if does_wait else (0, 0)
         links += [Link(*waited, in_all if arrivals else 0)] * len(group.places)
@@ -96,6 +95,7 @@ class _Group:
     """Operations with no barrier between them."""
 
     places: range
+    operations: Sequence[GpuOperation]
     is_chained: bool
     workgroups: int
 
@@ -110,7 +110,7 @@ def _groups(
     for start, end in zip(starts, [*starts[1:], len(operations)], strict=True):
         group = operations[start:end]
         workgroups = sum(math.prod(operation.groups) for operation in group if isinstance(operation, Dispatch))
-        groups.append(_Group(range(start, end), all(map(is_chained, group)), workgroups))
+        groups.append(_Group(range(start, end), group, all(map(is_chained, group)), workgroups))
     return groups
 
 
