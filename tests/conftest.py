@@ -33,6 +33,13 @@ torch.jit._builtins._get_builtin_table()
 torch.set_warn_always(True)
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Software Vulkan compiles without LLVM's optimisations, which most kernels of a test take longer for than to run;
+    sweeps, and all that isn't a test, have them."""
+    if config.option.markexpr == "not sweep":
+        os.environ.setdefault("GALLIVM_PERF", "nopt")
+
+
 @pytest.fixture(scope="session", autouse=True)
 def cache_folder(request: pytest.FixtureRequest) -> Iterator[None]:
     """Keep the user's pipeline cache out of it: all workers, and later runs, share one of their own."""
