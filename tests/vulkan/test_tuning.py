@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import math
 import zlib
@@ -328,6 +329,7 @@ def test_a_driver_that_refuses_kernels_for_matrix_units(
 ) -> None:
     """The others are tuned; another error ends the tuning."""
     monkeypatch.setattr(units, "info", replace(units.info, kind="discrete"))
+    gc.collect()
     prepare, before = Bench.prepare, units.live_objects["CommandPool"]
 
     def refuse(bench: Bench, choose: Any, show: Any) -> None:
@@ -476,6 +478,7 @@ def test_all_families_of_a_gpu(units: Device, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(units, "info", replace(units.info, kind="discrete"))
     steps: list[str] = []
     names = ("CommandPool", "DescriptorPool", "QueryPool")
+    gc.collect()  # executables of tests before this one, which would go meanwhile
     before = [units.live_objects[name] for name in names]
     found = tune.tune(units, 0.0, TINY, steps.append)
     assert [family.name for family in found.families][:2] == [SHARED, HALVES]
