@@ -33,24 +33,22 @@ _EMULATED = frozenset(
             "bfloat_units",
             "cached_attention",
             "convolution_roads",
-            "depthwise_teams",
             "excited_depthwise",
             "expanded_depthwise",
         ),
         *("find_attention", "fragment_products", "fusion_scaling", "gated_products", "gpu_kernels", "half_outputs"),
-        *("half_precision", "image_rows", "layer_scales", "matrix_attention", "matrix_units", "narrowing"),
-        *("normalized_products", "planar_inputs", "row_layers", "row_units", "scaled_halves", "split_attention"),
-        *("split_products", "summed_convolutions", "tokens", "upsampling"),
+        *("half_precision", "image_rows", "matrix_attention", "matrix_units", "normalized_products", "planar_inputs"),
+        *("row_layers", "row_units", "scaled_halves", "split_attention", "split_products", "summed_convolutions"),
     )
 )
 """Of kernels for GPUs, which lavapipe compiles for seconds each."""
-_ONE_IN = 12
+_ONE_IN = 6
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """SwiftShader takes up to a minute to compile what some files try, so CI tries a quarter of it. Of kernels for GPUs
-    lavapipe has a twelfth of each test's cases by default, one at least, and in CI's sweeps a sixteenth of the rest."""
+    lavapipe has a sixth of each test's cases by default, one at least, and in CI's sweeps a sixteenth of the rest."""
     families: dict[tuple[Path, str], list[pytest.Item]] = {}
     for item in items:
         if item.path.name in _LONG_ON_SWIFTSHADER and "[swiftshader" in item.nodeid and _draw(item) % 4:
