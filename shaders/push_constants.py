@@ -34,8 +34,8 @@ class Link(PushConstants):
     macro: ClassVar[str | None] = "CHAIN_FIELDS"
 
     arrivals_settled: Uint
-    """Arrivals after which nobody reads any more what it will read, until that has been written for it: caches that are
-    emptied then have nothing old of it in the end. At most those before it."""
+    """Arrivals from which on it may empty its core's cache: nobody reads what it will read any more before that has
+    been written. At most ``arrivals_before``."""
     arrivals_before: Uint
     """Arrivals of workgroups that it waits for; 0: of none."""
     arrivals_in_all: Uint
