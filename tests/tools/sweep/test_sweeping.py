@@ -100,11 +100,21 @@ def scheduler(tmp_path: Path) -> Iterator[str]:
     code = "from distributed.cli.dask_scheduler import main; main()"
     options = ["--host", "127.0.0.1", "--port", "0", "--no-dashboard", "--scheduler-file", str(tmp_path / "scheduler")]
     environment = {**os.environ, "DASK_DISTRIBUTED__SCHEDULER__ALLOWED_FAILURES": "0"}
-    process = subprocess.Popen([sys.executable, "-c", code, *options], env=environment, stderr=subprocess.DEVNULL)
-    wait_until((tmp_path / "scheduler").exists)
-    yield json.loads((tmp_path / "scheduler").read_text())["address"]
-    process.kill()
-    process.wait()
+    command = [sys.executable, "-c", code, *options]
+    with subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL) as process:
+        try:
+            wait_until(lambda: address_in(tmp_path / "scheduler") is not None)
+            yield str(address_in(tmp_path / "scheduler"))
+        finally:
+            process.kill()
+
+
+def address_in(file: Path) -> str | None:
+    """What a scheduler has written into its file, which is there before all of it is."""
+    try:
+        return str(json.loads(file.read_text())["address"])
+    except (FileNotFoundError, json.JSONDecodeError):
+        return None
 
 
 @pytest.fixture
