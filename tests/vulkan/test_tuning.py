@@ -260,6 +260,7 @@ def test_matrix_units_are_used_where_they_take_less_time(monkeypatch: pytest.Mon
     assert not uses_units(info, WIDE)
 
 
+@pytest.mark.sweep
 def test_matrix_units_are_not_used_where_they_take_more_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """As of a driver that offers them without having hardware for them, on a device that would use them untuned."""
     h200 = known_device("nvidia_h200")
@@ -316,6 +317,7 @@ def test_matrix_units_with_wrong_results_are_not_used(monkeypatch: pytest.Monkey
     forget_tuned(h200)
 
 
+@pytest.mark.sweep
 def test_matrix_units_that_multiply_bfloat16_wrongly_are_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
     """None of them, unless the device doesn't say that it multiplies it."""
     h200 = known_device("nvidia_h200")
@@ -324,6 +326,7 @@ def test_matrix_units_that_multiply_bfloat16_wrongly_are_not_used(monkeypatch: p
         assert next(family.units for family in found.families if family.name == HALVES).is_right == is_right
 
 
+@pytest.mark.sweep
 def test_a_driver_that_refuses_kernels_for_matrix_units(
     units: Device, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
