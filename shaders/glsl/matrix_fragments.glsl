@@ -46,13 +46,13 @@ Sums multiplied(Left left, Right right, Sums sums) {
         exchanged[at + 128] = rounded_pair(vec2(right.own[e], right.own[e + 1]));
     }
     barrier();
-    // A loop, as drivers take as long to compile one step of it as thousands to run.
-    [[dont_unroll]] for (int k = 0; k < 8; ++k)
-        [[unroll]] for (int e = 0; e < OWN_ELEMENTS; ++e) {
-            int row = subgroup() * 256 + line_of(e) * 8, column = subgroup() * 256 + 128 + place_of(e) * 8;
+    [[unroll]] for (int e = 0; e < OWN_ELEMENTS; ++e) { // as in matrix_units.glsl
+        int row = subgroup() * 256 + line_of(e) * 8, column = subgroup() * 256 + 128 + place_of(e) * 8;
+        [[dont_unroll]] for (int k = 0; k < 8; ++k) {
             vec2 x = pair_of(exchanged[row + k]), y = pair_of(exchanged[column + k]);
             sums.own[e] += x.x * y.x + x.y * y.y;
         }
+    }
     barrier();
     return sums;
 }

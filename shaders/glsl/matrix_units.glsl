@@ -35,12 +35,12 @@ float half_at(int line, int column) {
 }
 
 Sums multiplied(Left left, Right right, Sums sums) {
-    // A loop, as drivers take as long to compile one step of it as thousands to run.
-    [[dont_unroll]] for (int k = 0; k < K; ++k)
-        [[unroll]] for (int i = 0; i < OWN; ++i) {
-            int slot = lane() * OWN + i;
+    // A sum has a place known to the compiler and a loop of its own: software Vulkan compiles neither a loop of sums nor copies of this one fast.
+    [[unroll]] for (int i = 0; i < OWN; ++i) {
+        int slot = lane() * OWN + i;
+        [[dont_unroll]] for (int k = 0; k < K; ++k)
             sums.own[i] += half_at(left.place + slot / N * left.pitch, k) * half_at(right.place + k * right.pitch, slot % N);
-        }
+    }
     return sums;
 }
 
