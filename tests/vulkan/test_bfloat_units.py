@@ -180,6 +180,7 @@ def test_images(only_units, monkeypatch, shaders, switch: str, is_copied: bool, 
     assert float((found - expected).abs().max()) <= 8e-3 * float(expected.abs().max())
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("block", some(attention.BLOCKS, 0))
 def test_attention(units: Any, monkeypatch, block: MatrixAttentionBlock) -> None:
     attention.force(monkeypatch, units, block)

@@ -70,7 +70,9 @@ def test_each_row_of_a_filter(device, constants, case) -> None:
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: "x".join(map(str, (*case[0], *case[1]))))
-@pytest.mark.parametrize("division", [(1, 4), (1, 2, 2), (1, 7, 3), (1, 1, 4), (2, 3)], ids=str)
+@pytest.mark.parametrize(
+    "division", [(1, 4), (1, 2, 2), (1, 7, 3), (1, 1, 4), pytest.param((2, 3), marks=pytest.mark.sweep)], ids=str
+)
 def test_blocks(device, constants, monkeypatch, division, case) -> None:
     forced(monkeypatch, *division)
     source, weight, bias = floats(*case[0]), floats(*case[1]), floats(case[1][0])

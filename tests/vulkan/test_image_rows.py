@@ -218,6 +218,7 @@ def test_images_are_written_as_halves(device: Device, monkeypatch) -> None:
 
 
 @torch.no_grad()
+@pytest.mark.sweep
 def test_images_on_the_device_are_read_where_they_lie(device: Device, monkeypatch) -> None:
     with_switches(device, monkeypatch, "emulated-matrix-units")
     model, x = halves_of(CASES[1])

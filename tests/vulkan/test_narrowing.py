@@ -213,7 +213,14 @@ READERS = [Reader(0, 1, True, False), Reader(12, 13, False, True), Reader(0, 2, 
 
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
 @pytest.mark.parametrize("switches", ["", "shared-products"])
-@pytest.mark.parametrize("reader", READERS, ids=["class token", "last of a prompt", "two tokens"])
+@pytest.mark.parametrize(
+    "reader",
+    [
+        pytest.param(READERS[0], id="class token"),
+        pytest.param(READERS[1], id="last of a prompt"),
+        pytest.param(READERS[2], id="two tokens", marks=pytest.mark.sweep),
+    ],
+)
 @torch.no_grad()
 def test_beside_the_cpu(
     device: Device, monkeypatch: pytest.MonkeyPatch, reader: Reader, switches: str, precision: str

@@ -146,6 +146,7 @@ def test_other_kernels_have_a_dispatch_for_each(
     assert (found - expected).abs().max() <= tolerance(precision) * expected.abs().max()
 
 
+@pytest.mark.sweep
 def test_several_sizes(splitting: Device, monkeypatch: pytest.MonkeyPatch) -> None:
     """From the third on, sizes come from a recording."""
     model, _ = seeded("basic")
