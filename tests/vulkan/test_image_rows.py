@@ -217,8 +217,8 @@ def test_images_are_written_as_halves(device: Device, monkeypatch) -> None:
     assert written(named, monkeypatch, x) == [torch.float32]
 
 
-@torch.no_grad()
 @pytest.mark.sweep
+@torch.no_grad()
 def test_images_on_the_device_are_read_where_they_lie(device: Device, monkeypatch) -> None:
     with_switches(device, monkeypatch, "emulated-matrix-units")
     model, x = halves_of(CASES[1])
