@@ -35,7 +35,7 @@ float half_at(int line, int column) {
 }
 
 Sums multiplied(Left left, Right right, Sums sums) {
-    // A sum has a place known to the compiler and a loop of its own: software Vulkan compiles neither a loop of sums nor copies of this one fast.
+    // Sums lie where the compiler knows: with a loop over them, software Vulkan took two to three times as long for whole tests.
     [[unroll]] for (int i = 0; i < OWN; ++i) {
         int slot = lane() * OWN + i;
         [[dont_unroll]] for (int k = 0; k < K; ++k)
