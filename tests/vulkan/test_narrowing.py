@@ -208,19 +208,16 @@ class Reader(nn.Module):
         return self.head(self.norm(self.layers(x))[:, self.start : self.end])
 
 
-READERS = [Reader(0, 1, True, False), Reader(12, 13, False, True), Reader(0, 2, False, False)]
+READERS = [
+    pytest.param(Reader(0, 1, True, False), id="class token"),
+    pytest.param(Reader(12, 13, False, True), id="last of a prompt"),
+    pytest.param(Reader(0, 2, False, False), id="two tokens", marks=pytest.mark.sweep),
+]
 
 
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
 @pytest.mark.parametrize("switches", ["", "shared-products"])
-@pytest.mark.parametrize(
-    "reader",
-    [
-        pytest.param(READERS[0], id="class token"),
-        pytest.param(READERS[1], id="last of a prompt"),
-        pytest.param(READERS[2], id="two tokens", marks=pytest.mark.sweep),
-    ],
-)
+@pytest.mark.parametrize("reader", READERS)
 @torch.no_grad()
 def test_beside_the_cpu(
     device: Device, monkeypatch: pytest.MonkeyPatch, reader: Reader, switches: str, precision: str
