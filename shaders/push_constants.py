@@ -113,6 +113,8 @@ class DepthwisePush(PushConstants):
     first_wide: int
     out_offset: int
     out_pitch: int
+    out_row: int
+    out_batch: int
     residual_offset: int
     residual_pitch: int
 

@@ -76,10 +76,12 @@ int channel;
 
 void finish(int pixel_y, int pixel_x, vec4 sum) {
     if (pixel_y >= out_height || pixel_x >= out_width) return;
-    int pixel = (batch * out_height + pixel_y) * out_width + pixel_x;
     vec4 value = before_residual(sum);
-    if (HAS_RESIDUAL != 0) value = with_residual(value, RESIDUAL(residual_offset + pixel * residual_pitch + channel));
-    store(out_offset + pixel * out_pitch + channel, after_residual(value));
+    if (HAS_RESIDUAL != 0) {
+        int pixel = (batch * out_height + pixel_y) * out_width + pixel_x;
+        value = with_residual(value, RESIDUAL(residual_offset + pixel * residual_pitch + channel));
+    }
+    store(out_offset + batch * out_batch + pixel_y * out_row + pixel_x * out_pitch + channel, after_residual(value));
 }
 
 #define STORE_PIXEL(i) finish(y + i / OUT_WIDE, x + i % OUT_WIDE, kept[i]);

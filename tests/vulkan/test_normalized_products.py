@@ -313,7 +313,8 @@ def test_weights_of_few_bits(device: Device, monkeypatch, scheme: str, rows: int
         steps = [step.operation for step in runner.profile([x, added])]
         runner.close()
     names = [step.shader for step in steps if isinstance(step, Dispatch)]
-    assert names.count("product_rows_normalized_quantized") == 1, names
+    kernels = {"product_rows_normalized_quantized", "product_row_units_normalized"}  # by what the device has
+    assert len(kernels.intersection(names)) == 1, names
     assert not any(name.startswith("normalize") for name in names)
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5 * max(1.0, offset / 10))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import textwrap
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -172,3 +173,76 @@ def test_whoever_makes_the_other_tokens(
     model, inputs = Joined(make).eval(), (floats(3, 3, 8, 12), floats(3, 4, 5))
     runner = VulkanProgram(scripted(torch.jit.trace(model, inputs)), device)
     torch.testing.assert_close(runner(*inputs), model(*inputs), atol=1e-5, rtol=1e-5)
+
+
+def filtered(taps: int, groups: int) -> nn.Conv2d:
+    return nn.Conv2d(12, 12, taps, padding=taps // 2, groups=groups)
+
+
+IMAGES: dict[str, Callable[[], nn.Module]] = {
+    "single pixels": lambda: nn.Conv2d(12, 12, 1),
+    "depthwise": lambda: filtered(3, 12),
+    "depthwise, large": lambda: filtered(9, 12),
+    "pairs of channels": lambda: filtered(3, 6),
+    "whole vectors": lambda: filtered(3, 3),
+    "triples of channels": lambda: filtered(3, 4),
+    "an expansion": lambda: nn.Sequential(nn.Conv2d(12, 24, 1), nn.ReLU(), nn.Conv2d(24, 12, 1)),
+    "a filter of an expansion": lambda: nn.Sequential(nn.Conv2d(12, 12, 1), nn.ReLU(), filtered(3, 12)),
+    "transposed": lambda: nn.ConvTranspose2d(12, 12, 2, stride=2),
+    "transposed single pixels": lambda: nn.ConvTranspose2d(12, 12, 1),
+    "means": lambda: nn.AvgPool2d(2),
+    "maxima": lambda: nn.MaxPool2d(3, 2, 1),
+    "adaptive means": lambda: nn.AdaptiveAvgPool2d((3, 2)),
+    "upsampling": lambda: nn.Upsample(scale_factor=2.0, mode="bilinear"),
+    "doubled pixels": lambda: nn.Upsample(scale_factor=2.0),
+    "upsampled single pixels": lambda: nn.Sequential(
+        nn.Conv2d(12, 12, 1), nn.Upsample(scale_factor=2.0, mode="bilinear")
+    ),
+    "an activation": lambda: nn.Sequential(filtered(3, 1), nn.Hardswish()),
+    "a norm": lambda: nn.GroupNorm(3, 12),
+}
+"""Modules that make an image of 12 channels of one."""
+COMBINED: dict[str, Callable[[Tensor, nn.Module, nn.Module], Tensor]] = {
+    "residual": lambda x, single, filters: single(x) + x,
+    "residual of a filter": lambda x, single, filters: filters(x) + x,
+    "shortcut": lambda x, single, filters: torch.relu(nn.functional.conv2d(x, single.weight * 2) + single(x)),
+    "sum": lambda x, single, filters: torch.relu(single(x) + filters(x)),
+    "turned": lambda x, single, filters: single(x).transpose(2, 3),
+    "turned filter": lambda x, single, filters: filters(x).transpose(2, 3),
+    "excitation": lambda x, single, filters: single(x * torch.sigmoid(single(x.mean((2, 3), keepdim=True)))),
+}
+"""Of an image, a convolution of single pixels, and a depthwise one."""
+
+
+class Levels(nn.Module):
+    """Images of two sizes as the tokens of one sequence, as transformers of several levels have them."""
+
+    def __init__(self, make: str) -> None:
+        super().__init__()
+        torch.manual_seed(5)
+        self.first, self.other = nn.Conv2d(3, 12, 3, padding=1), nn.Conv2d(3, 12, 4, stride=4)
+        self.single, self.filters = nn.Conv2d(12, 12, 1), filtered(3, 12)
+        self.step = IMAGES[make]() if make in IMAGES else None
+        self.make, self.end = make, nn.Linear(12, 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        image = torch.relu(self.first(x))
+        made = COMBINED[self.make](image, self.single, self.filters) if self.step is None else self.step(image)
+        other = self.other(x).flatten(2).transpose(1, 2)
+        return self.end(torch.cat([made.flatten(2).transpose(1, 2), other], 1))
+
+
+@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+@pytest.mark.parametrize("switches", [(), ("shared-products", "no-texels")], ids=["CPU", "GPU"])
+@pytest.mark.parametrize("make", [*IMAGES, *COMBINED])
+@torch.no_grad()
+def test_whatever_makes_images_that_are_tokens(
+    device: Device, monkeypatch: pytest.MonkeyPatch, make: str, switches: tuple[str, ...], precision: str
+) -> None:
+    """Images of a batch lie apart among the tokens, so that pixels of all of them are no single run."""
+    monkeypatch.setattr(device, "info", replace(device.info, switches=frozenset(switches)))
+    model, x = Levels(make).eval(), floats(3, 3, 12, 8)
+    runner = VulkanProgram(scripted(torch.jit.trace(model, x)), device, precision=PrecisionChoice(precision))
+    expected = model(x)
+    loss = 2e-6 if precision == "fp32" else 3e-3
+    assert float((runner(x) - expected).abs().max()) <= loss * float(expected.abs().max())

@@ -23,7 +23,14 @@ def main() -> None:
     options = _arguments()
     done = _done(options.results)
     names = dict.fromkeys(name for pattern in options.nets or ["*"] for name in NETS if fnmatch(name, pattern))
-    cases = [Case(name, source) for source in options.source or SOURCES for name in names if (name, source) not in done]
+    precisions = tuple(options.precision)
+    sources = options.source or SOURCES
+    cases = [
+        Case(name, source, precisions, options.batch)
+        for source in sources
+        for name in names
+        if (name, source) not in done
+    ]
     torchvision_with_operators()  # before timm and transformers import it
     for package in {NETS[case.net].package for case in cases if NETS[case.net].is_here}:
         import_module(package)
@@ -45,6 +52,8 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("results", type=Path)
     parser.add_argument("nets", nargs="*", help="patterns of names, such as 'timm.*'")
     parser.add_argument("--source", action="append", choices=SOURCES)
+    parser.add_argument("--precision", action="append", choices=("fp16", "bf16"), default=[], help="besides fp32")
+    parser.add_argument("--batch", type=int, default=1)
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--timeout", type=float, default=300.0)
     return parser.parse_args()

@@ -24,7 +24,9 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from mobopt.errors import MoboptError
+from mobopt.module import MobileModule
 from mobopt.optimizer import optimize_for_mobile
+from mobopt.options import Precision
 from wild import NETS
 
 SOURCES = ("export", "trace", "onnx", "script")
@@ -49,14 +51,19 @@ _STARTS = Lock()
 
 @dataclass(frozen=True)
 class Case:
-    """A net, by its key in :data:`wild.NETS`, and what mobopt is given of it."""
+    """A net, by its key in :data:`wild.NETS`, what mobopt is given of it, and how it is computed besides in fp32."""
 
     net: str
     source: str
+    precisions: tuple[Precision, ...] = ()
+    batch: int = 1
 
 
 def attempt(case: Case, seconds: float) -> dict[str, Any]:
     """What became of a case, as plain data: ``state``, and ``error``, ``on_cpu``, ``seconds``, ``message`` if known.
+
+    ``errors`` has those of other precisions, or why there is none; no state tells of them, as nets differ in what
+    halves do to them.
 
     Args:
         case: what to try.
@@ -103,6 +110,7 @@ def _child(case: Case, there: Connection) -> None:
 
 def _guarded(case: Case) -> dict[str, Any]:
     module, inputs = NETS[case.net].build()
+    inputs = _batch(inputs, case.batch)
     with TemporaryDirectory() as folder:
         try:
             with redirect_stdout(StringIO()):  # exporters print graphs
@@ -110,11 +118,18 @@ def _guarded(case: Case) -> dict[str, Any]:
         except Exception as error:
             return {"state": TORCH_CANT, "message": _message(error)}
         try:
-            return _compared(module, source, inputs)
+            return _compared(module, source, inputs, case.precisions)
         except MoboptError as error:
             return {"state": REFUSED, "message": _message(error)}
         except Exception as error:
             return {"state": FAULT, "message": _message(error)}
+
+
+def _batch(inputs: Sequence[Tensor], count: int) -> list[Tensor]:
+    """Inputs of that many items in place of one: floats differ a little from item to item."""
+    torch.manual_seed(count)
+    items = [x.repeat(count, *[1] * (x.dim() - 1)) if x.dim() and len(x) == 1 else x for x in inputs]
+    return [x * (1 + 0.1 * torch.randn_like(x)) if count > 1 and x.is_floating_point() else x for x in items]
 
 
 def _source(kind: str, module: nn.Module, inputs: Sequence[Tensor], folder: Path) -> Any:
@@ -134,9 +149,11 @@ def _source(kind: str, module: nn.Module, inputs: Sequence[Tensor], folder: Path
     return file
 
 
-def _compared(module: nn.Module, source: Any, inputs: Sequence[Tensor]) -> dict[str, Any]:
+def _compared(
+    module: nn.Module, source: Any, inputs: Sequence[Tensor], precisions: Sequence[Precision]
+) -> dict[str, Any]:
     expected = _results(module, inputs)
-    optimized = optimize_for_mobile(source, backend="vulkan", runtime="mobopt", example_inputs=list(inputs))
+    optimized = _optimized(source, inputs)
     found = _results(optimized, inputs)
     report = optimized.plan_report(*inputs)
     error = _error(found, expected)
@@ -145,6 +162,7 @@ def _compared(module: nn.Module, source: Any, inputs: Sequence[Tensor]) -> dict[
         "error": error,
         "on_cpu": [str(fallback) for fallback in report.fallbacks],
         "dispatches": report.dispatches,
+        "errors": {precision: _error_in(precision, source, inputs, expected) for precision in precisions},
     }
     if error > TOLERANCE:
         data["message"] = _beside_doubles(module, inputs, found, expected)
@@ -154,6 +172,19 @@ def _compared(module: nn.Module, source: Any, inputs: Sequence[Tensor]) -> dict[
             call()
         data[name] = round((time.perf_counter() - started) * 1000, 1)
     return data
+
+
+def _error_in(precision: Precision, source: Any, inputs: Sequence[Tensor], expected: Sequence[Tensor]) -> float | str:
+    try:
+        return _error(_results(_optimized(source, inputs, precision), inputs), expected)
+    except MoboptError as error:
+        return _message(error)
+
+
+def _optimized(source: Any, inputs: Sequence[Tensor], precision: Precision = "fp32") -> MobileModule:
+    return optimize_for_mobile(
+        source, backend="vulkan", runtime="mobopt", example_inputs=list(inputs), precision=precision
+    )
 
 
 def _beside_doubles(module: nn.Module, inputs: Sequence[Tensor], found: list[Tensor], expected: list[Tensor]) -> str:

@@ -315,7 +315,10 @@ _BUILDERS = {
         neck_hidden_sizes=[8, 8, 16, 16, 24, 24, 64],
     ),
     "mobilevitv2": partial(_image, "MobileViTV2Model", 64, image_size=64, width_multiplier=0.25),
-    "segformer": partial(_image, "SegformerForSemanticSegmentation", 64, **_LEVELS, decoder_hidden_size=16),
+    "segformer": partial(
+        _image, "SegformerForSemanticSegmentation", 64, **_LEVELS, num_attention_heads=[1, 2, 3, 4],
+        decoder_hidden_size=16,
+    ),
     "glpn": partial(
         _image, "GLPNForDepthEstimation", 64, **_LEVELS, num_attention_heads=[1, 2, 3, 4], decoder_hidden_size=16
     ),

@@ -319,7 +319,7 @@ def append_grid(
     dense: bool = True,
 ) -> None:
     """Append a product of pixels, as a plain one if rows of the input and the result are the same run of pixels."""
-    spatial = not dense or is_spatial(product)
+    spatial = not dense or is_spatial(product) or is_apart(product)
     append_product(plan, product, operands, epilogue, spatial=spatial, padded=is_padded(product), inner_tail=inner_tail)
 
 
@@ -328,6 +328,15 @@ def is_spatial(product: ProductPush) -> bool:
     p = product
     steps = (p.stride_high, p.stride_wide, p.taps_high, p.taps_wide)
     return steps != (1, 1, 1, 1) or (p.first_high, p.first_wide) != (0, 0)
+
+
+def is_apart(product: ProductPush) -> bool:
+    """Whether the images of a result, or of what is added to it, aren't one run of pixels, as among tokens of a batch."""
+    p = product
+    strides = ((p.out_pitch, p.out_row, p.out_batch), (p.residual_pitch, p.residual_row, p.residual_batch))
+    return any(
+        (row, batch) != (p.out_width * pitch, p.out_height * p.out_width * pitch) for pitch, row, batch in strides
+    )
 
 
 def is_padded(product: ProductPush) -> bool:
@@ -398,7 +407,8 @@ def _append_depthwise(plan: Plan, walk: _Walk, operands: ProductOperands, epilog
     vectors = aligned_channels(channels) // 4
     high, wide, teams = _divided(plan.device, walk, result)
     blocks_high, blocks_wide = -(-out_height // high), -(-out_width // wide)
-    other = operands.residual or result
+    out_pitch, out_row, out_batch = _pixel_strides(result)
+    residual = operands.residual
     invocations = batch * blocks_high * blocks_wide * vectors
     push = DepthwisePush(
         invocations=invocations,
@@ -414,9 +424,11 @@ def _append_depthwise(plan: Plan, walk: _Walk, operands: ProductOperands, epilog
         first_high=-walk.padding[0],
         first_wide=-walk.padding[1],
         out_offset=result.offset // 4,
-        out_pitch=_pitch(result),
-        residual_offset=other.offset // 4,
-        residual_pitch=_pitch(other),
+        out_pitch=out_pitch,
+        out_row=out_row,
+        out_batch=out_batch,
+        residual_offset=0 if residual is None else residual.offset // 4,
+        residual_pitch=0 if residual is None else _pitch(residual),
     )
     span = [
         (block - 1) * stride + (taps - 1) * (1 if block == 1 else dilation) + 1

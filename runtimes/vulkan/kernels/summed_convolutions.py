@@ -16,6 +16,7 @@ from mobopt.runtimes.vulkan.engine.tensor import DeviceTensor
 from mobopt.runtimes.vulkan.kernels.convolution_kernels import (
     append_grid,
     convolution_product,
+    is_apart,
     is_padded,
     is_spatial,
     whole_vectors,
@@ -68,7 +69,7 @@ def _append_both(
     high, wide = second.stride
     product = convolution_product(first, operands, filters)
     both = replace(product, residual_pitch=product.residual_pitch * wide, residual_row=product.residual_row * high)
-    spatial = is_spatial(both) or (high, wide) != (1, 1)
+    spatial = is_spatial(both) or is_apart(product) or (high, wide) != (1, 1)
     kernel, _ = chosen_kernel(plan, both, operands, spatial=spatial)
     if isinstance(kernel, FragmentKernel) and kernel.parts == 1:
         ends = replace(epilogue, residual=None)
