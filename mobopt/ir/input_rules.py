@@ -8,6 +8,7 @@ them.
 from __future__ import annotations
 
 import ast
+import math
 import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -185,8 +186,11 @@ _BINARY: dict[type, Callable[[Any, Any], Any]] = {
     ast.Gt: operator.gt,
     ast.GtE: operator.ge,
 }
-_FUNCTIONS: dict[str, Callable[..., Any]] = {"max": max, "min": min, "torch.sym_max": max, "torch.sym_min": min}
-"""By the names that torch's releases write; 2.15 has the latter two."""
+_FUNCTIONS: dict[str, Callable[..., Any]] = {
+    "max": max, "min": min, "torch.sym_max": max, "torch.sym_min": min, "torch.sym_float": float,
+    "math.ceil": math.ceil, "math.floor": math.floor, "math.trunc": math.trunc, "math.sqrt": math.sqrt,
+}  # fmt: skip
+"""By the names that torch's releases write; 2.15 has ``torch.sym_max`` and ``torch.sym_min``."""
 _ROOT = "L"
 """What conditions call the inputs."""
 
@@ -232,6 +236,11 @@ def _reader(node: ast.expr) -> _Reader:
             return _joined(_BINARY[type(op)], _reader(left), _reader(right))
         case ast.Compare(left=left, ops=[op], comparators=[right]) if type(op) in _BINARY:
             return _joined(_BINARY[type(op)], _reader(left), _reader(right))
+        case ast.BinOp(
+            left=left, op=ast.Pow(), right=ast.Constant(value=(0.5 | 2) as power)
+        ):  # others may take any time
+            base = _reader(left)
+            return lambda inputs: base(inputs) ** power
         case ast.UnaryOp(op=ast.USub(), operand=operand):
             inner = _reader(operand)
             return lambda inputs: -inner(inputs)
@@ -267,6 +276,11 @@ def _place(node: ast.expr) -> _Reader:
     match node:
         case ast.Subscript(value=ast.Name(id=name), slice=ast.Constant(value=str() as key)) if name == _ROOT:
             return lambda inputs: inputs[key]
+        case ast.Subscript(
+            value=ast.Subscript(value=ast.Name(id=root), slice=ast.Constant(value=str() as key)),
+            slice=ast.Constant(value=int() as number),
+        ) if root == _ROOT:  # of ``*key`` each is an input by itself
+            return lambda inputs: inputs[key][number] if key in inputs else inputs[f"{key}_{number}"]
         case ast.Subscript(value=inner, slice=ast.Constant(value=str() | int() as element)):
             outer = _place(inner)
             return lambda inputs: outer(inputs)[element]

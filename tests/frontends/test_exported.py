@@ -220,16 +220,21 @@ def test_a_missing_input_is_named(source: Source) -> None:
     [
         ("L['x'].size()[0] <= 2*L['x'].size()[1]", True),
         ("(L['x'].size()[1] % 2) == 1 and not L['x'].size()[0] == 3", True),
+        ("L['z'][1].size()[0] == 5 and (2*math.ceil((1 + L['z'][0].size()[1]) / 2)) == 8", True),
+        ("math.trunc(torch.sym_float(L['x'].size()[0] * 8) ** 0.5) == 4 and L['z'][2].size()[0] == 1", False),
         ("max(L['x'].size()[0], 3) != 3 or -L['y'][0].size()[0] // 2 > 0", False),
         ("(64*L['x'].size()[1]) != torch.sym_max(1, (-1) + 2*torch.sym_min(L['x'].size()[0], 7))", True),
     ],
 )
 def test_conditions_on_sizes(text: str, holds: bool) -> None:
-    assert Condition(text).holds({"x": torch.zeros(2, 3), "y": [torch.zeros(4)]}) is holds
+    """``z`` are two inputs, of ``*z``."""
+    inputs = {"x": torch.zeros(2, 3), "y": [torch.zeros(4)], "z_0": torch.zeros(1, 6), "z_1": torch.zeros(5)}
+    assert Condition(text).holds(inputs) is holds
 
 
 @pytest.mark.parametrize(
-    "text", ["__import__('os')", "torch.load(1)", "L['x'].data_ptr() == 0", "L.__class__", "x", "1 +", "L['x']()"]
+    "text",
+    ["__import__('os')", "torch.load(1)", "L['x'].data_ptr() == 0", "L.__class__", "x", "1 +", "L['x']()", "9**9 > 1"],
 )
 def test_conditions_are_no_code(text: str) -> None:
     with pytest.raises(MoboptError):

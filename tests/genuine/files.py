@@ -31,7 +31,10 @@ from nets import NETS
 from probes import probes
 from random_graphs import RandomModule, random_modules
 from tensor_cases import ALL
+from torchvision_operators import torchvision_with_operators
 from vulkan_cases import cases
+from wild import NETS as PUBLISHED
+from wild.net import batch_of
 
 import mobopt
 from mobopt.errors import MoboptError
@@ -41,8 +44,15 @@ from mobopt.runtimes.cpu import Interpreter
 ZOO_SIZES = (1, 3, 96, 80)
 
 
+class UntraceableError(Exception):
+    """torch can't trace a module."""
+
+
 def _traced(module: torch.nn.Module, inputs: tuple[torch.Tensor, ...]) -> Any:
-    return torch.jit.trace(module, inputs, check_trace=False, strict=False)  # type: ignore[no-untyped-call]
+    try:
+        return torch.jit.trace(module, inputs, check_trace=False, strict=False)  # type: ignore[no-untyped-call]
+    except (RuntimeError, TypeError, ValueError) as error:
+        raise UntraceableError(error) from error
 
 
 def _scripted(module: torch.nn.Module, inputs: tuple[torch.Tensor, ...]) -> Any:
@@ -109,6 +119,8 @@ def write(folder: Path, model: Model, form: str, runtime: str, backend: str, sch
             print(f"{folder}: refused: {error}", flush=True)
         except torch.onnx.OnnxExporterError as error:
             print(f"{folder}: no ONNX: {str(error).splitlines()[0]}", flush=True)
+        except UntraceableError as error:
+            print(f"{folder}: no trace: {str(error).splitlines()[0]}", flush=True)
     for warning in told:
         if "was traced" in str(warning.message):
             print(f"{folder}: {warning.message}", flush=True)
@@ -150,6 +162,16 @@ def _model(name: str, module: torch.nn.Module, inputs: Sequence[torch.Tensor], s
     return Model(name, module, inputs, scripts, str(module))
 
 
+def published_models(batch: int, pattern: str) -> Iterator[Model]:
+    """Networks of ``tests/wild`` whose packages are installed, with that many items at a time."""
+    torchvision_with_operators()  # before timm and transformers import it
+    for key, net in PUBLISHED.items():
+        name = f"published {key}"
+        if net.is_here and re.search(pattern, name):
+            module, inputs = net.build()
+            yield Model(name, module, batch_of(inputs, batch), ["traced"], key)
+
+
 def random_models(count: int, start: int) -> Iterator[Model]:
     """The same modules for the same seed."""
     found: list[RandomModule] = []
@@ -180,12 +202,14 @@ def main() -> None:
     parser.add_argument("--runtime", nargs="+", default=["1.13", "2.1", "2.6"])
     parser.add_argument("--random", type=int, default=100, help="number of random models")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--published", type=int, default=0, metavar="BATCH", help="networks of tests/wild, too")
     parser.add_argument("--only", default="", metavar="PATTERN", help="regular expression in names of models")
     parser.add_argument("--source", default="script", choices=["script", "module", "onnx"], help="what mobopt is given")
     parser.add_argument("--quantize", choices=WITH_INPUTS, help="a scheme that the backend has")
     options = parser.parse_args()
     for runtime in options.runtime:
-        for model in chain(known_models(), random_models(options.random, options.seed)):
+        published = published_models(options.published, options.only) if options.published else ()
+        for model in chain(known_models(), random_models(options.random, options.seed), published):
             if not re.search(options.only, model.name):
                 continue
             for form in model.scripts if options.source == "script" else [options.source]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from functools import lru_cache
 from itertools import product
 from typing import Any
@@ -64,6 +65,7 @@ class Checked:
         self._device, self._constants = device, ConstantStore()
         self._made, self._templates = Specializations(program), LoweredTemplates(self._constants)
         self.hits = 0
+        self.shaders: set[str] = set()
 
     def check(self, args: list[Any]) -> None:
         """One call; those that the model refuses are as they are."""
@@ -79,6 +81,7 @@ class Checked:
         if recorded is None:
             return
         self.hits += 1
+        self.shaders |= {step.shader for step in recorded[1].stream.operations if isinstance(step, Dispatch)}
         assert words_of(*recorded) == words_of(segment, self._build(segment, integers)), [one.shape for one in args]
 
     def _record(self, segment: Segment, integers: Any, make_plan: Any) -> Built:
@@ -177,9 +180,9 @@ def test_equal_layers_are_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
     repeated: list[int] = []
     repeat = Plan.repeat
 
-    def counting(plan: Plan, done: Any, storages: Any, others: Any) -> None:
+    def counting(plan: Plan, done: Any, storages: Any, others: Any) -> bool:
         repeated.append(len(done))
-        repeat(plan, done, storages, others)
+        return repeat(plan, done, storages, others)
 
     monkeypatch.setattr(Plan, "repeat", counting)
     checked = Checked(scripted(EqualLayers()), device_info("cpu"))
@@ -187,6 +190,15 @@ def test_equal_layers_are_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
         checked.check([torch.zeros(1, length, 12)])
     assert checked.hits == 6
     assert len(repeated) == 6 * 6, "three of four layers, and of four norms, are repeated for each size"
+
+
+def test_layers_whose_weights_lie_in_another_order_have_each_its_own() -> None:
+    """As kernels with matrix units read them: what was made of the first layer's weights is no other layer's."""
+    device = replace(known_device("nvidia_h200"), driver_id=4)  # whose fragments' order is known
+    checked = Checked(scripted(nn.Sequential(*(nn.Linear(256, 256) for _ in range(3)))), device)
+    for length in (33, 41, 50, 17):
+        checked.check([torch.zeros(12, length, 256)])
+    assert checked.hits == 3 and any(name.startswith("product_fragments_split") for name in checked.shaders)
 
 
 class FewerRows(nn.Module):

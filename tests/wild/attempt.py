@@ -9,8 +9,8 @@ import os
 import resource
 import time
 import warnings
-from collections.abc import Callable, Sequence
-from contextlib import redirect_stdout
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import redirect_stdout, suppress
 from dataclasses import dataclass
 from io import StringIO
 from multiprocessing.connection import Connection
@@ -23,13 +23,16 @@ import torch
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from mobopt.errors import MoboptError
+from mobopt.errors import InputError, MoboptError
 from mobopt.module import MobileModule
 from mobopt.optimizer import optimize_for_mobile
 from mobopt.options import Precision
 from wild import NETS
+from wild.net import batch_of
+from wild.open_sizes import SMALLEST, exported, other_inputs
 
-SOURCES = ("export", "trace", "onnx", "script")
+OPEN = "open"
+SOURCES = ("export", "trace", "onnx", "script", OPEN)
 RIGHT, WRONG, REFUSED, TORCH_CANT, FAULT, TIMEOUT, CRASHED, ABSENT = (
     "right", "wrong", "refused", "torch can't", "fault", "timeout", "crashed", "not run",
 )  # fmt: skip
@@ -110,7 +113,7 @@ def _child(case: Case, there: Connection) -> None:
 
 def _guarded(case: Case) -> dict[str, Any]:
     module, inputs = NETS[case.net].build()
-    inputs = _batch(inputs, case.batch)
+    inputs = batch_of(inputs, max(case.batch, SMALLEST) if case.source == OPEN else case.batch)
     with TemporaryDirectory() as folder:
         try:
             with redirect_stdout(StringIO()):  # exporters print graphs
@@ -125,17 +128,12 @@ def _guarded(case: Case) -> dict[str, Any]:
             return {"state": FAULT, "message": _message(error)}
 
 
-def _batch(inputs: Sequence[Tensor], count: int) -> list[Tensor]:
-    """Inputs of that many items in place of one: floats differ a little from item to item."""
-    torch.manual_seed(count)
-    items = [x.repeat(count, *[1] * (x.dim() - 1)) if x.dim() and len(x) == 1 else x for x in inputs]
-    return [x * (1 + 0.1 * torch.randn_like(x)) if count > 1 and x.is_floating_point() else x for x in items]
-
-
 def _source(kind: str, module: nn.Module, inputs: Sequence[Tensor], folder: Path) -> Any:
     arguments = tuple(inputs)
     if kind == "export":
         return torch.export.export(module, arguments)
+    if kind == OPEN:
+        return exported(module, arguments)
     if kind == "trace":
         return torch.jit.trace(module, arguments, check_trace=False, strict=False)
     if kind == "script":
@@ -166,12 +164,28 @@ def _compared(
     }
     if error > TOLERANCE:
         data["message"] = _beside_doubles(module, inputs, found, expected)
+    elif isinstance(source, torch.export.ExportedProgram):
+        data |= _with_other_sizes(module, optimized, other_inputs(source, inputs))
     for name, call in (("ms", lambda: optimized(*inputs)), ("eager_ms", lambda: module(*inputs))):
         started = time.perf_counter()
         with torch.no_grad():
             call()
         data[name] = round((time.perf_counter() - started) * 1000, 1)
     return data
+
+
+def _with_other_sizes(module: nn.Module, optimized: MobileModule, others: Iterable[Sequence[Tensor]]) -> dict[str, Any]:
+    """``others``, the error of each, by the sizes of inputs; eager can't run all that its export says it can."""
+    errors = {}
+    for inputs in others:
+        try:
+            expected = _results(module, inputs)
+        except (RuntimeError, ValueError, IndexError, AssertionError):
+            continue
+        with suppress(InputError):  # what the export has guards against
+            errors[str([list(x.shape) for x in inputs])] = _error(_results(optimized, inputs), expected)
+    wrong = {sizes: error for sizes, error in errors.items() if error > TOLERANCE}
+    return {"others": errors} | ({"state": WRONG, "message": f"with other sizes: {wrong}"} if wrong else {})
 
 
 def _error_in(precision: Precision, source: Any, inputs: Sequence[Tensor], expected: Sequence[Tensor]) -> float | str:

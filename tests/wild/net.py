@@ -57,6 +57,13 @@ def picture(rows: int, columns: int = 0) -> Tensor:
     return torch.randn(1, 3, rows, columns or rows)
 
 
+def batch_of(inputs: Sequence[Tensor], count: int) -> list[Tensor]:
+    """Inputs of that many items in place of one: floats differ a little from item to item."""
+    torch.manual_seed(count)
+    items = [x.repeat(count, *[1] * (x.dim() - 1)) if x.dim() and len(x) == 1 else x for x in inputs]
+    return [x * (1 + 0.1 * torch.randn_like(x)) if count > 1 and x.is_floating_point() else x for x in items]
+
+
 def wake(module: nn.Module) -> None:
     """Vary parameters that begin all equal: a branch that is scaled by zero hides whatever it computes wrongly."""
     with torch.no_grad():

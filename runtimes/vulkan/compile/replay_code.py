@@ -101,7 +101,7 @@ class ReplayWriter:
         """Objects whose identities are keys."""
 
     def call(self, function: Callable[..., None], args: Sequence[Any], named: Mapping[str, Any]) -> None:
-        """Write the call of a step; one that does what an earlier one did, with other storages, repeats it."""
+        """Write the call of a step; what one did earlier with other storages is repeated, if that can be."""
         text, storages = f"{self._constant(function)}(plan, {self._arguments(args, named)})", _Storages(self._text)
         key = (function, storages.form(tuple(args)), storages.form(tuple(named.items())))
         first = self._steps.get(key)
@@ -111,7 +111,8 @@ class ReplayWriter:
             return
         done, count = f"d{first.line}", "len(plan.stream.operations)"
         self._lines[first.line] = f"m = {count}; {first.text}; {done} = plan.stream.operations[m:]"
-        self._lines.append(f"plan.repeat({done}, [{', '.join(first.storages)}], [{', '.join(storages.texts)}])")
+        storages_of_both = f"[{', '.join(first.storages)}], [{', '.join(storages.texts)}]"
+        self._lines.append(f"plan.repeat({done}, {storages_of_both}) or {text}")
 
     def enter(self, operator: str, sizes: Sequence[int], source: Origin, call: LoweredCall) -> None:
         """Write that another call begins; storages are named after its label."""

@@ -331,7 +331,7 @@ def is_spatial(product: ProductPush) -> bool:
 
 
 def is_apart(product: ProductPush) -> bool:
-    """Whether the images of a result, or of what is added to it, aren't one run of pixels, as among tokens of a batch."""
+    """Whether images of a result, or of what is added to it, aren't one run of pixels, as among tokens of a batch."""
     p = product
     strides = ((p.out_pitch, p.out_row, p.out_batch), (p.residual_pitch, p.residual_row, p.residual_batch))
     return any(

@@ -191,7 +191,7 @@ class Plan:
         """Do a replayable step of a lowering; see :func:`replayable`."""
         step(self, *args, **named)
 
-    def repeat(self, done: Sequence[Dispatch], storages: Sequence[Storage], others: Sequence[Storage]) -> None:
+    def repeat(self, done: Sequence[Dispatch], storages: Sequence[Storage], others: Sequence[Storage]) -> bool:
         """Append dispatches once more, as parts of the call that is being lowered.
 
         Args:
@@ -199,12 +199,20 @@ class Plan:
             storages: that the step was given.
             others: as many of the same sizes and types, which take their places. What else the dispatches write to, but
                 for the flag, is theirs alone.
+
+        Returns:
+            False, and nothing is appended, where they read constants that the step has made of those that it was given,
+            such as weights in another order.
         """
         places = dict(zip(storages, others, strict=True))
+        read = {binding.storage for dispatch in done for binding in dispatch.bindings}
+        if any(storage.kind is StorageKind.CONSTANT and storage not in places for storage in read):
+            return False
         for dispatch in done:
             bindings = tuple([self._moved(binding, places, dispatch.label) for binding in dispatch.bindings])
             again = (dispatch.shader, bindings, dispatch.groups, dispatch.iterations, dispatch.specialization)
             self.stream.append(Dispatch(*again, dispatch.push_constants, self.label, self.source, self.call))
+        return True
 
     def _moved(self, binding: Binding, places: dict[Storage, Storage], label: str) -> Binding:
         """A binding of what takes the place of its storage."""
