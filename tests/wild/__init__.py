@@ -1,6 +1,7 @@
 """Published networks of timm, torchvision and transformers with seeded weights, held against every source of models.
 
-``python -m wild RESULTS.jsonl`` (with ``PYTHONPATH=tests``) runs them from each source on the Vulkan device;
+``python -m wild RESULTS.jsonl`` (with ``PYTHONPATH=tests``) runs them from each source on the Vulkan device, with
+``--batch 7`` several items at a time, with ``--precision fp16`` in that, too;
 ``python -m wild.page RESULTS.jsonl`` makes their part of ``docs/zoo.md``. timm and transformers are optional: nets of
 an absent package are named as not run.
 """
