@@ -455,3 +455,17 @@ def test_multiples_of_a_size() -> None:
         bind_arguments(source.program, "forward", [torch.ones(5, 2)], {})
     with pytest.raises(InputError, match="is 10, and the model takes 0 to 9"):
         bind_arguments(source.program, "forward", [torch.ones(20, 2)], {})
+
+
+class PoweredSizes(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        half = x.shape[1] // 2
+        return x.mean() + torch.ones(1 + half**2).sum() + torch.ones(2**half).sum()
+
+
+def test_powers_of_sizes_are_integers() -> None:
+    sizes = {0: torch.export.Dim.AUTO, 1: torch.export.Dim.AUTO}
+    exported = torch.export.export(PoweredSizes(), (torch.zeros(2, 8),), dynamic_shapes=(sizes,))
+    module = optimize_for_mobile(exported, backend="vulkan", runtime="mobopt")
+    for x in (torch.ones(2, 8), torch.ones(3, 11)):
+        torch.testing.assert_close(module(x), PoweredSizes()(x))

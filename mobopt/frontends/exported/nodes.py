@@ -66,7 +66,8 @@ _PYTHON = {
     "torch._sym_sqrt": "aten::sqrt",
 }
 """Functions of Python that are called with sizes, and TorchScript's."""
-_INTEGER_POWER = "aten::pow.int_to_int"
+_MOST_FACTORS = 4
+"""Of the power of a size that is written as a product, which stays open."""
 _RENAMED = {
     "aten::sym_size.int": "aten::size.int",
     "aten::sym_stride.int": "aten::stride.int",
@@ -178,8 +179,19 @@ class NodeReader:
 
     def _python(self, name: str, arguments: Sequence[Value]) -> Value:
         types = [value.type for value in arguments]
-        schema = schema_of(_INTEGER_POWER) if name == "aten::pow" and types == [INT, INT] else resolve(name, types)
-        return self.builder.operator(schema, dict(enumerate(arguments)))[0]
+        if name == "aten::pow" and types == [INT, INT]:
+            return self._integer_power(*arguments)
+        return self.builder.operator(resolve(name, types), dict(enumerate(arguments)))[0]
+
+    def _integer_power(self, base: Value, exponent: Value) -> Value:
+        """A product, as torch computes the power of two integers as a float, whichever overload is asked for."""
+        if exponent.is_constant and 1 <= exponent.constant <= _MOST_FACTORS:
+            result = base
+            for _ in range(exponent.constant - 1):
+                result = self._python("aten::mul", [result, base])
+            return result
+        power = self.builder.operator(resolve("aten::pow", [INT, INT]), {0: base, 1: exponent})[0]
+        return self._python("aten::Int", [power])
 
     def _choice(self, condition: Value, then: Value, otherwise: Value) -> Value:
         return self.builder.finish_if(self.builder.if_else(condition), [then], [otherwise])[0]
