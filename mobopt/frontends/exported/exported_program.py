@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import copy
 import io
+import math
 import warnings
 from collections import namedtuple
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch._export.serde import serialize
 from torch.export import ExportedProgram
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
@@ -172,13 +175,25 @@ def _saved(exported: ExportedProgram) -> bytes:
     plain._state_dict = _plain_tensors(exported.state_dict)
     buffer = io.BytesIO()
     try:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), _roundings_are_saved():
             warnings.filterwarnings("ignore", "No complete tensor found")  # of views: the reader checks where they lie
             torch.export.save(plain, buffer)
     except Exception as error:  # torch raises what it meets, from assertions to errors of its own
         text = str(error).strip() or type(error).__name__
         raise UnsupportedError(f"torch can't serialise the exported program: {text.splitlines()[0]}") from error
     return buffer.getvalue()
+
+
+@contextmanager
+def _roundings_are_saved() -> Iterator[None]:
+    """torch saves the functions of sizes that it has in a set; 2.13 lacks two that its exporter makes."""
+    known: set[Any] = getattr(serialize, "_SYM_OPS", set())
+    added = {math.ceil, math.floor} - known
+    known |= added
+    try:
+        yield
+    finally:
+        known -= added
 
 
 def _plain_tensors(state: Mapping[str, Any]) -> dict[str, Any]:
