@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch._export.serde import serialize
 from torch.export import ExportedProgram
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
@@ -187,6 +186,8 @@ def _saved(exported: ExportedProgram) -> bytes:
 @contextmanager
 def _roundings_are_saved() -> Iterator[None]:
     """torch saves the functions of sizes that it has in a set; 2.13 lacks two that its exporter makes."""
+    from torch._export.serde import serialize  # it imports torch's compiler and sympy, which other sources don't need
+
     known: set[Any] = getattr(serialize, "_SYM_OPS", set())
     added = {math.ceil, math.floor} - known
     known |= added
