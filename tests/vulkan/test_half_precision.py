@@ -11,11 +11,12 @@ import pytest
 import torch
 from click.testing import CliRunner
 from torch import nn
+from torch.nn import functional
 
 import mobopt
 from mobopt.commands import main
 from mobopt.errors import InputError, UnsupportedError
-from mobopt.runtimes.vulkan.compile.precision import HalfReport
+from mobopt.runtimes.vulkan.compile.precision import DIVIDES, HalfReport
 from mobopt.runtimes.vulkan.engine.device import Device
 from mobopt.runtimes.vulkan.kernels.matrix_kernels import multiplies
 
@@ -210,6 +211,22 @@ def test_what_overflows_or_vanishes_on_the_examples_stays_float32(factor: float,
     report = check(module, numbers(9, 13))
     assert any(words in node.reason for node in report.pinned)
     assert words in str(report)
+
+
+class LinearAttention(nn.Module):
+    """Attention by two products, each query divided by its sum: that of a query of zeros is the epsilon alone."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        query, key, value = (x * 2).clone().relu(), (x + 1).relu(), functional.pad(x * 3, (0, 0, 0, 1), value=1.0)
+        found = value @ key.transpose(1, 2) @ query
+        return (found[:, :-1] / (found[:, -1:] + 1e-15) + 1) * 0.5
+
+
+def test_what_divides_stays_float32() -> None:
+    x = numbers(2, 7, 13)
+    x[:, :, ::3] = -1
+    report = check(LinearAttention(), x)
+    assert any(node.reason == DIVIDES for node in report.kept)
 
 
 @pytest.mark.parametrize("factor", [1e6, 1e30, 1e-7])

@@ -129,7 +129,9 @@ def _guarded(case: Case) -> dict[str, Any]:
 
 
 def _source(kind: str, module: nn.Module, inputs: Sequence[Tensor], folder: Path) -> Any:
-    arguments = tuple(inputs)
+    """Of a copy: exporters leave fake tensors in the caches of some modules, and some nets write into inputs."""
+    module = copy.deepcopy(module)
+    arguments = tuple(x.clone() for x in inputs)
     if kind == "export":
         return torch.export.export(module, arguments)
     if kind == OPEN:
@@ -212,7 +214,7 @@ def _results(call: Callable[..., Any], inputs: Sequence[Tensor]) -> list[Tensor]
     """With the same random numbers each time: vilt draws the order of its patches."""
     torch.manual_seed(0)
     with torch.no_grad():
-        return _tensors(call(*inputs))
+        return _tensors(call(*(x.clone() for x in inputs)))
 
 
 def _tensors(result: Any) -> list[Tensor]:

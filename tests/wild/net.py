@@ -68,9 +68,12 @@ def wake(module: nn.Module) -> None:
     """Vary parameters that begin all equal: a branch that is scaled by zero hides whatever it computes wrongly."""
     with torch.no_grad():
         for parameter in module.parameters():
-            if not parameter.is_floating_point() or not bool((parameter == parameter.flatten()[0]).all()):
+            if not parameter.is_floating_point() or not parameter.numel():
                 continue
-            if float(parameter.flatten()[0].abs()) < 0.01:
+            first = parameter.flatten()[0]
+            if not bool((parameter == first).all()):
+                continue
+            if float(first.abs()) < 0.01:
                 parameter.normal_(0.0, 0.1)
             else:
                 parameter.mul_(torch.empty_like(parameter).uniform_(0.6, 1.2))

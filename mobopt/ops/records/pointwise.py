@@ -4,15 +4,15 @@ from mobopt.ops.records.record import Entries, Trait, joined, operators
 
 _ARITHMETIC = operators(
     """
-    _add_relu _conj_physical __and__ __lshift__ __or__ __rshift__ __xor__ abs absolute add addcdiv addcmul angle
+    _add_relu _conj_physical __and__ __lshift__ __or__ __rshift__ __xor__ abs absolute add addcmul angle
     bitwise_and bitwise_left_shift bitwise_not bitwise_or bitwise_right_shift bitwise_xor clamp clamp_max clamp_min clip
-    complex copysign deg2rad div divide eq fmax fmin gcd ge greater greater_equal gt isfinite isinf isnan isneginf
+    complex copysign deg2rad eq fmax fmin gcd ge greater greater_equal gt isfinite isinf isnan isneginf
     isposinf isreal lcm le lerp less less_equal logical_and logical_not logical_or logical_xor lt max.other maximum
     min.other minimum mul multiply ne not_equal pow.Tensor_Scalar rad2deg rsub sgn sign signbit square sub subtract
-    true_divide
     """,
     Trait.ELEMENTWISE,
 )
+_DIVISIONS = operators("addcdiv div divide true_divide", Trait.ELEMENTWISE, Trait.DIVIDES)
 _DELICATE = operators(
     """
     float_power floor_divide fmod frac heaviside hypot isclose ldexp logaddexp logaddexp2 nextafter polar pow reciprocal
@@ -88,5 +88,17 @@ _DROPOUTS = joined(
 _BY_WEIGHT = operators("prelu _prelu_kernel", Trait.KEEPS_SIZES)
 
 POINTWISE: Entries = joined(
-    [_ARITHMETIC, _DELICATE, _CHOICES, _ROUNDING, _FUNCTIONS, _OF_COMPLEX, _ACTIVATIONS, _COPIES, _DROPOUTS, _BY_WEIGHT]
+    [
+        _ARITHMETIC,
+        _DIVISIONS,
+        _DELICATE,
+        _CHOICES,
+        _ROUNDING,
+        _FUNCTIONS,
+        _OF_COMPLEX,
+        _ACTIVATIONS,
+        _COPIES,
+        _DROPOUTS,
+        _BY_WEIGHT,
+    ]
 )

@@ -105,6 +105,8 @@ class Trait(Enum):
     DELICATE = auto()
     """Wants float32: what rounding to half precision takes from its operands, or from its results, may change what the
     model gives by far more than that. Powers, angles, steps, long sums and differences of what is nearly the same."""
+    DIVIDES = auto()
+    """Divides by its last tensor: an element that rounding to half precision takes for zero makes infinities."""
 
 
 class Like(Enum):

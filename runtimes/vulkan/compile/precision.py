@@ -10,6 +10,7 @@ rounding would harm:
   they count as halves anyway), in bf16 if matrix units multiply it; those that the CPU reads, and those that are made
   of numbers alone;
 - what :attr:`~mobopt.ops.records.Trait.DELICATE` operators read and give, and what becomes integers or truth values;
+- what divides, as it is: the epsilon that keeps a sum from being zero is often too small for float16;
 - what the user's patterns name;
 - values that were too large or too small for float16 on inputs that were seen
   (:class:`~mobopt.runtimes.half_ranges.ValueRanges`); bfloat16 has the range of float32, and an eighth of the bits.
@@ -304,6 +305,8 @@ class Halving:
                 choice.keep(value, reason)
         for value in _read_delicately(parts, inner):
             choice.keep(value, READ_DELICATELY)
+        for value in _divisors(parts) - inner:
+            choice.keep(value, DIVIDES)
         for value in _scales(node):
             choice.keep(value, SCALES)
         if len(parts) == 1 and _moves(parts[0]):
@@ -331,10 +334,11 @@ ON_CPU = "the CPU reads or makes it"
 IN_PLACE = "it is a part of the state, which is written to where it lies"
 DELICATE = "its operator is delicate"
 READ_DELICATELY = "a delicate operator reads it"
+DIVIDES = "something is divided by it"
 SCALES = "a product scales its input by it, in float32"
 BISECTED = "a bisection keeps it"
 OF_NUMBERS = "it is made of numbers alone"
-_OF_THE_GRAPH = (RETURNED, ON_CPU, IN_PLACE, DELICATE, READ_DELICATELY, SCALES, OF_NUMBERS)
+_OF_THE_GRAPH = (RETURNED, ON_CPU, IN_PLACE, DELICATE, READ_DELICATELY, DIVIDES, SCALES, OF_NUMBERS)
 
 
 @dataclass
@@ -483,6 +487,13 @@ def _read_delicately(parts: Sequence[Node], inner: Container[Value]) -> set[Valu
         if _is_delicate(part):
             found |= sources
     return found
+
+
+def _divisors(parts: Sequence[Node]) -> set[Value]:
+    """What parts of a node divide by."""
+    divisions = (part for part in parts if has_trait(part.qualified_op, Trait.DIVIDES))
+    tensors = ([value for value in part.args if isinstance(value, Value)] for part in divisions)
+    return {values[-1] for values in tensors if len(values) > 1}
 
 
 _PRODUCTS = (Trait.PRODUCT, Trait.CONVOLUTION)

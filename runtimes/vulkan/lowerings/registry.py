@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from mobopt.errors import UnsupportedError
 from mobopt.ir import Node
 from mobopt.runtimes.vulkan.engine.tensor import DeviceTensor
+from mobopt.runtimes.vulkan.lowerings.checks import check_dtypes
 from mobopt.runtimes.vulkan.lowerings.narrow import has_narrow, lower_widened
 
 if TYPE_CHECKING:
@@ -93,7 +94,7 @@ def why_unsupported(call: Node) -> str | None:
     """None if the call runs on the GPU, else the reason why it doesn't."""
     lowering = _LOWERINGS.get(call.qualified_op)
     if lowering is None:
-        return "there is no lowering for this operator"
+        return check_dtypes(call) or "there is no lowering for this operator"
     return lowering.check(call)
 
 
