@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from numbers import Integral
+from typing import Any, TypeGuard
 
 import torch
 
@@ -25,8 +26,9 @@ class InputBounds:
         """Take what was declared.
 
         Raises:
-            InputError: a range has no size in it.
+            InputError: it has another form, or a range has no size in it.
         """
+        _check_form(declared)
         self._declared = {method: [list(ranges) for ranges in tensors] for method, tensors in declared.items()}
         for method, tensors in self._declared.items():
             for number, ranges in enumerate(tensors):
@@ -83,6 +85,31 @@ def bounds_of(program: Program) -> DeclaredBounds:
     rules: dict[str, InputRules] = program.metadata.get("input_rules", {})
     found = {method: rule.ranges() for method, rule in rules.items()}
     return {method: ranges for method, ranges in found.items() if any(any(tensor) for tensor in ranges)}
+
+
+def _check_form(declared: object) -> None:
+    """Refuse what isn't ranges of dimensions of inputs of methods."""
+    if isinstance(declared, Mapping) and all(
+        isinstance(method, str) and _is_list(tensors) and all(map(_are_ranges, tensors))
+        for method, tensors in declared.items()
+    ):
+        return
+    raise InputError(
+        f"bounds are {declared!r}; by method, for each input, of each dimension the least and the largest size, or "
+        'None, are expected, such as {"forward": [[(1, 16), None, None, None]]}'
+    )
+
+
+def _are_ranges(dimensions: object) -> bool:
+    return _is_list(dimensions) and all(each is None or _is_range(each) for each in dimensions)
+
+
+def _is_range(found: object) -> bool:
+    return _is_list(found) and len(found) == 2 and all(isinstance(size, Integral) for size in found)
+
+
+def _is_list(found: object) -> TypeGuard[Sequence[Any]]:
+    return isinstance(found, Sequence) and not isinstance(found, str)
 
 
 NO_BOUNDS = InputBounds({})

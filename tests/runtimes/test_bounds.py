@@ -121,6 +121,15 @@ def test_other_inputs_than_declared() -> None:
         InputBounds({"forward": [[None], [(4, 3)]]})
 
 
+@pytest.mark.parametrize(
+    "bounds",
+    [{0: {0: (1, 3)}}, {"forward": {2: (1, 3)}}, {"forward": [(1, 3)]}, {"forward": [[(1, 2, 3)]]}, [(1, 3)], "1..3"],
+)
+def test_another_form_is_told_with_an_example(bounds: Any) -> None:
+    with pytest.raises(InputError, match=r'such as \{"forward": \[\[\(1, 16\), None, None, None\]\]\}$'):
+        InputBounds(bounds)
+
+
 def test_modules_keep_their_bounds(net: nn.Module) -> None:
     module = MobileModule(program_from_script_module(torch.jit.script(net)), "cpu", bounds=BOUNDS)
     for twin in (module, copy.copy(module), copy.deepcopy(module), pickle.loads(pickle.dumps(module))):

@@ -91,6 +91,15 @@ def _decomposed(op: str, args: tuple[Any, ...], result: Tensor) -> str:
     return print_graph(graph)
 
 
+def test_what_torch_writes_without_operators_is_read(device: Device) -> None:
+    """``_shape_as_tensor`` calls ``empty`` and writes into it; each call with other sizes has others there."""
+    sizes_and_product = Applied(lambda x: (torch._shape_as_tensor(x) * 2, x * torch._shape_as_tensor(x * 2)[1]))
+    traced = torch.jit.trace(sizes_and_product, (A,), check_trace=False)  # type: ignore[no-untyped-call]
+    program = VulkanProgram(program_from_script_module(traced), device)
+    for x in (A, _randn(2, 7), A, _randn(11, 1)):
+        torch.testing.assert_close(program.run("forward", [x]), sizes_and_product(x))
+
+
 def test_text_after() -> None:
     x, y = (Value.of_tensor(torch.float32, (3, 5)) for _ in range(2))
     assert _decomposed("aten::mse_loss", (x, y, 1), torch.zeros(())).splitlines()[2:] == [

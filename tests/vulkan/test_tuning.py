@@ -215,6 +215,7 @@ def lost(info: DeviceInfo, layers: Iterable[Layer]) -> float:
     return sum(total) / len(total)
 
 
+@pytest.mark.sweep
 def test_a_fit_gets_far_from_where_it_starts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Times are made of other costs than the table's; what is chosen then takes a few percent more than the best of all
     kernels, also of those that weren't measured."""
@@ -476,6 +477,7 @@ def test_gpus_choose_by_kept_costs() -> None:
     assert choose_gpu_kernel(gpu, shape) == before
 
 
+@pytest.mark.sweep
 def test_all_families_of_a_gpu(units: Device, monkeypatch: pytest.MonkeyPatch) -> None:
     """For real, with emulated units; all executables are closed."""
     monkeypatch.setattr(units, "info", replace(units.info, kind="discrete"))

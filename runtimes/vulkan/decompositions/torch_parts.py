@@ -176,8 +176,11 @@ def _replay(build: NodeBuilder, call: _Call, known: dict[int, tuple[torch.Tensor
         operator, listed = functional_form(schema_of(operator), given)
         given = list(listed)
     values = map_leaves(given, torch.Tensor, lambda tensor: _value_of(tensor, known))
+    made: Sequence[Value]
     if any(True for _ in leaves_of(values, Value)):
-        made: Sequence[Value] = build.all(operator, *values)
+        made = build.all(operator, *values)
+    elif has_trait(operator, Trait.UNDEFINED) and not any(tensor.is_meta for tensor, _ in results):
+        made = [_value_of(tensor, known) for tensor, _ in results]  # what torch's C++ wrote there without an operator
     else:
         made = _constants(operator, values)
     for (tensor, kind), value in zip(results, made, strict=True):
