@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from inspect import signature
+from inspect import Parameter, signature
 from typing import Any
 
 import torch
@@ -18,7 +18,9 @@ _MORE_ITEMS, _MORE_PIXELS, _MORE_TOKENS = 2, 32, 3
 def exported(module: nn.Module, inputs: Sequence[Tensor]) -> ExportedProgram:
     """The program; torch decides which sizes stay open."""
     sizes = tuple(dict.fromkeys(range(x.dim()), Dim.AUTO) for x in inputs)
-    return torch.export.export(module, tuple(inputs), dynamic_shapes=(sizes,) if _takes_any(module) else sizes)
+    named = _named_inputs(module)
+    by_argument = (*sizes[:named], sizes[named:]) if len(sizes) > named else sizes
+    return torch.export.export(module, tuple(inputs), dynamic_shapes=by_argument)
 
 
 def other_inputs(program: ExportedProgram, inputs: Sequence[Tensor]) -> list[list[Tensor]]:
@@ -36,9 +38,10 @@ def other_inputs(program: ExportedProgram, inputs: Sequence[Tensor]) -> list[lis
     return found
 
 
-def _takes_any(module: nn.Module) -> bool:
-    """Whether inputs are ``*inputs``, which torch.export has as one."""
-    return any(each.kind == each.VAR_POSITIONAL for each in signature(module.forward).parameters.values())
+def _named_inputs(module: nn.Module) -> int:
+    """How many inputs come before ``*inputs``, which torch.export has as one."""
+    kinds = [each.kind for each in signature(module.forward).parameters.values()]
+    return kinds.index(Parameter.VAR_POSITIONAL) if Parameter.VAR_POSITIONAL in kinds else len(kinds)
 
 
 def _shapes(program: ExportedProgram) -> list[tuple[Any, ...]]:
