@@ -42,30 +42,36 @@ _EMULATED = frozenset(
     )
 )
 """Of kernels for GPUs, which lavapipe compiles for seconds each."""
-_ONE_IN = 6
+_CASES, _TESTS = 6, 3
+"""One in so many is in the default suite: of a test's cases, and of a file's tests."""
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """SwiftShader takes up to a minute to compile what some files try, so CI tries a quarter of it. Of kernels for GPUs
-    lavapipe has a sixth of each test's cases by default, one at least, and in CI's sweeps a sixteenth of the rest."""
-    families: dict[tuple[Path, str], list[pytest.Item]] = {}
+    lavapipe has a third of each file's tests by default, and a sixth of their cases, one at least; CI's sweeps have a
+    sixth of the other tests' cases, and a sixteenth of all the rest."""
+    files: dict[Path, dict[str, list[pytest.Item]]] = {}
     for item in items:
-        if item.path.name in _LONG_ON_SWIFTSHADER and "[swiftshader" in item.nodeid and _draw(item) % 4:
+        if item.path.name in _LONG_ON_SWIFTSHADER and "[swiftshader" in item.nodeid and _draw(item.nodeid) % 4:
             item.add_marker(pytest.mark.long)
         is_compiled = item.path.name in _EMULATED and "device" in getattr(item, "fixturenames", ())
         if is_compiled and not _NAMED and item.get_closest_marker("sweep") is None:
-            families.setdefault((item.path, item.name.partition("[")[0]), []).append(item)
-    for family in families.values():
-        for number, item in enumerate(sorted(family, key=_draw)[-(-len(family) // _ONE_IN) :]):
-            item.add_marker(pytest.mark.sweep)
-            if number % 16:
-                item.add_marker(pytest.mark.long)
+            files.setdefault(item.path, {}).setdefault(item.name.partition("[")[0], []).append(item)
+    for tests in files.values():
+        for place, name in enumerate(sorted(tests, key=_draw)):
+            cases = sorted(tests[name], key=lambda item: _draw(item.nodeid))
+            chosen = -(-len(cases) // _CASES)
+            for item in cases[chosen if place < -(-len(tests) // _TESTS) else 0 :]:
+                item.add_marker(pytest.mark.sweep)
+            for number, item in enumerate(cases[chosen:]):
+                if number % 16:
+                    item.add_marker(pytest.mark.long)
 
 
-def _draw(item: pytest.Item) -> int:
-    """A number that depends on the test's name alone."""
-    return crc32(item.nodeid.encode())
+def _draw(name: str) -> int:
+    """A number that depends on a test's name alone."""
+    return crc32(name.encode())
 
 
 @pytest.fixture(params=[_NAMED] if _NAMED else ["llvmpipe", pytest.param("swiftshader", marks=pytest.mark.sweep)])

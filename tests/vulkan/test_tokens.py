@@ -5,9 +5,11 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import product
 
 import pytest
 import torch
+from sampling import sampled
 from straight_lines import line_of
 from test_planar_inputs import scripted
 from torch import Tensor, nn
@@ -232,9 +234,10 @@ class Levels(nn.Module):
         return self.end(torch.cat([made.flatten(2).transpose(1, 2), other], 1))
 
 
-@pytest.mark.parametrize("precision", ["fp32", "fp16"])
-@pytest.mark.parametrize("switches", [(), ("shared-products", "no-texels")], ids=["CPU", "GPU"])
-@pytest.mark.parametrize("make", [*IMAGES, *COMBINED])
+@pytest.mark.parametrize(
+    ("make", "switches", "precision"),
+    sampled(product([*IMAGES, *COMBINED], [(), ("shared-products", "no-texels")], ["fp32", "fp16"]), one_in=4),
+)
 @torch.no_grad()
 def test_whatever_makes_images_that_are_tokens(
     device: Device, monkeypatch: pytest.MonkeyPatch, make: str, switches: tuple[str, ...], precision: str

@@ -239,6 +239,7 @@ def uses_units(info: DeviceInfo, shape: ProductShape) -> bool:
     return isinstance(choose_gpu_kernel(info, shape), MatrixKernel)
 
 
+@pytest.mark.sweep
 def test_matrix_units_are_used_where_they_take_less_time(monkeypatch: pytest.MonkeyPatch) -> None:
     info = a_gpu_with_units()
     true = with_units(info, device_costs(info), SPLIT)
@@ -283,6 +284,7 @@ def test_matrix_units_are_not_used_where_they_take_more_time(monkeypatch: pytest
     forget_tuned(h200)
 
 
+@pytest.mark.sweep
 def test_times_of_a_slow_device_compare_with_those_of_its_units(monkeypatch: pytest.MonkeyPatch) -> None:
     """The table's costs choose the right blocks, and are as right of how long these take, beside units."""
     info = a_gpu_with_units()
@@ -298,6 +300,7 @@ def test_times_of_a_slow_device_compare_with_those_of_its_units(monkeypatch: pyt
     forget_tuned(info)
 
 
+@pytest.mark.sweep
 def test_noise_is_not_fitted(monkeypatch: pytest.MonkeyPatch) -> None:
     """Costs that happen to choose faster kernels of those that were measured choose no faster ones of other layers."""
     h200 = known_device("nvidia_h200")
