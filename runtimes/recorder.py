@@ -25,6 +25,7 @@ from mobopt.runtimes.abstract import (
     is_nested,
     meta_of,
     positions_replaced,
+    shows_as_it_lies,
     whole,
 )
 from mobopt.runtimes.cpu.kernels import is_mutating, kernel, operator_error
@@ -38,6 +39,10 @@ _META = torch.device("meta")
 _OF_NUMBERS = (torch.float32, torch.float64, torch.int64)
 """Dtypes that numbers in tensors don't change."""
 _TENSORS: Any = (torch.Tensor, HostTensor)
+
+
+_OF_MEMORY = ("aten::as_strided", "aten::as_strided_copy")
+"""Operators whose result depends on where a tensor's elements lie."""
 
 
 class NeedsElementsError(Exception):
@@ -129,6 +134,8 @@ class Recorder:
             return self._fold(op, args, source)
         if op in self._by_elements or (not takes_number and _looks(op)) or _selects_by_mask(op, args):
             return self._fold(op, self._with_elements(args), source)
+        if op in _OF_MEMORY:
+            args = self._in_order_of_memory(op, args, source)
         try:
             return self._record(op, args, source)
         except _OnlyElementsTellError:
@@ -177,6 +184,27 @@ class Recorder:
             values = map_leaves(tuple(args), TracedTensor, lambda tensor: self.operand(self.read(tensor)))
             self.graph.block.append(Node.call(op, values, outputs, source))
         return result
+
+    def _in_order_of_memory(self, op: str, args: Sequence[Any], source: Origin) -> Sequence[Any]:
+        """Arguments of ``as_strided``, which counts places in memory, with the whole of the memory, in its own order.
+
+        Raises:
+            UnsupportedError: its elements don't lie one after another.
+        """
+        tensor, sizes, strides, offset = args
+        memory = tensor.memory
+        if tensor.meta.is_contiguous() and tensor.meta.numel() == memory.meta.numel():
+            return args
+        base = TracedTensor(memory, memory.meta, memory.ref, memory.version)
+        if not base.meta.is_contiguous():
+            outermost_first = sorted(range(base.meta.dim()), key=base.meta.stride, reverse=True)
+            base = self._record("aten::permute", [base, outermost_first], source)
+        if not (base.meta.is_contiguous() and shows_as_it_lies(tensor.meta, base.meta)):
+            raise UnsupportedError(
+                f"{op}{_at(source)} takes elements by their places in memory, where they don't lie one after another; "
+                "give it a contiguous tensor"
+            )
+        return [base, sizes, strides, tensor.meta.storage_offset() if offset is None else offset]
 
     def _with_tensors(self, op: str, args: Sequence[Any]) -> tuple[str, Sequence[Any]]:
         """An operator on a tensor and a number of the tape as one on two tensors, if it gives the same."""
