@@ -39,8 +39,6 @@ _META = torch.device("meta")
 _OF_NUMBERS = (torch.float32, torch.float64, torch.int64)
 """Dtypes that numbers in tensors don't change."""
 _TENSORS: Any = (torch.Tensor, HostTensor)
-
-
 _OF_MEMORY = ("aten::as_strided", "aten::as_strided_copy")
 """Operators whose result depends on where a tensor's elements lie."""
 
