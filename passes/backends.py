@@ -43,6 +43,7 @@ from mobopt.passes.loop_unrolling import LoopUnrolling
 from mobopt.passes.manager import Pass
 from mobopt.passes.metal_rewrites import MetalRewrites
 from mobopt.passes.number_operands import NumberOperands
+from mobopt.passes.places_in_memory import PlacesInMemory
 from mobopt.passes.quantize_dynamic import QuantizeDynamic
 from mobopt.passes.quantize_static import QuantizeStatic
 from mobopt.passes.quantize_weights import QuantizeWeights
@@ -221,6 +222,7 @@ def _fix_ranks(settings: Settings, examples: Examples) -> Steps:
         (RecognizeChannelShuffle(examples), "before numbers of channels are fixed, which it looks at"),
         (DeadCodeElimination(), "the parts of shuffles are read by nobody"),
         (FixChannels(examples), "before targets are asked"),
+        (PlacesInMemory(examples), "tensors lie as in the model, before rewrites make them in other ways"),
     ]
 
 

@@ -48,6 +48,14 @@ STAYS_IN_PLACE = _left("stays_in_place", "stays in place: {reason}")
 INPUT_IS_CHANGED = _left("input_is_changed", "is changed in place: its copy on the GPU is, the caller's is not")
 INPUT_MAY_CHANGE = _left("input_may_change", "may be changed in place: its copy on the GPU is, the caller's is not")
 
+# Places in memory.
+READS_MEMORY = _done("reads_memory", "takes elements by their places in memory, so it gets all of {memory}, row by row")
+PLACES_DIFFER = _left(
+    "places_differ",
+    "depends on where elements lie in memory, which is row by row on the phone and not known to be so in the model: "
+    "{reason}",
+)
+
 # Targets.
 REWRITTEN = NoteKind("rewritten", _rewritten)
 NOT_REWRITTEN = _left("not_rewritten", "{why}; not rewritten: {reason}")

@@ -30,6 +30,7 @@ from model_zoo import ZOO
 from nets import NETS
 from probes import probes
 from random_graphs import RandomModule, random_modules
+from strided_cases import CASES as STRIDED
 from tensor_cases import ALL
 from torchvision_operators import torchvision_with_operators
 from vulkan_cases import cases
@@ -147,6 +148,8 @@ def known_models() -> Iterator[Model]:
         yield _model(f"case {name}", case.make(), (torch.randn(case.sizes),), ["traced"])
     for name, (call, inputs) in ALL.items():
         yield _model(f"call {name}", Layer(call), [value.contiguous() for value in inputs], ["traced"])
+    for name, (call, sizes) in STRIDED.items():
+        yield _model(f"strided {name}", Applied(call), (torch.rand(sizes),), ["traced"])
     for name, item in ZOO.items():
         yield _model(f"model {name}", item.build(), (torch.rand(ZOO_SIZES),), ["scripted"])
     for name, net in NETS.items():
