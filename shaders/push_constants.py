@@ -139,6 +139,38 @@ class ImageRowsPush(PushConstants):
 
 
 @dataclass
+class WinogradPush(PushConstants):
+    """Tiles of 4 x 4 results, and an image that they are made of or go to; offsets, pitches and ``vectors`` count
+    vec4s."""
+
+    tiles: int
+    """Of a band."""
+    first_tile: int
+    """Of the band, counted through all images."""
+    vectors: int
+    """Of the image's channels."""
+    tiles_high: int
+    """Of an image."""
+    tiles_wide: int
+    height: int
+    """Of an image."""
+    width: int
+    image_offset: int
+    image_pitch: int
+    """From pixel to pixel."""
+    image_row: int
+    image_batch: int
+    top: int = 0
+    """Lines of zeros before an image that is read."""
+    left: int = 0
+    """Zeros before each of its lines."""
+    residual_offset: int = 0
+    residual_pitch: int = 0
+    residual_row: int = 0
+    residual_batch: int = 0
+
+
+@dataclass
 class SpacePush(PushConstants):
     """What all kernels on volumes have: sizes of the result, and where the tensors lie."""
 
@@ -481,6 +513,7 @@ BLOCKS: dict[str, type[PushConstants]] = {
     "product_push.glsl": ProductPush,
     "depthwise_push.glsl": DepthwisePush,
     "image_rows_push.glsl": ImageRowsPush,
+    "winograd_push.glsl": WinogradPush,
     "pool_push.glsl": PoolPush,
     "resample_push.glsl": ResamplePush,
     "attention_push.glsl": AttentionPush,

@@ -95,9 +95,7 @@ vec4 activation_of(Walk walk, int t, int address, int top, int left) {
         }
 #endif
 
-// The products of step `t` of one sum.
+// The products of step `t` of one sum, which are added up before they are added to it: so it is rounded once.
 #define ADD_PRODUCTS(sum, value, factors, t, j)                                                                        \
-    sum += (value).x * (factors)[4 * (t) * COLUMNS + (j)];                                                             \
-    sum += (value).y * (factors)[(4 * (t) + 1) * COLUMNS + (j)];                                                       \
-    sum += (value).z * (factors)[(4 * (t) + 2) * COLUMNS + (j)];                                                       \
-    sum += (value).w * (factors)[(4 * (t) + 3) * COLUMNS + (j)];
+    sum += (value).x * (factors)[4 * (t) * COLUMNS + (j)] + (value).y * (factors)[(4 * (t) + 1) * COLUMNS + (j)] +     \
+           (value).z * (factors)[(4 * (t) + 2) * COLUMNS + (j)] + (value).w * (factors)[(4 * (t) + 3) * COLUMNS + (j)];

@@ -43,6 +43,7 @@ SWITCHES = {
     "no-row-layers": "two small layers of a few rows by a dispatch each, not by one for both",
     "no-expanded-depthwise": "depthwise convolutions and those that they read by a dispatch each, not by one for both",
     "no-summed-convolutions": "two convolutions whose results are added by a dispatch each, not by one for both",
+    "no-winograd": "convolutions of 3 x 3 taps as one product of matrices, also where fewer multiplications are faster",
     "no-fragments": "products of halves by matrix units from shared memory, not straight from registers",
     "no-planar-inputs": "images copied to channels_last before the convolutions that could read planes or rows of them",
     "emulated-matrix-units": "products of halves by the kernels for matrix units, which are emulated, to try them",

@@ -27,6 +27,7 @@ from mobopt.runtimes.vulkan.kernels.image_rows import ImageRows, append_image_ro
 from mobopt.runtimes.vulkan.kernels.kernel_access import spread
 from mobopt.runtimes.vulkan.kernels.loops import Box, loop_boxes, loop_iterations
 from mobopt.runtimes.vulkan.kernels.matrix_kernels import multiplies
+from mobopt.runtimes.vulkan.kernels.pixels import is_copied, pitch_of, pixel_strides, whole_vectors
 from mobopt.runtimes.vulkan.kernels.plan import Plan, replayable
 from mobopt.runtimes.vulkan.kernels.pointwise_kernel import run_program
 from mobopt.runtimes.vulkan.kernels.pointwise_program import IDENTITY
@@ -41,6 +42,7 @@ from mobopt.runtimes.vulkan.kernels.product import (
 from mobopt.runtimes.vulkan.kernels.product_kernels import use_shared_memory
 from mobopt.runtimes.vulkan.kernels.product_planes import Planes, are_planes, reads_planes, reads_rows
 from mobopt.runtimes.vulkan.kernels.weight_packing import Factors, bias_vector, depthwise_weights, product_weights
+from mobopt.runtimes.vulkan.kernels.winograd import append_winograd, fits_winograd, is_faster
 from mobopt.shaders.push_constants import DepthwisePush, ProductPush
 
 
@@ -77,6 +79,9 @@ def append_product_convolution(
     if not is_image:
         source = _rounded(plan, source) if is_rounded else whole_vectors(plan, source)
     residual = None if residual is None else whole_vectors(plan, residual)
+    if not is_image and fits_winograd(plan, convolution, source):
+        _append_square(plan, convolution, source, result, epilogue, residual)
+        return
     filters = product_weights(plan, weight)
     operands = convolution_operands(plan, convolution, source, filters, result, residual)
     if is_image:
@@ -84,6 +89,33 @@ def append_product_convolution(
     else:
         product = convolution_product(convolution, operands, filters)
         append_grid(plan, product, operands, epilogue, convolution.group_inputs % 4)
+
+
+@replayable
+def _append_square(
+    plan: Plan,
+    convolution: Convolution,
+    source: DeviceTensor,
+    result: DeviceTensor,
+    epilogue: Epilogue,
+    residual: DeviceTensor | None,
+) -> None:
+    """A convolution of 3 x 3 taps, by fewer multiplications where that takes less time; its filters are packed for
+    one of both."""
+    weight = convolution.filters
+    assert weight is not None
+    if is_faster(plan.device, source.sizes[1], result):
+        append_winograd(plan, convolution, source, result, epilogue, residual)
+        return
+    filters = product_weights(plan, weight)
+    operands = convolution_operands(plan, convolution, source, filters, result, residual)
+    append_grid(
+        plan,
+        convolution_product(convolution, operands, filters),
+        operands,
+        epilogue,
+        convolution.group_inputs % 4,
+    )
 
 
 @replayable
@@ -225,17 +257,6 @@ def convolution_operands(
     return ProductOperands(source, filters.tensor, result, bias, residual, filters.scales, convolution.scaling)
 
 
-def is_copied(tensor: DeviceTensor) -> bool:
-    """Whether an image must be copied to become channels_last pixels of whole vec4s, also the last one."""
-    pitch = tensor.channel_pitch
-    return pitch is None or pitch % 4 != 0 or tensor.offset % 4 != 0 or tensor.storage.capacity % 4 != 0
-
-
-def whole_vectors(plan: Plan, tensor: DeviceTensor) -> DeviceTensor:
-    """The tensor, or a copy of it, as channels_last pixels of whole vec4s."""
-    return copied(plan, tensor, default_strides(tensor.sizes, torch.float32)) if is_copied(tensor) else tensor
-
-
 def _may_round(plan: Plan, convolution: Convolution, source: DeviceTensor) -> bool:
     """Whether a convolution of halves reads an image of the caller's that it would copy to another layout anyway."""
     if convolution.input not in plan.roundable_inputs or not is_copied(source):
@@ -256,9 +277,9 @@ def _grid_product(convolution: Convolution, operands: ProductOperands, weights: 
     input_offset, input_pitch, input_batch = _places(source, operands.planes is not None)
     batch, channels, out_height, out_width = result.sizes
     columns = aligned_channels(channels) // 4
-    out_pitch, out_row, out_batch = _pixel_strides(result)
+    out_pitch, out_row, out_batch = pixel_strides(result)
     other = residual if residual is not None else result
-    residual_pitch, residual_row, residual_batch = _pixel_strides(other)
+    residual_pitch, residual_row, residual_batch = pixel_strides(other)
     return ProductPush(
         rows=batch * out_height * out_width,
         inner=aligned_channels(convolution.group_inputs) // 4,
@@ -290,23 +311,7 @@ def _places(source: DeviceTensor, planar: bool) -> tuple[int, int, int]:
     channels, height, width = source.sizes[1:]
     if planar:
         return source.offset, 1, channels * height * width
-    return source.offset // 4, _pitch(source), height * width * _pitch(source)
-
-
-def _pixel_strides(tensor: DeviceTensor) -> tuple[int, int, int]:
-    """vec4s from pixel to pixel, row to row and image to image; dense pixels may be counted through as one run."""
-    if tensor.channel_pitch is not None:
-        pitch = _pitch(tensor)
-        return pitch, tensor.sizes[3] * pitch, tensor.sizes[2] * tensor.sizes[3] * pitch
-    batch, _, row, pixel = tensor.strides
-    return pixel // 4, row // 4, batch // 4
-
-
-def _pitch(tensor: DeviceTensor) -> int:
-    """vec4s from pixel to pixel of a channels_last tensor."""
-    pitch = tensor.channel_pitch
-    assert pitch is not None
-    return pitch // 4
+    return source.offset // 4, pitch_of(source), height * width * pitch_of(source)
 
 
 def append_grid(
@@ -407,7 +412,7 @@ def _append_depthwise(plan: Plan, walk: _Walk, operands: ProductOperands, epilog
     vectors = aligned_channels(channels) // 4
     high, wide, teams = _divided(plan.device, walk, result)
     blocks_high, blocks_wide = -(-out_height // high), -(-out_width // wide)
-    out_pitch, out_row, out_batch = _pixel_strides(result)
+    out_pitch, out_row, out_batch = pixel_strides(result)
     residual = operands.residual
     invocations = batch * blocks_high * blocks_wide * vectors
     push = DepthwisePush(
@@ -420,7 +425,7 @@ def _append_depthwise(plan: Plan, walk: _Walk, operands: ProductOperands, epilog
         out_height=out_height,
         out_width=out_width,
         input_offset=source.offset // 4,
-        input_pitch=_pitch(source),
+        input_pitch=pitch_of(source),
         first_high=-walk.padding[0],
         first_wide=-walk.padding[1],
         out_offset=result.offset // 4,
@@ -428,7 +433,7 @@ def _append_depthwise(plan: Plan, walk: _Walk, operands: ProductOperands, epilog
         out_row=out_row,
         out_batch=out_batch,
         residual_offset=0 if residual is None else residual.offset // 4,
-        residual_pitch=0 if residual is None else _pitch(residual),
+        residual_pitch=0 if residual is None else pitch_of(residual),
     )
     span = [
         (block - 1) * stride + (taps - 1) * (1 if block == 1 else dilation) + 1

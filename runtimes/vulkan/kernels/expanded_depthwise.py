@@ -22,10 +22,8 @@ from mobopt.runtimes.vulkan.engine.tensor import DeviceTensor
 from mobopt.runtimes.vulkan.kernels.convolution_kernels import (
     convolution_operands,
     convolution_product,
-    is_copied,
     is_padded,
     is_spatial,
-    whole_vectors,
 )
 from mobopt.runtimes.vulkan.kernels.convolution_parameters import Convolution
 from mobopt.runtimes.vulkan.kernels.costs import CORE_INVOCATIONS, CORE_REGISTERS, DeviceCosts
@@ -33,6 +31,7 @@ from mobopt.runtimes.vulkan.kernels.device_costs import ahead_workgroups, core_c
 from mobopt.runtimes.vulkan.kernels.epilogue import Epilogue
 from mobopt.runtimes.vulkan.kernels.gpu_kernels import KEPT_CHOICES, SharedKernel
 from mobopt.runtimes.vulkan.kernels.kernel_access import element_form
+from mobopt.runtimes.vulkan.kernels.pixels import is_copied, whole_vectors
 from mobopt.runtimes.vulkan.kernels.plan import Plan, replayable
 from mobopt.runtimes.vulkan.kernels.product import ProductOperands, epilogue_constants
 from mobopt.runtimes.vulkan.kernels.product_planes import NO_PLANAR_INPUTS, Planes, are_planes

@@ -89,6 +89,15 @@ def choose_product_kernel(device: DeviceInfo, shape: ProductShape, texels: bool)
     """The kernel for a shape on a device; ``texels`` says whether it reads through texel buffers."""
     if use_shared_memory(device):
         return choose_gpu_kernel(device, shape)
+    return _choose(device, shape, texels)
+
+
+def predicted_tile_nanoseconds(device: DeviceInfo, shape: ProductShape) -> float:
+    """What a product of a shape takes on a CPU driver by the tile that is chosen for it."""
+    return tile_nanoseconds(_choose(device, shape, reads_texels(device)), shape, cpu_costs(device))
+
+
+def _choose(device: DeviceInfo, shape: ProductShape, texels: bool) -> TileKernel:
     place = 1 if "second-product" in device.switches else 0
     broadcasts = texels and broadcasts_lanes(device)
     widest = device.limits.max_compute_work_group_count[0]

@@ -19,11 +19,11 @@ from mobopt.runtimes.vulkan.kernels.convolution_kernels import (
     is_apart,
     is_padded,
     is_spatial,
-    whole_vectors,
 )
 from mobopt.runtimes.vulkan.kernels.convolution_parameters import Convolution
 from mobopt.runtimes.vulkan.kernels.epilogue import Epilogue
 from mobopt.runtimes.vulkan.kernels.fragment_kernels import FragmentKernel
+from mobopt.runtimes.vulkan.kernels.pixels import whole_vectors
 from mobopt.runtimes.vulkan.kernels.plan import Plan, replayable
 from mobopt.runtimes.vulkan.kernels.product import ProductOperands, append_product, chosen_kernel
 from mobopt.runtimes.vulkan.kernels.weight_packing import Factors, bias_vector, product_weights
