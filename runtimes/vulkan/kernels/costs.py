@@ -226,6 +226,12 @@ class CpuCosts:
     """A workgroup."""
     broadcast: float
     """A vec4 that one lane hands to all."""
+    dispatch: float
+    """A dispatch that waits for another."""
+    short_products: float
+    """What products of Winograd's filtering take, whose inner dimensions are short, times what the costs above say."""
+    transforms: float
+    """The same of what makes their operands and results of them (``winograd.py``)."""
     rolls_stores: bool = False
     """Whether the stores of an invocation are a loop (``rolled.glsl``): the driver takes long to compile each."""
 

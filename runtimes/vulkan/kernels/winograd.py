@@ -42,10 +42,6 @@ NO_WINOGRAD = "no-winograd"
 _BAND_NUMBERS, _GPU_BAND_NUMBERS = 1 << 21, 1 << 24
 """That are multiplied, or made by that, at a time. 8 MB are what a CPU's caches hold: with 100 MB calls took up to 1.6
 times as long. An H200 takes a seventh longer with 32 MB than with all; 64 MB are a bound of the memory."""
-_SHORT_PRODUCTS = 1.45
-"""By how much more time than costs of CPU drivers say it takes: they are of products of longer inner dimensions."""
-_STARTS_OF_A_DISPATCH = 100
-"""Workgroups of such a driver that could be started meanwhile."""
 _SECOND_DISPATCHES = 3
 """Times what costs of GPUs say of a dispatch that waits for another, each of these took on an H200."""
 
@@ -84,9 +80,9 @@ def _is_faster_on_gpu(device: DeviceInfo, plain: ProductShape, parts: ProductSha
 
 def _is_faster_on_cpu(device: DeviceInfo, plain: ProductShape, parts: ProductShape, waits: int) -> bool:
     costs = cpu_costs(device)
-    transforming = _transforms(parts, costs.fetch, costs.store) / (LANES * costs.threads)
-    taken = _SHORT_PRODUCTS * (transforming + predicted_tile_nanoseconds(device, parts))
-    return taken + waits * _STARTS_OF_A_DISPATCH * costs.start < predicted_tile_nanoseconds(device, plain)
+    transforming = costs.transforms * _transforms(parts, costs.fetch, costs.store) / (LANES * costs.threads)
+    taken = transforming + costs.short_products * predicted_tile_nanoseconds(device, parts)
+    return taken + waits * costs.dispatch < predicted_tile_nanoseconds(device, plain)
 
 
 def _transforms(parts: ProductShape, fetch: float, store: float) -> float:
