@@ -16,6 +16,8 @@ import torch
 
 from mobopt.errors import DeviceError
 from mobopt.runtimes.vulkan.engine.device import Device, open_device
+from mobopt.runtimes.vulkan.engine.device_cache import device_file
+from mobopt.runtimes.vulkan.kernels import tuned_costs
 
 _LAYER_PLACES = ("/usr/share", "/usr/local/share", "/etc")
 if any(Path(place, "vulkan/explicit_layer.d/VkLayer_khronos_validation.json").exists() for place in _LAYER_PLACES):
@@ -47,6 +49,17 @@ def cache_folder(request: pytest.FixtureRequest) -> Iterator[None]:
     os.environ["MOBOPT_CACHE_DIR"] = str(request.config.cache.mkdir("pipelines"))
     yield
     del os.environ["MOBOPT_CACHE_DIR"]
+
+
+@pytest.fixture
+def own_costs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """What a test tunes, others don't go by that run at the same time or later."""
+    monkeypatch.setattr(
+        tuned_costs, "_tuned_file", lambda device: tmp_path / device_file("costs", device, ".json").name
+    )
+    tuned_costs._read_tuned.cache_clear()
+    yield
+    tuned_costs._read_tuned.cache_clear()
 
 
 def pytest_collection_finish() -> None:

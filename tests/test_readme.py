@@ -51,6 +51,7 @@ SHORTER = {"tune": ["--seconds", "1"], "bench": ["--seconds", "0", "--no-starts"
 """For commands that measure for a minute."""
 
 
+@pytest.mark.usefixtures("own_costs")
 def test_commands_run_in_order(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In this process: that the program itself starts is tested with its commands."""
     monkeypatch.chdir(folder)

@@ -167,7 +167,7 @@ def few_layers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(device_roofs, "measure_roofs", lambda device: DeviceRoofs(1e10, 4e10, 5e-5))
 
 
-@pytest.mark.usefixtures("few_layers")
+@pytest.mark.usefixtures("few_layers", "own_costs")
 def test_tune(invoke: Invoke) -> None:
     assert "is not tuned" in invoke("tune", "--show").stdout
     result = invoke("tune", "--seconds", 0)
@@ -202,7 +202,7 @@ def test_the_clock_is_held_while_a_gpu_is_tuned(device: Device, monkeypatch: pyt
     assert counts == [1] and not held
 
 
-@pytest.mark.usefixtures("few_layers")
+@pytest.mark.usefixtures("few_layers", "own_costs")
 def test_tune_a_gpu(invoke: Invoke, device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
     """With emulated units, which take longer than anything else."""
     switches = device.info.switches | {"emulated-matrix-units"}

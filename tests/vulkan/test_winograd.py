@@ -19,6 +19,7 @@ from mobopt.runtimes.vulkan.kernels import convolution_kernels, winograd
 from mobopt.runtimes.vulkan.kernels.plan import Plan
 from mobopt.runtimes.vulkan.program import VulkanProgram
 
+pytestmark = pytest.mark.usefixtures("own_costs")
 KERNELS = ["winograd_spread", "winograd_gather"]
 
 
@@ -197,7 +198,8 @@ ORDINARY = replace(H200, switches=frozenset({"no-split-products"}))
         (ORDINARY, 1, 64, 224, True),
         (H200, 8, 64, 56, False),
         (H200, 1, 64, 224, False),
-        (H200, 1, 256, 56, True),
+        (H200, 1, 256, 56, False),
+        (H200, 1, 128, 112, True),
         (H200, 32, 256, 14, True),
     ],
 )

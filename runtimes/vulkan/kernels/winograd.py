@@ -45,6 +45,9 @@ times as long. An H200 takes a seventh longer with 32 MB than with all; 64 MB ar
 _SECOND_DISPATCHES = 3
 """Times what costs of GPUs say of a dispatch that waits for another, each of these took on an H200."""
 
+_LEAST_GAIN = 0.9
+"""Of the time, for which filters may take four times their memory on a GPU."""
+
 
 def fits_winograd(plan: Plan, convolution: Convolution, source: DeviceTensor) -> bool:
     """Whether a convolution that isn't transposed can be computed so: of float32, with filters that are known, and
@@ -75,7 +78,8 @@ def _is_faster_on_gpu(device: DeviceInfo, plain: ProductShape, parts: ProductSha
     plain = replace(plain, fits_fragments=takes_fragments(device) and plain.float_run == 8)
     rate = 32 * core_count(device) * costs.cycles_per_nanosecond
     taken = predicted_nanoseconds(device, parts) + _transforms(parts, costs.fetch_cycles, costs.store_cycles) / rate
-    return taken + waits * _SECOND_DISPATCHES * costs.second_dispatch_nanoseconds < predicted_nanoseconds(device, plain)
+    taken += waits * _SECOND_DISPATCHES * costs.second_dispatch_nanoseconds
+    return taken < _LEAST_GAIN * predicted_nanoseconds(device, plain)
 
 
 def _is_faster_on_cpu(device: DeviceInfo, plain: ProductShape, parts: ProductShape, waits: int) -> bool:
