@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -15,9 +14,10 @@ from mobopt.frontends.torchscript import program_from_script_module
 from mobopt.options import PrecisionChoice
 from mobopt.runtimes.vulkan.engine.device import Device
 from mobopt.runtimes.vulkan.engine.device_info import DeviceInfo
-from mobopt.runtimes.vulkan.kernels import convolution_kernels, winograd
+from mobopt.runtimes.vulkan.kernels import convolution_kernels, winograd, winograd_weights
 from mobopt.runtimes.vulkan.kernels.plan import Plan
 from mobopt.runtimes.vulkan.program import VulkanProgram
+from mobopt.shaders.push_constants import ProductPush
 
 pytestmark = pytest.mark.usefixtures("own_costs")
 KERNELS = ["winograd_spread", "winograd_gather"]
@@ -125,6 +125,16 @@ def test_views_of_other_layouts(chosen: Device) -> None:
     assert_exact(found, model, x)
 
 
+@pytest.mark.parametrize("sizes", [(3, 1, 1), (5, 2, 1), (6, 2, 4)], ids=str)
+def test_transposed_convolutions(chosen: Device, sizes: tuple[int, int, int]) -> None:
+    """Of which one phase of the stride, or each, has 3 x 3 taps."""
+    taps, stride, phases = sizes
+    model, x = filters(nn.ConvTranspose2d(7, 10, taps, stride, padding=2)), floats(2, 7, 9, 8)
+    found, shaders = run(chosen, model, x)
+    assert shaders.count(KERNELS[0]) == phases
+    assert_exact(found, model, x)
+
+
 def test_bands(chosen: Device, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of 30 tiles in several images, seven at a time."""
     numbers = 36 * 7 * 4 * (2 + 3)
@@ -152,7 +162,6 @@ def test_padding_of_channels_may_hold_anything(chosen: Device) -> None:
         nn.Conv2d(8, 8, 3, dilation=2),
         nn.Conv2d(8, 8, 3, groups=2),
         nn.Conv2d(8, 8, (3, 1)),
-        nn.ConvTranspose2d(8, 8, 3),
     ],
     ids=lambda model: str(model),
 )
@@ -180,8 +189,9 @@ def test_a_switch_leaves_it_out(lavapipe: Device, monkeypatch: pytest.MonkeyPatc
 
 
 def is_chosen(device: DeviceInfo, batch: int, channels: int, size: int) -> bool:
-    result = SimpleNamespace(sizes=(batch, channels, size, size))
-    return winograd.is_faster(device, channels, result)  # type: ignore[arg-type]
+    vectors, rows = channels // 4, batch * size * size
+    product = ProductPush(rows, vectors, vectors, 0, vectors, out_height=size, out_width=size)
+    return winograd.is_faster(device, product, 0)
 
 
 H200 = replace(known_device("nvidia_h200"), driver_id=4)
@@ -214,7 +224,7 @@ def test_what_cpus_choose(lavapipe: Device) -> None:
 
 def test_the_three_matrices_are_a_convolution() -> None:
     """A filter of three taps over six numbers, in float64, by the matrices of ``winograd.glsl``."""
-    a = winograd._POINT
+    a = winograd_weights.POINT
     spread = torch.tensor(
         [
             [4 * a**4, 0, -5 * a**2, 0, 1, 0],
@@ -231,5 +241,5 @@ def test_the_three_matrices_are_a_convolution() -> None:
         dtype=torch.float64,
     )
     numbers, taps = floats(6).double(), floats(3).double()
-    found = gather @ ((winograd.filter_transform() @ taps) * (spread @ numbers))
+    found = gather @ ((winograd_weights.filter_transform() @ taps) * (spread @ numbers))
     torch.testing.assert_close(found, numbers.unfold(0, 3, 1) @ taps, rtol=0, atol=1e-14)

@@ -79,9 +79,6 @@ def append_product_convolution(
     if not is_image:
         source = _rounded(plan, source) if is_rounded else whole_vectors(plan, source)
     residual = None if residual is None else whole_vectors(plan, residual)
-    if not is_image and fits_winograd(plan, convolution, source):
-        _append_square(plan, convolution, source, result, epilogue, residual)
-        return
     filters = product_weights(plan, weight)
     operands = convolution_operands(plan, convolution, source, filters, result, residual)
     if is_image:
@@ -89,33 +86,6 @@ def append_product_convolution(
     else:
         product = convolution_product(convolution, operands, filters)
         append_grid(plan, product, operands, epilogue, convolution.group_inputs % 4)
-
-
-@replayable
-def _append_square(
-    plan: Plan,
-    convolution: Convolution,
-    source: DeviceTensor,
-    result: DeviceTensor,
-    epilogue: Epilogue,
-    residual: DeviceTensor | None,
-) -> None:
-    """A convolution of 3 x 3 taps, by fewer multiplications where that takes less time; its filters are packed for
-    one of both."""
-    weight = convolution.filters
-    assert weight is not None
-    if is_faster(plan.device, source.sizes[1], result):
-        append_winograd(plan, convolution, source, result, epilogue, residual)
-        return
-    filters = product_weights(plan, weight)
-    operands = convolution_operands(plan, convolution, source, filters, result, residual)
-    append_grid(
-        plan,
-        convolution_product(convolution, operands, filters),
-        operands,
-        epilogue,
-        convolution.group_inputs % 4,
-    )
 
 
 @replayable
@@ -324,8 +294,23 @@ def append_grid(
     dense: bool = True,
 ) -> None:
     """Append a product of pixels, as a plain one if rows of the input and the result are the same run of pixels."""
+    if fits_winograd(plan, product, operands):
+        _append_square(plan, product, operands, epilogue, inner_tail)
+        return
     spatial = not dense or is_spatial(product) or is_apart(product)
     append_product(plan, product, operands, epilogue, spatial=spatial, padded=is_padded(product), inner_tail=inner_tail)
+
+
+@replayable
+def _append_square(
+    plan: Plan, product: ProductPush, operands: ProductOperands, epilogue: Epilogue, inner_tail: int
+) -> None:
+    """A convolution of 3 x 3 taps, by fewer multiplications where that takes less time."""
+    if is_faster(plan.device, product, inner_tail):
+        append_winograd(plan, product, operands, epilogue, inner_tail)
+    else:
+        padded = is_padded(product)
+        append_product(plan, product, operands, epilogue, spatial=True, padded=padded, inner_tail=inner_tail)
 
 
 def is_spatial(product: ProductPush) -> bool:

@@ -30,6 +30,7 @@ from mobopt.runtimes.vulkan.engine.tensor import (
 from mobopt.runtimes.vulkan.kernels.fragment_weights import fragment_weights
 from mobopt.runtimes.vulkan.kernels.split_floats import are_splittable, split_weights
 from mobopt.runtimes.vulkan.kernels.unit_row_weights import unit_row_scales, unit_row_weights
+from mobopt.runtimes.vulkan.kernels.winograd_weights import winograd_weights
 from mobopt.shaders.push_blocks import PushConstants
 from mobopt.shaders.table import ShaderError
 
@@ -51,6 +52,7 @@ class ConstantStore:
         self._split: dict[Storage, Storage | None] = {}
         self._splittable: dict[Storage, bool] = {}
         self._fragments: dict[Storage, Storage] = {}
+        self._winograd: dict[Storage, Storage] = {}
 
     def split(self, weights: DeviceTensor) -> DeviceTensor | None:
         """Weights whose floats are taken apart into halves, see :func:`split_weights`; None where they can't be."""
@@ -86,6 +88,12 @@ class ConstantStore:
         if scales.storage not in ordered:
             ordered[scales.storage] = unit_row_scales(scales.storage, sizes[1], has_offsets)
         return replace(weights, storage=ordered[weights.storage]), replace(scales, storage=ordered[scales.storage])
+
+    def winograd(self, weights: DeviceTensor, panels: int) -> DeviceTensor:
+        """Filters of 3 x 3 taps for fewer multiplications, see :func:`winograd_weights`."""
+        if weights.storage not in self._winograd:
+            self._winograd[weights.storage] = winograd_weights(weights.storage, panels)
+        return replace(weights, storage=self._winograd[weights.storage])
 
     def get(
         self, sources: Sequence[torch.Tensor], packing: tuple[Any, ...], pack: Callable[[], torch.Tensor]
