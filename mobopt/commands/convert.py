@@ -215,6 +215,7 @@ def _data(conversion: Conversion) -> dict[str, Any]:
         "unknown": conversion.unknown,
         "by_size": conversion.by_size,
         "reads_unwritten": [note.data() for note in conversion.unwritten],
+        "misplaced": [note.data() for note in conversion.misplaced],
         "extra_files": list(conversion.extra_files),
         "lacks": [dataclasses.asdict(lack) for lack in conversion.lacks],
         "operators_before": dict(conversion.operators_before),
@@ -254,6 +255,8 @@ def _print(conversion: Conversion, explain: bool) -> None:
         say(f"extra files kept: {', '.join(conversion.extra_files)}")
     for note in conversion.unwritten:
         say(f"may give NaN after other models ran: {note.subject}{_place(note)}; {note.message}")
+    for note in conversion.misplaced:
+        say(f"may be wrong on the phone: {note.subject}{_place(note)}; {note.message}")
     for lack in conversion.lacks:
         say(f"written by force: {lack}")
     if conversion.by_size:

@@ -20,7 +20,7 @@ from mobopt.optimizer import checked_calibration, optimize
 from mobopt.options import Settings
 from mobopt.passes.expand_quantized import expansion_remark
 from mobopt.passes.manager import PassRun
-from mobopt.passes.note_kinds import QUANTIZED, READS_UNWRITTEN, RUNS_ON_CPU, WITH_ITS_OPERANDS
+from mobopt.passes.note_kinds import PLACES_DIFFER, QUANTIZED, READS_UNWRITTEN, RUNS_ON_CPU, WITH_ITS_OPERANDS
 from mobopt.passes.notes import Note
 from mobopt.passes.pipelines import PassPipeline
 from mobopt.runtimes.bounds import DeclaredBounds
@@ -94,6 +94,11 @@ class Conversion:
     def unwritten(self) -> tuple[Note, ...]:
         """Convolutions that read what lies in memory beyond the last channel of an input."""
         return tuple(note for note in self.notes if note.kind is READS_UNWRITTEN)
+
+    @property
+    def misplaced(self) -> tuple[Note, ...]:
+        """What depends on where elements lie in memory, which may be elsewhere on the phone."""
+        return tuple(note for note in self.notes if note.kind is PLACES_DIFFER)
 
 
 class ConversionRefusedError(MoboptError):

@@ -100,6 +100,18 @@ def test_convert_says_what_an_image_of_three_channels_risks(invoke: Invoke, tmp_
     assert "aten::clamp" in invoke("opnames", "image.ptl").stdout
 
 
+def test_convert_says_what_may_lie_otherwise_on_the_phone(invoke: Invoke) -> None:
+    class Turned(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.relu(x).transpose(1, 2).as_strided((2, 5, 4), (30, 2, 5))
+
+    torch.jit.save(torch.jit.script(Turned()), "turned.pt")
+    text = "may be wrong on the phone: aten::as_strided"
+    given = ("convert", "turned.pt", "-o", "turned.ptl")
+    assert text in invoke(*given).stdout and text not in invoke(*given, "--random", "2,5,6").stdout
+    assert len(json.loads(invoke(*given, "--json").stdout)["misplaced"]) == 1
+
+
 def test_convert_leaves_out_and_preserves(invoke: Invoke, tmp_path: Path) -> None:
     class Two(nn.Module):
         def __init__(self) -> None:
