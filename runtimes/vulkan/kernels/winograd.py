@@ -32,9 +32,8 @@ _BAND_NUMBERS, _GPU_BAND_NUMBERS = 1 << 21, 1 << 24
 times as long. An H200 takes a seventh longer with 32 MB than with all; 64 MB are a bound of the memory."""
 _SECOND_DISPATCHES = 3
 """Times what costs of GPUs say of a dispatch that waits for another, each of these took on an H200."""
-
-_LEAST_GAIN = 0.9
-"""Of the time, for which filters may take four times their memory on a GPU."""
+_MOST_TIME = 0.9
+"""Of one product's, that a GPU may take: filters take four times their memory for it."""
 
 
 def fits_winograd(plan: Plan, product: ProductPush, operands: ProductOperands) -> bool:
@@ -53,7 +52,10 @@ def fits_winograd(plan: Plan, product: ProductPush, operands: ProductOperands) -
 
 
 def is_faster(device: DeviceInfo, product: ProductPush, inner_tail: int) -> bool:
-    """Whether a convolution of 3 x 3 taps should take less time so than as one product."""
+    """Whether a convolution of 3 x 3 taps should take less time so than as one product.
+
+    ``inner_tail`` is that of :func:`append_product`.
+    """
     inner, columns = product.inner, product.columns
     run = 4 if inner_tail or inner % 2 or columns % 2 else 8
     plain = ProductShape(product.rows, 9 * inner, columns, columns, taps=9, float_run=run)
@@ -69,7 +71,7 @@ def _is_faster_on_gpu(device: DeviceInfo, plain: ProductShape, parts: ProductSha
     rate = 32 * core_count(device) * costs.cycles_per_nanosecond
     taken = predicted_nanoseconds(device, parts) + _transforms(parts, costs.fetch_cycles, costs.store_cycles) / rate
     taken += waits * _SECOND_DISPATCHES * costs.second_dispatch_nanoseconds
-    return taken < _LEAST_GAIN * predicted_nanoseconds(device, plain)
+    return taken < _MOST_TIME * predicted_nanoseconds(device, plain)
 
 
 def _is_faster_on_cpu(device: DeviceInfo, plain: ProductShape, parts: ProductShape, waits: int) -> bool:
