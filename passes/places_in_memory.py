@@ -22,7 +22,6 @@ from mobopt.passes.rewriting import insert_node
 from mobopt.runtimes.cpu import Interpreter
 
 _VIEWS = ("aten::as_strided", "aten::as_strided_copy")
-_WRITERS = ("aten::as_strided_scatter", "aten::as_strided_")
 
 
 @dataclass(frozen=True)
@@ -65,7 +64,7 @@ class PlacesInMemory(Pass):
 
 def _counts_places(node: Node) -> bool:
     """Whether what a node gives depends on where elements lie in memory."""
-    return node.op in (*_VIEWS, *_WRITERS) or _asks(node)
+    return has_trait(node.qualified_op, Trait.COUNTS_PLACES) or _asks(node)
 
 
 def _asks(node: Node) -> bool:
@@ -77,7 +76,7 @@ def _rewrite(graph: Graph, node: Node, watcher: _Watcher, notes: NoteBook) -> bo
     """Rewrite one ``as_strided``, if its argument lies in another way; whether that was done."""
     tensor, _, strides, offset = node.inputs
     if watcher.lies_in_rows(tensor):
-        return False
+        return _keep_rows(graph, node)
     memory = watcher.memory_of(tensor)
     reason = watcher.reason(tensor) if memory is None else ""
     aliases = Aliases(graph)
@@ -97,6 +96,19 @@ def _rewrite(graph: Graph, node: Node, watcher: _Watcher, notes: NoteBook) -> bo
     node.replace_input(0, rows)
     if offset.is_constant and offset.constant is None:
         node.replace_input(3, graph.constant(watcher.offset_of(tensor)))
+    return True
+
+
+def _keep_rows(graph: Graph, node: Node) -> bool:
+    """See that what an ``as_strided`` takes by places still lies row by row when operators have been rewritten."""
+    tensor = node.inputs[0]
+    aliases = Aliases(graph)
+    if tensor.is_constant or tensor.producer is None or tensor.producer.op == "aten::contiguous":
+        return False
+    if aliases.writers(tensor) or aliases.writers(node.output):
+        return False
+    rows = insert_node(graph, node, "aten::contiguous", [tensor, graph.constant(0)], name=f"{tensor.name}.rows")
+    node.replace_input(0, rows)
     return True
 
 

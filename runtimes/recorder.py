@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from functools import cache
 from typing import Any
 
@@ -12,18 +12,15 @@ from mobopt.errors import InputError, MoboptError, UnsupportedError
 from mobopt.ir import Graph, Node, Origin, Value
 from mobopt.ir.nests import leaves_of, map_leaves
 from mobopt.ir.schemas import Schema, argument_names, schema_of, schemas_of
-from mobopt.ir.types import TENSOR, TensorType
+from mobopt.ir.types import TENSOR
 from mobopt.ops.effects import draws_numbers
 from mobopt.ops.records import Trait, functional_schema, has_trait, record_of
 from mobopt.ops.schemas import PACKING_OPERATORS
-from mobopt.ops.shapes import infer, makes_new, order_of, strides_of
-from mobopt.ops.shapes.layouts import Strides, dense
 from mobopt.runtimes.abstract import (
     TracedTensor,
     ViewRecipe,
     constant_tensor,
     is_nested,
-    meta_of,
     positions_replaced,
     shows_as_it_lies,
     whole,
@@ -31,6 +28,7 @@ from mobopt.runtimes.abstract import (
 from mobopt.runtimes.cpu.kernels import is_mutating, kernel, operator_error
 from mobopt.runtimes.host_tape import HostNumber, HostTensor, Ref, Tape, settled
 from mobopt.runtimes.numbers_in_tensors import WITH_NUMBERS, is_mask
+from mobopt.runtimes.result_geometry import OnlyElementsTellError, geometry_of, share_memory, storage_of
 
 FOLD_LIMIT_BYTES = 64 * 2**20
 """A result of constants that is larger than this is computed by every run instead of being kept."""
@@ -39,8 +37,6 @@ _META = torch.device("meta")
 _OF_NUMBERS = (torch.float32, torch.float64, torch.int64)
 """Dtypes that numbers in tensors don't change."""
 _TENSORS: Any = (torch.Tensor, HostTensor)
-_OF_MEMORY = ("aten::as_strided", "aten::as_strided_copy")
-"""Operators whose result depends on where a tensor's elements lie."""
 
 
 class NeedsElementsError(Exception):
@@ -49,10 +45,6 @@ class NeedsElementsError(Exception):
     def __init__(self, refs: Sequence[Value]) -> None:
         super().__init__(f"{len(refs)} tensors must be read")
         self.refs = list(refs)
-
-
-class _OnlyElementsTellError(Exception):
-    """Neither a meta kernel nor the CPU's kernel on stand-in elements says what an operator's result looks like."""
 
 
 class Recorder:
@@ -132,16 +124,21 @@ class Recorder:
             return self._fold(op, args, source)
         if op in self._by_elements or (not takes_number and _looks(op)) or _selects_by_mask(op, args):
             return self._fold(op, self._with_elements(args), source)
-        if op in _OF_MEMORY:
+        if op == "aten::as_strided_scatter":
+            return self._written_by_place(op, args, source)
+        if has_trait(op, Trait.COUNTS_PLACES):
             args = self._in_order_of_memory(op, args, source)
         try:
             return self._record(op, args, source)
-        except _OnlyElementsTellError:
+        except OnlyElementsTellError:
             return self._fold(op, self._with_elements(args), source)
 
     def _stand_in(self, tensor: TracedTensor) -> TracedTensor:
-        """A constant in place of a tensor of which only sizes and dtype matter."""
-        return constant_tensor(zeros_without_memory(tensor.meta.dtype, tuple(tensor.meta.shape)))
+        """A constant in place of a tensor of which only sizes, strides and dtype matter."""
+        meta = tensor.meta
+        if meta.is_contiguous():
+            return constant_tensor(zeros_without_memory(meta.dtype, tuple(meta.shape)))
+        return constant_tensor(torch.empty_strided(meta.shape, meta.stride(), dtype=meta.dtype))
 
     def read(self, tensor: TracedTensor) -> Value:
         """What a tensor holds now."""
@@ -177,19 +174,19 @@ class Recorder:
             made.append(ref)
             return _result(meta, ref, ViewRecipe(op, tuple(args), len(outputs) - 1, source))
 
-        result = map_leaves(self._shapes(op, args, source), torch.Tensor, trace)
+        result = map_leaves(geometry_of(op, args, source), torch.Tensor, trace)
         if any(ref.elements is None for ref in made):
             values = map_leaves(tuple(args), TracedTensor, lambda tensor: self.operand(self.read(tensor)))
             self.graph.block.append(Node.call(op, values, outputs, source))
         return result
 
     def _in_order_of_memory(self, op: str, args: Sequence[Any], source: Origin) -> Sequence[Any]:
-        """Arguments of ``as_strided``, which counts places in memory, with the whole of the memory, in its own order.
+        """Arguments of ``as_strided``, or its like, with the whole of the memory, in its own order.
 
         Raises:
             UnsupportedError: its elements don't lie one after another.
         """
-        tensor, sizes, strides, offset = args
+        tensor, *others, offset = args
         memory = tensor.memory
         if tensor.meta.is_contiguous() and tensor.meta.numel() == memory.meta.numel():
             return args
@@ -202,7 +199,18 @@ class Recorder:
                 f"{op}{_at(source)} takes elements by their places in memory, where they don't lie one after another; "
                 "give it a contiguous tensor"
             )
-        return [base, sizes, strides, tensor.meta.storage_offset() if offset is None else offset]
+        return [base, *others, tensor.meta.storage_offset() if offset is None else offset]
+
+    def _written_by_place(self, op: str, args: Sequence[Any], source: Origin) -> Any:
+        """What ``as_strided_scatter`` makes: a copy of the whole memory, of which the result shows what its first
+        argument shows of the memory."""
+        meta = args[0].meta
+        given = self._in_order_of_memory(op, args, source)
+        made = self._record(op, given, source)
+        if given[0] is args[0]:
+            return made
+        place = [list(meta.shape), list(meta.stride()), meta.storage_offset()]
+        return self._record("aten::as_strided", [made, *place], source)
 
     def _with_tensors(self, op: str, args: Sequence[Any]) -> tuple[str, Sequence[Any]]:
         """An operator on a tensor and a number of the tape as one on two tensors, if it gives the same."""
@@ -249,7 +257,7 @@ class Recorder:
         if sum(value.untyped_storage().nbytes() for value in made) > FOLD_LIMIT_BYTES and inputs:
             return self._record(op, args, source)
         aliases: list[torch.Tensor] = []
-        if _share_memory(inputs.values(), results):
+        if share_memory(inputs.values(), results):
             args = settled(list(args))
             aliases = self._aliases(op, args, source)
         index = -1
@@ -278,47 +286,7 @@ class Recorder:
             return []
         if any(is_nested(tensor) for tensor in leaves_of(args, TracedTensor)):
             return []
-        return list(leaves_of(self._shapes(op, args, source), torch.Tensor))
-
-    def _shapes(self, op: str, args: Sequence[Any], source: Origin) -> Any:
-        """An operator's result with meta tensors.
-
-        A rule says what it looks like, else the meta kernel, else the CPU's kernel on stand-in elements. These may be
-        wrong, so what the CPU computes in a run is compared with this (``UnforeseenResultError`` of the host's
-        functions).
-
-        Raises:
-            InputError: the operator refuses its arguments.
-            _OnlyElementsTellError: nothing but the elements says it.
-        """
-        made = _by_rule(op, args)
-        if made is not None:
-            return made
-        metas = map_leaves(list(args), TracedTensor, lambda tensor: tensor.meta)
-        function = kernel(op)
-        is_other = has_trait(op, Trait.OTHER_ON_META)
-        refused: Exception = NotImplementedError(f"the meta kernel of {op} is not the CPU's")
-        try:
-            if is_other:
-                raise refused
-            return map_leaves(function(*_on_meta(op, metas)), torch.Tensor, _without_elements)
-        except MoboptError:
-            raise
-        except Exception as error:
-            refused = error
-        only_elements_tell = isinstance(refused, NotImplementedError) or "meta tensors" in str(refused)
-        in_torchs_words = refused
-        for element in (0, 1):
-            try:
-                guess = map_leaves(function(*_filled(metas, element)), torch.Tensor, _without_elements)
-                if is_other or all(tensor.numel() for tensor in leaves_of(guess, torch.Tensor)):
-                    return guess
-                only_elements_tell = True  # nothing computes an empty tensor, so no run would compare it with the guess
-            except Exception as error:  # the CPU's kernel says why in torch's own words
-                in_torchs_words = error
-        if only_elements_tell:
-            raise _OnlyElementsTellError(op) from refused
-        raise operator_error(op, source, metas, in_torchs_words) from refused
+        return list(leaves_of(geometry_of(op, args, source), torch.Tensor))
 
     def _with_elements(self, args: Sequence[Any]) -> list[Any]:
         """Arguments with the elements that were read for them, as constants."""
@@ -452,43 +420,6 @@ def _form_for_tensors(op: str) -> str | None:
     return None
 
 
-def _by_rule(op: str, args: Sequence[Any]) -> Any:
-    """What a rule says that an operator makes, as meta tensors, where these are new and it is known how they lie."""
-    tensors = list(leaves_of(args, TracedTensor))
-    if not makes_new(op) or any(map(is_nested, tensors)):
-        return None
-    made = infer(op, map_leaves(list(args), TracedTensor, _type_of))
-    found = _strides_of(op, args, tensors, [_sizes_of(kind) for kind in leaves_of(made, TensorType)])
-    known = [strides for strides in found if strides is not None]
-    if len(known) < len(found):
-        return None
-    strides = iter(known)
-    return map_leaves(
-        made,
-        TensorType,
-        lambda kind: torch.empty_strided(_sizes_of(kind), next(strides), dtype=kind.dtype, device=_META),
-    )
-
-
-def _strides_of(
-    op: str, args: Sequence[Any], tensors: Sequence[TracedTensor], results: Sequence[tuple[int, ...]]
-) -> list[Strides | None]:
-    """How new results of these sizes lie, None where no rule tells; ``tensors`` are those among the arguments."""
-    if all(tensor.meta.is_contiguous() for tensor in tensors):
-        first = order_of(op, args)
-        return [dense(sizes, None if number else first) for number, sizes in enumerate(results)]
-    operands = [(tuple(tensor.meta.shape), tensor.meta.stride()) for tensor in tensors]
-    return [strides_of(op, sizes, operands) for sizes in results]
-
-
-def _type_of(tensor: TracedTensor) -> TensorType:
-    return TensorType(tensor.meta.dtype, tuple(tensor.meta.shape))
-
-
-def _sizes_of(kind: TensorType) -> tuple[int, ...]:
-    return tuple(map(int, kind.sizes))
-
-
 def functional_form(schema: Schema, args: Sequence[Any]) -> tuple[str, list[Any]]:
     """The operator that computes what an in-place or ``out=`` operator writes, and its arguments.
 
@@ -513,7 +444,7 @@ def functional_form(schema: Schema, args: Sequence[Any]) -> tuple[str, list[Any]
 def _result(meta: torch.Tensor, ref: Value, recipe: ViewRecipe) -> TracedTensor:
     """A result: a view if it shares its memory with an argument, else a tensor of its own."""
     for base in leaves_of(recipe.args, TracedTensor):
-        if _storage(base.meta) == _storage(meta):
+        if storage_of(base.meta) == storage_of(meta):
             frozen = map_leaves(recipe.args, TracedTensor, TracedTensor.snapshot)
             kept = ViewRecipe(recipe.op, frozen, recipe.index, recipe.source)
             return TracedTensor(base.memory, meta, ref, base.memory.version, kept)
@@ -540,26 +471,6 @@ def zeros_without_memory(dtype: torch.dtype, sizes: tuple[int, ...]) -> torch.Te
     return torch.zeros((), dtype=dtype).expand(sizes)
 
 
-def _on_meta(op: str, values: Sequence[Any]) -> list[Any]:
-    """Arguments with which an operator makes its tensors without elements: also where no device is named."""
-    names = [] if op.startswith("prim::") else argument_names(op)
-    devices = [name == "device" and value is None for name, value in zip(names, values, strict=False)]
-    devices += [False] * (len(values) - len(devices))
-    return [
-        _META if is_device or isinstance(value, torch.device) else value
-        for value, is_device in zip(values, devices, strict=True)
-    ]
-
-
-def _without_elements(result: torch.Tensor) -> torch.Tensor:
-    return result if result.is_meta or result.layout != torch.strided else meta_of(result)
-
-
-def _filled(metas: Any, element: int) -> Any:
-    """Arguments whose tensors have this element everywhere."""
-    return map_leaves(metas, torch.Tensor, lambda meta: torch.full(tuple(meta.shape), element, dtype=meta.dtype))
-
-
 def _laid_out(tensor: torch.Tensor, strides: Sequence[int]) -> torch.Tensor:
     return torch.empty_strided(tensor.shape, strides, dtype=tensor.dtype).copy_(tensor)
 
@@ -567,15 +478,6 @@ def _laid_out(tensor: torch.Tensor, strides: Sequence[int]) -> torch.Tensor:
 def _check_dense(tensor: torch.Tensor, op: str, source: Origin) -> None:
     if tensor.layout != torch.strided:
         raise UnsupportedError(f"{op}{_at(source)} makes a {tensor.layout} tensor, and mobopt computes with dense ones")
-
-
-def _share_memory(tensors: Iterable[torch.Tensor], others: Iterable[torch.Tensor]) -> bool:
-    kept, made = ({_storage(tensor) for tensor in each if tensor.layout == torch.strided} for each in (tensors, others))
-    return not kept.isdisjoint(made)
-
-
-def _storage(meta: torch.Tensor) -> int:
-    return int(meta.untyped_storage()._cdata)
 
 
 def _at(source: Origin) -> str:

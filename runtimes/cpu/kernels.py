@@ -15,6 +15,7 @@ from mobopt.ir.nests import map_leaves
 from mobopt.ir.schemas import schema_of, schemas_of
 from mobopt.ops.permitted import is_of_library, refusal
 from mobopt.ops.quantized import DEQUANTIZE, dequantized
+from mobopt.ops.records import Trait, has_trait
 from mobopt.runtimes.cpu.packed import PACKED_KERNELS
 from mobopt.runtimes.cpu.packed_quantized import on_qnnpack, quantize_per_tensor
 from mobopt.runtimes.cpu.recurrent_checks import check_lstm, check_packed_lstm
@@ -159,5 +160,8 @@ def describe(value: Any) -> str:
 
 def kernel_in_line(qualified_op: str) -> Callable[..., Any]:
     """As :func:`kernel`, for a node of a straight line, which has no strides: a view may be of a tensor that lies in
-    another order than in the model, whose copies are gone."""
+    another order than in the model, whose copies are gone, and memory is what lies row by row."""
+    if has_trait(qualified_op, Trait.COUNTS_PLACES):
+        function = kernel(qualified_op)
+        return lambda x, *others: function(x.contiguous(), *others)
     return kernel("aten::reshape" if qualified_op in ("aten::view", "aten::_unsafe_view") else qualified_op)

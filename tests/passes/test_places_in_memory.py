@@ -31,6 +31,12 @@ graph(%self : __torch__.M,
 {body}
   return (%z)
 """
+KEPT = """
+  %k : Tensor = aten::contiguous(%y, %zero)
+  %z : Tensor = aten::as_strided(%k, %sizes, %strides, %none)"""
+WRITTEN = """
+  %z : Tensor = aten::as_strided(%y, %sizes, %strides, %none)
+  %t : Tensor = aten::add_(%z, %one, %one)"""
 EXAMPLE = torch.rand(4, 6, generator=torch.Generator().manual_seed(2)) - 0.5
 
 
@@ -108,17 +114,26 @@ def test_a_result_that_lies_turned_is_turned_back() -> None:
     """)
 
 
+@pytest.mark.parametrize("body", ["%z : Tensor = aten::as_strided(%x, %sizes, %strides, %none)", KEPT, WRITTEN])
+def test_inputs_and_what_is_copied_or_written_to_are_left_alone(body: str) -> None:
+    text, notes = rewritten(body)
+    assert ".rows" not in text and not notes
+
+
 @pytest.mark.parametrize(
-    "body",
+    ("body", "tensor"),
     [
-        "  %z : Tensor = aten::as_strided(%x, %sizes, %strides, %none)",
-        "  %z : Tensor = aten::as_strided(%y, %sizes, %strides, %one)",
-        "  %v : Tensor = aten::unsqueeze(%y, %zero)\n  %z : Tensor = aten::as_strided(%v, %sizes, %strides, %none)",
+        ("  %z : Tensor = aten::as_strided(%y, %sizes, %strides, %one)", "y"),
+        (
+            "  %v : Tensor = aten::unsqueeze(%y, %zero)\n  %z : Tensor = aten::as_strided(%v, %sizes, %strides, %none)",
+            "v",
+        ),
     ],
 )
-def test_what_lies_in_rows_is_left_alone(body: str) -> None:
+def test_what_lies_in_rows_does_so_whatever_other_passes_make_of_it(body: str, tensor: str) -> None:
     text, notes = rewritten(body)
-    assert "contiguous" not in text and not notes
+    assert f"%{tensor}.rows : Tensor = aten::contiguous(%{tensor}, %0)" in text
+    assert f"aten::as_strided(%{tensor}.rows, " in text and not notes
 
 
 REASONS: dict[str, tuple[str, Tensor | None, str]] = {

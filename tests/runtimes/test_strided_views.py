@@ -23,7 +23,16 @@ def _written(x: Tensor) -> tuple[Tensor, Tensor]:
     return part + 0, before
 
 
-EVERY = {**CASES, "written": (_written, (4, 5))}
+def _scattered(x: Tensor) -> tuple[Tensor, ...]:
+    whole, source = (x * 2).t(), -x[:2, :3]
+    return (
+        torch.as_strided_scatter(whole[1:], source, (2, 3), (9, 2), 3) * 2,
+        torch.as_strided_scatter(whole, source, (2, 3), (9, 2)).as_strided((6, 5), (5, 1), 1),
+        torch.as_strided_scatter(x * 3, source, (2, 3), (1, 12), 2),
+    )
+
+
+EVERY = {**CASES, "written": (_written, (4, 5)), "scattered": (_scattered, (5, 7))}
 
 
 @pytest.mark.parametrize("name", EVERY)

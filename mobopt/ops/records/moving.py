@@ -24,8 +24,12 @@ _SHAPES = joined(
         operators("squeeze_copy", _MOVES, Trait.RANK_BY_SIZES),
         operators("unsqueeze_copy", _MOVES),
         operators("atleast_1d atleast_2d atleast_3d", _MOVES, Trait.HANDS_BACK),
-        operators("as_strided as_strided_copy", _MOVES, Trait.OWN_STRIDES, Trait.READS_STRIDES, rank="size"),
-        operators("as_strided_scatter", _MOVES, Trait.READS_STRIDES, rank=Like.FIRST),
+        operators(
+            "as_strided as_strided_copy",
+            *(_MOVES, Trait.OWN_STRIDES, Trait.READS_STRIDES, Trait.COUNTS_PLACES),
+            rank="size",
+        ),
+        operators("as_strided_scatter", _MOVES, Trait.READS_STRIDES, Trait.COUNTS_PLACES, rank=Like.FIRST),
     ]
 )
 _ORDERS = joined(
@@ -50,7 +54,11 @@ _IN_PLACE = joined(
         operators("swapaxes_ swapdims_ t_ transpose_", _MOVES, Trait.VIEWS_IN_PLACE, rank=Like.FIRST),
         operators("squeeze_", _MOVES, Trait.VIEWS_IN_PLACE, Trait.RANK_BY_SIZES),
         operators("unsqueeze_", _MOVES, Trait.VIEWS_IN_PLACE),
-        operators("as_strided_", _MOVES, Trait.OWN_STRIDES, Trait.VIEWS_IN_PLACE, Trait.READS_STRIDES, rank="size"),
+        operators(
+            "as_strided_",
+            *(_MOVES, Trait.OWN_STRIDES, Trait.VIEWS_IN_PLACE, Trait.READS_STRIDES, Trait.COUNTS_PLACES),
+            rank="size",
+        ),
     ]
 )
 _PARTS = joined(

@@ -39,6 +39,8 @@ class Trait(Enum):
     """All results together show each element of the first argument at most once."""
     OWN_STRIDES = auto()
     """Looks at memory by sizes and strides of its own, so it may show elements that its first argument does not."""
+    COUNTS_PLACES = auto()
+    """Finds elements by their places in the memory of its first argument."""
     CONSTRUCTS = auto()
     """Makes a container that holds its arguments."""
     FILLS = auto()

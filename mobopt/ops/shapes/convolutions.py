@@ -7,6 +7,7 @@ from typing import Any
 
 from mobopt.ir.dimensions import Dimension
 from mobopt.ir.types import TensorType
+from mobopt.ops.shapes.layouts import as_any_image
 from mobopt.ops.shapes.rules import FLOATS, numbers, require, shape_rule
 from mobopt.ops.shapes.views import with_sizes
 
@@ -28,7 +29,7 @@ def _strided(size: Dimension, kernel: Dimension, stride: int, padding: int, dila
     return (padded - covered) // stride + 1
 
 
-@shape_rule("aten::conv1d", "aten::conv2d", "aten::conv3d")
+@shape_rule("aten::conv1d", "aten::conv2d", "aten::conv3d", layout=as_any_image)
 def convolution(
     x: TensorType,
     weight: TensorType,
@@ -48,7 +49,7 @@ def convolution(
     return with_sizes(x, (*lead, weight.sizes[0], *sizes))
 
 
-@shape_rule("aten::conv1d.padding", "aten::conv2d.padding", "aten::conv3d.padding")
+@shape_rule("aten::conv1d.padding", "aten::conv2d.padding", "aten::conv3d.padding", layout=as_any_image)
 def convolution_padded_by_name(
     x: TensorType,
     weight: TensorType,
@@ -70,7 +71,9 @@ def convolution_padded_by_name(
     return with_sizes(x, (*x.sizes[: -spatial - 1], weight.sizes[0], *x.sizes[-spatial:]))
 
 
-@shape_rule("aten::conv_transpose1d", "aten::conv_transpose2d.input", "aten::conv_transpose3d.input")
+@shape_rule(
+    "aten::conv_transpose1d", "aten::conv_transpose2d.input", "aten::conv_transpose3d.input", layout=as_any_image
+)
 def transposed_convolution(
     x: TensorType,
     weight: TensorType,
@@ -93,7 +96,7 @@ def transposed_convolution(
     return with_sizes(x, (*x.sizes[: -spatial - 1], weight.sizes[1] * groups, *sizes))
 
 
-@shape_rule("aten::convolution", "aten::_convolution")
+@shape_rule("aten::convolution", "aten::_convolution", layout=as_any_image)
 def any_convolution(
     x: TensorType,
     weight: TensorType,

@@ -9,13 +9,13 @@ import torch
 
 from mobopt.ir.dimensions import Dimension
 from mobopt.ir.types import TensorType
-from mobopt.ops.shapes.layouts import row_major_but_images
+from mobopt.ops.shapes.layouts import as_all_images, as_image, row_major_but_images
 from mobopt.ops.shapes.promotion import result_dtype
 from mobopt.ops.shapes.rules import PLAIN, axes, axis, equal, numbers, require, shape_rule, view_rule
 from mobopt.ops.shapes.views import replaced, with_sizes
 
 
-@shape_rule("aten::cat", "aten::concat", "aten::concatenate", layout=row_major_but_images)
+@shape_rule("aten::cat", "aten::concat", "aten::concatenate", layout=as_all_images)
 def cat(tensors: Sequence[TensorType], dim: int) -> TensorType:
     """Along a dimension; empty tensors of one dimension are left out, as torch does."""
     dtype = result_dtype(*tensors)
@@ -84,7 +84,7 @@ def triangle(x: TensorType, diagonal: int) -> TensorType:
     return x
 
 
-@shape_rule("aten::pixel_shuffle")
+@shape_rule("aten::pixel_shuffle", layout=as_image)
 def pixel_shuffle(x: TensorType, factor: int) -> TensorType:
     """From channels to places: ``[..., C * r * r, H, W]`` to ``[..., C, H * r, W * r]``."""
     require(x.rank >= 3 and factor > 0)
@@ -93,7 +93,7 @@ def pixel_shuffle(x: TensorType, factor: int) -> TensorType:
     return with_sizes(x, (*lead, channels // (factor * factor), height * factor, width * factor))
 
 
-@shape_rule("aten::pixel_unshuffle")
+@shape_rule("aten::pixel_unshuffle", layout=as_image)
 def pixel_unshuffle(x: TensorType, factor: int) -> TensorType:
     """The way back; of what is empty torch makes the operand."""
     require(x.rank >= 3 and factor > 0 and x.numel > 0)

@@ -17,8 +17,11 @@ Layout: TypeAlias = "Callable[[tuple[int, ...], Sequence[Lying]], tuple[int, ...
 Order: TypeAlias = "Callable[[Sequence[Any]], Sequence[int] | None]"
 """The dimensions of a first result, innermost first, by the arguments of an operator, or None where it is row-major."""
 
-_RANKS_OF_FORMATS = (4, 5)
+RANKS_OF_FORMATS = (4, 5)
 """Ranks of tensors for which PyTorch knows orders with the channels last."""
+_RANK_OF_IMAGES = 4
+_CHANNELS_LAST = (1, 3, 2, 0)
+"""Dimensions of images in ``torch.channels_last``, innermost first."""
 
 
 def row_major(sizes: tuple[int, ...], operands: Sequence[Lying]) -> Strides:
@@ -28,9 +31,51 @@ def row_major(sizes: tuple[int, ...], operands: Sequence[Lying]) -> Strides:
 
 def row_major_but_images(sizes: tuple[int, ...], operands: Sequence[Lying]) -> Strides | None:
     """As :func:`row_major`, where operands can't have their channels last."""
-    if any(len(given) in _RANKS_OF_FORMATS for given, _ in operands):
+    if any(len(given) in RANKS_OF_FORMATS for given, _ in operands):
         return None
     return dense(sizes)
+
+
+def as_image(sizes: tuple[int, ...], operands: Sequence[Lying]) -> Strides | None:
+    """In the memory format of the first operand, where that is a batch of images."""
+    given, strides = operands[0]
+    if len(given) != _RANK_OF_IMAGES or 0 in given:
+        return None
+    is_last = has_channels_last(given, strides)
+    if not is_last and _lie_alike(given, strides, dense(given, _CHANNELS_LAST)):
+        return None  # sizes of 1 have strides of their own, and operators differ in what they make of these
+    return dense(sizes, _CHANNELS_LAST if is_last else None)
+
+
+def as_any_image(sizes: tuple[int, ...], operands: Sequence[Lying]) -> Strides | None:
+    """With the channels last where images or filters, the first two operands, have them so."""
+    if any(len(given) != _RANK_OF_IMAGES or 0 in given for given, _ in operands[:2]):
+        return None
+    is_last = any(has_channels_last(*operand) for operand in operands[:2])
+    return dense(sizes, _CHANNELS_LAST if is_last else None)
+
+
+def as_all_images(sizes: tuple[int, ...], operands: Sequence[Lying]) -> Strides | None:
+    """With the channels last where all operands have them so; row-major where they can't have."""
+    if all(len(given) not in RANKS_OF_FORMATS for given, _ in operands):
+        return dense(sizes)
+    if any(len(given) != _RANK_OF_IMAGES or 0 in given for given, _ in operands):
+        return None
+    is_last = all(has_channels_last(*operand) for operand in operands)
+    return dense(sizes, _CHANNELS_LAST if is_last else None)
+
+
+def has_channels_last(sizes: tuple[int, ...], strides: Strides) -> bool:
+    """Whether PyTorch takes a batch of images for one in ``torch.channels_last``, also where it has gaps: the rule of
+    ``suggest_memory_format``, with its choice where sizes of 1 leave one."""
+    if strides[1] == 0:
+        return False
+    least = 0
+    for dim in _CHANNELS_LAST:
+        if strides[dim] < least or (dim == 0 and least == strides[1]):
+            return False
+        least = strides[dim] * sizes[dim]
+    return True
 
 
 def as_operands(sizes: tuple[int, ...], operands: Sequence[Lying]) -> Strides | None:
@@ -60,6 +105,11 @@ def dense(sizes: tuple[int, ...], order: Sequence[int] | None = None) -> Strides
         strides[dim] = step
         step *= max(sizes[dim], 1)
     return tuple(strides)
+
+
+def _lie_alike(sizes: tuple[int, ...], strides: Strides, others: Strides) -> bool:
+    """Whether strides differ in dimensions of size 1 at most."""
+    return all(size == 1 or one == other for size, one, other in zip(sizes, strides, others, strict=True))
 
 
 def as_exchanged_operands(sizes: tuple[int, ...], operands: Sequence[Lying]) -> Strides | None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from mobopt.ir.dimensions import Dimension
 from mobopt.ir.types import TensorType
-from mobopt.ops.shapes.layouts import row_major
+from mobopt.ops.shapes.layouts import as_image, row_major
 from mobopt.ops.shapes.reductions import reduced
 from mobopt.ops.shapes.rules import FLOATS, broadcast, equal, require, shape_rule
 from mobopt.ops.shapes.views import with_sizes
@@ -20,7 +20,7 @@ def _require_vectors(x: TensorType, size: Dimension, vectors: Sequence[TensorTyp
         require(item is None or (item.rank == 1 and item.dtype == x.dtype and item.sizes[0] == size))
 
 
-@shape_rule("aten::batch_norm")
+@shape_rule("aten::batch_norm", layout=as_image)
 def batch_norm(
     x: TensorType,
     weight: TensorType | None,
@@ -52,7 +52,7 @@ def instance_norm(
     return x
 
 
-@shape_rule("aten::group_norm")
+@shape_rule("aten::group_norm", layout=as_image)
 def group_norm(x: TensorType, groups: int, weight: TensorType | None, bias: TensorType | None, *_: Any) -> TensorType:
     """One mean and variance for each group of channels of each sample."""
     require(x.rank >= 2 and groups > 0 and x.sizes[1] % groups == 0 and all(size > 0 for size in x.sizes))

@@ -7,6 +7,7 @@ from typing import Any
 
 from mobopt.ir.dimensions import Dimension, minimum
 from mobopt.ir.types import TensorType
+from mobopt.ops.shapes.layouts import as_image
 from mobopt.ops.shapes.rules import PLAIN, require, shape_rule, view_rule
 from mobopt.ops.shapes.views import with_sizes
 
@@ -24,7 +25,9 @@ def constant_pad(x: TensorType, pad: Sequence[Dimension], *_: Any) -> TensorType
     return with_sizes(x, sizes)
 
 
-@shape_rule(*(f"aten::{kind}_pad{rank}d" for kind in ("reflection", "replication") for rank in (1, 2, 3)))
+@shape_rule(
+    *(f"aten::{kind}_pad{rank}d" for kind in ("reflection", "replication") for rank in (1, 2, 3)), layout=as_image
+)
 def border_pad(x: TensorType, pad: Sequence[Dimension]) -> TensorType:
     """What is repeated or mirrored is there: no border is wider than the tensor less one."""
     require(len(pad) in (2, 4, 6) and x.rank in (len(pad) // 2 + 1, len(pad) // 2 + 2))

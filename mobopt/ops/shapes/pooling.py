@@ -10,6 +10,7 @@ import torch
 
 from mobopt.ir.dimensions import Dimension, ceil_divide, minimum
 from mobopt.ir.types import TensorType
+from mobopt.ops.shapes.layouts import as_image
 from mobopt.ops.shapes.rules import FLOATS, is_same, numbers, require, shape_rule
 from mobopt.ops.shapes.views import with_sizes
 
@@ -90,12 +91,12 @@ def adaptive_max_pool(spatial: int, x: TensorType, output: Sequence[Dimension]) 
 
 
 for _spatial in (1, 2, 3):
-    shape_rule(f"aten::max_pool{_spatial}d")(partial(max_pool, _spatial))
-    shape_rule(f"aten::avg_pool{_spatial}d")(partial(average_pool, _spatial))
-    shape_rule(f"aten::adaptive_avg_pool{_spatial}d")(partial(adaptive_average_pool, _spatial))
-    shape_rule(f"aten::adaptive_max_pool{_spatial}d")(partial(adaptive_max_pool, _spatial))
+    shape_rule(f"aten::max_pool{_spatial}d", layout=as_image)(partial(max_pool, _spatial))
+    shape_rule(f"aten::avg_pool{_spatial}d", layout=as_image)(partial(average_pool, _spatial))
+    shape_rule(f"aten::adaptive_avg_pool{_spatial}d", layout=as_image)(partial(adaptive_average_pool, _spatial))
+    shape_rule(f"aten::adaptive_max_pool{_spatial}d", layout=as_image)(partial(adaptive_max_pool, _spatial))
 for _spatial in (2, 3):
-    shape_rule(f"aten::max_pool{_spatial}d_with_indices")(partial(max_pool_with_indices, _spatial))
+    shape_rule(f"aten::max_pool{_spatial}d_with_indices", layout=as_image)(partial(max_pool_with_indices, _spatial))
 
 
 @shape_rule("torchvision::roi_align")

@@ -9,6 +9,7 @@ from typing import Any
 
 from mobopt.ir.dimensions import Dimension
 from mobopt.ir.types import TensorType
+from mobopt.ops.shapes.layouts import as_image
 from mobopt.ops.shapes.rules import FLOATS, concrete, equal, numbers, require, shape_rule
 from mobopt.ops.shapes.views import with_sizes
 
@@ -58,8 +59,8 @@ for _name, _spatial in (
     ("_upsample_bilinear2d_aa", 2),
     ("_upsample_bicubic2d_aa", 2),
 ):
-    shape_rule(f"aten::{_name}")(partial(resize, _spatial))
-    shape_rule(f"aten::{_name}.vec")(partial(resize_or_scale, _spatial))
+    shape_rule(f"aten::{_name}", layout=as_image)(partial(resize, _spatial))
+    shape_rule(f"aten::{_name}.vec", layout=as_image)(partial(resize_or_scale, _spatial))
 
 
 @shape_rule("aten::grid_sampler", "aten::grid_sampler_2d", "aten::grid_sampler_3d")

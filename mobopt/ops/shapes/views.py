@@ -273,6 +273,18 @@ def windows(x: TensorType, dim: int, size: Dimension, step: int) -> TensorType:
     return with_sizes(x, (*replaced(x.sizes, place, (x.sizes[place] - size) // step + 1), size))
 
 
+@view_rule("aten::as_strided", "aten::as_strided_copy")
+def strided(
+    x: TensorType, sizes: Sequence[Dimension], strides: Sequence[Dimension], offset: Dimension | None
+) -> TensorType:
+    """Places in the memory of a tensor that is the whole of it."""
+    require(len(sizes) == len(strides) and all(item >= 0 for item in (*sizes, *strides)))
+    if all(size > 0 for size in sizes):
+        last = sum((size - 1) * stride for size, stride in zip(sizes, strides, strict=True))
+        require((offset or 0) + last < x.numel)
+    return with_sizes(x, tuple(sizes))
+
+
 @view_rule("aten::diagonal")
 def diagonal(x: TensorType, offset: int, first: int, second: int) -> TensorType:
     """The diagonals of matrices in two dimensions, as the last one."""

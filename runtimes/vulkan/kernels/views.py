@@ -68,6 +68,14 @@ def unsqueezed(tensor: DeviceTensor, dim: int) -> DeviceTensor:
     return tensor.view(sizes, strides)
 
 
+def strided_view(
+    plan: Plan, tensor: DeviceTensor, sizes: Sequence[int], strides: Sequence[int], start: int
+) -> DeviceTensor:
+    """Elements by their places, counted from ``start`` in row-major order of the tensor."""
+    dense = as_contiguous(plan, tensor)
+    return dense.view(sizes, strides, dense.offset + start)
+
+
 def diagonal_view(tensor: DeviceTensor, offset: int, first: int, second: int, sizes: Sequence[int]) -> DeviceTensor:
     """A diagonal of two dimensions as a last one, ``offset`` places above the main one; ``sizes`` are the view's."""
     a, b = normalized_dim(first, tensor.rank), normalized_dim(second, tensor.rank)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from mobopt.ir import Node
-from mobopt.runtimes.vulkan.engine.tensor import DeviceTensor
+from mobopt.runtimes.vulkan.engine.tensor import DeviceTensor, contiguous_strides
 from mobopt.runtimes.vulkan.kernels.copies import strided_copy
 from mobopt.runtimes.vulkan.kernels.geometry import normalized_dim
 from mobopt.runtimes.vulkan.kernels.plan import Plan
@@ -16,12 +16,14 @@ from mobopt.runtimes.vulkan.lowerings.registry import lowers
 _Part = Callable[[DeviceTensor, Node], DeviceTensor]
 
 
-def _writes(operator: str) -> Callable[[_Part], _Part]:
-    """Register a function of the copy and the call: the part of the copy that the second argument replaces."""
+def _writes(operator: str, *, dense: bool = False) -> Callable[[_Part], _Part]:
+    """Register a function of the copy and the call: the part of the copy, which may have to be ``dense``, that the
+    second argument replaces."""
 
     def register(part: _Part) -> _Part:
         def lowering(plan: Plan, call: Node) -> DeviceTensor:
-            target = plan.own_result(call.output)
+            strides = contiguous_strides(call.output.sizes) if dense else None
+            target = plan.own_result(call.output, strides=strides)
             strided_copy(plan, plan.tensor(call.args[0]), target, fresh=True)
             strided_copy(plan, plan.tensor(call["src"]), part(target, call))
             return target
@@ -43,6 +45,11 @@ def _slice(target: DeviceTensor, call: Node) -> DeviceTensor:
 def _select(target: DeviceTensor, call: Node) -> DeviceTensor:
     dim = normalized_dim(call["dim"], target.rank)
     return selected(target, dim, call["index"] % target.sizes[dim])
+
+
+@_writes("aten::as_strided_scatter", dense=True)
+def _places(target: DeviceTensor, call: Node) -> DeviceTensor:
+    return target.view(call["src"].sizes, call["stride"], target.offset + (call["storage_offset"] or 0))
 
 
 @_writes("aten::diagonal_scatter")

@@ -15,6 +15,7 @@ from mobopt.runtimes.vulkan.kernels.views import (
     reshaped,
     selected,
     sliced,
+    strided_view,
     swapped,
     unsqueezed,
     without_dims,
@@ -155,6 +156,13 @@ def _unfold(tensor: DeviceTensor, call: Node) -> DeviceTensor:
     strides = list(tensor.strides)
     strides[dim] *= call["step"]
     return tensor.view(call.output.sizes, [*strides, tensor.strides[dim]])
+
+
+@lowers("aten::as_strided", "aten::as_strided_copy", check=check_dtypes, exact=True, long=True)
+def as_strided(plan: Plan, call: Node) -> DeviceTensor:
+    """Places in a tensor that lies in the model as its dimensions follow one another."""
+    start = call["storage_offset"] or 0
+    return strided_view(plan, plan.tensor(call.args[0]), call.output.sizes, call["stride"], start)
 
 
 @lowers(
