@@ -13,6 +13,7 @@ from mobopt.ir.nests import map_leaves
 from mobopt.ir.types import TENSOR
 from mobopt.ops.aliases import Aliases
 from mobopt.ops.records import Trait, has_trait
+from mobopt.ops.shapes.layouts import outermost_first
 from mobopt.ops.state import telling_calls
 from mobopt.passes.facts import Examples
 from mobopt.passes.manager import After, Pass
@@ -210,7 +211,7 @@ class _Watcher(Interpreter):
 
 
 def _place(tensor: torch.Tensor) -> _Place:
-    order = sorted(range(tensor.dim()), key=tensor.stride, reverse=True)
+    order = outermost_first(tensor.stride())
     storage, size = tensor.untyped_storage(), tensor.element_size()
     is_whole = tensor.numel() * size == storage.nbytes() and tensor.permute(order).is_contiguous()
     if tensor.is_contiguous() and is_whole:

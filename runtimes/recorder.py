@@ -16,6 +16,7 @@ from mobopt.ir.types import TENSOR
 from mobopt.ops.effects import draws_numbers
 from mobopt.ops.records import Trait, functional_schema, has_trait, record_of
 from mobopt.ops.schemas import PACKING_OPERATORS
+from mobopt.ops.shapes.layouts import outermost_first
 from mobopt.runtimes.abstract import (
     TracedTensor,
     ViewRecipe,
@@ -192,8 +193,7 @@ class Recorder:
             return args
         base = TracedTensor(memory, memory.meta, memory.ref, memory.version)
         if not base.meta.is_contiguous():
-            outermost_first = sorted(range(base.meta.dim()), key=base.meta.stride, reverse=True)
-            base = self._record("aten::permute", [base, outermost_first], source)
+            base = self._record("aten::permute", [base, outermost_first(base.meta.stride())], source)
         if not (base.meta.is_contiguous() and shows_as_it_lies(tensor.meta, base.meta)):
             raise UnsupportedError(
                 f"{op}{_at(source)} takes elements by their places in memory, where they don't lie one after another; "

@@ -14,7 +14,7 @@ from mobopt.ir.schemas import argument_names
 from mobopt.ir.types import TensorType
 from mobopt.ops.records import Trait, has_trait
 from mobopt.ops.shapes import infer, makes_new, order_of, strides_of
-from mobopt.ops.shapes.layouts import RANKS_OF_FORMATS, Strides, dense
+from mobopt.ops.shapes.layouts import RANKS_OF_FORMATS, Strides, dense, outermost_first
 from mobopt.runtimes.abstract import TracedTensor, is_nested
 from mobopt.runtimes.cpu.kernels import kernel, operator_error
 
@@ -142,8 +142,7 @@ def _without_elements(result: torch.Tensor) -> torch.Tensor:
     """What a kernel made, as a meta tensor of its own memory, that lies alike if it has no gaps."""
     if result.is_meta or result.layout != torch.strided:
         return result
-    outermost_first = sorted(range(result.dim()), key=result.stride, reverse=True)
-    is_dense = result.permute(outermost_first).is_contiguous()
+    is_dense = result.permute(outermost_first(result.stride())).is_contiguous()
     strides = result.stride() if is_dense else dense(tuple(result.shape))
     return torch.empty_strided(result.shape, strides, dtype=result.dtype, device=_META)
 

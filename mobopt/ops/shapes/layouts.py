@@ -65,6 +65,11 @@ def as_all_images(sizes: tuple[int, ...], operands: Sequence[Lying]) -> Strides 
     return dense(sizes, _CHANNELS_LAST if is_last else None)
 
 
+def outermost_first(strides: Sequence[int]) -> list[int]:
+    """Dimensions in the order in which they lie."""
+    return sorted(range(len(strides)), key=strides.__getitem__, reverse=True)
+
+
 def has_channels_last(sizes: tuple[int, ...], strides: Strides) -> bool:
     """Whether PyTorch takes a batch of images for one in ``torch.channels_last``, also where it has gaps: the rule of
     ``suggest_memory_format``, with its choice where sizes of 1 leave one."""
