@@ -19,6 +19,7 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from mobopt.errors import BundleError, InputError, MoboptError, UnsupportedError
 from mobopt.frontends.exported.archive import ExportedArchive
+from mobopt.frontends.exported.core_operators import recompose
 from mobopt.frontends.exported.reader import ExportedModel
 from mobopt.frontends.exported.transforms import without_transforms
 from mobopt.frontends.exported.trees import LEAF, Tree, arrange, tree_of
@@ -136,7 +137,9 @@ class ExportedProgramSource(Source):
 
 
 def _program(model: ExportedModel, preserved: Sequence[str]) -> Program:
-    return frozen(model.program, preserved)
+    program = frozen(model.program, preserved)
+    recompose(program)
+    return program
 
 
 def _with_own_state(exported: ExportedProgram) -> ExportedProgram:

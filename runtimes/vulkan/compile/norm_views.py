@@ -24,7 +24,7 @@ def view_before_norms(graph: Graph) -> None:
         %y : Float(2, 8) = aten::layer_norm(%0, [8], %w, %b, 1e-05, True)
     """
     for node in list(graph.block.nodes):
-        norm: Node | None = node if normalizes_rows(node) else None
+        norm: Node | None = node if normalizes_rows(node) and len(node.outputs) == 1 else None
         while norm is not None:
             norm = _after_views(norm)
 

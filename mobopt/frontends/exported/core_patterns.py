@@ -1,0 +1,189 @@
+"""Layers that ``torch.export``'s decompositions write in steps, known again by these steps.
+
+A pattern is an operator's qualified name with patterns of its first inputs. A text stands for whatever is there, the
+same wherever it stands; ``ANY`` for anything; the rest are constants. Source of the steps: ``torch/_decomp``, and
+``_scaled_dot_product_attention_math`` of ``aten/src/ATen/native/transformers/attention.cpp``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
+
+from mobopt.ir import Graph, Node, Value
+from mobopt.ir.types import INT, ListType
+from mobopt.ops.effects import listed_items
+from mobopt.passes.rewriting import insert_node, is_constant_tensor
+
+Pattern: TypeAlias = "tuple[Any, ...]"
+Made: TypeAlias = "tuple[str, Sequence[Any]]"
+"""A qualified operator and its inputs: values, or plain ones for constants."""
+_Found: TypeAlias = "dict[str, Value]"
+_Make: TypeAlias = "Callable[[Graph, Node, _Found], Made | None]"
+
+ANY = object()
+
+
+def composed(graph: Graph, node: Node) -> Made | None:
+    """The layer whose last step a node is, or None."""
+    for pattern, make in _STEPS:
+        found: _Found = {}
+        if _matches(node, pattern, found):
+            made = make(graph, node, found)
+            if made is not None:
+                return made
+    return None
+
+
+def _matches(node: Node, pattern: Pattern, found: _Found) -> bool:
+    name, *inputs = pattern
+    if node.qualified_op != name or len(node.inputs) < len(inputs):
+        return False
+    return all(_is(value, wanted, found) for value, wanted in zip(node.inputs, inputs, strict=False))
+
+
+def _is(value: Value, wanted: Any, found: _Found) -> bool:
+    if wanted is ANY:
+        return True
+    if isinstance(wanted, str):
+        return _same(found.setdefault(wanted, value), value)
+    if isinstance(wanted, tuple):
+        node = value.producer
+        return node is not None and node.outputs[0] is value and _matches(node, wanted, found)
+    if not value.is_constant or isinstance(value.constant, bool) != isinstance(wanted, bool):
+        return False
+    return not is_constant_tensor(value) and bool(value.constant == wanted)
+
+
+def _same(one: Value, other: Value) -> bool:
+    if one is other:
+        return True
+    if not (one.is_constant and other.is_constant) or is_constant_tensor(one) or is_constant_tensor(other):
+        return False
+    return one.type == other.type and bool(one.constant == other.constant)
+
+
+def _of(operator: str, *inputs: Any) -> _Make:
+    """An operator of what was found under these names, and of constants."""
+
+    def make(graph: Graph, node: Node, found: _Found) -> Made:
+        return operator, [found[item] if isinstance(item, str) else item for item in inputs]
+
+    return make
+
+
+def _clamp(graph: Graph, node: Node, found: _Found) -> Made | None:
+    """Both bounds at once, if they are in order."""
+    low, high = found["low"], found["high"]
+    numbers = [item.constant for item in (low, high) if item.is_constant and isinstance(item.constant, (int, float))]
+    return ("aten::clamp", [found["x"], low, high]) if len(numbers) == 2 and numbers[0] <= numbers[1] else None
+
+
+def _prelu(graph: Graph, node: Node, found: _Found) -> Made | None:
+    """The slopes are one for all, or one for each channel, the second dimension."""
+    slopes, sizes = found["slopes"], _items(found["sizes"])
+    if not is_constant_tensor(slopes) or slopes.constant.dim() != 1:
+        return None
+    is_of_channels = len(sizes) >= 2 and sizes[1] in (slopes.constant.numel(), -1)
+    others = [size for dim, size in enumerate(sizes) if dim != 1]
+    return ("aten::prelu", [found["x"], slopes]) if is_of_channels and all(size == 1 for size in others) else None
+
+
+def _matmul(graph: Graph, node: Node, found: _Found) -> Made | None:
+    """A product of matrices with leading dimensions, which were put together for ``bmm``."""
+    spread = [found[name].producer for name in ("left", "right")]
+    if any(item is None or item.qualified_op != "aten::expand" for item in spread):
+        return None
+    left, right = (_items(item.inputs[1]) for item in spread if item is not None)
+    out, flat_left, flat_right = (_items(found[name]) for name in ("sizes", "flat left", "flat right"))
+    if not len(left) == len(right) == len(out) > 3 or not len(flat_left) == len(flat_right) == 3:
+        return None
+    if not _alike(left[:-2], right[:-2], out[:-2]):
+        return None
+    if not (_alike(left[-2:], flat_left[1:]) and _alike(right[-2:], flat_right[1:])):
+        return None
+    return "aten::matmul", [found["left"], found["right"]]
+
+
+def _attention(graph: Graph, node: Node, found: _Found) -> Made | None:
+    """Both operands of the scores were scaled by the root of the scale."""
+    order, scale = found["order"], found["scale"]
+    query, key, weights = (_items(found[f"{name} sizes"]) for name in ("query", "key", "weights"))
+    rank = len(query)
+    if not (order.is_constant and scale.is_constant and rank == len(key) >= 3):
+        return None
+    if list(order.constant) != [*range(rank - 2), rank - 1, rank - 2] or not _alike(weights, [*query[:-1], key[-1]]):
+        return None
+    queries = _expanded(graph, node, found["query"], query)
+    keys = _expanded(graph, node, found["key"], [*key[:-2], key[-1], key[-2]])
+    inputs = [queries, keys, found["value"], found.get("mask"), 0.0, False, float(scale.constant) ** 2, False]
+    return "aten::scaled_dot_product_attention", inputs
+
+
+def _expanded(graph: Graph, node: Node, value: Value, sizes: Sequence[Any]) -> Value:
+    if any(isinstance(size, Value) for size in sizes):
+        items = [size if isinstance(size, Value) else graph.constant(size) for size in sizes]
+        given = insert_node(graph, node, "prim::ListConstruct", items, type=ListType(INT))
+    else:
+        given = graph.constant(list(sizes))
+    return insert_node(graph, node, "aten::expand", [value, given, graph.constant(False)])
+
+
+def _items(value: Value) -> list[Any]:
+    """A list's numbers, and values where it has no numbers; nothing if it isn't known."""
+    if value.is_constant:
+        return list(value.constant)
+    return [item.constant if item.is_constant else item for item in listed_items(value) or ()]
+
+
+def _alike(first: Sequence[Any], *others: Sequence[Any]) -> bool:
+    return all(
+        len(first) == len(other) and all(a is b or a == b for a, b in zip(first, other, strict=True))
+        for other in others
+    )
+
+
+def _spread(operand: Any, name: str) -> Pattern:
+    """An operand with all of its leading dimensions."""
+    return "aten::expand", operand, f"{name} sizes", ANY
+
+
+def _flat(name: str) -> Pattern:
+    """An operand of ``bmm``; what is found under its name has leading dimensions."""
+    return "aten::view", name, f"flat {name}"
+
+
+def _weighted(scores: Pattern) -> Pattern:
+    return "aten::matmul", _spread(("aten::_safe_softmax", scores, -1, ANY), "weights"), "value"
+
+
+_CUT = ("aten::clamp", ("aten::add.Scalar", "x", 3, 1), 0, 6)
+_SCORES = (
+    "aten::matmul",
+    _spread(("aten::mul.Scalar", "query", "scale"), "query"),
+    _spread(("aten::mul.Scalar", ("aten::permute", "key", "order"), "scale"), "key"),
+)
+_SOME = ("aten::any.dim", ("aten::logical_not", ("aten::eq.Scalar", "x", -math.inf)), "dim", True)
+_SOFTMAX = ("aten::softmax.int", "x", "dim", None)
+_SLOPES = ("aten::view", "slopes", "sizes")
+_STEPS: tuple[tuple[Pattern, _Make], ...] = (
+    (("aten::clamp", ("aten::clamp", "x", "low", None), None, "high"), _clamp),
+    (("aten::div.Scalar", _CUT, 6), _of("aten::hardsigmoid", "x")),
+    (("aten::div.Scalar", ("aten::mul.Tensor", "x", _CUT), 6), _of("aten::hardswish", "x")),
+    (("aten::mul.Tensor", "x", ("aten::sigmoid", "x")), _of("aten::silu", "x")),
+    (
+        ("aten::where.self", ("aten::gt.Scalar", "x", 20), "x", ("aten::log1p", ("aten::exp", "x"))),
+        _of("aten::softplus", "x", 1, 20),
+    ),
+    (("aten::mul.Tensor", "x", ("aten::tanh", ("aten::softplus", "x", 1, 20))), _of("aten::mish", "x")),
+    (("aten::where.self", ("aten::gt.Scalar", "x", 0), "x", ("aten::mul.Tensor", _SLOPES, "x")), _prelu),
+    (
+        ("aten::where.self", ("aten::logical_not", _SOME), ("aten::full_like", ANY, 0), _SOFTMAX),
+        _of("aten::_safe_softmax", "x", "dim", None),
+    ),
+    (("aten::view", ("aten::bmm", _flat("left"), _flat("right")), "sizes"), _matmul),
+    (_weighted(_SCORES), _attention),
+    (_weighted(("aten::add.Tensor", _SCORES, "mask", 1)), _attention),
+)
+"""What layers are in steps, by the last one."""
