@@ -32,7 +32,7 @@ from wild.net import batch_of
 from wild.open_sizes import SMALLEST, exported, other_inputs
 
 OPEN = "open"
-SOURCES = ("export", "trace", "onnx", "script", OPEN)
+SOURCES = ("export", "core", "trace", "onnx", "script", OPEN)
 RIGHT, WRONG, REFUSED, TORCH_CANT, FAULT, TIMEOUT, CRASHED, ABSENT = (
     "right", "wrong", "refused", "torch can't", "fault", "timeout", "crashed", "not run",
 )  # fmt: skip
@@ -134,6 +134,8 @@ def _source(kind: str, module: nn.Module, inputs: Sequence[Tensor], folder: Path
     arguments = tuple(x.clone() for x in inputs)
     if kind == "export":
         return torch.export.export(module, arguments)
+    if kind == "core":
+        return torch.export.export(module, arguments).run_decompositions()
     if kind == OPEN:
         return exported(module, arguments)
     if kind == "trace":

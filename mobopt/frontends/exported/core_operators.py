@@ -7,9 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from mobopt.frontends.exported.core_patterns import Made, composed
+from mobopt.frontends.exported.core_patterns import Made, composed, items_of
 from mobopt.ir import Graph, Node, Program, Value
-from mobopt.passes.rewriting import argument
+from mobopt.ops.effects import written_inputs
+from mobopt.passes.dead_code_elimination import DeadCodeElimination
+from mobopt.passes.rewriting import argument, producer_of
 
 _Rule = Callable[[Graph, Node], "Made | None"]
 """The operator that gives a node's first result, with its inputs: values, or plain ones for constants."""
@@ -30,18 +32,24 @@ def recompose(program: Program) -> None:
     So it is with norms of batches and groups, and adaptive pools; and a softmax whose rows are zeros where all scores
     are ``-inf``, as attention has it, is ``aten::_safe_softmax`` again.
     """
+    changed = False
     for graph in program.methods.values():
+        is_functional = not any(written_inputs(node) for node in graph.walk())
         for node in list(graph.walk()):
-            layer: Node | None = node
-            while layer is not None:  # which may be the last step of another one
-                layer = _recomposed(graph, layer)
+            layer = _recomposed(graph, node, is_functional)
+            while layer is not None:  # it may be the last step of another one
+                changed = True
+                layer = _recomposed(graph, layer, is_functional)
+    if changed:
+        DeadCodeElimination().run(program)
 
 
-def _recomposed(graph: Graph, node: Node) -> Node | None:
-    """What was put in a node's place, if anything was."""
+def _recomposed(graph: Graph, node: Node, is_functional: bool) -> Node | None:
+    """What was put in a node's place, if anything was; of several steps only where no tensor is written to."""
     if not node.outputs or any(value.uses for value in node.outputs[1:]):
         return None
-    made = _RULES.get(node.qualified_op, composed)(graph, node)
+    rule = _RULES.get(node.qualified_op, composed if is_functional else None)
+    made = None if rule is None else rule(graph, node)
     if made is None:
         return None
     qualified, inputs = made
@@ -51,6 +59,7 @@ def _recomposed(graph: Graph, node: Node) -> Node | None:
     new = graph.create(op, values, [old.type], overload=overload, names=[old.name], origin=node.origin)
     old.replace_all_uses_with(new.insert_before(node).output)
     node.destroy()
+    new.output.name = old.name
     return new
 
 
@@ -74,6 +83,16 @@ def _batch_norm_that_may_train(graph: Graph, node: Node) -> Made | None:
     return ("aten::batch_norm", [*node.inputs, False]) if is_known else None
 
 
+def _instance_norm(graph: Graph, node: Node) -> Made | None:
+    """Of one item, which has those of all items for channels."""
+    x, weight, bias, training, momentum, eps = node.inputs
+    view = producer_of(x, "aten::view")
+    sizes = items_of(view.inputs[1]) if view is not None else []
+    if sizes[:1] != [1] or not training.is_constant or not training.constant:
+        return None
+    return "aten::instance_norm", [x, weight, bias, None, None, True, momentum, eps, False]
+
+
 def _softmax(graph: Graph, node: Node) -> Made | None:
     x, dim, widens = node.inputs
     if not widens.is_constant or widens.constant:
@@ -89,6 +108,7 @@ _RULES: dict[str, _Rule] = {
     "aten::native_layer_norm": _layer_norm,
     "aten::native_group_norm": _group_norm,
     "aten::_native_batch_norm_legit_no_training": _batch_norm,
+    "aten::_native_batch_norm_legit.no_stats": _instance_norm,
     "aten::native_batch_norm": _batch_norm_that_may_train,
     "aten::_softmax": _softmax,
     "aten::_log_softmax": _softmax,

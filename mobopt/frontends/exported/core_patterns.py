@@ -11,6 +11,8 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
+import torch
+
 from mobopt.ir import Graph, Node, Value
 from mobopt.ir.types import INT, ListType
 from mobopt.ops.effects import listed_items
@@ -49,11 +51,20 @@ def _is(value: Value, wanted: Any, found: _Found) -> bool:
     if isinstance(wanted, str):
         return _same(found.setdefault(wanted, value), value)
     if isinstance(wanted, tuple):
-        node = value.producer
-        return node is not None and node.outputs[0] is value and _matches(node, wanted, found)
+        node = _maker(value)
+        return node is not None and _matches(node, wanted, found)
     if not value.is_constant or isinstance(value.constant, bool) != isinstance(wanted, bool):
         return False
     return not is_constant_tensor(value) and bool(value.constant == wanted)
+
+
+def _maker(value: Value) -> Node | None:
+    """What makes the elements of a value, as its only or first result."""
+    node = value.producer
+    while node is not None and node.qualified_op == "aten::clone":
+        value = node.inputs[0]
+        node = value.producer
+    return node if node is not None and node.outputs[0] is value else None
 
 
 def _same(one: Value, other: Value) -> bool:
@@ -82,34 +93,49 @@ def _clamp(graph: Graph, node: Node, found: _Found) -> Made | None:
 
 def _prelu(graph: Graph, node: Node, found: _Found) -> Made | None:
     """The slopes are one for all, or one for each channel, the second dimension."""
-    slopes, sizes = found["slopes"], _items(found["sizes"])
-    if not is_constant_tensor(slopes) or slopes.constant.dim() != 1:
+    slopes = found["slopes"]
+    if not is_constant_tensor(slopes):
         return None
-    is_of_channels = len(sizes) >= 2 and sizes[1] in (slopes.constant.numel(), -1)
-    others = [size for dim, size in enumerate(sizes) if dim != 1]
-    return ("aten::prelu", [found["x"], slopes]) if is_of_channels and all(size == 1 for size in others) else None
+    known: torch.Tensor = slopes.constant
+    if "sizes" in found:
+        known = known.view(items_of(found["sizes"]))
+    if known.dim() < 2 or known.shape[1] != known.numel():
+        return None
+    return "aten::prelu", [found["x"], graph.constant(known.reshape(-1), name=slopes.name)]
 
 
 def _matmul(graph: Graph, node: Node, found: _Found) -> Made | None:
     """A product of matrices with leading dimensions, which were put together for ``bmm``."""
-    spread = [found[name].producer for name in ("left", "right")]
-    if any(item is None or item.qualified_op != "aten::expand" for item in spread):
-        return None
-    left, right = (_items(item.inputs[1]) for item in spread if item is not None)
-    out, flat_left, flat_right = (_items(found[name]) for name in ("sizes", "flat left", "flat right"))
-    if not len(left) == len(right) == len(out) > 3 or not len(flat_left) == len(flat_right) == 3:
-        return None
-    if not _alike(left[:-2], right[:-2], out[:-2]):
-        return None
-    if not (_alike(left[-2:], flat_left[1:]) and _alike(right[-2:], flat_right[1:])):
+    left, right = (_spread_sizes(found[name]) for name in ("left", "right"))
+    out, flat_left, flat_right = (items_of(found[name]) for name in ("sizes", "flat left", "flat right"))
+    is_product = len(left) == len(right) == len(out) >= 3 and _alike(left[:-2], right[:-2], out[:-2])
+    if not is_product or not (_alike(left[-2:], flat_left[1:]) and _alike(right[-2:], flat_right[1:])):
         return None
     return "aten::matmul", [found["left"], found["right"]]
+
+
+def _product_by_weight(graph: Graph, node: Node, found: _Found) -> Made | None:
+    """A product by a known matrix, which was repeated for ``bmm``."""
+    left, out, flat_left = _spread_sizes(found["left"]), items_of(found["sizes"]), items_of(found["flat left"])
+    if not is_constant_tensor(found["right"]) or not len(left) == len(out) >= 3:
+        return None
+    matrices: torch.Tensor = found["right"].constant
+    is_repeated = matrices.dim() == 3 and (matrices.stride(0) == 0 or len(matrices) == 1)
+    if not is_repeated or not (_alike(left[:-1], out[:-1]) and _alike(left[-2:], flat_left[1:])):
+        return None
+    return "aten::matmul", [found["left"], graph.constant(matrices[0], name=found["right"].name)]
+
+
+def _spread_sizes(value: Value) -> list[Any]:
+    """Sizes to which an operand was expanded; none if it wasn't."""
+    node = _maker(value)
+    return items_of(node.inputs[1]) if node is not None and node.qualified_op == "aten::expand" else []
 
 
 def _attention(graph: Graph, node: Node, found: _Found) -> Made | None:
     """Both operands of the scores were scaled by the root of the scale."""
     order, scale = found["order"], found["scale"]
-    query, key, weights = (_items(found[f"{name} sizes"]) for name in ("query", "key", "weights"))
+    query, key, weights = (items_of(found[f"{name} sizes"]) for name in ("query", "key", "weights"))
     rank = len(query)
     if not (order.is_constant and scale.is_constant and rank == len(key) >= 3):
         return None
@@ -130,7 +156,7 @@ def _expanded(graph: Graph, node: Node, value: Value, sizes: Sequence[Any]) -> V
     return insert_node(graph, node, "aten::expand", [value, given, graph.constant(False)])
 
 
-def _items(value: Value) -> list[Any]:
+def items_of(value: Value) -> list[Any]:
     """A list's numbers, and values where it has no numbers; nothing if it isn't known."""
     if value.is_constant:
         return list(value.constant)
@@ -166,7 +192,7 @@ _SCORES = (
 )
 _SOME = ("aten::any.dim", ("aten::logical_not", ("aten::eq.Scalar", "x", -math.inf)), "dim", True)
 _SOFTMAX = ("aten::softmax.int", "x", "dim", None)
-_SLOPES = ("aten::view", "slopes", "sizes")
+_ABOVE = ("aten::gt.Scalar", "x", 0)
 _STEPS: tuple[tuple[Pattern, _Make], ...] = (
     (("aten::clamp", ("aten::clamp", "x", "low", None), None, "high"), _clamp),
     (("aten::div.Scalar", _CUT, 6), _of("aten::hardsigmoid", "x")),
@@ -177,12 +203,14 @@ _STEPS: tuple[tuple[Pattern, _Make], ...] = (
         _of("aten::softplus", "x", 1, 20),
     ),
     (("aten::mul.Tensor", "x", ("aten::tanh", ("aten::softplus", "x", 1, 20))), _of("aten::mish", "x")),
-    (("aten::where.self", ("aten::gt.Scalar", "x", 0), "x", ("aten::mul.Tensor", _SLOPES, "x")), _prelu),
+    (("aten::where.self", _ABOVE, "x", ("aten::mul.Tensor", ("aten::view", "slopes", "sizes"), "x")), _prelu),
+    (("aten::where.self", _ABOVE, "x", ("aten::mul.Tensor", "slopes", "x")), _prelu),
     (
         ("aten::where.self", ("aten::logical_not", _SOME), ("aten::full_like", ANY, 0), _SOFTMAX),
         _of("aten::_safe_softmax", "x", "dim", None),
     ),
     (("aten::view", ("aten::bmm", _flat("left"), _flat("right")), "sizes"), _matmul),
+    (("aten::view", ("aten::bmm", _flat("left"), "right"), "sizes"), _product_by_weight),
     (_weighted(_SCORES), _attention),
     (_weighted(("aten::add.Tensor", _SCORES, "mask", 1)), _attention),
 )
