@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import textwrap
 import warnings
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -18,6 +20,8 @@ from mobopt.frontends.exported.core_operators import recompose
 from mobopt.frontends.open_source import source_of
 from mobopt.ir import Program, parse_graph, print_graph
 from mobopt.runtimes.cpu import Interpreter
+from mobopt.runtimes.vulkan.engine.device import Device
+from mobopt.runtimes.vulkan.program import VulkanProgram
 
 Function = Callable[..., Any]
 
@@ -219,6 +223,22 @@ def test_a_model_takes_as_many_dispatches_as_before(encoder: nn.Module) -> None:
         torch.testing.assert_close(optimized(x), encoder(x), rtol=1e-4, atol=1e-5)
         counts.append(optimized.plan_report(x).dispatches)
     assert counts[0] == counts[1]
+
+
+def test_gpus_find_attention_that_was_written_in_steps(device: Device) -> None:
+    """Operands that are expanded to sizes which they have stand between its steps."""
+
+    def attend(x: Tensor, y: Tensor, z: Tensor) -> Tensor:
+        return (x @ y.mT * 0.3).softmax(-1) @ z
+
+    gpu = copy.copy(device)
+    gpu.info = replace(device.info, switches=device.info.switches | {"shared-products", "no-texels"})
+    inputs, counts = (QUERIES, KEYS, VALUES), []
+    for exported in (torch.export.export(Applied(attend), inputs), decomposed(Applied(attend), inputs)):
+        runner = VulkanProgram(source_of(exported).program, gpu)
+        torch.testing.assert_close(runner.run("forward", list(inputs)), attend(*inputs), rtol=1e-4, atol=1e-5)
+        counts.append(runner.plan_report(list(inputs)).dispatches)
+    assert counts == [1, 1]
 
 
 @pytest.mark.parametrize("runtime", ["1.13", "2.6"])

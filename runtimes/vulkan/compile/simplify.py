@@ -81,7 +81,7 @@ def _let_read(view: Node, source: Value) -> None:
 
 def _is_whole(node: Node) -> bool:
     """Whether a node is a view that shows all of its source, as it is."""
-    if node.qualified_op != "aten::slice.Tensor" and not _is_view(node):
+    if node.qualified_op not in ("aten::slice.Tensor", "aten::expand") and not _is_view(node):
         return False
     return node.output.numel > 0 and (node.args[0].sizes, node.args[0].dtype) == (node.output.sizes, node.output.dtype)
 
