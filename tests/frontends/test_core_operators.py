@@ -73,7 +73,6 @@ LAYERS: dict[str, tuple[Function, Sequence[Tensor], str]] = {
     "softplus": (lambda x: functional.softplus(x * 15), X, "aten::softplus"),
     "mish": (functional.mish, X, "aten::mish"),
     "one slope": (lambda x: functional.prelu(x, WEIGHTS[:1]), X, "aten::prelu"),
-    "slopes of channels": (lambda x: functional.prelu(x, WEIGHTS), X, "aten::prelu"),
     "bounds": (lambda x: x.clamp(-0.5).clamp(max=0.25), X, "aten::clamp"),
     "products": (lambda x, y: x @ y.mT, (QUERIES, KEYS), "aten::matmul"),
     "products of five": (lambda x, y: x[None] @ y[None].mT, (QUERIES, KEYS), "aten::matmul"),
@@ -137,6 +136,8 @@ STEPS: dict[str, tuple[Function, Sequence[Tensor], str]] = {
         "aten::bmm",
     ),
     "a gate of another's": (lambda x: x * torch.sigmoid(x + 1), X, "aten::sigmoid"),
+    "slopes of channels": (lambda x: functional.prelu(x, WEIGHTS), X, "aten::where.self"),
+    "slopes of columns": (lambda x: torch.where(x > 0, x, MORE[None] * x), X, "aten::where.self"),
     "other bounds": (lambda x: (x + 3).clamp(0, 5) / 6, X, "aten::clamp"),
 }
 

@@ -92,16 +92,11 @@ def _clamp(graph: Graph, node: Node, found: _Found) -> Made | None:
 
 
 def _prelu(graph: Graph, node: Node, found: _Found) -> Made | None:
-    """The slopes are one for all, or one for each channel, the second dimension."""
-    slopes = found["slopes"]
-    if not is_constant_tensor(slopes):
+    """One slope for all; of several, only the tensor's rank tells whether they are of channels."""
+    slope = found["slope"]
+    if not is_constant_tensor(slope) or slope.constant.numel() != 1:
         return None
-    known: torch.Tensor = slopes.constant
-    if "sizes" in found:
-        known = known.view(items_of(found["sizes"]))
-    if known.dim() < 2 or known.shape[1] != known.numel():
-        return None
-    return "aten::prelu", [found["x"], graph.constant(known.reshape(-1), name=slopes.name)]
+    return "aten::prelu", [found["x"], graph.constant(slope.constant.reshape(1), name=slope.name)]
 
 
 def _matmul(graph: Graph, node: Node, found: _Found) -> Made | None:
@@ -137,7 +132,7 @@ def _attention(graph: Graph, node: Node, found: _Found) -> Made | None:
     order, scale = found["order"], found["scale"]
     query, key, weights = (items_of(found[f"{name} sizes"]) for name in ("query", "key", "weights"))
     rank = len(query)
-    if not (order.is_constant and scale.is_constant and rank == len(key) >= 3):
+    if not (order.is_constant and scale.is_constant and rank == len(key) == len(_spread_sizes(found["value"])) >= 3):
         return None
     if list(order.constant) != [*range(rank - 2), rank - 1, rank - 2] or not _alike(weights, [*query[:-1], key[-1]]):
         return None
@@ -192,7 +187,6 @@ _SCORES = (
 )
 _SOME = ("aten::any.dim", ("aten::logical_not", ("aten::eq.Scalar", "x", -math.inf)), "dim", True)
 _SOFTMAX = ("aten::softmax.int", "x", "dim", None)
-_ABOVE = ("aten::gt.Scalar", "x", 0)
 _STEPS: tuple[tuple[Pattern, _Make], ...] = (
     (("aten::clamp", ("aten::clamp", "x", "low", None), None, "high"), _clamp),
     (("aten::div.Scalar", _CUT, 6), _of("aten::hardsigmoid", "x")),
@@ -203,8 +197,7 @@ _STEPS: tuple[tuple[Pattern, _Make], ...] = (
         _of("aten::softplus", "x", 1, 20),
     ),
     (("aten::mul.Tensor", "x", ("aten::tanh", ("aten::softplus", "x", 1, 20))), _of("aten::mish", "x")),
-    (("aten::where.self", _ABOVE, "x", ("aten::mul.Tensor", ("aten::view", "slopes", "sizes"), "x")), _prelu),
-    (("aten::where.self", _ABOVE, "x", ("aten::mul.Tensor", "slopes", "x")), _prelu),
+    (("aten::where.self", ("aten::gt.Scalar", "x", 0), "x", ("aten::mul.Tensor", "slope", "x")), _prelu),
     (
         ("aten::where.self", ("aten::logical_not", _SOME), ("aten::full_like", ANY, 0), _SOFTMAX),
         _of("aten::_safe_softmax", "x", "dim", None),
