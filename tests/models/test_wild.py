@@ -89,8 +89,8 @@ def test_the_table() -> None:
         {"net": "timm.lcnet_050", "source": "export", "state": "not run"},
     ]  # fmt: skip
     text = page(read(map(json.dumps, cases)))
-    assert f"| `{ONE}` | 2e-07 | 0e+00, 1 on the CPU | **torch can't** |  |  | 9 | 1.5 | 2.5 |\n" in text
-    assert "| `timm.mixnet_s` | **wrong** 5e-01 |  |  |  |  |  |  |  |\n" in text
+    assert f"| `{ONE}` | 2e-07 |  | 0e+00, 1 on the CPU | **torch can't** |  |  | 9 | 1.5 | 2.5 |\n" in text
+    assert "| `timm.mixnet_s` | **wrong** 5e-01 |  |  |  |  |  |  |  |  |\n" in text
     assert f"- aten::a: no \\| kernel: `{ONE}` (trace)\n" in text
     assert f"- torch can't: Error: no such \\*thing\\*: `{ONE}` (onnx)\n" in text
     assert "| export | 1 |  | 1 |  | 1 | " in text and "`timm.lcnet_050`" in text.partition("Not run: ")[2]

@@ -194,9 +194,8 @@ def test_images_keep_their_memory_format(op: str) -> None:
 @pytest.mark.parametrize("transposed", [False, True])
 def test_convolutions_have_channels_last_if_images_or_filters_do(transposed: bool) -> None:
     generator = random.Random(13)
-    op, function = (
-        ("conv_transpose2d.input", functional.conv_transpose2d) if transposed else ("conv2d", functional.conv2d)
-    )
+    op = "aten::conv_transpose2d.input" if transposed else "aten::conv2d"
+    function = functional.conv_transpose2d if transposed else functional.conv2d
     for _ in range(300):
         channels, kernel_size = generator.choice((1, 3, 4)), generator.choice((1, 3))
         x = image(generator, (generator.choice((1, 2)), channels, generator.choice((3, 5)), generator.choice((3, 4))))
