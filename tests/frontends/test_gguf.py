@@ -9,8 +9,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy
 import pytest
 import torch
+from gguf_elements import ELEMENTS, blocks_of
 from gguf_files import BF16, F16, F32, Q4_0, Q8_0, Llama, encoded, gguf, llama_file, text, value
 from torch import nn
 
@@ -80,6 +82,53 @@ def test_other_architectures_and_tied_heads(tmp_path: Path) -> None:
     for is_tied in (True, False):
         model = mobopt.load_gguf(written(tmp_path, content), Llama(is_tied=is_tied))
         assert torch.equal(model(TOKENS), expected(TOKENS))
+
+
+LAYER = {
+    "attn_norm": "input_layernorm",
+    "post_attention_norm": "post_attention_layernorm",
+    "ffn_norm": "pre_feedforward_layernorm",
+    "post_ffw_norm": "post_feedforward_layernorm",
+    "attn_q_norm": "self_attn.q_norm",
+}
+FUSED = {"attn_qkv": "self_attn.qkv_proj", "ffn_up": "mlp.gate_up_proj", "ffn_norm": "post_attention_layernorm"}
+
+
+@pytest.mark.parametrize(
+    ("architecture", "names", "surplus", "order"),
+    [
+        ("gemma", {"attn_norm": "input_layernorm", "attn_q": "self_attn.q_proj"}, 1, [0, 1, 2, 3, 4, 5, 6, 7]),
+        ("gemma2", LAYER, 1, []),
+        ("gemma3", LAYER, 1, []),
+        ("granite", {"attn_q": "self_attn.q_proj", "ffn_up": "mlp.up_proj"}, 0, [0, 2, 1, 3, 4, 6, 5, 7]),
+        ("olmo2", {name: LAYER[name] for name in ("post_attention_norm", "post_ffw_norm", "attn_q_norm")}, 0, []),
+        ("phi3", FUSED, 0, []),
+        ("smollm3", {"attn_k": "self_attn.k_proj"}, 0, [0, 2, 1, 3, 4, 6, 5, 7]),
+    ],
+)
+def test_names_of_architectures(
+    architecture: str, names: dict[str, str], surplus: int, order: list[int], tmp_path: Path
+) -> None:
+    """Norms are of one dimension; rows of queries and keys lie in ``order`` in the module."""
+    model, tensors, expected = nn.Module(), {}, {}
+    model.model = nn.Module()
+    for name, place in names.items():
+        weight = random(*(() if "norm" in name else (8,)), 8) + len(expected)
+        owner = model.model
+        for part in f"layers.3.{place}".split("."):
+            if not hasattr(owner, part):
+                owner.add_module(part, nn.Module())
+            owner = owner.get_submodule(part)
+        owner.weight = nn.Parameter(torch.zeros_like(weight))
+        tensors[f"blk.3.{name}.weight"] = tuple(weight.shape), F32, encoded(weight, F32)[0]
+        expected[f"model.layers.3.{place}.weight"] = (
+            weight - surplus if "norm" in name else weight[order] if order and name in ("attn_q", "attn_k") else weight
+        )
+    heads = {f"{architecture}.attention.head_count": ("u32", 2)}
+    content = gguf({"general.architecture": architecture, **heads}, tensors)
+    state = mobopt.load_gguf(written(tmp_path, content), model).state_dict()
+    assert state.keys() == expected.keys()
+    assert all(torch.equal(state[place], weight) for place, weight in expected.items())
 
 
 def test_modules_with_names_of_their_own(tmp_path: Path) -> None:
@@ -161,14 +210,58 @@ def test_what_does_not_fit(tmp_path: Path) -> None:
     rotation: Any = "thirds"
     with pytest.raises(InputError, match="no rotation 'thirds'; give halves or pairs"):
         mobopt.load_gguf(path, Llama(), rotation=rotation)
-    five_bits = {**NORM, "output.weight": ((97, 64), 6, bytes(97 * 44))}
+    grid = {**NORM, "output.weight": ((97, 64), 16, bytes(97 * 44))}
     names = {"output_norm.weight": "weight", "output.weight": "head"}
     norm = nn.RMSNorm(64)
     norm.head = nn.Parameter(torch.zeros(97, 64))
     before = copy.deepcopy(norm.state_dict())
-    with pytest.raises(UnsupportedError, match=r"'output.weight' is Q5_0; .* quantise the model again"):
-        mobopt.load_gguf(written(tmp_path, gguf(LLAMA, five_bits)), norm, names=names)
+    with pytest.raises(UnsupportedError, match=r"'output.weight' is IQ2_XXS, which .* quantise the model again"):
+        mobopt.load_gguf(written(tmp_path, gguf(LLAMA, grid)), norm, names=names)
     assert all(torch.equal(one, other) for one, other in zip(before.values(), norm.state_dict().values(), strict=True))
+
+
+class Lines(nn.Module):
+    """Rows of a table, through a layer that is as wide as a block of any kind."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.layer, self.gain = nn.Embedding(7, 512), nn.Linear(512, 11, bias=False), nn.Parameter()
+        self.gain = nn.Parameter(torch.zeros(512))
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        return self.layer(self.table(rows) * self.gain)
+
+
+FOUR_BITS = ("Q4_0", "Q4_1", "Q2_K", "Q3_K", "Q4_K", "TQ1_0", "TQ2_0")
+
+
+@pytest.mark.parametrize("kind", ELEMENTS)
+@pytest.mark.parametrize("count", [1, 5])
+def test_blocks_of_every_kind(kind: str, count: int, tmp_path: Path) -> None:
+    sizes = {"table.weight": (7, 512), "layer.weight": (11, 512), "gain": (512,)}
+    made = {name: blocks_of(kind, torch.Size(size).numel()) for name, size in sizes.items()}
+    expected = {name: values.reshape(sizes[name]) for name, (_, values) in made.items()}
+    content = gguf(
+        {"general.architecture": "mine"},
+        {name: (sizes[name], ELEMENTS[kind][0], raw) for name, (raw, _) in made.items()},
+    )
+    model = mobopt.load_gguf(written(tmp_path, content), Lines(), names={"gain": "gain"})
+    for name, parameter in (
+        ("table.weight", model.table.weight),
+        ("layer.weight", model.layer.weight),
+        ("gain", model.gain),
+    ):
+        torch.testing.assert_close(
+            parameter.double(), expected[name], rtol=3e-7, atol=3e-7 * float(expected[name].abs().max())
+        )
+    rows = torch.arange(count)
+    y = (expected["table.weight"][:count] * expected["gain"]) @ expected["layer.weight"].t()
+    exported = torch.export.export(model, (rows,))
+    optimised = mobopt.optimize_for_mobile(exported, backend="vulkan", runtime="mobopt", example_inputs=[rows])
+    torch.testing.assert_close(optimised(rows).double(), y, rtol=0, atol=2e-6 * float(y.abs().max()))
+    assert not optimised.plan_report(rows).fallbacks
+    nodes = [n for n in optimised.program.methods["forward"].block.nodes if n.qualified_op == DEQUANTIZE]
+    assert [node.inputs[4].constant for node in nodes] == [4 if kind in FOUR_BITS else 8] * 2
 
 
 @pytest.mark.parametrize("kind", ["Q8_0", "Q4_0", "F16", "BF16"])
@@ -191,3 +284,13 @@ def test_files_of_the_package_gguf(kind: str, tmp_path: Path) -> None:
         call()
     layer = mobopt.load_gguf(path, nn.Linear(96, 5, bias=False))
     assert torch.equal(layer.weight, torch.from_numpy(package.quants.dequantize(raw, number)))
+
+
+@pytest.mark.parametrize("kind", ELEMENTS)
+def test_blocks_are_those_of_the_package_gguf(kind: str) -> None:
+    package = pytest.importorskip("gguf")
+    raw, expected = blocks_of(kind, 1024)
+    number, size, count, _ = ELEMENTS[kind]
+    assert package.GGML_QUANT_SIZES[number] == (size, count)
+    found = package.quants.dequantize(numpy.frombuffer(raw, "u1").reshape(1, -1), package.GGMLQuantizationType(number))
+    torch.testing.assert_close(torch.from_numpy(found[0].copy()).double(), expected, rtol=1e-6, atol=1e-8)

@@ -108,18 +108,19 @@ def test_groups_that_kernels_do_not_take_become_floats_first(device: Any) -> Non
 
 
 def asymmetrical(bits: int, columns: int, inner: int, group: int, dtype: torch.dtype = torch.uint8) -> Quantized:
-    """Integers of all sizes, with zero points."""
+    """Integers of all sizes, with zero points, which needn't be whole."""
     generator = torch.Generator().manual_seed(3)
     low, high = (0, 16) if bits == 4 else (torch.iinfo(dtype).min, torch.iinfo(dtype).max + 1)
     integers = torch.randint(low, high, (columns, inner), generator=generator).to(dtype)
     counts = (columns, -(-inner // group))
-    zeros = torch.randint(low, high, counts, generator=generator).float()
+    zeros = torch.randint(low, high, counts, generator=generator) + random(*counts, seed=5)
     values = packed(integers) if bits == 4 else integers
     return Quantized(values, random(*counts, seed=4), zeros, (1, group), bits, inner)
 
 
 @pytest.mark.parametrize(
-    "bits, group, dtype", [(4, 32, torch.uint8), (8, 64, torch.uint8), (8, 67, torch.int8), (8, 67, torch.uint8)]
+    "bits, group, dtype",
+    [(4, 16, torch.uint8), (4, 32, torch.uint8), (8, 64, torch.uint8), (8, 67, torch.int8), (8, 67, torch.uint8)],
 )
 def test_zero_points(device: Any, family: str, bits: int, group: int, dtype: torch.dtype) -> None:  # noqa: F811
     weight = asymmetrical(bits, 13, 67, group, dtype)

@@ -1,9 +1,4 @@
-"""Elements of GGUF tensors: floats, and blocks of 32 integers with a scale of 16 bits.
-
-Source: ``ggml/src/ggml-common.h`` and ``ggml-quants.c``. Q8_0: a scale d, 32 integers q of 8 bits; an element is q d.
-Q4_0: a scale d, 16 bytes, whose low bits are the elements 0 to 15 and whose high bits are 16 to 31; an element is
-(q - 8) d.
-"""
+"""Elements of GGUF tensors: floats, or integers with a scale for each group and, where blocks have minima, a zero point."""
 
 from __future__ import annotations
 
@@ -13,33 +8,45 @@ import torch
 
 from mobopt.errors import UnsupportedError
 from mobopt.frontends.gguf.file import GgufTensor
+from mobopt.frontends.gguf.integers import READERS, Integers
 
-GROUP = 32
-_FLOATS = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
-_BOUNDS = {"Q4_0": (-8, 7), "Q8_0": (-128, 127)}
+FLOATS = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 
 
 @dataclass(frozen=True, eq=False)
 class Blocks:
-    """A tensor of integers.
+    """A tensor of integers: an element is ``(integers - zero_points) * scales``.
 
     Attributes:
         integers: int8, of the tensor's sizes.
-        scales: float32, one for each 32 integers of a row.
+        scales: float32, one for each ``group`` of a row.
+        zero_points: float32, of the same sizes; None where they are zero.
         bounds: between which the integers lie.
     """
 
     integers: torch.Tensor
     scales: torch.Tensor
+    zero_points: torch.Tensor | None
     bounds: tuple[int, int]
+
+    @property
+    def group(self) -> int:
+        """Elements of a row that share a scale."""
+        return self.integers.shape[-1] // self.scales.shape[-1]
 
     def floats(self) -> torch.Tensor:
         """The elements, float32."""
-        return self.integers * self.scales.repeat_interleave(GROUP, -1)
+        integers = self.integers
+        if self.zero_points is None:
+            return integers * self.scales.repeat_interleave(self.group, -1)
+        return (integers - self.zero_points.repeat_interleave(self.group, -1)) * self.scales.repeat_interleave(
+            self.group, -1
+        )
 
     def rows(self, order: torch.Tensor) -> Blocks:
         """With its rows in another order."""
-        return Blocks(self.integers[order], self.scales[order], self.bounds)
+        zero_points = None if self.zero_points is None else self.zero_points[order]
+        return Blocks(self.integers[order], self.scales[order], zero_points, self.bounds)
 
 
 def elements_of(tensor: GgufTensor) -> torch.Tensor | Blocks:
@@ -50,16 +57,23 @@ def elements_of(tensor: GgufTensor) -> torch.Tensor | Blocks:
     """
     if tensor.blocks is None:
         raise UnsupportedError(
-            f"the tensor {tensor.name!r} is {tensor.kind}; F32, F16, BF16, Q8_0 and Q4_0 are read: quantise the model "
-            "again, to Q8_0 or Q4_0"
+            f"the tensor {tensor.name!r} is {tensor.kind}, which is not read; {', '.join([*FLOATS, *READERS])} are: "
+            "quantise the model again, to Q4_K_M or Q8_0"
         )
     raw = torch.from_numpy(tensor.blocks.copy())
-    if tensor.kind in _FLOATS:
-        return raw.view(_FLOATS[tensor.kind]).reshape(tensor.sizes)
-    scales = raw[:, :2].contiguous().view(torch.float16).float()
-    if tensor.kind == "Q8_0":
-        integers = raw[:, 2:].view(torch.int8)
-    else:
-        integers = torch.cat([raw[:, 2:] & 15, raw[:, 2:] >> 4], 1).to(torch.int8) - 8
-    counts = (*tensor.sizes[:-1], tensor.sizes[-1] // GROUP)
-    return Blocks(integers.reshape(tensor.sizes), scales.reshape(counts), _BOUNDS[tensor.kind])
+    if tensor.kind in FLOATS:
+        return raw.view(FLOATS[tensor.kind]).reshape(tensor.sizes)
+    return _in_rows(READERS[tensor.kind](raw), tensor.sizes)
+
+
+def _in_rows(found: Integers, sizes: tuple[int, ...]) -> Blocks:
+    groups = (*sizes[:-1], sizes[-1] * found.scales.shape[1] // found.integers.shape[1])
+    if found.minima is None:
+        return Blocks(found.integers.reshape(sizes), found.scales.reshape(groups), None, found.bounds)
+    # A group of zero scale is its minimum everywhere: one step below zero, of that length.
+    is_flat = found.scales == 0
+    scales = torch.where(is_flat, found.minima, found.scales)
+    zero_points = torch.where(is_flat, 1.0, found.minima / found.scales - found.base)
+    spread = is_flat.repeat_interleave(found.integers.shape[1] // is_flat.shape[1], 1)
+    integers = found.integers.masked_fill(spread, 0)
+    return Blocks(integers.reshape(sizes), scales.reshape(groups), zero_points.reshape(groups), found.bounds)

@@ -45,14 +45,26 @@ KINDS = {
     0: BlockKind("F32", 1, 4),
     1: BlockKind("F16", 1, 2),
     2: BlockKind("Q4_0", 32, 18),
+    3: BlockKind("Q4_1", 32, 20),
+    6: BlockKind("Q5_0", 32, 22),
+    7: BlockKind("Q5_1", 32, 24),
     8: BlockKind("Q8_0", 32, 34),
+    10: BlockKind("Q2_K", 256, 84),
+    11: BlockKind("Q3_K", 256, 110),
+    12: BlockKind("Q4_K", 256, 144),
+    13: BlockKind("Q5_K", 256, 176),
+    14: BlockKind("Q6_K", 256, 210),
+    20: BlockKind("IQ4_NL", 32, 18),
+    23: BlockKind("IQ4_XS", 256, 136),
     30: BlockKind("BF16", 1, 2),
+    34: BlockKind("TQ1_0", 256, 54),
+    35: BlockKind("TQ2_0", 256, 66),
+    39: BlockKind("MXFP4", 32, 17),
 }
 """Those that are read, by ggml's number."""
 _OTHER_KINDS = {
-    3: "Q4_1", 6: "Q5_0", 7: "Q5_1", 9: "Q8_1", 10: "Q2_K", 11: "Q3_K", 12: "Q4_K", 13: "Q5_K", 14: "Q6_K", 15: "Q8_K",
-    16: "IQ2_XXS", 17: "IQ2_XS", 18: "IQ3_XXS", 19: "IQ1_S", 20: "IQ4_NL", 21: "IQ3_S", 22: "IQ2_S", 23: "IQ4_XS",
-    24: "I8", 25: "I16", 26: "I32", 27: "I64", 28: "F64", 29: "IQ1_M", 34: "TQ1_0", 35: "TQ2_0", 39: "MXFP4",
+    9: "Q8_1", 15: "Q8_K", 16: "IQ2_XXS", 17: "IQ2_XS", 18: "IQ3_XXS", 19: "IQ1_S", 21: "IQ3_S", 22: "IQ2_S",
+    24: "I8", 25: "I16", 26: "I32", 27: "I64", 28: "F64", 29: "IQ1_M", 40: "NVFP4", 41: "Q1_0",
 }  # fmt: skip
 
 

@@ -12,9 +12,9 @@ from torch import nn
 from torch.nn.utils import parametrize
 
 from mobopt.errors import InputError
-from mobopt.frontends.gguf.blocks import GROUP, Blocks, elements_of
+from mobopt.frontends.gguf.blocks import Blocks, elements_of
 from mobopt.frontends.gguf.file import GgufFile
-from mobopt.frontends.gguf.names import NOT_WEIGHTS, architecture_of, places_of
+from mobopt.frontends.gguf.names import NOT_WEIGHTS, PAIRED, RAISED_NORMS, architecture_of, places_of
 
 Rotation = Literal["halves", "pairs"]
 _ROTATIONS = ("halves", "pairs")
@@ -31,18 +31,22 @@ def load_gguf(
 ) -> nn.Module:
     """Give a module the weights of a GGUF file.
 
-    Matrices of Q8_0 and Q4_0 become integers with a scale for each 32 of a row, which ``torch.export`` keeps and
-    mobopt's own runtime multiplies as they are; the module makes floats of them (``torch.nn.utils.parametrize``). Other
-    tensors become floats of the parameters' dtypes. The module may be on the meta device.
+    Matrices of integers keep them, with a scale for each group of 16, 32 or 256 of a row, which ``torch.export`` keeps
+    and mobopt's own runtime multiplies as they are: those of Q2_K, Q3_K, Q4_0, Q4_1, Q4_K, TQ1_0 and TQ2_0 in half a
+    byte each, others in a byte. The module makes floats of them (``torch.nn.utils.parametrize``). Other tensors become
+    floats of the parameters' dtypes. The module may be on the meta device.
 
     Args:
-        path: the file; it holds F32, F16, BF16, Q8_0 and Q4_0.
-        model: a module whose parameters are called as those of transformers' Llama are (architectures ``llama``,
-            ``qwen2`` and ``qwen3``). It is changed.
+        path: the file; it holds F32, F16, BF16, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q2_K to Q6_K, IQ4_NL, IQ4_XS, MXFP4,
+            TQ1_0 and TQ2_0.
+        model: a module whose parameters are called as those of transformers are (architectures ``gemma``, ``gemma2``,
+            ``gemma3``, ``granite``, ``llama``, ``olmo2``, ``phi3``, ``qwen2``, ``qwen3`` and ``smollm3``). It is
+            changed.
         names: parameters by tensors, where they are called otherwise; ``{}`` stands for a layer's number:
             ``{"blk.{}.attn_q.weight": "blocks.{}.q.weight"}``.
         rotation: what the module rotates by positions: the halves of a head, as transformers does, or pairs of
-            neighbours, as llama.cpp does, whose order the rows of llama's queries and keys have in a file.
+            neighbours, as llama.cpp does, whose order the rows of queries and keys have in files of llama, granite and
+            smollm3.
 
     Returns:
         The module, for inference. A head that the file lacks has the weights of the embedding.
@@ -61,7 +65,8 @@ def load_gguf(
     _check(file, places, parameters)
     loaded: dict[str, torch.Tensor | Blocks] = {}
     for name, place in places.items():
-        loaded[place] = _in_order(file, name, elements_of(file.tensors[name]), rotation)
+        weight = _in_order(file, name, elements_of(file.tensors[name]), rotation)
+        loaded[place] = _lowered(file, name, weight)
     for place in _tied(file, places, parameters):
         loaded[place] = loaded[places[_EMBEDDING]]
     for place, weight in loaded.items():
@@ -105,9 +110,10 @@ def _tied(file: GgufFile, places: Mapping[str, str], parameters: Mapping[str, to
 def _in_order(file: GgufFile, name: str, weight: torch.Tensor | Blocks, rotation: Rotation) -> torch.Tensor | Blocks:
     """A tensor with its rows as the module has them."""
     what, architecture = name.rpartition(".")[0].rpartition(".")[2], architecture_of(file)
-    if architecture != "llama" or what not in _HEAD_COUNTS or rotation == "pairs":
+    if architecture not in PAIRED or what not in _HEAD_COUNTS or rotation == "pairs":
         return weight
-    heads = file.metadata.get(f"{architecture}.{_HEAD_COUNTS[what]}", file.metadata.get("llama.attention.head_count"))
+    queries = file.metadata.get(f"{architecture}.attention.head_count")
+    heads = file.metadata.get(f"{architecture}.{_HEAD_COUNTS[what]}", queries)
     rows = file.tensors[name].sizes[0]
     if not isinstance(heads, int) or heads < 1 or rows % (2 * heads):
         raise InputError(f"{file.name} says {heads!r} heads of {rows} rows of {name}; the file is damaged")
@@ -115,18 +121,28 @@ def _in_order(file: GgufFile, name: str, weight: torch.Tensor | Blocks, rotation
     return weight.rows(order) if isinstance(weight, Blocks) else weight[order]
 
 
+def _lowered(file: GgufFile, name: str, weight: torch.Tensor | Blocks) -> torch.Tensor | Blocks:
+    """A norm's gains as the module has them."""
+    if architecture_of(file) not in RAISED_NORMS or not name.endswith("norm.weight"):
+        return weight
+    return (weight.floats() if isinstance(weight, Blocks) else weight) - 1
+
+
 class _Floats(nn.Module):
     """Makes floats of a matrix of integers."""
 
     def __init__(self, blocks: Blocks, dtype: torch.dtype) -> None:
         super().__init__()
-        self._bounds, self._dtype = blocks.bounds, dtype
-        self._given: tuple[torch.Tensor, ...] = (blocks.integers, blocks.scales)
+        self._bounds, self._group, self._dtype = blocks.bounds, blocks.group, dtype
+        given = (blocks.integers, blocks.scales, blocks.zero_points)
+        self._given = tuple(part for part in given if part is not None)
 
-    def forward(self, integers: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
+    def forward(
+        self, integers: torch.Tensor, scales: torch.Tensor, zero_points: torch.Tensor | None = None
+    ) -> torch.Tensor:
         """The floats (rows, columns)."""
         found: torch.Tensor = torch.ops.quantized_decomposed.dequantize_per_channel_group(
-            integers, scales, None, *self._bounds, torch.int8, GROUP, self._dtype
+            integers, scales, zero_points, *self._bounds, torch.int8, self._group, self._dtype
         )
         return found
 
