@@ -1,4 +1,4 @@
-"""Elements of GGUF tensors: floats, or integers with a scale for each group and, where blocks have minima, a zero point."""
+"""Elements of GGUF tensors: floats, or integers with a scale for each group, and a zero point if blocks have minima."""
 
 from __future__ import annotations
 
