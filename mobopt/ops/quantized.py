@@ -11,7 +11,7 @@ bits, as 0 to 15. Without zero points these count from 8, and others from 0.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -76,12 +76,27 @@ def dequantized(
     for given in (scales, zero_points):
         if given is not None and tuple(given.shape) != counts:
             raise InputError(f"{DEQUANTIZE} needs {counts} scales and zero points, and has {tuple(given.shape)}")
-    floats = unpacked(values, columns).to(scales.dtype) if bits == 4 else values.to(scales.dtype)
-    if zero_points is not None:
-        floats = floats - spread(zero_points, sizes, block_size)
-    elif bits == 4:
-        floats = floats - MIDDLE
-    return floats * spread(scales, sizes, block_size)
+    floats = (unpacked(values, columns) if bits == 4 else values).to(scales.dtype)
+    if zero_points is None and bits == 4:
+        floats -= MIDDLE
+    elif zero_points is not None:
+        _with_blocks(floats, zero_points, block_size, torch.Tensor.sub_)
+    _with_blocks(floats, scales, block_size, torch.Tensor.mul_)
+    return floats
+
+
+def _with_blocks(
+    floats: torch.Tensor,
+    blocks: torch.Tensor,
+    block_size: Sequence[int],
+    change: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
+) -> None:
+    """Change floats by what is given for their blocks."""
+    if not floats.is_contiguous() or any(size % block for size, block in zip(floats.shape, block_size, strict=True)):
+        change(floats, spread(blocks, floats.shape, block_size))
+        return
+    apart = [size for count, block in zip(blocks.shape, block_size, strict=True) for size in (count, block)]
+    change(floats.view(apart), blocks.reshape([size for count in blocks.shape for size in (count, 1)]))
 
 
 def sizes_of(sizes: tuple[int, ...], dtype: torch.dtype, bits: int, columns: int) -> tuple[int, ...] | None:
