@@ -50,6 +50,7 @@ def operators(program: Program) -> list[str]:
 
 WEIGHTS, MORE = seeded(6).abs() + 0.5, seeded(5).abs() + 0.5
 X = (seeded(2, 6, 7, 5),)
+WHOLE = ((X[0] * 3).int(),)
 QUERIES, KEYS, VALUES = seeded(2, 4, 7, 8), seeded(2, 4, 5, 8), seeded(2, 4, 5, 3)
 FEW_KEYS, FEW_VALUES = seeded(2, 2, 5, 8), seeded(2, 2, 5, 3)
 MASK = seeded(7, 5)
@@ -73,6 +74,8 @@ LAYERS: dict[str, tuple[Function, Sequence[Tensor], str]] = {
     "softplus": (lambda x: functional.softplus(x * 15), X, "aten::softplus"),
     "mish": (functional.mish, X, "aten::mish"),
     "one slope": (lambda x: functional.prelu(x, WEIGHTS[:1]), X, "aten::prelu"),
+    "slopes of channels": (lambda x: functional.prelu(x, WEIGHTS), X, "aten::prelu"),
+    "slopes of columns of a matrix": (lambda x: functional.prelu(x[0, 0], MORE), X, "aten::prelu"),
     "bounds": (lambda x: x.clamp(-0.5).clamp(max=0.25), X, "aten::clamp"),
     "products": (lambda x, y: x @ y.mT, (QUERIES, KEYS), "aten::matmul"),
     "products of five": (lambda x, y: x[None] @ y[None].mT, (QUERIES, KEYS), "aten::matmul"),
@@ -136,7 +139,11 @@ STEPS: dict[str, tuple[Function, Sequence[Tensor], str]] = {
         "aten::bmm",
     ),
     "a gate of another's": (lambda x: x * torch.sigmoid(x + 1), X, "aten::sigmoid"),
-    "slopes of channels": (lambda x: functional.prelu(x, WEIGHTS), X, "aten::where.self"),
+    "whole numbers and a gate": (lambda x: x * torch.sigmoid(x), WHOLE, "aten::sigmoid"),
+    "whole numbers, cut": (lambda x: x * (x + 3).clamp(0, 6) / 6, WHOLE, "aten::clamp"),
+    "whole numbers and slopes": (lambda x: torch.where(x > 0, x, WEIGHTS[:1] * x), WHOLE, "aten::where.self"),
+    "slopes of another dtype": (lambda x: torch.where(x > 0, x, WEIGHTS[:1].double() * x), X, "aten::where.self"),
+    "slopes of items": (lambda x: torch.where(x > 0, x, WEIGHTS[:2, None, None, None] * x), X, "aten::where.self"),
     "slopes of columns": (lambda x: torch.where(x > 0, x, MORE[None] * x), X, "aten::where.self"),
     "other bounds": (lambda x: (x + 3).clamp(0, 5) / 6, X, "aten::clamp"),
 }
@@ -156,7 +163,7 @@ graph(%self : __torch__.M,
   %one : int = prim::Constant[value=1]()
   %shape : int[] = prim::Constant[value=[8]]()
   %eps : float = prim::Constant[value=1.0000000000000001e-05]()
-  %n : Tensor, %mean : Tensor, %rstd : Tensor = aten::native_layer_norm(%x, %shape, %none, %none, %eps)
+  %n : Tensor float32[4, 8], %mean : Tensor, %rstd : Tensor = aten::native_layer_norm(%x, %shape, %none, %none, %eps)
   %s : Tensor = aten::sigmoid(%n)
   %g : Tensor = aten::mul(%n, %s)
   %w : Tensor = aten::_softmax(%g, %one, %false)

@@ -11,6 +11,7 @@ from mobopt.frontends.exported.core_patterns import Made, composed, items_of
 from mobopt.ir import Graph, Node, Program, Value
 from mobopt.ops.effects import written_inputs
 from mobopt.passes.dead_code_elimination import DeadCodeElimination
+from mobopt.passes.facts import forget_facts
 from mobopt.passes.rewriting import argument, producer_of
 
 _Rule = Callable[[Graph, Node], "Made | None"]
@@ -31,6 +32,8 @@ def recompose(program: Program) -> None:
 
     So it is with norms of batches and groups, and adaptive pools; and a softmax whose rows are zeros where all scores
     are ``-inf``, as attention has it, is ``aten::_safe_softmax`` again.
+
+    Facts of tensors tell dtypes and ranks, as the file has them; they are forgotten then, as a run tells more.
     """
     changed = False
     for graph in program.methods.values():
@@ -40,6 +43,7 @@ def recompose(program: Program) -> None:
             while layer is not None:  # it may be the last step of another one
                 changed = True
                 layer = _recomposed(graph, layer, is_functional)
+    forget_facts(program)
     if changed:
         DeadCodeElimination().run(program)
 

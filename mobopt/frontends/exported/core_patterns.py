@@ -14,6 +14,7 @@ from typing import Any, TypeAlias
 import torch
 
 from mobopt.ir import Graph, Node, Value
+from mobopt.ir.facts import name_of
 from mobopt.ir.types import INT, ListType
 from mobopt.ops.effects import listed_items
 from mobopt.passes.rewriting import insert_node, is_constant_tensor
@@ -25,6 +26,7 @@ _Found: TypeAlias = "dict[str, Value]"
 _Make: TypeAlias = "Callable[[Graph, Node, _Found], Made | None]"
 
 ANY = object()
+_FLOATS = ("float16", "bfloat16", "float32", "float64")
 
 
 def composed(graph: Graph, node: Node) -> Made | None:
@@ -84,6 +86,12 @@ def _of(operator: str, *inputs: Any) -> _Make:
     return make
 
 
+def _of_floats(operator: str, *inputs: Any) -> _Make:
+    """The same where ``x`` has a dtype that layers take, as steps take all."""
+    make = _of(operator, *inputs)
+    return lambda graph, node, found: make(graph, node, found) if found["x"].facts.known_dtype in _FLOATS else None
+
+
 def _clamp(graph: Graph, node: Node, found: _Found) -> Made | None:
     """Both bounds at once, if they are in order."""
     low, high = found["low"], found["high"]
@@ -92,11 +100,20 @@ def _clamp(graph: Graph, node: Node, found: _Found) -> Made | None:
 
 
 def _prelu(graph: Graph, node: Node, found: _Found) -> Made | None:
-    """One slope for all; of several, only the tensor's rank tells whether they are of channels."""
-    slope = found["slope"]
-    if not is_constant_tensor(slope) or slope.constant.numel() != 1:
+    """One slope for all, or one for each channel: each element of the second dimension."""
+    x, slope = found["x"].facts, found["slope"]
+    if not is_constant_tensor(slope) or name_of(slope.constant.dtype) != x.known_dtype or x.known_dtype not in _FLOATS:
         return None
-    return "aten::prelu", [found["x"], graph.constant(slope.constant.reshape(1), name=slope.name)]
+    slopes: torch.Tensor = slope.constant
+    rank = x.known_rank
+    if slopes.numel() != 1 and (rank is None or rank < 2 or tuple(slopes.shape[1 - rank :]) != _channels(slopes, rank)):
+        return None
+    return "aten::prelu", [found["x"], graph.constant(slopes.reshape(-1), name=slope.name)]
+
+
+def _channels(slopes: torch.Tensor, rank: int) -> tuple[int, ...]:
+    """Sizes of slopes of channels from the channels on."""
+    return slopes.numel(), *[1] * (rank - 2)
 
 
 def _matmul(graph: Graph, node: Node, found: _Found) -> Made | None:
@@ -189,14 +206,14 @@ _SOME = ("aten::any.dim", ("aten::logical_not", ("aten::eq.Scalar", "x", -math.i
 _SOFTMAX = ("aten::softmax.int", "x", "dim", None)
 _STEPS: tuple[tuple[Pattern, _Make], ...] = (
     (("aten::clamp", ("aten::clamp", "x", "low", None), None, "high"), _clamp),
-    (("aten::div.Scalar", _CUT, 6), _of("aten::hardsigmoid", "x")),
-    (("aten::div.Scalar", ("aten::mul.Tensor", "x", _CUT), 6), _of("aten::hardswish", "x")),
-    (("aten::mul.Tensor", "x", ("aten::sigmoid", "x")), _of("aten::silu", "x")),
+    (("aten::div.Scalar", _CUT, 6), _of_floats("aten::hardsigmoid", "x")),
+    (("aten::div.Scalar", ("aten::mul.Tensor", "x", _CUT), 6), _of_floats("aten::hardswish", "x")),
+    (("aten::mul.Tensor", "x", ("aten::sigmoid", "x")), _of_floats("aten::silu", "x")),
     (
         ("aten::where.self", ("aten::gt.Scalar", "x", 20), "x", ("aten::log1p", ("aten::exp", "x"))),
-        _of("aten::softplus", "x", 1, 20),
+        _of_floats("aten::softplus", "x", 1, 20),
     ),
-    (("aten::mul.Tensor", "x", ("aten::tanh", ("aten::softplus", "x", 1, 20))), _of("aten::mish", "x")),
+    (("aten::mul.Tensor", "x", ("aten::tanh", ("aten::softplus", "x", 1, 20))), _of_floats("aten::mish", "x")),
     (("aten::where.self", ("aten::gt.Scalar", "x", 0), "x", ("aten::mul.Tensor", "slope", "x")), _prelu),
     (
         ("aten::where.self", ("aten::logical_not", _SOME), ("aten::full_like", ANY, 0), _SOFTMAX),

@@ -12,7 +12,7 @@ import torch
 from mobopt.errors import BundleError
 from mobopt.ir.dtypes import SCALAR_TYPES
 
-_DTYPES = {
+DTYPES = {
     1: torch.uint8,
     2: torch.int8,
     3: torch.int16,
@@ -26,6 +26,7 @@ _DTYPES = {
     12: torch.bool,
     13: torch.bfloat16,
 }
+"""Those that are read, by number."""
 _NUMBERS = {dtype: number for number, dtype in SCALAR_TYPES.items()}
 _MEMORY_FORMATS = {1: 0, 2: 2, 3: 3, 4: 1}
 """Contiguous, channels last, channels last in three dimensions, preserve."""
@@ -38,9 +39,9 @@ def dtype_of(number: Any) -> torch.dtype:
     Raises:
         BundleError: no model that is converted has tensors of it.
     """
-    if number not in _DTYPES:
+    if number not in DTYPES:
         raise BundleError(f"a tensor has the dtype of number {number!r}; {', '.join(map(str, _NUMBERS))} are read")
-    return _DTYPES[number]
+    return DTYPES[number]
 
 
 def scalar_type(number: Any) -> int:

@@ -14,9 +14,10 @@ import torch
 
 from mobopt.bundle.builder import Allowance, GraphBuilder
 from mobopt.errors import BundleError, InputError, UnsupportedError
-from mobopt.frontends.exported.enums import dtype_of, layout, memory_format, scalar_type
+from mobopt.frontends.exported.enums import DTYPES, dtype_of, layout, memory_format, scalar_type
 from mobopt.frontends.exported.quantization import TRANSLATIONS, ExportedCall
 from mobopt.ir import Graph, Value
+from mobopt.ir.facts import RANK, SIZES, TensorFacts, name_of
 from mobopt.ir.schemas import Argument, Schema, known_schema, resolve, schema_of
 from mobopt.ir.types import (
     BOOL,
@@ -140,6 +141,8 @@ class NodeReader:
             InputError: the model was exported in training mode.
         """
         self._described = graph.get("tensor_values", {})
+        for name, value in self.values.items():
+            self._describe(name, value)
         for node in graph["nodes"]:
             self.builder.step()
             self.builder.source = source_of_metadata(node.get("metadata", {}))
@@ -321,7 +324,9 @@ class NodeReader:
             if tag == "as_tensors":
                 names = [part["name"] for part in content]
                 parts = self.builder.node("prim::ListUnpack", [value], [TENSOR] * len(names))
-                self.values.update(zip(names, parts, strict=True))
+                for name, part in zip(names, parts, strict=True):
+                    self.values[name] = part
+                    self._describe(name, part)
             elif tag == "as_tensor":
                 self._name(content["name"], value)
             elif tag in _SYMBOLIC:
@@ -333,6 +338,16 @@ class NodeReader:
         self.values[name] = value
         if not value.is_constant and value.name.isdigit():
             value.name = self.graph.unique_name(name)
+        self._describe(name, value)
+
+    def _describe(self, name: str, value: Value) -> None:
+        """Let a tensor know its dtype and rank, and its sizes if all are numbers."""
+        meta = self._described.get(name)
+        if meta is None or meta["dtype"] not in DTYPES or value.is_constant:
+            return
+        sizes = [size.get("as_int") for size in meta["sizes"]]
+        seen = tuple(1 if size is None else size for size in sizes)
+        value.facts = TensorFacts(name_of(DTYPES[meta["dtype"]]), seen, RANK if None in sizes else SIZES)
 
     def argument(self, arg: Mapping[str, Any]) -> Value:
         """The value of an argument.
