@@ -50,6 +50,7 @@ def operators(program: Program) -> list[str]:
 
 WEIGHTS, MORE = seeded(6).abs() + 0.5, seeded(5).abs() + 0.5
 X = (seeded(2, 6, 7, 5),)
+GAINS = seeded(12).abs() + 0.5
 WHOLE = ((X[0] * 3).int(),)
 QUERIES, KEYS, VALUES = seeded(2, 4, 7, 8), seeded(2, 4, 5, 8), seeded(2, 4, 5, 3)
 FEW_KEYS, FEW_VALUES = seeded(2, 2, 5, 8), seeded(2, 2, 5, 3)
@@ -107,6 +108,26 @@ LAYERS: dict[str, tuple[Function, Sequence[Tensor], str]] = {
         "aten::scaled_dot_product_attention",
     ),
 }
+
+WHOLE_LAYERS: dict[str, tuple[Function, Sequence[Tensor], list[str]]] = {
+    "instance norm": (functional.instance_norm, X, ["aten::instance_norm"]),
+    "instance norm with gains": (
+        lambda x: functional.instance_norm(x, weight=WEIGHTS, bias=WEIGHTS + 1, eps=1e-3),
+        X,
+        ["aten::instance_norm"],
+    ),
+    "norms of items' own": (
+        lambda x: functional.instance_norm(x.reshape(1, 12, 7, 5), weight=GAINS).reshape(2, 6, 7, 5),
+        X,
+        ["aten::view", "aten::instance_norm", "aten::view"],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", WHOLE_LAYERS)
+def test_nothing_is_left_beside_a_layer(name: str) -> None:
+    function, inputs, expected = WHOLE_LAYERS[name]
+    assert operators(read(function, inputs)) == expected
 
 
 @pytest.mark.parametrize("name", LAYERS)

@@ -116,6 +116,28 @@ def _channels(slopes: torch.Tensor, rank: int) -> tuple[int, ...]:
     return slopes.numel(), *[1] * (rank - 2)
 
 
+def _instance_norm(graph: Graph, node: Node, found: _Found) -> Made | None:
+    """Of several items, whose channels were put together as those of one."""
+    sizes = found["x"].facts.known_sizes
+    if sizes is None or len(sizes) < 3 or items_of(found["sizes"]) != list(sizes):
+        return None
+    items, channels, *spatial = sizes
+    if items_of(found["flat"]) != [1, items * channels, *spatial]:
+        return None
+    gains = [_of_one_item(graph, found[name], items) for name in ("weight", "bias")]
+    if None in gains:
+        return None
+    return "aten::instance_norm", [found["x"], *gains, None, None, True, found["momentum"], found["eps"], False]
+
+
+def _of_one_item(graph: Graph, value: Value, items: int) -> Value | None:
+    """What norms multiply channels by, or add to them, if it is the same for each item."""
+    if not is_constant_tensor(value):
+        return value if value.is_constant else None
+    rows: torch.Tensor = value.constant.reshape(items, -1)
+    return graph.constant(rows[0], name=value.name) if bool((rows == rows[0]).all()) else None
+
+
 def _matmul(graph: Graph, node: Node, found: _Found) -> Made | None:
     """A product of matrices with leading dimensions, which were put together for ``bmm``."""
     left, right = (_spread_sizes(found[name]) for name in ("left", "right"))
@@ -204,6 +226,7 @@ _SCORES = (
 )
 _SOME = ("aten::any.dim", ("aten::logical_not", ("aten::eq.Scalar", "x", -math.inf)), "dim", True)
 _SOFTMAX = ("aten::softmax.int", "x", "dim", None)
+_NORM = ("aten::instance_norm", ("aten::view", "x", "flat"), "weight", "bias", ANY, ANY, ANY, "momentum", "eps")
 _STEPS: tuple[tuple[Pattern, _Make], ...] = (
     (("aten::clamp", ("aten::clamp", "x", "low", None), None, "high"), _clamp),
     (("aten::div.Scalar", _CUT, 6), _of_floats("aten::hardsigmoid", "x")),
@@ -219,6 +242,7 @@ _STEPS: tuple[tuple[Pattern, _Make], ...] = (
         ("aten::where.self", ("aten::logical_not", _SOME), ("aten::full_like", ANY, 0), _SOFTMAX),
         _of("aten::_safe_softmax", "x", "dim", None),
     ),
+    (("aten::view", _NORM, "sizes"), _instance_norm),
     (("aten::view", ("aten::bmm", _flat("left"), _flat("right")), "sizes"), _matmul),
     (("aten::view", ("aten::bmm", _flat("left"), "right"), "sizes"), _product_by_weight),
     (_weighted(_SCORES), _attention),
