@@ -283,14 +283,15 @@ int first_load; // of the weights of this subgroup
 
 // What becomes of values before they are multiplied: any earlier would be to wait for them.
 #ifdef SCALED
-// Rows of images that have no factors of their own share what the first of them reads.
+// Rows of images that have no factors of their own share what the first of them reads. Where not even that one exists nothing is
+// read: a workgroup that has come for instructions (code_ahead.py) may read weights alone.
 #define PREPARE(of, turn)                                                                                                        \
     {                                                                                                                            \
         Reach reach = reach_of(turn);                                                                                            \
         Scale lower = Scale(vec4(0.0), vec4(0.0)), upper = lower;                                                                \
         [[unroll]] for (int i = 0; i < LINES; ++i) {                                                                             \
             bool inside = is_inside(places[i], reach);                                                                           \
-            if (VARIES != 0 ? inside : i == 0 && reach.exists) {                                                                 \
+            if (VARIES != 0 ? inside : i == 0 && reach.exists && places[0].x > OUTSIDE) {                                        \
                 lower = scale_at(row_scales[i] + reach.offset);                                                                  \
                 upper = scale_at(row_scales[i] + reach.offset + 1);                                                              \
             }                                                                                                                    \

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import re
+from collections.abc import Callable, Collection
 from dataclasses import replace
+from typing import TypeAlias
 
 import pytest
 import torch
@@ -19,11 +21,15 @@ from mobopt.runtimes.vulkan.engine.code_ahead import RESTING_SOURCES, emptied, p
 from mobopt.runtimes.vulkan.engine.device import Device
 from mobopt.runtimes.vulkan.engine.hazards import Barrier
 from mobopt.runtimes.vulkan.engine.pipelines import pipeline_key
+from mobopt.runtimes.vulkan.engine.quirks import WHOLE_SHADERS
 from mobopt.runtimes.vulkan.engine.stream import Binding, Dispatch
 from mobopt.runtimes.vulkan.engine.tensor import Storage
 from mobopt.runtimes.vulkan.kernels.device_costs import code_ahead_bytes
 from mobopt.runtimes.vulkan.program import VulkanProgram
+from mobopt.shaders.compilers import find_compiler, need_compiler
+from mobopt.shaders.expand import expand
 from mobopt.shaders.push_constants import CHAIN_END, ProductPush
+from mobopt.shaders.table import GLSL_FOLDER
 
 FLUSH = Barrier(after_writes=True)
 
@@ -161,30 +167,90 @@ RESTING = {
 }
 
 
+Rest: TypeAlias = "Callable[[str, set[str], str], tuple[torch.Tensor, list[str]]]"
+
+
+@pytest.fixture
+def resting(emulating: Device, monkeypatch: pytest.MonkeyPatch) -> Rest:
+    """Results of a model all of whose products rest: what memory was filled with, if nothing is stored; and shaders."""
+
+    def run(name: str, switches: set[str], precision: str) -> tuple[torch.Tensor, list[str]]:
+        emulating.info = replace(emulating.info, switches=emulating.info.switches | switches)
+        monkeypatch.setattr(emulating, "poisons", True)
+        record = recording_module._record_dispatch
+        emptied_ones: list[str] = []
+
+        def record_empty(commands: object, dispatch: Dispatch, run: recording_module.Recordable) -> None:
+            is_resting = shaders.variants()[dispatch.shader].source in RESTING_SOURCES and dispatch in run.links
+            if is_resting:
+                emptied_ones.append(f"{dispatch.shader}{shaders.CHAINED}")
+            (recording_module._record_empty if is_resting else record)(commands, dispatch, run)
+
+        model, sizes = RESTING[name]
+        x = torch.randn(sizes)
+        program = program_from_script_module(torch.jit.trace(model.eval(), x))
+        monkeypatch.setattr(recording_module, "_record_dispatch", record_empty)
+        found = VulkanProgram(program, emulating, precision=PrecisionChoice.of(precision))(x)
+        monkeypatch.setattr(recording_module, "_record_dispatch", record)
+        assert emptied_ones
+        right = VulkanProgram(program, emulating, precision=PrecisionChoice.of(precision))(x)
+        assert right.isfinite().all()
+        return found, emptied_ones
+
+    return run
+
+
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
 @pytest.mark.parametrize("switch", ["", "no-fragments"])
 @pytest.mark.parametrize("name", RESTING)
-def test_they_store_nothing(
-    emulating: Device, monkeypatch: pytest.MonkeyPatch, name: str, switch: str, precision: str
+def test_they_store_nothing(resting: Rest, name: str, switch: str, precision: str) -> None:
+    found, _ = resting(name, {switch}, precision)
+    assert found.isnan().all()
+
+
+_LOAD = "#define WORD(name, index) name##_words[index]"
+TELLING: set[str] = set()
+"""Of which pipelines were made."""
+_CONSTANTS = ("weights", "biases", "gains", "column_sums")
+
+
+def telling(name: str) -> bytes:
+    """SPIR-V of a product that puts a zero among its results when it reads what other dispatches may write."""
+    text = expand(shaders.variants()[name], GLSL_FOLDER)
+    assert _LOAD in text
+    told = (
+        "layout(set = 0, binding = 4, std430) buffer Told { int told_words[]; };\n"
+        "int told(int index) { told_words[0] = 0; return index; }\n"
+    )
+    for item in sorted(set(re.findall(r"READS\(\w+, (\w+)\)", text)) - {"name"}):
+        told += f"#define TOLD_{item}(index) {'(index)' if item in _CONSTANTS else 'told(index)'}\n"
+    text = text.replace(_LOAD, told + _LOAD)
+    for kind in ("words", "pairs", "quads"):
+        text = text.replace(f" name##_{kind}[index]\n", f" name##_{kind}[TOLD_##name(index)]\n")
+    return need_compiler(find_compiler()).compile(text)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+@pytest.mark.parametrize("switch", ["", "no-fragments"])
+@pytest.mark.parametrize("name", RESTING)
+def test_they_read_weights_alone(
+    resting: Rest,
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    switch: str,
+    precision: str,
 ) -> None:
-    """Their results stay what memory was filled with."""
-    emulating.info = replace(emulating.info, switches=emulating.info.switches | {switch})
-    monkeypatch.setattr(emulating, "poisons", True)
-    emptied_ones: list[str] = []
-    record = recording_module._record_dispatch
+    """What else they read would be in a core's cache as it was, while others write to it."""
+    load = shaders.load
 
-    def record_empty(commands: object, dispatch: Dispatch, run: recording_module.Recordable) -> None:
-        is_resting = shaders.variants()[dispatch.shader].source in RESTING_SOURCES and dispatch in run.links
-        if is_resting:
-            emptied_ones.append(dispatch.shader)
-        (recording_module._record_empty if is_resting else record)(commands, dispatch, run)
+    def load_telling(shader: str) -> bytes:
+        if shaders.variants()[shader].source not in RESTING_SOURCES or not shader.endswith(shaders.CHAINED):
+            return load(shader)
+        TELLING.add(shader)
+        return telling(shader)
 
-    model, sizes = RESTING[name]
-    x = torch.randn(sizes)
-    program = program_from_script_module(torch.jit.trace(model.eval(), x))
-    right = VulkanProgram(program, emulating, precision=PrecisionChoice.of(precision))(x)
-    assert right.isfinite().all()
-    monkeypatch.setattr(recording_module, "_record_dispatch", record_empty)
-    found = VulkanProgram(program, emulating, precision=PrecisionChoice.of(precision))(x)
-    assert emptied_ones
+    monkeypatch.setattr(shaders, "load", load_telling)
+    # Pipelines of whole shaders are others than those of other tests.
+    found, rested = resting(name, {switch, WHOLE_SHADERS}, precision)
+    assert set(rested) <= TELLING
     assert found.isnan().all()
