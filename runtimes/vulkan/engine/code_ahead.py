@@ -3,8 +3,8 @@
 The weights of a large network drive the instructions of its kernels out of the device's cache from call to call, and
 the first dispatch of each pipeline waits for them: 1 to 5 us in kernels whose loops are long (H100, by clocks inside of
 them). Dispatches that wait by counters (``chains.py``) leave cores idle meanwhile. So some steps earlier one workgroup
-runs the same kernel on no rows and no columns: it reads nothing but weights, writes nothing, and nobody waits for it. (What
-else it read might be written to meanwhile, and lines of it stay in a core's cache as they were.)
+runs the same kernel on no rows and no columns: it reads nothing but weights, writes nothing, and nobody waits for it.
+What else it read might be written to meanwhile, and lines of it would stay in a core's cache as they were.
 """
 
 from __future__ import annotations
