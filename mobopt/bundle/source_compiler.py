@@ -307,7 +307,10 @@ class Compiler(OperatorCalls, ABC):
 
     def subscript(self, node: ast.Subscript) -> Item:
         """``a[b]``"""
-        value = self.value(self.expression(node.value), node)
+        owner = self.expression(node.value)
+        if isinstance(owner, Submodule):
+            return self.module_at(owner, node)
+        value = self.value(owner, node)
         if isinstance(node.slice, ast.Slice):
             return self.slice(value, node.slice, node)
         index = self.value(self.expression(node.slice), node)
@@ -320,6 +323,13 @@ class Compiler(OperatorCalls, ABC):
                 )
             return self.call_operator("aten::select", [value, self.builder.constant(0), index], {}, node)
         return self.call_operator("aten::__getitem__", [value, index], {}, node)
+
+    def module_at(self, container: Submodule, node: ast.Subscript) -> Item:
+        """A module of a list by its number, or of a dictionary by its name."""
+        index = self.value(self.expression(node.slice), node)
+        if not index.is_constant:
+            raise self.error(node, f"which module of {container.path!r} it calls is known when it runs; call each")
+        return self.module_member(container, str(index.constant), node)
 
     def tuple_element(self, value: Value, index: Value, node: ast.AST) -> Value:
         """An element of a tuple."""

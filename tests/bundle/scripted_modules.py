@@ -207,6 +207,36 @@ class Containers(nn.Module):
         return x
 
 
+@torch.jit.interface
+class Layer(nn.Module):
+    def forward(self, input: Tensor) -> Tensor:  # as nn.Linear calls it
+        pass
+
+
+class ModulesByNumber(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(8)
+        self.layers = nn.ModuleList([nn.Linear(4, 4), nn.Tanh()])
+        self.table = nn.ModuleDict({"odd name": nn.Linear(4, 4)})
+
+    def forward(self, x: Tensor) -> Tensor:
+        first: Layer = self.layers[0]
+        second: Layer = self.layers[1]
+        third: Layer = self.table["odd name"]
+        return third.forward(second.forward(first.forward(x)))
+
+
+class ModuleByInput(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList([nn.Linear(4, 4), nn.Tanh()])
+
+    def forward(self, x: Tensor, number: int) -> Tensor:
+        layer: Layer = self.layers[number]
+        return layer.forward(x)
+
+
 class NoGradient(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         with torch.no_grad():

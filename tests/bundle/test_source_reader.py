@@ -87,6 +87,7 @@ CASES: dict[str, tuple[Callable[[], nn.Module], list[tuple[Any, ...]]]] = {
     "indexing": (modules.Indexing, [(_X,)]),
     "conversions": (modules.Conversions, [(_X,)]),
     "containers": (modules.Containers, [(torch.arange(8.0).view(2, 4) - 3,)]),
+    "modules by number": (modules.ModulesByNumber, [(torch.arange(8.0).view(2, 4) - 3,)]),
     "no gradient": (modules.NoGradient, [(_X,)]),
     "any": (modules.AnyInput, [(3,), (2.5,), (_X,)]),
     "assertions": (modules.Assertions, [(_X, 1)]),
@@ -135,6 +136,11 @@ def test_attributes_are_named_from_the_root(tmp_path: Path) -> None:
     assert program.attributes["layers.0.0.weight"].is_parameter
     assert program.attributes["table.odd name.weight"].value.shape == (3, 4)
     assert program.attributes["training"].value is False
+
+
+def test_a_module_that_an_input_chooses_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(BundleError, match="which module of 'layers' it calls is known when it runs"):
+        parse_module(modules.ModuleByInput().eval(), tmp_path)
 
 
 def test_defaults_are_kept(tmp_path: Path) -> None:
