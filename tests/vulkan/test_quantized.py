@@ -71,7 +71,8 @@ def shaders_of(built: Built) -> list[str]:
 
 def reads_integers(shaders: list[str]) -> bool:
     """Whether no weight became floats."""
-    return any("quantized" in name for name in shaders) and "dequantize" not in shaders
+    is_read = any("quantized" in name or name.startswith("product_row_units") for name in shaders)
+    return is_read and "dequantize" not in shaders
 
 
 def random(*sizes: int, seed: int = 0) -> torch.Tensor:
