@@ -51,6 +51,7 @@ def operators(program: Program) -> list[str]:
 WEIGHTS, MORE = seeded(6).abs() + 0.5, seeded(5).abs() + 0.5
 X = (seeded(2, 6, 7, 5),)
 GAINS = seeded(12).abs() + 0.5
+ONE, ROW = (seeded(2, 1, 7, 5),), (seeded(5),)
 WHOLE = ((X[0] * 3).int(),)
 QUERIES, KEYS, VALUES = seeded(2, 4, 7, 8), seeded(2, 4, 5, 8), seeded(2, 4, 5, 3)
 FEW_KEYS, FEW_VALUES = seeded(2, 2, 5, 8), seeded(2, 2, 5, 3)
@@ -164,6 +165,12 @@ STEPS: dict[str, tuple[Function, Sequence[Tensor], str]] = {
     "whole numbers, cut": (lambda x: x * (x + 3).clamp(0, 6) / 6, WHOLE, "aten::clamp"),
     "whole numbers and slopes": (lambda x: torch.where(x > 0, x, WEIGHTS[:1] * x), WHOLE, "aten::where.self"),
     "slopes of another dtype": (lambda x: torch.where(x > 0, x, WEIGHTS[:1].double() * x), X, "aten::where.self"),
+    "more slopes than channels": (lambda x: torch.where(x > 0, x, WEIGHTS[:, None, None] * x), ONE, "aten::where.self"),
+    "a slope of more dimensions": (
+        lambda x: torch.where(x > 0, x, WEIGHTS[:1, None, None] * x),
+        ROW,
+        "aten::where.self",
+    ),
     "slopes of items": (lambda x: torch.where(x > 0, x, WEIGHTS[:2, None, None, None] * x), X, "aten::where.self"),
     "slopes of columns": (lambda x: torch.where(x > 0, x, MORE[None] * x), X, "aten::where.self"),
     "other bounds": (lambda x: (x + 3).clamp(0, 5) / 6, X, "aten::clamp"),

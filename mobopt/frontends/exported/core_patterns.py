@@ -106,14 +106,16 @@ def _prelu(graph: Graph, node: Node, found: _Found) -> Made | None:
         return None
     slopes: torch.Tensor = slope.constant
     rank = x.known_rank
-    if slopes.numel() != 1 and (rank is None or rank < 2 or tuple(slopes.shape[1 - rank :]) != _channels(slopes, rank)):
+    if rank is None or slopes.dim() > rank or (slopes.numel() != 1 and not _is_of_channels(slopes, rank, x.seen_sizes)):
         return None
     return "aten::prelu", [found["x"], graph.constant(slopes.reshape(-1), name=slope.name)]
 
 
-def _channels(slopes: torch.Tensor, rank: int) -> tuple[int, ...]:
-    """Sizes of slopes of channels from the channels on."""
-    return slopes.numel(), *[1] * (rank - 2)
+def _is_of_channels(slopes: torch.Tensor, rank: int, sizes: Sequence[int] | None) -> bool:
+    """Whether there is one for each channel of a tensor of that rank, and not more than it has."""
+    channels = slopes.numel()
+    wanted = (channels, *[1] * (rank - 2))
+    return rank > 1 and sizes is not None and sizes[1] == channels and tuple(slopes.shape[1 - rank :]) == wanted
 
 
 def _instance_norm(graph: Graph, node: Node, found: _Found) -> Made | None:

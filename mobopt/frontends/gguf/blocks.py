@@ -36,12 +36,12 @@ class Blocks:
 
     def floats(self) -> torch.Tensor:
         """The elements, float32."""
-        integers = self.integers
-        if self.zero_points is None:
-            return integers * self.scales.repeat_interleave(self.group, -1)
-        return (integers - self.zero_points.repeat_interleave(self.group, -1)) * self.scales.repeat_interleave(
-            self.group, -1
-        )
+
+        def spread(part: torch.Tensor) -> torch.Tensor:
+            return part.repeat_interleave(self.group, -1)
+
+        integers = self.integers if self.zero_points is None else self.integers - spread(self.zero_points)
+        return integers * spread(self.scales)
 
     def rows(self, order: torch.Tensor) -> Blocks:
         """With its rows in another order."""
