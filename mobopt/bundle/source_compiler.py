@@ -328,7 +328,8 @@ class Compiler(OperatorCalls, ABC):
         """A module of a list by its number, or of a dictionary by its name."""
         index = self.value(self.expression(node.slice), node)
         if not index.is_constant:
-            raise self.error(node, f"which module of {container.path!r} it calls is known when it runs; call each")
+            what = f"which module of {container.path!r} it calls is known when it runs"
+            raise self.error(node, f"{what}; call each of them, and choose among their results")
         return self.module_member(container, str(index.constant), node)
 
     def tuple_element(self, value: Value, index: Value, node: ast.AST) -> Value:

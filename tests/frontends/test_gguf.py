@@ -225,7 +225,7 @@ class Lines(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.table, self.layer, self.gain = nn.Embedding(7, 512), nn.Linear(512, 11, bias=False), nn.Parameter()
+        self.table, self.layer = nn.Embedding(7, 512), nn.Linear(512, 11, bias=False)
         self.gain = nn.Parameter(torch.zeros(512))
 
     def forward(self, rows: torch.Tensor) -> torch.Tensor:

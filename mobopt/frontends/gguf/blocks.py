@@ -10,7 +10,7 @@ from mobopt.errors import UnsupportedError
 from mobopt.frontends.gguf.file import GgufTensor
 from mobopt.frontends.gguf.integers import READERS, Integers
 
-FLOATS = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
+_FLOATS = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,12 +57,12 @@ def elements_of(tensor: GgufTensor) -> torch.Tensor | Blocks:
     """
     if tensor.blocks is None:
         raise UnsupportedError(
-            f"the tensor {tensor.name!r} is {tensor.kind}, which is not read; {', '.join([*FLOATS, *READERS])} are: "
+            f"the tensor {tensor.name!r} is {tensor.kind}, which is not read; {', '.join([*_FLOATS, *READERS])} are: "
             "quantise the model again, to Q4_K_M or Q8_0"
         )
     raw = torch.from_numpy(tensor.blocks.copy())
-    if tensor.kind in FLOATS:
-        return raw.view(FLOATS[tensor.kind]).reshape(tensor.sizes)
+    if tensor.kind in _FLOATS:
+        return raw.view(_FLOATS[tensor.kind]).reshape(tensor.sizes)
     return _in_rows(READERS[tensor.kind](raw), tensor.sizes)
 
 

@@ -66,7 +66,7 @@ def load_gguf(
     loaded: dict[str, torch.Tensor | Blocks] = {}
     for name, place in places.items():
         weight = _in_order(file, name, elements_of(file.tensors[name]), rotation)
-        loaded[place] = _lowered(file, name, weight)
+        loaded[place] = _less_one(file, name, weight)
     for place in _tied(file, places, parameters):
         loaded[place] = loaded[places[_EMBEDDING]]
     for place, weight in loaded.items():
@@ -121,8 +121,8 @@ def _in_order(file: GgufFile, name: str, weight: torch.Tensor | Blocks, rotation
     return weight.rows(order) if isinstance(weight, Blocks) else weight[order]
 
 
-def _lowered(file: GgufFile, name: str, weight: torch.Tensor | Blocks) -> torch.Tensor | Blocks:
-    """A norm's gains as the module has them."""
+def _less_one(file: GgufFile, name: str, weight: torch.Tensor | Blocks) -> torch.Tensor | Blocks:
+    """A norm's gains without the one that the module adds; any other weight as it is."""
     if architecture_of(file) not in RAISED_NORMS or not name.endswith("norm.weight"):
         return weight
     return (weight.floats() if isinstance(weight, Blocks) else weight) - 1
