@@ -68,6 +68,11 @@ def _if(call: Call) -> Any:
     then, otherwise = call.get("then_branch"), call.get("else_branch")
     if not isinstance(condition, Value):
         return translator.graph(then if condition else otherwise, {}, outer)
+    key = tuple(call.node.output)
+    taken = call.translator.branches.taken.get(key)
+    if taken is not None:
+        _raise_unless(call, condition, taken)
+        return translator.graph(then if taken else otherwise, {}, outer)
     emit = call.emit
     node = emit.builder.if_else(condition)
     results: list[list[AnyOperand]] = []
@@ -77,7 +82,28 @@ def _if(call: Call) -> Any:
             results.append(translator.graph(graph, {}, outer))
             values.append([_value_of(call, operand) for operand in results[-1]])
     made = emit.builder.finish_if(node, values[0], values[1])
+    decided_by_sizes = call.operand().is_on_host
+    if decided_by_sizes and any(_differ_in_rank(one, other) for one, other in zip(*results, strict=True)):
+        translator.branches.undecided.append(key)
     return [_merged(call, one, other, value) for one, other, value in zip(*results, made, strict=True)]
+
+
+def _differ_in_rank(one: AnyOperand, other: AnyOperand) -> bool:
+    return isinstance(one, Operand) and isinstance(other, Operand) and one.rank != other.rank
+
+
+def _raise_unless(call: Call, condition: Value, outcome: bool) -> None:
+    """Let the model end in an error where a branch is not the one that it was read for."""
+    builder = call.emit.builder
+    branch = builder.if_else(condition)
+    with call.emit.inside(branch.blocks[1 if outcome else 0]):
+        text = (
+            f"{call.place}: its branches give tensors of different ranks, and the model was read for inputs for which "
+            f"its condition is {outcome}, which it isn't for these; give inputs of other sizes, or export the model "
+            "without this branch"
+        )
+        builder.node("prim::RaiseException", [builder.constant(text), builder.constant("AssertionError")], [])
+    builder.finish_if(branch, [], [])
 
 
 # Loops.
@@ -114,16 +140,23 @@ def build_loop(
     given = [_inside(operand, parameter) for (_, operand), parameter in zip(first, parameters, strict=True)]
     with emit.inside(block):
         goes_on, results, parts = body(trip, inputs[1], given)
+        results = [
+            _of_one_element(call, before, after) if parameter.uses else after
+            for before, after, parameter in zip(given, results, parameters, strict=True)
+        ]
         values = [_next_value(call, item, value.type) for item, (value, _) in zip(results, first, strict=True)]
         for number, (before, after) in enumerate(zip(given, results, strict=True)):
-            _check_same(call, before, after, number)
+            _check_same(call, before, after, number, parameters[number])
         for listed, part in zip(lists, parts, strict=True):
             emit("append.t", listed, emit.value(part.tensor(emit)))
         goes_on = emit.value(goes_on)
     block.returns.set_inputs([goes_on, *values])
     outputs = [node.add_output(graph.value(value.type)) for value, _ in first]
     emit.builder.append(node)
-    after_all = [_inside(operand, output) for (_, operand), output in zip(first, outputs, strict=True)]
+    after_all = [
+        Operand(before.dtype, None, output) if _differ_in_rank(before, last) else _inside(before, output)
+        for (_, before), last, output in zip(first, results, outputs, strict=True)
+    ]
     return after_all, list(zip(lists, parts, strict=True))
 
 
@@ -156,11 +189,21 @@ def _next_value(call: Call, operand: AnyOperand, kind: Any) -> Value:
     return value
 
 
-def _check_same(call: Call, before: AnyOperand, after: AnyOperand, number: int) -> None:
+def _of_one_element(call: Call, before: AnyOperand, after: AnyOperand) -> AnyOperand:
+    """What a trip gives, as a number where it got one: Paddle's loops give a tensor of one element for it. A tensor
+    of several, where sizes don't tell, is an error of the call."""
+    if not isinstance(before, Operand) or before.sizes != () or not isinstance(after, Operand) or after.sizes == ():
+        return after
+    if after.sizes not in (None, (None,), (1,) * (after.rank or 0)):
+        return after
+    return Operand(after.dtype, (), call.emit("reshape", after.tensor(call.emit), []))
+
+
+def _check_same(call: Call, before: AnyOperand, after: AnyOperand, number: int, parameter: Value) -> None:
     if isinstance(before, Operand) and isinstance(after, Operand):
         if before.dtype != after.dtype:
             raise BundleError(f"{call.place}: what it carries as number {number} is {before.dtype}, then {after.dtype}")
-        if before.rank != after.rank:
+        if before.rank != after.rank and parameter.uses:
             raise call.unsupported(f"the number of dimensions of what it carries as number {number} changes")
     elif type(before) is not type(after):
         raise BundleError(f"{call.place}: what it carries as number {number} changes its kind")

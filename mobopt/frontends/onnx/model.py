@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ import torch
 from google.protobuf.message import DecodeError
 
 from mobopt.bundle.builder import Allowance
-from mobopt.errors import BundleError
+from mobopt.errors import BundleError, MoboptError, UnsupportedError
 from mobopt.frontends.onnx import families  # noqa: F401 - registers translations
 from mobopt.frontends.onnx.control import list_value
 from mobopt.frontends.onnx.elements import TensorReader, packed_bits
@@ -24,6 +24,7 @@ from mobopt.frontends.onnx.operands import (
     SequenceOperand,
     carrier,
 )
+from mobopt.frontends.onnx.registry import Branches
 from mobopt.frontends.onnx.translator import Translator, as_carried, declared_sizes, type_of, versions_of
 from mobopt.ir import Program, Value
 from mobopt.ir.types import TENSOR, ListType, OptionalType, TupleType, Type
@@ -33,6 +34,7 @@ from mobopt.passes.dead_code_elimination import DeadCodeElimination
 OLDEST_OPSET = 7
 _MOST_BYTES = 1 << 31
 _MOST_INPUTS = 10_000
+_MOST_ATTEMPTS = 24
 
 
 @dataclass(frozen=True)
@@ -83,25 +85,56 @@ def read_onnx(model: Path | Any) -> OnnxModel:
     functions = {
         ("" if item.domain == "ai.onnx" else item.domain, item.name, item.overload): item for item in proto.functions
     }
-    allowance = Allowance(proto.ByteSize())
     reader = TensorReader(model.parent if isinstance(model, Path) else None)
-    emit = Emitter(allowance)
-    translator = Translator(emit, reader, versions, functions, proto.ir_version)
-    program = Program(class_name="__torch__.OnnxModel")
-    graph = emit.builder.graph
-    graph.add_input("self", program.self_type)
     inputs = _inputs(proto.graph)
-    given = {item.name: _parameter(item, emit) for item in inputs}
-    outputs = translator.graph(proto.graph, given, {})
     names = tuple(item.name for item in proto.graph.output)
-    graph.return_values(_returned(outputs, names, emit))
-    program.methods["forward"] = graph
+
+    def attempt(branches: Branches) -> Program:
+        emit = Emitter(Allowance(proto.ByteSize()))
+        translator = Translator(emit, reader, versions, functions, proto.ir_version, branches)
+        program = Program(class_name="__torch__.OnnxModel")
+        graph = emit.builder.graph
+        graph.add_input("self", program.self_type)
+        given = {item.name: _parameter(item, emit) for item in inputs}
+        outputs = translator.graph(proto.graph, given, {})
+        graph.return_values(_returned(outputs, names, emit))
+        program.methods["forward"] = graph
+        return program
+
+    program = _translated(attempt)
     CommonSubexpressionElimination().run(program)
     DeadCodeElimination().run(program)
     program.number_nodes()
     declared = tuple(_declared(item) for item in inputs)
     program.metadata["onnx"] = {"inputs": [item.name for item in declared], "outputs": list(names)}
     return OnnxModel(program, declared, names)
+
+
+def _translated(attempt: Callable[[Branches], Program]) -> Program:
+    """The program that keeps all branches, or else one in which branches that give tensors of different ranks are
+    taken for granted, the first ones before the others.
+
+    So ``torch.onnx`` writes ``squeeze`` of a size that a call decides: the first branch squeezes. What comes after it
+    is mostly for one of both ranks.
+
+    Raises:
+        BundleError, UnsupportedError: that of the program with all branches.
+    """
+    waiting: list[dict[tuple[str, ...], bool]] = [{}]
+    first: MoboptError | None = None
+    for _ in range(_MOST_ATTEMPTS):
+        branches = Branches(waiting.pop())
+        try:
+            return attempt(branches)
+        except (BundleError, UnsupportedError) as error:
+            first = first or error
+            if isinstance(error, UnsupportedError) and branches.undecided:
+                key = branches.undecided[0]
+                waiting += [{**branches.taken, key: outcome} for outcome in (False, True)]
+        if not waiting:
+            break
+    assert first is not None
+    raise first
 
 
 def parse_onnx(file: Path) -> Any:

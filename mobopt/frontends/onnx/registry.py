@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
 import onnx
@@ -39,11 +39,25 @@ def translation_of(domain: str, operator: str, version: int) -> Translation | No
     return found[-1] if found else None
 
 
+@dataclass
+class Branches:
+    """Nodes of branches that give tensors of different ranks, by the names of their outputs.
+
+    Attributes:
+        taken: the branch that is taken for granted: whether the condition holds.
+        undecided: those not taken for granted, in the order in which they were met.
+    """
+
+    taken: Mapping[tuple[str, ...], bool] = field(default_factory=dict)
+    undecided: list[tuple[str, ...]] = field(default_factory=list)
+
+
 class Nested(Protocol):
     """What a translation asks of what translates the model: graphs inside of nodes, tensors, definitions."""
 
     environment: dict[str, AnyOperand]
     """Values by name around the node that is being translated."""
+    branches: Branches
 
     def graph(self, graph: Any, given: Mapping[str, AnyOperand], outer: Mapping[str, AnyOperand]) -> list[AnyOperand]:
         """The outputs of a graph."""
@@ -147,7 +161,10 @@ class Call:
 
     def axis(self, default: int = 0, index: int = 0, name: str = "axis") -> int:
         """An attribute that is a dimension of an input, counted from the front."""
-        axis, rank = int(self.get(name, default)), self.rank(index)
+        axis = int(self.get(name, default))
+        if axis >= 0 and self.operand(index).rank is None:
+            return axis
+        rank = self.rank(index)
         if not -rank <= axis <= max(rank - 1, 0):
             raise BundleError(f"{self.place}: {name} {axis} of a tensor of {rank} dimensions")
         return axis + rank if axis < 0 else axis
@@ -233,6 +250,17 @@ class Call:
         """A result of an input's dtype, and of its sizes unless others are given."""
         operand = self.operand(index)
         return Operand(operand.dtype, operand.sizes if sizes is None else sizes, value)
+
+    def with_sizes(self, value: Any, sizes: Sequence[Any]) -> Any:
+        """A result of the first input's dtype, with what the translation knows of its sizes, where others than plain
+        numbers of at least 0 are unknown; ONNX's inference doesn't see sizes that the graph computes."""
+        if isinstance(value, torch.Tensor):
+            return value
+        known = tuple(size if isinstance(size, int) and size >= 0 else None for size in sizes)
+        inferred = self.types[0][1]
+        if inferred is not None and len(inferred) == len(known):
+            known = tuple(own if size is None else size for size, own in zip(known, inferred, strict=True))
+        return self.like(value, sizes=known)
 
     def unsupported(self, reason: str) -> UnsupportedError:
         """The error of a node that can't be translated."""

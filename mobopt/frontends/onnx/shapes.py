@@ -59,7 +59,8 @@ def _reshape(call: Call) -> Any:
             for dim, size in enumerate(target)
         ]
     found = unpooled(call, call.tensor(), target)
-    return call.emit("reshape", call.tensor(), target) if found is None else found
+    found = call.emit("reshape", call.tensor(), target) if found is None else found
+    return call.with_sizes(found, target)
 
 
 def _or_size(call: Call, size: Any, dim: int) -> Any:
@@ -177,7 +178,9 @@ def _expand(call: Call) -> Any:
             found.append(size)
         else:
             found.append(broadcast_size(call, call.size(0, dim), size))
-    return call.emit("expand", x, found)
+    own_sizes = (*[None] * (width - rank), *(call.operand().sizes or ()))
+    sizes = [own if size == -1 else size for own, size in zip(own_sizes, found, strict=True)]
+    return call.with_sizes(call.emit("expand", x, found), sizes)
 
 
 def broadcast_size(call: Call, left: Any, right: Any) -> Any:

@@ -23,7 +23,7 @@ from mobopt.frontends.onnx.operands import (
     of_constant,
     of_numbers,
 )
-from mobopt.frontends.onnx.registry import Call, translation_of
+from mobopt.frontends.onnx.registry import Branches, Call, translation_of
 from mobopt.ir import Value
 
 Environment = dict[str, AnyOperand]
@@ -45,9 +45,11 @@ class Translator:
         versions: Mapping[str, int],
         functions: Mapping[tuple[str, str, str], Any],
         ir_version: int,
+        branches: Branches,
     ) -> None:
         self.emit = emit
         self.reader = reader
+        self.branches = branches
         self.environment: Environment = {}
         self.versions = dict(versions)
         self._functions = functions
