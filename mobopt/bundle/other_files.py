@@ -14,6 +14,7 @@ _LONGEST_PICKLE = 1 << 20
 
 _AT_START: tuple[tuple[int, bytes, str], ...] = (
     (4, b"TFL3", f"a TensorFlow Lite model; {_CONVERTED}"),
+    (4, b"ORTM", "a model in onnxruntime's own format; take the ONNX model that it was made from"),
     (4, b"ET", f"an ExecuTorch program; {_CONVERTED}"),
     (0, b"GGUF", "a GGUF file of weights; give them to an nn.Module by mobopt.load_gguf, and convert that"),
     (0, b"\x89HDF", f"an HDF5 file, as Keras writes them; {_CONVERTED}"),

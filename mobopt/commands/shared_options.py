@@ -15,14 +15,18 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 def input_options(command: Command) -> Command:
     """``--input`` and ``--random``: what a command runs a model on, for ``InputOptions.parse(inputs, shapes)``."""
     given = click.option(
-        "--input", "inputs", multiple=True, help="A .npy input; of another method: encode:x.npy; a list: [a.npy;b.npy]."
+        "--input",
+        "inputs",
+        multiple=True,
+        help="A .npy input; of another method: encode:x.npy; a list: [a.npy;b.npy]; a number: =16000.",
     )
     random = click.option(
         "--random",
         "shapes",
         multiple=True,
         metavar="SHAPE",
-        help="A random one: 1,3,224,224 or 1,16:int64; of another: encode:1,3; a list: [3,64,80;3,48,48].",
+        help="A random one: 1,3,224,224 or 1,16:int64; of another: encode:1,3; a list: [3,64,80;3,48,48]; a number: "
+        "=16000.",
     )
     return given(random(command))
 

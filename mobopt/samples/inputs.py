@@ -1,10 +1,11 @@
-"""Inputs for a model: from ``.npy`` files, or random from a description; in brackets, a list of them."""
+"""Inputs for a model: from ``.npy`` files, or random from a description; in brackets, a list of them; plain numbers."""
 
 from __future__ import annotations
 
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,8 @@ _MOST_DIMENSIONS = 255
 SEED = 0
 
 
+_PLAIN = "="
+"""Before an argument that is no tensor."""
 _METHOD = re.compile(r"([A-Za-z_]\w*):(.+)", re.DOTALL)
 """``encode:x.npy`` and ``encode:1,3,32,32``, for inputs of another method than ``forward``."""
 
@@ -70,7 +73,7 @@ def _by_method(options: Iterable[tuple[str, re.Match[str] | None]]) -> dict[str,
 
 def files_of(paths: Iterable[str]) -> list[Path]:
     """Every file of what :func:`read_inputs` takes."""
-    return [Path(path) for text in paths for path in (_items(text) or [text])]
+    return [Path(path) for text in paths for path in (_items(text) or [text]) if not path.startswith(_PLAIN)]
 
 
 def _items(text: str) -> list[str] | None:
@@ -80,9 +83,22 @@ def _items(text: str) -> list[str] | None:
     return [item.strip() for item in text[1:-1].split(";") if item.strip()]
 
 
-def _made(text: str, make: Callable[[str], torch.Tensor]) -> torch.Tensor | list[torch.Tensor]:
+def _made(text: str, make: Callable[[str], torch.Tensor]) -> Any:
+    if text.startswith(_PLAIN):
+        return _plain(text.removeprefix(_PLAIN))
     items = _items(text)
-    return make(text) if items is None else [make(item) for item in items]
+    return make(text) if items is None else [_made(item, make) for item in items]
+
+
+def _plain(text: str) -> bool | int | float | None:
+    """``16000``, ``0.5``, ``true``, ``false`` or ``none``."""
+    named = {"true": True, "false": False, "none": None}
+    if text.lower() in named:
+        return named[text.lower()]
+    for kind in (int, float):
+        with suppress(ValueError):
+            return kind(text)
+    raise InputError(f"can't read the argument {_PLAIN + text!r}; write =16000, =0.5, =true, =false or =none")
 
 
 _BOUND = re.compile(r"(?:(?P<method>[A-Za-z_]\w*):)?(?:(?P<tensor>\d+)\.)?(?P<dim>\d+)=(?P<least>\d+)\.\.(?P<most>\d+)")
@@ -117,7 +133,8 @@ def read_bounds(texts: Iterable[str]) -> DeclaredBounds:
 
 
 def read_inputs(paths: Sequence[str]) -> list[Any]:
-    """Read one tensor from each ``.npy`` file, and a list of them from ``[a.npy;b.npy]``.
+    """Read one tensor from each ``.npy`` file, a list of them from ``[a.npy;b.npy]``, and a number, a truth value or
+    None from ``=16000``, ``=0.5``, ``=true`` and ``=none``.
 
     Raises:
         InputError: a file can't be read or is not a plain array of numbers.
@@ -164,7 +181,7 @@ def _read(path: str) -> torch.Tensor:
 
 def random_inputs(descriptions: Sequence[str], seed: int = SEED) -> list[Any]:
     """Make one random tensor for each description, such as ``1,3,224,224`` or ``1,16:int64``, and a list of them for
-    ``[3,320,320;3,240,320]``.
+    ``[3,320,320;3,240,320]``; numbers as :func:`read_inputs` does.
 
     Floating-point tensors are normally distributed, integers are in 0..9.
 

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from mobopt.frontends.onnx.elements import PACKED_BITS, dtype_of, type_name
+from mobopt.frontends.onnx.layer_patterns import gelu, normalized, scaled_norm, shifted_norm
 from mobopt.frontends.onnx.operands import Operand, carrier
 from mobopt.frontends.onnx.patterns import interpolated, logarithm
 from mobopt.frontends.onnx.pool_patterns import plane_indices, quotient_of_windows
@@ -95,7 +96,9 @@ def ordered(call: Call, x: Any) -> Any:
 
 @translates("Add")
 def _add(call: Call) -> Any:
-    return call.emit("add.Tensor", call.tensor(0), call.tensor(1))
+    terms = call.tensors()
+    norm = shifted_norm(call, terms)
+    return call.emit("add.Tensor", *terms) if norm is None else norm
 
 
 @translates("Sub")
@@ -107,7 +110,10 @@ def _sub(call: Call) -> Any:
 
 @translates("Mul")
 def _mul(call: Call) -> Any:
-    return call.emit("mul.Tensor", call.tensor(0), call.tensor(1))
+    factors = call.tensors()
+    norm = scaled_norm(call, factors)
+    found = gelu(call, factors) if norm is None else norm
+    return call.emit("mul.Tensor", *factors) if found is None else found
 
 
 @translates("Div")
@@ -115,7 +121,8 @@ def _div(call: Call) -> Any:
     x, y = call.tensor(0), call.tensor(1)
     if call.dtype().is_floating_point or call.dtype().is_complex:
         mean = quotient_of_windows(call, x, y)
-        return call.emit("div.Tensor", x, y) if mean is None else mean
+        found = normalized(call, x, y) if mean is None else mean
+        return call.emit("div.Tensor", x, y) if found is None else found
     check_order(call)
     return call.emit("div.Tensor_mode", x, y, "trunc")
 
