@@ -154,8 +154,7 @@ def build_loop(
     outputs = [node.add_output(graph.value(value.type)) for value, _ in first]
     emit.builder.append(node)
     after_all = [
-        Operand(before.dtype, None, output) if _differ_in_rank(before, last) else _inside(before, output)
-        for (_, before), last, output in zip(first, results, outputs, strict=True)
+        _after(before, last, output) for (_, before), last, output in zip(first, results, outputs, strict=True)
     ]
     return after_all, list(zip(lists, parts, strict=True))
 
@@ -179,6 +178,13 @@ def _inside(operand: AnyOperand, value: Value) -> AnyOperand:
     if isinstance(operand, SequenceOperand):
         return SequenceOperand(operand.dtype, None, value)
     return operand
+
+
+def _after(before: AnyOperand, last: AnyOperand, value: Value) -> AnyOperand:
+    """What is carried, after the loop: what came in or what a trip gave."""
+    if isinstance(before, Operand) and _differ_in_rank(before, last):
+        return Operand(before.dtype, None, value)
+    return _inside(before, value)
 
 
 def _next_value(call: Call, operand: AnyOperand, kind: Any) -> Value:
