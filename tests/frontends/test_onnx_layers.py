@@ -68,6 +68,7 @@ OTHERS: dict[str, Callable[[Any, Tensor], Tensor]] = {
     "cubes": lambda m, x: (c := x - x.mean(-1, keepdim=True)) / (c.pow(4).mean(-1, keepdim=True) + 0.1).sqrt(),
     "another scale": lambda m, x: x * 0.5 * erf(x, 1.5),
     "of another tensor": lambda m, x: (x + m.bias) * 0.5 * erf(x),
+    "of a constant": lambda m, x: m.bias * 0.5 * erf(x),
     "a third": lambda m, x: x * 0.3 * erf(x),
 }
 

@@ -22,8 +22,9 @@ On mobopt's own runtime; batch norms have the statistics of random images. *expo
 after `run_decompositions()`, *trace* is `torch.jit.trace`, *onnx* is a file of `torch.onnx`, by the older exporter
 where the newer one can't make it, *script* is `torch.jit.script`, *open* is `torch.export` of three items with every
 size open that it can leave open, and then right with other sizes, too. A cell is the error over the scale of eager's
-result, then how many operators ran on the CPU, if any did. Times are of one call each, on lavapipe (a CPU of 4 cores,
-which wanted 10 to 25 processes at once), beside eager PyTorch on one thread: they tell orders of magnitude.
+result, then how many operators ran on the CPU, if any did. *onnx* ran on lavapipe, the others on an NVIDIA H200. Times
+are of one call each, of the first source that ran, with 15 processes on the GPU at once, beside eager PyTorch on one
+thread of the CPU: they tell orders of magnitude.
 """
 _NATIVE, _HELPED = "right, nothing on the CPU", "right, with operators on the CPU"
 _MESSAGE = 200

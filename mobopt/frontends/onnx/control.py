@@ -89,7 +89,10 @@ def _if(call: Call) -> Any:
 
 
 def _differ_in_rank(one: AnyOperand, other: AnyOperand) -> bool:
-    return isinstance(one, Operand) and isinstance(other, Operand) and one.rank != other.rank
+    """Whether two tensors are known to have other numbers of dimensions."""
+    if not isinstance(one, Operand) or not isinstance(other, Operand):
+        return False
+    return one.rank is not None and other.rank is not None and one.rank != other.rank
 
 
 def _raise_unless(call: Call, condition: Value, outcome: bool) -> None:
@@ -182,7 +185,7 @@ def _inside(operand: AnyOperand, value: Value) -> AnyOperand:
 
 def _after(before: AnyOperand, last: AnyOperand, value: Value) -> AnyOperand:
     """What is carried, after the loop: what came in or what a trip gave."""
-    if isinstance(before, Operand) and _differ_in_rank(before, last):
+    if isinstance(before, Operand) and isinstance(last, Operand) and before.rank != last.rank:
         return Operand(before.dtype, None, value)
     return _inside(before, value)
 

@@ -81,7 +81,8 @@ def gelu(call: Call, factors: Sequence[Any]) -> Any:
     if len(parts) != 3 or len(half) != 1 or curve is None:
         return None
     rest = [part for part in parts if part is not half[0] and part is not curve[0]]
-    return call.emit("gelu", curve[1], approximate="none") if rest == [curve[1]] else None
+    is_source = len(rest) == 1 and rest[0] is curve[1]
+    return call.emit("gelu", curve[1], approximate="none") if is_source else None
 
 
 def _source_of_curve(value: Any) -> Value | None:
