@@ -197,6 +197,9 @@ class _Placer:
         held = [item for value in node.inputs if value.type != TENSOR for item in self._held(value)]
         if any(value in self.shared for value in (*tensors, *held)):
             return "a tensor of it is changed in place under another name"
+        operands = [value for value in node.inputs if value.type == TENSOR]
+        if operands and all(self._stays(value) for value in operands):
+            return "the GPU can't hold the constants that it reads"
         return ""
 
     def _is_with_its_operands(self, node: Node) -> bool:
@@ -285,11 +288,14 @@ class _Placer:
             block.returns.set_inputs([self._on_gpu(value) for value in block.outputs])
 
     def _on_gpu(self, value: Value) -> Value:
-        if value.type != TENSOR or not _is_stored(value) or value in self.shared:
+        if value.type != TENSOR or not _is_stored(value) or value in self.shared or self._stays(value):
             return value
+        return self.to_gpu.moved_once(value)
+
+    def _stays(self, value: Value) -> bool:
+        """Whether a tensor of the file can't be moved to the GPU; operators read a number of it there all the same."""
         facts = facts_of_tensor(value.constant) if value.is_constant else value.facts
-        is_misfit = image_misfit(facts, self.target.image_limit) is not None
-        return value if is_misfit else self.to_gpu.moved_once(value)
+        return _is_stored(value) and image_misfit(facts, self.target.image_limit) is not None
 
 
 def cancel_transfers(graph: Graph, ordered: Container[Node]) -> None:

@@ -32,6 +32,7 @@ NATIVE = (
     "split.Tensor",
     "add_.Tensor",
     "mean.dim",
+    "expand",
 )
 
 
@@ -448,3 +449,21 @@ def test_what_the_next_call_reads_is_changed_on_the_cpu(inputs: tuple[torch.Tens
     run_passes(program, [SIMPLIFY, transfer(*inputs)], check=True)
     writer = next(node for node in program.methods["forward"].walk() if node.op == "aten::add_")
     assert writer.inputs[0].producer is not None and writer.inputs[0].producer.op == "prim::GetAttr"
+
+
+class Spread(nn.Module):
+    """A number of the file, which no image can hold, in a size that the call decides."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.number = nn.Parameter(torch.tensor(0.5), requires_grad=False)
+        self.weight = nn.Parameter(torch.rand(2, 3, 1, 1), requires_grad=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.conv2d(self.number.expand(1, 3, 5, x.size(3)), self.weight, None) + torch.relu(x)
+
+
+def test_what_is_made_of_constants_that_no_image_holds_is_moved() -> None:
+    x = torch.randn(1, 2, 5, 7, generator=torch.Generator().manual_seed(0))
+    found = placed(Spread(), x)
+    assert found == {"expand": CPU, "contiguous": CPU, "conv2d": GPU, "relu": GPU, "add": GPU}
