@@ -125,7 +125,8 @@ def _table(columns: Sequence[str], rows: Iterable[tuple[str, ...]]) -> Iterator[
 
 def _plain(text: str) -> str:
     """With nothing that Markdown would obey."""
-    return "".join(f"\\{letter}" if letter in "\\`*_[]<>|" else letter for letter in text)
+    escaped = "".join(f"\\{letter}" if letter in "\\`*_[]<>|" else letter for letter in text)
+    return escaped.replace("](", "]\\(")
 
 
 if __name__ == "__main__":
