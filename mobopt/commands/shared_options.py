@@ -18,7 +18,7 @@ def input_options(command: Command) -> Command:
         "--input",
         "inputs",
         multiple=True,
-        help="A .npy input; of another method: encode:x.npy; a list: [a.npy;b.npy]; a number: =16000.",
+        help="A .npy input; of another method: encode:x.npy; a list: [a.npy;b.npy]; a number: =16000 or =16000:int64.",
     )
     random = click.option(
         "--random",
@@ -26,7 +26,7 @@ def input_options(command: Command) -> Command:
         multiple=True,
         metavar="SHAPE",
         help="A random one: 1,3,224,224 or 1,16:int64; of another: encode:1,3; a list: [3,64,80;3,48,48]; a number: "
-        "=16000.",
+        "=16000, as a tensor =16000:int64.",
     )
     return given(random(command))
 

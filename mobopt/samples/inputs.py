@@ -90,15 +90,24 @@ def _made(text: str, make: Callable[[str], torch.Tensor]) -> Any:
     return make(text) if items is None else [_made(item, make) for item in items]
 
 
-def _plain(text: str) -> bool | int | float | None:
-    """``16000``, ``0.5``, ``true``, ``false`` or ``none``."""
+def _plain(text: str) -> bool | int | float | torch.Tensor | None:
+    """``16000``, ``0.5``, ``true``, ``false`` or ``none``; ``16000:int64`` is a tensor without dimensions."""
+    number, _, dtype_name = text.partition(":")
     named = {"true": True, "false": False, "none": None}
+    if dtype_name in _DTYPES and number.lower() != "none":
+        try:
+            return torch.tensor(_plain(number), dtype=getattr(torch, dtype_name))
+        except (RuntimeError, OverflowError):
+            raise InputError(f"can't make {_PLAIN + text!r}: {dtype_name} has no such number; use another") from None
     if text.lower() in named:
         return named[text.lower()]
     for kind in (int, float):
         with suppress(ValueError):
             return kind(text)
-    raise InputError(f"can't read the argument {_PLAIN + text!r}; write =16000, =0.5, =true, =false or =none")
+    raise InputError(
+        f"can't read the argument {_PLAIN + text!r}; write =16000, =0.5, =true, =false or =none, and =16000:int64 for "
+        "a tensor without dimensions"
+    )
 
 
 _BOUND = re.compile(r"(?:(?P<method>[A-Za-z_]\w*):)?(?:(?P<tensor>\d+)\.)?(?P<dim>\d+)=(?P<least>\d+)\.\.(?P<most>\d+)")
@@ -133,8 +142,8 @@ def read_bounds(texts: Iterable[str]) -> DeclaredBounds:
 
 
 def read_inputs(paths: Sequence[str]) -> list[Any]:
-    """Read one tensor from each ``.npy`` file, a list of them from ``[a.npy;b.npy]``, and a number, a truth value or
-    None from ``=16000``, ``=0.5``, ``=true`` and ``=none``.
+    """Read one tensor from each ``.npy`` file, a list of them from ``[a.npy;b.npy]``, a number, a truth value or None
+    from ``=16000``, ``=0.5``, ``=true`` and ``=none``, and a tensor without dimensions from ``=16000:int64``.
 
     Raises:
         InputError: a file can't be read or is not a plain array of numbers.
