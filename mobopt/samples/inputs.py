@@ -95,9 +95,10 @@ def _plain(text: str) -> bool | int | float | torch.Tensor | None:
     number, _, dtype_name = text.partition(":")
     named = {"true": True, "false": False, "none": None}
     if dtype_name in _DTYPES and number.lower() != "none":
+        value = _plain(number)
         try:
-            return torch.tensor(_plain(number), dtype=getattr(torch, dtype_name))
-        except (RuntimeError, OverflowError):
+            return torch.tensor(value, dtype=getattr(torch, dtype_name))
+        except (RuntimeError, ValueError, OverflowError):
             raise InputError(f"can't make {_PLAIN + text!r}: {dtype_name} has no such number; use another") from None
     if text.lower() in named:
         return named[text.lower()]
