@@ -294,8 +294,10 @@ class _Placer:
 
     def _stays(self, value: Value) -> bool:
         """Whether a tensor of the file can't be moved to the GPU; operators read a number of it there all the same."""
+        if not _is_stored(value):
+            return False
         facts = facts_of_tensor(value.constant) if value.is_constant else value.facts
-        return _is_stored(value) and image_misfit(facts, self.target.image_limit) is not None
+        return image_misfit(facts, self.target.image_limit) is not None
 
 
 def cancel_transfers(graph: Graph, ordered: Container[Node]) -> None:

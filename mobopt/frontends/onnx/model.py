@@ -35,6 +35,7 @@ OLDEST_OPSET = 7
 _MOST_BYTES = 1 << 31
 _MOST_INPUTS = 10_000
 _MOST_ATTEMPTS = 24
+"""How often a model is translated, with other branches each time."""
 
 
 @dataclass(frozen=True)
@@ -115,7 +116,7 @@ def _translated(attempt: Callable[[Branches], Program]) -> Program:
     taken for granted, the first ones before the others.
 
     So ``torch.onnx`` writes ``squeeze`` of a size that a call decides: the first branch squeezes. What comes after it
-    is mostly for one of both ranks.
+    is mostly for one of the two ranks.
 
     Raises:
         BundleError, UnsupportedError: that of the program with all branches.
