@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from mobopt.errors import BundleError, InputError, UnsupportedError
+from mobopt.errors import BundleError, InputError, MoboptError, UnsupportedError
 from mobopt.frontends.onnx.model import DeclaredInput, read_onnx
 from mobopt.frontends.source import Source
+from mobopt.ir import Program
 from mobopt.ir.arguments import bind_arguments
 from mobopt.runtimes.cpu import Interpreter
 
@@ -23,8 +25,19 @@ _OPEN_SIZES, _OPEN_EDGE = (1, 8), 64
 class OnnxSource(Source):
     """An ONNX file, or an ``onnx.ModelProto``; nothing of it runs but by mobopt's own interpreter."""
 
-    def __init__(self, model: Path | Any, preserved: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        model: Path | Any,
+        preserved: Sequence[str] = (),
+        example_inputs: Sequence[Any] | Mapping[str, Sequence[Any]] | None = None,
+    ) -> None:
         """Read a model; see :func:`mobopt.frontends.onnx.model.read_onnx`.
+
+        Args:
+            model: the path of a file, or an ``onnx.ModelProto``.
+            preserved: names of methods besides ``forward``: none.
+            example_inputs: arguments of ``forward``, alone or by the method's name. Where a branch that sizes decide
+                has to be taken for granted, it is theirs; that of small inputs if there are none.
 
         Raises:
             InputError: a method is to be preserved; an ONNX model has ``forward`` alone.
@@ -32,8 +45,9 @@ class OnnxSource(Source):
         if preserved:
             raise InputError(f"an ONNX model has one method, forward; there is no {preserved[0]!r} to preserve")
         self.name = model.name if isinstance(model, Path) else model.graph.name or "ONNX model"
+        given = example_inputs.get("forward") if isinstance(example_inputs, Mapping) else example_inputs
         try:
-            read = read_onnx(model)
+            read = read_onnx(model, partial(_ended, given))
         except (BundleError, UnsupportedError) as error:
             raise type(error)(f"{self.name}: {error}") from None
         self.program = read.program
@@ -61,6 +75,18 @@ class OnnxSource(Source):
         """Tensors without elements, of the sizes declared; sizes that calls decide are small."""
         shapes = [_shape_of(item) for item in self.inputs]
         return None if any(shape is None for shape in shapes) else shapes
+
+
+def _ended(given: Sequence[Any] | None, program: Program, declared: Sequence[DeclaredInput]) -> str:
+    """The error in which a program ends, if any; without inputs on zeros of the sizes declared."""
+    if given is None:
+        shapes = [_shape_of(item) for item in declared]
+        given = [torch.zeros_like(shape, device="cpu") for shape in shapes if shape is not None]
+    try:
+        Interpreter(program).bounded().run("forward", bind_arguments(program, "forward", given, {}))
+    except MoboptError as error:
+        return str(error)
+    return ""
 
 
 def _shape_of(item: DeclaredInput) -> torch.Tensor | None:

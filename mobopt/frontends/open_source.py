@@ -20,6 +20,7 @@ from mobopt.frontends.script_module_source import ScriptModuleSource
 from mobopt.frontends.source import Source
 from mobopt.ir import Program
 
+_Examples = Sequence[Any] | Mapping[str, Sequence[Any]] | None
 _TAKEN = "ScriptModule, an ExportedProgram, an nn.Module with example inputs, an onnx.ModelProto or the path of a file"
 _ONNX_VERSIONS, _ONNX_FIELDS = range(1, 64), (0x12, 0x1A, 0x22, 0x28, 0x32, 0x3A, 0x42)
 """How the message of an ONNX model begins: the version of its IR, and the tag of any other field."""
@@ -28,7 +29,7 @@ _ONNX_VERSIONS, _ONNX_FIELDS = range(1, 64), (0x12, 0x1A, 0x22, 0x28, 0x32, 0x3A
 def source_of(
     model: object,
     preserved: Sequence[str] = (),
-    example_inputs: Sequence[Any] | Mapping[str, Sequence[Any]] | None = None,
+    example_inputs: _Examples = None,
     dynamic_shapes: Any = None,
 ) -> Source:
     """A model before conversion, whatever form it has.
@@ -57,13 +58,13 @@ def source_of(
     if isinstance(model, torch.export.ExportedProgram):
         return ExportedProgramSource(model, preserved)
     if isinstance(model, (str, os.PathLike)):
-        return _source_of_file(Path(model), preserved)
+        return _source_of_file(Path(model), preserved, example_inputs)
     if is_onnx_model(model):
-        return _onnx_source(model, preserved)
+        return _onnx_source(model, preserved, example_inputs)
     raise ArgumentTypeError(f"Got {type(model)}, but a {_TAKEN} is expected.")
 
 
-def whole_source_of(model: object, example_inputs: Sequence[Any] | Mapping[str, Sequence[Any]] | None = None) -> Source:
+def whole_source_of(model: object, example_inputs: _Examples = None) -> Source:
     """A model with all of its methods; a TorchScript file may be one that was optimised for a backend.
 
     Args:
@@ -101,14 +102,14 @@ def read_program(file: Path, prefer: str = "bytecode") -> Program:
         UnsupportedError: the model uses what a Program can't hold.
     """
     if is_onnx(file) or is_exported_file(file):
-        return _source_of_file(file, ()).program
+        return _source_of_file(file, (), None).program
     return read_bundle(file, prefer=prefer)
 
 
-def _source_of_file(file: Path, preserved: Sequence[str]) -> Source:
+def _source_of_file(file: Path, preserved: Sequence[str], example_inputs: _Examples) -> Source:
     """By the file's content; its name may be any."""
     if is_onnx(file):
-        return _onnx_source(file, preserved)
+        return _onnx_source(file, preserved, example_inputs)
     if is_exported_file(file):
         return ExportedFileSource(file, preserved)
     return FileSource(file, preserved)
@@ -130,7 +131,7 @@ def is_onnx(file: Path) -> bool:
     return len(head) == 3 and head[0] == 0x08 and head[1] in _ONNX_VERSIONS and head[2] in _ONNX_FIELDS
 
 
-def _onnx_source(model: object, preserved: Sequence[str]) -> Source:
+def _onnx_source(model: object, preserved: Sequence[str], example_inputs: _Examples) -> Source:
     from mobopt.frontends.onnx_source import OnnxSource
 
-    return OnnxSource(model, preserved)
+    return OnnxSource(model, preserved, example_inputs)

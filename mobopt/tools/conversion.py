@@ -155,7 +155,7 @@ def convert_file(
     _check_ending(output)
     check_writable(output, [source] if isinstance(source, Path) else [])
     show(f"reading {source.name}")
-    model = source_for(source_of(source, preserved_methods), settings.backend, settings.is_for_phones)
+    model = source_for(source_of(source, preserved_methods, example_inputs), settings.backend, settings.is_for_phones)
     show("running the passes")
     dump = None if dump_ir is None else GraphDump(dump_ir, model.program)
     calibration = checked_calibration(calibration_inputs, settings)

@@ -19,7 +19,7 @@ from mobopt.runtimes.vulkan.engine.device import Device
 from mobopt.runtimes.vulkan.program import VulkanProgram
 
 node = helper.make_node
-INTS = {"zero": 0, "one": 1, "two": 2, "zeros": [0], "ones": [1], "minus": [-1], "three": [3]}
+INTS = {"zero": 0, "one": 1, "two": 2, "many": 999, "zeros": [0], "ones": [1], "minus": [-1], "three": [3]}
 
 
 def value(name: str, kind: int = TensorProto.FLOAT, sizes: Sequence[int | str] | None = None) -> Any:
@@ -27,6 +27,10 @@ def value(name: str, kind: int = TensorProto.FLOAT, sizes: Sequence[int | str] |
 
 
 def program_of(nodes: Sequence[Any], sizes: Sequence[int | str], outputs: Sequence[str], opset: int = 11) -> Program:
+    return source_of(model_of(nodes, sizes, outputs, opset)).program
+
+
+def model_of(nodes: Sequence[Any], sizes: Sequence[int | str], outputs: Sequence[str], opset: int = 11) -> Any:
     """Of a graph of ``x`` with the integers above."""
     graph = helper.make_graph(
         nodes,
@@ -35,7 +39,7 @@ def program_of(nodes: Sequence[Any], sizes: Sequence[int | str], outputs: Sequen
         [value(name) for name in outputs],
         [numpy_helper.from_array(torch.tensor(number).numpy(), name) for name, number in INTS.items()],
     )
-    return source_of(helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)])).program
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)])
 
 
 def assert_runs(program: Program, device: Device, x: Tensor, *expected: Tensor) -> None:
@@ -139,8 +143,42 @@ def test_no_branch_is_taken_for_granted_that_elements_decide() -> None:
         program_of(squeezed([node("Softmax", ["y"], ["z"])], condition), ["n", "c", "t"], ["z"])
 
 
-def loop(first: str, nodes: Sequence[Any], state: str) -> list[Any]:
-    """Two trips that carry ``first`` and ``x``."""
+def test_example_inputs_tell_which_branch_is_theirs(device: Device) -> None:
+    """What comes after fits both branches, and needs the rank: both of two branches are those of the example."""
+    model = model_of(
+        [
+            *squeezed([node("Softmax", ["y"], ["s"], axis=-1)]),
+            *renamed(squeezed([node("Softmax", ["y"], ["s"], axis=-1)]), "second_"),
+            node("Concat", ["s", "second_s"], ["z"], axis=-1),
+        ],
+        "nct",
+        ["z"],
+    )
+    wide = torch.randn(2, 3, 5, generator=torch.Generator().manual_seed(0))
+    narrow = wide[:, :1]
+    for x in (wide, narrow):
+        flat = x.squeeze(1)
+        expected = torch.cat([flat.softmax(-1)] * 2, -1)
+        assert_runs(source_of(model, example_inputs=[x]).program, device, x, expected)
+        assert_runs(source_of(model, example_inputs={"forward": [x]}).program, device, x, expected)
+    without = source_of(model).program  # small sizes are tried
+    assert_runs(without, device, wide, torch.cat([wide.softmax(-1)] * 2, -1))
+    with pytest.raises(InputError, match=r"its branches give tensors of different ranks.*its condition is False"):
+        Interpreter(without).run("forward", [narrow])
+
+
+def renamed(nodes: Sequence[Any], prefix: str) -> list[Any]:
+    """Nodes that make the same under other names."""
+    made = {name for item in nodes for name in item.output}
+    copies = [type(item).FromString(item.SerializeToString()) for item in nodes]
+    for item in copies:
+        for names in (item.input, item.output):
+            names[:] = [prefix + name if name in made else name for name in names]
+    return copies
+
+
+def loop(first: str, nodes: Sequence[Any], state: str, trips: str = "n") -> list[Any]:
+    """Trips that carry ``first`` and ``x``: as many as ``x`` has rows, or by a number of the file."""
     body = helper.make_graph(
         [*nodes, node("Identity", ["go"], ["again"]), node("Add", ["x_", "x_"], ["double"])],
         "body",
@@ -149,9 +187,10 @@ def loop(first: str, nodes: Sequence[Any], state: str) -> list[Any]:
     )
     truth = numpy_helper.from_array(torch.tensor(True).numpy(), "always")
     return [
+        *SIZES[:2],
         node("Constant", [], ["always"], value=truth),
         node("Constant", [], ["number"], value=numpy_helper.from_array(torch.tensor(1.5).numpy())),
-        node("Loop", ["two", "always", first, "x"], ["last", "y"], body=body),
+        node("Loop", [trips, "always", first, "x"], ["last", "y"], body=body),
     ]
 
 
@@ -159,7 +198,7 @@ def test_a_loop_carries_a_number_that_becomes_a_tensor_of_one_element(device: De
     nodes = loop("number", [node("Add", ["state", "half"], ["more"])], "more")
     half = node("Constant", [], ["half"], value=numpy_helper.from_array(torch.tensor([0.5]).numpy()))
     program = program_of([half, *nodes, node("Mul", ["last", "y"], ["z"])], ["n", "t"], ["z"])
-    x = torch.randn(3, 5, generator=torch.Generator().manual_seed(0))
+    x = torch.randn(2, 5, generator=torch.Generator().manual_seed(0))
     assert_runs(program, device, x, 2.5 * 4 * x)
 
 
@@ -167,9 +206,92 @@ def test_a_loop_that_makes_what_it_carries_of_another_rank(device: Device) -> No
     """Paddle carries numbers in the place of variables that the body makes, and that only what comes after reads."""
     nodes = loop("number", [node("Mul", ["x_", "x_"], ["square"])], "square")
     program = program_of([*nodes, node("Add", ["last", "y"], ["z"])], ["n", "t"], ["z"])
-    x = torch.randn(3, 5, generator=torch.Generator().manual_seed(0))
+    x = torch.randn(2, 5, generator=torch.Generator().manual_seed(0))
     assert_runs(program, device, x, 4 * x * x + 4 * x)
     reads = loop("number", [node("Mul", ["x_", "state"], ["square"])], "square")
     message = "the number of dimensions of what it carries as number 0 changes"
     with pytest.raises(UnsupportedError, match=re.escape(message)):
         program_of([*reads, node("Add", ["last", "y"], ["z"])], ["n", "t"], ["z"])
+
+
+def test_a_loop_of_few_trips_is_written_out(device: Device) -> None:
+    """What it carries may change its rank then, and what comes after it knows the rank."""
+    nodes = loop("number", [node("Mul", ["x_", "state"], ["product"])], "product", trips="three")
+    program = program_of([*nodes, node("Softmax", ["last"], ["z"], axis=-1)], ["n", "t"], ["z", "y"], opset=13)
+    assert loops(program) == 0
+    x = torch.randn(2, 5, generator=torch.Generator().manual_seed(0)) / 4
+    assert_runs(program, device, x, (1.5 * x * 2 * x * 4 * x).softmax(-1), 8 * x)
+
+
+def test_loops_that_split_into_a_sequence(device: Device) -> None:
+    """As torch.onnx writes ``tensor_split``; its condition is a constant around the loop."""
+    body = helper.make_graph(
+        [
+            node("Gather", ["starts", "trip"], ["start"], axis=0),
+            node("Add", ["trip", "one"], ["next"]),
+            node("Gather", ["starts", "next"], ["end"], axis=0),
+            node("Unsqueeze", ["start", "zeros"], ["start_"]),
+            node("Unsqueeze", ["end", "zeros"], ["end_"]),
+            node("Slice", ["x", "start_", "end_", "ones"], ["part"]),
+            node("SequenceInsert", ["parts", "part"], ["more"]),
+            node("Identity", ["always"], ["again"]),
+        ],
+        "body",
+        [
+            value("trip", TensorProto.INT64, []),
+            value("go", TensorProto.BOOL, []),
+            helper.make_tensor_sequence_value_info("parts", TensorProto.FLOAT, None),
+        ],
+        [value("again", TensorProto.BOOL, []), helper.make_tensor_sequence_value_info("more", TensorProto.FLOAT, None)],
+    )
+    nodes = [
+        node("Constant", [], ["always"], value=numpy_helper.from_array(torch.tensor(True).numpy())),
+        node("Constant", [], ["starts"], value=numpy_helper.from_array(torch.tensor([0, 2, 3, 7]).numpy())),
+        node("SequenceEmpty", [], ["empty"]),
+        node("Loop", ["three", "always", "empty"], ["all"], body=body),
+        node("SequenceAt", ["all", "two"], ["last"]),
+        node("Transpose", ["last"], ["turned"]),
+        node("Shape", ["turned"], ["y"]),
+        node("Softmax", ["turned"], ["z"], axis=0),
+    ]
+    program = program_of(nodes, ["n", "c", "t"], ["z", "y"], opset=13)
+    assert loops(program) == 0
+    x = torch.randn(2, 7, 5, generator=torch.Generator().manual_seed(0))
+    last = x[:, 3:7].permute(2, 1, 0)
+    assert_runs(program, device, x, last.softmax(0), torch.tensor(last.shape))
+
+
+def test_loops_stay_whose_end_the_file_does_not_tell(device: Device) -> None:
+    """Their trips are a size, or too many to be written out, or a computed condition ends them."""
+    x = torch.randn(2, 5, generator=torch.Generator().manual_seed(0))
+    twice = [node("Add", ["state", "state"], ["more"])]
+    by_size = program_of([*loop("x", twice, "more"), node("Add", ["last", "y"], ["z"])], ["n", "t"], ["z"])
+    assert loops(by_size) == 1
+    assert_runs(by_size, device, x, 8 * x)
+    halves = [node("Sin", ["state"], ["more"])]
+    many = program_of([*loop("x", halves, "more", trips="many"), node("Sin", ["last"], ["z"])], ["n", "t"], ["z"])
+    assert loops(many) == 1
+    body = helper.make_graph(
+        [node("Add", ["state", "state"], ["more"]), node("ReduceMax", ["more"], ["most"], keepdims=0),
+         node("Less", ["most", "limit"], ["again"])],
+        "body",
+        [value("trip", TensorProto.INT64, []), value("go", TensorProto.BOOL, []), value("state")],
+        [value("again", TensorProto.BOOL, []), value("more")],
+    )  # fmt: skip
+    nodes = [
+        node("Constant", [], ["always"], value=numpy_helper.from_array(torch.tensor(True).numpy())),
+        node("Constant", [], ["limit"], value=numpy_helper.from_array(torch.tensor(8.0).numpy())),
+        node("Loop", ["many", "always", "x"], ["z"], body=body),
+    ]
+    until = program_of(nodes, ["n", "t"], ["z"])
+    assert loops(until) == 1
+    expected = x
+    for _ in range(int(INTS["many"])):
+        expected = expected + expected
+        if expected.max() >= 8:
+            break
+    assert_runs(until, device, x, expected)
+
+
+def loops(program: Program) -> int:
+    return sum(item.op == "prim::Loop" for item in program.methods["forward"].walk())

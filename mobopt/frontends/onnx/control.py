@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from onnx import numpy_helper
 
 from mobopt.errors import BundleError
 from mobopt.frontends.onnx.emitter import Emitter
@@ -16,6 +17,7 @@ from mobopt.frontends.onnx.operands import (
     SequenceOperand,
     Sizes,
     number_array,
+    of_constant,
     of_numbers,
 )
 from mobopt.frontends.onnx.registry import Call, translates
@@ -23,6 +25,7 @@ from mobopt.ir import Node, Value
 from mobopt.ir.types import INT, TENSOR, ListType
 
 _FOREVER = (1 << 62) - 1
+_MOST_NODES_UNROLLED = 1 << 10
 _TENSORS = ListType(TENSOR)
 
 
@@ -71,7 +74,7 @@ def _if(call: Call) -> Any:
     key = tuple(call.node.output)
     taken = call.translator.branches.taken.get(key)
     if taken is not None:
-        _raise_unless(call, condition, taken)
+        call.translator.branches.errors[_raise_unless(call, condition, taken)] = key
         return translator.graph(then if taken else otherwise, {}, outer)
     emit = call.emit
     node = emit.builder.if_else(condition)
@@ -95,8 +98,8 @@ def _differ_in_rank(one: AnyOperand, other: AnyOperand) -> bool:
     return one.rank is not None and other.rank is not None and one.rank != other.rank
 
 
-def _raise_unless(call: Call, condition: Value, outcome: bool) -> None:
-    """Let the model end in an error where a branch is not the one that it was read for."""
+def _raise_unless(call: Call, condition: Value, outcome: bool) -> str:
+    """Let the model end in an error, of this text, where a branch is not the one that it was read for."""
     builder = call.emit.builder
     branch = builder.if_else(condition)
     with call.emit.inside(branch.blocks[1 if outcome else 0]):
@@ -107,6 +110,7 @@ def _raise_unless(call: Call, condition: Value, outcome: bool) -> None:
         )
         builder.node("prim::RaiseException", [builder.constant(text), builder.constant("AssertionError")], [])
     builder.finish_if(branch, [], [])
+    return text
 
 
 # Loops.
@@ -243,6 +247,8 @@ def _loop(call: Call) -> Any:
     count = len(carried)
     if len(names) != count + 2 or len(graph.output) < count + 1:
         raise BundleError(f"{call.place}: its body does not fit its {count} carried values")
+    if _is_counted(call, graph, trips, condition):
+        return _unrolled(call, graph, trips, carried)
 
     def body(trip: Value, goes_on: Value, items: list[AnyOperand]) -> Any:
         given: list[AnyOperand] = [
@@ -256,6 +262,53 @@ def _loop(call: Call) -> Any:
 
     after, scans = build_loop(call, trips, condition, carried, len(graph.output) - count - 1, body)
     return [*after, *(stacked(call, listed, part) for listed, part in scans)]
+
+
+def _is_counted(call: Call, graph: Any, trips: Any, condition: Any) -> bool:
+    """Whether a loop goes round as often as a number of the file says, and not too often to be written out.
+
+    So ``torch.onnx`` writes ``tensor_split``: what is known of each trip, such as sizes, is known after them.
+    """
+    if isinstance(trips, Value) or isinstance(condition, Value) or not condition:
+        return False
+    if not 0 < trips <= _MOST_NODES_UNROLLED // max(len(graph.node), 1):
+        return False
+    makers = {name: node for node in graph.node for name in node.output}
+    name = graph.output[0].name
+    while name in makers and makers[name].op_type == "Identity":
+        name = makers[name].input[0]
+    if name in makers:
+        values = [item.t for item in makers[name].attribute if item.name == "value"]
+        return makers[name].op_type == "Constant" and len(values) == 1 and bool(numpy_helper.to_array(values[0]).all())
+    if name == graph.input[1].name:
+        return True
+    outer = call.translator.environment.get(name)
+    numbers = outer.elements() if isinstance(outer, Operand) else None
+    return numbers is not None and not isinstance(numbers.reshape(-1)[0], Value) and bool(numbers.all())
+
+
+def _unrolled(call: Call, graph: Any, trips: int, carried: list[AnyOperand]) -> list[Any]:
+    """A loop as the nodes of all of its trips."""
+    translator, outer = call.translator, dict(call.translator.environment)
+    names, count = [item.name for item in graph.input], len(carried)
+    scans: list[list[AnyOperand]] = [[] for _ in graph.output[count + 1 :]]
+    for trip in range(trips):
+        given = [of_constant(torch.tensor(trip)), of_constant(torch.tensor(True)), *carried]
+        results = translator.graph(graph, dict(zip(names, given, strict=True)), outer)
+        carried = results[1 : count + 1]
+        for scan, part in zip(scans, results[count + 1 :], strict=True):
+            scan.append(part)
+    return [*carried, *(_joined(call, scan) for scan in scans)]
+
+
+def _joined(call: Call, parts: Sequence[AnyOperand]) -> Operand:
+    """Tensors of all trips as one."""
+    tensors = [part for part in parts if isinstance(part, Operand)]
+    sizes = tensors[0].sizes
+    for part in tensors[1:]:
+        sizes = merged_sizes(sizes, part.sizes)
+    listed = call.emit.list_of([part.tensor(call.emit) for part in tensors], TENSOR)
+    return Operand(tensors[0].dtype, None if sizes is None else (len(tensors), *sizes), call.emit("stack", listed, 0))
 
 
 @translates("Scan")

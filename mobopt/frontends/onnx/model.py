@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -34,7 +34,7 @@ from mobopt.passes.dead_code_elimination import DeadCodeElimination
 OLDEST_OPSET = 7
 _MOST_BYTES = 1 << 31
 _MOST_INPUTS = 10_000
-_MOST_ATTEMPTS = 24
+_MOST_ATTEMPTS = 64
 """How often a model is translated, with other branches each time."""
 
 
@@ -68,11 +68,16 @@ class OnnxModel:
     outputs: tuple[str, ...]
 
 
-def read_onnx(model: Path | Any) -> OnnxModel:
+Trial = Callable[[Program, Sequence[DeclaredInput]], str]
+"""Runs a program of these inputs, and gives the error in which it ended, if any."""
+
+
+def read_onnx(model: Path | Any, trial: Trial | None = None) -> OnnxModel:
     """Read a model.
 
     Args:
         model: the path of a file, whose external data lies beside it, or an ``onnx.ModelProto``.
+        trial: tells where a branch that sizes decide, and that has to be taken for granted, is the wrong one.
 
     Raises:
         BundleError: it is damaged or hostile, or its graph breaks ONNX's rules.
@@ -102,7 +107,10 @@ def read_onnx(model: Path | Any) -> OnnxModel:
         program.methods["forward"] = graph
         return program
 
-    program = _translated(attempt)
+    def tried(program: Program) -> str:
+        return trial(program, [_declared(item) for item in inputs]) if trial else ""
+
+    program = _translated(attempt, tried)
     CommonSubexpressionElimination().run(program)
     DeadCodeElimination().run(program)
     program.number_nodes()
@@ -111,9 +119,9 @@ def read_onnx(model: Path | Any) -> OnnxModel:
     return OnnxModel(program, declared, names)
 
 
-def _translated(attempt: Callable[[Branches], Program]) -> Program:
+def _translated(attempt: Callable[[Branches], Program], trial: Callable[[Program], str]) -> Program:
     """The program that keeps all branches, or else one in which branches that give tensors of different ranks are
-    taken for granted, the first ones before the others.
+    taken for granted: those of the example inputs, and the first ones before the others.
 
     So ``torch.onnx`` writes ``squeeze`` of a size that a call decides: the first branch squeezes. What comes after it
     is mostly for one of the two ranks.
@@ -123,19 +131,36 @@ def _translated(attempt: Callable[[Branches], Program]) -> Program:
     """
     waiting: list[dict[tuple[str, ...], bool]] = [{}]
     first: MoboptError | None = None
+    found: Program | None = None
     for _ in range(_MOST_ATTEMPTS):
         branches = Branches(waiting.pop())
         try:
-            return attempt(branches)
+            program = attempt(branches)
         except (BundleError, UnsupportedError) as error:
             first = first or error
             if isinstance(error, UnsupportedError) and branches.undecided:
                 key = branches.undecided[0]
                 waiting += [{**branches.taken, key: outcome} for outcome in (False, True)]
+        else:
+            found = found or program
+            ended = trial(program) if branches.errors else ""
+            wrong = next((key for text, key in branches.errors.items() if text in ended), None)
+            if wrong is None:
+                return program
+            waiting.append(_turned(branches.taken, wrong))
         if not waiting:
             break
+    if found is not None:
+        return found
     assert first is not None
     raise first
+
+
+def _turned(taken: Mapping[tuple[str, ...], bool], wrong: tuple[str, ...]) -> dict[tuple[str, ...], bool]:
+    """With the other branch of a node, and of those after it: layers are mostly alike."""
+    keys = list(taken)
+    place = keys.index(wrong)
+    return {key: taken[key] != (number >= place) for number, key in enumerate(keys)}
 
 
 def parse_onnx(file: Path) -> Any:

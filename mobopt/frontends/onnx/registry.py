@@ -46,10 +46,12 @@ class Branches:
     Attributes:
         taken: the branch that is taken for granted: whether the condition holds.
         undecided: those not taken for granted, in the order in which they were met.
+        errors: those taken for granted, by the text of the error in which other inputs end.
     """
 
     taken: Mapping[tuple[str, ...], bool] = field(default_factory=dict)
     undecided: list[tuple[str, ...]] = field(default_factory=list)
+    errors: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 class Nested(Protocol):
