@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from bad_onnx_models import BAD, external, linear_model, model_of, tensor_info
 from onnx import helper, numpy_helper
 
 from mobopt.errors import BundleError, InputError
+from mobopt.frontends.onnx.order import in_order
 from mobopt.frontends.onnx_source import OnnxSource
 from mobopt.frontends.open_source import source_of
 from mobopt.ir import print_graph
@@ -89,6 +91,32 @@ def test_external_data_beyond_the_file_is_refused(tmp_path: Path, offset: int, l
     (tmp_path / "w.bin").write_bytes(bytes(24))
     with pytest.raises(BundleError, match="'w'"):
         source_of(external("w.bin", tmp_path, offset, length))
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_nodes_come_in_any_order(seed: int) -> None:
+    """As tools leave them that append casts to halves; a branch reads what is made around it."""
+    one, yes = (helper.make_node("Neg", [name], ["branch"]) for name in ("square", "sum"))
+    branches = [helper.make_graph([item], "branch", [], [tensor_info("branch")]) for item in (one, yes)]
+    nodes = [
+        helper.make_node("Mul", ["x", "x"], ["square"]),
+        helper.make_node("Add", ["square", "x"], ["sum"]),
+        helper.make_node("ReduceMax", ["sum"], ["most"], keepdims=0),
+        helper.make_node("Cast", ["most"], ["any"], to=onnx.TensorProto.BOOL),
+        helper.make_node("If", ["any"], ["chosen"], then_branch=branches[0], else_branch=branches[1]),
+        helper.make_node("Sub", ["chosen", "x"], ["y"]),
+    ]
+    x = torch.randn(3, 5, generator=torch.Generator().manual_seed(seed))
+    random.Random(seed).shuffle(nodes)
+    model = model_of(nodes, [tensor_info("x", [3, 5])], [tensor_info("y")])
+    torch.testing.assert_close(run(model, x), -x * x - x)
+
+
+def test_sorted_nodes_stay_as_they_are() -> None:
+    nodes = [helper.make_node("Neg", [name], [result]) for name, result in ("xa", "ab", "xc", "bd")]
+    assert in_order(nodes) == nodes
+    moved = [nodes[3], nodes[2], nodes[1], nodes[0]]
+    assert [node.output[0] for node in in_order(moved)] == ["a", "b", "d", "c"]
 
 
 @pytest.mark.parametrize("name", BAD)

@@ -23,6 +23,7 @@ from mobopt.frontends.onnx.operands import (
     of_constant,
     of_numbers,
 )
+from mobopt.frontends.onnx.order import in_order
 from mobopt.frontends.onnx.registry import Branches, Call, translation_of
 from mobopt.ir import Value
 
@@ -79,11 +80,11 @@ class Translator:
     def nodes(
         self, nodes: Sequence[Any], environment: Environment, made: set[str], attributes: Mapping[str, Any]
     ) -> None:
-        """Translate nodes in order; each name is made once."""
+        """Translate nodes, each after those that make what it reads; each name is made once."""
         self._depth += 1
         if self._depth > _MOST_DEPTH:
             raise BundleError(f"graphs and functions are nested more than {_MOST_DEPTH} deep; the file is hostile")
-        for node in nodes:
+        for node in in_order(nodes):
             self.emit.builder.step()
             place = place_of(node)
             outer = self.emit.builder.source
@@ -92,8 +93,8 @@ class Translator:
             for name in node.input:
                 if name and name not in environment:
                     raise BundleError(
-                        f"{place} reads {name!r}, which nothing before it makes: the graph is cyclic, not sorted, or "
-                        "lacks a part; onnx.checker tells more, and exporting it anew may help"
+                        f"{place} reads {name!r}, which nothing before it makes: the graph is cyclic or lacks "
+                        "a part; onnx.checker tells more, and exporting it anew may help"
                     )
                 inputs.append(environment[name] if name else None)
             own = {item.name: self._resolved(item, attributes) for item in node.attribute}
