@@ -434,3 +434,53 @@ def test_group_norm_which_onnxruntime_has_on_gpus_alone(last: int) -> None:
     expected = torch.nn.functional.silu(torch.nn.functional.group_norm(x, 2, weight, bias))
     found = Interpreter(program).run("forward", [given])
     torch.testing.assert_close(found.permute(0, 3, 1, 2) if last else found, expected)
+
+
+def test_the_largest_mask_of_16_bits_stays_finite() -> None:
+    """65535 steps of it round to more than there is; times the zeros of a mask that were NaN, onnxruntime has 0."""
+    steps = torch.tensor([torch.finfo(torch.float32).max / 65535])
+    assert (65535 * steps).isinf()
+    held = {"most": torch.tensor(-torch.finfo(torch.float32).max), "s": steps[0], "z": torch.tensor(65535)}
+    graph = helper.make_graph(
+        [
+            helper.make_node("QuantizeLinear", ["most", "s", "z"], ["q"], domain="com.microsoft"),
+            helper.make_node("DequantizeLinear", ["q", "s", "z"], ["d"], domain="com.microsoft"),
+            helper.make_node("Mul", ["x", "d"], ["y"]),
+        ],
+        "mask",
+        [helper.make_tensor_value_info("x", 1, [2, 3])],
+        [helper.make_empty_tensor_value_info("y")],
+        [
+            numpy_helper.from_array(item.numpy().astype("uint16" if name == "z" else "float32"), name)
+            for name, item in held.items()
+        ],
+    )
+    imports = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
+    program = source_of(helper.make_model(graph, opset_imports=imports, ir_version=8)).program
+    x = torch.tensor([[0.0, 1.0, 0.0], [0.0, 0.0, 0.5]])
+    assert torch.equal(Interpreter(program).run("forward", [x]), x * -torch.finfo(torch.float32).max)
+
+
+@pytest.mark.parametrize("rank", [3, 4])
+@pytest.mark.parametrize("turned", ["transBatchA", "transBatchB"])
+@pytest.mark.parametrize("transposed", [0, 1])
+def test_products_of_factors_whose_rows_come_before_the_batches(rank: int, turned: str, transposed: int) -> None:
+    """As onnxruntime's optimiser writes attention of tokens x items x heads; orders were compared with its own."""
+    generator = torch.Generator().manual_seed(rank)
+    batches = (2, 5)[: rank - 2]
+    factors = [torch.randn(*batches, *sizes, generator=generator) for sizes in ((3, 7), (7, 11))]
+    place = turned.endswith("B")
+    given = list(factors)
+    x = factors[place].mT if transposed else factors[place]
+    given[place] = x.movedim(-2, 0).contiguous()
+    attributes = {turned: 1, f"trans{turned[-1]}": transposed, "alpha": 0.5}
+    node = helper.make_node("FusedMatMul", ["a", "b"], ["y"], domain="com.microsoft", **attributes)
+    graph = helper.make_graph(
+        [node],
+        "one",
+        [helper.make_tensor_value_info(name, 1, x.shape) for name, x in zip("ab", given, strict=True)],
+        [helper.make_empty_tensor_value_info("y")],
+    )
+    imports = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
+    program = source_of(helper.make_model(graph, opset_imports=imports, ir_version=8)).program
+    torch.testing.assert_close(Interpreter(program).run("forward", given), factors[0] @ factors[1] / 2)

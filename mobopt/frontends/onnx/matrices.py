@@ -54,15 +54,20 @@ def _det(call: Call) -> Any:
 
 @translates("FusedMatMul", "TransposeMatMul", domain=MICROSOFT)
 def _fused_matmul(call: Call) -> Any:
-    emit, a, b = call.emit, call.tensor(0), call.tensor(1)
-    if call.get("transBatchA", 0) or call.get("transBatchB", 0):
-        raise call.unsupported("it transposes batches")
-    a = emit("transpose.int", a, -2, -1) if call.get("transA", 0) else a
-    b = emit("transpose.int", b, -2, -1) if call.get("transB", 0) else b
-    product = emit("matmul", a, b)
+    emit = call.emit
+    product = emit("matmul", _turned(call, 0, "A"), _turned(call, 1, "B"))
     alpha = call.get("alpha", 1.0)
     product = product if alpha == 1.0 else emit("mul.Scalar", product, alpha)
     return Operand(call.dtype(), _product_sizes(call), product)
+
+
+def _turned(call: Call, index: int, name: str) -> Any:
+    """A factor whose rows come first, before the batches, or whose matrices are transposed, or both."""
+    emit, x = call.emit, call.tensor(index)
+    if call.get(f"transBatch{name}", 0):
+        rank = call.rank(index)
+        x = emit("permute", x, [*range(1, rank - 1), 0, rank - 1])
+    return emit("transpose.int", x, -2, -1) if call.get(f"trans{name}", 0) else x
 
 
 def _product_sizes(call: Call) -> tuple[int | None, ...] | None:

@@ -22,6 +22,7 @@ from mobopt.ops.quantized import Quantized, block_counts, is_weight, weight_of
 _MOST, _EXACT = 255, 1 << 24
 """What an integer of 8 bits is less its zero point at most; up to where float32 has all integers."""
 _MOST_PIECES = 16
+_LARGEST = torch.finfo(torch.float32).max
 
 
 def _along(call: Call, parameter: Any, operand: Operand, index: int = 0) -> Any:
@@ -92,8 +93,26 @@ def _dequantize(call: Call) -> Any:
     dtype = dtype_of(target, call.place) if target else call.dtype(1)
     scale = emit("to.dtype", call.tensor(1), torch.float32) if call.dtype(1) != torch.float32 else call.tensor(1)
     result = emit("mul.Tensor", x, _along(call, scale, call.operand(1)))
+    if _may_overflow(call):
+        result = emit("clamp", result, -_LARGEST, _LARGEST)
     result = result if dtype == torch.float32 else emit("to.dtype", result, dtype)
     return Operand(dtype, call.operand().sizes, result)
+
+
+def _may_overflow(call: Call) -> bool:
+    """Whether rounding makes a float infinite: the largest one, which masks add, is 65535 steps of 16 bits or more.
+
+    onnxruntime's layers of integers make no such float, so that its masks of zeros stay zeros.
+    """
+    dtype, scale = call.dtype(), call.operand(1).constant
+    if scale is None or scale.dtype != torch.float32 or dtype.is_floating_point or not scale.isfinite().all():
+        return False
+    zero = call.operand(2).constant if call.has(2) else torch.zeros(1)
+    if zero is None:
+        return False
+    limits = torch.iinfo(dtype)
+    steps = max(float((zero.double() - bound).abs().max()) for bound in (limits.min, limits.max))
+    return steps * float(scale.double().max()) > _LARGEST
 
 
 def _weight(call: Call) -> Quantized | None:
