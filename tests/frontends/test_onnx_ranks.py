@@ -223,8 +223,15 @@ def test_a_loop_of_few_trips_is_written_out(device: Device) -> None:
     assert_runs(program, device, x, (1.5 * x * 2 * x * 4 * x).softmax(-1), 8 * x)
 
 
-def test_loops_that_split_into_a_sequence(device: Device) -> None:
-    """As torch.onnx writes ``tensor_split``; its condition is a constant around the loop."""
+@pytest.mark.parametrize("place", ["around", "node", "initializer"])
+def test_loops_that_split_into_a_sequence(place: str, device: Device) -> None:
+    """As torch.onnx writes ``tensor_split``; its condition is a constant around the loop, or in it."""
+    always = numpy_helper.from_array(torch.tensor(True).numpy(), "again")
+    again = {
+        "around": [node("Identity", ["always"], ["again"])],
+        "node": [node("Constant", [], ["yes"], value=always), node("Identity", ["yes"], ["again"])],
+        "initializer": [],
+    }
     body = helper.make_graph(
         [
             node("Gather", ["starts", "trip"], ["start"], axis=0),
@@ -234,7 +241,7 @@ def test_loops_that_split_into_a_sequence(device: Device) -> None:
             node("Unsqueeze", ["end", "zeros"], ["end_"]),
             node("Slice", ["x", "start_", "end_", "ones"], ["part"]),
             node("SequenceInsert", ["parts", "part"], ["more"]),
-            node("Identity", ["always"], ["again"]),
+            *again[place],
         ],
         "body",
         [
@@ -243,6 +250,7 @@ def test_loops_that_split_into_a_sequence(device: Device) -> None:
             helper.make_tensor_sequence_value_info("parts", TensorProto.FLOAT, None),
         ],
         [value("again", TensorProto.BOOL, []), helper.make_tensor_sequence_value_info("more", TensorProto.FLOAT, None)],
+        [always] if place == "initializer" else [],
     )
     nodes = [
         node("Constant", [], ["always"], value=numpy_helper.from_array(torch.tensor(True).numpy())),

@@ -277,9 +277,11 @@ def _is_counted(call: Call, graph: Any, trips: Any, condition: Any) -> bool:
     name = graph.output[0].name
     while name in makers and makers[name].op_type == "Identity":
         name = makers[name].input[0]
-    if name in makers:
-        values = [item.t for item in makers[name].attribute if item.name == "value"]
-        return makers[name].op_type == "Constant" and len(values) == 1 and bool(numpy_helper.to_array(values[0]).all())
+    held = [item for item in graph.initializer if item.name == name]
+    if name in makers and makers[name].op_type == "Constant":
+        held = [item.t for item in makers[name].attribute if item.name == "value"]
+    if name in makers or held:
+        return len(held) == 1 and bool(numpy_helper.to_array(held[0]).all())
     if name == graph.input[1].name:
         return True
     outer = call.translator.environment.get(name)
