@@ -23,6 +23,8 @@ from mobopt.runtimes.cpu.vision import VISION_KERNELS
 
 Kernel = Callable[..., Any]
 _CPU = torch.device("cpu")
+_HALVES = {"not implemented for 'Half'": torch.float16, "not implemented for 'BFloat16'": torch.bfloat16}
+"""Dtypes by what torch says where a kernel lacks them."""
 
 
 def scalar_type(value: int | torch.dtype | None) -> torch.dtype | None:
@@ -123,12 +125,27 @@ def kernel(op: str) -> Kernel:
         if check is not None:
             check(*args)
         values = [_CPU if isinstance(value, torch.device) and value.type != "meta" else value for value in args]
-        if not keywords:
-            return function(*values)
         positional = len(values) - len(keywords)
-        return function(*values[:positional], **dict(zip(keywords, values[positional:], strict=True)))
+        named = dict(zip(keywords, values[positional:], strict=True))
+        try:
+            return function(*values[:positional], **named)
+        except NotImplementedError as error:
+            half = next((dtype for words, dtype in _HALVES.items() if words in str(error)), None)
+            if half is None or is_mutating(op):
+                raise
+        return _through_floats(function, half, values[:positional], named)
 
     return call
+
+
+def _through_floats(function: Kernel, half: torch.dtype, values: list[Any], named: dict[str, Any]) -> Any:
+    """What a kernel that torch has for floats alone makes of halves: computed in float32, and rounded."""
+
+    def changed(value: Any, before: torch.dtype, after: torch.dtype) -> Any:
+        return map_leaves(value, torch.Tensor, lambda x: x.to(after) if x.dtype == before else x)
+
+    wide = changed((values, named), half, torch.float32)
+    return changed(function(*wide[0], **wide[1]), torch.float32, half)
 
 
 def _keyword_only(op: str) -> tuple[str, ...]:

@@ -205,3 +205,22 @@ def test_a_transfer_is_the_tensor_itself():
 """
     x = torch.randn(3)
     assert torch.equal(Interpreter(Program({"forward": parse_graph(text)})).run("forward", [x]), x.relu())
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_what_torch_computes_in_floats_alone(dtype: torch.dtype) -> None:
+    """ONNX files of halves have it; other errors stay, and so does what is written in place."""
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(1, 2, 3, 5, 7, generator=generator).to(dtype)
+    with pytest.raises(NotImplementedError):
+        torch.ops.aten.avg_pool3d(x, 2)
+    found = kernel("aten::avg_pool3d")(x, [2, 2, 2], [1, 1, 1], [0, 0, 0], False, True, None)
+    assert found.dtype == dtype
+    assert torch.equal(found, torch.nn.functional.avg_pool3d(x.float(), 2, 1).to(dtype))
+    rows = x[0, 0, 0]
+    with pytest.raises(NotImplementedError):
+        torch.ops.aten.cdist(rows, rows)
+    distances = kernel("aten::cdist")(rows, rows, 2.0, None)
+    assert torch.equal(distances, torch.cdist(rows.float(), rows.float()).to(dtype))
+    with pytest.raises(NotImplementedError):
+        kernel("aten::geqrf.a")(rows, rows, rows[0])
