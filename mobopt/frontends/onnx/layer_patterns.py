@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from mobopt.frontends.onnx.patterns import is_number, made_by
+from mobopt.frontends.onnx.patterns import is_none, is_number, made_by
 from mobopt.frontends.onnx.registry import Call
 from mobopt.ir import Value
 
@@ -56,17 +56,13 @@ def _with(call: Call, operands: Sequence[Any], name: str) -> Any:
         if norm is None or not isinstance(given, torch.Tensor):
             continue
         source, shape, weight, bias, eps = norm.inputs[:5]
-        if not (shape.is_constant and list(given.shape) == shape.constant and _is_none(bias)):
+        if not (shape.is_constant and list(given.shape) == shape.constant and is_none(bias)):
             continue
         if name == "bias":
             return call.emit("layer_norm", source, shape, weight, given, eps)
-        if _is_none(weight):
+        if is_none(weight):
             return call.emit("layer_norm", source, shape, given, bias, eps)
     return None
-
-
-def _is_none(value: Value) -> bool:
-    return value.is_constant and value.constant is None
 
 
 def gelu(call: Call, factors: Sequence[Any]) -> Any:

@@ -94,3 +94,8 @@ def is_number(value: Value, number: float) -> bool:
     if isinstance(constant, torch.Tensor):
         return constant.numel() == 1 and bool(constant == number)
     return bool(constant == number)
+
+
+def is_none(value: Value) -> bool:
+    """Whether it is the constant None."""
+    return value.is_constant and value.constant is None

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from mobopt.frontends.onnx.dynamic_layers import biased_layer, scaled_layer
 from mobopt.frontends.onnx.elements import PACKED_BITS, dtype_of, type_name
 from mobopt.frontends.onnx.layer_patterns import gelu, normalized, scaled_norm, shifted_norm
 from mobopt.frontends.onnx.operands import Operand, carrier
@@ -97,8 +98,11 @@ def ordered(call: Call, x: Any) -> Any:
 @translates("Add")
 def _add(call: Call) -> Any:
     terms = call.tensors()
-    norm = shifted_norm(call, terms)
-    return call.emit("add.Tensor", *terms) if norm is None else norm
+    for known in (shifted_norm, biased_layer):
+        found = known(call, terms)
+        if found is not None:
+            return found
+    return call.emit("add.Tensor", *terms)
 
 
 @translates("Sub")
@@ -111,9 +115,11 @@ def _sub(call: Call) -> Any:
 @translates("Mul")
 def _mul(call: Call) -> Any:
     factors = call.tensors()
-    norm = scaled_norm(call, factors)
-    found = gelu(call, factors) if norm is None else norm
-    return call.emit("mul.Tensor", *factors) if found is None else found
+    for known in (scaled_norm, gelu, scaled_layer):
+        found = known(call, factors)
+        if found is not None:
+            return found
+    return call.emit("mul.Tensor", *factors)
 
 
 @translates("Div")
@@ -243,6 +249,8 @@ def cast(call: Call, target: torch.dtype, saturate: int = 1) -> Any:
     x, given = call.tensor(), call.operand()
     if target == given.dtype:
         return given
+    if target == torch.float32 and given.unrounded is not None:
+        return Operand(target, given.sizes, given.unrounded)
     if target in _LARGEST:
         return Operand(target, given.sizes, rounded_to_float8(call, x, target, bool(saturate)))
     if target in (torch.uint16, torch.uint32, torch.uint64):

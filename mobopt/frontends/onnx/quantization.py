@@ -260,8 +260,14 @@ def _qlinear_concat(call: Call) -> Any:
 @translates("ConvInteger")
 def _conv_integer(call: Call) -> Any:
     """In float32, whose sums are exact below 2**24, of as many channels as never reach it; the rest in float64, which
-    holds every sum of 32 bits."""
-    emit, kernel = call.emit, kernel_sizes(call)
+    holds every sum of 32 bits. What turns them to floats reads sums in float32."""
+    kernel = kernel_sizes(call)
+    sums = convolved(call, _shifted_floats(call, 0, 2), shifted(call, 1, 3), None, kernel)
+    return Operand(torch.int32, _sizes(call), _exact_convolution(call, kernel), unrounded=sums)
+
+
+def _exact_convolution(call: Call, kernel: Sequence[int]) -> Any:
+    emit = call.emit
     x, weight = (_shifted_floats(call, index, index + 2) for index in (0, 1))
     pieces = _exact_pieces(call, weight, kernel)
     if pieces is None:
@@ -302,7 +308,12 @@ def _exact_pieces(call: Call, weight: Any, kernel: Sequence[int]) -> list[tuple[
 def _matmul_integer(call: Call) -> Any:
     emit = call.emit
     left, right = (emit("to.dtype", _shifted_floats(call, index, index + 2), torch.int32) for index in (0, 1))
-    return emit("matmul", left, right)
+    sums = product(emit, _shifted_floats(call, 0, 2), shifted(call, 1, 3))
+    return Operand(torch.int32, _sizes(call), emit("matmul", left, right), unrounded=sums)
+
+
+def _sizes(call: Call) -> Any:
+    return call.types[0][1] if call.types else None
 
 
 def rounded_dynamically(call: Call, x: Any) -> tuple[Any, Any, Any]:
