@@ -241,6 +241,118 @@ def test_a_copy_of_a_computed_tensor_is_that_tensor() -> None:
     assert "clone" not in text and "return (%c, %a)" in text
 
 
+SHARED = """
+    graph(%x : F, %y : F):
+      %a : F = aten::add.Tensor(%x, %y, 1)
+      %b : F = aten::sigmoid(%a)
+      %c : F = aten::neg(%a)
+      %d : F = aten::mul.Tensor(%b, %c)
+      return (%d)
+    """
+
+
+def test_what_several_steps_of_one_node_read_is_a_step_too(any_device) -> None:
+    graph, text = fused(SHARED)
+    assert text == expect(
+        """
+        graph(%x : F,
+              %y : F):
+          %d : F = mobopt::pointwise()
+            block0():
+              %a : F = aten::add.Tensor(%x, %y, 1)
+              %c : F = aten::neg(%a)
+              %b : F = aten::sigmoid(%a)
+              %0 : F = aten::mul.Tensor(%b, %c)
+              -> (%0)
+          return (%d)
+        """
+    )
+    generator = torch.Generator().manual_seed(0)
+    x, y = (torch.randn(SIZES, generator=generator) for _ in "xy")
+    (found,) = run_graph(any_device, graph, [x, y])
+    assert_close(found, (x + y).sigmoid() * -(x + y))
+
+
+def test_what_others_read_too_stays(any_device) -> None:
+    """Elements are made once; so are they where one of the readers can't be a step."""
+    _, text = fused(SHARED.replace("return (%d)", "return (%d, %a)"))
+    assert text.count("mobopt::pointwise") == 1
+    assert text.index("aten::add.Tensor") < text.index("mobopt::pointwise")
+    rows = SHARED.replace("aten::neg(%a)", "aten::softmax.int(%a, 3, None)")
+    _, text = fused(rows)
+    assert text.count("aten::add.Tensor") == 1
+    assert text.index("aten::add.Tensor") < text.index("aten::softmax.int")
+
+
+NUMBERS = """
+    graph(%low : Float(), %high : Float(), %x : F):
+      %l : Float() = aten::clamp_max(%low, 0)
+      %h : Float() = aten::clamp_min(%high, 0)
+      %e : Float() = aten::sub.Tensor(%h, %l, 1)
+      %s : Float() = aten::div.Scalar(%e, 255.0)
+      %n : Float() = aten::neg(%l)
+      %q : Float() = aten::div.Tensor(%n, %s)
+      %z : Float() = aten::round(%q)
+      %y : F = aten::div.Tensor(%x, %s)
+      %w : F = aten::add.Tensor(%y, %z, 1)
+      return (%w)
+    """
+
+
+def test_numbers_are_made_anew_where_they_are_read(any_device) -> None:
+    """As layers that round their inputs in each call have them: ``%l`` is a step of both nodes."""
+    graph, text = fused(NUMBERS)
+    assert text == expect(
+        """
+        graph(%low : Float(),
+              %high : Float(),
+              %x : F):
+          %s : Float() = mobopt::pointwise()
+            block0():
+              %0 : Float() = aten::clamp_max(%low, 0)
+              %h : Float() = aten::clamp_min(%high, 0)
+              %e : Float() = aten::sub.Tensor(%h, %0, 1)
+              %1 : Float() = aten::div.Scalar(%e, 255.0)
+              -> (%1)
+          %z : Float() = mobopt::pointwise()
+            block0():
+              %l : Float() = aten::clamp_max(%low, 0)
+              %n : Float() = aten::neg(%l)
+              %q : Float() = aten::div.Tensor(%n, %s)
+              %2 : Float() = aten::round(%q)
+              -> (%2)
+          %w : F = mobopt::pointwise()
+            block0():
+              %y : F = aten::div.Tensor(%x, %s)
+              %3 : F = aten::add.Tensor(%y, %z, 1)
+              -> (%3)
+          return (%w)
+        """
+    )
+    low, high = torch.tensor(-1.5), torch.tensor(2.5)
+    x = torch.randn(SIZES, generator=torch.Generator().manual_seed(0))
+    (found,) = run_graph(any_device, graph, [low, high, x])
+    step = (high - low) / 255
+    assert_close(found, x / step + (-low / step).round())
+
+
+def test_long_numbers_are_made_once() -> None:
+    """What a copy would hold isn't known to have 64 bits."""
+    text = """
+        graph(%i : Long()):
+          %a : Long() = aten::add.Scalar(%i, 1, 1)
+          %b : Long() = aten::mul.Scalar(%a, 3)
+          %c : Long() = aten::neg(%a)
+          return (%b, %c)
+        """
+    graph = graph_of(text)
+    fuse_pointwise(graph, long={value for node in graph.block.nodes for value in node.outputs})
+    assert [node.qualified_op for node in graph.block.nodes].count("aten::add.Scalar") == 1
+    graph = graph_of(text)
+    fuse_pointwise(graph)
+    assert [node.op for node in graph.block.nodes] == [FUSED, FUSED]
+
+
 BATCH_NORM = """
     graph(%x : F):
       %w : Float(5) = prim::Constant[value=<Tensor>]()

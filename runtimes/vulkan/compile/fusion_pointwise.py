@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Container, Iterable
 
 from mobopt.ir import Graph, Node, Value
+from mobopt.ir.node_list import InsertionPoint
 from mobopt.ir.rewriting import dissolve, enclose
 from mobopt.runtimes.vulkan.engine.tensor import DeviceTensor
 from mobopt.runtimes.vulkan.kernels.plan import Plan
@@ -21,7 +22,8 @@ _MAX_OPERANDS = 4
 
 
 def fuse_pointwise(graph: Graph, on_host: Container[Node] = (), long: Container[Value] = frozenset()) -> None:
-    """Join each pointwise node to the makers of its operands, where nothing else reads those.
+    """Join each pointwise node to the makers of its operands, where nothing else reads those; numbers are made anew
+    wherever they are read.
 
     Nodes of ``on_host`` stay as they are. Tensors of ``long`` have integers of 64 bits.
     """
@@ -35,15 +37,44 @@ def fuse_pointwise(graph: Graph, on_host: Container[Node] = (), long: Container[
 def _joined_with_makers(node: Node, fusible: Container[Node], long: Container[Value]) -> Node:
     """The node, or one that holds it and those of its makers that could be joined to it."""
     whole = node
-    for operand in dict.fromkeys(node.inputs):
-        maker = operand.producer
-        if maker is None or maker not in fusible or operand.sizes != node.output.sizes:
-            continue
-        if any(user is not node for user, _ in operand.uses):
-            continue
-        if _has_room([maker, whole], long):
-            whole = enclose([*_taken_apart(maker), *_taken_apart(whole)], FUSED)
-    return whole
+    while True:
+        makers = (_joinable(operand, whole, node, fusible, long) for operand in _operands(whole))
+        maker = next((maker for maker in makers if maker is not None and _has_room([maker, whole], long)), None)
+        if maker is None:
+            return whole
+        if any(not _is_part(user, whole) for user, _ in maker.output.uses):
+            maker = _made_anew(maker, whole)
+        whole = enclose([*_taken_apart(maker), *_taken_apart(whole)], FUSED)
+
+
+def _joinable(operand: Value, whole: Node, node: Node, fusible: Container[Node], long: Container[Value]) -> Node | None:
+    """The maker of an operand, if nothing outside of ``whole``, which ends with ``node``, reads that, or if it is a
+    number that one step makes."""
+    maker = operand.producer
+    if maker is None or maker not in fusible or operand.sizes != node.output.sizes:
+        return None
+    is_step = operand.numel == 1 and maker.op != FUSED and operand not in long
+    return maker if is_step or all(_is_part(user, whole) for user, _ in operand.uses) else None
+
+
+def _made_anew(maker: Node, whole: Node) -> Node:
+    """A copy of a node, whose result is read in its place by ``whole``."""
+    made = Value("", maker.output.type)
+    copy = InsertionPoint.before(maker).insert(Node.call(maker.qualified_op, maker.args, [made], maker.origin))
+    for user, index in list(maker.output.uses):
+        if _is_part(user, whole):
+            user.replace_input(index, made)
+    return copy
+
+
+def _is_part(node: Node, whole: Node) -> bool:
+    return node is whole or (whole.op == FUSED and node.block is whole.blocks[0])
+
+
+def _operands(node: Node) -> Iterable[Value]:
+    """What a node reads, or its body."""
+    parts = [node] if node.op != FUSED else list(node.blocks[0].nodes)
+    return dict.fromkeys(value for part in parts for value in part.inputs if value.producer not in parts)
 
 
 def _is_fusible(node: Node) -> bool:
