@@ -12,6 +12,7 @@ import warnings
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import redirect_stdout, suppress
 from dataclasses import dataclass
+from functools import partial
 from io import StringIO
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -74,10 +75,15 @@ def attempt(case: Case, seconds: float) -> dict[str, Any]:
     """
     if not NETS[case.net].is_here:
         return {"net": case.net, "source": case.source, "state": ABSENT}
+    return {"net": case.net, "source": case.source, **in_own_process(partial(_guarded, case), seconds)}
+
+
+def in_own_process(function: Callable[[], dict[str, Any]], seconds: float) -> dict[str, Any]:
+    """What a function gives, with the seconds and the memory that it took; ``state`` if it comes to no end."""
     context = multiprocessing.get_context("fork")  # the child has torch and the packages already
     with _STARTS:  # a child that began meanwhile would hold the end of this pipe open, too
         here, there = context.Pipe(duplex=False)
-        process = context.Process(target=_child, args=(case, there))
+        process = context.Process(target=_child, args=(function, there))
         process.start()
         there.close()
     found = _received(here, seconds)
@@ -87,7 +93,7 @@ def attempt(case: Case, seconds: float) -> dict[str, Any]:
     if process.is_alive():
         process.kill()
         process.join()
-    return {"net": case.net, "source": case.source, **found}
+    return found
 
 
 def _received(here: Connection, seconds: float) -> dict[str, Any]:
@@ -99,11 +105,11 @@ def _received(here: Connection, seconds: float) -> dict[str, Any]:
         return {"state": CRASHED}
 
 
-def _child(case: Case, there: Connection) -> None:
+def _child(function: Callable[[], dict[str, Any]], there: Connection) -> None:
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
     started = time.perf_counter()
-    found = _guarded(case)
+    found = function()
     found["seconds"] = round(time.perf_counter() - started, 1)
     found["megabytes"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
     there.send_bytes(json.dumps(found).encode())
@@ -119,13 +125,13 @@ def _guarded(case: Case) -> dict[str, Any]:
             with redirect_stdout(StringIO()):  # exporters print graphs
                 source = _source(case.source, module, inputs, Path(folder))
         except Exception as error:
-            return {"state": TORCH_CANT, "message": _message(error)}
+            return {"state": TORCH_CANT, "message": message_of(error)}
         try:
             return _compared(module, source, inputs, case.precisions)
         except MoboptError as error:
-            return {"state": REFUSED, "message": _message(error)}
+            return {"state": REFUSED, "message": message_of(error)}
         except Exception as error:
-            return {"state": FAULT, "message": _message(error)}
+            return {"state": FAULT, "message": message_of(error)}
 
 
 def _source(kind: str, module: nn.Module, inputs: Sequence[Tensor], folder: Path) -> Any:
@@ -154,11 +160,11 @@ def _source(kind: str, module: nn.Module, inputs: Sequence[Tensor], folder: Path
 def _compared(
     module: nn.Module, source: Any, inputs: Sequence[Tensor], precisions: Sequence[Precision]
 ) -> dict[str, Any]:
-    expected = _results(module, inputs)
-    optimized = _optimized(source, inputs)
-    found = _results(optimized, inputs)
+    expected = results_of(module, inputs)
+    optimized = for_device(source, inputs)
+    found = results_of(optimized, inputs)
     report = optimized.plan_report(*inputs)
-    error = _error(found, expected)
+    error = error_of(found, expected)
     data = {
         "state": RIGHT if error <= TOLERANCE else WRONG,
         "error": error,
@@ -183,23 +189,24 @@ def _with_other_sizes(module: nn.Module, optimized: MobileModule, others: Iterab
     errors = {}
     for inputs in others:
         try:
-            expected = _results(module, inputs)
+            expected = results_of(module, inputs)
         except (RuntimeError, ValueError, IndexError, AssertionError):
             continue
         with suppress(InputError):  # what the export has guards against
-            errors[str([list(x.shape) for x in inputs])] = _error(_results(optimized, inputs), expected)
+            errors[str([list(x.shape) for x in inputs])] = error_of(results_of(optimized, inputs), expected)
     wrong = {sizes: error for sizes, error in errors.items() if error > TOLERANCE}
     return {"others": errors} | ({"state": WRONG, "message": f"with other sizes: {wrong}"} if wrong else {})
 
 
 def _error_in(precision: Precision, source: Any, inputs: Sequence[Tensor], expected: Sequence[Tensor]) -> float | str:
     try:
-        return _error(_results(_optimized(source, inputs, precision), inputs), expected)
+        return error_of(results_of(for_device(source, inputs, precision), inputs), expected)
     except MoboptError as error:
-        return _message(error)
+        return message_of(error)
 
 
-def _optimized(source: Any, inputs: Sequence[Tensor], precision: Precision = "fp32") -> MobileModule:
+def for_device(source: Any, inputs: Sequence[Tensor], precision: Precision = "fp32") -> MobileModule:
+    """A model for mobopt's own runtime."""
     return optimize_for_mobile(
         source, backend="vulkan", runtime="mobopt", example_inputs=list(inputs), precision=precision
     )
@@ -208,25 +215,26 @@ def _optimized(source: Any, inputs: Sequence[Tensor], precision: Precision = "fp
 def _beside_doubles(module: nn.Module, inputs: Sequence[Tensor], found: list[Tensor], expected: list[Tensor]) -> str:
     """How far both results are from eager's in float64: a net may enlarge any rounding."""
     doubles = [x.double() if x.is_floating_point() else x for x in inputs]
-    exact = _results(copy.deepcopy(module).double(), doubles)
-    return f"against float64 the error is {_error(found, exact):.0e}, that of eager {_error(expected, exact):.0e}"
+    exact = results_of(copy.deepcopy(module).double(), doubles)
+    return f"against float64 the error is {error_of(found, exact):.0e}, that of eager {error_of(expected, exact):.0e}"
 
 
-def _results(call: Callable[..., Any], inputs: Sequence[Tensor]) -> list[Tensor]:
+def results_of(call: Callable[..., Any], inputs: Sequence[Tensor]) -> list[Tensor]:
     """With the same random numbers each time: vilt draws the order of its patches."""
     torch.manual_seed(0)
     with torch.no_grad():
-        return _tensors(call(*(x.clone() for x in inputs)))
+        return tensors_of(call(*(x.clone() for x in inputs)))
 
 
-def _tensors(result: Any) -> list[Tensor]:
+def tensors_of(result: Any) -> list[Tensor]:
+    """The tensors of nested results, in order."""
     if isinstance(result, Tensor):
         return [result]
     items = result.values() if isinstance(result, dict) else result if isinstance(result, (list, tuple)) else ()
-    return [tensor for item in items for tensor in _tensors(item)]
+    return [tensor for item in items for tensor in tensors_of(item)]
 
 
-def _error(found: Sequence[Tensor], expected: Sequence[Tensor]) -> float:
+def error_of(found: Sequence[Tensor], expected: Sequence[Tensor]) -> float:
     """The largest difference over the scale of the tensor that it is in; infinite where they don't match at all."""
     if [x.shape for x in found] != [x.shape for x in expected]:
         return float("inf")
@@ -238,6 +246,7 @@ def _error(found: Sequence[Tensor], expected: Sequence[Tensor]) -> float:
     return worst
 
 
-def _message(error: Exception) -> str:
+def message_of(error: Exception) -> str:
+    """The kind of an error, and how its text begins, in one line."""
     lines = [line for line in str(error).splitlines() if line.strip()]
     return f"{type(error).__name__}: {' '.join(lines)}"[:_MESSAGE]
