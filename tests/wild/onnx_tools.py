@@ -1,9 +1,9 @@
 """``python -m wild.onnx_tools RESULTS.jsonl``: published networks as ONNX files that other tools have been at.
 
-Each network is exported by torch's older exporter with every size open, as most files that people have, and then
-changed by ``onnxruntime``'s own tools (its optimiser, its converter to halves, its quantisers). mobopt runs each file
-on the Vulkan device, beside onnxruntime on the CPU; the plain one with other sizes, too. ``onnxruntime`` is no
-requirement of mobopt's: install it beside.
+Each network is exported by torch's older exporter with every size open, as most files that people have (by the newer
+one where that can't), and then changed by ``onnxruntime``'s own tools (its optimiser, its converter to halves, its
+quantisers). mobopt runs each file on the Vulkan device, beside onnxruntime on the CPU; the plain one with other sizes,
+too. ``onnxruntime`` is no requirement of mobopt's: install it beside.
 """
 
 from __future__ import annotations
@@ -194,28 +194,26 @@ def _judged(name: str, forms: Sequence[str] | None) -> dict[str, Any]:
                 found[form] = {"state": TOOL_CANT, "message": message_of(error)}
                 continue
             found[form] = _guarded(partial(_beside, changed, form, inputs, expected, floats))
-    return {"state": RIGHT if all(each["state"] == RIGHT for each in found.values()) else WRONG, "forms": found}
+    is_right = all(each["state"] in (RIGHT, TOOL_CANT) for each in found.values())
+    return {"state": RIGHT if is_right else WRONG, "forms": found}
 
 
 def _export(module: nn.Module, inputs: Sequence[Tensor], file: Path) -> None:
-    """By torch's older exporter; channels of images are the only sizes that aren't open."""
+    """By torch's older exporter, with every size open but for the channels of images; by the newer one, with all sizes
+    as they are, where that can't."""
     names = [f"input{number}" for number in range(len(inputs))]
     axes = {
         name: {dim: f"{name}_{dim}" for dim in range(x.dim()) if dim != 1 or x.dim() < 4}
         for name, x in zip(names, inputs, strict=True)
     }
-    arguments = tuple(x.clone() for x in inputs)
+    settings: dict[str, Any] = {"verbose": False, "input_names": names, "opset_version": _OPSET}
     with sdpa_kernel(SDPBackend.MATH):
-        torch.onnx.export(
-            copy.deepcopy(module),
-            arguments,
-            file,
-            dynamo=False,
-            verbose=False,
-            input_names=names,
-            dynamic_axes=axes,
-            opset_version=_OPSET,
-        )
+        try:
+            model, arguments = copy.deepcopy(module), tuple(x.clone() for x in inputs)
+            torch.onnx.export(model, arguments, file, dynamo=False, dynamic_axes=axes, **settings)
+        except Exception:  # of many kinds
+            model, arguments = copy.deepcopy(module), tuple(x.clone() for x in inputs)
+            torch.onnx.export(model, arguments, file, dynamo=True, **(settings | {"opset_version": None}))
 
 
 def _by_onnxruntime(file: Path, inputs: Sequence[Tensor]) -> list[Tensor]:
