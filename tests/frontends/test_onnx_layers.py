@@ -11,6 +11,7 @@ from typing import Any
 import onnx
 import pytest
 import torch
+from onnx import TensorProto, helper, numpy_helper
 from torch import Tensor, nn
 
 from mobopt.frontends.open_source import source_of
@@ -120,3 +121,24 @@ def test_what_is_no_layer_stays(name: str) -> None:
     operators = checked(OTHERS[name])
     assert not set(operators) & {"aten::layer_norm", "aten::gelu"}
     assert set(operators) & set(STEPS)
+
+
+def test_a_reciprocal_root() -> None:
+    """As torch's older exporter writes it, in root-mean-square norms; other numerators, and more dimensions, stay."""
+    one, ones, two = torch.tensor(1.0), torch.ones(1, 1, 1), torch.tensor(2.0)
+    x = torch.rand(3, 5, generator=torch.Generator().manual_seed(0)) + 0.5
+    for number, expected in ((one, ["sqrt", "rsqrt"]), (ones, ["sqrt", "div"]), (two, ["sqrt", "div"])):
+        nodes = [helper.make_node("Sqrt", ["x"], ["r"]), helper.make_node("Div", ["number", "r"], ["y"])]
+        graph = helper.make_graph(
+            nodes,
+            "root",
+            [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 5])],
+            [helper.make_empty_tensor_value_info("y"), helper.make_empty_tensor_value_info("r")],
+            [numpy_helper.from_array(number.numpy(), "number")],
+        )
+        model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 11)])
+        program = source_of(model).program
+        names = [node.op.removeprefix("aten::") for node in program.methods["forward"].walk() if "aten" in node.op]
+        assert sorted(names) == sorted(expected)
+        y, _ = Interpreter(program).run("forward", [x])
+        torch.testing.assert_close(y, number / x.sqrt())

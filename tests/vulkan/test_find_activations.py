@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from harness import run_graph
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -15,6 +16,7 @@ from mobopt.frontends.torchscript import program_from_script_module
 from mobopt.ir import Graph, parse_graph, verify_graph
 from mobopt.runtimes.vulkan.compile.activations import find_activations
 from mobopt.runtimes.vulkan.compile.simplify import simplify
+from mobopt.runtimes.vulkan.engine.device import Device
 from mobopt.runtimes.vulkan.engine.stream import Dispatch
 from mobopt.runtimes.vulkan.lowerings.registry import load_lowerings
 from mobopt.runtimes.vulkan.program import VulkanProgram
@@ -123,7 +125,8 @@ WEIGHT = {"w": torch.randn(6, 8)}
     [
         (["%y : Float(2, 7, 6) = aten::view(%n, [2, 7, 6])"], "%y", ["linear"]),
         (["%y : Float(2, 7, 6) = aten::view(%n, [2, 7, 6])"], "%y, %n", ["view", "linear", "view"]),
-        (["%y : Float(7, 2, 6) = aten::view(%n, [7, 2, 6])"], "%y", ["view", "linear", "view"]),
+        (["%y : Float(7, 2, 6) = aten::view(%n, [7, 2, 6])"], "%y", ["reshape", "linear"]),
+        (["%y : Float(2, 7, 3, 2) = aten::view(%n, [2, 7, 3, 2])"], "%y", ["view", "linear", "view"]),
         (["%y : Float(14, 6) = aten::relu(%n)"], "%y", ["view", "linear", "relu"]),
     ],
 )
@@ -137,3 +140,40 @@ def test_rows_that_a_layer_takes_as_they_are(lines: list[str], returned: str, ex
     simplify(graph)
     verify_graph(graph)
     assert operators(graph) == expected
+
+
+def test_heads_that_a_layer_takes_as_rows(device: Device) -> None:
+    """As ONNX files have them: rows of all items below each other, of heads side by side."""
+    text = """graph(%x : Float(2, 4, 7, 2)):
+  %w : Float(6, 8) = prim::Constant[value=<Tensor>]()
+  %p : Float(2, 7, 4, 2) = aten::permute(%x, [0, 2, 1, 3])
+  %m : Float(14, 8) = aten::reshape(%p, [14, 8])
+  %n : Float(14, 6) = aten::linear(%m, %w, None)
+  %y : Float(2, 7, 6) = aten::reshape(%n, [2, 7, 6])
+  return (%y)
+"""
+    graph = parse_graph(text, WEIGHT)
+    simplify(graph)
+    verify_graph(graph)
+    assert operators(graph) == ["permute", "reshape", "linear"]
+    x = torch.randn(2, 4, 7, 2, generator=torch.Generator().manual_seed(0))
+    (found,) = run_graph(device, graph, [x])
+    expected = functional.linear(x.permute(0, 2, 1, 3).reshape(2, 7, 8), WEIGHT["w"])
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("%y : Float(2, 1) = aten::mean.dim(%x, [-1], True, 6)", None),
+        ("%y : Float(2, 7) = aten::softmax.int(%x, -1, 6)", None),
+        ("%y : Double(2, 7) = aten::softmax.int(%x, -1, 7)", 7),
+        ("%y : Long(2, 7) = aten::cumsum(%x, 1, 4)", 4),
+    ],
+)
+def test_dtypes_that_say_nothing_go(line: str, expected: int | None) -> None:
+    graph = parse_graph(f"graph(%x : Float(2, 7)):\n  {line}\n  return (%y)\n")
+    simplify(graph)
+    verify_graph(graph)
+    (node,) = graph.block.nodes
+    assert node["dtype"] == expected

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -25,6 +26,7 @@ Q, T, V = "Float(1, 2, 5, 8)", "Float(1, 2, 8, 7)", "Float(1, 2, 7, 12)"
 S, Y = "Float(1, 2, 5, 7)", "Float(1, 2, 5, 12)"
 TENSORS = {
     "two": torch.tensor(2.0),
+    "none": torch.tensor(0.0),
     "mask": torch.randn(5, 7),
     "hidden": torch.full((5, 7), -torch.inf).triu(-1),
     "factors": torch.randn(5, 7),
@@ -33,12 +35,19 @@ SCORES = f"%s : {S} = aten::matmul(%q, %t)"
 RESULT = f"%y : {Y} = aten::matmul(%w, %v)"
 
 
-def found(*lines: str) -> Graph:
+SCALED = [
+    f"%q1 : {Q} = aten::mul.Tensor(%q, %two)",
+    f"%t1 : {T} = aten::mul.Scalar(%t, 0.5)",
+    f"%s : {S} = aten::matmul(%q1, %t1)",
+]
+
+
+def found(*lines: str, scores: Sequence[str] = (SCORES,), inputs: str = "") -> Graph:
     constants = "".join(
         f"  %{name} : Float{tuple(value.shape)} = prim::Constant[value=<Tensor>]()\n" for name, value in TENSORS.items()
     )
-    head = f"graph(%q : {Q}, %t : {T}, %v : {V}):\n{constants}"
-    text = head + "".join(f"  {line}\n" for line in (SCORES, *lines, RESULT)) + "  return (%y)\n"
+    head = f"graph(%q : {Q}, %t : {T}, %v : {V}{inputs}):\n{constants}"
+    text = head + "".join(f"  {line}\n" for line in (*scores, *lines, RESULT)) + "  return (%y)\n"
     graph = parse_graph(text, TENSORS)
     find_attention(graph)
     verify_graph(graph)
@@ -91,6 +100,49 @@ def test_what_is_left(lines: list[str]) -> None:
     assert [node.op for node in graph.block.nodes if "matmul" in node.op] == ["aten::matmul"] * 2
 
 
+G = "%g : Bool(1, 2, 5, 7) = aten::isnan(%w)"
+
+
+def guarded(zero: str = "none", of: str = "w") -> list[str]:
+    """Zeros in the place of NaN, as torch.onnx writes them; the last product reads ``%w``."""
+    return [softmax("a").replace("%w", "%p"), G.replace("%w", "%p"), f"%w : {S} = aten::where.self(%g, %{zero}, %{of})"]
+
+
+def test_what_torch_onnx_writes_is_found() -> None:
+    """Queries and keys are scaled, any mask is added, and zeros stand for NaN."""
+    lines = [f"%a : {S} = aten::add.Tensor(%s, %hidden, 1)", *guarded(of="p")]
+    graph = found(*lines, scores=SCALED)
+    text = [line.strip() for line in print_graph(graph).splitlines() if " = aten::" in line]
+    assert [line.split(" = ")[1] for line in text] == [
+        "aten::transpose.int(%t, -2, -1)",
+        f"aten::scaled_dot_product_attention(%q, {text[0].split()[0]}, %v, %hidden, 0.0, False, 1.0, False)",
+    ]
+    turned = [
+        "%k3 : Float(2, 7, 8) = aten::reshape(%keys, [-1, 7, 8])",
+        "%t3 : Float(2, 8, 7) = aten::permute(%k3, [0, 2, 1])",
+        f"%t4 : {T} = aten::reshape(%t3, [1, 2, 8, 7])",
+        f"%s : {S} = aten::matmul(%q, %t4)",
+    ]
+    graph = found(*lines, scores=turned, inputs=", %keys : Float(1, 2, 7, 8)")
+    text = [line.strip() for line in print_graph(graph).splitlines() if " = aten::" in line]
+    assert [line.split(" = ")[1] for line in text] == [
+        "aten::scaled_dot_product_attention(%q, %keys, %v, %hidden, 0.0, False, 1.0, False)"
+    ]
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        [f"%a : {S} = aten::add.Tensor(%s, %hidden, 1)", *guarded(zero="two", of="p")],
+        [f"%a : {S} = aten::add.Tensor(%s, %hidden, 1)", *guarded(of="a")],
+        [f"%a : {S} = aten::mul.Tensor(%s, %factors)", *guarded(of="p")],
+    ],
+)
+def test_other_choices_are_left(lines: list[str]) -> None:
+    graph = found(*lines, scores=SCALED)
+    assert [node.op for node in graph.block.nodes if "matmul" in node.op] == ["aten::matmul"] * 2
+
+
 class Attention(nn.Module):
     """Heads apart, scores by hand."""
 
@@ -118,6 +170,34 @@ def test_model(device: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     assert float((result - expected).abs().max()) <= 1e-5 * float(expected.abs().max())
     assert [item.shader for item in operations if isinstance(item, Dispatch)].count("attention") == 1
     assert sum(item.shader.startswith("product_") for item in operations if isinstance(item, Dispatch)) == 1
+
+
+class GuardedAttention(Attention):
+    """As torch.onnx writes it, with a mask that the caller brings, which may hide all keys of a query."""
+
+    def forward(self, x: Tensor, mask: Tensor) -> Tensor:  # type: ignore[override]
+        q, k, v = (layer(x).view(2, 11, 3, 8).transpose(1, 2) for layer in (self.query, self.key, self.value))
+        turned = k.reshape(-1, 11, 8).permute(0, 2, 1).reshape(2, 3, 8, 11)
+        weights = ((q * 8**-0.25) @ (turned * 8**-0.25) + mask).softmax(-1, dtype=torch.float32)
+        weights = torch.where(weights.isnan(), torch.tensor(0.0), weights)
+        return (weights @ v).transpose(1, 2).reshape(2, 11, 24)
+
+
+def test_guarded_model(device: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(0)
+    monkeypatch.setattr(device, "info", replace(device.info, kind="discrete"))
+    mask = torch.where(torch.rand(2, 1, 11, 11) < 0.5, 0.0, -torch.inf)
+    mask[1, 0, 3] = -torch.inf
+    model, x = GuardedAttention().eval(), torch.randn(2, 11, 24)
+    program = VulkanProgram(program_from_script_module(torch.jit.trace(model, (x, mask))), device)
+    with torch.no_grad():
+        result, expected = program(x, mask), model(x, mask)
+    assert isinstance(result, Tensor)
+    operations = [item.operation for item in program.profile([x, mask])]
+    program.close()
+    assert expected.isfinite().all()
+    assert float((result - expected).abs().max()) <= 1e-5 * float(expected.abs().max())
+    assert [item.shader for item in operations if isinstance(item, Dispatch)].count("attention") == 1
 
 
 LAYERS = {name: torch.randn(16, 12) for name in ("w0", "w1", "w2")} | {"b": torch.randn(16)}

@@ -11,7 +11,7 @@ from mobopt.frontends.onnx.dynamic_layers import biased_layer, scaled_layer
 from mobopt.frontends.onnx.elements import PACKED_BITS, dtype_of, type_name
 from mobopt.frontends.onnx.layer_patterns import gelu, normalized, scaled_norm, shifted_norm
 from mobopt.frontends.onnx.operands import Operand, carrier
-from mobopt.frontends.onnx.patterns import interpolated, logarithm
+from mobopt.frontends.onnx.patterns import interpolated, is_all, logarithm, made_by
 from mobopt.frontends.onnx.pool_patterns import plane_indices, quotient_of_windows
 from mobopt.frontends.onnx.registry import MICROSOFT, Call, translates
 
@@ -126,6 +126,9 @@ def _mul(call: Call) -> Any:
 def _div(call: Call) -> Any:
     x, y = call.tensor(0), call.tensor(1)
     if call.dtype().is_floating_point or call.dtype().is_complex:
+        root = made_by(y, "aten::sqrt")
+        if root is not None and is_all(x, 1) and x.numel() == 1 and x.dim() <= (call.operand(1).rank or 0):
+            return call.emit("rsqrt", root.inputs[0])
         mean = quotient_of_windows(call, x, y)
         found = normalized(call, x, y) if mean is None else mean
         return call.emit("div.Tensor", x, y) if found is None else found

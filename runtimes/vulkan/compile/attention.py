@@ -36,7 +36,8 @@ def find_attention(graph: Graph) -> None:
         %y : Float(1, 2, 5, 8) = aten::scaled_dot_product_attention(%q, %k, %v, None, 0.0, False, 0.5, False)
 
     The mask must be a constant of which every row lets a key count: where none does, the steps give NaN and attention
-    zeros.
+    zeros. It may be any where zeros are put in the place of NaN, as ``torch.onnx`` writes attention; it scales queries
+    and keys, too, each by a root, and exchanges keys' rows and columns in three dimensions.
     """
     for node in graph.block.nodes:
         if node.op in _PRODUCTS:
@@ -45,44 +46,81 @@ def find_attention(graph: Graph) -> None:
 
 def _replace(last: Node) -> None:
     weights, value = last.args[:2]
-    softmax = made_only_for(weights, last)
+    steps, softmax = _without_guard(weights, last)
     if softmax is None or not has_trait(softmax.qualified_op, Trait.SOFTMAX) or softmax.op != "aten::softmax":
         return
     if softmax["dim"] not in (-1, weights.rank - 1) or softmax["dtype"] not in (None, torch.float32):
         return
-    steps = [softmax]
+    found = _sum_with_mask(softmax.args[0], softmax, takes_any=bool(steps))
+    steps.append(softmax)
     scores, mask = softmax.args[0], None
-    found = _sum_with_mask(scores, softmax)
     if found is not None:
         steps.append(found[0])
         scores, mask = found[1:]
-    scale = 1.0
-    while (step := made_only_for(scores, steps[-1])) is not None and step.qualified_op in _SCALINGS:
-        factor = _number(step.args[1])
-        if factor is None:
-            return
-        scale = _SCALINGS[step.qualified_op](scale, factor)
-        steps.append(step)
-        scores = step.args[0]
+    scores, scale = _without_scale(scores, steps[-1], steps)
     product = made_only_for(scores, steps[-1])
     if product is None or product.op not in _PRODUCTS:
         return
     steps.append(product)
-    query, turned = product.args[:2]
+    (query, of_query), (turned, of_key) = (_without_scale(factor, product, steps) for factor in product.args[:2])
     if not query.rank == turned.rank == value.rank >= 3 or query.dtype not in (torch.float32, torch.float16):
         return
-    sizes = (*turned.sizes[:-2], turned.sizes[-1], turned.sizes[-2])
-    key = Node.call("aten::transpose.int", (turned, -2, -1), [Value.of_tensor(turned.dtype, sizes)], product.origin)
-    args = (query, key.output, value, mask, 0.0, False, scale, False)
+    key = _turned_in_three(turned) or _turned(turned, last)
+    args = (query, key, value, mask, 0.0, False, scale * of_query * of_key, False)
     attention = Node.call(ATTENTION, args, [Value("", last.output.type)], last.origin)
     if why_unsupported(attention) is not None:
         attention.destroy()
-        key.destroy()
+        destroy_unread(key.producer)
         return
-    key.insert_before(last)
     make_instead(attention, last)
     for step in (last, *steps):
         step.destroy()
+    destroy_unread(turned.producer)
+
+
+def _turned(x: Value, reader: Node) -> Value:
+    """A tensor with its rows and columns exchanged, made before a node."""
+    made = Value.of_tensor(x.dtype, (*x.sizes[:-2], x.sizes[-1], x.sizes[-2]))
+    Node.call("aten::transpose.int", (x, -2, -1), [made], reader.origin).insert_before(reader)
+    return made
+
+
+def _turned_in_three(x: Value) -> Value | None:
+    """What ``x`` has the rows of as columns, if these were exchanged in a view of three dimensions."""
+    after = x.producer
+    turn = after.args[0].producer if after is not None and after.qualified_op == "aten::reshape" else None
+    if turn is None or turn.qualified_op != "aten::permute" or list(turn["dims"]) != [0, 2, 1]:
+        return None
+    before = turn.args[0].producer
+    source: Value | None = before.args[0] if before is not None and before.qualified_op == "aten::reshape" else None
+    if source is None or turn.args[0].sizes[1:] != source.sizes[-2:]:
+        return None
+    return source if x.sizes == (*source.sizes[:-2], source.sizes[-1], source.sizes[-2]) else None
+
+
+def _without_guard(weights: Value, reader: Node) -> tuple[list[Node], Node | None]:
+    """What makes weights, without the steps that put zeros in the place of NaN, and these."""
+    step = made_only_for(weights, reader)
+    if step is None or step.qualified_op != "aten::where.self":
+        return [], step
+    condition, zeros, others = step.args
+    test = made_only_for(condition, step)
+    if test is None or test.qualified_op != "aten::isnan" or test.args[0] is not others or _number(zeros) != 0:
+        return [], step
+    return ([step, test], others.producer) if {user for user, _ in others.uses} == {step, test} else ([], step)
+
+
+def _without_scale(x: Value, reader: Node, steps: list[Node]) -> tuple[Value, float]:
+    """A tensor without the numbers that it is multiplied by for one reader, and their product; ``steps`` grow."""
+    scale = 1.0
+    while (step := made_only_for(x, reader)) is not None and step.qualified_op in _SCALINGS:
+        factor = _number(step.args[1])
+        if factor is None:
+            break
+        scale = _SCALINGS[step.qualified_op](scale, factor)
+        steps.append(step)
+        x, reader = step.args[0], step
+    return x, scale
 
 
 def share_heads(graph: Graph) -> None:
@@ -162,21 +200,21 @@ def _spread_heads(spread: Value, value: Value) -> Value | None:
 
 
 def _number(value: object) -> float | None:
-    """A factor that is known: a number, or a constant of one element."""
+    """A factor that is known: a number, or a constant of one element, which makes no dimensions."""
     if isinstance(value, Value):
-        return float(value.elements) if value.elements is not None and value.rank == 0 else None
+        return float(value.elements) if value.elements is not None and value.numel == 1 and value.rank < 2 else None
     return float(value) if isinstance(value, (int, float)) else None
 
 
-def _sum_with_mask(scores: Value, reader: Node) -> tuple[Node, Value, Value] | None:
+def _sum_with_mask(scores: Value, reader: Node, takes_any: bool) -> tuple[Node, Value, Value] | None:
     """A sum of scores and a mask that attention may add instead: the node, the scores and the mask."""
     step = made_only_for(scores, reader)
     if step is None or step.qualified_op != "aten::add.Tensor" or step["alpha"] != 1:
         return None
     first, second = step.args[:2]
-    if not isinstance(second, Value) or second.elements is None or second.rank < 2:
+    if not isinstance(second, Value) or second.rank < 2:
         return None
     if second.dtype != torch.float32 or second.rank > scores.rank or first.sizes != scores.sizes:
         return None
-    counts = (second.elements > -torch.inf).any(-1)
-    return (step, first, second) if bool(counts.all()) else None
+    counts = takes_any or (second.elements is not None and bool((second.elements > -torch.inf).any(-1).all()))
+    return (step, first, second) if counts else None

@@ -1,5 +1,6 @@
-"""Rewrites of a straight line that leave less to do: copies that nobody can tell from their source, batch normalisation
-as one multiply-add, matrices that are rows of a tensor for a linear layer only. They run before any fusion."""
+"""Rewrites of a straight line that leave less to do: copies that nobody can tell from their source, dtypes that
+tensors have anyway, batch normalisation as one multiply-add, matrices that are rows of a tensor for a linear layer
+only. They run before any fusion."""
 
 from __future__ import annotations
 
@@ -9,20 +10,46 @@ import torch
 
 from mobopt.ir import Graph, Node, Value
 from mobopt.ir.rewriting import destroy_unread, make_instead, replace_call
-from mobopt.ir.types import TensorType
+from mobopt.ir.schemas import argument_names, schema_of
+from mobopt.ir.types import OptionalType, TensorType
 from mobopt.ops.records import Trait, record_of
+from mobopt.runtimes.cpu.kernels import scalar_type
 
 _FLOATS = (torch.float32, torch.float16, torch.bfloat16)
 
 
 def simplify(graph: Graph) -> None:
-    """Take out copies, and make batch normalisation arithmetic."""
+    """Take out copies and dtypes that say nothing, and make batch normalisation arithmetic."""
+    for node in list(graph.block.nodes):
+        _leave_out_dtype(node)
     for node in graph.block.nodes:
         _make_arithmetic(node)
     for node in graph.block.nodes:
         _remove_copy(graph, node)
     for node in list(graph.block.nodes):
         _leave_rows(node)
+
+
+def _leave_out_dtype(node: Node) -> None:
+    """Leave out a dtype that a tensor has anyway, which traces and ONNX's means and softmaxes name: what looks for
+    layers in steps then need not know it.
+
+    Given:
+        %m : Float(2, 1) = aten::mean.dim(%x, [-1], True, 6)
+    Result:
+        %m : Float(2, 1) = aten::mean.dim(%x, [-1], True, None)
+    """
+    names = argument_names(node.qualified_op)
+    x = node.args[0] if node.args else None
+    if "dtype" not in names or not isinstance(x, Value) or len(node.outputs) != 1:
+        return
+    place = names.index("dtype")
+    given = node.args[place]
+    is_optional = isinstance(schema_of(node.qualified_op).arguments[place].type, OptionalType)
+    if given is None or not is_optional or x.dtype not in _FLOATS:
+        return
+    if scalar_type(given) == x.dtype == node.output.dtype:
+        replace_call(node, node.qualified_op, (*node.args[:place], None, *node.args[place + 1 :]))
 
 
 def _leave_rows(node: Node) -> None:
@@ -34,6 +61,8 @@ def _leave_rows(node: Node) -> None:
         %y : Float(2, 7, 96) = aten::view(%n, [2, 7, 96])
     Result:
         %y : Float(2, 7, 96) = aten::linear(%x, %w, %b)
+
+    A tensor of other rows, such as heads side by side, is viewed as those of the result.
     """
     if node.block is None or node.op not in ("aten::linear", "vulkan_prepack::run_linear_context"):
         return
@@ -42,8 +71,12 @@ def _leave_rows(node: Node) -> None:
     if before is None or len(readers) != 1 or not (_is_view(before) and _is_view(readers[0])):
         return
     (after,), source = readers, before.args[0]
-    if source.sizes[-1:] != matrix.sizes[-1:] or after.output.sizes != (*source.sizes[:-1], node.output.sizes[-1]):
+    rows = (*after.output.sizes[:-1], matrix.sizes[-1])
+    if after.output.sizes[-1:] != node.output.sizes[-1:] or rows == matrix.sizes:
         return
+    if source.sizes != rows:
+        source, whole = Value.of_tensor(matrix.dtype, rows), source
+        Node.call("aten::reshape", (whole, list(rows)), [source], before.origin).insert_before(node)
     layer = Node.call(node.qualified_op, (source, *node.args[1:]), [Value("", after.output.type)], node.origin)
     make_instead(layer, after)
     destroy_unread(after)
