@@ -251,14 +251,14 @@ def encoder() -> nn.Module:
     return module
 
 
-def test_a_model_takes_as_many_dispatches_as_before(encoder: nn.Module) -> None:
+def test_a_model_takes_no_more_dispatches_than_before(encoder: nn.Module) -> None:
     x = seeded(1, 3, 13, 11)
     counts = []
     for source in (torch.export.export(encoder, (x,)), decomposed(encoder, [x])):
         optimized = optimize_for_mobile(source, backend="vulkan", runtime="mobopt", example_inputs=[x])
         torch.testing.assert_close(optimized(x), encoder(x), rtol=1e-4, atol=1e-5)
         counts.append(optimized.plan_report(x).dispatches)
-    assert counts[0] == counts[1]
+    assert counts[1] <= counts[0]
 
 
 def test_products_and_softmax_take_as_many_dispatches_on_gpus(device: Device) -> None:
