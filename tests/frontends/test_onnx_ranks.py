@@ -11,7 +11,7 @@ import torch
 from onnx import TensorProto, helper, numpy_helper
 from torch import Tensor
 
-from mobopt.errors import InputError, UnsupportedError
+from mobopt.errors import BundleError, InputError, UnsupportedError
 from mobopt.frontends.open_source import source_of
 from mobopt.ir import Program
 from mobopt.runtimes.cpu import Interpreter
@@ -299,6 +299,15 @@ def test_loops_stay_whose_end_the_file_does_not_tell(device: Device) -> None:
         if expected.max() >= 8:
             break
     assert_runs(until, device, x, expected)
+
+
+def test_a_loop_whose_condition_is_a_cycle() -> None:
+    nodes = loop("x", [node("Add", ["state", "state"], ["more"])], "more", trips="two")
+    body = nodes[-1].attribute[0].g
+    body.node[1].input[0] = "turn"
+    body.node.append(node("Identity", ["again"], ["turn"]))
+    with pytest.raises(BundleError, match="the graph is cyclic or lacks a part"):
+        program_of([*nodes, node("Add", ["last", "y"], ["z"])], ["n", "t"], ["z"])
 
 
 def loops(program: Program) -> int:

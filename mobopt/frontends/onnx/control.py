@@ -275,8 +275,9 @@ def _is_counted(call: Call, graph: Any, trips: Any, condition: Any) -> bool:
         return False
     makers = {name: node for node in graph.node for name in node.output}
     name = graph.output[0].name
-    while name in makers and makers[name].op_type == "Identity":
-        name = makers[name].input[0]
+    for _ in graph.node:  # a hostile file may have a cycle
+        if name in makers and makers[name].op_type == "Identity":
+            name = makers[name].input[0]
     held = [item for item in graph.initializer if item.name == name]
     if name in makers and makers[name].op_type == "Constant":
         held = [item.t for item in makers[name].attribute if item.name == "value"]
