@@ -73,20 +73,26 @@ class OnnxSource(Source):
 
     def example_shapes(self) -> list[Any] | None:
         """Tensors without elements, of the sizes declared; sizes that calls decide are small."""
-        shapes = [_shape_of(item) for item in self.inputs]
-        return None if any(shape is None for shape in shapes) else shapes
+        return _shapes_of(self.inputs)
 
 
 def _ended(given: Sequence[Any] | None, program: Program, declared: Sequence[DeclaredInput]) -> str:
-    """The error in which a program ends, if any; without inputs on zeros of the sizes declared."""
+    """The error in which a program ends, if any; without inputs on zeros of the sizes declared, if all are."""
     if given is None:
-        shapes = [_shape_of(item) for item in declared]
-        given = [torch.zeros_like(shape, device="cpu") for shape in shapes if shape is not None]
+        shapes = _shapes_of(declared)
+        if shapes is None:
+            return ""
+        given = [torch.zeros_like(shape, device="cpu") for shape in shapes]
     try:
         Interpreter(program).bounded().run("forward", bind_arguments(program, "forward", given, {}))
     except MoboptError as error:
         return str(error)
     return ""
+
+
+def _shapes_of(inputs: Sequence[DeclaredInput]) -> list[Any] | None:
+    shapes = [_shape_of(item) for item in inputs]
+    return None if any(shape is None for shape in shapes) else shapes
 
 
 def _shape_of(item: DeclaredInput) -> torch.Tensor | None:

@@ -93,7 +93,8 @@ def _is_computed(op: str) -> bool:
 def kernel(op: str) -> Kernel:
     """The function that computes a qualified operator from all its schema's arguments, in order.
 
-    Devices other than the CPU are taken for the CPU: where a tensor lies is not the model's business here.
+    Devices other than the CPU are taken for the CPU: where a tensor lies is not the model's business here. Halves of
+    which torch has no kernel are computed in float32, and rounded.
 
     Raises:
         UnsupportedError: there is no such operator.

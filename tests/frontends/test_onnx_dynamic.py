@@ -160,3 +160,29 @@ def test_a_bias_of_another_form_is_added() -> None:
         x = torch.randn(7, 53, generator=seeded())
         expected = in_steps(x) @ (held["w"].float() / 4) + bias
         torch.testing.assert_close(Interpreter(program).run("forward", [x]), expected, rtol=1e-5, atol=1e-3)
+
+
+def test_a_bias_after_a_weight_of_4_bits() -> None:
+    """It is the layer's; numbers are those of the layer without one, and the bias."""
+    rows, columns = 37, 64
+    held = {
+        "w": torch.randint(0, 256, (rows, 2, 16), dtype=torch.uint8, generator=seeded()),
+        "s": torch.rand(rows * 2, generator=seeded(1)) / 10,
+        "bias": torch.randn(rows, generator=seeded(2)),
+    }
+    product = node(
+        "MatMulNBits", ["x", "w", "s"], ["p"], domain="com.microsoft", K=columns, N=rows, bits=4, block_size=32
+    )
+    graph = helper.make_graph(
+        [product, node("Add", ["p", "bias"], ["y"])],
+        "graph",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", columns])],
+        [helper.make_empty_tensor_value_info(name) for name in "yp"],
+        [numpy_helper.from_array(item.numpy(), name) for name, item in held.items()],
+    )
+    imports = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
+    program = source_of(helper.make_model(graph, opset_imports=imports, ir_version=8)).program
+    assert operators(program).count("aten::linear") == 2
+    assert not any(name.startswith("aten::add") for name in operators(program))
+    y, p = Interpreter(program).run("forward", [torch.randn(7, columns, generator=seeded(3))])
+    torch.testing.assert_close(y, p + held["bias"])

@@ -3,48 +3,31 @@
 from __future__ import annotations
 
 import argparse
-import json
-import sys
-from collections.abc import Iterable
-from concurrent.futures import ThreadPoolExecutor
-from fnmatch import fnmatch
-from importlib import import_module
+from functools import partial
 from pathlib import Path
-from threading import Lock
+from typing import Any
 
-from torchvision_operators import torchvision_with_operators
-
-from wild import NETS
 from wild.attempt import ABSENT, SOURCES, Case, attempt
+from wild.running import chosen, found_before, import_packages, run_all
 
 
 def main() -> None:
     """Run what is asked for; the file has one line of JSON for each case, in the order in which they end."""
     options = _arguments()
-    done = _done(options.results)
-    names = dict.fromkeys(name for pattern in options.nets or ["*"] for name in NETS if fnmatch(name, pattern))
-    precisions = tuple(options.precision)
-    sources = options.source or SOURCES
+    names = chosen(options.nets)
+    done = {(case["net"], case["source"]) for case in found_before(options.results) if case["state"] != ABSENT}
     cases = [
-        Case(name, source, precisions, options.batch)
-        for source in sources
+        Case(name, source, tuple(options.precision), options.batch)
+        for source in options.source or SOURCES
         for name in names
         if (name, source) not in done
     ]
-    torchvision_with_operators()  # before timm and transformers import it
-    for package in {NETS[case.net].package for case in cases if NETS[case.net].is_here}:
-        import_module(package)
-    lock = Lock()
+    import_packages(case.net for case in cases)
+    run_all(cases, partial(attempt, seconds=options.timeout), _shown, options.results, options.workers)
 
-    def run(case: Case) -> None:
-        found = attempt(case, options.timeout)
-        with lock, options.results.open("a") as file:
-            file.write(json.dumps(found) + "\n")
-            sys.stdout.write(f"{case.net} {case.source} {found['state']} {found.get('message', '')[:200]}\n")
-            sys.stdout.flush()
 
-    with ThreadPoolExecutor(options.workers) as pool:
-        list(pool.map(run, cases))
+def _shown(found: dict[str, Any]) -> str:
+    return f"{found['net']} {found['source']} {found['state']} {found.get('message', '')[:200]}"
 
 
 def _arguments() -> argparse.Namespace:
@@ -57,12 +40,6 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--timeout", type=float, default=300.0)
     return parser.parse_args()
-
-
-def _done(path: Path) -> set[tuple[str, str]]:
-    lines: Iterable[str] = path.read_text().splitlines() if path.exists() else ()
-    found = map(json.loads, lines)
-    return {(case["net"], case["source"]) for case in found if case["state"] != ABSENT}
 
 
 if __name__ == "__main__":

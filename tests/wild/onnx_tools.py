@@ -10,17 +10,12 @@ from __future__ import annotations
 
 import argparse
 import copy
-import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import redirect_stdout
-from fnmatch import fnmatch
 from functools import partial
-from importlib import import_module
 from io import StringIO
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from threading import Lock
 from typing import Any
 
 import numpy
@@ -33,7 +28,6 @@ from onnxruntime.transformers.float16 import convert_float_to_float16
 from onnxruntime.transformers.optimizer import optimize_model
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
-from torchvision_operators import torchvision_with_operators
 
 from mobopt.errors import MoboptError
 from wild import NETS
@@ -51,6 +45,7 @@ from wild.attempt import (
     results_of,
 )
 from wild.net import batch_of
+from wild.running import chosen, found_before, import_packages, run_all
 
 OPEN = "open"
 TOOL_CANT = "the tool can't"
@@ -137,23 +132,14 @@ ROUNDING: Mapping[str, Tool] = {
 def main() -> None:
     """One line of JSON for each network, in the order in which they end."""
     options = _arguments()
-    lines = options.results.read_text().splitlines() if options.results.exists() else []
-    done = {json.loads(line)["net"] for line in lines}
-    asked = dict.fromkeys(name for pattern in options.nets or ["*"] for name in NETS if fnmatch(name, pattern))
-    nets = {name: NETS[name] for name in asked if name not in done and NETS[name].is_here}
-    torchvision_with_operators()  # before timm and transformers import it
-    for net in nets.values():
-        import_module(net.package)
-    lock = Lock()
+    done = {case["net"] for case in found_before(options.results)}
+    names = [name for name in chosen(options.nets) if name not in done and NETS[name].is_here]
+    import_packages(names)
 
-    def run(name: str) -> None:
-        found = {"net": name, **in_own_process(partial(_judged, name, options.form), options.timeout)}
-        with lock, options.results.open("a") as file:
-            file.write(json.dumps(found) + "\n")
-            print(name, found["state"], _states(found), flush=True)
+    def attempt(name: str) -> dict[str, Any]:
+        return {"net": name, **in_own_process(partial(_judged, name, options.form), options.timeout)}
 
-    with ThreadPoolExecutor(options.workers) as pool:
-        list(pool.map(run, nets))
+    run_all(names, attempt, _shown, options.results, options.workers)
 
 
 def _arguments() -> argparse.Namespace:
@@ -166,9 +152,9 @@ def _arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def _states(found: Mapping[str, Any]) -> str:
+def _shown(found: Mapping[str, Any]) -> str:
     others = {form: each["state"] for form, each in found.get("forms", {}).items() if each["state"] != RIGHT}
-    return ", ".join(f"{form}: {state}" for form, state in others.items())
+    return f"{found['net']} {found['state']} {', '.join(f'{form}: {state}' for form, state in others.items())}"
 
 
 def _judged(name: str, forms: Sequence[str] | None) -> dict[str, Any]:

@@ -147,7 +147,7 @@ def _translated(attempt: Callable[[Branches], Program], trial: Callable[[Program
             wrong = next((key for text, key in branches.errors.items() if text in ended), None)
             if wrong is None:
                 return program
-            waiting.append(_turned(branches.taken, wrong))
+            waiting.append(_with_other_branches(branches.taken, wrong))
         if not waiting:
             break
     if found is not None:
@@ -156,7 +156,7 @@ def _translated(attempt: Callable[[Branches], Program], trial: Callable[[Program
     raise first
 
 
-def _turned(taken: Mapping[tuple[str, ...], bool], wrong: tuple[str, ...]) -> dict[tuple[str, ...], bool]:
+def _with_other_branches(taken: Mapping[tuple[str, ...], bool], wrong: tuple[str, ...]) -> dict[tuple[str, ...], bool]:
     """With the other branch of a node, and of those after it: layers are mostly alike."""
     keys = list(taken)
     place = keys.index(wrong)

@@ -186,8 +186,9 @@ def _requantized(call: Call, x: Any, scales: tuple[int, int, int], zero: int, ra
     rounded = emit("add.Tensor", emit("round", x), float_of(call, zero))
     rounded = emit("clamp", rounded, limits.min, limits.max)
     sizes = None if rank is None else (None,) * rank
-    inferred = call.types[0][1] if call.types else None
-    return Operand(call.dtype(zero), inferred or sizes, emit("to.dtype", rounded, call.dtype(zero)), unrounded=rounded)
+    return Operand(
+        call.dtype(zero), call.inferred_sizes or sizes, emit("to.dtype", rounded, call.dtype(zero)), unrounded=rounded
+    )
 
 
 def _per_channel(call: Call, index: int, axis: int, rank: int | None) -> Any:
@@ -263,7 +264,7 @@ def _conv_integer(call: Call) -> Any:
     holds every sum of 32 bits. What turns them to floats reads sums in float32."""
     kernel = kernel_sizes(call)
     sums = convolved(call, _shifted_floats(call, 0, 2), shifted(call, 1, 3), None, kernel)
-    return Operand(torch.int32, _sizes(call), _exact_convolution(call, kernel), unrounded=sums)
+    return Operand(torch.int32, call.inferred_sizes, _exact_convolution(call, kernel), unrounded=sums)
 
 
 def _exact_convolution(call: Call, kernel: Sequence[int]) -> Any:
@@ -309,11 +310,7 @@ def _matmul_integer(call: Call) -> Any:
     emit = call.emit
     left, right = (emit("to.dtype", _shifted_floats(call, index, index + 2), torch.int32) for index in (0, 1))
     sums = product(emit, _shifted_floats(call, 0, 2), shifted(call, 1, 3))
-    return Operand(torch.int32, _sizes(call), emit("matmul", left, right), unrounded=sums)
-
-
-def _sizes(call: Call) -> Any:
-    return call.types[0][1] if call.types else None
+    return Operand(torch.int32, call.inferred_sizes, emit("matmul", left, right), unrounded=sums)
 
 
 def rounded_dynamically(call: Call, x: Any) -> tuple[Any, Any, Any]:

@@ -248,6 +248,11 @@ class Call:
         """Whether an output is asked for."""
         return index < len(self.node.output) and bool(self.node.output[index])
 
+    @property
+    def inferred_sizes(self) -> Sizes | None:
+        """Of the first output, as far as ONNX's inference tells."""
+        return self.types[0][1] if self.types else None
+
     def like(self, value: Any, index: int = 0, sizes: Sizes | None = None) -> Operand:
         """A result of an input's dtype, and of its sizes unless others are given."""
         operand = self.operand(index)
@@ -259,7 +264,7 @@ class Call:
         if isinstance(value, torch.Tensor):
             return value
         known = tuple(size if isinstance(size, int) and size >= 0 else None for size in sizes)
-        inferred = self.types[0][1]
+        inferred = self.inferred_sizes
         if inferred is not None and len(inferred) == len(known):
             known = tuple(own if size is None else size for size, own in zip(known, inferred, strict=True))
         return self.like(value, sizes=known)

@@ -43,17 +43,13 @@ def _length(call: Call) -> Any:
     return of_numbers(number_array([count], ()), torch.int64)
 
 
-def _item_sizes(call: Call) -> Any:
-    return call.types[0][1] if call.types else None
-
-
 @translates("SequenceAt")
 def _at(call: Call) -> Any:
     sequence, position = call.sequence(), call.scalar(1)
     if sequence.items is not None and not isinstance(position, Value):
         return sequence.items[position]
     item = call.emit("__getitem__.t", list_value(call.emit, sequence), position)
-    return Operand(sequence.dtype, sequence.sizes or _item_sizes(call), item)
+    return Operand(sequence.dtype, sequence.sizes or call.inferred_sizes, item)
 
 
 @translates("SequenceInsert")
