@@ -11,7 +11,7 @@ from mobopt.ir.types import TensorType
 from mobopt.ops.affine_tensor import AffineTensor
 from mobopt.ops.quantized import Quantized
 from mobopt.ops.quantized_contexts import QuantizedLinear
-from mobopt.passes.quantize_weights import QuantizeWeights
+from mobopt.passes.quantize_weights import QuantizeWeights, converted
 from mobopt.passes.rewriting import argument, insert_node
 
 
@@ -47,16 +47,22 @@ class QuantizeDynamic(QuantizeWeights):
     def _replace(self, graph: Graph, node: Node, stored: Quantized) -> None:
         """Put the operator on packed weights in the layer's place."""
         weight, bias = argument(node, "weight"), argument(node, "bias").constant
+        bias = bias if bias is None else bias.float()
         packed = graph.constant(QuantizedLinear(channel_weight(stored), bias), name=f"{weight.name}.packed")
         packed.attribute = weight.attribute
-        x, first = argument(node, "input"), graph.constant(0)
+        dtype, first = weight.constant.dtype, graph.constant(0)
+        x = argument(node, "input")
         has_rows = isinstance(x.type, TensorType) and x.rank > 1
         if not has_rows:  # QNNPACK takes no tensor of one dimension
             x = insert_node(graph, node, "aten::unsqueeze", [x, first])
+        if dtype != torch.float32:
+            x = converted(graph, node, x, torch.float32)
         inputs = [x, packed, graph.constant(True)]
         made = insert_node(graph, node, "quantized::linear_dynamic", inputs, name=node.output.name)
         if not has_rows:
             made = insert_node(graph, node, "aten::squeeze", [made, first], overload="dim")
+        if dtype != torch.float32:
+            made = converted(graph, node, made, dtype)
         node.output.replace_all_uses_with(made)
         node.destroy()
 

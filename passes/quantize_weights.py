@@ -11,6 +11,7 @@ import torch
 
 from mobopt.errors import InputError
 from mobopt.ir import Graph, Node, Program, Value
+from mobopt.ir.dtypes import SCALAR_NUMBERS
 from mobopt.ops.quantized import DEQUANTIZE, Quantized, quantized, relative_error
 from mobopt.ops.records import Like, record_of
 from mobopt.options import Quantization
@@ -23,6 +24,7 @@ _LARGE_ERRORS = {8: 0.03, 4: 0.15}
 """What a weight may lose before it is named, by bits: a few times what normally distributed ones lose."""
 _NAMED = 8
 """Layers that a message has room for."""
+_FLOATS = (torch.float32, torch.float16, torch.bfloat16)
 _LEAST = 16
 """Fewer elements to a scale would save nothing."""
 
@@ -39,6 +41,7 @@ class QuantizeWeights(Pass):
 
     Integers of 8 bits have a scale for each output channel, or each row of an embedding. With the scheme
     ``int4_weights`` linear layers have 4 bits and a scale for each group of the inner dimension; other layers have 8.
+    Weights of a model in halves have scales in float32; what stands for them is converted to the model's dtype.
     """
 
     name = "quantize_weights"
@@ -98,7 +101,7 @@ class QuantizeWeights(Pass):
         if not is_constant_tensor(weight):
             return "its weight is not constant"
         tensor = weight.constant
-        if tensor.dtype != torch.float32:
+        if tensor.dtype not in _FLOATS:
             return f"its weight is {str(tensor.dtype).removeprefix('torch.')}"
         if not tensor.isfinite().all():
             return "its weight is not finite"
@@ -121,9 +124,22 @@ class QuantizeWeights(Pass):
         inputs[0].attribute = weight.attribute
         inputs += [graph.constant(item) for item in (None, list(stored.block_size), stored.bits, stored.columns)]
         floats = insert_node(graph, node, DEQUANTIZE, inputs, name=weight.name)
+        if weight.constant.dtype != torch.float32:
+            floats = converted(graph, node, floats, weight.constant.dtype)
         place = _weight_place(node)
         assert place is not None
         node.replace_input(place, floats)
+
+
+def converted(graph: Graph, node: Node, floats: Value, dtype: torch.dtype) -> Value:
+    """Floats of another dtype, before a node: models in halves have weights and inputs in halves. Layers of one input,
+    met in their order, share one."""
+    for user, _ in floats.uses:
+        is_such = user.qualified_op == "aten::to.dtype" and user.inputs[1].is_constant and user.block is node.block
+        if is_such and user.inputs[1].constant == SCALAR_NUMBERS[dtype] and user.is_before(node):
+            return user.output
+    inputs = [floats, *map(graph.constant, (SCALAR_NUMBERS[dtype], False, False, None))]
+    return insert_node(graph, node, "aten::to", inputs, overload="dtype", name=floats.name)
 
 
 def _weight_place(node: Node) -> int | None:

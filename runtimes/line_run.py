@@ -159,7 +159,9 @@ class LineEvaluation:
 
     def _known(self, value: Value) -> Any:
         """What a constant is; it is changed once."""
-        return value.constant if self._change is None else self._changed(value.constant)
+        if self._change is not None:
+            return self._changed(value.constant)
+        return value.typed_elements if isinstance(value.constant, torch.Tensor) else value.constant
 
     def _changed(self, constant: Any) -> Any:
         assert self._change is not None

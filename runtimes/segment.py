@@ -52,6 +52,21 @@ class HostLeaf:
     """The value of the segment's tape."""
 
 
+@dataclass(frozen=True)
+class DeclaredDtypes:
+    """What a segment's tensors are to its caller, where its graph has float32 in place of the model's halves.
+
+    Attributes:
+        half: the type of halves.
+        inputs: dtypes of the inputs.
+        outputs: dtypes of the outputs; others that the graph has come after them.
+    """
+
+    half: torch.dtype
+    inputs: tuple[torch.dtype, ...]
+    outputs: tuple[torch.dtype, ...]
+
+
 @dataclass(eq=False)
 class Segment:
     """A straight line, and what its outputs are to the caller. Memory is shared by :class:`Alias` leaves alone."""
@@ -82,6 +97,8 @@ class Segment:
     writes: tuple[tuple[int, int], ...] = ()
     """Numbers of the call's inputs that the method writes to, each with the number of the output that they hold after
     it."""
+    declared: DeclaredDtypes | None = None
+    """None where the graph has the model's dtypes."""
 
     @property
     def is_complete(self) -> bool:
@@ -112,6 +129,19 @@ class Segment:
     def value_of(self, leaf: Leaf) -> Value:
         """What a leaf is, or the whole of the memory that it lies in."""
         return self.graph.outputs[leaf.number]
+
+    @property
+    def declared_halves(self) -> dict[Value, torch.dtype]:
+        """The inputs and outputs that are halves to the caller and float32 in the graph."""
+        if self.declared is None:
+            return {}
+        pairs = [*zip(self.inputs, self.declared.inputs, strict=True), *self.declared_outputs()]
+        half = self.declared.half
+        return {value: dtype for value, dtype in pairs if dtype == half and value.dtype == torch.float32}
+
+    def declared_outputs(self) -> list[tuple[Value, torch.dtype]]:
+        """The outputs of a graph whose dtypes are not the model's, with the dtypes that the model gives them."""
+        return [] if self.declared is None else [*zip(self.graph.outputs, self.declared.outputs, strict=False)]
 
     def values_in(self, nest: Any) -> Iterator[Value]:
         """The values of all leaves of a nest."""

@@ -20,6 +20,9 @@ SCALAR_TYPES: dict[int, torch.dtype] = {
 }
 """By number; source: ``c10/core/ScalarType.h``."""
 
+SCALAR_NUMBERS: dict[torch.dtype, int] = {dtype: number for number, dtype in SCALAR_TYPES.items()}
+"""The numbers by dtype."""
+
 DTYPES: dict[str, torch.dtype] = {
     "Byte": torch.uint8,
     "Char": torch.int8,

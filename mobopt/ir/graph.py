@@ -107,9 +107,10 @@ class Value:
         return Value(name, TensorType(dtype, tuple(sizes)))
 
     @staticmethod
-    def of_elements(elements: torch.Tensor) -> Value:
-        """A tensor of a straight line whose elements are known."""
-        return Value("", TensorType(elements.dtype, tuple(elements.shape)), elements)
+    def of_elements(elements: torch.Tensor, dtype: torch.dtype | None = None) -> Value:
+        """A tensor of a straight line whose elements are known; ``dtype`` is its own if not theirs, see
+        :attr:`typed_elements`."""
+        return Value("", TensorType(dtype or elements.dtype, tuple(elements.shape)), elements)
 
     @property
     def tensor_type(self) -> TensorType:
@@ -148,6 +149,13 @@ class Value:
     def elements(self) -> torch.Tensor | None:
         """The tensor that a constant is; None for what is computed."""
         return self._constant if self._constant is not _NOT_CONSTANT else None
+
+    @property
+    def typed_elements(self) -> torch.Tensor:
+        """The tensor that a constant of a straight line is, in the value's dtype: weights of a float32 line may have
+        elements of fewer bits."""
+        elements: torch.Tensor = self.constant
+        return elements.to(self.dtype)
 
     def replace_all_uses_with(self, other: Value) -> None:
         """Make every reader of this value read ``other``, whose node then stands for this one's too; what was known of

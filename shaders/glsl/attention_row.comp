@@ -143,13 +143,13 @@ void put_new_row(int first, int key_start, int value_start, int item) {
         int quad = SHARERS * i + sharer;
         if (first + own_key == new_row && quad < HEAD_QUADS) {
             journal_quads[item * HEAD_QUADS + quad] = floatBitsToInt(keys_read[i]);
-            keys_quads[key_start + new_row * key.row + quad] = floatBitsToInt(new_quads[quad]);
+            STORE_FLOATS4(keys, KEY_FORM, key_start + new_row * key.row + quad, new_quads[quad])
         }
     }
     [[unroll]] for (int i = 0; i < HELD; ++i)
         if (first + (local + i * LOCAL_SIZE) / LANES == new_row && lane < WIDTH_QUADS) {
             journal_quads[(batches * HEAD_QUADS + item * WIDTH_QUADS) + lane] = floatBitsToInt(values_read[i]);
-            values_quads[value_start + new_row * value.row + lane] = floatBitsToInt(new_quads[HEAD_QUADS + lane]);
+            STORE_FLOATS4(values, VALUE_FORM, value_start + new_row * value.row + lane, new_quads[HEAD_QUADS + lane])
         }
 }
 

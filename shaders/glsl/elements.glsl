@@ -148,6 +148,7 @@ ivec4 narrowed(int form, ivec4 value) {
 // The same of a storage that the kernel writes too.
 #define RELOAD_RAW4(name, form, quad)                                                                                  \
     ((form) == WORDS ? name##_quads[quad] : (form) <= SHORTS ? split(name##_pairs[quad]) : split(name##_words[quad]))
+#define RELOAD4(name, form, quad) widened(form, RELOAD_RAW4(name, form, quad))
 #define RELOAD_RAW1(name, form, index) (name##_words[(index) >> word_shift(form)] >> bit_of(form, index))
 
 // Stores of what narrowed() gave. Four elements are whole words. A single one shares its word with others that other invocations may

@@ -65,7 +65,7 @@ vec4 turned(vec4 own, vec4 other, int batch, int row, int quad) {
                 }                                                                                                      \
             }                                                                                                          \
             int index = result_offset[n] + (in_place ? (head * rows[n] + row) * QUADS + quad : item);                  \
-            if (in_place && is_there) journal_quads[invocation] = result_##n##_quads[index];                           \
+            if (in_place && is_there) journal_quads[invocation] = RELOAD4(result_##n, FORMS_##n >> 6 & 7, index);      \
             if (!in_place || is_there) STORE_FLOATS4(result_##n, FORMS_##n >> 6 & 7, index, value)                     \
         }                                                                                                              \
         item -= count;                                                                                                 \

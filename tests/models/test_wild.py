@@ -66,7 +66,13 @@ def test_what_is_done_is_not_run_again(tmp_path: Path) -> None:
 
 def test_a_slow_case_is_ended() -> None:
     found = attempt(Case(ONE, "export"), seconds=0.01)
-    assert found == {"net": ONE, "source": "export", "state": "timeout", "message": "it took longer than 0.01 s"}
+    assert found == {
+        "net": ONE,
+        "source": "export",
+        "dtype": "float32",
+        "state": "timeout",
+        "message": "it took longer than 0.01 s",
+    }
 
 
 @pytest.mark.sweep

@@ -168,3 +168,34 @@ def test_the_pipeline_without_rounding() -> None:
         pipeline = PassPipeline.default(backend, runtime=runtime, quantize=INT8_DYNAMIC)
         assert "quantize_dynamic" in pipeline.names
         assert "quantize_dynamic" not in pipeline.without_rounding().names
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_models_in_halves(dtype: torch.dtype, tmp_path: Path) -> None:
+    """Layers take and give floats, between conversions: one for all layers that read the same."""
+    torch.manual_seed(1)
+    first, second = torch.nn.Linear(67, 41), torch.nn.Linear(67, 41, bias=False)
+
+    class Two(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.second = first, second
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.first(x) * 2 + self.second(x).relu()
+
+    model = Two().to(dtype).eval()
+    x = torch.randn(5, 67).to(dtype)
+    expected = oracle(first.float(), x.float()) * 2 + oracle(second.float(), x.float()).relu()
+    model.to(dtype)
+    script = torch.jit.script(model)
+    module = optimize_for_mobile(script, backend="cpu", quantize=INT8_DYNAMIC, example_inputs=[x])
+    graph = print_graph(module.program.methods["forward"])
+    inputs = re.findall(r"quantized::linear_dynamic\((%\S+),", graph)
+    assert len(inputs) == 2
+    assert inputs[0] == inputs[1]
+    torch.jit.save(module, tmp_path / "net.pt")
+    own = optimize_for_mobile(script, backend="vulkan", runtime="mobopt", quantize=INT8_DYNAMIC, example_inputs=[x])
+    for found in (torch.jit.load(tmp_path / "net.pt")(x), module(x), own(x)):
+        assert found.dtype == dtype
+        assert (found - expected).abs().max() <= 4 * torch.finfo(dtype).eps * expected.abs().max()

@@ -98,6 +98,24 @@ def test_layers_read_integers(scheme: str, bits: list[int], error: float, tmp_pa
         torch.testing.assert_close(mobopt.load(tmp_path / name, device="cpu")(WORDS), made, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("scheme, bits", [("int8_weights", [8, 8, 8]), ("int4_weights", [8, 4, 4, 4])])
+def test_models_in_halves(scheme: str, bits: list[int], dtype: torch.dtype, tmp_path: Path) -> None:
+    """Integers and scales are those of the same floats; what is computed with them is rounded as the model is."""
+    model = Tagger().to(dtype)
+    module = optimized(model, WORDS, quantize=scheme)
+    stored = constants_of(module)
+    assert [item.bits for item in stored] == bits
+    assert {item.scales.dtype for item in stored} == {torch.float32}
+    made, wide = module(WORDS), optimized(model.float(), WORDS, quantize=scheme)(WORDS)
+    assert (made.dtype, wide.dtype) == (dtype, torch.float32)
+    assert (made - wide).abs().max() <= 6 * torch.finfo(dtype).eps * wide.abs().max()
+    torch.jit.save(module, tmp_path / "net.pt")
+    assert torch.equal(mobopt.load(tmp_path / "net.pt")(WORDS), made)
+    on_cpu = mobopt.load(tmp_path / "net.pt", device="cpu")(WORDS)
+    assert (on_cpu - made).abs().max() <= 6 * torch.finfo(dtype).eps * wide.abs().max()
+
+
 def test_names_of_layers_that_keep_their_floats() -> None:
     module = optimized(Tagger(), WORDS, quantize="int4_weights", quantize_group=64, keep_float=["encoder.*", "words"])
     notes = noted(module.notes, QUANTIZED)

@@ -138,17 +138,18 @@ _PRODUCTS["product_broadcast"] = _LENGTHS["product_tiles"]
 @pytest.mark.parametrize("dtype", HALVES, ids=str)
 def test_a_net_of_halves_takes_half_the_bytes_and_no_more_dispatches(device: Device, dtype: torch.dtype) -> None:
     wide, narrow = (_dispatches(_stream(device, *_net(each))) for each in (torch.float32, dtype))
-    assert len(narrow) <= len(wide) + 1  # the mean is rounded by a dispatch of its own
+    assert len(narrow) <= len(wide)
     products = [each for each in narrow if each.shader in _PRODUCTS]
     assert [each.shader for each in products] == [each.shader for each in wide if each.shader in _PRODUCTS]
     for dispatch in products:
         activations, weights, _, _, result = (binding.storage for binding in dispatch.bindings)
-        assert activations.elements == weights.elements == result.elements == dtype
+        assert weights.elements == result.elements == dtype
+        assert activations.elements in (dtype, torch.float32)  # the mean's kernel gives what it has summed
 
 
 @pytest.mark.parametrize("dtype", HALVES, ids=str)
-def test_a_net_of_halves_rounds_after_each_operator(device: Device, dtype: torch.dtype) -> None:
-    """As torch does, so that it is no further from float32 than torch is, but for another rounding or two."""
+def test_a_net_of_halves_is_as_close_to_float32_as_torch(device: Device, dtype: torch.dtype) -> None:
+    """But for another rounding or two."""
     net, x = _net(dtype)
     with torch.no_grad():
         wanted = net(x)

@@ -397,11 +397,12 @@ def test_what_lies_as_halves(gpu: Device, precision: str, rows: int) -> None:
     assert [step.bindings[place].storage.elements for place in (1, 5)] == [halves] * 2
 
 
-def test_halves_of_the_model_are_rounded_between_layers(gpu: Device) -> None:
-    """They are operators on halves, each by itself."""
+def test_layers_of_a_model_in_halves(gpu: Device) -> None:
+    """What lies between them is a little more exact than the model's own halves."""
     model, x = Layers((24, 8, 20)).half(), floats(2, 24).half()
     found, shaders = run(model, x, gpu)
-    assert SHADER not in shaders
+    assert shaders.count(SHADER) == 1
+    assert found.dtype == torch.float16
     with torch.no_grad():
         torch.testing.assert_close(found, model(x), rtol=2e-3, atol=1e-3)
 

@@ -15,12 +15,16 @@ def main() -> None:
     """Run what is asked for; the file has one line of JSON for each case, in the order in which they end."""
     options = _arguments()
     names = chosen(options.nets)
-    done = {(case["net"], case["source"]) for case in found_before(options.results) if case["state"] != ABSENT}
+    done = {
+        (case["net"], case["source"], case.get("dtype", "float32"))
+        for case in found_before(options.results)
+        if case["state"] != ABSENT
+    }
     cases = [
-        Case(name, source, tuple(options.precision), options.batch)
+        Case(name, source, tuple(options.precision), options.batch, options.dtype)
         for source in options.source or SOURCES
         for name in names
-        if (name, source) not in done
+        if (name, source, options.dtype) not in done
     ]
     import_packages(case.net for case in cases)
     run_all(cases, partial(attempt, seconds=options.timeout), _shown, options.results, options.workers)
@@ -36,6 +40,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("nets", nargs="*", help="patterns of names, such as 'timm.*'")
     parser.add_argument("--source", action="append", choices=SOURCES)
     parser.add_argument("--precision", action="append", choices=("fp16", "bf16"), default=[], help="besides fp32")
+    parser.add_argument("--dtype", choices=("float32", "float16", "bfloat16"), default="float32", help="of the nets")
     parser.add_argument("--batch", type=int, default=1)
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--timeout", type=float, default=300.0)

@@ -48,6 +48,8 @@ STATES = {
     ABSENT: "its package is not installed",
 }
 TOLERANCE = 1e-4
+_FARTHER = 1.5
+"""Times eager's own distance from float64 that a net of halves may be from it."""
 _MESSAGE = 400
 _GRACE = 5.0
 _STARTS = Lock()
@@ -61,6 +63,8 @@ class Case:
     source: str
     precisions: tuple[Precision, ...] = ()
     batch: int = 1
+    dtype: str = "float32"
+    """Of the net itself, and of its inputs."""
 
 
 def attempt(case: Case, seconds: float) -> dict[str, Any]:
@@ -75,7 +79,12 @@ def attempt(case: Case, seconds: float) -> dict[str, Any]:
     """
     if not NETS[case.net].is_here:
         return {"net": case.net, "source": case.source, "state": ABSENT}
-    return {"net": case.net, "source": case.source, **in_own_process(partial(_guarded, case), seconds)}
+    return {
+        "net": case.net,
+        "source": case.source,
+        "dtype": case.dtype,
+        **in_own_process(partial(_guarded, case), seconds),
+    }
 
 
 def in_own_process(function: Callable[[], dict[str, Any]], seconds: float) -> dict[str, Any]:
@@ -120,6 +129,9 @@ def _child(function: Callable[[], dict[str, Any]], there: Connection) -> None:
 def _guarded(case: Case) -> dict[str, Any]:
     module, inputs = NETS[case.net].build()
     inputs = batch_of(inputs, max(case.batch, SMALLEST) if case.source == OPEN else case.batch)
+    dtype = getattr(torch, case.dtype)
+    if dtype != torch.float32:
+        module, inputs = module.to(dtype), [x.to(dtype) if x.dtype == torch.float32 else x for x in inputs]
     with TemporaryDirectory() as folder:
         try:
             with redirect_stdout(StringIO()):  # exporters print graphs
@@ -127,6 +139,8 @@ def _guarded(case: Case) -> dict[str, Any]:
         except Exception as error:
             return {"state": TORCH_CANT, "message": message_of(error)}
         try:
+            if dtype != torch.float32:
+                return _compared_in_halves(module, source, inputs)
             return _compared(module, source, inputs, case.precisions)
         except MoboptError as error:
             return {"state": REFUSED, "message": message_of(error)}
@@ -182,6 +196,27 @@ def _compared(
             call()
         data[name] = round((time.perf_counter() - started) * 1000, 1)
     return data
+
+
+def _compared_in_halves(module: nn.Module, source: Any, inputs: Sequence[Tensor]) -> dict[str, Any]:
+    """A net of halves beside itself in float64; it may be as far from that as eager, which rounds at each operator."""
+    doubles = [x.double() if x.is_floating_point() else x for x in inputs]
+    try:
+        exact = results_of(copy.deepcopy(module).double(), doubles)
+        eager = error_of(results_of(module, inputs), exact)
+    except RuntimeError as error:
+        return {"state": TORCH_CANT, "message": message_of(error)}
+    optimized = for_device(source, inputs)
+    error = error_of(results_of(optimized, inputs), exact)
+    report = optimized.plan_report(*inputs)
+    return {
+        "state": RIGHT if error <= _FARTHER * eager else WRONG,
+        "error": error,
+        "eager_error": eager,
+        "on_cpu": [str(fallback) for fallback in report.fallbacks],
+        "dispatches": report.dispatches,
+        "message": f"against float64 the error is {error:.1e}, that of eager {eager:.1e}",
+    }
 
 
 def _with_other_sizes(module: nn.Module, optimized: MobileModule, others: Iterable[Sequence[Tensor]]) -> dict[str, Any]:

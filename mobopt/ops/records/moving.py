@@ -7,7 +7,7 @@ _MOVES, _DISTINCT = Trait.MOVES_ELEMENTS, Trait.DISTINCT
 _SHAPES = joined(
     [
         operators("view", _MOVES, _DISTINCT, Trait.KEEPS_ORDER, Trait.READS_STRIDES, rank="size"),
-        operators("view.dtype", Trait.READS_STRIDES, rank=Like.FIRST),
+        operators("view.dtype", Trait.READS_STRIDES, Trait.READS_BITS, rank=Like.FIRST),
         operators(
             "_unsafe_view",
             *(_MOVES, _DISTINCT, Trait.KEEPS_ORDER, Trait.READS_STRIDES, Trait.HANDS_BACK),
@@ -20,7 +20,7 @@ _SHAPES = joined(
         operators("flatten ravel reshape_as unflatten unsqueeze", _MOVES, _DISTINCT, Trait.KEEPS_ORDER),
         operators("squeeze", _MOVES, _DISTINCT, Trait.KEEPS_ORDER, Trait.RANK_BY_SIZES),
         operators("view_copy", _MOVES, Trait.READS_STRIDES, rank="size"),
-        operators("view_copy.dtype", Trait.READS_STRIDES, rank=Like.FIRST),
+        operators("view_copy.dtype", Trait.READS_STRIDES, Trait.READS_BITS, rank=Like.FIRST),
         operators("squeeze_copy", _MOVES, Trait.RANK_BY_SIZES),
         operators("unsqueeze_copy", _MOVES),
         operators("atleast_1d atleast_2d atleast_3d", _MOVES, Trait.HANDS_BACK),

@@ -15,11 +15,12 @@ _ARITHMETIC = operators(
 _DIVISIONS = operators("addcdiv div divide true_divide", Trait.ELEMENTWISE, Trait.DIVIDES)
 _DELICATE = operators(
     """
-    float_power floor_divide fmod frac heaviside hypot isclose ldexp logaddexp logaddexp2 nextafter polar pow reciprocal
+    float_power floor_divide fmod frac heaviside hypot isclose ldexp logaddexp logaddexp2 polar pow reciprocal
     remainder
     """,
     *(Trait.ELEMENTWISE, Trait.DELICATE),
 )
+_NEIGHBOURS = operators("nextafter", Trait.ELEMENTWISE, Trait.DELICATE, Trait.READS_BITS)
 _CHOICES = operators(
     "masked_fill neg negative where.Scalar where.ScalarOther where.ScalarSelf where.self",
     Trait.ELEMENTWISE,
@@ -92,6 +93,7 @@ POINTWISE: Entries = joined(
         _ARITHMETIC,
         _DIVISIONS,
         _DELICATE,
+        _NEIGHBOURS,
         _CHOICES,
         _ROUNDING,
         _FUNCTIONS,

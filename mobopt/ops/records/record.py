@@ -109,6 +109,8 @@ class Trait(Enum):
     model gives by far more than that. Powers, angles, steps, long sums and differences of what is nearly the same."""
     DIVIDES = auto()
     """Divides by its last tensor: an element that rounding to half precision takes for zero makes infinities."""
+    READS_BITS = auto()
+    """Its result depends on how many bits its elements have: it shows them as another dtype, or finds neighbours."""
 
 
 class Like(Enum):

@@ -6,6 +6,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
+import torch
+
 from mobopt.errors import UnsupportedError
 from mobopt.ir import NOWHERE, Graph, Node, Origin, Value
 from mobopt.ir.rewriting import dissolve
@@ -14,6 +16,7 @@ from mobopt.runtimes.segment import Segment
 from mobopt.runtimes.vulkan.compile.activations import find_activations
 from mobopt.runtimes.vulkan.compile.attention import find_attention, share_heads
 from mobopt.runtimes.vulkan.compile.concatenation import Concatenation, find_concatenations
+from mobopt.runtimes.vulkan.compile.declared_halves import DeclaredHalves, HalfChoice
 from mobopt.runtimes.vulkan.compile.decompose import decompose
 from mobopt.runtimes.vulkan.compile.fusion import fold_epilogues
 from mobopt.runtimes.vulkan.compile.fusion_cached_attention import fold_cached_attention
@@ -41,10 +44,11 @@ from mobopt.runtimes.vulkan.compile.quantized import choose_rows_first, fold_wei
 from mobopt.runtimes.vulkan.compile.simplify import simplify
 from mobopt.runtimes.vulkan.compile.tokens import add_before_joining
 from mobopt.runtimes.vulkan.compile.upsampling import convolve_before_upsampling
+from mobopt.runtimes.vulkan.compile.widening import return_halves, widen_halves
 from mobopt.runtimes.vulkan.decompositions.registry import load_decompositions
 from mobopt.runtimes.vulkan.engine.device_info import DeviceInfo
 from mobopt.runtimes.vulkan.engine.limits import LimitError, exceeded_limit
-from mobopt.runtimes.vulkan.engine.stream import NO_CALL, Exchanged, HostCall, LoweredCall, Stream
+from mobopt.runtimes.vulkan.engine.stream import NO_CALL, Exchanged, HostCall, HostTensor, LoweredCall, Stream
 from mobopt.runtimes.vulkan.engine.tensor import (
     WORD_BYTES,
     DeviceTensor,
@@ -129,8 +133,12 @@ def build_stream(
     load_decompositions()
     graph = segment.graph
     _take_apart(graph)
-    if halving is not None:
-        halving.begin(graph)
+    widen_halves(segment)
+    choice: HalfChoice | None = halving
+    if choice is None and segment.declared is not None:
+        choice = DeclaredHalves(segment.declared.half)
+    if choice is not None:
+        choice.begin(graph)
     decompose(graph)
     simplify(graph)
     find_normalizations(graph)
@@ -146,14 +154,14 @@ def build_stream(
     narrow_early(graph)
     view_before_norms(graph)
     choose_rows_first(graph)
-    if halving is not None:
-        halving.watch(graph)
+    if choice is not None:
+        choice.watch(graph)
     large = _too_large(device, graph.block.nodes)
     refused = {value: why for node in graph.block.nodes if (why := refuse(node)) for value in node.outputs}
     while True:
         placement = place_calls(list(graph.block.nodes), integers or {}, floats_fit, large, refused)
         try:
-            return _build(segment, device, constants, allow_fallback, placement, halving, make_plan, state, arrays)
+            return _build(segment, device, constants, allow_fallback, placement, choice, make_plan, state, arrays)
         except _RefusedCallError as error:
             refused.update((value, error.reason) for value in error.outputs)
             _take_apart(graph)
@@ -188,7 +196,7 @@ def _build(
     constants: ConstantStore,
     allow_fallback: bool,
     placement: Placement,
-    halving: Halving | None,
+    halving: HalfChoice | None,
     make_plan: Callable[..., Plan],
     state: Collection[Value],
     arrays: Callable[[], Collection[Value]],
@@ -222,8 +230,14 @@ def _build(
             f"{len(fallbacks)} operators can't run on the GPU; allow the CPU with fallback='cpu', or change the model: "
             + "; ".join(dict.fromkeys(map(str, fallbacks)))
         )
-    in_place = written_in_place(segment, device, state, placement.reasons, placement.long)
-    halved = NOTHING_HALVED if halving is None else halving.choose(graph, placement.reasons, in_place, has_units)
+    return_halves(segment)
+    declared = segment.declared_halves
+    # Only halves of the plan's own type are where they lie what the plan computes with.
+    writable = [value for value in state if halving is None or declared.get(value) in (None, halving.elements)]
+    in_place = written_in_place(segment, device, writable, placement.reasons, placement.long)
+    halved = NOTHING_HALVED
+    if halving is not None:
+        halved = halving.choose(graph, placement.reasons, in_place, has_units, declared)
     join_rotary(graph, device, placement.reasons, placement.long, in_place)
     fold_cached_attention(graph, device, placement.reasons, in_place)
     plan = make_plan(
@@ -237,7 +251,7 @@ def _build(
     )
     taken = tuple(number for number, value in enumerate(graph.inputs) if _is_read(graph, value))
     for number in taken:
-        _place_input(plan, graph.inputs[number], placement)
+        _place_input(plan, graph.inputs[number], placement, declared)
     concatenations = find_concatenations([node for node in graph.block.nodes if node not in placement.reasons])
     for concatenation in dict.fromkeys(concatenations.values()):
         concatenation.reserve(plan)
@@ -251,7 +265,7 @@ def _build(
     outputs, in_arrays = segment.computed_outputs(), arrays()
     for value in outputs:
         plan.enter("result", (), NOWHERE if value.producer is None else value.producer.origin, NO_CALL)
-        _append_output(plan, value, placement, value in in_arrays)
+        _append_output(plan, value, placement, value in in_arrays, declared.get(value))
     plan.stream.chained_workgroups = chained_workgroups(device)
     plan.stream.code_ahead_bytes = code_ahead_bytes(device)
     plan.stream.doorbell_bytes = doorbell_bytes(device)
@@ -269,16 +283,19 @@ def _fallback(call: Node, reason: str) -> Fallback:
     return Fallback(call.qualified_op, str(first.dtype).removeprefix("torch."), first.rank, reason, call.origin)
 
 
-def _place_input(plan: Plan, ref: Value, placement: Placement) -> None:
+def _place_input(plan: Plan, ref: Value, placement: Placement, declared: Mapping[Value, torch.dtype]) -> None:
+    """Make an input a tensor of the graph; halves of another type than those of the plan become float32."""
     if placement.on_host(ref):
         plan.stream.inputs.append(plan.host_tensor(ref))
         return
-    elements = plan.elements_of(ref)
+    elements = declared.get(ref) or plan.elements_of(ref)
     itemsize = ref.dtype.itemsize if ref.dtype.is_complex else elements.itemsize
     nbytes = -(-max(ref.numel, 1) * itemsize // WORD_BYTES) * WORD_BYTES
     storage = Storage(nbytes, StorageKind.INPUT, name=ref.name, elements=elements)
     tensor = DeviceTensor(storage, ref.dtype, ref.sizes, contiguous_strides(ref.sizes))
-    plan.stream.inputs.append(tensor)
+    plan.stream.inputs.append(tensor.of(declared.get(ref, ref.dtype)))
+    if ref in declared and elements != plan.half:
+        tensor = copied(plan, tensor, contiguous_strides(ref.sizes), ref.dtype)
     plan.place(ref, tensor)
 
 
@@ -303,27 +320,32 @@ def _of_own_width(plan: Plan, tensor: DeviceTensor, value: Value) -> DeviceTenso
     return copy
 
 
-def _append_output(plan: Plan, ref: Value, placement: Placement, is_array: bool) -> None:
+def _append_output(
+    plan: Plan, ref: Value, placement: Placement, is_array: bool, declared: torch.dtype | None = None
+) -> None:
     """Make a tensor an output: in place if it fills a temporary of its own, else the engine copies it.
 
     What lies as halves crosses to the host so, which widens them: half the bytes, and the same floats. Whoever has an
-    array finds there what its dtype says.
+    array finds there what its dtype says. What is ``declared`` as halves is of that dtype.
     """
     if placement.on_host(ref):
-        plan.stream.outputs.append(plan.host_tensor(ref))
+        given = plan.host_tensor(ref)
+        plan.stream.outputs.append(given if declared is None else _converted_on_host(plan, given, declared))
         return
-    tensor = plan.tensor(ref)
-    is_halved = ref in plan.halved and not is_array
-    if is_halved or tensor.is_long or tensor.storage.elements == storage_type(ref.dtype):
+    tensor, dtype = plan.tensor(ref), declared or ref.dtype
+    is_halved = ref in plan.halved and not is_array and declared is None
+    if is_halved or tensor.is_long or tensor.storage.elements == storage_type(dtype):
         dense = as_contiguous(plan, tensor)
     else:
-        dense = copied(plan, tensor, contiguous_strides(tensor.sizes), ref.dtype)
+        dense = copied(plan, tensor, contiguous_strides(tensor.sizes), dtype)
     if dense.storage.kind is StorageKind.TEMPORARY and dense.offset == 0:
         dense.storage.kind = StorageKind.OUTPUT
-    plan.stream.outputs.append(dense)
+    plan.stream.outputs.append(dense.of(dtype))
 
 
 # Calls of the host.
+
+_CONVERTED = "the model gives it in half precision"
 
 
 def _append_host_call(plan: Plan, nodes: list[Node], placement: Placement) -> None:
@@ -354,6 +376,14 @@ def _append_host_call(plan: Plan, nodes: list[Node], placement: Placement) -> No
             call=plan.call,
         )
     )
+
+
+def _converted_on_host(plan: Plan, given: HostTensor, dtype: torch.dtype) -> HostTensor:
+    """What the host alone keeps, in another dtype."""
+    made = HostTensor(dtype, given.sizes)
+    convert = HostCall(lambda tensor: (tensor.to(dtype),), (given,), (made,), plan.label, _CONVERTED, plan.source)
+    plan.stream.append(convert)
+    return made
 
 
 def _lowered_call(nodes: Sequence[Node]) -> LoweredCall:

@@ -7,7 +7,14 @@ CPU.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
+
+import torch
+
 from mobopt.ir import Graph, Node, Value
+from mobopt.ir.facts import UNKNOWN
+from mobopt.ops.records import Trait, has_trait
+from mobopt.runtimes.vulkan.compile.widening import SINGLE
 from mobopt.runtimes.vulkan.decompositions.registry import NodeBuilder, UndecomposedError
 from mobopt.runtimes.vulkan.lowerings.registry import why_unsupported
 
@@ -34,6 +41,8 @@ def _replace(node: Node) -> list[Node]:
     if any(result is None and value.is_used for value, result in zip(node.outputs, results, strict=True)):
         build.discard()
         return []
+    if any(value.facts is not UNKNOWN for value in node.outputs):
+        _declare_parts(build.nodes, zip(node.outputs, results, strict=True))
     for part in build.nodes:
         part.insert_before(node)
     for value, result in zip(node.outputs, results, strict=True):
@@ -42,6 +51,21 @@ def _replace(node: Node) -> list[Node]:
             value.replace_all_uses_with(result)
     node.destroy()
     return build.nodes
+
+
+def _declare_parts(parts: Sequence[Node], results: Iterable[tuple[Value, Value | None]]) -> None:
+    """Say of a node of a widened line which of its parts may lie as halves: what is a result but for moves. The others
+    are computed in float32, as kernels of one operator would."""
+    for part in parts:
+        for value in part.outputs:
+            if value.dtype == torch.float32:
+                value.facts = SINGLE
+    made = set(parts)
+    for value, result in results:
+        while result is not None and result.producer in made:
+            result.facts = value.facts
+            is_move = has_trait(result.producer.qualified_op, Trait.MOVES_ELEMENTS)
+            result = next(iter(result.producer.inputs), None) if is_move else None
 
 
 def _made_by_parts(build: NodeBuilder, value: Value | None) -> Value | None:

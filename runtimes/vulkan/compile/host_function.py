@@ -43,11 +43,12 @@ class HostFunction:
             InputError: an operator refuses its arguments, or needs more memory than there is.
             UnforeseenResultError: a result has other sizes or another dtype than the call says.
         """
-        values: dict[Value, torch.Tensor] = dict(zip(self._inputs, tensors, strict=True))
+        # What the host alone keeps has the dtype that the caller gave it, of a widened line too.
+        values = {value: given.to(value.dtype) for value, given in zip(self._inputs, tensors, strict=True)}
 
         def value_of(value: Value) -> Any:
             if value.elements is not None:
-                return value.elements
+                return value.typed_elements
             return values[value] if value in values else values[_made_by(value)]
 
         for function, call in self._calls:

@@ -98,15 +98,15 @@ def _scaled(graph: Graph, node: Node, factors: torch.Tensor, constants: Constant
 
     def scaled(tensor: torch.Tensor) -> torch.Tensor:
         along = factors.double().reshape(-1, *[1] * (tensor.dim() - 1))
-        return constants.derived([tensor, factors], ("scaled",), lambda: (tensor.double() * along).to(tensor.dtype))
+        return constants.derived([tensor, factors], ("scaled",), lambda: (tensor.double() * along).float())
 
     layer = layer_of(node)
     if layer is not None:
-        is_plain = isinstance(layer.weight, torch.Tensor) and layer.weight.dtype == torch.float32
+        is_plain = isinstance(layer.weight, torch.Tensor) and node.output.dtype == torch.float32
         return insert_layer(graph, [layer], lambda tensors: scaled(tensors[0])) if is_plain else None
     wanted = convolution_of(node)
     weight, bias = wanted.weight.elements, None if wanted.bias is None else wanted.bias.elements
-    if weight is None or weight.dtype != torch.float32 or (wanted.bias is not None and bias is None):
+    if weight is None or node.output.dtype != torch.float32 or (wanted.bias is not None and bias is None):
         return None
     if wanted.transposed or node.qualified_op.endswith(".padding") or not epilogue_of(node).is_identity:
         return None

@@ -74,8 +74,9 @@ def insert_layer(graph: Graph, layers: Sequence[Layer], arrange: Arrange) -> Nod
         first = layer.node if graph.block.nodes.is_before(layer.node, first) else first
     weight = _inserted_weight([layer.weight for layer in layers], arrange, first)
     biases = [layer.bias for layer in layers if layer.bias is not None]
-    bias = Value.of_elements(arrange(biases)) if biases else None
-    made = Value.of_tensor(first.output.dtype, (*first.output.sizes[:-1], weight.sizes[0]))
+    dtype = first.output.dtype
+    bias = Value.of_elements(arrange(biases), dtype) if biases else None
+    made = Value.of_tensor(dtype, (*first.output.sizes[:-1], weight.sizes[0]))
     origin = Origin.union(layer.node.origin for layer in layers)
     whole = Node.call("aten::linear", (layers[0].input, weight, bias), [made], origin)
     if why_unsupported(whole) is not None:
@@ -90,7 +91,8 @@ def _inserted_weight(weights: Sequence[torch.Tensor | Quantized], arrange: Arran
     """Rows of all weights; of few bits, the floats that a call before ``place`` makes of them."""
     quantized = [weight for weight in weights if isinstance(weight, Quantized)]
     if not quantized:
-        return Value.of_elements(arrange([weight for weight in weights if isinstance(weight, torch.Tensor)]))
+        plain = [weight for weight in weights if isinstance(weight, torch.Tensor)]
+        return Value.of_elements(arrange(plain), place.output.dtype)
     zeros = [weight.zero_points for weight in quantized if weight.zero_points is not None]
     tensors = [weight.values for weight in quantized], [weight.scales for weight in quantized], zeros
     args = [Value.of_elements(arrange(each)) if each else None for each in tensors]

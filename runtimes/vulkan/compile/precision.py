@@ -25,6 +25,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -41,6 +42,7 @@ from mobopt.runtimes.vulkan.kernels.matrix_kernels import MATRIX_SHADER, SPLIT_S
 from mobopt.runtimes.vulkan.kernels.plan import Plan
 from mobopt.runtimes.vulkan.kernels.product_scaling import ScaledInput
 
+NOTHING: Mapping[Any, Any] = MappingProxyType({})
 _LEAST_WEIGHTS = 1024
 """Elements of a constant that is worth being halved where it is no weight of a product."""
 
@@ -242,10 +244,16 @@ class Halving:
             InputError: an operator refuses its operands.
         """
         if self._precision == "fp16":
-            self._ranges.watch(graph, self._inputs)
+            dtypes = [value.dtype for value in graph.inputs]
+            self._ranges.watch(graph, lambda: [x.to(dtype) for x, dtype in zip(self._inputs(), dtypes, strict=True)])
 
     def choose(
-        self, graph: Graph, on_host: Container[Node], in_place: Iterable[Value] = (), has_units: bool = False
+        self,
+        graph: Graph,
+        on_host: Container[Node],
+        in_place: Mapping[Value, Value] = NOTHING,
+        has_units: bool = False,
+        declared: Mapping[Value, torch.dtype] = NOTHING,
     ) -> Halved:
         """What lies as halves, of a line whose nodes are fused.
 
@@ -255,12 +263,15 @@ class Halving:
             in_place: values that come to lie in inputs.
             has_units: whether products of these halves are computed by matrix units, which round images and what the
                 model returns as well.
+            declared: inputs and outputs that are halves to the caller.
         """
-        choice = _Choice(self._precision)
+        choice = Choice(self._precision)
+        forced = lying_as_declared(graph, declared, in_place, self.elements)
         for value in in_place:
-            choice.keep(value, IN_PLACE)
+            if value not in forced:
+                choice.keep(value, IN_PLACE)
         for value in graph.outputs:
-            if not self.observed(value):
+            if not self.observed(value) and declared.get(value) != self.elements:
                 choice.keep(value, RETURNED)
         for node in graph.block.nodes:
             self._consider(choice, node, node in on_host)
@@ -270,7 +281,7 @@ class Halving:
         halved = choice.halved(graph, self._precision == "fp16" or has_units)
         written = {value for number, value in enumerate(graph.inputs) if number in self._from_host}
         rounded = {value for value in fitting & written if has_units and choice.is_image_alone(value)}
-        return replace(halved, values=halved.values | rounded, roundable_inputs=fitting)
+        return replace(halved, values=halved.values | rounded | forced, roundable_inputs=fitting)
 
     def names(self, node: Node) -> bool:
         """Whether the user, or a bisection, wants float32 of a node."""
@@ -280,9 +291,9 @@ class Halving:
         """Whether what a node makes is not to become halves, by its values or its operator."""
         return self._unwell([node], [node]) is not None
 
-    def _consider(self, choice: _Choice, node: Node, is_on_host: bool) -> None:
+    def _consider(self, choice: Choice, node: Node, is_on_host: bool) -> None:
         """What one node asks of its operands and results."""
-        parts = _parts(node)
+        parts = nodes_of(node)
         inner = {value for part in parts for value in part.outputs}
         read = {value for part in parts for value in part.inputs} - inner
         if is_on_host:
@@ -307,9 +318,9 @@ class Halving:
             choice.keep(value, READ_DELICATELY)
         for value in _divisors(parts) - inner:
             choice.keep(value, DIVIDES)
-        for value in _scales(node):
+        for value in scales_of(node):
             choice.keep(value, SCALES)
-        if len(parts) == 1 and _moves(parts[0]):
+        if len(parts) == 1 and moves(parts[0]):
             choice.tie([*(value for value in read if not value.is_constant), *node.outputs])
 
     def _named(self, parts: Sequence[Node]) -> str | None:
@@ -329,6 +340,31 @@ class Halving:
         return next((reason for reason in reasons if reason is not None), None)
 
 
+def lying_as_declared(
+    graph: Graph, declared: Mapping[Value, torch.dtype], in_place: Mapping[Value, Value], half: torch.dtype
+) -> set[Value]:
+    """What lies as halves of a type because an input or a constant does, in whose memory it is.
+
+    Args:
+        graph: a line whose nodes are fused.
+        declared: inputs and outputs that are halves to the caller.
+        in_place: values that come to lie in inputs, and these.
+        half: the type.
+    """
+    forced = {value for value in graph.inputs if declared.get(value) == half}
+    forced |= {value for value, target in in_place.items() if target in forced}
+    for node in graph.block.nodes:
+        source = node.args[0] if node.args and has_trait(node.qualified_op, Trait.VIEW) else None
+        if isinstance(source, Value) and (source in forced or _is_half_constant(source, half)):
+            forced.update(value for value in node.outputs if value.dtype == torch.float32)
+    return forced
+
+
+def _is_half_constant(value: Value, half: torch.dtype) -> bool:
+    """Whether a float32 constant has elements that are halves."""
+    return value.elements is not None and value.dtype == torch.float32 and value.elements.dtype == half
+
+
 RETURNED = "the model returns it, or a tensor that is part of it"
 ON_CPU = "the CPU reads or makes it"
 IN_PLACE = "it is a part of the state, which is written to where it lies"
@@ -342,7 +378,7 @@ _OF_THE_GRAPH = (RETURNED, ON_CPU, IN_PLACE, DELICATE, READ_DELICATELY, DIVIDES,
 
 
 @dataclass
-class _Choice:
+class Choice:
     """The choice on the way: values that must be alike, and those that stay float32."""
 
     precision: str
@@ -394,7 +430,7 @@ class _Choice:
 
     def _weighted(self) -> set[Node]:
         """The parts of nodes whose weights may be halves."""
-        return {part for node in self.nodes for part in _parts(node)}
+        return {part for node in self.nodes for part in nodes_of(node)}
 
     def _root(self, value: Value) -> Value:
         while value in self._tied:
@@ -412,7 +448,7 @@ class _Choice:
                 reasons.setdefault(root, reason)
         values = {value for value in self._makers if self._root(value) not in reasons}
         kept = {
-            node: KeptNode(_parts(node)[0].qualified_op, reasons[self._root(value)], node.origin)
+            node: KeptNode(nodes_of(node)[0].qualified_op, reasons[self._root(value)], node.origin)
             for value, node in self._makers.items()
             if value not in values
         }
@@ -430,7 +466,7 @@ def _constants(graph: Graph, nodes: Sequence[Node], kept: Mapping[Value, str], h
     halving = set(nodes)
     readers: dict[Value, list[Node]] = {}
     for node in graph.block.nodes:
-        parts = [part for part in _parts(node) if not has_trait(part.qualified_op, Trait.EXPANDS)]
+        parts = [part for part in nodes_of(node) if not has_trait(part.qualified_op, Trait.EXPANDS)]
         for value in (value for part in parts for value in part.inputs):
             if value.elements is not None and value.dtype == torch.float32:
                 readers.setdefault(value, []).append(node)
@@ -441,7 +477,8 @@ def _constants(graph: Graph, nodes: Sequence[Node], kept: Mapping[Value, str], h
             yield value
 
 
-def _parts(node: Node) -> list[Node]:
+def nodes_of(node: Node) -> list[Node]:
+    """What a fused node is made of, else the node."""
     return list(node.blocks[0].nodes) if node.blocks else [node]
 
 
@@ -459,7 +496,7 @@ def _multiplied(parts: Sequence[Node]) -> set[Value]:
     return {value for value in operands if not value.is_constant}
 
 
-def _scales(node: Node) -> list[Value]:
+def scales_of(node: Node) -> list[Value]:
     """The numbers by which a product scales its input, which its kernels read as float32: a few of each image."""
     found = ScaledInput.folded_into(parts_of(node)[0]) if node.op == PRODUCT else None
     return [] if found is None else [value for value in (found.factor, found.shift) if value is not None]
@@ -499,6 +536,7 @@ def _divisors(parts: Sequence[Node]) -> set[Value]:
 _PRODUCTS = (Trait.PRODUCT, Trait.CONVOLUTION)
 
 
-def _moves(node: Node) -> bool:
+def moves(node: Node) -> bool:
+    """Whether a node gives elements of its operands, and computes nothing."""
     traits = (Trait.MOVES_ELEMENTS, Trait.VIEW, Trait.DROPOUT, Trait.PADDING)
     return any(has_trait(node.qualified_op, trait) for trait in traits)

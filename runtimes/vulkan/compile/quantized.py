@@ -102,6 +102,7 @@ def _choose_rows(node: Node) -> None:
 
     def rows_of(part: Any) -> Any:
         chosen = Value("", TensorType(part.dtype, (*places, part.sizes[-1])))
+        chosen.facts = part.facts
         call = Node.call("aten::embedding", (part, *node.args[1:]), [chosen], node.origin)
         call.insert_before(node)
         return chosen

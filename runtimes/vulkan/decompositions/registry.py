@@ -20,6 +20,7 @@ from mobopt.ir import Node, Origin, Value
 from mobopt.ir.nests import leaves_of, map_leaves
 from mobopt.ir.schemas import schema_of
 from mobopt.ir.types import TensorType
+from mobopt.ops.records import Trait, has_trait
 from mobopt.ops.shapes import infer
 from mobopt.runtimes.cpu.kernels import kernel
 from mobopt.runtimes.vulkan.lowerings.registry import why_unsupported
@@ -117,7 +118,7 @@ class NodeBuilder:
         given = _all_arguments(operator, args, keywords)
         tensors = list(leaves_of(given, Value))
         if tensors and all(value.elements is not None for value in tensors):
-            return tuple(map(Value.of_elements, _folded(operator, given)))
+            return _folded_values(operator, given)
         outputs = tuple(Value("", kind) for kind in _types(operator, given))
         node = Node.call(operator, given, outputs, self._origin)
         if why_unsupported(node) is None:
@@ -172,6 +173,19 @@ def _types(operator: str, args: Sequence[Any]) -> list[TensorType]:
 
 _FOLDED: MutableMapping[torch.Tensor, dict[str, list[torch.Tensor]]] = WeakIdKeyDictionary()
 """What was computed of a constant alone, so that plans for other sizes share it, and what is packed of it."""
+
+
+def _folded_values(operator: str, args: Sequence[Any]) -> tuple[Value, ...]:
+    """What an operator makes of constants. Elements that have fewer bits than their dtype keep these if they are only
+    moved."""
+    typed = leaves_of(args, Value)
+    if all(value.constant.dtype == value.dtype for value in typed):
+        return tuple(map(Value.of_elements, _folded(operator, args)))
+    if has_trait(operator, Trait.MOVES_ELEMENTS):
+        pairs = zip(_types(operator, args), _folded(operator, args), strict=True)
+        return tuple(Value("", kind, elements) for kind, elements in pairs)
+    wide = map_leaves(tuple(args), Value, lambda value: Value.of_elements(value.typed_elements))
+    return tuple(map(Value.of_elements, _folded(operator, wide)))
 
 
 def _folded(operator: str, args: Sequence[Any]) -> list[torch.Tensor]:

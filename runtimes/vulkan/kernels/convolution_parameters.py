@@ -190,7 +190,7 @@ def with_leading_dimension(convolution: Convolution) -> Convolution:
     weight, quantized = convolution.weight, convolution.quantized
     if quantized is None:
         assert weight.elements is not None
-        weight = constant_ref(weight.elements.unsqueeze(2))
+        weight = Value.of_elements(weight.elements.unsqueeze(2), weight.dtype)
     else:
         quantized = quantized.unsqueezed(2)
         weight = Value.of_tensor(weight.dtype, quantized.sizes)

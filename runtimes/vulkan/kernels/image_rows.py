@@ -76,7 +76,7 @@ class ImageRows:
         filters = plan.constants.derived([weight], name, lambda: self._filters(weight))
         return replace(
             convolution,
-            weight=Value.of_elements(filters),
+            weight=Value.of_elements(filters, convolution.weight.dtype),
             stride=(convolution.stride[0], self.stride),
             padding=(0, 0),
             dilation=(convolution.dilation[0], self.between),

@@ -12,7 +12,7 @@ import torch
 
 from mobopt.errors import InputError, UnsupportedError
 from mobopt.ir import NOWHERE, Origin, Value
-from mobopt.runtimes.half_ranges import fits_half
+from mobopt.runtimes.half_ranges import HALVES, fits_half
 from mobopt.runtimes.vulkan.engine.device import DeviceInfo
 from mobopt.runtimes.vulkan.engine.limits import LimitError, check_dispatch
 from mobopt.runtimes.vulkan.engine.stream import NO_CALL, Binding, Dispatch, HostTensor, LoweredCall, Stream
@@ -281,7 +281,8 @@ class Plan:
 
     def weight_elements(self, source: torch.Tensor) -> torch.dtype:
         """Of which type the elements of a weight are packed for the call being lowered."""
-        halves = self.halves_weights and source.dtype == torch.float32 and self.constants.fits_half(source, self.half)
+        is_float = source.dtype in (torch.float32, *HALVES.values()) and source.dtype != self.half
+        halves = self.halves_weights and is_float and self.constants.fits_half(source, self.half)
         return self.half if halves else source.dtype
 
     def empty(

@@ -40,7 +40,7 @@ class RotaryJob:
     """Whether rotary positions are added."""
     cache: DeviceTensor | None = None
     """Of the sizes of the result, dense. The result is a copy of it, but for the one row of the source. If it is the
-    result itself, of float32, nothing is copied."""
+    result itself, nothing is copied."""
     wraps: bool = False
     """Whether rows of the cache below zero count from its end."""
 

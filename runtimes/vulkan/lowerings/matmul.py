@@ -59,7 +59,7 @@ def linear(plan: Plan, call: Node) -> DeviceTensor:
         matrix = Value.of_tensor(weight.dtype, weight.sizes[::-1])
         return _layer(plan, call, call["input"], matrix, call["bias"], quantized)
     if weight.elements is not None:
-        return _layer(plan, call, call["input"], constant_ref(weight.elements.t()), call["bias"])
+        return _layer(plan, call, call["input"], Value.of_elements(weight.elements.t(), weight.dtype), call["bias"])
     tensor = plan.tensor(weight)
     turned = tensor.view(tensor.sizes[::-1], tensor.strides[::-1])
     return _layer(plan, call, call["input"], _placed(plan, turned), call["bias"])
