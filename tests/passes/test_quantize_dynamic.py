@@ -170,6 +170,7 @@ def test_the_pipeline_without_rounding() -> None:
         assert "quantize_dynamic" not in pipeline.without_rounding().names
 
 
+@pytest.mark.usefixtures("qnnpack")
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
 def test_models_in_halves(dtype: torch.dtype, tmp_path: Path) -> None:
     """Layers take and give floats, between conversions: one for all layers that read the same."""
