@@ -87,12 +87,19 @@ def steps_for(settings: Settings, examples: Examples = _NO_EXAMPLES) -> Steps:
     if settings.runtime == OWN_RUNTIME:  # every release's operators will do, and nothing is to be rewritten
         settings = replace(settings, runtime=RUNTIMES[0], legalize="off")
         steps = _BUILDERS[settings.backend](settings, examples)
-        return [
-            (replace(item, may_differ=True) if isinstance(item, Functionalize) else item, why) for item, why in steps
-        ]
+        return [(_for_own_runtime(item, settings), why) for item, why in steps]
     first, *others = _BUILDERS[settings.backend](settings, examples)
     expanded = (ExpandWeights(), "no release has weights of few bits, and what follows looks for constant ones")
     return [first, expanded, *others]
+
+
+def _for_own_runtime(item: Pass, settings: Settings) -> Pass:
+    """A pass with what mobopt's runtime can do, and releases can't."""
+    if isinstance(item, Functionalize):
+        return replace(item, may_differ=True)
+    if isinstance(item, FoldBatchNorm):  # integers are coarser than halves, so what they are made of is folded
+        return replace(item, keeps_halves=settings.quantization is None)
+    return item
 
 
 def _first(examples: Examples) -> Steps:

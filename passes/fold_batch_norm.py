@@ -1,17 +1,18 @@
 """A batch normalisation after a convolution becomes part of its weight and bias.
 
 With s = gamma / sqrt(variance + eps), batch_norm(conv(x, W, b)) is conv(x, s W, s (b - mean) + beta), with one s for
-each output channel. A missing b or beta is 0, a missing gamma is 1. Computed in float64, then rounded once to the
-weight's dtype.
+each output channel. A missing b or beta is 0, a missing gamma is 1: see :func:`mobopt.ops.folding.fold_batch_norm`.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from mobopt.ir import Graph, Node, Program, Value, describe
+from mobopt.ops.folding import Folded, fold_batch_norm
 from mobopt.ops.records import Like, record_of
 from mobopt.passes.manager import After, Pass
 from mobopt.passes.note_kinds import FUSED_WITH, NOT_FUSED_WITH, STAYS
@@ -19,9 +20,10 @@ from mobopt.passes.notes import NoteBook
 from mobopt.passes.ranks import known_rank
 from mobopt.passes.rewriting import argument, bypass_node, constants, is_constant_tensor, only_user, tensor_key
 
-Folded = tuple[torch.Tensor, torch.Tensor]
+IN_FLOAT32 = "its weight is in half precision; mobopt's runtime folds the normalisation in float32"
 
 
+@dataclass(frozen=True)
 class FoldBatchNorm(Pass):
     """Fold batch normalisation into the convolution, transposed convolution or linear layer before it.
 
@@ -40,10 +42,12 @@ class FoldBatchNorm(Pass):
         After("canonicalize", "it knows only the forms that this makes"),
         After("remove_dropout", "dropout stands between a layer and its normalisation"),
     )
+    keeps_halves: bool = False
+    """Whether layers in half precision stay as they are, as folded weights and biases would be rounded once more."""
 
     def rewrite(self, program: Program, notes: NoteBook) -> bool:
         """Fold in every method; methods that share a layer share the folded one too."""
-        folder = _Folder(notes)
+        folder = _Folder(notes, self.keeps_halves)
         changed = [folder.fold_graph(graph) for graph in program.methods.values()]
         return any(changed)
 
@@ -51,8 +55,8 @@ class FoldBatchNorm(Pass):
 class _Folder:
     """Folds, and remembers what was folded."""
 
-    def __init__(self, notes: NoteBook) -> None:
-        self.notes = notes
+    def __init__(self, notes: NoteBook, keeps_halves: bool) -> None:
+        self.notes, self.keeps_halves = notes, keeps_halves
         self.known: dict[Any, tuple[list[Any], Folded]] = {}
         """Folded weight and bias by what they were made from, which is kept alive with them."""
 
@@ -71,6 +75,8 @@ class _Folder:
             self.notes.add(STAYS, norm, reason="no convolution or linear layer is right before it")
             return False
         reason = _refusal(layer, norm)
+        if not reason and self.keeps_halves and layer.inputs[1].constant.dtype in (torch.float16, torch.bfloat16):
+            reason = IN_FLOAT32
         if reason:
             self.notes.add(NOT_FUSED_WITH, layer, other=norm, reason=reason)
             return False
@@ -89,47 +95,8 @@ class _Folder:
         if key not in self.known:
             sources = [value.constant for value in (*layer.inputs[1:3], *norm.inputs[1:5])]
             eps, transposed = argument(norm, "eps").constant, _is_transposed(layer)
-            self.known[key] = sources, fold(*sources, eps=eps, transposed=transposed, groups=_groups(layer))
+            self.known[key] = sources, fold_batch_norm(*sources, eps=eps, transposed=transposed, groups=_groups(layer))
         return self.known[key][1]
-
-
-def fold(
-    weight: torch.Tensor,
-    bias: torch.Tensor | None,
-    gamma: torch.Tensor | None,
-    beta: torch.Tensor | None,
-    mean: torch.Tensor,
-    variance: torch.Tensor,
-    *,
-    eps: float,
-    transposed: bool = False,
-    groups: int = 1,
-) -> Folded:
-    """Weight and bias of a layer with the batch normalisation after it.
-
-    Args:
-        weight: (out, in/groups, ...), or (in, out/groups, ...) if transposed.
-        bias: (out,), like gamma, beta, mean and variance.
-        gamma: the normalisation's weight.
-        beta: the normalisation's bias.
-        mean: running mean.
-        variance: running variance.
-        eps: added to the variance.
-        transposed: whether the layer is a transposed convolution.
-        groups: of the convolution.
-    """
-    scale = (variance.double() + eps).rsqrt()
-    if gamma is not None:
-        scale = scale * gamma.double()
-    shift = -mean.double() * scale if bias is None else (bias.double() - mean.double()) * scale
-    if beta is not None:
-        shift = shift + beta.double()
-    if transposed:
-        parts = weight.double().reshape(groups, weight.shape[0] // groups, *weight.shape[1:])
-        scaled = parts * scale.reshape(groups, 1, -1, *[1] * (weight.dim() - 2))
-    else:
-        scaled = weight.double() * scale.reshape(-1, *[1] * (weight.dim() - 1))
-    return scaled.reshape(weight.shape).to(weight.dtype).contiguous(), shift.to(weight.dtype)
 
 
 def _groups(layer: Node) -> int:

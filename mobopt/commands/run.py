@@ -94,6 +94,7 @@ def _write_outputs(outputs: list[torch.Tensor], path: Path, sources: list[Path])
     import numpy
 
     from mobopt.files import check_writable, whole_file
+    from mobopt.samples.inputs import array_of
 
     if not outputs:
         raise InputError(f"the result has no tensor, so there is nothing to write to {path}; leave out --output")
@@ -103,7 +104,7 @@ def _write_outputs(outputs: list[torch.Tensor], path: Path, sources: list[Path])
         check_writable(target, sources)
     for target, tensor in zip(paths, outputs, strict=True):
         with whole_file(target) as file:
-            numpy.save(file, tensor.detach().numpy())
+            numpy.save(file, array_of(tensor))
     return paths
 
 

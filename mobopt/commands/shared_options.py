@@ -18,7 +18,8 @@ def input_options(command: Command) -> Command:
         "--input",
         "inputs",
         multiple=True,
-        help="A .npy input; of another method: encode:x.npy; a list: [a.npy;b.npy]; a number: =16000 or =16000:int64.",
+        help="A .npy input; converted: x.npy:bfloat16; of another method: encode:x.npy; a list: [a.npy;b.npy]; "
+        "a number: =16000 or =16000:int64.",
     )
     random = click.option(
         "--random",

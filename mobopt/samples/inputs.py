@@ -17,7 +17,7 @@ import torch
 from mobopt.errors import InputError
 from mobopt.runtimes.bounds import DeclaredBounds, Range
 
-_DTYPES = ("float32", "float16", "float64", "int64", "int32", "int16", "int8", "uint8", "bool")
+_DTYPES = ("float32", "float16", "bfloat16", "float64", "int64", "int32", "int16", "int8", "uint8", "bool")
 _INTEGERS_BELOW = 10
 _MOST_DIMENSIONS = 255
 SEED = 0
@@ -73,7 +73,8 @@ def _by_method(options: Iterable[tuple[str, re.Match[str] | None]]) -> dict[str,
 
 def files_of(paths: Iterable[str]) -> list[Path]:
     """Every file of what :func:`read_inputs` takes."""
-    return [Path(path) for text in paths for path in (_items(text) or [text]) if not path.startswith(_PLAIN)]
+    files = (path for text in paths for path in (_items(text) or [text]) if not path.startswith(_PLAIN))
+    return [Path(_file_and_dtype(path)[0]) for path in files]
 
 
 def _items(text: str) -> list[str] | None:
@@ -146,10 +147,34 @@ def read_inputs(paths: Sequence[str]) -> list[Any]:
     """Read one tensor from each ``.npy`` file, a list of them from ``[a.npy;b.npy]``, a number, a truth value or None
     from ``=16000``, ``=0.5``, ``=true`` and ``=none``, and a tensor without dimensions from ``=16000:int64``.
 
+    ``x.npy:bfloat16`` converts what is in the file: NumPy has no bfloat16.
+
     Raises:
         InputError: a file can't be read or is not a plain array of numbers.
     """
-    return [_made(path, _read) for path in paths]
+    return [_made(path, _read_as) for path in paths]
+
+
+def array_of(tensor: torch.Tensor) -> numpy.ndarray[Any, Any]:
+    """A tensor for a ``.npy`` file; of bfloat16, which NumPy hasn't, as float32."""
+    plain = tensor.detach()
+    array: numpy.ndarray[Any, Any] = (plain.float() if plain.dtype == torch.bfloat16 else plain).numpy()
+    return array
+
+
+def _read_as(text: str) -> torch.Tensor:
+    path, dtype = _file_and_dtype(text)
+    tensor = _read(path)
+    return tensor if dtype is None else tensor.to(dtype)
+
+
+def _file_and_dtype(text: str) -> tuple[str, torch.dtype | None]:
+    """The parts of ``x.npy:bfloat16``."""
+    path, _, dtype_name = text.rpartition(":")
+    if not path or dtype_name not in _DTYPES or Path(text).exists():
+        return text, None
+    dtype: torch.dtype = getattr(torch, dtype_name)
+    return path, dtype
 
 
 def read_calls(folder: Path) -> list[list[torch.Tensor]]:

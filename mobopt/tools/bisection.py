@@ -62,10 +62,11 @@ def bisect(
     choice = PrecisionChoice.of(precision, fp32_nodes)
     if choice.is_half and device == CPU:
         raise InputError(f"{precision} is what a Vulkan device stores; choose one with --device")
-    tolerance = tolerance_of(tolerance, choice)
+    tolerance_of(tolerance, (), choice)
     started = time.perf_counter()
     show("reading")
     sources = opened(model, None, example_inputs)
+    tolerance = tolerance_of(tolerance, sources, choice)
     check_patterns(sources[0].program, choice.fp32_nodes)
     inputs = choose_inputs(sources[0], example_inputs)
     search = Search(arguments_of(sources, method, inputs), method, tolerance, show)

@@ -14,9 +14,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
+import torch
+
 from mobopt.errors import InputError
 from mobopt.frontends.open_source import whole_source_of
 from mobopt.frontends.source import Source
+from mobopt.ir import Program
 from mobopt.ir.arguments import bind_arguments
 from mobopt.options import Precision, PrecisionChoice
 from mobopt.passes.pipelines import PassPipeline
@@ -65,7 +68,7 @@ def compare(
         float64: whether the reference is computed in float64.
         fused: False: a device makes every value by itself, without fusions.
         tolerance: the error that is let pass, over the largest magnitude of the reference's value; without it 1e-4, and
-            1e-2 of fp16, 8e-2 of bf16, of the coarser of both precisions.
+            1e-2 of fp16, 8e-2 of bf16, of the coarser of both precisions, and of weights in halves.
         precision: of the other one: on a device see :func:`mobopt.load`; on the CPU every result is rounded.
         fp32_nodes: patterns of its nodes that keep float32, on a device.
         precision_a: of the reference, likewise.
@@ -79,12 +82,13 @@ def compare(
         MoboptError: a model or a device can't be used.
     """
     choices = PrecisionChoice.of(precision_a), PrecisionChoice.of(precision, fp32_nodes)
-    tolerance = tolerance_of(tolerance, *choices)
+    tolerance_of(tolerance, (), *choices)
     if device_b is None:
         device_b = VULKAN if b is None and passes_b is None else CPU
     started = time.perf_counter()
     show("reading")
     sources = opened(a, b, example_inputs)
+    tolerance = tolerance_of(tolerance, sources, *choices)
     inputs = choose_inputs(sources[0], example_inputs)
     args = arguments_of(sources, method, inputs)
     sides = (
@@ -115,18 +119,25 @@ def compare(
     )
 
 
-def tolerance_of(given: float | None, *choices: PrecisionChoice) -> float:
-    """The error that is let pass, given or that of the coarsest of some precisions.
+def tolerance_of(given: float | None, sources: Iterable[Source], *choices: PrecisionChoice) -> float:
+    """The error that is let pass, given or that of the coarsest of some precisions, and of the weights of models.
 
     Raises:
         InputError: it is no number from 0 on.
     """
-    halves = (TOLERANCES[HALVES[choice.precision]] for choice in choices if choice.is_half)
-    usual = max(halves, default=RELATIVE_TOLERANCE)
+    dtypes = {HALVES[choice.precision] for choice in choices if choice.is_half}
+    dtypes |= {dtype for source in sources for dtype in _dtypes_of_weights(source.program)}
+    usual = max((TOLERANCES[dtype] for dtype in dtypes if dtype in TOLERANCES), default=RELATIVE_TOLERANCE)
     tolerance = usual if given is None else given
     if not 0 <= tolerance < math.inf:
         raise InputError(f"the tolerance is {tolerance}; give a number from 0 on, such as 1e-4")
     return tolerance
+
+
+def _dtypes_of_weights(program: Program) -> set[torch.dtype]:
+    values = (value for graph in program.methods.values() for node in graph.walk() for value in node.inputs)
+    constants = (value.constant for value in values if value.is_constant)
+    return {constant.dtype for constant in constants if isinstance(constant, torch.Tensor) and constant.dim() > 1}
 
 
 def opened(a: object, b: object, example_inputs: ExampleInputs | None) -> tuple[Source, Source]:

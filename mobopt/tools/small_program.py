@@ -18,6 +18,7 @@ from mobopt.ir.straight_line import as_program
 from mobopt.ops.contexts import PackedContext
 from mobopt.options import Precision
 from mobopt.runtimes.half_ranges import HALVES
+from mobopt.samples.inputs import array_of
 from mobopt.tools.comparison_work import Sample
 
 FILES = ("program.txt", "before.txt", "values.npz", "run.py")
@@ -156,5 +157,5 @@ class _Values:
     def _tensor(self, tensor: torch.Tensor) -> str:
         name = f"tensor{len(self.arrays)}"
         plain = tensor.detach().cpu().contiguous()
-        self.arrays[name] = (plain.float() if plain.dtype == torch.bfloat16 else plain).numpy()
+        self.arrays[name] = array_of(plain)
         return f'values["{name}"]' + (".bfloat16()" if plain.dtype == torch.bfloat16 else "")

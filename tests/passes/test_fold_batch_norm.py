@@ -5,7 +5,8 @@ import torch
 from pass_harness import apply, expect, operators, optimise, program_of, randomize_norms
 from torch import nn
 
-from mobopt.passes.fold_batch_norm import FoldBatchNorm, fold
+from mobopt.ops.folding import fold_batch_norm
+from mobopt.passes.fold_batch_norm import FoldBatchNorm
 from mobopt.passes.pipelines import CPU, VULKAN
 
 HEAD = """
@@ -165,7 +166,7 @@ def test_norm_in_a_loop_after_the_layer(pipeline: Any) -> None:
 
 def test_fold_computes_in_float64() -> None:
     weight, mean, variance = torch.rand(4, 2, 3, 3), torch.rand(4), torch.rand(4) * 1e-3
-    folded, bias = fold(weight, None, None, None, mean, variance, eps=1e-5)
+    folded, bias = fold_batch_norm(weight, None, None, None, mean, variance, eps=1e-5)
     scale = 1 / (variance.double() + 1e-5).sqrt()
     assert torch.equal(folded, (weight.double() * scale[:, None, None, None]).float())
     assert torch.equal(bias, (-mean.double() * scale).float())

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from mobopt.commands.group import main
 from mobopt.errors import InputError
-from mobopt.samples.inputs import InputOptions
+from mobopt.samples.inputs import InputOptions, array_of, files_of, random_inputs, read_inputs
 
 
 @torch.jit.script
@@ -70,3 +70,38 @@ def test_commands_take_them(tmp_path: Path, rest: tuple[str, ...]) -> None:
     ):
         done = CliRunner().invoke(main, [*command, *inputs])
         assert done.exit_code == 0, done.output
+
+
+def test_tensors_of_bfloat16(tmp_path: Path) -> None:
+    """NumPy hasn't it: files are converted as they are read, and written as float32."""
+    x = torch.randn(2, 3, generator=torch.Generator().manual_seed(1))
+    numpy.save(tmp_path / "x.npy", x.numpy())
+    (made,) = read_inputs([f"{tmp_path}/x.npy:bfloat16"])
+    assert torch.equal(made, x.bfloat16())
+    assert files_of([f"{tmp_path}/x.npy:bfloat16", "=3"]) == [tmp_path / "x.npy"]
+    (random,) = random_inputs(["2,3:bfloat16"])
+    assert (random.dtype, random.shape) == (torch.bfloat16, (2, 3))
+    assert numpy.array_equal(array_of(made), x.bfloat16().float().numpy())
+    with pytest.raises(InputError, match=r"can't read the input .*bfloat17"):
+        read_inputs([f"{tmp_path}/x.npy:bfloat17"])
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_models_in_halves_from_the_command_line(tmp_path: Path, dtype: str) -> None:
+    """They run, and are compared by what halves can be expected to give."""
+    torch.manual_seed(2)
+    model = torch.nn.Sequential(torch.nn.Linear(40, 64), torch.nn.GELU(), torch.nn.Linear(64, 10)).eval()
+    torch.jit.script(model.to(getattr(torch, dtype))).save(tmp_path / "net.pt")  # type: ignore[no-untyped-call]
+    numpy.save(tmp_path / "x.npy", torch.randn(3, 40).numpy())
+    given = ("--input", f"{tmp_path}/x.npy:{dtype}")
+    for command in (
+        ("run", "--output", str(tmp_path / "y.npy"), "--device", "llvmpipe"),
+        ("compare", "--device-b", "llvmpipe"),
+        ("stress", "--replays", "3", "--variant", "halves-by-operator", "--device", "llvmpipe"),
+        ("bisect", "--device", "llvmpipe"),
+    ):
+        result = CliRunner().invoke(main, [command[0], str(tmp_path / "net.pt"), *given, *command[1:]])
+        assert result.exit_code == 0, result.output
+    expected = model(torch.from_numpy(numpy.load(tmp_path / "x.npy")).to(getattr(torch, dtype)))
+    found = torch.from_numpy(numpy.load(tmp_path / "y.npy"))
+    torch.testing.assert_close(found.float(), expected.float(), rtol=0.05, atol=0.02)

@@ -18,6 +18,7 @@ from mobopt.commands import main
 from mobopt.errors import InputError, UnsupportedError
 from mobopt.runtimes.vulkan.compile.precision import DIVIDES, HalfReport
 from mobopt.runtimes.vulkan.engine.device import Device
+from mobopt.runtimes.vulkan.kernels.balanced_rounding import balanced_halves
 from mobopt.runtimes.vulkan.kernels.matrix_kernels import multiplies
 
 LOSS = 2e-3
@@ -150,7 +151,8 @@ def test_weights_and_results_between_layers_are_rounded_and_nothing_else(precisi
     first, second = nn.Conv2d(5, 40, 3, bias=False), nn.Conv2d(40, 7, 3, bias=False)
     module, x = seeded(nn.Sequential(first, nn.Tanh(), second)), numbers(1, 5, 11, 13)
     x = x.to(half).float()  # as matrix units, if there are any, take it
-    weights = [layer.weight.detach().to(half).float() for layer in (first, second)]
+    filters = [layer.weight.detach() for layer in (first, second)]
+    weights = [balanced_halves(each.flatten(1), half).float().reshape(each.shape) for each in filters]
     between = torch.tanh(nn.functional.conv2d(x, weights[0])).to(half).float()
     expected = nn.functional.conv2d(between, weights[1])
     found = halved(module, x, precision=precision)(x)

@@ -25,6 +25,7 @@ from mobopt.runtimes.vulkan.engine.device import Device
 from mobopt.runtimes.vulkan.engine.device_info import DeviceInfo
 from mobopt.runtimes.vulkan.engine.stream import Dispatch
 from mobopt.runtimes.vulkan.kernels import gpu_kernels, matrix_kernels, product_kernels
+from mobopt.runtimes.vulkan.kernels.balanced_rounding import balanced_halves
 from mobopt.runtimes.vulkan.kernels.epilogue import Activation, Epilogue
 from mobopt.runtimes.vulkan.kernels.fragment_kernels import takes_fragments
 from mobopt.runtimes.vulkan.kernels.gpu_kernels import SharedKernel, choose_gpu_kernel
@@ -164,7 +165,8 @@ def test_by_units_of_halves(units, monkeypatch, shaders, block, case) -> None:
     x.flatten()[::3] = 1 + torch.arange(len(x.flatten()[::3])) * 2.0**-11  # half of them between two halves
     found = VulkanProgram(scripted(module), units, precision=PrecisionChoice("fp16"))(x)
     assert shaders[0].startswith(name_of(block))
-    weight, bias = module.weight.detach().half().double(), module.bias.detach().double()
+    weight = balanced_halves(module.weight.detach().flatten(1), torch.float16).double().reshape(module.weight.shape)
+    bias = module.bias.detach().double()
     exact = torch.conv2d(x.half().double(), weight, bias, stride, padding, dilation)
     assert float((found.double() - exact).abs().max()) <= SUM_LOSS * float(exact.abs().max())
 

@@ -27,7 +27,7 @@ from mobopt.options import PrecisionChoice
 from mobopt.runtimes.segment import Returned, Segment
 from mobopt.runtimes.specialize import specialize
 from mobopt.runtimes.vulkan.compile.build import build_stream
-from mobopt.runtimes.vulkan.compile.widening import declared_dtype, widen_halves
+from mobopt.runtimes.vulkan.compile.widening import HALVES_BY_OPERATOR, declared_dtype, widen_halves
 from mobopt.runtimes.vulkan.engine.device import Device
 from mobopt.runtimes.vulkan.engine.stream import Dispatch
 from mobopt.runtimes.vulkan.kernels.plan import ConstantStore
@@ -382,6 +382,33 @@ def test_overflows_are_seen(device: Device) -> None:
     assert torch.equal(found[0], expected[0])
     torch.testing.assert_close(found[1], expected[1], rtol=2e-3, atol=0)
     program.close()
+
+
+@pytest.mark.parametrize("dtype", HALVES, ids=str)
+def test_by_operator_halves_are_rounded_as_by_torch(
+    device: Device, monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype
+) -> None:
+    """To the last bit, where products are sums of few exact numbers; else they are closer to float64."""
+
+    def function(x: Tensor, w: Tensor) -> Tensor:
+        y = functional.linear(x, w)
+        return (y * 1.37 + x[:, :1]) * (y - 0.3)
+
+    x, w = (torch.randint(-4, 5, sizes, generator=torch.Generator().manual_seed(2)) for sizes in ((9, 8), (8, 8)))
+    x, w = x.to(dtype), w.to(dtype)
+    exact = function(x.double(), w.double())
+
+    def result() -> Tensor:
+        program = VulkanProgram(traced(Applied(function), x, w), device, fallback="error")
+        found: Tensor = program(x, w)
+        program.close()
+        return found
+
+    wide = result()
+    switches = device.info.switches | {HALVES_BY_OPERATOR}
+    monkeypatch.setattr(device, "info", replace(device.info, switches=switches))
+    assert torch.equal(result(), function(x, w))
+    assert (wide.double() - exact).abs().mean() < 0.9 * (function(x, w).double() - exact).abs().mean()
 
 
 def of_two_halves(x: Tensor, w: Tensor, other: Tensor) -> tuple[Tensor, ...]:

@@ -37,6 +37,7 @@ from mobopt.options import (
 from mobopt.passes.expand_quantized import has_quantized
 from mobopt.passes.facts import Examples, record_facts
 from mobopt.samples.example_inputs import ChosenInputs, ExampleInputs, choose_inputs, choose_inputs_of_bundle
+from mobopt.samples.inputs import array_of
 from mobopt.tools.app_kit.names import class_name, package_name
 from mobopt.tools.lacks import find_lacks
 from mobopt.tools.taps.choice import choose, is_meant, is_transfer
@@ -178,7 +179,7 @@ def _write(files: _Files, content: bytes, expected: Mapping[str, torch.Tensor], 
     with whole_file(files.phone) as file:
         file.write(content)
     with whole_file(files.expected) as file:
-        arrays: dict[str, Any] = {key: tensor.detach().numpy() for key, tensor in expected.items()}
+        arrays: dict[str, Any] = {key: array_of(tensor) for key, tensor in expected.items()}
         numpy.savez(file, **arrays)
     with whole_file(files.kotlin) as file:
         file.write(kotlin_snippet(table, file_name, name, package).encode())

@@ -15,6 +15,7 @@ from mobopt.ops.arithmetic import flops_of
 from mobopt.runtimes.segment import Segment
 from mobopt.runtimes.vulkan.compile.activations import find_activations
 from mobopt.runtimes.vulkan.compile.attention import find_attention, share_heads
+from mobopt.runtimes.vulkan.compile.batch_norms import fold_batch_norms
 from mobopt.runtimes.vulkan.compile.concatenation import Concatenation, find_concatenations
 from mobopt.runtimes.vulkan.compile.declared_halves import DeclaredHalves, HalfChoice
 from mobopt.runtimes.vulkan.compile.decompose import decompose
@@ -44,7 +45,7 @@ from mobopt.runtimes.vulkan.compile.quantized import choose_rows_first, fold_wei
 from mobopt.runtimes.vulkan.compile.simplify import simplify
 from mobopt.runtimes.vulkan.compile.tokens import add_before_joining
 from mobopt.runtimes.vulkan.compile.upsampling import convolve_before_upsampling
-from mobopt.runtimes.vulkan.compile.widening import return_halves, widen_halves
+from mobopt.runtimes.vulkan.compile.widening import HALVES_BY_OPERATOR, return_halves, widen_halves
 from mobopt.runtimes.vulkan.decompositions.registry import load_decompositions
 from mobopt.runtimes.vulkan.engine.device_info import DeviceInfo
 from mobopt.runtimes.vulkan.engine.limits import LimitError, exceeded_limit
@@ -133,12 +134,15 @@ def build_stream(
     load_decompositions()
     graph = segment.graph
     _take_apart(graph)
-    widen_halves(segment)
+    if HALVES_BY_OPERATOR not in device.switches:
+        widen_halves(segment)
     choice: HalfChoice | None = halving
     if choice is None and segment.declared is not None:
         choice = DeclaredHalves(segment.declared.half)
     if choice is not None:
         choice.begin(graph)
+    if segment.declared is not None:
+        fold_batch_norms(graph, constants)
     decompose(graph)
     simplify(graph)
     find_normalizations(graph)

@@ -9,7 +9,8 @@ conversions from one to the other and back are gone. What decides by elements, s
 model's dtype makes of them.
 
 What depends on the bits of its elements, draws random numbers or computes with complex ones keeps its halves, between
-conversions. So do packed weights, and the rarer type of halves where a model has both.
+conversions. So do packed weights, and the rarer type of halves where a model has both. The switch
+:data:`HALVES_BY_OPERATOR` leaves all halves what they are, for comparisons to the last bit.
 """
 
 from __future__ import annotations
@@ -33,6 +34,8 @@ from mobopt.runtimes.segment import DeclaredDtypes, Segment
 
 SINGLE = TensorFacts(name_of(torch.float32))
 """Of what the model, or an operator that is taken apart, has in float32."""
+HALVES_BY_OPERATOR = "halves-by-operator"
+"""The switch by which halves are rounded after each operator, as torch's CPU kernels round them."""
 _LAYERS = (Trait.PRODUCT, Trait.CONVOLUTION, Trait.RECURRENT)
 _LEAST_WEIGHTS = 1024
 """Elements of a constant that stays in halves on the host too, where it is a weight."""

@@ -37,6 +37,7 @@ SWITCHES = {
     "split-products": "products of floats by units that multiply halves, also where that isn't known to be faster",
     "no-split-products": "products of floats by ordinary arithmetic, also where units that multiply halves are faster",
     "no-cached-attention": "the newest keys and values come into their caches before attention, not as part of it",
+    "halves-by-operator": "models in half precision are rounded after each operator, as torch rounds them",
     "no-writes-in-place": "caches that a model changes by a row are copied, not written to where they lie",
     "no-normalized-products": "layer norms by dispatches of their own, not by the products that read them",
     "no-gated-products": "gates let pass by dispatches of their own, not by the products that make both",

@@ -23,7 +23,7 @@ from mobopt.runtimes.vulkan.kernels.plan import Plan
 from mobopt.runtimes.vulkan.kernels.product_kernels import use_shared_memory
 from mobopt.runtimes.vulkan.kernels.product_shape import ProductShape
 from mobopt.runtimes.vulkan.kernels.row_kernels import MOST_ROWS
-from mobopt.runtimes.vulkan.kernels.weight_packing import bias_vector
+from mobopt.runtimes.vulkan.kernels.weight_packing import bias_vector, rounded_matrix
 
 NO_NORMALIZED_PRODUCTS = "no-normalized-products"
 """The switch by which normalisations keep a dispatch of their own."""
@@ -96,7 +96,7 @@ class RowNormalization:
         elements = plan.weight_elements(weights)
 
         def sums() -> torch.Tensor:  # of what is multiplied, so that what is equal in all elements goes to the last bit
-            return weights.to(elements).double().sum(0).float()
+            return rounded_matrix(weights, elements).double().sum(0).float()
 
         summed = plan.constants.derived([weights], ("column sums", elements), sums)
         return Normalization(bias_vector(plan, summed), self.eps, self.is_centered)

@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from mobopt.ops.quantized import Quantized
+from mobopt.runtimes.half_ranges import HALVES
 from mobopt.runtimes.vulkan.engine.tensor import DeviceTensor, aligned_channels
+from mobopt.runtimes.vulkan.kernels.balanced_rounding import balanced_halves
 from mobopt.runtimes.vulkan.kernels.product_kernels import panel_columns
 
 if TYPE_CHECKING:
@@ -84,6 +86,7 @@ def product_weights(
             split = source.reshape(transposed_groups, inputs // transposed_groups, outer, *size)
             source = split.transpose(1, 2).reshape(transposed_groups * outer, -1, *size)
         out, _, high, wide = source.shape
+        source = _rounded(source.reshape(out, -1), elements).reshape(source.shape)
         places = [(y, x) for y in range(high) for x in range(wide)] if taps is None else list(taps)
         packed = torch.zeros(max(len(places), 1), aligned_channels(inner), aligned_channels(out), dtype=elements)
         for index, (y, x) in enumerate(places):
@@ -95,6 +98,21 @@ def product_weights(
         integers = partial(_integers_of, weight, filter_matrix)
         return _in_blocks(plan, weight, name, integers, (_one_scale(columns), _WHOLE))
     return _in_panels(plan, [weight], name, lambda: filter_matrix(weight.detach()))
+
+
+_MOST_BALANCED = 1 << 22
+
+
+def _rounded(rows: torch.Tensor, elements: torch.dtype) -> torch.Tensor:
+    """Weights, a row for each output channel, as elements; floats become halves whose errors cancel, but for the
+    matrices of large language models, where that would take seconds and inputs have hardly a mean."""
+    is_rounded = rows.dtype == torch.float32 and elements in HALVES.values() and rows.numel() <= _MOST_BALANCED
+    return balanced_halves(rows, elements) if is_rounded else rows
+
+
+def rounded_matrix(matrix: torch.Tensor, elements: torch.dtype) -> torch.Tensor:
+    """A constant (inner, columns) with the elements that :func:`matrix_weights` packs."""
+    return _rounded(matrix.t(), elements).t().to(elements)
 
 
 def _integers_of(weight: Quantized, arrange: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
@@ -188,7 +206,7 @@ def matrix_weights(plan: Plan, matrix: torch.Tensor, sizes: tuple[int, int]) -> 
     def pack() -> torch.Tensor:
         inner, columns = sizes
         packed = torch.zeros(max(aligned_channels(inner), 4), aligned_channels(columns), dtype=elements)
-        packed[:inner, :columns] = matrix.detach().reshape(sizes)
+        packed[:inner, :columns] = rounded_matrix(matrix.detach().reshape(sizes), elements)
         return packed
 
     rows, columns = max(aligned_channels(sizes[0]), 4), aligned_channels(sizes[1])
@@ -203,6 +221,7 @@ def depthwise_weights(plan: Plan, weight: torch.Tensor) -> DeviceTensor:
         source = weight.detach()
         channels, *sizes = source.shape
         packed = torch.zeros(*sizes, aligned_channels(channels), dtype=elements)
+        source = _rounded(source.reshape(channels, -1), elements).reshape(source.shape)
         packed[..., :channels] = source.permute(1, 2, 3, 0)
         return packed
 
