@@ -37,16 +37,19 @@ def floats(*sizes: int, seed: int = 1) -> Tensor:
 
 TENSORS = {
     "w": floats(8, 5), "b": floats(8), "g": floats(8), "gc": floats(8, 1, 1), "gr": floats(5, 7, 1), "one": floats(1),
-    "k": floats(8, 3, 3, 3), "q": floats(7),
+    "k": floats(8, 3, 3, 3), "q": floats(7), "tiny": floats(8) * 1e-6, "tc": floats(8, 1, 1) * 1e-6,
 }  # fmt: skip
 H, Z, X = "Float(1, 5, 7, 5)", "Float(1, 5, 7, 8)", "Float(1, 8, 5, 7)"
 
 
 def folded(
-    *lines: str, returned: str = "%y", given: str = f"%h : {H}, %x : {X}, %r : {Z}, %i : Float(1, 3, 5, 7)"
+    *lines: str,
+    returned: str = "%y",
+    given: str = f"%h : {H}, %x : {X}, %r : {Z}, %i : Float(1, 3, 5, 7)",
+    half: torch.dtype | None = None,
 ) -> Graph:
     graph = line_of(lines, TENSORS, given, returned)
-    fold_layer_scales(graph, ConstantStore())
+    fold_layer_scales(graph, ConstantStore(), half)
     verify_graph(graph)
     return graph
 
@@ -56,6 +59,23 @@ PERMUTE = f"%p : {X} = aten::permute(%z, [0, 3, 1, 2])"
 SCALE = f"%m : {X} = aten::mul.Tensor(%gc, %p)"
 ADD = f"%s : {X} = aten::add.Tensor(%m, %x, 1)"
 LAST = f"%y : {X} = aten::relu(%s)"
+
+
+@pytest.mark.parametrize(
+    ("half", "is_folded"),
+    [(None, True), (torch.bfloat16, True), (torch.float16, False)],
+    ids=["floats", "bf16", "fp16"],
+)
+@pytest.mark.parametrize(
+    "layer",
+    [LAYER, f"%z : {X} = aten::conv2d(%i, %k, None, [1, 1], [1, 1], [1, 1], 1)"],
+    ids=["linear", "convolution"],
+)
+def test_scales_that_would_make_weights_vanish(layer: str, half: torch.dtype | None, is_folded: bool) -> None:
+    """Those of networks that were not trained, in halves that hold no such numbers."""
+    kind, scale = (Z, "%tiny") if layer is LAYER else (X, "%tc")
+    graph = folded(layer, f"%m : {kind} = aten::mul.Tensor({scale}, %z)", f"%y : {kind} = aten::relu(%m)", half=half)
+    assert any(node.op == "aten::mul" for node in graph.block.nodes) is not is_folded
 
 
 def test_the_text() -> None:

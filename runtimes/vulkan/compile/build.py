@@ -147,7 +147,7 @@ def build_stream(
     simplify(graph)
     find_normalizations(graph)
     find_activations(graph)
-    fold_layer_scales(graph, constants)
+    fold_layer_scales(graph, constants, None if choice is None else choice.elements)
     add_before_joining(graph, constants)
     convolve_before_upsampling(graph)
     if use_shared_memory(device):

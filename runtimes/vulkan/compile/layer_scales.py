@@ -21,7 +21,7 @@ from mobopt.runtimes.vulkan.kernels.plan import ConstantStore
 _VECTOR = 4
 
 
-def fold_layer_scales(graph: Graph, constants: ConstantStore) -> None:
+def fold_layer_scales(graph: Graph, constants: ConstantStore, half: torch.dtype | None = None) -> None:
     """Let layers make what scales and sums after them do.
 
     Given:
@@ -36,11 +36,13 @@ def fold_layer_scales(graph: Graph, constants: ConstantStore) -> None:
         %y : Float(1, 8, 5, 7) = aten::permute(%s, [0, 3, 1, 2])
 
     Scales are vectors of constants along the layer's channels. Weights are multiplied in float64 and rounded once. It
-    runs before epilogues are folded, which takes the sum in. What something else reads, or is returned, stays.
+    runs before epilogues are folded, which takes the sum in. What something else reads, or is returned, stays, and so
+    does a scale that would make weights too small for halves of the type ``half``, if weights become some: those of
+    networks that were not trained begin at 1e-6.
     """
     for node in list(graph.block.nodes):
         if node.qualified_op == "aten::mul.Tensor" and not _is_returned(graph, node):
-            _fold_scale(graph, node, constants)
+            _fold_scale(graph, node, constants, half)
     for node in list(graph.block.nodes):
         if not _is_returned(graph, node):
             _add_before_permuting(node)
@@ -50,7 +52,7 @@ def _is_returned(graph: Graph, node: Node) -> bool:
     return any(user is graph.block.returns for output in node.outputs for user, _ in output.uses)
 
 
-def _fold_scale(graph: Graph, node: Node, constants: ConstantStore) -> None:
+def _fold_scale(graph: Graph, node: Node, constants: ConstantStore, half: torch.dtype | None) -> None:
     """Take a product with a vector into the layer that makes the other operand."""
     for value, vector in (node.args[:2], node.args[1::-1]):
         if not isinstance(value, Value) or not isinstance(vector, Value) or vector.elements is None:
@@ -62,7 +64,7 @@ def _fold_scale(graph: Graph, node: Node, constants: ConstantStore) -> None:
         layer = made_only_for(maker.args[0], maker) if maker is not None and permuted else maker
         if layer is None or not _is_along(vector.sizes, _channels_at(layer, value.rank, maker if permuted else None)):
             continue
-        whole = _scaled(graph, layer, vector.elements.reshape(-1), constants)
+        whole = _scaled(graph, layer, vector.elements.reshape(-1), constants, half)
         if whole is not None:
             whole.origin |= layer.origin | node.origin
             layer.output.replace_all_uses_with(whole.output)
@@ -93,22 +95,30 @@ def _is_along(sizes: Sequence[int], channels: tuple[int, int, int] | None) -> bo
     return all(size == (count if dim == place else 1) for dim, size in enumerate(padded))
 
 
-def _scaled(graph: Graph, node: Node, factors: torch.Tensor, constants: ConstantStore) -> Node | None:
+def _scaled(
+    graph: Graph, node: Node, factors: torch.Tensor, constants: ConstantStore, half: torch.dtype | None
+) -> Node | None:
     """A layer, before another, whose channels are multiplied; None if there is none."""
 
     def scaled(tensor: torch.Tensor) -> torch.Tensor:
         along = factors.double().reshape(-1, *[1] * (tensor.dim() - 1))
         return constants.derived([tensor, factors], ("scaled",), lambda: (tensor.double() * along).float())
 
+    def vanishes(weight: torch.Tensor) -> bool:
+        return half is not None and constants.fits_half(weight, half) and not constants.fits_half(scaled(weight), half)
+
     layer = layer_of(node)
     if layer is not None:
-        is_plain = isinstance(layer.weight, torch.Tensor) and node.output.dtype == torch.float32
-        return insert_layer(graph, [layer], lambda tensors: scaled(tensors[0])) if is_plain else None
+        if not isinstance(layer.weight, torch.Tensor) or node.output.dtype != torch.float32 or vanishes(layer.weight):
+            return None
+        return insert_layer(graph, [layer], lambda tensors: scaled(tensors[0]))
     wanted = convolution_of(node)
     weight, bias = wanted.weight.elements, None if wanted.bias is None else wanted.bias.elements
     if weight is None or node.output.dtype != torch.float32 or (wanted.bias is not None and bias is None):
         return None
     if wanted.transposed or node.qualified_op.endswith(".padding") or not epilogue_of(node).is_identity:
+        return None
+    if vanishes(weight):
         return None
     tensors = [None if tensor is None else Value.of_elements(scaled(tensor)) for tensor in (weight, bias)]
     walk = [list(numbers) for numbers in (wanted.stride, wanted.padding, wanted.dilation)]
