@@ -27,6 +27,7 @@ from mobopt.options import PrecisionChoice
 from mobopt.runtimes.segment import Returned, Segment
 from mobopt.runtimes.specialize import specialize
 from mobopt.runtimes.vulkan.compile.build import build_stream
+from mobopt.runtimes.vulkan.compile.precision import DECLARED
 from mobopt.runtimes.vulkan.compile.widening import HALVES_BY_OPERATOR, declared_dtype, widen_halves
 from mobopt.runtimes.vulkan.engine.device import Device
 from mobopt.runtimes.vulkan.engine.stream import Dispatch
@@ -362,6 +363,10 @@ def test_angles_are_not_rounded(device: Device) -> None:
     found, angles = program(*given)
     expected, exact = module(*given)
     torch.testing.assert_close(angles, exact, rtol=1e-6, atol=1e-6)
+    report = program.plan_report(given).halves
+    assert report is not None
+    assert {node.reason for node in report.kept} == {DECLARED}
+    assert not report.pinned
     torch.testing.assert_close(found, expected, rtol=0.02, atol=0.02)
     program.close()
 

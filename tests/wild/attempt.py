@@ -41,7 +41,7 @@ STATES = {
     RIGHT: "within 1e-4 of eager's scale",
     WRONG: "farther than that; the message says how far both are from float64",
     REFUSED: "mobopt says by name what it can't take",
-    TORCH_CANT: "torch's own exporter can't make this source of it",
+    TORCH_CANT: "torch's own exporter can't make this source of it, or its CPU can't run it in halves",
     FAULT: "an error that nobody foresaw",
     TIMEOUT: "it took longer than it may",
     CRASHED: "its process ended by itself",

@@ -16,6 +16,7 @@ from mobopt.ir import Graph, Node, Value
 from mobopt.ops.records import Trait, has_trait
 from mobopt.runtimes.half_ranges import HALVES
 from mobopt.runtimes.vulkan.compile.precision import (
+    DECLARED,
     ON_CPU,
     SCALES,
     Choice,
@@ -27,8 +28,6 @@ from mobopt.runtimes.vulkan.compile.precision import (
     scales_of,
 )
 from mobopt.runtimes.vulkan.compile.widening import declared_dtype
-
-DECLARED = "it is float32 in the model"
 
 
 class DeclaredHalves:

@@ -374,7 +374,8 @@ DIVIDES = "something is divided by it"
 SCALES = "a product scales its input by it, in float32"
 BISECTED = "a bisection keeps it"
 OF_NUMBERS = "it is made of numbers alone"
-_OF_THE_GRAPH = (RETURNED, ON_CPU, IN_PLACE, DELICATE, READ_DELICATELY, DIVIDES, SCALES, OF_NUMBERS)
+DECLARED = "it is float32 in the model"
+_OF_THE_GRAPH = (RETURNED, ON_CPU, IN_PLACE, DELICATE, READ_DELICATELY, DIVIDES, SCALES, OF_NUMBERS, DECLARED)
 
 
 @dataclass
