@@ -11,7 +11,7 @@ import torch
 from mobopt.errors import InputError, UnsupportedError
 from mobopt.ir import Origin
 from mobopt.ir.dtypes import SCALAR_TYPES
-from mobopt.ir.nests import map_leaves
+from mobopt.ir.nests import leaves_of, map_leaves
 from mobopt.ir.schemas import schema_of, schemas_of
 from mobopt.ops.permitted import is_of_library, refusal
 from mobopt.ops.quantized import DEQUANTIZE, dequantized
@@ -163,7 +163,18 @@ def operator_error(op: str, source: Origin, args: Any, error: Exception) -> Inpu
     """One clear message for an operator that refuses its arguments."""
     place = f" at {source}" if source else ""
     reason = str(error).split("\n", 1)[0].rstrip(".") or type(error).__name__
-    return InputError(f"{op}{place} can't take these arguments: {reason} (arguments: {describe(args)})")
+    return InputError(f"{op}{place} can't take these arguments: {reason} (arguments: {describe(args)}){_way_out(args)}")
+
+
+def _way_out(args: Any) -> str:
+    """What to do about floats of several dtypes, which a model in halves meets in inputs of float32."""
+    dtypes = dict.fromkeys(tensor.dtype for tensor in leaves_of(args, torch.Tensor) if tensor.is_floating_point())
+    half = next((str(dtype).removeprefix("torch.") for dtype in dtypes if dtype in _HALVES.values()), None)
+    if half is None or len(dtypes) == 1:
+        return ""
+    return (
+        f"; if the model is in {half}, give its inputs in that (x.to(torch.{half}), --random 1,3:{half}, x.npy:{half})"
+    )
 
 
 def describe(value: Any) -> str:

@@ -102,6 +102,11 @@ def test_models_in_halves_from_the_command_line(tmp_path: Path, dtype: str) -> N
     ):
         result = CliRunner().invoke(main, [command[0], str(tmp_path / "net.pt"), *given, *command[1:]])
         assert result.exit_code == 0, result.output
+    result = CliRunner().invoke(
+        main, ["run", str(tmp_path / "net.pt"), "--input", f"{tmp_path}/x.npy", "--device", "cpu"]
+    )
+    assert result.exit_code == 1
+    assert f"if the model is in {dtype}, give its inputs in that" in result.output
     expected = model(torch.from_numpy(numpy.load(tmp_path / "x.npy")).to(getattr(torch, dtype)))
     found = torch.from_numpy(numpy.load(tmp_path / "y.npy"))
     torch.testing.assert_close(found.float(), expected.float(), rtol=0.05, atol=0.02)
