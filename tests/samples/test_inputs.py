@@ -105,7 +105,7 @@ def test_models_in_halves_from_the_command_line(tmp_path: Path, dtype: str) -> N
     result = CliRunner().invoke(
         main, ["run", str(tmp_path / "net.pt"), "--input", f"{tmp_path}/x.npy", "--device", "cpu"]
     )
-    assert result.exit_code == 1
+    assert result.exit_code == 2
     assert f"if the model is in {dtype}, give its inputs in that" in result.output
     expected = model(torch.from_numpy(numpy.load(tmp_path / "x.npy")).to(getattr(torch, dtype)))
     found = torch.from_numpy(numpy.load(tmp_path / "y.npy"))
