@@ -135,10 +135,11 @@ class Segment:
         """The inputs and outputs that are halves to the caller and float32 in the graph."""
         if self.declared is None:
             return {}
-        pairs = [*zip(self.inputs, self.declared.inputs, strict=True), *self.declared_outputs()]
+        pairs = [*zip(self.inputs, self.declared.inputs, strict=True), *self.declared_outputs]
         half = self.declared.half
         return {value: dtype for value, dtype in pairs if dtype == half and value.dtype == torch.float32}
 
+    @property
     def declared_outputs(self) -> list[tuple[Value, torch.dtype]]:
         """The outputs of a graph whose dtypes are not the model's, with the dtypes that the model gives them."""
         return [] if self.declared is None else [*zip(self.graph.outputs, self.declared.outputs, strict=False)]

@@ -62,7 +62,7 @@ def bisect(
     choice = PrecisionChoice.of(precision, fp32_nodes)
     if choice.is_half and device == CPU:
         raise InputError(f"{precision} is what a Vulkan device stores; choose one with --device")
-    tolerance_of(tolerance, (), choice)
+    tolerance_of(tolerance, (), choice)  # a bad one is refused before anything is read
     started = time.perf_counter()
     show("reading")
     sources = opened(model, None, example_inputs)

@@ -82,7 +82,7 @@ def compare(
         MoboptError: a model or a device can't be used.
     """
     choices = PrecisionChoice.of(precision_a), PrecisionChoice.of(precision, fp32_nodes)
-    tolerance_of(tolerance, (), *choices)
+    tolerance_of(tolerance, (), *choices)  # a bad one is refused before anything is read
     if device_b is None:
         device_b = VULKAN if b is None and passes_b is None else CPU
     started = time.perf_counter()

@@ -14,6 +14,7 @@ import torch
 from applied import Applied
 from device_infos import known_device
 from straight_lines import line_of
+from test_half_precision import seeded
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -40,14 +41,6 @@ PRECISIONS = {torch.float16: "fp16", torch.bfloat16: "bf16"}
 
 def floats(*sizes: int, seed: int = 0) -> Tensor:
     return torch.randn(sizes, generator=torch.Generator().manual_seed(sum(sizes) + seed))
-
-
-def seeded(module: nn.Module) -> nn.Module:
-    generator = torch.Generator().manual_seed(3)
-    for parameter in module.parameters():
-        with torch.no_grad():
-            parameter.copy_(torch.randn(parameter.shape, generator=generator) / max(parameter[0].numel(), 1) ** 0.5)
-    return module.eval()
 
 
 # As text.

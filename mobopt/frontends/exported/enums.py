@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from mobopt.errors import BundleError
-from mobopt.ir.dtypes import SCALAR_TYPES
+from mobopt.ir.dtypes import SCALAR_NUMBERS
 
 DTYPES = {
     1: torch.uint8,
@@ -27,7 +27,6 @@ DTYPES = {
     13: torch.bfloat16,
 }
 """Those that are read, by number."""
-_NUMBERS = {dtype: number for number, dtype in SCALAR_TYPES.items()}
 _MEMORY_FORMATS = {1: 0, 2: 2, 3: 3, 4: 1}
 """Contiguous, channels last, channels last in three dimensions, preserve."""
 _STRIDED, _TORCHSCRIPTS_STRIDED = 7, 0
@@ -40,13 +39,15 @@ def dtype_of(number: Any) -> torch.dtype:
         BundleError: no model that is converted has tensors of it.
     """
     if number not in DTYPES:
-        raise BundleError(f"a tensor has the dtype of number {number!r}; {', '.join(map(str, _NUMBERS))} are read")
+        raise BundleError(
+            f"a tensor has the dtype of number {number!r}; {', '.join(map(str, SCALAR_NUMBERS))} are read"
+        )
     return DTYPES[number]
 
 
 def scalar_type(number: Any) -> int:
     """TorchScript's number of a dtype."""
-    return _NUMBERS[dtype_of(number)]
+    return SCALAR_NUMBERS[dtype_of(number)]
 
 
 def memory_format(number: Any) -> int:

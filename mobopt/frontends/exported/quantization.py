@@ -17,10 +17,9 @@ import torch
 
 from mobopt.errors import UnsupportedError
 from mobopt.ir import Value
-from mobopt.ir.dtypes import SCALAR_TYPES
+from mobopt.ir.dtypes import SCALAR_NUMBERS, SCALAR_TYPES
 from mobopt.ops.quantized import DEQUANTIZE, block_counts, is_weight, weight_of
 
-_NUMBERS = {dtype: number for number, dtype in SCALAR_TYPES.items()}
 _HALVES = (torch.float16, torch.bfloat16)
 _FOUR_BITS = {torch.int8: (-8, 7), torch.uint8: (0, 15)}
 """The bounds of integers that fit in 4 bits, by the dtype that holds them."""
@@ -94,7 +93,7 @@ class ExportedCall:
 
     def dtype(self, name: str, default: torch.dtype) -> torch.dtype:
         """An argument that is a dtype."""
-        return SCALAR_TYPES[self.plain(name, _NUMBERS[default])]
+        return SCALAR_TYPES[self.plain(name, SCALAR_NUMBERS[default])]
 
     def described(self, name: str = "input") -> tuple[torch.dtype, list[int | None]]:
         """Dtype and sizes of an argument, None where they are open."""
@@ -119,7 +118,7 @@ class ExportedCall:
         if value in self.reading.unrounded:
             return self.reading.unrounded[value]
         has_floats = self.described(name)[0] == torch.float32
-        return value if has_floats else self.emit("aten::to.dtype", value, _NUMBERS[torch.float32])
+        return value if has_floats else self.emit("aten::to.dtype", value, SCALAR_NUMBERS[torch.float32])
 
 
 Translation = Callable[[ExportedCall], list[Value]]
@@ -224,7 +223,7 @@ def _quantized(
 
 def _integers(call: ExportedCall, x: Value, dtype: torch.dtype) -> Value:
     """Whole floats as integers, which are remembered as floats."""
-    result = call.emit("aten::to.dtype", x, _NUMBERS[dtype])
+    result = call.emit("aten::to.dtype", x, SCALAR_NUMBERS[dtype])
     call.reading.unrounded[result] = x
     return result
 
@@ -241,7 +240,7 @@ def _dequantized(call: ExportedCall, blocks: Sequence[Block], scale: str, zero: 
     step = apart.fitted(call, scale, call.parameter(scale))
     x = emit("aten::mul.Tensor" if isinstance(step, Value) else "aten::mul.Scalar", x, step)
     x = apart.together(call, x)
-    return x if dtype == torch.float32 else emit("aten::to.dtype", x, _NUMBERS[dtype])
+    return x if dtype == torch.float32 else emit("aten::to.dtype", x, SCALAR_NUMBERS[dtype])
 
 
 def _stored_weight(call: ExportedCall, blocks: Sequence[Block], scale: str, zero: str) -> Value | None:
@@ -457,7 +456,7 @@ def _choose_qparams_affine(call: ExportedCall) -> list[Value]:
     if keeps and apart.view is not None:
         step, point = (call.emit("aten::reshape", item, apart.counts) for item in (step, point))
     scale_type = call.dtype("scale_dtype", dtype)
-    scale = step if scale_type == torch.float32 else call.emit("aten::to.dtype", step, _NUMBERS[scale_type])
+    scale = step if scale_type == torch.float32 else call.emit("aten::to.dtype", step, SCALAR_NUMBERS[scale_type])
     return [scale, _integers(call, point, call.dtype("zero_point_dtype", torch.int32))]
 
 

@@ -17,7 +17,7 @@ import torch
 from mobopt.bundle.builder import Allowance, GraphBuilder
 from mobopt.errors import MoboptError
 from mobopt.ir import Block, Node, Value
-from mobopt.ir.dtypes import SCALAR_TYPES
+from mobopt.ir.dtypes import SCALAR_NUMBERS
 from mobopt.ir.graph import type_of_constant
 from mobopt.ir.nests import leaves_of, map_leaves
 from mobopt.ir.schemas import Schema, resolve, schema_of
@@ -33,7 +33,7 @@ _MOST_ELEMENTS = 1 << 28
 _MOST_GROWTH = 1 << 20
 """Bytes of a folded result that is larger than what it is computed from."""
 _NUMBERS = {
-    **{dtype: number for number, dtype in SCALAR_TYPES.items()},
+    **SCALAR_NUMBERS,
     torch.float8_e5m2: 23,
     torch.float8_e4m3fn: 24,
     torch.float8_e5m2fnuz: 25,

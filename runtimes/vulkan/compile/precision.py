@@ -42,7 +42,7 @@ from mobopt.runtimes.vulkan.kernels.matrix_kernels import MATRIX_SHADER, SPLIT_S
 from mobopt.runtimes.vulkan.kernels.plan import Plan
 from mobopt.runtimes.vulkan.kernels.product_scaling import ScaledInput
 
-NOTHING: Mapping[Any, Any] = MappingProxyType({})
+_EMPTY: Mapping[Any, Any] = MappingProxyType({})
 _LEAST_WEIGHTS = 1024
 """Elements of a constant that is worth being halved where it is no weight of a product."""
 
@@ -251,9 +251,9 @@ class Halving:
         self,
         graph: Graph,
         on_host: Container[Node],
-        in_place: Mapping[Value, Value] = NOTHING,
+        in_place: Mapping[Value, Value] = _EMPTY,
         has_units: bool = False,
-        declared: Mapping[Value, torch.dtype] = NOTHING,
+        declared: Mapping[Value, torch.dtype] = _EMPTY,
     ) -> Halved:
         """What lies as halves, of a line whose nodes are fused.
 

@@ -62,7 +62,7 @@ def widen_halves(segment: Segment) -> None:
 def return_halves(segment: Segment) -> None:
     """Make constants that a widened line returns halves again, where they are to the caller: no device gives them."""
     returns = segment.graph.block.returns
-    for place, (value, dtype) in enumerate(segment.declared_outputs()):
+    for place, (value, dtype) in enumerate(segment.declared_outputs):
         if value.is_constant and value.dtype != dtype:
             returns.replace_input(place, Value.of_elements(value.typed_elements.to(dtype)))
 

@@ -2,7 +2,7 @@
 
 What rounding does to the weights of an output channel is the same for every pixel of every image. Where inputs have a
 mean, as after ReLU, errors that are all rounded to the nearest add up to an offset that nothing averages out: in nets
-of folded batch norms it was the largest part of what half precision cost. Rounding a few weights of each row the other
+of folded batch norms it was a large part of what half precision cost. Rounding a few weights of each row the other
 way, those that lay closest to the middle between two halves, makes the errors of a row sum up to less than one step.
 What M. Nagel et al. correct in biases ("Data-Free Quantization Through Weight Equalization and Bias Correction", 2019)
 needs the means of inputs; this needs nothing but the weights.

@@ -101,6 +101,7 @@ def product_weights(
 
 
 _MOST_BALANCED = 1 << 22
+"""Elements of a matrix whose errors are made to cancel, which takes some 20 ns for each."""
 
 
 def _rounded(rows: torch.Tensor, elements: torch.dtype) -> torch.Tensor:
